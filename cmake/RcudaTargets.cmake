@@ -1,0 +1,38 @@
+# Warnings, sanitizers and the one way libraries and tests of this repository are declared.
+
+find_package(Threads REQUIRED)
+
+add_library(rcuda_options INTERFACE)
+target_include_directories(rcuda_options INTERFACE "${CMAKE_SOURCE_DIR}" "${CMAKE_BINARY_DIR}/generated")
+target_compile_options(rcuda_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers -Wno-restrict)
+target_link_libraries(rcuda_options INTERFACE Threads::Threads)
+if(RCUDA_SANITIZE)
+  target_compile_options(rcuda_options INTERFACE -fsanitize=${RCUDA_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(rcuda_options INTERFACE -fsanitize=${RCUDA_SANITIZE})
+  if(RCUDA_SANITIZE MATCHES "undefined")
+    target_compile_options(rcuda_options INTERFACE -fno-sanitize-recover=undefined)
+  endif()
+endif()
+
+# rcuda_library(NAME SOURCES a.cpp ... [DEPS target ...] [PUBLIC_DEPS target ...])
+# A static library. Code that defines exported cu* symbols goes into an OBJECT library of its own
+# instead: a strong definition inside an archive would lose against the generated weak one.
+function(rcuda_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PUBLIC_DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PUBLIC rcuda_options ${ARG_PUBLIC_DEPS} PRIVATE ${ARG_DEPS})
+endfunction()
+
+# rcuda_test(NAME SOURCES a_test.cpp ... [DEPS target ...] [LABELS unit] [TIMEOUT seconds])
+# One GoogleTest binary, registered as one CTest test.
+function(rcuda_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  find_package(GTest REQUIRED)
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE rcuda_options ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+endfunction()

@@ -1,0 +1,99 @@
+#include "common/base/log.h"
+
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+
+namespace rcuda {
+namespace {
+
+constexpr const char* kLevelNames[] = {"trace", "debug", "info", "warn", "error", "off"};
+constexpr spdlog::level::level_enum kSpdlogLevels[] = {
+    spdlog::level::trace, spdlog::level::debug, spdlog::level::info,
+    spdlog::level::warn,  spdlog::level::err,   spdlog::level::off};
+
+// Never destroyed: threads and atexit handlers of the application may log to the very end.
+struct Logger {
+  std::mutex mutex;
+  std::string name = "rcuda";
+  std::shared_ptr<spdlog::logger> sink;
+};
+Logger& logger() {
+  static Logger* instance = new Logger;
+  return *instance;
+}
+
+// Creating the sink on first use keeps a process that never logs free of it.
+spdlog::logger& sink_locked(Logger& log) {
+  if (!log.sink) {
+    auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+    log.sink = std::make_shared<spdlog::logger>(log.name, std::move(sink));
+    log.sink->set_level(spdlog::level::trace);
+    log.sink->set_pattern("%H:%M:%S.%e %n[%P] %l: %v");
+  }
+  return *log.sink;
+}
+
+}  // namespace
+
+namespace internal {
+
+std::atomic<int> log_threshold{static_cast<int>(LogLevel::kWarn)};
+
+void log_line(LogLevel level, const char* format, ...) {
+  char text[4096];
+  va_list args;
+  va_start(args, format);
+  std::vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  Logger& log = logger();
+  std::lock_guard lock(log.mutex);
+  spdlog::logger& sink = sink_locked(log);
+  sink.log(kSpdlogLevels[static_cast<int>(level)], spdlog::string_view_t(text));
+  sink.flush();
+}
+
+}  // namespace internal
+
+void set_log_level(LogLevel level) {
+  internal::log_threshold.store(static_cast<int>(level), std::memory_order_relaxed);
+}
+
+bool set_log_level(const char* name) {
+  for (int i = 0; i <= static_cast<int>(LogLevel::kOff); ++i) {
+    if (std::strcmp(name, kLevelNames[i]) == 0) {
+      set_log_level(static_cast<LogLevel>(i));
+      return true;
+    }
+  }
+  return false;
+}
+
+void set_log_name(const char* name) {
+  Logger& log = logger();
+  std::lock_guard lock(log.mutex);
+  log.name = name;
+  log.sink.reset();
+}
+
+bool set_log_file(const char* path) {
+  std::FILE* probe = std::fopen(path, "ae");
+  if (!probe) return false;
+  std::fclose(probe);
+  Logger& log = logger();
+  std::lock_guard lock(log.mutex);
+  auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path);
+  log.sink = std::make_shared<spdlog::logger>(log.name, std::move(sink));
+  log.sink->set_level(spdlog::level::trace);
+  log.sink->set_pattern("%Y-%m-%d %H:%M:%S.%e %n[%P] %l: %v");
+  return true;
+}
+
+}  // namespace rcuda

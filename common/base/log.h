@@ -1,0 +1,42 @@
+// Logging for every component. Lines go to stderr (or the file set_log_file names), never to stdout,
+// which belongs to the application. printf formatting, so that this header costs nothing to include.
+//
+// Levels: error = an operation was lost; warn = degraded; info = once per session; debug = once per
+// object; trace = once per call. The default shows warn and above.
+// Any thread may log; a line is written whole. A disabled level costs one relaxed load.
+#pragma once
+
+#include <atomic>
+
+namespace rcuda {
+
+enum class LogLevel : int { kTrace = 0, kDebug, kInfo, kWarn, kError, kOff };
+
+namespace internal {
+extern std::atomic<int> log_threshold;
+void log_line(LogLevel level, const char* format, ...) __attribute__((format(printf, 2, 3)));
+}  // namespace internal
+
+inline bool log_enabled(LogLevel level) {
+  return static_cast<int>(level) >= internal::log_threshold.load(std::memory_order_relaxed);
+}
+
+void set_log_level(LogLevel level);
+// "trace", "debug", "info", "warn", "error" or "off"; false for anything else.
+bool set_log_level(const char* name);
+// The word at the start of every line: "rcuda", "rcuda-server", "softgpu". Copied.
+void set_log_name(const char* name);
+// Sends lines to a file (appended) instead of stderr; false if it cannot be opened.
+bool set_log_file(const char* path);
+
+}  // namespace rcuda
+
+#define RCUDA_LOG(level, ...)                                                             \
+  do {                                                                                    \
+    if (::rcuda::log_enabled(level)) ::rcuda::internal::log_line(level, __VA_ARGS__);      \
+  } while (0)
+#define RCUDA_TRACE(...) RCUDA_LOG(::rcuda::LogLevel::kTrace, __VA_ARGS__)
+#define RCUDA_DEBUG(...) RCUDA_LOG(::rcuda::LogLevel::kDebug, __VA_ARGS__)
+#define RCUDA_INFO(...) RCUDA_LOG(::rcuda::LogLevel::kInfo, __VA_ARGS__)
+#define RCUDA_WARN(...) RCUDA_LOG(::rcuda::LogLevel::kWarn, __VA_ARGS__)
+#define RCUDA_ERROR(...) RCUDA_LOG(::rcuda::LogLevel::kError, __VA_ARGS__)

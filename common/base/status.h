@@ -1,0 +1,94 @@
+// Status and Result<T>: how functions of this project report failure.
+//
+// A Status is cheap when ok. An error carries a code of ours, optionally the CUresult or errno that
+// caused it, and a context: one sentence that names the culprit and, where there is one, the mend.
+// The detector of an error fills the context and logs; forwarders may add context and stay silent.
+// Nothing here throws or blocks; values are as thread-safe as any value type.
+#pragma once
+
+#include <cassert>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace rcuda {
+
+enum class Code : int {
+  kOk = 0,
+  kInvalidArgument,   // the caller's value is wrong
+  kNotFound,
+  kOutOfMemory,
+  kUnsupported,       // well-formed, but not something we do
+  kUnavailable,       // the peer cannot be reached, refused, or is gone
+  kTimeout,
+  kProtocol,          // the peer sent something that cannot be
+  kCuda,              // a driver call failed; see cuda()
+  kSystem,            // a system call failed; see sys_errno()
+  kInternal,
+};
+
+const char* to_string(Code code);
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(Code code, std::string context) : code_(code), context_(std::move(context)) {}
+
+  // A failed driver call: `cuda` is the CUresult as an int, so that this header needs no cuda.h.
+  static Status from_cuda(int cuda, std::string context);
+  // A failed system call; takes errno's value and appends its text to the context.
+  static Status from_errno(int sys_errno, std::string context);
+
+  bool ok() const { return code_ == Code::kOk; }
+  explicit operator bool() const { return ok(); }
+  Code code() const { return code_; }
+  int cuda() const { return cuda_; }            // 0 unless code() is kCuda
+  int sys_errno() const { return sys_errno_; }  // 0 unless code() is kSystem
+  const std::string& context() const { return context_; }
+
+  // Puts `outer` in front of the context: "outer: context".
+  Status with_context(const std::string& outer) &&;
+  // "unavailable: node1:8308 refused the connection"
+  std::string message() const;
+
+ private:
+  Code code_ = Code::kOk;
+  int cuda_ = 0;
+  int sys_errno_ = 0;
+  std::string context_;
+};
+
+// A value or the Status that explains its absence.
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}                                // NOLINT: implicit
+  Result(Status status) : status_(std::move(status)) { assert(!status_.ok()); }  // NOLINT: implicit
+
+  bool ok() const { return value_.has_value(); }
+  explicit operator bool() const { return ok(); }
+  const Status& status() const { return status_; }
+
+  T& value() & { return *value_; }
+  const T& value() const& { return *value_; }
+  T&& value() && { return *std::move(value_); }
+  T& operator*() & { return *value_; }
+  const T& operator*() const& { return *value_; }
+  T&& operator*() && { return *std::move(value_); }
+  T* operator->() { return &*value_; }
+  const T* operator->() const { return &*value_; }
+
+ private:
+  std::optional<T> value_;
+  Status status_;
+};
+
+}  // namespace rcuda
+
+// Returns from the enclosing function when `expr` (a Status) is an error.
+#define RCUDA_RETURN_IF_ERROR(expr)                                   \
+  do {                                                                \
+    if (::rcuda::Status status_macro_ = (expr); !status_macro_.ok()) { \
+      return status_macro_;                                           \
+    }                                                                 \
+  } while (0)

@@ -1,0 +1,83 @@
+// Operations: the work that streams execute and that graphs consist of.
+//
+// Every asynchronous entry point of the driver builds one Operation and hands it to submit(). If the
+// stream is capturing, the operation becomes a graph node; otherwise it is appended to the stream and
+// carried out, in order, by that stream's thread. Graph launches append a captured graph's operations
+// again. So each kind of work has one description and one executor, whichever way it was asked for.
+//
+// An Operation owns everything it needs (parameter bytes are copied); handles inside it are
+// shared_ptrs or raw CUDA handles that the caller validated.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <variant>
+#include <vector>
+
+namespace softgpu::driver {
+
+class Context;
+class Event;
+class Function;
+class Graph;
+
+struct KernelOperation {
+  std::shared_ptr<Function> function;
+  uint32_t grid[3] = {1, 1, 1};
+  uint32_t block[3] = {1, 1, 1};
+  uint32_t dynamic_shared_bytes = 0;
+  bool cooperative = false;
+  std::vector<std::byte> parameters;  // packed as the kernel wants them
+};
+
+// Any copy: 1D copies are copies of height and depth 1. Both contexts are set for peer copies.
+struct CopyOperation {
+  CUDA_MEMCPY3D_PEER shape{};
+};
+
+struct FillOperation {  // memset
+  CUdeviceptr destination = 0;
+  size_t pitch_bytes = 0;
+  unsigned value = 0;
+  unsigned element_bytes = 1;
+  size_t width_elements = 0;
+  size_t height = 1;
+};
+
+struct HostOperation {
+  CUhostFn function = nullptr;         // cuLaunchHostFunc
+  CUstreamCallback callback = nullptr; // cuStreamAddCallback: gets stream and status
+  CUstream stream = nullptr;
+  void* user_data = nullptr;
+};
+
+struct EventRecordOperation { std::shared_ptr<Event> event; };
+struct EventWaitOperation { std::shared_ptr<Event> event; };
+struct MemOpOperation { std::vector<CUstreamBatchMemOpParams> operations; };
+struct AllocateOperation { CUdeviceptr address = 0; size_t bytes = 0; CUmemoryPool pool = nullptr; };
+struct FreeOperation { CUdeviceptr address = 0; };
+struct ChildGraphOperation { std::shared_ptr<Graph> graph; };
+struct EmptyOperation {};
+
+using Operation = std::variant<EmptyOperation, KernelOperation, CopyOperation, FillOperation,
+                               HostOperation, EventRecordOperation, EventWaitOperation,
+                               MemOpOperation, AllocateOperation, FreeOperation,
+                               ChildGraphOperation>;
+
+// Validates the stream handle (0, legacy, per-thread or created), then captures or appends.
+// Returns the context's sticky error if it has one. Never waits for the operation.
+CUresult submit(CUstream stream, Operation operation);
+
+// submit() on `stream`, then waits for it to finish: synchronous copies. Refused while capturing
+// (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED / _IMPLICIT as the real driver does).
+CUresult submit_and_wait(CUstream stream, Operation operation);
+
+// Executors, called on a stream's thread. A result other than success becomes sticky.
+CUresult execute_kernel(Context& context, const KernelOperation& operation);
+CUresult execute_copy(Context& context, const CopyOperation& operation);
+CUresult execute_fill(Context& context, const FillOperation& operation);
+
+}  // namespace softgpu::driver

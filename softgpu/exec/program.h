@@ -1,0 +1,129 @@
+// A loaded program: PTX units linked, placed in a device's memory and decoded, ready to launch.
+//
+// Purpose: the only door between the driver (softgpu/driver) and the interpreter. The driver loads
+// programs, looks up kernels and globals, and runs launches; it knows nothing of PTX.
+// Threads: load() from any thread; a Program is immutable afterwards except through its globals'
+// memory, so any number of launches may run at once. run() blocks its caller until the grid has
+// finished and spreads blocks over a process-wide worker pool.
+// Errors: load() returns kInvalidArgument for text that is no PTX (CUDA_ERROR_INVALID_PTX) and
+// kNotFound for unresolved symbols. A form that is not supported is logged by name when the module
+// loads and recorded in Kernel::unsupported; launching such a kernel gives a Fault.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "softgpu/exec/memory_map.h"
+#include "softgpu/ptx/module.h"
+
+namespace softgpu::exec {
+
+struct KernelParameter {
+  uint32_t offset_bytes;
+  uint32_t size_bytes;
+};
+
+struct Kernel {
+  std::string name;
+  std::vector<KernelParameter> parameters;
+  uint32_t parameter_bytes = 0;
+  uint32_t static_shared_bytes = 0;
+  uint32_t local_bytes = 0;  // per thread
+  uint32_t const_bytes = 0;
+  uint32_t max_threads_per_block = 1024;
+  uint32_t registers = 0;    // estimate, at most 255
+  uint32_t ptx_version = 0;  // CU_FUNC_ATTRIBUTE_PTX_VERSION: the target of the PTX, e.g. 75
+  std::string unsupported;   // empty, or the first unsupported form ("wgmma.mma_async... at line 7")
+  const void* code = nullptr;  // owned by the Program
+};
+
+struct Global {
+  std::string name;
+  CUdeviceptr address = 0;
+  size_t size_bytes = 0;
+  bool managed = false;
+};
+
+// Memory for a program's globals and constants, from the device it is loaded on; it must be readable
+// and writable through the MemoryMap that launches are given.
+struct DeviceAllocator {
+  std::function<CUdeviceptr(size_t bytes, size_t align, bool managed)> allocate;  // 0: out of memory
+  std::function<void(CUdeviceptr)> release;
+};
+
+struct LoadOptions {
+  DeviceAllocator allocator;
+  uint32_t compute_capability = 90;  // for messages only; images are chosen by the driver
+};
+
+class Program {
+ public:
+  virtual ~Program() = default;
+  virtual const Kernel* find_kernel(const std::string& name) const = 0;  // nullptr: no such kernel
+  virtual const Global* find_global(const std::string& name) const = 0;
+  virtual const std::vector<const Kernel*>& kernels() const = 0;  // in order of definition
+  virtual const std::vector<const Global*>& globals() const = 0;
+};
+
+// Links `units` (one, or several of an -rdc=true program), allocates and initialises globals, and
+// decodes every function. The units are consumed.
+rcuda::Result<std::unique_ptr<Program>> load(std::vector<std::unique_ptr<ptx::Module>> units,
+                                             const LoadOptions& options);
+
+struct Dim3 {
+  uint32_t x = 1, y = 1, z = 1;
+};
+
+// What a running grid needs from its device besides memory. All callbacks may come from any worker
+// thread, several at once.
+struct Environment {
+  MemoryMap* memory = nullptr;  // every global access is checked against it
+  // Text of printf and assert; called once per complete line or flush.
+  std::function<void(std::string_view text, bool is_stderr)> print;
+  // Device-side malloc and free; 0 when the heap (CU_LIMIT_MALLOC_HEAP_SIZE) is exhausted.
+  std::function<CUdeviceptr(size_t bytes)> heap_allocate;
+  std::function<bool(CUdeviceptr)> heap_release;
+  uint32_t multiprocessors = 132;
+  uint32_t device = 0;
+};
+
+struct Launch {
+  const Kernel* kernel = nullptr;
+  Dim3 grid, block;
+  uint32_t dynamic_shared_bytes = 0;
+  std::span<const std::byte> parameters;  // kernel->parameter_bytes long; read until run() returns
+  bool cooperative = false;               // all blocks co-resident, grid-wide barriers work
+  uint64_t grid_id = 0;
+};
+
+// Why a grid ended early. `code` is what every later call of the context gets
+// (CUDA_ERROR_ILLEGAL_ADDRESS, _MISALIGNED_ADDRESS, _ASSERT, _LAUNCH_FAILED for trap,
+// _ILLEGAL_INSTRUCTION, _INVALID_ADDRESS_SPACE, ...); `message` names kernel, block, thread,
+// address and PTX line, for the log.
+struct Fault {
+  CUresult code = CUDA_SUCCESS;
+  std::string message;
+};
+
+// Runs a grid to its end. code is CUDA_SUCCESS when every thread returned. `stop`, when not null,
+// ends the grid early (with CUDA_ERROR_LAUNCH_FAILED) once it becomes true: context destruction.
+Fault run(const Launch& launch, const Environment& environment,
+          const std::atomic<bool>* stop = nullptr);
+
+// Totals since the process started, for benchmarks.
+struct Counters {
+  uint64_t warp_instructions = 0;
+  uint64_t thread_instructions = 0;
+};
+Counters counters();
+
+}  // namespace softgpu::exec
