@@ -1,0 +1,141 @@
+// Link: the connection between one client process and one worker, seen as one-sided memory.
+//
+// Purpose. Each side owns a *window*, a block of plain memory that its peer writes. Everything else
+// (command ring, reply slots, completion words, flow-control credits) is laid out inside the windows
+// by common/wire, once, and works over every medium: shared memory writes the peer's window with
+// memcpy, verbs with RDMA write, TCP sends {offset, bytes} and a receiver thread stores them.
+// Bulk data never goes through a window: it moves between exposed *regions*.
+//
+// Order. Puts of one Link become visible in the order they were issued, whatever thread issued them
+// (the Link serialises). Within one put, the last eight bytes become visible last: the peer polls
+// them with an acquire load, so they must be an aligned 8-byte word. Bytes of a put become visible
+// only together with or after its predecessors' last words. Transfers are ordered with nothing but
+// their own completion; a put issued after a transfer completed is seen after its data.
+//
+// Threads. Every function may be called from any thread. Blocking is stated per function; nothing
+// else blocks, except put() while the medium's send queue is full.
+// Errors. Once the peer is gone or the medium broke, every function returns the same kUnavailable
+// status, all waiters return, and every pending transfer completes with it. A Link never recovers.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+
+namespace rcuda::transport {
+
+// Whether put() must wake a peer that sleeps in wait(). A put without wake is seen by a peer that
+// polls, and no later than by the next put with wake.
+enum class Wake : bool { kNo, kYes };
+
+// Names a region of the peer; minted by the exposing side, unique within a Link, never reused.
+enum class RegionId : uint64_t { kNone = 0 };
+
+struct Region {
+  RegionId id = RegionId::kNone;
+  uint64_t bytes = 0;
+};
+
+// Called once when a transfer is over, from a thread of the Link or from the calling thread before
+// read()/write() returns. Must not block.
+using TransferDone = std::function<void(const Status&)>;
+
+// What happened on a Link so far. The RDMA issue's figures come from here.
+struct LinkCounters {
+  uint64_t puts = 0;             // calls of put()
+  uint64_t wakes = 0;            // puts that had to wake the peer
+  uint64_t window_bytes = 0;     // bytes written into the peer's window
+  uint64_t work_requests = 0;    // verbs only: posted WRs
+  uint64_t doorbells = 0;        // verbs only: ibv_post_send calls
+  uint64_t completions = 0;      // verbs only: polled work completions
+  uint64_t transfer_bytes = 0;   // payload moved by read() and write()
+  uint64_t copied_bytes = 0;     // of those, bytes this side's CPU copied
+};
+
+class Link {
+ public:
+  virtual ~Link() = default;  // closes; returns after no callback can run any more
+
+  virtual const char* medium() const = 0;  // "shm", "tcp", "verbs"
+
+  // This side's window, zeroed at start; the peer writes it at any time. Page-aligned.
+  virtual std::span<std::byte> window() = 0;
+  virtual size_t peer_window_bytes() const = 0;
+
+  // Writes `head` then `body` back to back into the peer's window at `offset` (8-byte aligned, as is
+  // the total length). Both are copied before return. Two pieces save the caller a gather copy.
+  virtual Status put(uint64_t offset, std::span<const std::byte> head,
+                     std::span<const std::byte> body, Wake wake) = 0;
+
+  // Sleeps until `ready` returns true, the deadline passes (kTimeout) or the Link breaks. `ready`
+  // is called on this thread, first of all before sleeping, and after every wake-up. Several threads
+  // may wait. Spinning first, if wanted, is the caller's business.
+  virtual Status wait(const std::function<bool()>& ready,
+                      std::chrono::steady_clock::time_point deadline) = 0;
+  // Makes every thread in wait() re-check its predicate (local, for shutdown and timers).
+  virtual void interrupt() = 0;
+
+  // Lets the peer read and write [base, base+bytes) until unexpose(). `backing`, when it is a valid
+  // descriptor (memfd) with `backing_offset`, lets a peer on this host map the same pages; without
+  // it shared memory has no direct path and the peer's map() returns nullptr. Blocks for
+  // registration at most. The Link duplicates the descriptor.
+  virtual Result<Region> expose(void* base, size_t bytes, int backing = -1,
+                                uint64_t backing_offset = 0) = 0;
+  virtual Status unexpose(RegionId region) = 0;  // pending transfers of it fail
+
+  // The peer's region mapped here at `address` (nullptr: anywhere), or nullptr where the medium
+  // cannot or the region has no backing. Blocks until the region's announcement has arrived.
+  virtual Result<void*> map(RegionId region, void* address = nullptr) = 0;
+  virtual Status unmap(RegionId region) = 0;
+
+  // Moves bytes between the peer's region and local memory. Asynchronous; `local` must stay valid
+  // until `done` ran. No order between transfers. Works on every medium (shared memory: only for
+  // regions with backing; ask map()).
+  virtual void write(RegionId region, uint64_t offset, const void* local, size_t bytes,
+                     TransferDone done) = 0;
+  virtual void read(RegionId region, uint64_t offset, void* local, size_t bytes,
+                    TransferDone done) = 0;
+
+  // The status that broke the Link, or ok. Never blocks.
+  virtual Status status() const = 0;
+  // Tells the peer this side ends on purpose, so that it logs no loss, and breaks the Link.
+  virtual void close() = 0;
+  virtual LinkCounters counters() const = 0;
+};
+
+struct LinkOptions {
+  size_t window_bytes = 8u << 20;  // of this side's own window
+  int bulk_streams = 4;            // tcp: further sockets for transfers; verbs: queue pairs
+  // A silent peer is probed and given up after this long: a server that stopped answering is noticed.
+  std::chrono::milliseconds peer_timeout{10'000};
+};
+
+// How a Link comes to be: both sides hold a connected stream socket (Unix for shm, TCP otherwise) on
+// which the session handshake has ended. Both call the same function; it exchanges what the medium
+// needs over that socket (window sizes, memfds, ports, queue pair numbers) and takes the socket over:
+// its end is how the death of the peer is noticed. `server` distinguishes the sides.
+// Blocks until the peer has done its part or the timeout passed.
+//
+// tcp: `accept_stream` (server) yields the further sockets that the client's `open_stream` connects;
+// the daemon routes them to the right worker by the session's token.
+struct Bootstrap {
+  UniqueFd control;
+  bool server = false;
+  std::chrono::milliseconds timeout{10'000};
+  std::function<Result<UniqueFd>(int index)> open_stream;    // client side of tcp
+  std::function<Result<UniqueFd>(int index)> accept_stream;  // server side of tcp
+};
+
+Result<std::unique_ptr<Link>> make_shm_link(Bootstrap bootstrap, const LinkOptions& options);
+Result<std::unique_ptr<Link>> make_tcp_link(Bootstrap bootstrap, const LinkOptions& options);
+// Loads the plug-in librcuda-verbs.so; kUnsupported with the reason where it is missing.
+Result<std::unique_ptr<Link>> make_verbs_link(Bootstrap bootstrap, const LinkOptions& options);
+
+}  // namespace rcuda::transport
