@@ -1,0 +1,118 @@
+// The handshake: what client, daemon and worker say on the control socket before a Link stands.
+//
+// client -> daemon  Hello           who I am, which devices, over which medium
+// daemon -> worker  (passes the socket and the Hello on, over their own socket pair)
+// worker -> client  Welcome         devices with all attributes, address window, staging; or Refusal
+// then both call make_*_link() on the same socket; tcp's further sockets open with Attach instead of
+// Hello, and the daemon passes them to the worker whose token they name.
+// client -> worker  the first command.
+// The worker exposes its staging region right after the Link stands and names it in the ReadyEvent,
+// the first frame of the event ring.
+//
+// Every message is MessageHeader + body, bounded by kMaxMessageBytes; strings are length-prefixed.
+// Encoded and decoded in handshake.cpp; both directions are fuzzed.
+// Blocking: read_message/write_message block until done or the deadline.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/status.h"
+
+namespace rcuda::wire {
+
+inline constexpr uint32_t kMagic = 0x41445543u;  // "CUDA" in memory order
+inline constexpr uint32_t kMaxMessageBytes = 4u << 20;
+inline constexpr uint16_t kDefaultPort = 8308;
+
+enum class MessageType : uint32_t { kHello = 1, kAttach = 2, kWelcome = 3, kRefusal = 4 };
+
+struct MessageHeader {
+  uint32_t magic = kMagic;
+  uint32_t version = 0;  // kProtocolVersion
+  MessageType type{};
+  uint32_t body_bytes = 0;
+};
+static_assert(sizeof(MessageHeader) == 16);
+
+enum class Medium : uint32_t { kAuto = 0, kShm = 1, kTcp = 2, kVerbs = 3 };
+
+struct AddressWindow {
+  uint64_t base = 0;
+  uint64_t bytes = 0;
+};
+
+struct Hello {
+  uint64_t api_hash = 0;          // of the generated table: both sides must have been built from one
+  Medium medium = Medium::kTcp;
+  uint32_t pid = 0, uid = 0;
+  std::string host, program;      // for the server's log
+  std::string user;
+  uint8_t session[16] = {};       // the same for all servers of one client process
+  std::vector<uint32_t> devices;  // ordinals on that server, in the client's order
+  std::vector<AddressWindow> taken_windows;  // of this client's other workers
+  uint64_t host_range_base = 0, host_range_bytes = 0;  // the client's pinned memory: keep free
+};
+
+struct Attach {                   // a further socket of a tcp session
+  uint8_t token[16] = {};         // from Welcome
+  uint32_t index = 0;
+};
+
+struct DeviceInfo {
+  std::string name;
+  std::string pci_bus_id;
+  uint8_t uuid[16] = {};
+  uint64_t total_bytes = 0;
+  uint32_t ordinal = 0;           // on the worker: index among the session's devices
+  std::vector<int32_t> attributes;          // by CUdevice_attribute; INT32_MIN: not supported
+  std::vector<int32_t> peer_attributes;     // for each other device of the worker: CUdevice_P2PAttribute 1..4
+};
+
+struct Welcome {
+  uint8_t token[16] = {};
+  uint32_t driver_version = 0;
+  uint32_t worker_pid = 0;
+  std::string server;             // host name, for messages
+  AddressWindow window;           // device addresses of this worker
+  uint64_t staging_bytes = 0;
+  uint32_t priority_least = 0;
+  int32_t priority_greatest = 0;
+  std::vector<DeviceInfo> devices;
+};
+
+struct Refusal {
+  uint32_t code = 0;              // rcuda::Code
+  std::string reason;             // one sentence with the mend
+};
+
+// First frame of the event ring, once the Link stands.
+struct ReadyEvent {
+  uint32_t event;                 // wire::Event value 4
+  uint32_t body_bytes;            // 16
+  uint64_t staging_region;
+  uint64_t staging_bytes;
+};
+static_assert(sizeof(ReadyEvent) == 24);
+inline constexpr uint32_t kReadyEvent = 4;
+
+std::vector<std::byte> encode(const Hello& message);
+std::vector<std::byte> encode(const Attach& message);
+std::vector<std::byte> encode(const Welcome& message);
+std::vector<std::byte> encode(const Refusal& message);
+Result<Hello> decode_hello(const std::vector<std::byte>& body);
+Result<Attach> decode_attach(const std::vector<std::byte>& body);
+Result<Welcome> decode_welcome(const std::vector<std::byte>& body);
+Result<Refusal> decode_refusal(const std::vector<std::byte>& body);
+
+// On a connected stream socket. A version or magic mismatch is kProtocol and says which versions.
+Status write_message(int socket, MessageType type, const std::vector<std::byte>& body,
+                     std::chrono::steady_clock::time_point deadline);
+Result<std::pair<MessageType, std::vector<std::byte>>> read_message(
+    int socket, std::chrono::steady_clock::time_point deadline);
+
+}  // namespace rcuda::wire
