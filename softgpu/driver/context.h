@@ -1,0 +1,139 @@
+// Context: what a CUcontext names, the stack of current contexts, and the checks every entry point
+// begins with.
+//
+// A context carries a device's work for one owner: its streams (a StreamHub, made by the stream
+// layer), its sticky error and limits. Allocations and modules name the context they belong to and go
+// when it goes. A CUcontext is the Context's address; from_handle() checks it. A primary context
+// keeps its handle for the life of the process: release and reset tear it down, retain revives it.
+// Any thread. Destruction waits for running kernels to stop; nothing else here blocks, except
+// synchronize().
+//
+// Who defines which entry point: context_api.cpp has cuCtx* but for cuCtxRecordEvent, cuCtxWaitEvent
+// and cuCtxGetStreamPriorityRange, which belong to the stream layer.
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "softgpu/driver/device.h"
+#include "softgpu/exec/memory_map.h"
+
+namespace softgpu::exec {
+struct Environment;
+}
+
+namespace softgpu::driver {
+
+// The part of a context that executes: default streams, created streams, their threads. Made by the
+// stream layer when the context comes alive and dropped when it goes.
+class StreamHub {
+ public:
+  virtual ~StreamHub() = default;
+  // Waits until everything submitted to any stream of the context is done. Returns the context's
+  // sticky error, if it has one by then.
+  virtual CUresult synchronize() = 0;
+  // The context is going: drops queued work, ends running work (Context::stopping() is true by now),
+  // joins the threads and invalidates the streams' and events' handles. No call follows.
+  virtual void stop() = 0;
+};
+// Defined by the stream layer. `context` outlives the hub.
+std::unique_ptr<StreamHub> make_stream_hub(Context& context);
+// Defined by the stream layer: CUDA_SUCCESS, or CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (invalidating
+// the captures) when the calling thread may not make a potentially unsafe call such as cuMemAlloc
+// because a capture is under way and the thread's capture mode forbids it.
+CUresult check_unsafe_call();
+
+class Context : public std::enable_shared_from_this<Context> {
+ public:
+  Context(Device& device, bool primary);
+  ~Context();
+
+  CUcontext handle() { return reinterpret_cast<CUcontext>(this); }
+  // Any context that was ever made and not yet destroyed, the primary ones included; else nullptr.
+  static std::shared_ptr<Context> from_handle(CUcontext handle);
+
+  Device& device() { return device_; }
+  bool is_primary() const { return primary_; }
+  uint64_t id() const { return id_.load(std::memory_order_relaxed); }
+  unsigned flags() const { return flags_.load(std::memory_order_relaxed); }
+  void set_flags(unsigned flags) { flags_.store(flags, std::memory_order_relaxed); }
+
+  // False before a primary context's first retain and after destruction.
+  bool alive() const { return alive_.load(std::memory_order_acquire); }
+  // True while the context is torn down; passed to exec::run as its `stop`.
+  const std::atomic<bool>& stopping() const { return stopping_; }
+
+  // The first asynchronous error, which every later call returns; CUDA_SUCCESS while there is none.
+  CUresult sticky() const {
+    return static_cast<CUresult>(sticky_.load(std::memory_order_acquire));
+  }
+  // Makes `error` sticky and logs `why` once; later errors are only logged at debug level.
+  void fail(CUresult error, const std::string& why);
+
+  // Valid while the context is alive.
+  StreamHub& streams() { return *streams_; }
+  CUresult synchronize() { return streams_->synchronize(); }
+
+  // What kernels of this context may touch: the device's map.
+  exec::MemoryMap& memory() { return device_.memory(); }
+  // All that exec::run needs besides the launch; valid while the context is alive.
+  exec::Environment environment();
+
+  // CU_LIMIT_*; both return CUDA_ERROR_UNSUPPORTED_LIMIT or _INVALID_VALUE for what does not exist.
+  CUresult limit(CUlimit limit, size_t* value) const;
+  CUresult set_limit(CUlimit limit, size_t value);
+  std::atomic<CUfunc_cache> cache_config{CU_FUNC_CACHE_PREFER_NONE};
+  std::atomic<CUsharedconfig> shared_config{CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE};
+  std::atomic<bool> sync_memops{false};
+
+  // Device-side malloc: bytes of CU_LIMIT_MALLOC_HEAP_SIZE in use.
+  CUdeviceptr heap_allocate(size_t bytes);
+  bool heap_release(CUdeviceptr address);
+
+  // Peers whose allocations this context's kernels may touch (cuCtxEnablePeerAccess).
+  CUresult enable_peer(Context& peer);
+  CUresult disable_peer(Context& peer);
+  bool peer_enabled(const Context& peer) const;
+
+  // Comes alive: a fresh id, no sticky error, default limits, a new hub.
+  void start();
+  // Stops the streams and releases everything that belongs to the context. Idempotent.
+  void stop();
+
+ private:
+  Device& device_;
+  const bool primary_;
+  std::atomic<uint64_t> id_{0};
+  std::atomic<unsigned> flags_{0};
+  std::atomic<bool> alive_{false};
+  std::atomic<bool> stopping_{false};
+  std::atomic<int> sticky_{0};
+  std::unique_ptr<StreamHub> streams_;
+  static constexpr int kLimits = 8;
+  std::array<std::atomic<size_t>, kLimits> limits_{};
+  mutable std::mutex mutex_;  // peers_, heap_
+  std::set<const Context*> peers_;
+  std::set<CUdeviceptr> heap_;
+  size_t heap_used_bytes_ = 0;
+};
+
+// The calling thread's current context, or nullptr; it may be dead (see alive()).
+Context* current_context();
+std::shared_ptr<Context> current_context_shared();
+// Replaces the top of the calling thread's stack (pushes when the stack is empty); nullptr pops it.
+void set_current_context(std::shared_ptr<Context> context);
+
+// What nearly every entry point begins with: the driver is initialised, a context is current and
+// alive, and it has no sticky error. Otherwise CUDA_ERROR_NOT_INITIALIZED, _INVALID_CONTEXT,
+// _CONTEXT_IS_DESTROYED or the sticky error.
+CUresult enter(Context** context);
+
+}  // namespace softgpu::driver

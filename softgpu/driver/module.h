@@ -1,0 +1,108 @@
+// Module, Library, Kernel and Function: loaded code and its handles.
+//
+// A Library (cuLibraryLoadData) is code without a context; it is loaded into a context, as a Module,
+// when something of it is first used there. A Module (cuModuleLoadData) belongs to one context. A
+// Kernel is a library's entry point by name; a Function is an entry point of a Module, ready to
+// launch. CUfunction, CUkernel, CUmodule and CUlibrary are addresses of these objects, checked by the
+// *_from_handle functions; those return what they found with a reference, so that an unload by another
+// thread cannot pull it away. Any thread. Loading parses and may take long; nothing else blocks.
+//
+// Who defines which entry point: module_api.cpp and library_api.cpp have cuModule*, cuLibrary*,
+// cuLink*, cuKernelGetFunction, cuKernelGetLibrary, cuKernelGetName, cuFuncGetModule, cuFuncGetName,
+// cuFuncLoad and cuFuncIsLoaded. Attributes, parameter info, cache configuration and occupancy of both
+// kinds of handle (cuFuncGetAttribute, cuKernelGetAttribute, cuKernelGetParamInfo, ...) and launches
+// belong to the launch layer.
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "softgpu/exec/program.h"
+
+namespace softgpu::driver {
+
+class Context;
+class Kernel;
+class Library;
+class Module;
+
+// Settings of cuFuncSetAttribute and cuFuncSetCacheConfig; also kept per kernel and device
+// (cuKernelSetAttribute) and handed on to its functions. -1: not set.
+struct FunctionSettings {
+  std::atomic<int> max_dynamic_shared_bytes{-1};
+  std::atomic<int> preferred_carveout{-1};
+  std::atomic<int> cluster_width{-1}, cluster_height{-1}, cluster_depth{-1};
+  std::atomic<int> non_portable_cluster_size{-1};
+  std::atomic<int> cluster_scheduling{-1};
+  std::atomic<CUfunc_cache> cache_config{CU_FUNC_CACHE_PREFER_NONE};
+};
+
+class Function {
+ public:
+  Function(std::shared_ptr<Module> module, const exec::Kernel& kernel)
+      : module_(std::move(module)), kernel_(kernel) {}
+  CUfunction handle() { return reinterpret_cast<CUfunction>(this); }
+  const exec::Kernel& kernel() const { return kernel_; }
+  const std::shared_ptr<Module>& module() const { return module_; }
+  Context& context() const;
+  FunctionSettings& settings() { return settings_; }
+
+ private:
+  std::shared_ptr<Module> module_;  // keeps the code alive while work that uses it is queued
+  const exec::Kernel& kernel_;
+  FunctionSettings settings_;
+};
+
+class Module : public std::enable_shared_from_this<Module> {
+ public:
+  // `library` is nullptr for a module of its own.
+  Module(Context& context, std::unique_ptr<exec::Program> program, Library* library);
+  ~Module();
+  CUmodule handle() { return reinterpret_cast<CUmodule>(this); }
+  Context& context() const { return context_; }
+  exec::Program& program() { return *program_; }
+  Library* library() const { return library_; }
+  // The one Function of that name in this module; nullptr when there is no such kernel.
+  std::shared_ptr<Function> function(const std::string& name);
+  // Makes the handles of its functions invalid; called once, when the module is unloaded.
+  void retire();
+
+ private:
+  Context& context_;
+  std::unique_ptr<exec::Program> program_;
+  Library* const library_;
+  std::mutex mutex_;
+  std::map<std::string, std::weak_ptr<Function>> functions_;  // the handle table owns them
+};
+
+class Kernel {
+ public:
+  Kernel(std::shared_ptr<Library> library, std::string name);
+  CUkernel handle() { return reinterpret_cast<CUkernel>(this); }
+  const std::shared_ptr<Library>& library() const { return library_; }
+  const std::string& name() const { return name_; }
+  // The function in `context`, loading the library there if need be.
+  CUresult function_in(Context& context, std::shared_ptr<Function>* function);
+  FunctionSettings& settings(int device) { return settings_[static_cast<size_t>(device)]; }
+
+ private:
+  std::shared_ptr<Library> library_;
+  std::string name_;
+  std::vector<FunctionSettings> settings_;  // by device
+};
+
+// The function that `handle` names. A CUkernel cast to CUfunction, as the CUDA runtime passes it, gives
+// the kernel's function in the current context. CUDA_ERROR_INVALID_HANDLE when it names neither.
+CUresult function_from_handle(CUfunction handle, std::shared_ptr<Function>* function);
+std::shared_ptr<Kernel> kernel_from_handle(CUkernel handle);
+std::shared_ptr<Module> module_from_handle(CUmodule handle);
+std::shared_ptr<Library> library_from_handle(CUlibrary handle);
+
+}  // namespace softgpu::driver
