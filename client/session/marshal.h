@@ -1,0 +1,71 @@
+// What the generated entry points (api/gen) stand on: find out where a call goes, send it, wait.
+//
+// A generated entry point does: Target from the routing handle or the current context; encode the
+// arguments with wire::Encoder, handles as ids; post() or call(); on success decode the outputs.
+// Threads: any. post() blocks only while the command ring is full; call() until the reply is there
+// or the session broke, which gives CUDA_ERROR_SYSTEM_NOT_READY... see session.h, to_cuda().
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "common/wire/codec.h"
+#include "common/wire/protocol.h"
+
+namespace rcuda::client {
+
+class Session;
+
+// The worker a command goes to and the context it runs in.
+struct Target {
+  Session* session = nullptr;
+  wire::ObjectId context = 0;
+};
+
+// CUDA_ERROR_NOT_INITIALIZED before cuInit; CUDA_ERROR_INVALID_CONTEXT without a current context.
+CUresult target_current(Target* target);
+// The worker of a device; `ordinal` becomes that worker's own device number.
+CUresult target_device(CUdevice device, Target* target, uint32_t* ordinal);
+// Uses the worker that owns an address; the current context's for unknown addresses.
+CUresult target_address(CUdeviceptr address, Target* target);
+
+// A handle to its id. Null handles give id 0 and leave the target alone (streams: legacy default).
+// A target without session takes the handle's; another session gives CUDA_ERROR_INVALID_HANDLE, as
+// does a handle that is none. Streams: CU_STREAM_LEGACY, CU_STREAM_PER_THREAD and the per-thread
+// flag of common/interop/default_stream.h are resolved here.
+CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id);
+
+// Mints an object for a create call; the handle is what the application gets.
+CUresult mint(const Target& target, wire::Kind kind, void** handle, wire::ObjectId* id);
+// The handle for an id that the worker named (kWorkerMinted), made on first sight; null for 0.
+void* adopt(const Target& target, wire::Kind kind, wire::ObjectId id);
+// Forgets a handle after its destroy was posted, or after its create failed.
+void retire(const void* handle, wire::Kind kind);
+
+// The result is the error the session has latched, else success.
+CUresult post(const Target& target, uint16_t opcode, std::span<const std::byte> body);
+
+// A reply's body, after ReplyHeader; owns its slot until destroyed.
+class Reply {
+ public:
+  Reply() = default;
+  ~Reply();
+  Reply(const Reply&) = delete;
+  Reply& operator=(const Reply&) = delete;
+  std::span<const std::byte> body() const { return body_; }
+
+ private:
+  friend class Session;
+  Session* session_ = nullptr;
+  uint32_t slot_ = 0;
+  std::span<const std::byte> body_;
+};
+
+// Round trip. The returned CUresult is the worker's. `reply_bytes`: what the body may take.
+CUresult call(const Target& target, uint16_t opcode, std::span<const std::byte> body,
+              size_t reply_bytes, Reply* reply);
+
+}  // namespace rcuda::client

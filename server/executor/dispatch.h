@@ -1,0 +1,54 @@
+// What the generated dispatcher (api/gen) stands on, on the worker's side.
+//
+// The session loop reads a command, checks its header, makes its context current and looks the
+// opcode up in the table; the handler decodes the body with wire::Decoder (which bounds every read),
+// resolves ids, calls the driver through DriverTable and encodes its outputs.
+// Threads: everything here runs on the worker's one executor thread. Handlers never block: see
+// executor.h for completions.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/wire/codec.h"
+#include "common/wire/protocol.h"
+
+namespace rcuda::server {
+
+class Executor;  // executor.h: objects, driver table, completions of one session
+
+// Generated: one pointer per driver function, filled from dlopen; null where the driver lacks it.
+struct DriverTable;
+
+// Result of a handler: a CUresult for the reply (or, posted, for the error word). A body that cannot
+// be decoded gives kMalformed, which ends the session.
+struct HandlerResult {
+  CUresult result = CUDA_SUCCESS;
+  bool malformed = false;
+  bool deferred = false;  // the reply comes later from a completion; nothing is sent now
+};
+
+using Handler = HandlerResult (*)(Executor& executor, const wire::CommandHeader& header,
+                                  wire::Decoder& in, wire::Encoder& out);
+
+struct HandlerEntry {
+  Handler handler = nullptr;
+  const char* name = nullptr;
+  bool posted = false;
+};
+
+// Generated: the handler of an opcode >= kFirstGenerated, or nullptr.
+const HandlerEntry* generated_handler(uint16_t opcode);
+
+// Ids to the driver's handles. CUDA_ERROR_INVALID_HANDLE for what is not there.
+CUresult lookup(Executor& executor, wire::Kind kind, wire::ObjectId id, void** handle);
+// Binds a client-minted id; replaces nothing: an id in use is a malformed command (false).
+bool bind(Executor& executor, wire::Kind kind, wire::ObjectId id, void* handle);
+// The id of a handle that the driver named; minted with kWorkerMinted on first sight, 0 for null.
+wire::ObjectId name(Executor& executor, wire::Kind kind, void* handle);
+void unbind(Executor& executor, wire::Kind kind, wire::ObjectId id);
+const DriverTable& driver(Executor& executor);
+
+}  // namespace rcuda::server
