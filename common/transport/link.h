@@ -8,9 +8,10 @@
 //
 // Order. Puts of one Link become visible in the order they were issued, whatever thread issued them
 // (the Link serialises). Within one put, the last eight bytes become visible last: the peer polls
-// them with an acquire load, so they must be an aligned 8-byte word. Bytes of a put become visible
-// only together with or after its predecessors' last words. Transfers are ordered with nothing but
-// their own completion; a put issued after a transfer completed is seen after its data.
+// them with an acquire load. The first eight bytes are stored as one word as well, so a peer may poll
+// them (relaxed) to learn where the last ones will be. Bytes of a put become visible only together
+// with or after its predecessors' last words. Transfers are ordered with nothing but their own
+// completion; a put issued after a transfer completed is seen after its data.
 //
 // Threads. Every function may be called from any thread. Blocking is stated per function; nothing
 // else blocks, except put() while the medium's send queue is full.
@@ -47,6 +48,8 @@ struct Region {
 // read()/write() returns. Must not block.
 using TransferDone = std::function<void(const Status&)>;
 
+using Bytes = std::span<const std::byte>;
+
 // What happened on a Link so far. The RDMA issue's figures come from here.
 struct LinkCounters {
   uint64_t puts = 0;             // calls of put()
@@ -69,10 +72,13 @@ class Link {
   virtual std::span<std::byte> window() = 0;
   virtual size_t peer_window_bytes() const = 0;
 
-  // Writes `head` then `body` back to back into the peer's window at `offset` (8-byte aligned, as is
-  // the total length). Both are copied before return. Two pieces save the caller a gather copy.
-  virtual Status put(uint64_t offset, std::span<const std::byte> head,
-                     std::span<const std::byte> body, Wake wake) = 0;
+  // Writes `pieces` back to back into the peer's window at `offset` (8-byte aligned, as is the total
+  // length, which is at least 8). All are copied before return. Pieces save the caller a gather copy.
+  virtual Status put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) = 0;
+  Status put(uint64_t offset, Bytes head, Bytes body, Wake wake) {
+    const Bytes pieces[] = {head, body};
+    return put(offset, std::span<const Bytes>(pieces), wake);
+  }
 
   // Sleeps until `ready` returns true, the deadline passes (kTimeout) or the Link breaks. `ready`
   // is called on this thread, first of all before sleeping, and after every wake-up. Several threads
@@ -83,15 +89,18 @@ class Link {
   virtual void interrupt() = 0;
 
   // Lets the peer read and write [base, base+bytes) until unexpose(). `backing`, when it is a valid
-  // descriptor (memfd) with `backing_offset`, lets a peer on this host map the same pages; without
-  // it shared memory has no direct path and the peer's map() returns nullptr. Blocks for
+  // descriptor with `backing_offset`, lets a peer on this host map the same pages; without it shared
+  // memory has no direct path and the peer's map() returns nullptr. It must be a memfd made with
+  // MFD_ALLOW_SEALING: the Link seals it against shrinking, which would crash the peer. Blocks for
   // registration at most. The Link duplicates the descriptor.
   virtual Result<Region> expose(void* base, size_t bytes, int backing = -1,
                                 uint64_t backing_offset = 0) = 0;
   virtual Status unexpose(RegionId region) = 0;  // pending transfers of it fail
 
   // The peer's region mapped here at `address` (nullptr: anywhere), or nullptr where the medium
-  // cannot or the region has no backing. Blocks until the region's announcement has arrived.
+  // cannot or the region has no backing. Blocks until the region's announcement has arrived, and for
+  // LinkOptions::peer_timeout at most (kNotFound). An `address` belongs to the caller: whatever is
+  // mapped there is replaced, and unmap() leaves the range reserved and inaccessible.
   virtual Result<void*> map(RegionId region, void* address = nullptr) = 0;
   virtual Status unmap(RegionId region) = 0;
 
@@ -108,12 +117,19 @@ class Link {
   // Tells the peer this side ends on purpose, so that it logs no loss, and breaks the Link.
   virtual void close() = 0;
   virtual LinkCounters counters() const = 0;
+
+  // For a forked child, which inherited descriptors but no thread: closes this process's copies of
+  // them so that the peer can notice the parent's death, and tells the peer nothing. Called from
+  // pthread_atfork's child handler: async-signal-safe, no locks. The object is never used again.
+  virtual void abandon() noexcept = 0;
 };
 
 struct LinkOptions {
-  size_t window_bytes = 8u << 20;  // of this side's own window
+  size_t window_bytes = 8u << 20;  // of this side's own window; at most 1 GiB
   int bulk_streams = 4;            // tcp: further sockets for transfers; verbs: queue pairs
-  // A silent peer is probed and given up after this long: a server that stopped answering is noticed.
+  // The peer's Link sends a sign of life at least four times in this span; without one for so long
+  // the Link breaks. Zero: a silent peer is waited for (a client in a debugger), and only its end or
+  // the loss of its host breaks the Link.
   std::chrono::milliseconds peer_timeout{10'000};
 };
 
