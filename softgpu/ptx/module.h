@@ -1,11 +1,11 @@
 // The parsed form of one PTX translation unit: what ptx::parse() produces and exec/ consumes.
 //
 // Names are resolved as far as one unit allows: every register is an index into its function's
-// register list (nested `{ .reg ... }` scopes and `%r<10>` ranges are gone), every label is an index
-// into the instruction list, every parameter or local variable an index into the function's
+// register list (nested `{ .reg ... }` scopes and `%r<10>` ranges are gone), every label is an
+// index into the instruction list, every parameter or local variable an index into the function's
 // variables. Symbols of module scope (globals, shared variables, functions) stay names, because the
-// linker joins several units. Opcode and modifiers stay text: exec/ decodes them against its list of
-// supported forms, so this header does not grow with the instruction set.
+// linker joins several units. Opcode and modifiers stay text: exec/ decodes them against its list
+// of supported forms, so this header does not grow with the instruction set.
 //
 // A Module owns the text it was parsed from; every string_view points into that text.
 #pragma once
@@ -22,8 +22,33 @@ namespace softgpu::ptx {
 enum class Space : uint8_t { kGeneric, kReg, kConst, kGlobal, kLocal, kParam, kShared };
 
 enum class Type : uint8_t {
-  kNone, kPred, kB8, kB16, kB32, kB64, kB128, kU8, kU16, kU32, kU64, kS8, kS16, kS32, kS64,
-  kF16, kF16x2, kBf16, kBf16x2, kF32, kF64, kU16x2, kS16x2, kTf32, kE4m3x2, kE5m2x2,
+  kNone,
+  kPred,
+  kB8,
+  kB16,
+  kB32,
+  kB64,
+  kB128,
+  kU8,
+  kU16,
+  kU32,
+  kU64,
+  kS8,
+  kS16,
+  kS32,
+  kS64,
+  kF16,
+  kF16x2,
+  kBf16,
+  kBf16x2,
+  kF32,
+  kF64,
+  kU16x2,
+  kS16x2,
+  kTf32,
+  kE4m3x2,
+  kE5m2x2,
+  kF32x2,
 };
 // "f32" -> kF32; kNone for anything that names no type.
 Type type_from_name(std::string_view name);
@@ -48,7 +73,7 @@ struct Variable {
   Space space = Space::kGlobal;
   Type element = Type::kB8;
   Linkage linkage = Linkage::kInternal;
-  uint64_t size_bytes = 0;       // 0 for `extern .shared x[]`: dynamic shared memory
+  uint64_t size_bytes = 0;  // 0 for `extern .shared x[]`: dynamic shared memory
   uint32_t align_bytes = 1;
   bool managed = false;          // .attribute(.managed)
   std::vector<uint8_t> initial;  // empty, or at most size_bytes; the rest is zero
@@ -60,7 +85,7 @@ struct Parameter {
   std::string_view name;
   uint32_t offset_bytes = 0;  // in the parameter buffer, aligned as the ABI wants
   uint32_t size_bytes = 0;
-  uint32_t align_bytes = 1;   // of the parameter itself, never of what a pointer points to
+  uint32_t align_bytes = 1;  // of the parameter itself, never of what a pointer points to
   Type element = Type::kB8;
 };
 
@@ -75,18 +100,19 @@ struct Operand {
     kVariable,   // index: into Function::variables (a parameter or local/shared/param variable)
     kSymbol,     // name: a variable or function of module scope
     kLabel,      // index: into Function::code
-    kAddress,    // [elements[0] + offset]: a register, variable, symbol or immediate
+    kAddress,    // [elements[0] + offset]: a register, variable, symbol or immediate; what else
+                 // stands in the brackets (a tensor's coordinates) follows in elements
     kVector,     // {elements...}
     kPair,       // elements[0] | elements[1]: setp's and shfl's second destination
     kList,       // (elements...): arguments of call
-    kTable,      // index: into Function::branch_tables or Function::prototypes
+    kTable,      // index: into Function::branch_tables (brx) or Function::prototypes (call)
   };
   Kind kind = Kind::kSink;
-  bool negated = false;      // !%p1 or -%r1
+  bool negated = false;  // !%p1 or -%r1
   uint32_t index = 0;
   uint64_t bits = 0;
-  int64_t offset = 0;        // kAddress; also symbol+offset and variable+offset
-  std::string_view name;
+  int64_t offset = 0;     // kAddress; also symbol+offset and variable+offset
+  std::string_view name;  // kRegister: a byte selector of the video instructions (".b0"), or empty
   std::vector<Operand> elements;
 };
 
@@ -100,10 +126,12 @@ struct Instruction {
   std::vector<std::string_view> modifiers;  // {"rn", "ftz", "f32"}: in order, without dots
   std::optional<Guard> guard;               // @%p1, @!%p1
   std::vector<Operand> operands;
-  uint32_t line = 0;                        // in the PTX text, from 1
+  uint32_t line = 0;  // in the PTX text, from 1
 };
 
-// `proto: .callprototype (.param .b32 _) _ (.param .b64 _);`: the shape of an indirect call.
+// `proto: .callprototype (.param .b32 _) _ (.param .b64 _);`: the shape of an indirect call. Empty
+// for
+// `.calltargets`.
 struct Prototype {
   std::vector<Parameter> returns;
   std::vector<Parameter> parameters;
@@ -124,12 +152,13 @@ struct Function {
   // Parameters first (space kParam; `parameters` then `returns`, in order), then every variable
   // declared in the body, of whatever scope.
   std::vector<Variable> variables;
-  std::vector<Register> registers;
+  std::vector<Register> registers;                   // only those the code mentions
   std::vector<Instruction> code;                     // a label may equal code.size()
   std::vector<std::vector<uint32_t>> branch_tables;  // .branchtargets: label positions
   std::vector<Prototype> prototypes;
-  uint32_t max_threads[3] = {0, 0, 0};  // .maxntid; 0 where absent
+  uint32_t max_threads[3] = {0, 0, 0};       // .maxntid; 0 where absent
   uint32_t required_threads[3] = {0, 0, 0};  // .reqntid
+  uint32_t required_cluster[3] = {0, 0, 0};  // .reqnctapercluster
   uint32_t min_blocks_per_sm = 0;
   uint32_t max_registers = 0;
   bool no_return = false;
@@ -141,7 +170,8 @@ struct Module {
   uint32_t target_sm = 0;                         // .target sm_75 -> 75
   bool debug = false;
   std::vector<Variable> variables;
-  std::vector<Function> functions;  // one entry a name: a definition replaces its declaration
+  // One entry a name: a definition replaces its declaration. An alias is a copy of its target.
+  std::vector<Function> functions;
 };
 
 }  // namespace softgpu::ptx
