@@ -11,4 +11,10 @@ add_library(rcuda_cuda_headers INTERFACE)
 target_include_directories(rcuda_cuda_headers SYSTEM INTERFACE "${RCUDA_CUDA_INCLUDE_DIR}")
 # All versions of every function are declared under their own names (cuMemAlloc_v2, ...): this
 # project defines and calls symbols, so the header's renaming macros would only mislead.
-target_compile_definitions(rcuda_cuda_headers INTERFACE __CUDA_API_VERSION_INTERNAL)
+# Definitions of driver functions are exported although everything else is compiled hidden.
+target_compile_definitions(rcuda_cuda_headers INTERFACE
+  __CUDA_API_VERSION_INTERNAL __CUDA_API_PUSH_VISIBILITY_DEFAULT)
+find_file(RCUDA_CUDA_STUB libcuda.so NO_DEFAULT_PATH
+  HINTS "${RCUDA_CUDA_INCLUDE_DIR}/../lib64/stubs" "${RCUDA_CUDA_INCLUDE_DIR}/../lib/stubs"
+        /usr/local/cuda/lib64/stubs)
+find_package(Python3 3.11 REQUIRED COMPONENTS Interpreter)

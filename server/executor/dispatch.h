@@ -15,12 +15,13 @@
 #include "common/wire/codec.h"
 #include "common/wire/protocol.h"
 
+namespace rcuda::api {
+struct DriverTable;  // generated, api/driver_table.h: one pointer per driver function; null: lacks it
+}
+
 namespace rcuda::server {
 
 class Executor;  // executor.h: objects, driver table, completions of one session
-
-// Generated: one pointer per driver function, filled from dlopen; null where the driver lacks it.
-struct DriverTable;
 
 // Result of a handler: a CUresult for the reply (or, posted, for the error word). A body that cannot
 // be decoded gives kMalformed, which ends the session.
@@ -49,6 +50,6 @@ bool bind(Executor& executor, wire::Kind kind, wire::ObjectId id, void* handle);
 // The id of a handle that the driver named; minted with kWorkerMinted on first sight, 0 for null.
 wire::ObjectId name(Executor& executor, wire::Kind kind, void* handle);
 void unbind(Executor& executor, wire::Kind kind, wire::ObjectId id);
-const DriverTable& driver(Executor& executor);
+const api::DriverTable& driver(Executor& executor);
 
 }  // namespace rcuda::server

@@ -1,0 +1,53 @@
+#include "api/exports/proc_address.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/base/log.h"
+
+namespace rcuda::api {
+
+ProcAddress find_proc(const char* name, int version, bool per_thread) {
+  const ProcEntry* const end = kProcTable + kProcCount;
+  const ProcEntry* entry =
+      std::lower_bound(kProcTable, end, name, [](const ProcEntry& candidate, const char* wanted) {
+        return std::strcmp(candidate.name, wanted) < 0;
+      });
+  ProcAddress found;
+  for (; entry != end && std::strcmp(entry->name, name) == 0; ++entry) {
+    if (entry->version > version) {
+      if (found.function == nullptr) found.status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+      break;
+    }
+    found.function = per_thread ? entry->per_thread : entry->function;
+    found.status = CU_GET_PROC_ADDRESS_SUCCESS;
+  }
+  return found;
+}
+
+}  // namespace rcuda::api
+
+extern "C" __attribute__((weak, visibility("default"))) CUresult cuGetProcAddress_v2(
+    const char* symbol, void** pfn, int cudaVersion, cuuint64_t flags,
+    CUdriverProcAddressQueryResult* symbolStatus) {
+  constexpr cuuint64_t kKnownFlags =
+      CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+  if (symbol == nullptr || pfn == nullptr || (flags & ~kKnownFlags) != 0 || flags == kKnownFlags) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
+  const rcuda::api::ProcAddress found = rcuda::api::find_proc(symbol, cudaVersion, per_thread);
+  *pfn = found.function;
+  RCUDA_TRACE("cuGetProcAddress(%s, %d%s): %s", symbol, cudaVersion,
+              per_thread ? ", per-thread" : "",
+              found.function != nullptr                                    ? "found"
+              : found.status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT ? "newer than that"
+                                                                           : "not found");
+  // A caller that asks for the status gets the answer there and success, as cuda.h describes it;
+  // one that does not (the form of CUDA 11) has nothing but the result to tell by.
+  if (symbolStatus != nullptr) {
+    *symbolStatus = found.status;
+    return CUDA_SUCCESS;
+  }
+  return found.function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}

@@ -1,0 +1,133 @@
+"""Reads what the installed CUDA toolkit declares: prototypes, exported symbols, symbol versions.
+
+Prototypes come from the preprocessed cuda.h and cudaProfiler.h (with __CUDA_API_VERSION_INTERNAL,
+so that every version of every function appears under its own name). The toolkit's stub libcuda.so
+adds symbols that no header declares. cudaTypedefs.h tells which CUDA version introduced which
+version of a function: PFN_cuMemAlloc_v3020 is cuMemAlloc_v2.
+"""
+
+import dataclasses
+import pathlib
+import re
+import subprocess
+
+PER_THREAD_SUFFIX = re.compile(r"_(ptds|ptsz)$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    type: str  # normalised: one space between words, none before '*': "const char*"
+    name: str
+
+    @property
+    def pointee(self):
+        """The type this parameter points to, without const; None if it is no pointer."""
+        if not self.type.endswith("*"):
+            return None
+        return self.type[:-1].removeprefix("const ").strip()
+
+    @property
+    def is_const_pointer(self):
+        return self.type.startswith("const ") and self.type.endswith("*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Prototype:
+    name: str
+    parameters: tuple
+
+    @property
+    def declaration(self):
+        return f"CUresult {self.name}({self.parameter_list})"
+
+    @property
+    def parameter_list(self):
+        return ", ".join(f"{p.type} {p.name}" for p in self.parameters) or "void"
+
+    @property
+    def types(self):
+        return tuple(p.type for p in self.parameters)
+
+
+@dataclasses.dataclass(frozen=True)
+class Toolkit:
+    prototypes: dict  # symbol -> Prototype, in the order of the symbol's name
+    symbols: tuple  # every symbol a libcuda.so.1 exports, sorted; some have no prototype
+    versions: dict  # base name -> sorted CUDA versions at which its symbol changed
+    cuda_version: int
+
+
+def normalise_type(text):
+    text = re.sub(r"\s+", " ", text).strip()
+    return re.sub(r"\s*\*\s*", "*", text)
+
+
+def parse_parameter(text, position):
+    text = text.strip()
+    array = re.fullmatch(r"(.*?)\s*(\w+)\s*\[\s*\d*\s*\]", text, re.S)
+    if array:
+        return Parameter(normalise_type(array[1] + "*"), array[2])
+    match = re.fullmatch(r"(.*?[\s*])(\w+)", text, re.S)
+    if match and match[1].strip() not in ("", "const", "unsigned", "struct", "enum"):
+        return Parameter(normalise_type(match[1]), match[2])
+    if match and match[1].strip() == "unsigned" and match[2] not in ("int", "char", "short", "long"):
+        return Parameter("unsigned", match[2])
+    return Parameter(normalise_type(text), f"argument{position}")
+
+
+def parse_prototypes(preprocessed):
+    """Every `CUresult cuX(...);` of preprocessed header text, by name."""
+    text = re.sub(r"^#.*$", "", preprocessed, flags=re.M)
+    found = {}
+    for match in re.finditer(r"\bCUresult\s+(cu[A-Z]\w*)\s*\(([^;{}]*?)\)\s*;", text):
+        arguments = match[2].strip()
+        parameters = ()
+        if arguments not in ("", "void"):
+            parameters = tuple(
+                parse_parameter(part, i) for i, part in enumerate(arguments.split(",")))
+        found[match[1]] = Prototype(match[1], parameters)
+    return dict(sorted(found.items()))
+
+
+def parse_versions(typedefs):
+    """base name -> sorted versions, from the PFN_<name>_v<version> typedefs."""
+    versions = {}
+    # The _ptds and _ptsz typedefs repeat the plain ones with the version that brought per-thread
+    # streams, which selects no other symbol.
+    for match in re.finditer(r"\bPFN_(cu\w+?)_v(\d{4,5})\s*\)", typedefs):
+        versions.setdefault(match[1], set()).add(int(match[2]))
+    return {name: sorted(found) for name, found in sorted(versions.items())}
+
+
+def split_version(symbol):
+    """cuMemAlloc_v2_ptsz -> ("cuMemAlloc", 2)."""
+    match = re.fullmatch(r"(\w+?)(?:_v(\d+))?", PER_THREAD_SUFFIX.sub("", symbol))
+    return match[1], int(match[2] or 1)
+
+
+def exported_symbols(nm, stub_library):
+    if not stub_library or not pathlib.Path(stub_library).exists():
+        return set()
+    listing = subprocess.run([nm, "-D", "--defined-only", stub_library], check=True,
+                             capture_output=True, text=True).stdout
+    names = (line.split()[-1] for line in listing.splitlines() if line.strip())
+    return {name.split("@")[0] for name in names if name.startswith("cu")}
+
+
+def preprocess(compiler, include_dir):
+    source = "#include <cuda.h>\n#include <cudaProfiler.h>\nrcuda_version CUDA_VERSION\n"
+    command = [compiler, "-E", "-P", "-x", "c", "-D__CUDA_API_VERSION_INTERNAL",
+               f"-I{include_dir}", "-"]
+    return subprocess.run(command, input=source, check=True, capture_output=True, text=True).stdout
+
+
+def read_toolkit(compiler, include_dir, nm="nm", stub_library=None):
+    text = preprocess(compiler, include_dir)
+    prototypes = parse_prototypes(text)
+    typedefs = ""
+    for header in ("cudaTypedefs.h", "cudaProfilerTypedefs.h"):
+        path = pathlib.Path(include_dir) / header
+        typedefs += path.read_text(encoding="utf-8", errors="replace")
+    symbols = tuple(sorted(set(prototypes) | exported_symbols(nm, stub_library)))
+    cuda_version = int(re.search(r"rcuda_version\s+(\d+)", text)[1])
+    return Toolkit(prototypes, symbols, parse_versions(typedefs), cuda_version)

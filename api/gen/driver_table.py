@@ -1,0 +1,78 @@
+"""Generates DriverTable: one pointer of exact type per driver function, filled by dlsym."""
+
+from emit import NOTICE
+
+
+def emit_header(toolkit):
+    lines = ["""// DriverTable: a CUDA driver as a table of functions, whichever library it came from.
+//
+// The server and the tests load NVIDIA's driver or softgpu through this and never link against one.
+// A member is null where the library lacks the function. The table is filled once and then read from
+// any thread; the library stays loaded until the process ends.
+""", NOTICE, """#pragma once
+
+#include <cuda.h>
+#include <cudaProfiler.h>
+
+#include "common/base/status.h"
+
+namespace rcuda::api {
+
+struct DriverTable {
+"""]
+    lines += [f"  decltype(&::{name}) {name} = nullptr;\n" for name in toolkit.prototypes]
+    lines.append("""};
+
+// Loads `path` (a file, or a name dlopen finds, such as "libcuda.so.1") with RTLD_LOCAL. Fails with
+// kUnavailable when it cannot be loaded and kUnsupported when it is no CUDA driver.
+Status load(DriverTable* table, const char* path);
+
+}  // namespace rcuda::api
+""")
+    return "".join(lines)
+
+
+def emit_source(toolkit):
+    lines = [NOTICE, """#include "api/driver_table.h"
+
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <cstring>
+#include <string>
+
+namespace rcuda::api {
+namespace {
+
+struct Slot {
+  const char* name;
+  size_t offset;
+};
+const Slot kSlots[] = {
+"""]
+    lines += [f'    {{"{name}", offsetof(DriverTable, {name})}},\n' for name in toolkit.prototypes]
+    lines.append("""};
+
+}  // namespace
+
+Status load(DriverTable* table, const char* path) {
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    return Status(Code::kUnavailable, std::string("no CUDA driver: ") + dlerror());
+  }
+  *table = {};
+  for (const Slot& slot : kSlots) {
+    void* function = dlsym(library, slot.name);
+    std::memcpy(reinterpret_cast<char*>(table) + slot.offset, &function, sizeof(function));
+  }
+  if (table->cuInit == nullptr || table->cuDeviceGetCount == nullptr) {
+    *table = {};
+    dlclose(library);
+    return Status(Code::kUnsupported, std::string(path) + " is not a CUDA driver: it has no cuInit");
+  }
+  return {};
+}
+
+}  // namespace rcuda::api
+""")
+    return "".join(lines)
