@@ -1,17 +1,17 @@
 // Link: the connection between one client process and one worker, seen as one-sided memory.
 //
 // Purpose. Each side owns a *window*, a block of plain memory that its peer writes. Everything else
-// (command ring, reply slots, completion words, flow-control credits) is laid out inside the windows
-// by common/wire, once, and works over every medium: shared memory writes the peer's window with
-// memcpy, verbs with RDMA write, TCP sends {offset, bytes} and a receiver thread stores them.
+// (command ring, reply slots, completion words, flow-control credits) is laid out inside the
+// windows by common/wire, once, and works over every medium: shared memory writes the peer's window
+// with memcpy, verbs with RDMA write, TCP sends {offset, bytes} and a receiver thread stores them.
 // Bulk data never goes through a window: it moves between exposed *regions*.
 //
 // Order. Puts of one Link become visible in the order they were issued, whatever thread issued them
 // (the Link serialises). Within one put, the last eight bytes become visible last: the peer polls
-// them with an acquire load. The first eight bytes are stored as one word as well, so a peer may poll
-// them (relaxed) to learn where the last ones will be. Bytes of a put become visible only together
-// with or after its predecessors' last words. Transfers are ordered with nothing but their own
-// completion; a put issued after a transfer completed is seen after its data.
+// them with an acquire load. The first eight bytes are stored as one word as well, so a peer may
+// poll them (relaxed) to learn where the last ones will be. Bytes of a put become visible only
+// together with or after its predecessors' last words. Transfers are ordered with nothing but their
+// own completion; a put issued after a transfer completed is seen after its data.
 //
 // Threads. Every function may be called from any thread. Blocking is stated per function; nothing
 // else blocks, except put() while the medium's send queue is full.
@@ -52,14 +52,14 @@ using Bytes = std::span<const std::byte>;
 
 // What happened on a Link so far. The RDMA issue's figures come from here.
 struct LinkCounters {
-  uint64_t puts = 0;             // calls of put()
-  uint64_t wakes = 0;            // puts that had to wake the peer
-  uint64_t window_bytes = 0;     // bytes written into the peer's window
-  uint64_t work_requests = 0;    // verbs only: posted WRs
-  uint64_t doorbells = 0;        // verbs only: ibv_post_send calls
-  uint64_t completions = 0;      // verbs only: polled work completions
-  uint64_t transfer_bytes = 0;   // payload moved by read() and write()
-  uint64_t copied_bytes = 0;     // of those, bytes this side's CPU copied
+  uint64_t puts = 0;            // calls of put()
+  uint64_t wakes = 0;           // puts that had to wake the peer
+  uint64_t window_bytes = 0;    // bytes written into the peer's window
+  uint64_t work_requests = 0;   // verbs only: posted WRs
+  uint64_t doorbells = 0;       // verbs only: ibv_post_send calls
+  uint64_t completions = 0;     // verbs only: polled work completions
+  uint64_t transfer_bytes = 0;  // payload moved by read() and write()
+  uint64_t copied_bytes = 0;    // of those, bytes this side's CPU copied
 };
 
 class Link {
@@ -72,8 +72,9 @@ class Link {
   virtual std::span<std::byte> window() = 0;
   virtual size_t peer_window_bytes() const = 0;
 
-  // Writes `pieces` back to back into the peer's window at `offset` (8-byte aligned, as is the total
-  // length, which is at least 8). All are copied before return. Pieces save the caller a gather copy.
+  // Writes `pieces` back to back into the peer's window at `offset` (8-byte aligned, as is the
+  // total length, which is at least 8). All are copied before return. Pieces save the caller a
+  // gather copy.
   virtual Status put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) = 0;
   Status put(uint64_t offset, Bytes head, Bytes body, Wake wake) {
     const Bytes pieces[] = {head, body};
@@ -81,26 +82,26 @@ class Link {
   }
 
   // Sleeps until `ready` returns true, the deadline passes (kTimeout) or the Link breaks. `ready`
-  // is called on this thread, first of all before sleeping, and after every wake-up. Several threads
-  // may wait. Spinning first, if wanted, is the caller's business.
+  // is called on this thread, first of all before sleeping, and after every wake-up. Several
+  // threads may wait. Spinning first, if wanted, is the caller's business.
   virtual Status wait(const std::function<bool()>& ready,
                       std::chrono::steady_clock::time_point deadline) = 0;
   // Makes every thread in wait() re-check its predicate (local, for shutdown and timers).
   virtual void interrupt() = 0;
 
   // Lets the peer read and write [base, base+bytes) until unexpose(). `backing`, when it is a valid
-  // descriptor with `backing_offset`, lets a peer on this host map the same pages; without it shared
-  // memory has no direct path and the peer's map() returns nullptr. It must be a memfd made with
-  // MFD_ALLOW_SEALING: the Link seals it against shrinking, which would crash the peer. Blocks for
-  // registration at most. The Link duplicates the descriptor.
+  // descriptor with `backing_offset`, lets a peer on this host map the same pages; without it
+  // shared memory has no direct path and the peer's map() returns nullptr. It must be a memfd made
+  // with MFD_ALLOW_SEALING: the Link seals it against shrinking, which would crash the peer. Blocks
+  // for registration at most. The Link duplicates the descriptor.
   virtual Result<Region> expose(void* base, size_t bytes, int backing = -1,
                                 uint64_t backing_offset = 0) = 0;
   virtual Status unexpose(RegionId region) = 0;  // pending transfers of it fail
 
   // The peer's region mapped here at `address` (nullptr: anywhere), or nullptr where the medium
-  // cannot or the region has no backing. Blocks until the region's announcement has arrived, and for
-  // LinkOptions::peer_timeout at most (kNotFound). An `address` belongs to the caller: whatever is
-  // mapped there is replaced, and unmap() leaves the range reserved and inaccessible.
+  // cannot or the region has no backing. Blocks until the region's announcement has arrived, and
+  // for LinkOptions::peer_timeout at most (kNotFound). An `address` belongs to the caller: whatever
+  // is mapped there is replaced, and unmap() leaves the range reserved and inaccessible.
   virtual Result<void*> map(RegionId region, void* address = nullptr) = 0;
   virtual Status unmap(RegionId region) = 0;
 
@@ -128,19 +129,19 @@ struct LinkOptions {
   size_t window_bytes = 8u << 20;  // of this side's own window; at most 1 GiB
   int bulk_streams = 4;            // tcp: further sockets for transfers; verbs: queue pairs
   // The peer's Link sends a sign of life at least four times in this span; without one for so long
-  // the Link breaks. Zero: a silent peer is waited for (a client in a debugger), and only its end or
-  // the loss of its host breaks the Link.
+  // the Link breaks. Zero: a silent peer is waited for (a client in a debugger), and only its end
+  // or the loss of its host breaks the Link.
   std::chrono::milliseconds peer_timeout{10'000};
 };
 
-// How a Link comes to be: both sides hold a connected stream socket (Unix for shm, TCP otherwise) on
-// which the session handshake has ended. Both call the same function; it exchanges what the medium
-// needs over that socket (window sizes, memfds, ports, queue pair numbers) and takes the socket over:
-// its end is how the death of the peer is noticed. `server` distinguishes the sides.
+// How a Link comes to be: both sides hold a connected stream socket (Unix for shm, TCP otherwise)
+// on which the session handshake has ended. Both call the same function; it exchanges what the
+// medium needs over that socket (window sizes, memfds, ports, queue pair numbers) and takes the
+// socket over: its end is how the death of the peer is noticed. `server` distinguishes the sides.
 // Blocks until the peer has done its part or the timeout passed.
 //
-// tcp: `accept_stream` (server) yields the further sockets that the client's `open_stream` connects;
-// the daemon routes them to the right worker by the session's token.
+// tcp: `accept_stream` (server) yields the further sockets that the client's `open_stream`
+// connects; the daemon routes them to the right worker by the session's token.
 struct Bootstrap {
   UniqueFd control;
   bool server = false;

@@ -1,0 +1,180 @@
+#include "common/transport/control_channel.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include "common/transport/socket_io.h"
+
+namespace rcuda::transport {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// More than any sane number of regions announced while the peer does not read.
+constexpr size_t kMaxQueued = 1u << 18;
+
+}  // namespace
+
+ControlChannel::ControlChannel(UniqueFd socket, UniqueFd peer_process, Timing timing,
+                               Callbacks callbacks)
+    : socket_(std::move(socket)),
+      peer_process_(std::move(peer_process)),
+      timing_(timing),
+      callbacks_(std::move(callbacks)) {}
+
+ControlChannel::~ControlChannel() {
+  finish();
+  if (thread_.joinable()) thread_.join();
+}
+
+Status ControlChannel::start() {
+  poke_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!poke_) return Status::from_errno(errno, "eventfd");
+  last_heard_ = last_sent_ = Clock::now();
+  thread_ = std::thread([this] { run(); });
+  return {};
+}
+
+void ControlChannel::poke() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(poke_.get(), &one, sizeof one);
+}
+
+void ControlChannel::send(ControlMessage message, int fd) {
+  std::lock_guard lock(mutex_);
+  if (finished_ || queue_.size() >= kMaxQueued) return;  // then the peer is as good as gone
+  message.has_fd = fd >= 0;
+  queue_.push_back({message, 0, UniqueFd(fd >= 0 ? ::fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1)});
+  (void)flush_locked();  // the thread meets the same error
+  if (!queue_.empty()) poke();
+}
+
+void ControlChannel::finish() {
+  std::lock_guard lock(mutex_);
+  if (std::exchange(finished_, true)) return;
+  queue_.push_back({ControlMessage{.kind = ControlMessage::kFarewell}, 0, UniqueFd()});
+  (void)flush_locked();
+  queue_.clear();
+  poke();
+}
+
+void ControlChannel::abandon() noexcept {
+  for (const UniqueFd* fd : {&socket_, &peer_process_, &poke_}) ::close(fd->get());
+}
+
+Status ControlChannel::flush_locked() {
+  while (!queue_.empty()) {
+    Outgoing& next = queue_.front();
+    const auto bytes = bytes_of(next.message).subspan(next.sent);
+    Result<size_t> sent = try_send_with_fd(socket_.get(), bytes, next.fd.get());
+    if (!sent) return sent.status();
+    if (*sent == 0) return {};
+    next.fd.reset();
+    next.sent += *sent;
+    if (next.sent == sizeof next.message) queue_.pop_front();
+  }
+  return {};
+}
+
+void ControlChannel::run() {
+  bool intended = false;
+  std::string why;
+  while (why.empty()) {
+    {
+      std::lock_guard lock(mutex_);
+      if (finished_) return;
+    }
+    why = poll_once(intended);
+  }
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(finished_, true)) return;
+    queue_.clear();
+  }
+  callbacks_.on_end(intended, why);
+}
+
+std::string ControlChannel::poll_once(bool& intended) {
+  Clock::time_point wake_at = Clock::time_point::max();
+  if (timing_.send_every.count() != 0) wake_at = last_sent_ + timing_.send_every;
+  if (timing_.expect_within.count() != 0) {
+    wake_at = std::min(wake_at, last_heard_ + timing_.expect_within);
+  }
+  bool sending;
+  {
+    std::lock_guard lock(mutex_);
+    sending = !queue_.empty();
+  }
+  pollfd entries[] = {
+      {socket_.get(), static_cast<short>(POLLIN | (sending ? POLLOUT : 0)), 0},
+      {poke_.get(), POLLIN, 0},
+      {peer_process_.get(), POLLIN, 0},  // -1 is ignored by poll
+  };
+  if (::poll(entries, std::size(entries), poll_timeout_ms(wake_at)) < 0 && errno != EINTR) {
+    return std::string("poll: ") + std::strerror(errno);
+  }
+  const Clock::time_point now = Clock::now();
+  if (entries[1].revents != 0) {
+    uint64_t count;
+    [[maybe_unused]] const ssize_t got = ::read(poke_.get(), &count, sizeof count);
+  }
+  if (entries[0].revents != 0) {
+    if (std::string why = receive(intended); !why.empty()) return why;
+  }
+  // After reading: a peer may have said farewell and exited.
+  if (entries[2].revents != 0) return "the peer's process has ended";
+  if (timing_.expect_within.count() != 0 && now >= last_heard_ + timing_.expect_within) {
+    return "the peer has been silent for " + std::to_string(timing_.expect_within.count()) + " ms";
+  }
+  std::lock_guard lock(mutex_);
+  if (!finished_ && timing_.send_every.count() != 0 && now >= last_sent_ + timing_.send_every) {
+    last_sent_ = now;
+    if (queue_.empty()) {
+      queue_.push_back({ControlMessage{.kind = ControlMessage::kHeartbeat}, 0, UniqueFd()});
+    }
+  }
+  Status sent = flush_locked();
+  if (sent.ok()) return {};
+  // A closed socket may still hold the farewell: receiving finds out.
+  queue_.clear();
+  return sent.code() == Code::kUnavailable ? std::string() : sent.context();
+}
+
+std::string ControlChannel::receive(bool& intended) {
+  while (true) {
+    const auto space = writable_bytes_of(incoming_).subspan(incoming_bytes_);
+    Result<size_t> received = try_recv_with_fds(socket_.get(), space, incoming_fds_);
+    if (!received) return received.status().context();
+    if (*received == 0) return {};
+    last_heard_ = Clock::now();
+    incoming_bytes_ += *received;
+    if (incoming_fds_.size() > 1) return "protocol violation: too many descriptors";
+    if (incoming_bytes_ < sizeof incoming_) continue;
+
+    incoming_bytes_ = 0;
+    UniqueFd fd;
+    if (!incoming_fds_.empty()) fd = std::move(incoming_fds_.front());
+    incoming_fds_.clear();
+    if ((incoming_.has_fd != 0) != static_cast<bool>(fd)) {
+      return "protocol violation: descriptor missing or unexpected";
+    }
+    switch (incoming_.kind) {
+      case ControlMessage::kHeartbeat:
+        break;
+      case ControlMessage::kFarewell:
+        intended = true;
+        return "the peer ended the session";
+      default:
+        if (Status status = callbacks_.on_message(incoming_, std::move(fd)); !status.ok()) {
+          return status.context();
+        }
+    }
+  }
+}
+
+}  // namespace rcuda::transport

@@ -1,0 +1,71 @@
+// Copies the pieces of a put into a window with the visibility that link.h promises: the first and
+// the last eight bytes are single words, and the last one is stored with release semantics after
+// everything else. Its partner is the acquire load of whoever polls that word.
+//
+// The caller serialises the puts of one Link, and calls begin_put() first: the fence keeps the
+// bytes of this put behind the last word of the previous one, which a release store alone does not.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "common/transport/link.h"
+
+namespace rcuda::transport {
+
+inline constexpr size_t kWord = sizeof(uint64_t);
+
+inline size_t total_bytes(std::span<const Bytes> pieces) {
+  size_t total = 0;
+  for (Bytes piece : pieces) total += piece.size();
+  return total;
+}
+
+inline void begin_put() {
+#ifdef __SANITIZE_THREAD__
+  // ThreadSanitizer does not know fences, and GCC says so in a warning; on x86 this one costs
+  // nothing and emits nothing, so leaving it out only matters to the compiler's own reordering.
+  std::atomic_signal_fence(std::memory_order_release);
+#else
+  std::atomic_thread_fence(std::memory_order_release);
+#endif
+}
+
+inline void store_word(std::byte* destination, uint64_t word, std::memory_order order) {
+  std::atomic_ref(*reinterpret_cast<uint64_t*>(destination)).store(word, order);
+}
+
+// `destination` is 8-byte aligned; `total` is the sum of the pieces, a multiple of eight, not zero.
+inline void store_pieces(std::byte* destination, std::span<const Bytes> pieces, size_t total) {
+  const size_t last = total - kWord;
+  uint64_t first_word = 0;
+  uint64_t last_word = 0;
+  size_t position = 0;
+  for (Bytes piece : pieces) {
+    const std::byte* source = piece.data();
+    size_t left = piece.size();
+    while (left != 0) {
+      size_t count = left;
+      if (position < kWord && last != 0) {
+        count = std::min(left, kWord - position);
+        std::memcpy(reinterpret_cast<std::byte*>(&first_word) + position, source, count);
+      } else if (position < last) {
+        count = std::min(left, last - position);
+        std::memcpy(destination + position, source, count);
+      } else {
+        std::memcpy(reinterpret_cast<std::byte*>(&last_word) + (position - last), source, count);
+      }
+      position += count;
+      source += count;
+      left -= count;
+    }
+  }
+  if (last != 0) store_word(destination, first_word, std::memory_order_relaxed);
+  store_word(destination + last, last_word, std::memory_order_release);
+}
+
+}  // namespace rcuda::transport

@@ -1,0 +1,81 @@
+#include "common/transport/link_core.h"
+
+#include <algorithm>
+
+#include "common/base/log.h"
+
+namespace rcuda::transport {
+
+Status check_window_bytes(uint64_t bytes, const char* whose) {
+  if (bytes >= 4096 && bytes <= kMaxWindowBytes && bytes % 8 == 0) return {};
+  return {Code::kInvalidArgument, std::string(whose) + " window of " + std::to_string(bytes) +
+                                      " bytes: a multiple of 8 from 4 KiB to 1 GiB is needed"};
+}
+
+std::chrono::milliseconds heartbeat_interval(uint32_t timeout_ms) {
+  constexpr uint32_t kLeast = 10;
+  return std::chrono::milliseconds(timeout_ms == 0 ? 0 : std::max(timeout_ms / 4, kLeast));
+}
+
+Status LinkCore::wait(const std::function<bool()>& ready,
+                      std::chrono::steady_clock::time_point deadline) {
+  bool satisfied = false;
+  bool first = true;
+  const auto look = [&] {
+    satisfied = ready();
+    if (!satisfied && first) {
+      first = false;
+      before_sleep();
+    }
+    return satisfied || broken();
+  };
+  const bool woken = doorbell_.sleep(look, deadline);
+  if (satisfied) return {};
+  if (woken) return status();
+  return {Code::kTimeout, "waiting for the peer"};
+}
+
+Status LinkCore::status() const {
+  if (!broken()) return {};
+  std::lock_guard lock(status_mutex_);
+  return status_;
+}
+
+void LinkCore::fail(End end, const std::string& why) {
+  {
+    std::lock_guard lock(status_mutex_);
+    if (broken_.load(std::memory_order_relaxed)) return;
+    status_ = Status(Code::kUnavailable, why);
+    broken_.store(true, std::memory_order_release);
+  }
+  if (end == End::kLost) RCUDA_WARN("%s link: %s", medium(), why.c_str());
+  on_broken();
+  doorbell_.ring_always();
+}
+
+Status LinkCore::check_put(uint64_t offset, size_t total, size_t peer_window_bytes) const {
+  if (broken()) [[unlikely]]
+    return status();
+  if (total < 8 || total % 8 != 0 || offset % 8 != 0 || total > peer_window_bytes ||
+      offset > peer_window_bytes - total) [[unlikely]] {
+    return {Code::kInvalidArgument, "put of " + std::to_string(total) + " bytes at " +
+                                        std::to_string(offset) + " of a window of " +
+                                        std::to_string(peer_window_bytes)};
+  }
+  return {};
+}
+
+LinkCounters LinkCore::counters() const {
+  LinkCounters counters;
+  counters.puts = puts_.load(std::memory_order_relaxed);
+  counters.wakes = wakes_.load(std::memory_order_relaxed);
+  counters.window_bytes = window_bytes_.load(std::memory_order_relaxed);
+  counters.work_requests = work_requests_.load(std::memory_order_relaxed);
+  counters.doorbells = doorbells_.load(std::memory_order_relaxed);
+  counters.completions = completions_.load(std::memory_order_relaxed);
+  counters.transfer_bytes = transfer_bytes_.load(std::memory_order_relaxed);
+  counters.copied_bytes = copied_bytes_.load(std::memory_order_relaxed);
+  return counters;
+}
+
+}  // namespace rcuda::transport

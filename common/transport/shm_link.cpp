@@ -1,0 +1,360 @@
+// The Link between two processes of one host: each window is a memfd that both map.
+//
+//   page 0        WindowHeader: the doorbell on which the window's owner sleeps
+//   page 1 ...    the window
+//
+// The memfd is sealed against resizing, so neither side can make the other fault. put() is a memcpy
+// under a lock and touches the kernel only when the peer sleeps. Regions with a backing descriptor
+// are announced over the control channel and mapped by the peer; transfers are copies by the CPU of
+// the side that asks for them, small ones at once, large ones on a copy thread that starts when
+// needed.
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <thread>
+#include <unordered_set>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "common/transport/control_channel.h"
+#include "common/transport/gather.h"
+#include "common/transport/link_core.h"
+#include "common/transport/mapping.h"
+#include "common/transport/shm_regions.h"
+#include "common/transport/socket_io.h"
+
+namespace rcuda::transport {
+namespace {
+
+constexpr size_t kHeaderBytes = 4096;
+constexpr uint64_t kHelloMagic = 0x316d687361647563;  // "cudashm1"
+// Up to this size a transfer is copied before read() or write() returns: about what handing it to a
+// sleeping thread would cost.
+constexpr size_t kInlineCopyBytes = 64u << 10;
+// How often a long copy looks whether the Link still stands.
+constexpr size_t kCopyPieceBytes = 1u << 20;
+
+struct WindowHeader {
+  DoorbellState doorbell;
+};
+static_assert(sizeof(WindowHeader) <= kHeaderBytes);
+static_assert(std::atomic<uint32_t>::is_always_lock_free);
+
+struct Hello {
+  uint64_t magic = kHelloMagic;
+  uint64_t window_bytes = 0;
+  uint32_t peer_timeout_ms = 0;  // what this side expects of the other
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(Hello) == 24);
+
+struct Window {
+  UniqueFd file;
+  Mapping memory;
+
+  WindowHeader* header() const { return reinterpret_cast<WindowHeader*>(memory.data()); }
+  std::span<std::byte> bytes() const {
+    return {memory.data() + kHeaderBytes, memory.size() - kHeaderBytes};
+  }
+};
+
+Result<Mapping> map_window(int file, size_t bytes) {
+  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (base == MAP_FAILED) return Status::from_errno(errno, "mapping a window");
+  return Mapping(base, bytes);
+}
+
+Result<Window> make_window(size_t window_bytes) {
+  RCUDA_RETURN_IF_ERROR(check_window_bytes(window_bytes, "own"));
+  Window window;
+  window.file.reset(::memfd_create("rcuda-window", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!window.file) return Status::from_errno(errno, "memfd_create");
+  const size_t bytes = kHeaderBytes + window_bytes;
+  if (::ftruncate(window.file.get(), static_cast<off_t>(bytes)) != 0 ||
+      ::fcntl(window.file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return Status::from_errno(errno, "sizing a window");
+  }
+  Result<Mapping> memory = map_window(window.file.get(), bytes);
+  if (!memory) return memory.status();
+  window.memory = std::move(*memory);
+  new (window.memory.data()) WindowHeader;
+  return window;
+}
+
+Result<Window> adopt_window(UniqueFd file, uint64_t window_bytes) {
+  RCUDA_RETURN_IF_ERROR(check_window_bytes(window_bytes, "the peer's"));
+  struct stat state {};
+  const int seals = ::fcntl(file.get(), F_GET_SEALS);
+  if (::fstat(file.get(), &state) != 0 || seals < 0 || !(seals & F_SEAL_SHRINK) ||
+      static_cast<uint64_t>(state.st_size) != kHeaderBytes + window_bytes) {
+    return Status{Code::kProtocol, "the peer's window is not what its greeting says"};
+  }
+  Result<Mapping> memory = map_window(file.get(), kHeaderBytes + window_bytes);
+  if (!memory) return memory.status();
+  return Window{std::move(file), std::move(*memory)};
+}
+
+class ShmLink final : public LinkCore {
+ public:
+  ShmLink(Window own, Window peer, std::chrono::milliseconds peer_timeout)
+      : LinkCore(&own.header()->doorbell, true),
+        own_(std::move(own)),
+        peer_(std::move(peer)),
+        peer_bell_(&peer_.header()->doorbell, true),
+        peer_timeout_(peer_timeout) {}
+  ~ShmLink() override;
+
+  Status start(UniqueFd control, UniqueFd peer_process, ControlChannel::Timing timing);
+
+  const char* medium() const override { return "shm"; }
+  std::span<std::byte> window() override { return own_.bytes(); }
+  size_t peer_window_bytes() const override { return peer_.bytes().size(); }
+  Status put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) override;
+  Result<Region> expose(void* base, size_t bytes, int backing, uint64_t backing_offset) override;
+  Status unexpose(RegionId region) override;
+  Result<void*> map(RegionId region, void* address) override;
+  Status unmap(RegionId region) override;
+  void write(RegionId region, uint64_t offset, const void* local, size_t bytes,
+             TransferDone done) override;
+  void read(RegionId region, uint64_t offset, void* local, size_t bytes,
+            TransferDone done) override;
+  void close() override;
+  void abandon() noexcept override { control_->abandon(); }
+
+ private:
+  struct Copy {
+    RegionId region;
+    uint64_t offset;
+    void* local;
+    size_t bytes;
+    bool to_peer;
+    TransferDone done;
+  };
+
+  void on_broken() override;
+  Status on_message(const ControlMessage& message, UniqueFd fd);
+  void transfer(Copy copy);
+  Status run_copy(const Copy& copy);
+  void run_copies();
+
+  const Window own_;
+  const Window peer_;
+  Doorbell peer_bell_;
+  const std::chrono::milliseconds peer_timeout_;
+  std::mutex put_mutex_;
+
+  ShmRegions peer_regions_;
+  std::mutex exposed_mutex_;
+  std::unordered_set<uint64_t> exposed_;  // guarded by exposed_mutex_
+  uint64_t next_region_ = 1;              // guarded by exposed_mutex_
+
+  std::mutex copy_mutex_;
+  std::condition_variable copy_wanted_;
+  std::deque<Copy> copies_;   // guarded by copy_mutex_
+  bool stop_copies_ = false;  // guarded by copy_mutex_
+  std::thread copy_thread_;   // started under copy_mutex_
+
+  std::unique_ptr<ControlChannel> control_;
+};
+
+Status ShmLink::start(UniqueFd control, UniqueFd peer_process, ControlChannel::Timing timing) {
+  ControlChannel::Callbacks callbacks;
+  callbacks.on_message = [this](const ControlMessage& message, UniqueFd fd) {
+    return on_message(message, std::move(fd));
+  };
+  callbacks.on_end = [this](bool intended, const std::string& why) {
+    fail(intended ? End::kIntended : End::kLost, why);
+  };
+  control_ = std::make_unique<ControlChannel>(std::move(control), std::move(peer_process), timing,
+                                              std::move(callbacks));
+  return control_->start();
+}
+
+ShmLink::~ShmLink() {
+  close();
+  {
+    std::lock_guard lock(copy_mutex_);
+    stop_copies_ = true;
+  }
+  copy_wanted_.notify_all();
+  if (copy_thread_.joinable()) copy_thread_.join();
+  control_.reset();
+}
+
+void ShmLink::close() {
+  if (control_) control_->finish();
+  fail(End::kIntended, "the session was closed");
+}
+
+void ShmLink::on_broken() {
+  peer_regions_.end(status());
+  copy_wanted_.notify_all();
+}
+
+Status ShmLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
+  const size_t total = total_bytes(pieces);
+  RCUDA_RETURN_IF_ERROR(check_put(offset, total, peer_window_bytes()));
+  std::lock_guard lock(put_mutex_);
+  begin_put();
+  store_pieces(peer_.bytes().data() + offset, pieces, total);
+  count_put(total);
+  if (wake == Wake::kYes && peer_bell_.ring()) bump(wakes_, 1);
+  return {};
+}
+
+Result<Region> ShmLink::expose(void* base, size_t bytes, int backing, uint64_t backing_offset) {
+  if (broken()) return status();
+  if (base == nullptr || bytes == 0) return Status{Code::kInvalidArgument, "empty region"};
+  if (backing >= 0 && ::fcntl(backing, F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
+    const int seals = ::fcntl(backing, F_GET_SEALS);
+    if (seals < 0 || !(seals & F_SEAL_SHRINK)) {
+      return Status{Code::kInvalidArgument, "a backing must be a memfd with MFD_ALLOW_SEALING"};
+    }
+  }
+  std::lock_guard lock(exposed_mutex_);  // held while sending: announcements go in the order of ids
+  const uint64_t id = next_region_++;
+  exposed_.insert(id);
+  control_->send(
+      {.kind = ControlMessage::kAnnounce, .region = id, .bytes = bytes, .address = backing_offset},
+      backing);
+  return Region{RegionId{id}, bytes};
+}
+
+Status ShmLink::unexpose(RegionId region) {
+  const auto id = static_cast<uint64_t>(region);
+  std::lock_guard lock(exposed_mutex_);
+  if (exposed_.erase(id) == 0) return {Code::kNotFound, "no such region is exposed"};
+  control_->send({.kind = ControlMessage::kRetire, .region = id});
+  return status();
+}
+
+Status ShmLink::on_message(const ControlMessage& message, UniqueFd fd) {
+  switch (message.kind) {
+    case ControlMessage::kAnnounce:
+      return peer_regions_.add(message.region, message.bytes, message.address, std::move(fd));
+    case ControlMessage::kRetire:
+      return peer_regions_.retire(message.region);
+    default:
+      return {Code::kProtocol, "protocol violation: unknown control message"};
+  }
+}
+
+Result<void*> ShmLink::map(RegionId region, void* address) {
+  return peer_regions_.map(static_cast<uint64_t>(region), address, peer_timeout_);
+}
+
+Status ShmLink::unmap(RegionId region) {
+  return peer_regions_.unmap(static_cast<uint64_t>(region));
+}
+
+void ShmLink::write(RegionId region, uint64_t offset, const void* local, size_t bytes,
+                    TransferDone done) {
+  transfer({region, offset, const_cast<void*>(local), bytes, true, std::move(done)});
+}
+
+void ShmLink::read(RegionId region, uint64_t offset, void* local, size_t bytes, TransferDone done) {
+  transfer({region, offset, local, bytes, false, std::move(done)});
+}
+
+void ShmLink::transfer(Copy copy) {
+  if (broken()) return copy.done(status());
+  if (copy.bytes <= kInlineCopyBytes && peer_regions_.arrived(static_cast<uint64_t>(copy.region))) {
+    return copy.done(run_copy(copy));
+  }
+  std::lock_guard lock(copy_mutex_);
+  copies_.push_back(std::move(copy));
+  if (!copy_thread_.joinable()) copy_thread_ = std::thread([this] { run_copies(); });
+  copy_wanted_.notify_one();
+}
+
+Status ShmLink::run_copy(const Copy& copy) {
+  Result<ShmRegions::Piece> piece = peer_regions_.piece(static_cast<uint64_t>(copy.region),
+                                                        copy.offset, copy.bytes, peer_timeout_);
+  if (!piece) return piece.status();
+  auto* local = static_cast<std::byte*>(copy.local);
+  for (size_t at = 0; at < copy.bytes; at += kCopyPieceBytes) {
+    if (broken()) return status();
+    const size_t count = std::min(kCopyPieceBytes, copy.bytes - at);
+    if (copy.to_peer) {
+      std::memcpy(piece->data + at, local + at, count);
+    } else {
+      std::memcpy(local + at, piece->data + at, count);
+    }
+  }
+  transfer_bytes_.fetch_add(copy.bytes, std::memory_order_relaxed);
+  copied_bytes_.fetch_add(copy.bytes, std::memory_order_relaxed);
+  return {};
+}
+
+void ShmLink::run_copies() {
+  std::unique_lock lock(copy_mutex_);
+  while (true) {
+    copy_wanted_.wait(lock, [this] { return stop_copies_ || !copies_.empty(); });
+    if (copies_.empty()) return;
+    const Copy copy = std::move(copies_.front());
+    copies_.pop_front();
+    lock.unlock();
+    copy.done(run_copy(copy));
+    lock.lock();
+  }
+}
+
+// The peer's window, and a descriptor that tells when its process ends (absent on old kernels).
+struct Greeting {
+  Hello hello;
+  UniqueFd window;
+  UniqueFd process;
+};
+
+Status greet(int socket, const Hello& hello, int window, Deadline deadline) {
+  const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  const int fds[] = {window, process.get()};
+  return send_with_fds(socket, bytes_of(hello), std::span(fds, process ? 2 : 1), deadline);
+}
+
+Result<Greeting> hear(int socket, Deadline deadline) {
+  Greeting greeting;
+  std::vector<UniqueFd> fds;
+  RCUDA_RETURN_IF_ERROR(recv_with_fds(socket, writable_bytes_of(greeting.hello), fds, deadline));
+  if (greeting.hello.magic != kHelloMagic || fds.empty() || fds.size() > 2) {
+    return Status{Code::kProtocol, "the peer does not speak this shared-memory protocol"};
+  }
+  greeting.window = std::move(fds[0]);
+  if (fds.size() == 2) greeting.process = std::move(fds[1]);
+  return greeting;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Link>> make_shm_link(Bootstrap bootstrap, const LinkOptions& options) {
+  const Deadline deadline = std::chrono::steady_clock::now() + bootstrap.timeout;
+  Result<Window> own = make_window(options.window_bytes);
+  if (!own) return own.status();
+  Hello hello;
+  hello.window_bytes = options.window_bytes;
+  hello.peer_timeout_ms = static_cast<uint32_t>(options.peer_timeout.count());
+  const int socket = bootstrap.control.get();
+  RCUDA_RETURN_IF_ERROR(greet(socket, hello, own->file.get(), deadline));
+  Result<Greeting> peer_says = hear(socket, deadline);
+  if (!peer_says) return peer_says.status();
+  Result<Window> peer = adopt_window(std::move(peer_says->window), peer_says->hello.window_bytes);
+  if (!peer) return peer.status();
+  own->file.reset();
+  peer->file.reset();
+
+  auto link = std::make_unique<ShmLink>(std::move(*own), std::move(*peer), options.peer_timeout);
+  const ControlChannel::Timing timing{
+      .send_every = heartbeat_interval(peer_says->hello.peer_timeout_ms),
+      .expect_within = options.peer_timeout};
+  RCUDA_RETURN_IF_ERROR(
+      link->start(std::move(bootstrap.control), std::move(peer_says->process), timing));
+  return std::unique_ptr<Link>(std::move(link));
+}
+
+}  // namespace rcuda::transport

@@ -1,0 +1,73 @@
+// ShmRegions: the peer's regions as its announcements describe them, and their mappings here.
+//
+// add() and retire() run on the control channel's thread; everything else on any thread. Lookups
+// wait for an announcement that is still on its way (ids are minted in ascending order and
+// announcements keep it, so an id not above the highest seen is either there or retired).
+// Announcements are claims: size, offset and seals are checked before anything is mapped, so that
+// the peer cannot make an access here fault. Descriptors of one file are kept once, however many
+// regions lie in it.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include <sys/types.h>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+#include "common/transport/link.h"
+#include "common/transport/mapping.h"
+
+namespace rcuda::transport {
+
+class ShmRegions {
+ public:
+  // `fd` may be empty: the region has no backing.
+  Status add(uint64_t id, uint64_t bytes, uint64_t offset, UniqueFd fd);
+  Status retire(uint64_t id);
+  // Nothing more will arrive: waiting lookups return `status`.
+  void end(const Status& status);
+
+  // As Link::map and unmap.
+  Result<void*> map(uint64_t id, void* address, std::chrono::milliseconds patience);
+  Status unmap(uint64_t id);
+
+  // A piece of a region for a transfer; keeps its mapping alive.
+  struct Piece {
+    std::byte* data = nullptr;
+    std::shared_ptr<Mapping> keeps;
+  };
+  // True if piece() would not wait.
+  bool arrived(uint64_t id);
+  Result<Piece> piece(uint64_t id, uint64_t offset, uint64_t bytes,
+                      std::chrono::milliseconds patience);
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  struct Entry {
+    uint64_t bytes = 0;
+    uint64_t offset = 0;
+    std::shared_ptr<UniqueFd> file;      // empty: no backing
+    std::shared_ptr<Mapping> transfers;  // made by the first piece()
+    Mapping user;                        // made by map()
+    std::byte* user_data = nullptr;
+    bool retired = false;  // kept only for `user`
+  };
+
+  Result<Entry*> find(Lock& lock, uint64_t id, std::chrono::milliseconds patience);
+  Result<Mapping> map_entry(const Entry& entry, void* address, std::byte** data);
+
+  std::mutex mutex_;  // guards everything below
+  std::condition_variable changed_;
+  uint64_t highest_ = 0;
+  Status ended_;
+  std::unordered_map<uint64_t, Entry> entries_;
+  std::map<std::pair<dev_t, ino_t>, std::weak_ptr<UniqueFd>> files_;
+};
+
+}  // namespace rcuda::transport

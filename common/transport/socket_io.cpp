@@ -1,0 +1,131 @@
+#include "common/transport/socket_io.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+
+#include <poll.h>
+#include <sys/socket.h>
+
+namespace rcuda::transport {
+namespace {
+
+Status peer_closed() { return {Code::kUnavailable, "the peer closed the connection"}; }
+
+Status wait_for(int socket, short events, Deadline deadline) {
+  while (true) {
+    pollfd entry{socket, events, 0};
+    const int count = ::poll(&entry, 1, poll_timeout_ms(deadline));
+    if (count > 0) return {};
+    if (count == 0) return {Code::kTimeout, "the peer did not answer in time"};
+    if (errno != EINTR) return Status::from_errno(errno, "poll");
+  }
+}
+
+// The end of a connection by the peer, in any of the forms in which the kernel reports it.
+Status transfer_error(int error, const char* call) {
+  if (error == EPIPE || error == ECONNRESET) return peer_closed();
+  return Status::from_errno(error, call);
+}
+
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+}  // namespace
+
+int poll_timeout_ms(Deadline deadline) {
+  if (deadline == Deadline::max()) return -1;
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now())
+          .count();
+  return static_cast<int>(std::clamp<long long>(left, 0, INT_MAX));
+}
+
+Result<size_t> try_send_with_fd(int socket, std::span<const std::byte> bytes, int fd) {
+  iovec piece{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  }
+  const ssize_t sent = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent >= 0) return static_cast<size_t>(sent);
+  if (would_block(errno)) return size_t{0};
+  return transfer_error(errno, "sendmsg");
+}
+
+Result<size_t> try_recv_with_fds(int socket, std::span<std::byte> bytes,
+                                 std::vector<UniqueFd>& fds) {
+  iovec piece{bytes.data(), bytes.size()};
+  msghdr message{};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxPassedFds)] = {};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t received = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (received < 0 && would_block(errno)) return size_t{0};
+  if (received < 0) return transfer_error(errno, "recvmsg");
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
+      fds.emplace_back(fd);
+    }
+  }
+  if (received == 0) return peer_closed();
+  if (message.msg_flags & MSG_CTRUNC) {
+    return Status{Code::kSystem,
+                  "a descriptor of the peer was lost: raise the limit on open files (ulimit -n)"};
+  }
+  return static_cast<size_t>(received);
+}
+
+Status send_all(int socket, std::span<const std::byte> bytes, Deadline deadline) {
+  return send_with_fds(socket, bytes, {}, deadline);
+}
+
+Status recv_all(int socket, std::span<std::byte> bytes, Deadline deadline) {
+  std::vector<UniqueFd> unwanted;
+  return recv_with_fds(socket, bytes, unwanted, deadline);
+}
+
+Status send_with_fds(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
+                     Deadline deadline) {
+  // One descriptor per message: the first bytes carry one each, the last message all that is left.
+  while (!bytes.empty()) {
+    RCUDA_RETURN_IF_ERROR(wait_for(socket, POLLOUT, deadline));
+    const bool more_fds = fds.size() > 1;
+    Result<size_t> sent =
+        try_send_with_fd(socket, more_fds ? bytes.first(1) : bytes, fds.empty() ? -1 : fds[0]);
+    if (!sent) return sent.status();
+    if (*sent != 0 && !fds.empty()) fds = fds.subspan(1);
+    bytes = bytes.subspan(*sent);
+  }
+  return {};
+}
+
+Status recv_with_fds(int socket, std::span<std::byte> bytes, std::vector<UniqueFd>& fds,
+                     Deadline deadline) {
+  while (!bytes.empty()) {
+    RCUDA_RETURN_IF_ERROR(wait_for(socket, POLLIN, deadline));
+    Result<size_t> received = try_recv_with_fds(socket, bytes, fds);
+    if (!received) return received.status();
+    if (fds.size() > kMaxPassedFds) return {Code::kProtocol, "the peer sent too many descriptors"};
+    bytes = bytes.subspan(*received);
+  }
+  return {};
+}
+
+}  // namespace rcuda::transport

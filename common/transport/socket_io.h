@@ -1,0 +1,53 @@
+// Blocking socket helpers with a deadline, for handshakes, and descriptor passing over Unix
+// sockets.
+//
+// Called by the thread that makes a Link. They work on blocking and non-blocking sockets alike,
+// never raise SIGPIPE, and never allocate what the peer asks for. Errors: kTimeout, kUnavailable
+// when the peer closed, kSystem otherwise.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+
+namespace rcuda::transport {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+// Descriptors that one message may carry.
+inline constexpr size_t kMaxPassedFds = 4;
+
+// Milliseconds left as poll() takes them, rounded up; -1 for Deadline::max().
+int poll_timeout_ms(Deadline deadline);
+
+Status send_all(int socket, std::span<const std::byte> bytes, Deadline deadline);
+Status recv_all(int socket, std::span<std::byte> bytes, Deadline deadline);
+
+// Sends `bytes` (not empty) and the descriptors in one message.
+Status send_with_fds(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
+                     Deadline deadline);
+// Receives exactly `bytes` and appends the descriptors that came along (close-on-exec) to `fds`.
+Status recv_with_fds(int socket, std::span<std::byte> bytes, std::vector<UniqueFd>& fds,
+                     Deadline deadline);
+
+// One non-blocking attempt. Returns bytes moved, 0 if it would block, or an error; the end of the
+// stream is kUnavailable.
+Result<size_t> try_send_with_fd(int socket, std::span<const std::byte> bytes, int fd);
+Result<size_t> try_recv_with_fds(int socket, std::span<std::byte> bytes,
+                                 std::vector<UniqueFd>& fds);
+
+// The structs exchanged by handshakes are plain bytes.
+template <typename T>
+std::span<const std::byte> bytes_of(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+template <typename T>
+std::span<std::byte> writable_bytes_of(T& value) {
+  return std::as_writable_bytes(std::span(&value, 1));
+}
+
+}  // namespace rcuda::transport
