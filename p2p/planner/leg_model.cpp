@@ -1,0 +1,176 @@
+#include "p2p/planner/leg_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+
+namespace rcuda::p2p {
+namespace {
+
+constexpr double kStraightLineTolerance = 0.02;
+// The second knot of a linear leg; any size does, the pieces are extrapolated.
+constexpr uint64_t kLinearKnotBytes = uint64_t{1} << 20;
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+double interpolate(const LegModel::Knot& a, const LegModel::Knot& b, uint64_t bytes) {
+  const double span = static_cast<double>(b.bytes) - static_cast<double>(a.bytes);
+  const double at = static_cast<double>(bytes) - static_cast<double>(a.bytes);
+  return a.us + (b.us - a.us) * at / span;
+}
+
+// Pool-adjacent-violators: the closest non-decreasing sequence. A larger transfer never takes less
+// time; measurements that say so are noise.
+void make_monotone(std::vector<LegModel::Knot>& knots) {
+  struct Pool {
+    double sum;
+    size_t count;
+  };
+  std::vector<Pool> pools;
+  for (const auto& knot : knots) {
+    pools.push_back({knot.us, 1});
+    while (pools.size() > 1) {
+      const Pool last = pools.back();
+      const Pool before = pools[pools.size() - 2];
+      if (before.sum * static_cast<double>(last.count) <=
+          last.sum * static_cast<double>(before.count)) {
+        break;
+      }
+      pools.pop_back();
+      pools.back() = {before.sum + last.sum, before.count + last.count};
+    }
+  }
+  size_t i = 0;
+  for (const Pool& pool : pools) {
+    for (size_t k = 0; k < pool.count; ++k) {
+      knots[i++].us = pool.sum / static_cast<double>(pool.count);
+    }
+  }
+}
+
+// Douglas-Peucker with a relative tolerance: keeps the knots that bend.
+void keep_bends(const std::vector<LegModel::Knot>& knots, size_t first, size_t last,
+                std::vector<bool>& keep) {
+  double worst = kStraightLineTolerance;
+  size_t at = first;
+  for (size_t i = first + 1; i < last; ++i) {
+    const double line = interpolate(knots[first], knots[last], knots[i].bytes);
+    const double error = std::abs(line - knots[i].us) / std::max(knots[i].us, 1e-9);
+    if (error > worst) {
+      worst = error;
+      at = i;
+    }
+  }
+  if (at == first) return;
+  keep[at] = true;
+  keep_bends(knots, first, at, keep);
+  keep_bends(knots, at, last, keep);
+}
+
+}  // namespace
+
+LegModel LegModel::linear(double latency_us, double gbps, double delay_us) {
+  LegModel model;
+  const double per_byte_us = 1e-3 / gbps;
+  model.knots_ = {
+      {0, latency_us},
+      {kLinearKnotBytes, latency_us + static_cast<double>(kLinearKnotBytes) * per_byte_us}};
+  model.delay_us_ = delay_us;
+  return model;
+}
+
+Result<LegModel> LegModel::from_knots(std::vector<Knot> knots, double delay_us) {
+  if (knots.size() < 2) return Status(Code::kInvalidArgument, "a leg needs two knots at least");
+  if (!std::isfinite(delay_us) || delay_us < 0) {
+    return Status(Code::kInvalidArgument, "a leg's delay must be a time");
+  }
+  for (size_t i = 0; i < knots.size(); ++i) {
+    if (!std::isfinite(knots[i].us) || knots[i].us < 0 ||
+        (i > 0 && (knots[i].bytes <= knots[i - 1].bytes || knots[i].us < knots[i - 1].us))) {
+      return Status(Code::kInvalidArgument,
+                    "a leg's knots must grow in size and not shrink in time; knot " +
+                        std::to_string(i) + " does not");
+    }
+  }
+  LegModel model;
+  model.knots_ = std::move(knots);
+  model.delay_us_ = delay_us;
+  return model;
+}
+
+Result<LegModel> LegModel::fit(std::span<const LegSample> samples) {
+  std::map<uint64_t, std::vector<double>> singles;
+  std::map<uint64_t, std::vector<double>> per_transfer_in_trains;
+  std::map<uint64_t, uint32_t> train_length;
+  for (const LegSample& sample : samples) {
+    if (!std::isfinite(sample.us) || sample.us <= 0 || sample.transfers == 0) {
+      return Status(Code::kInvalidArgument, "a leg sample must have taken time");
+    }
+    if (sample.transfers == 1) {
+      singles[sample.bytes].push_back(sample.us);
+    } else {
+      per_transfer_in_trains[sample.bytes].push_back(sample.us / sample.transfers);
+      train_length[sample.bytes] = sample.transfers;
+    }
+  }
+  if (singles.size() < 2) {
+    return Status(Code::kInvalidArgument, "a leg needs samples of two sizes at least");
+  }
+
+  // A train of k takes delay + k × occupancy, a single one delay + occupancy.
+  std::vector<double> delays;
+  for (const auto& [bytes, times] : per_transfer_in_trains) {
+    const auto single = singles.find(bytes);
+    if (single == singles.end()) continue;
+    const double k = train_length[bytes];
+    const double one = median(single->second);
+    const double occupancy = (median(times) * k - one) / (k - 1);
+    delays.push_back(std::clamp(one - occupancy, 0.0, one));
+  }
+  // Large transfers say little about a delay of microseconds: the smallest sizes decide.
+  double delay_us = 0;
+  if (!delays.empty()) {
+    delays.resize((delays.size() + 1) / 2);
+    delay_us = median(delays);
+  }
+
+  std::vector<Knot> knots;
+  for (const auto& [bytes, times] : singles) {
+    knots.push_back({bytes, std::max(median(times) - delay_us, 0.0)});
+  }
+  make_monotone(knots);
+  std::vector<bool> keep(knots.size(), false);
+  keep.front() = keep.back() = true;
+  keep_bends(knots, 0, knots.size() - 1, keep);
+  std::vector<Knot> bends;
+  for (size_t i = 0; i < knots.size(); ++i) {
+    if (keep[i]) bends.push_back(knots[i]);
+  }
+  return from_knots(std::move(bends), delay_us);
+}
+
+double LegModel::occupancy_us(uint64_t bytes) const {
+  if (knots_.empty()) return 0;
+  if (bytes <= knots_.front().bytes) return knots_.front().us;
+  // The piece whose right end is the first knot not below `bytes`, or the last piece.
+  auto right =
+      std::lower_bound(knots_.begin(), knots_.end(), bytes,
+                       [](const Knot& knot, uint64_t value) { return knot.bytes < value; });
+  if (right == knots_.end()) --right;
+  return interpolate(*(right - 1), *right, bytes);
+}
+
+double LegModel::peak_gbps() const {
+  if (knots_.size() < 2) return 0;
+  const Knot& a = knots_[knots_.size() - 2];
+  const Knot& b = knots_.back();
+  if (b.us <= a.us) return 0;
+  return static_cast<double>(b.bytes - a.bytes) / (b.us - a.us) * 1e-3;
+}
+
+}  // namespace rcuda::p2p

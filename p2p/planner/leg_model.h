@@ -1,0 +1,61 @@
+// LegModel: how long one leg of a copy (out of a GPU, over the wire, into a GPU, GPU to GPU) takes.
+//
+// A leg that carries n bytes is busy for occupancy_us(n), during which the next transfer waits, and
+// delivers delay_us() after that (the part of a transfer's latency that successors overlap).
+// Occupancy is piecewise latency + n/bandwidth: linear between knots, beyond the last knot on with
+// the last piece's bandwidth.
+//
+// Values; pure functions; any thread. Times are microseconds, sizes bytes, bandwidths GB/s (1e9).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/base/status.h"
+
+namespace rcuda::p2p {
+
+// One timing: `transfers` transfers of `bytes` each, issued back to back, took `us` until the last
+// had been delivered.
+struct LegSample {
+  uint64_t bytes = 0;
+  uint32_t transfers = 1;
+  double us = 0;
+};
+
+class LegModel {
+ public:
+  struct Knot {
+    uint64_t bytes = 0;
+    double us = 0;
+    friend bool operator==(const Knot&, const Knot&) = default;
+  };
+
+  LegModel() = default;
+  // The textbook leg: busy for latency_us + n/gbps, delivering delay_us later.
+  static LegModel linear(double latency_us, double gbps, double delay_us = 0);
+  // From knots sorted by size with non-decreasing times; kInvalidArgument otherwise.
+  static Result<LegModel> from_knots(std::vector<Knot> knots, double delay_us);
+  // From measurements: medians per size (repeats are welcome, outliers harmless), made monotone,
+  // knots within 2 % of a straight line dropped. Needs single transfers of two sizes at least;
+  // trains (transfers > 1) of the same sizes separate delay from occupancy.
+  static Result<LegModel> fit(std::span<const LegSample> samples);
+
+  bool empty() const { return knots_.empty(); }
+  double occupancy_us(uint64_t bytes) const;
+  double delay_us() const { return delay_us_; }
+  // One transfer on an idle leg, from issue to delivery.
+  double time_us(uint64_t bytes) const { return occupancy_us(bytes) + delay_us_; }
+  // The bandwidth of the last piece: what large transfers approach.
+  double peak_gbps() const;
+
+  const std::vector<Knot>& knots() const { return knots_; }
+  friend bool operator==(const LegModel&, const LegModel&) = default;
+
+ private:
+  std::vector<Knot> knots_;  // two at least, unless empty
+  double delay_us_ = 0;
+};
+
+}  // namespace rcuda::p2p

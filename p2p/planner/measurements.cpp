@@ -1,0 +1,192 @@
+#include "p2p/planner/measurements.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include <toml++/toml.h>
+#include <unistd.h>
+
+namespace rcuda::p2p {
+namespace {
+
+constexpr int64_t kFileVersion = 1;
+constexpr size_t kMaxFileBytes = size_t{4} << 20;
+constexpr size_t kMaxKnots = 1024;
+
+Status malformed(const std::string& what) {
+  return Status(Code::kInvalidArgument, "the measurements file is malformed: " + what);
+}
+
+Result<LegModel> parse_leg(const toml::table& table) {
+  const toml::array* bytes = table["bytes"].as_array();
+  const toml::array* us = table["us"].as_array();
+  if (!bytes || !us || bytes->size() != us->size() || bytes->size() > kMaxKnots) {
+    return malformed("a leg needs arrays bytes and us of one length");
+  }
+  std::vector<LegModel::Knot> knots;
+  for (size_t i = 0; i < bytes->size(); ++i) {
+    const auto size = bytes->get(i)->value<int64_t>();
+    const auto time = us->get(i)->value<double>();
+    if (!size || *size < 0 || !time) return malformed("a leg's knots must be numbers");
+    knots.push_back({static_cast<uint64_t>(*size), *time});
+  }
+  return LegModel::from_knots(std::move(knots), table["delay_us"].value_or(0.0));
+}
+
+// TOML basic string. Keys are UUIDs, device and host names, but a host may call itself anything.
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (static_cast<unsigned char>(c) < 0x20) continue;
+    out += c;
+  }
+  return out + '"';
+}
+
+}  // namespace
+
+const LegModel* Measurements::find(const LegKey& key) const {
+  const auto found = legs_.find(key);
+  return found == legs_.end() ? nullptr : &found->second;
+}
+
+void Measurements::merge(const Measurements& other) {
+  for (const auto& [key, leg] : other.legs_) legs_[key] = leg;
+}
+
+Result<Measurements> Measurements::parse(std::string_view text) {
+  toml::table document;
+  try {
+    document = toml::parse(text);
+  } catch (const toml::parse_error& error) {
+    std::ostringstream where;
+    where << error.description() << " at line " << error.source().begin.line;
+    return malformed(where.str());
+  }
+  const auto version = document["version"].value<int64_t>();
+  if (version != kFileVersion) {
+    return Status(Code::kUnsupported, "the measurements file has version " +
+                                          std::to_string(version.value_or(0)) + ", not " +
+                                          std::to_string(kFileVersion));
+  }
+  Measurements measurements;
+  const toml::array* legs = document["leg"].as_array();
+  if (!legs) return measurements;
+  for (const toml::node& node : *legs) {
+    const toml::table* table = node.as_table();
+    if (!table) return malformed("leg is not a table");
+    Result<LegModel> leg = parse_leg(*table);
+    if (!leg) return leg.status();
+    const LegKey key{
+        (*table)["kind"].value_or(std::string()), (*table)["gpu"].value_or(std::string()),
+        (*table)["nic"].value_or(std::string()), (*table)["peer"].value_or(std::string())};
+    if (key.kind.empty()) return malformed("a leg has no kind");
+    measurements.set(key, *std::move(leg));
+  }
+  return measurements;
+}
+
+std::string Measurements::to_toml() const {
+  // Written by hand: the order of keys is kept, and numbers have a fixed form.
+  std::string out =
+      "# Measured by rcuda-server; delete the file to measure anew.\n"
+      "# A transfer keeps its leg busy for the time interpolated between the knots and is "
+      "delivered\n"
+      "# delay_us later.\n"
+      "version = " +
+      std::to_string(kFileVersion) + "\n";
+  char number[64];
+  for (const auto& [key, leg] : legs_) {
+    out += "\n[[leg]]\nkind = " + quoted(key.kind) + "\ngpu = " + quoted(key.gpu) +
+           "\nnic = " + quoted(key.nic) + "\npeer = " + quoted(key.peer) + "\n";
+    std::snprintf(number, sizeof number, "delay_us = %.4f\n", leg.delay_us());
+    out += number;
+    std::string bytes;
+    std::string us;
+    for (const LegModel::Knot& knot : leg.knots()) {
+      if (!bytes.empty()) {
+        bytes += ", ";
+        us += ", ";
+      }
+      bytes += std::to_string(knot.bytes);
+      std::snprintf(number, sizeof number, "%.4f", knot.us);
+      us += number;
+    }
+    out += "bytes = [" + bytes + "]\nus = [" + us + "]\n";
+  }
+  return out;
+}
+
+Result<Measurements> Measurements::load(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return Status(Code::kNotFound, path + " cannot be opened");
+  std::string text;
+  text.resize(kMaxFileBytes + 1);
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kMaxFileBytes) return malformed(path + " is larger than it may be");
+  Result<Measurements> parsed = parse(text);
+  if (!parsed) return Status(parsed.status()).with_context(path);
+  return parsed;
+}
+
+Status Measurements::save(const std::string& path) const {
+  const std::filesystem::path target(path);
+  std::error_code error;
+  if (target.has_parent_path()) std::filesystem::create_directories(target.parent_path(), error);
+  const std::string fresh = path + "." + std::to_string(getpid());
+  {
+    std::ofstream file(fresh, std::ios::binary | std::ios::trunc);
+    file << to_toml();
+    file.flush();
+    if (!file) return Status::from_errno(errno, "writing " + fresh);
+  }
+  if (std::rename(fresh.c_str(), path.c_str()) != 0) {
+    const Status status = Status::from_errno(errno, "replacing " + path);
+    std::remove(fresh.c_str());
+    return status;
+  }
+  return {};
+}
+
+std::string default_measurements_path() {
+  if (const char* path = std::getenv("RCUDA_P2P_CACHE")) return path;
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache) {
+    return std::string(cache) + "/rcuda/p2p.toml";
+  }
+  if (const char* home = std::getenv("HOME"); home && *home) {
+    return std::string(home) + "/.cache/rcuda/p2p.toml";
+  }
+  return {};
+}
+
+PairModel pair_model(const Measurements& measurements, const PairKey& pair) {
+  PairModel model;
+  const auto take = [&](LegModel& leg, const LegKey& key) {
+    if (const LegModel* found = measurements.find(key)) leg = *found;
+  };
+  take(model.copy_out, {"copy_out", pair.source_gpu, "", ""});
+  take(model.copy_in, {"copy_in", pair.destination_gpu, "", ""});
+  take(model.device_out, {"device_copy", pair.source_gpu, "", ""});
+  take(model.device_in, {"device_copy", pair.destination_gpu, "", ""});
+  take(model.wire_tcp, {"wire", "", "tcp", pair.destination_host});
+  take(model.wire_verbs, {"wire", "", pair.nic, pair.destination_host});
+  take(model.gpudirect, {"gpudirect", pair.source_gpu, pair.nic, pair.destination_gpu});
+  take(model.registration, {"registration", pair.source_gpu, pair.nic, ""});
+  take(model.ipc, {"ipc", pair.source_gpu, "", pair.destination_gpu});
+  if (const LegModel* message =
+          measurements.find({"message", "", pair.nic, pair.destination_host})) {
+    model.message_us = message->time_us(0);
+  }
+  return model;
+}
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,341 @@
+#include "p2p/planner/planner.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+
+namespace rcuda::p2p {
+namespace {
+
+constexpr uint64_t kSmallestChunk = uint64_t{16} << 10;
+constexpr uint64_t kLargestChunk = uint64_t{16} << 20;
+constexpr uint32_t kDepths[] = {2, 3, 4, 8, 16};
+constexpr uint32_t kEqualParts[] = {2, 3, 4, 6, 8};
+constexpr uint64_t kChunkAlignment = 4096;
+// A plan already in use stays until another is better by this much: no flapping on noise.
+constexpr double kHysteresis = 0.03;
+
+uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
+
+// Four classes to the octave: a plan made for one size serves its neighbours.
+unsigned size_class(uint64_t bytes) {
+  if (bytes < 4) return static_cast<unsigned>(bytes);
+  const unsigned octave = octave_of(bytes);
+  return octave * 4 + static_cast<unsigned>((bytes >> (octave - 2)) & 3);
+}
+
+// What a session without measurements does: chunks that the target showed to be good for staging
+// through host memory (eight in flight, 64 KB to 4 MB each).
+Chunking unmeasured_chunking(uint64_t bytes, uint64_t window_bytes) {
+  constexpr uint32_t kDepth = 4;
+  const uint64_t chunk = std::clamp(std::bit_floor(std::max<uint64_t>(bytes / 4, 1)),
+                                    uint64_t{64} << 10, uint64_t{4} << 20);
+  return {std::min(chunk, std::max<uint64_t>(window_bytes / kDepth, kChunkAlignment)), kDepth};
+}
+
+bool same_choice(const Plan& a, const Plan& b) {
+  return a.strategy == b.strategy && a.route == b.route && a.chunking == b.chunking;
+}
+
+}  // namespace
+
+Result<PlannerOptions> parse_planner_options(std::string_view strategy, std::string_view path) {
+  PlannerOptions options;
+  if (strategy.empty() || strategy == "auto") {
+    options.policy = Policy::kAuto;
+  } else if (strategy == "paper" || strategy == "hybrid") {
+    options.policy = Policy::kPaper;
+  } else {
+    const size_t colon = strategy.find(':');
+    const auto named = parse_strategy(strategy.substr(0, colon));
+    bool good = named.has_value();
+    if (good) {
+      options.policy = Policy::kFixed;
+      options.strategy = *named;
+    }
+    if (good && colon != std::string_view::npos) {
+      const std::string_view chunking = strategy.substr(colon + 1);
+      const size_t times = chunking.find('x');
+      const auto chunk = parse_bytes(chunking.substr(0, times));
+      const auto depth = times == std::string_view::npos ? std::optional<uint64_t>()
+                                                         : parse_bytes(chunking.substr(times + 1));
+      good = chunk && depth && *chunk > 0 && *depth > 0 && *depth <= 1024;
+      if (good) options.chunking = Chunking{*chunk, static_cast<uint32_t>(*depth)};
+    }
+    if (!good) {
+      return Status(Code::kInvalidArgument,
+                    "RCUDA_P2P_STRATEGY is \"" + std::string(strategy) +
+                        "\"; it may be auto, paper, hybrid, v1, v2a, v2b, v3a, v3b, v4a, v4b or "
+                        "ipc, a strategy with chunk size and depth as in v4b:256Kx8");
+    }
+  }
+  if (!path.empty() && path != "auto") {
+    options.route = parse_route(path);
+    if (!options.route) {
+      return Status(Code::kInvalidArgument, "RCUDA_P2P_PATH is \"" + std::string(path) +
+                                                "\"; it may be auto, verbs, tcp, shm or ipc");
+    }
+  }
+  return options;
+}
+
+Planner::Planner(PlannerOptions options, Capabilities capabilities, PairModel model)
+    : options_(options), capabilities_(capabilities), model_(std::move(model)) {}
+
+void Planner::set_model(PairModel model) {
+  model_ = std::move(model);
+  corrections_.clear();
+  cache_.clear();
+}
+
+void Planner::set_capabilities(Capabilities capabilities) {
+  capabilities_ = capabilities;
+  cache_.clear();
+}
+
+bool Planner::possible(Strategy strategy, Route route, bool contiguous) const {
+  switch (route) {
+    case Route::kShm:
+      if (!capabilities_.shm) return false;
+      break;
+    case Route::kTcp:
+      if (!capabilities_.tcp) return false;
+      break;
+    case Route::kVerbs:
+      if (!capabilities_.verbs) return false;
+      break;
+    case Route::kIpc:
+      if (!capabilities_.ipc) return false;
+      break;
+  }
+  if ((strategy == Strategy::kIpc) != (route == Route::kIpc)) return false;
+  if (strategy == Strategy::kIpc) return true;
+  if (strategy == Strategy::kV1 && !contiguous) return false;
+  if (staging_of(strategy) != Staging::kHost) {
+    return route == Route::kVerbs && capabilities_.gpudirect;
+  }
+  return true;
+}
+
+std::optional<Route> Planner::staging_route() const {
+  for (Route route : {Route::kShm, Route::kVerbs, Route::kTcp}) {
+    if (possible(Strategy::kV4b, route, true)) return route;
+  }
+  return std::nullopt;
+}
+
+Pipeline Planner::pipeline_of(const Plan& plan, uint64_t bytes) const {
+  Pipeline pipeline;
+  pipeline.handoff_us = model_.message_us;
+  pipeline.credit_us = model_.message_us;
+  pipeline.finish_us = model_.message_us;
+  if (plan.strategy == Strategy::kIpc) {
+    pipeline.add_leg(model_.ipc);
+    pipeline.setup_us = model_.message_us;
+    return pipeline;
+  }
+  if (plan.strategy == Strategy::kV1) {
+    pipeline.add_leg(model_.gpudirect);
+    // Both ends register at the same time; the receiver's key travels to the sender.
+    pipeline.setup_us = 2 * model_.message_us + model_.registration.time_us(bytes);
+    return pipeline;
+  }
+  const bool device = staging_of(plan.strategy) == Staging::kDevice;
+  pipeline.add_leg(device ? model_.device_out : model_.copy_out);
+  if (device) {
+    pipeline.add_leg(model_.gpudirect);
+  } else if (plan.route == Route::kVerbs) {
+    pipeline.add_leg(model_.wire_verbs);
+  } else if (plan.route == Route::kTcp) {
+    pipeline.add_leg(model_.wire_tcp);
+  }
+  pipeline.add_leg(device ? model_.device_in : model_.copy_in);
+  return pipeline;
+}
+
+Prediction Planner::predict_plan(const Plan& plan, uint64_t bytes) const {
+  const Pipeline pipeline = pipeline_of(plan, bytes);
+  for (size_t leg = 0; leg < pipeline.leg_count; ++leg) {
+    if (pipeline.legs[leg]->empty()) return {};
+  }
+  return predict(pipeline, bytes, plan.chunking);
+}
+
+const char* Planner::leg_name(const Plan& plan, size_t leg) const {
+  if (plan.strategy == Strategy::kIpc) return "the mapped copy";
+  if (plan.strategy == Strategy::kV1) return "GPUDirect";
+  const bool device = staging_of(plan.strategy) == Staging::kDevice;
+  if (leg == 0) return device ? "the copy within the source" : "copy-out";
+  if (leg == 1 && plan.route != Route::kShm) return device ? "GPUDirect" : "the wire";
+  return device ? "the copy within the destination" : "copy-in";
+}
+
+std::vector<Plan> Planner::candidates(uint64_t bytes, bool contiguous) const {
+  std::vector<Chunking> chunkings;
+  const uint64_t window = options_.window_bytes;
+  if (bytes <= window) chunkings.push_back({bytes, 1});
+  for (uint64_t chunk = kSmallestChunk; chunk <= kLargestChunk && chunk < bytes; chunk *= 2) {
+    const uint64_t chunks = (bytes + chunk - 1) / chunk;
+    for (uint32_t depth : kDepths) {
+      if (chunk * depth > window) continue;
+      chunkings.push_back({chunk, depth});
+      if (depth >= chunks) break;  // deeper than there are chunks
+    }
+  }
+  for (uint32_t parts : kEqualParts) {
+    const uint64_t chunk = round_up(bytes / parts, kChunkAlignment);
+    if (chunk < kSmallestChunk || chunk >= bytes || chunk * parts > window) continue;
+    if (std::has_single_bit(chunk)) continue;  // already there
+    chunkings.push_back({chunk, parts});
+  }
+
+  std::vector<Plan> plans;
+  const auto consider = [&](Strategy strategy, Route route, Chunking chunking) {
+    if (!possible(strategy, route, contiguous)) return;
+    if (options_.route && *options_.route != route) return;
+    Plan plan{strategy, route, chunking, 0, {}};
+    const double us = predict_plan(plan, bytes).us;
+    if (us <= 0) return;
+    plan.predicted_us = us * corrections_.factor(plan, bytes);
+    plans.push_back(std::move(plan));
+  };
+  consider(Strategy::kIpc, Route::kIpc, {bytes, 1});
+  consider(Strategy::kV1, Route::kVerbs, {bytes, 1});
+  for (const Chunking& chunking : chunkings) {
+    const bool single = chunking.depth == 1;
+    for (Route route : {Route::kShm, Route::kVerbs, Route::kTcp}) {
+      consider(single ? Strategy::kV2b : Strategy::kV4b, route, chunking);
+    }
+    consider(single ? Strategy::kV2a : Strategy::kV4a, Route::kVerbs, chunking);
+  }
+  // Of equals the first considered wins: fewer buffers, less memory.
+  std::stable_sort(plans.begin(), plans.end(),
+                   [](const Plan& a, const Plan& b) { return a.predicted_us < b.predicted_us; });
+  return plans;
+}
+
+Result<Plan> Planner::plan_by_rule(Strategy strategy, uint64_t bytes, bool contiguous,
+                                   const std::string& why) const {
+  Plan plan;
+  plan.strategy = strategy;
+  plan.reason = why;
+  std::vector<Route> routes{Route::kShm, Route::kVerbs, Route::kTcp};
+  if (staging_of(strategy) != Staging::kHost) routes = {Route::kVerbs};
+  if (strategy == Strategy::kIpc) routes = {Route::kIpc};
+  bool wish_dropped = false;
+  const auto find_route = [&](bool heed_wish) -> std::optional<Route> {
+    for (Route route : routes) {
+      if (heed_wish && options_.route && *options_.route != route) continue;
+      if (possible(plan.strategy, route, contiguous)) return route;
+    }
+    return std::nullopt;
+  };
+  auto route = find_route(true);
+  if (!route) {
+    const Strategy wanted = plan.strategy;
+    plan.strategy = host_counterpart(wanted);
+    routes = {Route::kShm, Route::kVerbs, Route::kTcp};
+    if (plan.strategy != wanted) {
+      const char* lacking = wanted == Strategy::kIpc ? "mapped memory of the peer"
+                            : wanted == Strategy::kV1 && capabilities_.gpudirect
+                                ? "plain ranges at both ends"
+                                : "GPUDirect";
+      plan.reason += std::string("; ") + to_string(wanted) + " needs " + lacking + ", which is " +
+                     "not to be had here, so " + to_string(plan.strategy) + " stands in";
+    }
+    route = find_route(true);
+    if (!route) {
+      route = find_route(false);
+      wish_dropped = route.has_value();
+    }
+  }
+  if (!route) {
+    return Status(Code::kUnavailable, "the two workers have no route for copies in common");
+  }
+  plan.route = *route;
+  if (wish_dropped) {
+    plan.reason += std::string("; RCUDA_P2P_PATH=") + to_string(*options_.route) +
+                   " cannot be had, so " + to_string(*route) + " stands in";
+  }
+  plan.chunking = options_.policy == Policy::kAuto
+                      ? unmeasured_chunking(bytes, options_.window_bytes)
+                  : options_.policy == Policy::kFixed && options_.chunking
+                      ? *options_.chunking
+                      : paper_chunking(plan.strategy, bytes);
+  if (plan.strategy == Strategy::kIpc || plan.strategy == Strategy::kV1) plan.chunking = {bytes, 1};
+  plan.predicted_us = predict_plan(plan, bytes).us * corrections_.factor(plan, bytes);
+  return plan;
+}
+
+Result<Plan> Planner::plan_auto(uint64_t bytes, bool contiguous) const {
+  std::vector<Plan> plans = candidates(bytes, contiguous);
+  if (plans.empty()) {
+    const bool ipc = possible(Strategy::kIpc, Route::kIpc, contiguous) &&
+                     (!options_.route || *options_.route == Route::kIpc);
+    return plan_by_rule(ipc ? Strategy::kIpc : Strategy::kV4b, bytes, contiguous,
+                        "by rule, as the legs have not been measured");
+  }
+  Plan best = plans.front();
+  const Prediction prediction = predict_plan(best, bytes);
+  char text[192];
+  int used = std::snprintf(text, sizeof text, "least of %zu candidates, %s busy %.0f %% of it",
+                           plans.size(), leg_name(best, prediction.busiest_leg),
+                           prediction.busiest_share * 100);
+  const double factor = corrections_.factor(best, bytes);
+  if (factor != 1.0) {
+    used += std::snprintf(text + used, sizeof text - static_cast<size_t>(used),
+                          ", corrected by %.2f", factor);
+  }
+  // The best of another kind tells more than the best's own neighbour.
+  const auto other = std::find_if(plans.begin(), plans.end(), [&](const Plan& plan) {
+    return plan.strategy != best.strategy || plan.route != best.route;
+  });
+  if (other != plans.end()) {
+    std::snprintf(text + used, sizeof text - static_cast<size_t>(used), "; %s over %s +%.0f %%",
+                  to_string(other->strategy), to_string(other->route),
+                  (other->predicted_us / best.predicted_us - 1) * 100);
+  }
+  best.reason = text;
+  return best;
+}
+
+Result<Plan> Planner::plan(uint64_t bytes, bool contiguous) {
+  switch (options_.policy) {
+    case Policy::kPaper:
+      return plan_by_rule(paper_hybrid(bytes), bytes, contiguous,
+                          bytes <= kPaperHybridThresholdBytes
+                              ? "published hybrid, up to 200 KB in GPU buffers"
+                              : "published hybrid, above 200 KB in host buffers");
+    case Policy::kFixed:
+      return plan_by_rule(options_.strategy, bytes, contiguous,
+                          options_.chunking ? "as asked" : "as asked, published constants");
+    case Policy::kAuto:
+      break;
+  }
+  const auto key = std::make_pair(size_class(bytes), contiguous);
+  const uint64_t version = corrections_.version(bytes) + 1;
+  auto found = cache_.find(key);
+  if (found != cache_.end() && found->second.version == version) {
+    Plan plan = found->second.plan;
+    if (plan.chunking.depth == 1) plan.chunking.chunk_bytes = bytes;
+    return plan;
+  }
+  Result<Plan> fresh = plan_auto(bytes, contiguous);
+  if (!fresh) return fresh;
+  if (found != cache_.end() && !same_choice(found->second.plan, *fresh)) {
+    Plan kept = found->second.plan;
+    if (kept.chunking.depth == 1) kept.chunking.chunk_bytes = bytes;
+    kept.predicted_us = predict_plan(kept, bytes).us * corrections_.factor(kept, bytes);
+    if (kept.predicted_us > 0 && kept.predicted_us <= fresh->predicted_us * (1 + kHysteresis)) {
+      fresh = kept;
+    }
+  }
+  cache_[key] = {version, *fresh};
+  return fresh;
+}
+
+void Planner::observe(const Plan& plan, uint64_t bytes, double us) {
+  corrections_.observe(plan, bytes, us, predict_plan(plan, bytes).us);
+}
+
+}  // namespace rcuda::p2p

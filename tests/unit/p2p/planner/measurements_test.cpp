@@ -1,0 +1,99 @@
+#include "p2p/planner/measurements.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+namespace rcuda::p2p {
+namespace {
+
+Measurements example() {
+  Measurements measurements;
+  measurements.set({"copy_out", "GPU-1", "", ""}, LegModel::linear(2, 50, 5));
+  measurements.set({"copy_in", "GPU-2", "", ""},
+                   *LegModel::from_knots({{4096, 1.25}, {65536, 2.5}, {1 << 20, 20}}, 4.5));
+  measurements.set({"wire", "", "mlx5_0", "node\"2\\"}, LegModel::linear(1, 24, 1));
+  measurements.set({"message", "", "mlx5_0", "node\"2\\"},
+                   *LegModel::from_knots({{0, 1.5}, {64, 1.5}}, 0));
+  return measurements;
+}
+
+class MeasurementsFileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/rcuda-measurements-XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string folder_;
+};
+
+TEST_F(MeasurementsFileTest, SurvivesTheFile) {
+  const std::string path = folder_ + "/new/p2p.toml";
+  ASSERT_TRUE(example().save(path).ok());
+  const auto loaded = Measurements::load(path);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  const Measurements saved = example();
+  ASSERT_EQ(loaded->legs().size(), saved.legs().size());
+  for (const auto& [key, leg] : saved.legs()) {
+    const LegModel* read = loaded->find(key);
+    ASSERT_NE(read, nullptr) << key.kind;
+    ASSERT_EQ(read->knots().size(), leg.knots().size());
+    EXPECT_NEAR(read->time_us(300'000), leg.time_us(300'000), 1e-3);
+    EXPECT_NEAR(read->delay_us(), leg.delay_us(), 1e-4);
+  }
+  // The replacement left nothing behind.
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_ + "/new"), {}), 1);
+}
+
+TEST_F(MeasurementsFileTest, MissingFileIsNotFound) {
+  EXPECT_EQ(Measurements::load(folder_ + "/none").status().code(), Code::kNotFound);
+}
+
+TEST(MeasurementsTest, DamagedOrForeignFilesAreRefusedWhole) {
+  const std::string head = "version = 1\n";
+  EXPECT_TRUE(Measurements::parse(head).ok());
+  for (const std::string& bad : {
+           std::string("version = 2\n"),
+           std::string(""),
+           std::string("version = \"1\"\n"),
+           std::string("not toml ["),
+           head + "[[leg]]\ngpu = \"x\"\nbytes = [1, 2]\nus = [1.0, 2.0]\n",       // no kind
+           head + "[[leg]]\nkind = \"wire\"\nbytes = [1, 2]\nus = [1.0]\n",        // lengths
+           head + "[[leg]]\nkind = \"wire\"\nbytes = [2, 1]\nus = [1.0, 2.0]\n",   // order
+           head + "[[leg]]\nkind = \"wire\"\nbytes = [-1, 1]\nus = [1.0, 2.0]\n",  // negative
+           head + "[[leg]]\nkind = \"wire\"\nbytes = [1, 2]\nus = [1.0, nan]\n",   // not a time
+           head + "[[leg]]\nkind = \"wire\"\nbytes = [1, 2]\nus = [\"a\", \"b\"]\n",
+           head + "leg = [1]\n",
+       }) {
+    EXPECT_FALSE(Measurements::parse(bad).ok()) << bad;
+  }
+}
+
+TEST(MeasurementsTest, MergeReplacesAndKeeps) {
+  Measurements mine = example();
+  Measurements theirs;
+  theirs.set({"copy_out", "GPU-1", "", ""}, LegModel::linear(9, 9));
+  theirs.set({"copy_out", "GPU-9", "", ""}, LegModel::linear(1, 1));
+  mine.merge(theirs);
+  EXPECT_EQ(mine.legs().size(), example().legs().size() + 1);
+  EXPECT_EQ(*mine.find({"copy_out", "GPU-1", "", ""}), LegModel::linear(9, 9));
+}
+
+TEST(MeasurementsTest, PairModelTakesEachLegFromItsOwner) {
+  const PairModel model = pair_model(example(), {"GPU-1", "GPU-2", "node1", "node\"2\\", "mlx5_0"});
+  EXPECT_EQ(model.copy_out, LegModel::linear(2, 50, 5));
+  EXPECT_NEAR(model.copy_in.time_us(4096), 5.75, 1e-9);
+  EXPECT_EQ(model.wire_verbs, LegModel::linear(1, 24, 1));
+  EXPECT_TRUE(model.wire_tcp.empty());
+  EXPECT_TRUE(model.gpudirect.empty());
+  EXPECT_DOUBLE_EQ(model.message_us, 1.5);
+}
+
+}  // namespace
+}  // namespace rcuda::p2p
