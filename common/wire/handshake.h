@@ -2,12 +2,11 @@
 //
 // client -> daemon  Hello           who I am, which devices, over which medium
 // daemon -> worker  (passes the socket and the Hello on, over their own socket pair)
-// worker -> client  Welcome         devices with all attributes, address window, staging; or Refusal
-// then both call make_*_link() on the same socket; tcp's further sockets open with Attach instead of
-// Hello, and the daemon passes them to the worker whose token they name.
-// client -> worker  the first command.
-// The worker exposes its staging region right after the Link stands and names it in the ReadyEvent,
-// the first frame of the event ring.
+// worker -> client  Welcome         devices with all attributes, address window, staging; or
+// Refusal then both call make_*_link() on the same socket; tcp's further sockets open with Attach
+// instead of Hello, and the daemon passes them to the worker whose token they name. client ->
+// worker  the first command. The worker exposes its staging region right after the Link stands and
+// names it in the ReadyEvent, the first frame of the event ring.
 //
 // Every message is MessageHeader + body, bounded by kMaxMessageBytes; strings are length-prefixed.
 // Encoded and decoded in handshake.cpp; both directions are fuzzed.
@@ -47,19 +46,19 @@ struct AddressWindow {
 };
 
 struct Hello {
-  uint64_t api_hash = 0;          // of the generated table: both sides must have been built from one
+  uint64_t api_hash = 0;  // of the generated table: both sides must have been built from one
   Medium medium = Medium::kTcp;
   uint32_t pid = 0, uid = 0;
-  std::string host, program;      // for the server's log
+  std::string host, program;  // for the server's log
   std::string user;
-  uint8_t session[16] = {};       // the same for all servers of one client process
-  std::vector<uint32_t> devices;  // ordinals on that server, in the client's order
+  uint8_t session[16] = {};                  // the same for all servers of one client process
+  std::vector<uint32_t> devices;             // ordinals on that server, in the client's order
   std::vector<AddressWindow> taken_windows;  // of this client's other workers
   uint64_t host_range_base = 0, host_range_bytes = 0;  // the client's pinned memory: keep free
 };
 
-struct Attach {                   // a further socket of a tcp session
-  uint8_t token[16] = {};         // from Welcome
+struct Attach {            // a further socket of a tcp session
+  uint8_t token[16] = {};  // from Welcome
   uint32_t index = 0;
 };
 
@@ -68,17 +67,18 @@ struct DeviceInfo {
   std::string pci_bus_id;
   uint8_t uuid[16] = {};
   uint64_t total_bytes = 0;
-  uint32_t ordinal = 0;           // on the worker: index among the session's devices
-  std::vector<int32_t> attributes;          // by CUdevice_attribute; INT32_MIN: not supported
-  std::vector<int32_t> peer_attributes;     // for each other device of the worker: CUdevice_P2PAttribute 1..4
+  uint32_t ordinal = 0;             // on the worker: index among the session's devices
+  std::vector<int32_t> attributes;  // by CUdevice_attribute; INT32_MIN: not supported
+  std::vector<int32_t>
+      peer_attributes;  // for each other device of the worker: CUdevice_P2PAttribute 1..4
 };
 
 struct Welcome {
   uint8_t token[16] = {};
   uint32_t driver_version = 0;
   uint32_t worker_pid = 0;
-  std::string server;             // host name, for messages
-  AddressWindow window;           // device addresses of this worker
+  std::string server;    // host name, for messages
+  AddressWindow window;  // device addresses of this worker
   uint64_t staging_bytes = 0;
   uint32_t priority_least = 0;
   int32_t priority_greatest = 0;
@@ -86,14 +86,14 @@ struct Welcome {
 };
 
 struct Refusal {
-  uint32_t code = 0;              // rcuda::Code
-  std::string reason;             // one sentence with the mend
+  uint32_t code = 0;   // rcuda::Code
+  std::string reason;  // one sentence with the mend
 };
 
 // First frame of the event ring, once the Link stands.
 struct ReadyEvent {
-  uint32_t event;                 // wire::Event value 4
-  uint32_t body_bytes;            // 16
+  uint32_t event;       // wire::Event value 4
+  uint32_t body_bytes;  // 16
   uint64_t staging_region;
   uint64_t staging_bytes;
 };
@@ -108,6 +108,10 @@ Result<Hello> decode_hello(const std::vector<std::byte>& body);
 Result<Attach> decode_attach(const std::vector<std::byte>& body);
 Result<Welcome> decode_welcome(const std::vector<std::byte>& body);
 Result<Refusal> decode_refusal(const std::vector<std::byte>& body);
+
+// Whether a header that was received may be believed: kProtocol with the versions, or what is
+// wrong.
+Status check_header(const MessageHeader& header);
 
 // On a connected stream socket. A version or magic mismatch is kProtocol and says which versions.
 Status write_message(int socket, MessageType type, const std::vector<std::byte>& body,

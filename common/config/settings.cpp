@@ -1,0 +1,227 @@
+#include "common/config/settings.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+namespace rcuda::config {
+namespace {
+
+std::string_view trim(std::string_view text) {
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front()))) {
+    text.remove_prefix(1);
+  }
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) {
+    text.remove_suffix(1);
+  }
+  return text;
+}
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return result;
+}
+
+// The whole of `text` as a number, and nothing else.
+template <typename T>
+bool parse_number(std::string_view text, T* value) {
+  T parsed{};
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
+  if (error != std::errc() || end != text.data() + text.size()) return false;
+  *value = parsed;
+  return true;
+}
+
+// A number and the unit behind it.
+bool parse_with_unit(std::string_view text, uint64_t* value, std::string* unit) {
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+  if (error != std::errc()) return false;
+  *unit = lower(trim(text.substr(static_cast<size_t>(end - text.data()))));
+  return true;
+}
+
+}  // namespace
+
+SettingBase::SettingBase(Registry& registry, const char* variable, const char* help)
+    : variable_(variable), help_(help) {
+  std::string_view name = variable;
+  if (name.starts_with(registry.prefix())) name.remove_prefix(std::strlen(registry.prefix()));
+  key_ = lower(name);
+  registry.settings_.push_back(this);
+}
+
+Status SettingBase::set(std::string_view text, std::string_view name, std::string_view origin) {
+  if (!parse(trim(text))) {
+    return Status(Code::kInvalidArgument, std::string(name) + "=" + std::string(text) + " (from " +
+                                              std::string(origin) + ") is not usable: it takes " +
+                                              accepted());
+  }
+  origin_ = origin;
+  return {};
+}
+
+SettingBase* Registry::find_key(std::string_view key) const {
+  for (SettingBase* setting : settings_) {
+    if (setting->key() == key) return setting;
+  }
+  return nullptr;
+}
+
+Status Registry::load_environment() {
+  for (SettingBase* setting : settings_) {
+    const char* value = std::getenv(setting->variable());
+    if (!value) continue;
+    RCUDA_RETURN_IF_ERROR(setting->set(value, setting->variable(), "the environment"));
+  }
+  return {};
+}
+
+Status Registry::load(const std::map<std::string, std::string>& values, std::string_view origin) {
+  for (const auto& [key, value] : values) {
+    SettingBase* setting = find_key(key);
+    if (!setting) {
+      std::string known;
+      for (const SettingBase* other : settings_) {
+        known += (known.empty() ? "" : ", ") + other->key();
+      }
+      return Status(Code::kInvalidArgument, "'" + key + "' in " + std::string(origin) +
+                                                " is no setting; these are: " + known);
+    }
+    RCUDA_RETURN_IF_ERROR(setting->set(value, key, origin));
+  }
+  return {};
+}
+
+std::vector<std::string> Registry::environment() const {
+  std::vector<std::string> lines;
+  for (const SettingBase* setting : settings_) {
+    if (!setting->is_default()) {
+      lines.push_back(std::string(setting->variable()) + "=" + setting->text());
+    }
+  }
+  return lines;
+}
+
+std::string Registry::describe() const {
+  std::string all;
+  for (const SettingBase* setting : settings_) {
+    all += std::string(setting->variable()) + "=" + setting->text() + "  (" +
+           (setting->is_default() ? "default" : "from " + setting->origin()) + "; " +
+           setting->accepted() + ")\n    " + setting->help() + "\n";
+  }
+  return all;
+}
+
+bool String::parse(std::string_view text) {
+  value_ = text;
+  return true;
+}
+
+bool Bool::parse(std::string_view text) {
+  const std::string word = lower(text);
+  if (word == "1" || word == "true" || word == "yes" || word == "on") {
+    value_ = true;
+  } else if (word == "0" || word == "false" || word == "no" || word == "off") {
+    value_ = false;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+bool Integer::parse(std::string_view text) {
+  int64_t value = 0;
+  if (!parse_number(text, &value) || value < least_ || value > most_) return false;
+  value_ = value;
+  return true;
+}
+
+std::string Integer::accepted() const {
+  return "a whole number from " + std::to_string(least_) + " to " + std::to_string(most_);
+}
+
+bool Bytes::parse(std::string_view text) {
+  uint64_t value = 0;
+  std::string unit;
+  if (!parse_with_unit(text, &value, &unit)) return false;
+  int shift = 0;
+  if (unit == "k" || unit == "kb" || unit == "kib") {
+    shift = 10;
+  } else if (unit == "m" || unit == "mb" || unit == "mib") {
+    shift = 20;
+  } else if (unit == "g" || unit == "gb" || unit == "gib") {
+    shift = 30;
+  } else if (unit == "t" || unit == "tb" || unit == "tib") {
+    shift = 40;
+  } else if (!unit.empty() && unit != "b") {
+    return false;
+  }
+  if (value > (std::numeric_limits<uint64_t>::max() >> shift)) return false;
+  value_ = value << shift;
+  return true;
+}
+
+bool Duration::parse(std::string_view text) {
+  uint64_t value = 0;
+  std::string unit;
+  if (!parse_with_unit(text, &value, &unit)) return false;
+  uint64_t scale = 1'000'000'000;
+  if (unit == "ns") {
+    scale = 1;
+  } else if (unit == "us") {
+    scale = 1'000;
+  } else if (unit == "ms") {
+    scale = 1'000'000;
+  } else if (unit == "min") {
+    scale = 60'000'000'000;
+  } else if (!unit.empty() && unit != "s") {
+    return false;
+  }
+  if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) / scale) return false;
+  value_ = std::chrono::nanoseconds(static_cast<int64_t>(value * scale));
+  return true;
+}
+
+bool OrdinalList::parse(std::string_view text) {
+  std::vector<uint32_t> values;
+  while (!text.empty()) {
+    const size_t comma = text.find(',');
+    uint32_t value = 0;
+    if (!parse_number(trim(text.substr(0, comma)), &value)) return false;
+    if (std::find(values.begin(), values.end(), value) != values.end()) return false;
+    values.push_back(value);
+    if (comma == std::string_view::npos) break;
+    text.remove_prefix(comma + 1);
+    if (text.empty()) return false;
+  }
+  value_ = std::move(values);
+  return true;
+}
+
+std::string OrdinalList::text() const {
+  std::string all;
+  for (uint32_t value : value_) all += (all.empty() ? "" : ",") + std::to_string(value);
+  return all;
+}
+
+bool Choice::parse(std::string_view text) {
+  for (const char* word : words_) {
+    if (text == word) {
+      value_ = word;
+      return true;
+    }
+  }
+  return false;
+}
+
+std::string Choice::accepted() const {
+  std::string all;
+  for (const char* word : words_) all += (all.empty() ? "" : " | ") + std::string(word);
+  return all;
+}
+
+}  // namespace rcuda::config

@@ -1,0 +1,195 @@
+// Settings: declared once with type, default and help; filled from the environment and, where a
+// program has one, a TOML file and its command line.
+//
+// An absent setting has its default. A malformed one is an error that names where it came from and
+// what would be accepted; it never falls back silently. A later source wins: a program loads the
+// file first, then the environment, then its options. Each setting remembers where its value came
+// from. Registries and settings are plain objects of one thread; a registry must not outlive its
+// settings. Nothing blocks but reading the file (toml_file.h). Nothing throws.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+
+namespace rcuda::config {
+
+class Registry;
+
+class SettingBase {
+ public:
+  SettingBase(Registry& registry, const char* variable, const char* help);
+  virtual ~SettingBase() = default;
+  SettingBase(const SettingBase&) = delete;
+  SettingBase& operator=(const SettingBase&) = delete;
+
+  const char* variable() const { return variable_; }
+  // The key in a TOML file: the variable's name in lower case, without the registry's prefix.
+  const std::string& key() const { return key_; }
+  const char* help() const { return help_; }
+  bool is_default() const { return origin_.empty(); }
+  // "the environment", "rcuda.toml", "--port"; empty for the default.
+  const std::string& origin() const { return origin_; }
+
+  // Takes the text as the new value. `name` is what a user would call the setting there.
+  Status set(std::string_view text, std::string_view name, std::string_view origin);
+  virtual std::string text() const = 0;      // parses back to the value
+  virtual std::string accepted() const = 0;  // "a whole number from 0 to 65535"
+
+ protected:
+  virtual bool parse(std::string_view text) = 0;  // false leaves the value as it was
+
+ private:
+  const char* variable_;
+  const char* help_;
+  std::string key_;
+  std::string origin_;
+};
+
+class Registry {
+ public:
+  // `prefix` is what the variables of this program begin with, e.g. "RCUDA_SERVER_".
+  explicit Registry(const char* prefix) : prefix_(prefix) {}
+  Registry(const Registry&) = delete;
+  Registry& operator=(const Registry&) = delete;
+
+  const char* prefix() const { return prefix_; }
+  const std::vector<SettingBase*>& settings() const { return settings_; }
+  SettingBase* find_key(std::string_view key) const;
+
+  Status load_environment();
+  // Key and value as text, e.g. from a parsed file. An unknown key is an error that lists near
+  // ones.
+  Status load(const std::map<std::string, std::string>& values, std::string_view origin);
+  // "NAME=value" of every setting that is not at its default: a child's environment.
+  std::vector<std::string> environment() const;
+  // One line per setting: variable, type, current value, origin, help.
+  std::string describe() const;
+
+ private:
+  friend class SettingBase;
+  const char* prefix_;
+  std::vector<SettingBase*> settings_;
+};
+
+class String : public SettingBase {
+ public:
+  String(Registry& registry, const char* variable, const char* initial, const char* help)
+      : SettingBase(registry, variable, help), value_(initial) {}
+  const std::string& get() const { return value_; }
+  std::string text() const override { return value_; }
+  std::string accepted() const override { return "text"; }
+
+ protected:
+  bool parse(std::string_view text) override;
+
+ private:
+  std::string value_;
+};
+
+// "1", "0", "true", "false", "yes", "no", "on", "off".
+class Bool : public SettingBase {
+ public:
+  Bool(Registry& registry, const char* variable, bool initial, const char* help)
+      : SettingBase(registry, variable, help), value_(initial) {}
+  bool get() const { return value_; }
+  std::string text() const override { return value_ ? "1" : "0"; }
+  std::string accepted() const override { return "0 or 1 (also true, false, yes, no, on, off)"; }
+
+ protected:
+  bool parse(std::string_view text) override;
+
+ private:
+  bool value_;
+};
+
+class Integer : public SettingBase {
+ public:
+  Integer(Registry& registry, const char* variable, int64_t initial, int64_t least, int64_t most,
+          const char* help)
+      : SettingBase(registry, variable, help), value_(initial), least_(least), most_(most) {}
+  int64_t get() const { return value_; }
+  std::string text() const override { return std::to_string(value_); }
+  std::string accepted() const override;
+
+ protected:
+  bool parse(std::string_view text) override;
+
+ private:
+  int64_t value_;
+  int64_t least_, most_;
+};
+
+// "64M", "1G", "4096": powers of 1024.
+class Bytes : public SettingBase {
+ public:
+  Bytes(Registry& registry, const char* variable, uint64_t initial, const char* help)
+      : SettingBase(registry, variable, help), value_(initial) {}
+  uint64_t get() const { return value_; }
+  std::string text() const override { return std::to_string(value_); }
+  std::string accepted() const override { return "a size such as 4096, 64M or 2G"; }
+
+ protected:
+  bool parse(std::string_view text) override;
+
+ private:
+  uint64_t value_;
+};
+
+// "250ms", "10s", "80us"; a bare number means seconds.
+class Duration : public SettingBase {
+ public:
+  Duration(Registry& registry, const char* variable, std::chrono::nanoseconds initial,
+           const char* help)
+      : SettingBase(registry, variable, help), value_(initial) {}
+  std::chrono::nanoseconds get() const { return value_; }
+  std::string text() const override { return std::to_string(value_.count()) + "ns"; }
+  std::string accepted() const override { return "a time such as 80us, 250ms or 10s"; }
+
+ protected:
+  bool parse(std::string_view text) override;
+
+ private:
+  std::chrono::nanoseconds value_;
+};
+
+// "0,2,3"; the empty text is the empty list.
+class OrdinalList : public SettingBase {
+ public:
+  OrdinalList(Registry& registry, const char* variable, const char* help)
+      : SettingBase(registry, variable, help) {}
+  const std::vector<uint32_t>& get() const { return value_; }
+  std::string text() const override;
+  std::string accepted() const override { return "numbers separated by commas, such as 0,1"; }
+
+ protected:
+  bool parse(std::string_view text) override;
+
+ private:
+  std::vector<uint32_t> value_;
+};
+
+// One of a fixed set of words.
+class Choice : public SettingBase {
+ public:
+  // The first word is the default.
+  Choice(Registry& registry, const char* variable, std::vector<const char*> words, const char* help)
+      : SettingBase(registry, variable, help), words_(std::move(words)), value_(words_.front()) {}
+  std::string_view get() const { return value_; }
+  std::string text() const override { return value_; }
+  std::string accepted() const override;
+
+ protected:
+  bool parse(std::string_view text) override;
+
+ private:
+  std::vector<const char*> words_;
+  const char* value_;
+};
+
+}  // namespace rcuda::config

@@ -1,0 +1,330 @@
+#include "common/wire/handshake.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <string_view>
+#include <type_traits>
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "common/wire/protocol.h"
+
+namespace rcuda::wire {
+namespace {
+
+// Bounds on what a message may claim to hold; all far above what a real one has.
+constexpr uint32_t kMaxString = 4096;
+constexpr uint32_t kMaxDevices = 1024;
+constexpr uint32_t kMaxWindows = 4096;
+constexpr uint32_t kMaxAttributes = 4096;
+
+class Writer {
+ public:
+  template <typename T>
+  void number(T value) {
+    static_assert(std::is_integral_v<T>);
+    bytes(&value, sizeof value);
+  }
+  void bytes(const void* data, size_t count) {
+    const auto* from = static_cast<const std::byte*>(data);
+    out_.insert(out_.end(), from, from + count);
+  }
+  void string(std::string_view text) {
+    text = text.substr(0, kMaxString);
+    number(static_cast<uint32_t>(text.size()));
+    bytes(text.data(), text.size());
+  }
+  template <typename T>
+  void numbers(const std::vector<T>& values) {
+    number(static_cast<uint32_t>(values.size()));
+    for (T value : values) number(value);
+  }
+  std::vector<std::byte> take() { return std::move(out_); }
+
+ private:
+  std::vector<std::byte> out_;
+};
+
+// Every read is bounded by what is left; after the first failure all reads fail.
+class Reader {
+ public:
+  explicit Reader(const std::vector<std::byte>& in) : at_(in.data()), end_(in.data() + in.size()) {}
+
+  bool bytes(void* to, size_t count) {
+    if (failed_ || static_cast<size_t>(end_ - at_) < count) return fail();
+    if (count) std::memcpy(to, at_, count);
+    at_ += count;
+    return true;
+  }
+  template <typename T>
+  bool number(T* value) {
+    static_assert(std::is_integral_v<T>);
+    return bytes(value, sizeof *value);
+  }
+  bool string(std::string* text) {
+    uint32_t count = 0;
+    if (!number(&count) || count > kMaxString || count > left()) return fail();
+    text->resize(count);
+    return bytes(text->data(), count);
+  }
+  // A list's length: bounded by `limit`, and by the bytes that are left at `item_bytes` at least
+  // each, so that a short message cannot ask for a large allocation.
+  bool count(uint32_t* count, uint32_t limit, size_t item_bytes) {
+    if (!number(count) || *count > limit || *count > left() / item_bytes) return fail();
+    return true;
+  }
+  template <typename T>
+  bool numbers(std::vector<T>* values, uint32_t limit) {
+    uint32_t n = 0;
+    if (!count(&n, limit, sizeof(T))) return false;
+    values->resize(n);
+    return bytes(values->data(), n * sizeof(T));
+  }
+  bool complete() const { return !failed_ && at_ == end_; }
+
+ private:
+  size_t left() const { return static_cast<size_t>(end_ - at_); }
+  bool fail() {
+    failed_ = true;
+    return false;
+  }
+
+  const std::byte* at_;
+  const std::byte* end_;
+  bool failed_ = false;
+};
+
+Status malformed(const char* message) {
+  return Status(Code::kProtocol, std::string("the peer sent a malformed ") + message +
+                                     " message: it is not rcuda, or of another version");
+}
+
+void put_window(Writer& out, const AddressWindow& window) {
+  out.number(window.base);
+  out.number(window.bytes);
+}
+
+bool get_window(Reader& in, AddressWindow* window) {
+  return in.number(&window->base) && in.number(&window->bytes);
+}
+
+int milliseconds_until(std::chrono::steady_clock::time_point deadline) {
+  auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, INT_MAX));
+}
+
+Status wait_ready(int socket, short events, std::chrono::steady_clock::time_point deadline) {
+  for (;;) {
+    pollfd item{socket, events, 0};
+    int ready = ::poll(&item, 1, milliseconds_until(deadline));
+    if (ready > 0) return {};
+    if (ready == 0) return Status(Code::kTimeout, "the peer did not answer in the handshake");
+    if (errno != EINTR) return Status::from_errno(errno, "poll");
+  }
+}
+
+// Works on blocking and non-blocking sockets alike.
+Status send_all(int socket, const std::byte* data, size_t count,
+                std::chrono::steady_clock::time_point deadline) {
+  while (count > 0) {
+    ssize_t sent = ::send(socket, data, count, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) {
+      data += sent;
+      count -= static_cast<size_t>(sent);
+    } else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      RCUDA_RETURN_IF_ERROR(wait_ready(socket, POLLOUT, deadline));
+    } else if (sent < 0 && errno != EINTR) {
+      return Status::from_errno(errno, "sending the handshake");
+    }
+  }
+  return {};
+}
+
+Status receive_all(int socket, void* to, size_t count,
+                   std::chrono::steady_clock::time_point deadline) {
+  auto* at = static_cast<std::byte*>(to);
+  while (count > 0) {
+    RCUDA_RETURN_IF_ERROR(wait_ready(socket, POLLIN, deadline));
+    ssize_t got = ::recv(socket, at, count, MSG_DONTWAIT);
+    if (got > 0) {
+      at += got;
+      count -= static_cast<size_t>(got);
+    } else if (got == 0) {
+      return Status(Code::kUnavailable, "the peer closed the connection in the handshake");
+    } else if (errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK) {
+      return Status::from_errno(errno, "receiving the handshake");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const Hello& message) {
+  Writer out;
+  out.number(message.api_hash);
+  out.number(static_cast<uint32_t>(message.medium));
+  out.number(message.pid);
+  out.number(message.uid);
+  out.string(message.host);
+  out.string(message.program);
+  out.string(message.user);
+  out.bytes(message.session, sizeof message.session);
+  out.numbers(message.devices);
+  out.number(static_cast<uint32_t>(message.taken_windows.size()));
+  for (const AddressWindow& window : message.taken_windows) put_window(out, window);
+  out.number(message.host_range_base);
+  out.number(message.host_range_bytes);
+  return out.take();
+}
+
+Result<Hello> decode_hello(const std::vector<std::byte>& body) {
+  Reader in(body);
+  Hello message;
+  uint32_t medium = 0, windows = 0;
+  if (!in.number(&message.api_hash) || !in.number(&medium) || !in.number(&message.pid) ||
+      !in.number(&message.uid) || !in.string(&message.host) || !in.string(&message.program) ||
+      !in.string(&message.user) || !in.bytes(message.session, sizeof message.session) ||
+      !in.numbers(&message.devices, kMaxDevices) ||
+      !in.count(&windows, kMaxWindows, sizeof(AddressWindow))) {
+    return malformed("Hello");
+  }
+  if (medium > static_cast<uint32_t>(Medium::kVerbs)) return malformed("Hello");
+  message.medium = static_cast<Medium>(medium);
+  message.taken_windows.resize(windows);
+  for (AddressWindow& window : message.taken_windows) get_window(in, &window);
+  in.number(&message.host_range_base);
+  in.number(&message.host_range_bytes);
+  if (!in.complete()) return malformed("Hello");
+  return message;
+}
+
+std::vector<std::byte> encode(const Attach& message) {
+  Writer out;
+  out.bytes(message.token, sizeof message.token);
+  out.number(message.index);
+  return out.take();
+}
+
+Result<Attach> decode_attach(const std::vector<std::byte>& body) {
+  Reader in(body);
+  Attach message;
+  in.bytes(message.token, sizeof message.token);
+  in.number(&message.index);
+  if (!in.complete()) return malformed("Attach");
+  return message;
+}
+
+std::vector<std::byte> encode(const Welcome& message) {
+  Writer out;
+  out.bytes(message.token, sizeof message.token);
+  out.number(message.driver_version);
+  out.number(message.worker_pid);
+  out.string(message.server);
+  put_window(out, message.window);
+  out.number(message.staging_bytes);
+  out.number(message.priority_least);
+  out.number(message.priority_greatest);
+  out.number(static_cast<uint32_t>(message.devices.size()));
+  for (const DeviceInfo& device : message.devices) {
+    out.string(device.name);
+    out.string(device.pci_bus_id);
+    out.bytes(device.uuid, sizeof device.uuid);
+    out.number(device.total_bytes);
+    out.number(device.ordinal);
+    out.numbers(device.attributes);
+    out.numbers(device.peer_attributes);
+  }
+  return out.take();
+}
+
+Result<Welcome> decode_welcome(const std::vector<std::byte>& body) {
+  Reader in(body);
+  Welcome message;
+  uint32_t devices = 0;
+  constexpr size_t kLeastDeviceBytes = 4 + 4 + 16 + 8 + 4 + 4 + 4;
+  if (!in.bytes(message.token, sizeof message.token) || !in.number(&message.driver_version) ||
+      !in.number(&message.worker_pid) || !in.string(&message.server) ||
+      !get_window(in, &message.window) || !in.number(&message.staging_bytes) ||
+      !in.number(&message.priority_least) || !in.number(&message.priority_greatest) ||
+      !in.count(&devices, kMaxDevices, kLeastDeviceBytes)) {
+    return malformed("Welcome");
+  }
+  message.devices.resize(devices);
+  for (DeviceInfo& device : message.devices) {
+    if (!in.string(&device.name) || !in.string(&device.pci_bus_id) ||
+        !in.bytes(device.uuid, sizeof device.uuid) || !in.number(&device.total_bytes) ||
+        !in.number(&device.ordinal) || !in.numbers(&device.attributes, kMaxAttributes) ||
+        !in.numbers(&device.peer_attributes, 4 * kMaxDevices)) {
+      return malformed("Welcome");
+    }
+  }
+  if (!in.complete()) return malformed("Welcome");
+  return message;
+}
+
+std::vector<std::byte> encode(const Refusal& message) {
+  Writer out;
+  out.number(message.code);
+  out.string(message.reason);
+  return out.take();
+}
+
+Result<Refusal> decode_refusal(const std::vector<std::byte>& body) {
+  Reader in(body);
+  Refusal message;
+  in.number(&message.code);
+  in.string(&message.reason);
+  if (!in.complete()) return malformed("Refusal");
+  return message;
+}
+
+Status check_header(const MessageHeader& header) {
+  if (header.magic != kMagic) {
+    return Status(Code::kProtocol, "the peer does not speak rcuda's protocol");
+  }
+  if (header.version != kProtocolVersion) {
+    return Status(Code::kProtocol, "the peer speaks protocol version " +
+                                       std::to_string(header.version) + ", this side version " +
+                                       std::to_string(kProtocolVersion) +
+                                       ": install the same release of rcuda on both");
+  }
+  const auto type = static_cast<uint32_t>(header.type);
+  if (type < static_cast<uint32_t>(MessageType::kHello) ||
+      type > static_cast<uint32_t>(MessageType::kRefusal) || header.body_bytes > kMaxMessageBytes) {
+    return malformed("handshake");
+  }
+  return {};
+}
+
+Status write_message(int socket, MessageType type, const std::vector<std::byte>& body,
+                     std::chrono::steady_clock::time_point deadline) {
+  if (body.size() > kMaxMessageBytes) {
+    return Status(Code::kInternal,
+                  "a handshake message of " + std::to_string(body.size()) + " bytes is too long");
+  }
+  MessageHeader header;
+  header.version = kProtocolVersion;
+  header.type = type;
+  header.body_bytes = static_cast<uint32_t>(body.size());
+  std::vector<std::byte> all(sizeof header + body.size());
+  std::memcpy(all.data(), &header, sizeof header);
+  if (!body.empty()) std::memcpy(all.data() + sizeof header, body.data(), body.size());
+  return send_all(socket, all.data(), all.size(), deadline);
+}
+
+Result<std::pair<MessageType, std::vector<std::byte>>> read_message(
+    int socket, std::chrono::steady_clock::time_point deadline) {
+  MessageHeader header;
+  RCUDA_RETURN_IF_ERROR(receive_all(socket, &header, sizeof header, deadline));
+  RCUDA_RETURN_IF_ERROR(check_header(header));
+  std::vector<std::byte> body(header.body_bytes);
+  RCUDA_RETURN_IF_ERROR(receive_all(socket, body.data(), body.size(), deadline));
+  return std::make_pair(header.type, std::move(body));
+}
+
+}  // namespace rcuda::wire

@@ -1,0 +1,23 @@
+// What the handshake fuzzer does with one input; also run by handshake_test over fixed mutations.
+// Decodes the bytes as every message. What a decoder accepts must survive another trip unchanged.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <vector>
+
+#include "common/wire/handshake.h"
+
+namespace rcuda::wire {
+
+inline void fuzz_handshake(const uint8_t* data, size_t size) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(data);
+  const std::vector<std::byte> body(bytes, bytes + size);
+  if (auto hello = decode_hello(body); hello.ok() && encode(*hello) != body) std::abort();
+  if (auto attach = decode_attach(body); attach.ok() && encode(*attach) != body) std::abort();
+  if (auto welcome = decode_welcome(body); welcome.ok() && encode(*welcome) != body) std::abort();
+  if (auto refusal = decode_refusal(body); refusal.ok() && encode(*refusal) != body) std::abort();
+}
+
+}  // namespace rcuda::wire

@@ -1,0 +1,154 @@
+#include "common/config/settings.h"
+
+#include <cstdlib>
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "common/config/toml_file.h"
+
+namespace rcuda::config {
+namespace {
+
+struct Sample {
+  Registry registry{"RCUDA_TEST_"};
+  String name{registry, "RCUDA_TEST_NAME", "nobody", "who"};
+  Bool flag{registry, "RCUDA_TEST_FLAG", false, "whether"};
+  Integer port{registry, "RCUDA_TEST_PORT", 8308, 0, 65535, "where"};
+  Bytes cache{registry, "RCUDA_TEST_CACHE_BYTES", 1u << 20, "how much"};
+  Duration timeout{registry, "RCUDA_TEST_TIMEOUT", std::chrono::seconds(10), "how long"};
+  OrdinalList devices{registry, "RCUDA_TEST_DEVICES", "which"};
+  Choice driver{registry, "RCUDA_TEST_DRIVER", {"auto", "nvidia", "softgpu"}, "what"};
+};
+
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
+  ~Variable() { ::unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& text) {
+    char path[] = "/tmp/rcuda-settings-XXXXXX";
+    int fd = ::mkstemp(path);
+    EXPECT_GE(fd, 0);
+    ::close(fd);
+    path_ = path;
+    std::ofstream(path_) << text;
+  }
+  ~TemporaryFile() { ::unlink(path_.c_str()); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+TEST(SettingsTest, AbsentMeansDefault) {
+  Sample sample;
+  ASSERT_TRUE(sample.registry.load_environment().ok());
+  EXPECT_EQ(sample.name.get(), "nobody");
+  EXPECT_FALSE(sample.flag.get());
+  EXPECT_EQ(sample.port.get(), 8308);
+  EXPECT_EQ(sample.cache.get(), 1u << 20);
+  EXPECT_EQ(sample.timeout.get(), std::chrono::seconds(10));
+  EXPECT_TRUE(sample.devices.get().empty());
+  EXPECT_EQ(sample.driver.get(), "auto");
+  EXPECT_TRUE(sample.port.is_default());
+  EXPECT_TRUE(sample.registry.environment().empty());
+}
+
+TEST(SettingsTest, TheEnvironmentIsTyped) {
+  Variable name("RCUDA_TEST_NAME", "ada"), flag("RCUDA_TEST_FLAG", "Yes");
+  Variable port("RCUDA_TEST_PORT", " 9000 "), cache("RCUDA_TEST_CACHE_BYTES", "2G");
+  Variable timeout("RCUDA_TEST_TIMEOUT", "250ms"), devices("RCUDA_TEST_DEVICES", "3, 0");
+  Variable driver("RCUDA_TEST_DRIVER", "softgpu");
+  Sample sample;
+  Status status = sample.registry.load_environment();
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(sample.name.get(), "ada");
+  EXPECT_TRUE(sample.flag.get());
+  EXPECT_EQ(sample.port.get(), 9000);
+  EXPECT_EQ(sample.cache.get(), 2ull << 30);
+  EXPECT_EQ(sample.timeout.get(), std::chrono::milliseconds(250));
+  EXPECT_EQ(sample.devices.get(), (std::vector<uint32_t>{3, 0}));
+  EXPECT_EQ(sample.driver.get(), "softgpu");
+  EXPECT_EQ(sample.port.origin(), "the environment");
+}
+
+TEST(SettingsTest, AMalformedValueNamesTheVariableAndTheMend) {
+  struct Case {
+    const char* variable;
+    const char* value;
+    const char* mend;
+  };
+  for (const Case& c :
+       {Case{"RCUDA_TEST_PORT", "70000", "from 0 to 65535"},
+        Case{"RCUDA_TEST_PORT", "80x", "whole number"}, Case{"RCUDA_TEST_FLAG", "maybe", "0 or 1"},
+        Case{"RCUDA_TEST_CACHE_BYTES", "12parsecs", "64M"},
+        Case{"RCUDA_TEST_CACHE_BYTES", "99999999999999G", "64M"},
+        Case{"RCUDA_TEST_TIMEOUT", "soon", "250ms"}, Case{"RCUDA_TEST_DEVICES", "0,0", "commas"},
+        Case{"RCUDA_TEST_DEVICES", "0,", "commas"},
+        Case{"RCUDA_TEST_DRIVER", "amd", "auto | nvidia | softgpu"}}) {
+    Variable variable(c.variable, c.value);
+    Sample sample;
+    Status status = sample.registry.load_environment();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << c.variable << "=" << c.value;
+    EXPECT_NE(status.context().find(c.variable), std::string::npos) << status.context();
+    EXPECT_NE(status.context().find(c.mend), std::string::npos) << status.context();
+  }
+}
+
+TEST(SettingsTest, AFileIsFlattenedAndTheEnvironmentWins) {
+  TemporaryFile file("port = 1234\ndevices = [1, 2]\nflag = true\n[cache]\nbytes = \"64M\"\n");
+  Variable port("RCUDA_TEST_PORT", "4321");
+  Sample sample;
+  Status status = load_toml_file(sample.registry, file.path());
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(sample.port.get(), 1234);
+  EXPECT_EQ(sample.port.origin(), file.path());
+  EXPECT_EQ(sample.devices.get(), (std::vector<uint32_t>{1, 2}));
+  EXPECT_TRUE(sample.flag.get());
+  EXPECT_EQ(sample.cache.get(), 64u << 20);
+  ASSERT_TRUE(sample.registry.load_environment().ok());
+  EXPECT_EQ(sample.port.get(), 4321);
+}
+
+TEST(SettingsTest, ABadFileNamesTheLineAndAnUnknownKeyTheKnownOnes) {
+  Sample sample;
+  TemporaryFile broken("port = 1\nflag = = 2\n");
+  Status status = load_toml_file(sample.registry, broken.path());
+  EXPECT_NE(status.context().find(":2:"), std::string::npos) << status.context();
+  TemporaryFile unknown("prot = 1\n");
+  status = load_toml_file(sample.registry, unknown.path());
+  EXPECT_NE(status.context().find("'prot'"), std::string::npos) << status.context();
+  EXPECT_NE(status.context().find("timeout"), std::string::npos) << status.context();
+  EXPECT_FALSE(load_toml_file(sample.registry, "/nonexistent/rcuda.toml").ok());
+}
+
+TEST(SettingsTest, AChildReadsBackWhatItsParentHas) {
+  Sample parent;
+  ASSERT_TRUE(parent.timeout.set("80us", "--timeout", "the command line").ok());
+  ASSERT_TRUE(parent.cache.set("3M", "--cache", "the command line").ok());
+  ASSERT_TRUE(parent.devices.set("2,1", "--devices", "the command line").ok());
+  Sample child;
+  for (const std::string& line : parent.registry.environment()) {
+    const size_t equals = line.find('=');
+    const std::string name = line.substr(0, equals);
+    for (SettingBase* setting : child.registry.settings()) {
+      if (name == setting->variable()) {
+        EXPECT_TRUE(setting->set(line.substr(equals + 1), name, "its parent").ok());
+      }
+    }
+  }
+  EXPECT_EQ(child.timeout.get(), std::chrono::microseconds(80));
+  EXPECT_EQ(child.cache.get(), 3u << 20);
+  EXPECT_EQ(child.devices.get(), (std::vector<uint32_t>{2, 1}));
+}
+
+}  // namespace
+}  // namespace rcuda::config

@@ -1,0 +1,221 @@
+#include "common/wire/handshake.h"
+
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include "common/base/unique_fd.h"
+#include "common/wire/protocol.h"
+#include "tests/fuzz/handshake_target.h"
+
+namespace rcuda::wire {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+Hello sample_hello() {
+  Hello hello;
+  hello.api_hash = 0x0123456789abcdefull;
+  hello.medium = Medium::kShm;
+  hello.pid = 42;
+  hello.uid = 1000;
+  hello.host = "login1";
+  hello.program = "./train";
+  hello.user = "ada";
+  for (int i = 0; i < 16; ++i) hello.session[i] = static_cast<uint8_t>(i);
+  hello.devices = {3, 0};
+  hello.taken_windows = {{0x6000'0000'0000, 1ull << 40}, {0x6100'0000'0000, 1ull << 40}};
+  hello.host_range_base = 0x5000'0000'0000;
+  hello.host_range_bytes = 1ull << 40;
+  return hello;
+}
+
+Welcome sample_welcome() {
+  Welcome welcome;
+  welcome.token[15] = 9;
+  welcome.driver_version = 13000;
+  welcome.worker_pid = 77;
+  welcome.server = "node1";
+  welcome.window = {0x6200'0000'0000, 1ull << 40};
+  welcome.staging_bytes = 64 << 20;
+  welcome.priority_greatest = -5;
+  DeviceInfo device;
+  device.name = "H200";
+  device.pci_bus_id = "0000:17:00.0";
+  device.total_bytes = 141ull << 30;
+  device.ordinal = 0;
+  device.attributes = {1, INT32_MIN, 1024};
+  device.peer_attributes = {0, 1, 1, 0};
+  welcome.devices = {device, device};
+  return welcome;
+}
+
+class SocketPair {
+ public:
+  SocketPair() {
+    int fds[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    a.reset(fds[0]);
+    b.reset(fds[1]);
+  }
+  UniqueFd a, b;
+};
+
+TEST(HandshakeTest, HelloSurvivesTheWire) {
+  const Hello sent = sample_hello();
+  Result<Hello> got = decode_hello(encode(sent));
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  EXPECT_EQ(got->api_hash, sent.api_hash);
+  EXPECT_EQ(got->medium, sent.medium);
+  EXPECT_EQ(got->pid, sent.pid);
+  EXPECT_EQ(got->uid, sent.uid);
+  EXPECT_EQ(got->host, sent.host);
+  EXPECT_EQ(got->program, sent.program);
+  EXPECT_EQ(got->user, sent.user);
+  EXPECT_EQ(std::memcmp(got->session, sent.session, 16), 0);
+  EXPECT_EQ(got->devices, sent.devices);
+  ASSERT_EQ(got->taken_windows.size(), 2u);
+  EXPECT_EQ(got->taken_windows[1].base, sent.taken_windows[1].base);
+  EXPECT_EQ(got->taken_windows[1].bytes, sent.taken_windows[1].bytes);
+  EXPECT_EQ(got->host_range_base, sent.host_range_base);
+  EXPECT_EQ(got->host_range_bytes, sent.host_range_bytes);
+}
+
+TEST(HandshakeTest, WelcomeSurvivesTheWire) {
+  const Welcome sent = sample_welcome();
+  Result<Welcome> got = decode_welcome(encode(sent));
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  EXPECT_EQ(std::memcmp(got->token, sent.token, 16), 0);
+  EXPECT_EQ(got->driver_version, sent.driver_version);
+  EXPECT_EQ(got->worker_pid, sent.worker_pid);
+  EXPECT_EQ(got->server, sent.server);
+  EXPECT_EQ(got->window.base, sent.window.base);
+  EXPECT_EQ(got->staging_bytes, sent.staging_bytes);
+  EXPECT_EQ(got->priority_greatest, -5);
+  ASSERT_EQ(got->devices.size(), 2u);
+  EXPECT_EQ(got->devices[1].name, "H200");
+  EXPECT_EQ(got->devices[1].pci_bus_id, "0000:17:00.0");
+  EXPECT_EQ(got->devices[1].total_bytes, sent.devices[1].total_bytes);
+  EXPECT_EQ(got->devices[1].attributes, sent.devices[1].attributes);
+  EXPECT_EQ(got->devices[1].peer_attributes, sent.devices[1].peer_attributes);
+}
+
+TEST(HandshakeTest, AttachAndRefusalSurviveTheWire) {
+  Attach attach;
+  attach.token[3] = 200;
+  attach.index = 2;
+  Result<Attach> got = decode_attach(encode(attach));
+  ASSERT_TRUE(got.ok());
+  EXPECT_EQ(got->token[3], 200);
+  EXPECT_EQ(got->index, 2u);
+
+  Result<Refusal> refusal = decode_refusal(encode(Refusal{5, "no device 7: it has 0 and 1"}));
+  ASSERT_TRUE(refusal.ok());
+  EXPECT_EQ(refusal->code, 5u);
+  EXPECT_EQ(refusal->reason, "no device 7: it has 0 and 1");
+}
+
+TEST(HandshakeTest, EveryTruncationIsRejected) {
+  const std::vector<std::byte> hello = encode(sample_hello());
+  for (size_t n = 0; n < hello.size(); ++n) {
+    EXPECT_FALSE(decode_hello({hello.begin(), hello.begin() + static_cast<long>(n)}).ok()) << n;
+  }
+  const std::vector<std::byte> welcome = encode(sample_welcome());
+  for (size_t n = 0; n < welcome.size(); ++n) {
+    EXPECT_FALSE(decode_welcome({welcome.begin(), welcome.begin() + static_cast<long>(n)}).ok())
+        << n;
+  }
+}
+
+TEST(HandshakeTest, TrailingBytesAreRejected) {
+  std::vector<std::byte> hello = encode(sample_hello());
+  hello.push_back(std::byte{0});
+  EXPECT_EQ(decode_hello(hello).status().code(), Code::kProtocol);
+}
+
+TEST(HandshakeTest, AHugeCountInAShortMessageAllocatesNothing) {
+  std::vector<std::byte> attach(64, std::byte{0xff});
+  EXPECT_FALSE(decode_hello(attach).ok());
+  EXPECT_FALSE(decode_welcome(attach).ok());
+}
+
+TEST(HandshakeTest, MessagesCrossASocket) {
+  SocketPair pair;
+  const auto deadline = steady_clock::now() + std::chrono::seconds(20);
+  const std::vector<std::byte> big(kMaxMessageBytes, std::byte{7});  // more than a socket buffers
+  Status sent;
+  std::thread sender(
+      [&] { sent = write_message(pair.a.get(), MessageType::kWelcome, big, deadline); });
+  auto got = read_message(pair.b.get(), deadline);
+  sender.join();
+  ASSERT_TRUE(sent.ok()) << sent.message();
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  EXPECT_EQ(got->first, MessageType::kWelcome);
+  EXPECT_EQ(got->second, big);
+}
+
+TEST(HandshakeTest, ASilentPeerTimesOut) {
+  SocketPair pair;
+  auto got = read_message(pair.b.get(), steady_clock::now() + milliseconds(20));
+  EXPECT_EQ(got.status().code(), Code::kTimeout);
+}
+
+TEST(HandshakeTest, AClosedPeerIsUnavailable) {
+  SocketPair pair;
+  pair.a.reset();
+  auto got = read_message(pair.b.get(), steady_clock::now() + std::chrono::seconds(20));
+  EXPECT_EQ(got.status().code(), Code::kUnavailable);
+}
+
+TEST(HandshakeTest, AnotherVersionIsNamed) {
+  SocketPair pair;
+  MessageHeader header;
+  header.version = kProtocolVersion + 7;
+  header.type = MessageType::kHello;
+  ASSERT_EQ(::send(pair.a.get(), &header, sizeof header, 0), static_cast<ssize_t>(sizeof header));
+  auto got = read_message(pair.b.get(), steady_clock::now() + std::chrono::seconds(20));
+  EXPECT_EQ(got.status().code(), Code::kProtocol);
+  EXPECT_NE(got.status().context().find(std::to_string(kProtocolVersion + 7)), std::string::npos);
+  EXPECT_NE(got.status().context().find("same release"), std::string::npos);
+}
+
+TEST(HandshakeTest, SomethingElseIsNotRcuda) {
+  SocketPair pair;
+  const char request[] = "GET / HTTP/1.1\r\nHost: node1\r\n\r\n";
+  ASSERT_GT(::send(pair.a.get(), request, sizeof request - 1, 0), 0);
+  auto got = read_message(pair.b.get(), steady_clock::now() + std::chrono::seconds(20));
+  EXPECT_EQ(got.status().code(), Code::kProtocol);
+}
+
+TEST(HandshakeTest, AnOversizedBodyIsRefusedBeforeItIsRead) {
+  SocketPair pair;
+  MessageHeader header;
+  header.version = kProtocolVersion;
+  header.type = MessageType::kHello;
+  header.body_bytes = kMaxMessageBytes + 1;
+  ASSERT_GT(::send(pair.a.get(), &header, sizeof header, 0), 0);
+  auto got = read_message(pair.b.get(), steady_clock::now() + std::chrono::seconds(20));
+  EXPECT_EQ(got.status().code(), Code::kProtocol);
+}
+
+// What the libFuzzer target runs, here over a fixed set of mutations so that CI always runs it.
+TEST(HandshakeTest, MutationsNeverCrashTheDecoders) {
+  std::mt19937 random(20240613);
+  const std::vector<std::vector<std::byte>> seeds = {
+      encode(sample_hello()), encode(sample_welcome()), encode(Attach{}), encode(Refusal{1, "no"})};
+  for (int round = 0; round < 20000; ++round) {
+    std::vector<std::byte> bytes = seeds[static_cast<size_t>(round) % seeds.size()];
+    const int changes = 1 + static_cast<int>(random() % 4);
+    for (int i = 0; i < changes; ++i)
+      bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+    if (random() % 3 == 0) bytes.resize(random() % (bytes.size() + 1));
+    fuzz_handshake(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+  }
+}
+
+}  // namespace
+}  // namespace rcuda::wire
