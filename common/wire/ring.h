@@ -1,0 +1,129 @@
+// The command ring: frames in order from one sender to one receiver, in the receiver's Link window.
+//
+// A frame costs its sender exactly one put and its receiver no message: a posted kernel launch is
+// one RDMA write. What frames mean is none of the ring's business. The sender (RingWriter) lives in
+// one process, the receiver (RingReader) in the other.
+//
+//   in the receiver's window
+//     want_offset      u64  how far `consumed` must get before a blocked writer can go on; 0: not
+//     blocked ring_offset      ring_bytes of frames, each of them contiguous and 8-byte aligned:
+//
+//       +0   u32 payload_bytes   1 ... max_frame_bytes; or kWrapMark: nothing follows, go on at the
+//       +4   u32 sequence        ring's start. Low half of the frame's number; frames count from 1
+//       +8   payload, padded with zeros to a multiple of 8
+//       ...  u64 stamp           frame_stamp(number): the last word of the put, so once it is there
+//                                the whole frame is. A wrap mark has none and takes a number as
+//                                well
+//
+//   in the sender's window
+//     consumed_offset  u64  bytes taken out of the ring since the start, padding and skipped ends
+//                           included; written every quarter of the ring, or when `want` is reached
+//
+// A word that is not written yet is zero: the reader clears what it has consumed before it gives
+// the space back, so that old payload is never taken for a header or a stamp.
+//
+// Trust. Neither side believes the other. The reader copies a frame out of the window before anyone
+// looks at it (the peer can rewrite its memory at any time) and checks length, sequence, stamp and
+// bounds; the writer checks that `consumed` only grows and never passes what was sent. Violations
+// are kProtocol; the owner should then close the Link.
+//
+// Threads. RingWriter: one caller at a time (the session holds its order lock anyway). append()
+// blocks while the ring is full. RingReader: one thread; pending() may run inside Link::wait on
+// that thread.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "common/base/status.h"
+#include "common/transport/link.h"
+
+namespace rcuda::wire {
+
+inline constexpr size_t kMaxFrameBytes = 64u << 10;
+inline constexpr uint32_t kWrapMark = 0xffff'ffff;
+
+// Where a ring lies; both sides are built with the same values. All are multiples of 8; ring_bytes
+// is at least four times the largest frame, so that a frame never waits for its own space to wrap.
+struct RingLayout {
+  uint64_t ring_offset = 0;
+  uint64_t ring_bytes = 0;
+  uint64_t want_offset = 0;
+  uint64_t consumed_offset = 0;
+  uint32_t max_frame_bytes = kMaxFrameBytes;  // of payload
+
+  // Whether the ring fits into a receiver's and a sender's window of these sizes.
+  Status check(size_t receiver_window_bytes, size_t sender_window_bytes) const;
+};
+
+// What a frame of `payload_bytes` takes in the ring.
+constexpr uint64_t frame_bytes(uint64_t payload_bytes) {
+  return 8 + (payload_bytes + 7) / 8 * 8 + 8;
+}
+constexpr uint64_t frame_header(uint64_t number, uint32_t payload_bytes) {
+  return payload_bytes | number << 32;
+}
+// Never zero: numbers do not get that high.
+constexpr uint64_t frame_stamp(uint64_t number) { return ~number; }
+
+class RingWriter {
+ public:
+  // `link` outlives the writer.
+  RingWriter(transport::Link& link, const RingLayout& layout) : link_(link), layout_(layout) {}
+
+  // Sends one frame, head and body back to back. Blocks while the ring is full, until `deadline` at
+  // most (kTimeout: nothing was sent).
+  Status append(std::span<const std::byte> head, std::span<const std::byte> body,
+                transport::Wake wake,
+                std::chrono::steady_clock::time_point deadline =
+                    std::chrono::steady_clock::time_point::max());
+
+  uint64_t frames() const { return number_ - 1; }  // wrap marks included
+
+ private:
+  Status reserve(uint64_t bytes, std::chrono::steady_clock::time_point deadline);
+  Status read_consumed();
+
+  transport::Link& link_;
+  const RingLayout layout_;
+  uint64_t number_ = 1;    // of the next frame
+  uint64_t position_ = 0;  // of the next frame in the ring
+  uint64_t sent_ = 0;      // bytes since the start
+  uint64_t consumed_ = 0;  // last seen
+};
+
+class RingReader {
+ public:
+  RingReader(transport::Link& link, const RingLayout& layout);
+
+  // The next frame's payload, in private memory, valid until the next call; empty when no frame is
+  // there. Also reports consumption to the writer. kProtocol for a frame that cannot be.
+  Result<std::span<const std::byte>> try_next();
+  // Whether try_next() has something to do: the predicate for Link::wait.
+  bool pending() const;
+  // Where in the receiver's window the next frame's header will be: nonzero there means that a
+  // frame has arrived. For other threads' eyes, which the owner may tell this offset.
+  uint64_t next_offset() const { return layout_.ring_offset + position_; }
+
+ private:
+  uint64_t load(uint64_t position) const;
+  Status skip_to_start();
+  // Clears `written` bytes and gives `bytes` back.
+  Status release(uint64_t written, uint64_t bytes);
+  Status report_if_due();
+
+  transport::Link& link_;
+  const RingLayout layout_;
+  std::byte* const ring_;
+  const std::byte* const want_;
+  std::unique_ptr<std::byte[]> frame_;
+  uint64_t number_ = 1;    // of the next frame
+  uint64_t position_ = 0;  // of the next frame in the ring
+  uint64_t consumed_ = 0;
+  uint64_t reported_ = 0;
+};
+
+}  // namespace rcuda::wire

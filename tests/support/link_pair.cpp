@@ -1,0 +1,201 @@
+#include "tests/support/link_pair.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <thread>
+#include <utility>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace rcuda::test {
+namespace {
+
+using transport::Bootstrap;
+using transport::Link;
+using transport::LinkOptions;
+
+std::string address_of(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value != nullptr ? value : "127.0.0.1";
+}
+
+sockaddr_in socket_address(const char* variable, uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  ::inet_pton(AF_INET, address_of(variable).c_str(), &address.sin_addr);
+  return address;
+}
+
+// Stands for the daemon: everything that connects belongs to the one session.
+class Listener {
+ public:
+  Status open() {
+    socket_.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address = socket_address("RCUDA_TEST_SERVER", 0);
+    socklen_t size = sizeof address;
+    if (!socket_ || ::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), size) != 0 ||
+        ::listen(socket_.get(), 64) != 0 ||
+        ::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+      return Status::from_errno(errno, "listening for the test");
+    }
+    port_ = ntohs(address.sin_port);
+    return {};
+  }
+
+  Result<UniqueFd> connect() const {
+    UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const sockaddr_in from = socket_address("RCUDA_TEST_CLIENT", 0);
+    const sockaddr_in to = socket_address("RCUDA_TEST_SERVER", port_);
+    if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&from), sizeof from) != 0 ||
+        ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0) {
+      return Status::from_errno(errno, "connecting for the test");
+    }
+    return socket;
+  }
+
+  Result<UniqueFd> accept() const {
+    UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket) return Status::from_errno(errno, "accepting for the test");
+    return socket;
+  }
+
+ private:
+  UniqueFd socket_;
+  uint16_t port_ = 0;
+};
+
+Result<RawPair> control_sockets(Medium medium, const Listener& listener) {
+  RawPair pair;
+  if (medium == Medium::kShm) {
+    int fds[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
+      return Status::from_errno(errno, "socketpair");
+    }
+    pair.ours.reset(fds[0]);
+    pair.theirs.reset(fds[1]);
+    return pair;
+  }
+  Result<UniqueFd> ours = listener.connect();
+  if (!ours) return ours.status();
+  Result<UniqueFd> theirs = listener.accept();
+  if (!theirs) return theirs.status();
+  return RawPair{std::move(*ours), std::move(*theirs)};
+}
+
+Result<std::unique_ptr<Link>> make_end(Medium medium, UniqueFd control, bool server,
+                                       const Listener& listener, const LinkOptions& options) {
+  Bootstrap bootstrap;
+  bootstrap.control = std::move(control);
+  bootstrap.server = server;
+  bootstrap.timeout = std::chrono::seconds(60);
+  bootstrap.open_stream = [&](int) { return listener.connect(); };
+  bootstrap.accept_stream = [&](int) { return listener.accept(); };
+  switch (medium) {
+    case Medium::kShm:
+      return transport::make_shm_link(std::move(bootstrap), options);
+    case Medium::kTcp:
+      return transport::make_tcp_link(std::move(bootstrap), options);
+    case Medium::kVerbs:
+      return transport::make_verbs_link(std::move(bootstrap), options);
+  }
+  return Status{Code::kInternal, "unknown medium"};
+}
+
+Status open_if_needed(Medium medium, Listener& listener) {
+  return medium == Medium::kShm ? Status() : listener.open();
+}
+
+}  // namespace
+
+const char* to_string(Medium medium) {
+  switch (medium) {
+    case Medium::kShm:
+      return "shm";
+    case Medium::kTcp:
+      return "tcp";
+    case Medium::kVerbs:
+      return "verbs";
+  }
+  return "?";
+}
+
+Result<LinkPair> make_link_pair(Medium medium, const LinkOptions& client,
+                                const LinkOptions& server) {
+  Listener listener;
+  RCUDA_RETURN_IF_ERROR(open_if_needed(medium, listener));
+  Result<RawPair> sockets = control_sockets(medium, listener);
+  if (!sockets) return sockets.status();
+  const auto cutter = std::make_shared<UniqueFd>(::dup(sockets->ours.get()));
+
+  Result<std::unique_ptr<Link>> server_link = Status{Code::kInternal, "not made"};
+  std::thread other(
+      [&] { server_link = make_end(medium, std::move(sockets->theirs), true, listener, server); });
+  Result<std::unique_ptr<Link>> client_link =
+      make_end(medium, std::move(sockets->ours), false, listener, client);
+  other.join();
+  if (!client_link) return client_link.status();
+  if (!server_link) return server_link.status();
+  return LinkPair{std::move(*client_link), std::move(*server_link),
+                  [cutter] { ::shutdown(cutter->get(), SHUT_RDWR); }};
+}
+
+Result<RawPair> make_socket_pair(Medium medium) {
+  Listener listener;
+  RCUDA_RETURN_IF_ERROR(open_if_needed(medium, listener));
+  return control_sockets(medium, listener);
+}
+
+Result<ForkedPeer> ForkedPeer::start(Medium medium, const LinkOptions& options,
+                                     const std::function<void(Link&)>& body) {
+  Listener listener;
+  RCUDA_RETURN_IF_ERROR(open_if_needed(medium, listener));
+  Result<RawPair> sockets = control_sockets(medium, listener);
+  if (!sockets) return sockets.status();
+
+  ForkedPeer peer;
+  peer.pid_ = ::fork();
+  if (peer.pid_ < 0) return Status::from_errno(errno, "fork");
+  if (peer.pid_ == 0) {
+    sockets->ours.reset();
+    Result<std::unique_ptr<Link>> link =
+        make_end(medium, std::move(sockets->theirs), true, listener, options);
+    if (!link) ::_exit(3);
+    body(**link);
+    link->reset();
+    ::_exit(0);
+  }
+  sockets->theirs.reset();
+  Result<std::unique_ptr<Link>> link =
+      make_end(medium, std::move(sockets->ours), false, listener, options);
+  if (!link) return link.status();
+  peer.link_ = std::move(*link);
+  return peer;
+}
+
+ForkedPeer::ForkedPeer(ForkedPeer&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)), link_(std::move(other.link_)) {}
+
+ForkedPeer::~ForkedPeer() {
+  if (pid_ > 0) {
+    ::kill(pid_, SIGKILL);
+    wait();
+  }
+}
+
+void ForkedPeer::kill(int signal) { ::kill(pid_, signal); }
+
+int ForkedPeer::wait() {
+  int status = -1;
+  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
+  pid_ = -1;
+  return status;
+}
+
+}  // namespace rcuda::test
