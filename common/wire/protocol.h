@@ -21,6 +21,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/wire/ring.h"
+
 namespace rcuda::wire {
 
 // Raised with every change of this file, ring.h, handshake.h or a generated layout.
@@ -32,7 +34,8 @@ inline constexpr uint32_t kProtocolVersion = 1;
 struct WorkerWindow {
   static constexpr uint64_t kCallbackAcks = 4096;      // u64[kCallbackSlots]: see HostCallbackEvent
   static constexpr uint32_t kCallbackSlots = 1024;
-  static constexpr uint64_t kEventRingCredit = 2048;   // u64: credit word of the event ring
+  static constexpr uint64_t kEventRingConsumed = 2048;      // u64, see ring.h
+  static constexpr uint64_t kCommandRingWant = 2048 + 64;   // u64, see ring.h
   static constexpr uint64_t kCommandRing = 64u << 10;
   static constexpr uint64_t kCommandRingBytes = 4u << 20;
   static constexpr uint64_t kBytes = kCommandRing + kCommandRingBytes;
@@ -40,8 +43,11 @@ struct WorkerWindow {
 
 // The client's window: words and slots the worker writes, then the event ring.
 struct ClientWindow {
-  static constexpr uint64_t kCommandRingCredit = 2048;  // u64: credit word of the command ring
-  static constexpr uint64_t kErrorWord = 2048 + 64;     // u64: first asynchronous error, a CUresult; 0: none
+  static constexpr uint64_t kCommandRingConsumed = 2048;    // u64, see ring.h
+  static constexpr uint64_t kEventRingWant = 2048 + 64;     // u64, see ring.h
+  static constexpr uint64_t kErrorWord = 2048 + 128;  // u64: CompletionWord::make(count, result) of the
+                                                      // latest asynchronous error; 0: none yet. A
+                                                      // sticky error is never overwritten
   static constexpr uint64_t kCompletionWords = 64u << 10;  // u64[kCompletionCount]
   static constexpr uint32_t kCompletionCount = 32768;
   static constexpr uint64_t kSmallReplies = kCompletionWords + 8ull * kCompletionCount;
@@ -54,6 +60,14 @@ struct ClientWindow {
   static constexpr uint64_t kEventRingBytes = 1u << 20;
   static constexpr uint64_t kBytes = kEventRing + kEventRingBytes;
 };
+
+inline constexpr RingLayout kCommandRingLayout{WorkerWindow::kCommandRing,
+                                               WorkerWindow::kCommandRingBytes,
+                                               WorkerWindow::kCommandRingWant,
+                                               ClientWindow::kCommandRingConsumed};
+inline constexpr RingLayout kEventRingLayout{ClientWindow::kEventRing, ClientWindow::kEventRingBytes,
+                                             ClientWindow::kEventRingWant,
+                                             WorkerWindow::kEventRingConsumed};
 
 // A stream's or event's progress, as the worker reports it. Sequences of one word only grow.
 struct CompletionWord {
