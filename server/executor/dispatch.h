@@ -50,6 +50,19 @@ bool bind(Executor& executor, wire::Kind kind, wire::ObjectId id, void* handle);
 // The id of a handle that the driver named; minted with kWorkerMinted on first sight, 0 for null.
 wire::ObjectId name(Executor& executor, wire::Kind kind, void* handle);
 void unbind(Executor& executor, wire::Kind kind, wire::ObjectId id);
+// The driver's device for a session's device number: a session has some of the server's devices, in
+// the client's order. CUDA_ERROR_INVALID_DEVICE beyond them.
+CUresult lookup_device(Executor& executor, uint32_t ordinal, CUdevice* device);
+// The session's number of a driver's device, for outputs; -1 when it is not one of the session's.
+int32_t device_ordinal(Executor& executor, CUdevice device);
 const api::DriverTable& driver(Executor& executor);
+// For host nodes of graphs: a callback that the client named becomes a host function
+// that publishes a HostCallbackEvent and waits for its ack. It lives as long as the session, since a
+// graph may keep it.
+struct HostFunction {
+  CUhostFn function = nullptr;
+  void* argument = nullptr;
+};
+HostFunction host_function(Executor& executor, uint64_t callback);
 
 }  // namespace rcuda::server
