@@ -1,0 +1,31 @@
+// The little of ELF64 that cubins need: how long an image is, and its sections. Private to this
+// folder.
+#pragma once
+
+#include <string_view>
+
+#include <elf.h>
+
+#include "common/image/image.h"
+
+namespace rcuda::image {
+
+// The bytes that headers, sections and segments cover. `bytes` may be longer; kInvalidArgument if
+// it is shorter or no ELF64 image.
+Result<uint64_t> elf_size(Bytes bytes);
+
+// Section headers and names of an image that elf_size() accepted.
+struct ElfSections {
+  Bytes image;
+  std::vector<Elf64_Shdr> headers;
+  Bytes names;
+
+  std::string_view name(const Elf64_Shdr& header) const;  // "" if it lies outside
+  Bytes content(const Elf64_Shdr& header) const;          // empty for SHT_NOBITS
+};
+Result<ElfSections> elf_sections(Bytes image);
+
+// The string at `offset` of a string table, without its NUL; "" if it is not terminated.
+std::string_view string_at(Bytes table, uint64_t offset);
+
+}  // namespace rcuda::image

@@ -1,0 +1,116 @@
+#include "common/image/image.h"
+
+#include <limits>
+
+#include "common/image/byte_reader.h"
+#include "common/image/elf.h"
+#include "common/image/fatbin.h"
+
+namespace rcuda::image {
+namespace {
+
+// More translation units than any program links.
+constexpr size_t kMostContainers = 1u << 20;
+
+// Compares byte by byte: text may end before the fourth.
+bool starts_with(Bytes bytes, uint32_t magic) {
+  for (size_t i = 0; i < sizeof magic; ++i) {
+    if (i == bytes.size() || std::to_integer<uint8_t>(bytes[i]) != uint8_t(magic >> (8 * i))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+constexpr uint32_t kElfMagic = 0x464C457F;
+
+// PTX begins with a directive or a comment, perhaps behind blanks.
+bool may_be_text(Bytes bytes) {
+  if (bytes.empty()) return false;
+  switch (std::to_integer<char>(bytes[0])) {
+    case '.':
+    case '/':
+    case ' ':
+    case '\t':
+    case '\r':
+    case '\n':
+      return true;
+    default:
+      return false;
+  }
+}
+
+Result<Image> inspect_bare(Bytes bytes) {
+  Image image;
+  if (starts_with(bytes, kContainerMagic)) {
+    const Result<Bytes> container = container_extent(bytes);
+    if (!container.ok()) return container.status();
+    image.format = Format::kFatbin;
+    image.parts.push_back(*container);
+  } else if (starts_with(bytes, kElfMagic)) {
+    const Result<uint64_t> size = elf_size(bytes);
+    if (!size.ok()) return size.status();
+    image.format = Format::kElf;
+    image.parts.push_back(bytes.first(*size));
+  } else if (may_be_text(bytes)) {
+    // memchr needs a true bound, which strnlen does not.
+    const char* text = reinterpret_cast<const char*>(bytes.data());
+    image.format = Format::kText;
+    image.parts.push_back(bytes.first(strnlen(text, bytes.size())));
+  } else {
+    return Status(Code::kInvalidArgument, "neither fatbin nor ELF nor PTX");
+  }
+  return image;
+}
+
+// All of memory from `pointer` on: the headers say where to stop.
+Bytes unbounded(const void* pointer) {
+  const uint64_t room =
+      std::numeric_limits<uint64_t>::max() / 2 - reinterpret_cast<uintptr_t>(pointer);
+  return {static_cast<const std::byte*>(pointer), room};
+}
+
+Result<Image> measure_wrapper(const void* pointer) {
+  FatbinWrapper wrapper;
+  std::memcpy(&wrapper, pointer, sizeof wrapper);
+  if (wrapper.version != 1 && wrapper.version != 2) {
+    return Status(Code::kInvalidArgument,
+                  "fatbin wrapper of unknown version " + std::to_string(wrapper.version));
+  }
+  Image image;
+  image.format = Format::kFatbin;
+  image.wrapper_version = wrapper.version;
+  const auto add = [&image](const void* container) -> Status {
+    if (container == nullptr) return Status(Code::kInvalidArgument, "fatbin wrapper without data");
+    const Result<Bytes> extent = container_extent(unbounded(container));
+    if (!extent.ok()) return extent.status();
+    image.parts.push_back(*extent);
+    return {};
+  };
+  RCUDA_RETURN_IF_ERROR(add(wrapper.data));
+  if (wrapper.version == 2 && wrapper.prelinked != nullptr) {
+    for (size_t i = 0; wrapper.prelinked[i] != nullptr; ++i) {
+      if (i == kMostContainers) return Status(Code::kInvalidArgument, "endless fatbin wrapper");
+      RCUDA_RETURN_IF_ERROR(add(wrapper.prelinked[i]));
+    }
+  }
+  return image;
+}
+
+}  // namespace
+
+Result<Image> measure(const void* pointer) {
+  if (pointer == nullptr) return Status(Code::kInvalidArgument, "no image");
+  const Bytes bytes = unbounded(pointer);
+  if (starts_with(bytes, kWrapperMagic)) return measure_wrapper(pointer);
+  return inspect_bare(bytes);
+}
+
+Result<Image> inspect(Bytes bytes) {
+  if (starts_with(bytes, kWrapperMagic)) {
+    return Status(Code::kInvalidArgument, "a fatbin wrapper cannot be taken from another process");
+  }
+  return inspect_bare(bytes);
+}
+
+}  // namespace rcuda::image
