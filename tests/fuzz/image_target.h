@@ -1,0 +1,35 @@
+// What the image fuzzer does with one input; also run by common_image_test over fixed mutations.
+// Takes the bytes through everything the server and softgpu do with an image that a client sent.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+#include "common/image/cubin.h"
+#include "common/image/unpack.h"
+
+namespace rcuda::image {
+
+inline void fuzz_image(const uint8_t* data, size_t size) {
+  const Bytes bytes(reinterpret_cast<const std::byte*>(data), size);
+  const auto image = inspect(bytes);
+  if (!image.ok()) return;
+  for (const Bytes part : image->parts) {
+    if (part.data() != bytes.data() || part.size() > bytes.size()) std::abort();
+  }
+  (void)ptx_units(*image, 90);
+  if (image->format == Format::kElf) (void)cubin_kernels(image->parts[0]);
+  if (image->format != Format::kFatbin) return;
+  const auto list = entries(image->parts[0]);
+  if (!list.ok()) return;
+  for (const Entry& entry : *list) {
+    const auto content = decompress(entry);
+    if (!content.ok()) continue;
+    if (content->size() > entry.size_bytes) std::abort();
+    const Bytes inner(reinterpret_cast<const std::byte*>(content->data()), content->size());
+    if (entry.kind == EntryKind::kElf) (void)cubin_kernels(inner);
+  }
+}
+
+}  // namespace rcuda::image
