@@ -50,6 +50,8 @@ using TransferDone = std::function<void(const Status&)>;
 
 using Bytes = std::span<const std::byte>;
 
+inline constexpr size_t kMaxPutPieces = 7;
+
 // What happened on a Link so far. The RDMA issue's figures come from here.
 struct LinkCounters {
   uint64_t puts = 0;            // calls of put()
@@ -72,9 +74,9 @@ class Link {
   virtual std::span<std::byte> window() = 0;
   virtual size_t peer_window_bytes() const = 0;
 
-  // Writes `pieces` back to back into the peer's window at `offset` (8-byte aligned, as is the
-  // total length, which is at least 8). All are copied before return. Pieces save the caller a
-  // gather copy.
+  // Writes up to kMaxPutPieces `pieces` back to back into the peer's window at `offset` (8-byte
+  // aligned, as is the total length, which is at least 8). All are copied before return. Pieces
+  // save the caller a gather copy.
   virtual Status put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) = 0;
   Status put(uint64_t offset, Bytes head, Bytes body, Wake wake) {
     const Bytes pieces[] = {head, body};

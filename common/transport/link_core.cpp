@@ -53,11 +53,12 @@ void LinkCore::fail(End end, const std::string& why) {
   doorbell_.ring_always();
 }
 
-Status LinkCore::check_put(uint64_t offset, size_t total, size_t peer_window_bytes) const {
+Status LinkCore::check_put(uint64_t offset, size_t pieces, size_t total,
+                           size_t peer_window_bytes) const {
   if (broken()) [[unlikely]]
     return status();
-  if (total < 8 || total % 8 != 0 || offset % 8 != 0 || total > peer_window_bytes ||
-      offset > peer_window_bytes - total) [[unlikely]] {
+  if (pieces > kMaxPutPieces || total < 8 || total % 8 != 0 || offset % 8 != 0 ||
+      total > peer_window_bytes || offset > peer_window_bytes - total) [[unlikely]] {
     return {Code::kInvalidArgument, "put of " + std::to_string(total) + " bytes at " +
                                         std::to_string(offset) + " of a window of " +
                                         std::to_string(peer_window_bytes)};

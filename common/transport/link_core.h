@@ -44,7 +44,7 @@ class LinkCore : public Link {
   virtual void before_sleep() {}
 
   // Refuses what put() may not be given.
-  Status check_put(uint64_t offset, size_t total, size_t peer_window_bytes) const;
+  Status check_put(uint64_t offset, size_t pieces, size_t total, size_t peer_window_bytes) const;
   // Adds to a counter that only the holder of the put lock writes: no locked instruction.
   static void bump(std::atomic<uint64_t>& counter, uint64_t by) {
     counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);

@@ -199,7 +199,7 @@ void ShmLink::on_broken() {
 
 Status ShmLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   const size_t total = total_bytes(pieces);
-  RCUDA_RETURN_IF_ERROR(check_put(offset, total, peer_window_bytes()));
+  RCUDA_RETURN_IF_ERROR(check_put(offset, pieces.size(), total, peer_window_bytes()));
   std::lock_guard lock(put_mutex_);
   begin_put();
   store_pieces(peer_.bytes().data() + offset, pieces, total);

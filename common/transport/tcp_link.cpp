@@ -1,0 +1,465 @@
+// The Link over TCP. The control socket becomes an ordered stream of puts in each direction:
+//
+//   u32 bytes; u32 place; payload of `bytes`        place: offset in the window | PutKind
+//
+// TcpSender gathers them on the way out. On the way in one thread copies small puts out of a buffer
+// that one recv() filled and receives large ones straight into the window. It never sends, so both
+// sides may be full without a deadlock. Transfers use further sockets (tcp_bulk.h).
+//
+// A dead peer shows as the end of the stream; one that stopped, by its missing signs of life; a
+// lost host, by the kernel's unanswered probes and segments.
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include "common/base/log.h"
+#include "common/transport/gather.h"
+#include "common/transport/link_core.h"
+#include "common/transport/mapping.h"
+#include "common/transport/socket_io.h"
+#include "common/transport/tcp_bulk.h"
+#include "common/transport/tcp_sender.h"
+
+namespace rcuda::transport {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kHelloMagic = 0x3170637461647563;   // "cudatcp1"
+constexpr uint64_t kStreamMagic = 0x316b6c6261647563;  // "cudablk1"
+constexpr size_t kBufferBytes = 128u << 10;
+// Puts up to here pass through the buffer; larger ones are received in place.
+constexpr size_t kBufferedPut = 16u << 10;
+// How long data may stay unacknowledged before the peer's host counts as lost, where the peer may
+// be silent for ever. Probes of a closed window are acknowledged, so a stopped peer is not meant.
+constexpr auto kHostLost = std::chrono::seconds(60);
+// How long a closing Link waits for the peer to close as well, so that what was sent last is read
+// and not thrown away with the connection.
+constexpr auto kLinger = std::chrono::milliseconds(300);
+
+// In the low bits of `place`: offsets are multiples of eight.
+enum PutKind : uint32_t { kPut = 0, kPutAndWake = 1, kHeartbeat = 2, kFarewell = 3 };
+
+struct PutHeader {
+  uint32_t bytes = 0;
+  uint32_t place = 0;
+};
+static_assert(sizeof(PutHeader) == 8);
+constexpr PutHeader kHeartbeatFrame{0, kHeartbeat};
+constexpr PutHeader kFarewellFrame{0, kFarewell};
+
+struct Hello {
+  uint64_t magic = kHelloMagic;
+  uint64_t window_bytes = 0;
+  uint32_t peer_timeout_ms = 0;
+  uint32_t streams = 0;
+};
+static_assert(sizeof(Hello) == 24);
+
+struct StreamHello {
+  uint64_t magic = kStreamMagic;
+  uint64_t index = 0;
+};
+
+class TcpLink final : public LinkCore {
+ public:
+  struct Setup {
+    UniqueFd control;
+    std::vector<UniqueFd> streams;
+    Mapping window;
+    size_t peer_window_bytes = 0;
+    std::chrono::milliseconds heartbeat{0};
+    std::chrono::milliseconds peer_timeout{0};
+  };
+
+  explicit TcpLink(Setup setup);
+  ~TcpLink() override;
+  void start();
+
+  const char* medium() const override { return "tcp"; }
+  std::span<std::byte> window() override { return {window_.data(), window_.size()}; }
+  size_t peer_window_bytes() const override { return peer_window_bytes_; }
+  Status put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) override;
+  Result<Region> expose(void* base, size_t bytes, int backing, uint64_t backing_offset) override;
+  Status unexpose(RegionId region) override { return regions_.remove(region); }
+  Result<void*> map(RegionId, void*) override { return static_cast<void*>(nullptr); }
+  Status unmap(RegionId) override { return {Code::kNotFound, "tcp maps no regions"}; }
+  void write(RegionId region, uint64_t offset, const void* local, size_t bytes,
+             TransferDone done) override;
+  void read(RegionId region, uint64_t offset, void* local, size_t bytes,
+            TransferDone done) override;
+  void close() override;
+  void abandon() noexcept override;
+
+ private:
+  void on_broken() override;
+  void before_sleep() override { sender_.flush(); }
+  void transfer(bool to_peer, RegionId region, uint64_t offset, std::byte* local, size_t bytes,
+                TransferDone done);
+  // A peer that answers a farewell by closing is not lost.
+  void lost(const std::string& why) { fail(closing_ ? End::kIntended : End::kLost, why); }
+  void bulk_lost(const std::string& why);
+
+  // The receiving thread. Functions return why the stream ended, or nothing.
+  void receive();
+  std::string fill();
+  std::string take_puts();
+  std::string take_large_put(const PutHeader& header);
+  std::string receive_some(std::byte* data, size_t bytes, size_t* received);
+  std::string check_peer() const;
+
+  const UniqueFd control_;
+  const Mapping window_;
+  const size_t peer_window_bytes_;
+  const std::chrono::milliseconds peer_timeout_;
+  DoorbellState doorbell_state_;
+  ExposedRegions regions_;
+  TcpSender sender_;
+  TcpBulk bulk_;
+  std::mutex put_mutex_;
+
+  std::thread receiver_;
+  std::vector<std::byte> buffer_;
+  size_t begin_ = 0;  // of what is in the buffer
+  size_t end_ = 0;
+  bool farewell_ = false;
+  Clock::time_point last_heard_;
+
+  std::mutex end_mutex_;
+  std::condition_variable receiver_ended_;
+  bool receiver_over_ = false;  // guarded by end_mutex_
+  std::atomic<bool> closing_{false};
+};
+
+TcpLink::TcpLink(Setup setup)
+    : LinkCore(&doorbell_state_, false),
+      control_(std::move(setup.control)),
+      window_(std::move(setup.window)),
+      peer_window_bytes_(setup.peer_window_bytes),
+      peer_timeout_(setup.peer_timeout),
+      sender_(control_.get(), bytes_of(kHeartbeatFrame), setup.heartbeat,
+              [this](const std::string& why) { lost(why); }),
+      bulk_(std::move(setup.streams), regions_, [this](const std::string& why) { bulk_lost(why); }),
+      buffer_(kBufferBytes) {}
+
+void TcpLink::start() {
+  last_heard_ = Clock::now();
+  sender_.start();
+  bulk_.start();
+  receiver_ = std::thread([this] { receive(); });
+}
+
+TcpLink::~TcpLink() {
+  close();
+  {
+    std::unique_lock lock(end_mutex_);
+    receiver_ended_.wait_for(lock, kLinger, [this] { return receiver_over_; });
+  }
+  ::shutdown(control_.get(), SHUT_RDWR);
+  if (receiver_.joinable()) receiver_.join();
+}
+
+void TcpLink::close() {
+  if (closing_.exchange(true) || broken()) return;
+  sender_.finish(bytes_of(kFarewellFrame), Clock::now() + kLinger);
+  ::shutdown(control_.get(), SHUT_WR);
+  fail(End::kIntended, "the session was closed");
+}
+
+void TcpLink::on_broken() {
+  const Status why = status();
+  bulk_.stop(why);
+  sender_.stop();
+  if (!closing_) ::shutdown(control_.get(), SHUT_RDWR);
+}
+
+// The bulk connections of a peer that ends on purpose may close before its farewell has been read.
+void TcpLink::bulk_lost(const std::string& why) {
+  std::unique_lock lock(end_mutex_);
+  receiver_ended_.wait_for(lock, kLinger, [this] { return receiver_over_ || broken(); });
+  lock.unlock();
+  lost(why);
+}
+
+void TcpLink::abandon() noexcept {
+  ::close(control_.get());
+  bulk_.abandon();
+}
+
+Status TcpLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
+  const size_t total = total_bytes(pieces);
+  RCUDA_RETURN_IF_ERROR(check_put(offset, pieces.size(), total, peer_window_bytes_));
+  const uint32_t kind = wake == Wake::kYes ? kPutAndWake : kPut;
+  const PutHeader header{static_cast<uint32_t>(total), static_cast<uint32_t>(offset) | kind};
+  std::array<Bytes, kMaxPutPieces + 1> message;
+  message[0] = bytes_of(header);
+  std::copy(pieces.begin(), pieces.end(), message.begin() + 1);
+  if (!sender_.send(std::span(message).first(pieces.size() + 1), total + sizeof header)) {
+    return broken() ? status() : Status{Code::kUnavailable, "the session was closed"};
+  }
+  std::lock_guard lock(put_mutex_);
+  count_put(total);
+  return {};
+}
+
+Result<Region> TcpLink::expose(void* base, size_t bytes, int, uint64_t) {
+  if (broken()) return status();
+  return regions_.add(base, bytes);
+}
+
+void TcpLink::write(RegionId region, uint64_t offset, const void* local, size_t bytes,
+                    TransferDone done) {
+  transfer(true, region, offset, static_cast<std::byte*>(const_cast<void*>(local)), bytes,
+           std::move(done));
+}
+
+void TcpLink::read(RegionId region, uint64_t offset, void* local, size_t bytes, TransferDone done) {
+  transfer(false, region, offset, static_cast<std::byte*>(local), bytes, std::move(done));
+}
+
+void TcpLink::transfer(bool to_peer, RegionId region, uint64_t offset, std::byte* local,
+                       size_t bytes, TransferDone done) {
+  if (offset > UINT64_MAX - bytes) return done({Code::kInvalidArgument, "offset out of range"});
+  const auto counted = [this, bytes, done = std::move(done)](const Status& status) {
+    if (status.ok()) {
+      // The kernel's copy between the socket and the memory is this CPU's work as well.
+      transfer_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+      copied_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    }
+    done(status);
+  };
+  bulk_.transfer(to_peer, region, offset, local, bytes, counted);
+}
+
+void TcpLink::receive() {
+  std::string why;
+  while (why.empty()) {
+    why = fill();
+    if (why.empty()) why = take_puts();
+  }
+  if (farewell_) {
+    fail(End::kIntended, why);
+  } else {
+    lost(why);
+  }
+  std::lock_guard lock(end_mutex_);
+  receiver_over_ = true;
+  receiver_ended_.notify_all();
+}
+
+// One recv(); with silence allowed it returns now and then to look after the peer (SO_RCVTIMEO).
+std::string TcpLink::receive_some(std::byte* data, size_t bytes, size_t* received) {
+  while (true) {
+    const ssize_t count = ::recv(control_.get(), data, bytes, 0);
+    if (count > 0) {
+      last_heard_ = Clock::now();
+      *received = static_cast<size_t>(count);
+      return {};
+    }
+    if (count == 0) return "the peer closed the connection";
+    if (errno == ECONNRESET) return "the peer closed the connection";
+    if (errno == ETIMEDOUT) return "the peer's host does not answer";
+    if (errno != EAGAIN && errno != EINTR) return std::strerror(errno);
+    if (std::string why = check_peer(); !why.empty()) return why;
+  }
+}
+
+std::string TcpLink::check_peer() const {
+  if (peer_timeout_.count() != 0) {
+    if (Clock::now() - last_heard_ < peer_timeout_) return {};
+    return "the peer has been silent for " + std::to_string(peer_timeout_.count()) + " ms";
+  }
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(control_.get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
+  const bool unanswered =
+      info.tcpi_unacked != 0 && std::chrono::milliseconds(info.tcpi_last_ack_recv) > kHostLost;
+  return unanswered ? "the peer's host does not answer" : "";
+}
+
+std::string TcpLink::fill() {
+  // Keep whole headers and buffered puts contiguous.
+  if (begin_ != 0) {
+    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+  }
+  size_t received = 0;
+  std::string why = receive_some(buffer_.data() + end_, buffer_.size() - end_, &received);
+  end_ += received;
+  return why;
+}
+
+std::string TcpLink::take_puts() {
+  std::string why;
+  bool wake = false;
+  while (why.empty() && end_ - begin_ >= sizeof(PutHeader)) {
+    PutHeader header;
+    std::memcpy(&header, buffer_.data() + begin_, sizeof header);
+    const uint32_t kind = header.place % 8;
+    const uint64_t offset = header.place - kind;
+    if (kind == kFarewell) {
+      farewell_ = true;
+      why = "the peer ended the session";
+      break;
+    }
+    if (kind == kHeartbeat && header.bytes == 0) {
+      begin_ += sizeof header;
+      continue;
+    }
+    if (kind > kPutAndWake || header.bytes < kWord || header.bytes % kWord != 0 ||
+        header.bytes > window_.size() || offset > window_.size() - header.bytes) {
+      why = "protocol violation: put outside of the window";
+      break;
+    }
+    if (header.bytes > kBufferedPut) {
+      if (std::exchange(wake, false)) doorbell_.ring();  // the rest may be long in coming
+      why = take_large_put(header);
+    } else {
+      if (end_ - begin_ < sizeof header + header.bytes) break;
+      const Bytes payload(buffer_.data() + begin_ + sizeof header, header.bytes);
+      begin_put();
+      store_pieces(window_.data() + offset, std::span(&payload, 1), payload.size());
+      begin_ += sizeof header + header.bytes;
+    }
+    wake = wake || kind == kPutAndWake;
+  }
+  // One wake-up for all puts that came together.
+  if (wake) doorbell_.ring();
+  return why;
+}
+
+std::string TcpLink::take_large_put(const PutHeader& header) {
+  std::byte* const place = window_.data() + (header.place & ~7u);
+  begin_ += sizeof header;
+  // The first word is stored whole, then the middle in place, then the last word.
+  while (end_ - begin_ < kWord) {
+    if (std::string why = fill(); !why.empty()) return why;
+  }
+  begin_put();
+  uint64_t word;
+  std::memcpy(&word, buffer_.data() + begin_, kWord);
+  store_word(place, word, std::memory_order_relaxed);
+  begin_ += kWord;
+  const size_t last = header.bytes - kWord;
+  const size_t buffered = std::min(end_ - begin_, last - kWord);
+  std::memcpy(place + kWord, buffer_.data() + begin_, buffered);
+  begin_ += buffered;
+  for (size_t at = kWord + buffered; at < last;) {
+    size_t received = 0;
+    std::string why = receive_some(place + at, last - at, &received);
+    if (!why.empty()) return why;
+    at += received;
+  }
+  while (end_ - begin_ < kWord) {
+    if (std::string why = fill(); !why.empty()) return why;
+  }
+  std::memcpy(&word, buffer_.data() + begin_, kWord);
+  store_word(place + last, word, std::memory_order_release);
+  begin_ += kWord;
+  return {};
+}
+
+template <typename T>
+void set_option(int socket, int level, int name, const T& value) {
+  if (::setsockopt(socket, level, name, &value, sizeof value) != 0) {
+    RCUDA_DEBUG("setsockopt %d: %s", name, std::strerror(errno));
+  }
+}
+
+// Buffer sizes are left to the kernel: its automatic tuning grows them further than an unprivileged
+// process may ask for (tcp_rmem and tcp_wmem against rmem_max and wmem_max).
+void tune(int socket, std::chrono::milliseconds peer_timeout) {
+  set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 30);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 10);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  // Not for a peer that may be stopped: the kernel counts a window that stays closed as well.
+  if (peer_timeout.count() != 0) {
+    set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(peer_timeout.count()));
+  }
+}
+
+void set_receive_timeout(int socket, std::chrono::milliseconds timeout) {
+  set_option(socket, SOL_SOCKET, SO_RCVTIMEO,
+             timeval{timeout.count() / 1000, timeout.count() % 1000 * 1000});
+}
+
+Result<std::vector<UniqueFd>> make_streams(const Bootstrap& bootstrap, int count,
+                                           Deadline deadline) {
+  const auto& make = bootstrap.server ? bootstrap.accept_stream : bootstrap.open_stream;
+  if (!make) return Status{Code::kInvalidArgument, "tcp needs a way to make further connections"};
+  std::vector<UniqueFd> streams(count);
+  for (int i = 0; i < count; ++i) {
+    Result<UniqueFd> socket = make(i);
+    if (!socket) return socket.status();
+    StreamHello hello{kStreamMagic, static_cast<uint64_t>(i)};
+    if (bootstrap.server) {
+      RCUDA_RETURN_IF_ERROR(recv_all(socket->get(), writable_bytes_of(hello), deadline));
+    } else {
+      RCUDA_RETURN_IF_ERROR(send_all(socket->get(), bytes_of(hello), deadline));
+    }
+    if (hello.magic != kStreamMagic || hello.index >= streams.size() || streams[hello.index]) {
+      return Status{Code::kProtocol, "a bulk connection does not belong to this session"};
+    }
+    streams[hello.index] = std::move(*socket);
+  }
+  return streams;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Link>> make_tcp_link(Bootstrap bootstrap, const LinkOptions& options) {
+  const Deadline deadline = Clock::now() + bootstrap.timeout;
+  RCUDA_RETURN_IF_ERROR(check_window_bytes(options.window_bytes, "own"));
+  Hello own;
+  own.window_bytes = options.window_bytes;
+  own.peer_timeout_ms = static_cast<uint32_t>(options.peer_timeout.count());
+  own.streams = static_cast<uint32_t>(
+      std::clamp<int>(options.bulk_streams, 1, static_cast<int>(kMaxBulkStreams)));
+  const int socket = bootstrap.control.get();
+  tune(socket, options.peer_timeout);
+  RCUDA_RETURN_IF_ERROR(send_all(socket, bytes_of(own), deadline));
+  Hello peer;
+  RCUDA_RETURN_IF_ERROR(recv_all(socket, writable_bytes_of(peer), deadline));
+  if (peer.magic != kHelloMagic || peer.streams == 0) {
+    return Status{Code::kProtocol, "the peer does not speak this TCP protocol"};
+  }
+  RCUDA_RETURN_IF_ERROR(check_window_bytes(peer.window_bytes, "the peer's"));
+
+  TcpLink::Setup setup;
+  Result<std::vector<UniqueFd>> streams =
+      make_streams(bootstrap, static_cast<int>(std::min(own.streams, peer.streams)), deadline);
+  if (!streams) return streams.status();
+  for (const UniqueFd& stream : *streams) tune(stream.get(), options.peer_timeout);
+  void* window = ::mmap(nullptr, options.window_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (window == MAP_FAILED) return Status::from_errno(errno, "allocating a window");
+  // How often the receiving thread looks after a silent peer.
+  set_receive_timeout(socket,
+                      options.peer_timeout.count() != 0
+                          ? std::max(options.peer_timeout / 4, std::chrono::milliseconds(10))
+                          : std::chrono::milliseconds(kHostLost) / 4);
+  setup.window = Mapping(window, options.window_bytes);
+  setup.streams = std::move(*streams);
+  setup.control = std::move(bootstrap.control);
+  setup.peer_window_bytes = peer.window_bytes;
+  setup.heartbeat = heartbeat_interval(peer.peer_timeout_ms);
+  setup.peer_timeout = options.peer_timeout;
+  auto link = std::make_unique<TcpLink>(std::move(setup));
+  link->start();
+  return std::unique_ptr<Link>(std::move(link));
+}
+
+}  // namespace rcuda::transport

@@ -1,0 +1,219 @@
+#include "common/transport/tcp_sender.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "common/transport/socket_io.h"
+
+namespace rcuda::transport {
+namespace {
+
+// Puts closer to each other than this are a burst. A send costs 3 to 10 us, so below that gathering
+// always wins; the answer to a call takes longer to arrive than this.
+constexpr auto kBurstGap = std::chrono::microseconds(10);
+// How long the flusher stays awake after a burst, so that the next one needs no wake-up.
+constexpr auto kLinger = std::chrono::microseconds(50);
+constexpr size_t kMaxPieces = kMaxPutPieces + 1;
+
+}  // namespace
+
+TcpSender::TcpSender(int socket, Bytes heartbeat, std::chrono::milliseconds interval,
+                     std::function<void(const std::string&)> on_error)
+    : socket_(socket), heartbeat_(heartbeat), interval_(interval), on_error_(std::move(on_error)) {}
+
+TcpSender::~TcpSender() {
+  stop();
+  if (flusher_.joinable()) flusher_.join();
+}
+
+void TcpSender::start() {
+  last_send_ = Clock::now();
+  flusher_ = std::thread([this] { run(); });
+}
+
+void TcpSender::append(std::span<const Bytes> pieces, size_t skip) {
+  for (Bytes piece : pieces) {
+    const size_t skipped = std::min(skip, piece.size());
+    skip -= skipped;
+    piece = piece.subspan(skipped);
+    pending_.insert(pending_.end(), piece.begin(), piece.end());
+  }
+}
+
+bool TcpSender::send(std::span<const Bytes> pieces, size_t total) {
+  Lock lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  const bool burst = now - last_put_ < kBurstGap;
+  last_put_ = now;
+  if (stopped_) return false;
+  if (!burst && idle()) return send_now(lock, pieces, total);
+
+  // A single message may be larger than the buffer: it is let in when the buffer is empty.
+  while (!pending_.empty() && pending_.size() + total > kMaxPending) {
+    if (sending_) {
+      space_.wait(lock);
+    } else {
+      drain(lock, Clock::time_point::max());
+    }
+    if (stopped_) return false;
+  }
+  append(pieces, 0);
+  if (flusher_asleep_) {
+    flusher_asleep_ = false;
+    lock.unlock();
+    flusher_wanted_.notify_one();
+  }
+  return true;
+}
+
+bool TcpSender::send_now(Lock& lock, std::span<const Bytes> pieces, size_t total) {
+  std::array<iovec, kMaxPieces> vectors;
+  const size_t count = std::min(pieces.size(), kMaxPieces);
+  for (size_t i = 0; i < count; ++i) {
+    vectors[i] = {const_cast<std::byte*>(pieces[i].data()), pieces[i].size()};
+  }
+  msghdr message{};
+  message.msg_iov = vectors.data();
+  message.msg_iovlen = count;
+  sending_ = true;
+  lock.unlock();
+  const ssize_t result = ::sendmsg(socket_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  const int error = errno;
+  lock.lock();
+  sending_ = false;
+  last_send_ = Clock::now();
+  last_put_ = last_send_;
+  if (result < 0 && error != EAGAIN && error != EINTR) {
+    stopped_ = true;
+    space_.notify_all();
+    lock.unlock();
+    on_error_(std::strerror(error));
+    return false;
+  }
+  const size_t sent = result < 0 ? 0 : static_cast<size_t>(result);
+  if (sent < total) {
+    // What others appended meanwhile comes after the rest of this message.
+    outgoing_.clear();
+    sent_ = 0;
+    std::swap(outgoing_, pending_);
+    append(pieces, sent);
+    pending_.insert(pending_.end(), outgoing_.begin(), outgoing_.end());
+    outgoing_.clear();
+  }
+  const bool left = !pending_.empty();
+  if (left) flusher_asleep_ = false;
+  space_.notify_all();
+  lock.unlock();
+  if (left) flusher_wanted_.notify_one();
+  return true;
+}
+
+bool TcpSender::send_outgoing(Clock::time_point deadline) {
+  while (sent_ < outgoing_.size()) {
+    const ssize_t result = ::send(socket_, outgoing_.data() + sent_, outgoing_.size() - sent_,
+                                  MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (result > 0) {
+      sent_ += static_cast<size_t>(result);
+    } else if (errno == EAGAIN) {
+      pollfd entry{socket_, POLLOUT, 0};
+      if (::poll(&entry, 1, poll_timeout_ms(deadline)) == 0) return true;
+    } else if (errno != EINTR) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void TcpSender::drain(Lock& lock, Clock::time_point deadline) {
+  sending_ = true;
+  while (!stopped_) {
+    if (sent_ == outgoing_.size()) {
+      outgoing_.clear();
+      sent_ = 0;
+      if (pending_.empty()) break;
+      std::swap(outgoing_, pending_);
+      space_.notify_all();
+    }
+    lock.unlock();
+    const bool good = send_outgoing(deadline);
+    const int error = errno;
+    lock.lock();
+    last_send_ = Clock::now();
+    if (!good) {
+      stopped_ = true;
+      lock.unlock();
+      on_error_(std::strerror(error));
+      lock.lock();
+    } else if (sent_ != outgoing_.size()) {
+      break;  // the deadline passed
+    }
+  }
+  sending_ = false;
+  space_.notify_all();
+}
+
+void TcpSender::flush() {
+  Lock lock(mutex_);
+  if (stopped_ || sending_ || idle()) return;
+  drain(lock, Clock::now());
+  if (!idle()) {
+    flusher_asleep_ = false;
+    flusher_wanted_.notify_one();
+  }
+}
+
+void TcpSender::finish(Bytes farewell, Clock::time_point deadline) {
+  Lock lock(mutex_);
+  space_.wait_until(lock, deadline, [this] { return stopped_ || !sending_; });
+  if (!stopped_ && !sending_) {
+    append(std::span(&farewell, 1), 0);
+    drain(lock, deadline);
+  }
+  stopped_ = true;
+  space_.notify_all();
+  flusher_wanted_.notify_all();
+}
+
+void TcpSender::stop() {
+  Lock lock(mutex_);
+  stopped_ = true;
+  space_.notify_all();
+  flusher_wanted_.notify_all();
+}
+
+void TcpSender::run() {
+  Lock lock(mutex_);
+  Clock::time_point linger_until{};
+  while (!stopped_) {
+    if (!sending_ && !idle()) {
+      drain(lock, Clock::time_point::max());
+      linger_until = Clock::now() + kLinger;
+      continue;
+    }
+    const Clock::time_point now = Clock::now();
+    if (now < linger_until) {
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
+      continue;
+    }
+    flusher_asleep_ = true;
+    const auto awake = [this] { return stopped_ || !flusher_asleep_; };
+    const Clock::time_point heartbeat_at = (sending_ ? now : last_send_) + interval_;
+    if (interval_.count() == 0) {
+      flusher_wanted_.wait(lock, awake);
+    } else if (!flusher_wanted_.wait_until(lock, heartbeat_at, awake) && idle() &&
+               Clock::now() >= last_send_ + interval_) {
+      append(std::span(&heartbeat_, 1), 0);
+    }
+    flusher_asleep_ = false;
+  }
+}
+
+}  // namespace rcuda::transport

@@ -1,0 +1,34 @@
+// Transfer: one read() or write() that travels in several pieces. Each piece reports once, from any
+// thread; the last one calls the caller's `done` with the first error, if any.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/transport/link.h"
+
+namespace rcuda::transport {
+
+class Transfer {
+ public:
+  Transfer(size_t pieces, TransferDone done) : left_(pieces), done_(std::move(done)) {}
+
+  void piece_done(const Status& status) {
+    if (!status.ok()) {
+      std::lock_guard lock(mutex_);
+      if (error_.ok()) error_ = status;
+    }
+    if (left_.fetch_sub(1, std::memory_order_acq_rel) == 1) done_(error_);
+  }
+
+ private:
+  std::atomic<size_t> left_;
+  std::mutex mutex_;
+  Status error_;  // guarded by mutex_ until the last piece is done
+  const TransferDone done_;
+};
+
+}  // namespace rcuda::transport

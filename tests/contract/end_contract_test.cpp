@@ -1,0 +1,243 @@
+// How Links end: on purpose, by a peer's death or silence, by a broken medium, by a hostile peer.
+#include <future>
+#include <random>
+#include <thread>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/contract/link_contract.h"
+
+namespace rcuda::test {
+namespace {
+
+using transport::Bootstrap;
+using transport::Bytes;
+using transport::Link;
+using transport::LinkOptions;
+using transport::Region;
+using transport::RegionId;
+
+class EndContract : public LinkContract {
+ protected:
+  // Every kind of call on a Link that has ended.
+  void expect_ended(Link& link) {
+    const Status why = link.status();
+    EXPECT_EQ(why.code(), Code::kUnavailable);
+    EXPECT_EQ(put_word(link, 0, 1).message(), why.message());
+    EXPECT_EQ(link.wait([] { return false; }, soon()).message(), why.message());
+    EXPECT_TRUE(link.wait([] { return true; }, soon()).ok());
+    std::vector<std::byte> bytes(100'000);
+    EXPECT_EQ(link.expose(bytes.data(), bytes.size()).status().message(), why.message());
+    EXPECT_EQ(write_and_wait(link, RegionId{1}, 0, bytes).code(), Code::kUnavailable);
+    EXPECT_EQ(read_and_wait(link, RegionId{1}, 0, bytes).code(), Code::kUnavailable);
+  }
+
+  static Status wait_for_end(Link& link) {
+    return link.wait([] { return false; }, soon());
+  }
+
+  std::unique_ptr<Link> wrap(std::unique_ptr<Link> link) {
+    if (!faulty()) return link;
+    return std::make_unique<FaultLink>(std::move(link), FaultPlan{.seed = 5});
+  }
+};
+
+TEST_P(EndContract, CloseEndsBothSides) {
+  connect();
+  ASSERT_TRUE(put_word(client(), 0, 17).ok());
+  client().close();
+  expect_ended(client());
+  EXPECT_EQ(wait_for_end(server()).code(), Code::kUnavailable);
+  EXPECT_NE(server().status().context().find("ended the session"), std::string::npos)
+      << server().status().message();
+  expect_ended(server());
+  EXPECT_EQ(load(server(), 0), 17u);  // what was put before is there
+}
+
+TEST_P(EndContract, ABrokenMediumEndsBothSides) {
+  connect();
+  std::thread sleeper([&] { EXPECT_EQ(wait_for_end(client()).code(), Code::kUnavailable); });
+  cut_();
+  EXPECT_EQ(wait_for_end(server()).code(), Code::kUnavailable);
+  sleeper.join();
+  expect_ended(client());
+  expect_ended(server());
+}
+
+TEST_P(EndContract, AMediumThatBreaksUnderLoadLosesNoCompletion) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    Result<LinkPair> pair = make_link_pair(medium());
+    ASSERT_TRUE(pair.ok()) << pair.status().message();
+    FaultPlan plan{.seed = seed, .break_after = 40 + seed * 7, .cut = pair->cut};
+    FaultLink server(std::move(pair->server), plan);
+    SharedBlock block(8 << 20);
+    const Result<Region> region =
+        pair->client->expose(block.bytes.data(), block.bytes.size(), block.fd);
+    ASSERT_TRUE(region.ok());
+    std::vector<std::byte> local(block.bytes.size());
+    constexpr int kTransfers = 100;
+    std::atomic<int> completed{0};
+    for (int i = 0; i < kTransfers; ++i) {
+      (void)put_word(server, 8, i);
+      const auto done = [&](const Status&) { ++completed; };
+      if (i % 2 == 0) {
+        server.write(region->id, 0, local.data(), local.size(), done);
+      } else {
+        server.read(region->id, 0, local.data() + 1, local.size() - 1, done);
+      }
+    }
+    EXPECT_EQ(wait_for_end(server).code(), Code::kUnavailable);
+    EXPECT_EQ(wait_for_end(*pair->client).code(), Code::kUnavailable);
+    pair->client.reset();
+    server.close();
+    while (completed != kTransfers) std::this_thread::yield();
+  }
+}
+
+TEST_P(EndContract, AKilledPeerIsNoticedByAllWhoWait) {
+  Result<ForkedPeer> peer = ForkedPeer::start(medium(), {}, [](Link& link) {
+    std::vector<std::byte> memory(1 << 20);
+    (void)link.expose(memory.data(), memory.size());
+    (void)put_word(link, 0, 1);
+    ::pause();
+  });
+  ASSERT_TRUE(peer.ok()) << peer.status().message();
+  const std::unique_ptr<Link> link = wrap(peer->take_link());
+  ASSERT_TRUE(link->wait([&] { return load(*link, 0) == 1; }, soon()).ok());
+  std::vector<std::thread> sleepers;
+  for (int i = 0; i < 3; ++i) {
+    sleepers.emplace_back([&] { EXPECT_EQ(wait_for_end(*link).code(), Code::kUnavailable); });
+  }
+  peer->kill(SIGKILL);
+  for (std::thread& thread : sleepers) thread.join();
+  expect_ended(*link);
+}
+
+TEST_P(EndContract, APeerKilledInMidTransferFailsThatTransfer) {
+  for (int lap = 0; lap < 3; ++lap) {
+    Result<ForkedPeer> peer = ForkedPeer::start(medium(), {}, [](Link& link) {
+      SharedBlock block(64 << 20);
+      (void)link.expose(block.bytes.data(), block.bytes.size(), block.fd);
+      (void)put_word(link, 0, 1);
+      ::pause();
+    });
+    ASSERT_TRUE(peer.ok()) << peer.status().message();
+    const std::unique_ptr<Link> link = wrap(peer->take_link());
+    ASSERT_TRUE(link->wait([&] { return load(*link, 0) == 1; }, soon()).ok());
+    std::vector<std::byte> bytes(64 << 20);
+    constexpr int kTransfers = 20;
+    std::promise<void> all;
+    std::atomic<int> left{kTransfers};
+    std::atomic<int> failed{0};
+    for (int i = 0; i < kTransfers; ++i) {
+      const auto done = [&](const Status& status) {
+        if (!status.ok()) ++failed;
+        if (--left == 0) all.set_value();
+      };
+      if (i % 2 == 0) {
+        link->write(RegionId{1}, 0, bytes.data(), bytes.size(), done);
+      } else {
+        link->read(RegionId{1}, 0, bytes.data(), bytes.size(), done);
+      }
+    }
+    peer->kill(SIGKILL);
+    ASSERT_EQ(all.get_future().wait_for(kPatience), std::future_status::ready);
+    EXPECT_GT(failed, 0);
+    EXPECT_EQ(wait_for_end(*link).code(), Code::kUnavailable);
+  }
+}
+
+TEST_P(EndContract, ASilentPeerIsGivenUpAfterItsTimeout) {
+  const LinkOptions impatient{.peer_timeout = std::chrono::milliseconds(2000)};
+  Result<ForkedPeer> peer = ForkedPeer::start(medium(), impatient, [](Link&) { ::pause(); });
+  ASSERT_TRUE(peer.ok()) << peer.status().message();
+  // The client end was made with the same options; nothing but signs of life keeps it.
+  const std::unique_ptr<Link> link = wrap(peer->take_link());
+  EXPECT_EQ(link->wait([] { return false; },
+                       std::chrono::steady_clock::now() + std::chrono::milliseconds(3000))
+                .code(),
+            Code::kTimeout);
+  peer->kill(SIGSTOP);
+  EXPECT_EQ(wait_for_end(*link).code(), Code::kUnavailable);
+  EXPECT_NE(link->status().context().find("silent"), std::string::npos) << link->status().message();
+}
+
+TEST_P(EndContract, AStoppedPeerHoldsPutsBackAndLosesNone) {
+  if (medium() == Medium::kVerbs) GTEST_SKIP() << "the adapter takes puts for a stopped process";
+  constexpr int kCount = 3000;
+  const LinkOptions patient{.window_bytes = 1 << 20, .peer_timeout = std::chrono::milliseconds(0)};
+  Result<ForkedPeer> peer = ForkedPeer::start(medium(), patient, [](Link& link) {
+    (void)put_word(link, 0, 1);
+    (void)link.wait([&] { return load(link, 16376) == kCount; }, soon());
+    (void)put_word(link, 0, 2);
+    (void)link.wait([] { return false; }, soon());
+  });
+  ASSERT_TRUE(peer.ok()) << peer.status().message();
+  const std::unique_ptr<Link> link = wrap(peer->take_link());
+  ASSERT_TRUE(link->wait([&] { return load(*link, 0) == 1; }, soon()).ok());
+  peer->kill(SIGSTOP);
+  std::thread writer([&] {
+    std::vector<std::byte> bytes(16384);
+    for (uint64_t i = 1; i <= kCount; ++i) {
+      std::memcpy(bytes.data() + 16376, &i, 8);
+      ASSERT_TRUE(link->put(0, bytes, {}, transport::Wake::kYes).ok());
+    }
+  });
+  // Let the buffers fill; however far it gets, nothing may be lost or broken.
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_TRUE(link->status().ok());
+  peer->kill(SIGCONT);
+  EXPECT_TRUE(link->wait([&] { return load(*link, 0) == 2; }, soon()).ok());
+  writer.join();
+}
+
+TEST_P(EndContract, AForkedChildThatAbandonsDoesNotKeepTheSessionAlive) {
+  // The peer forks; the grandchild abandons the Link and lives on; the peer is killed.
+  Result<ForkedPeer> peer = ForkedPeer::start(medium(), {}, [](Link& link) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      link.abandon();
+      ::sleep(100);
+      ::_exit(0);
+    }
+    (void)put_word(link, 0, static_cast<uint64_t>(child));
+    ::pause();
+  });
+  ASSERT_TRUE(peer.ok()) << peer.status().message();
+  const std::unique_ptr<Link> link = wrap(peer->take_link());
+  ASSERT_TRUE(link->wait([&] { return load(*link, 0) != 0; }, soon()).ok());
+  peer->kill(SIGKILL);
+  EXPECT_EQ(wait_for_end(*link).code(), Code::kUnavailable);
+  ::kill(static_cast<pid_t>(load(*link, 0)), SIGKILL);
+}
+
+TEST_P(EndContract, LinksComeAndGoWithoutLeavingDescriptorsBehind) {
+  const auto open_descriptors = [] {
+    int count = 0;
+    for (int fd = 0; fd < 4096; ++fd) count += ::fcntl(fd, F_GETFD) >= 0;
+    return count;
+  };
+  connect();  // whatever opens once, opens now
+  client_.reset();
+  server_.reset();
+  cut_ = nullptr;
+  const int before = open_descriptors();
+  const int count = rounds(50, faulty());
+  for (int i = 0; i < count; ++i) {
+    connect();
+    ASSERT_TRUE(put_word(client(), 0, 1).ok());
+  }
+  client_.reset();
+  server_.reset();
+  cut_ = nullptr;
+  EXPECT_EQ(open_descriptors(), before);
+}
+
+INSTANTIATE_TEST_SUITE_P(Link, EndContract, testing::ValuesIn(link_cases()), link_case_name);
+
+}  // namespace
+}  // namespace rcuda::test

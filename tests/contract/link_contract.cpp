@@ -1,0 +1,109 @@
+#include "tests/contract/link_contract.h"
+
+#include <cstdlib>
+#include <future>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace rcuda::test {
+
+using transport::Bytes;
+using transport::Link;
+using transport::RegionId;
+using transport::Wake;
+
+std::vector<LinkCase> link_cases() {
+  const char* value = std::getenv("RCUDA_TEST_MEDIA");
+  const std::string chosen = value != nullptr ? value : "shm,tcp";
+  std::vector<LinkCase> cases;
+  for (Medium medium : {Medium::kShm, Medium::kTcp, Medium::kVerbs}) {
+    if (chosen.find(to_string(medium)) == std::string::npos) continue;
+    cases.push_back({medium, false});
+    cases.push_back({medium, true});
+  }
+  return cases;
+}
+
+std::string link_case_name(const testing::TestParamInfo<LinkCase>& info) {
+  return std::string(to_string(info.param.medium)) + (info.param.faulty ? "_faulty" : "");
+}
+
+int rounds(int full, bool faulty) {
+  int divisor = faulty ? 20 : 1;
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  divisor *= 5;
+#endif
+  if (const char* slow = std::getenv("RCUDA_TEST_SLOWDOWN")) divisor *= std::atoi(slow);
+  return std::max(full / divisor, 10);
+}
+
+Status put_word(Link& link, uint64_t offset, uint64_t word, Wake wake) {
+  return link.put(offset, std::as_bytes(std::span(&word, 1)), {}, wake);
+}
+
+namespace {
+std::byte pattern_at(uint64_t seed, size_t place) {
+  uint64_t x = (seed + place / 8) * 0x9e3779b97f4a7c15;
+  x ^= x >> 29;
+  return static_cast<std::byte>(x >> (place % 8 * 8));
+}
+}  // namespace
+
+void fill_pattern(std::span<std::byte> bytes, uint64_t seed) {
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = pattern_at(seed, i);
+}
+
+testing::AssertionResult has_pattern(std::span<const std::byte> bytes, uint64_t seed) {
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] != pattern_at(seed, i)) {
+      return testing::AssertionFailure() << "byte " << i << " of " << bytes.size() << " is "
+                                         << std::to_integer<int>(bytes[i]) << ", seed " << seed;
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+SharedBlock::SharedBlock(size_t size) {
+  fd = ::memfd_create("block", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  EXPECT_EQ(::ftruncate(fd, static_cast<off_t>(size)), 0);
+  void* base = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  EXPECT_NE(base, MAP_FAILED);
+  bytes = {static_cast<std::byte*>(base), size};
+}
+
+SharedBlock::~SharedBlock() {
+  ::munmap(bytes.data(), bytes.size());
+  ::close(fd);
+}
+
+Status write_and_wait(Link& link, RegionId region, uint64_t offset, Bytes from) {
+  std::promise<Status> outcome;
+  link.write(region, offset, from.data(), from.size(),
+             [&](const Status& status) { outcome.set_value(status); });
+  return outcome.get_future().get();
+}
+
+Status read_and_wait(Link& link, RegionId region, uint64_t offset, std::span<std::byte> into) {
+  std::promise<Status> outcome;
+  link.read(region, offset, into.data(), into.size(),
+            [&](const Status& status) { outcome.set_value(status); });
+  return outcome.get_future().get();
+}
+
+void LinkContract::connect(const transport::LinkOptions& client,
+                           const transport::LinkOptions& server) {
+  client_.reset();
+  server_.reset();
+  Result<LinkPair> pair = make_link_pair(medium(), client, server);
+  ASSERT_TRUE(pair.ok()) << pair.status().message();
+  cut_ = pair->cut;
+  client_ = std::move(pair->client);
+  server_ = std::move(pair->server);
+  if (faulty()) {
+    client_ = std::make_unique<FaultLink>(std::move(client_), FaultPlan{.seed = 11});
+    server_ = std::make_unique<FaultLink>(std::move(server_), FaultPlan{.seed = 22});
+  }
+}
+
+}  // namespace rcuda::test

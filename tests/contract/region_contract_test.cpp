@@ -1,0 +1,287 @@
+// Regions: transfers of every size and place, mappings, and what happens to those withdrawn.
+#include <condition_variable>
+#include <mutex>
+#include <random>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/contract/link_contract.h"
+
+namespace rcuda::test {
+namespace {
+
+using transport::Link;
+using transport::Region;
+using transport::RegionId;
+
+class RegionContract : public LinkContract {};
+
+// Counts transfers that are under way.
+class Pending {
+ public:
+  transport::TransferDone begin() {
+    std::lock_guard lock(mutex_);
+    ++count_;
+    return [this](const Status& status) {
+      std::lock_guard lock(mutex_);
+      if (!status.ok()) last_error_ = status;
+      --count_;
+      changed_.notify_all();
+    };
+  }
+  bool wait(int most = 0) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kPatience, [&] { return count_ <= most; });
+  }
+  Status last_error() {
+    std::lock_guard lock(mutex_);
+    return last_error_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int count_ = 0;
+  Status last_error_;
+};
+
+TEST_P(RegionContract, EveryByteArrivesWhateverSizeAndPlace) {
+  connect();
+  SharedBlock block(24 << 20);
+  const Result<Region> region =
+      client().expose(block.bytes.data(), block.bytes.size(), block.fd, 0);
+  ASSERT_TRUE(region.ok()) << region.status().message();
+  EXPECT_EQ(region->bytes, block.bytes.size());
+  const size_t sizes[] = {
+      1, 7, 8, 63, 4095, 4097, 65'536, 65'537, 300'001, (1 << 20) + 3, (9 << 20) + 1};
+  std::mt19937_64 random(3);
+  uint64_t total = 0;
+  for (size_t size : sizes) {
+    const uint64_t offset = 8 + random() % (block.bytes.size() - size - 16);
+    std::memset(block.bytes.data(), 0x5a, block.bytes.size());
+    std::vector<std::byte> local(size + 2, std::byte{0x77});
+    fill_pattern(std::span(local).subspan(1, size), size);
+    ASSERT_TRUE(
+        write_and_wait(server(), region->id, offset, std::span(local).subspan(1, size)).ok());
+    ASSERT_TRUE(has_pattern(block.bytes.subspan(offset, size), size));
+    EXPECT_EQ(block.bytes[offset - 1], std::byte{0x5a});
+    EXPECT_EQ(block.bytes[offset + size], std::byte{0x5a});
+
+    fill_pattern(block.bytes.subspan(offset, size), size + 99);
+    ASSERT_TRUE(
+        read_and_wait(server(), region->id, offset, std::span(local).subspan(1, size)).ok());
+    ASSERT_TRUE(has_pattern(std::span(local).subspan(1, size), size + 99));
+    EXPECT_EQ(local.front(), std::byte{0x77});
+    EXPECT_EQ(local.back(), std::byte{0x77});
+    total += 2 * size;
+  }
+  EXPECT_EQ(server().counters().transfer_bytes, total);
+  EXPECT_TRUE(write_and_wait(server(), region->id, 0, {}).ok());
+}
+
+TEST_P(RegionContract, ManyTransfersAtOnceInBothDirections) {
+  connect();
+  constexpr size_t kSlot = 700'001;
+  constexpr size_t kSlots = 8;
+  SharedBlock blocks[2] = {SharedBlock(kSlot * kSlots), SharedBlock(kSlot * kSlots)};
+  Link* links[2] = {&client(), &server()};
+  std::vector<std::byte> sources[2];
+  std::vector<std::byte> sinks[2];
+  Region regions[2];
+  for (int side = 0; side < 2; ++side) {
+    const Result<Region> region =
+        links[side]->expose(blocks[side].bytes.data(), blocks[side].bytes.size(), blocks[side].fd);
+    ASSERT_TRUE(region.ok());
+    regions[side] = *region;
+    sources[side].resize(kSlot * kSlots);
+    sinks[side].resize(kSlot * kSlots);
+    fill_pattern(sources[side], side);
+  }
+  const int laps = rounds(10, faulty());
+  for (int lap = 0; lap < laps; ++lap) {
+    Pending writes;
+    for (size_t slot = 0; slot < kSlots; ++slot) {
+      for (int side = 0; side < 2; ++side) {
+        links[side]->write(regions[1 - side].id, slot * kSlot, sources[side].data() + slot * kSlot,
+                           kSlot, writes.begin());
+      }
+    }
+    ASSERT_TRUE(writes.wait());
+    ASSERT_TRUE(writes.last_error().ok()) << writes.last_error().message();
+    Pending reads;
+    for (size_t slot = 0; slot < kSlots; ++slot) {
+      for (int side = 0; side < 2; ++side) {
+        links[side]->read(regions[1 - side].id, slot * kSlot, sinks[side].data() + slot * kSlot,
+                          kSlot, reads.begin());
+      }
+    }
+    ASSERT_TRUE(reads.wait());
+    ASSERT_TRUE(reads.last_error().ok()) << reads.last_error().message();
+    for (int side = 0; side < 2; ++side) {
+      ASSERT_EQ(std::memcmp(sinks[side].data(), sources[side].data(), sinks[side].size()), 0);
+      std::memset(sinks[side].data(), 0, sinks[side].size());
+      std::memset(blocks[side].bytes.data(), 0, blocks[side].bytes.size());
+    }
+  }
+}
+
+TEST_P(RegionContract, APutAfterATransferIsSeenAfterItsData) {
+  connect();
+  SharedBlock block(1 << 20);
+  const Result<Region> region = client().expose(block.bytes.data(), block.bytes.size(), block.fd);
+  ASSERT_TRUE(region.ok());
+  std::vector<std::byte> bytes(block.bytes.size());
+  const int count = rounds(200, faulty());
+  for (int i = 1; i <= count; ++i) {
+    std::memset(bytes.data(), i % 251, bytes.size());
+    server().write(region->id, 0, bytes.data(), bytes.size(), [&, i](const Status& status) {
+      ASSERT_TRUE(status.ok());
+      ASSERT_TRUE(put_word(server(), 0, i).ok());
+    });
+    ASSERT_TRUE(client().wait([&] { return load(client(), 0) == uint64_t(i); }, soon()).ok());
+    ASSERT_EQ(block.bytes.front(), static_cast<std::byte>(i % 251));
+    ASSERT_EQ(block.bytes.back(), static_cast<std::byte>(i % 251));
+  }
+}
+
+TEST_P(RegionContract, RefusesWhatIsOutsideOrUnknown) {
+  connect({.peer_timeout = std::chrono::milliseconds(2000)},
+          {.peer_timeout = std::chrono::milliseconds(2000)});
+  SharedBlock block(8192);
+  const Result<Region> region = client().expose(block.bytes.data(), 8192, block.fd);
+  ASSERT_TRUE(region.ok());
+  std::vector<std::byte> bytes(16384);
+  const auto write = [&](RegionId id, uint64_t offset, size_t count) {
+    return write_and_wait(server(), id, offset, std::span(bytes).first(count)).code();
+  };
+  EXPECT_EQ(write(region->id, 0, 8192), Code::kOk);
+  EXPECT_EQ(write(region->id, 0, 8193), Code::kInvalidArgument);
+  EXPECT_EQ(write(region->id, 8192, 1), Code::kInvalidArgument);
+  EXPECT_EQ(write(region->id, ~uint64_t{0}, 2), Code::kInvalidArgument);
+  EXPECT_EQ(write(RegionId{77}, 0, 8), Code::kNotFound);
+  EXPECT_EQ(client().expose(nullptr, 8).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(client().unexpose(RegionId{77}).code(), Code::kNotFound);
+  EXPECT_TRUE(server().status().ok());
+  EXPECT_TRUE(client().status().ok());
+}
+
+TEST_P(RegionContract, AWithdrawnRegionIsNeverTouchedAgain) {
+  connect();
+  std::vector<std::byte> bytes(4 << 20);
+  for (int i = 0; i < 5; ++i) {
+    SharedBlock block(bytes.size());
+    const Result<Region> region = client().expose(block.bytes.data(), bytes.size(), block.fd);
+    ASSERT_TRUE(region.ok());
+    Pending transfers;
+    for (int n = 0; n < 6; ++n) {
+      server().write(region->id, 0, bytes.data(), bytes.size(), transfers.begin());
+    }
+    ASSERT_TRUE(transfers.wait(4));
+    ASSERT_TRUE(client().unexpose(region->id).ok());
+    EXPECT_EQ(client().unexpose(region->id).code(), Code::kNotFound);
+    if (medium() != Medium::kShm) {
+      // The peer's writes fail or went before. (Shared memory keeps the pages alive instead.)
+      ::mprotect(block.bytes.data(), block.bytes.size(), PROT_NONE);
+    }
+    ASSERT_TRUE(transfers.wait());
+    EXPECT_NE(write_and_wait(server(), region->id, 0, std::span(bytes).first(8)).code(), Code::kOk);
+    ::mprotect(block.bytes.data(), block.bytes.size(), PROT_READ | PROT_WRITE);
+  }
+  EXPECT_TRUE(client().status().ok()) << client().status().message();
+}
+
+TEST_P(RegionContract, MapShowsTheSamePagesOnSharedMemoryOnly) {
+  connect();
+  SharedBlock block(64 << 10);
+  const Result<Region> region = client().expose(block.bytes.data() + 8192, 16384, block.fd, 8192);
+  ASSERT_TRUE(region.ok());
+  const Result<void*> mapped = server().map(region->id);
+  ASSERT_TRUE(mapped.ok()) << mapped.status().message();
+  if (medium() != Medium::kShm) {
+    EXPECT_EQ(*mapped, nullptr);
+    return;
+  }
+  ASSERT_NE(*mapped, nullptr);
+  auto* there = static_cast<std::byte*>(*mapped);
+  fill_pattern(block.bytes.subspan(8192, 16384), 5);
+  EXPECT_TRUE(has_pattern(std::span(there, 16384), 5));
+  there[16383] = std::byte{9};
+  EXPECT_EQ(block.bytes[8192 + 16383], std::byte{9});
+  EXPECT_EQ(*server().map(region->id), *mapped);
+  // A mapping outlives the announcement, until it is given up.
+  ASSERT_TRUE(client().unexpose(region->id).ok());
+  there[0] = std::byte{3};
+  EXPECT_EQ(block.bytes[8192], std::byte{3});
+  EXPECT_TRUE(server().unmap(region->id).ok());
+  EXPECT_EQ(server().unmap(region->id).code(), Code::kNotFound);
+}
+
+TEST_P(RegionContract, MapAtAnAddressLeavesTheRangeReserved) {
+  if (medium() != Medium::kShm) GTEST_SKIP() << "only shared memory maps regions";
+  connect();
+  SharedBlock block(64 << 10);
+  const Result<Region> region = client().expose(block.bytes.data(), 65536, block.fd);
+  ASSERT_TRUE(region.ok());
+  void* range = ::mmap(nullptr, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const Result<void*> mapped = server().map(region->id, range);
+  ASSERT_TRUE(mapped.ok());
+  EXPECT_EQ(*mapped, range);
+  block.bytes[100] = std::byte{42};
+  EXPECT_EQ(static_cast<std::byte*>(range)[100], std::byte{42});
+  ASSERT_TRUE(server().unmap(region->id).ok());
+  // Still taken: a mapping that must not replace anything is refused.
+  EXPECT_EQ(
+      ::mmap(range, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
+      MAP_FAILED);
+  ::munmap(range, 65536);
+}
+
+TEST_P(RegionContract, MemoryWithoutBackingIsReachedWhereverTheMediumCan) {
+  connect();
+  std::vector<std::byte> memory(100'000);
+  const Result<Region> region = client().expose(memory.data(), memory.size());
+  ASSERT_TRUE(region.ok());
+  EXPECT_EQ(*server().map(region->id), nullptr);
+  std::vector<std::byte> local(memory.size());
+  fill_pattern(local, 1);
+  const Status status = write_and_wait(server(), region->id, 0, local);
+  if (medium() == Medium::kShm) {
+    EXPECT_EQ(status.code(), Code::kUnsupported);
+  } else {
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_TRUE(has_pattern(memory, 1));
+  }
+}
+
+TEST_P(RegionContract, ABackingThatCouldShrinkIsRefused) {
+  if (medium() != Medium::kShm) GTEST_SKIP() << "only shared memory uses backings";
+  connect();
+  const UniqueFd file(::memfd_create("unsealable", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(file.get(), 4096), 0);
+  std::vector<std::byte> memory(4096);
+  EXPECT_EQ(client().expose(memory.data(), 4096, file.get()).status().code(),
+            Code::kInvalidArgument);
+}
+
+TEST_P(RegionContract, ManyRegionsComeAndGo) {
+  connect();
+  SharedBlock block(1 << 20);
+  std::vector<std::byte> bytes(4096);
+  const int count = rounds(2000, faulty());
+  for (int i = 0; i < count; ++i) {
+    const size_t offset = i % 255 * 4096;
+    const Result<Region> region =
+        client().expose(block.bytes.data() + offset, 4096, block.fd, offset);
+    ASSERT_TRUE(region.ok());
+    fill_pattern(bytes, i);
+    ASSERT_TRUE(write_and_wait(server(), region->id, 0, bytes).ok());
+    ASSERT_TRUE(has_pattern(block.bytes.subspan(offset, 4096), i));
+    ASSERT_TRUE(client().unexpose(region->id).ok());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Link, RegionContract, testing::ValuesIn(link_cases()), link_case_name);
+
+}  // namespace
+}  // namespace rcuda::test

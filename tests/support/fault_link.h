@@ -1,0 +1,98 @@
+// FaultLink: a Link that makes another one slow, late and unreliable within what link.h allows.
+//
+// - Puts are accepted at once and delivered later by a thread, in order, after random delays: a
+// peer
+//   sees them as late as a busy network would show them. A put without wake may wait for the next
+//   put with one. Spurious wake-ups are frequent.
+// - Transfers start after random delays and overtake each other.
+// - After `break_after` operations the medium fails, through `cut`.
+//
+// Whatever delays are drawn depends on the seed and the order of calls only. All of Link may be
+// called from any thread, as ever.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "common/transport/link.h"
+
+namespace rcuda::test {
+
+struct FaultPlan {
+  uint64_t seed = 1;
+  std::chrono::microseconds max_put_delay{200};
+  std::chrono::microseconds max_transfer_delay{2000};
+  double delayed_share = 0.1;    // of puts and transfers
+  double spurious_share = 0.02;  // of puts: interrupt() of this side's waiters
+  uint64_t break_after = 0;      // operations; 0: never
+  std::function<void()> cut;     // called once, then
+};
+
+class FaultLink final : public transport::Link {
+ public:
+  FaultLink(std::unique_ptr<transport::Link> inner, FaultPlan plan);
+  ~FaultLink() override;
+
+  const char* medium() const override { return inner_->medium(); }
+  std::span<std::byte> window() override { return inner_->window(); }
+  size_t peer_window_bytes() const override { return inner_->peer_window_bytes(); }
+  Status put(uint64_t offset, std::span<const transport::Bytes> pieces,
+             transport::Wake wake) override;
+  Status wait(const std::function<bool()>& ready,
+              std::chrono::steady_clock::time_point deadline) override;
+  void interrupt() override { inner_->interrupt(); }
+  Result<transport::Region> expose(void* base, size_t bytes, int backing,
+                                   uint64_t backing_offset) override;
+  Status unexpose(transport::RegionId region) override { return inner_->unexpose(region); }
+  Result<void*> map(transport::RegionId region, void* address) override;
+  Status unmap(transport::RegionId region) override { return inner_->unmap(region); }
+  void write(transport::RegionId region, uint64_t offset, const void* local, size_t bytes,
+             transport::TransferDone done) override;
+  void read(transport::RegionId region, uint64_t offset, void* local, size_t bytes,
+            transport::TransferDone done) override;
+  Status status() const override { return inner_->status(); }
+  void close() override;
+  transport::LinkCounters counters() const override { return inner_->counters(); }
+  void abandon() noexcept override { inner_->abandon(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr size_t kMaxQueuedPuts = 256;
+
+  struct LatePut {
+    uint64_t offset;
+    std::vector<std::byte> bytes;
+    transport::Wake wake;
+    Clock::time_point due;
+  };
+  struct LateTransfer {
+    std::function<void()> begin;
+    Clock::time_point due;
+  };
+
+  std::chrono::microseconds draw_locked(std::chrono::microseconds most);
+  bool count_operation_locked();  // true: the operation that breaks the medium
+  void deliver();
+  void begin_later(std::function<void()> begin);
+  void begin_due(std::unique_lock<std::mutex>& lock);
+
+  const std::unique_ptr<transport::Link> inner_;
+  const FaultPlan plan_;
+
+  std::mutex mutex_;  // guards the members below
+  std::condition_variable changed_;
+  std::mt19937_64 random_;
+  std::deque<LatePut> puts_;
+  std::vector<LateTransfer> transfers_;
+  uint64_t operations_ = 0;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace rcuda::test
