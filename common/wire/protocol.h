@@ -132,7 +132,7 @@ inline constexpr ObjectId kMaxObjectId = 1u << 24;
 inline constexpr ObjectId primary_context_id(uint32_t device) { return device + 1; }
 inline constexpr ObjectId kFirstCreatedContext = 1024;
 
-// Streams 0 and 1 are the legacy default stream. Per-thread default streams are ordinary streams
+// Stream 0 is the legacy default stream. Per-thread default streams are ordinary streams
 // that the client creates when a thread first uses one.
 
 enum class Custom : uint16_t {
@@ -241,9 +241,9 @@ struct CopyShapeBody {
   uint32_t destination_staged : 1;
   uint32_t source_staged : 1;
   uint32_t reserved : 30;
-  uint32_t word;           // 0: no signal
+  uint32_t word;
   uint32_t reserved2;
-  uint64_t sequence;
+  uint64_t sequence;  // 0: no signal
 };
 static_assert(sizeof(CopyShapeBody) == 176);
 
@@ -288,7 +288,7 @@ struct ImageQueryReply {
 struct ImageChunkBody {
   uint8_t sha256[32];
   uint64_t offset;
-  uint64_t staging_offset;  // ~0: the bytes follow inline
+  uint64_t staging_offset;  // ~0: the bytes follow inline, and nothing is signalled
   uint32_t bytes;
   uint32_t word;            // staged chunks: signalled when the staging memory is free again
   uint64_t sequence;
@@ -305,6 +305,11 @@ struct ModuleLoadBody {
   uint32_t library_option_count;             // then {u32 CUlibraryOption, u32 reserved, u64 value}
 };
 static_assert(sizeof(ModuleLoadBody) == 24);
+struct ModuleLoadReply {
+  ReplyHeader header;
+  uint32_t info_log_bytes, error_log_bytes;  // then the info log, then the error log
+};
+static_assert(sizeof(ModuleLoadReply) == 16);
 
 // Everything the client wants to know of a function or kernel, in one round trip.
 struct FunctionInfoBody {
