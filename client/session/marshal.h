@@ -3,7 +3,7 @@
 // A generated entry point does: Target from the routing handle or the current context; encode the
 // arguments with wire::Encoder, handles as ids; post() or call(); on success decode the outputs.
 // Threads: any. post() blocks only while the command ring is full; call() until the reply is there
-// or the session broke, which gives CUDA_ERROR_SYSTEM_NOT_READY... see session.h, to_cuda().
+// or the session broke, which gives kSessionLost (session.h).
 #pragma once
 
 #include <cuda.h>
@@ -23,12 +23,15 @@ class Session;
 struct Target {
   Session* session = nullptr;
   wire::ObjectId context = 0;
+  uint32_t device = 0;  // the client's ordinal of the context's device
 };
 
 // CUDA_ERROR_NOT_INITIALIZED before cuInit; CUDA_ERROR_INVALID_CONTEXT without a current context.
 CUresult target_current(Target* target);
 // The worker of a device; `ordinal` becomes that worker's own device number.
 CUresult target_device(CUdevice device, Target* target, uint32_t* ordinal);
+// The other way: the application's number of a device that the target's worker named.
+int client_ordinal(const Target& target, uint32_t worker_ordinal);
 // Uses the worker that owns an address; the current context's for unknown addresses.
 CUresult target_address(CUdeviceptr address, Target* target);
 

@@ -1,0 +1,125 @@
+// Device memory: allocated by the worker, recorded here, so that routing, pointer attributes and copy
+// directions never need to ask, and a wrong pointer is refused at once.
+
+#include <cuda.h>
+
+#include "client/session/marshal.h"
+#include "client/session/process.h"
+#include "generated/client/forward.h"
+
+namespace rcuda::client {
+namespace {
+
+Registry& registry() { return Process::get().memory(); }
+
+CUresult record(CUdeviceptr address, size_t bytes, Placement placement, unsigned flags = 0) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  Allocation allocation;
+  allocation.base = address;
+  allocation.bytes = bytes;
+  allocation.placement = placement;
+  allocation.session = target.session;
+  allocation.context = target.context;
+  allocation.device = target.device;
+  allocation.flags = flags;
+  // Only a worker that broke the rules of addresses hands out what is known already.
+  return registry().add(std::move(allocation)) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+}
+
+bool is_plain_device(Placement placement) {
+  return placement == Placement::kDevice || placement == Placement::kDeviceAsync ||
+         placement == Placement::kManaged;
+}
+
+CUresult free_device(CUdeviceptr address) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (address == 0) return CUDA_SUCCESS;
+  const auto allocation = registry().find(address);
+  if (!allocation || allocation->base != address || !is_plain_device(allocation->placement)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  // Forgotten after the worker let go of it: until then nobody can be given the address again.
+  const CUresult result = forward_cuMemFree_v2(address);
+  (void)registry().remove(address);
+  return result;
+}
+
+// A stream-ordered allocation counts as the current context's device's.
+CUresult record_async(CUresult result, CUdeviceptr address, size_t bytes) {
+  if (result != CUDA_SUCCESS) return result;
+  // The address may be one that was freed in stream order and is known still.
+  (void)registry().remove(address);
+  return record(address, bytes, Placement::kDeviceAsync);
+}
+
+}  // namespace
+}  // namespace rcuda::client
+
+using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+
+extern "C" {
+
+CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = forward_cuMemAlloc_v2(address, bytes);
+  return result == CUDA_SUCCESS ? record(*address, bytes, Placement::kDevice) : result;
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height,
+                            unsigned element_bytes) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (!address || !pitch || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = forward_cuMemAllocPitch_v2(address, pitch, width, height, element_bytes);
+  return result == CUDA_SUCCESS ? record(*address, *pitch * height, Placement::kDevice) : result;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr address) { return free_device(address); }
+
+CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
+  if (!address) return CUDA_ERROR_INVALID_VALUE;
+  return record_async(forward_cuMemAllocAsync(address, bytes, stream), *address, bytes);
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
+                                 CUstream stream) {
+  if (!address) return CUDA_ERROR_INVALID_VALUE;
+  return record_async(forward_cuMemAllocFromPoolAsync(address, bytes, pool, stream), *address,
+                      bytes);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (address == 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto allocation = registry().find(address);
+  if (!allocation || allocation->base != address || !is_plain_device(allocation->placement)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  (void)registry().remove(address);
+  return forward_cuMemFreeAsync(address, stream);
+}
+
+// ---- virtual memory ----------------------------------------------------------------------------
+
+CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
+                  CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  const CUresult result = forward_cuMemMap(address, bytes, offset, handle, flags);
+  return result == CUDA_SUCCESS ? record(address, bytes, Placement::kMapped) : result;
+}
+
+CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+  const CUresult result = forward_cuMemUnmap(address, bytes);
+  if (result != CUDA_SUCCESS) return result;
+  // One unmap may cover several maps.
+  for (CUdeviceptr at = address; at < address + bytes;) {
+    const auto mapping = registry().remove(at);
+    if (!mapping) break;
+    at += mapping->bytes;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,298 @@
+// Contexts: the thread's stack of current contexts and the primary contexts' references are kept in
+// the client; what a context owns lives on its worker.
+
+#include <cuda.h>
+
+#include <vector>
+
+#include "client/session/marshal.h"
+#include "client/session/process.h"
+#include "common/interop/export_tables.h"
+#include "generated/client/forward.h"
+
+namespace rcuda::client {
+namespace {
+
+CUresult check() { return Process::get().check(); }
+
+Object* find_context(CUcontext handle) { return find_object(handle, wire::Kind::kContext); }
+
+// The context meant by a handle that may be null for the current one.
+CUresult context_or_current(CUcontext handle, Object** context) {
+  if (CUresult result = check(); result != CUDA_SUCCESS) return result;
+  *context = handle ? find_context(handle) : current_context();
+  return *context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+// Forgets everything that lived in a context: its memory, and the handles of objects in it. The
+// worker has destroyed them with the context.
+void forget_context(const Object& context) {
+  Process::get().memory().remove_context(context.session, context.id);
+  for (const wire::Kind kind :
+       {wire::Kind::kStream, wire::Kind::kEvent, wire::Kind::kModule, wire::Kind::kFunction,
+        wire::Kind::kArray, wire::Kind::kMemoryPool}) {
+    std::vector<Object*> gone;
+    struct Search {
+      const Object& context;
+      std::vector<Object*>& gone;
+    } search{context, gone};
+    for_each_object(
+        kind,
+        [](Object* object, void* argument) {
+          auto& found = *static_cast<Search*>(argument);
+          if (object->session == found.context.session && object->context == found.context.id) {
+            found.gone.push_back(object);
+          }
+        },
+        &search);
+    for (Object* object : gone) retire(object, kind);
+  }
+}
+
+unsigned valid_flags() {
+  return CU_CTX_SCHED_MASK | CU_CTX_MAP_HOST | CU_CTX_LMEM_RESIZE_TO_MAX | CU_CTX_COREDUMP_ENABLE |
+         CU_CTX_USER_COREDUMP_ENABLE | CU_CTX_SYNC_MEMOPS;
+}
+
+CUresult reset_primary(CUdevice dev, Device& device) {
+  const CUresult result = forward_cuDevicePrimaryCtxReset_v2(dev);
+  if (result != CUDA_SUCCESS) return result;
+  interop::context_destroyed(reinterpret_cast<CUcontext>(device.primary));
+  forget_context(*device.primary);
+  return CUDA_SUCCESS;
+}
+
+CUresult find_device(CUdevice ordinal, Device** device) {
+  if (CUresult result = check(); result != CUDA_SUCCESS) return result;
+  *device = Process::get().device(ordinal);
+  return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+}  // namespace
+}  // namespace rcuda::client
+
+using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+
+extern "C" {
+
+// ---- primary contexts --------------------------------------------------------------------------
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice dev) {
+  Device* device;
+  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  if (!context) return CUDA_ERROR_INVALID_VALUE;
+  if (device->session->lost()) return kSessionLost;
+  std::lock_guard lock(device->mutex);
+  ++device->primary_references;
+  device->primary->flags = device->primary_flags;
+  *context = reinterpret_cast<CUcontext>(device->primary);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
+  Device* device;
+  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(device->mutex);
+  if (device->primary_references == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (--device->primary_references > 0) return CUDA_SUCCESS;
+  return reset_primary(dev, *device);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
+  Device* device;
+  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(device->mutex);
+  device->primary_references = 0;
+  return reset_primary(dev, *device);
+}
+
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned flags) {
+  Device* device;
+  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  if (flags & ~valid_flags()) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(device->mutex);
+  device->primary_flags = flags;
+  if (device->primary_references > 0) device->primary->flags = flags;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned* flags, int* active) {
+  Device* device;
+  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(device->mutex);
+  if (flags) *flags = device->primary_flags;
+  if (active) *active = device->primary_references > 0;
+  return CUDA_SUCCESS;
+}
+
+// ---- created contexts --------------------------------------------------------------------------
+
+CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice dev) {
+  Device* device;
+  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  if (!context || (flags & ~valid_flags())) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = forward_cuCtxCreate_v2(context, flags, dev);
+  if (result != CUDA_SUCCESS) return result;
+  Object* created = find_context(*context);
+  created->flags = flags;
+  push_context(created);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam*, int affinity_count, unsigned flags,
+                        CUdevice dev) {
+  // Execution affinity divides a GPU under MPS, which a remote client is not part of.
+  if (affinity_count != 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  return cuCtxCreate_v2(context, flags, dev);
+}
+
+CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* parameters, unsigned flags,
+                        CUdevice dev) {
+  if (parameters && parameters->numExecAffinityParams != 0) {
+    return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  }
+  if (parameters && parameters->cigParams) return CUDA_ERROR_NOT_SUPPORTED;
+  return cuCtxCreate_v2(context, flags, dev);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext handle) {
+  if (CUresult result = check(); result != CUDA_SUCCESS) return result;
+  Object* context = find_context(handle);
+  if (!context) return handle ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
+  if (context->id < rcuda::wire::kFirstCreatedContext) return CUDA_ERROR_INVALID_CONTEXT;
+  forget_context(*context);
+  rcuda::interop::context_destroyed(handle);
+  if (current_context() == context) (void)pop_context();
+  return forward_cuCtxDestroy_v2(handle);
+}
+
+// ---- the stack ---------------------------------------------------------------------------------
+
+CUresult cuCtxPushCurrent_v2(CUcontext handle) {
+  if (CUresult result = check(); result != CUDA_SUCCESS) return result;
+  Object* context = find_context(handle);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  push_context(context);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext* handle) {
+  if (CUresult result = check(); result != CUDA_SUCCESS) return result;
+  Object* context = pop_context();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (handle) *handle = reinterpret_cast<CUcontext>(context);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCurrent(CUcontext handle) {
+  if (CUresult result = check(); result != CUDA_SUCCESS) return result;
+  Object* context = nullptr;
+  if (handle && !(context = find_context(handle))) return CUDA_ERROR_INVALID_CONTEXT;
+  set_current_context(context);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext* handle) {
+  if (CUresult result = check(); result != CUDA_SUCCESS) return result;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  *handle = reinterpret_cast<CUcontext>(current_context());
+  return CUDA_SUCCESS;
+}
+
+// ---- what a context is -------------------------------------------------------------------------
+
+CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
+  Object* context;
+  if (CUresult result = context_or_current(handle, &context); result != CUDA_SUCCESS) return result;
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
+  *device = static_cast<CUdevice>(context->device);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetDevice(CUdevice* device) { return cuCtxGetDevice_v2(device, nullptr); }
+
+CUresult cuCtxGetFlags(unsigned* flags) {
+  Object* context;
+  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS) return result;
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
+  *flags = context->flags;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetFlags(unsigned flags) {
+  Object* context;
+  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS) return result;
+  if (flags & ~valid_flags()) return CUDA_ERROR_INVALID_VALUE;
+  context->flags = flags;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
+  Object* context;
+  if (CUresult result = context_or_current(handle, &context); result != CUDA_SUCCESS) return result;
+  if (!id) return CUDA_ERROR_INVALID_VALUE;
+  // Unique among the sessions of this process, which number their contexts alike.
+  *id = static_cast<unsigned long long>(context->device) << 32 | context->id;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
+  Object* context;
+  if (CUresult result = context_or_current(handle, &context); result != CUDA_SUCCESS) return result;
+  if (!version) return CUDA_ERROR_INVALID_VALUE;
+  *version = 3020;  // what the driver reports for every context since CUDA 3.2
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  Object* context;
+  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS) return result;
+  if (least) *least = static_cast<int>(context->session->welcome().priority_least);
+  if (greatest) *greatest = context->session->welcome().priority_greatest;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext handle) {
+  Object* context;
+  if (CUresult result = context_or_current(handle, &context); result != CUDA_SUCCESS) return result;
+  return context->session->synchronize_context(context->id);
+}
+
+CUresult cuCtxSynchronize() { return cuCtxSynchronize_v2(nullptr); }
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned flags) {
+  Object* context;
+  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS) return result;
+  const Object* peer = find_context(peer_handle);
+  if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  // Kernels cannot reach another server's memory; copies need no permission.
+  if (peer->session != context->session) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+  return forward_cuCtxEnablePeerAccess(peer_handle, flags);
+}
+
+CUresult cuCtxDisablePeerAccess(CUcontext peer_handle) {
+  Object* context;
+  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS) return result;
+  const Object* peer = find_context(peer_handle);
+  if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
+  if (peer->session != context->session) return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+  return forward_cuCtxDisablePeerAccess(peer_handle);
+}
+
+CUresult cuCtxGetSharedMemConfig(CUsharedconfig* config) {
+  Object* context;
+  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS) return result;
+  if (!config) return CUDA_ERROR_INVALID_VALUE;
+  *config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;  // the only one since compute capability 5.0
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) {
+  Object* context;
+  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS) return result;
+  return config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_SUCCESS
+                                                             : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // extern "C"

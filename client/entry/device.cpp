@@ -1,0 +1,205 @@
+// Devices: everything is answered from what each worker told at the handshake.
+
+#include <cuda.h>
+
+#include <climits>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "client/session/process.h"
+#include "common/base/log.h"
+
+namespace rcuda::client {
+namespace {
+
+// CUDA_SUCCESS and the device, or the error a local driver would give.
+CUresult find_device(CUdevice ordinal, Device** device) {
+  Process& process = Process::get();
+  if (CUresult result = process.check(); result != CUDA_SUCCESS) return result;
+  *device = process.device(ordinal);
+  return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult attribute(const Device& device, int attribute, int* value) {
+  const auto& attributes = device.info.attributes;
+  if (attribute <= 0 || static_cast<size_t>(attribute) >= attributes.size()) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const int32_t known = attributes[static_cast<size_t>(attribute)];
+  if (known == INT32_MIN) return CUDA_ERROR_INVALID_VALUE;
+  *value = known;
+  return CUDA_SUCCESS;
+}
+
+// What a pair of devices can do for one another: only what their worker's driver says, and nothing
+// across servers, where copies work but kernels cannot reach.
+int peer_attribute(const Device& device, const Device& peer, int attribute) {
+  if (device.session != peer.session) return 0;
+  constexpr size_t kAttributes = 4;
+  const size_t index = peer.ordinal * kAttributes + static_cast<size_t>(attribute - 1);
+  const auto& values = device.info.peer_attributes;
+  return index < values.size() ? values[index] : 0;
+}
+
+}  // namespace
+}  // namespace rcuda::client
+
+using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+
+extern "C" {
+
+CUresult cuInit(unsigned flags) {
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  return Process::get().initialize();
+}
+
+CUresult cuDriverGetVersion(int* version) {
+  if (!version) return CUDA_ERROR_INVALID_VALUE;
+  *version = Process::get().driver_version();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetCount(int* count) {
+  Process& process = Process::get();
+  if (CUresult result = process.check(); result != CUDA_SUCCESS) return result;
+  if (!count) return CUDA_ERROR_INVALID_VALUE;
+  *count = static_cast<int>(process.device_count());
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
+  Device* found;
+  if (CUresult result = find_device(ordinal, &found); result != CUDA_SUCCESS) return result;
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetName(char* name, int length, CUdevice dev) {
+  Device* device;
+  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  if (!name || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+  std::snprintf(name, static_cast<size_t>(length), "%s", device->info.name.c_str());
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice dev) {
+  Device* device;
+  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  if (!uuid) return CUDA_ERROR_INVALID_VALUE;
+  std::memcpy(uuid->bytes, device->info.uuid, sizeof uuid->bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice dev) { return cuDeviceGetUuid_v2(uuid, dev); }
+
+CUresult cuDeviceGetLuid(char*, unsigned*, CUdevice) { return CUDA_ERROR_NOT_SUPPORTED; }
+
+CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice dev) {
+  Device* device;
+  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+  *bytes = device->info.total_bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice dev) {
+  Device* device;
+  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  return attribute(*device, which, value);
+}
+
+CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice dev) {
+  Device* device;
+  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  if (!major || !minor) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result = attribute(*device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, major);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  return attribute(*device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, minor);
+}
+
+CUresult cuDeviceGetProperties(CUdevprop* properties, CUdevice dev) {
+  Device* device;
+  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  if (!properties) return CUDA_ERROR_INVALID_VALUE;
+  const auto get = [&](CUdevice_attribute which) {
+    int value = 0;
+    (void)attribute(*device, which, &value);
+    return value;
+  };
+  properties->maxThreadsPerBlock = get(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
+  properties->maxThreadsDim[0] = get(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X);
+  properties->maxThreadsDim[1] = get(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y);
+  properties->maxThreadsDim[2] = get(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z);
+  properties->maxGridSize[0] = get(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X);
+  properties->maxGridSize[1] = get(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y);
+  properties->maxGridSize[2] = get(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z);
+  properties->sharedMemPerBlock = get(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
+  properties->totalConstantMemory = get(CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY);
+  properties->SIMDWidth = get(CU_DEVICE_ATTRIBUTE_WARP_SIZE);
+  properties->memPitch = get(CU_DEVICE_ATTRIBUTE_MAX_PITCH);
+  properties->regsPerBlock = get(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK);
+  properties->clockRate = get(CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
+  properties->textureAlign = get(CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice dev) {
+  Device* device;
+  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  if (!text || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+  std::snprintf(text, static_cast<size_t>(length), "%s", device->info.pci_bus_id.c_str());
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetByPCIBusId(CUdevice* dev, const char* text) {
+  Process& process = Process::get();
+  if (CUresult result = process.check(); result != CUDA_SUCCESS) return result;
+  if (!dev || !text) return CUDA_ERROR_INVALID_VALUE;
+  unsigned domain = 0, bus = 0, slot = 0;
+  if (std::sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3) {
+    domain = 0;
+    if (std::sscanf(text, "%x:%x", &bus, &slot) != 2) return CUDA_ERROR_INVALID_VALUE;
+  }
+  for (size_t i = 0; i < process.device_count(); ++i) {
+    unsigned have_domain = 0, have_bus = 0, have_slot = 0;
+    const Device* device = process.device(static_cast<CUdevice>(i));
+    if (std::sscanf(device->info.pci_bus_id.c_str(), "%x:%x:%x", &have_domain, &have_bus,
+                    &have_slot) == 3 &&
+        domain == have_domain && bus == have_bus && slot == have_slot) {
+      *dev = static_cast<CUdevice>(i);
+      return CUDA_SUCCESS;
+    }
+  }
+  return CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuDeviceCanAccessPeer(int* can_access, CUdevice dev, CUdevice peer_dev) {
+  Device *device, *peer;
+  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_device(peer_dev, &peer); result != CUDA_SUCCESS) return result;
+  if (!can_access) return CUDA_ERROR_INVALID_VALUE;
+  *can_access = dev != peer_dev &&
+                peer_attribute(*device, *peer, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED) != 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute which, CUdevice dev,
+                                 CUdevice peer_dev) {
+  Device *device, *peer;
+  if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_device(peer_dev, &peer); result != CUDA_SUCCESS) return result;
+  if (!value || which < CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK ||
+      which > CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (dev == peer_dev) return CUDA_ERROR_INVALID_DEVICE;
+  *value = peer_attribute(*device, *peer, which);
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

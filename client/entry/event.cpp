@@ -1,0 +1,100 @@
+// Events: records are posted; progress comes from completion words (progress.h).
+
+#include <cuda.h>
+
+#include "client/session/capture.h"
+#include "client/session/marshal.h"
+#include "client/session/process.h"
+#include "client/session/progress.h"
+#include "generated/client/forward.h"
+
+namespace rcuda::client {
+namespace {
+
+constexpr unsigned kEventFlags =
+    CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+
+CUresult find_event(CUevent handle, Object** event) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  *event = find_object(handle, wire::Kind::kEvent);
+  return *event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult record(CUevent handle, CUstream stream, unsigned flags) {
+  Object* event;
+  if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
+  // Counted before it is posted: whoever polls meanwhile asks again rather than takes an old answer.
+  event->uses.fetch_add(1, std::memory_order_acq_rel);
+  return flags ? forward_cuEventRecordWithFlags(handle, stream, flags)
+               : forward_cuEventRecord(handle, stream);
+}
+
+}  // namespace
+}  // namespace rcuda::client
+
+using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+
+extern "C" {
+
+CUresult cuEventCreate(CUevent* event, unsigned flags) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (!event || (flags & ~kEventFlags)) return CUDA_ERROR_INVALID_VALUE;
+  if ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const CUresult result = forward_cuEventCreate(event, flags);
+  if (result != CUDA_SUCCESS) return result;
+  find_object(*event, rcuda::wire::Kind::kEvent)->flags = flags;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy_v2(CUevent handle) {
+  Object* event;
+  if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
+  return forward_cuEventDestroy_v2(handle);
+}
+
+CUresult cuEventRecord(CUevent event, CUstream stream) { return record(event, stream, 0); }
+
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
+  if (flags & ~unsigned{CU_EVENT_RECORD_EXTERNAL}) return CUDA_ERROR_INVALID_VALUE;
+  return record(event, stream, flags);
+}
+
+CUresult cuEventQuery(CUevent handle) {
+  Object* event;
+  if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
+  const uint64_t records = event->uses.load(std::memory_order_acquire);
+  Session& session = *event->session;
+  CUresult result = CUDA_SUCCESS;
+  switch (progress_of(session, *event, records, &result)) {
+    case Progress::kPending: return session.lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
+    case Progress::kDone: return result == CUDA_SUCCESS ? session.take_error() : result;
+    case Progress::kUnknown: break;
+  }
+  result = forward_cuEventQuery(handle);
+  if (result == CUDA_ERROR_NOT_READY) watch_event(session, *event, records);
+  return result;
+}
+
+CUresult cuEventSynchronize(CUevent handle) {
+  Object* event;
+  if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
+  Session& session = *event->session;
+  const uint64_t records = event->uses.load(std::memory_order_acquire);
+  CUresult result = CUDA_SUCCESS;
+  if (progress_of(session, *event, records, &result) == Progress::kDone && records != 0) {
+    return result == CUDA_SUCCESS ? session.take_error() : result;
+  }
+  if (any_capture()) {
+    // An event of a capture cannot be waited for; only the worker knows.
+    result = forward_cuEventQuery(handle);
+    if (result != CUDA_ERROR_NOT_READY) return result;
+  }
+  const uint64_t sequence = watch_event(session, *event, records);
+  result = session.wait_word(event->word.load(std::memory_order_relaxed) - 1, sequence);
+  return result == CUDA_SUCCESS ? session.take_error() : result;
+}
+
+}  // extern "C"

@@ -1,0 +1,245 @@
+// Launches. What CUDA rejects at once is rejected here, against what the session told about the
+// device and the function; everything else is posted and fails, if it does, like any asynchronous
+// error. The parameters are packed as the kernel wants them, so the command carries plain bytes.
+
+#include <cuda.h>
+
+#include <cstring>
+
+#include "client/session/functions.h"
+#include "client/session/host_functions.h"
+#include "client/session/marshal.h"
+#include "client/session/process.h"
+
+namespace rcuda::client {
+namespace {
+
+struct LaunchShape {
+  unsigned grid[3];
+  unsigned block[3];
+  unsigned shared_bytes;
+};
+
+int device_attribute(const Device& device, CUdevice_attribute which) {
+  const auto& attributes = device.info.attributes;
+  return static_cast<size_t>(which) < attributes.size() ? attributes[which] : 0;
+}
+
+int function_attribute(const FunctionInfo& info, CUfunction_attribute which) {
+  return info.attributes[which].load(std::memory_order_relaxed);
+}
+
+CUresult check_shape(const LaunchShape& shape, const Device& device, const FunctionInfo& info) {
+  constexpr CUdevice_attribute kGrid[] = {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X,
+                                          CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y,
+                                          CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z};
+  constexpr CUdevice_attribute kBlock[] = {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X,
+                                           CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y,
+                                           CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z};
+  uint64_t threads = 1;
+  for (int i = 0; i < 3; ++i) {
+    if (shape.grid[i] == 0 ||
+        shape.grid[i] > static_cast<unsigned>(device_attribute(device, kGrid[i])) ||
+        shape.block[i] == 0 ||
+        shape.block[i] > static_cast<unsigned>(device_attribute(device, kBlock[i]))) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    threads *= shape.block[i];
+  }
+  if (threads > static_cast<uint64_t>(
+                    device_attribute(device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK))) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const int function_threads = function_attribute(info, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
+  if (function_threads > 0 && threads > static_cast<uint64_t>(function_threads)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const int dynamic_limit = function_attribute(info, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+  if (dynamic_limit >= 0 && shape.shared_bytes > static_cast<unsigned>(dynamic_limit)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+// The packed buffer of an `extra` array; null when it has none.
+CUresult extra_buffer(void** extra, const void** buffer, size_t* bytes) {
+  const size_t* size = nullptr;
+  for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+    if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER) {
+      *buffer = extra[1];
+    } else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE) {
+      size = static_cast<const size_t*>(extra[1]);
+    } else {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  if (!*buffer || !size || *size > wire::kMaxParameterBytes) return CUDA_ERROR_INVALID_VALUE;
+  *bytes = *size;
+  return CUDA_SUCCESS;
+}
+
+// Packs parameters and attributes behind a LaunchBody. Launches are small; the buffer is only
+// larger than a page when the kernel's parameters are.
+class LaunchTail {
+ public:
+  std::byte* reserve(size_t bytes) {
+    if (bytes <= sizeof inline_) {
+      data_ = inline_;
+    } else {
+      heap_.resize(bytes);
+      data_ = heap_.data();
+    }
+    size_ = bytes;
+    return data_;
+  }
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+ private:
+  alignas(8) std::byte inline_[4096];
+  std::vector<std::byte> heap_;
+  std::byte* data_ = inline_;
+  size_t size_ = 0;
+};
+
+CUresult pack_parameters(const FunctionInfo& info, void** parameters, void** extra,
+                         LaunchTail* tail, uint32_t* parameter_bytes, size_t attribute_bytes) {
+  const void* buffer = nullptr;
+  size_t bytes = info.parameter_bytes;
+  if (extra && !parameters) {
+    if (CUresult result = extra_buffer(extra, &buffer, &bytes); result != CUDA_SUCCESS) return result;
+  } else if (extra && *extra != CU_LAUNCH_PARAM_END) {
+    return CUDA_ERROR_INVALID_VALUE;  // both ways at once
+  }
+  const size_t padded = (bytes + 7) & ~size_t{7};
+  std::byte* out = tail->reserve(padded + attribute_bytes);
+  *parameter_bytes = static_cast<uint32_t>(bytes);
+  if (buffer) {
+    std::memcpy(out, buffer, bytes);
+    std::memset(out + bytes, 0, padded - bytes);
+    return CUDA_SUCCESS;
+  }
+  if (bytes == 0) return CUDA_SUCCESS;
+  if (!parameters) return CUDA_ERROR_INVALID_VALUE;
+  std::memset(out, 0, padded);
+  for (size_t i = 0; i < info.parameters.size(); ++i) {
+    if (!parameters[i]) return CUDA_ERROR_INVALID_VALUE;
+    std::memcpy(out + info.parameters[i].offset_bytes, parameters[i], info.parameters[i].size_bytes);
+  }
+  return CUDA_SUCCESS;
+}
+
+// Attributes travel as they are, but for the event handles in two of them, which become ids.
+CUresult pack_attributes(const CUlaunchAttribute* attributes, unsigned count, const Target& target,
+                         std::byte* out) {
+  for (unsigned i = 0; i < count; ++i) {
+    CUlaunchAttribute attribute = attributes[i];
+    CUevent* event = nullptr;
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT) {
+      event = &attribute.value.programmaticEvent.event;
+    } else if (attribute.id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) {
+      event = &attribute.value.launchCompletionEvent.event;
+    }
+    if (event) {
+      Target same = target;
+      wire::ObjectId id;
+      if (CUresult result = resolve(*event, wire::Kind::kEvent, &same, &id);
+          result != CUDA_SUCCESS) {
+        return result;
+      }
+      *event = reinterpret_cast<CUevent>(static_cast<uintptr_t>(id));
+    }
+    std::memcpy(out + i * sizeof attribute, &attribute, sizeof attribute);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, void** parameters,
+                void** extra, bool cooperative, const CUlaunchAttribute* attributes = nullptr,
+                unsigned attribute_count = 0) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  wire::LaunchBody body{};
+  if (CUresult result = resolve(stream, wire::Kind::kStream, &target, &body.stream);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  Callable callable;
+  if (CUresult result = resolve_callable(function, target, &callable); result != CUDA_SUCCESS) {
+    return result;
+  }
+  const Device& device = *Process::get().device(static_cast<CUdevice>(target.device));
+  if (CUresult result = check_shape(shape, device, *callable.info); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (attribute_count > wire::kMaxLaunchAttributes) return CUDA_ERROR_INVALID_VALUE;
+  LaunchTail tail;
+  const size_t attribute_bytes = attribute_count * sizeof(CUlaunchAttribute);
+  if (CUresult result = pack_parameters(*callable.info, parameters, extra, &tail,
+                                        &body.parameter_bytes, attribute_bytes);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (attribute_count > 0) {
+    auto* at = const_cast<std::byte*>(tail.bytes().data()) + tail.bytes().size() - attribute_bytes;
+    if (CUresult result = pack_attributes(attributes, attribute_count, target, at);
+        result != CUDA_SUCCESS) {
+      return result;
+    }
+  }
+  body.function = callable.info->id;
+  body.is_kernel = callable.is_kernel;
+  body.cooperative = cooperative;
+  body.attribute_count = static_cast<uint16_t>(attribute_count);
+  std::memcpy(body.grid, shape.grid, sizeof body.grid);
+  std::memcpy(body.block, shape.block, sizeof body.block);
+  body.shared_bytes = shape.shared_bytes;
+  return target.session->post(target.context, static_cast<uint16_t>(wire::Custom::kLaunch),
+                              std::as_bytes(std::span(&body, 1)), tail.bytes());
+}
+
+}  // namespace
+}  // namespace rcuda::client
+
+using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+
+extern "C" {
+
+CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                        CUstream stream, void** parameters, void** extra) {
+  return launch(function, {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes},
+                stream, parameters, extra, false);
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters,
+                          void** extra) {
+  if (!config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
+  return launch(function,
+                {{config->gridDimX, config->gridDimY, config->gridDimZ},
+                 {config->blockDimX, config->blockDimY, config->blockDimZ},
+                 config->sharedMemBytes},
+                config->hStream, parameters, extra, false, config->attrs, config->numAttrs);
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
+                                   unsigned grid_z, unsigned block_x, unsigned block_y,
+                                   unsigned block_z, unsigned shared_bytes, CUstream stream,
+                                   void** parameters) {
+  return launch(function, {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes},
+                stream, parameters, nullptr, true);
+}
+
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* user_data) {
+  if (!function) return CUDA_ERROR_INVALID_VALUE;
+  return launch_host_function(stream, [=](CUresult) { function(user_data); }, false);
+}
+
+CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* user_data,
+                             unsigned flags) {
+  if (!callback || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  return launch_host_function(
+      stream, [=](CUresult status) { callback(stream, status, user_data); }, true);
+}
+
+}  // extern "C"

@@ -1,0 +1,397 @@
+// Modules, libraries and kernels: loading, looking up, attributes.
+
+#include <cuda.h>
+
+#include <climits>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/session/functions.h"
+#include "client/session/marshal.h"
+#include "client/session/process.h"
+#include "generated/client/forward.h"
+
+namespace rcuda::client {
+namespace {
+
+// A whole file with a terminating zero, so that PTX text ends where it should.
+CUresult read_file(const char* path, std::vector<char>* contents) {
+  if (!path) return CUDA_ERROR_INVALID_VALUE;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
+  contents->assign(std::istreambuf_iterator<char>(file), {});
+  contents->push_back('\0');
+  return CUDA_SUCCESS;
+}
+
+CUresult load_module(CUmodule* handle, const void* pointer, const JitOptions& options) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  ImageParts image;
+  if (CUresult result = measure_image(pointer, &image); result != CUDA_SUCCESS) return result;
+  void* created = nullptr;
+  wire::ObjectId id;
+  if (CUresult result = mint(target, wire::Kind::kModule, &created, &id); result != CUDA_SUCCESS) {
+    return result;
+  }
+  const CUresult result =
+      load_image(*target.session, target.context, wire::Custom::kModuleLoad, id, image, options);
+  if (result != CUDA_SUCCESS) {
+    retire(created, wire::Kind::kModule);
+    return result;
+  }
+  *handle = static_cast<CUmodule>(created);
+  return CUDA_SUCCESS;
+}
+
+JitOptions jit_options(unsigned count, CUjit_option* keys, void** values) {
+  JitOptions options;
+  if (keys && values) {
+    options.keys.assign(keys, keys + count);
+    options.values.assign(values, values + count);
+  }
+  return options;
+}
+
+// The numbers that a driver writes back go into the application's own array.
+void give_back(const JitOptions& options, void** values) {
+  for (size_t i = 0; i < options.values.size(); ++i) values[i] = options.values[i];
+}
+
+// Keeps the parts alive when the application may free or reuse its memory after the call.
+void own_parts(ImageParts* image) {
+  for (auto& part : image->parts) {
+    image->copies.emplace_back(part.begin(), part.end());
+    part = image->copies.back();
+  }
+}
+
+bool is_preserved(const JitOptions& options) {
+  for (size_t i = 0; i < options.library_keys.size(); ++i) {
+    if (options.library_keys[i] == CU_LIBRARY_BINARY_IS_PRESERVED) return true;
+  }
+  return false;
+}
+
+CUresult load_library(CUlibrary* handle, const void* pointer, JitOptions options, bool must_copy) {
+  Process& process = Process::get();
+  if (CUresult result = process.check(); result != CUDA_SUCCESS) return result;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  ImageParts image;
+  if (CUresult result = measure_image(pointer, &image); result != CUDA_SUCCESS) return result;
+  // Other sessions load it when they first need it.
+  if (must_copy || (process.sessions().size() > 1 && !is_preserved(options))) own_parts(&image);
+  Object* object = create_object(wire::Kind::kLibrary);
+  if (!object) return CUDA_ERROR_OUT_OF_MEMORY;
+  auto library = std::make_unique<Library>(std::move(image), std::move(options));
+  // Loading now tells the application now what is wrong with the image, as a local driver does.
+  Target target;
+  if (target_current(&target) != CUDA_SUCCESS) {
+    target = {process.sessions().front().get(), wire::primary_context_id(0), 0};
+  }
+  wire::ObjectId id;
+  if (CUresult result = library->id_on(*target.session, target.context, &id);
+      result != CUDA_SUCCESS) {
+    retire_object(object);
+    return result;
+  }
+  object->extra = library.release();
+  *handle = reinterpret_cast<CUlibrary>(object);
+  return CUDA_SUCCESS;
+}
+
+// Where to look first: the current context, or any session when there is none.
+Target any_target() {
+  Target target;
+  if (target_current(&target) == CUDA_SUCCESS) return target;
+  return {Process::get().sessions().front().get(), wire::primary_context_id(0), 0};
+}
+
+CUresult find_library(CUlibrary handle, Object** library) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  *library = find_object(handle, wire::Kind::kLibrary);
+  return *library ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult read_attribute(const FunctionInfo& info, int which, int* value) {
+  if (!value || which < 0 || which >= static_cast<int>(info.attributes.size())) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const int32_t known = info.attributes[static_cast<size_t>(which)].load(std::memory_order_relaxed);
+  if (known == INT32_MIN) return CUDA_ERROR_INVALID_VALUE;
+  *value = known;
+  return CUDA_SUCCESS;
+}
+
+void note_attribute(FunctionInfo* info, int which, int value) {
+  if (which < 0 || which >= static_cast<int>(info->attributes.size())) return;
+  info->attributes[static_cast<size_t>(which)].store(value, std::memory_order_relaxed);
+}
+
+CUresult remember_variable(CUdeviceptr address, size_t bytes, const Target& target) {
+  Allocation variable;
+  variable.base = address;
+  variable.bytes = bytes;
+  variable.placement = Placement::kGlobal;
+  variable.session = target.session;
+  variable.context = target.context;
+  variable.device = target.device;
+  (void)Process::get().memory().add(std::move(variable));  // asked for again: known already
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+}  // namespace rcuda::client
+
+using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+namespace wire = rcuda::wire;
+
+extern "C" {
+
+// ---- modules -----------------------------------------------------------------------------------
+
+CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned count, CUjit_option* keys,
+                            void** values) {
+  const JitOptions options = jit_options(count, keys, values);
+  const CUresult result = load_module(module, image, options);
+  if (values) give_back(options, values);
+  return result;
+}
+
+CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  return load_module(module, image, {});
+}
+
+CUresult cuModuleLoadFatBinary(CUmodule* module, const void* fatbin) {
+  return load_module(module, fatbin, {});
+}
+
+CUresult cuModuleLoad(CUmodule* module, const char* path) {
+  std::vector<char> contents;
+  if (CUresult result = read_file(path, &contents); result != CUDA_SUCCESS) return result;
+  return load_module(module, contents.data(), {});
+}
+
+CUresult cuModuleUnload(CUmodule handle) {
+  Object* module = find_object(handle, wire::Kind::kModule);
+  if (!module) return CUDA_ERROR_INVALID_HANDLE;
+  // Its functions go with it.
+  std::vector<Object*> functions;
+  auto* extra = static_cast<std::vector<Object*>*>(module->extra);
+  if (extra) {
+    for (Object* function : *extra) {
+      delete static_cast<FunctionInfo*>(function->extra);
+      retire(function, wire::Kind::kFunction);
+    }
+    delete extra;
+    module->extra = nullptr;
+  }
+  return forward_cuModuleUnload(handle);
+}
+
+CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
+  if (!mode) return CUDA_ERROR_INVALID_VALUE;
+  *mode = CU_MODULE_LAZY_LOADING;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* name) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  Object* module = find_object(handle, wire::Kind::kModule);
+  if (!module) return CUDA_ERROR_INVALID_HANDLE;
+  if (!function || !name) return CUDA_ERROR_INVALID_VALUE;
+  auto* known = static_cast<std::vector<Object*>*>(module->extra);
+  std::unique_ptr<FunctionInfo> info;
+  if (CUresult result = ask_function(*module->session, module->context, module->id, false, name, &info);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  Object* object = create_object(wire::Kind::kFunction);
+  if (!object) return CUDA_ERROR_OUT_OF_MEMORY;
+  object->id = info->id;
+  object->session = module->session;
+  object->context = module->context;
+  object->device = module->device;
+  object->extra = info.release();
+  module->session->remember(object, wire::Kind::kFunction);
+  if (!known) module->extra = known = new std::vector<Object*>;
+  known->push_back(object);
+  *function = reinterpret_cast<CUfunction>(object);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule module,
+                              const char* name) {
+  CUdeviceptr found = 0;
+  size_t size = 0;
+  const CUresult result = forward_cuModuleGetGlobal_v2(&found, &size, module, name);
+  if (result != CUDA_SUCCESS) return result;
+  const Object* object = find_object(module, wire::Kind::kModule);
+  if (object) {
+    remember_variable(found, size, {object->session, object->context, object->device});
+  }
+  if (address) *address = found;
+  if (bytes) *bytes = size;
+  return CUDA_SUCCESS;
+}
+
+// ---- libraries ---------------------------------------------------------------------------------
+
+CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jit_keys,
+                           void** jit_values, unsigned jit_count, CUlibraryOption* keys,
+                           void** values, unsigned count) {
+  JitOptions options = jit_options(jit_count, jit_keys, jit_values);
+  if (keys) options.library_keys.assign(keys, keys + count);
+  if (values) options.library_values.assign(values, values + count);
+  options.library_values.resize(options.library_keys.size());
+  return load_library(library, code, std::move(options), false);
+}
+
+CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_option* jit_keys,
+                               void** jit_values, unsigned jit_count, CUlibraryOption* keys,
+                               void** values, unsigned count) {
+  std::vector<char> contents;
+  if (CUresult result = read_file(path, &contents); result != CUDA_SUCCESS) return result;
+  JitOptions options = jit_options(jit_count, jit_keys, jit_values);
+  if (keys) options.library_keys.assign(keys, keys + count);
+  if (values) options.library_values.assign(values, values + count);
+  options.library_values.resize(options.library_keys.size());
+  return load_library(library, contents.data(), std::move(options), true);
+}
+
+CUresult cuLibraryUnload(CUlibrary handle) {
+  Object* library;
+  if (CUresult result = find_library(handle, &library); result != CUDA_SUCCESS) return result;
+  std::unique_ptr<Library> owned(static_cast<Library*>(library->extra));
+  owned->unload(library);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary handle, const char* name) {
+  Object* library;
+  if (CUresult result = find_library(handle, &library); result != CUDA_SUCCESS) return result;
+  if (!kernel || !name) return CUDA_ERROR_INVALID_VALUE;
+  Object* found;
+  const CUresult result =
+      static_cast<Library*>(library->extra)->kernel(library, any_target(), name, &found);
+  if (result == CUDA_SUCCESS) *kernel = reinterpret_cast<CUkernel>(found);
+  return result;
+}
+
+CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library,
+                            const char* name) {
+  CUdeviceptr found = 0;
+  size_t size = 0;
+  const CUresult result = forward_cuLibraryGetGlobal(&found, &size, library, name);
+  if (result != CUDA_SUCCESS) return result;
+  Target target;
+  if (target_current(&target) == CUDA_SUCCESS) remember_variable(found, size, target);
+  if (address) *address = found;
+  if (bytes) *bytes = size;
+  return CUDA_SUCCESS;
+}
+
+// ---- kernels and functions ---------------------------------------------------------------------
+
+CUresult cuKernelGetFunction(CUfunction* function, CUkernel handle) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  const Object* kernel = find_object(handle, wire::Kind::kKernel);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  if (!function) return CUDA_ERROR_INVALID_VALUE;
+  Object* found;
+  const CUresult result = static_cast<Kernel*>(kernel->extra)->function_in(handle, target, &found);
+  if (result == CUDA_SUCCESS) *function = reinterpret_cast<CUfunction>(found);
+  return result;
+}
+
+CUresult cuKernelGetLibrary(CUlibrary* library, CUkernel handle) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  const Object* kernel = find_object(handle, wire::Kind::kKernel);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  if (!library) return CUDA_ERROR_INVALID_VALUE;
+  *library = reinterpret_cast<CUlibrary>(static_cast<Kernel*>(kernel->extra)->library());
+  return CUDA_SUCCESS;
+}
+
+CUresult cuKernelGetName(const char** name, CUkernel handle) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  const Object* kernel = find_object(handle, wire::Kind::kKernel);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  *name = static_cast<Kernel*>(kernel->extra)->name().c_str();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction handle) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  Callable callable;
+  if (CUresult result = resolve_callable(handle, target, &callable); result != CUDA_SUCCESS) {
+    return result;
+  }
+  return read_attribute(*callable.info, which, value);
+}
+
+CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute which, int value) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  Callable callable;
+  if (CUresult result = resolve_callable(handle, target, &callable); result != CUDA_SUCCESS) {
+    return result;
+  }
+  const CUresult result = forward_cuFuncSetAttribute(handle, which, value);
+  if (result == CUDA_SUCCESS) note_attribute(callable.info, which, value);
+  return result;
+}
+
+CUresult cuKernelGetAttribute(int* value, CUfunction_attribute which, CUkernel handle, CUdevice dev) {
+  Device* device = Process::get().device(dev);
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  const Object* kernel = find_object(handle, wire::Kind::kKernel);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  FunctionInfo* info;
+  const CUresult result = static_cast<Kernel*>(kernel->extra)
+                              ->info_on(*device->session, device->primary->id, &info);
+  return result == CUDA_SUCCESS ? read_attribute(*info, which, value) : result;
+}
+
+CUresult cuKernelSetAttribute(CUfunction_attribute which, int value, CUkernel handle, CUdevice dev) {
+  Device* device = Process::get().device(dev);
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  const Object* kernel = find_object(handle, wire::Kind::kKernel);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  const CUresult result = forward_cuKernelSetAttribute(which, value, handle, dev);
+  if (result != CUDA_SUCCESS) return result;
+  FunctionInfo* info;
+  if (static_cast<Kernel*>(kernel->extra)->info_on(*device->session, device->primary->id, &info) ==
+      CUDA_SUCCESS) {
+    note_attribute(info, which, value);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, size_t* bytes) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  Callable callable;
+  if (CUresult result = resolve_callable(handle, target, &callable); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (!offset || index >= callable.info->parameters.size()) return CUDA_ERROR_INVALID_VALUE;
+  *offset = callable.info->parameters[index].offset_bytes;
+  if (bytes) *bytes = callable.info->parameters[index].size_bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuKernelGetParamInfo(CUkernel handle, size_t index, size_t* offset, size_t* bytes) {
+  return cuFuncGetParamInfo(reinterpret_cast<CUfunction>(handle), index, offset, bytes);
+}
+
+}  // extern "C"

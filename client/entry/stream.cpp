@@ -1,0 +1,203 @@
+// Streams: queries that the client answers itself, waiting, and the bookkeeping of captures. Creating,
+// destroying and everything that is posted to a stream goes through the generated forward_ functions.
+
+#include <cuda.h>
+
+#include "client/session/capture.h"
+#include "client/session/marshal.h"
+#include "client/session/process.h"
+#include "client/session/progress.h"
+#include "generated/client/forward.h"
+
+namespace rcuda::client {
+namespace {
+
+// What is known of a stream handle without asking anyone. Default streams have no object.
+struct StreamView {
+  Target target;
+  wire::ObjectId id = 0;
+  Object* object = nullptr;
+};
+
+CUresult view_stream(CUstream stream, StreamView* view) {
+  if (CUresult result = resolve(stream, wire::Kind::kStream, &view->target, &view->id);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  view->object = find_object(stream, wire::Kind::kStream);
+  return CUDA_SUCCESS;
+}
+
+// Priorities out of range are brought into it, as cuStreamCreateWithPriority documents.
+int priority_in_range(const Session& session, int priority) {
+  const int least = static_cast<int>(session.welcome().priority_least);
+  const int greatest = session.welcome().priority_greatest;
+  return priority > least ? least : priority < greatest ? greatest : priority;
+}
+
+CUresult create_stream(CUstream* stream, unsigned flags, int priority) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (!stream || (flags & ~unsigned{CU_STREAM_NON_BLOCKING})) return CUDA_ERROR_INVALID_VALUE;
+  const int clamped = priority_in_range(*target.session, priority);
+  const CUresult result = forward_cuStreamCreateWithPriority(stream, flags, clamped);
+  if (result != CUDA_SUCCESS) return result;
+  Object* object = find_object(*stream, wire::Kind::kStream);
+  object->flags = flags;
+  object->priority = clamped;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+}  // namespace rcuda::client
+
+using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+namespace wire = rcuda::wire;
+
+extern "C" {
+
+CUresult cuStreamCreate(CUstream* stream, unsigned flags) { return create_stream(stream, flags, 0); }
+
+CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
+  return create_stream(stream, flags, priority);
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (!find_object(stream, wire::Kind::kStream)) return CUDA_ERROR_INVALID_HANDLE;
+  return forward_cuStreamDestroy_v2(stream);
+}
+
+CUresult cuStreamGetPriority(CUstream stream, int* priority) {
+  StreamView view;
+  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  if (!priority) return CUDA_ERROR_INVALID_VALUE;
+  *priority = view.object ? view.object->priority : 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetFlags(CUstream stream, unsigned* flags) {
+  StreamView view;
+  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
+  *flags = view.object ? view.object->flags : 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetId(CUstream stream, unsigned long long* id) {
+  StreamView view;
+  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  if (!id) return CUDA_ERROR_INVALID_VALUE;
+  // Handles are unique in the process, default streams are one per context.
+  *id = view.object ? reinterpret_cast<uintptr_t>(view.object)
+                    : reinterpret_cast<uintptr_t>(current_context());
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
+  StreamView view;
+  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  if (!context) return CUDA_ERROR_INVALID_VALUE;
+  *context = static_cast<CUcontext>(
+      static_cast<void*>(view.target.session->adopted(wire::Kind::kContext, view.target.context,
+                                                      view.target.context, view.target.device)));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
+  const CUresult result = cuStreamGetCtx(stream, context);
+  if (result == CUDA_SUCCESS && green) *green = nullptr;
+  return result;
+}
+
+CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
+  StreamView view;
+  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
+  *device = static_cast<CUdevice>(view.target.device);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamSynchronize(CUstream stream) {
+  StreamView view;
+  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  // Not allowed while the stream captures; only the worker knows how to fail and what to invalidate.
+  if (may_capture(stream)) return forward_cuStreamSynchronize(stream);
+  return view.target.session->synchronize(view.target.context, view.id);
+}
+
+CUresult cuStreamQuery(CUstream stream) {
+  StreamView view;
+  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  // resolve() counted this call as a use of the stream, which it is not.
+  if (!view.object) return forward_cuStreamQuery(stream);
+  Session& session = *view.target.session;
+  const uint64_t uses = view.object->uses.fetch_sub(1, std::memory_order_relaxed) - 1;
+  CUresult result = CUDA_SUCCESS;
+  switch (progress_of(session, *view.object, uses, &result)) {
+    case Progress::kPending: return session.lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
+    case Progress::kDone: return result == CUDA_SUCCESS ? session.take_error() : result;
+    case Progress::kUnknown: break;
+  }
+  result = forward_cuStreamQuery(stream);
+  view.object->uses.store(uses, std::memory_order_relaxed);
+  if (result == CUDA_ERROR_NOT_READY) watch_stream(session, *view.object, view.target.context, uses);
+  return result;
+}
+
+// ---- capture -----------------------------------------------------------------------------------
+
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+  const CUresult result = forward_cuStreamBeginCapture_v2(stream, mode);
+  if (result == CUDA_SUCCESS) capture_begun();
+  return result;
+}
+
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
+                                     const CUgraphEdgeData* edges, size_t count,
+                                     CUstreamCaptureMode mode) {
+  const CUresult result =
+      forward_cuStreamBeginCaptureToGraph(stream, graph, dependencies, edges, count, mode);
+  if (result == CUDA_SUCCESS) capture_begun();
+  return result;
+}
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  const CUresult result = forward_cuStreamEndCapture(stream, graph);
+  // Ended too when it was invalidated or unjoined; not when the stream did not capture at all.
+  if (result != CUDA_ERROR_ILLEGAL_STATE && result != CUDA_ERROR_INVALID_HANDLE &&
+      result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD &&
+      result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED && result != CUDA_ERROR_INVALID_VALUE) {
+    capture_ended();
+  }
+  return result;
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  if (any_capture()) return forward_cuStreamIsCapturing(stream, status);
+  StreamView view;
+  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  if (!status) return CUDA_ERROR_INVALID_VALUE;
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
+                                   CUgraph* graph, const CUgraphNode** dependencies,
+                                   const CUgraphEdgeData** edges, size_t* count) {
+  if (any_capture()) {
+    return forward_cuStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, edges, count);
+  }
+  StreamView view;
+  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  if (!status) return CUDA_ERROR_INVALID_VALUE;
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
+                                   CUgraph* graph, const CUgraphNode** dependencies, size_t* count) {
+  return cuStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, nullptr, count);
+}
+
+}  // extern "C"

@@ -1,0 +1,274 @@
+#include "client/memory/host_memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "client/memory/host_range.h"
+#include "client/session/marshal.h"
+#include "client/session/process.h"
+#include "common/base/log.h"
+#include "common/base/unique_fd.h"
+
+namespace rcuda::client {
+namespace {
+
+size_t page_bytes() {
+  static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+// Hands out addresses of the host range: lowest first, freed ones again. Guard pages keep
+// neighbouring allocations apart.
+class AddressRange {
+ public:
+  uint64_t take(size_t bytes) {
+    const size_t need = round_up(bytes, kUnit) + kUnit;
+    std::lock_guard lock(mutex_);
+    auto found = std::find_if(free_.begin(), free_.end(),
+                              [need](const auto& hole) { return hole.second >= need; });
+    if (found == free_.end()) return 0;
+    const auto [base, size] = *found;
+    free_.erase(found);
+    if (size > need) free_[base + need] = size - need;
+    return base;
+  }
+
+  void give_back(uint64_t base, size_t bytes) {
+    size_t size = round_up(bytes, kUnit) + kUnit;
+    std::lock_guard lock(mutex_);
+    auto next = free_.lower_bound(base);
+    if (next != free_.end() && base + size == next->first) {
+      size += next->second;
+      next = free_.erase(next);
+    }
+    if (next != free_.begin()) {
+      auto before = std::prev(next);
+      if (before->first + before->second == base) {
+        before->second += size;
+        return;
+      }
+    }
+    free_[base] = size;
+  }
+
+ private:
+  static constexpr size_t kUnit = 64u << 10;
+  std::mutex mutex_;
+  std::map<uint64_t, size_t> free_{{kHostRangeBase, kHostRangeBytes}};
+};
+
+AddressRange& host_range() {
+  static AddressRange* range = new AddressRange;
+  return *range;
+}
+
+UniqueFd make_backing(size_t bytes) {
+  UniqueFd fd(memfd_create("rcuda-host", MFD_CLOEXEC));
+  if (fd && ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) fd.reset();
+  return fd;
+}
+
+CUresult unexpose_from(Session& session, wire::ObjectId context, uint64_t address,
+                       transport::RegionId region) {
+  const wire::HostUnexposeBody body{address, static_cast<uint64_t>(region)};
+  Reply reply;
+  const CUresult result =
+      session.call(context, static_cast<uint16_t>(wire::Custom::kHostUnexpose),
+                   std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+  (void)session.link().unexpose(region);
+  return result;
+}
+
+CUresult expose_to(Session& session, wire::ObjectId context, void* address, size_t bytes, int backing,
+                   unsigned flags, transport::RegionId* region) {
+  Result<transport::Region> exposed = session.link().expose(address, bytes, backing, 0);
+  if (!exposed) {
+    RCUDA_WARN("page-locked memory could not be shared with %s: %s", session.name().c_str(),
+               exposed.status().message().c_str());
+    return session.lost() ? kSessionLost : CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  wire::HostExposeBody body{};
+  body.address = reinterpret_cast<uintptr_t>(address);
+  body.bytes = bytes;
+  body.region = static_cast<uint64_t>(exposed->id);
+  body.flags = flags;
+  body.has_backing = backing >= 0;
+  Reply reply;
+  const CUresult result =
+      session.call(context, static_cast<uint16_t>(wire::Custom::kHostExpose),
+                   std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+  if (result != CUDA_SUCCESS) {
+    (void)session.link().unexpose(exposed->id);
+    return result;
+  }
+  *region = exposed->id;
+  return CUDA_SUCCESS;
+}
+
+wire::ObjectId any_context(const Session& session, const Target& target) {
+  return target.session == &session ? target.context : wire::primary_context_id(0);
+}
+
+using Exposures = std::vector<std::pair<Session*, transport::RegionId>>;
+
+void unexpose_all(const Exposures& exposures, uint64_t address, const Target& target) {
+  for (const auto& [session, region] : exposures) {
+    (void)unexpose_from(*session, any_context(*session, target), address, region);
+  }
+}
+
+// Known to every session or to none.
+CUresult expose_to_all(const Target& target, void* address, size_t bytes, int backing, unsigned flags,
+                       Exposures* exposures) {
+  for (const auto& session : Process::get().sessions()) {
+    transport::RegionId region;
+    const CUresult result = expose_to(*session, any_context(*session, target), address, bytes,
+                                      backing, flags, &region);
+    if (result != CUDA_SUCCESS) {
+      unexpose_all(*exposures, reinterpret_cast<uintptr_t>(address), target);
+      exposures->clear();
+      return result;
+    }
+    exposures->emplace_back(session.get(), region);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult record(const Target& target, void* address, size_t bytes, Placement placement,
+                unsigned flags, int backing, Exposures exposures) {
+  Allocation allocation;
+  allocation.base = reinterpret_cast<uintptr_t>(address);
+  allocation.bytes = bytes;
+  allocation.placement = placement;
+  allocation.session = nullptr;
+  allocation.device = target.device;
+  allocation.context = target.context;
+  allocation.flags = flags;
+  allocation.backing = backing;
+  allocation.exposed = std::move(exposures);
+  return Process::get().memory().add(std::move(allocation)) ? CUDA_SUCCESS
+                                                            : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+}
+
+// Replaces the pages under [begin, begin + bytes) by those of a memfd with the same contents. Threads
+// that write there meanwhile would lose their writes: registering is documented as not concurrent
+// with use. Memory that cannot be replaced (not plain private or anonymous) stays as it is.
+bool move_onto(int backing, void* begin, size_t bytes) {
+  void* copy = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, backing, 0);
+  if (copy == MAP_FAILED) return false;
+  std::memcpy(copy, begin, bytes);
+  void* moved = mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, begin);
+  if (moved != MAP_FAILED) return true;
+  munmap(copy, bytes);
+  return false;
+}
+
+}  // namespace
+
+CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool managed) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  const size_t length = round_up(bytes, page_bytes());
+  const uint64_t base = host_range().take(length);
+  if (base == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  UniqueFd backing = make_backing(length);
+  void* wanted = reinterpret_cast<void*>(base);
+  void* memory = backing ? mmap(wanted, length, PROT_READ | PROT_WRITE,
+                                MAP_SHARED | MAP_FIXED_NOREPLACE, backing.get(), 0)
+                         : MAP_FAILED;
+  if (memory != wanted) {
+    if (memory != MAP_FAILED) munmap(memory, length);
+    host_range().give_back(base, length);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  Exposures exposures;
+  constexpr unsigned kEverywhere = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+  CUresult result =
+      expose_to_all(target, memory, length, backing.get(), kEverywhere, &exposures);
+  if (result == CUDA_SUCCESS) {
+    result = record(target, memory, bytes, managed ? Placement::kManaged : Placement::kHost, flags,
+                    backing.get(), std::move(exposures));
+  }
+  if (result != CUDA_SUCCESS) {
+    munmap(memory, length);
+    host_range().give_back(base, length);
+    return result;
+  }
+  (void)backing.release();  // closed by free_host
+  *address = memory;
+  return CUDA_SUCCESS;
+}
+
+CUresult free_host(void* address) {
+  Target target;
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  (void)target_current(&target);  // host memory may outlive every context
+  Registry& registry = Process::get().memory();
+  const auto found = registry.find(reinterpret_cast<uintptr_t>(address));
+  if (!found || found->base != reinterpret_cast<uintptr_t>(address) || found->backing < 0 ||
+      found->placement == Placement::kRegistered) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const size_t length = round_up(found->bytes, page_bytes());
+  unexpose_all(found->exposed, found->base, target);
+  (void)registry.remove(found->base);
+  munmap(address, length);
+  close(found->backing);
+  host_range().give_back(found->base, length);
+  return CUDA_SUCCESS;
+}
+
+CUresult register_host(void* address, size_t bytes, unsigned flags) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  constexpr unsigned kKnown = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
+                              CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
+  if (!address || bytes == 0 || (flags & ~kKnown)) return CUDA_ERROR_INVALID_VALUE;
+  if (flags & CU_MEMHOSTREGISTER_IOMEMORY) return CUDA_ERROR_NOT_SUPPORTED;
+  Registry& registry = Process::get().memory();
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  if (registry.overlaps(begin, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  const uintptr_t first = begin / page_bytes() * page_bytes();
+  const size_t length = round_up(begin + bytes - first, page_bytes());
+  UniqueFd backing = make_backing(length);
+  Exposures exposures;
+  if (backing && move_onto(backing.get(), reinterpret_cast<void*>(first), length)) {
+    if (expose_to_all(target, reinterpret_cast<void*>(first), length, backing.get(),
+                      flags | CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP,
+                      &exposures) != CUDA_SUCCESS) {
+      RCUDA_DEBUG("registered memory at %p stays pageable for its workers", address);
+    }
+  }
+  return record(target, address, bytes, Placement::kRegistered, flags, backing.release(),
+                std::move(exposures));
+}
+
+CUresult unregister_host(void* address) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  Target target;
+  (void)target_current(&target);
+  Registry& registry = Process::get().memory();
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  const auto found = registry.find(begin);
+  if (!found || found->base != begin || found->placement != Placement::kRegistered) {
+    return address ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : CUDA_ERROR_INVALID_VALUE;
+  }
+  unexpose_all(found->exposed, begin / page_bytes() * page_bytes(), target);
+  (void)registry.remove(begin);
+  // The pages stay on the memfd, which lives as long as they are mapped.
+  if (found->backing >= 0) close(found->backing);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,85 @@
+#include "client/memory/registry.h"
+
+#include <mutex>
+#include <utility>
+
+namespace rcuda::client {
+namespace {
+
+bool is_host(Placement placement) {
+  return placement == Placement::kHost || placement == Placement::kRegistered;
+}
+
+}  // namespace
+
+bool Registry::add(Allocation allocation) {
+  std::unique_lock lock(mutex_);
+  auto next = allocations_.lower_bound(allocation.base);
+  if (next != allocations_.end() && next->first < allocation.base + allocation.bytes) return false;
+  if (next != allocations_.begin()) {
+    const Allocation& before = std::prev(next)->second;
+    if (before.base + before.bytes > allocation.base) return false;
+  }
+  allocation.buffer_id = next_buffer_id_++;
+  const uint64_t base = allocation.base;
+  allocations_.emplace_hint(next, base, std::move(allocation));
+  return true;
+}
+
+std::optional<Allocation> Registry::find(uint64_t address) const {
+  std::shared_lock lock(mutex_);
+  auto next = allocations_.upper_bound(address);
+  if (next == allocations_.begin()) return std::nullopt;
+  const Allocation& candidate = std::prev(next)->second;
+  if (address >= candidate.base + candidate.bytes) return std::nullopt;
+  return candidate;
+}
+
+std::optional<Allocation> Registry::remove(uint64_t base) {
+  std::unique_lock lock(mutex_);
+  auto found = allocations_.find(base);
+  if (found == allocations_.end()) return std::nullopt;
+  Allocation allocation = std::move(found->second);
+  allocations_.erase(found);
+  return allocation;
+}
+
+bool Registry::overlaps(uint64_t address, size_t bytes) const {
+  std::shared_lock lock(mutex_);
+  auto next = allocations_.lower_bound(address);
+  if (next != allocations_.end() && next->first < address + bytes) return true;
+  if (next == allocations_.begin()) return false;
+  const Allocation& before = std::prev(next)->second;
+  return before.base + before.bytes > address;
+}
+
+std::vector<Allocation> Registry::remove_context(const Session* session, wire::ObjectId context) {
+  std::vector<Allocation> removed;
+  std::unique_lock lock(mutex_);
+  for (auto it = allocations_.begin(); it != allocations_.end();) {
+    const Allocation& allocation = it->second;
+    if (allocation.session == session && allocation.context == context &&
+        !is_host(allocation.placement)) {
+      removed.push_back(std::move(it->second));
+      it = allocations_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  return removed;
+}
+
+void Registry::set_flags(uint64_t base, unsigned flags) {
+  std::unique_lock lock(mutex_);
+  if (auto found = allocations_.find(base); found != allocations_.end()) found->second.flags = flags;
+}
+
+void Registry::set_exposed(uint64_t base,
+                           std::vector<std::pair<Session*, transport::RegionId>> exposed) {
+  std::unique_lock lock(mutex_);
+  if (auto found = allocations_.find(base); found != allocations_.end()) {
+    found->second.exposed = std::move(exposed);
+  }
+}
+
+}  // namespace rcuda::client

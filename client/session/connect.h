@@ -1,0 +1,25 @@
+// Finding and reaching a server: name resolution, choice of medium, the connecting socket.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+#include "common/wire/handshake.h"
+
+namespace rcuda::client {
+
+struct Connection {
+  UniqueFd socket;
+  wire::Medium medium = wire::Medium::kTcp;  // what the socket is good for; never kAuto
+};
+
+// kAuto tries shared memory when `host` is this machine, then verbs where both ends can, then TCP.
+// Blocks up to the timeout. Errors name host and port and say what to check.
+Result<Connection> connect_server(const std::string& host, uint16_t port, wire::Medium medium,
+                                  std::chrono::milliseconds timeout);
+Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port,
+                             std::chrono::steady_clock::time_point deadline);
+
+}  // namespace rcuda::client

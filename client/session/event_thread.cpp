@@ -1,0 +1,190 @@
+#include "client/session/event_thread.h"
+
+#include <pthread.h>
+
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "common/base/log.h"
+
+namespace rcuda::client {
+namespace {
+
+thread_local bool running_host_function = false;
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kForever = std::chrono::hours(24);
+
+template <typename Body>
+bool read_body(std::span<const std::byte> frame, Body* body) {
+  if (frame.size() < sizeof(Body)) return false;
+  std::memcpy(body, frame.data(), sizeof(Body));
+  return true;
+}
+
+void print(std::span<const std::byte> frame) {
+  wire::OutputEvent event;
+  if (!read_body(frame, &event) || event.text_bytes > frame.size() - sizeof event) {
+    RCUDA_WARN("a malformed output event was dropped");
+    return;
+  }
+  std::FILE* stream = event.is_stderr ? stderr : stdout;
+  std::fwrite(frame.data() + sizeof event, 1, event.text_bytes, stream);
+}
+
+}  // namespace
+
+bool in_host_function() { return running_host_function; }
+
+EventThread::EventThread(transport::Link& link)
+    : link_(link),
+      ring_(link, wire::kEventRingLayout),
+      handled_up_to_(ring_.next_offset()),
+      event_thread_([this] { run_events(); }) {}
+
+EventThread::~EventThread() {
+  stop_.store(true);
+  link_.interrupt();
+  event_thread_.join();
+  {
+    std::lock_guard lock(mutex_);
+    changed_.notify_all();
+  }
+  if (callback_thread_.joinable()) callback_thread_.join();
+}
+
+Result<wire::ReadyEvent> EventThread::ready(Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  while (!is_ready_) {
+    if (Status status = link_.status(); !status.ok()) return status;
+    if (Clock::now() >= deadline) {
+      return Status(Code::kTimeout, "the worker did not say that it is ready");
+    }
+    changed_.wait_until(lock, std::min(deadline, Clock::now() + std::chrono::milliseconds(50)));
+  }
+  return ready_;
+}
+
+uint64_t EventThread::add_callback(std::function<void(CUresult)> function, bool once) {
+  std::lock_guard lock(mutex_);
+  if (!callback_thread_.joinable()) {
+    callback_thread_ = std::thread([this] { run_callbacks(); });
+  }
+  const uint64_t id = next_callback_++;
+  callbacks_.emplace(id, Callback{std::move(function), once});
+  return id;
+}
+
+void EventThread::remove_callback(uint64_t id) {
+  std::lock_guard lock(mutex_);
+  callbacks_.erase(id);
+}
+
+void EventThread::set_trace_sink(TraceSink sink) {
+  std::lock_guard lock(mutex_);
+  trace_sink_ = std::move(sink);
+}
+
+void EventThread::drain_output() {
+  // The header of a frame that has arrived is nonzero (ring.h), and its put came before the word or
+  // reply that the caller has just seen.
+  while (link_.status().ok()) {
+    const uint64_t offset = handled_up_to_.load(std::memory_order_acquire);
+    const auto* header =
+        reinterpret_cast<const std::atomic<uint64_t>*>(link_.window().data() + offset);
+    if (header->load(std::memory_order_acquire) == 0) return;
+    std::this_thread::yield();
+  }
+}
+
+void EventThread::run_events() {
+  pthread_setname_np(pthread_self(), "rcuda-events");
+  while (!stop_.load()) {
+    const Status status =
+        link_.wait([this] { return stop_.load() || ring_.pending(); }, Clock::now() + kForever);
+    if (!status.ok() && status.code() != Code::kTimeout) break;
+    while (!stop_.load()) {
+      Result<std::span<const std::byte>> frame = ring_.try_next();
+      if (!frame) {
+        RCUDA_ERROR("the worker's events cannot be read: %s", frame.status().message().c_str());
+        link_.close();
+        break;
+      }
+      if (frame->empty()) break;
+      handle(*frame);
+      handled_up_to_.store(ring_.next_offset(), std::memory_order_release);
+    }
+  }
+  // Waiters of ready() look at the Link's status; callbacks that can no longer come are forgotten.
+  std::lock_guard lock(mutex_);
+  changed_.notify_all();
+}
+
+void EventThread::handle(std::span<const std::byte> frame) {
+  wire::EventHeader header;
+  if (!read_body(frame, &header)) return;
+  switch (static_cast<uint32_t>(header.event)) {
+    case wire::kReadyEvent: {
+      std::lock_guard lock(mutex_);
+      is_ready_ = read_body(frame, &ready_);
+      changed_.notify_all();
+      return;
+    }
+    case static_cast<uint32_t>(wire::Event::kHostCallback): {
+      wire::HostCallbackEvent event;
+      if (!read_body(frame, &event) || event.slot >= wire::WorkerWindow::kCallbackSlots) break;
+      std::lock_guard lock(mutex_);
+      pending_.push_back(event);
+      changed_.notify_all();
+      return;
+    }
+    case static_cast<uint32_t>(wire::Event::kOutput): print(frame); return;
+    case static_cast<uint32_t>(wire::Event::kTrace): {
+      const auto events = frame.subspan(sizeof header);
+      std::lock_guard lock(mutex_);
+      if (trace_sink_) {
+        trace_sink_({reinterpret_cast<const wire::TraceEvent*>(events.data()),
+                     events.size() / sizeof(wire::TraceEvent)});
+      }
+      return;
+    }
+  }
+  RCUDA_WARN("an unknown or malformed event %u of the worker was dropped",
+             static_cast<unsigned>(header.event));
+}
+
+void EventThread::run_callbacks() {
+  pthread_setname_np(pthread_self(), "rcuda-hostfn");
+  running_host_function = true;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stop_.load() || !pending_.empty(); });
+    if (stop_.load()) return;
+    const wire::HostCallbackEvent event = pending_.front();
+    pending_.pop_front();
+    std::function<void(CUresult)> function;
+    if (auto found = callbacks_.find(event.callback); found != callbacks_.end()) {
+      if (found->second.once) {
+        function = std::move(found->second.function);
+        callbacks_.erase(found);
+      } else {
+        function = found->second.function;
+      }
+    }
+    lock.unlock();
+    if (function) {
+      function(static_cast<CUresult>(event.status));
+    } else {
+      RCUDA_WARN("the worker asked for host function %llu, which is not registered",
+                 static_cast<unsigned long long>(event.callback));
+    }
+    const uint64_t ack = event.sequence;
+    const Status sent = link_.put(wire::WorkerWindow::kCallbackAcks + 8ull * event.slot,
+                                  std::as_bytes(std::span(&ack, 1)), {}, transport::Wake::kYes);
+    lock.lock();
+    if (!sent.ok()) return;  // the Link has logged its loss
+  }
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,104 @@
+// Kernels as the client knows them: how their parameters are packed and what their attributes are,
+// asked once per function and session; and libraries, which exist on every session that uses them.
+//
+// A module's functions (Kind::kFunction) belong to one session. A library (Kind::kLibrary) and its
+// kernels (Kind::kKernel) are independent of contexts: they are loaded on a session when it first
+// needs them. cudart passes a CUkernel where a CUfunction is expected, so everything here takes both.
+// Threads: any. Ownership: Object::extra of the three kinds; freed when the module or library goes.
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "client/session/images.h"
+#include "client/session/objects.h"
+#include "client/session/session.h"
+#include "common/wire/protocol.h"
+
+namespace rcuda::client {
+
+struct FunctionInfo {
+  wire::ObjectId id = 0;  // of the function or kernel on its session
+  std::vector<wire::ParameterInfo> parameters;
+  uint32_t parameter_bytes = 0;
+  std::array<std::atomic<int32_t>, wire::kFunctionAttributeCount> attributes;
+};
+
+// Looks a function or kernel up on a session. `owner`: module or library there.
+CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner, bool is_kernel,
+                      const char* name, std::unique_ptr<FunctionInfo>* info);
+
+struct JitOptions {
+  std::vector<CUjit_option> keys;
+  std::vector<void*> values;
+  std::vector<CUlibraryOption> library_keys;
+  std::vector<void*> library_values;
+};
+
+struct ImageParts {
+  std::vector<std::span<const std::byte>> parts;
+  std::vector<ImageHash> hashes;
+  std::vector<std::vector<std::byte>> copies;  // when the application may free its own
+};
+// What the application's pointer holds. CUDA_ERROR_INVALID_IMAGE when it is nothing known.
+CUresult measure_image(const void* pointer, ImageParts* image);
+// kModuleLoad or kLibraryLoad of an image that is sent first; fills the options' log buffers.
+CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcode, wire::ObjectId id,
+                    const ImageParts& image, const JitOptions& options);
+
+class Library {
+ public:
+  Library(ImageParts image, JitOptions options)
+      : image_(std::move(image)), options_(std::move(options)) {}
+
+  // The library's id on a session, where it is loaded now if it was not.
+  CUresult id_on(Session& session, wire::ObjectId context, wire::ObjectId* id);
+  // Unloads it from every session.
+  void unload(Object* library);
+  // One object a name; `context` is where to look it up first.
+  CUresult kernel(Object* library, const Target& target, const char* name, Object** kernel);
+
+ private:
+  ImageParts image_;
+  JitOptions options_;
+  std::mutex mutex_;
+  std::unordered_map<Session*, wire::ObjectId> loaded_;
+  std::unordered_map<std::string, Object*> kernels_;
+};
+
+class Kernel {
+ public:
+  Kernel(Object* library, std::string name) : library_(library), name_(std::move(name)) {}
+
+  Object* library() const { return library_; }
+  const std::string& name() const { return name_; }
+  CUresult info_on(Session& session, wire::ObjectId context, FunctionInfo** info);
+  // The CUfunction of the kernel in a context.
+  CUresult function_in(CUkernel handle, const Target& target, Object** function);
+
+ private:
+  Object* const library_;
+  const std::string name_;
+  std::atomic<FunctionInfo*> first_{nullptr};  // of first_session_: nearly always the only one
+  Session* first_session_ = nullptr;
+  std::mutex mutex_;
+  std::unordered_map<Session*, std::unique_ptr<FunctionInfo>> infos_;
+  std::unordered_map<uint64_t, Object*> functions_;  // by session's device and context
+};
+
+// A CUfunction or CUkernel as a launch needs it.
+struct Callable {
+  FunctionInfo* info = nullptr;
+  bool is_kernel = false;
+};
+CUresult resolve_callable(CUfunction handle, const Target& target, Callable* callable);
+
+}  // namespace rcuda::client

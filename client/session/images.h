@@ -1,0 +1,24 @@
+// Sending module images: each crosses the network once, by content (SHA-256), and stays in the
+// server's cache between sessions.
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "client/session/session.h"
+
+namespace rcuda::client {
+
+using ImageHash = std::array<uint8_t, 32>;
+
+ImageHash hash_image(std::span<const std::byte> image);
+
+// Makes sure that the worker has the image. Blocks for a round trip, and for the bytes if it had not.
+CUresult send_image(Session& session, wire::ObjectId context, const ImageHash& hash,
+                    std::span<const std::byte> image);
+
+}  // namespace rcuda::client

@@ -1,0 +1,170 @@
+#include "client/session/marshal.h"
+
+#include "client/session/default_streams.h"
+#include "client/session/functions.h"
+#include "client/session/process.h"
+#include "client/session/session.h"
+#include "common/interop/default_stream.h"
+
+namespace rcuda::client {
+namespace {
+
+Target target_of(const Object& object) { return {object.session, object.context, object.device}; }
+
+CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id) {
+  const bool per_thread =
+      handle == CU_STREAM_PER_THREAD || (!handle && interop::per_thread_default_stream());
+  Object* stream = nullptr;
+  if (per_thread || !handle || handle == CU_STREAM_LEGACY) {
+    Object* context = current_context();
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!target->session) *target = target_of(*context);
+    context->uses.fetch_add(1, std::memory_order_relaxed);
+    if (!per_thread) {
+      *id = 0;
+      return CUDA_SUCCESS;
+    }
+    if (CUresult result = per_thread_stream(context, &stream); result != CUDA_SUCCESS) return result;
+  } else {
+    stream = find_object(handle, wire::Kind::kStream);
+    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    if (!target->session) *target = target_of(*stream);
+    if (Object* context = current_context()) context->uses.fetch_add(1, std::memory_order_relaxed);
+  }
+  if (target->session != stream->session) return CUDA_ERROR_INVALID_HANDLE;
+  stream->uses.fetch_add(1, std::memory_order_relaxed);
+  *id = stream->id;
+  return CUDA_SUCCESS;
+}
+
+bool is_code(wire::Kind kind) {
+  return kind == wire::Kind::kLibrary || kind == wire::Kind::kKernel || kind == wire::Kind::kFunction;
+}
+
+// Libraries and kernels have an id per session, and a kernel may stand where a function is expected.
+CUresult resolve_code(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
+  const bool is_library = kind == wire::Kind::kLibrary;
+  const Object* object =
+      find_object(handle, is_library ? wire::Kind::kLibrary : wire::Kind::kKernel);
+  if (!object) return CUDA_ERROR_INVALID_HANDLE;
+  if (!target->session) {
+    if (CUresult result = target_current(target); result != CUDA_SUCCESS) return result;
+  }
+  if (is_library) {
+    return static_cast<Library*>(object->extra)->id_on(*target->session, target->context, id);
+  }
+  auto* kernel = static_cast<Kernel*>(object->extra);
+  if (kind == wire::Kind::kKernel) {
+    FunctionInfo* info;
+    const CUresult result = kernel->info_on(*target->session, target->context, &info);
+    if (result == CUDA_SUCCESS) *id = info->id;
+    return result;
+  }
+  Object* function;
+  const auto kernel_handle = reinterpret_cast<CUkernel>(const_cast<void*>(handle));
+  const CUresult result = kernel->function_in(kernel_handle, *target, &function);
+  if (result == CUDA_SUCCESS) *id = function->id;
+  return result;
+}
+
+}  // namespace
+
+CUresult target_current(Target* target) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  Object* context = current_context();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context->kind.load(std::memory_order_acquire) != wire::Kind::kContext) {
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  }
+  *target = target_of(*context);
+  return CUDA_SUCCESS;
+}
+
+CUresult target_device(CUdevice device, Target* target, uint32_t* ordinal) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  const Device* found = Process::get().device(device);
+  if (!found) return CUDA_ERROR_INVALID_DEVICE;
+  *target = {found->session, 0, static_cast<uint32_t>(device)};
+  *ordinal = found->ordinal;
+  return CUDA_SUCCESS;
+}
+
+int client_ordinal(const Target& target, uint32_t worker_ordinal) {
+  return static_cast<int>(Process::get().ordinal_of(*target.session, worker_ordinal));
+}
+
+CUresult target_address(CUdeviceptr address, Target* target) {
+  Process& process = Process::get();
+  if (CUresult result = process.check(); result != CUDA_SUCCESS) return result;
+  if (const auto allocation = process.memory().find(address); allocation && allocation->session) {
+    *target = {allocation->session, allocation->context, allocation->device};
+    return CUDA_SUCCESS;
+  }
+  if (CUresult result = target_current(target); result != CUDA_SUCCESS) return result;
+  if (Session* session = process.session_of_address(address); session && session != target->session) {
+    *target = {session, wire::primary_context_id(0), process.ordinal_of(*session, 0)};
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (kind == wire::Kind::kStream) return resolve_stream(handle, target, id);
+  if (!handle) {
+    *id = 0;
+    return CUDA_SUCCESS;
+  }
+  if (is_code(kind)) {
+    const CUresult result = resolve_code(handle, kind, target, id);
+    if (result != CUDA_ERROR_INVALID_HANDLE || kind != wire::Kind::kFunction) return result;
+  }
+  const Object* object = find_object(handle, kind);
+  if (!object) return CUDA_ERROR_INVALID_HANDLE;
+  if (!target->session) *target = target_of(*object);
+  if (target->session != object->session) return CUDA_ERROR_INVALID_HANDLE;
+  *id = object->id;
+  return CUDA_SUCCESS;
+}
+
+CUresult mint(const Target& target, wire::Kind kind, void** handle, wire::ObjectId* id) {
+  *id = target.session->ids().mint(kind);
+  if (*id == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  Object* object = create_object(kind);
+  if (!object) {
+    target.session->ids().release(kind, *id);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  object->id = *id;
+  object->session = target.session;
+  object->context = kind == wire::Kind::kContext ? *id : target.context;
+  object->device = target.device;
+  target.session->remember(object, kind);
+  *handle = object;
+  return CUDA_SUCCESS;
+}
+
+void* adopt(const Target& target, wire::Kind kind, wire::ObjectId id) {
+  if (id == 0) return nullptr;
+  return target.session->adopted(kind, id, target.context, target.device);
+}
+
+void retire(const void* handle, wire::Kind kind) {
+  Object* object = find_object(handle, kind);
+  if (!object) return;
+  Session* session = object->session;
+  if (object->word != 0) session->release_word({object->word - 1, object->watched});
+  session->forget(kind, object->id);
+  session->ids().release(kind, object->id);
+  retire_object(object);
+}
+
+CUresult post(const Target& target, uint16_t opcode, std::span<const std::byte> body) {
+  return target.session->post(target.context, opcode, body);
+}
+
+CUresult call(const Target& target, uint16_t opcode, std::span<const std::byte> body,
+              size_t reply_bytes, Reply* reply) {
+  return target.session->call(target.context, opcode, body, {}, reply_bytes, reply);
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,47 @@
+// Handles the client gives to the application: streams, events, modules, graphs, ...
+//
+// Every handle points to an Object in one reserved arena of equal slots, so that any pointer an
+// application passes, however wrong, is checked with three comparisons and one load before it is
+// used: inside the arena, on a slot boundary, of the right kind. Slots are reused after the object
+// is retired; the arena is never unmapped, so a stale handle reads as "no such object" or as its
+// successor, never as freed memory.
+//
+// Threads: any. Creating and retiring take a mutex per arena; checking is lock-free. What an object
+// points to (`extra`) is owned by the code that created it, and destroyed by the retire() caller.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "common/wire/protocol.h"
+
+namespace rcuda::client {
+
+class Session;
+
+struct alignas(128) Object {
+  std::atomic<wire::Kind> kind{wire::Kind::kNone};
+  wire::ObjectId id = 0;       // on the worker; 0 for objects of several sessions (libraries)
+  wire::ObjectId context = 0;  // context it was created in; its own id for contexts
+  Session* session = nullptr;
+  uint32_t device = 0;         // contexts, streams and events: the client's device ordinal
+  uint32_t flags = 0;          // stream, event or context flags, as given at creation
+  int32_t priority = 0;        // streams
+  std::atomic<uint32_t> word{0};         // events, streams: completion word + 1; 0: none yet
+  std::atomic<uint64_t> sequence{0};     // events: records so far; streams: last signal asked for
+  std::atomic<uint64_t> watched{0};      // events, streams: sequence that `word` will reach
+  std::atomic<uint64_t> uses{0};         // streams: commands that named it; contexts: of any stream
+  void* extra = nullptr;                 // per kind: Library*, KernelObject*, FunctionInfo*, ...
+};
+static_assert(sizeof(Object) == 128);
+
+// Null when the handle is not a live object of that kind.
+Object* find_object(const void* handle, wire::Kind kind);
+// Null when four million objects are alive.
+Object* create_object(wire::Kind kind);
+void retire_object(Object* object);
+
+// Calls `visit` for every live object of a kind; objects may come and go meanwhile.
+void for_each_object(wire::Kind kind, void (*visit)(Object*, void*), void* argument);
+
+}  // namespace rcuda::client

@@ -1,0 +1,241 @@
+#include "client/session/process.h"
+
+#include <pthread.h>
+#include <pwd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+
+#include "api/api_hash.h"
+#include "client/memory/host_range.h"
+#include "common/base/log.h"
+
+namespace rcuda::client {
+namespace {
+
+thread_local std::vector<Object*> context_stack;
+
+Process* instance = nullptr;  // null in a process that never called CUDA
+
+Result<wire::Medium> medium_from_environment() {
+  const char* text = std::getenv("RCUDA_TRANSPORT");
+  if (!text || !*text || std::strcmp(text, "auto") == 0) return wire::Medium::kAuto;
+  if (std::strcmp(text, "shm") == 0) return wire::Medium::kShm;
+  if (std::strcmp(text, "tcp") == 0) return wire::Medium::kTcp;
+  if (std::strcmp(text, "verbs") == 0) return wire::Medium::kVerbs;
+  return Status(Code::kInvalidArgument,
+                std::string("RCUDA_TRANSPORT=") + text + " is no transport; use auto, shm, tcp or verbs");
+}
+
+Result<bool> flag_from_environment(const char* name) {
+  const char* text = std::getenv(name);
+  if (!text || !*text || std::strcmp(text, "0") == 0) return false;
+  if (std::strcmp(text, "1") == 0) return true;
+  return Status(Code::kInvalidArgument, std::string(name) + "=" + text + " must be 0 or 1");
+}
+
+Status configure_log() {
+  const char* text = std::getenv("RCUDA_LOG");
+  if (!text || !*text) return {};
+  // "info" or "info:file"
+  const char* colon = std::strchr(text, ':');
+  const std::string level(text, colon ? static_cast<size_t>(colon - text) : std::strlen(text));
+  if (!set_log_level(level.c_str())) {
+    return Status(Code::kInvalidArgument,
+                  std::string("RCUDA_LOG=") + text +
+                      " is no level; use trace, debug, info, warn, error or off, and :FILE for a file");
+  }
+  if (colon && !set_log_file(colon + 1)) {
+    return Status::from_errno(errno, std::string("RCUDA_LOG: cannot write to ") + (colon + 1));
+  }
+  return {};
+}
+
+wire::Hello make_hello() {
+  wire::Hello hello;
+  hello.api_hash = api::kApiHash;
+  hello.pid = static_cast<uint32_t>(getpid());
+  hello.uid = getuid();
+  char host[HOST_NAME_MAX + 1] = {};
+  if (gethostname(host, sizeof host - 1) == 0) hello.host = host;
+  hello.program = program_invocation_short_name;
+  if (const char* user = std::getenv("USER")) hello.user = user;
+  if (getrandom(hello.session, sizeof hello.session, 0) != sizeof hello.session) {
+    const uint64_t fallback = static_cast<uint64_t>(getpid()) << 32 | static_cast<uint64_t>(time(nullptr));
+    std::memcpy(hello.session, &fallback, sizeof fallback);
+  }
+  hello.host_range_base = kHostRangeBase;
+  hello.host_range_bytes = kHostRangeBytes;
+  return hello;
+}
+
+// CUDA_VISIBLE_DEVICES picks from the pool by position, as it does from local devices: the list ends
+// at the first entry that names none.
+std::vector<DeviceAddress> visible(const std::vector<DeviceAddress>& pool) {
+  const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (!text) return pool;
+  std::vector<DeviceAddress> chosen;
+  std::vector<bool> taken(pool.size());
+  for (const char* position = text; *position;) {
+    char* end = nullptr;
+    const long index = std::strtol(position, &end, 10);
+    if (end == position || index < 0 || static_cast<size_t>(index) >= pool.size() ||
+        taken[static_cast<size_t>(index)]) {
+      break;
+    }
+    taken[static_cast<size_t>(index)] = true;
+    chosen.push_back(pool[static_cast<size_t>(index)]);
+    position = *end == ',' ? end + 1 : end;
+    if (*end && *end != ',') break;
+  }
+  return chosen;
+}
+
+}  // namespace
+
+Process& Process::get() {
+  static Process* created = [] {
+    auto* process = new Process;
+    pthread_atfork(nullptr, nullptr, [] { instance->fork_child(); });
+    instance = process;
+    return process;
+  }();
+  return *created;
+}
+
+CUresult Process::initialize() {
+  if (forked_.load(std::memory_order_acquire)) return CUDA_ERROR_NOT_INITIALIZED;
+  std::lock_guard lock(mutex_);
+  if (tried_.load()) return init_result_;
+  tried_.store(true);
+  const Status status = connect();
+  if (status.ok()) {
+    init_result_ = CUDA_SUCCESS;
+    ready_.store(true, std::memory_order_release);
+  } else {
+    // One clear line, and the error a program expects of a machine without a GPU.
+    RCUDA_ERROR("%s", status.context().c_str());
+    init_result_ = CUDA_ERROR_NO_DEVICE;
+    devices_.clear();
+    for (auto& session : sessions_) session->end();
+  }
+  return init_result_;
+}
+
+CUresult Process::check() const {
+  if (!ready_.load(std::memory_order_acquire)) return CUDA_ERROR_NOT_INITIALIZED;
+  if (in_host_function()) return CUDA_ERROR_NOT_PERMITTED;
+  return CUDA_SUCCESS;
+}
+
+Status Process::connect() {
+  RCUDA_RETURN_IF_ERROR(configure_log());
+  SessionOptions options;
+  Result<wire::Medium> medium = medium_from_environment();
+  if (!medium) return medium.status();
+  options.medium = *medium;
+  Result<bool> synchronous = flag_from_environment("RCUDA_SYNC");
+  if (!synchronous) return synchronous.status();
+  options.synchronous = *synchronous;
+  options.hello = make_hello();
+
+  Result<std::vector<DeviceAddress>> pool =
+      devices_from([](const char* name) { return static_cast<const char*>(std::getenv(name)); });
+  if (!pool) return pool.status();
+  const std::vector<DeviceAddress> chosen = visible(*pool);
+  if (chosen.empty()) {
+    return Status(Code::kNotFound, "CUDA_VISIBLE_DEVICES leaves no device of RCUDA_DEVICES");
+  }
+  Result<std::vector<ServerDevices>> servers = group_by_server(chosen);
+  if (!servers) return servers.status();
+
+  devices_.resize(chosen.size());
+  for (const ServerDevices& server : *servers) {
+    Result<std::unique_ptr<Session>> session = Session::open(server, options);
+    if (!session) return session.status();
+    const wire::Welcome& welcome = (*session)->welcome();
+    options.hello.taken_windows.push_back(welcome.window);
+    for (uint32_t i = 0; i < welcome.devices.size(); ++i) {
+      auto device = std::make_unique<Device>();
+      device->session = session->get();
+      device->ordinal = i;
+      device->info = welcome.devices[i];
+      device->primary = create_object(wire::Kind::kContext);
+      if (!device->primary) return Status(Code::kOutOfMemory, "no address space for handles");
+      device->primary->id = device->primary->context = wire::primary_context_id(i);
+      device->primary->session = session->get();
+      device->primary->device = server.ordinals[i];
+      devices_[server.ordinals[i]] = std::move(device);
+    }
+    sessions_.push_back(std::move(session).value());
+  }
+  return {};
+}
+
+Device* Process::device(CUdevice ordinal) const {
+  if (ordinal < 0 || static_cast<size_t>(ordinal) >= devices_.size()) return nullptr;
+  return devices_[static_cast<size_t>(ordinal)].get();
+}
+
+uint32_t Process::ordinal_of(const Session& session, uint32_t worker_ordinal) const {
+  return session.ordinals()[worker_ordinal];
+}
+
+Session* Process::session_of_address(CUdeviceptr address) const {
+  for (const auto& session : sessions_) {
+    const wire::AddressWindow& window = session->welcome().window;
+    if (address - window.base < window.bytes) return session.get();
+  }
+  return nullptr;
+}
+
+int Process::driver_version() {
+  (void)initialize();
+  int version = CUDA_VERSION;
+  for (const auto& session : sessions_) {
+    version = std::min(version, static_cast<int>(session->welcome().driver_version));
+  }
+  return version;
+}
+
+void Process::fork_child() noexcept {
+  if (!ready_.exchange(false)) return;
+  forked_.store(true);
+  for (const auto& session : sessions_) session->abandon();
+}
+
+void Process::end() {
+  if (!ready_.load()) return;
+  for (const auto& session : sessions_) session->end();
+}
+
+Object* current_context() { return context_stack.empty() ? nullptr : context_stack.back(); }
+
+void set_current_context(Object* context) {
+  if (!context_stack.empty()) context_stack.pop_back();
+  if (context) context_stack.push_back(context);
+}
+
+void push_context(Object* context) { context_stack.push_back(context); }
+
+Object* pop_context() {
+  if (context_stack.empty()) return nullptr;
+  Object* context = context_stack.back();
+  context_stack.pop_back();
+  return context;
+}
+
+namespace {
+
+// Runs after the application's own exit handlers, which may still call CUDA.
+__attribute__((destructor)) void end_process() {
+  if (instance) instance->end();
+}
+
+}  // namespace
+
+}  // namespace rcuda::client

@@ -1,0 +1,75 @@
+// Process: the one per-process state of the client library: the pool of devices, their sessions,
+// contexts, and what is known of every allocation.
+//
+// Made by the first CUDA call; a process that never calls CUDA has none. initialize() reads the
+// environment, connects to every server and never tries again: its result is cuInit's.
+// After fork() the child, like with a local driver, gets CUDA_ERROR_NOT_INITIALIZED from everything.
+// Threads: any; devices and sessions do not change once initialised.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "client/memory/registry.h"
+#include "client/session/objects.h"
+#include "client/session/session.h"
+
+namespace rcuda::client {
+
+struct Device {
+  Session* session = nullptr;
+  uint32_t ordinal = 0;           // the worker's number of it
+  wire::DeviceInfo info;
+  Object* primary = nullptr;      // its primary context, always there
+  std::mutex mutex;               // of the two below
+  uint32_t primary_references = 0;
+  unsigned primary_flags = 0;
+};
+
+class Process {
+ public:
+  static Process& get();
+
+  CUresult initialize();   // cuInit
+  // CUDA_SUCCESS once initialize() has succeeded; NOT_INITIALIZED before, after fork and in a host
+  // function's way: NOT_PERMITTED.
+  CUresult check() const;
+
+  size_t device_count() const { return devices_.size(); }
+  Device* device(CUdevice ordinal) const;  // null: no such device
+  const std::vector<std::unique_ptr<Session>>& sessions() const { return sessions_; }
+  // The client's ordinal of a worker's device.
+  uint32_t ordinal_of(const Session& session, uint32_t worker_ordinal) const;
+  Session* session_of_address(CUdeviceptr address) const;  // by window; null: host memory
+  Registry& memory() { return memory_; }
+  int driver_version();
+
+  void fork_child() noexcept;
+  void end();  // at process exit
+
+ private:
+  Process() = default;
+  Status connect();
+
+  mutable std::mutex mutex_;
+  std::atomic<bool> tried_{false};
+  std::atomic<bool> ready_{false};
+  std::atomic<bool> forked_{false};
+  CUresult init_result_ = CUDA_ERROR_NOT_INITIALIZED;
+  std::vector<std::unique_ptr<Session>> sessions_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  Registry memory_;
+};
+
+// The calling thread's stack of current contexts.
+Object* current_context();
+void set_current_context(Object* context);
+void push_context(Object* context);
+Object* pop_context();
+
+}  // namespace rcuda::client

@@ -1,0 +1,53 @@
+#include "client/session/progress.h"
+
+#include <mutex>
+
+namespace rcuda::client {
+namespace {
+
+// Watching is rare next to polling: one lock for all objects.
+std::mutex watch_mutex;
+
+template <typename Body>
+uint64_t watch(Session& session, Object& object, wire::ObjectId context, wire::Custom opcode,
+               uint64_t state, Body body) {
+  std::lock_guard lock(watch_mutex);
+  const uint32_t known = object.word.load(std::memory_order_relaxed);
+  Session::Word word;
+  if (known == 0) {
+    word = session.acquire_word();
+  } else {
+    word = {known - 1, object.watched.load(std::memory_order_relaxed)};
+  }
+  body.word = word.index;
+  body.sequence = ++word.sequence;
+  // The worker answers even when an earlier error comes back now, which its next taker reports.
+  (void)session.post(context, static_cast<uint16_t>(opcode), std::as_bytes(std::span(&body, 1)));
+  object.watched.store(word.sequence, std::memory_order_relaxed);
+  object.word.store(word.index + 1, std::memory_order_relaxed);
+  object.sequence.store(state, std::memory_order_release);  // pairs with progress_of
+  return word.sequence;
+}
+
+}  // namespace
+
+void watch_stream(Session& session, Object& stream, wire::ObjectId context, uint64_t uses) {
+  watch(session, stream, context, wire::Custom::kSignal, uses, wire::SignalBody{stream.id, 0, 0});
+}
+
+uint64_t watch_event(Session& session, Object& event, uint64_t records) {
+  return watch(session, event, event.context, wire::Custom::kWatchEvent, records,
+               wire::WatchEventBody{event.id, 0, 0});
+}
+
+Progress progress_of(const Session& session, const Object& object, uint64_t state,
+                     CUresult* result) {
+  if (object.sequence.load(std::memory_order_acquire) != state) return Progress::kUnknown;
+  const uint32_t word = object.word.load(std::memory_order_relaxed);
+  if (word == 0) return Progress::kUnknown;
+  return session.word_reached(word - 1, object.watched.load(std::memory_order_relaxed), result)
+             ? Progress::kDone
+             : Progress::kPending;
+}
+
+}  // namespace rcuda::client

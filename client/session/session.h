@@ -1,0 +1,166 @@
+// Session: this process's connection to one worker, and through it to one server's GPUs.
+//
+// Owns the Link, the command ring's writing side, the reply slots, the completion words, the ids of
+// what the client creates on that worker, and a thread that takes events (device output, host
+// callbacks) from the worker. Opened by Process (process.h) in cuInit and kept until the process
+// ends.
+//
+// Threads: everything may be called from any thread. Commands of all threads enter one ring in the
+// order of their post() and call(), which is the order the worker carries them out in.
+// Blocking: post() only while the ring is full; call() and wait_word() until the worker answered or
+// the Link broke.
+// Errors: CUresult throughout, because callers are entry points. A broken Link becomes
+// kSessionLost, here and nowhere else, and stays; it is logged once with the reason.
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "client/session/device_list.h"
+#include "client/session/event_thread.h"
+#include "client/session/ids.h"
+#include "client/session/marshal.h"
+#include "client/session/objects.h"
+#include "common/base/status.h"
+#include "common/transport/link.h"
+#include "common/wire/handshake.h"
+#include "common/wire/protocol.h"
+#include "common/wire/ring.h"
+
+namespace rcuda::client {
+
+class Staging;
+
+// What the application sees when a worker or its server is gone: "all CUDA-capable devices are busy
+// or unavailable", and it stays.
+inline constexpr CUresult kSessionLost = CUDA_ERROR_DEVICE_UNAVAILABLE;
+
+struct SessionOptions {
+  wire::Hello hello;  // devices and medium are filled in by open()
+  wire::Medium medium = wire::Medium::kAuto;
+  std::chrono::milliseconds connect_timeout{5'000};
+  std::chrono::milliseconds handshake_timeout{30'000};
+  transport::LinkOptions link;
+  bool synchronous = false;  // RCUDA_SYNC=1: every post() is a round trip
+};
+
+class Session {
+ public:
+  // Connects, shakes hands and makes the Link. The status names the server and the mend.
+  static Result<std::unique_ptr<Session>> open(const ServerDevices& server,
+                                               const SessionOptions& options);
+  ~Session();
+
+  const wire::Welcome& welcome() const { return welcome_; }
+  const std::string& name() const { return name_; }  // "node1:8308 over shm", for messages
+  const std::vector<uint32_t>& ordinals() const { return ordinals_; }
+  transport::Link& link() { return *link_; }
+  Staging& staging() { return *staging_; }
+  Ids& ids() { return ids_; }
+
+  // One command: `body` then `tail` follow the header. The result is an error latched by an earlier
+  // posted command or asynchronous failure, else success.
+  CUresult post(wire::ObjectId context, uint16_t opcode, std::span<const std::byte> body,
+                std::span<const std::byte> tail = {});
+  CUresult call(wire::ObjectId context, uint16_t opcode, std::span<const std::byte> body,
+                std::span<const std::byte> tail, size_t reply_bytes, Reply* reply);
+
+  // The asynchronous error waiting to be reported, which is then forgotten unless it is sticky
+  // (the context is lost). Called by whatever may return one.
+  CUresult take_error();
+  CUresult peek_error() const;
+
+  // A completion word and the sequence last asked of it: sequences go on growing when the word
+  // changes hands, so a late write of the worker can never be taken for an early one.
+  struct Word {
+    uint32_t index = 0;
+    uint64_t sequence = 0;
+  };
+  // Waits for one to become free in the unlikely case that all are taken.
+  Word acquire_word();
+  void release_word(Word word);
+  bool word_reached(uint32_t index, uint64_t sequence, CUresult* result) const;
+  // Until the word's sequence reached `sequence`; its result, or kSessionLost. Prints what kernels
+  // printed before that point.
+  CUresult wait_word(uint32_t index, uint64_t sequence);
+  // Everything posted so far on the stream (or in the context) is done; prints what kernels printed.
+  CUresult synchronize(wire::ObjectId context, wire::ObjectId stream);
+  CUresult synchronize_context(wire::ObjectId context);
+
+  // Every object by its id: the worker may name one that the client minted (a graph's own stream) or
+  // one of its own (a captured graph's nodes), whose object is made when it is first named.
+  void remember(Object* object, wire::Kind kind);
+  Object* adopted(wire::Kind kind, wire::ObjectId id, wire::ObjectId context, uint32_t device);
+  void forget(wire::Kind kind, wire::ObjectId id);
+
+  EventThread& events() { return *events_; }
+  bool lost() const { return !link_->status().ok(); }
+  uint64_t commands() const { return commands_.load(std::memory_order_relaxed); }
+
+  // See Link::abandon().
+  void abandon() noexcept;
+  // Tells the worker that the end is intended. No call may follow.
+  void end();
+
+ private:
+  friend class Reply;
+  Session() = default;
+
+  struct Slot {
+    uint32_t offset = 0;
+    uint32_t bytes = 0;
+  };
+  Slot acquire_slot(size_t reply_bytes);
+  void release_slot(uint32_t offset);
+  CUresult send(const wire::CommandHeader& header, std::span<const std::byte> body,
+                std::span<const std::byte> tail);
+  CUresult wait_for_reply(const Slot& slot, uint32_t call, Reply* reply);
+  template <typename Ready>
+  CUresult wait_until(const Ready& ready);
+  CUresult session_lost();
+  CUresult signal_and_wait(wire::ObjectId context, wire::Custom opcode, wire::ObjectId stream);
+  const std::atomic<uint64_t>& client_word(uint64_t offset) const;
+
+  std::string name_;
+  std::vector<uint32_t> ordinals_;
+  wire::Welcome welcome_;
+  bool synchronous_ = false;
+  std::chrono::nanoseconds spin_{0};
+  std::unique_ptr<transport::Link> link_;
+  std::mutex order_mutex_;  // what enters the ring under it is in the order the worker sees
+  std::unique_ptr<wire::RingWriter> commands_ring_;
+  std::unique_ptr<EventThread> events_;
+  std::unique_ptr<Staging> staging_;
+  Ids ids_;
+
+  std::atomic<uint64_t> commands_{0};
+  std::atomic<uint32_t> next_call_{1};
+  std::atomic<uint64_t> reported_error_{0};  // the error word's value that was already reported
+  std::atomic<bool> loss_logged_{false};
+
+  std::mutex slots_mutex_;
+  std::vector<uint32_t> small_slots_, large_slots_;  // free ones, by offset
+  std::mutex objects_mutex_;
+  std::unordered_map<uint64_t, Object*> objects_;  // by kind and id
+  std::mutex words_mutex_;
+  std::vector<Word> free_words_;
+};
+
+// The calling thread's number, from 1, in order of first use.
+uint32_t thread_number();
+
+// True for errors after which a CUDA context is unusable: they are returned by every later call.
+bool is_sticky(CUresult result);
+
+}  // namespace rcuda::client

@@ -1,0 +1,217 @@
+#include "client/session/staging.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "common/base/log.h"
+
+namespace rcuda::client {
+namespace {
+
+// Small copies in few large chunks would leave threads idle; many small chunks cost a command each.
+size_t chunk_bytes(size_t bytes) {
+  const size_t share = bytes / (2 * copy_threads());
+  constexpr size_t kSmallest = 256u << 10;
+  if (share >= Staging::kSlotBytes) return Staging::kSlotBytes;
+  return std::max(kSmallest, (share + 4095) & ~size_t{4095});
+}
+
+// Waits for one transfer of the Link.
+class Transfer {
+ public:
+  transport::TransferDone done() {
+    return [this](const Status& status) {
+      std::lock_guard lock(mutex_);
+      ok_ = status.ok();
+      finished_ = true;
+      changed_.notify_one();
+    };
+  }
+  bool wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return finished_; });
+    return ok_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool finished_ = false;
+  bool ok_ = false;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Staging>> Staging::open(Session& session, const wire::ReadyEvent& ready) {
+  std::unique_ptr<Staging> staging(new Staging(session));
+  staging->region_ = static_cast<transport::RegionId>(ready.staging_region);
+  if (ready.staging_bytes < kSlotBytes || ready.staging_bytes > (1ull << 40)) {
+    return Status(Code::kProtocol, "the worker offers a staging region of " +
+                                       std::to_string(ready.staging_bytes) + " bytes");
+  }
+  Result<void*> mapping = session.link().map(staging->region_);
+  if (!mapping) return mapping.status();
+  staging->mapping_ = static_cast<std::byte*>(*mapping);
+  const auto slots = static_cast<uint32_t>(ready.staging_bytes / kSlotBytes);
+  for (uint32_t i = 0; i < slots; ++i) {
+    staging->free_.push_back({i, uint64_t{i} * kSlotBytes, session.acquire_word()});
+  }
+  return staging;
+}
+
+Staging::~Staging() {
+  if (mapping_) (void)session_.link().unmap(region_);
+}
+
+Staging::Slot Staging::acquire() {
+  Slot slot;
+  {
+    std::unique_lock lock(mutex_);
+    freed_.wait(lock, [this] { return !free_.empty(); });
+    slot = free_.front();
+    free_.pop_front();
+  }
+  make_ready(&slot);
+  return slot;
+}
+
+std::optional<Staging::Slot> Staging::try_acquire() {
+  Slot slot;
+  {
+    std::lock_guard lock(mutex_);
+    if (free_.empty()) return std::nullopt;
+    slot = free_.front();
+    free_.pop_front();
+  }
+  make_ready(&slot);
+  return slot;
+}
+
+void Staging::make_ready(Slot* slot) {
+  // The worker may still be reading or writing it for its previous user.
+  (void)session_.wait_word(slot->word.index, slot->word.sequence);
+  ++slot->word.sequence;
+}
+
+void Staging::release(const Slot& slot) {
+  std::lock_guard lock(mutex_);
+  free_.push_back(slot);
+  freed_.notify_one();
+}
+
+CUresult Staging::fill(const Slot& slot, const void* source, size_t bytes) {
+  if (mapping_) {
+    std::memcpy(mapping_ + slot.offset, source, bytes);
+    return CUDA_SUCCESS;
+  }
+  Transfer transfer;
+  session_.link().write(region_, slot.offset, source, bytes, transfer.done());
+  return transfer.wait() ? CUDA_SUCCESS : kSessionLost;
+}
+
+CUresult Staging::drain(const Slot& slot, void* destination, size_t bytes) {
+  if (mapping_) {
+    std::memcpy(destination, mapping_ + slot.offset, bytes);
+    return CUDA_SUCCESS;
+  }
+  Transfer transfer;
+  session_.link().read(region_, slot.offset, destination, bytes, transfer.done());
+  return transfer.wait() ? CUDA_SUCCESS : kSessionLost;
+}
+
+namespace {
+
+wire::CopyStagedBody staged_copy(const Staging::Slot& slot, CUdeviceptr device_address, size_t bytes,
+                                 wire::ObjectId stream, bool to_device) {
+  wire::CopyStagedBody body{};
+  body.device_address = device_address;
+  body.staging_offset = slot.offset;
+  body.bytes = bytes;
+  body.stream = stream;
+  body.to_device = to_device;
+  body.word = slot.word.index;
+  body.sequence = slot.word.sequence;
+  return body;
+}
+
+// The first failure of several threads.
+void note(std::atomic<int>* first, CUresult result) {
+  int none = CUDA_SUCCESS;
+  if (result != CUDA_SUCCESS) first->compare_exchange_strong(none, result);
+}
+
+}  // namespace
+
+CUresult Staging::to_device(wire::ObjectId context, wire::ObjectId stream, CUdeviceptr destination,
+                            const void* source, size_t bytes) {
+  const size_t chunk = chunk_bytes(bytes);
+  const size_t chunks = (bytes + chunk - 1) / chunk;
+  std::atomic<int> first_error{CUDA_SUCCESS};
+  run_parallel(chunks, [&](size_t index) {
+    if (first_error.load() != CUDA_SUCCESS) return;
+    const size_t begin = index * chunk;
+    const size_t length = std::min(chunk, bytes - begin);
+    Slot slot = acquire();
+    CUresult result = fill(slot, static_cast<const std::byte*>(source) + begin, length);
+    if (result == CUDA_SUCCESS) {
+      const auto body = staged_copy(slot, destination + begin, length, stream, true);
+      result = session_.post(context, static_cast<uint16_t>(wire::Custom::kCopyStaged),
+                             std::as_bytes(std::span(&body, 1)));
+    } else {
+      --slot.word.sequence;  // nothing was asked of the worker
+    }
+    note(&first_error, result);
+    release(slot);
+  });
+  return static_cast<CUresult>(first_error.load());
+}
+
+CUresult Staging::to_host(wire::ObjectId context, wire::ObjectId stream, void* destination,
+                          CUdeviceptr source, size_t bytes) {
+  const size_t chunk = chunk_bytes(bytes);
+  const size_t chunks = (bytes + chunk - 1) / chunk;
+  const size_t lanes = std::min(chunks, copy_threads());
+  std::atomic<int> first_error{CUDA_SUCCESS};
+  // Each lane keeps two slots going: the worker fills one while the lane empties the other.
+  run_parallel(lanes, [&](size_t lane) {
+    struct Pending {
+      Slot slot;
+      size_t begin, length;
+    };
+    std::deque<Pending> pending;
+    const auto ask = [&](size_t index, const Slot& slot) {
+      const size_t begin = index * chunk;
+      const Pending next{slot, begin, std::min(chunk, bytes - begin)};
+      const auto body = staged_copy(next.slot, source + begin, next.length, stream, false);
+      note(&first_error, session_.post(context, static_cast<uint16_t>(wire::Custom::kCopyStaged),
+                                       std::as_bytes(std::span(&body, 1))));
+      pending.push_back(next);
+    };
+    size_t next = lane;
+    while (true) {
+      // A second slot only if one is free at once: lanes that each hold one and wait for another
+      // would wait for ever.
+      while (next < chunks && pending.size() < 2 && first_error.load() == CUDA_SUCCESS) {
+        const std::optional<Slot> slot =
+            pending.empty() ? std::optional<Slot>(acquire()) : try_acquire();
+        if (!slot) break;
+        ask(next, *slot);
+        next += lanes;
+      }
+      if (pending.empty()) break;
+      const Pending done = pending.front();
+      pending.pop_front();
+      CUresult result = session_.wait_word(done.slot.word.index, done.slot.word.sequence);
+      if (result == CUDA_SUCCESS) {
+        result = drain(done.slot, static_cast<std::byte*>(destination) + done.begin, done.length);
+      }
+      note(&first_error, result);
+      release(done.slot);
+    }
+  });
+  const auto result = static_cast<CUresult>(first_error.load());
+  return result == CUDA_SUCCESS ? session_.take_error() : result;
+}
+
+}  // namespace rcuda::client
