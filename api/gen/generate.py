@@ -5,9 +5,13 @@ import argparse
 import pathlib
 import sys
 
+import client
 import cuda_header
 import driver_table
 import exports
+import server
+import shared_tables
+import table
 from emit import write_if_changed
 
 
@@ -18,19 +22,38 @@ def main():
     parser.add_argument("--stub", help="the toolkit's stub libcuda.so")
     parser.add_argument("--nm", default="nm")
     parser.add_argument("--table", required=True, type=pathlib.Path, help="api/table")
-    parser.add_argument("--output", required=True, type=pathlib.Path, help="<build>/generated/api")
+    parser.add_argument("--wire", required=True, type=pathlib.Path, help="common/wire")
+    parser.add_argument("--output", required=True, type=pathlib.Path, help="<build>/generated")
+    parser.add_argument("--update-lock", action="store_true",
+                        help="give new table entries their opcodes in opcodes.lock")
     arguments = parser.parse_args()
 
     toolkit = cuda_header.read_toolkit(arguments.compiler, arguments.include, arguments.nm,
                                        arguments.stub)
     adaptations = exports.load_adaptations(arguments.table / "old_versions.toml")
-    output = arguments.output
+    output = arguments.output / "api"
     write_if_changed(output / "weak_definitions.cpp",
                      exports.emit_definitions(toolkit, adaptations))
     write_if_changed(output / "proc_table.cpp", exports.emit_proc_table(toolkit))
     write_if_changed(output / "exports.map", exports.emit_version_script(toolkit))
     write_if_changed(output / "driver_table.h", driver_table.emit_header(toolkit))
     write_if_changed(output / "driver_table.cpp", driver_table.emit_source(toolkit))
+
+    try:
+        functions = table.load(arguments.table, toolkit, arguments.update_lock)
+    except table.TableError as error:
+        print(f"api/table: {error}", file=sys.stderr)
+        return 1
+    write_if_changed(output / "opcodes.h", shared_tables.emit_opcodes(functions))
+    write_if_changed(output / "hash.h", shared_tables.emit_hash(functions, arguments.wire))
+    write_if_changed(arguments.output / "client" / "forward.h", client.emit_header(functions))
+    write_if_changed(output / "client_fixups.h", client.emit_fixups(functions))
+    write_if_changed(output / "server_fixups.h", server.emit_fixups(functions))
+    write_if_changed(output / "server_handlers.h", server.emit_handlers_header(functions))
+    write_if_changed(output / "server_dispatch.cpp", server.emit_dispatch(functions))
+    for family in functions.families:
+        write_if_changed(output / f"client_{family}.cpp", client.emit_family(functions, family))
+        write_if_changed(output / f"server_{family}.cpp", server.emit_family(functions, family))
     return 0
 
 

@@ -1,0 +1,296 @@
+"""Generates the client's side of every command: forward_cuX, which sends it and takes the answer,
+and, unless that is handwritten, the entry point cuX itself."""
+
+from emit import NOTICE
+
+def emit_header(table):
+    lines = ["""// forward_cuX: runs driver function cuX on a worker.
+//
+// The generated entry points are nothing but a call of these; handwritten ones use them where a message
+// is part of what they do. A call goes to the worker and context of its handles, device or address,
+// else to the current context. Objects that a call creates are minted, and retired again when it
+// fails; a destroyed object is retired. Posted functions return what post() returns. Any thread;
+// blocks as post() and call() do.
+""", NOTICE, """#pragma once
+
+#include <cuda.h>
+
+namespace rcuda::client {
+
+"""]
+    for function in table.functions.values():
+        if function.travels:
+            lines.append(f"CUresult forward_{function.name}({function.prototype.parameter_list});\n")
+    lines.append("\n}  // namespace rcuda::client\n")
+    return "".join(lines)
+
+
+def element_bytes(argument):
+    if argument.kind:
+        return "sizeof(wire::ObjectId)"
+    return f"sizeof({argument.element})"
+
+
+def count_expression(argument):
+    """How many elements the application's array has."""
+    if argument.count_from:
+        return f"({argument.count_from} != nullptr ? static_cast<size_t>(*{argument.count_from}) : 0)"
+    return f"static_cast<size_t>({argument.count})"
+
+
+def emit_checks(function, types):
+    lines = []
+    for a in function.arguments:
+        if a.form == "null":
+            lines.append(f"  call.unsupported_unless(({a.name}) == nullptr, \"{a.name}\");\n")
+        elif a.form in ("in", "out", "inout", "create", "named", "string") and not a.nullable:
+            if a.count and not a.count_from:
+                lines.append(f"  call.require({a.name} != nullptr || ({a.count}) == 0);\n")
+            elif not a.count:
+                lines.append(f"  call.require({a.name} != nullptr);\n")
+    return lines
+
+
+def emit_routing(function, types):
+    """Resolves handles and devices: streams first, because a null stream means the current
+    context's; then whatever else names a worker."""
+    lines = []
+    by_value = [a for a in function.arguments
+                if a.form in ("handle", "function", "destroy", "device")]
+    if function.route == "current":
+        lines.append("  call.route_current();\n")
+    elif function.route != "auto":
+        lines.append(f"  call.route_address({function.route});\n")
+    by_value.sort(key=lambda a: (a.kind != "Stream", a.form == "device"))
+    for a in by_value:
+        if a.form == "device":
+            lines.append(f"  const uint32_t {a.name}_wire = call.device({a.name});\n")
+        elif a.form == "function":
+            lines.append(f"  const FunctionId {a.name}_wire = call.function({a.name});\n")
+        elif a.kind == "Stream" and a.nullable and function.stream_near:
+            lines.append(f"  const wire::ObjectId {a.name}_wire = "
+                         f"call.stream_near({a.name}, {function.stream_near});\n")
+        elif a.kind == "Stream" and a.nullable:
+            lines.append(f"  const wire::ObjectId {a.name}_wire = call.stream({a.name});\n")
+        else:
+            null = "CUDA_SUCCESS" if a.nullable else types.null_results[a.type]
+            lines.append(f"  const wire::ObjectId {a.name}_wire = "
+                         f"call.handle({a.name}, wire::Kind::k{a.kind}, {null});\n")
+    lines.append("  call.route_current();\n")
+    return lines
+
+
+def emit_struct_input(a, struct, types, lines):
+    """One struct with fixups, followed by the arrays that it points to."""
+    lines.append(f"    auto it = *{a.name};\n    call.fix(to_wire(it, call.target()));\n")
+    for f in struct.arrays:
+        lines.append(f"    {f.member} = nullptr;\n")
+    lines.append("    in.value(it);\n")
+    for f in struct.arrays:
+        call = "structs" if f.type in types.structs else "array"
+        lines.append(f"    call.{call}({a.name}->{f.path}, {a.name}->{f.count});\n")
+
+
+def emit_inputs(function, types):
+    lines = []
+    for a in function.arguments:
+        struct = types.structs.get(a.element)
+        if a.form == "value":
+            lines.append(f"  in.value({cast_pointer(a)});\n")
+        elif a.form in ("handle", "destroy", "device"):
+            lines.append(f"  in.value({a.name}_wire);\n")
+        elif a.form == "function":
+            lines.append(f"  in.value({a.name}_wire);\n")
+        elif a.form == "string":
+            lines.append(f"  in.string({a.name});\n")
+        elif a.form in ("in", "inout") and not a.count:
+            if a.nullable:
+                lines.append(f"  in.value<uint32_t>({a.name} != nullptr);\n"
+                             f"  if ({a.name} != nullptr) {{\n")
+            else:
+                lines.append("  {\n")
+            if struct:
+                emit_struct_input(a, struct, types, lines)
+            else:
+                lines.append(f"    in.value(*{a.name});\n")
+            lines.append("  }\n")
+        elif a.form == "in":
+            count = count_expression(a)
+            if a.nullable:
+                lines.append(f"  in.value<uint32_t>({a.name} != nullptr);\n")
+                count = f"{a.name} != nullptr ? {count} : 0"
+            if a.kind:
+                lines.append(f"  call.handles({a.name}, {count}, wire::Kind::k{a.kind});\n")
+            elif a.element in types.structs:
+                lines.append(f"  call.structs({a.name}, {count});\n")
+            else:
+                lines.append(f"  call.array({byte_pointer(a, True)}, {count});\n")
+        elif a.form in ("out", "named") and a.count:
+            # How many elements are wanted, 0 for none; an absent array asks for nothing.
+            room = "room" if a.count_from else "whole"
+            lines.append(f"  const uint32_t {a.name}_room = call.{room}({a.name} != nullptr ? "
+                         f"{count_expression(a)} : 0, {element_bytes(a)});\n"
+                         f"  in.value({a.name}_room);\n")
+            if a.count_from:
+                lines.append(f"  in.value<uint32_t>({a.name} != nullptr);\n")
+    return lines
+
+
+def cast_pointer(a):
+    if a.type.endswith("*"):
+        return f"reinterpret_cast<uint64_t>({a.name})"
+    return a.name
+
+
+def byte_pointer(a, const):
+    pointee = a.type.removesuffix("*").removeprefix("const ").strip()
+    if pointee == "void":
+        return f"static_cast<{'const ' if const else ''}char*>({a.name})"
+    return a.name
+
+
+def emit_creates(function):
+    lines = []
+    for a in function.arguments:
+        if a.form == "create":
+            lines.append(f"  void* {a.name}_handle = nullptr;\n"
+                         f"  in.value(call.create(wire::Kind::k{a.kind}, &{a.name}_handle));\n")
+    return lines
+
+
+def reply_bytes(function):
+    terms = []
+    for a in function.arguments:
+        if a.form in ("out", "inout", "named"):
+            if a.count:
+                terms.append(f"16 + {a.name}_room * {element_bytes(a)}")
+            else:
+                terms.append(f"8 + {element_bytes(a)}")
+    return " + ".join(terms) or "0"
+
+
+def emit_outputs(function, types):
+    lines = []
+    for a in function.arguments:
+        struct = types.structs.get(a.element)
+        if a.form == "named" and a.count:
+            lines.append(f"  call.adopt_array({a.name}, {a.name}_room, wire::Kind::k{a.kind});\n")
+        elif a.form == "named":
+            lines.append(f"  {{\n    void* handle = call.adopt(wire::Kind::k{a.kind});\n"
+                         f"    if ({a.name} != nullptr) *{a.name} = from_pointer<{a.element}>(handle);\n"
+                         "  }\n")
+        elif a.form == "out" and a.count:
+            lines.append(f"  call.take_array({byte_pointer(a, False)}, {a.name}_room);\n")
+        elif a.form in ("out", "inout"):
+            lines.append(f"  {{\n    auto it = call.out().value<{a.element}>();\n")
+            if struct:
+                lines.append("    from_wire(it, call.target());\n")
+                for f in struct.arrays:
+                    lines.append(f"    {f.member} = {a.name}->{f.path};\n")
+            lines.append(f"    if ({a.name} != nullptr && call.out().ok()) *{a.name} = it;\n  }}\n")
+    return lines
+
+
+def emit_function(function, types):
+    lines = [f"CUresult forward_{function.name}({function.prototype.parameter_list}) {{\n"
+             "  Call call;\n"]
+    lines += emit_checks(function, types)
+    lines += emit_routing(function, types)
+    lines.append("  if (call.failed()) return call.result();\n")
+    inputs = emit_inputs(function, types) + emit_creates(function)
+    if inputs:
+        lines.append("  [[maybe_unused]] wire::Encoder& in = call.in();\n")
+    lines += inputs
+    opcode = f"wire::opcode::{function.name}"
+    created = "".join(
+        f"  *{a.name} = from_pointer<{a.element}>({a.name}_handle);\n"
+        for a in function.arguments if a.form == "create")
+    destroyed = "".join(
+        f"  retire(to_pointer({a.name}), wire::Kind::k{a.kind});\n"
+        for a in function.arguments if a.form == "destroy")
+    outputs = emit_outputs(function, types)
+    send = f"call.post({opcode})" if function.klass == "post" and not outputs else \
+        f"call.call({opcode}, {reply_bytes(function)})"
+    if not (outputs or created or destroyed):
+        lines.append(f"  return {send};\n}}\n\n")
+        return "".join(lines)
+    lines.append(f"  const CUresult result = {send};\n")
+    lines.append(destroyed)
+    if outputs:
+        if function.always_outputs:
+            lines.append("  if (!call.answered()) return result;\n")
+        else:
+            lines.append("  if (result != CUDA_SUCCESS) return result;\n")
+        lines += outputs
+        lines.append("  if (!call.out().complete()) return call.bad_reply();\n")
+    if created and function.klass == "post":
+        # Sent: the object exists, whatever earlier error came back.
+        lines.append(created)
+    elif created:
+        lines.append("  if (result == CUDA_SUCCESS) {\n" + created + "  }\n")
+    lines.append("  return result;\n}\n\n")
+    return "".join(lines)
+
+
+def emit_entry(function):
+    names = ", ".join(p.name for p in function.prototype.parameters)
+    if function.alias:
+        return (f"CUresult {function.name}({function.prototype.parameter_list}) {{\n"
+                f"  return rcuda::client::forward_{function.alias};\n}}\n")
+    return (f"CUresult {function.name}({function.prototype.parameter_list}) {{\n"
+            f"  return rcuda::client::forward_{function.name}({names});\n}}\n")
+
+
+def emit_family(table, family):
+    functions = [f for f in table.functions.values() if f.family == family and f.travels]
+    lines = [NOTICE, '#include <cuda.h>\n\n#include "api/client_fixups.h"\n'
+             '#include "api/opcodes.h"\n#include "api/stubs/client.h"\n'
+             '#include "client/forward.h"\n\nnamespace rcuda::client {\n\n']
+    lines += [emit_function(f, table.types) for f in functions]
+    lines.append("}  // namespace rcuda::client\n\n")
+    lines.append('extern "C" {\n')
+    lines += [emit_entry(f) for f in table.functions.values()
+              if f.family == family and not f.handwritten_client]
+    lines.append('}  // extern "C"\n')
+    return "".join(lines)
+
+
+def fixup_lines(struct, types, to_wire):
+    lines = []
+    for f in struct.fixups:
+        guard = f"if ({f.when}) " if f.when else ""
+        if f.form == "null":
+            if to_wire:
+                lines.append(f"  {guard}{f.member} = {{}};\n")
+        elif f.form == "location":
+            call = "location_to_wire" if to_wire else "location_from_wire"
+            if to_wire:
+                lines.append(f"  {guard}if (CUresult r = {call}({f.member}, target); "
+                             "r != CUDA_SUCCESS) return r;\n")
+            else:
+                lines.append(f"  {guard}{call}({f.member}, target);\n")
+        elif f.form == "handle":
+            kind = f"wire::Kind::k{types.handles[f.type]}"
+            if to_wire:
+                lines.append(f"  {guard}if (CUresult r = handle_to_wire({f.member}, {kind}, target); "
+                             "r != CUDA_SUCCESS) return r;\n")
+            else:
+                lines.append(f"  {guard}handle_from_wire({f.member}, {kind}, target);\n")
+    return lines
+
+
+def emit_fixups(table):
+    """to_wire and from_wire of structs with members that cannot cross as they are."""
+    lines = [NOTICE, '#pragma once\n\n#include <cuda.h>\n\n#include "api/stubs/client.h"\n\n'
+             "namespace rcuda::client {\n\n"]
+    for struct in table.types.structs.values():
+        lines.append(f"inline CUresult to_wire([[maybe_unused]] {struct.name}& it, "
+                     "[[maybe_unused]] Target* target) {\n")
+        lines += fixup_lines(struct, table.types, True)
+        lines.append("  return CUDA_SUCCESS;\n}\n")
+        lines.append(f"inline void from_wire([[maybe_unused]] {struct.name}& it, "
+                     "[[maybe_unused]] const Target* target) {\n")
+        lines += fixup_lines(struct, table.types, False)
+        lines.append("}\n\n")
+    lines.append("}  // namespace rcuda::client\n")
+    return "".join(lines)

@@ -1,0 +1,318 @@
+"""The annotated table of functions (api/table/*.toml): reading, checking, and what it means.
+
+See api/table/README.md for the notation. A Function carries everything the emitters need; each of
+its parameters has a form:
+
+  value          a number or enumeration, as it is
+  device         a CUdevice: routes the call; the worker gets its own ordinal
+  handle         an object's id; `nullable`: null becomes 0
+  function       like handle, but the application may pass a CUkernel as a CUfunction
+  destroy        a handle that is gone afterwards
+  create         out: an object whose id the client mints
+  named          out: an object that the worker names
+  string         in: const char*
+  in             one struct or number behind a pointer; with a count: an array
+  out, inout     the same, coming back
+  null           must be null; not sent
+"""
+
+import dataclasses
+import hashlib
+import pathlib
+import re
+import tomllib
+
+from cuda_header import Parameter, Prototype, parse_parameter
+
+CLASSES = ("local", "cached", "post", "call", "custom")
+FIRST_OPCODE = 0x100
+LAST_OPCODE = 0xFFF
+HANDLE_OUTPUTS = ("create", "named")
+INPUTS = ("value", "device", "handle", "function", "destroy", "string", "in", "inout")
+OUTPUTS = ("create", "named", "out", "inout")
+
+
+class TableError(Exception):
+    pass
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixup:
+    """A member of a struct that cannot cross as it is."""
+    path: str
+    form: str  # handle, location, null, array
+    type: str = ""  # handle: the handle's type; array: the element's
+    count: str = ""  # array: the member that counts its elements
+    when: str = ""  # condition on the struct, over `it`
+
+    @property
+    def member(self):
+        return f"it.{self.path}" if self.path else "it"
+
+
+@dataclasses.dataclass(frozen=True)
+class Struct:
+    name: str
+    fixups: tuple
+
+    @property
+    def arrays(self):
+        return [f for f in self.fixups if f.form == "array"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Types:
+    handles: dict  # C type -> wire::Kind constant, without the k
+    null_results: dict  # C type -> CUresult for a null handle
+    structs: dict  # C type -> Struct, those with fixups; all others are plain
+    plain: frozenset
+
+
+@dataclasses.dataclass
+class Argument:
+    name: str
+    type: str
+    form: str
+    element: str  # the type behind the pointer, or the type itself
+    kind: str = ""  # for handles
+    nullable: bool = False
+    count: str = ""  # C++ expression over the parameters
+    count_from: str = ""  # the parameter that is the count, when it is one and inout
+
+    @property
+    def is_input(self):
+        return self.form in INPUTS
+
+    @property
+    def is_output(self):
+        return self.form in OUTPUTS
+
+
+@dataclasses.dataclass
+class Function:
+    name: str
+    family: str
+    klass: str
+    prototype: Prototype
+    arguments: list
+    opcode: int = 0
+    handwritten_client: bool = False
+    handwritten_server: bool = False
+    is_driver: bool = True  # False: a call of our own, with its signature in the table
+    route: str = "auto"
+    always_outputs: bool = False
+    server_after: str = ""
+    stream_near: str = ""  # a null stream is the one of the worker that owns this address
+    alias: str = ""  # a call of another function of the table that does the same
+    note: str = ""
+
+    @property
+    def travels(self):
+        """Whether there are messages for it: a remote:: function, an opcode and a handler."""
+        return self.opcode != 0
+
+    def argument(self, name):
+        return next(a for a in self.arguments if a.name == name)
+
+
+@dataclasses.dataclass
+class Table:
+    functions: dict  # name -> Function, in table order
+    families: list
+    types: Types
+    unsupported: dict  # name -> reason
+    skipped: list  # table entries the header does not have
+    unknown: list  # functions of the header that neither is in the table nor excused
+    digest: str
+
+
+def load_types(path):
+    with open(path, "rb") as file:
+        raw = tomllib.load(file)
+    structs = {}
+    for name, members in raw.get("structs", {}).items():
+        fixups = tuple(Fixup(path=p, **m) for p, m in members.items())
+        structs[name] = Struct(name, fixups)
+    handles = {name: entry["kind"] for name, entry in raw["handles"].items()}
+    nulls = {name: entry.get("null", "CUDA_ERROR_INVALID_HANDLE")
+             for name, entry in raw["handles"].items()}
+    return Types(handles, nulls, structs, frozenset(raw.get("plain", [])))
+
+
+NOTATION = re.compile(r"(in|out|inout|create|named|destroy|optional|null|value)(\?)?(?:\[(.+)\])?")
+
+
+def argument_of(function_name, parameter, note, types, parameters):
+    """The Argument for one parameter, from its C type and its notation (which may be empty)."""
+    where = f"{function_name}: {parameter.name}"
+    match = NOTATION.fullmatch(note) if note else None
+    if note and not match:
+        raise TableError(f"{where}: cannot read {note!r}")
+    word, optional, count = (match[1], bool(match[2]), match[3] or "") if match else ("", False, "")
+
+    pointee = parameter.pointee
+    if pointee is None or word == "value":
+        kind = types.handles.get(parameter.type, "")
+        if parameter.type in ("CUfunction",) and word in ("", "optional"):
+            return Argument(parameter.name, parameter.type, "function", parameter.type, kind)
+        if kind:
+            form = "destroy" if word == "destroy" else "handle"
+            nullable = word == "optional" or kind == "Stream" and form == "handle"
+            return Argument(parameter.name, parameter.type, form, parameter.type, kind, nullable)
+        if parameter.type == "CUdevice":
+            return Argument(parameter.name, parameter.type, "device", parameter.type)
+        if word not in ("", "value"):
+            raise TableError(f"{where}: {word} does not fit a value")
+        return Argument(parameter.name, parameter.type, "value", parameter.type)
+
+    if word == "null":
+        return Argument(parameter.name, parameter.type, "null", pointee)
+    if parameter.type == "const char*" and word in ("", "in") and not count:
+        return Argument(parameter.name, parameter.type, "string", "char", nullable=optional)
+    if not word:
+        if not parameter.is_const_pointer or not (
+                pointee in types.plain or pointee in types.structs):
+            raise TableError(f"{where}: {parameter.type} needs a direction")
+        word = "in"
+    if word not in ("in", "out", "inout", "create", "named"):
+        raise TableError(f"{where}: {word} does not fit a pointer")
+    kind = types.handles.get(pointee, "")
+    if kind and word == "out" or word in HANDLE_OUTPUTS and not kind:
+        raise TableError(f"{where}: handles come back as create or named, and only handles do")
+    element = "char" if pointee in ("void", "char") else pointee
+    if pointee == "void" and not count:
+        raise TableError(f"{where}: void* needs a length")
+    if not kind and word != "null" and element[0].isupper() and element.endswith("*") is False:
+        if element not in types.plain and element not in types.structs and element != "CUdevice":
+            raise TableError(f"{where}: {element} is not listed in types.toml")
+    argument = Argument(parameter.name, parameter.type, word, element, kind, optional, count)
+    if count in parameters and parameters[count].type.endswith("*"):
+        argument.count_from = count
+    return argument
+
+
+# Names that generated code uses itself. A parameter with such a name gets a trailing underscore.
+RESERVED = {"call", "executor", "function", "in", "it", "name", "objects", "out", "result", "found"}
+
+
+def without_reserved(prototype):
+    parameters = tuple(
+        Parameter(p.type, p.name + "_" if p.name in RESERVED else p.name)
+        for p in prototype.parameters)
+    return Prototype(prototype.name, parameters)
+
+
+def function_of(name, family, entry, prototype, types, is_driver):
+    klass = entry.get("class")
+    if klass not in CLASSES:
+        raise TableError(f"{name}: class must be one of {', '.join(CLASSES)}")
+    known = {"class", "client", "server", "route", "remote", "signature", "always_outputs",
+             "server_after", "stream_near", "as", "note"}
+    prototype = without_reserved(prototype)
+    names = {p.name: p for p in prototype.parameters}
+    for key in entry:
+        if key not in known and key not in names:
+            raise TableError(f"{name}: {key} is neither a parameter nor a property")
+    alias = entry.get("as", "")
+    travels = not alias and (klass in ("post", "call") or entry.get("remote", False))
+    arguments = []
+    if travels:
+        arguments = [argument_of(name, p, entry.get(p.name, ""), types, names)
+                     for p in prototype.parameters]
+    function = Function(
+        name, family, klass, prototype, arguments,
+        opcode=-1 if travels else 0,
+        handwritten_client=klass in ("local", "cached", "custom") or
+        entry.get("client") == "handwritten" or not is_driver,
+        handwritten_server=entry.get("server") == "handwritten" or not is_driver,
+        is_driver=is_driver,
+        route=entry.get("route", "auto"),
+        always_outputs=entry.get("always_outputs", False),
+        server_after=entry.get("server_after", ""),
+        stream_near=entry.get("stream_near", ""),
+        alias=alias,
+        note=entry.get("note", ""))
+    if klass == "post" and any(a.is_output and a.form != "create" for a in arguments):
+        raise TableError(f"{name}: a posted call brings nothing back")
+    return function
+
+
+def pseudo_prototype(name, signature):
+    parts = [part for part in signature.split(",") if part.strip()]
+    return Prototype(name, tuple(parse_parameter(p, i) for i, p in enumerate(parts)))
+
+
+def read_lock(path):
+    opcodes = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        line = line.split("#")[0].strip()
+        if line:
+            number, name = line.split()
+            opcodes[name] = int(number, 16)
+    return opcodes
+
+
+def assign_opcodes(functions, lock_path, update):
+    """Gives every function that travels its number from the lock file. Numbers are never reused:
+    a name that left the table keeps its line."""
+    opcodes = read_lock(lock_path) if lock_path.exists() else {}
+    if len(set(opcodes.values())) != len(opcodes):
+        raise TableError(f"{lock_path}: an opcode appears twice")
+    missing = [f.name for f in functions.values() if f.travels and f.name not in opcodes]
+    if missing and not update:
+        raise TableError(f"{lock_path} lacks {', '.join(missing)}; build the target api-opcodes")
+    following = max(opcodes.values(), default=FIRST_OPCODE - 1) + 1
+    for name in missing:
+        opcodes[name] = following
+        following += 1
+    if following > LAST_OPCODE + 1:
+        raise TableError("no opcodes left")
+    if missing:
+        text = ("# Opcodes of generated commands. Append only: a number never changes its meaning\n"
+                "# and is never used again. Written by the target api-opcodes.\n")
+        text += "".join(f"0x{number:03x} {name}\n"
+                        for name, number in sorted(opcodes.items(), key=lambda item: item[1]))
+        lock_path.write_text(text, encoding="utf-8")
+    for function in functions.values():
+        if function.travels:
+            function.opcode = opcodes[function.name]
+
+
+def load(folder, toolkit, update_lock=False):
+    folder = pathlib.Path(folder)
+    types = load_types(folder / "types.toml")
+    functions, families, skipped, unsupported = {}, [], [], {}
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.toml")):
+        if path.name in ("types.toml", "old_versions.toml"):
+            digest.update(path.read_bytes())
+            continue
+        with open(path, "rb") as file:
+            raw = tomllib.load(file)
+        digest.update(path.read_bytes())
+        family = path.stem
+        if family == "unsupported":
+            for group in raw["group"]:
+                unsupported |= {name: group["reason"] for name in group["functions"]}
+            continue
+        families.append(family)
+        for name, entry in raw.items():
+            if name in functions:
+                raise TableError(f"{name} is in the table twice")
+            if "signature" in entry:
+                prototype = pseudo_prototype(name, entry["signature"])
+            elif name in toolkit.prototypes:
+                prototype = toolkit.prototypes[name]
+            else:
+                skipped.append(name)
+                continue
+            functions[name] = function_of(name, family, entry, prototype, types,
+                                          "signature" not in entry)
+    lock_path = folder / "opcodes.lock"
+    assign_opcodes(functions, lock_path, update_lock)
+    digest.update(lock_path.read_bytes())
+    for function in functions.values():
+        digest.update(repr((function.name, function.opcode, function.prototype)).encode())
+    digest.update(str(toolkit.cuda_version).encode())
+    table = Table(functions, families, types, unsupported, skipped, [], digest.hexdigest())
+    return table

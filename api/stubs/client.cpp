@@ -1,0 +1,123 @@
+#include "api/stubs/client.h"
+
+namespace rcuda::client {
+
+CUresult location_to_wire(CUmemLocation& location, Target* target) {
+  if (location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_SUCCESS;
+  Target named;
+  uint32_t ordinal = 0;
+  if (CUresult result = target_device(location.id, &named, &ordinal); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (target->session == nullptr) *target = named;
+  if (target->session != named.session) return CUDA_ERROR_INVALID_DEVICE;
+  location.id = static_cast<int>(ordinal);
+  return CUDA_SUCCESS;
+}
+
+void location_from_wire(CUmemLocation& location, const Target* target) {
+  if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+    location.id = client_ordinal(*target, static_cast<uint32_t>(location.id));
+  }
+}
+
+void Call::unsupported_unless(bool holds, const char* parameter) {
+  if (holds || failed()) return;
+  RCUDA_WARN("a call uses parameter %s, which is not supported over the network", parameter);
+  fix(CUDA_ERROR_NOT_SUPPORTED);
+}
+
+wire::ObjectId Call::handle(const void* handle, wire::Kind kind, CUresult if_null) {
+  if (handle == nullptr && if_null != CUDA_SUCCESS) fix(if_null);
+  wire::ObjectId id = 0;
+  if (!failed()) fix(resolve(handle, kind, &target_, &id));
+  return id;
+}
+
+wire::ObjectId Call::stream_near(CUstream stream, CUdeviceptr address) {
+  const bool is_default = stream == nullptr || stream == CU_STREAM_LEGACY;
+  if (is_default && !failed() && target_.session == nullptr) {
+    Target current, owner;
+    fix(target_current(&current));
+    if (!failed()) fix(target_address(address, &owner));
+    if (!failed() && owner.session != current.session) {
+      target_ = owner;
+      return 0;
+    }
+  }
+  return this->stream(stream);
+}
+
+FunctionId Call::function(CUfunction function) {
+  FunctionId found;
+  if (function == nullptr) fix(CUDA_ERROR_INVALID_HANDLE);
+  if (failed()) return found;
+  CUresult result = resolve(function, wire::Kind::kFunction, &target_, &found.id);
+  if (result == CUDA_ERROR_INVALID_HANDLE) {
+    result = resolve(function, wire::Kind::kKernel, &target_, &found.id);
+    found.is_kernel = 1;
+  }
+  fix(result);
+  return found;
+}
+
+uint32_t Call::device(CUdevice device) {
+  Target named;
+  uint32_t ordinal = 0;
+  if (failed()) return 0;
+  fix(target_device(device, &named, &ordinal));
+  if (target_.session == nullptr) target_ = named;
+  if (target_.session != named.session) fix(CUDA_ERROR_INVALID_DEVICE);
+  return ordinal;
+}
+
+void Call::route_address(CUdeviceptr address) {
+  if (!failed() && target_.session == nullptr) fix(target_address(address, &target_));
+}
+
+void Call::route_current() {
+  if (!failed() && target_.session == nullptr) fix(target_current(&target_));
+}
+
+wire::ObjectId Call::create(wire::Kind kind, void** handle) {
+  wire::ObjectId id = 0;
+  if (failed()) return id;
+  fix(mint(target_, kind, handle, &id));
+  if (!failed()) created_[created_count_++] = {*handle, kind};
+  return id;
+}
+
+bool Call::may_send() {
+  if (!failed() && !in_.ok()) {
+    RCUDA_WARN("a call's arguments exceed %zu bytes, which one command cannot carry",
+               wire::kMaxBodyBytes);
+    fix(CUDA_ERROR_NOT_SUPPORTED);
+  }
+  if (!failed()) return true;
+  for (uint32_t i = 0; i < created_count_; ++i) retire(created_[i].handle, created_[i].kind);
+  return false;
+}
+
+CUresult Call::post(uint16_t opcode) {
+  if (!may_send()) return result_;
+  // What comes back is an earlier command's error: this one is on its way, and what it creates will
+  // exist, so nothing is retired.
+  return client::post(target_, opcode, in_.body());
+}
+
+CUresult Call::call(uint16_t opcode, size_t reply_bytes) {
+  if (!may_send()) return result_;
+  const CUresult result = client::call(target_, opcode, in_.body(), reply_bytes, &reply_);
+  out_.emplace(reply_.body());
+  if (result != CUDA_SUCCESS) {
+    for (uint32_t i = 0; i < created_count_; ++i) retire(created_[i].handle, created_[i].kind);
+  }
+  return result;
+}
+
+CUresult Call::bad_reply() const {
+  RCUDA_ERROR("a reply could not be decoded: client and server disagree about a command's outputs");
+  return CUDA_ERROR_UNKNOWN;
+}
+
+}  // namespace rcuda::client

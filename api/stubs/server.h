@@ -1,0 +1,89 @@
+// What the generated handlers stand on. Internal to them.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include <cuda.h>
+
+#include "api/stubs/shared.h"
+#include "common/wire/codec.h"
+#include "server/executor/dispatch.h"
+
+namespace rcuda::server {
+
+using api::FunctionId;
+using api::kMaxReplyBytes;
+using api::pool_attribute_bytes;
+using api::to_pointer;
+
+inline constexpr HandlerResult kMalformed = {CUDA_ERROR_INVALID_VALUE, true, false};
+
+// Ids to the driver's handles, keeping the first error.
+class Objects {
+ public:
+  explicit Objects(Executor& executor) : executor_(executor) {}
+
+  template <typename Handle>
+  Handle find(wire::Kind kind, wire::ObjectId id, bool required) {
+    return api::from_pointer<Handle>(find(kind, id, required));
+  }
+  template <typename Handle>
+  std::vector<Handle> find_all(wire::Kind kind, std::span<const wire::ObjectId> ids) {
+    std::vector<Handle> handles;
+    handles.reserve(ids.size());
+    for (const wire::ObjectId id : ids) handles.push_back(find<Handle>(kind, id, true));
+    return handles;
+  }
+  CUfunction find_function(const FunctionId& id);
+  CUdevice find_device(uint32_t ordinal);
+
+  void fix(CUresult result) {
+    if (result_ == CUDA_SUCCESS) result_ = result;
+  }
+  bool failed() const { return result_ != CUDA_SUCCESS; }
+  CUresult result() const { return result_; }
+
+ private:
+  void* find(wire::Kind kind, wire::ObjectId id, bool required);
+
+  Executor& executor_;
+  CUresult result_ = CUDA_SUCCESS;
+};
+
+// An array whose elements are changed before the driver sees them.
+template <typename T>
+std::vector<T> copy_array(wire::Decoder& in) {
+  const std::span<const T> items = in.array<T>();
+  return {items.begin(), items.end()};
+}
+
+template <typename Handle>
+void encode_names(Executor& executor, wire::Encoder& out, wire::Kind kind, const Handle* handles,
+                  size_t count) {
+  std::vector<wire::ObjectId> ids(count);
+  for (size_t i = 0; i < count; ++i) ids[i] = name(executor, kind, to_pointer(handles[i]));
+  out.array(ids.data(), ids.size());
+}
+
+// cuCtxCreate pushed its context onto the worker's thread, which keeps its own account of that.
+void leave_created_context(Executor& executor, CUresult result);
+
+CUresult location_from_wire(CUmemLocation& location, Executor& executor);
+void location_to_wire(CUmemLocation& location, Executor& executor);
+template <typename Handle>
+CUresult handle_from_wire(Handle& handle, wire::Kind kind, Executor& executor) {
+  const auto id = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(to_pointer(handle)));
+  void* found = nullptr;
+  if (id > ~wire::ObjectId{0}) return CUDA_ERROR_INVALID_HANDLE;
+  const CUresult result = lookup(executor, kind, static_cast<wire::ObjectId>(id), &found);
+  handle = api::from_pointer<Handle>(found);
+  return result;
+}
+template <typename Handle>
+void handle_to_wire(Handle& handle, wire::Kind kind, Executor& executor) {
+  const wire::ObjectId id = name(executor, kind, to_pointer(handle));
+  handle = api::from_pointer<Handle>(reinterpret_cast<void*>(static_cast<uintptr_t>(id)));
+}
+
+}  // namespace rcuda::server

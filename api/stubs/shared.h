@@ -1,0 +1,54 @@
+// What generated code on both sides has in common.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <cuda.h>
+
+#include "common/wire/protocol.h"
+
+namespace rcuda::api {
+
+// Some of the driver's handles are numbers (CUmemGenericAllocationHandle).
+template <typename Handle>
+void* to_pointer(Handle handle) {
+  if constexpr (std::is_pointer_v<Handle>) {
+    return handle;
+  } else {
+    return reinterpret_cast<void*>(static_cast<uintptr_t>(handle));
+  }
+}
+template <typename Handle>
+Handle from_pointer(void* pointer) {
+  if constexpr (std::is_pointer_v<Handle>) {
+    return static_cast<Handle>(pointer);
+  } else {
+    return static_cast<Handle>(reinterpret_cast<uintptr_t>(pointer));
+  }
+}
+
+// A CUfunction parameter: the application may pass a CUkernel there.
+struct FunctionId {
+  wire::ObjectId id = 0;
+  uint32_t is_kernel = 0;
+};
+
+// What one reply may bring back.
+inline constexpr size_t kMaxReplyBytes =
+    wire::ClientWindow::kLargeReplyBytes - sizeof(wire::ReplyHeader) - sizeof(uint64_t);
+
+// Sizes of what a void* points to, for the table's length expressions. 0: no such attribute.
+inline size_t pool_attribute_bytes(CUmemPool_attribute attribute) {
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      return sizeof(int);
+    default:
+      return sizeof(cuuint64_t);
+  }
+}
+
+}  // namespace rcuda::api
