@@ -10,8 +10,6 @@
 // loads and recorded in Kernel::unsupported; launching such a kernel gives a Fault.
 #pragma once
 
-#include <cuda.h>
-
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +18,8 @@
 #include <span>
 #include <string>
 #include <vector>
+
+#include <cuda.h>
 
 #include "common/base/status.h"
 #include "softgpu/exec/memory_map.h"
@@ -39,10 +39,11 @@ struct Kernel {
   uint32_t static_shared_bytes = 0;
   uint32_t local_bytes = 0;  // per thread
   uint32_t const_bytes = 0;
-  uint32_t max_threads_per_block = 1024;
-  uint32_t registers = 0;    // estimate, at most 255
+  uint32_t max_threads_per_block = 1024;   // the product of .maxntid, where there is one
+  uint32_t required_block[3] = {0, 0, 0};  // .reqntid; zeros where absent
+  uint32_t registers = 0;                  // estimate, at most 255
   uint32_t ptx_version = 0;  // CU_FUNC_ATTRIBUTE_PTX_VERSION: the target of the PTX, e.g. 75
-  std::string unsupported;   // empty, or the first unsupported form ("wgmma.mma_async... at line 7")
+  std::string unsupported;  // empty, or the first unsupported form ("wgmma.mma_async... at line 7")
   const void* code = nullptr;  // owned by the Program
 };
 
@@ -53,10 +54,11 @@ struct Global {
   bool managed = false;
 };
 
-// Memory for a program's globals and constants, from the device it is loaded on; it must be readable
-// and writable through the MemoryMap that launches are given.
+// Memory for a program's globals and constants, from the device it is loaded on; it must be
+// readable and writable through the MemoryMap that launches are given.
 struct DeviceAllocator {
-  std::function<CUdeviceptr(size_t bytes, size_t align, bool managed)> allocate;  // 0: out of memory
+  std::function<CUdeviceptr(size_t bytes, size_t align, bool managed)>
+      allocate;  // 0: out of memory
   std::function<void(CUdeviceptr)> release;
 };
 
