@@ -1,0 +1,232 @@
+// Attributes, cache configuration and parameter info of functions (cuFunc*) and of kernels
+// (cuKernel*).
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include <cuda.h>
+
+#include "softgpu/driver/context.h"
+#include "softgpu/driver/device.h"
+#include "softgpu/driver/launch.h"
+#include "softgpu/driver/module.h"
+#include "softgpu/driver/occupancy.h"
+#include "softgpu/exec/program.h"
+
+using namespace softgpu::driver;
+
+namespace {
+
+CUresult find_function(CUfunction handle, std::shared_ptr<Function>* function) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  return function_in_context(handle, *context, function);
+}
+
+// A kernel has no code of its own without a context: the current one if it is of that device, else
+// the device's primary one.
+CUresult find_kernel(CUkernel handle, CUdevice ordinal, std::shared_ptr<Kernel>* kernel,
+                     std::shared_ptr<Function>* function) {
+  if (CUresult result = check_initialized()) return result;
+  Device* device = device_at(ordinal);
+  if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *kernel = kernel_from_handle(handle);
+  if (*kernel == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  std::shared_ptr<Context> context = current_context_shared();
+  if (context == nullptr || !context->alive() || &context->device() != device) {
+    context = device->primary_shared();
+  }
+  if (!context->alive()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (CUresult result = context->sticky()) return result;
+  return (*kernel)->function_in(*context, function);
+}
+
+int or_zero(const std::atomic<int>& setting) { return std::max(setting.load(), 0); }
+
+CUresult get_attribute(Function& function, CUfunction_attribute attribute, int* value) {
+  const softgpu::exec::Kernel& kernel = function.kernel();
+  const FunctionSettings& settings = function.settings();
+  switch (attribute) {
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+      *value = static_cast<int>(kernel.max_threads_per_block);
+      return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
+      *value = static_cast<int>(kernel.static_shared_bytes);
+      return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES:
+      *value = static_cast<int>(kernel.const_bytes);
+      return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
+      *value = static_cast<int>(kernel.local_bytes);
+      return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_NUM_REGS:
+      *value = static_cast<int>(registers_per_thread(kernel));
+      return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_PTX_VERSION:
+      *value = static_cast<int>(kernel.ptx_version);
+      return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
+      *value = static_cast<int>(function.context().device().compute_capability());
+      return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_CACHE_MODE_CA:
+      *value = 0;
+      return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+      *value = static_cast<int>(max_dynamic_shared_bytes(function));
+      return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+      *value = settings.preferred_carveout.load();
+      return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SIZE_MUST_BE_SET:
+      *value = 0;
+      return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+      *value = or_zero(settings.cluster_width);
+      return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+      *value = or_zero(settings.cluster_height);
+      return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+      *value = or_zero(settings.cluster_depth);
+      return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+      *value = or_zero(settings.non_portable_cluster_size);
+      return CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+      *value = or_zero(settings.cluster_scheduling);
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+CUresult set_attribute(FunctionSettings& settings, const softgpu::exec::Kernel& kernel,
+                       CUfunction_attribute attribute, int value) {
+  auto store = [value](std::atomic<int>& setting, int least, int most) {
+    if (value < least || value > most) return CUDA_ERROR_INVALID_VALUE;
+    setting.store(value);
+    return CUDA_SUCCESS;
+  };
+  constexpr int kAny = 0x7fffffff;
+  switch (attribute) {
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+      return store(
+          settings.max_dynamic_shared_bytes, 0,
+          static_cast<int>(kMaxSharedBytesPerBlock) - static_cast<int>(kernel.static_shared_bytes));
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+      return store(settings.preferred_carveout, CU_SHAREDMEM_CARVEOUT_DEFAULT,
+                   CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+      return store(settings.cluster_width, 0, kAny);
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+      return store(settings.cluster_height, 0, kAny);
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+      return store(settings.cluster_depth, 0, kAny);
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+      return store(settings.non_portable_cluster_size, 0, 1);
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+      return store(settings.cluster_scheduling, CU_CLUSTER_SCHEDULING_POLICY_DEFAULT,
+                   CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING);
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+bool valid_cache_config(CUfunc_cache config) {
+  return config >= CU_FUNC_CACHE_PREFER_NONE && config <= CU_FUNC_CACHE_PREFER_EQUAL;
+}
+
+CUresult parameter_info(const softgpu::exec::Kernel& kernel, size_t index, size_t* offset,
+                        size_t* size) {
+  if (offset == nullptr || index >= kernel.parameters.size()) return CUDA_ERROR_INVALID_VALUE;
+  *offset = kernel.parameters[index].offset_bytes;
+  if (size != nullptr) *size = kernel.parameters[index].size_bytes;
+  return CUDA_SUCCESS;
+}
+
+// The kernel in any context that is at hand: parameters are the same everywhere.
+CUresult kernel_of(CUkernel handle, std::shared_ptr<Function>* function) {
+  std::shared_ptr<Kernel> kernel;
+  const Context* current = current_context();
+  return find_kernel(handle, current != nullptr ? current_context()->device().ordinal() : 0,
+                     &kernel, function);
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult CUDAAPI cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
+  std::shared_ptr<Function> function;
+  if (CUresult result = find_function(hfunc, &function)) return result;
+  return pi == nullptr ? CUDA_ERROR_INVALID_VALUE : get_attribute(*function, attrib, pi);
+}
+
+CUresult CUDAAPI cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value) {
+  std::shared_ptr<Function> function;
+  if (CUresult result = find_function(hfunc, &function)) return result;
+  return set_attribute(function->settings(), function->kernel(), attrib, value);
+}
+
+CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
+  std::shared_ptr<Function> function;
+  if (CUresult result = find_function(hfunc, &function)) return result;
+  if (!valid_cache_config(config)) return CUDA_ERROR_INVALID_VALUE;
+  function->settings().cache_config.store(config);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config) {
+  std::shared_ptr<Function> function;
+  if (CUresult result = find_function(hfunc, &function)) return result;
+  return config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_ERROR_INVALID_VALUE
+                                                            : CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t* paramOffset,
+                                    size_t* paramSize) {
+  if (func == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<Function> function;
+  if (CUresult result = find_function(func, &function)) return result;
+  return parameter_info(function->kernel(), paramIndex, paramOffset, paramSize);
+}
+
+CUresult CUDAAPI cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t* paramOffset,
+                                      size_t* paramSize) {
+  if (kernel == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<Function> function;
+  if (CUresult result = kernel_of(kernel, &function)) return result;
+  return parameter_info(function->kernel(), paramIndex, paramOffset, paramSize);
+}
+
+CUresult CUDAAPI cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel kernel,
+                                      CUdevice dev) {
+  std::shared_ptr<Kernel> found;
+  std::shared_ptr<Function> function;
+  if (CUresult result = find_kernel(kernel, dev, &found, &function)) return result;
+  return pi == nullptr ? CUDA_ERROR_INVALID_VALUE : get_attribute(*function, attrib, pi);
+}
+
+CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel,
+                                      CUdevice dev) {
+  std::shared_ptr<Kernel> found;
+  std::shared_ptr<Function> function;
+  if (CUresult result = find_kernel(kernel, dev, &found, &function)) return result;
+  if (CUresult result = set_attribute(found->settings(dev), function->kernel(), attrib, val)) {
+    return result;
+  }
+  return set_attribute(function->settings(), function->kernel(), attrib, val);
+}
+
+CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
+  std::shared_ptr<Kernel> found;
+  std::shared_ptr<Function> function;
+  if (CUresult result = find_kernel(kernel, dev, &found, &function)) return result;
+  if (!valid_cache_config(config)) return CUDA_ERROR_INVALID_VALUE;
+  found->settings(dev).cache_config.store(config);
+  function->settings().cache_config.store(config);
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,143 @@
+#include "softgpu/driver/graph_run.h"
+
+#include <utility>
+
+#include "softgpu/driver/context.h"
+#include "softgpu/driver/event.h"
+#include "softgpu/driver/graph_memory.h"
+#include "softgpu/driver/stream.h"
+#include "softgpu/driver/worker_threads.h"
+
+namespace softgpu::driver {
+namespace {
+
+struct Span {
+  uint32_t entry;
+  uint32_t exit;
+};
+
+void connect(GraphPlan& plan, uint32_t from, uint32_t to) {
+  plan.nodes[from].successors.push_back(to);
+  ++plan.nodes[to].predecessors;
+}
+
+bool append(GraphPlan& plan, const Graph& graph, Span* around);
+
+bool append_node(GraphPlan& plan, const GraphNode& node, Span* span) {
+  span->entry = span->exit = static_cast<uint32_t>(plan.nodes.size());
+  plan.by_id[node.id] = span->entry;
+  PlanNode& added = plan.nodes.emplace_back();
+  added.type = node.type;
+  if (const auto* child = std::get_if<ChildGraphOperation>(&node.operation)) {
+    return append(plan, *child->graph, span);
+  }
+  added.operation = node.operation;
+  added.context = node.context;
+  if (const auto* allocate = std::get_if<AllocateOperation>(&node.operation)) {
+    plan.memory.push_back(allocate->memory);
+  }
+  return true;
+}
+
+// Adds the nodes of `graph` behind `around->entry`, if given, and an exit node behind them.
+bool append(GraphPlan& plan, const Graph& graph, Span* around) {
+  const std::vector<GraphNode*> order = graph.topological_order();
+  if (order.size() != graph.nodes().size()) return false;
+  std::unordered_map<const GraphNode*, Span> spans;
+  for (const GraphNode* node : order) {
+    Span span{};
+    if (!append_node(plan, *node, &span)) return false;
+    spans[node] = span;
+    for (const GraphEdge& edge : node->dependencies) {
+      connect(plan, spans[edge.node].exit, span.entry);
+    }
+    if (around != nullptr && node->dependencies.empty()) connect(plan, around->entry, span.entry);
+  }
+  if (around == nullptr) return true;
+  around->exit = static_cast<uint32_t>(plan.nodes.size());
+  plan.nodes.emplace_back();
+  for (const GraphNode* node : order) {
+    if (node->dependents.empty()) connect(plan, spans[node].exit, around->exit);
+  }
+  if (order.empty()) connect(plan, around->entry, around->exit);
+  return true;
+}
+
+}  // namespace
+
+std::shared_ptr<GraphPlan> make_plan(const Graph& graph) {
+  auto plan = std::make_shared<GraphPlan>();
+  return append(*plan, graph, nullptr) ? plan : nullptr;
+}
+
+GraphRun::GraphRun(std::shared_ptr<const GraphPlan> plan, Context& context)
+    : plan_(std::move(plan)),
+      context_(context),
+      pending_(plan_->nodes.size()),
+      remaining_(static_cast<uint32_t>(plan_->nodes.size())) {
+  for (uint32_t i = 0; i < plan_->nodes.size(); ++i) {
+    const PlanNode& node = plan_->nodes[i];
+    pending_[i].store(node.predecessors, std::memory_order_relaxed);
+    if (const auto* record = std::get_if<EventRecordOperation>(&node.operation)) {
+      auto recording = std::make_shared<EventRecord>();
+      recording->point = {std::make_shared<Timeline>(), 1};
+      record->event->set_record(recording);
+      records_[i] = std::move(recording);
+    } else if (const auto* wait = std::get_if<EventWaitOperation>(&node.operation)) {
+      if (const auto recording = wait->event->record()) waits_[i] = recording->point;
+    }
+  }
+}
+
+void GraphRun::start() {
+  if (plan_->nodes.empty()) {
+    done_->complete(1);
+    return;
+  }
+  // This thread's own root is the last: the others are under way by then.
+  std::vector<uint32_t> roots;
+  for (uint32_t i = 0; i < plan_->nodes.size(); ++i) {
+    if (plan_->nodes[i].predecessors == 0) roots.push_back(i);
+  }
+  for (size_t i = 1; i < roots.size(); ++i) {
+    post_to_worker([self = shared_from_this(), root = roots[i]] { self->run_from(root); });
+  }
+  run_from(roots[0]);
+}
+
+void GraphRun::run_from(uint32_t index) {
+  constexpr uint32_t kNone = ~uint32_t{0};
+  while (index != kNone) {
+    execute(index);
+    uint32_t next = kNone;
+    for (const uint32_t successor : plan_->nodes[index].successors) {
+      if (pending_[successor].fetch_sub(1, std::memory_order_acq_rel) != 1) continue;
+      if (next == kNone) {
+        next = successor;
+      } else {
+        post_to_worker([self = shared_from_this(), successor] { self->run_from(successor); });
+      }
+    }
+    // Release: what this node did is seen by whoever finds the run done.
+    if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) done_->complete(1);
+    index = next;
+  }
+}
+
+void GraphRun::execute(uint32_t index) {
+  const PlanNode& node = plan_->nodes[index];
+  if (!node.enabled) return;
+  if (const auto record = records_.find(index); record != records_.end()) {
+    record->second->time_ns.store(now_ns(), std::memory_order_relaxed);
+    record->second->point.timeline->complete(1);
+    return;
+  }
+  Context& context = node.context != nullptr ? *node.context : context_;
+  if (const auto wait = waits_.find(index); wait != waits_.end()) {
+    wait_unless_stopping(wait->second, context);
+    return;
+  }
+  execute_operation(context, node.operation);
+}
+
+}  // namespace softgpu::driver

@@ -1,0 +1,68 @@
+// Plans and runs: what an executable graph is, and one launch of it.
+//
+// A GraphPlan is a graph made flat: child graphs are spliced in between an empty entry and an empty
+// exit node, edges are indices. Plans are immutable while a run uses them; updates of an executable
+// graph copy a plan that is in use.
+// A GraphRun executes a plan once, when its turn comes in the stream it was launched into: start()
+// is called on the stream's thread, carries out one branch after the other there, and gives further
+// branches that are ready at the same time to borrowed threads. done() is reached when all nodes
+// have finished.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include <cuda.h>
+
+#include "softgpu/driver/graph.h"
+#include "softgpu/driver/timeline.h"
+
+namespace softgpu::driver {
+
+struct EventRecord;
+
+struct PlanNode {
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+  Operation operation;
+  std::shared_ptr<Context> context;
+  bool enabled = true;
+  std::vector<uint32_t> successors;
+  uint32_t predecessors = 0;
+};
+
+struct GraphPlan {
+  std::vector<PlanNode> nodes;                       // dependencies first
+  std::unordered_map<uint64_t, uint32_t> by_id;      // GraphNode::id -> index
+  std::vector<std::shared_ptr<GraphMemory>> memory;  // of its allocation nodes
+};
+
+// Null when the graph, or a child, has a cycle. graph_mutex() is held.
+std::shared_ptr<GraphPlan> make_plan(const Graph& graph);
+
+class GraphRun : public std::enable_shared_from_this<GraphRun> {
+ public:
+  // Gives each event node its recording or the point it waits for: from now on the events stand for
+  // this launch.
+  GraphRun(std::shared_ptr<const GraphPlan> plan, Context& context);
+
+  void start();
+  Point done() const { return {done_, 1}; }
+
+ private:
+  void run_from(uint32_t index);
+  void execute(uint32_t index);
+
+  const std::shared_ptr<const GraphPlan> plan_;
+  Context& context_;  // of the stream: for nodes without one
+  const std::shared_ptr<Timeline> done_ = std::make_shared<Timeline>();
+  std::vector<std::atomic<uint32_t>> pending_;  // unfinished predecessors by node
+  std::atomic<uint32_t> remaining_;
+  std::map<uint32_t, std::shared_ptr<EventRecord>> records_;
+  std::map<uint32_t, Point> waits_;
+};
+
+}  // namespace softgpu::driver

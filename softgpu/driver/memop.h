@@ -1,0 +1,22 @@
+// Stream memory operations (cuStreamWaitValue32 and its kin): checks at the call, execution later.
+//
+// A wait polls its word on the stream's thread, at first closely, then every fraction of a
+// millisecond, until the condition holds, the context fails or is destroyed, or the memory is gone
+// (which fails the context with CUDA_ERROR_ILLEGAL_ADDRESS).
+#pragma once
+
+#include <span>
+
+#include <cuda.h>
+
+#include "softgpu/driver/operation.h"
+
+namespace softgpu::driver {
+
+// CUDA_ERROR_INVALID_VALUE for unknown operations or flags and for addresses that are misaligned or
+// not the context's; CUDA_ERROR_NOT_SUPPORTED for flushes of remote writes, as on an H200.
+CUresult check_mem_ops(Context& context, std::span<const CUstreamBatchMemOpParams> operations);
+
+CUresult execute_mem_ops(Context& context, const MemOpOperation& operation);
+
+}  // namespace softgpu::driver

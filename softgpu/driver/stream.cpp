@@ -1,0 +1,364 @@
+#include "softgpu/driver/stream.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "softgpu/driver/capture.h"
+#include "softgpu/driver/context.h"
+#include "softgpu/driver/event.h"
+#include "softgpu/driver/graph_run.h"
+#include "softgpu/driver/handle_table.h"
+#include "softgpu/driver/worker_threads.h"
+
+namespace softgpu::driver {
+namespace {
+
+// How long a runner keeps looking for more work before it gives its thread back: longer than a
+// program needs between two calls, so that a stream in use is not woken for every operation.
+constexpr int64_t kIdleSpinNs = 50'000;
+// How long it waits for another stream before it gives its thread back.
+constexpr int64_t kBlockSpinNs = 5'000;
+
+constexpr uint64_t kNoLimit = ~uint64_t{0};
+
+std::atomic<uint64_t> next_stream_id{1};
+
+class Hub : public StreamHub {
+ public:
+  explicit Hub(Context& context) : set_(std::make_shared<StreamSet>(context)) {}
+  CUresult synchronize() override {
+    set_->synchronize();
+    return set_->context().sticky();
+  }
+  void stop() override {
+    set_->shutdown();
+    drop_events(set_->context());
+  }
+  StreamSet& set() { return *set_; }
+
+ private:
+  std::shared_ptr<StreamSet> set_;
+};
+
+// A thread's own default streams, by context. When the thread ends they take no more work.
+struct ThreadStreams {
+  std::unordered_map<const StreamSet*, std::shared_ptr<Stream>> by_set;
+  ~ThreadStreams() {
+    for (auto& [set, stream] : by_set) stream->retire();
+  }
+};
+thread_local ThreadStreams thread_streams;
+
+}  // namespace
+
+std::unique_ptr<StreamHub> make_stream_hub(Context& context) {
+  return std::make_unique<Hub>(context);
+}
+
+StreamSet& streams_of(Context& context) { return static_cast<Hub&>(context.streams()).set(); }
+
+Stream::Stream(std::shared_ptr<StreamSet> set, Kind kind, int priority)
+    : set_(std::move(set)), kind_(kind), id_(next_stream_id.fetch_add(1)) {
+  set_priority(priority);
+}
+
+Stream::~Stream() = default;
+
+void Stream::set_priority(int priority) {
+  priority_.store(std::clamp(priority, kGreatestStreamPriority, kLeastStreamPriority),
+                  std::memory_order_relaxed);
+}
+
+Context& Stream::context() const { return set_->context(); }
+
+CUresult Stream::enqueue(Operation operation, std::vector<Point> waits, Point* end) {
+  return enqueue_ordered(std::move(operation), std::move(waits), end, nullptr);
+}
+
+CUresult Stream::enqueue_and_wait(Operation operation) {
+  Point end;
+  bool run_here = false;
+  const CUresult result = enqueue_ordered(std::move(operation), {}, &end, &run_here);
+  if (result != CUDA_SUCCESS) return result;
+  if (run_here) run(end.value);
+  end.wait();
+  return context().sticky();
+}
+
+CUresult Stream::enqueue_ordered(Operation operation, std::vector<Point> waits, Point* end,
+                                 bool* run_here) {
+  if (kind_ == Kind::kNonBlocking) {
+    return push(std::move(operation), std::move(waits), end, run_here);
+  }
+  std::lock_guard order(set_->order_mutex_);
+  if (set_->closed_) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  auto wait_for = [&](const Stream& other) {
+    if (!other.idle()) waits.push_back({other.timeline_, other.submitted_.load()});
+  };
+  if (kind_ == Kind::kLegacy) {
+    for (const auto& stream : set_->streams_) {
+      if (stream.get() != this && stream->kind_ != Kind::kNonBlocking) wait_for(*stream);
+    }
+  } else if (set_->legacy_ != nullptr) {
+    wait_for(*set_->legacy_);
+  }
+  return push(std::move(operation), std::move(waits), end, run_here);
+}
+
+CUresult Stream::push(Operation operation, std::vector<Point> waits, Point* end, bool* run_here) {
+  bool wake = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (closed()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    const uint64_t sequence = submitted_.load(std::memory_order_relaxed) + 1;
+    queue_.push_back({std::move(operation), std::move(waits), sequence});
+    submitted_.store(sequence, std::memory_order_release);
+    if (end != nullptr) *end = {timeline_, sequence};
+    if (state_ == State::kIdle) {
+      state_ = State::kRunning;
+      wake = true;
+    }
+  }
+  if (wake && run_here != nullptr) {
+    *run_here = true;
+  } else if (wake) {
+    start_runner();
+  }
+  return CUDA_SUCCESS;
+}
+
+void Stream::start_runner() {
+  post_to_worker([self = shared_from_this()] { self->run(kNoLimit); });
+}
+
+void Stream::run(uint64_t until) {
+  while (Task* task = next_task(until)) {
+    if (!perform(*task)) return;
+    const uint64_t sequence = task->sequence;
+    {
+      // What the operation owns goes before it counts as finished: a module, for instance, must not
+      // outlive the context whose shutdown waits for us.
+      Task finished;
+      std::lock_guard lock(mutex_);
+      finished = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    timeline_->complete(sequence);
+  }
+}
+
+Stream::Task* Stream::next_task(uint64_t until) {
+  const uint64_t done = timeline_->completed();
+  if (done >= until) {
+    std::unique_lock lock(mutex_);
+    if (queue_.empty()) {
+      state_ = State::kIdle;
+    } else {
+      lock.unlock();
+      start_runner();
+    }
+    return nullptr;
+  }
+  if (!closed()) {
+    spin_until([&] { return submitted_.load(std::memory_order_acquire) > done || closed(); },
+               kIdleSpinNs);
+  }
+  std::lock_guard lock(mutex_);
+  if (queue_.empty()) {
+    state_ = State::kIdle;
+    return nullptr;
+  }
+  return &queue_.front();
+}
+
+bool Stream::perform(Task& task) {
+  for (size_t i = 0; i < task.waits.size(); ++i) {
+    const Point point = task.waits[i];  // a copy: close() empties the list once we are blocked
+    if (!point.reached() && !block_on(point)) return false;
+  }
+  if (auto* launch = std::get_if<GraphLaunchOperation>(&task.operation)) {
+    if (!task.started) {
+      task.started = true;
+      launch->run->start();
+    }
+    const Point done = launch->run->done();
+    return done.reached() || block_on(done);
+  }
+  execute_operation(context(), task.operation);
+  return true;
+}
+
+bool Stream::block_on(const Point& point) {
+  if (spin_until([&] { return point.reached(); }, kBlockSpinNs)) return true;
+  uint64_t token = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (closed() && !queue_.front().started) return true;
+    state_ = State::kBlocked;
+    token = ++block_token_;
+  }
+  if (point.timeline->notify_at(point.value,
+                                [self = shared_from_this(), token] { self->resume(token); })) {
+    return false;
+  }
+  std::lock_guard lock(mutex_);
+  if (state_ != State::kBlocked || block_token_ != token) return false;
+  state_ = State::kRunning;
+  return true;
+}
+
+void Stream::resume(uint64_t token) {
+  {
+    std::lock_guard lock(mutex_);
+    if (state_ != State::kBlocked || block_token_ != token) return;
+    state_ = State::kRunning;
+  }
+  start_runner();
+}
+
+std::vector<Point> Stream::pending() {
+  std::vector<Point> points;
+  auto add = [&](const Stream& stream) {
+    if (!stream.idle()) points.push_back({stream.timeline_, stream.submitted_.load()});
+  };
+  if (kind_ == Kind::kLegacy) {
+    std::lock_guard order(set_->order_mutex_);
+    for (const auto& stream : set_->streams_) {
+      if (stream->kind_ != Kind::kNonBlocking) add(*stream);
+    }
+  } else {
+    add(*this);
+  }
+  return points;
+}
+
+bool Stream::finished() { return pending().empty(); }
+
+void Stream::synchronize() {
+  for (const Point& point : pending()) point.wait();
+}
+
+// With the stream closed, operations in the queue are skipped (Context::stopping()) and waits on
+// other streams are given up, so that the queue runs empty at once.
+void Stream::close() {
+  bool wake = false;
+  {
+    std::lock_guard lock(mutex_);
+    closed_.store(true, std::memory_order_release);
+    for (Task& task : queue_) {
+      // The front one may be executing; its waits are over or are given up below.
+      if (&task != &queue_.front()) task.waits.clear();
+    }
+    if (state_ == State::kBlocked && !queue_.front().started) {
+      queue_.front().waits.clear();
+      state_ = State::kRunning;
+      wake = true;
+    }
+  }
+  if (wake) start_runner();
+}
+
+std::shared_ptr<Stream> StreamSet::legacy() {
+  std::lock_guard order(order_mutex_);
+  if (legacy_ == nullptr) {
+    legacy_ =
+        std::make_shared<Stream>(shared_from_this(), Stream::Kind::kLegacy, kLeastStreamPriority);
+    streams_.push_back(legacy_);
+  }
+  return legacy_;
+}
+
+std::shared_ptr<Stream> StreamSet::per_thread() {
+  std::shared_ptr<Stream>& own = thread_streams.by_set[this];
+  // A closed one belongs to an earlier set at the same address.
+  if (own == nullptr || own->closed()) {
+    own = std::make_shared<Stream>(shared_from_this(), Stream::Kind::kPerThread,
+                                   kLeastStreamPriority);
+    add(own);
+  }
+  return own;
+}
+
+std::shared_ptr<Stream> StreamSet::create(unsigned flags, int priority) {
+  auto stream = std::make_shared<Stream>(
+      shared_from_this(),
+      (flags & CU_STREAM_NON_BLOCKING) != 0 ? Stream::Kind::kNonBlocking : Stream::Kind::kBlocking,
+      priority);
+  add(stream);
+  handle_table<Stream>().insert(stream);
+  return stream;
+}
+
+void StreamSet::add(const std::shared_ptr<Stream>& stream) {
+  std::lock_guard order(order_mutex_);
+  std::erase_if(streams_, [](const auto& old) { return old->retired() && old->idle(); });
+  streams_.push_back(stream);
+}
+
+std::vector<std::shared_ptr<Stream>> StreamSet::snapshot() {
+  std::lock_guard order(order_mutex_);
+  return streams_;
+}
+
+void StreamSet::synchronize() {
+  for (const auto& stream : snapshot()) {
+    const uint64_t submitted = stream->submitted_.load();
+    stream->timeline_->wait(submitted);
+  }
+}
+
+CUresult StreamSet::record_all(Operation operation, Point* end) {
+  auto marker = std::make_shared<Stream>(shared_from_this(), Stream::Kind::kNonBlocking, 0);
+  std::vector<Point> waits;
+  std::lock_guard order(order_mutex_);
+  if (closed_) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  for (const auto& stream : streams_) {
+    if (!stream->idle()) waits.push_back({stream->timeline_, stream->submitted_.load()});
+  }
+  marker->retire();
+  streams_.push_back(marker);
+  return marker->push(std::move(operation), std::move(waits), end, nullptr);
+}
+
+CUresult StreamSet::wait_in_all(const Point& point) {
+  legacy();  // streams made later wait for it, as far as they are blocking
+  std::lock_guard order(order_mutex_);
+  if (closed_) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  for (const auto& stream : streams_) {
+    if (stream->retired()) continue;
+    if (CUresult result = stream->push(EmptyOperation{}, {point}, nullptr, nullptr)) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+void StreamSet::shutdown() {
+  std::vector<std::shared_ptr<Stream>> streams;
+  {
+    std::lock_guard order(order_mutex_);
+    closed_ = true;
+    streams.swap(streams_);
+    legacy_.reset();
+  }
+  for (const auto& stream : streams) stream->close();
+  for (const auto& stream : streams) {
+    stream->timeline_->wait(stream->submitted_.load());
+    handle_table<Stream>().remove(stream.get());
+    end_capture_of(*stream);
+  }
+}
+
+CUresult resolve_stream(CUstream handle, std::shared_ptr<Stream>* stream) {
+  if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
+    Context* context = current_context();
+    if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!context->alive()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    StreamSet& set = streams_of(*context);
+    *stream = handle == CU_STREAM_PER_THREAD ? set.per_thread() : set.legacy();
+    return CUDA_SUCCESS;
+  }
+  *stream = handle_table<Stream>().find(handle);
+  return *stream == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+}
+
+}  // namespace softgpu::driver

@@ -1,0 +1,44 @@
+// The door between entry points and streams: submit() and its kin of operation.h.
+#include <utility>
+
+#include "softgpu/driver/capture.h"
+#include "softgpu/driver/context.h"
+#include "softgpu/driver/stream.h"
+
+namespace softgpu::driver {
+
+CUresult enter_stream(CUstream handle, Context** context, std::shared_ptr<Stream>* stream) {
+  if (CUresult result = enter(context)) return result;
+  return resolve_stream(handle, stream);
+}
+
+CUresult submit(Stream& stream, Operation operation) {
+  if (stream.capturing()) return capture_operation(stream, std::move(operation));
+  if (CUresult result = refuse_implicit(stream)) return result;
+  if (CUresult result = stream.context().sticky()) return result;
+  return stream.enqueue(std::move(operation));
+}
+
+CUresult submit(CUstream handle, Operation operation) {
+  Context* context = nullptr;
+  std::shared_ptr<Stream> stream;
+  if (CUresult result = enter_stream(handle, &context, &stream)) return result;
+  return submit(*stream, std::move(operation));
+}
+
+CUresult submit_and_wait(CUstream handle, Operation operation) {
+  Context* context = nullptr;
+  std::shared_ptr<Stream> stream;
+  if (CUresult result = enter_stream(handle, &context, &stream)) return result;
+  if (CUresult result = refuse_on_capturing(*stream)) return result;
+  if (CUresult result = refuse_implicit(*stream)) return result;
+  if (CUresult result = stream->context().sticky()) return result;
+  return stream->enqueue_and_wait(std::move(operation));
+}
+
+bool is_capturing(CUstream handle) {
+  std::shared_ptr<Stream> stream;
+  return resolve_stream(handle, &stream) == CUDA_SUCCESS && stream->capturing();
+}
+
+}  // namespace softgpu::driver

@@ -1,0 +1,74 @@
+#include "softgpu/driver/timeline.h"
+
+#include <utility>
+#include <vector>
+
+#include <time.h>
+
+namespace softgpu::driver {
+namespace {
+
+// Long enough to catch a short operation on a running stream thread, short enough to cost a waiting
+// program nothing that matters.
+constexpr int64_t kSpinNs = 20'000;
+
+inline void relax() { __builtin_ia32_pause(); }
+
+}  // namespace
+
+int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+bool spin_until(const std::function<bool()>& done, int64_t spin_ns) {
+  if (done()) return true;
+  const int64_t end_ns = now_ns() + spin_ns;
+  do {
+    for (int i = 0; i < 16; ++i) {
+      relax();
+      if (done()) return true;
+    }
+  } while (now_ns() < end_ns);
+  return done();
+}
+
+void Timeline::complete(uint64_t value) {
+  if (completed_.load(std::memory_order_relaxed) >= value) return;
+  completed_.store(value, std::memory_order_seq_cst);
+  if (waiting_.load(std::memory_order_seq_cst) == 0) return;
+
+  std::vector<std::function<void()>> due;
+  {
+    std::lock_guard lock(mutex_);
+    const auto end = callbacks_.upper_bound(value);
+    for (auto it = callbacks_.begin(); it != end; ++it) due.push_back(std::move(it->second));
+    waiting_.fetch_sub(static_cast<uint32_t>(due.size()), std::memory_order_relaxed);
+    callbacks_.erase(callbacks_.begin(), end);
+    changed_.notify_all();
+  }
+  for (auto& callback : due) callback();
+}
+
+void Timeline::wait(uint64_t value) {
+  if (spin_until([&] { return reached(value); }, kSpinNs)) return;
+  std::unique_lock lock(mutex_);
+  waiting_.fetch_add(1, std::memory_order_seq_cst);
+  changed_.wait(lock, [&] { return completed_.load(std::memory_order_seq_cst) >= value; });
+  waiting_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+bool Timeline::notify_at(uint64_t value, std::function<void()> callback) {
+  if (reached(value)) return false;
+  std::lock_guard lock(mutex_);
+  waiting_.fetch_add(1, std::memory_order_seq_cst);
+  if (completed_.load(std::memory_order_seq_cst) >= value) {
+    waiting_.fetch_sub(1, std::memory_order_relaxed);
+    return false;
+  }
+  callbacks_.emplace(value, std::move(callback));
+  return true;
+}
+
+}  // namespace softgpu::driver
