@@ -1,30 +1,31 @@
 // What the generated dispatcher (api/gen) stands on, on the worker's side.
 //
 // The session loop reads a command, checks its header, makes its context current and looks the
-// opcode up in the table; the handler decodes the body with wire::Decoder (which bounds every read),
-// resolves ids, calls the driver through DriverTable and encodes its outputs.
-// Threads: everything here runs on the worker's one executor thread. Handlers never block: see
-// executor.h for completions.
+// opcode up in the table; the handler decodes the body with wire::Decoder (which bounds every
+// read), resolves ids, calls the driver through DriverTable and encodes its outputs. Threads:
+// everything here runs on the worker's one executor thread. Handlers never block: see executor.h
+// for completions.
 #pragma once
-
-#include <cuda.h>
 
 #include <cstddef>
 #include <cstdint>
+
+#include <cuda.h>
 
 #include "common/wire/codec.h"
 #include "common/wire/protocol.h"
 
 namespace rcuda::api {
-struct DriverTable;  // generated, api/driver_table.h: one pointer per driver function; null: lacks it
+struct DriverTable;  // generated, api/driver_table.h: one pointer per driver function; null: lacks
+                     // it
 }
 
 namespace rcuda::server {
 
 class Executor;  // executor.h: objects, driver table, completions of one session
 
-// Result of a handler: a CUresult for the reply (or, posted, for the error word). A body that cannot
-// be decoded gives kMalformed, which ends the session.
+// Result of a handler: a CUresult for the reply (or, posted, for the error word). A body that
+// cannot be decoded gives kMalformed, which ends the session.
 struct HandlerResult {
   CUresult result = CUDA_SUCCESS;
   bool malformed = false;
@@ -57,8 +58,8 @@ CUresult lookup_device(Executor& executor, uint32_t ordinal, CUdevice* device);
 int32_t device_ordinal(Executor& executor, CUdevice device);
 const api::DriverTable& driver(Executor& executor);
 // For host nodes of graphs: a callback that the client named becomes a host function
-// that publishes a HostCallbackEvent and waits for its ack. It lives as long as the session, since a
-// graph may keep it.
+// that publishes a HostCallbackEvent and waits for its ack. It lives as long as the session, since
+// a graph may keep it.
 struct HostFunction {
   CUhostFn function = nullptr;
   void* argument = nullptr;

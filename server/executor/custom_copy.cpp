@@ -1,0 +1,285 @@
+// Copies between device memory and what the worker can reach: commands, replies, staging, exposed
+// client memory and other devices.
+#include <limits>
+
+#include "server/executor/custom.h"
+#include "server/executor/host_memory.h"
+
+namespace rcuda::server {
+namespace {
+
+// Whether a copy may touch it: known to the driver or exposed by the client. Anything else would be
+// read or written by this process's CPU, and a stray pointer of the client would end the worker.
+bool reachable(Executor& executor, uint64_t address, uint64_t bytes) {
+  if (executor.host_memory().find(address, bytes)) return true;
+  unsigned type = 0;
+  return executor.driver().cuPointerGetAttribute &&
+         executor.driver().cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                                 address) == CUDA_SUCCESS;
+}
+
+}  // namespace
+
+HandlerResult copy_inline(Executor& executor, const Command& command, std::vector<std::byte>*) {
+  BodyReader in(command.body);
+  wire::CopyInlineBody body;
+  std::span<const std::byte> bytes;
+  if (!in.read(&body) || !in.bytes(body.bytes, &bytes) || body.bytes > wire::kMaxInlineBytes) {
+    return kMalformed;
+  }
+  StreamRef stream;
+  if (CUresult result = executor.find_stream(body.stream, &stream); result != CUDA_SUCCESS) {
+    return {result, false, false};
+  }
+  executor.copied_bytes += body.bytes;
+  // The source is pageable, so the driver has taken the bytes before it returns.
+  return {executor.driver().cuMemcpyHtoDAsync_v2(body.destination, bytes.data(), bytes.size(),
+                                                 stream.handle),
+          false, false};
+}
+
+HandlerResult copy_to_reply(Executor& executor, const Command& command, std::vector<std::byte>*) {
+  BodyReader in(command.body);
+  wire::CopyToReplyBody body;
+  if (!in.read(&body) || command.target.call == 0 || body.bytes > command.target.capacity()) {
+    return kMalformed;
+  }
+  StreamRef stream;
+  if (CUresult result = executor.find_stream(body.stream, &stream); result != CUDA_SUCCESS) {
+    return {result, false, false};
+  }
+  executor.copied_bytes += body.bytes;
+  // Each reply slot has its twin in page-locked memory, so answers in flight never share a place.
+  std::byte* const memory =
+      executor.resources().reply_memory + (command.target.slot - wire::ClientWindow::kSmallReplies);
+  const CUresult result =
+      executor.driver().cuMemcpyDtoHAsync_v2(memory, body.source, body.bytes, stream.handle);
+  if (result != CUDA_SUCCESS) return {result, false, false};
+  ContextState* const context = stream.context;
+  executor.completions().add(stream, [&executor, context, memory, bytes = body.bytes,
+                                      target = command.target](CUresult done) {
+    executor.flush_output(*context);
+    executor.reply(target, done,
+                   done == CUDA_SUCCESS ? std::span<const std::byte>(memory, bytes)
+                                        : std::span<const std::byte>());
+  });
+  return kDeferred;
+}
+
+HandlerResult copy_staged(Executor& executor, const Command& command, std::vector<std::byte>*) {
+  BodyReader in(command.body);
+  wire::CopyStagedBody body;
+  if (!in.read(&body) || !word_exists(body.word) || body.to_device > 1) return kMalformed;
+  const uint64_t limit = executor.resources().staging_bytes;
+  if (body.bytes > limit || body.staging_offset > limit - body.bytes) return kMalformed;
+  const WordSignal signal{body.word, body.sequence};
+  StreamRef stream;
+  CUresult result = executor.find_stream(body.stream, &stream);
+  if (result == CUDA_SUCCESS) {
+    const api::DriverTable& driver = executor.driver();
+    std::byte* const staging = executor.resources().staging + body.staging_offset;
+    result =
+        body.to_device
+            ? driver.cuMemcpyHtoDAsync_v2(body.device_address, staging, body.bytes, stream.handle)
+            : driver.cuMemcpyDtoHAsync_v2(staging, body.device_address, body.bytes, stream.handle);
+  }
+  if (result != CUDA_SUCCESS) {
+    if (is_sticky(result)) executor.latch(result);
+    executor.signal(signal, result);
+    return {};
+  }
+  executor.copied_bytes += body.bytes;
+  executor.completions().add(stream, signal, body.to_device == 0);
+  return {};
+}
+
+HandlerResult copy(Executor& executor, const Command& command, std::vector<std::byte>*) {
+  BodyReader in(command.body);
+  wire::CopyBody body;
+  if (!in.read(&body)) return kMalformed;
+  const auto failed = [](CUresult result) { return HandlerResult{result, false, false}; };
+  StreamRef stream;
+  if (CUresult result = executor.find_stream(body.stream, &stream); result != CUDA_SUCCESS) {
+    return failed(result);
+  }
+  if (body.bytes == 0) return {};
+  if (!reachable(executor, body.destination, body.bytes) ||
+      !reachable(executor, body.source, body.bytes)) {
+    return failed(CUDA_ERROR_INVALID_VALUE);
+  }
+  const api::DriverTable& driver = executor.driver();
+  executor.copied_bytes += body.bytes;
+  if (body.destination_context == 0 && body.source_context == 0) {
+    return failed(driver.cuMemcpyAsync(body.destination, body.source, body.bytes, stream.handle));
+  }
+  ContextState* destination = executor.find_context(body.destination_context);
+  ContextState* source = executor.find_context(body.source_context);
+  if (!destination || !source) return failed(CUDA_ERROR_INVALID_CONTEXT);
+  return failed(driver.cuMemcpyPeerAsync(body.destination, destination->handle, body.source,
+                                         source->handle, body.bytes, stream.handle));
+}
+
+// ---- shapes ------------------------------------------------------------------------------------
+
+namespace {
+
+// The bytes that one side of a shape spans in linear memory, from the first byte touched to the
+// last; false when the numbers overflow.
+bool span_of(const wire::CopyShapeSide& side, const wire::CopyShapeBody& body, uint64_t* first,
+             uint64_t* bytes) {
+  using Wide = unsigned __int128;
+  constexpr Wide kMost = std::numeric_limits<uint64_t>::max();
+  if (body.width_bytes == 0 || body.height == 0 || body.depth == 0) {
+    *first = side.address;
+    *bytes = 0;
+    return true;
+  }
+  // Products of three 64-bit numbers do not fit: none of them is that large in a real shape.
+  constexpr uint64_t kLimit = 1ull << 40;
+  for (uint64_t number : {side.pitch_bytes, side.height, side.x_bytes, side.y, side.z,
+                          body.width_bytes, body.height, body.depth}) {
+    if (number > kLimit) return false;
+  }
+  const Wide start_row = Wide{side.z} * side.height + side.y;
+  const Wide end_row = Wide{side.z + body.depth - 1} * side.height + side.y + body.height - 1;
+  const Wide start = start_row * side.pitch_bytes + side.x_bytes;
+  const Wide end = end_row * side.pitch_bytes + side.x_bytes + body.width_bytes;
+  if (end > kMost || Wide{side.address} + end > kMost) return false;
+  *first = side.address + static_cast<uint64_t>(start);
+  *bytes = static_cast<uint64_t>(end - start);
+  return true;
+}
+
+struct Side {
+  CUmemorytype type = CU_MEMORYTYPE_DEVICE;
+  void* host = nullptr;
+  CUdeviceptr device = 0;
+  CUarray array = nullptr;
+  CUcontext context = nullptr;
+};
+
+// Checks one side and resolves it to what the driver takes. A staged side that leaves the staging
+// region cannot come from an honest client: `malformed`.
+CUresult resolve_side(Executor& executor, const wire::CopyShapeSide& side, bool staged,
+                      const wire::CopyShapeBody& body, Side* out, bool* malformed) {
+  if (side.context != 0) {
+    ContextState* context = executor.find_context(side.context);
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    out->context = context->handle;
+  }
+  if (side.type == wire::MemoryType::kArray) {
+    void* handle = nullptr;
+    if (side.address > std::numeric_limits<wire::ObjectId>::max()) return CUDA_ERROR_INVALID_HANDLE;
+    const CUresult result =
+        executor.lookup(wire::Kind::kArray, static_cast<wire::ObjectId>(side.address), &handle);
+    if (result != CUDA_SUCCESS || !handle) return CUDA_ERROR_INVALID_HANDLE;
+    out->type = CU_MEMORYTYPE_ARRAY;
+    out->array = static_cast<CUarray>(handle);
+    return CUDA_SUCCESS;
+  }
+  uint64_t first = 0, bytes = 0;
+  if (!span_of(side, body, &first, &bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (staged) {
+    const uint64_t limit = executor.resources().staging_bytes;
+    if (first > limit || bytes > limit - first) {
+      *malformed = true;
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    out->type = CU_MEMORYTYPE_HOST;
+    out->host = executor.resources().staging + side.address;
+    return CUDA_SUCCESS;
+  }
+  if (!reachable(executor, first, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  switch (side.type) {
+    case wire::MemoryType::kHost:
+      out->type = CU_MEMORYTYPE_HOST;
+      out->host = reinterpret_cast<void*>(side.address);
+      return CUDA_SUCCESS;
+    case wire::MemoryType::kDevice:
+      out->type = CU_MEMORYTYPE_DEVICE;
+      break;
+    case wire::MemoryType::kUnified:
+      out->type = CU_MEMORYTYPE_UNIFIED;
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  out->device = side.address;
+  return CUDA_SUCCESS;
+}
+
+// CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER name their common fields alike.
+template <typename Shape>
+Shape shape_of(const wire::CopyShapeBody& body, const Side& source, const Side& destination) {
+  Shape shape{};
+  shape.srcXInBytes = body.source.x_bytes;
+  shape.srcY = body.source.y;
+  shape.srcZ = body.source.z;
+  shape.srcLOD = body.source.lod;
+  shape.srcMemoryType = source.type;
+  shape.srcHost = source.host;
+  shape.srcDevice = source.device;
+  shape.srcArray = source.array;
+  shape.srcPitch = body.source.pitch_bytes;
+  shape.srcHeight = body.source.height;
+  shape.dstXInBytes = body.destination.x_bytes;
+  shape.dstY = body.destination.y;
+  shape.dstZ = body.destination.z;
+  shape.dstLOD = body.destination.lod;
+  shape.dstMemoryType = destination.type;
+  shape.dstHost = destination.host;
+  shape.dstDevice = destination.device;
+  shape.dstArray = destination.array;
+  shape.dstPitch = body.destination.pitch_bytes;
+  shape.dstHeight = body.destination.height;
+  shape.WidthInBytes = body.width_bytes;
+  shape.Height = body.height;
+  shape.Depth = body.depth;
+  return shape;
+}
+
+CUresult queue_shape(Executor& executor, const wire::CopyShapeBody& body, const StreamRef& stream,
+                     const Side& source, const Side& destination) {
+  const api::DriverTable& driver = executor.driver();
+  if (source.context || destination.context) {
+    auto shape = shape_of<CUDA_MEMCPY3D_PEER>(body, source, destination);
+    CUcontext current = executor.current_context() ? executor.current_context()->handle : nullptr;
+    shape.srcContext = source.context ? source.context : current;
+    shape.dstContext = destination.context ? destination.context : current;
+    return driver.cuMemcpy3DPeerAsync(&shape, stream.handle);
+  }
+  const auto shape = shape_of<CUDA_MEMCPY3D>(body, source, destination);
+  return driver.cuMemcpy3DAsync_v2(&shape, stream.handle);
+}
+
+}  // namespace
+
+HandlerResult copy_shape(Executor& executor, const Command& command, std::vector<std::byte>*) {
+  BodyReader in(command.body);
+  wire::CopyShapeBody body;
+  if (!in.read(&body) || !word_exists(body.word)) return kMalformed;
+  bool malformed = false;
+  Side source, destination;
+  StreamRef stream;
+  CUresult result = executor.find_stream(body.stream, &stream);
+  if (result == CUDA_SUCCESS) {
+    result = resolve_side(executor, body.source, body.source_staged, body, &source, &malformed);
+  }
+  if (result == CUDA_SUCCESS) {
+    result = resolve_side(executor, body.destination, body.destination_staged, body, &destination,
+                          &malformed);
+  }
+  if (malformed) return kMalformed;
+  if (result == CUDA_SUCCESS) result = queue_shape(executor, body, stream, source, destination);
+  if (body.sequence == 0) return {result, false, false};
+  const WordSignal signal{body.word, body.sequence};
+  if (result != CUDA_SUCCESS) {
+    if (is_sticky(result)) executor.latch(result);
+    executor.signal(signal, result);
+  } else {
+    executor.completions().add(stream, signal, true);
+  }
+  return {};
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,248 @@
+// Images, modules and libraries.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+#include "common/base/log.h"
+#include "common/image/fatbin.h"
+#include "common/image/image.h"
+#include "server/executor/custom.h"
+#include "server/executor/image_store.h"
+
+namespace rcuda::server {
+namespace {
+
+HandlerResult done(CUresult result) { return {result, false, false}; }
+
+constexpr uint32_t kMaxImages = 1024;
+constexpr uint32_t kMaxOptions = 64;
+constexpr uint64_t kInlineChunk = ~0ull;
+
+Sha256 hash_of(const uint8_t (&bytes)[32]) {
+  Sha256 hash;
+  std::memcpy(hash.data(), bytes, sizeof bytes);
+  return hash;
+}
+
+struct WireOption {
+  uint32_t option;
+  uint32_t reserved;
+  uint64_t value;
+};
+static_assert(sizeof(WireOption) == 16);
+
+// Options whose value is a number travel; logs are asked for by size, and what else takes a pointer
+// means nothing here.
+bool carries_number(CUjit_option option) {
+  switch (option) {
+    case CU_JIT_MAX_REGISTERS:
+    case CU_JIT_THREADS_PER_BLOCK:
+    case CU_JIT_OPTIMIZATION_LEVEL:
+    case CU_JIT_TARGET_FROM_CUCONTEXT:
+    case CU_JIT_TARGET:
+    case CU_JIT_FALLBACK_STRATEGY:
+    case CU_JIT_GENERATE_DEBUG_INFO:
+    case CU_JIT_LOG_VERBOSE:
+    case CU_JIT_GENERATE_LINE_INFO:
+    case CU_JIT_CACHE_MODE:
+    case CU_JIT_POSITION_INDEPENDENT_CODE:
+    case CU_JIT_MIN_CTA_PER_SM:
+    case CU_JIT_MAX_THREADS_PER_BLOCK:
+    case CU_JIT_OVERRIDE_DIRECTIVE_VALUES:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool contains(image::Bytes bytes, std::string_view word) {
+  return ::memmem(bytes.data(), bytes.size(), word.data(), word.size()) != nullptr;
+}
+
+// Whether kernels of an image may print: they name the functions that do. Only what is stored
+// plainly can be searched; ELF entries usually are, and name what their PTX twins name. Where only
+// compressed entries are left the answer is yes, which costs a system call per synchronisation and
+// no output.
+bool may_print(const ImagePointer& loaded) {
+  const auto names_printer = [](image::Bytes bytes) {
+    return contains(bytes, "vprintf") || contains(bytes, "__assertfail");
+  };
+  const image::Bytes bytes = loaded->bytes();
+  Result<image::Image> parsed = image::inspect(bytes);
+  if (!parsed.ok() || parsed->format != image::Format::kFatbin) return names_printer(bytes);
+  bool plain = false;
+  for (image::Bytes part : parsed->parts) {
+    Result<std::vector<image::Entry>> entries = image::entries(part);
+    if (!entries.ok()) return true;
+    for (const image::Entry& entry : *entries) {
+      if (entry.compression != image::Compression::kNone) continue;
+      plain = true;
+      if (names_printer(entry.payload)) return true;
+    }
+  }
+  return !plain;
+}
+
+// JIT options in the driver's form, with room for the logs.
+class JitOptions {
+ public:
+  JitOptions(size_t info_bytes, size_t error_bytes) : info_(info_bytes), error_(error_bytes) {
+    if (info_bytes) add_log(CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, &info_);
+    if (error_bytes) add_log(CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, &error_);
+  }
+  void add(CUjit_option option, uint64_t value) {
+    names_.push_back(option);
+    values_.push_back(reinterpret_cast<void*>(value));
+  }
+  unsigned count() const { return static_cast<unsigned>(names_.size()); }
+  CUjit_option* names() { return names_.data(); }
+  void** values() { return values_.data(); }
+
+  void write_logs(std::vector<std::byte>* reply) const {
+    const std::string_view info = text(info_), error = text(error_);
+    append(reply, static_cast<uint32_t>(info.size()));
+    append(reply, static_cast<uint32_t>(error.size()));
+    for (std::string_view log : {info, error}) {
+      const auto* bytes = reinterpret_cast<const std::byte*>(log.data());
+      reply->insert(reply->end(), bytes, bytes + log.size());
+    }
+  }
+
+ private:
+  void add_log(CUjit_option buffer, CUjit_option size, std::vector<char>* log) {
+    add(buffer, reinterpret_cast<uintptr_t>(log->data()));
+    add(size, log->size());
+  }
+  static std::string_view text(const std::vector<char>& log) {
+    return {log.data(), ::strnlen(log.data(), log.size())};
+  }
+
+  std::vector<char> info_, error_;
+  std::vector<CUjit_option> names_;
+  std::vector<void*> values_;
+};
+
+HandlerResult load(Executor& executor, const Command& command, bool is_library,
+                   std::vector<std::byte>* reply) {
+  BodyReader in(command.body);
+  wire::ModuleLoadBody body;
+  if (!in.read(&body) || body.image_count == 0 || body.image_count > kMaxImages ||
+      body.option_count > kMaxOptions || body.library_option_count > kMaxOptions) {
+    return kMalformed;
+  }
+  auto loaded = std::make_shared<ImageStore::Loaded>();
+  std::vector<ImagePointer> images;
+  for (uint32_t i = 0; i < body.image_count; ++i) {
+    uint8_t hash[32];
+    if (!in.read(&hash)) return kMalformed;
+    ImagePointer image = executor.images().find(hash_of(hash));
+    if (!image) return done(CUDA_ERROR_INVALID_IMAGE);
+    images.push_back(std::move(image));
+  }
+  // Logs share what the reply's slot has left behind their two sizes.
+  const size_t room = command.target.call ? command.target.capacity() - 2 * sizeof(uint32_t) : 0;
+  const size_t info_bytes = std::min<size_t>(body.info_log_bytes, room / 2);
+  const size_t error_bytes = std::min<size_t>(body.error_log_bytes, room / 2);
+  JitOptions options(info_bytes, error_bytes);
+  for (uint32_t i = 0; i < body.option_count; ++i) {
+    WireOption option;
+    if (!in.read(&option)) return kMalformed;
+    const auto name = static_cast<CUjit_option>(option.option);
+    if (carries_number(name)) options.add(name, option.value);
+  }
+  CUlibraryOption library_options[kMaxOptions];
+  void* library_values[kMaxOptions];
+  unsigned library_count = 0;
+  for (uint32_t i = 0; i < body.library_option_count; ++i) {
+    WireOption option;
+    if (!in.read(&option)) return kMalformed;
+    if (option.option != CU_LIBRARY_BINARY_IS_PRESERVED) continue;
+    library_options[library_count] = CU_LIBRARY_BINARY_IS_PRESERVED;
+    library_values[library_count++] = reinterpret_cast<void*>(option.value);
+  }
+
+  for (const ImagePointer& image : images) {
+    // The driver believes the sizes in an image's headers.
+    if (!image::inspect(image->bytes()).ok()) return done(CUDA_ERROR_INVALID_IMAGE);
+  }
+  const void* code = images.front()->bytes().data();
+  image::FatbinWrapper wrapper{};
+  if (images.size() > 1) {
+    for (size_t i = 1; i < images.size(); ++i) {
+      loaded->prelinked.push_back(images[i]->bytes().data());
+    }
+    loaded->prelinked.push_back(nullptr);
+    wrapper = {image::kWrapperMagic, 2, code, loaded->prelinked.data()};
+    loaded->wrapper.resize(sizeof wrapper);
+    std::memcpy(loaded->wrapper.data(), &wrapper, sizeof wrapper);
+    code = loaded->wrapper.data();
+  }
+
+  const api::DriverTable& driver = executor.driver();
+  void* handle = nullptr;
+  CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+  if (is_library && driver.cuLibraryLoadData) {
+    result = driver.cuLibraryLoadData(reinterpret_cast<CUlibrary*>(&handle), code, options.names(),
+                                      options.values(), options.count(), library_options,
+                                      library_values, library_count);
+  } else if (!is_library) {
+    result = driver.cuModuleLoadDataEx(reinterpret_cast<CUmodule*>(&handle), code, options.count(),
+                                       options.names(), options.values());
+  }
+  if (command.target.call) options.write_logs(reply);
+  if (result != CUDA_SUCCESS) return done(result);
+  const wire::Kind kind = is_library ? wire::Kind::kLibrary : wire::Kind::kModule;
+  if (!executor.bind(kind, body.object, handle)) return kMalformed;
+  executor.images().keep(kind, body.object, std::move(loaded));
+  if (std::any_of(images.begin(), images.end(), may_print)) executor.enable_output();
+  RCUDA_DEBUG("%s %u loaded from %zu image(s)", is_library ? "library" : "module", body.object,
+              images.size());
+  return {};
+}
+
+}  // namespace
+
+HandlerResult image_query(Executor& executor, const Command& command,
+                          std::vector<std::byte>* reply) {
+  BodyReader in(command.body);
+  wire::ImageQueryBody body;
+  if (!in.read(&body)) return kMalformed;
+  bool present = false;
+  const CUresult result = executor.images().query(hash_of(body.sha256), body.bytes, &present);
+  append(reply, static_cast<uint32_t>(present));
+  append(reply, uint32_t{0});
+  return done(result);
+}
+
+HandlerResult image_chunk(Executor& executor, const Command& command, std::vector<std::byte>*) {
+  BodyReader in(command.body);
+  wire::ImageChunkBody body;
+  if (!in.read(&body)) return kMalformed;
+  std::span<const std::byte> bytes;
+  if (body.staging_offset == kInlineChunk) {
+    if (!in.bytes(body.bytes, &bytes)) return kMalformed;
+    return done(executor.images().add_chunk(hash_of(body.sha256), body.offset, bytes));
+  }
+  const SessionResources& resources = executor.resources();
+  if (!word_exists(body.word) || body.bytes > resources.staging_bytes ||
+      body.staging_offset > resources.staging_bytes - body.bytes) {
+    return kMalformed;
+  }
+  bytes = {resources.staging + body.staging_offset, body.bytes};
+  const CUresult result = executor.images().add_chunk(hash_of(body.sha256), body.offset, bytes);
+  executor.signal({body.word, body.sequence}, result);
+  return {};
+}
+
+HandlerResult module_load(Executor& executor, const Command& command,
+                          std::vector<std::byte>* reply) {
+  return load(executor, command, false, reply);
+}
+
+HandlerResult library_load(Executor& executor, const Command& command,
+                           std::vector<std::byte>* reply) {
+  return load(executor, command, true, reply);
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,147 @@
+// The table of custom commands, and those about progress: ping, signals, watches, faults.
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+
+#include <signal.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "server/executor/custom.h"
+
+namespace rcuda::server {
+
+CustomHandler custom_handler(uint16_t opcode) {
+  switch (static_cast<wire::Custom>(opcode)) {
+    case wire::Custom::kPing:
+      return &ping;
+    case wire::Custom::kSignal:
+      return &signal;
+    case wire::Custom::kWatchEvent:
+      return &watch_event;
+    case wire::Custom::kSynchronizeContext:
+      return &synchronize_context;
+    case wire::Custom::kCopyInline:
+      return &copy_inline;
+    case wire::Custom::kCopyToReply:
+      return &copy_to_reply;
+    case wire::Custom::kCopyStaged:
+      return &copy_staged;
+    case wire::Custom::kCopy:
+      return &copy;
+    case wire::Custom::kCopyShape:
+      return &copy_shape;
+    case wire::Custom::kLaunch:
+      return &launch;
+    case wire::Custom::kLaunchHost:
+      return &launch_host;
+    case wire::Custom::kImageQuery:
+      return &image_query;
+    case wire::Custom::kImageChunk:
+      return &image_chunk;
+    case wire::Custom::kModuleLoad:
+      return &module_load;
+    case wire::Custom::kLibraryLoad:
+      return &library_load;
+    case wire::Custom::kFunctionInfo:
+      return &function_info;
+    case wire::Custom::kHostExpose:
+      return &host_expose;
+    case wire::Custom::kHostUnexpose:
+      return &host_unexpose;
+    case wire::Custom::kFault:
+      return &fault;
+    default:
+      return nullptr;
+  }
+}
+
+HandlerResult ping(Executor&, const Command&, std::vector<std::byte>*) { return {}; }
+
+HandlerResult signal(Executor& executor, const Command& command, std::vector<std::byte>*) {
+  BodyReader in(command.body);
+  wire::SignalBody body;
+  if (!in.read(&body) || !word_exists(body.word)) return kMalformed;
+  const WordSignal signal{body.word, body.sequence};
+  StreamRef stream;
+  if (CUresult result = executor.find_stream(body.stream, &stream); result != CUDA_SUCCESS) {
+    executor.signal(signal, result);
+  } else {
+    executor.completions().add(stream, signal, true);
+  }
+  return {};
+}
+
+HandlerResult watch_event(Executor& executor, const Command& command, std::vector<std::byte>*) {
+  BodyReader in(command.body);
+  wire::WatchEventBody body;
+  if (!in.read(&body) || !word_exists(body.word)) return kMalformed;
+  executor.completions().watch(body.event, {body.word, body.sequence});
+  return {};
+}
+
+HandlerResult synchronize_context(Executor& executor, const Command& command,
+                                  std::vector<std::byte>*) {
+  BodyReader in(command.body);
+  wire::SignalBody body;
+  if (!in.read(&body) || !word_exists(body.word)) return kMalformed;
+  const WordSignal signal{body.word, body.sequence};
+  ContextState* context = executor.current_context();
+  if (!context) {
+    executor.signal(signal, CUDA_ERROR_INVALID_CONTEXT);
+    return {};
+  }
+  std::vector<StreamRef> streams = executor.busy_streams(*context);
+  if (executor.driver().cuStreamIsCapturing) {
+    // An event recorded on a stream in capture would become part of the graph; CUDA refuses to
+    // synchronise a context while one of its streams captures.
+    for (const StreamRef& stream : streams) {
+      CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+      CUresult result = executor.driver().cuStreamIsCapturing(stream.handle, &status);
+      if (result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE) {
+        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+      }
+      if (result != CUDA_SUCCESS) {
+        executor.signal(signal, result);
+        return {};
+      }
+    }
+  }
+  struct Outstanding {
+    size_t streams;
+    CUresult result = CUDA_SUCCESS;
+  };
+  auto outstanding = std::make_shared<Outstanding>(Outstanding{streams.size()});
+  for (const StreamRef& stream : streams) {
+    executor.completions().add(stream, [&executor, context, outstanding, signal](CUresult result) {
+      if (outstanding->result == CUDA_SUCCESS) outstanding->result = result;
+      if (--outstanding->streams > 0) return;
+      executor.flush_output(*context);
+      executor.signal(signal, outstanding->result);
+    });
+  }
+  return {};
+}
+
+HandlerResult fault(Executor& executor, const Command& command, std::vector<std::byte>*) {
+  BodyReader in(command.body);
+  wire::FaultBody body;
+  if (!in.read(&body)) return kMalformed;
+  if (!executor.resources().allow_faults) return {CUDA_ERROR_NOT_PERMITTED, false, false};
+  RCUDA_WARN("the client asked for fault %u", body.kind);
+  switch (body.kind) {
+    case 1:
+      ::_exit(3);
+    case 2:
+      ::abort();
+    case 3:
+      // As a machine that hangs: every thread of the process stops, and nothing answers any more.
+      ::raise(SIGSTOP);
+      return {};
+    default:
+      return {CUDA_ERROR_INVALID_VALUE, false, false};
+  }
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,279 @@
+#include "server/executor/executor.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/base/log.h"
+#include "server/executor/host_callbacks.h"
+#include "server/executor/host_memory.h"
+#include "server/executor/image_store.h"
+#include "server/executor/output_capture.h"
+
+namespace rcuda::server {
+namespace {
+
+// Keys of legacy default streams; those of created streams are counted from 1.
+constexpr uint64_t kLegacyKey = 1ull << 63;
+
+}  // namespace
+
+bool is_sticky(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
+    case CUDA_ERROR_EXTERNAL_DEVICE:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Executor::Executor(const SessionResources& resources)
+    : resources_(resources),
+      events_(*resources.link),
+      completions_(*this),
+      host_callbacks_(std::make_unique<HostCallbacks>(*this)),
+      host_memory_(std::make_unique<HostMemory>(*this)),
+      images_(std::make_unique<ImageStore>(resources.images)) {
+  for (const SessionDevice& device : resources.devices) {
+    ContextState state;
+    state.id = wire::primary_context_id(static_cast<uint32_t>(primaries_.size()));
+    state.handle = device.primary;
+    state.device = device.device;
+    primaries_.push_back(std::move(state));
+  }
+}
+
+Executor::~Executor() = default;
+
+// ---- contexts ----------------------------------------------------------------------------------
+
+ContextState* Executor::find_context(wire::ObjectId id) {
+  if (id == 0) return nullptr;
+  if (id <= primaries_.size()) return &primaries_[id - 1];
+  auto found = contexts_.find(id);
+  return found == contexts_.end() ? nullptr : found->second.get();
+}
+
+CUresult Executor::make_current(wire::ObjectId id) {
+  if (id == 0 || (current_ && current_->id == id)) [[likely]]
+    return CUDA_SUCCESS;
+  ContextState* context = find_context(id);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (CUresult result = driver().cuCtxSetCurrent(context->handle); result != CUDA_SUCCESS) {
+    return result;
+  }
+  current_ = context;
+  return CUDA_SUCCESS;
+}
+
+void Executor::context_was_reset(ContextState& context) {
+  completions_.drop_context(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  context.free_events.clear();
+  context.free_streams.clear();
+  context.idle_stream = nullptr;
+  for (size_t kind = 0; kind < objects_.size(); ++kind) {
+    if (kind == static_cast<size_t>(wire::Kind::kContext) ||
+        kind == static_cast<size_t>(wire::Kind::kLibrary) ||
+        kind == static_cast<size_t>(wire::Kind::kKernel)) {
+      continue;
+    }
+    std::vector<wire::ObjectId> gone;
+    objects_[kind].for_each([&](wire::ObjectId id, const Object& object) {
+      if (object.context == context.id) gone.push_back(id);
+    });
+    for (wire::ObjectId id : gone) objects_[kind].unbind(id);
+  }
+  forget_current();
+}
+
+// ---- objects -----------------------------------------------------------------------------------
+
+CUresult Executor::find_stream(wire::ObjectId id, StreamRef* stream) {
+  if (id == 0) {
+    if (!current_) return CUDA_ERROR_INVALID_CONTEXT;
+    *stream = {nullptr, current_, &current_->legacy_stream, 0, kLegacyKey | current_->id};
+  } else {
+    Object* object = objects(wire::Kind::kStream).find(id);
+    if (!object) return CUDA_ERROR_INVALID_HANDLE;
+    ContextState* context = find_context(object->context);
+    if (!context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    *stream = {static_cast<CUstream>(object->handle), context, object, id, object->key};
+  }
+  stream->object->last_use = ++uses_;
+  return CUDA_SUCCESS;
+}
+
+std::vector<StreamRef> Executor::busy_streams(ContextState& context) {
+  // The legacy stream always counts: functions without a stream parameter use it unseen.
+  std::vector<StreamRef> streams = {
+      {nullptr, &context, &context.legacy_stream, 0, kLegacyKey | context.id}};
+  objects(wire::Kind::kStream).for_each([&](wire::ObjectId id, Object& object) {
+    if (object.context == context.id && object.last_use > object.done_use) {
+      streams.push_back({static_cast<CUstream>(object.handle), &context, &object, id, object.key});
+    }
+  });
+  return streams;
+}
+
+CUresult Executor::lookup(wire::Kind kind, wire::ObjectId id, void** handle) {
+  *handle = nullptr;
+  if (kind == wire::Kind::kStream) {
+    if (id == 0 && !current_) return CUDA_SUCCESS;
+    StreamRef stream;
+    const CUresult result = find_stream(id, &stream);
+    *handle = stream.handle;
+    return result;
+  }
+  if (id == 0) return CUDA_SUCCESS;
+  if (kind == wire::Kind::kContext) {
+    ContextState* context = find_context(id);
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    *handle = context->handle;
+    return CUDA_SUCCESS;
+  }
+  if (static_cast<size_t>(kind) >= objects_.size()) return CUDA_ERROR_INVALID_HANDLE;
+  Object* object = objects(kind).find(id);
+  if (!object) return CUDA_ERROR_INVALID_HANDLE;
+  *handle = object->handle;
+  if (object->watched) completions_.move_watches(id);
+  return CUDA_SUCCESS;
+}
+
+bool Executor::bind(wire::Kind kind, wire::ObjectId id, void* handle) {
+  if (static_cast<size_t>(kind) >= objects_.size()) return false;
+  if (kind == wire::Kind::kContext) {
+    if (id < wire::kFirstCreatedContext || !objects(kind).bind(id, handle, id)) return false;
+    auto state = std::make_unique<ContextState>();
+    state->id = id;
+    state->handle = static_cast<CUcontext>(handle);
+    contexts_[id] = std::move(state);
+    forget_current();  // creating a context makes it current
+    return true;
+  }
+  if (!objects(kind).bind(id, handle, current_ ? current_->id : 0)) return false;
+  if (kind == wire::Kind::kStream) objects(kind).find(id)->key = next_key_++;
+  return true;
+}
+
+void Executor::unbind(wire::Kind kind, wire::ObjectId id) {
+  if (static_cast<size_t>(kind) >= objects_.size()) return;
+  if (kind == wire::Kind::kContext) {
+    auto found = contexts_.find(id);
+    if (found == contexts_.end()) return;
+    context_was_reset(*found->second);
+    contexts_.erase(found);
+  }
+  if (kind == wire::Kind::kModule || kind == wire::Kind::kLibrary) images_->release(kind, id);
+  objects(kind).unbind(id);
+}
+
+// ---- answers -----------------------------------------------------------------------------------
+
+void Executor::signal(WordSignal signal, CUresult result) {
+  if (signal.sequence == 0) return;
+  const uint64_t value = wire::CompletionWord::make(signal.sequence, static_cast<uint32_t>(result));
+  (void)link().put(wire::ClientWindow::kCompletionWords + 8ull * signal.word,
+                   std::as_bytes(std::span(&value, 1)), {}, transport::Wake::kYes);
+}
+
+void Executor::reply(const ReplyTarget& target, CUresult result, std::span<const std::byte> body) {
+  if (body.size() > target.capacity()) {
+    RCUDA_DEBUG("a reply of %zu bytes does not fit its slot", body.size());
+    body = {};
+    if (result == CUDA_SUCCESS) result = CUDA_ERROR_INVALID_VALUE;
+  }
+  const wire::ReplyHeader header{static_cast<uint32_t>(result), events_.outputs()};
+  const auto bytes = static_cast<uint32_t>(sizeof header + body.size());
+  const uint32_t padded = (bytes + 7) & ~7u;
+  const uint64_t stamp = wire::ReplyStamp::make(target.call, bytes);
+  constexpr std::byte kZeros[8] = {};
+  const transport::Bytes pieces[] = {std::as_bytes(std::span(&header, 1)), body,
+                                     transport::Bytes(kZeros, padded - bytes),
+                                     std::as_bytes(std::span(&stamp, 1))};
+  (void)link().put(uint64_t{target.slot} + target.slot_bytes - sizeof stamp - padded, pieces,
+                   transport::Wake::kYes);
+}
+
+void Executor::latch(CUresult error) {
+  if (sticky_ != CUDA_SUCCESS) return;
+  if (is_sticky(error)) {
+    sticky_ = error;
+    RCUDA_INFO("the session's context is lost: CUDA error %d", static_cast<int>(error));
+  }
+  const uint64_t value = wire::CompletionWord::make(++errors_, static_cast<uint32_t>(error));
+  (void)link().put(wire::ClientWindow::kErrorWord, std::as_bytes(std::span(&value, 1)), {},
+                   transport::Wake::kNo);
+}
+
+void Executor::flush_output(ContextState& context) {
+  if (!resources_.output || !may_print_) return;
+  // The driver passes on what kernels printed when something synchronises. All that must be seen is
+  // done already, so an idle stream serves, and this never waits.
+  ContextState* const before = current_;
+  if (make_current(context.id) == CUDA_SUCCESS) {
+    if (!context.idle_stream) {
+      driver().cuStreamCreate(&context.idle_stream, CU_STREAM_NON_BLOCKING);
+    }
+    if (context.idle_stream) driver().cuStreamSynchronize(context.idle_stream);
+  }
+  if (before) make_current(before->id);
+  resources_.output->drain();
+}
+
+// ---- dispatch.h --------------------------------------------------------------------------------
+
+CUresult lookup(Executor& executor, wire::Kind kind, wire::ObjectId id, void** handle) {
+  return executor.lookup(kind, id, handle);
+}
+
+bool bind(Executor& executor, wire::Kind kind, wire::ObjectId id, void* handle) {
+  return executor.bind(kind, id, handle);
+}
+
+wire::ObjectId name(Executor& executor, wire::Kind kind, void* handle) {
+  if (kind == wire::Kind::kContext) {
+    for (size_t i = 0; i < executor.resources().devices.size(); ++i) {
+      if (executor.resources().devices[i].primary == handle) {
+        return wire::primary_context_id(static_cast<uint32_t>(i));
+      }
+    }
+  }
+  if (static_cast<size_t>(kind) >= static_cast<size_t>(wire::Kind::kCount)) return 0;
+  ContextState* context = executor.current_context();
+  return executor.objects(kind).name(handle, context ? context->id : 0);
+}
+
+void unbind(Executor& executor, wire::Kind kind, wire::ObjectId id) { executor.unbind(kind, id); }
+
+CUresult lookup_device(Executor& executor, uint32_t ordinal, CUdevice* device) {
+  const auto& devices = executor.resources().devices;
+  if (ordinal >= devices.size()) return CUDA_ERROR_INVALID_DEVICE;
+  *device = devices[ordinal].device;
+  return CUDA_SUCCESS;
+}
+
+int32_t device_ordinal(Executor& executor, CUdevice device) {
+  const auto& devices = executor.resources().devices;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (devices[i].device == device) return static_cast<int32_t>(i);
+  }
+  return -1;
+}
+
+HostFunction host_function(Executor& executor, uint64_t callback) {
+  return executor.host_callbacks().make(callback);
+}
+
+const api::DriverTable& driver(Executor& executor) { return executor.driver(); }
+
+}  // namespace rcuda::server

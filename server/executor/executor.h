@@ -1,0 +1,165 @@
+// Executor: the state of one session on its worker, and the ways in which it answers.
+//
+// Everything runs on one thread, the executor thread (server/worker/session_loop.h), except where a
+// component says otherwise (EventSink, HostCallbacks: the driver's threads call them). That thread
+// never blocks in the driver: a command that needs to wait becomes a Completion.
+// Ownership: the driver table, the Link, the image cache and everything in SessionResources outlive
+// the Executor. Handles the client created are released by the end of the process; in a process
+// that goes on (in-thread workers of tests) by release_all(). Errors are CUresults, because they
+// are the application's answers; a malformed command is told apart by HandlerResult::malformed and
+// ends the session.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include <cuda.h>
+
+#include "api/driver_table.h"
+#include "common/transport/link.h"
+#include "common/wire/protocol.h"
+#include "server/executor/completions.h"
+#include "server/executor/dispatch.h"
+#include "server/executor/event_sink.h"
+#include "server/executor/object_table.h"
+
+namespace rcuda::server {
+
+class HostCallbacks;
+class HostMemory;
+class ImageCache;
+class ImageStore;
+class OutputCapture;
+
+// One of the session's devices, in the client's order.
+struct SessionDevice {
+  CUdevice device = 0;
+  CUcontext primary = nullptr;
+};
+
+// What a worker brings to a session.
+struct SessionResources {
+  const api::DriverTable* driver = nullptr;
+  transport::Link* link = nullptr;
+  std::vector<SessionDevice> devices;
+  // Page-locked memory: the client's staging region, and a place for replies that the GPU writes,
+  // as large as all reply slots together.
+  std::byte* staging = nullptr;
+  size_t staging_bytes = 0;
+  int staging_file = -1;  // a memfd behind the staging region; -1: none
+  std::byte* reply_memory = nullptr;
+  ImageCache* images = nullptr;
+  OutputCapture* output = nullptr;  // null: device output is left where the driver puts it
+  // The client lives in this process (tests): its memory needs no mapping, only registering.
+  bool shared_address_space = false;
+  bool allow_faults = false;
+  // Where exposed client memory may be mapped; it never is anywhere else. 0: anywhere that is free.
+  uint64_t host_range_base = 0, host_range_bytes = 0;
+};
+
+inline constexpr size_t kReplyMemoryBytes =
+    wire::ClientWindow::kEventRing - wire::ClientWindow::kSmallReplies;
+
+struct ContextState {
+  wire::ObjectId id = 0;
+  CUcontext handle = nullptr;
+  CUdevice device = 0;
+  std::vector<CUevent> free_events;    // without timing
+  std::vector<CUstream> free_streams;  // non-blocking ones, for moved watches
+  CUstream idle_stream = nullptr;      // never used: synchronising it flushes device printf
+  Object legacy_stream;                // handle stays null; for its use counts
+};
+
+// A stream as a command names it.
+struct StreamRef {
+  CUstream handle = nullptr;  // null: the legacy default stream of `context`
+  ContextState* context = nullptr;
+  Object* object = nullptr;
+  wire::ObjectId id = 0;
+  uint64_t key = 0;  // tells streams apart, also those that got a destroyed one's handle
+};
+
+// Where a reply goes; taken from a validated CommandHeader.
+struct ReplyTarget {
+  uint32_t call = 0;
+  uint32_t slot = 0;
+  uint32_t slot_bytes = 0;
+  size_t capacity() const { return slot_bytes - sizeof(uint64_t) - sizeof(wire::ReplyHeader); }
+};
+
+class Executor {
+ public:
+  explicit Executor(const SessionResources& resources);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  const api::DriverTable& driver() const { return *resources_.driver; }
+  transport::Link& link() { return *resources_.link; }
+  const SessionResources& resources() const { return resources_; }
+  ObjectTable& objects(wire::Kind kind) { return objects_[static_cast<size_t>(kind)]; }
+  Completions& completions() { return completions_; }
+  EventSink& events() { return events_; }
+  HostCallbacks& host_callbacks() { return *host_callbacks_; }
+  HostMemory& host_memory() { return *host_memory_; }
+  ImageStore& images() { return *images_; }
+
+  // Contexts. The primary ones exist from the start, others when a handler bound them.
+  ContextState* find_context(wire::ObjectId id);
+  // Makes it the thread's current one. 0 leaves the thread as it is.
+  CUresult make_current(wire::ObjectId id);
+  ContextState* current_context() { return current_; }
+  // A driver call may have changed the thread's current context.
+  void forget_current() { current_ = nullptr; }
+
+  // The stream of a command; 0 is the legacy default stream of the current context.
+  CUresult find_stream(wire::ObjectId id, StreamRef* stream);
+  // All streams of a context that have work which is not known to be done.
+  std::vector<StreamRef> busy_streams(ContextState& context);
+  // Objects behind dispatch.h; for streams and events they also keep account of uses.
+  CUresult lookup(wire::Kind kind, wire::ObjectId id, void** handle);
+  bool bind(wire::Kind kind, wire::ObjectId id, void* handle);
+  void unbind(wire::Kind kind, wire::ObjectId id);
+  // A primary context was reset: its streams, events, modules and functions are gone.
+  void context_was_reset(ContextState& context);
+
+  // Answers. All go out in order; a broken Link is found by the session loop, not here.
+  void signal(WordSignal signal, CUresult result);
+  void reply(const ReplyTarget& target, CUresult result, std::span<const std::byte> body);
+  // A posted command failed, or work failed asynchronously. A sticky error is never overwritten.
+  void latch(CUresult error);
+  // Publishes what kernels printed so far. Call when work that may have printed is done.
+  void flush_output(ContextState& context);
+  void enable_output() { may_print_ = true; }
+
+  uint64_t commands = 0;  // for the session's last log line
+  uint64_t copied_bytes = 0;
+
+ private:
+  SessionResources resources_;
+  std::array<ObjectTable, static_cast<size_t>(wire::Kind::kCount)> objects_;
+  std::vector<ContextState> primaries_;
+  std::unordered_map<wire::ObjectId, std::unique_ptr<ContextState>> contexts_;
+  ContextState* current_ = nullptr;
+  uint64_t uses_ = 0;
+  uint64_t next_key_ = 1;
+  uint64_t errors_ = 0;
+  CUresult sticky_ = CUDA_SUCCESS;
+  bool may_print_ = false;
+  EventSink events_;
+  Completions completions_;
+  std::unique_ptr<HostCallbacks> host_callbacks_;
+  std::unique_ptr<HostMemory> host_memory_;
+  std::unique_ptr<ImageStore> images_;
+};
+
+// Errors after which the context is of no more use.
+bool is_sticky(CUresult result);
+
+}  // namespace rcuda::server

@@ -1,0 +1,69 @@
+// ImageCache: module images by SHA-256, on disk, shared by the workers of a server.
+//
+// A file is written under a temporary name, synced and renamed, so that whoever sees it sees all of
+// it; it is then only ever read, by mapping. Least recently used files go when the cache outgrows
+// its bound; mapped ones stay readable until they are let go. The directory is the server's own
+// (mode 0700, checked), since what lies there is handed to the driver. Where no directory can be
+// used images are kept in memory for their session, and the reason is logged once. Any thread may
+// call; sessions share one object. find() and insert() block for the file system.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "common/base/status.h"
+
+namespace rcuda::server {
+
+using Sha256 = std::array<uint8_t, 32>;
+Sha256 sha256(std::span<const std::byte> bytes);
+std::string to_hex(const Sha256& hash);
+
+// An image in memory, followed by at least eight zero bytes: PTX text has to end in one.
+class CachedImage {
+ public:
+  CachedImage(void* mapping, size_t mapped_bytes, size_t image_bytes)
+      : mapping_(mapping), mapped_bytes_(mapped_bytes), image_bytes_(image_bytes) {}
+  ~CachedImage();
+  CachedImage(const CachedImage&) = delete;
+  CachedImage& operator=(const CachedImage&) = delete;
+  std::span<const std::byte> bytes() const {
+    return {static_cast<const std::byte*>(mapping_), image_bytes_};
+  }
+
+ private:
+  void* mapping_;
+  size_t mapped_bytes_;
+  size_t image_bytes_;
+};
+using ImagePointer = std::shared_ptr<const CachedImage>;
+
+class ImageCache {
+ public:
+  // An empty directory means: keep nothing.
+  ImageCache(std::string directory, uint64_t max_bytes);
+
+  // nullptr when it is not there.
+  ImagePointer find(const Sha256& hash, uint64_t image_bytes);
+  // kInvalidArgument when the bytes do not have that hash.
+  Result<ImagePointer> insert(const Sha256& hash, std::span<const std::byte> bytes);
+
+  const std::string& directory() const { return directory_; }
+
+ private:
+  Status write_file(const std::string& name, std::span<const std::byte> bytes);
+  void evict();
+
+  std::string directory_;
+  const uint64_t max_bytes_;
+};
+
+// Where images are kept unless the settings say otherwise: the service's cache directory under
+// systemd, else $XDG_CACHE_HOME/rcuda or ~/.cache/rcuda, else none.
+std::string default_image_directory();
+
+}  // namespace rcuda::server
