@@ -2,27 +2,29 @@
 // begins with.
 //
 // A context carries a device's work for one owner: its streams (a StreamHub, made by the stream
-// layer), its sticky error and limits. Allocations and modules name the context they belong to and go
-// when it goes. A CUcontext is the Context's address; from_handle() checks it. A primary context
+// layer), its sticky error and limits. Allocations and modules name the context they belong to and
+// go when it goes. A CUcontext is the Context's address; from_handle() checks it. A primary context
 // keeps its handle for the life of the process: release and reset tear it down, retain revives it.
 // Any thread. Destruction waits for running kernels to stop; nothing else here blocks, except
 // synchronize().
 //
-// Who defines which entry point: context_api.cpp has cuCtx* but for cuCtxRecordEvent, cuCtxWaitEvent
-// and cuCtxGetStreamPriorityRange, which belong to the stream layer.
+// Who defines which entry point: context_api.cpp has cuCtx* but for cuCtxRecordEvent,
+// cuCtxWaitEvent and cuCtxGetStreamPriorityRange, which belong to the stream layer.
 #pragma once
-
-#include <cuda.h>
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <string>
 
+#include <cuda.h>
+
+#include "softgpu/driver/arena.h"
 #include "softgpu/driver/device.h"
 #include "softgpu/exec/memory_map.h"
 
@@ -40,8 +42,8 @@ class StreamHub {
   // Waits until everything submitted to any stream of the context is done. Returns the context's
   // sticky error, if it has one by then.
   virtual CUresult synchronize() = 0;
-  // The context is going: drops queued work, ends running work (Context::stopping() is true by now),
-  // joins the threads and invalidates the streams' and events' handles. No call follows.
+  // The context is going: drops queued work, ends running work (Context::stopping() is true by
+  // now), joins the threads and invalidates the streams' and events' handles. No call follows.
   virtual void stop() = 0;
 };
 // Defined by the stream layer. `context` outlives the hub.
@@ -72,9 +74,7 @@ class Context : public std::enable_shared_from_this<Context> {
   const std::atomic<bool>& stopping() const { return stopping_; }
 
   // The first asynchronous error, which every later call returns; CUDA_SUCCESS while there is none.
-  CUresult sticky() const {
-    return static_cast<CUresult>(sticky_.load(std::memory_order_acquire));
-  }
+  CUresult sticky() const { return static_cast<CUresult>(sticky_.load(std::memory_order_acquire)); }
   // Makes `error` sticky and logs `why` once; later errors are only logged at debug level.
   void fail(CUresult error, const std::string& why);
 
@@ -94,7 +94,7 @@ class Context : public std::enable_shared_from_this<Context> {
   std::atomic<CUsharedconfig> shared_config{CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE};
   std::atomic<bool> sync_memops{false};
 
-  // Device-side malloc: bytes of CU_LIMIT_MALLOC_HEAP_SIZE in use.
+  // Device-side malloc and free, from a heap of CU_LIMIT_MALLOC_HEAP_SIZE.
   CUdeviceptr heap_allocate(size_t bytes);
   bool heap_release(CUdeviceptr address);
 
@@ -102,6 +102,8 @@ class Context : public std::enable_shared_from_this<Context> {
   CUresult enable_peer(Context& peer);
   CUresult disable_peer(Context& peer);
   bool peer_enabled(const Context& peer) const;
+  // The devices, as bits by ordinal, with a context that has enabled access to this one.
+  uint32_t peer_devices() const;
 
   // Comes alive: a fresh id, no sticky error, default limits, a new hub.
   void start();
@@ -109,6 +111,9 @@ class Context : public std::enable_shared_from_this<Context> {
   void stop();
 
  private:
+  // The account of a peer this context had access to, once peers_ no longer names it.
+  void drop_peer(Context& peer);
+
   Device& device_;
   const bool primary_;
   std::atomic<uint64_t> id_{0};
@@ -119,10 +124,12 @@ class Context : public std::enable_shared_from_this<Context> {
   std::unique_ptr<StreamHub> streams_;
   static constexpr int kLimits = 8;
   std::array<std::atomic<size_t>, kLimits> limits_{};
-  mutable std::mutex mutex_;  // peers_, heap_
-  std::set<const Context*> peers_;
-  std::set<CUdeviceptr> heap_;
-  size_t heap_used_bytes_ = 0;
+  std::array<std::atomic<int>, kMaxDevices> peer_readers_{};  // contexts with access, by device
+  mutable std::mutex mutex_;                                  // guards what follows
+  std::set<Context*> peers_;
+  CUdeviceptr heap_address_ = 0;  // reserved when a kernel first asks
+  FreeRanges heap_free_{0};
+  std::map<CUdeviceptr, size_t> heap_blocks_;
 };
 
 // The calling thread's current context, or nullptr; it may be dead (see alive()).
@@ -130,6 +137,7 @@ Context* current_context();
 std::shared_ptr<Context> current_context_shared();
 // Replaces the top of the calling thread's stack (pushes when the stack is empty); nullptr pops it.
 void set_current_context(std::shared_ptr<Context> context);
+void push_current_context(std::shared_ptr<Context> context);
 
 // What nearly every entry point begins with: the driver is initialised, a context is current and
 // alive, and it has no sticky error. Otherwise CUDA_ERROR_NOT_INITIALIZED, _INVALID_CONTEXT,

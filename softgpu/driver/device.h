@@ -1,12 +1,10 @@
 // Device: one virtual GPU, and the list of them.
 //
-// Devices are made by cuInit from SOFTGPU_DEVICES, SOFTGPU_MEMORY and SOFTGPU_COMPUTE_CAPABILITY and
-// live as long as the process; references to them stay valid. A device owns what its contexts share:
-// the account of its memory, the map of addresses its kernels may touch, its primary context and its
-// copy engines. Any thread; only CopyEngine::transfer blocks.
+// Devices are made by cuInit from SOFTGPU_DEVICES, SOFTGPU_MEMORY and SOFTGPU_COMPUTE_CAPABILITY
+// and live as long as the process; references to them stay valid. A device owns what its contexts
+// share: the account of its memory, the map of addresses its kernels may touch, its primary context
+// and its copy engines. Any thread; only CopyEngine::transfer blocks.
 #pragma once
-
-#include <cuda.h>
 
 #include <atomic>
 #include <chrono>
@@ -16,11 +14,15 @@
 #include <mutex>
 #include <optional>
 
+#include <cuda.h>
+
 #include "softgpu/exec/memory_map.h"
 
 namespace softgpu::driver {
 
 class Context;
+
+inline constexpr int kMaxDevices = 16;
 
 // One direction of a device's link, when the link model is on: transfers queue for it and take
 // latency + size / bandwidth. Off (bandwidth 0) it costs nothing.
@@ -52,8 +54,8 @@ class Device {
   int multiprocessors() const;
   uint32_t compute_capability() const { return compute_capability_; }  // 90 for 9.0
 
-  // Kernels of any context of this device may touch these addresses: its own allocations, host memory
-  // that is pinned or managed, and peers' memory where access is enabled.
+  // Kernels of any context of this device may touch these addresses: its own allocations, host
+  // memory that is pinned or managed, and peers' memory where access is enabled.
   exec::MemoryMap& memory() { return memory_; }
 
   size_t total_bytes() const { return total_bytes_; }

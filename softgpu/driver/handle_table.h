@@ -41,6 +41,13 @@ class HandleTable {
     return object;
   }
 
+  // Calls `visit` on every object, under the table's lock: it must not use the table.
+  template <typename Visit>
+  void for_each(Visit visit) const {
+    std::shared_lock lock(mutex_);
+    for (const auto& [key, object] : objects_) visit(*object);
+  }
+
   // Takes out every object for which `predicate` holds.
   template <typename Predicate>
   std::vector<std::shared_ptr<T>> remove_if(Predicate predicate) {

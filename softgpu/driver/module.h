@@ -1,20 +1,20 @@
 // Module, Library, Kernel and Function: loaded code and its handles.
 //
-// A Library (cuLibraryLoadData) is code without a context; it is loaded into a context, as a Module,
-// when something of it is first used there. A Module (cuModuleLoadData) belongs to one context. A
-// Kernel is a library's entry point by name; a Function is an entry point of a Module, ready to
-// launch. CUfunction, CUkernel, CUmodule and CUlibrary are addresses of these objects, checked by the
-// *_from_handle functions; those return what they found with a reference, so that an unload by another
-// thread cannot pull it away. Any thread. Loading parses and may take long; nothing else blocks.
+// A Library (cuLibraryLoadData) is code without a context; it is loaded into a context, as a
+// Module, when something of it is first used there. A Module (cuModuleLoadData) belongs to one
+// context. A Kernel is a library's entry point by name; a Function is an entry point of a Module,
+// ready to launch. CUfunction, CUkernel, CUmodule and CUlibrary are addresses of these objects,
+// checked by the
+// *_from_handle functions; those return what they found with a reference, so that an unload by
+// another thread cannot pull it away. Any thread. Loading parses and may take long; nothing else
+// blocks.
 //
 // Who defines which entry point: module_api.cpp and library_api.cpp have cuModule*, cuLibrary*,
-// cuLink*, cuKernelGetFunction, cuKernelGetLibrary, cuKernelGetName, cuFuncGetModule, cuFuncGetName,
-// cuFuncLoad and cuFuncIsLoaded. Attributes, parameter info, cache configuration and occupancy of both
-// kinds of handle (cuFuncGetAttribute, cuKernelGetAttribute, cuKernelGetParamInfo, ...) and launches
-// belong to the launch layer.
+// cuLink*, cuKernelGetFunction, cuKernelGetLibrary, cuKernelGetName, cuFuncGetModule,
+// cuFuncGetName, cuFuncLoad and cuFuncIsLoaded. Attributes, parameter info, cache configuration and
+// occupancy of both kinds of handle (cuFuncGetAttribute, cuKernelGetAttribute,
+// cuKernelGetParamInfo, ...) and launches belong to the launch layer.
 #pragma once
-
-#include <cuda.h>
 
 #include <array>
 #include <atomic>
@@ -24,11 +24,14 @@
 #include <string>
 #include <vector>
 
+#include <cuda.h>
+
 #include "softgpu/exec/program.h"
 
 namespace softgpu::driver {
 
 class Context;
+class JitLog;
 class Kernel;
 class Library;
 class Module;
@@ -63,23 +66,55 @@ class Function {
 class Module : public std::enable_shared_from_this<Module> {
  public:
   // `library` is nullptr for a module of its own.
-  Module(Context& context, std::unique_ptr<exec::Program> program, Library* library);
+  Module(std::shared_ptr<Context> context, std::unique_ptr<exec::Program> program,
+         Library* library);
   ~Module();
   CUmodule handle() { return reinterpret_cast<CUmodule>(this); }
-  Context& context() const { return context_; }
+  Context& context() const { return *context_; }
   exec::Program& program() { return *program_; }
   Library* library() const { return library_; }
   // The one Function of that name in this module; nullptr when there is no such kernel.
   std::shared_ptr<Function> function(const std::string& name);
-  // Makes the handles of its functions invalid; called once, when the module is unloaded.
+  // Makes its own handle and those of its functions invalid: it is being unloaded.
   void retire();
 
  private:
-  Context& context_;
-  std::unique_ptr<exec::Program> program_;
+  const std::shared_ptr<Context> context_;
+  const std::unique_ptr<exec::Program> program_;
   Library* const library_;
   std::mutex mutex_;
+  bool retired_ = false;
   std::map<std::string, std::weak_ptr<Function>> functions_;  // the handle table owns them
+};
+
+// The code of a library: the PTX of its translation units, parsed when first needed.
+class Library : public std::enable_shared_from_this<Library> {
+ public:
+  explicit Library(std::vector<std::string> units) : units_(std::move(units)) {}
+  ~Library();
+  CUlibrary handle() { return reinterpret_cast<CUlibrary>(this); }
+  // The names of its kernels, in order of definition. CUDA_ERROR_INVALID_PTX when it does not
+  // parse.
+  CUresult kernel_names(std::vector<std::string>* names, JitLog* log = nullptr);
+  // CUDA_ERROR_NOT_FOUND when there is no such kernel.
+  CUresult kernel(const std::string& name, std::shared_ptr<Kernel>* kernel);
+  // The library's instance in `context`, loaded now if need be.
+  CUresult module_in(Context& context, std::shared_ptr<Module>* module);
+  // The context is going, or (nullptr) the library is unloaded.
+  void drop_instances(const Context* context);
+
+ private:
+  CUresult parse_locked(JitLog* log);
+
+  const std::vector<std::string> units_;
+  std::mutex mutex_;
+  bool parsed_ = false;
+  std::vector<std::unique_ptr<ptx::Module>> ready_;  // parsed and not yet used
+  std::vector<std::string> names_;
+  std::map<std::string, std::shared_ptr<Kernel>> kernels_;
+  std::map<const Context*, std::shared_ptr<Module>> instances_;
+  // __managed__ variables: one memory for the instances of all contexts, in order of allocation.
+  std::vector<std::pair<CUdeviceptr, size_t>> managed_;
 };
 
 class Kernel {
@@ -93,16 +128,29 @@ class Kernel {
   FunctionSettings& settings(int device) { return settings_[static_cast<size_t>(device)]; }
 
  private:
-  std::shared_ptr<Library> library_;
-  std::string name_;
+  const std::shared_ptr<Library> library_;
+  const std::string name_;
   std::vector<FunctionSettings> settings_;  // by device
+  std::mutex mutex_;
+  std::map<const Context*, std::weak_ptr<Function>> functions_;
 };
 
-// The function that `handle` names. A CUkernel cast to CUfunction, as the CUDA runtime passes it, gives
-// the kernel's function in the current context. CUDA_ERROR_INVALID_HANDLE when it names neither.
+// The function that `handle` names. A CUkernel cast to CUfunction, as the CUDA runtime passes it,
+// gives the kernel's function in the current context. CUDA_ERROR_INVALID_HANDLE when it names
+// neither.
 CUresult function_from_handle(CUfunction handle, std::shared_ptr<Function>* function);
 std::shared_ptr<Kernel> kernel_from_handle(CUkernel handle);
 std::shared_ptr<Module> module_from_handle(CUmodule handle);
 std::shared_ptr<Library> library_from_handle(CUlibrary handle);
+
+// The PTX of an image an application passed by address: a fatbin wrapper or container, an ELF image
+// made by cuLinkComplete, or PTX text.
+CUresult read_image(const void* image, std::vector<std::string>* units, JitLog* log);
+// Loads PTX into a context as a module of its own and registers it.
+CUresult load_module(Context& context, const std::vector<std::string>& units, JitLog* log,
+                     std::shared_ptr<Module>* module);
+
+// Unloads every module of a context that is going, libraries' instances included.
+void unload_modules_of(Context& context);
 
 }  // namespace softgpu::driver

@@ -1,0 +1,137 @@
+#include "softgpu/driver/arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include "common/base/log.h"
+
+namespace softgpu::driver {
+namespace {
+
+constexpr uint64_t kFileBytes = uint64_t{1} << 46;
+constexpr size_t kChunkBytes = size_t{2} << 20;
+constexpr size_t kLargestShared = kChunkBytes / 2;
+constexpr size_t kPageBytes = 4096;
+
+}  // namespace
+
+std::optional<uint64_t> FreeRanges::take(uint64_t bytes, uint64_t align) {
+  for (auto it = free_.begin(); it != free_.end(); ++it) {
+    const uint64_t begin = it->first, end = begin + it->second;
+    const uint64_t offset = round_up(begin, align);
+    if (offset > end || end - offset < bytes) continue;
+    free_.erase(it);
+    if (offset > begin) free_.emplace(begin, offset - begin);
+    if (end > offset + bytes) free_.emplace(offset + bytes, end - offset - bytes);
+    return offset;
+  }
+  return std::nullopt;
+}
+
+void FreeRanges::give_back(uint64_t offset, uint64_t bytes) {
+  auto next = free_.lower_bound(offset);
+  if (next != free_.begin()) {
+    auto previous = std::prev(next);
+    if (previous->first + previous->second == offset) {
+      offset = previous->first;
+      bytes += previous->second;
+      free_.erase(previous);
+    }
+  }
+  if (next != free_.end() && offset + bytes == next->first) {
+    bytes += next->second;
+    free_.erase(next);
+  }
+  free_.emplace(offset, bytes);
+}
+
+Arena::Arena(const char* name, rcuda::UniqueFd file)
+    : name_(name), file_(std::move(file)), offsets_(kFileBytes) {}
+
+Arena::~Arena() {
+  for (const auto& [address, chunk] : chunks_) {
+    ::munmap(reinterpret_cast<void*>(address), kChunkBytes);
+  }
+}
+
+int Arena::file() {
+  std::lock_guard lock(mutex_);
+  return file_locked();
+}
+
+int Arena::file_locked() {
+  if (file_) return file_.get();
+  rcuda::UniqueFd made(::memfd_create(name_, MFD_CLOEXEC));
+  if (!made || ::ftruncate(made.get(), static_cast<off_t>(kFileBytes)) != 0) {
+    RCUDA_ERROR("no memory file for a device: %m");
+    return -1;
+  }
+  file_ = std::move(made);
+  return file_.get();
+}
+
+std::optional<Arena::Block> Arena::map_locked(size_t bytes) {
+  const int file = file_locked();
+  if (file < 0) return std::nullopt;
+  std::optional<uint64_t> offset = offsets_.take(bytes, kPageBytes);
+  if (!offset) return std::nullopt;
+  void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file,
+                        static_cast<off_t>(*offset));
+  if (mapped == MAP_FAILED) {
+    offsets_.give_back(*offset, bytes);
+    return std::nullopt;
+  }
+  return Block{reinterpret_cast<uint64_t>(mapped), *offset, bytes};
+}
+
+void Arena::unmap_locked(uint64_t address, uint64_t file_offset, size_t bytes) {
+  ::munmap(reinterpret_cast<void*>(address), bytes);
+  // A process that still has the pages mapped through an IPC handle then reads zeros, which is
+  // kinder than a fault for a use after free.
+  ::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+              static_cast<off_t>(file_offset), static_cast<off_t>(bytes));
+  offsets_.give_back(file_offset, bytes);
+}
+
+std::optional<Arena::Block> Arena::allocate(size_t bytes) {
+  const size_t rounded = round_up(bytes, kBlockGranularity);
+  std::lock_guard lock(mutex_);
+  if (rounded > kLargestShared) {
+    std::optional<Block> block = map_locked(round_up(rounded, kPageBytes));
+    if (block) block->bytes = rounded;
+    return block;
+  }
+  for (auto& [address, chunk] : chunks_) {
+    if (std::optional<uint64_t> offset = chunk.free.take(rounded, kBlockGranularity)) {
+      if (address == spare_chunk_) spare_chunk_ = 0;
+      return Block{address + *offset, chunk.file_offset + *offset, rounded};
+    }
+  }
+  std::optional<Block> mapped = map_locked(kChunkBytes);
+  if (!mapped) return std::nullopt;
+  Chunk chunk{mapped->address, mapped->file_offset, FreeRanges(kChunkBytes)};
+  chunk.free.take(rounded, kBlockGranularity);
+  chunks_.emplace(mapped->address, std::move(chunk));
+  return Block{mapped->address, mapped->file_offset, rounded};
+}
+
+void Arena::release(const Block& block) {
+  std::lock_guard lock(mutex_);
+  if (block.bytes > kLargestShared) {
+    unmap_locked(block.address, block.file_offset, round_up(block.bytes, kPageBytes));
+    return;
+  }
+  auto it = std::prev(chunks_.upper_bound(block.address));
+  Chunk& chunk = it->second;
+  chunk.free.give_back(block.address - it->first, block.bytes);
+  if (!chunk.free.whole(kChunkBytes)) return;
+  if (spare_chunk_ == 0) {
+    spare_chunk_ = it->first;
+    return;
+  }
+  if (spare_chunk_ == it->first) return;
+  unmap_locked(it->first, chunk.file_offset, kChunkBytes);
+  chunks_.erase(it);
+}
+
+}  // namespace softgpu::driver

@@ -1,0 +1,80 @@
+// Arena: device memory as pages of one sparse memory file, handed out in blocks.
+//
+// Device memory is file-backed so that another process can map it (IPC handles, exported pools).
+// The file is far larger than any device and commits pages only when they are touched, so file
+// offsets never fragment; what a device may hand out is limited by its account (Device::charge),
+// which callers keep, not by the file. Blocks of up to a megabyte share chunks of two; larger ones
+// have a mapping of their own. The kernel chooses every address, so a process that has fenced its
+// address space gets addresses below the fence. Any thread; one mutex per arena. allocate() gives
+// nullopt when the address space is exhausted.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "common/base/unique_fd.h"
+
+namespace softgpu::driver {
+
+inline constexpr size_t kBlockGranularity = 512;
+inline constexpr size_t kPhysicalGranularity = size_t{2} << 20;  // of the VMM family, as on an H200
+
+inline size_t round_up(size_t value, size_t granularity) {
+  return (value + granularity - 1) / granularity * granularity;
+}
+
+// Offsets from 0 to size handed out first-fit; neighbours that are free merge.
+class FreeRanges {
+ public:
+  explicit FreeRanges(uint64_t size) : free_{{0, size}} {}
+  std::optional<uint64_t> take(uint64_t bytes, uint64_t align);
+  void give_back(uint64_t offset, uint64_t bytes);
+  bool whole(uint64_t size) const { return free_.size() == 1 && free_.begin()->second == size; }
+
+ private:
+  std::map<uint64_t, uint64_t> free_;  // offset to length
+};
+
+class Arena {
+ public:
+  struct Block {
+    uint64_t address = 0;
+    uint64_t file_offset = 0;
+    size_t bytes = 0;  // rounded up to kBlockGranularity
+  };
+
+  // Takes a memory file (of another process, say); without one the arena makes its own when needed.
+  explicit Arena(const char* name, rcuda::UniqueFd file = {});
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  std::optional<Block> allocate(size_t bytes);
+  // Unmaps it and gives its pages back to the system. The block must have come from allocate().
+  void release(const Block& block);
+  // The memory file; -1 when it cannot be made.
+  int file();
+
+ private:
+  struct Chunk {
+    uint64_t address = 0;
+    uint64_t file_offset = 0;
+    FreeRanges free;
+  };
+  int file_locked();
+  std::optional<Block> map_locked(size_t bytes);
+  void unmap_locked(uint64_t address, uint64_t file_offset, size_t bytes);
+
+  const char* const name_;
+  std::mutex mutex_;
+  rcuda::UniqueFd file_;
+  FreeRanges offsets_;
+  std::map<uint64_t, Chunk> chunks_;  // by address
+  uint64_t spare_chunk_ = 0;          // an empty chunk kept for the next small block
+};
+
+}  // namespace softgpu::driver

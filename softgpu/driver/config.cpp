@@ -1,0 +1,111 @@
+#include "softgpu/driver/config.h"
+
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "common/base/log.h"
+#include "softgpu/driver/device.h"
+
+namespace softgpu::driver {
+namespace {
+
+using rcuda::Code;
+using rcuda::Result;
+using rcuda::Status;
+
+Configuration& stored() {
+  static auto* instance = new Configuration;
+  return *instance;
+}
+
+Status malformed(const char* name, const char* text, const char* expected) {
+  return Status(Code::kInvalidArgument,
+                std::string(name) + "=" + text + " is malformed: " + expected);
+}
+
+Result<size_t> parse_bytes(const char* name, const char* text) {
+  constexpr const char* kExpected = "a number of bytes, or with the suffix K, M, G or T";
+  if (*text < '0' || *text > '9') return malformed(name, text, kExpected);
+  char* end = nullptr;
+  errno = 0;
+  const unsigned long long number = std::strtoull(text, &end, 10);
+  if (errno != 0) return malformed(name, text, kExpected);
+  int shift = 0;
+  if (*end != '\0') {
+    const char* suffix = std::strchr("KMGT", *end & ~0x20);
+    if (!suffix || end[1] != '\0') return malformed(name, text, kExpected);
+    shift = 10 * static_cast<int>(suffix - "KMGT" + 1);
+  }
+  if (number == 0 || number > (uint64_t{1} << 46) >> shift) {
+    return malformed(name, text, "more than nothing and at most 64T");
+  }
+  return static_cast<size_t>(number) << shift;
+}
+
+Result<double> parse_decimal(const char* name, const char* text) {
+  char* end = nullptr;
+  const double number = std::strtod(text, &end);
+  if (end == text || *end != '\0' || !std::isfinite(number) || number < 0 || number > 1e9) {
+    return malformed(name, text, "a decimal number, not negative");
+  }
+  return number;
+}
+
+}  // namespace
+
+Result<Configuration> read_configuration() {
+  Configuration result;
+  if (const char* text = std::getenv("SOFTGPU_LOG")) {
+    if (!rcuda::set_log_level(text)) {
+      return malformed("SOFTGPU_LOG", text, "trace, debug, info, warn, error or off");
+    }
+  }
+  if (const char* text = std::getenv("SOFTGPU_DEVICES")) {
+    char* end = nullptr;
+    const long number = std::strtol(text, &end, 10);
+    if (end == text || *end != '\0' || number < 0 || number > kMaxDevices) {
+      return malformed("SOFTGPU_DEVICES", text, "a number from 0 to 16");
+    }
+    result.devices = static_cast<int>(number);
+  }
+  if (const char* text = std::getenv("SOFTGPU_MEMORY")) {
+    Result<size_t> bytes = parse_bytes("SOFTGPU_MEMORY", text);
+    if (!bytes) return bytes.status();
+    result.memory_bytes = *bytes;
+  }
+  if (const char* text = std::getenv("SOFTGPU_COMPUTE_CAPABILITY")) {
+    unsigned major = 0, minor = 0;
+    char rest = 0;
+    if (std::sscanf(text, "%2u.%1u%c", &major, &minor, &rest) != 2 || major * 10 + minor < 75 ||
+        major * 10 + minor > 121) {
+      return malformed("SOFTGPU_COMPUTE_CAPABILITY", text, "major.minor, from 7.5 to 12.1");
+    }
+    result.compute_capability = major * 10 + minor;
+  }
+  const struct {
+    const char* name;
+    double* value;
+  } decimals[] = {{"SOFTGPU_PCIE_GBPS", &result.pcie_bytes_per_ns},
+                  {"SOFTGPU_PEER_GBPS", &result.peer_bytes_per_ns}};
+  for (const auto& decimal : decimals) {
+    if (const char* text = std::getenv(decimal.name)) {
+      Result<double> value = parse_decimal(decimal.name, text);
+      if (!value) return value.status();
+      *decimal.value = *value;
+    }
+  }
+  if (const char* text = std::getenv("SOFTGPU_PCIE_LATENCY_US")) {
+    Result<double> value = parse_decimal("SOFTGPU_PCIE_LATENCY_US", text);
+    if (!value) return value.status();
+    result.pcie_latency_ns = std::llround(*value * 1000);
+  }
+  return result;
+}
+
+const Configuration& configuration() { return stored(); }
+void set_configuration(const Configuration& configuration) { stored() = configuration; }
+
+}  // namespace softgpu::driver

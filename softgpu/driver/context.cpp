@@ -1,0 +1,250 @@
+#include "softgpu/driver/context.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "common/base/log.h"
+#include "common/interop/export_tables.h"
+#include "softgpu/driver/handle_table.h"
+#include "softgpu/driver/memory.h"
+#include "softgpu/driver/module.h"
+#include "softgpu/exec/program.h"
+
+namespace softgpu::driver {
+namespace {
+
+thread_local std::vector<std::shared_ptr<Context>> current_stack;
+
+std::atomic<uint64_t> next_context_id{1};
+
+constexpr size_t kHeapAlignment = 16;
+
+// Device printf goes to the process's stdout through stdio, so that it mixes with the program's own
+// output line by line; flushed, because the program may redirect or close the descriptor at any
+// time.
+void print(std::string_view text, bool is_stderr) {
+  std::FILE* file = is_stderr ? stderr : stdout;
+  std::fwrite(text.data(), 1, text.size(), file);
+  std::fflush(file);
+}
+
+}  // namespace
+
+Context::Context(Device& device, bool primary) : device_(device), primary_(primary) {}
+
+Context::~Context() = default;
+
+std::shared_ptr<Context> Context::from_handle(CUcontext handle) {
+  for (int i = 0; i < device_count(); ++i) {
+    Device* device = device_at(i);
+    if (device && device->primary().handle() == handle) return device->primary_shared();
+  }
+  return handle_table<Context>().find(handle);
+}
+
+void Context::fail(CUresult error, const std::string& why) {
+  int expected = CUDA_SUCCESS;
+  if (sticky_.compare_exchange_strong(expected, error, std::memory_order_acq_rel)) {
+    RCUDA_ERROR("context %llu of device %d failed with error %d: %s",
+                static_cast<unsigned long long>(id()), device_.ordinal(), error, why.c_str());
+  } else {
+    RCUDA_DEBUG("context %llu: further error %d: %s", static_cast<unsigned long long>(id()), error,
+                why.c_str());
+  }
+}
+
+exec::Environment Context::environment() {
+  exec::Environment environment;
+  environment.memory = &device_.memory();
+  environment.print = print;
+  environment.heap_allocate = [this](size_t bytes) { return heap_allocate(bytes); };
+  environment.heap_release = [this](CUdeviceptr address) { return heap_release(address); };
+  environment.multiprocessors = static_cast<uint32_t>(device_.multiprocessors());
+  environment.device = static_cast<uint32_t>(device_.ordinal());
+  return environment;
+}
+
+CUresult Context::limit(CUlimit limit, size_t* value) const {
+  if (static_cast<unsigned>(limit) >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
+  if (static_cast<unsigned>(limit) >= kLimits || limit == CU_LIMIT_SHMEM_SIZE) {
+    return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  }
+  *value = limits_[limit].load(std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+CUresult Context::set_limit(CUlimit limit, size_t value) {
+  size_t ignored = 0;
+  if (CUresult result = this->limit(limit, &ignored)) return result;
+  switch (limit) {
+    case CU_LIMIT_STACK_SIZE:
+      if (value > 512 * 1024) return CUDA_ERROR_INVALID_VALUE;
+      value = round_up(std::max<size_t>(value, 1), 16);
+      break;
+    case CU_LIMIT_MALLOC_HEAP_SIZE: {
+      std::lock_guard lock(mutex_);
+      // As on hardware: fixed once a kernel has used it.
+      if (heap_address_ != 0) return CUDA_ERROR_INVALID_VALUE;
+      break;
+    }
+    case CU_LIMIT_MAX_L2_FETCH_GRANULARITY:
+      if (value > 128) return CUDA_ERROR_INVALID_VALUE;
+      break;
+    case CU_LIMIT_PERSISTING_L2_CACHE_SIZE:
+      value = std::min<size_t>(value, static_cast<size_t>(*device_.attribute(
+                                          CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE)));
+      break;
+    case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
+      return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    default:
+      break;
+  }
+  limits_[limit].store(value, std::memory_order_relaxed);
+  return CUDA_SUCCESS;
+}
+
+CUdeviceptr Context::heap_allocate(size_t bytes) {
+  std::lock_guard lock(mutex_);
+  const size_t size = limits_[CU_LIMIT_MALLOC_HEAP_SIZE].load(std::memory_order_relaxed);
+  if (heap_address_ == 0) {
+    if (allocate_device_memory(*this, size, MemoryKind::kHeap, &heap_address_) != CUDA_SUCCESS) {
+      heap_address_ = 0;
+      return 0;
+    }
+    heap_free_ = FreeRanges(size);
+  }
+  if (bytes > size) return 0;
+  const size_t rounded = round_up(std::max<size_t>(bytes, 1), kHeapAlignment);
+  std::optional<uint64_t> offset = heap_free_.take(rounded, kHeapAlignment);
+  if (!offset) return 0;
+  heap_blocks_.emplace(heap_address_ + *offset, rounded);
+  return heap_address_ + *offset;
+}
+
+bool Context::heap_release(CUdeviceptr address) {
+  std::lock_guard lock(mutex_);
+  auto found = heap_blocks_.find(address);
+  if (found == heap_blocks_.end()) return false;
+  heap_free_.give_back(address - heap_address_, found->second);
+  heap_blocks_.erase(found);
+  return true;
+}
+
+CUresult Context::enable_peer(Context& peer) {
+  if (&peer.device() == &device_) return CUDA_ERROR_INVALID_DEVICE;
+  {
+    std::lock_guard lock(mutex_);
+    if (!peers_.insert(&peer).second) return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+  }
+  peer.peer_readers_[static_cast<size_t>(device_.ordinal())].fetch_add(1);
+  memory_registry().refresh([&peer](const Allocation& a) { return a.owner == &peer; });
+  return CUDA_SUCCESS;
+}
+
+CUresult Context::disable_peer(Context& peer) {
+  {
+    std::lock_guard lock(mutex_);
+    if (peers_.erase(&peer) == 0) return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+  }
+  drop_peer(peer);
+  return CUDA_SUCCESS;
+}
+
+bool Context::peer_enabled(const Context& peer) const {
+  std::lock_guard lock(mutex_);
+  return peers_.count(const_cast<Context*>(&peer)) != 0;
+}
+
+uint32_t Context::peer_devices() const {
+  uint32_t mask = 0;
+  for (size_t i = 0; i < peer_readers_.size(); ++i) {
+    if (peer_readers_[i].load() > 0) mask |= 1u << i;
+  }
+  return mask;
+}
+
+void Context::start() {
+  id_.store(next_context_id.fetch_add(1), std::memory_order_relaxed);
+  sticky_.store(CUDA_SUCCESS, std::memory_order_relaxed);
+  stopping_.store(false, std::memory_order_relaxed);
+  limits_[CU_LIMIT_STACK_SIZE] = 1024;
+  limits_[CU_LIMIT_PRINTF_FIFO_SIZE] = size_t{7} << 20;
+  limits_[CU_LIMIT_MALLOC_HEAP_SIZE] = size_t{8} << 20;
+  limits_[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
+  limits_[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
+  limits_[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
+  limits_[CU_LIMIT_PERSISTING_L2_CACHE_SIZE] = 0;
+  cache_config = CU_FUNC_CACHE_PREFER_NONE;
+  shared_config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
+  sync_memops = false;
+  streams_ = make_stream_hub(*this);
+  alive_.store(true, std::memory_order_release);
+}
+
+void Context::stop() {
+  if (!alive()) return;
+  // The runtime's own storage first: its destructors may still use the context.
+  rcuda::interop::context_destroyed(handle());
+  if (!alive_.exchange(false, std::memory_order_acq_rel)) return;
+  stopping_.store(true, std::memory_order_release);
+  streams_->stop();
+  unload_modules_of(*this);
+  std::set<Context*> peers;
+  {
+    std::lock_guard lock(mutex_);
+    peers.swap(peers_);
+    heap_blocks_.clear();
+    heap_free_ = FreeRanges(0);
+    heap_address_ = 0;
+  }
+  for (Context* peer : peers) drop_peer(*peer);
+  release_memory_of(*this);
+  // Whoever had access to this context must not keep it for a later one at the same address.
+  auto forget = [this](Context& other) {
+    std::lock_guard lock(other.mutex_);
+    other.peers_.erase(this);
+  };
+  for (int i = 0; i < device_count(); ++i) {
+    if (Device* device = device_at(i)) forget(device->primary());
+  }
+  handle_table<Context>().for_each(forget);
+  for (std::atomic<int>& readers : peer_readers_) readers = 0;
+}
+
+void Context::drop_peer(Context& peer) {
+  peer.peer_readers_[static_cast<size_t>(device_.ordinal())].fetch_sub(1);
+  memory_registry().refresh([&peer](const Allocation& a) { return a.owner == &peer; });
+}
+
+Context* current_context() { return current_stack.empty() ? nullptr : current_stack.back().get(); }
+
+std::shared_ptr<Context> current_context_shared() {
+  return current_stack.empty() ? nullptr : current_stack.back();
+}
+
+void set_current_context(std::shared_ptr<Context> context) {
+  if (!context) {
+    if (!current_stack.empty()) current_stack.pop_back();
+  } else if (current_stack.empty()) {
+    current_stack.push_back(std::move(context));
+  } else {
+    current_stack.back() = std::move(context);
+  }
+}
+
+void push_current_context(std::shared_ptr<Context> context) {
+  current_stack.push_back(std::move(context));
+}
+
+CUresult enter(Context** context) {
+  if (CUresult result = check_initialized()) return result;
+  Context* current = current_context();
+  if (!current) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!current->alive()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (CUresult sticky = current->sticky()) return sticky;
+  *context = current;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace softgpu::driver

@@ -1,0 +1,357 @@
+// cuCtx* and cuDevicePrimaryCtx*.
+#include <mutex>
+
+#include <cuda.h>
+
+#include "softgpu/driver/context.h"
+#include "softgpu/driver/device.h"
+#include "softgpu/driver/handle_table.h"
+
+using namespace softgpu::driver;
+
+namespace {
+
+// Reference counts of the primary contexts; one mutex for all, since retain and release start and
+// stop contexts.
+struct PrimaryState {
+  std::mutex mutex;
+  int retained[kMaxDevices] = {};
+  unsigned flags[kMaxDevices] = {};
+};
+
+PrimaryState& primary_state() {
+  static auto* instance = new PrimaryState;
+  return *instance;
+}
+
+bool valid_flags(unsigned flags) {
+  const unsigned schedule = flags & CU_CTX_SCHED_MASK;
+  return (flags & ~CU_CTX_FLAGS_MASK) == 0 &&
+         (schedule == CU_CTX_SCHED_AUTO || schedule == CU_CTX_SCHED_SPIN ||
+          schedule == CU_CTX_SCHED_YIELD || schedule == CU_CTX_SCHED_BLOCKING_SYNC);
+}
+
+// Flags that enable what this driver does not do.
+constexpr unsigned kCoredumpFlags = CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE;
+
+CUresult create_context(CUcontext* handle, unsigned flags, CUdevice ordinal) {
+  if (CUresult result = check_initialized()) return result;
+  if (!handle || !valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
+  Device* device = device_at(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  auto context = std::make_shared<Context>(*device, /*primary=*/false);
+  context->set_flags(flags & ~kCoredumpFlags);
+  context->start();
+  handle_table<Context>().insert(context);
+  *handle = context->handle();
+  push_current_context(std::move(context));
+  return CUDA_SUCCESS;
+}
+
+// nullptr stands for the current context where an entry point takes a CUcontext.
+CUresult find_context(CUcontext handle, std::shared_ptr<Context>* context) {
+  if (CUresult result = check_initialized()) return result;
+  *context = handle ? Context::from_handle(handle) : current_context_shared();
+  if (!*context) return CUDA_ERROR_INVALID_CONTEXT;
+  return (*context)->alive() ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+// The current context, whatever its sticky error: queries keep working after a fault.
+CUresult current_alive(Context** context) {
+  if (CUresult result = check_initialized()) return result;
+  *context = current_context();
+  if (!*context) return CUDA_ERROR_INVALID_CONTEXT;
+  return (*context)->alive() ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* handle, CUdevice ordinal) {
+  if (CUresult result = check_initialized()) return result;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  Device* device = device_at(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  PrimaryState& state = primary_state();
+  std::lock_guard lock(state.mutex);
+  Context& context = device->primary();
+  if (!context.alive()) {
+    context.set_flags(state.flags[ordinal] & ~kCoredumpFlags);
+    context.start();
+  }
+  ++state.retained[ordinal];
+  *handle = context.handle();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
+  if (CUresult result = check_initialized()) return result;
+  Device* device = device_at(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  PrimaryState& state = primary_state();
+  std::lock_guard lock(state.mutex);
+  if (state.retained[ordinal] == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (--state.retained[ordinal] == 0) device->primary().stop();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice ordinal) {
+  return cuDevicePrimaryCtxRelease_v2(ordinal);
+}
+
+// Resources go, references stay: whoever holds one may still release it.
+CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
+  if (CUresult result = check_initialized()) return result;
+  Device* device = device_at(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  PrimaryState& state = primary_state();
+  std::lock_guard lock(state.mutex);
+  device->primary().stop();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice ordinal) {
+  return cuDevicePrimaryCtxReset_v2(ordinal);
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags) {
+  if (CUresult result = check_initialized()) return result;
+  Device* device = device_at(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  if (!valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
+  PrimaryState& state = primary_state();
+  std::lock_guard lock(state.mutex);
+  state.flags[ordinal] = flags;
+  if (device->primary().alive()) device->primary().set_flags(flags & ~kCoredumpFlags);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int flags) {
+  if (CUresult result = check_initialized()) return result;
+  Device* device = device_at(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  if (device->primary().alive()) return CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE;
+  return cuDevicePrimaryCtxSetFlags_v2(ordinal, flags);
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int* flags, int* active) {
+  if (CUresult result = check_initialized()) return result;
+  Device* device = device_at(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  if (!flags && !active) return CUDA_ERROR_INVALID_VALUE;
+  PrimaryState& state = primary_state();
+  std::lock_guard lock(state.mutex);
+  if (flags) *flags = state.flags[ordinal];
+  if (active) *active = device->primary().alive();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxCreate_v2(CUcontext* handle, unsigned int flags, CUdevice ordinal) {
+  return create_context(handle, flags, ordinal);
+}
+
+CUresult CUDAAPI cuCtxCreate_v3(CUcontext* handle, CUexecAffinityParam* parameters, int count,
+                                unsigned int flags, CUdevice ordinal) {
+  if (CUresult result = check_initialized()) return result;
+  if (parameters || count != 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  return create_context(handle, flags, ordinal);
+}
+
+CUresult CUDAAPI cuCtxCreate_v4(CUcontext* handle, CUctxCreateParams* parameters,
+                                unsigned int flags, CUdevice ordinal) {
+  if (CUresult result = check_initialized()) return result;
+  if (parameters && parameters->numExecAffinityParams != 0) {
+    return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  }
+  if (parameters && parameters->cigParams) return CUDA_ERROR_NOT_SUPPORTED;
+  return create_context(handle, flags, ordinal);
+}
+
+CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
+  if (CUresult result = check_initialized()) return result;
+  // Primary contexts are not in the table: they end by release or reset only.
+  std::shared_ptr<Context> context = handle_table<Context>().find(handle);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  context->stop();
+  handle_table<Context>().remove(handle);
+  if (current_context() == context.get()) set_current_context(nullptr);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext handle) {
+  std::shared_ptr<Context> context;
+  if (!handle) return check_initialized() ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_INVALID_CONTEXT;
+  if (CUresult result = find_context(handle, &context)) return result;
+  push_current_context(std::move(context));
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxPopCurrent_v2(CUcontext* handle) {
+  if (CUresult result = check_initialized()) return result;
+  Context* context = current_context();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (handle) *handle = context->handle();
+  set_current_context(nullptr);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
+  if (CUresult result = check_initialized()) return result;
+  if (!handle) {
+    set_current_context(nullptr);
+    return CUDA_SUCCESS;
+  }
+  std::shared_ptr<Context> context;
+  if (CUresult result = find_context(handle, &context)) return result;
+  set_current_context(std::move(context));
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetCurrent(CUcontext* handle) {
+  if (CUresult result = check_initialized()) return result;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  Context* context = current_context();
+  *handle = context ? context->handle() : nullptr;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetDevice(CUdevice* ordinal) {
+  Context* context = nullptr;
+  if (CUresult result = current_alive(&context)) return result;
+  if (!ordinal) return CUDA_ERROR_INVALID_VALUE;
+  *ordinal = context->device().ordinal();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice* ordinal, CUcontext handle) {
+  std::shared_ptr<Context> context;
+  if (CUresult result = find_context(handle, &context)) return result;
+  if (!ordinal) return CUDA_ERROR_INVALID_VALUE;
+  *ordinal = context->device().ordinal();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetFlags(unsigned int* flags) {
+  Context* context = nullptr;
+  if (CUresult result = current_alive(&context)) return result;
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
+  *flags = context->flags();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSetFlags(unsigned int flags) {
+  Context* context = nullptr;
+  if (CUresult result = current_alive(&context)) return result;
+  if (!valid_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
+  context->set_flags(flags & ~kCoredumpFlags);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetId(CUcontext handle, unsigned long long* id) {
+  std::shared_ptr<Context> context;
+  if (CUresult result = find_context(handle, &context)) return result;
+  if (!id) return CUDA_ERROR_INVALID_VALUE;
+  *id = context->id();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
+  std::shared_ptr<Context> context;
+  if (CUresult result = find_context(handle, &context)) return result;
+  if (!version) return CUDA_ERROR_INVALID_VALUE;
+  *version = 3020;  // of contexts made by cuCtxCreate_v2 and later
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSynchronize(void) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (CUresult result = check_unsafe_call()) return result;
+  return context->synchronize();
+}
+
+CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle) {
+  std::shared_ptr<Context> context;
+  if (CUresult result = find_context(handle, &context)) return result;
+  if (CUresult result = context->sticky()) return result;
+  if (CUresult result = check_unsafe_call()) return result;
+  return context->synchronize();
+}
+
+CUresult CUDAAPI cuCtxGetLimit(size_t* value, CUlimit limit) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  return context->limit(limit, value);
+}
+
+CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  return context->set_limit(limit, value);
+}
+
+CUresult CUDAAPI cuCtxGetCacheConfig(CUfunc_cache* config) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (!config) return CUDA_ERROR_INVALID_VALUE;
+  *config = context->cache_config;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxSetCacheConfig(CUfunc_cache config) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (static_cast<unsigned>(config) > CU_FUNC_CACHE_PREFER_EQUAL) return CUDA_ERROR_INVALID_VALUE;
+  context->cache_config = config;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxGetSharedMemConfig(CUsharedconfig* config) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (!config) return CUDA_ERROR_INVALID_VALUE;
+  *config = context->shared_config;
+  return CUDA_SUCCESS;
+}
+
+// Banks are four bytes wide since Maxwell; the setting is accepted and ignored, as on hardware.
+CUresult CUDAAPI cuCtxSetSharedMemConfig(CUsharedconfig config) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (static_cast<unsigned>(config) > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuCtxResetPersistingL2Cache(void) {
+  Context* context = nullptr;
+  return enter(&context);
+}
+
+CUresult CUDAAPI cuCtxGetExecAffinity(CUexecAffinityParam*, CUexecAffinityType) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+}
+
+CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned int flags) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<Context> peer = Context::from_handle(peer_handle);
+  if (!peer || !peer->alive()) return CUDA_ERROR_INVALID_CONTEXT;
+  return context->enable_peer(*peer);
+}
+
+CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peer_handle) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  std::shared_ptr<Context> peer = Context::from_handle(peer_handle);
+  if (!peer || !peer->alive()) return CUDA_ERROR_INVALID_CONTEXT;
+  return context->disable_peer(*peer);
+}
+
+}  // extern "C"

@@ -1,0 +1,350 @@
+#include "softgpu/driver/copy.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include <time.h>
+
+#include "softgpu/driver/array.h"
+#include "softgpu/driver/config.h"
+#include "softgpu/driver/context.h"
+#include "softgpu/driver/device.h"
+#include "softgpu/driver/memory.h"
+
+namespace softgpu::driver {
+namespace {
+
+// One end of a copy, as the shape describes it.
+struct End {
+  CUmemorytype type;
+  size_t x_bytes, y, z;
+  uint64_t address;  // of device or host memory
+  CUarray array;
+  size_t pitch_bytes, height;
+};
+
+End source_of(const CUDA_MEMCPY3D_PEER& s) {
+  const uint64_t address =
+      s.srcMemoryType == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(s.srcHost) : s.srcDevice;
+  return {s.srcMemoryType, s.srcXInBytes, s.srcY,     s.srcZ,
+          address,         s.srcArray,    s.srcPitch, s.srcHeight};
+}
+
+End destination_of(const CUDA_MEMCPY3D_PEER& s) {
+  const uint64_t address =
+      s.dstMemoryType == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(s.dstHost) : s.dstDevice;
+  return {s.dstMemoryType, s.dstXInBytes, s.dstY,     s.dstZ,
+          address,         s.dstArray,    s.dstPitch, s.dstHeight};
+}
+
+// Where the copied bytes lie: first byte, distance of rows and of slices.
+struct Layout {
+  uint64_t first = 0;
+  size_t pitch_bytes = 0, slice_bytes = 0;
+};
+
+constexpr size_t kMaxExtent = size_t{1} << 46;  // more than any address space; keeps sums in range
+
+CUresult layout_of(const End& end, size_t width, size_t height, size_t depth, Layout* layout) {
+  if (end.x_bytes > kMaxExtent || end.y > kMaxExtent || end.z > kMaxExtent) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (end.type == CU_MEMORYTYPE_ARRAY) {
+    std::shared_ptr<Array> array = array_from_handle(end.array);
+    if (!array) return CUDA_ERROR_INVALID_HANDLE;
+    if (end.x_bytes + width > array->pitch_bytes() || end.y + height > array->rows() ||
+        end.z + depth > array->slices()) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    layout->pitch_bytes = array->pitch_bytes();
+    layout->slice_bytes = layout->pitch_bytes * array->rows();
+    layout->first = array->memory;
+  } else {
+    const bool rows = height > 1 || depth > 1 || end.y > 0 || end.z > 0;
+    if (rows && end.pitch_bytes < end.x_bytes + width) return CUDA_ERROR_INVALID_VALUE;
+    const bool slices = depth > 1 || end.z > 0;
+    if (slices && end.height < end.y + height) return CUDA_ERROR_INVALID_VALUE;
+    if (end.address == 0) return CUDA_ERROR_INVALID_VALUE;
+    layout->pitch_bytes = end.pitch_bytes;
+    if (__builtin_mul_overflow(end.pitch_bytes, end.height, &layout->slice_bytes) && slices) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    layout->first = end.address;
+  }
+  size_t row_offset = 0, slice_offset = 0;
+  if (__builtin_mul_overflow(end.y, layout->pitch_bytes, &row_offset) ||
+      __builtin_mul_overflow(end.z, layout->slice_bytes, &slice_offset) ||
+      row_offset > kMaxExtent || slice_offset > kMaxExtent) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  layout->first += slice_offset + row_offset + end.x_bytes;
+  return CUDA_SUCCESS;
+}
+
+// Bytes from the first to one past the last that the copy touches; false when that overflows.
+bool span_of(const Layout& layout, size_t width, size_t height, size_t depth, size_t* bytes) {
+  size_t rows = 0, slices = 0;
+  if (__builtin_mul_overflow(height - 1, layout.pitch_bytes, &rows)) return false;
+  if (__builtin_mul_overflow(depth - 1, layout.slice_bytes, &slices)) return false;
+  if (rows > kMaxExtent || slices > kMaxExtent) return false;
+  *bytes = rows + slices + width;
+  return true;
+}
+
+CUresult resolve_end(const End& end, size_t width, size_t height, size_t depth,
+                     CUmemorytype* type) {
+  switch (end.type) {
+    case CU_MEMORYTYPE_HOST:
+    case CU_MEMORYTYPE_DEVICE:
+    case CU_MEMORYTYPE_ARRAY:
+    case CU_MEMORYTYPE_UNIFIED:
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (end.pitch_bytes > kMaxExtent || end.height > kMaxExtent) return CUDA_ERROR_INVALID_VALUE;
+  *type = end.type;
+  Layout layout;
+  if (CUresult result = layout_of(end, width, height, depth, &layout)) return result;
+  if (end.type == CU_MEMORYTYPE_ARRAY || end.type == CU_MEMORYTYPE_HOST) return CUDA_SUCCESS;
+  size_t bytes = 0;
+  if (!span_of(layout, width, height, depth, &bytes)) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<Allocation> allocation;
+  const bool covered = memory_registry().covered(layout.first, bytes, &allocation);
+  if (end.type == CU_MEMORYTYPE_UNIFIED && !allocation) {
+    *type = CU_MEMORYTYPE_HOST;
+    return CUDA_SUCCESS;
+  }
+  if (!covered) return CUDA_ERROR_INVALID_VALUE;
+  // Mapped memory is inaccessible until cuMemSetAccess has named a device.
+  if (allocation->kind == MemoryKind::kMapped && allocation->readable == 0 &&
+      !allocation->on_host()) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *type = end.type == CU_MEMORYTYPE_UNIFIED && allocation->on_host() &&
+                  allocation->kind != MemoryKind::kManaged
+              ? CU_MEMORYTYPE_HOST
+              : CU_MEMORYTYPE_DEVICE;
+  return CUDA_SUCCESS;
+}
+
+void copy_rows(const Layout& to, const Layout& from, size_t width, size_t height, size_t depth) {
+  // Contiguous on both sides: fewer, longer rows.
+  if (to.pitch_bytes == width && from.pitch_bytes == width && height > 1) {
+    const size_t slice = width * height;
+    if (depth > 1 && to.slice_bytes == slice && from.slice_bytes == slice) {
+      width = slice * depth;
+      depth = 1;
+    } else {
+      width = slice;
+    }
+    height = 1;
+  }
+  for (size_t z = 0; z < depth; ++z) {
+    for (size_t y = 0; y < height; ++y) {
+      std::memmove(
+          reinterpret_cast<void*>(to.first + z * to.slice_bytes + y * to.pitch_bytes),
+          reinterpret_cast<const void*>(from.first + z * from.slice_bytes + y * from.pitch_bytes),
+          width);
+    }
+  }
+}
+
+// Sleeping wakes up to a timer slack late; the rest is waited out awake.
+constexpr auto kTimerSlack = std::chrono::microseconds(80);
+
+void wait_until(std::chrono::steady_clock::time_point when) {
+  const auto coarse = when - kTimerSlack;
+  if (std::chrono::steady_clock::now() < coarse) {
+    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(coarse.time_since_epoch());
+    timespec wake{ns.count() / 1'000'000'000, ns.count() % 1'000'000'000};
+    while (::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, nullptr) == EINTR) {
+    }
+  }
+  while (std::chrono::steady_clock::now() < when) {
+    __builtin_ia32_pause();
+  }
+}
+
+// The device that an end's memory lives on; nullptr for host memory.
+Device* device_of(const End& end, const Layout& layout) {
+  if (end.type == CU_MEMORYTYPE_ARRAY) {
+    std::shared_ptr<Array> array = array_from_handle(end.array);
+    return array ? &array->context->device() : nullptr;
+  }
+  if (end.type == CU_MEMORYTYPE_HOST) return nullptr;
+  std::shared_ptr<Allocation> allocation = memory_registry().find(layout.first);
+  return allocation ? allocation->device : nullptr;
+}
+
+// The engine a copy occupies under the link model; nullptr when it runs inside one memory.
+CopyEngine* engine_for(Device* from, Device* to) {
+  if (from == to) return nullptr;
+  CopyEngine& engine = !from ? to->host_to_device()
+                       : !to ? from->device_to_host()
+                             : from->peer_out();
+  return engine.paced() ? &engine : nullptr;
+}
+
+}  // namespace
+
+CUDA_MEMCPY3D_PEER linear_copy(CUdeviceptr destination, CUdeviceptr source, size_t bytes) {
+  CUDA_MEMCPY3D_PEER shape{};
+  shape.srcMemoryType = shape.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+  shape.srcDevice = source;
+  shape.dstDevice = destination;
+  shape.srcHost = reinterpret_cast<const void*>(source);
+  shape.dstHost = reinterpret_cast<void*>(destination);
+  shape.WidthInBytes = bytes;
+  shape.Height = shape.Depth = 1;
+  return shape;
+}
+
+CUDA_MEMCPY3D_PEER peer_copy_of(const CUDA_MEMCPY3D& copy) {
+  CUDA_MEMCPY3D_PEER shape{};
+  shape.srcXInBytes = copy.srcXInBytes;
+  shape.srcY = copy.srcY;
+  shape.srcZ = copy.srcZ;
+  shape.srcLOD = copy.srcLOD;
+  shape.srcMemoryType = copy.srcMemoryType;
+  shape.srcHost = copy.srcHost;
+  shape.srcDevice = copy.srcDevice;
+  shape.srcArray = copy.srcArray;
+  shape.srcPitch = copy.srcPitch;
+  shape.srcHeight = copy.srcHeight;
+  shape.dstXInBytes = copy.dstXInBytes;
+  shape.dstY = copy.dstY;
+  shape.dstZ = copy.dstZ;
+  shape.dstLOD = copy.dstLOD;
+  shape.dstMemoryType = copy.dstMemoryType;
+  shape.dstHost = copy.dstHost;
+  shape.dstDevice = copy.dstDevice;
+  shape.dstArray = copy.dstArray;
+  shape.dstPitch = copy.dstPitch;
+  shape.dstHeight = copy.dstHeight;
+  shape.WidthInBytes = copy.WidthInBytes;
+  shape.Height = copy.Height;
+  shape.Depth = copy.Depth;
+  return shape;
+}
+
+CUDA_MEMCPY3D_PEER peer_copy_of(const CUDA_MEMCPY2D& copy) {
+  CUDA_MEMCPY3D_PEER shape{};
+  shape.srcXInBytes = copy.srcXInBytes;
+  shape.srcY = copy.srcY;
+  shape.srcMemoryType = copy.srcMemoryType;
+  shape.srcHost = copy.srcHost;
+  shape.srcDevice = copy.srcDevice;
+  shape.srcArray = copy.srcArray;
+  shape.srcPitch = copy.srcPitch;
+  shape.dstXInBytes = copy.dstXInBytes;
+  shape.dstY = copy.dstY;
+  shape.dstMemoryType = copy.dstMemoryType;
+  shape.dstHost = copy.dstHost;
+  shape.dstDevice = copy.dstDevice;
+  shape.dstArray = copy.dstArray;
+  shape.dstPitch = copy.dstPitch;
+  shape.WidthInBytes = copy.WidthInBytes;
+  shape.Height = copy.Height;
+  shape.Depth = 1;
+  return shape;
+}
+
+CUresult resolve_copy(CUDA_MEMCPY3D_PEER* shape) {
+  const size_t width = shape->WidthInBytes, height = shape->Height, depth = shape->Depth;
+  if (width == 0 || height == 0 || depth == 0) return CUDA_SUCCESS;
+  if (width > kMaxExtent || height > kMaxExtent || depth > kMaxExtent) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (shape->srcLOD != 0 || shape->dstLOD != 0) return CUDA_ERROR_INVALID_VALUE;
+  const End source = source_of(*shape), destination = destination_of(*shape);
+  CUmemorytype source_type{}, destination_type{};
+  if (CUresult result = resolve_end(source, width, height, depth, &source_type)) return result;
+  if (CUresult result = resolve_end(destination, width, height, depth, &destination_type)) {
+    return result;
+  }
+  if (source_type == CU_MEMORYTYPE_HOST) {
+    shape->srcHost = reinterpret_cast<const void*>(source.address);
+  }
+  if (destination_type == CU_MEMORYTYPE_HOST) {
+    shape->dstHost = reinterpret_cast<void*>(destination.address);
+  }
+  shape->srcMemoryType = source_type;
+  shape->dstMemoryType = destination_type;
+  return CUDA_SUCCESS;
+}
+
+CUresult check_fill(const FillOperation& fill) {
+  if (fill.element_bytes != 1 && fill.element_bytes != 2 && fill.element_bytes != 4) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (fill.width_elements == 0 || fill.height == 0) return CUDA_SUCCESS;
+  size_t width = 0, rows = 0;
+  if (__builtin_mul_overflow(fill.width_elements, size_t{fill.element_bytes}, &width) ||
+      __builtin_mul_overflow(fill.height - 1, fill.pitch_bytes, &rows) || width > kMaxExtent ||
+      rows > kMaxExtent) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (fill.destination % fill.element_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (fill.height > 1 && (fill.pitch_bytes < width || fill.pitch_bytes % fill.element_bytes != 0)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  std::shared_ptr<Allocation> allocation;
+  if (!memory_registry().covered(fill.destination, rows + width, &allocation)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (allocation->kind == MemoryKind::kMapped && allocation->writable == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult execute_copy(Context&, const CopyOperation& operation) {
+  const CUDA_MEMCPY3D_PEER& shape = operation.shape;
+  const size_t width = shape.WidthInBytes, height = shape.Height, depth = shape.Depth;
+  if (width == 0 || height == 0 || depth == 0) return CUDA_SUCCESS;
+  End source = source_of(shape);
+  const End destination = destination_of(shape);
+  Layout from, to;
+  if (operation.staged) source.address = reinterpret_cast<uint64_t>(operation.staged->data());
+  // Arrays may have been destroyed since the copy was queued; the rest was checked then.
+  if (layout_of(source, width, height, depth, &from) != CUDA_SUCCESS ||
+      layout_of(destination, width, height, depth, &to) != CUDA_SUCCESS) {
+    return CUDA_ERROR_ILLEGAL_ADDRESS;
+  }
+  CopyEngine* engine = nullptr;
+  const Configuration& model = configuration();
+  if (model.pcie_bytes_per_ns > 0 || model.pcie_latency_ns > 0 || model.peer_bytes_per_ns > 0) {
+    engine = engine_for(device_of(source, from), device_of(destination, to));
+  }
+  if (!engine) {
+    copy_rows(to, from, width, height, depth);
+    return CUDA_SUCCESS;
+  }
+  const auto done = engine->book(width * height * depth);
+  copy_rows(to, from, width, height, depth);
+  wait_until(done);
+  return CUDA_SUCCESS;
+}
+
+CUresult execute_fill(Context&, const FillOperation& operation) {
+  for (size_t y = 0; y < operation.height; ++y) {
+    void* row = reinterpret_cast<void*>(operation.destination + y * operation.pitch_bytes);
+    switch (operation.element_bytes) {
+      case 1:
+        std::memset(row, static_cast<int>(operation.value), operation.width_elements);
+        break;
+      case 2:
+        std::fill_n(static_cast<uint16_t*>(row), operation.width_elements,
+                    static_cast<uint16_t>(operation.value));
+        break;
+      default:
+        std::fill_n(static_cast<uint32_t*>(row), operation.width_elements, operation.value);
+        break;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace softgpu::driver

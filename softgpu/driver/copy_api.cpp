@@ -1,0 +1,315 @@
+// cuMemcpy*: every shape and direction ends in submit_copy().
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include <cuda.h>
+
+#include "common/interop/default_stream.h"
+#include "softgpu/driver/context.h"
+#include "softgpu/driver/copy.h"
+#include "softgpu/driver/memory.h"
+#include "softgpu/driver/operation.h"
+
+using namespace softgpu::driver;
+
+namespace {
+
+CUstream default_stream() {
+  return rcuda::interop::per_thread_default_stream() ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+}
+
+bool capturing(CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+struct HostEnds {
+  bool any = false;       // host memory takes part
+  bool pageable = false;  // memory that no allocation covers takes part
+  bool sync_memops = false;
+};
+
+void look_at(HostEnds* ends, CUmemorytype type, uint64_t address) {
+  if (type == CU_MEMORYTYPE_ARRAY) return;
+  std::shared_ptr<Allocation> allocation = memory_registry().find(address);
+  if (type == CU_MEMORYTYPE_HOST) {
+    ends->any = true;
+    ends->pageable |= allocation == nullptr;
+  } else if (allocation) {
+    ends->any |= allocation->on_host();
+    ends->sync_memops |= allocation->sync_memops.load(std::memory_order_relaxed);
+  }
+}
+
+HostEnds host_ends(const CUDA_MEMCPY3D_PEER& shape) {
+  HostEnds ends;
+  look_at(&ends, shape.srcMemoryType,
+          shape.srcMemoryType == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(shape.srcHost)
+                                                    : shape.srcDevice);
+  look_at(&ends, shape.dstMemoryType,
+          shape.dstMemoryType == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(shape.dstHost)
+                                                    : shape.dstDevice);
+  return ends;
+}
+
+enum class Mode { kSynchronous, kAsynchronous };
+
+// A small, simple copy from pageable memory to a device: its source is copied now.
+void stage(CopyOperation* operation) {
+  const CUDA_MEMCPY3D_PEER& shape = operation->shape;
+  auto bytes = std::make_shared<std::vector<std::byte>>(shape.WidthInBytes);
+  std::memcpy(bytes->data(), static_cast<const std::byte*>(shape.srcHost) + shape.srcXInBytes,
+              shape.WidthInBytes);
+  operation->shape.srcXInBytes = 0;
+  operation->staged = std::move(bytes);
+}
+
+CUresult submit_copy(CUDA_MEMCPY3D_PEER shape, CUstream stream, Mode mode) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (CUresult result = resolve_copy(&shape)) return result;
+  const HostEnds ends = host_ends(shape);
+  CopyOperation operation;
+  operation.shape = shape;
+  if (mode == Mode::kSynchronous) {
+    // Between device memories the host does not wait, unless a pointer attribute asks for it.
+    if (!ends.any && !ends.sync_memops && !context->sync_memops) {
+      return submit(stream, std::move(operation));
+    }
+    return submit_and_wait(stream, std::move(operation));
+  }
+  if (!ends.pageable || capturing(stream)) return submit(stream, std::move(operation));
+  if (shape.srcMemoryType == CU_MEMORYTYPE_HOST && shape.dstMemoryType != CU_MEMORYTYPE_HOST &&
+      shape.Height == 1 && shape.Depth == 1 && shape.WidthInBytes <= kStagedBytes) {
+    stage(&operation);
+    return submit(stream, std::move(operation));
+  }
+  return submit_and_wait(stream, std::move(operation));
+}
+
+CUresult copy_linear(CUdeviceptr to, CUmemorytype to_type, CUdeviceptr from, CUmemorytype from_type,
+                     size_t bytes, CUstream stream, Mode mode) {
+  CUDA_MEMCPY3D_PEER shape = linear_copy(to, from, bytes);
+  shape.dstMemoryType = to_type;
+  shape.srcMemoryType = from_type;
+  return submit_copy(shape, stream, mode);
+}
+
+CUdeviceptr address_of(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
+// Between a linear memory and one row of an array, at a byte offset.
+CUresult copy_array(CUarray to_array, size_t to_offset, CUdeviceptr to, CUarray from_array,
+                    size_t from_offset, CUdeviceptr from, size_t bytes, bool host, CUstream stream,
+                    Mode mode) {
+  CUDA_MEMCPY3D_PEER shape = linear_copy(to, from, bytes);
+  const CUmemorytype linear = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+  shape.dstMemoryType = to_array ? CU_MEMORYTYPE_ARRAY : linear;
+  shape.srcMemoryType = from_array ? CU_MEMORYTYPE_ARRAY : linear;
+  shape.dstArray = to_array;
+  shape.srcArray = from_array;
+  shape.dstXInBytes = to_offset;
+  shape.srcXInBytes = from_offset;
+  return submit_copy(shape, stream, mode);
+}
+
+// A peer copy is ordered after the pending work of both contexts.
+CUresult wait_for_peers(CUcontext first, CUcontext second) {
+  Context* current = current_context();
+  for (CUcontext handle : {first, second}) {
+    std::shared_ptr<Context> context = Context::from_handle(handle);
+    if (!context || !context->alive()) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context.get() == current) continue;
+    if (CUresult result = context->sticky()) return result;
+    if (CUresult result = context->synchronize()) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult check_contexts(CUcontext first, CUcontext second) {
+  for (CUcontext handle : {first, second}) {
+    std::shared_ptr<Context> context = Context::from_handle(handle);
+    if (!context || !context->alive()) return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult CUDAAPI cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  return submit_copy(linear_copy(to, from, bytes), default_stream(), Mode::kSynchronous);
+}
+
+CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return submit_copy(linear_copy(to, from, bytes), stream, Mode::kAsynchronous);
+}
+
+CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, size_t bytes) {
+  return copy_linear(to, CU_MEMORYTYPE_DEVICE, address_of(from), CU_MEMORYTYPE_HOST, bytes,
+                     default_stream(), Mode::kSynchronous);
+}
+
+CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, size_t bytes,
+                                      CUstream stream) {
+  return copy_linear(to, CU_MEMORYTYPE_DEVICE, address_of(from), CU_MEMORYTYPE_HOST, bytes, stream,
+                     Mode::kAsynchronous);
+}
+
+CUresult CUDAAPI cuMemcpyDtoH_v2(void* to, CUdeviceptr from, size_t bytes) {
+  return copy_linear(address_of(to), CU_MEMORYTYPE_HOST, from, CU_MEMORYTYPE_DEVICE, bytes,
+                     default_stream(), Mode::kSynchronous);
+}
+
+CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
+  return copy_linear(address_of(to), CU_MEMORYTYPE_HOST, from, CU_MEMORYTYPE_DEVICE, bytes, stream,
+                     Mode::kAsynchronous);
+}
+
+CUresult CUDAAPI cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  return copy_linear(to, CU_MEMORYTYPE_DEVICE, from, CU_MEMORYTYPE_DEVICE, bytes, default_stream(),
+                     Mode::kSynchronous);
+}
+
+CUresult CUDAAPI cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes,
+                                      CUstream stream) {
+  return copy_linear(to, CU_MEMORYTYPE_DEVICE, from, CU_MEMORYTYPE_DEVICE, bytes, stream,
+                     Mode::kAsynchronous);
+}
+
+CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                              CUcontext from_context, size_t bytes) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (CUresult result = wait_for_peers(to_context, from_context)) return result;
+  CUDA_MEMCPY3D_PEER shape = linear_copy(to, from, bytes);
+  shape.srcMemoryType = shape.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  shape.dstContext = to_context;
+  shape.srcContext = from_context;
+  if (CUresult result = resolve_copy(&shape)) return result;
+  CopyOperation operation;
+  operation.shape = shape;
+  return submit_and_wait(default_stream(), std::move(operation));
+}
+
+CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                                   CUcontext from_context, size_t bytes, CUstream stream) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (CUresult result = check_contexts(to_context, from_context)) return result;
+  CUDA_MEMCPY3D_PEER shape = linear_copy(to, from, bytes);
+  shape.srcMemoryType = shape.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  shape.dstContext = to_context;
+  shape.srcContext = from_context;
+  return submit_copy(shape, stream, Mode::kAsynchronous);
+}
+
+CUresult CUDAAPI cuMemcpyDtoA_v2(CUarray to, size_t offset, CUdeviceptr from, size_t bytes) {
+  return copy_array(to, offset, 0, nullptr, 0, from, bytes, false, default_stream(),
+                    Mode::kSynchronous);
+}
+
+CUresult CUDAAPI cuMemcpyAtoD_v2(CUdeviceptr to, CUarray from, size_t offset, size_t bytes) {
+  return copy_array(nullptr, 0, to, from, offset, 0, bytes, false, default_stream(),
+                    Mode::kSynchronous);
+}
+
+CUresult CUDAAPI cuMemcpyHtoA_v2(CUarray to, size_t offset, const void* from, size_t bytes) {
+  return copy_array(to, offset, 0, nullptr, 0, address_of(from), bytes, true, default_stream(),
+                    Mode::kSynchronous);
+}
+
+CUresult CUDAAPI cuMemcpyAtoH_v2(void* to, CUarray from, size_t offset, size_t bytes) {
+  return copy_array(nullptr, 0, address_of(to), from, offset, 0, bytes, true, default_stream(),
+                    Mode::kSynchronous);
+}
+
+CUresult CUDAAPI cuMemcpyAtoA_v2(CUarray to, size_t to_offset, CUarray from, size_t from_offset,
+                                 size_t bytes) {
+  return copy_array(to, to_offset, 0, from, from_offset, 0, bytes, false, default_stream(),
+                    Mode::kSynchronous);
+}
+
+CUresult CUDAAPI cuMemcpyHtoAAsync_v2(CUarray to, size_t offset, const void* from, size_t bytes,
+                                      CUstream stream) {
+  return copy_array(to, offset, 0, nullptr, 0, address_of(from), bytes, true, stream,
+                    Mode::kAsynchronous);
+}
+
+CUresult CUDAAPI cuMemcpyAtoHAsync_v2(void* to, CUarray from, size_t offset, size_t bytes,
+                                      CUstream stream) {
+  return copy_array(nullptr, 0, address_of(to), from, offset, 0, bytes, true, stream,
+                    Mode::kAsynchronous);
+}
+
+CUresult CUDAAPI cuMemcpy2D_v2(const CUDA_MEMCPY2D* copy) {
+  if (!copy) return CUDA_ERROR_INVALID_VALUE;
+  return submit_copy(peer_copy_of(*copy), default_stream(), Mode::kSynchronous);
+}
+
+CUresult CUDAAPI cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* copy) { return cuMemcpy2D_v2(copy); }
+
+CUresult CUDAAPI cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream stream) {
+  if (!copy) return CUDA_ERROR_INVALID_VALUE;
+  return submit_copy(peer_copy_of(*copy), stream, Mode::kAsynchronous);
+}
+
+CUresult CUDAAPI cuMemcpy3D_v2(const CUDA_MEMCPY3D* copy) {
+  if (!copy) return CUDA_ERROR_INVALID_VALUE;
+  return submit_copy(peer_copy_of(*copy), default_stream(), Mode::kSynchronous);
+}
+
+CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* copy, CUstream stream) {
+  if (!copy) return CUDA_ERROR_INVALID_VALUE;
+  return submit_copy(peer_copy_of(*copy), stream, Mode::kAsynchronous);
+}
+
+CUresult CUDAAPI cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* copy) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (!copy) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result = wait_for_peers(copy->dstContext, copy->srcContext)) return result;
+  CopyOperation operation;
+  operation.shape = *copy;
+  if (CUresult result = resolve_copy(&operation.shape)) return result;
+  return submit_and_wait(default_stream(), std::move(operation));
+}
+
+CUresult CUDAAPI cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (!copy) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result = check_contexts(copy->dstContext, copy->srcContext)) return result;
+  return submit_copy(*copy, stream, Mode::kAsynchronous);
+}
+
+CUresult CUDAAPI cuMemcpyBatchAsync_v2(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes,
+                                       size_t count, CUmemcpyAttributes* attributes,
+                                       size_t* attribute_indices, size_t attribute_count,
+                                       CUstream stream) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  // The attributes are hints about access order and overlap with compute.
+  if (!to || !from || !bytes || count == 0 || !attributes || !attribute_indices ||
+      attribute_count == 0 || attribute_count > count || attribute_indices[0] != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (!stream || stream == CU_STREAM_LEGACY) return CUDA_ERROR_INVALID_VALUE;
+  if (capturing(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  for (size_t i = 0; i < count; ++i) {
+    CUDA_MEMCPY3D_PEER shape = linear_copy(to[i], from[i], bytes[i]);
+    if (CUresult result = resolve_copy(&shape)) return result;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    if (CUresult result =
+            submit_copy(linear_copy(to[i], from[i], bytes[i]), stream, Mode::kAsynchronous)) {
+      return result;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,126 @@
+#include "softgpu/driver/device.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "common/base/unique_fd.h"
+#include "softgpu/driver/config.h"
+#include "softgpu/driver/context.h"
+
+namespace softgpu::driver {
+namespace {
+
+struct Driver {
+  std::mutex mutex;
+  bool tried = false;
+  CUresult result = CUDA_ERROR_NOT_INITIALIZED;
+  std::vector<std::unique_ptr<Device>> devices;
+};
+
+Driver& driver() {
+  static auto* instance = new Driver;
+  return *instance;
+}
+
+// Set with release after `devices` is complete; read with acquire by every entry point.
+std::atomic<bool> ready{false};
+
+// A UUID that is the same in every process of this machine and differs between machines and
+// devices: FNV-1a over the machine's id and the ordinal, twice.
+CUuuid make_uuid(int ordinal) {
+  char machine[64] = {};
+  rcuda::UniqueFd file(::open("/etc/machine-id", O_RDONLY | O_CLOEXEC));
+  if (!file || ::read(file.get(), machine, sizeof machine - 1) <= 0) {
+    ::gethostname(machine, sizeof machine - 1);
+  }
+  CUuuid uuid{};
+  for (uint64_t half = 0; half < 2; ++half) {
+    uint64_t hash = 0xcbf29ce484222325 ^ (half + 1);
+    auto mix = [&hash](unsigned char byte) { hash = (hash ^ byte) * 0x100000001b3; };
+    for (const char* c = machine; *c; ++c) mix(static_cast<unsigned char>(*c));
+    for (const char* c = "softgpu"; *c; ++c) mix(static_cast<unsigned char>(*c));
+    mix(static_cast<unsigned char>(ordinal));
+    std::memcpy(uuid.bytes + 8 * half, &hash, 8);
+  }
+  return uuid;
+}
+
+}  // namespace
+
+std::chrono::steady_clock::time_point CopyEngine::book(size_t bytes) {
+  const auto duration = std::chrono::nanoseconds(
+      bytes_per_ns_ > 0 ? static_cast<int64_t>(static_cast<double>(bytes) / bytes_per_ns_) : 0);
+  std::lock_guard lock(mutex_);
+  const auto now = std::chrono::steady_clock::now();
+  free_at_ = std::max(free_at_, now) + duration;
+  // Latency delays this transfer but does not occupy the engine: transfers are pipelined.
+  return free_at_ + std::chrono::nanoseconds(latency_ns_);
+}
+
+Device::Device(int ordinal)
+    : ordinal_(ordinal),
+      compute_capability_(configuration().compute_capability),
+      total_bytes_(configuration().memory_bytes),
+      uuid_(make_uuid(ordinal)),
+      host_to_device_(configuration().pcie_bytes_per_ns, configuration().pcie_latency_ns),
+      device_to_host_(configuration().pcie_bytes_per_ns, configuration().pcie_latency_ns),
+      peer_out_(configuration().peer_bytes_per_ns, 0),
+      primary_(std::make_shared<Context>(*this, /*primary=*/true)) {}
+
+Device::~Device() = default;
+
+bool Device::charge(size_t bytes) {
+  size_t used = used_bytes_.load(std::memory_order_relaxed);
+  do {
+    if (bytes > total_bytes_ - used) return false;
+  } while (!used_bytes_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+  return true;
+}
+
+CUresult check_initialized() {
+  return ready.load(std::memory_order_acquire) ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult initialize() {
+  Driver& state = driver();
+  std::lock_guard lock(state.mutex);
+  if (state.tried) return state.result;
+  state.tried = true;
+  rcuda::set_log_name("softgpu");
+  rcuda::Result<Configuration> read = read_configuration();
+  if (!read) {
+    RCUDA_ERROR("%s", read.status().message().c_str());
+    return state.result = CUDA_ERROR_INVALID_VALUE;
+  }
+  set_configuration(*read);
+  if (read->devices == 0) return state.result = CUDA_ERROR_NO_DEVICE;
+  for (int i = 0; i < read->devices; ++i) state.devices.push_back(std::make_unique<Device>(i));
+  // A child of fork has none of the driver's threads; as with a real driver every call then fails.
+  ::pthread_atfork(nullptr, nullptr, [] {
+    ready.store(false, std::memory_order_relaxed);
+    driver().result = CUDA_ERROR_NOT_INITIALIZED;
+  });
+  ready.store(true, std::memory_order_release);
+  RCUDA_INFO("%d virtual device%s of %zu MiB, compute capability %u.%u", read->devices,
+             read->devices == 1 ? "" : "s", read->memory_bytes >> 20, read->compute_capability / 10,
+             read->compute_capability % 10);
+  return state.result = CUDA_SUCCESS;
+}
+
+int device_count() { return static_cast<int>(driver().devices.size()); }
+
+Device* device_at(CUdevice ordinal) {
+  if (check_initialized() != CUDA_SUCCESS || ordinal < 0 || ordinal >= device_count()) {
+    return nullptr;
+  }
+  return driver().devices[static_cast<size_t>(ordinal)].get();
+}
+
+}  // namespace softgpu::driver

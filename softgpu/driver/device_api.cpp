@@ -1,0 +1,280 @@
+// cuInit, cuDriverGetVersion and cuDevice*: what programs ask before they have a context.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include <cuda.h>
+
+#include "softgpu/driver/context.h"
+#include "softgpu/driver/device.h"
+#include "softgpu/driver/pools.h"
+
+using namespace softgpu::driver;
+
+namespace {
+
+CUresult find_device(CUdevice ordinal, Device** device) {
+  if (CUresult result = check_initialized()) return result;
+  *device = device_at(ordinal);
+  return *device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+std::string pci_bus_id(const Device& device) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%04x:%02x:%02x.0",
+                static_cast<unsigned>(*device.attribute(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)),
+                static_cast<unsigned>(*device.attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)),
+                static_cast<unsigned>(*device.attribute(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)));
+  return text;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult CUDAAPI cuInit(unsigned int flags) {
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  return initialize();
+}
+
+CUresult CUDAAPI cuDriverGetVersion(int* version) {
+  if (!version) return CUDA_ERROR_INVALID_VALUE;
+  *version = CUDA_VERSION;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetCount(int* count) {
+  if (CUresult result = check_initialized()) return result;
+  if (!count) return CUDA_ERROR_INVALID_VALUE;
+  *count = device_count();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
+  if (CUresult result = check_initialized()) return result;
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
+  if (!device_at(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetName(char* name, int length, CUdevice ordinal) {
+  Device* device = nullptr;
+  if (CUresult result = find_device(ordinal, &device)) return result;
+  if (!name || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+  std::snprintf(name, static_cast<size_t>(length), "%s", device->name());
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetUuid(CUuuid* uuid, CUdevice ordinal) {
+  Device* device = nullptr;
+  if (CUresult result = find_device(ordinal, &device)) return result;
+  if (!uuid) return CUDA_ERROR_INVALID_VALUE;
+  *uuid = device->uuid();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice ordinal) {
+  return cuDeviceGetUuid(uuid, ordinal);
+}
+
+// LUIDs exist on Windows only.
+CUresult CUDAAPI cuDeviceGetLuid(char*, unsigned int*, CUdevice ordinal) {
+  Device* device = nullptr;
+  if (CUresult result = find_device(ordinal, &device)) return result;
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult CUDAAPI cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
+  Device* device = nullptr;
+  if (CUresult result = find_device(ordinal, &device)) return result;
+  if (!bytes) return CUDA_ERROR_INVALID_VALUE;
+  *bytes = device->total_bytes();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(size_t* width, CUarray_format,
+                                                    unsigned channels, CUdevice ordinal) {
+  Device* device = nullptr;
+  if (CUresult result = find_device(ordinal, &device)) return result;
+  if (!width || (channels != 1 && channels != 2 && channels != 4)) return CUDA_ERROR_INVALID_VALUE;
+  *width =
+      static_cast<size_t>(*device->attribute(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH));
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice ordinal) {
+  Device* device = nullptr;
+  if (CUresult result = find_device(ordinal, &device)) return result;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  std::optional<int> found = device->attribute(attribute);
+  if (!found) return CUDA_ERROR_INVALID_VALUE;
+  *value = *found;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetProperties(CUdevprop* properties, CUdevice ordinal) {
+  Device* device = nullptr;
+  if (CUresult result = find_device(ordinal, &device)) return result;
+  if (!properties) return CUDA_ERROR_INVALID_VALUE;
+  auto get = [&](CUdevice_attribute attribute) { return *device->attribute(attribute); };
+  *properties = {};
+  properties->maxThreadsPerBlock = get(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
+  properties->maxThreadsDim[0] = get(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X);
+  properties->maxThreadsDim[1] = get(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y);
+  properties->maxThreadsDim[2] = get(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z);
+  properties->maxGridSize[0] = get(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X);
+  properties->maxGridSize[1] = get(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y);
+  properties->maxGridSize[2] = get(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z);
+  properties->sharedMemPerBlock = get(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
+  properties->totalConstantMemory = get(CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY);
+  properties->SIMDWidth = get(CU_DEVICE_ATTRIBUTE_WARP_SIZE);
+  properties->memPitch = get(CU_DEVICE_ATTRIBUTE_MAX_PITCH);
+  properties->regsPerBlock = get(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK);
+  properties->clockRate = get(CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
+  properties->textureAlign = get(CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceComputeCapability(int* major, int* minor, CUdevice ordinal) {
+  Device* device = nullptr;
+  if (CUresult result = find_device(ordinal, &device)) return result;
+  if (!major || !minor) return CUDA_ERROR_INVALID_VALUE;
+  *major = static_cast<int>(device->compute_capability() / 10);
+  *minor = static_cast<int>(device->compute_capability() % 10);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetPCIBusId(char* text, int length, CUdevice ordinal) {
+  Device* device = nullptr;
+  if (CUresult result = find_device(ordinal, &device)) return result;
+  if (!text || length <= 0) return CUDA_ERROR_INVALID_VALUE;
+  std::snprintf(text, static_cast<size_t>(length), "%s", pci_bus_id(*device).c_str());
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice* ordinal, const char* text) {
+  if (CUresult result = check_initialized()) return result;
+  if (!ordinal || !text) return CUDA_ERROR_INVALID_VALUE;
+  // [domain:]bus:device[.function], all hexadecimal.
+  unsigned domain = 0, bus = 0, slot = 0;
+  if (std::sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3) {
+    domain = 0;
+    if (std::sscanf(text, "%x:%x", &bus, &slot) != 2) return CUDA_ERROR_INVALID_VALUE;
+  }
+  for (int i = 0; i < device_count(); ++i) {
+    const Device& device = *device_at(i);
+    if (static_cast<unsigned>(*device.attribute(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)) == domain &&
+        static_cast<unsigned>(*device.attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)) == bus &&
+        static_cast<unsigned>(*device.attribute(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)) == slot) {
+      *ordinal = i;
+      return CUDA_SUCCESS;
+    }
+  }
+  return CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult CUDAAPI cuDeviceCanAccessPeer(int* can_access, CUdevice from, CUdevice to) {
+  Device *a = nullptr, *b = nullptr;
+  if (CUresult result = find_device(from, &a)) return result;
+  if (CUresult result = find_device(to, &b)) return result;
+  if (!can_access) return CUDA_ERROR_INVALID_VALUE;
+  *can_access = a != b;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice from,
+                                         CUdevice to) {
+  Device *a = nullptr, *b = nullptr;
+  if (CUresult result = find_device(from, &a)) return result;
+  if (CUresult result = find_device(to, &b)) return result;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  if (a == b) return CUDA_ERROR_INVALID_DEVICE;
+  switch (attribute) {
+    case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
+      *value = 0;
+      break;
+    case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
+    case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
+    case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:
+      *value = 1;
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetExecAffinitySupport(int* value, CUexecAffinityType type,
+                                                CUdevice ordinal) {
+  Device* device = nullptr;
+  if (CUresult result = find_device(ordinal, &device)) return result;
+  if (!value || type >= CU_EXEC_AFFINITY_TYPE_MAX) return CUDA_ERROR_INVALID_VALUE;
+  *value = 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice ordinal) {
+  Device* device = nullptr;
+  if (CUresult result = find_device(ordinal, &device)) return result;
+  if (!pool) return CUDA_ERROR_INVALID_VALUE;
+  *pool = default_pool(*device)->handle();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice ordinal) {
+  Device* device = nullptr;
+  if (CUresult result = find_device(ordinal, &device)) return result;
+  if (!pool) return CUDA_ERROR_INVALID_VALUE;
+  *pool = current_pool(*device)->handle();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle) {
+  Device* device = nullptr;
+  if (CUresult result = find_device(ordinal, &device)) return result;
+  std::shared_ptr<MemoryPool> pool = MemoryPool::from_handle(handle);
+  if (!pool || &pool->device() != device || pool->imported()) return CUDA_ERROR_INVALID_VALUE;
+  set_current_pool(*device, std::move(pool));
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice ordinal) {
+  Device* device = nullptr;
+  return find_device(ordinal, &device);  // memory of graphs that are gone is not kept
+}
+
+CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute,
+                                              void* value) {
+  Device* device = nullptr;
+  if (CUresult result = find_device(ordinal, &device)) return result;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  return graph_memory_attribute(*device, attribute, value);
+}
+
+CUresult CUDAAPI cuDeviceSetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute,
+                                              void* value) {
+  Device* device = nullptr;
+  if (CUresult result = find_device(ordinal, &device)) return result;
+  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  return reset_graph_memory_high(*device, attribute, value);
+}
+
+CUresult CUDAAPI cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget,
+                                            CUflushGPUDirectRDMAWritesScope) {
+  Context* context = nullptr;
+  return enter(&context);  // host memory is coherent
+}
+
+CUresult CUDAAPI cuProfilerStart(void) {
+  Context* context = nullptr;
+  return enter(&context);
+}
+
+CUresult CUDAAPI cuProfilerStop(void) {
+  Context* context = nullptr;
+  return enter(&context);
+}
+
+}  // extern "C"

@@ -1,0 +1,34 @@
+// JitLog: the options of a cuModuleLoadDataEx, cuLibraryLoadData or cuLinkCreate call that have an
+// effect here, which is the log buffers. Lives as long as the call, or the CUlinkState; the buffers
+// are the caller's. One thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include <cuda.h>
+
+namespace softgpu::driver {
+
+class JitLog {
+ public:
+  JitLog() = default;
+  // CUDA_ERROR_INVALID_VALUE for options that do not exist or lack their values.
+  static CUresult read(unsigned count, CUjit_option* options, void** values, JitLog* log);
+
+  // Appends a line to the error buffer, as far as it fits.
+  void error(const std::string& line);
+  // Reports how much of each buffer is filled by overwriting the option that gave its size.
+  void finish();
+
+ private:
+  struct Buffer {
+    char* text = nullptr;
+    size_t capacity = 0, used = 0;
+    void** size_value = nullptr;
+  };
+  Buffer info_, error_;
+  void** wall_time_ = nullptr;
+};
+
+}  // namespace softgpu::driver

@@ -1,0 +1,194 @@
+// cuLibrary* and cuKernelGet*: code that is loaded into a context when it is first used there.
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+
+#include <cuda.h>
+
+#include "softgpu/driver/context.h"
+#include "softgpu/driver/handle_table.h"
+#include "softgpu/driver/jit_options.h"
+#include "softgpu/driver/module.h"
+
+using namespace softgpu::driver;
+
+namespace {
+
+// No context is needed to load a library. Text is parsed at once, so that errors in it come back
+// from the call that can report them; fatbins, which compilers made, when something of them is
+// first used.
+CUresult load(CUlibrary* handle, const void* image, unsigned count, CUjit_option* options,
+              void** values, unsigned library_option_count, CUlibraryOption* library_options) {
+  if (CUresult result = check_initialized()) return result;
+  if (!handle || !image) return CUDA_ERROR_INVALID_VALUE;
+  if (library_option_count != 0 && !library_options) return CUDA_ERROR_INVALID_VALUE;
+  JitLog log;
+  if (CUresult result = JitLog::read(count, options, values, &log)) return result;
+  std::vector<std::string> units;
+  CUresult result = read_image(image, &units, &log);
+  if (result == CUDA_SUCCESS) {
+    auto library = std::make_shared<Library>(std::move(units));
+    const char first = *static_cast<const char*>(image);
+    const bool text = first == '.' || first == '/' || first == '\n' || first == ' ';
+    std::vector<std::string> names;
+    if (text) result = library->kernel_names(&names, &log);
+    if (result == CUDA_SUCCESS) {
+      *handle = library->handle();
+      handle_table<Library>().insert(std::move(library));
+    }
+  }
+  log.finish();
+  return result;
+}
+
+// The library's module in the current context.
+CUresult current_module(CUlibrary handle, std::shared_ptr<Module>* module) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  std::shared_ptr<Library> library = library_from_handle(handle);
+  if (!library) return CUDA_ERROR_INVALID_HANDLE;
+  return library->module_in(*context, module);
+}
+
+CUresult find_global(CUlibrary handle, const char* name, bool managed, CUdeviceptr* address,
+                     size_t* bytes) {
+  if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<Module> module;
+  if (CUresult result = current_module(handle, &module)) return result;
+  const softgpu::exec::Global* global = module->program().find_global(name);
+  if (!global || (managed && !global->managed)) return CUDA_ERROR_NOT_FOUND;
+  if (address) *address = global->address;
+  if (bytes) *bytes = global->size_bytes;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jit_options,
+                                   void** jit_values, unsigned int jit_count,
+                                   CUlibraryOption* library_options, void**,
+                                   unsigned int library_option_count) {
+  return load(library, code, jit_count, jit_options, jit_values, library_option_count,
+              library_options);
+}
+
+CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* path,
+                                       CUjit_option* jit_options, void** jit_values,
+                                       unsigned int jit_count, CUlibraryOption* library_options,
+                                       void**, unsigned int library_option_count) {
+  if (CUresult result = check_initialized()) return result;
+  if (!path) return CUDA_ERROR_INVALID_VALUE;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
+  const std::string contents{std::istreambuf_iterator<char>(file),
+                             std::istreambuf_iterator<char>()};
+  return load(library, contents.c_str(), jit_count, jit_options, jit_values, library_option_count,
+              library_options);
+}
+
+CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {
+  if (CUresult result = check_initialized()) return result;
+  std::shared_ptr<Library> library = handle_table<Library>().remove(handle);
+  if (!library) return CUDA_ERROR_INVALID_HANDLE;
+  library->drop_instances(nullptr);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLibraryGetKernel(CUkernel* kernel, CUlibrary handle, const char* name) {
+  if (CUresult result = check_initialized()) return result;
+  if (!kernel || !name) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<Library> library = library_from_handle(handle);
+  if (!library) return CUDA_ERROR_INVALID_HANDLE;
+  std::shared_ptr<Kernel> found;
+  if (CUresult result = library->kernel(name, &found)) return result;
+  *kernel = found->handle();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLibraryGetKernelCount(unsigned int* count, CUlibrary handle) {
+  if (CUresult result = check_initialized()) return result;
+  if (!count) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<Library> library = library_from_handle(handle);
+  if (!library) return CUDA_ERROR_INVALID_HANDLE;
+  std::vector<std::string> names;
+  if (CUresult result = library->kernel_names(&names)) return result;
+  *count = static_cast<unsigned>(names.size());
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int count,
+                                           CUlibrary handle) {
+  if (CUresult result = check_initialized()) return result;
+  if (!kernels || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<Library> library = library_from_handle(handle);
+  if (!library) return CUDA_ERROR_INVALID_HANDLE;
+  std::vector<std::string> names;
+  if (CUresult result = library->kernel_names(&names)) return result;
+  for (size_t i = 0; i < count && i < names.size(); ++i) {
+    std::shared_ptr<Kernel> kernel;
+    if (CUresult result = library->kernel(names[i], &kernel)) return result;
+    kernels[i] = kernel->handle();
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLibraryGetModule(CUmodule* module, CUlibrary handle) {
+  if (!module) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<Module> found;
+  if (CUresult result = current_module(handle, &found)) return result;
+  *module = found->handle();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library,
+                                    const char* name) {
+  return find_global(library, name, /*managed=*/false, address, bytes);
+}
+
+CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary library,
+                                     const char* name) {
+  return find_global(library, name, /*managed=*/true, address, bytes);
+}
+
+// CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS is 0.
+CUresult CUDAAPI cuLibraryGetUnifiedFunction(void** function, CUlibrary handle,
+                                             const char* symbol) {
+  if (CUresult result = check_initialized()) return result;
+  if (!function || !symbol) return CUDA_ERROR_INVALID_VALUE;
+  return library_from_handle(handle) ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult CUDAAPI cuKernelGetFunction(CUfunction* function, CUkernel handle) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (!function) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<Kernel> kernel = kernel_from_handle(handle);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  std::shared_ptr<Function> found;
+  if (CUresult result = kernel->function_in(*context, &found)) return result;
+  *function = found->handle();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuKernelGetLibrary(CUlibrary* library, CUkernel handle) {
+  if (CUresult result = check_initialized()) return result;
+  if (!library) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<Kernel> kernel = kernel_from_handle(handle);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  *library = kernel->library()->handle();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel handle) {
+  if (CUresult result = check_initialized()) return result;
+  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<Kernel> kernel = kernel_from_handle(handle);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  *name = kernel->name().c_str();
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,223 @@
+// cuMemAlloc, cuMemFree, host and managed memory, and what can be asked about addresses by range.
+#include <cerrno>
+
+#include <cuda.h>
+#include <sys/mman.h>
+
+#include "softgpu/driver/context.h"
+#include "softgpu/driver/device.h"
+#include "softgpu/driver/memory.h"
+#include "softgpu/driver/pools.h"
+
+using namespace softgpu::driver;
+
+namespace {
+
+constexpr size_t kPitchAlignment = 512;
+constexpr unsigned kHostAllocFlags =
+    CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+constexpr unsigned kHostRegisterFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
+                                        CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
+
+// enter(), for calls that a capture on this thread may forbid.
+CUresult enter_unsafe(Context** context) {
+  if (CUresult result = enter(context)) return result;
+  return check_unsafe_call();
+}
+
+// Freeing waits for the work that may still use the memory: that of its owner and of the caller.
+CUresult wait_for_users(Context& current, const Allocation& allocation) {
+  if (allocation.owner && allocation.owner != &current && allocation.owner->alive()) {
+    if (CUresult result = allocation.owner->synchronize()) return result;
+  }
+  return current.synchronize();
+}
+
+CUresult free_at(Context& context, CUdeviceptr address, bool (*accept)(const Allocation&)) {
+  std::shared_ptr<Allocation> allocation = memory_registry().find_base(address);
+  if (!allocation || !accept(*allocation)) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result = wait_for_users(context, *allocation)) return result;
+  std::shared_ptr<Allocation> gone = memory_registry().remove(
+      address, [&](const Allocation& a) { return &a == allocation.get() && accept(a); });
+  if (!gone) return CUDA_ERROR_INVALID_VALUE;  // another thread was faster
+  release_memory(*gone);
+  return CUDA_SUCCESS;
+}
+
+// Every page of the range is mapped in this process.
+bool is_mapped(const void* pointer, size_t bytes) {
+  const uintptr_t page = 4096;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(pointer) & ~(page - 1);
+  const uintptr_t end = reinterpret_cast<uintptr_t>(pointer) + bytes;
+  return end > begin && ::msync(reinterpret_cast<void*>(begin), end - begin, MS_ASYNC) == 0;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult CUDAAPI cuMemGetInfo_v2(size_t* free, size_t* total) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (!free || !total) return CUDA_ERROR_INVALID_VALUE;
+  *total = context->device().total_bytes();
+  *free = *total - context->device().used_bytes();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
+  Context* context = nullptr;
+  if (CUresult result = enter_unsafe(&context)) return result;
+  if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  return allocate_device_memory(*context, bytes, MemoryKind::kDevice, address);
+}
+
+CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width,
+                                    size_t height, unsigned int element_bytes) {
+  Context* context = nullptr;
+  if (CUresult result = enter_unsafe(&context)) return result;
+  if (!address || !pitch || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (element_bytes != 4 && element_bytes != 8 && element_bytes != 16) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  size_t bytes = 0;
+  if (width > context->device().total_bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
+  const size_t row = round_up(width, kPitchAlignment);
+  if (__builtin_mul_overflow(row, height, &bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (CUresult result = allocate_device_memory(*context, bytes, MemoryKind::kDevice, address)) {
+    return result;
+  }
+  *pitch = row;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address) {
+  Context* context = nullptr;
+  if (CUresult result = enter_unsafe(&context)) return result;
+  if (address == 0) return CUDA_SUCCESS;
+  return free_at(*context, address, [](const Allocation& a) {
+    switch (a.kind) {
+      case MemoryKind::kDevice:
+      case MemoryKind::kPool:
+      case MemoryKind::kGraph:
+        return !a.freeing;
+      case MemoryKind::kManaged:
+        return a.owner != nullptr;  // not a __managed__ variable
+      case MemoryKind::kImported:
+        return a.pool != nullptr && !a.freeing;
+      default:
+        return false;
+    }
+  });
+}
+
+CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned int flags) {
+  Context* context = nullptr;
+  if (CUresult result = enter_unsafe(&context)) return result;
+  if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) return CUDA_ERROR_INVALID_VALUE;
+  return allocate_host_memory(*context, bytes, MemoryKind::kManaged, flags, address);
+}
+
+CUresult CUDAAPI cuMemHostAlloc(void** pointer, size_t bytes, unsigned int flags) {
+  Context* context = nullptr;
+  if (CUresult result = enter_unsafe(&context)) return result;
+  if (!pointer || bytes == 0 || (flags & ~kHostAllocFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
+  CUdeviceptr address = 0;
+  if (CUresult result = allocate_host_memory(*context, bytes, MemoryKind::kHost, flags, &address)) {
+    return result;
+  }
+  *pointer = reinterpret_cast<void*>(address);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemAllocHost_v2(void** pointer, size_t bytes) {
+  return cuMemHostAlloc(pointer, bytes, 0);
+}
+
+CUresult CUDAAPI cuMemFreeHost(void* pointer) {
+  Context* context = nullptr;
+  if (CUresult result = enter_unsafe(&context)) return result;
+  if (!pointer) return CUDA_ERROR_INVALID_VALUE;
+  return free_at(*context, reinterpret_cast<CUdeviceptr>(pointer),
+                 [](const Allocation& a) { return a.kind == MemoryKind::kHost; });
+}
+
+CUresult CUDAAPI cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned int flags) {
+  Context* context = nullptr;
+  if (CUresult result = enter_unsafe(&context)) return result;
+  if (!pointer || bytes == 0 || (flags & ~kHostRegisterFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_mapped(pointer, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  auto allocation = std::make_shared<Allocation>();
+  allocation->address = reinterpret_cast<CUdeviceptr>(pointer);
+  allocation->bytes = bytes;
+  allocation->kind = MemoryKind::kRegistered;
+  allocation->owner = context;
+  allocation->flags = flags;
+  allocation->id = next_memory_id();
+  return memory_registry().add(std::move(allocation)) ? CUDA_SUCCESS
+                                                      : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+}
+
+CUresult CUDAAPI cuMemHostUnregister(void* pointer) {
+  Context* context = nullptr;
+  if (CUresult result = enter_unsafe(&context)) return result;
+  if (!pointer) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result =
+      free_at(*context, reinterpret_cast<CUdeviceptr>(pointer),
+              [](const Allocation& a) { return a.kind == MemoryKind::kRegistered; });
+  return result == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : result;
+}
+
+CUresult CUDAAPI cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* pointer,
+                                              unsigned int flags) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (!address || !pointer || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<Allocation> allocation =
+      memory_registry().find(reinterpret_cast<CUdeviceptr>(pointer));
+  if (!allocation ||
+      (allocation->kind != MemoryKind::kHost && allocation->kind != MemoryKind::kRegistered)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *address = reinterpret_cast<CUdeviceptr>(pointer);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemHostGetFlags(unsigned int* flags, void* pointer) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (!flags || !pointer) return CUDA_ERROR_INVALID_VALUE;
+  std::shared_ptr<Allocation> allocation =
+      memory_registry().find(reinterpret_cast<CUdeviceptr>(pointer));
+  if (!allocation ||
+      (allocation->kind != MemoryKind::kHost && allocation->kind != MemoryKind::kRegistered)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  // With unified addressing all pinned memory is mapped.
+  *flags = allocation->flags | CU_MEMHOSTALLOC_DEVICEMAP;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  std::shared_ptr<Allocation> allocation = memory_registry().find(address);
+  if (!allocation) return CUDA_ERROR_NOT_FOUND;
+  if (base) *base = allocation->address;
+  if (bytes) *bytes = allocation->bytes;
+  return CUDA_SUCCESS;
+}
+
+// dma-buf is of the kernel's making; there is no device whose kernel driver could export one.
+CUresult CUDAAPI cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t bytes,
+                                               CUmemRangeHandleType, unsigned long long) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (!handle || bytes == 0 || !memory_registry().covered(address, bytes, nullptr)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+}  // extern "C"

@@ -1,0 +1,322 @@
+#include "softgpu/driver/module.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/image/image.h"
+#include "common/image/unpack.h"
+#include "softgpu/driver/context.h"
+#include "softgpu/driver/handle_table.h"
+#include "softgpu/driver/jit_options.h"
+#include "softgpu/driver/link.h"
+#include "softgpu/driver/memory.h"
+#include "softgpu/ptx/parser.h"
+
+namespace softgpu::driver {
+namespace {
+
+using rcuda::Code;
+using rcuda::Result;
+using rcuda::Status;
+
+// Reports a loading error to the log and the caller's buffer, and names its CUresult.
+CUresult report(const Status& status, CUresult otherwise, JitLog* log) {
+  RCUDA_WARN("module not loaded: %s", status.message().c_str());
+  if (log) log->error(status.message());
+  switch (status.code()) {
+    case Code::kOutOfMemory:
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    default:
+      return otherwise;
+  }
+}
+
+CUresult parse_units(const std::vector<std::string>& texts,
+                     std::vector<std::unique_ptr<ptx::Module>>* units, JitLog* log) {
+  for (const std::string& text : texts) {
+    Result<std::unique_ptr<ptx::Module>> unit = ptx::parse(text);
+    if (!unit) return report(unit.status(), CUDA_ERROR_INVALID_PTX, log);
+    units->push_back(std::move(unit).value());
+  }
+  return CUDA_SUCCESS;
+}
+
+void release_global(CUdeviceptr address) {
+  std::shared_ptr<Allocation> gone = memory_registry().remove(address, [](const Allocation& a) {
+    return a.kind == MemoryKind::kModule || a.kind == MemoryKind::kManaged;
+  });
+  if (gone) release_memory(*gone);
+}
+
+// Globals live on the context's device, __managed__ ones in host memory.
+CUdeviceptr allocate_global(Context& context, size_t bytes, bool managed) {
+  CUdeviceptr address = 0;
+  bytes = std::max<size_t>(bytes, 1);
+  const CUresult result =
+      managed ? allocate_host_memory(context, bytes, MemoryKind::kManaged, CU_MEM_ATTACH_GLOBAL,
+                                     &address)
+              : allocate_device_memory(context, bytes, MemoryKind::kModule, &address);
+  return result == CUDA_SUCCESS ? address : 0;
+}
+
+CUresult load_program(Context& context, std::vector<std::unique_ptr<ptx::Module>> units,
+                      exec::DeviceAllocator allocator, JitLog* log,
+                      std::unique_ptr<exec::Program>* program) {
+  exec::LoadOptions options;
+  options.allocator = std::move(allocator);
+  options.compute_capability = context.device().compute_capability();
+  Result<std::unique_ptr<exec::Program>> loaded = exec::load(std::move(units), options);
+  if (!loaded) return report(loaded.status(), CUDA_ERROR_INVALID_PTX, log);
+  *program = std::move(loaded).value();
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult read_image(const void* image, std::vector<std::string>* units, JitLog* log) {
+  Result<rcuda::image::Image> measured = rcuda::image::measure(image);
+  if (!measured) return report(measured.status(), CUDA_ERROR_INVALID_IMAGE, log);
+  if (measured->format == rcuda::image::Format::kElf && linked_units(measured->parts[0], units)) {
+    return CUDA_SUCCESS;
+  }
+  Result<std::vector<std::string>> found =
+      rcuda::image::ptx_units(*measured, device_at(0)->compute_capability());
+  if (!found) {
+    return report(found.status(),
+                  found.status().code() == Code::kNotFound ? CUDA_ERROR_NO_BINARY_FOR_GPU
+                                                           : CUDA_ERROR_INVALID_IMAGE,
+                  log);
+  }
+  *units = std::move(found).value();
+  return CUDA_SUCCESS;
+}
+
+CUresult load_module(Context& context, const std::vector<std::string>& texts, JitLog* log,
+                     std::shared_ptr<Module>* module) {
+  std::vector<std::unique_ptr<ptx::Module>> units;
+  if (CUresult result = parse_units(texts, &units, log)) return result;
+  exec::DeviceAllocator allocator;
+  allocator.allocate = [&context](size_t bytes, size_t, bool managed) {
+    return allocate_global(context, bytes, managed);
+  };
+  allocator.release = release_global;
+  std::unique_ptr<exec::Program> program;
+  if (CUresult result = load_program(context, std::move(units), allocator, log, &program)) {
+    return result;
+  }
+  *module = std::make_shared<Module>(context.shared_from_this(), std::move(program), nullptr);
+  handle_table<Module>().insert(*module);
+  return CUDA_SUCCESS;
+}
+
+Context& Function::context() const { return module_->context(); }
+
+Module::Module(std::shared_ptr<Context> context, std::unique_ptr<exec::Program> program,
+               Library* library)
+    : context_(std::move(context)), program_(std::move(program)), library_(library) {}
+
+Module::~Module() = default;
+
+std::shared_ptr<Function> Module::function(const std::string& name) {
+  std::lock_guard lock(mutex_);
+  if (retired_) return nullptr;
+  std::weak_ptr<Function>& known = functions_[name];
+  if (std::shared_ptr<Function> function = known.lock()) return function;
+  const exec::Kernel* kernel = program_->find_kernel(name);
+  if (!kernel) {
+    functions_.erase(name);
+    return nullptr;
+  }
+  auto function = std::make_shared<Function>(shared_from_this(), *kernel);
+  known = function;
+  handle_table<Function>().insert(function);
+  return function;
+}
+
+void Module::retire() {
+  handle_table<Module>().remove(this);
+  std::map<std::string, std::weak_ptr<Function>> functions;
+  {
+    std::lock_guard lock(mutex_);
+    retired_ = true;
+    functions.swap(functions_);
+  }
+  for (auto& [name, weak] : functions) {
+    if (std::shared_ptr<Function> function = weak.lock()) {
+      handle_table<Function>().remove(function.get());
+    }
+  }
+}
+
+Library::~Library() {
+  for (const auto& [address, bytes] : managed_) release_global(address);
+}
+
+CUresult Library::parse_locked(JitLog* log) {
+  if (!ready_.empty()) return CUDA_SUCCESS;
+  std::vector<std::unique_ptr<ptx::Module>> units;
+  if (CUresult result = parse_units(units_, &units, log)) return result;
+  if (!parsed_) {
+    for (const std::unique_ptr<ptx::Module>& unit : units) {
+      for (const ptx::Function& function : unit->functions) {
+        if (function.is_entry && function.is_defined) names_.emplace_back(function.name);
+      }
+    }
+    parsed_ = true;
+  }
+  ready_ = std::move(units);
+  return CUDA_SUCCESS;
+}
+
+CUresult Library::kernel_names(std::vector<std::string>* names, JitLog* log) {
+  std::lock_guard lock(mutex_);
+  if (!parsed_) {
+    if (CUresult result = parse_locked(log)) return result;
+  }
+  *names = names_;
+  return CUDA_SUCCESS;
+}
+
+CUresult Library::kernel(const std::string& name, std::shared_ptr<Kernel>* kernel) {
+  std::lock_guard lock(mutex_);
+  if (!parsed_) {
+    if (CUresult result = parse_locked(nullptr)) return result;
+  }
+  if (std::find(names_.begin(), names_.end(), name) == names_.end()) return CUDA_ERROR_NOT_FOUND;
+  std::shared_ptr<Kernel>& known = kernels_[name];
+  if (!known) {
+    known = std::make_shared<Kernel>(shared_from_this(), name);
+    handle_table<Kernel>().insert(known);
+  }
+  *kernel = known;
+  return CUDA_SUCCESS;
+}
+
+CUresult Library::module_in(Context& context, std::shared_ptr<Module>* module) {
+  std::lock_guard lock(mutex_);
+  std::shared_ptr<Module>& instance = instances_[&context];
+  if (!instance) {
+    if (CUresult result = parse_locked(nullptr)) {
+      instances_.erase(&context);
+      return result;
+    }
+    // A managed variable is one memory whatever the context: later instances take over what the
+    // first has, whose contents must survive the initialisation.
+    size_t next_managed = 0;
+    std::vector<std::vector<std::byte>> contents;
+    for (const auto& [address, bytes] : managed_) {
+      const auto* begin = reinterpret_cast<const std::byte*>(address);
+      contents.emplace_back(begin, begin + bytes);
+    }
+    exec::DeviceAllocator allocator;
+    allocator.allocate = [&](size_t bytes, size_t, bool managed) -> CUdeviceptr {
+      if (!managed) return allocate_global(context, bytes, false);
+      if (next_managed < managed_.size()) return managed_[next_managed++].first;
+      const CUdeviceptr address = allocate_global(context, bytes, true);
+      if (address == 0) return 0;
+      if (std::shared_ptr<Allocation> allocation = memory_registry().find_base(address)) {
+        allocation->owner = nullptr;  // stays when this context goes
+      }
+      managed_.emplace_back(address, bytes);
+      ++next_managed;
+      return address;
+    };
+    allocator.release = [](CUdeviceptr address) {
+      std::shared_ptr<Allocation> allocation = memory_registry().find_base(address);
+      if (allocation && allocation->kind == MemoryKind::kModule) release_global(address);
+    };
+    std::unique_ptr<exec::Program> program;
+    std::vector<std::unique_ptr<ptx::Module>> units = std::move(ready_);
+    ready_.clear();
+    const CUresult result = load_program(context, std::move(units), allocator, nullptr, &program);
+    for (size_t i = 0; i < contents.size(); ++i) {
+      std::copy(contents[i].begin(), contents[i].end(),
+                reinterpret_cast<std::byte*>(managed_[i].first));
+    }
+    if (result != CUDA_SUCCESS) {
+      instances_.erase(&context);
+      return result;
+    }
+    instance = std::make_shared<Module>(context.shared_from_this(), std::move(program), this);
+    handle_table<Module>().insert(instance);
+  }
+  *module = instance;
+  return CUDA_SUCCESS;
+}
+
+void Library::drop_instances(const Context* context) {
+  std::vector<std::shared_ptr<Module>> dropped;
+  std::map<std::string, std::shared_ptr<Kernel>> kernels;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto it = instances_.begin(); it != instances_.end();) {
+      if (context && it->first != context) {
+        ++it;
+        continue;
+      }
+      dropped.push_back(std::move(it->second));
+      it = instances_.erase(it);
+    }
+    if (!context) kernels.swap(kernels_);  // they hold the library
+  }
+  for (const std::shared_ptr<Module>& module : dropped) module->retire();
+  for (const auto& [name, kernel] : kernels) handle_table<Kernel>().remove(kernel.get());
+}
+
+Kernel::Kernel(std::shared_ptr<Library> library, std::string name)
+    : library_(std::move(library)),
+      name_(std::move(name)),
+      settings_(static_cast<size_t>(kMaxDevices)) {}
+
+CUresult Kernel::function_in(Context& context, std::shared_ptr<Function>* function) {
+  {
+    std::lock_guard lock(mutex_);
+    auto known = functions_.find(&context);
+    if (known != functions_.end()) {
+      *function = known->second.lock();
+      // A context at the same address may have come back to life since.
+      if (*function && handle_table<Function>().find(function->get())) return CUDA_SUCCESS;
+    }
+  }
+  std::shared_ptr<Module> module;
+  if (CUresult result = library_->module_in(context, &module)) return result;
+  *function = module->function(name_);
+  if (!*function) return CUDA_ERROR_NOT_FOUND;
+  std::lock_guard lock(mutex_);
+  functions_[&context] = *function;
+  return CUDA_SUCCESS;
+}
+
+CUresult function_from_handle(CUfunction handle, std::shared_ptr<Function>* function) {
+  *function = handle_table<Function>().find(handle);
+  if (*function) return CUDA_SUCCESS;
+  std::shared_ptr<Kernel> kernel = handle_table<Kernel>().find(handle);
+  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  return kernel->function_in(*context, function);
+}
+
+std::shared_ptr<Kernel> kernel_from_handle(CUkernel handle) {
+  return handle_table<Kernel>().find(handle);
+}
+std::shared_ptr<Module> module_from_handle(CUmodule handle) {
+  return handle_table<Module>().find(handle);
+}
+std::shared_ptr<Library> library_from_handle(CUlibrary handle) {
+  return handle_table<Library>().find(handle);
+}
+
+void unload_modules_of(Context& context) {
+  std::vector<std::shared_ptr<Library>> libraries;
+  std::vector<std::shared_ptr<Module>> modules;
+  handle_table<Library>().for_each(
+      [&](Library& library) { libraries.push_back(library.shared_from_this()); });
+  for (const std::shared_ptr<Library>& library : libraries) library->drop_instances(&context);
+  modules = handle_table<Module>().remove_if(
+      [&](const Module& module) { return &module.context() == &context; });
+  for (const std::shared_ptr<Module>& module : modules) module->retire();
+}
+
+}  // namespace softgpu::driver

@@ -1,0 +1,383 @@
+#include "softgpu/driver/pools.h"
+
+#include <algorithm>
+#include <array>
+
+#include "softgpu/driver/config.h"
+#include "softgpu/driver/context.h"
+#include "softgpu/driver/device.h"
+#include "softgpu/driver/handle_table.h"
+
+namespace softgpu::driver {
+namespace {
+
+// A kept block serves a request that is at most this part smaller.
+constexpr size_t kReuseSlack = 8;
+
+struct DevicePools {
+  std::mutex mutex;
+  struct Entry {
+    std::shared_ptr<MemoryPool> standard, current;
+    uint64_t graph_used = 0, graph_used_high = 0;
+  };
+  std::array<Entry, kMaxDevices> by_device;
+};
+
+DevicePools& device_pools() {
+  static auto* instance = new DevicePools;
+  return *instance;
+}
+
+DevicePools::Entry& entry_locked(DevicePools& pools, Device& device) {
+  return pools.by_device[static_cast<size_t>(device.ordinal())];
+}
+
+}  // namespace
+
+MemoryPool::MemoryPool(Device& device, CUmemAllocationHandleType handle_types, size_t max_bytes,
+                       rcuda::UniqueFd imported)
+    : device_(device),
+      handle_types_(handle_types),
+      max_bytes_(max_bytes),
+      imported_(static_cast<bool>(imported)),
+      arena_(std::make_shared<Arena>("softgpu-pool", std::move(imported))),
+      readable_(1u << device.ordinal()),
+      writable_(1u << device.ordinal()) {}
+
+MemoryPool::~MemoryPool() { trim_locked(0); }
+
+std::shared_ptr<MemoryPool> MemoryPool::from_handle(CUmemoryPool handle) {
+  if (std::shared_ptr<MemoryPool> pool = handle_table<MemoryPool>().find(handle)) return pool;
+  for (int i = 0; i < device_count(); ++i) {
+    Device* device = device_at(i);
+    if (!device) continue;
+    std::shared_ptr<MemoryPool> pool = default_pool(*device);
+    if (pool->handle() == handle) return pool;
+  }
+  return nullptr;
+}
+
+void MemoryPool::account_use_locked(int64_t bytes) {
+  used_ = static_cast<uint64_t>(static_cast<int64_t>(used_) + bytes);
+  used_high_ = std::max(used_high_, used_);
+}
+
+std::shared_ptr<Allocation> MemoryPool::reuse_queued_locked(size_t bytes, CUstream stream) {
+  if (!stream) return nullptr;
+  for (auto it = queued_.begin(); it != queued_.end(); ++it) {
+    if (it->stream != stream || it->allocation->block.bytes != bytes) continue;
+    std::shared_ptr<Allocation> allocation = std::move(it->allocation);
+    queued_.erase(it);
+    ++taken_over_[allocation->address];
+    return allocation;
+  }
+  return nullptr;
+}
+
+bool MemoryPool::take_kept_locked(size_t bytes, Arena::Block* block) {
+  auto found = kept_.lower_bound(bytes);
+  if (found == kept_.end() || found->first > bytes + bytes / kReuseSlack) return false;
+  *block = found->second;
+  kept_.erase(found);
+  return true;
+}
+
+CUresult MemoryPool::allocate(Context& context, size_t bytes, CUstream stream,
+                              CUdeviceptr* address) {
+  if (bytes > device_.total_bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
+  const size_t rounded = round_up(bytes, kBlockGranularity);
+  for (int attempt = 0;; ++attempt) {
+    std::unique_lock lock(mutex_);
+    if (std::shared_ptr<Allocation> again = reuse_queued_locked(rounded, stream)) {
+      account_use_locked(static_cast<int64_t>(rounded));
+      again->id = next_memory_id();
+      again->freeing = false;
+      *address = again->address;
+      return CUDA_SUCCESS;
+    }
+    Arena::Block block;
+    bool have = take_kept_locked(rounded, &block);
+    if (!have && (max_bytes_ == 0 || reserved_ + rounded <= max_bytes_)) {
+      if (!device_.charge(rounded)) {
+        trim_locked(0);
+        have = device_.charge(rounded);
+      } else {
+        have = true;
+      }
+      if (have) {
+        std::optional<Arena::Block> fresh = arena_->allocate(rounded);
+        if (fresh) {
+          block = *fresh;
+          reserved_ += rounded;
+          reserved_high_ = std::max(reserved_high_, reserved_);
+        } else {
+          device_.refund(rounded);
+          have = false;
+        }
+      }
+    }
+    if (!have) {
+      const bool frees_queued = !queued_.empty();
+      lock.unlock();
+      if (attempt > 0 || !frees_queued) return CUDA_ERROR_OUT_OF_MEMORY;
+      if (CUresult result = context.synchronize()) return result;
+      continue;
+    }
+    account_use_locked(static_cast<int64_t>(block.bytes));
+    lock.unlock();
+    auto allocation = std::make_shared<Allocation>();
+    allocation->address = block.address;
+    // Whole blocks, so that taking over a queued free changes nothing that a running kernel sees.
+    allocation->bytes = block.bytes;
+    allocation->kind = MemoryKind::kPool;
+    allocation->device = &device_;
+    allocation->id = next_memory_id();
+    allocation->block = block;
+    allocation->arena = arena_;
+    allocation->pool = shared_from_this();
+    *address = block.address;
+    memory_registry().add(std::move(allocation));
+    return CUDA_SUCCESS;
+  }
+}
+
+void MemoryPool::free_queued(const std::shared_ptr<Allocation>& allocation, CUstream stream) {
+  std::lock_guard lock(mutex_);
+  account_use_locked(-static_cast<int64_t>(allocation->bytes));
+  queued_.push_back({allocation, stream});
+}
+
+bool MemoryPool::free_executes(CUdeviceptr address) {
+  std::lock_guard lock(mutex_);
+  auto taken = taken_over_.find(address);
+  if (taken != taken_over_.end()) {
+    if (--taken->second == 0) taken_over_.erase(taken);
+    return false;
+  }
+  for (auto it = queued_.begin(); it != queued_.end(); ++it) {
+    if (it->allocation->address != address) continue;
+    queued_.erase(it);
+    return true;
+  }
+  return false;
+}
+
+void MemoryPool::recycle(Allocation& allocation) {
+  if (allocation.block.bytes == 0) return;
+  std::lock_guard lock(mutex_);
+  // A free that was queued has been taken off the used account already.
+  if (!allocation.freeing) account_use_locked(-static_cast<int64_t>(allocation.bytes));
+  kept_.emplace(allocation.block.bytes, allocation.block);
+  if (reserved_ > release_threshold_) trim_locked(release_threshold_);
+}
+
+void MemoryPool::trim(size_t keep_bytes) {
+  std::lock_guard lock(mutex_);
+  trim_locked(keep_bytes);
+}
+
+void MemoryPool::trim_locked(size_t keep_bytes) {
+  while (!kept_.empty() && reserved_ > keep_bytes) {
+    auto last = std::prev(kept_.end());
+    reserved_ -= last->first;
+    device_.refund(last->first);
+    arena_->release(last->second);
+    kept_.erase(last);
+  }
+}
+
+CUresult MemoryPool::attribute(CUmemPool_attribute attribute, void* value) {
+  std::lock_guard lock(mutex_);
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      *static_cast<int*>(value) = reuse_policies_[attribute - 1];
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      *static_cast<cuuint64_t*>(value) = release_threshold_;
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+      *static_cast<cuuint64_t*>(value) = reserved_;
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      *static_cast<cuuint64_t*>(value) = reserved_high_;
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+      *static_cast<cuuint64_t*>(value) = used_;
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      *static_cast<cuuint64_t*>(value) = used_high_;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+CUresult MemoryPool::set_attribute(CUmemPool_attribute attribute, void* value) {
+  std::lock_guard lock(mutex_);
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      reuse_policies_[attribute - 1] = *static_cast<int*>(value) != 0;
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      release_threshold_ = *static_cast<cuuint64_t*>(value);
+      return CUDA_SUCCESS;
+    // The high-water marks may only be reset.
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      if (*static_cast<cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
+      reserved_high_ = reserved_;
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      if (*static_cast<cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
+      used_high_ = used_;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+void MemoryPool::set_access(uint32_t readable, uint32_t writable) {
+  readable_.store(readable, std::memory_order_relaxed);
+  writable_.store(writable, std::memory_order_relaxed);
+  memory_registry().refresh([this](const Allocation& a) { return a.pool.get() == this; });
+}
+
+std::shared_ptr<MemoryPool> default_pool(Device& device) {
+  DevicePools& pools = device_pools();
+  std::lock_guard lock(pools.mutex);
+  DevicePools::Entry& entry = entry_locked(pools, device);
+  if (!entry.standard) {
+    entry.standard = std::make_shared<MemoryPool>(device, CU_MEM_HANDLE_TYPE_NONE, 0);
+    entry.current = entry.standard;
+  }
+  return entry.standard;
+}
+
+std::shared_ptr<MemoryPool> current_pool(Device& device) {
+  default_pool(device);
+  DevicePools& pools = device_pools();
+  std::lock_guard lock(pools.mutex);
+  return entry_locked(pools, device).current;
+}
+
+void set_current_pool(Device& device, std::shared_ptr<MemoryPool> pool) {
+  default_pool(device);
+  DevicePools& pools = device_pools();
+  std::lock_guard lock(pools.mutex);
+  entry_locked(pools, device).current = std::move(pool);
+}
+
+CUresult execute_allocate(Context&, const AllocateOperation& operation) {
+  std::shared_ptr<Allocation> allocation = memory_registry().find_base(operation.address);
+  if (!allocation) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  if (allocation->kind != MemoryKind::kGraph) return CUDA_SUCCESS;  // allocated when it was queued
+  allocation->freeing = false;
+  // For graph memory `flags` has the devices that may touch it while it is allocated.
+  memory_registry().set_access(allocation, allocation->flags, allocation->flags);
+  return CUDA_SUCCESS;
+}
+
+CUresult execute_free(Context&, const FreeOperation& operation) {
+  std::shared_ptr<Allocation> allocation = memory_registry().find_base(operation.address);
+  if (!allocation) return CUDA_SUCCESS;  // freed by a synchronous call meanwhile
+  if (allocation->kind == MemoryKind::kGraph) {
+    memory_registry().set_access(allocation, 0, 0);
+    if (!allocation->abandoned) return CUDA_SUCCESS;
+  } else if (allocation->kind == MemoryKind::kPool &&
+             !allocation->pool->free_executes(operation.address)) {
+    return CUDA_SUCCESS;
+  }
+  if (std::shared_ptr<Allocation> gone = memory_registry().remove(
+          operation.address, [&](const Allocation& a) { return &a == allocation.get(); })) {
+    release_memory(*gone);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult reserve_graph_memory(Context& context, size_t bytes, uint32_t access,
+                              CUdeviceptr* address) {
+  Device& device = context.device();
+  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes > device.total_bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
+  const size_t rounded = round_up(bytes, kBlockGranularity);
+  if (!device.charge(rounded)) return CUDA_ERROR_OUT_OF_MEMORY;
+  std::shared_ptr<Arena> arena = device_arena(device);
+  std::optional<Arena::Block> block = arena->allocate(rounded);
+  if (!block) {
+    device.refund(rounded);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  auto allocation = std::make_shared<Allocation>();
+  allocation->address = block->address;
+  allocation->bytes = bytes;
+  allocation->kind = MemoryKind::kGraph;
+  allocation->device = &device;
+  allocation->owner = &context;
+  allocation->flags = access | 1u << device.ordinal();
+  allocation->id = next_memory_id();
+  allocation->block = *block;
+  allocation->arena = std::move(arena);
+  *address = block->address;
+  memory_registry().add(std::move(allocation));
+  DevicePools& pools = device_pools();
+  std::lock_guard lock(pools.mutex);
+  DevicePools::Entry& entry = entry_locked(pools, device);
+  entry.graph_used += rounded;
+  entry.graph_used_high = std::max(entry.graph_used_high, entry.graph_used);
+  return CUDA_SUCCESS;
+}
+
+void abandon_graph_memory(CUdeviceptr address) {
+  std::shared_ptr<Allocation> allocation = memory_registry().find_base(address);
+  if (!allocation || allocation->kind != MemoryKind::kGraph) return;
+  allocation->abandoned = true;
+  if (allocation->readable != 0) return;  // still in use; goes when it is freed
+  if (std::shared_ptr<Allocation> gone = memory_registry().remove(
+          address, [&](const Allocation& a) { return &a == allocation.get(); })) {
+    release_memory(*gone);
+  }
+}
+
+void release_graph_memory(Allocation& allocation) {
+  allocation.device->refund(allocation.block.bytes);
+  allocation.arena->release(allocation.block);
+  DevicePools& pools = device_pools();
+  std::lock_guard lock(pools.mutex);
+  entry_locked(pools, *allocation.device).graph_used -= allocation.block.bytes;
+}
+
+CUresult graph_memory_attribute(Device& device, CUgraphMem_attribute attribute, void* value) {
+  DevicePools& pools = device_pools();
+  std::lock_guard lock(pools.mutex);
+  const DevicePools::Entry& entry = entry_locked(pools, device);
+  switch (attribute) {
+    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT:
+      *static_cast<cuuint64_t*>(value) = entry.graph_used;
+      return CUDA_SUCCESS;
+    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
+    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
+      *static_cast<cuuint64_t*>(value) = entry.graph_used_high;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+CUresult reset_graph_memory_high(Device& device, CUgraphMem_attribute attribute, void* value) {
+  if (attribute != CU_GRAPH_MEM_ATTR_USED_MEM_HIGH &&
+      attribute != CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (*static_cast<cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
+  DevicePools& pools = device_pools();
+  std::lock_guard lock(pools.mutex);
+  DevicePools::Entry& entry = entry_locked(pools, device);
+  entry.graph_used_high = entry.graph_used;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace softgpu::driver
