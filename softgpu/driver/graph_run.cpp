@@ -105,6 +105,10 @@ void GraphRun::start() {
   run_from(roots[0]);
 }
 
+void GraphRun::cancel() {
+  for (const auto& [index, record] : records_) record->point.timeline->complete(1);
+}
+
 void GraphRun::run_from(uint32_t index) {
   constexpr uint32_t kNone = ~uint32_t{0};
   while (index != kNone) {

@@ -50,6 +50,8 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   GraphRun(std::shared_ptr<const GraphPlan> plan, Context& context);
 
   void start();
+  // Instead of start(), when the launch failed: nobody must wait for its events.
+  void cancel();
   Point done() const { return {done_, 1}; }
 
  private:
