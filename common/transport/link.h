@@ -98,7 +98,9 @@ class Link {
   // for registration at most. The Link duplicates the descriptor.
   virtual Result<Region> expose(void* base, size_t bytes, int backing = -1,
                                 uint64_t backing_offset = 0) = 0;
-  virtual Status unexpose(RegionId region) = 0;  // pending transfers of it fail
+  // Pending transfers of it fail. Once this returned, no peer touches the memory through this Link;
+  // where the region has a backing and the peer mapped it, the peer may still touch those pages.
+  virtual Status unexpose(RegionId region) = 0;
 
   // The peer's region mapped here at `address` (nullptr: anywhere), or nullptr where the medium
   // cannot or the region has no backing. Blocks until the region's announcement has arrived, and

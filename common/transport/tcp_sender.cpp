@@ -42,6 +42,7 @@ void TcpSender::append(std::span<const Bytes> pieces, size_t skip) {
     const size_t skipped = std::min(skip, piece.size());
     skip -= skipped;
     piece = piece.subspan(skipped);
+    if (piece.empty()) continue;
     pending_.insert(pending_.end(), piece.begin(), piece.end());
   }
 }

@@ -1,0 +1,324 @@
+// A peer that does not keep to the protocol may end its own session and nothing else. These tests
+// speak to a Link with raw bytes; they also pin the layout of what both media send.
+#include <random>
+#include <thread>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/transport/socket_io.h"
+#include "tests/contract/link_contract.h"
+
+namespace rcuda::test {
+namespace {
+
+using transport::Bootstrap;
+using transport::Link;
+using transport::LinkOptions;
+
+constexpr size_t kWindowBytes = 64u << 10;
+
+class Words {
+ public:
+  Words& u32(uint32_t value) { return raw(value); }
+  Words& u64(uint64_t value) { return raw(value); }
+  Words& zeros(size_t count) {
+    bytes_.resize(bytes_.size() + count);
+    return *this;
+  }
+  std::vector<std::byte>& bytes() { return bytes_; }
+
+ private:
+  template <typename T>
+  Words& raw(T value) {
+    const auto* begin = reinterpret_cast<const std::byte*>(&value);
+    bytes_.insert(bytes_.end(), begin, begin + sizeof value);
+    return *this;
+  }
+  std::vector<std::byte> bytes_;
+};
+
+// What a Link made of `socket` is fed by: greeting first, then whatever the test likes.
+struct Victim {
+  UniqueFd attacker;
+  std::vector<UniqueFd> streams;  // tcp: the attacker's ends
+  std::unique_ptr<Link> link;
+  Status refused;
+};
+
+Words tcp_hello() { return Words().u64(0x3170637461647563).u64(kWindowBytes).u32(0).u32(1); }
+Words shm_hello() { return Words().u64(0x316d687361647563).u64(kWindowBytes).u32(0).u32(0); }
+
+void send(const UniqueFd& socket, const std::vector<std::byte>& bytes) {
+  // The victim may have hung up already, which is fine.
+  (void)transport::send_all(socket.get(), bytes, soon());
+}
+
+Victim attack_tcp(const std::vector<std::byte>& greeting) {
+  Result<RawPair> control = make_socket_pair(Medium::kTcp);
+  Result<RawPair> stream = make_socket_pair(Medium::kTcp);
+  EXPECT_TRUE(control.ok() && stream.ok());
+  Victim victim;
+  victim.attacker = std::move(control->ours);
+  victim.streams.push_back(std::move(stream->ours));
+  send(victim.attacker, greeting);
+  send(victim.streams[0], Words().u64(0x316b6c6261647563).u64(0).bytes());
+  Bootstrap bootstrap;
+  bootstrap.control = std::move(control->theirs);
+  bootstrap.server = true;
+  bootstrap.timeout = std::chrono::milliseconds(300);
+  bootstrap.accept_stream = [&](int) -> Result<UniqueFd> { return std::move(stream->theirs); };
+  const LinkOptions options{.window_bytes = kWindowBytes, .bulk_streams = 1};
+  Result<std::unique_ptr<Link>> link = make_tcp_link(std::move(bootstrap), options);
+  if (link) {
+    victim.link = std::move(*link);
+  } else {
+    victim.refused = link.status();
+  }
+  return victim;
+}
+
+Victim attack_shm(const std::vector<std::byte>& greeting, const std::vector<int>& fds) {
+  Result<RawPair> control = make_socket_pair(Medium::kShm);
+  EXPECT_TRUE(control.ok());
+  Victim victim;
+  victim.attacker = std::move(control->ours);
+  if (!greeting.empty()) {
+    EXPECT_TRUE(transport::send_with_fds(victim.attacker.get(), greeting, fds, soon()).ok());
+  }
+  Bootstrap bootstrap;
+  bootstrap.control = std::move(control->theirs);
+  bootstrap.server = true;
+  bootstrap.timeout = std::chrono::milliseconds(300);
+  const LinkOptions options{.window_bytes = kWindowBytes,
+                            .peer_timeout = std::chrono::milliseconds(300)};
+  Result<std::unique_ptr<Link>> link = make_shm_link(std::move(bootstrap), options);
+  if (link) {
+    victim.link = std::move(*link);
+  } else {
+    victim.refused = link.status();
+  }
+  return victim;
+}
+
+UniqueFd window_file(size_t bytes, int seals) {
+  UniqueFd file(::memfd_create("window", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  EXPECT_EQ(::ftruncate(file.get(), static_cast<off_t>(bytes)), 0);
+  if (seals != 0) {
+    EXPECT_EQ(::fcntl(file.get(), F_ADD_SEALS, seals), 0);
+  }
+  return file;
+}
+
+void expect_protocol_violation(Link& link) {
+  EXPECT_EQ(link.wait([] { return false; }, soon()).code(), Code::kUnavailable);
+  EXPECT_NE(link.status().context().find("protocol violation"), std::string::npos)
+      << link.status().message();
+}
+
+TEST(HostileTcpPeer, GreetingsThatCannotBeAreRefused) {
+  EXPECT_EQ(attack_tcp({}).refused.code(), Code::kTimeout);
+  EXPECT_EQ(attack_tcp(Words().u64(1).u64(kWindowBytes).u32(0).u32(1).bytes()).refused.code(),
+            Code::kProtocol);
+  for (const uint64_t window : {uint64_t{0}, uint64_t{4097}, uint64_t{1} << 31, ~uint64_t{7}}) {
+    const auto greeting = Words().u64(0x3170637461647563).u64(window).u32(0).u32(1).bytes();
+    EXPECT_EQ(attack_tcp(greeting).refused.code(), Code::kInvalidArgument);
+  }
+}
+
+TEST(HostileTcpPeer, PutsOutsideOfTheWindowEndTheSession) {
+  const uint32_t window = kWindowBytes;
+  const std::pair<uint32_t, uint32_t> puts[] = {{8, window},
+                                                {16, window - 8},
+                                                {0, 0},
+                                                {12, 0},
+                                                {window + 8, 0},
+                                                {0xfffffff8, 0},
+                                                {8, 0xfffffff8},
+                                                {8, 0x80000000},
+                                                {8, 4 /* unknown kind */},
+                                                {8, 2 /* a sign of life with content */}};
+  for (const auto& [bytes, place] : puts) {
+    Victim victim = attack_tcp(tcp_hello().bytes());
+    ASSERT_NE(victim.link, nullptr) << victim.refused.message();
+    send(victim.attacker, Words().u32(bytes).u32(place).zeros(64).bytes());
+    expect_protocol_violation(*victim.link);
+  }
+}
+
+TEST(HostileTcpPeer, GoodBytesAreUnderstood) {
+  Victim victim = attack_tcp(tcp_hello().bytes());
+  ASSERT_NE(victim.link, nullptr);
+  send(victim.attacker, Words().u32(8).u32(64 | 1).u64(0x1122334455667788).u32(0).u32(2).bytes());
+  Link& link = *victim.link;
+  EXPECT_TRUE(link.wait([&] { return load(link, 64) == 0x1122334455667788; }, soon()).ok());
+  send(victim.attacker, Words().u32(0).u32(3).bytes());
+  EXPECT_EQ(link.wait([] { return false; }, soon()).code(), Code::kUnavailable);
+  EXPECT_EQ(link.status().context(), "the peer ended the session");
+}
+
+TEST(HostileTcpPeer, BulkMessagesThatCannotBeEndTheSession) {
+  const auto message = [](uint32_t kind, uint64_t piece, uint64_t bytes) {
+    return Words().u32(kind).u32(0).u64(piece).u64(1).u64(0).u64(bytes).zeros(64).bytes();
+  };
+  const std::vector<std::byte> messages[] = {message(0, 1, 0),
+                                             message(9, 1, 8),
+                                             message(3, 1, 8),
+                                             message(4, 1, 0),
+                                             message(1, 1, (4 << 20) + 1),
+                                             message(2, 1, ~uint64_t{0})};
+  for (const auto& bytes : messages) {
+    Victim victim = attack_tcp(tcp_hello().bytes());
+    ASSERT_NE(victim.link, nullptr);
+    send(victim.streams[0], bytes);
+    expect_protocol_violation(*victim.link);
+  }
+}
+
+TEST(HostileTcpPeer, TransfersOutsideOfARegionAreRefusedAndTouchNothing) {
+  Victim victim = attack_tcp(tcp_hello().bytes());
+  ASSERT_NE(victim.link, nullptr);
+  std::vector<std::byte> memory(4096);
+  const Result<transport::Region> region = victim.link->expose(memory.data(), memory.size());
+  ASSERT_TRUE(region.ok());
+  const std::pair<uint64_t, uint64_t> places[] = {{4096, 64}, {4040, 64}, {~uint64_t{0} - 7, 64}};
+  for (const auto& [offset, bytes] : places) {
+    const auto request =
+        Words().u32(1).u32(0).u64(5).u64(1).u64(offset).u64(bytes).zeros(bytes).bytes();
+    send(victim.streams[0], request);
+    std::vector<std::byte> answer(40);
+    ASSERT_TRUE(transport::recv_all(victim.streams[0].get(), answer, soon()).ok());
+    uint32_t words[2];
+    std::memcpy(words, answer.data(), sizeof words);
+    EXPECT_EQ(words[0], 4u);
+    EXPECT_EQ(words[1], static_cast<uint32_t>(Code::kInvalidArgument));
+  }
+  EXPECT_TRUE(victim.link->status().ok());
+}
+
+TEST(HostileTcpPeer, RandomStreamsNeverDoMoreThanEndTheSession) {
+  std::mt19937_64 random(99);
+  const int laps = rounds(200, false);
+  for (int lap = 0; lap < laps; ++lap) {
+    Victim victim = attack_tcp(tcp_hello().bytes());
+    ASSERT_NE(victim.link, nullptr);
+    std::vector<std::byte> memory(4096);
+    (void)victim.link->expose(memory.data(), memory.size());
+    for (int i = 0; i < 40; ++i) {
+      // Mostly plausible, now and then not.
+      const auto small = [&](uint64_t limit) {
+        return random() % 16 == 0 ? random() : random() % limit / 8 * 8;
+      };
+      const auto bytes = static_cast<uint32_t>(small(4096));
+      send(victim.attacker, Words()
+                                .u32(bytes)
+                                .u32(static_cast<uint32_t>(small(kWindowBytes) | random() % 3))
+                                .zeros(bytes % 8192)
+                                .bytes());
+      const uint64_t piece = small(5000);
+      send(victim.streams[0], Words()
+                                  .u32(static_cast<uint32_t>(1 + random() % 4))
+                                  .u32(static_cast<uint32_t>(small(8)))
+                                  .u64(small(64))
+                                  .u64(random() % 3)
+                                  .u64(small(4096))
+                                  .u64(piece)
+                                  .zeros(piece % 8192)
+                                  .bytes());
+    }
+    victim.streams.clear();
+    victim.attacker.reset();
+    EXPECT_EQ(victim.link->wait([] { return false; }, soon()).code(), Code::kUnavailable);
+  }
+}
+
+TEST(HostileShmPeer, GreetingsThatCannotBeAreRefused) {
+  const int sealed = F_SEAL_SHRINK | F_SEAL_GROW;
+  const UniqueFd good = window_file(4096 + kWindowBytes, sealed);
+  const UniqueFd small = window_file(4096, sealed);
+  const UniqueFd unsealed = window_file(4096 + kWindowBytes, 0);
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  EXPECT_EQ(attack_shm({}, {}).refused.code(), Code::kTimeout);
+  EXPECT_EQ(attack_shm(shm_hello().bytes(), {}).refused.code(), Code::kProtocol);
+  EXPECT_EQ(attack_shm(Words().u64(5).zeros(16).bytes(), {good.get()}).refused.code(),
+            Code::kProtocol);
+  for (const UniqueFd* file : {&small, &unsealed, &null}) {
+    EXPECT_EQ(attack_shm(shm_hello().bytes(), {file->get()}).refused.code(), Code::kProtocol);
+  }
+  EXPECT_NE(attack_shm(shm_hello().bytes(), {good.get()}).link, nullptr);
+}
+
+TEST(HostileShmPeer, AnnouncementsThatCannotBeEndTheSession) {
+  const int sealed = F_SEAL_SHRINK | F_SEAL_GROW;
+  const UniqueFd window = window_file(4096 + kWindowBytes, sealed);
+  const UniqueFd block = window_file(8192, sealed);
+  const UniqueFd unsealed = window_file(8192, 0);
+  struct Announcement {
+    uint32_t kind;
+    uint32_t has_fd;
+    uint64_t region;
+    uint64_t bytes;
+    uint64_t offset;
+    int fd;
+  };
+  const Announcement announcements[] = {
+      {2, 1, 1, 8193, 0, block.get()},
+      {2, 1, 1, 8192, 4096, block.get()},
+      {2, 1, 1, ~uint64_t{0}, 8, block.get()},
+      {2, 1, 1, 4096, ~uint64_t{4095}, block.get()},
+      {2, 1, 1, 4096, 0, unsealed.get()},
+      {2, 1, 0, 4096, 0, block.get()},
+      {2, 0, 1, 0, 0, -1},
+      {2, 1, 1, 4096, 0, -1},
+      {2, 0, 1, 4096, 0, block.get()},
+      {3, 0, 1, 0, 0, -1},
+      {77, 0, 1, 0, 0, -1},
+  };
+  for (const Announcement& a : announcements) {
+    Victim victim = attack_shm(shm_hello().bytes(), {window.get()});
+    ASSERT_NE(victim.link, nullptr) << victim.refused.message();
+    const auto message =
+        Words().u32(a.kind).u32(a.has_fd).u64(a.region).u64(a.bytes).u64(a.offset).u64(0);
+    const std::vector<int> fds(a.fd >= 0 ? 1 : 0, a.fd);
+    ASSERT_TRUE(
+        transport::send_with_fds(victim.attacker.get(), Words(message).bytes(), fds, soon()).ok());
+    expect_protocol_violation(*victim.link);
+  }
+}
+
+TEST(HostileShmPeer, RandomControlMessagesNeverDoMoreThanEndTheSession) {
+  const UniqueFd window = window_file(4096 + kWindowBytes, F_SEAL_SHRINK | F_SEAL_GROW);
+  const UniqueFd block = window_file(8192, F_SEAL_SHRINK | F_SEAL_GROW);
+  std::mt19937_64 random(4);
+  const int laps = rounds(200, false);
+  for (int lap = 0; lap < laps; ++lap) {
+    Victim victim = attack_shm(shm_hello().bytes(), {window.get()});
+    ASSERT_NE(victim.link, nullptr);
+    uint64_t next = 1;
+    for (int i = 0; i < 30; ++i) {
+      const bool with_fd = random() % 2 == 0;
+      const bool retire = random() % 4 == 0;
+      const bool odd = random() % 20 == 0;
+      Words message = Words()
+                          .u32(retire ? 3 : 2)
+                          .u32(odd ? 1 : with_fd && !retire)
+                          .u64(retire ? random() % (next + 1) : next++)
+                          .u64(odd ? random() : 1 + random() % 8192)
+                          .u64(odd ? random() : 0)
+                          .u64(random());
+      const std::vector<int> fds(with_fd && !retire ? 1 : 0, block.get());
+      (void)transport::send_with_fds(victim.attacker.get(), message.bytes(), fds, soon());
+      // Mapping races with the announcements.
+      const Result<void*> mapped = victim.link->map(transport::RegionId{random() % next});
+      if (mapped && *mapped != nullptr) static_cast<volatile char*>(*mapped)[0] = 1;
+      if (!victim.link->status().ok()) break;
+    }
+    victim.attacker.reset();
+    EXPECT_EQ(victim.link->wait([] { return false; }, soon()).code(), Code::kUnavailable);
+  }
+}
+
+}  // namespace
+}  // namespace rcuda::test
