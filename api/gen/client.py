@@ -21,6 +21,12 @@ namespace rcuda::client {
     for function in table.functions.values():
         if function.travels:
             lines.append(f"CUresult forward_{function.name}({function.prototype.parameter_list});\n")
+    lines.append("\n// The same as another.\n")
+    for function in table.functions.values():
+        if function.alias:
+            lines.append(f"inline CUresult forward_{function.name}"
+                         f"({function.prototype.parameter_list}) {{\n"
+                         f"  return forward_{function.alias};\n}}\n")
     lines.append("\n}  // namespace rcuda::client\n")
     return "".join(lines)
 
@@ -59,6 +65,9 @@ def emit_routing(function, types):
                 if a.form in ("handle", "function", "destroy", "device")]
     if function.route == "current":
         lines.append("  call.route_current();\n")
+    elif function.route.startswith("location:"):
+        lines.append("  if (call.failed()) return call.result();\n"
+                     f"  call.route_location({function.route.removeprefix('location:')});\n")
     elif function.route != "auto":
         lines.append(f"  call.route_address({function.route});\n")
     by_value.sort(key=lambda a: (a.kind != "Stream", a.form == "device"))
@@ -97,6 +106,9 @@ def emit_inputs(function, types):
         struct = types.structs.get(a.element)
         if a.form == "value":
             lines.append(f"  in.value({cast_pointer(a)});\n")
+        elif a.form == "struct":
+            lines.append(f"  {{\n    auto it = {a.name};\n    call.fix(to_wire(it, call.target()));\n"
+                         "    in.value(it);\n  }\n")
         elif a.form in ("handle", "destroy", "device"):
             lines.append(f"  in.value({a.name}_wire);\n")
         elif a.form == "function":
@@ -176,8 +188,8 @@ def emit_outputs(function, types):
         if a.form == "named" and a.count:
             lines.append(f"  call.adopt_array({a.name}, {a.name}_room, wire::Kind::k{a.kind});\n")
         elif a.form == "named":
-            lines.append(f"  {{\n    void* handle = call.adopt(wire::Kind::k{a.kind});\n"
-                         f"    if ({a.name} != nullptr) *{a.name} = from_pointer<{a.element}>(handle);\n"
+            lines.append(f"  {{\n    void* it = call.adopt(wire::Kind::k{a.kind});\n"
+                         f"    if ({a.name} != nullptr) *{a.name} = from_pointer<{a.element}>(it);\n"
                          "  }\n")
         elif a.form == "out" and a.count:
             lines.append(f"  call.take_array({byte_pointer(a, False)}, {a.name}_room);\n")
@@ -185,7 +197,7 @@ def emit_outputs(function, types):
             lines.append(f"  {{\n    auto it = call.out().value<{a.element}>();\n")
             if struct:
                 lines.append("    from_wire(it, call.target());\n")
-                for f in struct.arrays:
+                for f in struct.kept if a.form == "inout" else []:
                     lines.append(f"    {f.member} = {a.name}->{f.path};\n")
             lines.append(f"    if ({a.name} != nullptr && call.out().ok()) *{a.name} = it;\n  }}\n")
     return lines
@@ -201,7 +213,7 @@ def emit_function(function, types):
     if inputs:
         lines.append("  [[maybe_unused]] wire::Encoder& in = call.in();\n")
     lines += inputs
-    opcode = f"wire::opcode::{function.name}"
+    opcode = f"api::Opcode::{function.name}"
     created = "".join(
         f"  *{a.name} = from_pointer<{a.element}>({a.name}_handle);\n"
         for a in function.arguments if a.form == "create")
@@ -234,9 +246,6 @@ def emit_function(function, types):
 
 def emit_entry(function):
     names = ", ".join(p.name for p in function.prototype.parameters)
-    if function.alias:
-        return (f"CUresult {function.name}({function.prototype.parameter_list}) {{\n"
-                f"  return rcuda::client::forward_{function.alias};\n}}\n")
     return (f"CUresult {function.name}({function.prototype.parameter_list}) {{\n"
             f"  return rcuda::client::forward_{function.name}({names});\n}}\n")
 
@@ -259,17 +268,15 @@ def fixup_lines(struct, types, to_wire):
     lines = []
     for f in struct.fixups:
         guard = f"if ({f.when}) " if f.when else ""
-        if f.form == "null":
+        if f.form == "null" or f.direction == "out" and to_wire:
             if to_wire:
                 lines.append(f"  {guard}{f.member} = {{}};\n")
+        elif f.form == "location" and to_wire:
+            lines.append(f"  {guard}if (CUresult r = location_to_wire({f.member}, target); "
+                         "r != CUDA_SUCCESS) return r;\n")
         elif f.form == "location":
-            call = "location_to_wire" if to_wire else "location_from_wire"
-            if to_wire:
-                lines.append(f"  {guard}if (CUresult r = {call}({f.member}, target); "
-                             "r != CUDA_SUCCESS) return r;\n")
-            else:
-                lines.append(f"  {guard}{call}({f.member}, target);\n")
-        elif f.form == "handle":
+            lines.append(f"  {guard}location_from_wire({f.member}, target);\n")
+        elif f.form == "handle" and f.direction != "in" or f.form == "handle" and to_wire:
             kind = f"wire::Kind::k{types.handles[f.type]}"
             if to_wire:
                 lines.append(f"  {guard}if (CUresult r = handle_to_wire({f.member}, {kind}, target); "

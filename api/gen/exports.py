@@ -68,6 +68,16 @@ def per_thread_body(prototype, base):
     return before + f"  return {base}({', '.join(arguments)});"
 
 
+def old_versions(toolkit, adaptations):
+    """old symbol -> the symbol it forwards to with its arguments unchanged, or ""."""
+    result = {}
+    for symbol, body in forwards(toolkit, adaptations).items():
+        same = re.fullmatch(r"return (cu\w+)\([\w, ]*\);", body)
+        unchanged = same and toolkit.prototypes[same[1]].types == toolkit.prototypes[symbol].types
+        result[symbol] = same[1] if unchanged else ""
+    return result
+
+
 def emit_definitions(toolkit, adaptations):
     served = forwards(toolkit, adaptations)
     lines = [NOTICE, '#include <cuda.h>\n#include <cudaProfiler.h>\n\n',

@@ -40,12 +40,15 @@ def main():
     write_if_changed(output / "driver_table.cpp", driver_table.emit_source(toolkit))
 
     try:
-        functions = table.load(arguments.table, toolkit, arguments.update_lock)
+        functions = table.load(arguments.table, toolkit,
+                               exports.old_versions(toolkit, adaptations), arguments.update_lock)
     except table.TableError as error:
         print(f"api/table: {error}", file=sys.stderr)
         return 1
     write_if_changed(output / "opcodes.h", shared_tables.emit_opcodes(functions))
-    write_if_changed(output / "hash.h", shared_tables.emit_hash(functions, arguments.wire))
+    write_if_changed(output / "opcode_names.cpp", shared_tables.emit_names(
+        functions, (arguments.wire / "protocol.h").read_text(encoding="utf-8")))
+    write_if_changed(output / "api_hash.h", shared_tables.emit_hash(functions, arguments.wire))
     write_if_changed(arguments.output / "client" / "forward.h", client.emit_header(functions))
     write_if_changed(output / "client_fixups.h", client.emit_fixups(functions))
     write_if_changed(output / "server_fixups.h", server.emit_fixups(functions))

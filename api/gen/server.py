@@ -22,6 +22,8 @@ def emit_decode(function, types):
             lines.append(f"  const auto {a.name} = reinterpret_cast<{a.type}>(in.value<uint64_t>());\n")
         elif a.form == "value":
             lines.append(f"  const auto {a.name} = in.value<{a.type}>();\n")
+        elif a.form == "struct":
+            lines.append(f"  auto {a.name} = in.value<{a.type}>();\n")
         elif a.form in ("handle", "destroy", "device"):
             lines.append(f"  const auto {a.name}_wire = in.value<uint32_t>();\n")
         elif a.form == "function":
@@ -105,6 +107,8 @@ def emit_lookups(function, types):
             lines.append(f"  const auto {a.name} = objects.find_function({a.name}_wire);\n")
         elif a.form == "device":
             lines.append(f"  const CUdevice {a.name} = objects.find_device({a.name}_wire);\n")
+        elif a.form == "struct":
+            lines.append(f"  objects.fix(from_wire({a.name}, executor));\n")
         elif a.form == "in" and a.count and a.kind:
             lines.append(f"  auto {a.name}_it = objects.find_all<{a.element}>"
                          f"(wire::Kind::k{a.kind}, {a.name}_wire);\n")
@@ -137,7 +141,7 @@ def emit_locals(function):
 
 
 def driver_argument(a, types):
-    if a.form in ("value", "handle", "destroy", "device", "string", "function"):
+    if a.form in ("value", "struct", "handle", "destroy", "device", "string", "function"):
         return a.name
     if a.form == "null":
         return "nullptr"
@@ -194,7 +198,8 @@ def emit_function(function, types):
     lines += emit_decode(function, types)
     lines += emit_counts(function)
     if not function.handwritten_server:
-        lines.append(f"  const auto function = driver(executor).{function.name};\n"
+        candidates = "".join(f", driver(executor).{name}" for name in function.older)
+        lines.append(f"  const auto function = first_of(driver(executor).{function.name}{candidates});\n"
                      "  if (function == nullptr) return {CUDA_ERROR_NOT_SUPPORTED};\n")
     lines += emit_lookups(function, types)
     lines += emit_locals(function)
@@ -293,7 +298,7 @@ def emit_fixups(table):
                      "[[maybe_unused]] Executor& executor) {\n")
         for f in struct.fixups:
             guard = f"if ({f.when}) " if f.when else ""
-            if f.form == "null":
+            if f.form == "null" or f.direction == "out":
                 lines.append(f"  {guard}{f.member} = {{}};\n")
             elif f.form == "location":
                 lines.append(f"  {guard}if (CUresult r = location_from_wire({f.member}, executor); "
@@ -302,13 +307,15 @@ def emit_fixups(table):
                 kind = f"wire::Kind::k{table.types.handles[f.type]}"
                 lines.append(f"  {guard}if (CUresult r = handle_from_wire({f.member}, {kind}, executor); "
                              "r != CUDA_SUCCESS) return r;\n")
+            elif f.form == "callback":
+                lines.append(f"  callback_from_wire(it.fn, {f.member}, executor);\n")
         lines.append("  return CUDA_SUCCESS;\n}\n")
         lines.append(f"inline void to_wire([[maybe_unused]] {struct.name}& it, "
                      "[[maybe_unused]] Executor& executor) {\n")
         for f in struct.fixups:
             guard = f"if ({f.when}) " if f.when else ""
-            if f.form in ("null", "array"):
-                lines.append(f"  {f.member} = {{}};\n" if not guard else f"  {guard}{f.member} = {{}};\n")
+            if f.form in ("null", "array", "callback") or f.direction == "in":
+                lines.append(f"  {guard}{f.member} = {{}};\n")
             elif f.form == "location":
                 lines.append(f"  {guard}location_to_wire({f.member}, executor);\n")
             elif f.form == "handle":

@@ -1,7 +1,8 @@
-"""Generates what both sides and the tools share: opcodes, the hash of the interface, names."""
+"""Generates what both sides and the tools share: opcodes, their names, the hash of the interface."""
 
 import hashlib
 import pathlib
+import re
 
 from emit import NOTICE
 
@@ -9,11 +10,35 @@ from emit import NOTICE
 PROTOCOL_FILES = ("protocol.h", "codec.h", "codec.cpp", "ring.h", "handshake.h")
 
 
+def by_opcode(table):
+    return sorted((f for f in table.functions.values() if f.travels), key=lambda f: f.opcode)
+
+
 def emit_opcodes(table):
-    lines = [NOTICE, "#pragma once\n\n#include <cstdint>\n\nnamespace rcuda::wire::opcode {\n\n"]
-    for f in sorted((f for f in table.functions.values() if f.travels), key=lambda f: f.opcode):
-        lines.append(f"inline constexpr uint16_t {f.name} = 0x{f.opcode:03x};\n")
-    lines.append("\n}  // namespace rcuda::wire::opcode\n")
+    lines = ["// Opcodes of the generated commands; those of common/wire/protocol.h are below them.\n",
+             NOTICE, "#pragma once\n\n#include <cstdint>\n\nnamespace rcuda::api {\n\n"
+             "enum class Opcode : uint16_t {\n"]
+    lines += [f"  {f.name} = 0x{f.opcode:03x},\n" for f in by_opcode(table)]
+    lines.append("""};
+
+// "cuMemAlloc_v2"; custom commands by their name in protocol.h: "CopyInline". Never null.
+const char* opcode_name(uint16_t opcode);
+
+}  // namespace rcuda::api
+""")
+    return "".join(lines)
+
+
+def emit_names(table, protocol):
+    custom = re.search(r"enum class Custom[^{]*\{(.*?)\};", protocol, re.S)[1]
+    names = re.findall(r"^\s*k(\w+)\s*(?:=\s*\w+\s*)?,", custom, re.M)
+    lines = [NOTICE, '#include "api/opcodes.h"\n\n#include "common/wire/protocol.h"\n\n'
+             "namespace rcuda::api {\n\nconst char* opcode_name(uint16_t opcode) {\n"
+             "  switch (opcode) {\n"]
+    lines += [f'    case static_cast<uint16_t>(wire::Custom::k{name}): return "{name}";\n'
+              for name in names if name != "FirstGenerated"]
+    lines += [f'    case 0x{f.opcode:03x}: return "{f.name}";\n' for f in by_opcode(table)]
+    lines.append('    default: return "unknown";\n  }\n}\n\n}  // namespace rcuda::api\n')
     return "".join(lines)
 
 

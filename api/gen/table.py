@@ -4,6 +4,7 @@ See api/table/README.md for the notation. A Function carries everything the emit
 its parameters has a form:
 
   value          a number or enumeration, as it is
+  struct         a struct by value with members that must be translated
   device         a CUdevice: routes the call; the worker gets its own ordinal
   handle         an object's id; `nullable`: null becomes 0
   function       like handle, but the application may pass a CUkernel as a CUfunction
@@ -22,13 +23,13 @@ import pathlib
 import re
 import tomllib
 
-from cuda_header import Parameter, Prototype, parse_parameter
+from cuda_header import PER_THREAD_SUFFIX, Parameter, Prototype, parse_parameter
 
 CLASSES = ("local", "cached", "post", "call", "custom")
 FIRST_OPCODE = 0x100
 LAST_OPCODE = 0xFFF
 HANDLE_OUTPUTS = ("create", "named")
-INPUTS = ("value", "device", "handle", "function", "destroy", "string", "in", "inout")
+INPUTS = ("value", "struct", "device", "handle", "function", "destroy", "string", "in", "inout")
 OUTPUTS = ("create", "named", "out", "inout")
 
 
@@ -40,10 +41,11 @@ class TableError(Exception):
 class Fixup:
     """A member of a struct that cannot cross as it is."""
     path: str
-    form: str  # handle, location, null, array
+    form: str  # handle, location, null, array, callback
     type: str = ""  # handle: the handle's type; array: the element's
     count: str = ""  # array: the member that counts its elements
     when: str = ""  # condition on the struct, over `it`
+    direction: str = ""  # in or out: the only way it goes
 
     @property
     def member(self):
@@ -58,6 +60,11 @@ class Struct:
     @property
     def arrays(self):
         return [f for f in self.fixups if f.form == "array"]
+
+    @property
+    def kept(self):
+        """Members that the application's struct keeps when an answer is copied into it."""
+        return [f for f in self.fixups if f.form == "array" or f.direction == "in"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +110,7 @@ class Function:
     always_outputs: bool = False
     server_after: str = ""
     stream_near: str = ""  # a null stream is the one of the worker that owns this address
+    older: tuple = ()  # earlier versions with the same prototype, for older drivers
     alias: str = ""  # a call of another function of the table that does the same
     note: str = ""
 
@@ -122,7 +130,7 @@ class Table:
     types: Types
     unsupported: dict  # name -> reason
     skipped: list  # table entries the header does not have
-    unknown: list  # functions of the header that neither is in the table nor excused
+    unknown: list  # functions of the header that are neither in the table nor excused
     digest: str
 
 
@@ -163,7 +171,8 @@ def argument_of(function_name, parameter, note, types, parameters):
             return Argument(parameter.name, parameter.type, "device", parameter.type)
         if word not in ("", "value"):
             raise TableError(f"{where}: {word} does not fit a value")
-        return Argument(parameter.name, parameter.type, "value", parameter.type)
+        form = "struct" if parameter.type in types.structs else "value"
+        return Argument(parameter.name, parameter.type, form, parameter.type)
 
     if word == "null":
         return Argument(parameter.name, parameter.type, "null", pointee)
@@ -278,7 +287,9 @@ def assign_opcodes(functions, lock_path, update):
             function.opcode = opcodes[function.name]
 
 
-def load(folder, toolkit, update_lock=False):
+def load(folder, toolkit, old_versions, update_lock=False):
+    """The table for this toolkit. `old_versions`: symbols that forward to a newer one, to that
+    one's name when they have the same prototype, else to ""."""
     folder = pathlib.Path(folder)
     types = load_types(folder / "types.toml")
     functions, families, skipped, unsupported = {}, [], [], {}
@@ -308,11 +319,29 @@ def load(folder, toolkit, update_lock=False):
                 continue
             functions[name] = function_of(name, family, entry, prototype, types,
                                           "signature" not in entry)
+    for old, new in sorted(old_versions.items(), reverse=True):
+        if new in functions:
+            functions[new].older += (old,)
     lock_path = folder / "opcodes.lock"
     assign_opcodes(functions, lock_path, update_lock)
     digest.update(lock_path.read_bytes())
     for function in functions.values():
         digest.update(repr((function.name, function.opcode, function.prototype)).encode())
     digest.update(str(toolkit.cuda_version).encode())
-    table = Table(functions, families, types, unsupported, skipped, [], digest.hexdigest())
-    return table
+    unknown = [p.name for p in toolkit.prototypes.values()
+               if p.name not in functions and p.name not in unsupported
+               and p.name not in old_versions and not PER_THREAD_SUFFIX.search(p.name)
+               and not has_32_bit_addresses(p)]
+    return Table(functions, families, types, unsupported, skipped, unknown, digest.hexdigest())
+
+
+def has_32_bit_addresses(prototype):
+    """Whether it is a function of CUDA 3.1 and before, which nothing calls any more."""
+    text = " ".join(prototype.types)
+    return "CUdeviceptr_v1" in text or re.search(r"CUDA_\w+_v1\*", text) is not None \
+        or prototype.name in OLDEST
+
+
+# 32-bit sizes, but no address to tell by.
+OLDEST = {"cuDeviceTotalMem", "cuMemGetInfo", "cuMemAllocHost", "cuMemcpyHtoA", "cuMemcpyAtoH",
+          "cuMemcpyAtoA", "cuMemcpyHtoAAsync", "cuMemcpyAtoHAsync"}

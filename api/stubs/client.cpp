@@ -75,6 +75,11 @@ void Call::route_address(CUdeviceptr address) {
   if (!failed() && target_.session == nullptr) fix(target_address(address, &target_));
 }
 
+void Call::route_location(const CUmemLocation& location) {
+  CUmemLocation copy = location;
+  if (!failed()) fix(location_to_wire(copy, &target_));
+}
+
 void Call::route_current() {
   if (!failed() && target_.session == nullptr) fix(target_current(&target_));
 }
@@ -98,16 +103,17 @@ bool Call::may_send() {
   return false;
 }
 
-CUresult Call::post(uint16_t opcode) {
+CUresult Call::post(api::Opcode opcode) {
   if (!may_send()) return result_;
   // What comes back is an earlier command's error: this one is on its way, and what it creates will
   // exist, so nothing is retired.
-  return client::post(target_, opcode, in_.body());
+  return client::post(target_, static_cast<uint16_t>(opcode), in_.body());
 }
 
-CUresult Call::call(uint16_t opcode, size_t reply_bytes) {
+CUresult Call::call(api::Opcode opcode, size_t reply_bytes) {
   if (!may_send()) return result_;
-  const CUresult result = client::call(target_, opcode, in_.body(), reply_bytes, &reply_);
+  const CUresult result =
+      client::call(target_, static_cast<uint16_t>(opcode), in_.body(), reply_bytes, &reply_);
   out_.emplace(reply_.body());
   if (result != CUDA_SUCCESS) {
     for (uint32_t i = 0; i < created_count_; ++i) retire(created_[i].handle, created_[i].kind);

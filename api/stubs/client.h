@@ -12,6 +12,7 @@
 
 #include <cuda.h>
 
+#include "api/opcodes.h"
 #include "api/stubs/shared.h"
 #include "client/session/marshal.h"
 #include "common/base/log.h"
@@ -77,6 +78,7 @@ class Call {
   FunctionId function(CUfunction function);
   uint32_t device(CUdevice device);
   void route_address(CUdeviceptr address);
+  void route_location(const CUmemLocation& location);
   void route_current();  // unless something has named a worker
 
   // Body.
@@ -116,8 +118,8 @@ class Call {
     return fits;
   }
 
-  CUresult post(uint16_t opcode);
-  CUresult call(uint16_t opcode, size_t reply_bytes);
+  CUresult post(api::Opcode opcode);
+  CUresult call(api::Opcode opcode, size_t reply_bytes);
 
   // Reply.
   bool answered() const { return out_.has_value() && out_->remaining() != 0; }

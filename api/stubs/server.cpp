@@ -41,6 +41,12 @@ CUresult location_from_wire(CUmemLocation& location, Executor& executor) {
   return result;
 }
 
+void callback_from_wire(CUhostFn& function, void*& argument, Executor& executor) {
+  const HostFunction host = host_function(executor, reinterpret_cast<uintptr_t>(argument));
+  function = host.function;
+  argument = host.argument;
+}
+
 void location_to_wire(CUmemLocation& location, Executor& executor) {
   if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
     location.id = device_ordinal(executor, location.id);

@@ -51,6 +51,16 @@ class Objects {
   CUresult result_ = CUDA_SUCCESS;
 };
 
+// Older drivers have some functions only under an earlier version's name.
+template <typename Function>
+Function first_of(Function function) {
+  return function;
+}
+template <typename Function, typename... Older>
+Function first_of(Function function, Older... older) {
+  return function != nullptr ? function : first_of(older...);
+}
+
 // An array whose elements are changed before the driver sees them.
 template <typename T>
 std::vector<T> copy_array(wire::Decoder& in) {
@@ -71,6 +81,8 @@ void leave_created_context(Executor& executor, CUresult result);
 
 CUresult location_from_wire(CUmemLocation& location, Executor& executor);
 void location_to_wire(CUmemLocation& location, Executor& executor);
+// A host function of the client's, by its number there.
+void callback_from_wire(CUhostFn& function, void*& argument, Executor& executor);
 template <typename Handle>
 CUresult handle_from_wire(Handle& handle, wire::Kind kind, Executor& executor) {
   const auto id = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(to_pointer(handle)));

@@ -86,9 +86,16 @@ class Decoder {
   // Zero once something failed.
   template <Encodable T>
   T value() {
-    T item{};
-    if (const std::byte* at = take(sizeof(T), kItemAlignment<T>)) std::memcpy(&item, at, sizeof(T));
-    return item;
+    if constexpr (std::is_enum_v<T>) {
+      // Not loaded as an enumeration: the peer's number may be none of its values.
+      return static_cast<T>(value<std::underlying_type_t<T>>());
+    } else {
+      T item{};
+      if (const std::byte* at = take(sizeof(T), kItemAlignment<T>)) {
+        std::memcpy(&item, at, sizeof(T));
+      }
+      return item;
+    }
   }
   // Points into the body. Empty once something failed. Elements of more than 8-byte alignment do
   // not occur in the driver API's arrays.
