@@ -5,6 +5,7 @@
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/event.h"
 #include "softgpu/driver/graph_memory.h"
+#include "softgpu/driver/interprocess_event.h"
 #include "softgpu/driver/stream.h"
 #include "softgpu/driver/worker_threads.h"
 
@@ -81,6 +82,7 @@ GraphRun::GraphRun(std::shared_ptr<const GraphPlan> plan, Context& context)
     if (const auto* record = std::get_if<EventRecordOperation>(&node.operation)) {
       auto recording = std::make_shared<EventRecord>();
       recording->point = {std::make_shared<Timeline>(), 1};
+      record->event->captured.store(false);
       record->event->set_record(recording);
       records_[i] = std::move(recording);
     } else if (const auto* wait = std::get_if<EventWaitOperation>(&node.operation)) {
@@ -134,6 +136,10 @@ void GraphRun::execute(uint32_t index) {
   if (const auto record = records_.find(index); record != records_.end()) {
     record->second->time_ns.store(now_ns(), std::memory_order_relaxed);
     record->second->point.timeline->complete(1);
+    const Event& event = *std::get<EventRecordOperation>(node.operation).event;
+    if (event.interprocess != nullptr) {
+      event.interprocess->complete(event.interprocess->begin_recording());
+    }
     return;
   }
   Context& context = node.context != nullptr ? *node.context : context_;

@@ -1,0 +1,20 @@
+// Helpers of the entry points that change graphs. graph_mutex() is held.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include <cuda.h>
+
+#include "softgpu/driver/graph.h"
+
+namespace softgpu::driver {
+
+// The nodes that `nodes` names, with their edge data, if given. CUDA_ERROR_INVALID_VALUE unless all
+// are nodes of `graph`.
+CUresult find_edges(const Graph& graph, const CUgraphNode* nodes, const CUgraphEdgeData* data,
+                    size_t count, std::vector<GraphEdge>* edges);
+
+bool has_duplicates(const std::vector<GraphEdge>& edges);
+
+}  // namespace softgpu::driver

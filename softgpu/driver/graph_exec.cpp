@@ -1,0 +1,219 @@
+#include "softgpu/driver/graph_exec.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "softgpu/driver/context.h"
+#include "softgpu/driver/graph_memory.h"
+#include "softgpu/driver/handle_table.h"
+#include "softgpu/driver/memory.h"
+#include "softgpu/driver/stream.h"
+
+namespace softgpu::driver {
+namespace {
+
+bool same_edges(const std::vector<GraphEdge>& mine, const std::vector<GraphEdge>& theirs,
+                const std::unordered_map<const GraphNode*, const GraphNode*>& twin) {
+  if (mine.size() != theirs.size()) return false;
+  std::set<const GraphNode*> expected;
+  for (const GraphEdge& edge : mine) expected.insert(twin.at(edge.node));
+  return std::all_of(theirs.begin(), theirs.end(),
+                     [&](const GraphEdge& edge) { return expected.contains(edge.node); });
+}
+
+bool can_be_disabled(CUgraphNodeType type) {
+  return type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMCPY ||
+         type == CU_GRAPH_NODE_TYPE_MEMSET;
+}
+
+}  // namespace
+
+CUresult GraphExec::instantiate(const std::shared_ptr<Graph>& graph, uint64_t flags,
+                                std::shared_ptr<GraphExec>* exec) {
+  std::lock_guard lock(graph_mutex());
+  const bool has_memory = graph->has_memory_nodes();
+  if (has_memory && graph->memory_instantiated) return CUDA_ERROR_NOT_SUPPORTED;
+  std::shared_ptr<GraphPlan> plan = make_plan(*graph);
+  if (plan == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *exec = std::make_shared<GraphExec>(std::move(plan), graph, graph->clone(), flags);
+  graph->memory_instantiated = has_memory;
+  handle_table<GraphExec>().insert(*exec);
+  return CUDA_SUCCESS;
+}
+
+std::shared_ptr<GraphExec> GraphExec::from_handle(CUgraphExec handle) {
+  return handle_table<GraphExec>().find(handle);
+}
+
+GraphExec::GraphExec(std::shared_ptr<GraphPlan> plan, std::shared_ptr<Graph> source,
+                     std::shared_ptr<Graph> shape, uint64_t flags)
+    : flags_(flags), source_(source), shape_(std::move(shape)), plan_(std::move(plan)) {}
+
+GraphExec::~GraphExec() {
+  std::lock_guard lock(graph_mutex());
+  drop_graph(*shape_);
+  if (const auto source = source_.lock()) source->memory_instantiated = false;
+}
+
+// What is allocated and neither freed nor about to be.
+bool GraphExec::has_unfreed_memory() const {
+  return std::any_of(plan_->memory.begin(), plan_->memory.end(), [&](const auto& memory) {
+    const bool freed_inside =
+        std::any_of(plan_->nodes.begin(), plan_->nodes.end(), [&](const PlanNode& node) {
+          const auto* free = std::get_if<FreeOperation>(&node.operation);
+          return free != nullptr && free->address == memory->address();
+        });
+    if (freed_inside) return false;
+    const auto allocation = memory_registry().find_base(memory->address());
+    return allocation != nullptr && !allocation->freeing &&
+           (allocation->readable != 0 || !last_launch_.reached());
+  });
+}
+
+CUresult GraphExec::launch(Stream& stream) {
+  std::lock_guard lock(mutex_);
+  std::vector<Point> waits;
+  if (!last_launch_.reached()) waits.push_back(last_launch_);
+  if (launched_ && has_unfreed_memory()) {
+    if ((flags_ & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) == 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (const auto& memory : plan_->memory) {
+      if (CUresult result = stream.enqueue(FreeOperation{memory->address()}, waits)) return result;
+    }
+  }
+  auto run = std::make_shared<GraphRun>(plan_, stream.context());
+  const CUresult result =
+      stream.enqueue(GraphLaunchOperation{run}, std::move(waits), &last_launch_);
+  if (result != CUDA_SUCCESS) {
+    run->cancel();
+    return result;
+  }
+  launched_ = true;
+  return CUDA_SUCCESS;
+}
+
+GraphPlan& GraphExec::changeable_plan() {
+  // Runs that are under way keep the plan they were launched with.
+  if (plan_.use_count() > 1) plan_ = std::make_shared<GraphPlan>(*plan_);
+  return *plan_;
+}
+
+const uint32_t* GraphExec::index_of(uint64_t node_id) const {
+  const auto found = plan_->by_id.find(node_id);
+  return found == plan_->by_id.end() ? nullptr : &found->second;
+}
+
+CUgraphExecUpdateResult GraphExec::match(const Graph& mine, const Graph& theirs, Changes* changes,
+                                         CUgraphExecUpdateResultInfo* info) const {
+  if (mine.nodes().size() != theirs.nodes().size()) {
+    return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+  }
+  // Nodes are paired in their order of creation, which is the same when both graphs were captured
+  // or built by the same code.
+  std::unordered_map<const GraphNode*, const GraphNode*> twin;
+  for (size_t i = 0; i < mine.nodes().size(); ++i) {
+    twin[mine.nodes()[i].get()] = theirs.nodes()[i].get();
+  }
+  for (size_t i = 0; i < mine.nodes().size(); ++i) {
+    const GraphNode& old_node = *mine.nodes()[i];
+    GraphNode& new_node = *theirs.nodes()[i];
+    info->errorNode = new_node.handle();
+    if (old_node.type != new_node.type) return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+    if (!same_edges(old_node.dependencies, new_node.dependencies, twin) ||
+        !same_edges(old_node.dependents, new_node.dependents, twin)) {
+      return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    }
+    if (old_node.context != new_node.context) {
+      return old_node.type == CU_GRAPH_NODE_TYPE_KERNEL
+                 ? CU_GRAPH_EXEC_UPDATE_ERROR_UNSUPPORTED_FUNCTION_CHANGE
+                 : CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
+    }
+    if (const auto* child = std::get_if<ChildGraphOperation>(&old_node.operation)) {
+      const auto& other = std::get<ChildGraphOperation>(new_node.operation);
+      const CUgraphExecUpdateResult result = match(*child->graph, *other.graph, changes, info);
+      if (result != CU_GRAPH_EXEC_UPDATE_SUCCESS) return result;
+    } else if (const uint32_t* index = index_of(old_node.origin)) {
+      changes->emplace_back(*index, &new_node);
+    }
+  }
+  info->errorNode = nullptr;
+  return CU_GRAPH_EXEC_UPDATE_SUCCESS;
+}
+
+void GraphExec::apply(const Changes& changes) {
+  GraphPlan& plan = changeable_plan();
+  for (const auto& [index, node] : changes) {
+    // Memory nodes keep their addresses.
+    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
+      continue;
+    }
+    plan.nodes[index].operation = node->operation;
+  }
+}
+
+CUresult GraphExec::update(const Graph& graph, CUgraphExecUpdateResultInfo* info) {
+  std::lock_guard graphs(graph_mutex());
+  std::lock_guard lock(mutex_);
+  Changes changes;
+  *info = {};
+  info->result = match(*shape_, graph, &changes, info);
+  if (info->result != CU_GRAPH_EXEC_UPDATE_SUCCESS) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+  apply(changes);
+  return CUDA_SUCCESS;
+}
+
+CUresult GraphExec::set_params(const GraphNode& node, NodeContent content) {
+  std::lock_guard lock(mutex_);
+  const uint32_t* index = index_of(node.id);
+  if (index == nullptr || plan_->nodes[*index].type != content.type ||
+      (content.context != nullptr && plan_->nodes[*index].context != content.context)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  // The attribute of the node, not a parameter of the launch.
+  const auto* before = std::get_if<KernelOperation>(&plan_->nodes[*index].operation);
+  if (before != nullptr) {
+    std::get<KernelOperation>(content.operation).cooperative = before->cooperative;
+  }
+  changeable_plan().nodes[*index].operation = std::move(content.operation);
+  return CUDA_SUCCESS;
+}
+
+CUresult GraphExec::set_child_params(const GraphNode& node, const Graph& child) {
+  std::lock_guard graphs(graph_mutex());
+  std::lock_guard lock(mutex_);
+  const uint32_t* index = index_of(node.id);
+  if (index == nullptr || plan_->nodes[*index].type != CU_GRAPH_NODE_TYPE_GRAPH) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const auto mine = std::find_if(shape_->nodes().begin(), shape_->nodes().end(),
+                                 [&](const auto& other) { return other->origin == node.id; });
+  if (mine == shape_->nodes().end()) return CUDA_ERROR_INVALID_VALUE;
+  Changes changes;
+  CUgraphExecUpdateResultInfo info{};
+  const auto& current = std::get<ChildGraphOperation>((*mine)->operation);
+  if (match(*current.graph, child, &changes, &info) != CU_GRAPH_EXEC_UPDATE_SUCCESS) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  apply(changes);
+  return CUDA_SUCCESS;
+}
+
+CUresult GraphExec::set_enabled(const GraphNode& node, bool enabled) {
+  std::lock_guard lock(mutex_);
+  const uint32_t* index = index_of(node.id);
+  if (index == nullptr || !can_be_disabled(node.type)) return CUDA_ERROR_INVALID_VALUE;
+  changeable_plan().nodes[*index].enabled = enabled;
+  return CUDA_SUCCESS;
+}
+
+CUresult GraphExec::enabled(const GraphNode& node, bool* enabled) {
+  std::lock_guard lock(mutex_);
+  const uint32_t* index = index_of(node.id);
+  if (index == nullptr || !can_be_disabled(node.type)) return CUDA_ERROR_INVALID_VALUE;
+  *enabled = plan_->nodes[*index].enabled;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace softgpu::driver

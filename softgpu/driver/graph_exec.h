@@ -1,0 +1,68 @@
+// GraphExec: an executable graph (CUgraphExec).
+//
+// It keeps a plan (graph_run.h), which launches run and parameter setters change, and a copy of the
+// graph it was made from, against which cuGraphExecUpdate compares. Launches of one executable
+// follow each other, in whatever streams; a plan that a launch still uses is copied before it is
+// changed. Any thread; a mutex per executable, taken after graph_mutex() where both are needed.
+// Nothing blocks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include <cuda.h>
+
+#include "softgpu/driver/graph.h"
+#include "softgpu/driver/graph_node_params.h"
+#include "softgpu/driver/graph_run.h"
+#include "softgpu/driver/timeline.h"
+
+namespace softgpu::driver {
+
+class Stream;
+
+class GraphExec {
+ public:
+  // CUDA_ERROR_INVALID_VALUE for a graph with a cycle, _NOT_SUPPORTED when a graph with memory
+  // nodes is instantiated already. graph_mutex() must not be held. Inserts into the handle table.
+  static CUresult instantiate(const std::shared_ptr<Graph>& graph, uint64_t flags,
+                              std::shared_ptr<GraphExec>* exec);
+  static std::shared_ptr<GraphExec> from_handle(CUgraphExec handle);
+  GraphExec(std::shared_ptr<GraphPlan> plan, std::shared_ptr<Graph> source,
+            std::shared_ptr<Graph> shape, uint64_t flags);
+  ~GraphExec();
+  GraphExec(const GraphExec&) = delete;
+  GraphExec& operator=(const GraphExec&) = delete;
+
+  CUgraphExec handle() { return reinterpret_cast<CUgraphExec>(this); }
+  uint64_t flags() const { return flags_; }
+
+  // CUDA_ERROR_INVALID_VALUE when memory allocated by the last launch has not been freed.
+  CUresult launch(Stream& stream);
+  CUresult update(const Graph& graph, CUgraphExecUpdateResultInfo* info);
+  // The node that `node` was when the graph was instantiated; its type may not change.
+  CUresult set_params(const GraphNode& node, NodeContent content);
+  CUresult set_child_params(const GraphNode& node, const Graph& child);
+  CUresult set_enabled(const GraphNode& node, bool enabled);
+  CUresult enabled(const GraphNode& node, bool* enabled);
+
+ private:
+  using Changes = std::vector<std::pair<uint32_t, const GraphNode*>>;
+  GraphPlan& changeable_plan();
+  const uint32_t* index_of(uint64_t node_id) const;
+  CUgraphExecUpdateResult match(const Graph& mine, const Graph& theirs, Changes* changes,
+                                CUgraphExecUpdateResultInfo* info) const;
+  void apply(const Changes& changes);
+  bool has_unfreed_memory() const;
+
+  const uint64_t flags_;
+  const std::weak_ptr<Graph> source_;
+  const std::shared_ptr<Graph> shape_;
+  std::mutex mutex_;
+  std::shared_ptr<GraphPlan> plan_;
+  Point last_launch_;
+  bool launched_ = false;
+};
+
+}  // namespace softgpu::driver
