@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include "client/memory/host_memory.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
 #include "generated/client/forward.h"
@@ -38,6 +39,9 @@ CUresult free_device(CUdeviceptr address) {
   const auto allocation = registry().find(address);
   if (!allocation || allocation->base != address || !is_plain_device(allocation->placement)) {
     return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (allocation->placement == Placement::kManaged) {
+    return free_host(reinterpret_cast<void*>(address));
   }
   // Forgotten after the worker let go of it: until then nobody can be given the address again.
   const CUresult result = forward_cuMemFree_v2(address);

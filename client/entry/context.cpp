@@ -280,19 +280,4 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer_handle) {
   return forward_cuCtxDisablePeerAccess(peer_handle);
 }
 
-CUresult cuCtxGetSharedMemConfig(CUsharedconfig* config) {
-  Object* context;
-  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS) return result;
-  if (!config) return CUDA_ERROR_INVALID_VALUE;
-  *config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;  // the only one since compute capability 5.0
-  return CUDA_SUCCESS;
-}
-
-CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) {
-  Object* context;
-  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS) return result;
-  return config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_SUCCESS
-                                                             : CUDA_ERROR_INVALID_VALUE;
-}
-
 }  // extern "C"

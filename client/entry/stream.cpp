@@ -3,6 +3,8 @@
 
 #include <cuda.h>
 
+#include <vector>
+
 #include "client/session/capture.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
@@ -122,7 +124,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
   StreamView view;
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
   // Not allowed while the stream captures; only the worker knows how to fail and what to invalidate.
-  if (may_capture(stream)) return forward_cuStreamSynchronize(stream);
+  if (may_capture(stream)) return forward_cuStreamQuery(stream);
   return view.target.session->synchronize(view.target.context, view.id);
 }
 
@@ -185,19 +187,33 @@ CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
 CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
                                    CUgraph* graph, const CUgraphNode** dependencies,
                                    const CUgraphEdgeData** edges, size_t* count) {
-  if (any_capture()) {
-    return forward_cuStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, edges, count);
+  if (!any_capture()) {
+    StreamView view;
+    if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+    if (!status) return CUDA_ERROR_INVALID_VALUE;
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
   }
-  StreamView view;
-  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
-  if (!status) return CUDA_ERROR_INVALID_VALUE;
-  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  // The arrays that a driver returns belong to it and stay valid until the stream's next operation;
+  // here they belong to the thread.
+  thread_local std::vector<CUgraphNode> node_buffer;
+  thread_local std::vector<CUgraphEdgeData> edge_buffer;
+  size_t found = 0;
+  if (CUresult result = forward_rcuda_stream_capture_info(stream, status, id, graph, nullptr,
+                                                          nullptr, &found);
+      result != CUDA_SUCCESS || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE || found == 0) {
+    if (result == CUDA_SUCCESS && count) *count = found;
+    return result;
+  }
+  node_buffer.resize(found);
+  edge_buffer.resize(found);
+  const CUresult result = forward_rcuda_stream_capture_info(
+      stream, status, id, graph, node_buffer.data(), edge_buffer.data(), &found);
+  if (result != CUDA_SUCCESS) return result;
+  if (dependencies) *dependencies = node_buffer.data();
+  if (edges) *edges = edge_buffer.data();
+  if (count) *count = found;
   return CUDA_SUCCESS;
-}
-
-CUresult cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
-                                   CUgraph* graph, const CUgraphNode** dependencies, size_t* count) {
-  return cuStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, nullptr, count);
 }
 
 }  // extern "C"

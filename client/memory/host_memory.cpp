@@ -241,9 +241,12 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
   if (registry.overlaps(begin, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   const uintptr_t first = begin / page_bytes() * page_bytes();
   const size_t length = round_up(begin + bytes - first, page_bytes());
-  UniqueFd backing = make_backing(length);
+  // A page that another registered range shares must not move away from under it.
+  UniqueFd backing;
+  if (!registry.overlaps(first, length)) backing = make_backing(length);
   Exposures exposures;
-  if (backing && move_onto(backing.get(), reinterpret_cast<void*>(first), length)) {
+  if (backing && !move_onto(backing.get(), reinterpret_cast<void*>(first), length)) backing.reset();
+  if (backing) {
     if (expose_to_all(target, reinterpret_cast<void*>(first), length, backing.get(),
                       flags | CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP,
                       &exposures) != CUDA_SUCCESS) {

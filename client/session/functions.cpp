@@ -7,6 +7,7 @@
 #include "common/base/log.h"
 #include "common/image/image.h"
 #include "common/wire/codec.h"
+#include "api/opcodes.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -57,14 +58,16 @@ void fill_log(const LogBuffer& buffer, std::span<const char> text) {
   buffer.text[length] = '\0';
 }
 
-// In the reply of a load: two texts, as codec arrays of char.
+// ModuleLoadReply without its header, then the two texts.
 void fill_logs(const LogBuffers& buffers, std::span<const std::byte> body) {
-  wire::Decoder reply(body);
-  const std::span<const char> info = reply.array<char>();
-  const std::span<const char> error = reply.array<char>();
-  if (!reply.ok()) return;
-  fill_log(buffers.info, info);
-  fill_log(buffers.error, error);
+  uint32_t lengths[2];
+  if (body.size() < sizeof lengths) return;
+  std::memcpy(lengths, body.data(), sizeof lengths);
+  body = body.subspan(sizeof lengths);
+  if (lengths[0] > body.size() || lengths[1] > body.size() - lengths[0]) return;
+  const char* text = reinterpret_cast<const char*>(body.data());
+  fill_log(buffers.info, {text, lengths[0]});
+  fill_log(buffers.error, {text + lengths[0], lengths[1]});
 }
 
 }  // namespace

@@ -48,6 +48,8 @@ class Staging {
   };
   Slot acquire();
   void release(const Slot& slot);
+  // The slot's memory, or null where the medium cannot map it and fill() and drain() are needed.
+  std::byte* memory(const Slot& slot) { return mapping_ ? mapping_ + slot.offset : nullptr; }
   CUresult fill(const Slot& slot, const void* source, size_t bytes);
   CUresult drain(const Slot& slot, void* destination, size_t bytes);
 

@@ -1,0 +1,67 @@
+// cuGetExportTable: the shared component of common/interop, answered from what the client knows.
+
+#include <cuda.h>
+
+#include <cstring>
+
+#include "client/session/process.h"
+#include "common/interop/export_tables.h"
+
+namespace rcuda::client {
+namespace {
+
+class ClientProvider final : public interop::Provider {
+ public:
+  CUcontext current_context() override {
+    return reinterpret_cast<CUcontext>(client::current_context());
+  }
+  CUresult primary_context(CUdevice ordinal, CUcontext* context) override {
+    const Device* device = Process::get().device(ordinal);
+    if (!device) return CUDA_ERROR_INVALID_DEVICE;
+    *context = reinterpret_cast<CUcontext>(device->primary);
+    return CUDA_SUCCESS;
+  }
+  int driver_version() override { return Process::get().driver_version(); }
+  int device_count() override { return static_cast<int>(Process::get().device_count()); }
+  interop::DeviceIdentity device_identity(int ordinal) override {
+    interop::DeviceIdentity identity;
+    const Device* device = Process::get().device(ordinal);
+    if (!device) return identity;
+    std::memcpy(identity.uuid.bytes, device->info.uuid, sizeof identity.uuid.bytes);
+    identity.pci_domain = attribute(*device, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID);
+    identity.pci_bus = attribute(*device, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID);
+    identity.pci_device = attribute(*device, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID);
+    return identity;
+  }
+  int multiprocessors(int ordinal) override {
+    const Device* device = Process::get().device(ordinal);
+    return device ? attribute(*device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) : 0;
+  }
+  CUresult module_functions(CUmodule module, std::vector<CUfunction>* functions) override {
+    unsigned count = 0;
+    if (CUresult result = cuModuleGetFunctionCount(&count, module); result != CUDA_SUCCESS) {
+      return result;
+    }
+    functions->resize(count);
+    return cuModuleEnumerateFunctions(functions->data(), count, module);
+  }
+
+ private:
+  static int attribute(const Device& device, CUdevice_attribute which) {
+    const auto& attributes = device.info.attributes;
+    return static_cast<size_t>(which) < attributes.size() ? attributes[which] : 0;
+  }
+};
+
+}  // namespace
+}  // namespace rcuda::client
+
+extern "C" CUresult cuGetExportTable(const void** table, const CUuuid* id) {
+  using namespace rcuda;
+  static const bool provided = [] {
+    interop::set_provider(new client::ClientProvider);  // lives as long as the process
+    return true;
+  }();
+  (void)provided;
+  return interop::get_export_table(table, id);
+}

@@ -1,0 +1,74 @@
+// Page-locked host memory and managed memory.
+
+#include "client/memory/host_memory.h"
+
+#include <cuda.h>
+
+#include "client/session/process.h"
+
+using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+
+namespace {
+
+CUresult find_host(const void* pointer, Allocation* allocation) {
+  Process& process = Process::get();
+  if (CUresult result = process.check(); result != CUDA_SUCCESS) return result;
+  const auto found = process.memory().find(reinterpret_cast<uintptr_t>(pointer));
+  if (!found || found->session) return CUDA_ERROR_INVALID_VALUE;
+  *allocation = *found;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuMemHostAlloc(void** pointer, size_t bytes, unsigned flags) {
+  constexpr unsigned kKnown =
+      CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+  if (flags & ~kKnown) return CUDA_ERROR_INVALID_VALUE;
+  return allocate_host(pointer, bytes, flags, false);
+}
+
+CUresult cuMemAllocHost_v2(void** pointer, size_t bytes) {
+  return allocate_host(pointer, bytes, 0, false);
+}
+
+CUresult cuMemFreeHost(void* pointer) { return pointer ? free_host(pointer) : CUDA_SUCCESS; }
+
+CUresult cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned flags) {
+  return register_host(pointer, bytes, flags);
+}
+
+CUresult cuMemHostUnregister(void* pointer) { return unregister_host(pointer); }
+
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* pointer, unsigned flags) {
+  if (!device || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  Allocation allocation;
+  if (CUresult result = find_host(pointer, &allocation); result != CUDA_SUCCESS) return result;
+  if (allocation.exposed.empty()) return CUDA_ERROR_NOT_SUPPORTED;
+  *device = reinterpret_cast<uintptr_t>(pointer);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostGetFlags(unsigned* flags, void* pointer) {
+  if (!flags) return CUDA_ERROR_INVALID_VALUE;
+  Allocation allocation;
+  if (CUresult result = find_host(pointer, &allocation); result != CUDA_SUCCESS) return result;
+  *flags = allocation.flags;
+  return CUDA_SUCCESS;
+}
+
+// Managed memory is page-locked client memory: coherent by being in one place, which kernels read over
+// the bus. Placement hints therefore have nothing to move.
+CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
+  if (!pointer || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  void* memory = nullptr;
+  const CUresult result = allocate_host(&memory, bytes, flags, true);
+  if (result == CUDA_SUCCESS) *pointer = reinterpret_cast<uintptr_t>(memory);
+  return result;
+}
+
+}  // extern "C"

@@ -1,0 +1,123 @@
+// Pointer queries: answered from the registry of allocations, without asking.
+
+#include <cuda.h>
+
+#include "client/memory/locate.h"
+#include "client/session/process.h"
+
+namespace rcuda::client {
+namespace {
+
+bool is_host_memory(const Allocation& allocation) { return allocation.session == nullptr; }
+
+CUcontext context_handle(const Allocation& allocation) {
+  const Device* device = Process::get().device(static_cast<CUdevice>(allocation.device));
+  if (!device) return nullptr;
+  return reinterpret_cast<CUcontext>(device->session->adopted(
+      wire::Kind::kContext, allocation.context, allocation.context, allocation.device));
+}
+
+template <typename T>
+CUresult give(void* data, T value) {
+  *static_cast<T*>(data) = value;
+  return CUDA_SUCCESS;
+}
+
+CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
+  const auto allocation = Process::get().memory().find(address);
+  if (!allocation) return CUDA_ERROR_INVALID_VALUE;
+  const bool host = is_host_memory(*allocation);
+  const bool managed = allocation->placement == Placement::kManaged;
+  const bool reachable = !host || !allocation->exposed.empty();
+  switch (which) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT: return give(data, context_handle(*allocation));
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      return give<unsigned>(data, host && !managed ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      if (!reachable) return CUDA_ERROR_INVALID_VALUE;
+      return give<CUdeviceptr>(data, address);
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+      if (!host) return CUDA_ERROR_INVALID_VALUE;
+      return give<void*>(data, reinterpret_cast<void*>(address));
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      return give<unsigned long long>(data, allocation->buffer_id);
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return give<unsigned>(data, managed);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      return give<int>(data, static_cast<int>(allocation->device));
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return give<unsigned>(data, 0);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return give<CUdeviceptr>(data, allocation->base);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return give<size_t>(data, allocation->bytes);
+    case CU_POINTER_ATTRIBUTE_MAPPED: return give<unsigned>(data, 1);
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return give<unsigned long long>(data, 0);
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return give<unsigned>(data, 0);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+      return give<unsigned>(data, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return give<CUmemoryPool>(data, nullptr);
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return give<size_t>(data, allocation->bytes);
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return give<CUdeviceptr>(data, allocation->base);
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+      return give<unsigned long long>(data, allocation->buffer_id);
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return give<unsigned>(data, 0);
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+  }
+}
+
+// What the multi-attribute query gives for memory that CUDA does not know.
+void give_unknown(void* data, CUpointer_attribute which) {
+  switch (which) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: (void)give<uint64_t>(data, 0); break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: (void)give<int>(data, CU_DEVICE_INVALID); break;
+    default: (void)give<unsigned>(data, 0); break;
+  }
+}
+
+}  // namespace
+}  // namespace rcuda::client
+
+using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+
+extern "C" {
+
+CUresult cuPointerGetAttribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (!data) return CUDA_ERROR_INVALID_VALUE;
+  return attribute(data, which, address);
+}
+
+CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* which, void** data,
+                                CUdeviceptr address) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (count == 0 || !which || !data) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < count; ++i) {
+    if (attribute(data[i], which[i], address) != CUDA_SUCCESS) give_unknown(data[i], which[i]);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute which, CUdeviceptr address) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (!value || !Process::get().memory().find(address)) return CUDA_ERROR_INVALID_VALUE;
+  // Copies that involve this memory already are as synchronous as their functions document.
+  return which == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  const auto allocation = Process::get().memory().find(address);
+  if (!allocation) return CUDA_ERROR_NOT_FOUND;
+  if (base) *base = allocation->base;
+  if (bytes) *bytes = allocation->bytes;
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

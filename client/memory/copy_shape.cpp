@@ -1,0 +1,308 @@
+// 2D and 3D copies. Sides that the worker can address go into one command as they are; a pageable side
+// is packed into, or unpacked from, staging slots, as many whole rows as fit at a time.
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "client/memory/copy.h"
+#include "client/memory/locate.h"
+#include "client/session/capture.h"
+#include "client/session/objects.h"
+#include "client/session/process.h"
+#include "client/session/staging.h"
+
+namespace rcuda::client {
+namespace {
+
+struct ShapeSide {
+  Home home = Home::kPageable;
+  Target owner;
+  wire::CopyShapeSide wire{};
+};
+
+struct Extent {
+  size_t width_bytes = 0, height = 0, depth = 0;
+};
+
+// First byte of a row of a side that has an address.
+uint64_t row_address(const wire::CopyShapeSide& side, size_t y, size_t z) {
+  return side.address + ((side.z + z) * side.height + side.y + y) * side.pitch_bytes + side.x_bytes;
+}
+
+CUresult find_array(CUarray handle, ShapeSide* side) {
+  const Object* array = find_object(handle, wire::Kind::kArray);
+  if (!array) return CUDA_ERROR_INVALID_HANDLE;
+  side->home = Home::kDevice;
+  side->owner = {array->session, array->context, array->device};
+  side->wire.address = array->id;
+  side->wire.type = wire::MemoryType::kArray;
+  return CUDA_SUCCESS;
+}
+
+CUresult describe(CUmemorytype type, const void* host, CUdeviceptr device, CUarray array,
+                  const Extent& extent, ShapeSide* side) {
+  Side promised = Side::kAny;
+  switch (type) {
+    case CU_MEMORYTYPE_ARRAY: return find_array(array, side);
+    case CU_MEMORYTYPE_HOST:
+      side->wire.address = reinterpret_cast<uintptr_t>(host);
+      promised = Side::kHost;
+      break;
+    case CU_MEMORYTYPE_DEVICE:
+      side->wire.address = device;
+      promised = Side::kDevice;
+      break;
+    case CU_MEMORYTYPE_UNIFIED: side->wire.address = device; break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+  wire::CopyShapeSide& shape = side->wire;
+  if (shape.pitch_bytes == 0) shape.pitch_bytes = shape.x_bytes + extent.width_bytes;
+  if (shape.height == 0) shape.height = shape.y + extent.height;
+  if (shape.pitch_bytes < shape.x_bytes + extent.width_bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (extent.depth > 1 && shape.height < shape.y + extent.height) return CUDA_ERROR_INVALID_VALUE;
+  const uint64_t first = row_address(shape, 0, 0);
+  const uint64_t last = row_address(shape, extent.height - 1, extent.depth - 1) + extent.width_bytes;
+  Location location;
+  if (CUresult result = locate(first, last - first, promised, &location); result != CUDA_SUCCESS) {
+    return result;
+  }
+  side->home = location.home;
+  side->owner = location.owner;
+  shape.type = location.home == Home::kDevice ? wire::MemoryType::kDevice : wire::MemoryType::kHost;
+  return CUDA_SUCCESS;
+}
+
+struct Where {
+  Session* session = nullptr;
+  wire::ObjectId context = 0;
+  wire::ObjectId stream = 0;
+};
+
+// The stream in the session that owns the device side (see copy.cpp: stream_at).
+CUresult stream_in(const Target& owner, CUstream handle, Where* where) {
+  Target issued;
+  wire::ObjectId id;
+  if (CUresult result = resolve(handle, wire::Kind::kStream, &issued, &id); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (!owner.session || issued.session == owner.session) {
+    *where = {issued.session, issued.context, id};
+    return CUDA_SUCCESS;
+  }
+  if (CUresult result = issued.session->synchronize(issued.context, id); result != CUDA_SUCCESS) {
+    return result;
+  }
+  *where = {owner.session, owner.context, 0};
+  return CUDA_SUCCESS;
+}
+
+CUresult post_shape(const Where& where, wire::CopyShapeBody body) {
+  body.stream = where.stream;
+  return where.session->post(where.context, static_cast<uint16_t>(wire::Custom::kCopyShape),
+                             std::as_bytes(std::span(&body, 1)));
+}
+
+// A piece of the extent that fits a staging slot: whole rows where possible.
+struct Piece {
+  size_t x, y, z;
+  size_t width_bytes, rows;
+};
+
+template <typename Visit>
+CUresult for_each_piece(const Extent& extent, const Visit& visit) {
+  const size_t width = std::min(extent.width_bytes, Staging::kSlotBytes);
+  const size_t rows = std::max<size_t>(1, Staging::kSlotBytes / width);
+  for (size_t z = 0; z < extent.depth; ++z) {
+    for (size_t y = 0; y < extent.height; y += rows) {
+      for (size_t x = 0; x < extent.width_bytes; x += width) {
+        const Piece piece{x, y, z, std::min(width, extent.width_bytes - x),
+                          std::min(rows, extent.height - y)};
+        if (CUresult result = visit(piece); result != CUDA_SUCCESS) return result;
+      }
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+wire::CopyShapeSide shifted(wire::CopyShapeSide side, const Piece& piece) {
+  side.x_bytes += piece.x;
+  side.y += piece.y;
+  side.z += piece.z;
+  return side;
+}
+
+wire::CopyShapeSide staged(const Staging::Slot& slot, const Piece& piece) {
+  wire::CopyShapeSide side{};
+  side.address = slot.offset;
+  side.pitch_bytes = piece.width_bytes;
+  side.height = piece.rows;
+  side.type = wire::MemoryType::kHost;
+  return side;
+}
+
+void copy_rows(std::byte* packed, const wire::CopyShapeSide& side, const Piece& piece, bool pack) {
+  for (size_t row = 0; row < piece.rows; ++row) {
+    auto* address =
+        reinterpret_cast<std::byte*>(row_address(side, piece.y + row, piece.z) + piece.x);
+    std::byte* line = packed + row * piece.width_bytes;
+    std::memcpy(pack ? line : address, pack ? address : line, piece.width_bytes);
+  }
+}
+
+wire::CopyShapeBody piece_body(const Piece& piece, const Staging::Slot& slot) {
+  wire::CopyShapeBody body{};
+  body.width_bytes = piece.width_bytes;
+  body.height = piece.rows;
+  body.depth = 1;
+  body.word = slot.word.index;
+  body.sequence = slot.word.sequence;
+  return body;
+}
+
+CUresult from_pageable(const Where& where, const ShapeSide& destination, const ShapeSide& source,
+                       const Extent& extent) {
+  Staging& staging = where.session->staging();
+  std::vector<std::byte> packed;  // only for media that cannot map the slots
+  return for_each_piece(extent, [&](const Piece& piece) {
+    Staging::Slot slot = staging.acquire();
+    CUresult result = CUDA_SUCCESS;
+    if (std::byte* memory = staging.memory(slot)) {
+      copy_rows(memory, source.wire, piece, true);
+    } else {
+      packed.resize(piece.rows * piece.width_bytes);
+      copy_rows(packed.data(), source.wire, piece, true);
+      result = staging.fill(slot, packed.data(), packed.size());
+    }
+    if (result == CUDA_SUCCESS) {
+      wire::CopyShapeBody body = piece_body(piece, slot);
+      body.destination = shifted(destination.wire, piece);
+      body.source = staged(slot, piece);
+      body.source_staged = 1;
+      result = post_shape(where, body);
+    } else {
+      --slot.word.sequence;
+    }
+    staging.release(slot);
+    return result;
+  });
+}
+
+CUresult to_pageable(const Where& where, const ShapeSide& destination, const ShapeSide& source,
+                     const Extent& extent) {
+  Session& session = *where.session;
+  Staging& staging = session.staging();
+  std::vector<std::byte> packed;
+  const CUresult result = for_each_piece(extent, [&](const Piece& piece) {
+    const Staging::Slot slot = staging.acquire();
+    wire::CopyShapeBody body = piece_body(piece, slot);
+    body.destination = staged(slot, piece);
+    body.destination_staged = 1;
+    body.source = shifted(source.wire, piece);
+    const CUresult posted = post_shape(where, body);
+    CUresult copied = session.wait_word(slot.word.index, slot.word.sequence);
+    if (copied == CUDA_SUCCESS) {
+      std::byte* memory = staging.memory(slot);
+      if (!memory) {
+        packed.resize(piece.rows * piece.width_bytes);
+        copied = staging.drain(slot, packed.data(), packed.size());
+        memory = packed.data();
+      }
+      if (copied == CUDA_SUCCESS) copy_rows(memory, destination.wire, piece, false);
+    }
+    staging.release(slot);
+    return posted != CUDA_SUCCESS ? posted : copied;
+  });
+  return result == CUDA_SUCCESS ? session.take_error() : result;
+}
+
+CUresult on_host(const ShapeSide& destination, const ShapeSide& source, const Extent& extent) {
+  for (size_t z = 0; z < extent.depth; ++z) {
+    for (size_t y = 0; y < extent.height; ++y) {
+      std::memmove(reinterpret_cast<void*>(row_address(destination.wire, y, z)),
+                   reinterpret_cast<const void*>(row_address(source.wire, y, z)), extent.width_bytes);
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+// Between servers, by way of a packed copy in this process.
+CUresult relay(const ShapeSide& destination, const ShapeSide& source, const Extent& extent,
+               CUstream stream) {
+  Where from, to;
+  if (CUresult result = stream_in(source.owner, stream, &from); result != CUDA_SUCCESS) return result;
+  if (CUresult result = stream_in(destination.owner, stream, &to); result != CUDA_SUCCESS) {
+    return result;
+  }
+  std::vector<std::byte> buffer(extent.width_bytes * extent.height * extent.depth);
+  ShapeSide packed;
+  packed.wire.address = reinterpret_cast<uintptr_t>(buffer.data());
+  packed.wire.pitch_bytes = extent.width_bytes;
+  packed.wire.height = extent.height;
+  packed.wire.type = wire::MemoryType::kHost;
+  CUresult result = to_pageable(from, packed, source, extent);
+  if (result == CUDA_SUCCESS) result = from_pageable(to, destination, packed, extent);
+  return result == CUDA_SUCCESS ? to.session->synchronize(to.context, to.stream) : result;
+}
+
+}  // namespace
+
+CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synchronous) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  const Extent extent{shape.WidthInBytes, shape.Height, shape.Depth};
+  if (extent.width_bytes == 0 || extent.height == 0 || extent.depth == 0) return CUDA_SUCCESS;
+  ShapeSide destination, source;
+  destination.wire.pitch_bytes = shape.dstPitch;
+  destination.wire.height = shape.dstHeight;
+  destination.wire.x_bytes = shape.dstXInBytes;
+  destination.wire.y = shape.dstY;
+  destination.wire.z = shape.dstZ;
+  destination.wire.lod = shape.dstLOD;
+  source.wire.pitch_bytes = shape.srcPitch;
+  source.wire.height = shape.srcHeight;
+  source.wire.x_bytes = shape.srcXInBytes;
+  source.wire.y = shape.srcY;
+  source.wire.z = shape.srcZ;
+  source.wire.lod = shape.srcLOD;
+  if (CUresult result = describe(shape.dstMemoryType, shape.dstHost, shape.dstDevice, shape.dstArray,
+                                 extent, &destination);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (CUresult result = describe(shape.srcMemoryType, shape.srcHost, shape.srcDevice, shape.srcArray,
+                                 extent, &source);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  const bool to_device = destination.home == Home::kDevice;
+  const bool from_device = source.home == Home::kDevice;
+  if (to_device && from_device && destination.owner.session != source.owner.session) {
+    return relay(destination, source, extent, stream);
+  }
+  Where where;
+  const Target owner = to_device ? destination.owner : source.owner;
+  if (CUresult result = stream_in(owner, stream, &where); result != CUDA_SUCCESS) return result;
+  if (!to_device && !from_device) {
+    if (CUresult result = where.session->synchronize(where.context, where.stream);
+        result != CUDA_SUCCESS) {
+      return result;
+    }
+    return on_host(destination, source, extent);
+  }
+  const bool pageable = destination.home == Home::kPageable || source.home == Home::kPageable;
+  if (pageable && may_capture(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (source.home == Home::kPageable) return from_pageable(where, destination, source, extent);
+  if (destination.home == Home::kPageable) return to_pageable(where, destination, source, extent);
+  wire::CopyShapeBody body{};
+  body.destination = destination.wire;
+  body.source = source.wire;
+  body.width_bytes = extent.width_bytes;
+  body.height = extent.height;
+  body.depth = extent.depth;
+  if (CUresult result = post_shape(where, body); result != CUDA_SUCCESS) return result;
+  if (!synchronous || (to_device && from_device)) return CUDA_SUCCESS;
+  return where.session->synchronize(where.context, where.stream);
+}
+
+}  // namespace rcuda::client

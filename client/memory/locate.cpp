@@ -1,0 +1,33 @@
+#include "client/memory/locate.h"
+
+#include "client/session/process.h"
+
+namespace rcuda::client {
+
+CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
+  if (address == 0 || address + bytes < address) return CUDA_ERROR_INVALID_VALUE;
+  Process& process = Process::get();
+  const auto known = process.memory().find(address);
+  if (known && address + bytes > known->base + known->bytes) {
+    // Neighbouring mappings of one reserved range are one piece to the application.
+    if (known->placement != Placement::kMapped) return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (known && known->session) {
+    *location = {Home::kDevice, {known->session, known->context, known->device}};
+    return side == Side::kHost ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  }
+  if (known && !known->exposed.empty()) {
+    *location = {Home::kExposed, {}};
+    return CUDA_SUCCESS;
+  }
+  if (Session* session = process.session_of_address(address)) {
+    // Memory the client was not told of, such as a variable found by other means: its worker knows.
+    *location = {Home::kDevice,
+                 {session, wire::primary_context_id(0), process.ordinal_of(*session, 0)}};
+    return side == Side::kHost ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  }
+  *location = {Home::kPageable, {}};
+  return side == Side::kDevice ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+}  // namespace rcuda::client
