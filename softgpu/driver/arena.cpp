@@ -8,7 +8,6 @@
 namespace softgpu::driver {
 namespace {
 
-constexpr uint64_t kFileBytes = uint64_t{1} << 46;
 constexpr size_t kChunkBytes = size_t{2} << 20;
 constexpr size_t kLargestShared = kChunkBytes / 2;
 constexpr size_t kPageBytes = 4096;
@@ -46,7 +45,7 @@ void FreeRanges::give_back(uint64_t offset, uint64_t bytes) {
 }
 
 Arena::Arena(const char* name, rcuda::UniqueFd file)
-    : name_(name), file_(std::move(file)), offsets_(kFileBytes) {}
+    : name_(name), file_(std::move(file)), offsets_(kArenaFileBytes) {}
 
 Arena::~Arena() {
   for (const auto& [address, chunk] : chunks_) {
@@ -62,7 +61,7 @@ int Arena::file() {
 int Arena::file_locked() {
   if (file_) return file_.get();
   rcuda::UniqueFd made(::memfd_create(name_, MFD_CLOEXEC));
-  if (!made || ::ftruncate(made.get(), static_cast<off_t>(kFileBytes)) != 0) {
+  if (!made || ::ftruncate(made.get(), static_cast<off_t>(kArenaFileBytes)) != 0) {
     RCUDA_ERROR("no memory file for a device: %m");
     return -1;
   }
@@ -84,8 +83,23 @@ std::optional<Arena::Block> Arena::map_locked(size_t bytes) {
   return Block{reinterpret_cast<uint64_t>(mapped), *offset, bytes};
 }
 
+std::optional<uint64_t> Arena::take_pages(size_t bytes) {
+  std::lock_guard lock(mutex_);
+  if (file_locked() < 0) return std::nullopt;
+  return offsets_.take(bytes, kPageBytes);
+}
+
+void Arena::give_back_pages(uint64_t file_offset, size_t bytes) {
+  std::lock_guard lock(mutex_);
+  give_back_locked(file_offset, bytes);
+}
+
 void Arena::unmap_locked(uint64_t address, uint64_t file_offset, size_t bytes) {
   ::munmap(reinterpret_cast<void*>(address), bytes);
+  give_back_locked(file_offset, bytes);
+}
+
+void Arena::give_back_locked(uint64_t file_offset, size_t bytes) {
   // A process that still has the pages mapped through an IPC handle then reads zeros, which is
   // kinder than a fault for a use after free.
   ::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,

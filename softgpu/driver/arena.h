@@ -23,6 +23,9 @@ namespace softgpu::driver {
 inline constexpr size_t kBlockGranularity = 512;
 inline constexpr size_t kPhysicalGranularity = size_t{2} << 20;  // of the VMM family, as on an H200
 
+// Data of an arena's file, and of a pool's that another process made.
+inline constexpr uint64_t kArenaFileBytes = uint64_t{1} << 46;
+
 inline size_t round_up(size_t value, size_t granularity) {
   return (value + granularity - 1) / granularity * granularity;
 }
@@ -56,6 +59,9 @@ class Arena {
   std::optional<Block> allocate(size_t bytes);
   // Unmaps it and gives its pages back to the system. The block must have come from allocate().
   void release(const Block& block);
+  // A range of the file without a mapping, for memory that is mapped where the application says.
+  std::optional<uint64_t> take_pages(size_t bytes);
+  void give_back_pages(uint64_t file_offset, size_t bytes);
   // The memory file; -1 when it cannot be made.
   int file();
 
@@ -68,6 +74,7 @@ class Arena {
   int file_locked();
   std::optional<Block> map_locked(size_t bytes);
   void unmap_locked(uint64_t address, uint64_t file_offset, size_t bytes);
+  void give_back_locked(uint64_t file_offset, size_t bytes);
 
   const char* const name_;
   std::mutex mutex_;

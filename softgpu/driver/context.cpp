@@ -6,9 +6,11 @@
 
 #include "common/base/log.h"
 #include "common/interop/export_tables.h"
+#include "softgpu/driver/array.h"
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/memory.h"
 #include "softgpu/driver/module.h"
+#include "softgpu/driver/operation.h"
 #include "softgpu/exec/program.h"
 
 namespace softgpu::driver {
@@ -190,6 +192,7 @@ void Context::stop() {
   stopping_.store(true, std::memory_order_release);
   streams_->stop();
   unload_modules_of(*this);
+  destroy_arrays_of(*this);
   std::set<Context*> peers;
   {
     std::lock_guard lock(mutex_);
@@ -239,6 +242,7 @@ void push_current_context(std::shared_ptr<Context> context) {
 
 CUresult enter(Context** context) {
   if (CUresult result = check_initialized()) return result;
+  if (in_host_function()) return CUDA_ERROR_NOT_PERMITTED;
   Context* current = current_context();
   if (!current) return CUDA_ERROR_INVALID_CONTEXT;
   if (!current->alive()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;

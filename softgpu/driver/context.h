@@ -141,7 +141,7 @@ void push_current_context(std::shared_ptr<Context> context);
 
 // What nearly every entry point begins with: the driver is initialised, a context is current and
 // alive, and it has no sticky error. Otherwise CUDA_ERROR_NOT_INITIALIZED, _INVALID_CONTEXT,
-// _CONTEXT_IS_DESTROYED or the sticky error.
+// _CONTEXT_IS_DESTROYED or the sticky error; CUDA_ERROR_NOT_PERMITTED inside a host function.
 CUresult enter(Context** context);
 
 }  // namespace softgpu::driver

@@ -20,12 +20,6 @@ CUstream default_stream() {
   return rcuda::interop::per_thread_default_stream() ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
 }
 
-bool capturing(CUstream stream) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-         status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 struct HostEnds {
   bool any = false;       // host memory takes part
   bool pageable = false;  // memory that no allocation covers takes part
@@ -81,7 +75,7 @@ CUresult submit_copy(CUDA_MEMCPY3D_PEER shape, CUstream stream, Mode mode) {
     }
     return submit_and_wait(stream, std::move(operation));
   }
-  if (!ends.pageable || capturing(stream)) return submit(stream, std::move(operation));
+  if (!ends.pageable || is_capturing(stream)) return submit(stream, std::move(operation));
   if (shape.srcMemoryType == CU_MEMORYTYPE_HOST && shape.dstMemoryType != CU_MEMORYTYPE_HOST &&
       shape.Height == 1 && shape.Depth == 1 && shape.WidthInBytes <= kStagedBytes) {
     stage(&operation);
@@ -298,7 +292,7 @@ CUresult CUDAAPI cuMemcpyBatchAsync_v2(CUdeviceptr* to, CUdeviceptr* from, size_
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (!stream || stream == CU_STREAM_LEGACY) return CUDA_ERROR_INVALID_VALUE;
-  if (capturing(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (is_capturing(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   for (size_t i = 0; i < count; ++i) {
     CUDA_MEMCPY3D_PEER shape = linear_copy(to[i], from[i], bytes[i]);
     if (CUresult result = resolve_copy(&shape)) return result;

@@ -123,4 +123,14 @@ Device* device_at(CUdevice ordinal) {
   return driver().devices[static_cast<size_t>(ordinal)].get();
 }
 
+Device* device_with_uuid(const CUuuid& uuid) {
+  for (int i = 0; i < device_count(); ++i) {
+    Device* device = device_at(i);
+    if (device && std::memcmp(device->uuid().bytes, uuid.bytes, sizeof uuid.bytes) == 0) {
+      return device;
+    }
+  }
+  return nullptr;
+}
+
 }  // namespace softgpu::driver

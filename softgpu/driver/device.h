@@ -92,5 +92,7 @@ CUresult initialize();  // cuInit; any number of times
 int device_count();
 // nullptr for an ordinal out of range, or before initialize().
 Device* device_at(CUdevice ordinal);
+// The device another process named; nullptr when this process does not have it.
+Device* device_with_uuid(const CUuuid& uuid);
 
 }  // namespace softgpu::driver

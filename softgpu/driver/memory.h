@@ -45,6 +45,15 @@ enum class MemoryKind : uint8_t {
   kImported,    // cuIpcOpenMemHandle, cuMemPoolImportPointer
 };
 
+// What cuMemAdvise and cuMemPrefetchAsync said of managed memory. It changes nothing, but can be
+// asked for; kept for the allocation as a whole.
+struct ManagedAdvice {
+  bool read_mostly = false;
+  CUmemLocation preferred{};  // CU_MEM_LOCATION_TYPE_INVALID: none
+  CUmemLocation prefetched{};
+  uint32_t accessed_by = 0;  // devices by ordinal; bit 31 is the host
+};
+
 struct Allocation {
   CUdeviceptr address = 0;
   size_t bytes = 0;  // as asked for
@@ -60,10 +69,10 @@ struct Allocation {
   std::shared_ptr<Arena> arena;              // where `block` came from
   std::shared_ptr<MemoryPool> pool;          // kPool, and kImported from a pool
   std::shared_ptr<PhysicalMemory> physical;  // kMapped
-  uint64_t reservation = 0, reservation_bytes = 0;  // kMapped: the reserved range it lies in
   uint64_t mapping = 0;  // kImported, kHost, kManaged: what to unmap; 0: nothing
   size_t mapping_bytes = 0;
-  int open_count = 1;  // kImported: cuIpcOpenMemHandle is counted
+  ManagedAdvice advice;  // kManaged; guarded by a mutex of managed_api.cpp
+  int open_count = 1;    // kImported: cuIpcOpenMemHandle is counted
 
   // Which devices' kernels may touch it and how, by ordinal; for kMapped and kPool set by
   // cuMemSetAccess and cuMemPoolSetAccess, otherwise computed.

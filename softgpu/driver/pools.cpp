@@ -35,12 +35,12 @@ DevicePools::Entry& entry_locked(DevicePools& pools, Device& device) {
 }  // namespace
 
 MemoryPool::MemoryPool(Device& device, CUmemAllocationHandleType handle_types, size_t max_bytes,
-                       rcuda::UniqueFd imported)
+                       rcuda::UniqueFd file, bool imported)
     : device_(device),
       handle_types_(handle_types),
       max_bytes_(max_bytes),
-      imported_(static_cast<bool>(imported)),
-      arena_(std::make_shared<Arena>("softgpu-pool", std::move(imported))),
+      imported_(imported),
+      arena_(std::make_shared<Arena>("softgpu-pool", std::move(file))),
       readable_(1u << device.ordinal()),
       writable_(1u << device.ordinal()) {}
 

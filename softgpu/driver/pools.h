@@ -29,7 +29,7 @@ namespace softgpu::driver {
 class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
  public:
   MemoryPool(Device& device, CUmemAllocationHandleType handle_types, size_t max_bytes,
-             rcuda::UniqueFd imported = {});
+             rcuda::UniqueFd file = {}, bool imported = false);
   ~MemoryPool();
 
   CUmemoryPool handle() { return reinterpret_cast<CUmemoryPool>(this); }
@@ -85,10 +85,6 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
 std::shared_ptr<MemoryPool> default_pool(Device& device);
 std::shared_ptr<MemoryPool> current_pool(Device& device);
 void set_current_pool(Device& device, std::shared_ptr<MemoryPool> pool);
-
-// Executors of stream-ordered operations, called on a stream's thread.
-CUresult execute_allocate(Context& context, const AllocateOperation& operation);
-CUresult execute_free(Context& context, const FreeOperation& operation);
 
 // Memory for a graph's allocation node, seen by kernels of the devices in `access` (bits by
 // ordinal) while it is allocated. Counted as CU_GRAPH_MEM_ATTR_*.

@@ -1,0 +1,167 @@
+// cuIpc*MemHandle: memory of cuMemAlloc mapped into another process of the same user.
+//
+// A handle names the exporting process, its memory file and the range in it; the importer opens the
+// file through /proc and maps the range. The pages stay valid for the importer when the exporter
+// exits.
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include <cuda.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "common/base/unique_fd.h"
+#include "softgpu/driver/context.h"
+#include "softgpu/driver/device.h"
+#include "softgpu/driver/memory.h"
+
+using namespace softgpu::driver;
+
+namespace {
+
+struct MemoryHandle {
+  uint32_t magic = 0;
+  int32_t process = 0;
+  int32_t file = 0;
+  uint32_t reserved = 0;
+  uint64_t inode = 0;  // tells a reused process id or descriptor from the one that was meant
+  uint64_t file_offset = 0;
+  uint64_t bytes = 0;
+  CUuuid device{};
+};
+static_assert(sizeof(MemoryHandle) <= sizeof(CUipcMemHandle));
+
+constexpr uint32_t kMagic = 0x31637069;
+
+// Opening a handle again gives the same address, counted.
+struct Opened {
+  std::mutex mutex;
+  std::map<std::pair<uint64_t, uint64_t>, CUdeviceptr> by_origin;  // inode and offset
+};
+Opened& opened() {
+  static auto* instance = new Opened;
+  return *instance;
+}
+
+CUresult map_handle(Context& context, const MemoryHandle& handle, CUdeviceptr* address) {
+  Device* device = device_with_uuid(handle.device);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.process, handle.file);
+  rcuda::UniqueFd file(::open(path, O_RDWR | O_CLOEXEC));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0 || status.st_ino != handle.inode) {
+    RCUDA_WARN("IPC handle: %s cannot be opened; has its process ended, or is it another user's?",
+               path);
+    return CUDA_ERROR_MAP_FAILED;
+  }
+  const auto file_bytes = static_cast<uint64_t>(status.st_size);
+  if (handle.bytes == 0 || handle.file_offset > file_bytes ||
+      handle.bytes > file_bytes - handle.file_offset) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const uint64_t page = 4096, before = handle.file_offset % page;
+  const size_t mapped_bytes = round_up(before + handle.bytes, page);
+  void* mapped = ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+                        file.get(), static_cast<off_t>(handle.file_offset - before));
+  if (mapped == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  auto allocation = std::make_shared<Allocation>();
+  allocation->mapping = reinterpret_cast<uint64_t>(mapped);
+  allocation->mapping_bytes = mapped_bytes;
+  allocation->address = allocation->mapping + before;
+  allocation->bytes = handle.bytes;
+  allocation->kind = MemoryKind::kImported;
+  allocation->device = device;
+  allocation->owner = &context;
+  allocation->id = next_memory_id();
+  *address = allocation->address;
+  memory_registry().add(std::move(allocation));
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* out, CUdeviceptr address) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  std::shared_ptr<Allocation> allocation = memory_registry().find(address);
+  if (!out || !allocation || allocation->kind != MemoryKind::kDevice) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  MemoryHandle handle;
+  handle.magic = kMagic;
+  handle.process = ::getpid();
+  handle.file = allocation->arena->file();
+  struct stat status {};
+  if (::fstat(handle.file, &status) != 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  handle.inode = status.st_ino;
+  handle.file_offset = allocation->block.file_offset;
+  handle.bytes = allocation->bytes;
+  handle.device = allocation->device->uuid();
+  std::memset(out, 0, sizeof *out);
+  std::memcpy(out, &handle, sizeof handle);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle in,
+                                       unsigned int flags) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  MemoryHandle handle;
+  std::memcpy(static_cast<void*>(&handle), &in, sizeof handle);
+  if (!address || flags > CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || handle.magic != kMagic) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  // The process that exported it has the memory already.
+  if (handle.process == ::getpid()) return CUDA_ERROR_INVALID_CONTEXT;
+  Opened& state = opened();
+  std::lock_guard lock(state.mutex);
+  CUdeviceptr& known = state.by_origin[{handle.inode, handle.file_offset}];
+  if (known != 0) {
+    std::shared_ptr<Allocation> allocation = memory_registry().find_base(known);
+    if (allocation && allocation->kind == MemoryKind::kImported) {
+      ++allocation->open_count;
+      *address = known;
+      return CUDA_SUCCESS;
+    }
+  }
+  if (CUresult result = map_handle(*context, handle, &known)) {
+    state.by_origin.erase({handle.inode, handle.file_offset});
+    return result;
+  }
+  *address = known;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr* address, CUipcMemHandle handle,
+                                    unsigned int flags) {
+  return cuIpcOpenMemHandle_v2(address, handle, flags);
+}
+
+CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (CUresult result = context->synchronize()) return result;
+  Opened& state = opened();
+  std::lock_guard lock(state.mutex);
+  std::shared_ptr<Allocation> allocation = memory_registry().find_base(address);
+  if (!allocation || allocation->kind != MemoryKind::kImported || allocation->pool) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (--allocation->open_count > 0) return CUDA_SUCCESS;
+  std::erase_if(state.by_origin, [&](const auto& entry) { return entry.second == address; });
+  if (std::shared_ptr<Allocation> gone =
+          memory_registry().remove(address, [](const Allocation&) { return true; })) {
+    release_memory(*gone);
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

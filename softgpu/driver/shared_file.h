@@ -1,0 +1,31 @@
+// SharedFile: memory files that other processes may open, with a last page that says what they are.
+//
+// Exported physical allocations and pools are passed as file descriptors, without anything beside
+// them. The page behind the data names the kind, the size and the device, and tells our files from
+// others. Pure functions; any thread; errors come back as false or an empty descriptor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <cuda.h>
+
+#include "common/base/unique_fd.h"
+
+namespace softgpu::driver {
+
+enum class SharedFileKind : uint32_t { kPhysicalMemory = 1, kPool = 2 };
+
+struct SharedFileHeader {
+  uint64_t magic = 0;
+  SharedFileKind kind{};
+  int32_t location_type = 0;  // CUmemLocationType
+  CUuuid device{};
+  uint64_t bytes = 0;  // before the header
+};
+
+rcuda::UniqueFd make_shared_file(const char* name, SharedFileHeader header);
+// False when the descriptor is no file of make_shared_file(), or one cut short.
+bool read_shared_file(int file, SharedFileHeader* header);
+
+}  // namespace softgpu::driver

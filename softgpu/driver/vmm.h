@@ -1,0 +1,42 @@
+// The VMM family: reserved addresses, physical memory, and mappings of one onto the other.
+//
+// Reservations are inaccessible pages of this process; mapping replaces them by pages of the
+// physical memory's file. Kernels may touch a mapping once cuMemSetAccess has named their device.
+// Physical memory lives until its handles are released and its mappings gone; the device is charged
+// for it that long. Exportable memory has a file of its own (shared_file.h), the rest a range of an
+// arena's. Any thread; one mutex for reservations and handles. Unmapping waits for the current
+// context's work.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <cuda.h>
+
+#include "common/base/unique_fd.h"
+#include "softgpu/driver/arena.h"
+
+namespace softgpu::driver {
+
+class Device;
+
+struct PhysicalMemory {
+  ~PhysicalMemory();
+
+  Device* device = nullptr;  // nullptr: host memory
+  CUmemAllocationProp properties{};
+  size_t bytes = 0;
+  uint64_t id = 0;
+  rcuda::UniqueFd own_file;      // exportable or imported memory
+  std::shared_ptr<Arena> arena;  // otherwise: file_offset lies in this arena's file
+  uint64_t file_offset = 0;
+  bool charged = false;
+  int handles = 0;  // references by the application; guarded by the VMM mutex
+
+  int file() { return own_file ? own_file.get() : arena->file(); }
+};
+
+// The reserved range that holds `address`, mapped or not; false when there is none.
+bool find_reservation(CUdeviceptr address, CUdeviceptr* base, size_t* bytes);
+
+}  // namespace softgpu::driver
