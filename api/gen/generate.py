@@ -9,6 +9,7 @@ import client
 import cuda_header
 import driver_table
 import exports
+import loopback
 import server
 import shared_tables
 import table
@@ -54,6 +55,7 @@ def main():
     write_if_changed(output / "server_fixups.h", server.emit_fixups(functions))
     write_if_changed(output / "server_handlers.h", server.emit_handlers_header(functions))
     write_if_changed(output / "server_dispatch.cpp", server.emit_dispatch(functions))
+    write_if_changed(output / "loopback_test.cpp", loopback.emit(functions))
     for family in functions.families:
         write_if_changed(output / f"client_{family}.cpp", client.emit_family(functions, family))
         write_if_changed(output / f"server_{family}.cpp", server.emit_family(functions, family))

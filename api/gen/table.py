@@ -161,7 +161,7 @@ def argument_of(function_name, parameter, note, types, parameters):
     pointee = parameter.pointee
     if pointee is None or word == "value":
         kind = types.handles.get(parameter.type, "")
-        if parameter.type in ("CUfunction",) and word in ("", "optional"):
+        if parameter.type == "CUfunction" and not word:
             return Argument(parameter.name, parameter.type, "function", parameter.type, kind)
         if kind:
             form = "destroy" if word == "destroy" else "handle"

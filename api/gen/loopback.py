@@ -1,0 +1,188 @@
+"""Generates a test of every command: the client's call is carried to the worker's handler, which
+calls a recording driver; what the driver was told must be what the application said, and what it
+answered must come back. The rest of the test is tests/unit/api/loopback.h."""
+
+import re
+
+from emit import NOTICE
+
+
+def is_tested(function):
+    return function.travels and function.is_driver and not function.handwritten_server
+
+
+def counting_names(function):
+    """Parameters that array lengths are computed from."""
+    names = set()
+    for a in function.arguments:
+        names |= set(re.findall(r"[A-Za-z_]\w*", a.count))
+    return names
+
+
+def emit_record(function, types, side):
+    """What this side sees of the inputs."""
+    lines = []
+    for a in function.arguments:
+        if a.form in ("handle", "destroy", "function"):
+            lines.append(f"  record.handle(to_pointer({a.name}), wire::Kind::k{a.kind});\n")
+        elif a.form == "device":
+            lines.append(f"  record.device({a.name});\n")
+        elif a.form == "value":
+            lines.append(f"  record.value({a.name});\n")
+        elif a.form == "struct":
+            lines.append(f"  record.structure({a.name});\n")
+        elif a.form == "string":
+            lines.append(f"  record.string({a.name});\n")
+        elif a.form == "null":
+            lines.append(f"  record.null({a.name});\n")
+        elif a.form in ("in", "inout"):
+            count = f"static_cast<size_t>({a.count})" if a.count else "1"
+            pointer = a.name
+            if a.element == "char" and a.type.startswith("const void"):
+                pointer = f"static_cast<const char*>({a.name})"
+            elif a.element == "char":
+                pointer = f"static_cast<char*>({a.name})"
+            if a.kind:
+                lines.append(f"  record.handles({pointer}, {count}, wire::Kind::k{a.kind});\n")
+            elif a.element in types.structs:
+                lines.append(f"  record.structures({pointer}, {count});\n")
+            else:
+                lines.append(f"  record.values({pointer}, {count});\n")
+    return lines
+
+
+def emit_recorder(function, types):
+    lines = [f"CUresult driver_{function.name}({function.prototype.parameter_list}) {{\n"
+             "  Record record(Side::kWorker);\n"]
+    lines += emit_record(function, types, "worker")
+    lines.append("  Recorded::get().seen = record.text();\n")
+    for a in function.arguments:
+        pointer = f"static_cast<char*>({a.name})" if a.type == "void*" else a.name
+        if a.form == "inout" and any(b.count_from == a.name for b in function.arguments):
+            lines.append(f"  *{a.name} = 2;\n")
+    for a in function.arguments:
+        pointer = f"static_cast<char*>({a.name})" if a.type == "void*" else a.name
+        count = "1"
+        if a.count:
+            count = "2" if a.count_from else f"static_cast<size_t>({a.count})"
+        if a.form in ("create", "named"):
+            lines.append(f"  answer_handles({a.name}, {count}, wire::Kind::k{a.kind});\n")
+        elif a.form == "out":
+            kind = "structures" if a.element in types.structs else "values"
+            lines.append(f"  answer_{kind}({pointer}, {count});\n")
+    lines.append("  return CUDA_SUCCESS;\n}\n\n")
+    return "".join(lines)
+
+
+def emit_test(function, types):
+    counts = counting_names(function)
+    lines = [f"TEST_F(LoopbackTest, {function.name}) {{\n"
+             f"  table().{function.name} = &driver_{function.name};\n"]
+    for i, a in enumerate(function.arguments):
+        seed = i + 3
+        if a.form in ("handle", "destroy", "function"):
+            lines.append(f"  {a.type} {a.name} = client_handle<{a.type}>(wire::Kind::k{a.kind}, {seed});\n")
+        elif a.form == "device":
+            lines.append(f"  CUdevice {a.name} = kClientDevice;\n")
+        elif a.form == "value":
+            small = "true" if a.name in counts else "false"
+            lines.append(f"  {a.type} {a.name} = sample<{a.type}>({seed}, {small});\n")
+        elif a.form == "struct":
+            lines.append(f"  {a.type} {a.name} = sample_structure<{a.type}>({seed});\n")
+        elif a.form == "string":
+            lines.append(f'  const char* {a.name} = "text {seed}";\n')
+        elif a.form == "null":
+            lines.append(f"  {a.type} {a.name} = nullptr;\n")
+        elif a.form == "inout" and any(b.count_from == a.name for b in function.arguments):
+            lines.append(f"  {a.element} {a.name}_storage = 3;\n  auto* {a.name} = &{a.name}_storage;\n")
+        elif a.kind:
+            lines.append(f"  auto {a.name}_storage = client_handles<{a.element}>(wire::Kind::k{a.kind}, {seed});\n"
+                         f"  auto* {a.name} = {a.name}_storage.data();\n")
+        elif a.element in types.structs:
+            lines.append(f"  auto {a.name}_storage = sample_structures<{a.element}>({seed});\n"
+                         f"  auto* {a.name} = {a.name}_storage.data();\n")
+        else:
+            lines.append(f"  auto {a.name}_storage = samples<{a.element}>({seed});\n"
+                         f"  auto* {a.name} = {a.name}_storage.data();\n")
+    lines.append("  Record record(Side::kClient);\n")
+    lines += emit_record(function, types, "client")
+    names = ", ".join(a.name for a in function.arguments)
+    lines.append(f"  EXPECT_EQ(client::forward_{function.name}({names}), CUDA_SUCCESS);\n"
+                 "  EXPECT_EQ(Recorded::get().seen, record.text());\n")
+    for a in function.arguments:
+        count = "1"
+        if a.count:
+            count = "2" if a.count_from else f"static_cast<size_t>({a.count})"
+        pointer = f"static_cast<char*>({a.name})" if a.type == "void*" else a.name
+        if a.form == "named":
+            lines.append(f"  expect_named({a.name}, {count}, wire::Kind::k{a.kind});\n")
+            if a.count_from:
+                lines.append(f"  EXPECT_EQ({a.name}[2], nullptr);\n")
+        elif a.form == "create":
+            lines.append(f"  expect_created(*{a.name}, wire::Kind::k{a.kind});\n")
+        elif a.form == "destroy":
+            lines.append(f"  expect_destroyed(to_pointer({a.name}), wire::Kind::k{a.kind});\n")
+        elif a.form == "inout" and any(b.count_from == a.name for b in function.arguments):
+            lines.append(f"  EXPECT_EQ(*{a.name}, 2u);\n")
+        elif a.form == "out":
+            kind = "structures" if a.element in types.structs else "values"
+            lines.append(f"  expect_{kind}({pointer}, {count});\n")
+    lines.append("}\n\n")
+    return "".join(lines)
+
+
+def emit_structures(table):
+    """sample() and normalise() of structs with members that are translated."""
+    lines = []
+    for struct in table.types.structs.values():
+        lines.append(f"void fill({struct.name}& it, [[maybe_unused]] uint32_t seed) {{\n"
+                     "  std::memset(&it, 0, sizeof(it));\n")
+        for f in struct.fixups:
+            guard = f"if ({f.when}) " if f.when else ""
+            if f.form == "handle":
+                lines.append(f"  {guard}{f.member} = client_handle<{f.type}>"
+                             f"(wire::Kind::k{table.types.handles[f.type]}, seed + 1);\n")
+            elif f.form == "location":
+                lines.append(f"  {guard}{f.member} = client_location();\n")
+            elif f.form == "array":
+                maker = "sample_structures" if f.type in table.types.structs else "samples"
+                lines.append(f"  static auto {f.path}_storage = {maker}<{f.type}>(seed + 2);\n"
+                             f"  {f.member} = {f.path}_storage.data();\n  it.{f.count} = 2;\n")
+        lines.append("}\n")
+        lines.append(f"void normalise({struct.name}& it, [[maybe_unused]] Record& record) {{\n"
+                     "  (void)it;\n")
+        for f in struct.fixups:
+            guard = f"if ({f.when}) " if f.when else ""
+            if f.form == "handle" and f.direction == "out":
+                lines.append(f"  {guard}{f.member} = {{}};\n")
+            elif f.form == "handle":
+                lines.append(f"  {guard}{f.member} = record.plain({f.member}, "
+                             f"wire::Kind::k{table.types.handles[f.type]});\n")
+            elif f.form == "location":
+                lines.append(f"  {guard}record.plain_location({f.member});\n")
+            elif f.form == "array":
+                call = "structures" if f.type in table.types.structs else "values"
+                lines.append(f"  record.{call}({f.member}, it.{f.count});\n  {f.member} = nullptr;\n")
+            elif f.form in ("null", "callback"):
+                lines.append(f"  {guard}{f.member} = {{}};\n")
+        lines.append("}\n\n")
+    return "".join(lines)
+
+
+def emit(table):
+    tested = [f for f in table.functions.values() if is_tested(f)]
+    lines = [NOTICE, '#include <cuda.h>\n#include <gtest/gtest.h>\n\n#include "client/forward.h"\n'
+             '#include "tests/unit/api/loopback.h"\n\nnamespace rcuda::loopback {\nnamespace {\n\n'
+             "using api::pool_attribute_bytes;\nusing api::to_pointer;\n\n"]
+    for struct in table.types.structs.values():
+        lines.append(f"void fill({struct.name}& it, uint32_t seed);\n"
+                     f"void normalise({struct.name}& it, Record& record);\n")
+    lines.append("\n}  // namespace\n}  // namespace rcuda::loopback\n\n"
+                 '#include "tests/unit/api/loopback_inline.h"\n\n'
+                 "namespace rcuda::loopback {\nnamespace {\n\n")
+    lines.append(emit_structures(table))
+    for f in tested:
+        lines.append(emit_recorder(f, table.types))
+        lines.append(emit_test(f, table.types))
+    lines.append("}  // namespace\n}  // namespace rcuda::loopback\n")
+    return "".join(lines)

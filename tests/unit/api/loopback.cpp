@@ -1,0 +1,223 @@
+#include "tests/unit/api/loopback.h"
+
+#include <cstring>
+#include <memory>
+
+#include "client/session/marshal.h"
+#include "server/executor/dispatch.h"
+
+namespace rcuda::client {
+// Stands in for the real one; as Reply's friend it fills replies in.
+class Session {
+ public:
+  static CUresult carry(uint16_t opcode, std::span<const std::byte> body, Reply* reply);
+};
+}  // namespace rcuda::client
+
+namespace rcuda::server {
+class Executor {};
+}  // namespace rcuda::server
+
+namespace rcuda::loopback {
+
+Recorded& Recorded::get() {
+  static Recorded recorded;
+  return recorded;
+}
+
+void Record::bytes(const void* data, size_t size) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  for (size_t i = 0; i < size; ++i) {
+    const auto byte = static_cast<const unsigned char*>(data)[i];
+    text_ += kDigits[byte >> 4];
+    text_ += kDigits[byte & 15];
+  }
+  text_ += ' ';
+}
+
+void Record::handle(const void* handle, wire::Kind kind) {
+  const auto number = reinterpret_cast<uintptr_t>(handle);
+  const auto id = static_cast<uint32_t>(number & 0xffffff);
+  if (handle == nullptr) {
+    text_ += "#null ";
+  } else if (number == handle_number(side_, kind, id)) {
+    text_ += "#" + std::to_string(static_cast<int>(kind)) + ":" + std::to_string(id) + " ";
+  } else {
+    text_ += "foreign ";
+  }
+}
+
+void Record::device(CUdevice device) {
+  const CUdevice own = side_ == Side::kClient ? kClientDevice : kDriverDevice;
+  text_ += device == own ? "device " : "another device ";
+}
+
+void Record::plain_location(CUmemLocation& location) {
+  if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) device(location.id);
+  location.id = 0;
+}
+
+CUmemLocation client_location() {
+  CUmemLocation location{};
+  location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  location.id = kClientDevice;
+  return location;
+}
+
+void expect_destroyed(const void* handle, wire::Kind kind) {
+  const auto id = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(handle) & 0xffffff);
+  EXPECT_TRUE(Recorded::get().unbound.contains({kind, id}));
+  EXPECT_TRUE(Recorded::get().retired.contains({kind, id}));
+}
+
+}  // namespace rcuda::loopback
+
+// ---- the client's end ---------------------------------------------------------------------------
+
+namespace rcuda::client {
+namespace {
+
+using loopback::handle_number;
+using loopback::Recorded;
+using loopback::Side;
+
+Session the_session;
+// Replies stay until the next call, aligned as in a reply slot.
+std::vector<uint64_t> reply_memory;
+
+Target the_target() { return {&the_session, 1, loopback::kClientDevice}; }
+
+}  // namespace
+
+CUresult Session::carry(uint16_t opcode, std::span<const std::byte> body, Reply* reply) {
+  const server::HandlerEntry* entry = server::generated_handler(opcode);
+  if (entry == nullptr) {
+    Recorded::get().malformed = true;
+    return CUDA_ERROR_UNKNOWN;
+  }
+  EXPECT_EQ(entry->posted, reply == nullptr);
+  std::vector<uint64_t> copy((body.size() + 7) / 8);
+  if (!body.empty()) std::memcpy(copy.data(), body.data(), body.size());
+  wire::Decoder in(std::as_bytes(std::span(copy)).first(body.size()));
+  wire::Encoder out(api::kMaxReplyBytes);
+  server::Executor executor;
+  wire::CommandHeader header{};
+  header.opcode = opcode;
+  const server::HandlerResult result = entry->handler(executor, header, in, out);
+  Recorded::get().malformed = result.malformed;
+  EXPECT_TRUE(out.ok());
+  if (reply != nullptr) {
+    reply_memory.assign((out.size() + 7) / 8, 0);
+    if (out.size() != 0) std::memcpy(reply_memory.data(), out.body().data(), out.size());
+    reply->body_ = std::as_bytes(std::span(reply_memory)).first(out.size());
+  }
+  return result.result;
+}
+
+CUresult target_current(Target* target) {
+  *target = the_target();
+  return CUDA_SUCCESS;
+}
+
+CUresult target_device(CUdevice device, Target* target, uint32_t* ordinal) {
+  if (device != loopback::kClientDevice) return CUDA_ERROR_INVALID_DEVICE;
+  *target = the_target();
+  *ordinal = loopback::kOrdinal;
+  return CUDA_SUCCESS;
+}
+
+int client_ordinal(const Target&, uint32_t worker_ordinal) {
+  return worker_ordinal == loopback::kOrdinal ? loopback::kClientDevice : -1;
+}
+
+CUresult target_address(CUdeviceptr, Target* target) { return target_current(target); }
+
+CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
+  const auto number = reinterpret_cast<uintptr_t>(handle);
+  *id = static_cast<wire::ObjectId>(number & 0xffffff);
+  if (handle == nullptr) return CUDA_SUCCESS;
+  if (number != handle_number(Side::kClient, kind, *id)) return CUDA_ERROR_INVALID_HANDLE;
+  if (target->session == nullptr) *target = the_target();
+  return CUDA_SUCCESS;
+}
+
+CUresult mint(const Target&, wire::Kind kind, void** handle, wire::ObjectId* id) {
+  *id = Recorded::get().next_id++;
+  *handle = reinterpret_cast<void*>(handle_number(Side::kClient, kind, *id));
+  return CUDA_SUCCESS;
+}
+
+void* adopt(const Target&, wire::Kind kind, wire::ObjectId id) {
+  return id == 0 ? nullptr : reinterpret_cast<void*>(handle_number(Side::kClient, kind, id));
+}
+
+void retire(const void* handle, wire::Kind kind) {
+  const auto number = reinterpret_cast<uintptr_t>(handle);
+  Recorded::get().retired.insert({kind, static_cast<uint32_t>(number & 0xffffff)});
+}
+
+CUresult post(const Target&, uint16_t opcode, std::span<const std::byte> body) {
+  ++Recorded::get().posted;
+  return Session::carry(opcode, body, nullptr);
+}
+
+CUresult call(const Target&, uint16_t opcode, std::span<const std::byte> body, size_t reply_bytes,
+              Reply* reply) {
+  ++Recorded::get().called;
+  const CUresult result = Session::carry(opcode, body, reply);
+  EXPECT_LE(reply->body().size(), reply_bytes);
+  return result;
+}
+
+Reply::~Reply() = default;
+
+}  // namespace rcuda::client
+
+// ---- the worker's end ---------------------------------------------------------------------------
+
+namespace rcuda::server {
+
+using loopback::handle_number;
+using loopback::Recorded;
+using loopback::Side;
+
+CUresult lookup(Executor&, wire::Kind kind, wire::ObjectId id, void** handle) {
+  *handle = id == 0 ? nullptr : reinterpret_cast<void*>(handle_number(Side::kWorker, kind, id));
+  return id < 0x100'0000 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+bool bind(Executor&, wire::Kind kind, wire::ObjectId id, void* handle) {
+  return Recorded::get().bound.emplace(std::pair(kind, id), handle).second;
+}
+
+void unbind(Executor&, wire::Kind kind, wire::ObjectId id) {
+  Recorded::get().unbound.insert({kind, id});
+}
+
+wire::ObjectId name(Executor&, wire::Kind kind, void* handle) {
+  const auto number = reinterpret_cast<uintptr_t>(handle);
+  const auto id = static_cast<wire::ObjectId>(number & 0xffffff);
+  if (handle != nullptr) {
+    EXPECT_EQ(number, handle_number(Side::kWorker, kind, id));
+  }
+  return id;
+}
+
+CUresult lookup_device(Executor&, uint32_t ordinal, CUdevice* device) {
+  if (ordinal != loopback::kOrdinal) return CUDA_ERROR_INVALID_DEVICE;
+  *device = loopback::kDriverDevice;
+  return CUDA_SUCCESS;
+}
+
+int32_t device_ordinal(Executor&, CUdevice device) {
+  return device == loopback::kDriverDevice ? static_cast<int32_t>(loopback::kOrdinal) : -1;
+}
+
+const api::DriverTable& driver(Executor&) { return Recorded::get().driver; }
+
+HostFunction host_function(Executor&, uint64_t callback) {
+  static const CUhostFn kRun = [](void*) {};
+  return {kRun, reinterpret_cast<void*>(callback + 0x1000)};
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,143 @@
+// The two ends of a command in one process, for tests of generated code: a client side without
+// sessions (client/session/marshal.h) and a worker side without a driver
+// (server/executor/dispatch.h), joined by a function call.
+//
+// Handles are numbers that tell their kind, side and id, so that translation can be checked: see
+// handle_number(). The client's device 3 is the worker's ordinal 1, which is the driver's
+// device 11.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cuda.h>
+#include <gtest/gtest.h>
+
+#include "api/driver_table.h"
+#include "api/stubs/shared.h"
+#include "common/wire/protocol.h"
+
+namespace rcuda::loopback {
+
+enum class Side : uint64_t { kClient = 0x100'0000, kWorker = 0x200'0000 };
+
+inline constexpr CUdevice kClientDevice = 3;
+inline constexpr uint32_t kOrdinal = 1;
+inline constexpr CUdevice kDriverDevice = 11;
+inline constexpr uint32_t kNamedId = 0x77;
+
+inline uint64_t handle_number(Side side, wire::Kind kind, uint32_t id) {
+  return (static_cast<uint64_t>(kind) << 40) | static_cast<uint64_t>(side) | id;
+}
+template <typename Handle>
+Handle client_handle(wire::Kind kind, uint32_t id) {
+  return api::from_pointer<Handle>(reinterpret_cast<void*>(handle_number(Side::kClient, kind, id)));
+}
+
+// Everything the two ends did since the test began.
+struct Recorded {
+  static Recorded& get();
+  api::DriverTable driver;
+  std::string seen;  // inputs, as the driver got them
+  std::map<std::pair<wire::Kind, uint32_t>, void*> bound;
+  std::set<std::pair<wire::Kind, uint32_t>> unbound, retired;
+  uint32_t next_id = 0x40;
+  uint32_t posted = 0, called = 0;
+  bool malformed = false;
+};
+
+// Structs are copied member by member, so the bytes between members need not survive.
+template <typename T>
+T without_padding(T item) {
+  if constexpr (std::is_class_v<T>) __builtin_clear_padding(&item);
+  return item;
+}
+
+// The inputs of a call as text, the same on both sides if everything was translated.
+class Record {
+ public:
+  explicit Record(Side side) : side_(side) {}
+  const std::string& text() const { return text_; }
+
+  void handle(const void* handle, wire::Kind kind);
+  void device(CUdevice device);
+  void string(const char* text) { text_ += std::string("'") + text + "' "; }
+  void null(const void* pointer) { text_ += pointer == nullptr ? "null " : "set "; }
+  template <typename T>
+  void value(T value) {
+    bytes(&value, sizeof(value));
+  }
+  template <typename T>
+  void values(const T* items, size_t count) {
+    text_ += std::to_string(count) + "*";
+    for (size_t i = 0; i < count; ++i) {
+      const T item = without_padding(items[i]);
+      bytes(&item, sizeof(item));
+    }
+  }
+  template <typename Handle>
+  void handles(const Handle* items, size_t count, wire::Kind kind) {
+    for (size_t i = 0; i < count; ++i) handle(api::to_pointer(items[i]), kind);
+  }
+  template <typename T>
+  void structure(T it);
+  template <typename T>
+  void structures(const T* items, size_t count) {
+    for (size_t i = 0; i < count; ++i) structure(items[i]);
+  }
+
+  // Members of structs without what differs between the sides.
+  template <typename Handle>
+  Handle plain(Handle handle, wire::Kind kind) {
+    this->handle(api::to_pointer(handle), kind);
+    return {};
+  }
+  void plain_location(CUmemLocation& location);
+
+ private:
+  void bytes(const void* data, size_t size);
+
+  Side side_;
+  std::string text_;
+};
+
+class LoopbackTest : public testing::Test {
+ protected:
+  void SetUp() override { Recorded::get() = {}; }
+  void TearDown() override { EXPECT_FALSE(Recorded::get().malformed); }
+  static api::DriverTable& table() { return Recorded::get().driver; }
+};
+
+// What a driver answers, and that it came back.
+inline constexpr unsigned char kAnswer = 0x5a;
+template <typename Handle>
+void answer_handles(Handle* items, size_t count, wire::Kind kind) {
+  for (size_t i = 0; i < count; ++i) {
+    items[i] = api::from_pointer<Handle>(reinterpret_cast<void*>(
+        handle_number(Side::kWorker, kind, kNamedId + static_cast<uint32_t>(i))));
+  }
+}
+template <typename Handle>
+void expect_named(const Handle* items, size_t count, wire::Kind kind) {
+  for (size_t i = 0; i < count; ++i) {
+    EXPECT_EQ(items[i], client_handle<Handle>(kind, kNamedId + static_cast<uint32_t>(i)));
+  }
+}
+template <typename Handle>
+void expect_created(Handle handle, wire::Kind kind) {
+  const auto number = reinterpret_cast<uintptr_t>(api::to_pointer(handle));
+  const auto id = static_cast<uint32_t>(number & 0xffffff);
+  EXPECT_EQ(handle, client_handle<Handle>(kind, id));
+  const auto& bound = Recorded::get().bound;
+  ASSERT_TRUE(bound.contains({kind, id}));
+  EXPECT_EQ(bound.at({kind, id}),
+            reinterpret_cast<void*>(handle_number(Side::kWorker, kind, kNamedId)));
+}
+void expect_destroyed(const void* handle, wire::Kind kind);
+CUmemLocation client_location();
+
+}  // namespace rcuda::loopback
