@@ -1,0 +1,339 @@
+#include "p2p/engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <future>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "p2p/pipeline/core.h"
+#include "p2p/pipeline/numa.h"
+
+namespace rcuda::p2p {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// While device work is under way the engine asks for it without pause for this long, then between
+// yields, then with sleeps of an eighth of the time it has been waiting: at most 12 % late, and a
+// copy that waits behind a kernel of seconds costs no CPU.
+constexpr auto kSpin = std::chrono::microseconds(30);
+constexpr auto kYield = std::chrono::microseconds(200);
+constexpr auto kLongestNap = std::chrono::milliseconds(1);
+// After the last copy the engine looks for messages this long before it sleeps: a program that
+// copies in a loop finds it awake.
+constexpr auto kLinger = std::chrono::microseconds(100);
+
+uint64_t now_ns() {
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+          .count());
+}
+
+const char* setting(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+Status check_id(uint64_t id) {
+  if (id < Prober::kShipment / 2) return {};
+  return {Code::kInvalidArgument, "ids of peer copies and signals are below 2^63"};
+}
+
+}  // namespace
+
+// The engine thread and the threads that sleep on the Links for it.
+class Engine::Runner {
+ public:
+  Runner(DeviceOps& ops, EngineOptions options)
+      : core_(ops, std::move(options), now_ns, [this] { wake(); }) {
+    core_.environment().before_drop = [this](const transport::Link* link) {
+      std::erase_if(listeners_, [&](const auto& listener) { return &listener->link() == link; });
+    };
+    thread_ = std::thread([this] { run(); });
+  }
+
+  ~Runner() {
+    post([this] { stop_ = true; });
+    thread_.join();
+  }
+
+  // Runs `job` on the engine thread, in order.
+  void post(std::function<void()> job) {
+    {
+      std::lock_guard lock(mutex_);
+      jobs_.push_back(std::move(job));
+    }
+    has_jobs_ = true;
+    wake();
+  }
+
+  // Runs `ask` on the engine thread and returns its answer.
+  template <typename Ask>
+  auto ask(Ask ask) {
+    std::promise<decltype(ask(std::declval<Core&>()))> promise;
+    auto answer = promise.get_future();
+    post([&] { promise.set_value(ask(core_)); });
+    return answer.get();
+  }
+
+  Core& core() { return core_; }  // for jobs
+
+  void attach(PeerId id, std::unique_ptr<transport::Link> link, const SessionToken& token,
+              bool connected) {
+    transport::Link* const raw = link.get();
+    core_.attach(id, std::move(link), token, connected);
+    if (core_.peer(id).link() == raw) {
+      listeners_.push_back(std::make_unique<Listener>(*this, core_.peer(id)));
+    }
+  }
+
+ private:
+  // Sleeps in Link::wait while the engine thread sleeps, and wakes it when a message comes. Gone
+  // before its Link (before_drop).
+  class Listener {
+   public:
+    Listener(Runner& runner, Peer& peer)
+        : runner_(runner), peer_(peer), link_(*peer.link()), thread_([this] { run(); }) {}
+    ~Listener() {
+      {
+        std::lock_guard lock(runner_.mutex_);
+        retired_ = true;
+      }
+      runner_.asleep_.notify_all();
+      link_.interrupt();
+      thread_.join();
+    }
+
+    const transport::Link& link() const { return link_; }
+    void interrupt() { link_.interrupt(); }
+    // By the engine thread, before it sleeps: where the next message will show.
+    void look_out() { next_offset_ = peer_.next_message_offset(); }
+
+   private:
+    bool has_message() const {
+      std::byte* word = link_.window().data() + next_offset_.load();
+      return std::atomic_ref(*reinterpret_cast<uint64_t*>(word)).load(std::memory_order_relaxed) !=
+             0;
+    }
+
+    void run() {
+      pthread_setname_np(pthread_self(), "rcuda-p2p-wait");
+      std::unique_lock lock(runner_.mutex_);
+      while (true) {
+        runner_.asleep_.wait(lock, [this] { return retired_ || !runner_.awake_; });
+        if (retired_) return;
+        lock.unlock();
+        const Status status =
+            link_.wait([this] { return retired_ || runner_.awake_ || has_message(); },
+                       Clock::time_point::max());
+        runner_.wake();
+        lock.lock();
+        // A broken Link would return at once for ever; the engine retires this thread soon.
+        if (!status.ok()) runner_.asleep_.wait(lock, [this] { return retired_.load(); });
+      }
+    }
+
+    Runner& runner_;
+    Peer& peer_;
+    transport::Link& link_;
+    std::atomic<uint64_t> next_offset_ = 0;
+    std::atomic<bool> retired_ = false;  // written under the runner's mutex
+    std::thread thread_;
+  };
+
+  // Whoever has put something where the engine thread will find it calls this afterwards. Pairs
+  // with sleep(): the flag is cleared before the last look, so one of the two sees the other.
+  void wake() {
+    if (awake_.load()) return;
+    {
+      std::lock_guard lock(mutex_);
+      awake_ = true;
+    }
+    wanted_.notify_one();
+  }
+
+  bool run_jobs() {
+    if (!has_jobs_.exchange(false)) return false;
+    std::vector<std::function<void()>> jobs;
+    {
+      std::lock_guard lock(mutex_);
+      jobs.swap(jobs_);
+    }
+    for (const auto& job : jobs) job();
+    return true;
+  }
+
+  void run() {
+    pthread_setname_np(pthread_self(), "rcuda-p2p");
+    const int node = core_.environment().numa_node;
+    if (run_on_numa_node(node)) {
+      RCUDA_INFO("the peer-to-peer engine and its staging memory are on NUMA node %d", node);
+    } else {
+      RCUDA_INFO("the peer-to-peer engine is bound to no NUMA node");
+    }
+    Clock::time_point moved_at = Clock::now();
+    while (!stop_) {
+      bool moved = run_jobs();
+      moved |= core_.step();
+      const Clock::time_point now = Clock::now();
+      if (moved) {
+        moved_at = now;
+      } else if (core_.polling() || now - moved_at < kLinger) {
+        pause(now - moved_at);
+      } else {
+        sleep();
+        moved_at = Clock::now();
+      }
+    }
+    listeners_.clear();
+  }
+
+  static void pause(Clock::duration waited) {
+    if (waited < kSpin) {
+      __builtin_ia32_pause();
+    } else if (waited < kYield) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::min<Clock::duration>(waited / 8, kLongestNap));
+    }
+  }
+
+  void sleep() {
+    for (const auto& listener : listeners_) listener->look_out();
+    {
+      std::unique_lock lock(mutex_);
+      awake_ = false;
+      if (!has_jobs_ && !core_.pending()) {
+        asleep_.notify_all();
+        wanted_.wait(lock, [this] { return awake_.load(); });
+      }
+      awake_ = true;
+    }
+    // Messages that find nobody asleep cost their sender no system call.
+    for (const auto& listener : listeners_) listener->interrupt();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wanted_;           // the engine thread is to wake
+  std::condition_variable asleep_;           // the listeners are to look out
+  std::vector<std::function<void()>> jobs_;  // guarded by mutex_
+  std::atomic<bool> has_jobs_ = false;
+  std::atomic<bool> awake_ = true;  // written under mutex_
+  bool stop_ = false;               // the engine thread's
+
+  Core core_;
+  std::vector<std::unique_ptr<Listener>> listeners_;  // the engine thread's
+  std::thread thread_;
+};
+
+Engine::Engine(DeviceOps& ops, EngineOptions options)
+    : runner_(std::make_unique<Runner>(ops, std::move(options))),
+      ops_(ops),
+      device_count_(static_cast<int>(ops.devices().size())) {}
+
+Engine::~Engine() = default;
+
+Result<EngineOptions> Engine::options_from_environment() {
+  Result<PlannerOptions> planner =
+      parse_planner_options(setting("RCUDA_P2P_STRATEGY"), setting("RCUDA_P2P_PATH"));
+  if (!planner) return planner.status();
+  EngineOptions options;
+  options.planner = *planner;
+  options.measurements_path = default_measurements_path();
+  char name[256] = {};
+  if (gethostname(name, sizeof name - 1) == 0) options.host_name = name;
+  return options;
+}
+
+void Engine::attach(PeerId peer, std::unique_ptr<transport::Link> link, const SessionToken& token,
+                    bool connected) {
+  runner_->post(
+      [this, peer, token, connected, link = std::make_shared<decltype(link)>(std::move(link))] {
+        runner_->attach(peer, std::move(*link), token, connected);
+      });
+}
+
+void Engine::lose(PeerId peer, const Status& why) {
+  runner_->post([this, peer, why] { runner_->core().lose(peer, why); });
+}
+
+Status Engine::copy(PeerCopy copy) {
+  Status failure = check_id(copy.id);
+  if (!failure.ok()) return failure;  // no half of such a copy can be told to the peer
+  failure = copy.memory.check();
+  if (failure.ok() && (copy.device < 0 || copy.device >= device_count_)) {
+    failure = {Code::kInvalidArgument, "peer copy of device " + std::to_string(copy.device) +
+                                           ", but the worker has " + std::to_string(device_count_)};
+  }
+  Order order = Order::kNone;
+  if (failure.ok() && copy.stream) {
+    const Result<Order> entered = ops_.enter(*copy.stream, true);
+    if (entered) {
+      order = *entered;
+    } else {
+      failure = entered.status();
+    }
+  }
+  if (!failure.ok()) {
+    // The peer's half must end as well: a half that fails tells it.
+    copy.memory = {};
+    copy.device = 0;
+    copy.done = {};
+  }
+  runner_->post([this, order, failure, copy = std::move(copy)]() mutable {
+    runner_->core().copy(std::move(copy), order, failure);
+  });
+  return failure;
+}
+
+Status Engine::signal(PeerId peer, uint64_t id, StreamRef stream) {
+  RCUDA_RETURN_IF_ERROR(check_id(id));
+  const Result<Order> entered = ops_.enter(stream, false);
+  const Order order = entered ? *entered : Order::kNone;
+  runner_->post([this, peer, id, order, status = entered.status()] {
+    runner_->core().signal(peer, id, order, status);
+  });
+  return entered.status();
+}
+
+Status Engine::await(PeerId peer, uint64_t id, StreamRef stream) {
+  RCUDA_RETURN_IF_ERROR(check_id(id));
+  const Result<Order> entered = ops_.enter(stream, true);
+  if (!entered) return entered.status();
+  runner_->post([this, peer, id, order = *entered] { runner_->core().await(peer, id, order, {}); });
+  return {};
+}
+
+void Engine::release_memory(int device, DeviceAddress base, uint64_t bytes,
+                            std::function<void()> done) {
+  runner_->post([this, device, base, bytes, done = std::move(done)]() mutable {
+    runner_->core().release_memory(device, base, bytes, std::move(done));
+  });
+}
+
+bool Engine::wait_until_open(std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  while (true) {
+    const auto [settled, open] =
+        runner_->ask([](Core& core) { return std::make_pair(core.settled(), core.all_open()); });
+    if (settled || Clock::now() > deadline) return open;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+Measurements Engine::measurements() {
+  return runner_->ask([](Core& core) { return core.environment().measurements; });
+}
+
+}  // namespace rcuda::p2p

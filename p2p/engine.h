@@ -1,0 +1,87 @@
+// Engine: copies between the GPUs of two workers of one client session, worker to worker. The
+// worker's door to p2p/; everything behind it is p2p's own business.
+//
+// Use, by a worker:
+//   Engine engine(ops, options);                      // once; starts the engine thread
+//   engine.attach(peer, make_tcp_link(...), token, connected)   // per peer, in the background
+//   engine.copy({...})                                // executor thread, for its half of a copy
+//   engine.release_memory(...)                        // before device memory is freed
+// The client mints copy and signal ids, and sends each worker its half at the place in the worker's
+// command stream where the copy belongs; then it forgets about it.
+//
+// What the worker must provide: DeviceOps over its driver table; a Link to each peer (windows of
+// PeerWindow::kBytes at least), made as for a client, with the peers' daemons routing the socket;
+// the 32-byte token the client gave both; and lose() for a peer it cannot connect to, or copies to
+// it wait for ever. A peer's death is noticed by its Link.
+//
+// Threads. One engine thread per worker does all the work, on the NUMA node of the GPUs; per peer a
+// thread sleeps on the Link while the engine thread sleeps, and does nothing else. copy(), signal()
+// and await() are for the executor thread: they call DeviceOps::enter() and queue, and never block.
+// The other functions may be called from any thread. Callbacks run on the engine thread and must
+// not block. The destructor ends all copies with an error and returns when no DMA is under way.
+//
+// Errors. A copy's error goes to its stream on both sides (DeviceOps::release) and to `done`.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "common/base/status.h"
+#include "common/transport/link.h"
+#include "p2p/device_ops.h"
+#include "p2p/pipeline/messages.h"
+#include "p2p/pipeline/requests.h"
+#include "p2p/planner/measurements.h"
+
+namespace rcuda::p2p {
+
+class Engine {
+ public:
+  // `ops` outlives the engine.
+  Engine(DeviceOps& ops, EngineOptions options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Options from RCUDA_P2P_STRATEGY, RCUDA_P2P_PATH and RCUDA_P2P_CACHE. kInvalidArgument names the
+  // malformed one.
+  static Result<EngineOptions> options_from_environment();
+
+  // The Link to a peer stands; `connected`: this side opened it. Copies to the peer, which may have
+  // been asked for already, begin when both sides have proven that they know the token.
+  void attach(PeerId peer, std::unique_ptr<transport::Link> link, const SessionToken& token,
+              bool connected);
+  // The peer cannot be connected to, or is not to be used any more: its copies end with `why`.
+  void lose(PeerId peer, const Status& why);
+
+  // This worker's half of a copy. Takes its place in the stream before returning, so what the
+  // caller puts into the stream afterwards waits for it. kInvalidArgument for what can be seen to
+  // be wrong at once (device, shape, id); then nothing was queued, the stream is free, and the peer
+  // is told.
+  Status copy(PeerCopy copy);
+
+  // Cross-server events. signal(): when `stream` gets here, the peer's await() of the same id lets
+  // its stream go on. `id` is used once. kInvalidArgument or the driver's error at once.
+  Status signal(PeerId peer, uint64_t id, StreamRef stream);
+  Status await(PeerId peer, uint64_t id, StreamRef stream);
+
+  // Device memory of this worker is about to be freed: `done` runs when no peer maps it any more.
+  void release_memory(int device, DeviceAddress base, uint64_t bytes, std::function<void()> done);
+
+  // Blocks until every attached peer is open or lost, or the timeout passed; then whether all are
+  // open. For tests and tools.
+  bool wait_until_open(std::chrono::milliseconds timeout);
+  // What has been measured so far (a copy).
+  Measurements measurements();
+
+ private:
+  class Runner;
+  std::unique_ptr<Runner> runner_;
+  DeviceOps& ops_;
+  const int device_count_;
+};
+
+}  // namespace rcuda::p2p

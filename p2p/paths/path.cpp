@@ -1,0 +1,42 @@
+#include "p2p/paths/path.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace rcuda::p2p {
+
+std::optional<Place> ShmPath::reserve(uint64_t, uint64_t bytes) {
+  const auto remote = inbox_.reserve(bytes);
+  if (!remote) return std::nullopt;
+  return Place{base_ + *remote, *remote, bytes};
+}
+
+uint64_t WirePath::capacity_bytes() const { return std::min(outbox_.bytes(), inbox_.bytes()); }
+
+std::optional<Place> WirePath::reserve(uint64_t, uint64_t bytes) {
+  const auto local = outbox_.reserve(bytes);
+  if (!local) return std::nullopt;
+  const auto remote = inbox_.reserve(bytes);
+  if (!remote) {
+    outbox_.release(*local, bytes);
+    return std::nullopt;
+  }
+  return Place{base_ + *local, *remote, bytes};
+}
+
+void WirePath::release(const Place& place) {
+  outbox_.release(place.local - base_, place.bytes);
+  inbox_.release(place.remote, place.bytes);
+}
+
+void WirePath::ship(const Place& place, transport::TransferDone done) {
+  link_.write(region_, place.remote, reinterpret_cast<const void*>(place.local), place.bytes,
+              std::move(done));
+}
+
+void DirectPath::ship(const Place& place, transport::TransferDone done) {
+  link_.write(target_, place.remote, reinterpret_cast<const void*>(place.local), place.bytes,
+              std::move(done));
+}
+
+}  // namespace rcuda::p2p

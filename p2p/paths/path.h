@@ -1,0 +1,129 @@
+// Path: how staged chunks reach the peer. It says where copy-out puts a chunk and what carries it.
+//
+//   shm     copy-out writes straight into the peer's pinned inbox, which is mapped here; nothing is
+//           carried
+//   wire    copy-out writes into this side's outbox; Link::write carries it to the peer's inbox
+//   (tcp
+//           and verbs; in GPU memory at both ends with GPUDirect)
+//   direct  no copy-out: Link::write carries it from where it is to where it belongs (v1)
+//
+// Copies share a path, and paths share arenas (two GPUs of a sender write one inbox); reserve()
+// bounds what they may have in flight. Arenas and Link outlive the path. Called by the engine's
+// thread; nothing blocks. The done function of ship() runs on a thread of the Link.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "common/transport/link.h"
+#include "p2p/paths/arena.h"
+
+namespace rcuda::p2p {
+
+// Where a chunk's bytes are when the receiver hears of them; on the wire in ChunkMessage.
+enum class Where : uint32_t {
+  kHostInbox = 1,    // in the receiver's pinned inbox
+  kDeviceInbox = 2,  // in the inbox in its GPU's memory
+  kTarget = 3,       // where they belong (v1)
+};
+
+// Room for one chunk at both ends.
+struct Place {
+  uint64_t local = 0;   // address where copy-out writes, or (direct) where the bytes are
+  uint64_t remote = 0;  // offset in the receiver's inbox or target
+  uint64_t bytes = 0;
+};
+
+class Path {
+ public:
+  virtual ~Path() = default;
+
+  virtual Where where() const = 0;
+  // Whether chunks are in host memory between the copies.
+  virtual bool in_host_memory() const = 0;
+  // Whether a chunk must be copied out before it can go.
+  virtual bool copies_out() const { return true; }
+  // Whether ship() is needed.
+  virtual bool ships() const = 0;
+
+  // The most that reserve() can ever grant at once.
+  virtual uint64_t capacity_bytes() const = 0;
+  // Room for the chunk [offset, offset + bytes) of a copy; nullopt: not now.
+  virtual std::optional<Place> reserve(uint64_t offset, uint64_t bytes) = 0;
+  virtual void release(const Place& place) = 0;
+  virtual void ship(const Place& place, transport::TransferDone done) = 0;
+};
+
+// Over memory of the peer that is mapped here.
+class ShmPath final : public Path {
+ public:
+  ShmPath(void* mapped_inbox, Arena& inbox)
+      : base_(reinterpret_cast<uint64_t>(mapped_inbox)), inbox_(inbox) {}
+
+  Where where() const override { return Where::kHostInbox; }
+  bool in_host_memory() const override { return true; }
+  bool ships() const override { return false; }
+  uint64_t capacity_bytes() const override { return inbox_.bytes(); }
+  std::optional<Place> reserve(uint64_t offset, uint64_t bytes) override;
+  void release(const Place& place) override { inbox_.release(place.remote, place.bytes); }
+  void ship(const Place&, transport::TransferDone) override {}
+
+ private:
+  uint64_t base_;
+  Arena& inbox_;
+};
+
+// From an outbox here to an inbox there.
+class WirePath final : public Path {
+ public:
+  WirePath(transport::Link& link, Where where, uint64_t outbox_base, Arena& outbox,
+           transport::RegionId region, Arena& inbox)
+      : link_(link),
+        where_(where),
+        base_(outbox_base),
+        outbox_(outbox),
+        region_(region),
+        inbox_(inbox) {}
+
+  Where where() const override { return where_; }
+  bool in_host_memory() const override { return where_ == Where::kHostInbox; }
+  bool ships() const override { return true; }
+  uint64_t capacity_bytes() const override;
+  std::optional<Place> reserve(uint64_t offset, uint64_t bytes) override;
+  void release(const Place& place) override;
+  void ship(const Place& place, transport::TransferDone done) override;
+
+ private:
+  transport::Link& link_;
+  Where where_;
+  uint64_t base_;
+  Arena& outbox_;
+  transport::RegionId region_;
+  Arena& inbox_;
+};
+
+// From the source's range to the destination's range, of one copy.
+class DirectPath final : public Path {
+ public:
+  DirectPath(transport::Link& link, uint64_t source, uint64_t bytes, transport::RegionId target)
+      : link_(link), source_(source), bytes_(bytes), target_(target) {}
+
+  Where where() const override { return Where::kTarget; }
+  bool in_host_memory() const override { return false; }
+  bool copies_out() const override { return false; }
+  bool ships() const override { return true; }
+  uint64_t capacity_bytes() const override { return bytes_; }
+  std::optional<Place> reserve(uint64_t offset, uint64_t bytes) override {
+    return Place{source_ + offset, offset, bytes};
+  }
+  void release(const Place&) override {}
+  void ship(const Place& place, transport::TransferDone done) override;
+
+ private:
+  transport::Link& link_;
+  uint64_t source_;
+  uint64_t bytes_;
+  transport::RegionId target_;
+};
+
+}  // namespace rcuda::p2p

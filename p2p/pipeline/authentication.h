@@ -1,0 +1,27 @@
+// How two engines prove to one another that one client introduced them.
+//
+// The client of a session gives each worker the same 32-byte token (over its authenticated
+// session). Each engine sends a random nonce; the proof is
+//   HMAC-SHA256(token, "rcuda-p2p" || version || role || own nonce || peer's nonce)
+// with role 1 for the side that connected and 0 for the side that accepted, so that a proof cannot
+// be reflected. No window of memory is offered and no copy matched before both proofs hold.
+// Pure functions but for random_bytes; any thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+#include "common/base/status.h"
+
+namespace rcuda::p2p {
+
+using SessionToken = std::array<std::byte, 32>;
+using Nonce = std::array<std::byte, 32>;
+using Proof = std::array<std::byte, 32>;
+
+Result<Nonce> make_nonce();
+Proof make_proof(const SessionToken& token, bool connected, const Nonce& own, const Nonce& peer);
+// In constant time.
+bool proof_holds(const Proof& expected, const Proof& received);
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,151 @@
+#include "p2p/pipeline/core.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "common/base/log.h"
+#include "p2p/pipeline/numa.h"
+
+namespace rcuda::p2p {
+
+Core::Core(DeviceOps& ops, EngineOptions options, std::function<uint64_t()> now_ns,
+           std::function<void()> wake)
+    : environment_(ops, std::move(options), std::move(now_ns), std::move(wake)) {
+  // The node of the first device that has one: staging memory serves all of them, and a NIC on the
+  // same node is what the session's choice of NIC aims at.
+  for (const EngineDevice& device : environment_.devices) {
+    if (environment_.numa_node < 0) environment_.numa_node = numa_node_of_pci(device.pci_bus_id);
+  }
+  if (environment_.numa_node < 0 && !environment_.options.nic.empty()) {
+    environment_.numa_node = numa_node_of_rdma(environment_.options.nic);
+  }
+  const std::string& path = environment_.options.measurements_path;
+  if (path.empty()) return;
+  Result<Measurements> loaded = Measurements::load(path);
+  if (loaded) {
+    environment_.measurements = *std::move(loaded);
+  } else if (loaded.status().code() != Code::kNotFound) {
+    RCUDA_WARN("%s; measuring anew", loaded.status().message().c_str());
+  }
+}
+
+Core::~Core() {
+  for (const auto& peer : peers_) {
+    peer->lose({Code::kUnavailable, "the session ends"});
+  }
+  // DMA under way must end before its memory goes. A device that never answers again ends with an
+  // error, so this does not hang on it.
+  while (environment_.lanes.busy() ||
+         std::any_of(peers_.begin(), peers_.end(),
+                     [](const auto& peer) { return peer->link() || !peer->idle(); })) {
+    step();
+  }
+}
+
+Peer& Core::peer(PeerId id) {
+  const auto found = std::find_if(peers_.begin(), peers_.end(),
+                                  [&](const auto& peer) { return peer->id() == id; });
+  if (found != peers_.end()) return **found;
+  peers_.push_back(std::make_unique<Peer>(environment_, id));
+  return *peers_.back();
+}
+
+void Core::attach(PeerId id, std::unique_ptr<transport::Link> link, const SessionToken& token,
+                  bool connected) {
+  peer(id).attach(std::move(link), token, connected);
+}
+
+void Core::lose(PeerId id, const Status& why) { peer(id).lose(why); }
+
+void Core::copy(PeerCopy copy, Order order, const Status& failure) {
+  Peer& other = peer(copy.peer);
+  other.add(std::move(copy), order, failure);
+}
+
+void Core::signal(PeerId id, uint64_t signal, Order order, const Status& failure) {
+  peer(id).signal(signal, order, failure);
+}
+
+void Core::await(PeerId id, uint64_t signal, Order order, const Status& failure) {
+  peer(id).await(signal, order, failure);
+}
+
+void Core::release_memory(int device, DeviceAddress base, uint64_t bytes,
+                          std::function<void()> done) {
+  // Counts the answers that are missing, one more while asking.
+  auto missing = std::make_shared<size_t>(1);
+  const auto answered = [missing, done = std::move(done)] {
+    if (--*missing == 0 && done) done();
+  };
+  auto& exported = environment_.exported;
+  for (size_t i = 0; i < exported.size();) {
+    if (exported[i].device != device || exported[i].base < base ||
+        exported[i].base - base >= bytes) {
+      ++i;
+      continue;
+    }
+    const Exported gone = std::move(exported[i]);
+    exported.erase(exported.begin() + static_cast<std::ptrdiff_t>(i));
+    for (const PeerId id : gone.peers) {
+      ++*missing;
+      peer(id).forget(gone, answered);
+    }
+  }
+  answered();
+}
+
+bool Core::step() {
+  bool moved = environment_.lanes.refresh();
+  for (Shipment& shipment : environment_.shipments->take()) {
+    moved = true;
+    peer(shipment.peer).shipped(shipment);
+  }
+  for (const auto& peer : peers_) moved |= peer->receive();
+  for (const auto& peer : peers_) moved |= peer->advance();
+  // One chunk per peer and turn, until no peer can start another.
+  bool started = true;
+  while (started) {
+    started = false;
+    for (size_t i = 0; i < peers_.size(); ++i) {
+      started |= peers_[(turn_ + i) % peers_.size()]->start_chunk();
+    }
+    if (!peers_.empty()) turn_ = (turn_ + 1) % peers_.size();
+    moved |= started;
+  }
+  if (environment_.measurements_changed && idle()) {
+    environment_.measurements_changed = false;
+    const std::string& path = environment_.options.measurements_path;
+    if (!path.empty()) {
+      const Status saved = environment_.measurements.save(path);
+      if (!saved.ok()) RCUDA_INFO("the measurements are not kept: %s", saved.message().c_str());
+    }
+  }
+  return moved;
+}
+
+bool Core::polling() const {
+  return environment_.lanes.busy() || std::any_of(peers_.begin(), peers_.end(),
+                                                  [](const auto& peer) { return peer->polling(); });
+}
+
+bool Core::pending() const {
+  return !environment_.shipments->empty() ||
+         std::any_of(peers_.begin(), peers_.end(),
+                     [](const auto& peer) { return peer->pending(); });
+}
+
+bool Core::idle() const {
+  return std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->idle(); });
+}
+
+bool Core::settled() const {
+  return std::all_of(peers_.begin(), peers_.end(),
+                     [](const auto& peer) { return peer->open() || !peer->lost().ok(); });
+}
+
+bool Core::all_open() const {
+  return std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) { return peer->open(); });
+}
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,32 @@
+#include "p2p/pipeline/environment.h"
+
+#include "common/base/log.h"
+
+namespace rcuda::p2p {
+namespace {
+
+// Large enough to measure a mapped copy's bandwidth with (Prober::kLargestBytes).
+constexpr size_t kProbeBytes = size_t{16} << 20;
+
+}  // namespace
+
+const std::optional<ExportedMemory>& Environment::probe_memory(int device) {
+  probes_.resize(devices.size());
+  Probe& probe = probes_[static_cast<size_t>(device)];
+  if (probe.tried) return probe.exported;
+  probe.tried = true;
+  Result<DeviceBuffer> buffer = DeviceBuffer::create(ops, device, kProbeBytes);
+  if (!buffer) return probe.exported;
+  probe.buffer = *std::move(buffer);
+  Result<ExportedMemory> exported = ops.export_memory(device, probe.buffer.address());
+  if (exported) {
+    probe.exported = *exported;
+  } else {
+    RCUDA_DEBUG("memory of device %d cannot be exported: %s", device,
+                exported.status().message().c_str());
+    probe.buffer = DeviceBuffer();
+  }
+  return probe.exported;
+}
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,116 @@
+// What all peers of one engine share. Owned by the engine's core; used by the engine's thread
+// alone, but for Shipments.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/transport/link.h"
+#include "p2p/device_ops.h"
+#include "p2p/pipeline/lanes.h"
+#include "p2p/pipeline/requests.h"
+#include "p2p/pipeline/staging.h"
+#include "p2p/planner/measurements.h"
+
+namespace rcuda::p2p {
+
+// A chunk that a Link carried, or failed to.
+struct Shipment {
+  PeerId peer = 0;
+  uint64_t generation = 0;  // of the peer's Link
+  uint64_t copy = 0;
+  uint64_t number = 0;  // of the chunk within the copy
+  Status status;
+};
+
+// Where threads of the Links put what they finished. The one piece of state shared with them.
+class Shipments {
+ public:
+  // `wake` runs after every push, on the pushing thread.
+  explicit Shipments(std::function<void()> wake) : wake_(std::move(wake)) {}
+
+  void push(Shipment shipment) {
+    {
+      std::lock_guard lock(mutex_);
+      list_.push_back(std::move(shipment));
+    }
+    if (wake_) wake_();
+  }
+  std::vector<Shipment> take() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(list_, {});
+  }
+  bool empty() {
+    std::lock_guard lock(mutex_);
+    return list_.empty();
+  }
+
+ private:
+  std::function<void()> wake_;
+  std::mutex mutex_;
+  std::vector<Shipment> list_;  // guarded by mutex_
+};
+
+// Memory of this process that peers have mapped, so that freeing it can wait for them.
+struct Exported {
+  int device = 0;
+  DeviceAddress base = 0;
+  std::array<std::byte, ExportedMemory::kHandleBytes> handle{};
+  std::vector<PeerId> peers;
+};
+
+struct Environment {
+  Environment(DeviceOps& device_ops, EngineOptions engine_options,
+              std::function<uint64_t()> clock_ns, std::function<void()> wake)
+      : ops(device_ops),
+        options(std::move(engine_options)),
+        now_ns(std::move(clock_ns)),
+        devices(device_ops.devices()),
+        lanes(device_ops),
+        shipments(std::make_shared<Shipments>(std::move(wake))) {}
+
+  bool valid_device(int device) const {
+    return device >= 0 && static_cast<size_t>(device) < devices.size();
+  }
+  // Memory of a device that peers of this host may try to map, to see whether they can; made when
+  // first asked for. Empty where it cannot be exported.
+  const std::optional<ExportedMemory>& probe_memory(int device);
+  double now_us() const { return static_cast<double>(now_ns()) * 1e-3; }
+
+  DeviceOps& ops;
+  const EngineOptions options;
+  const std::function<uint64_t()> now_ns;
+  const std::vector<EngineDevice> devices;
+  Lanes lanes;
+  // Callbacks of a Link may outlive the copy that caused them, not the Link; shared all the same,
+  // so that destruction needs no order.
+  const std::shared_ptr<Shipments> shipments;
+  // Called before a peer's Link is destroyed, if set.
+  std::function<void(const transport::Link*)> before_drop;
+  Measurements measurements;
+  bool measurements_changed = false;
+  uint64_t staging_bytes = 0;  // held by all peers
+  int numa_node = -1;
+  std::vector<Exported> exported;
+
+  // How many copies are running, and a number that changes whenever two run at once: a copy whose
+  // life saw one value, and was alone at its start, had the legs to itself.
+  uint32_t running_copies = 0;
+  uint64_t crowd = 0;
+
+ private:
+  struct Probe {
+    bool tried = false;
+    DeviceBuffer buffer;
+    std::optional<ExportedMemory> exported;
+  };
+  std::vector<Probe> probes_;
+};
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,65 @@
+#include "p2p/pipeline/lanes.h"
+
+#include <algorithm>
+
+namespace rcuda::p2p {
+namespace {
+
+constexpr size_t kChunksQueued = 2;
+constexpr uint64_t kSmallBytesQueued = uint64_t{2} << 20;
+
+}  // namespace
+
+bool Lanes::refresh() {
+  bool moved = false;
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    State& lane = lanes_[i];
+    if (lane.issued.empty()) continue;
+    const Result<Ticket> finished =
+        ops_.finished(static_cast<int>(i / kLaneCount), static_cast<Lane>(i % kLaneCount));
+    if (!finished) {
+      // Copies after a failed one have not run or ran on a broken context: all of them failed.
+      lane.failure = finished.status();
+      lane.failed_up_to = lane.issued.back().ticket;
+      lane.issued.clear();
+      lane.bytes = 0;
+      moved = true;
+      continue;
+    }
+    while (!lane.issued.empty() && lane.issued.front().ticket <= *finished) {
+      lane.finished = lane.issued.front().ticket;
+      lane.bytes -= lane.issued.front().bytes;
+      lane.issued.pop_front();
+      moved = true;
+    }
+  }
+  return moved;
+}
+
+bool Lanes::busy() const {
+  return std::any_of(lanes_.begin(), lanes_.end(),
+                     [](const State& lane) { return !lane.issued.empty(); });
+}
+
+bool Lanes::has_room(int device, Lane lane, uint64_t bytes) const {
+  const State& queue = state(device, lane);
+  return queue.issued.size() < kChunksQueued || queue.bytes + bytes <= kSmallBytesQueued;
+}
+
+Result<Ticket> Lanes::copy(int device, Lane lane, std::span<const CopyBox> boxes, uint64_t bytes) {
+  const Result<Ticket> ticket = ops_.copy(device, lane, boxes);
+  if (!ticket) return ticket;
+  State& queue = state(device, lane);
+  queue.issued.push_back({*ticket, bytes});
+  queue.bytes += bytes;
+  return ticket;
+}
+
+Result<bool> Lanes::finished(int device, Lane lane, Ticket ticket) const {
+  const State& queue = state(device, lane);
+  if (ticket <= queue.finished) return true;
+  if (ticket <= queue.failed_up_to) return queue.failure;
+  return false;
+}
+
+}  // namespace rcuda::p2p

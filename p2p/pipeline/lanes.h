@@ -1,0 +1,56 @@
+// Lanes: the engine's view of the devices' copy queues. Asks each busy lane once per round how far
+// it got, bounds how much is queued so that a small copy does not wait behind a large one's whole
+// window, and turns a lane's error into the error of whatever was queued on it.
+// Owned by the engine's thread; nothing blocks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "common/base/status.h"
+#include "p2p/device_ops.h"
+
+namespace rcuda::p2p {
+
+class Lanes {
+ public:
+  explicit Lanes(DeviceOps& ops) : ops_(ops), lanes_(ops.devices().size() * kLaneCount) {}
+
+  // Once per round: true when some lane got further.
+  bool refresh();
+  // Whether something is queued anywhere: only asking again will tell when it ends.
+  bool busy() const;
+
+  // Whether another chunk should be queued: two chunks at least, further ones while they are small.
+  bool has_room(int device, Lane lane, uint64_t bytes) const;
+  Result<Ticket> copy(int device, Lane lane, std::span<const CopyBox> boxes, uint64_t bytes);
+  // As of the last refresh(). An error means the copy never ends well.
+  Result<bool> finished(int device, Lane lane, Ticket ticket) const;
+
+ private:
+  struct Issued {
+    Ticket ticket;
+    uint64_t bytes;
+  };
+  struct State {
+    std::deque<Issued> issued;
+    uint64_t bytes = 0;
+    Ticket finished = 0;
+    Status failure;
+    Ticket failed_up_to = 0;  // tickets in (finished, failed_up_to] ended with `failure`
+  };
+  State& state(int device, Lane lane) {
+    return lanes_[static_cast<size_t>(device) * kLaneCount + static_cast<size_t>(lane)];
+  }
+  const State& state(int device, Lane lane) const {
+    return lanes_[static_cast<size_t>(device) * kLaneCount + static_cast<size_t>(lane)];
+  }
+
+  DeviceOps& ops_;
+  std::vector<State> lanes_;
+};
+
+}  // namespace rcuda::p2p

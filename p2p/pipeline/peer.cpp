@@ -1,0 +1,345 @@
+#include "p2p/pipeline/peer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <string>
+#include <string_view>
+
+#include "common/base/log.h"
+
+namespace rcuda::p2p {
+namespace {
+
+constexpr size_t kMostEarlySignals = 1u << 16;
+
+}  // namespace
+
+Peer::Peer(Environment& environment, PeerId id)
+    : environment_(environment), id_(id), sender_(environment, id), receiver_(environment, id) {}
+
+void Peer::attach(std::unique_ptr<transport::Link> link, const SessionToken& token,
+                  bool connected) {
+  if (!lost_.ok() || link_) {
+    RCUDA_WARN("a second connection to worker %u was refused", id_);
+    link->close();
+    return;
+  }
+  static uint64_t generations = 0;  // the engine's thread alone attaches
+  token_ = token;
+  connected_ = connected;
+  Status windows = Mailbox::check_windows(*link);
+  if (windows.ok()) {
+    const Result<Nonce> nonce = make_nonce();
+    windows = nonce.status();
+    if (nonce) own_nonce_ = *nonce;
+  }
+  link_ = std::make_unique<PeerLink>(environment_, id_, ++generations, std::move(link));
+  ChallengeMessage challenge;
+  challenge.nonce = own_nonce_;
+  if (windows.ok()) windows = link_->mailbox.send(challenge);
+  if (!windows.ok()) lose(windows);
+}
+
+void Peer::lose(const Status& why) {
+  if (!lost_.ok()) return;
+  lost_ = why.ok() ? Status(Code::kUnavailable, "the connection to the peer was ended") : why;
+  if (link_) {
+    link_->open = false;
+    link_->link->close();
+  }
+  prober_.reset();
+  probes_.clear();
+  sender_.lose(lost_);
+  receiver_.lose(lost_);
+  end_signals();
+  for (auto& [request, done] : std::exchange(forgetting_, {})) done();
+}
+
+void Peer::end_signals() {
+  for (const Waiting& waiting : signals_) environment_.ops.release(waiting.order, {});
+  for (const auto& [id, waiting] : awaited_) environment_.ops.release(waiting.order, lost_);
+  signals_.clear();
+  awaited_.clear();
+  early_.clear();
+}
+
+void Peer::add(PeerCopy copy, Order order, const Status& failure) {
+  if (copy.outgoing) {
+    sender_.add(std::move(copy), order, failure);
+  } else {
+    receiver_.add(std::move(copy), order, failure);
+  }
+}
+
+void Peer::signal(uint64_t id, Order order, const Status& failure) {
+  if (!lost_.ok()) {
+    if (order != Order::kNone) environment_.ops.release(order, {});
+    return;
+  }
+  // A stream that could not be watched has failed; the waiting side learns of it at once.
+  if (!failure.ok())
+    RCUDA_DEBUG("signal %llu of a failed stream", static_cast<unsigned long long>(id));
+  signals_.push_back({id, order});
+}
+
+void Peer::await(uint64_t id, Order order, const Status& failure) {
+  if (!failure.ok()) return;
+  if (!lost_.ok()) {
+    environment_.ops.release(order, lost_);
+    return;
+  }
+  const auto early = early_.find(id);
+  if (early != early_.end()) {
+    environment_.ops.release(order, {});
+    early_.erase(early);
+    return;
+  }
+  awaited_[id] = {id, order};
+}
+
+void Peer::forget(const Exported& exported, std::function<void()> done) {
+  if (!open()) {
+    done();
+    return;
+  }
+  ForgetMessage message;
+  message.request = next_forget_++;
+  message.handle = exported.handle;
+  forgetting_[message.request] = std::move(done);
+  const Status sent = link_->mailbox.send(message);
+  if (!sent.ok()) lose(sent);
+}
+
+bool Peer::receive() {
+  if (!link_ || !lost_.ok()) return false;
+  bool moved = false;
+  while (lost_.ok()) {
+    Result<std::span<const std::byte>> frame = link_->mailbox.next();
+    if (!frame) {
+      RCUDA_ERROR("worker %u: %s", id_, frame.status().message().c_str());
+      lose(frame.status());
+      return true;
+    }
+    if (frame->empty()) break;
+    moved = true;
+    const Status handled = handle(*frame);
+    if (!handled.ok()) {
+      RCUDA_ERROR("worker %u: %s", id_, handled.message().c_str());
+      lose(handled);
+    }
+  }
+  if (!moved && lost_.ok()) {
+    // After the last message: what was sent before the Link broke still counts.
+    const Status status = link_->link->status();
+    if (!status.ok()) {
+      lose(status);
+      return true;
+    }
+  }
+  return moved;
+}
+
+Status Peer::handle(std::span<const std::byte> frame) {
+  const Result<MessageKind> kind = kind_of(frame);
+  if (!kind) return kind.status();
+  const bool greeting = *kind == MessageKind::kChallenge || *kind == MessageKind::kProof;
+  if (!greeting && !authenticated_) {
+    return {Code::kProtocol, std::string(to_string(*kind)) + " before the peer proved itself"};
+  }
+  if (!greeting && *kind != MessageKind::kOffer && !link_->open) {
+    return {Code::kProtocol, std::string(to_string(*kind)) + " before the peer's offer"};
+  }
+  const auto with = [&](auto message, auto&& handler) -> Status {
+    const auto parsed = parse<decltype(message)>(frame);
+    if (!parsed) return parsed.status();
+    return handler(*parsed);
+  };
+  switch (*kind) {
+    case MessageKind::kChallenge:
+      return with(ChallengeMessage{}, [&](const auto& m) { return on_challenge(m); });
+    case MessageKind::kProof:
+      return with(ProofMessage{}, [&](const auto& m) { return on_proof(m); });
+    case MessageKind::kOffer:
+      return with(OfferMessage{}, [&](const auto& m) { return on_offer(m); });
+    case MessageKind::kReady:
+      return with(ReadyMessage{}, [&](const auto& m) { return sender_.on_ready(m.copy); });
+    case MessageKind::kChunk:
+      return with(ChunkMessage{}, [&](const auto& m) { return receiver_.on_chunk(m, *link_); });
+    case MessageKind::kConsumed:
+      return with(ConsumedMessage{}, [&](const auto& m) { return sender_.on_consumed(m); });
+    case MessageKind::kWant:
+      return with(WantMessage{}, [&](const auto& m) { return receiver_.on_want(m); });
+    case MessageKind::kTarget:
+      return with(TargetMessage{}, [&](const auto& m) { return sender_.on_target(m, *link_); });
+    case MessageKind::kPull:
+      return with(PullMessage{}, [&](const auto& m) { return receiver_.on_pull(m); });
+    case MessageKind::kDone:
+      return with(EndMessage{}, [&](const auto& m) { return sender_.on_done(m); });
+    case MessageKind::kAbort:
+      return with(EndMessage{}, [&](const auto& m) { return receiver_.on_abort(m); });
+    case MessageKind::kSignal:
+      return with(SignalMessage{}, [&](const auto& m) { return on_signal(m); });
+    case MessageKind::kForget:
+      return with(ForgetMessage{}, [&](const auto& m) { return receiver_.on_forget(m); });
+    case MessageKind::kForgotten:
+      return with(ForgottenMessage{}, [&](const auto& m) { return on_forgotten(m); });
+    case MessageKind::kEcho:
+      return with(EchoMessage{}, [&](const auto& m) {
+        EchoMessage answer = m;
+        answer.kind = MessageKind::kEchoed;
+        return link_->mailbox.send(answer);
+      });
+    case MessageKind::kEchoed:
+      return with(EchoMessage{}, [&](const auto& m) {
+        if (prober_) prober_->echoed(m.tag);
+        return Status();
+      });
+    case MessageKind::kLeg:
+      return with(LegMessage{}, [&](const auto& m) { return on_leg(m); });
+    case MessageKind::kProbe:
+      return with(ProbeMessage{}, [&](const auto& m) { return on_probe(m); });
+    case MessageKind::kProbed:
+      return with(ProbedMessage{}, [&](const auto& m) { return on_probed(m); });
+  }
+  return {Code::kProtocol, "a peer message of unknown kind"};
+}
+
+void Peer::shipped(const Shipment& shipment) {
+  if (!link_ || shipment.generation != link_->generation) return;
+  if (shipment.copy == Prober::kShipment) {
+    if (prober_) prober_->shipped(shipment.status);
+    return;
+  }
+  if (shipment.copy != kProbeShipment) {
+    sender_.shipped(shipment);
+    return;
+  }
+  if (probes_.empty() || probes_.front().stage != GpudirectProbe::Stage::kShipping) return;
+  GpudirectProbe& probe = probes_.front();
+  if (!shipment.status.ok()) {
+    RCUDA_INFO("GPUDirect to worker %u does not work: %s", id_, shipment.status.message().c_str());
+    probe.stage = GpudirectProbe::Stage::kOver;
+    return;
+  }
+  probe.stage = GpudirectProbe::Stage::kAsked;
+  ProbeMessage message;
+  message.sender_device = static_cast<uint32_t>(probe.device);
+  message.device = static_cast<uint32_t>(probe.peer_device);
+  message.pattern = probe.pattern;
+  if (const Status sent = link_->mailbox.send(message); !sent.ok()) lose(sent);
+}
+
+Status Peer::on_signal(const SignalMessage& message) {
+  const auto waiting = awaited_.find(message.signal);
+  if (waiting != awaited_.end()) {
+    const Code code = message.code <= static_cast<uint32_t>(Code::kInternal)
+                          ? static_cast<Code>(message.code)
+                          : Code::kInternal;
+    environment_.ops.release(
+        waiting->second.order,
+        code == Code::kOk ? Status() : Status(code, "the event's stream failed on its server"));
+    awaited_.erase(waiting);
+    return {};
+  }
+  if (early_.size() >= kMostEarlySignals) return {Code::kProtocol, "too many signals unasked for"};
+  if (!early_.emplace(message.signal, message.code).second) {
+    return {Code::kProtocol, "a signal sent twice"};
+  }
+  return {};
+}
+
+Status Peer::on_forgotten(const ForgottenMessage& message) {
+  const auto found = forgetting_.find(message.request);
+  if (found == forgetting_.end()) return {Code::kProtocol, "Forgotten what was not asked"};
+  const std::function<void()> done = std::move(found->second);
+  forgetting_.erase(found);
+  done();
+  return {};
+}
+
+Status Peer::advance_signals(bool& moved) {
+  for (auto at = signals_.begin(); at != signals_.end();) {
+    SignalMessage message;
+    message.signal = at->id;
+    if (at->order != Order::kNone) {
+      const Result<bool> reached = environment_.ops.reached(at->order);
+      if (reached && !*reached) {
+        ++at;
+        continue;
+      }
+      if (!reached) message.code = static_cast<uint32_t>(reached.status().code());
+      environment_.ops.release(at->order, {});
+    } else {
+      message.code = static_cast<uint32_t>(Code::kCuda);
+    }
+    at = signals_.erase(at);
+    moved = true;
+    RCUDA_RETURN_IF_ERROR(link_->mailbox.send(message));
+  }
+  return {};
+}
+
+Status Peer::step(bool& moved) {
+  const Result<bool> flushed = link_->mailbox.flush();
+  if (!flushed) return flushed.status();
+  moved |= *flushed;
+  if (link_->open) {
+    RCUDA_RETURN_IF_ERROR(advance_signals(moved));
+    RCUDA_RETURN_IF_ERROR(advance_probes(moved));
+    if (prober_ && probes_.empty()) {
+      // Copies go first: the prober throws away the sample they disturb.
+      const bool busy = !sender_.empty() || !receiver_.empty();
+      const Result<bool> probed = prober_->advance(busy);
+      if (!probed) return probed.status();
+      moved |= *probed;
+      if (prober_->over()) {
+        prober_.reset();
+        link_->refresh_models();
+        RCUDA_RETURN_IF_ERROR(send_legs());
+      }
+    }
+  }
+  return {};
+}
+
+bool Peer::advance() {
+  bool moved = false;
+  if (link_ && lost_.ok()) {
+    const Status status = step(moved);
+    if (!status.ok()) {
+      lose(status);
+      moved = true;
+    }
+  }
+  const Result<bool> sent = sender_.advance(link_.get());
+  if (!sent) lose(sent.status());
+  const Result<bool> received = receiver_.advance(link_.get());
+  if (!received) lose(received.status());
+  moved |= !sent || !received || *sent || *received;
+  if (!lost_.ok() && link_ && sender_.drained() && receiver_.drained() && sender_.empty() &&
+      receiver_.empty() && checks_.empty()) {
+    for (const Prober::Mapped& mapping : mapped_) {
+      environment_.ops.close(mapping.device, mapping.base);
+    }
+    mapped_.clear();
+    if (environment_.before_drop) environment_.before_drop(link_->link.get());
+    link_.reset();
+    moved = true;
+  }
+  if (!lost_.ok()) checks_.clear();
+  return moved;
+}
+
+bool Peer::start_chunk() { return open() && lost_.ok() && sender_.start_chunk(); }
+
+bool Peer::idle() const {
+  return sender_.empty() && receiver_.empty() && signals_.empty() && !prober_;
+}
+
+bool Peer::polling() const {
+  return sender_.polling() || receiver_.polling() || !signals_.empty() ||
+         (link_ && link_->mailbox.waiting());
+}
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,138 @@
+#include "p2p/pipeline/peer_link.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string_view>
+
+#include "common/base/log.h"
+
+namespace rcuda::p2p {
+namespace {
+
+// Room for a buffer of `wish` bytes under the engine's limit, halved until it fits.
+Result<uint64_t> grant(Environment& environment, uint64_t wish) {
+  const uint64_t limit = environment.options.staging_limit_bytes;
+  const uint64_t left = limit - std::min(limit, environment.staging_bytes);
+  uint64_t bytes = std::bit_floor(std::max<uint64_t>(wish, EngineOptions::kLeastInboxBytes));
+  while (bytes > left && bytes > EngineOptions::kLeastInboxBytes) bytes /= 2;
+  if (bytes > left) {
+    return Status(Code::kOutOfMemory,
+                  "the peer-to-peer staging limit of " + bytes_text(limit) +
+                      " is used up; raise it or use fewer servers in one session");
+  }
+  return bytes;
+}
+
+}  // namespace
+
+Status PeerLink::make_inbox() {
+  const Result<uint64_t> bytes = grant(environment, environment.options.inbox_bytes);
+  if (!bytes) return bytes.status();
+  Result<HostBuffer> buffer = HostBuffer::create(environment.ops, *bytes, environment.numa_node);
+  if (!buffer) return Status(buffer.status()).with_context("peer-to-peer inbox");
+  inbox = *std::move(buffer);
+  staging_bytes += *bytes;
+  environment.staging_bytes += *bytes;
+
+  device_inbox.resize(environment.devices.size());
+  device_outbox.resize(environment.devices.size());
+  device_outbox_arena.resize(environment.devices.size());
+  for (size_t device = 0; device < environment.devices.size(); ++device) {
+    if (!environment.ops.may_use_gpudirect(static_cast<int>(device), link->medium())) continue;
+    const uint64_t size = environment.options.device_inbox_bytes;
+    Result<DeviceBuffer> in = DeviceBuffer::create(environment.ops, static_cast<int>(device), size);
+    Result<DeviceBuffer> out =
+        DeviceBuffer::create(environment.ops, static_cast<int>(device), size);
+    if (!in || !out) {
+      RCUDA_INFO("no GPU memory for GPUDirect staging on device %zu; host memory is used", device);
+      continue;
+    }
+    device_inbox[device] = *std::move(in);
+    device_outbox[device] = *std::move(out);
+    device_outbox_arena[device] = Arena(size);
+  }
+  return {};
+}
+
+Status PeerLink::make_host_path() {
+  peer_inbox = Arena(offer.inbox_bytes);
+  peer_device_inbox.clear();
+  for (uint32_t device = 0; device < offer.device_count; ++device) {
+    peer_device_inbox.emplace_back(offer.devices[device].inbox_bytes);
+  }
+  const transport::RegionId region{offer.inbox_region};
+  if (std::string_view(link->medium()) == "shm") {
+    Result<MappedInbox> mapping =
+        MappedInbox::create(environment.ops, *link, region, offer.inbox_bytes);
+    if (!mapping) return Status(mapping.status()).with_context("the peer's inbox");
+    mapped = *std::move(mapping);
+    host_path = std::make_unique<ShmPath>(mapped.data(), peer_inbox);
+    return {};
+  }
+  const Result<uint64_t> bytes = grant(environment, offer.inbox_bytes);
+  if (!bytes) return bytes.status();
+  Result<HostBuffer> buffer =
+      HostBuffer::create(environment.ops, *bytes + kScratchBytes, environment.numa_node);
+  if (!buffer) return Status(buffer.status()).with_context("peer-to-peer outbox");
+  outbox = *std::move(buffer);
+  staging_bytes += *bytes;
+  environment.staging_bytes += *bytes;
+  outbox_arena = Arena(*bytes);
+  host_path = std::make_unique<WirePath>(*link, Where::kHostInbox, outbox.address(), outbox_arena,
+                                         region, peer_inbox);
+  return {};
+}
+
+void PeerLink::make_device_path(int device, int peer_device) {
+  const auto own = static_cast<size_t>(device);
+  const auto theirs = static_cast<size_t>(peer_device);
+  device_paths[{device, peer_device}] = std::make_unique<WirePath>(
+      *link, Where::kDeviceInbox, device_outbox[own].address(), device_outbox_arena[own],
+      transport::RegionId{offer.devices[theirs].inbox_region}, peer_device_inbox[theirs]);
+  planners.erase({device, peer_device});
+}
+
+Capabilities PeerLink::capabilities(int device, int peer_device) const {
+  const std::string_view medium = link->medium();
+  const auto mappable = ipc.find({device, peer_device});
+  Capabilities can;
+  can.shm = medium == "shm";
+  can.tcp = medium == "tcp";
+  can.verbs = medium == "verbs";
+  can.gpudirect = device_path(device, peer_device) != nullptr;
+  can.ipc = mappable != ipc.end() && mappable->second;
+  return can;
+}
+
+PairKey PeerLink::pair_key(int device, int peer_device) const {
+  PairKey key;
+  key.source_gpu = environment.devices[static_cast<size_t>(device)].uuid;
+  key.destination_gpu = get_text(offer.devices[static_cast<size_t>(peer_device)].uuid);
+  key.source_host = environment.options.host_name;
+  key.destination_host = get_text(offer.name);
+  key.nic = std::string_view(link->medium()) == "verbs" && !environment.options.nic.empty()
+                ? environment.options.nic
+                : link->medium();
+  return key;
+}
+
+Planner& PeerLink::planner(int device, int peer_device) {
+  const auto key = std::make_pair(device, peer_device);
+  const auto found = planners.find(key);
+  if (found != planners.end()) return found->second;
+  PlannerOptions options = environment.options.planner;
+  if (host_path) options.window_bytes = std::min(options.window_bytes, host_path->capacity_bytes());
+  return planners
+      .emplace(key, Planner(options, capabilities(device, peer_device),
+                            pair_model(environment.measurements, pair_key(device, peer_device))))
+      .first->second;
+}
+
+void PeerLink::refresh_models() {
+  for (auto& [pair, planner] : planners) {
+    planner.set_model(pair_model(environment.measurements, pair_key(pair.first, pair.second)));
+  }
+}
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,219 @@
+#include "p2p/pipeline/prober.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "common/base/log.h"
+
+namespace rcuda::p2p {
+namespace {
+
+constexpr uint64_t kSmallestBytes = 4096;
+constexpr uint64_t kGrowth = 4;
+constexpr uint32_t kSingles = 4;  // the first of them warms up and is dropped
+constexpr uint32_t kTrains = 2;
+constexpr uint32_t kTrainLength = 4;
+constexpr uint32_t kEchoes = 9;
+// A size whose single transfer takes this long is the last one.
+constexpr double kLongUs = 5000;
+
+}  // namespace
+
+Prober::Prober(Environment& environment, PeerLink& link, const std::vector<Mapped>& mapped)
+    : environment_(environment), link_(link), mapped_(mapped) {
+  plan();
+}
+
+Prober::~Prober() {
+  if (place_) link_.host_path->release(*place_);
+}
+
+void Prober::plan() {
+  const auto want = [&](Job job) {
+    job.bytes = kSmallestBytes;
+    if (!environment_.measurements.find(job.key)) jobs_.push_back(std::move(job));
+  };
+  for (size_t i = 0; i < environment_.devices.size(); ++i) {
+    const int device = static_cast<int>(i);
+    const std::string& gpu = environment_.devices[i].uuid;
+    want({{"copy_out", gpu, "", ""}, Kind::kLane, device, Lane::kOut});
+    want({{"copy_in", gpu, "", ""}, Kind::kLane, device, Lane::kIn});
+    if (link_.device_outbox[i].bytes() > 0) {
+      want({{"device_copy", gpu, "", ""}, Kind::kLane, device, Lane::kLocal});
+    }
+  }
+  for (const Mapped& mapped : mapped_) {
+    // Keyed by source and destination, as the peer plans with it.
+    const PairKey pair = link_.pair_key(mapped.device, mapped.peer_device);
+    want({{"ipc", pair.destination_gpu, "", pair.source_gpu},
+          Kind::kLane,
+          mapped.device,
+          Lane::kLocal,
+          mapped.base});
+  }
+  const PairKey pair = link_.pair_key(0, 0);
+  if (link_.host_path->ships()) want({{"wire", "", pair.nic, pair.destination_host}, Kind::kWire});
+  want({{"message", "", pair.nic, pair.destination_host}, Kind::kEcho});
+  scratch_.resize(environment_.devices.size());
+}
+
+Result<bool> Prober::advance(bool busy) {
+  disturbed_ |= busy && running_;
+  if (!running_) {
+    if (busy || jobs_.empty()) return false;
+    return start();
+  }
+  const Job& job = jobs_.front();
+  if (job.kind == Kind::kLane && shipments_left_ == 0 && ticket_ != 0) {
+    const Result<bool> finished = environment_.lanes.finished(job.device, job.lane, ticket_);
+    if (finished && !*finished) return false;
+    end_sample(finished.ok());
+    return true;
+  }
+  if (job.kind == Kind::kWire && shipments_left_ == 0) {
+    end_sample(failure_.ok());
+    return true;
+  }
+  return false;
+}
+
+Result<bool> Prober::start() {
+  Job& job = jobs_.front();
+  transfers_ = job.taken < kSingles || job.kind == Kind::kEcho ? 1 : kTrainLength;
+  disturbed_ = false;
+  failure_ = {};
+  if (job.kind == Kind::kEcho) {
+    running_ = true;
+    began_us_ = environment_.now_us();
+    EchoMessage echo;
+    echo.tag = ++tag_;
+    RCUDA_RETURN_IF_ERROR(link_.mailbox.send(echo));
+    return true;
+  }
+  if (job.mapped == 0) {
+    place_ = link_.host_path->reserve(0, job.bytes);
+    if (!place_) {
+      finish_job();
+      return true;
+    }
+  }
+  if (job.kind == Kind::kWire) {
+    running_ = true;
+    shipments_left_ = transfers_;
+    began_us_ = environment_.now_us();
+    for (uint32_t i = 0; i < transfers_; ++i) {
+      Shipment shipment{link_.id, link_.generation, kShipment, i, {}};
+      link_.host_path->ship(*place_,
+                            [queue = environment_.shipments, shipment](const Status& status) {
+                              Shipment done = shipment;
+                              done.status = status;
+                              queue->push(std::move(done));
+                            });
+    }
+    return true;
+  }
+  DeviceBuffer& scratch = scratch_[static_cast<size_t>(job.device)];
+  if (scratch.bytes() == 0) {
+    Result<DeviceBuffer> made = DeviceBuffer::create(environment_.ops, job.device, kLargestBytes);
+    if (!made) {
+      RCUDA_DEBUG("no GPU memory to measure device %d with", job.device);
+      jobs_.pop_front();
+      if (place_) link_.host_path->release(*place_);
+      place_.reset();
+      return true;
+    }
+    scratch = *std::move(made);
+  }
+  CopyBox box;
+  box.width_bytes = job.bytes;
+  box.source = scratch.address();
+  box.destination = scratch.address();
+  if (job.mapped != 0) {
+    box.source = job.mapped;
+  } else if (job.lane == Lane::kOut) {
+    box.destination = place_->local;
+  } else if (job.lane == Lane::kIn) {
+    box.source = place_->local;
+  } else {
+    // Within the device: between two halves.
+    box.width_bytes = std::min(job.bytes, kLargestBytes / 2);
+    box.destination = scratch.address() + kLargestBytes / 2;
+  }
+  running_ = true;
+  began_us_ = environment_.now_us();
+  for (uint32_t i = 0; i < transfers_; ++i) {
+    const Result<Ticket> ticket =
+        environment_.lanes.copy(job.device, job.lane, {&box, 1}, box.width_bytes);
+    if (!ticket) {
+      end_sample(false);
+      return true;
+    }
+    ticket_ = *ticket;
+  }
+  return true;
+}
+
+void Prober::echoed(uint64_t tag) {
+  if (running_ && tag == tag_ && jobs_.front().kind == Kind::kEcho) end_sample(true);
+}
+
+void Prober::shipped(const Status& status) {
+  if (!running_ || shipments_left_ == 0) return;
+  --shipments_left_;
+  if (!status.ok()) failure_ = status;
+}
+
+void Prober::end_sample(bool good) {
+  Job& job = jobs_.front();
+  const double us = environment_.now_us() - began_us_;
+  running_ = false;
+  ticket_ = 0;
+  if (place_) link_.host_path->release(*place_);
+  place_.reset();
+  if (!good) {
+    RCUDA_DEBUG("measuring %s failed and is left out", job.key.kind.c_str());
+    jobs_.pop_front();
+    return;
+  }
+  if (disturbed_) return;
+  const bool echo = job.kind == Kind::kEcho;
+  // There and back is two messages. A clock too coarse for the sample gives no time: take 1 ns.
+  const double value = std::max(echo ? us / 2 : us, 1e-3);
+  if (job.taken > 0) job.samples.push_back({echo ? 0 : job.bytes, transfers_, value});
+  ++job.taken;
+  if (job.taken < (echo ? kEchoes : kSingles + kTrains)) return;
+  job.taken = 0;
+  const uint64_t limit =
+      std::min(kLargestBytes, job.mapped != 0 ? kLargestBytes : link_.host_path->capacity_bytes());
+  const bool slow = us / transfers_ > kLongUs && job.samples.size() > kSingles + kTrains;
+  if (echo || slow || job.bytes * kGrowth > limit) {
+    finish_job();
+  } else {
+    job.bytes *= kGrowth;
+  }
+}
+
+void Prober::finish_job() {
+  Job& job = jobs_.front();
+  Result<LegModel> leg = Status(Code::kInternal, "not measured");
+  if (job.kind == Kind::kEcho) {
+    std::vector<double> times;
+    for (const LegSample& sample : job.samples) times.push_back(sample.us);
+    std::sort(times.begin(), times.end());
+    const double us = times.empty() ? 1 : times[times.size() / 2];
+    leg = LegModel::from_knots({{0, us}, {1, us}}, 0);
+  } else {
+    leg = LegModel::fit(job.samples);
+  }
+  if (leg) {
+    RCUDA_DEBUG("measured %s %s: %.1f us for %s, %.2f GB/s at the most", job.key.kind.c_str(),
+                job.key.gpu.c_str(), leg->time_us(kSmallestBytes),
+                bytes_text(kSmallestBytes).c_str(), leg->peak_gbps());
+    environment_.measurements.set(job.key, *std::move(leg));
+    environment_.measurements_changed = true;
+    if (job.mapped != 0) for_peer_.push_back(job.key);
+  }
+  jobs_.pop_front();
+}
+
+}  // namespace rcuda::p2p

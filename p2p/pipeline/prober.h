@@ -1,0 +1,83 @@
+// Prober: measures, in the background, the legs that are not known yet: this worker's devices to
+// and from host memory, the wire to one peer, the mapped copy from its memory, a message.
+//
+// One transfer or short train is under way at a time; a sample that a copy disturbed is taken
+// again. Staging room is borrowed from the path like any chunk's, for one sample. Sizes stop
+// growing when a sample takes long, so a slow link is not measured for seconds. Used by the
+// engine's thread alone; nothing blocks. Results go to Environment::measurements.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "p2p/pipeline/environment.h"
+#include "p2p/pipeline/peer_link.h"
+
+namespace rcuda::p2p {
+
+class Prober {
+ public:
+  // Shipment::copy of the prober's transfers.
+  static constexpr uint64_t kShipment = UINT64_MAX;
+  static constexpr uint64_t kLargestBytes = 16ull << 20;
+
+  // The peer's memory, mapped for one of this worker's devices.
+  struct Mapped {
+    int device = 0;
+    int peer_device = 0;
+    DeviceAddress base = 0;
+  };
+
+  Prober(Environment& environment, PeerLink& link, const std::vector<Mapped>& mapped);
+  ~Prober();
+
+  // Takes the next step; `busy`: copies are under way, so measure nothing now. Errors are the
+  // mailbox's.
+  Result<bool> advance(bool busy);
+  void echoed(uint64_t tag);
+  void shipped(const Status& status);
+
+  // Nothing left to measure.
+  bool over() const { return jobs_.empty() && !running_; }
+  // The mapped copies that were measured, for the peer to plan with.
+  const std::vector<LegKey>& for_peer() const { return for_peer_; }
+
+ private:
+  enum class Kind : uint8_t { kLane, kWire, kEcho };
+  struct Job {
+    LegKey key;
+    Kind kind = Kind::kLane;
+    int device = 0;
+    Lane lane = Lane::kOut;
+    DeviceAddress mapped = 0;  // the source of a mapped copy, 0 for the others
+    uint64_t bytes = 0;        // of the next sample
+    uint32_t taken = 0;        // samples of that size
+    std::vector<LegSample> samples;
+  };
+
+  void plan();
+  Result<bool> start();
+  void end_sample(bool good);
+  void finish_job();
+
+  Environment& environment_;
+  PeerLink& link_;
+  const std::vector<Mapped> mapped_;
+  std::deque<Job> jobs_;
+  std::vector<DeviceBuffer> scratch_;  // by device
+  std::optional<Place> place_;
+
+  bool running_ = false;
+  bool disturbed_ = false;
+  uint32_t transfers_ = 0;
+  uint32_t shipments_left_ = 0;
+  Status failure_;
+  Ticket ticket_ = 0;
+  uint64_t tag_ = 0;
+  double began_us_ = 0;
+  std::vector<LegKey> for_peer_;
+};
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,384 @@
+#include "p2p/pipeline/receiver.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+
+#include "common/base/log.h"
+
+namespace rcuda::p2p {
+namespace {
+
+constexpr size_t kMostCopies = 1u << 16;
+
+Status disagreement(uint64_t copy, uint64_t theirs, uint64_t ours) {
+  return {Code::kInvalidArgument, "the halves of peer copy " + std::to_string(copy) +
+                                      " disagree: " + std::to_string(theirs) + " bytes sent, " +
+                                      std::to_string(ours) + " expected"};
+}
+
+}  // namespace
+
+Receiver::~Receiver() {
+  for (const auto& [key, mapping] : mappings_) environment_.ops.close(key.first, mapping.base);
+}
+
+Receiver::Incoming& Receiver::find_or_make(uint64_t id) {
+  Incoming& copy = copies_[id];
+  copy.id = id;
+  return copy;
+}
+
+void Receiver::add(PeerCopy request, Order order, const Status& failure) {
+  Incoming& copy = find_or_make(request.id);
+  if (copy.request) {
+    const Status status(Code::kInvalidArgument, "two peer copies with one id");
+    if (order != Order::kNone) environment_.ops.release(order, status);
+    if (request.done) request.done(status);
+    return;
+  }
+  copy.order = order;
+  copy.request = std::move(request);
+  if (copy.failure.ok()) copy.failure = failure;
+  if (!lost_.ok() && copy.failure.ok()) copy.failure = lost_;
+}
+
+Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
+  const auto known = copies_.find(message.copy);
+  if (known == copies_.end() && copies_.size() >= kMostCopies) {
+    return {Code::kProtocol, "too many copies announced"};
+  }
+  Incoming& copy = known == copies_.end() ? find_or_make(message.copy) : known->second;
+  if (copy.aborted || copy.pull) return {Code::kProtocol, "a chunk after the end of its copy"};
+  uint64_t end = 0;
+  if (message.offset != copy.next || __builtin_add_overflow(message.offset, message.bytes, &end) ||
+      end > message.total || (message.bytes == 0) != (message.total == 0)) {
+    return {Code::kProtocol, "a chunk outside its copy"};
+  }
+  uint64_t inbox_bytes = 0;
+  switch (message.where) {
+    case Where::kHostInbox:
+      inbox_bytes = link.inbox.bytes();
+      break;
+    case Where::kDeviceInbox:
+      // Which device's inbox is known when the client's half is; checked there.
+      inbox_bytes = UINT64_MAX;
+      break;
+    case Where::kTarget:
+      if (copy.target == transport::RegionId::kNone) {
+        return {Code::kProtocol, "a chunk for a destination that was not offered"};
+      }
+      inbox_bytes = UINT64_MAX;
+      break;
+    default:
+      return {Code::kProtocol, "a chunk in no place known"};
+  }
+  if (message.place > inbox_bytes || message.bytes > inbox_bytes - message.place) {
+    return {Code::kProtocol, "a chunk outside the inbox"};
+  }
+  copy.next = end;
+  copy.any_chunk = true;
+  copy.arrived.push_back(message);
+  return {};
+}
+
+Status Receiver::on_want(const WantMessage& message) {
+  if (copies_.size() >= kMostCopies) return {Code::kProtocol, "too many copies announced"};
+  Incoming& copy = find_or_make(message.copy);
+  if (copy.wanted || copy.any_chunk || copy.pull || copy.aborted) {
+    return {Code::kProtocol, "a Want out of place"};
+  }
+  copy.wanted = true;
+  return {};
+}
+
+Status Receiver::on_pull(const PullMessage& message) {
+  if (copies_.size() >= kMostCopies) return {Code::kProtocol, "too many copies announced"};
+  Incoming& copy = find_or_make(message.copy);
+  if (copy.wanted || copy.any_chunk || copy.pull || copy.aborted) {
+    return {Code::kProtocol, "a Pull out of place"};
+  }
+  copy.pull = message;
+  return {};
+}
+
+Status Receiver::on_abort(const EndMessage& message) {
+  Status status = status_of(message);
+  if (status.ok()) return {Code::kProtocol, "an Abort without an error"};
+  const auto known = copies_.find(message.copy);
+  if (known == copies_.end() && copies_.size() >= kMostCopies) {
+    return {Code::kProtocol, "too many copies announced"};
+  }
+  Incoming& copy = find_or_make(message.copy);
+  if (copy.aborted) return {Code::kProtocol, "a copy aborted twice"};
+  copy.aborted = true;
+  if (copy.failure.ok()) copy.failure = std::move(status);
+  return {};
+}
+
+Status Receiver::on_forget(const ForgetMessage& message) {
+  // One handle may be mapped for several devices; the answer goes out with the last of them.
+  bool in_use = false;
+  for (auto& [key, mapping] : mappings_) {
+    if (key.second != message.handle) continue;
+    if (mapping.forget_request) return {Code::kProtocol, "memory forgotten twice"};
+    in_use = true;
+    mapping.forget_request = message.request;
+  }
+  if (!in_use) forgotten_.push_back(message.request);
+  return {};
+}
+
+Result<bool> Receiver::advance(PeerLink* link) {
+  bool moved = false;
+  for (auto at = copies_.begin(); at != copies_.end();) {
+    Incoming& copy = at->second;
+    RCUDA_RETURN_IF_ERROR(advance(copy, link, moved));
+    const bool lost = !lost_.ok();
+    const bool client_done = copy.finished || (!copy.request && lost);
+    const bool sender_done = lost || (copy.done_sent && (copy.failure.ok() || copy.aborted));
+    const bool over = client_done && sender_done && copy.landing.empty();
+    moved |= over;
+    at = over ? copies_.erase(at) : std::next(at);
+  }
+  RCUDA_RETURN_IF_ERROR(close_forgotten(link, moved));
+  return moved;
+}
+
+Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
+  const bool usable = link && link->open && lost_.ok();
+  if (copy.request && !copy.reached && copy.failure.ok()) {
+    copy.reached = true;
+    if (copy.order != Order::kNone) {
+      const Result<bool> reached = environment_.ops.reached(copy.order);
+      if (!reached) {
+        copy.failure = reached.status();
+      } else if (!*reached || !usable) {
+        copy.reached = false;  // Ready can only be said once the Link is open
+      }
+    }
+    if (copy.reached && copy.failure.ok()) {
+      moved = true;
+      if (copy.order != Order::kNone) {
+        ReadyMessage ready;
+        ready.copy = copy.id;
+        RCUDA_RETURN_IF_ERROR(link->mailbox.send(ready));
+      }
+    }
+  }
+  if (copy.reached && copy.failure.ok() && usable) {
+    if (copy.wanted && copy.target == transport::RegionId::kNone) {
+      moved = true;
+      RCUDA_RETURN_IF_ERROR(answer_want(copy, *link));
+    }
+    if (copy.pull && !copy.pulling && copy.landing.empty() && copy.landed == 0) {
+      moved = true;
+      start_pull(copy);
+    }
+    if (!copy.arrived.empty()) {
+      moved = true;
+      start_landing(copy, *link);
+    }
+  }
+  while (!copy.landing.empty()) {
+    const Landing& landing = copy.landing.front();
+    const Result<bool> finished =
+        environment_.lanes.finished(copy.request->device, landing.lane, landing.ticket);
+    if (finished && !*finished) break;
+    if (!finished && copy.failure.ok()) copy.failure = finished.status();
+    copy.landed += landing.bytes;
+    ++copy.consumed;
+    copy.landing.pop_front();
+    moved = true;
+  }
+  if (!copy.landing.empty()) return {};
+
+  const bool announced = copy.any_chunk || copy.pull.has_value();
+  const bool complete = copy.request && copy.failure.ok() && announced && copy.reached &&
+                        copy.arrived.empty() && copy.landed == copy.request->memory.bytes();
+  const bool over = complete || !copy.failure.ok();
+  if (over && !copy.done_sent && usable) {
+    copy.done_sent = true;
+    copy.arrived.clear();
+    moved = true;
+    RCUDA_RETURN_IF_ERROR(link->mailbox.send(make_end(MessageKind::kDone, copy.id, copy.failure)));
+  }
+  if (over && copy.request && !copy.finished && (copy.done_sent || !lost_.ok())) {
+    moved = true;
+    finish(copy, link, copy.failure);
+  }
+  if (!over && usable && copy.consumed > copy.told) {
+    ConsumedMessage message;
+    message.copy = copy.id;
+    message.chunks = copy.consumed;
+    copy.told = copy.consumed;
+    RCUDA_RETURN_IF_ERROR(link->mailbox.send(message));
+  }
+  return {};
+}
+
+Status Receiver::answer_want(Incoming& copy, PeerLink& link) {
+  TargetMessage message;
+  message.copy = copy.id;
+  const Shape& memory = copy.request->memory;
+  const auto region =
+      memory.contiguous() && memory.bytes() > 0
+          ? link.link->expose(reinterpret_cast<void*>(memory.address), memory.bytes())
+          : Result<transport::Region>(Status(Code::kUnsupported, "not plain"));
+  if (region) {
+    copy.target = region->id;
+    message.region = static_cast<uint64_t>(region->id);
+  } else {
+    RCUDA_INFO("a destination could not be registered for GPUDirect: %s",
+               region.status().message().c_str());
+    message.refused = 1;
+    copy.wanted = false;
+  }
+  return link.mailbox.send(message);
+}
+
+Result<DeviceAddress> Receiver::map(int device, const PullMessage& pull) {
+  const auto key = std::make_pair(device, pull.handle);
+  auto known = mappings_.find(key);
+  if (known == mappings_.end()) {
+    ExportedMemory memory;
+    memory.handle = pull.handle;
+    const Result<DeviceAddress> base = environment_.ops.open(device, memory);
+    if (!base) return base;
+    known = mappings_.emplace(key, Mapping{*base, 0, std::nullopt}).first;
+  }
+  ++known->second.uses;
+  return known->second.base + pull.offset;
+}
+
+void Receiver::start_pull(Incoming& copy) {
+  const PeerCopy& request = *copy.request;
+  const PullMessage& pull = *copy.pull;
+  Shape source{0, pull.width_bytes, pull.height, pull.depth, pull.pitch_bytes, pull.slice_bytes};
+  Status sane = source.check();
+  if (sane.ok() && source.bytes() != request.memory.bytes()) {
+    sane = disagreement(copy.id, source.bytes(), request.memory.bytes());
+  }
+  const bool plain = source.contiguous() && request.memory.contiguous();
+  if (sane.ok() && !plain &&
+      (source.width_bytes != request.memory.width_bytes ||
+       source.height != request.memory.height)) {
+    sane = {Code::kInvalidArgument, "the halves of a peer copy differ in shape"};
+  }
+  if (!sane.ok()) {
+    copy.failure = sane;
+    return;
+  }
+  const Result<DeviceAddress> address = map(request.device, pull);
+  if (!address) {
+    copy.failure = Status(address.status()).with_context("mapping the peer's memory");
+    return;
+  }
+  copy.pulling = pull.handle;
+  source.address = *address;
+  const CopyBox box = box_between(request.memory, source);
+  const Result<Ticket> ticket =
+      environment_.lanes.copy(request.device, Lane::kLocal, {&box, 1}, request.memory.bytes());
+  if (!ticket) {
+    copy.failure = ticket.status();
+    return;
+  }
+  copy.landing.push_back({Lane::kLocal, *ticket, request.memory.bytes()});
+}
+
+void Receiver::start_landing(Incoming& copy, PeerLink& link) {
+  const PeerCopy& request = *copy.request;
+  while (!copy.arrived.empty() && copy.failure.ok()) {
+    const ChunkMessage chunk = copy.arrived.front();
+    if (chunk.total != request.memory.bytes()) {
+      copy.failure = disagreement(copy.id, chunk.total, request.memory.bytes());
+      return;
+    }
+    copy.arrived.pop_front();
+    if (chunk.where == Where::kTarget || chunk.bytes == 0) {
+      copy.landed += chunk.bytes;
+      ++copy.consumed;
+      continue;
+    }
+    Lane lane = Lane::kIn;
+    uint64_t from = link.inbox.address() + chunk.place;
+    if (chunk.where == Where::kDeviceInbox) {
+      const DeviceBuffer& inbox = link.device_inbox[static_cast<size_t>(request.device)];
+      if (chunk.place > inbox.bytes() || chunk.bytes > inbox.bytes() - chunk.place) {
+        copy.failure = {Code::kProtocol, "a chunk outside the GPU's inbox"};
+        return;
+      }
+      lane = Lane::kLocal;
+      from = inbox.address() + chunk.place;
+    }
+    const Boxes boxes =
+        boxes_of(request.memory, chunk.offset, chunk.bytes, from, Direction::kUnpack);
+    const Result<Ticket> ticket =
+        environment_.lanes.copy(request.device, lane, boxes.span(), chunk.bytes);
+    if (!ticket) {
+      copy.failure = ticket.status();
+      return;
+    }
+    copy.landing.push_back({lane, *ticket, chunk.bytes});
+  }
+}
+
+void Receiver::finish(Incoming& copy, PeerLink* link, const Status& status) {
+  copy.finished = true;
+  if (copy.target != transport::RegionId::kNone && link) (void)link->link->unexpose(copy.target);
+  if (copy.pulling) {
+    const auto mapping = mappings_.find({copy.request->device, *copy.pulling});
+    if (mapping != mappings_.end()) --mapping->second.uses;
+  }
+  if (copy.order != Order::kNone) environment_.ops.release(copy.order, status);
+  if (copy.request->done) copy.request->done(status);
+}
+
+Status Receiver::close_forgotten(PeerLink* link, bool& moved) {
+  for (auto at = mappings_.begin(); at != mappings_.end();) {
+    const Mapping& mapping = at->second;
+    if (!mapping.forget_request || mapping.uses > 0) {
+      ++at;
+      continue;
+    }
+    const uint64_t request = *mapping.forget_request;
+    environment_.ops.close(at->first.first, mapping.base);
+    at = mappings_.erase(at);
+    const bool more = std::any_of(mappings_.begin(), mappings_.end(), [&](const auto& entry) {
+      return entry.second.forget_request == request;
+    });
+    if (!more) forgotten_.push_back(request);
+    moved = true;
+  }
+  if (!link || !link->open) return {};
+  while (!forgotten_.empty()) {
+    ForgottenMessage message;
+    message.request = forgotten_.front();
+    forgotten_.pop_front();
+    moved = true;
+    RCUDA_RETURN_IF_ERROR(link->mailbox.send(message));
+  }
+  return {};
+}
+
+void Receiver::lose(const Status& why) {
+  lost_ = why;
+  for (auto& [id, copy] : copies_) {
+    if (copy.failure.ok()) copy.failure = why;
+    copy.arrived.clear();
+  }
+}
+
+bool Receiver::drained() const {
+  return std::all_of(copies_.begin(), copies_.end(),
+                     [](const auto& entry) { return entry.second.landing.empty(); });
+}
+
+bool Receiver::polling() const {
+  return std::any_of(copies_.begin(), copies_.end(), [](const auto& entry) {
+    const Incoming& copy = entry.second;
+    return copy.request && !copy.reached && copy.order != Order::kNone && copy.failure.ok();
+  });
+}
+
+}  // namespace rcuda::p2p

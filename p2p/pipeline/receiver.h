@@ -1,0 +1,99 @@
+// Receiver: the incoming copies from one peer. A copy waits for the stream of this side, if it has
+// one (and tells the sender: Ready), lets every chunk that arrived be copied in, tells the sender
+// what it consumed, and ends with Done.
+//
+// Chunks may arrive before the client's command does; they wait in the inbox. A copy that fails
+// lets what is under way end, says Done with the error, and is forgotten when the sender's Abort
+// came. Used by the engine's thread alone; nothing blocks but registration (v1) and mapping (ipc).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "p2p/pipeline/environment.h"
+#include "p2p/pipeline/peer_link.h"
+
+namespace rcuda::p2p {
+
+class Receiver {
+ public:
+  Receiver(Environment& environment, PeerId peer) : environment_(environment), peer_(peer) {}
+  ~Receiver();
+
+  // `failure`: the copy could not take its place in the stream and ends with that.
+  void add(PeerCopy copy, Order order, const Status& failure);
+
+  // Messages of the peer; kProtocol when they cannot be.
+  Status on_chunk(const ChunkMessage& message, const PeerLink& link);
+  Status on_want(const WantMessage& message);
+  Status on_pull(const PullMessage& message);
+  Status on_abort(const EndMessage& message);
+  Status on_forget(const ForgetMessage& message);
+
+  // Moves every copy on as far as it gets; true when something happened. Errors are the mailbox's.
+  Result<bool> advance(PeerLink* link);
+
+  void lose(const Status& why);
+  bool drained() const;
+  bool empty() const { return copies_.empty(); }
+  bool polling() const;
+
+ private:
+  using Handle = std::array<std::byte, ExportedMemory::kHandleBytes>;
+
+  struct Landing {
+    Lane lane = Lane::kIn;
+    Ticket ticket = 0;
+    uint64_t bytes = 0;
+  };
+
+  struct Incoming {
+    uint64_t id = 0;
+    std::optional<PeerCopy> request;  // none: the peer's half came first
+    Order order = Order::kNone;
+    bool reached = false;
+    std::deque<ChunkMessage> arrived;  // not yet being copied in
+    std::deque<Landing> landing;
+    uint64_t next = 0;       // packed offset of the next chunk to arrive
+    uint64_t landed = 0;     // bytes in place
+    bool any_chunk = false;  // of a copy of nothing: whether it was announced
+    uint64_t consumed = 0;   // chunks
+    uint64_t told = 0;       // chunks the sender knows were consumed
+    bool wanted = false;     // v1: a Want to answer
+    transport::RegionId target = transport::RegionId::kNone;
+    std::optional<PullMessage> pull;
+    std::optional<Handle> pulling;  // the mapping in use
+    Status failure;
+    bool done_sent = false;
+    bool aborted = false;
+    bool finished = false;  // the client's half is over; only the sender's Abort is missing
+  };
+
+  struct Mapping {
+    DeviceAddress base = 0;
+    uint32_t uses = 0;
+    std::optional<uint64_t> forget_request;  // close when unused, then say Forgotten
+  };
+
+  Incoming& find_or_make(uint64_t id);
+  Status advance(Incoming& copy, PeerLink* link, bool& moved);
+  Status answer_want(Incoming& copy, PeerLink& link);
+  void start_pull(Incoming& copy);
+  void start_landing(Incoming& copy, PeerLink& link);
+  Result<DeviceAddress> map(int device, const PullMessage& pull);
+  Status close_forgotten(PeerLink* link, bool& moved);
+  void finish(Incoming& copy, PeerLink* link, const Status& status);
+
+  Environment& environment_;
+  const PeerId peer_;
+  std::map<uint64_t, Incoming> copies_;
+  std::map<std::pair<int, Handle>, Mapping> mappings_;
+  std::deque<uint64_t> forgotten_;  // requests to answer
+  Status lost_;
+};
+
+}  // namespace rcuda::p2p

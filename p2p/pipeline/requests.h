@@ -1,0 +1,54 @@
+// What the worker asks of the peer-to-peer engine. Plain values; see p2p/engine.h for their use.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "common/base/status.h"
+#include "p2p/device_ops.h"
+#include "p2p/pipeline/authentication.h"
+#include "p2p/pipeline/shape.h"
+#include "p2p/planner/planner.h"
+
+namespace rcuda::p2p {
+
+// Another worker of the same client session, as the client numbers them.
+using PeerId = uint32_t;
+
+// One half of a copy between two workers. The client gives both workers their halves under one id.
+struct PeerCopy {
+  uint64_t id = 0;  // minted by the client, unique among the copies between two workers
+  PeerId peer = 0;
+  bool outgoing = false;  // this worker holds the source
+  int device = 0;         // of this worker
+  int peer_device = 0;    // of the peer; outgoing copies only, chooses the plan
+  Shape memory;           // on this worker's device
+  // The program's stream, if it is one of this worker: the copy starts when the stream gets here,
+  // and the stream goes on when the copy is over at both ends.
+  std::optional<StreamRef> stream;
+  // Outgoing: the peer's half has a stream as well, whose place is to be waited for.
+  bool peer_has_stream = false;
+  // Called once on the engine's thread when the copy is over, after the stream was let go. Must not
+  // block. May be empty.
+  std::function<void(const Status&)> done;
+};
+
+struct EngineOptions {
+  PlannerOptions planner;
+  // Staging memory: per peer an inbox, and an outbox where the medium cannot map the inbox. Their
+  // sum over all peers stays below the limit: later peers get less, down to kLeastInboxBytes.
+  uint64_t inbox_bytes = 32ull << 20;
+  uint64_t staging_limit_bytes = 512ull << 20;
+  uint64_t device_inbox_bytes = 16ull << 20;  // in GPU memory, only where GPUDirect may work
+  // Measure the legs in the background when a peer is attached and they are not in the cache.
+  bool measure = true;
+  std::string measurements_path;  // empty: kept in memory only
+  std::string host_name;          // for messages and the measurements file
+  std::string nic;                // of this worker ("mlx5_0"), empty where there is none
+
+  static constexpr uint64_t kLeastInboxBytes = 1ull << 20;
+};
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,433 @@
+#include "p2p/pipeline/sender.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "common/base/log.h"
+
+namespace rcuda::p2p {
+namespace {
+
+// Halves of copies the peer may announce before this side's client did. A session that gets here
+// has lost its client's commands.
+constexpr size_t kMostCopies = 1u << 16;
+
+Status unknown_copy(const char* what, uint64_t copy) {
+  return {Code::kProtocol,
+          std::string(what) + " for copy " + std::to_string(copy) + ", which is not under way"};
+}
+
+}  // namespace
+
+Sender::Outgoing& Sender::find_or_make(uint64_t id) {
+  Outgoing& copy = copies_[id];
+  copy.id = id;
+  return copy;
+}
+
+void Sender::add(PeerCopy request, Order order, const Status& failure) {
+  Outgoing& copy = find_or_make(request.id);
+  if (copy.request) {
+    // The client's mistake; the first of the two goes on.
+    const Status status(Code::kInvalidArgument, "two peer copies with one id");
+    if (order != Order::kNone) environment_.ops.release(order, status);
+    if (request.done) request.done(status);
+    return;
+  }
+  copy.total = request.memory.bytes();
+  copy.order = order;
+  copy.request = std::move(request);
+  copy.failure = failure;
+  if (!lost_.ok() && copy.failure.ok()) copy.failure = lost_;
+}
+
+Status Sender::on_ready(uint64_t id) {
+  if (copies_.size() >= kMostCopies) return {Code::kProtocol, "too many copies announced"};
+  find_or_make(id).peer_ready = true;
+  return {};
+}
+
+Status Sender::on_consumed(const ConsumedMessage& message) {
+  const auto found = copies_.find(message.copy);
+  if (found == copies_.end()) return unknown_copy("Consumed", message.copy);
+  Outgoing& copy = found->second;
+  uint64_t announced = copy.gone;
+  for (const Chunk& chunk : copy.flight) {
+    if (chunk.stage != Stage::kAnnounced) break;
+    ++announced;
+  }
+  if (message.chunks < copy.gone || message.chunks > announced) {
+    return {Code::kProtocol, "a peer consumed chunks it was not sent"};
+  }
+  release_places(copy, message.chunks - copy.gone);
+  return {};
+}
+
+Status Sender::on_target(const TargetMessage& message, PeerLink& link) {
+  const auto found = copies_.find(message.copy);
+  if (found == copies_.end() || found->second.phase != Phase::kAsking) {
+    return unknown_copy("Target", message.copy);
+  }
+  Outgoing& copy = found->second;
+  const Shape& memory = copy.request->memory;
+  Status refused;
+  if (message.refused != 0) {
+    refused = {Code::kUnsupported, "the destination could not be registered"};
+  } else {
+    const auto own = link.link->expose(reinterpret_cast<void*>(memory.address), copy.total);
+    if (own) {
+      copy.exposed = own->id;
+      copy.direct = std::make_unique<DirectPath>(*link.link, memory.address, copy.total,
+                                                 transport::RegionId{message.region});
+      copy.path = copy.direct.get();
+      copy.plan.chunking = {copy.total, 1};
+      copy.phase = Phase::kSending;
+      return {};
+    }
+    refused = own.status();
+  }
+  RCUDA_INFO("peer copies to worker %u: v2b stands in for v1, as %s", peer_,
+             refused.context().c_str());
+  copy.plan.strategy = Strategy::kV2b;
+  copy.plan.chunking = paper_chunking(Strategy::kV2b, copy.total);
+  begin_staged(copy, link);
+  return {};
+}
+
+Status Sender::on_done(const EndMessage& message) {
+  const Status status = status_of(message);
+  const auto found = copies_.find(message.copy);
+  if (found == copies_.end()) {
+    // A receiver may end its half before this side's client sent the other.
+    if (status.ok()) return unknown_copy("Done", message.copy);
+    if (copies_.size() >= kMostCopies) return {Code::kProtocol, "too many copies announced"};
+  }
+  Outgoing& copy = find_or_make(message.copy);
+  if (copy.done) return {Code::kProtocol, "a peer ended a copy twice"};
+  if (status.ok()) {
+    const bool all_sent =
+        copy.phase == Phase::kEnding ||
+        (copy.phase == Phase::kSending && copy.next == copy.total &&
+         std::all_of(copy.flight.begin(), copy.flight.end(),
+                     [](const Chunk& chunk) { return chunk.stage == Stage::kAnnounced; }));
+    if (!all_sent) return {Code::kProtocol, "a peer ended a copy it does not have"};
+  }
+  copy.done = status;
+  return {};
+}
+
+Result<bool> Sender::advance(PeerLink* link) {
+  if (link) generation_ = link->generation;
+  bool moved = false;
+  for (auto at = copies_.begin(); at != copies_.end();) {
+    Outgoing& copy = at->second;
+    RCUDA_RETURN_IF_ERROR(advance(copy, link, moved));
+    const bool lost = !lost_.ok();
+    bool over = false;
+    if (copy.request && quiet(copy)) {
+      if (lost) {
+        finish(copy, link, copy.done && copy.done->ok() ? Status() : copy.failure);
+        over = true;
+      } else if (copy.done && copy.done->ok()) {
+        finish(copy, link, {});
+        over = true;
+      } else if (copy.done || !copy.failure.ok()) {
+        if (copy.failure.ok()) copy.failure = *copy.done;
+        if (!copy.abort_sent && link && link->open) {
+          RCUDA_RETURN_IF_ERROR(
+              link->mailbox.send(make_end(MessageKind::kAbort, copy.id, copy.failure)));
+          copy.abort_sent = true;
+          moved = true;
+        }
+        if (copy.done && copy.abort_sent) {
+          finish(copy, link, copy.failure);
+          over = true;
+        }
+      }
+    } else if (!copy.request && lost) {
+      over = true;
+    }
+    moved |= over;
+    at = over ? copies_.erase(at) : std::next(at);
+  }
+  return moved;
+}
+
+Status Sender::advance(Outgoing& copy, PeerLink* link, bool& moved) {
+  if (!copy.request) return {};
+  const bool ending = !copy.failure.ok() || (copy.done && !copy.done->ok());
+  if (copy.phase == Phase::kWaiting && !ending && link && link->open) {
+    RCUDA_RETURN_IF_ERROR(begin(copy, *link, moved));
+  }
+  return advance_chunks(copy, link, moved);
+}
+
+Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
+  const PeerCopy& request = *copy.request;
+  if (!copy.reached) {
+    if (copy.order != Order::kNone) {
+      const Result<bool> reached = environment_.ops.reached(copy.order);
+      if (!reached) {
+        copy.failure = reached.status();
+        moved = true;
+        return {};
+      }
+      if (!*reached) return {};
+    }
+    copy.reached = true;
+    moved = true;
+  }
+  if (request.peer_has_stream && !copy.peer_ready) return {};
+  moved = true;
+  if (static_cast<uint32_t>(request.peer_device) >= link.offer.device_count) {
+    copy.failure = {Code::kInvalidArgument,
+                    "the peer has no device " + std::to_string(request.peer_device)};
+    return {};
+  }
+
+  copy.running = true;
+  copy.alone = environment_.running_copies == 0;
+  if (++environment_.running_copies > 1) ++environment_.crowd;
+  copy.crowd = environment_.crowd;
+  copy.began_us = environment_.now_us();
+
+  if (copy.total == 0) {
+    ChunkMessage empty;
+    empty.copy = copy.id;
+    copy.phase = Phase::kEnding;
+    return link.mailbox.send(empty);
+  }
+  Planner& planner = link.planner(request.device, request.peer_device);
+  Result<Plan> plan = planner.plan(copy.total, request.memory.contiguous());
+  if (!plan) {
+    copy.failure = plan.status();
+    return {};
+  }
+  copy.plan = *std::move(plan);
+  RCUDA_DEBUG("peer copy %llu of %s to worker %u: %s", static_cast<unsigned long long>(copy.id),
+              bytes_text(copy.total).c_str(), peer_, to_string(copy.plan).c_str());
+  switch (copy.plan.strategy) {
+    case Strategy::kIpc:
+      return begin_pull(copy, link);
+    case Strategy::kV1: {
+      copy.phase = Phase::kAsking;
+      WantMessage want;
+      want.copy = copy.id;
+      return link.mailbox.send(want);
+    }
+    default:
+      begin_staged(copy, link);
+      return {};
+  }
+}
+
+void Sender::begin_staged(Outgoing& copy, PeerLink& link) {
+  const PeerCopy& request = *copy.request;
+  copy.path = link.host_path.get();
+  if (staging_of(copy.plan.strategy) == Staging::kDevice) {
+    if (Path* path = link.device_path(request.device, request.peer_device)) copy.path = path;
+  }
+  Chunking& chunking = copy.plan.chunking;
+  chunking.depth = std::max<uint32_t>(chunking.depth, 1);
+  chunking.chunk_bytes = std::clamp<uint64_t>(std::min(chunking.chunk_bytes, copy.total), 1,
+                                              copy.path->capacity_bytes());
+  copy.phase = Phase::kSending;
+}
+
+Status Sender::begin_pull(Outgoing& copy, PeerLink& link) {
+  const PeerCopy& request = *copy.request;
+  const Result<ExportedMemory> exported =
+      environment_.ops.export_memory(request.device, request.memory.address);
+  if (!exported) {
+    // Not every allocation can be mapped elsewhere; the others can be staged.
+    copy.plan.strategy = Strategy::kV4b;
+    copy.plan.chunking = paper_chunking(Strategy::kV4b, copy.total);
+    copy.plan.reason += "; the source cannot be exported, so v4b stands in";
+    begin_staged(copy, link);
+    return {};
+  }
+  const DeviceAddress base = request.memory.address - exported->offset;
+  auto known =
+      std::find_if(environment_.exported.begin(), environment_.exported.end(),
+                   [&](const Exported& entry) { return entry.handle == exported->handle; });
+  if (known == environment_.exported.end()) {
+    environment_.exported.push_back({request.device, base, exported->handle, {}});
+    known = std::prev(environment_.exported.end());
+  }
+  if (std::find(known->peers.begin(), known->peers.end(), peer_) == known->peers.end()) {
+    known->peers.push_back(peer_);
+  }
+  PullMessage pull;
+  pull.device = static_cast<uint32_t>(request.device);
+  pull.copy = copy.id;
+  pull.handle = exported->handle;
+  pull.offset = exported->offset;
+  pull.width_bytes = request.memory.width_bytes;
+  pull.height = request.memory.height;
+  pull.depth = request.memory.depth;
+  pull.pitch_bytes = request.memory.pitch_bytes;
+  pull.slice_bytes = request.memory.slice_bytes;
+  copy.phase = Phase::kEnding;
+  return link.mailbox.send(pull);
+}
+
+bool Sender::start_chunk() {
+  if (copies_.empty()) return false;
+  auto at = copies_.upper_bound(turn_);
+  for (size_t tried = 0; tried < copies_.size(); ++tried, ++at) {
+    if (at == copies_.end()) at = copies_.begin();
+    Outgoing& copy = at->second;
+    if (copy.phase != Phase::kSending || !copy.failure.ok() || copy.done ||
+        copy.next == copy.total) {
+      continue;
+    }
+    if (copy.flight.size() >= copy.plan.chunking.depth) continue;
+    const uint64_t bytes = std::min(copy.plan.chunking.chunk_bytes, copy.total - copy.next);
+    const PeerCopy& request = *copy.request;
+    const Lane lane = copy.path->in_host_memory() ? Lane::kOut : Lane::kLocal;
+    if (copy.path->copies_out() && !environment_.lanes.has_room(request.device, lane, bytes)) {
+      continue;
+    }
+    const auto place = copy.path->reserve(copy.next, bytes);
+    // The copy whose turn it is waits for room at the front: smaller chunks do not overtake it for
+    // ever.
+    if (!place) return false;
+
+    Chunk chunk{copy.next, *place, Stage::kCopyingOut, lane, 0};
+    if (copy.path->copies_out()) {
+      const Boxes boxes =
+          boxes_of(request.memory, copy.next, bytes, place->local, Direction::kPack);
+      const Result<Ticket> ticket =
+          environment_.lanes.copy(request.device, lane, boxes.span(), bytes);
+      if (!ticket) {
+        copy.path->release(*place);
+        copy.failure = ticket.status();
+        return true;
+      }
+      chunk.ticket = *ticket;
+    }
+    copy.flight.push_back(chunk);
+    copy.next += bytes;
+    turn_ = copy.id;
+    if (!copy.path->copies_out()) {
+      ship(copy, copy.flight.back(), copy.gone + copy.flight.size() - 1);
+    }
+    return true;
+  }
+  return false;
+}
+
+void Sender::ship(Outgoing& copy, Chunk& chunk, uint64_t number) {
+  chunk.stage = Stage::kShipping;
+  Shipment shipment{peer_, generation_, copy.id, number, {}};
+  copy.path->ship(chunk.place, [queue = environment_.shipments, shipment](const Status& status) {
+    Shipment finished = shipment;
+    finished.status = status;
+    queue->push(std::move(finished));
+  });
+}
+
+void Sender::shipped(const Shipment& shipment) {
+  const auto found = copies_.find(shipment.copy);
+  if (found == copies_.end()) return;
+  Outgoing& copy = found->second;
+  if (shipment.number < copy.gone || shipment.number - copy.gone >= copy.flight.size()) return;
+  copy.flight[shipment.number - copy.gone].stage = Stage::kArrived;
+  if (!shipment.status.ok() && copy.failure.ok()) copy.failure = shipment.status;
+}
+
+Status Sender::advance_chunks(Outgoing& copy, PeerLink* link, bool& moved) {
+  const bool ending = !copy.failure.ok() || copy.done.has_value() || !lost_.ok();
+  for (size_t i = 0; i < copy.flight.size(); ++i) {
+    Chunk& chunk = copy.flight[i];
+    if (chunk.stage != Stage::kCopyingOut) continue;
+    const Result<bool> finished =
+        environment_.lanes.finished(copy.request->device, chunk.lane, chunk.ticket);
+    if (!finished) {
+      if (copy.failure.ok()) copy.failure = finished.status();
+      chunk.stage = Stage::kArrived;
+      moved = true;
+      continue;
+    }
+    if (!*finished) break;  // the lane is in order
+    moved = true;
+    if (copy.path->ships() && !ending && copy.failure.ok()) {
+      ship(copy, chunk, copy.gone + i);
+    } else {
+      chunk.stage = Stage::kArrived;
+    }
+  }
+  if (ending || !copy.failure.ok() || !link) return {};
+  for (Chunk& chunk : copy.flight) {
+    if (chunk.stage == Stage::kAnnounced) continue;
+    if (chunk.stage != Stage::kArrived) break;
+    ChunkMessage message;
+    message.where = copy.path->where();
+    message.copy = copy.id;
+    message.offset = chunk.offset;
+    message.bytes = chunk.place.bytes;
+    message.place = chunk.place.remote;
+    message.total = copy.total;
+    RCUDA_RETURN_IF_ERROR(link->mailbox.send(message));
+    chunk.stage = Stage::kAnnounced;
+    moved = true;
+  }
+  return {};
+}
+
+bool Sender::quiet(const Outgoing& copy) const {
+  return std::none_of(copy.flight.begin(), copy.flight.end(), [](const Chunk& chunk) {
+    return chunk.stage == Stage::kCopyingOut || chunk.stage == Stage::kShipping;
+  });
+}
+
+void Sender::release_places(Outgoing& copy, uint64_t chunks) {
+  for (uint64_t i = 0; i < chunks; ++i) {
+    copy.path->release(copy.flight.front().place);
+    copy.flight.pop_front();
+    ++copy.gone;
+  }
+}
+
+void Sender::finish(Outgoing& copy, PeerLink* link, const Status& status) {
+  release_places(copy, copy.flight.size());
+  if (copy.direct && link) (void)link->link->unexpose(copy.exposed);
+  if (copy.running) {
+    --environment_.running_copies;
+    if (status.ok() && link && link->open && copy.alone && copy.crowd == environment_.crowd &&
+        copy.total > 0) {
+      link->planner(copy.request->device, copy.request->peer_device)
+          .observe(copy.plan, copy.total, environment_.now_us() - copy.began_us);
+    }
+  }
+  if (!status.ok()) {
+    RCUDA_DEBUG("peer copy %llu to worker %u: %s", static_cast<unsigned long long>(copy.id), peer_,
+                status.message().c_str());
+  }
+  if (copy.order != Order::kNone) environment_.ops.release(copy.order, status);
+  if (copy.request->done) copy.request->done(status);
+}
+
+void Sender::lose(const Status& why) {
+  lost_ = why;
+  for (auto& [id, copy] : copies_) {
+    if (copy.failure.ok()) copy.failure = why;
+  }
+}
+
+bool Sender::drained() const {
+  return std::all_of(copies_.begin(), copies_.end(),
+                     [&](const auto& entry) { return quiet(entry.second); });
+}
+
+bool Sender::polling() const {
+  return std::any_of(copies_.begin(), copies_.end(), [](const auto& entry) {
+    const Outgoing& copy = entry.second;
+    return copy.request && copy.phase == Phase::kWaiting && !copy.reached &&
+           copy.order != Order::kNone && copy.failure.ok() && !copy.done;
+  });
+}
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,106 @@
+// Sender: the outgoing copies to one peer, each a small state machine.
+//
+//   waiting   for the Link, for the source's stream, for the destination's (Ready)
+//   asking    v1 only: for the destination's registration (Target)
+//   sending   chunks: copying out -> shipping -> announced -> consumed
+//   ending    everything is announced (or pulled); waiting for Done
+//
+// A copy that fails starts nothing more, lets what is under way end, says Abort, and is over when
+// Done has come; then its places are given back. A lost peer needs no Done.
+// Used by the engine's thread alone; nothing blocks.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "p2p/pipeline/environment.h"
+#include "p2p/pipeline/peer_link.h"
+
+namespace rcuda::p2p {
+
+class Sender {
+ public:
+  Sender(Environment& environment, PeerId peer) : environment_(environment), peer_(peer) {}
+
+  // `failure`: the copy could not take its place in the stream and ends with that.
+  void add(PeerCopy copy, Order order, const Status& failure);
+
+  // Messages of the peer; kProtocol when they cannot be.
+  Status on_ready(uint64_t copy);
+  Status on_consumed(const ConsumedMessage& message);
+  Status on_target(const TargetMessage& message, PeerLink& link);
+  Status on_done(const EndMessage& message);
+
+  // Moves every copy on as far as it gets; true when something happened. Errors are the mailbox's.
+  Result<bool> advance(PeerLink* link);
+  // Starts at most one chunk, of the copy whose turn it is.
+  bool start_chunk();
+  void shipped(const Shipment& shipment);
+
+  // The peer is gone: every copy ends with this once its own transfers have.
+  void lose(const Status& why);
+  // Nothing of this side's memory or of the Link is in use any more.
+  bool drained() const;
+  bool empty() const { return copies_.empty(); }
+  // Whether some copy waits for what only asking tells (a stream's progress).
+  bool polling() const;
+
+ private:
+  enum class Phase : uint8_t { kWaiting, kAsking, kSending, kEnding };
+  enum class Stage : uint8_t { kCopyingOut, kShipping, kArrived, kAnnounced };
+
+  struct Chunk {
+    uint64_t offset = 0;
+    Place place;
+    Stage stage = Stage::kCopyingOut;
+    Lane lane = Lane::kOut;
+    Ticket ticket = 0;
+  };
+
+  struct Outgoing {
+    uint64_t id = 0;
+    std::optional<PeerCopy> request;  // none: the peer's half came first
+    Order order = Order::kNone;
+    bool reached = false;
+    bool peer_ready = false;
+    Phase phase = Phase::kWaiting;
+    Plan plan;
+    Path* path = nullptr;
+    std::unique_ptr<DirectPath> direct;
+    transport::RegionId exposed = transport::RegionId::kNone;  // v1: the source, registered
+    uint64_t total = 0;
+    uint64_t next = 0;         // packed bytes started so far
+    std::deque<Chunk> flight;  // chunks [gone, gone + size)
+    uint64_t gone = 0;         // chunks consumed
+    bool running = false;      // counted in Environment::running_copies
+    bool alone = false;
+    uint64_t crowd = 0;
+    double began_us = 0;
+    Status failure;
+    bool abort_sent = false;
+    std::optional<Status> done;
+  };
+
+  Outgoing& find_or_make(uint64_t id);
+  Status advance(Outgoing& copy, PeerLink* link, bool& moved);
+  Status begin(Outgoing& copy, PeerLink& link, bool& moved);
+  void begin_staged(Outgoing& copy, PeerLink& link);
+  Status begin_pull(Outgoing& copy, PeerLink& link);
+  Status advance_chunks(Outgoing& copy, PeerLink* link, bool& moved);
+  void ship(Outgoing& copy, Chunk& chunk, uint64_t number);
+  bool quiet(const Outgoing& copy) const;
+  void release_places(Outgoing& copy, uint64_t chunks);
+  void finish(Outgoing& copy, PeerLink* link, const Status& status);
+
+  Environment& environment_;
+  const PeerId peer_;
+  std::map<uint64_t, Outgoing> copies_;
+  uint64_t turn_ = 0;  // the copy after which the next chunk's turn begins
+  Status lost_;
+  uint64_t generation_ = 0;
+};
+
+}  // namespace rcuda::p2p

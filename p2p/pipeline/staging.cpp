@@ -1,0 +1,103 @@
+#include "p2p/pipeline/staging.h"
+
+#include <cerrno>
+#include <utility>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "p2p/pipeline/numa.h"
+
+namespace rcuda::p2p {
+
+HostBuffer::~HostBuffer() {
+  if (registered_) ops_->unregister_host(data_);
+  if (data_) ::munmap(data_, bytes_);
+}
+
+void HostBuffer::swap(HostBuffer& other) noexcept {
+  std::swap(ops_, other.ops_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(registered_, other.registered_);
+  std::swap(file_, other.file_);
+}
+
+Result<HostBuffer> HostBuffer::create(DeviceOps& ops, size_t bytes, int numa_node) {
+  HostBuffer buffer;
+  buffer.ops_ = &ops;
+  buffer.file_.reset(::memfd_create("rcuda-p2p-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!buffer.file_) return Status::from_errno(errno, "memfd_create for a staging buffer");
+  if (::ftruncate(buffer.file_.get(), static_cast<off_t>(bytes)) != 0) {
+    return Status::from_errno(errno, "sizing a staging buffer");
+  }
+  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, buffer.file_.get(), 0);
+  if (base == MAP_FAILED) return Status::from_errno(errno, "mapping a staging buffer");
+  buffer.data_ = static_cast<std::byte*>(base);
+  buffer.bytes_ = bytes;
+  if (numa_node >= 0 && !place_on_numa_node(base, bytes, numa_node)) {
+    RCUDA_DEBUG("staging memory could not be placed on NUMA node %d", numa_node);
+  }
+  RCUDA_RETURN_IF_ERROR(ops.register_host(base, bytes));
+  buffer.registered_ = true;
+  return buffer;
+}
+
+DeviceBuffer::~DeviceBuffer() {
+  if (ops_) ops_->free(device_, address_);
+}
+
+void DeviceBuffer::swap(DeviceBuffer& other) noexcept {
+  std::swap(ops_, other.ops_);
+  std::swap(device_, other.device_);
+  std::swap(address_, other.address_);
+  std::swap(bytes_, other.bytes_);
+}
+
+Result<DeviceBuffer> DeviceBuffer::create(DeviceOps& ops, int device, size_t bytes) {
+  const Result<DeviceAddress> address = ops.allocate(device, bytes);
+  if (!address) return address.status();
+  DeviceBuffer buffer;
+  buffer.ops_ = &ops;
+  buffer.device_ = device;
+  buffer.address_ = *address;
+  buffer.bytes_ = bytes;
+  return buffer;
+}
+
+MappedInbox::~MappedInbox() {
+  if (registered_) ops_->unregister_host(data_);
+  // An error means the Link broke and took the mapping's announcement with it; the mapping goes
+  // with the Link then.
+  if (data_) (void)link_->unmap(region_);
+}
+
+void MappedInbox::swap(MappedInbox& other) noexcept {
+  std::swap(ops_, other.ops_);
+  std::swap(link_, other.link_);
+  std::swap(region_, other.region_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(registered_, other.registered_);
+}
+
+Result<MappedInbox> MappedInbox::create(DeviceOps& ops, transport::Link& link,
+                                        transport::RegionId region, size_t bytes) {
+  const Result<void*> mapped = link.map(region);
+  if (!mapped) return mapped.status();
+  if (*mapped == nullptr) {
+    return Status(Code::kUnsupported, std::string(link.medium()) + " cannot map the peer's memory");
+  }
+  MappedInbox inbox;
+  inbox.ops_ = &ops;
+  inbox.link_ = &link;
+  inbox.region_ = region;
+  inbox.data_ = *mapped;
+  inbox.bytes_ = bytes;
+  RCUDA_RETURN_IF_ERROR(ops.register_host(*mapped, bytes));
+  inbox.registered_ = true;
+  return inbox;
+}
+
+}  // namespace rcuda::p2p

@@ -1,0 +1,436 @@
+#include "tests/support/p2p_world.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "p2p/pipeline/messages.h"
+
+namespace rcuda::testing {
+
+using p2p::CopyBox;
+using p2p::DeviceAddress;
+using p2p::Lane;
+using p2p::Order;
+using p2p::Ticket;
+
+void SimWorld::after_us(double us, std::function<void()> action) {
+  const auto ns = static_cast<uint64_t>(std::llround(std::max(us, 0.0) * 1e3));
+  events_.push({now_ns_ + ns, sequence_++, std::move(action)});
+}
+
+bool SimWorld::run(const std::vector<p2p::Core*>& cores, const std::function<bool()>& done,
+                   double limit_us) {
+  const double end_us = now_us() + limit_us;
+  while (true) {
+    bool moved = true;
+    while (moved) {
+      moved = false;
+      for (p2p::Core* core : cores) moved |= core->step();
+    }
+    if (done()) return true;
+    if (events_.empty() || now_us() > end_us) return false;
+    const Event event = events_.top();
+    events_.pop();
+    now_ns_ = event.at_ns;
+    event.action();
+  }
+}
+
+// --- SimDevices ----------------------------------------------------------------------------------
+
+SimDevices::SimDevices(SimWorld& world, std::string name, int count)
+    : world_(world), name_(std::move(name)), lanes_(static_cast<size_t>(count)) {}
+
+SimDevices::~SimDevices() {
+  for (const auto& [base, bytes] : memory_) {
+    everywhere().erase(base);
+    delete[] reinterpret_cast<std::byte*>(base);
+  }
+  if (!registered_.empty()) world_.violation(name_ + ": host memory left registered");
+  if (!allocated_.empty()) world_.violation(name_ + ": device memory left allocated");
+  if (!orders_.empty()) world_.violation(name_ + ": a stream left held");
+  if (!mapped_.empty()) world_.violation(name_ + ": a peer's memory left mapped");
+}
+
+std::map<uint64_t, uint64_t>& SimDevices::everywhere() {
+  static std::map<uint64_t, uint64_t> memory;
+  return memory;
+}
+
+uint64_t SimDevices::make_stream() {
+  const uint64_t id = streams_.size() + 1;
+  streams_[id];
+  return id;
+}
+
+void SimDevices::run_kernel(uint64_t stream, double us, std::function<void()> work) {
+  streams_[stream].tasks.push_back({us, std::move(work), 0});
+  run_stream(stream);
+}
+
+bool SimDevices::stream_idle(uint64_t stream) const {
+  const Stream& state = streams_.at(stream);
+  return state.tasks.empty() && !state.running;
+}
+
+const std::vector<Status>& SimDevices::stream_errors(uint64_t stream) const {
+  return streams_.at(stream).errors;
+}
+
+void SimDevices::run_stream(uint64_t id) {
+  Stream& stream = streams_[id];
+  if (stream.running || stream.tasks.empty()) return;
+  Task& task = stream.tasks.front();
+  if (task.order != 0) {
+    const auto order = orders_.find(task.order);
+    if (order == orders_.end()) {  // released already
+      stream.tasks.pop_front();
+      return run_stream(id);
+    }
+    order->second.reached = true;
+    if (order->second.hold) return;
+    stream.tasks.pop_front();
+    return run_stream(id);
+  }
+  stream.running = true;
+  world_.after_us(task.us, [this, id] {
+    Stream& running = streams_[id];
+    const Task done = std::move(running.tasks.front());
+    running.tasks.pop_front();
+    running.running = false;
+    if (done.work) done.work();
+    run_stream(id);
+  });
+}
+
+std::byte* SimDevices::make_memory(size_t bytes) {
+  auto* memory = new std::byte[bytes];
+  memory_[reinterpret_cast<uint64_t>(memory)] = bytes;
+  everywhere()[reinterpret_cast<uint64_t>(memory)] = bytes;
+  return memory;
+}
+
+void SimDevices::free_memory(std::byte* memory) {
+  memory_.erase(reinterpret_cast<uint64_t>(memory));
+  everywhere().erase(reinterpret_cast<uint64_t>(memory));
+  delete[] memory;
+}
+
+std::vector<p2p::EngineDevice> SimDevices::devices() {
+  std::vector<p2p::EngineDevice> devices;
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    devices.push_back({"GPU-" + name_ + "-" + std::to_string(i), ""});
+  }
+  return devices;
+}
+
+bool SimDevices::known(uint64_t address, uint64_t bytes, bool* host) const {
+  const auto inside = [&](const std::map<uint64_t, uint64_t>& ranges) {
+    auto range = ranges.upper_bound(address);
+    if (range == ranges.begin()) return false;
+    --range;
+    return address + bytes <= range->first + range->second;
+  };
+  *host = inside(registered_);
+  return *host || inside(memory_) || inside(allocated_) || inside(everywhere());
+}
+
+void SimDevices::move(const CopyBox& box) {
+  for (uint64_t slice = 0; slice < box.slices; ++slice) {
+    for (uint64_t row = 0; row < box.rows; ++row) {
+      const uint64_t to =
+          box.destination + slice * box.destination_slice + row * box.destination_pitch;
+      const uint64_t from = box.source + slice * box.source_slice + row * box.source_pitch;
+      bool host = false;
+      if (!known(to, box.width_bytes, &host) || !known(from, box.width_bytes, &host)) {
+        world_.violation(name_ + ": a copy of memory that is neither on the device nor registered");
+        return;
+      }
+      std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from),
+                   box.width_bytes);
+    }
+  }
+}
+
+Result<Ticket> SimDevices::copy(int device, Lane lane, std::span<const CopyBox> boxes) {
+  ++copies_;
+  LaneState& state = lanes_[static_cast<size_t>(device)][static_cast<size_t>(lane)];
+  if (!state.failure.ok()) return state.failure;
+  const Speed& speed = lane == Lane::kOut  ? speeds_.out
+                       : lane == Lane::kIn ? speeds_.in
+                                           : speeds_.local;
+  uint64_t bytes = 0;
+  for (const CopyBox& box : boxes) bytes += box.width_bytes * box.rows * box.slices;
+  state.free_us = std::max(state.free_us, world_.now_us()) + speed.busy_us(bytes);
+  const Ticket ticket = ++state.issued;
+  bool fail = false;
+  if (const auto failing = failing_.find(lane); failing != failing_.end()) {
+    fail = --failing->second == 0;
+    if (fail) failing_.erase(failing);
+  }
+  std::vector<CopyBox> list(boxes.begin(), boxes.end());
+  world_.after_us(state.free_us + speed.delay_us - world_.now_us(),
+                  [this, &state, ticket, fail, list = std::move(list)] {
+                    if (fail) {
+                      state.failure = Status::from_cuda(719, "a simulated copy");
+                      return;
+                    }
+                    for (const CopyBox& box : list) move(box);
+                    state.finished = ticket;
+                  });
+  return ticket;
+}
+
+Result<Ticket> SimDevices::finished(int device, Lane lane) {
+  LaneState& state = lanes_[static_cast<size_t>(device)][static_cast<size_t>(lane)];
+  if (!state.failure.ok()) {
+    // The error is told once; a real context would stay broken, other devices' lanes would not.
+    return std::exchange(state.failure, {});
+  }
+  return state.finished;
+}
+
+Result<Order> SimDevices::enter(p2p::StreamRef ref, bool hold) {
+  const uint64_t id = next_order_++;
+  orders_[id] = {ref.stream, hold, false};
+  streams_[ref.stream].tasks.push_back({0, {}, id});
+  run_stream(ref.stream);
+  return Order{id};
+}
+
+Result<bool> SimDevices::reached(Order order) {
+  const auto found = orders_.find(static_cast<uint64_t>(order));
+  if (found == orders_.end()) {
+    world_.violation(name_ + ": an order asked for after its release");
+    return false;
+  }
+  return found->second.reached;
+}
+
+void SimDevices::release(Order order, const Status& status) {
+  const auto found = orders_.find(static_cast<uint64_t>(order));
+  if (found == orders_.end()) {
+    world_.violation(name_ + ": an order released twice");
+    return;
+  }
+  const uint64_t stream = found->second.stream;
+  if (!status.ok()) streams_[stream].errors.push_back(status);
+  orders_.erase(found);
+  run_stream(stream);
+}
+
+Status SimDevices::register_host(void* base, size_t bytes) {
+  if (fail_registration_) return Status::from_cuda(2, "cuMemHostRegister");
+  registered_[reinterpret_cast<uint64_t>(base)] = bytes;
+  return {};
+}
+
+void SimDevices::unregister_host(void* base) {
+  if (registered_.erase(reinterpret_cast<uint64_t>(base)) == 0) {
+    world_.violation(name_ + ": unregistered what was not registered");
+  }
+}
+
+Result<DeviceAddress> SimDevices::allocate(int, size_t bytes) {
+  if (fail_allocation_) return Status::from_cuda(2, "cuMemAlloc");
+  const auto address = reinterpret_cast<uint64_t>(new std::byte[bytes]);
+  allocated_[address] = bytes;
+  everywhere()[address] = bytes;
+  return address;
+}
+
+void SimDevices::free(int, DeviceAddress address) {
+  if (allocated_.erase(address) == 0) {
+    world_.violation(name_ + ": freed what was not allocated");
+    return;
+  }
+  everywhere().erase(address);
+  delete[] reinterpret_cast<std::byte*>(address);
+}
+
+Result<p2p::ExportedMemory> SimDevices::export_memory(int, DeviceAddress address) {
+  if (!ipc_) return Status(Code::kUnsupported, "no mapped memory in this test");
+  for (const auto* ranges : {&memory_, &allocated_}) {
+    auto range = ranges->upper_bound(address);
+    if (range == ranges->begin()) continue;
+    --range;
+    if (address >= range->first + range->second) continue;
+    p2p::ExportedMemory memory;
+    std::memcpy(memory.handle.data(), &range->first, sizeof range->first);
+    memory.offset = address - range->first;
+    return memory;
+  }
+  return Status(Code::kInvalidArgument, "not memory of this device");
+}
+
+Result<DeviceAddress> SimDevices::open(int device, const p2p::ExportedMemory& memory) {
+  if (!ipc_) return Status(Code::kUnsupported, "no mapped memory in this test");
+  DeviceAddress base = 0;
+  std::memcpy(&base, memory.handle.data(), sizeof base);
+  if (!everywhere().contains(base)) return Status::from_cuda(1, "cuIpcOpenMemHandle");
+  if (!mapped_.insert({device, base}).second) world_.violation(name_ + ": a handle opened twice");
+  ++opened_;
+  return base;
+}
+
+void SimDevices::close(int device, DeviceAddress base) {
+  if (mapped_.erase({device, base}) == 0) world_.violation(name_ + ": closed what was not open");
+}
+
+bool SimDevices::may_use_gpudirect(int, const char* medium) {
+  return gpudirect_ && std::strcmp(medium, "verbs") == 0;
+}
+
+// --- SimLink -------------------------------------------------------------------------------------
+
+namespace {
+
+struct SimRegion {
+  std::byte* base = nullptr;
+  size_t bytes = 0;
+  bool backed = false;
+};
+
+// What both ends of a pair share.
+struct SimCable {
+  SimWorld& world;
+  std::string medium;
+  SimWire wire;
+  struct End {
+    std::vector<std::byte> window;
+    std::map<uint64_t, SimRegion> regions;
+    uint64_t next_region = 1;
+    double wire_free_us = 0;  // of the direction away from this end
+    bool gone = false;        // the Link object was destroyed
+    bool refuse = false;
+    std::map<uint64_t, transport::TransferDone> pending;  // transfers under way from this end
+    uint64_t next_transfer = 1;
+  };
+  End ends[2];
+  Status broken;
+
+  void break_with(const Status& status) {
+    if (!broken.ok()) return;
+    broken = status;
+    for (End& end : ends) {
+      auto pending = std::exchange(end.pending, {});
+      for (auto& [id, done] : pending) done(broken);
+    }
+  }
+};
+
+}  // namespace
+
+class SimLink final : public transport::Link {
+ public:
+  SimLink(std::shared_ptr<SimCable> cable, int end) : cable_(std::move(cable)), end_(end) {}
+  ~SimLink() override {
+    close();
+    own().gone = true;
+  }
+
+  const char* medium() const override { return cable_->medium.c_str(); }
+  std::span<std::byte> window() override { return own().window; }
+  size_t peer_window_bytes() const override { return cable_->ends[1 - end_].window.size(); }
+
+  Status put(uint64_t offset, std::span<const transport::Bytes> pieces, transport::Wake) override {
+    if (!cable_->broken.ok()) return cable_->broken;
+    std::vector<std::byte> bytes;
+    for (const auto& piece : pieces) bytes.insert(bytes.end(), piece.begin(), piece.end());
+    if (offset % 8 != 0 || bytes.size() % 8 != 0 || bytes.size() < 8 ||
+        offset + bytes.size() > peer().window.size()) {
+      cable_->world.violation("a put outside the window");
+      return {};
+    }
+    cable_->world.after_us(
+        cable_->wire.message_us, [cable = cable_, to = 1 - end_, offset, bytes = std::move(bytes)] {
+          if (cable->ends[to].gone) return;
+          std::memcpy(cable->ends[to].window.data() + offset, bytes.data(), bytes.size());
+        });
+    return {};
+  }
+
+  Status wait(const std::function<bool()>& ready, std::chrono::steady_clock::time_point) override {
+    if (ready()) return {};
+    if (!cable_->broken.ok()) return cable_->broken;
+    return {Code::kTimeout, "simulated links do not sleep"};
+  }
+  void interrupt() override {}
+
+  Result<transport::Region> expose(void* base, size_t bytes, int backing, uint64_t) override {
+    if (!cable_->broken.ok()) return cable_->broken;
+    if (own().refuse) return Status::from_errno(ENOMEM, "registering memory");
+    const uint64_t id = own().next_region++;
+    own().regions[id] = {static_cast<std::byte*>(base), bytes, backing >= 0};
+    return transport::Region{transport::RegionId{id}, bytes};
+  }
+  Status unexpose(transport::RegionId region) override {
+    own().regions.erase(static_cast<uint64_t>(region));
+    return cable_->broken;
+  }
+  Result<void*> map(transport::RegionId region, void*) override {
+    const auto found = peer().regions.find(static_cast<uint64_t>(region));
+    if (found == peer().regions.end()) return Status(Code::kNotFound, "no such region");
+    if (cable_->medium != "shm" || !found->second.backed) return static_cast<void*>(nullptr);
+    return static_cast<void*>(found->second.base);
+  }
+  Status unmap(transport::RegionId) override { return cable_->broken; }
+
+  void write(transport::RegionId region, uint64_t offset, const void* local, size_t bytes,
+             transport::TransferDone done) override {
+    if (!cable_->broken.ok()) return done(cable_->broken);
+    auto& end = own();
+    const double now = cable_->world.now_us();
+    end.wire_free_us = std::max(end.wire_free_us, now) + cable_->wire.speed.busy_us(bytes);
+    const uint64_t id = end.next_transfer++;
+    end.pending[id] = std::move(done);
+    cable_->world.after_us(
+        end.wire_free_us + cable_->wire.speed.delay_us - now,
+        [cable = cable_, from = end_, id, region, offset, local, bytes] {
+          auto& sender = cable->ends[from];
+          const auto pending = sender.pending.find(id);
+          if (pending == sender.pending.end()) return;
+          const auto finished = std::move(pending->second);
+          sender.pending.erase(pending);
+          auto& regions = cable->ends[1 - from].regions;
+          const auto target = regions.find(static_cast<uint64_t>(region));
+          if (target == regions.end() || offset + bytes > target->second.bytes) {
+            return finished(Status(Code::kProtocol, "a write outside the region"));
+          }
+          std::memcpy(target->second.base + offset, local, bytes);
+          finished({});
+        });
+  }
+  void read(transport::RegionId, uint64_t, void*, size_t, transport::TransferDone done) override {
+    done(Status(Code::kUnsupported, "simulated links only write"));
+  }
+
+  Status status() const override { return cable_->broken; }
+  void close() override {
+    cable_->break_with({Code::kUnavailable, "the peer ended the connection"});
+  }
+  transport::LinkCounters counters() const override { return {}; }
+  void abandon() noexcept override {}
+
+ private:
+  SimCable::End& own() { return cable_->ends[end_]; }
+  SimCable::End& peer() { return cable_->ends[1 - end_]; }
+
+  std::shared_ptr<SimCable> cable_;
+  const int end_;
+};
+
+SimLinkPair make_sim_links(SimWorld& world, const char* medium, const SimWire& wire) {
+  auto cable = std::make_shared<SimCable>(SimCable{world, medium, wire, {}, {}});
+  for (auto& end : cable->ends) end.window.resize(p2p::PeerWindow::kBytes);
+  SimLinkPair pair;
+  pair.first = std::make_unique<SimLink>(cable, 0);
+  pair.second = std::make_unique<SimLink>(cable, 1);
+  pair.cut = [cable] { cable->break_with({Code::kUnavailable, "the cable was cut"}); };
+  pair.refuse_registration = [cable](bool first) { cable->ends[first ? 0 : 1].refuse = true; };
+  return pair;
+}
+
+}  // namespace rcuda::testing

@@ -1,0 +1,185 @@
+// A world for the peer-to-peer engine: devices, links and a clock, all simulated in one thread.
+//
+// SimWorld holds the clock and what happens when. SimDevices implements DeviceOps: each lane is a
+// queue with a latency and a bandwidth; bytes move when a copy ends, so reading too early or
+// reusing a buffer too soon gives wrong data. Program streams run tasks in order and stop at held
+// orders. SimLinks implement transport::Link in pairs, each direction with a wire of its own.
+// Everything can be made to fail. Misuse (host memory that is not registered, freed memory, an
+// order released twice) is recorded in SimWorld::violations, which tests expect to be empty.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <queue>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/transport/link.h"
+#include "p2p/device_ops.h"
+#include "p2p/pipeline/core.h"
+
+namespace rcuda::testing {
+
+struct Speed {
+  double latency_us = 0;
+  double gbps = 10;
+  double delay_us = 0;  // delivered so much later than the leg is free again
+  double busy_us(uint64_t bytes) const {
+    return latency_us + static_cast<double>(bytes) / gbps * 1e-3;
+  }
+};
+
+class SimWorld {
+ public:
+  uint64_t now_ns() const { return now_ns_; }
+  double now_us() const { return static_cast<double>(now_ns_) * 1e-3; }
+  void after_us(double us, std::function<void()> action);
+
+  // Steps the cores until `done` holds; false when nothing is left that could make it so, or after
+  // `limit_us` more of simulated time.
+  bool run(const std::vector<p2p::Core*>& cores, const std::function<bool()>& done,
+           double limit_us = 1e9);
+  // Until nothing moves any more.
+  void settle(const std::vector<p2p::Core*>& cores) {
+    run(cores, [] { return false; });
+  }
+
+  void violation(std::string what) { violations.push_back(std::move(what)); }
+  std::vector<std::string> violations;
+
+ private:
+  struct Event {
+    uint64_t at_ns;
+    uint64_t order;
+    std::function<void()> action;
+    bool operator<(const Event& other) const {
+      return at_ns != other.at_ns ? at_ns > other.at_ns : order > other.order;
+    }
+  };
+  std::priority_queue<Event> events_;
+  uint64_t sequence_ = 0;
+  uint64_t now_ns_ = 0;
+};
+
+class SimDevices final : public p2p::DeviceOps {
+ public:
+  struct Speeds {
+    Speed out{5, 10, 0};
+    Speed in{5, 10, 0};
+    Speed local{3, 100, 0};
+  };
+
+  SimDevices(SimWorld& world, std::string name, int count);
+  ~SimDevices() override;
+
+  // The program's side. Streams are numbered from 1.
+  uint64_t make_stream();
+  void run_kernel(uint64_t stream, double us, std::function<void()> work);
+  bool stream_idle(uint64_t stream) const;
+  const std::vector<Status>& stream_errors(uint64_t stream) const;
+  // Device memory of the program, filled by the test.
+  std::byte* make_memory(size_t bytes);
+  void free_memory(std::byte* memory);
+
+  void set_speeds(const Speeds& speeds) { speeds_ = speeds; }
+  // The n-th copy from now on this lane fails, with a CUDA error; 1 is the next.
+  void fail_copy(p2p::Lane lane, int nth) { failing_[lane] = nth; }
+  void fail_registration(bool fail) { fail_registration_ = fail; }
+  void fail_allocation(bool fail) { fail_allocation_ = fail; }
+  void allow_gpudirect(bool allow) { gpudirect_ = allow; }
+  void allow_ipc(bool allow) { ipc_ = allow; }
+
+  uint64_t copies() const { return copies_; }
+  uint64_t opened() const { return opened_; }
+  size_t held_orders() const { return orders_.size(); }
+  size_t registered() const { return registered_.size(); }
+  size_t allocated() const { return allocated_.size(); }
+
+  std::vector<p2p::EngineDevice> devices() override;
+  Result<p2p::Ticket> copy(int device, p2p::Lane lane,
+                           std::span<const p2p::CopyBox> boxes) override;
+  Result<p2p::Ticket> finished(int device, p2p::Lane lane) override;
+  Result<p2p::Order> enter(p2p::StreamRef stream, bool hold) override;
+  Result<bool> reached(p2p::Order order) override;
+  void release(p2p::Order order, const Status& status) override;
+  Status register_host(void* base, size_t bytes) override;
+  void unregister_host(void* base) override;
+  Result<p2p::DeviceAddress> allocate(int device, size_t bytes) override;
+  void free(int device, p2p::DeviceAddress address) override;
+  Result<p2p::ExportedMemory> export_memory(int device, p2p::DeviceAddress address) override;
+  Result<p2p::DeviceAddress> open(int device, const p2p::ExportedMemory& memory) override;
+  void close(int device, p2p::DeviceAddress base) override;
+  bool may_use_gpudirect(int device, const char* medium) override;
+
+ private:
+  struct LaneState {
+    double free_us = 0;
+    p2p::Ticket issued = 0;
+    p2p::Ticket finished = 0;
+    Status failure;
+  };
+  struct Task {
+    double us = 0;
+    std::function<void()> work;
+    uint64_t order = 0;
+  };
+  struct Stream {
+    std::deque<Task> tasks;
+    bool running = false;
+    std::vector<Status> errors;
+  };
+  struct OrderState {
+    uint64_t stream = 0;
+    bool hold = false;
+    bool reached = false;
+  };
+
+  void run_stream(uint64_t stream);
+  bool known(uint64_t address, uint64_t bytes, bool* host) const;
+  void move(const p2p::CopyBox& box);
+
+  SimWorld& world_;
+  const std::string name_;
+  Speeds speeds_;
+  std::vector<std::array<LaneState, p2p::kLaneCount>> lanes_;
+  std::map<uint64_t, Stream> streams_;
+  std::map<uint64_t, OrderState> orders_;
+  uint64_t next_order_ = 1;
+  std::map<uint64_t, uint64_t> registered_;  // host ranges
+  std::map<uint64_t, uint64_t> memory_;      // the program's device memory
+  std::map<uint64_t, uint64_t> allocated_;   // the engine's
+  std::map<p2p::Lane, int> failing_;
+  bool fail_registration_ = false;
+  bool fail_allocation_ = false;
+  bool gpudirect_ = false;
+  bool ipc_ = false;
+  uint64_t copies_ = 0;
+  uint64_t opened_ = 0;
+  // Device memory of all workers of the world, so that one can map another's.
+  static std::map<uint64_t, uint64_t>& everywhere();
+  std::set<std::pair<int, uint64_t>> mapped_;  // by device and base
+};
+
+struct SimWire {
+  Speed speed{1, 8, 0};
+  double message_us = 1;
+};
+
+class SimLink;
+struct SimLinkPair {
+  std::unique_ptr<transport::Link> first;
+  std::unique_ptr<transport::Link> second;
+  // Breaks both ends, as a cable does.
+  std::function<void()> cut;
+  // Lets every expose() of one end fail, from now on.
+  std::function<void(bool first)> refuse_registration;
+};
+SimLinkPair make_sim_links(SimWorld& world, const char* medium, const SimWire& wire);
+
+}  // namespace rcuda::testing
