@@ -4,7 +4,6 @@
 #include <cctype>
 #include <charconv>
 #include <cstdlib>
-#include <cstring>
 #include <limits>
 
 namespace rcuda::config {
@@ -49,7 +48,14 @@ bool parse_with_unit(std::string_view text, uint64_t* value, std::string* unit) 
 SettingBase::SettingBase(Registry& registry, const char* variable, const char* help)
     : variable_(variable), help_(help) {
   std::string_view name = variable;
-  if (name.starts_with(registry.prefix())) name.remove_prefix(std::strlen(registry.prefix()));
+  // Variables that several programs share begin with RCUDA_ only.
+  for (std::string_view prefix :
+       {std::string_view(registry.prefix()), std::string_view("RCUDA_")}) {
+    if (name.starts_with(prefix)) {
+      name.remove_prefix(prefix.size());
+      break;
+    }
+  }
   key_ = lower(name);
   registry.settings_.push_back(this);
 }

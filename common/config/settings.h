@@ -29,7 +29,7 @@ class SettingBase {
   SettingBase& operator=(const SettingBase&) = delete;
 
   const char* variable() const { return variable_; }
-  // The key in a TOML file: the variable's name in lower case, without the registry's prefix.
+  // The key in a TOML file: the variable's name in lower case, without the prefix.
   const std::string& key() const { return key_; }
   const char* help() const { return help_; }
   bool is_default() const { return origin_.empty(); }

@@ -70,7 +70,7 @@ struct DeviceInfo {
   uint32_t ordinal = 0;             // on the worker: index among the session's devices
   std::vector<int32_t> attributes;  // by CUdevice_attribute; INT32_MIN: not supported
   std::vector<int32_t>
-      peer_attributes;  // for each other device of the worker: CUdevice_P2PAttribute 1..4
+      peer_attributes;  // by device of the session, itself too: CUdevice_P2PAttribute 1..4
 };
 
 struct Welcome {

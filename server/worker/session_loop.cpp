@@ -39,8 +39,10 @@ bool signals(uint16_t opcode) {
     case wire::Custom::kSynchronizeContext:
     case wire::Custom::kCopyStaged:
     case wire::Custom::kCopyShape:
-    case wire::Custom::kImageChunk: return true;
-    default: return false;
+    case wire::Custom::kImageChunk:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -160,7 +162,8 @@ Status SessionLoop::handle(std::span<const std::byte> frame) {
       current != CUDA_SUCCESS && !signals(header.opcode)) {
     result.result = current;
   } else {
-    // Somebody waits for a signal, whatever the context: without a current one it carries the error.
+    // Somebody waits for a signal, whatever the context: without a current one it carries the
+    // error.
     if (current != CUDA_SUCCESS) executor_.forget_current();
     result = dispatch(header, frame.subspan(sizeof header), target);
   }

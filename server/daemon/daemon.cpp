@@ -1,0 +1,269 @@
+#include "server/daemon/daemon.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "api/hash.h"
+#include "common/base/log.h"
+#include "server/worker/address_fence.h"
+#include "server/worker/device_set.h"
+
+namespace rcuda::server {
+namespace {
+
+constexpr size_t kMaxPeers = 512;
+// A real Hello has some hundred bytes, and it travels on to a worker in one packet.
+constexpr uint32_t kMaxHelloBytes = 64u << 10;
+
+std::string host_name() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+}  // namespace
+
+Daemon::Daemon(const Settings& settings, int stop, int ready)
+    : settings_(settings), stop_(stop), ready_(ready) {}
+
+Status Daemon::run() {
+  Result<Listener> listener =
+      listen_on(settings_.listen.get(), static_cast<uint16_t>(settings_.port.get()));
+  if (!listener.ok()) return listener.status();
+  listener_ = std::move(listener).value();
+  WorkerPool pool(settings_,
+                  static_cast<uint32_t>(std::hash<std::string>()(host_name() + listener_.address)));
+  pool_ = &pool;
+  for (;;) {
+    std::vector<const wire::Hello*> waiting;
+    for (const Peer& peer : peers_) {
+      if (peer.waits) waiting.push_back(&peer.hello);
+    }
+    pool.refill(waiting);
+    if (!announced_) {
+      if (!pool.last_failure().ok()) return pool.last_failure();
+      if (pool.ever_ready() || settings_.pool.get() == 0) announce();
+    }
+
+    std::vector<pollfd> items = {{stop_, POLLIN, 0}};
+    if (announced_ && peers_.size() < kMaxPeers) {
+      items.push_back({listener_.tcp.get(), POLLIN, 0});
+      items.push_back({listener_.local.get(), POLLIN, 0});
+    }
+    for (const Peer& peer : peers_) {
+      // One that waits for a worker says nothing more, but may go away.
+      items.push_back({peer.socket.get(), static_cast<short>(peer.waits ? POLLRDHUP : POLLIN), 0});
+    }
+    pool.add_descriptors(&items);
+    if (::poll(items.data(), items.size(), poll_timeout_ms()) < 0 && errno != EINTR) {
+      return Status::from_errno(errno, "poll");
+    }
+    if (items[0].revents) break;
+    const auto is_ready = [&](int descriptor) {
+      return std::any_of(items.begin(), items.end(), [&](const pollfd& item) {
+        return item.fd == descriptor && item.revents != 0;
+      });
+    };
+    pool.handle(items);
+    const Clock::time_point now = Clock::now();
+    for (auto peer = peers_.begin(); peer != peers_.end();) {
+      bool keep = true;
+      if (is_ready(peer->socket.get())) {
+        if (peer->waits) {
+          RCUDA_INFO("%s went away while it waited for a worker", peer->name.c_str());
+          keep = false;
+        } else {
+          keep = read(*peer);
+        }
+      } else if (now >= peer->deadline) {
+        if (peer->waits) {
+          refuse(*peer, pool.last_failure().ok()
+                            ? Status(Code::kTimeout, "no worker became free in time; try again")
+                            : pool.last_failure());
+        } else {
+          RCUDA_WARN("%s did not introduce itself in time and is dropped", peer->name.c_str());
+        }
+        keep = false;
+      }
+      peer = keep ? std::next(peer) : peers_.erase(peer);
+    }
+    if (is_ready(listener_.tcp.get())) accept_all(listener_.tcp.get(), false);
+    if (is_ready(listener_.local.get())) accept_all(listener_.local.get(), true);
+    serve_waiting();
+  }
+  RCUDA_INFO("stopping: %zu session(s) end", pool.sessions());
+  listener_ = {};
+  peers_.clear();
+  pool.shutdown();
+  pool_ = nullptr;
+  return {};
+}
+
+void Daemon::announce() {
+  announced_ = true;
+  const WorkerReady& offer = pool_->offer();
+  RCUDA_INFO("serving on %s and @rcuda-%u: device%s %s (%s)", listener_.address.c_str(),
+             listener_.port, offer.ordinals.size() == 1 ? "" : "s",
+             offer.ordinals.empty() ? "as workers find them" : list_of(offer.ordinals).c_str(),
+             offer.driver.c_str());
+  if (!listener_.is_loopback) {
+    RCUDA_WARN(
+        "%s can be reached from other machines, and THERE IS NO AUTHENTICATION YET: whoever "
+        "connects can run code on these devices as this user. Use a private network",
+        listener_.address.c_str());
+  }
+  if (ready_ >= 0) {
+    const std::string line = std::to_string(listener_.port) + "\n";
+    [[maybe_unused]] ssize_t written = ::write(ready_, line.data(), line.size());
+  }
+}
+
+int Daemon::poll_timeout_ms() const {
+  Clock::time_point next = pool_->next_deadline();
+  for (const Peer& peer : peers_) next = std::min(next, peer.deadline);
+  if (next == Clock::time_point::max()) return -1;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 1, 60'000));
+}
+
+void Daemon::accept_all(int listening, bool local) {
+  while (peers_.size() < kMaxPeers) {
+    Result<Accepted> accepted = accept_from(listening, local);
+    if (!accepted.ok()) {
+      RCUDA_WARN("%s", accepted.status().message().c_str());
+      return;
+    }
+    if (!accepted->socket) return;
+    Peer peer;
+    peer.socket = std::move(accepted->socket);
+    peer.name = std::move(accepted->peer);
+    peer.deadline = Clock::now() + settings_.handshake_timeout.get();
+    RCUDA_DEBUG("%s connected", peer.name.c_str());
+    peers_.push_back(std::move(peer));
+  }
+}
+
+bool Daemon::read(Peer& peer) {
+  wire::MessageHeader header;
+  for (;;) {
+    size_t wanted = sizeof header;
+    if (peer.received.size() >= sizeof header) {
+      std::memcpy(&header, peer.received.data(), sizeof header);
+      Status status = wire::check_header(header);
+      if (status.ok() && header.body_bytes > kMaxHelloBytes) {
+        status = Status(Code::kProtocol, "the introduction is too long");
+      }
+      if (!status.ok()) {
+        refuse(peer, status);
+        return false;
+      }
+      wanted += header.body_bytes;
+    }
+    if (peer.received.size() == wanted) {
+      return introduce(peer, header.type,
+                       {peer.received.begin() + sizeof header, peer.received.end()});
+    }
+    const size_t have = peer.received.size();
+    peer.received.resize(wanted);
+    const ssize_t got =
+        ::recv(peer.socket.get(), peer.received.data() + have, wanted - have, MSG_DONTWAIT);
+    peer.received.resize(have + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    if (got > 0) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return true;
+    // Port scanners and health checks connect and leave without a word.
+    RCUDA_LOG(have == 0 ? LogLevel::kDebug : LogLevel::kWarn, "%s left during the handshake",
+              peer.name.c_str());
+    return false;
+  }
+}
+
+bool Daemon::introduce(Peer& peer, wire::MessageType type, const std::vector<std::byte>& body) {
+  if (type == wire::MessageType::kAttach) {
+    Result<wire::Attach> attach = wire::decode_attach(body);
+    if (!attach.ok()) {
+      refuse(peer, attach.status());
+    } else if (!pool_->attach(*attach, std::move(peer.socket))) {
+      RCUDA_WARN("%s wants to join a session that does not exist", peer.name.c_str());
+    }
+    return false;
+  }
+  if (type != wire::MessageType::kHello) {
+    refuse(peer, Status(Code::kProtocol, "the client began with the wrong message"));
+    return false;
+  }
+  Result<wire::Hello> hello = wire::decode_hello(body);
+  Status status = hello.ok() ? check(*hello) : hello.status();
+  if (!status.ok()) {
+    refuse(peer, status);
+    return false;
+  }
+  peer.hello = std::move(hello).value();
+  peer.waits = true;
+  peer.received = {};
+  peer.deadline = Clock::now() + settings_.start_timeout.get();
+  return true;
+}
+
+Status Daemon::check(const wire::Hello& hello) const {
+  if (hello.api_hash != api::kApiHash) {
+    return Status(Code::kProtocol,
+                  "client and server were built from different versions of rcuda or of cuda.h: "
+                  "install the same build on both");
+  }
+  if (hello.medium != wire::Medium::kShm && hello.medium != wire::Medium::kTcp) {
+    return Status(Code::kUnsupported,
+                  "this server does not speak that transport: set RCUDA_TRANSPORT to shm or tcp");
+  }
+  if (hello.devices.empty()) return Status(Code::kInvalidArgument, "no device was asked for");
+  const std::vector<uint32_t>& offered = pool_->offer().ordinals;
+  for (uint32_t ordinal : hello.devices) {
+    if (!offered.empty() && std::find(offered.begin(), offered.end(), ordinal) == offered.end()) {
+      return Status(Code::kNotFound, "the server does not offer device " + std::to_string(ordinal) +
+                                         "; it offers " + list_of(offered));
+    }
+  }
+  size_t sessions = pool_->sessions();
+  for (const Peer& peer : peers_) sessions += peer.waits;
+  if (sessions >= static_cast<size_t>(settings_.max_sessions.get())) {
+    return Status(Code::kUnavailable, "all " + std::to_string(settings_.max_sessions.get()) +
+                                          " sessions are taken: wait for one to end, or raise "
+                                          "--max-sessions on the server");
+  }
+  for (uint32_t window = 0; window < kWindowCount; ++window) {
+    const wire::AddressWindow ours = address_window(window);
+    if (std::none_of(hello.taken_windows.begin(), hello.taken_windows.end(),
+                     [&](const wire::AddressWindow& theirs) { return overlap(ours, theirs); })) {
+      return {};
+    }
+  }
+  return Status(Code::kUnavailable, "the client's other servers use all " +
+                                        std::to_string(kWindowCount) +
+                                        " address windows: name fewer servers in RCUDA_DEVICES");
+}
+
+void Daemon::refuse(Peer& peer, const Status& status) {
+  RCUDA_WARN("%s refused: %s", peer.name.c_str(), status.message().c_str());
+  const wire::Refusal refusal{static_cast<uint32_t>(status.code()), status.context()};
+  // A Refusal fits any socket buffer; a peer that cannot take it at once does not get it.
+  (void)wire::write_message(peer.socket.get(), wire::MessageType::kRefusal, wire::encode(refusal),
+                            Clock::now());
+}
+
+void Daemon::serve_waiting() {
+  for (auto peer = peers_.begin(); peer != peers_.end();) {
+    if (peer->waits && pool_->assign(peer->hello, &peer->socket)) {
+      peer = peers_.erase(peer);
+    } else {
+      ++peer;
+    }
+  }
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,66 @@
+// The daemon: accepts clients, finds each a worker, and never touches CUDA itself.
+//
+// One thread, one poll loop. A client that connects says Hello (or Attach, for a further socket of
+// a session) within the handshake timeout; the daemon checks what it can, waits for a worker that
+// suits, and passes the socket on. From then on client and worker are alone with one another. What
+// cannot be served is answered with a Refusal that names the mend, and logged in one line. run()
+// blocks until `stop` becomes readable; it then ends all sessions within the stop timeout.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+#include "common/wire/handshake.h"
+#include "server/daemon/listener.h"
+#include "server/daemon/worker_pool.h"
+#include "server/worker/settings.h"
+
+namespace rcuda::server {
+
+class Daemon {
+ public:
+  // `ready`: where to write the port and a newline once sessions can be served; -1: nowhere.
+  Daemon(const Settings& settings, int stop, int ready);
+
+  // Fails when it cannot listen, or when the first worker cannot start.
+  Status run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // A connection that has not yet been handed to a worker.
+  struct Peer {
+    UniqueFd socket;
+    std::string name;
+    Clock::time_point deadline;
+    std::vector<std::byte> received;
+    bool waits = false;  // for a worker
+    wire::Hello hello;
+  };
+
+  void accept_all(int listening, bool local);
+  // False when the peer is done with, either way.
+  bool read(Peer& peer);
+  bool introduce(Peer& peer, wire::MessageType type, const std::vector<std::byte>& body);
+  Status check(const wire::Hello& hello) const;
+  void refuse(Peer& peer, const Status& status);
+  void serve_waiting();
+  void announce();
+  int poll_timeout_ms() const;
+
+  const Settings& settings_;
+  const int stop_;
+  const int ready_;
+  Listener listener_;
+  WorkerPool* pool_ = nullptr;
+  std::list<Peer> peers_;
+  bool announced_ = false;
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,131 @@
+#include "server/daemon/listener.h"
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+namespace rcuda::server {
+namespace {
+
+constexpr int kBacklog = 256;
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+std::string text_of(const sockaddr_storage& address, socklen_t length) {
+  char host[NI_MAXHOST] = {}, service[NI_MAXSERV] = {};
+  if (::getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, host, sizeof host, service,
+                    sizeof service, NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    return "an unknown address";
+  }
+  return address.ss_family == AF_INET6 ? "[" + std::string(host) + "]:" + service
+                                       : std::string(host) + ":" + service;
+}
+
+bool is_loopback(const sockaddr_storage& address) {
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    return (ntohl(v4.sin_addr.s_addr) >> 24) == 127;
+  }
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+  return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+}
+
+Result<UniqueFd> listen_tcp(const std::string& host, uint16_t port, uint16_t* bound,
+                            std::string* text, bool* loopback) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (error != 0) {
+    return Status(Code::kInvalidArgument, "cannot listen on \"" + host + "\" (" +
+                                              ::gai_strerror(error) +
+                                              "): --listen takes an address of this machine");
+  }
+  const AddressList list(found, &::freeaddrinfo);
+  UniqueFd socket(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return Status::from_errno(errno, "socket");
+  const int on = 1;
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (::bind(socket.get(), found->ai_addr, found->ai_addrlen) != 0 ||
+      ::listen(socket.get(), kBacklog) != 0) {
+    if (errno == EADDRINUSE) {
+      return Status(Code::kUnavailable, "port " + std::to_string(port) +
+                                            " is taken, perhaps by another rcuda-server: choose "
+                                            "one with --port");
+    }
+    return Status::from_errno(errno, "listening on " + host + ":" + std::to_string(port));
+  }
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
+  *bound = ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
+                                               : reinterpret_cast<sockaddr_in&>(address).sin_port);
+  *text = text_of(address, length);
+  *loopback = is_loopback(address);
+  return socket;
+}
+
+Result<UniqueFd> listen_local(uint16_t port) {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return Status::from_errno(errno, "socket");
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string name = "rcuda-" + std::to_string(port);
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      ::listen(socket.get(), kBacklog) != 0) {
+    return Status::from_errno(errno, "listening on the local socket @" + name);
+  }
+  return socket;
+}
+
+}  // namespace
+
+Result<Listener> listen_on(const std::string& address, uint16_t port) {
+  Listener listener;
+  Result<UniqueFd> tcp =
+      listen_tcp(address, port, &listener.port, &listener.address, &listener.is_loopback);
+  if (!tcp.ok()) return tcp.status();
+  Result<UniqueFd> local = listen_local(listener.port);
+  if (!local.ok()) return local.status();
+  listener.tcp = std::move(tcp).value();
+  listener.local = std::move(local).value();
+  return listener;
+}
+
+Result<Accepted> accept_from(int listening, bool local) {
+  Accepted accepted;
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  accepted.socket.reset(::accept4(listening, reinterpret_cast<sockaddr*>(&address), &length,
+                                  SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!accepted.socket) {
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ECONNABORTED) {
+      return accepted;
+    }
+    return Status::from_errno(errno, "accept");
+  }
+  if (local) {
+    ucred credentials{};
+    socklen_t size = sizeof credentials;
+    ::getsockopt(accepted.socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size);
+    accepted.peer =
+        "pid " + std::to_string(credentials.pid) + " of uid " + std::to_string(credentials.uid);
+  } else {
+    const int on = 1;
+    ::setsockopt(accepted.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    accepted.peer = text_of(address, length);
+  }
+  return accepted;
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,122 @@
+// rcuda-server: offers this machine's GPUs to clients elsewhere.
+//
+// Process model. The daemon listens and passes each client's socket to a worker, a process of its
+// own that serves this one session: contexts, faults and addresses of a client are its worker's
+// alone. The same binary is both; workers are started with the hidden --worker, so that each has a
+// fresh address space, and get their settings through the environment.
+
+#include <cstdio>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "common/config/toml_file.h"
+#include "server/daemon/daemon.h"
+#include "server/worker/settings.h"
+#include "server/worker/worker_process.h"
+
+namespace rcuda::server {
+namespace {
+
+constexpr int kWorkerControl = 3;
+
+int report(const Status& status) {
+  std::fprintf(stderr, "rcuda-server: %s\n", status.context().c_str());
+  return 1;
+}
+
+void add_option(CLI::App* app, const std::string& names, config::SettingBase* setting) {
+  const std::string first = names.substr(0, names.find(','));
+  app->add_option_function<std::string>(
+         names,
+         [setting, first](const std::string& text) {
+           const Status status = setting->set(text, first, "the command line");
+           if (!status.ok()) throw CLI::ValidationError(status.context());
+         },
+         std::string(setting->help()) + " [" + setting->variable() + ", now " + setting->text() +
+             "]")
+      ->type_name("");
+}
+
+int run_daemon(const Settings& settings, int ready) {
+  // Taken from a descriptor in the poll loop, not in a handler.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  UniqueFd stop(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!stop) return report(Status::from_errno(errno, "signalfd"));
+  Daemon daemon(settings, stop.get(), ready);
+  const Status status = daemon.run();
+  return status.ok() ? 0 : report(status);
+}
+
+int start(int argc, char** argv) {
+  Settings settings;
+  CLI::App app("Offers this machine's GPUs to CUDA programs elsewhere.", "rcuda-server");
+  std::string config_file;
+  int ready = -1;
+  int worker_window = -1;
+  bool list_settings = false;
+  app.add_option("--config", config_file, "TOML file; the environment and options win over it");
+  add_option(&app, "--listen", &settings.listen);
+  add_option(&app, "--port", &settings.port);
+  add_option(&app, "--devices", &settings.devices);
+  add_option(&app, "--driver", &settings.driver);
+  add_option(&app, "--pool", &settings.pool);
+  add_option(&app, "--max-sessions", &settings.max_sessions);
+  add_option(&app, "--staging-bytes", &settings.staging_bytes);
+  add_option(&app, "--image-cache", &settings.image_cache);
+  add_option(&app, "--image-cache-bytes", &settings.image_cache_bytes);
+  app.add_flag_callback(
+      "--allow-faults",
+      [&] { (void)settings.allow_faults.set("1", "--allow-faults", "the command line"); },
+      settings.allow_faults.help());
+  app.add_option("--ready-fd", ready, "descriptor to write the port to once clients are served");
+  app.add_flag("--list-settings", list_settings, "print every setting and where it came from");
+  app.add_option("--worker", worker_window)->group("");
+
+  // The file and the environment come first, so options are only parsed once these are in: CLI11
+  // calls the setters while it parses, hence the look at --config beforehand.
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--config" && i + 1 < argc) config_file = argv[i + 1];
+    if (argument.rfind("--config=", 0) == 0) config_file = argument.substr(9);
+  }
+  if (!config_file.empty()) {
+    if (Status status = config::load_toml_file(settings.registry, config_file); !status.ok()) {
+      return report(status);
+    }
+  }
+  if (Status status = settings.registry.load_environment(); !status.ok()) return report(status);
+  CLI11_PARSE(app, argc, argv);
+
+  if (!set_log_level(settings.log.get().c_str())) {
+    return report(Status(
+        Code::kInvalidArgument,
+        "RCUDA_LOG=" + settings.log.get() + " is not usable: it takes " + settings.log.help()));
+  }
+  if (worker_window >= 0) {
+    ::fcntl(kWorkerControl, F_SETFD, FD_CLOEXEC);
+    return run_worker(settings, UniqueFd(kWorkerControl), static_cast<uint32_t>(worker_window));
+  }
+  set_log_name("rcuda-server");
+  if (list_settings) {
+    std::fputs(settings.registry.describe().c_str(), stdout);
+    return 0;
+  }
+  if (ready >= 0) ::fcntl(ready, F_SETFD, FD_CLOEXEC);
+  return run_daemon(settings, ready);
+}
+
+}  // namespace
+}  // namespace rcuda::server
+
+int main(int argc, char** argv) { return rcuda::server::start(argc, argv); }

@@ -1,0 +1,307 @@
+#include "server/daemon/worker_pool.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "server/worker/address_fence.h"
+#include "server/worker/driver_loader.h"
+
+namespace rcuda::server {
+namespace {
+
+constexpr int kWorkerControl = 3;  // the worker's end of its socket pair
+constexpr auto kLongestPause = std::chrono::seconds(30);
+
+bool taken(const wire::Hello& hello, uint32_t window) {
+  const wire::AddressWindow ours = address_window(window);
+  return std::any_of(hello.taken_windows.begin(), hello.taken_windows.end(),
+                     [&](const wire::AddressWindow& theirs) { return overlap(ours, theirs); });
+}
+
+// More workers at once than cores would only make each of them slower.
+size_t most_starting() { return std::max(4u, 2 * std::thread::hardware_concurrency()); }
+
+std::string outcome(int status) {
+  if (WIFEXITED(status)) return "exit status " + std::to_string(WEXITSTATUS(status));
+  return std::string("signal ") + ::strsignal(WTERMSIG(status));
+}
+
+}  // namespace
+
+WorkerPool::WorkerPool(const Settings& settings, uint32_t first_window)
+    : settings_(settings), first_window_(first_window % kWindowCount) {}
+
+WorkerPool::~WorkerPool() { shutdown(); }
+
+size_t WorkerPool::sessions() const {
+  return static_cast<size_t>(std::count_if(
+      workers_.begin(), workers_.end(), [](const Worker& w) { return w.state == State::kBusy; }));
+}
+
+size_t WorkerPool::starting() const {
+  return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) {
+    return w.state == State::kStarting;
+  }));
+}
+
+uint32_t WorkerPool::choose_window(const wire::Hello* hello) const {
+  // The window with the fewest workers that are not yet serving, so that the idle ones differ.
+  uint32_t best = first_window_;
+  size_t fewest = ~size_t{0};
+  for (uint32_t i = 0; i < kWindowCount; ++i) {
+    const uint32_t window = (first_window_ + i) % kWindowCount;
+    if (hello && taken(*hello, window)) continue;
+    const auto users =
+        static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(), [&](const Worker& w) {
+          return w.state != State::kBusy && w.window == window;
+        }));
+    if (users < fewest) {
+      fewest = users;
+      best = window;
+    }
+  }
+  return best;
+}
+
+void WorkerPool::refill(const std::vector<const wire::Hello*>& waiting) {
+  if (Clock::now() < retry_at_) return;
+  // Starting workers that suit nobody who waits count for the pool only.
+  std::vector<const Worker*> spare;
+  for (const Worker& worker : workers_) {
+    if (worker.state != State::kBusy) spare.push_back(&worker);
+  }
+  for (const wire::Hello* hello : waiting) {
+    auto suits = std::find_if(spare.begin(), spare.end(),
+                              [&](const Worker* w) { return !taken(*hello, w->window); });
+    if (suits != spare.end()) {
+      spare.erase(suits);
+      continue;
+    }
+    if (starting() >= most_starting()) return;
+    if (Status status = start(choose_window(hello)); !status.ok()) return failed(status);
+  }
+  for (size_t have = spare.size(); have < static_cast<size_t>(settings_.pool.get()); ++have) {
+    if (starting() >= most_starting()) return;
+    if (Status status = start(choose_window(nullptr)); !status.ok()) return failed(status);
+  }
+}
+
+Status WorkerPool::start(uint32_t window) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    return Status::from_errno(errno, "socketpair");
+  }
+  UniqueFd ours(ends[0]), theirs(ends[1]);
+
+  std::vector<std::string> environment = worker_environment(settings_.registry.environment());
+  std::vector<char*> environment_pointers;
+  for (std::string& line : environment) environment_pointers.push_back(line.data());
+  environment_pointers.push_back(nullptr);
+  std::string name = "rcuda-worker", flag = "--worker", number = std::to_string(window);
+  char* arguments[] = {name.data(), flag.data(), number.data(), nullptr};
+
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  // dup2 clears close-on-exec; a descriptor that already is number 3 gets the same treatment.
+  ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), kWorkerControl);
+  sigset_t none, all;
+  ::sigemptyset(&none);
+  ::sigfillset(&all);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  // A process group of its own: Ctrl-C at the daemon's terminal is the daemon's to pass on.
+  ::posix_spawnattr_setpgroup(&attributes, 0);
+  ::posix_spawnattr_setflags(
+      &attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+  Worker worker;
+  const int error = ::posix_spawn(&worker.pid, settings_.worker_binary.c_str(), &actions,
+                                  &attributes, arguments, environment_pointers.data());
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::posix_spawnattr_destroy(&attributes);
+  if (error != 0) return Status::from_errno(error, "starting a worker");
+  // glibc 2.36 declares pidfd_open() without C linkage.
+  worker.process.reset(static_cast<int>(::syscall(SYS_pidfd_open, worker.pid, 0)));
+
+  if (!worker.process) {
+    const Status status = Status::from_errno(errno, "pidfd_open");
+    ::kill(worker.pid, SIGKILL);
+    ::waitpid(worker.pid, nullptr, 0);
+    return status;
+  }
+  worker.control = std::move(ours);
+  worker.window = window;
+  worker.since = Clock::now();
+  RCUDA_DEBUG("worker %d starts in window %u", worker.pid, window);
+  workers_.push_back(std::move(worker));
+  return {};
+}
+
+bool WorkerPool::assign(const wire::Hello& hello, UniqueFd* socket) {
+  for (Worker& worker : workers_) {
+    if (worker.state != State::kIdle || taken(hello, worker.window)) continue;
+    WorkerMessage message;
+    message.type = WorkerMessageType::kSession;
+    if (::getrandom(worker.token.data(), worker.token.size(), 0) !=
+        static_cast<ssize_t>(worker.token.size())) {
+      return false;
+    }
+    std::memcpy(message.token, worker.token.data(), sizeof message.token);
+    message.body = wire::encode(hello);
+    message.socket = std::move(*socket);
+    const Status sent = send_worker_message(worker.control.get(), message);
+    if (!sent.ok()) {  // it has just died, and will be reaped
+      *socket = std::move(message.socket);
+      continue;
+    }
+    worker.state = State::kBusy;
+    worker.since = Clock::now();
+    return true;
+  }
+  return false;
+}
+
+bool WorkerPool::attach(const wire::Attach& attach, UniqueFd socket) {
+  for (Worker& worker : workers_) {
+    if (worker.state != State::kBusy ||
+        std::memcmp(worker.token.data(), attach.token, sizeof attach.token) != 0) {
+      continue;
+    }
+    WorkerMessage message;
+    message.type = WorkerMessageType::kAttach;
+    message.index = attach.index;
+    message.socket = std::move(socket);
+    return send_worker_message(worker.control.get(), message).ok();
+  }
+  return false;
+}
+
+void WorkerPool::add_descriptors(std::vector<pollfd>* items) const {
+  for (const Worker& worker : workers_) {
+    items->push_back({worker.process.get(), POLLIN, 0});
+    if (worker.state == State::kStarting) items->push_back({worker.control.get(), POLLIN, 0});
+  }
+}
+
+void WorkerPool::handle(const std::vector<pollfd>& items) {
+  const auto is_ready = [&](int descriptor) {
+    return std::any_of(items.begin(), items.end(), [&](const pollfd& item) {
+      return item.fd == descriptor && item.revents != 0;
+    });
+  };
+  const Clock::time_point now = Clock::now();
+  for (auto worker = workers_.begin(); worker != workers_.end();) {
+    if (worker->state == State::kStarting && is_ready(worker->control.get())) read(*worker);
+    if (worker->state == State::kStarting && now - worker->since > settings_.start_timeout.get()) {
+      failed(Status(Code::kTimeout, "a worker did not initialise its driver in time"));
+      ::kill(worker->pid, SIGKILL);
+      worker->since = now;
+    }
+    if (is_ready(worker->process.get())) {
+      reap(*worker);
+      worker = workers_.erase(worker);
+    } else {
+      ++worker;
+    }
+  }
+}
+
+void WorkerPool::read(Worker& worker) {
+  Result<WorkerMessage> message = receive_worker_message(worker.control.get());
+  if (!message.ok()) return;  // it died; its process descriptor says so too
+  if (message->type == WorkerMessageType::kReady) {
+    Result<WorkerReady> ready = decode_worker_ready(message->body);
+    if (!ready.ok()) return failed(ready.status());
+    worker.state = State::kIdle;
+    offer_ = std::move(ready).value();
+    failures_ = 0;
+    last_failure_ = {};
+    RCUDA_DEBUG("worker %d is ready after %.0f ms", worker.pid,
+                std::chrono::duration<double, std::milli>(Clock::now() - worker.since).count());
+  } else if (message->type == WorkerMessageType::kFailed) {
+    failed(Status(
+        Code::kUnavailable,
+        std::string(reinterpret_cast<const char*>(message->body.data()), message->body.size())));
+  }
+}
+
+void WorkerPool::reap(Worker& worker) {
+  // Its last words may still be in the socket.
+  if (worker.state == State::kStarting) {
+    pollfd item{worker.control.get(), POLLIN, 0};
+    if (::poll(&item, 1, 0) > 0) read(worker);
+  }
+  int status = 0;
+  ::waitpid(worker.pid, &status, 0);
+  const bool clean = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  if (worker.state == State::kBusy) {
+    if (clean) {
+      RCUDA_DEBUG("worker %d ended with its session", worker.pid);
+    } else {
+      RCUDA_WARN("worker %d, which served a session, ended with %s", worker.pid,
+                 outcome(status).c_str());
+    }
+  } else if (worker.state == State::kStarting && last_failure_.ok()) {
+    failed(Status(Code::kUnavailable,
+                  "a worker ended with " + outcome(status) + " before it was ready"));
+  } else if (worker.state == State::kIdle) {
+    RCUDA_WARN("idle worker %d ended with %s", worker.pid, outcome(status).c_str());
+  }
+}
+
+void WorkerPool::failed(const Status& status) {
+  last_failure_ = status;
+  ++failures_;
+  const auto pause = std::min<Clock::duration>(
+      kLongestPause, std::chrono::milliseconds(100) * (1 << std::min(failures_, 9)));
+  retry_at_ = Clock::now() + pause;
+  if (failures_ == 1) RCUDA_ERROR("no worker can start: %s", status.context().c_str());
+}
+
+WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
+  Clock::time_point next = Clock::time_point::max();
+  if (failures_ > 0) next = std::max(retry_at_, Clock::now());
+  for (const Worker& worker : workers_) {
+    if (worker.state == State::kStarting) {
+      next = std::min(next, worker.since + settings_.start_timeout.get());
+    }
+  }
+  return next;
+}
+
+void WorkerPool::shutdown() {
+  for (Worker& worker : workers_) {
+    WorkerMessage stop;
+    stop.type = WorkerMessageType::kStop;
+    (void)send_worker_message(worker.control.get(), stop);
+    worker.control.reset();
+  }
+  const Clock::time_point deadline = Clock::now() + settings_.stop_timeout.get();
+  for (Worker& worker : workers_) {
+    pollfd item{worker.process.get(), POLLIN, 0};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    if (::poll(&item, 1, static_cast<int>(std::max<int64_t>(left.count(), 0))) <= 0) {
+      RCUDA_WARN("worker %d did not end in time and is killed", worker.pid);
+      ::kill(worker.pid, SIGKILL);
+    }
+    int status = 0;
+    ::waitpid(worker.pid, &status, 0);
+  }
+  workers_.clear();
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,192 @@
+#include "server/worker/device_set.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+#include <string>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+namespace rcuda::server {
+namespace {
+
+constexpr size_t kAlignment = 2u << 20;
+constexpr int kPeerAttributes[] = {1, 2, 3, 4};  // CUdevice_P2PAttribute
+
+bool inside(const wire::AddressWindow& window, uint64_t address) {
+  return address >= window.base && address - window.base < window.bytes;
+}
+
+}  // namespace
+
+std::string list_of(const std::vector<uint32_t>& ordinals) {
+  std::string text;
+  for (size_t i = 0; i < ordinals.size(); ++i) {
+    if (i) text += i + 1 == ordinals.size() ? " and " : ", ";
+    text += std::to_string(ordinals[i]);
+  }
+  return text;
+}
+
+Result<std::unique_ptr<DeviceSet>> DeviceSet::prepare(const api::DriverTable& driver,
+                                                      const std::vector<uint32_t>& ordinals,
+                                                      uint64_t staging_bytes) {
+  int count = 0;
+  if (CUresult result = driver.cuDeviceGetCount(&count); result != CUDA_SUCCESS) {
+    return Status::from_cuda(result, "counting devices");
+  }
+  std::unique_ptr<DeviceSet> set(new DeviceSet(driver));
+  std::vector<uint32_t> wanted = ordinals;
+  for (uint32_t i = 0; ordinals.empty() && i < static_cast<uint32_t>(count); ++i) {
+    wanted.push_back(i);
+  }
+  for (uint32_t ordinal : wanted) {
+    if (ordinal >= static_cast<uint32_t>(count)) {
+      return Status(Code::kNotFound, "this machine has no device " + std::to_string(ordinal) +
+                                         ", but " + std::to_string(count) +
+                                         " from 0: correct --devices");
+    }
+    RCUDA_RETURN_IF_ERROR(set->add(ordinal));
+  }
+  if (set->devices_.empty()) return Status(Code::kNotFound, "there are no devices");
+  RCUDA_RETURN_IF_ERROR(set->make_staging(staging_bytes));
+  return set;
+}
+
+DeviceSet::~DeviceSet() {
+  if (pinned_) {
+    driver_.cuMemHostUnregister(pinned_);
+    ::munmap(pinned_, pinned_bytes_);
+  }
+  for (const Device& device : devices_) driver_.cuDevicePrimaryCtxRelease_v2(device.device);
+}
+
+Status DeviceSet::add(uint32_t ordinal) {
+  Device device;
+  if (CUresult result = driver_.cuDeviceGet(&device.device, static_cast<int>(ordinal));
+      result != CUDA_SUCCESS) {
+    return Status::from_cuda(result, "device " + std::to_string(ordinal));
+  }
+  if (CUresult result = driver_.cuDevicePrimaryCtxRetain(&device.primary, device.device);
+      result != CUDA_SUCCESS) {
+    return Status::from_cuda(result,
+                             "making the primary context of device " + std::to_string(ordinal));
+  }
+  char text[256] = {};
+  driver_.cuDeviceGetName(text, sizeof text - 1, device.device);
+  device.info.name = text;
+  char bus[64] = {};
+  if (driver_.cuDeviceGetPCIBusId &&
+      driver_.cuDeviceGetPCIBusId(bus, sizeof bus - 1, device.device) == CUDA_SUCCESS) {
+    device.info.pci_bus_id = bus;
+  }
+  CUuuid uuid{};
+  const auto get_uuid =
+      driver_.cuDeviceGetUuid_v2 ? driver_.cuDeviceGetUuid_v2 : driver_.cuDeviceGetUuid;
+  if (get_uuid && get_uuid(&uuid, device.device) == CUDA_SUCCESS) {
+    std::memcpy(device.info.uuid, uuid.bytes, sizeof device.info.uuid);
+  }
+  size_t total = 0;
+  driver_.cuDeviceTotalMem_v2(&total, device.device);
+  device.info.total_bytes = total;
+  device.info.attributes.resize(CU_DEVICE_ATTRIBUTE_MAX, INT32_MIN);
+  for (int i = 1; i < CU_DEVICE_ATTRIBUTE_MAX; ++i) {
+    int value = 0;
+    if (driver_.cuDeviceGetAttribute(&value, static_cast<CUdevice_attribute>(i), device.device) ==
+        CUDA_SUCCESS) {
+      device.info.attributes[static_cast<size_t>(i)] = value;
+    }
+  }
+  ordinals_.push_back(ordinal);
+  devices_.push_back(std::move(device));
+  return {};
+}
+
+Status DeviceSet::make_staging(uint64_t bytes) {
+  staging_bytes_ = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  pinned_bytes_ = staging_bytes_ + kReplyMemoryBytes;
+  // A file, so that clients on this host can map it and fill it without another copy.
+  staging_file_.reset(::memfd_create("rcuda-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!staging_file_ || ::ftruncate(staging_file_.get(), static_cast<off_t>(pinned_bytes_)) != 0) {
+    return Status::from_errno(errno, "making the staging region");
+  }
+  void* base =
+      ::mmap(nullptr, pinned_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, staging_file_.get(), 0);
+  if (base == MAP_FAILED) return Status::from_errno(errno, "mapping the staging region");
+  pinned_ = static_cast<std::byte*>(base);
+  driver_.cuCtxSetCurrent(devices_.front().primary);
+  if (CUresult result =
+          driver_.cuMemHostRegister_v2(base, pinned_bytes_, CU_MEMHOSTREGISTER_PORTABLE);
+      result != CUDA_SUCCESS) {
+    return Status::from_cuda(result, "page-locking " + std::to_string(pinned_bytes_ >> 20) +
+                                         " MiB of staging memory (--staging-bytes, ulimit -l)");
+  }
+  return {};
+}
+
+Status DeviceSet::select(const std::vector<uint32_t>& wanted, wire::Welcome* welcome,
+                         SessionResources* resources) const {
+  std::vector<const Device*> chosen;
+  for (uint32_t ordinal : wanted) {
+    auto found = std::find(ordinals_.begin(), ordinals_.end(), ordinal);
+    if (found == ordinals_.end()) {
+      return Status(Code::kNotFound, "the server does not offer device " + std::to_string(ordinal) +
+                                         "; it offers " + list_of(ordinals_));
+    }
+    const Device& device = devices_[static_cast<size_t>(found - ordinals_.begin())];
+    if (std::find(chosen.begin(), chosen.end(), &device) != chosen.end()) {
+      return Status(Code::kInvalidArgument,
+                    "device " + std::to_string(ordinal) + " is asked for twice");
+    }
+    chosen.push_back(&device);
+  }
+  if (chosen.empty()) return Status(Code::kInvalidArgument, "no device was asked for");
+  for (const Device* device : chosen) {
+    wire::DeviceInfo info = device->info;
+    info.ordinal = static_cast<uint32_t>(resources->devices.size());
+    for (const Device* peer : chosen) {
+      for (int attribute : kPeerAttributes) {
+        int value = 0;
+        if (peer == device || !driver_.cuDeviceGetP2PAttribute ||
+            driver_.cuDeviceGetP2PAttribute(&value, static_cast<CUdevice_P2PAttribute>(attribute),
+                                            device->device, peer->device) != CUDA_SUCCESS) {
+          value = 0;
+        }
+        info.peer_attributes.push_back(value);
+      }
+    }
+    welcome->devices.push_back(std::move(info));
+    resources->devices.push_back({device->device, device->primary});
+  }
+  int least = 0, greatest = 0;
+  driver_.cuCtxSetCurrent(chosen.front()->primary);
+  if (driver_.cuCtxGetStreamPriorityRange) {
+    driver_.cuCtxGetStreamPriorityRange(&least, &greatest);
+  }
+  welcome->priority_least = static_cast<uint32_t>(least);
+  welcome->priority_greatest = greatest;
+  welcome->staging_bytes = staging_bytes_;
+  resources->driver = &driver_;
+  resources->staging = pinned_;
+  resources->staging_bytes = staging_bytes_;
+  resources->staging_file = staging_file_.get();
+  resources->reply_memory = pinned_ + staging_bytes_;
+  return {};
+}
+
+bool DeviceSet::allocates_in(const wire::AddressWindow& window) const {
+  CUdeviceptr plain = 0;
+  void* pinned = nullptr;
+  driver_.cuCtxSetCurrent(devices_.front().primary);
+  const bool plain_ok = driver_.cuMemAlloc_v2(&plain, 4u << 20) == CUDA_SUCCESS;
+  const bool pinned_ok = driver_.cuMemHostAlloc(&pinned, 1u << 20, 0) == CUDA_SUCCESS;
+  const bool inside_both = plain_ok && pinned_ok && inside(window, plain) &&
+                           inside(window, reinterpret_cast<uint64_t>(pinned));
+  if (plain_ok) driver_.cuMemFree_v2(plain);
+  if (pinned_ok) driver_.cuMemFreeHost(pinned);
+  return inside_both;
+}
+
+}  // namespace rcuda::server

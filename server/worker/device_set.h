@@ -1,0 +1,63 @@
+// DeviceSet: the devices of a worker, made ready before a session asks for them: primary contexts
+// retained, attributes read, page-locked staging memory registered.
+//
+// Made and used on the worker's main thread, then by the session it is handed to. prepare() blocks
+// for the driver (a tenth of a second per device with NVIDIA's). In one process there may be
+// several.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <cuda.h>
+
+#include "api/driver_table.h"
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+#include "common/wire/handshake.h"
+#include "server/executor/executor.h"
+
+namespace rcuda::server {
+
+class DeviceSet {
+ public:
+  // `ordinals`: which of the driver's devices; empty: all of them.
+  static Result<std::unique_ptr<DeviceSet>> prepare(const api::DriverTable& driver,
+                                                    const std::vector<uint32_t>& ordinals,
+                                                    uint64_t staging_bytes);
+  ~DeviceSet();
+
+  const std::vector<uint32_t>& ordinals() const { return ordinals_; }
+  // A session's choice of them, in its order, as the client is told and as the executor needs them.
+  // kNotFound names the ordinal that is not offered and those that are.
+  Status select(const std::vector<uint32_t>& wanted, wire::Welcome* welcome,
+                SessionResources* resources) const;
+  // Whether plain and pinned memory land in the window.
+  bool allocates_in(const wire::AddressWindow& window) const;
+
+ private:
+  struct Device {
+    CUdevice device = 0;
+    CUcontext primary = nullptr;
+    wire::DeviceInfo info;  // without peers and session ordinal
+  };
+
+  explicit DeviceSet(const api::DriverTable& driver) : driver_(driver) {}
+  Status add(uint32_t ordinal);
+  Status make_staging(uint64_t bytes);
+
+  const api::DriverTable& driver_;
+  std::vector<uint32_t> ordinals_;
+  std::vector<Device> devices_;  // as ordinals_
+  UniqueFd staging_file_;
+  std::byte* pinned_ = nullptr;  // staging, then the reply memory
+  size_t pinned_bytes_ = 0;
+  size_t staging_bytes_ = 0;
+};
+
+// "0, 1 and 3"
+std::string list_of(const std::vector<uint32_t>& ordinals);
+
+}  // namespace rcuda::server

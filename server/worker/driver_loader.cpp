@@ -1,0 +1,117 @@
+#include "server/worker/driver_loader.h"
+
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+
+namespace rcuda::server {
+namespace {
+
+std::string real_path(const std::string& path) {
+  char resolved[PATH_MAX];
+  return ::realpath(path.c_str(), resolved) ? resolved : "";
+}
+
+bool is_client_library(const std::string& path) {
+  const std::string real = real_path(path);
+  const size_t slash = real.rfind('/');
+  return std::string_view(real)
+      .substr(slash == std::string::npos ? 0 : slash + 1)
+      .starts_with("librcuda");
+}
+
+std::string executable_folder() {
+  const std::string path = real_path("/proc/self/exe");
+  return path.substr(0, path.rfind('/'));
+}
+
+// Next to the binary, as installed and as built.
+std::string softgpu_path() {
+  const std::string folder = executable_folder();
+  for (const char* relative :
+       {"/../lib/rcuda/softgpu/libcuda.so.1", "/../lib/x86_64-linux-gnu/rcuda/softgpu/libcuda.so.1",
+        "/../../softgpu/lib/libcuda.so.1", "/../softgpu/lib/libcuda.so.1",
+        "/../../../softgpu/lib/libcuda.so.1"}) {
+    const std::string path = real_path(folder + relative);
+    if (!path.empty()) return path;
+  }
+  return "";
+}
+
+Result<LoadedDriver> try_driver(const std::string& path) {
+  LoadedDriver driver;
+  RCUDA_RETURN_IF_ERROR(api::load(&driver.table, path.c_str()));
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<void*>(driver.table.cuInit), &info) && info.dli_fname) {
+    driver.path = real_path(info.dli_fname);
+  }
+  if (is_client_library(driver.path)) {
+    return Status(Code::kInvalidArgument,
+                  driver.path +
+                      " is rcuda's client library and no driver: take it out of "
+                      "LD_LIBRARY_PATH for the server");
+  }
+  if (CUresult result = driver.table.cuInit(0); result != CUDA_SUCCESS) {
+    return Status::from_cuda(result, "cuInit of " + driver.path);
+  }
+  if (CUresult result = driver.table.cuDeviceGetCount(&driver.device_count);
+      result != CUDA_SUCCESS || driver.device_count == 0) {
+    return Status(Code::kNotFound, driver.path + " has no devices");
+  }
+  driver.table.cuDriverGetVersion(&driver.version);
+  return driver;
+}
+
+}  // namespace
+
+Result<LoadedDriver> load_driver(const std::string& choice) {
+  if (choice == "nvidia") return try_driver("libcuda.so.1");
+  const std::string softgpu = softgpu_path();
+  if (choice == "softgpu") {
+    if (softgpu.empty()) {
+      return Status(Code::kNotFound, "softgpu's libcuda.so.1 was not found near " +
+                                         executable_folder() + ": set RCUDA_DRIVER to its path");
+    }
+    return try_driver(softgpu);
+  }
+  if (choice != "auto") return try_driver(choice);
+  Result<LoadedDriver> nvidia = try_driver("libcuda.so.1");
+  if (nvidia.ok() || softgpu.empty()) return nvidia;
+  RCUDA_DEBUG("no usable NVIDIA driver (%s): softgpu serves", nvidia.status().message().c_str());
+  return try_driver(softgpu);
+}
+
+std::vector<std::string> worker_environment(const std::vector<std::string>& more) {
+  std::vector<std::string> environment;
+  const auto name_of = [](std::string_view line) { return line.substr(0, line.find('=')); };
+  for (char** line = environ; *line; ++line) {
+    const std::string_view name = name_of(*line);
+    if (name == "LD_PRELOAD") continue;
+    bool replaced = false;
+    for (const std::string& other : more) replaced = replaced || name_of(other) == name;
+    if (replaced) continue;
+    if (name != "LD_LIBRARY_PATH") {
+      environment.emplace_back(*line);
+      continue;
+    }
+    std::string kept;
+    std::string_view folders = *line + name.size() + 1;
+    while (true) {
+      const std::string folder(folders.substr(0, folders.find(':')));
+      if (!is_client_library(folder + "/libcuda.so.1")) kept += (kept.empty() ? "" : ":") + folder;
+      if (folders.find(':') == std::string_view::npos) break;
+      folders.remove_prefix(folders.find(':') + 1);
+    }
+    if (!kept.empty()) environment.push_back("LD_LIBRARY_PATH=" + kept);
+  }
+  environment.insert(environment.end(), more.begin(), more.end());
+  return environment;
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,56 @@
+// What can be set of a server, by environment, TOML file or option; the daemon passes its settings
+// on to its workers through their environment.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "common/config/settings.h"
+
+namespace rcuda::server {
+
+struct Settings {
+  config::Registry registry{"RCUDA_SERVER_"};
+
+  config::String listen{registry, "RCUDA_SERVER_LISTEN", "127.0.0.1",
+                        "address to listen on; anything but loopback is reachable by others"};
+  config::Integer port{registry, "RCUDA_SERVER_PORT",
+                       8308,     0,
+                       65535,    "TCP port, and the name of the local socket; 0 picks one"};
+  config::OrdinalList devices{registry, "RCUDA_SERVER_DEVICES",
+                              "devices to offer, as the driver numbers them; empty: all"};
+  config::String driver{registry, "RCUDA_DRIVER", "auto",
+                        "auto (NVIDIA's where it works, else softgpu), nvidia, softgpu or a path"};
+  config::Integer pool{registry, "RCUDA_SERVER_POOL",
+                       2,        0,
+                       64,       "workers kept ready, each with its driver initialised"};
+  config::Integer max_sessions{registry, "RCUDA_SERVER_MAX_SESSIONS", 256, 1,
+                               100000,   "sessions at the same time"};
+  config::Bytes staging_bytes{registry, "RCUDA_SERVER_STAGING_BYTES", 64ull << 20,
+                              "page-locked memory of each worker for copies"};
+  config::String image_cache{registry, "RCUDA_SERVER_IMAGE_CACHE", "auto",
+                             "folder that keeps module images between sessions; none: do not"};
+  config::Bytes image_cache_bytes{registry, "RCUDA_SERVER_IMAGE_CACHE_BYTES", 4ull << 30,
+                                  "what the images may take on disk"};
+  config::Duration handshake_timeout{registry, "RCUDA_SERVER_HANDSHAKE_TIMEOUT",
+                                     std::chrono::seconds(10),
+                                     "how long a client may take to introduce itself"};
+  config::Duration start_timeout{registry, "RCUDA_SERVER_START_TIMEOUT", std::chrono::seconds(60),
+                                 "how long a worker may take to initialise the driver"};
+  config::Duration stop_timeout{registry, "RCUDA_SERVER_STOP_TIMEOUT", std::chrono::seconds(5),
+                                "how long sessions get to end when the server stops"};
+  config::Duration peer_timeout{registry, "RCUDA_SERVER_PEER_TIMEOUT", std::chrono::seconds(10),
+                                "a client silent for so long is given up; 0: never"};
+  config::Duration spin{registry, "RCUDA_SERVER_SPIN", std::chrono::nanoseconds(0),
+                        "how long a worker polls for the next command before sleeping; 0: by the "
+                        "number of cores"};
+  config::Bool allow_faults{registry, "RCUDA_SERVER_ALLOW_FAULTS", false,
+                            "let clients crash their worker; for tests"};
+  config::Bool fence{registry, "RCUDA_FENCE", true,
+                     "keep each worker's device addresses in a window of its own"};
+  // What workers are started from; tests set another.
+  std::string worker_binary = "/proc/self/exe";
+  config::String log{registry, "RCUDA_LOG", "info", "trace, debug, info, warn, error or off"};
+};
+
+}  // namespace rcuda::server

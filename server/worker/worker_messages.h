@@ -1,0 +1,45 @@
+// What the daemon and its workers say to one another, over the sequenced-packet socket pair that
+// the worker was started with. Both ends are the same binary, so the packets are plain structs.
+//
+// worker -> daemon   kReady or kFailed, once
+// daemon -> worker   kSession (+ the client's socket, then the encoded Hello), once;
+//                    kAttach (+ a further socket of that client); kStop
+// The end of the socket says the rest: a worker whose daemon is gone ends its session and exits.
+// Blocking sends with small packets: neither side ever has more than a few in flight.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+
+namespace rcuda::server {
+
+enum class WorkerMessageType : uint32_t { kReady = 1, kFailed, kSession, kAttach, kStop };
+
+struct WorkerMessage {
+  WorkerMessageType type{};
+  uint32_t index = 0;           // kAttach: of the stream
+  uint8_t token[16] = {};       // kSession: names the session in Attach
+  std::vector<std::byte> body;  // kSession: the Hello; kReady: WorkerReady; kFailed: the reason
+  UniqueFd socket;              // kSession, kAttach
+};
+
+inline constexpr size_t kMaxWorkerMessageBytes = 96u << 10;
+
+Status send_worker_message(int socket, const WorkerMessage& message);
+// Blocks until a packet is there. kUnavailable at the end of the socket.
+Result<WorkerMessage> receive_worker_message(int socket);
+
+// What a ready worker offers, for the daemon's log line and its checks.
+struct WorkerReady {
+  std::vector<uint32_t> ordinals;
+  std::string driver;  // "NVIDIA H200 and 1 more, driver 13.0 (/usr/lib/.../libcuda.so.1)"
+};
+std::vector<std::byte> encode(const WorkerReady& ready);
+Result<WorkerReady> decode_worker_ready(const std::vector<std::byte>& body);
+
+}  // namespace rcuda::server

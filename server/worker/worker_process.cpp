@@ -1,0 +1,293 @@
+#include "server/worker/worker_process.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "common/transport/link.h"
+#include "common/wire/handshake.h"
+#include "server/executor/image_cache.h"
+#include "server/executor/output_capture.h"
+#include "server/worker/address_fence.h"
+#include "server/worker/device_set.h"
+#include "server/worker/driver_loader.h"
+#include "server/worker/session_loop.h"
+#include "server/worker/worker_messages.h"
+
+namespace rcuda::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The log goes where stderr led when the worker started: descriptors 1 and 2 will belong to the
+// kernels of the session.
+void keep_log_apart() {
+  const int copy = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+  if (copy < 0) return;
+  const std::string path = "/proc/self/fd/" + std::to_string(copy);
+  if (!set_log_file(path.c_str())) ::close(copy);
+}
+
+// Listens to the daemon while a session runs: further sockets of the client, the order to stop, and
+// the daemon's death.
+class DaemonListener {
+ public:
+  DaemonListener(int socket, std::function<void(const char* why)> stop)
+      : socket_(socket), stop_(std::move(stop)), end_event_(::eventfd(0, EFD_CLOEXEC)) {
+    thread_ = std::thread([this] { run(); });
+  }
+  ~DaemonListener() {
+    const uint64_t one = 1;
+    [[maybe_unused]] ssize_t written = ::write(end_event_.get(), &one, sizeof one);
+    thread_.join();
+  }
+
+  Result<UniqueFd> wait_for_stream(int index, Clock::time_point deadline) {
+    std::unique_lock lock(mutex_);
+    const auto key = static_cast<uint32_t>(index);
+    if (!changed_.wait_until(lock, deadline, [&] { return streams_.contains(key) || stopped_; })) {
+      return Status(Code::kTimeout, "the client did not open its further connections");
+    }
+    auto found = streams_.find(key);
+    if (found == streams_.end()) return Status(Code::kUnavailable, "the server stops");
+    UniqueFd stream = std::move(found->second);
+    streams_.erase(found);
+    return stream;
+  }
+
+ private:
+  void run() {
+    pthread_setname_np(pthread_self(), "rcuda-daemon");
+    for (;;) {
+      pollfd items[2] = {{socket_, POLLIN, 0}, {end_event_.get(), POLLIN, 0}};
+      if (::poll(items, 2, -1) < 0) continue;
+      if (items[1].revents) return;
+      Result<WorkerMessage> message = receive_worker_message(socket_);
+      if (message.ok() && message->type == WorkerMessageType::kAttach) {
+        std::lock_guard lock(mutex_);
+        streams_[message->index] = std::move(message->socket);
+        changed_.notify_all();
+        continue;
+      }
+      {
+        std::lock_guard lock(mutex_);
+        stopped_ = true;
+        changed_.notify_all();
+      }
+      stop_(message.ok() ? "the server stops" : "the server is gone");
+      return;
+    }
+  }
+
+  const int socket_;
+  const std::function<void(const char*)> stop_;
+  UniqueFd end_event_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<uint32_t, UniqueFd> streams_;
+  bool stopped_ = false;
+  std::thread thread_;
+};
+
+std::string host_name() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+void refuse(int socket, const Status& status) {
+  RCUDA_WARN("session refused: %s", status.message().c_str());
+  const wire::Refusal refusal{static_cast<uint32_t>(status.code()), status.context()};
+  (void)wire::write_message(socket, wire::MessageType::kRefusal, wire::encode(refusal),
+                            Clock::now() + std::chrono::seconds(5));
+}
+
+std::chrono::nanoseconds spin_time(const Settings& settings) {
+  if (settings.spin.get().count() > 0) return settings.spin.get();
+  // With few cores the spinner may be what keeps the client from running.
+  return std::thread::hardware_concurrency() >= 4 ? std::chrono::microseconds(80)
+                                                  : std::chrono::microseconds(5);
+}
+
+Result<std::unique_ptr<transport::Link>> make_link(wire::Medium medium,
+                                                   transport::Bootstrap bootstrap,
+                                                   const transport::LinkOptions& options) {
+  switch (medium) {
+    case wire::Medium::kShm:
+      return transport::make_shm_link(std::move(bootstrap), options);
+    case wire::Medium::kTcp:
+      return transport::make_tcp_link(std::move(bootstrap), options);
+    default:
+      return Status(Code::kUnsupported,
+                    "this server does not speak that transport: use shm or tcp");
+  }
+}
+
+// One session, from the Hello to its end.
+Status serve(const Settings& settings, WorkerMessage message, int daemon, const DeviceSet& devices,
+             const LoadedDriver& driver, const wire::AddressWindow& window) {
+  const Clock::time_point begin = Clock::now();
+  Result<wire::Hello> hello = wire::decode_hello(message.body);
+  if (!hello.ok()) return hello.status();
+
+  wire::Welcome welcome;
+  SessionResources resources;
+  if (Status status = devices.select(hello->devices, &welcome, &resources); !status.ok()) {
+    refuse(message.socket.get(), status);
+    return {};
+  }
+  std::memcpy(welcome.token, message.token, sizeof welcome.token);
+  welcome.driver_version = static_cast<uint32_t>(driver.version);
+  welcome.worker_pid = static_cast<uint32_t>(::getpid());
+  welcome.server = host_name();
+  welcome.window = window;
+  const auto timeout =
+      std::chrono::duration_cast<std::chrono::milliseconds>(settings.handshake_timeout.get());
+
+  std::mutex mutex;  // loop
+  SessionLoop* loop = nullptr;
+  const char* stopped = nullptr;
+  DaemonListener listener(daemon, [&](const char* why) {
+    std::lock_guard lock(mutex);
+    stopped = why;
+    if (loop) loop->stop();
+  });
+  RCUDA_RETURN_IF_ERROR(wire::write_message(message.socket.get(), wire::MessageType::kWelcome,
+                                            wire::encode(welcome), Clock::now() + timeout));
+  transport::Bootstrap bootstrap;
+  bootstrap.control = std::move(message.socket);
+  bootstrap.server = true;
+  bootstrap.timeout = timeout;
+  bootstrap.accept_stream = [&](int index) {
+    return listener.wait_for_stream(index, Clock::now() + timeout);
+  };
+  transport::LinkOptions options;
+  options.window_bytes = wire::WorkerWindow::kBytes;
+  options.peer_timeout =
+      std::chrono::duration_cast<std::chrono::milliseconds>(settings.peer_timeout.get());
+  auto link = make_link(hello->medium, std::move(bootstrap), options);
+  if (!link.ok()) return Status(link.status()).with_context("connecting to the client");
+
+  const std::string cache_folder = settings.image_cache.get() == "auto" ? default_image_directory()
+                                   : settings.image_cache.get() == "none"
+                                       ? std::string()
+                                       : settings.image_cache.get();
+  ImageCache images(cache_folder, settings.image_cache_bytes.get());
+  std::unique_ptr<OutputCapture> output;
+  if (Result<std::unique_ptr<OutputCapture>> started = OutputCapture::start(); started.ok()) {
+    output = std::move(started).value();
+  } else {
+    RCUDA_WARN("output of kernels stays on the server: %s", started.status().message().c_str());
+  }
+  resources.link = link->get();
+  resources.images = &images;
+  resources.output = output.get();
+  resources.allow_faults = settings.allow_faults.get();
+  resources.host_range_base = hello->host_range_base;
+  resources.host_range_bytes = hello->host_range_bytes;
+
+  SessionLoop session(resources, {spin_time(settings)});
+  {
+    std::lock_guard lock(mutex);
+    loop = &session;
+    if (stopped) session.stop();
+  }
+  RCUDA_INFO("session of %s (%s, pid %u on %s) over %s: device%s %s", hello->user.c_str(),
+             hello->program.c_str(), hello->pid, hello->host.c_str(), (*link)->medium(),
+             hello->devices.size() == 1 ? "" : "s", list_of(hello->devices).c_str());
+  const Status status = session.run();
+  {
+    std::lock_guard lock(mutex);
+    loop = nullptr;
+  }
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  const std::string outcome = stopped       ? stopped
+                              : status.ok() ? "ended by the client"
+                                            : status.message();
+  const transport::LinkCounters counters = (*link)->counters();
+  RCUDA_INFO(
+      "session of %s (pid %u) over after %.1f s: %llu commands, %llu bytes copied, %llu bytes "
+      "over the link; %s",
+      hello->user.c_str(), hello->pid, seconds,
+      static_cast<unsigned long long>(session.executor().commands),
+      static_cast<unsigned long long>(session.executor().copied_bytes),
+      static_cast<unsigned long long>(counters.transfer_bytes + counters.window_bytes),
+      outcome.c_str());
+  // The process ends here, and with it everything the session had: the driver's threads may still
+  // be in this session's host functions, so nothing is taken apart under them.
+  (*link)->close();
+  ::_exit(status.ok() || status.code() == Code::kUnavailable ? 0 : 2);
+}
+
+Status fail(int daemon, Status status) {
+  WorkerMessage message;
+  message.type = WorkerMessageType::kFailed;
+  const std::string& reason = status.context();
+  const auto* bytes = reinterpret_cast<const std::byte*>(reason.data());
+  message.body.assign(bytes, bytes + reason.size());
+  (void)send_worker_message(daemon, message);
+  return status;
+}
+
+std::string describe(const LoadedDriver& driver, const DeviceSet& devices) {
+  wire::Welcome welcome;
+  SessionResources resources;
+  if (!devices.select({devices.ordinals().front()}, &welcome, &resources).ok()) return driver.path;
+  std::string text = welcome.devices.front().name;
+  if (devices.ordinals().size() > 1) {
+    text += " and " + std::to_string(devices.ordinals().size() - 1) + " more";
+  }
+  return text + ", CUDA " + std::to_string(driver.version / 1000) + "." +
+         std::to_string(driver.version % 1000 / 10) + " by " + driver.path;
+}
+
+Status work(const Settings& settings, int daemon, uint32_t window_index) {
+  wire::AddressWindow window = address_window(window_index);
+  if (settings.fence.get()) {
+    if (Status status = raise_fence(window); !status.ok()) return fail(daemon, status);
+  } else {
+    window = {};
+  }
+  Result<LoadedDriver> driver = load_driver(settings.driver.get());
+  if (!driver.ok()) return fail(daemon, driver.status());
+  auto devices =
+      DeviceSet::prepare(driver->table, settings.devices.get(), settings.staging_bytes.get());
+  if (!devices.ok()) return fail(daemon, devices.status());
+  if (window.bytes && !(*devices)->allocates_in(window)) {
+    RCUDA_WARN(
+        "this driver allocates outside of its window of addresses: pointers of several "
+        "servers in one program may clash");
+  }
+  WorkerMessage ready;
+  ready.type = WorkerMessageType::kReady;
+  ready.body = encode(WorkerReady{(*devices)->ordinals(), describe(*driver, **devices)});
+  RCUDA_RETURN_IF_ERROR(send_worker_message(daemon, ready));
+  Result<WorkerMessage> message = receive_worker_message(daemon);
+  if (!message.ok() || message->type != WorkerMessageType::kSession) return {};
+  return serve(settings, std::move(message).value(), daemon, **devices, *driver, window);
+}
+
+}  // namespace
+
+int run_worker(const Settings& settings, UniqueFd daemon, uint32_t window_index) {
+  keep_log_apart();
+  set_log_name("rcuda-worker");
+  const Status status = work(settings, daemon.get(), window_index);
+  if (!status.ok()) RCUDA_WARN("worker: %s", status.message().c_str());
+  // The driver's threads are still there; its exit handlers have nothing to save.
+  ::_exit(status.ok() ? 0 : 2);
+}
+
+}  // namespace rcuda::server
