@@ -91,7 +91,7 @@ class Link {
   // Makes every thread in wait() re-check its predicate (local, for shutdown and timers).
   virtual void interrupt() = 0;
 
-  // Lets the peer read and write [base, base+bytes) until unexpose(). `backing`, when it is a valid
+  // Lets the peer read and write [base, base+bytes) until unexpose() or the end of this object. `backing`, when it is a valid
   // descriptor with `backing_offset`, lets a peer on this host map the same pages; without it
   // shared memory has no direct path and the peer's map() returns nullptr. It must be a memfd made
   // with MFD_ALLOW_SEALING: the Link seals it against shrinking, which would crash the peer. Blocks

@@ -70,11 +70,11 @@ TEST_P(EndContract, ABrokenMediumEndsBothSides) {
 
 TEST_P(EndContract, AMediumThatBreaksUnderLoadLosesNoCompletion) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
+    SharedBlock block(8 << 20);
     Result<LinkPair> pair = make_link_pair(medium());
     ASSERT_TRUE(pair.ok()) << pair.status().message();
     FaultPlan plan{.seed = seed, .break_after = 40 + seed * 7, .cut = pair->cut};
     FaultLink server(std::move(pair->server), plan);
-    SharedBlock block(8 << 20);
     const Result<Region> region =
         pair->client->expose(block.bytes.data(), block.bytes.size(), block.fd);
     ASSERT_TRUE(region.ok());

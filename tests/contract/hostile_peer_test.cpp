@@ -178,9 +178,9 @@ TEST(HostileTcpPeer, BulkMessagesThatCannotBeEndTheSession) {
 }
 
 TEST(HostileTcpPeer, TransfersOutsideOfARegionAreRefusedAndTouchNothing) {
+  std::vector<std::byte> memory(4096);
   Victim victim = attack_tcp(tcp_hello().bytes());
   ASSERT_NE(victim.link, nullptr);
-  std::vector<std::byte> memory(4096);
   const Result<transport::Region> region = victim.link->expose(memory.data(), memory.size());
   ASSERT_TRUE(region.ok());
   const std::pair<uint64_t, uint64_t> places[] = {{4096, 64}, {4040, 64}, {~uint64_t{0} - 7, 64}};
@@ -202,9 +202,9 @@ TEST(HostileTcpPeer, RandomStreamsNeverDoMoreThanEndTheSession) {
   std::mt19937_64 random(99);
   const int laps = rounds(200, false);
   for (int lap = 0; lap < laps; ++lap) {
+    std::vector<std::byte> memory(4096);
     Victim victim = attack_tcp(tcp_hello().bytes());
     ASSERT_NE(victim.link, nullptr);
-    std::vector<std::byte> memory(4096);
     (void)victim.link->expose(memory.data(), memory.size());
     for (int i = 0; i < 40; ++i) {
       // Mostly plausible, now and then not.

@@ -32,7 +32,7 @@ std::string link_case_name(const testing::TestParamInfo<LinkCase>& info) {
 int rounds(int full, bool faulty) {
   int divisor = faulty ? 20 : 1;
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  divisor *= 5;
+  divisor *= 20;
 #endif
   if (const char* slow = std::getenv("RCUDA_TEST_SLOWDOWN")) divisor *= std::atoi(slow);
   return std::max(full / divisor, 10);
