@@ -112,6 +112,17 @@ class Decoder {
   // failed.
   const char* string();
 
+  // For readers that know no more of an item than its size and alignment: a struct, or an array of
+  // them (returns its count).
+  void skip(size_t bytes, size_t alignment) {
+    take(bytes, alignment < kBodyAlignment ? alignment : kBodyAlignment);
+  }
+  size_t skip_array(size_t item_bytes) {
+    const uint32_t count = value<uint32_t>();
+    if (count > size_ / item_bytes) return fail(), 0;
+    return take(count * item_bytes, kBodyAlignment) == nullptr ? 0 : count;
+  }
+
   // Something was cut short or out of bounds.
   bool ok() const { return ok_; }
   // Everything was in bounds and nothing is left over.

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <memory>
 
+#include "api/print_command.h"
 #include "client/session/marshal.h"
 #include "server/executor/dispatch.h"
 
@@ -98,7 +99,11 @@ CUresult Session::carry(uint16_t opcode, std::span<const std::byte> body, Reply*
   EXPECT_EQ(entry->posted, reply == nullptr);
   std::vector<uint64_t> copy((body.size() + 7) / 8);
   if (!body.empty()) std::memcpy(copy.data(), body.data(), body.size());
-  wire::Decoder in(std::as_bytes(std::span(copy)).first(body.size()));
+  const auto received = std::as_bytes(std::span(copy)).first(body.size());
+  Recorded::get().printed = api::print_command(opcode, received);
+  EXPECT_EQ(Recorded::get().printed.find("malformed"), std::string::npos)
+      << Recorded::get().printed;
+  wire::Decoder in(received);
   wire::Encoder out(api::kMaxReplyBytes);
   server::Executor executor;
   wire::CommandHeader header{};

@@ -42,7 +42,8 @@ Handle client_handle(wire::Kind kind, uint32_t id) {
 struct Recorded {
   static Recorded& get();
   api::DriverTable driver;
-  std::string seen;  // inputs, as the driver got them
+  std::string seen;     // inputs, as the driver got them
+  std::string printed;  // the last command, by print_command()
   std::map<std::pair<wire::Kind, uint32_t>, void*> bound;
   std::set<std::pair<wire::Kind, uint32_t>> unbound, retired;
   uint32_t next_id = 0x40;

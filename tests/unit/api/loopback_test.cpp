@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "api/opcodes.h"
+#include "api/print_command.h"
 #include "client/forward.h"
 
 namespace rcuda::loopback {
@@ -151,6 +153,39 @@ TEST_F(LoopbackTest, KernelNodesCarryTheirParametersPacked) {
                 client_handle<CUkernel>(wire::Kind::kKernel, 4), nullptr, &shape, "bytes", 5),
             CUDA_SUCCESS);
   expect_named(&node, 1, wire::Kind::kGraphNode);
+}
+
+TEST_F(LoopbackTest, CommandsArePrintedWithTheirArguments) {
+  const auto stream = client_handle<CUstream>(wire::Kind::kStream, 3);
+  (void)client::forward_cuMemsetD8Async(0x6000'0000'1000, 7, 16, stream);
+  EXPECT_EQ(Recorded::get().printed,
+            "cuMemsetD8Async(dstDevice=0x600000001000, uc=7, N=16, hStream=#3)");
+
+  CUdeviceptr address = 0;
+  (void)client::forward_cuModuleGetGlobal_v2(
+      &address, nullptr, client_handle<CUmodule>(wire::Kind::kModule, 2), "table");
+  EXPECT_EQ(Recorded::get().printed, "cuModuleGetGlobal_v2(hmod=#2, name_=\"table\")");
+
+  CUgraph graph = nullptr;
+  (void)client::forward_cuGraphCreate(&graph, 0);
+  EXPECT_EQ(Recorded::get().printed, "cuGraphCreate(flags=0, phGraph->#64)");
+
+  const CUgraphNode nodes[2] = {client_handle<CUgraphNode>(wire::Kind::kGraphNode, 8),
+                                client_handle<CUgraphNode>(wire::Kind::kGraphNode, 9)};
+  CUgraphNode node = nullptr;
+  (void)client::forward_cuGraphAddEmptyNode(&node, client_handle<CUgraph>(wire::Kind::kGraph, 1),
+                                            nodes, 2);
+  EXPECT_EQ(Recorded::get().printed,
+            "cuGraphAddEmptyNode(hGraph=#1, dependencies=[#8 #9], numDependencies=2)");
+}
+
+TEST(PrintCommandTest, SaysWhatCannotBeRead) {
+  const uint64_t words[2] = {~0ull, ~0ull};
+  const auto body = std::as_bytes(std::span(words));
+  const auto graph = static_cast<uint16_t>(api::Opcode::cuGraphAddEmptyNode);
+  EXPECT_NE(api::print_command(graph, body).find("malformed"), std::string::npos);
+  EXPECT_EQ(api::print_command(7, body), "CopyStaged(16 bytes)");
+  EXPECT_EQ(api::print_command(0xfff0, {}), "unknown(0 bytes)");
 }
 
 TEST_F(LoopbackTest, CaptureInformationIsCopiedOut) {

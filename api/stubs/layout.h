@@ -1,0 +1,35 @@
+// How a command's body is laid out, for the printer. Generated tables; internal to it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace rcuda::api {
+
+enum class Form : uint8_t {
+  kEnd,
+  kNumber,
+  kAddress,
+  kObject,    // an id
+  kObjects,   // an array of ids
+  kFunction,  // FunctionId
+  kString,
+  kBlob,  // a struct
+  kArray,
+  kPresent,  // 0: the next items are left out; how many is in `name`
+  kFlag,
+  kRoom,     // how many elements the reply may have
+  kCreated,  // the id of what is created
+};
+
+struct Item {
+  Form form;
+  const char* name;
+  uint16_t bytes;          // of a number, a struct, or an array's element
+  uint16_t alignment = 1;  // of a struct
+};
+
+// Null for opcodes that are not generated.
+const Item* layout_of(uint16_t opcode);
+
+}  // namespace rcuda::api

@@ -1,0 +1,12 @@
+# Fails when docs/coverage.md is not what the generator writes for the same CUDA version.
+file(STRINGS "${COMMITTED}" committed_title LIMIT_COUNT 1)
+file(STRINGS "${GENERATED}" generated_title LIMIT_COUNT 1)
+if(NOT committed_title STREQUAL generated_title)
+  message("docs/coverage.md is for another CUDA version: ${committed_title}")
+  return()
+endif()
+file(READ "${COMMITTED}" committed)
+file(READ "${GENERATED}" generated)
+if(NOT committed STREQUAL generated)
+  message(FATAL_ERROR "docs/coverage.md is out of date: build the target api-coverage and commit it")
+endif()
