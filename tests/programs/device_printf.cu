@@ -1,0 +1,33 @@
+// printf on the device: every conversion, from one thread at a time so that the order is known.
+#include "program.h"
+
+struct Pair {
+  long long a;
+  short b;
+};
+
+__global__ void speak(int which, const char* name, Pair pair) {
+  if (threadIdx.x != which) return;
+  printf("thread %d of %u, block %d\n", threadIdx.x, blockDim.x, blockIdx.x);
+  printf("%s %c %5d|%-5d|%05d %x %X %#o\n", name, 'c', -42, 42, 42, 255u, 255u, 8);
+  printf("%lld %llu %hd %ld\n", pair.a, 1ull << 63, pair.b, -5l);
+  printf("%f %.3f %e %g %10.2f|%-10.1f|\n", 1.5, 2.0 / 3, 12345.678, 1e-7, 3.14159, 2.5f);
+  printf("100%% %p\n", static_cast<void*>(nullptr));
+  printf("no newline,");
+  printf(" then one\n");
+  const int written = printf("%d\n", 7);
+  printf("arguments of the last: %d\n", written);
+}
+
+int main() {
+  DeviceArray<char> name(std::vector<char>{'n', 'a', 'm', 'e', '\0'});
+  for (const int which : {0, 33}) {
+    speak<<<1, 64>>>(which, name.get(), Pair{-1ll << 40, -7});
+    FINISH();
+  }
+  for (int i = 0; i < 20; ++i) {
+    speak<<<1, 1>>>(1, name.get(), Pair{});  // silent
+    FINISH();
+  }
+  std::printf("host\n");
+}

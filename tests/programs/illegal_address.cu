@@ -1,0 +1,26 @@
+// A kernel that writes where nothing is: the error comes asynchronously and ends the context.
+#include "program.h"
+
+__global__ void poke(int* address) { *address = 1; }
+
+int main(int argc, char**) {
+  int* good;
+  CUDA(cudaMalloc(&good, 16));
+  poke<<<1, 1>>>(good);
+  FINISH();
+  poke<<<1, 1>>>(reinterpret_cast<int*>(argc == 1 ? 0x10 : 0x20));
+  CUDA(cudaGetLastError());
+  EXPECT(cudaErrorIllegalAddress, cudaDeviceSynchronize());
+  EXPECT(cudaErrorIllegalAddress, cudaGetLastError());
+  // It stays, for every kind of call.
+  void* memory;
+  int value;
+  cudaStream_t stream;
+  EXPECT(cudaErrorIllegalAddress, cudaMalloc(&memory, 16));
+  EXPECT(cudaErrorIllegalAddress, cudaMemcpy(&value, good, sizeof value, cudaMemcpyDeviceToHost));
+  EXPECT(cudaErrorIllegalAddress, cudaStreamCreate(&stream));
+  poke<<<1, 1>>>(good);
+  EXPECT(cudaErrorIllegalAddress, cudaGetLastError());
+  EXPECT(cudaErrorIllegalAddress, cudaDeviceSynchronize());
+  std::printf("%s\n", cudaGetErrorString(cudaErrorIllegalAddress));
+}
