@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include "client/memory/host_memory.h"
+#include "client/session/capture.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
 #include "generated/client/forward.h"
@@ -36,6 +37,7 @@ bool is_plain_device(Placement placement) {
 CUresult free_device(CUdeviceptr address) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   if (address == 0) return CUDA_SUCCESS;
+  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
   const auto allocation = registry().find(address);
   if (!allocation || allocation->base != address || !is_plain_device(allocation->placement)) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -67,6 +69,7 @@ extern "C" {
 CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
   if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = forward_cuMemAlloc_v2(address, bytes);
   return result == CUDA_SUCCESS ? record(*address, bytes, Placement::kDevice) : result;
@@ -107,6 +110,15 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
 }
 
 // ---- virtual memory ----------------------------------------------------------------------------
+
+CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr hint,
+                             unsigned long long flags) {
+  return forward_cuMemAddressReserve(address, bytes, alignment, hint, flags);
+}
+
+CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
+  return forward_cuMemAddressFree(address, bytes);
+}
 
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
                   CUmemGenericAllocationHandle handle, unsigned long long flags) {

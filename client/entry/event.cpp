@@ -65,16 +65,16 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) 
 CUresult cuEventQuery(CUevent handle) {
   Object* event;
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
-  const uint64_t records = event->uses.load(std::memory_order_acquire);
+  const uint64_t state = event_state(*event);
   Session& session = *event->session;
   CUresult result = CUDA_SUCCESS;
-  switch (progress_of(session, *event, records, &result)) {
+  switch (progress_of(session, *event, state, &result)) {
     case Progress::kPending: return session.lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
     case Progress::kDone: return result == CUDA_SUCCESS ? session.take_error() : result;
     case Progress::kUnknown: break;
   }
   result = forward_cuEventQuery(handle);
-  if (result == CUDA_ERROR_NOT_READY) watch_event(session, *event, records);
+  if (result == CUDA_ERROR_NOT_READY) watch_event(session, *event, state);
   return result;
 }
 
@@ -82,9 +82,9 @@ CUresult cuEventSynchronize(CUevent handle) {
   Object* event;
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
   Session& session = *event->session;
-  const uint64_t records = event->uses.load(std::memory_order_acquire);
+  const uint64_t state = event_state(*event);
   CUresult result = CUDA_SUCCESS;
-  if (progress_of(session, *event, records, &result) == Progress::kDone && records != 0) {
+  if (progress_of(session, *event, state, &result) == Progress::kDone && state != 0) {
     return result == CUDA_SUCCESS ? session.take_error() : result;
   }
   if (any_capture()) {
@@ -92,9 +92,31 @@ CUresult cuEventSynchronize(CUevent handle) {
     result = forward_cuEventQuery(handle);
     if (result != CUDA_ERROR_NOT_READY) return result;
   }
-  const uint64_t sequence = watch_event(session, *event, records);
+  const uint64_t sequence = watch_event(session, *event, state);
   result = session.wait_word(event->word.load(std::memory_order_relaxed) - 1, sequence);
   return result == CUDA_SUCCESS ? session.take_error() : result;
+}
+
+CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
+  Object *first, *second;
+  if (CUresult result = find_event(start, &first); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_event(end, &second); result != CUDA_SUCCESS) return result;
+  if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;
+  if ((first->flags | second->flags) & CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_HANDLE;
+  return forward_cuEventElapsedTime_v2(milliseconds, start, end);
+}
+
+CUresult cuCtxRecordEvent(CUcontext context, CUevent handle) {
+  Object* event;
+  if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
+  event->uses.fetch_add(1, std::memory_order_acq_rel);
+  return forward_cuCtxRecordEvent(context, handle);
+}
+
+CUresult cuCtxWaitEvent(CUcontext context, CUevent handle) {
+  Object* event;
+  if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
+  return forward_cuCtxWaitEvent(context, handle);
 }
 
 }  // extern "C"

@@ -9,6 +9,7 @@
 #include "client/session/functions.h"
 #include "client/session/host_functions.h"
 #include "client/session/marshal.h"
+#include "client/session/parameters.h"
 #include "client/session/process.h"
 
 namespace rcuda::client {
@@ -61,28 +62,11 @@ CUresult check_shape(const LaunchShape& shape, const Device& device, const Funct
   return CUDA_SUCCESS;
 }
 
-// The packed buffer of an `extra` array; null when it has none.
-CUresult extra_buffer(void** extra, const void** buffer, size_t* bytes) {
-  const size_t* size = nullptr;
-  for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
-    if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER) {
-      *buffer = extra[1];
-    } else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE) {
-      size = static_cast<const size_t*>(extra[1]);
-    } else {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-  }
-  if (!*buffer || !size || *size > wire::kMaxParameterBytes) return CUDA_ERROR_INVALID_VALUE;
-  *bytes = *size;
-  return CUDA_SUCCESS;
-}
-
 // Packs parameters and attributes behind a LaunchBody. Launches are small; the buffer is only
 // larger than a page when the kernel's parameters are.
 class LaunchTail {
  public:
-  std::byte* reserve(size_t bytes) {
+  void reserve(size_t bytes) {
     if (bytes <= sizeof inline_) {
       data_ = inline_;
     } else {
@@ -90,9 +74,8 @@ class LaunchTail {
       data_ = heap_.data();
     }
     size_ = bytes;
-    return data_;
   }
-  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  std::span<std::byte> bytes() { return {data_, size_}; }
 
  private:
   alignas(8) std::byte inline_[4096];
@@ -100,33 +83,6 @@ class LaunchTail {
   std::byte* data_ = inline_;
   size_t size_ = 0;
 };
-
-CUresult pack_parameters(const FunctionInfo& info, void** parameters, void** extra,
-                         LaunchTail* tail, uint32_t* parameter_bytes, size_t attribute_bytes) {
-  const void* buffer = nullptr;
-  size_t bytes = info.parameter_bytes;
-  if (extra && !parameters) {
-    if (CUresult result = extra_buffer(extra, &buffer, &bytes); result != CUDA_SUCCESS) return result;
-  } else if (extra && *extra != CU_LAUNCH_PARAM_END) {
-    return CUDA_ERROR_INVALID_VALUE;  // both ways at once
-  }
-  const size_t padded = (bytes + 7) & ~size_t{7};
-  std::byte* out = tail->reserve(padded + attribute_bytes);
-  *parameter_bytes = static_cast<uint32_t>(bytes);
-  if (buffer) {
-    std::memcpy(out, buffer, bytes);
-    std::memset(out + bytes, 0, padded - bytes);
-    return CUDA_SUCCESS;
-  }
-  if (bytes == 0) return CUDA_SUCCESS;
-  if (!parameters) return CUDA_ERROR_INVALID_VALUE;
-  std::memset(out, 0, padded);
-  for (size_t i = 0; i < info.parameters.size(); ++i) {
-    if (!parameters[i]) return CUDA_ERROR_INVALID_VALUE;
-    std::memcpy(out + info.parameters[i].offset_bytes, parameters[i], info.parameters[i].size_bytes);
-  }
-  return CUDA_SUCCESS;
-}
 
 // Attributes travel as they are, but for the event handles in two of them, which become ids.
 CUresult pack_attributes(const CUlaunchAttribute* attributes, unsigned count, const Target& target,
@@ -173,20 +129,25 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
     return result;
   }
   if (attribute_count > wire::kMaxLaunchAttributes) return CUDA_ERROR_INVALID_VALUE;
-  LaunchTail tail;
-  const size_t attribute_bytes = attribute_count * sizeof(CUlaunchAttribute);
-  if (CUresult result = pack_parameters(*callable.info, parameters, extra, &tail,
-                                        &body.parameter_bytes, attribute_bytes);
+  size_t exact_bytes;
+  if (CUresult result = parameter_bytes(*callable.info, parameters, extra, &exact_bytes);
       result != CUDA_SUCCESS) {
     return result;
   }
-  if (attribute_count > 0) {
-    auto* at = const_cast<std::byte*>(tail.bytes().data()) + tail.bytes().size() - attribute_bytes;
-    if (CUresult result = pack_attributes(attributes, attribute_count, target, at);
-        result != CUDA_SUCCESS) {
-      return result;
-    }
+  const size_t packed_bytes = (exact_bytes + 7) & ~size_t{7};
+  LaunchTail tail;
+  tail.reserve(packed_bytes + attribute_count * sizeof(CUlaunchAttribute));
+  if (CUresult result = pack_parameters(*callable.info, parameters, extra,
+                                        tail.bytes().first(packed_bytes));
+      result != CUDA_SUCCESS) {
+    return result;
   }
+  if (CUresult result = pack_attributes(attributes, attribute_count, target,
+                                        tail.bytes().subspan(packed_bytes).data());
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  body.parameter_bytes = static_cast<uint32_t>(exact_bytes);
   body.function = callable.info->id;
   body.is_kernel = callable.is_kernel;
   body.cooperative = cooperative;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "client/session/capture.h"
+#include "client/session/host_functions.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
 #include "client/session/progress.h"
@@ -150,17 +151,23 @@ CUresult cuStreamQuery(CUstream stream) {
 // ---- capture -----------------------------------------------------------------------------------
 
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-  const CUresult result = forward_cuStreamBeginCapture_v2(stream, mode);
-  if (result == CUDA_SUCCESS) capture_begun();
+  if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const CUresult result = forward_cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+  if (result == CUDA_SUCCESS) capture_begun(mode);
   return result;
 }
 
 CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
                                      const CUgraphEdgeData* edges, size_t count,
                                      CUstreamCaptureMode mode) {
-  const CUresult result =
-      forward_cuStreamBeginCaptureToGraph(stream, graph, dependencies, edges, count, mode);
-  if (result == CUDA_SUCCESS) capture_begun();
+  if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const CUresult result = forward_cuStreamBeginCaptureToGraph(
+      stream, graph, dependencies, edges, count, CU_STREAM_CAPTURE_MODE_RELAXED);
+  if (result == CUDA_SUCCESS) capture_begun(mode);
   return result;
 }
 
@@ -214,6 +221,27 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* statu
   if (edges) *edges = edge_buffer.data();
   if (count) *count = found;
   return CUDA_SUCCESS;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  return exchange_capture_mode(mode);
+}
+
+// ---- events and contexts -----------------------------------------------------------------------
+
+CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned flags) {
+  StreamView view;
+  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  Object* event = find_object(handle, wire::Kind::kEvent);
+  if (!event) return CUDA_ERROR_INVALID_HANDLE;
+  if (event->session == view.target.session) return forward_cuStreamWaitEvent(stream, handle, flags);
+  // Of another server: this stream is held by a host function until that worker reports the record.
+  Session* session = event->session;
+  const uint64_t sequence = watch_event(*session, *event, event_state(*event));
+  const uint32_t word = event->word.load(std::memory_order_relaxed) - 1;
+  return launch_host_function(
+      stream, [=](CUresult) { (void)session->wait_word(word, sequence); }, false);
 }
 
 }  // extern "C"

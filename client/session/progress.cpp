@@ -7,6 +7,7 @@ namespace {
 
 // Watching is rare next to polling: one lock for all objects.
 std::mutex watch_mutex;
+std::atomic<uint64_t> graph_launches{0};
 
 template <typename Body>
 uint64_t watch(Session& session, Object& object, wire::ObjectId context, wire::Custom opcode,
@@ -35,8 +36,14 @@ void watch_stream(Session& session, Object& stream, wire::ObjectId context, uint
   watch(session, stream, context, wire::Custom::kSignal, uses, wire::SignalBody{stream.id, 0, 0});
 }
 
-uint64_t watch_event(Session& session, Object& event, uint64_t records) {
-  return watch(session, event, event.context, wire::Custom::kWatchEvent, records,
+uint64_t event_state(const Object& event) {
+  return event.uses.load(std::memory_order_acquire) + graph_launches.load(std::memory_order_acquire);
+}
+
+void graph_launched() { graph_launches.fetch_add(1, std::memory_order_acq_rel); }
+
+uint64_t watch_event(Session& session, Object& event, uint64_t state) {
+  return watch(session, event, event.context, wire::Custom::kWatchEvent, state,
                wire::WatchEventBody{event.id, 0, 0});
 }
 
