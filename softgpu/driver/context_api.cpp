@@ -202,8 +202,9 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
     set_current_context(nullptr);
     return CUDA_SUCCESS;
   }
-  std::shared_ptr<Context> context;
-  if (CUresult result = find_context(handle, &context)) return result;
+  // A primary context may be made current before its first retain: cudart 13 does just that.
+  std::shared_ptr<Context> context = Context::from_handle(handle);
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   set_current_context(std::move(context));
   return CUDA_SUCCESS;
 }
@@ -217,8 +218,10 @@ CUresult CUDAAPI cuCtxGetCurrent(CUcontext* handle) {
 }
 
 CUresult CUDAAPI cuCtxGetDevice(CUdevice* ordinal) {
-  Context* context = nullptr;
-  if (CUresult result = current_alive(&context)) return result;
+  if (CUresult result = check_initialized()) return result;
+  Context* context = current_context();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!context->alive() && !context->is_primary()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (!ordinal) return CUDA_ERROR_INVALID_VALUE;
   *ordinal = context->device().ordinal();
   return CUDA_SUCCESS;
