@@ -58,26 +58,27 @@ def emit_recorder(function, types):
     lines.append("  Recorded::get().seen = record.text();\n")
     for a in function.arguments:
         pointer = f"static_cast<char*>({a.name})" if a.type == "void*" else a.name
-        if a.form == "inout" and any(b.count_from == a.name for b in function.arguments):
-            lines.append(f"  *{a.name} = 2;\n")
-    for a in function.arguments:
-        pointer = f"static_cast<char*>({a.name})" if a.type == "void*" else a.name
         count = "1"
-        if a.count:
-            count = "2" if a.count_from else f"static_cast<size_t>({a.count})"
+        if a.count_from:
+            count = f"{a.name} == nullptr ? 0 : std::min<size_t>(2, *{a.count})"
+        elif a.count:
+            count = f"static_cast<size_t>({a.count})"
         if a.form in ("create", "named"):
             lines.append(f"  answer_handles({a.name}, {count}, wire::Kind::k{a.kind});\n")
         elif a.form == "out":
             kind = "structures" if a.element in types.structs else "values"
             lines.append(f"  answer_{kind}({pointer}, {count});\n")
+    for a in function.arguments:
+        if a.form == "inout" and any(b.count_from == a.name for b in function.arguments):
+            lines.append(f"  *{a.name} = 2;\n")
     lines.append("  return CUDA_SUCCESS;\n}\n\n")
     return "".join(lines)
 
 
 def emit_test(function, types):
     counts = counting_names(function)
-    lines = [f"TEST_F(LoopbackTest, {function.name}) {{\n"
-             f"  table().{function.name} = &driver_{function.name};\n"]
+    lines = [f"void sample_{function.name}() {{\n"
+             f"  Recorded::get().driver.{function.name} = &driver_{function.name};\n"]
     for i, a in enumerate(function.arguments):
         seed = i + 3
         if a.form in ("handle", "destroy", "function"):
@@ -127,7 +128,8 @@ def emit_test(function, types):
         elif a.form == "out":
             kind = "structures" if a.element in types.structs else "values"
             lines.append(f"  expect_{kind}({pointer}, {count});\n")
-    lines.append("}\n\n")
+    lines.append("}\n"
+                 f"TEST_F(LoopbackTest, {function.name}) {{ sample_{function.name}(); }}\n\n")
     return "".join(lines)
 
 
@@ -171,7 +173,7 @@ def emit_structures(table):
 
 def emit(table):
     tested = [f for f in table.functions.values() if is_tested(f)]
-    lines = [NOTICE, '#include <cuda.h>\n#include <gtest/gtest.h>\n\n#include "client/forward.h"\n'
+    lines = [NOTICE, '#include <cuda.h>\n#include <gtest/gtest.h>\n\n#include <algorithm>\n\n#include "client/forward.h"\n'
              '#include "tests/unit/api/loopback.h"\n\nnamespace rcuda::loopback {\nnamespace {\n\n'
              "using api::pool_attribute_bytes;\nusing api::to_pointer;\n\n"]
     for struct in table.types.structs.values():
@@ -184,5 +186,9 @@ def emit(table):
     for f in tested:
         lines.append(emit_recorder(f, table.types))
         lines.append(emit_test(f, table.types))
-    lines.append("}  // namespace\n}  // namespace rcuda::loopback\n")
+    lines.append("const Sample kCommands[] = {\n")
+    lines += [f"    {{0x{f.opcode:03x}, &sample_{f.name}}},\n" for f in tested]
+    lines.append("};\n\n}  // namespace\n\n"
+                 "std::span<const Sample> samples_of_commands() { return kCommands; }\n\n"
+                 "}  // namespace rcuda::loopback\n")
     return "".join(lines)

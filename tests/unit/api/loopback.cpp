@@ -1,5 +1,6 @@
 #include "tests/unit/api/loopback.h"
 
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 
@@ -65,6 +66,29 @@ CUmemLocation client_location() {
   return location;
 }
 
+server::HandlerResult run_handler(uint16_t opcode, std::span<const std::byte> body,
+                                  std::vector<uint64_t>* reply, size_t* reply_bytes) {
+  // malloc aligns as a copy of a command is aligned, and the block ends where the body ends.
+  const std::unique_ptr<void, decltype(&std::free)> exact(
+      body.empty() ? nullptr : std::malloc(body.size()), &std::free);
+  if (!body.empty()) std::memcpy(exact.get(), body.data(), body.size());
+  const std::span received(static_cast<const std::byte*>(exact.get()), body.size());
+  Recorded::get().printed = api::print_command(opcode, received);
+  const server::HandlerEntry* entry = server::generated_handler(opcode);
+  if (entry == nullptr) return {CUDA_ERROR_NOT_FOUND, true, false};
+  wire::Decoder in(received);
+  wire::Encoder out(api::kMaxReplyBytes);
+  server::Executor executor;
+  wire::CommandHeader header{};
+  header.opcode = opcode;
+  const server::HandlerResult result = entry->handler(executor, header, in, out);
+  EXPECT_TRUE(out.ok() || result.malformed);
+  reply->assign((out.size() + 7) / 8, 0);
+  if (out.size() != 0) std::memcpy(reply->data(), out.body().data(), out.size());
+  *reply_bytes = out.size();
+  return result;
+}
+
 void expect_destroyed(const void* handle, wire::Kind kind) {
   const auto id = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(handle) & 0xffffff);
   EXPECT_TRUE(Recorded::get().unbound.contains({kind, id}));
@@ -92,29 +116,16 @@ Target the_target() { return {&the_session, 1, loopback::kClientDevice}; }
 
 CUresult Session::carry(uint16_t opcode, std::span<const std::byte> body, Reply* reply) {
   const server::HandlerEntry* entry = server::generated_handler(opcode);
-  if (entry == nullptr) {
-    Recorded::get().malformed = true;
-    return CUDA_ERROR_UNKNOWN;
-  }
-  EXPECT_EQ(entry->posted, reply == nullptr);
-  std::vector<uint64_t> copy((body.size() + 7) / 8);
-  if (!body.empty()) std::memcpy(copy.data(), body.data(), body.size());
-  const auto received = std::as_bytes(std::span(copy)).first(body.size());
-  Recorded::get().printed = api::print_command(opcode, received);
+  EXPECT_TRUE(entry != nullptr && entry->posted == (reply == nullptr));
+  Recorded::get().opcode = opcode;
+  Recorded::get().body.assign(body.begin(), body.end());
+  size_t reply_bytes = 0;
+  const auto result = loopback::run_handler(opcode, body, &reply_memory, &reply_bytes);
   EXPECT_EQ(Recorded::get().printed.find("malformed"), std::string::npos)
       << Recorded::get().printed;
-  wire::Decoder in(received);
-  wire::Encoder out(api::kMaxReplyBytes);
-  server::Executor executor;
-  wire::CommandHeader header{};
-  header.opcode = opcode;
-  const server::HandlerResult result = entry->handler(executor, header, in, out);
   Recorded::get().malformed = result.malformed;
-  EXPECT_TRUE(out.ok());
   if (reply != nullptr) {
-    reply_memory.assign((out.size() + 7) / 8, 0);
-    if (out.size() != 0) std::memcpy(reply_memory.data(), out.body().data(), out.size());
-    reply->body_ = std::as_bytes(std::span(reply_memory)).first(out.size());
+    reply->body_ = std::as_bytes(std::span(reply_memory)).first(reply_bytes);
   }
   return result.result;
 }

@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -20,6 +22,7 @@
 #include "api/driver_table.h"
 #include "api/stubs/shared.h"
 #include "common/wire/protocol.h"
+#include "server/executor/dispatch.h"
 
 namespace rcuda::loopback {
 
@@ -44,6 +47,8 @@ struct Recorded {
   api::DriverTable driver;
   std::string seen;     // inputs, as the driver got them
   std::string printed;  // the last command, by print_command()
+  uint16_t opcode = 0;
+  std::vector<std::byte> body;
   std::map<std::pair<wire::Kind, uint32_t>, void*> bound;
   std::set<std::pair<wire::Kind, uint32_t>> unbound, retired;
   uint32_t next_id = 0x40;
@@ -74,6 +79,7 @@ class Record {
   }
   template <typename T>
   void values(const T* items, size_t count) {
+    if (items == nullptr) return null(items);
     text_ += std::to_string(count) + "*";
     for (size_t i = 0; i < count; ++i) {
       const T item = without_padding(items[i]);
@@ -105,6 +111,19 @@ class Record {
   Side side_;
   std::string text_;
 };
+
+// Decodes and runs a command's body as the worker would; every read beyond it is a read beyond a
+// heap block. `reply` takes the outputs.
+server::HandlerResult run_handler(uint16_t opcode, std::span<const std::byte> body,
+                                  std::vector<uint64_t>* reply, size_t* reply_bytes);
+
+// Generated: makes a call with sample arguments and checks what arrived and came back. The
+// recording driver function stays in Recorded::driver.
+struct Sample {
+  uint16_t opcode;
+  void (*run)();
+};
+std::span<const Sample> samples_of_commands();
 
 class LoopbackTest : public testing::Test {
  protected:
