@@ -1,4 +1,5 @@
-// Every atomic operation in global and shared memory, and a histogram, with orders that cannot matter.
+// Every atomic operation in global and shared memory, and a histogram, with orders that cannot
+// matter.
 #include "program.h"
 
 struct Totals {
@@ -76,8 +77,8 @@ int main() {
   CHECK(t.high64 == static_cast<unsigned long long>(n - 1) * (n - 1));
   CHECK(t.add_float == 0.5f * n && t.add_double == 0.25 * sum);
   CHECK(t.cas == 3u * n && t.cas64 == static_cast<unsigned long long>(n) << 33);
-  std::printf("totals %d %d %d %d %u %u %08x %08x %08x\n", t.add, t.sub, t.low, t.high, t.inc, t.dec,
-              t.all, t.any, t.odd);
+  std::printf("totals %d %d %d %d %u %u %08x %08x %08x\n", t.add, t.sub, t.low, t.high, t.inc,
+              t.dec, t.all, t.any, t.odd);
 
   // Whatever the order, every value but one is seen by the next thread.
   DeviceArray<int> slot(std::vector<int>{-1}), seen(64);
@@ -90,7 +91,8 @@ int main() {
   Random random;
   std::vector<unsigned char> data(100000);
   std::vector<unsigned> expected(256);
-  for (unsigned char& byte : data) ++expected[byte = static_cast<unsigned char>(random.next() & random.next())];
+  for (unsigned char& byte : data)
+    ++expected[byte = static_cast<unsigned char>(random.next() & random.next())];
   DeviceArray<unsigned char> device_data(data);
   DeviceArray<unsigned> bins(256);
   bins.clear();

@@ -73,14 +73,29 @@ __global__ void run(int* out) {
   for (int k = 0; k < 16; ++k) bytes[(k * 5 + i) % 16] = static_cast<unsigned char>(k * i);
   o[6] = bytes[i % 16] | bytes[(i + 7) % 16] << 8;
   switch (i % 9) {
-    case 0: o[7] = i << 2; break;
-    case 1: o[7] = i + 100; break;
-    case 2: o[7] = -i; break;
-    case 3: o[7] = i * i; break;
-    case 4: o[7] = i / 3; break;
-    case 5: o[7] = i ^ 0x33; break;
-    case 6: o[7] = ~i; break;
-    default: o[7] = 12345;
+    case 0:
+      o[7] = i << 2;
+      break;
+    case 1:
+      o[7] = i + 100;
+      break;
+    case 2:
+      o[7] = -i;
+      break;
+    case 3:
+      o[7] = i * i;
+      break;
+    case 4:
+      o[7] = i / 3;
+      break;
+    case 5:
+      o[7] = i ^ 0x33;
+      break;
+    case 6:
+      o[7] = ~i;
+      break;
+    default:
+      o[7] = 12345;
   }
 }
 

@@ -61,7 +61,8 @@ int main() {
   std::printf("chain %u\n", expected);
 
   // More blocks than the device can hold at once.
-  EXPECT(cudaErrorCooperativeLaunchTooLarge,
-         cudaLaunchCooperativeKernel(relay, dim3(1 << 20), dim3(1024), relay_arguments, 0, nullptr));
+  EXPECT(
+      cudaErrorCooperativeLaunchTooLarge,
+      cudaLaunchCooperativeKernel(relay, dim3(1 << 20), dim3(1024), relay_arguments, 0, nullptr));
   cudaGetLastError();
 }

@@ -1,4 +1,5 @@
-// Copies of every shape and direction: 1D, 2D, 3D, pitched, overlapping pitches, default kind, async.
+// Copies of every shape and direction: 1D, 2D, 3D, pitched, overlapping pitches, default kind,
+// async.
 #include <cstring>
 
 #include "program.h"
@@ -25,7 +26,8 @@ void linear() {
     if (size > 10) {
       CUDA(cudaMemcpy(a.get() + 1, b.get() + 3, size - 5, cudaMemcpyDefault));
       CUDA(cudaMemcpy(back.data(), a.get(), size, cudaMemcpyDeviceToHost));
-      CHECK(back[0] == source[0] && std::memcmp(back.data() + 1, source.data() + 3, size - 5) == 0 &&
+      CHECK(back[0] == source[0] &&
+            std::memcmp(back.data() + 1, source.data() + 3, size - 5) == 0 &&
             back[size - 4] == source[size - 4]);
     }
   }
@@ -53,7 +55,8 @@ void two_dimensional() {
   CHECK(pitch >= width && pitch % 32 == 0);
   const Bytes source = pattern(host_pitch * height, 5);
   CUDA(cudaMemset2D(device, pitch, 0, width, height));
-  CUDA(cudaMemcpy2D(device, pitch, source.data(), host_pitch, width, height, cudaMemcpyHostToDevice));
+  CUDA(cudaMemcpy2D(device, pitch, source.data(), host_pitch, width, height,
+                    cudaMemcpyHostToDevice));
   Bytes back(host_pitch * height, 0xaa);
   CUDA(cudaMemcpy2D(back.data(), host_pitch, device, pitch, width, height, cudaMemcpyDeviceToHost));
   for (size_t y = 0; y < height; ++y) {
@@ -70,8 +73,8 @@ void two_dimensional() {
     CHECK(std::memcmp(&back[(6 + y) * width + 20], &source[(1 + y) * host_pitch + 2], 10) == 0);
   }
   print_digest("2D", back);
-  EXPECT(cudaErrorInvalidPitchValue,
-         cudaMemcpy2D(device, pitch, source.data(), width - 1, width, height, cudaMemcpyHostToDevice));
+  EXPECT(cudaErrorInvalidPitchValue, cudaMemcpy2D(device, pitch, source.data(), width - 1, width,
+                                                  height, cudaMemcpyHostToDevice));
   cudaGetLastError();
   CUDA(cudaFree(device));
 }

@@ -1,6 +1,4 @@
 // The driver API alone: contexts, PTX text and a fatbin from a file, kernels, globals, errors.
-#include <cuda.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -9,23 +7,25 @@
 #include <string>
 #include <vector>
 
-#define EXPECT(expected, call)                                                       \
-  do {                                                                               \
-    const CUresult result_ = (call);                                                 \
-    if (result_ != (expected)) {                                                     \
-      const char* name_ = "?";                                                       \
-      cuGetErrorName(result_, &name_);                                               \
-      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, name_);     \
-      std::exit(1);                                                                  \
-    }                                                                                \
+#include <cuda.h>
+
+#define EXPECT(expected, call)                                                   \
+  do {                                                                           \
+    const CUresult result_ = (call);                                             \
+    if (result_ != (expected)) {                                                 \
+      const char* name_ = "?";                                                   \
+      cuGetErrorName(result_, &name_);                                           \
+      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, name_); \
+      std::exit(1);                                                              \
+    }                                                                            \
   } while (0)
 #define CU(call) EXPECT(CUDA_SUCCESS, call)
-#define CHECK(condition)                                                             \
-  do {                                                                               \
-    if (!(condition)) {                                                              \
+#define CHECK(condition)                                                                 \
+  do {                                                                                   \
+    if (!(condition)) {                                                                  \
       std::fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                                  \
-    }                                                                                \
+      std::exit(1);                                                                      \
+    }                                                                                    \
   } while (0)
 
 namespace {
@@ -123,7 +123,8 @@ void text_module() {
 
 void broken_modules() {
   CUmodule module;
-  EXPECT(CUDA_ERROR_INVALID_PTX, cuModuleLoadData(&module, ".version 7.0\n.target sm_52\n.entry broken( {"));
+  EXPECT(CUDA_ERROR_INVALID_PTX,
+         cuModuleLoadData(&module, ".version 7.0\n.target sm_52\n.entry broken( {"));
   EXPECT(CUDA_ERROR_INVALID_IMAGE, cuModuleLoadData(&module, "neither this nor that"));
   EXPECT(CUDA_ERROR_FILE_NOT_FOUND, cuModuleLoad(&module, "/no/such/file"));
 }
@@ -136,7 +137,8 @@ void file_module(const std::string& path) {
   CU(cuLibraryLoadData(&library, image.data(), nullptr, nullptr, 0, nullptr, nullptr, 0));
   CUkernel kernel;
   CU(cuLibraryGetKernel(&kernel, library, "no_parameters"));
-  CU(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 2, 1, 1, 32, 1, 1, 0, nullptr, nullptr, nullptr));
+  CU(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 2, 1, 1, 32, 1, 1, 0, nullptr, nullptr,
+                    nullptr));
   CU(cuLibraryGetKernel(&kernel, library, "large"));
   CUdeviceptr out;
   CU(cuMemAlloc(&out, 16));
@@ -144,7 +146,8 @@ void file_module(const std::string& path) {
   for (int i = 0; i < 5000; ++i) large[i] = static_cast<char>(i % 101);
   for (int index : {0, 77, 4999}) {
     void* parameters[] = {&out, large.data(), &index};
-    CU(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+    CU(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr,
+                      parameters, nullptr));
     char seen = 0;
     CU(cuMemcpyDtoH(&seen, out, 1));
     CHECK(seen == large[index]);

@@ -30,7 +30,8 @@ __global__ void approximate(const float* in, double* out, int n) {
   double* o = out + kFunctions * i;
   o[0] = sinf(x), o[1] = cosf(x), o[2] = expf(x * 0.05f), o[3] = logf(positive);
   o[4] = powf(positive, 0.7f), o[5] = tanhf(x), o[6] = rsqrtf(positive), o[7] = cbrtf(x);
-  o[8] = sin(static_cast<double>(x)), o[9] = exp(x * 0.05), o[10] = log2(static_cast<double>(positive));
+  o[8] = sin(static_cast<double>(x)), o[9] = exp(x * 0.05),
+  o[10] = log2(static_cast<double>(positive));
   o[11] = atan2(static_cast<double>(x), 3.0), o[12] = erff(x), o[13] = exp2f(x * 0.1f);
 }
 
@@ -38,19 +39,33 @@ double reference(int function, float x) {
   const float positive = std::fabs(x) + 0.001f;
   const double d = x, p = positive;
   switch (function) {
-    case 0: case 8: return std::sin(d);
-    case 1: return std::cos(d);
-    case 2: return std::exp(static_cast<double>(x * 0.05f));
-    case 3: return std::log(p);
-    case 4: return std::pow(p, static_cast<double>(0.7f));
-    case 5: return std::tanh(d);
-    case 6: return 1 / std::sqrt(p);
-    case 7: return std::cbrt(d);
-    case 9: return std::exp(x * 0.05);
-    case 10: return std::log2(p);
-    case 11: return std::atan2(d, 3.0);
-    case 12: return std::erf(d);
-    default: return std::exp2(static_cast<double>(x * 0.1f));
+    case 0:
+    case 8:
+      return std::sin(d);
+    case 1:
+      return std::cos(d);
+    case 2:
+      return std::exp(static_cast<double>(x * 0.05f));
+    case 3:
+      return std::log(p);
+    case 4:
+      return std::pow(p, static_cast<double>(0.7f));
+    case 5:
+      return std::tanh(d);
+    case 6:
+      return 1 / std::sqrt(p);
+    case 7:
+      return std::cbrt(d);
+    case 9:
+      return std::exp(x * 0.05);
+    case 10:
+      return std::log2(p);
+    case 11:
+      return std::atan2(d, 3.0);
+    case 12:
+      return std::erf(d);
+    default:
+      return std::exp2(static_cast<double>(x * 0.1f));
   }
 }
 
@@ -59,7 +74,8 @@ int main() {
   Random random;
   std::vector<float> f(n);
   std::vector<double> d(n);
-  const float special[] = {0.0f, -0.0f, 1.0f, -1.5f, 1e-40f, 3e38f, INFINITY, -INFINITY, 0.1f, 1e-20f};
+  const float special[] = {0.0f,  -0.0f,    1.0f,      -1.5f, 1e-40f,
+                           3e38f, INFINITY, -INFINITY, 0.1f,  1e-20f};
   for (int i = 0; i < n; ++i) {
     f[i] = (static_cast<int>(random.next() & 0xffffff) - 0x800000) / 4096.0f;
     d[i] = f[i] * 1.000000123456789 + 1e-9 * random.below(1000);
@@ -91,7 +107,8 @@ int main() {
       const double want = reference(function, in[i]), got = out[kFunctions * i + function];
       const bool is_double = function >= 8 && function <= 11;
       // Generous multiples of the documented errors (a few units in the last place).
-      const double bound = (is_double ? 1e-15 : 6e-7) * (std::fabs(want) + (is_double ? 1e-3 : 1e-2)) ;
+      const double bound =
+          (is_double ? 1e-15 : 6e-7) * (std::fabs(want) + (is_double ? 1e-3 : 1e-2));
       if (std::fabs(want - got) > 4 * bound) {
         std::printf("function %d of %g: %.17g instead of %.17g\n", function, in[i], got, want);
         CHECK(!"within bounds");

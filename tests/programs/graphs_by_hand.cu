@@ -1,4 +1,5 @@
-// Graphs built node by node: kernels, copies, fills, host functions, children, events, changed later.
+// Graphs built node by node: kernels, copies, fills, host functions, children, events, changed
+// later.
 #include "program.h"
 
 __global__ void add(int* values, int amount, int n) {

@@ -15,7 +15,8 @@ __global__ void convert(float* from_half, float* from_bfloat, unsigned short* ba
   if (isnan(from_bfloat[i])) from_bfloat[i] = 0;
 }
 
-__global__ void round_floats(const float* in, unsigned short* halves, unsigned short* bfloats, int n) {
+__global__ void round_floats(const float* in, unsigned short* halves, unsigned short* bfloats,
+                             int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= n) return;
   halves[3 * i] = __half_as_ushort(__float2half_rn(in[i]));
@@ -36,15 +37,15 @@ __global__ void arithmetic(const __half2* a, const __half2* b, __half2* out, int
 }
 
 // Spelled without the bfloat162 intrinsics, which nvcc only offers from sm_80 on.
-__global__ void bfloat_arithmetic(const __nv_bfloat16* a, const __nv_bfloat16* b, __nv_bfloat16* out,
-                                  int n) {
+__global__ void bfloat_arithmetic(const __nv_bfloat16* a, const __nv_bfloat16* b,
+                                  __nv_bfloat16* out, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= n) return;
   const float x = __bfloat162float(a[i]), y = __bfloat162float(b[i]);
   out[3 * i] = __float2bfloat16_rn(__fadd_rn(x, y));
   out[3 * i + 1] = __float2bfloat16_rn(__fmul_rn(x, y));
 #if __CUDA_ARCH__ >= 800
-  out[3 * i + 2] = __hadd(__hmul(a[i], b[i]), b[i]);
+  out[3 * i + 2] = __hadd_rn(__hmul_rn(a[i], b[i]), b[i]);
 #else
   const float product = __bfloat162float(__float2bfloat16_rn(__fmul_rn(x, y)));
   out[3 * i + 2] = __float2bfloat16_rn(__fadd_rn(product, y));

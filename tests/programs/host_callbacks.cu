@@ -1,4 +1,5 @@
-// Host functions take their place in stream order, see what came before, and hold back what follows.
+// Host functions take their place in stream order, see what came before, and hold back what
+// follows.
 #include <atomic>
 #include <string>
 #include <thread>

@@ -1,7 +1,7 @@
 // Pinned, mapped and registered host memory, seen from both sides.
-#include <sys/mman.h>
-
 #include <cstring>
+
+#include <sys/mman.h>
 
 #include "program.h"
 
@@ -48,7 +48,8 @@ int main() {
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   CHECK(pages != MAP_FAILED);
   CUDA(cudaHostRegister(pages, bytes, cudaHostRegisterMapped));
-  EXPECT(cudaErrorHostMemoryAlreadyRegistered, cudaHostRegister(pages, bytes, cudaHostRegisterDefault));
+  EXPECT(cudaErrorHostMemoryAlreadyRegistered,
+         cudaHostRegister(pages, bytes, cudaHostRegisterDefault));
   cudaGetLastError();
   for (int i = 0; i < n; ++i) pages[i] = 1000;
   CUDA(cudaHostGetDevicePointer(&device, pages, 0));

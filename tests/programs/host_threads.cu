@@ -22,7 +22,8 @@ void work(int id, unsigned* result) {
     CUDA(cudaMalloc(&values, n * sizeof(unsigned)));
     fill<<<(n + 127) / 128, 128, 0, stream>>>(values, n, id * 1000 + round);
     std::vector<unsigned> host(n);
-    CUDA(cudaMemcpyAsync(host.data(), values, n * sizeof(unsigned), cudaMemcpyDeviceToHost, stream));
+    CUDA(
+        cudaMemcpyAsync(host.data(), values, n * sizeof(unsigned), cudaMemcpyDeviceToHost, stream));
     CUDA(cudaStreamSynchronize(stream));
     for (int i = 0; i < n; ++i) CHECK(host[i] == (id * 1000 + round + i) * 2654435761u);
     hash = hash * 31 + static_cast<unsigned>(digest(host));

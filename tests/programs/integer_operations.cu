@@ -47,7 +47,8 @@ __global__ void intrinsics(const uint64_t* in, uint64_t* out, int n) {
   o[7] = __byte_perm(a, b, 0x6240) | static_cast<uint64_t>(__byte_perm(a, b, 0xb3d5)) << 32;
   o[8] = __funnelshift_l(a, b, a) | static_cast<uint64_t>(__funnelshift_rc(a, b, b)) << 32;
   o[9] = __usad(a, b, 7) | static_cast<uint64_t>(__sad(a, b, 9)) << 32;
-  o[10] = __dp4a(a, b, 1u) | static_cast<uint64_t>(__dp4a(static_cast<int>(a), static_cast<int>(b), 1)) << 32;
+  o[10] = __dp4a(a, b, 1u) |
+          static_cast<uint64_t>(__dp4a(static_cast<int>(a), static_cast<int>(b), 1)) << 32;
   o[11] = __uhadd(a, b) | static_cast<uint64_t>(__vadd2(a, b)) << 32;
 }
 
@@ -55,7 +56,8 @@ int main() {
   const int n = 4096;
   Random random;
   std::vector<uint64_t> in(2 * n);
-  const uint64_t special[] = {0, 1, ~0ull, 1ull << 63, 1ull << 31, 0x7fffffff, 0xffffffff, 31, 32, 63};
+  const uint64_t special[] = {0,          1,          ~0ull, 1ull << 63, 1ull << 31,
+                              0x7fffffff, 0xffffffff, 31,    32,         63};
   for (uint64_t& x : in) {
     x = static_cast<uint64_t>(random.next()) << 32 ^ random.next() << 1;
     if (random.below(4) == 0) x = special[random.below(10)];
@@ -70,7 +72,8 @@ int main() {
   intrinsics<<<n / 128, 128>>>(device_in.get(), results.get(), n);
   FINISH();
   const std::vector<uint64_t> out = mixed.values();
-  for (int i = 0; i < n; ++i) CHECK(out[i] == mix(in[2 * i], in[2 * i + 1], in[2 * i], in[2 * i + 1]));
+  for (int i = 0; i < n; ++i)
+    CHECK(out[i] == mix(in[2 * i], in[2 * i + 1], in[2 * i], in[2 * i + 1]));
   print_digest("expressions", out);
   print_digest("intrinsics", results.values());
 }

@@ -28,7 +28,8 @@ int child(int in, int out) {
   receive(in, &handles, sizeof handles);
   int* values;
   cudaEvent_t event;
-  CUDA(cudaIpcOpenMemHandle(reinterpret_cast<void**>(&values), handles.memory, cudaIpcMemLazyEnablePeerAccess));
+  CUDA(cudaIpcOpenMemHandle(reinterpret_cast<void**>(&values), handles.memory,
+                            cudaIpcMemLazyEnablePeerAccess));
   CUDA(cudaIpcOpenEventHandle(&event, handles.event));
   CUDA(cudaStreamWaitEvent(nullptr, event, 0));
   transform<<<(kCount + 255) / 256, 256>>>(values, 3);

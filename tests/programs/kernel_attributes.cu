@@ -67,8 +67,8 @@ int main() {
     char tag;
   } packed = {out.get(), 7.25, 'b'};
   size_t packed_bytes = 17;
-  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &packed_bytes,
-                   CU_LAUNCH_PARAM_END};
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE,
+                   &packed_bytes, CU_LAUNCH_PARAM_END};
   CHECK(cuLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, nullptr, nullptr, extra) == CUDA_SUCCESS);
   FINISH();
   CHECK(out.values()[63] == 7 + 'b' && out.values()[64] == 41 + 'a');

@@ -36,7 +36,8 @@ int main() {
   long total = 0;
   for (int y = 0; y < height; ++y) {
     for (int x = 0; x < width; ++x) {
-      CHECK(counts[y * width + x] == iterations(-2.0f + x * 0.0234375f, -1.5f + y * 0.0234375f, limit));
+      CHECK(counts[y * width + x] ==
+            iterations(-2.0f + x * 0.0234375f, -1.5f + y * 0.0234375f, limit));
       total += counts[y * width + x];
     }
   }

@@ -13,7 +13,8 @@ void expect_type(const void* pointer, cudaMemoryType type, const char* name) {
     CHECK(attributes.devicePointer == nullptr);
   } else {
     CHECK(attributes.device == 0);
-    CHECK((attributes.devicePointer == pointer) && ((type == cudaMemoryTypeDevice) == (attributes.hostPointer == nullptr)));
+    CHECK((attributes.devicePointer == pointer) &&
+          ((type == cudaMemoryTypeDevice) == (attributes.hostPointer == nullptr)));
   }
   std::printf("%s: type %d\n", name, attributes.type);
 }
@@ -37,7 +38,8 @@ int main() {
   size_t size;
   CHECK(cuMemGetAddressRange(&base, &size, inside) == CUDA_SUCCESS);
   CHECK(base == reinterpret_cast<CUdeviceptr>(array.get()) && size == 4000);
-  CHECK(cuMemGetAddressRange(&base, &size, reinterpret_cast<CUdeviceptr>(&local)) == CUDA_ERROR_NOT_FOUND);
+  CHECK(cuMemGetAddressRange(&base, &size, reinterpret_cast<CUdeviceptr>(&local)) ==
+        CUDA_ERROR_NOT_FOUND);
 
   unsigned type = 0;
   int managed_flag = -1, ordinal = -1;
@@ -47,7 +49,8 @@ int main() {
   CHECK(cuPointerGetAttribute(&managed_flag, CU_POINTER_ATTRIBUTE_IS_MANAGED,
                               reinterpret_cast<CUdeviceptr>(managed)) == CUDA_SUCCESS);
   CHECK(managed_flag != 0);
-  CHECK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, inside) == CUDA_SUCCESS);
+  CHECK(cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, inside) ==
+        CUDA_SUCCESS);
   CHECK(ordinal == 0);
   DeviceArray<int> other(10);
   CHECK(cuPointerGetAttribute(&first_id, CU_POINTER_ATTRIBUTE_BUFFER_ID, inside) == CUDA_SUCCESS);
@@ -56,7 +59,8 @@ int main() {
   CHECK(first_id != second_id);
   CUdeviceptr start;
   size_t range;
-  CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+  CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                  CU_POINTER_ATTRIBUTE_RANGE_SIZE,
                                   CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
   void* results[] = {&start, &range, &type};
   CHECK(cuPointerGetAttributes(3, wanted, results, inside) == CUDA_SUCCESS);

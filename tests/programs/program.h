@@ -1,15 +1,17 @@
-// Shared by the test programs: CUDA calls that must succeed or fail in one way, device arrays, digests.
+// Shared by the test programs: CUDA calls that must succeed or fail in one way, device arrays,
+// digests.
 //
 // A program prints what it computed (no addresses, times or device names, so that the output is the
-// same on every GPU and on softgpu), and exits with 0 if every check held. It knows nothing of rcuda.
+// same on every GPU and on softgpu), and exits with 0 if every check held. It knows nothing of
+// rcuda.
 #pragma once
-
-#include <cuda_runtime.h>
 
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
+
+#include <cuda_runtime.h>
 
 inline void fail(const char* file, int line, const char* what, const char* why) {
   std::fprintf(stderr, "%s:%d: %s: %s\n", file, line, what, why);
@@ -17,25 +19,25 @@ inline void fail(const char* file, int line, const char* what, const char* why) 
   std::_Exit(1);
 }
 
-#define CHECK(condition)                                                   \
-  do {                                                                     \
+#define CHECK(condition)                                                     \
+  do {                                                                       \
     if (!(condition)) fail(__FILE__, __LINE__, #condition, "does not hold"); \
   } while (0)
 
 // The call must return exactly `expected`.
-#define EXPECT(expected, call)                                                      \
-  do {                                                                              \
-    const cudaError_t error_ = (call);                                              \
+#define EXPECT(expected, call)                                                           \
+  do {                                                                                   \
+    const cudaError_t error_ = (call);                                                   \
     if (error_ != (expected)) fail(__FILE__, __LINE__, #call, cudaGetErrorName(error_)); \
   } while (0)
 
 #define CUDA(call) EXPECT(cudaSuccess, call)
 
 // After a kernel launch: it was accepted, ran, and no error is pending.
-#define FINISH()                    \
-  do {                              \
-    CUDA(cudaGetLastError());       \
-    CUDA(cudaDeviceSynchronize());  \
+#define FINISH()                   \
+  do {                             \
+    CUDA(cudaGetLastError());      \
+    CUDA(cudaDeviceSynchronize()); \
   } while (0)
 
 // An array in device memory, freed at the end of its scope.
@@ -71,7 +73,8 @@ template <typename T>
 uint64_t digest(const std::vector<T>& values) {
   uint64_t hash = 0xcbf29ce484222325ull;
   const unsigned char* bytes = reinterpret_cast<const unsigned char*>(values.data());
-  for (size_t i = 0; i < values.size() * sizeof(T); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3ull;
+  for (size_t i = 0; i < values.size() * sizeof(T); ++i)
+    hash = (hash ^ bytes[i]) * 0x100000001b3ull;
   return hash;
 }
 

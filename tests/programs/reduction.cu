@@ -8,7 +8,8 @@ template <unsigned kThreads>
 __global__ void reduce_shared(const int* values, int n, int* sums) {
   __shared__ int partial[kThreads];
   int sum = 0;
-  for (int i = blockIdx.x * kThreads + threadIdx.x; i < n; i += gridDim.x * kThreads) sum += values[i];
+  for (int i = blockIdx.x * kThreads + threadIdx.x; i < n; i += gridDim.x * kThreads)
+    sum += values[i];
   partial[threadIdx.x] = sum;
   __syncthreads();
   for (unsigned half = kThreads / 2; half > 0; half /= 2) {

@@ -27,7 +27,8 @@ int main() {
     CUDA(cudaStreamCreate(&streams[d]));
     const int id = 100 + d;
     CUDA(cudaMemcpyToSymbol(who, &id, sizeof id));
-    CUDA(cudaMemcpyAsync(memory[d], start.data(), n * sizeof(int), cudaMemcpyHostToDevice, streams[d]));
+    CUDA(cudaMemcpyAsync(memory[d], start.data(), n * sizeof(int), cudaMemcpyHostToDevice,
+                         streams[d]));
     mark<<<(n + 255) / 256, 256, 0, streams[d]>>>(memory[d], n);
     CUDA(cudaGetLastError());
   }
@@ -86,7 +87,8 @@ int main() {
   CUDA(cudaSetDevice(devices - 1));
   CUDA(cudaStreamWaitEvent(streams[devices - 1], event, 0));
   std::vector<int> values(n);
-  CUDA(cudaMemcpyAsync(values.data(), memory[0], n * sizeof(int), cudaMemcpyDefault, streams[devices - 1]));
+  CUDA(cudaMemcpyAsync(values.data(), memory[0], n * sizeof(int), cudaMemcpyDefault,
+                       streams[devices - 1]));
   CUDA(cudaStreamSynchronize(streams[devices - 1]));
   for (int i = 0; i < n; ++i) CHECK(values[i] == 2 * (2 * i + 100) + 100);
   print_digest("values", values);

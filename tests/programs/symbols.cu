@@ -1,4 +1,5 @@
-// __constant__, __device__ and __managed__ variables: initialisers, copies by symbol, addresses, sizes.
+// __constant__, __device__ and __managed__ variables: initialisers, copies by symbol, addresses,
+// sizes.
 #include "program.h"
 
 struct Settings {
@@ -42,7 +43,8 @@ int main() {
   const float new_weights[2] = {4.0f, 8.0f};
   CUDA(cudaMemcpyToSymbol(weights, new_weights, sizeof new_weights, 2 * sizeof(float)));
   const int patch = 50;
-  CUDA(cudaMemcpyToSymbolAsync(primes, &patch, sizeof patch, 3 * sizeof(int), cudaMemcpyHostToDevice, 0));
+  CUDA(cudaMemcpyToSymbolAsync(primes, &patch, sizeof patch, 3 * sizeof(int),
+                               cudaMemcpyHostToDevice, 0));
   int read_back[8];
   CUDA(cudaMemcpyFromSymbol(read_back, primes, sizeof read_back));
   CHECK(read_back[0] == 102 && read_back[3] == 50 && read_back[7] == 100);
@@ -62,6 +64,7 @@ int main() {
   CHECK(read_weights[1] == 0.5f && read_weights[3] == 8.0f);
   EXPECT(cudaErrorInvalidValue,
          cudaMemcpyToSymbol(weights, new_weights, sizeof new_weights, 3 * sizeof(float)));
+  cudaGetLastError();
 
   read<<<1, 8>>>(out.get());
   FINISH();

@@ -1,12 +1,12 @@
 // thrust: reductions, scans, unique and copy_if.
+#include <algorithm>
+#include <numeric>
+
 #include <thrust/copy.h>
 #include <thrust/device_vector.h>
 #include <thrust/reduce.h>
 #include <thrust/scan.h>
 #include <thrust/unique.h>
-
-#include <algorithm>
-#include <numeric>
 
 #include "program.h"
 

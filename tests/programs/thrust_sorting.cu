@@ -1,9 +1,9 @@
 // thrust: sort, sort_by_key and a comparison of one's own.
-#include <thrust/device_vector.h>
-#include <thrust/sort.h>
-
 #include <algorithm>
 #include <numeric>
+
+#include <thrust/device_vector.h>
+#include <thrust/sort.h>
 
 #include "program.h"
 
@@ -37,14 +37,16 @@ int main() {
     thrust::stable_sort_by_key(device_keys.begin(), device_keys.end(), device_values.begin());
     std::vector<int> order(n);
     thrust::copy(device_values.begin(), device_values.end(), order.begin());
-    std::stable_sort(values.begin(), values.end(), [&keys](int a, int b) { return keys[a] < keys[b]; });
+    std::stable_sort(values.begin(), values.end(),
+                     [&keys](int a, int b) { return keys[a] < keys[b]; });
     CHECK(order == values);
     print_digest("sorted", sorted);
     print_digest("by key", order);
   }
 
   std::vector<Item> items(5000);
-  for (int i = 0; i < 5000; ++i) items[i] = {static_cast<int>(random.below(50)), 0.25f * ((i * 7919) % 5000)};
+  for (int i = 0; i < 5000; ++i)
+    items[i] = {static_cast<int>(random.below(50)), 0.25f * ((i * 7919) % 5000)};
   thrust::device_vector<Item> device(items.begin(), items.end());
   thrust::sort(device.begin(), device.end(), ByKeyThenWeight());
   std::vector<Item> sorted(5000);

@@ -17,7 +17,8 @@ __global__ void collectives(const int* in, unsigned* out) {
   o[2] = __shfl_down_sync(all, value, 5, 16);
   o[3] = __shfl_xor_sync(all, value, 9);
   o[4] = __shfl_sync(all, value, 2, 8);
-  o[5] = static_cast<unsigned>(__shfl_sync(all, static_cast<long long>(value) << 33, lane ^ 1) >> 32);
+  o[5] =
+      static_cast<unsigned>(__shfl_sync(all, static_cast<long long>(value) << 33, lane ^ 1) >> 32);
   o[6] = __float_as_uint(__shfl_xor_sync(all, value * 0.5f, 16));
   o[7] = __ballot_sync(all, value & 1);
   o[8] = __any_sync(all, value == 3) + 2 * __all_sync(all, value >= 0);
