@@ -1,10 +1,15 @@
 #include "tests/support/p2p_world.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <utility>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "common/base/unique_fd.h"
 #include "p2p/pipeline/messages.h"
 
 namespace rcuda::testing {
@@ -148,6 +153,7 @@ void SimDevices::move(const CopyBox& box) {
         world_.violation(name_ + ": a copy of memory that is neither on the device nor registered");
         return;
       }
+      if (!world_.move_bytes) continue;
       std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from),
                    box.width_bytes);
     }
@@ -290,7 +296,7 @@ namespace {
 struct SimRegion {
   std::byte* base = nullptr;
   size_t bytes = 0;
-  bool backed = false;
+  std::shared_ptr<UniqueFd> backing;
 };
 
 // What both ends of a pair share.
@@ -329,6 +335,7 @@ class SimLink final : public transport::Link {
   ~SimLink() override {
     close();
     own().gone = true;
+    for (const auto& [region, mapping] : mapped_) ::munmap(mapping.first, mapping.second);
   }
 
   const char* medium() const override { return cable_->medium.c_str(); }
@@ -363,7 +370,8 @@ class SimLink final : public transport::Link {
     if (!cable_->broken.ok()) return cable_->broken;
     if (own().refuse) return Status::from_errno(ENOMEM, "registering memory");
     const uint64_t id = own().next_region++;
-    own().regions[id] = {static_cast<std::byte*>(base), bytes, backing >= 0};
+    own().regions[id] = {static_cast<std::byte*>(base), bytes,
+                         backing >= 0 ? std::make_shared<UniqueFd>(::dup(backing)) : nullptr};
     return transport::Region{transport::RegionId{id}, bytes};
   }
   Status unexpose(transport::RegionId region) override {
@@ -373,10 +381,21 @@ class SimLink final : public transport::Link {
   Result<void*> map(transport::RegionId region, void*) override {
     const auto found = peer().regions.find(static_cast<uint64_t>(region));
     if (found == peer().regions.end()) return Status(Code::kNotFound, "no such region");
-    if (cable_->medium != "shm" || !found->second.backed) return static_cast<void*>(nullptr);
-    return static_cast<void*>(found->second.base);
+    if (cable_->medium != "shm" || !found->second.backing) return static_cast<void*>(nullptr);
+    // Each end has a mapping of its own, as two processes have.
+    void* base = ::mmap(nullptr, found->second.bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+                        found->second.backing->get(), 0);
+    if (base == MAP_FAILED) return Status::from_errno(errno, "mapping a region");
+    mapped_[region] = {base, found->second.bytes};
+    return base;
   }
-  Status unmap(transport::RegionId) override { return cable_->broken; }
+  Status unmap(transport::RegionId region) override {
+    const auto found = mapped_.find(region);
+    if (found == mapped_.end()) return {Code::kNotFound, "not mapped"};
+    ::munmap(found->second.first, found->second.second);
+    mapped_.erase(found);
+    return {};
+  }
 
   void write(transport::RegionId region, uint64_t offset, const void* local, size_t bytes,
              transport::TransferDone done) override {
@@ -399,7 +418,7 @@ class SimLink final : public transport::Link {
           if (target == regions.end() || offset + bytes > target->second.bytes) {
             return finished(Status(Code::kProtocol, "a write outside the region"));
           }
-          std::memcpy(target->second.base + offset, local, bytes);
+          if (cable->world.move_bytes) std::memcpy(target->second.base + offset, local, bytes);
           finished({});
         });
   }
@@ -420,6 +439,7 @@ class SimLink final : public transport::Link {
 
   std::shared_ptr<SimCable> cable_;
   const int end_;
+  std::map<transport::RegionId, std::pair<void*, size_t>> mapped_;
 };
 
 SimLinkPair make_sim_links(SimWorld& world, const char* medium, const SimWire& wire) {

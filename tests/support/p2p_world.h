@@ -50,6 +50,9 @@ class SimWorld {
     run(cores, [] { return false; });
   }
 
+  // Off: copies and transfers take their time and move nothing, for tests of time alone.
+  bool move_bytes = true;
+
   void violation(std::string what) { violations.push_back(std::move(what)); }
   std::vector<std::string> violations;
 

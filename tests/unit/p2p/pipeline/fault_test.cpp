@@ -1,0 +1,328 @@
+// Whatever breaks, both halves end with an error, streams go on, memory comes back.
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/p2p/pipeline/session.h"
+
+namespace rcuda::p2p {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+EngineOptions quiet_options() {
+  EngineOptions options;
+  options.measure = false;
+  return options;
+}
+
+struct Pair {
+  explicit Pair(const char* medium, const std::string& strategy = "v4b", bool special = false)
+      : session(strategy, quiet_options()) {
+    for (int i = 0; i < 2; ++i) {
+      SimDevices& devices = session.add();
+      devices.allow_gpudirect(special);
+      devices.allow_ipc(special);
+    }
+    cable = session.connect(0, 1, medium);
+    session.settle();
+    streams[0] = a().make_stream();
+    streams[1] = b().make_stream();
+  }
+  SimDevices& a() { return *session.workers[0].devices; }
+  SimDevices& b() { return *session.workers[1].devices; }
+  std::shared_ptr<CopyResult> start(uint64_t id, uint64_t bytes) {
+    CopyRequest request;
+    request.id = id;
+    std::byte* source = a().make_memory(bytes);
+    destination = b().make_memory(bytes);
+    fill(source, bytes, static_cast<uint32_t>(id));
+    expected.assign(source, source + bytes);
+    request.source = Shape::plain(address_of(source), bytes);
+    request.destination = Shape::plain(address_of(destination), bytes);
+    request.source_stream = streams[0];
+    request.destination_stream = streams[1];
+    return start_copy(session, request);
+  }
+  void expect_streams_free() {
+    EXPECT_TRUE(a().stream_idle(streams[0]));
+    EXPECT_TRUE(b().stream_idle(streams[1]));
+    EXPECT_EQ(a().held_orders(), 0u);
+    EXPECT_EQ(b().held_orders(), 0u);
+  }
+  void expect_works(uint64_t id) {
+    const auto result = start(id, 3 * kMiB + 5);
+    session.settle();
+    ASSERT_TRUE(result->over());
+    ASSERT_TRUE(result->source.ok()) << result->source.message();
+    EXPECT_EQ(std::memcmp(expected.data(), destination, expected.size()), 0);
+  }
+
+  SimSession session;
+  SimLinkPair cable;
+  uint64_t streams[2] = {};
+  std::byte* destination = nullptr;
+  std::vector<std::byte> expected;
+};
+
+TEST(FaultTest, AFailedCopyEndsBothHalvesAndNothingElse) {
+  for (const char* medium : {"shm", "tcp"}) {
+    for (const Lane lane : {Lane::kOut, Lane::kIn}) {
+      for (const int nth : {1, 5, 40}) {
+        Pair pair(medium, "v4b:256Kx8");
+        (lane == Lane::kOut ? pair.a() : pair.b()).fail_copy(lane, nth);
+        const auto result = pair.start(1, 16 * kMiB);
+        pair.session.settle();
+        ASSERT_TRUE(result->over()) << medium << " " << nth;
+        EXPECT_EQ(result->source.code(), Code::kCuda);
+        EXPECT_EQ(result->destination.code(), Code::kCuda);
+        EXPECT_EQ(result->source.cuda(), 719);
+        EXPECT_EQ(result->destination.cuda(), 719);
+        EXPECT_EQ(pair.a().stream_errors(pair.streams[0]).size(), 1u);
+        EXPECT_EQ(pair.b().stream_errors(pair.streams[1]).size(), 1u);
+        pair.expect_streams_free();
+        // All places came back: the whole window is there for the next copies.
+        for (uint64_t id = 2; id < 6; ++id) pair.expect_works(id);
+      }
+    }
+  }
+}
+
+TEST(FaultTest, ACutLinkEndsCopiesAtAnyMoment) {
+  for (const char* medium : {"shm", "tcp"}) {
+    for (double cut_us = 0.5; cut_us < 3000; cut_us *= 1.7) {
+      Pair pair(medium, "v4b:256Kx8");
+      const auto result = pair.start(1, 16 * kMiB);
+      pair.session.world.after_us(cut_us, pair.cable.cut);
+      pair.session.settle();
+      ASSERT_TRUE(result->over()) << medium << " cut after " << cut_us;
+      pair.expect_streams_free();
+      EXPECT_FALSE(result->source.ok() && !result->destination.ok() && cut_us < 1000);
+      // Later copies fail at once, on both sides.
+      const auto later = pair.start(2, kMiB);
+      pair.session.settle();
+      ASSERT_TRUE(later->over());
+      EXPECT_EQ(later->source.code(), Code::kUnavailable);
+      EXPECT_EQ(later->destination.code(), Code::kUnavailable);
+      pair.expect_streams_free();
+      // Staging memory is given back although the engines live on.
+      EXPECT_EQ(pair.session.core(0).environment().staging_bytes, 0u);
+      EXPECT_EQ(pair.a().registered(), 0u);
+      EXPECT_EQ(pair.b().registered(), 0u);
+    }
+  }
+}
+
+TEST(FaultTest, OtherPeersGoOnWhenOneIsLost) {
+  SimSession session("v4b:256Kx8", quiet_options());
+  for (int i = 0; i < 3; ++i) session.add();
+  SimLinkPair bad = session.connect(0, 1, "tcp");
+  session.connect(0, 2, "tcp");
+  session.settle();
+  std::vector<std::shared_ptr<CopyResult>> results;
+  for (size_t to = 1; to < 3; ++to) {
+    CopyRequest request;
+    request.to = to;
+    request.source =
+        Shape::plain(address_of(session.workers[0].devices->make_memory(16 * kMiB)), 16 * kMiB);
+    request.destination =
+        Shape::plain(address_of(session.workers[to].devices->make_memory(16 * kMiB)), 16 * kMiB);
+    results.push_back(start_copy(session, request));
+  }
+  session.world.after_us(700, bad.cut);
+  session.settle();
+  EXPECT_EQ(results[0]->source.code(), Code::kUnavailable);
+  EXPECT_EQ(results[0]->destination.code(), Code::kUnavailable);
+  EXPECT_TRUE(results[1]->over() && results[1]->source.ok() && results[1]->destination.ok());
+}
+
+TEST(FaultTest, APeerThatCannotBeConnectedEndsWaitingCopies) {
+  SimSession session("auto", quiet_options());
+  SimDevices& a = session.add();
+  session.add();
+  const uint64_t stream = a.make_stream();
+  CopyRequest request;
+  request.source = Shape::plain(address_of(a.make_memory(64)), 64);
+  request.source_stream = stream;
+  Status ended;
+  PeerCopy half = sending_half(request);
+  half.done = [&](const Status& status) { ended = status; };
+  session.core(0).copy(half, order_in(a, stream), {});
+  session.settle();
+  EXPECT_TRUE(ended.ok());
+  session.core(0).lose(1, {Code::kUnavailable, "node2 refused the connection"});
+  session.settle();
+  EXPECT_EQ(ended.code(), Code::kUnavailable);
+  EXPECT_THAT(ended.context(), HasSubstr("refused"));
+  EXPECT_TRUE(a.stream_idle(stream));
+}
+
+TEST(FaultTest, RefusedRegistrationOfTheInboxIsTheConnectionsError) {
+  for (const size_t refuser : {0u, 1u}) {
+    SimSession session("auto", quiet_options());
+    session.add();
+    session.add();
+    session.workers[refuser].devices->fail_registration(true);
+    session.connect(0, 1, "tcp");
+    session.settle();
+    EXPECT_FALSE(session.core(0).peer(1).open());
+    EXPECT_FALSE(session.core(1).peer(0).open());
+    EXPECT_EQ(session.core(refuser).peer(static_cast<PeerId>(1 - refuser)).lost().code(),
+              Code::kCuda);
+  }
+}
+
+TEST(FaultTest, RefusedRegistrationOfV1FallsBackToStaging) {
+  for (const bool source_refuses : {true, false}) {
+    Pair pair("verbs", "v1", true);
+    pair.cable.refuse_registration(source_refuses);
+    pair.expect_works(1);
+    pair.expect_works(2);
+    pair.expect_streams_free();
+  }
+}
+
+TEST(FaultTest, GpudirectThatLosesBytesIsFoundByTheProbe) {
+  // The device's memory is exposed, but what is written there never shows: host staging is used.
+  SimSession session("v4a", quiet_options());
+  SimDevices& a = session.add();
+  SimDevices& b = session.add();
+  a.allow_gpudirect(true);
+  b.allow_gpudirect(true);
+  b.fail_allocation(true);  // no inbox in GPU memory is offered
+  session.connect(0, 1, "verbs");
+  session.settle();
+  EXPECT_EQ(session.core(0).peer(1).peer_link()->device_path(0, 0), nullptr);
+  const Plan plan = *session.core(0).peer(1).peer_link()->planner(0, 0).plan(kMiB, true);
+  EXPECT_EQ(plan.strategy, Strategy::kV4b);
+}
+
+TEST(FaultTest, HalvesThatDisagreeFailOnBothSides) {
+  for (const bool ipc : {false, true}) {
+    Pair pair("shm", ipc ? "ipc" : "v4b", ipc);
+    CopyRequest request;
+    request.source = Shape::plain(address_of(pair.a().make_memory(kMiB)), kMiB);
+    request.destination = Shape::plain(address_of(pair.b().make_memory(kMiB)), kMiB - 8);
+    const auto result = start_copy(pair.session, request);
+    pair.session.settle();
+    ASSERT_TRUE(result->over());
+    EXPECT_EQ(result->source.code(), Code::kInvalidArgument);
+    EXPECT_EQ(result->destination.code(), Code::kInvalidArgument);
+    pair.expect_works(2);
+  }
+}
+
+TEST(FaultTest, AHalfThatCannotTakeItsPlaceEndsTheOther) {
+  for (const bool source : {true, false}) {
+    Pair pair("tcp");
+    CopyRequest request;
+    request.source = Shape::plain(address_of(pair.a().make_memory(kMiB)), kMiB);
+    request.destination = Shape::plain(address_of(pair.b().make_memory(kMiB)), kMiB);
+    request.source_stream = source ? 0 : pair.streams[0];
+    request.destination_stream = source ? pair.streams[1] : 0;
+    Status other;
+    const Status failure = Status::from_cuda(400, "cuEventRecord");
+    PeerCopy sending = sending_half(request);
+    PeerCopy receiving = receiving_half(request);
+    (source ? receiving : sending).done = [&](const Status& status) { other = status; };
+    pair.session.core(0).copy(sending, order_in(pair.a(), request.source_stream),
+                              source ? failure : Status());
+    pair.session.core(1).copy(receiving, order_in(pair.b(), request.destination_stream),
+                              source ? Status() : failure);
+    pair.session.settle();
+    EXPECT_EQ(other.cuda(), 400);
+    pair.expect_streams_free();
+    pair.expect_works(9);
+  }
+}
+
+TEST(FaultTest, TheEnginesEndInTheMiddleOfCopies) {
+  for (const char* medium : {"shm", "tcp"}) {
+    for (const double stop_us : {10.0, 300.0, 900.0}) {
+      Pair pair(medium, "v4b:256Kx8");
+      const auto result = pair.start(1, 16 * kMiB);
+      bool stop = false;
+      pair.session.world.after_us(stop_us, [&] { stop = true; });
+      pair.session.run([&] { return stop; });
+      // The simulated devices need the clock to end their copies: run it beside the destructor.
+      pair.session.core(0).lose(1, {Code::kUnavailable, "the session ends"});
+      pair.session.settle();
+      EXPECT_TRUE(result->over());
+      pair.expect_streams_free();
+    }
+  }
+}
+
+TEST(EventTest, SignalsCrossInOrderWithStreams) {
+  Pair pair("tcp");
+  double kernel_us = 0;
+  double after_us = 0;
+  pair.a().run_kernel(pair.streams[0], 500, [&] { kernel_us = pair.session.world.now_us(); });
+  pair.session.core(0).signal(1, 77, *pair.a().enter({pair.streams[0], 0}, false), {});
+  pair.session.core(1).await(0, 77, order_in(pair.b(), pair.streams[1]), {});
+  pair.b().run_kernel(pair.streams[1], 1, [&] { after_us = pair.session.world.now_us(); });
+  pair.session.settle();
+  EXPECT_GT(kernel_us, 0);
+  EXPECT_GT(after_us, kernel_us);
+  // The signal first, the wait later.
+  pair.session.core(1).signal(0, 5, *pair.b().enter({pair.streams[1], 0}, false), {});
+  pair.session.settle();
+  pair.session.core(0).await(1, 5, order_in(pair.a(), pair.streams[0]), {});
+  pair.session.settle();
+  pair.expect_streams_free();
+}
+
+TEST(EventTest, ALostPeerReleasesAwaitingStreamsWithAnError) {
+  Pair pair("tcp");
+  pair.session.core(1).await(0, 1, order_in(pair.b(), pair.streams[1]), {});
+  pair.session.settle();
+  EXPECT_FALSE(pair.b().stream_idle(pair.streams[1]));
+  pair.cable.cut();
+  pair.session.settle();
+  pair.expect_streams_free();
+  EXPECT_EQ(pair.b().stream_errors(pair.streams[1]).size(), 1u);
+}
+
+TEST(MappedMemoryTest, FreeingWaitsForThePeersToUnmap) {
+  Pair pair("shm", "ipc", true);
+  const uint64_t bytes = 4 * kMiB;
+  std::byte* source = pair.a().make_memory(bytes);
+  CopyRequest request;
+  request.id = 1;
+  request.source = Shape::plain(address_of(source) + 100, bytes - 100);
+  request.destination = Shape::plain(address_of(pair.b().make_memory(bytes)), bytes - 100);
+  const uint64_t opened = pair.b().opened();
+  auto result = start_copy(pair.session, request);
+  pair.session.settle();
+  ASSERT_TRUE(result->over() && result->source.ok());
+  request.id = 2;
+  result = start_copy(pair.session, request);  // mapped once for both
+  pair.session.settle();
+  ASSERT_TRUE(result->over() && result->source.ok());
+  EXPECT_EQ(pair.b().opened(), opened + 1);
+
+  bool forgotten = false;
+  pair.session.core(0).release_memory(0, address_of(source), bytes, [&] { forgotten = true; });
+  EXPECT_FALSE(forgotten);
+  pair.session.settle();
+  EXPECT_TRUE(forgotten);
+  // Unknown memory is nobody's concern, at once.
+  bool unknown = false;
+  pair.session.core(0).release_memory(0, 4096, 64, [&] { unknown = true; });
+  EXPECT_TRUE(unknown);
+  pair.a().free_memory(source);
+}
+
+TEST(MappedMemoryTest, MemoryThatCannotBeExportedIsStaged) {
+  Pair pair("shm", "ipc", true);
+  pair.a().allow_ipc(false);
+  pair.expect_works(1);
+}
+
+}  // namespace
+}  // namespace rcuda::p2p

@@ -1,0 +1,298 @@
+// Who may speak, and what happens to nonsense.
+#include <random>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/base/log.h"
+#include "p2p/pipeline/mailbox.h"
+#include "tests/unit/p2p/pipeline/session.h"
+
+namespace rcuda::p2p {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(GreetingTest, AnotherTokenIsRefusedAndNothingIsOffered) {
+  SimSession session;
+  session.add();
+  session.add();
+  SimLinkPair pair = testing::make_sim_links(session.world, "shm", {});
+  session.core(0).attach(1, std::move(pair.first), token_of(1), true);
+  session.core(1).attach(0, std::move(pair.second), token_of(2), false);
+  session.settle();
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_FALSE(session.core(i).peer(static_cast<PeerId>(1 - i)).open());
+    EXPECT_FALSE(session.core(i).peer(static_cast<PeerId>(1 - i)).lost().ok());
+    EXPECT_EQ(session.workers[i].devices->registered(), 0u);
+    EXPECT_EQ(session.workers[i].devices->allocated(), 0u);
+  }
+}
+
+TEST(GreetingTest, ProofsDependOnTokenRoleAndNonces) {
+  const Nonce one = *make_nonce();
+  const Nonce two = *make_nonce();
+  const Proof proof = make_proof(token_of(1), true, one, two);
+  EXPECT_TRUE(proof_holds(proof, make_proof(token_of(1), true, one, two)));
+  EXPECT_FALSE(proof_holds(proof, make_proof(token_of(2), true, one, two)));
+  EXPECT_FALSE(proof_holds(proof, make_proof(token_of(1), false, one, two)));  // reflected
+  EXPECT_FALSE(proof_holds(proof, make_proof(token_of(1), true, two, one)));
+  EXPECT_NE(one, two);
+}
+
+// A peer that the test plays itself.
+class RawPeer {
+ public:
+  explicit RawPeer(SimSession& session, const char* medium = "tcp") : session_(session) {
+    SimLinkPair pair = testing::make_sim_links(session.world, medium, {});
+    link_ = std::move(pair.second);
+    mailbox_ = std::make_unique<Mailbox>(*link_);
+    session.core(0).attach(1, std::move(pair.first), token_of(7), true);
+    session.settle();
+  }
+  template <typename Message>
+  void send(const Message& message) {
+    (void)mailbox_->send(message);
+    session_.settle();
+  }
+  template <typename Message>
+  std::optional<Message> receive() {
+    while (true) {
+      const auto frame = mailbox_->next();
+      if (!frame || frame->empty()) return std::nullopt;
+      if (*kind_of(*frame) == Message::kKind) return *parse<Message>(*frame);
+    }
+  }
+  void greet() {
+    ChallengeMessage challenge;
+    challenge.nonce = *make_nonce();
+    const auto theirs = receive<ChallengeMessage>();
+    ASSERT_TRUE(theirs);
+    send(challenge);
+    ProofMessage proof;
+    proof.proof = make_proof(token_of(7), false, challenge.nonce, theirs->nonce);
+    send(proof);
+    OfferMessage offer;
+    offer.device_count = 1;
+    offer.inbox_bytes = 1 << 20;
+    inbox_.resize(offer.inbox_bytes);
+    offer.inbox_region =
+        static_cast<uint64_t>(link_->expose(inbox_.data(), inbox_.size(), -1, 0)->id);
+    put_text(offer.name, "raw");
+    put_text(offer.devices[0].uuid, "GPU-raw");
+    send(offer);
+  }
+  Mailbox& mailbox() { return *mailbox_; }
+  bool alive() { return session_.core(0).peer(1).lost().ok(); }
+  bool open() { return session_.core(0).peer(1).open(); }
+  Status lost() { return session_.core(0).peer(1).lost(); }
+
+ private:
+  SimSession& session_;
+  std::unique_ptr<transport::Link> link_;
+  std::unique_ptr<Mailbox> mailbox_;
+  std::vector<std::byte> inbox_;
+};
+
+EngineOptions quiet_options() {
+  EngineOptions options;
+  options.measure = false;
+  return options;
+}
+
+TEST(GreetingTest, AnotherVersionIsNamed) {
+  SimSession session("auto", quiet_options());
+  session.add();
+  RawPeer peer(session);
+  ChallengeMessage challenge;
+  challenge.version = kPeerProtocolVersion + 1;
+  peer.send(challenge);
+  EXPECT_THAT(peer.lost().context(), HasSubstr("version"));
+}
+
+TEST(GreetingTest, NothingIsHeardBeforeTheProof) {
+  for (int kind = 0; kind < 5; ++kind) {
+    SimSession session("auto", quiet_options());
+    session.add();
+    RawPeer peer(session);
+    switch (kind) {
+      case 0:
+        peer.send(OfferMessage{});
+        break;
+      case 1:
+        peer.send(ChunkMessage{});
+        break;
+      case 2:
+        peer.send(PullMessage{});
+        break;
+      case 3:
+        peer.send(SignalMessage{});
+        break;
+      case 4:
+        peer.send(ProofMessage{});
+        break;  // without a challenge
+    }
+    EXPECT_EQ(peer.lost().code(), Code::kProtocol) << kind;
+    EXPECT_EQ(session.workers[0].devices->registered(), 0u);
+  }
+}
+
+TEST(GreetingTest, ARightGreetingOpens) {
+  SimSession session("auto", quiet_options());
+  session.add();
+  RawPeer peer(session);
+  peer.greet();
+  EXPECT_TRUE(peer.open());
+}
+
+// Each of these ends the connection, and nothing else.
+TEST(HostileTest, MessagesThatCannotBeEndTheLink) {
+  using Act = std::function<void(RawPeer&)>;
+  const auto chunk = [](auto change) {
+    return [change](RawPeer& peer) {
+      ChunkMessage message;
+      message.copy = 1;
+      message.bytes = 4096;
+      message.total = 1 << 20;
+      change(message);
+      peer.send(message);
+    };
+  };
+  const std::vector<Act> acts{
+      chunk([](ChunkMessage& m) { m.offset = 1; }),
+      chunk([](ChunkMessage& m) { m.bytes = m.total + 1; }),
+      chunk([](ChunkMessage& m) { m.bytes = UINT64_MAX; }),
+      chunk([](ChunkMessage& m) { m.bytes = 0; }),
+      chunk([](ChunkMessage& m) { m.place = UINT64_MAX - 100; }),
+      chunk([](ChunkMessage& m) { m.place = 32ull << 20; }),
+      chunk([](ChunkMessage& m) { m.where = Where::kTarget; }),
+      chunk([](ChunkMessage& m) { m.where = static_cast<Where>(9); }),
+      [](RawPeer& peer) { peer.send(ConsumedMessage{}); },
+      [](RawPeer& peer) { peer.send(TargetMessage{}); },
+      [](RawPeer& peer) { peer.send(make_end(MessageKind::kDone, 5, {})); },
+      [](RawPeer& peer) { peer.send(make_end(MessageKind::kAbort, 5, {})); },
+      [](RawPeer& peer) { peer.send(ForgottenMessage{}); },
+      [](RawPeer& peer) {
+        peer.send(SignalMessage{});
+        peer.send(SignalMessage{});
+      },
+      [](RawPeer& peer) { peer.send(OfferMessage{}); },
+      [](RawPeer& peer) { peer.send(ProbeMessage{}); },
+      [](RawPeer& peer) { peer.send(ProbedMessage{}); },
+      [](RawPeer& peer) { peer.send(LegMessage{}); },
+      [](RawPeer& peer) { peer.send(ChallengeMessage{}); },
+      [](RawPeer& peer) { peer.send(std::array<uint64_t, 1>{99}); },
+      [](RawPeer& peer) {
+        std::array<uint64_t, 3> wrong_size{static_cast<uint64_t>(MessageKind::kChunk)};
+        peer.send(wrong_size);
+      },
+  };
+  for (size_t i = 0; i < acts.size(); ++i) {
+    SimSession session("auto", quiet_options());
+    session.add();
+    RawPeer peer(session);
+    peer.greet();
+    ASSERT_TRUE(peer.open());
+    acts[i](peer);
+    EXPECT_FALSE(peer.alive()) << "act " << i;
+  }
+}
+
+template <typename Message>
+Message message_of(const std::array<uint64_t, 40>& words) {
+  static_assert(sizeof(Message) <= sizeof words);
+  return *parse<Message>(std::as_bytes(std::span(words)).first(sizeof(Message)));
+}
+
+// An authenticated peer that sends anything at all: the engine neither crashes nor touches memory
+// that is not staging (SimDevices checks every copy), and its own copies end.
+TEST(HostileTest, RandomMessagesNeverHarm) {
+  set_log_level(LogLevel::kOff);  // hundreds of ended connections
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 300; ++round) {
+    SimSession session("auto", quiet_options());
+    SimDevices& devices = session.add();
+    devices.allow_ipc(round % 2 == 0);
+    devices.allow_gpudirect(round % 3 == 0);
+    RawPeer peer(session, round % 2 == 0 ? "verbs" : "tcp");
+    peer.greet();
+    const uint64_t stream = devices.make_stream();
+    int over = 0;
+    for (uint64_t id = 1; id <= 4; ++id) {
+      CopyRequest request;
+      request.id = id;
+      request.source = Shape::plain(address_of(devices.make_memory(1 << 16)), 1 << 16);
+      request.destination = request.source;
+      request.source_stream = stream;
+      PeerCopy half = id % 2 == 0 ? sending_half(request) : receiving_half(request);
+      half.peer = 1;
+      half.done = [&](const Status&) { ++over; };
+      session.core(0).copy(half, order_in(devices, stream), {});
+    }
+    for (int i = 0; i < 60 && peer.alive(); ++i) {
+      std::array<uint64_t, 40> words{};
+      words[0] = (1 + random() % 19) | (random() % 4) << 32;
+      for (size_t w = 1; w < words.size(); ++w) {
+        words[w] = random() % 3 == 0 ? random() : random() % 6;
+        if (random() % 4 == 0) words[w] = 1 << 16;
+      }
+      switch (static_cast<MessageKind>(words[0] & 0xff)) {
+        case MessageKind::kChunk: {
+          auto message = message_of<ChunkMessage>(words);
+          if (random() % 2 == 0) {
+            message.where = static_cast<Where>(1 + random() % 3);
+            message.offset = 0;
+            message.bytes = message.total = 1 << 16;
+            message.place = random() % (1 << 20);
+          }
+          peer.send(message);
+          break;
+        }
+        case MessageKind::kReady:
+        case MessageKind::kWant: {
+          auto message = message_of<ReadyMessage>(words);
+          peer.send(message);
+          break;
+        }
+        case MessageKind::kTarget: {
+          auto message = message_of<TargetMessage>(words);
+          peer.send(message);
+          break;
+        }
+        case MessageKind::kPull: {
+          auto message = message_of<PullMessage>(words);
+          peer.send(message);
+          break;
+        }
+        case MessageKind::kDone:
+        case MessageKind::kAbort: {
+          auto message = message_of<EndMessage>(words);
+          peer.send(message);
+          break;
+        }
+        case MessageKind::kForget: {
+          auto message = message_of<ForgetMessage>(words);
+          peer.send(message);
+          break;
+        }
+        case MessageKind::kConsumed:
+          peer.send(message_of<ConsumedMessage>(words));
+          break;
+        default: {
+          auto message = message_of<EchoMessage>(words);
+          message.kind = MessageKind::kEcho;
+          peer.send(message);
+        }
+      }
+    }
+    session.core(0).lose(1, {Code::kUnavailable, "enough"});
+    session.settle();
+    EXPECT_EQ(over, 4);
+    EXPECT_EQ(devices.held_orders(), 0u);
+  }
+  set_log_level(LogLevel::kWarn);
+}
+
+}  // namespace
+}  // namespace rcuda::p2p

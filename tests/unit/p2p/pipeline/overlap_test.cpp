@@ -1,0 +1,264 @@
+// Time, on the simulated clock: a pipelined copy takes close to its slowest leg, a sequential one
+// the sum, the planner's prediction is what happens, and the automatic choice is the best there is.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/p2p/pipeline/session.h"
+
+namespace rcuda::p2p {
+namespace {
+
+constexpr uint64_t kKiB = 1024;
+constexpr uint64_t kMiB = 1024 * kKiB;
+
+struct Setting {
+  const char* medium = "tcp";
+  SimDevices::Speeds speeds{{6, 10, 2}, {5, 12, 2}, {3, 100, 1}};
+  SimWire wire{{3, 8, 4}, 1};
+  bool gpudirect = false;
+  bool ipc = false;
+};
+
+// What one copy takes on two idle workers, in simulated microseconds.
+struct Timed {
+  double us = 0;
+  Plan plan;
+  double predicted_us = 0;
+};
+Timed time_copy(const Setting& setting, const std::string& strategy, uint64_t bytes,
+                bool measure = true) {
+  EngineOptions options;
+  options.measure = measure;
+  SimSession session(strategy, options);
+  session.world.move_bytes = setting.gpudirect;  // its probe looks at bytes
+  for (int i = 0; i < 2; ++i) {
+    SimDevices& devices = session.add();
+    devices.set_speeds(setting.speeds);
+    devices.allow_gpudirect(setting.gpudirect);
+    devices.allow_ipc(setting.ipc);
+  }
+  session.connect(0, 1, setting.medium, setting.wire);
+  session.settle();
+  SimDevices& a = *session.workers[0].devices;
+  SimDevices& b = *session.workers[1].devices;
+  CopyRequest request;
+  request.source = Shape::plain(address_of(a.make_memory(bytes)), bytes);
+  request.destination = Shape::plain(address_of(b.make_memory(bytes)), bytes);
+  Timed timed;
+  Planner& planner = session.core(0).peer(1).peer_link()->planner(0, 0);
+  timed.plan = *planner.plan(bytes, true);
+  timed.predicted_us = planner.predict_plan(timed.plan, bytes).us;
+  const double begin_us = session.world.now_us();
+  const auto result = start_copy(session, request);
+  session.settle();
+  EXPECT_TRUE(result->over() && result->source.ok());
+  timed.us = result->over_us - begin_us;
+  return timed;
+}
+
+double us_at(uint64_t bytes, double gbps) { return static_cast<double>(bytes) / gbps * 1e-3; }
+
+TEST(OverlapTest, PipelinedTakesTheSlowestLegSequentialTheSum) {
+  const uint64_t bytes = 64 * kMiB;
+  const Setting tcp;
+  const double slowest = us_at(bytes, 8);
+  const double sum = us_at(bytes, 10) + us_at(bytes, 8) + us_at(bytes, 12);
+  EXPECT_LT(time_copy(tcp, "v3b", bytes).us, 1.12 * slowest);
+  EXPECT_LT(time_copy(tcp, "v4b", bytes).us, 1.10 * slowest);
+  EXPECT_LT(time_copy(tcp, "auto", bytes).us, 1.10 * slowest);
+  EXPECT_GT(time_copy(tcp, "v2b", bytes).us, sum);
+
+  Setting shm;
+  shm.medium = "shm";
+  const double shm_slowest = us_at(bytes, 10);
+  EXPECT_LT(time_copy(shm, "auto", bytes).us, 1.10 * shm_slowest);
+  EXPECT_GT(time_copy(shm, "v2b", bytes).us, shm_slowest + us_at(bytes, 12));
+}
+
+// Prediction and event must agree: the planner knows no more of the world than its prober measured.
+TEST(OverlapTest, PredictionsHoldForEveryStrategyAndSize) {
+  std::vector<Setting> settings(2);
+  settings[1].medium = "shm";
+  for (const Setting& setting : settings) {
+    for (const char* strategy : {"v2b", "v3b", "v4b", "v4b:64Kx3"}) {
+      for (const uint64_t bytes : {4 * kKiB, 200 * kKiB, 1 * kMiB + 77, 16 * kMiB, 64 * kMiB}) {
+        const Timed timed = time_copy(setting, strategy, bytes);
+        EXPECT_NEAR(timed.predicted_us / timed.us, 1, 0.05)
+            << setting.medium << " " << strategy << " " << bytes << ": " << timed.predicted_us
+            << " predicted, " << timed.us << " taken";
+      }
+    }
+  }
+}
+
+TEST(OverlapTest, AutoIsWithinFivePercentOfTheBestByExhaustiveSearch) {
+  for (const char* medium : {"tcp", "shm"}) {
+    Setting setting;
+    setting.medium = medium;
+    for (const uint64_t bytes : {64 * kKiB, 200 * kKiB, 1 * kMiB, 4 * kMiB, 16 * kMiB}) {
+      double best_us = 1e18;
+      std::string best;
+      for (const char* chunk : {"16K", "32K", "64K", "128K", "256K", "512K", "1M", "2M", "4M"}) {
+        for (const char* depth : {"1", "2", "4", "8", "16"}) {
+          const std::string strategy = std::string("v4b:") + chunk + "x" + depth;
+          const double us = time_copy(setting, strategy, bytes, false).us;
+          if (us < best_us) {
+            best_us = us;
+            best = strategy;
+          }
+        }
+      }
+      const Timed chosen = time_copy(setting, "auto", bytes);
+      EXPECT_LT(chosen.us, 1.05 * best_us)
+          << medium << " " << bytes << ": " << to_string(chosen.plan) << " against " << best;
+    }
+  }
+}
+
+TEST(OverlapTest, AutoTakesTheMappedPathWhenItIsFaster) {
+  Setting setting;
+  setting.medium = "shm";
+  setting.ipc = true;
+  const Timed timed = time_copy(setting, "auto", 16 * kMiB);
+  EXPECT_EQ(timed.plan.strategy, Strategy::kIpc) << to_string(timed.plan);
+  EXPECT_LT(timed.us, 1.1 * us_at(16 * kMiB, 100));
+  setting.speeds.local = {3, 2, 0};  // slower than staging
+  EXPECT_NE(time_copy(setting, "auto", 16 * kMiB).plan.strategy, Strategy::kIpc);
+}
+
+TEST(OverlapTest, TheProberFindsTheLegsAsTheyAre) {
+  SimSession session;
+  const SimDevices::Speeds speeds{{6, 10, 2}, {5, 12, 3}, {3, 100, 1}};
+  for (int i = 0; i < 2; ++i) session.add().set_speeds(speeds);
+  session.connect(0, 1, "tcp", {{3, 8, 4}, 1.5});
+  session.settle();
+  EXPECT_TRUE(session.core(0).idle());
+  const PairModel model = pair_model(session.core(0).environment().measurements,
+                                     session.core(0).peer(1).peer_link()->pair_key(0, 0));
+  for (const uint64_t bytes : {4 * kKiB, 100 * kKiB, 3 * kMiB, 64 * kMiB}) {
+    EXPECT_NEAR(model.copy_out.time_us(bytes) / (8 + us_at(bytes, 10)), 1, 0.03) << bytes;
+    // Measured by the other side and told.
+    EXPECT_NEAR(model.copy_in.time_us(bytes) / (8 + us_at(bytes, 12)), 1, 0.03) << bytes;
+    EXPECT_NEAR(model.wire_tcp.time_us(bytes) / (7 + us_at(bytes, 8)), 1, 0.03) << bytes;
+  }
+  EXPECT_NEAR(model.copy_out.delay_us(), 2, 0.1);
+  EXPECT_NEAR(model.message_us, 1.5, 0.01);
+}
+
+// The other direction has legs of its own, and both run at once.
+TEST(OverlapTest, BothDirectionsAtOnceCostOne) {
+  EngineOptions options;
+  options.measure = false;
+  SimSession session("v4b:1Mx4", options);
+  for (int i = 0; i < 2; ++i) session.add().set_speeds({{6, 10, 0}, {6, 10, 0}, {}});
+  session.connect(0, 1, "shm");
+  session.settle();
+  const uint64_t bytes = 64 * kMiB;
+  std::vector<std::shared_ptr<CopyResult>> results;
+  const double begin_us = session.world.now_us();
+  for (uint64_t id = 1; id <= 2; ++id) {
+    CopyRequest request;
+    request.id = id;
+    request.from = id - 1;
+    request.to = 2 - id;
+    request.source =
+        Shape::plain(address_of(session.workers[request.from].devices->make_memory(bytes)), bytes);
+    request.destination =
+        Shape::plain(address_of(session.workers[request.to].devices->make_memory(bytes)), bytes);
+    results.push_back(start_copy(session, request));
+  }
+  session.settle();
+  for (const auto& result : results) {
+    EXPECT_LT(result->over_us - begin_us, 1.15 * us_at(bytes, 10));
+  }
+}
+
+// Many to one: the receiver's copy-in is the bottleneck and is shared evenly; a small copy does not
+// wait for large ones.
+TEST(FairnessTest, ManyToOneShareAndASmallCopyOvertakes) {
+  EngineOptions options;
+  options.measure = false;
+  SimSession session("v4b:1Mx4", options);
+  constexpr size_t kSenders = 3;
+  for (size_t i = 0; i <= kSenders; ++i) session.add().set_speeds({{6, 10, 0}, {6, 10, 0}, {}});
+  for (size_t i = 1; i <= kSenders; ++i) session.connect(i, 0, "tcp");
+  session.settle();
+  SimDevices& target = *session.workers[0].devices;
+  const uint64_t bytes = 64 * kMiB;
+  std::vector<std::shared_ptr<CopyResult>> results;
+  const double begin_us = session.world.now_us();
+  const auto start = [&](size_t from, uint64_t id, uint64_t size) {
+    CopyRequest request;
+    request.id = id;
+    request.from = from;
+    request.to = 0;
+    std::byte* source = session.workers[from].devices->make_memory(size);
+    std::memset(source, static_cast<int>(id), size);
+    request.source = Shape::plain(address_of(source), size);
+    request.destination = Shape::plain(address_of(target.make_memory(size)), size);
+    return start_copy(session, request);
+  };
+  for (size_t i = 1; i <= kSenders; ++i) results.push_back(start(i, 1, bytes));
+  std::shared_ptr<CopyResult> small;
+  session.world.after_us(2000, [&] { small = start(1, 2, 64 * kKiB); });
+  session.settle();
+  ASSERT_TRUE(small && small->over());
+  const double together_us = us_at(kSenders * bytes, 10);
+  for (const auto& result : results) {
+    ASSERT_TRUE(result->source.ok());
+    EXPECT_GT(result->over_us - begin_us, 0.85 * together_us);
+    EXPECT_LT(result->over_us - begin_us, 1.15 * together_us);
+  }
+  // Behind what three windows of 4 MB have queued at the receiver, not behind 192 MB.
+  EXPECT_LT(small->over_us - begin_us - 2000, 0.15 * together_us);
+}
+
+TEST(FairnessTest, OneToManyShareTheCopyOut) {
+  EngineOptions options;
+  options.measure = false;
+  SimSession session("v4b:1Mx4", options);
+  for (size_t i = 0; i < 4; ++i) session.add().set_speeds({{6, 10, 0}, {6, 10, 0}, {}});
+  for (size_t i = 1; i < 4; ++i) session.connect(0, i, "shm");
+  session.settle();
+  const uint64_t bytes = 32 * kMiB;
+  std::vector<std::shared_ptr<CopyResult>> results;
+  const double begin_us = session.world.now_us();
+  for (size_t to = 1; to < 4; ++to) {
+    CopyRequest request;
+    request.to = to;
+    request.source =
+        Shape::plain(address_of(session.workers[0].devices->make_memory(bytes)), bytes);
+    request.destination =
+        Shape::plain(address_of(session.workers[to].devices->make_memory(bytes)), bytes);
+    results.push_back(start_copy(session, request));
+  }
+  session.settle();
+  for (const auto& result : results) {
+    EXPECT_GT(result->over_us - begin_us, 0.85 * us_at(3 * bytes, 10));
+    EXPECT_LT(result->over_us - begin_us, 1.15 * us_at(3 * bytes, 10));
+  }
+}
+
+TEST(FairnessTest, StagingMemoryIsBounded) {
+  EngineOptions options;
+  options.measure = false;
+  options.inbox_bytes = 8 * kMiB;
+  options.staging_limit_bytes = 20 * kMiB;
+  SimSession session("v4b", options);
+  for (size_t i = 0; i < 5; ++i) session.add();
+  std::vector<bool> open;
+  for (size_t i = 1; i < 5; ++i) {
+    session.connect(0, i, "shm");
+    session.settle();
+    EXPECT_LE(session.core(0).environment().staging_bytes, options.staging_limit_bytes);
+    open.push_back(session.core(0).peer(static_cast<PeerId>(i)).open());
+  }
+  EXPECT_EQ(open, (std::vector<bool>{true, true, true, false}));  // 8 + 8 + 4, then nothing is left
+  EXPECT_EQ(session.core(0).peer(4).lost().code(), Code::kOutOfMemory);
+}
+
+}  // namespace
+}  // namespace rcuda::p2p
