@@ -1,0 +1,523 @@
+#include "softgpu/exec/decode.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "common/base/log.h"
+#include "softgpu/exec/decoder.h"
+#include "softgpu/exec/system.h"
+
+namespace softgpu::exec {
+
+using ptx::Operand;
+using ptx::Space;
+using ptx::Type;
+
+namespace {
+
+constexpr uint32_t align_up(uint32_t value, uint32_t align) {
+  return (value + align - 1) / std::max(align, 1u) * std::max(align, 1u);
+}
+
+bool is_integer(Type type) {
+  switch (type) {
+    case Type::kU8:
+    case Type::kU16:
+    case Type::kU32:
+    case Type::kU64:
+    case Type::kS8:
+    case Type::kS16:
+    case Type::kS32:
+    case Type::kS64:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Which roundings PTX wants with which types: an integer rounding wherever the result is an integer
+// or the types are equal floats, a floating-point one wherever precision may be lost, none else.
+bool rounding_fits(const Form& form) {
+  const bool to_integer = is_integer(form.type);
+  const bool from_integer = is_integer(form.type2);
+  const bool has_float_rounding = form.rounding != Rounding::kNone && !form.round_to_integer;
+  if (form.rounding == Rounding::kNearestAway) return false;
+  if (to_integer && from_integer) return form.rounding == Rounding::kNone && !form.ftz;
+  if (to_integer) return form.round_to_integer;
+  if (from_integer) return has_float_rounding;
+  const uint32_t to = ptx::size_of(form.type);
+  const uint32_t from = ptx::size_of(form.type2);
+  if (to < from || (to == from && form.type != form.type2)) return has_float_rounding;
+  if (form.type == form.type2) return form.round_to_integer || form.rounding == Rounding::kNone;
+  return form.rounding == Rounding::kNone;
+}
+
+// gt and ge, ordered or not, are lt and le of exchanged operands.
+bool exchange_comparison(Compare* compare) {
+  switch (*compare) {
+    case Compare::kGt:
+      *compare = Compare::kLt;
+      return true;
+    case Compare::kGe:
+      *compare = Compare::kLe;
+      return true;
+    case Compare::kGtu:
+      *compare = Compare::kLtu;
+      return true;
+    case Compare::kGeu:
+      *compare = Compare::kLeu;
+      return true;
+    default:
+      return false;
+  }
+}
+
+uint8_t half_options(const Form& form) {
+  return static_cast<uint8_t>((form.ftz ? 1 : 0) | (form.saturate ? 2 : 0) | (form.relu ? 4 : 0));
+}
+bool is_half(Type type) {
+  return type == Type::kF16 || type == Type::kF16x2 || type == Type::kBf16 || type == Type::kBf16x2;
+}
+
+}  // namespace
+
+Decoder::Decoder(const Linker& linker, uint32_t index,
+                 const std::vector<std::unique_ptr<Function>>& functions)
+    : linker_(linker),
+      where_(linker.functions()[index]),
+      source_(*where_.source),
+      functions_(functions),
+      out_(*functions[index]) {}
+
+rcuda::Status Decoder::run() {
+  out_.name = std::string(source_.name);
+  out_.is_entry = source_.is_entry;
+  lay_out_registers();
+  lay_out_locals();
+  out_.branch_tables = source_.branch_tables;
+  out_.code.resize(source_.code.size() + 1);
+  for (size_t k = 0; k < source_.code.size(); ++k) {
+    decode_instruction(source_.code[k], &out_.code[k]);
+  }
+  Instr& end = out_.code.back();
+  end.flow = Flow::kReturn;
+  end.line = source_.code.empty() ? 0 : source_.code.back().line;
+  write_constants();
+  if (!missing_symbol_.empty()) {
+    return {rcuda::Code::kNotFound, "unresolved symbol '" + missing_symbol_ + "'"};
+  }
+  return {};
+}
+
+void Decoder::lay_out_registers() {
+  const size_t count = source_.registers.size();
+  register_offset_.resize(count);
+  uint32_t end = kFirstPredicate;
+  const auto place = [&](uint32_t bytes, uint32_t slot_bytes) {
+    end = align_up(end, std::min(slot_bytes, 64u));
+    for (uint32_t k = 0; k < count; ++k) {
+      const bool is_predicate = source_.registers[k].type == Type::kPred;
+      if ((is_predicate ? 0 : register_bytes(k)) != bytes) continue;
+      register_offset_[k] = end;
+      end += slot_bytes;
+    }
+  };
+  place(0, 4);
+  place(2, 64);
+  place(4, 128);
+  place(8, 256);
+  place(16, 512);
+  out_.register_bytes = align_up(end, 64);
+  uint32_t words = 16;  // what addresses and spills would take
+  for (const ptx::Register& r : source_.registers) words += std::max(ptx::size_of(r.type), 4u) / 4;
+  out_.register_count = std::min(words, 255u);
+}
+
+void Decoder::lay_out_locals() {
+  local_offset_.resize(source_.variables.size());
+  uint32_t end = 0;
+  const size_t parameters = source_.parameters.size();
+  for (size_t k = 0; k < source_.variables.size(); ++k) {
+    const ptx::Variable& variable = source_.variables[k];
+    const bool in_buffer = source_.is_entry && k < parameters;
+    if (in_buffer || (variable.space != Space::kLocal && variable.space != Space::kParam)) continue;
+    local_offset_[k] = align_up(end, std::max(variable.align_bytes, 1u));
+    end = local_offset_[k] + static_cast<uint32_t>(variable.size_bytes);
+  }
+  out_.local_bytes = align_up(end, 16);
+  out_.stack_bytes = out_.local_bytes;
+  for (size_t k = 0; k < parameters; ++k) {
+    const ptx::Parameter& p = source_.parameters[k];
+    out_.parameters.push_back({source_.is_entry ? p.offset_bytes : local_offset_[k], p.size_bytes});
+    out_.parameter_bytes = std::max(out_.parameter_bytes, p.offset_bytes + p.size_bytes);
+  }
+  for (size_t k = 0; k < source_.returns.size(); ++k) {
+    out_.returns.push_back({local_offset_[parameters + k], source_.returns[k].size_bytes});
+  }
+  if (source_.is_entry) {
+    uint32_t shared_end = linker_.module_shared_bytes();
+    for (uint32_t k = 0; k < source_.variables.size(); ++k) {
+      const ptx::Variable& variable = source_.variables[k];
+      if (variable.space != Space::kShared || variable.size_bytes == 0) continue;
+      shared_end = std::max(shared_end, linker_.shared_offset(source_, k) +
+                                            static_cast<uint32_t>(variable.size_bytes));
+    }
+    out_.shared_bytes = shared_end - linker_.module_shared_bytes();
+  } else {
+    for (const ptx::Variable& variable : source_.variables) {
+      if (variable.space == Space::kShared)
+        out_.shared_bytes += static_cast<uint32_t>(variable.size_bytes);
+    }
+  }
+}
+
+Slot Decoder::constant(uint64_t bits, uint32_t bytes) {
+  if (bytes < 8) bits &= (uint64_t{1} << (8 * bytes)) - 1;
+  const auto [entry, is_new] = constants_.try_emplace({bytes, bits}, constant_bytes_);
+  if (is_new) constant_bytes_ += std::max(bytes * kLanes, 64u);
+  return Slot(Bank::kConstants, entry->second);
+}
+
+void Decoder::write_constants() {
+  // A predicate reads its 4-byte constant as one word, so its slot serves both.
+  out_.constants = AlignedBytes(std::max(constant_bytes_, 64u));
+  for (const auto& [key, offset] : constants_) {
+    const auto [bytes, bits] = key;
+    for (uint32_t l = 0; l < kLanes; ++l) {
+      std::byte* at = out_.constants.data.get() + offset + l * bytes;
+      std::memset(at, 0, bytes);
+      std::memcpy(at, &bits, std::min<uint32_t>(bytes, 8));
+    }
+  }
+}
+
+Symbol Decoder::find_symbol(std::string_view name) {
+  const Symbol symbol = linker_.find(where_.unit, name);
+  if (symbol.kind == Symbol::Kind::kMissing && missing_symbol_.empty())
+    missing_symbol_ = std::string(name);
+  return symbol;
+}
+
+void Decoder::decode_instruction(const ptx::Instruction& source, Instr* out) {
+  for (const Pattern* p = next_match(source, nullptr); p != nullptr; p = next_match(source, p)) {
+    *out = Instr();
+    out->line = source.line;
+    if (source.guard) {
+      out->guard = register_offset_[source.guard->reg];
+      if (source.guard->negated) out->flags |= kGuardNegated;
+    }
+    if (try_pattern(source, *p, out)) return;
+  }
+  *out = Instr();
+  out->line = source.line;
+  out->flow = Flow::kUnsupported;
+  const std::string what = full_name(source) + " at line " + std::to_string(source.line);
+  RCUDA_WARN("%s: instruction not supported: %s", out_.name.c_str(), what.c_str());
+  if (out_.unsupported.empty()) out_.unsupported = what;
+}
+
+bool Decoder::try_pattern(const ptx::Instruction& source, const Pattern& pattern, Instr* out) {
+  bool handled = false;
+  const bool good = decode_control(source, pattern, out, &handled);
+  if (handled) return good;
+  if (pattern.op == Op::kMov) {
+    const bool moved = decode_mov(source, out, &handled);
+    if (handled) return moved;
+  }
+  Form form = form_of(source, pattern.op);
+  Operands operands;
+  // cvta of a variable is a mov of its generic address.
+  if ((pattern.op == Op::kCvta || pattern.op == Op::kCvtaTo) && source.operands.size() == 2 &&
+      (source.operands[1].kind == Operand::Kind::kSymbol ||
+       source.operands[1].kind == Operand::Kind::kVariable)) {
+    uint64_t value = 0;
+    bool frame_relative = false;
+    if (!destination(source.operands[0], 8, &out->d)) return false;
+    if (!address_value(source.operands[1], &value, &frame_relative)) return false;
+    if (pattern.op == Op::kCvta) value += window_of(form.space, frame_relative);
+    form.d_bytes = 8;
+    form.op = frame_relative ? Op::kLocalAddress : Op::kMov;
+    out->a = constant(value, 8);
+    out->imm = static_cast<int64_t>(value);
+    out->handler = instruction_set().find(form);
+    return out->handler != nullptr;
+  }
+  return read_operands(source, pattern, form, &operands) && assemble(source, form, operands, out);
+}
+
+bool Decoder::decode_mov(const ptx::Instruction& source, Instr* out, bool* handled) {
+  if (source.operands.size() != 2) return false;
+  const Operand& d = source.operands[0];
+  const Operand& a = source.operands[1];
+  Form form = form_of(source, Op::kMov);
+  const uint32_t whole = ptx::size_of(form.type);
+  *handled = true;
+
+  if (a.kind == Operand::Kind::kVector || d.kind == Operand::Kind::kVector) {
+    const bool pack = a.kind == Operand::Kind::kVector;
+    const Operand& vector = pack ? a : d;
+    const auto parts = static_cast<uint32_t>(vector.elements.size());
+    if ((parts != 2 && parts != 4) || whole % parts != 0 || form.type == Type::kPred) return false;
+    const uint32_t part = whole / parts;
+    form.op = pack ? Op::kPack : Op::kUnpack;
+    form.a_bytes = form.d_bytes = static_cast<uint8_t>(part);
+    Slot slots[4];
+    for (uint32_t k = 0; k < parts; ++k) {
+      const bool good = pack ? this->source(vector.elements[k], part, Type::kNone, &slots[k])
+                             : destination(vector.elements[k], part, &slots[k]);
+      if (!good) return false;
+    }
+    if (pack) {
+      if (!destination(d, whole, &out->d)) return false;
+      out->a = slots[0], out->b = slots[1], out->c = slots[2], out->e = slots[3];
+    } else {
+      if (!this->source(a, whole, Type::kNone, &out->a)) return false;
+      out->d = slots[0], out->d2 = slots[1], out->b = slots[2], out->c = slots[3];
+    }
+    out->handler = instruction_set().find(form);
+    return out->handler != nullptr;
+  }
+
+  if (a.kind == Operand::Kind::kSymbol || a.kind == Operand::Kind::kVariable) {
+    uint64_t value = 0;
+    bool frame_relative = false;
+    if ((whole != 4 && whole != 8) || !destination(d, whole, &out->d)) return false;
+    if (!address_value(a, &value, &frame_relative)) return false;
+    form.op = frame_relative ? Op::kLocalAddress : Op::kMov;
+    form.d_bytes = static_cast<uint8_t>(whole);
+    out->a = constant(value, whole);
+    out->imm = static_cast<int64_t>(value);
+    out->handler = instruction_set().find(form);
+    return out->handler != nullptr;
+  }
+
+  if (a.kind == Operand::Kind::kSpecial && dynamic_special(a.name) != Op::kNone) {
+    const Op op = dynamic_special(a.name);
+    const bool wide = op == Op::kClock64 || op == Op::kGlobalTimer;
+    // %clock64 may be read into 32 bits by nobody, %clock into 32 bits only.
+    if (whole != (wide ? 8u : 4u) || !destination(d, whole, &out->d)) return false;
+    out->handler = system_handler(op);
+    return true;
+  }
+  *handled = false;
+  return true;
+}
+
+bool Decoder::assemble(const ptx::Instruction& source, Form& form, const Operands& operands,
+                       Instr* out) {
+  switch (form.op) {
+    case Op::kLd:
+    case Op::kSt:
+    case Op::kAtom:
+    case Op::kRed:
+    case Op::kCpAsync:
+      return assemble_memory(source, form, operands, out);
+    case Op::kMbarrier:
+      return assemble_barrier_object(source, form, operands, out);
+    case Op::kBarWarp:
+    case Op::kVote:
+    case Op::kShfl:
+    case Op::kMatch:
+    case Op::kRedux:
+    case Op::kElect:
+      return assemble_collective(source, form, operands, out);
+    default:
+      break;
+  }
+  Slot* const destinations[] = {&out->d, &out->d2};
+  Slot* const sources[] = {&out->a, &out->b, &out->c, &out->e};
+  if (operands.destinations.size() > std::size(destinations) ||
+      operands.sources.size() > std::size(sources)) {
+    return false;
+  }
+  for (size_t k = 0; k < operands.destinations.size(); ++k)
+    *destinations[k] = operands.destinations[k];
+  for (size_t k = 0; k < operands.sources.size(); ++k) *sources[k] = operands.sources[k];
+  if (operands.negated_predicate) out->flags |= kNegateC;
+
+  out->sub = static_cast<uint8_t>(form.rounding);
+  if (is_half(form.type)) out->sub = half_options(form);
+  switch (form.op) {
+    case Op::kSetp:
+    case Op::kSet: {
+      const bool pairs = ptx::size_of(form.type) == 4 && is_half(form.type);  // setp.f16x2
+      if (form.op == Op::kSetp && pairs && !operands.paired) return false;
+      if (exchange_comparison(&form.compare)) std::swap(out->a, out->b);
+      form.elements = operands.paired ? 2 : 1;
+      out->sub = static_cast<uint8_t>(form.combine);
+      out->imm = static_cast<int64_t>(instruction_set().comparison(form));
+      if (out->imm == 0) return false;
+      break;
+    }
+    case Op::kCvt:
+      if (form.type != Type::kTf32 && !rounding_fits(form)) return false;
+      [[fallthrough]];
+    case Op::kCvtPair:
+    case Op::kCvtPack: {
+      const Conversion how{
+          form.type,
+          form.type2,
+          form.d_bytes != 0 ? form.d_bytes : static_cast<uint8_t>(ptx::size_of(form.type)),
+          form.a_bytes != 0 ? form.a_bytes : static_cast<uint8_t>(ptx::size_of(form.type2)),
+          form.rounding,
+          form.round_to_integer,
+          form.ftz,
+          form.saturate,
+          form.relu,
+          0};
+      std::memcpy(&out->imm, &how, sizeof how);
+      break;
+    }
+    case Op::kTestp: {
+      constexpr std::string_view kTests[] = {"finite",     "infinite", "number",
+                                             "notanumber", "normal",   "subnormal"};
+      out->sub = static_cast<uint8_t>(
+          std::find(std::begin(kTests), std::end(kTests), source.modifiers[0]) -
+          std::begin(kTests));
+      break;
+    }
+    case Op::kLop3:
+      out->imm = operands.immediates[0];
+      if (out->imm < 0 || out->imm > 255) return false;
+      break;
+    case Op::kCvta:
+      out->imm = static_cast<int64_t>(window_of(form.space, !source_.is_entry));
+      break;
+    case Op::kCvtaTo:
+      out->imm = -static_cast<int64_t>(window_of(form.space, !source_.is_entry));
+      break;
+    case Op::kIsspacep:
+      // .const memory lies among the globals, so nothing is ever in a window of its own.
+      out->imm = form.space == Space::kConst
+                     ? static_cast<int64_t>(kFunctionWindow)
+                     : static_cast<int64_t>(window_of(form.space, !source_.is_entry));
+      break;
+    case Op::kMin:
+    case Op::kMax:
+      if (operands.sources.size() == 3) form.elements = 3;
+      break;
+    case Op::kNop:
+      out->handler = system_handler(Op::kNop);
+      return true;
+    case Op::kFence:
+    case Op::kNanosleep:
+    case Op::kActiveMask:
+      out->handler = system_handler(form.op);
+      return true;
+    case Op::kTrap:
+      out->flow = Flow::kFaulting;
+      out->handler = system_handler(form.op);
+      return true;
+    default:
+      break;
+  }
+  out->handler = instruction_set().find(form);
+  return out->handler != nullptr;
+}
+
+bool Decoder::assemble_memory(const ptx::Instruction& source, Form& form, const Operands& operands,
+                              Instr* out) {
+  out->flow = Flow::kFaulting;
+  out->count = form.elements;
+  Space actual = form.space;
+  if (!address(*operands.addresses[0], form.space, &out->a, &out->imm, &out->flags, &actual))
+    return false;
+  // Constant memory is reached by address like any other; a vector of local variables is too.
+  out->sub = static_cast<uint8_t>(actual == Space::kConst ? Space::kGlobal : actual);
+
+  if (form.op == Op::kCpAsync) {
+    Slot from;
+    int64_t from_offset = 0;
+    uint8_t from_flags = 0;
+    Space from_space = Space::kGlobal;
+    if (!address(*operands.addresses[1], Space::kGlobal, &from, &from_offset, &from_flags,
+                 &from_space))
+      return false;
+    const int64_t size = operands.immediates[0];
+    const bool size_fits = size == 16 || (has_modifier(source, "ca") && (size == 4 || size == 8));
+    if (!size_fits || from_flags != 0 || from_space != Space::kGlobal) return false;
+    if (out->imm != static_cast<int32_t>(out->imm)) return false;
+    if (from_offset != static_cast<int32_t>(from_offset)) {  // a global's own address
+      if (from == constant(0, 8))
+        from = constant(static_cast<uint64_t>(from_offset), 8), from_offset = 0;
+      else
+        return false;
+    }
+    out->imm = (out->imm & 0xffffffff) | from_offset << 32;
+    out->b = from;
+    out->c =
+        !operands.sources.empty() ? operands.sources[0] : constant(static_cast<uint64_t>(size), 4);
+    out->count = static_cast<uint8_t>(size);
+    out->handler = instruction_set().find(form);
+    return out->handler != nullptr;
+  }
+
+  if (!operands.destinations.empty()) out->d = operands.destinations[0];
+  if (form.op == Op::kAtom || form.op == Op::kRed) {
+    if (form.elements > 1) {
+      std::vector<Slot> list = operands.list;
+      if (form.op == Op::kRed) list.insert(list.begin(), form.elements, Slot());
+      if (form.d_bytes != ptx::size_of(form.type)) return false;
+      out->target = static_cast<uint32_t>(out_.lists.size());
+      out_.lists.insert(out_.lists.end(), list.begin(), list.end());
+    } else {
+      const size_t needed = form.atomic == AtomicOp::kCas ? 2 : 1;
+      if (operands.sources.size() < needed) return false;
+      out->b = operands.sources[0];
+      if (needed == 2) out->c = operands.sources[1];
+    }
+  } else if (form.elements > 1) {
+    if (ptx::size_of(form.type) * form.elements > 32) return false;
+    out->target = static_cast<uint32_t>(out_.lists.size());
+    out_.lists.insert(out_.lists.end(), operands.list.begin(), operands.list.end());
+  } else {
+    (form.op == Op::kLd ? out->d : out->b) = operands.list[0];
+  }
+  out->handler = instruction_set().find(form);
+  return out->handler != nullptr;
+}
+
+bool Decoder::assemble_barrier_object(const ptx::Instruction& source, const Form& form,
+                                      const Operands& operands, Instr* out) {
+  constexpr std::pair<std::string_view, BarrierOp> kOps[] = {
+      {"init", BarrierOp::kInit},
+      {"inval", BarrierOp::kInval},
+      {"arrive", BarrierOp::kArrive},
+      {"arrive_drop", BarrierOp::kArriveDrop},
+      {"test_wait", BarrierOp::kTestWait},
+      {"try_wait", BarrierOp::kTryWait},
+      {"pending_count", BarrierOp::kPending},
+      {"expect_tx", BarrierOp::kExpectTx},
+      {"complete_tx", BarrierOp::kCompleteTx},
+      {"async", BarrierOp::kCpAsyncArrive},
+  };
+  BarrierOp op = BarrierOp::kInit;
+  for (const auto& [name, value] : kOps) {
+    if (source.modifiers[0] == name) op = value;
+  }
+  out->flow = Flow::kFaulting;
+  if (operands.addresses[0] != nullptr) {
+    Space actual = form.space;
+    if (!address(*operands.addresses[0], form.space, &out->a, &out->imm, &out->flags, &actual))
+      return false;
+    out->sub = static_cast<uint8_t>(actual);
+  }
+  if (!operands.destinations.empty()) out->d = operands.destinations[0];
+  if (!operands.sources.empty()) {
+    out->b = operands.sources[0];
+  } else if (op == BarrierOp::kArrive || op == BarrierOp::kArriveDrop) {
+    out->b = constant(1, 4);
+  }
+  const bool with_expect = op != BarrierOp::kExpectTx && has_modifier(source, "expect_tx");
+  out->handler = barrier_object_handler(op, has_modifier(source, "parity"), with_expect);
+  if (op == BarrierOp::kCpAsyncArrive) out->count = has_modifier(source, "noinc") ? 1 : 0;
+  return out->handler != nullptr;
+}
+
+rcuda::Status decode(const Linker& linker, uint32_t index,
+                     const std::vector<std::unique_ptr<Function>>& functions) {
+  return Decoder(linker, index, functions).run();
+}
+
+}  // namespace softgpu::exec

@@ -1,0 +1,16 @@
+// The functions that device code calls and the driver provides: vprintf, malloc, free,
+// __assertfail.
+#pragma once
+
+#include "softgpu/exec/code.h"
+#include "softgpu/exec/lanes.h"
+
+namespace softgpu::exec {
+
+class Block;
+class Warp;
+
+// Carries out the call for the lanes in x.mask; x.faulted afterwards if it ended the grid.
+void device_call(Block& block, Warp& warp, const CallSite& site, Lanes& x);
+
+}  // namespace softgpu::exec

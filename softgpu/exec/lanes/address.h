@@ -1,0 +1,23 @@
+// The addresses of a load, store or atomic: computed, checked and translated for all lanes at once.
+#pragma once
+
+#include "softgpu/exec/lanes/lane_loops.h"
+#include "softgpu/exec/memory.h"
+
+namespace softgpu::exec::SOFTGPU_ISA {
+
+struct Addresses {
+  alignas(64) uint64_t host[kLanes];  // valid for every lane; inactive ones repeat an active one's
+  bool uniform;                       // all active lanes access the same host bytes
+  bool contiguous;                    // all 32 lanes are active and access consecutive elements
+};
+
+// [i.a + i.imm] in the space i.sub. False when an active lane's access of `bytes` is not allowed;
+// the fault is recorded then. `bytes` is a power of two and the alignment required.
+bool resolve(Lanes& x, const Instr& i, uint32_t bytes, bool write, Addresses& out);
+
+// PTX addresses before translation, for handlers that go lane by lane.
+void compute_addresses(const Lanes& x, const Instr& i, Slot base, int64_t offset, bool is_32_bit,
+                       uint64_t* out);
+
+}  // namespace softgpu::exec::SOFTGPU_ISA

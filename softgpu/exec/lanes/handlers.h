@@ -1,0 +1,21 @@
+// The families of handlers of one instruction set; each finds the handler of a form, or nullptr.
+#pragma once
+
+#include "softgpu/exec/form.h"
+
+namespace softgpu::exec::SOFTGPU_ISA {
+
+Handler find_integer(const Form& form);
+Handler find_packed_integer(const Form& form);
+Handler find_bits(const Form& form);
+Handler find_compare(const Form& form);
+// The comparison that instructions beyond the simplest setp carry in Instr::imm.
+uintptr_t comparison_of(const Form& form);
+Handler find_float(const Form& form);
+Handler find_transcendental(const Form& form);
+Handler find_half(const Form& form);
+Handler find_convert(const Form& form);
+Handler find_memory(const Form& form);
+Handler find_atomic(const Form& form);
+
+}  // namespace softgpu::exec::SOFTGPU_ISA

@@ -1,0 +1,288 @@
+// ld, st, cp.async, address conversions.
+//
+// Weak accesses are plain loads and stores. Volatile, relaxed, acquire and release ones are atomic
+// and cost a strand more of its turn, because spin loops are made of them.
+#include "softgpu/exec/lanes/address.h"
+#include "softgpu/exec/lanes/handlers.h"
+
+namespace softgpu::exec::SOFTGPU_ISA {
+namespace {
+
+using ptx::Space;
+using ptx::Type;
+
+struct Wide128 {
+  uint64_t low, high;
+};
+
+template <class M, bool kStrong>
+SOFTGPU_INLINE M load_element(uint64_t host) {
+  M v;
+  if constexpr (kStrong && sizeof(M) <= 8) {
+    __atomic_load(reinterpret_cast<M*>(host), &v, __ATOMIC_ACQUIRE);
+  } else {
+    __builtin_memcpy(&v, reinterpret_cast<const void*>(host), sizeof v);
+  }
+  return v;
+}
+template <class M, bool kStrong>
+SOFTGPU_INLINE void store_element(uint64_t host, M v) {
+  if constexpr (kStrong && sizeof(M) <= 8) {
+    __atomic_store(reinterpret_cast<M*>(host), &v, __ATOMIC_RELEASE);
+  } else {
+    __builtin_memcpy(reinterpret_cast<void*>(host), &v, sizeof v);
+  }
+}
+
+template <class R, class M>
+SOFTGPU_INLINE R widen(M v) {
+  if constexpr (sizeof(M) == 16) {
+    return v;
+  } else {
+    return static_cast<R>(v);
+  }
+}
+
+// M is what lies in memory, R the register; signed M extends its sign.
+template <class M, class R, bool kStrong>
+void ld(Lanes& x, const Instr& i) {
+  if constexpr (kStrong) x.fuel -= kSpinCost;
+  Addresses at;
+  if (!resolve(x, i, sizeof(M), false, at)) return;
+  R* d = x.at<R>(i.d);
+  if constexpr (!kStrong) {
+    if (at.uniform) {
+      const R value = widen<R>(load_element<M, false>(at.host[0]));
+      store_lanes(d, x.mask, [=](uint32_t) SOFTGPU_LAMBDA { return value; });
+      return;
+    }
+    if (at.contiguous) {
+      const M* source = reinterpret_cast<const M*>(at.host[0]);
+      SOFTGPU_LANE_LOOP d[l] = widen<R>(source[l]);
+      return;
+    }
+  }
+  if (x.mask == kFullMask) {
+    for (uint32_t l = 0; l < kLanes; ++l) d[l] = widen<R>(load_element<M, kStrong>(at.host[l]));
+  } else {
+    store_active_lanes(d, x.mask, [&](uint32_t l) SOFTGPU_LAMBDA {
+      return widen<R>(load_element<M, kStrong>(at.host[l]));
+    });
+  }
+}
+
+template <class M, class R, bool kStrong>
+void st(Lanes& x, const Instr& i) {
+  if constexpr (kStrong) x.fuel -= kSpinCost;
+  Addresses at;
+  if (!resolve(x, i, sizeof(M), true, at)) return;
+  const R* b = x.at<R>(i.b);
+  if constexpr (!kStrong) {
+    if (at.contiguous) {
+      M* target = reinterpret_cast<M*>(at.host[0]);
+      SOFTGPU_LANE_LOOP target[l] = widen<M>(b[l]);
+      return;
+    }
+  }
+  for (uint32_t rest = x.mask; rest != 0; rest &= rest - 1) {
+    const uint32_t l = static_cast<uint32_t>(__builtin_ctz(rest));
+    store_element<M, kStrong>(at.host[l], widen<M>(b[l]));
+  }
+}
+
+template <class M, class R, bool kStrong>
+void ld_vector(Lanes& x, const Instr& i) {
+  if constexpr (kStrong) x.fuel -= kSpinCost;
+  Addresses at;
+  if (!resolve(x, i, static_cast<uint32_t>(sizeof(M)) * i.count, false, at)) return;
+  const Slot* slots = x.lists + i.target;
+  // All elements are read before any is written: a destination may be the address.
+  alignas(64) R values[8][kLanes];
+  for (uint32_t k = 0; k < i.count; ++k) {
+    for (uint32_t l = 0; l < kLanes; ++l) {
+      values[k][l] = widen<R>(load_element<M, kStrong>(at.host[l] + k * sizeof(M)));
+    }
+  }
+  for (uint32_t k = 0; k < i.count; ++k) {
+    const R* from = values[k];
+    store_lanes(x.at<R>(slots[k]), x.mask, [=](uint32_t l) SOFTGPU_LAMBDA { return from[l]; });
+  }
+}
+
+template <class M, class R, bool kStrong>
+void st_vector(Lanes& x, const Instr& i) {
+  if constexpr (kStrong) x.fuel -= kSpinCost;
+  Addresses at;
+  if (!resolve(x, i, static_cast<uint32_t>(sizeof(M)) * i.count, true, at)) return;
+  const Slot* slots = x.lists + i.target;
+  for (uint32_t k = 0; k < i.count; ++k) {
+    const R* b = x.at<R>(slots[k]);
+    for (uint32_t rest = x.mask; rest != 0; rest &= rest - 1) {
+      const uint32_t l = static_cast<uint32_t>(__builtin_ctz(rest));
+      store_element<M, kStrong>(at.host[l] + k * sizeof(M), widen<M>(b[l]));
+    }
+  }
+}
+
+// Pairs (and v2.b64, v4.b32) that other threads poll are read and written as one where x86 can.
+template <bool kStore>
+void strong_64(Lanes& x, const Instr& i) {
+  x.fuel -= kSpinCost;
+  Addresses at;
+  if (!resolve(x, i, 8, kStore, at)) return;
+  const Slot* slots = x.lists + i.target;
+  uint32_t* low = x.at<uint32_t>(slots[0]);
+  uint32_t* high = x.at<uint32_t>(slots[1]);
+  for (uint32_t rest = x.mask; rest != 0; rest &= rest - 1) {
+    const uint32_t l = static_cast<uint32_t>(__builtin_ctz(rest));
+    if constexpr (kStore) {
+      store_element<uint64_t, true>(at.host[l], static_cast<uint64_t>(high[l]) << 32 | low[l]);
+    } else {
+      const uint64_t both = load_element<uint64_t, true>(at.host[l]);
+      low[l] = static_cast<uint32_t>(both);
+      high[l] = static_cast<uint32_t>(both >> 32);
+    }
+  }
+}
+
+// cp.async runs at once; the groups that wait for it have nothing left to do.
+// Instr::imm: offset of the destination (low half) and of the source (high half).
+void cp_async(Lanes& x, const Instr& i) {
+  alignas(64) uint64_t to[kLanes], from[kLanes];
+  compute_addresses(x, i, i.a, static_cast<int32_t>(i.imm), (i.flags & kAddress32) != 0, to);
+  compute_addresses(x, i, i.b, static_cast<int32_t>(i.imm >> 32), false, from);
+  const uint32_t* sizes = x.at<uint32_t>(i.c);
+  for (uint32_t rest = x.mask; rest != 0; rest &= rest - 1) {
+    const uint32_t l = static_cast<uint32_t>(__builtin_ctz(rest));
+    const uint32_t copied = sizes[l] < i.count ? sizes[l] : i.count;  // the rest is zero-filled
+    std::byte* target = host_address(x, l, Space::kShared, to[l], i.count, true);
+    if (target == nullptr) return;
+    if (copied != 0) {
+      if ((from[l] & (i.count - 1)) != 0) {
+        x.fault_at(l, CUDA_ERROR_MISALIGNED_ADDRESS, from[l], "misaligned address");
+        return;
+      }
+      const std::byte* source = host_address(x, l, Space::kGlobal, from[l], copied, false);
+      if (source == nullptr) return;
+      __builtin_memcpy(target, source, copied);
+    }
+    __builtin_memset(target + copied, 0, i.count - copied);
+  }
+}
+
+// cvta: i.imm is the window's base, added or taken away.
+void cvta(Lanes& x, const Instr& i) {
+  const uint64_t* a = x.at<uint64_t>(i.a);
+  const uint64_t base = static_cast<uint64_t>(i.imm);
+  store_lanes(x.at<uint64_t>(i.d), x.mask, [=](uint32_t l) SOFTGPU_LAMBDA { return a[l] + base; });
+}
+void isspacep(Lanes& x, const Instr& i) {
+  const uint64_t* a = x.at<uint64_t>(i.a);
+  const uint64_t window = static_cast<uint64_t>(i.imm);  // 0: global, outside all windows
+  const uint32_t bits = test_lanes([=](uint32_t l) SOFTGPU_LAMBDA {
+    return window == 0 ? a[l] < kSharedWindow || a[l] >= kFunctionWindow
+                       : (a[l] & kWindowMask) == window;
+  });
+  x.set_predicate(i.d, bits);
+}
+
+// The address of a variable in the frame's local area.
+template <class T>
+void local_address(Lanes& x, const Instr& i) {
+  const T address = static_cast<T>(i.imm + x.local_base);
+  store_lanes(x.at<T>(i.d), x.mask, [=](uint32_t) SOFTGPU_LAMBDA { return address; });
+}
+
+enum class Shape : uint8_t { kLoad, kStore, kLoadVector, kStoreVector };
+
+template <class M, class R>
+Handler access(Shape shape, bool strong) {
+  switch (shape) {
+    case Shape::kLoad:
+      return strong ? ld<M, R, true> : ld<M, R, false>;
+    case Shape::kStore:
+      return strong ? st<M, R, true> : st<M, R, false>;
+    case Shape::kLoadVector:
+      return strong ? ld_vector<M, R, true> : ld_vector<M, R, false>;
+    case Shape::kStoreVector:
+      return strong ? st_vector<M, R, true> : st_vector<M, R, false>;
+  }
+  return nullptr;
+}
+template <class M>
+Handler by_register(Shape shape, bool strong, uint32_t register_bytes) {
+  switch (register_bytes) {
+    case 2:
+      if constexpr (sizeof(M) <= 2) return access<M, uint16_t>(shape, strong);
+      return nullptr;
+    case 4:
+      if constexpr (sizeof(M) <= 4) return access<M, uint32_t>(shape, strong);
+      return nullptr;
+    case 8:
+      return access<M, uint64_t>(shape, strong);
+    default:
+      return nullptr;
+  }
+}
+
+Handler find_access(const Form& form, bool store) {
+  const bool vector = form.elements > 1;
+  const Shape shape = store ? (vector ? Shape::kStoreVector : Shape::kStore)
+                            : (vector ? Shape::kLoadVector : Shape::kLoad);
+  const uint32_t width = ptx::size_of(form.type);
+  if (form.strong && form.elements == 2 && width == 4 && form.d_bytes == 4) {
+    return store ? strong_64<true> : strong_64<false>;
+  }
+  if (width == 16)
+    return form.d_bytes == 16 ? access<Wide128, Wide128>(shape, form.strong) : nullptr;
+  if (!store) {
+    switch (form.type) {  // the register is at least as wide and takes the sign
+      case Type::kS8:
+        return by_register<int8_t>(shape, form.strong, form.d_bytes);
+      case Type::kS16:
+        if (form.d_bytes > 2) return by_register<int16_t>(shape, form.strong, form.d_bytes);
+        break;
+      case Type::kS32:
+        if (form.d_bytes > 4) return by_register<int32_t>(shape, form.strong, form.d_bytes);
+        break;
+      default:
+        break;
+    }
+  }
+  switch (width) {
+    case 1:
+      return by_register<uint8_t>(shape, form.strong, form.d_bytes);
+    case 2:
+      return by_register<uint16_t>(shape, form.strong, form.d_bytes);
+    case 4:
+      return by_register<uint32_t>(shape, form.strong, form.d_bytes);
+    case 8:
+      return by_register<uint64_t>(shape, form.strong, form.d_bytes);
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace
+
+Handler find_memory(const Form& form) {
+  switch (form.op) {
+    case Op::kLd:
+      return find_access(form, false);
+    case Op::kSt:
+      return find_access(form, true);
+    case Op::kCpAsync:
+      return cp_async;
+    case Op::kCvta:
+    case Op::kCvtaTo:
+      return cvta;
+    case Op::kIsspacep:
+      return isspacep;
+    case Op::kLocalAddress:
+      return form.d_bytes == 8 ? local_address<uint64_t> : local_address<uint32_t>;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace softgpu::exec::SOFTGPU_ISA

@@ -1,0 +1,115 @@
+// Joins the units of a program: gives every symbol its meaning and every variable its place.
+//
+// Used by load() on one thread, and by decode while it runs; it keeps pointers into the units. What
+// outlives it is the memory it obtained from the device, which it hands over as Placement.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "common/base/status.h"
+#include "softgpu/exec/code.h"
+#include "softgpu/exec/program.h"
+
+namespace softgpu::exec {
+
+struct Symbol {
+  enum class Kind : uint8_t { kMissing, kAddress, kShared, kDynamicShared, kFunction, kSystemCall };
+  Kind kind = Kind::kMissing;
+  // kAddress: the device address. kShared: the offset. kFunction: index into functions().
+  // kSystemCall: which.
+  uint64_t value = 0;
+  uint32_t shared_index = 0;  // kShared: into shared_variables()
+};
+
+// The memory of a program's variables, released when it goes.
+class Placement {
+ public:
+  explicit Placement(std::function<void(CUdeviceptr)> release) : release_(std::move(release)) {}
+  ~Placement();
+  Placement(const Placement&) = delete;
+  Placement& operator=(const Placement&) = delete;
+  void add(CUdeviceptr block) { blocks_.push_back(block); }
+
+  std::vector<Range> constants;
+
+ private:
+  std::function<void(CUdeviceptr)> release_;
+  std::vector<CUdeviceptr> blocks_;
+};
+
+class Linker {
+ public:
+  struct FunctionSource {
+    const ptx::Function* source;
+    uint32_t unit;
+  };
+  struct SharedVariable {
+    uint32_t offset_bytes;
+    uint32_t size_bytes;
+  };
+
+  explicit Linker(const std::vector<std::unique_ptr<ptx::Module>>& units) : units_(units) {}
+
+  // Resolves names among the units, places variables and writes their initial values.
+  rcuda::Status run(const LoadOptions& options);
+
+  Symbol find(uint32_t unit, std::string_view name) const;
+
+  const std::vector<FunctionSource>& functions() const { return functions_; }
+  const std::vector<Global>& globals() const { return globals_; }
+  // Functions whose addresses initialisers contain.
+  const std::vector<uint32_t>& relocated_functions() const { return relocated_functions_; }
+  std::unique_ptr<Placement> take_placement() { return std::move(placement_); }
+  uint32_t constant_bytes() const { return constant_bytes_; }
+
+  // Shared memory: first the variables of module scope and those of .func bodies, at the same
+  // offset in every kernel, then a kernel's own, then, at the same offset in every kernel, the
+  // dynamic one.
+  const std::vector<SharedVariable>& shared_variables() const { return shared_variables_; }
+  uint32_t module_shared_bytes() const { return module_shared_bytes_; }
+  uint32_t dynamic_shared_offset() const { return dynamic_shared_offset_; }
+  // The offset of a shared variable declared in a function's body.
+  uint32_t shared_offset(const ptx::Function& function, uint32_t variable) const;
+
+ private:
+  enum class Arena : uint8_t { kGlobal, kManaged, kConst };
+  static constexpr int kArenas = 3;
+  struct Placed {
+    const ptx::Variable* variable;
+    uint32_t unit;
+    Arena arena;
+    uint64_t offset;
+  };
+  using Names = std::unordered_map<std::string_view, Symbol>;
+
+  rcuda::Status index_variables();
+  rcuda::Status index_functions();
+  void place_shared(const ptx::Variable& variable, uint32_t unit);
+  void place_function_shared();
+  void define(uint32_t unit, std::string_view name, ptx::Linkage linkage, Symbol symbol);
+  rcuda::Status allocate(const LoadOptions& options);
+  rcuda::Status initialise();
+  rcuda::Status relocate(const Placed& placed, std::byte* at, const ptx::Relocation& relocation);
+
+  const std::vector<std::unique_ptr<ptx::Module>>& units_;
+  Names program_;             // visible, weak and common symbols
+  std::vector<Names> local_;  // a unit's internal symbols
+  std::vector<FunctionSource> functions_;
+  std::vector<Placed> placed_;
+  uint64_t arena_bytes_[kArenas] = {};
+  CUdeviceptr arena_base_[kArenas] = {};
+  std::vector<SharedVariable> shared_variables_;
+  std::unordered_map<const ptx::Function*, std::vector<uint32_t>> function_shared_;  // offsets
+  uint32_t module_shared_bytes_ = 0;
+  uint32_t dynamic_shared_offset_ = 0;
+  uint32_t constant_bytes_ = 0;
+  std::vector<Global> globals_;
+  std::vector<uint32_t> relocated_functions_;
+  std::unique_ptr<Placement> placement_;
+};
+
+}  // namespace softgpu::exec

@@ -1,0 +1,61 @@
+// Checked access to memory for the handlers: which host bytes an address of a lane stands for.
+//
+// One Memory belongs to each block being run and is used by its worker thread only; it remembers
+// the ranges it last found in the context's MemoryMap and forgets them when the map changes. A host
+// pointer it returned is good for the instruction at hand: the driver frees memory that running
+// kernels use no more than CUDA's does.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "softgpu/exec/lanes.h"
+#include "softgpu/exec/memory_map.h"
+
+namespace softgpu::exec {
+
+class Memory {
+ public:
+  // `constants` are the program's .const banks: readable as the map says, never writable.
+  void bind(const MemoryMap* map, std::span<const Range> constants) {
+    map_ = map;
+    constants_ = constants;
+    generation_ = 0;
+  }
+
+  // Whether one range allows access to all of [begin, end).
+  SOFTGPU_INLINE bool covers(uint64_t begin, uint64_t end, bool write) {
+    const Range& last = recent_[write ? 1 : 0];
+    if (generation_ == map_->generation() && begin >= last.begin && end <= last.end &&
+        begin <= end) {
+      return true;
+    }
+    return find(begin, end, write);
+  }
+
+ private:
+  static constexpr uint32_t kRemembered = 4;
+
+  bool find(uint64_t begin, uint64_t end, bool write);
+
+  const MemoryMap* map_ = nullptr;
+  std::span<const Range> constants_;
+  uint64_t generation_ = 0;
+  Range recent_[2];  // last readable, last writable
+  Range readable_[kRemembered];
+  Range writable_[kRemembered];
+  uint32_t next_[2] = {0, 0};  // victims
+};
+
+// The host address of one lane's access, or nullptr after recording a fault. Used where lanes go
+// one by one; loads and stores of whole registers have their own, vectorised resolution.
+std::byte* host_address(Lanes& x, uint32_t lane, ptx::Space space, uint64_t address, uint32_t bytes,
+                        bool write);
+
+// A NUL-terminated string in the lane's memory, at most `limit` long; false after recording a
+// fault.
+bool read_string(Lanes& x, uint32_t lane, uint64_t address, size_t limit, std::string* text);
+
+}  // namespace softgpu::exec
