@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "api/hash.h"
+#include "api/api_hash.h"
 #include "common/base/log.h"
 #include "server/worker/address_fence.h"
 #include "server/worker/device_set.h"
