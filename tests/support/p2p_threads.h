@@ -1,0 +1,73 @@
+// ThreadedDevices: DeviceOps in real time, for tests of the engine's threads over real Links. Each
+// lane is a thread that copies memory; streams are only counters: an order is reached at once
+// unless the test holds its stream back. Thread-safe, unlike SimDevices, and without a model of
+// time.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "p2p/device_ops.h"
+
+namespace rcuda::testing {
+
+class ThreadedDevices final : public p2p::DeviceOps {
+ public:
+  explicit ThreadedDevices(std::string name);
+  ~ThreadedDevices() override;
+
+  // Orders of this stream are not reached until it is let go.
+  void hold_back(uint64_t stream);
+  void let_go(uint64_t stream);
+  size_t open_orders();
+  size_t errors();
+
+  std::vector<p2p::EngineDevice> devices() override { return {{"GPU-" + name_, ""}}; }
+  Result<p2p::Ticket> copy(int device, p2p::Lane lane,
+                           std::span<const p2p::CopyBox> boxes) override;
+  Result<p2p::Ticket> finished(int device, p2p::Lane lane) override;
+  Result<p2p::Order> enter(p2p::StreamRef stream, bool hold) override;
+  Result<bool> reached(p2p::Order order) override;
+  void release(p2p::Order order, const Status& status) override;
+  Status register_host(void*, size_t) override { return {}; }
+  void unregister_host(void*) override {}
+  Result<p2p::DeviceAddress> allocate(int device, size_t bytes) override;
+  void free(int device, p2p::DeviceAddress address) override;
+  Result<p2p::ExportedMemory> export_memory(int, p2p::DeviceAddress) override {
+    return Status(Code::kUnsupported, "no mapped memory in this test");
+  }
+  Result<p2p::DeviceAddress> open(int, const p2p::ExportedMemory&) override {
+    return Status(Code::kUnsupported, "no mapped memory in this test");
+  }
+  void close(int, p2p::DeviceAddress) override {}
+  bool may_use_gpudirect(int, const char*) override { return false; }
+
+ private:
+  struct LaneState {
+    std::deque<std::pair<p2p::Ticket, std::vector<p2p::CopyBox>>> queue;
+    p2p::Ticket issued = 0;
+    p2p::Ticket finished = 0;
+    std::thread thread;
+  };
+  void run(LaneState& lane);
+
+  const std::string name_;
+  std::mutex mutex_;
+  std::condition_variable work_;
+  bool stop_ = false;
+  std::array<LaneState, p2p::kLaneCount> lanes_;
+  std::map<uint64_t, uint64_t> orders_;  // order to stream
+  std::set<uint64_t> held_back_;
+  uint64_t next_order_ = 1;
+  size_t errors_ = 0;
+};
+
+}  // namespace rcuda::testing

@@ -1,0 +1,209 @@
+// The engine with its threads, over real Links: what the simulated tests cannot show. Meant for
+// ThreadSanitizer as much as for its assertions.
+#include "p2p/engine.h"
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/link_pair.h"
+#include "tests/support/p2p_threads.h"
+
+namespace rcuda::p2p {
+namespace {
+
+using namespace std::chrono_literals;
+using rcuda::testing::ThreadedDevices;
+using test::Medium;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kStream = 1;
+
+SessionToken token() {
+  SessionToken token;
+  token.fill(std::byte{3});
+  return token;
+}
+
+class EngineTest : public ::testing::TestWithParam<Medium> {
+ protected:
+  void SetUp() override {
+    EngineOptions options;
+    options.inbox_bytes = 4 * kMiB;
+    for (int i = 0; i < 2; ++i) {
+      devices_[i] = std::make_unique<ThreadedDevices>(std::to_string(i));
+      engines_[i] = std::make_unique<Engine>(*devices_[i], options);
+    }
+    transport::LinkOptions link_options;
+    link_options.window_bytes = PeerWindow::kBytes;
+    auto pair = test::make_link_pair(GetParam(), link_options, link_options);
+    ASSERT_TRUE(pair.ok()) << pair.status().message();
+    cut_ = pair->cut;
+    engines_[0]->attach(1, std::move(pair->client), token(), true);
+    engines_[1]->attach(0, std::move(pair->server), token(), false);
+  }
+  void TearDown() override {
+    engines_[0].reset();
+    engines_[1].reset();
+    for (auto& devices : devices_) EXPECT_EQ(devices->open_orders(), 0u);
+  }
+
+  struct Ends {
+    std::atomic<int> over = 0;
+    std::atomic<int> failed = 0;
+  };
+  void start(uint64_t id, int from, std::vector<std::byte>& source,
+             std::vector<std::byte>& destination, Ends& ends) {
+    const auto done = [&ends](const Status& status) {
+      if (!status.ok()) ++ends.failed;
+      ++ends.over;
+    };
+    PeerCopy sending;
+    sending.id = id;
+    sending.peer = static_cast<PeerId>(1 - from);
+    sending.outgoing = true;
+    sending.memory = Shape::plain(reinterpret_cast<uint64_t>(source.data()), source.size());
+    sending.stream = StreamRef{kStream, 0};
+    sending.peer_has_stream = true;
+    sending.done = done;
+    PeerCopy receiving = sending;
+    receiving.outgoing = false;
+    receiving.peer = static_cast<PeerId>(from);
+    receiving.memory =
+        Shape::plain(reinterpret_cast<uint64_t>(destination.data()), destination.size());
+    EXPECT_TRUE(engines_[from]->copy(std::move(sending)).ok());
+    EXPECT_TRUE(engines_[1 - from]->copy(std::move(receiving)).ok());
+  }
+  // Waits without a limit of its own: CTest's ends a hang.
+  static void wait_for(Ends& ends, int over) {
+    while (ends.over < over) std::this_thread::sleep_for(200us);
+  }
+
+  std::unique_ptr<ThreadedDevices> devices_[2];
+  std::unique_ptr<Engine> engines_[2];
+  std::function<void()> cut_;
+};
+
+TEST_P(EngineTest, CopiesInBothDirectionsFromSeveralThreads) {
+  ASSERT_TRUE(engines_[0]->wait_until_open(30s));
+  constexpr int kThreads = 3;
+  constexpr int kCopies = 12;
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(static_cast<unsigned>(t));
+      for (int i = 0; i < kCopies; ++i) {
+        const size_t bytes = i % 4 == 0 ? 3 * kMiB + 11 : 1 + random() % 100'000;
+        std::vector<std::byte> source(bytes);
+        std::vector<std::byte> destination(bytes);
+        for (auto& byte : source) byte = static_cast<std::byte>(random());
+        Ends ends;
+        start(static_cast<uint64_t>(t * 1000 + i), i % 2, source, destination, ends);
+        wait_for(ends, 2);
+        if (ends.failed != 0 || source != destination) ++wrong;
+        // Let the engines fall asleep between some of the copies.
+        if (i % 3 == 0) std::this_thread::sleep_for(3ms);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_NE(engines_[0]->measurements().legs().size(), 0u);
+}
+
+TEST_P(EngineTest, ACopyWaitsForAStreamHeldBackAndSignalsCross) {
+  ASSERT_TRUE(engines_[0]->wait_until_open(30s));
+  devices_[1]->hold_back(kStream);
+  std::vector<std::byte> source(kMiB, std::byte{9});
+  std::vector<std::byte> destination(kMiB, std::byte{0});
+  Ends ends;
+  start(1, 0, source, destination, ends);
+  EXPECT_TRUE(engines_[0]->signal(1, 5, {2, 0}).ok());
+  EXPECT_TRUE(engines_[1]->await(0, 5, {2, 0}).ok());
+  std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(ends.over, 0);
+  EXPECT_EQ(destination[0], std::byte{0});
+  devices_[1]->let_go(kStream);
+  wait_for(ends, 2);
+  EXPECT_EQ(ends.failed, 0);
+  EXPECT_EQ(source, destination);
+  while (devices_[1]->open_orders() != 0) std::this_thread::sleep_for(200us);
+}
+
+TEST_P(EngineTest, ADeadPeerEndsCopiesOnBothSides) {
+  ASSERT_TRUE(engines_[0]->wait_until_open(30s));
+  devices_[1]->hold_back(kStream);
+  std::vector<std::byte> source(kMiB);
+  std::vector<std::byte> destination(kMiB);
+  Ends ends;
+  start(1, 0, source, destination, ends);
+  cut_();
+  wait_for(ends, 2);
+  EXPECT_EQ(ends.failed, 2);
+  EXPECT_EQ(devices_[0]->errors() + devices_[1]->errors(), 2u);
+  // What comes later fails as well, at once.
+  Ends later;
+  start(2, 1, source, destination, later);
+  wait_for(later, 2);
+  EXPECT_EQ(later.failed, 2);
+}
+
+TEST_P(EngineTest, EngineEndsInMidCopy) {
+  std::vector<std::byte> source(8 * kMiB);
+  std::vector<std::byte> destination(8 * kMiB);
+  Ends ends;
+  for (uint64_t id = 1; id <= 4; ++id) start(id, 0, source, destination, ends);
+  std::this_thread::sleep_for(1ms);
+  engines_[0].reset();
+  wait_for(ends, 8);
+}
+
+TEST_P(EngineTest, WhatIsWrongAtOnceIsRefusedAndThePeerHearsOfIt) {
+  ASSERT_TRUE(engines_[0]->wait_until_open(30s));
+  PeerCopy bad;
+  bad.id = 1;
+  bad.peer = 1;
+  bad.outgoing = true;
+  bad.device = 7;
+  bad.memory = Shape::plain(4096, 64);
+  EXPECT_EQ(engines_[0]->copy(bad).code(), Code::kInvalidArgument);
+  std::atomic<bool> failed = false;
+  std::vector<std::byte> destination(64);
+  PeerCopy good;
+  good.id = 1;
+  good.peer = 0;
+  good.memory = Shape::plain(reinterpret_cast<uint64_t>(destination.data()), 64);
+  good.done = [&](const Status& status) { failed = status.code() == Code::kInvalidArgument; };
+  EXPECT_TRUE(engines_[1]->copy(good).ok());
+  while (!failed) std::this_thread::sleep_for(200us);
+  bad.id = UINT64_MAX;
+  EXPECT_EQ(engines_[0]->copy(bad).code(), Code::kInvalidArgument);
+}
+
+INSTANTIATE_TEST_SUITE_P(OverRealLinks, EngineTest, ::testing::Values(Medium::kShm, Medium::kTcp),
+                         [](const auto& info) { return test::to_string(info.param); });
+
+TEST(EngineOptionsTest, ComeFromTheEnvironmentOrAreRefused) {
+  ASSERT_EQ(setenv("RCUDA_P2P_STRATEGY", "v3b", 1), 0);
+  ASSERT_EQ(setenv("RCUDA_P2P_PATH", "tcp", 1), 0);
+  ASSERT_EQ(setenv("RCUDA_P2P_CACHE", "/nowhere/p2p.toml", 1), 0);
+  const auto options = Engine::options_from_environment();
+  ASSERT_TRUE(options.ok());
+  EXPECT_EQ(options->planner.policy, Policy::kFixed);
+  EXPECT_EQ(options->planner.strategy, Strategy::kV3b);
+  EXPECT_EQ(options->planner.route, Route::kTcp);
+  EXPECT_EQ(options->measurements_path, "/nowhere/p2p.toml");
+  ASSERT_EQ(setenv("RCUDA_P2P_STRATEGY", "fastest", 1), 0);
+  EXPECT_FALSE(Engine::options_from_environment().ok());
+  for (const char* name : {"RCUDA_P2P_STRATEGY", "RCUDA_P2P_PATH", "RCUDA_P2P_CACHE"})
+    unsetenv(name);
+}
+
+}  // namespace
+}  // namespace rcuda::p2p
