@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include "softgpu/driver/capture.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/device.h"
 #include "softgpu/driver/handle_table.h"
@@ -270,6 +271,7 @@ CUresult CUDAAPI cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
 CUresult CUDAAPI cuCtxSynchronize(void) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
+  if (CUresult result = refuse_context_wait(*context)) return result;
   if (CUresult result = check_unsafe_call()) return result;
   return context->synchronize();
 }
@@ -278,6 +280,7 @@ CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle) {
   std::shared_ptr<Context> context;
   if (CUresult result = find_context(handle, &context)) return result;
   if (CUresult result = context->sticky()) return result;
+  if (CUresult result = refuse_context_wait(*context)) return result;
   if (CUresult result = check_unsafe_call()) return result;
   return context->synchronize();
 }

@@ -13,6 +13,7 @@
 #include "common/base/unique_fd.h"
 #include "softgpu/driver/config.h"
 #include "softgpu/driver/context.h"
+#include "softgpu/driver/operation.h"
 
 namespace softgpu::driver {
 namespace {
@@ -85,6 +86,7 @@ bool Device::charge(size_t bytes) {
 }
 
 CUresult check_initialized() {
+  if (in_host_function()) return CUDA_ERROR_NOT_PERMITTED;
   return ready.load(std::memory_order_acquire) ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
