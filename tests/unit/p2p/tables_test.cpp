@@ -1,0 +1,103 @@
+// The tables of rcuda-p2p: what the outlook concludes, and how a query finds its legs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tools/rcuda-p2p/outlook.h"
+#include "tools/rcuda-p2p/plan_table.h"
+
+namespace rcuda::tools {
+namespace {
+
+using p2p::LegModel;
+using ::testing::HasSubstr;
+
+const Bus& bus(const char* name) {
+  for (const Bus& bus : buses()) {
+    if (std::string(bus.name) == name) return bus;
+  }
+  throw std::runtime_error(name);
+}
+const Network& network(const char* name) {
+  for (const Network& network : networks()) {
+    if (std::string(network.name) == name) return network;
+  }
+  throw std::runtime_error(name);
+}
+
+double gbps(const char* on_bus, const char* over, Gpudirect gpudirect, uint64_t bytes) {
+  p2p::Planner planner({}, {.verbs = true, .gpudirect = gpudirect != Gpudirect::kNone},
+                       outlook_model(bus(on_bus), network(over), gpudirect));
+  return static_cast<double>(bytes) / planner.plan(bytes, true)->predicted_us * 1e-3;
+}
+
+// docs/p2p.md says so; the numbers it rests on may change, then this must be looked at again.
+TEST(OutlookTest, ThePublishedConclusionHoldsWhereTheLinkIsSevenTenthsOfTheBus) {
+  const uint64_t large = 256u << 20;
+  const auto ahead = [&](const char* on_bus, const char* over) {
+    return gbps(on_bus, over, Gpudirect::kNone, large) >
+           static_cast<double>(large) / native_copy_us(bus(on_bus), large) * 1e-3;
+  };
+  EXPECT_TRUE(ahead("PCIe 2", "FDR"));
+  EXPECT_TRUE(ahead("PCIe 3", "EDR"));
+  EXPECT_TRUE(ahead("PCIe 4", "HDR"));
+  EXPECT_TRUE(ahead("PCIe 5", "NDR"));
+  EXPECT_FALSE(ahead("PCIe 3", "FDR"));
+  EXPECT_FALSE(ahead("PCIe 4", "EDR"));
+  EXPECT_FALSE(ahead("PCIe 5", "HDR"));
+  EXPECT_FALSE(ahead("PCIe 6", "NDR"));
+}
+
+TEST(OutlookTest, GpudirectNeverHurtsAndHelpsMostInBetween) {
+  for (const Bus& on : buses()) {
+    for (const Network& over : networks()) {
+      for (uint64_t bytes = 4096; bytes <= (256u << 20); bytes *= 4) {
+        EXPECT_GE(gbps(on.name, over.name, Gpudirect::kSwitch, bytes) * 1.02,
+                  gbps(on.name, over.name, Gpudirect::kNone, bytes));
+      }
+    }
+  }
+  EXPECT_GT(gbps("PCIe 5", "NDR", Gpudirect::kSwitch, 1u << 20),
+            1.2 * gbps("PCIe 5", "NDR", Gpudirect::kNone, 1u << 20));
+}
+
+p2p::Measurements measured() {
+  p2p::Measurements measurements;
+  for (const char* gpu : {"GPU-aa1", "GPU-ab2"}) {
+    measurements.set({"copy_out", gpu, "", ""}, LegModel::linear(2, 50, 5));
+    measurements.set({"copy_in", gpu, "", ""}, LegModel::linear(2, 52, 5));
+  }
+  measurements.set({"wire", "", "tcp", "node2"}, LegModel::linear(10, 5, 5));
+  return measurements;
+}
+
+TEST(PlanTableTest, FindsGpusByTheirBeginning) {
+  PlanQuery query;
+  query.from_gpu = "GPU-aa";
+  query.to_gpu = "GPU-ab";
+  query.sizes = {4096, 64u << 20};
+  const auto table = plan_table(measured(), query);
+  ASSERT_TRUE(table.ok()) << table.status().message();
+  EXPECT_THAT(*table, HasSubstr("tcp"));
+  EXPECT_THAT(*table, HasSubstr("the wire busy"));
+  query.same_host = true;
+  EXPECT_THAT(*plan_table(measured(), query), HasSubstr("shm"));
+  query.from_gpu = "GPU-a";
+  EXPECT_THAT(plan_table(measured(), query).status().context(), HasSubstr("several"));
+  query.from_gpu = "GPU-b";
+  EXPECT_THAT(plan_table(measured(), query).status().context(), HasSubstr("no GPU"));
+}
+
+TEST(PlanTableTest, SaysWhatIsMissing) {
+  p2p::Measurements measurements;
+  measurements.set({"copy_out", "GPU-1", "", ""}, LegModel::linear(2, 50));
+  PlanQuery query;
+  query.from_gpu = query.to_gpu = "GPU-1";
+  query.sizes = {1};
+  EXPECT_THAT(plan_table(measurements, query).status().context(), HasSubstr("not both"));
+  measurements.set({"copy_in", "GPU-1", "", ""}, LegModel::linear(2, 50));
+  EXPECT_THAT(plan_table(measurements, query).status().context(), HasSubstr("--same-host"));
+  EXPECT_THAT(legs_table(measurements), HasSubstr("copy_in"));
+}
+
+}  // namespace
+}  // namespace rcuda::tools

@@ -1,0 +1,72 @@
+// rcuda-p2p: what the peer-to-peer planner does and why.
+//
+//   rcuda-p2p plan --from GPU-1234 --to GPU-5678 [--same-host]   the table of choices for one pair
+//   rcuda-p2p legs                                               what has been measured
+//   rcuda-p2p outlook                                            other links and buses, simulated
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "p2p/planner/measurements.h"
+#include "tools/rcuda-p2p/outlook.h"
+#include "tools/rcuda-p2p/plan_table.h"
+
+namespace {
+
+int fail(const rcuda::Status& status) {
+  std::fprintf(stderr, "rcuda-p2p: %s\n", status.context().c_str());
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace rcuda;
+
+  CLI::App app("What the peer-to-peer planner does and why");
+  app.require_subcommand(1);
+  std::string cache = p2p::default_measurements_path();
+  app.add_option("--cache", cache, "Measurements file")->capture_default_str();
+
+  tools::PlanQuery query;
+  std::vector<std::string> sizes{"4K", "16K", "64K", "200000", "256K",
+                                 "1M", "4M",  "16M", "64M",    "256M"};
+  CLI::App* plan = app.add_subcommand("plan", "The plan for each copy size between two GPUs");
+  plan->add_option("--from", query.from_gpu, "UUID of the source GPU, or its beginning")
+      ->required();
+  plan->add_option("--to", query.to_gpu, "UUID of the destination GPU, or its beginning")
+      ->required();
+  plan->add_flag("--same-host", query.same_host, "Both servers run on one host");
+  plan->add_option("--nic", query.nic, "RDMA device of the source");
+  plan->add_option("--to-host", query.to_host, "Host of the destination");
+  plan->add_option("--strategy", query.strategy, "As RCUDA_P2P_STRATEGY");
+  plan->add_option("--path", query.path, "As RCUDA_P2P_PATH");
+  plan->add_option("--sizes", sizes, "Copy sizes, as 65536, 64K or 1M")->delimiter(',');
+  CLI::App* legs = app.add_subcommand("legs", "What has been measured");
+  CLI::App* outlook = app.add_subcommand("outlook", "Other links and buses, simulated (Markdown)");
+  CLI11_PARSE(app, argc, argv);
+
+  if (*outlook) {
+    std::fputs(tools::outlook_markdown().c_str(), stdout);
+    return 0;
+  }
+  const auto measurements = p2p::Measurements::load(cache);
+  if (!measurements) return fail(measurements.status());
+  if (*legs) {
+    std::fputs(tools::legs_table(*measurements).c_str(), stdout);
+    return 0;
+  }
+  for (const std::string& size : sizes) {
+    const auto bytes = p2p::parse_bytes(size);
+    if (!bytes) {
+      return fail({Code::kInvalidArgument, "--sizes: \"" + size + "\" is no size"});
+    }
+    query.sizes.push_back(*bytes);
+  }
+  const auto table = tools::plan_table(*measurements, query);
+  if (!table) return fail(table.status());
+  std::fputs(table->c_str(), stdout);
+  return 0;
+}

@@ -1,0 +1,170 @@
+#include "tools/rcuda-p2p/outlook.h"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <iterator>
+
+namespace rcuda::tools {
+namespace {
+
+using p2p::LegModel;
+
+// A copy between GPU and pinned host memory: busy for this long before the first byte (measured on
+// an H200: a queue of 64 KB copies), delivered so much later (a single 4-byte copy takes 7 us).
+constexpr double kCopyBusyUs = 1.5;
+constexpr double kCopyDelayUs = 5.0;
+// A copy within a GPU, and its bandwidth: far above any bus.
+constexpr double kDeviceBusyUs = 1.5;
+constexpr double kDeviceDelayUs = 4.0;
+constexpr double kDeviceGbps = 1000;
+// RDMA write of a queue pair: vendors state about 1 us from post to the remote memory.
+constexpr double kWireBusyUs = 0.3;
+constexpr double kWireDelayUs = 1.2;
+// A message in the peer's memory and the engine's reaction to it.
+constexpr double kMessageUs = 2.0;
+// GPUDirect through the host bridge: processors forward PCIe reads between root ports far below the
+// bus's speed. The published testbed (Sandy Bridge, PCIe 2) had 0.9 GB/s of 6; later ones about
+// half.
+constexpr double kHostBridgeShare = 0.5;
+constexpr double kPublishedBridgeShare = 0.15;
+// Registering and deregistering a GPU range: about 100 us and 1 us per MB with pinned page tables.
+constexpr double kRegisterUs = 100;
+constexpr double kRegisterGbps = 1000;
+// CUDA's own copy with peer access off, measured on two H200s: 24 us and 0.69 of the bus.
+constexpr double kNativeUs = 24;
+constexpr double kNativeShare = 0.69;
+
+constexpr uint64_t kSizes[] = {4096, 65'536, 200u << 10, 1u << 20, 4u << 20, 16u << 20, 256u << 20};
+
+p2p::Capabilities capabilities_of(Gpudirect gpudirect) {
+  return {.verbs = true, .gpudirect = gpudirect != Gpudirect::kNone};
+}
+
+double gbps(uint64_t bytes, double us) { return static_cast<double>(bytes) / us * 1e-3; }
+
+void append(std::string& out, const char* format, ...) __attribute__((format(printf, 2, 3)));
+void append(std::string& out, const char* format, ...) {
+  char text[256];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  out += text;
+}
+
+// The smallest size from which on the automatic plan stays ahead of CUDA's own copy, 0 for never.
+uint64_t ahead_from(p2p::Planner& planner, const Bus& bus) {
+  uint64_t from = 0;
+  for (uint64_t bytes = 4096; bytes <= (256u << 20); bytes *= 2) {
+    const auto plan = planner.plan(bytes, true);
+    const bool ahead = plan && plan->predicted_us < native_copy_us(bus, bytes);
+    if (!ahead) {
+      from = 0;
+    } else if (from == 0) {
+      from = bytes;
+    }
+  }
+  return from;
+}
+
+}  // namespace
+
+const std::vector<Bus>& buses() {
+  static const std::vector<Bus> list{
+      {"PCIe 2", 6.0},   // published testbed
+      {"PCIe 3", 12.3},  // as commonly measured
+      {"PCIe 4", 25.0},  // as commonly measured
+      {"PCIe 5", 55.4},  // measured on the target
+      {"PCIe 6", 110},   // projection: twice PCIe 5
+  };
+  return list;
+}
+
+const std::vector<Network>& networks() {
+  static const std::vector<Network> list{
+      // Signalling rate less encoding and headers, as perftest commonly shows.
+      {"FDR", 6.2},
+      {"EDR", 12.0},
+      {"HDR", 24.2},
+      {"NDR", 48.5}};
+  return list;
+}
+
+const char* to_string(Gpudirect gpudirect) {
+  switch (gpudirect) {
+    case Gpudirect::kNone:
+      return "no";
+    case Gpudirect::kHostBridge:
+      return "host bridge";
+    case Gpudirect::kSwitch:
+      return "one switch";
+  }
+  return "?";
+}
+
+p2p::PairModel outlook_model(const Bus& bus, const Network& network, Gpudirect gpudirect) {
+  p2p::PairModel model;
+  model.copy_out = LegModel::linear(kCopyBusyUs, bus.gbps, kCopyDelayUs);
+  model.copy_in = LegModel::linear(kCopyBusyUs, bus.gbps, kCopyDelayUs);
+  // The NIC sits on the same kind of bus: neither can be faster than the other.
+  const double wire = std::min(network.gbps, bus.gbps);
+  model.wire_verbs = LegModel::linear(kWireBusyUs, wire, kWireDelayUs);
+  model.device_out = LegModel::linear(kDeviceBusyUs, kDeviceGbps, kDeviceDelayUs);
+  model.device_in = LegModel::linear(kDeviceBusyUs, kDeviceGbps, kDeviceDelayUs);
+  model.registration = LegModel::linear(kRegisterUs, kRegisterGbps);
+  if (gpudirect == Gpudirect::kSwitch) {
+    model.gpudirect = LegModel::linear(kWireBusyUs, wire, kWireDelayUs);
+  } else if (gpudirect == Gpudirect::kHostBridge) {
+    const double share = &bus == &buses().front() ? kPublishedBridgeShare : kHostBridgeShare;
+    model.gpudirect = LegModel::linear(kWireBusyUs, std::min(wire, share * bus.gbps), kWireDelayUs);
+  }
+  model.message_us = kMessageUs;
+  return model;
+}
+
+double native_copy_us(const Bus& bus, uint64_t bytes) {
+  return kNativeUs + static_cast<double>(bytes) / (kNativeShare * bus.gbps) * 1e-3;
+}
+
+std::string outlook_markdown() {
+  std::string out =
+      "GB/s of the automatic plan and the strategy it takes, by copy size. \"Native\" is CUDA's "
+      "own\n"
+      "copy between two GPUs of one node with peer access off; \"ahead from\" the size from which "
+      "on\n"
+      "the copy between servers is the faster of the two.\n\n"
+      "| bus | network | GPUDirect |";
+  for (const uint64_t bytes : kSizes) append(out, " %s |", p2p::bytes_text(bytes).c_str());
+  out += " ahead from |\n|---|---|---|";
+  for (size_t i = 0; i < std::size(kSizes); ++i) out += "---|";
+  out += "---|\n";
+  for (const Bus& bus : buses()) {
+    append(out, "| %s | native | |", bus.name);
+    for (const uint64_t bytes : kSizes)
+      append(out, " %.2f |", gbps(bytes, native_copy_us(bus, bytes)));
+    out += " |\n";
+    for (const Network& network : networks()) {
+      // A network beyond its bus is the bus again: shown once.
+      const bool beyond = network.gbps > bus.gbps && &network != &networks().front() &&
+                          (&network - 1)->gbps > 0.9 * bus.gbps;
+      if (beyond) continue;
+      for (const Gpudirect gpudirect :
+           {Gpudirect::kNone, Gpudirect::kHostBridge, Gpudirect::kSwitch}) {
+        p2p::Planner planner({}, capabilities_of(gpudirect),
+                             outlook_model(bus, network, gpudirect));
+        append(out, "| %s | %s | %s |", bus.name, network.name, to_string(gpudirect));
+        for (const uint64_t bytes : kSizes) {
+          const auto plan = planner.plan(bytes, true);
+          append(out, " %.2f %s |", gbps(bytes, plan->predicted_us),
+                 p2p::to_string(plan->strategy));
+        }
+        const uint64_t from = ahead_from(planner, bus);
+        append(out, " %s |\n", from == 0 ? "never" : p2p::bytes_text(from).c_str());
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace rcuda::tools

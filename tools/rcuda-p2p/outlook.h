@@ -1,0 +1,36 @@
+// The simulated outlook: the planner's model fed with links and buses that are not at hand.
+//
+// What is assumed is in outlook.cpp, one constant each with its origin: measured on the target,
+// published, or a projection. Pure functions of these; docs/p2p.md holds the output.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "p2p/planner/planner.h"
+
+namespace rcuda::tools {
+
+struct Bus {
+  const char* name;
+  double gbps;  // x16, one direction, as copies reach it
+};
+struct Network {
+  const char* name;
+  double gbps;  // payload, one direction, one port
+};
+enum class Gpudirect { kNone, kHostBridge, kSwitch };
+
+const std::vector<Bus>& buses();
+const std::vector<Network>& networks();
+const char* to_string(Gpudirect gpudirect);
+
+p2p::PairModel outlook_model(const Bus& bus, const Network& network, Gpudirect gpudirect);
+// What CUDA's own copy between two GPUs of one node takes without peer access.
+double native_copy_us(const Bus& bus, uint64_t bytes);
+
+// The tables as Markdown.
+std::string outlook_markdown();
+
+}  // namespace rcuda::tools
