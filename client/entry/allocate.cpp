@@ -45,9 +45,10 @@ CUresult free_device(CUdeviceptr address) {
   if (allocation->placement == Placement::kManaged) {
     return free_host(reinterpret_cast<void*>(address));
   }
-  // Forgotten after the worker let go of it: until then nobody can be given the address again.
-  const CUresult result = forward_cuMemFree_v2(address);
+  // Forgotten first: once the worker has let go of it, another thread may be given the address.
   (void)registry().remove(address);
+  const CUresult result = forward_cuMemFree_v2(address);
+  if (result == CUDA_ERROR_INVALID_VALUE) (void)registry().add(*allocation);  // still there
   return result;
 }
 

@@ -295,6 +295,17 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary libra
   return CUDA_SUCCESS;
 }
 
+CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary library,
+                             const char* name) {
+  CUdeviceptr found = 0;
+  size_t size = 0;
+  const CUresult result = forward_cuLibraryGetManaged(&found, &size, library, name);
+  if (result != CUDA_SUCCESS) return result;
+  if (address) *address = found;
+  if (bytes) *bytes = size;
+  return CUDA_SUCCESS;
+}
+
 // ---- kernels and functions ---------------------------------------------------------------------
 
 CUresult cuKernelGetFunction(CUfunction* function, CUkernel handle) {
@@ -325,6 +336,23 @@ CUresult cuKernelGetName(const char** name, CUkernel handle) {
   if (!name) return CUDA_ERROR_INVALID_VALUE;
   *name = static_cast<Kernel*>(kernel->extra)->name().c_str();
   return CUDA_SUCCESS;
+}
+
+CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  Callable callable;
+  if (CUresult result = resolve_callable(handle, target, &callable); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (!state) return CUDA_ERROR_INVALID_VALUE;
+  *state = CU_FUNCTION_LOADING_STATE_LOADED;  // the worker has it: its parameters are known
+  return CUDA_SUCCESS;
+}
+
+CUresult cuFuncLoad(CUfunction handle) {
+  CUfunctionLoadingState state;
+  return cuFuncIsLoaded(&state, handle);
 }
 
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction handle) {

@@ -73,7 +73,7 @@ AddressRange& host_range() {
 }
 
 UniqueFd make_backing(size_t bytes) {
-  UniqueFd fd(memfd_create("rcuda-host", MFD_CLOEXEC));
+  UniqueFd fd(memfd_create("rcuda-host", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd && ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) fd.reset();
   return fd;
 }

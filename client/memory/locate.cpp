@@ -20,12 +20,8 @@ CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
     *location = {Home::kExposed, {}};
     return CUDA_SUCCESS;
   }
-  if (Session* session = process.session_of_address(address)) {
-    // Memory the client was not told of, such as a variable found by other means: its worker knows.
-    *location = {Home::kDevice,
-                 {session, wire::primary_context_id(0), process.ordinal_of(*session, 0)}};
-    return side == Side::kHost ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-  }
+  // A device address that no allocation holds: freed, or never one.
+  if (process.session_of_address(address)) return CUDA_ERROR_INVALID_VALUE;
   *location = {Home::kPageable, {}};
   return side == Side::kDevice ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }

@@ -1,0 +1,124 @@
+// Occupancy: asked of the worker's driver once per question, then answered from memory: libraries ask
+// before every launch.
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "client/session/functions.h"
+#include "client/session/process.h"
+#include "generated/client/forward.h"
+
+namespace rcuda::client {
+namespace {
+
+// Per function and device, shape and the attributes that change the answer.
+using Question = std::tuple<const void*, uint32_t, int, size_t, unsigned, int32_t, int32_t>;
+
+struct Answers {
+  std::mutex mutex;
+  std::map<Question, int> blocks;
+};
+Answers& answers() {
+  static Answers* instance = new Answers;
+  return *instance;
+}
+
+int32_t attribute(const FunctionInfo& info, CUfunction_attribute which) {
+  return info.attributes[which].load(std::memory_order_relaxed);
+}
+
+int device_attribute(const Target& target, CUdevice_attribute which) {
+  const Device* device = Process::get().device(static_cast<CUdevice>(target.device));
+  const auto& attributes = device->info.attributes;
+  return static_cast<size_t>(which) < attributes.size() ? attributes[which] : 0;
+}
+
+}  // namespace
+}  // namespace rcuda::client
+
+using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+
+extern "C" {
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfunction function,
+                                                              int block_size, size_t shared_bytes,
+                                                              unsigned flags) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (!blocks) return CUDA_ERROR_INVALID_VALUE;
+  Callable callable;
+  if (CUresult result = resolve_callable(function, target, &callable); result != CUDA_SUCCESS) {
+    return result;
+  }
+  const Question question{callable.info,
+                          target.device,
+                          block_size,
+                          shared_bytes,
+                          flags,
+                          attribute(*callable.info, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES),
+                          attribute(*callable.info,
+                                    CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)};
+  {
+    std::lock_guard lock(answers().mutex);
+    if (auto known = answers().blocks.find(question); known != answers().blocks.end()) {
+      *blocks = known->second;
+      return CUDA_SUCCESS;
+    }
+  }
+  const CUresult result = forward_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+      blocks, function, block_size, shared_bytes, flags);
+  if (result == CUDA_SUCCESS) {
+    std::lock_guard lock(answers().mutex);
+    answers().blocks[question] = *blocks;
+  }
+  return result;
+}
+
+// Tries every block size in steps of a warp and keeps the one with most resident threads; of equals
+// the larger, as the driver does.
+CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_size, CUfunction function,
+                                                   CUoccupancyB2DSize shared_of_block,
+                                                   size_t shared_bytes, int limit, unsigned flags) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (!grid_size || !block_size) return CUDA_ERROR_INVALID_VALUE;
+  Callable callable;
+  if (CUresult result = resolve_callable(function, target, &callable); result != CUDA_SUCCESS) {
+    return result;
+  }
+  const int warp = std::max(1, device_attribute(target, CU_DEVICE_ATTRIBUTE_WARP_SIZE));
+  int largest = device_attribute(target, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
+  const int allowed = attribute(*callable.info, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
+  if (allowed > 0) largest = std::min(largest, allowed);
+  if (limit > 0) largest = std::min(largest, limit);
+  int best_threads = 0;
+  for (int rounded = (largest + warp - 1) / warp * warp; rounded > 0; rounded -= warp) {
+    const int size = std::min(rounded, largest);
+    int blocks = 0;
+    const CUresult result = cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        &blocks, function, size, shared_of_block ? shared_of_block(size) : shared_bytes, flags);
+    if (result != CUDA_SUCCESS) return result;
+    if (blocks * size > best_threads) {
+      best_threads = blocks * size;
+      *block_size = size;
+      *grid_size = blocks * device_attribute(target, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    }
+    if (best_threads >= device_attribute(target, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)) {
+      break;
+    }
+  }
+  return best_threads > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuOccupancyMaxPotentialBlockSize(int* grid_size, int* block_size, CUfunction function,
+                                          CUoccupancyB2DSize shared_of_block, size_t shared_bytes,
+                                          int limit) {
+  return cuOccupancyMaxPotentialBlockSizeWithFlags(grid_size, block_size, function, shared_of_block,
+                                                   shared_bytes, limit, 0);
+}
+
+}  // extern "C"
