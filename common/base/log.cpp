@@ -1,9 +1,5 @@
 #include "common/base/log.h"
 
-#include <spdlog/sinks/basic_file_sink.h>
-#include <spdlog/sinks/stdout_sinks.h>
-#include <spdlog/spdlog.h>
-
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
@@ -11,13 +7,21 @@
 #include <mutex>
 #include <string>
 
+#include <spdlog/details/null_mutex.h>
+#include <spdlog/sinks/base_sink.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
 namespace rcuda {
 namespace {
 
+constexpr const char* kLinePattern = "%H:%M:%S.%e %n[%P] %l: %v";
 constexpr const char* kLevelNames[] = {"trace", "debug", "info", "warn", "error", "off"};
-constexpr spdlog::level::level_enum kSpdlogLevels[] = {
-    spdlog::level::trace, spdlog::level::debug, spdlog::level::info,
-    spdlog::level::warn,  spdlog::level::err,   spdlog::level::off};
+constexpr spdlog::level::level_enum kSpdlogLevels[] = {spdlog::level::trace, spdlog::level::debug,
+                                                       spdlog::level::info,  spdlog::level::warn,
+                                                       spdlog::level::err,   spdlog::level::off};
 
 // Never destroyed: threads and atexit handlers of the application may log to the very end.
 struct Logger {
@@ -30,13 +34,29 @@ Logger& logger() {
   return *instance;
 }
 
+// Lines to a descriptor, one write() each. Writers are serialised by Logger::mutex.
+class DescriptorSink : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+ public:
+  explicit DescriptorSink(int descriptor) : descriptor_(descriptor) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    [[maybe_unused]] ssize_t written = ::write(descriptor_, line.data(), line.size());
+  }
+  void flush_() override {}
+
+  const int descriptor_;
+};
+
 // Creating the sink on first use keeps a process that never logs free of it.
 spdlog::logger& sink_locked(Logger& log) {
   if (!log.sink) {
     auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
     log.sink = std::make_shared<spdlog::logger>(log.name, std::move(sink));
     log.sink->set_level(spdlog::level::trace);
-    log.sink->set_pattern("%H:%M:%S.%e %n[%P] %l: %v");
+    log.sink->set_pattern(kLinePattern);
   }
   return *log.sink;
 }
@@ -94,6 +114,15 @@ bool set_log_file(const char* path) {
   log.sink->set_level(spdlog::level::trace);
   log.sink->set_pattern("%Y-%m-%d %H:%M:%S.%e %n[%P] %l: %v");
   return true;
+}
+
+void set_log_descriptor(int descriptor) {
+  Logger& log = logger();
+  std::lock_guard lock(log.mutex);
+  log.sink =
+      std::make_shared<spdlog::logger>(log.name, std::make_shared<DescriptorSink>(descriptor));
+  log.sink->set_level(spdlog::level::trace);
+  log.sink->set_pattern(kLinePattern);
 }
 
 }  // namespace rcuda

@@ -28,6 +28,8 @@ bool set_log_level(const char* name);
 void set_log_name(const char* name);
 // Sends lines to a file (appended) instead of stderr; false if it cannot be opened.
 bool set_log_file(const char* path);
+// Sends lines to an open descriptor, which stays the caller's and must stay open.
+void set_log_descriptor(int descriptor);
 
 }  // namespace rcuda
 

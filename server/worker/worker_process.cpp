@@ -35,9 +35,7 @@ using Clock = std::chrono::steady_clock;
 // kernels of the session.
 void keep_log_apart() {
   const int copy = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
-  if (copy < 0) return;
-  const std::string path = "/proc/self/fd/" + std::to_string(copy);
-  if (!set_log_file(path.c_str())) ::close(copy);
+  if (copy >= 0) set_log_descriptor(copy);
 }
 
 // Listens to the daemon while a session runs: further sockets of the client, the order to stop, and
@@ -282,8 +280,8 @@ Status work(const Settings& settings, int daemon, uint32_t window_index) {
 }  // namespace
 
 int run_worker(const Settings& settings, UniqueFd daemon, uint32_t window_index) {
-  keep_log_apart();
   set_log_name("rcuda-worker");
+  keep_log_apart();
   const Status status = work(settings, daemon.get(), window_index);
   if (!status.ok()) RCUDA_WARN("worker: %s", status.message().c_str());
   // The driver's threads are still there; its exit handlers have nothing to save.
