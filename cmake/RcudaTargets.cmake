@@ -10,7 +10,8 @@ if(RCUDA_SANITIZE)
   target_compile_options(rcuda_options INTERFACE -fsanitize=${RCUDA_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(rcuda_options INTERFACE -fsanitize=${RCUDA_SANITIZE})
   if(RCUDA_SANITIZE MATCHES "undefined")
-    target_compile_options(rcuda_options INTERFACE -fno-sanitize-recover=undefined)
+    # cuda.h's enumerations grow: a value from a newer program, driver or peer is data, not a bug.
+    target_compile_options(rcuda_options INTERFACE -fno-sanitize-recover=undefined -fno-sanitize=enum)
   endif()
 endif()
 

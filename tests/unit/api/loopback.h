@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <set>
 #include <span>
@@ -56,10 +57,17 @@ struct Recorded {
   bool malformed = false;
 };
 
-// Structs are copied member by member, so the bytes between members need not survive.
+// Structs are copied member by member, so the bytes between members need not survive. A compiler
+// that cannot clear them compares no struct that has some.
 template <typename T>
 T without_padding(T item) {
-  if constexpr (std::is_class_v<T>) __builtin_clear_padding(&item);
+  if constexpr (std::is_class_v<T> && !std::has_unique_object_representations_v<T>) {
+#if __has_builtin(__builtin_clear_padding)
+    __builtin_clear_padding(&item);
+#else
+    std::memset(static_cast<void*>(&item), 0, sizeof(item));
+#endif
+  }
   return item;
 }
 
@@ -88,6 +96,7 @@ class Record {
   }
   template <typename Handle>
   void handles(const Handle* items, size_t count, wire::Kind kind) {
+    if (items == nullptr) return null(items);
     for (size_t i = 0; i < count; ++i) handle(api::to_pointer(items[i]), kind);
   }
   template <typename T>

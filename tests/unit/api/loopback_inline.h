@@ -60,7 +60,7 @@ void Record::structure(T it) {
 
 template <typename T>
 void answer_values(T* items, size_t count) {
-  std::memset(static_cast<void*>(items), kAnswer, count * sizeof(T));
+  if (count != 0) std::memset(static_cast<void*>(items), kAnswer, count * sizeof(T));
 }
 template <typename T>
 void expect_values(const T* items, size_t count) {
