@@ -1,0 +1,197 @@
+"""The generator on a small made-up API (golden/), and on tables that are wrong.
+
+What it writes for the small API is compared with golden/expected_*; run with --write to accept new output.
+"""
+
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+GOLDEN = HERE / "golden"
+sys.path.insert(0, str(HERE.parents[2] / "api" / "gen"))
+
+import client  # noqa: E402
+import coverage  # noqa: E402
+import cuda_header  # noqa: E402
+import exports  # noqa: E402
+import server  # noqa: E402
+import shared_tables  # noqa: E402
+import table  # noqa: E402
+
+COMPILER = os.environ.get("CC", "cc")
+
+
+def toolkit():
+    return cuda_header.read_toolkit(COMPILER, GOLDEN)
+
+
+def load(folder=GOLDEN / "table", update_lock=False):
+    kit = toolkit()
+    return table.load(folder, kit, exports.old_versions(kit, {}), update_lock)
+
+
+class HeaderTest(unittest.TestCase):
+    def test_every_version_of_every_function_is_found(self):
+        self.assertEqual(list(toolkit().prototypes), [
+            "cuInit", "cuWidgetCreate", "cuWidgetCreate_v2", "cuWidgetDestroy",
+            "cuWidgetGetChildren", "cuWidgetGetSize", "cuWidgetMove", "cuWidgetPaint",
+            "cuWidgetPaint_ptsz", "cuWidgetShow", "cuWidgetShow_ptds"])
+
+    def test_parameters_are_normalised(self):
+        paint = toolkit().prototypes["cuWidgetPaint"]
+        self.assertEqual(paint.types, ("CUwidget", "CUdeviceptr", "const unsigned char*", "CUstream"))
+        self.assertEqual([p.name for p in paint.parameters],
+                         ["widget", "pixels", "colour", "hStream"])
+
+    def test_types_of_several_words(self):
+        parse = cuda_header.parse_parameter
+        self.assertEqual(parse("unsigned flags", 0), cuda_header.Parameter("unsigned", "flags"))
+        self.assertEqual(parse("unsigned long long *id", 0).type, "unsigned long long*")
+        self.assertEqual(parse("void **p", 0), cuda_header.Parameter("void**", "p"))
+        self.assertEqual(parse("int", 2), cuda_header.Parameter("int", "argument2"))
+        self.assertEqual(parse("const CUgraphNode **nodes", 0).type, "const CUgraphNode**")
+
+    def test_versions(self):
+        self.assertEqual(toolkit().versions["cuWidgetCreate"], [5000, 12000])
+        self.assertEqual(toolkit().versions["cuWidgetPaint"], [5000])
+        self.assertEqual(toolkit().cuda_version, 13000)
+
+
+class ExportsTest(unittest.TestCase):
+    def test_the_version_selects_the_symbol(self):
+        rows = exports.symbol_of_versions(toolkit())
+        self.assertIn(("cuWidgetCreate", 5000, "cuWidgetCreate"), rows)
+        self.assertIn(("cuWidgetCreate", 12000, "cuWidgetCreate_v2"), rows)
+        self.assertIn(("cuWidgetDestroy", 2000, "cuWidgetDestroy"), rows)
+
+    def test_old_versions_forward(self):
+        served = exports.forwards(toolkit(), {})
+        self.assertEqual(served, {"cuWidgetCreate": "return cuWidgetCreate_v2(widget, params, flags);"})
+
+    def test_definitions(self):
+        text = exports.emit_definitions(toolkit(), {})
+        self.assertIn("rcuda::api::per_thread_stream(hStream)", text)
+        self.assertIn("PerThreadDefaultStreamScope scope;\n  return cuWidgetShow(title);", text)
+        self.assertIn('"cuWidgetMove",', text)
+        self.assertNotIn("cuNotAFunctionOfTheLibrary", text)
+
+
+class GoldenTest(unittest.TestCase):
+    def compare(self, name, text):
+        path = GOLDEN / name
+        if "--write" in sys.argv:
+            path.write_text(text, encoding="utf-8")
+        self.assertEqual(path.read_text(encoding="utf-8"), text)
+
+    def test_client(self):
+        self.compare("expected_client.cpp.txt", client.emit_family(load(), "widget"))
+
+    def test_server(self):
+        self.compare("expected_server.cpp.txt", server.emit_family(load(), "widget"))
+
+    def test_fixups(self):
+        loaded = load()
+        self.compare("expected_fixups.h.txt",
+                     client.emit_fixups(loaded) + server.emit_fixups(loaded))
+
+    def test_opcodes(self):
+        self.compare("expected_opcodes.h.txt", shared_tables.emit_opcodes(load()))
+
+
+class NewerHeaderTest(unittest.TestCase):
+    def test_what_the_table_does_not_know_is_listed(self):
+        text = coverage.report(load())
+        self.assertIn("  cuWidgetShow\n", text)
+        self.assertNotIn("cuWidgetMove", text, "32-bit addresses are not news")
+        self.assertIn("  cuWidgetOfTheFuture\n", text)
+
+    def test_an_excused_function_is_not(self):
+        with changed_table({"unsupported.toml":
+                            '[[group]]\nreason = "x"\nfunctions = ["cuWidgetShow"]\n'}) as folder:
+            self.assertNotIn("cuWidgetShow", coverage.report(load(folder)))
+
+
+class changed_table:
+    """A copy of the table with other files in it."""
+
+    def __init__(self, files):
+        self.files = files
+
+    def __enter__(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp())
+        for path in (GOLDEN / "table").iterdir():
+            shutil.copy(path, self.folder)
+        for name, text in self.files.items():
+            (self.folder / name).write_text(text, encoding="utf-8")
+        return self.folder
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.folder)
+
+
+class WrongTableTest(unittest.TestCase):
+    def refuse(self, entry, complaint):
+        with changed_table({"widget.toml": entry, "opcodes.lock": "0x100 cuWidgetGetSize\n"}) as folder:
+            with self.assertRaisesRegex(table.TableError, complaint):
+                load(folder)
+
+    def test_pointer_without_direction(self):
+        self.refuse('[cuWidgetGetSize]\nclass = "call"\nwidth = "out"\n',
+                    "height: size_t\\* needs a direction")
+
+    def test_no_such_parameter(self):
+        self.refuse('[cuWidgetGetSize]\nclass = "call"\ndepth = "out"\n', "depth is neither")
+
+    def test_no_such_class(self):
+        self.refuse('[cuInit]\nclass = "remote"\n', "class must be one of")
+
+    def test_notation(self):
+        self.refuse('[cuWidgetGetSize]\nclass = "call"\nwidth = "outward"\n', "cannot read 'outward'")
+
+    def test_posted_calls_bring_nothing_back(self):
+        self.refuse('[cuWidgetGetSize]\nclass = "post"\nwidth = "out"\nheight = "out"\n',
+                    "a posted call brings nothing back")
+
+    def test_handles_come_back_as_objects(self):
+        self.refuse('[cuWidgetCreate_v2]\nclass = "call"\nwidget = "out"\n', "create or named")
+
+    def test_unlisted_structs_do_not_cross(self):
+        types = (GOLDEN / "table" / "types.toml").read_text().split("[structs")[0]
+        with changed_table({"types.toml": types}) as folder:
+            with self.assertRaisesRegex(table.TableError, "CUwidgetParams"):
+                load(folder)
+
+    def test_an_entry_without_opcode(self):
+        with changed_table({"opcodes.lock": "0x100 cuWidgetCreate_v2\n"}) as folder:
+            with self.assertRaisesRegex(table.TableError, "lacks cuWidgetDestroy.*api-opcodes"):
+                load(folder)
+
+    def test_opcodes_are_appended_and_never_reused(self):
+        with changed_table({"opcodes.lock": "0x100 cuWidgetGone\n0x105 cuWidgetPaint\n"}) as folder:
+            loaded = load(folder, update_lock=True)
+            self.assertEqual(loaded.functions["cuWidgetPaint"].opcode, 0x105)
+            self.assertEqual(loaded.functions["cuWidgetCreate_v2"].opcode, 0x106)
+            self.assertIn("0x100 cuWidgetGone", (folder / "opcodes.lock").read_text())
+
+    def test_an_opcode_twice(self):
+        with changed_table({"opcodes.lock": "0x100 cuA\n0x100 cuB\n"}) as folder:
+            with self.assertRaisesRegex(table.TableError, "appears twice"):
+                load(folder)
+
+
+class HashTest(unittest.TestCase):
+    def test_any_change_of_the_table_changes_it(self):
+        wire = HERE.parents[2] / "common" / "wire"
+        before = shared_tables.emit_hash(load(), wire)
+        self.assertEqual(before, shared_tables.emit_hash(load(), wire))
+        text = (GOLDEN / "table" / "widget.toml").read_text().replace('"out?"', '"out"')
+        with changed_table({"widget.toml": text}) as folder:
+            self.assertNotEqual(before, shared_tables.emit_hash(load(folder), wire))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[a for a in sys.argv if a != "--write"])
