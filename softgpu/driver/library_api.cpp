@@ -7,6 +7,7 @@
 #include <cuda.h>
 
 #include "softgpu/driver/context.h"
+#include "softgpu/driver/device.h"
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/jit_options.h"
 #include "softgpu/driver/module.h"
@@ -51,11 +52,23 @@ CUresult current_module(CUlibrary handle, std::shared_ptr<Module>* module) {
   return library->module_in(*context, module);
 }
 
+// cudart 13 asks for __managed__ variables as soon as it has loaded a library, before any context
+// is current: they belong to no context, and any instance of the library has them.
+CUresult any_module(CUlibrary handle, std::shared_ptr<Module>* module) {
+  if (current_context()) return current_module(handle, module);
+  if (CUresult result = check_initialized()) return result;
+  std::shared_ptr<Library> library = library_from_handle(handle);
+  if (!library) return CUDA_ERROR_INVALID_HANDLE;
+  return library->module_in(device_at(0)->primary(), module);
+}
+
 CUresult find_global(CUlibrary handle, const char* name, bool managed, CUdeviceptr* address,
                      size_t* bytes) {
   if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Module> module;
-  if (CUresult result = current_module(handle, &module)) return result;
+  if (CUresult result = managed ? any_module(handle, &module) : current_module(handle, &module)) {
+    return result;
+  }
   const softgpu::exec::Global* global = module->program().find_global(name);
   if (!global || (managed && !global->managed)) return CUDA_ERROR_NOT_FOUND;
   if (address) *address = global->address;

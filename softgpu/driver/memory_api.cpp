@@ -138,7 +138,7 @@ CUresult CUDAAPI cuMemAllocHost_v2(void** pointer, size_t bytes) {
 CUresult CUDAAPI cuMemFreeHost(void* pointer) {
   Context* context = nullptr;
   if (CUresult result = enter_unsafe(&context)) return result;
-  if (!pointer) return CUDA_ERROR_INVALID_VALUE;
+  if (!pointer) return CUDA_SUCCESS;  // as driver 580 does
   return free_at(*context, reinterpret_cast<CUdeviceptr>(pointer),
                  [](const Allocation& a) { return a.kind == MemoryKind::kHost; });
 }
