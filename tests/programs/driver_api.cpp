@@ -168,6 +168,7 @@ void waits_and_writes(CUdevice device) {
   CUdeviceptr word;
   CU(cuMemAlloc(&word, 8));
   CU(cuMemsetD32(word, 0, 2));
+  CU(cuCtxSynchronize());  // non-blocking streams would not wait for it
   CUstream waiter, writer;
   CU(cuStreamCreate(&waiter, CU_STREAM_NON_BLOCKING));
   CU(cuStreamCreate(&writer, CU_STREAM_NON_BLOCKING));

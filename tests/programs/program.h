@@ -53,10 +53,15 @@ class DeviceArray {
   T* get() const { return data_; }
   size_t size() const { return count_; }
   size_t bytes() const { return count_ * sizeof(T); }
+  // Both are complete when they return, also for streams that do not wait for the default stream.
   void put(const std::vector<T>& values) {
     CUDA(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+    CUDA(cudaStreamSynchronize(nullptr));
   }
-  void clear() { CUDA(cudaMemset(data_, 0, bytes())); }
+  void clear() {
+    CUDA(cudaMemset(data_, 0, bytes()));
+    CUDA(cudaStreamSynchronize(nullptr));
+  }
   std::vector<T> values() const {
     std::vector<T> result(count_);
     CUDA(cudaMemcpy(result.data(), data_, bytes(), cudaMemcpyDeviceToHost));
