@@ -1,0 +1,577 @@
+// Graphs built by hand: structure, execution order and concurrency, updates, memory, user objects.
+// Results of invalid calls are those of driver 580 on an H200.
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include "tests/unit/softgpu/driver/stream_fixture.h"
+
+namespace softgpu::driver {
+namespace {
+
+class GraphTest : public StreamFixture {
+ protected:
+  void SetUp() override {
+    StreamFixture::SetUp();
+    s_ = stream();
+    CUDA_OK(cuGraphCreate(&graph_, 0));
+  }
+
+  // Parameters of a kernel node and the values its parameter pointers point to.
+  struct KernelNode {
+    CUdeviceptr address = 0;
+    uint64_t value = 0;
+    void* pointers[2] = {&address, &value};
+    CUDA_KERNEL_NODE_PARAMS_v2 params{};
+    KernelNode(CUfunction function, CUdeviceptr at, uint64_t with) : address(at), value(with) {
+      params.func = function;
+      params.gridDimX = params.gridDimY = params.gridDimZ = 1;
+      params.blockDimX = params.blockDimY = params.blockDimZ = 1;
+      params.kernelParams = pointers;
+    }
+    KernelNode(const KernelNode&) = delete;
+    KernelNode& operator=(const KernelNode&) = delete;
+  };
+  CUgraphNode kernel(CUgraph graph, CUfunction function, CUdeviceptr at, uint64_t value,
+                     std::vector<CUgraphNode> after = {}) {
+    const KernelNode node(function, at, value);
+    CUgraphNode made = nullptr;
+    EXPECT_EQ(cuGraphAddKernelNode_v2(&made, graph, after.data(), after.size(), &node.params),
+              CUDA_SUCCESS);
+    return made;
+  }
+  CUgraphNode empty_node(CUgraph graph, std::vector<CUgraphNode> after = {}) {
+    CUgraphNode made = nullptr;
+    EXPECT_EQ(cuGraphAddEmptyNode(&made, graph, after.data(), after.size()), CUDA_SUCCESS);
+    return made;
+  }
+  CUgraphExec instantiate(CUgraph graph) {
+    CUgraphExec made = nullptr;
+    EXPECT_EQ(cuGraphInstantiateWithFlags(&made, graph, 0), CUDA_SUCCESS);
+    return made;
+  }
+  void run(CUgraphExec exec) {
+    ASSERT_EQ(cuGraphLaunch(exec, s_), CUDA_SUCCESS);
+    ASSERT_EQ(cuStreamSynchronize(s_), CUDA_SUCCESS);
+  }
+
+  CUstream s_ = nullptr;
+  CUgraph graph_ = nullptr;
+};
+
+TEST_F(GraphTest, NodesRunInTheOrderOfTheirEdges) {
+  // Random graphs over a few words: every node that touches a word depends on the one before it.
+  constexpr int kGraphWords = 5, kNodes = 60;
+  for (unsigned seed = 0; seed < 8; ++seed) {
+    std::mt19937 random(seed);
+    CUgraph graph = nullptr;
+    CUDA_OK(cuGraphCreate(&graph, 0));
+    std::vector<CUgraphNode> last(kGraphWords, nullptr);
+    std::vector<uint32_t> expected(kGraphWords, 0);
+    for (int w = 0; w < kGraphWords; ++w) write(w, 0);
+    for (uint32_t n = 1; n <= kNodes; ++n) {
+      const int to = static_cast<int>(random() % kGraphWords);
+      const int from = static_cast<int>(random() % kGraphWords);
+      std::vector<CUgraphNode> after;
+      if (last[to] != nullptr) after.push_back(last[to]);
+      if (random() % 2 == 0 || from == to) {
+        last[to] = kernel(graph, shift_, word(to), n, after);
+        expected[to] = shifted(expected[to], {n});
+      } else {
+        if (last[from] != nullptr && last[from] != last[to]) after.push_back(last[from]);
+        last[to] = last[from] = kernel(graph, copy_, word(to), word(from), after);
+        expected[to] = expected[from];
+      }
+    }
+    const CUgraphExec exec = instantiate(graph);
+    run(exec);
+    for (int w = 0; w < kGraphWords; ++w) EXPECT_EQ(read(w), expected[w]) << "seed " << seed;
+    CUDA_OK(cuGraphExecDestroy(exec));
+    CUDA_OK(cuGraphDestroy(graph));
+  }
+}
+
+TEST_F(GraphTest, IndependentBranchesRunAtTheSameTime) {
+  // Each branch waits for a word that the other sets.
+  const CUgraphNode root = empty_node(graph_);
+  const CUgraphNode a = kernel(graph_, set_, word(0), 1, {root});
+  kernel(graph_, spin_, word(1), 0, {a});
+  const CUgraphNode b = kernel(graph_, spin_, word(0), 0, {root});
+  kernel(graph_, set_, word(1), 1, {b});
+  run(instantiate(graph_));
+  EXPECT_EQ(read(1), 1u);
+}
+
+TEST_F(GraphTest, LaunchesOfOneExecutableFollowEachOther) {
+  kernel(graph_, shift_, word(0), 1, {kernel(graph_, shift_, word(0), 2)});
+  const CUgraphExec exec = instantiate(graph_);
+  const CUstream free = stream(CU_STREAM_NON_BLOCKING);
+  uint32_t expected = 0;
+  for (int i = 0; i < 50; ++i) {
+    CUDA_OK(cuGraphLaunch(exec, i % 2 == 0 ? s_ : free));
+    expected = shifted(expected, {2, 1});
+  }
+  CUDA_OK(cuCtxSynchronize());
+  EXPECT_EQ(read(0), expected);
+}
+
+TEST_F(GraphTest, ALaunchIsAnOperationOfItsStream) {
+  const CUgraphNode first = kernel(graph_, shift_, word(0), 2);
+  kernel(graph_, shift_, word(1), 2);
+  kernel(graph_, shift_, word(0), 3, {first});
+  const CUgraphExec exec = instantiate(graph_);
+  CUDA_OK(spin(s_, word(9)));
+  CUDA_OK(shift(s_, word(0), 1));
+  CUDA_OK(shift(s_, word(1), 1));
+  CUDA_OK(cuGraphLaunch(exec, s_));
+  CUDA_OK(shift(s_, word(0), 4));
+  CUDA_OK(shift(s_, word(1), 4));
+  CUDA_OK(cuGraphExecDestroy(exec));  // pending launches are not affected
+  CUDA_OK(cuGraphDestroy(graph_));
+  EXPECT_EQ(cuStreamQuery(s_), CUDA_ERROR_NOT_READY);
+  write(9, 1);
+  CUDA_OK(cuStreamSynchronize(s_));
+  EXPECT_EQ(read(0), shifted(0, {1, 2, 3, 4}));
+  EXPECT_EQ(read(1), shifted(0, {1, 2, 4}));
+}
+
+TEST_F(GraphTest, EveryKindOfNode) {
+  CUdeviceptr memory = 0;
+  CUDA_OK(cuMemAlloc_v2(&memory, 64));
+  const CUDA_MEMSET_NODE_PARAMS fill{memory, 0, 3, 4, 4, 1};
+  CUgraphNode filled = nullptr, copied = nullptr, called = nullptr, written = nullptr;
+  CUDA_OK(cuGraphAddMemsetNode(&filled, graph_, nullptr, 0, &fill, context_));
+  const CUgraphNode shifted_node = kernel(graph_, shift_, memory, 1, {filled});
+  CUDA_MEMCPY3D copy{};
+  copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.srcDevice = memory;
+  copy.dstMemoryType = CU_MEMORYTYPE_HOST;
+  copy.dstHost = words_;
+  copy.WidthInBytes = 8;
+  copy.Height = copy.Depth = 1;
+  CUDA_OK(cuGraphAddMemcpyNode(&copied, graph_, &shifted_node, 1, &copy, context_));
+  CUDA_HOST_NODE_PARAMS host{[](void* data) {
+                               auto* words = static_cast<uint32_t*>(data);
+                               words[2] = words[0] + words[1];
+                             },
+                             words_};
+  CUDA_OK(cuGraphAddHostNode(&called, graph_, &copied, 1, &host));
+  CUstreamBatchMemOpParams operation{};
+  operation.writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_32, word(3), {9}, 0, 0};
+  CUDA_BATCH_MEM_OP_NODE_PARAMS batch{context_, 1, &operation, 0};
+  CUDA_OK(cuGraphAddBatchMemOpNode(&written, graph_, &called, 1, &batch));
+  const CUevent done = event();
+  CUgraphNode recorded = nullptr;
+  CUDA_OK(cuGraphAddEventRecordNode(&recorded, graph_, &written, 1, done));
+  const CUgraphExec exec = instantiate(graph_);
+  CUDA_OK(cuGraphLaunch(exec, s_));
+  CUDA_OK(cuEventSynchronize(done));
+  EXPECT_EQ(read(0), shifted(3, {1}));
+  EXPECT_EQ(read(1), 3u);
+  EXPECT_EQ(read(2), shifted(3, {1}) + 3);
+  EXPECT_EQ(read(3), 9u);
+  CUDA_OK(cuStreamSynchronize(s_));
+
+  // Parameters read back.
+  CUDA_MEMSET_NODE_PARAMS fill_back{};
+  CUDA_OK(cuGraphMemsetNodeGetParams(filled, &fill_back));
+  EXPECT_EQ(fill_back.dst, memory);
+  EXPECT_EQ(fill_back.value, 3u);
+  EXPECT_EQ(fill_back.width, 4u);
+  CUDA_MEMCPY3D copy_back{};
+  CUDA_OK(cuGraphMemcpyNodeGetParams(copied, &copy_back));
+  EXPECT_EQ(copy_back.srcDevice, memory);
+  EXPECT_EQ(copy_back.WidthInBytes, 8u);
+  CUDA_KERNEL_NODE_PARAMS_v2 kernel_back{};
+  CUDA_OK(cuGraphKernelNodeGetParams_v2(shifted_node, &kernel_back));
+  EXPECT_EQ(kernel_back.func, shift_);
+  EXPECT_EQ(kernel_back.ctx, context_);
+  EXPECT_EQ(*static_cast<CUdeviceptr*>(kernel_back.kernelParams[0]), memory);
+  EXPECT_EQ(*static_cast<uint32_t*>(kernel_back.kernelParams[1]), 1u);
+  CUevent event_back = nullptr;
+  CUDA_OK(cuGraphEventRecordNodeGetEvent(recorded, &event_back));
+  EXPECT_EQ(event_back, done);
+  EXPECT_EQ(cuGraphMemsetNodeGetParams(shifted_node, &fill_back), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(GraphTest, ChildGraphsAreCopiesAndRunInPlace) {
+  CUgraph inner = nullptr;
+  CUDA_OK(cuGraphCreate(&inner, 0));
+  const CUgraphNode in_first = kernel(inner, shift_, word(0), 2);
+  kernel(inner, shift_, word(0), 3, {in_first});
+  const CUgraphNode before = kernel(graph_, shift_, word(0), 1);
+  CUgraphNode child = nullptr;
+  CUDA_OK(cuGraphAddChildGraphNode(&child, graph_, &before, 1, inner));
+  kernel(graph_, shift_, word(0), 4, {child});
+  kernel(inner, shift_, word(0), 99);  // not in the copy
+  CUgraph copy = nullptr;
+  CUDA_OK(cuGraphChildGraphNodeGetGraph(child, &copy));
+  EXPECT_NE(copy, inner);
+  size_t nodes = 0;
+  CUDA_OK(cuGraphGetNodes(copy, nullptr, &nodes));
+  EXPECT_EQ(nodes, 2u);
+  EXPECT_EQ(cuGraphDestroy(copy), CUDA_ERROR_INVALID_VALUE);
+  const CUgraphExec exec = instantiate(graph_);
+  run(exec);
+  EXPECT_EQ(read(0), shifted(0, {1, 2, 3, 4}));
+
+  CUgraph other = nullptr;
+  CUDA_OK(cuGraphCreate(&other, 0));
+  kernel(other, shift_, word(0), 6, {kernel(other, shift_, word(0), 5)});
+  CUDA_OK(cuGraphExecChildGraphNodeSetParams(exec, child, other));
+  write(0, 0);
+  run(exec);
+  EXPECT_EQ(read(0), shifted(0, {1, 5, 6, 4}));
+  EXPECT_EQ(cuGraphExecChildGraphNodeSetParams(exec, child, inner), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(GraphTest, EmptyGraphsAndEmptyChildrenRun) {
+  CUgraph inner = nullptr;
+  CUDA_OK(cuGraphCreate(&inner, 0));
+  run(instantiate(inner));
+  const CUgraphNode before = kernel(graph_, shift_, word(0), 1);
+  CUgraphNode child = nullptr;
+  CUDA_OK(cuGraphAddChildGraphNode(&child, graph_, &before, 1, inner));
+  kernel(graph_, shift_, word(0), 2, {child});
+  run(instantiate(graph_));
+  EXPECT_EQ(read(0), shifted(0, {1, 2}));
+}
+
+TEST_F(GraphTest, EdgesAreChecked) {
+  const CUgraphNode x = empty_node(graph_);
+  const CUgraphNode y = empty_node(graph_, {x});
+  CUgraphNode made = nullptr;
+  const CUgraphNode twice[] = {x, x};
+  EXPECT_EQ(cuGraphAddEmptyNode(&made, graph_, twice, 2), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuGraphAddDependencies_v2(graph_, &x, &y, nullptr, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuGraphAddDependencies_v2(graph_, &x, &x, nullptr, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuGraphRemoveDependencies_v2(graph_, &y, &x, nullptr, 1), CUDA_ERROR_INVALID_VALUE);
+  CUgraph other = nullptr;
+  CUDA_OK(cuGraphCreate(&other, 0));
+  EXPECT_EQ(cuGraphAddEmptyNode(&made, other, &x, 1), CUDA_ERROR_INVALID_VALUE);
+  const CUgraphNode foreign = empty_node(other);
+  EXPECT_EQ(cuGraphAddDependencies_v2(graph_, &x, &foreign, nullptr, 1), CUDA_ERROR_INVALID_VALUE);
+  // A cycle is noticed when the graph is instantiated.
+  CUDA_OK(cuGraphAddDependencies_v2(graph_, &y, &x, nullptr, 1));
+  CUgraphExec exec = nullptr;
+  EXPECT_EQ(cuGraphInstantiateWithFlags(&exec, graph_, 0), CUDA_ERROR_INVALID_VALUE);
+  CUDA_GRAPH_INSTANTIATE_PARAMS params{};
+  EXPECT_EQ(cuGraphInstantiateWithParams(&exec, graph_, &params), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(params.result_out, CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE);
+  CUDA_OK(cuGraphRemoveDependencies_v2(graph_, &y, &x, nullptr, 1));
+  CUDA_OK(cuGraphInstantiateWithFlags(&exec, graph_, 0));
+  EXPECT_EQ(cuGraphInstantiateWithFlags(&exec, graph_, 64), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuGraphInstantiateWithFlags(&exec, nullptr, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuGraphLaunch(nullptr, s_), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(GraphTest, QueriesFillArrays) {
+  const CUgraphNode x = empty_node(graph_);
+  const CUgraphNode y = empty_node(graph_, {x});
+  size_t count = 0;
+  CUDA_OK(cuGraphGetNodes(graph_, nullptr, &count));
+  EXPECT_EQ(count, 2u);
+  CUgraphNode nodes[4] = {x, x, x, x};
+  count = 1;
+  CUDA_OK(cuGraphGetNodes(graph_, nodes, &count));
+  EXPECT_EQ(count, 1u);
+  count = 4;
+  CUDA_OK(cuGraphGetNodes(graph_, nodes, &count));
+  EXPECT_EQ(count, 2u);
+  EXPECT_EQ(nodes[1], y);
+  EXPECT_EQ(nodes[2], nullptr);
+  EXPECT_EQ(nodes[3], nullptr);
+  count = 4;
+  CUDA_OK(cuGraphGetRootNodes(graph_, nodes, &count));
+  EXPECT_EQ(count, 1u);
+  EXPECT_EQ(nodes[0], x);
+  CUgraphNode from[2], to[2];
+  CUgraphEdgeData data[2];
+  count = 2;
+  CUDA_OK(cuGraphGetEdges_v2(graph_, from, to, data, &count));
+  ASSERT_EQ(count, 1u);
+  EXPECT_EQ(from[0], x);
+  EXPECT_EQ(to[0], y);
+  EXPECT_EQ(data[0].type, CU_GRAPH_DEPENDENCY_TYPE_DEFAULT);
+}
+
+TEST_F(GraphTest, NodeParametersAreChecked) {
+  CUgraphNode made = nullptr;
+  auto add = [&](auto change) {
+    KernelNode node(shift_, word(0), 1);
+    change(node.params);
+    return cuGraphAddKernelNode_v2(&made, graph_, nullptr, 0, &node.params);
+  };
+  using Params = CUDA_KERNEL_NODE_PARAMS_v2;
+  CUDA_OK(add([](Params&) {}));
+  EXPECT_EQ(add([](Params& p) { p.gridDimX = 0; }), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(add([](Params& p) { p.func = nullptr; }), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(add([](Params& p) { p.kernelParams = nullptr; }), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(add([](Params& p) { p.blockDimX = 2048; }), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(add([](Params& p) { p.sharedMemBytes = 1 << 20; }), CUDA_ERROR_INVALID_VALUE);
+
+  CUdeviceptr memory = 0;
+  CUDA_OK(cuMemAlloc_v2(&memory, 256));
+  auto fill = [&](CUdeviceptr to, unsigned value, unsigned element, size_t width) {
+    const CUDA_MEMSET_NODE_PARAMS params{to, 0, value, element, width, 1};
+    return cuGraphAddMemsetNode(&made, graph_, nullptr, 0, &params, context_);
+  };
+  EXPECT_EQ(fill(memory, 1, 3, 4), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(fill(memory, 1, 1, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(fill(16, 1, 1, 4), CUDA_ERROR_INVALID_VALUE);
+  CUDA_OK(fill(memory, 300, 1, 4));
+  auto copy = [&](CUdeviceptr from, size_t bytes, CUmemorytype type) {
+    CUDA_MEMCPY3D params{};
+    params.srcMemoryType = type;
+    params.srcDevice = from;
+    params.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    params.dstDevice = memory + 128;
+    params.WidthInBytes = bytes;
+    params.Height = params.Depth = 1;
+    return cuGraphAddMemcpyNode(&made, graph_, nullptr, 0, &params, context_);
+  };
+  CUDA_OK(copy(memory, 16, CU_MEMORYTYPE_DEVICE));
+  EXPECT_EQ(copy(memory, 0, CU_MEMORYTYPE_DEVICE), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(copy(16, 16, CU_MEMORYTYPE_DEVICE), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(copy(memory, 16, static_cast<CUmemorytype>(9)), CUDA_ERROR_INVALID_VALUE);
+  const CUDA_HOST_NODE_PARAMS no_function{};
+  EXPECT_EQ(cuGraphAddHostNode(&made, graph_, nullptr, 0, &no_function), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuGraphAddEventRecordNode(&made, graph_, nullptr, 0, nullptr),
+            CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(GraphTest, ParametersOfAnExecutableCanBeSet) {
+  const CUgraphNode node = kernel(graph_, shift_, word(0), 1);
+  const CUgraphNode other = empty_node(graph_);
+  const CUgraphExec exec = instantiate(graph_);
+  CUDA_OK(spin(s_, word(9)));
+  CUDA_OK(cuGraphLaunch(exec, s_));
+  KernelNode changed(shift_, word(0), 2);
+  CUDA_OK(cuGraphExecKernelNodeSetParams_v2(exec, node, &changed.params));
+  CUDA_OK(cuGraphLaunch(exec, s_));
+  KernelNode replaced(set_, word(1), 5);
+  CUDA_OK(cuGraphExecKernelNodeSetParams_v2(exec, node, &replaced.params));
+  CUDA_OK(cuGraphLaunch(exec, s_));
+  write(9, 1);
+  CUDA_OK(cuStreamSynchronize(s_));
+  // Launches keep the parameters of their time.
+  EXPECT_EQ(read(0), shifted(0, {1, 2}));
+  EXPECT_EQ(read(1), 5u);
+  changed.params.gridDimX = 0;
+  EXPECT_EQ(cuGraphExecKernelNodeSetParams_v2(exec, node, &changed.params),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuGraphExecKernelNodeSetParams_v2(exec, other, &replaced.params),
+            CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(GraphTest, NodesCanBeDisabled) {
+  const CUgraphNode node = kernel(graph_, shift_, word(0), 1);
+  const CUgraphNode nothing = empty_node(graph_, {node});
+  kernel(graph_, shift_, word(0), 2, {nothing});
+  const CUgraphExec exec = instantiate(graph_);
+  unsigned enabled = 9;
+  CUDA_OK(cuGraphNodeGetEnabled(exec, node, &enabled));
+  EXPECT_EQ(enabled, 1u);
+  CUDA_OK(cuGraphNodeSetEnabled(exec, node, 0));
+  run(exec);
+  EXPECT_EQ(read(0), 2u);
+  CUDA_OK(cuGraphNodeSetEnabled(exec, node, 1));
+  run(exec);
+  EXPECT_EQ(read(0), shifted(2, {1, 2}));
+  EXPECT_EQ(cuGraphNodeSetEnabled(exec, nothing, 0), CUDA_ERROR_INVALID_VALUE);
+  CUgraph other = nullptr;
+  CUDA_OK(cuGraphCreate(&other, 0));
+  EXPECT_EQ(cuGraphNodeSetEnabled(exec, kernel(other, shift_, word(0), 1), 0),
+            CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(GraphTest, UpdateTakesParametersFromAGraphOfTheSameShape) {
+  auto build = [&](uint32_t first, uint32_t second) {
+    CUgraph graph = nullptr;
+    EXPECT_EQ(cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+    kernel(graph, shift_, word(0), second, {kernel(graph, shift_, word(0), first)});
+    return graph;
+  };
+  const CUgraph one = build(1, 2), two = build(3, 4);
+  const CUgraphExec exec = instantiate(one);
+  CUgraphExecUpdateResultInfo info{};
+  CUDA_OK(cuGraphExecUpdate_v2(exec, two, &info));
+  EXPECT_EQ(info.result, CU_GRAPH_EXEC_UPDATE_SUCCESS);
+  run(exec);
+  EXPECT_EQ(read(0), shifted(0, {3, 4}));
+
+  CUgraph clone = nullptr;
+  CUDA_OK(cuGraphClone(&clone, one));
+  CUDA_OK(cuGraphExecUpdate_v2(exec, clone, &info));
+  write(0, 0);
+  run(exec);
+  EXPECT_EQ(read(0), shifted(0, {1, 2}));
+
+  const CUgraphNode extra = empty_node(clone);
+  EXPECT_EQ(cuGraphExecUpdate_v2(exec, clone, &info), CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+  EXPECT_EQ(info.result, CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
+  CUDA_OK(cuGraphDestroyNode(extra));
+  CUDA_OK(cuGraphExecUpdate_v2(exec, clone, &info));
+
+  CUgraph retyped = nullptr, unordered = nullptr;
+  CUDA_OK(cuGraphCreate(&retyped, 0));
+  const CUgraphNode kept = kernel(retyped, shift_, word(0), 1);
+  const CUgraphNode changed = empty_node(retyped, {kept});
+  EXPECT_EQ(cuGraphExecUpdate_v2(exec, retyped, &info), CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+  EXPECT_EQ(info.result, CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED);
+  EXPECT_EQ(info.errorNode, changed);
+
+  CUDA_OK(cuGraphCreate(&unordered, 0));
+  const CUgraphNode a = kernel(unordered, shift_, word(0), 1);
+  const CUgraphNode b = kernel(unordered, shift_, word(0), 2);
+  EXPECT_EQ(cuGraphExecUpdate_v2(exec, unordered, &info), CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE);
+  EXPECT_EQ(info.result, CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED);
+  CUDA_OK(cuGraphAddDependencies_v2(unordered, &a, &b, nullptr, 1));
+  CUDA_OK(cuGraphExecUpdate_v2(exec, unordered, &info));
+  KernelNode other_function(set_, word(2), 8);
+  CUDA_OK(cuGraphKernelNodeSetParams_v2(a, &other_function.params));
+  CUDA_OK(cuGraphExecUpdate_v2(exec, unordered, &info));
+  write(0, 0);
+  run(exec);
+  EXPECT_EQ(read(0), 2u);
+  EXPECT_EQ(read(2), 8u);
+}
+
+TEST_F(GraphTest, ClonesAreIndependent) {
+  const CUgraphNode original = kernel(graph_, shift_, word(0), 1);
+  CUgraph clone = nullptr, other = nullptr;
+  CUDA_OK(cuGraphClone(&clone, graph_));
+  CUDA_OK(cuGraphCreate(&other, 0));
+  CUgraphNode twin = nullptr;
+  CUDA_OK(cuGraphNodeFindInClone(&twin, original, clone));
+  EXPECT_NE(twin, original);
+  EXPECT_EQ(cuGraphNodeFindInClone(&twin, original, other), CUDA_ERROR_INVALID_VALUE);
+  CUDA_OK(cuGraphNodeFindInClone(&twin, original, clone));
+  KernelNode changed(shift_, word(0), 7);
+  CUDA_OK(cuGraphKernelNodeSetParams_v2(twin, &changed.params));
+  CUDA_OK(cuGraphDestroyNode(original));
+  CUgraphNodeType type{};
+  EXPECT_EQ(cuGraphNodeGetType(original, &type), CUDA_ERROR_INVALID_VALUE);
+  run(instantiate(clone));
+  EXPECT_EQ(read(0), 7u);
+}
+
+TEST_F(GraphTest, MemoryNodes) {
+  CUDA_MEM_ALLOC_NODE_PARAMS allocate{};
+  allocate.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  allocate.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  allocate.poolProps.location.id = device_;
+  allocate.bytesize = 1024;
+  CUgraphNode allocated = nullptr, freed = nullptr, again = nullptr;
+  CUDA_OK(cuGraphAddMemAllocNode(&allocated, graph_, nullptr, 0, &allocate));
+  ASSERT_NE(allocate.dptr, 0u);
+  const CUgraphNode written = kernel(graph_, set_, allocate.dptr, 5, {allocated});
+  const CUgraphNode copied = kernel(graph_, copy_, word(0), allocate.dptr, {written});
+  CUDA_OK(cuGraphAddMemFreeNode(&freed, graph_, &copied, 1, allocate.dptr));
+  EXPECT_EQ(cuGraphAddMemFreeNode(&again, graph_, &copied, 1, allocate.dptr),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuGraphDestroyNode(allocated), CUDA_ERROR_NOT_SUPPORTED);
+  CUgraph clone = nullptr;
+  EXPECT_EQ(cuGraphClone(&clone, graph_), CUDA_ERROR_NOT_SUPPORTED);
+  CUgraphExec exec = instantiate(graph_), second = nullptr;
+  EXPECT_EQ(cuGraphInstantiateWithFlags(&second, graph_, 0), CUDA_ERROR_NOT_SUPPORTED);
+  for (int i = 0; i < 3; ++i) {
+    write(0, 0);
+    run(exec);
+    EXPECT_EQ(read(0), 5u);
+  }
+  CUDA_OK(cuGraphExecDestroy(exec));
+  exec = instantiate(graph_);
+}
+
+TEST_F(GraphTest, MemoryThatOutlivesTheLaunchMustBeFreedBeforeTheNext) {
+  CUDA_MEM_ALLOC_NODE_PARAMS allocate{};
+  allocate.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  allocate.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  allocate.poolProps.location.id = device_;
+  allocate.bytesize = 1024;
+  CUgraphNode allocated = nullptr;
+  CUDA_OK(cuGraphAddMemAllocNode(&allocated, graph_, nullptr, 0, &allocate));
+  const CUgraphExec exec = instantiate(graph_);
+  CUDA_OK(cuGraphLaunch(exec, s_));
+  EXPECT_EQ(cuGraphLaunch(exec, s_), CUDA_ERROR_INVALID_VALUE);
+  CUDA_OK(set(s_, allocate.dptr, 4));
+  CUDA_OK(copy(s_, word(0), allocate.dptr));
+  CUDA_OK(cuStreamSynchronize(s_));
+  EXPECT_EQ(read(0), 4u);
+  CUDA_OK(cuMemFree_v2(allocate.dptr));
+  EXPECT_EQ(cuMemFreeAsync(allocate.dptr, s_), CUDA_ERROR_INVALID_VALUE);
+  CUDA_OK(cuGraphLaunch(exec, s_));
+  CUDA_OK(cuMemFreeAsync(allocate.dptr, s_));
+  CUDA_OK(cuGraphLaunch(exec, s_));
+  CUDA_OK(cuMemFreeAsync(allocate.dptr, s_));
+  CUDA_OK(cuStreamSynchronize(s_));
+}
+
+TEST_F(GraphTest, CapturedAllocationsRunLikeMemoryNodes) {
+  CUdeviceptr memory = 0;
+  CUDA_OK(cuStreamBeginCapture_v2(s_, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  CUDA_OK(cuMemAllocAsync(&memory, 4096, s_));
+  CUDA_OK(set(s_, memory, 3));
+  CUDA_OK(copy(s_, word(0), memory));
+  CUDA_OK(cuMemFreeAsync(memory, s_));
+  CUgraph graph = nullptr;
+  CUDA_OK(cuStreamEndCapture(s_, &graph));
+  const CUgraphExec exec = instantiate(graph);
+  for (int i = 0; i < 3; ++i) {
+    write(0, 0);
+    run(exec);
+    EXPECT_EQ(read(0), 3u);
+  }
+}
+
+TEST_F(GraphTest, UserObjectsLiveAsLongAsGraphsAndExecutables) {
+  std::atomic<int> destroyed{0};
+  CUuserObject object = nullptr;
+  const CUhostFn count = [](void* data) { ++*static_cast<std::atomic<int>*>(data); };
+  EXPECT_EQ(cuUserObjectCreate(&object, &destroyed, count, 1, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuUserObjectCreate(&object, &destroyed, count, 0, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC),
+            CUDA_ERROR_INVALID_VALUE);
+  CUDA_OK(cuUserObjectCreate(&object, &destroyed, count, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+  EXPECT_EQ(cuUserObjectRetain(object, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuGraphRetainUserObject(graph_, object, 1, 2), CUDA_ERROR_INVALID_VALUE);
+  CUDA_OK(cuGraphRetainUserObject(graph_, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+  CUgraph clone = nullptr;
+  CUDA_OK(cuGraphClone(&clone, graph_));
+  const CUgraphExec exec = instantiate(graph_);
+  CUDA_OK(cuGraphDestroy(graph_));
+  CUDA_OK(cuGraphDestroy(clone));
+  EXPECT_EQ(destroyed, 0);
+  run(exec);
+  EXPECT_EQ(destroyed, 0);
+  CUDA_OK(cuGraphExecDestroy(exec));
+  while (destroyed == 0) std::this_thread::yield();  // called on another thread
+  EXPECT_EQ(destroyed, 1);
+}
+
+TEST_F(GraphTest, ManyThreadsBuildAndLaunchGraphs) {
+  for (int i = 0; i < 4; ++i) {
+    in_thread([this] {
+      const CUstream mine = stream(CU_STREAM_NON_BLOCKING);
+      for (int n = 0; n < 20; ++n) {
+        EXPECT_EQ(cuStreamBeginCapture_v2(mine, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+        EXPECT_EQ(add(mine, word(0), 1), CUDA_SUCCESS);
+        EXPECT_EQ(add(mine, word(0), 1), CUDA_SUCCESS);
+        CUgraph graph = nullptr;
+        CUgraphExec exec = nullptr;
+        EXPECT_EQ(cuStreamEndCapture(mine, &graph), CUDA_SUCCESS);
+        EXPECT_EQ(cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
+        EXPECT_EQ(cuGraphLaunch(exec, mine), CUDA_SUCCESS);
+        EXPECT_EQ(cuGraphLaunch(exec, mine), CUDA_SUCCESS);
+        EXPECT_EQ(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+        EXPECT_EQ(cuGraphDestroy(graph), CUDA_SUCCESS);
+      }
+      EXPECT_EQ(cuStreamSynchronize(mine), CUDA_SUCCESS);
+    });
+  }
+  join_threads();
+  EXPECT_EQ(read(0), 4u * 20 * 2 * 2);
+}
+
+}  // namespace
+}  // namespace softgpu::driver
