@@ -56,18 +56,10 @@ GraphExec::~GraphExec() {
   if (const auto source = source_.lock()) source->memory_instantiated = false;
 }
 
-// What is allocated and neither freed nor about to be.
-bool GraphExec::has_unfreed_memory() const {
-  return std::any_of(plan_->memory.begin(), plan_->memory.end(), [&](const auto& memory) {
-    const bool freed_inside =
-        std::any_of(plan_->nodes.begin(), plan_->nodes.end(), [&](const PlanNode& node) {
-          const auto* free = std::get_if<FreeOperation>(&node.operation);
-          return free != nullptr && free->address == memory->address();
-        });
-    if (freed_inside) return false;
-    const auto allocation = memory_registry().find_base(memory->address());
-    return allocation != nullptr && !allocation->freeing &&
-           (allocation->readable != 0 || !last_launch_.reached());
+bool GraphExec::frees(CUdeviceptr address) const {
+  return std::any_of(plan_->nodes.begin(), plan_->nodes.end(), [&](const PlanNode& node) {
+    const auto* free = std::get_if<FreeOperation>(&node.operation);
+    return free != nullptr && free->address == address;
   });
 }
 
@@ -75,13 +67,17 @@ CUresult GraphExec::launch(Stream& stream) {
   std::lock_guard lock(mutex_);
   std::vector<Point> waits;
   if (!last_launch_.reached()) waits.push_back(last_launch_);
-  if (launched_ && has_unfreed_memory()) {
-    if ((flags_ & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) == 0) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    for (const auto& memory : plan_->memory) {
+  for (const auto& memory : plan_->memory) {
+    const auto allocation = memory_registry().find_base(memory->address());
+    if (allocation == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (!allocation->freeing) {
+      if ((flags_ & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
       if (CUresult result = stream.enqueue(FreeOperation{memory->address()}, waits)) return result;
     }
+    // As calls made after this one see it: allocated unless the graph frees it itself.
+    allocation->freeing = frees(memory->address());
   }
   auto run = std::make_shared<GraphRun>(plan_, stream.context());
   const CUresult result =
@@ -90,7 +86,6 @@ CUresult GraphExec::launch(Stream& stream) {
     run->cancel();
     return result;
   }
-  launched_ = true;
   return CUDA_SUCCESS;
 }
 

@@ -54,7 +54,7 @@ class GraphExec {
   CUgraphExecUpdateResult match(const Graph& mine, const Graph& theirs, Changes* changes,
                                 CUgraphExecUpdateResultInfo* info) const;
   void apply(const Changes& changes);
-  bool has_unfreed_memory() const;
+  bool frees(CUdeviceptr address) const;
 
   const uint64_t flags_;
   const std::weak_ptr<Graph> source_;
@@ -62,7 +62,6 @@ class GraphExec {
   std::mutex mutex_;
   std::shared_ptr<GraphPlan> plan_;
   Point last_launch_;
-  bool launched_ = false;
 };
 
 }  // namespace softgpu::driver

@@ -59,11 +59,12 @@ struct Allocation {
   size_t bytes = 0;  // as asked for
   MemoryKind kind = MemoryKind::kDevice;
   Device* device = nullptr;  // where it lives; nullptr: in host memory
-  Context* owner = nullptr;  // goes with it; nullptr for pools', mapped and imported-pool memory
+  Context* owner = nullptr;  // goes with it; nullptr for mapped and imported-pool memory
   unsigned flags = 0;        // of cuMemHostAlloc, cuMemHostRegister or cuMemAllocManaged
   uint64_t id = 0;           // CU_POINTER_ATTRIBUTE_BUFFER_ID
   std::atomic<bool> sync_memops{false};
-  std::atomic<bool> freeing{false};          // a stream-ordered free is queued
+  // A stream-ordered free is queued; kGraph: also while no launch has allocated it.
+  std::atomic<bool> freeing{false};
   std::atomic<bool> abandoned{false};        // kGraph: its graph is gone, it goes when it is freed
   Arena::Block block;                        // kDevice, kModule, kHeap, kPool, kGraph
   std::shared_ptr<Arena> arena;              // where `block` came from

@@ -95,11 +95,12 @@ CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address) {
   Context* context = nullptr;
   if (CUresult result = enter_unsafe(&context)) return result;
   if (address == 0) return CUDA_SUCCESS;
+  const std::shared_ptr<Allocation> found = memory_registry().find_base(address);
+  if (found && found->kind == MemoryKind::kGraph) return free_graph_memory(*context, *found);
   return free_at(*context, address, [](const Allocation& a) {
     switch (a.kind) {
       case MemoryKind::kDevice:
       case MemoryKind::kPool:
-      case MemoryKind::kGraph:
         return !a.freeing;
       case MemoryKind::kManaged:
         return a.owner != nullptr;  // not a __managed__ variable

@@ -91,6 +91,7 @@ CUresult MemoryPool::allocate(Context& context, size_t bytes, CUstream stream,
     if (std::shared_ptr<Allocation> again = reuse_queued_locked(rounded, stream)) {
       account_use_locked(static_cast<int64_t>(rounded));
       again->id = next_memory_id();
+      again->owner = &context;
       again->freeing = false;
       *address = again->address;
       return CUDA_SUCCESS;
@@ -131,6 +132,7 @@ CUresult MemoryPool::allocate(Context& context, size_t bytes, CUstream stream,
     allocation->bytes = block.bytes;
     allocation->kind = MemoryKind::kPool;
     allocation->device = &device_;
+    allocation->owner = &context;  // frees that are queued when the context goes never execute
     allocation->id = next_memory_id();
     allocation->block = block;
     allocation->arena = arena_;
@@ -167,6 +169,10 @@ void MemoryPool::recycle(Allocation& allocation) {
   std::lock_guard lock(mutex_);
   // A free that was queued has been taken off the used account already.
   if (!allocation.freeing) account_use_locked(-static_cast<int64_t>(allocation.bytes));
+  taken_over_.erase(allocation.address);
+  std::erase_if(queued_, [&](const QueuedFree& queued) {
+    return queued.allocation->address == allocation.address;
+  });
   kept_.emplace(allocation.block.bytes, allocation.block);
   if (reserved_ > release_threshold_) trim_locked(release_threshold_);
 }
@@ -274,7 +280,6 @@ CUresult execute_allocate(Context&, const AllocateOperation& operation) {
   std::shared_ptr<Allocation> allocation = memory_registry().find_base(operation.address);
   if (!allocation) return CUDA_ERROR_ILLEGAL_ADDRESS;
   if (allocation->kind != MemoryKind::kGraph) return CUDA_SUCCESS;  // allocated when it was queued
-  allocation->freeing = false;
   // For graph memory `flags` has the devices that may touch it while it is allocated.
   memory_registry().set_access(allocation, allocation->flags, allocation->flags);
   return CUDA_SUCCESS;
@@ -314,6 +319,7 @@ CUresult reserve_graph_memory(Context& context, size_t bytes, uint32_t access,
   allocation->address = block->address;
   allocation->bytes = bytes;
   allocation->kind = MemoryKind::kGraph;
+  allocation->freeing = true;  // until a launch allocates it
   allocation->device = &device;
   allocation->owner = &context;
   allocation->flags = access | 1u << device.ordinal();
@@ -334,11 +340,17 @@ void abandon_graph_memory(CUdeviceptr address) {
   std::shared_ptr<Allocation> allocation = memory_registry().find_base(address);
   if (!allocation || allocation->kind != MemoryKind::kGraph) return;
   allocation->abandoned = true;
-  if (allocation->readable != 0) return;  // still in use; goes when it is freed
+  if (!allocation->freeing) return;  // still in use; goes when it is freed
   if (std::shared_ptr<Allocation> gone = memory_registry().remove(
           address, [&](const Allocation& a) { return &a == allocation.get(); })) {
     release_memory(*gone);
   }
+}
+
+CUresult free_graph_memory(Context& context, Allocation& allocation) {
+  if (allocation.freeing.exchange(true)) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result = context.synchronize()) return result;
+  return execute_free(context, {allocation.address});
 }
 
 void release_graph_memory(Allocation& allocation) {

@@ -92,6 +92,9 @@ CUresult reserve_graph_memory(Context& context, size_t bytes, uint32_t access,
                               CUdeviceptr* address);
 // The graph with that node is gone: the memory goes now, or when it is freed if it is in use.
 void abandon_graph_memory(CUdeviceptr address);
+// cuMemFree of graph memory that a launch allocated: waits for the context's work. A later launch
+// allocates it again.
+CUresult free_graph_memory(Context& context, Allocation& allocation);
 // release_memory() for MemoryKind::kGraph.
 void release_graph_memory(Allocation& allocation);
 // cuDeviceGetGraphMemAttribute and cuDeviceSetGraphMemAttribute.
