@@ -51,14 +51,14 @@ HostEnds host_ends(const CUDA_MEMCPY3D_PEER& shape) {
 
 enum class Mode { kSynchronous, kAsynchronous };
 
-// A small, simple copy from pageable memory to a device: its source is copied now.
+// A small row from pageable memory to a device: its source is copied now.
 void stage(CopyOperation* operation) {
-  const CUDA_MEMCPY3D_PEER& shape = operation->shape;
-  auto bytes = std::make_shared<std::vector<std::byte>>(shape.WidthInBytes);
-  std::memcpy(bytes->data(), static_cast<const std::byte*>(shape.srcHost) + shape.srcXInBytes,
-              shape.WidthInBytes);
-  operation->shape.srcXInBytes = 0;
-  operation->staged = std::move(bytes);
+  CUDA_MEMCPY3D_PEER& shape = operation->shape;
+  const size_t row = shape.srcZ * shape.srcHeight + shape.srcY;
+  const std::byte* source =
+      static_cast<const std::byte*>(shape.srcHost) + row * shape.srcPitch + shape.srcXInBytes;
+  operation->staged = std::make_shared<std::vector<std::byte>>(source, source + shape.WidthInBytes);
+  shape.srcXInBytes = shape.srcY = shape.srcZ = 0;
 }
 
 CUresult submit_copy(CUDA_MEMCPY3D_PEER shape, CUstream stream, Mode mode) {

@@ -1,0 +1,110 @@
+#include <cstring>
+#include <set>
+#include <string>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/unit/softgpu/driver/core_fixture.h"
+
+namespace softgpu::driver {
+namespace {
+
+class DeviceTest : public CoreTest {};
+
+TEST_F(DeviceTest, CountsAndNamesDevices) {
+  int count = 0;
+  CUDA_OK(cuDeviceGetCount(&count));
+  EXPECT_EQ(count, 2);
+  CUdevice device = 7;
+  EXPECT_EQ(cuDeviceGet(&device, 1), CUDA_SUCCESS);
+  EXPECT_EQ(device, 1);
+  EXPECT_EQ(cuDeviceGet(&device, 2), CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(cuDeviceGet(&device, -1), CUDA_ERROR_INVALID_DEVICE);
+  char name[64] = {};
+  EXPECT_EQ(cuDeviceGetName(name, sizeof name, 0), CUDA_SUCCESS);
+  EXPECT_NE(std::string(name).find("H200"), std::string::npos);
+  char cut[5] = {};
+  EXPECT_EQ(cuDeviceGetName(cut, sizeof cut, 0), CUDA_SUCCESS);
+  EXPECT_EQ(std::string(cut), std::string(name).substr(0, 4));
+  size_t bytes = 0;
+  EXPECT_EQ(cuDeviceTotalMem_v2(&bytes, 0), CUDA_SUCCESS);
+  EXPECT_EQ(bytes, kDeviceBytes);
+}
+
+TEST_F(DeviceTest, AnswersEveryAttributeOfTheHeader) {
+  for (int i = 1; i < CU_DEVICE_ATTRIBUTE_MAX; ++i) {
+    int value = 0;
+    EXPECT_EQ(cuDeviceGetAttribute(&value, static_cast<CUdevice_attribute>(i), 0), CUDA_SUCCESS)
+        << i;
+  }
+  int value = 0;
+  EXPECT_EQ(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MAX, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuDeviceGetAttribute(nullptr, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 0),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 5),
+            CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0),
+            CUDA_SUCCESS);
+  EXPECT_EQ(value, 9);
+  EXPECT_EQ(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 0),
+            CUDA_SUCCESS);
+  EXPECT_EQ(value, 132);
+}
+
+TEST_F(DeviceTest, IdentifiesDevicesDistinctly) {
+  CUuuid first{}, second{};
+  CUDA_OK(cuDeviceGetUuid_v2(&first, 0));
+  CUDA_OK(cuDeviceGetUuid_v2(&second, 1));
+  EXPECT_NE(std::memcmp(&first, &second, sizeof first), 0);
+  for (CUdevice device = 0; device < 2; ++device) {
+    char text[20] = {};
+    CUDA_OK(cuDeviceGetPCIBusId(text, sizeof text, device));
+    CUdevice found = -1;
+    EXPECT_EQ(cuDeviceGetByPCIBusId(&found, text), CUDA_SUCCESS) << text;
+    EXPECT_EQ(found, device);
+  }
+  CUdevice found = -1;
+  EXPECT_EQ(cuDeviceGetByPCIBusId(&found, "0000:ff:1f.0"), CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(cuDeviceGetByPCIBusId(&found, "nonsense"), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(DeviceTest, ReportsPeers) {
+  int can = -1;
+  EXPECT_EQ(cuDeviceCanAccessPeer(&can, 0, 1), CUDA_SUCCESS);
+  EXPECT_EQ(can, 1);
+  EXPECT_EQ(cuDeviceCanAccessPeer(&can, 0, 0), CUDA_SUCCESS);
+  EXPECT_EQ(can, 0);
+  EXPECT_EQ(cuDeviceCanAccessPeer(&can, 0, 2), CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(cuDeviceGetP2PAttribute(&can, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 0, 1),
+            CUDA_SUCCESS);
+  EXPECT_EQ(can, 1);
+  EXPECT_EQ(cuDeviceGetP2PAttribute(&can, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED, 1, 1),
+            CUDA_ERROR_INVALID_DEVICE);
+}
+
+TEST_F(DeviceTest, NamesErrors) {
+  const char* text = nullptr;
+  EXPECT_EQ(cuGetErrorName(CUDA_ERROR_ILLEGAL_ADDRESS, &text), CUDA_SUCCESS);
+  EXPECT_STREQ(text, "CUDA_ERROR_ILLEGAL_ADDRESS");
+  EXPECT_EQ(cuGetErrorString(CUDA_ERROR_OUT_OF_MEMORY, &text), CUDA_SUCCESS);
+  EXPECT_STREQ(text, "out of memory");
+  EXPECT_EQ(cuGetErrorName(static_cast<CUresult>(12345), &text), CUDA_ERROR_INVALID_VALUE);
+}
+
+// In a forked child the driver's threads are gone: every call says so instead of hanging.
+TEST_F(DeviceTest, IsNotInitializedInAForkedChild) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    CUdeviceptr address = 0;
+    const bool right = cuMemAlloc_v2(&address, 4096) == CUDA_ERROR_NOT_INITIALIZED &&
+                       cuInit(0) == CUDA_ERROR_NOT_INITIALIZED;
+    ::_exit(right ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace softgpu::driver
