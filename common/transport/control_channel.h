@@ -24,10 +24,16 @@ namespace rcuda::transport {
 
 // Read from the peer: every field is a claim.
 struct ControlMessage {
-  enum Kind : uint32_t { kHeartbeat = 1, kAnnounce = 2, kRetire = 3, kFarewell = 4 };
+  enum Kind : uint32_t {
+    kHeartbeat = 1,
+    kAnnounce = 2,
+    kRetire = 3,
+    kFarewell = 4,
+    kRetired = 5,  // verbs: the answer to kRetire
+  };
   uint32_t kind = 0;
   uint32_t has_fd = 0;   // kAnnounce: one descriptor travels with this message
-  uint64_t region = 0;   // kAnnounce, kRetire
+  uint64_t region = 0;   // kAnnounce, kRetire, kRetired
   uint64_t bytes = 0;    // kAnnounce
   uint64_t address = 0;  // kAnnounce; shm: offset in the backing; verbs: remote address
   uint64_t key = 0;      // kAnnounce; verbs: rkey

@@ -91,11 +91,12 @@ class Link {
   // Makes every thread in wait() re-check its predicate (local, for shutdown and timers).
   virtual void interrupt() = 0;
 
-  // Lets the peer read and write [base, base+bytes) until unexpose() or the end of this object. `backing`, when it is a valid
-  // descriptor with `backing_offset`, lets a peer on this host map the same pages; without it
-  // shared memory has no direct path and the peer's map() returns nullptr. It must be a memfd made
-  // with MFD_ALLOW_SEALING: the Link seals it against shrinking, which would crash the peer. Blocks
-  // for registration at most. The Link duplicates the descriptor.
+  // Lets the peer read and write [base, base+bytes) until unexpose() or the end of this object.
+  // `backing`, when it is a valid descriptor with `backing_offset`, lets a peer on this host map
+  // the same pages; without it shared memory has no direct path and the peer's map() returns
+  // nullptr. It must be a memfd made with MFD_ALLOW_SEALING: the Link seals it against shrinking,
+  // which would crash the peer. Blocks for registration at most. The Link duplicates the
+  // descriptor.
   virtual Result<Region> expose(void* base, size_t bytes, int backing = -1,
                                 uint64_t backing_offset = 0) = 0;
   // Pending transfers of it fail. Once this returned, no peer touches the memory through this Link;
@@ -156,7 +157,12 @@ struct Bootstrap {
 
 Result<std::unique_ptr<Link>> make_shm_link(Bootstrap bootstrap, const LinkOptions& options);
 Result<std::unique_ptr<Link>> make_tcp_link(Bootstrap bootstrap, const LinkOptions& options);
-// Loads the plug-in librcuda-verbs.so; kUnsupported with the reason where it is missing.
+// Whether make_verbs_link has a chance on this side of a control connection: the plug-in is there
+// and the local address belongs to an RDMA device (or RCUDA_VERBS_DEVICE names one). kUnsupported
+// else.
+Status verbs_usable(int control_socket);
+// Loads the plug-in librcuda-verbs.so, from RCUDA_PLUGIN_DIR, the folder of the calling library or
+// program, or rcuda/ or ../lib/rcuda/ beside it; kUnsupported with the reason where it is missing.
 Result<std::unique_ptr<Link>> make_verbs_link(Bootstrap bootstrap, const LinkOptions& options);
 
 }  // namespace rcuda::transport

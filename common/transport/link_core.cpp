@@ -20,13 +20,9 @@ std::chrono::milliseconds heartbeat_interval(uint32_t timeout_ms) {
 Status LinkCore::wait(const std::function<bool()>& ready,
                       std::chrono::steady_clock::time_point deadline) {
   bool satisfied = false;
-  bool first = true;
   const auto look = [&] {
     satisfied = ready();
-    if (!satisfied && first) {
-      first = false;
-      before_sleep();
-    }
+    if (!satisfied) before_sleep();
     return satisfied || broken();
   };
   const bool woken = doorbell_.sleep(look, deadline);

@@ -40,7 +40,8 @@ class LinkCore : public Link {
   void fail(End end, const std::string& why);
   // The medium's threads blocked in system calls must return soon after this.
   virtual void on_broken() = 0;
-  // Runs before a thread sleeps in wait(): a medium that batches sends what it holds back.
+  // Runs before a thread sleeps in wait(), each time: a medium that batches sends what it holds
+  // back; verbs asks the peer for a wake-up.
   virtual void before_sleep() {}
 
   // Refuses what put() may not be given.

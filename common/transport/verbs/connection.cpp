@@ -1,0 +1,260 @@
+#include "common/transport/verbs/connection.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <fcntl.h>
+#include <poll.h>
+
+#include "common/transport/socket_io.h"
+
+namespace rcuda::transport::verbs {
+namespace {
+
+constexpr int kResolveMs = 2000;
+constexpr uint8_t kMostReads = 16;  // outstanding RDMA reads per queue pair
+
+struct PrivateData {
+  Token token;
+  uint32_t index;
+};
+static_assert(sizeof(PrivateData) == 20);
+
+Status failed(const char* call) { return Status::from_errno(errno, call); }
+
+std::string event_problem(const rdma_cm_event& event) {
+  std::string text = rdma_event_str(event.event);
+  if (event.status != 0) {
+    text += " (" +
+            std::string(event.status < 0 ? std::strerror(-event.status)
+                                         : std::to_string(event.status)) +
+            ")";
+  }
+  return text;
+}
+
+}  // namespace
+
+Connection::~Connection() { destroy_queue_pairs(); }
+
+void Connection::destroy_queue_pairs() {
+  for (CmId& id : ids_) {
+    if (id && id->qp != nullptr) rdma_destroy_qp(id.get());
+  }
+}
+
+Status Connection::create_id(CmId* id) {
+  if (!events_) {
+    events_.reset(rdma_create_event_channel());
+    if (!events_) {
+      return Status{Code::kUnsupported, "rdma_cm is not available (" +
+                                            std::string(std::strerror(errno)) +
+                                            "): load the modules ib_uverbs and rdma_ucm"};
+    }
+    const int flags = ::fcntl(events_->fd, F_GETFL);
+    ::fcntl(events_->fd, F_SETFL, flags | O_NONBLOCK);
+    ::fcntl(events_->fd, F_SETFD, FD_CLOEXEC);
+  }
+  rdma_cm_id* raw = nullptr;
+  if (rdma_create_id(events_.get(), &raw, nullptr, RDMA_PS_TCP) != 0)
+    return failed("rdma_create_id");
+  id->reset(raw);
+  return {};
+}
+
+Status Connection::adopt_context(ibv_context* context) {
+  if (context == nullptr) {
+    return {Code::kUnsupported, "no RDMA device has the address " + local_.text() +
+                                    " ('rdma link' lists devices and their interfaces)"};
+  }
+  if (context_ == nullptr) {
+    context_ = context;
+    pd_.reset(ibv_alloc_pd(context));
+    if (!pd_) return failed("ibv_alloc_pd");
+    ibv_device_attr attributes{};
+    if (ibv_query_device(context, &attributes) == 0) {
+      read_depth_ = static_cast<uint8_t>(
+          std::clamp(std::min(attributes.max_qp_rd_atom, attributes.max_qp_init_rd_atom), 1,
+                     static_cast<int>(kMostReads)));
+    }
+  }
+  if (context_ != context) return {Code::kUnsupported, "the peer came in over another RDMA device"};
+  return {};
+}
+
+Status Connection::open_server(const Address& local) {
+  local_ = local;
+  RCUDA_RETURN_IF_ERROR(create_id(&listen_));
+  if (rdma_bind_addr(listen_.get(), local_.get()) != 0 && errno != ENODEV &&
+      errno != EADDRNOTAVAIL) {
+    return failed("rdma_bind_addr");
+  }
+  RCUDA_RETURN_IF_ERROR(adopt_context(listen_->verbs));
+  if (rdma_listen(listen_.get(), 64) != 0) return failed("rdma_listen");
+  return {};
+}
+
+uint16_t Connection::port() const { return ntohs(rdma_get_src_port(listen_.get())); }
+
+Result<rdma_cm_event*> Connection::next_event(Deadline deadline) {
+  while (true) {
+    rdma_cm_event* event = nullptr;
+    if (rdma_get_cm_event(events_.get(), &event) == 0) return event;
+    if (errno != EAGAIN && errno != EINTR) return failed("rdma_get_cm_event");
+    pollfd entry{events_->fd, POLLIN, 0};
+    if (::poll(&entry, 1, poll_timeout_ms(deadline)) == 0) {
+      return Status{Code::kTimeout, "the peer did not connect its queue pairs in time"};
+    }
+  }
+}
+
+Status Connection::expect(rdma_cm_event_type wanted, Deadline deadline) {
+  Result<rdma_cm_event*> event = next_event(deadline);
+  if (!event) return event.status();
+  const bool good = (*event)->event == wanted;
+  Status status;
+  if (!good) {
+    status = {Code::kUnavailable,
+              "RDMA connection to " + server_.text() + " failed: " + event_problem(**event)};
+  }
+  rdma_ack_cm_event(*event);
+  return status;
+}
+
+Status Connection::resolve(const Address& local, const Address& server, Deadline deadline,
+                           CmId* id) {
+  RCUDA_RETURN_IF_ERROR(create_id(id));
+  Address from = local;
+  Address to = server;
+  // The source is bound: left to itself rdma_cm takes the destination's device for a local address.
+  if (rdma_resolve_addr(id->get(), from.get(), to.get(), kResolveMs) != 0) {
+    if (errno == ENODEV || errno == EADDRNOTAVAIL) return adopt_context(nullptr);
+    return failed("rdma_resolve_addr");
+  }
+  RCUDA_RETURN_IF_ERROR(expect(RDMA_CM_EVENT_ADDR_RESOLVED, deadline));
+  RCUDA_RETURN_IF_ERROR(adopt_context((*id)->verbs));
+  if (rdma_resolve_route(id->get(), kResolveMs) != 0) return failed("rdma_resolve_route");
+  return expect(RDMA_CM_EVENT_ROUTE_RESOLVED, deadline);
+}
+
+Status Connection::open_client(const Address& local, const Address& server, Deadline deadline) {
+  local_ = local;
+  server_ = server;
+  ids_.resize(1);
+  return resolve(local_, server_, deadline, &ids_[0]);
+}
+
+Status Connection::create_qp(rdma_cm_id* id, const QueuePairPlan& plan, size_t index) {
+  ibv_qp_init_attr attributes{};
+  attributes.qp_type = IBV_QPT_RC;
+  attributes.send_cq = plan.sends;
+  attributes.recv_cq = plan.receives;
+  attributes.cap.max_send_wr = plan.sizes.sends;
+  attributes.cap.max_recv_wr = plan.sizes.receives;
+  attributes.cap.max_send_sge = 1;
+  attributes.cap.max_recv_sge = 1;
+  attributes.cap.max_inline_data = plan.sizes.inline_bytes;
+  while (rdma_create_qp(id, pd_.get(), &attributes) != 0) {
+    // A device that cannot send so much inline says no instead of less.
+    if (errno != EINVAL || attributes.cap.max_inline_data == 0) return failed("rdma_create_qp");
+    attributes.cap.max_inline_data /= 2;
+  }
+  inline_bytes_[index] = attributes.cap.max_inline_data;
+  for (uint32_t i = 0; i < plan.sizes.receives; ++i) {
+    ibv_recv_wr receive{};  // immediate data needs no buffer
+    ibv_recv_wr* bad = nullptr;
+    if (const int error = ibv_post_recv(id->qp, &receive, &bad); error != 0) {
+      return Status::from_errno(error, "ibv_post_recv");
+    }
+  }
+  return {};
+}
+
+rdma_conn_param Connection::parameters(const void* data, size_t bytes) const {
+  rdma_conn_param parameters{};
+  parameters.private_data = data;
+  parameters.private_data_len = static_cast<uint8_t>(bytes);
+  parameters.responder_resources = read_depth_;
+  parameters.initiator_depth = read_depth_;
+  parameters.retry_count = 7;
+  parameters.rnr_retry_count = 7;  // never needed: see the protocol in verbs_link.cpp
+  return parameters;
+}
+
+Status Connection::connect_client(const Token& token, const std::vector<QueuePairPlan>& plans,
+                                  Deadline deadline) {
+  ids_.resize(plans.size());
+  inline_bytes_.resize(plans.size());
+  for (size_t i = 0; i < plans.size(); ++i) {
+    if (i != 0) RCUDA_RETURN_IF_ERROR(resolve(local_, server_, deadline, &ids_[i]));
+    RCUDA_RETURN_IF_ERROR(create_qp(ids_[i].get(), plans[i], i));
+    const PrivateData data{token, static_cast<uint32_t>(i)};
+    rdma_conn_param connect = parameters(&data, sizeof data);
+    if (rdma_connect(ids_[i].get(), &connect) != 0) return failed("rdma_connect");
+    RCUDA_RETURN_IF_ERROR(expect(RDMA_CM_EVENT_ESTABLISHED, deadline));
+  }
+  return {};
+}
+
+Status Connection::accept(rdma_cm_event* event, const Token& token,
+                          const std::vector<QueuePairPlan>& plans) {
+  CmId id(event->id);
+  PrivateData data{};
+  const rdma_conn_param& asked = event->param.conn;
+  if (asked.private_data_len >= sizeof data) {
+    std::memcpy(&data, asked.private_data, sizeof data);
+  }
+  rdma_ack_cm_event(event);  // ends the life of what it points to
+  if (data.token != token || data.index >= plans.size() || ids_[data.index]) {
+    rdma_reject(id.get(), nullptr, 0);
+    return {};  // a stranger is no reason to give up
+  }
+  RCUDA_RETURN_IF_ERROR(adopt_context(id->verbs));
+  RCUDA_RETURN_IF_ERROR(create_qp(id.get(), plans[data.index], data.index));
+  rdma_conn_param connect = parameters(nullptr, 0);
+  if (rdma_accept(id.get(), &connect) != 0) return failed("rdma_accept");
+  ids_[data.index] = std::move(id);
+  return {};
+}
+
+Status Connection::connect_server(const Token& token, const std::vector<QueuePairPlan>& plans,
+                                  Deadline deadline) {
+  ids_.resize(plans.size());
+  inline_bytes_.resize(plans.size());
+  for (size_t established = 0; established < plans.size();) {
+    Result<rdma_cm_event*> event = next_event(deadline);
+    if (!event) return event.status();
+    switch ((*event)->event) {
+      case RDMA_CM_EVENT_CONNECT_REQUEST:
+        RCUDA_RETURN_IF_ERROR(accept(*event, token, plans));
+        continue;  // acknowledged there
+      case RDMA_CM_EVENT_ESTABLISHED:
+        ++established;
+        break;
+      case RDMA_CM_EVENT_CONNECT_ERROR:
+      case RDMA_CM_EVENT_DISCONNECTED:
+      case RDMA_CM_EVENT_DEVICE_REMOVAL: {
+        const std::string problem = event_problem(**event);
+        rdma_ack_cm_event(*event);
+        return {Code::kUnavailable, "RDMA connection of the peer failed: " + problem};
+      }
+      default:
+        break;
+    }
+    rdma_ack_cm_event(*event);
+  }
+  listen_.reset();
+  return {};
+}
+
+void Connection::flush() {
+  for (const CmId& id : ids_) {
+    if (!id || id->qp == nullptr) continue;
+    ibv_qp_attr attributes{};
+    attributes.qp_state = IBV_QPS_ERR;
+    ibv_modify_qp(id->qp, &attributes, IBV_QP_STATE);
+  }
+}
+
+}  // namespace rcuda::transport::verbs

@@ -1,0 +1,92 @@
+// Connection: the queue pairs between two sides, made by rdma_cm.
+//
+// The server listens on a port of its own for this one session and tells the client address, port
+// and a random token over the control socket; the client connects queue pair 0 (commands) and 1 ...
+// n (transfers), each with the token and its index in the private data. Anything else that connects
+// is rejected. Both sides call connect_*(), which block until the deadline at most.
+//
+// Afterwards events() delivers disconnections; one thread of the Link reads them.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/transport/verbs/device.h"
+#include "common/transport/verbs/handles.h"
+
+namespace rcuda::transport::verbs {
+
+using Token = std::array<uint8_t, 16>;
+using Deadline = std::chrono::steady_clock::time_point;
+
+struct QueueSizes {
+  uint32_t sends = 256;
+  uint32_t receives = 16;
+  uint32_t inline_bytes = 0;
+};
+
+// Which completion queues a queue pair reports to.
+struct QueuePairPlan {
+  ibv_cq* sends = nullptr;
+  ibv_cq* receives = nullptr;
+  QueueSizes sizes;
+};
+
+class Connection {
+ public:
+  Connection() = default;
+  Connection(Connection&&) = default;
+  Connection& operator=(Connection&&) = default;
+  ~Connection();
+
+  // Finds the device of `local`. The server also starts to listen; port() is what the client needs.
+  Status open_server(const Address& local);
+  // The client needs the server's address to find its device. Keeps what it resolved for pair 0.
+  Status open_client(const Address& local, const Address& server, Deadline deadline);
+
+  ibv_context* context() const { return context_; }
+  ibv_pd* pd() const { return pd_.get(); }
+  rdma_cm_id& first_id() const { return listen_ ? *listen_ : *ids_[0]; }
+  uint16_t port() const;
+
+  // One plan for each queue pair; receives for pair 0 are posted before it is connected.
+  Status connect_server(const Token& token, const std::vector<QueuePairPlan>& plans,
+                        Deadline deadline);
+  Status connect_client(const Token& token, const std::vector<QueuePairPlan>& plans,
+                        Deadline deadline);
+
+  ibv_qp* qp(size_t index) const { return ids_[index]->qp; }
+  size_t size() const { return ids_.size(); }
+  uint32_t inline_bytes(size_t index) const { return inline_bytes_[index]; }
+  rdma_event_channel* events() const { return events_.get(); }
+
+  // Puts every queue pair into the error state: what is posted comes back flushed.
+  void flush();
+  void destroy_queue_pairs();
+
+ private:
+  Status adopt_context(ibv_context* context);
+  Status create_id(CmId* id);
+  Status create_qp(rdma_cm_id* id, const QueuePairPlan& plan, size_t index);
+  Status resolve(const Address& local, const Address& server, Deadline deadline, CmId* id);
+  // Waits for the next event; the caller acknowledges it.
+  Result<rdma_cm_event*> next_event(Deadline deadline);
+  Status expect(rdma_cm_event_type wanted, Deadline deadline);
+  Status accept(rdma_cm_event* event, const Token& token, const std::vector<QueuePairPlan>& plans);
+  rdma_conn_param parameters(const void* data, size_t bytes) const;
+
+  EventChannel events_;
+  Pd pd_;
+  CmId listen_;
+  std::vector<CmId> ids_;  // destroyed before what is above
+  std::vector<uint32_t> inline_bytes_;
+  ibv_context* context_ = nullptr;  // rdma_cm's, shared by the process
+  uint8_t read_depth_ = 1;
+  Address local_;
+  Address server_;
+};
+
+}  // namespace rcuda::transport::verbs

@@ -1,0 +1,229 @@
+#include "common/transport/verbs/put_queue.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include <arpa/inet.h>
+
+#include "common/transport/verbs/device.h"
+
+namespace rcuda::transport::verbs {
+
+Status PutQueue::open(ibv_pd* pd) {
+  void* base =
+      ::mmap(nullptr, kStagingBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) return Status::from_errno(errno, "allocating the staging ring");
+  staging_ = Mapping(base, kStagingBytes);
+  staging_mr_.reset(ibv_reg_mr(pd, base, kStagingBytes, IBV_ACCESS_LOCAL_WRITE));
+  if (!staging_mr_) return registration_error(errno, kStagingBytes);
+  gathered_.reserve(kDepth);
+  posting_.reserve(kDepth);
+  return {};
+}
+
+void PutQueue::start(ibv_qp* qp, ibv_cq* cq, uint32_t inline_bytes, Target window) {
+  qp_ = qp;
+  cq_ = cq;
+  inline_bytes_ = std::min(inline_bytes, kInlineBytes);
+  window_ = window;
+}
+
+void PutQueue::stop() {
+  std::lock_guard lock(mutex_);
+  stopped_ = true;
+}
+
+void PutQueue::quiesce() {
+  Lock lock(mutex_);
+  stopped_ = true;
+  while (busy_) {
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
+  }
+}
+
+void PutQueue::poll_locked() {
+  ibv_wc completions[16];
+  int count;
+  while ((count = ibv_poll_cq(cq_, static_cast<int>(std::size(completions)), completions)) > 0) {
+    counters_.completions.fetch_add(count, std::memory_order_relaxed);
+    for (const ibv_wc& completion : std::span(completions, count)) {
+      if (completion.status == IBV_WC_SUCCESS) {
+        // The queue is ordered: this one confirms all before it.
+        confirmed_ = completion.wr_id;
+        freed_ = staged_by_[completion.wr_id % kDepth];
+      } else if (error_.empty() && completion.status != IBV_WC_WR_FLUSH_ERR) {
+        error_ =
+            std::string("RDMA write to the peer failed: ") + ibv_wc_status_str(completion.status);
+      } else if (error_.empty()) {
+        error_ = "the command queue pair was flushed";
+      }
+    }
+  }
+}
+
+bool PutQueue::poll() {
+  std::string error;
+  bool confirmed;
+  {
+    std::lock_guard lock(mutex_);
+    if (stopped_ || cq_ == nullptr) return true;
+    poll_locked();
+    error = error_;
+    confirmed = confirmed_ >= last_signal_;
+  }
+  if (!error.empty()) on_error_(error);
+  return confirmed;
+}
+
+Status PutQueue::wait_for_room(Lock& lock, size_t staged_bytes) {
+  while (true) {
+    if (stopped_) return {Code::kUnavailable, "the session has ended"};
+    const bool room =
+        added_ - confirmed_ < kDepth && staged_ + staged_bytes - freed_ <= kStagingBytes;
+    if (room) return {};
+    poll_locked();
+    if (!error_.empty()) {
+      const std::string error = error_;
+      lock.unlock();
+      on_error_(error);
+      lock.lock();
+      return {Code::kUnavailable, error};
+    }
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
+  }
+}
+
+// Contiguous space; the caller has made room for twice as much as it needs at most.
+std::byte* PutQueue::stage(size_t bytes) {
+  const size_t at = staged_ % kStagingBytes;
+  if (bytes > kStagingBytes - at) staged_ += kStagingBytes - at;
+  std::byte* place = staging_.data() + staged_ % kStagingBytes;
+  staged_ += bytes;
+  return place;
+}
+
+PutQueue::Entry& PutQueue::add(uint64_t offset, uint32_t bytes) {
+  Entry& entry = gathered_.emplace_back();
+  entry.request = {};
+  entry.request.opcode = IBV_WR_RDMA_WRITE;
+  entry.request.wr.rdma.remote_addr = window_.address + offset;
+  entry.request.wr.rdma.rkey = window_.rkey;
+  entry.piece = {0, bytes, staging_mr_->lkey};
+  return entry;
+}
+
+void PutQueue::finish(Entry& entry, bool force_signal) {
+  ++added_;
+  ++unsignalled_;
+  entry.request.wr_id = added_;
+  staged_by_[added_ % kDepth] = staged_;
+  if (force_signal || unsignalled_ >= kDepth / 4 ||
+      staged_ - staged_at_signal_ >= kStagingBytes / 4) {
+    entry.request.send_flags |= IBV_SEND_SIGNALED;
+    unsignalled_ = 0;
+    staged_at_signal_ = staged_;
+  }
+}
+
+Status PutQueue::put(uint64_t offset, std::span<const Bytes> pieces, size_t total,
+                     const std::function<bool()>& wakes, uint32_t immediate, bool* woke) {
+  Lock lock(mutex_);
+  while (cutting_) {
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
+  }
+  if (total > kMostStaged) cutting_ = true;
+  Status status = add_put(lock, offset, pieces, total, wakes, immediate, woke);
+  if (total > kMostStaged) cutting_ = false;
+  if (!status.ok()) return status;
+  return post(lock);
+}
+
+Status PutQueue::add_put(Lock& lock, uint64_t offset, std::span<const Bytes> pieces, size_t total,
+                         const std::function<bool()>& wakes, uint32_t immediate, bool* woke) {
+  size_t within = 0;  // the first of `pieces`
+  for (size_t done = 0; done < total;) {
+    const auto bytes = static_cast<uint32_t>(std::min(kMostStaged, total - done));
+    const bool is_inline = bytes <= inline_bytes_;
+    RCUDA_RETURN_IF_ERROR(wait_for_room(lock, is_inline ? 0 : 2 * bytes));
+    Entry& entry = add(offset + done, bytes);
+    std::byte* place = is_inline ? entry.data : stage(bytes);
+    entry.piece.addr = reinterpret_cast<uint64_t>(place);
+    if (is_inline) entry.request.send_flags |= IBV_SEND_INLINE;
+    for (size_t copied = 0; copied < bytes;) {
+      const Bytes rest = pieces.front().subspan(within);
+      const size_t count = std::min(rest.size(), bytes - copied);
+      if (count != 0) std::memcpy(place + copied, rest.data(), count);
+      copied += count;
+      within += count;
+      if (count == rest.size()) {
+        pieces = pieces.subspan(1);
+        within = 0;
+      }
+    }
+    done += bytes;
+    if (done == total && wakes()) {
+      *woke = true;
+      entry.request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+      entry.request.imm_data = htonl(immediate);
+    }
+    finish(entry, false);
+    if (done != total) RCUDA_RETURN_IF_ERROR(post(lock));
+  }
+  return {};
+}
+
+Status PutQueue::signal(uint32_t immediate, const std::function<void()>& before) {
+  Lock lock(mutex_);
+  RCUDA_RETURN_IF_ERROR(wait_for_room(lock, 0));
+  before();
+  Entry& entry = add(0, 0);
+  entry.request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+  entry.request.imm_data = htonl(immediate);
+  finish(entry, true);
+  last_signal_ = added_;
+  return post(lock);
+}
+
+// Posts what is gathered, unless another thread is at it: that one will take it along.
+Status PutQueue::post(Lock& lock) {
+  if (busy_) return {};
+  busy_ = true;
+  int error = 0;
+  while (error == 0 && !stopped_ && !gathered_.empty()) {
+    std::swap(gathered_, posting_);
+    lock.unlock();
+    for (size_t i = 0; i < posting_.size(); ++i) {
+      Entry& entry = posting_[i];
+      // Entries are swapped and cleared, so pointers into them are set last.
+      if (entry.request.send_flags & IBV_SEND_INLINE) {
+        entry.piece.addr = reinterpret_cast<uint64_t>(entry.data);
+      }
+      entry.request.sg_list = &entry.piece;
+      entry.request.num_sge = entry.piece.length == 0 ? 0 : 1;
+      entry.request.next = i + 1 < posting_.size() ? &posting_[i + 1].request : nullptr;
+    }
+    ibv_send_wr* bad = nullptr;
+    error = ibv_post_send(qp_, &posting_.front().request, &bad);
+    counters_.work_requests.fetch_add(posting_.size(), std::memory_order_relaxed);
+    counters_.doorbells.fetch_add(1, std::memory_order_relaxed);
+    posting_.clear();
+    lock.lock();
+  }
+  busy_ = false;
+  if (error == 0) return {};
+  const std::string why = std::string("ibv_post_send: ") + std::strerror(error);
+  lock.unlock();
+  on_error_(why);
+  lock.lock();
+  return {Code::kUnavailable, why};
+}
+
+}  // namespace rcuda::transport::verbs

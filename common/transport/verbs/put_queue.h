@@ -1,0 +1,111 @@
+// PutQueue: the sending half of the command queue pair: every put becomes one RDMA write.
+//
+// Small puts are sent inline; others are copied into a registered staging ring. (A put larger than
+// a quarter of that ring is cut; the order of the queue pair keeps its last word last.) One thread
+// at a time posts; what other threads add meanwhile is posted by it as one list, with one doorbell.
+// Only every quarter of the queue asks for a completion. Nothing is ever sent that the peer must be
+// ready for, except the immediates of the wake protocol, of which verbs_link.cpp bounds the number.
+//
+// Within one RDMA write bytes arrive in ascending order: InfiniBand leaves that open, every RC
+// adapter does it as long as relaxed ordering is not asked for, which the window's registration
+// does not.
+//
+// Any thread may call; put() blocks (polling its completions) while the queue or the ring is full.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/transport/link.h"
+#include "common/transport/mapping.h"
+#include "common/transport/verbs/handles.h"
+
+namespace rcuda::transport::verbs {
+
+struct PutCounters {
+  std::atomic<uint64_t>& work_requests;
+  std::atomic<uint64_t>& doorbells;
+  std::atomic<uint64_t>& completions;
+};
+
+class PutQueue {
+ public:
+  static constexpr uint32_t kInlineBytes = 220;  // asked for; a launch of about 100 bytes fits
+  static constexpr uint32_t kDepth = 256;
+
+  struct Target {
+    uint64_t address = 0;
+    uint32_t rkey = 0;
+  };
+
+  PutQueue(PutCounters counters, std::function<void(const std::string&)> on_error)
+      : counters_(counters), on_error_(std::move(on_error)) {}
+
+  Status open(ibv_pd* pd);
+  // Before the first put, once the queue pair stands.
+  void start(ibv_qp* qp, ibv_cq* cq, uint32_t inline_bytes, Target window);
+
+  // `wakes` decides, in the order of the puts, whether this one carries immediate data.
+  Status put(uint64_t offset, std::span<const Bytes> pieces, size_t total,
+             const std::function<bool()>& wakes, uint32_t immediate, bool* woke);
+  // A write of nothing with immediate data. `before` runs in the order of the puts.
+  Status signal(uint32_t immediate, const std::function<void()>& before);
+
+  // Takes completions; true if everything posted up to the last signal() is confirmed.
+  bool poll();
+  void stop();
+  // Stops, and returns when no thread uses the queue pair any more.
+  void quiesce();
+
+ private:
+  static constexpr size_t kStagingBytes = 1u << 20;
+  static constexpr size_t kMostStaged = kStagingBytes / 4;
+
+  struct Entry {
+    ibv_send_wr request;
+    ibv_sge piece;
+    alignas(8) std::byte data[kInlineBytes];
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  Status add_put(Lock& lock, uint64_t offset, std::span<const Bytes> pieces, size_t total,
+                 const std::function<bool()>& wakes, uint32_t immediate, bool* woke);
+  Status wait_for_room(Lock& lock, size_t staged_bytes);
+  std::byte* stage(size_t bytes);
+  Entry& add(uint64_t offset, uint32_t bytes);
+  void finish(Entry& entry, bool force_signal);
+  Status post(Lock& lock);
+  void poll_locked();
+
+  const PutCounters counters_;
+  const std::function<void(const std::string&)> on_error_;
+  Mapping staging_;
+  Mr staging_mr_;
+  ibv_qp* qp_ = nullptr;
+  ibv_cq* cq_ = nullptr;
+  uint32_t inline_bytes_ = 0;
+  Target window_;
+
+  std::mutex mutex_;  // guards everything below
+  std::vector<Entry> gathered_;
+  std::vector<Entry> posting_;  // of the thread that set busy_
+  bool busy_ = false;
+  bool cutting_ = false;  // a put of several requests is being added: others wait
+  bool stopped_ = false;
+  std::string error_;
+  uint64_t added_ = 0;      // work requests
+  uint64_t confirmed_ = 0;  // of these
+  uint64_t unsignalled_ = 0;
+  uint64_t staged_ = 0;  // bytes ever staged, ends skipped by wrapping included
+  uint64_t freed_ = 0;
+  uint64_t staged_at_signal_ = 0;
+  uint64_t last_signal_ = 0;         // `added_` of the last signal()
+  uint64_t staged_by_[kDepth] = {};  // `staged_` as of work request n, at n % kDepth
+};
+
+}  // namespace rcuda::transport::verbs
