@@ -43,6 +43,8 @@ bool rounding_fits(const Form& form) {
   const bool from_integer = is_integer(form.type2);
   const bool has_float_rounding = form.rounding != Rounding::kNone && !form.round_to_integer;
   if (form.rounding == Rounding::kNearestAway) return false;
+  const bool bytes = ptx::size_of(form.type) == 1 || ptx::size_of(form.type2) == 1;
+  if (bytes && (form.type == Type::kBf16 || form.type2 == Type::kBf16)) return false;
   if (to_integer && from_integer) return form.rounding == Rounding::kNone && !form.ftz;
   if (to_integer) return form.round_to_integer;
   if (from_integer) return has_float_rounding;
