@@ -59,7 +59,7 @@ def emit_checks(function, types):
 
 def emit_routing(function, types):
     """Resolves handles and devices: streams first, because a null stream means the current
-    context's; then whatever else names a worker."""
+    context's; then devices, because kernels and libraries are the same on every worker."""
     lines = []
     by_value = [a for a in function.arguments
                 if a.form in ("handle", "function", "destroy", "device")]
@@ -70,7 +70,7 @@ def emit_routing(function, types):
                      f"  call.route_location({function.route.removeprefix('location:')});\n")
     elif function.route != "auto":
         lines.append(f"  call.route_address({function.route});\n")
-    by_value.sort(key=lambda a: (a.kind != "Stream", a.form == "device"))
+    by_value.sort(key=lambda a: (a.kind != "Stream", a.form != "device"))
     for a in by_value:
         if a.form == "device":
             lines.append(f"  const uint32_t {a.name}_wire = call.device({a.name});\n")
@@ -102,6 +102,7 @@ def emit_struct_input(a, struct, types, lines):
 
 def emit_inputs(function, types):
     lines = []
+    arrays = sum(1 for a in function.arguments if a.form in ("out", "named") and a.count)
     for a in function.arguments:
         struct = types.structs.get(a.element)
         if a.form == "value":
@@ -141,7 +142,7 @@ def emit_inputs(function, types):
             # How many elements are wanted, 0 for none; an absent array asks for nothing.
             room = "room" if a.count_from else "whole"
             lines.append(f"  const uint32_t {a.name}_room = call.{room}({a.name} != nullptr ? "
-                         f"{count_expression(a)} : 0, {element_bytes(a)});\n"
+                         f"{count_expression(a)} : 0, {element_bytes(a)}, {arrays});\n"
                          f"  in.value({a.name}_room);\n")
             if a.count_from:
                 lines.append(f"  in.value<uint32_t>({a.name} != nullptr);\n")
@@ -246,13 +247,16 @@ def emit_function(function, types):
 
 def emit_entry(function):
     names = ", ".join(p.name for p in function.prototype.parameters)
+    if function.constant:
+        types = ", ".join(function.prototype.types)
+        return f"CUresult {function.name}({types}) {{ return {function.constant}; }}\n"
     return (f"CUresult {function.name}({function.prototype.parameter_list}) {{\n"
             f"  return rcuda::client::forward_{function.name}({names});\n}}\n")
 
 
 def emit_family(table, family):
     functions = [f for f in table.functions.values() if f.family == family and f.travels]
-    lines = [NOTICE, '#include <cuda.h>\n\n#include "api/client_fixups.h"\n'
+    lines = [NOTICE, '#include <cuda.h>\n#include <cudaProfiler.h>\n\n#include "api/client_fixups.h"\n'
              '#include "api/opcodes.h"\n#include "api/stubs/client.h"\n'
              '#include "client/forward.h"\n\nnamespace rcuda::client {\n\n']
     lines += [emit_function(f, table.types) for f in functions]

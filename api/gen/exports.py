@@ -78,7 +78,9 @@ def old_versions(toolkit, adaptations):
     return result
 
 
-def emit_definitions(toolkit, adaptations):
+def emit_definitions(toolkit, adaptations, claimed=()):
+    """The weak definitions. Functions in `claimed` must be defined elsewhere: they get none, so that
+    a library in which one is missing does not link."""
     served = forwards(toolkit, adaptations)
     lines = [NOTICE, '#include <cuda.h>\n#include <cudaProfiler.h>\n\n',
              '#include "api/exports/unsupported.h"\n',
@@ -87,7 +89,7 @@ def emit_definitions(toolkit, adaptations):
              '#define RCUDA_WEAK extern "C" __attribute__((weak, visibility("default")))\n\n']
     unsupported = []
     for symbol in toolkit.symbols:
-        if symbol in HANDWRITTEN:
+        if symbol in HANDWRITTEN or symbol in claimed:
             continue
         prototype = toolkit.prototypes.get(symbol)
         if prototype is None:

@@ -63,6 +63,8 @@ def main():
     write_if_changed(output / "coverage.md", page)
     if arguments.write_coverage:
         write_if_changed(arguments.write_coverage, page)
+    write_if_changed(output / "weak_definitions_client.cpp",
+                     exports.emit_definitions(toolkit, adaptations, functions.functions))
     write_if_changed(output / "opcodes.h", shared_tables.emit_opcodes(functions))
     write_if_changed(output / "opcode_names.cpp", shared_tables.emit_names(
         functions, (arguments.wire / "protocol.h").read_text(encoding="utf-8")))

@@ -112,6 +112,7 @@ class Function:
     stream_near: str = ""  # a null stream is the one of the worker that owns this address
     older: tuple = ()  # earlier versions with the same prototype, for older drivers
     alias: str = ""  # a call of another function of the table that does the same
+    constant: str = ""  # the result of a local function that does nothing
     note: str = ""
 
     @property
@@ -216,7 +217,7 @@ def function_of(name, family, entry, prototype, types, is_driver):
     if klass not in CLASSES:
         raise TableError(f"{name}: class must be one of {', '.join(CLASSES)}")
     known = {"class", "client", "server", "route", "remote", "signature", "always_outputs",
-             "server_after", "stream_near", "as", "note"}
+             "server_after", "stream_near", "as", "result", "note"}
     prototype = without_reserved(prototype)
     names = {p.name: p for p in prototype.parameters}
     for key in entry:
@@ -231,7 +232,7 @@ def function_of(name, family, entry, prototype, types, is_driver):
     function = Function(
         name, family, klass, prototype, arguments,
         opcode=-1 if travels else 0,
-        handwritten_client=klass in ("local", "cached", "custom") or
+        handwritten_client=klass in ("local", "cached", "custom") and "result" not in entry or
         entry.get("client") == "handwritten" or not is_driver,
         handwritten_server=entry.get("server") == "handwritten" or not is_driver,
         is_driver=is_driver,
@@ -240,6 +241,7 @@ def function_of(name, family, entry, prototype, types, is_driver):
         server_after=entry.get("server_after", ""),
         stream_near=entry.get("stream_near", ""),
         alias=alias,
+        constant=entry.get("result", ""),
         note=entry.get("note", ""))
     if klass == "post" and any(a.is_output and a.form != "create" for a in arguments):
         raise TableError(f"{name}: a posted call brings nothing back")

@@ -107,13 +107,14 @@ class Call {
     in_.array(ids.data(), ids.size());
   }
   wire::ObjectId create(wire::Kind kind, void** handle);
-  // How many elements of an output array the reply will have room for.
-  uint32_t room(size_t count, size_t element_bytes) {
-    return static_cast<uint32_t>(std::min(count, (api::kMaxReplyBytes - 256) / element_bytes / 4));
+  // How many elements of an output array the reply will have room for, beside `arrays` - 1 others.
+  uint32_t room(size_t count, size_t element_bytes, size_t arrays) {
+    return static_cast<uint32_t>(
+        std::min(count, (api::kMaxReplyBytes - 256) / arrays / element_bytes));
   }
   // For arrays that must come back whole.
-  uint32_t whole(size_t count, size_t element_bytes) {
-    const uint32_t fits = room(count, element_bytes);
+  uint32_t whole(size_t count, size_t element_bytes, size_t arrays) {
+    const uint32_t fits = room(count, element_bytes, arrays);
     if (fits != count) fix(CUDA_ERROR_NOT_SUPPORTED);
     return fits;
   }

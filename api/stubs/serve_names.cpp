@@ -1,0 +1,76 @@
+// Names of functions and kernels, zero-terminated one after another, as many as fit, from a given
+// one on. The client makes handles by looking names up, so that each comes with its parameters'
+// layout.
+#include <cstring>
+#include <vector>
+
+#include "api/driver_table.h"
+#include "api/server_handlers.h"
+#include "api/stubs/server.h"
+
+namespace rcuda::server {
+namespace {
+
+// Appends names until one does not fit. `*bytes` is the room on the way in, what is used on the way
+// out.
+template <typename Handle, typename GetName>
+CUresult join_names(const std::vector<Handle>& handles, size_t first, GetName get_name, char* names,
+                    size_t* bytes) {
+  const size_t room = names != nullptr ? *bytes : 0;
+  size_t used = 0;
+  for (size_t i = first; i < handles.size(); ++i) {
+    const char* name = nullptr;
+    if (CUresult result = get_name(&name, handles[i]); result != CUDA_SUCCESS) return result;
+    const size_t length = std::strlen(name) + 1;
+    if (length > room - used) break;
+    std::memcpy(names + used, name, length);
+    used += length;
+  }
+  *bytes = used;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult serve_rcuda_module_function_names(Executor& executor, CUmodule module, unsigned int first,
+                                           char* names, size_t* bytes) {
+  const api::DriverTable& table = driver(executor);
+  if (table.cuModuleGetFunctionCount == nullptr || table.cuModuleEnumerateFunctions == nullptr ||
+      table.cuFuncGetName == nullptr) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  unsigned int count = 0;
+  CUresult result = table.cuModuleGetFunctionCount(&count, module);
+  std::vector<CUfunction> functions(count);
+  if (result == CUDA_SUCCESS && count != 0) {
+    result = table.cuModuleEnumerateFunctions(functions.data(), count, module);
+  }
+  if (result != CUDA_SUCCESS) return result;
+  return join_names(functions, first, table.cuFuncGetName, names, bytes);
+}
+
+CUresult serve_rcuda_library_kernel_names(Executor& executor, CUlibrary library, unsigned int first,
+                                          char* names, size_t* bytes) {
+  const api::DriverTable& table = driver(executor);
+  if (table.cuLibraryGetKernelCount == nullptr || table.cuLibraryEnumerateKernels == nullptr ||
+      table.cuKernelGetName == nullptr) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  unsigned int count = 0;
+  CUresult result = table.cuLibraryGetKernelCount(&count, library);
+  std::vector<CUkernel> kernels(count);
+  if (result == CUDA_SUCCESS && count != 0) {
+    result = table.cuLibraryEnumerateKernels(kernels.data(), count, library);
+  }
+  if (result != CUDA_SUCCESS) return result;
+  return join_names(kernels, first, table.cuKernelGetName, names, bytes);
+}
+
+CUresult serve_rcuda_function_name(Executor& executor, CUfunction device_function, char* text,
+                                   size_t* bytes) {
+  const auto get_name = driver(executor).cuFuncGetName;
+  if (get_name == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  return join_names(std::vector{device_function}, 0, get_name, text, bytes);
+}
+
+}  // namespace rcuda::server

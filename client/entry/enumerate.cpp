@@ -1,0 +1,87 @@
+// What a module or library contains, and what a function is called. The worker tells names; handles
+// are made here by looking each name up, which also brings the parameters' layout that a launch
+// needs.
+
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include <cuda.h>
+
+#include "generated/client/forward.h"
+
+namespace rcuda::client {
+namespace {
+
+constexpr size_t kNamesBytes = 60u << 10;  // of one reply
+
+// Up to `limit` names. `ask(first, names, bytes)` is one of the forward_rcuda_*_names.
+template <typename Ask>
+CUresult collect_names(unsigned limit, const Ask& ask, std::vector<std::string>* found) {
+  std::vector<char> names(kNamesBytes);
+  while (found->size() < limit) {
+    size_t bytes = names.size();
+    const CUresult result = ask(static_cast<unsigned>(found->size()), names.data(), &bytes);
+    if (result != CUDA_SUCCESS) return result;
+    // Nothing more, or a name that is longer than a reply.
+    if (bytes == 0 || bytes > names.size() || names[bytes - 1] != '\0') break;
+    for (size_t at = 0; at < bytes && found->size() < limit; at += found->back().size() + 1) {
+      found->emplace_back(names.data() + at);
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+}  // namespace rcuda::client
+
+using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+
+extern "C" {
+
+CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned count, CUmodule module) {
+  if (!functions) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<std::string> names;
+  const auto ask = [&](unsigned first, char* text, size_t* bytes) {
+    return forward_rcuda_module_function_names(module, first, text, bytes);
+  };
+  if (CUresult result = collect_names(count, ask, &names); result != CUDA_SUCCESS) return result;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const CUresult result = cuModuleGetFunction(&functions[i], module, names[i].c_str());
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned count, CUlibrary library) {
+  if (!kernels) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<std::string> names;
+  const auto ask = [&](unsigned first, char* text, size_t* bytes) {
+    return forward_rcuda_library_kernel_names(library, first, text, bytes);
+  };
+  if (CUresult result = collect_names(count, ask, &names); result != CUDA_SUCCESS) return result;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const CUresult result = cuLibraryGetKernel(&kernels[i], library, names[i].c_str());
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuFuncGetName(const char** name, CUfunction function) {
+  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<char> text(kNamesBytes);
+  size_t bytes = text.size();
+  const CUresult result = forward_rcuda_function_name(function, text.data(), &bytes);
+  if (result != CUDA_SUCCESS) return result;
+  if (bytes == 0 || bytes > text.size() || text[bytes - 1] != '\0') return CUDA_ERROR_UNKNOWN;
+  // The application keeps the pointer for as long as it likes.
+  static std::mutex mutex;
+  static auto* const names = new std::unordered_set<std::string>;
+  std::lock_guard lock(mutex);
+  *name = names->emplace(text.data()).first->c_str();
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"
