@@ -121,8 +121,12 @@ class Engine::Runner {
     void look_out() { next_offset_ = peer_.next_message_offset(); }
 
    private:
-    bool has_message() const {
-      std::byte* word = link_.window().data() + next_offset_.load();
+    // While the runner's mutex is held and awake_ is false the engine thread cannot go on, so its
+    // rings may be looked at.
+    bool enough() {
+      std::lock_guard lock(runner_.mutex_);
+      if (retired_ || runner_.awake_) return true;
+      std::byte* word = link_.window().data() + next_offset_;
       return std::atomic_ref(*reinterpret_cast<uint64_t*>(word)).load(std::memory_order_relaxed) !=
              0;
     }
@@ -134,21 +138,19 @@ class Engine::Runner {
         runner_.asleep_.wait(lock, [this] { return retired_ || !runner_.awake_; });
         if (retired_) return;
         lock.unlock();
-        const Status status =
-            link_.wait([this] { return retired_ || runner_.awake_ || has_message(); },
-                       Clock::time_point::max());
+        const Status status = link_.wait([this] { return enough(); }, Clock::time_point::max());
         runner_.wake();
         lock.lock();
         // A broken Link would return at once for ever; the engine retires this thread soon.
-        if (!status.ok()) runner_.asleep_.wait(lock, [this] { return retired_.load(); });
+        if (!status.ok()) runner_.asleep_.wait(lock, [this] { return retired_; });
       }
     }
 
     Runner& runner_;
     Peer& peer_;
     transport::Link& link_;
-    std::atomic<uint64_t> next_offset_ = 0;
-    std::atomic<bool> retired_ = false;  // written under the runner's mutex
+    uint64_t next_offset_ = 0;  // guarded by the runner's mutex, as is retired_
+    bool retired_ = false;
     std::thread thread_;
   };
 
@@ -210,9 +212,9 @@ class Engine::Runner {
   }
 
   void sleep() {
-    for (const auto& listener : listeners_) listener->look_out();
     {
       std::unique_lock lock(mutex_);
+      for (const auto& listener : listeners_) listener->look_out();
       awake_ = false;
       if (!has_jobs_ && !core_.pending()) {
         asleep_.notify_all();

@@ -96,6 +96,7 @@ struct Environment {
   Measurements measurements;
   bool measurements_changed = false;
   uint64_t staging_bytes = 0;  // held by all peers
+  uint64_t generations = 0;    // Links so far
   int numa_node = -1;
   std::vector<Exported> exported;
 

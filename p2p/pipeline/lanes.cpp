@@ -41,6 +41,20 @@ bool Lanes::busy() const {
                      [](const State& lane) { return !lane.issued.empty(); });
 }
 
+Lanes::Moment Lanes::now() const {
+  Moment moment;
+  for (const State& lane : lanes_)
+    moment.push_back(lane.issued.empty() ? 0 : lane.issued.back().ticket);
+  return moment;
+}
+
+bool Lanes::passed(const Moment& moment) const {
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    if (!lanes_[i].issued.empty() && lanes_[i].issued.front().ticket <= moment[i]) return false;
+  }
+  return true;
+}
+
 bool Lanes::has_room(int device, Lane lane, uint64_t bytes) const {
   const State& queue = state(device, lane);
   return queue.issued.size() < kChunksQueued || queue.bytes + bytes <= kSmallBytesQueued;

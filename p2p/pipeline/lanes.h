@@ -24,6 +24,11 @@ class Lanes {
   // Whether something is queued anywhere: only asking again will tell when it ends.
   bool busy() const;
 
+  // A moment: passed() once everything that was queued by then has ended, in whatever way.
+  using Moment = std::vector<Ticket>;
+  Moment now() const;
+  bool passed(const Moment& moment) const;
+
   // Whether another chunk should be queued: two chunks at least, further ones while they are small.
   bool has_room(int device, Lane lane, uint64_t bytes) const;
   Result<Ticket> copy(int device, Lane lane, std::span<const CopyBox> boxes, uint64_t bytes);

@@ -25,7 +25,6 @@ void Peer::attach(std::unique_ptr<transport::Link> link, const SessionToken& tok
     link->close();
     return;
   }
-  static uint64_t generations = 0;  // the engine's thread alone attaches
   token_ = token;
   connected_ = connected;
   Status windows = Mailbox::check_windows(*link);
@@ -34,7 +33,8 @@ void Peer::attach(std::unique_ptr<transport::Link> link, const SessionToken& tok
     windows = nonce.status();
     if (nonce) own_nonce_ = *nonce;
   }
-  link_ = std::make_unique<PeerLink>(environment_, id_, ++generations, std::move(link));
+  link_ =
+      std::make_unique<PeerLink>(environment_, id_, ++environment_.generations, std::move(link));
   ChallengeMessage challenge;
   challenge.nonce = own_nonce_;
   if (windows.ok()) windows = link_->mailbox.send(challenge);
@@ -47,9 +47,10 @@ void Peer::lose(const Status& why) {
   if (link_) {
     link_->open = false;
     link_->link->close();
+    last_copies_ = environment_.lanes.now();
   }
-  prober_.reset();
   probes_.clear();
+  checks_.clear();
   sender_.lose(lost_);
   receiver_.lose(lost_);
   end_signals();
@@ -207,6 +208,7 @@ Status Peer::handle(std::span<const std::byte> frame) {
 
 void Peer::shipped(const Shipment& shipment) {
   if (!link_ || shipment.generation != link_->generation) return;
+  --link_->shipping;
   if (shipment.copy == Prober::kShipment) {
     if (prober_) prober_->shipped(shipment.status);
     return;
@@ -317,8 +319,10 @@ bool Peer::advance() {
   const Result<bool> received = receiver_.advance(link_.get());
   if (!received) lose(received.status());
   moved |= !sent || !received || *sent || *received;
-  if (!lost_.ok() && link_ && sender_.drained() && receiver_.drained() && sender_.empty() &&
-      receiver_.empty() && checks_.empty()) {
+  // Copies and transfers of the staging memory may be those of probes and measurements as well.
+  if (!lost_.ok() && link_ && sender_.empty() && receiver_.empty() && link_->shipping == 0 &&
+      environment_.lanes.passed(last_copies_)) {
+    prober_.reset();
     for (const Prober::Mapped& mapping : mapped_) {
       environment_.ops.close(mapping.device, mapping.base);
     }
@@ -327,11 +331,10 @@ bool Peer::advance() {
     link_.reset();
     moved = true;
   }
-  if (!lost_.ok()) checks_.clear();
   return moved;
 }
 
-bool Peer::start_chunk() { return open() && lost_.ok() && sender_.start_chunk(); }
+bool Peer::start_chunk() { return open() && lost_.ok() && sender_.start_chunk(*link_); }
 
 bool Peer::idle() const {
   return sender_.empty() && receiver_.empty() && signals_.empty() && !prober_;

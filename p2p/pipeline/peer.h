@@ -101,6 +101,7 @@ class Peer {
   Receiver receiver_;
   std::unique_ptr<Prober> prober_;
   Status lost_;
+  Lanes::Moment last_copies_;  // when the peer was lost
 
   SessionToken token_{};
   bool connected_ = false;

@@ -178,6 +178,7 @@ Status Peer::advance_probes(bool& moved) {
         const auto region = transport::RegionId{
             link_->offer.devices[static_cast<size_t>(probe.peer_device)].inbox_region};
         Shipment shipment{id_, link_->generation, kProbeShipment, 0, {}};
+        ++link_->shipping;
         link_->link->write(region, 0, reinterpret_cast<const void*>(outbox.address()),
                            sizeof probe.pattern,
                            [queue = environment_.shipments, shipment](const Status& status) {

@@ -53,8 +53,9 @@ struct PeerLink {
   // Destroyed last: buffers and mappings below belong to it.
   std::unique_ptr<transport::Link> link;
   Mailbox mailbox;
-  bool open = false;   // proofs and offers were exchanged
-  OfferMessage offer;  // the peer's, checked
+  bool open = false;      // proofs and offers were exchanged
+  uint32_t shipping = 0;  // transfers of this side that have not ended
+  OfferMessage offer;     // the peer's, checked
 
   uint64_t staging_bytes = 0;
   HostBuffer inbox;                        // written by the peer

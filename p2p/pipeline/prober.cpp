@@ -102,6 +102,7 @@ Result<bool> Prober::start() {
     shipments_left_ = transfers_;
     began_us_ = environment_.now_us();
     for (uint32_t i = 0; i < transfers_; ++i) {
+      ++link_.shipping;
       Shipment shipment{link_.id, link_.generation, kShipment, i, {}};
       link_.host_path->ship(*place_,
                             [queue = environment_.shipments, shipment](const Status& status) {

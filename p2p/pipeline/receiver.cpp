@@ -369,11 +369,6 @@ void Receiver::lose(const Status& why) {
   }
 }
 
-bool Receiver::drained() const {
-  return std::all_of(copies_.begin(), copies_.end(),
-                     [](const auto& entry) { return entry.second.landing.empty(); });
-}
-
 bool Receiver::polling() const {
   return std::any_of(copies_.begin(), copies_.end(), [](const auto& entry) {
     const Incoming& copy = entry.second;

@@ -38,7 +38,6 @@ class Receiver {
   Result<bool> advance(PeerLink* link);
 
   void lose(const Status& why);
-  bool drained() const;
   bool empty() const { return copies_.empty(); }
   bool polling() const;
 

@@ -119,7 +119,6 @@ Status Sender::on_done(const EndMessage& message) {
 }
 
 Result<bool> Sender::advance(PeerLink* link) {
-  if (link) generation_ = link->generation;
   bool moved = false;
   for (auto at = copies_.begin(); at != copies_.end();) {
     Outgoing& copy = at->second;
@@ -273,7 +272,7 @@ Status Sender::begin_pull(Outgoing& copy, PeerLink& link) {
   return link.mailbox.send(pull);
 }
 
-bool Sender::start_chunk() {
+bool Sender::start_chunk(PeerLink& link) {
   if (copies_.empty()) return false;
   auto at = copies_.upper_bound(turn_);
   for (size_t tried = 0; tried < copies_.size(); ++tried, ++at) {
@@ -312,16 +311,17 @@ bool Sender::start_chunk() {
     copy.next += bytes;
     turn_ = copy.id;
     if (!copy.path->copies_out()) {
-      ship(copy, copy.flight.back(), copy.gone + copy.flight.size() - 1);
+      ship(copy, copy.flight.back(), copy.gone + copy.flight.size() - 1, link);
     }
     return true;
   }
   return false;
 }
 
-void Sender::ship(Outgoing& copy, Chunk& chunk, uint64_t number) {
+void Sender::ship(Outgoing& copy, Chunk& chunk, uint64_t number, PeerLink& link) {
   chunk.stage = Stage::kShipping;
-  Shipment shipment{peer_, generation_, copy.id, number, {}};
+  ++link.shipping;
+  Shipment shipment{peer_, link.generation, copy.id, number, {}};
   copy.path->ship(chunk.place, [queue = environment_.shipments, shipment](const Status& status) {
     Shipment finished = shipment;
     finished.status = status;
@@ -353,8 +353,8 @@ Status Sender::advance_chunks(Outgoing& copy, PeerLink* link, bool& moved) {
     }
     if (!*finished) break;  // the lane is in order
     moved = true;
-    if (copy.path->ships() && !ending && copy.failure.ok()) {
-      ship(copy, chunk, copy.gone + i);
+    if (copy.path->ships() && !ending && copy.failure.ok() && link) {
+      ship(copy, chunk, copy.gone + i, *link);
     } else {
       chunk.stage = Stage::kArrived;
     }
@@ -415,11 +415,6 @@ void Sender::lose(const Status& why) {
   for (auto& [id, copy] : copies_) {
     if (copy.failure.ok()) copy.failure = why;
   }
-}
-
-bool Sender::drained() const {
-  return std::all_of(copies_.begin(), copies_.end(),
-                     [&](const auto& entry) { return quiet(entry.second); });
 }
 
 bool Sender::polling() const {

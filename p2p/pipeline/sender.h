@@ -37,13 +37,11 @@ class Sender {
   // Moves every copy on as far as it gets; true when something happened. Errors are the mailbox's.
   Result<bool> advance(PeerLink* link);
   // Starts at most one chunk, of the copy whose turn it is.
-  bool start_chunk();
+  bool start_chunk(PeerLink& link);
   void shipped(const Shipment& shipment);
 
   // The peer is gone: every copy ends with this once its own transfers have.
   void lose(const Status& why);
-  // Nothing of this side's memory or of the Link is in use any more.
-  bool drained() const;
   bool empty() const { return copies_.empty(); }
   // Whether some copy waits for what only asking tells (a stream's progress).
   bool polling() const;
@@ -90,7 +88,7 @@ class Sender {
   void begin_staged(Outgoing& copy, PeerLink& link);
   Status begin_pull(Outgoing& copy, PeerLink& link);
   Status advance_chunks(Outgoing& copy, PeerLink* link, bool& moved);
-  void ship(Outgoing& copy, Chunk& chunk, uint64_t number);
+  void ship(Outgoing& copy, Chunk& chunk, uint64_t number, PeerLink& link);
   bool quiet(const Outgoing& copy) const;
   void release_places(Outgoing& copy, uint64_t chunks);
   void finish(Outgoing& copy, PeerLink* link, const Status& status);
@@ -100,7 +98,6 @@ class Sender {
   std::map<uint64_t, Outgoing> copies_;
   uint64_t turn_ = 0;  // the copy after which the next chunk's turn begins
   Status lost_;
-  uint64_t generation_ = 0;
 };
 
 }  // namespace rcuda::p2p

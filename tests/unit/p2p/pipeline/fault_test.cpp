@@ -118,6 +118,28 @@ TEST(FaultTest, ACutLinkEndsCopiesAtAnyMoment) {
   }
 }
 
+// Probes and measurements use staging memory as well: it stays until their transfers have ended.
+TEST(FaultTest, ACutLinkInTheMiddleOfMeasurements) {
+  for (const char* medium : {"shm", "tcp", "verbs"}) {
+    for (double cut_us = 3; cut_us < 20'000; cut_us *= 1.6) {
+      SimSession session;
+      for (int i = 0; i < 2; ++i) {
+        SimDevices& devices = session.add();
+        devices.allow_gpudirect(true);
+        devices.allow_ipc(true);
+      }
+      SimLinkPair cable = session.connect(0, 1, medium);
+      session.world.after_us(cut_us, cable.cut);
+      session.settle();
+      for (size_t i = 0; i < 2; ++i) {
+        EXPECT_FALSE(session.core(i).peer(static_cast<PeerId>(1 - i)).lost().ok());
+        EXPECT_EQ(session.core(i).environment().staging_bytes, 0u);
+        EXPECT_EQ(session.workers[i].devices->registered(), 0u);
+      }
+    }
+  }
+}
+
 TEST(FaultTest, OtherPeersGoOnWhenOneIsLost) {
   SimSession session("v4b:256Kx8", quiet_options());
   for (int i = 0; i < 3; ++i) session.add();
