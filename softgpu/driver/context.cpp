@@ -47,11 +47,13 @@ std::shared_ptr<Context> Context::from_handle(CUcontext handle) {
 
 void Context::fail(CUresult error, const std::string& why) {
   int expected = CUDA_SUCCESS;
-  if (sticky_.compare_exchange_strong(expected, error, std::memory_order_acq_rel)) {
+  const bool first = sticky_.compare_exchange_strong(expected, error, std::memory_order_acq_rel);
+  // Work that the end of its context cut short is no failure: programs exit like that.
+  if (first && error != CUDA_ERROR_CONTEXT_IS_DESTROYED) {
     RCUDA_ERROR("context %llu of device %d failed with error %d: %s",
                 static_cast<unsigned long long>(id()), device_.ordinal(), error, why.c_str());
   } else {
-    RCUDA_DEBUG("context %llu: further error %d: %s", static_cast<unsigned long long>(id()), error,
+    RCUDA_DEBUG("context %llu: error %d: %s", static_cast<unsigned long long>(id()), error,
                 why.c_str());
   }
 }
