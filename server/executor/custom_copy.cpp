@@ -4,6 +4,7 @@
 
 #include "server/executor/custom.h"
 #include "server/executor/host_memory.h"
+#include "server/executor/shadow_copy.h"
 
 namespace rcuda::server {
 namespace {
@@ -109,6 +110,9 @@ HandlerResult copy(Executor& executor, const Command& command, std::vector<std::
   }
   const api::DriverTable& driver = executor.driver();
   executor.copied_bytes += body.bytes;
+  if (executor.shadow_copies().concerns(body.destination, body.source, body.bytes)) {
+    return failed(executor.shadow_copies().copy(stream, body.destination, body.source, body.bytes));
+  }
   if (body.destination_context == 0 && body.source_context == 0) {
     return failed(driver.cuMemcpyAsync(body.destination, body.source, body.bytes, stream.handle));
   }
@@ -238,6 +242,28 @@ Shape shape_of(const wire::CopyShapeBody& body, const Side& source, const Side& 
   return shape;
 }
 
+// The rows of one side's shape when they lie in a shadow; empty when it is something else. False
+// when there are more rows than anybody should move one by one.
+bool shadow_rows(Executor& executor, const wire::CopyShapeSide& side, bool staged,
+                 const wire::CopyShapeBody& body, std::vector<ShadowCopies::Piece>* rows) {
+  constexpr uint64_t kMostRows = 1u << 20;
+  uint64_t first = 0, bytes = 0;
+  if (staged || side.type == wire::MemoryType::kArray || !span_of(side, body, &first, &bytes) ||
+      bytes == 0) {
+    return true;
+  }
+  const HostMemory::Range* range = executor.host_memory().find(first, bytes);
+  if (!range || !range->shadow) return true;
+  if (body.height > kMostRows || body.depth > kMostRows / body.height) return false;
+  const uint64_t slice = side.pitch_bytes * side.height;
+  for (uint64_t z = 0; z < body.depth; ++z) {
+    for (uint64_t y = 0; y < body.height; ++y) {
+      rows->push_back({first + z * slice + y * side.pitch_bytes, body.width_bytes});
+    }
+  }
+  return true;
+}
+
 CUresult queue_shape(Executor& executor, const wire::CopyShapeBody& body, const StreamRef& stream,
                      const Side& source, const Side& destination) {
   const api::DriverTable& driver = executor.driver();
@@ -270,7 +296,19 @@ HandlerResult copy_shape(Executor& executor, const Command& command, std::vector
                           &malformed);
   }
   if (malformed) return kMalformed;
+  std::vector<ShadowCopies::Piece> pulled, pushed;
+  if (result == CUDA_SUCCESS &&
+      (!shadow_rows(executor, body.source, body.source_staged, body, &pulled) ||
+       !shadow_rows(executor, body.destination, body.destination_staged, body, &pushed))) {
+    result = CUDA_ERROR_NOT_SUPPORTED;
+  }
+  if (result == CUDA_SUCCESS && !pulled.empty()) {
+    result = executor.shadow_copies().pull(stream, pulled);
+  }
   if (result == CUDA_SUCCESS) result = queue_shape(executor, body, stream, source, destination);
+  if (result == CUDA_SUCCESS && !pushed.empty()) {
+    result = executor.shadow_copies().push(stream, pushed);
+  }
   if (body.sequence == 0) return {result, false, false};
   const WordSignal signal{body.word, body.sequence};
   if (result != CUDA_SUCCESS) {

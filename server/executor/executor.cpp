@@ -8,6 +8,7 @@
 #include "server/executor/host_memory.h"
 #include "server/executor/image_store.h"
 #include "server/executor/output_capture.h"
+#include "server/executor/shadow_copy.h"
 
 namespace rcuda::server {
 namespace {
@@ -43,6 +44,7 @@ Executor::Executor(const SessionResources& resources)
       completions_(*this),
       host_callbacks_(std::make_unique<HostCallbacks>(*this)),
       host_memory_(std::make_unique<HostMemory>(*this)),
+      shadow_copies_(std::make_unique<ShadowCopies>(*this)),
       images_(std::make_unique<ImageStore>(resources.images)) {
   for (const SessionDevice& device : resources.devices) {
     ContextState state;

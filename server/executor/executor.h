@@ -36,11 +36,16 @@ class HostMemory;
 class ImageCache;
 class ImageStore;
 class OutputCapture;
+class ShadowCopies;
 
 // One of the session's devices, in the client's order.
 struct SessionDevice {
   CUdevice device = 0;
   CUcontext primary = nullptr;
+};
+
+struct AddressRange {
+  uint64_t begin = 0, end = 0;
 };
 
 // What a worker brings to a session.
@@ -59,8 +64,10 @@ struct SessionResources {
   // The client lives in this process (tests): its memory needs no mapping, only registering.
   bool shared_address_space = false;
   bool allow_faults = false;
-  // Where exposed client memory may be mapped; it never is anywhere else. 0: anywhere that is free.
+  // Where the client keeps page-locked memory of its own, which nothing else of this process uses.
   uint64_t host_range_base = 0, host_range_bytes = 0;
+  // What this process keeps inaccessible: client memory may be mapped over it.
+  std::vector<AddressRange> closed;
 };
 
 inline constexpr size_t kReplyMemoryBytes =
@@ -108,6 +115,7 @@ class Executor {
   EventSink& events() { return events_; }
   HostCallbacks& host_callbacks() { return *host_callbacks_; }
   HostMemory& host_memory() { return *host_memory_; }
+  ShadowCopies& shadow_copies() { return *shadow_copies_; }
   ImageStore& images() { return *images_; }
 
   // Contexts. The primary ones exist from the start, others when a handler bound them.
@@ -156,6 +164,7 @@ class Executor {
   Completions completions_;
   std::unique_ptr<HostCallbacks> host_callbacks_;
   std::unique_ptr<HostMemory> host_memory_;
+  std::unique_ptr<ShadowCopies> shadow_copies_;
   std::unique_ptr<ImageStore> images_;
 };
 

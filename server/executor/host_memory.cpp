@@ -1,5 +1,11 @@
 #include "server/executor/host_memory.h"
 
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <iterator>
+
 #include <sys/mman.h>
 
 #include "common/base/log.h"
@@ -9,6 +15,9 @@ namespace rcuda::server {
 namespace {
 
 constexpr uint64_t kPage = 4096;
+constexpr uint64_t kMost = 1ull << 47;  // of user addresses
+
+uint64_t whole_pages(uint64_t bytes) { return (bytes + kPage - 1) & ~(kPage - 1); }
 
 constexpr unsigned kKnownFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
                                  CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
@@ -28,16 +37,68 @@ const HostMemory::Range* HostMemory::find(uint64_t address, uint64_t bytes, uint
   return &range;
 }
 
-// Memory of the client goes where the client keeps its pinned memory, a range that holds nothing of
-// this process: the address comes from the wire, and mapping there replaces what is there.
+// The address comes from the wire, and mapping there replaces what is there: only addresses are
+// taken that are free, or kept inaccessible by this process for that purpose.
 bool HostMemory::may_map(uint64_t address, uint64_t bytes) const {
   const SessionResources& resources = executor_.resources();
-  return address >= resources.host_range_base && bytes <= resources.host_range_bytes &&
-         address - resources.host_range_base <= resources.host_range_bytes - bytes;
+  const uint64_t end = address + bytes;
+  const auto is_ours = [&](uint64_t from, uint64_t to) {
+    const uint64_t base = resources.host_range_base;
+    if (from >= base && to - base <= resources.host_range_bytes) return true;
+    return std::any_of(
+        resources.closed.begin(), resources.closed.end(),
+        [&](const AddressRange& range) { return from >= range.begin && to <= range.end; });
+  };
+  std::FILE* maps = std::fopen("/proc/self/maps", "re");
+  if (!maps) return false;
+  bool free = true;
+  char line[4096 + 256], access[5];
+  uint64_t from = 0, to = 0;
+  while (free && std::fgets(line, sizeof line, maps)) {
+    if (std::sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s", &from, &to, access) != 3) continue;
+    from = std::max(from, address);
+    to = std::min(to, end);
+    if (from < to) free = std::strcmp(access, "---p") == 0 && is_ours(from, to);
+  }
+  std::fclose(maps);
+  return free;
+}
+
+// Puts the client's pages, or a shadow of them, at their address.
+CUresult HostMemory::place(uint64_t address, uint64_t bytes, Range* range) {
+  if (!may_map(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  void* const wanted = reinterpret_cast<void*>(address);
+  if (!range->shadow) {
+    Result<void*> mapped =
+        executor_.link().map(static_cast<transport::RegionId>(range->region), wanted);
+    if (!mapped.ok()) {
+      RCUDA_WARN("client memory at %p cannot be mapped: %s", wanted,
+                 mapped.status().message().c_str());
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    range->shadow = *mapped == nullptr;  // the medium shares no memory
+  }
+  if (range->shadow && ::mmap(wanted, bytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  range->mapped = true;
+  return CUDA_SUCCESS;
+}
+
+void HostMemory::take_away(uint64_t address, const Range& range) {
+  if (!range.mapped) return;
+  if (!range.shadow) {
+    (void)executor_.link().unmap(static_cast<transport::RegionId>(range.region));
+    return;
+  }
+  // As the Link leaves its mappings: reserved, so that nothing of this process moves in.
+  ::mmap(reinterpret_cast<void*>(address), whole_pages(range.bytes), PROT_NONE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
 CUresult HostMemory::expose(const wire::HostExposeBody& body) {
-  if (body.bytes == 0 || body.address % kPage != 0 || body.address + body.bytes < body.address ||
+  if (body.bytes == 0 || body.address % kPage != 0 || body.bytes > kMost || body.address > kMost ||
       (body.flags & ~kKnownFlags) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -47,35 +108,16 @@ CUresult HostMemory::expose(const wire::HostExposeBody& body) {
        body.address - std::prev(next)->first < std::prev(next)->second.bytes)) {
     return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   }
-  void* const wanted = reinterpret_cast<void*>(body.address);
   Range range{body.bytes, body.region, body.has_backing == 0, false};
   if (!executor_.resources().shared_address_space) {
-    const uint64_t bytes = (body.bytes + kPage - 1) & ~(kPage - 1);
-    if (!may_map(body.address, bytes)) return CUDA_ERROR_INVALID_VALUE;
-    if (range.shadow) {
-      void* got = ::mmap(wanted, bytes, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-      if (got == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-    } else {
-      Result<void*> mapped =
-          executor_.link().map(static_cast<transport::RegionId>(body.region), wanted);
-      if (!mapped.ok() || *mapped != wanted) {
-        RCUDA_WARN("client memory at %p cannot be mapped: %s", wanted,
-                   mapped.ok() ? "its region has no backing" : mapped.status().message().c_str());
-        return CUDA_ERROR_INVALID_VALUE;
-      }
-    }
-    range.mapped = true;
+    CUresult placed = place(body.address, whole_pages(body.bytes), &range);
+    if (placed != CUDA_SUCCESS) return placed;
   }
   // Portable: the client's contexts all see it, as they would see memory registered locally.
   const CUresult result = executor_.driver().cuMemHostRegister_v2(
-      wanted, body.bytes, body.flags | CU_MEMHOSTREGISTER_PORTABLE);
+      reinterpret_cast<void*>(body.address), body.bytes, body.flags | CU_MEMHOSTREGISTER_PORTABLE);
   if (result != CUDA_SUCCESS) {
-    Range unregistered = range;
-    if (unregistered.mapped && unregistered.shadow) ::munmap(wanted, body.bytes);
-    if (unregistered.mapped && !unregistered.shadow) {
-      (void)executor_.link().unmap(static_cast<transport::RegionId>(body.region));
-    }
+    take_away(body.address, range);
     return result;
   }
   ranges_.emplace(body.address, range);
@@ -93,14 +135,8 @@ CUresult HostMemory::unexpose(const wire::HostUnexposeBody& body) {
 }
 
 void HostMemory::release(uint64_t address, const Range& range) {
-  void* const base = reinterpret_cast<void*>(address);
-  executor_.driver().cuMemHostUnregister(base);
-  if (!range.mapped) return;
-  if (range.shadow) {
-    ::munmap(base, range.bytes);
-  } else {
-    (void)executor_.link().unmap(static_cast<transport::RegionId>(range.region));
-  }
+  executor_.driver().cuMemHostUnregister(reinterpret_cast<void*>(address));
+  take_away(address, range);
 }
 
 }  // namespace rcuda::server

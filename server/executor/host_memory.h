@@ -37,6 +37,8 @@ class HostMemory {
 
  private:
   bool may_map(uint64_t address, uint64_t bytes) const;
+  CUresult place(uint64_t address, uint64_t bytes, Range* range);
+  void take_away(uint64_t address, const Range& range);
   void release(uint64_t address, const Range& range);
 
   Executor& executor_;

@@ -25,20 +25,20 @@ uint64_t stack_room() {
   return std::clamp<uint64_t>(limit.rlim_cur * 2, kLeastStackRoom, kMostStackRoom);
 }
 
-Result<std::vector<Mapping>> own_mappings() {
+Result<std::vector<AddressRange>> own_mappings() {
   std::FILE* file = std::fopen("/proc/self/maps", "re");
   if (!file) return Status::from_errno(errno, "/proc/self/maps");
-  std::vector<Mapping> mappings;
+  std::vector<AddressRange> mappings;
   char line[4096 + 256];
   while (std::fgets(line, sizeof line, file)) {
-    Mapping mapping;
+    AddressRange mapping;
     if (std::sscanf(line, "%" SCNx64 "-%" SCNx64, &mapping.begin, &mapping.end) != 2) continue;
     if (std::strstr(line, "[stack]")) mapping.begin -= std::min(mapping.begin, stack_room());
     mappings.push_back(mapping);
   }
   std::fclose(file);
   std::sort(mappings.begin(), mappings.end(),
-            [](const Mapping& a, const Mapping& b) { return a.begin < b.begin; });
+            [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
   return mappings;
 }
 
@@ -52,10 +52,11 @@ bool overlap(const wire::AddressWindow& a, const wire::AddressWindow& b) {
   return a.base < b.base ? b.base - a.base < a.bytes : a.base - b.base < b.bytes;
 }
 
-std::vector<Mapping> gaps(const std::vector<Mapping>& mappings, uint64_t from, uint64_t to) {
-  std::vector<Mapping> free;
+std::vector<AddressRange> gaps(const std::vector<AddressRange>& mappings, uint64_t from,
+                               uint64_t to) {
+  std::vector<AddressRange> free;
   uint64_t at = from;
-  for (const Mapping& mapping : mappings) {
+  for (const AddressRange& mapping : mappings) {
     if (mapping.end <= at) continue;
     if (mapping.begin >= to) break;
     if (mapping.begin > at) free.push_back({at, mapping.begin});
@@ -65,15 +66,16 @@ std::vector<Mapping> gaps(const std::vector<Mapping>& mappings, uint64_t from, u
   return free;
 }
 
-Status raise_fence(const wire::AddressWindow& window) {
-  Result<std::vector<Mapping>> mappings = own_mappings();
+Result<std::vector<AddressRange>> raise_fence(const wire::AddressWindow& window) {
+  Result<std::vector<AddressRange>> mappings = own_mappings();
   if (!mappings.ok()) return mappings.status();
   const uint64_t top = window.base + window.bytes;
-  const std::vector<Mapping> inside = gaps(*mappings, window.base, top);
+  const std::vector<AddressRange> inside = gaps(*mappings, window.base, top);
   if (inside.size() != 1 || inside[0].end - inside[0].begin != window.bytes) {
     return Status(Code::kInvalidArgument, "this process already uses addresses of its window");
   }
-  for (const Mapping& gap : gaps(*mappings, top, kUserEnd)) {
+  const std::vector<AddressRange> closed = gaps(*mappings, top, kUserEnd);
+  for (const AddressRange& gap : closed) {
     void* wanted = reinterpret_cast<void*>(gap.begin);
     void* got = ::mmap(wanted, gap.end - gap.begin, PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
@@ -83,7 +85,7 @@ Status raise_fence(const wire::AddressWindow& window) {
       return Status::from_errno(error, "closing the addresses above the window");
     }
   }
-  return {};
+  return closed;
 }
 
 }  // namespace rcuda::server

@@ -17,6 +17,7 @@
 
 #include "common/base/status.h"
 #include "common/wire/handshake.h"
+#include "server/executor/executor.h"
 
 namespace rcuda::server {
 
@@ -27,13 +28,12 @@ inline constexpr uint32_t kWindowCount = 16;
 wire::AddressWindow address_window(uint32_t index);
 bool overlap(const wire::AddressWindow& a, const wire::AddressWindow& b);
 
-struct Mapping {
-  uint64_t begin = 0, end = 0;
-};
 // The free ranges of [from, to) between `mappings`, which are sorted and do not overlap.
-std::vector<Mapping> gaps(const std::vector<Mapping>& mappings, uint64_t from, uint64_t to);
+std::vector<AddressRange> gaps(const std::vector<AddressRange>& mappings, uint64_t from,
+                               uint64_t to);
 
-// Closes what lies above the window. kInvalidArgument when something is in the window already.
-Status raise_fence(const wire::AddressWindow& window);
+// Closes what lies above the window and says what that was. kInvalidArgument when something is in
+// the window already.
+Result<std::vector<AddressRange>> raise_fence(const wire::AddressWindow& window);
 
 }  // namespace rcuda::server

@@ -135,7 +135,8 @@ Result<std::unique_ptr<transport::Link>> make_link(wire::Medium medium,
 
 // One session, from the Hello to its end.
 Status serve(const Settings& settings, WorkerMessage message, int daemon, const DeviceSet& devices,
-             const LoadedDriver& driver, const wire::AddressWindow& window) {
+             const LoadedDriver& driver, const wire::AddressWindow& window,
+             std::vector<AddressRange> closed) {
   const Clock::time_point begin = Clock::now();
   Result<wire::Hello> hello = wire::decode_hello(message.body);
   if (!hello.ok()) return hello.status();
@@ -193,6 +194,7 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
   resources.images = &images;
   resources.output = output.get();
   resources.allow_faults = settings.allow_faults.get();
+  resources.closed = std::move(closed);
   resources.host_range_base = hello->host_range_base;
   resources.host_range_bytes = hello->host_range_bytes;
 
@@ -253,8 +255,11 @@ std::string describe(const LoadedDriver& driver, const DeviceSet& devices) {
 
 Status work(const Settings& settings, int daemon, uint32_t window_index) {
   wire::AddressWindow window = address_window(window_index);
+  std::vector<AddressRange> closed;
   if (settings.fence.get()) {
-    if (Status status = raise_fence(window); !status.ok()) return fail(daemon, status);
+    auto raised = raise_fence(window);
+    if (!raised.ok()) return fail(daemon, raised.status());
+    closed = std::move(raised).value();
   } else {
     window = {};
   }
@@ -274,7 +279,8 @@ Status work(const Settings& settings, int daemon, uint32_t window_index) {
   RCUDA_RETURN_IF_ERROR(send_worker_message(daemon, ready));
   Result<WorkerMessage> message = receive_worker_message(daemon);
   if (!message.ok() || message->type != WorkerMessageType::kSession) return {};
-  return serve(settings, std::move(message).value(), daemon, **devices, *driver, window);
+  return serve(settings, std::move(message).value(), daemon, **devices, *driver, window,
+               std::move(closed));
 }
 
 }  // namespace

@@ -1,0 +1,175 @@
+#include "server/executor/shadow_copy.h"
+
+#include <algorithm>
+#include <condition_variable>
+
+#include "common/base/log.h"
+#include "server/executor/executor.h"
+#include "server/executor/host_memory.h"
+
+namespace rcuda::server {
+namespace {
+
+// Large enough that a host function per chunk costs little, small enough to overlap.
+constexpr uint64_t kChunkBytes = 4u << 20;
+
+std::vector<ShadowCopies::Piece> chunks_of(uint64_t address, uint64_t bytes) {
+  std::vector<ShadowCopies::Piece> chunks;
+  for (uint64_t at = 0; at < bytes; at += kChunkBytes) {
+    chunks.push_back({address + at, std::min(kChunkBytes, bytes - at)});
+  }
+  return chunks;
+}
+
+}  // namespace
+
+// Pieces on their way, in one direction. Started and awaited by host functions, finished by the
+// Link.
+class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
+ public:
+  struct Item {
+    Piece piece;
+    transport::RegionId region;
+    uint64_t offset;
+    bool busy = false;
+  };
+
+  Transfer(transport::Link& link, bool to_client, std::vector<Item> items)
+      : link_(link), to_client_(to_client), items_(std::move(items)) {}
+
+  size_t size() const { return items_.size(); }
+
+  void start(size_t index) {
+    Item& item = items_[index];
+    {
+      std::lock_guard lock(mutex_);
+      item.busy = true;
+    }
+    auto done = [self = shared_from_this(), index](const Status& status) {
+      if (!status.ok()) RCUDA_DEBUG("client memory was not moved: %s", status.message().c_str());
+      std::lock_guard lock(self->mutex_);
+      self->items_[index].busy = false;
+      self->changed_.notify_all();
+    };
+    void* const local = reinterpret_cast<void*>(item.piece.address);
+    if (to_client_) {
+      link_.write(item.region, item.offset, local, item.piece.bytes, std::move(done));
+    } else {
+      link_.read(item.region, item.offset, local, item.piece.bytes, std::move(done));
+    }
+  }
+
+  void wait(size_t index) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !items_[index].busy; });
+  }
+
+ private:
+  transport::Link& link_;
+  const bool to_client_;
+  std::vector<Item> items_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+// What one host function does: first start some items, then wait for some.
+struct ShadowCopies::Step {
+  std::shared_ptr<Transfer> transfer;
+  size_t start_from = 0, start_to = 0;
+  size_t wait_from = 0, wait_to = 0;
+  bool once = false;
+};
+
+ShadowCopies::ShadowCopies(Executor& executor) : executor_(executor) {}
+ShadowCopies::~ShadowCopies() = default;
+
+void CUDA_CB ShadowCopies::run(void* argument) {
+  auto* step = static_cast<Step*>(argument);
+  for (size_t i = step->start_from; i < step->start_to; ++i) step->transfer->start(i);
+  for (size_t i = step->wait_from; i < step->wait_to; ++i) step->transfer->wait(i);
+  if (step->once) delete step;
+}
+
+CUresult ShadowCopies::queue(const StreamRef& stream, Step step) {
+  const api::DriverTable& driver = executor_.driver();
+  if (!driver.cuLaunchHostFunc) return CUDA_ERROR_NOT_SUPPORTED;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (driver.cuStreamIsCapturing) driver.cuStreamIsCapturing(stream.handle, &status);
+  step.once = status == CU_STREAM_CAPTURE_STATUS_NONE;
+  auto made = std::make_unique<Step>(std::move(step));
+  const CUresult result = driver.cuLaunchHostFunc(stream.handle, &run, made.get());
+  if (result != CUDA_SUCCESS) return result;
+  if (made->once) {
+    made.release();
+  } else {
+    kept_.push_back(std::move(made));
+  }
+  return CUDA_SUCCESS;
+}
+
+std::shared_ptr<ShadowCopies::Transfer> ShadowCopies::make(bool to_client,
+                                                           const std::vector<Piece>& pieces) {
+  std::vector<Transfer::Item> items;
+  for (const Piece& piece : pieces) {
+    uint64_t base = 0;
+    const HostMemory::Range* range =
+        executor_.host_memory().find(piece.address, piece.bytes, &base);
+    if (!range || !range->shadow) return nullptr;
+    items.push_back({piece, static_cast<transport::RegionId>(range->region), piece.address - base});
+  }
+  return std::make_shared<Transfer>(executor_.link(), to_client, std::move(items));
+}
+
+bool ShadowCopies::concerns(uint64_t destination, uint64_t source, uint64_t bytes) const {
+  const HostMemory::Range* to = executor_.host_memory().find(destination, bytes);
+  const HostMemory::Range* from = executor_.host_memory().find(source, bytes);
+  return (to && to->shadow) || (from && from->shadow);
+}
+
+CUresult ShadowCopies::copy(const StreamRef& stream, uint64_t destination, uint64_t source,
+                            uint64_t bytes) {
+  const auto is_shadow = [&](uint64_t address) {
+    const HostMemory::Range* range = executor_.host_memory().find(address, bytes);
+    return range && range->shadow;
+  };
+  std::shared_ptr<Transfer> in, out;
+  const std::vector<Piece> chunks = chunks_of(source, bytes);
+  if (is_shadow(source)) {
+    in = make(false, chunks);
+    if (!in) return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (is_shadow(destination)) {
+    out = make(true, chunks_of(destination, bytes));
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+  }
+  CUresult result = CUDA_SUCCESS;
+  for (size_t i = 0; i < chunks.size() && result == CUDA_SUCCESS; ++i) {
+    // All of the reading starts with the first chunk and runs ahead of the copies.
+    if (in) result = queue(stream, {in, 0, i == 0 ? in->size() : 0, i, i + 1});
+    const uint64_t offset = chunks[i].address - source;
+    if (result == CUDA_SUCCESS) {
+      result = executor_.driver().cuMemcpyAsync(destination + offset, chunks[i].address,
+                                                chunks[i].bytes, stream.handle);
+    }
+    // The stream goes past the copy only when the client has everything.
+    if (result == CUDA_SUCCESS && out) {
+      const bool last = i + 1 == chunks.size();
+      result = queue(stream, {out, i, i + 1, 0, last ? out->size() : 0});
+    }
+  }
+  return result;
+}
+
+CUresult ShadowCopies::pull(const StreamRef& stream, const std::vector<Piece>& pieces) {
+  std::shared_ptr<Transfer> transfer = make(false, pieces);
+  if (!transfer) return CUDA_ERROR_INVALID_VALUE;
+  return queue(stream, {transfer, 0, transfer->size(), 0, transfer->size()});
+}
+
+CUresult ShadowCopies::push(const StreamRef& stream, const std::vector<Piece>& pieces) {
+  std::shared_ptr<Transfer> transfer = make(true, pieces);
+  if (!transfer) return CUDA_ERROR_INVALID_VALUE;
+  return queue(stream, {transfer, 0, transfer->size(), 0, transfer->size()});
+}
+
+}  // namespace rcuda::server
