@@ -210,6 +210,14 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
   return CUDA_SUCCESS;
 }
 
+// Libraries that look symbols up without a version find these; they do what their successors do.
+CUresult CUDAAPI cuCtxCreate(CUcontext* handle, unsigned int flags, CUdevice ordinal) {
+  return cuCtxCreate_v2(handle, flags, ordinal);
+}
+CUresult CUDAAPI cuCtxDestroy(CUcontext handle) { return cuCtxDestroy_v2(handle); }
+CUresult CUDAAPI cuCtxPushCurrent(CUcontext handle) { return cuCtxPushCurrent_v2(handle); }
+CUresult CUDAAPI cuCtxPopCurrent(CUcontext* handle) { return cuCtxPopCurrent_v2(handle); }
+
 CUresult CUDAAPI cuCtxGetCurrent(CUcontext* handle) {
   if (CUresult result = check_initialized()) return result;
   if (!handle) return CUDA_ERROR_INVALID_VALUE;

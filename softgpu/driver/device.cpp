@@ -13,6 +13,7 @@
 #include "common/base/unique_fd.h"
 #include "softgpu/driver/config.h"
 #include "softgpu/driver/context.h"
+#include "softgpu/driver/pools.h"
 #include "softgpu/driver/operation.h"
 
 namespace softgpu::driver {
@@ -103,7 +104,10 @@ CUresult initialize() {
   }
   set_configuration(*read);
   if (read->devices == 0) return state.result = CUDA_ERROR_NO_DEVICE;
-  for (int i = 0; i < read->devices; ++i) state.devices.push_back(std::make_unique<Device>(i));
+  for (int i = 0; i < read->devices; ++i) {
+    state.devices.push_back(std::make_unique<Device>(i));
+    default_pool(*state.devices.back());  // at once, so that no stale handle can come to mean it
+  }
   // A child of fork has none of the driver's threads; as with a real driver every call then fails.
   ::pthread_atfork(nullptr, nullptr, [] {
     ready.store(false, std::memory_order_relaxed);

@@ -160,6 +160,10 @@ CUresult CUDAAPI cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned int 
                                                       : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
 
+CUresult CUDAAPI cuMemHostRegister(void* pointer, size_t bytes, unsigned int flags) {
+  return cuMemHostRegister_v2(pointer, bytes, flags);
+}
+
 CUresult CUDAAPI cuMemHostUnregister(void* pointer) {
   Context* context = nullptr;
   if (CUresult result = enter_unsafe(&context)) return result;

@@ -238,6 +238,22 @@ CUresult CUDAAPI cuLinkAddFile_v2(CUlinkState handle, CUjitInputType type, const
                           values);
 }
 
+CUresult CUDAAPI cuLinkCreate(unsigned int count, CUjit_option* options, void** values,
+                              CUlinkState* handle) {
+  return cuLinkCreate_v2(count, options, values, handle);
+}
+
+CUresult CUDAAPI cuLinkAddData(CUlinkState handle, CUjitInputType type, void* data, size_t bytes,
+                               const char* name, unsigned int count, CUjit_option* options,
+                               void** values) {
+  return cuLinkAddData_v2(handle, type, data, bytes, name, count, options, values);
+}
+
+CUresult CUDAAPI cuLinkAddFile(CUlinkState handle, CUjitInputType type, const char* path,
+                               unsigned int count, CUjit_option* options, void** values) {
+  return cuLinkAddFile_v2(handle, type, path, count, options, values);
+}
+
 CUresult CUDAAPI cuLinkComplete(CUlinkState handle, void** image, size_t* bytes) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;

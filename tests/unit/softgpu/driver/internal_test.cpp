@@ -1,0 +1,194 @@
+// The driver's parts that no entry point shows: arenas, configuration, the link model, JIT logs.
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "softgpu/driver/arena.h"
+#include "softgpu/driver/config.h"
+#include "softgpu/driver/device.h"
+#include "softgpu/driver/jit_options.h"
+#include "softgpu/driver/link.h"
+
+namespace softgpu::driver {
+namespace {
+
+TEST(FreeRanges, TakesFirstFitAndMerges) {
+  FreeRanges ranges(1000);
+  EXPECT_EQ(ranges.take(100, 1), 0u);
+  EXPECT_EQ(ranges.take(100, 64), 128u);
+  EXPECT_EQ(ranges.take(28, 1), 100u);
+  EXPECT_EQ(ranges.take(773, 1), std::nullopt);
+  EXPECT_EQ(ranges.take(772, 1), 228u);
+  EXPECT_EQ(ranges.take(1, 1), std::nullopt);
+  ranges.give_back(128, 100);
+  ranges.give_back(0, 100);
+  ranges.give_back(228, 772);
+  EXPECT_FALSE(ranges.whole(1000));
+  ranges.give_back(100, 28);
+  EXPECT_TRUE(ranges.whole(1000));
+}
+
+TEST(Arena, BlocksKeepTheirContents) {
+  Arena arena("test");
+  std::mt19937 random(5);
+  struct Held {
+    Arena::Block block;
+    uint8_t value;
+  };
+  std::vector<Held> held;
+  for (int i = 0; i < 500; ++i) {
+    if (!held.empty() && random() % 3 == 0) {
+      std::swap(held[random() % held.size()], held.back());
+      const auto* bytes = reinterpret_cast<const uint8_t*>(held.back().block.address);
+      for (size_t at = 0; at < held.back().block.bytes; at += 501) {
+        ASSERT_EQ(bytes[at], held.back().value);
+      }
+      arena.release(held.back().block);
+      held.pop_back();
+      continue;
+    }
+    std::optional<Arena::Block> block = arena.allocate(random() % (1 << (random() % 22)) + 1);
+    ASSERT_TRUE(block);
+    const auto value = static_cast<uint8_t>(random());
+    std::memset(reinterpret_cast<void*>(block->address), value, block->bytes);
+    held.push_back({*block, value});
+  }
+  for (const Held& h : held) arena.release(h.block);
+}
+
+TEST(Arena, SaysWhenAddressesRunOut) {
+  Arena arena("test");
+  EXPECT_EQ(arena.allocate(kArenaFileBytes + 1), std::nullopt);
+  EXPECT_TRUE(arena.allocate(4096));
+}
+
+class ConfigurationTest : public testing::Test {
+ protected:
+  void TearDown() override {
+    for (const char* name : {"SOFTGPU_DEVICES", "SOFTGPU_MEMORY", "SOFTGPU_COMPUTE_CAPABILITY",
+                             "SOFTGPU_PCIE_GBPS", "SOFTGPU_PCIE_LATENCY_US", "SOFTGPU_PEER_GBPS"}) {
+      ::unsetenv(name);
+    }
+  }
+};
+
+TEST_F(ConfigurationTest, HasDefaults) {
+  auto read = read_configuration();
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->devices, 1);
+  EXPECT_EQ(read->memory_bytes, size_t{16} << 30);
+  EXPECT_EQ(read->compute_capability, 90u);
+  EXPECT_EQ(read->pcie_bytes_per_ns, 0);
+}
+
+TEST_F(ConfigurationTest, ReadsSettings) {
+  ::setenv("SOFTGPU_DEVICES", "4", 1);
+  ::setenv("SOFTGPU_MEMORY", "640K", 1);
+  ::setenv("SOFTGPU_COMPUTE_CAPABILITY", "7.5", 1);
+  ::setenv("SOFTGPU_PCIE_GBPS", "55.5", 1);
+  ::setenv("SOFTGPU_PCIE_LATENCY_US", "1.5", 1);
+  auto read = read_configuration();
+  ASSERT_TRUE(read.ok());
+  EXPECT_EQ(read->devices, 4);
+  EXPECT_EQ(read->memory_bytes, size_t{640} << 10);
+  EXPECT_EQ(read->compute_capability, 75u);
+  EXPECT_EQ(read->pcie_bytes_per_ns, 55.5);
+  EXPECT_EQ(read->pcie_latency_ns, 1500);
+}
+
+TEST_F(ConfigurationTest, NamesWhatIsMalformed) {
+  const std::pair<const char*, const char*> malformed[] = {
+      {"SOFTGPU_DEVICES", "two"},
+      {"SOFTGPU_DEVICES", "17"},
+      {"SOFTGPU_MEMORY", "16X"},
+      {"SOFTGPU_MEMORY", "-1"},
+      {"SOFTGPU_MEMORY", "0"},
+      {"SOFTGPU_MEMORY", "99999999999999T"},
+      {"SOFTGPU_COMPUTE_CAPABILITY", "9"},
+      {"SOFTGPU_COMPUTE_CAPABILITY", "5.0"},
+      {"SOFTGPU_PCIE_GBPS", "fast"},
+      {"SOFTGPU_PEER_GBPS", "-3"},
+  };
+  for (const auto& [name, value] : malformed) {
+    ::setenv(name, value, 1);
+    auto read = read_configuration();
+    ASSERT_FALSE(read.ok()) << name << "=" << value;
+    EXPECT_NE(read.status().message().find(name), std::string::npos);
+    ::unsetenv(name);
+  }
+}
+
+using std::chrono::nanoseconds;
+
+TEST(CopyEngine, TransfersOfOneDirectionQueue) {
+  CopyEngine engine(1.0, 0);  // 1 byte per ns
+  const auto begin = std::chrono::steady_clock::now();
+  const auto first = engine.book(100'000'000);
+  const auto second = engine.book(50'000'000);
+  EXPECT_GE(first, begin + nanoseconds(100'000'000));
+  EXPECT_EQ(second - first, nanoseconds(50'000'000));
+}
+
+TEST(CopyEngine, LatencyDelaysWithoutOccupying) {
+  CopyEngine engine(1.0, 1'000'000'000);
+  const auto first = engine.book(500'000'000);
+  const auto second = engine.book(500'000'000);
+  EXPECT_EQ(second - first, nanoseconds(500'000'000));
+}
+
+TEST(CopyEngine, WithoutModelIsNotPaced) {
+  EXPECT_FALSE(CopyEngine(0, 0).paced());
+  EXPECT_TRUE(CopyEngine(0, 1000).paced());
+  EXPECT_TRUE(CopyEngine(10, 0).paced());
+}
+
+TEST(JitLog, NeverWritesBeyondItsBuffer) {
+  char text[32];
+  std::memset(text, 'x', sizeof text);
+  CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  void* values[] = {text, reinterpret_cast<void*>(uintptr_t{16})};
+  JitLog log;
+  ASSERT_EQ(JitLog::read(2, options, values, &log), CUDA_SUCCESS);
+  log.error("a line that is longer than the buffer");
+  log.error("another");
+  log.finish();
+  EXPECT_EQ(std::strlen(text), 15u);
+  EXPECT_EQ(text[16], 'x');
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(values[1]), 15u);
+}
+
+TEST(LinkImage, ReadsBackWhatItPacked) {
+  const std::vector<std::string> units = {"first", std::string(10'000, 'y'), "third"};
+  const std::vector<std::byte> image = link_image(units);
+  auto measured = rcuda::image::measure(image.data());
+  ASSERT_TRUE(measured.ok());
+  EXPECT_EQ(measured->format, rcuda::image::Format::kElf);
+  EXPECT_LE(measured->parts[0].size(), image.size());
+  std::vector<std::string> read;
+  EXPECT_TRUE(linked_units(measured->parts[0], &read));
+  EXPECT_EQ(read, units);
+}
+
+TEST(LinkImage, RefusesDamage) {
+  const std::vector<std::byte> image = link_image({"only"});
+  std::mt19937 random(9);
+  for (size_t bytes = 0; bytes < image.size(); ++bytes) {
+    const std::vector<std::byte> cut(image.begin(), image.begin() + static_cast<long>(bytes));
+    std::vector<std::string> read;
+    EXPECT_FALSE(linked_units(cut, &read)) << bytes;
+  }
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<std::byte> damaged = image;
+    damaged[random() % damaged.size()] = static_cast<std::byte>(random());
+    std::vector<std::string> read;
+    linked_units(damaged, &read);  // must stay inside the image, whatever it says
+    for (const std::string& unit : read) EXPECT_LE(unit.size(), image.size());
+  }
+}
+
+}  // namespace
+}  // namespace softgpu::driver
