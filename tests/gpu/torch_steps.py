@@ -1,0 +1,37 @@
+"""What a PyTorch user does first: a sum, a matrix product, a convolution, one training step.
+
+Prints one line a step, in an order and with a rounding that do not depend on where the GPU is.
+"""
+
+import torch
+
+torch.manual_seed(0)
+device = "cuda"
+
+print("sum", torch.ones(8, device=device).sum().item())
+
+a = torch.randn(256, 256)
+product = (a.to(device) @ a.to(device)).cpu()
+print("matmul", torch.allclose(product, a @ a, rtol=1e-2, atol=1e-2))
+
+image = torch.randn(2, 3, 32, 32)
+weights = torch.randn(8, 3, 3, 3)
+there = torch.nn.functional.conv2d(image.to(device), weights.to(device), padding=1).cpu()
+here = torch.nn.functional.conv2d(image, weights, padding=1)
+print("conv", torch.allclose(there, here, rtol=1e-2, atol=1e-2))
+
+model = torch.nn.Sequential(
+    torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10)
+).to(device)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+inputs = torch.randn(32, 64, device=device)
+labels = torch.randint(0, 10, (32,), device=device)
+before = None
+for _ in range(5):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(inputs), labels)
+    loss.backward()
+    optimizer.step()
+    before = before or loss.item()
+print("training", loss.item() < before)
+print("all steps done")
