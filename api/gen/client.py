@@ -261,10 +261,10 @@ def emit_family(table, family):
              '#include "client/forward.h"\n\nnamespace rcuda::client {\n\n']
     lines += [emit_function(f, table.types) for f in functions]
     lines.append("}  // namespace rcuda::client\n\n")
-    lines.append('extern "C" {\n')
+    lines.append('#pragma GCC visibility push(default)\nextern "C" {\n')
     lines += [emit_entry(f) for f in table.functions.values()
               if f.family == family and not f.handwritten_client]
-    lines.append('}  // extern "C"\n')
+    lines.append('}  // extern "C"\n#pragma GCC visibility pop\n')
     return "".join(lines)
 
 
