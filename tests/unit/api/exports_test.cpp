@@ -1,6 +1,7 @@
 // The generated export layer, through a small shared library that defines five functions itself.
 #include <cstring>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -141,6 +142,23 @@ TEST_F(ExportsTest, PerThreadFlagSelectsTheVariantWhereThereIsOne) {
   EXPECT_EQ(find("cuMemcpyHtoD", 13000, kPerThread),
             reinterpret_cast<void*>(table.cuMemcpyHtoD_v2_ptds));
   EXPECT_EQ(find("cuMemAlloc", 13000, kPerThread), reinterpret_cast<void*>(table.cuMemAlloc_v2));
+}
+
+TEST_F(ExportsTest, FindsWhatTheRuntimeAsksFor) {
+  std::ifstream requests(RCUDA_TEST_CUDART_REQUESTS);
+  std::string line;
+  int found = 0;
+  while (std::getline(requests, line)) {
+    if (line.empty() || line[0] == '#') continue;
+    std::istringstream words(line);
+    std::string name;
+    int version = 0;
+    cuuint64_t flags = 0;
+    words >> name >> version >> flags;
+    EXPECT_NE(find(name.c_str(), version, flags), nullptr) << line;
+    ++found;
+  }
+  EXPECT_GT(found, 400);
 }
 
 TEST_F(ExportsTest, SaysWhyALookupFails) {
