@@ -219,7 +219,7 @@ double ulp_distance(Word type, uint64_t a, uint64_t b) {
   const auto order = [bits](uint64_t w) {
     const bool negative = (w >> (bits - 1) & 1) != 0;
     const auto magnitude = static_cast<__int128>(w & ((uint64_t{1} << (bits - 1)) - 1));
-    return negative ? -magnitude : magnitude;
+    return negative ? -1 - magnitude : magnitude;  // -0 is not +0
   };
   const __int128 d = order(a) - order(b);
   return static_cast<double>(d < 0 ? -d : d);
@@ -248,10 +248,10 @@ void compare_word(const PtxCase& c, Word type, uint64_t got, uint64_t want, bool
   if (is_float && !is_nan(type, got) && !is_nan(type, want)) {
     const double ulp = ulp_distance(type, got, want);
     const double error = std::abs(value_of(type, got) - value_of(type, want));
-    close = ulp <= c.max_ulp || error <= c.max_absolute ||
-            error <= c.max_relative * std::abs(value_of(type, want));
-    if (c.max_ulp + c.max_relative + c.max_absolute != 0 || !close)
-      out->worst_ulp = std::max(out->worst_ulp, ulp);
+    const bool approximate = c.max_ulp + c.max_relative + c.max_absolute != 0;
+    close = approximate && (ulp <= c.max_ulp || error <= c.max_absolute ||
+                            error <= c.max_relative * std::abs(value_of(type, want)));
+    out->worst_ulp = std::max(out->worst_ulp, ulp);
   }
   if (!close) {
     ++out->bad;

@@ -173,7 +173,7 @@ uint64_t convert(uint64_t bits, const Conversion& how) {
   if (to.bits != 0) return extend(double_to_integer(v, how, to), to);
   if (how.round_to_integer) v = round_integer(v, how.rounding);
   if (how.saturate) v = saturate(v);
-  if (how.relu) v = v < 0 ? 0.0 : v;
+  if (how.relu) v = __builtin_signbit(v) != 0 && v == v ? 0.0 : v;
   Conversion exact = how;
   if (how.round_to_integer) exact.rounding = Rounding::kNearest;  // v is representable already
   return write_float(v, exact);
@@ -349,7 +349,7 @@ Handler find_cvt(const Form& form) {
 
 // Two f32 into one packed register: a to the upper half, b to the lower.
 SOFTGPU_INLINE uint32_t small_float(float v, const Conversion& how) {
-  if (how.relu && v < 0) v = 0;
+  if (how.relu && __builtin_signbit(v) != 0 && v == v) v = 0;  // -0 too
   switch (how.to) {
     case Type::kF16x2: {
       const uint32_t r = round_to<kHalf>(v, how.rounding);
