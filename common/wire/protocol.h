@@ -47,7 +47,7 @@ struct ClientWindow {
   static constexpr uint64_t kEventRingWant = 2048 + 64;     // u64, see ring.h
   static constexpr uint64_t kErrorWord = 2048 + 128;  // u64: CompletionWord::make(count, result) of the
                                                       // latest asynchronous error; 0: none yet. A
-                                                      // sticky error is never overwritten
+                                                      // sticky error stays until its context is reset (then: result 0)
   static constexpr uint64_t kCompletionWords = 64u << 10;  // u64[kCompletionCount]
   static constexpr uint32_t kCompletionCount = 32768;
   static constexpr uint64_t kSmallReplies = kCompletionWords + 8ull * kCompletionCount;

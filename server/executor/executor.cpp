@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "api/server_handlers.h"
 #include "common/base/log.h"
 #include "server/executor/host_callbacks.h"
 #include "server/executor/host_memory.h"
@@ -66,6 +67,16 @@ ContextState* Executor::find_context(wire::ObjectId id) {
   return found == contexts_.end() ? nullptr : found->second.get();
 }
 
+ContextState* Executor::find_context(CUcontext handle) {
+  for (ContextState& context : primaries_) {
+    if (context.handle == handle) return &context;
+  }
+  for (auto& [id, context] : contexts_) {
+    if (context->handle == handle) return context.get();
+  }
+  return nullptr;
+}
+
 CUresult Executor::make_current(wire::ObjectId id) {
   if (id == 0 || (current_ && current_->id == id)) [[likely]]
     return CUDA_SUCCESS;
@@ -78,7 +89,7 @@ CUresult Executor::make_current(wire::ObjectId id) {
   return CUDA_SUCCESS;
 }
 
-void Executor::context_was_reset(ContextState& context) {
+void Executor::forget_objects(ContextState& context) {
   completions_.drop_context(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
   context.free_events.clear();
   context.free_streams.clear();
@@ -96,6 +107,32 @@ void Executor::context_was_reset(ContextState& context) {
     for (wire::ObjectId id : gone) objects_[kind].unbind(id);
   }
   forget_current();
+}
+
+CUresult Executor::reset_primary(CUdevice device) {
+  auto context = std::find_if(primaries_.begin(), primaries_.end(),
+                              [&](const ContextState& state) { return state.device == device; });
+  if (context == primaries_.end()) return CUDA_ERROR_INVALID_DEVICE;
+  forget_objects(*context);
+  if (CUresult result = driver().cuDevicePrimaryCtxReset_v2(device); result != CUDA_SUCCESS) {
+    return result;
+  }
+  // The worker goes on using the context: it holds it for the session, and its page-locked memory
+  // may have gone with the old one.
+  driver().cuDevicePrimaryCtxRelease_v2(device);
+  if (CUresult result = driver().cuDevicePrimaryCtxRetain(&context->handle, device);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (CUresult result = make_current(context->id); result != CUDA_SUCCESS) return result;
+  if (sticky_ != CUDA_SUCCESS) {
+    sticky_ = CUDA_SUCCESS;
+    publish_error(CUDA_SUCCESS);
+  }
+  unsigned flags = 0;
+  if (driver().cuMemHostGetFlags(&flags, resources_.staging) == CUDA_SUCCESS) return CUDA_SUCCESS;
+  return driver().cuMemHostRegister_v2(resources_.staging, resources_.pinned_bytes,
+                                       CU_MEMHOSTREGISTER_PORTABLE);
 }
 
 // ---- objects -----------------------------------------------------------------------------------
@@ -172,7 +209,6 @@ void Executor::unbind(wire::Kind kind, wire::ObjectId id) {
   if (kind == wire::Kind::kContext) {
     auto found = contexts_.find(id);
     if (found == contexts_.end()) return;
-    context_was_reset(*found->second);
     contexts_.erase(found);
   }
   if (kind == wire::Kind::kModule || kind == wire::Kind::kLibrary) images_->release(kind, id);
@@ -212,6 +248,10 @@ void Executor::latch(CUresult error) {
     sticky_ = error;
     RCUDA_INFO("the session's context is lost: CUDA error %d", static_cast<int>(error));
   }
+  publish_error(error);
+}
+
+void Executor::publish_error(CUresult error) {
   const uint64_t value = wire::CompletionWord::make(++errors_, static_cast<uint32_t>(error));
   (void)link().put(wire::ClientWindow::kErrorWord, std::as_bytes(std::span(&value, 1)), {},
                    transport::Wake::kNo);
@@ -244,10 +284,8 @@ bool bind(Executor& executor, wire::Kind kind, wire::ObjectId id, void* handle) 
 
 wire::ObjectId name(Executor& executor, wire::Kind kind, void* handle) {
   if (kind == wire::Kind::kContext) {
-    for (size_t i = 0; i < executor.resources().devices.size(); ++i) {
-      if (executor.resources().devices[i].primary == handle) {
-        return wire::primary_context_id(static_cast<uint32_t>(i));
-      }
+    if (ContextState* known = executor.find_context(static_cast<CUcontext>(handle))) {
+      return known->id;
     }
   }
   if (static_cast<size_t>(kind) >= static_cast<size_t>(wire::Kind::kCount)) return 0;
@@ -277,5 +315,18 @@ HostFunction host_function(Executor& executor, uint64_t callback) {
 }
 
 const api::DriverTable& driver(Executor& executor) { return executor.driver(); }
+
+// ---- handwritten handlers about contexts (api/table/context.toml)
+// --------------------------------
+
+CUresult serve_cuCtxDestroy_v2(Executor& executor, CUcontext ctx) {
+  // Before the driver does it: afterwards the context's events may no longer be asked for.
+  if (ContextState* context = executor.find_context(ctx)) executor.forget_objects(*context);
+  return executor.driver().cuCtxDestroy_v2(ctx);
+}
+
+CUresult serve_cuDevicePrimaryCtxReset_v2(Executor& executor, CUdevice dev) {
+  return executor.reset_primary(dev);
+}
 
 }  // namespace rcuda::server

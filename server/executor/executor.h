@@ -59,6 +59,7 @@ struct SessionResources {
   size_t staging_bytes = 0;
   int staging_file = -1;  // a memfd behind the staging region; -1: none
   std::byte* reply_memory = nullptr;
+  size_t pinned_bytes = 0;  // from `staging`: what was registered in one piece
   ImageCache* images = nullptr;
   OutputCapture* output = nullptr;  // null: device output is left where the driver puts it
   // The client lives in this process (tests): its memory needs no mapping, only registering.
@@ -120,6 +121,7 @@ class Executor {
 
   // Contexts. The primary ones exist from the start, others when a handler bound them.
   ContextState* find_context(wire::ObjectId id);
+  ContextState* find_context(CUcontext handle);
   // Makes it the thread's current one. 0 leaves the thread as it is.
   CUresult make_current(wire::ObjectId id);
   ContextState* current_context() { return current_; }
@@ -134,8 +136,11 @@ class Executor {
   CUresult lookup(wire::Kind kind, wire::ObjectId id, void** handle);
   bool bind(wire::Kind kind, wire::ObjectId id, void* handle);
   void unbind(wire::Kind kind, wire::ObjectId id);
-  // A primary context was reset: its streams, events, modules and functions are gone.
-  void context_was_reset(ContextState& context);
+  // A context is about to be destroyed or reset: what is pending in it comes due, and the names of
+  // its streams, events, modules and functions go.
+  void forget_objects(ContextState& context);
+  // cuDevicePrimaryCtxReset, after which the context is alive again for the session.
+  CUresult reset_primary(CUdevice device);
 
   // Answers. All go out in order; a broken Link is found by the session loop, not here.
   void signal(WordSignal signal, CUresult result);
@@ -150,6 +155,8 @@ class Executor {
   uint64_t copied_bytes = 0;
 
  private:
+  void publish_error(CUresult error);
+
   SessionResources resources_;
   std::array<ObjectTable, static_cast<size_t>(wire::Kind::kCount)> objects_;
   std::vector<ContextState> primaries_;

@@ -173,6 +173,7 @@ Status DeviceSet::select(const std::vector<uint32_t>& wanted, wire::Welcome* wel
   resources->staging_bytes = staging_bytes_;
   resources->staging_file = staging_file_.get();
   resources->reply_memory = pinned_ + staging_bytes_;
+  resources->pinned_bytes = pinned_bytes_;
   return {};
 }
 

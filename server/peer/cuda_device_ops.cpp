@@ -1,0 +1,379 @@
+#include "server/peer/cuda_device_ops.h"
+
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "common/base/log.h"
+
+namespace rcuda::server {
+namespace {
+
+using p2p::CopyBox;
+using p2p::DeviceAddress;
+using p2p::Lane;
+using p2p::Order;
+using p2p::Ticket;
+
+// Every word has a cache line of its own: the GPU writes some, the CPU others.
+constexpr size_t kLineBytes = 64;
+// Streams held at once; a program with more copies pending than this is told to wait its turn.
+constexpr size_t kGates = 4096;
+constexpr uint32_t kPollsBeforeAsking = 256;
+
+class ContextGuard {
+ public:
+  ContextGuard(const api::DriverTable& driver, CUcontext context) : driver_(driver) {
+    result_ = driver.cuCtxPushCurrent_v2(context);
+  }
+  ~ContextGuard() {
+    CUcontext popped = nullptr;
+    if (result_ == CUDA_SUCCESS) driver_.cuCtxPopCurrent_v2(&popped);
+  }
+  CUresult result() const { return result_; }
+
+ private:
+  const api::DriverTable& driver_;
+  CUresult result_;
+};
+
+Status status_of(CUresult result, const char* what) {
+  return result == CUDA_SUCCESS ? Status() : Status::from_cuda(result, what);
+}
+
+}  // namespace
+
+CUresult cuda_error_of(const Status& status) {
+  switch (status.code()) {
+    case Code::kOk:
+      return CUDA_SUCCESS;
+    case Code::kCuda:
+      return static_cast<CUresult>(status.cuda());
+    case Code::kOutOfMemory:
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    case Code::kInvalidArgument:
+      return CUDA_ERROR_INVALID_VALUE;
+    case Code::kUnsupported:
+      return CUDA_ERROR_NOT_SUPPORTED;
+    // "An asynchronous error has occurred in an external entity outside of CUDA": the peer is one.
+    default:
+      return CUDA_ERROR_EXTERNAL_DEVICE;
+  }
+}
+
+CudaDeviceOps::CudaDeviceOps(const api::DriverTable& driver, std::vector<Device> devices,
+                             std::function<void(CUresult)> on_error)
+    : driver_(driver), devices_(std::move(devices)), on_error_(std::move(on_error)) {}
+
+Result<std::unique_ptr<CudaDeviceOps>> CudaDeviceOps::create(
+    const api::DriverTable& driver, std::vector<Device> devices,
+    std::function<void(CUresult)> on_error) {
+  std::unique_ptr<CudaDeviceOps> ops(
+      new CudaDeviceOps(driver, std::move(devices), std::move(on_error)));
+  RCUDA_RETURN_IF_ERROR(ops->prepare());
+  return ops;
+}
+
+Status CudaDeviceOps::prepare() {
+  if (devices_.empty()) return {Code::kInvalidArgument, "a worker without devices"};
+  lanes_.resize(devices_.size());
+  const size_t words = devices_.size() * p2p::kLaneCount + kGates;
+  ContextGuard first(driver_, devices_[0].primary);
+  RCUDA_RETURN_IF_ERROR(status_of(first.result(), "cuCtxPushCurrent"));
+  RCUDA_RETURN_IF_ERROR(
+      status_of(driver_.cuMemHostAlloc(&words_, words * kLineBytes,
+                                       CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+                "cuMemHostAlloc for the peer-to-peer engine's words"));
+  std::memset(words_, 0, words * kLineBytes);
+  // Portable pinned memory has the same address on every device (unified addressing).
+  CUdeviceptr base = 0;
+  RCUDA_RETURN_IF_ERROR(status_of(driver_.cuMemHostGetDevicePointer_v2(&base, words_, 0),
+                                  "cuMemHostGetDevicePointer"));
+  size_t word = 0;
+  for (size_t device = 0; device < devices_.size(); ++device) {
+    ContextGuard guard(driver_, devices_[device].primary);
+    RCUDA_RETURN_IF_ERROR(status_of(guard.result(), "cuCtxPushCurrent"));
+    int least = 0;
+    int greatest = 0;
+    RCUDA_RETURN_IF_ERROR(status_of(driver_.cuCtxGetStreamPriorityRange(&least, &greatest),
+                                    "cuCtxGetStreamPriorityRange"));
+    for (LaneState& lane : lanes_[device]) {
+      RCUDA_RETURN_IF_ERROR(status_of(
+          driver_.cuStreamCreateWithPriority(&lane.stream, CU_STREAM_NON_BLOCKING, greatest),
+          "cuStreamCreateWithPriority for the peer-to-peer engine"));
+      lane.word =
+          reinterpret_cast<volatile uint64_t*>(static_cast<std::byte*>(words_) + word * kLineBytes);
+      lane.word_address = base + word * kLineBytes;
+      ++word;
+    }
+  }
+  for (size_t gate = 0; gate < kGates; ++gate, ++word) {
+    auto* at = static_cast<std::byte*>(words_) + word * kLineBytes;
+    gates_.push_back({new (at) std::atomic<uint32_t>(0), base + word* kLineBytes, 0});
+    free_gates_.push_back(kGates - 1 - gate);
+  }
+  return {};
+}
+
+CudaDeviceOps::~CudaDeviceOps() {
+  for (size_t device = 0; device < lanes_.size(); ++device) {
+    ContextGuard guard(driver_, devices_[device].primary);
+    for (const LaneState& lane : lanes_[device]) {
+      if (lane.stream) driver_.cuStreamDestroy_v2(lane.stream);
+    }
+  }
+  for (const auto& [context, events] : free_events_) {
+    ContextGuard guard(driver_, context);
+    for (const CUevent event : events) driver_.cuEventDestroy_v2(event);
+  }
+  if (words_) {
+    ContextGuard guard(driver_, devices_[0].primary);
+    driver_.cuMemFreeHost(words_);
+  }
+}
+
+Status CudaDeviceOps::make_current(int device) {
+  if (current_ == device) return {};
+  const CUresult result = driver_.cuCtxSetCurrent(devices_[static_cast<size_t>(device)].primary);
+  if (result != CUDA_SUCCESS) return Status::from_cuda(result, "cuCtxSetCurrent");
+  current_ = device;
+  return {};
+}
+
+std::vector<p2p::EngineDevice> CudaDeviceOps::devices() {
+  std::vector<p2p::EngineDevice> list;
+  for (const Device& device : devices_) {
+    p2p::EngineDevice entry;
+    CUuuid uuid{};
+    if (driver_.cuDeviceGetUuid_v2(&uuid, device.device) == CUDA_SUCCESS) {
+      char text[48];
+      const auto* b = reinterpret_cast<const unsigned char*>(uuid.bytes);
+      std::snprintf(text, sizeof text,
+                    "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+                    b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12],
+                    b[13], b[14], b[15]);
+      entry.uuid = text;
+    }
+    char bus[32] = {};
+    if (driver_.cuDeviceGetPCIBusId(bus, sizeof bus, device.device) == CUDA_SUCCESS) {
+      entry.pci_bus_id = bus;
+    }
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+// Addresses are unified: the driver tells host from device memory itself.
+Status CudaDeviceOps::issue(const CopyBox& box, CUstream stream) {
+  if (box.rows == 1 && box.slices == 1) {
+    return status_of(driver_.cuMemcpyAsync(box.destination, box.source, box.width_bytes, stream),
+                     "cuMemcpyAsync of a peer copy");
+  }
+  // A slice pitch that is no multiple of the row pitch cannot be said to the 3D copy.
+  const bool whole = box.slices > 1 && box.source_pitch > 0 && box.destination_pitch > 0 &&
+                     box.source_slice % box.source_pitch == 0 &&
+                     box.destination_slice % box.destination_pitch == 0;
+  if (whole) {
+    CUDA_MEMCPY3D shape{};
+    shape.srcMemoryType = CU_MEMORYTYPE_UNIFIED;
+    shape.srcDevice = box.source;
+    shape.srcPitch = box.source_pitch;
+    shape.srcHeight = box.source_slice / box.source_pitch;
+    shape.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+    shape.dstDevice = box.destination;
+    shape.dstPitch = box.destination_pitch;
+    shape.dstHeight = box.destination_slice / box.destination_pitch;
+    shape.WidthInBytes = box.width_bytes;
+    shape.Height = box.rows;
+    shape.Depth = box.slices;
+    return status_of(driver_.cuMemcpy3DAsync_v2(&shape, stream), "cuMemcpy3DAsync of a peer copy");
+  }
+  for (uint64_t slice = 0; slice < box.slices; ++slice) {
+    CUDA_MEMCPY2D shape{};
+    shape.srcMemoryType = CU_MEMORYTYPE_UNIFIED;
+    shape.srcDevice = box.source + slice * box.source_slice;
+    shape.srcPitch = box.rows > 1 ? box.source_pitch : box.width_bytes;
+    shape.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+    shape.dstDevice = box.destination + slice * box.destination_slice;
+    shape.dstPitch = box.rows > 1 ? box.destination_pitch : box.width_bytes;
+    shape.WidthInBytes = box.width_bytes;
+    shape.Height = box.rows;
+    RCUDA_RETURN_IF_ERROR(
+        status_of(driver_.cuMemcpy2DAsync_v2(&shape, stream), "cuMemcpy2DAsync of a peer copy"));
+  }
+  return {};
+}
+
+Result<Ticket> CudaDeviceOps::copy(int device, Lane lane, std::span<const CopyBox> boxes) {
+  RCUDA_RETURN_IF_ERROR(make_current(device));
+  LaneState& state = lane_of(device, lane);
+  for (const CopyBox& box : boxes) RCUDA_RETURN_IF_ERROR(issue(box, state.stream));
+  const Ticket ticket = state.issued + 1;
+  RCUDA_RETURN_IF_ERROR(
+      status_of(driver_.cuStreamWriteValue64_v2(state.stream, state.word_address, ticket, 0),
+                "cuStreamWriteValue64 after a peer copy"));
+  state.issued = ticket;
+  return ticket;
+}
+
+Result<Ticket> CudaDeviceOps::finished(int device, Lane lane) {
+  LaneState& state = lane_of(device, lane);
+  const Ticket ticket = *state.word;
+  // The data was written before the word; host memory is read, if at all, after it.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (ticket == state.issued) {
+    state.silent_polls = 0;
+    return ticket;
+  }
+  if (++state.silent_polls < kPollsBeforeAsking) return ticket;
+  // A copy that failed never writes its ticket.
+  state.silent_polls = 0;
+  RCUDA_RETURN_IF_ERROR(make_current(device));
+  const CUresult result = driver_.cuStreamQuery(state.stream);
+  if (result == CUDA_ERROR_NOT_READY) return ticket;
+  if (result != CUDA_SUCCESS) return Status::from_cuda(result, "a peer copy's lane");
+  return state.issued;
+}
+
+Result<Order> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold) {
+  const auto stream = reinterpret_cast<CUstream>(ref.stream);
+  const auto context = reinterpret_cast<CUcontext>(ref.context);
+  ContextGuard guard(driver_, context);
+  RCUDA_RETURN_IF_ERROR(status_of(guard.result(), "cuCtxPushCurrent"));
+  std::lock_guard lock(mutex_);
+  Place place;
+  place.context = context;
+  place.hold = hold;
+  auto& pool = free_events_[context];
+  if (pool.empty()) {
+    RCUDA_RETURN_IF_ERROR(
+        status_of(driver_.cuEventCreate(&place.event, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
+  } else {
+    place.event = pool.back();
+    pool.pop_back();
+  }
+  Status status = status_of(driver_.cuEventRecord(place.event, stream), "cuEventRecord");
+  if (status.ok() && hold) {
+    if (free_gates_.empty()) {
+      status = {Code::kOutOfMemory,
+                "more than " + std::to_string(kGates) + " streams wait for peer copies at once"};
+    } else {
+      place.gate = free_gates_.back();
+      Gate& gate = gates_[place.gate];
+      status = status_of(driver_.cuStreamWaitValue32_v2(stream, gate.address, gate.generation + 1,
+                                                        CU_STREAM_WAIT_VALUE_GEQ),
+                         "cuStreamWaitValue32");
+      if (status.ok()) {
+        free_gates_.pop_back();
+        ++gate.generation;
+      }
+    }
+  }
+  if (!status.ok()) {
+    pool.push_back(place.event);
+    return status;
+  }
+  places_[next_order_] = place;
+  return Order{next_order_++};
+}
+
+Result<bool> CudaDeviceOps::reached(Order order) {
+  CUevent event = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    event = places_.at(static_cast<uint64_t>(order)).event;
+  }
+  const CUresult result = driver_.cuEventQuery(event);
+  if (result == CUDA_SUCCESS) return true;
+  if (result == CUDA_ERROR_NOT_READY) return false;
+  return Status::from_cuda(result, "the stream of a peer copy");
+}
+
+void CudaDeviceOps::release(Order order, const Status& status) {
+  if (!status.ok() && on_error_) on_error_(cuda_error_of(status));
+  std::lock_guard lock(mutex_);
+  const auto found = places_.find(static_cast<uint64_t>(order));
+  const Place place = found->second;
+  places_.erase(found);
+  free_events_[place.context].push_back(place.event);
+  if (!place.hold) return;
+  Gate& gate = gates_[place.gate];
+  // Pairs with the GPU's read: whatever the copy wrote is in memory before.
+  gate.word->store(gate.generation, std::memory_order_seq_cst);
+  free_gates_.push_back(place.gate);
+}
+
+Status CudaDeviceOps::register_host(void* base, size_t bytes) {
+  RCUDA_RETURN_IF_ERROR(make_current(0));
+  const CUresult result = driver_.cuMemHostRegister_v2(base, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+  if (result == CUDA_SUCCESS) return {};
+  return Status::from_cuda(result, "cuMemHostRegister of " + std::to_string(bytes) +
+                                       " bytes of staging memory (is the memlock limit too low?)");
+}
+
+void CudaDeviceOps::unregister_host(void* base) {
+  if (make_current(0).ok()) driver_.cuMemHostUnregister(base);
+}
+
+Result<DeviceAddress> CudaDeviceOps::allocate(int device, size_t bytes) {
+  RCUDA_RETURN_IF_ERROR(make_current(device));
+  CUdeviceptr address = 0;
+  RCUDA_RETURN_IF_ERROR(
+      status_of(driver_.cuMemAlloc_v2(&address, bytes), "cuMemAlloc of a staging buffer"));
+  return static_cast<DeviceAddress>(address);
+}
+
+void CudaDeviceOps::free(int device, DeviceAddress address) {
+  if (make_current(device).ok()) driver_.cuMemFree_v2(address);
+}
+
+Result<p2p::ExportedMemory> CudaDeviceOps::export_memory(int device, DeviceAddress address) {
+  RCUDA_RETURN_IF_ERROR(make_current(device));
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  CUipcMemHandle handle{};
+  CUresult result = driver_.cuMemGetAddressRange_v2(&base, &bytes, address);
+  if (result == CUDA_SUCCESS) result = driver_.cuIpcGetMemHandle(&handle, base);
+  if (result != CUDA_SUCCESS) {
+    // Memory of the virtual-memory family and of pools has no such handle.
+    return Status(Code::kUnsupported, "cuIpcGetMemHandle refused the memory");
+  }
+  p2p::ExportedMemory memory;
+  static_assert(sizeof handle <= p2p::ExportedMemory::kHandleBytes);
+  std::memcpy(memory.handle.data(), &handle, sizeof handle);
+  memory.offset = address - base;
+  return memory;
+}
+
+Result<DeviceAddress> CudaDeviceOps::open(int device, const p2p::ExportedMemory& memory) {
+  RCUDA_RETURN_IF_ERROR(make_current(device));
+  CUipcMemHandle handle{};
+  std::memcpy(&handle, memory.handle.data(), sizeof handle);
+  CUdeviceptr base = 0;
+  RCUDA_RETURN_IF_ERROR(
+      status_of(driver_.cuIpcOpenMemHandle_v2(&base, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+                "cuIpcOpenMemHandle"));
+  return static_cast<DeviceAddress>(base);
+}
+
+void CudaDeviceOps::close(int device, DeviceAddress base) {
+  if (make_current(device).ok()) driver_.cuIpcCloseMemHandle(base);
+}
+
+bool CudaDeviceOps::may_use_gpudirect(int device, const char* medium) {
+  if (std::string_view(medium) != "verbs") return false;
+  const CUdevice handle = devices_[static_cast<size_t>(device)].device;
+  for (const CUdevice_attribute attribute :
+       {CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED}) {
+    int value = 0;
+    if (driver_.cuDeviceGetAttribute(&value, attribute, handle) == CUDA_SUCCESS && value != 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,115 @@
+// CudaDeviceOps: what the peer-to-peer engine needs of a GPU (p2p/device_ops.h), over the worker's
+// driver table.
+//
+// Lanes are non-blocking streams of the highest priority in the primary contexts; the driver keeps
+// other priorities in other hardware queues, so a lane is not stuck behind a stream that is held.
+// The ticket of a copy is written by the stream itself (cuStreamWriteValue64) into pinned memory,
+// so that asking how far a lane got is a load; a lane that stays silent is asked for its error now
+// and then. A held stream waits (cuStreamWaitValue32) for a pinned word of its own; the words count
+// upwards for ever, so a word can serve the next stream before the last one has been scheduled past
+// its wait.
+//
+// Threads: as p2p::DeviceOps says; enter() restores the calling thread's current context.
+// `on_error` runs on the engine's thread.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <cuda.h>
+
+#include "api/driver_table.h"
+#include "p2p/device_ops.h"
+
+namespace rcuda::server {
+
+// The CUresult a program gets for an error of a peer copy.
+CUresult cuda_error_of(const Status& status);
+
+class CudaDeviceOps final : public p2p::DeviceOps {
+ public:
+  struct Device {
+    CUdevice device = 0;
+    CUcontext primary = nullptr;  // outlives this object
+  };
+
+  // `on_error`: a copy of a stream of this worker ended badly.
+  static Result<std::unique_ptr<CudaDeviceOps>> create(const api::DriverTable& driver,
+                                                       std::vector<Device> devices,
+                                                       std::function<void(CUresult)> on_error);
+  ~CudaDeviceOps() override;
+
+  // A stream of the program for PeerCopy::stream; `context` is the stream's (for the default
+  // streams the one that was current).
+  static p2p::StreamRef stream_ref(CUstream stream, CUcontext context) {
+    return {reinterpret_cast<uint64_t>(stream), reinterpret_cast<uint64_t>(context)};
+  }
+
+  std::vector<p2p::EngineDevice> devices() override;
+  Result<p2p::Ticket> copy(int device, p2p::Lane lane,
+                           std::span<const p2p::CopyBox> boxes) override;
+  Result<p2p::Ticket> finished(int device, p2p::Lane lane) override;
+  Result<p2p::Order> enter(p2p::StreamRef stream, bool hold) override;
+  Result<bool> reached(p2p::Order order) override;
+  void release(p2p::Order order, const Status& status) override;
+  Status register_host(void* base, size_t bytes) override;
+  void unregister_host(void* base) override;
+  Result<p2p::DeviceAddress> allocate(int device, size_t bytes) override;
+  void free(int device, p2p::DeviceAddress address) override;
+  Result<p2p::ExportedMemory> export_memory(int device, p2p::DeviceAddress address) override;
+  Result<p2p::DeviceAddress> open(int device, const p2p::ExportedMemory& memory) override;
+  void close(int device, p2p::DeviceAddress base) override;
+  bool may_use_gpudirect(int device, const char* medium) override;
+
+ private:
+  struct LaneState {
+    CUstream stream = nullptr;
+    volatile uint64_t* word = nullptr;  // pinned; written by the GPU
+    CUdeviceptr word_address = 0;
+    p2p::Ticket issued = 0;
+    uint32_t silent_polls = 0;
+  };
+  struct Gate {  // a word that holds one stream at a time
+    std::atomic<uint32_t>* word = nullptr;
+    CUdeviceptr address = 0;
+    uint32_t generation = 0;
+  };
+  struct Place {
+    CUevent event = nullptr;
+    CUcontext context = nullptr;
+    bool hold = false;
+    size_t gate = 0;
+  };
+
+  CudaDeviceOps(const api::DriverTable& driver, std::vector<Device> devices,
+                std::function<void(CUresult)> on_error);
+  Status prepare();
+  Status make_current(int device);
+  Status issue(const p2p::CopyBox& box, CUstream stream);
+  LaneState& lane_of(int device, p2p::Lane lane) {
+    return lanes_[static_cast<size_t>(device)][static_cast<size_t>(lane)];
+  }
+
+  const api::DriverTable& driver_;
+  const std::vector<Device> devices_;
+  const std::function<void(CUresult)> on_error_;
+  std::vector<std::array<LaneState, p2p::kLaneCount>> lanes_;
+  void* words_ = nullptr;  // pinned: lane words, then gates
+  int current_ = -1;       // device whose context the engine's thread has current
+
+  std::mutex mutex_;  // guards what follows: enter() is called by another thread
+  std::deque<Gate> gates_;
+  std::vector<size_t> free_gates_;
+  std::map<CUcontext, std::vector<CUevent>> free_events_;
+  std::map<uint64_t, Place> places_;
+  uint64_t next_order_ = 1;
+};
+
+}  // namespace rcuda::server
