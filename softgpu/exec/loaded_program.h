@@ -16,7 +16,6 @@ namespace softgpu::exec {
 struct KernelCode {
   const class LoadedProgram* program = nullptr;
   const Function* entry = nullptr;
-  uint32_t required_threads[3] = {0, 0, 0};
 };
 
 class LoadedProgram final : public Program {

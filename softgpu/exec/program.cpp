@@ -70,15 +70,15 @@ void LoadedProgram::add_kernel(const Linker& linker, uint32_t index, const ptx::
   }
   for (const uint32_t s : shared)
     kernel->static_shared_bytes += linker.shared_variables()[s].size_bytes;
-  const uint32_t* threads =
-      source.required_threads[0] != 0 ? source.required_threads : source.max_threads;
+  // .reqntid does not lower the most that the kernel is said to take, as on hardware.
+  const uint32_t* threads = source.max_threads;
   if (threads[0] != 0) {
     const uint64_t most =
         uint64_t{threads[0]} * std::max(threads[1], 1u) * std::max(threads[2], 1u);
     kernel->max_threads_per_block = static_cast<uint32_t>(std::min<uint64_t>(most, 1024));
   }
   std::copy(std::begin(source.required_threads), std::end(source.required_threads),
-            code->required_threads);
+            kernel->required_block);
   kernel->code = code.get();
   kernel_by_name_.emplace(kernel->name, kernel.get());
   kernels_.push_back(kernel.get());
