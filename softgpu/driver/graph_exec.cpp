@@ -189,7 +189,7 @@ CUresult GraphExec::set_child_params(const GraphNode& node, const Graph& child) 
   CUgraphExecUpdateResultInfo info{};
   const auto& current = std::get<ChildGraphOperation>((*mine)->operation);
   if (match(*current.graph, child, &changes, &info) != CU_GRAPH_EXEC_UPDATE_SUCCESS) {
-    return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   }
   apply(changes);
   return CUDA_SUCCESS;

@@ -62,7 +62,7 @@ CUresult InterprocessEvent::open(const CUipcEventHandle& handle,
                                  std::shared_ptr<InterprocessEvent>* event) {
   HandleBytes bytes;
   std::memcpy(&bytes, &handle, sizeof bytes);
-  if (bytes.magic != kMagic) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes.magic != kMagic) return CUDA_ERROR_MAP_FAILED;
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%lld/fd/%d", static_cast<long long>(bytes.process),
                 bytes.descriptor);
@@ -78,7 +78,7 @@ CUresult InterprocessEvent::open(const CUipcEventHandle& handle,
   if (shared == nullptr) return CUDA_ERROR_MAP_FAILED;
   if (shared->magic != kMagic) {
     munmap(shared, kPageBytes);
-    return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_ERROR_MAP_FAILED;
   }
   event->reset(new InterprocessEvent(std::move(file), shared));
   return CUDA_SUCCESS;

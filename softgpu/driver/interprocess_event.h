@@ -22,7 +22,7 @@ class Context;
 class InterprocessEvent {
  public:
   static std::shared_ptr<InterprocessEvent> create();
-  // CUDA_ERROR_INVALID_VALUE for bytes that are no handle, _MAP_FAILED when it cannot be opened.
+  // CUDA_ERROR_MAP_FAILED for bytes that are no handle and for events that cannot be opened.
   static CUresult open(const CUipcEventHandle& handle, std::shared_ptr<InterprocessEvent>* event);
   ~InterprocessEvent();
   InterprocessEvent(const InterprocessEvent&) = delete;

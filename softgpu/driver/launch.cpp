@@ -79,6 +79,13 @@ CUresult check_cluster(const LaunchShape& shape, const uint32_t (&cluster)[3]) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
+// Events that a launch records may not have timing, and hardware says so with this code.
+CUresult check_launch_event(CUevent handle) {
+  const auto event = event_from_handle(handle);
+  if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  return event->has_timing() ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+}
+
 CUresult read_attribute(const CUlaunchAttribute& attribute, LaunchShape* shape,
                         LaunchExtras* extras) {
   const CUlaunchAttributeValue& value = attribute.value;
@@ -91,11 +98,11 @@ CUresult read_attribute(const CUlaunchAttribute& attribute, LaunchShape* shape,
     case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
       *extras = {value.programmaticEvent.event,
                  static_cast<unsigned>(value.programmaticEvent.flags)};
-      return CUDA_SUCCESS;
+      return check_launch_event(extras->event);
     case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
       *extras = {value.launchCompletionEvent.event,
                  static_cast<unsigned>(value.launchCompletionEvent.flags)};
-      return CUDA_SUCCESS;
+      return check_launch_event(extras->event);
     case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
       return value.deviceUpdatableKernelNode.deviceUpdatable != 0 ? CUDA_ERROR_NOT_SUPPORTED
                                                                   : CUDA_SUCCESS;

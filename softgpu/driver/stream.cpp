@@ -20,9 +20,18 @@ constexpr int64_t kIdleSpinNs = 50'000;
 // How long it waits for another stream before it gives its thread back.
 constexpr int64_t kBlockSpinNs = 5'000;
 
+// How long a thread that waits for a stream leaves the work to the stream's runner.
+constexpr int64_t kHelpAfterNs = 2'000;
+
 constexpr uint64_t kNoLimit = ~uint64_t{0};
 
 std::atomic<uint64_t> next_stream_id{1};
+
+// Host functions, which graphs may contain too, never run on a thread of the application.
+bool runs_application_code(const Operation& operation) {
+  return std::holds_alternative<HostOperation>(operation) ||
+         std::holds_alternative<GraphLaunchOperation>(operation);
+}
 
 class Hub : public StreamHub {
  public:
@@ -78,36 +87,36 @@ CUresult Stream::enqueue(Operation operation, std::vector<Point> waits, Point* e
 
 CUresult Stream::enqueue_and_wait(Operation operation) {
   Point end;
-  bool run_here = false;
-  const CUresult result = enqueue_ordered(std::move(operation), {}, &end, &run_here);
+  uint64_t runner = 0;
+  const CUresult result = enqueue_ordered(std::move(operation), {}, &end, &runner);
   if (result != CUDA_SUCCESS) return result;
-  if (run_here) run(end.value);
-  end.wait();
+  if (runner != 0) run(runner, end.value);
+  wait_for(end.value);
   return context().sticky();
 }
 
 CUresult Stream::enqueue_ordered(Operation operation, std::vector<Point> waits, Point* end,
-                                 bool* run_here) {
+                                 uint64_t* runner) {
   if (kind_ == Kind::kNonBlocking) {
-    return push(std::move(operation), std::move(waits), end, run_here);
+    return push(std::move(operation), std::move(waits), end, runner);
   }
   std::lock_guard order(set_->order_mutex_);
   if (set_->closed_) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  auto wait_for = [&](const Stream& other) {
+  auto follow = [&](const Stream& other) {
     if (!other.idle()) waits.push_back({other.timeline_, other.submitted_.load()});
   };
   if (kind_ == Kind::kLegacy) {
     for (const auto& stream : set_->streams_) {
-      if (stream.get() != this && stream->kind_ != Kind::kNonBlocking) wait_for(*stream);
+      if (stream.get() != this && stream->kind_ != Kind::kNonBlocking) follow(*stream);
     }
   } else if (set_->legacy_ != nullptr) {
-    wait_for(*set_->legacy_);
+    follow(*set_->legacy_);
   }
-  return push(std::move(operation), std::move(waits), end, run_here);
+  return push(std::move(operation), std::move(waits), end, runner);
 }
 
-CUresult Stream::push(Operation operation, std::vector<Point> waits, Point* end, bool* run_here) {
-  bool wake = false;
+CUresult Stream::push(Operation operation, std::vector<Point> waits, Point* end, uint64_t* runner) {
+  uint64_t woken = 0;
   {
     std::lock_guard lock(mutex_);
     if (closed()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -117,23 +126,23 @@ CUresult Stream::push(Operation operation, std::vector<Point> waits, Point* end,
     if (end != nullptr) *end = {timeline_, sequence};
     if (state_ == State::kIdle) {
       state_ = State::kRunning;
-      wake = true;
+      woken = ++runner_;
     }
   }
-  if (wake && run_here != nullptr) {
-    *run_here = true;
-  } else if (wake) {
-    start_runner();
+  if (woken != 0 && runner != nullptr) {
+    *runner = woken;
+  } else if (woken != 0) {
+    post_runner(woken);
   }
   return CUDA_SUCCESS;
 }
 
-void Stream::start_runner() {
-  post_to_worker([self = shared_from_this()] { self->run(kNoLimit); });
+void Stream::post_runner(uint64_t runner) {
+  post_to_worker([self = shared_from_this(), runner] { self->run(runner, kNoLimit); });
 }
 
-void Stream::run(uint64_t until) {
-  while (Task* task = next_task(until)) {
+void Stream::run(uint64_t runner, uint64_t until) {
+  while (Task* task = next_task(runner, until)) {
     if (!perform(*task)) return;
     const uint64_t sequence = task->sequence;
     {
@@ -148,28 +157,44 @@ void Stream::run(uint64_t until) {
   }
 }
 
-Stream::Task* Stream::next_task(uint64_t until) {
+Stream::Task* Stream::next_task(uint64_t runner, uint64_t until) {
   const uint64_t done = timeline_->completed();
-  if (done >= until) {
-    std::unique_lock lock(mutex_);
-    if (queue_.empty()) {
-      state_ = State::kIdle;
-    } else {
-      lock.unlock();
-      start_runner();
-    }
-    return nullptr;
-  }
-  if (!closed()) {
+  if (done < until && !closed()) {
     spin_until([&] { return submitted_.load(std::memory_order_acquire) > done || closed(); },
                kIdleSpinNs);
   }
-  std::lock_guard lock(mutex_);
-  if (queue_.empty()) {
-    state_ = State::kIdle;
-    return nullptr;
+  uint64_t successor = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (runner_ != runner) return nullptr;
+    if (queue_.empty()) {
+      state_ = State::kIdle;
+      return nullptr;
+    }
+    Task& task = queue_.front();
+    if (done < until && (until == kNoLimit || !runs_application_code(task.operation))) {
+      task.begun = true;
+      return &task;
+    }
+    successor = ++runner_;
   }
-  return &queue_.front();
+  post_runner(successor);
+  return nullptr;
+}
+
+void Stream::wait_for(uint64_t sequence) {
+  if (spin_until([&] { return timeline_->reached(sequence); }, kHelpAfterNs)) return;
+  uint64_t runner = 0;
+  {
+    std::lock_guard lock(mutex_);
+    // Nobody may begin a task before the one in front of it is complete.
+    if (state_ == State::kRunning && !queue_.empty() && !queue_.front().begun &&
+        timeline_->reached(queue_.front().sequence - 1)) {
+      runner = ++runner_;
+    }
+  }
+  if (runner != 0) run(runner, sequence);
+  timeline_->wait(sequence);
 }
 
 bool Stream::perform(Task& task) {
@@ -191,36 +216,41 @@ bool Stream::perform(Task& task) {
 
 bool Stream::block_on(const Point& point) {
   if (spin_until([&] { return point.reached(); }, kBlockSpinNs)) return true;
-  uint64_t token = 0;
+  uint64_t successor = 0;
   {
     std::lock_guard lock(mutex_);
     if (closed() && !queue_.front().started) return true;
     state_ = State::kBlocked;
-    token = ++block_token_;
+    successor = runner_ + 1;
   }
-  if (point.timeline->notify_at(point.value,
-                                [self = shared_from_this(), token] { self->resume(token); })) {
+  if (point.timeline->notify_at(
+          point.value, [self = shared_from_this(), successor] { self->resume(successor); })) {
     return false;
   }
   std::lock_guard lock(mutex_);
-  if (state_ != State::kBlocked || block_token_ != token) return false;
+  if (state_ != State::kBlocked || runner_ + 1 != successor) return false;
   state_ = State::kRunning;
   return true;
 }
 
-void Stream::resume(uint64_t token) {
+void Stream::resume(uint64_t runner) {
   {
     std::lock_guard lock(mutex_);
-    if (state_ != State::kBlocked || block_token_ != token) return;
+    // close() may have been faster, and the stream be blocked on something else by now.
+    if (state_ != State::kBlocked || runner_ + 1 != runner) return;
+    runner_ = runner;
     state_ = State::kRunning;
   }
-  start_runner();
+  post_runner(runner);
 }
 
-std::vector<Point> Stream::pending() {
-  std::vector<Point> points;
-  auto add = [&](const Stream& stream) {
-    if (!stream.idle()) points.push_back({stream.timeline_, stream.submitted_.load()});
+std::vector<std::pair<std::shared_ptr<Stream>, uint64_t>> Stream::pending() {
+  std::vector<std::pair<std::shared_ptr<Stream>, uint64_t>> unfinished;
+  auto add = [&](Stream& stream) {
+    const uint64_t submitted = stream.submitted_.load(std::memory_order_acquire);
+    if (!stream.timeline_->reached(submitted)) {
+      unfinished.emplace_back(stream.shared_from_this(), submitted);
+    }
   };
   if (kind_ == Kind::kLegacy) {
     std::lock_guard order(set_->order_mutex_);
@@ -230,19 +260,19 @@ std::vector<Point> Stream::pending() {
   } else {
     add(*this);
   }
-  return points;
+  return unfinished;
 }
 
 bool Stream::finished() { return pending().empty(); }
 
 void Stream::synchronize() {
-  for (const Point& point : pending()) point.wait();
+  for (const auto& [stream, sequence] : pending()) stream->wait_for(sequence);
 }
 
 // With the stream closed, operations in the queue are skipped (Context::stopping()) and waits on
 // other streams are given up, so that the queue runs empty at once.
 void Stream::close() {
-  bool wake = false;
+  uint64_t woken = 0;
   {
     std::lock_guard lock(mutex_);
     closed_.store(true, std::memory_order_release);
@@ -253,10 +283,10 @@ void Stream::close() {
     if (state_ == State::kBlocked && !queue_.front().started) {
       queue_.front().waits.clear();
       state_ = State::kRunning;
-      wake = true;
+      woken = ++runner_;
     }
   }
-  if (wake) start_runner();
+  if (woken != 0) post_runner(woken);
 }
 
 std::shared_ptr<Stream> StreamSet::legacy() {
@@ -303,8 +333,7 @@ std::vector<std::shared_ptr<Stream>> StreamSet::snapshot() {
 
 void StreamSet::synchronize() {
   for (const auto& stream : snapshot()) {
-    const uint64_t submitted = stream->submitted_.load();
-    stream->timeline_->wait(submitted);
+    stream->wait_for(stream->submitted_.load());
   }
 }
 

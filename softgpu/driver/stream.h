@@ -1,9 +1,11 @@
 // Streams: queues of operations, each carried out in order by one borrowed thread at a time.
 //
-// A Stream has no thread of its own. When work arrives it borrows one (worker_threads.h), keeps it
-// for some microseconds after its queue has run empty, and gives it back. An operation starts when
-// the one before it has finished and every Point it waits for is reached; a stream that must wait
-// gives its thread back and asks the point's timeline to be woken.
+// A Stream has no thread of its own. When work arrives it borrows one (worker_threads.h), its
+// runner, keeps it for some microseconds after its queue has run empty, and gives it back. A thread
+// that waits for the stream becomes its runner if the present one has not begun (it has not been
+// scheduled, say). An operation starts when the one before it has finished and every Point it waits
+// for is reached; a stream that must wait gives its thread back and asks the point's timeline to be
+// woken.
 //
 // A StreamSet is a context's streams with the rules between them: work in the legacy default stream
 // waits for all work submitted before to the context's blocking streams, and they wait for it.
@@ -22,6 +24,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include <cuda.h>
@@ -91,20 +94,26 @@ class Stream : public std::enable_shared_from_this<Stream> {
     Operation operation;
     std::vector<Point> waits;
     uint64_t sequence = 0;
+    bool begun = false;    // in the hands of a runner; written under mutex_
     bool started = false;  // a graph whose other branches are still running
   };
 
-  std::vector<Point> pending();
+  std::vector<std::pair<std::shared_ptr<Stream>, uint64_t>> pending();
   CUresult enqueue_ordered(Operation operation, std::vector<Point> waits, Point* end,
-                           bool* run_here);
-  CUresult push(Operation operation, std::vector<Point> waits, Point* end, bool* run_here);
-  void start_runner();
-  // Executes tasks; returns when the queue is empty, the stream blocked, or `until` is completed.
-  void run(uint64_t until);
-  Task* next_task(uint64_t until);
+                           uint64_t* runner);
+  // `*runner` is set, and no thread borrowed, when the caller shall run the idle stream itself.
+  CUresult push(Operation operation, std::vector<Point> waits, Point* end, uint64_t* runner);
+  void post_runner(uint64_t runner);
+  // Executes tasks as runner number `runner`; returns when that is no longer the stream's runner,
+  // when the queue is empty or the stream blocked, or when `until` is completed.
+  void run(uint64_t runner, uint64_t until);
+  Task* next_task(uint64_t runner, uint64_t until);
   bool perform(Task& task);  // false: blocked, this thread has lost the stream
   bool block_on(const Point& point);
-  void resume(uint64_t token);
+  void resume(uint64_t runner);
+  // Waits until operation `sequence` is finished; does the work itself where no runner has begun
+  // it.
+  void wait_for(uint64_t sequence);
   void close();
 
   const std::shared_ptr<StreamSet> set_;
@@ -119,7 +128,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::mutex mutex_;
   std::deque<Task> queue_;  // the front may be executing; references survive push_back
   State state_ = State::kIdle;
-  uint64_t block_token_ = 0;            // which kBlocked this is, so that a late wake-up is ignored
+  uint64_t runner_ = 0;  // the number of the present runner; others find that they have lost
   std::atomic<uint64_t> submitted_{0};  // written under mutex_
 };
 
