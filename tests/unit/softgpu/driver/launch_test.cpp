@@ -138,8 +138,10 @@ TEST_F(LaunchTest, LaunchAttributes) {
   attribute.value.clusterDim = {3, 1, 1};
   EXPECT_EQ(cuLaunchKernelEx(&config, empty_, nullptr, nullptr), CUDA_ERROR_INVALID_CLUSTER_SIZE);
 
-  const CUevent done = event();
+  const CUevent timed = event(), done = event(CU_EVENT_DISABLE_TIMING);
   attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT;
+  attribute.value.programmaticEvent = {timed, 0, 0};
+  EXPECT_EQ(cuLaunchKernelEx(&config, empty_, nullptr, nullptr), CUDA_ERROR_NOT_SUPPORTED);
   attribute.value.programmaticEvent = {done, 0, 0};
   CUDA_OK(cuLaunchKernelEx(&config, empty_, nullptr, nullptr));
   CUDA_OK(cuEventSynchronize(done));

@@ -116,7 +116,7 @@ TEST_F(StreamEventTest, HandlesOfSharedEventsAreChecked) {
   CUipcEventHandle handle{};
   EXPECT_EQ(cuIpcGetEventHandle(&handle, event()), CUDA_ERROR_INVALID_HANDLE);
   CUevent opened = nullptr;
-  EXPECT_EQ(cuIpcOpenEventHandle(&opened, handle), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuIpcOpenEventHandle(&opened, handle), CUDA_ERROR_MAP_FAILED);
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // What the tests of streams, events, launches and graphs share: a context of their own, a module of
 // small kernels, pinned words that device and host both see, and shorthands.
 //
-// The tests use nothing but the driver API and also run against NVIDIA's driver. Kernels:
+// The tests use nothing but the driver API and also run against NVIDIA's driver, except for those
+// marked "ours alone". Kernels:
 //   empty()            set(p, v): *p = v            add(p, v): *p += v, atomically, by every thread
 //   shift(p, v): *p = *p * 31 + v, so that the result tells the order of several
 //   copy(d, s): *d = *s      spin(p): until *p is not 0      illegal(), trapping(): fault

@@ -13,8 +13,6 @@ TEST_F(StreamLifetimeTest, DestroyedStreamFinishesItsWork) {
   CUDA_OK(spin(s, word(0)));
   CUDA_OK(shift(s, word(1), 1));
   CUDA_OK(cuStreamDestroy_v2(s));
-  EXPECT_EQ(cuStreamQuery(s), CUDA_ERROR_INVALID_HANDLE);
-  EXPECT_EQ(cuStreamDestroy_v2(s), CUDA_ERROR_INVALID_HANDLE);
   CUDA_OK(shift(nullptr, word(1), 2));  // the default stream still waits for it
   write(0, 1);
   CUDA_OK(cuCtxSynchronize());
@@ -29,13 +27,26 @@ TEST_F(StreamLifetimeTest, DestroyedEventStillHoldsBackWaiters) {
   CUDA_OK(cuEventRecord(e, a));
   CUDA_OK(cuStreamWaitEvent(b, e, 0));
   CUDA_OK(cuEventDestroy_v2(e));
-  EXPECT_EQ(cuEventQuery(e), CUDA_ERROR_INVALID_HANDLE);
   CUDA_OK(shift(b, word(1), 2));
   write(0, 1);
   CUDA_OK(cuCtxSynchronize());
   EXPECT_EQ(read(1), shifted(0, {1, 2}));
 }
 
+// Ours alone: hardware's driver does not check handles that are gone.
+TEST_F(StreamLifetimeTest, HandlesEndWithTheirObjects) {
+  const CUstream s = stream();
+  const CUevent e = event();
+  CUDA_OK(cuStreamDestroy_v2(s));
+  CUDA_OK(cuEventDestroy_v2(e));
+  EXPECT_EQ(cuStreamQuery(s), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(cuStreamDestroy_v2(s), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(empty(s), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(cuEventQuery(e), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(cuEventDestroy_v2(e), CUDA_ERROR_INVALID_HANDLE);
+}
+
+// Ours alone: hardware waits for what runs.
 TEST_F(StreamLifetimeTest, DestroyingTheContextEndsWhatRunsAndDropsTheRest) {
   const CUstream a = stream(), b = stream();
   const CUevent e = event();
@@ -52,6 +63,7 @@ TEST_F(StreamLifetimeTest, DestroyingTheContextEndsWhatRunsAndDropsTheRest) {
   EXPECT_EQ(cuEventQuery(e), CUDA_ERROR_INVALID_HANDLE);
 }
 
+// Ours alone, as above.
 TEST_F(StreamLifetimeTest, ContextDestructionDoesNotWaitForAnotherContextsEvent) {
   const CUstream s = stream();
   const CUevent e = event();
@@ -255,7 +267,7 @@ TEST_F(StreamLifetimeTest, WaitConditions) {
   }
 }
 
-// Faults last: on hardware they may outlive their context.
+// Each in a process of its own on hardware, where a fault ends all contexts of the process.
 class StreamStickyTest : public StreamFixture {};
 
 TEST_F(StreamStickyTest, AFaultIsReturnedByEveryLaterCall) {
@@ -264,8 +276,10 @@ TEST_F(StreamStickyTest, AFaultIsReturnedByEveryLaterCall) {
   CUDA_OK(cuEventRecord(before, other));
   CUDA_OK(cuStreamSynchronize(other));
   CUgraph graph = nullptr;
+  CUDA_OK(spin(s, word(0)));
   CUDA_OK(launch(function("illegal"), s, {}));
   CUDA_OK(cuEventRecord(after, s));
+  write(0, 1);
   EXPECT_EQ(cuStreamSynchronize(s), CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_EQ(cuStreamSynchronize(s), CUDA_ERROR_ILLEGAL_ADDRESS);
   CUstream made_stream = nullptr;
@@ -315,6 +329,7 @@ TEST_F(StreamStickyTest, WorkBehindAFaultIsDroppedAndCallbacksAreTold) {
   EXPECT_EQ(host_calls, 0);
 }
 
+// Ours alone, see above.
 TEST_F(StreamStickyTest, OtherContextsAreNotAffected) {
   CUcontext other = nullptr;
   CUDA_OK(cuCtxCreate_v2(&other, 0, device_));
