@@ -1,0 +1,342 @@
+// Two workers and nothing else: the peer-to-peer engine between two processes of one host, each
+// with a GPU of its own, without client and server. Shows what the engine itself reaches, over each
+// medium.
+//
+//   engine_pair [--medium shm|tcp] [--devices 0,1] [--min 4K] [--max 256M] [--driver auto]
+//               [--strategy auto,v3b,...] [--label TEXT]
+//
+// Each copy is in a stream of the source, as cudaMemcpyPeerAsync puts it there, and is timed from
+// the call until the stream is idle again. CSV as bench/p2p/p2p.cu writes it.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/transport/link.h"
+#include "p2p/engine.h"
+#include "server/peer/cuda_device_ops.h"
+#include "server/worker/driver_loader.h"
+#include "tests/support/link_pair.h"
+
+namespace {
+
+using namespace rcuda;
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  test::Medium medium = test::Medium::kShm;
+  int devices[2] = {0, 1};
+  uint64_t min_bytes = 4;
+  uint64_t max_bytes = 256ull << 20;
+  std::string driver = "auto";
+  std::vector<std::string> strategies{"auto"};
+  int rounds = 1;
+  double seconds_per_size = 0.1;
+};
+
+[[noreturn]] void die(const std::string& why) {
+  std::fprintf(stderr, "engine_pair: %s\n", why.c_str());
+  std::_Exit(1);
+}
+void check(const Status& status) {
+  if (!status.ok()) die(status.message());
+}
+void check(CUresult result, const char* what) {
+  if (result != CUDA_SUCCESS) die(std::string(what) + " gave " + std::to_string(result));
+}
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i];
+    const std::string value = argv[i + 1];
+    if (name == "--medium") {
+      options.medium = value == "tcp" ? test::Medium::kTcp : test::Medium::kShm;
+    } else if (name == "--devices") {
+      if (std::sscanf(value.c_str(), "%d,%d", &options.devices[0], &options.devices[1]) != 2) {
+        die("--devices wants two numbers");
+      }
+    } else if (name == "--min") {
+      options.min_bytes = p2p::parse_bytes(value).value_or(4);
+    } else if (name == "--max") {
+      options.max_bytes = p2p::parse_bytes(value).value_or(256u << 20);
+    } else if (name == "--driver") {
+      options.driver = value;
+    } else if (name == "--rounds") {
+      options.rounds = std::atoi(value.c_str());
+    } else if (name == "--seconds") {
+      options.seconds_per_size = std::atof(value.c_str());
+    } else if (name == "--strategy") {
+      options.strategies.clear();
+      for (size_t at = 0; at <= value.size();) {
+        const size_t comma = std::min(value.find(',', at), value.size());
+        options.strategies.push_back(value.substr(at, comma - at));
+        at = comma + 1;
+      }
+    } else {
+      die("unknown option " + name);
+    }
+  }
+  return options;
+}
+
+std::vector<uint64_t> sizes_of(const Options& options) {
+  std::vector<uint64_t> sizes;
+  for (uint64_t bytes = 4; bytes <= options.max_bytes; bytes *= 2) {
+    if (bytes >= options.min_bytes) sizes.push_back(bytes);
+    if (bytes == (128u << 10) && options.min_bytes <= 200'000) sizes.push_back(200'000);
+  }
+  return sizes;
+}
+
+p2p::SessionToken token() {
+  p2p::SessionToken token;
+  token.fill(std::byte{42});
+  return token;
+}
+
+// One of the two processes: driver, memory, and an engine per strategy.
+class Worker {
+ public:
+  Worker(const Options& options, int index, int partner)
+      : options_(options), index_(index), partner_(partner) {
+    Result<server::LoadedDriver> driver = server::load_driver(options.driver);
+    if (!driver) die(driver.status().message());
+    driver_ = std::move(*driver);
+    const auto& table = driver_.table;
+    check(table.cuDeviceGet(&device_, options.devices[index]), "cuDeviceGet");
+    check(table.cuDevicePrimaryCtxRetain(&context_, device_), "cuDevicePrimaryCtxRetain");
+    check(table.cuCtxSetCurrent(context_), "cuCtxSetCurrent");
+    check(table.cuMemAlloc_v2(&memory_, options.max_bytes), "cuMemAlloc");
+    check(table.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    host_.resize(options.max_bytes);
+    uint64_t state = 7;
+    for (auto& byte : host_) {
+      state = state * 6364136223846793005ull + 1442695040888963407ull;
+      byte = static_cast<std::byte>(state >> 56);
+    }
+    if (index == 0) {
+      check(table.cuMemcpyHtoD_v2(memory_, host_.data(), host_.size()), "cuMemcpyHtoD");
+    }
+  }
+
+  void open(const std::string& strategy, std::unique_ptr<transport::Link> link) {
+    Result<std::unique_ptr<server::CudaDeviceOps>> ops = server::CudaDeviceOps::create(
+        driver_.table, {{device_, context_}},
+        [](CUresult result) { die("a copy failed with " + std::to_string(result)); });
+    if (!ops) die(ops.status().message());
+    ops_ = std::move(*ops);
+    p2p::EngineOptions engine_options;
+    const auto planner = p2p::parse_planner_options(strategy, "");
+    if (!planner) die(planner.status().context());
+    engine_options.planner = *planner;
+    engine_options.host_name = "node" + std::to_string(index_);
+    engine_ = std::make_unique<p2p::Engine>(*ops_, engine_options);
+    engine_->attach(static_cast<p2p::PeerId>(1 - index_), std::move(link), token(), index_ == 0);
+    if (!engine_->wait_until_open(std::chrono::seconds(60))) die("the peer did not open");
+    // The legs are measured in the background; the copies are to be timed afterwards.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    barrier();
+  }
+  void close() {
+    barrier();
+    engine_.reset();
+    ops_.reset();
+    barrier();
+  }
+
+  // The source's part of one size.
+  void send(const std::string& label, uint64_t bytes, int copies) {
+    std::vector<double> times;
+    barrier();
+    for (int i = 0; i < copies; ++i) {
+      const Clock::time_point begin = Clock::now();
+      start(bytes, true);
+      check(driver_.table.cuStreamSynchronize(stream_), "cuStreamSynchronize");
+      times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
+    }
+    const double first = times.front();
+    std::nth_element(times.begin(), times.begin() + static_cast<long>(times.size() / 2),
+                     times.end());
+    const double median = times[times.size() / 2];
+    barrier();
+    // A train: the next copy is asked for while the last one runs.
+    const Clock::time_point begin = Clock::now();
+    for (int i = 0; i < copies; ++i) start(bytes, true);
+    check(driver_.table.cuStreamSynchronize(stream_), "cuStreamSynchronize");
+    const double train =
+        std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / copies;
+    barrier();
+    const auto size = static_cast<double>(bytes);
+    std::printf("%s,%llu,%.2f,%.2f,%.2f,%.4f,%.4f\n", label.c_str(),
+                static_cast<unsigned long long>(bytes), first, median, train, size / median * 1e-3,
+                size / train * 1e-3);
+    std::fflush(stdout);
+  }
+  // The destination's part: all halves at once, then the bytes are looked at.
+  void receive(uint64_t bytes, int copies) {
+    const auto& table = driver_.table;
+    check(table.cuMemsetD8_v2(memory_, 0x5a, bytes), "cuMemsetD8");
+    check(table.cuStreamSynchronize(nullptr), "cuStreamSynchronize");
+    for (int part = 0; part < 2; ++part) {
+      over_ = 0;
+      for (int i = 0; i < copies; ++i) start(bytes, false);
+      barrier();
+      while (over_ < copies) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    barrier();
+    std::vector<std::byte> seen(bytes);
+    check(table.cuMemcpyDtoH_v2(seen.data(), memory_, bytes), "cuMemcpyDtoH");
+    if (std::memcmp(seen.data(), host_.data(), bytes) != 0) {
+      die("wrong bytes after copies of " + std::to_string(bytes));
+    }
+  }
+  void barrier() {
+    char byte = 0;
+    if (::write(partner_, &byte, 1) != 1 || ::read(partner_, &byte, 1) != 1) die("partner gone");
+  }
+
+ private:
+  void start(uint64_t bytes, bool outgoing) {
+    p2p::PeerCopy copy;
+    copy.id = ++id_;
+    copy.peer = static_cast<p2p::PeerId>(1 - index_);
+    copy.outgoing = outgoing;
+    copy.memory = p2p::Shape::plain(memory_, bytes);
+    if (outgoing) copy.stream = server::CudaDeviceOps::stream_ref(stream_, context_);
+    copy.done = [this](const Status& status) {
+      check(status);
+      ++over_;
+    };
+    check(engine_->copy(std::move(copy)));
+  }
+
+  const Options& options_;
+  const int index_;
+  const int partner_;
+  server::LoadedDriver driver_;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+  CUdeviceptr memory_ = 0;
+  CUstream stream_ = nullptr;
+  std::vector<std::byte> host_;
+  std::unique_ptr<server::CudaDeviceOps> ops_;
+  std::unique_ptr<p2p::Engine> engine_;
+  std::atomic<int> over_ = 0;
+  uint64_t id_ = 0;
+};
+
+// Both processes know the plan, so nothing but bytes at barriers passes between them.
+int copies_of(const Options& options, uint64_t bytes) {
+  const double expected_us = 20 + static_cast<double>(bytes) / 20e3;
+  return static_cast<int>(std::clamp(options.seconds_per_size * 1e6 / expected_us, 5.0, 300.0));
+}
+
+std::unique_ptr<transport::Link> make_link(test::Medium medium, int control, int server_index,
+                                           int listener) {
+  transport::Bootstrap bootstrap;
+  bootstrap.control.reset(control);
+  bootstrap.server = server_index == 1;
+  transport::LinkOptions link_options;
+  link_options.window_bytes = p2p::PeerWindow::kBytes;
+  if (medium == test::Medium::kShm) {
+    auto link = transport::make_shm_link(std::move(bootstrap), link_options);
+    if (!link) die(link.status().message());
+    return std::move(*link);
+  }
+  bootstrap.accept_stream = [listener](int) -> Result<UniqueFd> {
+    const int accepted = ::accept(listener, nullptr, nullptr);
+    if (accepted < 0) return Status::from_errno(errno, "accept");
+    return UniqueFd(accepted);
+  };
+  bootstrap.open_stream = [listener](int) -> Result<UniqueFd> {
+    sockaddr_in address{};
+    socklen_t length = sizeof address;
+    ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length);
+    UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
+    if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
+      return Status::from_errno(errno, "connect");
+    }
+    return socket;
+  };
+  auto link = transport::make_tcp_link(std::move(bootstrap), link_options);
+  if (!link) die(link.status().message());
+  return std::move(*link);
+}
+
+int run(const Options& options, int index, int partner, const std::vector<int>& controls,
+        int listener) {
+  Worker worker(options, index, partner);
+  size_t control = 0;
+  const char* medium = test::to_string(options.medium);
+  for (int round = 0; round < options.rounds; ++round) {
+    for (const std::string& strategy : options.strategies) {
+      worker.open(strategy, make_link(options.medium, controls[control++], index, listener));
+      for (const uint64_t bytes : sizes_of(options)) {
+        const int copies = copies_of(options, bytes);
+        if (index == 0) {
+          worker.send(strategy + " " + medium, bytes, copies);
+        } else {
+          worker.receive(bytes, copies);
+        }
+      }
+      worker.close();
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  const size_t runs = options.strategies.size() * static_cast<size_t>(options.rounds);
+  int partners[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM, 0, partners) != 0) die("socketpair");
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  if (::bind(listener, reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      ::listen(listener, 64) != 0) {
+    die("no loopback port");
+  }
+  ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length);
+  // A control connection per run, of the medium's kind, made before either process has threads.
+  std::vector<int> controls[2];
+  for (size_t i = 0; i < runs; ++i) {
+    int pair[2];
+    if (options.medium == test::Medium::kShm) {
+      if (::socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) die("socketpair");
+    } else {
+      pair[0] = ::socket(AF_INET, SOCK_STREAM, 0);
+      if (::connect(pair[0], reinterpret_cast<sockaddr*>(&address), length) != 0) die("connect");
+      pair[1] = ::accept(listener, nullptr, nullptr);
+    }
+    controls[0].push_back(pair[0]);
+    controls[1].push_back(pair[1]);
+  }
+  std::printf("label,bytes,first_us,median_us,train_us,median_gbps,train_gbps\n");
+  std::fflush(stdout);
+  const pid_t child = ::fork();
+  const int index = child == 0 ? 1 : 0;
+  ::close(partners[1 - index]);
+  for (const int other : controls[1 - index]) ::close(other);
+  const int result = run(options, index, partners[index], controls[index], listener);
+  if (child == 0) std::_Exit(result);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status == 0 ? result : 1;
+}
