@@ -21,6 +21,42 @@ using transport::LinkOptions;
 using transport::Region;
 using transport::RegionId;
 
+// The peers of these tests, in processes of their own.
+constexpr size_t kLargeBlock = 64 << 20;
+constexpr int kStoppedPuts = 3000;
+
+void expose_and_stay(Link& link) {
+  SharedBlock block(kLargeBlock);
+  (void)link.expose(block.bytes.data(), block.bytes.size(), block.fd);
+  (void)put_word(link, 0, 1);
+  ::pause();
+}
+
+void stay(Link&) { ::pause(); }
+
+void count_puts(Link& link) {
+  (void)put_word(link, 0, 1);
+  (void)link.wait([&] { return load(link, 16376) == kStoppedPuts; }, soon());
+  (void)put_word(link, 0, 2);
+  (void)link.wait([] { return false; }, soon());
+}
+
+void fork_a_child_that_abandons(Link& link) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    link.abandon();
+    ::sleep(100);
+    ::_exit(0);
+  }
+  (void)put_word(link, 0, static_cast<uint64_t>(child));
+  ::pause();
+}
+
+const PeerRole kRoles[] = {{"expose_and_stay", expose_and_stay},
+                           {"stay", stay},
+                           {"count_puts", count_puts},
+                           {"fork_a_child_that_abandons", fork_a_child_that_abandons}};
+
 class EndContract : public LinkContract {
  protected:
   // Every kind of call on a Link that has ended.
@@ -99,12 +135,7 @@ TEST_P(EndContract, AMediumThatBreaksUnderLoadLosesNoCompletion) {
 }
 
 TEST_P(EndContract, AKilledPeerIsNoticedByAllWhoWait) {
-  Result<ForkedPeer> peer = ForkedPeer::start(medium(), {}, [](Link& link) {
-    std::vector<std::byte> memory(1 << 20);
-    (void)link.expose(memory.data(), memory.size());
-    (void)put_word(link, 0, 1);
-    ::pause();
-  });
+  Result<PeerProcess> peer = PeerProcess::start(medium(), {}, "expose_and_stay");
   ASSERT_TRUE(peer.ok()) << peer.status().message();
   const std::unique_ptr<Link> link = wrap(peer->take_link());
   ASSERT_TRUE(link->wait([&] { return load(*link, 0) == 1; }, soon()).ok());
@@ -119,16 +150,11 @@ TEST_P(EndContract, AKilledPeerIsNoticedByAllWhoWait) {
 
 TEST_P(EndContract, APeerKilledInMidTransferFailsThatTransfer) {
   for (int lap = 0; lap < 3; ++lap) {
-    Result<ForkedPeer> peer = ForkedPeer::start(medium(), {}, [](Link& link) {
-      SharedBlock block(64 << 20);
-      (void)link.expose(block.bytes.data(), block.bytes.size(), block.fd);
-      (void)put_word(link, 0, 1);
-      ::pause();
-    });
+    Result<PeerProcess> peer = PeerProcess::start(medium(), {}, "expose_and_stay");
     ASSERT_TRUE(peer.ok()) << peer.status().message();
     const std::unique_ptr<Link> link = wrap(peer->take_link());
     ASSERT_TRUE(link->wait([&] { return load(*link, 0) == 1; }, soon()).ok());
-    std::vector<std::byte> bytes(64 << 20);
+    std::vector<std::byte> bytes(kLargeBlock);
     constexpr int kTransfers = 20;
     std::promise<void> all;
     std::atomic<int> left{kTransfers};
@@ -153,7 +179,7 @@ TEST_P(EndContract, APeerKilledInMidTransferFailsThatTransfer) {
 
 TEST_P(EndContract, ASilentPeerIsGivenUpAfterItsTimeout) {
   const LinkOptions impatient{.peer_timeout = std::chrono::milliseconds(2000)};
-  Result<ForkedPeer> peer = ForkedPeer::start(medium(), impatient, [](Link&) { ::pause(); });
+  Result<PeerProcess> peer = PeerProcess::start(medium(), impatient, "stay");
   ASSERT_TRUE(peer.ok()) << peer.status().message();
   // The client end was made with the same options; nothing but signs of life keeps it.
   const std::unique_ptr<Link> link = wrap(peer->take_link());
@@ -168,21 +194,15 @@ TEST_P(EndContract, ASilentPeerIsGivenUpAfterItsTimeout) {
 
 TEST_P(EndContract, AStoppedPeerHoldsPutsBackAndLosesNone) {
   if (medium() == Medium::kVerbs) GTEST_SKIP() << "the adapter takes puts for a stopped process";
-  constexpr int kCount = 3000;
   const LinkOptions patient{.window_bytes = 1 << 20, .peer_timeout = std::chrono::milliseconds(0)};
-  Result<ForkedPeer> peer = ForkedPeer::start(medium(), patient, [](Link& link) {
-    (void)put_word(link, 0, 1);
-    (void)link.wait([&] { return load(link, 16376) == kCount; }, soon());
-    (void)put_word(link, 0, 2);
-    (void)link.wait([] { return false; }, soon());
-  });
+  Result<PeerProcess> peer = PeerProcess::start(medium(), patient, "count_puts");
   ASSERT_TRUE(peer.ok()) << peer.status().message();
   const std::unique_ptr<Link> link = wrap(peer->take_link());
   ASSERT_TRUE(link->wait([&] { return load(*link, 0) == 1; }, soon()).ok());
   peer->kill(SIGSTOP);
   std::thread writer([&] {
     std::vector<std::byte> bytes(16384);
-    for (uint64_t i = 1; i <= kCount; ++i) {
+    for (uint64_t i = 1; i <= kStoppedPuts; ++i) {
       std::memcpy(bytes.data() + 16376, &i, 8);
       ASSERT_TRUE(link->put(0, bytes, {}, transport::Wake::kYes).ok());
     }
@@ -196,17 +216,8 @@ TEST_P(EndContract, AStoppedPeerHoldsPutsBackAndLosesNone) {
 }
 
 TEST_P(EndContract, AForkedChildThatAbandonsDoesNotKeepTheSessionAlive) {
-  // The peer forks; the grandchild abandons the Link and lives on; the peer is killed.
-  Result<ForkedPeer> peer = ForkedPeer::start(medium(), {}, [](Link& link) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      link.abandon();
-      ::sleep(100);
-      ::_exit(0);
-    }
-    (void)put_word(link, 0, static_cast<uint64_t>(child));
-    ::pause();
-  });
+  // The peer forks; its child abandons the Link and lives on; the peer is killed.
+  Result<PeerProcess> peer = PeerProcess::start(medium(), {}, "fork_a_child_that_abandons");
   ASSERT_TRUE(peer.ok()) << peer.status().message();
   const std::unique_ptr<Link> link = wrap(peer->take_link());
   ASSERT_TRUE(link->wait([&] { return load(*link, 0) != 0; }, soon()).ok());

@@ -1,5 +1,7 @@
 // A peer that does not keep to the protocol may end its own session and nothing else. These tests
 // speak to a Link with raw bytes; they also pin the layout of what both media send.
+#include <array>
+#include <bit>
 #include <random>
 #include <thread>
 
@@ -33,8 +35,9 @@ class Words {
  private:
   template <typename T>
   Words& raw(T value) {
-    const auto* begin = reinterpret_cast<const std::byte*>(&value);
-    bytes_.insert(bytes_.end(), begin, begin + sizeof value);
+    for (const std::byte b : std::bit_cast<std::array<std::byte, sizeof value>>(value)) {
+      bytes_.push_back(b);
+    }
     return *this;
   }
   std::vector<std::byte> bytes_;

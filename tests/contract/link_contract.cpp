@@ -107,3 +107,10 @@ void LinkContract::connect(const transport::LinkOptions& client,
 }
 
 }  // namespace rcuda::test
+
+// In place of GoogleTest's: a peer's process is this program as well.
+int main(int argc, char** argv) {
+  rcuda::test::run_peer_if_asked();
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -2,10 +2,14 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <map>
+#include <sstream>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -35,6 +39,10 @@ sockaddr_in socket_address(const char* variable, uint16_t port) {
 // Stands for the daemon: everything that connects belongs to the one session.
 class Listener {
  public:
+  Listener() = default;
+  explicit Listener(UniqueFd socket) : socket_(std::move(socket)) {}
+  int descriptor() const { return socket_.get(); }
+
   Status open() {
     socket_.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address = socket_address("RCUDA_TEST_SERVER", 0);
@@ -151,24 +159,91 @@ Result<RawPair> make_socket_pair(Medium medium) {
   return control_sockets(medium, listener);
 }
 
-Result<ForkedPeer> ForkedPeer::start(Medium medium, const LinkOptions& options,
-                                     const std::function<void(Link&)>& body) {
+namespace {
+
+constexpr char kPeerVariable[] = "RCUDA_TEST_PEER";
+
+std::map<std::string, void (*)(Link&)>& roles() {
+  static std::map<std::string, void (*)(Link&)> roles;
+  return roles;
+}
+
+// What a peer is told: its role, how to make its Link, and the descriptors it was left.
+struct PeerOrders {
+  std::string role;
+  int medium = 0;
+  int control = -1;
+  int listener = -1;
+  size_t window_bytes = 0;
+  long peer_timeout_ms = 0;
+
+  std::string text() const {
+    std::ostringstream out;
+    out << role << ' ' << medium << ' ' << control << ' ' << listener << ' ' << window_bytes << ' '
+        << peer_timeout_ms;
+    return out.str();
+  }
+  static PeerOrders parse(const char* text) {
+    PeerOrders orders;
+    std::istringstream(text) >> orders.role >> orders.medium >> orders.control >> orders.listener >>
+        orders.window_bytes >> orders.peer_timeout_ms;
+    return orders;
+  }
+};
+
+void keep_across_exec(int fd) {
+  if (fd >= 0) ::fcntl(fd, F_SETFD, 0);
+}
+
+}  // namespace
+
+PeerRole::PeerRole(const char* name, void (*body)(Link&)) { roles()[name] = body; }
+
+bool run_peer_if_asked() {
+  const char* text = std::getenv(kPeerVariable);
+  if (text == nullptr) return false;
+  const PeerOrders orders = PeerOrders::parse(text);
+  ::unsetenv(kPeerVariable);
+  LinkOptions options;
+  options.window_bytes = orders.window_bytes;
+  options.peer_timeout = std::chrono::milliseconds(orders.peer_timeout_ms);
+  Result<std::unique_ptr<Link>> link =
+      make_end(static_cast<Medium>(orders.medium), UniqueFd(orders.control), true,
+               Listener(UniqueFd(orders.listener)), options);
+  if (!link) ::_exit(3);
+  roles().at(orders.role)(**link);
+  link->reset();
+  ::_exit(0);
+}
+
+Result<PeerProcess> PeerProcess::start(Medium medium, const LinkOptions& options,
+                                       const char* role) {
   Listener listener;
   RCUDA_RETURN_IF_ERROR(open_if_needed(medium, listener));
   Result<RawPair> sockets = control_sockets(medium, listener);
   if (!sockets) return sockets.status();
+  const PeerOrders orders{role,
+                          static_cast<int>(medium),
+                          sockets->theirs.get(),
+                          listener.descriptor(),
+                          options.window_bytes,
+                          static_cast<long>(options.peer_timeout.count())};
+  const std::string variable = std::string(kPeerVariable) + "=" + orders.text();
+  std::vector<char*> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
+  environment.push_back(const_cast<char*>(variable.c_str()));
+  environment.push_back(nullptr);
+  char program[] = "/proc/self/exe";
+  char* const arguments[] = {program, nullptr};
 
-  ForkedPeer peer;
+  PeerProcess peer;
   peer.pid_ = ::fork();
   if (peer.pid_ < 0) return Status::from_errno(errno, "fork");
   if (peer.pid_ == 0) {
-    sockets->ours.reset();
-    Result<std::unique_ptr<Link>> link =
-        make_end(medium, std::move(sockets->theirs), true, listener, options);
-    if (!link) ::_exit(3);
-    body(**link);
-    link->reset();
-    ::_exit(0);
+    keep_across_exec(orders.control);
+    keep_across_exec(orders.listener);
+    ::execve(program, arguments, environment.data());
+    ::_exit(4);
   }
   sockets->theirs.reset();
   Result<std::unique_ptr<Link>> link =
@@ -178,19 +253,19 @@ Result<ForkedPeer> ForkedPeer::start(Medium medium, const LinkOptions& options,
   return peer;
 }
 
-ForkedPeer::ForkedPeer(ForkedPeer&& other) noexcept
+PeerProcess::PeerProcess(PeerProcess&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)), link_(std::move(other.link_)) {}
 
-ForkedPeer::~ForkedPeer() {
+PeerProcess::~PeerProcess() {
   if (pid_ > 0) {
     ::kill(pid_, SIGKILL);
     wait();
   }
 }
 
-void ForkedPeer::kill(int signal) { ::kill(pid_, signal); }
+void PeerProcess::kill(int signal) { ::kill(pid_, signal); }
 
-int ForkedPeer::wait() {
+int PeerProcess::wait() {
   int status = -1;
   while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }

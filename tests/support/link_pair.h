@@ -1,4 +1,4 @@
-// Pairs of connected Links for tests: both ends in this process, or the peer in a forked one.
+// Pairs of connected Links for tests: both ends in this process, or the peer in another one.
 //
 // Bootstraps exactly as a session does: a connected control socket, both sides making their Link at
 // the same time. Over TCP and verbs the addresses are 127.0.0.1 unless RCUDA_TEST_SERVER and
@@ -29,16 +29,25 @@ struct LinkPair {
 Result<LinkPair> make_link_pair(Medium medium, const transport::LinkOptions& client = {},
                                 const transport::LinkOptions& server = {});
 
-// A peer in a child process, which runs `body` on its (server) end and exits. Killed and reaped by
-// the destructor. Call while this process has no Links and no threads of its own.
-class ForkedPeer {
+// What a peer in another process does with its (server) end of the Link, by name: the process is
+// this program started anew, so that it inherits nothing (RDMA devices do not survive a fork).
+// Roles are static objects of the test; main() calls run_peer_if_asked() first.
+class PeerRole {
  public:
-  ForkedPeer(ForkedPeer&& other) noexcept;
-  ForkedPeer& operator=(ForkedPeer&&) = delete;
-  ~ForkedPeer();
+  PeerRole(const char* name, void (*body)(transport::Link&));
+};
+// Returns false in an ordinary start; in a peer's, runs its role and does not return.
+bool run_peer_if_asked();
 
-  static Result<ForkedPeer> start(Medium medium, const transport::LinkOptions& options,
-                                  const std::function<void(transport::Link&)>& body);
+// A peer in a process of its own. Killed and reaped by the destructor.
+class PeerProcess {
+ public:
+  PeerProcess(PeerProcess&& other) noexcept;
+  PeerProcess& operator=(PeerProcess&&) = delete;
+  ~PeerProcess();
+
+  static Result<PeerProcess> start(Medium medium, const transport::LinkOptions& options,
+                                   const char* role);
 
   transport::Link& link() { return *link_; }
   std::unique_ptr<transport::Link> take_link() { return std::move(link_); }
@@ -48,7 +57,7 @@ class ForkedPeer {
   int wait();
 
  private:
-  ForkedPeer() = default;
+  PeerProcess() = default;
 
   pid_t pid_ = -1;
   std::unique_ptr<transport::Link> link_;

@@ -151,7 +151,7 @@ Status Connection::create_qp(rdma_cm_id* id, const QueuePairPlan& plan, size_t i
   attributes.send_cq = plan.sends;
   attributes.recv_cq = plan.receives;
   attributes.cap.max_send_wr = plan.sizes.sends;
-  attributes.cap.max_recv_wr = plan.sizes.receives;
+  attributes.cap.max_recv_wr = std::max(plan.sizes.receives, 1u);  // none is not always allowed
   attributes.cap.max_send_sge = 1;
   attributes.cap.max_recv_sge = 1;
   attributes.cap.max_inline_data = plan.sizes.inline_bytes;

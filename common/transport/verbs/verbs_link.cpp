@@ -211,7 +211,7 @@ std::vector<QueuePairPlan> VerbsLink::plans(size_t queues) const {
   plans[0] = {
       send_cq_.get(), receive_cq_.get(), {PutQueue::kDepth, kReceives, PutQueue::kInlineBytes}};
   for (size_t i = 1; i < plans.size(); ++i) {
-    plans[i] = {bulk_cq_.get(), bulk_cq_.get(), {BulkEngine::kDepth, 1, 0}};
+    plans[i] = {bulk_cq_.get(), bulk_cq_.get(), {BulkEngine::kDepth, 0, 0}};
   }
   return plans;
 }
