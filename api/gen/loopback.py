@@ -4,11 +4,12 @@ answered must come back. The rest of the test is tests/unit/api/loopback.h."""
 
 import re
 
+import server
 from emit import NOTICE
 
 
 def is_tested(function):
-    return function.travels and function.is_driver and not function.handwritten_server
+    return function.travels and function.is_driver
 
 
 def counting_names(function):
@@ -173,7 +174,7 @@ def emit_structures(table):
 
 def emit(table):
     tested = [f for f in table.functions.values() if is_tested(f)]
-    lines = [NOTICE, '#include <cuda.h>\n#include <gtest/gtest.h>\n\n#include <algorithm>\n\n#include "client/forward.h"\n'
+    lines = [NOTICE, '#include <cuda.h>\n#include <gtest/gtest.h>\n\n#include <algorithm>\n\n#include "api/server_handlers.h"\n#include "client/forward.h"\n'
              '#include "tests/unit/api/loopback.h"\n\nnamespace rcuda::loopback {\nnamespace {\n\n'
              "using api::pool_attribute_bytes;\nusing api::to_pointer;\n\n"]
     for struct in table.types.structs.values():
@@ -186,9 +187,16 @@ def emit(table):
     for f in tested:
         lines.append(emit_recorder(f, table.types))
         lines.append(emit_test(f, table.types))
+    handwritten = [f for f in tested if f.handwritten_server]
     lines.append("const Sample kCommands[] = {\n")
     lines += [f"    {{0x{f.opcode:03x}, &sample_{f.name}}},\n" for f in tested]
     lines.append("};\n\n}  // namespace\n\n"
                  "std::span<const Sample> samples_of_commands() { return kCommands; }\n\n"
-                 "}  // namespace rcuda::loopback\n")
+                 "}  // namespace rcuda::loopback\n\nnamespace rcuda::server {\n\n"
+                 "// In place of what server/executor does there.\n")
+    for f in handwritten:
+        names = ", ".join(p.name for p in f.prototype.parameters)
+        lines.append(f"{server.serve_declaration(f)} {{\n"
+                     f"  return driver(executor).{f.name}({names});\n}}\n")
+    lines.append("\n}  // namespace rcuda::server\n")
     return "".join(lines)
