@@ -106,8 +106,10 @@ Result<Accepted> accept_from(int listening, bool local) {
   Accepted accepted;
   sockaddr_storage address{};
   socklen_t length = sizeof address;
-  accepted.socket.reset(::accept4(listening, reinterpret_cast<sockaddr*>(&address), &length,
-                                  SOCK_CLOEXEC | SOCK_NONBLOCK));
+  // Blocking, as the Link of the worker that gets it expects; the daemon asks for what is there
+  // only.
+  accepted.socket.reset(
+      ::accept4(listening, reinterpret_cast<sockaddr*>(&address), &length, SOCK_CLOEXEC));
   if (!accepted.socket) {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ECONNABORTED) {
       return accepted;

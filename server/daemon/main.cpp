@@ -113,6 +113,12 @@ int start(int argc, char** argv) {
     return 0;
   }
   if (ready >= 0) ::fcntl(ready, F_SETFD, FD_CLOEXEC);
+  // By its name, so that ps shows workers under it; the link itself survives a replaced binary.
+  char binary[4096];
+  const ssize_t length = ::readlink("/proc/self/exe", binary, sizeof binary - 1);
+  if (length > 0 && ::access(std::string(binary, static_cast<size_t>(length)).c_str(), X_OK) == 0) {
+    settings.worker_binary.assign(binary, static_cast<size_t>(length));
+  }
   return run_daemon(settings, ready);
 }
 
