@@ -91,7 +91,9 @@ Result<bool> Prober::start() {
     return true;
   }
   if (job.mapped == 0) {
-    place_ = link_.host_path->reserve(0, job.bytes);
+    // Transfers of a train may be carried at the same time: each goes to a place of its own.
+    place_ =
+        link_.host_path->reserve(0, job.kind == Kind::kWire ? job.bytes * transfers_ : job.bytes);
     if (!place_) {
       finish_job();
       return true;
@@ -104,12 +106,12 @@ Result<bool> Prober::start() {
     for (uint32_t i = 0; i < transfers_; ++i) {
       ++link_.shipping;
       Shipment shipment{link_.id, link_.generation, kShipment, i, {}};
-      link_.host_path->ship(*place_,
-                            [queue = environment_.shipments, shipment](const Status& status) {
-                              Shipment done = shipment;
-                              done.status = status;
-                              queue->push(std::move(done));
-                            });
+      const Place part{place_->local + i * job.bytes, place_->remote + i * job.bytes, job.bytes};
+      link_.host_path->ship(part, [queue = environment_.shipments, shipment](const Status& status) {
+        Shipment done = shipment;
+        done.status = status;
+        queue->push(std::move(done));
+      });
     }
     return true;
   }
@@ -184,8 +186,9 @@ void Prober::end_sample(bool good) {
   ++job.taken;
   if (job.taken < (echo ? kEchoes : kSingles + kTrains)) return;
   job.taken = 0;
-  const uint64_t limit =
-      std::min(kLargestBytes, job.mapped != 0 ? kLargestBytes : link_.host_path->capacity_bytes());
+  const uint64_t room =
+      link_.host_path->capacity_bytes() / (job.kind == Kind::kWire ? kTrainLength : 1);
+  const uint64_t limit = job.mapped != 0 ? kLargestBytes : std::min(kLargestBytes, room);
   const bool slow = us / transfers_ > kLongUs && job.samples.size() > kSingles + kTrains;
   if (echo || slow || job.bytes * kGrowth > limit) {
     finish_job();
