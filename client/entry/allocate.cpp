@@ -89,14 +89,15 @@ CUresult cuMemFree_v2(CUdeviceptr address) { return free_device(address); }
 
 CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
   if (!address) return CUDA_ERROR_INVALID_VALUE;
-  return record_async(forward_cuMemAllocAsync(address, bytes, stream), *address, bytes);
+  const CUresult result = forward_cuMemAllocAsync(address, bytes, stream);
+  return record_async(result, *address, bytes);
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
                                  CUstream stream) {
   if (!address) return CUDA_ERROR_INVALID_VALUE;
-  return record_async(forward_cuMemAllocFromPoolAsync(address, bytes, pool, stream), *address,
-                      bytes);
+  const CUresult result = forward_cuMemAllocFromPoolAsync(address, bytes, pool, stream);
+  return record_async(result, *address, bytes);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {

@@ -2,6 +2,7 @@
 
 #include <cuda.h>
 
+#include "client/memory/mirror.h"
 #include "client/session/capture.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
@@ -18,6 +19,12 @@ CUresult find_event(CUevent handle, Object** event) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   *event = find_object(handle, wire::Kind::kEvent);
   return *event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+// What a call returns that found, or made sure, that an event's work is done.
+CUresult finished(Session& session, CUresult result) {
+  if (result == CUDA_SUCCESS) result = pull_mirrors(session);
+  return result == CUDA_SUCCESS ? session.take_error() : result;
 }
 
 CUresult record(CUevent handle, CUstream stream, unsigned flags) {
@@ -70,12 +77,12 @@ CUresult cuEventQuery(CUevent handle) {
   CUresult result = CUDA_SUCCESS;
   switch (progress_of(session, *event, state, &result)) {
     case Progress::kPending: return session.lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
-    case Progress::kDone: return result == CUDA_SUCCESS ? session.take_error() : result;
+    case Progress::kDone: return finished(session, result);
     case Progress::kUnknown: break;
   }
   result = forward_cuEventQuery(handle);
   if (result == CUDA_ERROR_NOT_READY) watch_event(session, *event, state);
-  return result;
+  return result == CUDA_SUCCESS ? finished(session, result) : result;
 }
 
 CUresult cuEventSynchronize(CUevent handle) {
@@ -85,7 +92,7 @@ CUresult cuEventSynchronize(CUevent handle) {
   const uint64_t state = event_state(*event);
   CUresult result = CUDA_SUCCESS;
   if (progress_of(session, *event, state, &result) == Progress::kDone && state != 0) {
-    return result == CUDA_SUCCESS ? session.take_error() : result;
+    return finished(session, result);
   }
   if (any_capture()) {
     // An event of a capture cannot be waited for; only the worker knows.
@@ -94,7 +101,7 @@ CUresult cuEventSynchronize(CUevent handle) {
   }
   const uint64_t sequence = watch_event(session, *event, state);
   result = session.wait_word(event->word.load(std::memory_order_relaxed) - 1, sequence);
-  return result == CUDA_SUCCESS ? session.take_error() : result;
+  return finished(session, result);
 }
 
 CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "client/memory/mirror.h"
 #include "client/session/graph_state.h"
 #include "client/session/process.h"
 #include "client/session/progress.h"
@@ -109,6 +110,14 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec executable, CUgraph graph,
 
 CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
   graph_launched();
+  Target target;
+  wire::ObjectId id;
+  if (CUresult result = resolve(stream, wire::Kind::kStream, &target, &id); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (CUresult result = push_mirrors(*target.session, target.context, id); result != CUDA_SUCCESS) {
+    return result;
+  }
   return forward_cuGraphLaunch(executable, stream);
 }
 

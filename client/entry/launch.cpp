@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "client/memory/mirror.h"
 #include "client/session/functions.h"
 #include "client/session/host_functions.h"
 #include "client/session/marshal.h"
@@ -155,6 +156,10 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
   std::memcpy(body.grid, shape.grid, sizeof body.grid);
   std::memcpy(body.block, shape.block, sizeof body.block);
   body.shared_bytes = shape.shared_bytes;
+  if (CUresult result = push_mirrors(*target.session, target.context, body.stream);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
   return target.session->post(target.context, static_cast<uint16_t>(wire::Custom::kLaunch),
                               std::as_bytes(std::span(&body, 1)), tail.bytes());
 }

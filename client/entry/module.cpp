@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "client/memory/mirror.h"
 #include "client/session/functions.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
@@ -44,6 +45,7 @@ CUresult load_module(CUmodule* handle, const void* pointer, const JitOptions& op
     retire(created, wire::Kind::kModule);
     return result;
   }
+  find_object(created, wire::Kind::kModule)->extra = new ModuleState;
   *handle = static_cast<CUmodule>(created);
   return CUDA_SUCCESS;
 }
@@ -177,18 +179,15 @@ CUresult cuModuleLoad(CUmodule* module, const char* path) {
 }
 
 CUresult cuModuleUnload(CUmodule handle) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   Object* module = find_object(handle, wire::Kind::kModule);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   // Its functions go with it.
-  std::vector<Object*> functions;
-  auto* extra = static_cast<std::vector<Object*>*>(module->extra);
-  if (extra) {
-    for (Object* function : *extra) {
-      delete static_cast<FunctionInfo*>(function->extra);
-      retire(function, wire::Kind::kFunction);
-    }
-    delete extra;
-    module->extra = nullptr;
+  const std::unique_ptr<ModuleState> state(static_cast<ModuleState*>(module->extra));
+  module->extra = nullptr;
+  for (const auto& [name, function] : state->functions) {
+    delete static_cast<FunctionInfo*>(function->extra);
+    retire(function, wire::Kind::kFunction);
   }
   return forward_cuModuleUnload(handle);
 }
@@ -204,9 +203,15 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* 
   Object* module = find_object(handle, wire::Kind::kModule);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   if (!function || !name) return CUDA_ERROR_INVALID_VALUE;
-  auto* known = static_cast<std::vector<Object*>*>(module->extra);
+  auto* state = static_cast<ModuleState*>(module->extra);
+  std::lock_guard lock(state->mutex);
+  if (auto known = state->functions.find(name); known != state->functions.end()) {
+    *function = reinterpret_cast<CUfunction>(known->second);
+    return CUDA_SUCCESS;
+  }
   std::unique_ptr<FunctionInfo> info;
-  if (CUresult result = ask_function(*module->session, module->context, module->id, false, name, &info);
+  if (CUresult result =
+          ask_function(*module->session, module->context, module->id, false, name, &info);
       result != CUDA_SUCCESS) {
     return result;
   }
@@ -218,8 +223,7 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* 
   object->device = module->device;
   object->extra = info.release();
   module->session->remember(object, wire::Kind::kFunction);
-  if (!known) module->extra = known = new std::vector<Object*>;
-  known->push_back(object);
+  state->functions.emplace(name, object);
   *function = reinterpret_cast<CUfunction>(object);
   return CUDA_SUCCESS;
 }
@@ -301,6 +305,13 @@ CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary libr
   size_t size = 0;
   const CUresult result = forward_cuLibraryGetManaged(&found, &size, library, name);
   if (result != CUDA_SUCCESS) return result;
+  // The application reads and writes it at this address.
+  const Target target = any_target();
+  if (CUresult mapped = mirror_at(*target.session, target.context, found, size);
+      mapped != CUDA_SUCCESS) {
+    return mapped;
+  }
+  remember_variable(found, size, target);
   if (address) *address = found;
   if (bytes) *bytes = size;
   return CUDA_SUCCESS;

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "client/memory/locate.h"
+#include "client/memory/mirror.h"
 #include "client/session/capture.h"
 #include "client/session/host_functions.h"
 #include "client/session/process.h"
@@ -87,7 +88,7 @@ CUresult copy_to_pageable(const CopyStream& stream, void* destination, CUdevicep
   if (result != CUDA_SUCCESS) return result;
   if (reply.body().size() != bytes) return CUDA_ERROR_UNKNOWN;
   std::memcpy(destination, reply.body().data(), bytes);
-  return CUDA_SUCCESS;
+  return pull_mirrors(session);
 }
 
 // Host to host, in stream order as far as the host can see: after what the stream had to do.

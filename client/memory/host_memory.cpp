@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "client/memory/host_range.h"
+#include "client/memory/mirror.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
 #include "common/base/log.h"
@@ -160,6 +161,14 @@ CUresult record(const Target& target, void* address, size_t bytes, Placement pla
                                                             : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
 
+// Kernels may read and write it, and not every worker has the same pages.
+void mirror_where_needed(const Target& target, void* address, size_t bytes) {
+  for (const auto& session : Process::get().sessions()) {
+    if (std::strcmp(session->link().medium(), "shm") == 0) continue;
+    mirror(*session, any_context(*session, target), address, bytes);
+  }
+}
+
 // Replaces the pages under [begin, begin + bytes) by those of a memfd with the same contents. Threads
 // that write there meanwhile would lose their writes: registering is documented as not concurrent
 // with use. Memory that cannot be replaced (not plain private or anonymous) stays as it is.
@@ -206,6 +215,7 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
     return result;
   }
   (void)backing.release();  // closed by free_host
+  if (managed || (flags & CU_MEMHOSTALLOC_DEVICEMAP)) mirror_where_needed(target, memory, bytes);
   *address = memory;
   return CUDA_SUCCESS;
 }
@@ -221,6 +231,7 @@ CUresult free_host(void* address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const size_t length = round_up(found->bytes, page_bytes());
+  unmirror(address);
   unexpose_all(found->exposed, found->base, target);
   (void)registry.remove(found->base);
   munmap(address, length);
@@ -253,6 +264,9 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
       RCUDA_DEBUG("registered memory at %p stays pageable for its workers", address);
     }
   }
+  if ((flags & CU_MEMHOSTREGISTER_DEVICEMAP) && !exposures.empty()) {
+    mirror_where_needed(target, address, bytes);
+  }
   return record(target, address, bytes, Placement::kRegistered, flags, backing.release(),
                 std::move(exposures));
 }
@@ -267,6 +281,7 @@ CUresult unregister_host(void* address) {
   if (!found || found->base != begin || found->placement != Placement::kRegistered) {
     return address ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : CUDA_ERROR_INVALID_VALUE;
   }
+  unmirror(address);
   unexpose_all(found->exposed, begin / page_bytes() * page_bytes(), target);
   (void)registry.remove(begin);
   // The pages stay on the memfd, which lives as long as they are mapped.

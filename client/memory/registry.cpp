@@ -14,6 +14,7 @@ bool is_host(Placement placement) {
 
 bool Registry::add(Allocation allocation) {
   std::unique_lock lock(mutex_);
+  forget_variables(allocation.base, allocation.bytes);
   auto next = allocations_.lower_bound(allocation.base);
   if (next != allocations_.end() && next->first < allocation.base + allocation.bytes) return false;
   if (next != allocations_.begin()) {
@@ -24,6 +25,16 @@ bool Registry::add(Allocation allocation) {
   const uint64_t base = allocation.base;
   allocations_.emplace_hint(next, base, std::move(allocation));
   return true;
+}
+
+void Registry::forget_variables(uint64_t base, size_t bytes) {
+  auto it = allocations_.upper_bound(base);
+  if (it != allocations_.begin()) --it;
+  while (it != allocations_.end() && it->first < base + bytes) {
+    const bool stale = it->second.placement == Placement::kGlobal &&
+                       it->first + it->second.bytes > base;
+    it = stale ? allocations_.erase(it) : std::next(it);
+  }
 }
 
 std::optional<Allocation> Registry::find(uint64_t address) const {

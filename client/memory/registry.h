@@ -58,6 +58,9 @@ class Registry {
                    std::vector<std::pair<Session*, transport::RegionId>> exposed);
 
  private:
+  // Variables go with their module, unannounced: what is allocated in their place replaces them.
+  void forget_variables(uint64_t base, size_t bytes);
+
   mutable std::shared_mutex mutex_;
   std::map<uint64_t, Allocation> allocations_;  // by base
   uint64_t next_buffer_id_ = 1;

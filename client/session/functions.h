@@ -36,6 +36,12 @@ struct FunctionInfo {
 CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner, bool is_kernel,
                       const char* name, std::unique_ptr<FunctionInfo>* info);
 
+// Object::extra of a module: its functions by name, which a driver gives the same handle each time.
+struct ModuleState {
+  std::mutex mutex;
+  std::unordered_map<std::string, Object*> functions;
+};
+
 struct JitOptions {
   std::vector<CUjit_option> keys;
   std::vector<void*> values;

@@ -47,8 +47,9 @@ CUresult resolve_code(const void* handle, wire::Kind kind, Target* target, wire:
   const Object* object =
       find_object(handle, is_library ? wire::Kind::kLibrary : wire::Kind::kKernel);
   if (!object) return CUDA_ERROR_INVALID_HANDLE;
-  if (!target->session) {
-    if (CUresult result = target_current(target); result != CUDA_SUCCESS) return result;
+  // Libraries are independent of contexts: without a current one, any session will do.
+  if (!target->session && target_current(target) != CUDA_SUCCESS) {
+    *target = {Process::get().sessions().front().get(), wire::primary_context_id(0), 0};
   }
   if (is_library) {
     return static_cast<Library*>(object->extra)->id_on(*target->session, target->context, id);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <thread>
 
+#include "client/memory/mirror.h"
 #include "client/session/connect.h"
 #include "client/session/staging.h"
 #include "common/base/log.h"
@@ -365,6 +366,7 @@ CUresult Session::signal_and_wait(wire::ObjectId context, wire::Custom opcode,
   const CUresult waited = lost() ? session_lost() : wait_word(word.index, word.sequence);
   release_word(word);
   if (result == CUDA_SUCCESS) result = waited;
+  if (result == CUDA_SUCCESS) result = pull_mirrors(*this);
   return result == CUDA_SUCCESS ? take_error() : result;
 }
 
