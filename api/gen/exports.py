@@ -42,7 +42,8 @@ def forwards(toolkit, adaptations):
                 names = ", ".join(p.name for p in a.parameters)
                 result[a.name] = f"return {b.name}({names});"
     for symbol, body in adaptations.items():
-        if symbol in toolkit.prototypes:
+        needed = re.findall(r"\b(cu[A-Z]\w*)\(", body)
+        if symbol in toolkit.prototypes and all(name in toolkit.prototypes for name in needed):
             result[symbol] = body.strip()
     return result
 

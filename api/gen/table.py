@@ -330,11 +330,21 @@ def load(folder, toolkit, old_versions, update_lock=False):
     for function in functions.values():
         digest.update(repr((function.name, function.opcode, function.prototype)).encode())
     digest.update(str(toolkit.cuda_version).encode())
+    keep_used_structs(types, functions)
     unknown = [p.name for p in toolkit.prototypes.values()
                if p.name not in functions and p.name not in unsupported
                and p.name not in old_versions and not PER_THREAD_SUFFIX.search(p.name)
                and not has_32_bit_addresses(p)]
     return Table(functions, families, types, unsupported, skipped, unknown, digest.hexdigest())
+
+
+def keep_used_structs(types, functions):
+    """Forgets structs that no function needs: an older header may not have them."""
+    used = {a.element for f in functions.values() for a in f.arguments}
+    for name in [n for n in types.structs if n in used]:
+        used |= {fixup.type for fixup in types.structs[name].fixups}
+    for name in [n for n in types.structs if n not in used]:
+        del types.structs[name]
 
 
 def has_32_bit_addresses(prototype):
