@@ -44,7 +44,7 @@ def count_expression(argument):
     return f"static_cast<size_t>({argument.count})"
 
 
-def emit_checks(function, types):
+def emit_checks(function):
     lines = []
     for a in function.arguments:
         if a.form == "null":
@@ -110,9 +110,7 @@ def emit_inputs(function, types):
         elif a.form == "struct":
             lines.append(f"  {{\n    auto it = {a.name};\n    call.fix(to_wire(it, call.target()));\n"
                          "    in.value(it);\n  }\n")
-        elif a.form in ("handle", "destroy", "device"):
-            lines.append(f"  in.value({a.name}_wire);\n")
-        elif a.form == "function":
+        elif a.form in ("handle", "destroy", "device", "function"):
             lines.append(f"  in.value({a.name}_wire);\n")
         elif a.form == "string":
             lines.append(f"  in.string({a.name});\n")
@@ -207,7 +205,7 @@ def emit_outputs(function, types):
 def emit_function(function, types):
     lines = [f"CUresult forward_{function.name}({function.prototype.parameter_list}) {{\n"
              "  Call call;\n"]
-    lines += emit_checks(function, types)
+    lines += emit_checks(function)
     lines += emit_routing(function, types)
     lines.append("  if (call.failed()) return call.result();\n")
     inputs = emit_inputs(function, types) + emit_creates(function)

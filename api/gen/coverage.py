@@ -1,5 +1,7 @@
 """Writes docs/coverage.md, and lists what a toolkit has that the table does not know."""
 
+from cuda_header import PER_THREAD_SUFFIX
+
 MEANING = {
     "local": "answered in the client, no message",
     "cached": "asked once, then answered in the client",
@@ -17,7 +19,8 @@ def counts(table):
     return found
 
 
-def emit(table, toolkit, old_versions, per_thread):
+def emit(table, toolkit, old_versions):
+    per_thread = sum(1 for s in toolkit.symbols if PER_THREAD_SUFFIX.search(s))
     version = f"{toolkit.cuda_version // 1000}.{toolkit.cuda_version % 1000 // 10}"
     found = counts(table)
     old = [name for name in old_versions if name not in table.functions]

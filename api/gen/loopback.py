@@ -20,8 +20,8 @@ def counting_names(function):
     return names
 
 
-def emit_record(function, types, side):
-    """What this side sees of the inputs."""
+def emit_record(function, types):
+    """What a side sees of the inputs."""
     lines = []
     for a in function.arguments:
         if a.form in ("handle", "destroy", "function"):
@@ -39,10 +39,9 @@ def emit_record(function, types, side):
         elif a.form in ("in", "inout"):
             count = f"static_cast<size_t>({a.count})" if a.count else "1"
             pointer = a.name
-            if a.element == "char" and a.type.startswith("const void"):
-                pointer = f"static_cast<const char*>({a.name})"
-            elif a.element == "char":
-                pointer = f"static_cast<char*>({a.name})"
+            if a.element == "char":
+                const = "const " if a.type.startswith("const ") else ""
+                pointer = f"static_cast<{const}char*>({a.name})"
             if a.kind:
                 lines.append(f"  record.handles({pointer}, {count}, wire::Kind::k{a.kind});\n")
             elif a.element in types.structs:
@@ -55,7 +54,7 @@ def emit_record(function, types, side):
 def emit_recorder(function, types):
     lines = [f"CUresult driver_{function.name}({function.prototype.parameter_list}) {{\n"
              "  Record record(Side::kWorker);\n"]
-    lines += emit_record(function, types, "worker")
+    lines += emit_record(function, types)
     lines.append("  Recorded::get().seen = record.text();\n")
     for a in function.arguments:
         pointer = f"static_cast<char*>({a.name})" if a.type == "void*" else a.name
@@ -107,7 +106,7 @@ def emit_test(function, types):
             lines.append(f"  auto {a.name}_storage = samples<{a.element}>({seed});\n"
                          f"  auto* {a.name} = {a.name}_storage.data();\n")
     lines.append("  Record record(Side::kClient);\n")
-    lines += emit_record(function, types, "client")
+    lines += emit_record(function, types)
     names = ", ".join(a.name for a in function.arguments)
     lines.append(f"  EXPECT_EQ(client::forward_{function.name}({names}), CUDA_SUCCESS);\n"
                  "  EXPECT_EQ(Recorded::get().seen, record.text());\n")

@@ -2,15 +2,7 @@
 objects up, calls the driver (or serve_cuX, where that is handwritten) and encodes what comes back."""
 
 from emit import NOTICE
-
-
-def local_type(a):
-    return a.element
-
-
-def count_expression(a, function):
-    """The count as the driver is told it, over the decoded parameters."""
-    return f"static_cast<uint64_t>({a.count})"
+from table import FIRST_OPCODE
 
 
 def emit_decode(function, types):
@@ -69,31 +61,32 @@ def element_bytes(a):
     return "sizeof(wire::ObjectId)" if a.kind else f"sizeof({a.element})"
 
 
+def told_count(a):
+    """An array's length as the driver is told it."""
+    return f"static_cast<uint64_t>({a.count})"
+
+
 def emit_counts(function):
     """Array lengths have to be those that the driver is told."""
     lines = []
     for a in function.arguments:
         if a.form == "in" and a.count:
             size = f"{a.name}_wire.size()" if a.kind else f"{a.name}_it.size()"
-            test = f"{size} != {rename_count(a, function)}"
+            test = f"{size} != {told_count(a)}"
             if a.nullable:
                 test = f"{a.name}_present && {test}"
             lines.append(f"  if ({test}) return kMalformed;\n")
         elif a.form in ("out", "named") and a.count and not a.count_from:
             if a.nullable:
-                test = f"{a.name}_room != 0 && {a.name}_room < {rename_count(a, function)}"
+                test = f"{a.name}_room != 0 && {a.name}_room < {told_count(a)}"
             else:
-                test = f"{a.name}_room < {rename_count(a, function)}"
+                test = f"{a.name}_room < {told_count(a)}"
             lines.append(f"  if ({test}) return kMalformed;\n")
     for a in function.arguments:
         if a.form in ("out", "named") and a.count_from:
             lines.append(f"  if ({a.name}_present) {{\n"
                          f"    {a.count}_it = std::min<size_t>({a.count}_it, {a.name}_room);\n  }}\n")
     return lines
-
-
-def rename_count(a, function):
-    return f"static_cast<uint64_t>({a.count})"
 
 
 def emit_lookups(function, types):
@@ -234,12 +227,10 @@ def emit_family(table, family):
     functions = [f for f in table.functions.values() if f.family == family and f.travels]
     lines = [NOTICE, '#include <algorithm>\n#include <vector>\n\n#include "api/driver_table.h"\n'
              '#include "api/server_fixups.h"\n#include "api/server_handlers.h"\n'
-             '#include "api/stubs/server.h"\n#include "server/executor/generated_calls.h"\n\n'
-             "namespace rcuda::server {\n\n"]
+             '#include "api/stubs/server.h"\n\nnamespace rcuda::server {\n\n']
     lines += [emit_function(f, table.types) for f in functions]
     lines.append("}  // namespace rcuda::server\n")
-    return "".join(lines).replace(
-        '#include "server/executor/generated_calls.h"\n', '')
+    return "".join(lines)
 
 
 def emit_handlers_header(table):
@@ -261,12 +252,11 @@ def emit_handlers_header(table):
 
 def emit_dispatch(table):
     travelling = {f.opcode: f for f in table.functions.values() if f.travels}
-    lines = [NOTICE, '#include "api/server_handlers.h"\n#include "common/wire/protocol.h"\n\n'
-             "namespace rcuda::server {\nnamespace {\n\n"
+    lines = [NOTICE, '#include <iterator>\n\n#include "api/server_handlers.h"\n'
+             '#include "common/wire/protocol.h"\n\nnamespace rcuda::server {\nnamespace {\n\n'
              "// By opcode, from kFirstGenerated; the holes are opcodes that were given up.\n"
              "const HandlerEntry kHandlers[] = {\n"]
-    first = 0x100
-    for opcode in range(first, max(travelling, default=first) + 1):
+    for opcode in range(FIRST_OPCODE, max(travelling, default=FIRST_OPCODE) + 1):
         f = travelling.get(opcode)
         if f is None:
             lines.append("    {},\n")
@@ -286,8 +276,7 @@ const HandlerEntry* generated_handler(uint16_t opcode) {
 
 }  // namespace rcuda::server
 """)
-    return "".join(lines).replace('#include "api/server_handlers.h"',
-                                  '#include <iterator>\n\n#include "api/server_handlers.h"')
+    return "".join(lines)
 
 
 def emit_fixups(table):
