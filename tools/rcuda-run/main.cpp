@@ -1,0 +1,84 @@
+// rcuda-run: starts a program with the client library preloaded and the pool of remote GPUs named.
+//
+//   rcuda-run --devices node1:0,node2:0 -- ./app arguments
+//
+// Sets LD_PRELOAD, RCUDA_DEVICES and what else its options say, puts the folder with libcuda.so in front
+// of LD_LIBRARY_PATH for programs that open it by path search, and becomes the program.
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// The client library, seen from this binary: in a build folder and in an installed tree.
+fs::path find_library() {
+  std::error_code error;
+  const fs::path self = fs::read_symlink("/proc/self/exe", error).parent_path();
+  for (const char* candidate : {"../lib/librcuda.so", "../lib64/librcuda.so",
+                                "../lib/x86_64-linux-gnu/librcuda.so", "librcuda.so"}) {
+    const fs::path library = fs::weakly_canonical(self / candidate, error);
+    if (!error && fs::exists(library, error)) return library;
+  }
+  return {};
+}
+
+void prepend(const char* variable, const std::string& value, char separator) {
+  const char* before = std::getenv(variable);
+  const std::string joined = before && *before ? value + separator + before : value;
+  setenv(variable, joined.c_str(), 1);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Runs a CUDA program on remote GPUs.");
+  std::string devices, transport, log, trace, library;
+  bool synchronous = false;
+  std::vector<std::string> program;
+  app.add_option("-d,--devices", devices, "the pool, host[@port]:gpu,... (default: RCUDA_DEVICES)");
+  app.add_option("-t,--transport", transport, "auto, shm, tcp or verbs")
+      ->check(CLI::IsMember({"auto", "shm", "tcp", "verbs"}));
+  app.add_option("--log", log, "trace, debug, info, warn, error or off; LEVEL:FILE writes to a file");
+  app.add_option("--trace", trace, "write a timeline of calls to this file, for Perfetto");
+  app.add_flag("--sync", synchronous, "make every call a round trip, for debugging");
+  app.add_option("--library", library, "librcuda.so to preload, if not the one next to this program");
+  app.add_option("program", program, "the program and its arguments, after --")->required();
+  app.positionals_at_end();
+  CLI11_PARSE(app, argc, argv);
+
+  const fs::path client = library.empty() ? find_library() : fs::path(library);
+  if (client.empty() || !fs::exists(client)) {
+    std::cerr << "rcuda-run: librcuda.so was not found next to this program; name it with --library\n";
+    return 127;
+  }
+  if (!devices.empty()) setenv("RCUDA_DEVICES", devices.c_str(), 1);
+  if (!std::getenv("RCUDA_DEVICES") && !std::getenv("RCUDA_DEVICE_COUNT")) {
+    std::cerr << "rcuda-run: no GPUs are named; write --devices host:gpu,... or set RCUDA_DEVICES\n";
+    return 2;
+  }
+  if (!transport.empty()) setenv("RCUDA_TRANSPORT", transport.c_str(), 1);
+  if (!log.empty()) setenv("RCUDA_LOG", log.c_str(), 1);
+  if (!trace.empty()) setenv("RCUDA_TRACE", trace.c_str(), 1);
+  if (synchronous) setenv("RCUDA_SYNC", "1", 1);
+  prepend("LD_PRELOAD", client.string(), ':');
+  if (const fs::path links = client.parent_path() / "rcuda"; fs::exists(links)) {
+    prepend("LD_LIBRARY_PATH", links.string(), ':');
+  }
+
+  std::vector<char*> arguments;
+  for (std::string& argument : program) arguments.push_back(argument.data());
+  arguments.push_back(nullptr);
+  execvp(arguments[0], arguments.data());
+  std::cerr << "rcuda-run: cannot run " << program[0] << ": " << std::strerror(errno) << "\n";
+  return errno == ENOENT ? 127 : 126;
+}
