@@ -63,6 +63,7 @@ Result<Configuration> read_configuration() {
       return malformed("SOFTGPU_LOG", text, "trace, debug, info, warn, error or off");
     }
   }
+  if (const char* text = std::getenv("SOFTGPU_NODE")) result.node = text;
   if (const char* text = std::getenv("SOFTGPU_DEVICES")) {
     char* end = nullptr;
     const long number = std::strtol(text, &end, 10);

@@ -3,16 +3,19 @@
 //   SOFTGPU_DEVICES             number of devices, 0 to 16; default 1
 //   SOFTGPU_MEMORY              memory of each device: bytes, or with K, M, G or T; default 16G
 //   SOFTGPU_COMPUTE_CAPABILITY  "9.0" (default), from 7.5 to 12.1
-//   SOFTGPU_PCIE_GBPS           host link of each device, each direction, in 10^9 bytes/s; default
-//   off SOFTGPU_PCIE_LATENCY_US     added to every host-device copy; default 0 SOFTGPU_PEER_GBPS
-//   link between two devices, each direction; default off SOFTGPU_LOG                 trace, debug,
-//   info, warn (default), error or off
+//   SOFTGPU_NODE                a name that makes this node's devices differ from another's on the
+//                               same machine; default none
+//   SOFTGPU_PCIE_GBPS           host link of each device, each direction, in 10^9 bytes/s; default off
+//   SOFTGPU_PCIE_LATENCY_US     added to every host-device copy; default 0
+//   SOFTGPU_PEER_GBPS           link between two devices, each direction; default off
+//   SOFTGPU_LOG                 trace, debug, info, warn (default), error or off
 //
 // An absent setting has its default; a malformed one is an error that names it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "common/base/status.h"
 
@@ -25,6 +28,7 @@ struct Configuration {
   double pcie_bytes_per_ns = 0;  // 10^9 bytes/s are one byte/ns; 0: not paced
   int64_t pcie_latency_ns = 0;
   double peer_bytes_per_ns = 0;
+  std::string node;
 };
 
 rcuda::Result<Configuration> read_configuration();

@@ -35,7 +35,7 @@ Driver& driver() {
 std::atomic<bool> ready{false};
 
 // A UUID that is the same in every process of this machine and differs between machines and
-// devices: FNV-1a over the machine's id and the ordinal, twice.
+// devices: FNV-1a over the machine's id, the node's name and the ordinal, twice.
 CUuuid make_uuid(int ordinal) {
   char machine[64] = {};
   rcuda::UniqueFd file(::open("/etc/machine-id", O_RDONLY | O_CLOEXEC));
@@ -48,6 +48,7 @@ CUuuid make_uuid(int ordinal) {
     auto mix = [&hash](unsigned char byte) { hash = (hash ^ byte) * 0x100000001b3; };
     for (const char* c = machine; *c; ++c) mix(static_cast<unsigned char>(*c));
     for (const char* c = "softgpu"; *c; ++c) mix(static_cast<unsigned char>(*c));
+    for (const char c : configuration().node) mix(static_cast<unsigned char>(c));
     mix(static_cast<unsigned char>(ordinal));
     std::memcpy(uuid.bytes + 8 * half, &hash, 8);
   }
