@@ -109,7 +109,6 @@ std::shared_ptr<Graph> Graph::clone() const {
     GraphNode* twin = copy->add(node->type, clone_operation(node->operation), node->context, {});
     twin->origin = node->id;
     twin->attributes = node->attributes;
-    twin->allocation = node->allocation;
     copies[node.get()] = twin;
   }
   for (const auto& node : nodes_) {

@@ -52,8 +52,6 @@ struct GraphNode {
   // Kernel nodes: what cuGraphKernelNodeGetParams points to, and remembered attributes.
   std::vector<void*> parameter_pointers;
   KernelNodeAttributes attributes;
-  // Allocation nodes.
-  CUDA_MEM_ALLOC_NODE_PARAMS allocation{};
 
   CUgraphNode handle() { return reinterpret_cast<CUgraphNode>(this); }
 };

@@ -3,6 +3,9 @@
 // them goes it is given up.
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include <cuda.h>
 
 #include "softgpu/driver/pools.h"
@@ -12,14 +15,24 @@ namespace softgpu::driver {
 class GraphMemory {
  public:
   explicit GraphMemory(CUdeviceptr address) : address_(address) {}
+  // Of a node made by hand: `params` as cuGraphMemAllocNodeGetParams gives them back.
+  explicit GraphMemory(const CUDA_MEM_ALLOC_NODE_PARAMS& params)
+      : address_(params.dptr),
+        params_(params),
+        access_(params.accessDescs, params.accessDescs + params.accessDescCount) {
+    params_.accessDescs = access_.empty() ? nullptr : access_.data();
+  }
   ~GraphMemory() { abandon_graph_memory(address_); }
   GraphMemory(const GraphMemory&) = delete;
   GraphMemory& operator=(const GraphMemory&) = delete;
 
   CUdeviceptr address() const { return address_; }
+  const CUDA_MEM_ALLOC_NODE_PARAMS& params() const { return params_; }
 
  private:
   const CUdeviceptr address_;
+  CUDA_MEM_ALLOC_NODE_PARAMS params_{};
+  const std::vector<CUmemAccessDesc> access_;  // what params_ points to
 };
 
 }  // namespace softgpu::driver

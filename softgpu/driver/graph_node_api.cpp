@@ -9,6 +9,7 @@
 #include "softgpu/driver/event.h"
 #include "softgpu/driver/graph.h"
 #include "softgpu/driver/graph_edit.h"
+#include "softgpu/driver/graph_memory.h"
 #include "softgpu/driver/graph_node_params.h"
 #include "softgpu/driver/stream.h"
 
@@ -304,12 +305,8 @@ CUresult CUDAAPI cuGraphBatchMemOpNodeSetParams(CUgraphNode hNode,
 CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                         const CUgraphNode* dependencies, size_t numDependencies,
                                         CUDA_MEM_ALLOC_NODE_PARAMS* nodeParams) {
-  const CUresult result =
-      add_node({phGraphNode, hGraph, dependencies, numDependencies},
-               [&](NodeContent* content) { return make_allocate_node(nodeParams, content); });
-  if (result != CUDA_SUCCESS) return result;
-  if (const auto node = node_from_handle(*phGraphNode)) node->allocation = *nodeParams;
-  return CUDA_SUCCESS;
+  return add_node({phGraphNode, hGraph, dependencies, numDependencies},
+                  [&](NodeContent* content) { return make_allocate_node(nodeParams, content); });
 }
 
 CUresult CUDAAPI cuGraphMemAllocNodeGetParams(CUgraphNode hNode,
@@ -317,7 +314,7 @@ CUresult CUDAAPI cuGraphMemAllocNodeGetParams(CUgraphNode hNode,
   return read_node(hNode, CU_GRAPH_NODE_TYPE_MEM_ALLOC, params_out,
                    [](GraphNode& node, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
                      const auto& allocate = std::get<AllocateOperation>(node.operation);
-                     *params = node.allocation;
+                     *params = allocate.memory->params();
                      params->dptr = allocate.address;
                      params->bytesize = allocate.bytes;
                    });

@@ -12,6 +12,10 @@
 namespace softgpu::driver {
 namespace {
 
+// An H200 runs up to 128 kernels at a time; a graph of thousands of roots must not start thousands
+// of threads.
+constexpr unsigned kMaxBranches = 64;
+
 struct Span {
   uint32_t entry;
   uint32_t exit;
@@ -96,15 +100,36 @@ void GraphRun::start() {
     done_->complete(1);
     return;
   }
-  // This thread's own root is the last: the others are under way by then.
   std::vector<uint32_t> roots;
   for (uint32_t i = 0; i < plan_->nodes.size(); ++i) {
     if (plan_->nodes[i].predecessors == 0) roots.push_back(i);
   }
-  for (size_t i = 1; i < roots.size(); ++i) {
-    post_to_worker([self = shared_from_this(), root = roots[i]] { self->run_from(root); });
-  }
+  // This thread's own root is the last: the others are under way by then.
+  for (size_t i = 1; i < roots.size(); ++i) start_branch(roots[i]);
   run_from(roots[0]);
+}
+
+void GraphRun::start_branch(uint32_t index) {
+  {
+    std::lock_guard lock(mutex_);
+    if (branches_ >= kMaxBranches) {
+      put_off_.push_back(index);
+      return;
+    }
+    ++branches_;
+  }
+  post_to_worker([self = shared_from_this(), index] { self->run_from(index); });
+}
+
+bool GraphRun::next_branch(uint32_t* index) {
+  std::lock_guard lock(mutex_);
+  if (put_off_.empty()) {
+    --branches_;
+    return false;
+  }
+  *index = put_off_.back();
+  put_off_.pop_back();
+  return true;
 }
 
 void GraphRun::cancel() {
@@ -113,7 +138,7 @@ void GraphRun::cancel() {
 
 void GraphRun::run_from(uint32_t index) {
   constexpr uint32_t kNone = ~uint32_t{0};
-  while (index != kNone) {
+  for (;;) {
     execute(index);
     uint32_t next = kNone;
     for (const uint32_t successor : plan_->nodes[index].successors) {
@@ -121,12 +146,19 @@ void GraphRun::run_from(uint32_t index) {
       if (next == kNone) {
         next = successor;
       } else {
-        post_to_worker([self = shared_from_this(), successor] { self->run_from(successor); });
+        start_branch(successor);
       }
     }
     // Release: what this node did is seen by whoever finds the run done.
-    if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) done_->complete(1);
+    if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      // What the plan owns goes first, as with a stream's operations (Stream::run); other branches
+      // look at it no more.
+      plan_.reset();
+      done_->complete(1);
+      return;
+    }
     index = next;
+    if (index == kNone && !next_branch(&index)) return;
   }
 }
 

@@ -4,15 +4,16 @@
 // exit node, edges are indices. Plans are immutable while a run uses them; updates of an executable
 // graph copy a plan that is in use.
 // A GraphRun executes a plan once, when its turn comes in the stream it was launched into: start()
-// is called on the stream's thread, carries out one branch after the other there, and gives further
-// branches that are ready at the same time to borrowed threads. done() is reached when all nodes
-// have finished.
+// is called on the stream's thread, carries out one branch there, and gives further branches that
+// are ready at the same time to borrowed threads, up to a limit like the one hardware has. done()
+// is reached when all nodes have finished.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -55,16 +56,22 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   Point done() const { return {done_, 1}; }
 
  private:
+  void start_branch(uint32_t index);
+  bool next_branch(uint32_t* index);  // what start_branch() put off; false: nothing is left
   void run_from(uint32_t index);
   void execute(uint32_t index);
 
-  const std::shared_ptr<const GraphPlan> plan_;
-  Context& context_;  // of the stream: for nodes without one
+  std::shared_ptr<const GraphPlan> plan_;  // until the last node has finished
+  Context& context_;                       // of the stream: for nodes without one
   const std::shared_ptr<Timeline> done_ = std::make_shared<Timeline>();
   std::vector<std::atomic<uint32_t>> pending_;  // unfinished predecessors by node
   std::atomic<uint32_t> remaining_;
   std::map<uint32_t, std::shared_ptr<EventRecord>> records_;
   std::map<uint32_t, Point> waits_;
+
+  std::mutex mutex_;
+  unsigned branches_ = 1;  // threads at work, the stream's included
+  std::vector<uint32_t> put_off_;
 };
 
 }  // namespace softgpu::driver

@@ -23,6 +23,10 @@ constexpr int64_t kBlockSpinNs = 5'000;
 // How long a thread that waits for a stream leaves the work to the stream's runner.
 constexpr int64_t kHelpAfterNs = 2'000;
 
+// How many operations may be queued before submitting another one waits, as it does on hardware,
+// where some thousand fit.
+constexpr uint64_t kMaxQueued = 1 << 16;
+
 constexpr uint64_t kNoLimit = ~uint64_t{0};
 
 std::atomic<uint64_t> next_stream_id{1};
@@ -50,7 +54,8 @@ class Hub : public StreamHub {
   std::shared_ptr<StreamSet> set_;
 };
 
-// A thread's own default streams, by context. When the thread ends they take no more work.
+// A thread's own default streams, by context; a stream keeps its set, so the keys stay unique. When
+// the thread ends they take no more work.
 struct ThreadStreams {
   std::unordered_map<const StreamSet*, std::shared_ptr<Stream>> by_set;
   ~ThreadStreams() {
@@ -82,6 +87,8 @@ void Stream::set_priority(int priority) {
 Context& Stream::context() const { return set_->context(); }
 
 CUresult Stream::enqueue(Operation operation, std::vector<Point> waits, Point* end) {
+  const uint64_t submitted = submitted_.load(std::memory_order_relaxed);
+  if (submitted > kMaxQueued) timeline_->wait(submitted - kMaxQueued);
   return enqueue_ordered(std::move(operation), std::move(waits), end, nullptr);
 }
 
@@ -300,14 +307,14 @@ std::shared_ptr<Stream> StreamSet::legacy() {
 }
 
 std::shared_ptr<Stream> StreamSet::per_thread() {
-  std::shared_ptr<Stream>& own = thread_streams.by_set[this];
-  // A closed one belongs to an earlier set at the same address.
-  if (own == nullptr || own->closed()) {
-    own = std::make_shared<Stream>(shared_from_this(), Stream::Kind::kPerThread,
-                                   kLeastStreamPriority);
-    add(own);
-  }
-  return own;
+  auto& by_set = thread_streams.by_set;
+  if (const auto own = by_set.find(this); own != by_set.end()) return own->second;
+  std::erase_if(by_set, [](const auto& entry) { return entry.second->closed(); });
+  auto made =
+      std::make_shared<Stream>(shared_from_this(), Stream::Kind::kPerThread, kLeastStreamPriority);
+  add(made);
+  by_set.emplace(this, made);
+  return made;
 }
 
 std::shared_ptr<Stream> StreamSet::create(unsigned flags, int priority) {

@@ -12,7 +12,8 @@
 // Submissions to those streams take one mutex per context, so that two of them can never each wait
 // for the other; non-blocking streams stay out of it.
 //
-// Threads: any thread may call anything. Nothing here waits for device work except wait functions.
+// Threads: any thread may call anything. Nothing here waits for device work except wait functions,
+// and submissions to a stream whose queue is very long.
 // Ownership: the StreamSet owns its streams until they are destroyed and have run empty; runners
 // and the handle table hold them besides. StreamSet::shutdown(), called by the context that is
 // being destroyed, stops running grids, drops what has not started and returns when no thread is

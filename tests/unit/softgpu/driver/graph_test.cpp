@@ -102,6 +102,21 @@ TEST_F(GraphTest, IndependentBranchesRunAtTheSameTime) {
   EXPECT_EQ(read(1), 1u);
 }
 
+TEST_F(GraphTest, WideGraphsRunCompletely) {
+  constexpr int kWide = 600;
+  std::vector<CUgraphNode> all;
+  for (int i = 0; i < kWide; ++i) all.push_back(kernel(graph_, add_, word(i % 7), 1));
+  const CUgraphNode joined = empty_node(graph_, all);
+  for (int i = 0; i < kWide; ++i) kernel(graph_, add_, word(7), 1, {joined});
+  const CUgraphExec exec = instantiate(graph_);
+  run(exec);
+  run(exec);
+  uint32_t sum = 0;
+  for (int i = 0; i < 7; ++i) sum += read(i);
+  EXPECT_EQ(sum, 2u * kWide);
+  EXPECT_EQ(read(7), 2u * kWide);
+}
+
 TEST_F(GraphTest, LaunchesOfOneExecutableFollowEachOther) {
   kernel(graph_, shift_, word(0), 1, {kernel(graph_, shift_, word(0), 2)});
   const CUgraphExec exec = instantiate(graph_);
@@ -475,8 +490,18 @@ TEST_F(GraphTest, MemoryNodes) {
   allocate.poolProps.location.id = device_;
   allocate.bytesize = 1024;
   CUgraphNode allocated = nullptr, freed = nullptr, again = nullptr;
+  CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {device_}},
+                         CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  allocate.accessDescs = &access;
+  allocate.accessDescCount = 1;
   CUDA_OK(cuGraphAddMemAllocNode(&allocated, graph_, nullptr, 0, &allocate));
   ASSERT_NE(allocate.dptr, 0u);
+  CUDA_MEM_ALLOC_NODE_PARAMS back{};
+  CUDA_OK(cuGraphMemAllocNodeGetParams(allocated, &back));
+  EXPECT_EQ(back.dptr, allocate.dptr);
+  EXPECT_EQ(back.bytesize, 1024u);
+  ASSERT_EQ(back.accessDescCount, 1u);
+  EXPECT_EQ(back.accessDescs[0].flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
   const CUgraphNode written = kernel(graph_, set_, allocate.dptr, 5, {allocated});
   const CUgraphNode copied = kernel(graph_, copy_, word(0), allocate.dptr, {written});
   CUDA_OK(cuGraphAddMemFreeNode(&freed, graph_, &copied, 1, allocate.dptr));
