@@ -3,7 +3,10 @@
 // medium.
 //
 //   engine_pair [--medium shm|tcp] [--devices 0,1] [--min 4K] [--max 256M] [--driver auto]
-//               [--strategy auto,v3b,...] [--label TEXT]
+//               [--strategy auto,v3b,v4b:1Mx4/shm,...] [--rounds N] [--cache FILE]
+//
+// A strategy is one of RCUDA_P2P_STRATEGY, with RCUDA_P2P_PATH after a slash. With --cache each
+// side keeps its measurements in a file (FILE.0, FILE.1).
 //
 // Each copy is in a stream of the source, as cudaMemcpyPeerAsync puts it there, and is timed from
 // the call until the stream is idle again. CSV as bench/p2p/p2p.cu writes it.
@@ -23,6 +26,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/base/log.h"
 #include "common/transport/link.h"
 #include "p2p/engine.h"
 #include "server/peer/cuda_device_ops.h"
@@ -42,6 +46,7 @@ struct Options {
   std::string driver = "auto";
   std::vector<std::string> strategies{"auto"};
   int rounds = 1;
+  std::string cache;
   double seconds_per_size = 0.1;
 };
 
@@ -73,6 +78,8 @@ Options parse(int argc, char** argv) {
       options.max_bytes = p2p::parse_bytes(value).value_or(256u << 20);
     } else if (name == "--driver") {
       options.driver = value;
+    } else if (name == "--cache") {
+      options.cache = value;
     } else if (name == "--rounds") {
       options.rounds = std::atoi(value.c_str());
     } else if (name == "--seconds") {
@@ -138,10 +145,16 @@ class Worker {
     if (!ops) die(ops.status().message());
     ops_ = std::move(*ops);
     p2p::EngineOptions engine_options;
-    const auto planner = p2p::parse_planner_options(strategy, "");
+    const size_t slash = strategy.find('/');
+    const auto planner = p2p::parse_planner_options(
+        strategy.substr(0, slash),
+        slash == std::string::npos ? std::string() : strategy.substr(slash + 1));
     if (!planner) die(planner.status().context());
     engine_options.planner = *planner;
     engine_options.host_name = "node" + std::to_string(index_);
+    if (!options_.cache.empty()) {
+      engine_options.measurements_path = options_.cache + "." + std::to_string(index_);
+    }
     engine_ = std::make_unique<p2p::Engine>(*ops_, engine_options);
     engine_->attach(static_cast<p2p::PeerId>(1 - index_), std::move(link), token(), index_ == 0);
     if (!engine_->wait_until_open(std::chrono::seconds(60))) die("the peer did not open");
@@ -300,6 +313,7 @@ int run(const Options& options, int index, int partner, const std::vector<int>& 
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (const char* level = std::getenv("RCUDA_LOG")) set_log_level(level);
   const Options options = parse(argc, argv);
   const size_t runs = options.strategies.size() * static_cast<size_t>(options.rounds);
   int partners[2];

@@ -60,14 +60,18 @@ void Core::lose(PeerId id, const Status& why) { peer(id).lose(why); }
 
 void Core::copy(PeerCopy copy, Order order, const Status& failure) {
   Peer& other = peer(copy.peer);
+  if (order != Order::kNone) environment_.orders.add(order, copy.stream.value_or(StreamRef{}));
   other.add(std::move(copy), order, failure);
 }
 
-void Core::signal(PeerId id, uint64_t signal, Order order, const Status& failure) {
+void Core::signal(PeerId id, uint64_t signal, StreamRef stream, Order order,
+                  const Status& failure) {
+  if (order != Order::kNone) environment_.orders.add(order, stream);
   peer(id).signal(signal, order, failure);
 }
 
-void Core::await(PeerId id, uint64_t signal, Order order, const Status& failure) {
+void Core::await(PeerId id, uint64_t signal, StreamRef stream, Order order, const Status& failure) {
+  if (order != Order::kNone) environment_.orders.add(order, stream);
   peer(id).await(signal, order, failure);
 }
 
@@ -96,6 +100,7 @@ void Core::release_memory(int device, DeviceAddress base, uint64_t bytes,
 }
 
 bool Core::step() {
+  environment_.orders.next_round();
   bool moved = environment_.lanes.refresh();
   for (Shipment& shipment : environment_.shipments->take()) {
     moved = true;

@@ -28,8 +28,9 @@ class Core {
               bool connected);
   void lose(PeerId peer, const Status& why);
   void copy(PeerCopy copy, Order order, const Status& failure);
-  void signal(PeerId peer, uint64_t id, Order order, const Status& failure);
-  void await(PeerId peer, uint64_t id, Order order, const Status& failure);
+  // `stream` is where `order` was taken.
+  void signal(PeerId peer, uint64_t id, StreamRef stream, Order order, const Status& failure);
+  void await(PeerId peer, uint64_t id, StreamRef stream, Order order, const Status& failure);
   void release_memory(int device, DeviceAddress base, uint64_t bytes, std::function<void()> done);
 
   bool step();

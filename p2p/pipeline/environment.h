@@ -14,6 +14,7 @@
 #include "common/transport/link.h"
 #include "p2p/device_ops.h"
 #include "p2p/pipeline/lanes.h"
+#include "p2p/pipeline/orders.h"
 #include "p2p/pipeline/requests.h"
 #include "p2p/pipeline/staging.h"
 #include "p2p/planner/measurements.h"
@@ -73,6 +74,7 @@ struct Environment {
         now_ns(std::move(clock_ns)),
         devices(device_ops.devices()),
         lanes(device_ops),
+        orders(device_ops),
         shipments(std::make_shared<Shipments>(std::move(wake))) {}
 
   bool valid_device(int device) const {
@@ -88,6 +90,7 @@ struct Environment {
   const std::function<uint64_t()> now_ns;
   const std::vector<EngineDevice> devices;
   Lanes lanes;
+  Orders orders;
   // Callbacks of a Link may outlive the copy that caused them, not the Link; shared all the same,
   // so that destruction needs no order.
   const std::shared_ptr<Shipments> shipments;

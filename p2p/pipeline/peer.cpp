@@ -58,8 +58,8 @@ void Peer::lose(const Status& why) {
 }
 
 void Peer::end_signals() {
-  for (const Waiting& waiting : signals_) environment_.ops.release(waiting.order, {});
-  for (const auto& [id, waiting] : awaited_) environment_.ops.release(waiting.order, lost_);
+  for (const Waiting& waiting : signals_) environment_.orders.release(waiting.order, {});
+  for (const auto& [id, waiting] : awaited_) environment_.orders.release(waiting.order, lost_);
   signals_.clear();
   awaited_.clear();
   early_.clear();
@@ -75,7 +75,7 @@ void Peer::add(PeerCopy copy, Order order, const Status& failure) {
 
 void Peer::signal(uint64_t id, Order order, const Status& failure) {
   if (!lost_.ok()) {
-    if (order != Order::kNone) environment_.ops.release(order, {});
+    if (order != Order::kNone) environment_.orders.release(order, {});
     return;
   }
   // A stream that could not be watched has failed; the waiting side learns of it at once.
@@ -87,12 +87,12 @@ void Peer::signal(uint64_t id, Order order, const Status& failure) {
 void Peer::await(uint64_t id, Order order, const Status& failure) {
   if (!failure.ok()) return;
   if (!lost_.ok()) {
-    environment_.ops.release(order, lost_);
+    environment_.orders.release(order, lost_);
     return;
   }
   const auto early = early_.find(id);
   if (early != early_.end()) {
-    environment_.ops.release(order, {});
+    environment_.orders.release(order, {});
     early_.erase(early);
     return;
   }
@@ -238,7 +238,7 @@ Status Peer::on_signal(const SignalMessage& message) {
     const Code code = message.code <= static_cast<uint32_t>(Code::kInternal)
                           ? static_cast<Code>(message.code)
                           : Code::kInternal;
-    environment_.ops.release(
+    environment_.orders.release(
         waiting->second.order,
         code == Code::kOk ? Status() : Status(code, "the event's stream failed on its server"));
     awaited_.erase(waiting);
@@ -265,13 +265,13 @@ Status Peer::advance_signals(bool& moved) {
     SignalMessage message;
     message.signal = at->id;
     if (at->order != Order::kNone) {
-      const Result<bool> reached = environment_.ops.reached(at->order);
+      const Result<bool> reached = environment_.orders.reached(at->order);
       if (reached && !*reached) {
         ++at;
         continue;
       }
       if (!reached) message.code = static_cast<uint32_t>(reached.status().code());
-      environment_.ops.release(at->order, {});
+      environment_.orders.release(at->order, {});
     } else {
       message.code = static_cast<uint32_t>(Code::kCuda);
     }

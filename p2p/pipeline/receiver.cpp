@@ -33,7 +33,7 @@ void Receiver::add(PeerCopy request, Order order, const Status& failure) {
   Incoming& copy = find_or_make(request.id);
   if (copy.request) {
     const Status status(Code::kInvalidArgument, "two peer copies with one id");
-    if (order != Order::kNone) environment_.ops.release(order, status);
+    if (order != Order::kNone) environment_.orders.release(order, status);
     if (request.done) request.done(status);
     return;
   }
@@ -150,7 +150,7 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
   if (copy.request && !copy.reached && copy.failure.ok()) {
     copy.reached = true;
     if (copy.order != Order::kNone) {
-      const Result<bool> reached = environment_.ops.reached(copy.order);
+      const Result<bool> reached = environment_.orders.reached(copy.order);
       if (!reached) {
         copy.failure = reached.status();
       } else if (!*reached || !usable) {
@@ -330,7 +330,7 @@ void Receiver::finish(Incoming& copy, PeerLink* link, const Status& status) {
     const auto mapping = mappings_.find({copy.request->device, *copy.pulling});
     if (mapping != mappings_.end()) --mapping->second.uses;
   }
-  if (copy.order != Order::kNone) environment_.ops.release(copy.order, status);
+  if (copy.order != Order::kNone) environment_.orders.release(copy.order, status);
   if (copy.request->done) copy.request->done(status);
 }
 

@@ -32,7 +32,7 @@ void Sender::add(PeerCopy request, Order order, const Status& failure) {
   if (copy.request) {
     // The client's mistake; the first of the two goes on.
     const Status status(Code::kInvalidArgument, "two peer copies with one id");
-    if (order != Order::kNone) environment_.ops.release(order, status);
+    if (order != Order::kNone) environment_.orders.release(order, status);
     if (request.done) request.done(status);
     return;
   }
@@ -167,7 +167,7 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
   const PeerCopy& request = *copy.request;
   if (!copy.reached) {
     if (copy.order != Order::kNone) {
-      const Result<bool> reached = environment_.ops.reached(copy.order);
+      const Result<bool> reached = environment_.orders.reached(copy.order);
       if (!reached) {
         copy.failure = reached.status();
         moved = true;
@@ -406,7 +406,7 @@ void Sender::finish(Outgoing& copy, PeerLink* link, const Status& status) {
     RCUDA_DEBUG("peer copy %llu to worker %u: %s", static_cast<unsigned long long>(copy.id), peer_,
                 status.message().c_str());
   }
-  if (copy.order != Order::kNone) environment_.ops.release(copy.order, status);
+  if (copy.order != Order::kNone) environment_.orders.release(copy.order, status);
   if (copy.request->done) copy.request->done(status);
 }
 

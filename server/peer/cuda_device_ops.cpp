@@ -1,5 +1,6 @@
 #include "server/peer/cuda_device_ops.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -80,7 +81,7 @@ Result<std::unique_ptr<CudaDeviceOps>> CudaDeviceOps::create(
 Status CudaDeviceOps::prepare() {
   if (devices_.empty()) return {Code::kInvalidArgument, "a worker without devices"};
   lanes_.resize(devices_.size());
-  const size_t words = devices_.size() * p2p::kLaneCount + kGates;
+  const size_t words = devices_.size() * p2p::kLaneCount * kTracks + kGates;
   ContextGuard first(driver_, devices_[0].primary);
   RCUDA_RETURN_IF_ERROR(status_of(first.result(), "cuCtxPushCurrent"));
   RCUDA_RETURN_IF_ERROR(
@@ -101,13 +102,15 @@ Status CudaDeviceOps::prepare() {
     RCUDA_RETURN_IF_ERROR(status_of(driver_.cuCtxGetStreamPriorityRange(&least, &greatest),
                                     "cuCtxGetStreamPriorityRange"));
     for (LaneState& lane : lanes_[device]) {
-      RCUDA_RETURN_IF_ERROR(status_of(
-          driver_.cuStreamCreateWithPriority(&lane.stream, CU_STREAM_NON_BLOCKING, greatest),
-          "cuStreamCreateWithPriority for the peer-to-peer engine"));
-      lane.word =
-          reinterpret_cast<volatile uint64_t*>(static_cast<std::byte*>(words_) + word * kLineBytes);
-      lane.word_address = base + word * kLineBytes;
-      ++word;
+      for (Track& track : lane.tracks) {
+        RCUDA_RETURN_IF_ERROR(status_of(
+            driver_.cuStreamCreateWithPriority(&track.stream, CU_STREAM_NON_BLOCKING, greatest),
+            "cuStreamCreateWithPriority for the peer-to-peer engine"));
+        track.word = reinterpret_cast<volatile uint64_t*>(static_cast<std::byte*>(words_) +
+                                                          word * kLineBytes);
+        track.word_address = base + word * kLineBytes;
+        ++word;
+      }
     }
   }
   for (size_t gate = 0; gate < kGates; ++gate, ++word) {
@@ -122,7 +125,9 @@ CudaDeviceOps::~CudaDeviceOps() {
   for (size_t device = 0; device < lanes_.size(); ++device) {
     ContextGuard guard(driver_, devices_[device].primary);
     for (const LaneState& lane : lanes_[device]) {
-      if (lane.stream) driver_.cuStreamDestroy_v2(lane.stream);
+      for (const Track& track : lane.tracks) {
+        if (track.stream) driver_.cuStreamDestroy_v2(track.stream);
+      }
     }
   }
   for (const auto& [context, events] : free_events_) {
@@ -210,32 +215,60 @@ Status CudaDeviceOps::issue(const CopyBox& box, CUstream stream) {
 Result<Ticket> CudaDeviceOps::copy(int device, Lane lane, std::span<const CopyBox> boxes) {
   RCUDA_RETURN_IF_ERROR(make_current(device));
   LaneState& state = lane_of(device, lane);
-  for (const CopyBox& box : boxes) RCUDA_RETURN_IF_ERROR(issue(box, state.stream));
   const Ticket ticket = state.issued + 1;
+  Track& track = state.tracks[ticket % kTracks];
+  for (const CopyBox& box : boxes) RCUDA_RETURN_IF_ERROR(issue(box, track.stream));
   RCUDA_RETURN_IF_ERROR(
-      status_of(driver_.cuStreamWriteValue64_v2(state.stream, state.word_address, ticket, 0),
+      status_of(driver_.cuStreamWriteValue64_v2(track.stream, track.word_address, ticket, 0),
                 "cuStreamWriteValue64 after a peer copy"));
+  track.issued = ticket;
   state.issued = ticket;
   return ticket;
 }
 
 Result<Ticket> CudaDeviceOps::finished(int device, Lane lane) {
   LaneState& state = lane_of(device, lane);
-  const Ticket ticket = *state.word;
-  // The data was written before the word; host memory is read, if at all, after it.
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (ticket == state.issued) {
-    state.silent_polls = 0;
-    return ticket;
+  // Everything before the first ticket that is not over.
+  Ticket finished = state.issued;
+  for (const Track& track : state.tracks) {
+    const Ticket over = *track.word;
+    if (over >= track.issued) continue;
+    // The next of this track, or its first one.
+    const Ticket next =
+        over != 0 ? over + kTracks : static_cast<Ticket>(&track - state.tracks.data());
+    finished = std::min(finished, (next != 0 ? next : kTracks) - 1);
   }
-  if (++state.silent_polls < kPollsBeforeAsking) return ticket;
+  // The data was written before the words; host memory is read, if at all, after them.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (finished == state.issued) {
+    state.silent_polls = 0;
+    return finished;
+  }
+  if (++state.silent_polls < kPollsBeforeAsking) return finished;
   // A copy that failed never writes its ticket.
   state.silent_polls = 0;
   RCUDA_RETURN_IF_ERROR(make_current(device));
-  const CUresult result = driver_.cuStreamQuery(state.stream);
-  if (result == CUDA_ERROR_NOT_READY) return ticket;
-  if (result != CUDA_SUCCESS) return Status::from_cuda(result, "a peer copy's lane");
-  return state.issued;
+  for (const Track& track : state.tracks) {
+    const CUresult result = driver_.cuStreamQuery(track.stream);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
+      return Status::from_cuda(result, "a peer copy's lane");
+    }
+  }
+  return finished;
+}
+
+Status CudaDeviceOps::take_event(CUcontext context, CUevent* event) {
+  auto& pool = free_events_[context];
+  if (pool.empty()) {
+    return status_of(driver_.cuEventCreate(event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+  }
+  *event = pool.back();
+  pool.pop_back();
+  return {};
+}
+
+void CudaDeviceOps::give_event(const Place& place) {
+  if (place.event) free_events_[place.context].push_back(place.event);
 }
 
 Result<Order> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold) {
@@ -247,15 +280,19 @@ Result<Order> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold) {
   Place place;
   place.context = context;
   place.hold = hold;
-  auto& pool = free_events_[context];
-  if (pool.empty()) {
-    RCUDA_RETURN_IF_ERROR(
-        status_of(driver_.cuEventCreate(&place.event, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
+  // An idle stream is where it will be: no event needs to travel through the GPU to tell. Whether
+  // the legacy default stream is idle depends on other streams, so it is always recorded.
+  const bool legacy = stream == nullptr || stream == CU_STREAM_LEGACY;
+  const CUresult idle = legacy ? CUDA_ERROR_NOT_READY : driver_.cuStreamQuery(stream);
+  Status status;
+  if (idle == CUDA_ERROR_NOT_READY) {
+    status = take_event(context, &place.event);
+    if (status.ok()) {
+      status = status_of(driver_.cuEventRecord(place.event, stream), "cuEventRecord");
+    }
   } else {
-    place.event = pool.back();
-    pool.pop_back();
+    status = status_of(idle, "cuStreamQuery");
   }
-  Status status = status_of(driver_.cuEventRecord(place.event, stream), "cuEventRecord");
   if (status.ok() && hold) {
     if (free_gates_.empty()) {
       status = {Code::kOutOfMemory,
@@ -273,7 +310,7 @@ Result<Order> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold) {
     }
   }
   if (!status.ok()) {
-    pool.push_back(place.event);
+    give_event(place);
     return status;
   }
   places_[next_order_] = place;
@@ -286,6 +323,7 @@ Result<bool> CudaDeviceOps::reached(Order order) {
     std::lock_guard lock(mutex_);
     event = places_.at(static_cast<uint64_t>(order)).event;
   }
+  if (!event) return true;
   const CUresult result = driver_.cuEventQuery(event);
   if (result == CUDA_SUCCESS) return true;
   if (result == CUDA_ERROR_NOT_READY) return false;
@@ -298,7 +336,7 @@ void CudaDeviceOps::release(Order order, const Status& status) {
   const auto found = places_.find(static_cast<uint64_t>(order));
   const Place place = found->second;
   places_.erase(found);
-  free_events_[place.context].push_back(place.event);
+  give_event(place);
   if (!place.hold) return;
   Gate& gate = gates_[place.gate];
   // Pairs with the GPU's read: whatever the copy wrote is in memory before.

@@ -69,10 +69,18 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   bool may_use_gpudirect(int device, const char* medium) override;
 
  private:
-  struct LaneState {
+  struct Track {
     CUstream stream = nullptr;
-    volatile uint64_t* word = nullptr;  // pinned; written by the GPU
+    volatile uint64_t* word = nullptr;  // pinned; the GPU writes the last ticket that is over
     CUdeviceptr word_address = 0;
+    p2p::Ticket issued = 0;  // the last ticket of this track
+  };
+  // Tickets take turns on the tracks: between two copies of one stream the copy engine rests for
+  // some 5 us (H200: end, write of the ticket, start), in which another engine serves the other
+  // track.
+  static constexpr size_t kTracks = 2;
+  struct LaneState {
+    std::array<Track, kTracks> tracks;
     p2p::Ticket issued = 0;
     uint32_t silent_polls = 0;
   };
@@ -82,7 +90,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     uint32_t generation = 0;
   };
   struct Place {
-    CUevent event = nullptr;
+    CUevent event = nullptr;  // null: the stream was idle
     CUcontext context = nullptr;
     bool hold = false;
     size_t gate = 0;
@@ -93,6 +101,8 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Status prepare();
   Status make_current(int device);
   Status issue(const p2p::CopyBox& box, CUstream stream);
+  Status take_event(CUcontext context, CUevent* event);  // with mutex_ held, as give_event()
+  void give_event(const Place& place);
   LaneState& lane_of(int device, p2p::Lane lane) {
     return lanes_[static_cast<size_t>(device)][static_cast<size_t>(lane)];
   }

@@ -173,6 +173,7 @@ TEST(FaultTest, APeerThatCannotBeConnectedEndsWaitingCopies) {
   request.source_stream = stream;
   Status ended;
   PeerCopy half = sending_half(request);
+  half.stream = StreamRef{stream, 0};
   half.done = [&](const Status& status) { ended = status; };
   session.core(0).copy(half, order_in(a, stream), {});
   session.settle();
@@ -285,23 +286,25 @@ TEST(EventTest, SignalsCrossInOrderWithStreams) {
   double kernel_us = 0;
   double after_us = 0;
   pair.a().run_kernel(pair.streams[0], 500, [&] { kernel_us = pair.session.world.now_us(); });
-  pair.session.core(0).signal(1, 77, *pair.a().enter({pair.streams[0], 0}, false), {});
-  pair.session.core(1).await(0, 77, order_in(pair.b(), pair.streams[1]), {});
+  pair.session.core(0).signal(1, 77, {pair.streams[0], 0},
+                              *pair.a().enter({pair.streams[0], 0}, false), {});
+  pair.session.core(1).await(0, 77, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]), {});
   pair.b().run_kernel(pair.streams[1], 1, [&] { after_us = pair.session.world.now_us(); });
   pair.session.settle();
   EXPECT_GT(kernel_us, 0);
   EXPECT_GT(after_us, kernel_us);
   // The signal first, the wait later.
-  pair.session.core(1).signal(0, 5, *pair.b().enter({pair.streams[1], 0}, false), {});
+  pair.session.core(1).signal(0, 5, {pair.streams[1], 0},
+                              *pair.b().enter({pair.streams[1], 0}, false), {});
   pair.session.settle();
-  pair.session.core(0).await(1, 5, order_in(pair.a(), pair.streams[0]), {});
+  pair.session.core(0).await(1, 5, {pair.streams[0], 0}, order_in(pair.a(), pair.streams[0]), {});
   pair.session.settle();
   pair.expect_streams_free();
 }
 
 TEST(EventTest, ALostPeerReleasesAwaitingStreamsWithAnError) {
   Pair pair("tcp");
-  pair.session.core(1).await(0, 1, order_in(pair.b(), pair.streams[1]), {});
+  pair.session.core(1).await(0, 1, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]), {});
   pair.session.settle();
   EXPECT_FALSE(pair.b().stream_idle(pair.streams[1]));
   pair.cable.cut();

@@ -113,6 +113,7 @@ inline PeerCopy sending_half(const CopyRequest& request) {
   copy.peer_device = request.destination_device;
   copy.memory = request.source;
   copy.peer_has_stream = request.destination_stream != 0;
+  if (request.source_stream != 0) copy.stream = StreamRef{request.source_stream, 0};
   return copy;
 }
 
@@ -123,6 +124,7 @@ inline PeerCopy receiving_half(const CopyRequest& request) {
   copy.outgoing = false;
   copy.device = request.destination_device;
   copy.memory = request.destination;
+  if (request.destination_stream != 0) copy.stream = StreamRef{request.destination_stream, 0};
   return copy;
 }
 

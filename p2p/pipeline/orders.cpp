@@ -1,0 +1,42 @@
+#include "p2p/pipeline/orders.h"
+
+#include <algorithm>
+
+namespace rcuda::p2p {
+
+void Orders::add(Order order, StreamRef stream) {
+  const Stream key{stream.stream, stream.context};
+  streams_[key].orders.push_back(order);
+  stream_of_[static_cast<uint64_t>(order)] = key;
+}
+
+Result<bool> Orders::reached(Order order) {
+  const auto known = stream_of_.find(static_cast<uint64_t>(order));
+  if (known == stream_of_.end()) return true;
+  Waiting& waiting = streams_[known->second];
+  if (waiting.orders.front() != order || waiting.asked == round_) return false;
+  const Result<bool> reached = ops_.reached(order);
+  if (reached && !*reached) {
+    waiting.asked = round_;
+    return false;
+  }
+  remove(order);
+  return reached;
+}
+
+void Orders::release(Order order, const Status& status) {
+  remove(order);
+  ops_.release(order, status);
+}
+
+void Orders::remove(Order order) {
+  const auto known = stream_of_.find(static_cast<uint64_t>(order));
+  if (known == stream_of_.end()) return;
+  const auto stream = streams_.find(known->second);
+  auto& orders = stream->second.orders;
+  orders.erase(std::find(orders.begin(), orders.end(), order));
+  if (orders.empty()) streams_.erase(stream);
+  stream_of_.erase(known);
+}
+
+}  // namespace rcuda::p2p

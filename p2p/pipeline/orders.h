@@ -1,0 +1,41 @@
+// Orders: which copies' streams have got to them. Asking a driver costs a microsecond, and a
+// program may queue hundreds of copies in one stream: only the first of each stream is asked for,
+// once per round, since no other can be reached before it. Used by the engine's thread alone.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include "common/base/status.h"
+#include "p2p/device_ops.h"
+
+namespace rcuda::p2p {
+
+class Orders {
+ public:
+  explicit Orders(DeviceOps& ops) : ops_(ops) {}
+
+  // In the order in which they were taken.
+  void add(Order order, StreamRef stream);
+  void next_round() { ++round_; }
+  Result<bool> reached(Order order);
+  void release(Order order, const Status& status);
+
+ private:
+  using Stream = std::pair<uint64_t, uint64_t>;
+  struct Waiting {
+    std::deque<Order> orders;  // not yet known to be reached, in stream order
+    uint64_t asked = 0;        // the round in which the first was asked for
+  };
+  void remove(Order order);
+
+  DeviceOps& ops_;
+  uint64_t round_ = 1;
+  std::map<Stream, Waiting> streams_;
+  std::unordered_map<uint64_t, Stream> stream_of_;  // of orders not yet reached
+};
+
+}  // namespace rcuda::p2p
