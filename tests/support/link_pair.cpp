@@ -147,6 +147,10 @@ Result<LinkPair> make_link_pair(Medium medium, const LinkOptions& client,
   Result<std::unique_ptr<Link>> client_link =
       make_end(medium, std::move(sockets->ours), false, listener, client);
   other.join();
+  // The side that gave up knows why; the other one only sees it go.
+  if (!server_link && server_link.status().code() != Code::kUnavailable) {
+    return server_link.status();
+  }
   if (!client_link) return client_link.status();
   if (!server_link) return server_link.status();
   return LinkPair{std::move(*client_link), std::move(*server_link),

@@ -103,19 +103,23 @@ Status BulkEngine::retire_remote(uint64_t id) {
   return {};
 }
 
-void BulkEngine::transfer(bool to_peer, uint64_t region, uint64_t offset, std::byte* local,
+bool BulkEngine::transfer(bool to_peer, uint64_t region, uint64_t offset, std::byte* local,
                           size_t bytes, std::chrono::milliseconds patience, TransferDone done) {
-  if (bytes == 0) return done({});
+  if (bytes == 0) {
+    done({});
+    return false;
+  }
   const auto deadline = patience.count() == 0 ? Clock::time_point::max() : Clock::now() + patience;
   Waiting request{to_peer, region, offset, local, bytes, deadline, std::move(done)};
   {
     std::lock_guard lock(mutex_);
     if (!stopped_ && region > highest_remote_) {
       waiting_.push_back(std::move(request));
-      return;
+      return true;
     }
   }
   if (Status status = begin(request); !status.ok()) request.done(status);
+  return false;
 }
 
 Status BulkEngine::begin(const Waiting& request) {

@@ -71,7 +71,8 @@ class BulkEngine {
   Status add_remote(uint64_t id, uint64_t bytes, uint64_t address, uint64_t rkey);
   Status retire_remote(uint64_t id);
 
-  void transfer(bool to_peer, uint64_t region, uint64_t offset, std::byte* local, size_t bytes,
+  // True if it waits for the region's announcement: expire() then knows a new deadline.
+  bool transfer(bool to_peer, uint64_t region, uint64_t offset, std::byte* local, size_t bytes,
                 std::chrono::milliseconds patience, TransferDone done);
   // Progress thread.
   void poll();

@@ -242,8 +242,31 @@ Address read_address(const Hello& hello) {
   return address;
 }
 
+// In place of a Hello: why there will be none, so that both sides can tell their users.
+constexpr uint64_t kRefusalMagic = 0x5f73627276637572;  // "rucvrbs_"
+struct Refusal {
+  char why[256] = {};
+};
+
+void send_refusal(int socket, const Status& status) {
+  Hello hello;
+  hello.magic = kRefusalMagic;
+  Refusal refusal;
+  status.context().copy(refusal.why, sizeof refusal.why - 1);
+  const Deadline deadline = Clock::now() + kFarewellGrace;
+  if (send_all(socket, bytes_of(hello), deadline).ok()) {
+    (void)send_all(socket, bytes_of(refusal), deadline);
+  }
+}
+
 Status receive_hello(int socket, Hello* peer, Deadline deadline) {
   RCUDA_RETURN_IF_ERROR(recv_all(socket, writable_bytes_of(*peer), deadline));
+  if (peer->magic == kRefusalMagic) {
+    Refusal refusal;
+    RCUDA_RETURN_IF_ERROR(recv_all(socket, writable_bytes_of(refusal), deadline));
+    refusal.why[sizeof refusal.why - 1] = '\0';
+    return {Code::kUnavailable, std::string("the peer: ") + refusal.why};
+  }
   if (peer->magic != kHelloMagic || peer->queues == 0 ||
       (peer->family != AF_INET && peer->family != AF_INET6)) {
     return {Code::kProtocol, "the peer does not speak this verbs protocol"};
@@ -288,7 +311,11 @@ Status VerbsLink::connect(Bootstrap bootstrap, const LinkOptions& options) {
   own.peer_timeout_ms = static_cast<uint32_t>(options.peer_timeout.count());
   own.queues = static_cast<uint32_t>(
       std::clamp<int>(options.bulk_streams, 1, static_cast<int>(kMostQueues)));
-  RCUDA_RETURN_IF_ERROR(open(socket, bootstrap.server, &own, &peer, deadline));
+  Status opened = open(socket, bootstrap.server, &own, &peer, deadline);
+  if (!opened.ok()) {
+    if (opened.code() != Code::kUnavailable) send_refusal(socket, opened);
+    return opened;
+  }
 
   const std::vector<QueuePairPlan> queues = plans(std::min(own.queues, peer.queues));
   RCUDA_RETURN_IF_ERROR(bootstrap.server
@@ -459,16 +486,19 @@ Status VerbsLink::on_control(const ControlMessage& message) {
 void VerbsLink::write(RegionId region, uint64_t offset, const void* local, size_t bytes,
                       TransferDone done) {
   auto* from = static_cast<std::byte*>(const_cast<void*>(local));
-  bulk_.transfer(true, static_cast<uint64_t>(region), offset, from, bytes, peer_timeout_,
-                 std::move(done));
-  poke();
+  // One that must wait for an announcement has a deadline that the progress thread keeps.
+  if (bulk_.transfer(true, static_cast<uint64_t>(region), offset, from, bytes, peer_timeout_,
+                     std::move(done))) {
+    poke();
+  }
 }
 
 void VerbsLink::read(RegionId region, uint64_t offset, void* local, size_t bytes,
                      TransferDone done) {
-  bulk_.transfer(false, static_cast<uint64_t>(region), offset, static_cast<std::byte*>(local),
-                 bytes, peer_timeout_, std::move(done));
-  poke();
+  if (bulk_.transfer(false, static_cast<uint64_t>(region), offset, static_cast<std::byte*>(local),
+                     bytes, peer_timeout_, std::move(done))) {
+    poke();
+  }
 }
 
 void VerbsLink::run() {
@@ -564,13 +594,15 @@ void VerbsLink::take_connection_events() {
 
 // Callers get their memory back only when the adapter is through with it.
 void VerbsLink::wind_up() {
+  // The thread that broke the Link may not have got to on_broken() yet.
+  bulk_.stop(status());
+  put_queue_.quiesce();
   connection_.flush();
   const auto deadline = Clock::now() + kLastPuts;
   while (!bulk_.idle() && Clock::now() < deadline) {
     bulk_.poll();
     std::this_thread::yield();
   }
-  put_queue_.quiesce();
   connection_.destroy_queue_pairs();
   bulk_.fail_in_flight();
 }
