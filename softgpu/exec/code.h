@@ -46,6 +46,9 @@ class Slot {
   uint32_t encoded_ = 0;
 };
 
+// What a thread may have of local memory, calls included; what NVIDIA's hardware has, too.
+inline constexpr uint32_t kMaxLocalBytes = 512 * 1024;
+
 // The start of every frame's registers.
 inline constexpr uint32_t kBucketBytes = 512;           // Slot{}: where `_` is written to
 inline constexpr uint32_t kCarryOffset = kBucketBytes;  // add.cc's carry, a bit a lane
@@ -71,10 +74,10 @@ enum InstrFlag : uint8_t {
   kGuardNegated = 1,
   kNegateA = 2,  // the predicate operand a (votes) or c (setp) is negated
   kNegateC = 4,
-  kFrameRelative = 8,    // the address is an offset into the frame's local area
-  kAddress32 = 16,       // the address register has 32 bits
-  kHasCount = 32,        // bar: a thread count is given
-  kVolatileAccess = 64,  // the access may be part of a spin loop; it is never merged or torn
+  kFrameRelative = 8,  // the address is an offset into the frame's local area
+  kAddress32 = 16,     // the address register has 32 bits
+  kHasCount = 32,      // bar: a thread count is given
+  kActiveLanes = 64,   // a collective of whoever is here (before sm_70): it waits for nobody
 };
 
 inline constexpr uint32_t kNoGuard = ~0u;
@@ -144,7 +147,8 @@ struct Function {
   std::vector<uint32_t> takes_address_of;  // functions, by index in the program
   std::vector<uint32_t> shared_symbols;    // Linker::shared_variables() that it names
   bool names_dynamic_shared = false;
-  std::string unsupported;  // its first unsupported form
+  std::string unsupported;                     // its first unsupported form, with the line
+  std::vector<std::string> unsupported_names;  // all of them, each once
 };
 
 // Generic addresses. Global ones are host addresses; the windows lie where no host mapping can be.

@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstring>
 
-#include "common/base/log.h"
 #include "softgpu/exec/decoder.h"
 #include "softgpu/exec/system.h"
 
@@ -144,8 +143,14 @@ void Decoder::lay_out_locals() {
     const ptx::Variable& variable = source_.variables[k];
     const bool in_buffer = source_.is_entry && k < parameters;
     if (in_buffer || (variable.space != Space::kLocal && variable.space != Space::kParam)) continue;
-    local_offset_[k] = align_up(end, std::max(variable.align_bytes, 1u));
-    end = local_offset_[k] + static_cast<uint32_t>(variable.size_bytes);
+    const uint64_t offset = align_up(end, std::max(variable.align_bytes, 1u));
+    if (offset + variable.size_bytes > kMaxLocalBytes || variable.size_bytes > kMaxLocalBytes) {
+      // Nothing after this variable is reachable, so the layout need not make sense.
+      refuse(std::to_string(variable.size_bytes) + " bytes of local memory", 0);
+      break;
+    }
+    local_offset_[k] = static_cast<uint32_t>(offset);
+    end = static_cast<uint32_t>(offset + variable.size_bytes);
   }
   out_.local_bytes = align_up(end, 16);
   out_.stack_bytes = out_.local_bytes;
@@ -214,9 +219,14 @@ void Decoder::decode_instruction(const ptx::Instruction& source, Instr* out) {
   *out = Instr();
   out->line = source.line;
   out->flow = Flow::kUnsupported;
-  const std::string what = full_name(source) + " at line " + std::to_string(source.line);
-  RCUDA_WARN("%s: instruction not supported: %s", out_.name.c_str(), what.c_str());
-  if (out_.unsupported.empty()) out_.unsupported = what;
+  refuse(full_name(source), source.line);
+}
+
+// Notes something this function needs and the interpreter does not have.
+void Decoder::refuse(const std::string& what, uint32_t line) {
+  if (out_.unsupported.empty()) out_.unsupported = what + " at line " + std::to_string(line);
+  auto& names = out_.unsupported_names;
+  if (std::find(names.begin(), names.end(), what) == names.end()) names.push_back(what);
 }
 
 bool Decoder::try_pattern(const ptx::Instruction& source, const Pattern& pattern, Instr* out) {

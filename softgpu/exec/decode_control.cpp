@@ -123,9 +123,18 @@ bool Decoder::assemble_collective(const ptx::Instruction& source, const Form& fo
   out->flow = Flow::kCollective;
   if (!operands.destinations.empty()) out->d = operands.destinations[0];
   if (operands.paired) out->d2 = operands.destinations[1];
-  out->e = operands.sources.back();  // the member mask
+  std::vector<Slot> sources = operands.sources;
+  const bool has_members = form.op == Op::kBarWarp || form.op == Op::kElect ||
+                           form.op == Op::kMatch || has_modifier(source, "sync");
+  if (has_members) {
+    out->e = sources.back();
+    sources.pop_back();
+  } else {
+    out->e = constant(kFullMask, 4);
+    out->flags |= kActiveLanes;
+  }
   Slot* const inputs[] = {&out->a, &out->b, &out->c};
-  for (size_t k = 0; k + 1 < operands.sources.size(); ++k) *inputs[k] = operands.sources[k];
+  for (size_t k = 0; k < sources.size(); ++k) *inputs[k] = sources[k];
   if (operands.negated_predicate) out->flags |= kNegateA;
 
   Collective kind = Collective::kSyncWarp;

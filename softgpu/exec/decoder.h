@@ -44,6 +44,7 @@ class Decoder {
                                const Operands& operands, Instr* out);
   bool decode_mov(const ptx::Instruction& source, Instr* out, bool* handled);
   void write_constants();
+  void refuse(const std::string& what, uint32_t line);
 
   // decode_operands.cpp
   bool read_operands(const ptx::Instruction& source, const Pattern& pattern, Form& form,

@@ -11,6 +11,7 @@ using rcuda::Status;
 
 constexpr uint64_t kArenaAlignBytes = 256;
 constexpr uint32_t kDynamicSharedAlignBytes = 128;
+constexpr uint64_t kMaxSharedBytes = 256 << 20;  // of all kernels of a program together
 
 uint64_t align_up(uint64_t value, uint64_t align) {
   if (align == 0) align = 1;
@@ -35,7 +36,7 @@ Status Linker::run(const LoadOptions& options) {
   local_.resize(units_.size());
   RCUDA_RETURN_IF_ERROR(index_functions());
   RCUDA_RETURN_IF_ERROR(index_variables());
-  place_function_shared();
+  RCUDA_RETURN_IF_ERROR(place_function_shared());
   RCUDA_RETURN_IF_ERROR(allocate(options));
   return initialise();
 }
@@ -127,7 +128,25 @@ void Linker::place_shared(const ptx::Variable& variable, uint32_t unit) {
   define(unit, variable.name, variable.linkage, {Symbol::Kind::kShared, offset, index});
 }
 
-void Linker::place_function_shared() {
+// Shared memory far beyond any GPU's is refused here; what a launch may have is the driver's to
+// say.
+Status Linker::place_function_shared() {
+  uint64_t total = 0;
+  for (const auto& unit : units_) {
+    for (const ptx::Variable& v : unit->variables) {
+      if (v.space == ptx::Space::kShared)
+        total += std::min(v.size_bytes, kMaxSharedBytes) + v.align_bytes;
+    }
+    for (const ptx::Function& f : unit->functions) {
+      for (const ptx::Variable& v : f.variables) {
+        if (v.space == ptx::Space::kShared)
+          total += std::min(v.size_bytes, kMaxSharedBytes) + v.align_bytes;
+      }
+    }
+  }
+  if (total >= kMaxSharedBytes)
+    return {Code::kInvalidArgument, "the program's shared variables are too large"};
+
   const auto place = [&](const ptx::Function& function, uint32_t end) {
     std::vector<uint32_t>& offsets = function_shared_[&function];
     offsets.assign(function.variables.size(), 0);
@@ -147,6 +166,7 @@ void Linker::place_function_shared() {
     if (f.source->is_entry) end = std::max(end, place(*f.source, module_shared_bytes_));
   }
   dynamic_shared_offset_ = static_cast<uint32_t>(align_up(end, kDynamicSharedAlignBytes));
+  return {};
 }
 
 uint32_t Linker::shared_offset(const ptx::Function& function, uint32_t variable) const {

@@ -89,7 +89,7 @@ class Linker {
   rcuda::Status index_variables();
   rcuda::Status index_functions();
   void place_shared(const ptx::Variable& variable, uint32_t unit);
-  void place_function_shared();
+  rcuda::Status place_function_shared();
   void define(uint32_t unit, std::string_view name, ptx::Linkage linkage, Symbol symbol);
   rcuda::Status allocate(const LoadOptions& options);
   rcuda::Status initialise();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "common/base/log.h"
 #include "softgpu/exec/decode.h"
 #include "softgpu/exec/linker.h"
 #include "softgpu/exec/loaded_program.h"
@@ -95,6 +96,15 @@ Result<std::unique_ptr<Program>> load(std::vector<std::unique_ptr<ptx::Module>> 
   for (uint32_t k = 0; k < count; ++k) program->functions_.push_back(std::make_unique<Function>());
   for (uint32_t k = 0; k < count; ++k)
     RCUDA_RETURN_IF_ERROR(decode(linker, k, program->functions_));
+
+  std::set<std::string> unsupported;
+  for (const auto& f : program->functions_) {
+    for (const std::string& name : f->unsupported_names) {
+      if (!unsupported.insert(name).second) continue;
+      RCUDA_WARN("PTX not supported: %s (first in '%s'); a kernel that needs it will not launch",
+                 name.c_str(), f->name.c_str());
+    }
+  }
 
   std::set<uint32_t> taken;
   for (const auto& f : program->functions_)

@@ -77,7 +77,6 @@ class Warp {
 
  private:
   static constexpr uint32_t kMaxStrands = kLanes + 1;
-  static constexpr uint32_t kMaxStackBytes = 512 * 1024;
   static constexpr uint32_t kNone = ~0u;
 
   uint32_t pick();

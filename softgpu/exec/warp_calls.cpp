@@ -57,7 +57,7 @@ void Warp::leave_frame(Frame* frame, uint32_t lanes) {
 
 bool Warp::grow_stack(uint32_t bytes) {
   if (bytes <= stack_stride_) return true;
-  if (bytes > kMaxStackBytes) return false;
+  if (bytes > kMaxLocalBytes) return false;
   // An odd number of cache lines, so that the lanes' stacks do not compete for the same cache sets.
   uint32_t stride = (std::max(bytes, 2 * stack_stride_) + 63) / 64 * 64;
   if (stride / 64 % 2 == 0) stride += 64;

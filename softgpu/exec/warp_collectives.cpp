@@ -65,7 +65,7 @@ bool Warp::collective_now(const Instr& i, uint32_t active, Strand* strand, uint3
       if ((active >> l & 1) != 0 && members[l] == wanted) together |= 1u << l;
     }
     rest &= ~together;
-    const uint32_t needed = wanted & live_;
+    const uint32_t needed = (i.flags & kActiveLanes) != 0 ? together : wanted & live_;
     if ((together & needed) != needed) continue;
     CollectiveOperands in{};
     CollectiveResult out{};

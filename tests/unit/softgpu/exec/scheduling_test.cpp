@@ -378,6 +378,42 @@ BASE:
   for (uint32_t k = 0; k < 64; ++k) EXPECT_EQ(out[k], (k & 1) != 0 ? k / 4 * 2 : fib[k / 4]) << k;
 }
 
+TEST_F(SchedulingTest, ThreadsExitFromInsideCalls) {
+  const auto out = run(R"(
+.func leave_or_stay(.param .b32 t) {
+  .reg .b32 %r1;
+  .reg .pred %p1;
+  ld.param.u32 %r1, [t];
+  setp.lt.u32 %p1, %r1, 10;
+  @%p1 exit;
+  ret;
+})" + kernel(std::string(R"(
+  .param .b32 a;
+  st.param.b32 [a], %t;
+  call leave_or_stay, (a);
+  bar.sync 0;
+  activemask.b32 %r0;
+)") + kStoreResult),
+                       {1}, {64}, 64);
+  for (size_t k = 0; k < 64; ++k) EXPECT_EQ(out[k], k < 10 ? 0u : k < 32 ? 0xfffffc00u : ~0u);
+}
+
+// Before sm_70 collectives were among the lanes that happen to be there.
+TEST_F(SchedulingTest, CollectivesWithoutMembers) {
+  const auto out = run(kernel(std::string(R"(
+  setp.ge.u32 %p1, %t, 12;
+  @%p1 bra HIGH;
+  setp.lt.u32 %p2, %t, 3;
+  vote.ballot.b32 %r0, %p2;
+  bra DONE;
+HIGH:
+  shfl.idx.b32 %r0, %t, 20, 31;
+DONE:
+)") + kStoreResult),
+                       {1}, {32}, 32);
+  for (size_t k = 0; k < 32; ++k) EXPECT_EQ(out[k], k < 12 ? 7u : 20u);
+}
+
 TEST_F(SchedulingTest, DeadlockHangsUntilStoppedAndLeavesTheWorkersFree) {
   device_.load_body(kernel(R"(
   setp.lt.u32 %p1, %t, 32;
