@@ -46,6 +46,8 @@ std::shared_ptr<Context> Context::from_handle(CUcontext handle) {
 }
 
 void Context::fail(CUresult error, const std::string& why) {
+  // While the context is torn down, what it drops is expected to fail.
+  if (stopping_.load(std::memory_order_relaxed)) return;
   int expected = CUDA_SUCCESS;
   const bool first = sticky_.compare_exchange_strong(expected, error, std::memory_order_acq_rel);
   // Work that the end of its context cut short is no failure: programs exit like that.
@@ -181,7 +183,6 @@ void Context::start() {
   limits_[CU_LIMIT_PERSISTING_L2_CACHE_SIZE] = 0;
   cache_config = CU_FUNC_CACHE_PREFER_NONE;
   shared_config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
-  sync_memops = false;
   streams_ = make_stream_hub(*this);
   alive_.store(true, std::memory_order_release);
 }

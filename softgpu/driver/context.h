@@ -67,6 +67,7 @@ class Context : public std::enable_shared_from_this<Context> {
   uint64_t id() const { return id_.load(std::memory_order_relaxed); }
   unsigned flags() const { return flags_.load(std::memory_order_relaxed); }
   void set_flags(unsigned flags) { flags_.store(flags, std::memory_order_relaxed); }
+  bool sync_memops() const { return (flags() & CU_CTX_SYNC_MEMOPS) != 0; }
 
   // False before a primary context's first retain and after destruction.
   bool alive() const { return alive_.load(std::memory_order_acquire); }
@@ -92,7 +93,6 @@ class Context : public std::enable_shared_from_this<Context> {
   CUresult set_limit(CUlimit limit, size_t value);
   std::atomic<CUfunc_cache> cache_config{CU_FUNC_CACHE_PREFER_NONE};
   std::atomic<CUsharedconfig> shared_config{CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE};
-  std::atomic<bool> sync_memops{false};
 
   // Device-side malloc and free, from a heap of CU_LIMIT_MALLOC_HEAP_SIZE.
   CUdeviceptr heap_allocate(size_t bytes);

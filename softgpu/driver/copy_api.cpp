@@ -70,7 +70,7 @@ CUresult submit_copy(CUDA_MEMCPY3D_PEER shape, CUstream stream, Mode mode) {
   operation.shape = shape;
   if (mode == Mode::kSynchronous) {
     // Between device memories the host does not wait, unless a pointer attribute asks for it.
-    if (!ends.any && !ends.sync_memops && !context->sync_memops) {
+    if (!ends.any && !ends.sync_memops && !context->sync_memops()) {
       return submit(stream, std::move(operation));
     }
     return submit_and_wait(stream, std::move(operation));

@@ -58,10 +58,10 @@ struct Allocation {
   CUdeviceptr address = 0;
   size_t bytes = 0;  // as asked for
   MemoryKind kind = MemoryKind::kDevice;
-  Device* device = nullptr;  // where it lives; nullptr: in host memory
-  Context* owner = nullptr;  // goes with it; nullptr for mapped and imported-pool memory
-  unsigned flags = 0;        // of cuMemHostAlloc, cuMemHostRegister or cuMemAllocManaged
-  uint64_t id = 0;           // CU_POINTER_ATTRIBUTE_BUFFER_ID
+  Device* device = nullptr;     // where it lives; nullptr: in host memory
+  Context* owner = nullptr;     // goes with it; nullptr for mapped and imported-pool memory
+  unsigned flags = 0;           // of cuMemHostAlloc, cuMemHostRegister or cuMemAllocManaged
+  std::atomic<uint64_t> id{0};  // CU_POINTER_ATTRIBUTE_BUFFER_ID
   std::atomic<bool> sync_memops{false};
   // A stream-ordered free is queued; kGraph: also while no launch has allocated it.
   std::atomic<bool> freeing{false};
@@ -77,7 +77,7 @@ struct Allocation {
 
   // Which devices' kernels may touch it and how, by ordinal; for kMapped and kPool set by
   // cuMemSetAccess and cuMemPoolSetAccess, otherwise computed.
-  uint32_t readable = 0, writable = 0;
+  std::atomic<uint32_t> readable{0}, writable{0};
   uint32_t published_readable = 0, published_writable = 0;  // what the maps say; the registry's
 
   uint64_t end() const { return address + bytes; }

@@ -95,7 +95,7 @@ CUresult attribute_of(const Allocation& a, CUdeviceptr address, CUpointer_attrib
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
       return put<CUdeviceptr>(data, a.address);
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-      return put<unsigned long long>(data, a.physical ? a.physical->id : a.id);
+      return put<unsigned long long>(data, a.physical ? a.physical->id : uint64_t{a.id});
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
       return put<unsigned>(data, 0);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS:

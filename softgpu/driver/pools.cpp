@@ -91,7 +91,6 @@ CUresult MemoryPool::allocate(Context& context, size_t bytes, CUstream stream,
     if (std::shared_ptr<Allocation> again = reuse_queued_locked(rounded, stream)) {
       account_use_locked(static_cast<int64_t>(rounded));
       again->id = next_memory_id();
-      again->owner = &context;
       again->freeing = false;
       *address = again->address;
       return CUDA_SUCCESS;
