@@ -1,0 +1,150 @@
+// One pass over the figures that remote_vs_native compares. Prints "name value" lines: microseconds for
+// latencies, GB/s (10^9 bytes) for copies. A plain CUDA program: whether its device is local or remote
+// is decided by how it is started.
+//
+//   figures            everything but the start of the process
+//   figures --first    nothing but a first result, for timing a whole process
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#define CHECK(call)                                                                     \
+  do {                                                                                  \
+    const cudaError_t error = (call);                                                   \
+    if (error != cudaSuccess) {                                                         \
+      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error));               \
+      std::exit(1);                                                                     \
+    }                                                                                   \
+  } while (0)
+
+__global__ void empty() {}
+__global__ void spin(long long cycles) {
+  const long long end = clock64() + cycles;
+  while (clock64() < end) {
+  }
+}
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Median of `rounds` timings of `work`, each over `count` calls, in microseconds a call.
+template <typename Work>
+double median_us(int rounds, int count, const Work& work) {
+  std::vector<double> times;
+  for (int round = 0; round < rounds; ++round) {
+    const auto start = Clock::now();
+    for (int i = 0; i < count; ++i) work();
+    times.push_back(seconds_since(start) * 1e6 / count);
+  }
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+void print(const char* name, double value) { std::printf("%s %.4g\n", name, value); }
+
+void latencies() {
+  for (int i = 0; i < 100; ++i) empty<<<1, 1>>>();
+  CHECK(cudaDeviceSynchronize());
+  std::vector<double> queued, total;
+  for (int round = 0; round < 9; ++round) {
+    // Few enough to fit every queue: what is measured is the caller's cost.
+    const auto start = Clock::now();
+    for (int i = 0; i < 500; ++i) empty<<<1, 1>>>();
+    queued.push_back(seconds_since(start) * 1e6 / 500);
+    CHECK(cudaDeviceSynchronize());
+    const auto rate_start = Clock::now();
+    for (int i = 0; i < 20000; ++i) empty<<<1, 1>>>();
+    CHECK(cudaDeviceSynchronize());
+    total.push_back(seconds_since(rate_start) * 1e6 / 20000);
+  }
+  std::sort(queued.begin(), queued.end());
+  std::sort(total.begin(), total.end());
+  print("queue_a_launch_us", queued[4]);
+  print("launch_carried_out_us", total[4]);
+  print("launch_and_synchronize_us", median_us(9, 500, [] {
+          empty<<<1, 1>>>();
+          cudaStreamSynchronize(0);
+        }));
+  cudaEvent_t event;
+  CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  CHECK(cudaEventRecord(event));
+  CHECK(cudaDeviceSynchronize());
+  print("event_query_done_us", median_us(9, 2000, [&] { cudaEventQuery(event); }));
+  spin<<<1, 1>>>(200'000'000);
+  CHECK(cudaEventRecord(event));
+  print("event_query_pending_us", median_us(5, 500, [&] { cudaEventQuery(event); }));
+  CHECK(cudaDeviceSynchronize());
+  print("malloc_and_free_1mb_us", median_us(9, 100, [] {
+          void* memory;
+          cudaMalloc(&memory, 1 << 20);
+          cudaFree(memory);
+        }));
+}
+
+void copies() {
+  const size_t largest = 256u << 20;
+  void *device, *pinned;
+  CHECK(cudaMalloc(&device, largest));
+  CHECK(cudaMallocHost(&pinned, largest));
+  void* pageable = std::malloc(largest);
+  std::memset(pageable, 1, largest);
+  std::memset(pinned, 1, largest);
+  struct {
+    const char* name;
+    void* host;
+    cudaMemcpyKind kind;
+  } const ways[] = {{"pageable_h2d", pageable, cudaMemcpyHostToDevice},
+                    {"pageable_d2h", pageable, cudaMemcpyDeviceToHost},
+                    {"pinned_h2d", pinned, cudaMemcpyHostToDevice},
+                    {"pinned_d2h", pinned, cudaMemcpyDeviceToHost}};
+  for (const auto& way : ways) {
+    const bool up = way.kind == cudaMemcpyHostToDevice;
+    const auto copy = [&](size_t bytes) {
+      CHECK(cudaMemcpy(up ? device : way.host, up ? way.host : device, bytes, way.kind));
+    };
+    copy(largest);
+    char name[64];
+    std::snprintf(name, sizeof name, "%s_4b_us", way.name);
+    print(name, median_us(9, 200, [&] { copy(4); }));
+    for (size_t bytes : {size_t{4} << 10, size_t{64} << 10, size_t{1} << 20, size_t{16} << 20, largest}) {
+      const int count = bytes >= (16u << 20) ? 3 : 50;
+      // A copy to the device may return before its DMA ran; the last one is waited for.
+      std::vector<double> times;
+      for (int round = 0; round < 7; ++round) {
+        CHECK(cudaDeviceSynchronize());
+        const auto start = Clock::now();
+        for (int i = 0; i < count; ++i) copy(bytes);
+        CHECK(cudaDeviceSynchronize());
+        times.push_back(seconds_since(start) / count);
+      }
+      std::sort(times.begin(), times.end());
+      std::snprintf(name, sizeof name, "%s_%zuk_gbps", way.name, bytes >> 10);
+      print(name, static_cast<double>(bytes) / times[times.size() / 2] / 1e9);
+    }
+  }
+  std::free(pageable);
+  CHECK(cudaFreeHost(pinned));
+  CHECK(cudaFree(device));
+}
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::strcmp(argv[1], "--first") == 0) {
+    int* out;
+    int value = 0;
+    CHECK(cudaMalloc(&out, sizeof *out));
+    CHECK(cudaMemset(out, 1, sizeof *out));
+    empty<<<1, 1>>>();
+    CHECK(cudaMemcpy(&value, out, sizeof value, cudaMemcpyDeviceToHost));
+    return value == 0x01010101 ? 0 : 1;
+  }
+  latencies();
+  copies();
+}
