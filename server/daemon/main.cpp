@@ -40,7 +40,8 @@ void add_option(CLI::App* app, const std::string& names, config::SettingBase* se
          },
          std::string(setting->help()) + " [" + setting->variable() + ", now " + setting->text() +
              "]")
-      ->type_name("");
+      ->type_name("")
+      ->take_last();
 }
 
 int run_daemon(const Settings& settings, int ready) {

@@ -276,7 +276,8 @@ Status work(const Settings& settings, int daemon, uint32_t window_index) {
   WorkerMessage ready;
   ready.type = WorkerMessageType::kReady;
   ready.body = encode(WorkerReady{(*devices)->ordinals(), describe(*driver, **devices)});
-  RCUDA_RETURN_IF_ERROR(send_worker_message(daemon, ready));
+  // A daemon that is gone needs no worker, and no word about it.
+  if (!send_worker_message(daemon, ready).ok()) return {};
   Result<WorkerMessage> message = receive_worker_message(daemon);
   if (!message.ok() || message->type != WorkerMessageType::kSession) return {};
   return serve(settings, std::move(message).value(), daemon, **devices, *driver, window,

@@ -1,0 +1,420 @@
+// The daemon as it runs: the real binary, on softgpu, spoken to over its sockets.
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "api/api_hash.h"
+#include "api/opcodes.h"
+#include "common/base/unique_fd.h"
+#include "common/transport/link.h"
+#include "common/wire/handshake.h"
+#include "server/worker/address_fence.h"
+#include "tests/support/session_harness.h"
+
+extern char** environ;
+
+namespace rcuda::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using test::ProtocolClient;
+
+Clock::time_point patience() { return Clock::now() + std::chrono::seconds(60); }
+
+bool eventually(const std::function<bool()>& condition) {
+  for (const Clock::time_point end = patience(); Clock::now() < end;) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+std::set<pid_t> children_of(pid_t parent) {
+  std::set<pid_t> children;
+  std::ifstream file("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) +
+                     "/children");
+  pid_t pid;
+  while (file >> pid) children.insert(pid);
+  return children;
+}
+
+size_t descriptors_of(pid_t pid) {
+  size_t count = 0;
+  DIR* folder = ::opendir(("/proc/" + std::to_string(pid) + "/fd").c_str());
+  while (folder && ::readdir(folder)) ++count;
+  if (folder) ::closedir(folder);
+  return count;
+}
+
+class Server {
+ public:
+  explicit Server(std::vector<std::string> options = {},
+                  const std::vector<std::string>& variables = {}) {
+    int ready[2];
+    EXPECT_EQ(::pipe2(ready, O_CLOEXEC), 0);
+    UniqueFd read_end(ready[0]), write_end(ready[1]);
+    options.insert(options.begin(),
+                   {RCUDA_TEST_SERVER, "--port", "0", "--ready-fd", "3", "--driver", "softgpu",
+                    "--image-cache", "none", "--staging-bytes", "4M"});
+    std::vector<char*> arguments;
+    for (std::string& option : options) arguments.push_back(option.data());
+    arguments.push_back(nullptr);
+    std::vector<std::string> lines = {"SOFTGPU_DEVICES=2", "RCUDA_LOG=warn"};
+    lines.insert(lines.end(), variables.begin(), variables.end());
+    for (char** line = environ; *line; ++line) {
+      if (!std::string_view(*line).starts_with("RCUDA_")) lines.emplace_back(*line);
+    }
+    std::vector<char*> environment;
+    for (std::string& line : lines) environment.push_back(line.data());
+    environment.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, write_end.get(), 3);
+    EXPECT_EQ(::posix_spawn(&pid_, RCUDA_TEST_SERVER, &actions, nullptr, arguments.data(),
+                            environment.data()),
+              0);
+    ::posix_spawn_file_actions_destroy(&actions);
+    write_end.reset();
+    char line[32] = {};
+    if (::read(read_end.get(), line, sizeof line - 1) > 0) {
+      port_ = static_cast<uint16_t>(std::atoi(line));
+    }
+  }
+  ~Server() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+  }
+
+  pid_t pid() const { return pid_; }
+  uint16_t port() const { return port_; }
+  // Its exit status; -1 when a signal ended it.
+  int wait() {
+    int status = 0;
+    ::waitpid(std::exchange(pid_, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+  UniqueFd connect_local() const {
+    UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string name = "rcuda-" + std::to_string(port_);
+    std::memcpy(address.sun_path + 1, name.data(), name.size());
+    EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address),
+                        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())),
+              0)
+        << std::strerror(errno);
+    return socket;
+  }
+  UniqueFd connect_tcp() const {
+    UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port_);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    return socket;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  uint16_t port_ = 0;
+};
+
+wire::Hello hello(wire::Medium medium) {
+  wire::Hello message;
+  message.api_hash = api::kApiHash;
+  message.medium = medium;
+  message.pid = static_cast<uint32_t>(::getpid());
+  message.program = "daemon_test";
+  message.devices = {0};
+  message.host_range_base = 0x5000'0000'0000;
+  message.host_range_bytes = 1ull << 40;
+  return message;
+}
+
+struct Session {
+  wire::Welcome welcome;
+  std::unique_ptr<transport::Link> link;
+  std::unique_ptr<ProtocolClient> client;
+};
+
+struct Outcome {
+  std::unique_ptr<Session> session;
+  std::string refusal;
+};
+
+Outcome introduce(const Server& server, const wire::Hello& message) {
+  const bool local = message.medium == wire::Medium::kShm;
+  UniqueFd socket = local ? server.connect_local() : server.connect_tcp();
+  EXPECT_TRUE(wire::write_message(socket.get(), wire::MessageType::kHello, wire::encode(message),
+                                  patience())
+                  .ok());
+  auto answer = wire::read_message(socket.get(), patience());
+  Outcome outcome;
+  if (!answer.ok()) {
+    outcome.refusal = answer.status().message();
+    return outcome;
+  }
+  if (answer->first == wire::MessageType::kRefusal) {
+    outcome.refusal = wire::decode_refusal(answer->second)->reason;
+    return outcome;
+  }
+  auto session = std::make_unique<Session>();
+  session->welcome = *wire::decode_welcome(answer->second);
+  transport::Bootstrap bootstrap;
+  bootstrap.control = std::move(socket);
+  bootstrap.open_stream = [&](int index) -> Result<UniqueFd> {
+    UniqueFd stream = server.connect_tcp();
+    wire::Attach attach;
+    std::memcpy(attach.token, session->welcome.token, sizeof attach.token);
+    attach.index = static_cast<uint32_t>(index);
+    RCUDA_RETURN_IF_ERROR(wire::write_message(stream.get(), wire::MessageType::kAttach,
+                                              wire::encode(attach), patience()));
+    return stream;
+  };
+  bootstrap.timeout = std::chrono::seconds(60);
+  transport::LinkOptions options;
+  options.window_bytes = wire::ClientWindow::kBytes;
+  auto link = local ? transport::make_shm_link(std::move(bootstrap), options)
+                    : transport::make_tcp_link(std::move(bootstrap), options);
+  if (!link.ok()) {
+    outcome.refusal = link.status().message();
+    return outcome;
+  }
+  session->link = std::move(link).value();
+  session->client = std::make_unique<ProtocolClient>(*session->link);
+  EXPECT_EQ(session->client->next_event().size(), sizeof(wire::ReadyEvent));
+  outcome.session = std::move(session);
+  return outcome;
+}
+
+bool answers(Session& session) {
+  return session.client->call(static_cast<uint16_t>(wire::Custom::kPing), {}).has_value();
+}
+
+TEST(DaemonTest, SessionsRunOverEveryMedium) {
+  Server server;
+  ASSERT_NE(server.port(), 0);
+  for (wire::Medium medium : {wire::Medium::kShm, wire::Medium::kTcp}) {
+    Outcome outcome = introduce(server, hello(medium));
+    ASSERT_TRUE(outcome.session) << outcome.refusal;
+    EXPECT_TRUE(answers(*outcome.session));
+    EXPECT_EQ(outcome.session->welcome.devices.size(), 1u);
+    EXPECT_NE(outcome.session->welcome.window.base, 0u);
+    // Commands find the device: memory is allocated in the window.
+    wire::Encoder body;
+    body.value(size_t{4096});
+    auto answer = outcome.session->client->call(static_cast<uint16_t>(api::Opcode::cuMemAlloc_v2),
+                                                body.body());
+    ASSERT_TRUE(answer && answer->result == CUDA_SUCCESS);
+    CUdeviceptr address = 0;
+    std::memcpy(&address, answer->body.data(), sizeof address);
+    EXPECT_TRUE(overlap(outcome.session->welcome.window, {address, 4096}));
+  }
+}
+
+TEST(DaemonTest, ARefusalNamesTheMend) {
+  Server server({"--devices", "1"});
+  ASSERT_NE(server.port(), 0);
+  wire::Hello message = hello(wire::Medium::kShm);
+  EXPECT_NE(introduce(server, message).refusal.find("it offers 1"), std::string::npos);
+  message.devices = {1};
+  EXPECT_TRUE(introduce(server, message).session);
+  message.devices = {1, 1};
+  EXPECT_NE(introduce(server, message).refusal.find("twice"), std::string::npos);
+  message.devices = {};
+  EXPECT_NE(introduce(server, message).refusal.find("no device"), std::string::npos);
+  message.devices = {1};
+  message.api_hash ^= 1;
+  EXPECT_NE(introduce(server, message).refusal.find("same build"), std::string::npos);
+  message = hello(wire::Medium::kVerbs);
+  message.devices = {1};
+  EXPECT_NE(introduce(server, message).refusal.find("RCUDA_TRANSPORT"), std::string::npos);
+}
+
+TEST(DaemonTest, TheWindowIsOneThatTheClientDoesNotUse) {
+  Server server;
+  wire::Hello message = hello(wire::Medium::kShm);
+  std::vector<Outcome> outcomes;
+  std::set<uint64_t> windows;
+  // Each session as if on another server, so that more windows are asked for than workers wait.
+  for (int i = 0; i < 6; ++i) {
+    outcomes.push_back(introduce(server, message));
+    ASSERT_TRUE(outcomes.back().session) << outcomes.back().refusal;
+    const wire::AddressWindow window = outcomes.back().session->welcome.window;
+    for (const wire::AddressWindow& taken : message.taken_windows)
+      EXPECT_FALSE(overlap(taken, window));
+    windows.insert(window.base);
+    message.taken_windows.push_back(window);
+  }
+  EXPECT_EQ(windows.size(), 6u);
+  message.taken_windows = {{kWindowBase, kWindowCount * kWindowBytes}};
+  EXPECT_NE(introduce(server, message).refusal.find("windows"), std::string::npos);
+}
+
+TEST(DaemonTest, BadPeersAreDroppedAndOthersServed) {
+  Server server({}, {"RCUDA_SERVER_HANDSHAKE_TIMEOUT=300ms"});
+  ASSERT_NE(server.port(), 0);
+  UniqueFd silent = server.connect_tcp();
+  UniqueFd web = server.connect_tcp();
+  const char request[] = "GET / HTTP/1.0\r\n\r\n";
+  ASSERT_GT(::send(web.get(), request, sizeof request - 1, 0), 0);
+  UniqueFd liar = server.connect_tcp();
+  wire::MessageHeader header;
+  header.version = wire::kProtocolVersion;
+  header.type = wire::MessageType::kHello;
+  header.body_bytes = wire::kMaxMessageBytes;
+  ASSERT_GT(::send(liar.get(), &header, sizeof header, 0), 0);
+  UniqueFd stranger = server.connect_tcp();
+  wire::Attach attach;
+  attach.token[0] = 1;
+  ASSERT_TRUE(wire::write_message(stranger.get(), wire::MessageType::kAttach, wire::encode(attach),
+                                  patience())
+                  .ok());
+  server.connect_tcp();  // and away again
+
+  Outcome outcome = introduce(server, hello(wire::Medium::kTcp));
+  ASSERT_TRUE(outcome.session) << outcome.refusal;
+  EXPECT_TRUE(answers(*outcome.session));
+  for (const UniqueFd* peer : {&silent, &web, &liar, &stranger}) {
+    EXPECT_TRUE(eventually([&] {
+      char byte[512];
+      const ssize_t got = ::recv(peer->get(), byte, sizeof byte, MSG_DONTWAIT);
+      return got == 0 || (got < 0 && errno == ECONNRESET);
+    }));
+  }
+}
+
+TEST(DaemonTest, AKilledWorkerConcernsItsClientOnly) {
+  Server server;
+  Outcome first = introduce(server, hello(wire::Medium::kShm));
+  Outcome second = introduce(server, hello(wire::Medium::kTcp));
+  ASSERT_TRUE(first.session && second.session);
+  ASSERT_EQ(::kill(static_cast<pid_t>(first.session->welcome.worker_pid), SIGKILL), 0);
+  EXPECT_FALSE(answers(*first.session));
+  EXPECT_TRUE(answers(*second.session));
+  Outcome third = introduce(server, hello(wire::Medium::kShm));
+  ASSERT_TRUE(third.session) << third.refusal;
+  EXPECT_TRUE(answers(*third.session));
+}
+
+TEST(DaemonTest, NothingIsLeftOfSessions) {
+  Server server({"--pool", "2"});
+  ASSERT_NE(server.port(), 0);
+  ASSERT_TRUE(eventually([&] { return children_of(server.pid()).size() == 2; }));
+  const size_t descriptors = descriptors_of(server.pid());
+  {
+    std::vector<Outcome> outcomes;
+    for (int i = 0; i < 12; ++i) {
+      outcomes.push_back(introduce(server, hello(i % 2 ? wire::Medium::kTcp : wire::Medium::kShm)));
+      ASSERT_TRUE(outcomes.back().session) << outcomes.back().refusal;
+    }
+    for (Outcome& outcome : outcomes) EXPECT_TRUE(answers(*outcome.session));
+    // Some end well, some just go, some lose their worker.
+    for (size_t i = 0; i < outcomes.size(); i += 3) {
+      (void)outcomes[i].session->client->post(static_cast<uint16_t>(wire::Custom::kSessionEnd), {});
+      ::kill(static_cast<pid_t>(outcomes[i + 1].session->welcome.worker_pid), SIGKILL);
+    }
+  }
+  EXPECT_TRUE(eventually([&] { return children_of(server.pid()).size() == 2; }));
+  EXPECT_TRUE(eventually([&] { return descriptors_of(server.pid()) == descriptors; }))
+      << descriptors_of(server.pid()) << " descriptors, " << descriptors << " at the start";
+}
+
+TEST(DaemonTest, SixtyFourClientsAtOnce) {
+  Server server;
+  ASSERT_NE(server.port(), 0);
+  std::vector<Outcome> outcomes(64);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    threads.emplace_back([&, i] {
+      outcomes[i] = introduce(server, hello(i % 2 ? wire::Medium::kTcp : wire::Medium::kShm));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::set<uint32_t> workers;
+  for (Outcome& outcome : outcomes) {
+    ASSERT_TRUE(outcome.session) << outcome.refusal;
+    EXPECT_TRUE(answers(*outcome.session));
+    workers.insert(outcome.session->welcome.worker_pid);
+  }
+  EXPECT_EQ(workers.size(), outcomes.size());
+}
+
+TEST(DaemonTest, MoreSessionsThanAllowedAreRefused) {
+  Server server({"--max-sessions", "2"});
+  Outcome first = introduce(server, hello(wire::Medium::kShm));
+  Outcome second = introduce(server, hello(wire::Medium::kShm));
+  ASSERT_TRUE(first.session && second.session);
+  EXPECT_NE(introduce(server, hello(wire::Medium::kShm)).refusal.find("--max-sessions"),
+            std::string::npos);
+  first.session.reset();
+  EXPECT_TRUE(
+      eventually([&] { return introduce(server, hello(wire::Medium::kShm)).session != nullptr; }));
+}
+
+TEST(DaemonTest, TerminationEndsSessionsAndWorkers) {
+  Server server;
+  Outcome outcome = introduce(server, hello(wire::Medium::kShm));
+  ASSERT_TRUE(outcome.session);
+  const std::set<pid_t> workers = children_of(server.pid());
+  ASSERT_EQ(::kill(server.pid(), SIGTERM), 0);
+  EXPECT_EQ(server.wait(), 0);
+  EXPECT_FALSE(answers(*outcome.session));
+  for (pid_t worker : workers) EXPECT_NE(::kill(worker, 0), 0) << worker;
+}
+
+TEST(DaemonTest, AKilledDaemonTakesItsWorkersAlong) {
+  Server server;
+  Outcome outcome = introduce(server, hello(wire::Medium::kShm));
+  ASSERT_TRUE(outcome.session);
+  const std::set<pid_t> workers = children_of(server.pid());
+  ASSERT_FALSE(workers.empty());
+  // Orphans become this process's, so that their end can be seen.
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  ASSERT_EQ(::kill(server.pid(), SIGKILL), 0);
+  EXPECT_EQ(server.wait(), -1);
+  for (pid_t worker : workers) {
+    EXPECT_TRUE(eventually([&] { return ::waitpid(worker, nullptr, WNOHANG) == worker; }))
+        << worker;
+  }
+}
+
+TEST(DaemonTest, ABadDriverIsReportedAtOnce) {
+  Server server({"--driver", "/nonexistent/libcuda.so.1"});
+  EXPECT_EQ(server.port(), 0);
+  EXPECT_EQ(server.wait(), 1);
+}
+
+TEST(DaemonTest, ATakenPortIsReported) {
+  Server server;
+  Server second({"--port", std::to_string(server.port())});
+  EXPECT_EQ(second.port(), 0);
+  EXPECT_EQ(second.wait(), 1);
+}
+
+}  // namespace
+}  // namespace rcuda::server

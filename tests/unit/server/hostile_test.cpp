@@ -1,0 +1,165 @@
+// Commands that no client would send: the session ends or an error comes back, and nothing crashes.
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "api/opcodes.h"
+#include "common/wire/codec.h"
+#include "common/wire/protocol.h"
+#include "tests/support/session_harness.h"
+
+namespace rcuda::server {
+namespace {
+
+using test::SessionHarness;
+using wire::Custom;
+
+const struct {
+  Custom opcode;
+  size_t body_bytes;
+} kCommands[] = {
+    {Custom::kSignal, sizeof(wire::SignalBody)},
+    {Custom::kWatchEvent, sizeof(wire::WatchEventBody)},
+    {Custom::kSynchronizeContext, sizeof(wire::SignalBody)},
+    {Custom::kCopyInline, sizeof(wire::CopyInlineBody)},
+    {Custom::kCopyToReply, sizeof(wire::CopyToReplyBody)},
+    {Custom::kCopyStaged, sizeof(wire::CopyStagedBody)},
+    {Custom::kCopy, sizeof(wire::CopyBody)},
+    {Custom::kCopyShape, sizeof(wire::CopyShapeBody)},
+    {Custom::kLaunch, sizeof(wire::LaunchBody)},
+    {Custom::kLaunchHost, sizeof(wire::LaunchHostBody)},
+    {Custom::kImageQuery, sizeof(wire::ImageQueryBody)},
+    {Custom::kImageChunk, sizeof(wire::ImageChunkBody)},
+    {Custom::kModuleLoad, sizeof(wire::ModuleLoadBody)},
+    {Custom::kLibraryLoad, sizeof(wire::ModuleLoadBody)},
+    {Custom::kFunctionInfo, sizeof(wire::FunctionInfoBody)},
+    {Custom::kHostExpose, sizeof(wire::HostExposeBody)},
+    {Custom::kHostUnexpose, sizeof(wire::HostUnexposeBody)},
+    {Custom::kFault, sizeof(wire::FaultBody)},
+};
+
+TEST(HostileTest, ATruncatedBodyEndsTheSession) {
+  for (const auto& command : kCommands) {
+    for (size_t bytes : {size_t{0}, size_t{1}, command.body_bytes - 1}) {
+      SessionHarness session;
+      const std::vector<std::byte> body(bytes);
+      EXPECT_FALSE(session.client().call(static_cast<uint16_t>(command.opcode), body))
+          << static_cast<int>(command.opcode) << " of " << bytes << " bytes";
+      EXPECT_EQ(session.wait_end().code(), Code::kProtocol)
+          << static_cast<int>(command.opcode) << " of " << bytes << " bytes";
+    }
+  }
+}
+
+TEST(HostileTest, HugeNumbersEndTheSessionOrAreRefused) {
+  for (const auto& command : kCommands) {
+    SessionHarness session;
+    const std::vector<std::byte> body(command.body_bytes + 64, std::byte{0xff});
+    auto answer = session.client().call(static_cast<uint16_t>(command.opcode), body);
+    if (answer) {
+      EXPECT_NE(answer->result, CUDA_SUCCESS) << static_cast<int>(command.opcode);
+      EXPECT_TRUE(session.end().ok());
+    } else {
+      EXPECT_EQ(session.wait_end().code(), Code::kProtocol) << static_cast<int>(command.opcode);
+    }
+  }
+}
+
+TEST(HostileTest, UnknownOpcodesEndTheSession) {
+  for (uint16_t opcode : {0, 0x60, 0xff, 0x0fff, 0xffff}) {
+    SessionHarness session;
+    EXPECT_FALSE(session.client().call(opcode, {}));
+    EXPECT_EQ(session.wait_end().code(), Code::kProtocol) << opcode;
+  }
+}
+
+TEST(HostileTest, AFrameWithoutAHeaderEndsTheSession) {
+  SessionHarness session;
+  const std::vector<std::byte> frame(sizeof(wire::CommandHeader) - 1);
+  ASSERT_TRUE(session.client().send_frame(frame).ok());
+  EXPECT_EQ(session.wait_end().code(), Code::kProtocol);
+}
+
+TEST(HostileTest, RepliesGoIntoReplySlotsOnly) {
+  using Window = wire::ClientWindow;
+  const struct {
+    uint64_t slot;
+    uint32_t bytes;
+  } kSlots[] = {
+      {0, Window::kSmallReplyBytes},
+      {Window::kCommandRingConsumed, Window::kSmallReplyBytes},
+      {Window::kSmallReplies + 8, Window::kSmallReplyBytes},
+      {Window::kSmallReplies, Window::kLargeReplyBytes},
+      {Window::kSmallReplies, 0},
+      {Window::kLargeReplies + uint64_t{Window::kLargeReplyCount} * Window::kLargeReplyBytes,
+       Window::kLargeReplyBytes},
+      {Window::kEventRing, Window::kLargeReplyBytes},
+      {0xffff'ffff, Window::kSmallReplyBytes}};
+  for (const auto& slot : kSlots) {
+    SessionHarness session;
+    wire::CommandHeader header{};
+    header.opcode = static_cast<uint16_t>(Custom::kPing);
+    header.call = 1;
+    header.reply_slot = static_cast<uint32_t>(slot.slot);
+    header.reply_bytes = slot.bytes;
+    ASSERT_TRUE(session.client().send_frame(std::as_bytes(std::span(&header, 1))).ok());
+    EXPECT_EQ(session.wait_end().code(), Code::kProtocol) << slot.slot << ", " << slot.bytes;
+  }
+}
+
+TEST(HostileTest, StagingCannotBeLeft) {
+  const uint64_t bytes = 8u << 20;  // as the harness has
+  const struct {
+    uint64_t offset, bytes;
+  } kRanges[] = {{bytes, 1}, {0, bytes + 1}, {1, bytes}, {~0ull, 2}, {~0ull - 7, 8}, {8, ~0ull}};
+  for (const auto& range : kRanges) {
+    SessionHarness session;
+    wire::CopyStagedBody copy{};
+    copy.staging_offset = range.offset;
+    copy.bytes = range.bytes;
+    copy.sequence = 1;
+    EXPECT_FALSE(session.client().call(Custom::kCopyStaged, copy));
+    EXPECT_EQ(session.wait_end().code(), Code::kProtocol) << range.offset << ", " << range.bytes;
+  }
+}
+
+TEST(HostileTest, AnObjectsIdIsBoundOnce) {
+  SessionHarness session;
+  const auto create = [&](uint32_t id) {
+    wire::Encoder out;
+    out.value(0u);
+    out.value(id);
+    return session.client().call(static_cast<uint16_t>(api::Opcode::cuStreamCreate), out.body());
+  };
+  auto first = create(1);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->result, CUDA_SUCCESS);
+  EXPECT_FALSE(create(1));
+  EXPECT_EQ(session.wait_end().code(), Code::kProtocol);
+}
+
+// Random bodies behind valid headers, with values that are near something real more often than not.
+TEST(HostileTest, RandomBodiesNeverCrash) {
+  std::mt19937 random(99);
+  for (int round = 0; round < 60; ++round) {
+    SessionHarness session;
+    for (int i = 0; i < 40; ++i) {
+      const auto& command = kCommands[random() % std::size(kCommands)];
+      std::vector<std::byte> body(command.body_bytes + random() % 256);
+      for (size_t at = 0; at + 4 <= body.size(); at += 4) {
+        const uint32_t kValues[] = {
+            0, 1, 2, 8, 64, 4096, random() % 1000, static_cast<uint32_t>(random())};
+        const uint32_t value = kValues[random() % std::size(kValues)];
+        std::memcpy(body.data() + at, &value, sizeof value);
+      }
+      // Not into memory that is neither the client's nor the GPU's: this process is the client too.
+      if (command.opcode == Custom::kHostExpose) continue;
+      if (!session.client().call(static_cast<uint16_t>(command.opcode), body, random() % 3)) break;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rcuda::server

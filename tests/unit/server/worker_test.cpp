@@ -1,0 +1,294 @@
+// Parts of a worker that need no session.
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "server/executor/image_cache.h"
+#include "server/executor/image_store.h"
+#include "server/executor/object_table.h"
+#include "server/worker/address_fence.h"
+#include "server/worker/driver_loader.h"
+#include "server/worker/worker_messages.h"
+
+namespace rcuda::server {
+namespace {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    char path[] = "/tmp/rcuda-worker-test-XXXXXX";
+    path_ = ::mkdtemp(path);
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::vector<std::byte> some_bytes(size_t count, int seed) {
+  std::vector<std::byte> bytes(count);
+  for (size_t i = 0; i < count; ++i)
+    bytes[i] = static_cast<std::byte>(i * 7 + static_cast<size_t>(seed));
+  return bytes;
+}
+
+// ---- address fence -----------------------------------------------------------------------------
+
+TEST(AddressFenceTest, GapsLieBetweenMappings) {
+  const std::vector<AddressRange> mappings = {{10, 20}, {20, 30}, {50, 60}, {90, 100}};
+  const auto free = gaps(mappings, 15, 95);
+  ASSERT_EQ(free.size(), 2u);
+  EXPECT_EQ(free[0].begin, 30u);
+  EXPECT_EQ(free[0].end, 50u);
+  EXPECT_EQ(free[1].begin, 60u);
+  EXPECT_EQ(free[1].end, 90u);
+  EXPECT_EQ(gaps({}, 5, 9).size(), 1u);
+  EXPECT_TRUE(gaps({{0, 100}}, 5, 9).empty());
+}
+
+TEST(AddressFenceTest, WindowsAreDisjoint) {
+  for (uint32_t a = 0; a < kWindowCount; ++a) {
+    for (uint32_t b = 0; b < kWindowCount; ++b) {
+      EXPECT_EQ(overlap(address_window(a), address_window(b)), a == b);
+    }
+  }
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(AddressFenceTest, AllocationsLandInTheWindow) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const wire::AddressWindow window = address_window(5);
+    if (!raise_fence(window).ok()) ::_exit(1);
+    for (int i = 0; i < 100; ++i) {
+      void* got =
+          ::mmap(nullptr, 1u << 30, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      const auto address = reinterpret_cast<uint64_t>(got);
+      if (address < window.base || address >= window.base + window.bytes) ::_exit(2);
+    }
+    // The stack can still grow, and the window cannot be fenced twice.
+    volatile char deep[1 << 20];
+    deep[0] = 1;
+    ::_exit(raise_fence(window).ok() ? 3 : deep[0] - 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+#endif
+
+// ---- environment -------------------------------------------------------------------------------
+
+TEST(DriverLoaderTest, WorkersDoNotInheritTheClientLibrary) {
+  TemporaryFolder folder;
+  const std::string trap = folder.path() + "/rcuda", fine = folder.path() + "/fine";
+  std::filesystem::create_directories(trap);
+  std::filesystem::create_directories(fine);
+  std::ofstream(folder.path() + "/librcuda.so").put('x');
+  std::ofstream(fine + "/libcuda.so.1").put('x');
+  std::filesystem::create_symlink("../librcuda.so", trap + "/libcuda.so.1");
+  ::setenv("LD_PRELOAD", "", 1);
+  ::setenv("LD_LIBRARY_PATH", (trap + ":" + fine + ":" + trap).c_str(), 1);
+  const std::vector<std::string> environment = worker_environment({"RCUDA_SERVER_POOL=7"});
+  ::unsetenv("LD_PRELOAD");
+  ::unsetenv("LD_LIBRARY_PATH");
+  bool found_path = false, found_pool = false;
+  for (const std::string& line : environment) {
+    EXPECT_FALSE(line.starts_with("LD_PRELOAD=")) << line;
+    if (line.starts_with("LD_LIBRARY_PATH=")) found_path = line == "LD_LIBRARY_PATH=" + fine;
+    found_pool = found_pool || line == "RCUDA_SERVER_POOL=7";
+  }
+  EXPECT_TRUE(found_path);
+  EXPECT_TRUE(found_pool);
+}
+
+// ---- messages ----------------------------------------------------------------------------------
+
+TEST(WorkerMessagesTest, ASocketTravelsWithItsMessage) {
+  int ends[2], extra[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, extra), 0);
+  UniqueFd a(ends[0]), b(ends[1]), other(extra[1]);
+  WorkerMessage sent;
+  sent.type = WorkerMessageType::kSession;
+  sent.index = 9;
+  sent.token[15] = 77;
+  sent.body = some_bytes(60000, 1);
+  sent.socket.reset(extra[0]);
+  ASSERT_TRUE(send_worker_message(a.get(), sent).ok());
+  sent.socket.reset();
+  Result<WorkerMessage> got = receive_worker_message(b.get());
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  EXPECT_EQ(got->type, WorkerMessageType::kSession);
+  EXPECT_EQ(got->index, 9u);
+  EXPECT_EQ(got->token[15], 77);
+  EXPECT_EQ(got->body, sent.body);
+  ASSERT_TRUE(static_cast<bool>(got->socket));
+  ASSERT_EQ(::write(got->socket.get(), "x", 1), 1);
+  char byte = 0;
+  EXPECT_EQ(::read(other.get(), &byte, 1), 1);
+  EXPECT_EQ(byte, 'x');
+  a.reset();
+  EXPECT_EQ(receive_worker_message(b.get()).status().code(), Code::kUnavailable);
+}
+
+TEST(WorkerMessagesTest, WhatAWorkerOffersSurvives) {
+  const WorkerReady sent{{3, 1}, "a driver"};
+  Result<WorkerReady> got = decode_worker_ready(encode(sent));
+  ASSERT_TRUE(got.ok());
+  EXPECT_EQ(got->ordinals, sent.ordinals);
+  EXPECT_EQ(got->driver, sent.driver);
+  EXPECT_FALSE(decode_worker_ready({}).ok());
+  EXPECT_FALSE(decode_worker_ready(std::vector<std::byte>(6, std::byte{0xff})).ok());
+}
+
+// ---- objects -----------------------------------------------------------------------------------
+
+TEST(ObjectTableTest, IdsAreBoundOnceAndFreed) {
+  ObjectTable table;
+  int a, b;
+  EXPECT_EQ(table.find(1), nullptr);
+  EXPECT_TRUE(table.bind(1, &a, 3));
+  EXPECT_FALSE(table.bind(1, &b, 3));
+  EXPECT_EQ(table.find(1)->handle, &a);
+  EXPECT_EQ(table.find(1)->context, 3u);
+  table.unbind(1);
+  EXPECT_EQ(table.find(1), nullptr);
+  EXPECT_TRUE(table.bind(1, &b, 3));
+}
+
+TEST(ObjectTableTest, IdsThatCannotBeAreRefused) {
+  ObjectTable table;
+  int a;
+  EXPECT_FALSE(table.bind(0, &a, 0));
+  EXPECT_FALSE(table.bind(wire::kMaxObjectId, &a, 0));
+  EXPECT_FALSE(table.bind(1 | wire::kWorkerMinted, &a, 0));
+  EXPECT_FALSE(table.bind(wire::kMaxObjectId - 1, &a, 0)) << "far from dense";
+  EXPECT_FALSE(table.bind(5, nullptr, 0));
+  EXPECT_EQ(table.find(~0u), nullptr);
+  EXPECT_EQ(table.find(wire::kWorkerMinted), nullptr);
+}
+
+TEST(ObjectTableTest, NamesAreStable) {
+  ObjectTable table;
+  int a, b;
+  ASSERT_TRUE(table.bind(4, &a, 0));
+  EXPECT_EQ(table.name(&a, 0), 4u);
+  EXPECT_EQ(table.name(nullptr, 0), 0u);
+  const wire::ObjectId id = table.name(&b, 0);
+  EXPECT_TRUE(id & wire::kWorkerMinted);
+  EXPECT_EQ(table.name(&b, 0), id);
+  EXPECT_EQ(table.find(id)->handle, &b);
+  table.unbind(id);
+  EXPECT_EQ(table.find(id), nullptr);
+}
+
+// ---- images ------------------------------------------------------------------------------------
+
+TEST(ImageCacheTest, ImagesOutliveTheirCacheObject) {
+  TemporaryFolder folder;
+  const std::vector<std::byte> image = some_bytes(4096, 1);
+  const Sha256 hash = sha256(image);
+  {
+    ImageCache cache(folder.path() + "/images", 1 << 20);
+    EXPECT_EQ(cache.find(hash, image.size()), nullptr);
+    ASSERT_TRUE(cache.insert(hash, image).ok());
+  }
+  ImageCache cache(folder.path() + "/images", 1 << 20);
+  const ImagePointer found = cache.find(hash, image.size());
+  ASSERT_NE(found, nullptr);
+  EXPECT_TRUE(std::ranges::equal(found->bytes(), image));
+  // PTX text must end in a zero, also where the image fills its last page.
+  EXPECT_EQ(found->bytes().data()[image.size()], std::byte{0});
+  EXPECT_EQ(cache.find(hash, image.size() - 1), nullptr) << "another length is another image";
+}
+
+TEST(ImageCacheTest, AWrongHashIsRefused) {
+  TemporaryFolder folder;
+  ImageCache cache(folder.path(), 1 << 20);
+  const std::vector<std::byte> image = some_bytes(100, 1);
+  EXPECT_EQ(cache.insert(sha256(some_bytes(100, 2)), image).status().code(),
+            Code::kInvalidArgument);
+}
+
+TEST(ImageCacheTest, TheLeastRecentlyUsedGoesFirst) {
+  TemporaryFolder folder;
+  ImageCache cache(folder.path(), 2500);
+  std::vector<Sha256> hashes;
+  for (int i = 0; i < 2; ++i) {
+    const std::vector<std::byte> image = some_bytes(1000, i);
+    hashes.push_back(sha256(image));
+    ASSERT_TRUE(cache.insert(hashes.back(), image).ok());
+    // Times of files have the kernel's tick as their grain.
+    const auto old = std::filesystem::file_time_type::clock::now() - std::chrono::hours(2 - i);
+    std::filesystem::last_write_time(folder.path() + "/" + to_hex(hashes.back()), old);
+  }
+  const ImagePointer held = cache.find(hashes[0], 1000);  // used now: the other one is the oldest
+  const std::vector<std::byte> third = some_bytes(1000, 2);
+  ASSERT_TRUE(cache.insert(sha256(third), third).ok());
+  EXPECT_NE(cache.find(hashes[0], 1000), nullptr);
+  EXPECT_EQ(cache.find(hashes[1], 1000), nullptr);
+  EXPECT_NE(cache.find(sha256(third), 1000), nullptr);
+}
+
+TEST(ImageCacheTest, WithoutAUsableFolderImagesLiveInMemory) {
+  TemporaryFolder folder;
+  std::filesystem::permissions(folder.path(), std::filesystem::perms::others_write,
+                               std::filesystem::perm_options::add);
+  for (const std::string& path : {std::string(), folder.path(), std::string("/proc/nowhere")}) {
+    ImageCache cache(path, 1 << 20);
+    EXPECT_EQ(cache.directory(), "");
+    const std::vector<std::byte> image = some_bytes(100, 1);
+    Result<ImagePointer> kept = cache.insert(sha256(image), image);
+    ASSERT_TRUE(kept.ok());
+    EXPECT_TRUE(std::ranges::equal((*kept)->bytes(), image));
+    EXPECT_EQ(cache.find(sha256(image), image.size()), nullptr);
+  }
+}
+
+TEST(ImageStoreTest, ChunksMayComeInAnyOrder) {
+  ImageCache cache("", 0);
+  ImageStore store(&cache);
+  const std::vector<std::byte> image = some_bytes(3000, 3);
+  const Sha256 hash = sha256(image);
+  bool present = true;
+  ASSERT_EQ(store.query(hash, image.size(), &present), CUDA_SUCCESS);
+  EXPECT_FALSE(present);
+  for (size_t at : {2000u, 0u, 1000u}) {
+    EXPECT_EQ(store.find(hash), nullptr);
+    ASSERT_EQ(store.add_chunk(hash, at, std::span(image).subspan(at, 1000)), CUDA_SUCCESS);
+  }
+  ASSERT_NE(store.find(hash), nullptr);
+  EXPECT_EQ(store.query(hash, image.size(), &present), CUDA_SUCCESS);
+  EXPECT_TRUE(present);
+}
+
+TEST(ImageStoreTest, WhatWasNotAnnouncedIsRefused) {
+  ImageCache cache("", 0);
+  ImageStore store(&cache);
+  const std::vector<std::byte> image = some_bytes(100, 3);
+  const Sha256 hash = sha256(image);
+  EXPECT_EQ(store.add_chunk(hash, 0, image), CUDA_ERROR_INVALID_IMAGE);
+  bool present = false;
+  ASSERT_EQ(store.query(hash, 50, &present), CUDA_SUCCESS);
+  EXPECT_EQ(store.add_chunk(hash, 0, image), CUDA_ERROR_INVALID_IMAGE);
+  EXPECT_EQ(store.add_chunk(hash, ~0ull, image), CUDA_ERROR_INVALID_IMAGE);
+  EXPECT_EQ(store.query(Sha256{}, 0, &present), CUDA_ERROR_INVALID_IMAGE);
+  EXPECT_EQ(store.query(Sha256{}, 1ull << 40, &present), CUDA_ERROR_INVALID_IMAGE);
+}
+
+}  // namespace
+}  // namespace rcuda::server
