@@ -30,10 +30,16 @@ CUresult finished(Session& session, CUresult result) {
 CUresult record(CUevent handle, CUstream stream, unsigned flags) {
   Object* event;
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
-  // Counted before it is posted: whoever polls meanwhile asks again rather than takes an old answer.
+  // Counted before it is posted: whoever polls meanwhile asks again rather than takes an old
+  // answer.
   event->uses.fetch_add(1, std::memory_order_acq_rel);
-  return flags ? forward_cuEventRecordWithFlags(handle, stream, flags)
-               : forward_cuEventRecord(handle, stream);
+  const CUresult result = flags ? forward_cuEventRecordWithFlags(handle, stream, flags)
+                                : forward_cuEventRecord(handle, stream);
+  if (result != CUDA_SUCCESS || !(event->flags & CU_EVENT_INTERPROCESS)) return result;
+  // Another process may be told at once, and asks its own worker: this one has to have recorded by
+  // then.
+  const CUresult state = forward_cuEventQuery(handle);
+  return state == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : state;
 }
 
 }  // namespace
@@ -75,14 +81,24 @@ CUresult cuEventQuery(CUevent handle) {
   const uint64_t state = event_state(*event);
   Session& session = *event->session;
   CUresult result = CUDA_SUCCESS;
+  // Its records are counted by every process that has it open, so only the worker knows.
+  if (event->flags & CU_EVENT_INTERPROCESS) {
+    result = forward_cuEventQuery(handle);
+    return result == CUDA_SUCCESS ? finished(session, result) : result;
+  }
   switch (progress_of(session, *event, state, &result)) {
-    case Progress::kPending: return session.lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
-    case Progress::kDone: return finished(session, result);
-    case Progress::kUnknown: break;
+    case Progress::kPending:
+      return session.lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
+    case Progress::kDone:
+      return finished(session, result);
+    case Progress::kUnknown:
+      break;
   }
   result = forward_cuEventQuery(handle);
   if (result == CUDA_ERROR_NOT_READY) watch_event(session, *event, state);
-  return result == CUDA_SUCCESS ? finished(session, result) : result;
+  if (result != CUDA_SUCCESS) return result;
+  note_finished(*event, state);
+  return finished(session, result);
 }
 
 CUresult cuEventSynchronize(CUevent handle) {
@@ -91,7 +107,8 @@ CUresult cuEventSynchronize(CUevent handle) {
   Session& session = *event->session;
   const uint64_t state = event_state(*event);
   CUresult result = CUDA_SUCCESS;
-  if (progress_of(session, *event, state, &result) == Progress::kDone && state != 0) {
+  if (!(event->flags & CU_EVENT_INTERPROCESS) && state != 0 &&
+      progress_of(session, *event, state, &result) == Progress::kDone) {
     return finished(session, result);
   }
   if (any_capture()) {

@@ -145,6 +145,7 @@ CUresult cuStreamQuery(CUstream stream) {
   result = forward_cuStreamQuery(stream);
   view.object->uses.store(uses, std::memory_order_relaxed);
   if (result == CUDA_ERROR_NOT_READY) watch_stream(session, *view.object, view.target.context, uses);
+  if (result == CUDA_SUCCESS) note_finished(*view.object, uses);
   return result;
 }
 

@@ -47,8 +47,13 @@ uint64_t watch_event(Session& session, Object& event, uint64_t state) {
                wire::WatchEventBody{event.id, 0, 0});
 }
 
+void note_finished(Object& object, uint64_t state) {
+  object.finished.store(state, std::memory_order_release);
+}
+
 Progress progress_of(const Session& session, const Object& object, uint64_t state,
                      CUresult* result) {
+  if (object.finished.load(std::memory_order_acquire) == state) return Progress::kDone;
   if (object.sequence.load(std::memory_order_acquire) != state) return Progress::kUnknown;
   const uint32_t word = object.word.load(std::memory_order_relaxed);
   if (word == 0) return Progress::kUnknown;

@@ -3,7 +3,7 @@
 //
 // An Object's fields are used so: `word` is its completion word's index + 1; `watched` the word's
 // sequence last asked for; `sequence` what that answer stands for (a stream's uses, an event's
-// records), so that later work makes the answer stale.
+// records), so that later work makes the answer stale; `finished` a state that is known to be over.
 // Threads: any; two threads that ask at once ask twice, which is harmless.
 #pragma once
 
@@ -24,6 +24,8 @@ uint64_t event_state(const Object& event);
 void graph_launched();
 // Asks it to report when the event's latest record is done; the sequence to wait for.
 uint64_t watch_event(Session& session, Object& event, uint64_t state);
+// Asked otherwise, the worker said that this state is finished.
+void note_finished(Object& object, uint64_t state);
 // Whether a watch for this state of the object is under way or answered, and the answer if so.
 enum class Progress { kUnknown, kPending, kDone };
 Progress progress_of(const Session& session, const Object& object, uint64_t state, CUresult* result);

@@ -169,6 +169,9 @@ HandlerResult function_info(Executor& executor, const Command& command,
 
   const std::vector<wire::ParameterInfo> parameters = parameters_of(driver, handle, is_kernel);
   const wire::Kind kind = is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction;
+  // Functions go with their module without a command of their own, and the client mints their ids
+  // again: what still holds this one is gone, and owned nothing.
+  executor.objects(kind).unbind(body.object);
   if (!executor.bind(kind, body.object, handle)) return kMalformed;
   remember_parameters(*executor.objects(kind).find(body.object), parameters);
 
