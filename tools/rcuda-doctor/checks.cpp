@@ -1,0 +1,324 @@
+#include "tools/rcuda-doctor/checks.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+
+namespace rcuda::doctor {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string read_line(const fs::path& file) {
+  std::ifstream in(file);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+std::string read_all(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::vector<fs::path> children(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> entries;
+  for (const auto& entry : fs::directory_iterator(folder, error)) entries.push_back(entry.path());
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+// "0000:0000:0000:0000:0000:ffff:0a4d:0001" holds 10.77.0.1.
+std::string ipv4_of(const std::string& gid) {
+  constexpr char kPrefix[] = "0000:0000:0000:0000:0000:ffff:";
+  if (gid.rfind(kPrefix, 0) != 0 || gid.size() != 39) return {};
+  const auto byte = [&](size_t at) {
+    return std::to_string(std::strtoul(gid.substr(at, 2).c_str(), nullptr, 16));
+  };
+  return byte(30) + "." + byte(32) + "." + byte(35) + "." + byte(37);
+}
+
+void check_port(const fs::path& port, const std::string& name, Findings& findings) {
+  const std::string state = read_line(port / "state");
+  const std::string layer = read_line(port / "link_layer");
+  const std::string rate = read_line(port / "rate");
+  if (state.find("ACTIVE") != std::string::npos) {
+    findings.push_back({Verdict::kGood, name + " is active, " + layer + ", " + rate, ""});
+    return;
+  }
+  const bool initialising = state.find("INIT") != std::string::npos;
+  findings.push_back(
+      {Verdict::kWarning, name + " is " + (state.empty() ? "unreadable" : state) + ", " + layer,
+       initialising ? "start a subnet manager (opensm), on this network or its switch"
+       : layer == "Ethernet"
+           ? "bring its interface up: ip link set DEV up, and check cable and switch"
+           : "check cable and switch port"});
+}
+
+void check_mtu(const fs::path& root, const std::string& interface, std::set<std::string>& seen,
+               Findings& findings) {
+  if (interface.empty() || !seen.insert(interface).second) return;
+  const int mtu = std::atoi(read_line(root / "sys/class/net" / interface / "mtu").c_str());
+  const std::string what = "MTU of " + interface + " is " + std::to_string(mtu);
+  // 4096 bytes of payload, and the headers of RoCE v2.
+  if (mtu >= 4200) {
+    findings.push_back({Verdict::kGood, what, ""});
+  } else {
+    findings.push_back({Verdict::kWarning, what + ": RDMA packets carry at most 1024 bytes",
+                        "ip link set " + interface + " mtu 9000, and the same on the switch"});
+  }
+}
+
+struct PciDevice {
+  std::string address;
+  fs::path path;  // the real one, through all bridges
+  int numa_node = -1;
+};
+
+std::optional<PciDevice> pci_device(const fs::path& link) {
+  std::error_code error;
+  const fs::path path = fs::canonical(link, error);
+  if (error) return std::nullopt;
+  const std::string node = read_line(path / "numa_node");
+  return PciDevice{path.filename().string(), path, node.empty() ? -1 : std::atoi(node.c_str())};
+}
+
+std::vector<PciDevice> gpus(const fs::path& root) {
+  std::vector<PciDevice> found;
+  for (const fs::path& entry : children(root / "sys/bus/pci/devices")) {
+    const std::string kind = read_line(entry / "class");
+    if (read_line(entry / "vendor") != "0x10de" || kind.rfind("0x03", 0) != 0) continue;
+    if (std::optional<PciDevice> device = pci_device(entry)) found.push_back(*device);
+  }
+  return found;
+}
+
+bool is_pci_address(const std::string& name) {
+  return name.size() >= 12 && name[4] == ':' && name[7] == ':' && name[10] == '.';
+}
+
+// The bridges that two devices share, from the root downwards, and those that only one of them has.
+struct Distance {
+  std::vector<fs::path> shared;
+  std::vector<fs::path> apart;
+  bool same_root = false;
+};
+
+Distance distance(const PciDevice& a, const PciDevice& b) {
+  Distance result;
+  auto left = a.path.begin();
+  auto right = b.path.begin();
+  fs::path prefix;
+  while (left != a.path.end() && right != b.path.end() && *left == *right) {
+    prefix /= *left;
+    const std::string name = left->string();
+    if (name.rfind("pci", 0) == 0) result.same_root = true;
+    if (is_pci_address(name)) result.shared.push_back(prefix);
+    ++left;
+    ++right;
+  }
+  for (const auto& [device, from] : {std::pair(&a, left), std::pair(&b, right)}) {
+    fs::path path = prefix;
+    for (auto at = from; at != device->path.end(); ++at) {
+      path /= *at;
+      if (std::next(at) != device->path.end() && is_pci_address(at->string())) {
+        result.apart.push_back(path);
+      }
+    }
+  }
+  return result;
+}
+
+std::string describe(const Distance& distance, const PciDevice& gpu, const PciDevice& nic) {
+  // One shared port is the root port; anything below it is a switch.
+  if (distance.shared.size() > 1) return "behind the same PCIe switch";
+  if (distance.same_root) return "under the same root complex";
+  if (gpu.numa_node >= 0 && gpu.numa_node == nic.numa_node) return "on the same NUMA node";
+  return "on different NUMA nodes";
+}
+
+// Whether the bridge's Access Control Services redirect requests or completions upwards.
+std::optional<bool> acs_redirects(const fs::path& bridge) {
+  const std::string config = read_all(bridge / "config");
+  if (config.size() < 4096) return std::nullopt;  // without root only 64 bytes are shown
+  const auto byte = [&](size_t at) { return static_cast<unsigned char>(config[at]); };
+  const auto word = [&](size_t at) { return byte(at) | byte(at + 1) << 8; };
+  constexpr unsigned kAcs = 0x000d;
+  constexpr unsigned kRequestAndCompletionRedirect = 0x04 | 0x08;
+  size_t at = 0x100;
+  for (int steps = 0; at >= 0x100 && at + 8 <= config.size() && steps < 64; ++steps) {
+    if (static_cast<unsigned>(word(at)) == kAcs) {
+      return (word(at + 6) & kRequestAndCompletionRedirect) != 0;
+    }
+    at = static_cast<size_t>(word(at + 2) >> 4);
+  }
+  return false;
+}
+
+void check_acs(const Distance& distance, const std::string& pair, Findings& findings) {
+  for (const fs::path& bridge : distance.apart) {
+    const std::optional<bool> redirects = acs_redirects(bridge);
+    if (!redirects) {
+      findings.push_back({Verdict::kNote, "ACS between " + pair + " needs root to be read", ""});
+      return;
+    }
+    if (*redirects) {
+      const std::string address = bridge.filename().string();
+      findings.push_back(
+          {Verdict::kWarning,
+           "ACS of bridge " + address + " sends traffic between " + pair + " through the CPU",
+           "setpci -s " + address +
+               " ECAP_ACS+6.w=0000 (or switch ACS off in the BIOS), unless virtual "
+               "machines need it"});
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Gid> usable_gids(const fs::path& root) {
+  std::vector<Gid> gids;
+  for (const fs::path& device : children(root / "sys/class/infiniband")) {
+    for (const fs::path& port : children(device / "ports")) {
+      for (const fs::path& entry : children(port / "gids")) {
+        const std::string value = read_line(entry);
+        const std::string index = entry.filename().string();
+        const std::string type = read_line(port / "gid_attrs/types" / index);
+        if (value.empty() || value == "0000:0000:0000:0000:0000:0000:0000:0000" || type.empty()) {
+          continue;
+        }
+        gids.push_back({device.filename().string(), std::atoi(port.filename().c_str()),
+                        std::atoi(index.c_str()), type, read_line(port / "gid_attrs/ndevs" / index),
+                        ipv4_of(value)});
+      }
+    }
+  }
+  return gids;
+}
+
+Findings check_devices(const fs::path& root) {
+  Findings findings;
+  const std::vector<fs::path> devices = children(root / "sys/class/infiniband");
+  if (devices.empty()) {
+    return {
+        {Verdict::kNote, "no RDMA device: shm and tcp will be used",
+         "if there should be one, load its driver (mlx5_ib, ...); for a trial without hardware: "
+         "modprobe rdma_rxe && rdma link add rxe0 type rxe netdev DEV"}};
+  }
+  if (!is_there(root / "dev/infiniband/rdma_cm")) {
+    findings.push_back({Verdict::kBad, "/dev/infiniband/rdma_cm is missing",
+                        "modprobe rdma_ucm (package rdma-core loads it at boot)"});
+  }
+  const std::vector<Gid> gids = usable_gids(root);
+  std::set<std::string> interfaces;
+  for (const fs::path& device : devices) {
+    for (const fs::path& port : children(device / "ports")) {
+      const std::string name = device.filename().string() + " port " + port.filename().string();
+      check_port(port, name, findings);
+      if (read_line(port / "link_layer") != "Ethernet") continue;
+      bool found = false;
+      for (const Gid& gid : gids) {
+        if (gid.device != device.filename() || gid.type != "RoCE v2" || gid.ipv4.empty()) continue;
+        found = true;
+        findings.push_back({Verdict::kGood,
+                            name + " has GID " + std::to_string(gid.index) + ", RoCE v2, " +
+                                gid.ipv4 + " on " + gid.interface,
+                            ""});
+        check_mtu(root, gid.interface, interfaces, findings);
+      }
+      if (!found) {
+        findings.push_back({Verdict::kWarning, name + " has no RoCE v2 GID with an IPv4 address",
+                            "give its interface an address: ip addr add ADDRESS/24 dev DEV"});
+      }
+    }
+  }
+  return findings;
+}
+
+Findings check_memlock(uint64_t soft_limit_bytes, bool unlimited, bool matters) {
+  if (unlimited) return {{Verdict::kGood, "locked memory is not limited", ""}};
+  const std::string what =
+      "locked memory is limited to " + std::to_string(soft_limit_bytes >> 10) + " KiB";
+  if (!matters) return {{Verdict::kGood, what + ", which does not matter here", ""}};
+  return {{Verdict::kBad, what + ": registrations will be refused",
+           "ulimit -l unlimited; for users: '* - memlock unlimited' in /etc/security/limits.d/; "
+           "for the service: LimitMEMLOCK=infinity"}};
+}
+
+Findings check_gpudirect(const fs::path& root) {
+  const std::string version = read_line(root / "proc/driver/nvidia/version");
+  if (version.empty())
+    return {{Verdict::kNote, "no NVIDIA driver: nothing to do for GPUDirect", ""}};
+  Findings findings;
+  const bool open_module = version.find("Open Kernel Module") != std::string::npos;
+  const bool peermem = is_there(root / "sys/module/nvidia_peermem");
+  if (open_module) {
+    findings.push_back(
+        {Verdict::kGood, "the open NVIDIA module exports GPU memory as dma-buf", ""});
+  } else if (peermem) {
+    findings.push_back({Verdict::kGood, "nvidia_peermem is loaded", ""});
+  } else {
+    findings.push_back(
+        {Verdict::kWarning, "GPUDirect RDMA is not available: copies go through host memory",
+         "install the open kernel module (nvidia-open), or modprobe nvidia_peermem"});
+  }
+  return findings;
+}
+
+Findings check_pci(const fs::path& root) {
+  Findings findings;
+  const std::vector<PciDevice> all_gpus = gpus(root);
+  for (const fs::path& entry : children(root / "sys/class/infiniband")) {
+    const std::optional<PciDevice> nic = pci_device(entry / "device");
+    if (!nic || !is_pci_address(nic->address)) continue;
+    for (const PciDevice& gpu : all_gpus) {
+      const Distance way = distance(gpu, *nic);
+      const std::string pair = "GPU " + gpu.address + " and " + entry.filename().string();
+      const std::string how = describe(way, gpu, *nic);
+      const bool far = how == "on different NUMA nodes";
+      findings.push_back(
+          {far ? Verdict::kNote : Verdict::kGood, pair + " are " + how,
+           far ? "use another adapter for this GPU (RCUDA_VERBS_DEVICE), if there is "
+                 "one on its node"
+               : ""});
+      check_acs(way, pair, findings);
+    }
+  }
+  return findings;
+}
+
+Findings check_huge_pages(const fs::path& root) {
+  std::ifstream in(root / "proc/meminfo");
+  std::map<std::string, long> values;
+  std::string line;
+  while (std::getline(in, line)) {
+    std::istringstream words(line);
+    std::string name;
+    long value = 0;
+    if (words >> name >> value) values[name] = value;
+  }
+  const std::string transparent = read_line(root / "sys/kernel/mm/transparent_hugepage/enabled");
+  if (values["HugePages_Total:"] > 0) {
+    return {{Verdict::kGood,
+             std::to_string(values["HugePages_Total:"]) + " huge pages are reserved", ""}};
+  }
+  if (transparent.find("[never]") != std::string::npos) {
+    return {{Verdict::kNote, "no huge pages: registering large buffers takes longer",
+             "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"}};
+  }
+  return {{Verdict::kGood, "transparent huge pages are on", ""}};
+}
+
+}  // namespace rcuda::doctor

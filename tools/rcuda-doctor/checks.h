@@ -1,0 +1,37 @@
+// The checks of one node: what an administrator would look up by hand for RDMA and GPUDirect.
+//
+// All of them read files below `root` ("/" in real life, a made-up tree in tests) and change
+// nothing. A file that cannot be read is reported as what it means, never as a crash; checks that
+// need root say so. See docs/rdma.md for the background of each mend.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tools/rcuda-doctor/finding.h"
+
+namespace rcuda::doctor {
+
+// A GID that connections can use.
+struct Gid {
+  std::string device;
+  int port = 0;
+  int index = 0;
+  std::string type;       // "RoCE v2", "IB/RoCE v1"
+  std::string interface;  // network interface
+  std::string ipv4;       // empty unless the GID is one
+};
+
+std::vector<Gid> usable_gids(const std::filesystem::path& root);
+
+Findings check_devices(const std::filesystem::path& root);
+// `matters`: there is an RDMA device, and this process may not lock as much as it likes.
+Findings check_memlock(uint64_t soft_limit_bytes, bool unlimited, bool matters);
+Findings check_gpudirect(const std::filesystem::path& root);
+// How far each GPU is from each RDMA device, and whether ACS sends their traffic through the CPU.
+Findings check_pci(const std::filesystem::path& root);
+Findings check_huge_pages(const std::filesystem::path& root);
+
+}  // namespace rcuda::doctor

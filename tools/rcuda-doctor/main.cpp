@@ -1,0 +1,93 @@
+// rcuda-doctor: checks whether this node is ready for RDMA and GPUDirect, and prints each finding
+// with its mend. Changes nothing. Exits with 1 if something is broken.
+#include <cstdio>
+#include <string>
+
+#include <CLI/CLI.hpp>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "common/base/unique_fd.h"
+#include "common/transport/link.h"
+#include "tools/rcuda-doctor/checks.h"
+#include "tools/rcuda-doctor/probe.h"
+
+namespace {
+
+using namespace rcuda;
+using doctor::Finding;
+using doctor::Findings;
+using doctor::Verdict;
+
+bool print(const char* title, const Findings& findings) {
+  constexpr const char* kMarks[] = {"ok     ", "note   ", "WARNING", "BROKEN "};
+  bool broken = false;
+  if (!findings.empty()) std::printf("%s\n", title);
+  for (const Finding& finding : findings) {
+    std::printf("  %s  %s\n", kMarks[static_cast<int>(finding.verdict)], finding.what.c_str());
+    if (!finding.mend.empty()) std::printf("           -> %s\n", finding.mend.c_str());
+    broken = broken || finding.verdict == Verdict::kBad;
+  }
+  return broken;
+}
+
+Findings check_limits() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  // Root is exempt (CAP_IPC_LOCK).
+  const bool matters = !doctor::usable_gids("/").empty() && ::geteuid() != 0;
+  return doctor::check_memlock(limit.rlim_cur, limit.rlim_cur == RLIM_INFINITY, matters);
+}
+
+// Whether rcuda's own verbs transport would take each address that an RDMA device has.
+Findings check_transport() {
+  Findings findings;
+  for (const doctor::Gid& gid : doctor::usable_gids("/")) {
+    if (gid.ipv4.empty() || gid.type != "RoCE v2") continue;
+    const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    ::inet_pton(AF_INET, gid.ipv4.c_str(), &address.sin_addr);
+    if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) continue;
+    const Status status = transport::verbs_usable(socket.get());
+    findings.push_back({status.ok() ? Verdict::kGood : Verdict::kBad,
+                        "sessions over " + gid.ipv4 + " (" + gid.device +
+                            "): " + (status.ok() ? "verbs" : status.context()),
+                        ""});
+  }
+  return findings;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"Checks whether this node is ready for RDMA and GPUDirect"};
+  bool listen = false;
+  std::string address;
+  std::string target;
+  uint16_t port = doctor::kProbePort;
+  app.add_flag("--listen", listen, "Serve probe transfers of other nodes until interrupted");
+  app.add_option("--address", address, "With --listen: the address to listen on (default: all)");
+  app.add_option("--probe", target, "Move bytes to and from this host, which runs --listen");
+  app.add_option("--port", port, "Port of the probe")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  set_log_name("rcuda-doctor");
+
+  if (listen) {
+    const Status status = doctor::serve_probes(address, port);
+    std::fprintf(stderr, "rcuda-doctor: %s\n", status.message().c_str());
+    return 1;
+  }
+  bool broken = print("RDMA devices", doctor::check_devices("/"));
+  broken |= print("Limits", check_limits());
+  broken |= print("Transport", check_transport());
+  broken |= print("GPUDirect", doctor::check_gpudirect("/"));
+  broken |= print("PCI", doctor::check_pci("/"));
+  broken |= print("Huge pages", doctor::check_huge_pages("/"));
+  if (!target.empty()) broken |= print("Probe", doctor::probe(target, port));
+  return broken ? 1 : 0;
+}

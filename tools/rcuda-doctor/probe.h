@@ -1,0 +1,21 @@
+// A probe transfer between two nodes: one runs `rcuda-doctor --listen`, the other names it. For
+// each medium that both ends have, a Link is made as a session makes it, and bytes are moved and
+// compared.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/base/status.h"
+#include "tools/rcuda-doctor/finding.h"
+
+namespace rcuda::doctor {
+
+inline constexpr uint16_t kProbePort = 8309;
+
+// Serves probes, one after the other, until killed or an error of the listening socket.
+Status serve_probes(const std::string& address, uint16_t port);
+
+Findings probe(const std::string& host, uint16_t port);
+
+}  // namespace rcuda::doctor
