@@ -31,6 +31,8 @@ enum class Op : uint8_t {
   kSad,
   kDp4a,
   kDp2a,
+  kAbsDiff2,
+  kAbsDiff4,
   // bits.cpp
   kAnd,
   kOr,
@@ -172,6 +174,7 @@ struct Form {
   bool clamp = false;         // shf.clamp, bmsk.clamp, szext.clamp
   bool left = false;          // shf.l
   bool shift_amount = false;  // bfind.shiftamt
+  bool accumulate = false;    // vabsdiff4.add: a sum instead of bytes
   bool carry_in = false;
   bool carry_out = false;
   bool approximate = false;

@@ -54,9 +54,11 @@ constexpr Pattern kPatterns[] = {
     {"abs", "s16|s32|s64", "d a", Op::kAbs},
     {"neg", "s16|s32|s64", "d a", Op::kNeg},
     {"min", INT16_64 "|u16x2|s16x2", "d a a", Op::kMin},
-    {"min", "relu s32|s16x2", "d a a", Op::kMin},
+    {"min", "~relu s32|s16x2", "d a a", Op::kMin},
     {"max", INT16_64 "|u16x2|s16x2", "d a a", Op::kMax},
-    {"max", "relu s32|s16x2", "d a a", Op::kMax},
+    {"max", "~relu s32|s16x2", "d a a", Op::kMax},
+    {"vabsdiff2", "u32 u32 u32 [add]", "d a a a", Op::kAbsDiff2},
+    {"vabsdiff4", "u32 u32 u32 [add]", "d a a a", Op::kAbsDiff4},
     {"dp4a", "u32|s32 u32|s32", "d32 a32 a32 a32", Op::kDp4a},
     {"dp2a", "lo|hi u32|s32 u32|s32", "d32 a32 a32 a32", Op::kDp2a},
 
@@ -490,6 +492,8 @@ Form form_of(const ptx::Instruction& instruction, Op op) {
   form.high = has_modifier(instruction, "hi") && op != Op::kSetp && op != Op::kSet;
   form.carry_in =
       instruction.opcode == "addc" || instruction.opcode == "subc" || instruction.opcode == "madc";
+  form.accumulate =
+      (op == Op::kAbsDiff2 || op == Op::kAbsDiff4) && has_modifier(instruction, "add");
   form.coarse = form.approximate && form.ftz && form.type == ptx::Type::kF64;
   if (op == Op::kSetp || op == Op::kSet) {
     for (const ComparisonName& c : kComparisons) {

@@ -224,6 +224,21 @@ void add_integer_cases(CaseList* list) {
       out[0] = cut(std::max<Wide>(is_max ? std::max(a, b) : std::min(a, b), 0), 32);
     });
   }
+  for (const int bits : {8, 16}) {
+    for (const bool sum : {false, true}) {
+      const std::string name =
+          std::string(bits == 8 ? "vabsdiff4" : "vabsdiff2") + ".u32.u32.u32" + (sum ? ".add" : "");
+      list->add(name, name + " D0, S0, S1, S2;", "r", "rrr", [=](In in, Out out) {
+        Wide total = sum ? static_cast<Wide>(in[2]) : 0;
+        for (int k = 0; k < 32; k += bits) {
+          const Wide a = integer_value(in[0] >> k, bits, false),
+                     b = integer_value(in[1] >> k, bits, false);
+          total += (a < b ? b - a : a - b) << (sum ? 0 : k);
+        }
+        out[0] = cut(total, 32);
+      });
+    }
+  }
   add_24_bit(list);
   add_dot_products(list);
   add_packed(list);

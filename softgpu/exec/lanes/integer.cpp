@@ -241,6 +241,23 @@ struct Dp2a {
   }
 };
 
+// Differences of unsigned bytes or halves: each in its place, or their sum added to c.
+template <int kBits, bool kSum>
+struct AbsDiff {
+  template <class D>
+  SOFTGPU_INLINE static D apply(uint32_t a, uint32_t b, uint32_t c) {
+    constexpr uint32_t kField = (1u << kBits) - 1;
+    uint32_t result = kSum ? c : 0;
+    for (int k = 0; k < 32; k += kBits) {
+      const uint32_t x = a >> k & kField;
+      const uint32_t y = b >> k & kField;
+      const uint32_t difference = x < y ? y - x : x - y;
+      result += kSum ? difference : difference << k;
+    }
+    return result;
+  }
+};
+
 // Carry chains. The carry (for subtraction: the borrow) is one bit a lane in the frame's registers.
 enum class Chain : uint8_t { kAdd, kSub, kMadLo, kMadHi };
 
@@ -494,6 +511,12 @@ Handler find_integer(const Form& form) {
     case Op::kDp4a:
     case Op::kDp2a:
       return find_dot_product(form);
+    case Op::kAbsDiff2:
+      return form.accumulate ? ternary<AbsDiff<16, true>, uint32_t>
+                             : ternary<AbsDiff<16, false>, uint32_t>;
+    case Op::kAbsDiff4:
+      return form.accumulate ? ternary<AbsDiff<8, true>, uint32_t>
+                             : ternary<AbsDiff<8, false>, uint32_t>;
     default:
       return nullptr;
   }
