@@ -31,8 +31,10 @@ constexpr auto kSpin = std::chrono::microseconds(30);
 constexpr auto kYield = std::chrono::milliseconds(3);
 constexpr auto kLongestNap = std::chrono::milliseconds(1);
 // After the last copy the engine looks for messages this long before it sleeps: a program that
-// copies in a loop finds it awake.
-constexpr auto kLinger = std::chrono::microseconds(100);
+// copies in a loop finds it awake. Short where the spinner may be what keeps others from running.
+std::chrono::microseconds linger() {
+  return std::chrono::microseconds(std::thread::hardware_concurrency() >= 8 ? 1000 : 100);
+}
 
 uint64_t now_ns() {
   return static_cast<uint64_t>(
@@ -191,7 +193,7 @@ class Engine::Runner {
       const Clock::time_point now = Clock::now();
       if (moved) {
         moved_at = now;
-      } else if (core_.polling() || now - moved_at < kLinger) {
+      } else if (core_.polling() || now - moved_at < linger_) {
         pause(now - moved_at);
       } else {
         sleep();
@@ -231,6 +233,7 @@ class Engine::Runner {
   std::condition_variable asleep_;           // the listeners are to look out
   std::vector<std::function<void()>> jobs_;  // guarded by mutex_
   std::atomic<bool> has_jobs_ = false;
+  const std::chrono::microseconds linger_ = linger();
   std::atomic<bool> awake_ = true;  // written under mutex_
   bool stop_ = false;               // the engine thread's
 

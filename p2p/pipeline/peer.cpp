@@ -301,8 +301,20 @@ Status Peer::step(bool& moved) {
         RCUDA_RETURN_IF_ERROR(send_legs());
       }
     }
+    if (!prober_ && sender_.empty() && receiver_.empty()) moved |= prepare_plan();
   }
   return {};
+}
+
+bool Peer::prepare_plan() {
+  for (size_t own = 0; own < environment_.devices.size(); ++own) {
+    for (uint32_t theirs = 0; theirs < link_->offer.device_count; ++theirs) {
+      if (link_->planner(static_cast<int>(own), static_cast<int>(theirs)).prepare_one()) {
+        return true;
+      }
+    }
+  }
+  return false;
 }
 
 bool Peer::advance() {

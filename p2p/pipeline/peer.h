@@ -92,6 +92,7 @@ class Peer {
   Status send_leg(const LegKey& key, const LegModel& leg);
   Status send_legs();
   Status step(bool& moved);
+  bool prepare_plan();
   void end_signals();
 
   Environment& environment_;

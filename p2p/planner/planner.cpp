@@ -33,6 +33,20 @@ Chunking unmeasured_chunking(uint64_t bytes, uint64_t window_bytes) {
   return {std::min(chunk, std::max<uint64_t>(window_bytes / kDepth, kChunkAlignment)), kDepth};
 }
 
+// A plan for copies of `planned` bytes, for one of `bytes` of the same size class: where all chunks
+// are in flight at once, their number is what was chosen, and their size follows.
+Plan fitted(Plan plan, uint64_t planned, uint64_t bytes) {
+  Chunking& chunking = plan.chunking;
+  const uint64_t chunks =
+      chunking.chunk_bytes == 0 ? 1 : (planned + chunking.chunk_bytes - 1) / chunking.chunk_bytes;
+  if (chunks <= 1) {
+    chunking.chunk_bytes = bytes;
+  } else if (chunks <= chunking.depth) {
+    chunking.chunk_bytes = round_up((bytes + chunks - 1) / chunks, kChunkAlignment);
+  }
+  return plan;
+}
+
 bool same_choice(const Plan& a, const Plan& b) {
   return a.strategy == b.strategy && a.route == b.route && a.chunking == b.chunking;
 }
@@ -86,11 +100,13 @@ void Planner::set_model(PairModel model) {
   model_ = std::move(model);
   corrections_.clear();
   cache_.clear();
+  prepared_ = 0;
 }
 
 void Planner::set_capabilities(Capabilities capabilities) {
   capabilities_ = capabilities;
   cache_.clear();
+  prepared_ = 0;
 }
 
 bool Planner::possible(Strategy strategy, Route route, bool contiguous) const {
@@ -316,22 +332,32 @@ Result<Plan> Planner::plan(uint64_t bytes, bool contiguous) {
   const uint64_t version = corrections_.version(bytes) + 1;
   auto found = cache_.find(key);
   if (found != cache_.end() && found->second.version == version) {
-    Plan plan = found->second.plan;
-    if (plan.chunking.depth == 1) plan.chunking.chunk_bytes = bytes;
-    return plan;
+    return fitted(found->second.plan, found->second.bytes, bytes);
   }
   Result<Plan> fresh = plan_auto(bytes, contiguous);
   if (!fresh) return fresh;
   if (found != cache_.end() && !same_choice(found->second.plan, *fresh)) {
-    Plan kept = found->second.plan;
-    if (kept.chunking.depth == 1) kept.chunking.chunk_bytes = bytes;
+    Plan kept = fitted(found->second.plan, found->second.bytes, bytes);
     kept.predicted_us = predict_plan(kept, bytes).us * corrections_.factor(kept, bytes);
     if (kept.predicted_us > 0 && kept.predicted_us <= fresh->predicted_us * (1 + kHysteresis)) {
       fresh = kept;
     }
   }
-  cache_[key] = {version, *fresh};
+  cache_[key] = {version, bytes, *fresh};
   return fresh;
+}
+
+bool Planner::prepare_one() {
+  constexpr uint64_t kLargestPrepared = uint64_t{1} << 30;
+  if (options_.policy != Policy::kAuto) return false;
+  // The smallest size of a class: classes below 4 bytes are sizes, the others quarters of octaves.
+  const unsigned octave = prepared_ / 4;
+  const uint64_t bytes = prepared_ < 4 ? prepared_ : (uint64_t{4} + prepared_ % 4) << octave >> 2;
+  if (bytes > kLargestPrepared) return false;
+  ++prepared_;
+  if (prepared_ >= 4 && octave < 2) return true;  // between 4 bytes and the classes' beginning
+  (void)plan(bytes, true);
+  return true;
 }
 
 void Planner::observe(const Plan& plan, uint64_t bytes, double us) {

@@ -74,6 +74,10 @@ class Planner {
   // possible. The reference stays valid until the next call of a non-const function.
   Result<Plan> plan(uint64_t bytes, bool contiguous);
 
+  // Makes one plan ahead, smallest sizes first, so that no copy waits for its own; false when there
+  // is none left to make. A plan costs up to a millisecond.
+  bool prepare_one();
+
   // What a copy took that had the legs to itself.
   void observe(const Plan& plan, uint64_t bytes, double us);
 
@@ -106,9 +110,11 @@ class Planner {
   // sizes moved.
   struct Cached {
     uint64_t version = 0;
+    uint64_t bytes = 0;  // of the copy it was made for
     Plan plan;
   };
   std::map<std::pair<unsigned, bool>, Cached> cache_;
+  unsigned prepared_ = 0;  // size classes below this have been planned
 };
 
 }  // namespace rcuda::p2p

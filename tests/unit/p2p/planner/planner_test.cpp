@@ -243,6 +243,20 @@ TEST(PlannerTest, ObservedTimesTurnAChoiceBetweenCloseCandidates) {
   EXPECT_EQ(staging_of(last.strategy), Staging::kHost) << to_string(last);
 }
 
+TEST(PlannerTest, PreparedPlansAreThePlansItMakes) {
+  Planner prepared({}, verbs_gpudirect(), published_testbed());
+  int made = 0;
+  while (prepared.prepare_one()) ++made;
+  EXPECT_GT(made, 100);
+  Planner fresh({}, verbs_gpudirect(), published_testbed());
+  for (uint64_t bytes = 1; bytes <= 512 * kMiB; bytes *= 2) {
+    EXPECT_EQ(to_string(prepared.plan(bytes, true)->strategy),
+              to_string(fresh.plan(bytes, true)->strategy))
+        << bytes;
+    EXPECT_EQ(prepared.plan(bytes, true)->chunking, fresh.plan(bytes, true)->chunking) << bytes;
+  }
+}
+
 TEST(PlannerTest, ReasonNamesBottleneckAndRunnerUp) {
   Planner planner({}, verbs_gpudirect(), published_testbed());
   const Plan plan = *planner.plan(64 * kMiB, true);
