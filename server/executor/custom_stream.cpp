@@ -1,8 +1,5 @@
 // The table of custom commands, and those about progress: ping, signals, watches, faults.
-#include <chrono>
 #include <cstdlib>
-#include <memory>
-#include <thread>
 
 #include <signal.h>
 #include <unistd.h>
@@ -92,35 +89,10 @@ HandlerResult synchronize_context(Executor& executor, const Command& command,
     executor.signal(signal, CUDA_ERROR_INVALID_CONTEXT);
     return {};
   }
-  std::vector<StreamRef> streams = executor.busy_streams(*context);
-  if (executor.driver().cuStreamIsCapturing) {
-    // An event recorded on a stream in capture would become part of the graph; CUDA refuses to
-    // synchronise a context while one of its streams captures.
-    for (const StreamRef& stream : streams) {
-      CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-      CUresult result = executor.driver().cuStreamIsCapturing(stream.handle, &status);
-      if (result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE) {
-        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-      }
-      if (result != CUDA_SUCCESS) {
-        executor.signal(signal, result);
-        return {};
-      }
-    }
-  }
-  struct Outstanding {
-    size_t streams;
-    CUresult result = CUDA_SUCCESS;
-  };
-  auto outstanding = std::make_shared<Outstanding>(Outstanding{streams.size()});
-  for (const StreamRef& stream : streams) {
-    executor.completions().add(stream, [&executor, context, outstanding, signal](CUresult result) {
-      if (outstanding->result == CUDA_SUCCESS) outstanding->result = result;
-      if (--outstanding->streams > 0) return;
-      executor.flush_output(*context);
-      executor.signal(signal, outstanding->result);
-    });
-  }
+  executor.when_idle(*context, [&executor, context, signal](CUresult result) {
+    executor.flush_output(*context);
+    executor.signal(signal, result);
+  });
   return {};
 }
 

@@ -164,6 +164,34 @@ std::vector<StreamRef> Executor::busy_streams(ContextState& context) {
   return streams;
 }
 
+void Executor::when_idle(ContextState& context, WhenDone when_done) {
+  const std::vector<StreamRef> streams = busy_streams(context);
+  if (driver().cuStreamIsCapturing) {
+    // An event recorded on a stream in capture would become part of the graph.
+    for (const StreamRef& stream : streams) {
+      CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+      CUresult result = driver().cuStreamIsCapturing(stream.handle, &status);
+      if (result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE) {
+        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+      }
+      if (result != CUDA_SUCCESS) return when_done(result);
+    }
+  }
+  struct Outstanding {
+    size_t streams;
+    CUresult result;
+    WhenDone when_done;
+  };
+  auto outstanding = std::make_shared<Outstanding>(
+      Outstanding{streams.size(), CUDA_SUCCESS, std::move(when_done)});
+  for (const StreamRef& stream : streams) {
+    completions_.add(stream, [outstanding](CUresult result) {
+      if (outstanding->result == CUDA_SUCCESS) outstanding->result = result;
+      if (--outstanding->streams == 0) outstanding->when_done(outstanding->result);
+    });
+  }
+}
+
 CUresult Executor::lookup(wire::Kind kind, wire::ObjectId id, void** handle) {
   *handle = nullptr;
   if (kind == wire::Kind::kStream) {

@@ -130,8 +130,9 @@ class Executor {
 
   // The stream of a command; 0 is the legacy default stream of the current context.
   CUresult find_stream(wire::ObjectId id, StreamRef* stream);
-  // All streams of a context that have work which is not known to be done.
-  std::vector<StreamRef> busy_streams(ContextState& context);
+  // Once everything queued in the context so far is done, in whatever stream; with the first error.
+  // A context with a stream in capture is refused at once, as CUDA refuses to synchronise it.
+  void when_idle(ContextState& context, WhenDone when_done);
   // Objects behind dispatch.h; for streams and events they also keep account of uses.
   CUresult lookup(wire::Kind kind, wire::ObjectId id, void** handle);
   bool bind(wire::Kind kind, wire::ObjectId id, void* handle);
@@ -156,6 +157,8 @@ class Executor {
 
  private:
   void publish_error(CUresult error);
+  // All streams of a context that have work which is not known to be done.
+  std::vector<StreamRef> busy_streams(ContextState& context);
 
   SessionResources resources_;
   std::array<ObjectTable, static_cast<size_t>(wire::Kind::kCount)> objects_;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "api/opcodes.h"
 #include "common/base/log.h"
 #include "server/executor/custom.h"
 #include "server/executor/dispatch.h"
@@ -44,6 +45,12 @@ bool signals(uint16_t opcode) {
     default:
       return false;
   }
+}
+
+// Calls for which the driver waits until the device has nothing more to do.
+bool waits_for_device(uint16_t opcode) {
+  return opcode == static_cast<uint16_t>(api::Opcode::cuMemFree_v2) ||
+         opcode == static_cast<uint16_t>(wire::Custom::kHostUnexpose);
 }
 
 uint64_t monotonic_ns() {
@@ -113,6 +120,7 @@ Status SessionLoop::serve() {
       worked = true;
     }
     if (executor_.completions().poll()) worked = true;
+    RCUDA_RETURN_IF_ERROR(failure_);
     if (worked) {
       last_activity_ = Clock::now();
     } else {
@@ -144,16 +152,36 @@ Status SessionLoop::handle(std::span<const std::byte> frame) {
   wire::CommandHeader header;
   if (frame.size() < sizeof header) return Status(Code::kProtocol, "a command without a header");
   std::memcpy(&header, frame.data(), sizeof header);
-  ReplyTarget target;
-  if (header.call != 0) {
-    if (!slot_exists(header)) return malformed(header.opcode, "no such reply slot");
-    target = {header.call, header.reply_slot, header.reply_bytes};
+  if (header.call != 0 && !slot_exists(header)) {
+    return malformed(header.opcode, "no such reply slot");
   }
   ++executor_.commands;
   if (header.opcode == static_cast<uint16_t>(wire::Custom::kSessionEnd)) {
     ended_ = true;
     return {};
   }
+  if (header.call != 0 && waits_for_device(header.opcode) &&
+      executor_.make_current(header.context) == CUDA_SUCCESS && executor_.current_context()) {
+    postpone(header, frame.subspan(sizeof header));
+    return {};
+  }
+  return carry_out(header, frame.subspan(sizeof header));
+}
+
+// The driver would hold its caller until the device is idle; the executor thread waits for nobody,
+// so the command is carried out when the device is. Only its own caller waits for it.
+void SessionLoop::postpone(const wire::CommandHeader& header, std::span<const std::byte> body) {
+  executor_.when_idle(
+      *executor_.current_context(),
+      [this, header, copy = std::vector<std::byte>(body.begin(), body.end())](CUresult) {
+        const Status status = carry_out(header, copy);
+        if (failure_.ok()) failure_ = status;
+      });
+}
+
+Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const std::byte> body) {
+  ReplyTarget target;
+  if (header.call != 0) target = {header.call, header.reply_slot, header.reply_bytes};
   const bool traced = header.flags & wire::kFlagTraced;
   const uint64_t begin_ns = traced ? monotonic_ns() : 0;
   reply_.clear();
@@ -165,7 +193,7 @@ Status SessionLoop::handle(std::span<const std::byte> frame) {
     // Somebody waits for a signal, whatever the context: without a current one it carries the
     // error.
     if (current != CUDA_SUCCESS) executor_.forget_current();
-    result = dispatch(header, frame.subspan(sizeof header), target);
+    result = dispatch(header, body, target);
   }
   if (traced) {
     trace_.push_back({begin_ns, monotonic_ns(), header.call, header.opcode,

@@ -45,6 +45,8 @@ class SessionLoop {
 
   Status serve();
   Status handle(std::span<const std::byte> frame);
+  Status carry_out(const wire::CommandHeader& header, std::span<const std::byte> body);
+  void postpone(const wire::CommandHeader& header, std::span<const std::byte> body);
   HandlerResult dispatch(const wire::CommandHeader& header, std::span<const std::byte> body,
                          const ReplyTarget& target);
   Status idle();
@@ -56,6 +58,7 @@ class SessionLoop {
   wire::RingReader ring_;
   std::atomic<bool> stop_{false};
   bool ended_ = false;
+  Status failure_;  // of a command that was carried out between others
   Clock::time_point last_activity_;
   std::vector<std::byte> reply_;
   std::vector<wire::TraceEvent> trace_;

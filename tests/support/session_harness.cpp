@@ -53,6 +53,7 @@ Status ProtocolClient::post(uint16_t opcode, std::span<const std::byte> body, ui
   header.opcode = opcode;
   header.context = context;
   header.thread = 1;
+  std::lock_guard lock(mutex_);
   return commands_.append(std::as_bytes(std::span(&header, 1)), body, transport::Wake::kYes,
                           patience());
 }
@@ -67,10 +68,18 @@ std::optional<ProtocolClient::Answer> ProtocolClient::call(uint16_t opcode,
   header.reply_slot = static_cast<uint32_t>(Window::kLargeReplies);
   header.reply_bytes = Window::kLargeReplyBytes;
   header.thread = 1;
-  if (!commands_
-           .append(std::as_bytes(std::span(&header, 1)), body, transport::Wake::kYes, patience())
-           .ok()) {
-    return std::nullopt;
+  return call_with(header, body);
+}
+
+std::optional<ProtocolClient::Answer> ProtocolClient::call_with(const wire::CommandHeader& header,
+                                                                std::span<const std::byte> body) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!commands_
+             .append(std::as_bytes(std::span(&header, 1)), body, transport::Wake::kYes, patience())
+             .ok()) {
+      return std::nullopt;
+    }
   }
   const uint64_t stamp_at = header.reply_slot + header.reply_bytes - 8;
   const auto arrived = [&] { return wire::ReplyStamp::call(load(stamp_at)) == header.call; };

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -66,6 +67,10 @@ class ProtocolClient {
     return call(static_cast<uint16_t>(opcode), join(body, tail), context);
   }
 
+  // With a header of the caller's making; safe beside another thread's calls if the slots differ.
+  std::optional<Answer> call_with(const wire::CommandHeader& header,
+                                  std::span<const std::byte> body);
+
   // The result in a completion word once it reached `sequence`; nullopt when the session ended.
   std::optional<CUresult> wait_word(uint32_t word, uint64_t sequence);
   bool word_reached(uint32_t word, uint64_t sequence);
@@ -88,6 +93,7 @@ class ProtocolClient {
   uint64_t load(uint64_t offset);
 
   transport::Link& link_;
+  std::mutex mutex_;  // commands_
   wire::RingWriter commands_;
   wire::RingReader events_;
   uint32_t next_call_ = 1;

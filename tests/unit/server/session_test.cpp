@@ -1,8 +1,10 @@
 // Commands of the protocol against a real worker loop on the software driver.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
-#include <numeric>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -321,6 +323,39 @@ TEST_F(SessionTest, SynchronisingAContextWaitsForAllItsStreams) {
   std::memcpy(&event, frame.data(), sizeof event);
   client().acknowledge(event.slot, event.sequence);
   EXPECT_EQ(client().wait_word(30, 1), CUDA_SUCCESS);
+}
+
+TEST_F(SessionTest, FreeingMemoryHoldsItsCallerOnly) {
+  ASSERT_TRUE(
+      post(api::Opcode::cuStreamCreate, unsigned{CU_STREAM_NON_BLOCKING}, uint32_t{1}).ok());
+  const CUdeviceptr memory = allocate(4096);
+  ASSERT_TRUE(client().post(Custom::kLaunchHost, wire::LaunchHostBody{1, 1, 0}).ok());
+  wire::Encoder body;
+  body.value(memory);
+  std::optional<ProtocolClient::Answer> freed;
+  std::atomic<bool> answered{false};
+  std::thread caller([&] {
+    // A slot of its own, beside the one that calls of the test's thread use.
+    wire::CommandHeader header{};
+    header.opcode = static_cast<uint16_t>(api::Opcode::cuMemFree_v2);
+    header.context = 1;
+    header.call = 77;
+    header.reply_slot = static_cast<uint32_t>(wire::ClientWindow::kSmallReplies);
+    header.reply_bytes = wire::ClientWindow::kSmallReplyBytes;
+    freed = client().call_with(header, body.body());
+    answered = true;
+  });
+  const std::vector<std::byte> frame = client().next_event();
+  wire::HostCallbackEvent event{};
+  ASSERT_EQ(frame.size(), sizeof event);
+  std::memcpy(&event, frame.data(), sizeof event);
+  // The stream is held, so the memory stays, and the executor goes on with others' commands.
+  EXPECT_EQ(synchronize(), CUDA_SUCCESS);
+  EXPECT_FALSE(answered);
+  client().acknowledge(event.slot, event.sequence);
+  caller.join();
+  ASSERT_TRUE(freed);
+  EXPECT_EQ(freed->result, CUDA_SUCCESS);
 }
 
 TEST_F(SessionTest, ExposedMemoryIsCopiedInPlace) {
