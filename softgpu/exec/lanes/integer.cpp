@@ -258,7 +258,8 @@ struct AbsDiff {
   }
 };
 
-// Carry chains. The carry (for subtraction: the borrow) is one bit a lane in the frame's registers.
+// Carry chains. The carry is one bit a lane in the frame's registers. Subtraction adds the
+// complement, so it leaves the opposite of a borrow: nvcc's 128-bit division takes that up with addc.
 enum class Chain : uint8_t { kAdd, kSub, kMadLo, kMadHi };
 
 template <Chain kChain, class D, bool kIn, bool kOut>
@@ -275,8 +276,9 @@ void chained(Lanes& x, const Instr& i) {
     D result;
     bool overflow;
     if constexpr (kChain == Chain::kSub) {
+      const D borrow = kIn ? 1 - in : 0;
       const bool first = __builtin_sub_overflow(a[l], b[l], &result);
-      overflow = __builtin_sub_overflow(result, in, &result) || first;
+      overflow = !(__builtin_sub_overflow(result, borrow, &result) || first);
     } else {
       D left = a[l];
       D right = b[l];
