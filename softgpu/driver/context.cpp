@@ -73,9 +73,11 @@ exec::Environment Context::environment() {
 
 CUresult Context::limit(CUlimit limit, size_t* value) const {
   if (static_cast<unsigned>(limit) >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
-  if (static_cast<unsigned>(limit) >= kLimits || limit == CU_LIMIT_SHMEM_SIZE) {
-    return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  if (limit == CU_LIMIT_CIG_ENABLED || limit == CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED) {
+    *value = 0;
+    return CUDA_SUCCESS;
   }
+  if (limit == CU_LIMIT_SHMEM_SIZE) return CUDA_ERROR_UNSUPPORTED_LIMIT;
   *value = limits_[limit].load(std::memory_order_relaxed);
   return CUDA_SUCCESS;
 }
@@ -102,6 +104,8 @@ CUresult Context::set_limit(CUlimit limit, size_t value) {
                                           CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE)));
       break;
     case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
+    case CU_LIMIT_CIG_ENABLED:
+    case CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED:
       return CUDA_ERROR_UNSUPPORTED_LIMIT;
     default:
       break;
@@ -138,7 +142,7 @@ bool Context::heap_release(CUdeviceptr address) {
 }
 
 CUresult Context::enable_peer(Context& peer) {
-  if (&peer.device() == &device_) return CUDA_ERROR_INVALID_DEVICE;
+  if (&peer.device() == &device_) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   {
     std::lock_guard lock(mutex_);
     if (!peers_.insert(&peer).second) return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;

@@ -1,5 +1,6 @@
 // cuCtx* and cuDevicePrimaryCtx*.
 #include <mutex>
+#include <set>
 
 #include <cuda.h>
 
@@ -49,11 +50,29 @@ CUresult create_context(CUcontext* handle, unsigned flags, CUdevice ordinal) {
   return CUDA_SUCCESS;
 }
 
+// Handles of destroyed contexts: they get an error of their own, until a new context has the
+// address.
+struct DestroyedHandles {
+  std::mutex mutex;
+  std::set<CUcontext> handles;
+};
+DestroyedHandles& destroyed_handles() {
+  static auto* instance = new DestroyedHandles;
+  return *instance;
+}
+
+CUresult error_of_missing(CUcontext handle) {
+  DestroyedHandles& destroyed = destroyed_handles();
+  std::lock_guard lock(destroyed.mutex);
+  return destroyed.handles.count(handle) ? CUDA_ERROR_CONTEXT_IS_DESTROYED
+                                         : CUDA_ERROR_INVALID_CONTEXT;
+}
+
 // nullptr stands for the current context where an entry point takes a CUcontext.
 CUresult find_context(CUcontext handle, std::shared_ptr<Context>* context) {
   if (CUresult result = check_initialized()) return result;
   *context = handle ? Context::from_handle(handle) : current_context_shared();
-  if (!*context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!*context) return error_of_missing(handle);
   return (*context)->alive() ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
@@ -140,11 +159,11 @@ CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int* flag
   if (CUresult result = check_initialized()) return result;
   Device* device = device_at(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
-  if (!flags && !active) return CUDA_ERROR_INVALID_VALUE;
+  if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
   PrimaryState& state = primary_state();
   std::lock_guard lock(state.mutex);
-  if (flags) *flags = state.flags[ordinal];
-  if (active) *active = device->primary().alive();
+  *flags = state.flags[ordinal];
+  *active = device->primary().alive();
   return CUDA_SUCCESS;
 }
 
@@ -173,8 +192,13 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
   if (CUresult result = check_initialized()) return result;
   // Primary contexts are not in the table: they end by release or reset only.
   std::shared_ptr<Context> context = handle_table<Context>().find(handle);
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!context) return error_of_missing(handle);
   context->stop();
+  {
+    DestroyedHandles& destroyed = destroyed_handles();
+    std::lock_guard lock(destroyed.mutex);
+    destroyed.handles.insert(handle);
+  }
   handle_table<Context>().remove(handle);
   if (current_context() == context.get()) set_current_context(nullptr);
   return CUDA_SUCCESS;
@@ -205,7 +229,7 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
   }
   // A primary context may be made current before its first retain: cudart 13 does just that.
   std::shared_ptr<Context> context = Context::from_handle(handle);
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!context) return error_of_missing(handle);
   set_current_context(std::move(context));
   return CUDA_SUCCESS;
 }
@@ -355,16 +379,18 @@ CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned int flags
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  std::shared_ptr<Context> peer = Context::from_handle(peer_handle);
-  if (!peer || !peer->alive()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!peer_handle) return CUDA_ERROR_INVALID_CONTEXT;
+  std::shared_ptr<Context> peer;
+  if (CUresult result = find_context(peer_handle, &peer)) return result;
   return context->enable_peer(*peer);
 }
 
 CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peer_handle) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
-  std::shared_ptr<Context> peer = Context::from_handle(peer_handle);
-  if (!peer || !peer->alive()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!peer_handle) return CUDA_ERROR_INVALID_CONTEXT;
+  std::shared_ptr<Context> peer;
+  if (CUresult result = find_context(peer_handle, &peer)) return result;
   return context->disable_peer(*peer);
 }
 

@@ -109,11 +109,16 @@ CUresult copy_array(CUarray to_array, size_t to_offset, CUdeviceptr to, CUarray 
   return submit_copy(shape, stream, mode);
 }
 
+// nullptr stands for the current context.
+std::shared_ptr<Context> context_of(CUcontext handle) {
+  return handle ? Context::from_handle(handle) : current_context_shared();
+}
+
 // A peer copy is ordered after the pending work of both contexts.
 CUresult wait_for_peers(CUcontext first, CUcontext second) {
   Context* current = current_context();
   for (CUcontext handle : {first, second}) {
-    std::shared_ptr<Context> context = Context::from_handle(handle);
+    std::shared_ptr<Context> context = context_of(handle);
     if (!context || !context->alive()) return CUDA_ERROR_INVALID_CONTEXT;
     if (context.get() == current) continue;
     if (CUresult result = context->sticky()) return result;
@@ -124,7 +129,7 @@ CUresult wait_for_peers(CUcontext first, CUcontext second) {
 
 CUresult check_contexts(CUcontext first, CUcontext second) {
   for (CUcontext handle : {first, second}) {
-    std::shared_ptr<Context> context = Context::from_handle(handle);
+    std::shared_ptr<Context> context = context_of(handle);
     if (!context || !context->alive()) return CUDA_ERROR_INVALID_CONTEXT;
   }
   return CUDA_SUCCESS;

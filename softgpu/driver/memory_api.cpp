@@ -14,6 +14,7 @@ using namespace softgpu::driver;
 namespace {
 
 constexpr size_t kPitchAlignment = 512;
+constexpr size_t kMaxPitch = 2147483647;  // CU_DEVICE_ATTRIBUTE_MAX_PITCH
 constexpr unsigned kHostAllocFlags =
     CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
 constexpr unsigned kHostRegisterFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
@@ -81,7 +82,7 @@ CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t 
     return CUDA_ERROR_INVALID_VALUE;
   }
   size_t bytes = 0;
-  if (width > context->device().total_bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (width > kMaxPitch) return CUDA_ERROR_INVALID_VALUE;
   const size_t row = round_up(width, kPitchAlignment);
   if (__builtin_mul_overflow(row, height, &bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (CUresult result = allocate_device_memory(*context, bytes, MemoryKind::kDevice, address)) {
@@ -123,7 +124,9 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned 
 CUresult CUDAAPI cuMemHostAlloc(void** pointer, size_t bytes, unsigned int flags) {
   Context* context = nullptr;
   if (CUresult result = enter_unsafe(&context)) return result;
-  if (!pointer || bytes == 0 || (flags & ~kHostAllocFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!pointer || (flags & ~kHostAllocFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
+  *pointer = nullptr;
+  if (bytes == 0) return CUDA_SUCCESS;
   CUdeviceptr address = 0;
   if (CUresult result = allocate_host_memory(*context, bytes, MemoryKind::kHost, flags, &address)) {
     return result;
@@ -168,10 +171,10 @@ CUresult CUDAAPI cuMemHostUnregister(void* pointer) {
   Context* context = nullptr;
   if (CUresult result = enter_unsafe(&context)) return result;
   if (!pointer) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result =
-      free_at(*context, reinterpret_cast<CUdeviceptr>(pointer),
-              [](const Allocation& a) { return a.kind == MemoryKind::kRegistered; });
-  return result == CUDA_ERROR_INVALID_VALUE ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : result;
+  const auto address = reinterpret_cast<CUdeviceptr>(pointer);
+  if (!memory_registry().find(address)) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  return free_at(*context, address,
+                 [](const Allocation& a) { return a.kind == MemoryKind::kRegistered; });
 }
 
 CUresult CUDAAPI cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* pointer,

@@ -105,21 +105,6 @@ CUresult attribute_of(const Allocation& a, CUdeviceptr address, CUpointer_attrib
   }
 }
 
-// For an address inside a reservation that nothing is mapped to.
-CUresult attribute_of_reserved(CUdeviceptr base, size_t bytes, CUpointer_attribute attribute,
-                               void* data) {
-  switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_MAPPED:
-      return put<unsigned>(data, 0);
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      return put<CUdeviceptr>(data, base);
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      return put<size_t>(data, bytes);
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
-  }
-}
-
 // What cuPointerGetAttributes answers for an address that means nothing to the driver.
 CUresult attribute_of_unknown(CUpointer_attribute attribute, void* data) {
   switch (attribute) {
@@ -165,12 +150,7 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
   if (std::shared_ptr<Allocation> allocation = memory_registry().find(address)) {
     return attribute_of(*allocation, address, attribute, data);
   }
-  CUdeviceptr base = 0;
-  size_t bytes = 0;
-  if (find_reservation(address, &base, &bytes)) {
-    return attribute_of_reserved(base, bytes, attribute, data);
-  }
-  return CUDA_ERROR_INVALID_VALUE;
+  return CUDA_ERROR_INVALID_VALUE;  // reserved addresses that nothing is mapped to included
 }
 
 // Unlike the single form it succeeds for any address and answers with nulls where there is nothing.
@@ -180,14 +160,10 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute*
   if (CUresult result = enter(&context)) return result;
   if (count == 0 || !attributes || !data) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Allocation> allocation = memory_registry().find(address);
-  CUdeviceptr base = 0;
-  size_t bytes = 0;
-  const bool reserved = !allocation && find_reservation(address, &base, &bytes);
   for (unsigned i = 0; i < count; ++i) {
     if (!data[i]) return CUDA_ERROR_INVALID_VALUE;
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     if (allocation) result = attribute_of(*allocation, address, attributes[i], data[i]);
-    if (reserved) result = attribute_of_reserved(base, bytes, attributes[i], data[i]);
     if (result == CUDA_ERROR_INVALID_VALUE) result = attribute_of_unknown(attributes[i], data[i]);
     if (result != CUDA_SUCCESS) return result;
   }

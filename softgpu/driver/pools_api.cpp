@@ -39,7 +39,9 @@ CUresult allocate(CUdeviceptr* address, size_t bytes, CUstream handle,
   Context* context = nullptr;
   std::shared_ptr<Stream> stream;
   if (CUresult result = enter_stream(handle, &context, &stream)) return result;
-  if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!address) return CUDA_ERROR_INVALID_VALUE;
+  *address = 0;
+  if (bytes == 0) return CUDA_SUCCESS;
   Context& owner = stream->context();
   if (!pool) pool = current_pool(owner.device());
   AllocateOperation operation;
@@ -187,7 +189,7 @@ CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* 
     switch (list[i].flags) {
       case CU_MEM_ACCESS_FLAGS_PROT_NONE:
         // A device cannot be denied its own pool.
-        if (device == &pool->device()) return CUDA_ERROR_INVALID_VALUE;
+        if (device == &pool->device()) return CUDA_ERROR_INVALID_DEVICE;
         readable &= ~bit;
         writable &= ~bit;
         break;

@@ -304,7 +304,12 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t bytes) {
   Vmm& state = vmm();
   std::vector<std::shared_ptr<Allocation>> mappings;  // physical memory goes after the lock
   std::lock_guard lock(state.mutex);
-  if (!mappings_of(address, bytes, &mappings)) return CUDA_ERROR_INVALID_VALUE;
+  if (!mappings_of(address, bytes, &mappings)) {
+    // Unmapping reserved addresses that nothing is mapped to is no error.
+    const bool reserved = reservation_locked(state, address, bytes) != state.reservations.end();
+    return reserved && !memory_registry().overlaps(address, bytes) ? CUDA_SUCCESS
+                                                                   : CUDA_ERROR_INVALID_VALUE;
+  }
   for (const std::shared_ptr<Allocation>& mapping : mappings) {
     memory_registry().remove(mapping->address, [](const Allocation&) { return true; });
   }
@@ -395,7 +400,7 @@ CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* ha
   const auto file = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
   SharedFileHeader header;
   if (!read_shared_file(file, &header) || header.kind != SharedFileKind::kPhysicalMemory) {
-    return CUDA_ERROR_INVALID_VALUE;
+    return CUDA_ERROR_UNKNOWN;  // as driver 580 says of a descriptor that is not its own
   }
   auto memory = std::make_shared<PhysicalMemory>();
   memory->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;

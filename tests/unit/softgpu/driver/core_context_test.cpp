@@ -34,7 +34,7 @@ TEST_F(ContextTest, CreatedContextsAreAStack) {
   EXPECT_EQ(current(), first);
   CUDA_OK(cuCtxDestroy_v2(first));
   EXPECT_EQ(current(), context_);
-  EXPECT_EQ(cuCtxDestroy_v2(first), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(cuCtxDestroy_v2(first), CUDA_ERROR_CONTEXT_IS_DESTROYED);
 }
 
 TEST_F(ContextTest, NoContextIsAnError) {
@@ -117,7 +117,9 @@ TEST_F(ContextTest, LimitsAreKeptPerContext) {
   EXPECT_EQ(value, size_t{32} << 20);
   EXPECT_EQ(cuCtxSetLimit(CU_LIMIT_MAX_L2_FETCH_GRANULARITY, 129), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuCtxGetLimit(&value, static_cast<CUlimit>(99)), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cuCtxGetLimit(&value, CU_LIMIT_CIG_ENABLED), CUDA_ERROR_UNSUPPORTED_LIMIT);
+  EXPECT_EQ(cuCtxGetLimit(&value, CU_LIMIT_CIG_ENABLED), CUDA_SUCCESS);
+  EXPECT_EQ(value, 0u);
+  EXPECT_EQ(cuCtxSetLimit(CU_LIMIT_CIG_ENABLED, 1), CUDA_ERROR_UNSUPPORTED_LIMIT);
   CUcontext other = nullptr;
   CUDA_OK(cuCtxCreate_v2(&other, 0, 0));
   EXPECT_EQ(cuCtxGetLimit(&value, CU_LIMIT_STACK_SIZE), CUDA_SUCCESS);
@@ -136,7 +138,7 @@ TEST_F(ContextTest, IdsAreUniqueAndChangeWithTheIncarnation) {
   EXPECT_EQ(cuCtxGetApiVersion(other, &version), CUDA_SUCCESS);
   EXPECT_EQ(version, 3020u);
   CUDA_OK(cuCtxDestroy_v2(other));
-  EXPECT_EQ(cuCtxGetApiVersion(other, &version), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(cuCtxGetApiVersion(other, &version), CUDA_ERROR_CONTEXT_IS_DESTROYED);
 }
 
 TEST_F(ContextTest, CacheConfiguration) {
@@ -154,11 +156,11 @@ TEST_F(ContextTest, PeerAccessIsCountedByPairs) {
   EXPECT_EQ(cuCtxEnablePeerAccess(peer, 1), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuCtxEnablePeerAccess(peer, 0), CUDA_SUCCESS);
   EXPECT_EQ(cuCtxEnablePeerAccess(peer, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
-  EXPECT_EQ(cuCtxEnablePeerAccess(context_, 0), CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(cuCtxEnablePeerAccess(context_, 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
   EXPECT_EQ(cuCtxDisablePeerAccess(peer), CUDA_SUCCESS);
   EXPECT_EQ(cuCtxEnablePeerAccess(peer, 0), CUDA_SUCCESS);
   CUDA_OK(cuDevicePrimaryCtxRelease_v2(1));
-  EXPECT_EQ(cuCtxEnablePeerAccess(peer, 0), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(cuCtxEnablePeerAccess(peer, 0), CUDA_ERROR_CONTEXT_IS_DESTROYED);
   // A new life of the peer starts without access.
   CUDA_OK(cuDevicePrimaryCtxRetain(&peer, 1));
   EXPECT_EQ(cuCtxEnablePeerAccess(peer, 0), CUDA_SUCCESS);

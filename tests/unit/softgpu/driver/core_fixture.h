@@ -29,7 +29,8 @@ class CoreTest : public testing::Test {
     EXPECT_EQ(cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS);
     // Whatever a test did, nothing may stay on the device.
     int active = 1;
-    EXPECT_EQ(cuDevicePrimaryCtxGetState(0, nullptr, &active), CUDA_SUCCESS);
+    unsigned flags = 0;
+    EXPECT_EQ(cuDevicePrimaryCtxGetState(0, &flags, &active), CUDA_SUCCESS);
     EXPECT_EQ(active, 0);
   }
 

@@ -217,10 +217,10 @@ TEST_F(IpcTest, PoolsAreSharedByDescriptor) {
   CUDA_OK(cuMemsetD8_v2(address, 0x11, kPeerBytes));
   CUDA_OK(cuCtxSynchronize());
   PeerMessage message;
-  CUDA_OK(cuMemPoolExportPointer(&message.pointer, address));
   int file = -1;
   CUDA_OK(
       cuMemPoolExportToShareableHandle(&file, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  CUDA_OK(cuMemPoolExportPointer(&message.pointer, address));
   EXPECT_EQ(run_peer("pool", message, file), 0);
   EXPECT_TRUE(all_equal(address, 0x22));
   ::close(file);

@@ -51,7 +51,8 @@ TEST_F(PoolTest, AllocatesAndFreesInStreamOrder) {
   EXPECT_EQ(attribute(pool_, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 0u);
   EXPECT_EQ(cuMemAllocAsync(nullptr, 16, stream_), CUDA_ERROR_INVALID_VALUE);
   CUdeviceptr none = 0;
-  EXPECT_EQ(cuMemAllocAsync(&none, 0, stream_), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemAllocAsync(&none, 0, stream_), CUDA_SUCCESS);
+  EXPECT_EQ(none, 0u);
   EXPECT_EQ(cuMemFreeAsync(16, stream_), CUDA_ERROR_INVALID_VALUE);
 }
 
@@ -146,7 +147,7 @@ TEST_F(PoolTest, AccessIsGrantedToOtherDevices) {
   desc.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
   EXPECT_EQ(cuMemPoolSetAccess(pool_, &desc, 1), CUDA_SUCCESS);
   desc.location.id = 0;
-  EXPECT_EQ(cuMemPoolSetAccess(pool_, &desc, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemPoolSetAccess(pool_, &desc, 1), CUDA_ERROR_INVALID_DEVICE);
 }
 
 // A free that is still queued when its context goes must not cost the device its memory.
