@@ -259,7 +259,8 @@ struct AbsDiff {
 };
 
 // Carry chains. The carry is one bit a lane in the frame's registers. Subtraction adds the
-// complement, so it leaves the opposite of a borrow: nvcc's 128-bit division takes that up with addc.
+// complement, so it leaves the opposite of a borrow: nvcc's 128-bit division takes that up with
+// addc.
 enum class Chain : uint8_t { kAdd, kSub, kMadLo, kMadHi };
 
 template <Chain kChain, class D, bool kIn, bool kOut>
