@@ -65,8 +65,9 @@ def main():
                 figures = first_result([figures_program, "--first"], environment)
                 figures.update(measure([figures_program], environment))
                 if arguments.torch:
-                    figures.update(measure(
-                        [sys.executable, os.path.join(HERE, "torch_loop.py")], environment))
+                    # PyTorch counts devices by NVML, which knows this machine's GPUs, not the pool.
+                    figures.update(measure([sys.executable, os.path.join(HERE, "torch_loop.py")],
+                                           dict(environment, CUDA_VISIBLE_DEVICES="0")))
                 for name, value in figures.items():
                     samples[mode].setdefault(name, []).append(value)
     finally:

@@ -69,7 +69,8 @@ done
 
 if python3 -c 'import torch' 2>/dev/null; then
   for mode in native shm tcp; do
-    run_in "$mode" python3 "$here/torch_steps.py" >"$work/torch.$mode" 2>"$work/err"
+    # PyTorch counts devices by NVML, which knows this machine's GPUs and not the pool.
+    CUDA_VISIBLE_DEVICES=0 run_in "$mode" python3 "$here/torch_steps.py" >"$work/torch.$mode" 2>"$work/err"
     status=$?
     echo "--- PyTorch, $mode: exit $status; $(tail -1 "$work/torch.$mode")"
     if ((status)); then
