@@ -161,8 +161,9 @@ Result<std::unique_ptr<Link>> make_tcp_link(Bootstrap bootstrap, const LinkOptio
 // and the local address belongs to an RDMA device (or RCUDA_VERBS_DEVICE names one). kUnsupported
 // else.
 Status verbs_usable(int control_socket);
-// Loads the plug-in librcuda-verbs.so, from RCUDA_PLUGIN_DIR, the folder of the calling library or
-// program, or rcuda/ or ../lib/rcuda/ beside it; kUnsupported with the reason where it is missing.
+// Loads the plug-in librcuda-verbs.so from rcuda/ beside the calling library or in the lib folder
+// of the calling program's tree, or from RCUDA_PLUGIN_DIR; kUnsupported with the reason where there
+// is none.
 Result<std::unique_ptr<Link>> make_verbs_link(Bootstrap bootstrap, const LinkOptions& options);
 
 }  // namespace rcuda::transport

@@ -27,10 +27,10 @@ std::vector<std::string> candidates() {
     const std::string name = self.dli_fname;
     const size_t slash = name.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : name.substr(0, slash);
-    for (const char* below : {"", "/rcuda", "/../lib/rcuda", "/../lib"}) {
-      paths.push_back(folder + below + file);
-    }
+    // Beside librcuda.so, and from bin/ of the same tree, built or installed.
+    for (const char* below : {"/rcuda", "/../lib/rcuda"}) paths.push_back(folder + below + file);
   }
+  paths.push_back(RCUDA_INSTALLED_PLUGINS + file);
   return paths;
 }
 
