@@ -131,7 +131,51 @@ void cp_async_arrive(Lanes& x, const Instr& i) {
   });
 }
 
+// cp.async.bulk: done at once, 16 bytes at a time; then the barrier hears of the bytes.
+void bulk_copy(Lanes& x, const Instr& i) {
+  BulkCopy how;
+  std::memcpy(&how, &i.sub, sizeof how);
+  const auto address_of = [&](Slot slot, int bit, int32_t offset, uint32_t lane) {
+    if ((how.narrow >> bit & 1) != 0) {
+      return uint64_t{x.at<uint32_t>(slot)[lane] + static_cast<uint32_t>(offset)};
+    }
+    return x.at<uint64_t>(slot)[lane] + static_cast<uint64_t>(int64_t{offset});
+  };
+  const ptx::Space to_space = how.to_global ? ptx::Space::kGlobal : ptx::Space::kShared;
+  const ptx::Space from_space = how.from_global ? ptx::Space::kGlobal : ptx::Space::kShared;
+  for (uint32_t rest = x.mask; rest != 0; rest &= rest - 1) {
+    const auto l = static_cast<uint32_t>(std::countr_zero(rest));
+    const uint64_t to = address_of(i.a, 0, static_cast<int32_t>(i.imm), l);
+    const uint64_t from = address_of(i.b, 1, static_cast<int32_t>(i.imm >> 32), l);
+    const uint32_t bytes = x.at<uint32_t>(i.c)[l];
+    if (bytes % 16 != 0) {
+      return x.fault_at(l, CUDA_ERROR_MISALIGNED_ADDRESS, bytes,
+                        "bulk copy of an odd number of bytes");
+    }
+    for (uint32_t done = 0; done < bytes; done += 16) {
+      std::byte* target = host_address(x, l, to_space, to + done, 16, true);
+      if (target == nullptr) return;
+      const std::byte* source = host_address(x, l, from_space, from + done, 16, false);
+      if (source == nullptr) return;
+      std::memcpy(target, source, 16);
+    }
+    if (!how.has_barrier) continue;
+    std::byte* host = host_address(x, l, ptx::Space::kShared,
+                                   address_of(i.e, 2, static_cast<int32_t>(i.target), l), 8, true);
+    if (host == nullptr) return;
+    uint64_t bits;
+    std::memcpy(&bits, host, sizeof bits);
+    BarrierObject object = BarrierObject::unpack(bits);
+    object.transactions -= static_cast<int32_t>(bytes);
+    object.finish_phase();
+    bits = object.pack();
+    std::memcpy(host, &bits, sizeof bits);
+  }
+}
+
 }  // namespace
+
+Handler bulk_copy_handler() { return bulk_copy; }
 
 Handler barrier_object_handler(BarrierOp op, bool parity, bool with_expect) {
   switch (op) {

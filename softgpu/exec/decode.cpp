@@ -431,6 +431,9 @@ bool Decoder::assemble(const ptx::Instruction& source, Form& form, const Operand
 bool Decoder::assemble_memory(const ptx::Instruction& source, Form& form, const Operands& operands,
                               Instr* out) {
   out->flow = Flow::kFaulting;
+  if (form.op == Op::kCpAsync && has_modifier(source, "bulk")) {
+    return assemble_bulk_copy(source, operands, out);
+  }
   out->count = form.elements;
   Space actual = form.space;
   if (!address(*operands.addresses[0], form.space, &out->a, &out->imm, &out->flags, &actual))
@@ -488,6 +491,43 @@ bool Decoder::assemble_memory(const ptx::Instruction& source, Form& form, const 
   }
   out->handler = instruction_set().find(form);
   return out->handler != nullptr;
+}
+
+// Instr::imm: offsets of destination (low half) and source (high half); target: of the barrier.
+bool Decoder::assemble_bulk_copy(const ptx::Instruction& source, const Operands& operands,
+                                 Instr* out) {
+  const auto space_named = [&](size_t k) {
+    return source.modifiers[k] == "global" ? Space::kGlobal : Space::kShared;
+  };
+  const Space to = space_named(2), from = space_named(3);
+  Slot* const bases[] = {&out->a, &out->b, &out->e};
+  const Space spaces[] = {to, from, Space::kShared};
+  int64_t offsets[3] = {};
+  BulkCopy how{};
+  for (int k = 0; k < 3; ++k) {
+    if (operands.addresses[k] == nullptr) continue;
+    uint8_t flags = 0;
+    Space actual = spaces[k];
+    if (!address(*operands.addresses[k], spaces[k], bases[k], &offsets[k], &flags, &actual) ||
+        actual != spaces[k] || (flags & kFrameRelative) != 0) {
+      return false;
+    }
+    if (offsets[k] != static_cast<int32_t>(offsets[k])) {  // the address of a global
+      *bases[k] = constant(static_cast<uint64_t>(offsets[k]), 8);
+      offsets[k] = 0;
+    }
+    if ((flags & kAddress32) != 0) how.narrow |= static_cast<uint8_t>(1 << k);
+  }
+  how.to_global = to == Space::kGlobal;
+  how.from_global = from == Space::kGlobal;
+  how.has_barrier = operands.addresses[2] != nullptr;
+  out->imm =
+      (offsets[0] & 0xffffffff) | static_cast<int64_t>(static_cast<uint64_t>(offsets[1]) << 32);
+  out->target = static_cast<uint32_t>(offsets[2]);
+  out->c = operands.sources[0];
+  std::memcpy(&out->sub, &how, sizeof how);
+  out->handler = bulk_copy_handler();
+  return true;
 }
 
 bool Decoder::assemble_barrier_object(const ptx::Instruction& source, const Form& form,

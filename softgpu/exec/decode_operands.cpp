@@ -5,7 +5,7 @@
 //   dx ax    any width not smaller than the type (cvt)
 //   p  p|    a predicate; p| may be a pair p|q.  d|p d32|p: a register and perhaps a predicate
 //   n  n!    a predicate that is read; n! may be negated
-//   m  m2    an address in brackets
+//   m m2 m3  addresses in brackets
 //   v  vs    one register or a vector of them, written (v) or read (vs), of any width not smaller
 //   i        an immediate
 // Destinations are Slots d, d2 and sources a, b, c, e of the instruction, in order.
@@ -267,9 +267,9 @@ bool Decoder::read_operand(const Operand& operand, std::string_view role, Form& 
     return predicate_source(operand, role == "n!", &out->sources.emplace_back(),
                             &out->negated_predicate);
   }
-  if (role == "m" || role == "m2") {
+  if (role == "m" || role == "m2" || role == "m3") {
     if (operand.kind != Operand::Kind::kAddress || operand.elements.size() != 1) return false;
-    out->addresses[role == "m" ? 0 : 1] = &operand;
+    out->addresses[role == "m" ? 0 : role == "m2" ? 1 : 2] = &operand;
     return true;
   }
   if (role == "v" || role == "vs") return vector(operand, role == "vs", form, out);

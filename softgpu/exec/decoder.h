@@ -28,7 +28,7 @@ class Decoder {
     std::vector<Slot> sources;
     std::vector<Slot> list;  // elements of a vector operand; an atomic's destinations come first
     std::vector<int64_t> immediates;
-    const ptx::Operand* addresses[2] = {nullptr, nullptr};
+    const ptx::Operand* addresses[3] = {nullptr, nullptr, nullptr};
     bool paired = false;  // p|q was given
     bool negated_predicate = false;
   };
@@ -40,6 +40,7 @@ class Decoder {
   bool assemble(const ptx::Instruction& source, Form& form, const Operands& operands, Instr* out);
   bool assemble_memory(const ptx::Instruction& source, Form& form, const Operands& operands,
                        Instr* out);
+  bool assemble_bulk_copy(const ptx::Instruction& source, const Operands& operands, Instr* out);
   bool assemble_barrier_object(const ptx::Instruction& source, const Form& form,
                                const Operands& operands, Instr* out);
   bool decode_mov(const ptx::Instruction& source, Instr* out, bool* handled);

@@ -400,7 +400,7 @@ const std::vector<PtxCase>& ptx_cases() {
 }
 
 std::string ptx_module(const std::vector<const PtxCase*>& cases) {
-  std::string text = ".version 8.0\n.target sm_90\n.address_size 64\n\n";
+  std::string text = ".version 8.4\n.target sm_90\n.address_size 64\n\n";
   for (const PtxCase* c : cases) text += c->kernel + "\n";
   return text;
 }

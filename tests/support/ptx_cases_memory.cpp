@@ -219,6 +219,39 @@ void add_atomics(CaseList* list) {
   add("add.noftz", "f16x2", 'E', false, pairs(half_sum));
   add("add.noftz", "bf16x2", 'B', false, pairs(bf16_sum));
 
+  const std::string wide =
+      ".reg .b128 %q, %o, %c;\n  mov.b128 %q, {S0, S1};\n  mov.b128 %c, {S2, S3};\n  "
+      "st.global.v2.b64 [%out], {S2, S3};\n  ";
+  const std::string show = "mov.b128 {D0, D1}, %o;\n  ld.global.v2.b64 {D2, D3}, [%out];";
+  list->add("atom.global.exch.b128", wide + "atom.global.exch.b128 %o, [%out], %q;\n  " + show,
+            "dddd", "dddd",
+            [](In in, Out out) { out[0] = in[2], out[1] = in[3], out[2] = in[0], out[3] = in[1]; });
+  list->add("atom.global.cas.b128",
+            wide +
+                "atom.global.cas.b128 %o, [%out], %c, %q;\n  atom.global.cas.b128 %c, [%out], %c, "
+                "%c;\n  " +
+                show,
+            "dddd", "dddd",
+            [](In in, Out out) { out[0] = in[2], out[1] = in[3], out[2] = in[0], out[3] = in[1]; });
+  list->add("ld.b128 st.b128",
+            ".reg .b128 %q;\n  ld.global.b128 %q, [%in];\n  st.global.b128 [%out], %q;\n  "
+            "ld.global.v2.b64 {D0, D1}, [%out];",
+            "dd", "dd", [](In in, Out out) { out[0] = in[0], out[1] = in[1]; });
+  list->add("red.global.add.v2.f32",
+            "st.global.v2.b32 [%out], {S0, S1};\n  red.relaxed.gpu.global.add.v2.f32 [%out], {S2, "
+            "S3};\n  ld.global.v2.b32 {D0, D1}, [%out];",
+            "ff", "wwww", [](In in, Out out) {
+              out[0] = word(f32(in[0]) + f32(in[2])), out[1] = word(f32(in[1]) + f32(in[3]));
+            });
+  list->add("red.global.add.noftz.v4.f16",
+            "st.global.v4.b16 [%out], {S0, S1, S2, S3};\n  red.relaxed.gpu.global.add.noftz.v4.f16 "
+            "[%out], {S3, S2, S1, S0};\n"
+            "  ld.global.v4.b16 {D0, D1, D2, D3}, [%out];",
+            "eeee", "eeee", [=](In in, Out out) {
+              for (int k = 0; k < 4; ++k)
+                out[k] = half_sum(static_cast<uint16_t>(in[k]), static_cast<uint16_t>(in[3 - k]));
+            });
+
   // All threads of a block on one word, and the sum seen by everybody after a barrier.
   list->add_whole("contended shared atomics",
                   ".shared .b32 total;\n  .shared .b64 wide;\n  .reg .b64 %ws;\n  st.shared.u32 "
@@ -247,6 +280,36 @@ void add_async(CaseList* list) {
             "  cp.async.commit_group;\n  cp.async.wait_group 0;\n  cp.async.wait_all;\n  "
             "ld.shared.v2.b64 {D0, D1}, [%a];",
             "dd", "dd", [](In in, Out out) { out[0] = in[0], out[1] = in[1] & 0xffffffff; });
+  // One thread copies the block's 2048 bytes of input, all wait for their arrival.
+  list->add_whole(
+      "cp.async.bulk to shared",
+      ".shared .align 128 .b8 area[2048];\n  .shared .align 8 .b64 object;\n  .reg .b32 %a, %m, "
+      "%k;\n  .reg .pred %done, %others;\n"
+      "  mov.u32 %a, area;\n  mov.u32 %m, object;\n  setp.ne.u32 %others, %t, 0;\n  @%others bra "
+      "SKIP;\n"
+      "  mbarrier.init.shared::cta.b64 [object], 1;\n  fence.mbarrier_init.release.cluster;\n"
+      "  mbarrier.arrive.expect_tx.shared::cta.b64 _, [object], 2048;\n"
+      "  cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%a], [%in], 2048, "
+      "[%m];\nSKIP:\n  bar.sync 0;\n"
+      "WAIT:\n  mbarrier.try_wait.parity.shared::cta.b64 %done, [object], 0;\n  @!%done bra WAIT;\n"
+      "  sub.u32 %k, 255, %t;\n  shl.b32 %k, %k, 3;\n  add.u32 %k, %k, %a;\n  ld.shared.u64 D0, "
+      "[%k];",
+      "d", "d", [](const std::vector<uint64_t>& in, std::vector<uint64_t>* out) {
+        for (size_t k = 0; k < in.size(); ++k) (*out)[k] = in[k / 256 * 256 + 255 - k % 256];
+      });
+  list->add_whole("cp.async.bulk to global",
+                  ".shared .align 128 .b8 area[2048];\n  .reg .b32 %a, %k;\n  .reg .pred "
+                  "%others;\n  mov.u32 %a, area;\n  sub.u32 %k, 255, %t;\n"
+                  "  shl.b32 %k, %k, 3;\n  add.u32 %k, %k, %a;\n  st.shared.u64 [%k], S0;\n  "
+                  "fence.proxy.async.shared::cta;\n  bar.sync 0;\n"
+                  "  setp.ne.u32 %others, %t, 0;\n  @%others bra SKIP;\n  "
+                  "cp.async.bulk.global.shared::cta.bulk_group [%out], [%a], 2048;\n"
+                  "  cp.async.bulk.commit_group;\n  cp.async.bulk.wait_group 0;\nSKIP:\n  bar.sync "
+                  "0;\n  ld.volatile.global.u64 D0, [%out];",
+                  "d", "d", [](const std::vector<uint64_t>& in, std::vector<uint64_t>* out) {
+                    for (size_t k = 0; k < in.size(); ++k)
+                      (*out)[k] = in[k / 256 * 256 + 255 - k % 256];
+                  });
   // Every thread arrives and waits; then all see what the others wrote before.
   list->add_whole("mbarrier",
                   ".shared .align 8 .b64 object;\n  .shared .align 4 .b8 area[1024];\n  .reg .b32 "
