@@ -1,5 +1,8 @@
 // Events: records are posted; progress comes from completion words (progress.h).
 
+#include <chrono>
+#include <thread>
+
 #include <cuda.h>
 
 #include "client/memory/mirror.h"
@@ -107,8 +110,13 @@ CUresult cuEventSynchronize(CUevent handle) {
   Session& session = *event->session;
   const uint64_t state = event_state(*event);
   CUresult result = CUDA_SUCCESS;
-  if (!(event->flags & CU_EVENT_INTERPROCESS) && state != 0 &&
-      progress_of(session, *event, state, &result) == Progress::kDone) {
+  if (event->flags & CU_EVENT_INTERPROCESS) {
+    while ((result = forward_cuEventQuery(handle)) == CUDA_ERROR_NOT_READY) {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    return result == CUDA_SUCCESS ? finished(session, result) : result;
+  }
+  if (state != 0 && progress_of(session, *event, state, &result) == Progress::kDone) {
     return finished(session, result);
   }
   if (any_capture()) {

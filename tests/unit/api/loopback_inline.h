@@ -15,6 +15,10 @@ template <typename T>
 T sample(uint32_t seed, bool small) {
   if constexpr (std::is_pointer_v<T>) {
     return reinterpret_cast<T>(0x1000ull * seed);
+  } else if constexpr (std::is_class_v<T>) {
+    T item;
+    std::memset(static_cast<void*>(&item), static_cast<int>(seed), sizeof(item));
+    return item;
   } else if constexpr (std::is_enum_v<T>) {
     return static_cast<T>(1);
   } else if constexpr (std::is_floating_point_v<T>) {

@@ -1,0 +1,59 @@
+// Memory and events of another process, which has its own worker on the same server. An address
+// that was opened here belongs to this process's worker.
+
+#include <cuda.h>
+
+#include "client/session/marshal.h"
+#include "client/session/process.h"
+#include "generated/client/forward.h"
+
+using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+
+extern "C" {
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (!address) return CUDA_ERROR_INVALID_VALUE;
+  CUdeviceptr opened = 0;
+  if (CUresult result = forward_cuIpcOpenMemHandle_v2(&opened, handle, flags);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  Allocation allocation;
+  allocation.base = opened;
+  const CUresult result = forward_cuMemGetAddressRange_v2(nullptr, &allocation.bytes, opened);
+  if (result != CUDA_SUCCESS) {
+    (void)forward_cuIpcCloseMemHandle(opened);
+    return result;
+  }
+  allocation.placement = Placement::kMapped;
+  allocation.session = target.session;
+  allocation.context = target.context;
+  allocation.device = target.device;
+  // Known already when the same memory was opened before: the driver counts.
+  (void)Process::get().memory().add(std::move(allocation));
+  *address = opened;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  const CUresult result = forward_cuIpcCloseMemHandle(address);
+  if (result != CUDA_SUCCESS) return result;
+  size_t bytes = 0;
+  if (forward_cuMemGetAddressRange_v2(nullptr, &bytes, address) != CUDA_SUCCESS) {
+    (void)Process::get().memory().remove(address);  // closed as often as it was opened
+  }
+  return result;
+}
+
+CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle) {
+  const CUresult result = forward_cuIpcOpenEventHandle(event, handle);
+  if (result != CUDA_SUCCESS) return result;
+  find_object(*event, rcuda::wire::Kind::kEvent)->flags =
+      CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"
