@@ -9,8 +9,10 @@ def items(function, types):
     for a in function.arguments:
         struct = types.structs.get(a.element)
         if a.form == "value":
-            kind = "kAddress" if a.type.startswith("CUdeviceptr") or a.type.endswith("*") else "kNumber"
-            result.append((kind, a.name, "8" if a.type.endswith("*") else f"sizeof({a.type})"))
+            is_pointer = a.type.endswith("*")
+            kind = "kAddress" if is_pointer or a.type == "CUdeviceptr" else f"form_of<{a.type}>"
+            size = "8" if is_pointer else f"sizeof({a.type}), alignof({a.type})"
+            result.append((kind, a.name, size))
         elif a.form == "struct":
             result.append(("kBlob", a.name, f"sizeof({a.type}), alignof({a.type})"))
         elif a.form == "device":
@@ -41,13 +43,17 @@ def items(function, types):
     return result
 
 
+def spell(form):
+    return form if form.startswith("form_of") else f"Form::{form}"
+
+
 def emit(table):
     lines = [NOTICE, '#include <cuda.h>\n\n#include "api/stubs/layout.h"\n\n'
              "namespace rcuda::api {\nnamespace {\n\n"]
     functions = sorted((f for f in table.functions.values() if f.travels), key=lambda f: f.opcode)
     for f in functions:
         found = items(f, table.types)
-        body = "".join(f'    {{Form::{form}, "{name}", {size}}},\n' for form, name, size in found)
+        body = "".join(f'    {{{spell(form)}, "{name}", {size}}},\n' for form, name, size in found)
         lines.append(f"const Item k_{f.name}[] = {{\n{body}    {{Form::kEnd, nullptr, 0}}}};\n")
     lines.append("\n}  // namespace\n\nconst Item* layout_of(uint16_t opcode) {\n  switch (opcode) {\n")
     lines += [f"    case 0x{f.opcode:03x}: return k_{f.name};\n" for f in functions]

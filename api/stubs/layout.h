@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace rcuda::api {
 
@@ -21,6 +22,10 @@ enum class Form : uint8_t {
   kRoom,     // how many elements the reply may have
   kCreated,  // the id of what is created
 };
+
+// Of a parameter by value.
+template <typename T>
+inline constexpr Form form_of = std::is_class_v<T> ? Form::kBlob : Form::kNumber;
 
 struct Item {
   Form form;
