@@ -224,6 +224,29 @@ TEST_P(PutContract, CountsPutsAndBytes) {
   EXPECT_EQ(counters.transfer_bytes, 0u);
 }
 
+// What the RDMA figures promise: a posted command is one work request, which the receiver does not
+// even notice; only a receiver that sleeps costs more.
+TEST_P(PutContract, OverVerbsAPutIsOneWorkRequestAndNoReceive) {
+  if (medium() != Medium::kVerbs || faulty()) GTEST_SKIP() << "about verbs";
+  connect();
+  const std::vector<std::byte> launch(104);
+  const transport::LinkCounters before = client().counters();
+  const transport::LinkCounters receiver = server().counters();
+  constexpr int kPuts = 1000;
+  for (int i = 0; i < kPuts; ++i) {
+    ASSERT_TRUE(client().put(64 + i % 100 * 104, launch, {}, Wake::kYes).ok());
+  }
+  ASSERT_TRUE(put_word(client(), 0, 1).ok());
+  while (load(server(), 0) != 1) std::this_thread::yield();
+  const transport::LinkCounters after = client().counters();
+  EXPECT_EQ(after.work_requests - before.work_requests, kPuts + 1u);
+  EXPECT_LE(after.doorbells - before.doorbells, kPuts + 1u);
+  EXPECT_LE(after.completions - before.completions, kPuts / 32u);
+  EXPECT_EQ(after.wakes, before.wakes);
+  EXPECT_EQ(server().counters().completions, receiver.completions);
+  EXPECT_EQ(server().counters().work_requests, receiver.work_requests);
+}
+
 INSTANTIATE_TEST_SUITE_P(Link, PutContract, testing::ValuesIn(link_cases()), link_case_name);
 
 }  // namespace

@@ -292,6 +292,23 @@ TEST_P(RegionContract, ManyRegionsComeAndGo) {
   }
 }
 
+TEST_P(RegionContract, OverVerbsNothingIsCopiedBetweenRegions) {
+  if (medium() != Medium::kVerbs) GTEST_SKIP() << "about verbs";
+  connect();
+  SharedBlock block(4 << 20);
+  SharedBlock staging(4 << 20);
+  const Result<Region> region = client().expose(block.bytes.data(), 4 << 20, block.fd);
+  ASSERT_TRUE(region.ok());
+  ASSERT_TRUE(server().expose(staging.bytes.data(), 4 << 20, staging.fd).ok());
+  fill_pattern(staging.bytes, 1);
+  ASSERT_TRUE(write_and_wait(server(), region->id, 0, staging.bytes).ok());
+  ASSERT_TRUE(has_pattern(block.bytes, 1));
+  ASSERT_TRUE(read_and_wait(server(), region->id, 0, staging.bytes).ok());
+  EXPECT_EQ(server().counters().transfer_bytes, 8u << 20);
+  EXPECT_EQ(server().counters().copied_bytes, 0u);
+  EXPECT_EQ(client().counters().copied_bytes, 0u);
+}
+
 INSTANTIATE_TEST_SUITE_P(Link, RegionContract, testing::ValuesIn(link_cases()), link_case_name);
 
 }  // namespace
