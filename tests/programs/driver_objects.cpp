@@ -281,6 +281,28 @@ void arrays() {
   std::puts("arrays");
 }
 
+void batches(CUdeviceptr memory) {
+  CUstream stream;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  int first[4] = {1, 2, 3, 4}, second[4] = {5, 6, 7, 8}, result[8] = {};
+  CUdeviceptr destinations[2] = {memory, memory + sizeof(first)};
+  CUdeviceptr sources[2] = {reinterpret_cast<CUdeviceptr>(first),
+                            reinterpret_cast<CUdeviceptr>(second)};
+  size_t sizes[2] = {sizeof(first), sizeof(second)};
+  size_t starts[1] = {0};
+  CUmemcpyAttributes attributes{};
+  attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
+  CU(cuMemcpyBatchAsync(destinations, sources, sizes, 2, &attributes, starts, 1, stream));
+  first[0] = second[3] = 0;
+  CU(cuStreamSynchronize(stream));
+  CU(cuMemcpyDtoH(result, memory, sizeof(result)));
+  for (int i = 0; i < 8; ++i) CHECK(result[i] == i + 1);
+  EXPECT(CUDA_ERROR_INVALID_VALUE,
+         cuMemcpyBatchAsync(destinations, sources, sizes, 2, &attributes, starts, 3, stream));
+  CU(cuStreamDestroy(stream));
+  std::puts("batches");
+}
+
 }  // namespace
 
 int main() {
@@ -298,6 +320,7 @@ int main() {
   virtual_memory();
   graphs(context, memory);
   arrays();
+  batches(memory);
   CU(cuMemFree(memory));
   CU(cuCtxSynchronize());
   CU(cuDevicePrimaryCtxRelease(device));
