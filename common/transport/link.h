@@ -101,6 +101,7 @@ class Link {
                                 uint64_t backing_offset = 0) = 0;
   // Pending transfers of it fail. Once this returned, no peer touches the memory through this Link;
   // where the region has a backing and the peer mapped it, the peer may still touch those pages.
+  // Blocks, on verbs, until the peer has let go of the region: not for a TransferDone.
   virtual Status unexpose(RegionId region) = 0;
 
   // The peer's region mapped here at `address` (nullptr: anywhere), or nullptr where the medium

@@ -17,6 +17,18 @@ bool is_ip(const sockaddr* address) {
   return address != nullptr && (address->sa_family == AF_INET || address->sa_family == AF_INET6);
 }
 
+// A listener for both families has IPv4 connections with addresses like ::ffff:10.0.0.7; the
+// devices know them as IPv4.
+void unmap_ipv4(Address* address) {
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address->storage);
+  if (address->storage.ss_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) return;
+  sockaddr_in v4{};
+  v4.sin_family = AF_INET;
+  std::memcpy(&v4.sin_addr, v6->sin6_addr.s6_addr + 12, sizeof v4.sin_addr);
+  address->storage = {};
+  std::memcpy(&address->storage, &v4, sizeof v4);
+}
+
 Address copy_of(const sockaddr* address) {
   Address copy;
   std::memcpy(&copy.storage, address,
@@ -122,6 +134,7 @@ Result<Address> choose_local_address(int control_socket, std::string* why) {
   if (!is_ip(address.get())) {
     return Status{Code::kUnsupported, "verbs needs a control connection over IP"};
   }
+  unmap_ipv4(&address);
   address.set_port(0);
   *why = "the control connection runs over its address";
   return address;
