@@ -50,9 +50,10 @@ std::map<uint64_t, size_t>::iterator reservation_locked(Vmm& state, uint64_t add
 uint64_t reserve_pages(size_t bytes, size_t align, uint64_t hint) {
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   if (hint != 0 && hint % align == 0) {
-    void* got = ::mmap(at(hint), bytes, PROT_NONE, kFlags | MAP_FIXED_NOREPLACE, -1, 0);
+    // Without MAP_FIXED the kernel takes the hint if it is free and never replaces anything.
+    void* got = ::mmap(at(hint), bytes, PROT_NONE, kFlags, -1, 0);
     if (got == at(hint)) return hint;
-    if (got != MAP_FAILED) ::munmap(got, bytes);  // a kernel that ignores the flag
+    if (got != MAP_FAILED) ::munmap(got, bytes);
   }
   size_t padded = 0;
   if (__builtin_add_overflow(bytes, align, &padded)) return 0;

@@ -32,11 +32,14 @@ class VmmTest : public CoreTest {
 
 TEST_F(VmmTest, GrantsFreeHintsExactly) {
   CUdeviceptr first = 0, second = 0;
-  constexpr CUdeviceptr kHint = 0x2000'0000'0000;
-  CUDA_OK(cuMemAddressReserve(&first, 16 * kPage, 0, kHint, 0));
-  EXPECT_EQ(first, kHint);
-  CUDA_OK(cuMemAddressReserve(&second, kPage, 0, kHint, 0));
-  EXPECT_NE(second, kHint);
+  CUdeviceptr hole = 0;
+  CUDA_OK(cuMemAddressReserve(&hole, 64 * kPage, 0, 0, 0));
+  CUDA_OK(cuMemAddressFree(hole, 64 * kPage));
+  const CUdeviceptr hint = hole + 8 * kPage;
+  CUDA_OK(cuMemAddressReserve(&first, 16 * kPage, 0, hint, 0));
+  EXPECT_EQ(first, hint);
+  CUDA_OK(cuMemAddressReserve(&second, kPage, 0, hint, 0));
+  EXPECT_NE(second, hint);
   EXPECT_EQ(second % kPage, 0u);
   CUDA_OK(cuMemAddressFree(first, 16 * kPage));
   CUDA_OK(cuMemAddressFree(second, kPage));
