@@ -20,6 +20,7 @@ constexpr uint32_t kMaxString = 4096;
 constexpr uint32_t kMaxDevices = 1024;
 constexpr uint32_t kMaxWindows = 4096;
 constexpr uint32_t kMaxAttributes = 4096;
+constexpr uint32_t kMaxSessions = 100'000;
 
 class Writer {
  public:
@@ -283,6 +284,66 @@ Result<Refusal> decode_refusal(const std::vector<std::byte>& body) {
   return message;
 }
 
+std::vector<std::byte> encode(const ServerStatus& message) {
+  Writer out;
+  out.string(message.server);
+  out.string(message.driver);
+  out.number(message.idle_workers);
+  out.number(message.max_sessions);
+  out.number(static_cast<uint32_t>(message.devices.size()));
+  for (const ServerStatus::Device& device : message.devices) {
+    out.number(device.ordinal);
+    out.string(device.name);
+    out.number(device.total_bytes);
+  }
+  out.number(static_cast<uint32_t>(message.sessions.size()));
+  for (const ServerStatus::Session& session : message.sessions) {
+    out.string(session.user);
+    out.string(session.program);
+    out.string(session.host);
+    out.number(session.client_pid);
+    out.number(session.worker_pid);
+    out.number(static_cast<uint32_t>(session.medium));
+    out.number(session.seconds);
+    out.numbers(session.devices);
+  }
+  return out.take();
+}
+
+Result<ServerStatus> decode_status(const std::vector<std::byte>& body) {
+  Reader in(body);
+  ServerStatus message;
+  uint32_t devices = 0, sessions = 0;
+  constexpr size_t kLeastDeviceBytes = 4 + 4 + 8;
+  constexpr size_t kLeastSessionBytes = 3 * 4 + 4 + 4 + 4 + 8 + 4;
+  if (!in.string(&message.server) || !in.string(&message.driver) ||
+      !in.number(&message.idle_workers) || !in.number(&message.max_sessions) ||
+      !in.count(&devices, kMaxDevices, kLeastDeviceBytes)) {
+    return malformed("status");
+  }
+  message.devices.resize(devices);
+  for (ServerStatus::Device& device : message.devices) {
+    if (!in.number(&device.ordinal) || !in.string(&device.name) ||
+        !in.number(&device.total_bytes)) {
+      return malformed("status");
+    }
+  }
+  if (!in.count(&sessions, kMaxSessions, kLeastSessionBytes)) return malformed("status");
+  message.sessions.resize(sessions);
+  for (ServerStatus::Session& session : message.sessions) {
+    uint32_t medium = 0;
+    if (!in.string(&session.user) || !in.string(&session.program) || !in.string(&session.host) ||
+        !in.number(&session.client_pid) || !in.number(&session.worker_pid) || !in.number(&medium) ||
+        medium > static_cast<uint32_t>(Medium::kVerbs) || !in.number(&session.seconds) ||
+        !in.numbers(&session.devices, kMaxDevices)) {
+      return malformed("status");
+    }
+    session.medium = static_cast<Medium>(medium);
+  }
+  if (!in.complete()) return malformed("status");
+  return message;
+}
+
 Status check_header(const MessageHeader& header) {
   if (header.magic != kMagic) {
     return Status(Code::kProtocol, "the peer does not speak rcuda's protocol");
@@ -295,7 +356,7 @@ Status check_header(const MessageHeader& header) {
   }
   const auto type = static_cast<uint32_t>(header.type);
   if (type < static_cast<uint32_t>(MessageType::kHello) ||
-      type > static_cast<uint32_t>(MessageType::kRefusal) || header.body_bytes > kMaxMessageBytes) {
+      type > static_cast<uint32_t>(MessageType::kStatus) || header.body_bytes > kMaxMessageBytes) {
     return malformed("handshake");
   }
   return {};

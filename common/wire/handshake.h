@@ -28,7 +28,14 @@ inline constexpr uint32_t kMagic = 0x41445543u;  // "CUDA" in memory order
 inline constexpr uint32_t kMaxMessageBytes = 4u << 20;
 inline constexpr uint16_t kDefaultPort = 8308;
 
-enum class MessageType : uint32_t { kHello = 1, kAttach = 2, kWelcome = 3, kRefusal = 4 };
+enum class MessageType : uint32_t {
+  kHello = 1,
+  kAttach = 2,
+  kWelcome = 3,
+  kRefusal = 4,
+  kStatusQuery = 5,  // empty body; the daemon answers with kStatus and closes
+  kStatus = 6,
+};
 
 struct MessageHeader {
   uint32_t magic = kMagic;
@@ -90,6 +97,28 @@ struct Refusal {
   std::string reason;  // one sentence with the mend
 };
 
+// What a server does, for rcuda-smi.
+struct ServerStatus {
+  struct Device {
+    uint32_t ordinal = 0;
+    std::string name;
+    uint64_t total_bytes = 0;
+  };
+  struct Session {
+    std::string user, program, host;
+    uint32_t client_pid = 0, worker_pid = 0;
+    Medium medium = Medium::kTcp;
+    uint64_t seconds = 0;
+    std::vector<uint32_t> devices;
+  };
+  std::string server;  // host name
+  std::string driver;
+  uint32_t idle_workers = 0;
+  uint32_t max_sessions = 0;
+  std::vector<Device> devices;
+  std::vector<Session> sessions;
+};
+
 // First frame of the event ring, once the Link stands.
 struct ReadyEvent {
   uint32_t event;       // wire::Event value 4
@@ -104,10 +133,12 @@ std::vector<std::byte> encode(const Hello& message);
 std::vector<std::byte> encode(const Attach& message);
 std::vector<std::byte> encode(const Welcome& message);
 std::vector<std::byte> encode(const Refusal& message);
+std::vector<std::byte> encode(const ServerStatus& message);
 Result<Hello> decode_hello(const std::vector<std::byte>& body);
 Result<Attach> decode_attach(const std::vector<std::byte>& body);
 Result<Welcome> decode_welcome(const std::vector<std::byte>& body);
 Result<Refusal> decode_refusal(const std::vector<std::byte>& body);
+Result<ServerStatus> decode_status(const std::vector<std::byte>& body);
 
 // Whether a header that was received may be believed: kProtocol with the versions, or what is
 // wrong.

@@ -109,9 +109,16 @@ Status Daemon::run() {
 void Daemon::announce() {
   announced_ = true;
   const WorkerReady& offer = pool_->offer();
-  RCUDA_INFO("serving on %s and @rcuda-%u: device%s %s (%s)", listener_.address.c_str(),
-             listener_.port, offer.ordinals.size() == 1 ? "" : "s",
-             offer.ordinals.empty() ? "as workers find them" : list_of(offer.ordinals).c_str(),
+  const std::vector<uint32_t> ordinals = offer.ordinals();
+  std::string names;
+  for (const wire::ServerStatus::Device& device : offer.devices) {
+    if (names.find(device.name) == std::string::npos) {
+      names += (names.empty() ? "" : ", ") + device.name;
+    }
+  }
+  RCUDA_INFO("serving on %s and @rcuda-%u: device%s %s (%s; %s)", listener_.address.c_str(),
+             listener_.port, ordinals.size() == 1 ? "" : "s",
+             ordinals.empty() ? "as workers find them" : list_of(ordinals).c_str(), names.c_str(),
              offer.driver.c_str());
   if (!listener_.is_loopback) {
     RCUDA_WARN(
@@ -194,6 +201,10 @@ bool Daemon::introduce(Peer& peer, wire::MessageType type, const std::vector<std
     }
     return false;
   }
+  if (type == wire::MessageType::kStatusQuery) {
+    report(peer);
+    return false;
+  }
   if (type != wire::MessageType::kHello) {
     refuse(peer, Status(Code::kProtocol, "the client began with the wrong message"));
     return false;
@@ -217,12 +228,11 @@ Status Daemon::check(const wire::Hello& hello) const {
                   "client and server were built from different versions of rcuda or of cuda.h: "
                   "install the same build on both");
   }
-  if (hello.medium != wire::Medium::kShm && hello.medium != wire::Medium::kTcp) {
-    return Status(Code::kUnsupported,
-                  "this server does not speak that transport: set RCUDA_TRANSPORT to shm or tcp");
+  if (hello.medium == wire::Medium::kAuto) {
+    return Status(Code::kProtocol, "the client did not choose a transport");
   }
   if (hello.devices.empty()) return Status(Code::kInvalidArgument, "no device was asked for");
-  const std::vector<uint32_t>& offered = pool_->offer().ordinals;
+  const std::vector<uint32_t> offered = pool_->offer().ordinals();
   for (uint32_t ordinal : hello.devices) {
     if (!offered.empty() && std::find(offered.begin(), offered.end(), ordinal) == offered.end()) {
       return Status(Code::kNotFound, "the server does not offer device " + std::to_string(ordinal) +
@@ -254,6 +264,15 @@ void Daemon::refuse(Peer& peer, const Status& status) {
   // A Refusal fits any socket buffer; a peer that cannot take it at once does not get it.
   (void)wire::write_message(peer.socket.get(), wire::MessageType::kRefusal, wire::encode(refusal),
                             Clock::now());
+}
+
+void Daemon::report(Peer& peer) {
+  wire::ServerStatus status;
+  status.server = host_name();
+  status.max_sessions = static_cast<uint32_t>(settings_.max_sessions.get());
+  pool_->report(&status);
+  (void)wire::write_message(peer.socket.get(), wire::MessageType::kStatus, wire::encode(status),
+                            Clock::now() + std::chrono::milliseconds(100));
 }
 
 void Daemon::serve_waiting() {

@@ -50,6 +50,7 @@ class Daemon {
   bool introduce(Peer& peer, wire::MessageType type, const std::vector<std::byte>& body);
   Status check(const wire::Hello& hello) const;
   void refuse(Peer& peer, const Status& status);
+  void report(Peer& peer);
   void serve_waiting();
   void announce();
   int poll_timeout_ms() const;

@@ -50,6 +50,18 @@ size_t WorkerPool::sessions() const {
       workers_.begin(), workers_.end(), [](const Worker& w) { return w.state == State::kBusy; }));
 }
 
+void WorkerPool::report(wire::ServerStatus* status) const {
+  status->driver = offer_.driver;
+  status->devices = offer_.devices;
+  for (const Worker& worker : workers_) {
+    if (worker.state == State::kIdle) ++status->idle_workers;
+    if (worker.state != State::kBusy) continue;
+    status->sessions.push_back(worker.session);
+    status->sessions.back().seconds = static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - worker.since).count());
+  }
+}
+
 size_t WorkerPool::starting() const {
   return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) {
     return w.state == State::kStarting;
@@ -170,6 +182,14 @@ bool WorkerPool::assign(const wire::Hello& hello, UniqueFd* socket) {
     }
     worker.state = State::kBusy;
     worker.since = Clock::now();
+    worker.session = {hello.user,
+                      hello.program,
+                      hello.host,
+                      hello.pid,
+                      static_cast<uint32_t>(worker.pid),
+                      hello.medium,
+                      0,
+                      hello.devices};
     return true;
   }
   return false;

@@ -55,6 +55,8 @@ class WorkerPool {
   void shutdown();
 
   size_t sessions() const;
+  // Idle workers and sessions, for who asks.
+  void report(wire::ServerStatus* status) const;
   size_t starting() const;
   bool ever_ready() const { return !offer_.driver.empty(); }
   const WorkerReady& offer() const { return offer_; }  // of the latest worker that became ready
@@ -71,6 +73,7 @@ class WorkerPool {
     uint32_t window = 0;
     Token token{};
     Clock::time_point since;
+    wire::ServerStatus::Session session;  // while busy
   };
 
   Status start(uint32_t window);

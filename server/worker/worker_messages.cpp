@@ -77,28 +77,24 @@ Result<WorkerMessage> receive_worker_message(int socket) {
   return message;
 }
 
+std::vector<uint32_t> WorkerReady::ordinals() const {
+  std::vector<uint32_t> all;
+  for (const wire::ServerStatus::Device& device : devices) all.push_back(device.ordinal);
+  return all;
+}
+
+// A status without sessions says just this.
 std::vector<std::byte> encode(const WorkerReady& ready) {
-  const auto count = static_cast<uint32_t>(ready.ordinals.size());
-  std::vector<std::byte> body(sizeof count + count * sizeof(uint32_t) + ready.driver.size());
-  std::memcpy(body.data(), &count, sizeof count);
-  if (count) std::memcpy(body.data() + sizeof count, ready.ordinals.data(), count * 4ul);
-  std::memcpy(body.data() + sizeof count + count * 4ul, ready.driver.data(), ready.driver.size());
-  return body;
+  wire::ServerStatus status;
+  status.driver = ready.driver;
+  status.devices = ready.devices;
+  return wire::encode(status);
 }
 
 Result<WorkerReady> decode_worker_ready(const std::vector<std::byte>& body) {
-  WorkerReady ready;
-  uint32_t count = 0;
-  if (body.size() < sizeof count) return Status(Code::kProtocol, "a short Ready message");
-  std::memcpy(&count, body.data(), sizeof count);
-  if (count > (body.size() - sizeof count) / 4) {
-    return Status(Code::kProtocol, "a short Ready message");
-  }
-  ready.ordinals.resize(count);
-  if (count) std::memcpy(ready.ordinals.data(), body.data() + sizeof count, count * 4ul);
-  ready.driver.assign(reinterpret_cast<const char*>(body.data()) + sizeof count + count * 4ul,
-                      body.size() - sizeof count - count * 4ul);
-  return ready;
+  Result<wire::ServerStatus> status = wire::decode_status(body);
+  if (!status.ok()) return status.status();
+  return WorkerReady{std::move(status->driver), std::move(status->devices)};
 }
 
 }  // namespace rcuda::server

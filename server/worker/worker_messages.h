@@ -15,6 +15,7 @@
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
+#include "common/wire/handshake.h"
 
 namespace rcuda::server {
 
@@ -36,8 +37,9 @@ Result<WorkerMessage> receive_worker_message(int socket);
 
 // What a ready worker offers, for the daemon's log line and its checks.
 struct WorkerReady {
-  std::vector<uint32_t> ordinals;
-  std::string driver;  // "NVIDIA H200 and 1 more, driver 13.0 (/usr/lib/.../libcuda.so.1)"
+  std::string driver;  // "CUDA 13.0 by /usr/lib/x86_64-linux-gnu/libcuda.so.1"
+  std::vector<wire::ServerStatus::Device> devices;
+  std::vector<uint32_t> ordinals() const;
 };
 std::vector<std::byte> encode(const WorkerReady& ready);
 Result<WorkerReady> decode_worker_ready(const std::vector<std::byte>& body);

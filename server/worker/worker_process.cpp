@@ -127,9 +127,10 @@ Result<std::unique_ptr<transport::Link>> make_link(wire::Medium medium,
       return transport::make_shm_link(std::move(bootstrap), options);
     case wire::Medium::kTcp:
       return transport::make_tcp_link(std::move(bootstrap), options);
+    case wire::Medium::kVerbs:
+      return transport::make_verbs_link(std::move(bootstrap), options);
     default:
-      return Status(Code::kUnsupported,
-                    "this server does not speak that transport: use shm or tcp");
+      return Status(Code::kProtocol, "the client did not choose a transport");
   }
 }
 
@@ -146,6 +147,14 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
   if (Status status = devices.select(hello->devices, &welcome, &resources); !status.ok()) {
     refuse(message.socket.get(), status);
     return {};
+  }
+  if (hello->medium == wire::Medium::kVerbs) {
+    if (Status status = transport::verbs_usable(message.socket.get()); !status.ok()) {
+      refuse(message.socket.get(),
+             std::move(status).with_context(
+                 "this server cannot use verbs (set RCUDA_TRANSPORT to shm or tcp)"));
+      return {};
+    }
   }
   std::memcpy(welcome.token, message.token, sizeof welcome.token);
   welcome.driver_version = static_cast<uint32_t>(driver.version);
@@ -241,16 +250,18 @@ Status fail(int daemon, Status status) {
   return status;
 }
 
-std::string describe(const LoadedDriver& driver, const DeviceSet& devices) {
+WorkerReady offer_of(const LoadedDriver& driver, const DeviceSet& devices) {
+  WorkerReady ready;
+  ready.driver = "CUDA " + std::to_string(driver.version / 1000) + "." +
+                 std::to_string(driver.version % 1000 / 10) + " by " + driver.path;
   wire::Welcome welcome;
   SessionResources resources;
-  if (!devices.select({devices.ordinals().front()}, &welcome, &resources).ok()) return driver.path;
-  std::string text = welcome.devices.front().name;
-  if (devices.ordinals().size() > 1) {
-    text += " and " + std::to_string(devices.ordinals().size() - 1) + " more";
+  if (!devices.select(devices.ordinals(), &welcome, &resources).ok()) return ready;
+  for (size_t i = 0; i < welcome.devices.size(); ++i) {
+    ready.devices.push_back(
+        {devices.ordinals()[i], welcome.devices[i].name, welcome.devices[i].total_bytes});
   }
-  return text + ", CUDA " + std::to_string(driver.version / 1000) + "." +
-         std::to_string(driver.version % 1000 / 10) + " by " + driver.path;
+  return ready;
 }
 
 Status work(const Settings& settings, int daemon, uint32_t window_index) {
@@ -275,7 +286,7 @@ Status work(const Settings& settings, int daemon, uint32_t window_index) {
   }
   WorkerMessage ready;
   ready.type = WorkerMessageType::kReady;
-  ready.body = encode(WorkerReady{(*devices)->ordinals(), describe(*driver, **devices)});
+  ready.body = encode(offer_of(*driver, **devices));
   // A daemon that is gone needs no worker, and no word about it.
   if (!send_worker_message(daemon, ready).ok()) return {};
   Result<WorkerMessage> message = receive_worker_message(daemon);

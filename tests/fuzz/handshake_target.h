@@ -18,6 +18,7 @@ inline void fuzz_handshake(const uint8_t* data, size_t size) {
   if (auto attach = decode_attach(body); attach.ok() && encode(*attach) != body) std::abort();
   if (auto welcome = decode_welcome(body); welcome.ok() && encode(*welcome) != body) std::abort();
   if (auto refusal = decode_refusal(body); refusal.ok() && encode(*refusal) != body) std::abort();
+  if (auto status = decode_status(body); status.ok() && encode(*status) != body) std::abort();
 }
 
 }  // namespace rcuda::wire

@@ -364,6 +364,29 @@ TEST(DaemonTest, SixtyFourClientsAtOnce) {
   EXPECT_EQ(workers.size(), outcomes.size());
 }
 
+TEST(DaemonTest, StatusListsDevicesAndSessions) {
+  Server server({"--devices", "1,0"});
+  wire::Hello message = hello(wire::Medium::kShm);
+  message.user = "ada";
+  Outcome outcome = introduce(server, message);
+  ASSERT_TRUE(outcome.session);
+  UniqueFd socket = server.connect_tcp();
+  ASSERT_TRUE(
+      wire::write_message(socket.get(), wire::MessageType::kStatusQuery, {}, patience()).ok());
+  auto answer = wire::read_message(socket.get(), patience());
+  ASSERT_TRUE(answer.ok());
+  ASSERT_EQ(answer->first, wire::MessageType::kStatus);
+  Result<wire::ServerStatus> status = wire::decode_status(answer->second);
+  ASSERT_TRUE(status.ok());
+  ASSERT_EQ(status->devices.size(), 2u);
+  EXPECT_EQ(status->devices[0].ordinal, 1u);
+  EXPECT_GT(status->devices[0].total_bytes, 0u);
+  ASSERT_EQ(status->sessions.size(), 1u);
+  EXPECT_EQ(status->sessions[0].user, "ada");
+  EXPECT_EQ(status->sessions[0].worker_pid, outcome.session->welcome.worker_pid);
+  EXPECT_EQ(status->sessions[0].devices, std::vector<uint32_t>{0});
+}
+
 TEST(DaemonTest, MoreSessionsThanAllowedAreRefused) {
   Server server({"--max-sessions", "2"});
   Outcome first = introduce(server, hello(wire::Medium::kShm));

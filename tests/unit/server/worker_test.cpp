@@ -146,10 +146,11 @@ TEST(WorkerMessagesTest, ASocketTravelsWithItsMessage) {
 }
 
 TEST(WorkerMessagesTest, WhatAWorkerOffersSurvives) {
-  const WorkerReady sent{{3, 1}, "a driver"};
+  const WorkerReady sent{"a driver", {{3, "one", 10}, {1, "other", 20}}};
   Result<WorkerReady> got = decode_worker_ready(encode(sent));
   ASSERT_TRUE(got.ok());
-  EXPECT_EQ(got->ordinals, sent.ordinals);
+  EXPECT_EQ(got->ordinals(), (std::vector<uint32_t>{3, 1}));
+  EXPECT_EQ(got->devices[1].name, "other");
   EXPECT_EQ(got->driver, sent.driver);
   EXPECT_FALSE(decode_worker_ready({}).ok());
   EXPECT_FALSE(decode_worker_ready(std::vector<std::byte>(6, std::byte{0xff})).ok());

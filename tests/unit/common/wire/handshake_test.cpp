@@ -119,6 +119,40 @@ TEST(HandshakeTest, AttachAndRefusalSurviveTheWire) {
   EXPECT_EQ(refusal->reason, "no device 7: it has 0 and 1");
 }
 
+ServerStatus sample_status() {
+  ServerStatus status;
+  status.server = "node1";
+  status.driver = "CUDA 13.0";
+  status.idle_workers = 2;
+  status.max_sessions = 256;
+  status.devices = {{0, "H200", 141ull << 30}, {3, "H200", 141ull << 30}};
+  ServerStatus::Session session;
+  session.user = "ada";
+  session.program = "./train";
+  session.host = "login1";
+  session.client_pid = 42;
+  session.worker_pid = 77;
+  session.medium = Medium::kVerbs;
+  session.seconds = 12;
+  session.devices = {3};
+  status.sessions = {session, session};
+  return status;
+}
+
+TEST(HandshakeTest, StatusSurvivesTheWire) {
+  Result<ServerStatus> got = decode_status(encode(sample_status()));
+  ASSERT_TRUE(got.ok());
+  EXPECT_EQ(got->server, "node1");
+  EXPECT_EQ(got->idle_workers, 2u);
+  ASSERT_EQ(got->devices.size(), 2u);
+  EXPECT_EQ(got->devices[1].ordinal, 3u);
+  EXPECT_EQ(got->devices[1].total_bytes, 141ull << 30);
+  ASSERT_EQ(got->sessions.size(), 2u);
+  EXPECT_EQ(got->sessions[1].program, "./train");
+  EXPECT_EQ(got->sessions[1].medium, Medium::kVerbs);
+  EXPECT_EQ(got->sessions[1].devices, std::vector<uint32_t>{3});
+}
+
 TEST(HandshakeTest, EveryTruncationIsRejected) {
   const std::vector<std::byte> hello = encode(sample_hello());
   for (size_t n = 0; n < hello.size(); ++n) {
@@ -206,7 +240,8 @@ TEST(HandshakeTest, AnOversizedBodyIsRefusedBeforeItIsRead) {
 TEST(HandshakeTest, MutationsNeverCrashTheDecoders) {
   std::mt19937 random(20240613);
   const std::vector<std::vector<std::byte>> seeds = {
-      encode(sample_hello()), encode(sample_welcome()), encode(Attach{}), encode(Refusal{1, "no"})};
+      encode(sample_hello()), encode(sample_welcome()), encode(Attach{}), encode(Refusal{1, "no"}),
+      encode(sample_status())};
   for (int round = 0; round < 20000; ++round) {
     std::vector<std::byte> bytes = seeds[static_cast<size_t>(round) % seeds.size()];
     const int changes = 1 + static_cast<int>(random() % 4);
