@@ -3,28 +3,40 @@
 namespace softgpu::exec::SOFTGPU_ISA {
 namespace {
 
-// Bounds of the addresses of all lanes; the loop is vectorised.
+// Bounds of the addresses of all lanes.
 struct Extent {
   uint64_t low;
   uint64_t high;
-  uint64_t bits;    // all of them or-ed together: misalignment of any lane
-  uint64_t uneven;  // nonzero unless lane l is l elements above lane 0
+  uint64_t bits;  // all of them or-ed together: misalignment of any lane
+  bool uniform;
+  bool consecutive;  // lane l is l elements above lane 0
 };
-SOFTGPU_INLINE Extent extent_of(const uint64_t* address, uint32_t bytes) {
+
+// All loops are vectorised; the two common patterns need no minimum and maximum.
+SOFTGPU_INLINE Extent extent_of(const uint64_t* address, uint64_t first, uint32_t bytes) {
+  uint64_t differs = 0;
+  uint64_t uneven = 0;
+  for (uint32_t l = 0; l < kLanes; ++l) {
+    differs |= address[l] ^ first;
+    uneven |= address[l] ^ (address[0] + static_cast<uint64_t>(l) * bytes);
+  }
+  if (differs == 0) return {first, first, first, true, false};
+  if (uneven == 0) {
+    const uint64_t last = address[0] + static_cast<uint64_t>(kLanes - 1) * bytes;
+    return {address[0], last, address[0], false, true};
+  }
   // Addresses are below 2^63, so the cheaper signed comparison serves; others fail the range
   // checks.
   int64_t low = static_cast<int64_t>(address[0]);
   int64_t high = low;
   uint64_t bits = 0;
-  uint64_t uneven = 0;
   for (uint32_t l = 0; l < kLanes; ++l) {
     const int64_t a = static_cast<int64_t>(address[l]);
     low = a < low ? a : low;
     high = a > high ? a : high;
     bits |= address[l];
-    uneven |= address[l] ^ (address[0] + static_cast<uint64_t>(l) * bytes);
   }
-  return {static_cast<uint64_t>(low), static_cast<uint64_t>(high), bits, uneven};
+  return {static_cast<uint64_t>(low), static_cast<uint64_t>(high), bits, false, false};
 }
 
 // Lane by lane: for generic addresses in several windows, accesses to several allocations, and to
@@ -64,12 +76,12 @@ void compute_addresses(const Lanes& x, const Instr& i, Slot base, int64_t offset
 bool resolve(Lanes& x, const Instr& i, uint32_t bytes, bool write, Addresses& out) {
   alignas(64) uint64_t address[kLanes];
   compute_addresses(x, i, i.a, i.imm, (i.flags & kAddress32) != 0, address);
+  const uint64_t first = address[__builtin_ctz(x.mask)];
   if (x.mask != kFullMask) {
-    const uint64_t first = address[__builtin_ctz(x.mask)];
     const uint32_t mask = x.mask;
     SOFTGPU_LANE_LOOP address[l] = (mask & kBit[l]) != 0 ? address[l] : first;
   }
-  const Extent extent = extent_of(address, bytes);
+  const Extent extent = extent_of(address, first, bytes);
   auto space = static_cast<ptx::Space>(i.sub);
   uint64_t low = extent.low;
   uint64_t high = extent.high;
@@ -126,15 +138,15 @@ bool resolve(Lanes& x, const Instr& i, uint32_t bytes, bool write, Addresses& ou
     const uint64_t stride = x.local_stride;
     SOFTGPU_LANE_LOOP out.host[l] = address[l] + offset + l * stride;
     if (x.mask != kFullMask) {
-      const uint64_t first = out.host[__builtin_ctz(x.mask)];
+      const uint64_t host = out.host[__builtin_ctz(x.mask)];
       const uint32_t mask = x.mask;
-      SOFTGPU_LANE_LOOP out.host[l] = (mask & kBit[l]) != 0 ? out.host[l] : first;
+      SOFTGPU_LANE_LOOP out.host[l] = (mask & kBit[l]) != 0 ? out.host[l] : host;
     }
   } else {
     SOFTGPU_LANE_LOOP out.host[l] = address[l] + offset;
   }
-  out.uniform = !per_lane && low == high;
-  out.contiguous = !per_lane && extent.uneven == 0 && x.mask == kFullMask;
+  out.uniform = !per_lane && extent.uniform;
+  out.contiguous = !per_lane && extent.consecutive && x.mask == kFullMask;
   return true;
 }
 
