@@ -1,6 +1,7 @@
 #include "softgpu/driver/copy.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 

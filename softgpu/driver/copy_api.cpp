@@ -1,5 +1,4 @@
 // cuMemcpy*: every shape and direction ends in submit_copy().
-#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -283,32 +282,6 @@ CUresult CUDAAPI cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream st
   if (!copy) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = check_contexts(copy->dstContext, copy->srcContext)) return result;
   return submit_copy(*copy, stream, Mode::kAsynchronous);
-}
-
-CUresult CUDAAPI cuMemcpyBatchAsync_v2(CUdeviceptr* to, CUdeviceptr* from, size_t* bytes,
-                                       size_t count, CUmemcpyAttributes* attributes,
-                                       size_t* attribute_indices, size_t attribute_count,
-                                       CUstream stream) {
-  Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
-  // The attributes are hints about access order and overlap with compute.
-  if (!to || !from || !bytes || count == 0 || !attributes || !attribute_indices ||
-      attribute_count == 0 || attribute_count > count || attribute_indices[0] != 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  if (!stream || stream == CU_STREAM_LEGACY) return CUDA_ERROR_INVALID_VALUE;
-  if (is_capturing(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  for (size_t i = 0; i < count; ++i) {
-    CUDA_MEMCPY3D_PEER shape = linear_copy(to[i], from[i], bytes[i]);
-    if (CUresult result = resolve_copy(&shape)) return result;
-  }
-  for (size_t i = 0; i < count; ++i) {
-    if (CUresult result =
-            submit_copy(linear_copy(to[i], from[i], bytes[i]), stream, Mode::kAsynchronous)) {
-      return result;
-    }
-  }
-  return CUDA_SUCCESS;
 }
 
 }  // extern "C"

@@ -1,5 +1,4 @@
 // cuMemAlloc, cuMemFree, host and managed memory, and what can be asked about addresses by range.
-#include <cerrno>
 
 #include <cuda.h>
 #include <sys/mman.h>

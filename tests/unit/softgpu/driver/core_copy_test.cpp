@@ -320,5 +320,44 @@ TEST_F(CopyTest, BatchesAreOrdinaryCopies) {
   CUDA_OK(cuStreamDestroy_v2(stream));
 }
 
+TEST_F(CopyTest, BatchesOfBoxesCountInElements) {
+  CUstream stream = nullptr;
+  CUDA_OK(cuStreamCreate(&stream, 0));
+  CUDA_ARRAY_DESCRIPTOR descriptor{};
+  descriptor.Width = 16;
+  descriptor.Height = 4;
+  descriptor.Format = CU_AD_FORMAT_FLOAT;
+  descriptor.NumChannels = 1;
+  CUarray array = nullptr;
+  CUDA_OK(cuArrayCreate_v2(&array, &descriptor));
+  const std::vector<uint8_t> data = noise(16 * 4 * 4);
+  std::vector<uint8_t> back(8 * 2 * 4);
+  CUDA_MEMCPY3D_BATCH_OP in{}, out{};
+  in.src.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+  in.src.op.ptr.ptr = reinterpret_cast<CUdeviceptr>(data.data());
+  in.dst.type = CU_MEMCPY_OPERAND_TYPE_ARRAY;
+  in.dst.op.array.array = array;
+  in.extent = {16, 4, 1};
+  in.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  CUDA_OK(cuMemcpy3DBatchAsync_v2(1, &in, 0, stream));
+  out.src = in.dst;
+  out.src.op.array.offset = {8, 2, 0};
+  out.dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
+  out.dst.op.ptr.ptr = reinterpret_cast<CUdeviceptr>(back.data());
+  out.extent = {8, 2, 1};
+  out.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  CUDA_OK(cuMemcpy3DBatchAsync_v2(1, &out, 0, stream));
+  CUDA_OK(cuStreamSynchronize(stream));
+  for (size_t y = 0; y < 2; ++y) {
+    EXPECT_EQ(std::memcmp(&back[y * 32], &data[(y + 2) * 64 + 32], 32), 0) << y;
+  }
+  out.extent.width = 9;
+  EXPECT_EQ(cuMemcpy3DBatchAsync_v2(1, &out, 0, stream), CUDA_ERROR_INVALID_VALUE);
+  out.extent.width = 0;
+  EXPECT_EQ(cuMemcpy3DBatchAsync_v2(1, &out, 0, stream), CUDA_ERROR_INVALID_VALUE);
+  CUDA_OK(cuArrayDestroy(array));
+  CUDA_OK(cuStreamDestroy_v2(stream));
+}
+
 }  // namespace
 }  // namespace softgpu::driver
