@@ -163,6 +163,9 @@ void WorkerPool::finish(Grid& grid, std::unique_ptr<Block> block, Block::Outcome
       grid.spare_.push_back(std::move(block));
       break;
     case Block::Outcome::kYielded:
+      // What a block spins for is more likely in one that has not started than in one that spins
+      // too.
+      if (block->spinning()) grid.new_one_next_ = true;
       grid.parked_.push_back(std::move(block));
       work_available_.notify_one();
       break;
@@ -203,9 +206,18 @@ void WorkerPool::work() {
     block->take_counts(&warp_instructions, &thread_instructions);
     warp_instruction_count.fetch_add(warp_instructions, std::memory_order_relaxed);
     thread_instruction_count.fetch_add(thread_instructions, std::memory_order_relaxed);
-    if (outcome == Block::Outcome::kYielded && block->spinning()) std::this_thread::yield();
+    const bool spun = outcome == Block::Outcome::kYielded && block->spinning();
     lock.lock();
     finish(grid, std::move(block), outcome);
+    fruitless_turns_ = spun ? fruitless_turns_ + 1 : 0;
+    size_t waiting = 0;
+    for (const Grid* g : grids_) waiting += g->parked_.size();
+    if (fruitless_turns_ <= waiting) continue;
+    // All that has started spins, a whole round long: perhaps for another thread or process.
+    fruitless_turns_ = 0;
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
   }
 }
 

@@ -72,7 +72,8 @@ class WorkerPool {
 
   std::mutex mutex_;
   std::condition_variable work_available_;
-  std::deque<Grid*> grids_;  // in turn
+  std::deque<Grid*> grids_;     // in turn
+  size_t fruitless_turns_ = 0;  // since a block did anything but spin
 };
 
 }  // namespace softgpu::exec
