@@ -5,6 +5,7 @@
 
 #include "softgpu/driver/capture.h"
 #include "softgpu/driver/context.h"
+#include "softgpu/driver/device.h"
 #include "softgpu/driver/event.h"
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/interprocess_event.h"
@@ -18,10 +19,10 @@ constexpr unsigned kEventFlags =
     CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
 
 CUresult find_event(CUevent handle, std::shared_ptr<Event>* event) {
-  Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
+  // As with streams, no context need be current.
+  if (CUresult result = check_initialized()) return result;
   *event = event_from_handle(handle);
-  return *event == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+  return *event == nullptr ? CUDA_ERROR_INVALID_HANDLE : (*event)->context().sticky();
 }
 
 CUresult record_now(Stream& stream, const std::shared_ptr<Event>& event) {
@@ -82,11 +83,9 @@ bool is_complete(const Event& event) {
 }
 
 CUresult elapsed_time(float* milliseconds, CUevent start, CUevent end) {
-  Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
-  const std::shared_ptr<Event> from = event_from_handle(start);
-  const std::shared_ptr<Event> to = event_from_handle(end);
-  if (from == nullptr || to == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  std::shared_ptr<Event> from, to;
+  if (CUresult result = find_event(start, &from)) return result;
+  if (CUresult result = find_event(end, &to)) return result;
   for (const auto& event : {from, to}) {
     if (CUresult result = check_not_captured(*event)) return result;
   }
@@ -104,14 +103,14 @@ CUresult elapsed_time(float* milliseconds, CUevent start, CUevent end) {
 }
 
 CUresult destroy_event(CUevent handle) {
-  Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
-  return handle_table<Event>().remove(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+  std::shared_ptr<Event> event;
+  if (CUresult result = find_event(handle, &event)) return result;
+  handle_table<Event>().remove(handle);
+  return CUDA_SUCCESS;
 }
 
-// Null: the current context.
 CUresult live_context(CUcontext handle, std::shared_ptr<Context>* context) {
-  *context = handle != nullptr ? Context::from_handle(handle) : current_context_shared();
+  *context = Context::from_handle(handle);
   if (*context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (!(*context)->alive()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   return (*context)->sticky();

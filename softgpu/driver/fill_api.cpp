@@ -6,16 +6,18 @@
 #include "softgpu/driver/copy.h"
 #include "softgpu/driver/memory.h"
 #include "softgpu/driver/operation.h"
+#include "softgpu/driver/stream.h"
 
 using namespace softgpu::driver;
 
 namespace {
 
-CUresult submit_fill(const FillOperation& operation, CUstream stream) {
+CUresult submit_fill(const FillOperation& operation, CUstream handle) {
   Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
+  std::shared_ptr<Stream> stream;
+  if (CUresult result = enter_stream(handle, &context, &stream)) return result;
   if (CUresult result = check_fill(operation)) return result;
-  return submit(stream, operation);
+  return submit(*stream, operation);
 }
 
 // The synchronous forms do not wait either, unless the memory is the host's.

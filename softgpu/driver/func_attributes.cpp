@@ -18,10 +18,13 @@ using namespace softgpu::driver;
 
 namespace {
 
+// No context need be current for a function; a kernel in its place stands for the one of the
+// current context.
 CUresult find_function(CUfunction handle, std::shared_ptr<Function>* function) {
-  Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
-  return function_in_context(handle, *context, function);
+  if (CUresult result = check_initialized()) return result;
+  if (handle == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult result = function_from_handle(handle, function)) return result;
+  return (*function)->context().sticky();
 }
 
 // A kernel has no code of its own without a context: the current one if it is of that device, else

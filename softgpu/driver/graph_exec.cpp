@@ -105,15 +105,16 @@ CUgraphExecUpdateResult GraphExec::match(const Graph& mine, const Graph& theirs,
   if (mine.nodes().size() != theirs.nodes().size()) {
     return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
   }
-  // Nodes are paired in their order of creation, which is the same when both graphs were captured
-  // or built by the same code.
+  // Nodes are paired as they come when both graphs are walked from their roots along their edges,
+  // in the order in which those were made.
+  const std::vector<GraphNode*> my_order = mine.topological_order();
+  const std::vector<GraphNode*> their_order = theirs.topological_order();
+  if (my_order.size() != their_order.size()) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
   std::unordered_map<const GraphNode*, const GraphNode*> twin;
-  for (size_t i = 0; i < mine.nodes().size(); ++i) {
-    twin[mine.nodes()[i].get()] = theirs.nodes()[i].get();
-  }
-  for (size_t i = 0; i < mine.nodes().size(); ++i) {
-    const GraphNode& old_node = *mine.nodes()[i];
-    GraphNode& new_node = *theirs.nodes()[i];
+  for (size_t i = 0; i < my_order.size(); ++i) twin[my_order[i]] = their_order[i];
+  for (size_t i = 0; i < my_order.size(); ++i) {
+    const GraphNode& old_node = *my_order[i];
+    GraphNode& new_node = *their_order[i];
     info->errorNode = new_node.handle();
     if (old_node.type != new_node.type) return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
     if (!same_edges(old_node.dependencies, new_node.dependencies, twin) ||

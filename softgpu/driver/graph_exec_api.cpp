@@ -13,12 +13,14 @@ using namespace softgpu::driver;
 
 namespace {
 
-constexpr cuuint64_t kFlags =
-    CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD |
-    CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+// _UPLOAD comes on top for cuGraphInstantiateWithParams, which has a stream for it.
+constexpr cuuint64_t kFlags = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
+                              CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH |
+                              CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
 
 CUresult instantiate(CUgraphExec* exec, CUgraph handle, cuuint64_t flags) {
-  if (CUresult result = check_initialized()) return result;
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
   if (exec == nullptr || (flags & ~kFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
   const std::shared_ptr<Graph> graph = graph_from_handle(handle);
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -84,14 +86,16 @@ CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec* phGraphExec, CUgraph hGraph,
 
 CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* phGraphExec, CUgraph hGraph,
                                              unsigned long long flags) {
-  return instantiate(phGraphExec, hGraph, flags & ~cuuint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD});
+  return instantiate(phGraphExec, hGraph, flags);
 }
 
 CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph hGraph,
                                               CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) {
   if (instantiateParams == nullptr) return CUDA_ERROR_INVALID_VALUE;
   instantiateParams->hErrNode_out = nullptr;
-  const CUresult result = instantiate(phGraphExec, hGraph, instantiateParams->flags);
+  const CUresult result =
+      instantiate(phGraphExec, hGraph,
+                  instantiateParams->flags & ~cuuint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD});
   if (result == CUDA_SUCCESS) {
     instantiateParams->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
   } else if (result == CUDA_ERROR_INVALID_VALUE && graph_from_handle(hGraph) != nullptr) {

@@ -400,6 +400,12 @@ CUresult CUDAAPI cuGraphKernelNodeGetAttribute(CUgraphNode hNode, CUkernelNodeAt
     case CU_KERNEL_NODE_ATTRIBUTE_CLUSTER_DIMENSION:
       value_out->clusterDim = {0, 0, 0};
       return CUDA_SUCCESS;
+    case CU_KERNEL_NODE_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+      value_out->clusterSchedulingPolicyPreference = CU_CLUSTER_SCHEDULING_POLICY_DEFAULT;
+      return CUDA_SUCCESS;
+    case CU_KERNEL_NODE_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
+      value_out->deviceUpdatableKernelNode = {0, nullptr};
+      return CUDA_SUCCESS;
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }

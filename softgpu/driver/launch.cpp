@@ -299,7 +299,7 @@ CUresult CUDAAPI cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launch
     // The default streams belong to the current context and cannot name several devices.
     if (entry.hStream == nullptr || entry.hStream == CU_STREAM_LEGACY ||
         entry.hStream == CU_STREAM_PER_THREAD) {
-      return CUDA_ERROR_INVALID_VALUE;
+      return CUDA_ERROR_INVALID_HANDLE;
     }
     std::shared_ptr<Stream>& stream = streams.emplace_back();
     if (CUresult result = resolve_stream(entry.hStream, &stream)) return result;

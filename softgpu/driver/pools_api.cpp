@@ -53,6 +53,8 @@ CUresult allocate(CUdeviceptr* address, size_t bytes, CUstream handle,
       return result;
     }
     operation.memory = std::make_shared<GraphMemory>(operation.address);
+  } else if (CUresult result = check_unsafe_call()) {
+    return result;
   } else if (CUresult result =
                  pool->allocate(owner, bytes, order_key(*stream, handle), &operation.address)) {
     return result;
@@ -110,6 +112,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
     if (!graph) return CUDA_ERROR_INVALID_VALUE;  // a graph frees what a graph allocated
     return submit(*stream, FreeOperation{address});
   }
+  if (CUresult result = check_unsafe_call()) return result;
   if (allocation->freeing.exchange(true)) return CUDA_ERROR_INVALID_VALUE;
   if (pooled) allocation->pool->free_queued(allocation, order_key(*stream, handle));
   return submit(*stream, FreeOperation{address});

@@ -16,7 +16,7 @@ namespace {
 
 // How long a runner keeps looking for more work before it gives its thread back: longer than a
 // program needs between two calls, so that a stream in use is not woken for every operation.
-constexpr int64_t kIdleSpinNs = 50'000;
+constexpr int64_t kIdleSpinNs = 20'000;
 // How long it waits for another stream before it gives its thread back.
 constexpr int64_t kBlockSpinNs = 5'000;
 

@@ -173,7 +173,9 @@ class StreamSet : public std::enable_shared_from_this<StreamSet> {
 // The streams of a context that is alive.
 StreamSet& streams_of(Context& context);
 
-// enter() and resolve_stream() in one: what calls with a stream begin with.
+// What calls with a stream begin with: the driver is initialised and the stream exists. `*context`
+// is the stream's, and its sticky error the result if it has one. No context need be current for a
+// stream that was created.
 CUresult enter_stream(CUstream handle, Context** context, std::shared_ptr<Stream>* stream);
 // submit() of operation.h for a stream in hand.
 CUresult submit(Stream& stream, Operation operation);

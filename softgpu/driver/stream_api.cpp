@@ -42,10 +42,11 @@ CUresult create_stream(CUstream* stream, unsigned flags, int priority) {
 }
 
 CUresult destroy_stream(CUstream handle) {
-  Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
-  const std::shared_ptr<Stream> stream = handle_table<Stream>().remove(handle);
+  if (CUresult result = check_initialized()) return result;
+  const std::shared_ptr<Stream> stream = handle_table<Stream>().find(handle);
   if (stream == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult result = stream->context().sticky()) return result;
+  handle_table<Stream>().remove(handle);
   end_capture_of(*stream);
   stream->retire();
   return CUDA_SUCCESS;
@@ -164,6 +165,9 @@ CUresult CUDAAPI cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size
   if (CUresult result = refuse_on_capturing(*stream)) return result;
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
       flags != CU_MEM_ATTACH_SINGLE) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (flags == CU_MEM_ATTACH_SINGLE && stream->kind() == Stream::Kind::kLegacy) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const auto allocation = memory_registry().find_base(dptr);

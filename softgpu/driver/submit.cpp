@@ -3,19 +3,21 @@
 
 #include "softgpu/driver/capture.h"
 #include "softgpu/driver/context.h"
+#include "softgpu/driver/device.h"
 #include "softgpu/driver/stream.h"
 
 namespace softgpu::driver {
 
 CUresult enter_stream(CUstream handle, Context** context, std::shared_ptr<Stream>* stream) {
-  if (CUresult result = enter(context)) return result;
-  return resolve_stream(handle, stream);
+  if (CUresult result = check_initialized()) return result;
+  if (CUresult result = resolve_stream(handle, stream)) return result;
+  *context = &(*stream)->context();
+  return (*context)->sticky();
 }
 
 CUresult submit(Stream& stream, Operation operation) {
   if (stream.capturing()) return capture_operation(stream, std::move(operation));
   if (CUresult result = refuse_implicit(stream)) return result;
-  if (CUresult result = stream.context().sticky()) return result;
   return stream.enqueue(std::move(operation));
 }
 
@@ -32,7 +34,6 @@ CUresult submit_and_wait(CUstream handle, Operation operation) {
   if (CUresult result = enter_stream(handle, &context, &stream)) return result;
   if (CUresult result = refuse_on_capturing(*stream)) return result;
   if (CUresult result = refuse_implicit(*stream)) return result;
-  if (CUresult result = stream->context().sticky()) return result;
   return stream->enqueue_and_wait(std::move(operation));
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include <sched.h>
 #include <time.h>
 
 namespace softgpu::driver {
@@ -11,6 +12,8 @@ namespace {
 // Long enough to catch a short operation on a running stream thread, short enough to cost a waiting
 // program nothing that matters.
 constexpr int64_t kSpinNs = 20'000;
+
+constexpr int64_t kYieldAfterNs = 3'000;
 
 inline void relax() { __builtin_ia32_pause(); }
 
@@ -24,14 +27,17 @@ int64_t now_ns() {
 
 bool spin_until(const std::function<bool()>& done, int64_t spin_ns) {
   if (done()) return true;
-  const int64_t end_ns = now_ns() + spin_ns;
-  do {
+  const int64_t start_ns = now_ns();
+  for (;;) {
     for (int i = 0; i < 16; ++i) {
       relax();
       if (done()) return true;
     }
-  } while (now_ns() < end_ns);
-  return done();
+    const int64_t spun_ns = now_ns() - start_ns;
+    if (spun_ns >= spin_ns) return done();
+    // What we wait for may need this very core.
+    if (spun_ns >= kYieldAfterNs) sched_yield();
+  }
 }
 
 void Timeline::complete(uint64_t value) {

@@ -277,6 +277,8 @@ TEST_F(GraphTest, EdgesAreChecked) {
   CUDA_OK(cuGraphRemoveDependencies_v2(graph_, &y, &x, nullptr, 1));
   CUDA_OK(cuGraphInstantiateWithFlags(&exec, graph_, 0));
   EXPECT_EQ(cuGraphInstantiateWithFlags(&exec, graph_, 64), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuGraphInstantiateWithFlags(&exec, graph_, CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD),
+            CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuGraphInstantiateWithFlags(&exec, nullptr, 0), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuGraphLaunch(nullptr, s_), CUDA_ERROR_INVALID_VALUE);
 }
@@ -451,6 +453,24 @@ TEST_F(GraphTest, UpdateTakesParametersFromAGraphOfTheSameShape) {
   run(exec);
   EXPECT_EQ(read(0), 2u);
   EXPECT_EQ(read(2), 8u);
+}
+
+TEST_F(GraphTest, UpdatePairsNodesByTheirPlaceInTheGraph) {
+  const CUDA_HOST_NODE_PARAMS host{[](void*) {}, nullptr};
+  CUgraphNode called = nullptr;
+  const CUgraphNode first = kernel(graph_, shift_, word(0), 1);
+  CUDA_OK(cuGraphAddHostNode(&called, graph_, &first, 1, &host));
+  const CUgraphExec exec = instantiate(graph_);
+  // The same graph with its nodes made in the other order.
+  CUgraph other = nullptr;
+  CUDA_OK(cuGraphCreate(&other, 0));
+  CUDA_OK(cuGraphAddHostNode(&called, other, nullptr, 0, &host));
+  const CUgraphNode later = kernel(other, shift_, word(0), 2);
+  CUDA_OK(cuGraphAddDependencies_v2(other, &later, &called, nullptr, 1));
+  CUgraphExecUpdateResultInfo info{};
+  CUDA_OK(cuGraphExecUpdate_v2(exec, other, &info));
+  run(exec);
+  EXPECT_EQ(read(0), 2u);
 }
 
 TEST_F(GraphTest, ClonesAreIndependent) {

@@ -254,12 +254,35 @@ TEST_F(LaunchTest, Occupancy) {
             CUDA_ERROR_INVALID_VALUE);
 }
 
-TEST_F(LaunchTest, WithoutAContextThereIsNoLaunch) {
+TEST_F(LaunchTest, WithoutACurrentContextOnlyHandlesCanBeUsed) {
+  const CUstream s = stream();
+  const CUevent e = event();
   CUDA_OK(cuCtxSetCurrent(nullptr));
   EXPECT_EQ(launch(empty_, Shape{}), CUDA_ERROR_INVALID_CONTEXT);
-  CUstream s = nullptr;
-  EXPECT_EQ(cuStreamCreate(&s, 0), CUDA_ERROR_INVALID_CONTEXT);
+  CUstream made = nullptr;
+  CUgraph graph = nullptr;
+  CUgraphExec exec = nullptr;
+  int value = 0;
+  EXPECT_EQ(cuStreamCreate(&made, 0), CUDA_ERROR_INVALID_CONTEXT);
   EXPECT_EQ(cuStreamSynchronize(nullptr), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(cuOccupancyMaxActiveBlocksPerMultiprocessor(&value, empty_, 32, 0),
+            CUDA_ERROR_INVALID_CONTEXT);
+  CUDA_OK(set(s, word(0), 1));
+  CUDA_OK(cuMemsetD32Async(word(1), 2, 1, s));
+  CUDA_OK(cuEventRecord(e, s));
+  CUDA_OK(cuStreamWaitEvent(s, e, 0));
+  CUDA_OK(cuEventSynchronize(e));
+  CUDA_OK(cuEventQuery(e));
+  CUDA_OK(cuStreamQuery(s));
+  CUDA_OK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, empty_));
+  CUDA_OK(cuStreamBeginCapture_v2(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  CUDA_OK(set(s, word(0), 3));
+  CUDA_OK(cuStreamEndCapture(s, &graph));
+  EXPECT_EQ(cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_ERROR_INVALID_CONTEXT);
+  CUDA_OK(cuEventDestroy_v2(e));
+  CUDA_OK(cuStreamDestroy_v2(s));
+  EXPECT_EQ(read(0), 1u);
+  EXPECT_EQ(read(1), 2u);
   CUDA_OK(cuCtxSetCurrent(context_));
 }
 
