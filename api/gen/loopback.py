@@ -186,7 +186,7 @@ def emit(table):
     for f in tested:
         lines.append(emit_recorder(f, table.types))
         lines.append(emit_test(f, table.types))
-    handwritten = [f for f in tested if f.handwritten_server]
+    handwritten = [f for f in tested if f.handwritten_server and not f.served_in_api]
     lines.append("const Sample kCommands[] = {\n")
     lines += [f"    {{0x{f.opcode:03x}, &sample_{f.name}}},\n" for f in tested]
     lines.append("};\n\n}  // namespace\n\n"

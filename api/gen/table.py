@@ -105,6 +105,7 @@ class Function:
     opcode: int = 0
     handwritten_client: bool = False
     handwritten_server: bool = False
+    served_in_api: bool = False  # its serve_cuX is in api/stubs, not in server/executor
     is_driver: bool = True  # False: a call of our own, with its signature in the table
     route: str = "auto"
     always_outputs: bool = False
@@ -234,7 +235,8 @@ def function_of(name, family, entry, prototype, types, is_driver):
         opcode=-1 if travels else 0,
         handwritten_client=klass in ("local", "cached", "custom") and "result" not in entry or
         entry.get("client") == "handwritten" or not is_driver,
-        handwritten_server=entry.get("server") == "handwritten" or not is_driver,
+        handwritten_server="server" in entry or not is_driver,
+        served_in_api=entry.get("server") == "api",
         is_driver=is_driver,
         route=entry.get("route", "auto"),
         always_outputs=entry.get("always_outputs", False),

@@ -34,7 +34,69 @@ struct KernelNode {
   CUDA_KERNEL_NODE_PARAMS params;
 };
 
+// Whether the driver knows the memory that one side of a copy touches: its first byte and its last.
+// The driver would read or write any other address of this process with the CPU.
+bool is_known(Executor& executor, CUmemorytype type, const void* host, CUdeviceptr device,
+              size_t x_bytes, size_t y, size_t z, size_t pitch, size_t height,
+              const CUDA_MEMCPY3D& copy) {
+  if (type == CU_MEMORYTYPE_ARRAY) return true;
+  if (copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0) return true;
+  using Wide = unsigned __int128;
+  const Wide base = type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uintptr_t>(host) : device;
+  const Wide row = pitch != 0 ? pitch : copy.WidthInBytes;
+  const Wide rows = height != 0 ? height : copy.Height;
+  constexpr uint64_t kLimit = 1ull << 40;  // three such numbers multiplied fit
+  for (const uint64_t number :
+       {uint64_t{x_bytes}, uint64_t{y}, uint64_t{z}, uint64_t{pitch}, uint64_t{height},
+        uint64_t{copy.WidthInBytes}, uint64_t{copy.Height}, uint64_t{copy.Depth}}) {
+    if (number > kLimit) return false;
+  }
+  const Wide first = base + (Wide{z} * rows + y) * row + x_bytes;
+  const Wide last = base + ((Wide{z} + copy.Depth - 1) * rows + y + copy.Height - 1) * row +
+                    x_bytes + copy.WidthInBytes - 1;
+  const auto ask = driver(executor).cuPointerGetAttribute;
+  if (ask == nullptr || last > ~uint64_t{0}) return false;
+  unsigned found = 0;
+  return ask(&found, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, static_cast<CUdeviceptr>(first)) ==
+             CUDA_SUCCESS &&
+         ask(&found, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, static_cast<CUdeviceptr>(last)) ==
+             CUDA_SUCCESS;
+}
+
+bool is_known(Executor& executor, const CUDA_MEMCPY3D& copy) {
+  return is_known(executor, copy.srcMemoryType, copy.srcHost, copy.srcDevice, copy.srcXInBytes,
+                  copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight, copy) &&
+         is_known(executor, copy.dstMemoryType, copy.dstHost, copy.dstDevice, copy.dstXInBytes,
+                  copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight, copy);
+}
+
 }  // namespace
+
+CUresult serve_cuGraphAddMemcpyNode(Executor& executor, CUgraphNode* phGraphNode, CUgraph hGraph,
+                                    const CUgraphNode* dependencies, size_t numDependencies,
+                                    const CUDA_MEMCPY3D* copyParams, CUcontext ctx) {
+  const auto add = driver(executor).cuGraphAddMemcpyNode;
+  if (add == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!is_known(executor, *copyParams)) return CUDA_ERROR_INVALID_VALUE;
+  return add(phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx);
+}
+
+CUresult serve_cuGraphMemcpyNodeSetParams(Executor& executor, CUgraphNode hNode,
+                                          const CUDA_MEMCPY3D* nodeParams) {
+  const auto set = driver(executor).cuGraphMemcpyNodeSetParams;
+  if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!is_known(executor, *nodeParams)) return CUDA_ERROR_INVALID_VALUE;
+  return set(hNode, nodeParams);
+}
+
+CUresult serve_cuGraphExecMemcpyNodeSetParams(Executor& executor, CUgraphExec hGraphExec,
+                                              CUgraphNode hNode, const CUDA_MEMCPY3D* copyParams,
+                                              CUcontext ctx) {
+  const auto set = driver(executor).cuGraphExecMemcpyNodeSetParams;
+  if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!is_known(executor, *copyParams)) return CUDA_ERROR_INVALID_VALUE;
+  return set(hGraphExec, hNode, copyParams, ctx);
+}
 
 CUresult serve_rcuda_graph_add_kernel_node(Executor& executor, CUgraphNode* node, CUgraph graph,
                                            const CUgraphNode* dependencies, size_t dependency_count,
