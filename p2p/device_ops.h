@@ -5,8 +5,7 @@
 // (CUDA: non-blocking streams of the highest priority, so that they do not share a hardware queue
 // with a stream that is being held): kOut for copies to host memory, kIn for copies from it, kLocal
 // for copies between device memory. Copies of one lane finish in order and are counted by tickets:
-// ticket t is over when finished() returns t or more. (CUDA: cuStreamWriteValue64 of the ticket
-// into a pinned word after each copy, so that finished() is a load.)
+// ticket t is over when finished() returns t or more.
 //
 // Orders. A copy has a place in a stream of the program: it starts when the stream gets there, and
 // what follows in the stream waits for it. enter() takes the place: it records where the stream is

@@ -4,6 +4,7 @@
 //
 //   engine_pair [--medium shm|tcp] [--devices 0,1] [--min 4K] [--max 256M] [--driver auto]
 //               [--strategy auto,v3b,v4b:1Mx4/shm,...] [--rounds N] [--cache FILE]
+//               [--streams on|off]
 //
 // A strategy is one of RCUDA_P2P_STRATEGY, with RCUDA_P2P_PATH after a slash. With --cache each
 // side keeps its measurements in a file (FILE.0, FILE.1).
@@ -47,6 +48,7 @@ struct Options {
   std::vector<std::string> strategies{"auto"};
   int rounds = 1;
   std::string cache;
+  bool streams = true;
   double seconds_per_size = 0.1;
 };
 
@@ -78,6 +80,8 @@ Options parse(int argc, char** argv) {
       options.max_bytes = p2p::parse_bytes(value).value_or(256u << 20);
     } else if (name == "--driver") {
       options.driver = value;
+    } else if (name == "--streams") {
+      options.streams = value != "off";
     } else if (name == "--cache") {
       options.cache = value;
     } else if (name == "--rounds") {
@@ -173,10 +177,11 @@ class Worker {
   void send(const std::string& label, uint64_t bytes, int copies) {
     std::vector<double> times;
     barrier();
+    over_ = 0;
     for (int i = 0; i < copies; ++i) {
       const Clock::time_point begin = Clock::now();
       start(bytes, true);
-      check(driver_.table.cuStreamSynchronize(stream_), "cuStreamSynchronize");
+      wait(i + 1);
       times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
     }
     const double first = times.front();
@@ -186,8 +191,9 @@ class Worker {
     barrier();
     // A train: the next copy is asked for while the last one runs.
     const Clock::time_point begin = Clock::now();
+    over_ = 0;
     for (int i = 0; i < copies; ++i) start(bytes, true);
-    check(driver_.table.cuStreamSynchronize(stream_), "cuStreamSynchronize");
+    wait(copies);
     const double train =
         std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / copies;
     barrier();
@@ -221,13 +227,22 @@ class Worker {
   }
 
  private:
+  // Until the stream is idle, or, without streams, until so many copies are over.
+  void wait(int copies) {
+    if (options_.streams) {
+      check(driver_.table.cuStreamSynchronize(stream_), "cuStreamSynchronize");
+    } else {
+      while (over_ < copies) __builtin_ia32_pause();
+    }
+  }
   void start(uint64_t bytes, bool outgoing) {
     p2p::PeerCopy copy;
     copy.id = ++id_;
     copy.peer = static_cast<p2p::PeerId>(1 - index_);
     copy.outgoing = outgoing;
     copy.memory = p2p::Shape::plain(memory_, bytes);
-    if (outgoing) copy.stream = server::CudaDeviceOps::stream_ref(stream_, context_);
+    if (outgoing && options_.streams)
+      copy.stream = server::CudaDeviceOps::stream_ref(stream_, context_);
     copy.done = [this](const Status& status) {
       check(status);
       ++over_;
@@ -299,7 +314,8 @@ int run(const Options& options, int index, int partner, const std::vector<int>& 
       for (const uint64_t bytes : sizes_of(options)) {
         const int copies = copies_of(options, bytes);
         if (index == 0) {
-          worker.send(strategy + " " + medium, bytes, copies);
+          worker.send(strategy + " " + medium + (options.streams ? "" : " no stream"), bytes,
+                      copies);
         } else {
           worker.receive(bytes, copies);
         }

@@ -1,6 +1,5 @@
 #include "server/peer/cuda_device_ops.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -19,11 +18,10 @@ using p2p::Lane;
 using p2p::Order;
 using p2p::Ticket;
 
-// Every word has a cache line of its own: the GPU writes some, the CPU others.
+// Every word has a cache line of its own.
 constexpr size_t kLineBytes = 64;
 // Streams held at once; a program with more copies pending than this is told to wait its turn.
 constexpr size_t kGates = 4096;
-constexpr uint32_t kPollsBeforeAsking = 256;
 
 class ContextGuard {
  public:
@@ -81,19 +79,17 @@ Result<std::unique_ptr<CudaDeviceOps>> CudaDeviceOps::create(
 Status CudaDeviceOps::prepare() {
   if (devices_.empty()) return {Code::kInvalidArgument, "a worker without devices"};
   lanes_.resize(devices_.size());
-  const size_t words = devices_.size() * p2p::kLaneCount * kTracks + kGates;
   ContextGuard first(driver_, devices_[0].primary);
   RCUDA_RETURN_IF_ERROR(status_of(first.result(), "cuCtxPushCurrent"));
   RCUDA_RETURN_IF_ERROR(
-      status_of(driver_.cuMemHostAlloc(&words_, words * kLineBytes,
+      status_of(driver_.cuMemHostAlloc(&words_, kGates * kLineBytes,
                                        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
                 "cuMemHostAlloc for the peer-to-peer engine's words"));
-  std::memset(words_, 0, words * kLineBytes);
+  std::memset(words_, 0, kGates * kLineBytes);
   // Portable pinned memory has the same address on every device (unified addressing).
   CUdeviceptr base = 0;
   RCUDA_RETURN_IF_ERROR(status_of(driver_.cuMemHostGetDevicePointer_v2(&base, words_, 0),
                                   "cuMemHostGetDevicePointer"));
-  size_t word = 0;
   for (size_t device = 0; device < devices_.size(); ++device) {
     ContextGuard guard(driver_, devices_[device].primary);
     RCUDA_RETURN_IF_ERROR(status_of(guard.result(), "cuCtxPushCurrent"));
@@ -102,20 +98,15 @@ Status CudaDeviceOps::prepare() {
     RCUDA_RETURN_IF_ERROR(status_of(driver_.cuCtxGetStreamPriorityRange(&least, &greatest),
                                     "cuCtxGetStreamPriorityRange"));
     for (LaneState& lane : lanes_[device]) {
-      for (Track& track : lane.tracks) {
-        RCUDA_RETURN_IF_ERROR(status_of(
-            driver_.cuStreamCreateWithPriority(&track.stream, CU_STREAM_NON_BLOCKING, greatest),
-            "cuStreamCreateWithPriority for the peer-to-peer engine"));
-        track.word = reinterpret_cast<volatile uint64_t*>(static_cast<std::byte*>(words_) +
-                                                          word * kLineBytes);
-        track.word_address = base + word * kLineBytes;
-        ++word;
-      }
+      RCUDA_RETURN_IF_ERROR(status_of(
+          driver_.cuStreamCreateWithPriority(&lane.stream, CU_STREAM_NON_BLOCKING, greatest),
+          "cuStreamCreateWithPriority for the peer-to-peer engine"));
     }
   }
-  for (size_t gate = 0; gate < kGates; ++gate, ++word) {
-    auto* at = static_cast<std::byte*>(words_) + word * kLineBytes;
-    gates_.push_back({new (at) std::atomic<uint32_t>(0), base + word* kLineBytes, 0});
+  for (size_t gate = 0; gate < kGates; ++gate) {
+    const size_t offset = gate * kLineBytes;
+    auto* at = static_cast<std::byte*>(words_) + offset;
+    gates_.push_back({new (at) std::atomic<uint32_t>(0), base + offset, 0});
     free_gates_.push_back(kGates - 1 - gate);
   }
   return {};
@@ -125,9 +116,9 @@ CudaDeviceOps::~CudaDeviceOps() {
   for (size_t device = 0; device < lanes_.size(); ++device) {
     ContextGuard guard(driver_, devices_[device].primary);
     for (const LaneState& lane : lanes_[device]) {
-      for (const Track& track : lane.tracks) {
-        if (track.stream) driver_.cuStreamDestroy_v2(track.stream);
-      }
+      for (const Running& running : lane.running) driver_.cuEventDestroy_v2(running.event);
+      for (const CUevent event : lane.free_events) driver_.cuEventDestroy_v2(event);
+      if (lane.stream) driver_.cuStreamDestroy_v2(lane.stream);
     }
   }
   for (const auto& [context, events] : free_events_) {
@@ -215,46 +206,45 @@ Status CudaDeviceOps::issue(const CopyBox& box, CUstream stream) {
 Result<Ticket> CudaDeviceOps::copy(int device, Lane lane, std::span<const CopyBox> boxes) {
   RCUDA_RETURN_IF_ERROR(make_current(device));
   LaneState& state = lane_of(device, lane);
-  const Ticket ticket = state.issued + 1;
-  Track& track = state.tracks[ticket % kTracks];
-  for (const CopyBox& box : boxes) RCUDA_RETURN_IF_ERROR(issue(box, track.stream));
-  RCUDA_RETURN_IF_ERROR(
-      status_of(driver_.cuStreamWriteValue64_v2(track.stream, track.word_address, ticket, 0),
-                "cuStreamWriteValue64 after a peer copy"));
-  track.issued = ticket;
-  state.issued = ticket;
-  return ticket;
+  CUevent event = nullptr;
+  if (state.free_events.empty()) {
+    RCUDA_RETURN_IF_ERROR(
+        status_of(driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
+  } else {
+    event = state.free_events.back();
+    state.free_events.pop_back();
+  }
+  Status status;
+  for (const CopyBox& box : boxes) {
+    status = issue(box, state.stream);
+    if (!status.ok()) break;
+  }
+  if (status.ok()) status = status_of(driver_.cuEventRecord(event, state.stream), "cuEventRecord");
+  if (!status.ok()) {
+    state.free_events.push_back(event);
+    return status;
+  }
+  state.running.push_back({++state.issued, event});
+  return state.issued;
 }
 
 Result<Ticket> CudaDeviceOps::finished(int device, Lane lane) {
   LaneState& state = lane_of(device, lane);
-  // Everything before the first ticket that is not over.
-  Ticket finished = state.issued;
-  for (const Track& track : state.tracks) {
-    const Ticket over = *track.word;
-    if (over >= track.issued) continue;
-    // The next of this track, or its first one.
-    const Ticket next =
-        over != 0 ? over + kTracks : static_cast<Ticket>(&track - state.tracks.data());
-    finished = std::min(finished, (next != 0 ? next : kTracks) - 1);
-  }
-  // The data was written before the words; host memory is read, if at all, after them.
-  std::atomic_thread_fence(std::memory_order_acquire);
-  if (finished == state.issued) {
-    state.silent_polls = 0;
-    return finished;
-  }
-  if (++state.silent_polls < kPollsBeforeAsking) return finished;
-  // A copy that failed never writes its ticket.
-  state.silent_polls = 0;
-  RCUDA_RETURN_IF_ERROR(make_current(device));
-  for (const Track& track : state.tracks) {
-    const CUresult result = driver_.cuStreamQuery(track.stream);
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
+  while (!state.running.empty()) {
+    const Running oldest = state.running.front();
+    const CUresult result = driver_.cuEventQuery(oldest.event);
+    if (result == CUDA_ERROR_NOT_READY) break;
+    state.running.pop_front();
+    state.free_events.push_back(oldest.event);
+    if (result != CUDA_SUCCESS) {
+      // What follows on this lane does not end well either.
+      for (const Running& other : state.running) state.free_events.push_back(other.event);
+      state.running.clear();
       return Status::from_cuda(result, "a peer copy's lane");
     }
+    state.finished = oldest.ticket;
   }
-  return finished;
+  return state.finished;
 }
 
 Status CudaDeviceOps::take_event(CUcontext context, CUevent* event) {
