@@ -53,7 +53,7 @@ Status Daemon::run() {
     }
 
     std::vector<pollfd> items = {{stop_, POLLIN, 0}};
-    if (announced_ && peers_.size() < kMaxPeers) {
+    if (announced_ && peers_.size() < kMaxPeers && Clock::now() >= accept_from_) {
       items.push_back({listener_.tcp.get(), POLLIN, 0});
       items.push_back({listener_.local.get(), POLLIN, 0});
     }
@@ -135,6 +135,7 @@ void Daemon::announce() {
 int Daemon::poll_timeout_ms() const {
   Clock::time_point next = pool_->next_deadline();
   for (const Peer& peer : peers_) next = std::min(next, peer.deadline);
+  if (accept_from_ > Clock::now()) next = std::min(next, accept_from_);
   if (next == Clock::time_point::max()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
   return static_cast<int>(std::clamp<int64_t>(left.count(), 1, 60'000));
@@ -144,7 +145,9 @@ void Daemon::accept_all(int listening, bool local) {
   while (peers_.size() < kMaxPeers) {
     Result<Accepted> accepted = accept_from(listening, local);
     if (!accepted.ok()) {
+      // Out of descriptors, most likely; who waits in the backlog is served when some are back.
       RCUDA_WARN("%s", accepted.status().message().c_str());
+      accept_from_ = Clock::now() + std::chrono::seconds(1);
       return;
     }
     if (!accepted->socket) return;

@@ -62,6 +62,7 @@ class Daemon {
   WorkerPool* pool_ = nullptr;
   std::list<Peer> peers_;
   bool announced_ = false;
+  Clock::time_point accept_from_{};  // after a failure, so that it is not repeated at once
 };
 
 }  // namespace rcuda::server

@@ -294,7 +294,7 @@ void WorkerPool::failed(const Status& status) {
 
 WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
   Clock::time_point next = Clock::time_point::max();
-  if (failures_ > 0) next = std::max(retry_at_, Clock::now());
+  if (retry_at_ > Clock::now()) next = retry_at_;
   for (const Worker& worker : workers_) {
     if (worker.state == State::kStarting) {
       next = std::min(next, worker.since + settings_.start_timeout.get());

@@ -117,6 +117,7 @@ CUresult Executor::reset_primary(CUdevice device) {
   if (CUresult result = driver().cuDevicePrimaryCtxReset_v2(device); result != CUDA_SUCCESS) {
     return result;
   }
+  if (resources_.output) resources_.output->drain();  // a driver prints what is left
   // The worker goes on using the context: it holds it for the session, and its page-locked memory
   // may have gone with the old one.
   driver().cuDevicePrimaryCtxRelease_v2(device);

@@ -149,8 +149,14 @@ TEST(HostileTest, RandomBodiesNeverCrash) {
       const auto& command = kCommands[random() % std::size(kCommands)];
       std::vector<std::byte> body(command.body_bytes + random() % 256);
       for (size_t at = 0; at + 4 <= body.size(); at += 4) {
-        const uint32_t kValues[] = {
-            0, 1, 2, 8, 64, 4096, random() % 1000, static_cast<uint32_t>(random())};
+        const uint32_t kValues[] = {0,
+                                    1,
+                                    2,
+                                    8,
+                                    64,
+                                    4096,
+                                    static_cast<uint32_t>(random() % 1000),
+                                    static_cast<uint32_t>(random())};
         const uint32_t value = kValues[random() % std::size(kValues)];
         std::memcpy(body.data() + at, &value, sizeof value);
       }
