@@ -414,9 +414,14 @@ Status VerbsLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake)
     peer_armed_.store(false, std::memory_order_relaxed);
     return true;
   };
-  if (!put_queue_.put(offset, pieces, total, wakes, kWake, &woke).ok()) {
-    // lose() has been told; the progress thread ends the Link for all alike.
-    return wait([] { return false; }, Clock::time_point::max());
+  Status sent = put_queue_.put(offset, pieces, total, wakes, kWake, &woke);
+  if (!sent.ok()) {
+    // lose() has been told, and the progress thread ends the Link for all alike, unless this is it.
+    if (std::this_thread::get_id() != progress_.get_id()) {
+      return wait([] { return false; }, Clock::time_point::max());
+    }
+    fail(End::kLost, sent.context());
+    return status();
   }
   puts_.fetch_add(1, std::memory_order_relaxed);
   window_bytes_.fetch_add(total, std::memory_order_relaxed);
