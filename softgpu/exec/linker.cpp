@@ -215,7 +215,7 @@ Status Linker::initialise() {
     auto* at =
         reinterpret_cast<std::byte*>(arena_base_[static_cast<int>(placed.arena)] + placed.offset);
     const size_t bytes = std::min<size_t>(variable.initial.size(), variable.size_bytes);
-    std::memcpy(at, variable.initial.data(), bytes);
+    if (bytes != 0) std::memcpy(at, variable.initial.data(), bytes);
     for (const ptx::Relocation& relocation : variable.relocations) {
       RCUDA_RETURN_IF_ERROR(relocate(placed, at, relocation));
     }
