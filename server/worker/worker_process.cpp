@@ -172,8 +172,17 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
     stopped = why;
     if (loop) loop->stop();
   });
-  RCUDA_RETURN_IF_ERROR(wire::write_message(message.socket.get(), wire::MessageType::kWelcome,
-                                            wire::encode(welcome), Clock::now() + timeout));
+  // A client that goes away before the session began is no failure of this worker.
+  const auto client_left = [&](const Status& why) {
+    RCUDA_WARN("the client (%s, pid %u) left before its session began: %s", hello->program.c_str(),
+               hello->pid, why.message().c_str());
+    return Status();
+  };
+  if (Status sent = wire::write_message(message.socket.get(), wire::MessageType::kWelcome,
+                                        wire::encode(welcome), Clock::now() + timeout);
+      !sent.ok()) {
+    return client_left(sent);
+  }
   transport::Bootstrap bootstrap;
   bootstrap.control = std::move(message.socket);
   bootstrap.server = true;
@@ -186,7 +195,7 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
   options.peer_timeout =
       std::chrono::duration_cast<std::chrono::milliseconds>(settings.peer_timeout.get());
   auto link = make_link(hello->medium, std::move(bootstrap), options);
-  if (!link.ok()) return Status(link.status()).with_context("connecting to the client");
+  if (!link.ok()) return client_left(link.status());
 
   const std::string cache_folder = settings.image_cache.get() == "auto" ? default_image_directory()
                                    : settings.image_cache.get() == "none"
