@@ -85,6 +85,20 @@ class LaunchTail {
   size_t size_ = 0;
 };
 
+// All blocks of a cooperative launch must fit on the device at once.
+CUresult check_cooperative(CUfunction function, const LaunchShape& shape, const Device& device) {
+  int blocks = 0;
+  const CUresult result = cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+      &blocks, function, static_cast<int>(shape.block[0] * shape.block[1] * shape.block[2]),
+      shape.shared_bytes, 0);
+  if (result != CUDA_SUCCESS) return result;
+  const uint64_t resident =
+      static_cast<uint64_t>(blocks) *
+      static_cast<uint64_t>(device_attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+  const uint64_t wanted = uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
+  return wanted > resident ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
+}
+
 // Attributes travel as they are, but for the event handles in two of them, which become ids.
 CUresult pack_attributes(const CUlaunchAttribute* attributes, unsigned count, const Target& target,
                          std::byte* out) {
@@ -128,6 +142,11 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
   const Device& device = *Process::get().device(static_cast<CUdevice>(target.device));
   if (CUresult result = check_shape(shape, device, *callable.info); result != CUDA_SUCCESS) {
     return result;
+  }
+  if (cooperative) {
+    if (CUresult result = check_cooperative(function, shape, device); result != CUDA_SUCCESS) {
+      return result;
+    }
   }
   if (attribute_count > wire::kMaxLaunchAttributes) return CUDA_ERROR_INVALID_VALUE;
   size_t exact_bytes;

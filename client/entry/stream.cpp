@@ -27,8 +27,17 @@ CUresult view_stream(CUstream stream, StreamView* view) {
       result != CUDA_SUCCESS) {
     return result;
   }
-  view->object = find_object(stream, wire::Kind::kStream);
+  // A thread's default stream has an object like any other; the legacy one has none.
+  if (view->id != 0) {
+    view->object = view->target.session->adopted(wire::Kind::kStream, view->id, view->target.context,
+                                                 view->target.device);
+  }
   return CUDA_SUCCESS;
+}
+
+// The stream's uses without this call's own, which resolve() has counted and is none.
+uint64_t uses_before(Object& stream) {
+  return stream.uses.fetch_sub(1, std::memory_order_relaxed) - 1;
 }
 
 // Priorities out of range are brought into it, as cuStreamCreateWithPriority documents.
@@ -126,16 +135,18 @@ CUresult cuStreamSynchronize(CUstream stream) {
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
   // Not allowed while the stream captures; only the worker knows how to fail and what to invalidate.
   if (may_capture(stream)) return forward_cuStreamQuery(stream);
-  return view.target.session->synchronize(view.target.context, view.id);
+  const uint64_t uses = view.object ? uses_before(*view.object) : 0;
+  const CUresult result = view.target.session->synchronize(view.target.context, view.id);
+  if (result == CUDA_SUCCESS && view.object) note_finished(*view.object, uses);
+  return result;
 }
 
 CUresult cuStreamQuery(CUstream stream) {
   StreamView view;
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
-  // resolve() counted this call as a use of the stream, which it is not.
   if (!view.object) return forward_cuStreamQuery(stream);
   Session& session = *view.target.session;
-  const uint64_t uses = view.object->uses.fetch_sub(1, std::memory_order_relaxed) - 1;
+  const uint64_t uses = uses_before(*view.object);
   CUresult result = CUDA_SUCCESS;
   switch (progress_of(session, *view.object, uses, &result)) {
     case Progress::kPending: return session.lost() ? kSessionLost : CUDA_ERROR_NOT_READY;

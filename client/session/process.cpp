@@ -5,8 +5,10 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -169,11 +171,35 @@ Status Process::connect() {
       device->primary->id = device->primary->context = wire::primary_context_id(i);
       device->primary->session = session->get();
       device->primary->device = server.ordinals[i];
+      tell_apart(device.get());
       devices_[server.ordinals[i]] = std::move(device);
     }
     sessions_.push_back(std::move(session).value());
   }
   return {};
+}
+
+// GPUs of different servers may sit at the same PCI address, by which applications tell devices apart:
+// the later one gets a PCI domain of its own.
+void Process::tell_apart(Device* device) const {
+  const auto taken = [&](const std::string& address) {
+    return std::any_of(devices_.begin(), devices_.end(), [&](const auto& known) {
+      return known && known->info.pci_bus_id == address;
+    });
+  };
+  const size_t colon = device->info.pci_bus_id.find(':');
+  if (colon == std::string::npos || !taken(device->info.pci_bus_id)) return;
+  const std::string rest = device->info.pci_bus_id.substr(colon);
+  for (int domain = 1; domain < 0x10000; ++domain) {
+    char text[8];
+    std::snprintf(text, sizeof text, "%04x", domain);
+    if (taken(text + rest)) continue;
+    device->info.pci_bus_id = text + rest;
+    if (device->info.attributes.size() > CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID) {
+      device->info.attributes[CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID] = domain;
+    }
+    return;
+  }
 }
 
 Device* Process::device(CUdevice ordinal) const {

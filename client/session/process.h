@@ -55,6 +55,7 @@ class Process {
  private:
   Process() = default;
   Status connect();
+  void tell_apart(Device* device) const;
 
   mutable std::mutex mutex_;
   std::atomic<bool> tried_{false};
