@@ -4,14 +4,12 @@
 // component says otherwise (EventSink, HostCallbacks: the driver's threads call them). That thread
 // never blocks in the driver: a command that needs to wait becomes a Completion.
 // Ownership: the driver table, the Link, the image cache and everything in SessionResources outlive
-// the Executor. Handles the client created are released by the end of the process; in a process
-// that goes on (in-thread workers of tests) by release_all(). Errors are CUresults, because they
-// are the application's answers; a malformed command is told apart by HandlerResult::malformed and
-// ends the session.
+// the Executor. What the client created belongs to the process and ends with it: a worker serves one
+// session. Errors are CUresults, because they are the application's answers; a malformed command is
+// told apart by HandlerResult::malformed and ends the session.
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
