@@ -1,8 +1,9 @@
 #include "softgpu/exec/system.h"
 
-#include <atomic>
 #include <bit>
 #include <ctime>
+
+#include <emmintrin.h>
 
 #include "softgpu/exec/lanes.h"
 
@@ -53,7 +54,7 @@ void global_timer_high(Lanes& x, const Instr& i) {
 }
 void active_mask(Lanes& x, const Instr& i) { broadcast(x, i, x.mask); }
 void nothing(Lanes&, const Instr&) {}
-void fence(Lanes&, const Instr&) { std::atomic_thread_fence(std::memory_order_seq_cst); }
+void fence(Lanes&, const Instr&) { _mm_mfence(); }
 void sleep(Lanes& x, const Instr&) { x.fuel -= kSleepCost; }
 void trap(Lanes& x, const Instr&) {
   x.fault_at(static_cast<uint32_t>(std::countr_zero(x.mask)), CUDA_ERROR_LAUNCH_FAILED, 0, "trap");
