@@ -115,7 +115,7 @@ class JitOptions {
     add(size, log->size());
   }
   static std::string_view text(const std::vector<char>& log) {
-    return {log.data(), ::strnlen(log.data(), log.size())};
+    return {log.data(), log.empty() ? 0 : ::strnlen(log.data(), log.size())};
   }
 
   std::vector<char> info_, error_;
