@@ -42,14 +42,13 @@ void prepend(const char* variable, const std::string& value, char separator) {
 
 int main(int argc, char** argv) {
   CLI::App app("Runs a CUDA program on remote GPUs.");
-  std::string devices, transport, log, trace, library;
+  std::string devices, transport, log, library;
   bool synchronous = false;
   std::vector<std::string> program;
   app.add_option("-d,--devices", devices, "the pool, host[@port]:gpu,... (default: RCUDA_DEVICES)");
   app.add_option("-t,--transport", transport, "auto, shm, tcp or verbs")
       ->check(CLI::IsMember({"auto", "shm", "tcp", "verbs"}));
   app.add_option("--log", log, "trace, debug, info, warn, error or off; LEVEL:FILE writes to a file");
-  app.add_option("--trace", trace, "write a timeline of calls to this file, for Perfetto");
   app.add_flag("--sync", synchronous, "make every call a round trip, for debugging");
   app.add_option("--library", library, "librcuda.so to preload, if not the one next to this program");
   app.add_option("program", program, "the program and its arguments, after --")->required();
@@ -68,7 +67,6 @@ int main(int argc, char** argv) {
   }
   if (!transport.empty()) setenv("RCUDA_TRANSPORT", transport.c_str(), 1);
   if (!log.empty()) setenv("RCUDA_LOG", log.c_str(), 1);
-  if (!trace.empty()) setenv("RCUDA_TRACE", trace.c_str(), 1);
   if (synchronous) setenv("RCUDA_SYNC", "1", 1);
   prepend("LD_PRELOAD", client.string(), ':');
   if (const fs::path links = client.parent_path() / "rcuda"; fs::exists(links)) {
