@@ -28,14 +28,14 @@ class ClientProvider final : public interop::Provider {
     const Device* device = Process::get().device(ordinal);
     if (!device) return identity;
     std::memcpy(identity.uuid.bytes, device->info.uuid, sizeof identity.uuid.bytes);
-    identity.pci_domain = attribute(*device, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID);
-    identity.pci_bus = attribute(*device, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID);
-    identity.pci_device = attribute(*device, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID);
+    identity.pci_domain = device->attribute(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID);
+    identity.pci_bus = device->attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID);
+    identity.pci_device = device->attribute(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID);
     return identity;
   }
   int multiprocessors(int ordinal) override {
     const Device* device = Process::get().device(ordinal);
-    return device ? attribute(*device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) : 0;
+    return device ? device->attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) : 0;
   }
   CUresult module_functions(CUmodule module, std::vector<CUfunction>* functions) override {
     unsigned count = 0;
@@ -44,12 +44,6 @@ class ClientProvider final : public interop::Provider {
     }
     functions->resize(count);
     return cuModuleEnumerateFunctions(functions->data(), count, module);
-  }
-
- private:
-  static int attribute(const Device& device, CUdevice_attribute which) {
-    const auto& attributes = device.info.attributes;
-    return static_cast<size_t>(which) < attributes.size() ? attributes[which] : 0;
   }
 };
 

@@ -22,11 +22,6 @@ struct LaunchShape {
   unsigned shared_bytes;
 };
 
-int device_attribute(const Device& device, CUdevice_attribute which) {
-  const auto& attributes = device.info.attributes;
-  return static_cast<size_t>(which) < attributes.size() ? attributes[which] : 0;
-}
-
 int function_attribute(const FunctionInfo& info, CUfunction_attribute which) {
   return info.attributes[which].load(std::memory_order_relaxed);
 }
@@ -41,15 +36,15 @@ CUresult check_shape(const LaunchShape& shape, const Device& device, const Funct
   uint64_t threads = 1;
   for (int i = 0; i < 3; ++i) {
     if (shape.grid[i] == 0 ||
-        shape.grid[i] > static_cast<unsigned>(device_attribute(device, kGrid[i])) ||
+        shape.grid[i] > static_cast<unsigned>(device.attribute(kGrid[i])) ||
         shape.block[i] == 0 ||
-        shape.block[i] > static_cast<unsigned>(device_attribute(device, kBlock[i]))) {
+        shape.block[i] > static_cast<unsigned>(device.attribute(kBlock[i]))) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     threads *= shape.block[i];
   }
   if (threads > static_cast<uint64_t>(
-                    device_attribute(device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK))) {
+                    device.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK))) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const int function_threads = function_attribute(info, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
@@ -94,7 +89,7 @@ CUresult check_cooperative(CUfunction function, const LaunchShape& shape, const 
   if (result != CUDA_SUCCESS) return result;
   const uint64_t resident =
       static_cast<uint64_t>(blocks) *
-      static_cast<uint64_t>(device_attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
+      static_cast<uint64_t>(device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
   const uint64_t wanted = uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
   return wanted > resident ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
 }

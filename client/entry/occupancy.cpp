@@ -31,12 +31,6 @@ int32_t attribute(const FunctionInfo& info, CUfunction_attribute which) {
   return info.attributes[which].load(std::memory_order_relaxed);
 }
 
-int device_attribute(const Target& target, CUdevice_attribute which) {
-  const Device* device = Process::get().device(static_cast<CUdevice>(target.device));
-  const auto& attributes = device->info.attributes;
-  return static_cast<size_t>(which) < attributes.size() ? attributes[which] : 0;
-}
-
 }  // namespace
 }  // namespace rcuda::client
 
@@ -90,8 +84,9 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_si
   if (CUresult result = resolve_callable(function, target, &callable); result != CUDA_SUCCESS) {
     return result;
   }
-  const int warp = std::max(1, device_attribute(target, CU_DEVICE_ATTRIBUTE_WARP_SIZE));
-  int largest = device_attribute(target, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
+  const Device& device = *Process::get().device(static_cast<CUdevice>(target.device));
+  const int warp = std::max(1, device.attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE));
+  int largest = device.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
   const int allowed = attribute(*callable.info, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
   if (allowed > 0) largest = std::min(largest, allowed);
   if (limit > 0) largest = std::min(largest, limit);
@@ -105,9 +100,9 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_si
     if (blocks * size > best_threads) {
       best_threads = blocks * size;
       *block_size = size;
-      *grid_size = blocks * device_attribute(target, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+      *grid_size = blocks * device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     }
-    if (best_threads >= device_attribute(target, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)) {
+    if (best_threads >= device.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)) {
       break;
     }
   }

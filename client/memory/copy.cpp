@@ -16,30 +16,6 @@ namespace {
 // What a small copy may take back in a reply.
 constexpr size_t kMaxReplyBytes = wire::ClientWindow::kLargeReplyBytes - 1024;
 
-// The stream a copy runs in on the worker that owns the device memory. A copy issued in another
-// session's stream waits for that stream first and then runs in the owner's default stream.
-struct CopyStream {
-  Target target;
-  wire::ObjectId id = 0;
-};
-
-CUresult stream_at(const Target& owner, CUstream handle, CopyStream* stream) {
-  Target issued;
-  wire::ObjectId id;
-  if (CUresult result = resolve(handle, wire::Kind::kStream, &issued, &id); result != CUDA_SUCCESS) {
-    return result;
-  }
-  if (issued.session == owner.session) {
-    *stream = {issued, id};
-    return CUDA_SUCCESS;
-  }
-  if (CUresult result = issued.session->synchronize(issued.context, id); result != CUDA_SUCCESS) {
-    return result;
-  }
-  *stream = {owner, 0};
-  return CUDA_SUCCESS;
-}
-
 template <typename Body>
 CUresult post_body(const CopyStream& stream, wire::Custom opcode, const Body& body,
                    std::span<const std::byte> tail = {}) {

@@ -73,33 +73,9 @@ CUresult describe(CUmemorytype type, const void* host, CUdeviceptr device, CUarr
   return CUDA_SUCCESS;
 }
 
-struct Where {
-  Session* session = nullptr;
-  wire::ObjectId context = 0;
-  wire::ObjectId stream = 0;
-};
-
-// The stream in the session that owns the device side (see copy.cpp: stream_at).
-CUresult stream_in(const Target& owner, CUstream handle, Where* where) {
-  Target issued;
-  wire::ObjectId id;
-  if (CUresult result = resolve(handle, wire::Kind::kStream, &issued, &id); result != CUDA_SUCCESS) {
-    return result;
-  }
-  if (!owner.session || issued.session == owner.session) {
-    *where = {issued.session, issued.context, id};
-    return CUDA_SUCCESS;
-  }
-  if (CUresult result = issued.session->synchronize(issued.context, id); result != CUDA_SUCCESS) {
-    return result;
-  }
-  *where = {owner.session, owner.context, 0};
-  return CUDA_SUCCESS;
-}
-
-CUresult post_shape(const Where& where, wire::CopyShapeBody body) {
-  body.stream = where.stream;
-  return where.session->post(where.context, static_cast<uint16_t>(wire::Custom::kCopyShape),
+CUresult post_shape(const CopyStream& where, wire::CopyShapeBody body) {
+  body.stream = where.id;
+  return where.target.session->post(where.target.context, static_cast<uint16_t>(wire::Custom::kCopyShape),
                              std::as_bytes(std::span(&body, 1)));
 }
 
@@ -160,9 +136,9 @@ wire::CopyShapeBody piece_body(const Piece& piece, const Staging::Slot& slot) {
   return body;
 }
 
-CUresult from_pageable(const Where& where, const ShapeSide& destination, const ShapeSide& source,
+CUresult from_pageable(const CopyStream& where, const ShapeSide& destination, const ShapeSide& source,
                        const Extent& extent) {
-  Staging& staging = where.session->staging();
+  Staging& staging = where.target.session->staging();
   std::vector<std::byte> packed;  // only for media that cannot map the slots
   return for_each_piece(extent, [&](const Piece& piece) {
     Staging::Slot slot = staging.acquire();
@@ -188,9 +164,9 @@ CUresult from_pageable(const Where& where, const ShapeSide& destination, const S
   });
 }
 
-CUresult to_pageable(const Where& where, const ShapeSide& destination, const ShapeSide& source,
+CUresult to_pageable(const CopyStream& where, const ShapeSide& destination, const ShapeSide& source,
                      const Extent& extent) {
-  Session& session = *where.session;
+  Session& session = *where.target.session;
   Staging& staging = session.staging();
   std::vector<std::byte> packed;
   const CUresult result = for_each_piece(extent, [&](const Piece& piece) {
@@ -229,9 +205,9 @@ CUresult on_host(const ShapeSide& destination, const ShapeSide& source, const Ex
 // Between servers, by way of a packed copy in this process.
 CUresult relay(const ShapeSide& destination, const ShapeSide& source, const Extent& extent,
                CUstream stream) {
-  Where from, to;
-  if (CUresult result = stream_in(source.owner, stream, &from); result != CUDA_SUCCESS) return result;
-  if (CUresult result = stream_in(destination.owner, stream, &to); result != CUDA_SUCCESS) {
+  CopyStream from, to;
+  if (CUresult result = stream_at(source.owner, stream, &from); result != CUDA_SUCCESS) return result;
+  if (CUresult result = stream_at(destination.owner, stream, &to); result != CUDA_SUCCESS) {
     return result;
   }
   std::vector<std::byte> buffer(extent.width_bytes * extent.height * extent.depth);
@@ -242,7 +218,7 @@ CUresult relay(const ShapeSide& destination, const ShapeSide& source, const Exte
   packed.wire.type = wire::MemoryType::kHost;
   CUresult result = to_pageable(from, packed, source, extent);
   if (result == CUDA_SUCCESS) result = from_pageable(to, destination, packed, extent);
-  return result == CUDA_SUCCESS ? to.session->synchronize(to.context, to.stream) : result;
+  return result == CUDA_SUCCESS ? to.target.session->synchronize(to.target.context, to.id) : result;
 }
 
 }  // namespace
@@ -280,11 +256,11 @@ CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synch
   if (to_device && from_device && destination.owner.session != source.owner.session) {
     return relay(destination, source, extent, stream);
   }
-  Where where;
+  CopyStream where;
   const Target owner = to_device ? destination.owner : source.owner;
-  if (CUresult result = stream_in(owner, stream, &where); result != CUDA_SUCCESS) return result;
+  if (CUresult result = stream_at(owner, stream, &where); result != CUDA_SUCCESS) return result;
   if (!to_device && !from_device) {
-    if (CUresult result = where.session->synchronize(where.context, where.stream);
+    if (CUresult result = where.target.session->synchronize(where.target.context, where.id);
         result != CUDA_SUCCESS) {
       return result;
     }
@@ -302,7 +278,7 @@ CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synch
   body.depth = extent.depth;
   if (CUresult result = post_shape(where, body); result != CUDA_SUCCESS) return result;
   if (!synchronous || (to_device && from_device)) return CUDA_SUCCESS;
-  return where.session->synchronize(where.context, where.stream);
+  return where.target.session->synchronize(where.target.context, where.id);
 }
 
 }  // namespace rcuda::client

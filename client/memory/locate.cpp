@@ -26,4 +26,21 @@ CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
   return side == Side::kDevice ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
+CUresult stream_at(const Target& owner, CUstream handle, CopyStream* stream) {
+  Target issued;
+  wire::ObjectId id;
+  if (CUresult result = resolve(handle, wire::Kind::kStream, &issued, &id); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (!owner.session || issued.session == owner.session) {
+    *stream = {issued, id};
+    return CUDA_SUCCESS;
+  }
+  if (CUresult result = issued.session->synchronize(issued.context, id); result != CUDA_SUCCESS) {
+    return result;
+  }
+  *stream = {owner, 0};
+  return CUDA_SUCCESS;
+}
+
 }  // namespace rcuda::client

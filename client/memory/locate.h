@@ -1,4 +1,4 @@
-// Where an address lives, seen from a copy.
+// Where an address lives, and in which stream its worker copies, seen from a copy.
 #pragma once
 
 #include <cuda.h>
@@ -24,5 +24,14 @@ struct Location {
 // CUDA_ERROR_INVALID_VALUE when [address, address + bytes) runs out of its allocation, or is not what
 // `side` promises.
 CUresult locate(uint64_t address, size_t bytes, Side side, Location* location);
+
+// The stream a copy runs in on the worker that owns the device memory (`owner` without session: any).
+// A copy issued in another session's stream waits for that stream first, and then runs in the owner's
+// default stream.
+struct CopyStream {
+  Target target;
+  wire::ObjectId id = 0;
+};
+CUresult stream_at(const Target& owner, CUstream handle, CopyStream* stream);
 
 }  // namespace rcuda::client

@@ -29,6 +29,12 @@ struct Device {
   std::mutex mutex;               // of the two below
   uint32_t primary_references = 0;
   unsigned primary_flags = 0;
+
+  // What the worker told of it; 0 for attributes it did not know.
+  int attribute(CUdevice_attribute which) const {
+    const auto index = static_cast<size_t>(which);
+    return index < info.attributes.size() ? info.attributes[index] : 0;
+  }
 };
 
 class Process {
