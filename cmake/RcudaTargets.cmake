@@ -4,7 +4,8 @@ find_package(Threads REQUIRED)
 
 add_library(rcuda_options INTERFACE)
 target_include_directories(rcuda_options INTERFACE "${CMAKE_SOURCE_DIR}" "${CMAKE_BINARY_DIR}/generated")
-target_compile_options(rcuda_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers -Wno-restrict)
+target_compile_options(rcuda_options INTERFACE
+  -Wall -Wextra -Wno-missing-field-initializers $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 target_link_libraries(rcuda_options INTERFACE Threads::Threads)
 if(RCUDA_SANITIZE)
   target_compile_options(rcuda_options INTERFACE -fsanitize=${RCUDA_SANITIZE} -fno-omit-frame-pointer)
@@ -13,6 +14,22 @@ if(RCUDA_SANITIZE)
     # cuda.h's enumerations grow: a value from a newer program, driver or peer is data, not a bug.
     target_compile_options(rcuda_options INTERFACE -fno-sanitize-recover=undefined -fno-sanitize=enum)
   endif()
+  # A program that is not built with a sanitizer can load libraries of ours that are, if the
+  # sanitizer's runtime comes first. A program may leave its memory, and the process of a session its
+  # threads, to the end of the process.
+  set(runtime asan)
+  if(RCUDA_SANITIZE MATCHES "thread")
+    set(runtime tsan)
+  endif()
+  execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=lib${runtime}.so
+    OUTPUT_VARIABLE runtime_path OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  set(RCUDA_FOREIGN_PROGRAM_PRELOAD "${runtime_path}" CACHE INTERNAL
+    "What a program that is not built by CMake loads before libraries of ours")
+  set(RCUDA_FOREIGN_PROGRAM_ENVIRONMENT
+    "ASAN_OPTIONS=detect_leaks=0"
+    "TSAN_OPTIONS=report_thread_leaks=0:suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan_suppressions.txt"
+    CACHE INTERNAL
+    "What else is in its environment")
 endif()
 
 # rcuda_library(NAME SOURCES a.cpp ... [DEPS target ...] [PUBLIC_DEPS target ...])

@@ -7,13 +7,13 @@ __global__ void triad(const float* a, const float* b, float scale, float* out, i
   if (i < n) out[i] = a[i] + scale * b[i];
 }
 
-#define CHECK(call)                                                            \
-  do {                                                                         \
-    const cudaError_t error = (call);                                          \
-    if (error != cudaSuccess) {                                                \
-      std::printf("%s: %s\n", #call, cudaGetErrorString(error));               \
-      return 1;                                                                \
-    }                                                                          \
+#define CHECK(call)                                              \
+  do {                                                           \
+    const cudaError_t error = (call);                            \
+    if (error != cudaSuccess) {                                  \
+      std::printf("%s: %s\n", #call, cudaGetErrorString(error)); \
+      return 1;                                                  \
+    }                                                            \
   } while (0)
 
 int main() {

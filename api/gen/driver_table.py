@@ -32,6 +32,22 @@ Status load(DriverTable* table, const char* path);
     return "".join(lines)
 
 
+def emit_visitor(toolkit):
+    lines = ["""// visit_functions: calls `visit` with every member of a DriverTable, for tests that fill one.
+""", NOTICE, """#pragma once
+
+#include "api/driver_table.h"
+
+namespace rcuda::api {
+
+template <typename Visit>
+void visit_functions(DriverTable& table, Visit visit) {
+"""]
+    lines += [f"  visit(table.{name});\n" for name in toolkit.prototypes]
+    lines.append("}\n\n}  // namespace rcuda::api\n")
+    return "".join(lines)
+
+
 def emit_source(toolkit):
     lines = [NOTICE, """#include "api/driver_table.h"
 

@@ -14,6 +14,7 @@ import loopback
 import printer
 import server
 import shared_tables
+import symbols
 import table
 from emit import write_if_changed
 
@@ -33,6 +34,7 @@ def generated_files(toolkit, adaptations, old_versions, functions):
         "api/proc_table.cpp": exports.emit_proc_table(toolkit),
         "api/exports.map": exports.emit_version_script(toolkit),
         "api/driver_table.h": driver_table.emit_header(toolkit),
+        "api/driver_functions.h": driver_table.emit_visitor(toolkit),
         "api/driver_table.cpp": driver_table.emit_source(toolkit),
         "api/coverage.md": coverage.emit(functions, toolkit, old_versions),
         "api/opcodes.h": shared_tables.emit_opcodes(functions),
@@ -44,6 +46,8 @@ def generated_files(toolkit, adaptations, old_versions, functions):
         "api/server_handlers.h": server.emit_handlers_header(functions),
         "api/server_dispatch.cpp": server.emit_dispatch(functions),
         "api/loopback_test.cpp": loopback.emit(functions),
+        "api/entry_labels.h": symbols.emit_labels(toolkit),
+        "api/client_symbols.cpp": symbols.emit_definitions(toolkit),
         "client/forward.h": client.emit_header(functions),
     }
     for family in functions.families:

@@ -192,10 +192,15 @@ def emit(table):
     lines.append("};\n\n}  // namespace\n\n"
                  "std::span<const Sample> samples_of_commands() { return kCommands; }\n\n"
                  "}  // namespace rcuda::loopback\n\nnamespace rcuda::server {\n\n"
-                 "// In place of what server/executor does there.\n")
+                 "// In place of what server/executor does there.\n"
+                 '#pragma GCC diagnostic ignored "-Wunused-parameter"\n')
     for f in handwritten:
         names = ", ".join(p.name for p in f.prototype.parameters)
         lines.append(f"{server.serve_declaration(f)} {{\n"
                      f"  return driver(executor).{f.name}({names});\n}}\n")
+    for f in table.functions.values():
+        if f.travels and not f.is_driver and not f.served_in_api:
+            declaration = server.serve_declaration(f)
+            lines.append(f"{declaration} {{\n  return CUDA_ERROR_NOT_SUPPORTED;\n}}\n")
     lines.append("\n}  // namespace rcuda::server\n")
     return "".join(lines)

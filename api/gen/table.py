@@ -236,7 +236,7 @@ def function_of(name, family, entry, prototype, types, is_driver):
         handwritten_client=klass in ("local", "cached", "custom") and "result" not in entry or
         entry.get("client") == "handwritten" or not is_driver,
         handwritten_server="server" in entry or not is_driver,
-        served_in_api=entry.get("server") == "api",
+        served_in_api=entry.get("server", "" if is_driver else "api") == "api",
         is_driver=is_driver,
         route=entry.get("route", "auto"),
         always_outputs=entry.get("always_outputs", False),

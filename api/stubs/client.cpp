@@ -52,11 +52,10 @@ FunctionId Call::function(CUfunction function) {
   FunctionId found;
   if (function == nullptr) fix(CUDA_ERROR_INVALID_HANDLE);
   if (failed()) return found;
-  CUresult result = resolve(function, wire::Kind::kFunction, &target_, &found.id);
-  if (result == CUDA_ERROR_INVALID_HANDLE) {
-    result = resolve(function, wire::Kind::kKernel, &target_, &found.id);
-    found.is_kernel = 1;
-  }
+  // A kernel stays one: its function in a context may have other attributes.
+  CUresult result = resolve(function, wire::Kind::kKernel, &target_, &found.id);
+  found.is_kernel = result != CUDA_ERROR_INVALID_HANDLE;
+  if (!found.is_kernel) result = resolve(function, wire::Kind::kFunction, &target_, &found.id);
   fix(result);
   return found;
 }

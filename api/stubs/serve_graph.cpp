@@ -1,6 +1,7 @@
 // What stands in for a driver function where the driver's own interface cannot cross: kernel nodes
 // take their parameters packed, and capture information is copied out of the driver's arrays.
 #include <algorithm>
+#include <vector>
 
 #include "api/driver_table.h"
 #include "api/server_handlers.h"
@@ -9,125 +10,96 @@
 namespace rcuda::server {
 namespace {
 
-// Kernel node parameters from their parts. `extra` has to outlive the driver call.
-struct KernelNode {
-  KernelNode(const CUDA_KERNEL_NODE_PARAMS& shape, CUfunction function, CUkernel kernel,
-             CUcontext context, const void* parameters, size_t parameter_bytes)
+// Kernel node parameters from their parts, in the form in which the application gave them: the node
+// reads back in that form. Has to outlive the driver call.
+class KernelNode {
+ public:
+  KernelNode(const api::DriverTable& table, const CUDA_KERNEL_NODE_PARAMS& shape,
+             CUfunction function, CUkernel kernel, CUcontext context, const void* parameters,
+             size_t parameter_bytes, bool are_packed)
       : parameter_bytes_(parameter_bytes),
         extra_{CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<void*>(parameters),
                CU_LAUNCH_PARAM_BUFFER_SIZE, &parameter_bytes_, CU_LAUNCH_PARAM_END},
-        params(shape) {
-    params.func = function;
-    params.kern = kernel;
-    params.ctx = context;
-    params.kernelParams = nullptr;
-    params.extra = extra_;
+        params_(shape) {
+    size_t offset = 0, size = 0;
+    const auto get = [&](size_t index) {
+      if (function != nullptr) {
+        return table.cuFuncGetParamInfo ? table.cuFuncGetParamInfo(function, index, &offset, &size)
+                                        : CUDA_ERROR_NOT_SUPPORTED;
+      }
+      return table.cuKernelGetParamInfo ? table.cuKernelGetParamInfo(kernel, index, &offset, &size)
+                                        : CUDA_ERROR_NOT_SUPPORTED;
+    };
+    auto* bytes = static_cast<char*>(const_cast<void*>(parameters));
+    for (size_t i = 0; get(i) == CUDA_SUCCESS; ++i) {
+      // The driver reads as many bytes as the kernel has parameters, whatever it is told.
+      if (size > parameter_bytes || offset > parameter_bytes - size) {
+        result_ = CUDA_ERROR_INVALID_VALUE;
+        return;
+      }
+      pointers_.push_back(bytes + offset);
+    }
+    params_.func = function;
+    params_.kern = kernel;
+    params_.ctx = context;
+    params_.kernelParams = are_packed || pointers_.empty() ? nullptr : pointers_.data();
+    params_.extra = are_packed ? extra_ : nullptr;
   }
   KernelNode(const KernelNode&) = delete;
   KernelNode& operator=(const KernelNode&) = delete;
 
+  CUresult result() const { return result_; }
+  const CUDA_KERNEL_NODE_PARAMS* params() const { return &params_; }
+
  private:
   size_t parameter_bytes_;
   void* extra_[5];
-
- public:
-  CUDA_KERNEL_NODE_PARAMS params;
+  std::vector<void*> pointers_;
+  CUDA_KERNEL_NODE_PARAMS params_;
+  CUresult result_ = CUDA_SUCCESS;
 };
 
-// Whether the driver knows the memory that one side of a copy touches: its first byte and its last.
-// The driver would read or write any other address of this process with the CPU.
-bool is_known(Executor& executor, CUmemorytype type, const void* host, CUdeviceptr device,
-              size_t x_bytes, size_t y, size_t z, size_t pitch, size_t height,
-              const CUDA_MEMCPY3D& copy) {
-  if (type == CU_MEMORYTYPE_ARRAY) return true;
-  if (copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0) return true;
-  using Wide = unsigned __int128;
-  const Wide base = type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uintptr_t>(host) : device;
-  const Wide row = pitch != 0 ? pitch : copy.WidthInBytes;
-  const Wide rows = height != 0 ? height : copy.Height;
-  constexpr uint64_t kLimit = 1ull << 40;  // three such numbers multiplied fit
-  for (const uint64_t number :
-       {uint64_t{x_bytes}, uint64_t{y}, uint64_t{z}, uint64_t{pitch}, uint64_t{height},
-        uint64_t{copy.WidthInBytes}, uint64_t{copy.Height}, uint64_t{copy.Depth}}) {
-    if (number > kLimit) return false;
-  }
-  const Wide first = base + (Wide{z} * rows + y) * row + x_bytes;
-  const Wide last = base + ((Wide{z} + copy.Depth - 1) * rows + y + copy.Height - 1) * row +
-                    x_bytes + copy.WidthInBytes - 1;
-  const auto ask = driver(executor).cuPointerGetAttribute;
-  if (ask == nullptr || last > ~uint64_t{0}) return false;
-  unsigned found = 0;
-  return ask(&found, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, static_cast<CUdeviceptr>(first)) ==
-             CUDA_SUCCESS &&
-         ask(&found, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, static_cast<CUdeviceptr>(last)) ==
-             CUDA_SUCCESS;
-}
-
-bool is_known(Executor& executor, const CUDA_MEMCPY3D& copy) {
-  return is_known(executor, copy.srcMemoryType, copy.srcHost, copy.srcDevice, copy.srcXInBytes,
-                  copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight, copy) &&
-         is_known(executor, copy.dstMemoryType, copy.dstHost, copy.dstDevice, copy.dstXInBytes,
-                  copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight, copy);
-}
-
 }  // namespace
-
-CUresult serve_cuGraphAddMemcpyNode(Executor& executor, CUgraphNode* phGraphNode, CUgraph hGraph,
-                                    const CUgraphNode* dependencies, size_t numDependencies,
-                                    const CUDA_MEMCPY3D* copyParams, CUcontext ctx) {
-  const auto add = driver(executor).cuGraphAddMemcpyNode;
-  if (add == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  if (!is_known(executor, *copyParams)) return CUDA_ERROR_INVALID_VALUE;
-  return add(phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx);
-}
-
-CUresult serve_cuGraphMemcpyNodeSetParams(Executor& executor, CUgraphNode hNode,
-                                          const CUDA_MEMCPY3D* nodeParams) {
-  const auto set = driver(executor).cuGraphMemcpyNodeSetParams;
-  if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  if (!is_known(executor, *nodeParams)) return CUDA_ERROR_INVALID_VALUE;
-  return set(hNode, nodeParams);
-}
-
-CUresult serve_cuGraphExecMemcpyNodeSetParams(Executor& executor, CUgraphExec hGraphExec,
-                                              CUgraphNode hNode, const CUDA_MEMCPY3D* copyParams,
-                                              CUcontext ctx) {
-  const auto set = driver(executor).cuGraphExecMemcpyNodeSetParams;
-  if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  if (!is_known(executor, *copyParams)) return CUDA_ERROR_INVALID_VALUE;
-  return set(hGraphExec, hNode, copyParams, ctx);
-}
 
 CUresult serve_rcuda_graph_add_kernel_node(Executor& executor, CUgraphNode* node, CUgraph graph,
                                            const CUgraphNode* dependencies, size_t dependency_count,
                                            CUfunction device_function, CUkernel kernel,
                                            CUcontext context, const CUDA_KERNEL_NODE_PARAMS* shape,
-                                           const void* parameters, size_t parameter_bytes) {
+                                           const void* parameters, size_t parameter_bytes,
+                                           unsigned are_packed) {
   const auto add = driver(executor).cuGraphAddKernelNode_v2;
   if (add == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  const KernelNode built(*shape, device_function, kernel, context, parameters, parameter_bytes);
-  return add(node, graph, dependencies, dependency_count, &built.params);
+  const KernelNode built(driver(executor), *shape, device_function, kernel, context, parameters,
+                         parameter_bytes, are_packed != 0);
+  if (built.result() != CUDA_SUCCESS) return built.result();
+  return add(node, graph, dependencies, dependency_count, built.params());
 }
 
 CUresult serve_rcuda_graph_set_kernel_node(Executor& executor, CUgraphNode node,
                                            CUfunction device_function, CUkernel kernel,
                                            CUcontext context, const CUDA_KERNEL_NODE_PARAMS* shape,
-                                           const void* parameters, size_t parameter_bytes) {
+                                           const void* parameters, size_t parameter_bytes,
+                                           unsigned are_packed) {
   const auto set = driver(executor).cuGraphKernelNodeSetParams_v2;
   if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  const KernelNode built(*shape, device_function, kernel, context, parameters, parameter_bytes);
-  return set(node, &built.params);
+  const KernelNode built(driver(executor), *shape, device_function, kernel, context, parameters,
+                         parameter_bytes, are_packed != 0);
+  if (built.result() != CUDA_SUCCESS) return built.result();
+  return set(node, built.params());
 }
 
 CUresult serve_rcuda_graph_exec_set_kernel_node(Executor& executor, CUgraphExec exec,
                                                 CUgraphNode node, CUfunction device_function,
                                                 CUkernel kernel, CUcontext context,
                                                 const CUDA_KERNEL_NODE_PARAMS* shape,
-                                                const void* parameters, size_t parameter_bytes) {
+                                                const void* parameters, size_t parameter_bytes,
+                                                unsigned are_packed) {
   const auto set = driver(executor).cuGraphExecKernelNodeSetParams_v2;
   if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  const KernelNode built(*shape, device_function, kernel, context, parameters, parameter_bytes);
-  return set(exec, node, &built.params);
+  const KernelNode built(driver(executor), *shape, device_function, kernel, context, parameters,
+                         parameter_bytes, are_packed != 0);
+  if (built.result() != CUDA_SUCCESS) return built.result();
+  return set(exec, node, built.params());
 }
 
 CUresult serve_rcuda_stream_capture_info(Executor& executor, CUstream stream,

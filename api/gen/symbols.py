@@ -1,0 +1,47 @@
+"""Generates the client's exported symbols: cuX records the call when a trace is written, and calls the
+entry point.
+
+The entry points themselves (client/entry, generated ones, weak fallbacks) are written under their own
+names, but assembled as rcuda_cuX: entry_labels.h, which their targets include in front of everything,
+says so. So no entry point has to mention tracing, calls among them are not recorded, and what an
+application calls costs one load and one jump more while no trace is written.
+"""
+
+from emit import NOTICE
+
+HEADERS = "#include <cuda.h>\n#include <cudaProfiler.h>\n\n"
+
+
+def declared(toolkit):
+    """Symbols without a prototype are exported as they are: nothing is known of their arguments."""
+    return [toolkit.prototypes[s] for s in toolkit.symbols if s in toolkit.prototypes]
+
+
+def emit_labels(toolkit):
+    lines = [NOTICE, "#pragma once\n\n", HEADERS,
+             "#define RCUDA_ENTRY(symbol) extern \"C\" decltype(symbol) symbol __asm__(\"rcuda_\" #symbol)\n"]
+    lines += [f"RCUDA_ENTRY({p.name});\n" for p in declared(toolkit)]
+    lines.append("#undef RCUDA_ENTRY\n")
+    return "".join(lines)
+
+
+def emit_definitions(toolkit):
+    lines = [NOTICE, HEADERS, '#include "client/session/trace.h"\n\n'
+             "using rcuda::client::trace::Span;\n\n"
+             "#define RCUDA_TRACED static __attribute__((noinline, cold))\n\n"
+             "// Of this library alone.\n#pragma GCC visibility push(hidden)\nextern \"C\" {\n"]
+    lines += [f"CUresult rcuda_{p.name}({', '.join(p.types) or 'void'});\n"
+              for p in declared(toolkit)]
+    lines.append('}\n#pragma GCC visibility pop\n\nextern "C" {\n'
+                 '#pragma GCC visibility push(default)\n\n')
+    for p in declared(toolkit):
+        names = ", ".join(q.name for q in p.parameters)
+        # The traced call is a function of its own so that the other one is nothing but a jump.
+        lines.append(f"RCUDA_TRACED CUresult traced_{p.name}({p.parameter_list}) {{\n"
+                     f"  Span span(\"{p.name}\");\n"
+                     f"  return span.result(rcuda_{p.name}({names}));\n}}\n"
+                     f"{p.declaration} {{\n"
+                     f"  return rcuda::client::trace::on() ? traced_{p.name}({names}) "
+                     f": rcuda_{p.name}({names});\n}}\n")
+    lines.append('\n#pragma GCC visibility pop\n}  // extern "C"\n')
+    return "".join(lines)
