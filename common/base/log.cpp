@@ -14,6 +14,8 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include "common/base/log_forward.h"
+
 namespace rcuda {
 namespace {
 
@@ -66,6 +68,7 @@ spdlog::logger& sink_locked(Logger& log) {
 namespace internal {
 
 std::atomic<int> log_threshold{static_cast<int>(LogLevel::kWarn)};
+static std::atomic<LogWriter> log_writer{nullptr};
 
 void log_line(LogLevel level, const char* format, ...) {
   char text[4096];
@@ -73,6 +76,16 @@ void log_line(LogLevel level, const char* format, ...) {
   va_start(args, format);
   std::vsnprintf(text, sizeof text, format, args);
   va_end(args);
+  if (const LogWriter writer = log_writer.load(std::memory_order_acquire); writer != nullptr) {
+    writer(level, text);
+  } else {
+    write_log_line(level, text);
+  }
+}
+
+}  // namespace internal
+
+void write_log_line(LogLevel level, const char* text) {
   Logger& log = logger();
   std::lock_guard lock(log.mutex);
   spdlog::logger& sink = sink_locked(log);
@@ -80,7 +93,9 @@ void log_line(LogLevel level, const char* format, ...) {
   sink.flush();
 }
 
-}  // namespace internal
+void forward_log(LogWriter writer) {
+  internal::log_writer.store(writer, std::memory_order_release);
+}
 
 void set_log_level(LogLevel level) {
   internal::log_threshold.store(static_cast<int>(level), std::memory_order_relaxed);

@@ -1,5 +1,6 @@
-// Logging for every component. Lines go to stderr (or the file set_log_file names), never to stdout,
-// which belongs to the application. printf formatting, so that this header costs nothing to include.
+// Logging for every component. Lines go to stderr (or the file set_log_file names), never to
+// stdout, which belongs to the application. printf formatting, so that this header costs nothing to
+// include.
 //
 // Levels: error = an operation was lost; warn = degraded; info = once per session; debug = once per
 // object; trace = once per call. The default shows warn and above.
@@ -33,9 +34,9 @@ void set_log_descriptor(int descriptor);
 
 }  // namespace rcuda
 
-#define RCUDA_LOG(level, ...)                                                             \
-  do {                                                                                    \
-    if (::rcuda::log_enabled(level)) ::rcuda::internal::log_line(level, __VA_ARGS__);      \
+#define RCUDA_LOG(level, ...)                                                         \
+  do {                                                                                \
+    if (::rcuda::log_enabled(level)) ::rcuda::internal::log_line(level, __VA_ARGS__); \
   } while (0)
 #define RCUDA_TRACE(...) RCUDA_LOG(::rcuda::LogLevel::kTrace, __VA_ARGS__)
 #define RCUDA_DEBUG(...) RCUDA_LOG(::rcuda::LogLevel::kDebug, __VA_ARGS__)

@@ -6,17 +6,28 @@ namespace rcuda {
 
 const char* to_string(Code code) {
   switch (code) {
-    case Code::kOk: return "ok";
-    case Code::kInvalidArgument: return "invalid argument";
-    case Code::kNotFound: return "not found";
-    case Code::kOutOfMemory: return "out of memory";
-    case Code::kUnsupported: return "unsupported";
-    case Code::kUnavailable: return "unavailable";
-    case Code::kTimeout: return "timeout";
-    case Code::kProtocol: return "protocol error";
-    case Code::kCuda: return "CUDA error";
-    case Code::kSystem: return "system error";
-    case Code::kInternal: return "internal error";
+    case Code::kOk:
+      return "ok";
+    case Code::kInvalidArgument:
+      return "invalid argument";
+    case Code::kNotFound:
+      return "not found";
+    case Code::kOutOfMemory:
+      return "out of memory";
+    case Code::kUnsupported:
+      return "unsupported";
+    case Code::kUnavailable:
+      return "unavailable";
+    case Code::kTimeout:
+      return "timeout";
+    case Code::kProtocol:
+      return "protocol error";
+    case Code::kCuda:
+      return "CUDA error";
+    case Code::kSystem:
+      return "system error";
+    case Code::kInternal:
+      return "internal error";
   }
   return "unknown code";
 }

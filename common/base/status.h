@@ -15,15 +15,15 @@ namespace rcuda {
 
 enum class Code : int {
   kOk = 0,
-  kInvalidArgument,   // the caller's value is wrong
+  kInvalidArgument,  // the caller's value is wrong
   kNotFound,
   kOutOfMemory,
-  kUnsupported,       // well-formed, but not something we do
-  kUnavailable,       // the peer cannot be reached, refused, or is gone
+  kUnsupported,  // well-formed, but not something we do
+  kUnavailable,  // the peer cannot be reached, refused, or is gone
   kTimeout,
-  kProtocol,          // the peer sent something that cannot be
-  kCuda,              // a driver call failed; see cuda()
-  kSystem,            // a system call failed; see sys_errno()
+  kProtocol,  // the peer sent something that cannot be
+  kCuda,      // a driver call failed; see cuda()
+  kSystem,    // a system call failed; see sys_errno()
   kInternal,
 };
 
@@ -62,7 +62,7 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                                // NOLINT: implicit
+  Result(T value) : value_(std::move(value)) {}                                  // NOLINT: implicit
   Result(Status status) : status_(std::move(status)) { assert(!status_.ok()); }  // NOLINT: implicit
 
   bool ok() const { return value_.has_value(); }
@@ -86,9 +86,9 @@ class [[nodiscard]] Result {
 }  // namespace rcuda
 
 // Returns from the enclosing function when `expr` (a Status) is an error.
-#define RCUDA_RETURN_IF_ERROR(expr)                                   \
-  do {                                                                \
+#define RCUDA_RETURN_IF_ERROR(expr)                                    \
+  do {                                                                 \
     if (::rcuda::Status status_macro_ = (expr); !status_macro_.ok()) { \
-      return status_macro_;                                           \
-    }                                                                 \
+      return status_macro_;                                            \
+    }                                                                  \
   } while (0)

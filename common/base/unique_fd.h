@@ -1,9 +1,9 @@
 // UniqueFd owns one file descriptor and closes it. -1 means none.
 #pragma once
 
-#include <unistd.h>
-
 #include <utility>
+
+#include <unistd.h>
 
 namespace rcuda {
 

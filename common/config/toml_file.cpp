@@ -1,9 +1,13 @@
 #include "common/config/toml_file.h"
 
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <sstream>
 
 #include <toml++/toml.h>
+
+#include "common/config/toml_text.h"
 
 namespace rcuda::config {
 namespace {
@@ -47,7 +51,15 @@ Status flatten(const toml::table& table, const std::string& prefix,
 Status load_toml_file(Registry& registry, const std::string& path) {
   std::map<std::string, std::string> values;
   try {
-    const toml::table table = toml::parse_file(path);
+    std::ifstream file(path, std::ios::binary);
+    const std::string text(std::istreambuf_iterator<char>(file), {});
+    if (const auto line = foreign_character(text)) {
+      return Status(Code::kInvalidArgument, path + ":" + std::to_string(*line) +
+                                                ": only lines that are comments may hold other "
+                                                "characters than ASCII; in \"text\" write \\u00e9");
+    }
+    // Without the file, toml++ says so.
+    const toml::table table = file ? toml::parse(text, path) : toml::parse_file(path);
     if (Status status = flatten(table, "", &values); !status.ok()) {
       return std::move(status).with_context(path);
     }

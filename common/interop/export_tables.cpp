@@ -167,6 +167,9 @@ uint32_t enumerate_functions(CUcontext, CUmodule module, void (*visit)(void*, CU
   return 1;
 }
 
+// What the runtime does without when it is told so.
+CUresult declined() { return CUDA_ERROR_NOT_SUPPORTED; }
+
 CUresult integrity_check(uint32_t version, uint64_t seconds, uint8_t* answer);
 
 // All tables, at the sizes of driver 580.
@@ -191,6 +194,7 @@ struct Tables {
     storage.with(2, slot(&storage_get)).with(3, nullptr);
     checks.with(2, slot(&context_check)).with(3, slot(&context_check_mode));
     integrity.with(1, slot(&integrity_check));
+    optional.with(1, slot(&declined));
     libraries.with(4, slot(&library_context_flag)).with(39, slot(&library_stream_property));
     libraries.with(51, slot(&library_stream_handle));
     topology.with(4, slot(&topology_map)).with(13, slot(&topology_release));

@@ -128,6 +128,12 @@ Status wait_ready(int socket, short events, std::chrono::steady_clock::time_poin
   }
 }
 
+// A peer that closes its end with bytes unread resets the connection.
+bool hung_up(int error) { return error == ECONNRESET || error == EPIPE; }
+Status peer_gone() {
+  return Status(Code::kUnavailable, "the peer closed the connection in the handshake");
+}
+
 // Works on blocking and non-blocking sockets alike.
 Status send_all(int socket, const std::byte* data, size_t count,
                 std::chrono::steady_clock::time_point deadline) {
@@ -139,7 +145,7 @@ Status send_all(int socket, const std::byte* data, size_t count,
     } else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       RCUDA_RETURN_IF_ERROR(wait_ready(socket, POLLOUT, deadline));
     } else if (sent < 0 && errno != EINTR) {
-      return Status::from_errno(errno, "sending the handshake");
+      return hung_up(errno) ? peer_gone() : Status::from_errno(errno, "sending the handshake");
     }
   }
   return {};
@@ -154,8 +160,8 @@ Status receive_all(int socket, void* to, size_t count,
     if (got > 0) {
       at += got;
       count -= static_cast<size_t>(got);
-    } else if (got == 0) {
-      return Status(Code::kUnavailable, "the peer closed the connection in the handshake");
+    } else if (got == 0 || hung_up(errno)) {
+      return peer_gone();
     } else if (errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK) {
       return Status::from_errno(errno, "receiving the handshake");
     }
@@ -180,6 +186,9 @@ std::vector<std::byte> encode(const Hello& message) {
   for (const AddressWindow& window : message.taken_windows) put_window(out, window);
   out.number(message.host_range_base);
   out.number(message.host_range_bytes);
+  out.number(message.worker);
+  out.string(message.p2p_strategy);
+  out.string(message.p2p_path);
   return out.take();
 }
 
@@ -200,6 +209,9 @@ Result<Hello> decode_hello(const std::vector<std::byte>& body) {
   for (AddressWindow& window : message.taken_windows) get_window(in, &window);
   in.number(&message.host_range_base);
   in.number(&message.host_range_bytes);
+  in.number(&message.worker);
+  in.string(&message.p2p_strategy);
+  in.string(&message.p2p_path);
   if (!in.complete()) return malformed("Hello");
   return message;
 }
@@ -217,6 +229,33 @@ Result<Attach> decode_attach(const std::vector<std::byte>& body) {
   in.bytes(message.token, sizeof message.token);
   in.number(&message.index);
   if (!in.complete()) return malformed("Attach");
+  return message;
+}
+
+std::vector<std::byte> encode(const PeerHello& message) {
+  Writer out;
+  out.bytes(message.session, sizeof message.session);
+  out.number(message.worker);
+  out.number(message.link);
+  out.number(message.stream);
+  out.number(static_cast<uint32_t>(message.medium));
+  return out.take();
+}
+
+Result<PeerHello> decode_peer_hello(const std::vector<std::byte>& body) {
+  Reader in(body);
+  PeerHello message;
+  uint32_t medium = 0;
+  in.bytes(message.session, sizeof message.session);
+  in.number(&message.worker);
+  in.number(&message.link);
+  in.number(&message.stream);
+  in.number(&medium);
+  if (!in.complete() || medium == static_cast<uint32_t>(Medium::kAuto) ||
+      medium > static_cast<uint32_t>(Medium::kVerbs)) {
+    return malformed("PeerHello");
+  }
+  message.medium = static_cast<Medium>(medium);
   return message;
 }
 
@@ -346,7 +385,7 @@ Result<ServerStatus> decode_status(const std::vector<std::byte>& body) {
 
 Status check_header(const MessageHeader& header) {
   if (header.magic != kMagic) {
-    return Status(Code::kProtocol, "the peer does not speak rcuda's protocol");
+    return Status(Code::kProtocol, "the peer does not speak rcuda's protocol: check host and port");
   }
   if (header.version != kProtocolVersion) {
     return Status(Code::kProtocol, "the peer speaks protocol version " +
@@ -356,7 +395,7 @@ Status check_header(const MessageHeader& header) {
   }
   const auto type = static_cast<uint32_t>(header.type);
   if (type < static_cast<uint32_t>(MessageType::kHello) ||
-      type > static_cast<uint32_t>(MessageType::kStatus) || header.body_bytes > kMaxMessageBytes) {
+      type > static_cast<uint32_t>(MessageType::kQueued) || header.body_bytes > kMaxMessageBytes) {
     return malformed("handshake");
   }
   return {};

@@ -1,11 +1,17 @@
 // The handshake: what client, daemon and worker say on the control socket before a Link stands.
 //
 // client -> daemon  Hello           who I am, which devices, over which medium
+// daemon -> client  Queued          at once and every second while no worker is free
 // daemon -> worker  (passes the socket and the Hello on, over their own socket pair)
 // worker -> client  Welcome         devices with all attributes, address window, staging; or
 // Refusal then both call make_*_link() on the same socket; tcp's further sockets open with Attach
 // instead of Hello, and the daemon passes them to the worker whose token they name. client ->
-// worker  the first command. The worker exposes its staging region right after the Link stands and
+// worker  the first command.
+//
+// worker -> daemon  PeerHello of another server's worker, which the client introduced; the daemon
+// passes the socket on to the worker it names, which answers PeerWelcome or Refusal, and both make
+// a Link on it. Further sockets of a tcp Link open with a PeerHello as well.
+// The worker exposes its staging region right after the Link stands and
 // names it in the ReadyEvent, the first frame of the event ring.
 //
 // Every message is MessageHeader + body, bounded by kMaxMessageBytes; strings are length-prefixed.
@@ -35,6 +41,9 @@ enum class MessageType : uint32_t {
   kRefusal = 4,
   kStatusQuery = 5,  // empty body; the daemon answers with kStatus and closes
   kStatus = 6,
+  kPeerHello = 7,
+  kPeerWelcome = 8,  // empty body
+  kQueued = 9,  // empty body, daemon to client: your Hello is in order, a worker is being started
 };
 
 struct MessageHeader {
@@ -44,6 +53,9 @@ struct MessageHeader {
   uint32_t body_bytes = 0;
 };
 static_assert(sizeof(MessageHeader) == 16);
+
+// A client may give up a server that it has not heard of for a few of these.
+inline constexpr std::chrono::seconds kQueuedInterval{1};
 
 enum class Medium : uint32_t { kAuto = 0, kShm = 1, kTcp = 2, kVerbs = 3 };
 
@@ -62,11 +74,23 @@ struct Hello {
   std::vector<uint32_t> devices;             // ordinals on that server, in the client's order
   std::vector<AddressWindow> taken_windows;  // of this client's other workers
   uint64_t host_range_base = 0, host_range_bytes = 0;  // the client's pinned memory: keep free
+  uint32_t worker = 0;                 // which of the client's workers this will be, counted from 0
+  std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client
 };
 
 struct Attach {            // a further socket of a tcp session
   uint8_t token[16] = {};  // from Welcome
   uint32_t index = 0;
+};
+
+// A worker calls on another worker of its session, at that one's daemon. Names nobody secretly: who
+// may join is decided by the token that the client gave both (p2p/pipeline/authentication.h).
+struct PeerHello {
+  uint8_t session[16] = {};  // of Hello
+  uint32_t worker = 0;       // who is called on: Hello::worker of that session
+  uint32_t link = 0;         // the client's name for this connection
+  uint32_t stream = 0;       // 0: the Link's control socket; from 1: its further sockets
+  Medium medium = Medium::kTcp;
 };
 
 struct DeviceInfo {
@@ -131,11 +155,13 @@ inline constexpr uint32_t kReadyEvent = 4;
 
 std::vector<std::byte> encode(const Hello& message);
 std::vector<std::byte> encode(const Attach& message);
+std::vector<std::byte> encode(const PeerHello& message);
 std::vector<std::byte> encode(const Welcome& message);
 std::vector<std::byte> encode(const Refusal& message);
 std::vector<std::byte> encode(const ServerStatus& message);
 Result<Hello> decode_hello(const std::vector<std::byte>& body);
 Result<Attach> decode_attach(const std::vector<std::byte>& body);
+Result<PeerHello> decode_peer_hello(const std::vector<std::byte>& body);
 Result<Welcome> decode_welcome(const std::vector<std::byte>& body);
 Result<Refusal> decode_refusal(const std::vector<std::byte>& body);
 Result<ServerStatus> decode_status(const std::vector<std::byte>& body);

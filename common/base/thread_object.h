@@ -1,0 +1,33 @@
+// of_this_thread<T>(): one T per thread, made at its first use and deleted when the thread ends.
+//
+// Unlike a thread_local T it lives on when the process exits: the thread that calls exit() destroys
+// its thread_local objects first, and the application's static objects and exit handlers, which
+// come after them, may still call CUDA.
+#pragma once
+
+#include <cstdlib>
+
+#include <pthread.h>
+
+namespace rcuda {
+
+template <typename T>
+T& of_this_thread() {
+  thread_local T* object = nullptr;
+  if (object) [[likely]]
+    return *object;
+  static const pthread_key_t key = [] {
+    pthread_key_t created{};
+    const auto end = [](void* ended) {
+      object = nullptr;  // first: the destructor may ask for another one
+      delete static_cast<T*>(ended);
+    };
+    if (pthread_key_create(&created, end) != 0) std::abort();
+    return created;
+  }();
+  object = new T;
+  pthread_setspecific(key, object);
+  return *object;
+}
+
+}  // namespace rcuda

@@ -1,0 +1,161 @@
+#include "common/wire/connect.h"
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+namespace rcuda::wire {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+std::string label(const std::string& host, uint16_t port) {
+  return host + ":" + std::to_string(port);
+}
+
+Result<AddressList> resolve_host(const std::string& host, uint16_t port) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
+  if (error != 0) {
+    return Status(Code::kUnavailable, "cannot resolve the host \"" + host + "\" (" +
+                                          gai_strerror(error) +
+                                          "); check its name in RCUDA_DEVICES");
+  }
+  return AddressList(list, &freeaddrinfo);
+}
+
+bool same_address(const sockaddr* a, const sockaddr* b) {
+  if (a->sa_family != b->sa_family) return false;
+  if (a->sa_family == AF_INET) {
+    return reinterpret_cast<const sockaddr_in*>(a)->sin_addr.s_addr ==
+           reinterpret_cast<const sockaddr_in*>(b)->sin_addr.s_addr;
+  }
+  if (a->sa_family == AF_INET6) {
+    return std::memcmp(&reinterpret_cast<const sockaddr_in6*>(a)->sin6_addr,
+                       &reinterpret_cast<const sockaddr_in6*>(b)->sin6_addr, 16) == 0;
+  }
+  return false;
+}
+
+bool is_this_machine(const addrinfo* addresses) {
+  ifaddrs* interfaces = nullptr;
+  if (getifaddrs(&interfaces) != 0) return false;
+  bool found = false;
+  for (const addrinfo* address = addresses; address && !found; address = address->ai_next) {
+    for (const ifaddrs* local = interfaces; local && !found; local = local->ifa_next) {
+      found = local->ifa_addr && same_address(address->ai_addr, local->ifa_addr);
+    }
+  }
+  freeifaddrs(interfaces);
+  return found;
+}
+
+// The daemon's socket for shared memory: abstract, so that it vanishes with the daemon.
+Result<UniqueFd> connect_unix(uint16_t port) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string name = "rcuda-" + std::to_string(port);
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket) return Status::from_errno(errno, "socket");
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
+    return Status(Code::kUnavailable, "no rcuda-server listens on this machine for port " +
+                                          std::to_string(port) + " (" + std::strerror(errno) +
+                                          "); start one: rcuda-server --port " +
+                                          std::to_string(port));
+  }
+  return socket;
+}
+
+int milliseconds_until(Clock::time_point deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+  return left.count() < 0 ? 0 : static_cast<int>(left.count());
+}
+
+// Connects to one address; 0 or an errno.
+int connect_address(const addrinfo& address, Clock::time_point deadline, UniqueFd* out) {
+  UniqueFd socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return errno;
+  if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) return errno;
+    pollfd wait{socket.get(), POLLOUT, 0};
+    int ready;
+    do {
+      ready = ::poll(&wait, 1, milliseconds_until(deadline));
+    } while (ready < 0 && errno == EINTR);
+    if (ready <= 0) return ready == 0 ? ETIMEDOUT : errno;
+    int error = 0;
+    socklen_t length = sizeof error;
+    getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    if (error != 0) return error;
+  }
+  const int flags = fcntl(socket.get(), F_GETFL);
+  fcntl(socket.get(), F_SETFL, flags & ~O_NONBLOCK);
+  const int on = 1;
+  setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  *out = std::move(socket);
+  return 0;
+}
+
+Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where,
+                             Clock::time_point deadline) {
+  int error = EHOSTUNREACH;
+  for (const addrinfo* address = addresses; address; address = address->ai_next) {
+    UniqueFd socket;
+    error = connect_address(*address, deadline, &socket);
+    if (error == 0) return socket;
+  }
+  std::string mend = "check host and port, and that rcuda-server runs there";
+  if (error == ECONNREFUSED)
+    mend = "nothing listens there: start rcuda-server (--listen for other hosts)";
+  if (error == ETIMEDOUT) mend = "no answer: check the host, the network and its firewall";
+  return Status(Code::kUnavailable,
+                "cannot connect to " + where + " (" + std::strerror(error) + "); " + mend);
+}
+
+}  // namespace
+
+Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port, Clock::time_point deadline) {
+  Result<AddressList> addresses = resolve_host(host, port);
+  if (!addresses) return addresses.status();
+  return connect_any(addresses->get(), label(host, port), deadline);
+}
+
+Result<Connection> connect_server(const std::string& host, uint16_t port, Medium medium,
+                                  std::chrono::milliseconds timeout) {
+  const Clock::time_point deadline = Clock::now() + timeout;
+  Result<AddressList> addresses = resolve_host(host, port);
+  if (!addresses) return addresses.status();
+  if (medium == Medium::kShm || medium == Medium::kAuto) {
+    if (is_this_machine(addresses->get())) {
+      Result<UniqueFd> socket = connect_unix(port);
+      if (socket) return Connection{std::move(socket).value(), Medium::kShm};
+      if (medium == Medium::kShm) return socket.status();
+    } else if (medium == Medium::kShm) {
+      return Status(
+          Code::kInvalidArgument,
+          host + " is another machine; shared memory reaches this one only: use tcp or verbs");
+    }
+  }
+  Result<UniqueFd> socket = connect_any(addresses->get(), label(host, port), deadline);
+  if (!socket) return socket.status();
+  const Medium chosen = medium == Medium::kVerbs ? medium : Medium::kTcp;
+  return Connection{std::move(socket).value(), chosen};
+}
+
+}  // namespace rcuda::wire
