@@ -7,8 +7,10 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 
 #include "common/transport/socket_io.h"
+#include "common/transport/start_thread.h"
 
 namespace rcuda::transport {
 namespace {
@@ -36,8 +38,7 @@ Status ControlChannel::start() {
   poke_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!poke_) return Status::from_errno(errno, "eventfd");
   last_heard_ = last_sent_ = Clock::now();
-  thread_ = std::thread([this] { run(); });
-  return {};
+  return start_thread(&thread_, [this] { run(); });
 }
 
 void ControlChannel::poke() {
@@ -60,6 +61,14 @@ void ControlChannel::finish() {
   queue_.push_back({ControlMessage{.kind = ControlMessage::kFarewell}, 0, UniqueFd()});
   (void)flush_locked();
   queue_.clear();
+  poke();
+}
+
+void ControlChannel::hang_up() {
+  std::lock_guard lock(mutex_);
+  if (std::exchange(finished_, true)) return;
+  queue_.clear();
+  ::shutdown(socket_.get(), SHUT_RDWR);
   poke();
 }
 
@@ -129,7 +138,8 @@ std::string ControlChannel::poll_once(bool& intended) {
   // After reading: a peer may have said farewell and exited.
   if (entries[2].revents != 0) return "the peer's process has ended";
   if (timing_.expect_within.count() != 0 && now >= last_heard_ + timing_.expect_within) {
-    return "the peer has been silent for " + std::to_string(timing_.expect_within.count()) + " ms";
+    return "the peer has been silent for " + std::to_string(timing_.expect_within.count()) +
+           " ms: its process is stopped, or its host or the network between is down";
   }
   std::lock_guard lock(mutex_);
   if (!finished_ && timing_.send_every.count() != 0 && now >= last_sent_ + timing_.send_every) {

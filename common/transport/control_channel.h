@@ -63,6 +63,9 @@ class ControlChannel {
   void send(ControlMessage message, int fd = -1);
   // Says farewell and makes the thread end without calling on_end.
   void finish();
+  // The session is lost on this side: the peer gets no farewell, but the end of the connection.
+  // on_end is not called any more.
+  void hang_up();
   // As Link::abandon.
   void abandon() noexcept;
 

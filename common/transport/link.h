@@ -26,6 +26,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
@@ -33,8 +34,10 @@
 namespace rcuda::transport {
 
 // Whether put() must wake a peer that sleeps in wait(). A put without wake is seen by a peer that
-// polls, and no later than by the next put with wake.
-enum class Wake : bool { kNo, kYes };
+// polls, and no later than by the next put with wake. kNow wakes as kYes does, and says that
+// somebody waits for what the peer makes of it: a medium that gathers puts to send them together
+// (tcp) sends this one, and all before it, before put() returns.
+enum class Wake : uint8_t { kNo, kYes, kNow };
 
 // Names a region of the peer; minted by the exposing side, unique within a Link, never reused.
 enum class RegionId : uint64_t { kNone = 0 };
@@ -42,6 +45,16 @@ enum class RegionId : uint64_t { kNone = 0 };
 struct Region {
   RegionId id = RegionId::kNone;
   uint64_t bytes = 0;
+};
+
+// How an adapter finds device memory. By default: its driver looks the address up (nvidia-peermem;
+// plain memory).
+struct DeviceMemory {
+  int dma_buf = -1;  // a descriptor of it as dma-buf; the caller's, and not needed after the call
+  uint64_t dma_buf_offset = 0;  // of the first byte
+  // False: only this side's transfers and loop_back() use it, the peer never hears of it, and
+  // unexpose() does not wait for the peer.
+  bool for_peer = true;
 };
 
 // Called once when a transfer is over, from a thread of the Link or from the calling thread before
@@ -52,16 +65,20 @@ using Bytes = std::span<const std::byte>;
 
 inline constexpr size_t kMaxPutPieces = 7;
 
-// What happened on a Link so far. The RDMA issue's figures come from here.
+// What happened on a Link so far. Over verbs, what the peer can have noticed has been counted.
 struct LinkCounters {
   uint64_t puts = 0;            // calls of put()
   uint64_t wakes = 0;           // puts that had to wake the peer
   uint64_t window_bytes = 0;    // bytes written into the peer's window
   uint64_t work_requests = 0;   // verbs only: posted WRs
   uint64_t doorbells = 0;       // verbs only: ibv_post_send calls
-  uint64_t completions = 0;     // verbs only: polled work completions
+  uint64_t completions = 0;     // verbs only: polled work completions, those of receives too
+  uint64_t receives = 0;        // verbs only: of those, completions of posted receives
+  uint64_t arms = 0;            // verbs only: of the WRs, those that ask to be woken before a sleep
+  uint64_t arm_answers = 0;     // verbs only: of the WRs, those that answer the peer's arms
   uint64_t transfer_bytes = 0;  // payload moved by read() and write()
   uint64_t copied_bytes = 0;    // of those, bytes this side's CPU copied
+  uint64_t registrations = 0;   // verbs only: memory registered for transfers
 };
 
 class Link {
@@ -99,16 +116,26 @@ class Link {
   // descriptor.
   virtual Result<Region> expose(void* base, size_t bytes, int backing = -1,
                                 uint64_t backing_offset = 0) = 0;
+  // The same for memory that devices alone may touch: GPU memory at an address of this process. It
+  // must not be freed before unexpose(). That this succeeds proves nothing: loop_back() does.
+  // kUnsupported on every medium but verbs.
+  virtual Result<Region> expose_device(void* base, size_t bytes, const DeviceMemory& memory) = 0;
+  // Copies bytes between two places of this side, each inside one of its exposed regions, through
+  // the adapter. Blocks until they are there, or for LinkOptions::peer_timeout. As expose_device().
+  virtual Status loop_back(void* to, const void* from, size_t bytes) = 0;
   // Pending transfers of it fail. Once this returned, no peer touches the memory through this Link;
   // where the region has a backing and the peer mapped it, the peer may still touch those pages.
   // Blocks, on verbs, until the peer has let go of the region: not for a TransferDone.
   virtual Status unexpose(RegionId region) = 0;
 
   // The peer's region mapped here at `address` (nullptr: anywhere), or nullptr where the medium
-  // cannot or the region has no backing. Blocks until the region's announcement has arrived, and
-  // for LinkOptions::peer_timeout at most (kNotFound). An `address` belongs to the caller: whatever
-  // is mapped there is replaced, and unmap() leaves the range reserved and inaccessible.
-  virtual Result<void*> map(RegionId region, void* address = nullptr) = 0;
+  // cannot or the region has no backing. `bytes` is what the caller will use, which it has from
+  // somewhere else than the announcement: a region of another size is refused (kInvalidArgument),
+  // so that a peer can neither make an access here fault nor have more replaced at `address` than
+  // the caller agreed to. Blocks until the region's announcement has arrived, and for
+  // LinkOptions::peer_timeout at most (kNotFound). An `address` belongs to the caller: whatever is
+  // mapped there is replaced, and unmap() leaves the range reserved and inaccessible.
+  virtual Result<void*> map(RegionId region, size_t bytes, void* address = nullptr) = 0;
   virtual Status unmap(RegionId region) = 0;
 
   // Moves bytes between the peer's region and local memory. Asynchronous; `local` must stay valid
@@ -134,6 +161,9 @@ class Link {
 struct LinkOptions {
   size_t window_bytes = 8u << 20;  // of this side's own window; at most 1 GiB
   int bulk_streams = 4;            // tcp: further sockets for transfers; verbs: queue pairs
+  // verbs: the PCI address of the device that transfers are for ("0000:3b:00.0"); of several
+  // adapters the nearest is used. Empty: none in particular.
+  std::string near_pci;
   // The peer's Link sends a sign of life at least four times in this span; without one for so long
   // the Link breaks. Zero: a silent peer is waited for (a client in a debugger), and only its end
   // or the loss of its host breaks the Link.

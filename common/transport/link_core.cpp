@@ -62,6 +62,14 @@ Status LinkCore::check_put(uint64_t offset, size_t pieces, size_t total,
   return {};
 }
 
+Result<Region> LinkCore::expose_device(void*, size_t, const DeviceMemory&) {
+  return Status{Code::kUnsupported, std::string(medium()) + " does not reach device memory"};
+}
+
+Status LinkCore::loop_back(void*, const void*, size_t) {
+  return {Code::kUnsupported, std::string(medium()) + " has no adapter to go through"};
+}
+
 LinkCounters LinkCore::counters() const {
   LinkCounters counters;
   counters.puts = puts_.load(std::memory_order_relaxed);
@@ -70,8 +78,12 @@ LinkCounters LinkCore::counters() const {
   counters.work_requests = work_requests_.load(std::memory_order_relaxed);
   counters.doorbells = doorbells_.load(std::memory_order_relaxed);
   counters.completions = completions_.load(std::memory_order_relaxed);
+  counters.receives = receives_.load(std::memory_order_relaxed);
+  counters.arms = arms_.load(std::memory_order_relaxed);
+  counters.arm_answers = arm_answers_.load(std::memory_order_relaxed);
   counters.transfer_bytes = transfer_bytes_.load(std::memory_order_relaxed);
   counters.copied_bytes = copied_bytes_.load(std::memory_order_relaxed);
+  counters.registrations = registrations_.load(std::memory_order_relaxed);
   return counters;
 }
 

@@ -30,6 +30,9 @@ class LinkCore : public Link {
   void interrupt() final { doorbell_.ring_always(); }
   Status status() const final;
   LinkCounters counters() const final;
+  // What only verbs has.
+  Result<Region> expose_device(void* base, size_t bytes, const DeviceMemory& memory) override;
+  Status loop_back(void* to, const void* from, size_t bytes) override;
 
  protected:
   enum class End { kIntended, kLost };
@@ -63,8 +66,12 @@ class LinkCore : public Link {
   std::atomic<uint64_t> work_requests_{0};
   std::atomic<uint64_t> doorbells_{0};
   std::atomic<uint64_t> completions_{0};
+  std::atomic<uint64_t> receives_{0};
+  std::atomic<uint64_t> arms_{0};
+  std::atomic<uint64_t> arm_answers_{0};
   std::atomic<uint64_t> transfer_bytes_{0};
   std::atomic<uint64_t> copied_bytes_{0};
+  std::atomic<uint64_t> registrations_{0};
 
  private:
   std::atomic<bool> broken_{false};

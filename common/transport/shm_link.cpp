@@ -118,7 +118,7 @@ class ShmLink final : public LinkCore {
   Status put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) override;
   Result<Region> expose(void* base, size_t bytes, int backing, uint64_t backing_offset) override;
   Status unexpose(RegionId region) override;
-  Result<void*> map(RegionId region, void* address) override;
+  Result<void*> map(RegionId region, size_t bytes, void* address) override;
   Status unmap(RegionId region) override;
   void write(RegionId region, uint64_t offset, const void* local, size_t bytes,
              TransferDone done) override;
@@ -204,7 +204,7 @@ Status ShmLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   begin_put();
   store_pieces(peer_.bytes().data() + offset, pieces, total);
   count_put(total);
-  if (wake == Wake::kYes && peer_bell_.ring()) bump(wakes_, 1);
+  if (wake != Wake::kNo && peer_bell_.ring()) bump(wakes_, 1);
   return {};
 }
 
@@ -245,8 +245,8 @@ Status ShmLink::on_message(const ControlMessage& message, UniqueFd fd) {
   }
 }
 
-Result<void*> ShmLink::map(RegionId region, void* address) {
-  return peer_regions_.map(static_cast<uint64_t>(region), address, peer_timeout_);
+Result<void*> ShmLink::map(RegionId region, size_t bytes, void* address) {
+  return peer_regions_.map(static_cast<uint64_t>(region), bytes, address, peer_timeout_);
 }
 
 Status ShmLink::unmap(RegionId region) {

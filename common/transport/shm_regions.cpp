@@ -94,11 +94,17 @@ Result<Mapping> ShmRegions::map_entry(const Entry& entry, void* address, std::by
   return Mapping(base, entry.bytes + before, address != nullptr);
 }
 
-Result<void*> ShmRegions::map(uint64_t id, void* address, std::chrono::milliseconds patience) {
+Result<void*> ShmRegions::map(uint64_t id, uint64_t bytes, void* address,
+                              std::chrono::milliseconds patience) {
   Lock lock(mutex_);
   Result<Entry*> found = find(lock, id, patience);
   if (!found) return found.status();
   Entry& entry = **found;
+  if (entry.bytes != bytes) {
+    return Status{Code::kInvalidArgument, named(id) + " of the peer has " +
+                                              std::to_string(entry.bytes) + " bytes where " +
+                                              std::to_string(bytes) + " are to be mapped"};
+  }
   if (!entry.file) return static_cast<void*>(nullptr);
   if (entry.user) {
     if (address == nullptr || address == entry.user_data) {

@@ -34,7 +34,7 @@ class ShmRegions {
   void end(const Status& status);
 
   // As Link::map and unmap.
-  Result<void*> map(uint64_t id, void* address, std::chrono::milliseconds patience);
+  Result<void*> map(uint64_t id, uint64_t bytes, void* address, std::chrono::milliseconds patience);
   Status unmap(uint64_t id);
 
   // A piece of a region for a transfer; keeps its mapping alive.

@@ -11,7 +11,10 @@
 namespace rcuda::transport {
 namespace {
 
-Status peer_closed() { return {Code::kUnavailable, "the peer closed the connection"}; }
+Status peer_closed() {
+  return {Code::kUnavailable,
+          "the peer closed the connection: its process ended or gave the session up, see its log"};
+}
 
 Status wait_for(int socket, short events, Deadline deadline) {
   while (true) {
@@ -126,6 +129,15 @@ Status recv_with_fds(int socket, std::span<std::byte> bytes, std::vector<UniqueF
     bytes = bytes.subspan(*received);
   }
   return {};
+}
+
+Result<size_t> recv_packet_with_fds(int socket, std::span<std::byte> bytes,
+                                    std::vector<UniqueFd>& fds, Deadline deadline) {
+  while (true) {
+    RCUDA_RETURN_IF_ERROR(wait_for(socket, POLLIN, deadline));
+    Result<size_t> received = try_recv_with_fds(socket, bytes, fds);
+    if (!received || *received != 0) return received;
+  }
 }
 
 }  // namespace rcuda::transport

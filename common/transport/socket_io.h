@@ -34,6 +34,11 @@ Status send_with_fds(int socket, std::span<const std::byte> bytes, std::span<con
 Status recv_with_fds(int socket, std::span<std::byte> bytes, std::vector<UniqueFd>& fds,
                      Deadline deadline);
 
+// Receives one message of a packet socket, of whatever length; what does not fit is cut off. The
+// end of the connection is kUnavailable.
+Result<size_t> recv_packet_with_fds(int socket, std::span<std::byte> bytes,
+                                    std::vector<UniqueFd>& fds, Deadline deadline);
+
 // One non-blocking attempt. Returns bytes moved, 0 if it would block, or an error; the end of the
 // stream is kUnavailable.
 Result<size_t> try_send_with_fd(int socket, std::span<const std::byte> bytes, int fd);

@@ -1,6 +1,7 @@
 #include "common/transport/tcp_bulk.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -8,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include "common/base/peer_order.h"
 #include "common/transport/socket_io.h"
 
 namespace rcuda::transport {
@@ -15,6 +17,15 @@ namespace {
 
 // Below this, cutting a transfer costs more than a second stream gains.
 constexpr uint64_t kMinPieceBytes = 256u << 10;
+// Whoever asks or answers sends up to here itself: about what waking a thread costs.
+constexpr uint64_t kDirectBytes = 256u << 10;
+// ThreadSanitizer takes sendmsg() to read its buffers after it sent them, when the peer may already
+// use the memory again: there the kDone that allows it goes out in a call of its own.
+#ifdef __SANITIZE_THREAD__
+constexpr bool kDoneWithData = false;
+#else
+constexpr bool kDoneWithData = true;
+#endif
 // Held pins are as long as one system call: this bounds what one of them moves.
 constexpr size_t kPinnedBytes = 1u << 20;
 constexpr size_t kScratchBytes = 64u << 10;
@@ -63,18 +74,19 @@ void BulkStream::start() {
 }
 
 void BulkStream::start_sender_locked() {
-  if (sender_.joinable()) return;
+  if (stopped_ || sender_.joinable()) return;
   ++running_;
   sender_ = std::thread([this] { send(); });
 }
 
-void BulkStream::submit(Piece piece) {
+void BulkStream::submit(Piece piece, bool at_once) {
   Status why;
   {
-    std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     if (!stopped_) {
       queued_bytes_.fetch_add(piece.bytes, std::memory_order_relaxed);
       requests_.push_back(std::move(piece));
+      if (at_once) return drive_briefly(lock);
       start_sender_locked();
       to_send_.notify_one();
       return;
@@ -93,62 +105,116 @@ void BulkStream::stop(const Status& why) {
 }
 
 // Memory of pieces may only be given back to their callers when no thread can touch it any more.
-void BulkStream::thread_ended() {
+void BulkStream::leave(Lock& lock) {
+  if (--running_ != 0) return;
   std::vector<std::shared_ptr<Transfer>> failed;
-  Status why;
-  {
-    std::lock_guard lock(mutex_);
-    if (--running_ != 0) return;
-    why = why_stopped_;
-    for (const auto& [id, flying] : in_flight_) failed.push_back(flying.piece.transfer);
-    for (const Piece& piece : requests_) failed.push_back(piece.transfer);
-    in_flight_.clear();
-    requests_.clear();
-  }
+  const Status why = why_stopped_;
+  for (const auto& [id, flying] : in_flight_) failed.push_back(flying.piece.transfer);
+  for (const Piece& piece : requests_) failed.push_back(piece.transfer);
+  in_flight_.clear();
+  requests_.clear();
+  lock.unlock();
   for (const auto& transfer : failed) transfer->piece_done(why);
+  lock.lock();
 }
 
 void BulkStream::receive() {
   std::string why;
   while (why.empty()) why = receive_one();
+  {
+    std::lock_guard lock(mutex_);
+    if (!send_error_.empty()) why = send_error_;
+  }
   on_error_(why);
   stop({Code::kUnavailable, why});  // usually stopped already, through on_error_
-  thread_ended();
+  Lock lock(mutex_);
+  leave(lock);
 }
 
 void BulkStream::send() {
-  std::unique_lock lock(mutex_);
-  bool answer_next = true;  // answers and requests take turns
+  Lock lock(mutex_);
   while (true) {
-    const auto can_request = [&] { return !requests_.empty() && in_flight_.size() < kMaxInFlight; };
-    to_send_.wait(lock, [&] { return stopped_ || !answers_.empty() || can_request(); });
+    to_send_.wait(lock, [&] {
+      return stopped_ || (!sending_ && (message_ || !answers_.empty() || can_request()));
+    });
     if (stopped_) break;
-    std::string why;
-    if (!answers_.empty() && (answer_next || !can_request())) {
-      const Answer answer = answers_.front();
-      answers_.pop_front();
-      lock.unlock();
-      why = send_answer(answer);
-      lock.lock();
-    } else {
-      const uint64_t id = next_piece_++;
-      const Piece piece = requests_.front();
-      requests_.pop_front();
-      in_flight_.emplace(id, InFlight{piece});
-      lock.unlock();
-      why = send_piece(id, piece);
-      lock.lock();
-      if (why.empty()) piece_sent(lock, id);
-    }
-    answer_next = !answer_next;
-    if (why.empty()) continue;
+    drive(lock, kAnyBytes);
+    if (!message_ || stopped_) continue;
+    // The others only queue meanwhile.
+    sending_ = true;
     lock.unlock();
-    on_error_(why);
-    stop({Code::kUnavailable, why});
+    poll_for(socket_.get(), POLLOUT);
     lock.lock();
+    sending_ = false;
   }
-  lock.unlock();
-  thread_ended();
+  leave(lock);
+}
+
+// Takes the next message in hand, if it carries no more than `most`.
+bool BulkStream::next_message(uint64_t most) {
+  if (!answers_.empty() && (answer_next_ || !can_request())) {
+    const BulkHeader& asked = answers_.front().asked;
+    if (asked.kind == BulkHeader::kRead && asked.bytes > most) return false;
+    message_ = answer_message(answers_.front());
+    answers_.pop_front();
+    answer_next_ = false;
+    return true;
+  }
+  if (!can_request()) return false;
+  const Piece& piece = requests_.front();
+  if (piece.to_peer && piece.bytes > most) return false;
+  Message message;
+  message.header.kind = piece.to_peer ? BulkHeader::kWrite : BulkHeader::kRead;
+  message.header.piece = message.piece = next_piece_++;
+  message.header.region = piece.region;
+  message.header.offset = piece.offset;
+  message.header.bytes = piece.bytes;
+  if (piece.to_peer) {
+    message.payload = piece.local;
+    message.payload_bytes = piece.bytes;
+  }
+  in_flight_.emplace(message.piece, InFlight{piece});
+  requests_.pop_front();
+  message_ = std::move(message);
+  answer_next_ = true;
+  return true;
+}
+
+// Sends what is there as far as the socket takes it; the rest is the sending thread's. The caller
+// holds the lock, and so it does again afterwards; callbacks may run meanwhile.
+void BulkStream::drive(Lock& lock, uint64_t most) {
+  sending_ = true;
+  while (!stopped_ && (message_ || next_message(most))) {
+    lock.unlock();
+    std::string why;
+    const bool taken = push(&why);
+    lock.lock();
+    if (!why.empty()) {
+      // The receiving thread finds the end of the stream, and ends this one.
+      if (send_error_.empty()) send_error_ = why;
+      ::shutdown(socket_.get(), SHUT_RDWR);
+      message_.reset();
+      break;
+    }
+    if (!taken) break;
+    if (message_->sent != message_->bytes()) continue;
+    const uint64_t piece = message_->piece;
+    message_.reset();
+    if (piece != 0) piece_sent(lock, piece);
+  }
+  sending_ = false;
+}
+
+// As drive() for a thread with other things to do.
+void BulkStream::drive_briefly(Lock& lock) {
+  if (!sending_ && !message_ && !stopped_) {
+    ++running_;
+    drive(lock, kDirectBytes);
+    leave(lock);
+  }
+  if (sending_ || stopped_ || !(message_ || !answers_.empty() || can_request())) return;
+  start_sender_locked();
+  to_send_.notify_one();
 }
 
 std::string BulkStream::receive_bytes(std::byte* data, size_t bytes) {
@@ -212,6 +278,7 @@ std::string BulkStream::take_write(const BulkHeader& header) {
       return last_error();
     }
   }
+  before_peer(&regions_);  // what the peer puts from now on may tell of it
   return queue_answer(header, code);
 }
 
@@ -241,116 +308,103 @@ std::string BulkStream::take_done(const BulkHeader& header) {
   return {};
 }
 
-// The outcome may overtake the sending thread's return from its last send. Only when both are over
+// The outcome may overtake the sending side's return from its last send. Only when both are over
 // is the caller's memory free; a peer that lies about the outcome must not make this side read on.
-void BulkStream::piece_sent(std::unique_lock<std::mutex>& lock, uint64_t id) {
+void BulkStream::piece_sent(Lock& lock, uint64_t id) {
   InFlight& flying = in_flight_.at(id);
   flying.sent = true;
   if (flying.done) complete(lock, id);
 }
 
-void BulkStream::complete(std::unique_lock<std::mutex>& lock, uint64_t id) {
+void BulkStream::complete(Lock& lock, uint64_t id) {
   const auto node = in_flight_.extract(id);
   const InFlight& flying = node.mapped();
   queued_bytes_.fetch_sub(flying.piece.bytes, std::memory_order_relaxed);
-  if (!requests_.empty()) to_send_.notify_one();
+  if (!requests_.empty()) {
+    start_sender_locked();
+    to_send_.notify_one();
+  }
   lock.unlock();
   flying.piece.transfer->piece_done(flying.outcome);
   lock.lock();
 }
 
 std::string BulkStream::queue_answer(const BulkHeader& asked, Code code) {
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   if (answers_.size() >= kMaxInFlight) return "protocol violation: too many transfers at once";
   answers_.push_back({asked, code});
-  start_sender_locked();
-  to_send_.notify_one();
+  drive_briefly(lock);
   return {};
 }
 
-std::string BulkStream::send_bytes(const BulkHeader& header, const std::byte* data, size_t bytes) {
-  iovec pieces[] = {{const_cast<BulkHeader*>(&header), sizeof header},
-                    {const_cast<std::byte*>(data), bytes}};
-  msghdr message{};
-  message.msg_iov = pieces;
-  message.msg_iovlen = bytes == 0 ? 1 : 2;
-  while (message.msg_iovlen != 0) {
-    const ssize_t count = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
-    if (count < 0 && !interrupted()) return last_error();
-    auto sent = static_cast<size_t>(std::max<ssize_t>(count, 0));
-    while (message.msg_iovlen != 0 && sent >= message.msg_iov->iov_len) {
-      sent -= message.msg_iov->iov_len;
-      ++message.msg_iov;
-      --message.msg_iovlen;
-    }
-    if (message.msg_iovlen == 0) break;
-    message.msg_iov->iov_base = static_cast<std::byte*>(message.msg_iov->iov_base) + sent;
-    message.msg_iov->iov_len -= sent;
-  }
-  return {};
-}
-
-std::string BulkStream::send_piece(uint64_t id, const Piece& piece) {
-  BulkHeader header;
-  header.kind = piece.to_peer ? BulkHeader::kWrite : BulkHeader::kRead;
-  header.piece = id;
-  header.region = piece.region;
-  header.offset = piece.offset;
-  header.bytes = piece.bytes;
-  return send_bytes(header, piece.local, piece.to_peer ? piece.bytes : 0);
-}
-
-// The caller's region may be withdrawn at any moment: it is pinned for one call at a time, and what
-// cannot be sent any more is made up, because the stream owes the peer the bytes it announced.
-std::string BulkStream::send_region(const BulkHeader& header, ExposedRegions::Entry& region,
-                                    uint64_t offset) {
-  std::string why = send_bytes(header, nullptr, 0);
-  for (uint64_t at = 0; why.empty() && at < header.bytes;) {
-    ssize_t count;
-    {
-      const ExposedRegions::Pin pin(region);
-      const size_t want = std::min<uint64_t>(header.bytes - at, kPinnedBytes);
-      if (pin) {
-        count = ::send(socket_.get(), region.base + offset + at, want, MSG_DONTWAIT | MSG_NOSIGNAL);
-      } else {
-        static constexpr std::byte kZeros[4096] = {};
-        count = ::send(socket_.get(), kZeros, std::min(want, sizeof kZeros),
-                       MSG_DONTWAIT | MSG_NOSIGNAL);
-      }
-    }
-    if (count > 0) {
-      at += static_cast<uint64_t>(count);
-    } else if (interrupted()) {
-      poll_for(socket_.get(), POLLOUT);
-    } else {
-      why = last_error();
-    }
-  }
-  return why;
-}
-
-std::string BulkStream::send_answer(const Answer& answer) {
-  Code code = answer.code;
-  if (answer.asked.kind == BulkHeader::kRead) {
-    Result<std::shared_ptr<ExposedRegions::Entry>> region =
-        regions_.find(answer.asked.region, answer.asked.offset, answer.asked.bytes);
-    if (region) {
-      BulkHeader data;
-      data.kind = BulkHeader::kData;
-      data.piece = answer.asked.piece;
-      data.bytes = answer.asked.bytes;
-      std::string why = send_region(data, **region, answer.asked.offset);
-      if (!why.empty()) return why;
-      if ((*region)->retired.load()) code = Code::kNotFound;
-    } else {
-      code = region.status().code();
-    }
-  }
+BulkStream::Message BulkStream::answer_message(const Answer& answer) {
+  Message message;
   BulkHeader done;
   done.kind = BulkHeader::kDone;
-  done.status = static_cast<uint32_t>(code);
+  done.status = static_cast<uint32_t>(answer.code);
   done.piece = answer.asked.piece;
-  return send_bytes(done, nullptr, 0);
+  message.header = done;
+  if (answer.asked.kind != BulkHeader::kRead) return message;
+  Result<std::shared_ptr<ExposedRegions::Entry>> region =
+      regions_.find(answer.asked.region, answer.asked.offset, answer.asked.bytes);
+  if (!region) {
+    message.header.status = static_cast<uint32_t>(region.status().code());
+    return message;
+  }
+  after_peer(&regions_);  // what this side put made the peer ask
+  message.header.kind = BulkHeader::kData;
+  message.header.bytes = answer.asked.bytes;
+  message.payload = (*region)->base + answer.asked.offset;
+  message.payload_bytes = answer.asked.bytes;
+  message.region = std::move(*region);
+  message.has_done = true;
+  message.done = done;
+  return message;
+}
+
+// One attempt that does not block: false when the socket takes nothing now. A region may be
+// withdrawn at any moment: it is pinned for one call at a time, and what cannot be sent any more is
+// made up, because the stream owes the peer the bytes it announced.
+bool BulkStream::push(std::string* why) {
+  static constexpr std::byte kZeros[4096] = {};
+  Message& message = *message_;
+  std::array<iovec, 3> pieces;
+  size_t count = 0;
+  const auto add = [&](const void* data, uint64_t bytes) {
+    if (bytes != 0) pieces[count++] = {const_cast<void*>(data), bytes};
+  };
+  const uint64_t header_sent = std::min<uint64_t>(message.sent, sizeof message.header);
+  add(reinterpret_cast<const std::byte*>(&message.header) + header_sent,
+      sizeof message.header - header_sent);
+  const uint64_t at = std::min(message.sent - header_sent, message.payload_bytes);
+  uint64_t some = message.payload_bytes - at;
+  std::optional<ExposedRegions::Pin> pin;
+  const std::byte* source = message.payload + at;
+  if (some != 0 && message.region) {
+    pin.emplace(*message.region);
+    some = std::min<uint64_t>(some, kPinnedBytes);
+    if (!*pin) {
+      message.done.status = static_cast<uint32_t>(Code::kNotFound);
+      source = kZeros;
+      some = std::min<uint64_t>(some, sizeof kZeros);
+    }
+  }
+  add(source, some);
+  if (message.has_done && at + (kDoneWithData ? some : 0) == message.payload_bytes) {
+    const uint64_t done_sent = message.sent - header_sent - at;
+    add(reinterpret_cast<const std::byte*>(&message.done) + done_sent,
+        sizeof message.done - done_sent);
+  }
+  msghdr header{};
+  header.msg_iov = pieces.data();
+  header.msg_iovlen = count;
+  const ssize_t sent = ::sendmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent >= 0) {
+    message.sent += static_cast<uint64_t>(sent);
+    return true;
+  }
+  if (!interrupted()) *why = last_error();
+  return false;
 }
 
 TcpBulk::TcpBulk(std::vector<UniqueFd> sockets, ExposedRegions& regions,
@@ -380,8 +434,9 @@ void TcpBulk::transfer(bool to_peer, RegionId region, uint64_t offset, std::byte
       if (other->queued_bytes() < best->queued_bytes()) best = other;
     }
     const uint64_t count = std::min<uint64_t>(piece_bytes, bytes - at);
-    best->submit(
-        {to_peer, static_cast<uint64_t>(region), offset + at, local + at, count, transfer});
+    // A caller with several pieces would send one after the other what threads send at once.
+    best->submit({to_peer, static_cast<uint64_t>(region), offset + at, local + at, count, transfer},
+                 pieces == 1);
   }
 }
 

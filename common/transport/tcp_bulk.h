@@ -2,8 +2,10 @@
 //
 // Large transfers are cut into pieces that travel on all streams at once, and data goes straight
 // from and into its place: no buffer of ours lies between the socket and the memory. Each stream
-// has one receiving thread and, once it has something to send, one sending thread. A receiving
-// thread never sends, it only queues, so the two directions cannot block each other.
+// has one receiving thread and, once it is needed, one sending thread. What is small is sent at
+// once by whoever asks or answers, because waking a thread takes longer than sending it; the
+// sending thread takes over what is large or what the socket does not take. Only that thread ever
+// waits for a socket to take something, so the two directions cannot block each other.
 //
 // One stream carries, in both directions, a BulkHeader and then `bytes` of payload for kWrite,
 // kData:
@@ -25,6 +27,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -69,7 +72,8 @@ class BulkStream {
   ~BulkStream();  // after stop()
 
   void start();
-  void submit(Piece piece);
+  // `at_once`: on this thread if it is small and nothing else is being sent.
+  void submit(Piece piece, bool at_once);
   size_t queued_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
   // Ends the threads; what is pending completes with `why`.
   void stop(const Status& why);
@@ -82,6 +86,19 @@ class BulkStream {
     Code code = Code::kOk;
   };
 
+  // What is being sent: a header, its payload, and after the data of a kRead the kDone.
+  struct Message {
+    BulkHeader header;
+    std::byte* payload = nullptr;
+    uint64_t payload_bytes = 0;
+    std::shared_ptr<ExposedRegions::Entry> region;  // that the payload lies in; else the caller's
+    bool has_done = false;
+    BulkHeader done;
+    uint64_t piece = 0;  // of ours, whose memory is the caller's again afterwards; 0: none
+    uint64_t sent = 0;   // of all three together
+    uint64_t bytes() const { return sizeof header + payload_bytes + (has_done ? sizeof done : 0); }
+  };
+
   struct InFlight {
     Piece piece;
     bool sent = false;  // the sending thread is through with the caller's memory
@@ -89,20 +106,25 @@ class BulkStream {
     Status outcome;
   };
 
+  using Lock = std::unique_lock<std::mutex>;
+  static constexpr uint64_t kAnyBytes = ~uint64_t{0};
+
   void receive();
   void send();
-  void piece_sent(std::unique_lock<std::mutex>& lock, uint64_t id);
-  void complete(std::unique_lock<std::mutex>& lock, uint64_t id);
-  void thread_ended();
+  bool can_request() const { return !requests_.empty() && in_flight_.size() < kMaxInFlight; }
+  bool next_message(uint64_t most);
+  Message answer_message(const Answer& answer);
+  bool push(std::string* why);
+  void drive(Lock& lock, uint64_t most);
+  void drive_briefly(Lock& lock);
+  void piece_sent(Lock& lock, uint64_t id);
+  void complete(Lock& lock, uint64_t id);
+  void leave(Lock& lock);
   std::string receive_one();
   std::string take_write(const BulkHeader& header);
   std::string take_data(const BulkHeader& header);
   std::string take_done(const BulkHeader& header);
   std::string queue_answer(const BulkHeader& asked, Code code);
-  std::string send_piece(uint64_t id, const Piece& piece);
-  std::string send_answer(const Answer& answer);
-  std::string send_bytes(const BulkHeader& header, const std::byte* data, size_t bytes);
-  std::string send_region(const BulkHeader& header, ExposedRegions::Entry& region, uint64_t offset);
   std::string receive_bytes(std::byte* data, size_t bytes);
   void start_sender_locked();
 
@@ -113,14 +135,18 @@ class BulkStream {
   std::atomic<size_t> queued_bytes_{0};
   std::vector<std::byte> scratch_;  // of the receiving thread: payload nobody wants
 
-  std::mutex mutex_;  // guards the members below
+  std::mutex mutex_;  // guards the members below, but see message_
   std::condition_variable to_send_;
   std::thread sender_;
+  bool sending_ = false;            // some thread is in drive()
+  std::optional<Message> message_;  // in hand; of the thread that set sending_
+  std::string send_error_;
+  bool answer_next_ = true;  // answers and requests take turns
   std::deque<Piece> requests_;
   std::deque<Answer> answers_;
   std::unordered_map<uint64_t, InFlight> in_flight_;
   uint64_t next_piece_ = 1;
-  int running_ = 0;  // threads
+  int running_ = 0;  // threads that may touch the memory of pieces
   bool stopped_ = false;
   Status why_stopped_;
 };

@@ -23,6 +23,7 @@
 #include <sys/time.h>
 
 #include "common/base/log.h"
+#include "common/base/peer_order.h"
 #include "common/transport/gather.h"
 #include "common/transport/link_core.h"
 #include "common/transport/mapping.h"
@@ -92,7 +93,7 @@ class TcpLink final : public LinkCore {
   Status put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) override;
   Result<Region> expose(void* base, size_t bytes, int backing, uint64_t backing_offset) override;
   Status unexpose(RegionId region) override { return regions_.remove(region); }
-  Result<void*> map(RegionId, void*) override { return static_cast<void*>(nullptr); }
+  Result<void*> map(RegionId, size_t, void*) override { return static_cast<void*>(nullptr); }
   Status unmap(RegionId) override { return {Code::kNotFound, "tcp maps no regions"}; }
   void write(RegionId region, uint64_t offset, const void* local, size_t bytes,
              TransferDone done) override;
@@ -199,12 +200,14 @@ void TcpLink::abandon() noexcept {
 Status TcpLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   const size_t total = total_bytes(pieces);
   RCUDA_RETURN_IF_ERROR(check_put(offset, pieces.size(), total, peer_window_bytes_));
-  const uint32_t kind = wake == Wake::kYes ? kPutAndWake : kPut;
+  const uint32_t kind = wake == Wake::kNo ? kPut : kPutAndWake;
+  before_peer(&regions_);
   const PutHeader header{static_cast<uint32_t>(total), static_cast<uint32_t>(offset) | kind};
   std::array<Bytes, kMaxPutPieces + 1> message;
   message[0] = bytes_of(header);
   std::copy(pieces.begin(), pieces.end(), message.begin() + 1);
-  if (!sender_.send(std::span(message).first(pieces.size() + 1), total + sizeof header)) {
+  if (!sender_.send(std::span(message).first(pieces.size() + 1), total + sizeof header,
+                    wake == Wake::kNow)) {
     return broken() ? status() : Status{Code::kUnavailable, "the session was closed"};
   }
   std::lock_guard lock(put_mutex_);
@@ -322,6 +325,7 @@ std::string TcpLink::take_puts() {
       why = "protocol violation: put outside of the window";
       break;
     }
+    after_peer(&regions_);  // transfers that the peer has seen finished
     if (header.bytes > kBufferedPut) {
       if (std::exchange(wake, false)) doorbell_.ring();  // the rest may be long in coming
       why = take_large_put(header);

@@ -47,13 +47,13 @@ void TcpSender::append(std::span<const Bytes> pieces, size_t skip) {
   }
 }
 
-bool TcpSender::send(std::span<const Bytes> pieces, size_t total) {
+bool TcpSender::send(std::span<const Bytes> pieces, size_t total, bool urgent) {
   Lock lock(mutex_);
   const Clock::time_point now = Clock::now();
   const bool burst = now - last_put_ < kBurstGap;
   last_put_ = now;
   if (stopped_) return false;
-  if (!burst && idle()) return send_now(lock, pieces, total);
+  if ((urgent || !burst) && idle()) return send_now(lock, pieces, total);
 
   // A single message may be larger than the buffer: it is let in when the buffer is empty.
   while (!pending_.empty() && pending_.size() + total > kMaxPending) {
@@ -65,7 +65,9 @@ bool TcpSender::send(std::span<const Bytes> pieces, size_t total) {
     if (stopped_) return false;
   }
   append(pieces, 0);
-  if (flusher_asleep_) {
+  if (urgent && !sending_) {
+    flush(lock);
+  } else if (flusher_asleep_) {
     flusher_asleep_ = false;
     lock.unlock();
     flusher_wanted_.notify_one();
@@ -161,6 +163,10 @@ void TcpSender::drain(Lock& lock, Clock::time_point deadline) {
 
 void TcpSender::flush() {
   Lock lock(mutex_);
+  flush(lock);
+}
+
+void TcpSender::flush(Lock& lock) {
   if (stopped_ || sending_ || idle()) return;
   drain(lock, Clock::now());
   if (!idle()) {

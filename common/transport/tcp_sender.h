@@ -1,9 +1,10 @@
 // TcpSender: the sending half of a TCP Link's control stream; gathers small puts into large sends.
 //
-// A put that finds the stream quiet is sent by its own thread at once: that is the shortest way for
-// a call that waits for its answer. Puts that follow each other closely (a burst of posted
-// launches) are only appended to a buffer, about 50 ns each, and a flusher thread sends whatever
-// has gathered while its previous send ran. A thread about to sleep in Link::wait flushes as well.
+// A put that finds the stream quiet is sent by its own thread at once. Puts that follow each other
+// closely (a burst of posted launches) are only appended to a buffer, about 50 ns each, and a
+// flusher thread sends whatever has gathered while its previous send ran. A put whose answer is
+// waited for is sent by its own thread with everything before it, because waking the flusher takes
+// longer than sending. A thread about to sleep in Link::wait flushes as well.
 //
 // send() may be called from any thread; it blocks while kMaxPending bytes wait for the peer. The
 // flusher also sends the signs of life. Errors go to the callback, on the thread that met them.
@@ -33,8 +34,9 @@ class TcpSender {
   ~TcpSender();  // after stop() or finish()
 
   void start();
-  // `pieces` make one message of `total` bytes. Returns false once stopped.
-  bool send(std::span<const Bytes> pieces, size_t total);
+  // `pieces` make one message of `total` bytes, which is not held back if it is `urgent`. Returns
+  // false once stopped.
+  bool send(std::span<const Bytes> pieces, size_t total, bool urgent);
   // Sends what is gathered as far as the socket takes it without blocking.
   void flush();
   // Sends what is gathered and `farewell`, until the deadline at most, then stops.
@@ -49,6 +51,7 @@ class TcpSender {
   bool idle() const { return !sending_ && outgoing_.size() == sent_ && pending_.empty(); }
   bool send_now(Lock& lock, std::span<const Bytes> pieces, size_t total);
   void drain(Lock& lock, Clock::time_point deadline);
+  void flush(Lock& lock);
   bool send_outgoing(Clock::time_point deadline);
   void append(std::span<const Bytes> pieces, size_t skip);
   void run();

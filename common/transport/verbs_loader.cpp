@@ -57,7 +57,7 @@ Result<const VerbsPlugin*> load() {
 const Result<const VerbsPlugin*>& plugin() {
   static const auto* loaded = new Result<const VerbsPlugin*>(load());
   if (*loaded) {
-    (**loaded)->set_log_threshold(internal::log_threshold.load(std::memory_order_relaxed));
+    (**loaded)->set_log(internal::log_threshold.load(std::memory_order_relaxed), &write_log_line);
   }
   return *loaded;
 }

@@ -314,8 +314,12 @@ TEST(HostileShmPeer, RandomControlMessagesNeverDoMoreThanEndTheSession) {
       const std::vector<int> fds(with_fd && !retire ? 1 : 0, block.get());
       (void)transport::send_with_fds(victim.attacker.get(), message.bytes(), fds, soon());
       // Mapping races with the announcements.
-      const Result<void*> mapped = victim.link->map(transport::RegionId{random() % next});
-      if (mapped && *mapped != nullptr) static_cast<volatile char*>(*mapped)[0] = 1;
+      const size_t bytes = 1 + random() % 8192;
+      const Result<void*> mapped =
+          victim.link->map(transport::RegionId{random() % next}, i % 2 == 0 ? 8192 : bytes);
+      if (mapped && *mapped != nullptr) {
+        static_cast<volatile char*>(*mapped)[i % 2 == 0 ? 8191 : bytes - 1] = 1;
+      }
       if (!victim.link->status().ok()) break;
     }
     victim.attacker.reset();

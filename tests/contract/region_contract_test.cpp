@@ -21,6 +21,7 @@ class RegionContract : public LinkContract {};
 // Counts transfers that are under way.
 class Pending {
  public:
+  ~Pending() { (void)wait(); }  // also where a test gives up
   transport::TransferDone begin() {
     std::lock_guard lock(mutex_);
     ++count_;
@@ -182,7 +183,8 @@ TEST_P(RegionContract, AWithdrawnRegionIsNeverTouchedAgain) {
       server().write(region->id, 0, bytes.data(), bytes.size(), transfers.begin());
     }
     ASSERT_TRUE(transfers.wait(4));
-    ASSERT_TRUE(client().unexpose(region->id).ok());
+    const Status withdrawn = client().unexpose(region->id);
+    ASSERT_TRUE(withdrawn.ok()) << withdrawn.message();
     EXPECT_EQ(client().unexpose(region->id).code(), Code::kNotFound);
     if (medium() != Medium::kShm) {
       // The peer's writes fail or went before. (Shared memory keeps the pages alive instead.)
@@ -207,7 +209,7 @@ TEST_P(RegionContract, MapShowsTheSamePagesOnSharedMemoryOnly) {
   SharedBlock block(64 << 10);
   const Result<Region> region = client().expose(block.bytes.data() + 8192, 16384, block.fd, 8192);
   ASSERT_TRUE(region.ok());
-  const Result<void*> mapped = server().map(region->id);
+  const Result<void*> mapped = server().map(region->id, 16384);
   ASSERT_TRUE(mapped.ok()) << mapped.status().message();
   if (medium() != Medium::kShm) {
     EXPECT_EQ(*mapped, nullptr);
@@ -219,7 +221,7 @@ TEST_P(RegionContract, MapShowsTheSamePagesOnSharedMemoryOnly) {
   EXPECT_TRUE(has_pattern(std::span(there, 16384), 5));
   there[16383] = std::byte{9};
   EXPECT_EQ(block.bytes[8192 + 16383], std::byte{9});
-  EXPECT_EQ(*server().map(region->id), *mapped);
+  EXPECT_EQ(*server().map(region->id, 16384), *mapped);
   // A mapping outlives the announcement, until it is given up.
   ASSERT_TRUE(client().unexpose(region->id).ok());
   there[0] = std::byte{3};
@@ -235,7 +237,7 @@ TEST_P(RegionContract, MapAtAnAddressLeavesTheRangeReserved) {
   const Result<Region> region = client().expose(block.bytes.data(), 65536, block.fd);
   ASSERT_TRUE(region.ok());
   void* range = ::mmap(nullptr, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  const Result<void*> mapped = server().map(region->id, range);
+  const Result<void*> mapped = server().map(region->id, 65536, range);
   ASSERT_TRUE(mapped.ok());
   EXPECT_EQ(*mapped, range);
   block.bytes[100] = std::byte{42};
@@ -248,12 +250,33 @@ TEST_P(RegionContract, MapAtAnAddressLeavesTheRangeReserved) {
   ::munmap(range, 65536);
 }
 
+TEST_P(RegionContract, MapRefusesARegionOfAnotherSizeThanTheCallerCountsOn) {
+  if (medium() != Medium::kShm) GTEST_SKIP() << "only shared memory maps regions";
+  connect();
+  SharedBlock block(64 << 10);
+  const Result<Region> region = client().expose(block.bytes.data(), 32768, block.fd);
+  ASSERT_TRUE(region.ok());
+  void* range = ::mmap(nullptr, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  // Too short, the caller would fault beyond it; too long, it would replace the caller's pages.
+  for (const size_t bytes : {size_t{65536}, size_t{32768 + 4096}, size_t{4096}, size_t{0}}) {
+    EXPECT_EQ(server().map(region->id, bytes, range).status().code(), Code::kInvalidArgument);
+    EXPECT_EQ(server().map(region->id, bytes).status().code(), Code::kInvalidArgument);
+  }
+  EXPECT_EQ(server().unmap(region->id).code(), Code::kNotFound);
+  const Result<void*> mapped = server().map(region->id, 32768, range);
+  ASSERT_TRUE(mapped.ok()) << mapped.status().message();
+  block.bytes[32767] = std::byte{7};
+  EXPECT_EQ(static_cast<std::byte*>(range)[32767], std::byte{7});
+  EXPECT_TRUE(server().unmap(region->id).ok());
+  ::munmap(range, 65536);
+}
+
 TEST_P(RegionContract, MemoryWithoutBackingIsReachedWhereverTheMediumCan) {
   connect();
   std::vector<std::byte> memory(100'000);
   const Result<Region> region = client().expose(memory.data(), memory.size());
   ASSERT_TRUE(region.ok());
-  EXPECT_EQ(*server().map(region->id), nullptr);
+  EXPECT_EQ(*server().map(region->id, memory.size()), nullptr);
   std::vector<std::byte> local(memory.size());
   fill_pattern(local, 1);
   const Status status = write_and_wait(server(), region->id, 0, local);

@@ -1,10 +1,13 @@
 #include "common/transport/verbs/bulk_engine.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <span>
+#include <thread>
 
-#include "common/transport/verbs/device.h"
+#include "common/transport/verbs/errors.h"
 
 namespace rcuda::transport::verbs {
 namespace {
@@ -13,7 +16,6 @@ namespace {
 // transfer over several queue pairs. Never more than the port's largest message.
 constexpr uint64_t kMostPieceBytes = 1u << 20;
 constexpr size_t kMostRegions = 1u << 20;
-constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
 
 Status not_found(uint64_t region) {
   return {Code::kNotFound, "region " + std::to_string(region) + " of the peer does not exist"};
@@ -27,33 +29,6 @@ void BulkEngine::start(ibv_pd* pd, std::vector<ibv_qp*> qps, ibv_cq* cq,
   cq_ = cq;
   piece_bytes_ = std::min(kMostPieceBytes, max_message_bytes);
   for (ibv_qp* qp : qps) queues_.push_back({qp, 0});
-}
-
-Result<std::shared_ptr<Registration>> BulkEngine::add_local(void* base, size_t bytes) {
-  auto registration = std::make_shared<Registration>();
-  registration->base = reinterpret_cast<uintptr_t>(base);
-  registration->bytes = bytes;
-  registration->mr.reset(ibv_reg_mr(pd_, base, bytes, kAccess));
-  if (!registration->mr) return registration_error(errno, bytes);
-  std::lock_guard lock(mutex_);
-  locals_[registration->base] = registration;
-  return registration;
-}
-
-void BulkEngine::remove_local(const std::shared_ptr<Registration>& registration) {
-  std::lock_guard lock(mutex_);
-  const auto found = locals_.find(registration->base);
-  if (found != locals_.end() && found->second == registration) locals_.erase(found);
-}
-
-std::shared_ptr<Registration> BulkEngine::find_local(const std::byte* local, size_t bytes) {
-  const auto address = reinterpret_cast<uintptr_t>(local);
-  auto found = locals_.upper_bound(address);
-  if (found == locals_.begin()) return nullptr;
-  const std::shared_ptr<Registration>& candidate = std::prev(found)->second;
-  const uintptr_t within = address - candidate->base;
-  const bool inside = within <= candidate->bytes && bytes <= candidate->bytes - within;
-  return inside ? candidate : nullptr;
 }
 
 Status BulkEngine::add_remote(uint64_t id, uint64_t bytes, uint64_t address, uint64_t rkey) {
@@ -123,7 +98,6 @@ bool BulkEngine::transfer(bool to_peer, uint64_t region, uint64_t offset, std::b
 }
 
 Status BulkEngine::begin(const Waiting& request) {
-  std::shared_ptr<Registration> registration;
   std::shared_ptr<Remote> remote;
   {
     std::lock_guard lock(mutex_);
@@ -134,25 +108,18 @@ Status BulkEngine::begin(const Waiting& request) {
     if (request.bytes > remote->bytes || request.offset > remote->bytes - request.bytes) {
       return {Code::kInvalidArgument, "transfer outside of the peer's region"};
     }
-    registration = find_local(request.local, request.bytes);
   }
-  const bool bounces = !registration && request.bytes <= kBounceUpTo;
-  if (!registration && !bounces) {
-    registration = std::make_shared<Registration>();
-    registration->mr.reset(ibv_reg_mr(pd_, request.local, request.bytes, IBV_ACCESS_LOCAL_WRITE));
-    if (!registration->mr) return registration_error(errno, request.bytes);
-  }
+  const std::shared_ptr<Registration> registration = memory_.prepare(request.local, request.bytes);
+  const uint64_t most = registration ? piece_bytes_ : std::min<uint64_t>(piece_bytes_, kSlotBytes);
   const uint64_t share = (request.bytes + queues_.size() - 1) / queues_.size();
   // Cutting below 64 KiB would cost more than a second queue pair gains.
-  const uint64_t piece =
-      std::clamp<uint64_t>(share, std::min<uint64_t>(64u << 10, piece_bytes_), piece_bytes_);
+  const uint64_t piece = std::clamp<uint64_t>(share, std::min<uint64_t>(64u << 10, most), most);
   const size_t pieces = (request.bytes + piece - 1) / piece;
   const auto counted = [this, bytes = request.bytes, done = request.done](const Status& status) {
     if (status.ok()) counters_.transfer_bytes.fetch_add(bytes, std::memory_order_relaxed);
     done(status);
   };
   const auto transfer = std::make_shared<Transfer>(pieces, counted);
-  Outcomes outcomes;
   {
     std::lock_guard lock(mutex_);
     for (uint64_t at = 0; at < request.bytes; at += piece) {
@@ -166,30 +133,37 @@ Status BulkEngine::begin(const Waiting& request) {
       operation.transfer = transfer;
       pending_.push_back(std::move(operation));
     }
-    pump_locked(outcomes);
   }
-  report(outcomes, {});
+  pump();
+  return {};
+}
+
+Status BulkEngine::make_slots_locked() {
+  const size_t bytes = kSlots * kSlotBytes;
+  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) {
+    return allocation_error(errno,
+                            "allocating slots for transfers, " + std::to_string(bytes) + " bytes");
+  }
+  slot_memory_ = Mapping(base, bytes);
+  auto slots = std::make_shared<Registration>();
+  slots->mr.reset(ibv_reg_mr(pd_, base, bytes, IBV_ACCESS_LOCAL_WRITE));
+  if (!slots->mr) return registration_error(errno, bytes);
+  slots_ = std::move(slots);
+  for (size_t i = 0; i < kSlots; ++i) free_slots_.push_back(static_cast<int>(i));
   return {};
 }
 
 bool BulkEngine::take_slot_locked(Operation& operation) {
-  if (!slots_) {
-    const size_t bytes = kSlots * kBounceUpTo;
-    void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (base == MAP_FAILED) return false;
-    slot_memory_ = Mapping(base, bytes);
-    slots_ = std::make_shared<Registration>();
-    slots_->mr.reset(ibv_reg_mr(pd_, base, bytes, IBV_ACCESS_LOCAL_WRITE));
-    if (!slots_->mr) return false;
-    for (size_t i = 0; i < kSlots; ++i) free_slots_.push_back(static_cast<int>(i));
-  }
   if (free_slots_.empty()) return false;
   operation.slot = free_slots_.back();
   free_slots_.pop_back();
   return true;
 }
 
-void BulkEngine::pump_locked(Outcomes& outcomes) {
+// The next operation that there is room for, with its place in a queue and, if it needs one, its
+// slot; nullptr: none. Whoever gets it posts it.
+BulkEngine::Operation* BulkEngine::next_locked(Outcomes& outcomes) {
   while (!pending_.empty()) {
     Operation& next = pending_.front();
     if (stopped_ || next.remote->retired) {
@@ -200,13 +174,15 @@ void BulkEngine::pump_locked(Outcomes& outcomes) {
     const auto queue =
         std::min_element(queues_.begin(), queues_.end(),
                          [](const Queue& a, const Queue& b) { return a.in_flight < b.in_flight; });
-    if (queue->in_flight >= kDepth) return;
-    if (!next.registration && !take_slot_locked(next)) {
-      if (slots_ && slots_->mr) return;  // all in use
-      outcomes.emplace_back(next.transfer, registration_error(errno, kSlots * kBounceUpTo));
-      slots_.reset();
-      pending_.pop_front();
-      continue;
+    if (queue->in_flight >= kDepth) return nullptr;
+    if (!next.registration) {
+      const Status slots = slots_ ? Status() : make_slots_locked();
+      if (!slots.ok()) {
+        outcomes.emplace_back(next.transfer, slots);
+        pending_.pop_front();
+        continue;
+      }
+      if (!take_slot_locked(next)) return nullptr;
     }
     next.queue = static_cast<size_t>(queue - queues_.begin());
     auto* operation = new Operation(std::move(next));  // freed by over_locked()
@@ -214,57 +190,113 @@ void BulkEngine::pump_locked(Outcomes& outcomes) {
     in_flight_.insert(operation);
     ++operation->remote->in_flight;
     ++queue->in_flight;
-    if (const int error = post_locked(operation); error != 0) {
-      std::vector<uint64_t> retired;
-      over_locked(operation, Status::from_errno(error, "ibv_post_send"), outcomes, retired);
-    }
+    return operation;
   }
+  return nullptr;
 }
 
-int BulkEngine::post_locked(Operation* operation) {
-  ibv_sge piece{reinterpret_cast<uint64_t>(operation->local), operation->bytes, 0};
-  if (operation->registration) {
-    piece.lkey = operation->registration->mr->lkey;
+// What is posted at once; false: nothing. A piece that must be copied first is the last: what can
+// go, goes.
+bool BulkEngine::take_batch_locked(Outcomes& outcomes, std::vector<Operation*>& batch) {
+  batch.clear();
+  while (batch.size() < kMostPosted && (batch.empty() || batch.back()->registration)) {
+    Operation* operation = next_locked(outcomes);
+    if (operation == nullptr) break;
+    batch.push_back(operation);
+  }
+  return !batch.empty();
+}
+
+// Posts what there is room for. Copies and posts without the lock, which threads take that may not
+// wait for either: the control thread gives its signs of life between two messages.
+void BulkEngine::pump() {
+  Outcomes outcomes;
+  std::vector<uint64_t> retired;
+  std::vector<Operation*> batch;
+  int error = 0;
+  {
+    std::unique_lock lock(mutex_);
+    while (take_batch_locked(outcomes, batch)) {
+      ++posting_;
+      lock.unlock();
+      const int failed = post(batch);
+      lock.lock();
+      --posting_;
+      if (failed != 0) error = failed;
+      for (Operation* operation : batch) over_locked(operation, false, outcomes, retired);
+    }
+  }
+  if (error != 0) {
+    on_error_(Loss::Sign::kRequest, allocation_error(error, "ibv_post_send").context());
+  }
+  report(outcomes, retired);
+}
+
+// One list, and one doorbell, for each queue pair. What was posted may be gone before this returns;
+// `batch` keeps what was not.
+int BulkEngine::post(std::vector<Operation*>& batch) {
+  std::array<ibv_send_wr, kMostPosted> requests;
+  std::array<ibv_sge, kMostPosted> pieces;
+  std::vector<Operation*> left;
+  int error = 0;
+  std::stable_sort(batch.begin(), batch.end(),
+                   [](const Operation* a, const Operation* b) { return a->queue < b->queue; });
+  for (size_t begin = 0, end = 0; begin < batch.size(); begin = end) {
+    const size_t queue = batch[begin]->queue;
+    for (; end < batch.size() && batch[end]->queue == queue; ++end) {
+      describe(*batch[end], requests[end], pieces[end]);
+      if (end != begin) requests[end - 1].next = &requests[end];
+    }
+    counters_.work_requests.fetch_add(end - begin, std::memory_order_relaxed);
+    counters_.doorbells.fetch_add(1, std::memory_order_relaxed);
+    ibv_send_wr* bad = &requests[begin];
+    const int failed = ibv_post_send(queues_[queue].qp, &requests[begin], &bad);
+    if (failed == 0) continue;
+    error = failed;
+    const auto first = static_cast<ptrdiff_t>(bad - requests.data());
+    left.insert(left.end(), batch.begin() + first, batch.begin() + static_cast<ptrdiff_t>(end));
+  }
+  batch.swap(left);
+  return error;
+}
+
+void BulkEngine::describe(const Operation& operation, ibv_send_wr& request, ibv_sge& piece) {
+  piece = {reinterpret_cast<uint64_t>(operation.local), operation.bytes, 0};
+  if (operation.registration) {
+    piece.lkey = operation.registration->mr->lkey;
   } else {
-    std::byte* slot = slot_memory_.data() + operation->slot * kBounceUpTo;
-    if (operation->to_peer) {
-      std::memcpy(slot, operation->local, operation->bytes);
-      counters_.copied_bytes.fetch_add(operation->bytes, std::memory_order_relaxed);
+    std::byte* slot = slot_memory_.data() + operation.slot * kSlotBytes;
+    if (operation.to_peer) {
+      std::memcpy(slot, operation.local, operation.bytes);
+      counters_.copied_bytes.fetch_add(operation.bytes, std::memory_order_relaxed);
     }
     piece.addr = reinterpret_cast<uint64_t>(slot);
     piece.lkey = slots_->mr->lkey;
   }
-  ibv_send_wr request{};
-  request.wr_id = reinterpret_cast<uint64_t>(operation);
+  request = {};
+  request.wr_id = reinterpret_cast<uint64_t>(&operation);
   request.sg_list = &piece;
   request.num_sge = 1;
-  request.opcode = operation->to_peer ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
+  request.opcode = operation.to_peer ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
   request.send_flags = IBV_SEND_SIGNALED;
-  request.wr.rdma.remote_addr = operation->remote->address + operation->offset;
-  request.wr.rdma.rkey = operation->remote->rkey;
-  ibv_send_wr* bad = nullptr;
-  counters_.work_requests.fetch_add(1, std::memory_order_relaxed);
-  counters_.doorbells.fetch_add(1, std::memory_order_relaxed);
-  return ibv_post_send(queues_[operation->queue].qp, &request, &bad);
+  request.wr.rdma.remote_addr = operation.remote->address + operation.offset;
+  request.wr.rdma.rkey = operation.remote->rkey;
 }
 
-void BulkEngine::over_locked(Operation* raw, const Status& status, Outcomes& outcomes,
+void BulkEngine::over_locked(Operation* raw, bool done, Outcomes& outcomes,
                              std::vector<uint64_t>& retired) {
   const std::unique_ptr<Operation> operation(raw);
   in_flight_.erase(raw);
   --queues_[operation->queue].in_flight;
-  if (operation->slot >= 0) {
-    if (status.ok() && !operation->to_peer) {
-      std::memcpy(operation->local, slot_memory_.data() + operation->slot * kBounceUpTo,
-                  operation->bytes);
-      counters_.copied_bytes.fetch_add(operation->bytes, std::memory_order_relaxed);
-    }
-    free_slots_.push_back(operation->slot);
-  }
+  if (operation->slot >= 0) free_slots_.push_back(operation->slot);
   if (--operation->remote->in_flight == 0 && operation->remote->retired) {
     retired.push_back(operation->remote->id);
   }
-  outcomes.emplace_back(operation->transfer, status);
+  if (done || stopped_) {
+    outcomes.emplace_back(operation->transfer, done ? Status() : why_stopped_);
+  } else {
+    failed_.push_back(operation->transfer);
+  }
 }
 
 void BulkEngine::report(const Outcomes& outcomes, const std::vector<uint64_t>& retired) {
@@ -273,31 +305,40 @@ void BulkEngine::report(const Outcomes& outcomes, const std::vector<uint64_t>& r
 }
 
 void BulkEngine::poll() {
-  Outcomes outcomes;
-  std::vector<uint64_t> retired;
-  std::string error;
-  {
-    std::lock_guard lock(mutex_);
-    ibv_wc completions[16];
-    int count;
-    while ((count = ibv_poll_cq(cq_, static_cast<int>(std::size(completions)), completions)) > 0) {
-      counters_.completions.fetch_add(count, std::memory_order_relaxed);
-      for (const ibv_wc& completion : std::span(completions, count)) {
-        auto* operation = reinterpret_cast<Operation*>(completion.wr_id);
-        Status status;
-        if (completion.status != IBV_WC_SUCCESS) {
-          const std::string why =
-              std::string("RDMA transfer failed: ") + ibv_wc_status_str(completion.status);
-          if (error.empty() && completion.status != IBV_WC_WR_FLUSH_ERR) error = why;
-          status = stopped_ ? why_stopped_ : Status(Code::kUnavailable, why);
+  ibv_wc completions[16];
+  int count;
+  while ((count = ibv_poll_cq(cq_, static_cast<int>(std::size(completions)), completions)) > 0) {
+    counters_.completions.fetch_add(count, std::memory_order_relaxed);
+    const std::span done(completions, static_cast<size_t>(count));
+    for (const ibv_wc& completion : done) {
+      const auto& operation = *reinterpret_cast<const Operation*>(completion.wr_id);
+      if (completion.status != IBV_WC_SUCCESS || operation.slot < 0 || operation.to_peer) continue;
+      std::memcpy(operation.local, slot_memory_.data() + operation.slot * kSlotBytes,
+                  operation.bytes);
+      counters_.copied_bytes.fetch_add(operation.bytes, std::memory_order_relaxed);
+    }
+    Outcomes outcomes;
+    std::vector<uint64_t> retired;
+    auto sign = Loss::Sign::kNone;
+    std::string error;
+    {
+      std::lock_guard lock(mutex_);
+      for (const ibv_wc& completion : done) {
+        const bool failed = completion.status != IBV_WC_SUCCESS;
+        const auto seen = !failed                                    ? Loss::Sign::kNone
+                          : completion.status == IBV_WC_WR_FLUSH_ERR ? Loss::Sign::kFlushed
+                                                                     : Loss::Sign::kRequest;
+        if (seen > sign) {
+          sign = seen;
+          error = completion_problem(completion.status, "an RDMA transfer failed");
         }
-        over_locked(operation, status, outcomes, retired);
+        over_locked(reinterpret_cast<Operation*>(completion.wr_id), !failed, outcomes, retired);
       }
     }
-    pump_locked(outcomes);
+    if (sign != Loss::Sign::kNone) on_error_(sign, error);
+    report(outcomes, retired);
   }
-  if (!error.empty()) on_error_(error);
-  report(outcomes, retired);
+  pump();
 }
 
 std::chrono::steady_clock::time_point BulkEngine::expire() {
@@ -317,17 +358,28 @@ std::chrono::steady_clock::time_point BulkEngine::expire() {
 }
 
 void BulkEngine::stop(const Status& why) {
-  Outcomes outcomes;
   std::vector<Waiting> waiting;
+  Outcomes outcomes;
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(stopped_, true)) return;
     why_stopped_ = why;
     waiting.swap(waiting_);
-    pump_locked(outcomes);
+    for (auto& transfer : failed_) outcomes.emplace_back(std::move(transfer), why);
+    failed_.clear();
   }
   report(outcomes, {});
+  pump();  // which now ends everything that has not been posted
   for (const Waiting& request : waiting) request.done(why);
+}
+
+void BulkEngine::quiesce() {
+  std::unique_lock lock(mutex_);
+  while (posting_ != 0) {
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
+  }
 }
 
 bool BulkEngine::idle() {
@@ -340,7 +392,7 @@ void BulkEngine::fail_in_flight() {
   std::vector<uint64_t> retired;
   {
     std::lock_guard lock(mutex_);
-    while (!in_flight_.empty()) over_locked(*in_flight_.begin(), why_stopped_, outcomes, retired);
+    while (!in_flight_.empty()) over_locked(*in_flight_.begin(), false, outcomes, retired);
   }
   report(outcomes, {});
 }

@@ -1,13 +1,8 @@
 // BulkEngine: the transfers of a verbs Link: RDMA writes and reads over queue pairs of their own.
 //
 // The peer's regions are known by the announcements that its Link sends over the control socket; a
-// transfer of a region whose announcement is still on its way waits for it. Local memory needs a
-// registration too:
-//   - inside a region that this side exposes: the region's own, no byte is copied by the CPU
-//     (pinned client memory, staging slots of a worker);
-//   - otherwise, up to kBounceUpTo bytes: copied through registered slots;
-//   - otherwise: registered for the time of the transfer. Such registrations are not kept, because
-//     nothing would tell when the memory is unmapped.
+// transfer of a region whose announcement is still on its way waits for it. How the adapter reaches
+// local memory is told by LocalMemory; what it does not reach is copied through registered slots.
 //
 // A region is withdrawn in two steps, because an access that the adapter refuses would end the
 // queue pair: the owner asks (kRetire), the peer stops using it, waits for what is in flight and
@@ -22,7 +17,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -34,15 +28,10 @@
 #include "common/transport/mapping.h"
 #include "common/transport/transfer.h"
 #include "common/transport/verbs/handles.h"
+#include "common/transport/verbs/local_memory.h"
+#include "common/transport/verbs/loss.h"
 
 namespace rcuda::transport::verbs {
-
-// A registration; shared by the transfers that use it.
-struct Registration {
-  uintptr_t base = 0;
-  size_t bytes = 0;
-  Mr mr;
-};
 
 struct BulkCounters {
   std::atomic<uint64_t>& work_requests;
@@ -55,17 +44,15 @@ struct BulkCounters {
 class BulkEngine {
  public:
   static constexpr uint32_t kDepth = 64;  // work requests in flight per queue pair
-  static constexpr size_t kBounceUpTo = 256u << 10;
 
-  BulkEngine(BulkCounters counters, std::function<void(const std::string&)> on_error,
+  BulkEngine(LocalMemory& memory, BulkCounters counters, Loss::Note on_error,
              std::function<void(uint64_t region)> on_retired)
-      : counters_(counters), on_error_(std::move(on_error)), on_retired_(std::move(on_retired)) {}
+      : memory_(memory),
+        counters_(counters),
+        on_error_(std::move(on_error)),
+        on_retired_(std::move(on_retired)) {}
 
   void start(ibv_pd* pd, std::vector<ibv_qp*> qps, ibv_cq* cq, uint64_t max_message_bytes);
-
-  // This side's regions.
-  Result<std::shared_ptr<Registration>> add_local(void* base, size_t bytes);
-  void remove_local(const std::shared_ptr<Registration>& registration);
 
   // The peer's regions, as announced. Control thread.
   Status add_remote(uint64_t id, uint64_t bytes, uint64_t address, uint64_t rkey);
@@ -78,8 +65,10 @@ class BulkEngine {
   void poll();
   // Fails transfers that have waited too long for an announcement; when to call again.
   std::chrono::steady_clock::time_point expire();
-  // The queue pairs are in the error state: nothing new is posted.
+  // Nothing new is posted.
   void stop(const Status& why);
+  // After stop(): returns when no thread uses the queue pairs any more.
+  void quiesce();
   bool idle();
   // The queue pairs are gone: completes what never came back.
   void fail_in_flight();
@@ -122,31 +111,39 @@ class BulkEngine {
   using Outcomes = std::vector<std::pair<std::shared_ptr<Transfer>, Status>>;
 
   Status begin(const Waiting& request);
-  std::shared_ptr<Registration> find_local(const std::byte* local, size_t bytes);
-  void pump_locked(Outcomes& outcomes);
+  Operation* next_locked(Outcomes& outcomes);
+  void pump();
+  Status make_slots_locked();
   bool take_slot_locked(Operation& operation);
-  int post_locked(Operation* operation);
-  void over_locked(Operation* operation, const Status& status, Outcomes& outcomes,
+  bool take_batch_locked(Outcomes& outcomes, std::vector<Operation*>& batch);
+  int post(std::vector<Operation*>& batch);
+  void describe(const Operation& operation, ibv_send_wr& request, ibv_sge& piece);
+  void over_locked(Operation* operation, bool done, Outcomes& outcomes,
                    std::vector<uint64_t>& retired);
   void report(const Outcomes& outcomes, const std::vector<uint64_t>& retired);
 
+  static constexpr size_t kMostPosted = 32;  // at once
   static constexpr size_t kSlots = 8;
+  static constexpr size_t kSlotBytes = 256u << 10;
 
+  LocalMemory& memory_;
   const BulkCounters counters_;
-  const std::function<void(const std::string&)> on_error_;
+  const Loss::Note on_error_;
   const std::function<void(uint64_t)> on_retired_;
   ibv_pd* pd_ = nullptr;
   ibv_cq* cq_ = nullptr;
   uint64_t piece_bytes_ = 0;
 
-  std::mutex mutex_;  // guards everything below
-  std::vector<Queue> queues_;
+  std::mutex mutex_;           // guards everything below, but for what post() and poll() may read
+  std::vector<Queue> queues_;  // the pairs themselves are fixed from start() on
   std::deque<Operation> pending_;
   std::unordered_set<Operation*> in_flight_;
+  uint32_t posting_ = 0;  // threads that post without the lock
+  // Transfers of pieces that the adapter failed. They end when the Link does, with its reason.
+  std::vector<std::shared_ptr<Transfer>> failed_;
   std::vector<Waiting> waiting_;
   std::unordered_map<uint64_t, std::shared_ptr<Remote>> remotes_;
   uint64_t highest_remote_ = 0;
-  std::map<uintptr_t, std::shared_ptr<Registration>> locals_;
   Mapping slot_memory_;
   std::shared_ptr<Registration> slots_;
   std::vector<int> free_slots_;

@@ -8,6 +8,8 @@
 #include <poll.h>
 
 #include "common/transport/socket_io.h"
+#include "common/transport/verbs/errors.h"
+#include "common/transport/verbs/hello.h"
 
 namespace rcuda::transport::verbs {
 namespace {
@@ -21,17 +23,33 @@ struct PrivateData {
 };
 static_assert(sizeof(PrivateData) == 20);
 
-Status failed(const char* call) { return Status::from_errno(errno, call); }
+constexpr char kTestByHand[] =
+    "; see that both sides are on one RDMA network and that no firewall drops its packets (RoCE: "
+    "UDP port 4791): 'rping -s' on the server, 'rping -c -a ADDRESS' on the client";
 
-std::string event_problem(const rdma_cm_event& event) {
-  std::string text = rdma_event_str(event.event);
+Status failed(const char* call) { return allocation_error(errno, call); }
+
+// Where the kernel is too old for it, rdma_cm's choice stands.
+void set_ack_timeout(rdma_cm_id* id) {
+  uint8_t timeout = kAckTimeout;
+  (void)rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout);
+}
+
+Status event_problem(const rdma_cm_event& event, const std::string& what) {
+  if (event.event == RDMA_CM_EVENT_DEVICE_REMOVAL && event.id->verbs != nullptr) {
+    return {Code::kUnavailable, what + ": " + device_gone(event.id->verbs)};
+  }
+  std::string text = what + ": " + rdma_event_str(event.event);
+  // -1: librdmacm could not set the device up for itself, and has forgotten why. It allocates.
+  if (event.status == -ENOMEM || event.status == -1) return allocation_error(ENOMEM, text);
   if (event.status != 0) {
     text += " (" +
             std::string(event.status < 0 ? std::strerror(-event.status)
                                          : std::to_string(event.status)) +
             ")";
   }
-  return text;
+  const bool rejected = event.event == RDMA_CM_EVENT_REJECTED;
+  return {Code::kUnavailable, text + (rejected ? "; the server's log says why" : kTestByHand)};
 }
 
 }  // namespace
@@ -66,7 +84,8 @@ Status Connection::create_id(CmId* id) {
 Status Connection::adopt_context(ibv_context* context) {
   if (context == nullptr) {
     return {Code::kUnsupported, "no RDMA device has the address " + local_.text() +
-                                    " ('rdma link' lists devices and their interfaces)"};
+                                    " ('rdma link' lists devices and their interfaces, "
+                                    "RCUDA_VERBS_DEVICE chooses one)"};
   }
   if (context_ == nullptr) {
     context_ = context;
@@ -97,32 +116,40 @@ Status Connection::open_server(const Address& local) {
 
 uint16_t Connection::port() const { return ntohs(rdma_get_src_port(listen_.get())); }
 
-Result<rdma_cm_event*> Connection::next_event(Deadline deadline) {
+Result<rdma_cm_event*> Connection::next_event(const Patience& patience) {
+  short watched = POLLIN | POLLRDHUP;
   while (true) {
     rdma_cm_event* event = nullptr;
     if (rdma_get_cm_event(events_.get(), &event) == 0) return event;
     if (errno != EAGAIN && errno != EINTR) return failed("rdma_get_cm_event");
-    pollfd entry{events_->fd, POLLIN, 0};
-    if (::poll(&entry, 1, poll_timeout_ms(deadline)) == 0) {
-      return Status{Code::kTimeout, "the peer did not connect its queue pairs in time"};
+    pollfd entries[] = {{events_->fd, POLLIN, 0}, {patience.control_socket, watched, 0}};
+    if (::poll(entries, std::size(entries), poll_timeout_ms(patience.deadline)) == 0) {
+      return Status{Code::kTimeout,
+                    std::string("the peer did not connect its queue pairs in time") + kTestByHand};
     }
+    if (entries[1].revents == 0 || entries[0].revents != 0) continue;
+    // A peer that is through already is only waited for; one that gave up may have said why.
+    if (watched != POLLRDHUP && ready_has_come(patience.control_socket)) {
+      watched = POLLRDHUP;
+      continue;
+    }
+    RCUDA_RETURN_IF_ERROR(receive_ready(patience.control_socket, patience.deadline));
+    return Status{Code::kUnavailable, "the peer hung up while queue pairs were being connected"};
   }
 }
 
-Status Connection::expect(rdma_cm_event_type wanted, Deadline deadline) {
-  Result<rdma_cm_event*> event = next_event(deadline);
+Status Connection::expect(rdma_cm_event_type wanted, const Patience& patience) {
+  Result<rdma_cm_event*> event = next_event(patience);
   if (!event) return event.status();
-  const bool good = (*event)->event == wanted;
   Status status;
-  if (!good) {
-    status = {Code::kUnavailable,
-              "RDMA connection to " + server_.text() + " failed: " + event_problem(**event)};
+  if ((*event)->event != wanted) {
+    status = event_problem(**event, "RDMA connection to " + server_.text() + " failed");
   }
   rdma_ack_cm_event(*event);
   return status;
 }
 
-Status Connection::resolve(const Address& local, const Address& server, Deadline deadline,
+Status Connection::resolve(const Address& local, const Address& server, const Patience& patience,
                            CmId* id) {
   RCUDA_RETURN_IF_ERROR(create_id(id));
   Address from = local;
@@ -132,21 +159,23 @@ Status Connection::resolve(const Address& local, const Address& server, Deadline
     if (errno == ENODEV || errno == EADDRNOTAVAIL) return adopt_context(nullptr);
     return failed("rdma_resolve_addr");
   }
-  RCUDA_RETURN_IF_ERROR(expect(RDMA_CM_EVENT_ADDR_RESOLVED, deadline));
+  RCUDA_RETURN_IF_ERROR(expect(RDMA_CM_EVENT_ADDR_RESOLVED, patience));
   RCUDA_RETURN_IF_ERROR(adopt_context((*id)->verbs));
   if (rdma_resolve_route(id->get(), kResolveMs) != 0) return failed("rdma_resolve_route");
-  return expect(RDMA_CM_EVENT_ROUTE_RESOLVED, deadline);
+  return expect(RDMA_CM_EVENT_ROUTE_RESOLVED, patience);
 }
 
-Status Connection::open_client(const Address& local, const Address& server, Deadline deadline) {
+Status Connection::open_client(const Address& local, const Address& server,
+                               const Patience& patience) {
   local_ = local;
   server_ = server;
   ids_.resize(1);
-  return resolve(local_, server_, deadline, &ids_[0]);
+  return resolve(local_, server_, patience, &ids_[0]);
 }
 
 Status Connection::create_qp(rdma_cm_id* id, const QueuePairPlan& plan, size_t index) {
   ibv_qp_init_attr attributes{};
+  attributes.qp_context = plan.owner;
   attributes.qp_type = IBV_QPT_RC;
   attributes.send_cq = plan.sends;
   attributes.recv_cq = plan.receives;
@@ -177,22 +206,23 @@ rdma_conn_param Connection::parameters(const void* data, size_t bytes) const {
   parameters.private_data_len = static_cast<uint8_t>(bytes);
   parameters.responder_resources = read_depth_;
   parameters.initiator_depth = read_depth_;
-  parameters.retry_count = 7;
+  parameters.retry_count = kRetries;
   parameters.rnr_retry_count = 7;  // never needed: see the protocol in verbs_link.cpp
   return parameters;
 }
 
 Status Connection::connect_client(const Token& token, const std::vector<QueuePairPlan>& plans,
-                                  Deadline deadline) {
+                                  const Patience& patience) {
   ids_.resize(plans.size());
   inline_bytes_.resize(plans.size());
   for (size_t i = 0; i < plans.size(); ++i) {
-    if (i != 0) RCUDA_RETURN_IF_ERROR(resolve(local_, server_, deadline, &ids_[i]));
+    if (i != 0) RCUDA_RETURN_IF_ERROR(resolve(local_, server_, patience, &ids_[i]));
     RCUDA_RETURN_IF_ERROR(create_qp(ids_[i].get(), plans[i], i));
+    set_ack_timeout(ids_[i].get());
     const PrivateData data{token, static_cast<uint32_t>(i)};
     rdma_conn_param connect = parameters(&data, sizeof data);
     if (rdma_connect(ids_[i].get(), &connect) != 0) return failed("rdma_connect");
-    RCUDA_RETURN_IF_ERROR(expect(RDMA_CM_EVENT_ESTABLISHED, deadline));
+    RCUDA_RETURN_IF_ERROR(expect(RDMA_CM_EVENT_ESTABLISHED, patience));
   }
   return {};
 }
@@ -212,6 +242,7 @@ Status Connection::accept(rdma_cm_event* event, const Token& token,
   }
   RCUDA_RETURN_IF_ERROR(adopt_context(id->verbs));
   RCUDA_RETURN_IF_ERROR(create_qp(id.get(), plans[data.index], data.index));
+  set_ack_timeout(id.get());
   rdma_conn_param connect = parameters(nullptr, 0);
   if (rdma_accept(id.get(), &connect) != 0) return failed("rdma_accept");
   ids_[data.index] = std::move(id);
@@ -219,11 +250,11 @@ Status Connection::accept(rdma_cm_event* event, const Token& token,
 }
 
 Status Connection::connect_server(const Token& token, const std::vector<QueuePairPlan>& plans,
-                                  Deadline deadline) {
+                                  const Patience& patience) {
   ids_.resize(plans.size());
   inline_bytes_.resize(plans.size());
   for (size_t established = 0; established < plans.size();) {
-    Result<rdma_cm_event*> event = next_event(deadline);
+    Result<rdma_cm_event*> event = next_event(patience);
     if (!event) return event.status();
     switch ((*event)->event) {
       case RDMA_CM_EVENT_CONNECT_REQUEST:
@@ -235,9 +266,9 @@ Status Connection::connect_server(const Token& token, const std::vector<QueuePai
       case RDMA_CM_EVENT_CONNECT_ERROR:
       case RDMA_CM_EVENT_DISCONNECTED:
       case RDMA_CM_EVENT_DEVICE_REMOVAL: {
-        const std::string problem = event_problem(**event);
+        Status problem = event_problem(**event, "the peer's RDMA connection failed");
         rdma_ack_cm_event(*event);
-        return {Code::kUnavailable, "RDMA connection of the peer failed: " + problem};
+        return problem;
       }
       default:
         break;

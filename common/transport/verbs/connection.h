@@ -3,7 +3,8 @@
 // The server listens on a port of its own for this one session and tells the client address, port
 // and a random token over the control socket; the client connects queue pair 0 (commands) and 1 ...
 // n (transfers), each with the token and its index in the private data. Anything else that connects
-// is rejected. Both sides call connect_*(), which block until the deadline at most.
+// is rejected. Both sides call connect_*(), which block until the deadline at most, or until the
+// peer gives up and closes the control socket.
 //
 // Afterwards events() delivers disconnections; one thread of the Link reads them.
 #pragma once
@@ -22,6 +23,22 @@ namespace rcuda::transport::verbs {
 using Token = std::array<uint8_t, 16>;
 using Deadline = std::chrono::steady_clock::time_point;
 
+// How long to wait for the peer: until then, and not once it has hung up.
+struct Patience {
+  int control_socket = -1;
+  Deadline deadline;
+};
+
+// How often a request that gets no answer is sent again, and how long an answer is waited for:
+// 4.096 us * 2^kAckTimeout, 1.07 s. Long enough for a switch to find another way, and over before
+// a peer that is silent on the control connection is given up (LinkOptions::peer_timeout). Left to
+// itself rdma_cm chooses by kernel version. Not 7 times, which soft-RoCE takes for ever and ever.
+inline constexpr uint8_t kRetries = 6;
+inline constexpr uint8_t kAckTimeout = 18;
+// After so long without an answer the queue pair fails. (Adapters may take four times as long.)
+inline constexpr std::chrono::seconds kGivesUpAfter{
+    (kRetries + 1) * (4096ull << kAckTimeout) / 1'000'000'000 + 1};
+
 struct QueueSizes {
   uint32_t sends = 256;
   uint32_t receives = 16;
@@ -33,6 +50,7 @@ struct QueuePairPlan {
   ibv_cq* sends = nullptr;
   ibv_cq* receives = nullptr;
   QueueSizes sizes;
+  void* owner = nullptr;  // the queue pair's qp_context: see AdapterEvents
 };
 
 class Connection {
@@ -45,18 +63,19 @@ class Connection {
   // Finds the device of `local`. The server also starts to listen; port() is what the client needs.
   Status open_server(const Address& local);
   // The client needs the server's address to find its device. Keeps what it resolved for pair 0.
-  Status open_client(const Address& local, const Address& server, Deadline deadline);
+  Status open_client(const Address& local, const Address& server, const Patience& patience);
 
   ibv_context* context() const { return context_; }
   ibv_pd* pd() const { return pd_.get(); }
   rdma_cm_id& first_id() const { return listen_ ? *listen_ : *ids_[0]; }
+  const Address& local() const { return local_; }
   uint16_t port() const;
 
   // One plan for each queue pair; receives for pair 0 are posted before it is connected.
   Status connect_server(const Token& token, const std::vector<QueuePairPlan>& plans,
-                        Deadline deadline);
+                        const Patience& patience);
   Status connect_client(const Token& token, const std::vector<QueuePairPlan>& plans,
-                        Deadline deadline);
+                        const Patience& patience);
 
   ibv_qp* qp(size_t index) const { return ids_[index]->qp; }
   size_t size() const { return ids_.size(); }
@@ -71,10 +90,10 @@ class Connection {
   Status adopt_context(ibv_context* context);
   Status create_id(CmId* id);
   Status create_qp(rdma_cm_id* id, const QueuePairPlan& plan, size_t index);
-  Status resolve(const Address& local, const Address& server, Deadline deadline, CmId* id);
+  Status resolve(const Address& local, const Address& server, const Patience& patience, CmId* id);
   // Waits for the next event; the caller acknowledges it.
-  Result<rdma_cm_event*> next_event(Deadline deadline);
-  Status expect(rdma_cm_event_type wanted, Deadline deadline);
+  Result<rdma_cm_event*> next_event(const Patience& patience);
+  Status expect(rdma_cm_event_type wanted, const Patience& patience);
   Status accept(rdma_cm_event* event, const Token& token, const std::vector<QueuePairPlan>& plans);
   rdma_conn_param parameters(const void* data, size_t bytes) const;
 

@@ -1,14 +1,18 @@
 #include "common/transport/verbs/device.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
-#include <sys/resource.h>
+
+#include "common/transport/verbs/pci_distance.h"
 
 namespace rcuda::transport::verbs {
 namespace {
@@ -61,36 +65,123 @@ CmId bind(const Address& address) {
   return owned;
 }
 
-bool has_gid_index(ibv_context* context, uint8_t port, const Address& address, int index) {
-  ibv_gid gid;
-  const ibv_gid wanted = gid_of(address);
-  return ibv_query_gid(context, port, index, &gid) == 0 &&
-         std::memcmp(gid.raw, wanted.raw, sizeof gid.raw) == 0;
-}
+struct InterfaceAddress {
+  Address address;
+  Address mask;
+};
 
-Result<Address> address_of_device(const std::string& device, const char* gid_index) {
+Result<std::vector<InterfaceAddress>> interface_addresses() {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) return Status::from_errno(errno, "getifaddrs");
   const std::unique_ptr<ifaddrs, Destroy<::freeifaddrs>> owned(list);
-  bool device_seen = false;
+  std::vector<InterfaceAddress> found;
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (!is_ip(entry->ifa_addr)) continue;
-    const Address address = copy_of(entry->ifa_addr);
-    const CmId id = bind(address);
-    if (!id || device != ibv_get_device_name(id->verbs->device)) continue;
-    device_seen = true;
-    if (gid_index == nullptr ||
-        has_gid_index(id->verbs, id->port_num, address, std::atoi(gid_index))) {
-      return address;
-    }
+    if (!is_ip(entry->ifa_addr) || entry->ifa_netmask == nullptr) continue;
+    found.push_back({copy_of(entry->ifa_addr), copy_of(entry->ifa_netmask)});
   }
-  return Status{Code::kUnsupported,
-                device_seen
-                    ? "RCUDA_VERBS_GID=" + std::string(gid_index) + ": no address of " + device +
-                          " has this GID index (show_gids or 'rdma link' list them)"
-                    : "RCUDA_VERBS_DEVICE=" + device +
-                          ": no network address belongs to this device; 'ibv_devices' lists the "
-                          "devices, and each needs an address on its interface"};
+  return found;
+}
+
+// "mlx5_0, mlx5_1"; all that the kernel has, with or without an address.
+std::string device_names() {
+  int count = 0;
+  const std::unique_ptr<ibv_device*, Destroy<::ibv_free_device_list>> list(
+      ibv_get_device_list(&count));
+  std::string names;
+  for (int i = 0; list && i < count; ++i) {
+    names += (i == 0 ? "" : ", ") + std::string(ibv_get_device_name(list.get()[i]));
+  }
+  return names;
+}
+
+Status no_such_device(const std::string& device) {
+  const std::string names = device_names();
+  const std::string what = "RCUDA_VERBS_DEVICE=" + device + ": ";
+  if ((", " + names + ",").find(", " + device + ",") != std::string::npos) {
+    return {Code::kUnsupported, what +
+                                    "no network address belongs to this device; give its interface "
+                                    "one ('rdma link' names it; ip addr add ADDRESS/24 dev DEV)"};
+  }
+  return {Code::kUnsupported,
+          what + "there is no such RDMA device; " +
+              (names.empty() ? "this host has none" : "this host has " + names)};
+}
+
+// The address of a device, given a GID index the one that has it.
+Result<Address> address_of_device(const std::string& device, const char* wanted_gid) {
+  Result<std::vector<InterfaceAddress>> all = interface_addresses();
+  if (!all) return all.status();
+  bool device_seen = false;
+  std::string gids;
+  for (const InterfaceAddress& entry : *all) {
+    const CmId id = bind(entry.address);
+    if (!id || device != ibv_get_device_name(id->verbs->device)) continue;
+    if (wanted_gid == nullptr) return entry.address;
+    device_seen = true;
+    const int index = roce_gid_index(id->verbs, id->port_num, entry.address);
+    if (index < 0) continue;
+    if (std::to_string(index) == wanted_gid) return entry.address;
+    gids += (gids.empty() ? "" : ", ") + std::to_string(index) + " (" + entry.address.text() + ")";
+  }
+  if (!device_seen) return no_such_device(device);
+  return Status{Code::kUnsupported, "RCUDA_VERBS_GID=" + std::string(wanted_gid) +
+                                        ": no RoCE v2 GID of " + device +
+                                        " with an address has this index; " +
+                                        (gids.empty() ? "there is none" : "there is " + gids)};
+}
+
+std::span<const uint8_t> raw_bytes(const Address& address) {
+  if (address.storage.ss_family == AF_INET6) {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
+    return {v6->sin6_addr.s6_addr, 16};
+  }
+  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address.storage);
+  return {reinterpret_cast<const uint8_t*>(&v4->sin_addr), 4};
+}
+
+bool same_network(const InterfaceAddress& interface, const Address& peer) {
+  if (interface.address.storage.ss_family != peer.storage.ss_family) return false;
+  const auto own = raw_bytes(interface.address), other = raw_bytes(peer);
+  const auto mask = raw_bytes(interface.mask);
+  for (size_t i = 0; i < own.size(); ++i) {
+    if (((own[i] ^ other[i]) & mask[i]) != 0) return false;
+  }
+  return true;
+}
+
+// Replaces the address that the route chose by that of an adapter on the same network that is
+// nearer to the GPU, if there is one.
+void move_nearer(const Address& peer, const std::string& near_pci, Address* address,
+                 std::string* why) {
+  const CmId chosen = bind(*address);
+  Result<std::vector<InterfaceAddress>> all = interface_addresses();
+  if (!chosen || !all) return;
+  std::vector<std::string> names{ibv_get_device_name(chosen->verbs->device)};
+  std::vector<Address> addresses{*address};
+  for (const InterfaceAddress& entry : *all) {
+    if (!same_network(entry, peer)) continue;
+    const CmId id = bind(entry.address);
+    if (!id) continue;
+    const std::string name = ibv_get_device_name(id->verbs->device);
+    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    names.push_back(name);
+    addresses.push_back(entry.address);
+  }
+  *address = addresses[nearest_adapter("/", near_pci, names, why)];
+}
+
+Result<Address> address_of_socket(int socket, decltype(::getsockname)* which) {
+  Address address;
+  socklen_t size = sizeof address.storage;
+  if (which(socket, address.get(), &size) != 0) {
+    return Status::from_errno(errno, "the address of the control connection");
+  }
+  if (!is_ip(address.get())) {
+    return Status{Code::kUnsupported, "verbs needs a control connection over IP"};
+  }
+  unmap_ipv4(&address);
+  address.set_port(0);
+  return address;
 }
 
 }  // namespace
@@ -119,25 +210,48 @@ std::string Address::text() const {
   return text;
 }
 
-Result<Address> choose_local_address(int control_socket, std::string* why) {
-  const char* device = std::getenv("RCUDA_VERBS_DEVICE");
-  const char* gid_index = std::getenv("RCUDA_VERBS_GID");
-  if (device != nullptr && *device != '\0') {
-    *why = "RCUDA_VERBS_DEVICE says so";
+Result<Address> choose_local_address(int control_socket, const std::string& near_pci,
+                                     std::string* why) {
+  const auto setting = [](const char* name) {
+    const char* value = std::getenv(name);
+    return value != nullptr && *value != '\0' ? value : nullptr;
+  };
+  const char* device = setting("RCUDA_VERBS_DEVICE");
+  const char* gid_index = setting("RCUDA_VERBS_GID");
+  if (device != nullptr) {
+    *why = gid_index != nullptr ? "RCUDA_VERBS_DEVICE and RCUDA_VERBS_GID say so"
+                                : "RCUDA_VERBS_DEVICE says so";
     return address_of_device(device, gid_index);
   }
-  Address address;
-  socklen_t size = sizeof address.storage;
-  if (::getsockname(control_socket, address.get(), &size) != 0) {
-    return Status::from_errno(errno, "getsockname");
+  Result<Address> address = address_of_socket(control_socket, ::getsockname);
+  if (!address) return address;
+  if (gid_index != nullptr) {
+    *why = "RCUDA_VERBS_GID says so";
+    const CmId id = bind(*address);
+    return id ? address_of_device(ibv_get_device_name(id->verbs->device), gid_index) : address;
   }
-  if (!is_ip(address.get())) {
-    return Status{Code::kUnsupported, "verbs needs a control connection over IP"};
-  }
-  unmap_ipv4(&address);
-  address.set_port(0);
   *why = "the control connection runs over its address";
+  if (!near_pci.empty()) {
+    // A socket that is not connected (a check, not a session) has no peer.
+    if (Result<Address> peer = address_of_socket(control_socket, ::getpeername); peer) {
+      move_nearer(*peer, near_pci, &*address, why);
+    }
+  }
   return address;
+}
+
+int roce_gid_index(ibv_context* context, uint8_t port, const Address& address) {
+  ibv_port_attr attributes{};
+  if (ibv_query_port(context, port, &attributes) != 0) return -1;
+  const ibv_gid wanted = gid_of(address);
+  for (int i = 0; i < attributes.gid_tbl_len; ++i) {
+    ibv_gid_entry entry{};
+    if (ibv_query_gid_ex(context, port, static_cast<uint32_t>(i), &entry, 0) == 0 &&
+        std::memcmp(entry.gid.raw, wanted.raw, 16) == 0 && entry.gid_type == IBV_GID_TYPE_ROCE_V2) {
+      return i;
+    }
+  }
+  return -1;
 }
 
 std::string describe(rdma_cm_id& id, const Address& address) {
@@ -146,36 +260,14 @@ std::string describe(rdma_cm_id& id, const Address& address) {
   ibv_port_attr port{};
   if (ibv_query_port(id.verbs, id.port_num, &port) != 0) return text;
   if (port.link_layer == IBV_LINK_LAYER_ETHERNET) {
-    for (int i = 0; i < port.gid_tbl_len; ++i) {
-      ibv_gid_entry entry{};
-      const ibv_gid wanted = gid_of(address);
-      if (ibv_query_gid_ex(id.verbs, id.port_num, i, &entry, 0) == 0 &&
-          std::memcmp(entry.gid.raw, wanted.raw, 16) == 0 &&
-          entry.gid_type == IBV_GID_TYPE_ROCE_V2) {
-        text += ", GID " + std::to_string(i);
-        break;
-      }
+    if (const int index = roce_gid_index(id.verbs, id.port_num, address); index >= 0) {
+      text += ", GID " + std::to_string(index);
     }
     text += " (" + address.text() + "), RoCE v2";
   } else {
     text += ", InfiniBand (" + address.text() + ")";
   }
   return text + ", MTU " + std::to_string(128 << port.active_mtu);
-}
-
-Status registration_error(int error, size_t bytes) {
-  std::string what = "registering " + std::to_string(bytes) + " bytes of memory for RDMA";
-  rlimit limit{};
-  ::getrlimit(RLIMIT_MEMLOCK, &limit);
-  if ((error == ENOMEM || error == EPERM) && limit.rlim_cur != RLIM_INFINITY) {
-    return {Code::kOutOfMemory,
-            what + ": the limit on locked memory (RLIMIT_MEMLOCK) is " +
-                std::to_string(limit.rlim_cur) +
-                " bytes; raise it (ulimit -l unlimited, 'memlock' in limits.conf, LimitMEMLOCK= of "
-                "the service)"};
-  }
-  if (error == ENOMEM) return {Code::kOutOfMemory, what + ": out of memory"};
-  return Status::from_errno(error, what);
 }
 
 }  // namespace rcuda::transport::verbs

@@ -1,5 +1,5 @@
-// Which address, and with it which device, port and GID, a verbs Link uses; and what the errors of
-// rdma-core mean to an administrator. Called while a Link is made; nothing here blocks.
+// Which address, and with it which device, port and GID, a verbs Link uses. Called while a Link is
+// made; nothing here blocks.
 #pragma once
 
 #include <string>
@@ -21,14 +21,17 @@ struct Address {
 };
 
 // This side's address for RDMA: that of the control connection, so that the route to the peer
-// decides; or, with RCUDA_VERBS_DEVICE (and RCUDA_VERBS_GID, an index), one of that device's. `why`
-// says which in a few words.
-Result<Address> choose_local_address(int control_socket, std::string* why);
+// decides. Where several adapters are on the peer's network, the nearest to the GPU at `near_pci`
+// (empty: no matter). RCUDA_VERBS_DEVICE names another adapter, RCUDA_VERBS_GID (an index) another
+// address of the adapter; a wrong value is an error that names the variable and what there is.
+// `why` says what decided in a few words.
+Result<Address> choose_local_address(int control_socket, const std::string& near_pci,
+                                     std::string* why);
+
+// The index of the RoCE v2 GID that an address has on a port, or -1.
+int roce_gid_index(ibv_context* context, uint8_t port, const Address& address);
 
 // "mlx5_0 port 1, GID 3 (10.0.0.7), RoCE v2, MTU 4096"
 std::string describe(rdma_cm_id& id, const Address& address);
-
-// Registration of memory failed with `error`: says why and how to mend it.
-Status registration_error(int error, size_t bytes);
 
 }  // namespace rcuda::transport::verbs

@@ -7,7 +7,10 @@ namespace {
 
 constexpr rcuda::transport::VerbsPlugin kPlugin = {
     rcuda::transport::kVerbsPluginVersion,
-    [](int threshold) { rcuda::set_log_level(static_cast<rcuda::LogLevel>(threshold)); },
+    [](int threshold, rcuda::LogWriter writer) {
+      rcuda::set_log_level(static_cast<rcuda::LogLevel>(threshold));
+      rcuda::forward_log(writer);
+    },
     rcuda::transport::verbs::usable,
     rcuda::transport::verbs::make_link,
 };

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "common/base/log_forward.h"
 #include "common/transport/link.h"
 
 namespace rcuda::transport {
@@ -12,12 +13,12 @@ inline constexpr char kVerbsPluginFile[] = "librcuda-verbs.so";
 inline constexpr char kVerbsPluginEntry[] = "rcuda_verbs_plugin";
 // Changes with everything that crosses the door: both sides must come from one build of the
 // headers.
-inline constexpr char kVerbsPluginVersion[] = "rcuda-verbs-1";
+inline constexpr char kVerbsPluginVersion[] = "rcuda-verbs-5";
 
 struct VerbsPlugin {
   const char* version;
   // Called before anything else: the plug-in has its own copy of the log's state.
-  void (*set_log_threshold)(int threshold);
+  void (*set_log)(int threshold, LogWriter writer);
   Status (*usable)(int control_socket);
   Result<std::unique_ptr<Link>> (*make_link)(Bootstrap bootstrap, const LinkOptions& options);
 };

@@ -7,14 +7,14 @@
 
 #include <arpa/inet.h>
 
-#include "common/transport/verbs/device.h"
+#include "common/transport/verbs/errors.h"
 
 namespace rcuda::transport::verbs {
 
 Status PutQueue::open(ibv_pd* pd) {
   void* base =
       ::mmap(nullptr, kStagingBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) return Status::from_errno(errno, "allocating the staging ring");
+  if (base == MAP_FAILED) return allocation_error(errno, "allocating a staging ring");
   staging_ = Mapping(base, kStagingBytes);
   staging_mr_.reset(ibv_reg_mr(pd, base, kStagingBytes, IBV_ACCESS_LOCAL_WRITE));
   if (!staging_mr_) return registration_error(errno, kStagingBytes);
@@ -55,27 +55,31 @@ void PutQueue::poll_locked() {
         // The queue is ordered: this one confirms all before it.
         confirmed_ = completion.wr_id;
         freed_ = staged_by_[completion.wr_id % kDepth];
-      } else if (error_.empty() && completion.status != IBV_WC_WR_FLUSH_ERR) {
-        error_ =
-            std::string("RDMA write to the peer failed: ") + ibv_wc_status_str(completion.status);
-      } else if (error_.empty()) {
-        error_ = "the command queue pair was flushed";
+        continue;
+      }
+      const bool flushed = completion.status == IBV_WC_WR_FLUSH_ERR;
+      const auto sign = flushed ? Loss::Sign::kFlushed : Loss::Sign::kRequest;
+      if (sign > sign_) {
+        sign_ = sign;
+        error_ = completion_problem(completion.status, "an RDMA write to the peer failed");
       }
     }
   }
 }
 
 bool PutQueue::poll() {
+  Loss::Sign sign;
   std::string error;
   bool confirmed;
   {
     std::lock_guard lock(mutex_);
     if (stopped_ || cq_ == nullptr) return true;
     poll_locked();
+    sign = sign_;
     error = error_;
     confirmed = confirmed_ >= last_signal_;
   }
-  if (!error.empty()) on_error_(error);
+  if (sign != Loss::Sign::kNone) on_error_(sign, error);
   return confirmed;
 }
 
@@ -86,10 +90,11 @@ Status PutQueue::wait_for_room(Lock& lock, size_t staged_bytes) {
         added_ - confirmed_ < kDepth && staged_ + staged_bytes - freed_ <= kStagingBytes;
     if (room) return {};
     poll_locked();
-    if (!error_.empty()) {
+    if (sign_ != Loss::Sign::kNone) {
+      const Loss::Sign sign = sign_;
       const std::string error = error_;
       lock.unlock();
-      on_error_(error);
+      on_error_(sign, error);
       lock.lock();
       return {Code::kUnavailable, error};
     }
@@ -132,7 +137,7 @@ void PutQueue::finish(Entry& entry, bool force_signal) {
 }
 
 Status PutQueue::put(uint64_t offset, std::span<const Bytes> pieces, size_t total,
-                     const std::function<bool()>& wakes, uint32_t immediate, bool* woke) {
+                     const std::function<bool()>& wakes, uint32_t immediate) {
   Lock lock(mutex_);
   while (cutting_) {
     lock.unlock();
@@ -140,14 +145,14 @@ Status PutQueue::put(uint64_t offset, std::span<const Bytes> pieces, size_t tota
     lock.lock();
   }
   if (total > kMostStaged) cutting_ = true;
-  Status status = add_put(lock, offset, pieces, total, wakes, immediate, woke);
+  Status status = add_put(lock, offset, pieces, total, wakes, immediate);
   if (total > kMostStaged) cutting_ = false;
   if (!status.ok()) return status;
   return post(lock);
 }
 
 Status PutQueue::add_put(Lock& lock, uint64_t offset, std::span<const Bytes> pieces, size_t total,
-                         const std::function<bool()>& wakes, uint32_t immediate, bool* woke) {
+                         const std::function<bool()>& wakes, uint32_t immediate) {
   size_t within = 0;  // the first of `pieces`
   for (size_t done = 0; done < total;) {
     const auto bytes = static_cast<uint32_t>(std::min(kMostStaged, total - done));
@@ -170,7 +175,6 @@ Status PutQueue::add_put(Lock& lock, uint64_t offset, std::span<const Bytes> pie
     }
     done += bytes;
     if (done == total && wakes()) {
-      *woke = true;
       entry.request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
       entry.request.imm_data = htonl(immediate);
     }
@@ -210,18 +214,19 @@ Status PutQueue::post(Lock& lock) {
       entry.request.num_sge = entry.piece.length == 0 ? 0 : 1;
       entry.request.next = i + 1 < posting_.size() ? &posting_[i + 1].request : nullptr;
     }
-    ibv_send_wr* bad = nullptr;
-    error = ibv_post_send(qp_, &posting_.front().request, &bad);
+    // Counted first: who has seen what a request wrote finds it counted.
     counters_.work_requests.fetch_add(posting_.size(), std::memory_order_relaxed);
     counters_.doorbells.fetch_add(1, std::memory_order_relaxed);
+    ibv_send_wr* bad = nullptr;
+    error = ibv_post_send(qp_, &posting_.front().request, &bad);
     posting_.clear();
     lock.lock();
   }
   busy_ = false;
   if (error == 0) return {};
-  const std::string why = std::string("ibv_post_send: ") + std::strerror(error);
+  const std::string why = allocation_error(error, "ibv_post_send").context();
   lock.unlock();
-  on_error_(why);
+  on_error_(Loss::Sign::kRequest, why);
   lock.lock();
   return {Code::kUnavailable, why};
 }

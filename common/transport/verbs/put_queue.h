@@ -24,6 +24,7 @@
 #include "common/transport/link.h"
 #include "common/transport/mapping.h"
 #include "common/transport/verbs/handles.h"
+#include "common/transport/verbs/loss.h"
 
 namespace rcuda::transport::verbs {
 
@@ -43,7 +44,7 @@ class PutQueue {
     uint32_t rkey = 0;
   };
 
-  PutQueue(PutCounters counters, std::function<void(const std::string&)> on_error)
+  PutQueue(PutCounters counters, Loss::Note on_error)
       : counters_(counters), on_error_(std::move(on_error)) {}
 
   Status open(ibv_pd* pd);
@@ -52,7 +53,7 @@ class PutQueue {
 
   // `wakes` decides, in the order of the puts, whether this one carries immediate data.
   Status put(uint64_t offset, std::span<const Bytes> pieces, size_t total,
-             const std::function<bool()>& wakes, uint32_t immediate, bool* woke);
+             const std::function<bool()>& wakes, uint32_t immediate);
   // A write of nothing with immediate data. `before` runs in the order of the puts.
   Status signal(uint32_t immediate, const std::function<void()>& before);
 
@@ -74,7 +75,7 @@ class PutQueue {
   using Lock = std::unique_lock<std::mutex>;
 
   Status add_put(Lock& lock, uint64_t offset, std::span<const Bytes> pieces, size_t total,
-                 const std::function<bool()>& wakes, uint32_t immediate, bool* woke);
+                 const std::function<bool()>& wakes, uint32_t immediate);
   Status wait_for_room(Lock& lock, size_t staged_bytes);
   std::byte* stage(size_t bytes);
   Entry& add(uint64_t offset, uint32_t bytes);
@@ -83,7 +84,7 @@ class PutQueue {
   void poll_locked();
 
   const PutCounters counters_;
-  const std::function<void(const std::string&)> on_error_;
+  const Loss::Note on_error_;
   Mapping staging_;
   Mr staging_mr_;
   ibv_qp* qp_ = nullptr;
@@ -97,6 +98,7 @@ class PutQueue {
   bool busy_ = false;
   bool cutting_ = false;  // a put of several requests is being added: others wait
   bool stopped_ = false;
+  Loss::Sign sign_ = Loss::Sign::kNone;  // of error_
   std::string error_;
   uint64_t added_ = 0;      // work requests
   uint64_t confirmed_ = 0;  // of these

@@ -1,13 +1,142 @@
-// What the plug-in exports, as C++. See common/transport/link.h for the contract.
+// What the plug-in exports, as C++, and its Link. See common/transport/link.h for the contract.
+//
+// VerbsLink is one class in three files: verbs_connect.cpp makes it, verbs_link.cpp does what its
+// users ask for, verbs_progress.cpp is its own thread. The protocol stands in verbs_link.cpp.
 #pragma once
 
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
 
-#include "common/transport/link.h"
+#include "common/transport/control_channel.h"
+#include "common/transport/link_core.h"
+#include "common/transport/mapping.h"
+#include "common/transport/verbs/adapter_events.h"
+#include "common/transport/verbs/bulk_engine.h"
+#include "common/transport/verbs/connection.h"
+#include "common/transport/verbs/hello.h"
+#include "common/transport/verbs/local_memory.h"
+#include "common/transport/verbs/loss.h"
+#include "common/transport/verbs/put_queue.h"
 
 namespace rcuda::transport::verbs {
 
 Status usable(int control_socket);
 Result<std::unique_ptr<Link>> make_link(Bootstrap bootstrap, const LinkOptions& options);
+
+class VerbsLink final : public LinkCore {
+ public:
+  explicit VerbsLink(const LinkOptions& options)
+      : LinkCore(&doorbell_state_, false),
+        peer_timeout_(options.peer_timeout),
+        near_pci_(options.near_pci),
+        loss_([this] { poke(); }),
+        note_([this](Loss::Sign sign, const std::string& what) { loss_.note(sign, what); }),
+        put_queue_({work_requests_, doorbells_, completions_}, note_),
+        memory_(registrations_),
+        bulk_(memory_, {work_requests_, doorbells_, completions_, transfer_bytes_, copied_bytes_},
+              note_, [this](uint64_t region) {
+                control_->send({.kind = ControlMessage::kRetired, .region = region});
+              }) {}
+  ~VerbsLink() override;
+
+  Status connect(Bootstrap bootstrap, const LinkOptions& options);
+
+  const char* medium() const override { return "verbs"; }
+  std::span<std::byte> window() override { return {window_.data(), window_.size()}; }
+  size_t peer_window_bytes() const override { return peer_window_bytes_; }
+  Status put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) override;
+  Result<Region> expose(void* base, size_t bytes, int backing, uint64_t backing_offset) override;
+  Result<Region> expose_device(void* base, size_t bytes, const DeviceMemory& memory) override;
+  Status loop_back(void* to, const void* from, size_t bytes) override;
+  Status unexpose(RegionId region) override;
+  Result<void*> map(RegionId, size_t, void*) override { return static_cast<void*>(nullptr); }
+  Status unmap(RegionId) override { return {Code::kNotFound, "verbs maps no regions"}; }
+  void write(RegionId region, uint64_t offset, const void* local, size_t bytes,
+             TransferDone done) override;
+  void read(RegionId region, uint64_t offset, void* local, size_t bytes,
+            TransferDone done) override;
+  void close() override;
+  void abandon() noexcept override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  static constexpr size_t kMostQueues = 16;
+  static constexpr uint32_t kReceives = 16;
+  // How long the last puts may take to arrive when a Link is closed, and posted transfers to come
+  // back.
+  static constexpr std::chrono::seconds kLastPuts{2};
+
+  enum Immediate : uint32_t { kFlush = 0, kArm = 1, kAck = 2, kWake = 3 };
+
+  // Making it: verbs_connect.cpp.
+  Status make_window(size_t bytes);
+  Status make_queues();
+  Status open(int socket, bool server, Hello* own, Hello* peer, Deadline deadline);
+  Status connect_queues(int socket, bool server, const Hello& own, const Hello& peer,
+                        Deadline deadline);
+  std::vector<QueuePairPlan> plans(size_t queues);
+  Status start(UniqueFd control, const Hello& peer);
+
+  void on_broken() override;
+  void before_sleep() override;
+  Status on_control(const ControlMessage& message);
+  Region add_region(std::shared_ptr<Registration> registration, bool for_peer);
+  void on_control_end(bool intended, const std::string& why);
+  void poke();
+
+  // The progress thread: verbs_progress.cpp.
+  void run();
+  void wait_for_events();
+  void take_completion_events();
+  void take_immediates();
+  void take_connection_events();
+  void wind_up();
+
+  const std::chrono::milliseconds peer_timeout_;
+  const std::string near_pci_;
+  size_t peer_window_bytes_ = 0;
+  DoorbellState doorbell_state_;
+  Loss loss_;
+  const Loss::Note note_;
+
+  // Destroyed from the bottom up: queue pairs go first, explicitly.
+  Connection connection_;
+  CompChannel channel_;
+  Cq send_cq_;
+  Cq receive_cq_;
+  Cq bulk_cq_;
+  Mapping window_;
+  Mr window_mr_;
+  PutQueue put_queue_;
+  LocalMemory memory_;
+  BulkEngine bulk_;
+
+  std::atomic<bool> armed_{false};       // this side asked to be woken and was not yet
+  std::atomic<bool> peer_armed_{false};  // written in the order of the puts only
+  std::atomic<bool> closing_{false};
+
+  std::mutex regions_mutex_;
+  std::condition_variable retired_;
+  struct Exposed {
+    std::shared_ptr<Registration> registration;
+    bool for_peer = true;
+  };
+  std::unordered_map<uint64_t, Exposed> exposed_;  // regions_mutex_
+  std::unordered_set<uint64_t> retiring_;          // regions_mutex_
+  uint64_t next_region_ = 1;                       // regions_mutex_
+
+  AdapterEvents::Attachment adapter_;
+  UniqueFd poke_;
+  std::thread progress_;
+  std::unique_ptr<ControlChannel> control_;
+};
 
 }  // namespace rcuda::transport::verbs

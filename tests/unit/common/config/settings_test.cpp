@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "common/config/toml_file.h"
+#include "common/config/toml_text.h"
 
 namespace rcuda::config {
 namespace {
@@ -128,6 +129,13 @@ TEST(SettingsTest, ABadFileNamesTheLineAndAnUnknownKeyTheKnownOnes) {
   EXPECT_NE(status.context().find("'prot'"), std::string::npos) << status.context();
   EXPECT_NE(status.context().find("timeout"), std::string::npos) << status.context();
   EXPECT_FALSE(load_toml_file(sample.registry, "/nonexistent/rcuda.toml").ok());
+}
+
+TEST(TomlFileTest, OtherCharactersThanAsciiAreForComments) {
+  EXPECT_EQ(foreign_character("# \xd1\xa8\na = \"b\" # c\n  # \xc2\xa0\n"), std::nullopt);
+  EXPECT_EQ(foreign_character("a = 1\n\xd1\xa8 = 2\n"), 2u);
+  EXPECT_EQ(foreign_character("a = \"\xc3\xa9\"\n"), 1u);
+  EXPECT_EQ(foreign_character("a = 1 # \xc3\xa9\n"), 1u);
 }
 
 TEST(SettingsTest, AChildReadsBackWhatItsParentHas) {

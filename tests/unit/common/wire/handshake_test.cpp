@@ -240,8 +240,8 @@ TEST(HandshakeTest, AnOversizedBodyIsRefusedBeforeItIsRead) {
 TEST(HandshakeTest, MutationsNeverCrashTheDecoders) {
   std::mt19937 random(20240613);
   const std::vector<std::vector<std::byte>> seeds = {
-      encode(sample_hello()), encode(sample_welcome()), encode(Attach{}), encode(Refusal{1, "no"}),
-      encode(sample_status())};
+      encode(sample_hello()),   encode(sample_welcome()), encode(Attach{}),
+      encode(Refusal{1, "no"}), encode(sample_status()),  encode(PeerHello{})};
   for (int round = 0; round < 20000; ++round) {
     std::vector<std::byte> bytes = seeds[static_cast<size_t>(round) % seeds.size()];
     const int changes = 1 + static_cast<int>(random() % 4);

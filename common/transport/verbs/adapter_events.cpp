@@ -1,0 +1,104 @@
+#include "common/transport/verbs/adapter_events.h"
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+#include <fcntl.h>
+
+#include "common/base/log.h"
+#include "common/transport/verbs/connection.h"
+#include "common/transport/verbs/errors.h"
+
+namespace rcuda::transport::verbs {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::vector<AdapterEvents::Attachment*> attachments;
+};
+
+// Never destroyed: Links may end after static destructors began.
+Registry& registry() {
+  static Registry* instance = new Registry;
+  return *instance;
+}
+
+const void* owner_of(const ibv_async_event& event) {
+  switch (event.event_type) {
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+      return event.element.qp->qp_context;
+    case IBV_EVENT_CQ_ERR:
+      return event.element.cq->cq_context;
+    default:
+      return nullptr;
+  }
+}
+
+void tell_of_port(ibv_context* context, const ibv_async_event& event) {
+  const auto port = static_cast<uint8_t>(event.element.port_num);
+  const char* device = ibv_get_device_name(context->device);
+  if (event.event_type == IBV_EVENT_PORT_ACTIVE) {
+    RCUDA_INFO("verbs: port %d of %s is up", port, device);
+    return;
+  }
+  // Up again by now, or an event from before this process looked: no problem.
+  const std::string problem = port_problem(context, port);
+  if (problem.empty()) return;
+  RCUDA_WARN("verbs: %s; sessions over it end if it stays down for about %d s", problem.c_str(),
+             static_cast<int>(kGivesUpAfter.count()));
+}
+
+}  // namespace
+
+void AdapterEvents::Attachment::begin(ibv_context* context, const void* owner, Loss::Note note) {
+  const std::lock_guard lock(registry().mutex);
+  ::fcntl(context->async_fd, F_SETFL, ::fcntl(context->async_fd, F_GETFL) | O_NONBLOCK);
+  context_ = context;
+  owner_ = owner;
+  note_ = std::move(note);
+  registry().attachments.push_back(this);
+}
+
+void AdapterEvents::Attachment::end() {
+  const std::lock_guard lock(registry().mutex);
+  std::erase(registry().attachments, this);
+}
+
+void AdapterEvents::take(ibv_context* context) {
+  const std::lock_guard lock(registry().mutex);
+  ibv_async_event event;
+  while (ibv_get_async_event(context, &event) == 0) {
+    const char* what = ibv_event_type_str(event.event_type);
+    switch (event.event_type) {
+      case IBV_EVENT_DEVICE_FATAL:
+        for (const Attachment* attachment : registry().attachments) {
+          if (attachment->context_ != context) continue;
+          attachment->note_(Loss::Sign::kDevice, device_gone(context));
+        }
+        break;
+      case IBV_EVENT_QP_FATAL:
+      case IBV_EVENT_QP_REQ_ERR:
+      case IBV_EVENT_QP_ACCESS_ERR:
+      case IBV_EVENT_CQ_ERR:
+        for (const Attachment* attachment : registry().attachments) {
+          if (attachment->owner_ != owner_of(event)) continue;
+          attachment->note_(Loss::Sign::kQueuePair,
+                            std::string("the adapter stopped the session's queues (") + what +
+                                "): 'dmesg' and 'rdma res show qp' say more");
+        }
+        break;
+      case IBV_EVENT_PORT_ERR:
+      case IBV_EVENT_PORT_ACTIVE:
+        tell_of_port(context, event);
+        break;
+      default:
+        break;
+    }
+    ibv_ack_async_event(&event);
+  }
+}
+
+}  // namespace rcuda::transport::verbs

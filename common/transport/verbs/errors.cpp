@@ -1,0 +1,91 @@
+#include "common/transport/verbs/errors.h"
+
+#include <cerrno>
+
+#include <net/if.h>
+
+#include "common/transport/verbs/locked_memory.h"
+
+namespace rcuda::transport::verbs {
+namespace {
+
+// The network interface of a RoCE port, or "its interface".
+std::string interface_of(ibv_context* context, uint8_t port, int gids) {
+  for (int i = 0; i < gids; ++i) {
+    ibv_gid_entry entry{};
+    char name[IF_NAMESIZE];
+    if (ibv_query_gid_ex(context, port, static_cast<uint32_t>(i), &entry, 0) == 0 &&
+        entry.ndev_ifindex != 0 && ::if_indextoname(entry.ndev_ifindex, name) != nullptr) {
+      return name;
+    }
+  }
+  return "its interface";
+}
+
+}  // namespace
+
+Status allocation_error(int error, const std::string& what) {
+  if (error != ENOMEM && error != EPERM && error != EAGAIN) return Status::from_errno(error, what);
+  if (const LockedMemoryLimit limit = locked_memory_limit(); !limit.none) {
+    return {Code::kOutOfMemory,
+            what + ": the limit on locked memory (RLIMIT_MEMLOCK) is " +
+                std::to_string(limit.bytes) +
+                " bytes; raise it (ulimit -l unlimited, 'memlock' in limits.conf, LimitMEMLOCK= of "
+                "the service)"};
+  }
+  if (error != ENOMEM) return Status::from_errno(error, what);
+  return {
+      Code::kOutOfMemory,
+      what +
+          ": out of memory; free memory on this host ('free -m'), raise the limit of its cgroup "
+          "or 'ulimit -v', or see in 'dmesg' what the adapter has run out of"};
+}
+
+Status registration_error(int error, size_t bytes) {
+  return allocation_error(error,
+                          "registering " + std::to_string(bytes) + " bytes of memory for RDMA");
+}
+
+std::string completion_problem(ibv_wc_status status, const std::string& what) {
+  std::string mend;
+  switch (status) {
+    case IBV_WC_RETRY_EXC_ERR:
+      mend =
+          "the peer's adapter no longer answers: see whether the peer's host is up, its link and "
+          "the switches between ('rdma link' on both sides)";
+      break;
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+      mend = "the peer was not ready, which the protocol rules out: please report it";
+      break;
+    case IBV_WC_REM_ACCESS_ERR:
+    case IBV_WC_REM_OP_ERR:
+    case IBV_WC_REM_INV_REQ_ERR:
+      mend = "the peer's adapter refused it: the peer's log and its 'dmesg' say why";
+      break;
+    default:
+      mend = "this host's adapter gave up: 'dmesg' and 'rdma res show qp' say more";
+  }
+  return what + ": " + ibv_wc_status_str(status) + "; " + mend;
+}
+
+std::string device_gone(ibv_context* context) {
+  return std::string("the RDMA device ") + ibv_get_device_name(context->device) +
+         " was removed; sessions can use it again once its driver has it back ('rdma link', "
+         "'dmesg')";
+}
+
+std::string port_problem(ibv_context* context, uint8_t port) {
+  ibv_port_attr attributes{};
+  if (ibv_query_port(context, port, &attributes) != 0) return {};
+  if (attributes.state == IBV_PORT_ACTIVE || attributes.state == IBV_PORT_ACTIVE_DEFER) return {};
+  const std::string text =
+      "port " + std::to_string(port) + " of " + ibv_get_device_name(context->device) + " is down";
+  if (attributes.link_layer != IBV_LINK_LAYER_ETHERNET) {
+    return text + ": check cable, switch and subnet manager ('ibstat')";
+  }
+  const std::string interface = interface_of(context, port, attributes.gid_tbl_len);
+  return text + ": bring " + interface + " up ('ip link set " + interface +
+         " up'), check cable and switch";
+}
+
+}  // namespace rcuda::transport::verbs

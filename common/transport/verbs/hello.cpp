@@ -1,0 +1,98 @@
+#include "common/transport/verbs/hello.h"
+
+#include <cstring>
+#include <string>
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "common/transport/link_core.h"
+#include "common/transport/socket_io.h"
+
+namespace rcuda::transport::verbs {
+namespace {
+
+constexpr uint64_t kReadyMagic = 0x2b73627276637572;    // "rucvrbs+"
+constexpr uint64_t kRefusalMagic = 0x5f73627276637572;  // "rucvrbs_"
+constexpr auto kRefusalPatience = std::chrono::milliseconds(300);
+
+struct Refusal {
+  uint64_t magic = kRefusalMagic;
+  char why[512] = {};
+};
+
+// The first word of what the peer sends.
+Status receive_magic(int socket, uint64_t expected, Deadline deadline) {
+  uint64_t magic = 0;
+  RCUDA_RETURN_IF_ERROR(recv_all(socket, writable_bytes_of(magic), deadline));
+  if (magic == expected) return {};
+  if (magic != kRefusalMagic) {
+    return {Code::kProtocol, "the peer does not speak this verbs protocol"};
+  }
+  Refusal refusal;
+  RCUDA_RETURN_IF_ERROR(
+      recv_all(socket, writable_bytes_of(refusal).subspan(sizeof magic), deadline));
+  refusal.why[sizeof refusal.why - 1] = '\0';
+  return {Code::kUnavailable, std::string("the peer: ") + refusal.why};
+}
+
+}  // namespace
+
+void write_address(const Address& address, uint16_t port, Hello* hello) {
+  hello->family = address.storage.ss_family;
+  hello->port = port;
+  if (hello->family == AF_INET6) {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address.storage);
+    std::memcpy(hello->address, &v6->sin6_addr, 16);
+  } else {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&address.storage);
+    std::memcpy(hello->address, &v4->sin_addr, 4);
+  }
+}
+
+Address read_address(const Hello& hello) {
+  Address address;
+  address.storage.ss_family = hello.family;
+  if (hello.family == AF_INET6) {
+    auto* v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
+    std::memcpy(&v6->sin6_addr, hello.address, 16);
+  } else {
+    auto* v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
+    std::memcpy(&v4->sin_addr, hello.address, 4);
+  }
+  address.set_port(hello.port);
+  return address;
+}
+
+void send_refusal(int socket, const Status& status) {
+  Refusal refusal;
+  status.context().copy(refusal.why, sizeof refusal.why - 1);
+  const Deadline deadline = std::chrono::steady_clock::now() + kRefusalPatience;
+  (void)send_all(socket, bytes_of(refusal), deadline);
+}
+
+Status send_ready(int socket, Deadline deadline) {
+  return send_all(socket, bytes_of(kReadyMagic), deadline);
+}
+
+Status receive_ready(int socket, Deadline deadline) {
+  return receive_magic(socket, kReadyMagic, deadline);
+}
+
+bool ready_has_come(int socket) {
+  uint64_t magic = 0;
+  return ::recv(socket, &magic, sizeof magic, MSG_PEEK | MSG_DONTWAIT) == sizeof magic &&
+         magic == kReadyMagic;
+}
+
+Status receive_hello(int socket, Hello* peer, Deadline deadline) {
+  RCUDA_RETURN_IF_ERROR(receive_magic(socket, kHelloMagic, deadline));
+  RCUDA_RETURN_IF_ERROR(
+      recv_all(socket, writable_bytes_of(*peer).subspan(sizeof peer->magic), deadline));
+  if (peer->queues == 0 || (peer->family != AF_INET && peer->family != AF_INET6)) {
+    return {Code::kProtocol, "the peer does not speak this verbs protocol"};
+  }
+  return check_window_bytes(peer->window_bytes, "the peer's");
+}
+
+}  // namespace rcuda::transport::verbs

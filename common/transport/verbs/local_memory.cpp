@@ -1,0 +1,251 @@
+#include "common/transport/verbs/local_memory.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+#include <sys/mman.h>
+
+#include "common/base/log.h"
+#include "common/transport/mapping.h"
+#include "common/transport/verbs/errors.h"
+#include "common/transport/verbs/unmap_monitor.h"
+
+namespace rcuda::transport::verbs {
+namespace {
+
+constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+constexpr size_t kMostKept = 64;
+
+// Whatever is measured: below, a registration is never worth its system calls; above, a copy never
+// its cycles.
+constexpr size_t kLeastThreshold = 16u << 10;
+constexpr size_t kMostThreshold = 1u << 20;
+
+// RCUDA_VERBS_CACHE: how many MiB of pageable memory may stay registered; 0: none.
+size_t kept_bytes_limit() {
+  static const size_t limit = [] {
+    const char* value = std::getenv("RCUDA_VERBS_CACHE");
+    const bool set = value != nullptr && *value != '\0';
+    return (set ? std::strtoull(value, nullptr, 10) : 1024ull) << 20;
+  }();
+  return limit;
+}
+
+template <typename F>
+double best_us(F&& work) {
+  double best = 1e9;
+  for (int i = 0; i < 3; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
+    best = std::min(best, took.count());
+  }
+  return best;
+}
+
+size_t measure_threshold(ibv_pd* pd) {
+  constexpr size_t kSmall = 64u << 10;
+  constexpr size_t kLarge = 512u << 10;
+  void* base =
+      ::mmap(nullptr, 2 * kLarge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) return kMostThreshold;
+  const Mapping memory(base, 2 * kLarge);
+  std::memset(memory.data(), 1, 2 * kLarge);
+  bool refused = false;
+  const auto registering_us = [&](size_t bytes) {
+    return best_us(
+        [&] { refused |= !Mr(ibv_reg_mr(pd, memory.data(), bytes, IBV_ACCESS_LOCAL_WRITE)); });
+  };
+  const double small_us = registering_us(kSmall);
+  const double large_us = registering_us(kLarge);
+  const double copy_us =
+      best_us([&] { std::memcpy(memory.data() + kLarge, memory.data(), kLarge); }) / kLarge;
+  const double page_us = std::max(0.0, (large_us - small_us) / (kLarge - kSmall));  // per byte
+  const double fixed_us = std::max(0.0, small_us - page_us * kSmall);
+  const double even = copy_us > page_us ? fixed_us / (copy_us - page_us) : kMostThreshold;
+  const size_t threshold =
+      refused ? kMostThreshold
+              : std::clamp(static_cast<size_t>(std::min<double>(even, kMostThreshold)),
+                           kLeastThreshold, kMostThreshold);
+  RCUDA_INFO(
+      "verbs: pageable memory is registered from %zu KiB on: copying costs %.0f us/MiB, "
+      "registering %.0f us and %.0f us/MiB",
+      threshold >> 10, copy_us * (1u << 20), fixed_us, page_us * (1u << 20));
+  return threshold;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Registration>> LocalMemory::add(std::shared_ptr<Registration> registration) {
+  registrations_.fetch_add(1, std::memory_order_relaxed);
+  std::lock_guard lock(mutex_);
+  longest_ = std::max(longest_, registration->bytes);
+  exposed_.emplace(registration->base, registration);
+  return registration;
+}
+
+Result<std::shared_ptr<Registration>> LocalMemory::expose(void* base, size_t bytes) {
+  auto made = std::make_shared<Registration>();
+  made->base = reinterpret_cast<uintptr_t>(base);
+  made->bytes = bytes;
+  made->mr.reset(ibv_reg_mr(pd_, base, bytes, kAccess));
+  if (!made->mr && errno == ENOMEM) {
+    clear();  // what is kept counts against the same limit
+    made->mr.reset(ibv_reg_mr(pd_, base, bytes, kAccess));
+  }
+  if (!made->mr) return registration_error(errno, bytes);
+  return add(std::move(made));
+}
+
+Result<std::shared_ptr<Registration>> LocalMemory::expose_device(void* base, size_t bytes,
+                                                                 const DeviceMemory& memory) {
+  const bool as_dma_buf = memory.dma_buf >= 0;
+  auto made = std::make_shared<Registration>();
+  made->base = reinterpret_cast<uintptr_t>(base);
+  made->bytes = bytes;
+  made->mr.reset(as_dma_buf ? ibv_reg_dmabuf_mr(pd_, memory.dma_buf_offset, bytes, made->base,
+                                                memory.dma_buf, kAccess)
+                            : ibv_reg_mr(pd_, base, bytes, kAccess));
+  if (!made->mr) {
+    return Status::from_errno(errno, "registering " + std::to_string(bytes) +
+                                         " bytes of device memory " +
+                                         (as_dma_buf ? "as dma-buf" : "by their address"));
+  }
+  return add(std::move(made));
+}
+
+void LocalMemory::withdraw(const std::shared_ptr<Registration>& registration) {
+  std::lock_guard lock(mutex_);
+  const auto [first, last] = exposed_.equal_range(registration->base);
+  const auto found =
+      std::find_if(first, last, [&](const auto& entry) { return entry.second == registration; });
+  if (found != last) exposed_.erase(found);
+}
+
+std::shared_ptr<Registration> LocalMemory::find(const void* local, size_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(local);
+  std::lock_guard lock(mutex_);
+  // Regions may overlap: look at all that begin early enough to reach this far.
+  for (auto at = exposed_.upper_bound(address); at != exposed_.begin();) {
+    --at;
+    if (address - at->first > longest_) break;
+    if (at->second->contains(address, bytes)) return at->second;
+  }
+  return nullptr;
+}
+
+size_t LocalMemory::threshold() {
+  static const size_t bytes = measure_threshold(pd_);
+  return bytes;
+}
+
+std::shared_ptr<Registration> LocalMemory::prepare(const void* local, size_t bytes) {
+  if (std::shared_ptr<Registration> exposed = find(local, bytes)) return exposed;
+  if (bytes < kLeastThreshold || bytes < threshold()) return nullptr;
+  const auto base = reinterpret_cast<uintptr_t>(local);
+  if (std::shared_ptr<Registration> kept = find_kept(base, bytes)) return kept;
+  // Where a fork moves the parent's pages away from under a registration, none is kept.
+  const bool may_keep =
+      kept_bytes_limit() >= bytes && ibv_is_fork_initialized() != IBV_FORK_DISABLED;
+  UnmapMonitor* const monitor =
+      may_keep && asked_before(base, bytes) ? UnmapMonitor::get() : nullptr;
+  const int watch = monitor != nullptr ? monitor->watch(base, bytes) : -1;
+  std::shared_ptr<Registration> made = register_range(base, bytes);
+  if (watch < 0) return made;
+  if (made) {
+    keep(made, watch);
+  } else {
+    monitor->release(watch);
+  }
+  return made;
+}
+
+std::shared_ptr<Registration> LocalMemory::register_range(uintptr_t base, size_t bytes) {
+  auto made = std::make_shared<Registration>();
+  made->base = base;
+  made->bytes = bytes;
+  const auto attempt = [&] {
+    made->mr.reset(ibv_reg_mr(pd_, reinterpret_cast<void*>(base), bytes, IBV_ACCESS_LOCAL_WRITE));
+    return static_cast<bool>(made->mr);
+  };
+  if (!attempt()) {
+    int error = errno;
+    if (error == ENOMEM) {
+      clear();
+      error = attempt() ? 0 : errno;
+    }
+    // Read-only memory is refused too (EFAULT), and is nobody's mistake.
+    if (error != 0) {
+      if (error != EFAULT && !refusal_told_.exchange(true)) {
+        RCUDA_WARN("verbs: pageable memory is copied, because %s",
+                   registration_error(error, bytes).context().c_str());
+      }
+      return nullptr;
+    }
+  }
+  registrations_.fetch_add(1, std::memory_order_relaxed);
+  return made;
+}
+
+bool LocalMemory::asked_before(uintptr_t base, size_t bytes) {
+  std::lock_guard lock(mutex_);
+  for (Asked& asked : asked_) {
+    if (asked.base != base || asked.bytes != bytes) continue;
+    asked = {};
+    return true;
+  }
+  asked_[next_asked_++ % asked_.size()] = {base, bytes};
+  return false;
+}
+
+std::shared_ptr<Registration> LocalMemory::find_kept(uintptr_t base, size_t bytes) {
+  std::list<Kept> over;  // deregistered without the lock
+  std::shared_ptr<Registration> found;
+  {
+    std::lock_guard lock(mutex_);
+    if (kept_.empty()) return nullptr;
+    UnmapMonitor* const monitor = UnmapMonitor::get();
+    if (monitor == nullptr) return nullptr;
+    for (auto at = kept_.begin(); at != kept_.end();) {
+      const auto entry = at++;
+      if (monitor->lost(entry->watch)) {
+        kept_bytes_ -= entry->registration->bytes;
+        over.splice(over.end(), kept_, entry);
+      } else if (!found && entry->registration->contains(base, bytes) &&
+                 monitor->holds(entry->watch)) {
+        found = entry->registration;
+        kept_.splice(kept_.begin(), kept_, entry);
+      }
+    }
+    for (const Kept& entry : over) monitor->release(entry.watch);
+  }
+  return found;
+}
+
+void LocalMemory::keep(std::shared_ptr<Registration> registration, int watch) {
+  std::list<Kept> over;
+  std::lock_guard lock(mutex_);
+  kept_bytes_ += registration->bytes;
+  kept_.push_front({std::move(registration), watch});
+  while (kept_.size() > kMostKept || kept_bytes_ > kept_bytes_limit()) {
+    UnmapMonitor::get()->release(kept_.back().watch);
+    kept_bytes_ -= kept_.back().registration->bytes;
+    over.splice(over.end(), kept_, std::prev(kept_.end()));
+  }
+}
+
+void LocalMemory::clear() {
+  std::list<Kept> over;
+  std::lock_guard lock(mutex_);
+  if (kept_.empty()) return;
+  if (UnmapMonitor* const monitor = UnmapMonitor::get()) {
+    for (const Kept& entry : kept_) monitor->release(entry.watch);
+  }
+  kept_bytes_ = 0;
+  over.swap(kept_);
+}
+
+}  // namespace rcuda::transport::verbs

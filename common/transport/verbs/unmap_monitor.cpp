@@ -1,0 +1,251 @@
+#include "common/transport/verbs/unmap_monitor.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "common/transport/start_thread.h"
+
+#ifndef UFFD_USER_MODE_ONLY
+#define UFFD_USER_MODE_ONLY 1
+#endif
+
+namespace rcuda::transport::verbs {
+namespace {
+
+uintptr_t page_bytes() {
+  static const auto bytes = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+bool watch_pages(int fd, uintptr_t begin, uintptr_t end) {
+  uffdio_register request{};
+  request.range = {begin, end - begin};
+  request.mode = UFFDIO_REGISTER_MODE_WP;
+  return ::ioctl(fd, UFFDIO_REGISTER, &request) == 0;
+}
+
+// Whether every page of the range belongs to a private anonymous mapping that can be written; then
+// the range is widened to whole mappings.
+bool widen_to_mappings(uintptr_t* begin, uintptr_t* end) {
+  std::FILE* maps = std::fopen("/proc/self/maps", "re");
+  if (maps == nullptr) return false;
+  char line[4096 + 256];
+  uintptr_t reached = *begin;
+  while (reached < *end && std::fgets(line, sizeof line, maps) != nullptr) {
+    uintptr_t from = 0, to = 0;
+    char access[5] = {};
+    unsigned long inode = 0;
+    if (std::sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %4s %*s %*s %lu", &from, &to, access,
+                    &inode) != 4 ||
+        to <= reached) {
+      continue;
+    }
+    if (from > reached || access[0] != 'r' || access[1] != 'w' || access[3] != 'p' || inode != 0) {
+      break;
+    }
+    *begin = std::min(*begin, from);
+    reached = to;
+  }
+  std::fclose(maps);
+  if (reached < *end) return false;
+  *end = reached;
+  return true;
+}
+
+}  // namespace
+
+UnmapMonitor* UnmapMonitor::get() {
+  static UnmapMonitor* const monitor = [] {
+    auto* made = new UnmapMonitor;
+    if (made->open()) return made;
+    delete made;
+    return static_cast<UnmapMonitor*>(nullptr);
+  }();
+  return monitor != nullptr && monitor->owner_ == ::getpid() ? monitor : nullptr;
+}
+
+bool UnmapMonitor::open() {
+  fd_.reset(
+      static_cast<int>(::syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY)));
+  uffdio_api api{};
+  api.api = UFFD_API;
+  api.features = UFFD_FEATURE_EVENT_UNMAP | UFFD_FEATURE_EVENT_REMAP | UFFD_FEATURE_EVENT_REMOVE |
+                 UFFD_FEATURE_PAGEFAULT_FLAG_WP;
+  if (!fd_ || ::ioctl(fd_.get(), UFFDIO_API, &api) != 0) {
+    RCUDA_INFO("registrations of pageable memory are not kept: userfaultfd: %s",
+               std::strerror(errno));
+    return false;
+  }
+  void* page =
+      ::mmap(nullptr, page_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return false;
+  own_page_ = reinterpret_cast<uintptr_t>(page);
+  *static_cast<volatile char*>(page) = 1;
+  if (!watch_pages(fd_.get(), own_page_, own_page_ + page_bytes()) || change_under_way()) {
+    ::munmap(page, page_bytes());
+    return false;
+  }
+  owner_ = ::getpid();
+  // The program's signals are not for this thread.
+  sigset_t all, before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread;
+  const Status started = start_thread(&thread, [this] { run(); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (!started.ok()) {
+    RCUDA_INFO("registrations of pageable memory are not kept: %s", started.context().c_str());
+    ::munmap(page, page_bytes());
+    return false;
+  }
+  thread.detach();
+  return true;
+}
+
+void UnmapMonitor::run() {
+  while (true) {
+    pollfd entry{fd_.get(), POLLIN, 0};
+    if (::poll(&entry, 1, -1) < 0 && errno != EINTR) return;
+    std::lock_guard lock(mutex_);
+    drain_locked();
+  }
+}
+
+void UnmapMonitor::drain_locked() {
+  uffd_msg message;
+  while (::read(fd_.get(), &message, sizeof message) == sizeof message) {
+    switch (message.event) {
+      case UFFD_EVENT_UNMAP:
+        invalidate_locked(message.arg.remove.start, message.arg.remove.end);
+        for (Range& range : poisoned_) {
+          if (range.begin >= message.arg.remove.start && range.end <= message.arg.remove.end) {
+            range = {};
+          }
+        }
+        break;
+      case UFFD_EVENT_REMOVE:
+        invalidate_locked(message.arg.remove.start, message.arg.remove.end);
+        poison_locked(message.arg.remove.start, message.arg.remove.end);
+        break;
+      case UFFD_EVENT_REMAP:
+        invalidate_locked(message.arg.remap.from, message.arg.remap.from + message.arg.remap.len);
+        break;
+      default:
+        break;
+    }
+  }
+}
+
+void UnmapMonitor::invalidate_locked(uintptr_t begin, uintptr_t end) {
+  for (Range& range : ranges_) {
+    if (range.used && range.meets(begin, end)) range.valid = false;
+  }
+}
+
+// A full table is condensed: what is not watched for no good reason is only slower.
+void UnmapMonitor::poison_locked(uintptr_t begin, uintptr_t end) {
+  for (Range& range : poisoned_) {
+    if (range.used && begin <= range.end && range.begin <= end) {
+      range.begin = std::min(range.begin, begin);
+      range.end = std::max(range.end, end);
+      return;
+    }
+  }
+  for (Range& range : poisoned_) {
+    if (!range.used) {
+      range = {begin, end, begin, end, true, false};
+      return;
+    }
+  }
+  poisoned_[0].begin = std::min(poisoned_[0].begin, begin);
+  poisoned_[0].end = std::max(poisoned_[0].end, end);
+}
+
+// The kernel refuses to work on watched memory from before a change until its news was read.
+bool UnmapMonitor::change_under_way() {
+  uffdio_writeprotect request{};
+  request.range = {own_page_, page_bytes()};
+  return ::ioctl(fd_.get(), UFFDIO_WRITEPROTECT, &request) != 0;
+}
+
+int UnmapMonitor::watch(uintptr_t begin, size_t bytes) {
+  const uintptr_t from = begin & ~(page_bytes() - 1);
+  const uintptr_t to = (begin + bytes + page_bytes() - 1) & ~(page_bytes() - 1);
+  std::lock_guard watching(watching_);
+  // Part of a mapping, watched, would be a mapping of its own, which mremap() of the program does
+  // not expect.
+  uintptr_t wide_from = from, wide_to = to;
+  if (!widen_to_mappings(&wide_from, &wide_to)) return -1;
+  int found = -1;
+  {
+    std::lock_guard lock(mutex_);
+    drain_locked();
+    for (const Range& range : poisoned_) {
+      if (range.used && range.meets(from, to)) return -1;
+    }
+    for (int i = 0; i < kMost && found < 0; ++i) {
+      if (!ranges_[i].used) found = i;
+    }
+    if (found < 0) return -1;
+    ranges_[found] = {from, to, wide_from, wide_to, true, true};
+  }
+  // A change before this line may have put other memory there, a change after it is news.
+  uintptr_t again_from = from, again_to = to;
+  if (watch_pages(fd_.get(), wide_from, wide_to) && widen_to_mappings(&again_from, &again_to) &&
+      holds(found)) {
+    return found;
+  }
+  release_watching(found);
+  return -1;
+}
+
+bool UnmapMonitor::holds(int watch) {
+  std::lock_guard lock(mutex_);
+  drain_locked();
+  return !change_under_way() && ranges_[watch].valid;
+}
+
+bool UnmapMonitor::lost(int watch) {
+  std::lock_guard lock(mutex_);
+  return !ranges_[watch].valid;
+}
+
+void UnmapMonitor::release(int watch) {
+  std::lock_guard watching(watching_);
+  release_watching(watch);
+}
+
+void UnmapMonitor::release_watching(int watch) {
+  Range range;
+  bool shared = false;
+  {
+    std::lock_guard lock(mutex_);
+    drain_locked();
+    range = std::exchange(ranges_[watch], {});
+    for (const Range& other : ranges_) {
+      shared = shared || (other.used && other.wide_begin < range.wide_end &&
+                          range.wide_begin < other.wide_end);
+    }
+  }
+  // A range that changed stays watched, so that its end is heard of.
+  if (!range.valid || shared) return;
+  uffdio_range pages{range.wide_begin, range.wide_end - range.wide_begin};
+  ::ioctl(fd_.get(), UFFDIO_UNREGISTER, &pages);
+}
+
+}  // namespace rcuda::transport::verbs

@@ -1,0 +1,169 @@
+// How a verbs Link comes to be: device, memory and queues of this side, then the queue pairs.
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include "common/base/log.h"
+#include "common/transport/socket_io.h"
+#include "common/transport/start_thread.h"
+#include "common/transport/verbs/device.h"
+#include "common/transport/verbs/errors.h"
+#include "common/transport/verbs/verbs_link.h"
+
+namespace rcuda::transport::verbs {
+
+Status VerbsLink::make_window(size_t bytes) {
+  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) {
+    return allocation_error(errno, "allocating a window of " + std::to_string(bytes) + " bytes");
+  }
+  window_ = Mapping(base, bytes);
+  window_mr_.reset(
+      ibv_reg_mr(connection_.pd(), base, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+  return window_mr_ ? Status() : registration_error(errno, bytes);
+}
+
+Status VerbsLink::make_queues() {
+  ibv_context* context = connection_.context();
+  channel_.reset(ibv_create_comp_channel(context));
+  if (!channel_) return allocation_error(errno, "ibv_create_comp_channel");
+  ::fcntl(channel_->fd, F_SETFL, ::fcntl(channel_->fd, F_GETFL) | O_NONBLOCK);
+  const auto make = [&](int depth) {
+    return Cq(ibv_create_cq(context, depth, this, channel_.get(), 0));
+  };
+  // One after the other: errno is the first one's.
+  if (!(send_cq_ = make(PutQueue::kDepth + 16)) || !(receive_cq_ = make(4 * kReceives)) ||
+      !(bulk_cq_ = make(static_cast<int>(kMostQueues * BulkEngine::kDepth + 16)))) {
+    return allocation_error(errno, "ibv_create_cq");
+  }
+  if (ibv_req_notify_cq(receive_cq_.get(), 0) != 0 || ibv_req_notify_cq(bulk_cq_.get(), 0) != 0) {
+    return Status{Code::kSystem, "ibv_req_notify_cq"};
+  }
+  return put_queue_.open(connection_.pd());
+}
+
+std::vector<QueuePairPlan> VerbsLink::plans(size_t queues) {
+  std::vector<QueuePairPlan> plans(1 + queues);
+  plans[0] = {send_cq_.get(),
+              receive_cq_.get(),
+              {PutQueue::kDepth, kReceives, PutQueue::kInlineBytes},
+              this};
+  for (size_t i = 1; i < plans.size(); ++i) {
+    plans[i] = {bulk_cq_.get(), bulk_cq_.get(), {BulkEngine::kDepth, 0, 0}, this};
+  }
+  return plans;
+}
+
+// The server goes first: the client needs its address to find the device, and with that its window.
+Status VerbsLink::open(int socket, bool server, Hello* own, Hello* peer, Deadline deadline) {
+  std::string why;
+  Result<Address> local = choose_local_address(socket, near_pci_, &why);
+  if (!local) return local.status();
+  if (server) {
+    RCUDA_RETURN_IF_ERROR(connection_.open_server(*local));
+    write_address(*local, connection_.port(), own);
+    if (::getrandom(own->token.data(), own->token.size(), 0) !=
+        static_cast<ssize_t>(own->token.size())) {
+      return Status::from_errno(errno, "getrandom");
+    }
+  } else {
+    RCUDA_RETURN_IF_ERROR(receive_hello(socket, peer, deadline));
+    RCUDA_RETURN_IF_ERROR(connection_.open_client(*local, read_address(*peer), {socket, deadline}));
+    write_address(*local, 0, own);
+  }
+  RCUDA_INFO("verbs: %s, because %s", describe(connection_.first_id(), *local).c_str(),
+             why.c_str());
+  RCUDA_RETURN_IF_ERROR(make_window(own->window_bytes));
+  RCUDA_RETURN_IF_ERROR(make_queues());
+  own->window_address = reinterpret_cast<uint64_t>(window_.data());
+  own->window_rkey = window_mr_->rkey;
+  RCUDA_RETURN_IF_ERROR(send_all(socket, bytes_of(*own), deadline));
+  return server ? receive_hello(socket, peer, deadline) : Status();
+}
+
+Status VerbsLink::connect(Bootstrap bootstrap, const LinkOptions& options) {
+  const Deadline deadline = Clock::now() + bootstrap.timeout;
+  RCUDA_RETURN_IF_ERROR(check_window_bytes(options.window_bytes, "own"));
+  const int socket = bootstrap.control.get();
+  Hello own;
+  Hello peer;
+  own.window_bytes = options.window_bytes;
+  own.peer_timeout_ms = static_cast<uint32_t>(options.peer_timeout.count());
+  own.queues = static_cast<uint32_t>(
+      std::clamp<int>(options.bulk_streams, 1, static_cast<int>(kMostQueues)));
+  Status stands = open(socket, bootstrap.server, &own, &peer, deadline);
+  if (stands.ok()) stands = connect_queues(socket, bootstrap.server, own, peer, deadline);
+  if (!stands.ok()) {
+    send_refusal(socket, stands);  // unless the peer gave up itself, it waits to hear of this side
+    return stands;
+  }
+  // Only when both sides stand may either use the other.
+  RCUDA_RETURN_IF_ERROR(send_ready(socket, deadline));
+  RCUDA_RETURN_IF_ERROR(receive_ready(socket, deadline));
+  return start(std::move(bootstrap.control), peer);
+}
+
+Status VerbsLink::connect_queues(int socket, bool server, const Hello& own, const Hello& peer,
+                                 Deadline deadline) {
+  const std::vector<QueuePairPlan> queues =
+      plans(std::min<size_t>(server ? own.queues : peer.queues, kMostQueues));
+  const Patience patience{socket, deadline};
+  RCUDA_RETURN_IF_ERROR(server ? connection_.connect_server(own.token, queues, patience)
+                               : connection_.connect_client(peer.token, queues, patience));
+  const uint8_t number = connection_.first_id().port_num;
+  ibv_port_attr port{};
+  if (ibv_query_port(connection_.context(), number, &port) != 0) {
+    return Status::from_errno(errno, "ibv_query_port");
+  }
+  loss_.watch(connection_.context(), number);
+  put_queue_.start(connection_.qp(0), send_cq_.get(), connection_.inline_bytes(0),
+                   {peer.window_address, peer.window_rkey});
+  std::vector<ibv_qp*> bulk;
+  for (size_t i = 1; i < connection_.size(); ++i) bulk.push_back(connection_.qp(i));
+  memory_.start(connection_.pd());
+  bulk_.start(connection_.pd(), std::move(bulk), bulk_cq_.get(), port.max_msg_sz);
+  return {};
+}
+
+Status VerbsLink::start(UniqueFd control, const Hello& peer) {
+  peer_window_bytes_ = peer.window_bytes;
+  const int on = 1;
+  ::setsockopt(control.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  poke_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!poke_) return Status::from_errno(errno, "eventfd");
+  const ControlChannel::Timing timing{.send_every = heartbeat_interval(peer.peer_timeout_ms),
+                                      .expect_within = peer_timeout_};
+  ControlChannel::Callbacks callbacks;
+  callbacks.on_message = [this](const ControlMessage& message, UniqueFd) {
+    return on_control(message);
+  };
+  callbacks.on_end = [this](bool intended, const std::string& why) {
+    on_control_end(intended, why);
+  };
+  control_ = std::make_unique<ControlChannel>(std::move(control), UniqueFd(), timing,
+                                              std::move(callbacks));
+  adapter_.begin(connection_.context(), this, note_);
+  RCUDA_RETURN_IF_ERROR(start_thread(&progress_, [this] { run(); }));
+  return control_->start();
+}
+
+Status usable(int control_socket) {
+  std::string why;
+  Result<Address> local = choose_local_address(control_socket, {}, &why);
+  if (!local) return local.status();
+  Connection probe;
+  return probe.open_server(*local);
+}
+
+Result<std::unique_ptr<Link>> make_link(Bootstrap bootstrap, const LinkOptions& options) {
+  auto link = std::make_unique<VerbsLink>(options);
+  RCUDA_RETURN_IF_ERROR(link->connect(std::move(bootstrap), options));
+  return std::unique_ptr<Link>(std::move(link));
+}
+
+}  // namespace rcuda::transport::verbs
