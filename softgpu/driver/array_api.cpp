@@ -14,15 +14,6 @@ std::shared_ptr<Array> array_from_handle(CUarray handle) {
   return handle_table<Array>().find(handle);
 }
 
-// The memory itself goes with the context's allocations.
-void destroy_arrays_of(Context& context) {
-  handle_table<Array>().remove_if([&](const Array& array) { return array.context == &context; });
-}
-
-}  // namespace softgpu::driver
-
-namespace {
-
 size_t format_bytes(CUarray_format format) {
   switch (format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
@@ -40,6 +31,15 @@ size_t format_bytes(CUarray_format format) {
       return 0;
   }
 }
+
+// The memory itself goes with the context's allocations.
+void destroy_arrays_of(Context& context) {
+  handle_table<Array>().remove_if([&](const Array& array) { return array.context == &context; });
+}
+
+}  // namespace softgpu::driver
+
+namespace {
 
 constexpr unsigned kFlagsAccepted = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST |
                                     CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_TEXTURE_GATHER;
@@ -117,9 +117,11 @@ CUresult CUDAAPI cuArrayDestroy(CUarray handle) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
   if (CUresult result = check_unsafe_call()) return result;
-  std::shared_ptr<Array> array = handle_table<Array>().remove(handle);
+  std::shared_ptr<Array> array = handle_table<Array>().find(handle);
   if (!array) return CUDA_ERROR_INVALID_HANDLE;
+  // Copies that are under way still find the array.
   if (CUresult result = array->context->synchronize()) return result;
+  if (!handle_table<Array>().remove(handle)) return CUDA_ERROR_INVALID_HANDLE;
   if (std::shared_ptr<Allocation> gone =
           memory_registry().remove(array->memory, [](const Allocation&) { return true; })) {
     release_memory(*gone);

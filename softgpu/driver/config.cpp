@@ -64,6 +64,7 @@ Result<Configuration> read_configuration() {
     }
   }
   if (const char* text = std::getenv("SOFTGPU_NODE")) result.node = text;
+  if (const char* text = std::getenv("SOFTGPU_COPY_LOG")) result.copy_log = text;
   if (const char* text = std::getenv("SOFTGPU_DEVICES")) {
     char* end = nullptr;
     const long number = std::strtol(text, &end, 10);

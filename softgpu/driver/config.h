@@ -5,9 +5,10 @@
 //   SOFTGPU_COMPUTE_CAPABILITY  "9.0" (default), from 7.5 to 12.1
 //   SOFTGPU_NODE                a name that makes this node's devices differ from another's on the
 //                               same machine; default none
-//   SOFTGPU_PCIE_GBPS           host link of each device, each direction, in 10^9 bytes/s; default off
+//   SOFTGPU_PCIE_GBPS           host link of each device, each direction, in 10^9 bytes/s; off
 //   SOFTGPU_PCIE_LATENCY_US     added to every host-device copy; default 0
 //   SOFTGPU_PEER_GBPS           link between two devices, each direction; default off
+//   SOFTGPU_COPY_LOG            file that gets a line per copy over a link (copy_log.h)
 //   SOFTGPU_LOG                 trace, debug, info, warn (default), error or off
 //
 // An absent setting has its default; a malformed one is an error that names it.
@@ -29,6 +30,7 @@ struct Configuration {
   int64_t pcie_latency_ns = 0;
   double peer_bytes_per_ns = 0;
   std::string node;
+  std::string copy_log;
 };
 
 rcuda::Result<Configuration> read_configuration();

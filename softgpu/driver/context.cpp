@@ -5,18 +5,23 @@
 #include <vector>
 
 #include "common/base/log.h"
+#include "common/base/thread_object.h"
 #include "common/interop/export_tables.h"
 #include "softgpu/driver/array.h"
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/memory.h"
 #include "softgpu/driver/module.h"
 #include "softgpu/driver/operation.h"
+#include "softgpu/driver/pools.h"
 #include "softgpu/exec/program.h"
 
 namespace softgpu::driver {
 namespace {
 
-thread_local std::vector<std::shared_ptr<Context>> current_stack;
+using Stack = std::vector<std::shared_ptr<Context>>;
+
+// The calling thread's contexts, the current one last.
+Stack& current_stack() { return rcuda::of_this_thread<Stack>(); }
 
 std::atomic<uint64_t> next_context_id{1};
 
@@ -73,13 +78,21 @@ exec::Environment Context::environment() {
 
 CUresult Context::limit(CUlimit limit, size_t* value) const {
   if (static_cast<unsigned>(limit) >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
-  if (limit == CU_LIMIT_CIG_ENABLED || limit == CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED) {
-    *value = 0;
-    return CUDA_SUCCESS;
+  switch (limit) {
+    case CU_LIMIT_CIG_ENABLED:
+      *value = 0;
+      return CUDA_SUCCESS;
+    case CU_LIMIT_SHMEM_SIZE:
+      *value = static_cast<size_t>(
+          *device_.attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
+      return CUDA_SUCCESS;
+    case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:  // gone with compute capability 9.0
+    case CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED:
+      return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    default:
+      *value = limits_[limit].load(std::memory_order_relaxed);
+      return CUDA_SUCCESS;
   }
-  if (limit == CU_LIMIT_SHMEM_SIZE) return CUDA_ERROR_UNSUPPORTED_LIMIT;
-  *value = limits_[limit].load(std::memory_order_relaxed);
-  return CUDA_SUCCESS;
 }
 
 CUresult Context::set_limit(CUlimit limit, size_t value) {
@@ -103,9 +116,9 @@ CUresult Context::set_limit(CUlimit limit, size_t value) {
       value = std::min<size_t>(value, static_cast<size_t>(*device_.attribute(
                                           CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE)));
       break;
-    case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
-    case CU_LIMIT_CIG_ENABLED:
-    case CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED:
+    case CU_LIMIT_CIG_ENABLED:  // set when a context is made for graphics
+      return CUDA_ERROR_NOT_PERMITTED;
+    case CU_LIMIT_SHMEM_SIZE:
       return CUDA_ERROR_UNSUPPORTED_LIMIT;
     default:
       break;
@@ -181,7 +194,6 @@ void Context::start() {
   limits_[CU_LIMIT_STACK_SIZE] = 1024;
   limits_[CU_LIMIT_PRINTF_FIFO_SIZE] = size_t{7} << 20;
   limits_[CU_LIMIT_MALLOC_HEAP_SIZE] = size_t{8} << 20;
-  limits_[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
   limits_[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
   limits_[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
   limits_[CU_LIMIT_PERSISTING_L2_CACHE_SIZE] = 0;
@@ -210,6 +222,7 @@ void Context::stop() {
   }
   for (Context* peer : peers) drop_peer(*peer);
   release_memory_of(*this);
+  observe_frees(device_);
   // Whoever had access to this context must not keep it for a later one at the same address.
   auto forget = [this](Context& other) {
     std::lock_guard lock(other.mutex_);
@@ -227,24 +240,29 @@ void Context::drop_peer(Context& peer) {
   memory_registry().refresh([&peer](const Allocation& a) { return a.owner == &peer; });
 }
 
-Context* current_context() { return current_stack.empty() ? nullptr : current_stack.back().get(); }
+Context* current_context() {
+  const Stack& stack = current_stack();
+  return stack.empty() ? nullptr : stack.back().get();
+}
 
 std::shared_ptr<Context> current_context_shared() {
-  return current_stack.empty() ? nullptr : current_stack.back();
+  const Stack& stack = current_stack();
+  return stack.empty() ? nullptr : stack.back();
 }
 
 void set_current_context(std::shared_ptr<Context> context) {
+  Stack& stack = current_stack();
   if (!context) {
-    if (!current_stack.empty()) current_stack.pop_back();
-  } else if (current_stack.empty()) {
-    current_stack.push_back(std::move(context));
+    if (!stack.empty()) stack.pop_back();
+  } else if (stack.empty()) {
+    stack.push_back(std::move(context));
   } else {
-    current_stack.back() = std::move(context);
+    stack.back() = std::move(context);
   }
 }
 
 void push_current_context(std::shared_ptr<Context> context) {
-  current_stack.push_back(std::move(context));
+  current_stack().push_back(std::move(context));
 }
 
 CUresult enter(Context** context) {

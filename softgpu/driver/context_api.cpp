@@ -8,6 +8,7 @@
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/device.h"
 #include "softgpu/driver/handle_table.h"
+#include "softgpu/driver/pools.h"
 
 using namespace softgpu::driver;
 
@@ -48,6 +49,12 @@ CUresult create_context(CUcontext* handle, unsigned flags, CUdevice ordinal) {
   *handle = context->handle();
   push_current_context(std::move(context));
   return CUDA_SUCCESS;
+}
+
+CUresult synchronize(Context& context) {
+  const CUresult result = context.synchronize();
+  observe_frees(context.device());
+  return result;
 }
 
 // Handles of destroyed contexts: they get an error of their own, until a new context has the
@@ -273,6 +280,10 @@ CUresult CUDAAPI cuCtxGetFlags(unsigned int* flags) {
   if (CUresult result = current_alive(&context)) return result;
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   *flags = context->flags();
+  // cudaDeviceMapHost "is implicit in runtime API flags" (documentation of cudaGetDeviceFlags,
+  // which asks this function): a primary context has it, though cuDevicePrimaryCtxGetState does not
+  // tell.
+  if (context->is_primary()) *flags |= CU_CTX_MAP_HOST;
   return CUDA_SUCCESS;
 }
 
@@ -294,7 +305,10 @@ CUresult CUDAAPI cuCtxGetId(CUcontext handle, unsigned long long* id) {
 
 CUresult CUDAAPI cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
   std::shared_ptr<Context> context;
-  if (CUresult result = find_context(handle, &context)) return result;
+  if (CUresult result = find_context(handle, &context)) {
+    // Unlike other calls (driver 580).
+    return result == CUDA_ERROR_CONTEXT_IS_DESTROYED ? CUDA_ERROR_INVALID_CONTEXT : result;
+  }
   if (!version) return CUDA_ERROR_INVALID_VALUE;
   *version = 3020;  // of contexts made by cuCtxCreate_v2 and later
   return CUDA_SUCCESS;
@@ -305,7 +319,7 @@ CUresult CUDAAPI cuCtxSynchronize(void) {
   if (CUresult result = enter(&context)) return result;
   if (CUresult result = refuse_context_wait(*context)) return result;
   if (CUresult result = check_unsafe_call()) return result;
-  return context->synchronize();
+  return synchronize(*context);
 }
 
 CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle) {
@@ -314,7 +328,7 @@ CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle) {
   if (CUresult result = context->sticky()) return result;
   if (CUresult result = refuse_context_wait(*context)) return result;
   if (CUresult result = check_unsafe_call()) return result;
-  return context->synchronize();
+  return synchronize(*context);
 }
 
 CUresult CUDAAPI cuCtxGetLimit(size_t* value, CUlimit limit) {
@@ -369,10 +383,13 @@ CUresult CUDAAPI cuCtxResetPersistingL2Cache(void) {
   return enter(&context);
 }
 
-CUresult CUDAAPI cuCtxGetExecAffinity(CUexecAffinityParam*, CUexecAffinityType) {
+CUresult CUDAAPI cuCtxGetExecAffinity(CUexecAffinityParam* affinity, CUexecAffinityType type) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
-  return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+  if (!affinity || type != CU_EXEC_AFFINITY_TYPE_SM_COUNT) return CUDA_ERROR_INVALID_VALUE;
+  affinity->type = type;
+  affinity->param.smCount.val = static_cast<unsigned>(context->device().multiprocessors());
+  return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned int flags) {

@@ -1,15 +1,14 @@
 #include "softgpu/driver/copy.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
-
-#include <time.h>
+#include <thread>
 
 #include "softgpu/driver/array.h"
 #include "softgpu/driver/config.h"
 #include "softgpu/driver/context.h"
+#include "softgpu/driver/copy_log.h"
 #include "softgpu/driver/device.h"
 #include "softgpu/driver/memory.h"
 
@@ -155,17 +154,22 @@ void copy_rows(const Layout& to, const Layout& from, size_t width, size_t height
 // Sleeping wakes up to a timer slack late; the rest is waited out awake.
 constexpr auto kTimerSlack = std::chrono::microseconds(80);
 
-void wait_until(std::chrono::steady_clock::time_point when) {
+// How long the end of a context may have to wait for a copy that is only waiting for its time.
+constexpr auto kStopLatency = std::chrono::milliseconds(20);
+
+// Until the link would be done. False when the context goes before that.
+bool wait_until(std::chrono::steady_clock::time_point when, const Context& context) {
   const auto coarse = when - kTimerSlack;
-  if (std::chrono::steady_clock::now() < coarse) {
-    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(coarse.time_since_epoch());
-    timespec wake{ns.count() / 1'000'000'000, ns.count() % 1'000'000'000};
-    while (::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, nullptr) == EINTR) {
-    }
+  const auto stopping = [&context] { return context.stopping().load(std::memory_order_relaxed); };
+  for (auto now = std::chrono::steady_clock::now(); now < coarse && !stopping();
+       now = std::chrono::steady_clock::now()) {
+    std::this_thread::sleep_until(std::min(coarse, now + kStopLatency));
   }
   while (std::chrono::steady_clock::now() < when) {
+    if (stopping()) return false;
     __builtin_ia32_pause();
   }
+  return true;
 }
 
 // The device that an end's memory lives on; nullptr for host memory.
@@ -177,6 +181,11 @@ Device* device_of(const End& end, const Layout& layout) {
   if (end.type == CU_MEMORYTYPE_HOST) return nullptr;
   std::shared_ptr<Allocation> allocation = memory_registry().find(layout.first);
   return allocation ? allocation->device : nullptr;
+}
+
+CUresult hold_end(const End& end, const Layout& layout, std::shared_ptr<Allocation>* memory) {
+  *memory = memory_registry().hold(layout.first);
+  return *memory || end.type == CU_MEMORYTYPE_HOST ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
 // The engine a copy occupies under the link model; nullptr when it runs inside one memory.
@@ -202,56 +211,6 @@ CUDA_MEMCPY3D_PEER linear_copy(CUdeviceptr destination, CUdeviceptr source, size
   return shape;
 }
 
-CUDA_MEMCPY3D_PEER peer_copy_of(const CUDA_MEMCPY3D& copy) {
-  CUDA_MEMCPY3D_PEER shape{};
-  shape.srcXInBytes = copy.srcXInBytes;
-  shape.srcY = copy.srcY;
-  shape.srcZ = copy.srcZ;
-  shape.srcLOD = copy.srcLOD;
-  shape.srcMemoryType = copy.srcMemoryType;
-  shape.srcHost = copy.srcHost;
-  shape.srcDevice = copy.srcDevice;
-  shape.srcArray = copy.srcArray;
-  shape.srcPitch = copy.srcPitch;
-  shape.srcHeight = copy.srcHeight;
-  shape.dstXInBytes = copy.dstXInBytes;
-  shape.dstY = copy.dstY;
-  shape.dstZ = copy.dstZ;
-  shape.dstLOD = copy.dstLOD;
-  shape.dstMemoryType = copy.dstMemoryType;
-  shape.dstHost = copy.dstHost;
-  shape.dstDevice = copy.dstDevice;
-  shape.dstArray = copy.dstArray;
-  shape.dstPitch = copy.dstPitch;
-  shape.dstHeight = copy.dstHeight;
-  shape.WidthInBytes = copy.WidthInBytes;
-  shape.Height = copy.Height;
-  shape.Depth = copy.Depth;
-  return shape;
-}
-
-CUDA_MEMCPY3D_PEER peer_copy_of(const CUDA_MEMCPY2D& copy) {
-  CUDA_MEMCPY3D_PEER shape{};
-  shape.srcXInBytes = copy.srcXInBytes;
-  shape.srcY = copy.srcY;
-  shape.srcMemoryType = copy.srcMemoryType;
-  shape.srcHost = copy.srcHost;
-  shape.srcDevice = copy.srcDevice;
-  shape.srcArray = copy.srcArray;
-  shape.srcPitch = copy.srcPitch;
-  shape.dstXInBytes = copy.dstXInBytes;
-  shape.dstY = copy.dstY;
-  shape.dstMemoryType = copy.dstMemoryType;
-  shape.dstHost = copy.dstHost;
-  shape.dstDevice = copy.dstDevice;
-  shape.dstArray = copy.dstArray;
-  shape.dstPitch = copy.dstPitch;
-  shape.WidthInBytes = copy.WidthInBytes;
-  shape.Height = copy.Height;
-  shape.Depth = 1;
-  return shape;
-}
-
 CUresult resolve_copy(CUDA_MEMCPY3D_PEER* shape) {
   const size_t width = shape->WidthInBytes, height = shape->Height, depth = shape->Depth;
   if (width == 0 || height == 0 || depth == 0) return CUDA_SUCCESS;
@@ -273,6 +232,46 @@ CUresult resolve_copy(CUDA_MEMCPY3D_PEER* shape) {
   }
   shape->srcMemoryType = source_type;
   shape->dstMemoryType = destination_type;
+  return CUDA_SUCCESS;
+}
+
+CUresult hold_memory(CopyOperation* operation) {
+  const CUDA_MEMCPY3D_PEER& shape = operation->shape;
+  const size_t width = shape.WidthInBytes, height = shape.Height, depth = shape.Depth;
+  if (width == 0 || height == 0 || depth == 0) return CUDA_SUCCESS;
+  const End source = source_of(shape), destination = destination_of(shape);
+  Layout from, to;
+  if (layout_of(source, width, height, depth, &from) != CUDA_SUCCESS ||
+      layout_of(destination, width, height, depth, &to) != CUDA_SUCCESS) {
+    return CUDA_ERROR_ILLEGAL_ADDRESS;
+  }
+  if (!operation->staged) {
+    if (CUresult result = hold_end(source, from, &operation->source_memory)) return result;
+  }
+  return hold_end(destination, to, &operation->destination_memory);
+}
+
+bool uses_pageable_memory(const CopyOperation& copy) {
+  const auto pageable = [](const End& end) {
+    return end.type == CU_MEMORYTYPE_HOST && memory_registry().find(end.address) == nullptr;
+  };
+  return (!copy.staged && pageable(source_of(copy.shape))) || pageable(destination_of(copy.shape));
+}
+
+CUresult stage_source(CopyOperation* operation) {
+  CUDA_MEMCPY3D_PEER& shape = operation->shape;
+  const size_t width = shape.WidthInBytes, height = shape.Height, depth = shape.Depth;
+  if (width == 0 || height == 0 || depth == 0) return CUDA_SUCCESS;
+  Layout from;
+  if (CUresult result = layout_of(source_of(shape), width, height, depth, &from)) return result;
+  auto bytes = std::make_shared<std::vector<std::byte>>(width * height * depth);
+  copy_rows({reinterpret_cast<uint64_t>(bytes->data()), width, width * height}, from, width, height,
+            depth);
+  shape.srcMemoryType = CU_MEMORYTYPE_HOST;
+  shape.srcXInBytes = shape.srcY = shape.srcZ = 0;
+  shape.srcPitch = width;
+  shape.srcHeight = height;
+  operation->staged = std::move(bytes);
   return CUDA_SUCCESS;
 }
 
@@ -301,7 +300,7 @@ CUresult check_fill(const FillOperation& fill) {
   return CUDA_SUCCESS;
 }
 
-CUresult execute_copy(Context&, const CopyOperation& operation) {
+CUresult execute_copy(Context& context, const CopyOperation& operation) {
   const CUDA_MEMCPY3D_PEER& shape = operation.shape;
   const size_t width = shape.WidthInBytes, height = shape.Height, depth = shape.Depth;
   if (width == 0 || height == 0 || depth == 0) return CUDA_SUCCESS;
@@ -309,7 +308,13 @@ CUresult execute_copy(Context&, const CopyOperation& operation) {
   const End destination = destination_of(shape);
   Layout from, to;
   if (operation.staged) source.address = reinterpret_cast<uint64_t>(operation.staged->data());
-  // Arrays may have been destroyed since the copy was queued; the rest was checked then.
+  // What was queued holds its memory; in a graph it may be gone.
+  CopyOperation held;
+  if (!operation.source_memory && !operation.destination_memory) {
+    held.shape = shape;
+    held.staged = operation.staged;
+    if (CUresult result = hold_memory(&held)) return result;
+  }
   if (layout_of(source, width, height, depth, &from) != CUDA_SUCCESS ||
       layout_of(destination, width, height, depth, &to) != CUDA_SUCCESS) {
     return CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -323,13 +328,23 @@ CUresult execute_copy(Context&, const CopyOperation& operation) {
     copy_rows(to, from, width, height, depth);
     return CUDA_SUCCESS;
   }
-  const auto done = engine->book(width * height * depth);
+  const CopyEngine::Slot slot = engine->book(width * height * depth);
   copy_rows(to, from, width, height, depth);
-  wait_until(done);
+  if (!wait_until(slot.done, context)) {
+    engine->give_back(slot);
+  } else if (copies_are_logged()) {
+    const bool to_host = !device_of(destination, to), from_host = !device_of(source, from);
+    log_copy(from_host ? "h2d"
+             : to_host ? "d2h"
+                       : "p2p",
+             from_host ? to.first : from.first, width * height * depth, slot);
+  }
   return CUDA_SUCCESS;
 }
 
 CUresult execute_fill(Context&, const FillOperation& operation) {
+  const std::shared_ptr<Allocation> memory = memory_registry().hold(operation.destination);
+  if (!memory) return CUDA_ERROR_ILLEGAL_ADDRESS;
   for (size_t y = 0; y < operation.height; ++y) {
     void* row = reinterpret_cast<void*>(operation.destination + y * operation.pitch_bytes);
     switch (operation.element_bytes) {

@@ -23,12 +23,15 @@ inline constexpr size_t kStagedBytes = 64 * 1024;
 // not wholly allocated, shapes that overflow and pitches that are too small;
 // CUDA_ERROR_INVALID_HANDLE for arrays that do not exist. Used for graph nodes too.
 CUresult resolve_copy(CUDA_MEMCPY3D_PEER* shape);
+// Whether host memory takes part that no allocation covers.
+bool uses_pageable_memory(const CopyOperation& copy);
+// Reads the source of a resolved copy now, so that the caller may change it at once.
+CUresult stage_source(CopyOperation* operation);
+// Holds the memory of a resolved copy. CUDA_ERROR_ILLEGAL_ADDRESS when it is gone.
+CUresult hold_memory(CopyOperation* operation);
 CUresult check_fill(const FillOperation& fill);
 
 // A copy between two addresses, whatever they are; unresolved.
 CUDA_MEMCPY3D_PEER linear_copy(CUdeviceptr destination, CUdeviceptr source, size_t bytes);
-// The copy of a CUDA_MEMCPY3D or CUDA_MEMCPY2D; unresolved.
-CUDA_MEMCPY3D_PEER peer_copy_of(const CUDA_MEMCPY3D& copy);
-CUDA_MEMCPY3D_PEER peer_copy_of(const CUDA_MEMCPY2D& copy);
 
 }  // namespace softgpu::driver

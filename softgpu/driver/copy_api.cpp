@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 
+#include "common/cuda/memcpy_shapes.h"
 #include "common/interop/default_stream.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/copy.h"
@@ -20,8 +21,7 @@ CUstream default_stream() {
 }
 
 struct HostEnds {
-  bool any = false;       // host memory takes part
-  bool pageable = false;  // memory that no allocation covers takes part
+  bool any = false;  // host memory takes part
   bool sync_memops = false;
 };
 
@@ -30,7 +30,6 @@ void look_at(HostEnds* ends, CUmemorytype type, uint64_t address) {
   std::shared_ptr<Allocation> allocation = memory_registry().find(address);
   if (type == CU_MEMORYTYPE_HOST) {
     ends->any = true;
-    ends->pageable |= allocation == nullptr;
   } else if (allocation) {
     ends->any |= allocation->on_host();
     ends->sync_memops |= allocation->sync_memops.load(std::memory_order_relaxed);
@@ -50,16 +49,6 @@ HostEnds host_ends(const CUDA_MEMCPY3D_PEER& shape) {
 
 enum class Mode { kSynchronous, kAsynchronous };
 
-// A small row from pageable memory to a device: its source is copied now.
-void stage(CopyOperation* operation) {
-  CUDA_MEMCPY3D_PEER& shape = operation->shape;
-  const size_t row = shape.srcZ * shape.srcHeight + shape.srcY;
-  const std::byte* source =
-      static_cast<const std::byte*>(shape.srcHost) + row * shape.srcPitch + shape.srcXInBytes;
-  operation->staged = std::make_shared<std::vector<std::byte>>(source, source + shape.WidthInBytes);
-  shape.srcXInBytes = shape.srcY = shape.srcZ = 0;
-}
-
 CUresult submit_copy(CUDA_MEMCPY3D_PEER shape, CUstream stream, Mode mode) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
@@ -67,6 +56,9 @@ CUresult submit_copy(CUDA_MEMCPY3D_PEER shape, CUstream stream, Mode mode) {
   const HostEnds ends = host_ends(shape);
   CopyOperation operation;
   operation.shape = shape;
+  if (!is_capturing(stream)) {
+    if (CUresult result = hold_memory(&operation)) return result;
+  }
   if (mode == Mode::kSynchronous) {
     // Between device memories the host does not wait, unless a pointer attribute asks for it.
     if (!ends.any && !ends.sync_memops && !context->sync_memops()) {
@@ -74,10 +66,11 @@ CUresult submit_copy(CUDA_MEMCPY3D_PEER shape, CUstream stream, Mode mode) {
     }
     return submit_and_wait(stream, std::move(operation));
   }
-  if (!ends.pageable || is_capturing(stream)) return submit(stream, std::move(operation));
+  if (!uses_pageable_memory(operation) || is_capturing(stream))
+    return submit(stream, std::move(operation));
   if (shape.srcMemoryType == CU_MEMORYTYPE_HOST && shape.dstMemoryType != CU_MEMORYTYPE_HOST &&
       shape.Height == 1 && shape.Depth == 1 && shape.WidthInBytes <= kStagedBytes) {
-    stage(&operation);
+    if (CUresult result = stage_source(&operation)) return result;
     return submit(stream, std::move(operation));
   }
   return submit_and_wait(stream, std::move(operation));
@@ -245,24 +238,24 @@ CUresult CUDAAPI cuMemcpyAtoHAsync_v2(void* to, CUarray from, size_t offset, siz
 
 CUresult CUDAAPI cuMemcpy2D_v2(const CUDA_MEMCPY2D* copy) {
   if (!copy) return CUDA_ERROR_INVALID_VALUE;
-  return submit_copy(peer_copy_of(*copy), default_stream(), Mode::kSynchronous);
+  return submit_copy(rcuda::cuda::peer_shape(*copy), default_stream(), Mode::kSynchronous);
 }
 
 CUresult CUDAAPI cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* copy) { return cuMemcpy2D_v2(copy); }
 
 CUresult CUDAAPI cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream stream) {
   if (!copy) return CUDA_ERROR_INVALID_VALUE;
-  return submit_copy(peer_copy_of(*copy), stream, Mode::kAsynchronous);
+  return submit_copy(rcuda::cuda::peer_shape(*copy), stream, Mode::kAsynchronous);
 }
 
 CUresult CUDAAPI cuMemcpy3D_v2(const CUDA_MEMCPY3D* copy) {
   if (!copy) return CUDA_ERROR_INVALID_VALUE;
-  return submit_copy(peer_copy_of(*copy), default_stream(), Mode::kSynchronous);
+  return submit_copy(rcuda::cuda::peer_shape(*copy), default_stream(), Mode::kSynchronous);
 }
 
 CUresult CUDAAPI cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* copy, CUstream stream) {
   if (!copy) return CUDA_ERROR_INVALID_VALUE;
-  return submit_copy(peer_copy_of(*copy), stream, Mode::kAsynchronous);
+  return submit_copy(rcuda::cuda::peer_shape(*copy), stream, Mode::kAsynchronous);
 }
 
 CUresult CUDAAPI cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* copy) {

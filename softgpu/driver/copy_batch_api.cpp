@@ -1,9 +1,11 @@
-// cuMemcpyBatchAsync and cuMemcpy3DBatchAsync: several copies in one call, each an ordinary one. A
-// batch is checked as a whole before its first copy is queued.
+// cuMemcpyBatchAsync and cuMemcpy3DBatchAsync: several copies in one call. A batch is checked as a
+// whole before its first copy is queued.
+#include <utility>
 #include <vector>
 
 #include <cuda.h>
 
+#include "common/cuda/memcpy_shapes.h"
 #include "softgpu/driver/array.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/copy.h"
@@ -12,6 +14,10 @@
 using namespace softgpu::driver;
 
 namespace {
+
+bool valid_order(CUmemcpySrcAccessOrder order) {
+  return order >= CU_MEMCPY_SRC_ACCESS_ORDER_STREAM && order <= CU_MEMCPY_SRC_ACCESS_ORDER_ANY;
+}
 
 CUresult check_stream(CUstream stream) {
   if (!stream || stream == CU_STREAM_LEGACY) return CUDA_ERROR_INVALID_VALUE;
@@ -64,8 +70,7 @@ CUresult read_operand(const CUmemcpy3DOperand& in, const CUextent3D& extent, siz
 CUresult read_operation(const CUDA_MEMCPY3D_BATCH_OP& op, CUDA_MEMCPY3D* copy) {
   const CUextent3D& extent = op.extent;
   if (extent.width == 0 || extent.height == 0 || extent.depth == 0 ||
-      op.srcAccessOrder < CU_MEMCPY_SRC_ACCESS_ORDER_STREAM ||
-      op.srcAccessOrder > CU_MEMCPY_SRC_ACCESS_ORDER_ANY) {
+      !valid_order(op.srcAccessOrder)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   size_t element = 0;
@@ -97,6 +102,32 @@ CUresult read_operation(const CUDA_MEMCPY3D_BATCH_OP& op, CUDA_MEMCPY3D* copy) {
              : CUDA_SUCCESS;
 }
 
+// Unlike single copies, those of a batch say when their source may be read. Otherwise pageable
+// memory takes part as it does in single copies: the call waits.
+CUresult add(const CUDA_MEMCPY3D_PEER& shape, CUmemcpySrcAccessOrder order,
+             std::vector<CopyOperation>* copies) {
+  CopyOperation copy;
+  copy.shape = shape;
+  if (CUresult result = resolve_copy(&copy.shape)) return result;
+  if (order == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL) {
+    if (CUresult result = stage_source(&copy)) return result;
+  }
+  if (CUresult result = hold_memory(&copy)) return result;
+  copies->push_back(std::move(copy));
+  return CUDA_SUCCESS;
+}
+
+CUresult submit_all(CUstream stream, std::vector<CopyOperation> copies) {
+  for (CopyOperation& copy : copies) {
+    const bool waits = uses_pageable_memory(copy);
+    if (CUresult result =
+            waits ? submit_and_wait(stream, std::move(copy)) : submit(stream, std::move(copy))) {
+      return result;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 extern "C" {
@@ -107,20 +138,24 @@ CUresult CUDAAPI cuMemcpyBatchAsync_v2(CUdeviceptr* to, CUdeviceptr* from, size_
                                        CUstream stream) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
-  // The attributes are hints about access order and overlap with compute.
   if (!to || !from || !bytes || count == 0 || !attributes || !attribute_indices ||
       attribute_count == 0 || attribute_count > count || attribute_indices[0] != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (CUresult result = check_stream(stream)) return result;
-  for (size_t i = 0; i < count; ++i) {
-    CUDA_MEMCPY3D_PEER shape = linear_copy(to[i], from[i], bytes[i]);
-    if (CUresult result = resolve_copy(&shape)) return result;
+  std::vector<CopyOperation> copies;
+  for (size_t k = 0; k < attribute_count; ++k) {
+    const size_t first = attribute_indices[k];
+    const size_t end = k + 1 < attribute_count ? attribute_indices[k + 1] : count;
+    if (end <= first || end > count || !valid_order(attributes[k].srcAccessOrder)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (size_t i = first; i < end; ++i) {
+      const CUDA_MEMCPY3D_PEER shape = linear_copy(to[i], from[i], bytes[i]);
+      if (CUresult result = add(shape, attributes[k].srcAccessOrder, &copies)) return result;
+    }
   }
-  for (size_t i = 0; i < count; ++i) {
-    if (CUresult result = cuMemcpyAsync(to[i], from[i], bytes[i], stream)) return result;
-  }
-  return CUDA_SUCCESS;
+  return submit_all(stream, std::move(copies));
 }
 
 CUresult CUDAAPI cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP* operations,
@@ -129,16 +164,16 @@ CUresult CUDAAPI cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP* o
   if (CUresult result = enter(&context)) return result;
   if (count == 0 || !operations || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = check_stream(stream)) return result;
-  std::vector<CUDA_MEMCPY3D> copies(count);
+  std::vector<CopyOperation> copies;
   for (size_t i = 0; i < count; ++i) {
-    if (CUresult result = read_operation(operations[i], &copies[i])) return result;
-    CUDA_MEMCPY3D_PEER shape = peer_copy_of(copies[i]);
-    if (CUresult result = resolve_copy(&shape)) return result;
+    CUDA_MEMCPY3D copy;
+    if (CUresult result = read_operation(operations[i], &copy)) return result;
+    if (CUresult result =
+            add(rcuda::cuda::peer_shape(copy), operations[i].srcAccessOrder, &copies)) {
+      return result;
+    }
   }
-  for (const CUDA_MEMCPY3D& copy : copies) {
-    if (CUresult result = cuMemcpy3DAsync_v2(&copy, stream)) return result;
-  }
-  return CUDA_SUCCESS;
+  return submit_all(stream, std::move(copies));
 }
 
 }  // extern "C"

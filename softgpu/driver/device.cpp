@@ -13,8 +13,8 @@
 #include "common/base/unique_fd.h"
 #include "softgpu/driver/config.h"
 #include "softgpu/driver/context.h"
-#include "softgpu/driver/pools.h"
 #include "softgpu/driver/operation.h"
+#include "softgpu/driver/pools.h"
 
 namespace softgpu::driver {
 namespace {
@@ -57,14 +57,22 @@ CUuuid make_uuid(int ordinal) {
 
 }  // namespace
 
-std::chrono::steady_clock::time_point CopyEngine::book(size_t bytes) {
+CopyEngine::Slot CopyEngine::book(size_t bytes) {
   const auto duration = std::chrono::nanoseconds(
       bytes_per_ns_ > 0 ? static_cast<int64_t>(static_cast<double>(bytes) / bytes_per_ns_) : 0);
   std::lock_guard lock(mutex_);
-  const auto now = std::chrono::steady_clock::now();
-  free_at_ = std::max(free_at_, now) + duration;
+  Slot slot;
+  slot.begin = std::max(free_at_, std::chrono::steady_clock::now());
+  slot.end = free_at_ = slot.begin + duration;
   // Latency delays this transfer but does not occupy the engine: transfers are pipelined.
-  return free_at_ + std::chrono::nanoseconds(latency_ns_);
+  slot.done = slot.end + std::chrono::nanoseconds(latency_ns_);
+  return slot;
+}
+
+void CopyEngine::give_back(const Slot& slot) {
+  std::lock_guard lock(mutex_);
+  const auto unused = slot.end - std::max(slot.begin, std::chrono::steady_clock::now());
+  free_at_ -= std::max(unused, decltype(unused)::zero());
 }
 
 Device::Device(int ordinal)

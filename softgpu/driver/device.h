@@ -31,8 +31,14 @@ class CopyEngine {
   CopyEngine(double bytes_per_ns, int64_t latency_ns)
       : bytes_per_ns_(bytes_per_ns), latency_ns_(latency_ns) {}
   bool paced() const { return bytes_per_ns_ > 0 || latency_ns_ > 0; }
-  // Books the next free slot for `bytes`; the transfer must not be seen as done before the result.
-  std::chrono::steady_clock::time_point book(size_t bytes);
+  struct Slot {
+    std::chrono::steady_clock::time_point begin, end;  // when the transfer occupies the engine
+    std::chrono::steady_clock::time_point done;        // before that it must not be seen as done
+  };
+  // Books the next free slot for `bytes`.
+  Slot book(size_t bytes);
+  // What is left of a slot whose transfer was given up.
+  void give_back(const Slot& slot);
 
  private:
   const double bytes_per_ns_;

@@ -6,6 +6,7 @@
 
 #include <cuda.h>
 
+#include "softgpu/driver/array.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/device.h"
 #include "softgpu/driver/pools.h"
@@ -27,6 +28,16 @@ std::string pci_bus_id(const Device& device) {
                 static_cast<unsigned>(*device.attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)),
                 static_cast<unsigned>(*device.attribute(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)));
   return text;
+}
+
+CUresult atomic_capabilities(unsigned* capabilities, const CUatomicOperation* operations,
+                             unsigned count, unsigned answer) {
+  if (!capabilities || !operations || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < count; ++i) {
+    if (operations[i] >= CU_ATOMIC_OPERATION_MAX) return CUDA_ERROR_INVALID_VALUE;
+    capabilities[i] = answer;
+  }
+  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -94,13 +105,16 @@ CUresult CUDAAPI cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
   return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(size_t* width, CUarray_format,
+// The attribute of that name is what holds for the largest texels.
+CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(size_t* width, CUarray_format format,
                                                     unsigned channels, CUdevice ordinal) {
   Device* device = nullptr;
   if (CUresult result = find_device(ordinal, &device)) return result;
-  if (!width || (channels != 1 && channels != 2 && channels != 4)) return CUDA_ERROR_INVALID_VALUE;
-  *width =
-      static_cast<size_t>(*device->attribute(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH));
+  const size_t texel_bytes = format_bytes(format) * channels;
+  if (!width || texel_bytes == 0 || (channels != 1 && channels != 2 && channels != 4)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *width = (size_t{1} << 32) / std::max<size_t>(texel_bytes, 4);
   return CUDA_SUCCESS;
 }
 
@@ -204,6 +218,27 @@ CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attri
       return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities,
+                                                   const CUatomicOperation* operations,
+                                                   unsigned int count, CUdevice ordinal) {
+  Device* device = nullptr;
+  if (CUresult result = find_device(ordinal, &device)) return result;
+  return atomic_capabilities(capabilities, operations, count, 0);  // as over PCI Express
+}
+
+CUresult CUDAAPI cuDeviceGetP2PAtomicCapabilities(unsigned int* capabilities,
+                                                  const CUatomicOperation* operations,
+                                                  unsigned int count, CUdevice from, CUdevice to) {
+  Device *a = nullptr, *b = nullptr;
+  if (CUresult result = find_device(from, &a)) return result;
+  if (CUresult result = find_device(to, &b)) return result;
+  if (a == b) return CUDA_ERROR_INVALID_DEVICE;
+  return atomic_capabilities(capabilities, operations, count,
+                             CU_ATOMIC_CAPABILITY_SIGNED | CU_ATOMIC_CAPABILITY_UNSIGNED |
+                                 CU_ATOMIC_CAPABILITY_REDUCTION | CU_ATOMIC_CAPABILITY_SCALAR_32 |
+                                 CU_ATOMIC_CAPABILITY_SCALAR_64);
 }
 
 CUresult CUDAAPI cuDeviceGetExecAffinitySupport(int* value, CUexecAffinityType type,

@@ -9,6 +9,7 @@
 #include "softgpu/driver/event.h"
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/interprocess_event.h"
+#include "softgpu/driver/pools.h"
 #include "softgpu/driver/stream.h"
 
 using namespace softgpu::driver;
@@ -169,6 +170,7 @@ CUresult CUDAAPI cuEventSynchronize(CUevent hEvent) {
   } else if (const auto record = event->record()) {
     record->point.wait();
   }
+  observe_frees(event->context().device());
   return event->context().sticky();
 }
 

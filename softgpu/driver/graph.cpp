@@ -38,6 +38,16 @@ Graph::~Graph() {
   for (auto& [object, count] : user_objects) object->release(count);
 }
 
+void Graph::release_user_objects() {
+  for (auto& [object, count] : user_objects) object->release(count);
+  user_objects.clear();
+  for (const auto& node : nodes_) {
+    if (auto* child = std::get_if<ChildGraphOperation>(&node->operation)) {
+      child->graph->release_user_objects();
+    }
+  }
+}
+
 std::shared_ptr<Graph> Graph::make() {
   auto graph = std::make_shared<Graph>();
   handle_table<Graph>().insert(graph);

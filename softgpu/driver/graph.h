@@ -51,6 +51,7 @@ struct GraphNode {
 
   // Kernel nodes: what cuGraphKernelNodeGetParams points to, and remembered attributes.
   std::vector<void*> parameter_pointers;
+  size_t parameter_bytes = 0;
   KernelNodeAttributes attributes;
 
   CUgraphNode handle() { return reinterpret_cast<CUgraphNode>(this); }
@@ -86,6 +87,8 @@ class Graph : public std::enable_shared_from_this<Graph> {
 
   // References to user objects, released when the graph goes.
   std::map<std::shared_ptr<UserObject>, unsigned> user_objects;
+  // Gives them back now, and those of child graphs.
+  void release_user_objects();
   bool is_child = false;             // owned by a node: may not be destroyed by its handle
   bool capturing = false;            // a stream is being captured into it
   bool memory_instantiated = false;  // graphs with memory nodes have at most one executable

@@ -36,7 +36,11 @@ CUresult GraphExec::instantiate(const std::shared_ptr<Graph>& graph, uint64_t fl
   if (has_memory && graph->memory_instantiated) return CUDA_ERROR_NOT_SUPPORTED;
   std::shared_ptr<GraphPlan> plan = make_plan(*graph);
   if (plan == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *exec = std::make_shared<GraphExec>(std::move(plan), graph, graph->clone(), flags);
+  // What launches need belongs to the plan, which they share; the shape is only compared with.
+  plan->user_objects = std::make_shared<const HeldUserObjects>(*graph);
+  std::shared_ptr<Graph> shape = graph->clone();
+  shape->release_user_objects();
+  *exec = std::make_shared<GraphExec>(std::move(plan), graph, std::move(shape), flags);
   graph->memory_instantiated = has_memory;
   handle_table<GraphExec>().insert(*exec);
   return CUDA_SUCCESS;
@@ -157,6 +161,8 @@ CUresult GraphExec::update(const Graph& graph, CUgraphExecUpdateResultInfo* info
   info->result = match(*shape_, graph, &changes, info);
   if (info->result != CU_GRAPH_EXEC_UPDATE_SUCCESS) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   apply(changes);
+  // The new graph's references replace those that the executable has.
+  changeable_plan().user_objects = std::make_shared<const HeldUserObjects>(graph);
   return CUDA_SUCCESS;
 }
 

@@ -443,6 +443,9 @@ CUresult CUDAAPI cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAt
                  : CUDA_ERROR_NOT_SUPPORTED;
     case CU_KERNEL_NODE_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
       return CUDA_SUCCESS;
+    case CU_KERNEL_NODE_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
+      return value->deviceUpdatableKernelNode.deviceUpdatable == 0 ? CUDA_SUCCESS
+                                                                   : CUDA_ERROR_NOT_SUPPORTED;
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }

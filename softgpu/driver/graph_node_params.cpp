@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/cuda/memcpy_shapes.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/copy.h"
 #include "softgpu/driver/device.h"
@@ -24,13 +25,20 @@ CUresult find_context(CUcontext handle, std::shared_ptr<Context>* context) {
 }
 
 CUresult find_kernel_function(const CUDA_KERNEL_NODE_PARAMS_v2& params,
-                              std::shared_ptr<Function>* function) {
-  if (params.func != nullptr) return function_from_handle(params.func, function);
-  const auto kernel = params.kern != nullptr ? kernel_from_handle(params.kern) : nullptr;
+                              KernelOperation* operation) {
+  // cudart passes a CUkernel in either member; what a node read back as has both.
+  CUkernel named = reinterpret_cast<CUkernel>(params.func);
+  std::shared_ptr<Kernel> kernel = named != nullptr ? kernel_from_handle(named) : nullptr;
+  if (kernel == nullptr && params.kern != nullptr) {
+    named = params.kern;
+    kernel = kernel_from_handle(named);
+  }
+  if (kernel != nullptr) operation->kernel = named;
+  if (params.func != nullptr) return function_from_handle(params.func, &operation->function);
   if (kernel == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   std::shared_ptr<Context> context;
   if (CUresult result = find_context(params.ctx, &context)) return result;
-  return kernel->function_in(*context, function);
+  return kernel->function_in(*context, &operation->function);
 }
 
 // The devices that `params` lets touch the memory, as bits.
@@ -52,7 +60,7 @@ CUresult access_mask(const CUDA_MEM_ALLOC_NODE_PARAMS& params, uint32_t* mask) {
 CUresult make_kernel_node(const CUDA_KERNEL_NODE_PARAMS_v2* params, NodeContent* content) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
   KernelOperation operation;
-  if (CUresult result = find_kernel_function(*params, &operation.function)) return result;
+  if (CUresult result = find_kernel_function(*params, &operation)) return result;
   const LaunchShape shape{{params->gridDimX, params->gridDimY, params->gridDimZ},
                           {params->blockDimX, params->blockDimY, params->blockDimZ},
                           params->sharedMemBytes};
@@ -64,6 +72,7 @@ CUresult make_kernel_node(const CUDA_KERNEL_NODE_PARAMS_v2* params, NodeContent*
   std::copy(shape.grid, shape.grid + 3, operation.grid);
   std::copy(shape.block, shape.block + 3, operation.block);
   operation.dynamic_shared_bytes = shape.dynamic_shared_bytes;
+  operation.came_packed = params->extra != nullptr;
   content->type = CU_GRAPH_NODE_TYPE_KERNEL;
   content->context = operation.function->context().shared_from_this();
   content->operation = std::move(operation);
@@ -85,7 +94,7 @@ CUresult make_copy_node(const CUDA_MEMCPY3D* params, CUcontext context, NodeCont
   if (params->WidthInBytes == 0 || params->Height == 0 || params->Depth == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  CopyOperation operation{peer_copy_of(*params)};
+  CopyOperation operation{rcuda::cuda::peer_shape(*params)};
   if (CUresult result = resolve_copy(&operation.shape)) return result;
   content->type = CU_GRAPH_NODE_TYPE_MEMCPY;
   content->operation = operation;
@@ -243,12 +252,23 @@ CUresult make_node(CUgraphNodeParams* params, NodeContent* content) {
 
 CUDA_KERNEL_NODE_PARAMS_v2 kernel_params_of(GraphNode& node) {
   auto& operation = std::get<KernelOperation>(node.operation);
-  node.parameter_pointers.clear();
-  for (const exec::KernelParameter& parameter : operation.function->kernel().parameters) {
-    node.parameter_pointers.push_back(operation.parameters.data() + parameter.offset_bytes);
-  }
   CUDA_KERNEL_NODE_PARAMS_v2 params{};
+  node.parameter_pointers.clear();
+  if (operation.came_packed) {
+    node.parameter_bytes = operation.parameters.size();
+    node.parameter_pointers = {CU_LAUNCH_PARAM_BUFFER_POINTER, operation.parameters.data(),
+                               CU_LAUNCH_PARAM_BUFFER_SIZE, &node.parameter_bytes,
+                               CU_LAUNCH_PARAM_END};
+    params.extra = node.parameter_pointers.data();
+  } else {
+    for (const exec::KernelParameter& parameter : operation.function->kernel().parameters) {
+      node.parameter_pointers.push_back(operation.parameters.data() + parameter.offset_bytes);
+    }
+    if (!node.parameter_pointers.empty()) params.kernelParams = node.parameter_pointers.data();
+  }
   params.func = operation.function->handle();
+  // Without it cudart cannot tell whose the node is (cudaErrorInvalidDeviceFunction).
+  params.kern = operation.kernel;
   params.gridDimX = operation.grid[0];
   params.gridDimY = operation.grid[1];
   params.gridDimZ = operation.grid[2];
@@ -256,38 +276,12 @@ CUDA_KERNEL_NODE_PARAMS_v2 kernel_params_of(GraphNode& node) {
   params.blockDimY = operation.block[1];
   params.blockDimZ = operation.block[2];
   params.sharedMemBytes = operation.dynamic_shared_bytes;
-  params.kernelParams = node.parameter_pointers.empty() ? nullptr : node.parameter_pointers.data();
   params.ctx = node.context->handle();
   return params;
 }
 
 CUDA_MEMCPY3D copy_params_of(const GraphNode& node) {
-  const CUDA_MEMCPY3D_PEER& shape = std::get<CopyOperation>(node.operation).shape;
-  CUDA_MEMCPY3D params{};
-  params.srcXInBytes = shape.srcXInBytes;
-  params.srcY = shape.srcY;
-  params.srcZ = shape.srcZ;
-  params.srcLOD = shape.srcLOD;
-  params.srcMemoryType = shape.srcMemoryType;
-  params.srcHost = shape.srcHost;
-  params.srcDevice = shape.srcDevice;
-  params.srcArray = shape.srcArray;
-  params.srcPitch = shape.srcPitch;
-  params.srcHeight = shape.srcHeight;
-  params.dstXInBytes = shape.dstXInBytes;
-  params.dstY = shape.dstY;
-  params.dstZ = shape.dstZ;
-  params.dstLOD = shape.dstLOD;
-  params.dstMemoryType = shape.dstMemoryType;
-  params.dstHost = shape.dstHost;
-  params.dstDevice = shape.dstDevice;
-  params.dstArray = shape.dstArray;
-  params.dstPitch = shape.dstPitch;
-  params.dstHeight = shape.dstHeight;
-  params.WidthInBytes = shape.WidthInBytes;
-  params.Height = shape.Height;
-  params.Depth = shape.Depth;
-  return params;
+  return rcuda::cuda::without_contexts(std::get<CopyOperation>(node.operation).shape);
 }
 
 CUDA_MEMSET_NODE_PARAMS fill_params_of(const GraphNode& node) {

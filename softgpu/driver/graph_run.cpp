@@ -7,6 +7,7 @@
 #include "softgpu/driver/graph_memory.h"
 #include "softgpu/driver/interprocess_event.h"
 #include "softgpu/driver/stream.h"
+#include "softgpu/driver/user_object.h"
 #include "softgpu/driver/worker_threads.h"
 
 namespace softgpu::driver {
@@ -73,6 +74,22 @@ bool append(GraphPlan& plan, const Graph& graph, Span* around) {
 std::shared_ptr<GraphPlan> make_plan(const Graph& graph) {
   auto plan = std::make_shared<GraphPlan>();
   return append(*plan, graph, nullptr) ? plan : nullptr;
+}
+
+void HeldUserObjects::retain(const Graph& graph) {
+  for (const auto& [object, count] : graph.user_objects) {
+    object->retain(count);
+    counts_[object] += count;
+  }
+  for (const auto& node : graph.nodes()) {
+    if (const auto* child = std::get_if<ChildGraphOperation>(&node->operation)) {
+      retain(*child->graph);
+    }
+  }
+}
+
+HeldUserObjects::~HeldUserObjects() {
+  for (const auto& [object, count] : counts_) object->release(count);
 }
 
 GraphRun::GraphRun(std::shared_ptr<const GraphPlan> plan, Context& context)

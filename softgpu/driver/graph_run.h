@@ -35,10 +35,24 @@ struct PlanNode {
   uint32_t predecessors = 0;
 };
 
+// References to the user objects of a graph and its children, for as long as this lives.
+class HeldUserObjects {
+ public:
+  explicit HeldUserObjects(const Graph& graph) { retain(graph); }
+  ~HeldUserObjects();
+  HeldUserObjects(const HeldUserObjects&) = delete;
+  HeldUserObjects& operator=(const HeldUserObjects&) = delete;
+
+ private:
+  void retain(const Graph& graph);
+  std::map<std::shared_ptr<UserObject>, unsigned> counts_;
+};
+
 struct GraphPlan {
   std::vector<PlanNode> nodes;                       // dependencies first
   std::unordered_map<uint64_t, uint32_t> by_id;      // GraphNode::id -> index
   std::vector<std::shared_ptr<GraphMemory>> memory;  // of its allocation nodes
+  std::shared_ptr<const HeldUserObjects> user_objects;
 };
 
 // Null when the graph, or a child, has a cycle. graph_mutex() is held.

@@ -1,9 +1,9 @@
 // HandleTable<T>: the live objects of one kind, known by their address.
 //
 // A CUDA handle is the address of its object; it is looked up here before it is used, so a stale or
-// invented handle gives an error code instead of a crash. The table holds one reference; whoever looks
-// a handle up holds another while he works with the object.
-// Any thread; lookups take a shared lock, insert and remove an exclusive one. Nothing blocks for long.
+// invented handle gives an error code instead of a crash. The table holds one reference; whoever
+// looks a handle up holds another while he works with the object. Any thread; lookups take a shared
+// lock, insert and remove an exclusive one. Nothing blocks for long.
 #pragma once
 
 #include <memory>
@@ -69,7 +69,8 @@ class HandleTable {
   std::unordered_map<const void*, std::shared_ptr<T>> objects_;
 };
 
-// Tables live as long as the process: threads may still call the driver while statics are destroyed.
+// Tables live as long as the process: threads may still call the driver while statics are
+// destroyed.
 template <typename T>
 HandleTable<T>& handle_table() {
   static auto* table = new HandleTable<T>;

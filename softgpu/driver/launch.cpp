@@ -211,6 +211,9 @@ CUresult make_kernel_operation(Context& context, CUfunction handle, const Launch
   std::copy(shape.block, shape.block + 3, operation->block);
   operation->dynamic_shared_bytes = shape.dynamic_shared_bytes;
   operation->cooperative = shape.cooperative;
+  const auto kernel = reinterpret_cast<CUkernel>(handle);
+  if (kernel_from_handle(kernel)) operation->kernel = kernel;
+  operation->came_packed = extra != nullptr;
   return CUDA_SUCCESS;
 }
 

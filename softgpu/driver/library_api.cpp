@@ -166,12 +166,12 @@ CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibr
   return find_global(library, name, /*managed=*/true, address, bytes);
 }
 
-// CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS is 0.
+// CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS is 0: no name is one's.
 CUresult CUDAAPI cuLibraryGetUnifiedFunction(void** function, CUlibrary handle,
                                              const char* symbol) {
   if (CUresult result = check_initialized()) return result;
   if (!function || !symbol) return CUDA_ERROR_INVALID_VALUE;
-  return library_from_handle(handle) ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_HANDLE;
+  return library_from_handle(handle) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
 }
 
 CUresult CUDAAPI cuKernelGetFunction(CUfunction* function, CUkernel handle) {

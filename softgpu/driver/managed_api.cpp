@@ -1,6 +1,5 @@
-// cuMemAdvise, cuMemPrefetchAsync, cuMemRangeGetAttribute: hints about managed memory, which here
+// cuMemAdvise, prefetches, discards, cuMemRangeGetAttribute: hints about managed memory, which here
 // is ordinary memory that host and devices share, so that there is nothing to move.
-#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -14,8 +13,6 @@
 using namespace softgpu::driver;
 
 namespace {
-
-constexpr uint32_t kHostBit = 1u << 31;
 
 std::mutex& advice_mutex() {
   static auto* mutex = new std::mutex;
@@ -57,39 +54,11 @@ CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise advice,
   if (CUresult result = enter(&context)) return result;
   std::shared_ptr<Allocation> allocation;
   if (CUresult result = find_managed(address, bytes, &allocation)) return result;
-  const bool uses_location = advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION ||
-                             advice == CU_MEM_ADVISE_SET_ACCESSED_BY ||
-                             advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
-  if (uses_location) {
+  if (rcuda::cuda::ManagedAdvice::uses_location(advice)) {
     if (CUresult result = check_location(location)) return result;
   }
-  const uint32_t bit =
-      location.type == CU_MEM_LOCATION_TYPE_DEVICE ? 1u << (location.id & 31) : kHostBit;
   std::lock_guard lock(advice_mutex());
-  ManagedAdvice& kept = allocation->advice;
-  switch (advice) {
-    case CU_MEM_ADVISE_SET_READ_MOSTLY:
-      kept.read_mostly = true;
-      break;
-    case CU_MEM_ADVISE_UNSET_READ_MOSTLY:
-      kept.read_mostly = false;
-      break;
-    case CU_MEM_ADVISE_SET_PREFERRED_LOCATION:
-      kept.preferred = location;
-      break;
-    case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
-      kept.preferred = {};
-      break;
-    case CU_MEM_ADVISE_SET_ACCESSED_BY:
-      kept.accessed_by |= bit;
-      break;
-    case CU_MEM_ADVISE_UNSET_ACCESSED_BY:
-      kept.accessed_by &= ~bit;
-      break;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
-  }
-  return CUDA_SUCCESS;
+  return allocation->advice.take(advice, location);
 }
 
 CUresult prefetch(CUdeviceptr address, size_t bytes, const CUmemLocation& location,
@@ -101,58 +70,55 @@ CUresult prefetch(CUdeviceptr address, size_t bytes, const CUmemLocation& locati
   if (CUresult result = check_location(location)) return result;
   {
     std::lock_guard lock(advice_mutex());
-    allocation->advice.prefetched = location;
+    allocation->advice.prefetched_to(location);
   }
   return submit(stream, EmptyOperation{});
 }
 
-int as_device(const CUmemLocation& location) {
-  switch (location.type) {
-    case CU_MEM_LOCATION_TYPE_DEVICE:
-      return location.id;
-    case CU_MEM_LOCATION_TYPE_INVALID:
-      return CU_DEVICE_INVALID;
-    default:
-      return CU_DEVICE_CPU;
-  }
-}
+// A range of a batch and where it goes.
+struct Prefetch {
+  std::shared_ptr<Allocation> allocation;
+  CUmemLocation location{};
+};
 
-CUresult put(void* data, size_t data_bytes, int value) {
-  if (data_bytes != sizeof value) return CUDA_ERROR_INVALID_VALUE;
-  std::memcpy(data, &value, sizeof value);
+// Checks a whole batch. Without `locations` it only discards.
+CUresult read_batch(const CUdeviceptr* addresses, const size_t* bytes, size_t count,
+                    const CUmemLocation* locations, const size_t* location_indices,
+                    size_t location_count, unsigned long long flags, CUstream stream,
+                    std::vector<Prefetch>* batch) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (!addresses || !bytes || count == 0 || flags != 0 || !stream || stream == CU_STREAM_LEGACY) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    Prefetch& range = batch->emplace_back();
+    if (CUresult result = find_managed(addresses[i], bytes[i], &range.allocation)) return result;
+  }
+  for (size_t k = 0; k < location_count; ++k) {
+    const size_t first = location_indices[k];
+    const size_t end = k + 1 < location_count ? location_indices[k + 1] : count;
+    if ((k == 0 && first != 0) || end <= first || end > count) return CUDA_ERROR_INVALID_VALUE;
+    if (CUresult result = check_location(locations[k])) return result;
+    for (size_t i = first; i < end; ++i) (*batch)[i].location = locations[k];
+  }
   return CUDA_SUCCESS;
 }
 
-CUresult range_attribute(const ManagedAdvice& advice, CUmem_range_attribute attribute, void* data,
-                         size_t data_bytes) {
-  switch (attribute) {
-    case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY:
-      return put(data, data_bytes, advice.read_mostly);
-    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
-      return put(data, data_bytes, as_device(advice.preferred));
-    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
-      return put(data, data_bytes, as_device(advice.prefetched));
-    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE:
-      return put(data, data_bytes, static_cast<int>(advice.preferred.type));
-    case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID:
-      return put(data, data_bytes, advice.preferred.id);
-    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE:
-      return put(data, data_bytes, static_cast<int>(advice.prefetched.type));
-    case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID:
-      return put(data, data_bytes, advice.prefetched.id);
-    case CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY: {
-      if (data_bytes == 0 || data_bytes % sizeof(int) != 0) return CUDA_ERROR_INVALID_VALUE;
-      std::vector<int> devices(data_bytes / sizeof(int), CU_DEVICE_INVALID);
-      size_t next = 0;
-      for (int i = 0; i < 32 && next < devices.size(); ++i) {
-        if (advice.accessed_by & 1u << i) devices[next++] = i == 31 ? CU_DEVICE_CPU : i;
-      }
-      std::memcpy(data, devices.data(), data_bytes);
-      return CUDA_SUCCESS;
-    }
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
+CUresult prefetch_batch(const CUdeviceptr* addresses, const size_t* bytes, size_t count,
+                        const CUmemLocation* locations, const size_t* location_indices,
+                        size_t location_count, unsigned long long flags, CUstream stream) {
+  if (!locations || !location_indices || location_count == 0) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<Prefetch> batch;
+  if (CUresult result = read_batch(addresses, bytes, count, locations, location_indices,
+                                   location_count, flags, stream, &batch)) {
+    return result;
   }
+  {
+    std::lock_guard lock(advice_mutex());
+    for (const Prefetch& range : batch) range.allocation->advice.prefetched_to(range.location);
+  }
+  return submit(stream, EmptyOperation{});
 }
 
 }  // namespace
@@ -180,6 +146,33 @@ CUresult CUDAAPI cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemL
   return prefetch(address, bytes, location, stream);
 }
 
+CUresult CUDAAPI cuMemPrefetchBatchAsync(CUdeviceptr* addresses, size_t* bytes, size_t count,
+                                         CUmemLocation* locations, size_t* location_indices,
+                                         size_t location_count, unsigned long long flags,
+                                         CUstream stream) {
+  return prefetch_batch(addresses, bytes, count, locations, location_indices, location_count, flags,
+                        stream);
+}
+
+// What is discarded reads as anything, so also as what it was.
+CUresult CUDAAPI cuMemDiscardBatchAsync(CUdeviceptr* addresses, size_t* bytes, size_t count,
+                                        unsigned long long flags, CUstream stream) {
+  std::vector<Prefetch> batch;
+  if (CUresult result =
+          read_batch(addresses, bytes, count, nullptr, nullptr, 0, flags, stream, &batch)) {
+    return result;
+  }
+  return submit(stream, EmptyOperation{});
+}
+
+CUresult CUDAAPI cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr* addresses, size_t* bytes,
+                                                   size_t count, CUmemLocation* locations,
+                                                   size_t* location_indices, size_t location_count,
+                                                   unsigned long long flags, CUstream stream) {
+  return prefetch_batch(addresses, bytes, count, locations, location_indices, location_count, flags,
+                        stream);
+}
+
 CUresult CUDAAPI cuMemRangeGetAttribute(void* data, size_t data_bytes,
                                         CUmem_range_attribute attribute, CUdeviceptr address,
                                         size_t bytes) {
@@ -189,7 +182,7 @@ CUresult CUDAAPI cuMemRangeGetAttribute(void* data, size_t data_bytes,
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = find_managed(address, bytes, &allocation)) return result;
   std::lock_guard lock(advice_mutex());
-  return range_attribute(allocation->advice, attribute, data, data_bytes);
+  return allocation->advice.get(attribute, data, data_bytes);
 }
 
 CUresult CUDAAPI cuMemRangeGetAttributes(void** data, size_t* data_bytes,

@@ -1,9 +1,11 @@
 #include "softgpu/driver/memory.h"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
+#include <thread>
 
 #include <sys/mman.h>
 
@@ -107,6 +109,18 @@ bool MemoryRegistry::add(std::shared_ptr<Allocation> allocation) {
 std::shared_ptr<Allocation> MemoryRegistry::find(uint64_t address) const {
   std::shared_lock lock(implementation_.mutex);
   return implementation_.find(address);
+}
+
+std::shared_ptr<Allocation> MemoryRegistry::hold(uint64_t address) {
+  std::shared_lock lock(implementation_.mutex);
+  std::shared_ptr<Allocation> allocation = implementation_.find(address);
+  if (!allocation) return nullptr;
+  // Under the lock: once an allocation has been removed, no more holds are taken.
+  allocation->holds.fetch_add(1, std::memory_order_relaxed);
+  Allocation* const held = allocation.get();
+  return {held, [allocation = std::move(allocation)](Allocation*) {
+            allocation->holds.fetch_sub(1, std::memory_order_release);  // wait_for_holds()
+          }};
 }
 
 std::shared_ptr<Allocation> MemoryRegistry::find_base(uint64_t address) const {
@@ -247,7 +261,18 @@ CUresult allocate_host_memory(Context& context, size_t bytes, MemoryKind kind, u
   return CUDA_SUCCESS;
 }
 
+void wait_for_holds(const Allocation& allocation) {
+  auto pause = std::chrono::microseconds(10);
+  while (allocation.holds.load(std::memory_order_acquire) != 0) {  // MemoryRegistry::hold()
+    std::this_thread::sleep_for(pause);
+    if (pause < std::chrono::milliseconds(1)) pause *= 2;
+  }
+}
+
 void release_memory(Allocation& allocation) {
+  if (allocation.kind != MemoryKind::kPool && allocation.kind != MemoryKind::kGraph) {
+    wait_for_holds(allocation);
+  }
   switch (allocation.kind) {
     case MemoryKind::kDevice:
     case MemoryKind::kModule:

@@ -8,8 +8,7 @@
 //
 // Ownership: the registry holds every allocation until it is freed; lookups return a reference that
 // keeps the record (not the memory) alive. Host and device addresses are the same numbers.
-// Any thread; one shared mutex. Nothing blocks except free_allocation(), which waits for the owner
-// context's work as cudaFree does.
+// Any thread; one shared mutex. Nothing blocks but release_memory().
 #pragma once
 
 #include <atomic>
@@ -21,6 +20,7 @@
 
 #include <cuda.h>
 
+#include "common/cuda/managed_advice.h"
 #include "softgpu/driver/arena.h"
 #include "softgpu/driver/operation.h"
 #include "softgpu/exec/memory_map.h"
@@ -45,15 +45,6 @@ enum class MemoryKind : uint8_t {
   kImported,    // cuIpcOpenMemHandle, cuMemPoolImportPointer
 };
 
-// What cuMemAdvise and cuMemPrefetchAsync said of managed memory. It changes nothing, but can be
-// asked for; kept for the allocation as a whole.
-struct ManagedAdvice {
-  bool read_mostly = false;
-  CUmemLocation preferred{};  // CU_MEM_LOCATION_TYPE_INVALID: none
-  CUmemLocation prefetched{};
-  uint32_t accessed_by = 0;  // devices by ordinal; bit 31 is the host
-};
-
 struct Allocation {
   CUdeviceptr address = 0;
   size_t bytes = 0;  // as asked for
@@ -72,8 +63,10 @@ struct Allocation {
   std::shared_ptr<PhysicalMemory> physical;  // kMapped
   uint64_t mapping = 0;  // kImported, kHost, kManaged: what to unmap; 0: nothing
   size_t mapping_bytes = 0;
-  ManagedAdvice advice;  // kManaged; guarded by a mutex of managed_api.cpp
-  int open_count = 1;    // kImported: cuIpcOpenMemHandle is counted
+  std::atomic<int> holds{0};  // see MemoryRegistry::hold()
+  rcuda::cuda::ManagedAdvice
+      advice;          // kManaged, of the whole; guarded by a mutex of managed_api.cpp
+  int open_count = 1;  // kImported: cuIpcOpenMemHandle is counted
 
   // Which devices' kernels may touch it and how, by ordinal; for kMapped and kPool set by
   // cuMemSetAccess and cuMemPoolSetAccess, otherwise computed.
@@ -91,6 +84,9 @@ class MemoryRegistry {
   bool add(std::shared_ptr<Allocation> allocation);
   // The allocation that holds `address`; nullptr when there is none.
   std::shared_ptr<Allocation> find(uint64_t address) const;
+  // The same, but the reference keeps the memory as well: release_memory() waits for its end. For
+  // copies, which other contexts than the owner's may have queued.
+  std::shared_ptr<Allocation> hold(uint64_t address);
   // The allocation that begins at `address`.
   std::shared_ptr<Allocation> find_base(uint64_t address) const;
   // True when every byte of the range belongs to an allocation (several adjacent mappings may share
@@ -128,8 +124,11 @@ CUresult allocate_device_memory(Context& context, size_t bytes, MemoryKind kind,
 // Host memory, page-aligned, registered. `kind` is kHost or kManaged.
 CUresult allocate_host_memory(Context& context, size_t bytes, MemoryKind kind, unsigned flags,
                               CUdeviceptr* address);
-// Gives back what the allocation holds; it is out of the registry already.
+// Gives back what the allocation holds; it is out of the registry already. Waits for copies that
+// still need the memory, unless it is a pool's or a graph's, which stays where it is.
 void release_memory(Allocation& allocation);
+// The part of it that waits.
+void wait_for_holds(const Allocation& allocation);
 // Everything that belongs to a context that is going.
 void release_memory_of(Context& context);
 

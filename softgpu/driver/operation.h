@@ -20,6 +20,7 @@
 
 namespace softgpu::driver {
 
+struct Allocation;
 class Context;
 class Event;
 struct EventRecord;
@@ -36,14 +37,20 @@ struct KernelOperation {
   uint32_t dynamic_shared_bytes = 0;
   bool cooperative = false;
   std::vector<std::byte> parameters;  // packed as the kernel wants them
+  // What a graph's node tells of it: the library's kernel that was named, if one was, and whether
+  // the parameters came packed (CU_LAUNCH_PARAM_*).
+  CUkernel kernel = nullptr;
+  bool came_packed = false;
 };
 
 // Any copy: 1D copies are copies of height and depth 1. Both contexts are set for peer copies.
 struct CopyOperation {
   CUDA_MEMCPY3D_PEER shape{};
-  // A small source in pageable memory, copied when the call was made: the caller may reuse it at
-  // once. Then srcHost is not read.
+  // A source that was read when the call was made, see stage_source(). Then srcHost is not read.
   std::shared_ptr<const std::vector<std::byte>> staged;
+  // MemoryRegistry::hold() of both ends, unless they are pageable: the memory stays until the copy
+  // is over. Not in graphs.
+  std::shared_ptr<Allocation> source_memory, destination_memory;
 };
 
 struct FillOperation {  // memset

@@ -44,7 +44,10 @@ MemoryPool::MemoryPool(Device& device, CUmemAllocationHandleType handle_types, s
       readable_(1u << device.ordinal()),
       writable_(1u << device.ordinal()) {}
 
-MemoryPool::~MemoryPool() { trim_locked(0); }
+MemoryPool::~MemoryPool() {
+  retired_ = true;
+  trim_locked(0);
+}
 
 std::shared_ptr<MemoryPool> MemoryPool::from_handle(CUmemoryPool handle) {
   if (std::shared_ptr<MemoryPool> pool = handle_table<MemoryPool>().find(handle)) return pool;
@@ -77,7 +80,7 @@ std::shared_ptr<Allocation> MemoryPool::reuse_queued_locked(size_t bytes, CUstre
 bool MemoryPool::take_kept_locked(size_t bytes, Arena::Block* block) {
   auto found = kept_.lower_bound(bytes);
   if (found == kept_.end() || found->first > bytes + bytes / kReuseSlack) return false;
-  *block = found->second;
+  *block = found->second.block;
   kept_.erase(found);
   return true;
 }
@@ -117,10 +120,11 @@ CUresult MemoryPool::allocate(Context& context, size_t bytes, CUstream stream,
       }
     }
     if (!have) {
-      const bool frees_queued = !queued_.empty();
+      const bool more_to_come = !queued_.empty() || has_unobserved_locked();
       lock.unlock();
-      if (attempt > 0 || !frees_queued) return CUDA_ERROR_OUT_OF_MEMORY;
+      if (attempt > 0 || !more_to_come) return CUDA_ERROR_OUT_OF_MEMORY;
       if (CUresult result = context.synchronize()) return result;
+      observe_frees();
       continue;
     }
     account_use_locked(static_cast<int64_t>(block.bytes));
@@ -172,8 +176,25 @@ void MemoryPool::recycle(Allocation& allocation) {
   std::erase_if(queued_, [&](const QueuedFree& queued) {
     return queued.allocation->address == allocation.address;
   });
-  kept_.emplace(allocation.block.bytes, allocation.block);
+  kept_.emplace(allocation.block.bytes, Kept{allocation.block, !allocation.freeing});
+  if (retired_) trim_locked(0);
+}
+
+void MemoryPool::observe_frees() {
+  std::lock_guard lock(mutex_);
+  for (auto& [bytes, kept] : kept_) kept.observed = true;
   if (reserved_ > release_threshold_) trim_locked(release_threshold_);
+}
+
+void MemoryPool::retire() {
+  std::lock_guard lock(mutex_);
+  retired_ = true;
+  trim_locked(0);
+}
+
+bool MemoryPool::has_unobserved_locked() const {
+  return std::any_of(kept_.begin(), kept_.end(),
+                     [](const auto& kept) { return !kept.second.observed; });
 }
 
 void MemoryPool::trim(size_t keep_bytes) {
@@ -182,12 +203,13 @@ void MemoryPool::trim(size_t keep_bytes) {
 }
 
 void MemoryPool::trim_locked(size_t keep_bytes) {
-  while (!kept_.empty() && reserved_ > keep_bytes) {
-    auto last = std::prev(kept_.end());
-    reserved_ -= last->first;
-    device_.refund(last->first);
-    arena_->release(last->second);
-    kept_.erase(last);
+  for (auto it = kept_.end(); it != kept_.begin() && reserved_ > keep_bytes;) {
+    --it;
+    if (!it->second.observed && !retired_) continue;
+    reserved_ -= it->first;
+    device_.refund(it->first);
+    arena_->release(it->second.block);
+    it = kept_.erase(it);
   }
 }
 
@@ -259,6 +281,15 @@ std::shared_ptr<MemoryPool> default_pool(Device& device) {
     entry.current = entry.standard;
   }
   return entry.standard;
+}
+
+void observe_frees(Device& device) {
+  default_pool(device)->observe_frees();
+  std::vector<std::shared_ptr<MemoryPool>> others;
+  handle_table<MemoryPool>().for_each([&](MemoryPool& pool) {
+    if (&pool.device() == &device) others.push_back(pool.shared_from_this());
+  });
+  for (const std::shared_ptr<MemoryPool>& pool : others) pool->observe_frees();
 }
 
 std::shared_ptr<MemoryPool> current_pool(Device& device) {

@@ -7,6 +7,11 @@
 // stream without waiting, as stream order allows. When memory runs out, the pool gives back what it
 // keeps, then waits for queued frees, and only then fails.
 //
+// What was freed in stream order goes back to the device only once a synchronising call has seen
+// that the free is over: beyond the release threshold in that call itself, as NVIDIA's
+// documentation of the threshold and of cuMemPoolTrimTo says. Until then the pool reuses it, and
+// trimming leaves it.
+//
 // Graph memory has its address from the creation of the node to the end of the graph; kernels may
 // touch it from execute_allocate to execute_free. The stream layer calls the functions for graphs.
 // Any thread. allocate() may wait for the context's work as said; nothing else blocks.
@@ -49,6 +54,10 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   // A freed allocation, already out of the registry: its block is kept or given back.
   void recycle(Allocation& allocation);
   void trim(size_t keep_bytes);
+  // A synchronising call has seen all frees that executed.
+  void observe_frees();
+  // The pool is destroyed: all that is free goes back, now or when it is freed.
+  void retire();
 
   CUresult attribute(CUmemPool_attribute attribute, void* value);
   CUresult set_attribute(CUmemPool_attribute attribute, void* value);
@@ -60,6 +69,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   std::shared_ptr<Allocation> reuse_queued_locked(size_t bytes, CUstream stream);
   bool take_kept_locked(size_t bytes, Arena::Block* block);
   void trim_locked(size_t keep_bytes);
+  bool has_unobserved_locked() const;
   void account_use_locked(int64_t bytes);
 
   Device& device_;
@@ -70,7 +80,12 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   std::atomic<uint32_t> readable_, writable_;
 
   std::mutex mutex_;
-  std::multimap<size_t, Arena::Block> kept_;  // free, by size
+  struct Kept {
+    Arena::Block block;
+    bool observed = false;  // may go back to the device
+  };
+  std::multimap<size_t, Kept> kept_;  // free, by size
+  bool retired_ = false;
   struct QueuedFree {
     std::shared_ptr<Allocation> allocation;
     CUstream stream;
@@ -83,6 +98,9 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
 };
 
 std::shared_ptr<MemoryPool> default_pool(Device& device);
+// observe_frees() of all the device's pools: what cuStreamSynchronize, cuEventSynchronize and
+// cuCtxSynchronize do when they are done waiting.
+void observe_frees(Device& device);
 std::shared_ptr<MemoryPool> current_pool(Device& device);
 void set_current_pool(Device& device, std::shared_ptr<MemoryPool> pool);
 

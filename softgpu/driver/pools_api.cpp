@@ -150,7 +150,7 @@ CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle) {
   if (CUresult result = check_initialized()) return result;
   std::shared_ptr<MemoryPool> pool = handle_table<MemoryPool>().remove(handle);
   if (!pool) return CUDA_ERROR_INVALID_VALUE;  // default pools included
-  pool->trim(0);
+  pool->retire();
   if (current_pool(pool->device()) == pool) {
     set_current_pool(pool->device(), default_pool(pool->device()));
   }

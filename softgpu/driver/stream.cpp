@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "common/base/thread_object.h"
 #include "softgpu/driver/capture.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/event.h"
@@ -62,7 +63,6 @@ struct ThreadStreams {
     for (auto& [set, stream] : by_set) stream->retire();
   }
 };
-thread_local ThreadStreams thread_streams;
 
 }  // namespace
 
@@ -307,7 +307,7 @@ std::shared_ptr<Stream> StreamSet::legacy() {
 }
 
 std::shared_ptr<Stream> StreamSet::per_thread() {
-  auto& by_set = thread_streams.by_set;
+  auto& by_set = rcuda::of_this_thread<ThreadStreams>().by_set;
   if (const auto own = by_set.find(this); own != by_set.end()) return own->second;
   std::erase_if(by_set, [](const auto& entry) { return entry.second->closed(); });
   auto made =

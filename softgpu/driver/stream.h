@@ -75,7 +75,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // Attributes that have no effect here and are only remembered.
   struct Attributes {
     CUaccessPolicyWindow access_policy{};
-    CUsynchronizationPolicy synchronization = CU_SYNC_POLICY_AUTO;
+    // Until it is set a driver answers -1, which cannot be set (580 on an H200).
+    CUsynchronizationPolicy synchronization = static_cast<CUsynchronizationPolicy>(-1);
     CUlaunchMemSyncDomain memory_domain = CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT;
     CUlaunchMemSyncDomainMap memory_domain_map{0, 1};
   };

@@ -9,11 +9,14 @@
 #include "softgpu/driver/device.h"
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/memory.h"
+#include "softgpu/driver/pools.h"
 #include "softgpu/driver/stream.h"
 
 using namespace softgpu::driver;
 
 namespace {
+
+constexpr unsigned kMemorySyncDomains = 4;  // CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT
 
 // What asking after a stream or waiting for it may not do during captures.
 CUresult check_wait(Stream& stream) {
@@ -31,6 +34,12 @@ CUresult host_operation(CUstream handle, HostOperation operation) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   return submit(*stream, std::move(operation));
+}
+
+bool valid_window(const Device& device, const CUaccessPolicyWindow& window) {
+  const int greatest = *device.attribute(CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE);
+  return window.num_bytes <= static_cast<size_t>(greatest) && window.hitRatio >= 0 &&
+         window.hitRatio <= 1;
 }
 
 CUresult create_stream(CUstream* stream, unsigned flags, int priority) {
@@ -143,6 +152,7 @@ CUresult CUDAAPI cuStreamSynchronize(CUstream hStream) {
   if (CUresult result = enter_stream(hStream, &context, &stream)) return result;
   if (CUresult result = check_wait(*stream)) return result;
   stream->synchronize();
+  observe_frees(stream->context().device());
   return stream->context().sticky();
 }
 
@@ -217,6 +227,9 @@ CUresult CUDAAPI cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr,
   Stream::Attributes& attributes = stream->attributes;
   switch (attr) {
     case CU_STREAM_ATTRIBUTE_ACCESS_POLICY_WINDOW:
+      if (!valid_window(context->device(), value->accessPolicyWindow)) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
       attributes.access_policy = value->accessPolicyWindow;
       return CUDA_SUCCESS;
     case CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY:
@@ -230,9 +243,14 @@ CUresult CUDAAPI cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr,
       stream->set_priority(value->priority);
       return CUDA_SUCCESS;
     case CU_STREAM_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+      if (value->memSyncDomainMap.default_ >= kMemorySyncDomains ||
+          value->memSyncDomainMap.remote >= kMemorySyncDomains) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
       attributes.memory_domain_map = value->memSyncDomainMap;
       return CUDA_SUCCESS;
     case CU_STREAM_ATTRIBUTE_MEM_SYNC_DOMAIN:
+      if (value->memSyncDomain > CU_LAUNCH_MEM_SYNC_DOMAIN_REMOTE) return CUDA_ERROR_INVALID_VALUE;
       attributes.memory_domain = value->memSyncDomain;
       return CUDA_SUCCESS;
     default:

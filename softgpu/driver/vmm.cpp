@@ -313,6 +313,7 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t bytes) {
   }
   for (const std::shared_ptr<Allocation>& mapping : mappings) {
     memory_registry().remove(mapping->address, [](const Allocation&) { return true; });
+    wait_for_holds(*mapping);
   }
   ::mmap(at(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
          0);

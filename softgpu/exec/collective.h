@@ -1,4 +1,8 @@
 // What warp collectives and block barriers compute from their participants' operands.
+//
+// Who takes part, and when all have arrived, is the warp's and the block's business (warp.h,
+// block.h); here is only the arithmetic: shuffles, votes, matches, reductions. Pure functions over
+// arrays of lanes, called by the worker that runs the block; nothing blocks, nothing fails.
 #pragma once
 
 #include <cstdint>

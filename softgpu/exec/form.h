@@ -1,5 +1,8 @@
 // One supported shape of an instruction, as decode read it off the modifiers and handlers are
 // chosen by: opcode family, types, rounding and options.
+//
+// A Form lives while an instruction is decoded. What its handler still needs when it runs is in the
+// Instr: i.sub, i.imm and i.flags hold what the handler's comment says. Plain data, any thread.
 #pragma once
 
 #include <cstdint>

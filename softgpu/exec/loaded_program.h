@@ -1,4 +1,9 @@
-// What load() returns: the Program behind program.h.
+// What load() returns: the Program behind program.h, that is, kernels, functions as decoded code
+// and where every variable lies.
+//
+// Complete when load() returns and constant from then on, so any number of grids and threads read
+// it at once. It owns the code and the memory of its variables, which go with it; whoever launches
+// a kernel keeps it alive until the grid has ended.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,8 @@
 // Device printf's formatting: C's conversions over a buffer of arguments as nvcc packs them.
+//
+// Format and arguments come from a kernel, so they are trusted with nothing: conversions that do
+// not exist, strings that cannot be read and widths of any size are handled. No locale, no files:
+// text is appended for the caller to print. Pure, any thread.
 #pragma once
 
 #include <cstddef>

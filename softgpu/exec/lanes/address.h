@@ -1,4 +1,9 @@
 // The addresses of a load, store or atomic: computed, checked and translated for all lanes at once.
+//
+// Shared, local, constant and parameter addresses are checked against their window, global ones
+// against the device's map of addresses (memory.h). An illegal or misaligned access of an active
+// lane is recorded as the grid's fault with thread and address; inactive lanes are never looked at.
+// Runs on the worker of the block; nothing blocks.
 #pragma once
 
 #include "softgpu/exec/lanes/lane_loops.h"

@@ -115,13 +115,20 @@ struct Brev {
     return static_cast<D>(v >> (64 - kBitsOf<D>));
   }
 };
+// A field's position or length. The 32-bit forms look at the low byte, as PTX has it; the 64-bit
+// ones, for which hardware has no instruction, at all bits (as compiled by ptxas 13.0, seen on an
+// H200).
+template <class D>
+SOFTGPU_INLINE uint32_t field_operand(uint32_t n) {
+  return sizeof(D) == 8 ? (n < 64 ? n : 64) : n & 0xff;
+}
 struct Bfe {
   template <class D>
   SOFTGPU_INLINE static D apply(D a, uint32_t position, uint32_t length) {
     using U = std::conditional_t<sizeof(D) == 8, uint64_t, uint32_t>;
     constexpr uint32_t kBits = kBitsOf<D>;
-    const uint32_t pos = position & 0xff;
-    const uint32_t len = length & 0xff;
+    const uint32_t pos = field_operand<D>(position);
+    const uint32_t len = field_operand<D>(length);
     const bool is_signed = static_cast<D>(-1) < 0;
     const uint32_t last = pos + len - 1 < kBits - 1 ? pos + len - 1 : kBits - 1;
     const U sign = !is_signed || len == 0 ? 0 : (static_cast<U>(a) >> last) & 1;
@@ -136,8 +143,8 @@ struct Bfi {
   template <class D>
   SOFTGPU_INLINE static D apply(D a, D b, uint32_t position, uint32_t length) {
     constexpr uint32_t kBits = kBitsOf<D>;
-    const uint32_t pos = position & 0xff;
-    const uint32_t len = length & 0xff;
+    const uint32_t pos = field_operand<D>(position);
+    const uint32_t len = field_operand<D>(length);
     if (pos >= kBits || len == 0) return b;
     const uint32_t real = len < kBits - pos ? len : kBits - pos;
     const D field = static_cast<D>((~D{0} >> (kBits - real)) << pos);

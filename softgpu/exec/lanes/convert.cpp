@@ -88,6 +88,15 @@ double integer_to_double(bool is_signed, uint64_t bits, Rounding rounding) {
   return result;
 }
 
+// A NaN of f64 narrowed: its sign and the upper bits of its payload stay. (All other NaNs that a
+// conversion makes are canonical, but for those of bf16, whose bits stay as they are.)
+SOFTGPU_INLINE uint64_t narrow_nan(double v, SmallFormat format) {
+  const uint64_t bits = bits_to<uint64_t>(v);
+  const uint64_t payload = (bits & 0xfffffffffffff) >> (52 - format.mantissa_bits);
+  return bits >> 63 << (format.mantissa_bits + format.exponent_bits) | format.infinity() | payload |
+         uint64_t{1} << (format.mantissa_bits - 1);
+}
+
 // The bits of a finite or infinite value in the destination's format.
 SOFTGPU_INLINE uint64_t write_float(double v, const Conversion& how) {
   uint64_t bits = 0;
@@ -107,7 +116,7 @@ SOFTGPU_INLINE uint64_t write_float(double v, const Conversion& how) {
     default:
       break;
   }
-  if (how.to == Type::kF32 && how.ftz && (bits & 0x7f800000) == 0) bits &= 0x80000000;
+  if (how.to == Type::kF32 && how.ftz && becomes_subnormal(v, how.rounding)) bits &= 0x80000000;
   return bits;
 }
 
@@ -160,7 +169,8 @@ uint64_t convert(uint64_t bits, const Conversion& how) {
       break;
     case Type::kF32: {
       const float f = bits_to<float>(static_cast<uint32_t>(bits));
-      v = how.ftz ? flush(f) : f;
+      // Subnormal numbers of f32 round to a subnormal f16 even with .ftz (ptxas 13.0, H200).
+      v = how.ftz && how.to != Type::kF16 ? flush(f) : f;
       break;
     }
     case Type::kF16:
@@ -171,6 +181,9 @@ uint64_t convert(uint64_t bits, const Conversion& how) {
       break;
   }
   if (to.bits != 0) return extend(double_to_integer(v, how, to), to);
+  if (v != v && how.from == Type::kF64 && how.to != Type::kF64 && !how.saturate) {
+    return narrow_nan(v, how.to == Type::kF32 ? kF32 : how.to == Type::kF16 ? kHalf : kBf16);
+  }
   if (how.round_to_integer) v = round_integer(v, how.rounding);
   if (how.saturate) v = saturate(v);
   if (how.relu) v = __builtin_signbit(v) != 0 && v == v ? 0.0 : v;
@@ -210,7 +223,7 @@ template <bool kFtz>
 void f32_to_f64(Lanes& x, const Instr& i) {
   const float* a = x.at<float>(i.a);
   store_lanes(x.at<double>(i.d), x.mask, [=](uint32_t l) SOFTGPU_LAMBDA {
-    return static_cast<double>(kFtz ? flush(a[l]) : a[l]);
+    return static_cast<double>(kFtz ? canonical(flush(a[l])) : a[l]);
   });
 }
 template <bool kFtz>
@@ -218,7 +231,8 @@ void f64_to_f32(Lanes& x, const Instr& i) {
   const double* a = x.at<double>(i.a);
   store_lanes(x.at<float>(i.d), x.mask, [=](uint32_t l) SOFTGPU_LAMBDA {
     const float v = static_cast<float>(a[l]);
-    return canonical(kFtz ? flush(v) : v);
+    const bool small = kFtz && becomes_subnormal(a[l], Rounding::kNearest);
+    return small ? bits_to<float>(bits_to<uint32_t>(v) & 0x80000000) : v;
   });
 }
 void f16_to_f32(Lanes& x, const Instr& i) {
@@ -228,8 +242,8 @@ void f16_to_f32(Lanes& x, const Instr& i) {
 }
 void bf16_to_f32(Lanes& x, const Instr& i) {
   const uint16_t* a = x.at<uint16_t>(i.a);
-  store_lanes(x.at<float>(i.d), x.mask,
-              [=](uint32_t l) SOFTGPU_LAMBDA { return canonical(bf16_to_float(a[l])); });
+  store_lanes(x.at<uint32_t>(i.d), x.mask,
+              [=](uint32_t l) SOFTGPU_LAMBDA { return static_cast<uint32_t>(a[l]) << 16; });
 }
 // Truncation of f32 to s32 and u32: clamped, NaN gives 0.
 template <bool kFtz>

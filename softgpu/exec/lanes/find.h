@@ -1,3 +1,5 @@
+// The handlers of one instruction set, whichever family they belong to: what InstructionSet's
+// pointers lead to.
 #pragma once
 
 #include "softgpu/exec/form.h"

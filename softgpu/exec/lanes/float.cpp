@@ -74,17 +74,19 @@ struct MinMax3 {
     return min_max<kMax, kNan, T>(min_max<kMax, kNan, T>(a, b), c);
   }
 };
+// A NaN keeps its sign.
 struct Abs {
   template <class T>
   SOFTGPU_INLINE static T apply(T a) {
-    return sizeof(T) == 4 ? static_cast<T>(__builtin_fabsf(static_cast<float>(a)))
-                          : static_cast<T>(__builtin_fabs(a));
+    const T magnitude = sizeof(T) == 4 ? static_cast<T>(__builtin_fabsf(static_cast<float>(a)))
+                                       : static_cast<T>(__builtin_fabs(a));
+    return a != a ? a : magnitude;
   }
 };
 struct Neg {
   template <class T>
   SOFTGPU_INLINE static T apply(T a) {
-    return -a;
+    return a != a ? a : -a;
   }
 };
 // Bits only: neither flushes nor quiets.
@@ -96,32 +98,52 @@ struct Copysign {
   }
 };
 
-template <class T, bool kFtz>
-SOFTGPU_INLINE T in(T v) {
-  if constexpr (kFtz) return flush(v);
-  return v;
+template <class Op, int kOperands, class T>
+SOFTGPU_INLINE T apply(T a, T b, T c) {
+  if constexpr (kOperands == 1) return Op::apply(a);
+  if constexpr (kOperands == 2) return Op::apply(a, b);
+  if constexpr (kOperands == 3) return Op::apply(a, b, c);
 }
-template <class T, bool kFtz, bool kSat>
-SOFTGPU_INLINE T out(T v) {
-  if constexpr (kFtz) v = flush(v);
-  if constexpr (kSat) return saturate(v);
-  return canonical(v);
+
+// Operations whose result can become the smallest normal number by rounding it to the subnormal
+// numbers' steps; sums are exact there, roots and reciprocals too large.
+template <class Op>
+inline constexpr bool kMayBecomeNormal = false;
+template <>
+inline constexpr bool kMayBecomeNormal<Mul> = true;
+template <>
+inline constexpr bool kMayBecomeNormal<Fma> = true;
+template <>
+inline constexpr bool kMayBecomeNormal<Div> = true;
+
+// With .ftz. Whether a result is subnormal is decided after rounding it to 24 bits, not to the
+// steps of subnormal numbers. That is found out 32 exponents higher, where all operands that can
+// have such a result fit as well.
+template <class Op, int kOperands>
+SOFTGPU_INLINE float apply_flushing(float a, float b, float c) {
+  const float result = apply<Op, kOperands>(a, b, c);
+  if constexpr (!kMayBecomeNormal<Op>) return flush(result);
+  const float higher = apply<Op, kOperands>(a * 0x1p32f, b, c * 0x1p32f);
+  const bool is_subnormal =
+      __builtin_fabsf(result) <= 0x1p-126f && __builtin_fabsf(higher) < 0x1p-94f;
+  const uint32_t bits = bits_to<uint32_t>(result);
+  return bits_to<float>(is_subnormal ? bits & 0x80000000 : bits);
 }
 
 // Nearest rounding is the mode the threads run in; the others wrap the loop in a RoundingScope.
 template <class Op, int kOperands, class T, bool kFtz, bool kSat>
 SOFTGPU_INLINE void compute(Lanes& x, const Instr& i) {
   const T* a = x.at<T>(i.a);
-  const T* b = x.at<T>(i.b);
-  const T* c = x.at<T>(i.c);
+  const T* b = x.at<T>(kOperands > 1 ? i.b : i.a);
+  const T* c = x.at<T>(kOperands > 2 ? i.c : i.a);
   store_lanes(x.at<T>(i.d), x.mask, [=](uint32_t l) SOFTGPU_LAMBDA {
-    if constexpr (kOperands == 1) {
-      return out<T, kFtz, kSat>(Op::apply(in<T, kFtz>(a[l])));
-    } else if constexpr (kOperands == 2) {
-      return out<T, kFtz, kSat>(Op::apply(in<T, kFtz>(a[l]), in<T, kFtz>(b[l])));
+    T result;
+    if constexpr (kFtz) {
+      result = apply_flushing<Op, kOperands>(flush(a[l]), flush(b[l]), flush(c[l]));
     } else {
-      return out<T, kFtz, kSat>(Op::apply(in<T, kFtz>(a[l]), in<T, kFtz>(b[l]), in<T, kFtz>(c[l])));
+      result = apply<Op, kOperands>(a[l], b[l], c[l]);
     }
+    return kSat ? saturate(result) : canonical(result);
   });
 }
 template <class Op, int kOperands, class T, bool kFtz, bool kSat>
@@ -195,7 +217,8 @@ Handler sign_change(const Form& form) {
   return form.ftz ? nearest<Op, 1, float, true, false> : nearest<Op, 1, float, false, false>;
 }
 
-// testp.{finite, infinite, number, notanumber, normal, subnormal}: i.sub in this order.
+// testp.{finite, infinite, number, notanumber, normal, subnormal}: i.sub in this order. Zeros count
+// as normal.
 template <class T, class U>
 void testp(Lanes& x, const Instr& i) {
   constexpr int kMantissa = sizeof(T) == 4 ? 23 : 52;
@@ -214,7 +237,8 @@ void testp(Lanes& x, const Instr& i) {
                       case 3:
                         return magnitude > kExponent;
                       case 4:
-                        return magnitude < kExponent && magnitude >= U{1} << kMantissa;
+                        return magnitude < kExponent &&
+                               (magnitude == 0 || magnitude >= U{1} << kMantissa);
                       default:
                         return magnitude != 0 && magnitude < U{1} << kMantissa;
                     }

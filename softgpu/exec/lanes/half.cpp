@@ -10,13 +10,18 @@ namespace {
 
 using ptx::Type;
 
+// Below kTiny a number rounded to the format's precision, but with exponents of any size, is
+// subnormal. By that, and not by what is left after rounding to the steps of subnormal numbers,
+// hardware decides what .ftz flushes.
 struct F16 {
   static constexpr uint16_t kExponent = 0x7c00;
+  static constexpr double kTiny = 0x1p-14 * (1 - 0x1p-12);
   SOFTGPU_INLINE static double read(uint16_t v) { return half_to_float(v); }
   SOFTGPU_INLINE static uint16_t write(double v) { return to_half(v); }
 };
 struct Bf16 {
   static constexpr uint16_t kExponent = 0x7f80;
+  static constexpr double kTiny = 0x1p-126 * (1 - 0x1p-9);
   SOFTGPU_INLINE static double read(uint16_t v) { return bf16_to_float(v); }
   SOFTGPU_INLINE static uint16_t write(double v) { return to_bf16(v); }
 };
@@ -66,8 +71,9 @@ SOFTGPU_INLINE uint16_t element(uint16_t a, uint16_t b, uint16_t c, uint8_t opti
     b = flush_small<Format>(b);
     c = flush_small<Format>(c);
   }
-  uint16_t r = Format::write(Op::apply(Format::read(a), Format::read(b), Format::read(c)));
-  if ((options & kFtz) != 0) r = flush_small<Format>(r);
+  const double exact = Op::apply(Format::read(a), Format::read(b), Format::read(c));
+  uint16_t r = Format::write(exact);
+  if ((options & kFtz) != 0 && __builtin_fabs(exact) < Format::kTiny) r &= 0x8000;
   if ((options & kSat) != 0) r = Format::write(saturate(Format::read(r)));
   if ((options & kRelu) != 0 && (r & 0x8000) != 0) r = 0;
   return r;
@@ -100,19 +106,22 @@ void small(Lanes& x, const Instr& i) {
   }
 }
 
-// neg and abs touch the sign bits only (and flush).
+// neg and abs touch the sign bits only (and flush), but for NaN.
+template <bool kNeg, class Format>
+SOFTGPU_INLINE uint16_t change_sign(uint32_t element, bool ftz) {
+  auto v = static_cast<uint16_t>(element);
+  if (ftz) v = flush_small<Format>(v);
+  const uint16_t changed = kNeg ? v ^ 0x8000 : v & 0x7fff;
+  return (v & 0x7fff) > Format::kExponent ? kSmallNan : changed;
+}
 template <bool kNeg, class T, class Format>
 void sign(Lanes& x, const Instr& i) {
-  constexpr uint32_t kSigns = sizeof(T) == 4 ? 0x80008000 : 0x8000;
   const T* a = x.at<T>(i.a);
   const bool ftz = (i.sub & kFtz) != 0;
   store_lanes(x.at<T>(i.d), x.mask, [=](uint32_t l) SOFTGPU_LAMBDA {
-    uint32_t v = a[l];
-    if (ftz) {
-      const uint32_t high = flush_small<Format>(static_cast<uint16_t>(v >> 16));
-      v = high << 16 | flush_small<Format>(static_cast<uint16_t>(v));
-    }
-    return static_cast<T>(kNeg ? v ^ kSigns : v & ~kSigns);
+    uint32_t result = change_sign<kNeg, Format>(a[l], ftz);
+    if constexpr (sizeof(T) == 4) result |= change_sign<kNeg, Format>(a[l] >> 16, ftz) << 16;
+    return static_cast<T>(result);
   });
 }
 

@@ -1,4 +1,6 @@
-// The families of handlers of one instruction set; each finds the handler of a form, or nullptr.
+// The families of handlers of one instruction set; each finds the handler of a form, or nullptr for
+// a form that it does not have. Called when code is decoded, on any thread. The handlers themselves
+// run on the worker of their block, for one warp's lanes at a time.
 #pragma once
 
 #include "softgpu/exec/form.h"

@@ -15,22 +15,40 @@ struct Wide128 {
   uint64_t low, high;
 };
 
+// ThreadSanitizer looks for races of the interpreter. Those of a kernel are its own.
+#if defined(__SANITIZE_THREAD__)
+#define SOFTGPU_WEAK_ACCESS __attribute__((noinline, no_sanitize_thread))
+#else
+#define SOFTGPU_WEAK_ACCESS SOFTGPU_INLINE
+#endif
+
+template <class M>
+SOFTGPU_WEAK_ACCESS M load_weak(uint64_t host) {
+  M v;
+  __builtin_memcpy(&v, reinterpret_cast<const void*>(host), sizeof v);
+  return v;
+}
+template <class M>
+SOFTGPU_WEAK_ACCESS void store_weak(uint64_t host, M v) {
+  __builtin_memcpy(reinterpret_cast<void*>(host), &v, sizeof v);
+}
+
 template <class M, bool kStrong>
 SOFTGPU_INLINE M load_element(uint64_t host) {
-  M v;
   if constexpr (kStrong && sizeof(M) <= 8) {
+    M v;
     __atomic_load(reinterpret_cast<M*>(host), &v, __ATOMIC_ACQUIRE);
+    return v;
   } else {
-    __builtin_memcpy(&v, reinterpret_cast<const void*>(host), sizeof v);
+    return load_weak<M>(host);
   }
-  return v;
 }
 template <class M, bool kStrong>
 SOFTGPU_INLINE void store_element(uint64_t host, M v) {
   if constexpr (kStrong && sizeof(M) <= 8) {
     __atomic_store(reinterpret_cast<M*>(host), &v, __ATOMIC_RELEASE);
   } else {
-    __builtin_memcpy(reinterpret_cast<void*>(host), &v, sizeof v);
+    store_weak(host, v);
   }
 }
 

@@ -1,4 +1,8 @@
 // Floating point as PTX defines it: flushing, canonical NaNs, rounding modes, small formats.
+//
+// Where PTX leaves something open, it is what an H200 does (docs/softgpu.md). Threads that
+// interpret run in the nearest rounding mode, with subnormal numbers; whatever changes that,
+// RoundingScope alone, changes it back before the handler ends.
 #pragma once
 
 #include <bit>
@@ -21,6 +25,16 @@ SOFTGPU_INLINE To bits_to(From from) {
 SOFTGPU_INLINE float flush(float v) {
   const uint32_t bits = bits_to<uint32_t>(v);
   return bits_to<float>((bits & 0x7f800000) == 0 ? bits & 0x80000000 : bits);
+}
+
+// Whether .ftz flushes what becomes an f32: results are subnormal by their value after rounding to
+// 24 bits, not to the steps of subnormal numbers.
+SOFTGPU_INLINE bool becomes_subnormal(double v, Rounding rounding) {
+  const double magnitude = __builtin_fabs(v);
+  if (rounding == (v < 0 ? Rounding::kDown : Rounding::kUp))  // away from zero
+    return magnitude <= 0x1p-126 * (1 - 0x1p-24);
+  const bool nearest = rounding == Rounding::kNone || rounding == Rounding::kNearest;
+  return magnitude < (nearest ? 0x1p-126 * (1 - 0x1p-25) : 0x1p-126);
 }
 
 // Every f32 operation that yields a NaN yields this one. Operations on f64 keep payloads.

@@ -1,5 +1,7 @@
 #include <thread>
 
+#include <cudaProfiler.h>
+
 #include "tests/unit/softgpu/driver/core_fixture.h"
 
 namespace softgpu::driver {
@@ -119,7 +121,10 @@ TEST_F(ContextTest, LimitsAreKeptPerContext) {
   EXPECT_EQ(cuCtxGetLimit(&value, static_cast<CUlimit>(99)), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuCtxGetLimit(&value, CU_LIMIT_CIG_ENABLED), CUDA_SUCCESS);
   EXPECT_EQ(value, 0u);
-  EXPECT_EQ(cuCtxSetLimit(CU_LIMIT_CIG_ENABLED, 1), CUDA_ERROR_UNSUPPORTED_LIMIT);
+  EXPECT_EQ(cuCtxSetLimit(CU_LIMIT_CIG_ENABLED, 1), CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_EQ(cuCtxGetLimit(&value, CU_LIMIT_SHMEM_SIZE), CUDA_SUCCESS);
+  EXPECT_EQ(value, 227u << 10);
+  EXPECT_EQ(cuCtxGetLimit(&value, CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH), CUDA_ERROR_UNSUPPORTED_LIMIT);
   CUcontext other = nullptr;
   CUDA_OK(cuCtxCreate_v2(&other, 0, 0));
   EXPECT_EQ(cuCtxGetLimit(&value, CU_LIMIT_STACK_SIZE), CUDA_SUCCESS);
@@ -138,7 +143,7 @@ TEST_F(ContextTest, IdsAreUniqueAndChangeWithTheIncarnation) {
   EXPECT_EQ(cuCtxGetApiVersion(other, &version), CUDA_SUCCESS);
   EXPECT_EQ(version, 3020u);
   CUDA_OK(cuCtxDestroy_v2(other));
-  EXPECT_EQ(cuCtxGetApiVersion(other, &version), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  EXPECT_EQ(cuCtxGetApiVersion(other, &version), CUDA_ERROR_INVALID_CONTEXT);
 }
 
 TEST_F(ContextTest, CacheConfiguration) {
@@ -147,6 +152,44 @@ TEST_F(ContextTest, CacheConfiguration) {
   EXPECT_EQ(cuCtxGetCacheConfig(&config), CUDA_SUCCESS);
   EXPECT_EQ(config, CU_FUNC_CACHE_PREFER_L1);
   EXPECT_EQ(cuCtxSetCacheConfig(static_cast<CUfunc_cache>(9)), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(ContextTest, OlderAndNewerWaysToMakeOne) {
+  CUcontext made = nullptr;
+  CUDA_OK(cuCtxCreate_v3(&made, nullptr, 0, 0, 0));
+  EXPECT_EQ(cuCtxDestroy_v2(made), CUDA_SUCCESS);
+  CUexecAffinityParam affinity{};
+  affinity.type = CU_EXEC_AFFINITY_TYPE_SM_COUNT;
+  affinity.param.smCount.val = 8;
+  EXPECT_EQ(cuCtxCreate_v3(&made, &affinity, 1, 0, 0), CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
+  CUDA_OK(cuCtxCreate_v4(&made, nullptr, CU_CTX_SCHED_SPIN, 0));
+  CUDA_OK(cuCtxGetExecAffinity(&affinity, CU_EXEC_AFFINITY_TYPE_SM_COUNT));
+  EXPECT_EQ(affinity.param.smCount.val, 132u);
+  unsigned flags = 0;
+  CUDA_OK(cuCtxGetFlags(&flags));
+  EXPECT_EQ(flags & CU_CTX_SCHED_MASK, unsigned{CU_CTX_SCHED_SPIN});
+  CUDA_OK(cuCtxSetFlags(CU_CTX_SCHED_YIELD));
+  CUDA_OK(cuCtxGetFlags(&flags));
+  EXPECT_EQ(flags & CU_CTX_SCHED_MASK, unsigned{CU_CTX_SCHED_YIELD});
+  EXPECT_EQ(cuCtxSetFlags(0x100000), CUDA_ERROR_INVALID_VALUE);
+  CUdevice device = -1;
+  CUDA_OK(cuCtxGetDevice_v2(&device, made));
+  EXPECT_EQ(device, 0);
+  CUDA_OK(cuCtxSynchronize_v2(made));
+  CUDA_OK(cuCtxSynchronize_v2(nullptr));
+  EXPECT_EQ(cuCtxDestroy_v2(made), CUDA_SUCCESS);
+  EXPECT_EQ(cuCtxSynchronize_v2(made), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+}
+
+TEST_F(ContextTest, SettingsWithoutEffect) {
+  CUDA_OK(cuCtxSetSharedMemConfig(CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE));
+  CUsharedconfig config{};
+  CUDA_OK(cuCtxGetSharedMemConfig(&config));
+  EXPECT_EQ(config, CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE);  // all there is since sm_50
+  EXPECT_EQ(cuCtxSetSharedMemConfig(static_cast<CUsharedconfig>(9)), CUDA_ERROR_INVALID_VALUE);
+  CUDA_OK(cuCtxResetPersistingL2Cache());
+  CUDA_OK(cuProfilerStart());
+  CUDA_OK(cuProfilerStop());
 }
 
 TEST_F(ContextTest, PeerAccessIsCountedByPairs) {

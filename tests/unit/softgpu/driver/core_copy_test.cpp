@@ -1,4 +1,5 @@
 #include <cstring>
+#include <thread>
 
 #include "tests/unit/softgpu/driver/core_fixture.h"
 
@@ -232,6 +233,25 @@ TEST_F(CopyTest, ArraysKeepTheirContents) {
   EXPECT_EQ(cuArrayCreate_v2(&array, &flat), CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_F(CopyTest, DestroyingAnArrayWaitsForItsCopies) {
+  CUDA_ARRAY_DESCRIPTOR line{};
+  line.Width = 1024;
+  line.Format = CU_AD_FORMAT_UNSIGNED_INT8;
+  line.NumChannels = 1;
+  const std::vector<uint8_t> data = noise(1024);
+  const CUdeviceptr from = allocate(1024), to = allocate(1024);
+  write(from, data);
+  for (int i = 0; i < 20; ++i) {
+    CUarray array = nullptr;
+    CUDA_OK(cuArrayCreate_v2(&array, &line));
+    CUDA_OK(cuMemcpyDtoA_v2(array, 0, from, 1024));
+    CUDA_OK(cuMemcpyAtoD_v2(to, array, 0, 1024));
+    CUDA_OK(cuArrayDestroy(array));
+    ASSERT_EQ(read(to, 1024), data);
+    CUDA_OK(cuMemsetD8_v2(to, 0, 1024));
+  }
+}
+
 TEST_F(CopyTest, FillsOfEveryWidth) {
   const CUdeviceptr address = allocate(4096);
   CUDA_OK(cuMemsetD8_v2(address, 0xee, 4096));
@@ -300,62 +320,134 @@ TEST_F(CopyTest, PeerCopiesNeedNoAccess) {
   CUDA_OK(cuDevicePrimaryCtxRelease_v2(1));
 }
 
-TEST_F(CopyTest, BatchesAreOrdinaryCopies) {
+// A free waits for the work of its own context; a copy may be another's.
+TEST_F(CopyTest, MemoryStaysForTheCopiesOfOtherContexts) {
+  constexpr size_t kBytes = 1 << 20;
+  CUcontext peer = nullptr;
+  CUDA_OK(cuDevicePrimaryCtxRetain(&peer, 1));
   CUstream stream = nullptr;
-  CUDA_OK(cuStreamCreate(&stream, 0));
-  const std::vector<uint8_t> data = noise(3000);
-  const CUdeviceptr address = allocate(3000);
-  CUdeviceptr to[] = {address, address + 1000, address + 2000};
-  CUdeviceptr from[] = {reinterpret_cast<CUdeviceptr>(data.data()),
-                        reinterpret_cast<CUdeviceptr>(data.data() + 1000),
-                        reinterpret_cast<CUdeviceptr>(data.data() + 2000)};
-  size_t bytes[] = {1000, 1000, 1000}, index = 0;
-  CUmemcpyAttributes attributes{};
-  attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
-  CUDA_OK(cuMemcpyBatchAsync_v2(to, from, bytes, 3, &attributes, &index, 1, stream));
+  CUDA_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  uint32_t* go = nullptr;
+  CUDA_OK(cuMemHostAlloc(reinterpret_cast<void**>(&go), 4, 0));
+  const std::vector<uint8_t> data = noise(kBytes);
+  const CUdeviceptr here = allocate(kBytes);
+  CUDA_OK(cuCtxPushCurrent_v2(peer));
+  const CUdeviceptr there = allocate(kBytes);
+  write(there, data);
+  CUDA_OK(cuCtxPopCurrent_v2(nullptr));
+  *go = 0;
+  CUDA_OK(cuStreamWaitValue32_v2(stream, reinterpret_cast<CUdeviceptr>(go), 1,
+                                 CU_STREAM_WAIT_VALUE_EQ));
+  CUDA_OK(cuMemcpyPeerAsync(here, context_, there, peer, kBytes, stream));
+  std::thread frees([&] {
+    EXPECT_EQ(cuCtxSetCurrent(peer), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemFree_v2(there), CUDA_SUCCESS);
+  });
+  __atomic_store_n(go, 1, __ATOMIC_RELEASE);
   CUDA_OK(cuStreamSynchronize(stream));
-  EXPECT_EQ(read(address, 3000), data);
-  EXPECT_EQ(cuMemcpyBatchAsync_v2(to, from, bytes, 3, &attributes, &index, 1, nullptr),
-            CUDA_ERROR_INVALID_VALUE);
+  frees.join();
+  EXPECT_EQ(read(here, kBytes), data);
+  CUDA_OK(cuMemFreeHost(go));
   CUDA_OK(cuStreamDestroy_v2(stream));
+  CUDA_OK(cuDevicePrimaryCtxRelease_v2(1));
 }
 
-TEST_F(CopyTest, BatchesOfBoxesCountInElements) {
-  CUstream stream = nullptr;
-  CUDA_OK(cuStreamCreate(&stream, 0));
-  CUDA_ARRAY_DESCRIPTOR descriptor{};
-  descriptor.Width = 16;
-  descriptor.Height = 4;
-  descriptor.Format = CU_AD_FORMAT_FLOAT;
-  descriptor.NumChannels = 1;
-  CUarray array = nullptr;
-  CUDA_OK(cuArrayCreate_v2(&array, &descriptor));
-  const std::vector<uint8_t> data = noise(16 * 4 * 4);
-  std::vector<uint8_t> back(8 * 2 * 4);
-  CUDA_MEMCPY3D_BATCH_OP in{}, out{};
-  in.src.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
-  in.src.op.ptr.ptr = reinterpret_cast<CUdeviceptr>(data.data());
-  in.dst.type = CU_MEMCPY_OPERAND_TYPE_ARRAY;
-  in.dst.op.array.array = array;
-  in.extent = {16, 4, 1};
-  in.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
-  CUDA_OK(cuMemcpy3DBatchAsync_v2(1, &in, 0, stream));
-  out.src = in.dst;
-  out.src.op.array.offset = {8, 2, 0};
-  out.dst.type = CU_MEMCPY_OPERAND_TYPE_POINTER;
-  out.dst.op.ptr.ptr = reinterpret_cast<CUdeviceptr>(back.data());
-  out.extent = {8, 2, 1};
-  out.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
-  CUDA_OK(cuMemcpy3DBatchAsync_v2(1, &out, 0, stream));
-  CUDA_OK(cuStreamSynchronize(stream));
-  for (size_t y = 0; y < 2; ++y) {
-    EXPECT_EQ(std::memcmp(&back[y * 32], &data[(y + 2) * 64 + 32], 32), 0) << y;
+// Of memory that is gone the context learns, not the process.
+TEST_F(CopyTest, CopiesAndFillsOfGraphsNoticeFreedMemory) {
+  for (const bool fill : {false, true}) {
+    CUcontext context = nullptr;
+    CUDA_OK(cuCtxCreate_v2(&context, 0, 0));
+    CUstream stream = nullptr;
+    CUgraph graph = nullptr;
+    CUgraphExec exec = nullptr;
+    CUDA_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    const CUdeviceptr from = allocate(4096), to = allocate(4096);
+    CUDA_OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    if (fill) {
+      CUDA_OK(cuMemsetD8Async(to, 1, 4096, stream));
+    } else {
+      CUDA_OK(cuMemcpyDtoDAsync_v2(to, from, 4096, stream));
+    }
+    CUDA_OK(cuStreamEndCapture(stream, &graph));
+    CUDA_OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    CUDA_OK(cuGraphLaunch(exec, stream));
+    CUDA_OK(cuStreamSynchronize(stream));
+    CUDA_OK(cuMemFree_v2(to));
+    CUDA_OK(cuGraphLaunch(exec, stream));
+    EXPECT_EQ(cuStreamSynchronize(stream), CUDA_ERROR_ILLEGAL_ADDRESS);
+    cuCtxDestroy_v2(context);
   }
-  out.extent.width = 9;
-  EXPECT_EQ(cuMemcpy3DBatchAsync_v2(1, &out, 0, stream), CUDA_ERROR_INVALID_VALUE);
-  out.extent.width = 0;
-  EXPECT_EQ(cuMemcpy3DBatchAsync_v2(1, &out, 0, stream), CUDA_ERROR_INVALID_VALUE);
-  CUDA_OK(cuArrayDestroy(array));
+}
+
+TEST_F(CopyTest, AsynchronousFormsOfEveryShape) {
+  CUstream stream = nullptr;
+  CUDA_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  const std::vector<uint8_t> data = noise(4096);
+  void* pinned = nullptr;
+  CUDA_OK(cuMemHostAlloc(&pinned, 4096, 0));
+  std::memcpy(pinned, data.data(), 4096);
+  const auto host = reinterpret_cast<CUdeviceptr>(pinned);
+  const CUdeviceptr device = allocate(4096);
+  CUDA_OK(cuMemcpyAsync(device, host, 4096, stream));
+  CUDA_OK(cuStreamSynchronize(stream));
+  EXPECT_EQ(read(device, 4096), data);
+
+  CUDA_MEMCPY2D rows{};
+  rows.srcMemoryType = rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  rows.srcDevice = device;
+  rows.srcPitch = 64;
+  rows.dstDevice = device + 2048;
+  rows.dstPitch = 32;
+  rows.WidthInBytes = 16;
+  rows.Height = 8;
+  CUDA_OK(cuMemcpy2DAsync_v2(&rows, stream));
+  CUDA_MEMCPY3D_PEER box{};
+  box.srcMemoryType = box.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  box.srcDevice = device;
+  box.dstDevice = device + 3072;
+  box.srcContext = box.dstContext = context_;
+  box.srcPitch = box.dstPitch = 100;
+  box.WidthInBytes = 100;
+  box.Height = 2;
+  box.Depth = 1;
+  CUDA_OK(cuMemcpy3DPeerAsync(&box, stream));
+  CUDA_OK(cuMemsetD16Async(device + 1024, 0x1122, 4, stream));
+  CUDA_OK(cuMemsetD2D8Async(device + 1100, 10, 0x33, 5, 2, stream));
+  CUDA_OK(cuMemsetD2D16Async(device + 1200, 16, 0x4455, 2, 2, stream));
+  CUDA_OK(cuStreamSynchronize(stream));
+  std::vector<uint8_t> expected = data;
+  for (size_t y = 0; y < 8; ++y) std::memcpy(&expected[2048 + 32 * y], &data[64 * y], 16);
+  std::memcpy(&expected[3072], data.data(), 200);
+  for (size_t i = 0; i < 8; ++i) expected[1024 + i] = i % 2 == 0 ? 0x22 : 0x11;
+  for (const size_t at : {1100, 1110}) std::memset(&expected[at], 0x33, 5);
+  for (const size_t at : {1200, 1202, 1216, 1218}) {
+    expected[at] = 0x55;
+    expected[at + 1] = 0x44;
+  }
+  EXPECT_EQ(read(device, 4096), expected);
+
+  CUDA_ARRAY_DESCRIPTOR line{};
+  line.Width = 256;
+  line.Format = CU_AD_FORMAT_UNSIGNED_INT8;
+  line.NumChannels = 1;
+  CUarray a = nullptr, b = nullptr;
+  CUDA_OK(cuArrayCreate_v2(&a, &line));
+  CUDA_OK(cuArrayCreate_v2(&b, &line));
+  CUDA_OK(cuMemcpyHtoAAsync_v2(a, 0, pinned, 256, stream));
+  CUDA_OK(cuStreamSynchronize(stream));
+  CUDA_OK(cuMemcpyAtoA_v2(b, 56, a, 0, 200));
+  CUDA_OK(cuCtxSynchronize());  // between device memories the host does not wait
+  std::memset(pinned, 0, 256);
+  CUDA_OK(cuMemcpyAtoHAsync_v2(pinned, b, 56, 200, stream));
+  CUDA_OK(cuStreamSynchronize(stream));
+  EXPECT_EQ(std::memcmp(pinned, data.data(), 200), 0);
+  CUDA_ARRAY_DESCRIPTOR told{};
+  CUDA_OK(cuArrayGetDescriptor_v2(&told, b));
+  EXPECT_EQ(told.Width, 256u);
+  EXPECT_EQ(told.Height, 0u);
+  CUDA_OK(cuArrayDestroy(a));
+  CUDA_OK(cuArrayDestroy(b));
+  CUDA_OK(cuMemFreeHost(pinned));
   CUDA_OK(cuStreamDestroy_v2(stream));
 }
 

@@ -83,6 +83,64 @@ TEST_F(DeviceTest, ReportsPeers) {
             CUDA_ERROR_INVALID_DEVICE);
 }
 
+TEST_F(DeviceTest, OlderQueriesAgreeWithAttributes) {
+  const auto attribute = [](CUdevice_attribute which) {
+    int value = -1;
+    EXPECT_EQ(cuDeviceGetAttribute(&value, which, 0), CUDA_SUCCESS);
+    return value;
+  };
+  int major = 0, minor = -1;
+  CUDA_OK(cuDeviceComputeCapability(&major, &minor, 0));
+  EXPECT_EQ(major, attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR));
+  EXPECT_EQ(minor, attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
+  CUdevprop properties{};
+  CUDA_OK(cuDeviceGetProperties(&properties, 0));
+  EXPECT_EQ(properties.maxThreadsPerBlock, attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK));
+  EXPECT_EQ(properties.maxGridSize[2], attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z));
+  EXPECT_EQ(properties.SIMDWidth, 32);
+  EXPECT_EQ(properties.regsPerBlock, attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK));
+  EXPECT_EQ(cuDeviceGetProperties(nullptr, 0), CUDA_ERROR_INVALID_VALUE);
+  CUuuid old{}, current{};
+  CUDA_OK(cuDeviceGetUuid(&old, 0));
+  CUDA_OK(cuDeviceGetUuid_v2(&current, 0));
+  EXPECT_EQ(std::memcmp(&old, &current, sizeof old), 0);
+  char luid[8];
+  unsigned mask = 0;
+  EXPECT_EQ(cuDeviceGetLuid(luid, &mask, 0), CUDA_ERROR_NOT_SUPPORTED);  // Windows has them
+  size_t elements = 0;
+  CUDA_OK(cuDeviceGetTexture1DLinearMaxWidth(&elements, CU_AD_FORMAT_FLOAT, 1, 0));
+  EXPECT_EQ(elements, size_t{1} << 30);
+  CUDA_OK(cuDeviceGetTexture1DLinearMaxWidth(&elements, CU_AD_FORMAT_HALF, 4, 0));
+  EXPECT_EQ(elements, size_t{1} << 29);
+  EXPECT_EQ(cuDeviceGetTexture1DLinearMaxWidth(&elements, CU_AD_FORMAT_HALF, 3, 0),
+            CUDA_ERROR_INVALID_VALUE);
+  int supported = -1;
+  CUDA_OK(cuDeviceGetExecAffinitySupport(&supported, CU_EXEC_AFFINITY_TYPE_SM_COUNT, 0));
+  EXPECT_EQ(supported, 0);
+  EXPECT_EQ(cuDeviceGetExecAffinitySupport(&supported, CU_EXEC_AFFINITY_TYPE_SM_COUNT, 99),
+            CUDA_ERROR_INVALID_DEVICE);
+}
+
+TEST_F(DeviceTest, AtomicsOverLinks) {
+  CUatomicOperation operations[] = {CU_ATOMIC_OPERATION_INTEGER_ADD, CU_ATOMIC_OPERATION_CAS};
+  unsigned capabilities[2] = {9, 9};
+  CUDA_OK(cuDeviceGetHostAtomicCapabilities(capabilities, operations, 2, 0));
+  EXPECT_EQ(capabilities[0], 0u);
+  EXPECT_EQ(capabilities[1], 0u);
+  EXPECT_EQ(cuDeviceGetHostAtomicCapabilities(capabilities, operations, 0, 0),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuDeviceGetHostAtomicCapabilities(nullptr, operations, 2, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuDeviceGetHostAtomicCapabilities(capabilities, operations, 2, 99),
+            CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(cuDeviceGetP2PAtomicCapabilities(capabilities, operations, 2, 0, 0),
+            CUDA_ERROR_INVALID_DEVICE);
+  CUDA_OK(cuDeviceGetP2PAtomicCapabilities(capabilities, operations, 2, 0, 1));
+  EXPECT_NE(capabilities[0] & CU_ATOMIC_CAPABILITY_SCALAR_32, 0u);
+  operations[0] = CU_ATOMIC_OPERATION_MAX;
+  EXPECT_EQ(cuDeviceGetHostAtomicCapabilities(capabilities, operations, 2, 0),
+            CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_F(DeviceTest, NamesErrors) {
   const char* text = nullptr;
   EXPECT_EQ(cuGetErrorName(CUDA_ERROR_ILLEGAL_ADDRESS, &text), CUDA_SUCCESS);

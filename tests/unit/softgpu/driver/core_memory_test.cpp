@@ -156,6 +156,115 @@ TEST_F(MemoryTest, ManagedMemoryIsSharedAndUncounted) {
   EXPECT_EQ(cuMemFree_v2(managed), CUDA_SUCCESS);
 }
 
+TEST_F(MemoryTest, AdviceIsKeptPerRange) {
+  CUdeviceptr managed = 0;
+  CUDA_OK(cuMemAllocManaged(&managed, 1 << 20, CU_MEM_ATTACH_GLOBAL));
+  const CUmemLocation device{CU_MEM_LOCATION_TYPE_DEVICE, {0}},
+      host{CU_MEM_LOCATION_TYPE_HOST, {0}};
+  CUDA_OK(cuMemAdvise_v2(managed, 1 << 20, CU_MEM_ADVISE_SET_READ_MOSTLY, device));
+  CUDA_OK(cuMemAdvise_v2(managed, 1 << 20, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, host));
+  CUDA_OK(cuMemAdvise_v2(managed, 1 << 20, CU_MEM_ADVISE_SET_ACCESSED_BY, device));
+  int read_mostly = 0, preferred = 0, accessed_by[3] = {};
+  void* data[] = {&read_mostly, &preferred, accessed_by};
+  size_t bytes[] = {sizeof(int), sizeof(int), sizeof accessed_by};
+  CUmem_range_attribute attributes[] = {CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY,
+                                        CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION,
+                                        CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY};
+  CUDA_OK(cuMemRangeGetAttributes(data, bytes, attributes, 3, managed, 1 << 20));
+  EXPECT_EQ(read_mostly, 1);
+  EXPECT_EQ(preferred, CU_DEVICE_CPU);
+  EXPECT_EQ(accessed_by[0], 0);
+  EXPECT_EQ(accessed_by[1], CU_DEVICE_INVALID);
+  CUDA_OK(cuMemAdvise_v2(managed, 1 << 20, CU_MEM_ADVISE_UNSET_READ_MOSTLY, device));
+  CUDA_OK(cuMemAdvise_v2(managed, 1 << 20, CU_MEM_ADVISE_UNSET_ACCESSED_BY, device));
+  CUDA_OK(cuMemRangeGetAttributes(data, bytes, attributes, 3, managed, 1 << 20));
+  EXPECT_EQ(read_mostly, 0);
+  EXPECT_EQ(accessed_by[0], CU_DEVICE_INVALID);
+  EXPECT_EQ(cuMemRangeGetAttributes(data, bytes, attributes, 0, managed, 1 << 20),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemRangeGetAttribute(data[0], 3, attributes[0], managed, 1 << 20),
+            CUDA_ERROR_INVALID_VALUE);
+  CUDA_OK(cuMemFree_v2(managed));
+}
+
+TEST_F(MemoryTest, PrefetchesAndDiscardsComeInBatches) {
+  constexpr size_t kBytes = 1 << 20;
+  CUstream stream = nullptr;
+  CUDA_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CUdeviceptr ranges[3] = {};
+  size_t bytes[] = {kBytes, kBytes, kBytes};
+  for (CUdeviceptr& range : ranges) {
+    CUDA_OK(cuMemAllocManaged(&range, kBytes, CU_MEM_ATTACH_GLOBAL));
+    CUDA_OK(cuMemsetD8_v2(range, 7, kBytes));
+  }
+  CUmemLocation locations[] = {{CU_MEM_LOCATION_TYPE_DEVICE, {0}},
+                               {CU_MEM_LOCATION_TYPE_HOST, {0}}};
+  size_t first[] = {0, 2};
+  CUDA_OK(cuMemPrefetchBatchAsync(ranges, bytes, 3, locations, first, 2, 0, stream));
+  CUDA_OK(cuStreamSynchronize(stream));
+  const int expected[] = {0, 0, CU_DEVICE_CPU};
+  for (int i = 0; i < 3; ++i) {
+    int location = -9;
+    CUDA_OK(cuMemRangeGetAttribute(&location, sizeof location,
+                                   CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, ranges[i],
+                                   kBytes));
+    EXPECT_EQ(location, expected[i]) << i;
+    EXPECT_EQ(read(ranges[i] + kBytes - 1, 1)[0], 7);
+  }
+  CUDA_OK(cuMemDiscardBatchAsync(ranges, bytes, 1, 0, stream));
+  CUDA_OK(cuMemDiscardAndPrefetchBatchAsync(ranges + 1, bytes, 2, locations, first, 1, 0, stream));
+  CUDA_OK(cuStreamSynchronize(stream));
+  CUDA_OK(cuMemsetD8_v2(ranges[0], 8, kBytes));
+  EXPECT_EQ(read(ranges[0], 1)[0], 8);
+
+  EXPECT_EQ(cuMemPrefetchBatchAsync(ranges, bytes, 3, locations, first, 2, 0, nullptr),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemPrefetchBatchAsync(ranges, bytes, 3, locations, first, 2, 1, stream),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuMemPrefetchBatchAsync(ranges, bytes, 2, locations, first, 2, 0, stream),
+            CUDA_ERROR_INVALID_VALUE);
+  first[0] = 1;
+  EXPECT_EQ(cuMemPrefetchBatchAsync(ranges, bytes, 3, locations, first, 2, 0, stream),
+            CUDA_ERROR_INVALID_VALUE);
+  CUdeviceptr plain = allocate(kBytes);
+  EXPECT_EQ(cuMemDiscardBatchAsync(&plain, bytes, 1, 0, stream), CUDA_ERROR_INVALID_VALUE);
+  CUDA_OK(cuStreamDestroy_v2(stream));
+  for (const CUdeviceptr range : ranges) EXPECT_EQ(cuMemFree_v2(range), CUDA_SUCCESS);
+}
+
+TEST_F(MemoryTest, OlderWaysToPinMemory) {
+  void* host = nullptr;
+  CUDA_OK(cuMemAllocHost_v2(&host, 5000));
+  CUdeviceptr device = 0;
+  CUDA_OK(cuMemHostGetDevicePointer_v2(&device, host, 0));
+  CUDA_OK(cuMemsetD8_v2(device, 9, 5000));
+  CUDA_OK(cuCtxSynchronize());
+  EXPECT_EQ(static_cast<uint8_t*>(host)[4999], 9);
+  CUDA_OK(cuMemFreeHost(host));
+  std::vector<uint8_t> memory(10'000);
+  CUDA_OK(cuMemHostRegister(memory.data(), memory.size(), 0));
+  CUDA_OK(cuMemHostUnregister(memory.data()));
+}
+
+TEST_F(MemoryTest, ManagedMemoryIsAttachedToStreams) {
+  CUdeviceptr managed = 0;
+  CUstream stream = nullptr;
+  CUDA_OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CUDA_OK(cuMemAllocManaged(&managed, 4096, CU_MEM_ATTACH_HOST));
+  CUDA_OK(cuStreamAttachMemAsync(stream, managed, 0, CU_MEM_ATTACH_SINGLE));
+  CUDA_OK(cuStreamAttachMemAsync(stream, managed, 4096, CU_MEM_ATTACH_GLOBAL));
+  CUDA_OK(cuStreamSynchronize(stream));
+  EXPECT_EQ(cuStreamAttachMemAsync(stream, managed, 0, 9), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuStreamAttachMemAsync(stream, managed, 100, CU_MEM_ATTACH_GLOBAL),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuStreamAttachMemAsync(nullptr, managed, 0, CU_MEM_ATTACH_SINGLE),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuStreamAttachMemAsync(stream, allocate(64), 0, CU_MEM_ATTACH_GLOBAL),
+            CUDA_ERROR_INVALID_VALUE);
+  CUDA_OK(cuMemFree_v2(managed));
+  CUDA_OK(cuStreamDestroy_v2(stream));
+}
+
 TEST_F(MemoryTest, PointerAttributesOfDeviceMemory) {
   const CUdeviceptr address = allocate(5000);
   CUcontext context = nullptr;

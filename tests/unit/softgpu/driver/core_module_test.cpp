@@ -196,6 +196,34 @@ TEST_F(ModuleTest, LinksUnits) {
   CUDA_OK(cuLinkDestroy(state));
 }
 
+TEST_F(ModuleTest, LinksInTheOldWayAndFromFiles) {
+  const std::string path = testing::TempDir() + "core_module_test_callee.ptx";
+  std::ofstream(path) << kCallee;
+  CUlinkState state = nullptr;
+  CUDA_OK(cuLinkCreate(0, nullptr, nullptr, &state));
+  CUDA_OK(cuLinkAddData(state, CU_JIT_INPUT_PTX, const_cast<char*>(kCaller), sizeof kCaller,
+                        "caller", 0, nullptr, nullptr));
+  CUDA_OK(cuLinkAddFile_v2(state, CU_JIT_INPUT_PTX, path.c_str(), 0, nullptr, nullptr));
+  EXPECT_EQ(cuLinkAddFile(state, CU_JIT_INPUT_PTX, "/does/not/exist", 0, nullptr, nullptr),
+            CUDA_ERROR_FILE_NOT_FOUND);
+  ::unlink(path.c_str());
+  void* image = nullptr;
+  CUDA_OK(cuLinkComplete(state, &image, nullptr));
+  CUmodule module = nullptr;
+  CUDA_OK(cuModuleLoadFatBinary(&module, image));
+  CUfunction function = nullptr;
+  CUDA_OK(cuModuleGetFunction(&function, module, "call"));
+  CUDA_OK(cuFuncLoad(function));
+  CUfunctionLoadingState loading{};
+  CUDA_OK(cuFuncIsLoaded(&loading, function));
+  EXPECT_EQ(loading, CU_FUNCTION_LOADING_STATE_LOADED);
+  CUmoduleLoadingMode mode{};
+  CUDA_OK(cuModuleGetLoadingMode(&mode));
+  EXPECT_EQ(mode, CU_MODULE_LAZY_LOADING);
+  CUDA_OK(cuLinkDestroy(state));
+  CUDA_OK(cuModuleUnload(module));
+}
+
 class LibraryTest : public ModuleTest {
  protected:
   void SetUp() override {
@@ -223,10 +251,13 @@ TEST_F(LibraryTest, KernelsAreIndependentOfContexts) {
   EXPECT_EQ(count, 2u);
   CUkernel kernels[2] = {};
   CUDA_OK(cuLibraryEnumerateKernels(kernels, 2, library_));
-  EXPECT_EQ(kernels[0], kernel);
-  const char* name = nullptr;
-  CUDA_OK(cuKernelGetName(&name, kernels[1]));
-  EXPECT_STREQ(name, "other");
+  std::set<std::string> names;
+  for (const CUkernel each : kernels) {
+    const char* name = nullptr;
+    CUDA_OK(cuKernelGetName(&name, each));
+    names.insert(name);
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"increment", "other"}));
   CUlibrary found = nullptr;
   CUDA_OK(cuKernelGetLibrary(&found, kernel));
   EXPECT_EQ(found, library_);
@@ -280,6 +311,31 @@ TEST_F(LibraryTest, OutlivesAResetOfTheContext) {
   CUdeviceptr counter = 0;
   CUDA_OK(cuLibraryGetGlobal(&counter, nullptr, library_, "counter"));
   EXPECT_EQ(word_at(counter), 42u);
+}
+
+TEST_F(LibraryTest, KernelsHaveAttributesPerDevice) {
+  CUkernel kernel = nullptr;
+  CUDA_OK(cuLibraryGetKernel(&kernel, library_, "other"));
+  int value = -1;
+  CUDA_OK(cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kernel, 0));
+  EXPECT_EQ(value, 1024);
+  CUDA_OK(
+      cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 100 << 10, kernel, 0));
+  CUDA_OK(cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, kernel, 0));
+  EXPECT_EQ(value, 100 << 10);
+  EXPECT_EQ(
+      cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 1 << 20, kernel, 0),
+      CUDA_ERROR_INVALID_VALUE);
+  CUDA_OK(cuKernelSetCacheConfig(kernel, CU_FUNC_CACHE_PREFER_SHARED, 0));
+  size_t offset = 9, bytes = 0;
+  CUDA_OK(cuKernelGetParamInfo(kernel, 0, &offset, &bytes));
+  EXPECT_EQ(offset, 0u);
+  EXPECT_EQ(bytes, 8u);
+  EXPECT_EQ(cuKernelGetParamInfo(kernel, 1, &offset, &bytes), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuKernelGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, kernel, 99),
+            CUDA_ERROR_INVALID_DEVICE);
+  void* unified = nullptr;
+  EXPECT_EQ(cuLibraryGetUnifiedFunction(&unified, library_, "absent"), CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_F(LibraryTest, UnloadInvalidatesItsHandles) {

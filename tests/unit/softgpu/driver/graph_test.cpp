@@ -1,63 +1,16 @@
 // Graphs built by hand: structure, execution order and concurrency, updates, memory, user objects.
-// Results of invalid calls are those of driver 580 on an H200.
+// What single nodes are made of: graph_node_test.cpp. Results of invalid calls are those of driver
+// 580 on an H200.
 #include <algorithm>
 #include <map>
 #include <random>
 
-#include "tests/unit/softgpu/driver/stream_fixture.h"
+#include "tests/unit/softgpu/driver/graph_fixture.h"
 
 namespace softgpu::driver {
 namespace {
 
-class GraphTest : public StreamFixture {
- protected:
-  void SetUp() override {
-    StreamFixture::SetUp();
-    s_ = stream();
-    CUDA_OK(cuGraphCreate(&graph_, 0));
-  }
-
-  // Parameters of a kernel node and the values its parameter pointers point to.
-  struct KernelNode {
-    CUdeviceptr address = 0;
-    uint64_t value = 0;
-    void* pointers[2] = {&address, &value};
-    CUDA_KERNEL_NODE_PARAMS_v2 params{};
-    KernelNode(CUfunction function, CUdeviceptr at, uint64_t with) : address(at), value(with) {
-      params.func = function;
-      params.gridDimX = params.gridDimY = params.gridDimZ = 1;
-      params.blockDimX = params.blockDimY = params.blockDimZ = 1;
-      params.kernelParams = pointers;
-    }
-    KernelNode(const KernelNode&) = delete;
-    KernelNode& operator=(const KernelNode&) = delete;
-  };
-  CUgraphNode kernel(CUgraph graph, CUfunction function, CUdeviceptr at, uint64_t value,
-                     std::vector<CUgraphNode> after = {}) {
-    const KernelNode node(function, at, value);
-    CUgraphNode made = nullptr;
-    EXPECT_EQ(cuGraphAddKernelNode_v2(&made, graph, after.data(), after.size(), &node.params),
-              CUDA_SUCCESS);
-    return made;
-  }
-  CUgraphNode empty_node(CUgraph graph, std::vector<CUgraphNode> after = {}) {
-    CUgraphNode made = nullptr;
-    EXPECT_EQ(cuGraphAddEmptyNode(&made, graph, after.data(), after.size()), CUDA_SUCCESS);
-    return made;
-  }
-  CUgraphExec instantiate(CUgraph graph) {
-    CUgraphExec made = nullptr;
-    EXPECT_EQ(cuGraphInstantiateWithFlags(&made, graph, 0), CUDA_SUCCESS);
-    return made;
-  }
-  void run(CUgraphExec exec) {
-    ASSERT_EQ(cuGraphLaunch(exec, s_), CUDA_SUCCESS);
-    ASSERT_EQ(cuStreamSynchronize(s_), CUDA_SUCCESS);
-  }
-
-  CUstream s_ = nullptr;
-  CUgraph graph_ = nullptr;
-};
+class GraphTest : public GraphFixture {};
 
 TEST_F(GraphTest, NodesRunInTheOrderOfTheirEdges) {
   // Random graphs over a few words: every node that touches a word depends on the one before it.
@@ -148,65 +101,6 @@ TEST_F(GraphTest, ALaunchIsAnOperationOfItsStream) {
   CUDA_OK(cuStreamSynchronize(s_));
   EXPECT_EQ(read(0), shifted(0, {1, 2, 3, 4}));
   EXPECT_EQ(read(1), shifted(0, {1, 2, 4}));
-}
-
-TEST_F(GraphTest, EveryKindOfNode) {
-  CUdeviceptr memory = 0;
-  CUDA_OK(cuMemAlloc_v2(&memory, 64));
-  const CUDA_MEMSET_NODE_PARAMS fill{memory, 0, 3, 4, 4, 1};
-  CUgraphNode filled = nullptr, copied = nullptr, called = nullptr, written = nullptr;
-  CUDA_OK(cuGraphAddMemsetNode(&filled, graph_, nullptr, 0, &fill, context_));
-  const CUgraphNode shifted_node = kernel(graph_, shift_, memory, 1, {filled});
-  CUDA_MEMCPY3D copy{};
-  copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-  copy.srcDevice = memory;
-  copy.dstMemoryType = CU_MEMORYTYPE_HOST;
-  copy.dstHost = words_;
-  copy.WidthInBytes = 8;
-  copy.Height = copy.Depth = 1;
-  CUDA_OK(cuGraphAddMemcpyNode(&copied, graph_, &shifted_node, 1, &copy, context_));
-  CUDA_HOST_NODE_PARAMS host{[](void* data) {
-                               auto* words = static_cast<uint32_t*>(data);
-                               words[2] = words[0] + words[1];
-                             },
-                             words_};
-  CUDA_OK(cuGraphAddHostNode(&called, graph_, &copied, 1, &host));
-  CUstreamBatchMemOpParams operation{};
-  operation.writeValue = {CU_STREAM_MEM_OP_WRITE_VALUE_32, word(3), {9}, 0, 0};
-  CUDA_BATCH_MEM_OP_NODE_PARAMS batch{context_, 1, &operation, 0};
-  CUDA_OK(cuGraphAddBatchMemOpNode(&written, graph_, &called, 1, &batch));
-  const CUevent done = event();
-  CUgraphNode recorded = nullptr;
-  CUDA_OK(cuGraphAddEventRecordNode(&recorded, graph_, &written, 1, done));
-  const CUgraphExec exec = instantiate(graph_);
-  CUDA_OK(cuGraphLaunch(exec, s_));
-  CUDA_OK(cuEventSynchronize(done));
-  EXPECT_EQ(read(0), shifted(3, {1}));
-  EXPECT_EQ(read(1), 3u);
-  EXPECT_EQ(read(2), shifted(3, {1}) + 3);
-  EXPECT_EQ(read(3), 9u);
-  CUDA_OK(cuStreamSynchronize(s_));
-
-  // Parameters read back.
-  CUDA_MEMSET_NODE_PARAMS fill_back{};
-  CUDA_OK(cuGraphMemsetNodeGetParams(filled, &fill_back));
-  EXPECT_EQ(fill_back.dst, memory);
-  EXPECT_EQ(fill_back.value, 3u);
-  EXPECT_EQ(fill_back.width, 4u);
-  CUDA_MEMCPY3D copy_back{};
-  CUDA_OK(cuGraphMemcpyNodeGetParams(copied, &copy_back));
-  EXPECT_EQ(copy_back.srcDevice, memory);
-  EXPECT_EQ(copy_back.WidthInBytes, 8u);
-  CUDA_KERNEL_NODE_PARAMS_v2 kernel_back{};
-  CUDA_OK(cuGraphKernelNodeGetParams_v2(shifted_node, &kernel_back));
-  EXPECT_EQ(kernel_back.func, shift_);
-  EXPECT_EQ(kernel_back.ctx, context_);
-  EXPECT_EQ(*static_cast<CUdeviceptr*>(kernel_back.kernelParams[0]), memory);
-  EXPECT_EQ(*static_cast<uint32_t*>(kernel_back.kernelParams[1]), 1u);
-  CUevent event_back = nullptr;
-  CUDA_OK(cuGraphEventRecordNodeGetEvent(recorded, &event_back));
-  EXPECT_EQ(event_back, done);
-  EXPECT_EQ(cuGraphMemsetNodeGetParams(shifted_node, &fill_back), CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_F(GraphTest, ChildGraphsAreCopiesAndRunInPlace) {
@@ -311,96 +205,6 @@ TEST_F(GraphTest, QueriesFillArrays) {
   EXPECT_EQ(from[0], x);
   EXPECT_EQ(to[0], y);
   EXPECT_EQ(data[0].type, CU_GRAPH_DEPENDENCY_TYPE_DEFAULT);
-}
-
-TEST_F(GraphTest, NodeParametersAreChecked) {
-  CUgraphNode made = nullptr;
-  auto add = [&](auto change) {
-    KernelNode node(shift_, word(0), 1);
-    change(node.params);
-    return cuGraphAddKernelNode_v2(&made, graph_, nullptr, 0, &node.params);
-  };
-  using Params = CUDA_KERNEL_NODE_PARAMS_v2;
-  CUDA_OK(add([](Params&) {}));
-  EXPECT_EQ(add([](Params& p) { p.gridDimX = 0; }), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(add([](Params& p) { p.func = nullptr; }), CUDA_ERROR_INVALID_HANDLE);
-  EXPECT_EQ(add([](Params& p) { p.kernelParams = nullptr; }), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(add([](Params& p) { p.blockDimX = 2048; }), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(add([](Params& p) { p.sharedMemBytes = 1 << 20; }), CUDA_ERROR_INVALID_VALUE);
-
-  CUdeviceptr memory = 0;
-  CUDA_OK(cuMemAlloc_v2(&memory, 256));
-  auto fill = [&](CUdeviceptr to, unsigned value, unsigned element, size_t width) {
-    const CUDA_MEMSET_NODE_PARAMS params{to, 0, value, element, width, 1};
-    return cuGraphAddMemsetNode(&made, graph_, nullptr, 0, &params, context_);
-  };
-  EXPECT_EQ(fill(memory, 1, 3, 4), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(fill(memory, 1, 1, 0), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(fill(16, 1, 1, 4), CUDA_ERROR_INVALID_VALUE);
-  CUDA_OK(fill(memory, 300, 1, 4));
-  auto copy = [&](CUdeviceptr from, size_t bytes, CUmemorytype type) {
-    CUDA_MEMCPY3D params{};
-    params.srcMemoryType = type;
-    params.srcDevice = from;
-    params.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-    params.dstDevice = memory + 128;
-    params.WidthInBytes = bytes;
-    params.Height = params.Depth = 1;
-    return cuGraphAddMemcpyNode(&made, graph_, nullptr, 0, &params, context_);
-  };
-  CUDA_OK(copy(memory, 16, CU_MEMORYTYPE_DEVICE));
-  EXPECT_EQ(copy(memory, 0, CU_MEMORYTYPE_DEVICE), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(copy(16, 16, CU_MEMORYTYPE_DEVICE), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(copy(memory, 16, static_cast<CUmemorytype>(9)), CUDA_ERROR_INVALID_VALUE);
-  const CUDA_HOST_NODE_PARAMS no_function{};
-  EXPECT_EQ(cuGraphAddHostNode(&made, graph_, nullptr, 0, &no_function), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cuGraphAddEventRecordNode(&made, graph_, nullptr, 0, nullptr),
-            CUDA_ERROR_INVALID_VALUE);
-}
-
-TEST_F(GraphTest, ParametersOfAnExecutableCanBeSet) {
-  const CUgraphNode node = kernel(graph_, shift_, word(0), 1);
-  const CUgraphNode other = empty_node(graph_);
-  const CUgraphExec exec = instantiate(graph_);
-  CUDA_OK(spin(s_, word(9)));
-  CUDA_OK(cuGraphLaunch(exec, s_));
-  KernelNode changed(shift_, word(0), 2);
-  CUDA_OK(cuGraphExecKernelNodeSetParams_v2(exec, node, &changed.params));
-  CUDA_OK(cuGraphLaunch(exec, s_));
-  KernelNode replaced(set_, word(1), 5);
-  CUDA_OK(cuGraphExecKernelNodeSetParams_v2(exec, node, &replaced.params));
-  CUDA_OK(cuGraphLaunch(exec, s_));
-  write(9, 1);
-  CUDA_OK(cuStreamSynchronize(s_));
-  // Launches keep the parameters of their time.
-  EXPECT_EQ(read(0), shifted(0, {1, 2}));
-  EXPECT_EQ(read(1), 5u);
-  changed.params.gridDimX = 0;
-  EXPECT_EQ(cuGraphExecKernelNodeSetParams_v2(exec, node, &changed.params),
-            CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cuGraphExecKernelNodeSetParams_v2(exec, other, &replaced.params),
-            CUDA_ERROR_INVALID_VALUE);
-}
-
-TEST_F(GraphTest, NodesCanBeDisabled) {
-  const CUgraphNode node = kernel(graph_, shift_, word(0), 1);
-  const CUgraphNode nothing = empty_node(graph_, {node});
-  kernel(graph_, shift_, word(0), 2, {nothing});
-  const CUgraphExec exec = instantiate(graph_);
-  unsigned enabled = 9;
-  CUDA_OK(cuGraphNodeGetEnabled(exec, node, &enabled));
-  EXPECT_EQ(enabled, 1u);
-  CUDA_OK(cuGraphNodeSetEnabled(exec, node, 0));
-  run(exec);
-  EXPECT_EQ(read(0), 2u);
-  CUDA_OK(cuGraphNodeSetEnabled(exec, node, 1));
-  run(exec);
-  EXPECT_EQ(read(0), shifted(2, {1, 2}));
-  EXPECT_EQ(cuGraphNodeSetEnabled(exec, nothing, 0), CUDA_ERROR_INVALID_VALUE);
-  CUgraph other = nullptr;
-  CUDA_OK(cuGraphCreate(&other, 0));
-  EXPECT_EQ(cuGraphNodeSetEnabled(exec, kernel(other, shift_, word(0), 1), 0),
-            CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_F(GraphTest, UpdateTakesParametersFromAGraphOfTheSameShape) {

@@ -71,8 +71,9 @@ class ConfigurationTest : public testing::Test {
   void SetUp() override { clear(); }
   void TearDown() override { clear(); }
   static void clear() {
-    for (const char* name : {"SOFTGPU_DEVICES", "SOFTGPU_MEMORY", "SOFTGPU_COMPUTE_CAPABILITY",
-                             "SOFTGPU_PCIE_GBPS", "SOFTGPU_PCIE_LATENCY_US", "SOFTGPU_PEER_GBPS"}) {
+    for (const char* name :
+         {"SOFTGPU_DEVICES", "SOFTGPU_MEMORY", "SOFTGPU_COMPUTE_CAPABILITY", "SOFTGPU_PCIE_GBPS",
+          "SOFTGPU_PCIE_LATENCY_US", "SOFTGPU_PEER_GBPS", "SOFTGPU_COPY_LOG"}) {
       ::unsetenv(name);
     }
   }
@@ -128,67 +129,34 @@ using std::chrono::nanoseconds;
 
 TEST(CopyEngine, TransfersOfOneDirectionQueue) {
   CopyEngine engine(1.0, 0);  // 1 byte per ns
-  const auto begin = std::chrono::steady_clock::now();
-  const auto first = engine.book(100'000'000);
+  const auto first = engine.book(100'000'000'000);
   const auto second = engine.book(50'000'000);
-  EXPECT_GE(first, begin + nanoseconds(100'000'000));
-  EXPECT_EQ(second - first, nanoseconds(50'000'000));
+  EXPECT_EQ(first.end - first.begin, nanoseconds(100'000'000'000));
+  EXPECT_EQ(second.begin, first.end);
+  EXPECT_EQ(second.done - first.done, nanoseconds(50'000'000));
 }
 
 TEST(CopyEngine, LatencyDelaysWithoutOccupying) {
   CopyEngine engine(1.0, 1'000'000'000);
-  const auto first = engine.book(500'000'000);
+  const auto first = engine.book(100'000'000'000);
   const auto second = engine.book(500'000'000);
-  EXPECT_EQ(second - first, nanoseconds(500'000'000));
+  EXPECT_EQ(first.done - first.end, nanoseconds(1'000'000'000));
+  EXPECT_EQ(second.done - first.done, nanoseconds(500'000'000));
+}
+
+TEST(CopyEngine, WhatIsGivenUpFreesTheEngine) {
+  CopyEngine engine(1.0, 0);
+  const auto first = engine.book(100'000'000'000);
+  const auto second = engine.book(100'000'000'000);
+  engine.give_back(first);
+  engine.give_back(second);
+  EXPECT_LT(engine.book(1).begin, first.end);
 }
 
 TEST(CopyEngine, WithoutModelIsNotPaced) {
   EXPECT_FALSE(CopyEngine(0, 0).paced());
   EXPECT_TRUE(CopyEngine(0, 1000).paced());
   EXPECT_TRUE(CopyEngine(10, 0).paced());
-}
-
-// The only test of this binary that initialises the driver, so that it may choose the settings.
-// Time is bounded from below only: that is what the model promises.
-TEST(LinkModel, CopiesTakeAtLeastWhatTheLinkNeeds) {
-  ::setenv("SOFTGPU_DEVICES", "2", 1);
-  ::setenv("SOFTGPU_PCIE_GBPS", "1", 1);
-  ::setenv("SOFTGPU_PCIE_LATENCY_US", "2000", 1);
-  ::setenv("SOFTGPU_PEER_GBPS", "0.5", 1);
-  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
-  CUcontext contexts[2] = {};
-  CUdeviceptr memory[2];
-  constexpr size_t kBytes = 4'000'000;  // 4 ms of the host link, 8 ms of the peer link
-  for (int i = 0; i < 2; ++i) {
-    ASSERT_EQ(cuDevicePrimaryCtxRetain(&contexts[i], i), CUDA_SUCCESS);
-    ASSERT_EQ(cuCtxSetCurrent(contexts[i]), CUDA_SUCCESS);
-    ASSERT_EQ(cuMemAlloc_v2(&memory[i], kBytes), CUDA_SUCCESS);
-  }
-  void* host = nullptr;
-  ASSERT_EQ(cuMemHostAlloc(&host, kBytes, 0), CUDA_SUCCESS);
-  CUstream stream = nullptr;
-  CUevent begin = nullptr, end = nullptr;
-  ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
-  ASSERT_EQ(cuEventCreate(&begin, CU_EVENT_DEFAULT), CUDA_SUCCESS);
-  ASSERT_EQ(cuEventCreate(&end, CU_EVENT_DEFAULT), CUDA_SUCCESS);
-  auto milliseconds = [&](auto copy) {
-    EXPECT_EQ(cuEventRecord(begin, stream), CUDA_SUCCESS);
-    EXPECT_EQ(copy(), CUDA_SUCCESS);
-    EXPECT_EQ(cuEventRecord(end, stream), CUDA_SUCCESS);
-    EXPECT_EQ(cuEventSynchronize(end), CUDA_SUCCESS);
-    float elapsed = 0;
-    EXPECT_EQ(cuEventElapsedTime(&elapsed, begin, end), CUDA_SUCCESS);
-    return elapsed;
-  };
-  EXPECT_GE(milliseconds([&] { return cuMemcpyHtoDAsync_v2(memory[1], host, kBytes, stream); }),
-            5.9);
-  EXPECT_GE(milliseconds([&] { return cuMemcpyDtoHAsync_v2(host, memory[1], kBytes, stream); }),
-            5.9);
-  EXPECT_GE(milliseconds([&] {
-              return cuMemcpyPeerAsync(memory[1], contexts[1], memory[0], contexts[0], kBytes,
-                                       stream);
-            }),
-            7.9);
 }
 
 TEST(JitLog, NeverWritesBeyondItsBuffer) {

@@ -254,6 +254,26 @@ TEST_F(LaunchTest, Occupancy) {
             CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_F(LaunchTest, OccupancyWithFlagsAndOfClusters) {
+  int count = 0, grid = 0, block = 0;
+  CUDA_OK(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+      &count, empty_, 128, 0, CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE));
+  EXPECT_EQ(count, 16);
+  EXPECT_EQ(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&count, empty_, 128, 0, 99),
+            CUDA_ERROR_INVALID_VALUE);
+  CUDA_OK(cuOccupancyMaxPotentialBlockSizeWithFlags(&grid, &block, empty_, nullptr, 0, 0,
+                                                    CU_OCCUPANCY_DEFAULT));
+  EXPECT_EQ(block, 1024);
+}
+
+TEST_F(LaunchTest, CachePreferencesAreTaken) {
+  CUDA_OK(cuFuncSetCacheConfig(empty_, CU_FUNC_CACHE_PREFER_L1));
+  EXPECT_EQ(cuFuncSetCacheConfig(empty_, static_cast<CUfunc_cache>(9)), CUDA_ERROR_INVALID_VALUE);
+  CUDA_OK(cuFuncSetSharedMemConfig(empty_, CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE));
+  CUDA_OK(empty(nullptr));
+  CUDA_OK(cuCtxSynchronize());
+}
+
 TEST_F(LaunchTest, WithoutACurrentContextOnlyHandlesCanBeUsed) {
   const CUstream s = stream();
   const CUevent e = event();

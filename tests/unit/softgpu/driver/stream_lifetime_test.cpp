@@ -203,6 +203,32 @@ TEST_F(StreamLifetimeTest, RejectsBadArguments) {
   EXPECT_EQ(cuStreamDestroy_v2(CU_STREAM_PER_THREAD), CUDA_ERROR_INVALID_HANDLE);
 }
 
+TEST_F(StreamLifetimeTest, NoStreamBelongsToAGreenContext) {
+  const CUstream s = stream();
+  CUcontext owner = nullptr;
+  CUgreenCtx green = reinterpret_cast<CUgreenCtx>(this);
+  CUDA_OK(cuStreamGetCtx_v2(s, &owner, &green));
+  EXPECT_EQ(owner, context_);
+  EXPECT_EQ(green, nullptr);
+  green = reinterpret_cast<CUgreenCtx>(this);
+  CUDA_OK(cuStreamGetGreenCtx(s, &green));
+  EXPECT_EQ(green, nullptr);
+}
+
+TEST_F(StreamLifetimeTest, AWholeContextWaitsForAnEvent) {
+  const CUstream first = stream(CU_STREAM_NON_BLOCKING), second = stream(CU_STREAM_NON_BLOCKING);
+  const CUevent done = event();
+  CUDA_OK(spin(first, word(0)));
+  CUDA_OK(cuEventRecord(done, first));
+  CUDA_OK(cuCtxWaitEvent(context_, done));
+  CUDA_OK(set(second, word(1), 1));
+  EXPECT_EQ(cuStreamQuery(second), CUDA_ERROR_NOT_READY);
+  write(0, 1);
+  CUDA_OK(cuStreamSynchronize(second));
+  EXPECT_EQ(read(1), 1u);
+  EXPECT_EQ(cuCtxWaitEvent(context_, nullptr), CUDA_ERROR_INVALID_HANDLE);
+}
+
 TEST_F(StreamLifetimeTest, AttributesAreKeptAndCopied) {
   const CUstream a = stream(), b = stream();
   CUstreamAttrValue value{};
@@ -219,6 +245,30 @@ TEST_F(StreamLifetimeTest, AttributesAreKeptAndCopied) {
   EXPECT_EQ(priority, -3);
   EXPECT_EQ(cuStreamGetAttribute(a, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &value),
             CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(StreamLifetimeTest, AttributesAreChecked) {
+  const CUstream s = stream();
+  CUstreamAttrValue value{};
+  CUDA_OK(cuStreamGetAttribute(s, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
+  EXPECT_EQ(static_cast<int>(value.syncPolicy), -1);  // not set, and not to be set
+  const auto refused = [&](CUstreamAttrID attribute) {
+    EXPECT_EQ(cuStreamSetAttribute(s, attribute, &value), CUDA_ERROR_INVALID_VALUE) << attribute;
+  };
+  refused(CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY);
+  value = {};
+  value.memSyncDomain = static_cast<CUlaunchMemSyncDomain>(2);
+  refused(CU_STREAM_ATTRIBUTE_MEM_SYNC_DOMAIN);
+  value = {};
+  value.memSyncDomainMap = {3, 4};
+  refused(CU_STREAM_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP);
+  value = {};
+  value.accessPolicyWindow.num_bytes = size_t{1} << 40;
+  refused(CU_STREAM_ATTRIBUTE_ACCESS_POLICY_WINDOW);
+  value.accessPolicyWindow.num_bytes = 0;
+  value.accessPolicyWindow.hitRatio = 2;
+  refused(CU_STREAM_ATTRIBUTE_ACCESS_POLICY_WINDOW);
+  refused(CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
 }
 
 TEST_F(StreamLifetimeTest, MemoryOperationsAreChecked) {

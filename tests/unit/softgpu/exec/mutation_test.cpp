@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/fuzz/program_target.h"
 #include "tests/support/ptx_cases.h"
 #include "tests/unit/softgpu/exec/test_device.h"
 
@@ -49,6 +50,20 @@ TEST(MutationTest, LoadsOrRefuses) {
   }
   EXPECT_GT(loaded, 100u);
   EXPECT_GT(refused, 100u);
+}
+
+// What loads must also run without harm, whatever became of it.
+TEST(MutationTest, RunsToAnEnd) {
+  std::mt19937 random(2);
+  const auto& cases = test::ptx_cases();
+  size_t ran = 0;
+  for (int round = 0; round < 1500; ++round) {
+    std::string text = test::ptx_module({&cases[random() % cases.size()]});
+    const auto edits = 1 + random() % 3;
+    for (unsigned k = 0; k < edits; ++k) text = mutated(std::move(text), random);
+    ran += fuzz_program(reinterpret_cast<const uint8_t*>(text.data()), text.size()) ? 1 : 0;
+  }
+  EXPECT_GT(ran, 100u);
 }
 
 TEST(MutationTest, ImpossibleSizes) {

@@ -59,7 +59,7 @@ TEST(ParserTest, ReadsHeader) {
 }
 
 TEST(ParserTest, TextEndsAtFirstNul) {
-  auto module = parse(std::string(".version 8.8\n.target sm_75\0garbage", 40));
+  auto module = parse(std::string(".version 8.8\n.target sm_75\0garbage", 34));
   ASSERT_TRUE(module.ok()) << module.status().message();
 }
 

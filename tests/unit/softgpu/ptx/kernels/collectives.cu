@@ -32,7 +32,8 @@ extern "C" __global__ void collectives(int* out, __half2* halves, __nv_bfloat16*
   spin(out + 4);
   spin(out + 5);
   halves[lane] = __hfma2(halves[lane], halves[lane + 1], __float2half2_rn(0.5f));
-  brains[lane] = __float2bfloat16(__bfloat162float(brains[lane]) * 3.0f + sinf(value) + expf(value));
+  brains[lane] =
+      __float2bfloat16(__bfloat162float(brains[lane]) * 3.0f + sinf(value) + expf(value));
   asm volatile("bar.sync 1, 64;");
   out[threadIdx.x] = __dp4a(value, lane, 3) + __funnelshift_l(value, lane, 5);
 }

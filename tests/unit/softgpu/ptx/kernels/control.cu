@@ -21,15 +21,24 @@ __device__ __noinline__ int ackermann(int m, int n) {
 
 __device__ int choose(int which, int x) {
   switch (which) {
-    case 0: return x * 3;
-    case 1: return x / 7;
-    case 2: return x % 5;
-    case 3: return x ^ 0x55;
-    case 4: return __popc(x);
-    case 5: return __clz(x);
-    case 6: return x << 3;
-    case 7: return __brev(x);
-    default: return -x;
+    case 0:
+      return x * 3;
+    case 1:
+      return x / 7;
+    case 2:
+      return x % 5;
+    case 3:
+      return x ^ 0x55;
+    case 4:
+      return __popc(x);
+    case 5:
+      return __clz(x);
+    case 6:
+      return x << 3;
+    case 7:
+      return __brev(x);
+    default:
+      return -x;
   }
 }
 

@@ -19,7 +19,8 @@ __device__ float twice(float x) { return 2 * x; }
 __device__ float half_of(float x) { return x / 2; }
 __device__ float (*functions[2])(float) = {twice, half_of};
 
-extern "C" __global__ void variables(float* out, Link by_value, char small, double wide, int which) {
+extern "C" __global__ void variables(float* out, Link by_value, char small, double wide,
+                                     int which) {
   __shared__ double tile[32];
   const int lane = threadIdx.x;
   tile[lane] = weights[lane & 3] + table[lane % 6];

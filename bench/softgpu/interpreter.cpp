@@ -1,7 +1,7 @@
 // How fast softgpu interprets PTX: thread-instructions per second of an arithmetic kernel
 // (Mandelbrot) and of a shared-memory matrix product, on one core and on all of them.
 //
-//   softgpu_interpreter [KERNELS.ptx]
+//   interpreter [KERNELS.ptx]
 //
 // The number of workers is fixed when a process starts, so every figure is measured in a child of
 // its own, run with SOFTGPU_THREADS set: the best of three launches by the clock, and, for machines
@@ -100,7 +100,7 @@ class Bench {
 
  private:
   [[noreturn]] static void fail(const std::string& why) {
-    std::fprintf(stderr, "softgpu_interpreter: %s\n", why.c_str());
+    std::fprintf(stderr, "interpreter: %s\n", why.c_str());
     std::exit(1);
   }
 
@@ -133,7 +133,7 @@ int main(int argc, char** argv) {
   std::stringstream text;
   text << file.rdbuf();
   if (!file || text.str().empty()) {
-    std::fprintf(stderr, "softgpu_interpreter: cannot read the kernels' PTX\n");
+    std::fprintf(stderr, "interpreter: cannot read the kernels' PTX\n");
     return 1;
   }
   std::printf("million thread-instructions per second\n%7s %29s %29s\n%7s %14s %14s %14s %14s\n",

@@ -1,4 +1,4 @@
-// The kernels that bench/micro/softgpu_interpreter times, as nvcc translates them to PTX.
+// The kernels that interpreter.cpp times, as nvcc translates them to PTX.
 
 // Arithmetic with divergence: a column of the escape-time fractal, as many iterations as asked for.
 extern "C" __global__ void mandelbrot(int* counts, int width, int height, int iterations) {
