@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/base/unique_fd.h"
 
 namespace rcuda::p2p {
 
@@ -41,10 +42,15 @@ inline constexpr size_t kLaneCount = 3;
 // A place in a stream; 0: none.
 enum class Order : uint64_t { kNone = 0 };
 
-// A stream of the program, as the implementer names it (CUDA: the CUstream and its context).
+// A stream of the program, as the implementer names it (CUDA: the CUstream and its context); or,
+// where it is only observed, an event, whose latest record is the place.
 struct StreamRef {
   uint64_t stream = 0;
   uint64_t context = 0;
+  uint64_t event = 0;
+  // The caller knows that the stream is idle, and all that it would wait for. A place in it that
+  // holds nothing is reached at once then.
+  bool idle = false;
 };
 
 // A box of bytes between two places, each with pitches of its own. Addresses are those of device or
@@ -68,6 +74,12 @@ struct ExportedMemory {
   uint64_t offset = 0;                           // of the address asked for, within what is mapped
 };
 
+// Device memory as a file that the drivers of adapters understand.
+struct DmaBuf {
+  UniqueFd file;
+  uint64_t offset = 0;  // of the address asked for
+};
+
 struct EngineDevice {
   std::string uuid;
   std::string pci_bus_id;  // "0000:3b:00.0", for the NUMA node; may be empty
@@ -89,12 +101,16 @@ class DeviceOps {
   // A status that is not ok becomes the stream's asynchronous error (CUDA: latched by the worker
   // and returned by the program's next call). Called exactly once per order, reached or not.
   virtual void release(Order order, const Status& status) = 0;
+  // Whether some stream is being held. The engine then calls nothing that may wait for the device:
+  // it would wait for itself.
+  virtual bool holding() = 0;
 
   // Page-locks host memory for every device (CUDA: cuMemHostRegister, portable).
   virtual Status register_host(void* base, size_t bytes) = 0;
   virtual void unregister_host(void* base) = 0;
   // Staging buffers in GPU memory.
   virtual Result<DeviceAddress> allocate(int device, size_t bytes) = 0;
+  // Later, if a stream is held.
   virtual void free(int device, DeviceAddress address) = 0;
 
   // Memory of this process for a peer of the same host, and the other way. kUnsupported where the
@@ -103,6 +119,9 @@ class DeviceOps {
   virtual Result<DeviceAddress> open(int device, const ExportedMemory& memory) = 0;  // its base
   virtual void close(int device, DeviceAddress base) = 0;
 
+  // kUnsupported where driver, kernel or the kind of memory cannot: it may be registered by its
+  // address all the same.
+  virtual Result<DmaBuf> dma_buf(int device, DeviceAddress address, size_t bytes) = 0;
   // Whether a Link of this medium may read and write this device's memory in place, as far as can
   // be told before a probe transfer (CUDA: dma-buf or peermem, and medium "verbs").
   virtual bool may_use_gpudirect(int device, const char* medium) = 0;

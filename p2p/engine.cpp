@@ -4,7 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <future>
 #include <mutex>
 #include <string>
@@ -13,7 +12,6 @@
 #include <vector>
 
 #include <pthread.h>
-#include <unistd.h>
 
 #include "common/base/log.h"
 #include "p2p/pipeline/core.h"
@@ -40,11 +38,6 @@ uint64_t now_ns() {
   return static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
           .count());
-}
-
-const char* setting(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
 }
 
 Status check_id(uint64_t id) {
@@ -249,18 +242,6 @@ Engine::Engine(DeviceOps& ops, EngineOptions options)
 
 Engine::~Engine() = default;
 
-Result<EngineOptions> Engine::options_from_environment() {
-  Result<PlannerOptions> planner =
-      parse_planner_options(setting("RCUDA_P2P_STRATEGY"), setting("RCUDA_P2P_PATH"));
-  if (!planner) return planner.status();
-  EngineOptions options;
-  options.planner = *planner;
-  options.measurements_path = default_measurements_path();
-  char name[256] = {};
-  if (gethostname(name, sizeof name - 1) == 0) options.host_name = name;
-  return options;
-}
-
 void Engine::attach(PeerId peer, std::unique_ptr<transport::Link> link, const SessionToken& token,
                     bool connected) {
   runner_->post(
@@ -273,17 +254,17 @@ void Engine::lose(PeerId peer, const Status& why) {
   runner_->post([this, peer, why] { runner_->core().lose(peer, why); });
 }
 
-Status Engine::copy(PeerCopy copy) {
-  Status failure = check_id(copy.id);
-  if (!failure.ok()) return failure;  // no half of such a copy can be told to the peer
-  failure = copy.memory.check();
+Status Engine::copy(PeerCopy copy, Status failure) {
+  // No half of a copy without an id can be told to the peer.
+  RCUDA_RETURN_IF_ERROR(check_id(copy.id));
+  if (failure.ok()) failure = copy.memory.check();
   if (failure.ok() && (copy.device < 0 || copy.device >= device_count_)) {
     failure = {Code::kInvalidArgument, "peer copy of device " + std::to_string(copy.device) +
                                            ", but the worker has " + std::to_string(device_count_)};
   }
   Order order = Order::kNone;
   if (failure.ok() && copy.stream) {
-    const Result<Order> entered = ops_.enter(*copy.stream, true);
+    const Result<Order> entered = ops_.enter(*copy.stream, copy.hold);
     if (entered) {
       order = *entered;
     } else {
@@ -302,12 +283,12 @@ Status Engine::copy(PeerCopy copy) {
   return failure;
 }
 
-Status Engine::signal(PeerId peer, uint64_t id, StreamRef stream) {
+Status Engine::signal(PeerId peer, uint64_t id, StreamRef place) {
   RCUDA_RETURN_IF_ERROR(check_id(id));
-  const Result<Order> entered = ops_.enter(stream, false);
+  const Result<Order> entered = ops_.enter(place, false);
   const Order order = entered ? *entered : Order::kNone;
-  runner_->post([this, peer, id, stream, order, status = entered.status()] {
-    runner_->core().signal(peer, id, stream, order, status);
+  runner_->post([this, peer, id, place, order, status = entered.status()] {
+    runner_->core().signal(peer, id, place, order, status);
   });
   return entered.status();
 }
@@ -322,10 +303,9 @@ Status Engine::await(PeerId peer, uint64_t id, StreamRef stream) {
   return {};
 }
 
-void Engine::release_memory(int device, DeviceAddress base, uint64_t bytes,
-                            std::function<void()> done) {
-  runner_->post([this, device, base, bytes, done = std::move(done)]() mutable {
-    runner_->core().release_memory(device, base, bytes, std::move(done));
+void Engine::release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done) {
+  runner_->post([this, base, bytes, done = std::move(done)]() mutable {
+    runner_->core().release_memory(base, bytes, std::move(done));
   });
 }
 
@@ -337,6 +317,15 @@ bool Engine::wait_until_open(std::chrono::milliseconds timeout) {
     if (settled || Clock::now() > deadline) return open;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+}
+
+Result<Forecast> Engine::plan(PeerId id, int device, int peer_device, uint64_t bytes) {
+  return runner_->ask([=](Core& core) -> Result<Forecast> {
+    Peer& peer = core.peer(id);
+    if (!peer.lost().ok()) return peer.lost();
+    if (!peer.open()) return Status(Code::kUnavailable, "the peer is not connected yet");
+    return peer.forecast(device, peer_device, bytes);
+  });
 }
 
 Measurements Engine::measurements() {

@@ -14,6 +14,10 @@
 // the 32-byte token the client gave both; and lose() for a peer it cannot connect to, or copies to
 // it wait for ever. A peer's death is noticed by its Link.
 //
+// While streams of this worker are held, neither the engine nor anybody else in the process may
+// make a driver call that waits for the device (freeing, registering, loading code): such a call
+// keeps other threads out of the driver, and the engine's copies with them.
+//
 // Threads. One engine thread per worker does all the work, on the NUMA node of the GPUs; per peer a
 // thread sleeps on the Link while the engine thread sleeps, and does nothing else. copy(), signal()
 // and await() are for the executor thread: they call DeviceOps::enter() and queue, and never block.
@@ -46,10 +50,6 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Options from RCUDA_P2P_STRATEGY, RCUDA_P2P_PATH and RCUDA_P2P_CACHE. kInvalidArgument names the
-  // malformed one.
-  static Result<EngineOptions> options_from_environment();
-
   // The Link to a peer stands; `connected`: this side opened it. Copies to the peer, which may have
   // been asked for already, begin when both sides have proven that they know the token.
   void attach(PeerId peer, std::unique_ptr<transport::Link> link, const SessionToken& token,
@@ -59,23 +59,27 @@ class Engine {
 
   // This worker's half of a copy. Takes its place in the stream before returning, so what the
   // caller puts into the stream afterwards waits for it. kInvalidArgument for what can be seen to
-  // be wrong at once (device, shape, id); then nothing was queued, the stream is free, and the peer
-  // is told.
-  Status copy(PeerCopy copy);
+  // be wrong at once (device, shape, id), or `failure`, which the caller saw; then nothing was
+  // queued, the stream is free, and the peer is told.
+  Status copy(PeerCopy copy, Status failure = {});
 
-  // Cross-server events. signal(): when `stream` gets here, the peer's await() of the same id lets
-  // its stream go on. `id` is used once. kInvalidArgument or the driver's error at once.
-  Status signal(PeerId peer, uint64_t id, StreamRef stream);
+  // Cross-server events. signal(): when `place` is reached, the peer's await() of the same id lets
+  // its stream go on. `id` is used once. kInvalidArgument or the driver's error at once, which the
+  // peer's stream gets as well.
+  Status signal(PeerId peer, uint64_t id, StreamRef place);
   Status await(PeerId peer, uint64_t id, StreamRef stream);
 
   // Device memory of this worker is about to be freed: `done` runs when no peer maps it any more.
-  void release_memory(int device, DeviceAddress base, uint64_t bytes, std::function<void()> done);
+  void release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done);
 
   // Blocks until every attached peer is open or lost, or the timeout passed; then whether all are
   // open. For tests and tools.
   bool wait_until_open(std::chrono::milliseconds timeout);
   // What has been measured so far (a copy).
   Measurements measurements();
+  // How a plain copy of so many bytes to a peer's device would go now. Blocks for the engine
+  // thread. kUnavailable while the peer is not open.
+  Result<Forecast> plan(PeerId peer, int device, int peer_device, uint64_t bytes);
 
  private:
   class Runner;

@@ -6,8 +6,6 @@
 //
 // Every size: the first copy on its own, then the median of single blocking copies, then the time
 // per copy of a train in one stream. Before the first and after the last, all bytes are compared.
-#include <cuda_runtime.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -17,17 +15,19 @@
 #include <string>
 #include <vector>
 
+#include <cuda_runtime.h>
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-#define CHECK(call)                                                                       \
-  do {                                                                                    \
-    const cudaError_t error_ = (call);                                                    \
-    if (error_ != cudaSuccess) {                                                          \
-      std::fprintf(stderr, "p2p: %s: %s\n", #call, cudaGetErrorString(error_));           \
-      std::exit(1);                                                                       \
-    }                                                                                     \
+#define CHECK(call)                                                             \
+  do {                                                                          \
+    const cudaError_t error_ = (call);                                          \
+    if (error_ != cudaSuccess) {                                                \
+      std::fprintf(stderr, "p2p: %s: %s\n", #call, cudaGetErrorString(error_)); \
+      std::exit(1);                                                             \
+    }                                                                           \
   } while (0)
 
 struct Options {
@@ -51,9 +51,10 @@ uint64_t parse_size(const char* text) {
 }
 
 [[noreturn]] void usage() {
-  std::fprintf(stderr,
-               "usage: p2p [--from DEVICE] [--to DEVICE] [--min BYTES] [--max BYTES]\n"
-               "           [--seconds PER_SIZE] [--peer-access off|on] [--label TEXT] [--no-header]\n");
+  std::fprintf(
+      stderr,
+      "usage: p2p [--from DEVICE] [--to DEVICE] [--min BYTES] [--max BYTES]\n"
+      "           [--seconds PER_SIZE] [--peer-access off|on] [--label TEXT] [--no-header]\n");
   std::exit(2);
 }
 
@@ -177,7 +178,8 @@ int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   set_peer_access(options);
   Pair pair(options);
-  if (options.header) std::printf("label,bytes,first_us,median_us,train_us,median_gbps,train_gbps\n");
+  if (options.header)
+    std::printf("label,bytes,first_us,median_us,train_us,median_gbps,train_gbps\n");
   for (const uint64_t bytes : sizes_of(options)) {
     pair.spoil(bytes);
     Clock::time_point begin = Clock::now();

@@ -8,6 +8,15 @@
 Rounds go through all variants in turn, so that a change of the machine's mood hits all alike; the
 CSV holds the median of the rounds. Natively (--native) with peer access off and on. The figures need
 matplotlib and are left out without it.
+
+With --exhaustive it asks instead how good the planner's choice is: every chunk size and depth of a
+grid is measured once on each of --paths, then those that were best at some size are measured again,
+in turn with the automatic choice, and exhaustive.csv tells for each size what was best and how long
+the planner's choice took in relation to it. (Measured again, because the least of many noisy values
+is less than what the best candidate takes.)
+
+    bench/p2p/run.py --program ... --out results --remote '...' --exhaustive --paths shm,ipc,tcp \\
+        --min 64K
 """
 import argparse
 import csv
@@ -28,13 +37,11 @@ def variants(arguments):
         for access in ("off", "on"):
             result.append((f"native peer access {access}", {}, ["--peer-access", access]))
     if arguments.remote:
-        remote = dict(word.split("=", 1) for word in shlex.split(arguments.remote))
         for path in arguments.paths.split(","):
             for strategy in arguments.strategies.split(","):
                 if path == "ipc" and strategy not in ("auto", "ipc"):
                     continue
-                environment = dict(remote, RCUDA_P2P_STRATEGY=strategy, RCUDA_P2P_PATH=path)
-                result.append((f"{strategy} {path}", environment, []))
+                result.append((f"{strategy} {path}", of_remote(arguments, path, strategy), []))
     return result
 
 
@@ -51,6 +58,65 @@ def measure(arguments, label, environment, options):
         if len(line) == 7 and line[0] == label:
             rows.append((int(line[1]), dict(zip(FIELDS, map(float, line[2:5])))))
     return rows
+
+
+def of_remote(arguments, path, strategy):
+    return dict(word.split("=", 1) for word in shlex.split(arguments.remote)) | {
+        "RCUDA_P2P_PATH": path, "RCUDA_P2P_STRATEGY": strategy}
+
+
+def grid_of(arguments, path):
+    """Every strategy that can differ from another: v2, v3 and v4 are chunk sizes and depths."""
+    if path == "ipc":
+        return ["ipc"]
+    staged = ["v4b", "v4a"] if path == "verbs" else ["v4b"]
+    grid = [f"{strategy}:{chunk}x{depth}" for strategy in staged
+            for chunk in arguments.grid_chunks.split(",") for depth in arguments.grid_depths.split(",")]
+    return grid + {"verbs": ["v1"], "auto": ["ipc"]}.get(path, [])
+
+
+def search(arguments, path):
+    """[(size, best candidate, its median in us, the planner's median in us)]"""
+    def times(strategy):
+        label = f"{strategy} {path}"
+        rows = measure(arguments, label, of_remote(arguments, path, strategy), [])
+        return {size: values["median_us"] for size, values in rows}
+
+    once = {strategy: times(strategy) for strategy in grid_of(arguments, path)}
+    finalists = set()
+    for size in {size for row in once.values() for size in row}:
+        ranked = sorted((row[size], strategy) for strategy, row in once.items() if size in row)
+        finalists.update(strategy for _, strategy in ranked[:arguments.finalists])
+    samples = {}
+    for _ in range(arguments.rounds):
+        for strategy in ["auto", *sorted(finalists)]:
+            for size, us in times(strategy).items():
+                samples.setdefault(size, {}).setdefault(strategy, []).append(us)
+    result = []
+    for size, by_strategy in sorted(samples.items()):
+        medians = {strategy: statistics.median(all_us) for strategy, all_us in by_strategy.items()}
+        planner_us = medians.pop("auto", None)
+        if planner_us is None or not medians:
+            sys.exit(f"{path}: nothing to compare at {size} bytes")
+        best = min(medians, key=medians.get)
+        result.append((size, best, medians[best], planner_us))
+    return result
+
+
+def exhaustive(arguments):
+    rows = [(path, *row) for path in arguments.paths.split(",") for row in search(arguments, path)]
+    if not rows:
+        sys.exit("nothing could be measured")
+    with open(arguments.out / "exhaustive.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "bytes", "best", "best_us", "planner_us", "ratio"])
+        for path, size, best, best_us, planner_us in rows:
+            writer.writerow([path, size, best, f"{best_us:.2f}", f"{planner_us:.2f}",
+                             f"{planner_us / best_us:.3f}"])
+            print(f"{path:5} {size:>10} B  best {best:14} {best_us:10.1f} us  "
+                  f"planner {planner_us:10.1f} us  {planner_us / best_us:.3f}")
+    near = sum(planner_us <= 1.05 * best_us for *_, best_us, planner_us in rows)
+    print(f"the planner is within 5 % of the best at {near} of {len(rows)} sizes")
 
 
 def draw(path, table, field, unit, largest, smallest=0):
@@ -92,9 +158,19 @@ def main():
     parser.add_argument("--min", default="4")
     parser.add_argument("--max", default="256M")
     parser.add_argument("--timeout", type=float, default=600, help="seconds per run")
+    parser.add_argument("--exhaustive", action="store_true")
+    parser.add_argument("--grid-chunks", default="32K,64K,128K,256K,512K,1M,2M,4M,8M,16M")
+    parser.add_argument("--grid-depths", default="1,2,3,4,8,16")
+    parser.add_argument("--finalists", type=int, default=2, help="measured again, per size")
     arguments = parser.parse_args()
     if not arguments.native and not arguments.remote:
         parser.error("nothing to measure: --native, --remote or both")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.exhaustive:
+        if not arguments.remote:
+            parser.error("--exhaustive is about the planner: it needs --remote")
+        exhaustive(arguments)
+        return
 
     samples = {}
     for _ in range(arguments.rounds):
@@ -106,7 +182,6 @@ def main():
     table = {key: {field: statistics.median(row[field] for row in rows) for field in FIELDS}
              for key, rows in samples.items()}
 
-    arguments.out.mkdir(parents=True, exist_ok=True)
     with open(arguments.out / "p2p.csv", "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["label", "bytes", *FIELDS, "median_gbps", "train_gbps"])

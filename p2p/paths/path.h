@@ -2,6 +2,7 @@
 //
 //   shm     copy-out writes straight into the peer's pinned inbox, which is mapped here; nothing is
 //           carried
+//   window  as wire, into an inbox in the peer's window
 //   wire    copy-out writes into this side's outbox; Link::write carries it to the peer's inbox
 //   (tcp
 //           and verbs; in GPU memory at both ends with GPUDirect)
@@ -25,6 +26,7 @@ enum class Where : uint32_t {
   kHostInbox = 1,    // in the receiver's pinned inbox
   kDeviceInbox = 2,  // in the inbox in its GPU's memory
   kTarget = 3,       // where they belong (v1)
+  kWindow = 4,       // in the inbox in its window
 };
 
 // Room for one chunk at both ends.
@@ -99,6 +101,32 @@ class WirePath final : public Path {
   uint64_t base_;
   Arena& outbox_;
   transport::RegionId region_;
+  Arena& inbox_;
+};
+
+// From the outbox into the peer's window, where puts stay in order: the message that announces a
+// chunk may follow at once, where a transfer's end would have to come back first. For chunks so
+// small that this counts for more than several streams.
+class WindowPath final : public Path {
+ public:
+  // `first`: where in the window the inbox is.
+  WindowPath(transport::Link& link, uint64_t outbox_base, Arena& outbox, uint64_t first,
+             Arena& inbox)
+      : link_(link), base_(outbox_base), outbox_(outbox), first_(first), inbox_(inbox) {}
+
+  Where where() const override { return Where::kWindow; }
+  bool in_host_memory() const override { return true; }
+  bool ships() const override { return true; }
+  uint64_t capacity_bytes() const override;
+  std::optional<Place> reserve(uint64_t offset, uint64_t bytes) override;
+  void release(const Place& place) override;
+  void ship(const Place& place, transport::TransferDone done) override;
+
+ private:
+  transport::Link& link_;
+  uint64_t base_;
+  Arena& outbox_;
+  uint64_t first_;
   Arena& inbox_;
 };
 

@@ -75,8 +75,7 @@ void Core::await(PeerId id, uint64_t signal, StreamRef stream, Order order, cons
   peer(id).await(signal, order, failure);
 }
 
-void Core::release_memory(int device, DeviceAddress base, uint64_t bytes,
-                          std::function<void()> done) {
+void Core::release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done) {
   // Counts the answers that are missing, one more while asking.
   auto missing = std::make_shared<size_t>(1);
   const auto answered = [missing, done = std::move(done)] {
@@ -84,8 +83,7 @@ void Core::release_memory(int device, DeviceAddress base, uint64_t bytes,
   };
   auto& exported = environment_.exported;
   for (size_t i = 0; i < exported.size();) {
-    if (exported[i].device != device || exported[i].base < base ||
-        exported[i].base - base >= bytes) {
+    if (exported[i].base < base || exported[i].base - base >= bytes) {
       ++i;
       continue;
     }
@@ -108,14 +106,15 @@ bool Core::step() {
   }
   for (const auto& peer : peers_) moved |= peer->receive();
   for (const auto& peer : peers_) moved |= peer->advance();
-  // One chunk per peer and turn, until no peer can start another.
+  // One chunk at a time, the peer after the one that had the last goes first.
   bool started = true;
   while (started) {
     started = false;
-    for (size_t i = 0; i < peers_.size(); ++i) {
-      started |= peers_[(turn_ + i) % peers_.size()]->start_chunk();
+    for (size_t i = 0; i < peers_.size() && !started; ++i) {
+      const size_t index = (turn_ + i) % peers_.size();
+      started = peers_[index]->start_chunk();
+      if (started) turn_ = (index + 1) % peers_.size();
     }
-    if (!peers_.empty()) turn_ = (turn_ + 1) % peers_.size();
     moved |= started;
   }
   if (environment_.measurements_changed && idle()) {

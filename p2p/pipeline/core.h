@@ -31,7 +31,7 @@ class Core {
   // `stream` is where `order` was taken.
   void signal(PeerId peer, uint64_t id, StreamRef stream, Order order, const Status& failure);
   void await(PeerId peer, uint64_t id, StreamRef stream, Order order, const Status& failure);
-  void release_memory(int device, DeviceAddress base, uint64_t bytes, std::function<void()> done);
+  void release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done);
 
   bool step();
   // Whether progress may come about without a wake or a message: device work, or a stream.

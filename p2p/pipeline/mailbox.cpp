@@ -19,7 +19,7 @@ Status Mailbox::check_windows(transport::Link& link) {
 
 Status Mailbox::send_bytes(std::span<const std::byte> message) {
   if (waiting_.empty()) {
-    Status sent = writer_.append(message, {}, transport::Wake::kYes, kAtOnce);
+    Status sent = writer_.append(message, {}, transport::Wake::kNow, kAtOnce);
     if (sent.code() != Code::kTimeout) return sent;
   }
   if (waiting_.size() >= kMostWaiting) {
@@ -32,7 +32,7 @@ Status Mailbox::send_bytes(std::span<const std::byte> message) {
 Result<bool> Mailbox::flush() {
   bool moved = false;
   while (!waiting_.empty()) {
-    const Status sent = writer_.append(waiting_.front(), {}, transport::Wake::kYes, kAtOnce);
+    const Status sent = writer_.append(waiting_.front(), {}, transport::Wake::kNow, kAtOnce);
     if (sent.code() == Code::kTimeout) break;
     if (!sent.ok()) return sent;
     waiting_.pop_front();

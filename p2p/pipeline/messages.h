@@ -34,15 +34,19 @@
 
 namespace rcuda::p2p {
 
-inline constexpr uint32_t kPeerProtocolVersion = 1;
+inline constexpr uint32_t kPeerProtocolVersion = 2;
 
-// The windows of a Link between two engines: one ring each way and its credit word.
+// The windows of a Link between two engines: one ring each way and its credit word; and, for media
+// that would have to be told of every transfer's end, an inbox for small chunks (WindowPath).
 struct PeerWindow {
   static constexpr uint64_t kConsumed = 0;  // of the ring this window's owner writes
   static constexpr uint64_t kWant = 64;     // of the ring in this window
   static constexpr uint64_t kRing = 4096;
   static constexpr uint64_t kRingBytes = 256u << 10;
-  static constexpr uint64_t kBytes = kRing + kRingBytes;
+  static constexpr uint64_t kInbox = kRing + kRingBytes;  // on a page, as it is registered
+  static constexpr uint64_t kInboxBytes = 1u << 20;
+  static constexpr uint64_t kBytes = kInbox + kInboxBytes;
+  static_assert(kInbox % 4096 == 0);
   static constexpr uint32_t kMaxMessageBytes = 16u << 10;
   static constexpr wire::RingLayout layout() {
     return {kRing, kRingBytes, kWant, kConsumed, kMaxMessageBytes};
@@ -110,9 +114,10 @@ struct OfferMessage {
   std::array<char, 64> name{};  // of the host, for messages and the measurements file
   uint64_t inbox_region = 0;    // pinned host memory the peer may write
   uint64_t inbox_bytes = 0;
+  uint64_t window_inbox_bytes = 0;  // 0, or PeerWindow::kInboxBytes
   std::array<DeviceOffer, kMaxDevices> devices{};
 };
-static_assert(sizeof(OfferMessage) == 136 + kMaxDevices * sizeof(DeviceOffer));
+static_assert(sizeof(OfferMessage) == 144 + kMaxDevices * sizeof(DeviceOffer));
 
 struct ReadyMessage {
   static constexpr MessageKind kKind = MessageKind::kReady;

@@ -5,9 +5,10 @@
 namespace rcuda::p2p {
 
 void Orders::add(Order order, StreamRef stream) {
-  const Stream key{stream.stream, stream.context};
+  const auto number = static_cast<uint64_t>(order);
+  const Stream key{stream.stream, stream.context, stream.event ? number : 0};
   streams_[key].orders.push_back(order);
-  stream_of_[static_cast<uint64_t>(order)] = key;
+  stream_of_[number] = key;
 }
 
 Result<bool> Orders::reached(Order order) {

@@ -3,6 +3,7 @@
 // once per round, since no other can be reached before it. Used by the engine's thread alone.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -25,7 +26,8 @@ class Orders {
   void release(Order order, const Status& status);
 
  private:
-  using Stream = std::pair<uint64_t, uint64_t>;
+  // Stream and context; an event's places have no order among one another, so each is its own.
+  using Stream = std::array<uint64_t, 3>;
   struct Waiting {
     std::deque<Order> orders;  // not yet known to be reached, in stream order
     uint64_t asked = 0;        // the round in which the first was asked for

@@ -44,6 +44,7 @@ void Peer::attach(std::unique_ptr<transport::Link> link, const SessionToken& tok
 void Peer::lose(const Status& why) {
   if (!lost_.ok()) return;
   lost_ = why.ok() ? Status(Code::kUnavailable, "the connection to the peer was ended") : why;
+  if (environment_.options.on_settled) environment_.options.on_settled(id_);
   if (link_) {
     link_->open = false;
     link_->link->close();
@@ -290,12 +291,13 @@ Status Peer::step(bool& moved) {
     RCUDA_RETURN_IF_ERROR(advance_signals(moved));
     RCUDA_RETURN_IF_ERROR(advance_probes(moved));
     if (prober_ && probes_.empty()) {
-      // Copies go first: the prober throws away the sample they disturb.
-      const bool busy = !sender_.empty() || !receiver_.empty();
+      // Copies go first: the prober throws away the sample they disturb. And it allocates.
+      const bool busy = !sender_.empty() || !receiver_.empty() || environment_.ops.holding();
       const Result<bool> probed = prober_->advance(busy);
       if (!probed) return probed.status();
       moved |= *probed;
-      if (prober_->over()) {
+      // Its buffers are freed, which waits for the device.
+      if (prober_->over() && !environment_.ops.holding()) {
         prober_.reset();
         link_->refresh_models();
         RCUDA_RETURN_IF_ERROR(send_legs());
@@ -333,7 +335,7 @@ bool Peer::advance() {
   moved |= !sent || !received || *sent || *received;
   // Copies and transfers of the staging memory may be those of probes and measurements as well.
   if (!lost_.ok() && link_ && sender_.empty() && receiver_.empty() && link_->shipping == 0 &&
-      environment_.lanes.passed(last_copies_)) {
+      environment_.lanes.passed(last_copies_) && !environment_.ops.holding()) {
     prober_.reset();
     for (const Prober::Mapped& mapping : mapped_) {
       environment_.ops.close(mapping.device, mapping.base);
@@ -347,6 +349,16 @@ bool Peer::advance() {
 }
 
 bool Peer::start_chunk() { return open() && lost_.ok() && sender_.start_chunk(*link_); }
+
+Result<Forecast> Peer::forecast(int device, int peer_device, uint64_t bytes) {
+  if (!environment_.valid_device(device) || peer_device < 0 ||
+      static_cast<uint32_t>(peer_device) >= link_->offer.device_count) {
+    return Status(Code::kInvalidArgument, "no such device here or at the peer");
+  }
+  Result<Plan> plan = link_->planner(device, peer_device).plan(bytes, true);
+  if (!plan) return plan.status();
+  return Forecast{*std::move(plan), !prober_ && !link_->probing};
+}
 
 bool Peer::idle() const {
   return sender_.empty() && receiver_.empty() && signals_.empty() && !prober_;

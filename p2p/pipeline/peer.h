@@ -46,6 +46,9 @@ class Peer {
   bool start_chunk();
   void shipped(const Shipment& shipment);
 
+  // Of an open peer: how a plain copy would go now, and whether all legs are measured.
+  Result<Forecast> forecast(int device, int peer_device, uint64_t bytes);
+
   bool open() const { return link_ && link_->open; }
   bool idle() const;     // no copy and no measurement
   bool polling() const;  // something only asking tells about

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/base/log.h"
+#include "p2p/paths/device_region.h"
 #include "p2p/pipeline/peer.h"
 
 namespace rcuda::p2p {
@@ -61,6 +62,7 @@ Status Peer::send_offer() {
   if (!region) return Status(region.status()).with_context("exposing the peer-to-peer inbox");
   offer.inbox_region = static_cast<uint64_t>(region->id);
   offer.inbox_bytes = link_->inbox.bytes();
+  offer.window_inbox_bytes = link_->window_inbox.bytes();
   put_text(offer.host, host_identity());
   put_text(offer.name, environment_.options.host_name);
   offer.device_count =
@@ -69,9 +71,10 @@ Status Peer::send_offer() {
     DeviceOffer& device = offer.devices[i];
     put_text(device.uuid, environment_.devices[i].uuid);
     if (const DeviceBuffer& inbox = link_->device_inbox[i]; inbox.bytes() > 0) {
-      const auto exposed =
-          link_->link->expose(reinterpret_cast<void*>(inbox.address()), inbox.bytes());
+      const auto exposed = expose_device_memory(environment_.ops, *link_->link, static_cast<int>(i),
+                                                inbox.address(), inbox.bytes(), For::kPeer);
       if (exposed) {
+        link_->device_regions.push_back(exposed->id);
         device.inbox_region = static_cast<uint64_t>(exposed->id);
         device.inbox_bytes = inbox.bytes();
       } else {
@@ -91,9 +94,10 @@ Status Peer::send_offer() {
 
 Status Peer::on_offer(const OfferMessage& message) {
   if (link_->open || !offered_) return {Code::kProtocol, "an Offer out of place"};
-  bool good = message.device_count <= kMaxDevices && text_ends(message.host) &&
-              text_ends(message.name) && message.inbox_region != 0 &&
-              message.inbox_bytes >= EngineOptions::kLeastInboxBytes;
+  bool good =
+      message.device_count <= kMaxDevices && text_ends(message.host) && text_ends(message.name) &&
+      message.inbox_region != 0 && message.inbox_bytes >= EngineOptions::kLeastInboxBytes &&
+      (message.window_inbox_bytes == 0 || message.window_inbox_bytes == PeerWindow::kInboxBytes);
   for (uint32_t i = 0; good && i < message.device_count; ++i) {
     good = text_ends(message.devices[i].uuid);
   }
@@ -107,6 +111,7 @@ Status Peer::on_offer(const OfferMessage& message) {
   start_probes();
   if (environment_.options.measure)
     prober_ = std::make_unique<Prober>(environment_, *link_, mapped_);
+  if (environment_.options.on_settled) environment_.options.on_settled(id_);
   return send_legs();
 }
 
@@ -146,6 +151,7 @@ void Peer::start_probes() {
       probes_.push_back(probe);
     }
   }
+  link_->probing = !probes_.empty();
 }
 
 // One probe at a time: fill the start of the GPU's outbox from host memory, let the NIC carry it,
@@ -154,6 +160,7 @@ Status Peer::advance_probes(bool& moved) {
   while (!probes_.empty() && probes_.front().stage == GpudirectProbe::Stage::kOver) {
     probes_.pop_front();
   }
+  link_->probing = !probes_.empty();
   if (!probes_.empty() && probes_.front().stage == GpudirectProbe::Stage::kFilling) {
     GpudirectProbe& probe = probes_.front();
     const DeviceBuffer& outbox = link_->device_outbox[static_cast<size_t>(probe.device)];

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "common/base/log.h"
+#include "p2p/paths/device_region.h"
 
 namespace rcuda::p2p {
 namespace {
@@ -26,6 +27,14 @@ Result<uint64_t> grant(Environment& environment, uint64_t wish) {
 
 }  // namespace
 
+// GPU memory must not be freed while an adapter has it registered. Once the Link is closed no peer
+// is asked before a region is withdrawn.
+PeerLink::~PeerLink() {
+  if (!device_regions.empty()) link->close();
+  for (const transport::RegionId region : device_regions) (void)link->unexpose(region);
+  environment.staging_bytes -= staging_bytes;
+}
+
 Status PeerLink::make_inbox() {
   const Result<uint64_t> bytes = grant(environment, environment.options.inbox_bytes);
   if (!bytes) return bytes.status();
@@ -34,6 +43,17 @@ Status PeerLink::make_inbox() {
   inbox = *std::move(buffer);
   staging_bytes += *bytes;
   environment.staging_bytes += *bytes;
+
+  // Shared memory needs none, and verbs tells of a transfer's end by itself.
+  if (std::string_view(link->medium()) == "tcp") {
+    Result<WindowInbox> made = WindowInbox::create(
+        environment.ops, link->window().subspan(PeerWindow::kInbox, PeerWindow::kInboxBytes));
+    if (made) {
+      window_inbox = *std::move(made);
+    } else {
+      RCUDA_INFO("small chunks go as large ones do: %s", made.status().message().c_str());
+    }
+  }
 
   device_inbox.resize(environment.devices.size());
   device_outbox.resize(environment.devices.size());
@@ -48,6 +68,15 @@ Status PeerLink::make_inbox() {
       RCUDA_INFO("no GPU memory for GPUDirect staging on device %zu; host memory is used", device);
       continue;
     }
+    // Registered once: without that, the Link's CPU would copy what the adapter is to carry.
+    const auto exposed = expose_device_memory(environment.ops, *link, static_cast<int>(device),
+                                              out->address(), size, For::kThisSide);
+    if (!exposed) {
+      RCUDA_INFO("GPUDirect is not to be had on device %zu: %s", device,
+                 exposed.status().message().c_str());
+      continue;
+    }
+    device_regions.push_back(exposed->id);
     device_inbox[device] = *std::move(in);
     device_outbox[device] = *std::move(out);
     device_outbox_arena[device] = Arena(size);
@@ -75,10 +104,20 @@ Status PeerLink::make_host_path() {
   Result<HostBuffer> buffer =
       HostBuffer::create(environment.ops, *bytes + kScratchBytes, environment.numa_node);
   if (!buffer) return Status(buffer.status()).with_context("peer-to-peer outbox");
+  if (std::string_view(link->medium()) == "verbs") {
+    // Registered once, for all copies; otherwise the Link would register or copy every chunk.
+    const auto exposed = link->expose_device(buffer->data(), buffer->bytes(), {.for_peer = false});
+    if (!exposed) return Status(exposed.status()).with_context("peer-to-peer outbox");
+  }
   outbox = *std::move(buffer);
   staging_bytes += *bytes;
   environment.staging_bytes += *bytes;
   outbox_arena = Arena(*bytes);
+  if (offer.window_inbox_bytes > 0) {
+    peer_window_inbox = Arena(offer.window_inbox_bytes);
+    window_path = std::make_unique<WindowPath>(*link, outbox.address(), outbox_arena,
+                                               PeerWindow::kInbox, peer_window_inbox);
+  }
   host_path = std::make_unique<WirePath>(*link, Where::kHostInbox, outbox.address(), outbox_arena,
                                          region, peer_inbox);
   return {};

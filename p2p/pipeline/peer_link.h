@@ -19,6 +19,9 @@
 
 namespace rcuda::p2p {
 
+// Chunks up to here go through the window where there is an inbox in it.
+inline constexpr uint64_t kMostInWindow = uint64_t{64} << 10;
+
 struct PeerLink {
   PeerLink(Environment& shared, PeerId peer, uint64_t link_generation,
            std::unique_ptr<transport::Link> connection)
@@ -27,10 +30,14 @@ struct PeerLink {
         generation(link_generation),
         link(std::move(connection)),
         mailbox(*link) {}
-  ~PeerLink() { environment.staging_bytes -= staging_bytes; }
+  ~PeerLink();
 
   // The memory peers write and this side reads. Fails as registration does.
   Status make_inbox();
+  // The path for a chunk of so many bytes through host memory.
+  Path& host_path_for(uint64_t chunk_bytes) {
+    return window_path && chunk_bytes <= kMostInWindow ? *window_path : *host_path;
+  }
   // What this side needs to write the peer's inbox, from its checked offer.
   Status make_host_path();
   // Once a probe transfer from `device` to `peer_device` arrived.
@@ -54,6 +61,7 @@ struct PeerLink {
   std::unique_ptr<transport::Link> link;
   Mailbox mailbox;
   bool open = false;      // proofs and offers were exchanged
+  bool probing = false;   // whether GPUDirect works is not known yet: no copy is planned
   uint32_t shipping = 0;  // transfers of this side that have not ended
   OfferMessage offer;     // the peer's, checked
 
@@ -63,12 +71,16 @@ struct PeerLink {
   MappedInbox mapped;                      // shm: the peer's inbox
   std::vector<DeviceBuffer> device_inbox;  // by device; empty buffers where there is none
   std::vector<DeviceBuffer> device_outbox;
+  std::vector<transport::RegionId> device_regions;  // of those two
 
+  WindowInbox window_inbox;  // in this side's window
+  Arena peer_window_inbox;
   Arena peer_inbox;
   Arena outbox_arena;
   std::vector<Arena> peer_device_inbox;
   std::vector<Arena> device_outbox_arena;
   std::unique_ptr<Path> host_path;
+  std::unique_ptr<Path> window_path;  // beside it, where it pays
   std::map<std::pair<int, int>, std::unique_ptr<Path>> device_paths;
   std::map<std::pair<int, int>, bool> ipc;  // (own device, peer's device): the peer can map ours
   std::map<std::pair<int, int>, Planner> planners;

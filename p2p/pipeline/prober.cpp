@@ -10,6 +10,7 @@ namespace {
 
 constexpr uint64_t kSmallestBytes = 4096;
 constexpr uint64_t kGrowth = 4;
+constexpr uint64_t kWarmUpBytes = uint64_t{256} << 10;
 constexpr uint32_t kSingles = 4;  // the first of them warms up and is dropped
 constexpr uint32_t kTrains = 2;
 constexpr uint32_t kTrainLength = 4;
@@ -24,14 +25,18 @@ Prober::Prober(Environment& environment, PeerLink& link, const std::vector<Mappe
   plan();
 }
 
-Prober::~Prober() {
-  if (place_) link_.host_path->release(*place_);
+Prober::~Prober() { give_back(); }
+
+void Prober::give_back() {
+  if (place_) path_->release(*place_);
+  place_.reset();
 }
 
 void Prober::plan() {
   const auto want = [&](Job job) {
-    job.bytes = kSmallestBytes;
-    if (!environment_.measurements.find(job.key)) jobs_.push_back(std::move(job));
+    job.known = environment_.measurements.find(job.key) != nullptr;
+    job.bytes = job.known ? kWarmUpBytes : kSmallestBytes;
+    if (!job.known || job.kind != Kind::kEcho) jobs_.push_back(std::move(job));
   };
   for (size_t i = 0; i < environment_.devices.size(); ++i) {
     const int device = static_cast<int>(i);
@@ -52,8 +57,8 @@ void Prober::plan() {
           mapped.base});
   }
   const PairKey pair = link_.pair_key(0, 0);
+  want({{"message", "", pair.nic, pair.destination_host}, Kind::kEcho});  // which the next needs
   if (link_.host_path->ships()) want({{"wire", "", pair.nic, pair.destination_host}, Kind::kWire});
-  want({{"message", "", pair.nic, pair.destination_host}, Kind::kEcho});
   scratch_.resize(environment_.devices.size());
 }
 
@@ -70,7 +75,7 @@ Result<bool> Prober::advance(bool busy) {
     end_sample(finished.ok());
     return true;
   }
-  if (job.kind == Kind::kWire && shipments_left_ == 0) {
+  if (job.kind == Kind::kWire && shipments_left_ == 0 && !echoes_) {
     end_sample(failure_.ok());
     return true;
   }
@@ -79,6 +84,10 @@ Result<bool> Prober::advance(bool busy) {
 
 Result<bool> Prober::start() {
   Job& job = jobs_.front();
+  // Allocating may wait for the device, and with it for a stream that is held for this engine.
+  const bool allocates =
+      job.kind == Kind::kLane && scratch_[static_cast<size_t>(job.device)].bytes() == 0;
+  if (allocates && environment_.ops.holding()) return false;
   transfers_ = job.taken < kSingles || job.kind == Kind::kEcho ? 1 : kTrainLength;
   disturbed_ = false;
   failure_ = {};
@@ -90,10 +99,11 @@ Result<bool> Prober::start() {
     RCUDA_RETURN_IF_ERROR(link_.mailbox.send(echo));
     return true;
   }
+  echoes_ = false;
   if (job.mapped == 0) {
+    path_ = job.kind == Kind::kWire ? &link_.host_path_for(job.bytes) : link_.host_path.get();
     // Transfers of a train may be carried at the same time: each goes to a place of its own.
-    place_ =
-        link_.host_path->reserve(0, job.kind == Kind::kWire ? job.bytes * transfers_ : job.bytes);
+    place_ = path_->reserve(0, job.kind == Kind::kWire ? job.bytes * transfers_ : job.bytes);
     if (!place_) {
       finish_job();
       return true;
@@ -107,12 +117,18 @@ Result<bool> Prober::start() {
       ++link_.shipping;
       Shipment shipment{link_.id, link_.generation, kShipment, i, {}};
       const Place part{place_->local + i * job.bytes, place_->remote + i * job.bytes, job.bytes};
-      link_.host_path->ship(part, [queue = environment_.shipments, shipment](const Status& status) {
+      path_->ship(part, [queue = environment_.shipments, shipment](const Status& status) {
         Shipment done = shipment;
         done.status = status;
         queue->push(std::move(done));
       });
     }
+    // What is put tells nothing of its arrival; a message behind it does.
+    echoes_ = path_ == link_.window_path.get();
+    if (!echoes_) return true;
+    EchoMessage echo;
+    echo.tag = ++tag_;
+    RCUDA_RETURN_IF_ERROR(link_.mailbox.send(echo));
     return true;
   }
   DeviceBuffer& scratch = scratch_[static_cast<size_t>(job.device)];
@@ -121,8 +137,7 @@ Result<bool> Prober::start() {
     if (!made) {
       RCUDA_DEBUG("no GPU memory to measure device %d with", job.device);
       jobs_.pop_front();
-      if (place_) link_.host_path->release(*place_);
-      place_.reset();
+      give_back();
       return true;
     }
     scratch = *std::move(made);
@@ -156,8 +171,15 @@ Result<bool> Prober::start() {
   return true;
 }
 
+double Prober::message_us() const {
+  const PairKey pair = link_.pair_key(0, 0);
+  const LegModel* leg =
+      environment_.measurements.find({"message", "", pair.nic, pair.destination_host});
+  return leg ? leg->time_us(0) : 0;
+}
+
 void Prober::echoed(uint64_t tag) {
-  if (running_ && tag == tag_ && jobs_.front().kind == Kind::kEcho) end_sample(true);
+  if (running_ && tag == tag_ && (echoes_ || jobs_.front().kind == Kind::kEcho)) end_sample(true);
 }
 
 void Prober::shipped(const Status& status) {
@@ -168,13 +190,18 @@ void Prober::shipped(const Status& status) {
 
 void Prober::end_sample(bool good) {
   Job& job = jobs_.front();
-  const double us = environment_.now_us() - began_us_;
+  double us = environment_.now_us() - began_us_;
+  // The echo's way back, and its way there, which came with the bytes and which the model adds.
+  if (job.kind == Kind::kWire && echoes_) us -= 2 * message_us();
   running_ = false;
   ticket_ = 0;
-  if (place_) link_.host_path->release(*place_);
-  place_.reset();
+  give_back();
   if (!good) {
     RCUDA_DEBUG("measuring %s failed and is left out", job.key.kind.c_str());
+    jobs_.pop_front();
+    return;
+  }
+  if (job.known) {
     jobs_.pop_front();
     return;
   }

@@ -1,5 +1,6 @@
 // Prober: measures, in the background, the legs that are not known yet: this worker's devices to
-// and from host memory, the wire to one peer, the mapped copy from its memory, a message.
+// and from host memory, the wire to one peer, the mapped copy from its memory, a message. The
+// others it uses once, as drivers put off work until a stream or an engine is first used.
 //
 // One transfer or short train is under way at a time; a sample that a copy disturbed is taken
 // again. Staging room is borrowed from the path like any chunk's, for one sample. Sizes stop
@@ -52,8 +53,10 @@ class Prober {
     int device = 0;
     Lane lane = Lane::kOut;
     DeviceAddress mapped = 0;  // the source of a mapped copy, 0 for the others
-    uint64_t bytes = 0;        // of the next sample
-    uint32_t taken = 0;        // samples of that size
+    // Measured before: one transfer is made, so that no copy pays for what a driver does at first.
+    bool known = false;
+    uint64_t bytes = 0;  // of the next sample
+    uint32_t taken = 0;  // samples of that size
     std::vector<LegSample> samples;
   };
 
@@ -61,16 +64,20 @@ class Prober {
   Result<bool> start();
   void end_sample(bool good);
   void finish_job();
+  void give_back();
+  double message_us() const;
 
   Environment& environment_;
   PeerLink& link_;
   const std::vector<Mapped> mapped_;
   std::deque<Job> jobs_;
   std::vector<DeviceBuffer> scratch_;  // by device
+  Path* path_ = nullptr;               // that place_ is of
   std::optional<Place> place_;
 
   bool running_ = false;
   bool disturbed_ = false;
+  bool echoes_ = false;  // the sample ends with an echo behind its transfers
   uint32_t transfers_ = 0;
   uint32_t shipments_left_ = 0;
   Status failure_;

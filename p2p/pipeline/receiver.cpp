@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/base/log.h"
+#include "p2p/paths/device_region.h"
 
 namespace rcuda::p2p {
 namespace {
@@ -63,6 +64,9 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
     case Where::kDeviceInbox:
       // Which device's inbox is known when the client's half is; checked there.
       inbox_bytes = UINT64_MAX;
+      break;
+    case Where::kWindow:
+      inbox_bytes = link.window_inbox.bytes();
       break;
     case Where::kTarget:
       if (copy.target == transport::RegionId::kNone) {
@@ -191,6 +195,18 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
     copy.landing.pop_front();
     moved = true;
   }
+  // Places go back as chunks land, not when all have: the sender may be waiting for the first.
+  // After the last there is only Done.
+  const bool more_to_come =
+      !copy.landing.empty() || (copy.request && copy.landed < copy.request->memory.bytes());
+  if (usable && copy.failure.ok() && more_to_come && copy.consumed > copy.told) {
+    ConsumedMessage message;
+    message.copy = copy.id;
+    message.chunks = copy.consumed;
+    copy.told = copy.consumed;
+    moved = true;
+    RCUDA_RETURN_IF_ERROR(link->mailbox.send(message));
+  }
   if (!copy.landing.empty()) return {};
 
   const bool announced = copy.any_chunk || copy.pull.has_value();
@@ -207,13 +223,6 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
     moved = true;
     finish(copy, link, copy.failure);
   }
-  if (!over && usable && copy.consumed > copy.told) {
-    ConsumedMessage message;
-    message.copy = copy.id;
-    message.chunks = copy.consumed;
-    copy.told = copy.consumed;
-    RCUDA_RETURN_IF_ERROR(link->mailbox.send(message));
-  }
   return {};
 }
 
@@ -221,10 +230,10 @@ Status Receiver::answer_want(Incoming& copy, PeerLink& link) {
   TargetMessage message;
   message.copy = copy.id;
   const Shape& memory = copy.request->memory;
-  const auto region =
-      memory.contiguous() && memory.bytes() > 0
-          ? link.link->expose(reinterpret_cast<void*>(memory.address), memory.bytes())
-          : Result<transport::Region>(Status(Code::kUnsupported, "not plain"));
+  const auto region = memory.contiguous() && memory.bytes() > 0
+                          ? expose_device_memory(environment_.ops, *link.link, copy.request->device,
+                                                 memory.address, memory.bytes(), For::kPeer)
+                          : Result<transport::Region>(Status(Code::kUnsupported, "not plain"));
   if (region) {
     copy.target = region->id;
     message.region = static_cast<uint64_t>(region->id);
@@ -301,7 +310,8 @@ void Receiver::start_landing(Incoming& copy, PeerLink& link) {
       continue;
     }
     Lane lane = Lane::kIn;
-    uint64_t from = link.inbox.address() + chunk.place;
+    uint64_t from = chunk.place + (chunk.where == Where::kWindow ? link.window_inbox.address()
+                                                                 : link.inbox.address());
     if (chunk.where == Where::kDeviceInbox) {
       const DeviceBuffer& inbox = link.device_inbox[static_cast<size_t>(request.device)];
       if (chunk.place > inbox.bytes() || chunk.bytes > inbox.bytes() - chunk.place) {
@@ -337,7 +347,7 @@ void Receiver::finish(Incoming& copy, PeerLink* link, const Status& status) {
 Status Receiver::close_forgotten(PeerLink* link, bool& moved) {
   for (auto at = mappings_.begin(); at != mappings_.end();) {
     const Mapping& mapping = at->second;
-    if (!mapping.forget_request || mapping.uses > 0) {
+    if (!mapping.forget_request || mapping.uses > 0 || environment_.ops.holding()) {
       ++at;
       continue;
     }

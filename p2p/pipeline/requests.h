@@ -28,11 +28,20 @@ struct PeerCopy {
   // The program's stream, if it is one of this worker: the copy starts when the stream gets here,
   // and the stream goes on when the copy is over at both ends.
   std::optional<StreamRef> stream;
+  // False: the caller waits for `done` before it puts anything else into the stream, which then
+  // need not be held (a held stream notices some microseconds late that it may go on).
+  bool hold = true;
   // Outgoing: the peer's half has a stream as well, whose place is to be waited for.
   bool peer_has_stream = false;
   // Called once on the engine's thread when the copy is over, after the stream was let go. Must not
   // block. May be empty.
   std::function<void(const Status&)> done;
+};
+
+// How a copy would go.
+struct Forecast {
+  Plan plan;
+  bool measured = false;  // else a probe or a measurement under way may still change the plan
 };
 
 struct EngineOptions {
@@ -47,6 +56,8 @@ struct EngineOptions {
   std::string measurements_path;  // empty: kept in memory only
   std::string host_name;          // for messages and the measurements file
   std::string nic;                // of this worker ("mlx5_0"), empty where there is none
+  // A peer has become open, or is lost. On the engine's thread; must not block.
+  std::function<void(PeerId)> on_settled;
 
   static constexpr uint64_t kLeastInboxBytes = 1ull << 20;
 };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "p2p/paths/device_region.h"
 
 namespace rcuda::p2p {
 namespace {
@@ -45,7 +46,9 @@ void Sender::add(PeerCopy request, Order order, const Status& failure) {
 
 Status Sender::on_ready(uint64_t id) {
   if (copies_.size() >= kMostCopies) return {Code::kProtocol, "too many copies announced"};
-  find_or_make(id).peer_ready = true;
+  Outgoing& copy = find_or_make(id);
+  copy.peer_ready = true;
+  copy.held_up = copy.phase != Phase::kWaiting;
   return {};
 }
 
@@ -76,7 +79,8 @@ Status Sender::on_target(const TargetMessage& message, PeerLink& link) {
   if (message.refused != 0) {
     refused = {Code::kUnsupported, "the destination could not be registered"};
   } else {
-    const auto own = link.link->expose(reinterpret_cast<void*>(memory.address), copy.total);
+    const auto own = expose_device_memory(environment_.ops, *link.link, copy.request->device,
+                                          memory.address, copy.total, For::kThisSide);
     if (own) {
       copy.exposed = own->id;
       copy.direct = std::make_unique<DirectPath>(*link.link, memory.address, copy.total,
@@ -178,13 +182,18 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
     copy.reached = true;
     moved = true;
   }
-  if (request.peer_has_stream && !copy.peer_ready) return {};
-  moved = true;
-  if (static_cast<uint32_t>(request.peer_device) >= link.offer.device_count) {
-    copy.failure = {Code::kInvalidArgument,
-                    "the peer has no device " + std::to_string(request.peer_device)};
-    return {};
+  if (link.probing) return {};
+  if (!copy.planned) {
+    copy.planned = true;
+    plan(copy, link);
+    moved = true;
+    if (!copy.failure.ok()) return {};
   }
+  // Copying out reads the source, which must not be before the destination's stream is there.
+  // Otherwise the receiver waits by itself, before it pulls or offers its memory.
+  const bool staged = copy.total > 0 && staging_of(copy.plan.strategy) != Staging::kNone;
+  if (request.peer_has_stream && !copy.peer_ready && staged) return {};
+  moved = true;
 
   copy.running = true;
   copy.alone = environment_.running_copies == 0;
@@ -198,15 +207,6 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
     copy.phase = Phase::kEnding;
     return link.mailbox.send(empty);
   }
-  Planner& planner = link.planner(request.device, request.peer_device);
-  Result<Plan> plan = planner.plan(copy.total, request.memory.contiguous());
-  if (!plan) {
-    copy.failure = plan.status();
-    return {};
-  }
-  copy.plan = *std::move(plan);
-  RCUDA_DEBUG("peer copy %llu of %s to worker %u: %s", static_cast<unsigned long long>(copy.id),
-              bytes_text(copy.total).c_str(), peer_, to_string(copy.plan).c_str());
   switch (copy.plan.strategy) {
     case Strategy::kIpc:
       return begin_pull(copy, link);
@@ -222,37 +222,57 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
   }
 }
 
+void Sender::plan(Outgoing& copy, PeerLink& link) {
+  const PeerCopy& request = *copy.request;
+  if (static_cast<uint32_t>(request.peer_device) >= link.offer.device_count) {
+    copy.failure = {Code::kInvalidArgument,
+                    "the peer has no device " + std::to_string(request.peer_device)};
+    return;
+  }
+  if (copy.total == 0) return;
+  Planner& planner = link.planner(request.device, request.peer_device);
+  Result<Plan> plan = planner.ready_plan(copy.total, request.memory.contiguous());
+  if (!plan) {
+    copy.failure = plan.status();
+    return;
+  }
+  copy.plan = *std::move(plan);
+  RCUDA_DEBUG("peer copy %llu of %s to worker %u: %s", static_cast<unsigned long long>(copy.id),
+              bytes_text(copy.total).c_str(), peer_, to_string(copy.plan).c_str());
+  if (copy.plan.strategy != Strategy::kIpc) return;
+  Result<ExportedMemory> exported =
+      environment_.ops.export_memory(request.device, request.memory.address);
+  if (exported) {
+    copy.exported = *exported;
+    return;
+  }
+  // Not every allocation can be mapped elsewhere; the others can be staged.
+  copy.plan.strategy = Strategy::kV4b;
+  copy.plan.chunking = paper_chunking(Strategy::kV4b, copy.total);
+  copy.plan.reason += "; the source cannot be exported, so v4b stands in";
+}
+
 void Sender::begin_staged(Outgoing& copy, PeerLink& link) {
   const PeerCopy& request = *copy.request;
-  copy.path = link.host_path.get();
+  Chunking& chunking = copy.plan.chunking;
+  chunking.depth = std::max<uint32_t>(chunking.depth, 1);
+  chunking.chunk_bytes = std::min(chunking.chunk_bytes, copy.total);
+  copy.path = &link.host_path_for(chunking.chunk_bytes);
   if (staging_of(copy.plan.strategy) == Staging::kDevice) {
     if (Path* path = link.device_path(request.device, request.peer_device)) copy.path = path;
   }
-  Chunking& chunking = copy.plan.chunking;
-  chunking.depth = std::max<uint32_t>(chunking.depth, 1);
-  chunking.chunk_bytes = std::clamp<uint64_t>(std::min(chunking.chunk_bytes, copy.total), 1,
-                                              copy.path->capacity_bytes());
+  chunking.chunk_bytes = std::clamp<uint64_t>(chunking.chunk_bytes, 1, copy.path->capacity_bytes());
   copy.phase = Phase::kSending;
 }
 
 Status Sender::begin_pull(Outgoing& copy, PeerLink& link) {
   const PeerCopy& request = *copy.request;
-  const Result<ExportedMemory> exported =
-      environment_.ops.export_memory(request.device, request.memory.address);
-  if (!exported) {
-    // Not every allocation can be mapped elsewhere; the others can be staged.
-    copy.plan.strategy = Strategy::kV4b;
-    copy.plan.chunking = paper_chunking(Strategy::kV4b, copy.total);
-    copy.plan.reason += "; the source cannot be exported, so v4b stands in";
-    begin_staged(copy, link);
-    return {};
-  }
-  const DeviceAddress base = request.memory.address - exported->offset;
-  auto known =
-      std::find_if(environment_.exported.begin(), environment_.exported.end(),
-                   [&](const Exported& entry) { return entry.handle == exported->handle; });
+  const ExportedMemory& exported = copy.exported;
+  const DeviceAddress base = request.memory.address - exported.offset;
+  auto known = std::find_if(environment_.exported.begin(), environment_.exported.end(),
+                            [&](const Exported& entry) { return entry.handle == exported.handle; });
   if (known == environment_.exported.end()) {
-    environment_.exported.push_back({request.device, base, exported->handle, {}});
+    environment_.exported.push_back({request.device, base, exported.handle, {}});
     known = std::prev(environment_.exported.end());
   }
   if (std::find(known->peers.begin(), known->peers.end(), peer_) == known->peers.end()) {
@@ -261,8 +281,8 @@ Status Sender::begin_pull(Outgoing& copy, PeerLink& link) {
   PullMessage pull;
   pull.device = static_cast<uint32_t>(request.device);
   pull.copy = copy.id;
-  pull.handle = exported->handle;
-  pull.offset = exported->offset;
+  pull.handle = exported.handle;
+  pull.offset = exported.offset;
   pull.width_bytes = request.memory.width_bytes;
   pull.height = request.memory.height;
   pull.depth = request.memory.depth;
@@ -397,7 +417,7 @@ void Sender::finish(Outgoing& copy, PeerLink* link, const Status& status) {
   if (copy.running) {
     --environment_.running_copies;
     if (status.ok() && link && link->open && copy.alone && copy.crowd == environment_.crowd &&
-        copy.total > 0) {
+        copy.total > 0 && !copy.held_up) {
       link->planner(copy.request->device, copy.request->peer_device)
           .observe(copy.plan, copy.total, environment_.now_us() - copy.began_us);
     }

@@ -1,9 +1,9 @@
 // Sender: the outgoing copies to one peer, each a small state machine.
 //
-//   waiting   for the Link, for the source's stream, for the destination's (Ready)
-//   asking    v1 only: for the destination's registration (Target)
-//   sending   chunks: copying out -> shipping -> announced -> consumed
-//   ending    everything is announced (or pulled); waiting for Done
+//   waiting   for the Link, for the source's stream, and if it is staged for the destination's
+//   (Ready) asking    v1 only: for the destination's registration (Target) sending   chunks:
+//   copying out -> shipping -> announced -> consumed ending    everything is announced (or pulled);
+//   waiting for Done
 //
 // A copy that fails starts nothing more, lets what is under way end, says Abort, and is over when
 // Done has come; then its places are given back. A lost peer needs no Done.
@@ -64,10 +64,14 @@ class Sender {
     Order order = Order::kNone;
     bool reached = false;
     bool peer_ready = false;
+    bool planned = false;
+    bool held_up =
+        false;  // the receiver may have waited for its stream: what it takes tells nothing
     Phase phase = Phase::kWaiting;
     Plan plan;
     Path* path = nullptr;
     std::unique_ptr<DirectPath> direct;
+    ExportedMemory exported;                                   // ipc: the source
     transport::RegionId exposed = transport::RegionId::kNone;  // v1: the source, registered
     uint64_t total = 0;
     uint64_t next = 0;         // packed bytes started so far
@@ -85,6 +89,7 @@ class Sender {
   Outgoing& find_or_make(uint64_t id);
   Status advance(Outgoing& copy, PeerLink* link, bool& moved);
   Status begin(Outgoing& copy, PeerLink& link, bool& moved);
+  void plan(Outgoing& copy, PeerLink& link);
   void begin_staged(Outgoing& copy, PeerLink& link);
   Status begin_pull(Outgoing& copy, PeerLink& link);
   Status advance_chunks(Outgoing& copy, PeerLink* link, bool& moved);

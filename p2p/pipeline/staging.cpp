@@ -66,6 +66,23 @@ Result<DeviceBuffer> DeviceBuffer::create(DeviceOps& ops, int device, size_t byt
   return buffer;
 }
 
+WindowInbox::~WindowInbox() {
+  if (ops_) ops_->unregister_host(memory_.data());
+}
+
+void WindowInbox::swap(WindowInbox& other) noexcept {
+  std::swap(ops_, other.ops_);
+  std::swap(memory_, other.memory_);
+}
+
+Result<WindowInbox> WindowInbox::create(DeviceOps& ops, std::span<std::byte> memory) {
+  RCUDA_RETURN_IF_ERROR(ops.register_host(memory.data(), memory.size()));
+  WindowInbox inbox;
+  inbox.ops_ = &ops;
+  inbox.memory_ = memory;
+  return inbox;
+}
+
 MappedInbox::~MappedInbox() {
   if (registered_) ops_->unregister_host(data_);
   // An error means the Link broke and took the mapping's announcement with it; the mapping goes
@@ -84,7 +101,7 @@ void MappedInbox::swap(MappedInbox& other) noexcept {
 
 Result<MappedInbox> MappedInbox::create(DeviceOps& ops, transport::Link& link,
                                         transport::RegionId region, size_t bytes) {
-  const Result<void*> mapped = link.map(region);
+  const Result<void*> mapped = link.map(region, bytes);
   if (!mapped) return mapped.status();
   if (*mapped == nullptr) {
     return Status(Code::kUnsupported, std::string(link.medium()) + " cannot map the peer's memory");

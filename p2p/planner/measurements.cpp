@@ -13,6 +13,8 @@
 #include <toml++/toml.h>
 #include <unistd.h>
 
+#include "common/config/toml_text.h"
+
 namespace rcuda::p2p {
 namespace {
 
@@ -63,6 +65,9 @@ void Measurements::merge(const Measurements& other) {
 }
 
 Result<Measurements> Measurements::parse(std::string_view text) {
+  if (const auto line = config::foreign_character(text)) {
+    return malformed("a character that is not ASCII at line " + std::to_string(*line));
+  }
   toml::table document;
   try {
     document = toml::parse(text);

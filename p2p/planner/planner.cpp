@@ -347,9 +347,24 @@ Result<Plan> Planner::plan(uint64_t bytes, bool contiguous) {
   return fresh;
 }
 
+Result<Plan> Planner::ready_plan(uint64_t bytes, bool contiguous) {
+  if (options_.policy != Policy::kAuto) return plan(bytes, contiguous);
+  const auto key = std::make_pair(size_class(bytes), contiguous);
+  const auto found = cache_.find(key);
+  if (found == cache_.end()) return plan(bytes, contiguous);
+  if (found->second.version != corrections_.version(bytes) + 1) overtaken_[key] = bytes;
+  return fitted(found->second.plan, found->second.bytes, bytes);
+}
+
 bool Planner::prepare_one() {
   constexpr uint64_t kLargestPrepared = uint64_t{1} << 30;
   if (options_.policy != Policy::kAuto) return false;
+  if (!overtaken_.empty()) {
+    const auto [key, overtaken_bytes] = *overtaken_.begin();
+    overtaken_.erase(overtaken_.begin());
+    (void)plan(overtaken_bytes, key.second);
+    return true;
+  }
   // The smallest size of a class: classes below 4 bytes are sizes, the others quarters of octaves.
   const unsigned octave = prepared_ / 4;
   const uint64_t bytes = prepared_ < 4 ? prepared_ : (uint64_t{4} + prepared_ % 4) << octave >> 2;

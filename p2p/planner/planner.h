@@ -73,9 +73,12 @@ class Planner {
   // The plan for a copy. `contiguous`: both ends are plain ranges, so GPUDirect without staging is
   // possible. The reference stays valid until the next call of a non-const function.
   Result<Plan> plan(uint64_t bytes, bool contiguous);
+  // The same for a copy that is about to start: a plan that corrections have overtaken is taken as
+  // it is, and made anew by prepare_one().
+  Result<Plan> ready_plan(uint64_t bytes, bool contiguous);
 
-  // Makes one plan ahead, smallest sizes first, so that no copy waits for its own; false when there
-  // is none left to make. A plan costs up to a millisecond.
+  // Makes one plan ahead, overtaken ones first, then the smallest sizes, so that no copy waits for
+  // its own; false when there is none left to make. A plan costs up to a millisecond.
   bool prepare_one();
 
   // What a copy took that had the legs to itself.
@@ -113,8 +116,10 @@ class Planner {
     uint64_t bytes = 0;  // of the copy it was made for
     Plan plan;
   };
-  std::map<std::pair<unsigned, bool>, Cached> cache_;
-  unsigned prepared_ = 0;  // size classes below this have been planned
+  using Key = std::pair<unsigned, bool>;
+  std::map<Key, Cached> cache_;
+  std::map<Key, uint64_t> overtaken_;  // entries to make anew, and for which copy
+  unsigned prepared_ = 0;              // size classes below this have been planned
 };
 
 }  // namespace rcuda::p2p

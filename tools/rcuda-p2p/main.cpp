@@ -1,6 +1,10 @@
 // rcuda-p2p: what the peer-to-peer planner does and why.
 //
-//   rcuda-p2p plan --from GPU-1234 --to GPU-5678 [--same-host]   the table of choices for one pair
+//   rcuda-p2p plan --from node1:0 --to node2:0                   the table of choices for two GPUs
+//   of
+//                                                                running servers, and what copies
+//                                                                take
+//   rcuda-p2p plan --from GPU-1234 --to GPU-5678 [--same-host]   the same from a measurements file
 //   rcuda-p2p legs                                               what has been measured
 //   rcuda-p2p outlook                                            other links and buses, simulated
 #include <cstdio>
@@ -10,6 +14,7 @@
 #include <CLI/CLI.hpp>
 
 #include "p2p/planner/measurements.h"
+#include "tools/rcuda-p2p/live_plan.h"
 #include "tools/rcuda-p2p/outlook.h"
 #include "tools/rcuda-p2p/plan_table.h"
 
@@ -34,10 +39,11 @@ int main(int argc, char** argv) {
   std::vector<std::string> sizes{"4K", "16K", "64K", "200000", "256K",
                                  "1M", "4M",  "16M", "64M",    "256M"};
   CLI::App* plan = app.add_subcommand("plan", "The plan for each copy size between two GPUs");
-  plan->add_option("--from", query.from_gpu, "UUID of the source GPU, or its beginning")
+  plan->add_option(
+          "--from", query.from_gpu,
+          "The source GPU: host[@port]:gpu of a running server, or a UUID or its beginning")
       ->required();
-  plan->add_option("--to", query.to_gpu, "UUID of the destination GPU, or its beginning")
-      ->required();
+  plan->add_option("--to", query.to_gpu, "The destination GPU, likewise")->required();
   plan->add_flag("--same-host", query.same_host, "Both servers run on one host");
   plan->add_option("--nic", query.nic, "RDMA device of the source");
   plan->add_option("--to-host", query.to_host, "Host of the destination");
@@ -52,18 +58,23 @@ int main(int argc, char** argv) {
     std::fputs(tools::outlook_markdown().c_str(), stdout);
     return 0;
   }
-  const auto measurements = p2p::Measurements::load(cache);
-  if (!measurements) return fail(measurements.status());
-  if (*legs) {
-    std::fputs(tools::legs_table(*measurements).c_str(), stdout);
-    return 0;
-  }
   for (const std::string& size : sizes) {
     const auto bytes = p2p::parse_bytes(size);
     if (!bytes) {
       return fail({Code::kInvalidArgument, "--sizes: \"" + size + "\" is no size"});
     }
     query.sizes.push_back(*bytes);
+  }
+  if (*plan && query.from_gpu.find(':') != std::string::npos) {
+    const Status status = tools::print_live_plan(
+        {query.from_gpu, query.to_gpu, query.strategy, query.path, query.sizes}, stdout);
+    return status.ok() ? 0 : fail(status);
+  }
+  const auto measurements = p2p::Measurements::load(cache);
+  if (!measurements) return fail(measurements.status());
+  if (*legs) {
+    std::fputs(tools::legs_table(*measurements).c_str(), stdout);
+    return 0;
   }
   const auto table = tools::plan_table(*measurements, query);
   if (!table) return fail(table.status());

@@ -190,21 +190,5 @@ TEST_P(EngineTest, WhatIsWrongAtOnceIsRefusedAndThePeerHearsOfIt) {
 INSTANTIATE_TEST_SUITE_P(OverRealLinks, EngineTest, ::testing::Values(Medium::kShm, Medium::kTcp),
                          [](const auto& info) { return test::to_string(info.param); });
 
-TEST(EngineOptionsTest, ComeFromTheEnvironmentOrAreRefused) {
-  ASSERT_EQ(setenv("RCUDA_P2P_STRATEGY", "v3b", 1), 0);
-  ASSERT_EQ(setenv("RCUDA_P2P_PATH", "tcp", 1), 0);
-  ASSERT_EQ(setenv("RCUDA_P2P_CACHE", "/nowhere/p2p.toml", 1), 0);
-  const auto options = Engine::options_from_environment();
-  ASSERT_TRUE(options.ok());
-  EXPECT_EQ(options->planner.policy, Policy::kFixed);
-  EXPECT_EQ(options->planner.strategy, Strategy::kV3b);
-  EXPECT_EQ(options->planner.route, Route::kTcp);
-  EXPECT_EQ(options->measurements_path, "/nowhere/p2p.toml");
-  ASSERT_EQ(setenv("RCUDA_P2P_STRATEGY", "fastest", 1), 0);
-  EXPECT_FALSE(Engine::options_from_environment().ok());
-  for (const char* name : {"RCUDA_P2P_STRATEGY", "RCUDA_P2P_PATH", "RCUDA_P2P_CACHE"})
-    unsetenv(name);
-}
-
 }  // namespace
 }  // namespace rcuda::p2p

@@ -206,6 +206,32 @@ TEST(CopyOrderTest, CopiesWaitForTheConnection) {
   EXPECT_EQ(std::memcmp(source, destination, kMiB), 0);
 }
 
+// What was asked for is not replaced by another strategy because the probe of GPUDirect, which v1
+// needs, was still under way: the devices copied for the two probes and for nothing else.
+TEST(CopyOrderTest, CopiesWaitForTheProbeOfGpudirect) {
+  EngineOptions options;
+  options.measure = false;
+  SimSession session("v1", options);
+  SimDevices& a = session.add();
+  SimDevices& b = session.add();
+  a.allow_gpudirect(true);
+  b.allow_gpudirect(true);
+  std::byte* source = a.make_memory(kMiB);
+  std::byte* destination = b.make_memory(kMiB);
+  fill(source, kMiB, 9);
+  CopyRequest request;
+  request.source = Shape::plain(address_of(source), kMiB);
+  request.destination = Shape::plain(address_of(destination), kMiB);
+  request.source_stream = a.make_stream();
+  const auto result = start_copy(session, request);
+  session.connect(0, 1, "verbs");
+  session.settle();
+  EXPECT_TRUE(result->over() && result->source.ok());
+  EXPECT_EQ(std::memcmp(source, destination, kMiB), 0);
+  EXPECT_EQ(a.copies(), 2u);
+  EXPECT_EQ(b.copies(), 2u);
+}
+
 struct Box {
   uint64_t width, height, depth, source_pitch, destination_pitch, source_rows, destination_rows;
 };

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/log.h"
-#include "p2p/pipeline/mailbox.h"
+#include "tests/unit/p2p/pipeline/raw_peer.h"
 #include "tests/unit/p2p/pipeline/session.h"
 
 namespace rcuda::p2p {
@@ -39,66 +39,6 @@ TEST(GreetingTest, ProofsDependOnTokenRoleAndNonces) {
   EXPECT_FALSE(proof_holds(proof, make_proof(token_of(1), false, one, two)));  // reflected
   EXPECT_FALSE(proof_holds(proof, make_proof(token_of(1), true, two, one)));
   EXPECT_NE(one, two);
-}
-
-// A peer that the test plays itself.
-class RawPeer {
- public:
-  explicit RawPeer(SimSession& session, const char* medium = "tcp") : session_(session) {
-    SimLinkPair pair = testing::make_sim_links(session.world, medium, {});
-    link_ = std::move(pair.second);
-    mailbox_ = std::make_unique<Mailbox>(*link_);
-    session.core(0).attach(1, std::move(pair.first), token_of(7), true);
-    session.settle();
-  }
-  template <typename Message>
-  void send(const Message& message) {
-    (void)mailbox_->send(message);
-    session_.settle();
-  }
-  template <typename Message>
-  std::optional<Message> receive() {
-    while (true) {
-      const auto frame = mailbox_->next();
-      if (!frame || frame->empty()) return std::nullopt;
-      if (*kind_of(*frame) == Message::kKind) return *parse<Message>(*frame);
-    }
-  }
-  void greet() {
-    ChallengeMessage challenge;
-    challenge.nonce = *make_nonce();
-    const auto theirs = receive<ChallengeMessage>();
-    ASSERT_TRUE(theirs);
-    send(challenge);
-    ProofMessage proof;
-    proof.proof = make_proof(token_of(7), false, challenge.nonce, theirs->nonce);
-    send(proof);
-    OfferMessage offer;
-    offer.device_count = 1;
-    offer.inbox_bytes = 1 << 20;
-    inbox_.resize(offer.inbox_bytes);
-    offer.inbox_region =
-        static_cast<uint64_t>(link_->expose(inbox_.data(), inbox_.size(), -1, 0)->id);
-    put_text(offer.name, "raw");
-    put_text(offer.devices[0].uuid, "GPU-raw");
-    send(offer);
-  }
-  Mailbox& mailbox() { return *mailbox_; }
-  bool alive() { return session_.core(0).peer(1).lost().ok(); }
-  bool open() { return session_.core(0).peer(1).open(); }
-  Status lost() { return session_.core(0).peer(1).lost(); }
-
- private:
-  SimSession& session_;
-  std::unique_ptr<transport::Link> link_;
-  std::unique_ptr<Mailbox> mailbox_;
-  std::vector<std::byte> inbox_;
-};
-
-EngineOptions quiet_options() {
-  EngineOptions options;
-  options.measure = false;
-  return options;
 }
 
 TEST(GreetingTest, AnotherVersionIsNamed) {

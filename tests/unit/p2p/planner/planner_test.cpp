@@ -257,6 +257,23 @@ TEST(PlannerTest, PreparedPlansAreThePlansItMakes) {
   }
 }
 
+TEST(PlannerTest, ACopyTakesAnOvertakenPlanAndTheNextOneANewOne) {
+  Planner planner({}, verbs_gpudirect(), published_testbed());
+  const uint64_t bytes = 64 * kKiB;
+  const Plan first = *planner.ready_plan(bytes, true);
+  while (planner.prepare_one()) {
+  }
+  for (int i = 0; i < 9; ++i) planner.observe(first, bytes, first.predicted_us * 1.9);
+  EXPECT_EQ(planner.ready_plan(bytes, true)->chunking, first.chunking);
+  EXPECT_EQ(planner.ready_plan(bytes, true)->strategy, first.strategy);
+  while (planner.prepare_one()) {
+  }
+  const Plan renewed = *planner.ready_plan(bytes, true);
+  const Plan fresh = *planner.plan(bytes, true);
+  EXPECT_EQ(to_string(renewed), to_string(fresh));
+  EXPECT_FALSE(renewed.strategy == first.strategy && renewed.chunking == first.chunking);
+}
+
 TEST(PlannerTest, ReasonNamesBottleneckAndRunnerUp) {
   Planner planner({}, verbs_gpudirect(), published_testbed());
   const Plan plan = *planner.plan(64 * kMiB, true);

@@ -1,0 +1,79 @@
+// What waits for the destination's stream, and where.
+#include <memory>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/p2p/pipeline/session.h"
+
+namespace rcuda::p2p {
+namespace {
+
+constexpr uint64_t kKiB = 1024;
+constexpr uint64_t kMiB = 1024 * kKiB;
+
+// A copy has its place in both streams: what the destination's stream waits for may be what writes
+// the source.
+TEST(ReadyTest, TheSourceIsNotReadBeforeTheDestinationsStreamIsThere) {
+  for (const char* strategy : {"v1", "v2b", "v3b", "v4b", "v4a", "ipc"}) {
+    for (const uint64_t bytes : {uint64_t{100}, 64 * kKiB + 1, 9 * kMiB}) {
+      SCOPED_TRACE(std::string(strategy) + " " + std::to_string(bytes));
+      const bool mapped = std::string(strategy) == "ipc";
+      EngineOptions options;
+      options.measure = false;
+      SimSession session(strategy, options);
+      for (int i = 0; i < 2; ++i) {
+        SimDevices& devices = session.add();
+        devices.allow_gpudirect(!mapped);
+        devices.allow_ipc(mapped);
+      }
+      session.connect(0, 1, mapped ? "shm" : "verbs");
+      session.settle();
+      SimDevices& b = *session.workers[1].devices;
+      std::byte* from = session.workers[0].devices->make_memory(bytes);
+      std::byte* to = b.make_memory(bytes);
+      CopyRequest request;
+      request.source = Shape::plain(address_of(from), bytes);
+      request.destination = Shape::plain(address_of(to), bytes);
+      request.destination_stream = b.make_stream();
+      b.run_kernel(request.destination_stream, 5000, [&] { fill(from, bytes, 3); });
+      const auto result = start_copy(session, request);
+      session.settle();
+      ASSERT_TRUE(result->over() && result->destination.ok());
+      std::vector<std::byte> expected(bytes);
+      fill(expected.data(), bytes, 3);
+      EXPECT_EQ(std::memcmp(expected.data(), to, bytes), 0);
+    }
+  }
+}
+
+// Nothing of a mapped copy is staged: the receiver pulls as soon as its stream is there, without
+// telling first. What may be known of the source's memory is settled before.
+TEST(ReadyTest, AMappedCopyIsPulledWhenTheDestinationsStreamIsThere) {
+  EngineOptions options;
+  options.measure = false;
+  SimSession session("ipc", options);
+  for (int i = 0; i < 2; ++i) session.add().allow_ipc(true);
+  session.connect(0, 1, "shm", {{1, 8, 0}, 100});  // a message takes 100 us
+  session.settle();
+  SimDevices& b = *session.workers[1].devices;
+  const uint64_t stream = b.make_stream();
+  b.run_kernel(stream, 1000, [] {});
+  CopyRequest request;
+  std::byte* from = session.workers[0].devices->make_memory(kMiB);
+  std::byte* to = b.make_memory(kMiB);
+  fill(from, kMiB, 1);
+  request.source = Shape::plain(address_of(from), kMiB);
+  request.destination = Shape::plain(address_of(to), kMiB);
+  request.destination_stream = stream;
+  const double begin_us = session.world.now_us();
+  const auto result = start_copy(session, request);
+  session.settle();
+  ASSERT_TRUE(result->over() && result->destination.ok());
+  EXPECT_EQ(std::memcmp(from, to, kMiB), 0);
+  // The kernel, the copy, and Done: no message between the first two.
+  EXPECT_LT(result->over_us - begin_us, 1000 + 20 + 100 + 50);
+}
+
+}  // namespace
+}  // namespace rcuda::p2p

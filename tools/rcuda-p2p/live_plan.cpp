@@ -1,0 +1,337 @@
+#include "tools/rcuda-p2p/live_plan.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "api/api_hash.h"
+#include "api/opcodes.h"
+#include "client/session/device_list.h"
+#include "common/transport/link.h"
+#include "common/wire/codec.h"
+#include "common/wire/connect.h"
+#include "common/wire/handshake.h"
+#include "common/wire/protocol.h"
+#include "p2p/planner/strategy.h"
+
+namespace rcuda::tools {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Window = wire::ClientWindow;
+
+constexpr auto kTimeout = std::chrono::seconds(30);
+constexpr int kCuSuccess = 0, kCuNotReady = 600;
+
+// A client of one worker that speaks the session protocol and nothing more.
+class Worker {
+ public:
+  static Result<std::unique_ptr<Worker>> open(const client::DeviceAddress& address,
+                                              wire::Hello hello);
+
+  const wire::AddressWindow& window() const { return welcome_.window; }
+  std::string gpu() const { return welcome_.server + " " + welcome_.devices.at(0).name; }
+
+  template <typename Body>
+  Status post(wire::Custom opcode, const Body& body, std::span<const std::byte> tail = {}) {
+    return send(static_cast<uint16_t>(opcode), 0, std::as_bytes(std::span(&body, 1)), tail);
+  }
+  // The reply's body after its header, and the driver's result.
+  Result<std::vector<std::byte>> call(uint16_t opcode, std::span<const std::byte> body,
+                                      int* result);
+  Result<uint64_t> allocate(uint64_t bytes);
+  Status wait_word(uint32_t word, uint64_t sequence);
+
+ private:
+  Status send(uint16_t opcode, uint32_t call, std::span<const std::byte> body,
+              std::span<const std::byte> tail);
+  const std::atomic<uint64_t>& word_at(uint64_t offset) const {
+    return *reinterpret_cast<const std::atomic<uint64_t>*>(link_->window().data() + offset);
+  }
+
+  wire::Welcome welcome_;
+  std::unique_ptr<transport::Link> link_;
+  std::unique_ptr<wire::RingWriter> commands_;
+  uint32_t calls_ = 0;
+};
+
+Result<std::unique_ptr<Worker>> Worker::open(const client::DeviceAddress& address,
+                                             wire::Hello hello) {
+  const Clock::time_point deadline = Clock::now() + kTimeout;
+  Result<wire::Connection> connection =
+      wire::connect_server(address.host, address.port, address.medium, std::chrono::seconds(5));
+  if (!connection) return connection.status();
+  hello.medium = connection->medium;
+  hello.devices = {address.gpu};
+  const int socket = connection->socket.get();
+  RCUDA_RETURN_IF_ERROR(
+      wire::write_message(socket, wire::MessageType::kHello, wire::encode(hello), deadline));
+  auto answer = wire::read_message(socket, deadline);
+  while (answer && answer->first == wire::MessageType::kQueued) {
+    answer = wire::read_message(socket, deadline);
+  }
+  if (!answer) return answer.status();
+  if (answer->first == wire::MessageType::kRefusal) {
+    Result<wire::Refusal> refusal = wire::decode_refusal(answer->second);
+    if (!refusal) return refusal.status();
+    return Status(Code::kUnavailable, address.host + " refused the session: " + refusal->reason);
+  }
+  if (answer->first != wire::MessageType::kWelcome) {
+    return Status(Code::kProtocol, address.host + " answered with the wrong message");
+  }
+  Result<wire::Welcome> welcome = wire::decode_welcome(answer->second);
+  if (!welcome) return welcome.status();
+  auto worker = std::make_unique<Worker>();
+  worker->welcome_ = *std::move(welcome);
+  if (worker->welcome_.devices.empty()) return Status(Code::kProtocol, "a worker without devices");
+
+  transport::Bootstrap bootstrap;
+  bootstrap.control = std::move(connection->socket);
+  bootstrap.open_stream = [&](int index) -> Result<UniqueFd> {
+    Result<UniqueFd> stream = wire::connect_tcp(address.host, address.port, deadline);
+    if (!stream) return stream;
+    wire::Attach attach;
+    std::memcpy(attach.token, worker->welcome_.token, sizeof attach.token);
+    attach.index = static_cast<uint32_t>(index);
+    RCUDA_RETURN_IF_ERROR(wire::write_message(stream->get(), wire::MessageType::kAttach,
+                                              wire::encode(attach), deadline));
+    return stream;
+  };
+  transport::LinkOptions options;
+  options.window_bytes = Window::kBytes;
+  auto link = hello.medium == wire::Medium::kShm
+                  ? transport::make_shm_link(std::move(bootstrap), options)
+              : hello.medium == wire::Medium::kVerbs
+                  ? transport::make_verbs_link(std::move(bootstrap), options)
+                  : transport::make_tcp_link(std::move(bootstrap), options);
+  if (!link) return link.status();
+  worker->link_ = *std::move(link);
+  worker->commands_ = std::make_unique<wire::RingWriter>(*worker->link_, wire::kCommandRingLayout);
+  return worker;
+}
+
+Status Worker::send(uint16_t opcode, uint32_t call, std::span<const std::byte> body,
+                    std::span<const std::byte> tail) {
+  wire::CommandHeader header{};
+  header.opcode = opcode;
+  header.context = wire::primary_context_id(0);
+  header.call = call;
+  header.reply_slot = Window::kLargeReplies;
+  header.reply_bytes = Window::kLargeReplyBytes;
+  header.thread = 1;
+  std::vector<std::byte> head(sizeof header + body.size());
+  std::memcpy(head.data(), &header, sizeof header);
+  std::memcpy(head.data() + sizeof header, body.data(), body.size());
+  return commands_->append(head, tail, transport::Wake::kYes);
+}
+
+Result<std::vector<std::byte>> Worker::call(uint16_t opcode, std::span<const std::byte> body,
+                                            int* result) {
+  const uint32_t number = ++calls_;
+  RCUDA_RETURN_IF_ERROR(send(opcode, number, body, {}));
+  const uint64_t end = Window::kLargeReplies + Window::kLargeReplyBytes - sizeof(uint64_t);
+  const auto arrived = [&] {
+    return wire::ReplyStamp::call(word_at(end).load(std::memory_order_acquire)) == number;
+  };
+  RCUDA_RETURN_IF_ERROR(link_->wait(arrived, Clock::now() + kTimeout));
+  const uint32_t bytes = wire::ReplyStamp::body_bytes(word_at(end).load());
+  wire::ReplyHeader header;
+  if (bytes < sizeof header || bytes > Window::kLargeReplyBytes - sizeof(uint64_t)) {
+    return Status(Code::kProtocol, "a worker's reply that cannot be");
+  }
+  const std::byte* reply = link_->window().data() + end - ((bytes + 7) & ~7u);
+  std::memcpy(&header, reply, sizeof header);
+  *result = static_cast<int>(header.result);
+  return std::vector<std::byte>(reply + sizeof header, reply + bytes);
+}
+
+Result<uint64_t> Worker::allocate(uint64_t bytes) {
+  wire::Encoder body(wire::kMaxBodyBytes);
+  body.value(bytes);
+  int result = 0;
+  const auto reply = call(static_cast<uint16_t>(api::Opcode::cuMemAlloc_v2), body.body(), &result);
+  if (!reply) return reply.status();
+  uint64_t address = 0;
+  if (result != kCuSuccess || reply->size() < sizeof address) {
+    return Status::from_cuda(result, "allocating " + p2p::bytes_text(bytes) + " on " + gpu());
+  }
+  std::memcpy(&address, reply->data(), sizeof address);
+  return address;
+}
+
+Status Worker::wait_word(uint32_t word, uint64_t sequence) {
+  const auto& value = word_at(Window::kCompletionWords + 8ull * word);
+  const auto reached = [&] {
+    return wire::CompletionWord::sequence(value.load(std::memory_order_acquire)) >= sequence;
+  };
+  const Clock::time_point spin_end = Clock::now() + std::chrono::milliseconds(50);
+  while (!reached() && Clock::now() < spin_end) __builtin_ia32_pause();
+  if (!reached()) RCUDA_RETURN_IF_ERROR(link_->wait(reached, Clock::now() + kTimeout));
+  const uint32_t result = wire::CompletionWord::result(value.load());
+  return result == kCuSuccess ? Status() : Status::from_cuda(static_cast<int>(result), "the copy");
+}
+
+// The two workers, introduced.
+class Pair {
+ public:
+  static constexpr uint32_t kLink = 1;
+
+  Status open(const LiveQuery& query, uint64_t most_bytes);
+  std::string names() const { return from_->gpu() + " to " + to_->gpu(); }
+  // Until all legs are measured. kUnavailable when the two cannot connect.
+  Status wait_until_measured();
+
+  struct Forecast {
+    double predicted_us = 0;
+    bool measured = false;
+    std::string text;
+  };
+  Result<Forecast> forecast(uint64_t bytes);
+  Result<double> copy_us(uint64_t bytes);
+
+ private:
+  Status introduce(const client::DeviceAddress& to);
+
+  std::unique_ptr<Worker> from_, to_;
+  uint64_t source_ = 0, destination_ = 0;
+  uint64_t copies_ = 0;
+};
+
+Status Pair::open(const LiveQuery& query, uint64_t most_bytes) {
+  const auto from = client::parse_device(query.from);
+  if (!from) return from.status();
+  const auto to = client::parse_device(query.to);
+  if (!to) return to.status();
+  wire::Hello hello;
+  hello.api_hash = api::kApiHash;
+  hello.pid = static_cast<uint32_t>(::getpid());
+  hello.uid = ::getuid();
+  hello.program = "rcuda-p2p";
+  hello.p2p_strategy = query.strategy;
+  hello.p2p_path = query.path;
+  if (::getrandom(hello.session, sizeof hello.session, 0) != sizeof hello.session) {
+    return Status::from_errno(errno, "getrandom");
+  }
+  auto source = Worker::open(*from, hello);
+  if (!source) return source.status();
+  from_ = *std::move(source);
+  hello.taken_windows.push_back(from_->window());
+  hello.worker = 1;
+  auto destination = Worker::open(*to, hello);
+  if (!destination) return destination.status();
+  to_ = *std::move(destination);
+  RCUDA_RETURN_IF_ERROR(introduce(*to));
+  for (const auto& [worker, address] :
+       {std::pair(from_.get(), &source_), std::pair(to_.get(), &destination_)}) {
+    const Result<uint64_t> memory = worker->allocate(most_bytes);
+    if (!memory) return memory.status();
+    *address = *memory;
+  }
+  return {};
+}
+
+Status Pair::introduce(const client::DeviceAddress& to) {
+  wire::PeerIntroduceBody body{};
+  body.link = kLink;
+  if (::getrandom(body.token, sizeof body.token, 0) != sizeof body.token) {
+    return Status::from_errno(errno, "getrandom");
+  }
+  body.port = to.port;
+  body.host_bytes = static_cast<uint16_t>(to.host.size());
+  body.worker = 1;
+  body.connects = 1;
+  RCUDA_RETURN_IF_ERROR(
+      from_->post(wire::Custom::kPeerIntroduce, body, std::as_bytes(std::span(to.host))));
+  body.worker = 0;
+  body.connects = 0;
+  return to_->post(wire::Custom::kPeerIntroduce, body, std::as_bytes(std::span(to.host)));
+}
+
+Result<Pair::Forecast> Pair::forecast(uint64_t bytes) {
+  wire::PeerPlanBody body{};
+  body.bytes = bytes;
+  body.link = kLink;
+  int result = 0;
+  const auto reply = from_->call(static_cast<uint16_t>(wire::Custom::kPeerPlan),
+                                 std::as_bytes(std::span(&body, 1)), &result);
+  if (!reply) return reply.status();
+  wire::PeerPlanReply plan{};
+  constexpr size_t kHead = sizeof plan - sizeof plan.header;
+  if (reply->size() < kHead) return Status::from_cuda(result, "asking for a plan");
+  std::memcpy(reinterpret_cast<std::byte*>(&plan) + sizeof plan.header, reply->data(), kHead);
+  Forecast forecast{plan.predicted_us, plan.measured != 0, {}};
+  const size_t text = std::min<size_t>(plan.text_bytes, reply->size() - kHead);
+  forecast.text.assign(reinterpret_cast<const char*>(reply->data() + kHead), text);
+  if (result != kCuSuccess && result != kCuNotReady)
+    return Status::from_cuda(result, forecast.text);
+  return forecast;
+}
+
+Status Pair::wait_until_measured() {
+  const Clock::time_point deadline = Clock::now() + kTimeout;
+  while (true) {
+    const auto now = forecast(1);
+    if (!now) return now.status();
+    if (now->measured) return {};
+    if (Clock::now() > deadline) return {Code::kTimeout, "not measured in time: " + now->text};
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+Result<double> Pair::copy_us(uint64_t bytes) {
+  wire::PeerCopyBody body{};
+  body.id = ++copies_;
+  body.link = kLink;
+  body.flags = wire::kPeerOutgoing;
+  body.address = source_;
+  body.width_bytes = bytes;
+  body.height = body.depth = 1;
+  const Clock::time_point begin = Clock::now();
+  RCUDA_RETURN_IF_ERROR(from_->post(wire::Custom::kPeerCopy, body));
+  body.flags = 0;
+  body.address = destination_;
+  body.sequence = copies_;
+  RCUDA_RETURN_IF_ERROR(to_->post(wire::Custom::kPeerCopy, body));
+  RCUDA_RETURN_IF_ERROR(to_->wait_word(0, copies_));
+  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+}
+
+}  // namespace
+
+Status print_live_plan(const LiveQuery& query, std::FILE* out) {
+  if (query.sizes.empty()) return {Code::kInvalidArgument, "no sizes"};
+  Pair pair;
+  RCUDA_RETURN_IF_ERROR(
+      pair.open(query, *std::max_element(query.sizes.begin(), query.sizes.end())));
+  RCUDA_RETURN_IF_ERROR(pair.wait_until_measured());
+  std::fprintf(out, "%s\n%10s %12s %12s %8s  plan\n", pair.names().c_str(), "size", "predicted us",
+               "measured us", "GB/s");
+  for (const uint64_t bytes : query.sizes) {
+    // The first plans are made and corrected by the first copies.
+    constexpr int kCopies = 11;
+    std::vector<double> times;
+    for (int i = 0; i < kCopies; ++i) {
+      const Result<double> us = pair.copy_us(bytes);
+      if (!us) return us.status();
+      times.push_back(*us);
+    }
+    std::nth_element(times.begin(), times.begin() + kCopies / 2, times.end());
+    const auto forecast = pair.forecast(bytes);
+    if (!forecast) return forecast.status();
+    std::fprintf(out, "%10s %12.1f %12.1f %8.2f  %s\n", p2p::bytes_text(bytes).c_str(),
+                 forecast->predicted_us, times[kCopies / 2],
+                 static_cast<double>(bytes) / times[kCopies / 2] * 1e-3, forecast->text.c_str());
+    std::fflush(out);
+  }
+  return {};
+}
+
+}  // namespace rcuda::tools
