@@ -97,6 +97,7 @@ Status Daemon::run() {
     if (is_ready(listener_.tcp.get())) accept_all(listener_.tcp.get(), false);
     if (is_ready(listener_.local.get())) accept_all(listener_.local.get(), true);
     serve_waiting();
+    reassure_waiting();
   }
   RCUDA_INFO("stopping: %zu session(s) end", pool.sessions());
   listener_ = {};
@@ -134,7 +135,9 @@ void Daemon::announce() {
 
 int Daemon::poll_timeout_ms() const {
   Clock::time_point next = pool_->next_deadline();
-  for (const Peer& peer : peers_) next = std::min(next, peer.deadline);
+  for (const Peer& peer : peers_) {
+    next = std::min(next, peer.waits ? std::min(peer.deadline, peer.tell_at) : peer.deadline);
+  }
   if (accept_from_ > Clock::now()) next = std::min(next, accept_from_);
   if (next == Clock::time_point::max()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
@@ -204,6 +207,17 @@ bool Daemon::introduce(Peer& peer, wire::MessageType type, const std::vector<std
     }
     return false;
   }
+  if (type == wire::MessageType::kPeerHello) {
+    Result<wire::PeerHello> hello = wire::decode_peer_hello(body);
+    if (!hello.ok()) {
+      refuse(peer, hello.status());
+    } else if (!pool_->call_on(*hello, &peer.socket)) {
+      refuse(peer, Status(Code::kUnavailable,
+                          "no worker of that session is here: it has ended, or the address is "
+                          "another server's"));
+    }
+    return false;
+  }
   if (type == wire::MessageType::kStatusQuery) {
     report(peer);
     return false;
@@ -221,7 +235,8 @@ bool Daemon::introduce(Peer& peer, wire::MessageType type, const std::vector<std
   peer.hello = std::move(hello).value();
   peer.waits = true;
   peer.received = {};
-  peer.deadline = Clock::now() + settings_.start_timeout.get();
+  peer.tell_at = Clock::now();
+  peer.deadline = peer.tell_at + settings_.start_timeout.get();
   return true;
 }
 
@@ -249,7 +264,7 @@ Status Daemon::check(const wire::Hello& hello) const {
                                           " sessions are taken: wait for one to end, or raise "
                                           "--max-sessions on the server");
   }
-  for (uint32_t window = 0; window < kWindowCount; ++window) {
+  for (uint32_t window = 0; window < wire::kWindowCount; ++window) {
     const wire::AddressWindow ours = address_window(window);
     if (std::none_of(hello.taken_windows.begin(), hello.taken_windows.end(),
                      [&](const wire::AddressWindow& theirs) { return overlap(ours, theirs); })) {
@@ -257,7 +272,7 @@ Status Daemon::check(const wire::Hello& hello) const {
     }
   }
   return Status(Code::kUnavailable, "the client's other servers use all " +
-                                        std::to_string(kWindowCount) +
+                                        std::to_string(wire::kWindowCount) +
                                         " address windows: name fewer servers in RCUDA_DEVICES");
 }
 
@@ -285,6 +300,16 @@ void Daemon::serve_waiting() {
     } else {
       ++peer;
     }
+  }
+}
+
+// So that a client can tell a server that is busy from something that does not answer.
+void Daemon::reassure_waiting() {
+  const Clock::time_point now = Clock::now();
+  for (Peer& peer : peers_) {
+    if (!peer.waits || now < peer.tell_at) continue;
+    (void)wire::write_message(peer.socket.get(), wire::MessageType::kQueued, {}, now);
+    peer.tell_at = now + wire::kQueuedInterval;
   }
 }
 

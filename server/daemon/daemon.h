@@ -40,7 +40,8 @@ class Daemon {
     std::string name;
     Clock::time_point deadline;
     std::vector<std::byte> received;
-    bool waits = false;  // for a worker
+    bool waits = false;         // for a worker
+    Clock::time_point tell_at;  // while it waits: when to say so again
     wire::Hello hello;
   };
 
@@ -52,6 +53,7 @@ class Daemon {
   void refuse(Peer& peer, const Status& status);
   void report(Peer& peer);
   void serve_waiting();
+  void reassure_waiting();
   void announce();
   int poll_timeout_ms() const;
 

@@ -41,7 +41,7 @@ std::string outcome(int status) {
 }  // namespace
 
 WorkerPool::WorkerPool(const Settings& settings, uint32_t first_window)
-    : settings_(settings), first_window_(first_window % kWindowCount) {}
+    : settings_(settings), first_window_(first_window % wire::kWindowCount) {}
 
 WorkerPool::~WorkerPool() { shutdown(); }
 
@@ -72,8 +72,8 @@ uint32_t WorkerPool::choose_window(const wire::Hello* hello) const {
   // The window with the fewest workers that are not yet serving, so that the idle ones differ.
   uint32_t best = first_window_;
   size_t fewest = ~size_t{0};
-  for (uint32_t i = 0; i < kWindowCount; ++i) {
-    const uint32_t window = (first_window_ + i) % kWindowCount;
+  for (uint32_t i = 0; i < wire::kWindowCount; ++i) {
+    const uint32_t window = (first_window_ + i) % wire::kWindowCount;
     if (hello && taken(*hello, window)) continue;
     const auto users =
         static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(), [&](const Worker& w) {
@@ -182,6 +182,8 @@ bool WorkerPool::assign(const wire::Hello& hello, UniqueFd* socket) {
     }
     worker.state = State::kBusy;
     worker.since = Clock::now();
+    std::memcpy(worker.client, hello.session, sizeof worker.client);
+    worker.index = hello.worker;
     worker.session = {hello.user,
                       hello.program,
                       hello.host,
@@ -206,6 +208,23 @@ bool WorkerPool::attach(const wire::Attach& attach, UniqueFd socket) {
     message.index = attach.index;
     message.socket = std::move(socket);
     return send_worker_message(worker.control.get(), message).ok();
+  }
+  return false;
+}
+
+bool WorkerPool::call_on(const wire::PeerHello& hello, UniqueFd* socket) {
+  for (Worker& worker : workers_) {
+    if (worker.state != State::kBusy || worker.index != hello.worker ||
+        std::memcmp(worker.client, hello.session, sizeof hello.session) != 0) {
+      continue;
+    }
+    WorkerMessage message;
+    message.type = WorkerMessageType::kPeer;
+    message.body = wire::encode(hello);
+    message.socket = std::move(*socket);
+    if (send_worker_message(worker.control.get(), message).ok()) return true;
+    *socket = std::move(message.socket);  // it has just died
+    return false;
   }
   return false;
 }

@@ -45,6 +45,10 @@ class WorkerPool {
   // A further socket of a session; false when no worker has the token.
   bool attach(const wire::Attach& attach, UniqueFd socket);
 
+  // A connection from another worker of a session; false when no worker is the one it calls on.
+  // The socket is taken, and closed here, only on success.
+  bool call_on(const wire::PeerHello& hello, UniqueFd* socket);
+
   void add_descriptors(std::vector<pollfd>* items) const;
   // Looks after every worker whose descriptors are ready.
   void handle(const std::vector<pollfd>& items);
@@ -73,7 +77,9 @@ class WorkerPool {
     uint32_t window = 0;
     Token token{};
     Clock::time_point since;
-    wire::ServerStatus::Session session;  // while busy
+    wire::ServerStatus::Session session;  // while busy, as what follows
+    uint8_t client[16] = {};              // Hello::session
+    uint32_t index = 0;                   // Hello::worker
   };
 
   Status start(uint32_t window);

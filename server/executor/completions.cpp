@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/cuda/errors.h"
 #include "server/executor/executor.h"
 
 namespace rcuda::server {
@@ -41,8 +42,9 @@ void Completions::enqueue(const StreamRef& stream, Pending pending) {
   if (!queue) {
     queue = std::make_unique<Queue>();
     queue->key = stream.key;
-    active_.push_back(queue.get());
+    queue->context = stream.context;
   }
+  if (!std::exchange(queue->active, true)) active_.push_back(queue.get());
   queue->pending.push_back(std::move(pending));
 }
 
@@ -61,20 +63,29 @@ void Completions::add(const StreamRef& stream, WhenDone when_done) {
 
 void Completions::finish(Pending& pending, uint64_t key, CUresult result) {
   if (result == CUDA_SUCCESS) {
+    Object* stream = nullptr;
+    if (pending.stream != 0) {
+      stream = executor_.objects(wire::Kind::kStream).find(pending.stream);
+      if (stream && stream->key != key) stream = nullptr;
+    } else if (key == (kLegacyKey | pending.context->id)) {
+      stream = &pending.context->legacy_stream;
+    }
+    if (stream) stream->done_use = std::max(stream->done_use, pending.use);
+    if (pool_frees_.any()) {
+      pool_frees_.reached(*pending.context, pending.event, stream != nullptr,
+                          stream ? static_cast<CUstream>(stream->handle) : nullptr);
+    }
     if (pending.event) pending.context->free_events.push_back(pending.event);
-    Object* stream = pending.stream == 0
-                         ? &pending.context->legacy_stream
-                         : executor_.objects(wire::Kind::kStream).find(pending.stream);
-    if (stream && stream->key == key) stream->done_use = std::max(stream->done_use, pending.use);
   } else {
     if (pending.event) executor_.driver().cuEventDestroy_v2(pending.event);
-    if (is_sticky(result)) executor_.latch(result);
+    if (cuda::is_sticky(result)) executor_.latch(result);
   }
   if (pending.prints) executor_.flush_output(*pending.context);
   if (pending.when_done) {
     pending.when_done(result);
   } else {
-    executor_.signal(pending.signal, result);
+    executor_.signal(pending.signal, result,
+                     pending.prints ? transport::Wake::kNow : transport::Wake::kYes);
   }
 }
 
@@ -136,11 +147,14 @@ void Completions::move(Watch& watch) {
 }
 
 void Completions::finish(Watch& watch, CUresult result) {
+  if (result == CUDA_SUCCESS && pool_frees_.any()) {
+    pool_frees_.reached(*watch.context, watch.event, false, nullptr);
+  }
   if (watch.stream) {
     watch.context->free_streams.push_back(watch.stream);
     watch.context->free_events.push_back(watch.event);
   }
-  if (is_sticky(result)) executor_.latch(result);
+  if (cuda::is_sticky(result)) executor_.latch(result);
   executor_.flush_output(*watch.context);
   executor_.signal(watch.signal, result);
 }
@@ -159,7 +173,8 @@ bool Completions::poll() {
       any = true;
     }
     if (queue.pending.empty()) {
-      queues_.erase(queue.key);
+      queue.active = false;
+      if (queue.forgotten) queues_.erase(queue.key);
       active_[i] = active_.back();
       active_.pop_back();
     } else {
@@ -180,19 +195,33 @@ bool Completions::poll() {
   return any;
 }
 
+void Completions::forget_stream(uint64_t key) {
+  const auto found = queues_.find(key);
+  if (found == queues_.end()) return;
+  if (found->second->active) {
+    found->second->forgotten = true;
+  } else {
+    queues_.erase(found);
+  }
+}
+
 void Completions::drop_context(ContextState& context, CUresult error) {
   poll();
   for (size_t i = 0; i < active_.size();) {
     Queue& queue = *active_[i];
-    if (queue.pending.front().context != &context) {
+    if (queue.context != &context) {
       ++i;
       continue;
     }
-    for (Pending& pending : queue.pending) finish(pending, queue.key, error);
-    queues_.erase(queue.key);
+    while (!queue.pending.empty()) {
+      Pending pending = std::move(queue.pending.front());
+      queue.pending.pop_front();
+      finish(pending, queue.key, error);
+    }
     active_[i] = active_.back();
     active_.pop_back();
   }
+  std::erase_if(queues_, [&](const auto& item) { return item.second->context == &context; });
   for (size_t i = 0; i < watches_.size();) {
     if (watches_[i].context != &context) {
       ++i;

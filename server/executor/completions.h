@@ -18,6 +18,7 @@
 #include <cuda.h>
 
 #include "common/wire/protocol.h"
+#include "server/executor/pool_frees.h"
 
 namespace rcuda::server {
 
@@ -36,7 +37,7 @@ struct WordSignal {
 
 class Completions {
  public:
-  explicit Completions(Executor& executor) : executor_(executor) {}
+  explicit Completions(Executor& executor) : executor_(executor), pool_frees_(executor) {}
   ~Completions();
   Completions(const Completions&) = delete;
   Completions& operator=(const Completions&) = delete;
@@ -55,8 +56,11 @@ class Completions {
   // Does what has come due; true if there was anything.
   bool poll();
   bool empty() const { return active_.empty() && watches_.empty(); }
+  // A stream was destroyed; what is pending in it still comes due.
+  void forget_stream(uint64_t key);
   // A context is about to be destroyed or reset: its completions come due with `error`.
   void drop_context(ContextState& context, CUresult error);
+  PoolFrees& pool_frees() { return pool_frees_; }
 
  private:
   struct Pending {
@@ -70,7 +74,10 @@ class Completions {
   };
   struct Queue {
     uint64_t key = 0;
+    ContextState* context = nullptr;
     std::deque<Pending> pending;
+    bool active = false;     // in active_
+    bool forgotten = false;  // its stream is gone
   };
   struct Watch {
     wire::ObjectId id = 0;  // 0: moved to a private event
@@ -89,9 +96,11 @@ class Completions {
   void flush_output(ContextState& context);
 
   Executor& executor_;
-  std::unordered_map<uint64_t, std::unique_ptr<Queue>>
-      queues_;  // by StreamRef::key, while not empty
-  std::vector<Queue*> active_;
+  PoolFrees pool_frees_;
+  // By StreamRef::key, from a stream's first completion to its end: waiting for a stream is too
+  // frequent to make a queue each time.
+  std::unordered_map<uint64_t, std::unique_ptr<Queue>> queues_;
+  std::vector<Queue*> active_;  // that are not empty, and those being emptied
   std::vector<Watch> watches_;
 };
 

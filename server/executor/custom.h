@@ -64,6 +64,10 @@ void append(std::vector<std::byte>* reply, const T& item) {
   reply->insert(reply->end(), bytes, bytes + sizeof item);
 }
 
+// The parameters of a function or kernel, by ordinal.
+std::vector<wire::ParameterInfo> parameters_of(const api::DriverTable& driver, void* handle,
+                                               bool is_kernel);
+
 HandlerResult ping(Executor&, const Command&, std::vector<std::byte>*);
 HandlerResult signal(Executor&, const Command&, std::vector<std::byte>*);
 HandlerResult watch_event(Executor&, const Command&, std::vector<std::byte>*);
@@ -83,5 +87,13 @@ HandlerResult module_load(Executor&, const Command&, std::vector<std::byte>*);
 HandlerResult library_load(Executor&, const Command&, std::vector<std::byte>*);
 HandlerResult host_expose(Executor&, const Command&, std::vector<std::byte>*);
 HandlerResult host_unexpose(Executor&, const Command&, std::vector<std::byte>*);
+HandlerResult mirror(Executor&, const Command&, std::vector<std::byte>*);
+HandlerResult unmirror(Executor&, const Command&, std::vector<std::byte>*);
+HandlerResult mirror_fetch(Executor&, const Command&, std::vector<std::byte>*);
+HandlerResult peer_introduce(Executor&, const Command&, std::vector<std::byte>*);
+HandlerResult peer_copy(Executor&, const Command&, std::vector<std::byte>*);
+HandlerResult peer_signal(Executor&, const Command&, std::vector<std::byte>*);
+HandlerResult peer_await(Executor&, const Command&, std::vector<std::byte>*);
+HandlerResult peer_plan(Executor&, const Command&, std::vector<std::byte>*);
 
 }  // namespace rcuda::server

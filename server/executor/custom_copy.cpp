@@ -1,8 +1,13 @@
 // Copies between device memory and what the worker can reach: commands, replies, staging, exposed
 // client memory and other devices.
+#include <initializer_list>
 #include <limits>
 
+#include "common/cuda/errors.h"
 #include "server/executor/custom.h"
+#include "server/executor/gpu_direct.h"
+#include "server/executor/graph_keeper.h"
+#include "server/executor/host_callbacks.h"
 #include "server/executor/host_memory.h"
 #include "server/executor/shadow_copy.h"
 
@@ -17,6 +22,18 @@ bool reachable(Executor& executor, uint64_t address, uint64_t bytes) {
   return executor.driver().cuPointerGetAttribute &&
          executor.driver().cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                                                  address) == CUDA_SUCCESS;
+}
+
+// A captured copy: what stands for pageable memory in it belongs to the graph from now on.
+void hand_to_graph(Executor& executor, const StreamRef& stream,
+                   std::initializer_list<uint64_t> addresses) {
+  if (!executor.host_memory().any_for_graphs()) return;
+  for (const uint64_t address : addresses) {
+    if (auto resource = executor.host_memory().claim(address)) {
+      (void)executor.graph_keeper().retain(executor.graph_keeper().captured_into(stream.handle),
+                                           std::move(resource));
+    }
+  }
 }
 
 }  // namespace
@@ -85,7 +102,7 @@ HandlerResult copy_staged(Executor& executor, const Command& command, std::vecto
             : driver.cuMemcpyDtoHAsync_v2(staging, body.device_address, body.bytes, stream.handle);
   }
   if (result != CUDA_SUCCESS) {
-    if (is_sticky(result)) executor.latch(result);
+    if (cuda::is_sticky(result)) executor.latch(result);
     executor.signal(signal, result);
     return {};
   }
@@ -94,33 +111,77 @@ HandlerResult copy_staged(Executor& executor, const Command& command, std::vecto
   return {};
 }
 
-HandlerResult copy(Executor& executor, const Command& command, std::vector<std::byte>*) {
-  BodyReader in(command.body);
-  wire::CopyBody body;
-  if (!in.read(&body)) return kMalformed;
-  const auto failed = [](CUresult result) { return HandlerResult{result, false, false}; };
-  StreamRef stream;
-  if (CUresult result = executor.find_stream(body.stream, &stream); result != CUDA_SUCCESS) {
-    return failed(result);
+namespace {
+
+// Within what the driver knows. Where one side is the client's memory it is told which, and need
+// not look both addresses up.
+CUresult queue_linear(Executor& executor, const wire::CopyBody& body, CUstream stream) {
+  const api::DriverTable& driver = executor.driver();
+  const bool from_host = executor.host_memory().find(body.source, body.bytes) != nullptr;
+  const bool to_host = executor.host_memory().find(body.destination, body.bytes) != nullptr;
+  if (from_host && !to_host) {
+    return driver.cuMemcpyHtoDAsync_v2(body.destination, reinterpret_cast<void*>(body.source),
+                                       body.bytes, stream);
   }
-  if (body.bytes == 0) return {};
+  if (to_host && !from_host) {
+    return driver.cuMemcpyDtoHAsync_v2(reinterpret_cast<void*>(body.destination), body.source,
+                                       body.bytes, stream);
+  }
+  return driver.cuMemcpyAsync(body.destination, body.source, body.bytes, stream);
+}
+
+CUresult queue_copy(Executor& executor, const wire::CopyBody& body, const StreamRef& stream) {
   if (!reachable(executor, body.destination, body.bytes) ||
       !reachable(executor, body.source, body.bytes)) {
-    return failed(CUDA_ERROR_INVALID_VALUE);
+    return CUDA_ERROR_INVALID_VALUE;
   }
   const api::DriverTable& driver = executor.driver();
   executor.copied_bytes += body.bytes;
+  if (const auto direct =
+          executor.gpu_direct().copy(stream, body.destination, body.source, body.bytes)) {
+    return *direct;
+  }
   if (executor.shadow_copies().concerns(body.destination, body.source, body.bytes)) {
-    return failed(executor.shadow_copies().copy(stream, body.destination, body.source, body.bytes));
+    const CUresult result = executor.shadow_copies().copy(
+        stream, body.destination, body.source, body.bytes, body.flags & wire::kSourceReady);
+    if (result == CUDA_SUCCESS) hand_to_graph(executor, stream, {body.destination, body.source});
+    return result;
   }
   if (body.destination_context == 0 && body.source_context == 0) {
-    return failed(driver.cuMemcpyAsync(body.destination, body.source, body.bytes, stream.handle));
+    const CUresult result = queue_linear(executor, body, stream.handle);
+    if (result == CUDA_SUCCESS) hand_to_graph(executor, stream, {body.destination, body.source});
+    return result;
   }
   ContextState* destination = executor.find_context(body.destination_context);
   ContextState* source = executor.find_context(body.source_context);
-  if (!destination || !source) return failed(CUDA_ERROR_INVALID_CONTEXT);
-  return failed(driver.cuMemcpyPeerAsync(body.destination, destination->handle, body.source,
-                                         source->handle, body.bytes, stream.handle));
+  if (!destination || !source) return CUDA_ERROR_INVALID_CONTEXT;
+  return driver.cuMemcpyPeerAsync(body.destination, destination->handle, body.source,
+                                  source->handle, body.bytes, stream.handle);
+}
+
+// The end of a command that may carry a word: somebody waits for it then, also when it failed.
+HandlerResult signal_or_fail(Executor& executor, const StreamRef& stream, WordSignal signal,
+                             CUresult result) {
+  if (signal.sequence == 0) return {result, false, false};
+  if (result != CUDA_SUCCESS) {
+    if (cuda::is_sticky(result)) executor.latch(result);
+    executor.signal(signal, result);
+  } else {
+    executor.completions().add(stream, signal, true);
+  }
+  return {};
+}
+
+}  // namespace
+
+HandlerResult copy(Executor& executor, const Command& command, std::vector<std::byte>*) {
+  BodyReader in(command.body);
+  wire::CopyBody body;
+  if (!in.read(&body) || !word_exists(body.word)) return kMalformed;
+  StreamRef stream;
+  CUresult result = executor.find_stream(body.stream, &stream);
+  if (result == CUDA_SUCCESS && body.bytes != 0) result = queue_copy(executor, body, stream);
+  return signal_or_fail(executor, stream, {body.word, body.sequence}, result);
 }
 
 // ---- shapes ------------------------------------------------------------------------------------
@@ -309,15 +370,10 @@ HandlerResult copy_shape(Executor& executor, const Command& command, std::vector
   if (result == CUDA_SUCCESS && !pushed.empty()) {
     result = executor.shadow_copies().push(stream, pushed);
   }
-  if (body.sequence == 0) return {result, false, false};
-  const WordSignal signal{body.word, body.sequence};
-  if (result != CUDA_SUCCESS) {
-    if (is_sticky(result)) executor.latch(result);
-    executor.signal(signal, result);
-  } else {
-    executor.completions().add(stream, signal, true);
+  if (result == CUDA_SUCCESS && body.source_staged == 0 && body.destination_staged == 0) {
+    hand_to_graph(executor, stream, {body.source.address, body.destination.address});
   }
-  return {};
+  return signal_or_fail(executor, stream, {body.word, body.sequence}, result);
 }
 
 }  // namespace rcuda::server

@@ -3,6 +3,7 @@
 #include <climits>
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "server/executor/custom.h"
 #include "server/executor/host_callbacks.h"
@@ -11,25 +12,6 @@ namespace rcuda::server {
 namespace {
 
 HandlerResult done(CUresult result) { return {result, false, false}; }
-
-// The parameters of a function or kernel, by ordinal.
-std::vector<wire::ParameterInfo> parameters_of(const api::DriverTable& driver, void* handle,
-                                               bool is_kernel) {
-  std::vector<wire::ParameterInfo> all;
-  // More parameters than bytes for them cannot be.
-  for (size_t i = 0; i < wire::kMaxParameterBytes; ++i) {
-    size_t offset = 0, size = 0;
-    CUresult result = CUDA_ERROR_NOT_SUPPORTED;
-    if (is_kernel && driver.cuKernelGetParamInfo) {
-      result = driver.cuKernelGetParamInfo(static_cast<CUkernel>(handle), i, &offset, &size);
-    } else if (!is_kernel && driver.cuFuncGetParamInfo) {
-      result = driver.cuFuncGetParamInfo(static_cast<CUfunction>(handle), i, &offset, &size);
-    }
-    if (result != CUDA_SUCCESS) break;
-    all.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(size)});
-  }
-  return all;
-}
 
 void remember_parameters(Object& object, const std::vector<wire::ParameterInfo>& parameters) {
   object.parameters_known = true;
@@ -65,6 +47,24 @@ CUresult translate(Executor& executor, CUlaunchAttribute* attribute) {
 
 }  // namespace
 
+std::vector<wire::ParameterInfo> parameters_of(const api::DriverTable& driver, void* handle,
+                                               bool is_kernel) {
+  std::vector<wire::ParameterInfo> all;
+  // More parameters than bytes for them cannot be.
+  for (size_t i = 0; i < wire::kMaxParameterBytes; ++i) {
+    size_t offset = 0, size = 0;
+    CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+    if (is_kernel && driver.cuKernelGetParamInfo) {
+      result = driver.cuKernelGetParamInfo(static_cast<CUkernel>(handle), i, &offset, &size);
+    } else if (!is_kernel && driver.cuFuncGetParamInfo) {
+      result = driver.cuFuncGetParamInfo(static_cast<CUfunction>(handle), i, &offset, &size);
+    }
+    if (result != CUDA_SUCCESS) break;
+    all.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(size)});
+  }
+  return all;
+}
+
 HandlerResult launch(Executor& executor, const Command& command, std::vector<std::byte>*) {
   BodyReader in(command.body);
   wire::LaunchBody body;
@@ -89,14 +89,28 @@ HandlerResult launch(Executor& executor, const Command& command, std::vector<std
   if (CUresult result = executor.find_stream(body.stream, &stream); result != CUDA_SUCCESS) {
     return done(result);
   }
+  object->launched_in = stream.context->id;
   size_t parameter_bytes = body.parameter_bytes;
   void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<std::byte*>(parameters.data()),
                    CU_LAUNCH_PARAM_BUFFER_SIZE, &parameter_bytes, CU_LAUNCH_PARAM_END};
-  void** const packed = parameter_bytes ? extra : nullptr;
+  void** packed = parameter_bytes ? extra : nullptr;
+  void** separate = nullptr;
+  std::vector<void*> pointers;
+  if (packed && body.as_array) {
+    // A node of a graph says in which form it got its parameters, and shows no other.
+    for (const wire::ParameterInfo& parameter :
+         parameters_of(driver, object->handle, body.is_kernel)) {
+      pointers.push_back(const_cast<std::byte*>(parameters.data()) + parameter.offset_bytes);
+    }
+    if (!pointers.empty()) {
+      separate = pointers.data();
+      packed = nullptr;
+    }
+  }
   if (body.attribute_count == 0 && !body.cooperative) [[likely]] {
     return done(driver.cuLaunchKernel(function, body.grid[0], body.grid[1], body.grid[2],
                                       body.block[0], body.block[1], body.block[2],
-                                      body.shared_bytes, stream.handle, nullptr, packed));
+                                      body.shared_bytes, stream.handle, separate, packed));
   }
   if (!driver.cuLaunchKernelEx) return done(CUDA_ERROR_NOT_SUPPORTED);
   CUlaunchAttribute attributes[wire::kMaxLaunchAttributes + 1];
@@ -125,7 +139,7 @@ HandlerResult launch(Executor& executor, const Command& command, std::vector<std
   config.hStream = stream.handle;
   config.attrs = attributes;
   config.numAttrs = count;
-  return done(driver.cuLaunchKernelEx(&config, function, nullptr, packed));
+  return done(driver.cuLaunchKernelEx(&config, function, separate, packed));
 }
 
 HandlerResult launch_host(Executor& executor, const Command& command, std::vector<std::byte>*) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string_view>
 
+#include "api/server_handlers.h"
 #include "common/base/log.h"
 #include "common/image/fatbin.h"
 #include "common/image/image.h"
@@ -201,7 +202,30 @@ HandlerResult load(Executor& executor, const Command& command, bool is_library,
   return {};
 }
 
+// The driver keeps who unloads code waiting until the device is idle, and the executor waits for
+// nobody. The object's id is free at once all the same, since the client may mint it anew.
+template <typename Code>
+CUresult unload_when_idle(Executor& executor, CUresult (*unload)(Code), Code code) {
+  ContextState* const context = executor.current_context();
+  if (!context) return unload(code);
+  executor.when_idle(*context, [&executor, id = context->id, unload, code](CUresult) {
+    CUresult result = executor.make_current(id);
+    if (result == CUDA_SUCCESS) result = unload(code);
+    if (result != CUDA_SUCCESS) executor.latch(result);
+  });
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
+
+CUresult serve_cuModuleUnload(Executor& executor, CUmodule hmod) {
+  return unload_when_idle(executor, executor.driver().cuModuleUnload, hmod);
+}
+
+CUresult serve_cuLibraryUnload(Executor& executor, CUlibrary library) {
+  if (!executor.driver().cuLibraryUnload) return CUDA_ERROR_NOT_SUPPORTED;
+  return unload_when_idle(executor, executor.driver().cuLibraryUnload, library);
+}
 
 HandlerResult image_query(Executor& executor, const Command& command,
                           std::vector<std::byte>* reply) {

@@ -47,6 +47,22 @@ CustomHandler custom_handler(uint16_t opcode) {
       return &host_expose;
     case wire::Custom::kHostUnexpose:
       return &host_unexpose;
+    case wire::Custom::kMirror:
+      return &mirror;
+    case wire::Custom::kUnmirror:
+      return &unmirror;
+    case wire::Custom::kMirrorFetch:
+      return &mirror_fetch;
+    case wire::Custom::kPeerIntroduce:
+      return &peer_introduce;
+    case wire::Custom::kPeerCopy:
+      return &peer_copy;
+    case wire::Custom::kPeerSignal:
+      return &peer_signal;
+    case wire::Custom::kPeerAwait:
+      return &peer_await;
+    case wire::Custom::kPeerPlan:
+      return &peer_plan;
     case wire::Custom::kFault:
       return &fault;
     default:

@@ -58,8 +58,8 @@ CUresult lookup_device(Executor& executor, uint32_t ordinal, CUdevice* device);
 int32_t device_ordinal(Executor& executor, CUdevice device);
 const api::DriverTable& driver(Executor& executor);
 // For host nodes of graphs: a callback that the client named becomes a host function
-// that publishes a HostCallbackEvent and waits for its ack. It lives as long as the session, since
-// a graph may keep it.
+// that publishes a HostCallbackEvent and waits for its ack. The handler that adds it to a graph
+// takes it (host_callbacks.h); otherwise it is gone when the next one is made.
 struct HostFunction {
   CUhostFn function = nullptr;
   void* argument = nullptr;

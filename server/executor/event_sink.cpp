@@ -26,13 +26,20 @@ Status EventSink::ready(transport::Region staging) {
 }
 
 Status EventSink::host_callback(uint64_t callback, uint32_t slot, uint64_t sequence,
-                                CUresult status) {
+                                CUresult status, bool mirrored) {
   wire::HostCallbackEvent event{};
   event.header = {wire::Event::kHostCallback, sizeof event - sizeof event.header};
   event.callback = callback;
   event.sequence = sequence;
   event.slot = slot;
   event.status = static_cast<uint32_t>(status);
+  event.mirrored = mirrored;
+  return append(bytes_of(event), {});
+}
+
+Status EventSink::released(uint64_t callback) {
+  const wire::ReleasedEvent event{
+      {wire::Event::kReleased, sizeof event - sizeof(wire::EventHeader)}, callback};
   return append(bytes_of(event), {});
 }
 

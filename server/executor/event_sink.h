@@ -26,7 +26,9 @@ class EventSink {
   explicit EventSink(transport::Link& link) : ring_(link, wire::kEventRingLayout) {}
 
   Status ready(transport::Region staging);
-  Status host_callback(uint64_t callback, uint32_t slot, uint64_t sequence, CUresult status);
+  Status host_callback(uint64_t callback, uint32_t slot, uint64_t sequence, CUresult status,
+                       bool mirrored);
+  Status released(uint64_t callback);
   // Any length; split into events of bounded size.
   Status output(bool is_stderr, std::string_view text);
   Status trace(std::span<const wire::TraceEvent> events);

@@ -5,48 +5,35 @@
 
 #include "api/server_handlers.h"
 #include "common/base/log.h"
+#include "common/cuda/errors.h"
+#include "server/executor/gpu_direct.h"
+#include "server/executor/graph_copies.h"
+#include "server/executor/graph_keeper.h"
 #include "server/executor/host_callbacks.h"
 #include "server/executor/host_memory.h"
 #include "server/executor/image_store.h"
+#include "server/executor/mirrors.h"
 #include "server/executor/output_capture.h"
+#include "server/executor/peers.h"
 #include "server/executor/shadow_copy.h"
+#include "server/executor/shared_allocations.h"
 
 namespace rcuda::server {
-namespace {
-
-// Keys of legacy default streams; those of created streams are counted from 1.
-constexpr uint64_t kLegacyKey = 1ull << 63;
-
-}  // namespace
-
-bool is_sticky(CUresult result) {
-  switch (result) {
-    case CUDA_ERROR_ILLEGAL_ADDRESS:
-    case CUDA_ERROR_LAUNCH_TIMEOUT:
-    case CUDA_ERROR_ASSERT:
-    case CUDA_ERROR_HARDWARE_STACK_ERROR:
-    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
-    case CUDA_ERROR_MISALIGNED_ADDRESS:
-    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
-    case CUDA_ERROR_INVALID_PC:
-    case CUDA_ERROR_LAUNCH_FAILED:
-    case CUDA_ERROR_ECC_UNCORRECTABLE:
-    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
-    case CUDA_ERROR_EXTERNAL_DEVICE:
-      return true;
-    default:
-      return false;
-  }
-}
 
 Executor::Executor(const SessionResources& resources)
     : resources_(resources),
       events_(*resources.link),
       completions_(*this),
       host_callbacks_(std::make_unique<HostCallbacks>(*this)),
+      graph_keeper_(std::make_unique<GraphKeeper>(*this)),
       host_memory_(std::make_unique<HostMemory>(*this)),
+      mirrors_(std::make_unique<Mirrors>(*this)),
       shadow_copies_(std::make_unique<ShadowCopies>(*this)),
-      images_(std::make_unique<ImageStore>(resources.images)) {
+      gpu_direct_(std::make_unique<GpuDirect>(*this)),
+      graph_copies_(std::make_unique<GraphCopies>(*this)),
+      shared_allocations_(std::make_unique<SharedAllocations>()),
+      images_(std::make_unique<ImageStore>(resources.images)),
+      peers_(make_peers(*this)) {
   for (const SessionDevice& device : resources.devices) {
     ContextState state;
     state.id = wire::primary_context_id(static_cast<uint32_t>(primaries_.size()));
@@ -94,6 +81,7 @@ void Executor::forget_objects(ContextState& context) {
   context.free_events.clear();
   context.free_streams.clear();
   context.idle_stream = nullptr;
+  context.fetch_stream = nullptr;
   for (size_t kind = 0; kind < objects_.size(); ++kind) {
     if (kind == static_cast<size_t>(wire::Kind::kContext) ||
         kind == static_cast<size_t>(wire::Kind::kLibrary) ||
@@ -114,6 +102,8 @@ CUresult Executor::reset_primary(CUdevice device) {
                               [&](const ContextState& state) { return state.device == device; });
   if (context == primaries_.end()) return CUDA_ERROR_INVALID_DEVICE;
   forget_objects(*context);
+  // Its streams are in the primary contexts. The client introduces the workers anew.
+  peers_->shut();
   if (CUresult result = driver().cuDevicePrimaryCtxReset_v2(device); result != CUDA_SUCCESS) {
     return result;
   }
@@ -126,9 +116,10 @@ CUresult Executor::reset_primary(CUdevice device) {
     return result;
   }
   if (CUresult result = make_current(context->id); result != CUDA_SUCCESS) return result;
-  if (sticky_ != CUDA_SUCCESS) {
+  {
+    std::lock_guard lock(errors_mutex_);
+    if (sticky_ != CUDA_SUCCESS) publish_error(CUDA_SUCCESS);
     sticky_ = CUDA_SUCCESS;
-    publish_error(CUDA_SUCCESS);
   }
   unsigned flags = 0;
   if (driver().cuMemHostGetFlags(&flags, resources_.staging) == CUDA_SUCCESS) return CUDA_SUCCESS;
@@ -165,8 +156,35 @@ std::vector<StreamRef> Executor::busy_streams(ContextState& context) {
   return streams;
 }
 
+bool Executor::known_idle(ContextState& context) {
+  constexpr size_t kMostAsked = 4;
+  ContextState* const before = current_;
+  const std::vector<StreamRef> streams = busy_streams(context);
+  if (streams.size() > 1 + kMostAsked || make_current(context.id) != CUDA_SUCCESS) return false;
+  // Streams that capture are not asked, which would end the capture; nor is the legacy stream then.
+  bool idle = std::all_of(streams.begin() + 1, streams.end(), [&](const StreamRef& stream) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return driver().cuStreamIsCapturing &&
+           driver().cuStreamIsCapturing(stream.handle, &status) == CUDA_SUCCESS &&
+           status == CU_STREAM_CAPTURE_STATUS_NONE &&
+           driver().cuStreamQuery(stream.handle) == CUDA_SUCCESS;
+  });
+  idle = idle && driver().cuStreamQuery(nullptr) == CUDA_SUCCESS;
+  if (idle) {
+    for (const StreamRef& stream : streams) stream.object->done_use = stream.object->last_use;
+  }
+  if (before) make_current(before->id);
+  return idle;
+}
+
 void Executor::when_idle(ContextState& context, WhenDone when_done) {
   const std::vector<StreamRef> streams = busy_streams(context);
+  // After calls that waited themselves nothing is left to wait for: no event needs to travel
+  // through the GPU to tell. Where something is, asking first would only delay it.
+  const Object& legacy = context.legacy_stream;
+  if (streams.size() == 1 && legacy.last_use <= legacy.done_use && known_idle(context)) {
+    return when_done(CUDA_SUCCESS);
+  }
   if (driver().cuStreamIsCapturing) {
     // An event recorded on a stream in capture would become part of the graph.
     for (const StreamRef& stream : streams) {
@@ -241,16 +259,19 @@ void Executor::unbind(wire::Kind kind, wire::ObjectId id) {
     contexts_.erase(found);
   }
   if (kind == wire::Kind::kModule || kind == wire::Kind::kLibrary) images_->release(kind, id);
+  if (kind == wire::Kind::kStream) {
+    if (const Object* stream = objects(kind).find(id)) completions_.forget_stream(stream->key);
+  }
   objects(kind).unbind(id);
 }
 
 // ---- answers -----------------------------------------------------------------------------------
 
-void Executor::signal(WordSignal signal, CUresult result) {
+void Executor::signal(WordSignal signal, CUresult result, transport::Wake wake) {
   if (signal.sequence == 0) return;
   const uint64_t value = wire::CompletionWord::make(signal.sequence, static_cast<uint32_t>(result));
   (void)link().put(wire::ClientWindow::kCompletionWords + 8ull * signal.word,
-                   std::as_bytes(std::span(&value, 1)), {}, transport::Wake::kYes);
+                   std::as_bytes(std::span(&value, 1)), {}, wake);
 }
 
 void Executor::reply(const ReplyTarget& target, CUresult result, std::span<const std::byte> body) {
@@ -268,12 +289,13 @@ void Executor::reply(const ReplyTarget& target, CUresult result, std::span<const
                                      transport::Bytes(kZeros, padded - bytes),
                                      std::as_bytes(std::span(&stamp, 1))};
   (void)link().put(uint64_t{target.slot} + target.slot_bytes - sizeof stamp - padded, pieces,
-                   transport::Wake::kYes);
+                   transport::Wake::kNow);
 }
 
 void Executor::latch(CUresult error) {
+  std::lock_guard lock(errors_mutex_);
   if (sticky_ != CUDA_SUCCESS) return;
-  if (is_sticky(error)) {
+  if (cuda::is_sticky(error)) {
     sticky_ = error;
     RCUDA_INFO("the session's context is lost: CUDA error %d", static_cast<int>(error));
   }
@@ -284,6 +306,27 @@ void Executor::publish_error(CUresult error) {
   const uint64_t value = wire::CompletionWord::make(++errors_, static_cast<uint32_t>(error));
   (void)link().put(wire::ClientWindow::kErrorWord, std::as_bytes(std::span(&value, 1)), {},
                    transport::Wake::kNo);
+}
+
+void Executor::post(std::function<void()> job) {
+  {
+    std::lock_guard lock(posted_mutex_);
+    posted_.push_back(std::move(job));
+  }
+  has_posted_ = true;
+  link().interrupt();
+}
+
+bool Executor::run_posted() {
+  if (!has_posted_.load(std::memory_order_relaxed)) return false;
+  std::vector<std::function<void()>> jobs;
+  {
+    std::lock_guard lock(posted_mutex_);
+    has_posted_ = false;
+    jobs.swap(posted_);
+  }
+  for (const auto& job : jobs) job();
+  return true;
 }
 
 void Executor::flush_output(ContextState& context) {

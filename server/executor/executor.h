@@ -4,16 +4,21 @@
 // component says otherwise (EventSink, HostCallbacks: the driver's threads call them). That thread
 // never blocks in the driver: a command that needs to wait becomes a Completion.
 // Ownership: the driver table, the Link, the image cache and everything in SessionResources outlive
-// the Executor. What the client created belongs to the process and ends with it: a worker serves one
-// session. Errors are CUresults, because they are the application's answers; a malformed command is
-// told apart by HandlerResult::malformed and ends the session.
+// the Executor. What the client created belongs to the process and ends with it: a worker serves
+// one session. Errors are CUresults, because they are the application's answers; a malformed
+// command is told apart by HandlerResult::malformed and ends the session.
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -29,12 +34,18 @@
 
 namespace rcuda::server {
 
+class GpuDirect;
+class GraphCopies;
+class GraphKeeper;
 class HostCallbacks;
 class HostMemory;
+class Mirrors;
 class ImageCache;
 class ImageStore;
 class OutputCapture;
+class PeerHub;
 class ShadowCopies;
+class SharedAllocations;
 
 // One of the session's devices, in the client's order.
 struct SessionDevice {
@@ -63,8 +74,16 @@ struct SessionResources {
   // The client lives in this process (tests): its memory needs no mapping, only registering.
   bool shared_address_space = false;
   bool allow_faults = false;
+  bool gpudirect = true;  // where the Link has it and a probe proves it
   // Where the client keeps page-locked memory of its own, which nothing else of this process uses.
   uint64_t host_range_base = 0, host_range_bytes = 0;
+  // For the session's other workers (server/peer): Hello's words, which have been checked.
+  struct Peers {
+    std::array<uint8_t, 16> session{};
+    std::string strategy, path;
+    std::chrono::milliseconds handshake_timeout{10'000}, timeout{10'000};
+  };
+  Peers peers;
   // What this process keeps inaccessible: client memory may be mapped over it.
   std::vector<AddressRange> closed;
 };
@@ -79,7 +98,9 @@ struct ContextState {
   std::vector<CUevent> free_events;    // without timing
   std::vector<CUstream> free_streams;  // non-blocking ones, for moved watches
   CUstream idle_stream = nullptr;      // never used: synchronising it flushes device printf
-  Object legacy_stream;                // handle stays null; for its use counts
+  CUstream fetch_stream = nullptr;     // for mirrors.h; waits for no other
+  Object fetch_uses;
+  Object legacy_stream;  // handle stays null; for its use counts
 };
 
 // A stream as a command names it.
@@ -90,6 +111,11 @@ struct StreamRef {
   wire::ObjectId id = 0;
   uint64_t key = 0;  // tells streams apart, also those that got a destroyed one's handle
 };
+
+// Keys of streams that have no id: legacy default streams, and those that serve mirrors. Those of
+// created streams are counted from 1.
+inline constexpr uint64_t kLegacyKey = 1ull << 63;
+inline constexpr uint64_t kFetchKey = 1ull << 62;
 
 // Where a reply goes; taken from a validated CommandHeader.
 struct ReplyTarget {
@@ -113,9 +139,20 @@ class Executor {
   Completions& completions() { return completions_; }
   EventSink& events() { return events_; }
   HostCallbacks& host_callbacks() { return *host_callbacks_; }
+  GraphKeeper& graph_keeper() { return *graph_keeper_; }
+  GraphCopies& graph_copies() { return *graph_copies_; }
   HostMemory& host_memory() { return *host_memory_; }
+  GpuDirect& gpu_direct() { return *gpu_direct_; }
   ShadowCopies& shadow_copies() { return *shadow_copies_; }
+  Mirrors& mirrors() { return *mirrors_; }
+  SharedAllocations& shared_allocations() { return *shared_allocations_; }
   ImageStore& images() { return *images_; }
+  PeerHub& peers() { return *peers_; }
+
+  // From any thread: `job` runs on the executor thread, soon and between two commands.
+  void post(std::function<void()> job);
+  bool run_posted();  // true if there was anything
+  bool has_posted() const { return has_posted_.load(); }
 
   // Contexts. The primary ones exist from the start, others when a handler bound them.
   ContextState* find_context(wire::ObjectId id);
@@ -128,6 +165,9 @@ class Executor {
 
   // The stream of a command; 0 is the legacy default stream of the current context.
   CUresult find_stream(wire::ObjectId id, StreamRef* stream);
+  // Whether all that was queued in the context, in whatever stream, is known to be done: the driver
+  // is asked, nothing is recorded. False where that would ask for too much.
+  bool known_idle(ContextState& context);
   // Once everything queued in the context so far is done, in whatever stream; with the first error.
   // A context with a stream in capture is refused at once, as CUDA refuses to synchronise it.
   void when_idle(ContextState& context, WhenDone when_done);
@@ -142,9 +182,11 @@ class Executor {
   CUresult reset_primary(CUdevice device);
 
   // Answers. All go out in order; a broken Link is found by the session loop, not here.
-  void signal(WordSignal signal, CUresult result);
+  // `wake`: kYes if no thread of the client is likely to wait.
+  void signal(WordSignal signal, CUresult result, transport::Wake wake = transport::Wake::kNow);
   void reply(const ReplyTarget& target, CUresult result, std::span<const std::byte> body);
   // A posted command failed, or work failed asynchronously. A sticky error is never overwritten.
+  // From any thread: the engine of peer copies latches a stream's error before it lets it go on.
   void latch(CUresult error);
   // Publishes what kernels printed so far. Call when work that may have printed is done.
   void flush_output(ContextState& context);
@@ -166,17 +208,24 @@ class Executor {
   uint64_t uses_ = 0;
   uint64_t next_key_ = 1;
   uint64_t errors_ = 0;
+  std::mutex errors_mutex_;  // errors_, sticky_
   CUresult sticky_ = CUDA_SUCCESS;
   bool may_print_ = false;
   EventSink events_;
   Completions completions_;
   std::unique_ptr<HostCallbacks> host_callbacks_;
+  std::unique_ptr<GraphKeeper> graph_keeper_;
   std::unique_ptr<HostMemory> host_memory_;
+  std::unique_ptr<Mirrors> mirrors_;
   std::unique_ptr<ShadowCopies> shadow_copies_;
+  std::unique_ptr<GpuDirect> gpu_direct_;
+  std::unique_ptr<GraphCopies> graph_copies_;
+  std::unique_ptr<SharedAllocations> shared_allocations_;
   std::unique_ptr<ImageStore> images_;
+  std::mutex posted_mutex_;
+  std::vector<std::function<void()>> posted_;  // guarded by posted_mutex_
+  std::atomic<bool> has_posted_{false};
+  std::unique_ptr<PeerHub> peers_;  // first to go: its threads post and latch
 };
-
-// Errors after which the context is of no more use.
-bool is_sticky(CUresult result);
 
 }  // namespace rcuda::server

@@ -4,26 +4,44 @@
 #include <chrono>
 #include <utility>
 
+#include "server/executor/event_sink.h"
 #include "server/executor/executor.h"
+#include "server/executor/graph_keeper.h"
+#include "server/executor/mirrors.h"
 
 namespace rcuda::server {
 
-HostCallbacks::HostCallbacks(Executor& executor) : executor_(executor) {
+ClientResource::~ClientResource() {
+  std::lock_guard lock(sink_->mutex);
+  if (sink_->events) (void)sink_->events->released(id_);
+}
+
+HostCallbacks::HostCallbacks(Executor& executor)
+    : executor_(executor), sink_(std::make_shared<ReleaseSink>()) {
+  sink_->events = &executor.events();
   for (uint32_t slot = wire::WorkerWindow::kCallbackSlots; slot-- > 0;) free_slots_.push_back(slot);
 }
 
-HostCallbacks::~HostCallbacks() = default;
+HostCallbacks::~HostCallbacks() {
+  std::lock_guard lock(sink_->mutex);
+  sink_->events = nullptr;
+}
 
-HostCallbacks::Callback* HostCallbacks::create(uint64_t callback, bool once) {
-  auto made = std::make_unique<Callback>(Callback{this, callback, once});
-  if (once) return made.release();
-  std::lock_guard lock(mutex_);
-  kept_.push_back(std::move(made));
-  return kept_.back().get();
+std::shared_ptr<ClientResource> HostCallbacks::make_resource(uint64_t id) {
+  return std::make_shared<ClientResource>(sink_, id);
 }
 
 HostFunction HostCallbacks::make(uint64_t callback) {
-  return {&run_host_function, create(callback, false)};
+  made_ = std::make_shared<Function>(Function{this, make_resource(callback)});
+  return {&run_kept, made_.get()};
+}
+
+std::shared_ptr<void> HostCallbacks::take(const void* argument) {
+  return made_.get() == argument ? std::exchange(made_, nullptr) : nullptr;
+}
+
+uint64_t HostCallbacks::number_of(CUhostFn function, const void* argument) {
+  return function == &run_kept ? static_cast<const Function*>(argument)->resource->id() : 0;
 }
 
 CUresult HostCallbacks::launch(const StreamRef& stream, uint64_t callback,
@@ -33,26 +51,36 @@ CUresult HostCallbacks::launch(const StreamRef& stream, uint64_t callback,
                            : static_cast<bool>(driver.cuLaunchHostFunc))) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
-  // In a capture it becomes a graph's node, which runs any number of times.
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (driver.cuStreamIsCapturing) driver.cuStreamIsCapturing(stream.handle, &status);
-  const bool once = status == CU_STREAM_CAPTURE_STATUS_NONE;
-  Callback* made = create(callback, once);
+  if (CUgraph graph = executor_.graph_keeper().captured_into(stream.handle);
+      graph && !is_stream_callback) {
+    const HostFunction function = make(callback);
+    const std::shared_ptr<void> kept = take(function.argument);
+    const CUresult result =
+        driver.cuLaunchHostFunc(stream.handle, function.function, function.argument);
+    if (result == CUDA_SUCCESS) (void)executor_.graph_keeper().retain(graph, kept);
+    return result;
+  }
+  auto once = std::make_unique<Once>(Once{this, callback});
   const CUresult result =
-      is_stream_callback ? driver.cuStreamAddCallback(stream.handle, &run_stream_callback, made, 0)
-                         : driver.cuLaunchHostFunc(stream.handle, &run_host_function, made);
-  if (result != CUDA_SUCCESS && once) delete made;
+      is_stream_callback
+          ? driver.cuStreamAddCallback(stream.handle, &run_stream_callback, once.get(), 0)
+          : driver.cuLaunchHostFunc(stream.handle, &run_once, once.get());
+  if (result == CUDA_SUCCESS) (void)once.release();
   return result;
 }
 
-void CUDA_CB HostCallbacks::run_host_function(void* argument) {
-  auto* callback = static_cast<Callback*>(argument);
-  callback->owner->run(callback, CUDA_SUCCESS);
+void CUDA_CB HostCallbacks::run_kept(void* argument) {
+  auto* function = static_cast<Function*>(argument);
+  function->owner->run(function->resource->id(), CUDA_SUCCESS);
+}
+
+void CUDA_CB HostCallbacks::run_once(void* argument) {
+  run_stream_callback(nullptr, CUDA_SUCCESS, argument);
 }
 
 void CUDA_CB HostCallbacks::run_stream_callback(CUstream, CUresult status, void* argument) {
-  auto* callback = static_cast<Callback*>(argument);
-  callback->owner->run(callback, status);
+  const std::unique_ptr<Once> once(static_cast<Once*>(argument));
+  once->owner->run(once->callback, status);
 }
 
 uint32_t HostCallbacks::take_slot() {
@@ -69,13 +97,16 @@ void HostCallbacks::return_slot(uint32_t slot) {
   slot_free_.notify_one();
 }
 
-void HostCallbacks::run(Callback* callback, CUresult status) {
-  const uint64_t id = callback->id;
-  if (callback->once) delete callback;
+void HostCallbacks::run(uint64_t callback, CUresult status) {
+  const Mirrors::Loan loan(executor_.mirrors());
+  call(callback, status, loan.held());
+}
+
+void HostCallbacks::call(uint64_t callback, CUresult status, bool mirrored) {
   transport::Link& link = executor_.link();
   const uint32_t slot = take_slot();
   const uint64_t sequence = ++sequences_[slot];
-  if (executor_.events().host_callback(id, slot, sequence, status).ok()) {
+  if (executor_.events().host_callback(callback, slot, sequence, status, mirrored).ok()) {
     auto* word = reinterpret_cast<uint64_t*>(link.window().data() +
                                              wire::WorkerWindow::kCallbackAcks + 8ull * slot);
     // Acquire: what the application's function wrote into shared memory is seen by what follows in

@@ -10,6 +10,7 @@
 
 #include "common/base/log.h"
 #include "server/executor/executor.h"
+#include "server/executor/host_callbacks.h"
 
 namespace rcuda::server {
 namespace {
@@ -38,13 +39,16 @@ const HostMemory::Range* HostMemory::find(uint64_t address, uint64_t bytes, uint
 }
 
 // The address comes from the wire, and mapping there replaces what is there: only addresses are
-// taken that are free, or kept inaccessible by this process for that purpose.
+// taken that are free, or kept inaccessible by this process for that purpose or since the client's
+// memory went from there.
 bool HostMemory::may_map(uint64_t address, uint64_t bytes) const {
   const SessionResources& resources = executor_.resources();
   const uint64_t end = address + bytes;
   const auto is_ours = [&](uint64_t from, uint64_t to) {
     const uint64_t base = resources.host_range_base;
     if (from >= base && to - base <= resources.host_range_bytes) return true;
+    const auto left = left_.upper_bound(from);
+    if (left != left_.begin() && to <= std::prev(left)->second) return true;
     return std::any_of(
         resources.closed.begin(), resources.closed.end(),
         [&](const AddressRange& range) { return from >= range.begin && to <= range.end; });
@@ -70,7 +74,7 @@ CUresult HostMemory::place(uint64_t address, uint64_t bytes, Range* range) {
   void* const wanted = reinterpret_cast<void*>(address);
   if (!range->shadow) {
     Result<void*> mapped =
-        executor_.link().map(static_cast<transport::RegionId>(range->region), wanted);
+        executor_.link().map(static_cast<transport::RegionId>(range->region), bytes, wanted);
     if (!mapped.ok()) {
       RCUDA_WARN("client memory at %p cannot be mapped: %s", wanted,
                  mapped.status().message().c_str());
@@ -86,8 +90,22 @@ CUresult HostMemory::place(uint64_t address, uint64_t bytes, Range* range) {
   return CUDA_SUCCESS;
 }
 
+void HostMemory::leave(uint64_t begin, uint64_t end) {
+  auto at = left_.upper_bound(begin);
+  if (at != left_.begin() && std::prev(at)->second >= begin) {
+    --at;
+    begin = at->first;
+  }
+  while (at != left_.end() && at->first <= end) {
+    end = std::max(end, at->second);
+    at = left_.erase(at);
+  }
+  left_[begin] = end;
+}
+
 void HostMemory::take_away(uint64_t address, const Range& range) {
   if (!range.mapped) return;
+  leave(address, address + whole_pages(range.bytes));
   if (!range.shadow) {
     (void)executor_.link().unmap(static_cast<transport::RegionId>(range.region));
     return;
@@ -108,7 +126,10 @@ CUresult HostMemory::expose(const wire::HostExposeBody& body) {
        body.address - std::prev(next)->first < std::prev(next)->second.bytes)) {
     return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   }
-  Range range{body.bytes, body.region, body.has_backing == 0, false};
+  Range range;
+  range.bytes = body.bytes;
+  range.region = body.region;
+  range.shadow = body.has_backing == 0;
   if (!executor_.resources().shared_address_space) {
     CUresult placed = place(body.address, whole_pages(body.bytes), &range);
     if (placed != CUDA_SUCCESS) return placed;
@@ -120,8 +141,24 @@ CUresult HostMemory::expose(const wire::HostExposeBody& body) {
     take_away(body.address, range);
     return result;
   }
-  ranges_.emplace(body.address, range);
+  if (body.callback) {
+    range.unclaimed = executor_.host_callbacks().make_resource(body.callback);
+    range.resource = range.unclaimed;
+  }
+  range.for_graphs = range.shadow || body.callback;
+  if (range.for_graphs) ++for_graphs_;
+  ranges_.emplace(body.address, std::move(range));
   return CUDA_SUCCESS;
+}
+
+std::shared_ptr<ClientResource> HostMemory::claim(uint64_t address) {
+  auto after = ranges_.upper_bound(address);
+  if (after == ranges_.begin()) return nullptr;
+  auto& [start, range] = *std::prev(after);
+  if (address - start >= range.bytes) return nullptr;
+  std::shared_ptr<ClientResource> resource = range.resource.lock();
+  range.unclaimed.reset();
+  return resource;
 }
 
 CUresult HostMemory::unexpose(const wire::HostUnexposeBody& body) {
@@ -130,6 +167,7 @@ CUresult HostMemory::unexpose(const wire::HostUnexposeBody& body) {
     return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   }
   release(found->first, found->second);
+  if (found->second.for_graphs) --for_graphs_;
   ranges_.erase(found);
   return CUDA_SUCCESS;
 }

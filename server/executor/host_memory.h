@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 
 #include <cuda.h>
 
@@ -15,6 +16,7 @@
 
 namespace rcuda::server {
 
+class ClientResource;
 class Executor;
 
 class HostMemory {
@@ -22,8 +24,13 @@ class HostMemory {
   struct Range {
     uint64_t bytes = 0;
     uint64_t region = 0;
-    bool shadow = false;  // the client's bytes are elsewhere
-    bool mapped = false;  // here; not when the client shares this address space
+    bool shadow = false;      // the client's bytes are elsewhere
+    bool mapped = false;      // here; not when the client shares this address space
+    bool for_graphs = false;  // counted in for_graphs_
+    // Of memory that stands for pageable memory: the client's callback, owned by the graphs that
+    // use it, and until the first one does by `unclaimed`.
+    std::weak_ptr<ClientResource> resource;
+    std::shared_ptr<ClientResource> unclaimed;
   };
 
   explicit HostMemory(Executor& executor) : executor_(executor) {}
@@ -34,15 +41,23 @@ class HostMemory {
 
   // The one exposed range that holds [address, address + bytes), or nullptr.
   const Range* find(uint64_t address, uint64_t bytes, uint64_t* base = nullptr) const;
+  // The callback of the range that holds the address, for a graph to own; null for other memory.
+  std::shared_ptr<ClientResource> claim(uint64_t address);
+  // Whether there is memory that copies of a graph cannot simply use.
+  bool any_for_graphs() const { return for_graphs_ != 0; }
 
  private:
   bool may_map(uint64_t address, uint64_t bytes) const;
   CUresult place(uint64_t address, uint64_t bytes, Range* range);
   void take_away(uint64_t address, const Range& range);
+  void leave(uint64_t begin, uint64_t end);  // into left_
   void release(uint64_t address, const Range& range);
 
   Executor& executor_;
   std::map<uint64_t, Range> ranges_;  // by address; they do not overlap
+  // Where client memory was once, begin to end: kept inaccessible, for it often comes back there.
+  std::map<uint64_t, uint64_t> left_;
+  size_t for_graphs_ = 0;  // of them, shadows and those with a callback
 };
 
 }  // namespace rcuda::server

@@ -26,7 +26,8 @@ CUresult ImageStore::query(const Sha256& hash, uint64_t bytes, bool* present) {
   if (bytes > kMaxAssemblingBytes - assembling_bytes_) return CUDA_ERROR_OUT_OF_MEMORY;
   Assembly assembly;
   try {
-    assembly.bytes.resize(bytes);
+    assembly.memory.reset(new std::byte[bytes]);
+    assembly.bytes = bytes;
   } catch (const std::bad_alloc&) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -41,14 +42,14 @@ CUresult ImageStore::add_chunk(const Sha256& hash, uint64_t offset,
   // Another thread of the client may have sent the same image: then it is complete already.
   if (found == assemblies_.end()) return find(hash) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
   Assembly& assembly = found->second;
-  if (offset > assembly.bytes.size() || bytes.size() > assembly.bytes.size() - offset) {
+  if (offset > assembly.bytes || bytes.size() > assembly.bytes - offset) {
     return CUDA_ERROR_INVALID_IMAGE;
   }
-  if (!bytes.empty()) std::memcpy(assembly.bytes.data() + offset, bytes.data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(assembly.memory.get() + offset, bytes.data(), bytes.size());
   assembly.received += bytes.size();
-  if (assembly.received < assembly.bytes.size()) return CUDA_SUCCESS;
-  Result<ImagePointer> image = cache_->insert(hash, assembly.bytes);
-  assembling_bytes_ -= assembly.bytes.size();
+  if (assembly.received < assembly.bytes) return CUDA_SUCCESS;
+  Result<ImagePointer> image = cache_->insert(hash, {assembly.memory.get(), assembly.bytes});
+  assembling_bytes_ -= assembly.bytes;
   assemblies_.erase(found);
   if (!image.ok()) {
     RCUDA_WARN("%s", image.status().message().c_str());

@@ -44,7 +44,10 @@ class ImageStore {
 
  private:
   struct Assembly {
-    std::vector<std::byte> bytes;
+    // Not cleared: an image that a client announces costs what it sends. What it leaves out, the
+    // hash finds out.
+    std::unique_ptr<std::byte[]> memory;
+    uint64_t bytes = 0;
     uint64_t received = 0;
   };
 

@@ -20,7 +20,8 @@ struct Object {
   bool watched = false;          // events: a completion waits for its latest record
   uint32_t parameter_bytes = 0;  // functions, kernels: what a launch must bring, once known
   bool parameters_known = false;
-  uint64_t key = 0;       // streams: StreamRef::key
+  wire::ObjectId launched_in = 0;  // functions, kernels: the context it was last launched in
+  uint64_t key = 0;                // streams: StreamRef::key
   uint64_t last_use = 0;  // streams: commands that named it, and how far they are known to be done
   uint64_t done_use = 0;
 };
@@ -41,6 +42,15 @@ class ObjectTable {
   bool bind(wire::ObjectId id, void* handle, wire::ObjectId context);
   wire::ObjectId name(void* handle, wire::ObjectId context);
   void unbind(wire::ObjectId id);
+  // 0: it has no name.
+  wire::ObjectId id_of(void* handle) const {
+    const auto known = ids_.find(handle);
+    return known == ids_.end() ? 0 : known->second;
+  }
+  // Whatever it is called, if it has a name.
+  void unbind_handle(void* handle) {
+    if (auto known = ids_.find(handle); known != ids_.end()) unbind(known->second);
+  }
 
   template <typename Visit>
   void for_each(Visit visit) {

@@ -5,6 +5,7 @@
 
 #include "common/base/log.h"
 #include "server/executor/executor.h"
+#include "server/executor/graph_keeper.h"
 #include "server/executor/host_memory.h"
 
 namespace rcuda::server {
@@ -77,38 +78,33 @@ struct ShadowCopies::Step {
   std::shared_ptr<Transfer> transfer;
   size_t start_from = 0, start_to = 0;
   size_t wait_from = 0, wait_to = 0;
-  bool once = false;
 };
 
 ShadowCopies::ShadowCopies(Executor& executor) : executor_(executor) {}
 ShadowCopies::~ShadowCopies() = default;
 
 void CUDA_CB ShadowCopies::run(void* argument) {
-  auto* step = static_cast<Step*>(argument);
+  const std::unique_ptr<Step> step(static_cast<Step*>(argument));
   for (size_t i = step->start_from; i < step->start_to; ++i) step->transfer->start(i);
   for (size_t i = step->wait_from; i < step->wait_to; ++i) step->transfer->wait(i);
-  if (step->once) delete step;
+}
+
+void ShadowCopies::carry_out(Transfer& transfer) {
+  for (size_t i = 0; i < transfer.size(); ++i) transfer.start(i);
+  for (size_t i = 0; i < transfer.size(); ++i) transfer.wait(i);
 }
 
 CUresult ShadowCopies::queue(const StreamRef& stream, Step step) {
   const api::DriverTable& driver = executor_.driver();
   if (!driver.cuLaunchHostFunc) return CUDA_ERROR_NOT_SUPPORTED;
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (driver.cuStreamIsCapturing) driver.cuStreamIsCapturing(stream.handle, &status);
-  step.once = status == CU_STREAM_CAPTURE_STATUS_NONE;
   auto made = std::make_unique<Step>(std::move(step));
   const CUresult result = driver.cuLaunchHostFunc(stream.handle, &run, made.get());
-  if (result != CUDA_SUCCESS) return result;
-  if (made->once) {
-    made.release();
-  } else {
-    kept_.push_back(std::move(made));
-  }
-  return CUDA_SUCCESS;
+  if (result == CUDA_SUCCESS) (void)made.release();
+  return result;
 }
 
-std::shared_ptr<ShadowCopies::Transfer> ShadowCopies::make(bool to_client,
-                                                           const std::vector<Piece>& pieces) {
+std::shared_ptr<ShadowCopies::Transfer> ShadowCopies::prepare(bool to_client,
+                                                              const std::vector<Piece>& pieces) {
   std::vector<Transfer::Item> items;
   for (const Piece& piece : pieces) {
     uint64_t base = 0;
@@ -127,7 +123,10 @@ bool ShadowCopies::concerns(uint64_t destination, uint64_t source, uint64_t byte
 }
 
 CUresult ShadowCopies::copy(const StreamRef& stream, uint64_t destination, uint64_t source,
-                            uint64_t bytes) {
+                            uint64_t bytes, bool source_ready) {
+  if (executor_.graph_keeper().captured_into(stream.handle)) {
+    return executor_.driver().cuMemcpyAsync(destination, source, bytes, stream.handle);
+  }
   const auto is_shadow = [&](uint64_t address) {
     const HostMemory::Range* range = executor_.host_memory().find(address, bytes);
     return range && range->shadow;
@@ -135,17 +134,22 @@ CUresult ShadowCopies::copy(const StreamRef& stream, uint64_t destination, uint6
   std::shared_ptr<Transfer> in, out;
   const std::vector<Piece> chunks = chunks_of(source, bytes);
   if (is_shadow(source)) {
-    in = make(false, chunks);
+    in = prepare(false, chunks);
     if (!in) return CUDA_ERROR_INVALID_VALUE;
   }
   if (is_shadow(destination)) {
-    out = make(true, chunks_of(destination, bytes));
+    out = prepare(true, chunks_of(destination, bytes));
     if (!out) return CUDA_ERROR_INVALID_VALUE;
   }
   CUresult result = CUDA_SUCCESS;
+  // All of the reading starts with the first chunk, if not now, and runs ahead of the copies.
+  size_t unread = in ? in->size() : 0;
+  if (in && source_ready) {
+    for (size_t i = 0; i < unread; ++i) in->start(i);
+    unread = 0;
+  }
   for (size_t i = 0; i < chunks.size() && result == CUDA_SUCCESS; ++i) {
-    // All of the reading starts with the first chunk and runs ahead of the copies.
-    if (in) result = queue(stream, {in, 0, i == 0 ? in->size() : 0, i, i + 1});
+    if (in) result = queue(stream, {in, 0, i == 0 ? unread : 0, i, i + 1});
     const uint64_t offset = chunks[i].address - source;
     if (result == CUDA_SUCCESS) {
       result = executor_.driver().cuMemcpyAsync(destination + offset, chunks[i].address,
@@ -161,13 +165,15 @@ CUresult ShadowCopies::copy(const StreamRef& stream, uint64_t destination, uint6
 }
 
 CUresult ShadowCopies::pull(const StreamRef& stream, const std::vector<Piece>& pieces) {
-  std::shared_ptr<Transfer> transfer = make(false, pieces);
+  if (executor_.graph_keeper().captured_into(stream.handle)) return CUDA_SUCCESS;
+  std::shared_ptr<Transfer> transfer = prepare(false, pieces);
   if (!transfer) return CUDA_ERROR_INVALID_VALUE;
   return queue(stream, {transfer, 0, transfer->size(), 0, transfer->size()});
 }
 
 CUresult ShadowCopies::push(const StreamRef& stream, const std::vector<Piece>& pieces) {
-  std::shared_ptr<Transfer> transfer = make(true, pieces);
+  if (executor_.graph_keeper().captured_into(stream.handle)) return CUDA_SUCCESS;
+  std::shared_ptr<Transfer> transfer = prepare(true, pieces);
   if (!transfer) return CUDA_ERROR_INVALID_VALUE;
   return queue(stream, {transfer, 0, transfer->size(), 0, transfer->size()});
 }

@@ -2,10 +2,11 @@
 //
 // The bytes move over the Link when the stream gets there. Host functions in the stream start and
 // await the transfers, in chunks, so that the network carries one chunk while the DMA engine works
-// on another; captured into a graph, they do the same at every launch. Functions are called on the
-// executor thread; the host functions run on the driver's threads and hold the stream while the
-// network is busy. A transfer that fails leaves the bytes as they were: the Link is broken then, or
-// the client took its memory away in mid-copy.
+// on another. In a stream that captures they only leave the copy: the graph's executables bring the
+// transfers (graph_copies.h). Functions are called on the executor thread; the host functions run
+// on the driver's threads and hold the stream while the network is busy. A transfer that fails
+// leaves the bytes as they were: the Link is broken then, or the client took its memory away in
+// mid-copy.
 #pragma once
 
 #include <cstdint>
@@ -36,22 +37,29 @@ class ShadowCopies {
   // Whether either side is (partly) a shadow, so that copy() must be used.
   bool concerns(uint64_t destination, uint64_t source, uint64_t bytes) const;
   // A contiguous copy between memory the driver knows and shadows, either way or both.
-  CUresult copy(const StreamRef& stream, uint64_t destination, uint64_t source, uint64_t bytes);
+  // `source_ready`: nothing in front of it in the stream changes the source, so fetching it starts
+  // now instead of when the stream gets there.
+  CUresult copy(const StreamRef& stream, uint64_t destination, uint64_t source, uint64_t bytes,
+                bool source_ready);
+
+  // Pieces on their way, to be carried out any number of times, one after the other.
+  class Transfer;
+  // Null when a piece lies in no shadow.
+  std::shared_ptr<Transfer> prepare(bool to_client, const std::vector<Piece>& pieces);
+  // Blocks until they have arrived. Any thread.
+  static void carry_out(Transfer& transfer);
 
   // For shapes: brings pieces in, or sends them out, as one step of the stream.
   CUresult pull(const StreamRef& stream, const std::vector<Piece>& pieces);
   CUresult push(const StreamRef& stream, const std::vector<Piece>& pieces);
 
  private:
-  class Transfer;
   struct Step;
 
   static void CUDA_CB run(void* argument);
   CUresult queue(const StreamRef& stream, Step step);
-  std::shared_ptr<Transfer> make(bool to_client, const std::vector<Piece>& pieces);
 
   Executor& executor_;
-  std::vector<std::unique_ptr<Step>> kept_;  // of graphs
 };
 
 }  // namespace rcuda::server

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/log.h"
+#include "server/peer/dma_buf.h"
 
 namespace rcuda::server {
 namespace {
@@ -22,6 +23,8 @@ using p2p::Ticket;
 constexpr size_t kLineBytes = 64;
 // Streams held at once; a program with more copies pending than this is told to wait its turn.
 constexpr size_t kGates = 4096;
+// Handles of allocations that are kept, most of them perhaps of memory that is gone.
+constexpr size_t kMostExports = 4096;
 
 class ContextGuard {
  public:
@@ -64,14 +67,18 @@ CUresult cuda_error_of(const Status& status) {
 }
 
 CudaDeviceOps::CudaDeviceOps(const api::DriverTable& driver, std::vector<Device> devices,
-                             std::function<void(CUresult)> on_error)
-    : driver_(driver), devices_(std::move(devices)), on_error_(std::move(on_error)) {}
+                             std::function<void(CUresult)> on_error, std::function<void()> on_free)
+    : driver_(driver),
+      devices_(std::move(devices)),
+      on_error_(std::move(on_error)),
+      on_free_(std::move(on_free)) {}
 
-Result<std::unique_ptr<CudaDeviceOps>> CudaDeviceOps::create(
-    const api::DriverTable& driver, std::vector<Device> devices,
-    std::function<void(CUresult)> on_error) {
+Result<std::unique_ptr<CudaDeviceOps>> CudaDeviceOps::create(const api::DriverTable& driver,
+                                                             std::vector<Device> devices,
+                                                             std::function<void(CUresult)> on_error,
+                                                             std::function<void()> on_free) {
   std::unique_ptr<CudaDeviceOps> ops(
-      new CudaDeviceOps(driver, std::move(devices), std::move(on_error)));
+      new CudaDeviceOps(driver, std::move(devices), std::move(on_error), std::move(on_free)));
   RCUDA_RETURN_IF_ERROR(ops->prepare());
   return ops;
 }
@@ -113,6 +120,10 @@ Status CudaDeviceOps::prepare() {
 }
 
 CudaDeviceOps::~CudaDeviceOps() {
+  for (const auto& [device, address] : to_free_) {
+    ContextGuard guard(driver_, devices_[static_cast<size_t>(device)].primary);
+    driver_.cuMemFree_v2(address);
+  }
   for (size_t device = 0; device < lanes_.size(); ++device) {
     ContextGuard guard(driver_, devices_[device].primary);
     for (const LaneState& lane : lanes_[device]) {
@@ -121,9 +132,12 @@ CudaDeviceOps::~CudaDeviceOps() {
       if (lane.stream) driver_.cuStreamDestroy_v2(lane.stream);
     }
   }
-  for (const auto& [context, events] : free_events_) {
+  for (const auto& [context, spare] : spare_) {
+    // The program may have destroyed the context, and with it what was made in it.
     ContextGuard guard(driver_, context);
-    for (const CUevent event : events) driver_.cuEventDestroy_v2(event);
+    if (guard.result() != CUDA_SUCCESS) continue;
+    for (const CUevent event : spare.events) driver_.cuEventDestroy_v2(event);
+    for (const CUstream stream : spare.streams) driver_.cuStreamDestroy_v2(stream);
   }
   if (words_) {
     ContextGuard guard(driver_, devices_[0].primary);
@@ -247,60 +261,83 @@ Result<Ticket> CudaDeviceOps::finished(int device, Lane lane) {
   return state.finished;
 }
 
-Status CudaDeviceOps::take_event(CUcontext context, CUevent* event) {
-  auto& pool = free_events_[context];
+void CudaDeviceOps::give_back(const Place& place) {
+  Spare& spare = spare_[place.context];
+  if (place.event) spare.events.push_back(place.event);
+  if (place.stream) spare.streams.push_back(place.stream);
+}
+
+// An event after what the stream has to do by now.
+Status CudaDeviceOps::mark(CUstream stream, Place* place) {
+  auto& pool = spare_[place->context].events;
   if (pool.empty()) {
-    return status_of(driver_.cuEventCreate(event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+    RCUDA_RETURN_IF_ERROR(
+        status_of(driver_.cuEventCreate(&place->event, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
+  } else {
+    place->event = pool.back();
+    pool.pop_back();
   }
-  *event = pool.back();
-  pool.pop_back();
+  return status_of(driver_.cuEventRecord(place->event, stream), "cuEventRecord");
+}
+
+// The program may record its event again or destroy it, so a stream of our own waits for it.
+Status CudaDeviceOps::mark_event(CUevent event, Place* place) {
+  auto& pool = spare_[place->context].streams;
+  if (pool.empty()) {
+    RCUDA_RETURN_IF_ERROR(status_of(driver_.cuStreamCreate(&place->stream, CU_STREAM_NON_BLOCKING),
+                                    "cuStreamCreate"));
+  } else {
+    place->stream = pool.back();
+    pool.pop_back();
+  }
+  RCUDA_RETURN_IF_ERROR(
+      status_of(driver_.cuStreamWaitEvent(place->stream, event, 0), "cuStreamWaitEvent"));
+  return mark(place->stream, place);
+}
+
+Status CudaDeviceOps::hold(CUstream stream, Place* place) {
+  if (free_gates_.empty()) {
+    return {Code::kOutOfMemory,
+            "more than " + std::to_string(kGates) + " streams wait for peer copies at once"};
+  }
+  Gate& gate = gates_[free_gates_.back()];
+  RCUDA_RETURN_IF_ERROR(
+      status_of(driver_.cuStreamWaitValue32_v2(stream, gate.address, gate.generation + 1,
+                                               CU_STREAM_WAIT_VALUE_GEQ),
+                "cuStreamWaitValue32"));
+  ++held_;
+  place->gate = free_gates_.back();
+  free_gates_.pop_back();
+  ++gate.generation;
   return {};
 }
 
-void CudaDeviceOps::give_event(const Place& place) {
-  if (place.event) free_events_[place.context].push_back(place.event);
-}
-
-Result<Order> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold) {
+Result<Order> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {
   const auto stream = reinterpret_cast<CUstream>(ref.stream);
-  const auto context = reinterpret_cast<CUcontext>(ref.context);
-  ContextGuard guard(driver_, context);
+  Place place;
+  place.context = reinterpret_cast<CUcontext>(ref.context);
+  place.hold = hold_it;
+  if (ref.idle && !hold_it) {
+    std::lock_guard lock(mutex_);
+    places_[next_order_] = place;
+    return Order{next_order_++};
+  }
+  ContextGuard guard(driver_, place.context);
   RCUDA_RETURN_IF_ERROR(status_of(guard.result(), "cuCtxPushCurrent"));
   std::lock_guard lock(mutex_);
-  Place place;
-  place.context = context;
-  place.hold = hold;
-  // An idle stream is where it will be: no event needs to travel through the GPU to tell. Whether
-  // the legacy default stream is idle depends on other streams, so it is always recorded.
-  const bool legacy = stream == nullptr || stream == CU_STREAM_LEGACY;
-  const CUresult idle = legacy ? CUDA_ERROR_NOT_READY : driver_.cuStreamQuery(stream);
   Status status;
-  if (idle == CUDA_ERROR_NOT_READY) {
-    status = take_event(context, &place.event);
-    if (status.ok()) {
-      status = status_of(driver_.cuEventRecord(place.event, stream), "cuEventRecord");
-    }
+  if (ref.event) {
+    status = mark_event(reinterpret_cast<CUevent>(ref.event), &place);
   } else {
-    status = status_of(idle, "cuStreamQuery");
-  }
-  if (status.ok() && hold) {
-    if (free_gates_.empty()) {
-      status = {Code::kOutOfMemory,
-                "more than " + std::to_string(kGates) + " streams wait for peer copies at once"};
-    } else {
-      place.gate = free_gates_.back();
-      Gate& gate = gates_[place.gate];
-      status = status_of(driver_.cuStreamWaitValue32_v2(stream, gate.address, gate.generation + 1,
-                                                        CU_STREAM_WAIT_VALUE_GEQ),
-                         "cuStreamWaitValue32");
-      if (status.ok()) {
-        free_gates_.pop_back();
-        ++gate.generation;
-      }
-    }
+    // An idle stream is where it will be: no event needs to travel through the GPU to tell. Whether
+    // the legacy default stream is idle depends on other streams, so it is always recorded.
+    const bool legacy = stream == nullptr || stream == CU_STREAM_LEGACY;
+    const CUresult idle = legacy ? CUDA_ERROR_NOT_READY : driver_.cuStreamQuery(stream);
+    status = idle == CUDA_ERROR_NOT_READY ? mark(stream, &place) : status_of(idle, "cuStreamQuery");
+    if (status.ok() && hold_it) status = hold(stream, &place);
   }
   if (!status.ok()) {
-    give_event(place);
+    give_back(place);
     return status;
   }
   places_[next_order_] = place;
@@ -322,16 +359,21 @@ Result<bool> CudaDeviceOps::reached(Order order) {
 
 void CudaDeviceOps::release(Order order, const Status& status) {
   if (!status.ok() && on_error_) on_error_(cuda_error_of(status));
-  std::lock_guard lock(mutex_);
-  const auto found = places_.find(static_cast<uint64_t>(order));
-  const Place place = found->second;
-  places_.erase(found);
-  give_event(place);
-  if (!place.hold) return;
-  Gate& gate = gates_[place.gate];
-  // Pairs with the GPU's read: whatever the copy wrote is in memory before.
-  gate.word->store(gate.generation, std::memory_order_seq_cst);
-  free_gates_.push_back(place.gate);
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = places_.find(static_cast<uint64_t>(order));
+    const Place place = found->second;
+    places_.erase(found);
+    give_back(place);
+    if (!place.hold) return;
+    Gate& gate = gates_[place.gate];
+    // Pairs with the GPU's read: whatever the copy wrote is in memory before.
+    gate.word->store(gate.generation, std::memory_order_seq_cst);
+    free_gates_.push_back(place.gate);
+    if (--held_ > 0) return;
+    for (const auto& [device, address] : std::exchange(to_free_, {})) free_now(device, address);
+  }
+  if (on_free_) on_free_();
 }
 
 Status CudaDeviceOps::register_host(void* base, size_t bytes) {
@@ -354,25 +396,45 @@ Result<DeviceAddress> CudaDeviceOps::allocate(int device, size_t bytes) {
   return static_cast<DeviceAddress>(address);
 }
 
+// The driver frees when the device is idle, which it never is while a stream waits for this thread.
+// With the lock, so that enter() holds none meanwhile.
 void CudaDeviceOps::free(int device, DeviceAddress address) {
+  std::lock_guard lock(mutex_);
+  if (held_ > 0) {
+    to_free_.emplace_back(device, address);
+  } else {
+    free_now(device, address);
+  }
+}
+
+void CudaDeviceOps::free_now(int device, DeviceAddress address) {
   if (make_current(device).ok()) driver_.cuMemFree_v2(address);
 }
 
 Result<p2p::ExportedMemory> CudaDeviceOps::export_memory(int device, DeviceAddress address) {
   RCUDA_RETURN_IF_ERROR(make_current(device));
-  CUdeviceptr base = 0;
-  size_t bytes = 0;
-  CUipcMemHandle handle{};
-  CUresult result = driver_.cuMemGetAddressRange_v2(&base, &bytes, address);
-  if (result == CUDA_SUCCESS) result = driver_.cuIpcGetMemHandle(&handle, base);
-  if (result != CUDA_SUCCESS) {
-    // Memory of the virtual-memory family and of pools has no such handle.
-    return Status(Code::kUnsupported, "cuIpcGetMemHandle refused the memory");
+  // Never given to another allocation, so that no notice of a free is needed.
+  unsigned long long id = 0;
+  const bool has_id =
+      driver_.cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address) == CUDA_SUCCESS &&
+      id != 0;
+  auto known = has_id ? exports_.find(id) : exports_.end();
+  if (known == exports_.end()) {
+    Export made;
+    size_t bytes = 0;
+    CUresult result = driver_.cuMemGetAddressRange_v2(&made.base, &bytes, address);
+    if (result == CUDA_SUCCESS) result = driver_.cuIpcGetMemHandle(&made.handle, made.base);
+    if (result != CUDA_SUCCESS) {
+      // Memory of the virtual-memory family and of pools has no such handle.
+      return Status(Code::kUnsupported, "cuIpcGetMemHandle refused the memory");
+    }
+    if (exports_.size() >= kMostExports) exports_.clear();
+    known = exports_.insert_or_assign(has_id ? id : 0, made).first;
   }
   p2p::ExportedMemory memory;
-  static_assert(sizeof handle <= p2p::ExportedMemory::kHandleBytes);
-  std::memcpy(memory.handle.data(), &handle, sizeof handle);
-  memory.offset = address - base;
+  static_assert(sizeof(CUipcMemHandle) <= p2p::ExportedMemory::kHandleBytes);
+  std::memcpy(memory.handle.data(), &known->second.handle, sizeof(CUipcMemHandle));
+  memory.offset = address - known->second.base;
   return memory;
 }
 
@@ -389,6 +451,11 @@ Result<DeviceAddress> CudaDeviceOps::open(int device, const p2p::ExportedMemory&
 
 void CudaDeviceOps::close(int device, DeviceAddress base) {
   if (make_current(device).ok()) driver_.cuIpcCloseMemHandle(base);
+}
+
+Result<p2p::DmaBuf> CudaDeviceOps::dma_buf(int device, DeviceAddress address, size_t bytes) {
+  RCUDA_RETURN_IF_ERROR(make_current(device));
+  return export_dma_buf(driver_, address, bytes);
 }
 
 bool CudaDeviceOps::may_use_gpudirect(int device, const char* medium) {

@@ -24,6 +24,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <cuda.h>
@@ -43,16 +45,23 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     CUcontext primary = nullptr;  // outlives this object
   };
 
-  // `on_error`: a copy of a stream of this worker ended badly.
+  // `on_error`: a copy of a stream of this worker ended badly. `on_free`: no stream is held any
+  // more.
   static Result<std::unique_ptr<CudaDeviceOps>> create(const api::DriverTable& driver,
                                                        std::vector<Device> devices,
-                                                       std::function<void(CUresult)> on_error);
+                                                       std::function<void(CUresult)> on_error,
+                                                       std::function<void()> on_free = {});
   ~CudaDeviceOps() override;
 
   // A stream of the program for PeerCopy::stream; `context` is the stream's (for the default
   // streams the one that was current).
   static p2p::StreamRef stream_ref(CUstream stream, CUcontext context) {
     return {reinterpret_cast<uint64_t>(stream), reinterpret_cast<uint64_t>(context)};
+  }
+
+  // An event of the program, of which the latest record counts, for Engine::signal.
+  static p2p::StreamRef event_ref(CUevent event, CUcontext context) {
+    return {0, reinterpret_cast<uint64_t>(context), reinterpret_cast<uint64_t>(event)};
   }
 
   std::vector<p2p::EngineDevice> devices() override;
@@ -62,6 +71,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Result<p2p::Order> enter(p2p::StreamRef stream, bool hold) override;
   Result<bool> reached(p2p::Order order) override;
   void release(p2p::Order order, const Status& status) override;
+  bool holding() override { return held_.load() > 0; }
   Status register_host(void* base, size_t bytes) override;
   void unregister_host(void* base) override;
   Result<p2p::DeviceAddress> allocate(int device, size_t bytes) override;
@@ -69,6 +79,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Result<p2p::ExportedMemory> export_memory(int device, p2p::DeviceAddress address) override;
   Result<p2p::DeviceAddress> open(int device, const p2p::ExportedMemory& memory) override;
   void close(int device, p2p::DeviceAddress base) override;
+  Result<p2p::DmaBuf> dma_buf(int device, p2p::DeviceAddress address, size_t bytes) override;
   bool may_use_gpudirect(int device, const char* medium) override;
 
  private:
@@ -89,19 +100,24 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     uint32_t generation = 0;
   };
   struct Place {
-    CUevent event = nullptr;  // null: the stream was idle
+    CUevent event = nullptr;    // null: the stream was idle
+    CUstream stream = nullptr;  // of this object: it waits for an event of the program
     CUcontext context = nullptr;
     bool hold = false;
     size_t gate = 0;
   };
 
   CudaDeviceOps(const api::DriverTable& driver, std::vector<Device> devices,
-                std::function<void(CUresult)> on_error);
+                std::function<void(CUresult)> on_error, std::function<void()> on_free);
   Status prepare();
   Status make_current(int device);
   Status issue(const p2p::CopyBox& box, CUstream stream);
-  Status take_event(CUcontext context, CUevent* event);  // with mutex_ held, as give_event()
-  void give_event(const Place& place);
+  // With mutex_ held and the context current.
+  Status mark(CUstream stream, Place* place);
+  Status mark_event(CUevent event, Place* place);
+  Status hold(CUstream stream, Place* place);
+  void give_back(const Place& place);
+  void free_now(int device, p2p::DeviceAddress address);
   LaneState& lane_of(int device, p2p::Lane lane) {
     return lanes_[static_cast<size_t>(device)][static_cast<size_t>(lane)];
   }
@@ -109,15 +125,27 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   const api::DriverTable& driver_;
   const std::vector<Device> devices_;
   const std::function<void(CUresult)> on_error_;
+  const std::function<void()> on_free_;
+  std::atomic<int> held_{0};  // streams
   std::vector<std::array<LaneState, p2p::kLaneCount>> lanes_;
   void* words_ = nullptr;  // pinned: the gates' words
-  int current_ = -1;       // device whose context the engine's thread has current
+  struct Export {
+    CUdeviceptr base = 0;
+    CUipcMemHandle handle{};
+  };
+  std::unordered_map<unsigned long long, Export> exports_;  // by buffer id; the engine's thread
+  int current_ = -1;  // device whose context the engine's thread has current
 
   std::mutex mutex_;  // guards what follows: enter() is called by another thread
   std::deque<Gate> gates_;
   std::vector<size_t> free_gates_;
-  std::map<CUcontext, std::vector<CUevent>> free_events_;
+  struct Spare {
+    std::vector<CUevent> events;
+    std::vector<CUstream> streams;
+  };
+  std::map<CUcontext, Spare> spare_;
   std::map<uint64_t, Place> places_;
+  std::vector<std::pair<int, p2p::DeviceAddress>> to_free_;  // once no stream is held
   uint64_t next_order_ = 1;
 };
 

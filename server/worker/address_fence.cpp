@@ -45,7 +45,7 @@ Result<std::vector<AddressRange>> own_mappings() {
 }  // namespace
 
 wire::AddressWindow address_window(uint32_t index) {
-  return {kWindowBase + index * kWindowBytes, kWindowBytes};
+  return {wire::kWindowBase + index * wire::kWindowBytes, wire::kWindowBytes};
 }
 
 bool overlap(const wire::AddressWindow& a, const wire::AddressWindow& b) {
@@ -74,7 +74,10 @@ Result<std::vector<AddressRange>> raise_fence(const wire::AddressWindow& window)
   if (inside.size() != 1 || inside[0].end - inside[0].begin != window.bytes) {
     return Status(Code::kInvalidArgument, "this process already uses addresses of its window");
   }
-  const std::vector<AddressRange> closed = gaps(*mappings, top, kUserEnd);
+  std::vector<AddressRange> closed = gaps(*mappings, top, kUserEnd);
+  const uint64_t index = (window.base - wire::kWindowBase) / wire::kWindowBytes;
+  const uint64_t pools = wire::kPoolBase + index * wire::kPoolBytes;
+  for (const AddressRange& gap : gaps(*mappings, wire::kPoolBase, pools)) closed.push_back(gap);
   for (const AddressRange& gap : closed) {
     void* wanted = reinterpret_cast<void*>(gap.begin);
     void* got = ::mmap(wanted, gap.end - gap.begin, PROT_NONE,

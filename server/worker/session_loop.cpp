@@ -2,13 +2,19 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <utility>
+
+#include <sys/prctl.h>
 
 #include "api/opcodes.h"
 #include "common/base/log.h"
 #include "server/executor/custom.h"
 #include "server/executor/dispatch.h"
+#include "server/executor/gpu_direct.h"
 #include "server/executor/output_capture.h"
+#include "server/executor/peers.h"
 
 namespace rcuda::server {
 namespace {
@@ -18,6 +24,11 @@ using Window = wire::ClientWindow;
 // Commands taken before completions are looked after again.
 constexpr int kBatch = 64;
 constexpr size_t kTraceBatch = 256;
+// While the GPU is busy and completions are pending, the executor polls for this many times the
+// spin for commands before it sleeps between polls: a local driver's wait spins for as long as it
+// takes. Then a sleep is a small part of what has passed, so that it adds little to any wait.
+constexpr int kSpinsForCompletions = 64;
+constexpr int kSleepFraction = 64;
 constexpr auto kShortestSleep = std::chrono::microseconds(20);
 constexpr auto kLongestSleep = std::chrono::microseconds(500);
 
@@ -39,8 +50,10 @@ bool signals(uint16_t opcode) {
     case wire::Custom::kWatchEvent:
     case wire::Custom::kSynchronizeContext:
     case wire::Custom::kCopyStaged:
+    case wire::Custom::kCopy:
     case wire::Custom::kCopyShape:
     case wire::Custom::kImageChunk:
+    case wire::Custom::kPeerCopy:
       return true;
     default:
       return false;
@@ -50,7 +63,21 @@ bool signals(uint16_t opcode) {
 // Calls for which the driver waits until the device has nothing more to do.
 bool waits_for_device(uint16_t opcode) {
   return opcode == static_cast<uint16_t>(api::Opcode::cuMemFree_v2) ||
+         opcode == static_cast<uint16_t>(api::Opcode::cuArrayDestroy) ||
+         opcode == static_cast<uint16_t>(api::Opcode::cuMipmappedArrayDestroy) ||
          opcode == static_cast<uint16_t>(wire::Custom::kHostUnexpose);
+}
+
+bool ends_context(uint16_t opcode) {
+  return opcode == static_cast<uint16_t>(api::Opcode::cuCtxDestroy_v2) ||
+         opcode == static_cast<uint16_t>(api::Opcode::cuDevicePrimaryCtxReset_v2);
+}
+
+// Calls after which device memory may be another's.
+bool frees_memory(uint16_t opcode) {
+  return opcode == static_cast<uint16_t>(api::Opcode::cuMemFree_v2) ||
+         opcode == static_cast<uint16_t>(api::Opcode::cuCtxDestroy_v2) ||
+         opcode == static_cast<uint16_t>(api::Opcode::cuDevicePrimaryCtxReset_v2);
 }
 
 uint64_t monotonic_ns() {
@@ -71,7 +98,8 @@ SessionLoop::SessionLoop(const SessionResources& resources, const SessionLoopOpt
       options_(options),
       executor_(resources),
       ring_(*resources.link, wire::kCommandRingLayout),
-      last_activity_(Clock::now()) {}
+      last_activity_(Clock::now()),
+      peer_waits_(executor_) {}
 
 SessionLoop::~SessionLoop() {
   if (executor_.resources().output) executor_.resources().output->set_sink(nullptr);
@@ -98,6 +126,9 @@ Status SessionLoop::run() {
     executor_.driver().cuThreadExchangeStreamCaptureMode(&mode);
   }
   if (resources.output) resources.output->set_sink(&executor_.events());
+  executor_.gpu_direct().prove();
+  // The kernel would stretch every sleep between polls by 50 us, to wake several threads at once.
+  ::prctl(PR_SET_TIMERSLACK, 1);
   RCUDA_RETURN_IF_ERROR(executor_.events().ready(*staging));
   Status status = serve();
   if (status.ok()) {
@@ -112,14 +143,16 @@ Status SessionLoop::serve() {
   while (!stop_.load(std::memory_order_relaxed)) {
     bool worked = false;
     for (int i = 0; i < kBatch; ++i) {
-      Result<std::span<const std::byte>> frame = ring_.try_next();
-      if (!frame.ok()) return frame.status();
-      if (frame->empty()) break;
-      RCUDA_RETURN_IF_ERROR(handle(*frame));
+      const Result<bool> any = next();
+      if (!any.ok()) return any.status();
+      if (!*any) break;
       if (ended_) return {};
       worked = true;
     }
+    if (executor_.run_posted() || peer_waits_.run_freed()) worked = true;
     if (executor_.completions().poll()) worked = true;
+    if (device_trace_) [[unlikely]]
+      device_trace_->poll(&trace_);
     RCUDA_RETURN_IF_ERROR(failure_);
     if (worked) {
       last_activity_ = Clock::now();
@@ -130,19 +163,40 @@ Status SessionLoop::serve() {
   return {};
 }
 
+Result<bool> SessionLoop::next() {
+  if (!held_back_.empty()) [[unlikely]] {
+    if (!peer_waits_.may_run(held_back_)) return false;
+    const std::vector<std::byte> frame = std::exchange(held_back_, {});
+    RCUDA_RETURN_IF_ERROR(handle(frame));
+    return true;
+  }
+  const Result<std::span<const std::byte>> frame = ring_.try_next();
+  if (!frame.ok()) return frame.status();
+  if (frame->empty()) return false;
+  if (!peer_waits_.may_run(*frame)) [[unlikely]] {
+    held_back_.assign(frame->begin(), frame->end());
+    return false;
+  }
+  RCUDA_RETURN_IF_ERROR(handle(*frame));
+  return true;
+}
+
 Status SessionLoop::idle() {
   const Clock::time_point now = Clock::now();
   const auto quiet = now - last_activity_;
-  if (quiet < options_.spin) {
+  const bool polls = !executor_.completions().empty();
+  if (quiet < (polls ? kSpinsForCompletions * options_.spin : options_.spin)) {
     __builtin_ia32_pause();
     return {};
   }
   flush_trace();
-  const auto ready = [this] { return stop_.load() || ring_.pending(); };
+  const auto ready = [this] {
+    return stop_.load() || executor_.has_posted() || (held_back_.empty() && ring_.pending());
+  };
   Clock::time_point until = now + std::chrono::hours(1);
-  if (!executor_.completions().empty()) {
-    // Sleeping a sixteenth of what has passed adds little to any wait and leaves the core alone.
-    until = now + std::clamp<Clock::duration>(quiet / 16, kShortestSleep, kLongestSleep);
+  if (polls || (device_trace_ && device_trace_->pending())) {
+    until =
+        now + std::clamp<Clock::duration>(quiet / kSleepFraction, kShortestSleep, kLongestSleep);
   }
   const Status status = link_.wait(ready, until);
   return status.code() == Code::kTimeout ? Status() : status;
@@ -155,31 +209,36 @@ Status SessionLoop::handle(std::span<const std::byte> frame) {
   if (header.call != 0 && !slot_exists(header)) {
     return malformed(header.opcode, "no such reply slot");
   }
-  ++executor_.commands;
+  const uint64_t number = ++executor_.commands;
   if (header.opcode == static_cast<uint16_t>(wire::Custom::kSessionEnd)) {
     ended_ = true;
     return {};
   }
   if (header.call != 0 && waits_for_device(header.opcode) &&
       executor_.make_current(header.context) == CUDA_SUCCESS && executor_.current_context()) {
-    postpone(header, frame.subspan(sizeof header));
+    postpone(header, frame.subspan(sizeof header), number);
     return {};
   }
-  return carry_out(header, frame.subspan(sizeof header));
+  note_stream_ordered_free(executor_, header.opcode, frame.subspan(sizeof header));
+  return carry_out(header, frame.subspan(sizeof header), number);
 }
 
 // The driver would hold its caller until the device is idle; the executor thread waits for nobody,
 // so the command is carried out when the device is. Only its own caller waits for it.
-void SessionLoop::postpone(const wire::CommandHeader& header, std::span<const std::byte> body) {
-  executor_.when_idle(
-      *executor_.current_context(),
-      [this, header, copy = std::vector<std::byte>(body.begin(), body.end())](CUresult) {
-        const Status status = carry_out(header, copy);
-        if (failure_.ok()) failure_ = status;
-      });
+void SessionLoop::postpone(const wire::CommandHeader& header, std::span<const std::byte> body,
+                           uint64_t number) {
+  const auto copy = std::make_shared<const std::vector<std::byte>>(body.begin(), body.end());
+  const auto run = [this, header, number, copy] {
+    const Status status = carry_out(header, *copy, number);
+    if (failure_.ok()) failure_ = status;
+  };
+  executor_.when_idle(*executor_.current_context(), [this, header, copy, run](CUresult) {
+    when_peers_let_go(executor_, header.opcode, *copy, [this, run] { peer_waits_.when_free(run); });
+  });
 }
 
-Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const std::byte> body) {
+Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const std::byte> body,
+                              uint64_t number) {
   ReplyTarget target;
   if (header.call != 0) target = {header.call, header.reply_slot, header.reply_bytes};
   const bool traced = header.flags & wire::kFlagTraced;
@@ -193,11 +252,15 @@ Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const
     // Somebody waits for a signal, whatever the context: without a current one it carries the
     // error.
     if (current != CUDA_SUCCESS) executor_.forget_current();
+    if (traced) [[unlikely]]
+      trace_device(header, body, number);
     result = dispatch(header, body, target);
+    if (frees_memory(header.opcode)) executor_.gpu_direct().sweep();
   }
-  if (traced) {
-    trace_.push_back({begin_ns, monotonic_ns(), header.call, header.opcode,
-                      static_cast<uint16_t>(header.thread)});
+  if (traced) [[unlikely]] {
+    if (device_trace_) device_trace_->after();
+    trace_.push_back({begin_ns, monotonic_ns(), number, header.opcode,
+                      static_cast<uint16_t>(header.thread), 0, 0, 0});
     if (trace_.size() >= kTraceBatch) flush_trace();
   }
   if (result.malformed) return malformed(header.opcode, "its body");
@@ -231,9 +294,20 @@ HandlerResult SessionLoop::dispatch(const wire::CommandHeader& header,
   return result;
 }
 
+void SessionLoop::trace_device(const wire::CommandHeader& header, std::span<const std::byte> body,
+                               uint64_t number) {
+  if (!device_trace_) device_trace_ = std::make_unique<DeviceTrace>(executor_);
+  if (ends_context(header.opcode)) device_trace_->forget_all();
+  device_trace_->before(header, body, number);
+}
+
 void SessionLoop::flush_trace() {
-  if (trace_.empty()) return;
-  (void)executor_.events().trace(trace_);
+  std::span<const wire::TraceEvent> left(trace_);
+  while (!left.empty()) {
+    const auto batch = left.first(std::min(left.size(), kTraceBatch));
+    (void)executor_.events().trace(batch);
+    left = left.subspan(batch.size());
+  }
   trace_.clear();
 }
 

@@ -4,21 +4,25 @@
 // The thread that calls run() is the executor thread. It reads a command, checks its header, makes
 // its context current and hands it to the generated or custom handler; between commands it looks
 // after completions. It never waits for a GPU: while completions are pending and no command comes
-// it polls, and the longer nothing happens the longer it sleeps between polls; with nothing pending
-// it sleeps in Link::wait. Everything about one session is in here, so a process may run several,
-// on threads (tests do). Errors: run() returns ok when the client ended the session or stop() was
-// called, kUnavailable when the client or the Link is gone, kProtocol when a command cannot be.
+// it polls, after some milliseconds with sleeps between, the longer the longer nothing happens;
+// with nothing pending it sleeps in Link::wait. Everything about one session is in here, so a
+// process may run several, on threads (tests do). Errors: run() returns ok when the client ended
+// the session or stop() was called, kUnavailable when the client or the Link is gone, kProtocol
+// when a command cannot be.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "common/base/status.h"
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"
 #include "server/executor/executor.h"
+#include "server/executor/peers.h"
+#include "server/worker/device_trace.h"
 
 namespace rcuda::server {
 
@@ -44,12 +48,19 @@ class SessionLoop {
   using Clock = std::chrono::steady_clock;
 
   Status serve();
+  // Carries out the next command; false: there is none, or it must wait.
+  Result<bool> next();
   Status handle(std::span<const std::byte> frame);
-  Status carry_out(const wire::CommandHeader& header, std::span<const std::byte> body);
-  void postpone(const wire::CommandHeader& header, std::span<const std::byte> body);
+  // `number`: the command's among all of the session, from 1, by which traces name it.
+  Status carry_out(const wire::CommandHeader& header, std::span<const std::byte> body,
+                   uint64_t number);
+  void postpone(const wire::CommandHeader& header, std::span<const std::byte> body,
+                uint64_t number);
   HandlerResult dispatch(const wire::CommandHeader& header, std::span<const std::byte> body,
                          const ReplyTarget& target);
   Status idle();
+  void trace_device(const wire::CommandHeader& header, std::span<const std::byte> body,
+                    uint64_t number);
   void flush_trace();
 
   transport::Link& link_;
@@ -60,8 +71,11 @@ class SessionLoop {
   bool ended_ = false;
   Status failure_;  // of a command that was carried out between others
   Clock::time_point last_activity_;
+  PeerWaits peer_waits_;
+  std::vector<std::byte> held_back_;  // the next command, while it must wait for other workers
   std::vector<std::byte> reply_;
   std::vector<wire::TraceEvent> trace_;
+  std::unique_ptr<DeviceTrace> device_trace_;  // null: no command was traced so far
 };
 
 }  // namespace rcuda::server

@@ -44,6 +44,15 @@ struct Settings {
   config::Duration spin{registry, "RCUDA_SERVER_SPIN", std::chrono::nanoseconds(0),
                         "how long a worker polls for the next command before sleeping; 0: by the "
                         "number of cores"};
+  config::Integer bulk_streams{registry,
+                               "RCUDA_SERVER_BULK_STREAMS",
+                               4,
+                               1,
+                               16,
+                               "queue pairs of a session for copies over verbs; over tcp "
+                               "sockets, at most the client's 4"};
+  config::Bool gpudirect{registry, "RCUDA_SERVER_GPUDIRECT", true,
+                         "let the RDMA adapter reach GPU memory where a probe transfer proves it"};
   config::Bool allow_faults{registry, "RCUDA_SERVER_ALLOW_FAULTS", false,
                             "let clients crash their worker; for tests"};
   config::Bool fence{registry, "RCUDA_FENCE", true,

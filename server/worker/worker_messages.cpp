@@ -1,10 +1,10 @@
 #include "server/worker/worker_messages.h"
 
-#include <cerrno>
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include <sys/socket.h>
+#include "common/transport/socket_io.h"
 
 namespace rcuda::server {
 namespace {
@@ -21,59 +21,34 @@ static_assert(sizeof(Packet) == 24);
 Status send_worker_message(int socket, const WorkerMessage& message) {
   Packet packet{message.type, message.index, {}};
   std::memcpy(packet.token, message.token, sizeof packet.token);
-  iovec pieces[2] = {{&packet, sizeof packet},
-                     {const_cast<std::byte*>(message.body.data()), message.body.size()}};
-  msghdr header{};
-  header.msg_iov = pieces;
-  header.msg_iovlen = message.body.empty() ? 1 : 2;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  if (message.socket) {
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-    cmsghdr* item = CMSG_FIRSTHDR(&header);
-    item->cmsg_level = SOL_SOCKET;
-    item->cmsg_type = SCM_RIGHTS;
-    item->cmsg_len = CMSG_LEN(sizeof(int));
-    const int descriptor = message.socket.get();
-    std::memcpy(CMSG_DATA(item), &descriptor, sizeof descriptor);
-  }
-  while (::sendmsg(socket, &header, MSG_NOSIGNAL) < 0) {
-    if (errno != EINTR) return Status::from_errno(errno, "writing to the other process");
-  }
-  return {};
+  std::vector<std::byte> bytes(sizeof packet + message.body.size());
+  std::memcpy(bytes.data(), &packet, sizeof packet);
+  std::copy(message.body.begin(), message.body.end(), bytes.begin() + sizeof packet);
+  const int descriptor = message.socket.get();
+  return transport::send_with_fds(socket, bytes, {&descriptor, message.socket ? 1u : 0u},
+                                  transport::Deadline::max())
+      .with_context("writing to the other process");
 }
 
 Result<WorkerMessage> receive_worker_message(int socket) {
-  std::vector<std::byte> buffer(kMaxWorkerMessageBytes);
-  iovec piece{buffer.data(), buffer.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-  msghdr header{};
-  header.msg_iov = &piece;
-  header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = sizeof control;
-  ssize_t got;
-  do {
-    got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
-  } while (got < 0 && errno == EINTR);
-  if (got < 0) return Status::from_errno(errno, "reading from the other process");
-  if (got == 0) return Status(Code::kUnavailable, "the other process is gone");
+  // One byte more than there may be: a packet that fills it was too long.
+  std::vector<std::byte> buffer(kMaxWorkerMessageBytes + 1);
+  std::vector<UniqueFd> descriptors;
+  Result<size_t> got =
+      transport::recv_packet_with_fds(socket, buffer, descriptors, transport::Deadline::max());
+  if (!got.ok()) return Status(got.status()).with_context("reading from the other process");
   WorkerMessage message;
-  for (cmsghdr* item = CMSG_FIRSTHDR(&header); item; item = CMSG_NXTHDR(&header, item)) {
-    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
-    int descriptor = -1;
-    std::memcpy(&descriptor, CMSG_DATA(item), sizeof descriptor);
-    message.socket.reset(descriptor);
-  }
+  if (!descriptors.empty()) message.socket = std::move(descriptors.back());
   Packet packet;
-  if (static_cast<size_t>(got) < sizeof packet || (header.msg_flags & MSG_TRUNC) != 0) {
+  if (*got < sizeof packet || *got == buffer.size()) {
     return Status(Code::kProtocol, "a packet between daemon and worker was cut short");
   }
   std::memcpy(&packet, buffer.data(), sizeof packet);
   message.type = packet.type;
   message.index = packet.index;
   std::memcpy(message.token, packet.token, sizeof packet.token);
-  message.body.assign(buffer.begin() + sizeof packet, buffer.begin() + got);
+  message.body.assign(buffer.begin() + sizeof packet,
+                      buffer.begin() + static_cast<ptrdiff_t>(*got));
   return message;
 }
 

@@ -3,7 +3,8 @@
 //
 // worker -> daemon   kReady or kFailed, once
 // daemon -> worker   kSession (+ the client's socket, then the encoded Hello), once;
-//                    kAttach (+ a further socket of that client); kStop
+//                    kAttach (+ a further socket of that client); kPeer (+ the socket of another
+//                    worker of that client, then its PeerHello); kStop
 // The end of the socket says the rest: a worker whose daemon is gone ends its session and exits.
 // Blocking sends with small packets: neither side ever has more than a few in flight.
 #pragma once
@@ -19,14 +20,15 @@
 
 namespace rcuda::server {
 
-enum class WorkerMessageType : uint32_t { kReady = 1, kFailed, kSession, kAttach, kStop };
+enum class WorkerMessageType : uint32_t { kReady = 1, kFailed, kSession, kAttach, kPeer, kStop };
 
 struct WorkerMessage {
   WorkerMessageType type{};
-  uint32_t index = 0;           // kAttach: of the stream
-  uint8_t token[16] = {};       // kSession: names the session in Attach
-  std::vector<std::byte> body;  // kSession: the Hello; kReady: WorkerReady; kFailed: the reason
-  UniqueFd socket;              // kSession, kAttach
+  uint32_t index = 0;      // kAttach: of the stream
+  uint8_t token[16] = {};  // kSession: names the session in Attach
+  std::vector<std::byte>
+      body;  // kSession: the Hello; kPeer: the PeerHello; kReady: WorkerReady; kFailed: the reason
+  UniqueFd socket;  // kSession, kAttach, kPeer
 };
 
 inline constexpr size_t kMaxWorkerMessageBytes = 96u << 10;

@@ -15,11 +15,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "common/base/leak_check.h"
 #include "common/base/log.h"
 #include "common/transport/link.h"
 #include "common/wire/handshake.h"
 #include "server/executor/image_cache.h"
 #include "server/executor/output_capture.h"
+#include "server/peer/peer_hub.h"
 #include "server/worker/address_fence.h"
 #include "server/worker/device_set.h"
 #include "server/worker/driver_loader.h"
@@ -38,12 +40,16 @@ void keep_log_apart() {
   if (copy >= 0) set_log_descriptor(copy);
 }
 
-// Listens to the daemon while a session runs: further sockets of the client, the order to stop, and
-// the daemon's death.
+// Listens to the daemon while a session runs: further sockets of the client, those of its other
+// workers, the order to stop, and the daemon's death.
 class DaemonListener {
  public:
-  DaemonListener(int socket, std::function<void(const char* why)> stop)
-      : socket_(socket), stop_(std::move(stop)), end_event_(::eventfd(0, EFD_CLOEXEC)) {
+  DaemonListener(int socket, std::function<void(WorkerMessage)> peer,
+                 std::function<void(const char* why)> stop)
+      : socket_(socket),
+        peer_(std::move(peer)),
+        stop_(std::move(stop)),
+        end_event_(::eventfd(0, EFD_CLOEXEC)) {
     thread_ = std::thread([this] { run(); });
   }
   ~DaemonListener() {
@@ -79,6 +85,10 @@ class DaemonListener {
         changed_.notify_all();
         continue;
       }
+      if (message.ok() && message->type == WorkerMessageType::kPeer) {
+        peer_(std::move(message).value());
+        continue;
+      }
       {
         std::lock_guard lock(mutex_);
         stopped_ = true;
@@ -90,6 +100,7 @@ class DaemonListener {
   }
 
   const int socket_;
+  const std::function<void(WorkerMessage)> peer_;
   const std::function<void(const char*)> stop_;
   UniqueFd end_event_;
   std::mutex mutex_;
@@ -115,8 +126,8 @@ void refuse(int socket, const Status& status) {
 std::chrono::nanoseconds spin_time(const Settings& settings) {
   if (settings.spin.get().count() > 0) return settings.spin.get();
   // With few cores the spinner may be what keeps the client from running.
-  return std::thread::hardware_concurrency() >= 4 ? std::chrono::microseconds(80)
-                                                  : std::chrono::microseconds(5);
+  const unsigned cores = std::thread::hardware_concurrency();
+  return std::chrono::microseconds(cores >= 8 ? 80 : cores >= 4 ? 20 : 5);
 }
 
 Result<std::unique_ptr<transport::Link>> make_link(wire::Medium medium,
@@ -132,6 +143,12 @@ Result<std::unique_ptr<transport::Link>> make_link(wire::Medium medium,
     default:
       return Status(Code::kProtocol, "the client did not choose a transport");
   }
+}
+
+std::string pci_address(const api::DriverTable& driver, CUdevice device) {
+  char address[32] = {};
+  if (driver.cuDeviceGetPCIBusId(address, sizeof address, device) != CUDA_SUCCESS) return {};
+  return address;
 }
 
 // One session, from the Hello to its end.
@@ -156,6 +173,11 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
       return {};
     }
   }
+  if (auto planner = p2p::parse_planner_options(hello->p2p_strategy, hello->p2p_path);
+      !planner.ok()) {
+    refuse(message.socket.get(), planner.status());
+    return {};
+  }
   std::memcpy(welcome.token, message.token, sizeof welcome.token);
   welcome.driver_version = static_cast<uint32_t>(driver.version);
   welcome.worker_pid = static_cast<uint32_t>(::getpid());
@@ -167,11 +189,20 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
   std::mutex mutex;  // loop
   SessionLoop* loop = nullptr;
   const char* stopped = nullptr;
-  DaemonListener listener(daemon, [&](const char* why) {
-    std::lock_guard lock(mutex);
-    stopped = why;
-    if (loop) loop->stop();
-  });
+  DaemonListener listener(
+      daemon,
+      [&](WorkerMessage peer) {
+        const Result<wire::PeerHello> called = wire::decode_peer_hello(peer.body);
+        std::lock_guard lock(mutex);
+        // Workers are introduced by the session's commands, so none calls before it runs.
+        if (called.ok() && loop)
+          loop->executor().peers().called_on(*called, std::move(peer.socket));
+      },
+      [&](const char* why) {
+        std::lock_guard lock(mutex);
+        stopped = why;
+        if (loop) loop->stop();
+      });
   // A client that goes away before the session began is no failure of this worker.
   const auto client_left = [&](const Status& why) {
     RCUDA_WARN("the client (%s, pid %u) left before its session began: %s", hello->program.c_str(),
@@ -192,6 +223,8 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
   };
   transport::LinkOptions options;
   options.window_bytes = wire::WorkerWindow::kBytes;
+  options.bulk_streams = static_cast<int>(settings.bulk_streams.get());
+  options.near_pci = pci_address(driver.table, resources.devices.front().device);
   options.peer_timeout =
       std::chrono::duration_cast<std::chrono::milliseconds>(settings.peer_timeout.get());
   auto link = make_link(hello->medium, std::move(bootstrap), options);
@@ -212,6 +245,12 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
   resources.images = &images;
   resources.output = output.get();
   resources.allow_faults = settings.allow_faults.get();
+  resources.gpudirect = settings.gpudirect.get();
+  std::memcpy(resources.peers.session.data(), hello->session, sizeof hello->session);
+  resources.peers.strategy = hello->p2p_strategy;
+  resources.peers.path = hello->p2p_path;
+  resources.peers.handshake_timeout = timeout;
+  resources.peers.timeout = options.peer_timeout;
   resources.closed = std::move(closed);
   resources.host_range_base = hello->host_range_base;
   resources.host_range_bytes = hello->host_range_bytes;
@@ -226,26 +265,30 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
              hello->program.c_str(), hello->pid, hello->host.c_str(), (*link)->medium(),
              hello->devices.size() == 1 ? "" : "s", list_of(hello->devices).c_str());
   const Status status = session.run();
+  const char* ended_by = nullptr;
   {
     std::lock_guard lock(mutex);
     loop = nullptr;
+    ended_by = stopped;
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  const std::string outcome = stopped       ? stopped
+  const std::string outcome = ended_by      ? ended_by
                               : status.ok() ? "ended by the client"
                                             : status.message();
   const transport::LinkCounters counters = (*link)->counters();
   RCUDA_INFO(
-      "session of %s (pid %u) over after %.1f s: %llu commands, %llu bytes copied, %llu bytes "
-      "over the link; %s",
+      "session of %s (pid %u) over after %.1f s: %llu commands, %llu answers, %llu bytes copied, "
+      "%llu bytes over the link; %s",
       hello->user.c_str(), hello->pid, seconds,
       static_cast<unsigned long long>(session.executor().commands),
+      static_cast<unsigned long long>(counters.puts),
       static_cast<unsigned long long>(session.executor().copied_bytes),
       static_cast<unsigned long long>(counters.transfer_bytes + counters.window_bytes),
       outcome.c_str());
   // The process ends here, and with it everything the session had: the driver's threads may still
   // be in this session's host functions, so nothing is taken apart under them.
   (*link)->close();
+  look_for_leaks();
   ::_exit(status.ok() || status.code() == Code::kUnavailable ? 0 : 2);
 }
 

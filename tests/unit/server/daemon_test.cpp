@@ -161,6 +161,14 @@ struct Session {
   std::unique_ptr<ProtocolClient> client;
 };
 
+// The answer to a Hello, once a worker is there.
+Result<std::pair<wire::MessageType, std::vector<std::byte>>> read_answer(int socket) {
+  while (true) {
+    auto message = wire::read_message(socket, patience());
+    if (!message.ok() || message->first != wire::MessageType::kQueued) return message;
+  }
+}
+
 struct Outcome {
   std::unique_ptr<Session> session;
   std::string refusal;
@@ -172,7 +180,7 @@ Outcome introduce(const Server& server, const wire::Hello& message) {
   EXPECT_TRUE(wire::write_message(socket.get(), wire::MessageType::kHello, wire::encode(message),
                                   patience())
                   .ok());
-  auto answer = wire::read_message(socket.get(), patience());
+  auto answer = read_answer(socket.get());
   Outcome outcome;
   if (!answer.ok()) {
     outcome.refusal = answer.status().message();
@@ -236,6 +244,20 @@ TEST(DaemonTest, SessionsRunOverEveryMedium) {
   }
 }
 
+TEST(DaemonTest, AClientThatWaitsForAWorkerHearsOfIt) {
+  Server server({"--pool", "0"});
+  UniqueFd socket = server.connect_local();
+  ASSERT_TRUE(wire::write_message(socket.get(), wire::MessageType::kHello,
+                                  wire::encode(hello(wire::Medium::kShm)), patience())
+                  .ok());
+  auto message = wire::read_message(socket.get(), patience());
+  ASSERT_TRUE(message.ok()) << message.status().message();
+  EXPECT_EQ(message->first, wire::MessageType::kQueued);
+  auto answer = read_answer(socket.get());
+  ASSERT_TRUE(answer.ok()) << answer.status().message();
+  EXPECT_EQ(answer->first, wire::MessageType::kWelcome);
+}
+
 TEST(DaemonTest, ARefusalNamesTheMend) {
   Server server({"--devices", "1"});
   ASSERT_NE(server.port(), 0);
@@ -271,7 +293,7 @@ TEST(DaemonTest, TheWindowIsOneThatTheClientDoesNotUse) {
     message.taken_windows.push_back(window);
   }
   EXPECT_EQ(windows.size(), 6u);
-  message.taken_windows = {{kWindowBase, kWindowCount * kWindowBytes}};
+  message.taken_windows = {{wire::kWindowBase, wire::kWindowCount * wire::kWindowBytes}};
   EXPECT_NE(introduce(server, message).refusal.find("windows"), std::string::npos);
 }
 

@@ -358,6 +358,25 @@ TEST_F(SessionTest, FreeingMemoryHoldsItsCallerOnly) {
   EXPECT_EQ(freed->result, CUDA_SUCCESS);
 }
 
+TEST_F(SessionTest, UnloadingCodeHoldsNobody) {
+  ASSERT_EQ(load_module(bytes_of(std::string(kPtx))), CUDA_SUCCESS);
+  ASSERT_TRUE(
+      post(api::Opcode::cuStreamCreate, unsigned{CU_STREAM_NON_BLOCKING}, uint32_t{1}).ok());
+  ASSERT_TRUE(client().post(Custom::kLaunchHost, wire::LaunchHostBody{1, 1, 0}).ok());
+  wire::HostCallbackEvent event{};
+  const std::vector<std::byte> frame = client().next_event();
+  ASSERT_EQ(frame.size(), sizeof event);
+  std::memcpy(&event, frame.data(), sizeof event);
+  // The device is busy, and the driver would wait for it.
+  ASSERT_TRUE(post(api::Opcode::cuModuleUnload, uint32_t{1}).ok());
+  EXPECT_TRUE(client().call(Custom::kPing, Nothing{}));
+  // The id is free: another module may have it.
+  EXPECT_EQ(load_module(bytes_of(std::string(kPtx))), CUDA_SUCCESS);
+  client().acknowledge(event.slot, event.sequence);
+  EXPECT_EQ(synchronize(), CUDA_SUCCESS);
+  EXPECT_EQ(client().error_word(), 0u);
+}
+
 TEST_F(SessionTest, ExposedMemoryIsCopiedInPlace) {
   constexpr size_t kBytes = 1 << 20;
   auto* memory = static_cast<std::byte*>(std::aligned_alloc(4096, kBytes));

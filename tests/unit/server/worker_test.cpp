@@ -59,8 +59,8 @@ TEST(AddressFenceTest, GapsLieBetweenMappings) {
 }
 
 TEST(AddressFenceTest, WindowsAreDisjoint) {
-  for (uint32_t a = 0; a < kWindowCount; ++a) {
-    for (uint32_t b = 0; b < kWindowCount; ++b) {
+  for (uint32_t a = 0; a < wire::kWindowCount; ++a) {
+    for (uint32_t b = 0; b < wire::kWindowCount; ++b) {
       EXPECT_EQ(overlap(address_window(a), address_window(b)), a == b);
     }
   }
@@ -77,6 +77,14 @@ TEST(AddressFenceTest, AllocationsLandInTheWindow) {
           ::mmap(nullptr, 1u << 30, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       const auto address = reinterpret_cast<uint64_t>(got);
       if (address < window.base || address >= window.base + window.bytes) ::_exit(2);
+    }
+    // As a driver looks for its pools' addresses.
+    for (uint64_t at = wire::kPoolBase; at < wire::kPoolBase + 6 * wire::kPoolBytes;
+         at += wire::kPoolBytes) {
+      const bool closed = at < wire::kPoolBase + 5 * wire::kPoolBytes;
+      void* got = ::mmap(reinterpret_cast<void*>(at), 1u << 20, PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+      if ((got == MAP_FAILED) != closed) ::_exit(4);
     }
     // The stack can still grow, and the window cannot be fenced twice.
     volatile char deep[1 << 20];

@@ -1,0 +1,346 @@
+#include "server/executor/graph_copies.h"
+
+#include <mutex>
+#include <utility>
+
+#include "server/executor/executor.h"
+#include "server/executor/graph_keeper.h"
+#include "server/executor/host_callbacks.h"
+#include "server/executor/host_memory.h"
+#include "server/executor/shadow_copy.h"
+
+namespace rcuda::server {
+namespace {
+
+// One side of a copy that needs something done.
+struct SideWork {
+  std::shared_ptr<ShadowCopies::Transfer> transfer;  // null: the memory is shared
+  std::shared_ptr<ClientResource> client;            // null: it is the application's own
+  bool empty() const { return !transfer && !client; }
+};
+
+// A side of CUDA_MEMCPY3D.
+struct Place {
+  CUmemorytype type;
+  uint64_t base;
+  size_t x_bytes, y, z, pitch, height;
+};
+
+Place source_of(const CUDA_MEMCPY3D& copy) {
+  return {copy.srcMemoryType,
+          copy.srcMemoryType == CU_MEMORYTYPE_HOST ? reinterpret_cast<uintptr_t>(copy.srcHost)
+                                                   : copy.srcDevice,
+          copy.srcXInBytes,
+          copy.srcY,
+          copy.srcZ,
+          copy.srcPitch,
+          copy.srcHeight};
+}
+
+Place destination_of(const CUDA_MEMCPY3D& copy) {
+  return {copy.dstMemoryType,
+          copy.dstMemoryType == CU_MEMORYTYPE_HOST ? reinterpret_cast<uintptr_t>(copy.dstHost)
+                                                   : copy.dstDevice,
+          copy.dstXInBytes,
+          copy.dstY,
+          copy.dstZ,
+          copy.dstPitch,
+          copy.dstHeight};
+}
+
+// The bytes the copy touches, in pieces without holes. The driver knows the memory, so the numbers
+// are those of a real shape.
+std::vector<ShadowCopies::Piece> pieces_of(const Place& place, const CUDA_MEMCPY3D& copy) {
+  const uint64_t pitch = place.pitch ? place.pitch : place.x_bytes + copy.WidthInBytes;
+  const uint64_t rows = place.height ? place.height : place.y + copy.Height;
+  std::vector<ShadowCopies::Piece> pieces;
+  for (uint64_t z = 0; z < copy.Depth; ++z) {
+    for (uint64_t y = 0; y < copy.Height; ++y) {
+      const uint64_t address =
+          place.base + ((place.z + z) * rows + place.y + y) * pitch + place.x_bytes;
+      if (!pieces.empty() && pieces.back().address + pieces.back().bytes == address) {
+        pieces.back().bytes += copy.WidthInBytes;
+      } else {
+        pieces.push_back({address, copy.WidthInBytes});
+      }
+    }
+  }
+  return pieces;
+}
+
+SideWork work_of(Executor& executor, const Place& place, const CUDA_MEMCPY3D& copy,
+                 bool to_client) {
+  if (place.type == CU_MEMORYTYPE_ARRAY || copy.WidthInBytes == 0) return {};
+  const HostMemory::Range* range = executor.host_memory().find(place.base, 1);
+  std::vector<ShadowCopies::Piece> pieces;
+  if (!range && (place.x_bytes || place.y || place.z)) {
+    pieces = pieces_of(place, copy);  // the base may lie before what is touched
+    range = pieces.empty() ? nullptr : executor.host_memory().find(pieces.front().address, 1);
+  }
+  if (!range) return {};
+  SideWork work;
+  work.client = range->resource.lock();
+  if (range->shadow) {
+    if (pieces.empty()) pieces = pieces_of(place, copy);
+    work.transfer = executor.shadow_copies().prepare(to_client, pieces);
+  }
+  return work;
+}
+
+CUresult neighbours(const api::DriverTable& driver, CUgraphNode node, bool dependents,
+                    std::vector<CUgraphNode>* nodes) {
+  const auto ask = [&](CUgraphNode* out, CUgraphEdgeData* edges, size_t* count) {
+    if (dependents) {
+      if (driver.cuGraphNodeGetDependentNodes_v2) {
+        return driver.cuGraphNodeGetDependentNodes_v2(node, out, edges, count);
+      }
+      return driver.cuGraphNodeGetDependentNodes
+                 ? driver.cuGraphNodeGetDependentNodes(node, out, count)
+                 : CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (driver.cuGraphNodeGetDependencies_v2) {
+      return driver.cuGraphNodeGetDependencies_v2(node, out, edges, count);
+    }
+    return driver.cuGraphNodeGetDependencies ? driver.cuGraphNodeGetDependencies(node, out, count)
+                                             : CUDA_ERROR_NOT_SUPPORTED;
+  };
+  size_t count = 0;
+  if (CUresult result = ask(nullptr, nullptr, &count); result != CUDA_SUCCESS) return result;
+  nodes->resize(count);
+  std::vector<CUgraphEdgeData> edges(count);
+  return count ? ask(nodes->data(), edges.data(), &count) : CUDA_SUCCESS;
+}
+
+CUresult connect(const api::DriverTable& driver, CUgraph graph, CUgraphNode from, CUgraphNode to) {
+  if (driver.cuGraphAddDependencies_v2) {
+    return driver.cuGraphAddDependencies_v2(graph, &from, &to, nullptr, 1);
+  }
+  return driver.cuGraphAddDependencies ? driver.cuGraphAddDependencies(graph, &from, &to, 1)
+                                       : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+}  // namespace
+
+// Owned by the executables that have it; the mutex guards the two sides, which a change of the
+// executable replaces while an earlier launch may be under way.
+struct GraphCopies::Steps {
+  struct Step {
+    Steps* steps;
+    bool after;
+  };
+
+  HostCallbacks* callbacks = nullptr;
+  CUgraphNode node = nullptr;                  // of the graph that the executable was made from
+  bool has_before = false, has_after = false;  // whether there is a host node for it
+  std::mutex mutex;
+  SideWork source, destination;
+  Step before_copy{this, false}, after_copy{this, true};
+
+  static void CUDA_CB run(void* argument) {
+    const Step& step = *static_cast<Step*>(argument);
+    carry_out(*step.steps->callbacks, step.steps->work(step.after), step.after);
+  }
+
+  SideWork work(bool after) {
+    std::lock_guard lock(mutex);
+    return after ? destination : source;
+  }
+
+  static void carry_out(HostCallbacks& callbacks, const SideWork& work, bool after) {
+    if (!after && work.client) callbacks.run_internal(work.client->id());
+    if (work.transfer) ShadowCopies::carry_out(*work.transfer);
+    if (after && work.client) callbacks.run_internal(work.client->id());
+  }
+};
+
+namespace {
+
+// A side's work around one launch.
+struct AroundLaunch {
+  HostCallbacks* callbacks;
+  SideWork work;
+  bool after;
+};
+
+}  // namespace
+
+GraphCopies::~GraphCopies() = default;
+
+std::shared_ptr<GraphCopies::Steps> GraphCopies::plan(CUgraphNode node, const CUDA_MEMCPY3D& copy) {
+  auto steps = std::make_shared<Steps>();
+  steps->callbacks = &executor_.host_callbacks();
+  steps->node = node;
+  steps->source = work_of(executor_, source_of(copy), copy, false);
+  steps->destination = work_of(executor_, destination_of(copy), copy, true);
+  return steps;
+}
+
+// ---- dressing ----------------------------------------------------------------------------------
+
+GraphCopies::Dressing::Dressing(GraphCopies& copies, CUgraph graph)
+    : copies_(copies), graph_(graph) {
+  if (!copies_.executor_.host_memory().any_for_graphs()) return;
+  result_ = dress(graph);
+  if (steps_.empty()) return;
+  owner_ = copies_.executor_.graph_keeper().retain(
+      graph, std::make_shared<std::vector<std::shared_ptr<Steps>>>(steps_));
+}
+
+GraphCopies::Dressing::~Dressing() {
+  const api::DriverTable& driver = copies_.executor_.driver();
+  bool undressed = true;
+  for (auto added = added_.rbegin(); added != added_.rend(); ++added) {
+    undressed &= driver.cuGraphDestroyNode(added->node) == CUDA_SUCCESS;
+  }
+  // A driver removes no nodes from graphs that allocate memory: there they stay, and what they
+  // need.
+  if (undressed) copies_.executor_.graph_keeper().release(graph_, owner_);
+}
+
+CUgraphNode GraphCopies::Dressing::named(CUgraphNode node) const {
+  for (const Added& added : added_) {
+    if (added.node == node) return added.copy;
+  }
+  return node;
+}
+
+CUresult GraphCopies::Dressing::dress(CUgraph graph) {
+  const api::DriverTable& driver = copies_.executor_.driver();
+  if (!driver.cuGraphMemcpyNodeGetParams || !driver.cuGraphAddHostNode ||
+      !driver.cuGraphDestroyNode) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  for (const CUgraphNode node : copies_.executor_.graph_keeper().nodes_of(graph)) {
+    if (CUgraph child = copies_.executor_.graph_keeper().child_of(node)) {
+      if (CUresult result = dress(child); result != CUDA_SUCCESS) return result;
+      continue;
+    }
+    CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+    CUDA_MEMCPY3D copy{};
+    if (driver.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS ||
+        type != CU_GRAPH_NODE_TYPE_MEMCPY ||
+        driver.cuGraphMemcpyNodeGetParams(node, &copy) != CUDA_SUCCESS) {
+      continue;
+    }
+    std::shared_ptr<Steps> steps = copies_.plan(node, copy);
+    if (steps->source.empty() && steps->destination.empty()) continue;
+    if (CUresult result = surround(graph, node, std::move(steps)); result != CUDA_SUCCESS) {
+      return result;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+// Existing edges stay as they are: only nodes come and go, so nothing of the graph changes its
+// order.
+CUresult GraphCopies::Dressing::surround(CUgraph graph, CUgraphNode copy,
+                                         std::shared_ptr<Steps> steps) {
+  const api::DriverTable& driver = copies_.executor_.driver();
+  steps_.push_back(steps);
+  if (!steps->source.empty()) {
+    std::vector<CUgraphNode> before;
+    if (CUresult result = neighbours(driver, copy, false, &before); result != CUDA_SUCCESS) {
+      return result;
+    }
+    const CUDA_HOST_NODE_PARAMS call{&Steps::run, &steps->before_copy};
+    CUgraphNode node = nullptr;
+    CUresult result = driver.cuGraphAddHostNode(&node, graph, before.data(), before.size(), &call);
+    if (result != CUDA_SUCCESS) return result;
+    added_.push_back({node, copy});
+    steps->has_before = true;
+    result = connect(driver, graph, node, copy);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  if (steps->destination.empty()) return CUDA_SUCCESS;
+  std::vector<CUgraphNode> after;
+  if (CUresult result = neighbours(driver, copy, true, &after); result != CUDA_SUCCESS) {
+    return result;
+  }
+  const CUDA_HOST_NODE_PARAMS call{&Steps::run, &steps->after_copy};
+  CUgraphNode node = nullptr;
+  CUresult result = driver.cuGraphAddHostNode(&node, graph, &copy, 1, &call);
+  if (result != CUDA_SUCCESS) return result;
+  added_.push_back({node, copy});
+  steps->has_after = true;
+  for (const CUgraphNode dependent : after) {
+    result = connect(driver, graph, node, dependent);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+// ---- executables -------------------------------------------------------------------------------
+
+void GraphCopies::instantiated(CUgraphExec executable, const Dressing& dressing) {
+  if (!dressing.steps_.empty()) executables_[executable] = dressing.steps_;
+}
+
+void GraphCopies::updated(CUgraphExec executable, const Dressing& dressing) {
+  std::vector<std::shared_ptr<Steps>>& known = executables_[executable];
+  std::vector<std::shared_ptr<Steps>> now = dressing.steps_;
+  // The application goes on naming the nodes of the graph it instantiated; both list their copies
+  // in the order in which they were added.
+  for (size_t i = 0; i < now.size() && i < known.size(); ++i) now[i]->node = known[i]->node;
+  known = std::move(now);
+}
+
+GraphCopies::Steps* GraphCopies::find(CUgraphExec executable, CUgraphNode node) {
+  const auto found = executables_.find(executable);
+  if (found == executables_.end()) return nullptr;
+  for (const auto& steps : found->second) {
+    if (steps->node == node) return steps.get();
+  }
+  return nullptr;
+}
+
+void GraphCopies::changed(CUgraphExec executable, CUgraphNode node, const CUDA_MEMCPY3D& copy) {
+  const std::shared_ptr<Steps> now = plan(node, copy);
+  Steps* steps = find(executable, node);
+  if (!steps) {
+    if (!now->source.empty() || !now->destination.empty()) executables_[executable].push_back(now);
+    return;
+  }
+  std::lock_guard lock(steps->mutex);
+  std::swap(steps->source, now->source);
+  std::swap(steps->destination, now->destination);
+}
+
+CUresult GraphCopies::launch(CUgraphExec executable, CUstream stream) {
+  const api::DriverTable& driver = executor_.driver();
+  if (driver.cuGraphLaunch == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  std::vector<std::unique_ptr<AroundLaunch>> around[2];
+  if (const auto found = executables_.find(executable); found != executables_.end()) {
+    for (const std::shared_ptr<Steps>& steps : found->second) {
+      for (const bool after : {false, true}) {
+        if (after ? steps->has_after : steps->has_before) continue;
+        SideWork work = steps->work(after);
+        if (work.empty()) continue;
+        around[after].push_back(std::make_unique<AroundLaunch>(
+            AroundLaunch{&executor_.host_callbacks(), std::move(work), after}));
+      }
+    }
+  }
+  if ((!around[0].empty() || !around[1].empty()) &&
+      (driver.cuLaunchHostFunc == nullptr || executor_.graph_keeper().captured_into(stream))) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  const auto queue = [&](std::vector<std::unique_ptr<AroundLaunch>>& all) {
+    for (std::unique_ptr<AroundLaunch>& one : all) {
+      const CUhostFn run = [](void* argument) {
+        const std::unique_ptr<AroundLaunch> own(static_cast<AroundLaunch*>(argument));
+        Steps::carry_out(*own->callbacks, own->work, own->after);
+      };
+      if (CUresult result = driver.cuLaunchHostFunc(stream, run, one.get());
+          result != CUDA_SUCCESS) {
+        return result;
+      }
+      (void)one.release();
+    }
+    return CUDA_SUCCESS;
+  };
+  CUresult result = queue(around[0]);
+  if (result == CUDA_SUCCESS) result = driver.cuGraphLaunch(executable, stream);
+  return result == CUDA_SUCCESS ? queue(around[1]) : result;
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,73 @@
+// GraphKeeper: what the client's graphs need to live on, and what their nodes are called.
+//
+// A graph's host functions and copies name things of the client (ClientResource) and of this
+// worker. They are owned by the driver's own user objects, so that they live exactly as long as
+// CUDA lets graphs use them: until the graph, its clones, the graphs it is a child of, the
+// executables made of any of these, and their launches under way are all gone. Changes of an
+// executable's single node have no such owner; what those need is kept until the executable is
+// destroyed and the device idle. Executor thread, except that owners are let go on the driver's
+// threads. Nothing blocks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include <cuda.h>
+
+#include "common/wire/protocol.h"
+
+namespace rcuda::server {
+
+class Executor;
+
+using Kept = std::shared_ptr<void>;
+
+class GraphKeeper {
+ public:
+  explicit GraphKeeper(Executor& executor) : executor_(executor) {}
+
+  // The graph that the stream is being captured into; null: it does not capture.
+  CUgraph captured_into(CUstream stream) const;
+
+  // `kept` lives as long as the graph and what is made of it. With a driver that has no user
+  // objects, until the session ends. The user object, for release(); null without.
+  CUuserObject retain(CUgraph graph, Kept kept);
+  // The graph itself needs it no longer; what was made of it may.
+  void release(CUgraph graph, CUuserObject object);
+  // The same for the graph that a node belongs to.
+  void retain_for(CUgraphNode node, Kept kept);
+  void retain_for(CUgraphExec executable, CUgraphNode node, Kept kept);
+  // The executable is about to be destroyed.
+  void forget(CUgraphExec executable);
+
+  // What the client asked to be told of by number, under which it asks for it to be released.
+  CUresult retain_number(CUgraph graph, uint64_t number);
+  CUresult release_number(CUgraph graph, uint64_t number);
+
+  // The graph, or node, is about to be destroyed: ids of its nodes and of children are free again.
+  void forget_names(CUgraph graph);
+  void forget_names(CUgraphNode node);
+
+  std::vector<CUgraphNode> nodes_of(CUgraph graph) const;
+  // Of a node that holds a graph; null otherwise.
+  CUgraph child_of(CUgraphNode node) const;
+
+ private:
+  CUgraph graph_of(CUgraphNode node);
+
+  Executor& executor_;
+  std::vector<Kept> for_session_;
+  std::unordered_map<CUgraphExec, std::unordered_map<CUgraphNode, Kept>> executables_;
+  std::vector<Kept> waiting_;  // for the device to be idle, when something captures
+  // By the client's number; erased when the last reference has gone, on a driver's thread.
+  struct Numbers {
+    std::mutex mutex;
+    std::unordered_map<uint64_t, CUuserObject> objects;
+  };
+  std::shared_ptr<Numbers> numbers_ = std::make_shared<Numbers>();
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,256 @@
+#include "server/executor/shared_allocations.h"
+
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "api/server_handlers.h"
+#include "common/base/log.h"
+#include "common/transport/socket_io.h"
+#include "server/executor/executor.h"
+
+namespace rcuda::server {
+namespace {
+
+// In the abstract namespace: nothing to clean up after a worker that was killed.
+socklen_t address_of(uint32_t pid, const uint8_t (&name)[16], sockaddr_un* address) {
+  *address = {};
+  address->sun_family = AF_UNIX;
+  char* text = address->sun_path + 1;
+  int length = std::snprintf(text, sizeof address->sun_path - 1, "rcuda-allocations-%u-", pid);
+  for (const uint8_t byte : name) {
+    length += std::snprintf(text + length, sizeof address->sun_path - 1 - length, "%02x", byte);
+  }
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+}
+
+transport::Deadline in_a_second() {
+  return std::chrono::steady_clock::now() + std::chrono::seconds(1);
+}
+
+}  // namespace
+
+SharedAllocations::~SharedAllocations() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(stop_.get(), &one, sizeof one);
+  thread_.join();
+}
+
+Status SharedAllocations::listen() {
+  if (thread_.joinable()) return {};
+  if (::getrandom(name_.data(), name_.size(), 0) != static_cast<ssize_t>(name_.size())) {
+    return Status::from_errno(errno, "getrandom");
+  }
+  uint8_t name[16];
+  std::memcpy(name, name_.data(), sizeof name);
+  sockaddr_un address;
+  const socklen_t length = address_of(static_cast<uint32_t>(::getpid()), name, &address);
+  listener_.reset(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  stop_.reset(::eventfd(0, EFD_CLOEXEC));
+  if (!listener_ || !stop_ ||
+      ::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      ::listen(listener_.get(), 64) != 0) {
+    return Status::from_errno(errno, "a socket for exported allocations");
+  }
+  thread_ = std::thread([this] { serve(); });
+  return {};
+}
+
+Result<wire::AllocationToken> SharedAllocations::add(UniqueFd descriptor) {
+  RCUDA_RETURN_IF_ERROR(listen());
+  wire::AllocationToken token{};
+  token.magic = wire::AllocationToken::kMagic;
+  token.worker_pid = static_cast<uint32_t>(::getpid());
+  std::memcpy(token.socket, name_.data(), sizeof token.socket);
+  if (::getrandom(token.secret, sizeof token.secret, 0) !=
+      static_cast<ssize_t>(sizeof token.secret)) {
+    return Status::from_errno(errno, "getrandom");
+  }
+  Secret secret;
+  std::memcpy(secret.data(), token.secret, secret.size());
+  std::lock_guard lock(mutex_);
+  kept_[secret] = std::move(descriptor);
+  return token;
+}
+
+bool SharedAllocations::remove(const wire::AllocationToken& token) {
+  Secret secret;
+  std::memcpy(secret.data(), token.secret, secret.size());
+  std::lock_guard lock(mutex_);
+  return kept_.erase(secret) == 1;
+}
+
+UniqueFd SharedAllocations::find(const Secret& secret) {
+  std::lock_guard lock(mutex_);
+  const auto found = kept_.find(secret);
+  return UniqueFd(found == kept_.end() ? -1 : ::fcntl(found->second.get(), F_DUPFD_CLOEXEC, 3));
+}
+
+Result<UniqueFd> SharedAllocations::import_descriptor(const wire::AllocationToken& token) {
+  if (token.magic != wire::AllocationToken::kMagic) {
+    return Status(Code::kInvalidArgument, "no token of an exported allocation");
+  }
+  Secret secret;
+  std::memcpy(secret.data(), token.secret, secret.size());
+  if (UniqueFd own = find(secret)) return own;
+  sockaddr_un address;
+  const socklen_t length = address_of(token.worker_pid, token.socket, &address);
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket) return Status::from_errno(errno, "socket");
+  const timeval second{1, 0};  // for connect(), which waits while the other side's queue is full
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &second, sizeof second);
+  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
+    return Status::from_errno(errno, "the worker that exported an allocation");
+  }
+  const transport::Deadline deadline = in_a_second();
+  Status asked = transport::send_all(socket.get(), transport::bytes_of(secret), deadline);
+  std::byte answer{};
+  std::vector<UniqueFd> descriptors;
+  if (asked.ok()) {
+    asked = transport::recv_with_fds(socket.get(), transport::writable_bytes_of(answer),
+                                     descriptors, deadline);
+  }
+  if (!asked.ok()) return std::move(asked).with_context("asking for an exported allocation");
+  if (descriptors.empty()) {
+    return Status(Code::kNotFound, "the allocation is not exported any more");
+  }
+  return std::move(descriptors.front());
+}
+
+void SharedAllocations::serve() {
+  ::pthread_setname_np(::pthread_self(), "rcuda-exports");
+  for (;;) {
+    pollfd items[] = {{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    if (::poll(items, 2, -1) < 0 && errno != EINTR) return;
+    if (items[0].revents) return;
+    if (!(items[1].revents & POLLIN)) continue;
+    const UniqueFd peer(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!peer) continue;
+    const transport::Deadline deadline = in_a_second();
+    Secret secret;
+    if (!transport::recv_all(peer.get(), transport::writable_bytes_of(secret), deadline).ok()) {
+      continue;
+    }
+    const UniqueFd descriptor = find(secret);
+    const int passed = descriptor.get();
+    (void)transport::send_with_fds(peer.get(), transport::bytes_of(std::byte{}),
+                                   {&passed, descriptor ? 1u : 0u}, deadline);
+  }
+}
+
+// ---- handwritten handlers (api/table/memory.toml) ----------------------------------------------
+
+namespace {
+
+CUresult keep(Executor& executor, UniqueFd descriptor, void* token) {
+  Result<wire::AllocationToken> made = executor.shared_allocations().add(std::move(descriptor));
+  if (!made) {
+    RCUDA_WARN("memory could not be exported: %s", made.status().message().c_str());
+    return CUDA_ERROR_OPERATING_SYSTEM;
+  }
+  std::memcpy(token, &*made, sizeof *made);
+  return CUDA_SUCCESS;
+}
+
+// Invalid when nothing can be had for the token.
+UniqueFd named_by(Executor& executor, const void* token) {
+  wire::AllocationToken named;
+  std::memcpy(&named, token, sizeof named);
+  Result<UniqueFd> descriptor = executor.shared_allocations().import_descriptor(named);
+  if (descriptor) return std::move(*descriptor);
+  RCUDA_INFO("memory could not be imported: %s", descriptor.status().message().c_str());
+  return {};
+}
+
+void* as_handle(const UniqueFd& descriptor) {
+  return reinterpret_cast<void*>(static_cast<intptr_t>(descriptor.get()));
+}
+
+}  // namespace
+
+CUresult serve_rcuda_allocation_export(Executor& executor, CUmemGenericAllocationHandle handle,
+                                       void* token, size_t token_bytes) {
+  const auto export_handle = executor.driver().cuMemExportToShareableHandle;
+  if (export_handle == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  if (token_bytes != sizeof(wire::AllocationToken)) return CUDA_ERROR_INVALID_VALUE;
+  int descriptor = -1;
+  const CUresult result =
+      export_handle(&descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  return result == CUDA_SUCCESS ? keep(executor, UniqueFd(descriptor), token) : result;
+}
+
+CUresult serve_rcuda_allocation_import(Executor& executor, CUmemGenericAllocationHandle* handle,
+                                       const void* token, size_t token_bytes) {
+  const auto import_handle = executor.driver().cuMemImportFromShareableHandle;
+  if (import_handle == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  if (token_bytes != sizeof(wire::AllocationToken)) return CUDA_ERROR_INVALID_VALUE;
+  const UniqueFd descriptor = named_by(executor, token);
+  return descriptor ? import_handle(handle, as_handle(descriptor),
+                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+                    : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult serve_rcuda_pool_export(Executor& executor, CUmemoryPool pool, void* token,
+                                 size_t token_bytes) {
+  const auto export_pool = executor.driver().cuMemPoolExportToShareableHandle;
+  if (export_pool == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  if (token_bytes != sizeof(wire::AllocationToken)) return CUDA_ERROR_INVALID_VALUE;
+  int descriptor = -1;
+  const CUresult result =
+      export_pool(&descriptor, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  return result == CUDA_SUCCESS ? keep(executor, UniqueFd(descriptor), token) : result;
+}
+
+CUresult serve_rcuda_pool_import(Executor& executor, CUmemoryPool* pool, const void* token,
+                                 size_t token_bytes) {
+  const auto import_pool = executor.driver().cuMemPoolImportFromShareableHandle;
+  if (import_pool == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  if (token_bytes != sizeof(wire::AllocationToken)) return CUDA_ERROR_INVALID_VALUE;
+  const UniqueFd descriptor = named_by(executor, token);
+  return descriptor
+             ? import_pool(pool, as_handle(descriptor), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
+             : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult serve_rcuda_pool_import_pointer(Executor& executor, CUdeviceptr* address, size_t* bytes,
+                                         CUmemoryPool pool, const CUmemPoolPtrExportData* data) {
+  const api::DriverTable& driver = executor.driver();
+  if (!driver.cuMemPoolImportPointer) return CUDA_ERROR_NOT_SUPPORTED;
+  CUmemPoolPtrExportData given = *data;
+  CUresult result = driver.cuMemPoolImportPointer(address, pool, &given);
+  if (result != CUDA_SUCCESS) return result;
+  CUdeviceptr base = 0;
+  result = driver.cuMemGetAddressRange_v2(&base, bytes, *address);
+  if (result != CUDA_SUCCESS) driver.cuMemFree_v2(*address);
+  return result;
+}
+
+CUresult serve_rcuda_allocation_unexport(Executor& executor, CUdevice, const void* token,
+                                         size_t token_bytes) {
+  wire::AllocationToken named;
+  if (token_bytes != sizeof named) return CUDA_ERROR_INVALID_VALUE;
+  std::memcpy(&named, token, sizeof named);
+  return executor.shared_allocations().remove(named) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult serve_rcuda_allocation_release(Executor& executor, CUmemGenericAllocationHandle handle) {
+  return executor.driver().cuMemRelease ? executor.driver().cuMemRelease(handle)
+                                        : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,26 @@
+#include "server/peer/dma_buf.h"
+
+#include <unistd.h>
+
+namespace rcuda::server {
+
+Result<p2p::DmaBuf> export_dma_buf(const api::DriverTable& driver, CUdeviceptr address,
+                                   size_t bytes) {
+  if (!driver.cuMemGetHandleForAddressRange) {
+    return Status(Code::kUnsupported, "the driver is older than CUDA 11.7");
+  }
+  // The driver exports whole pages of the host.
+  const auto page = static_cast<CUdeviceptr>(::sysconf(_SC_PAGESIZE));
+  const CUdeviceptr first = address / page * page;
+  const CUdeviceptr last = (address + bytes + page - 1) / page * page;
+  int file = -1;
+  const CUresult result = driver.cuMemGetHandleForAddressRange(
+      &file, first, last - first, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+  if (result != CUDA_SUCCESS) {
+    return Status(Code::kUnsupported, "the driver exports no dma-buf of this memory (CUDA error " +
+                                          std::to_string(result) + ")");
+  }
+  return p2p::DmaBuf{UniqueFd(file), address - first};
+}
+
+}  // namespace rcuda::server

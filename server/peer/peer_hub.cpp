@@ -1,0 +1,303 @@
+#include "server/peer/peer_hub.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "common/wire/connect.h"
+#include "p2p/planner/measurements.h"
+
+namespace rcuda::server {
+namespace {
+
+// Sockets that wait for an introduction: those of all Links of a session, and no flood of them.
+constexpr size_t kMostCallers = 1024;
+
+std::string host_name() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+// What carries the path that the user asked for; kAuto: the best that both ends have.
+wire::Medium medium_of(const std::optional<p2p::Route>& route) {
+  if (!route) return wire::Medium::kAuto;
+  switch (*route) {
+    case p2p::Route::kTcp:
+      return wire::Medium::kTcp;
+    case p2p::Route::kVerbs:
+      return wire::Medium::kVerbs;
+    default:
+      return wire::Medium::kShm;
+  }
+}
+
+}  // namespace
+
+PeerHub::PeerHub(const api::DriverTable& driver, Options options)
+    : driver_(driver), options_(std::move(options)) {}
+
+PeerHub::~PeerHub() { shut(); }
+
+Status PeerHub::introduce(const Introduction& introduction,
+                          std::vector<CudaDeviceOps::Device> devices) {
+  if (links_.contains(introduction.link)) {
+    return {Code::kInvalidArgument, "a worker introduced twice"};
+  }
+  if (!engine_) {
+    auto ops =
+        CudaDeviceOps::create(driver_, std::move(devices), options_.on_error, options_.on_change);
+    if (!ops) return ops.status();
+    ops_ = *std::move(ops);
+    p2p::EngineOptions engine;
+    engine.planner = options_.planner;
+    engine.measurements_path = p2p::default_measurements_path();
+    engine.host_name = host_name();
+    engine.on_settled = [this](p2p::PeerId link) {
+      {
+        std::lock_guard lock(mutex_);
+        settled_.insert(link);
+      }
+      if (options_.on_change) options_.on_change();
+    };
+    engine_ = std::make_unique<p2p::Engine>(*ops_, std::move(engine));
+    std::lock_guard lock(mutex_);
+    shut_ = false;
+  }
+  links_[introduction.link] = std::thread([this, introduction] { connect(introduction); });
+  return {};
+}
+
+void PeerHub::connect(const Introduction& introduction) {
+  pthread_setname_np(pthread_self(), "rcuda-p2p-join");
+  auto link = introduction.connects ? call_on(introduction) : be_called_on(introduction);
+  if (link) {
+    engine_->attach(introduction.link, *std::move(link), introduction.token, introduction.connects);
+    return;
+  }
+  engine_->lose(introduction.link, link.status());
+  {
+    std::lock_guard lock(mutex_);
+    if (shut_) return;
+  }
+  RCUDA_WARN("no peer-to-peer connection with worker %u: %s", introduction.worker,
+             link.status().message().c_str());
+  // The side that connects knows why; the other only knows that nobody came.
+  if (introduction.connects && options_.report) {
+    options_.report("rcuda: copies between " + host_name() + " and " + introduction.host + ":" +
+                    std::to_string(introduction.port) + " will fail: " + link.status().context() +
+                    "\n");
+  }
+}
+
+Result<std::unique_ptr<transport::Link>> PeerHub::make_link(wire::Medium medium,
+                                                            transport::Bootstrap bootstrap) const {
+  bootstrap.timeout = options_.handshake_timeout;
+  transport::LinkOptions options;
+  options.window_bytes = p2p::PeerWindow::kBytes;
+  options.peer_timeout = options_.peer_timeout;
+  switch (medium) {
+    case wire::Medium::kShm:
+      return transport::make_shm_link(std::move(bootstrap), options);
+    case wire::Medium::kVerbs:
+      return transport::make_verbs_link(std::move(bootstrap), options);
+    default:
+      return transport::make_tcp_link(std::move(bootstrap), options);
+  }
+}
+
+Result<std::unique_ptr<transport::Link>> PeerHub::call_on(const Introduction& introduction) {
+  const wire::Medium wanted = medium_of(options_.planner.route);
+  if (wanted != wire::Medium::kAuto) return call_on(introduction, wanted);
+  auto link = call_on(introduction, wire::Medium::kAuto);
+  // It called over verbs, and the other side has none.
+  if (link.status().code() == Code::kUnsupported) {
+    RCUDA_INFO("peer-to-peer with worker %u goes over tcp: %s", introduction.worker,
+               link.status().message().c_str());
+    return call_on(introduction, wire::Medium::kTcp);
+  }
+  return link;
+}
+
+Result<std::unique_ptr<transport::Link>> PeerHub::call_on(const Introduction& introduction,
+                                                          wire::Medium medium) {
+  Result<wire::Connection> connection = wire::connect_server(introduction.host, introduction.port,
+                                                             medium, options_.handshake_timeout);
+  if (!connection) return connection.status();
+  if (medium == wire::Medium::kAuto && connection->medium == wire::Medium::kTcp &&
+      transport::verbs_usable(connection->socket.get()).ok()) {
+    connection->medium = wire::Medium::kVerbs;
+  }
+  wire::PeerHello hello;
+  std::copy(options_.session.begin(), options_.session.end(), hello.session);
+  hello.worker = introduction.worker;
+  hello.link = introduction.link;
+  hello.medium = connection->medium;
+  const auto deadline = Clock::now() + options_.handshake_timeout;
+  const int socket = connection->socket.get();
+  RCUDA_RETURN_IF_ERROR(
+      wire::write_message(socket, wire::MessageType::kPeerHello, wire::encode(hello), deadline));
+  auto answer = wire::read_message(socket, deadline);
+  if (!answer) return answer.status();
+  if (answer->first == wire::MessageType::kRefusal) {
+    Result<wire::Refusal> refusal = wire::decode_refusal(answer->second);
+    if (!refusal) return refusal.status();
+    const bool unsupported = refusal->code == static_cast<uint32_t>(Code::kUnsupported);
+    return Status(unsupported ? Code::kUnsupported : Code::kUnavailable,
+                  "the other worker refused: " + refusal->reason);
+  }
+  if (answer->first != wire::MessageType::kPeerWelcome) {
+    return Status(Code::kProtocol, "the other worker answered with the wrong message");
+  }
+  transport::Bootstrap bootstrap;
+  bootstrap.control = std::move(connection->socket);
+  bootstrap.open_stream = [&](int index) -> Result<UniqueFd> {
+    const auto until = Clock::now() + options_.handshake_timeout;
+    Result<UniqueFd> stream = wire::connect_tcp(introduction.host, introduction.port, until);
+    if (!stream) return stream;
+    hello.stream = static_cast<uint32_t>(index) + 1;
+    RCUDA_RETURN_IF_ERROR(wire::write_message(stream->get(), wire::MessageType::kPeerHello,
+                                              wire::encode(hello), until));
+    return stream;
+  };
+  return make_link(hello.medium, std::move(bootstrap));
+}
+
+Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(const Introduction& introduction) {
+  Result<Caller> caller = wait_for_caller(introduction.link, 0);
+  if (!caller) return caller.status();
+  const int socket = caller->socket.get();
+  const auto deadline = Clock::now() + options_.handshake_timeout;
+  if (caller->hello.medium == wire::Medium::kVerbs) {
+    if (const Status usable = transport::verbs_usable(socket); !usable.ok()) {
+      const wire::Refusal refusal{static_cast<uint32_t>(Code::kUnsupported), usable.context()};
+      (void)wire::write_message(socket, wire::MessageType::kRefusal, wire::encode(refusal),
+                                deadline);
+      const bool only = options_.planner.route == p2p::Route::kVerbs;
+      return only ? Result<std::unique_ptr<transport::Link>>(usable) : be_called_on(introduction);
+    }
+  }
+  RCUDA_RETURN_IF_ERROR(wire::write_message(socket, wire::MessageType::kPeerWelcome, {}, deadline));
+  transport::Bootstrap bootstrap;
+  bootstrap.control = std::move(caller->socket);
+  bootstrap.server = true;
+  bootstrap.accept_stream = [&](int index) -> Result<UniqueFd> {
+    Result<Caller> stream = wait_for_caller(introduction.link, static_cast<uint32_t>(index) + 1);
+    if (!stream) return stream.status();
+    return std::move(stream->socket);
+  };
+  return make_link(caller->hello.medium, std::move(bootstrap));
+}
+
+bool PeerHub::settled(p2p::PeerId link) const {
+  std::lock_guard lock(mutex_);
+  return settled_.contains(link);
+}
+
+void PeerHub::called_on(const wire::PeerHello& hello, UniqueFd socket) {
+  std::lock_guard lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  std::erase_if(callers_, [&](const auto& entry) {
+    return now - entry.second.since > options_.handshake_timeout;
+  });
+  if (callers_.size() >= kMostCallers) {
+    RCUDA_WARN("too many connections of workers that nobody introduced");
+    return;
+  }
+  callers_[{hello.link, hello.stream}] = {hello, std::move(socket), now};
+  changed_.notify_all();
+}
+
+Result<PeerHub::Caller> PeerHub::wait_for_caller(uint32_t link, uint32_t stream) {
+  std::unique_lock lock(mutex_);
+  const StreamKey key{link, stream};
+  const bool come = changed_.wait_until(lock, Clock::now() + options_.handshake_timeout,
+                                        [&] { return callers_.contains(key) || shut_; });
+  const auto found = callers_.find(key);
+  if (found == callers_.end()) {
+    return come ? Status(Code::kUnavailable, "the session ends")
+                : Status(Code::kTimeout, "the other worker did not connect in time");
+  }
+  Caller caller = std::move(found->second);
+  callers_.erase(found);
+  return caller;
+}
+
+// ---- memory in use -----------------------------------------------------------------------------
+
+Status PeerHub::copy(p2p::PeerCopy copy, Status failure) {
+  const p2p::Shape& memory = copy.memory;
+  std::list<Use>::iterator use;
+  {
+    std::lock_guard lock(mutex_);
+    Use range{memory.address, memory.address};
+    if (failure.ok() && memory.check().ok() && memory.bytes() > 0) {
+      range.end += (memory.depth - 1) * memory.slice_bytes +
+                   (memory.height - 1) * memory.pitch_bytes + memory.width_bytes;
+    }
+    use = uses_.insert(uses_.end(), range);
+  }
+  copy.done = [this, use, done = std::move(copy.done)](const Status& status) {
+    copy_over(use);
+    if (done) done(status);
+  };
+  const Status queued = engine_->copy(std::move(copy), std::move(failure));
+  if (!queued.ok()) copy_over(use);  // then `done` does not run
+  return queued;
+}
+
+bool PeerHub::in_use(const Use& memory) const {
+  return std::any_of(uses_.begin(), uses_.end(), [&](const Use& use) {
+    return use.begin < memory.end && memory.begin < use.end;
+  });
+}
+
+void PeerHub::copy_over(std::list<Use>::iterator use) {
+  std::list<Awaiting> free_now;
+  {
+    std::lock_guard lock(mutex_);
+    uses_.erase(use);
+    for (auto at = awaiting_.begin(); at != awaiting_.end();) {
+      const auto next = std::next(at);
+      if (!in_use(at->memory)) free_now.splice(free_now.end(), awaiting_, at);
+      at = next;
+    }
+  }
+  for (const Awaiting& awaiting : free_now) awaiting.done();
+}
+
+void PeerHub::when_unused(p2p::DeviceAddress base, uint64_t bytes, std::function<void()> done) {
+  if (!engine_) return done();
+  const Use memory{base, base + bytes};
+  // Unmapped last: a copy under way may still have it mapped.
+  auto release = [this, base, bytes, done = std::move(done)]() mutable {
+    engine_->release_memory(base, bytes, std::move(done));
+  };
+  {
+    std::lock_guard lock(mutex_);
+    if (in_use(memory)) {
+      awaiting_.push_back({memory, std::move(release)});
+      return;
+    }
+  }
+  release();
+}
+
+void PeerHub::shut() {
+  {
+    std::lock_guard lock(mutex_);
+    shut_ = true;
+    callers_.clear();
+  }
+  changed_.notify_all();
+  for (auto& [link, thread] : links_) thread.join();
+  links_.clear();
+  engine_.reset();
+  ops_.reset();
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,127 @@
+// PeerHub: a worker's dealings with the other workers of its session. Owns the peer-to-peer engine
+// and makes its connections.
+//
+// The client introduces two workers to one another (introduce()): one of them connects to the
+// other's server, whose daemon hands the socket to the other worker (called_on()), and both make a
+// Link of it, over shared memory on one host, else over verbs where both can, else over TCP. That
+// takes a thread per connection until it stands; meanwhile copies wait in the engine. A connection
+// that cannot be made ends its copies with an error, and `report` says why.
+// The engine is made with the first introduction and ended by shut(), before the primary contexts
+// that it copies in are; the next introduction makes another.
+//
+// Threads: called_on() from any thread, everything else from the executor thread. `on_error` and
+// `report` are called from threads of the hub and the engine, and must not block for the executor.
+// Blocking: introduce() for making the engine (a few streams and a page-locked page), shut() until
+// no DMA is under way.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/base/unique_fd.h"
+#include "common/transport/link.h"
+#include "common/wire/handshake.h"
+#include "p2p/engine.h"
+#include "server/peer/cuda_device_ops.h"
+
+namespace rcuda::server {
+
+class PeerHub {
+ public:
+  struct Options {
+    std::array<uint8_t, 16> session{};  // Hello::session
+    p2p::PlannerOptions planner;
+    std::chrono::milliseconds handshake_timeout{10'000};
+    std::chrono::milliseconds peer_timeout{10'000};
+    std::function<void(CUresult)> on_error;          // a copy of this worker ended badly
+    std::function<void(const std::string&)> report;  // one line for the user
+    std::function<void()> on_change;  // holding() ended, or a connection became settled
+  };
+  PeerHub(const api::DriverTable& driver, Options options);
+  ~PeerHub();
+
+  struct Introduction {
+    p2p::PeerId link = 0;
+    uint32_t worker = 0;  // the other, as the client counts
+    p2p::SessionToken token{};
+    bool connects = false;
+    std::string host;  // of the other's server
+    uint16_t port = 0;
+  };
+  // `devices`: as the client counts them. kInvalidArgument for a link that is known already.
+  Status introduce(const Introduction& introduction, std::vector<CudaDeviceOps::Device> devices);
+  // A connection of another worker. One that nobody introduces in time is closed.
+  void called_on(const wire::PeerHello& hello, UniqueFd socket);
+
+  // Whether copies go over this link; others must not be given to it.
+  bool knows(p2p::PeerId link) const { return links_.contains(link); }
+  // Whether a stream is held for a copy or an event of another worker.
+  bool holding() const { return ops_ && ops_->holding(); }
+  // Whether the connection stands, or cannot be had. Before, no stream should be held for it:
+  // making it takes driver calls that wait for the device.
+  bool settled(p2p::PeerId link) const;
+  p2p::Engine& engine() { return *engine_; }
+  bool active() const { return engine_ != nullptr; }
+  // Engine::copy, with account of the memory that is in use.
+  Status copy(p2p::PeerCopy copy, Status failure);
+  // `done` runs, perhaps at once, perhaps on the engine's thread, when no copy under way uses the
+  // memory and no peer maps it.
+  void when_unused(p2p::DeviceAddress base, uint64_t bytes, std::function<void()> done);
+  // All copies end with an error.
+  void shut();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using StreamKey = std::pair<uint32_t, uint32_t>;  // link, stream
+  struct Caller {
+    wire::PeerHello hello;
+    UniqueFd socket;
+    Clock::time_point since;
+  };
+  struct Use {
+    p2p::DeviceAddress begin = 0, end = 0;
+  };
+  struct Awaiting {
+    Use memory;
+    std::function<void()> done;
+  };
+
+  void connect(const Introduction& introduction);
+  Result<std::unique_ptr<transport::Link>> call_on(const Introduction& introduction);
+  Result<std::unique_ptr<transport::Link>> call_on(const Introduction& introduction,
+                                                   wire::Medium medium);
+  Result<std::unique_ptr<transport::Link>> be_called_on(const Introduction& introduction);
+  Result<Caller> wait_for_caller(uint32_t link, uint32_t stream);
+  Result<std::unique_ptr<transport::Link>> make_link(wire::Medium medium,
+                                                     transport::Bootstrap bootstrap) const;
+  bool in_use(const Use& memory) const;
+  void copy_over(std::list<Use>::iterator use);
+
+  const api::DriverTable& driver_;
+  const Options options_;
+  std::map<p2p::PeerId, std::thread> links_;  // the thread that connects, or did
+  std::unique_ptr<CudaDeviceOps> ops_;
+  std::unique_ptr<p2p::Engine> engine_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  bool shut_ = false;
+  std::map<StreamKey, Caller> callers_;
+  std::set<p2p::PeerId> settled_;
+  std::list<Use> uses_;
+  std::list<Awaiting> awaiting_;
+};
+
+}  // namespace rcuda::server

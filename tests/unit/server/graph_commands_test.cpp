@@ -1,0 +1,261 @@
+// Commands about graphs against a real worker loop on the software driver: copies of client memory,
+// and when the client is told that no graph holds something of its any more.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "api/opcodes.h"
+#include "common/wire/codec.h"
+#include "server/executor/image_cache.h"
+#include "tests/support/session_harness.h"
+
+namespace rcuda::server {
+namespace {
+
+using test::ProtocolClient;
+using wire::Custom;
+
+class GraphCommandsTest : public ::testing::Test {
+ protected:
+  static constexpr size_t kBytes = 4096;
+  static constexpr wire::ObjectId kGraph = 1, kExecutable = 1;
+
+  ProtocolClient& client() { return session_.client(); }
+  const api::DriverTable& driver() { return session_.driver(); }
+
+  void SetUp() override {
+    CUdevice device;
+    CUcontext context;
+    driver().cuDeviceGet(&device, 0);
+    driver().cuDevicePrimaryCtxRetain(&context, device);
+    driver().cuCtxSetCurrent(context);
+    ASSERT_EQ(driver().cuMemAlloc_v2(&device_, kBytes), CUDA_SUCCESS);
+    host_ = static_cast<std::byte*>(std::aligned_alloc(4096, kBytes));
+    ASSERT_EQ(call(api::Opcode::cuGraphCreate, 0u, kGraph), CUDA_SUCCESS);
+  }
+  void TearDown() override {
+    driver().cuMemFree_v2(device_);
+    std::free(host_);
+    driver().cuDevicePrimaryCtxRelease_v2(0);
+  }
+
+  template <typename... Values>
+  CUresult call(api::Opcode opcode, Values... values) {
+    wire::Encoder out;
+    (out.value(values), ...);
+    auto answer = client().call(static_cast<uint16_t>(opcode), out.body());
+    return answer ? answer->result : CUDA_ERROR_UNKNOWN;
+  }
+  CUresult expose(uint64_t callback) {
+    wire::HostExposeBody body{};
+    body.address = reinterpret_cast<uint64_t>(host_);
+    body.bytes = kBytes;
+    body.has_backing = 1;
+    body.callback = callback;
+    auto answer = client().call(Custom::kHostExpose, body);
+    return answer ? answer->result : CUDA_ERROR_UNKNOWN;
+  }
+  CUresult add_copy(const CUDA_MEMCPY3D& copy) {
+    wire::Encoder out;
+    out.value(kGraph);
+    out.array<wire::ObjectId>(nullptr, 0);
+    out.value(size_t{0});
+    out.value(copy);
+    out.value(wire::ObjectId{0});
+    auto answer =
+        client().call(static_cast<uint16_t>(api::Opcode::cuGraphAddMemcpyNode), out.body());
+    return answer ? answer->result : CUDA_ERROR_UNKNOWN;
+  }
+  CUDA_MEMCPY3D host_to_device() const {
+    CUDA_MEMCPY3D copy{};
+    copy.srcMemoryType = CU_MEMORYTYPE_HOST;
+    copy.srcHost = host_;
+    copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    copy.dstDevice = device_;
+    copy.srcPitch = copy.dstPitch = copy.WidthInBytes = 0x400;
+    copy.Height = 2;
+    copy.Depth = 1;
+    return copy;
+  }
+  template <typename Event>
+  Event next_event() {
+    const std::vector<std::byte> frame = client().next_event();
+    Event event{};
+    EXPECT_EQ(frame.size(), sizeof event);
+    std::memcpy(&event, frame.data(), std::min(frame.size(), sizeof event));
+    return event;
+  }
+  test::SessionHarness session_;
+  CUdeviceptr device_ = 0;
+  std::byte* host_ = nullptr;
+};
+
+TEST_F(GraphCommandsTest, CopiesTouchOnlyMemoryThatTheDriverKnows) {
+  ASSERT_EQ(expose(0), CUDA_SUCCESS);
+  CUDA_MEMCPY3D copy = host_to_device();
+  EXPECT_EQ(add_copy(copy), CUDA_SUCCESS);
+  copy.srcHost = host_ - 1;
+  EXPECT_EQ(add_copy(copy), CUDA_ERROR_INVALID_VALUE) << "begins before it";
+  copy.srcHost = host_;
+  copy.dstPitch = kBytes + 1;
+  EXPECT_EQ(add_copy(copy), CUDA_ERROR_INVALID_VALUE) << "ends after it";
+  copy.dstPitch = 0x400;
+  copy.srcZ = SIZE_MAX;
+  EXPECT_EQ(add_copy(copy), CUDA_ERROR_INVALID_VALUE) << "wraps around";
+}
+
+TEST_F(GraphCommandsTest, TheClientFillsItsMemoryBeforeEachLaunchReadsIt) {
+  ASSERT_EQ(expose(99), CUDA_SUCCESS);
+  ASSERT_EQ(add_copy(host_to_device()), CUDA_SUCCESS);
+  ASSERT_EQ(call(api::Opcode::cuGraphInstantiateWithFlags, kGraph, uint64_t{0}, kExecutable),
+            CUDA_SUCCESS);
+  for (int round = 1; round <= 2; ++round) {
+    ASSERT_EQ(call(api::Opcode::cuGraphLaunch, kExecutable, wire::ObjectId{0}), CUDA_SUCCESS);
+    const auto event = next_event<wire::HostCallbackEvent>();
+    EXPECT_EQ(event.callback, 99u);
+    std::memset(host_, round, kBytes);
+    client().acknowledge(event.slot, event.sequence);
+    auto answer = client().call(Custom::kCopyToReply, wire::CopyToReplyBody{device_ + 0x7ff, 1, 0});
+    ASSERT_TRUE(answer && answer->result == CUDA_SUCCESS);
+    EXPECT_EQ(answer->body, std::vector<std::byte>(1, static_cast<std::byte>(round)));
+  }
+  // Graph and executable both hold it.
+  ASSERT_EQ(call(api::Opcode::cuGraphDestroy, kGraph), CUDA_SUCCESS);
+  ASSERT_EQ(call(api::Opcode::cuGraphExecDestroy, kExecutable), CUDA_SUCCESS);
+  const auto event = next_event<wire::ReleasedEvent>();
+  EXPECT_EQ(event.header.event, wire::Event::kReleased);
+  EXPECT_EQ(event.callback, 99u);
+}
+
+TEST_F(GraphCommandsTest, WhatAGraphRetainsIsReleasedWithIt) {
+  ASSERT_EQ(call(api::Opcode::rcuda_graph_retain, kGraph, uint64_t{7}), CUDA_SUCCESS);
+  ASSERT_EQ(call(api::Opcode::rcuda_graph_retain, kGraph, uint64_t{8}), CUDA_SUCCESS);
+  ASSERT_EQ(call(api::Opcode::rcuda_graph_release, kGraph, uint64_t{7}), CUDA_SUCCESS);
+  EXPECT_EQ(next_event<wire::ReleasedEvent>().callback, 7u);
+  EXPECT_EQ(call(api::Opcode::rcuda_graph_release, kGraph, uint64_t{9}), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(call(api::Opcode::cuGraphDestroy, kGraph), CUDA_SUCCESS);
+  EXPECT_EQ(next_event<wire::ReleasedEvent>().callback, 8u);
+}
+
+TEST_F(GraphCommandsTest, MemoryThatNoGraphTookIsReleasedWhenItGoes) {
+  ASSERT_EQ(expose(5), CUDA_SUCCESS);
+  const wire::HostUnexposeBody body{reinterpret_cast<uint64_t>(host_), 0};
+  auto answer = client().call(Custom::kHostUnexpose, body);
+  ASSERT_TRUE(answer && answer->result == CUDA_SUCCESS);
+  EXPECT_EQ(next_event<wire::ReleasedEvent>().callback, 5u);
+}
+
+// Drivers differ in how a node names a library's kernel, and tell of parameters in the form in
+// which they were given: the client hears of its kernel and of the bytes in every case.
+TEST_F(GraphCommandsTest, KernelNodesAreTheClientsHoweverTheDriverNamesThem) {
+  constexpr wire::ObjectId kLibrary = 1, kKernel = 9;
+  const std::string image = R"(
+.version 7.0
+.target sm_75
+.address_size 64
+.visible .entry both(.param .u64 a, .param .u32 b) { ret; }
+)";
+  const auto bytes = std::as_bytes(std::span(image));
+  const Sha256 hash = sha256(bytes);
+  wire::ImageQueryBody query{};
+  std::memcpy(query.sha256, hash.data(), hash.size());
+  query.bytes = image.size();
+  ASSERT_TRUE(client().call(Custom::kImageQuery, query));
+  wire::ImageChunkBody chunk{};
+  std::memcpy(chunk.sha256, hash.data(), hash.size());
+  chunk.staging_offset = ~0ull;
+  chunk.bytes = static_cast<uint32_t>(image.size());
+  ASSERT_TRUE(client().post(Custom::kImageChunk, chunk, bytes).ok());
+  wire::ModuleLoadBody load{};
+  load.object = kLibrary;
+  load.image_count = 1;
+  auto loaded = client().call(Custom::kLibraryLoad, load, std::as_bytes(std::span(hash)));
+  ASSERT_TRUE(loaded && loaded->result == CUDA_SUCCESS);
+  const wire::FunctionInfoBody info{kKernel, kLibrary, 1, 4, 0};
+  auto known = client().call(Custom::kFunctionInfo, info, std::as_bytes(std::span("both", 4)));
+  ASSERT_TRUE(known && known->result == CUDA_SUCCESS);
+
+  api::DriverTable& table = test::TestDriver::get().table;
+  static auto* const real = table.cuGraphKernelNodeGetParams_v2;
+  static void (*change)(CUDA_KERNEL_NODE_PARAMS*);
+  table.cuGraphKernelNodeGetParams_v2 = [](CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
+    const CUresult result = real(node, params);
+    EXPECT_NE(params->func, nullptr);
+    EXPECT_NE(params->kern, nullptr);
+    change(params);
+    return result;
+  };
+  void (*const forms[])(CUDA_KERNEL_NODE_PARAMS*) = {
+      [](CUDA_KERNEL_NODE_PARAMS*) {},
+      [](CUDA_KERNEL_NODE_PARAMS* params) { params->func = nullptr; },
+      [](CUDA_KERNEL_NODE_PARAMS* params) { params->kern = nullptr; },
+      [](CUDA_KERNEL_NODE_PARAMS* params) {
+        params->func = reinterpret_cast<CUfunction>(params->kern);
+        params->kern = nullptr;
+      }};
+  for (uint32_t are_packed : {0u, 1u}) {
+    const char given[12] = "parameters!";
+    wire::Encoder add;
+    add.value(kGraph);
+    add.array<wire::ObjectId>(nullptr, 0);
+    add.value(size_t{0});
+    add.value(wire::ObjectId{0});
+    add.value(kKernel);
+    add.value(wire::ObjectId{0});
+    CUDA_KERNEL_NODE_PARAMS shape{};
+    shape.gridDimX = 3;
+    shape.gridDimY = shape.gridDimZ = shape.blockDimX = shape.blockDimY = shape.blockDimZ = 1;
+    add.value(shape);
+    add.array(given, sizeof given);
+    add.value(sizeof given);
+    add.value(are_packed);
+    auto added =
+        client().call(static_cast<uint16_t>(api::Opcode::rcuda_graph_add_kernel_node), add.body());
+    ASSERT_TRUE(added && added->result == CUDA_SUCCESS);
+    wire::Decoder node(added->body);
+    const auto id = node.value<wire::ObjectId>();
+    for (const auto& form : forms) {
+      change = form;
+      wire::Encoder ask;
+      ask.value(id);
+      ask.value(uint32_t{100});
+      ask.value(uint32_t{1});
+      ask.value(size_t{100});
+      auto answer =
+          client().call(static_cast<uint16_t>(api::Opcode::rcuda_graph_kernel_node), ask.body());
+      ASSERT_TRUE(answer && answer->result == CUDA_SUCCESS);
+      wire::Decoder told(answer->body);
+      EXPECT_EQ(told.value<CUDA_KERNEL_NODE_PARAMS>().gridDimX, 3u);
+      EXPECT_EQ(told.value<wire::ObjectId>(), 0u) << "the function has no name of its own";
+      EXPECT_EQ(told.value<wire::ObjectId>(), kKernel);
+      EXPECT_EQ(told.value<wire::ObjectId>(), 1u) << "the context";
+      const auto parameters = told.array<char>();
+      EXPECT_EQ(std::string(parameters.data(), parameters.size()), std::string(given, 12));
+      EXPECT_EQ(told.value<size_t>(), 12u);
+      EXPECT_EQ(told.value<uint32_t>(), are_packed);
+      EXPECT_TRUE(told.complete());
+    }
+    change = [](CUDA_KERNEL_NODE_PARAMS* params) {
+      params->func = nullptr;
+      params->kern = nullptr;
+    };
+    wire::Encoder ask;
+    ask.value(id);
+    ask.value(uint32_t{100});
+    ask.value(uint32_t{1});
+    ask.value(size_t{100});
+    auto answer =
+        client().call(static_cast<uint16_t>(api::Opcode::rcuda_graph_kernel_node), ask.body());
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->result, CUDA_ERROR_INVALID_HANDLE);
+  }
+  table.cuGraphKernelNodeGetParams_v2 = real;
+}
+
+}  // namespace
+}  // namespace rcuda::server

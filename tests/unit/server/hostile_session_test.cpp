@@ -1,0 +1,79 @@
+// Hostile rings against a whole session on a driver that does nothing: the session fuzzer's corpus
+// and mutations, fixed. Nothing may be read or written out of bounds (run under AddressSanitizer
+// for that).
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/base/log.h"
+#include "tests/fuzz/mutate.h"
+#include "tests/fuzz/session_target.h"
+
+namespace rcuda {
+namespace {
+
+bool run(const std::string& input) {
+  return fuzz::fuzz_session(reinterpret_cast<const uint8_t*>(input.data()), input.size());
+}
+
+using fuzz::command;
+using fuzz::well_formed_session;
+
+class HostileSessionTest : public testing::Test {
+ protected:
+  // Each refused session is worth a line in production.
+  void SetUp() override { set_log_level("off"); }
+  void TearDown() override { set_log_level("warn"); }
+};
+
+TEST_F(HostileSessionTest, AWellFormedSessionIsServed) {
+  fuzz::reached = {};
+  EXPECT_TRUE(run(well_formed_session()));
+  EXPECT_EQ(fuzz::reached.launches, 1);
+  EXPECT_EQ(fuzz::reached.copies, 4);
+}
+
+TEST_F(HostileSessionTest, EveryTruncationEnds) {
+  const std::string whole = well_formed_session();
+  for (size_t size = 1; size < whole.size(); ++size) run(whole.substr(0, size));
+}
+
+TEST_F(HostileSessionTest, MutationsStayInBounds) {
+  fuzz::Mutator mutator(3);
+  const std::string whole = well_formed_session();
+  int accepted = 0, refused = 0;
+  for (int round = 0; round < 20000; ++round) {
+    (run("\1" + mutator.mutate(whole.substr(1))) ? accepted : refused) += 1;
+  }
+  EXPECT_GT(accepted, 0);
+  EXPECT_GT(refused, 0);
+}
+
+TEST_F(HostileSessionTest, RandomCommandsStayInBounds) {
+  std::mt19937 random(17);
+  for (int round = 0; round < 2000; ++round) {
+    std::string text(1, static_cast<char>(1 + round % 2));
+    for (int i = 0; i < 20; ++i) {
+      const uint16_t opcode = fuzz::opcodes()[random() % fuzz::opcodes().size()];
+      std::string body(random() % 300, '\0');
+      for (char& c : body)
+        c = random() % 3 ? '\0' : static_cast<char>(random() % 5 ? random() % 4 : random());
+      text += command(opcode, static_cast<uint8_t>(random() & 31), body);
+    }
+    run(text);
+  }
+}
+
+TEST_F(HostileSessionTest, RingsOfAnythingEnd) {
+  std::mt19937 random(29);
+  for (int round = 0; round < 2000; ++round) {
+    std::string text(1 + random() % 512, '\0');
+    for (size_t i = 1; i < text.size(); ++i)
+      text[i] = static_cast<char>(random() % 2 ? random() : 0);
+    run(text);
+  }
+}
+
+}  // namespace
+}  // namespace rcuda
