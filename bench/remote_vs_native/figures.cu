@@ -1,11 +1,9 @@
-// One pass over the figures that remote_vs_native compares. Prints "name value" lines: microseconds for
-// latencies, GB/s (10^9 bytes) for copies. A plain CUDA program: whether its device is local or remote
-// is decided by how it is started.
+// One pass over the figures that remote_vs_native compares. Prints "name value" lines: microseconds
+// for latencies, GB/s (10^9 bytes) for copies. A plain CUDA program: whether its device is local or
+// remote is decided by how it is started.
 //
 //   figures            everything but the start of the process
 //   figures --first    nothing but a first result, for timing a whole process
-#include <cuda_runtime.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -13,13 +11,16 @@
 #include <cstring>
 #include <vector>
 
-#define CHECK(call)                                                                     \
-  do {                                                                                  \
-    const cudaError_t error = (call);                                                   \
-    if (error != cudaSuccess) {                                                         \
-      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error));               \
-      std::exit(1);                                                                     \
-    }                                                                                   \
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#define CHECK(call)                                                       \
+  do {                                                                    \
+    const cudaError_t error = (call);                                     \
+    if (error != cudaSuccess) {                                           \
+      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error)); \
+      std::exit(1);                                                       \
+    }                                                                     \
   } while (0)
 
 __global__ void empty() {}
@@ -50,13 +51,30 @@ double median_us(int rounds, int count, const Work& work) {
 
 void print(const char* name, double value) { std::printf("%s %.4g\n", name, value); }
 
+// The driver's own entry point, below the CUDA runtime: what of a launch is the driver's part, or
+// the forwarding client's.
+decltype(&cuLaunchKernel) driver_launch() {
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  CHECK(
+      cudaGetDriverEntryPointByVersion("cuLaunchKernel", &entry, 12000, cudaEnableDefault, &found));
+  return reinterpret_cast<decltype(&cuLaunchKernel)>(entry);
+}
+
 void latencies() {
   for (int i = 0; i < 100; ++i) empty<<<1, 1>>>();
   CHECK(cudaDeviceSynchronize());
-  std::vector<double> queued, total;
+  cudaFunction_t function;
+  CHECK(cudaGetFuncBySymbol(&function, reinterpret_cast<const void*>(empty)));
+  const auto launch = driver_launch();
+  std::vector<double> part, queued, total;
   for (int round = 0; round < 9; ++round) {
     // Few enough to fit every queue: what is measured is the caller's cost.
-    const auto start = Clock::now();
+    auto start = Clock::now();
+    for (int i = 0; i < 500; ++i) launch(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+    part.push_back(seconds_since(start) * 1e6 / 500);
+    CHECK(cudaDeviceSynchronize());
+    start = Clock::now();
     for (int i = 0; i < 500; ++i) empty<<<1, 1>>>();
     queued.push_back(seconds_since(start) * 1e6 / 500);
     CHECK(cudaDeviceSynchronize());
@@ -65,8 +83,10 @@ void latencies() {
     CHECK(cudaDeviceSynchronize());
     total.push_back(seconds_since(rate_start) * 1e6 / 20000);
   }
+  std::sort(part.begin(), part.end());
   std::sort(queued.begin(), queued.end());
   std::sort(total.begin(), total.end());
+  print("queue_driver_part_us", part[4]);
   print("queue_a_launch_us", queued[4]);
   print("launch_carried_out_us", total[4]);
   print("launch_and_synchronize_us", median_us(9, 500, [] {
@@ -114,7 +134,8 @@ void copies() {
     char name[64];
     std::snprintf(name, sizeof name, "%s_4b_us", way.name);
     print(name, median_us(9, 200, [&] { copy(4); }));
-    for (size_t bytes : {size_t{4} << 10, size_t{64} << 10, size_t{1} << 20, size_t{16} << 20, largest}) {
+    for (size_t bytes :
+         {size_t{4} << 10, size_t{64} << 10, size_t{1} << 20, size_t{16} << 20, largest}) {
       const int count = bytes >= (16u << 20) ? 3 : 50;
       // A copy to the device may return before its DMA ran; the last one is waited for.
       std::vector<double> times;

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Compares a local GPU with the same GPU behind rcuda, alternately in one run.
 
-    remote_vs_native.py --build FOLDER [--rounds 3] [--transports shm,tcp] [--devices 0] [--torch]
+    remote_vs_native.py --build FOLDER [--rounds 3] [--torch-rounds 1] [--transports shm,tcp] [--devices 0]
 
 Starts an rcuda-server on this machine, runs bench/remote_vs_native/figures natively and over every
 transport in turn, and prints the median of each figure and its ratio to native: above 1 is better than
-native, for latencies as for bandwidths. Needs an NVIDIA GPU.
+native, for latencies as for bandwidths. Where PyTorch is installed, a small training loop as well.
+Needs an NVIDIA GPU.
 """
 
 import argparse
+import importlib.util
 import os
 import statistics
 import subprocess
@@ -17,7 +19,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../tests/e2e"))
-from with_servers import Server  # noqa: E402
+from servers import Server  # noqa: E402
 
 
 def measure(command, environment):
@@ -45,12 +47,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--transports", default="shm,tcp")
     parser.add_argument("--devices", default="0")
-    parser.add_argument("--torch", action="store_true")
+    parser.add_argument("--torch-rounds", type=int,
+                        default=1 if importlib.util.find_spec("torch") else 0)
     arguments = parser.parse_args()
     build = os.path.abspath(arguments.build)
     figures_program = os.path.join(build, "bench/remote_vs_native/figures")
 
-    server = Server(build, "nvidia", arguments.devices, 0)
+    server = Server(build, "nvidia", arguments.devices, options=("--pool", "2"))
     modes = ["native"] + arguments.transports.split(",")
     environments = {"native": dict(os.environ, CUDA_VISIBLE_DEVICES=arguments.devices)}
     for transport in modes[1:]:
@@ -59,12 +62,12 @@ def main():
             RCUDA_TRANSPORT=transport, LD_PRELOAD=os.path.join(build, "lib/librcuda.so"))
     samples = {mode: {} for mode in modes}
     try:
-        for _ in range(arguments.rounds):
+        for round_number in range(arguments.rounds):
             for mode in modes:
                 environment = environments[mode]
                 figures = first_result([figures_program, "--first"], environment)
                 figures.update(measure([figures_program], environment))
-                if arguments.torch:
+                if round_number < arguments.torch_rounds:
                     # PyTorch counts devices by NVML, which knows this machine's GPUs, not the pool.
                     figures.update(measure([sys.executable, os.path.join(HERE, "torch_loop.py")],
                                            dict(environment, CUDA_VISIBLE_DEVICES="0")))

@@ -8,12 +8,6 @@
 //
 // A plain CUDA program with one or more devices, run natively or under LD_PRELOAD=librcuda.so.
 // --check counts again on the CPU (up to scale 16) and compares.
-#include <cuda_runtime.h>
-#include <thrust/device_ptr.h>
-#include <thrust/execution_policy.h>
-#include <thrust/sort.h>
-#include <thrust/unique.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -21,6 +15,12 @@
 #include <map>
 #include <string>
 #include <vector>
+
+#include <cuda_runtime.h>
+#include <thrust/device_ptr.h>
+#include <thrust/execution_policy.h>
+#include <thrust/sort.h>
+#include <thrust/unique.h>
 
 #include "graph.h"
 
@@ -30,13 +30,13 @@ using triangles::EdgeKey;
 using triangles::kNoEdge;
 using Clock = std::chrono::steady_clock;
 
-#define CHECK(call)                                                                         \
-  do {                                                                                      \
-    const cudaError_t error_ = (call);                                                      \
-    if (error_ != cudaSuccess) {                                                            \
-      std::fprintf(stderr, "triangles: %s: %s\n", #call, cudaGetErrorString(error_));       \
-      std::exit(1);                                                                         \
-    }                                                                                       \
+#define CHECK(call)                                                                   \
+  do {                                                                                \
+    const cudaError_t error_ = (call);                                                \
+    if (error_ != cudaSuccess) {                                                      \
+      std::fprintf(stderr, "triangles: %s: %s\n", #call, cudaGetErrorString(error_)); \
+      std::exit(1);                                                                   \
+    }                                                                                 \
   } while (0)
 
 constexpr int kBlock = 256;
@@ -98,7 +98,8 @@ __device__ bool contains(const uint32_t* list, uint32_t count, uint32_t value) {
   return false;
 }
 
-// One warp per edge of this GPU's share: the lanes look the shorter list's vertices up in the longer.
+// One warp per edge of this GPU's share: the lanes look the shorter list's vertices up in the
+// longer.
 __global__ void count_triangles(const uint32_t* rows, const uint32_t* sources,
                                 const uint32_t* targets, uint64_t edges, unsigned share,
                                 unsigned shares, unsigned long long* triangles) {
@@ -241,7 +242,8 @@ unsigned long long count_on_gpus(const Options& options, int gpus, Stages& stage
 
   const thrust::device_ptr<EdgeKey> first(keys);
   thrust::sort(thrust::device, first, first + static_cast<std::ptrdiff_t>(made));
-  const auto last = thrust::unique(thrust::device, first, first + static_cast<std::ptrdiff_t>(made));
+  const auto last =
+      thrust::unique(thrust::device, first, first + static_cast<std::ptrdiff_t>(made));
   uint64_t edges = static_cast<uint64_t>(last - first);
   EdgeKey largest = 0;
   CHECK(cudaMemcpy(&largest, keys + edges - 1, sizeof largest, cudaMemcpyDeviceToHost));

@@ -1,5 +1,5 @@
-// Device memory: allocated by the worker, recorded here, so that routing, pointer attributes and copy
-// directions never need to ask, and a wrong pointer is refused at once.
+// Device memory: allocated by the worker, recorded here, so that routing, pointer attributes and
+// copy directions never need to ask, and a wrong pointer is refused at once.
 
 #include <cuda.h>
 
@@ -7,6 +7,7 @@
 #include "client/session/capture.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
+#include "client/session/session.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -115,6 +116,11 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
 
 CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr hint,
                              unsigned long long flags) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  // An address of another worker's window would be taken for memory of that worker.
+  const rcuda::wire::AddressWindow& window = target.session->welcome().window;
+  if (hint - window.base >= window.bytes) hint = 0;
   return forward_cuMemAddressReserve(address, bytes, alignment, hint, flags);
 }
 

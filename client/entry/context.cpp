@@ -1,13 +1,16 @@
 // Contexts: the thread's stack of current contexts and the primary contexts' references are kept in
 // the client; what a context owns lives on its worker.
 
-#include <cuda.h>
-
 #include <vector>
 
+#include <cuda.h>
+
+#include "api/opcodes.h"
+#include "client/session/functions.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
 #include "common/interop/export_tables.h"
+#include "common/wire/codec.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -28,6 +31,15 @@ CUresult context_or_current(CUcontext handle, Object** context) {
 // worker has destroyed them with the context.
 void forget_context(const Object& context) {
   Process::get().memory().remove_context(context.session, context.id);
+  for_each_object(
+      wire::Kind::kKernel,
+      [](Object* object, void* argument) {
+        const auto& gone = *static_cast<const Object*>(argument);
+        if (auto* kernel = static_cast<Kernel*>(object->extra)) {
+          kernel->forget_context(*gone.session, gone.id);
+        }
+      },
+      const_cast<Object*>(&context));
   for (const wire::Kind kind :
        {wire::Kind::kStream, wire::Kind::kEvent, wire::Kind::kModule, wire::Kind::kFunction,
         wire::Kind::kArray, wire::Kind::kMemoryPool}) {
@@ -45,7 +57,11 @@ void forget_context(const Object& context) {
           }
         },
         &search);
-    for (Object* object : gone) retire(object, kind);
+    for (Object* object : gone) {
+      if (kind == wire::Kind::kModule) delete static_cast<ModuleState*>(object->extra);
+      if (kind == wire::Kind::kFunction) delete static_cast<FunctionInfo*>(object->extra);
+      retire(object, kind);
+    }
   }
 }
 
@@ -55,11 +71,34 @@ unsigned valid_flags() {
 }
 
 CUresult reset_primary(CUdevice dev, Device& device) {
+  Process::get().peers().forget(*device.session);
   const CUresult result = forward_cuDevicePrimaryCtxReset_v2(dev);
   if (result != CUDA_SUCCESS) return result;
   interop::context_destroyed(reinterpret_cast<CUcontext>(device.primary));
   forget_context(*device.primary);
   return CUDA_SUCCESS;
+}
+
+// The worker ends a context and makes the next one, which takes it a quarter of a second. Who gives
+// the context back does not wait for it, since most do as their process exits; who wants it again
+// does.
+CUresult release_primary(Device& device) {
+  Process::get().peers().forget(*device.session);
+  wire::Encoder in;
+  in.value(device.ordinal);
+  device.session->begin(0, static_cast<uint16_t>(api::Opcode::cuDevicePrimaryCtxReset_v2),
+                        in.body(), {}, 0, true, &device.releasing.emplace());
+  interop::context_destroyed(reinterpret_cast<CUcontext>(device.primary));
+  forget_context(*device.primary);
+  return device.releasing->sent;
+}
+
+CUresult await_release(Device& device) {
+  if (!device.releasing) return CUDA_SUCCESS;
+  Reply reply;
+  const CUresult result = device.session->finish(*device.releasing, &reply);
+  device.releasing.reset();
+  return result;
 }
 
 CUresult find_device(CUdevice ordinal, Device** device) {
@@ -83,6 +122,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice dev) {
   if (!context) return CUDA_ERROR_INVALID_VALUE;
   if (device->session->lost()) return kSessionLost;
   std::lock_guard lock(device->mutex);
+  if (CUresult result = await_release(*device); result != CUDA_SUCCESS) return result;
   ++device->primary_references;
   device->primary->flags = device->primary_flags;
   *context = reinterpret_cast<CUcontext>(device->primary);
@@ -95,7 +135,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   std::lock_guard lock(device->mutex);
   if (device->primary_references == 0) return CUDA_ERROR_INVALID_CONTEXT;
   if (--device->primary_references > 0) return CUDA_SUCCESS;
-  return reset_primary(dev, *device);
+  return release_primary(*device);
 }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
@@ -103,6 +143,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(device->mutex);
   device->primary_references = 0;
+  if (CUresult result = await_release(*device); result != CUDA_SUCCESS) return result;
   return reset_primary(dev, *device);
 }
 
@@ -139,8 +180,8 @@ CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice dev) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam*, int affinity_count, unsigned flags,
-                        CUdevice dev) {
+CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam*, int affinity_count,
+                        unsigned flags, CUdevice dev) {
   // Execution affinity divides a GPU under MPS, which a remote client is not part of.
   if (affinity_count != 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
   return cuCtxCreate_v2(context, flags, dev);
@@ -213,15 +254,30 @@ CUresult cuCtxGetDevice(CUdevice* device) { return cuCtxGetDevice_v2(device, nul
 
 CUresult cuCtxGetFlags(unsigned* flags) {
   Object* context;
-  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS) return result;
+  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS)
+    return result;
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   *flags = context->flags;
+  if (context->id >= rcuda::wire::kFirstCreatedContext) return CUDA_SUCCESS;
+  // What a driver gives primary contexts of itself ("cudaDeviceMapHost ... is implicit in runtime
+  // API flags", says CUDA's documentation of cudaGetDeviceFlags). How a thread waits is the
+  // client's own matter; the worker's context has flags of its own there.
+  Device& device = *Process::get().device(static_cast<CUdevice>(context->device));
+  int implied = device.implied_flags.load(std::memory_order_relaxed);
+  if (implied < 0) {
+    unsigned there = 0;
+    if (CUresult result = forward_cuCtxGetFlags(&there); result != CUDA_SUCCESS) return result;
+    implied = static_cast<int>(there & CU_CTX_MAP_HOST);
+    device.implied_flags.store(implied, std::memory_order_relaxed);
+  }
+  *flags |= static_cast<unsigned>(implied);
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxSetFlags(unsigned flags) {
   Object* context;
-  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS) return result;
+  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS)
+    return result;
   if (flags & ~valid_flags()) return CUDA_ERROR_INVALID_VALUE;
   context->flags = flags;
   return CUDA_SUCCESS;
@@ -246,7 +302,8 @@ CUresult cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
 
 CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   Object* context;
-  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS) return result;
+  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS)
+    return result;
   if (least) *least = static_cast<int>(context->session->welcome().priority_least);
   if (greatest) *greatest = context->session->welcome().priority_greatest;
   return CUDA_SUCCESS;
@@ -262,7 +319,8 @@ CUresult cuCtxSynchronize() { return cuCtxSynchronize_v2(nullptr); }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned flags) {
   Object* context;
-  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS) return result;
+  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS)
+    return result;
   const Object* peer = find_context(peer_handle);
   if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -273,7 +331,8 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned flags) {
 
 CUresult cuCtxDisablePeerAccess(CUcontext peer_handle) {
   Object* context;
-  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS) return result;
+  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS)
+    return result;
   const Object* peer = find_context(peer_handle);
   if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
   if (peer->session != context->session) return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;

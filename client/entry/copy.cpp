@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include "common/cuda/memcpy_shapes.h"
 
 using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
 
@@ -24,64 +25,52 @@ CUresult linear(uint64_t destination, Side destination_side, uint64_t source, Si
   return copy_linear(copy);
 }
 
-CUDA_MEMCPY3D_PEER as_peer(const CUDA_MEMCPY3D& copy) {
-  CUDA_MEMCPY3D_PEER peer{};
-  peer.srcXInBytes = copy.srcXInBytes;
-  peer.srcY = copy.srcY;
-  peer.srcZ = copy.srcZ;
-  peer.srcLOD = copy.srcLOD;
-  peer.srcMemoryType = copy.srcMemoryType;
-  peer.srcHost = copy.srcHost;
-  peer.srcDevice = copy.srcDevice;
-  peer.srcArray = copy.srcArray;
-  peer.srcPitch = copy.srcPitch;
-  peer.srcHeight = copy.srcHeight;
-  peer.dstXInBytes = copy.dstXInBytes;
-  peer.dstY = copy.dstY;
-  peer.dstZ = copy.dstZ;
-  peer.dstLOD = copy.dstLOD;
-  peer.dstMemoryType = copy.dstMemoryType;
-  peer.dstHost = copy.dstHost;
-  peer.dstDevice = copy.dstDevice;
-  peer.dstArray = copy.dstArray;
-  peer.dstPitch = copy.dstPitch;
-  peer.dstHeight = copy.dstHeight;
-  peer.WidthInBytes = copy.WidthInBytes;
-  peer.Height = copy.Height;
-  peer.Depth = copy.Depth;
-  return peer;
-}
-
-CUDA_MEMCPY3D_PEER as_peer(const CUDA_MEMCPY2D& copy) {
-  CUDA_MEMCPY3D_PEER peer{};
-  peer.srcXInBytes = copy.srcXInBytes;
-  peer.srcY = copy.srcY;
-  peer.srcMemoryType = copy.srcMemoryType;
-  peer.srcHost = copy.srcHost;
-  peer.srcDevice = copy.srcDevice;
-  peer.srcArray = copy.srcArray;
-  peer.srcPitch = copy.srcPitch;
-  peer.dstXInBytes = copy.dstXInBytes;
-  peer.dstY = copy.dstY;
-  peer.dstMemoryType = copy.dstMemoryType;
-  peer.dstHost = copy.dstHost;
-  peer.dstDevice = copy.dstDevice;
-  peer.dstArray = copy.dstArray;
-  peer.dstPitch = copy.dstPitch;
-  peer.WidthInBytes = copy.WidthInBytes;
-  peer.Height = copy.Height;
-  peer.Depth = 1;
-  return peer;
-}
-
 // One row between an array and an address or another array.
-CUDA_MEMCPY3D_PEER array_row(size_t bytes) {
-  CUDA_MEMCPY3D_PEER copy{};
-  copy.WidthInBytes = bytes;
-  copy.Height = 1;
-  copy.Depth = 1;
-  return copy;
-}
+class ArrayRow {
+ public:
+  explicit ArrayRow(size_t bytes) {
+    shape_.WidthInBytes = bytes;
+    shape_.Height = shape_.Depth = 1;
+  }
+  ArrayRow& from(CUarray array, size_t offset_bytes) {
+    shape_.srcMemoryType = CU_MEMORYTYPE_ARRAY;
+    shape_.srcArray = array;
+    shape_.srcXInBytes = offset_bytes;
+    return *this;
+  }
+  ArrayRow& from_host(const void* host) {
+    shape_.srcMemoryType = CU_MEMORYTYPE_HOST;
+    shape_.srcHost = host;
+    return *this;
+  }
+  ArrayRow& from_device(CUdeviceptr device) {
+    shape_.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+    shape_.srcDevice = device;
+    return *this;
+  }
+  ArrayRow& to(CUarray array, size_t offset_bytes) {
+    shape_.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+    shape_.dstArray = array;
+    shape_.dstXInBytes = offset_bytes;
+    return *this;
+  }
+  ArrayRow& to_host(void* host) {
+    shape_.dstMemoryType = CU_MEMORYTYPE_HOST;
+    shape_.dstHost = host;
+    return *this;
+  }
+  ArrayRow& to_device(CUdeviceptr device) {
+    shape_.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+    shape_.dstDevice = device;
+    return *this;
+  }
+  CUresult copy(CUstream stream, bool synchronous) const {
+    return copy_shape(shape_, stream, synchronous);
+  }
+
+ private:
+  CUDA_MEMCPY3D_PEER shape_{};
+};
 
 }  // namespace
 
@@ -110,7 +99,8 @@ CUresult cuMemcpyDtoH_v2(void* destination, CUdeviceptr source, size_t bytes) {
   return linear(address_of(destination), Side::kHost, source, Side::kDevice, bytes, nullptr, true);
 }
 
-CUresult cuMemcpyDtoHAsync_v2(void* destination, CUdeviceptr source, size_t bytes, CUstream stream) {
+CUresult cuMemcpyDtoHAsync_v2(void* destination, CUdeviceptr source, size_t bytes,
+                              CUstream stream) {
   return linear(address_of(destination), Side::kHost, source, Side::kDevice, bytes, stream, false);
 }
 
@@ -137,21 +127,25 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr destination, CUcontext, CUdeviceptr sourc
 // ---- shapes ------------------------------------------------------------------------------------
 
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* copy) {
-  return copy ? copy_shape(as_peer(*copy), nullptr, true) : CUDA_ERROR_INVALID_VALUE;
+  return copy ? copy_shape(rcuda::cuda::peer_shape(*copy), nullptr, true)
+              : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* copy) { return cuMemcpy2D_v2(copy); }
 
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream stream) {
-  return copy ? copy_shape(as_peer(*copy), stream, false) : CUDA_ERROR_INVALID_VALUE;
+  return copy ? copy_shape(rcuda::cuda::peer_shape(*copy), stream, false)
+              : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* copy) {
-  return copy ? copy_shape(as_peer(*copy), nullptr, true) : CUDA_ERROR_INVALID_VALUE;
+  return copy ? copy_shape(rcuda::cuda::peer_shape(*copy), nullptr, true)
+              : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* copy, CUstream stream) {
-  return copy ? copy_shape(as_peer(*copy), stream, false) : CUDA_ERROR_INVALID_VALUE;
+  return copy ? copy_shape(rcuda::cuda::peer_shape(*copy), stream, false)
+              : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* copy) {
@@ -166,70 +160,36 @@ CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {
 
 CUresult cuMemcpyHtoAAsync_v2(CUarray destination, size_t offset, const void* source, size_t bytes,
                               CUstream stream) {
-  CUDA_MEMCPY3D_PEER copy = array_row(bytes);
-  copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
-  copy.dstArray = destination;
-  copy.dstXInBytes = offset;
-  copy.srcMemoryType = CU_MEMORYTYPE_HOST;
-  copy.srcHost = source;
-  return copy_shape(copy, stream, false);
+  return ArrayRow(bytes).from_host(source).to(destination, offset).copy(stream, false);
 }
 
 CUresult cuMemcpyHtoA_v2(CUarray destination, size_t offset, const void* source, size_t bytes) {
-  return cuMemcpyHtoAAsync_v2(destination, offset, source, bytes, nullptr);
+  return ArrayRow(bytes).from_host(source).to(destination, offset).copy(nullptr, true);
 }
 
 CUresult cuMemcpyAtoHAsync_v2(void* destination, CUarray source, size_t offset, size_t bytes,
                               CUstream stream) {
-  CUDA_MEMCPY3D_PEER copy = array_row(bytes);
-  copy.srcMemoryType = CU_MEMORYTYPE_ARRAY;
-  copy.srcArray = source;
-  copy.srcXInBytes = offset;
-  copy.dstMemoryType = CU_MEMORYTYPE_HOST;
-  copy.dstHost = destination;
-  return copy_shape(copy, stream, false);
+  return ArrayRow(bytes).from(source, offset).to_host(destination).copy(stream, false);
 }
 
 CUresult cuMemcpyAtoH_v2(void* destination, CUarray source, size_t offset, size_t bytes) {
-  CUDA_MEMCPY3D_PEER copy = array_row(bytes);
-  copy.srcMemoryType = CU_MEMORYTYPE_ARRAY;
-  copy.srcArray = source;
-  copy.srcXInBytes = offset;
-  copy.dstMemoryType = CU_MEMORYTYPE_HOST;
-  copy.dstHost = destination;
-  return copy_shape(copy, nullptr, true);
+  return ArrayRow(bytes).from(source, offset).to_host(destination).copy(nullptr, true);
 }
 
 CUresult cuMemcpyDtoA_v2(CUarray destination, size_t offset, CUdeviceptr source, size_t bytes) {
-  CUDA_MEMCPY3D_PEER copy = array_row(bytes);
-  copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
-  copy.dstArray = destination;
-  copy.dstXInBytes = offset;
-  copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
-  copy.srcDevice = source;
-  return copy_shape(copy, nullptr, true);
+  return ArrayRow(bytes).from_device(source).to(destination, offset).copy(nullptr, true);
 }
 
 CUresult cuMemcpyAtoD_v2(CUdeviceptr destination, CUarray source, size_t offset, size_t bytes) {
-  CUDA_MEMCPY3D_PEER copy = array_row(bytes);
-  copy.srcMemoryType = CU_MEMORYTYPE_ARRAY;
-  copy.srcArray = source;
-  copy.srcXInBytes = offset;
-  copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-  copy.dstDevice = destination;
-  return copy_shape(copy, nullptr, true);
+  return ArrayRow(bytes).from(source, offset).to_device(destination).copy(nullptr, true);
 }
 
 CUresult cuMemcpyAtoA_v2(CUarray destination, size_t destination_offset, CUarray source,
                          size_t source_offset, size_t bytes) {
-  CUDA_MEMCPY3D_PEER copy = array_row(bytes);
-  copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
-  copy.dstArray = destination;
-  copy.dstXInBytes = destination_offset;
-  copy.srcMemoryType = CU_MEMORYTYPE_ARRAY;
-  copy.srcArray = source;
-  copy.srcXInBytes = source_offset;
-  return copy_shape(copy, nullptr, true);
+  return ArrayRow(bytes)
+      .from(source, source_offset)
+      .to(destination, destination_offset)
+      .copy(nullptr, true);
 }
 
 }  // extern "C"

@@ -1,11 +1,11 @@
 // Devices: everything is answered from what each worker told at the handshake.
 
-#include <cuda.h>
-
 #include <climits>
 #include <cstdio>
 #include <cstring>
 #include <string>
+
+#include <cuda.h>
 
 #include "client/session/process.h"
 #include "common/base/log.h"

@@ -75,6 +75,10 @@ CUresult cuEventRecord(CUevent event, CUstream stream) { return record(event, st
 
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
   if (flags & ~unsigned{CU_EVENT_RECORD_EXTERNAL}) return CUDA_ERROR_INVALID_VALUE;
+  // An external record is a node of a graph; softgpu refuses it elsewhere as driver 580 does.
+  if (flags && find_object(event, rcuda::wire::Kind::kEvent) && !may_capture(stream)) {
+    return CUDA_ERROR_ILLEGAL_STATE;
+  }
   return record(event, stream, flags);
 }
 

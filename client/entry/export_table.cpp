@@ -1,8 +1,8 @@
 // cuGetExportTable: the shared component of common/interop, answered from what the client knows.
 
-#include <cuda.h>
-
 #include <cstring>
+
+#include <cuda.h>
 
 #include "client/session/process.h"
 #include "common/interop/export_tables.h"

@@ -17,7 +17,8 @@ CUresult check_fill(CUdeviceptr destination, size_t pitch, size_t element_bytes,
   if (width == 0 || height == 0) return CUDA_SUCCESS;
   if (destination % element_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
   const size_t row_bytes = width * element_bytes;
-  if (height > 1 && (pitch < row_bytes || pitch % element_bytes != 0)) return CUDA_ERROR_INVALID_VALUE;
+  if (height > 1 && (pitch < row_bytes || pitch % element_bytes != 0))
+    return CUDA_ERROR_INVALID_VALUE;
   Location location;
   return locate(destination, (height - 1) * pitch + row_bytes, Side::kDevice, &location);
 }
@@ -29,7 +30,8 @@ using namespace rcuda::client;  // NOLINT: entry points live outside every names
 
 extern "C" {
 
-CUresult cuMemsetD8Async(CUdeviceptr destination, unsigned char value, size_t count, CUstream stream) {
+CUresult cuMemsetD8Async(CUdeviceptr destination, unsigned char value, size_t count,
+                         CUstream stream) {
   const CUresult result = check_fill(destination, 0, 1, count, 1);
   return result != CUDA_SUCCESS || count == 0
              ? result
@@ -59,8 +61,8 @@ CUresult cuMemsetD2D8Async(CUdeviceptr destination, size_t pitch, unsigned char 
              : forward_cuMemsetD2D8Async(destination, pitch, value, width, height, stream);
 }
 
-CUresult cuMemsetD2D16Async(CUdeviceptr destination, size_t pitch, unsigned short value, size_t width,
-                            size_t height, CUstream stream) {
+CUresult cuMemsetD2D16Async(CUdeviceptr destination, size_t pitch, unsigned short value,
+                            size_t width, size_t height, CUstream stream) {
   const CUresult result = check_fill(destination, pitch, 2, width, height);
   return result != CUDA_SUCCESS || width == 0 || height == 0
              ? result

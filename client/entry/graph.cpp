@@ -1,11 +1,12 @@
-// Graphs: launching, lifetime and user objects. What a graph is made of is in graph_nodes.cpp; the rest
-// of the family is generated.
-
-#include <cuda.h>
+// Graphs: launching, lifetime and user objects. What a graph is made of is in graph_nodes.cpp; the
+// rest of the family is generated.
 
 #include <algorithm>
 #include <memory>
 
+#include <cuda.h>
+
+#include "client/memory/host_writes.h"
 #include "client/memory/mirror.h"
 #include "client/session/graph_state.h"
 #include "client/session/process.h"
@@ -13,10 +14,6 @@
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
-
-HeldObjects::~HeldObjects() {
-  for (const Held& reference : held) (void)release_user_object(reference.object, reference.count);
-}
 
 GraphState* graph_state(Object* graph) {
   if (!graph->extra) graph->extra = new GraphState;
@@ -28,19 +25,6 @@ NodeState* node_state(Object* node) {
   return static_cast<NodeState*>(node->extra);
 }
 
-bool release_user_object(Object* object, unsigned count) {
-  auto* user = static_cast<UserObject*>(object->extra);
-  unsigned have = user->references.load();
-  do {
-    if (have < count) return false;
-  } while (!user->references.compare_exchange_weak(have, have - count));
-  if (have > count) return true;
-  user->destroy(user->pointer);
-  delete user;
-  retire_object(object);
-  return true;
-}
-
 namespace {
 
 CUresult find(const void* handle, wire::Kind kind, Object** object) {
@@ -49,18 +33,20 @@ CUresult find(const void* handle, wire::Kind kind, Object** object) {
   return *object ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-void share_objects(CUgraph graph, CUgraphExec executable) {
-  const Object* from = find_object(graph, wire::Kind::kGraph);
-  Object* to = find_object(executable, wire::Kind::kGraphExec);
-  if (!from || !to || !from->extra) return;
-  graph_state(to)->objects = static_cast<GraphState*>(from->extra)->objects;
-}
-
-// The state is deleted after the handle is gone: a user object's destructor may look at it.
-std::unique_ptr<GraphState> take_state(Object* graph) {
-  std::unique_ptr<GraphState> state(static_cast<GraphState*>(graph->extra));
-  graph->extra = nullptr;
-  return state;
+// False when `object` has fewer references. At the last one its end is called, never on the
+// application's thread, which may hold locks that it waits for.
+bool release_user_object(Object* object, unsigned count) {
+  auto* user = static_cast<UserObject*>(object->extra);
+  unsigned have = user->references.load();
+  do {
+    if (have < count) return false;
+  } while (!user->references.compare_exchange_weak(have, have - count));
+  if (have > count) return true;
+  Process::get().sessions().front()->events().run_later(
+      [destroy = user->destroy, pointer = user->pointer] { destroy(pointer); });
+  delete user;
+  retire_object(object);
+  return true;
 }
 
 }  // namespace
@@ -73,58 +59,54 @@ extern "C" {
 
 CUresult cuGraphDestroy(CUgraph handle) {
   Object* graph;
-  if (CUresult result = find(handle, wire::Kind::kGraph, &graph); result != CUDA_SUCCESS) return result;
-  const auto state = take_state(graph);
+  if (CUresult result = find(handle, wire::Kind::kGraph, &graph); result != CUDA_SUCCESS)
+    return result;
+  const std::unique_ptr<GraphState> state(static_cast<GraphState*>(graph->extra));
+  graph->extra = nullptr;
   return forward_cuGraphDestroy(handle);
 }
 
-CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable, CUgraph graph,
-                                     unsigned long long flags) {
-  const CUresult result = forward_cuGraphInstantiateWithFlags(executable, graph, flags);
-  if (result == CUDA_SUCCESS) share_objects(graph, *executable);
+CUresult cuGraphClone(CUgraph* clone, CUgraph handle) {
+  Object* graph;
+  if (CUresult result = find(handle, wire::Kind::kGraph, &graph); result != CUDA_SUCCESS)
+    return result;
+  if (!clone) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = forward_cuGraphClone(clone, handle);
+  if (result != CUDA_SUCCESS || !graph->extra) return result;
+  // The worker's clone holds what its original holds.
+  *graph_state(find_object(*clone, wire::Kind::kGraph)) = *graph_state(graph);
   return result;
 }
 
-CUresult cuGraphInstantiateWithParams(CUgraphExec* executable, CUgraph graph,
-                                      CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
-  const CUresult result = forward_cuGraphInstantiateWithParams(executable, graph, parameters);
-  if (result == CUDA_SUCCESS) share_objects(graph, *executable);
-  return result;
-}
-
-CUresult cuGraphExecDestroy(CUgraphExec handle) {
-  Object* executable;
-  if (CUresult result = find(handle, wire::Kind::kGraphExec, &executable); result != CUDA_SUCCESS) {
+CUresult cuGraphDestroyNode(CUgraphNode handle) {
+  Object* node;
+  if (CUresult result = find(handle, wire::Kind::kGraphNode, &node); result != CUDA_SUCCESS) {
     return result;
   }
-  const auto state = take_state(executable);
-  return forward_cuGraphExecDestroy(handle);
-}
-
-CUresult cuGraphExecUpdate_v2(CUgraphExec executable, CUgraph graph,
-                              CUgraphExecUpdateResultInfo* info) {
-  const CUresult result = forward_cuGraphExecUpdate_v2(executable, graph, info);
-  if (result == CUDA_SUCCESS) share_objects(graph, executable);
-  return result;
+  delete static_cast<NodeState*>(node->extra);
+  node->extra = nullptr;
+  return forward_cuGraphDestroyNode(handle);
 }
 
 CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
   graph_launched();
   Target target;
   wire::ObjectId id;
-  if (CUresult result = resolve(stream, wire::Kind::kStream, &target, &id); result != CUDA_SUCCESS) {
+  if (CUresult result = resolve(stream, wire::Kind::kStream, &target, &id);
+      result != CUDA_SUCCESS) {
     return result;
   }
   if (CUresult result = push_mirrors(*target.session, target.context, id); result != CUDA_SUCCESS) {
     return result;
   }
+  host_writes::begun(*target.session, target.context, id);
   return forward_cuGraphLaunch(executable, stream);
 }
 
 // ---- user objects ------------------------------------------------------------------------------
 
-CUresult cuUserObjectCreate(CUuserObject* object, void* pointer, CUhostFn destroy, unsigned references,
-                            unsigned flags) {
+CUresult cuUserObjectCreate(CUuserObject* object, void* pointer, CUhostFn destroy,
+                            unsigned references, unsigned flags) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   if (!object || !destroy || references == 0 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -168,10 +150,23 @@ CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsi
     return result;
   }
   if (count == 0 || (flags & ~unsigned{CU_GRAPH_USER_OBJECT_MOVE})) return CUDA_ERROR_INVALID_VALUE;
+  HeldObject held{object, 0, std::make_shared<std::atomic<unsigned>>(count)};
+  EventThread::GraphCallback callback;
+  callback.released = [object, count = held.count] {
+    if (const unsigned left = count->exchange(0)) (void)release_user_object(object, left);
+  };
+  EventThread& events = graph->session->events();
+  held.number = events.add_graph_callback(std::move(callback));
   if (!(flags & CU_GRAPH_USER_OBJECT_MOVE)) {
     static_cast<UserObject*>(object->extra)->references.fetch_add(count);
   }
-  graph_state(graph)->objects->held.push_back({object, count});
+  const CUresult result = forward_rcuda_graph_retain(graph_handle, held.number);
+  if (result != CUDA_SUCCESS) {
+    events.remove_callback(held.number);
+    if (!(flags & CU_GRAPH_USER_OBJECT_MOVE)) (void)release_user_object(object, count);
+    return result;
+  }
+  graph_state(graph)->held.push_back(std::move(held));
   return CUDA_SUCCESS;
 }
 
@@ -183,14 +178,31 @@ CUresult cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, uns
   if (CUresult result = find(handle, wire::Kind::kUserObject, &object); result != CUDA_SUCCESS) {
     return result;
   }
-  auto& held = graph_state(graph)->objects->held;
-  const auto found = std::find_if(held.begin(), held.end(), [&](const HeldObjects::Held& reference) {
-    return reference.object == object && reference.count >= count;
-  });
-  if (count == 0 || found == held.end()) return CUDA_ERROR_INVALID_VALUE;
-  found->count -= count;
-  if (found->count == 0) held.erase(found);
-  (void)release_user_object(object, count);
+  auto& all = graph_state(graph)->held;
+  const auto of_object = [&](const HeldObject& held) { return held.object == object; };
+  if (count == 0 || std::none_of(all.begin(), all.end(), of_object))
+    return CUDA_ERROR_INVALID_VALUE;
+  // A local driver gives back at most what the graph holds.
+  for (auto held = all.begin(); held != all.end() && count > 0;) {
+    if (!of_object(*held)) {
+      ++held;
+      continue;
+    }
+    const unsigned have = held->count->load();
+    if (have > count) {
+      held->count->store(have - count);
+      (void)release_user_object(object, count);
+      return CUDA_SUCCESS;
+    }
+    // What was made of the graph may hold them still; the worker tells when that is over.
+    count -= have;
+    const uint64_t number = held->number;
+    held = all.erase(held);
+    if (CUresult result = forward_rcuda_graph_release(graph_handle, number);
+        result != CUDA_SUCCESS) {
+      return result;
+    }
+  }
   return CUDA_SUCCESS;
 }
 

@@ -1,11 +1,15 @@
-// Graph nodes whose parameters hold pointers of the application: kernels, host functions, copies; and the
-// entry points for nodes of any type.
+// Graph nodes whose parameters hold pointers of the application: kernels, host functions, copies;
+// and the entry points for nodes of any type.
+
+#include <optional>
+#include <vector>
 
 #include <cuda.h>
 
-#include <cstring>
-
+#include "client/memory/host_memory.h"
 #include "client/memory/locate.h"
+#include "client/memory/peer_copy_node.h"
+#include "client/memory/stand_in.h"
 #include "client/session/functions.h"
 #include "client/session/graph_state.h"
 #include "client/session/parameters.h"
@@ -28,6 +32,7 @@ struct PackedKernel {
   CUfunction function = nullptr;
   CUkernel kernel = nullptr;
   std::vector<std::byte> parameters;
+  bool were_packed = false;  // by the application: it gave `extra`
 };
 
 CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) {
@@ -35,6 +40,17 @@ CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) 
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
   // cudart passes a CUkernel in either member.
   CUfunction callable_handle = node.func ? node.func : reinterpret_cast<CUfunction>(node.kern);
+  if (node.func && node.kern) {
+    // What a node read back as, perhaps: it remains a node of the kernel.
+    const Object* kernel = find_object(node.kern, wire::Kind::kKernel);
+    Object* made;
+    if (kernel &&
+        static_cast<Kernel*>(kernel->extra)->function_in(node.kern, target, &made) ==
+            CUDA_SUCCESS &&
+        reinterpret_cast<CUfunction>(made) == node.func) {
+      callable_handle = reinterpret_cast<CUfunction>(node.kern);
+    }
+  }
   Callable callable;
   if (CUresult result = resolve_callable(callable_handle, target, &callable);
       result != CUDA_SUCCESS) {
@@ -51,62 +67,159 @@ CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) 
     return result;
   }
   packed->parameters.resize(bytes);
-  return pack_parameters(*callable.info, node.kernelParams, node.extra, packed->parameters);
-}
-
-// What cuGraphKernelNodeGetParams gives back: the same, with pointers into the node's own copy.
-void remember_kernel(Object* node, const CUDA_KERNEL_NODE_PARAMS& given, PackedKernel packed) {
-  NodeState* state = node_state(node);
-  state->kernel = given;
-  state->kernel.extra = nullptr;
-  state->parameters = std::move(packed.parameters);
-  state->parameter_pointers.clear();
-  Target target;
-  Callable callable;
-  CUfunction handle = given.func ? given.func : reinterpret_cast<CUfunction>(given.kern);
-  if (target_current(&target) == CUDA_SUCCESS &&
-      resolve_callable(handle, target, &callable) == CUDA_SUCCESS) {
-    for (const wire::ParameterInfo& parameter : callable.info->parameters) {
-      state->parameter_pointers.push_back(state->parameters.data() + parameter.offset_bytes);
-    }
-  }
-  state->kernel.kernelParams =
-      state->parameter_pointers.empty() ? nullptr : state->parameter_pointers.data();
+  packed->were_packed = !node.kernelParams && node.extra;
+  const CUresult result =
+      pack_parameters(*callable.info, node.kernelParams, node.extra, packed->parameters);
+  if (result == CUDA_SUCCESS) mirror_reachable(std::span<const std::byte>(packed->parameters));
+  return result;
 }
 
 // ---- host functions ----------------------------------------------------------------------------
 
-// The node's function under a number the worker can name; it runs with every launch.
+// The node's function under a number that the worker can name; it runs with every launch. Forgotten
+// when the worker says so, or by the caller when the worker did not take it.
 CUresult register_host(const CUDA_HOST_NODE_PARAMS& given, const Object& owner,
-                       CUDA_HOST_NODE_PARAMS* numbered) {
+                       CUDA_HOST_NODE_PARAMS* numbered, uint64_t* id) {
   if (!given.fn) return CUDA_ERROR_INVALID_VALUE;
-  const CUDA_HOST_NODE_PARAMS copy = given;
-  const uint64_t id =
-      owner.session->events().add_callback([copy](CUresult) { copy.fn(copy.userData); }, false);
+  EventThread::GraphCallback callback;
+  callback.function = [given] { given.fn(given.userData); };
+  callback.given = given;
+  *id = owner.session->events().add_graph_callback(std::move(callback));
   *numbered = given;
-  numbered->userData = reinterpret_cast<void*>(static_cast<uintptr_t>(id));
+  numbered->userData = reinterpret_cast<void*>(static_cast<uintptr_t>(*id));
   return CUDA_SUCCESS;
+}
+
+template <typename Send>
+CUresult with_host_function(const CUDA_HOST_NODE_PARAMS& given, const Object& owner,
+                            const Send& send) {
+  CUDA_HOST_NODE_PARAMS numbered;
+  uint64_t id;
+  if (CUresult result = register_host(given, owner, &numbered, &id); result != CUDA_SUCCESS) {
+    return result;
+  }
+  const CUresult result = send(&numbered);
+  if (result != CUDA_SUCCESS) owner.session->events().remove_callback(id);
+  return result;
 }
 
 // ---- copies ------------------------------------------------------------------------------------
 
-// Both sides must have an address in the worker: the graph copies from and to the places themselves,
-// at every launch.
-CUresult check_copy(const CUDA_MEMCPY3D& copy) {
-  const auto check = [](CUmemorytype type, const void* host, CUdeviceptr device) {
-    if (type == CU_MEMORYTYPE_ARRAY) return CUDA_SUCCESS;
-    const uint64_t address = type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uintptr_t>(host) : device;
-    Location location;
-    if (CUresult result = locate(address, 1, Side::kAny, &location); result != CUDA_SUCCESS) {
-      return result;
-    }
-    return location.home == Home::kPageable ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
-  };
-  if (CUresult result = check(copy.dstMemoryType, copy.dstHost, copy.dstDevice);
-      result != CUDA_SUCCESS) {
+// A copy as the worker can make it: pageable memory is replaced by what stands in for it.
+class CopyNode {
+ public:
+  CopyNode(const CUDA_MEMCPY3D& given, const Object& owner) : owner_(owner), copy_(given) {
+    result_ = side(copy_.dstMemoryType, &copy_.dstHost, copy_.dstDevice, copy_.dstPitch,
+                   copy_.dstHeight, copy_.dstXInBytes, copy_.dstY, copy_.dstZ, false);
+    if (result_ != CUDA_SUCCESS) return;
+    auto* source = const_cast<void*>(copy_.srcHost);
+    result_ = side(copy_.srcMemoryType, &source, copy_.srcDevice, copy_.srcPitch, copy_.srcHeight,
+                   copy_.srcXInBytes, copy_.srcY, copy_.srcZ, true);
+    copy_.srcHost = source;
+  }
+  // Unless the worker took the copy, what was made for it is given up.
+  ~CopyNode() {
+    for (uint64_t callback : callbacks_) owner_.session->events().remove_callback(callback);
+  }
+  CopyNode(const CopyNode&) = delete;
+  CopyNode& operator=(const CopyNode&) = delete;
+
+  CUresult result() const { return result_; }
+  const CUDA_MEMCPY3D* copy() const { return &copy_; }
+  CUresult sent(CUresult result) {
+    if (result == CUDA_SUCCESS) callbacks_.clear();
     return result;
   }
-  return check(copy.srcMemoryType, copy.srcHost, copy.srcDevice);
+
+ private:
+  CUresult side(CUmemorytype& type, void** host, CUdeviceptr& device, size_t& pitch, size_t& height,
+                size_t x, size_t y, size_t z, bool is_source) {
+    if (type == CU_MEMORYTYPE_ARRAY) return CUDA_SUCCESS;
+    const uint64_t base = type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uintptr_t>(*host) : device;
+    if (copy_.WidthInBytes == 0 || copy_.Height == 0 || copy_.Depth == 0) {
+      return CUDA_SUCCESS;
+    }
+    HostRows rows;
+    rows.width_bytes = copy_.WidthInBytes;
+    rows.rows = copy_.Height;
+    rows.slices = copy_.Depth;
+    rows.pitch_bytes = pitch ? pitch : x + copy_.WidthInBytes;
+    rows.slice_bytes = rows.pitch_bytes * (height ? height : y + copy_.Height);
+    rows.first = base + z * rows.slice_bytes + y * rows.pitch_bytes + x;
+    Location location;
+    if (CUresult result = locate(rows.first, 1, Side::kAny, &location); result != CUDA_SUCCESS) {
+      return result;
+    }
+    if (location.home != Home::kPageable) return CUDA_SUCCESS;
+    StandIn made;
+    if (CUresult result = make_stand_in(*owner_.session, owner_.context, rows, is_source, &made);
+        result != CUDA_SUCCESS) {
+      return result;
+    }
+    callbacks_.push_back(made.callback);
+    type = CU_MEMORYTYPE_HOST;
+    *host = reinterpret_cast<void*>(base - rows.first + made.first);
+    return CUDA_SUCCESS;
+  }
+
+  const Object& owner_;
+  CUDA_MEMCPY3D copy_;
+  CUresult result_ = CUDA_SUCCESS;
+  std::vector<uint64_t> callbacks_;
+};
+
+// As with_host_function(), for a copy between servers.
+template <typename Send>
+CUresult with_peer_copy(const PeerCopy& copy, const CUDA_MEMCPY3D& given, const Object& owner,
+                        const Send& send) {
+  EventThread& events = owner.session->events();
+  const uint64_t id = events.add_graph_callback(node_function_of(copy, given));
+  CUDA_HOST_NODE_PARAMS numbered{};
+  numbered.userData = reinterpret_cast<void*>(static_cast<uintptr_t>(id));
+  const CUresult result = send(&numbered);
+  if (result != CUDA_SUCCESS) events.remove_callback(id);
+  return result;
+}
+
+// What a node copies between servers; false for other nodes.
+bool peer_copy_given(CUgraphNode handle, const Object& node, CUDA_MEMCPY3D* given) {
+  unsigned long long number = 0;
+  return forward_rcuda_graph_host_node(handle, &number) == CUDA_SUCCESS &&
+         node.session->events().copy_given(number, given);
+}
+
+// Whether a copy node may be given the parameters. One between servers is a host node at the worker
+// and stays one, and a copy of one server stays a copy. `between`: what it will copy between
+// servers, if it does.
+CUresult check_change(CUgraphNode handle, const Object& node, const CUDA_MEMCPY3D& given,
+                      bool in_executable, std::optional<PeerCopy>* between) {
+  if (CUresult result = copy_between_servers_of(given, between); result != CUDA_SUCCESS) {
+    return result;
+  }
+  // Few programs have several servers, and the others are not to pay for a question.
+  if (Process::get().sessions().size() < 2) return CUDA_SUCCESS;
+  CUDA_MEMCPY3D had;
+  if (!peer_copy_given(handle, node, &had)) {
+    return *between ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
+  }
+  if (!*between) return in_executable ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
+  if (!in_executable) return CUDA_SUCCESS;
+  std::optional<PeerCopy> before;
+  if (CUresult result = copy_between_servers_of(had, &before); result != CUDA_SUCCESS) {
+    return result;
+  }
+  return before && may_become(*before, **between) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+// The other way: what the application gave, where the worker has a stand-in.
+void restore_side(CUmemorytype type, void** host, size_t pitch, size_t height, size_t x, size_t y,
+                  size_t z, const CUDA_MEMCPY3D& copy) {
+  if (type != CU_MEMORYTYPE_HOST) return;
+  const auto base = reinterpret_cast<uintptr_t>(*host);
+  const size_t row = pitch ? pitch : x + copy.WidthInBytes;
+  const uint64_t first = base + (z * (height ? height : y + copy.Height) + y) * row + x;
+  const uint64_t original = original_of(first);
+  if (original) *host = reinterpret_cast<void*>(base - first + original);
 }
 
 CUDA_KERNEL_NODE_PARAMS from_v3(const CUDA_KERNEL_NODE_PARAMS_v3& given) {
@@ -163,37 +276,74 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph, const CUgraph
   if (!node || !parameters) return CUDA_ERROR_INVALID_VALUE;
   PackedKernel packed;
   if (CUresult result = pack_kernel(*parameters, &packed); result != CUDA_SUCCESS) return result;
-  const CUresult result = forward_rcuda_graph_add_kernel_node(
+  return forward_rcuda_graph_add_kernel_node(
       node, graph, dependencies, count, packed.function, packed.kernel, parameters->ctx, parameters,
-      packed.parameters.data(), packed.parameters.size());
-  if (result == CUDA_SUCCESS) {
-    remember_kernel(find_object(*node, wire::Kind::kGraphNode), *parameters, std::move(packed));
-  }
-  return result;
+      packed.parameters.data(), packed.parameters.size(), packed.were_packed);
 }
 
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS* parameters) {
   Object* node;
   if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
-  // A node that a capture made has its parameters at the worker only.
-  if (!node->extra) return CUDA_ERROR_NOT_SUPPORTED;
-  *parameters = node_state(node)->kernel;
+  NodeState& state = *node_state(node);
+  state.parameters.resize(wire::kMaxParameterBytes);
+  CUfunction function = nullptr;
+  CUkernel kernel = nullptr;
+  CUcontext context = nullptr;
+  size_t bytes = state.parameters.size();
+  unsigned are_packed = 0;
+  CUDA_KERNEL_NODE_PARAMS found{};
+  CUresult result = forward_rcuda_graph_kernel_node(handle, &found, &function, &kernel, &context,
+                                                    state.parameters.data(), &bytes, &are_packed);
+  if (result != CUDA_SUCCESS) return result;
+  Target target{node->session, node->context, node->device};
+  if (kernel) {
+    // A kernel belongs to all sessions: what came carries no more than its id on this one.
+    Object* known = find_kernel(*node->session,
+                                static_cast<const Object*>(static_cast<const void*>(kernel))->id);
+    if (!known) return CUDA_ERROR_INVALID_HANDLE;
+    kernel = reinterpret_cast<CUkernel>(known);
+    Object* made;
+    result = static_cast<Kernel*>(known->extra)->function_in(kernel, target, &made);
+    if (result != CUDA_SUCCESS) return result;
+    function = reinterpret_cast<CUfunction>(made);
+  }
+  Callable callable;
+  result = resolve_callable(function, target, &callable);
+  if (result != CUDA_SUCCESS) return result;
+  state.parameters.resize(bytes);
+  state.parameters.shrink_to_fit();
+  *parameters = found;
+  parameters->func = function;
+  parameters->kern = kernel;
+  parameters->ctx = context;
+  parameters->kernelParams = nullptr;
+  parameters->extra = nullptr;
+  if (are_packed) {
+    state.parameter_bytes = bytes;
+    state.parameter_pointers = {CU_LAUNCH_PARAM_BUFFER_POINTER, state.parameters.data(),
+                                CU_LAUNCH_PARAM_BUFFER_SIZE, &state.parameter_bytes,
+                                CU_LAUNCH_PARAM_END};
+    parameters->extra = state.parameter_pointers.data();
+    return CUDA_SUCCESS;
+  }
+  state.parameter_pointers.clear();
+  for (const wire::ParameterInfo& parameter : callable.info->parameters) {
+    if (size_t{parameter.offset_bytes} + parameter.size_bytes > bytes) return CUDA_ERROR_UNKNOWN;
+    state.parameter_pointers.push_back(state.parameters.data() + parameter.offset_bytes);
+  }
+  if (!state.parameter_pointers.empty()) parameters->kernelParams = state.parameter_pointers.data();
   return CUDA_SUCCESS;
 }
 
 CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode handle,
                                        const CUDA_KERNEL_NODE_PARAMS* parameters) {
-  Object* node;
-  if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   PackedKernel packed;
   if (CUresult result = pack_kernel(*parameters, &packed); result != CUDA_SUCCESS) return result;
-  const CUresult result = forward_rcuda_graph_set_kernel_node(
-      handle, packed.function, packed.kernel, parameters->ctx, parameters, packed.parameters.data(),
-      packed.parameters.size());
-  if (result == CUDA_SUCCESS) remember_kernel(node, *parameters, std::move(packed));
-  return result;
+  return forward_rcuda_graph_set_kernel_node(handle, packed.function, packed.kernel,
+                                             parameters->ctx, parameters, packed.parameters.data(),
+                                             packed.parameters.size(), packed.were_packed);
 }
 
 CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec executable, CUgraphNode node,
@@ -203,7 +353,7 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec executable, CUgraphNode n
   if (CUresult result = pack_kernel(*parameters, &packed); result != CUDA_SUCCESS) return result;
   return forward_rcuda_graph_exec_set_kernel_node(
       executable, node, packed.function, packed.kernel, parameters->ctx, parameters,
-      packed.parameters.data(), packed.parameters.size());
+      packed.parameters.data(), packed.parameters.size(), packed.were_packed);
 }
 
 // ---- host nodes --------------------------------------------------------------------------------
@@ -213,37 +363,30 @@ CUresult cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode*
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   const Object* owner = find_object(graph, wire::Kind::kGraph);
   if (!owner || !node || !parameters) return CUDA_ERROR_INVALID_VALUE;
-  CUDA_HOST_NODE_PARAMS numbered;
-  if (CUresult result = register_host(*parameters, *owner, &numbered); result != CUDA_SUCCESS) {
-    return result;
-  }
-  const CUresult result = forward_cuGraphAddHostNode(node, graph, dependencies, count, &numbered);
-  if (result == CUDA_SUCCESS) {
-    node_state(find_object(*node, wire::Kind::kGraphNode))->host = *parameters;
-  }
-  return result;
+  return with_host_function(*parameters, *owner, [&](const CUDA_HOST_NODE_PARAMS* numbered) {
+    return forward_cuGraphAddHostNode(node, graph, dependencies, count, numbered);
+  });
 }
 
 CUresult cuGraphHostNodeGetParams(CUgraphNode handle, CUDA_HOST_NODE_PARAMS* parameters) {
   Object* node;
   if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
-  if (!node->extra) return CUDA_ERROR_NOT_SUPPORTED;
-  *parameters = node_state(node)->host;
-  return CUDA_SUCCESS;
+  unsigned long long number = 0;
+  if (CUresult result = forward_rcuda_graph_host_node(handle, &number); result != CUDA_SUCCESS) {
+    return result;
+  }
+  return node->session->events().host_function_given(number, parameters) ? CUDA_SUCCESS
+                                                                         : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphHostNodeSetParams(CUgraphNode handle, const CUDA_HOST_NODE_PARAMS* parameters) {
   Object* node;
   if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
-  CUDA_HOST_NODE_PARAMS numbered;
-  if (CUresult result = register_host(*parameters, *node, &numbered); result != CUDA_SUCCESS) {
-    return result;
-  }
-  const CUresult result = forward_cuGraphHostNodeSetParams(handle, &numbered);
-  if (result == CUDA_SUCCESS) node_state(node)->host = *parameters;
-  return result;
+  return with_host_function(*parameters, *node, [&](const CUDA_HOST_NODE_PARAMS* numbered) {
+    return forward_cuGraphHostNodeSetParams(handle, numbered);
+  });
 }
 
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec executable, CUgraphNode handle,
@@ -251,39 +394,94 @@ CUresult cuGraphExecHostNodeSetParams(CUgraphExec executable, CUgraphNode handle
   Object* node;
   if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
-  CUDA_HOST_NODE_PARAMS numbered;
-  if (CUresult result = register_host(*parameters, *node, &numbered); result != CUDA_SUCCESS) {
-    return result;
-  }
-  return forward_cuGraphExecHostNodeSetParams(executable, handle, &numbered);
+  return with_host_function(*parameters, *node, [&](const CUDA_HOST_NODE_PARAMS* numbered) {
+    return forward_cuGraphExecHostNodeSetParams(executable, handle, numbered);
+  });
 }
 
 // ---- copy nodes --------------------------------------------------------------------------------
 
 CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                              size_t count, const CUDA_MEMCPY3D* copy, CUcontext context) {
-  if (!copy) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult result = check_copy(*copy); result != CUDA_SUCCESS) return result;
-  return forward_cuGraphAddMemcpyNode(node, graph, dependencies, count, copy, context);
+                              size_t count, const CUDA_MEMCPY3D* given, CUcontext context) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  const Object* owner = find_object(graph, wire::Kind::kGraph);
+  if (!owner || !given) return CUDA_ERROR_INVALID_VALUE;
+  std::optional<PeerCopy> between;
+  if (CUresult result = copy_between_servers_of(*given, &between); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (between) {
+    return with_peer_copy(*between, *given, *owner, [&](const CUDA_HOST_NODE_PARAMS* numbered) {
+      return forward_cuGraphAddHostNode(node, graph, dependencies, count, numbered);
+    });
+  }
+  CopyNode copy(*given, *owner);
+  if (copy.result() != CUDA_SUCCESS) return copy.result();
+  return copy.sent(
+      forward_cuGraphAddMemcpyNode(node, graph, dependencies, count, copy.copy(), context));
 }
 
-CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* copy) {
+CUresult cuGraphMemcpyNodeGetParams(CUgraphNode handle, CUDA_MEMCPY3D* copy) {
+  Object* node;
+  if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
   if (!copy) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult result = check_copy(*copy); result != CUDA_SUCCESS) return result;
-  return forward_cuGraphMemcpyNodeSetParams(node, copy);
+  if (CUresult result = forward_cuGraphMemcpyNodeGetParams(handle, copy); result != CUDA_SUCCESS) {
+    return peer_copy_given(handle, *node, copy) ? CUDA_SUCCESS : result;
+  }
+  restore_side(copy->dstMemoryType, &copy->dstHost, copy->dstPitch, copy->dstHeight,
+               copy->dstXInBytes, copy->dstY, copy->dstZ, *copy);
+  auto* source = const_cast<void*>(copy->srcHost);
+  restore_side(copy->srcMemoryType, &source, copy->srcPitch, copy->srcHeight, copy->srcXInBytes,
+               copy->srcY, copy->srcZ, *copy);
+  copy->srcHost = source;
+  return CUDA_SUCCESS;
 }
 
-CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphNode node,
-                                        const CUDA_MEMCPY3D* copy, CUcontext context) {
-  if (!copy) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult result = check_copy(*copy); result != CUDA_SUCCESS) return result;
-  return forward_cuGraphExecMemcpyNodeSetParams(executable, node, copy, context);
+CUresult cuGraphMemcpyNodeSetParams(CUgraphNode handle, const CUDA_MEMCPY3D* given) {
+  Object* node;
+  if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
+  if (!given) return CUDA_ERROR_INVALID_VALUE;
+  std::optional<PeerCopy> between;
+  if (CUresult result = check_change(handle, *node, *given, false, &between);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (between) {
+    return with_peer_copy(*between, *given, *node, [&](const CUDA_HOST_NODE_PARAMS* numbered) {
+      return forward_cuGraphHostNodeSetParams(handle, numbered);
+    });
+  }
+  CopyNode copy(*given, *node);
+  if (copy.result() != CUDA_SUCCESS) return copy.result();
+  return copy.sent(forward_cuGraphMemcpyNodeSetParams(handle, copy.copy()));
+}
+
+CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphNode handle,
+                                        const CUDA_MEMCPY3D* given, CUcontext context) {
+  Object* node;
+  if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
+  if (!given) return CUDA_ERROR_INVALID_VALUE;
+  std::optional<PeerCopy> between;
+  if (CUresult result = check_change(handle, *node, *given, true, &between);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (between) {
+    return with_peer_copy(*between, *given, *node, [&](const CUDA_HOST_NODE_PARAMS* numbered) {
+      return forward_cuGraphExecHostNodeSetParams(executable, handle, numbered);
+    });
+  }
+  CopyNode copy(*given, *node);
+  if (copy.result() != CUDA_SUCCESS) return copy.result();
+  return copy.sent(
+      forward_cuGraphExecMemcpyNodeSetParams(executable, handle, copy.copy(), context));
 }
 
 // ---- nodes of any type -------------------------------------------------------------------------
 
 CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                           const CUgraphEdgeData* edges, size_t count, CUgraphNodeParams* parameters) {
+                           const CUgraphEdgeData* edges, size_t count,
+                           CUgraphNodeParams* parameters) {
   if (!node || !parameters) return CUDA_ERROR_INVALID_VALUE;
   // Edges with data are programmatic dependencies, which only a capture can make here.
   for (size_t i = 0; edges && i < count; ++i) {
@@ -317,7 +515,8 @@ CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* 
       return cuGraphAddEventWaitNode(node, graph, dependencies, count, parameters->eventWait.event);
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
       return cuGraphAddMemFreeNode(node, graph, dependencies, count, parameters->free.dptr);
-    default: return CUDA_ERROR_NOT_SUPPORTED;
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
   }
 }
 
@@ -342,7 +541,8 @@ CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* parameters) {
       return cuGraphEventRecordNodeSetEvent(node, parameters->eventRecord.event);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
       return cuGraphEventWaitNodeSetEvent(node, parameters->eventWait.event);
-    default: return CUDA_ERROR_NOT_SUPPORTED;
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
   }
 }
 
@@ -372,7 +572,8 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec executable, CUgraphNode node,
       return cuGraphExecEventRecordNodeSetEvent(executable, node, parameters->eventRecord.event);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
       return cuGraphExecEventWaitNodeSetEvent(executable, node, parameters->eventWait.event);
-    default: return CUDA_ERROR_NOT_SUPPORTED;
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
   }
 }
 

@@ -47,6 +47,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* pointer, unsign
   Allocation allocation;
   if (CUresult result = find_host(pointer, &allocation); result != CUDA_SUCCESS) return result;
   if (allocation.exposed.empty()) return CUDA_ERROR_NOT_SUPPORTED;
+  mirror_reachable(pointer);
   *device = reinterpret_cast<uintptr_t>(pointer);
   return CUDA_SUCCESS;
 }
@@ -55,12 +56,13 @@ CUresult cuMemHostGetFlags(unsigned* flags, void* pointer) {
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   if (CUresult result = find_host(pointer, &allocation); result != CUDA_SUCCESS) return result;
-  *flags = allocation.flags;
+  // With unified addresses page-locked memory is mapped whether it was asked for or not.
+  *flags = allocation.flags | CU_MEMHOSTALLOC_DEVICEMAP;
   return CUDA_SUCCESS;
 }
 
-// Managed memory is page-locked client memory: coherent by being in one place, which kernels read over
-// the bus. Placement hints therefore have nothing to move.
+// Managed memory is page-locked client memory: coherent by being in one place, which kernels read
+// over the bus. Placement hints therefore have nothing to move.
 CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
   if (!pointer || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) {
     return CUDA_ERROR_INVALID_VALUE;

@@ -2,11 +2,13 @@
 // device and the function; everything else is posted and fails, if it does, like any asynchronous
 // error. The parameters are packed as the kernel wants them, so the command carries plain bytes.
 
-#include <cuda.h>
-
 #include <cstring>
 
+#include <cuda.h>
+
+#include "client/memory/host_memory.h"
 #include "client/memory/mirror.h"
+#include "client/session/capture.h"
 #include "client/session/functions.h"
 #include "client/session/host_functions.h"
 #include "client/session/marshal.h"
@@ -35,23 +37,23 @@ CUresult check_shape(const LaunchShape& shape, const Device& device, const Funct
                                            CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z};
   uint64_t threads = 1;
   for (int i = 0; i < 3; ++i) {
-    if (shape.grid[i] == 0 ||
-        shape.grid[i] > static_cast<unsigned>(device.attribute(kGrid[i])) ||
+    if (shape.grid[i] == 0 || shape.grid[i] > static_cast<unsigned>(device.attribute(kGrid[i])) ||
         shape.block[i] == 0 ||
         shape.block[i] > static_cast<unsigned>(device.attribute(kBlock[i]))) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     threads *= shape.block[i];
   }
-  if (threads > static_cast<uint64_t>(
-                    device.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK))) {
+  if (threads >
+      static_cast<uint64_t>(device.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK))) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const int function_threads = function_attribute(info, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
   if (function_threads > 0 && threads > static_cast<uint64_t>(function_threads)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const int dynamic_limit = function_attribute(info, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+  const int dynamic_limit =
+      function_attribute(info, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
   if (dynamic_limit >= 0 && shape.shared_bytes > static_cast<unsigned>(dynamic_limit)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -119,6 +121,48 @@ CUresult pack_attributes(const CUlaunchAttribute* attributes, unsigned count, co
   return CUDA_SUCCESS;
 }
 
+// What a driver judges a launch's attributes by: themselves, but for the events in them, the block,
+// and whether the grid is made of whole clusters. Grids differ from launch to launch and cannot be
+// kept all.
+std::vector<std::byte> attributes_key(const LaunchShape& shape, const CUlaunchAttribute* attributes,
+                                      unsigned count) {
+  std::vector<std::byte> key;
+  const auto append = [&key](const void* from, size_t bytes) {
+    const auto* first = static_cast<const std::byte*>(from);
+    key.insert(key.end(), first, first + bytes);
+  };
+  append(shape.block, sizeof shape.block);
+  append(&shape.shared_bytes, sizeof shape.shared_bytes);
+  for (unsigned i = 0; i < count; ++i) {
+    const CUlaunchAttribute& attribute = attributes[i];
+    append(&attribute.id, sizeof attribute.id);
+    switch (attribute.id) {
+      case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
+      case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
+        break;  // an event that may not be used is told of by its handle
+      case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+        append(shape.grid, sizeof shape.grid);  // all blocks must fit
+        append(&attribute.value.cooperative, sizeof attribute.value.cooperative);
+        break;
+      case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: {
+        const auto& cluster = attribute.value.clusterDim;
+        const bool is_whole[] = {cluster.x && shape.grid[0] % cluster.x == 0,
+                                 cluster.y && shape.grid[1] % cluster.y == 0,
+                                 cluster.z && shape.grid[2] % cluster.z == 0};
+        append(is_whole, sizeof is_whole);
+        append(&cluster, sizeof cluster);
+        break;
+      }
+      case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
+        break;  // a hint about addresses, which differ each time
+      default:
+        append(&attribute.value, sizeof attribute.value);
+        break;
+    }
+  }
+  return key;
+}
+
 CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, void** parameters,
                 void** extra, bool cooperative, const CUlaunchAttribute* attributes = nullptr,
                 unsigned attribute_count = 0) {
@@ -152,8 +196,8 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
   const size_t packed_bytes = (exact_bytes + 7) & ~size_t{7};
   LaunchTail tail;
   tail.reserve(packed_bytes + attribute_count * sizeof(CUlaunchAttribute));
-  if (CUresult result = pack_parameters(*callable.info, parameters, extra,
-                                        tail.bytes().first(packed_bytes));
+  if (CUresult result =
+          pack_parameters(*callable.info, parameters, extra, tail.bytes().first(packed_bytes));
       result != CUDA_SUCCESS) {
     return result;
   }
@@ -166,16 +210,42 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
   body.function = callable.info->id;
   body.is_kernel = callable.is_kernel;
   body.cooperative = cooperative;
+  body.as_array = parameters && any_capture();
   body.attribute_count = static_cast<uint16_t>(attribute_count);
   std::memcpy(body.grid, shape.grid, sizeof body.grid);
   std::memcpy(body.block, shape.block, sizeof body.block);
   body.shared_bytes = shape.shared_bytes;
-  if (CUresult result = push_mirrors(*target.session, target.context, body.stream);
-      result != CUDA_SUCCESS) {
-    return result;
+  mirror_reachable(std::span<const std::byte>(tail.bytes().first(packed_bytes)));
+  // Into a graph nothing is pushed: its launches do it.
+  if (any_mirrored() && !may_capture(stream)) {
+    if (CUresult result = push_mirrors(*target.session, target.context, body.stream);
+        result != CUDA_SUCCESS) {
+      return result;
+    }
   }
-  return target.session->post(target.context, static_cast<uint16_t>(wire::Custom::kLaunch),
-                              std::as_bytes(std::span(&body, 1)), tail.bytes());
+  const auto opcode = static_cast<uint16_t>(wire::Custom::kLaunch);
+  const auto head = std::as_bytes(std::span(&body, 1));
+  if (attribute_count == 0) [[likely]] {
+    return target.session->post(target.context, opcode, head, tail.bytes());
+  }
+  std::vector<std::byte> key = attributes_key(shape, attributes, attribute_count);
+  {
+    std::lock_guard lock(callable.info->launches_mutex);
+    if (callable.info->accepted_launches.contains(key)) {
+      return target.session->post(target.context, opcode, head, tail.bytes());
+    }
+  }
+  Reply reply;
+  const CUresult result =
+      target.session->call(target.context, opcode, head, tail.bytes(), 0, &reply);
+  if (result == CUDA_SUCCESS) {
+    constexpr size_t kMostKept = 1024;  // of one function; whoever has more asks
+    std::lock_guard lock(callable.info->launches_mutex);
+    if (callable.info->accepted_launches.size() < kMostKept) {
+      callable.info->accepted_launches.insert(std::move(key));
+    }
+  }
+  return result;
 }
 
 }  // namespace
@@ -212,14 +282,14 @@ CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x, unsigne
 
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* user_data) {
   if (!function) return CUDA_ERROR_INVALID_VALUE;
-  return launch_host_function(stream, [=](CUresult) { function(user_data); }, false);
+  return launch_host_function(stream, function, user_data);
 }
 
 CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* user_data,
                              unsigned flags) {
   if (!callback || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  return launch_host_function(
-      stream, [=](CUresult status) { callback(stream, status, user_data); }, true);
+  return launch_stream_callback(stream,
+                                [=](CUresult status) { callback(stream, status, user_data); });
 }
 
 }  // extern "C"

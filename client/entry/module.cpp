@@ -1,13 +1,13 @@
 // Modules, libraries and kernels: loading, looking up, attributes.
 
-#include <cuda.h>
-
 #include <climits>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <cuda.h>
 
 #include "client/memory/mirror.h"
 #include "client/session/functions.h"
@@ -129,12 +129,37 @@ CUresult read_attribute(const FunctionInfo& info, int which, int* value) {
   return CUDA_SUCCESS;
 }
 
+// What a driver refuses at once; the setting itself is posted.
+CUresult check_setting(const FunctionInfo& info, const Device& device, int which, int value) {
+  const auto of_function = [&](CUfunction_attribute attribute) {
+    return info.attributes[attribute].load(std::memory_order_relaxed);
+  };
+  switch (which) {
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: {
+      const int most = device.attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+      const int taken = of_function(CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
+      return value < 0 || value > most - taken ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    }
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+      return value < -1 || value > 100 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;  // tells of the code, and cannot be set
+  }
+}
+
 void note_attribute(FunctionInfo* info, int which, int value) {
   if (which < 0 || which >= static_cast<int>(info->attributes.size())) return;
   info->attributes[static_cast<size_t>(which)].store(value, std::memory_order_relaxed);
 }
 
-CUresult remember_variable(CUdeviceptr address, size_t bytes, const Target& target) {
+CUresult remember_variable(CUdeviceptr address, size_t bytes, const Target& target,
+                           unsigned flags = 0) {
   Allocation variable;
   variable.base = address;
   variable.bytes = bytes;
@@ -142,6 +167,7 @@ CUresult remember_variable(CUdeviceptr address, size_t bytes, const Target& targ
   variable.session = target.session;
   variable.context = target.context;
   variable.device = target.device;
+  variable.flags = flags;
   (void)Process::get().memory().add(std::move(variable));  // asked for again: known already
   return CUDA_SUCCESS;
 }
@@ -311,7 +337,7 @@ CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary libr
       mapped != CUDA_SUCCESS) {
     return mapped;
   }
-  remember_variable(found, size, target);
+  remember_variable(found, size, target, CU_MEM_ATTACH_GLOBAL);
   if (address) *address = found;
   if (bytes) *bytes = size;
   return CUDA_SUCCESS;
@@ -383,37 +409,43 @@ CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute which, int v
   if (CUresult result = resolve_callable(handle, target, &callable); result != CUDA_SUCCESS) {
     return result;
   }
+  const Device& device = *Process::get().device(static_cast<CUdevice>(target.device));
+  if (CUresult result = check_setting(*callable.info, device, which, value);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
   const CUresult result = forward_cuFuncSetAttribute(handle, which, value);
   if (result == CUDA_SUCCESS) note_attribute(callable.info, which, value);
   return result;
 }
 
-CUresult cuKernelGetAttribute(int* value, CUfunction_attribute which, CUkernel handle, CUdevice dev) {
+CUresult cuKernelGetAttribute(int* value, CUfunction_attribute which, CUkernel handle,
+                              CUdevice dev) {
   Device* device = Process::get().device(dev);
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   const Object* kernel = find_object(handle, wire::Kind::kKernel);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
   FunctionInfo* info;
-  const CUresult result = static_cast<Kernel*>(kernel->extra)
-                              ->info_on(*device->session, device->primary->id, &info);
+  const CUresult result =
+      static_cast<Kernel*>(kernel->extra)->info_on(*device->session, device->primary->id, &info);
   return result == CUDA_SUCCESS ? read_attribute(*info, which, value) : result;
 }
 
-CUresult cuKernelSetAttribute(CUfunction_attribute which, int value, CUkernel handle, CUdevice dev) {
+CUresult cuKernelSetAttribute(CUfunction_attribute which, int value, CUkernel handle,
+                              CUdevice dev) {
   Device* device = Process::get().device(dev);
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   const Object* kernel = find_object(handle, wire::Kind::kKernel);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
-  const CUresult result = forward_cuKernelSetAttribute(which, value, handle, dev);
-  if (result != CUDA_SUCCESS) return result;
   FunctionInfo* info;
-  if (static_cast<Kernel*>(kernel->extra)->info_on(*device->session, device->primary->id, &info) ==
-      CUDA_SUCCESS) {
-    note_attribute(info, which, value);
-  }
-  return CUDA_SUCCESS;
+  CUresult result =
+      static_cast<Kernel*>(kernel->extra)->info_on(*device->session, device->primary->id, &info);
+  if (result == CUDA_SUCCESS) result = check_setting(*info, *device, which, value);
+  if (result == CUDA_SUCCESS) result = forward_cuKernelSetAttribute(which, value, handle, dev);
+  if (result == CUDA_SUCCESS) note_attribute(info, which, value);
+  return result;
 }
 
 CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, size_t* bytes) {

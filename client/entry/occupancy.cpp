@@ -1,12 +1,10 @@
-// Occupancy: asked of the worker's driver once per question, then answered from memory: libraries ask
-// before every launch.
-
-#include <cuda.h>
+// Occupancy: asked of the worker's driver once per question, then answered from memory: libraries
+// ask before every launch.
 
 #include <algorithm>
-#include <map>
 #include <mutex>
-#include <tuple>
+
+#include <cuda.h>
 
 #include "client/session/functions.h"
 #include "client/session/process.h"
@@ -14,18 +12,6 @@
 
 namespace rcuda::client {
 namespace {
-
-// Per function and device, shape and the attributes that change the answer.
-using Question = std::tuple<const void*, uint32_t, int, size_t, unsigned, int32_t, int32_t>;
-
-struct Answers {
-  std::mutex mutex;
-  std::map<Question, int> blocks;
-};
-Answers& answers() {
-  static Answers* instance = new Answers;
-  return *instance;
-}
 
 int32_t attribute(const FunctionInfo& info, CUfunction_attribute which) {
   return info.attributes[which].load(std::memory_order_relaxed);
@@ -48,17 +34,17 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfun
   if (CUresult result = resolve_callable(function, target, &callable); result != CUDA_SUCCESS) {
     return result;
   }
-  const Question question{callable.info,
-                          target.device,
-                          block_size,
-                          shared_bytes,
-                          flags,
-                          attribute(*callable.info, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES),
-                          attribute(*callable.info,
-                                    CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)};
+  FunctionInfo& info = *callable.info;
+  const FunctionInfo::OccupancyQuestion question{
+      target.device,
+      block_size,
+      shared_bytes,
+      flags,
+      attribute(info, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES),
+      attribute(info, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT)};
   {
-    std::lock_guard lock(answers().mutex);
-    if (auto known = answers().blocks.find(question); known != answers().blocks.end()) {
+    std::lock_guard lock(info.occupancy_mutex);
+    if (auto known = info.occupancy.find(question); known != info.occupancy.end()) {
       *blocks = known->second;
       return CUDA_SUCCESS;
     }
@@ -66,15 +52,16 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfun
   const CUresult result = forward_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
       blocks, function, block_size, shared_bytes, flags);
   if (result == CUDA_SUCCESS) {
-    std::lock_guard lock(answers().mutex);
-    answers().blocks[question] = *blocks;
+    std::lock_guard lock(info.occupancy_mutex);
+    info.occupancy[question] = *blocks;
   }
   return result;
 }
 
 // Tries every block size in steps of a warp and keeps the one with most resident threads; of equals
 // the larger, as the driver does.
-CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_size, CUfunction function,
+CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_size,
+                                                   CUfunction function,
                                                    CUoccupancyB2DSize shared_of_block,
                                                    size_t shared_bytes, int limit, unsigned flags) {
   Target target;

@@ -30,7 +30,8 @@ CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
   const bool managed = allocation->placement == Placement::kManaged;
   const bool reachable = !host || !allocation->exposed.empty();
   switch (which) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT: return give(data, context_handle(*allocation));
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      return give(data, context_handle(*allocation));
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return give<unsigned>(data, host && !managed ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
@@ -41,24 +42,36 @@ CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
       return give<void*>(data, reinterpret_cast<void*>(address));
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return give<unsigned long long>(data, allocation->buffer_id);
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return give<unsigned>(data, managed);
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      return give<unsigned>(data, managed);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return give<int>(data, static_cast<int>(allocation->device));
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return give<unsigned>(data, 0);
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return give<CUdeviceptr>(data, allocation->base);
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return give<size_t>(data, allocation->bytes);
-    case CU_POINTER_ATTRIBUTE_MAPPED: return give<unsigned>(data, 1);
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return give<unsigned long long>(data, 0);
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return give<unsigned>(data, 0);
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      return give<unsigned>(data, 0);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return give<CUdeviceptr>(data, allocation->base);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return give<size_t>(data, allocation->bytes);
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      return give<unsigned>(data, 1);
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      return give<unsigned long long>(data, 0);
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      return give<unsigned>(data, 0);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       return give<unsigned>(data, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return give<CUmemoryPool>(data, nullptr);
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return give<size_t>(data, allocation->bytes);
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return give<CUdeviceptr>(data, allocation->base);
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return give<CUmemoryPool>(data, nullptr);
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      return give<size_t>(data, allocation->bytes);
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      return give<CUdeviceptr>(data, allocation->base);
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
       return give<unsigned long long>(data, allocation->buffer_id);
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return give<unsigned>(data, 0);
-    default: return CUDA_ERROR_NOT_SUPPORTED;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      return give<unsigned>(data, 0);
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
   }
 }
 
@@ -75,9 +88,15 @@ void give_unknown(void* data, CUpointer_attribute which) {
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: (void)give<uint64_t>(data, 0); break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: (void)give<int>(data, CU_DEVICE_INVALID); break;
-    default: (void)give<unsigned>(data, 0); break;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      (void)give<uint64_t>(data, 0);
+      break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      (void)give<int>(data, CU_DEVICE_INVALID);
+      break;
+    default:
+      (void)give<unsigned>(data, 0);
+      break;
   }
 }
 

@@ -1,15 +1,17 @@
-// Streams: queries that the client answers itself, waiting, and the bookkeeping of captures. Creating,
-// destroying and everything that is posted to a stream goes through the generated forward_ functions.
-
-#include <cuda.h>
+// Streams: queries that the client answers itself, waiting, and the bookkeeping of captures.
+// Creating, destroying and everything that is posted to a stream goes through the generated
+// forward_ functions.
 
 #include <vector>
 
+#include <cuda.h>
+
+#include "client/memory/peer_copy.h"
 #include "client/session/capture.h"
-#include "client/session/host_functions.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
 #include "client/session/progress.h"
+#include "common/base/thread_object.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -29,8 +31,8 @@ CUresult view_stream(CUstream stream, StreamView* view) {
   }
   // A thread's default stream has an object like any other; the legacy one has none.
   if (view->id != 0) {
-    view->object = view->target.session->adopted(wire::Kind::kStream, view->id, view->target.context,
-                                                 view->target.device);
+    view->object = view->target.session->adopted(wire::Kind::kStream, view->id,
+                                                 view->target.context, view->target.device);
   }
   return CUDA_SUCCESS;
 }
@@ -68,7 +70,9 @@ namespace wire = rcuda::wire;
 
 extern "C" {
 
-CUresult cuStreamCreate(CUstream* stream, unsigned flags) { return create_stream(stream, flags, 0); }
+CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
+  return create_stream(stream, flags, 0);
+}
 
 CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
   return create_stream(stream, flags, priority);
@@ -110,9 +114,8 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   StreamView view;
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
   if (!context) return CUDA_ERROR_INVALID_VALUE;
-  *context = static_cast<CUcontext>(
-      static_cast<void*>(view.target.session->adopted(wire::Kind::kContext, view.target.context,
-                                                      view.target.context, view.target.device)));
+  *context = static_cast<CUcontext>(static_cast<void*>(view.target.session->adopted(
+      wire::Kind::kContext, view.target.context, view.target.context, view.target.device)));
   return CUDA_SUCCESS;
 }
 
@@ -133,7 +136,8 @@ CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
 CUresult cuStreamSynchronize(CUstream stream) {
   StreamView view;
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
-  // Not allowed while the stream captures; only the worker knows how to fail and what to invalidate.
+  // Not allowed while the stream captures; only the worker knows how to fail and what to
+  // invalidate.
   if (may_capture(stream)) return forward_cuStreamQuery(stream);
   const uint64_t uses = view.object ? uses_before(*view.object) : 0;
   const CUresult result = view.target.session->synchronize(view.target.context, view.id);
@@ -149,13 +153,17 @@ CUresult cuStreamQuery(CUstream stream) {
   const uint64_t uses = uses_before(*view.object);
   CUresult result = CUDA_SUCCESS;
   switch (progress_of(session, *view.object, uses, &result)) {
-    case Progress::kPending: return session.lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
-    case Progress::kDone: return result == CUDA_SUCCESS ? session.take_error() : result;
-    case Progress::kUnknown: break;
+    case Progress::kPending:
+      return session.lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
+    case Progress::kDone:
+      return result == CUDA_SUCCESS ? session.take_error() : result;
+    case Progress::kUnknown:
+      break;
   }
   result = forward_cuStreamQuery(stream);
   view.object->uses.store(uses, std::memory_order_relaxed);
-  if (result == CUDA_ERROR_NOT_READY) watch_stream(session, *view.object, view.target.context, uses);
+  if (result == CUDA_ERROR_NOT_READY)
+    watch_stream(session, *view.object, view.target.context, uses);
   if (result == CUDA_SUCCESS) note_finished(*view.object, uses);
   return result;
 }
@@ -171,9 +179,9 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
   return result;
 }
 
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
-                                     const CUgraphEdgeData* edges, size_t count,
-                                     CUstreamCaptureMode mode) {
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
+                                     const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
+                                     size_t count, CUstreamCaptureMode mode) {
   if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -215,11 +223,11 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* statu
   }
   // The arrays that a driver returns belong to it and stay valid until the stream's next operation;
   // here they belong to the thread.
-  thread_local std::vector<CUgraphNode> node_buffer;
-  thread_local std::vector<CUgraphEdgeData> edge_buffer;
+  auto& node_buffer = rcuda::of_this_thread<std::vector<CUgraphNode>>();
+  auto& edge_buffer = rcuda::of_this_thread<std::vector<CUgraphEdgeData>>();
   size_t found = 0;
-  if (CUresult result = forward_rcuda_stream_capture_info(stream, status, id, graph, nullptr,
-                                                          nullptr, &found);
+  if (CUresult result =
+          forward_rcuda_stream_capture_info(stream, status, id, graph, nullptr, nullptr, &found);
       result != CUDA_SUCCESS || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE || found == 0) {
     if (result == CUDA_SUCCESS && count) *count = found;
     return result;
@@ -247,13 +255,11 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned flags) {
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
   Object* event = find_object(handle, wire::Kind::kEvent);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
-  if (event->session == view.target.session) return forward_cuStreamWaitEvent(stream, handle, flags);
-  // Of another server: this stream is held by a host function until that worker reports the record.
-  Session* session = event->session;
-  const uint64_t sequence = watch_event(*session, *event, event_state(*event));
-  const uint32_t word = event->word.load(std::memory_order_relaxed) - 1;
-  return launch_host_function(
-      stream, [=](CUresult) { (void)session->wait_word(word, sequence); }, false);
+  // An external wait is a node of a graph.
+  if ((flags & CU_EVENT_WAIT_EXTERNAL) && !may_capture(stream)) return CUDA_ERROR_ILLEGAL_STATE;
+  if (event->session == view.target.session)
+    return forward_cuStreamWaitEvent(stream, handle, flags);
+  return wait_across_servers(stream, view.target, view.id, handle, *event);
 }
 
 }  // extern "C"

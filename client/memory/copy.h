@@ -3,15 +3,15 @@
 // Where each side lives decides the way: device memory and page-locked client memory have addresses
 // that are valid in the worker, so a copy between them is one posted command; pageable memory goes
 // inside the command when it is small and through the staging region otherwise; between servers the
-// bytes are relayed.
+// two workers copy (peer_copy.h).
 // Threads: any. Blocking, as CUDA documents it: copies from pageable memory return when the source
 // has been read, copies to pageable memory when the destination is written, everything else at once
 // unless `synchronous`.
 #pragma once
 
-#include <cuda.h>
-
 #include <cstddef>
+
+#include <cuda.h>
 
 namespace rcuda::client {
 

@@ -1,16 +1,20 @@
-// 2D and 3D copies. Sides that the worker can address go into one command as they are; a pageable side
-// is packed into, or unpacked from, staging slots, as many whole rows as fit at a time.
+// 2D and 3D copies. Sides that the worker can address go into one command as they are; a pageable
+// side is packed into, or unpacked from, staging slots, as many whole rows as fit at a time.
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "client/memory/copy.h"
+#include "client/memory/host_writes.h"
 #include "client/memory/locate.h"
+#include "client/memory/peer_copy.h"
+#include "client/memory/stand_in.h"
 #include "client/session/capture.h"
 #include "client/session/objects.h"
 #include "client/session/process.h"
 #include "client/session/staging.h"
+#include "generated/client/forward.h"
 
 namespace rcuda::client {
 namespace {
@@ -44,7 +48,8 @@ CUresult describe(CUmemorytype type, const void* host, CUdeviceptr device, CUarr
                   const Extent& extent, ShapeSide* side) {
   Side promised = Side::kAny;
   switch (type) {
-    case CU_MEMORYTYPE_ARRAY: return find_array(array, side);
+    case CU_MEMORYTYPE_ARRAY:
+      return find_array(array, side);
     case CU_MEMORYTYPE_HOST:
       side->wire.address = reinterpret_cast<uintptr_t>(host);
       promised = Side::kHost;
@@ -53,8 +58,11 @@ CUresult describe(CUmemorytype type, const void* host, CUdeviceptr device, CUarr
       side->wire.address = device;
       promised = Side::kDevice;
       break;
-    case CU_MEMORYTYPE_UNIFIED: side->wire.address = device; break;
-    default: return CUDA_ERROR_INVALID_VALUE;
+    case CU_MEMORYTYPE_UNIFIED:
+      side->wire.address = device;
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
   wire::CopyShapeSide& shape = side->wire;
   if (shape.pitch_bytes == 0) shape.pitch_bytes = shape.x_bytes + extent.width_bytes;
@@ -62,7 +70,8 @@ CUresult describe(CUmemorytype type, const void* host, CUdeviceptr device, CUarr
   if (shape.pitch_bytes < shape.x_bytes + extent.width_bytes) return CUDA_ERROR_INVALID_VALUE;
   if (extent.depth > 1 && shape.height < shape.y + extent.height) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t first = row_address(shape, 0, 0);
-  const uint64_t last = row_address(shape, extent.height - 1, extent.depth - 1) + extent.width_bytes;
+  const uint64_t last =
+      row_address(shape, extent.height - 1, extent.depth - 1) + extent.width_bytes;
   Location location;
   if (CUresult result = locate(first, last - first, promised, &location); result != CUDA_SUCCESS) {
     return result;
@@ -75,8 +84,9 @@ CUresult describe(CUmemorytype type, const void* host, CUdeviceptr device, CUarr
 
 CUresult post_shape(const CopyStream& where, wire::CopyShapeBody body) {
   body.stream = where.id;
-  return where.target.session->post(where.target.context, static_cast<uint16_t>(wire::Custom::kCopyShape),
-                             std::as_bytes(std::span(&body, 1)));
+  return where.target.session->post(where.target.context,
+                                    static_cast<uint16_t>(wire::Custom::kCopyShape),
+                                    std::as_bytes(std::span(&body, 1)));
 }
 
 // A piece of the extent that fits a staging slot: whole rows where possible.
@@ -126,6 +136,17 @@ void copy_rows(std::byte* packed, const wire::CopyShapeSide& side, const Piece& 
   }
 }
 
+wire::CopyShapeBody whole_body(const ShapeSide& destination, const ShapeSide& source,
+                               const Extent& extent) {
+  wire::CopyShapeBody body{};
+  body.destination = destination.wire;
+  body.source = source.wire;
+  body.width_bytes = extent.width_bytes;
+  body.height = extent.height;
+  body.depth = extent.depth;
+  return body;
+}
+
 wire::CopyShapeBody piece_body(const Piece& piece, const Staging::Slot& slot) {
   wire::CopyShapeBody body{};
   body.width_bytes = piece.width_bytes;
@@ -136,8 +157,8 @@ wire::CopyShapeBody piece_body(const Piece& piece, const Staging::Slot& slot) {
   return body;
 }
 
-CUresult from_pageable(const CopyStream& where, const ShapeSide& destination, const ShapeSide& source,
-                       const Extent& extent) {
+CUresult from_pageable(const CopyStream& where, const ShapeSide& destination,
+                       const ShapeSide& source, const Extent& extent) {
   Staging& staging = where.target.session->staging();
   std::vector<std::byte> packed;  // only for media that cannot map the slots
   return for_each_piece(extent, [&](const Piece& piece) {
@@ -192,33 +213,134 @@ CUresult to_pageable(const CopyStream& where, const ShapeSide& destination, cons
   return result == CUDA_SUCCESS ? session.take_error() : result;
 }
 
+// Into the graph that the stream is being captured into; see capture_copy() of linear ones.
+CUresult capture_shape(const CopyStream& where, ShapeSide destination, ShapeSide source,
+                       const Extent& extent) {
+  Session& session = *where.target.session;
+  std::vector<uint64_t> callbacks;
+  const auto replace = [&](ShapeSide& side, bool is_source) {
+    if (side.home != Home::kPageable) return CUDA_SUCCESS;
+    HostRows rows;
+    rows.first = row_address(side.wire, 0, 0);
+    rows.width_bytes = extent.width_bytes;
+    rows.rows = extent.height;
+    rows.slices = extent.depth;
+    rows.pitch_bytes = side.wire.pitch_bytes;
+    rows.slice_bytes = side.wire.pitch_bytes * side.wire.height;
+    StandIn made;
+    const CUresult result = make_stand_in(session, where.target.context, rows, is_source, &made);
+    if (result != CUDA_SUCCESS) return result;
+    callbacks.push_back(made.callback);
+    side.wire.address += made.first - rows.first;
+    return CUDA_SUCCESS;
+  };
+  CUresult result = replace(destination, false);
+  if (result == CUDA_SUCCESS) result = replace(source, true);
+  if (result == CUDA_SUCCESS) {
+    wire::CopyShapeBody body = whole_body(destination, source, extent);
+    body.stream = where.id;
+    Reply reply;
+    result = session.call(where.target.context, static_cast<uint16_t>(wire::Custom::kCopyShape),
+                          std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+  }
+  if (result != CUDA_SUCCESS) {
+    for (const uint64_t callback : callbacks) session.events().remove_callback(callback);
+  }
+  return result;
+}
+
 CUresult on_host(const ShapeSide& destination, const ShapeSide& source, const Extent& extent) {
   for (size_t z = 0; z < extent.depth; ++z) {
     for (size_t y = 0; y < extent.height; ++y) {
       std::memmove(reinterpret_cast<void*>(row_address(destination.wire, y, z)),
-                   reinterpret_cast<const void*>(row_address(source.wire, y, z)), extent.width_bytes);
+                   reinterpret_cast<const void*>(row_address(source.wire, y, z)),
+                   extent.width_bytes);
     }
   }
   return CUDA_SUCCESS;
 }
 
-// Between servers, by way of a packed copy in this process.
-CUresult relay(const ShapeSide& destination, const ShapeSide& source, const Extent& extent,
-               CUstream stream) {
-  CopyStream from, to;
-  if (CUresult result = stream_at(source.owner, stream, &from); result != CUDA_SUCCESS) return result;
-  if (CUresult result = stream_at(destination.owner, stream, &to); result != CUDA_SUCCESS) {
+// ---- between servers ----------------------------------------------------------------------------
+
+PeerSide peer_side(const ShapeSide& side) {
+  return {side.owner, row_address(side.wire, 0, 0), side.wire.pitch_bytes,
+          side.wire.pitch_bytes * side.wire.height};
+}
+
+CUresult copy_linear_sides(const ShapeSide& destination, const ShapeSide& source,
+                           const Extent& extent, CUstream stream, bool synchronous) {
+  PeerCopy copy;
+  copy.destination = peer_side(destination);
+  copy.source = peer_side(source);
+  copy.extent = {extent.width_bytes, extent.height, extent.depth};
+  return copy_between_servers(copy, stream, synchronous);
+}
+
+// Plain memory beside an array, packed: an array has no address that another worker could use.
+class BesideArray {
+ public:
+  CUresult make(const Target& owner, const Extent& extent) {
+    context_ =
+        owner.session->adopted(wire::Kind::kContext, owner.context, owner.context, owner.device);
+    CUdeviceptr address = 0;
+    push_context(context_);
+    const CUresult result =
+        forward_cuMemAlloc_v2(&address, extent.width_bytes * extent.height * extent.depth);
+    pop_context();
+    if (result != CUDA_SUCCESS) return result;
+    side.home = Home::kDevice;
+    side.owner = owner;
+    side.wire.address = address;
+    side.wire.pitch_bytes = extent.width_bytes;
+    side.wire.height = extent.height;
+    side.wire.type = wire::MemoryType::kDevice;
+    return CUDA_SUCCESS;
+  }
+  ~BesideArray() {
+    if (side.wire.address == 0) return;
+    push_context(context_);
+    (void)forward_cuMemFree_v2(side.wire.address);
+    pop_context();
+  }
+
+  ShapeSide side;
+
+ private:
+  Object* context_ = nullptr;
+};
+
+CUresult copy_on_worker(const ShapeSide& destination, const ShapeSide& source, const Extent& extent,
+                        CUstream stream) {
+  CopyStream where;
+  if (CUresult result = stream_at(source.owner, stream, &where); result != CUDA_SUCCESS) {
     return result;
   }
-  std::vector<std::byte> buffer(extent.width_bytes * extent.height * extent.depth);
-  ShapeSide packed;
-  packed.wire.address = reinterpret_cast<uintptr_t>(buffer.data());
-  packed.wire.pitch_bytes = extent.width_bytes;
-  packed.wire.height = extent.height;
-  packed.wire.type = wire::MemoryType::kHost;
-  CUresult result = to_pageable(from, packed, source, extent);
-  if (result == CUDA_SUCCESS) result = from_pageable(to, destination, packed, extent);
-  return result == CUDA_SUCCESS ? to.target.session->synchronize(to.target.context, to.id) : result;
+  wire::CopyShapeBody body = whole_body(destination, source, extent);
+  if (CUresult result = post_shape(where, body); result != CUDA_SUCCESS) return result;
+  return where.target.session->synchronize(where.target.context, where.id);
+}
+
+// Waits for each step, whatever the copy's form.
+CUresult copy_arrays(const ShapeSide& destination, const ShapeSide& source, const Extent& extent,
+                     CUstream stream) {
+  if (may_capture(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  const bool from_array = source.wire.type == wire::MemoryType::kArray;
+  const bool to_array = destination.wire.type == wire::MemoryType::kArray;
+  BesideArray before, after;
+  CUresult result = CUDA_SUCCESS;
+  if (from_array) {
+    result = before.make(source.owner, extent);
+    if (result == CUDA_SUCCESS) result = copy_on_worker(before.side, source, extent, stream);
+  }
+  if (result == CUDA_SUCCESS && to_array) result = after.make(destination.owner, extent);
+  if (result == CUDA_SUCCESS) {
+    result = copy_linear_sides(to_array ? after.side : destination,
+                               from_array ? before.side : source, extent, stream, true);
+  }
+  if (result == CUDA_SUCCESS && to_array) {
+    result = copy_on_worker(destination, after.side, extent, stream);
+  }
+  return result;
 }
 
 }  // namespace
@@ -241,24 +363,29 @@ CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synch
   source.wire.y = shape.srcY;
   source.wire.z = shape.srcZ;
   source.wire.lod = shape.srcLOD;
-  if (CUresult result = describe(shape.dstMemoryType, shape.dstHost, shape.dstDevice, shape.dstArray,
-                                 extent, &destination);
+  if (CUresult result = describe(shape.dstMemoryType, shape.dstHost, shape.dstDevice,
+                                 shape.dstArray, extent, &destination);
       result != CUDA_SUCCESS) {
     return result;
   }
-  if (CUresult result = describe(shape.srcMemoryType, shape.srcHost, shape.srcDevice, shape.srcArray,
-                                 extent, &source);
+  if (CUresult result = describe(shape.srcMemoryType, shape.srcHost, shape.srcDevice,
+                                 shape.srcArray, extent, &source);
       result != CUDA_SUCCESS) {
     return result;
   }
   const bool to_device = destination.home == Home::kDevice;
   const bool from_device = source.home == Home::kDevice;
   if (to_device && from_device && destination.owner.session != source.owner.session) {
-    return relay(destination, source, extent, stream);
+    const bool arrays = destination.wire.type == wire::MemoryType::kArray ||
+                        source.wire.type == wire::MemoryType::kArray;
+    return arrays ? copy_arrays(destination, source, extent, stream)
+                  : copy_linear_sides(destination, source, extent, stream, synchronous);
   }
   CopyStream where;
   const Target owner = to_device ? destination.owner : source.owner;
   if (CUresult result = stream_at(owner, stream, &where); result != CUDA_SUCCESS) return result;
+  const bool pageable = destination.home == Home::kPageable || source.home == Home::kPageable;
+  if (pageable && may_capture(stream)) return capture_shape(where, destination, source, extent);
   if (!to_device && !from_device) {
     if (CUresult result = where.target.session->synchronize(where.target.context, where.id);
         result != CUDA_SUCCESS) {
@@ -266,19 +393,19 @@ CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synch
     }
     return on_host(destination, source, extent);
   }
-  const bool pageable = destination.home == Home::kPageable || source.home == Home::kPageable;
-  if (pageable && may_capture(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (source.home == Home::kPageable) return from_pageable(where, destination, source, extent);
   if (destination.home == Home::kPageable) return to_pageable(where, destination, source, extent);
-  wire::CopyShapeBody body{};
-  body.destination = destination.wire;
-  body.source = source.wire;
-  body.width_bytes = extent.width_bytes;
-  body.height = extent.height;
-  body.depth = extent.depth;
-  if (CUresult result = post_shape(where, body); result != CUDA_SUCCESS) return result;
-  if (!synchronous || (to_device && from_device)) return CUDA_SUCCESS;
-  return where.target.session->synchronize(where.target.context, where.id);
+  wire::CopyShapeBody body = whole_body(destination, source, extent);
+  const bool waits = synchronous && !(to_device && from_device);
+  if (!waits) {
+    if (!to_device) {
+      host_writes::begun(*where.target.session, where.target.context, where.id);
+    }
+    return post_shape(where, body);
+  }
+  body.stream = where.id;
+  return where.target.session->post_and_wait(where.target.context, wire::Custom::kCopyShape,
+                                             where.id, body);
 }
 
 }  // namespace rcuda::client

@@ -1,9 +1,7 @@
 #include "client/memory/host_memory.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -11,12 +9,16 @@
 #include <utility>
 #include <vector>
 
-#include "client/memory/host_range.h"
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "client/memory/mirror.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
+#include "common/wire/address_ranges.h"
 
 namespace rcuda::client {
 namespace {
@@ -65,7 +67,7 @@ class AddressRange {
  private:
   static constexpr size_t kUnit = 64u << 10;
   std::mutex mutex_;
-  std::map<uint64_t, size_t> free_{{kHostRangeBase, kHostRangeBytes}};
+  std::map<uint64_t, size_t> free_{{wire::kHostRangeBase, wire::kHostRangeBytes}};
 };
 
 AddressRange& host_range() {
@@ -83,15 +85,15 @@ CUresult unexpose_from(Session& session, wire::ObjectId context, uint64_t addres
                        transport::RegionId region) {
   const wire::HostUnexposeBody body{address, static_cast<uint64_t>(region)};
   Reply reply;
-  const CUresult result =
-      session.call(context, static_cast<uint16_t>(wire::Custom::kHostUnexpose),
-                   std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+  const CUresult result = session.call(context, static_cast<uint16_t>(wire::Custom::kHostUnexpose),
+                                       std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
   (void)session.link().unexpose(region);
   return result;
 }
 
-CUresult expose_to(Session& session, wire::ObjectId context, void* address, size_t bytes, int backing,
-                   unsigned flags, transport::RegionId* region) {
+CUresult expose_to(Session& session, wire::ObjectId context, void* address, size_t bytes,
+                   int backing, unsigned flags, transport::RegionId* region,
+                   uint64_t callback = 0) {
   Result<transport::Region> exposed = session.link().expose(address, bytes, backing, 0);
   if (!exposed) {
     RCUDA_WARN("page-locked memory could not be shared with %s: %s", session.name().c_str(),
@@ -104,10 +106,10 @@ CUresult expose_to(Session& session, wire::ObjectId context, void* address, size
   body.region = static_cast<uint64_t>(exposed->id);
   body.flags = flags;
   body.has_backing = backing >= 0;
+  body.callback = callback;
   Reply reply;
-  const CUresult result =
-      session.call(context, static_cast<uint16_t>(wire::Custom::kHostExpose),
-                   std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+  const CUresult result = session.call(context, static_cast<uint16_t>(wire::Custom::kHostExpose),
+                                       std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
   if (result != CUDA_SUCCESS) {
     (void)session.link().unexpose(exposed->id);
     return result;
@@ -129,12 +131,12 @@ void unexpose_all(const Exposures& exposures, uint64_t address, const Target& ta
 }
 
 // Known to every session or to none.
-CUresult expose_to_all(const Target& target, void* address, size_t bytes, int backing, unsigned flags,
-                       Exposures* exposures) {
+CUresult expose_to_all(const Target& target, void* address, size_t bytes, int backing,
+                       unsigned flags, Exposures* exposures) {
   for (const auto& session : Process::get().sessions()) {
     transport::RegionId region;
-    const CUresult result = expose_to(*session, any_context(*session, target), address, bytes,
-                                      backing, flags, &region);
+    const CUresult result =
+        expose_to(*session, any_context(*session, target), address, bytes, backing, flags, &region);
     if (result != CUDA_SUCCESS) {
       unexpose_all(*exposures, reinterpret_cast<uintptr_t>(address), target);
       exposures->clear();
@@ -157,8 +159,9 @@ CUresult record(const Target& target, void* address, size_t bytes, Placement pla
   allocation.flags = flags;
   allocation.backing = backing;
   allocation.exposed = std::move(exposures);
-  return Process::get().memory().add(std::move(allocation)) ? CUDA_SUCCESS
-                                                            : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+  return Process::get().memory().add(std::move(allocation))
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
 
 // Kernels may read and write it, and not every worker has the same pages.
@@ -169,53 +172,153 @@ void mirror_where_needed(const Target& target, void* address, size_t bytes) {
   }
 }
 
-// Replaces the pages under [begin, begin + bytes) by those of a memfd with the same contents. Threads
-// that write there meanwhile would lose their writes: registering is documented as not concurrent
-// with use. Memory that cannot be replaced (not plain private or anonymous) stays as it is.
+// Page-locked memory that kernels have not been seen to use, where it would have to be mirrored
+// then.
+class Unmirrored {
+ public:
+  void add(const void* address, size_t bytes) {
+    const auto& sessions = Process::get().sessions();
+    if (std::all_of(sessions.begin(), sessions.end(), [](const auto& session) {
+          return std::strcmp(session->link().medium(), "shm") == 0;
+        })) {
+      return;
+    }
+    std::lock_guard lock(mutex_);
+    ranges_[reinterpret_cast<uintptr_t>(address)] = bytes;
+    count_.store(ranges_.size(), std::memory_order_relaxed);
+  }
+  void remove(const void* address) {
+    std::lock_guard lock(mutex_);
+    ranges_.erase(reinterpret_cast<uintptr_t>(address));
+    count_.store(ranges_.size(), std::memory_order_relaxed);
+  }
+  bool empty() const { return count_.load(std::memory_order_relaxed) == 0; }
+  // The range around the address, which is forgotten; 0 bytes when there is none.
+  std::pair<uint64_t, size_t> take(uint64_t address) {
+    std::lock_guard lock(mutex_);
+    auto after = ranges_.upper_bound(address);
+    if (after == ranges_.begin()) return {};
+    const auto range = std::prev(after);
+    const std::pair<uint64_t, size_t> found = *range;
+    if (address - found.first >= found.second) return {};
+    ranges_.erase(range);
+    count_.store(ranges_.size(), std::memory_order_relaxed);
+    return found;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<uint64_t, size_t> ranges_;
+  std::atomic<size_t> count_{0};  // what launches look at first
+};
+
+Unmirrored& unmirrored() {
+  static auto* instance = new Unmirrored;
+  return *instance;
+}
+
+// Writes to the beginning of the memfd. Whole pages also hold what lies beside the application's
+// object, which a program built with AddressSanitizer may not touch, nor memcpy() and pwrite() in
+// its name: the system call itself may, and tells of memory that cannot be read.
+bool fill(int backing, const void* begin, size_t bytes) {
+  const auto* from = static_cast<const std::byte*>(begin);
+  for (size_t at = 0; at < bytes;) {
+    const long written =
+        syscall(SYS_pwrite64, backing, from + at, bytes - at, static_cast<off_t>(at));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    at += static_cast<size_t>(written);
+  }
+  return true;
+}
+
+// Replaces the pages under [begin, begin + bytes) by those of a memfd with the same contents.
+// Threads that write there meanwhile would lose their writes: registering is documented as not
+// concurrent with use. Memory that cannot be replaced (not plain private or anonymous) stays as it
+// is.
 bool move_onto(int backing, void* begin, size_t bytes) {
+  if (!fill(backing, begin, bytes)) return false;
   void* copy = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, backing, 0);
   if (copy == MAP_FAILED) return false;
-  std::memcpy(copy, begin, bytes);
   void* moved = mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, begin);
   if (moved != MAP_FAILED) return true;
   munmap(copy, bytes);
   return false;
 }
 
+// Whole pages of a new memfd in the host range; null when there are none.
+void* map_in_range(size_t length, UniqueFd* backing) {
+  const uint64_t base = host_range().take(length);
+  if (base == 0) return nullptr;
+  *backing = make_backing(length);
+  void* wanted = reinterpret_cast<void*>(base);
+  void* memory = *backing ? mmap(wanted, length, PROT_READ | PROT_WRITE,
+                                 MAP_SHARED | MAP_FIXED_NOREPLACE, backing->get(), 0)
+                          : MAP_FAILED;
+  if (memory == wanted) return memory;
+  if (memory != MAP_FAILED) munmap(memory, length);
+  host_range().give_back(base, length);
+  return nullptr;
+}
+
+void unmap_from_range(void* memory, size_t length) {
+  munmap(memory, length);
+  host_range().give_back(reinterpret_cast<uintptr_t>(memory), length);
+}
+
 }  // namespace
+
+CUresult allocate_internal(Session& session, wire::ObjectId context, size_t bytes,
+                           uint64_t callback, InternalHostMemory* memory) {
+  const size_t length = round_up(bytes, page_bytes());
+  UniqueFd backing;
+  void* address = map_in_range(length, &backing);
+  if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
+  constexpr unsigned kFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+  transport::RegionId region;
+  const CUresult result =
+      expose_to(session, context, address, length, backing.get(), kFlags, &region, callback);
+  if (result != CUDA_SUCCESS) {
+    unmap_from_range(address, length);
+    return result;
+  }
+  *memory = {&session, address, length, backing.release(), region};
+  return CUDA_SUCCESS;
+}
+
+void free_internal(const InternalHostMemory& memory) {
+  // Context 0: whichever the worker has, for the one it was made in may be gone.
+  (void)unexpose_from(*memory.session, 0, reinterpret_cast<uintptr_t>(memory.address),
+                      memory.region);
+  unmap_from_range(memory.address, memory.bytes);
+  close(memory.backing);
+}
 
 CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool managed) {
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
   if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const size_t length = round_up(bytes, page_bytes());
-  const uint64_t base = host_range().take(length);
-  if (base == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  UniqueFd backing = make_backing(length);
-  void* wanted = reinterpret_cast<void*>(base);
-  void* memory = backing ? mmap(wanted, length, PROT_READ | PROT_WRITE,
-                                MAP_SHARED | MAP_FIXED_NOREPLACE, backing.get(), 0)
-                         : MAP_FAILED;
-  if (memory != wanted) {
-    if (memory != MAP_FAILED) munmap(memory, length);
-    host_range().give_back(base, length);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
+  UniqueFd backing;
+  void* memory = map_in_range(length, &backing);
+  if (!memory) return CUDA_ERROR_OUT_OF_MEMORY;
   Exposures exposures;
   constexpr unsigned kEverywhere = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
-  CUresult result =
-      expose_to_all(target, memory, length, backing.get(), kEverywhere, &exposures);
+  CUresult result = expose_to_all(target, memory, length, backing.get(), kEverywhere, &exposures);
   if (result == CUDA_SUCCESS) {
     result = record(target, memory, bytes, managed ? Placement::kManaged : Placement::kHost, flags,
                     backing.get(), std::move(exposures));
   }
   if (result != CUDA_SUCCESS) {
-    munmap(memory, length);
-    host_range().give_back(base, length);
+    unmap_from_range(memory, length);
     return result;
   }
   (void)backing.release();  // closed by free_host
-  if (managed || (flags & CU_MEMHOSTALLOC_DEVICEMAP)) mirror_where_needed(target, memory, bytes);
+  if (managed || (flags & CU_MEMHOSTALLOC_DEVICEMAP)) {
+    mirror_where_needed(target, memory, bytes);
+  } else {
+    unmirrored().add(memory, bytes);
+  }
   *address = memory;
   return CUDA_SUCCESS;
 }
@@ -231,12 +334,12 @@ CUresult free_host(void* address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const size_t length = round_up(found->bytes, page_bytes());
+  unmirrored().remove(address);
   unmirror(address);
   unexpose_all(found->exposed, found->base, target);
   (void)registry.remove(found->base);
-  munmap(address, length);
+  unmap_from_range(address, length);
   close(found->backing);
-  host_range().give_back(found->base, length);
   return CUDA_SUCCESS;
 }
 
@@ -264,11 +367,32 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
       RCUDA_DEBUG("registered memory at %p stays pageable for its workers", address);
     }
   }
-  if ((flags & CU_MEMHOSTREGISTER_DEVICEMAP) && !exposures.empty()) {
-    mirror_where_needed(target, address, bytes);
+  if (!exposures.empty()) {
+    if (flags & CU_MEMHOSTREGISTER_DEVICEMAP) {
+      mirror_where_needed(target, address, bytes);
+    } else {
+      unmirrored().add(address, bytes);
+    }
   }
   return record(target, address, bytes, Placement::kRegistered, flags, backing.release(),
                 std::move(exposures));
+}
+
+void mirror_reachable(const void* address) {
+  if (unmirrored().empty()) return;
+  const auto [base, bytes] = unmirrored().take(reinterpret_cast<uintptr_t>(address));
+  Target target;
+  if (bytes == 0 || target_current(&target) != CUDA_SUCCESS) return;
+  mirror_where_needed(target, reinterpret_cast<void*>(base), bytes);
+}
+
+void mirror_reachable(std::span<const std::byte> parameters) {
+  if (unmirrored().empty()) return;
+  for (size_t at = 0; at + sizeof(void*) <= parameters.size(); at += alignof(void*)) {
+    const void* word;
+    std::memcpy(&word, parameters.data() + at, sizeof word);
+    mirror_reachable(word);
+  }
 }
 
 CUresult unregister_host(void* address) {
@@ -281,6 +405,7 @@ CUresult unregister_host(void* address) {
   if (!found || found->base != begin || found->placement != Placement::kRegistered) {
     return address ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : CUDA_ERROR_INVALID_VALUE;
   }
+  unmirrored().remove(address);
   unmirror(address);
   unexpose_all(found->exposed, begin / page_bytes() * page_bytes(), target);
   (void)registry.remove(begin);

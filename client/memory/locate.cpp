@@ -29,7 +29,8 @@ CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
 CUresult stream_at(const Target& owner, CUstream handle, CopyStream* stream) {
   Target issued;
   wire::ObjectId id;
-  if (CUresult result = resolve(handle, wire::Kind::kStream, &issued, &id); result != CUDA_SUCCESS) {
+  if (CUresult result = resolve(handle, wire::Kind::kStream, &issued, &id);
+      result != CUDA_SUCCESS) {
     return result;
   }
   if (!owner.session || issued.session == owner.session) {

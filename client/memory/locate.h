@@ -1,9 +1,9 @@
 // Where an address lives, and in which stream its worker copies, seen from a copy.
 #pragma once
 
-#include <cuda.h>
-
 #include <cstddef>
+
+#include <cuda.h>
 
 #include "client/memory/copy.h"
 #include "client/session/marshal.h"
@@ -21,13 +21,13 @@ struct Location {
   Target owner;  // kDevice: session, a context there, device
 };
 
-// CUDA_ERROR_INVALID_VALUE when [address, address + bytes) runs out of its allocation, or is not what
-// `side` promises.
+// CUDA_ERROR_INVALID_VALUE when [address, address + bytes) runs out of its allocation, or is not
+// what `side` promises.
 CUresult locate(uint64_t address, size_t bytes, Side side, Location* location);
 
-// The stream a copy runs in on the worker that owns the device memory (`owner` without session: any).
-// A copy issued in another session's stream waits for that stream first, and then runs in the owner's
-// default stream.
+// The stream a copy runs in on the worker that owns the device memory (`owner` without session:
+// any). A copy issued in another session's stream waits for that stream first, and then runs in the
+// owner's default stream.
 struct CopyStream {
   Target target;
   wire::ObjectId id = 0;

@@ -1,16 +1,19 @@
 #include "client/memory/mirror.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <list>
+#include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "client/session/staging.h"
+#include "common/base/log.h"
+#include "common/base/unique_fd.h"
 
 namespace rcuda::client {
 namespace {
@@ -22,20 +25,41 @@ struct Mirror {
   wire::ObjectId context = 0;
   std::byte* address = nullptr;
   size_t bytes = 0;
+  // Guarded by mirrors_mutex.
   std::vector<std::byte> known;  // what both sides had when they last met
   bool sent = false;             // known means nothing before the first exchange
+  uint64_t version = 0;          // of `known`
+  // Where the worker puts its bytes: around host functions, and when asked.
+  std::byte* exchanged = nullptr;
+  std::byte* fetched = nullptr;
+  transport::RegionId region{};
 };
+using Shared = std::shared_ptr<Mirror>;
 
 std::atomic<size_t> mirror_count{0};
+// Short: a host function's thread takes it, and whoever waits for the worker may be waiting for
+// that.
 std::mutex mirrors_mutex;
-std::list<Mirror>& mirrors() {
-  static auto* instance = new std::list<Mirror>;
+std::mutex
+    push_mutex;  // bytes enter the command ring in the order in which they were found changed
+std::mutex pull_mutex;  // of `fetched`
+std::vector<Shared>& mirrors() {
+  static auto* instance = new std::vector<Shared>;
   return *instance;
 }
 
-CUresult send(Session& session, wire::ObjectId context, wire::ObjectId stream, const std::byte* from,
-              size_t bytes) {
-  const auto destination = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(from));
+std::vector<Shared> of_session(const Session& session) {
+  std::vector<Shared> found;
+  std::lock_guard lock(mirrors_mutex);
+  for (const Shared& mirror : mirrors()) {
+    if (mirror->session == &session) found.push_back(mirror);
+  }
+  return found;
+}
+
+CUresult send(Session& session, wire::ObjectId context, wire::ObjectId stream, const std::byte* to,
+              const std::byte* from, size_t bytes) {
+  const auto destination = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(to));
   if (bytes > wire::kMaxInlineBytes) {
     return session.staging().to_device(context, stream, destination, from, bytes);
   }
@@ -44,81 +68,129 @@ CUresult send(Session& session, wire::ObjectId context, wire::ObjectId stream, c
                       std::as_bytes(std::span(&body, 1)), {from, bytes});
 }
 
-CUresult push(Mirror& mirror, wire::ObjectId context, wire::ObjectId stream) {
-  for (size_t at = 0; at < mirror.bytes;) {
-    // The longest run of changed blocks.
-    size_t end = at;
-    while (end < mirror.bytes) {
-      const size_t length = std::min(kBlockBytes, mirror.bytes - end);
-      if (mirror.sent &&
-          std::memcmp(mirror.address + end, mirror.known.data() + end, length) == 0) {
-        break;
-      }
-      end += length;
-    }
-    if (end == at) {
-      at += std::min(kBlockBytes, mirror.bytes - at);
+struct Run {
+  size_t at, bytes;
+};
+
+// The runs of blocks that the application changed, which count as known from now on; `content` gets
+// their bytes.
+std::vector<Run> changed(Mirror& mirror, std::vector<std::byte>* content) {
+  std::vector<Run> runs;
+  std::lock_guard lock(mirrors_mutex);
+  for (size_t at = 0; at < mirror.bytes; at += kBlockBytes) {
+    const size_t length = std::min(kBlockBytes, mirror.bytes - at);
+    if (mirror.sent && std::memcmp(mirror.address + at, mirror.known.data() + at, length) == 0) {
       continue;
     }
-    std::memcpy(mirror.known.data() + at, mirror.address + at, end - at);
-    const CUresult result =
-        send(*mirror.session, context, stream, mirror.address + at, end - at);
-    if (result != CUDA_SUCCESS) return result;
-    at = end;
+    if (runs.empty() || runs.back().at + runs.back().bytes != at) {
+      runs.push_back({at, length});
+    } else {
+      runs.back().bytes += length;
+    }
+    std::memcpy(mirror.known.data() + at, mirror.address + at, length);
+    content->insert(content->end(), mirror.known.data() + at, mirror.known.data() + at + length);
   }
   mirror.sent = true;
-  return CUDA_SUCCESS;
+  if (!runs.empty()) ++mirror.version;
+  return runs;
 }
 
-CUresult fetch(const Mirror& mirror, std::vector<std::byte>* there) {
-  there->resize(mirror.bytes);
-  const auto source = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(mirror.address));
-  if (mirror.bytes > 48u << 10) {
-    return mirror.session->staging().to_host(mirror.context, 0, there->data(), source, mirror.bytes);
+// The bytes that the worker changed since both sides met become the application's.
+void merge(Mirror& mirror, const std::byte* there) {
+  for (size_t at = 0; at < mirror.bytes; at += kBlockBytes) {
+    const size_t length = std::min(kBlockBytes, mirror.bytes - at);
+    std::byte* known = mirror.known.data() + at;
+    if (mirror.sent && std::memcmp(there + at, known, length) == 0) continue;
+    for (size_t i = 0; i < length; ++i) {
+      if (!mirror.sent || there[at + i] != known[i]) mirror.address[at + i] = there[at + i];
+    }
+    std::memcpy(known, there + at, length);
   }
-  const wire::CopyToReplyBody body{source, static_cast<uint32_t>(mirror.bytes), 0};
-  Reply reply;
-  const CUresult result = mirror.session->call(
-      mirror.context, static_cast<uint16_t>(wire::Custom::kCopyToReply),
-      std::as_bytes(std::span(&body, 1)), {}, mirror.bytes, &reply);
-  if (result != CUDA_SUCCESS) return result;
-  if (reply.body().size() != mirror.bytes) return CUDA_ERROR_UNKNOWN;
-  std::memcpy(there->data(), reply.body().data(), mirror.bytes);
-  return CUDA_SUCCESS;
+  mirror.sent = true;
+  ++mirror.version;
 }
 
 CUresult pull(Mirror& mirror) {
-  std::vector<std::byte> there;
-  if (CUresult result = fetch(mirror, &there); result != CUDA_SUCCESS) return result;
-  for (size_t at = 0; at < mirror.bytes; at += kBlockBytes) {
-    const size_t length = std::min(kBlockBytes, mirror.bytes - at);
-    if (mirror.sent && std::memcmp(there.data() + at, mirror.known.data() + at, length) == 0) continue;
-    for (size_t i = at; i < at + length; ++i) {
-      if (!mirror.sent || there[i] != mirror.known[i]) mirror.address[i] = there[i];
+  const wire::MirrorFetchBody body{reinterpret_cast<uintptr_t>(mirror.address)};
+  for (int attempt = 0;; ++attempt) {
+    uint64_t version;
+    {
+      std::lock_guard lock(mirrors_mutex);
+      version = mirror.version;
     }
+    Reply reply;
+    const CUresult result =
+        mirror.session->call(mirror.context, static_cast<uint16_t>(wire::Custom::kMirrorFetch),
+                             std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+    if (result != CUDA_SUCCESS) return result;
+    std::lock_guard lock(mirrors_mutex);
+    // Both sides met again meanwhile: these bytes are older than that. A stream that goes on and on
+    // must not keep its caller for ever.
+    constexpr int kAttempts = 4;
+    if (mirror.version != version && attempt < kAttempts) continue;
+    merge(mirror, mirror.fetched);
+    return CUDA_SUCCESS;
   }
-  mirror.known = std::move(there);
-  mirror.sent = true;
-  return CUDA_SUCCESS;
 }
 
-void add(Session& session, wire::ObjectId context, std::byte* address, size_t bytes) {
+// What the worker needs to know of it; without, the memory is kept alike at launches and
+// synchronising calls only.
+CUresult introduce(Mirror& mirror) {
+  static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t half = (mirror.bytes + page - 1) / page * page;
+  UniqueFd backing(memfd_create("rcuda-mirror", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!backing || ftruncate(backing.get(), static_cast<off_t>(2 * half)) != 0) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  void* memory = mmap(nullptr, 2 * half, PROT_READ | PROT_WRITE, MAP_SHARED, backing.get(), 0);
+  if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  Result<transport::Region> region =
+      mirror.session->link().expose(memory, 2 * half, backing.get(), 0);
+  if (!region) {
+    munmap(memory, 2 * half);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  mirror.exchanged = static_cast<std::byte*>(memory);
+  mirror.fetched = mirror.exchanged + half;
+  mirror.region = region->id;
+  const wire::MirrorBody body{reinterpret_cast<uintptr_t>(mirror.address), mirror.bytes,
+                              static_cast<uint64_t>(region->id), half};
+  Reply reply;
+  return mirror.session->call(mirror.context, static_cast<uint16_t>(wire::Custom::kMirror),
+                              std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+}
+
+CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_t bytes,
+             Shared* added) {
+  auto mirror = std::make_shared<Mirror>();
+  mirror->session = &session;
+  mirror->context = context;
+  mirror->address = address;
+  mirror->bytes = bytes;
+  mirror->known.resize(bytes);
+  if (CUresult result = introduce(*mirror); result != CUDA_SUCCESS) {
+    RCUDA_WARN("%zu bytes at %p are not kept alike with %s: CUDA error %d", bytes,
+               static_cast<void*>(address), session.name().c_str(), static_cast<int>(result));
+    return result;
+  }
   std::lock_guard lock(mirrors_mutex);
-  mirrors().push_back({&session, context, address, bytes, std::vector<std::byte>(bytes), false});
+  mirrors().push_back(mirror);
   mirror_count.fetch_add(1, std::memory_order_release);
+  if (added) *added = std::move(mirror);
+  return CUDA_SUCCESS;
 }
 
 }  // namespace
 
 void mirror(Session& session, wire::ObjectId context, void* address, size_t bytes) {
-  add(session, context, static_cast<std::byte*>(address), bytes);
+  (void)add(session, context, static_cast<std::byte*>(address), bytes, nullptr);
 }
 
 CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes) {
   {
     std::lock_guard lock(mirrors_mutex);
-    for (const Mirror& known : mirrors()) {
-      if (reinterpret_cast<uintptr_t>(known.address) == address) return CUDA_SUCCESS;
+    for (const Shared& known : mirrors()) {
+      if (reinterpret_cast<uintptr_t>(known->address) == address) return CUDA_SUCCESS;
     }
   }
   // Inside the window that the session reserved without access; several variables may share a page.
@@ -127,50 +199,99 @@ CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address
     void* wanted = reinterpret_cast<void*>(at);
     const bool ours = [&] {
       std::lock_guard lock(mirrors_mutex);
-      return std::any_of(mirrors().begin(), mirrors().end(), [&](const Mirror& known) {
-        const auto first = reinterpret_cast<uintptr_t>(known.address) / page * page;
-        return at >= first && at < reinterpret_cast<uintptr_t>(known.address) + known.bytes;
+      return std::any_of(mirrors().begin(), mirrors().end(), [&](const Shared& known) {
+        const auto first = reinterpret_cast<uintptr_t>(known->address) / page * page;
+        return at >= first && at < reinterpret_cast<uintptr_t>(known->address) + known->bytes;
       });
     }();
     if (ours) continue;
-    if (mmap(wanted, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
-        wanted) {
+    if (mmap(wanted, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+             0) != wanted) {
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
-  auto* memory = reinterpret_cast<std::byte*>(address);
-  add(session, context, memory, bytes);
-  // Its initial value is the worker's.
-  std::lock_guard lock(mirrors_mutex);
-  return pull(mirrors().back());
+  Shared added;
+  const CUresult result =
+      add(session, context, reinterpret_cast<std::byte*>(address), bytes, &added);
+  if (result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(pull_mutex);
+  return pull(*added);  // its initial value is the worker's
 }
 
 void unmirror(const void* address) {
-  std::lock_guard lock(mirrors_mutex);
-  const size_t removed =
-      mirrors().remove_if([&](const Mirror& known) { return known.address == address; });
-  mirror_count.fetch_sub(removed, std::memory_order_release);
+  std::vector<Shared> removed;
+  {
+    std::lock_guard lock(mirrors_mutex);
+    std::vector<Shared>& all = mirrors();
+    const auto first = std::stable_partition(
+        all.begin(), all.end(), [&](const Shared& known) { return known->address != address; });
+    removed.assign(first, all.end());
+    all.erase(first, all.end());
+    mirror_count.fetch_sub(removed.size(), std::memory_order_release);
+  }
+  for (const Shared& mirror : removed) {
+    const wire::MirrorFetchBody body{reinterpret_cast<uintptr_t>(address)};
+    Reply reply;
+    (void)mirror->session->call(0, static_cast<uint16_t>(wire::Custom::kUnmirror),
+                                std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+    (void)mirror->session->link().unexpose(mirror->region);
+    std::scoped_lock lock(pull_mutex, mirrors_mutex);
+    munmap(mirror->exchanged, 2 * static_cast<size_t>(mirror->fetched - mirror->exchanged));
+    mirror->exchanged = mirror->fetched = nullptr;
+  }
 }
 
+bool any_mirrored() { return mirror_count.load(std::memory_order_acquire) != 0; }
+
 CUresult push_mirrors(Session& session, wire::ObjectId context, wire::ObjectId stream) {
-  if (mirror_count.load(std::memory_order_acquire) == 0) [[likely]] return CUDA_SUCCESS;
-  std::lock_guard lock(mirrors_mutex);
-  for (Mirror& known : mirrors()) {
-    if (known.session != &session) continue;
-    if (CUresult result = push(known, context, stream); result != CUDA_SUCCESS) return result;
+  if (!any_mirrored()) [[likely]]
+    return CUDA_SUCCESS;
+  std::lock_guard lock(push_mutex);
+  std::vector<std::byte> content;
+  for (const Shared& mirror : of_session(session)) {
+    content.clear();
+    const std::byte* from = nullptr;
+    for (const Run& run : changed(*mirror, &content)) {
+      from = from ? from : content.data();
+      const CUresult result =
+          send(session, context, stream, mirror->address + run.at, from, run.bytes);
+      if (result != CUDA_SUCCESS) return result;
+      from += run.bytes;
+    }
   }
   return CUDA_SUCCESS;
 }
 
 CUresult pull_mirrors(Session& session) {
-  if (mirror_count.load(std::memory_order_acquire) == 0) [[likely]] return CUDA_SUCCESS;
-  std::lock_guard lock(mirrors_mutex);
-  for (Mirror& known : mirrors()) {
-    // What was never sent, nothing on the GPU can have changed.
-    if (known.session != &session || !known.sent) continue;
-    if (CUresult result = pull(known); result != CUDA_SUCCESS) return result;
+  if (!any_mirrored()) [[likely]]
+    return CUDA_SUCCESS;
+  std::lock_guard lock(pull_mutex);
+  for (const Shared& mirror : of_session(session)) {
+    {
+      // What was never sent, nothing on the GPU can have changed.
+      std::lock_guard state(mirrors_mutex);
+      if (!mirror->sent || !mirror->fetched) continue;
+    }
+    if (CUresult result = pull(*mirror); result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
+}
+
+void mirrors_arrived(Session& session) {
+  for (const Shared& mirror : of_session(session)) {
+    std::lock_guard lock(mirrors_mutex);
+    if (mirror->exchanged && mirror->sent) merge(*mirror, mirror->exchanged);
+  }
+}
+
+void mirrors_leave(Session& session) {
+  for (const Shared& mirror : of_session(session)) {
+    std::lock_guard lock(mirrors_mutex);
+    if (!mirror->exchanged || !mirror->sent) continue;
+    std::memcpy(mirror->known.data(), mirror->address, mirror->bytes);
+    std::memcpy(mirror->exchanged, mirror->known.data(), mirror->bytes);
+    ++mirror->version;
+  }
 }
 
 }  // namespace rcuda::client

@@ -31,8 +31,8 @@ void Registry::forget_variables(uint64_t base, size_t bytes) {
   auto it = allocations_.upper_bound(base);
   if (it != allocations_.begin()) --it;
   while (it != allocations_.end() && it->first < base + bytes) {
-    const bool stale = it->second.placement == Placement::kGlobal &&
-                       it->first + it->second.bytes > base;
+    const bool stale =
+        it->second.placement == Placement::kGlobal && it->first + it->second.bytes > base;
     it = stale ? allocations_.erase(it) : std::next(it);
   }
 }
@@ -82,7 +82,8 @@ std::vector<Allocation> Registry::remove_context(const Session* session, wire::O
 
 void Registry::set_flags(uint64_t base, unsigned flags) {
   std::unique_lock lock(mutex_);
-  if (auto found = allocations_.find(base); found != allocations_.end()) found->second.flags = flags;
+  if (auto found = allocations_.find(base); found != allocations_.end())
+    found->second.flags = flags;
 }
 
 void Registry::set_exposed(uint64_t base,

@@ -4,14 +4,14 @@
 // Threads: any; lookups share a lock. Entries are copied out.
 #pragma once
 
-#include <cuda.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <shared_mutex>
 #include <vector>
+
+#include <cuda.h>
 
 #include "common/transport/link.h"
 #include "common/wire/protocol.h"
@@ -27,19 +27,19 @@ enum class Placement : uint8_t {
   kHost,         // page-locked client memory, usable by kernels at the same address
   kRegistered,   // cuMemHostRegister
   kManaged,
-  kMapped,       // cuMemMap
+  kMapped,  // cuMemMap
 };
 
 struct Allocation {
   uint64_t base = 0;
   size_t bytes = 0;
   Placement placement = Placement::kDevice;
-  Session* session = nullptr;     // null for host memory known to all sessions
-  uint32_t device = 0;            // the client's ordinal
+  Session* session = nullptr;  // null for host memory known to all sessions
+  uint32_t device = 0;         // the client's ordinal
   wire::ObjectId context = 0;
-  unsigned flags = 0;             // as given to the allocating call
-  uint64_t buffer_id = 0;         // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process
-  int backing = -1;               // kHost: the memfd behind it
+  unsigned flags = 0;      // as given to the allocating call
+  uint64_t buffer_id = 0;  // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process
+  int backing = -1;        // kHost: the memfd behind it
   std::vector<std::pair<Session*, transport::RegionId>> exposed;  // host memory: where it is known
 };
 
@@ -47,15 +47,15 @@ class Registry {
  public:
   // Sets buffer_id. False when it overlaps a known allocation.
   bool add(Allocation allocation);
-  std::optional<Allocation> find(uint64_t address) const;   // that contains address
-  std::optional<Allocation> remove(uint64_t base);          // that begins there
+  std::optional<Allocation> find(uint64_t address) const;  // that contains address
+  std::optional<Allocation> remove(uint64_t base);         // that begins there
   // Whether any registered host memory lies in [address, address + bytes).
   bool overlaps(uint64_t address, size_t bytes) const;
-  // Forgets everything in a context (destroyed or reset); host memory stays unless it belongs there.
+  // Forgets everything in a context (destroyed or reset); host memory stays unless it belongs
+  // there.
   std::vector<Allocation> remove_context(const Session* session, wire::ObjectId context);
   void set_flags(uint64_t base, unsigned flags);
-  void set_exposed(uint64_t base,
-                   std::vector<std::pair<Session*, transport::RegionId>> exposed);
+  void set_exposed(uint64_t base, std::vector<std::pair<Session*, transport::RegionId>> exposed);
 
  private:
   // Variables go with their module, unannounced: what is allocated in their place replaces them.

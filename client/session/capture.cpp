@@ -54,9 +54,8 @@ CUresult exchange_capture_mode(CUstreamCaptureMode* mode) {
 
 CUresult check_unsafe_call() {
   if (!any_capture() || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
-  const bool forbidden =
-      own_captures > 0 || (thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
-                           global_captures.load(std::memory_order_relaxed) > 0);
+  const bool forbidden = own_captures > 0 || (thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                                              global_captures.load(std::memory_order_relaxed) > 0);
   return forbidden ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 

@@ -5,6 +5,7 @@
 
 #include "client/session/marshal.h"
 #include "client/session/process.h"
+#include "common/base/thread_object.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -13,8 +14,7 @@ namespace {
 class ThreadStreams {
  public:
   ~ThreadStreams() {
-    // The thread ends; its work goes on, as with cudaStreamDestroy. At process exit the sessions may
-    // already be gone, which forward_ notices.
+    // The thread ends; its work goes on, as with cudaStreamDestroy.
     for (const auto& [context, stream] : streams_) {
       (void)forward_cuStreamDestroy_v2(reinterpret_cast<CUstream>(stream));
     }
@@ -43,12 +43,10 @@ class ThreadStreams {
   std::vector<std::pair<Object*, Object*>> streams_;
 };
 
-thread_local ThreadStreams thread_streams;
-
 }  // namespace
 
 CUresult per_thread_stream(Object* context, Object** stream) {
-  return thread_streams.find(context, stream);
+  return of_this_thread<ThreadStreams>().find(context, stream);
 }
 
 }  // namespace rcuda::client

@@ -34,8 +34,8 @@ struct ServerDevices {
   wire::Medium medium = wire::Medium::kAuto;
   std::string host;
   uint16_t port = 0;
-  std::vector<uint32_t> gpus;     // in the application's order
-  std::vector<uint32_t> ordinals; // the application's ordinal of each
+  std::vector<uint32_t> gpus;      // in the application's order
+  std::vector<uint32_t> ordinals;  // the application's ordinal of each
 };
 // Groups by (medium, host, port), in order of first appearance. A GPU named twice is an error.
 Result<std::vector<ServerDevices>> group_by_server(const std::vector<DeviceAddress>& devices);

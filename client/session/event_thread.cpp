@@ -1,12 +1,13 @@
 #include "client/session/event_thread.h"
 
-#include <pthread.h>
-
 #include <cstdio>
 #include <cstring>
 #include <utility>
 
+#include <pthread.h>
+
 #include "common/base/log.h"
+#include "common/base/peer_order.h"
 
 namespace rcuda::client {
 namespace {
@@ -66,19 +67,50 @@ Result<wire::ReadyEvent> EventThread::ready(Clock::time_point deadline) {
   return ready_;
 }
 
-uint64_t EventThread::add_callback(std::function<void(CUresult)> function, bool once) {
+uint64_t EventThread::add_callback(std::function<void(CUresult)> function) {
   std::lock_guard lock(mutex_);
-  if (!callback_thread_.joinable()) {
-    callback_thread_ = std::thread([this] { run_callbacks(); });
-  }
   const uint64_t id = next_callback_++;
-  callbacks_.emplace(id, Callback{std::move(function), once});
+  callbacks_.emplace(id, std::move(function));
   return id;
 }
 
+uint64_t EventThread::add_graph_callback(GraphCallback callback) {
+  auto shared = std::make_shared<const GraphCallback>(std::move(callback));
+  std::lock_guard lock(mutex_);
+  const uint64_t id = next_callback_++;
+  graph_callbacks_.emplace(id, std::move(shared));
+  return id;
+}
+
+bool EventThread::host_function_given(uint64_t id, CUDA_HOST_NODE_PARAMS* given) {
+  std::lock_guard lock(mutex_);
+  const auto found = graph_callbacks_.find(id);
+  if (found == graph_callbacks_.end() || !found->second->given.fn) return false;
+  *given = found->second->given;
+  return true;
+}
+
+bool EventThread::copy_given(uint64_t id, CUDA_MEMCPY3D* given) {
+  std::lock_guard lock(mutex_);
+  const auto found = graph_callbacks_.find(id);
+  if (found == graph_callbacks_.end() || !found->second->copy) return false;
+  *given = *found->second->copy;
+  return true;
+}
+
 void EventThread::remove_callback(uint64_t id) {
+  Shared forgotten;  // outlives the lock: what it owns may need this thread to go
   std::lock_guard lock(mutex_);
   callbacks_.erase(id);
+  if (auto found = graph_callbacks_.find(id); found != graph_callbacks_.end()) {
+    forgotten = std::move(found->second);
+    graph_callbacks_.erase(found);
+  }
+}
+
+void EventThread::run_later(std::function<void()> function) {
+  std::unique_lock lock(mutex_);
+  enqueue(std::move(function), lock);
 }
 
 void EventThread::set_trace_sink(TraceSink sink) {
@@ -87,6 +119,7 @@ void EventThread::set_trace_sink(TraceSink sink) {
 }
 
 void EventThread::drain_output() {
+  after_peer(&link_);  // host functions that the wait was for
   // The header of a frame that has arrived is nonzero (ring.h), and its put came before the word or
   // reply that the caller has just seen.
   while (link_.status().ok()) {
@@ -100,7 +133,8 @@ void EventThread::drain_output() {
 
 void EventThread::run_events() {
   pthread_setname_np(pthread_self(), "rcuda-events");
-  while (!stop_.load()) {
+  bool readable = true;
+  while (readable && !stop_.load()) {
     const Status status =
         link_.wait([this] { return stop_.load() || ring_.pending(); }, Clock::now() + kForever);
     if (!status.ok() && status.code() != Code::kTimeout) break;
@@ -109,6 +143,7 @@ void EventThread::run_events() {
       if (!frame) {
         RCUDA_ERROR("the worker's events cannot be read: %s", frame.status().message().c_str());
         link_.close();
+        readable = false;  // what cannot be read stays in the ring
         break;
       }
       if (frame->empty()) break;
@@ -116,7 +151,7 @@ void EventThread::run_events() {
       handled_up_to_.store(ring_.next_offset(), std::memory_order_release);
     }
   }
-  // Waiters of ready() look at the Link's status; callbacks that can no longer come are forgotten.
+  // Waiters of ready() look at the Link's status.
   std::lock_guard lock(mutex_);
   changed_.notify_all();
 }
@@ -134,12 +169,18 @@ void EventThread::handle(std::span<const std::byte> frame) {
     case static_cast<uint32_t>(wire::Event::kHostCallback): {
       wire::HostCallbackEvent event;
       if (!read_body(frame, &event) || event.slot >= wire::WorkerWindow::kCallbackSlots) break;
-      std::lock_guard lock(mutex_);
-      pending_.push_back(event);
-      changed_.notify_all();
+      host_callback(event);
       return;
     }
-    case static_cast<uint32_t>(wire::Event::kOutput): print(frame); return;
+    case static_cast<uint32_t>(wire::Event::kReleased): {
+      wire::ReleasedEvent event;
+      if (!read_body(frame, &event)) break;
+      released(event.callback);
+      return;
+    }
+    case static_cast<uint32_t>(wire::Event::kOutput):
+      print(frame);
+      return;
     case static_cast<uint32_t>(wire::Event::kTrace): {
       const auto events = frame.subspan(sizeof header);
       std::lock_guard lock(mutex_);
@@ -154,6 +195,70 @@ void EventThread::handle(std::span<const std::byte> frame) {
              static_cast<unsigned>(header.event));
 }
 
+void EventThread::host_callback(const wire::HostCallbackEvent& event) {
+  Once once;
+  Shared shared;
+  std::unique_lock lock(mutex_);
+  if (auto found = callbacks_.find(event.callback); found != callbacks_.end()) {
+    once = std::move(found->second);
+    callbacks_.erase(found);
+  } else if (auto kept = graph_callbacks_.find(event.callback); kept != graph_callbacks_.end()) {
+    shared = kept->second;
+  }
+  if (shared && shared->is_internal) {
+    lock.unlock();
+    shared->function();
+    acknowledge(event);
+    return;
+  }
+  enqueue(
+      [this, event, once = std::move(once), shared = std::move(shared)] {
+        if (event.mirrored) mirrors_arrived_();
+        if (once) {
+          once(static_cast<CUresult>(event.status));
+        } else if (shared && shared->function) {
+          shared->function();
+        } else {
+          RCUDA_WARN("the worker asked for host function %llu, which is not registered",
+                     static_cast<unsigned long long>(event.callback));
+        }
+        if (event.mirrored) mirrors_leave_();
+        acknowledge(event);
+      },
+      lock);
+}
+
+void EventThread::released(uint64_t id) {
+  std::unique_lock lock(mutex_);
+  const auto found = graph_callbacks_.find(id);
+  if (found == graph_callbacks_.end()) return;
+  Shared shared = std::move(found->second);
+  graph_callbacks_.erase(found);
+  // Not here: what it owns may be memory whose end is a round trip.
+  enqueue(
+      [shared = std::move(shared)]() mutable {
+        if (shared->released) shared->released();
+        shared.reset();
+      },
+      lock);
+}
+
+void EventThread::acknowledge(const wire::HostCallbackEvent& event) {
+  const uint64_t sequence = event.sequence;
+  before_peer(&link_);
+  // A failure is the Link's loss, which it has logged.
+  (void)link_.put(wire::WorkerWindow::kCallbackAcks + 8ull * event.slot,
+                  std::as_bytes(std::span(&sequence, 1)), {}, transport::Wake::kYes);
+}
+
+void EventThread::enqueue(std::function<void()> work, std::unique_lock<std::mutex>&) {
+  if (!callback_thread_.joinable()) {
+    callback_thread_ = std::thread([this] { run_callbacks(); });
+  }
+  pending_.push_back(std::move(work));
+  changed_.notify_all();
+}
+
 void EventThread::run_callbacks() {
   pthread_setname_np(pthread_self(), "rcuda-hostfn");
   running_host_function = true;
@@ -161,29 +266,12 @@ void EventThread::run_callbacks() {
   while (true) {
     changed_.wait(lock, [this] { return stop_.load() || !pending_.empty(); });
     if (stop_.load()) return;
-    const wire::HostCallbackEvent event = pending_.front();
+    std::function<void()> work = std::move(pending_.front());
     pending_.pop_front();
-    std::function<void(CUresult)> function;
-    if (auto found = callbacks_.find(event.callback); found != callbacks_.end()) {
-      if (found->second.once) {
-        function = std::move(found->second.function);
-        callbacks_.erase(found);
-      } else {
-        function = found->second.function;
-      }
-    }
     lock.unlock();
-    if (function) {
-      function(static_cast<CUresult>(event.status));
-    } else {
-      RCUDA_WARN("the worker asked for host function %llu, which is not registered",
-                 static_cast<unsigned long long>(event.callback));
-    }
-    const uint64_t ack = event.sequence;
-    const Status sent = link_.put(wire::WorkerWindow::kCallbackAcks + 8ull * event.slot,
-                                  std::as_bytes(std::span(&ack, 1)), {}, transport::Wake::kYes);
+    work();
+    work = nullptr;
     lock.lock();
-    if (!sent.ok()) return;  // the Link has logged its loss
   }
 }
 

@@ -1,5 +1,5 @@
-// The thread that takes events from a worker: what kernels printed, and host functions that a stream
-// has reached.
+// The thread that takes events from a worker: what kernels printed, and host functions that a
+// stream has reached.
 //
 // Output is written to this process's stdout or stderr by the event thread itself, in order. Host
 // functions run on a second thread, made with the first of them, because the application's code may
@@ -7,16 +7,17 @@
 // in_host_function() tells entry points, which return CUDA_ERROR_NOT_PERMITTED.
 #pragma once
 
-#include <cuda.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
+
+#include <cuda.h>
 
 #include "common/transport/link.h"
 #include "common/wire/handshake.h"
@@ -36,40 +37,74 @@ class EventThread {
   // The worker's first event. Blocks until it came, the Link broke or the deadline passed.
   Result<wire::ReadyEvent> ready(std::chrono::steady_clock::time_point deadline);
 
-  // Registers a host function; the id goes into LaunchHostBody. `once`: forgotten after it ran
-  // (graphs run theirs many times). `function` gets the stream's status.
-  uint64_t add_callback(std::function<void(CUresult)> function, bool once);
+  // Registers a host function that runs once; the id goes into LaunchHostBody. It gets the stream's
+  // status.
+  uint64_t add_callback(std::function<void(CUresult)> function);
+
+  // What graphs of the worker hold by a number: a function that runs any number of times, or merely
+  // something to be told of. Forgotten when the last graph has let go of it.
+  struct GraphCallback {
+    std::function<void()> function;
+    CUDA_HOST_NODE_PARAMS given{};  // what the application gave, when that is a host function
+    // What it gave when that is a copy node, which the worker has a host node for.
+    std::shared_ptr<const CUDA_MEMCPY3D> copy;
+    // Copies bytes and nothing else: it runs at once, on the event thread, however long the
+    // application's own functions take.
+    bool is_internal = false;
+    std::function<void()> released;  // then called, where host functions run
+  };
+  uint64_t add_graph_callback(GraphCallback callback);
+  // What add_graph_callback() was given for a host function; false when it was none.
+  bool host_function_given(uint64_t id, CUDA_HOST_NODE_PARAMS* given);
+  // The same for a copy.
+  bool copy_given(uint64_t id, CUDA_MEMCPY3D* given);
+
+  // The worker does not know of it: forgotten, and nothing is called.
   void remove_callback(uint64_t id);
+  // Runs it on the thread of the host functions.
+  void run_later(std::function<void()> function);
 
   // Returns once everything that the worker had published when it was called has been taken.
   void drain_output();
+
+  // Run around a host function when the worker has sent the mirrored memory (memory/mirror.h). Set
+  // before the first can come.
+  void set_mirror_hooks(std::function<void()> arrived, std::function<void()> leave) {
+    mirrors_arrived_ = std::move(arrived);
+    mirrors_leave_ = std::move(leave);
+  }
 
   using TraceSink = std::function<void(std::span<const wire::TraceEvent>)>;
   void set_trace_sink(TraceSink sink);
 
  private:
-  struct Callback {
-    std::function<void(CUresult)> function;
-    bool once = true;
-  };
+  using Once = std::function<void(CUresult)>;
+  using Shared = std::shared_ptr<const GraphCallback>;
 
   void run_events();
   void run_callbacks();
   void handle(std::span<const std::byte> frame);
+  void host_callback(const wire::HostCallbackEvent& event);
+  void released(uint64_t id);
+  void acknowledge(const wire::HostCallbackEvent& event);
+  void enqueue(std::function<void()> work, std::unique_lock<std::mutex>& lock);
 
   transport::Link& link_;
   wire::RingReader ring_;
   std::atomic<bool> stop_{false};
-  std::atomic<uint64_t> handled_up_to_;  // where in the window the first frame not yet handled starts
+  std::atomic<uint64_t>
+      handled_up_to_;  // where in the window the first frame not yet handled starts
 
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_ready_ = false;
   wire::ReadyEvent ready_{};
-  std::unordered_map<uint64_t, Callback> callbacks_;
+  std::unordered_map<uint64_t, Once> callbacks_;
+  std::unordered_map<uint64_t, Shared> graph_callbacks_;
   uint64_t next_callback_ = 1;
-  std::deque<wire::HostCallbackEvent> pending_;
+  std::deque<std::function<void()>> pending_;  // for the callback thread
   TraceSink trace_sink_;
+  std::function<void()> mirrors_arrived_, mirrors_leave_;
 
   std::thread callback_thread_;
   std::thread event_thread_;  // last: starts when everything else stands

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "api/opcodes.h"
 #include "client/session/marshal.h"
 #include "common/base/log.h"
 #include "common/image/image.h"
 #include "common/wire/codec.h"
-#include "api/opcodes.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -35,8 +35,12 @@ LogBuffers log_buffers(const JitOptions& options) {
   for (size_t i = 0; i < options.keys.size(); ++i) {
     void* const* value = &options.values[i];
     switch (options.keys[i]) {
-      case CU_JIT_INFO_LOG_BUFFER: buffers.info.text = static_cast<char*>(*value); break;
-      case CU_JIT_ERROR_LOG_BUFFER: buffers.error.text = static_cast<char*>(*value); break;
+      case CU_JIT_INFO_LOG_BUFFER:
+        buffers.info.text = static_cast<char*>(*value);
+        break;
+      case CU_JIT_ERROR_LOG_BUFFER:
+        buffers.error.text = static_cast<char*>(*value);
+        break;
       case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
         buffers.info.capacity = reinterpret_cast<uintptr_t>(*value) & 0xffffffffu;
         buffers.info.size_option = const_cast<void**>(value);
@@ -45,7 +49,8 @@ LogBuffers log_buffers(const JitOptions& options) {
         buffers.error.capacity = reinterpret_cast<uintptr_t>(*value) & 0xffffffffu;
         buffers.error.size_option = const_cast<void**>(value);
         break;
-      default: break;
+      default:
+        break;
     }
   }
   return buffers;
@@ -86,8 +91,8 @@ CUresult measure_image(const void* pointer, ImageParts* image) {
   return CUDA_SUCCESS;
 }
 
-CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcode, wire::ObjectId id,
-                    const ImageParts& image, const JitOptions& options) {
+CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcode,
+                    wire::ObjectId id, const ImageParts& image, const JitOptions& options) {
   for (size_t i = 0; i < image.parts.size(); ++i) {
     if (CUresult result = send_image(session, context, image.hashes[i], image.parts[i]);
         result != CUDA_SUCCESS) {
@@ -136,8 +141,8 @@ CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcod
   return result;
 }
 
-CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner, bool is_kernel,
-                      const char* name, std::unique_ptr<FunctionInfo>* info) {
+CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner,
+                      bool is_kernel, const char* name, std::unique_ptr<FunctionInfo>* info) {
   const size_t length = std::strlen(name);
   if (length > 32768) return CUDA_ERROR_NOT_FOUND;
   const wire::Kind kind = is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction;
@@ -150,10 +155,10 @@ CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId o
   body.is_kernel = is_kernel;
   body.name_bytes = static_cast<uint16_t>(length);
   Reply reply;
-  const CUresult result = session.call(
-      context, static_cast<uint16_t>(wire::Custom::kFunctionInfo),
-      std::as_bytes(std::span(&body, 1)), std::as_bytes(std::span(name, length)),
-      wire::ClientWindow::kLargeReplyBytes - 64, &reply);
+  const CUresult result =
+      session.call(context, static_cast<uint16_t>(wire::Custom::kFunctionInfo),
+                   std::as_bytes(std::span(&body, 1)), std::as_bytes(std::span(name, length)),
+                   wire::ClientWindow::kLargeReplyBytes - 64, &reply);
   if (result != CUDA_SUCCESS) {
     session.ids().release(kind, found->id);
     return result;
@@ -181,6 +186,7 @@ CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId o
   }
   for (size_t i = 0; i < found->attributes.size(); ++i) {
     found->attributes[i].store(fixed.attributes[i], std::memory_order_relaxed);
+    found->initial[i] = fixed.attributes[i];
   }
   *info = std::move(found);
   return CUDA_SUCCESS;
@@ -248,6 +254,13 @@ void Library::unload(Object* library) {
 
 // ---- kernels -----------------------------------------------------------------------------------
 
+Kernel::~Kernel() {
+  for (const auto& [context, function] : functions_) {
+    delete static_cast<FunctionInfo*>(function->extra);
+    retire(function, wire::Kind::kFunction);
+  }
+}
+
 CUresult Kernel::info_on(Session& session, wire::ObjectId context, FunctionInfo** info) {
   if (FunctionInfo* first = first_.load(std::memory_order_acquire);
       first && first_session_ == &session) {
@@ -258,8 +271,7 @@ CUresult Kernel::info_on(Session& session, wire::ObjectId context, FunctionInfo*
   std::unique_ptr<FunctionInfo>& known = infos_[&session];
   if (!known) {
     wire::ObjectId library_id;
-    CUresult result =
-        static_cast<Library*>(library_->extra)->id_on(session, context, &library_id);
+    CUresult result = static_cast<Library*>(library_->extra)->id_on(session, context, &library_id);
     if (result == CUDA_SUCCESS) {
       result = ask_function(session, context, library_id, true, name_.c_str(), &known);
     }
@@ -310,6 +322,43 @@ CUresult Kernel::function_in(CUkernel handle, const Target& target, Object** fun
   functions_[key] = object;
   *function = object;
   return CUDA_SUCCESS;
+}
+
+void Kernel::forget_context(const Session& session, wire::ObjectId context) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(functions_, [&](const auto& known) {
+    return known.second->session == &session && known.second->context == context;
+  });
+  if (context >= wire::kFirstCreatedContext) return;
+  for (const auto& [of, info] : infos_) {
+    if (of != &session) continue;
+    for (size_t i = 0; i < info->attributes.size(); ++i) {
+      info->attributes[i].store(info->initial[i], std::memory_order_relaxed);
+    }
+  }
+}
+
+wire::ObjectId Kernel::id_on(Session& session) {
+  std::lock_guard lock(mutex_);
+  const auto found = infos_.find(&session);
+  return found == infos_.end() ? 0 : found->second->id;
+}
+
+Object* find_kernel(Session& session, wire::ObjectId id) {
+  struct Search {
+    Session& session;
+    wire::ObjectId id;
+    Object* found = nullptr;
+  } search{session, id, nullptr};
+  for_each_object(
+      wire::Kind::kKernel,
+      [](Object* object, void* argument) {
+        auto& wanted = *static_cast<Search*>(argument);
+        auto* kernel = static_cast<Kernel*>(object->extra);
+        if (kernel && kernel->id_on(wanted.session) == wanted.id) wanted.found = object;
+      },
+      &search);
+  return search.found;
 }
 
 CUresult resolve_callable(CUfunction handle, const Target& target, Callable* callable) {

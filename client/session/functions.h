@@ -3,20 +3,24 @@
 //
 // A module's functions (Kind::kFunction) belong to one session. A library (Kind::kLibrary) and its
 // kernels (Kind::kKernel) are independent of contexts: they are loaded on a session when it first
-// needs them. cudart passes a CUkernel where a CUfunction is expected, so everything here takes both.
-// Threads: any. Ownership: Object::extra of the three kinds; freed when the module or library goes.
+// needs them. cudart passes a CUkernel where a CUfunction is expected, so everything here takes
+// both. Threads: any. Ownership: Object::extra of the three kinds; freed when the module or library
+// goes.
 #pragma once
-
-#include <cuda.h>
 
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
+
+#include <cuda.h>
 
 #include "client/session/images.h"
 #include "client/session/objects.h"
@@ -30,11 +34,23 @@ struct FunctionInfo {
   std::vector<wire::ParameterInfo> parameters;
   uint32_t parameter_bytes = 0;
   std::array<std::atomic<int32_t>, wire::kFunctionAttributeCount> attributes;
+  std::array<int32_t, wire::kFunctionAttributeCount> initial{};  // before any was set
+
+  // Resident blocks, by device, block size, shared memory, flags and the attributes that change the
+  // answer: what cuOccupancyMaxActiveBlocksPerMultiprocessor was told before.
+  using OccupancyQuestion = std::tuple<uint32_t, int, size_t, unsigned, int32_t, int32_t>;
+  std::mutex occupancy_mutex;
+  std::map<OccupancyQuestion, int> occupancy;
+
+  // Attributes of launches that the driver took, with the shapes that it judges them by: what is
+  // not among them is asked about in a round trip, so that a refusal comes from the launch itself.
+  std::mutex launches_mutex;
+  std::set<std::vector<std::byte>> accepted_launches;
 };
 
 // Looks a function or kernel up on a session. `owner`: module or library there.
-CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner, bool is_kernel,
-                      const char* name, std::unique_ptr<FunctionInfo>* info);
+CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner,
+                      bool is_kernel, const char* name, std::unique_ptr<FunctionInfo>* info);
 
 // Object::extra of a module: its functions by name, which a driver gives the same handle each time.
 struct ModuleState {
@@ -57,8 +73,8 @@ struct ImageParts {
 // What the application's pointer holds. CUDA_ERROR_INVALID_IMAGE when it is nothing known.
 CUresult measure_image(const void* pointer, ImageParts* image);
 // kModuleLoad or kLibraryLoad of an image that is sent first; fills the options' log buffers.
-CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcode, wire::ObjectId id,
-                    const ImageParts& image, const JitOptions& options);
+CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcode,
+                    wire::ObjectId id, const ImageParts& image, const JitOptions& options);
 
 class Library {
  public:
@@ -83,10 +99,18 @@ class Library {
 class Kernel {
  public:
   Kernel(Object* library, std::string name) : library_(library), name_(std::move(name)) {}
+  ~Kernel();  // its functions go with it
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
 
   Object* library() const { return library_; }
   const std::string& name() const { return name_; }
   CUresult info_on(Session& session, wire::ObjectId context, FunctionInfo** info);
+  // Its id on a session that knows it already; 0 otherwise.
+  wire::ObjectId id_on(Session& session);
+  // A context was destroyed or reset: its functions are gone, and a primary context's kernels have
+  // the attributes that they began with.
+  void forget_context(const Session& session, wire::ObjectId context);
   // The CUfunction of the kernel in a context.
   CUresult function_in(CUkernel handle, const Target& target, Object** function);
 
@@ -99,6 +123,9 @@ class Kernel {
   std::unordered_map<Session*, std::unique_ptr<FunctionInfo>> infos_;
   std::unordered_map<uint64_t, Object*> functions_;  // by session's device and context
 };
+
+// The kernel that has this id on a session; null when there is none.
+Object* find_kernel(Session& session, wire::ObjectId id);
 
 // A CUfunction or CUkernel as a launch needs it.
 struct Callable {

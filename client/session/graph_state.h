@@ -1,16 +1,17 @@
-// What the client keeps of graphs: the parameters of nodes it made, so that they can be read back, and
-// the user objects that graphs hold.
+// What the client keeps of graphs: which user objects each holds, and for kernel nodes the memory
+// that cuGraphKernelNodeGetParams points into.
 //
-// Object::extra of a graph and of an executable graph is a GraphState, of a node a NodeState; both are
-// made on first need. An executable shares its graph's user objects: they are released when the last
-// of them is destroyed. Threads: CUDA does not allow concurrent changes of one graph, and neither
-// does this.
+// Object::extra of a graph is a GraphState, of a node a NodeState, both made on first need. A
+// worker's ids of nodes are used again when their graph is gone, so a node's state says nothing
+// about the node: it is filled anew each time it is asked for. Threads: CUDA does not allow
+// concurrent changes of one graph, and neither does this.
 #pragma once
 
-#include <cuda.h>
-
+#include <atomic>
 #include <memory>
 #include <vector>
+
+#include <cuda.h>
 
 #include "client/session/objects.h"
 
@@ -23,31 +24,24 @@ struct UserObject {
   std::atomic<unsigned> references{0};
 };
 
-// References that one graph holds; given back when the last GraphState that shares them goes.
-struct HeldObjects {
-  struct Held {
-    Object* object;
-    unsigned count;
-  };
-  std::vector<Held> held;
-  ~HeldObjects();
+// References of a user object that the worker's graph holds under a number.
+struct HeldObject {
+  Object* object = nullptr;
+  uint64_t number = 0;
+  std::shared_ptr<std::atomic<unsigned>> count;  // shared with what happens when it lets go
 };
 
 struct GraphState {
-  std::shared_ptr<HeldObjects> objects = std::make_shared<HeldObjects>();
+  std::vector<HeldObject> held;
 };
 
 struct NodeState {
-  CUDA_KERNEL_NODE_PARAMS kernel{};
-  std::vector<std::byte> parameters;        // packed
-  std::vector<void*> parameter_pointers;    // into `parameters`: what kernelParams reads back as
-  CUDA_HOST_NODE_PARAMS host{};
+  std::vector<std::byte> parameters;  // packed
+  size_t parameter_bytes = 0;
+  std::vector<void*> parameter_pointers;  // into these: what kernelParams or extra reads back as
 };
 
 GraphState* graph_state(Object* graph);  // made if there is none
 NodeState* node_state(Object* node);
-
-// False when `object` holds fewer.
-bool release_user_object(Object* object, unsigned count);
 
 }  // namespace rcuda::client

@@ -2,31 +2,64 @@
 
 #include <utility>
 
+#include "client/memory/host_writes.h"
 #include "client/session/capture.h"
 #include "client/session/marshal.h"
 #include "client/session/session.h"
 
 namespace rcuda::client {
+namespace {
 
-CUresult launch_host_function(CUstream stream, std::function<void(CUresult)> function,
-                              bool stream_callback) {
-  Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
-  wire::LaunchHostBody body{};
-  if (CUresult result = resolve(stream, wire::Kind::kStream, &target, &body.stream);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
-  const bool captured = may_capture(stream);
-  if (captured && stream_callback) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  EventThread& events = target.session->events();
-  body.callback = events.add_callback(std::move(function), !captured);
-  body.is_stream_callback = stream_callback;
+CUresult find_stream(CUstream stream, Target* target, wire::LaunchHostBody* body) {
+  if (CUresult result = target_current(target); result != CUDA_SUCCESS) return result;
+  return resolve(stream, wire::Kind::kStream, target, &body->stream);
+}
+
+CUresult send(const Target& target, const wire::LaunchHostBody& body) {
+  host_writes::begun(*target.session, target.context, body.stream);
   const CUresult result =
       target.session->post(target.context, static_cast<uint16_t>(wire::Custom::kLaunchHost),
                            std::as_bytes(std::span(&body, 1)));
-  if (result != CUDA_SUCCESS && target.session->lost()) events.remove_callback(body.callback);
+  // Another error is an earlier command's: this one is on its way.
+  if (target.session->lost()) target.session->events().remove_callback(body.callback);
   return result;
+}
+
+CUresult launch(CUstream stream, EventThread::GraphCallback callback) {
+  Target target;
+  wire::LaunchHostBody body{};
+  if (CUresult result = find_stream(stream, &target, &body); result != CUDA_SUCCESS) return result;
+  EventThread& events = target.session->events();
+  if (may_capture(stream)) {
+    body.callback = events.add_graph_callback(std::move(callback));
+  } else {
+    body.callback =
+        events.add_callback([function = std::move(callback.function)](CUresult) { function(); });
+  }
+  return send(target, body);
+}
+
+}  // namespace
+
+CUresult launch_host_function(CUstream stream, CUhostFn function, void* user_data) {
+  EventThread::GraphCallback callback;
+  callback.function = [=] { function(user_data); };
+  callback.given = {function, user_data};
+  return launch(stream, std::move(callback));
+}
+
+CUresult launch_graph_function(CUstream stream, EventThread::GraphCallback callback) {
+  return launch(stream, std::move(callback));
+}
+
+CUresult launch_stream_callback(CUstream stream, std::function<void(CUresult)> callback) {
+  Target target;
+  wire::LaunchHostBody body{};
+  if (CUresult result = find_stream(stream, &target, &body); result != CUDA_SUCCESS) return result;
+  if (may_capture(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  body.callback = target.session->events().add_callback(std::move(callback));
+  body.is_stream_callback = 1;
+  return send(target, body);
 }
 
 }  // namespace rcuda::client

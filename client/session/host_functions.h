@@ -1,15 +1,21 @@
 // Host functions in a stream: the worker's stream waits while this process runs them.
 #pragma once
 
+#include <functional>
+
 #include <cuda.h>
 
-#include <functional>
+#include "client/session/event_thread.h"
 
 namespace rcuda::client {
 
-// Appends `function` to the stream. While the stream captures, it becomes a node of the graph and
-// runs with every launch of it. `stream_callback`: runs also after an error, and gets the status.
-CUresult launch_host_function(CUstream stream, std::function<void(CUresult)> function,
-                              bool stream_callback);
+// Appends a function to the stream. In a stream that captures it becomes a node of the graph and
+// runs with every launch of it.
+CUresult launch_host_function(CUstream stream, CUhostFn function, void* user_data);
+// Not in a stream that captures. `callback` runs also after an error, and gets the status.
+CUresult launch_stream_callback(CUstream stream, std::function<void(CUresult)> callback);
+// In a stream that captures, with the function and what else a node of it needs: for copies between
+// servers, which become such nodes.
+CUresult launch_graph_function(CUstream stream, EventThread::GraphCallback callback);
 
 }  // namespace rcuda::client

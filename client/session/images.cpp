@@ -1,12 +1,12 @@
 #include "client/session/images.h"
 
-// The low-level digest: EVP would link the whole of libcrypto's provider machinery into every process
-// that preloads this library.
+// The low-level digest: EVP would link the whole of libcrypto's provider machinery into every
+// process that preloads this library.
 #define OPENSSL_SUPPRESS_DEPRECATED
-#include <openssl/sha.h>
-
 #include <algorithm>
 #include <cstring>
+
+#include <openssl/sha.h>
 
 #include "client/session/staging.h"
 
@@ -62,8 +62,9 @@ CUresult send_image(Session& session, wire::ObjectId context, const ImageHash& h
   uint32_t present = 0;
   {
     Reply reply;
-    const CUresult result = session.call(context, static_cast<uint16_t>(wire::Custom::kImageQuery),
-                                         bytes_of(query), {}, sizeof(wire::ImageQueryReply), &reply);
+    const CUresult result =
+        session.call(context, static_cast<uint16_t>(wire::Custom::kImageQuery), bytes_of(query), {},
+                     sizeof(wire::ImageQueryReply), &reply);
     if (result != CUDA_SUCCESS) return result;
     if (reply.body().size() < sizeof present) return CUDA_ERROR_UNKNOWN;
     std::memcpy(&present, reply.body().data(), sizeof present);

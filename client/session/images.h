@@ -2,12 +2,12 @@
 // server's cache between sessions.
 #pragma once
 
-#include <cuda.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include <cuda.h>
 
 #include "client/session/session.h"
 
@@ -17,7 +17,8 @@ using ImageHash = std::array<uint8_t, 32>;
 
 ImageHash hash_image(std::span<const std::byte> image);
 
-// Makes sure that the worker has the image. Blocks for a round trip, and for the bytes if it had not.
+// Makes sure that the worker has the image. Blocks for a round trip, and for the bytes if it had
+// not.
 CUresult send_image(Session& session, wire::ObjectId context, const ImageHash& hash,
                     std::span<const std::byte> image);
 

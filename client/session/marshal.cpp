@@ -24,7 +24,8 @@ CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id) 
       *id = 0;
       return CUDA_SUCCESS;
     }
-    if (CUresult result = per_thread_stream(context, &stream); result != CUDA_SUCCESS) return result;
+    if (CUresult result = per_thread_stream(context, &stream); result != CUDA_SUCCESS)
+      return result;
   } else {
     stream = find_object(handle, wire::Kind::kStream);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
@@ -38,10 +39,12 @@ CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id) 
 }
 
 bool is_code(wire::Kind kind) {
-  return kind == wire::Kind::kLibrary || kind == wire::Kind::kKernel || kind == wire::Kind::kFunction;
+  return kind == wire::Kind::kLibrary || kind == wire::Kind::kKernel ||
+         kind == wire::Kind::kFunction;
 }
 
-// Libraries and kernels have an id per session, and a kernel may stand where a function is expected.
+// Libraries and kernels have an id per session, and a kernel may stand where a function is
+// expected.
 CUresult resolve_code(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
   const bool is_library = kind == wire::Kind::kLibrary;
   const Object* object =
@@ -102,7 +105,8 @@ CUresult target_address(CUdeviceptr address, Target* target) {
     return CUDA_SUCCESS;
   }
   if (CUresult result = target_current(target); result != CUDA_SUCCESS) return result;
-  if (Session* session = process.session_of_address(address); session && session != target->session) {
+  if (Session* session = process.session_of_address(address);
+      session && session != target->session) {
     *target = {session, wire::primary_context_id(0), process.ordinal_of(*session, 0)};
   }
   return CUDA_SUCCESS;

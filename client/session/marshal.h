@@ -6,11 +6,11 @@
 // or the session broke, which gives kSessionLost (session.h).
 #pragma once
 
-#include <cuda.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include <cuda.h>
 
 #include "common/wire/codec.h"
 #include "common/wire/protocol.h"

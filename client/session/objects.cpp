@@ -1,10 +1,10 @@
 #include "client/session/objects.h"
 
-#include <sys/mman.h>
-
 #include <mutex>
 #include <new>
 #include <vector>
+
+#include <sys/mman.h>
 
 namespace rcuda::client {
 namespace {

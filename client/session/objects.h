@@ -24,15 +24,15 @@ struct alignas(128) Object {
   wire::ObjectId id = 0;       // on the worker; 0 for objects of several sessions (libraries)
   wire::ObjectId context = 0;  // context it was created in; its own id for contexts
   Session* session = nullptr;
-  uint32_t device = 0;         // contexts, streams and events: the client's device ordinal
-  uint32_t flags = 0;          // stream, event or context flags, as given at creation
-  int32_t priority = 0;        // streams
-  std::atomic<uint32_t> word{0};         // events, streams: completion word + 1; 0: none yet
-  std::atomic<uint64_t> sequence{0};     // events: records so far; streams: last signal asked for
-  std::atomic<uint64_t> watched{0};      // events, streams: sequence that `word` will reach
-  std::atomic<uint64_t> finished{~0ull}; // events, streams: the state that was found finished
-  std::atomic<uint64_t> uses{0};         // streams: commands that named it; contexts: of any stream
-  void* extra = nullptr;                 // per kind: Library*, KernelObject*, FunctionInfo*, ...
+  uint32_t device = 0;                // contexts, streams and events: the client's device ordinal
+  uint32_t flags = 0;                 // stream, event or context flags, as given at creation
+  int32_t priority = 0;               // streams
+  std::atomic<uint32_t> word{0};      // events, streams: completion word + 1; 0: none yet
+  std::atomic<uint64_t> sequence{0};  // events: records so far; streams: last signal asked for
+  std::atomic<uint64_t> watched{0};   // events, streams: sequence that `word` will reach
+  std::atomic<uint64_t> finished{~0ull};  // events, streams: the state that was found finished
+  std::atomic<uint64_t> uses{0};  // streams: commands that named it; contexts: of any stream
+  void* extra = nullptr;          // per kind: Library*, KernelObject*, FunctionInfo*, ...
 };
 static_assert(sizeof(Object) == 128);
 

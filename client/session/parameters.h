@@ -2,10 +2,10 @@
 // kernel wants.
 #pragma once
 
-#include <cuda.h>
-
 #include <cstddef>
 #include <span>
+
+#include <cuda.h>
 
 #include "client/session/functions.h"
 

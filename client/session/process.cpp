@@ -1,10 +1,5 @@
 #include "client/session/process.h"
 
-#include <pthread.h>
-#include <pwd.h>
-#include <sys/random.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <climits>
@@ -12,14 +7,24 @@
 #include <cstdlib>
 #include <cstring>
 
+#include <pthread.h>
+#include <sys/random.h>
+#include <unistd.h>
+
 #include "api/api_hash.h"
-#include "client/memory/host_range.h"
+#include "client/session/trace.h"
 #include "common/base/log.h"
+#include "common/base/thread_object.h"
+#include "common/wire/address_ranges.h"
 
 namespace rcuda::client {
 namespace {
 
-thread_local std::vector<Object*> context_stack;
+struct ContextStack {
+  std::vector<Object*> contexts;  // the current one last
+};
+
+std::vector<Object*>& context_stack() { return of_this_thread<ContextStack>().contexts; }
 
 Process* instance = nullptr;  // null in a process that never called CUDA
 
@@ -29,8 +34,8 @@ Result<wire::Medium> medium_from_environment() {
   if (std::strcmp(text, "shm") == 0) return wire::Medium::kShm;
   if (std::strcmp(text, "tcp") == 0) return wire::Medium::kTcp;
   if (std::strcmp(text, "verbs") == 0) return wire::Medium::kVerbs;
-  return Status(Code::kInvalidArgument,
-                std::string("RCUDA_TRANSPORT=") + text + " is no transport; use auto, shm, tcp or verbs");
+  return Status(Code::kInvalidArgument, std::string("RCUDA_TRANSPORT=") + text +
+                                            " is no transport; use auto, shm, tcp or verbs");
 }
 
 Result<bool> flag_from_environment(const char* name) {
@@ -40,6 +45,20 @@ Result<bool> flag_from_environment(const char* name) {
   return Status(Code::kInvalidArgument, std::string(name) + "=" + text + " must be 0 or 1");
 }
 
+// Whether the workers of several servers are introduced to one another at once.
+Result<bool> eager_from_environment() {
+  const char* text = std::getenv("RCUDA_P2P");
+  if (!text || !*text || std::strcmp(text, "eager") == 0) return true;
+  if (std::strcmp(text, "lazy") == 0) return false;
+  return Status(Code::kInvalidArgument,
+                std::string("RCUDA_P2P=") + text + " is not usable: it takes eager or lazy");
+}
+
+std::string text_from_environment(const char* name) {
+  const char* text = std::getenv(name);
+  return text ? text : "";
+}
+
 Status configure_log() {
   const char* text = std::getenv("RCUDA_LOG");
   if (!text || !*text) return {};
@@ -47,9 +66,10 @@ Status configure_log() {
   const char* colon = std::strchr(text, ':');
   const std::string level(text, colon ? static_cast<size_t>(colon - text) : std::strlen(text));
   if (!set_log_level(level.c_str())) {
-    return Status(Code::kInvalidArgument,
-                  std::string("RCUDA_LOG=") + text +
-                      " is no level; use trace, debug, info, warn, error or off, and :FILE for a file");
+    return Status(
+        Code::kInvalidArgument,
+        std::string("RCUDA_LOG=") + text +
+            " is no level; use trace, debug, info, warn, error or off, and :FILE for a file");
   }
   if (colon && !set_log_file(colon + 1)) {
     return Status::from_errno(errno, std::string("RCUDA_LOG: cannot write to ") + (colon + 1));
@@ -65,18 +85,21 @@ wire::Hello make_hello() {
   char host[HOST_NAME_MAX + 1] = {};
   if (gethostname(host, sizeof host - 1) == 0) hello.host = host;
   hello.program = program_invocation_short_name;
-  if (const char* user = std::getenv("USER")) hello.user = user;
+  // In a container often unset; looking the name up may take a network of its own.
+  const char* user = std::getenv("USER");
+  hello.user = user && *user ? user : "uid " + std::to_string(hello.uid);
   if (getrandom(hello.session, sizeof hello.session, 0) != sizeof hello.session) {
-    const uint64_t fallback = static_cast<uint64_t>(getpid()) << 32 | static_cast<uint64_t>(time(nullptr));
+    const uint64_t fallback =
+        static_cast<uint64_t>(getpid()) << 32 | static_cast<uint64_t>(time(nullptr));
     std::memcpy(hello.session, &fallback, sizeof fallback);
   }
-  hello.host_range_base = kHostRangeBase;
-  hello.host_range_bytes = kHostRangeBytes;
+  hello.host_range_base = wire::kHostRangeBase;
+  hello.host_range_bytes = wire::kHostRangeBytes;
   return hello;
 }
 
-// CUDA_VISIBLE_DEVICES picks from the pool by position, as it does from local devices: the list ends
-// at the first entry that names none.
+// CUDA_VISIBLE_DEVICES picks from the pool by position, as it does from local devices: the list
+// ends at the first entry that names none.
 std::vector<DeviceAddress> visible(const std::vector<DeviceAddress>& pool) {
   const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
   if (!text) return pool;
@@ -102,8 +125,8 @@ std::vector<DeviceAddress> visible(const std::vector<DeviceAddress>& pool) {
 Process& Process::get() {
   static Process* created = [] {
     auto* process = new Process;
+    instance = process;  // before another thread's fork() can ask for it
     pthread_atfork(nullptr, nullptr, [] { instance->fork_child(); });
-    instance = process;
     return process;
   }();
   return *created;
@@ -114,6 +137,7 @@ CUresult Process::initialize() {
   std::lock_guard lock(mutex_);
   if (tried_.load()) return init_result_;
   tried_.store(true);
+  connecting_.store(true);
   const Status status = connect();
   if (status.ok()) {
     init_result_ = CUDA_SUCCESS;
@@ -125,6 +149,7 @@ CUresult Process::initialize() {
     devices_.clear();
     for (auto& session : sessions_) session->end();
   }
+  connecting_.store(false);
   return init_result_;
 }
 
@@ -140,10 +165,19 @@ Status Process::connect() {
   Result<wire::Medium> medium = medium_from_environment();
   if (!medium) return medium.status();
   options.medium = *medium;
+  if (const char* file = std::getenv("RCUDA_TRACE"); file && *file) {
+    RCUDA_RETURN_IF_ERROR(trace::start(file));
+  }
+  trace::Span span("connect");
   Result<bool> synchronous = flag_from_environment("RCUDA_SYNC");
   if (!synchronous) return synchronous.status();
   options.synchronous = *synchronous;
   options.hello = make_hello();
+  Result<bool> eager = eager_from_environment();
+  if (!eager) return eager.status();
+  // The workers know what these may be, and refuse the session otherwise.
+  options.hello.p2p_strategy = text_from_environment("RCUDA_P2P_STRATEGY");
+  options.hello.p2p_path = text_from_environment("RCUDA_P2P_PATH");
 
   Result<std::vector<DeviceAddress>> pool =
       devices_from([](const char* name) { return static_cast<const char*>(std::getenv(name)); });
@@ -161,6 +195,7 @@ Status Process::connect() {
     if (!session) return session.status();
     const wire::Welcome& welcome = (*session)->welcome();
     options.hello.taken_windows.push_back(welcome.window);
+    ++options.hello.worker;
     for (uint32_t i = 0; i < welcome.devices.size(); ++i) {
       auto device = std::make_unique<Device>();
       device->session = session->get();
@@ -176,11 +211,12 @@ Status Process::connect() {
     }
     sessions_.push_back(std::move(session).value());
   }
+  if (*eager) peers_.introduce_all(sessions_);
   return {};
 }
 
-// GPUs of different servers may sit at the same PCI address, by which applications tell devices apart:
-// the later one gets a PCI domain of its own.
+// GPUs of different servers may sit at the same PCI address, by which applications tell devices
+// apart: the later one gets a PCI domain of its own.
 void Process::tell_apart(Device* device) const {
   const auto taken = [&](const std::string& address) {
     return std::any_of(devices_.begin(), devices_.end(), [&](const auto& known) {
@@ -208,7 +244,9 @@ Device* Process::device(CUdevice ordinal) const {
 }
 
 uint32_t Process::ordinal_of(const Session& session, uint32_t worker_ordinal) const {
-  return session.ordinals()[worker_ordinal];
+  const std::vector<uint32_t>& ordinals = session.ordinals();
+  return worker_ordinal < ordinals.size() ? ordinals[worker_ordinal]
+                                          : static_cast<uint32_t>(CU_DEVICE_INVALID);
 }
 
 Session* Process::session_of_address(CUdeviceptr address) const {
@@ -229,29 +267,39 @@ int Process::driver_version() {
 }
 
 void Process::fork_child() noexcept {
+  trace::abandon();
+  // Another thread of the parent holds the lock, and nobody will ever release it here.
+  if (connecting_.load()) forked_.store(true);
   if (!ready_.exchange(false)) return;
   forked_.store(true);
   for (const auto& session : sessions_) session->abandon();
 }
 
 void Process::end() {
-  if (!ready_.load()) return;
-  for (const auto& session : sessions_) session->end();
+  if (ready_.load()) {
+    for (const auto& session : sessions_) session->end();
+  }
+  trace::finish();
 }
 
-Object* current_context() { return context_stack.empty() ? nullptr : context_stack.back(); }
+Object* current_context() {
+  const auto& contexts = context_stack();
+  return contexts.empty() ? nullptr : contexts.back();
+}
 
 void set_current_context(Object* context) {
-  if (!context_stack.empty()) context_stack.pop_back();
-  if (context) context_stack.push_back(context);
+  auto& contexts = context_stack();
+  if (!contexts.empty()) contexts.pop_back();
+  if (context) contexts.push_back(context);
 }
 
-void push_context(Object* context) { context_stack.push_back(context); }
+void push_context(Object* context) { context_stack().push_back(context); }
 
 Object* pop_context() {
-  if (context_stack.empty()) return nullptr;
-  Object* context = context_stack.back();
-  context_stack.pop_back();
+  auto& contexts = context_stack();
+  if (contexts.empty()) return nullptr;
+  Object* context = contexts.back();
+  contexts.pop_back();
   return context;
 }
 

@@ -3,32 +3,37 @@
 //
 // Made by the first CUDA call; a process that never calls CUDA has none. initialize() reads the
 // environment, connects to every server and never tries again: its result is cuInit's.
-// After fork() the child, like with a local driver, gets CUDA_ERROR_NOT_INITIALIZED from everything.
-// Threads: any; devices and sessions do not change once initialised.
+// After fork() the child, like with a local driver, gets CUDA_ERROR_NOT_INITIALIZED from
+// everything. Threads: any; devices and sessions do not change once initialised.
 #pragma once
-
-#include <cuda.h>
 
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include <cuda.h>
+
 #include "client/memory/registry.h"
 #include "client/session/objects.h"
+#include "client/session/peers.h"
 #include "client/session/session.h"
 
 namespace rcuda::client {
 
 struct Device {
   Session* session = nullptr;
-  uint32_t ordinal = 0;           // the worker's number of it
+  uint32_t ordinal = 0;  // the worker's number of it
   wire::DeviceInfo info;
-  Object* primary = nullptr;      // its primary context, always there
-  std::mutex mutex;               // of the two below
+  Object* primary = nullptr;  // its primary context, always there
+  std::mutex mutex;           // of the three below
   uint32_t primary_references = 0;
   unsigned primary_flags = 0;
+  std::atomic<int> implied_flags{
+      -1};  // of the primary context, whatever was set; -1: not known yet
+  std::optional<Session::Call> releasing;  // the primary context's end, which nobody waits for yet
 
   // What the worker told of it; 0 for attributes it did not know.
   int attribute(CUdevice_attribute which) const {
@@ -41,7 +46,7 @@ class Process {
  public:
   static Process& get();
 
-  CUresult initialize();   // cuInit
+  CUresult initialize();  // cuInit
   // CUDA_SUCCESS once initialize() has succeeded; NOT_INITIALIZED before, after fork and in a host
   // function's way: NOT_PERMITTED.
   CUresult check() const;
@@ -49,10 +54,12 @@ class Process {
   size_t device_count() const { return devices_.size(); }
   Device* device(CUdevice ordinal) const;  // null: no such device
   const std::vector<std::unique_ptr<Session>>& sessions() const { return sessions_; }
-  // The client's ordinal of a worker's device.
+  // The client's ordinal of a worker's device; CU_DEVICE_INVALID for a device that it does not
+  // have.
   uint32_t ordinal_of(const Session& session, uint32_t worker_ordinal) const;
   Session* session_of_address(CUdeviceptr address) const;  // by window; null: host memory
   Registry& memory() { return memory_; }
+  Peers& peers() { return peers_; }
   int driver_version();
 
   void fork_child() noexcept;
@@ -65,12 +72,14 @@ class Process {
 
   mutable std::mutex mutex_;
   std::atomic<bool> tried_{false};
+  std::atomic<bool> connecting_{false};
   std::atomic<bool> ready_{false};
-  std::atomic<bool> forked_{false};
+  std::atomic<bool> forked_{false};  // from a process that had, or was about to have, sessions
   CUresult init_result_ = CUDA_ERROR_NOT_INITIALIZED;
   std::vector<std::unique_ptr<Session>> sessions_;
   std::vector<std::unique_ptr<Device>> devices_;
   Registry memory_;
+  Peers peers_;
 };
 
 // The calling thread's stack of current contexts.

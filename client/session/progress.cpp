@@ -37,7 +37,8 @@ void watch_stream(Session& session, Object& stream, wire::ObjectId context, uint
 }
 
 uint64_t event_state(const Object& event) {
-  return event.uses.load(std::memory_order_acquire) + graph_launches.load(std::memory_order_acquire);
+  return event.uses.load(std::memory_order_acquire) +
+         graph_launches.load(std::memory_order_acquire);
 }
 
 void graph_launched() { graph_launches.fetch_add(1, std::memory_order_acq_rel); }

@@ -1,5 +1,5 @@
-// Progress of streams and events without round trips: an object that was found unfinished once gets a
-// completion word that the worker writes, so that polling it is a load.
+// Progress of streams and events without round trips: an object that was found unfinished once gets
+// a completion word that the worker writes, so that polling it is a load.
 //
 // An Object's fields are used so: `word` is its completion word's index + 1; `watched` the word's
 // sequence last asked for; `sequence` what that answer stands for (a stream's uses, an event's
@@ -7,9 +7,9 @@
 // Threads: any; two threads that ask at once ask twice, which is harmless.
 #pragma once
 
-#include <cuda.h>
-
 #include <cstdint>
+
+#include <cuda.h>
 
 #include "client/session/objects.h"
 #include "client/session/session.h"
@@ -18,8 +18,8 @@ namespace rcuda::client {
 
 // Asks the worker to report when the stream has done all that is posted by now.
 void watch_stream(Session& session, Object& stream, wire::ObjectId context, uint64_t uses);
-// What an event's progress was last asked for: changes with every record, and with every launch of a
-// graph, which may contain records of it.
+// What an event's progress was last asked for: changes with every record, and with every launch of
+// a graph, which may contain records of it.
 uint64_t event_state(const Object& event);
 void graph_launched();
 // Asks it to report when the event's latest record is done; the sequence to wait for.
@@ -28,6 +28,7 @@ uint64_t watch_event(Session& session, Object& event, uint64_t state);
 void note_finished(Object& object, uint64_t state);
 // Whether a watch for this state of the object is under way or answered, and the answer if so.
 enum class Progress { kUnknown, kPending, kDone };
-Progress progress_of(const Session& session, const Object& object, uint64_t state, CUresult* result);
+Progress progress_of(const Session& session, const Object& object, uint64_t state,
+                     CUresult* result);
 
 }  // namespace rcuda::client

@@ -1,15 +1,19 @@
 #include "client/session/session.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 #include <thread>
 
+#include <sys/mman.h>
+
+#include "client/memory/host_writes.h"
 #include "client/memory/mirror.h"
-#include "client/session/connect.h"
 #include "client/session/staging.h"
+#include "client/session/trace.h"
 #include "common/base/log.h"
+#include "common/cuda/errors.h"
+#include "common/wire/connect.h"
 
 namespace rcuda::client {
 namespace {
@@ -18,11 +22,15 @@ using Clock = std::chrono::steady_clock;
 using Window = wire::ClientWindow;
 constexpr auto kForever = std::chrono::hours(24);
 
-// A reply comes within microseconds: spinning that long beats sleeping and waking. With few cores
-// the spinner may be what keeps the worker from running.
-std::chrono::nanoseconds spin_time() {
-  return std::thread::hardware_concurrency() >= 4 ? std::chrono::microseconds(50)
-                                                  : std::chrono::microseconds(3);
+// How long a waiting thread spins before it sleeps. A local driver's waits spin to their end;
+// waking a thread whose core has gone to sleep may take 100 us, which is little only in a wait of
+// milliseconds. With few cores the spinner may be what keeps the worker from running, and over TCP
+// what keeps the threads from running that move the bytes.
+std::chrono::nanoseconds spin_time(wire::Medium medium) {
+  const unsigned cores = std::thread::hardware_concurrency();
+  if (cores < 4) return std::chrono::microseconds(3);
+  if (medium == wire::Medium::kTcp) return std::chrono::microseconds(50);
+  return std::chrono::microseconds(cores < 8 ? 200 : 5000);
 }
 
 // The client never touches device addresses; reserving them keeps its own mappings out of the
@@ -34,42 +42,71 @@ void reserve_window(const wire::AddressWindow& window, const std::string& server
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
   if (got == wanted) return;
   if (got != MAP_FAILED) munmap(got, window.bytes);
-  RCUDA_WARN("the device addresses of %s overlap memory of this process at %p: pointers of both may "
-             "be confused", server.c_str(), wanted);
+  RCUDA_WARN(
+      "the device addresses of %s overlap memory of this process at %p: pointers of both may "
+      "be confused",
+      server.c_str(), wanted);
+}
+
+// What is wrong when no answer comes that an rcuda-server would give.
+Status no_server(const Status& status) {
+  constexpr const char* kMend =
+      ": is it an rcuda-server? Check host and port in RCUDA_DEVICES, and the server's log";
+  if (status.code() == Code::kTimeout) {
+    return Status(status.code(),
+                  std::string("it accepted the connection and does not answer") + kMend);
+  }
+  if (status.code() == Code::kUnavailable) {
+    return Status(status.code(), std::string("it closed the connection in the handshake") + kMend);
+  }
+  return status;
 }
 
 Result<wire::Welcome> shake_hands(const UniqueFd& socket, const wire::Hello& hello,
-                                  Clock::time_point deadline) {
-  RCUDA_RETURN_IF_ERROR(
-      wire::write_message(socket.get(), wire::MessageType::kHello, wire::encode(hello), deadline));
-  auto message = wire::read_message(socket.get(), deadline);
-  if (!message) return message.status();
-  if (message->first == wire::MessageType::kRefusal) {
-    Result<wire::Refusal> refusal = wire::decode_refusal(message->second);
-    if (!refusal) return refusal.status();
-    return Status(Code::kUnavailable, "the session was refused: " + refusal->reason);
+                                  std::chrono::milliseconds patience) {
+  if (Status sent = wire::write_message(socket.get(), wire::MessageType::kHello,
+                                        wire::encode(hello), Clock::now() + patience);
+      !sent.ok()) {
+    return no_server(sent);
   }
-  if (message->first != wire::MessageType::kWelcome) {
-    return Status(Code::kProtocol, "the server answered with message type " +
-                                       std::to_string(static_cast<uint32_t>(message->first)));
+  while (true) {
+    auto message = wire::read_message(socket.get(), Clock::now() + patience);
+    if (!message) return no_server(message.status());
+    switch (message->first) {
+      case wire::MessageType::kQueued:
+        continue;  // the server gives up by itself
+      case wire::MessageType::kWelcome:
+        return wire::decode_welcome(message->second);
+      case wire::MessageType::kRefusal: {
+        Result<wire::Refusal> refusal = wire::decode_refusal(message->second);
+        if (!refusal) return refusal.status();
+        return Status(Code::kUnavailable, "the session was refused: " + refusal->reason);
+      }
+      default:
+        return Status(Code::kProtocol, "the server answered with message type " +
+                                           std::to_string(static_cast<uint32_t>(message->first)));
+    }
   }
-  return wire::decode_welcome(message->second);
 }
 
-Result<std::unique_ptr<transport::Link>> make_link(Connection connection, const ServerDevices& server,
+Result<std::unique_ptr<transport::Link>> make_link(wire::Connection connection,
+                                                   const ServerDevices& server,
                                                    const wire::Welcome& welcome,
                                                    const SessionOptions& options) {
   transport::Bootstrap bootstrap;
   bootstrap.control = std::move(connection.socket);
   bootstrap.timeout = options.handshake_timeout;
   switch (connection.medium) {
-    case wire::Medium::kShm: return transport::make_shm_link(std::move(bootstrap), options.link);
-    case wire::Medium::kVerbs: return transport::make_verbs_link(std::move(bootstrap), options.link);
-    default: break;
+    case wire::Medium::kShm:
+      return transport::make_shm_link(std::move(bootstrap), options.link);
+    case wire::Medium::kVerbs:
+      return transport::make_verbs_link(std::move(bootstrap), options.link);
+    default:
+      break;
   }
   bootstrap.open_stream = [&](int index) -> Result<UniqueFd> {
     const auto deadline = Clock::now() + options.connect_timeout;
-    Result<UniqueFd> socket = connect_tcp(server.host, server.port, deadline);
+    Result<UniqueFd> socket = wire::connect_tcp(server.host, server.port, deadline);
     if (!socket) return socket;
     wire::Attach attach;
     std::memcpy(attach.token, welcome.token, sizeof attach.token);
@@ -83,9 +120,12 @@ Result<std::unique_ptr<transport::Link>> make_link(Connection connection, const 
 
 const char* medium_name(wire::Medium medium) {
   switch (medium) {
-    case wire::Medium::kShm: return "shm";
-    case wire::Medium::kVerbs: return "verbs";
-    default: return "tcp";
+    case wire::Medium::kShm:
+      return "shm";
+    case wire::Medium::kVerbs:
+      return "verbs";
+    default:
+      return "tcp";
   }
 }
 
@@ -97,45 +137,26 @@ uint32_t thread_number() {
   return number;
 }
 
-bool is_sticky(CUresult result) {
-  switch (result) {
-    case CUDA_ERROR_ILLEGAL_ADDRESS:
-    case CUDA_ERROR_LAUNCH_TIMEOUT:
-    case CUDA_ERROR_ASSERT:
-    case CUDA_ERROR_HARDWARE_STACK_ERROR:
-    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
-    case CUDA_ERROR_MISALIGNED_ADDRESS:
-    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
-    case CUDA_ERROR_INVALID_PC:
-    case CUDA_ERROR_LAUNCH_FAILED:
-    case CUDA_ERROR_ECC_UNCORRECTABLE:
-    case CUDA_ERROR_MPS_CLIENT_TERMINATED:
-    case CUDA_ERROR_EXTERNAL_DEVICE:
-    case kSessionLost: return true;
-    default: return false;
-  }
-}
-
 Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
                                                const SessionOptions& options) {
   const std::string address = server.host + ":" + std::to_string(server.port);
-  const wire::Medium wanted =
-      server.medium != wire::Medium::kAuto ? server.medium : options.medium;
-  Result<Connection> connection =
-      connect_server(server.host, server.port, wanted, options.connect_timeout);
+  const wire::Medium wanted = server.medium != wire::Medium::kAuto ? server.medium : options.medium;
+  Result<wire::Connection> connection =
+      wire::connect_server(server.host, server.port, wanted, options.connect_timeout);
   if (!connection) return connection.status();
-  const Clock::time_point deadline = Clock::now() + options.handshake_timeout;
 
   std::unique_ptr<Session> session(new Session);
   session->name_ = address + " over " + medium_name(connection->medium);
-  session->ordinals_ = server.ordinals;
+  session->server_ = server;
+  session->index_ = options.hello.worker;
   session->synchronous_ = options.synchronous;
-  session->spin_ = spin_time();
+  session->spin_ = spin_time(connection->medium);
 
   wire::Hello hello = options.hello;
   hello.medium = connection->medium;
   hello.devices = server.gpus;
-  Result<wire::Welcome> welcome = shake_hands(connection->socket, hello, deadline);
+  const wire::Medium medium = connection->medium;
+  Result<wire::Welcome> welcome = shake_hands(connection->socket, hello, options.answer_timeout);
   if (!welcome) return Status(welcome.status()).with_context(address);
   session->welcome_ = std::move(welcome).value();
   if (session->welcome_.devices.size() != server.gpus.size()) {
@@ -150,13 +171,17 @@ Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
   auto link = make_link(std::move(connection).value(), server, session->welcome_, linked);
   if (!link) return Status(link.status()).with_context(session->name_);
   session->link_ = std::move(link).value();
+  session->over_sockets_ = medium == wire::Medium::kTcp;
+  if (medium != wire::Medium::kShm) host_writes::enable();
   if (session->link_->peer_window_bytes() < wire::WorkerWindow::kBytes ||
       session->link_->window().size() < Window::kBytes) {
     return Status(Code::kProtocol, session->name_ + ": the worker's window is too small");
   }
-  session->commands_ring_ = std::make_unique<wire::RingWriter>(
-      *session->link_, wire::kCommandRingLayout);
+  session->commands_ring_ =
+      std::make_unique<wire::RingWriter>(*session->link_, wire::kCommandRingLayout);
   session->events_ = std::make_unique<EventThread>(*session->link_);
+  session->events_->set_mirror_hooks([raw = session.get()] { mirrors_arrived(*raw); },
+                                     [raw = session.get()] { mirrors_leave(*raw); });
 
   for (uint32_t i = Window::kSmallReplyCount; i-- > 0;) {
     session->small_slots_.push_back(
@@ -168,14 +193,44 @@ Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
   }
   for (uint32_t i = Window::kCompletionCount; i-- > 0;) session->free_words_.push_back({i, 0});
 
-  Result<wire::ReadyEvent> ready = session->events_->ready(deadline);
+  Result<wire::ReadyEvent> ready =
+      session->events_->ready(Clock::now() + options.handshake_timeout);
   if (!ready) return Status(ready.status()).with_context(session->name_);
   auto staging = Staging::open(*session, *ready);
   if (!staging) return Status(staging.status()).with_context(session->name_);
   session->staging_ = std::move(staging).value();
+  if (trace::on()) session->trace();
   RCUDA_INFO("connected to %s: %zu device(s), driver %u, worker %u", session->name_.c_str(),
              server.gpus.size(), session->welcome_.driver_version, session->welcome_.worker_pid);
   return session;
+}
+
+// The worker's reports go into the trace; some round trips tell how its clock differs from ours.
+void Session::trace() {
+  constexpr int kRoundTrips = 16;
+  trace_ =
+      trace::add_server(name_, welcome_.worker_pid, std::string_view(link_->medium()) == "shm");
+  events_->set_trace_sink([index = trace_](std::span<const wire::TraceEvent> events) {
+    trace::server_events(index, events);
+  });
+  for (int i = 0; i < kRoundTrips; ++i) {
+    Reply reply;
+    (void)call(0, static_cast<uint16_t>(wire::Custom::kPing), {}, {}, 0, &reply);
+  }
+}
+
+// The worker reports when it has nothing else to do, which a hanging one may never have.
+void Session::await_trace() {
+  constexpr auto kPatience = std::chrono::seconds(1);
+  uint64_t last;
+  {
+    std::lock_guard lock(order_mutex_);
+    last = commands_;
+  }
+  const Clock::time_point deadline = Clock::now() + kPatience;
+  while (!lost() && !trace::reported(trace_, last) && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 Session::~Session() {
@@ -186,7 +241,7 @@ Session::~Session() {
 // ---- commands ----------------------------------------------------------------------------------
 
 CUresult Session::send(const wire::CommandHeader& header, std::span<const std::byte> body,
-                       std::span<const std::byte> tail) {
+                       std::span<const std::byte> tail, transport::Wake wake, uint64_t* number) {
   // Header and body travel as one piece; bodies are small, and tails (bytes to copy, parameters)
   // are not copied here.
   std::byte head[sizeof header + 1024];
@@ -207,45 +262,71 @@ CUresult Session::send(const wire::CommandHeader& header, std::span<const std::b
     std::memcpy(large.data() + sizeof header, body.data(), body.size());
     first = large;
   }
-  commands_.fetch_add(1, std::memory_order_relaxed);
   std::lock_guard lock(order_mutex_);
-  if (!commands_ring_->append(first, tail, transport::Wake::kYes).ok()) return session_lost();
+  *number = ++commands_;
+  if (!commands_ring_->append(first, tail, wake).ok()) return session_lost();
   return CUDA_SUCCESS;
 }
 
 CUresult Session::post(wire::ObjectId context, uint16_t opcode, std::span<const std::byte> body,
-                       std::span<const std::byte> tail) {
+                       std::span<const std::byte> tail, transport::Wake wake) {
   if (synchronous_) {
     Reply reply;
     return call(context, opcode, body, tail, 0, &reply);
   }
+  trace::CommandSpan span(trace_, opcode, true);
   wire::CommandHeader header{};
   header.opcode = opcode;
+  header.flags = span.flags();
   header.context = context;
   header.thread = thread_number();
-  if (CUresult result = send(header, body, tail); result != CUDA_SUCCESS) return result;
+  uint64_t number = 0;
+  if (CUresult result = send(header, body, tail, wake, &number); result != CUDA_SUCCESS) {
+    return result;
+  }
+  span.sent(number);
   return take_error();
+}
+
+bool Session::begin(wire::ObjectId context, uint16_t opcode, std::span<const std::byte> body,
+                    std::span<const std::byte> tail, size_t reply_bytes, bool patient, Call* call,
+                    bool at_once) {
+  if (!acquire_slot(reply_bytes, patient, call)) return false;
+  trace::CommandSpan& span = call->span.emplace(trace_, opcode, !at_once);
+  call->call = next_call_.fetch_add(1, std::memory_order_relaxed);
+  if (call->call == 0) call->call = next_call_.fetch_add(1, std::memory_order_relaxed);
+  wire::CommandHeader header{};
+  header.opcode = opcode;
+  header.flags = span.flags();
+  header.context = context;
+  header.call = call->call;
+  header.reply_slot = call->slot;
+  header.reply_bytes = call->slot_bytes;
+  header.thread = thread_number();
+  uint64_t number = 0;
+  call->sent = send(header, body, tail, transport::Wake::kNow, &number);
+  span.sent(number);
+  if (!at_once) call->span.reset();
+  return true;
+}
+
+CUresult Session::finish(Call& call, Reply* reply) {
+  std::optional<trace::Span> wait;
+  if (!call.span) wait.emplace("wait for an answer", "wait");
+  const CUresult result = call.sent == CUDA_SUCCESS ? wait_for_reply(call, reply) : call.sent;
+  call.span.reset();
+  if (!reply->session_) release_slot(call.slot);
+  return result;
 }
 
 CUresult Session::call(wire::ObjectId context, uint16_t opcode, std::span<const std::byte> body,
                        std::span<const std::byte> tail, size_t reply_bytes, Reply* reply) {
-  const Slot slot = acquire_slot(reply_bytes);
-  uint32_t call = next_call_.fetch_add(1, std::memory_order_relaxed);
-  if (call == 0) call = next_call_.fetch_add(1, std::memory_order_relaxed);
-  wire::CommandHeader header{};
-  header.opcode = opcode;
-  header.context = context;
-  header.call = call;
-  header.reply_slot = slot.offset;
-  header.reply_bytes = slot.bytes;
-  header.thread = thread_number();
-  CUresult result = send(header, body, tail);
-  if (result == CUDA_SUCCESS) result = wait_for_reply(slot, call, reply);
-  if (!reply->session_) release_slot(slot.offset);
-  return result;
+  Call call;
+  begin(context, opcode, body, tail, reply_bytes, true, &call, true);
+  return finish(call, reply);
 }
 
-Session::Slot Session::acquire_slot(size_t reply_bytes) {
+bool Session::acquire_slot(size_t reply_bytes, bool patient, Call* call) {
   const bool small =
       reply_bytes + sizeof(wire::ReplyHeader) + sizeof(uint64_t) <= Window::kSmallReplyBytes;
   std::vector<uint32_t>& slots = small ? small_slots_ : large_slots_;
@@ -253,11 +334,13 @@ Session::Slot Session::acquire_slot(size_t reply_bytes) {
     {
       std::lock_guard lock(slots_mutex_);
       if (!slots.empty()) {
-        const uint32_t offset = slots.back();
+        call->slot = slots.back();
+        call->slot_bytes = small ? Window::kSmallReplyBytes : Window::kLargeReplyBytes;
         slots.pop_back();
-        return {offset, small ? Window::kSmallReplyBytes : Window::kLargeReplyBytes};
+        return true;
       }
     }
+    if (!patient) return false;
     // A thousand threads wait for replies: theirs will come.
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
@@ -269,18 +352,22 @@ void Session::release_slot(uint32_t offset) {
 }
 
 const std::atomic<uint64_t>& Session::client_word(uint64_t offset) const {
-  return *reinterpret_cast<const std::atomic<uint64_t>*>(const_cast<transport::Link&>(*link_).window().data() + offset);
+  return *reinterpret_cast<const std::atomic<uint64_t>*>(
+      const_cast<transport::Link&>(*link_).window().data() + offset);
 }
 
 template <typename Ready>
 CUresult Session::wait_until(const Ready& ready) {
-  const Clock::time_point spin_end = Clock::now() + spin_;
-  do {
+  // What the worker answers by itself takes this long at most; for more, others may have the core.
+  constexpr auto kAnswer = std::chrono::microseconds(50);
+  const Clock::time_point begin = Clock::now();
+  for (Clock::duration waited{0}; waited < spin_; waited = Clock::now() - begin) {
     for (int i = 0; i < 64; ++i) {
       if (ready()) return CUDA_SUCCESS;
       __builtin_ia32_pause();
     }
-  } while (Clock::now() < spin_end);
+    if (waited > kAnswer) std::this_thread::yield();
+  }
   while (true) {
     const Status status = link_->wait(ready, Clock::now() + kForever);
     if (status.ok()) return CUDA_SUCCESS;
@@ -288,27 +375,27 @@ CUresult Session::wait_until(const Ready& ready) {
   }
 }
 
-CUresult Session::wait_for_reply(const Slot& slot, uint32_t call, Reply* reply) {
-  const std::atomic<uint64_t>& stamp = client_word(slot.offset + slot.bytes - sizeof(uint64_t));
+CUresult Session::wait_for_reply(const Call& call, Reply* reply) {
+  const std::atomic<uint64_t>& stamp = client_word(call.slot + call.slot_bytes - sizeof(uint64_t));
   // Acquire pairs with the worker's put: the body is there when the stamp is.
   const auto arrived = [&] {
-    return wire::ReplyStamp::call(stamp.load(std::memory_order_acquire)) == call;
+    return wire::ReplyStamp::call(stamp.load(std::memory_order_acquire)) == call.call;
   };
   if (CUresult result = wait_until(arrived); result != CUDA_SUCCESS) return result;
   const uint32_t body_bytes = wire::ReplyStamp::body_bytes(stamp.load(std::memory_order_acquire));
-  if (body_bytes < sizeof(wire::ReplyHeader) || body_bytes > slot.bytes - sizeof(uint64_t)) {
+  if (body_bytes < sizeof(wire::ReplyHeader) || body_bytes > call.slot_bytes - sizeof(uint64_t)) {
     RCUDA_ERROR("%s sent a reply of %u bytes into a slot of %u: the session ends", name_.c_str(),
-                body_bytes, slot.bytes);
+                body_bytes, call.slot_bytes);
     link_->close();
     return session_lost();
   }
   const uint32_t padded = (body_bytes + 7) & ~7u;
   const std::byte* body =
-      link_->window().data() + slot.offset + slot.bytes - sizeof(uint64_t) - padded;
+      link_->window().data() + call.slot + call.slot_bytes - sizeof(uint64_t) - padded;
   wire::ReplyHeader header;
   std::memcpy(&header, body, sizeof header);
   reply->session_ = this;
-  reply->slot_ = slot.offset;
+  reply->slot_ = call.slot;
   reply->body_ = {body + sizeof header, body_bytes - sizeof header};
   events_->drain_output();
   return static_cast<CUresult>(header.result);
@@ -348,6 +435,7 @@ bool Session::word_reached(uint32_t index, uint64_t sequence, CUresult* result) 
 }
 
 CUresult Session::wait_word(uint32_t index, uint64_t sequence) {
+  trace::Span span("wait for the worker's word", "wait");
   CUresult result = CUDA_SUCCESS;
   const auto reached = [&] { return word_reached(index, sequence, &result); };
   if (CUresult waited = wait_until(reached); waited != CUDA_SUCCESS) return waited;
@@ -355,30 +443,30 @@ CUresult Session::wait_word(uint32_t index, uint64_t sequence) {
   return result;
 }
 
-CUresult Session::signal_and_wait(wire::ObjectId context, wire::Custom opcode,
-                                  wire::ObjectId stream) {
-  Word word = acquire_word();
-  const wire::SignalBody body{stream, word.index, ++word.sequence};
-  CUresult result =
-      post(context, static_cast<uint16_t>(opcode), std::as_bytes(std::span(&body, 1)));
+CUresult Session::post_and_wait(wire::ObjectId context, wire::Custom opcode, wire::ObjectId stream,
+                                std::span<const std::byte> body, Word word) {
+  const host_writes::Settling settling(*this, context, stream,
+                                       opcode == wire::Custom::kSynchronizeContext);
+  CUresult result = post(context, static_cast<uint16_t>(opcode), body, {}, transport::Wake::kNow);
   // Posted, the signal comes even if an earlier error was reported just now: the word is waited for
   // before it may change hands.
   const CUresult waited = lost() ? session_lost() : wait_word(word.index, word.sequence);
   release_word(word);
+  if (waited == CUDA_SUCCESS) settling.over();
   if (result == CUDA_SUCCESS) result = waited;
   if (result == CUDA_SUCCESS) result = pull_mirrors(*this);
   return result == CUDA_SUCCESS ? take_error() : result;
 }
 
 CUresult Session::synchronize(wire::ObjectId context, wire::ObjectId stream) {
-  return signal_and_wait(context, wire::Custom::kSignal, stream);
+  return post_and_wait(context, wire::Custom::kSignal, stream, wire::SignalBody{stream, 0, 0});
 }
 
 CUresult Session::synchronize_context(wire::ObjectId context) {
-  return signal_and_wait(context, wire::Custom::kSynchronizeContext, 0);
+  return post_and_wait(context, wire::Custom::kSynchronizeContext, 0, wire::SignalBody{});
 }
 
-// ---- objects the worker named --------------------------------------------------------------------
+// ---- objects the worker named ------------------------------------------------------------------
 
 namespace {
 uint64_t object_key(wire::Kind kind, wire::ObjectId id) {
@@ -413,37 +501,46 @@ void Session::forget(wire::Kind kind, wire::ObjectId id) {
 
 // ---- errors and the end ------------------------------------------------------------------------
 
-CUresult Session::peek_error() const {
-  if (lost()) return kSessionLost;
-  return static_cast<CUresult>(client_word(Window::kErrorWord).load(std::memory_order_acquire));
-}
-
 CUresult Session::take_error() {
   const uint64_t error = client_word(Window::kErrorWord).load(std::memory_order_acquire);
-  if (error == 0) [[likely]] return CUDA_SUCCESS;
+  if (error == 0) [[likely]]
+    return CUDA_SUCCESS;
   const auto result = static_cast<CUresult>(wire::CompletionWord::result(error));
-  if (is_sticky(result)) return result;
+  if (result == kSessionLost || cuda::is_sticky(result)) return result;
   // Reported once, like any error that leaves the context usable.
   if (reported_error_.exchange(error) == error) return CUDA_SUCCESS;
   return result;
 }
 
-CUresult Session::session_lost() {
+CUresult Session::report_loss(const Status& why) {
   if (!loss_logged_.exchange(true)) {
     RCUDA_ERROR("%s is lost: %s; every call on its devices returns an error from now on",
-                name_.c_str(), link_->status().message().c_str());
+                name_.c_str(), why.message().c_str());
   }
   return kSessionLost;
+}
+
+CUresult Session::session_lost() { return report_loss(link_->status()); }
+
+CUresult Session::lose(const Status& why) {
+  const CUresult result = report_loss(why);
+  link_->close();
+  return result;
 }
 
 void Session::abandon() noexcept { link_->abandon(); }
 
 void Session::end() {
-  if (!lost()) {
-    wire::CommandHeader header{};
-    header.opcode = static_cast<uint16_t>(wire::Custom::kSessionEnd);
-    if (send(header, {}, {}) == CUDA_SUCCESS) link_->close();
+  if (lost()) {
+    (void)session_lost();  // who noticed it may have had no occasion to say so
+    return;
   }
+  if (trace::on()) await_trace();
+  loss_logged_.store(true);  // threads that still call find it closed, which is no loss
+  wire::CommandHeader header{};
+  header.opcode = static_cast<uint16_t>(wire::Custom::kSessionEnd);
+  uint64_t number = 0;
+  if (send(header, {}, {}, transport::Wake::kNow, &number) == CUDA_SUCCESS) link_->close();
 }
 
 }  // namespace rcuda::client

@@ -13,8 +13,6 @@
 // kSessionLost, here and nowhere else, and stays; it is logged once with the reason.
 #pragma once
 
-#include <cuda.h>
-
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -22,16 +20,20 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
+
+#include <cuda.h>
 
 #include "client/session/device_list.h"
 #include "client/session/event_thread.h"
 #include "client/session/ids.h"
 #include "client/session/marshal.h"
 #include "client/session/objects.h"
+#include "client/session/trace.h"
 #include "common/base/status.h"
 #include "common/transport/link.h"
 #include "common/wire/handshake.h"
@@ -50,7 +52,9 @@ struct SessionOptions {
   wire::Hello hello;  // devices and medium are filled in by open()
   wire::Medium medium = wire::Medium::kAuto;
   std::chrono::milliseconds connect_timeout{5'000};
-  std::chrono::milliseconds handshake_timeout{30'000};
+  // How long a server may be silent after the Hello. One whose workers are still starting says so.
+  std::chrono::milliseconds answer_timeout{5'000};
+  std::chrono::milliseconds handshake_timeout{30'000};  // for each step behind the Welcome
   transport::LinkOptions link;
   bool synchronous = false;  // RCUDA_SYNC=1: every post() is a round trip
 };
@@ -63,8 +67,10 @@ class Session {
   ~Session();
 
   const wire::Welcome& welcome() const { return welcome_; }
+  const ServerDevices& server() const { return server_; }
+  uint32_t index() const { return index_; }          // among the process's sessions, from 0
   const std::string& name() const { return name_; }  // "node1:8308 over shm", for messages
-  const std::vector<uint32_t>& ordinals() const { return ordinals_; }
+  const std::vector<uint32_t>& ordinals() const { return server_.ordinals; }
   transport::Link& link() { return *link_; }
   Staging& staging() { return *staging_; }
   Ids& ids() { return ids_; }
@@ -72,14 +78,28 @@ class Session {
   // One command: `body` then `tail` follow the header. The result is an error latched by an earlier
   // posted command or asynchronous failure, else success.
   CUresult post(wire::ObjectId context, uint16_t opcode, std::span<const std::byte> body,
-                std::span<const std::byte> tail = {});
+                std::span<const std::byte> tail = {}, transport::Wake wake = transport::Wake::kYes);
   CUresult call(wire::ObjectId context, uint16_t opcode, std::span<const std::byte> body,
                 std::span<const std::byte> tail, size_t reply_bytes, Reply* reply);
+
+  // A call in two steps, so that several may be under way: begin() sends it, if a reply slot is
+  // free or `patient`; each that returned true must be finished, in any order, unless the process
+  // ends. `at_once`: finish() follows directly. Otherwise a trace shows the command as posted and
+  // the wait apart from it, since calls that overlap on one thread cannot be drawn.
+  struct Call {
+    uint32_t slot = 0, slot_bytes = 0;
+    uint32_t call = 0;
+    CUresult sent = CUDA_SUCCESS;
+    std::optional<trace::CommandSpan> span;
+  };
+  bool begin(wire::ObjectId context, uint16_t opcode, std::span<const std::byte> body,
+             std::span<const std::byte> tail, size_t reply_bytes, bool patient, Call* call,
+             bool at_once = false);
+  CUresult finish(Call& call, Reply* reply);
 
   // The asynchronous error waiting to be reported, which is then forgotten unless it is sticky
   // (the context is lost). Called by whatever may return one.
   CUresult take_error();
-  CUresult peek_error() const;
 
   // A completion word and the sequence last asked of it: sequences go on growing when the word
   // changes hands, so a late write of the worker can never be taken for an early one.
@@ -94,19 +114,39 @@ class Session {
   // Until the word's sequence reached `sequence`; its result, or kSessionLost. Prints what kernels
   // printed before that point.
   CUresult wait_word(uint32_t index, uint64_t sequence);
-  // Everything posted so far on the stream (or in the context) is done; prints what kernels printed.
+  // Posts a command that carries a completion word, `body.word` and `body.sequence`, which are set
+  // here, and waits for it. As synchronize(), for the point in the stream that the command names.
+  template <typename Body>
+  CUresult post_and_wait(wire::ObjectId context, wire::Custom opcode, wire::ObjectId stream,
+                         Body body) {
+    Word word = acquire_word();
+    body.word = word.index;
+    body.sequence = ++word.sequence;
+    return post_and_wait(context, opcode, stream, std::as_bytes(std::span(&body, 1)), word);
+  }
+  // Everything posted so far on the stream (or in the context) is done; prints what kernels
+  // printed.
   CUresult synchronize(wire::ObjectId context, wire::ObjectId stream);
   CUresult synchronize_context(wire::ObjectId context);
 
-  // Every object by its id: the worker may name one that the client minted (a graph's own stream) or
-  // one of its own (a captured graph's nodes), whose object is made when it is first named.
+  // Every object by its id: the worker may name one that the client minted (a graph's own stream)
+  // or one of its own (a captured graph's nodes), whose object is made when it is first named.
   void remember(Object* object, wire::Kind kind);
   Object* adopted(wire::Kind kind, wire::ObjectId id, wire::ObjectId context, uint32_t device);
   void forget(wire::Kind kind, wire::ObjectId id);
 
+  // client/memory/peer_copy.cpp's; null until it makes one.
+  CUstream& passing_stream() { return passing_stream_; }
+
   EventThread& events() { return *events_; }
   bool lost() const { return !link_->status().ok(); }
-  uint64_t commands() const { return commands_.load(std::memory_order_relaxed); }
+  // A transfer failed, and with it the session: says so and closes the Link. Gives kSessionLost.
+  CUresult lose(const Status& why);
+  // TCP: bytes are copied into and out of sockets whoever moves them, and a round trip costs more
+  // than copying some ten thousand bytes.
+  bool over_sockets() const { return over_sockets_; }
+  // How long to spin for what the worker is about to do before sleeping.
+  std::chrono::nanoseconds spin() const { return spin_; }
 
   // See Link::abandon().
   void abandon() noexcept;
@@ -117,34 +157,39 @@ class Session {
   friend class Reply;
   Session() = default;
 
-  struct Slot {
-    uint32_t offset = 0;
-    uint32_t bytes = 0;
-  };
-  Slot acquire_slot(size_t reply_bytes);
+  bool acquire_slot(size_t reply_bytes, bool patient, Call* call);
   void release_slot(uint32_t offset);
+  // `number`: of the command among all of the session, from 1.
   CUresult send(const wire::CommandHeader& header, std::span<const std::byte> body,
-                std::span<const std::byte> tail);
-  CUresult wait_for_reply(const Slot& slot, uint32_t call, Reply* reply);
+                std::span<const std::byte> tail, transport::Wake wake, uint64_t* number);
+  CUresult wait_for_reply(const Call& call, Reply* reply);
   template <typename Ready>
   CUresult wait_until(const Ready& ready);
   CUresult session_lost();
-  CUresult signal_and_wait(wire::ObjectId context, wire::Custom opcode, wire::ObjectId stream);
+  CUresult report_loss(const Status& why);
+  void trace();
+  void await_trace();
+  CUresult post_and_wait(wire::ObjectId context, wire::Custom opcode, wire::ObjectId stream,
+                         std::span<const std::byte> body, Word word);
   const std::atomic<uint64_t>& client_word(uint64_t offset) const;
 
   std::string name_;
-  std::vector<uint32_t> ordinals_;
+  ServerDevices server_;
+  uint32_t index_ = 0;
   wire::Welcome welcome_;
   bool synchronous_ = false;
+  bool over_sockets_ = false;
+  uint32_t trace_ = 0;  // this session's number in the trace
   std::chrono::nanoseconds spin_{0};
   std::unique_ptr<transport::Link> link_;
   std::mutex order_mutex_;  // what enters the ring under it is in the order the worker sees
+  uint64_t commands_ = 0;   // that have entered it
   std::unique_ptr<wire::RingWriter> commands_ring_;
   std::unique_ptr<EventThread> events_;
   std::unique_ptr<Staging> staging_;
   Ids ids_;
 
-  std::atomic<uint64_t> commands_{0};
+  CUstream passing_stream_ = nullptr;
   std::atomic<uint32_t> next_call_{1};
   std::atomic<uint64_t> reported_error_{0};  // the error word's value that was already reported
   std::atomic<bool> loss_logged_{false};
@@ -159,8 +204,5 @@ class Session {
 
 // The calling thread's number, from 1, in order of first use.
 uint32_t thread_number();
-
-// True for errors after which a CUDA context is unusable: they are returned by every later call.
-bool is_sticky(CUresult result);
 
 }  // namespace rcuda::client

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 
 #include "common/base/log.h"
@@ -17,28 +18,39 @@ size_t chunk_bytes(size_t bytes) {
   return std::max(kSmallest, (share + 4095) & ~size_t{4095});
 }
 
-// Waits for one transfer of the Link.
+// Waits for one transfer of the Link, at first without sleeping: small ones are over before a
+// sleeper would have been woken.
 class Transfer {
  public:
+  explicit Transfer(std::chrono::nanoseconds spin) : spin_(spin) {}
+
   transport::TransferDone done() {
-    return [this](const Status& status) {
-      std::lock_guard lock(mutex_);
-      ok_ = status.ok();
-      finished_ = true;
-      changed_.notify_one();
+    return [shared = shared_](const Status& status) {
+      shared->outcome = status;
+      shared->over.store(1, std::memory_order_release);
+      shared->over.notify_one();
     };
   }
-  bool wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return finished_; });
-    return ok_;
+  const Status& wait() {
+    const auto spin_end = std::chrono::steady_clock::now() + spin_;
+    while (shared_->over.load(std::memory_order_acquire) == 0) {
+      if (std::chrono::steady_clock::now() < spin_end) {
+        __builtin_ia32_pause();
+      } else {
+        shared_->over.wait(0, std::memory_order_acquire);
+      }
+    }
+    return shared_->outcome;
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool finished_ = false;
-  bool ok_ = false;
+  struct Shared {
+    std::atomic<int> over{0};
+    Status outcome;
+  };
+  const std::chrono::nanoseconds spin_;
+  // The Link's thread still notifies when the waiter has gone on.
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
 };
 
 }  // namespace
@@ -50,7 +62,7 @@ Result<std::unique_ptr<Staging>> Staging::open(Session& session, const wire::Rea
     return Status(Code::kProtocol, "the worker offers a staging region of " +
                                        std::to_string(ready.staging_bytes) + " bytes");
   }
-  Result<void*> mapping = session.link().map(staging->region_);
+  Result<void*> mapping = session.link().map(staging->region_, ready.staging_bytes);
   if (!mapping) return mapping.status();
   staging->mapping_ = static_cast<std::byte*>(*mapping);
   const auto slots = static_cast<uint32_t>(ready.staging_bytes / kSlotBytes);
@@ -105,9 +117,10 @@ CUresult Staging::fill(const Slot& slot, const void* source, size_t bytes) {
     std::memcpy(mapping_ + slot.offset, source, bytes);
     return CUDA_SUCCESS;
   }
-  Transfer transfer;
+  Transfer transfer(session_.spin());
   session_.link().write(region_, slot.offset, source, bytes, transfer.done());
-  return transfer.wait() ? CUDA_SUCCESS : kSessionLost;
+  const Status& outcome = transfer.wait();
+  return outcome.ok() ? CUDA_SUCCESS : session_.lose(outcome);
 }
 
 CUresult Staging::drain(const Slot& slot, void* destination, size_t bytes) {
@@ -115,15 +128,16 @@ CUresult Staging::drain(const Slot& slot, void* destination, size_t bytes) {
     std::memcpy(destination, mapping_ + slot.offset, bytes);
     return CUDA_SUCCESS;
   }
-  Transfer transfer;
+  Transfer transfer(session_.spin());
   session_.link().read(region_, slot.offset, destination, bytes, transfer.done());
-  return transfer.wait() ? CUDA_SUCCESS : kSessionLost;
+  const Status& outcome = transfer.wait();
+  return outcome.ok() ? CUDA_SUCCESS : session_.lose(outcome);
 }
 
 namespace {
 
-wire::CopyStagedBody staged_copy(const Staging::Slot& slot, CUdeviceptr device_address, size_t bytes,
-                                 wire::ObjectId stream, bool to_device) {
+wire::CopyStagedBody staged_copy(const Staging::Slot& slot, CUdeviceptr device_address,
+                                 size_t bytes, wire::ObjectId stream, bool to_device) {
   wire::CopyStagedBody body{};
   body.device_address = device_address;
   body.staging_offset = slot.offset;
@@ -184,8 +198,9 @@ CUresult Staging::to_host(wire::ObjectId context, wire::ObjectId stream, void* d
       const size_t begin = index * chunk;
       const Pending next{slot, begin, std::min(chunk, bytes - begin)};
       const auto body = staged_copy(next.slot, source + begin, next.length, stream, false);
-      note(&first_error, session_.post(context, static_cast<uint16_t>(wire::Custom::kCopyStaged),
-                                       std::as_bytes(std::span(&body, 1))));
+      note(&first_error,
+           session_.post(context, static_cast<uint16_t>(wire::Custom::kCopyStaged),
+                         std::as_bytes(std::span(&body, 1)), {}, transport::Wake::kNow));
       pending.push_back(next);
     };
     size_t next = lane;

@@ -2,15 +2,13 @@
 //
 // The worker owns a page-locked region; the client divides it into slots. To the device, several
 // threads fill slots (shared memory: memcpy into the mapping; other media: Link::write from the
-// application's memory) and post one kCopyStaged each, so that copying, the wire and the DMA overlap.
-// To the host it runs the other way round. Slot count and size: eight threads with slots of 2 MiB
-// reach 41 GB/s where CUDA's own pageable copy reaches 9 to 18 (docs/performance.md).
+// application's memory) and post one kCopyStaged each, so that copying, the wire and the DMA
+// overlap. To the host it runs the other way round. Slot count and size: eight threads with slots
+// of 2 MiB reach 41 GB/s where CUDA's own pageable copy reaches 9 to 18 (docs/performance.md).
 //
 // Threads: any, at once; they share the slots. Blocking: to_device() until the source has been read
 // (the DMA may still run), to_host() until the destination is written.
 #pragma once
-
-#include <cuda.h>
 
 #include <condition_variable>
 #include <cstddef>
@@ -19,6 +17,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+
+#include <cuda.h>
 
 #include "client/session/session.h"
 #include "client/session/task_pool.h"
@@ -43,8 +43,8 @@ class Staging {
   // {word, sequence}, and give it back; it is free again once the word got there.
   struct Slot {
     uint32_t index = 0;
-    uint64_t offset = 0;   // in the staging region
-    Session::Word word;    // sequence: the one to ask for
+    uint64_t offset = 0;  // in the staging region
+    Session::Word word;   // sequence: the one to ask for
   };
   Slot acquire();
   void release(const Slot& slot);

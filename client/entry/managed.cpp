@@ -1,0 +1,152 @@
+// Hints about managed memory, and where it is. Managed memory here is page-locked client memory
+// that kernels read where it is (client/memory/host_memory.h), so there is nothing to move: calls
+// are checked as a driver checks them, and what was advised is told again when it is asked for.
+
+#include <map>
+#include <mutex>
+
+#include <cuda.h>
+
+#include "client/session/marshal.h"
+#include "client/session/process.h"
+#include "common/cuda/managed_advice.h"
+
+namespace rcuda::client {
+namespace {
+
+struct Advice {
+  uint64_t buffer_id = 0;  // of the allocation; another one may have its address since
+  cuda::ManagedAdvice given;
+};
+
+std::mutex advice_mutex;
+std::map<uint64_t, Advice>& advices() {  // by the allocation's base
+  static auto* instance = new std::map<uint64_t, Advice>;
+  return *instance;
+}
+
+Advice& advice_locked(const Allocation& allocation) {
+  Advice& advice = advices()[allocation.base];
+  if (advice.buffer_id != allocation.buffer_id) {
+    advice = {};
+    advice.buffer_id = allocation.buffer_id;
+  }
+  return advice;
+}
+
+// Managed allocations, and managed variables, which are recorded with the flag of such.
+bool is_managed(const Allocation& allocation) {
+  return allocation.placement == Placement::kManaged ||
+         (allocation.placement == Placement::kGlobal && (allocation.flags & CU_MEM_ATTACH_GLOBAL));
+}
+
+CUresult find_managed(CUdeviceptr address, size_t bytes, Allocation* allocation) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  const auto found = Process::get().memory().find(address);
+  if (bytes == 0 || !found || !is_managed(*found) ||
+      bytes > found->bytes - (address - found->base)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *allocation = *found;
+  return CUDA_SUCCESS;
+}
+
+CUresult check_location(const CUmemLocation& location) {
+  switch (location.type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+      return Process::get().device(location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+}  // namespace
+}  // namespace rcuda::client
+
+using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+namespace wire = rcuda::wire;
+
+extern "C" {
+
+CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice,
+                        CUmemLocation location) {
+  Allocation allocation;
+  if (CUresult result = find_managed(address, bytes, &allocation); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (rcuda::cuda::ManagedAdvice::uses_location(advice)) {
+    if (CUresult result = check_location(location); result != CUDA_SUCCESS) return result;
+  }
+  std::lock_guard lock(advice_mutex);
+  return advice_locked(allocation).given.take(advice, location);
+}
+
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation location,
+                               unsigned flags, CUstream stream) {
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  Allocation allocation;
+  if (CUresult result = find_managed(address, bytes, &allocation); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (CUresult result = check_location(location); result != CUDA_SUCCESS) return result;
+  Target target;
+  wire::ObjectId id;
+  if (CUresult result = resolve(stream, wire::Kind::kStream, &target, &id);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  std::lock_guard lock(advice_mutex);
+  advice_locked(allocation).given.prefetched_to(location);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemRangeGetAttribute(void* data, size_t data_bytes, CUmem_range_attribute attribute,
+                                CUdeviceptr address, size_t bytes) {
+  if (!data) return CUDA_ERROR_INVALID_VALUE;
+  Allocation allocation;
+  if (CUresult result = find_managed(address, bytes, &allocation); result != CUDA_SUCCESS) {
+    return result;
+  }
+  std::lock_guard lock(advice_mutex);
+  return advice_locked(allocation).given.get(attribute, data, data_bytes);
+}
+
+CUresult cuMemRangeGetAttributes(void** data, size_t* data_bytes, CUmem_range_attribute* attributes,
+                                 size_t count, CUdeviceptr address, size_t bytes) {
+  if (!data || !data_bytes || !attributes || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < count; ++i) {
+    const CUresult result =
+        cuMemRangeGetAttribute(data[i], data_bytes[i], attributes[i], address, bytes);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+// All streams see what one of them was given.
+CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t bytes,
+                                unsigned flags) {
+  Target target;
+  wire::ObjectId id;
+  if (CUresult result = resolve(stream, wire::Kind::kStream, &target, &id);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
+      flags != CU_MEM_ATTACH_SINGLE) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (flags == CU_MEM_ATTACH_SINGLE && id == 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto found = Process::get().memory().find(address);
+  if (!found || !is_managed(*found) || found->base != address ||
+      (bytes != 0 && bytes != found->bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

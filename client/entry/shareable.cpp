@@ -1,0 +1,200 @@
+// Allocations and pools shared by POSIX file descriptor, and how many references a handle has.
+//
+// The memory is on a server, so the descriptor that an application gets, passes to another process
+// and closes is a socket here with a token in it: importing looks at the token without taking it,
+// so that it can be imported any number of times, in any process whose device is on the same server
+// host. The other end of the socket stays with this library, and tells when the last duplicate of
+// the application's was closed: then the worker lets go of the allocation, as a local driver would.
+
+#include <cstring>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <cuda.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "client/session/marshal.h"
+#include "client/session/process.h"
+#include "common/base/unique_fd.h"
+#include "common/wire/allocation_token.h"
+#include "generated/client/forward.h"
+
+namespace rcuda::client {
+namespace {
+
+struct Exported {
+  UniqueFd end;
+  wire::AllocationToken token;
+  CUdevice device = 0;  // of the session that exported it
+};
+
+std::mutex exported_mutex;
+std::vector<Exported>& exported() {
+  static auto* instance = new std::vector<Exported>;
+  return *instance;
+}
+
+// Those whose descriptors are all closed. Looked at when it may matter: when memory is asked for or
+// given back.
+void forget_closed() {
+  std::vector<Exported> closed;
+  {
+    std::lock_guard lock(exported_mutex);
+    std::vector<Exported>& all = exported();
+    for (size_t i = 0; i < all.size();) {
+      pollfd item{all[i].end.get(), 0, 0};
+      if (poll(&item, 1, 0) == 1 && (item.revents & POLLHUP)) {
+        closed.push_back(std::move(all[i]));
+        all[i] = std::move(all.back());
+        all.pop_back();
+      } else {
+        ++i;
+      }
+    }
+  }
+  for (const Exported& old : closed) {
+    (void)forward_rcuda_allocation_unexport(old.device, &old.token, sizeof old.token);
+  }
+}
+
+// A descriptor for what the worker keeps under the token; without one the worker lets go of it.
+CUresult share(Exported made, void* shareable) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    (void)forward_rcuda_allocation_unexport(made.device, &made.token, sizeof made.token);
+    return CUDA_ERROR_OPERATING_SYSTEM;
+  }
+  made.end.reset(ends[0]);
+  if (send(ends[0], &made.token, sizeof made.token, MSG_NOSIGNAL) !=
+      static_cast<ssize_t>(sizeof made.token)) {
+    close(ends[1]);
+    (void)forward_rcuda_allocation_unexport(made.device, &made.token, sizeof made.token);
+    return CUDA_ERROR_OPERATING_SYSTEM;
+  }
+  std::memcpy(shareable, &ends[1], sizeof ends[1]);
+  std::lock_guard lock(exported_mutex);
+  exported().push_back(std::move(made));
+  return CUDA_SUCCESS;
+}
+
+// What a descriptor of share() names; it stays there.
+bool read_token(void* shareable, wire::AllocationToken* token) {
+  const int descriptor = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
+  return recv(descriptor, token, sizeof *token, MSG_PEEK | MSG_DONTWAIT) ==
+             static_cast<ssize_t>(sizeof *token) &&
+         token->magic == wire::AllocationToken::kMagic;
+}
+
+Object* find_allocation(CUmemGenericAllocationHandle handle) {
+  return find_object(reinterpret_cast<const void*>(handle), wire::Kind::kAllocation);
+}
+
+}  // namespace
+}  // namespace rcuda::client
+
+using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+namespace wire = rcuda::wire;
+
+extern "C" {
+
+CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType type, unsigned long long flags) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (!shareable || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  const Object* allocation = find_allocation(handle);
+  if (!allocation) return CUDA_ERROR_INVALID_VALUE;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+  forget_closed();
+  Exported made;
+  made.device = static_cast<CUdevice>(allocation->device);
+  const CUresult result = forward_rcuda_allocation_export(handle, &made.token, sizeof made.token);
+  if (result != CUDA_SUCCESS) return result;
+  return share(std::move(made), shareable);
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shareable,
+                                        CUmemAllocationHandleType type) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+  wire::AllocationToken token;
+  if (!read_token(shareable, &token)) return CUDA_ERROR_INVALID_VALUE;
+  forget_closed();
+  return forward_rcuda_allocation_import(handle, &token, sizeof token);
+}
+
+CUresult cuMemPoolExportToShareableHandle(void* shareable, CUmemoryPool pool,
+                                          CUmemAllocationHandleType type,
+                                          unsigned long long flags) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  const Object* exported_pool = find_object(pool, wire::Kind::kMemoryPool);
+  if (!shareable || flags != 0 || !exported_pool) return CUDA_ERROR_INVALID_VALUE;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+  forget_closed();
+  Exported made;
+  made.device = static_cast<CUdevice>(exported_pool->device);
+  const CUresult result = forward_rcuda_pool_export(pool, &made.token, sizeof made.token);
+  return result == CUDA_SUCCESS ? share(std::move(made), shareable) : result;
+}
+
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* shareable,
+                                            CUmemAllocationHandleType type,
+                                            unsigned long long flags) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  wire::AllocationToken token;
+  if (!pool || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+      !read_token(shareable, &token)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return forward_rcuda_pool_import(pool, &token, sizeof token);
+}
+
+CUresult cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool pool,
+                                CUmemPoolPtrExportData* data) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  const Object* imported = find_object(pool, wire::Kind::kMemoryPool);
+  if (!address || !data || !imported) return CUDA_ERROR_INVALID_VALUE;
+  Allocation allocation;
+  CUdeviceptr found = 0;
+  const CUresult result = forward_rcuda_pool_import_pointer(&found, &allocation.bytes, pool, data);
+  if (result != CUDA_SUCCESS) return result;
+  allocation.base = found;
+  allocation.placement = Placement::kDeviceAsync;
+  allocation.session = imported->session;
+  allocation.context = imported->context;
+  allocation.device = imported->device;
+  Registry& registry = Process::get().memory();
+  (void)registry.remove(found);  // freed in stream order, perhaps, and known still
+  if (!registry.add(std::move(allocation))) return CUDA_ERROR_UNKNOWN;
+  *address = found;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = forward_cuMemRetainAllocationHandle(handle, address);
+  if (result != CUDA_SUCCESS) return result;
+  // A handle that the application has given up entirely is a new one's first reference.
+  Object* allocation = find_allocation(*handle);
+  allocation->uses.fetch_add(1);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  Object* allocation = find_allocation(handle);
+  if (!allocation) return CUDA_ERROR_INVALID_VALUE;
+  forget_closed();
+  // Its references are those of cuMemRetainAllocationHandle, and the one it was made with.
+  const uint64_t made_with = allocation->id & wire::kWorkerMinted ? 0 : 1;
+  if (allocation->uses.load() + made_with > 1) {
+    allocation->uses.fetch_sub(1);
+    return forward_rcuda_allocation_release(handle);
+  }
+  return forward_cuMemRelease(handle);
+}
+
+}  // extern "C"

@@ -1,0 +1,201 @@
+// Memory that client and worker keep alike by copying: which bytes travel, and whose win.
+#include "client/memory/mirror.h"
+
+#include <cstring>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include "client/memory/host_writes.h"
+#include "tests/unit/client/two_puppets.h"
+
+namespace rcuda::client {
+namespace {
+
+constexpr size_t kBlock = 4096, kBytes = 5 * kBlock + 100;
+
+class MirrorTest : public ::testing::Test {
+ protected:
+  struct Run {
+    size_t at;
+    std::vector<std::byte> content;
+  };
+
+  void SetUp() override {
+    // The worker's copy, and the region of the client's where it puts its bytes.
+    lone_.puppet.on(wire::Custom::kMirror, [this](const auto& command) {
+      const auto body = command.template as<wire::MirrorBody>();
+      auto mapped = lone_.puppet.link().map(static_cast<transport::RegionId>(body.region),
+                                            2 * body.fetch_offset);
+      if (!mapped.ok()) return test::PuppetServer::Answer{CUDA_ERROR_UNKNOWN, {}};
+      exchanged_ = static_cast<std::byte*>(*mapped);
+      fetched_ = exchanged_ + body.fetch_offset;
+      return test::PuppetServer::Answer{};
+    });
+    lone_.puppet.on(wire::Custom::kMirrorFetch, [this](const auto&) {
+      std::memcpy(fetched_, worker_.data(), kBytes);
+      return test::PuppetServer::Answer{};
+    });
+    lone_.puppet.on(wire::Custom::kCopyInline, [this](const auto& command) {
+      const auto body = command.template as<wire::CopyInlineBody>();
+      const auto bytes = command.template behind<wire::CopyInlineBody>();
+      const size_t at = body.destination - reinterpret_cast<uintptr_t>(memory_.data());
+      std::memcpy(worker_.data() + at, bytes.data(), bytes.size());
+      return test::PuppetServer::Answer{};
+    });
+    for (size_t i = 0; i < kBytes; ++i) memory_[i] = static_cast<std::byte>(i % 255);
+    mirror(*lone_.session, 1, memory_.data(), kBytes);
+    ASSERT_TRUE(any_mirrored());
+  }
+  void TearDown() override {
+    unmirror(memory_.data());
+    EXPECT_FALSE(any_mirrored());
+  }
+
+  std::vector<Run> pushed() {
+    EXPECT_EQ(push_mirrors(*lone_.session, 1, 0), CUDA_SUCCESS);
+    EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
+    std::vector<Run> runs;
+    for (const auto& command : lone_.puppet.taken(wire::Custom::kCopyInline)) {
+      const auto body = command.as<wire::CopyInlineBody>();
+      const auto bytes = command.behind<wire::CopyInlineBody>();
+      runs.push_back({body.destination - reinterpret_cast<uintptr_t>(memory_.data()),
+                      {bytes.begin(), bytes.end()}});
+    }
+    return runs;
+  }
+
+  LoneSession lone_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(kBytes);
+  std::vector<std::byte> worker_ = std::vector<std::byte>(kBytes);
+  std::byte* exchanged_ = nullptr;
+  std::byte* fetched_ = nullptr;
+};
+
+TEST_F(MirrorTest, TheFirstPushSendsEverythingAndTheNextNothing) {
+  const auto runs = pushed();
+  ASSERT_EQ(runs.size(), 1u);
+  EXPECT_EQ(runs[0].at, 0u);
+  EXPECT_EQ(runs[0].content, memory_);
+  EXPECT_TRUE(pushed().empty());
+}
+
+TEST_F(MirrorTest, ChangedBlocksTravelInRuns) {
+  (void)pushed();
+  memory_[kBlock + 1] = std::byte{0xff};  // block 1
+  memory_[2 * kBlock] = std::byte{0xff};  // and its neighbour: one run
+  memory_[kBytes - 1] = std::byte{0xff};  // the last, short block
+  const auto runs = pushed();
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0].at, kBlock);
+  EXPECT_EQ(runs[0].content.size(), 2 * kBlock);
+  EXPECT_EQ(runs[1].at, 5 * kBlock);
+  EXPECT_EQ(runs[1].content.size(), kBytes - 5 * kBlock);
+  EXPECT_EQ(worker_, memory_);
+}
+
+TEST_F(MirrorTest, WhatTheWorkerChangedArrives) {
+  (void)pushed();
+  worker_[3] = std::byte{0xaa};
+  worker_[kBytes - 1] = std::byte{0xbb};
+  ASSERT_EQ(pull_mirrors(*lone_.session), CUDA_SUCCESS);
+  EXPECT_EQ(memory_, worker_);
+  EXPECT_TRUE(pushed().empty());  // and is no change of the application's
+}
+
+TEST_F(MirrorTest, ChangesOfBothSidesMeetByteByByteAndTheWorkersWin) {
+  (void)pushed();
+  memory_[10] = std::byte{0x01};  // only here
+  worker_[11] = std::byte{0x02};  // only there
+  memory_[12] = std::byte{0x03};  // both
+  worker_[12] = std::byte{0x04};
+  ASSERT_EQ(pull_mirrors(*lone_.session), CUDA_SUCCESS);
+  EXPECT_EQ(memory_[10], std::byte{0x01});
+  EXPECT_EQ(memory_[11], std::byte{0x02});
+  EXPECT_EQ(memory_[12], std::byte{0x04});
+  EXPECT_EQ(pushed().size(), 1u);  // byte 10 is still to be sent
+  EXPECT_EQ(worker_[10], std::byte{0x01});
+}
+
+TEST_F(MirrorTest, NothingIsFetchedBeforeAnythingWasSent) {
+  worker_[0] = std::byte{0xcc};
+  const std::byte mine = memory_[0];
+  ASSERT_EQ(pull_mirrors(*lone_.session), CUDA_SUCCESS);
+  EXPECT_EQ(memory_[0], mine);
+}
+
+TEST_F(MirrorTest, AHostFunctionSeesTheWorkersBytesAndLeavesItsOwn) {
+  (void)pushed();
+  std::memcpy(exchanged_, memory_.data(), kBytes);
+  exchanged_[7] = std::byte{0x70};
+  mirrors_arrived(*lone_.session);
+  EXPECT_EQ(memory_[7], std::byte{0x70});
+  memory_[8] = std::byte{0x80};  // the host function
+  mirrors_leave(*lone_.session);
+  EXPECT_EQ(exchanged_[7], std::byte{0x70});
+  EXPECT_EQ(exchanged_[8], std::byte{0x80});
+  EXPECT_TRUE(pushed().empty());  // the worker has them
+}
+
+TEST_F(MirrorTest, OtherSessionsAreNotAsked) {
+  LoneSession other;
+  ASSERT_EQ(push_mirrors(*other.session, 1, 0), CUDA_SUCCESS);
+  ASSERT_EQ(pull_mirrors(*other.session), CUDA_SUCCESS);
+  EXPECT_EQ(other.ping(), CUDA_SUCCESS);
+  EXPECT_TRUE(other.puppet.taken(wire::Custom::kCopyInline).empty());
+  EXPECT_TRUE(other.puppet.taken(wire::Custom::kMirrorFetch).empty());
+}
+
+// ---- work that may still write to page-locked memory
+// ---------------------------------------------
+
+class HostWritesTest : public ::testing::Test {
+ protected:
+  HostWritesTest() { host_writes::enable(); }
+  void settle(wire::ObjectId context, wire::ObjectId stream, bool whole_context = false) {
+    host_writes::Settling(*lone_.session, context, stream, whole_context).over();
+  }
+  void TearDown() override {
+    for (const wire::ObjectId context : {1, 2}) settle(context, 0, true);
+    EXPECT_FALSE(host_writes::pending());
+  }
+  LoneSession lone_;
+};
+
+TEST_F(HostWritesTest, ArePendingUntilTheirStreamWasWaitedFor) {
+  EXPECT_FALSE(host_writes::pending());
+  host_writes::begun(*lone_.session, 1, 5);
+  EXPECT_TRUE(host_writes::pending());
+  settle(1, 6);
+  settle(2, 5);
+  EXPECT_TRUE(host_writes::pending());
+  settle(1, 5);
+  EXPECT_FALSE(host_writes::pending());
+}
+
+TEST_F(HostWritesTest, AContextsWaitSettlesAllItsStreams) {
+  host_writes::begun(*lone_.session, 1, 5);
+  host_writes::begun(*lone_.session, 1, 6);
+  host_writes::begun(*lone_.session, 2, 5);
+  settle(1, 0, true);
+  EXPECT_TRUE(host_writes::pending());
+  settle(2, 5);
+}
+
+TEST_F(HostWritesTest, WhatBeganDuringAWaitIsStillPending) {
+  host_writes::begun(*lone_.session, 1, 5);
+  const host_writes::Settling wait(*lone_.session, 1, 5, false);
+  host_writes::begun(*lone_.session, 1, 5);
+  wait.over();
+  EXPECT_TRUE(host_writes::pending());
+}
+
+TEST_F(HostWritesTest, AWaitThatFailedSettlesNothing) {
+  host_writes::begun(*lone_.session, 1, 5);
+  { const host_writes::Settling wait(*lone_.session, 1, 5, false); }
+  EXPECT_TRUE(host_writes::pending());
+}
+
+}  // namespace
+}  // namespace rcuda::client

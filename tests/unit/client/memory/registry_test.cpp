@@ -1,0 +1,74 @@
+#include "client/memory/registry.h"
+
+#include <gtest/gtest.h>
+
+namespace rcuda::client {
+namespace {
+
+Allocation allocation(uint64_t base, size_t bytes, Placement placement = Placement::kDevice) {
+  Allocation made;
+  made.base = base;
+  made.bytes = bytes;
+  made.placement = placement;
+  return made;
+}
+
+TEST(RegistryTest, FindsByAnyAddressInside) {
+  Registry registry;
+  ASSERT_TRUE(registry.add(allocation(0x1000, 0x100)));
+  EXPECT_FALSE(registry.find(0xfff));
+  EXPECT_EQ(registry.find(0x1000)->base, 0x1000u);
+  EXPECT_EQ(registry.find(0x10ff)->base, 0x1000u);
+  EXPECT_FALSE(registry.find(0x1100));
+}
+
+TEST(RegistryTest, RefusesWhatOverlaps) {
+  Registry registry;
+  ASSERT_TRUE(registry.add(allocation(0x1000, 0x100)));
+  EXPECT_FALSE(registry.add(allocation(0x1000, 1)));
+  EXPECT_FALSE(registry.add(allocation(0x10ff, 0x10)));
+  EXPECT_FALSE(registry.add(allocation(0xf00, 0x101)));
+  EXPECT_TRUE(registry.add(allocation(0xf00, 0x100)));
+  EXPECT_TRUE(registry.add(allocation(0x1100, 0x100)));
+  EXPECT_TRUE(registry.overlaps(0x11ff, 1));
+  EXPECT_FALSE(registry.overlaps(0x1200, 0x1000));
+}
+
+TEST(RegistryTest, BufferIdsAreNeverUsedAgain) {
+  Registry registry;
+  ASSERT_TRUE(registry.add(allocation(0x1000, 0x100)));
+  const uint64_t first = registry.find(0x1000)->buffer_id;
+  ASSERT_TRUE(registry.remove(0x1000));
+  EXPECT_FALSE(registry.remove(0x1000));
+  ASSERT_TRUE(registry.add(allocation(0x1000, 0x100)));
+  EXPECT_NE(registry.find(0x1000)->buffer_id, first);
+}
+
+TEST(RegistryTest, AnAllocationReplacesVariablesOfAnUnloadedModule) {
+  Registry registry;
+  ASSERT_TRUE(registry.add(allocation(0x1000, 0x10, Placement::kGlobal)));
+  ASSERT_TRUE(registry.add(allocation(0x1020, 0x10, Placement::kGlobal)));
+  ASSERT_TRUE(registry.add(allocation(0x2000, 0x10, Placement::kGlobal)));
+  EXPECT_TRUE(registry.add(allocation(0x1008, 0x100)));
+  EXPECT_FALSE(registry.find(0x1000));
+  EXPECT_EQ(registry.find(0x1020)->base, 0x1008u);
+  EXPECT_TRUE(registry.find(0x2000));
+}
+
+TEST(RegistryTest, AContextTakesItsDeviceMemoryAlong) {
+  Registry registry;
+  Allocation device = allocation(0x1000, 0x100);
+  device.context = 7;
+  Allocation pinned = allocation(0x2000, 0x100, Placement::kHost);
+  pinned.context = 7;
+  Allocation other = allocation(0x3000, 0x100);
+  other.context = 8;
+  ASSERT_TRUE(registry.add(device) && registry.add(pinned) && registry.add(other));
+  EXPECT_EQ(registry.remove_context(nullptr, 7).size(), 1u);
+  EXPECT_FALSE(registry.find(0x1000));
+  EXPECT_TRUE(registry.find(0x2000));
+  EXPECT_TRUE(registry.find(0x3000));
+}
+
+}  // namespace
+}  // namespace rcuda::client

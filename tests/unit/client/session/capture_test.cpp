@@ -1,0 +1,100 @@
+#include "client/session/capture.h"
+
+#include <thread>
+
+#include <gtest/gtest.h>
+
+namespace rcuda::client {
+namespace {
+
+CUresult elsewhere(CUresult (*question)()) {
+  CUresult answer = CUDA_ERROR_UNKNOWN;
+  std::thread([&] { answer = question(); }).join();
+  return answer;
+}
+
+constexpr CUresult kForbidden = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+
+class CaptureTest : public ::testing::Test {
+ protected:
+  void begin(CUstreamCaptureMode mode) {
+    capture_begun(mode);
+    ++begun_;
+  }
+  void end() {
+    capture_ended();
+    --begun_;
+  }
+  void TearDown() override {
+    EXPECT_EQ(begun_, 0);
+    EXPECT_FALSE(any_capture());
+    EXPECT_EQ(check_unsafe_call(), CUDA_SUCCESS);
+  }
+
+ private:
+  int begun_ = 0;
+};
+
+TEST_F(CaptureTest, AGlobalOneForbidsUnsafeCallsToEveryThread) {
+  begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+  EXPECT_EQ(check_unsafe_call(), kForbidden);
+  EXPECT_EQ(elsewhere(check_unsafe_call), kForbidden);
+  end();
+  EXPECT_EQ(elsewhere(check_unsafe_call), CUDA_SUCCESS);
+}
+
+TEST_F(CaptureTest, AThreadLocalOneForbidsThemToItsThread) {
+  begin(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  EXPECT_EQ(check_unsafe_call(), kForbidden);
+  EXPECT_EQ(elsewhere(check_unsafe_call), CUDA_SUCCESS);
+  end();
+}
+
+TEST_F(CaptureTest, ARelaxedOneForbidsNothing) {
+  begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+  EXPECT_TRUE(any_capture());
+  EXPECT_EQ(check_unsafe_call(), CUDA_SUCCESS);
+  end();
+}
+
+TEST_F(CaptureTest, AThreadMayRelaxItself) {
+  begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  EXPECT_EQ(exchange_capture_mode(&mode), CUDA_SUCCESS);
+  EXPECT_EQ(mode, CU_STREAM_CAPTURE_MODE_GLOBAL);  // what every thread begins with
+  EXPECT_EQ(check_unsafe_call(), CUDA_SUCCESS);
+  EXPECT_EQ(elsewhere(check_unsafe_call), kForbidden);
+  EXPECT_EQ(exchange_capture_mode(&mode), CUDA_SUCCESS);
+  EXPECT_EQ(mode, CU_STREAM_CAPTURE_MODE_RELAXED);
+  EXPECT_EQ(check_unsafe_call(), kForbidden);
+  end();
+}
+
+TEST_F(CaptureTest, AThreadLocalThreadHeedsItsOwnOnly) {
+  const auto local = [] {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    (void)exchange_capture_mode(&mode);
+    return check_unsafe_call();
+  };
+  begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+  EXPECT_EQ(elsewhere(local), CUDA_SUCCESS);
+  end();
+}
+
+TEST_F(CaptureTest, SeveralEndOneByOne) {
+  begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
+  begin(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  end();
+  EXPECT_EQ(check_unsafe_call(), kForbidden);
+  end();
+}
+
+TEST_F(CaptureTest, RefusesModesThatAreNone) {
+  EXPECT_EQ(exchange_capture_mode(nullptr), CUDA_ERROR_INVALID_VALUE);
+  auto mode = static_cast<CUstreamCaptureMode>(3);
+  EXPECT_EQ(exchange_capture_mode(&mode), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(static_cast<int>(mode), 3);
+}
+
+}  // namespace
+}  // namespace rcuda::client

@@ -1,0 +1,118 @@
+#include "client/session/functions.h"
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "api/opcodes.h"
+#include "common/wire/codec.h"
+#include "tests/unit/client/two_puppets.h"
+
+namespace rcuda::client {
+namespace {
+
+class FunctionsTest : public TwoPuppetsTest {
+ protected:
+  using Answer = test::PuppetServer::Answer;
+
+  void SetUp() override {
+    TwoPuppetsTest::SetUp();
+    first().on(wire::Custom::kImageQuery, [](const auto&) {
+      return Answer{CUDA_SUCCESS, bytes_of(std::array<uint32_t, 2>{1, 0})};  // it is there
+    });
+    first().on(wire::Custom::kLibraryLoad, [](const auto&) {
+      return Answer{CUDA_SUCCESS, bytes_of(std::array<uint32_t, 2>{})};
+    });
+    answer_with({{0, 8}, {8, 4}});
+    first().on(static_cast<uint16_t>(api::Opcode::cuKernelGetFunction), [this](const auto&) {
+      wire::Encoder out;
+      out.value(wire::kWorkerMinted | ++functions_);
+      return Answer{CUDA_SUCCESS, {out.body().begin(), out.body().end()}};
+    });
+    library_ = create_object(wire::Kind::kLibrary);
+    ImageParts image;
+    image.parts = {std::as_bytes(std::span("an image", 8))};
+    image.hashes.resize(1);
+    state_ = std::make_unique<Library>(std::move(image), JitOptions());
+    library_->extra = state_.get();
+    ASSERT_EQ(target_current(&target_), CUDA_SUCCESS);
+  }
+
+  template <typename Body>
+  static std::vector<std::byte> bytes_of(const Body& body) {
+    const auto bytes = std::as_bytes(std::span(&body, 1));
+    return {bytes.begin(), bytes.end()};
+  }
+  // What the worker says of every kernel; `count` may be a lie.
+  void answer_with(const std::vector<wire::ParameterInfo>& parameters, int64_t count = -1) {
+    first().on(wire::Custom::kFunctionInfo, [=](const auto&) {
+      struct {
+        uint32_t count, reserved = 0;
+        int32_t attributes[wire::kFunctionAttributeCount] = {7};
+      } fixed;
+      fixed.count = static_cast<uint32_t>(count < 0 ? parameters.size() : count);
+      std::vector<std::byte> body = bytes_of(fixed);
+      for (const auto& parameter : parameters) {
+        const auto more = bytes_of(parameter);
+        body.insert(body.end(), more.begin(), more.end());
+      }
+      return Answer{CUDA_SUCCESS, body};
+    });
+  }
+
+  Target target_;
+  Object* library_ = nullptr;
+  std::unique_ptr<Library> state_;
+  uint32_t functions_ = 0;
+};
+
+TEST_F(FunctionsTest, AKernelIsAskedForOnce) {
+  (void)sent(wire::Custom::kFunctionInfo);
+  Object *one = nullptr, *again = nullptr;
+  ASSERT_EQ(state_->kernel(library_, target_, "climb", &one), CUDA_SUCCESS);
+  ASSERT_EQ(state_->kernel(library_, target_, "climb", &again), CUDA_SUCCESS);
+  EXPECT_EQ(one, again);
+  FunctionInfo* info = nullptr;
+  auto* kernel = static_cast<Kernel*>(one->extra);
+  ASSERT_EQ(kernel->info_on(first_session(), target_.context, &info), CUDA_SUCCESS);
+  EXPECT_EQ(info->parameter_bytes, 12u);
+  EXPECT_EQ(info->attributes[0].load(), 7);
+  EXPECT_EQ(sent(wire::Custom::kFunctionInfo).size(), 1u);
+  state_->unload(library_);
+}
+
+TEST_F(FunctionsTest, WithALibraryGoWhatItsKernelsWere) {
+  Object *kernel = nullptr, *function = nullptr;
+  ASSERT_EQ(state_->kernel(library_, target_, "climb", &kernel), CUDA_SUCCESS);
+  const auto handle = reinterpret_cast<CUkernel>(kernel);
+  ASSERT_EQ(static_cast<Kernel*>(kernel->extra)->function_in(handle, target_, &function),
+            CUDA_SUCCESS);
+  EXPECT_EQ(find_object(function, wire::Kind::kFunction), function);
+  (void)sent(static_cast<uint16_t>(api::Opcode::cuLibraryUnload));
+  state_->unload(library_);
+  EXPECT_EQ(find_object(kernel, wire::Kind::kKernel), nullptr);
+  EXPECT_EQ(find_object(function, wire::Kind::kFunction), nullptr);
+  EXPECT_EQ(sent(static_cast<uint16_t>(api::Opcode::cuLibraryUnload)).size(), 1u);
+}
+
+TEST_F(FunctionsTest, ParametersThatCannotBeAreRefused) {
+  Object* kernel = nullptr;
+  const std::vector<std::pair<std::vector<wire::ParameterInfo>, int64_t>> lies{
+      {{{0, 8}}, 2},  // more than came
+      {{{0, 8}}, 0xffff'ffff},
+      {{{wire::kMaxParameterBytes, 1}}, -1},
+      {{{0xffff'ffff, 0xffff'ffff}}, -1},
+  };
+  for (const auto& [parameters, count] : lies) {
+    answer_with(parameters, count);
+    EXPECT_EQ(state_->kernel(library_, target_, "climb", &kernel), CUDA_ERROR_UNKNOWN);
+  }
+  state_->unload(library_);
+}
+
+}  // namespace
+}  // namespace rcuda::client

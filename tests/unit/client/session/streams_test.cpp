@@ -1,0 +1,111 @@
+// Which stream a handle means, and on which worker.
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "api/opcodes.h"
+#include "client/session/default_streams.h"
+#include "client/session/marshal.h"
+#include "common/interop/default_stream.h"
+#include "common/wire/codec.h"
+#include "generated/client/forward.h"
+#include "tests/unit/client/two_puppets.h"
+
+namespace rcuda::client {
+namespace {
+
+class StreamsTest : public TwoPuppetsTest {
+ protected:
+  struct Resolved {
+    CUresult result;
+    Session* session;
+    wire::ObjectId id;
+  };
+  static Resolved resolved(const void* handle, Target target = {}) {
+    Resolved answer{};
+    answer.result = resolve(handle, wire::Kind::kStream, &target, &answer.id);
+    answer.session = target.session;
+    return answer;
+  }
+  size_t created() { return sent(static_cast<uint16_t>(api::Opcode::cuStreamCreate)).size(); }
+  size_t destroyed() { return sent(static_cast<uint16_t>(api::Opcode::cuStreamDestroy_v2)).size(); }
+};
+
+TEST_F(StreamsTest, NullAndLegacyAreTheDefaultStreamOfTheCurrentContext) {
+  for (const void* handle :
+       {static_cast<const void*>(nullptr), static_cast<const void*>(CU_STREAM_LEGACY)}) {
+    const Resolved answer = resolved(handle);
+    EXPECT_EQ(answer.result, CUDA_SUCCESS);
+    EXPECT_EQ(answer.session, &first_session());
+    EXPECT_EQ(answer.id, 0u);
+  }
+  std::thread([&] { EXPECT_EQ(resolved(nullptr).result, CUDA_ERROR_INVALID_CONTEXT); }).join();
+}
+
+TEST_F(StreamsTest, AStreamBringsItsWorkerAlong) {
+  push_context(process().device(1)->primary);
+  CUstream stream = nullptr;
+  ASSERT_EQ(forward_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  pop_context();
+  const Resolved answer = resolved(stream);
+  EXPECT_EQ(answer.result, CUDA_SUCCESS);
+  EXPECT_EQ(answer.session, &second_session());
+  EXPECT_NE(answer.id, 0u);
+  // A command for one server cannot name another's stream.
+  Target first;
+  ASSERT_EQ(target_current(&first), CUDA_SUCCESS);
+  EXPECT_EQ(resolved(stream, first).result, CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(forward_cuStreamDestroy_v2(stream), CUDA_SUCCESS);
+  EXPECT_EQ(resolved(stream).result, CUDA_ERROR_INVALID_HANDLE);
+  int no_stream = 0;
+  EXPECT_EQ(resolved(&no_stream).result, CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_F(StreamsTest, EachThreadHasAPerThreadStreamInEachContext) {
+  (void)created();
+  (void)destroyed();
+  std::thread([&] {
+    push_context(process().device(0)->primary);
+    const Resolved once = resolved(CU_STREAM_PER_THREAD), again = resolved(CU_STREAM_PER_THREAD);
+    EXPECT_EQ(once.result, CUDA_SUCCESS);
+    EXPECT_NE(once.id, 0u);
+    EXPECT_EQ(once.id, again.id);
+    wire::ObjectId others = 0;
+    std::thread([&] {
+      push_context(process().device(0)->primary);
+      others = resolved(CU_STREAM_PER_THREAD).id;
+    }).join();
+    EXPECT_NE(others, once.id);
+    set_current_context(process().device(2)->primary);
+    EXPECT_NE(resolved(CU_STREAM_PER_THREAD).id, once.id);
+    EXPECT_EQ(created(), 3u);
+    EXPECT_EQ(destroyed(), 1u);  // the thread that is over
+  }).join();
+  EXPECT_EQ(destroyed(), 2u);
+}
+
+TEST_F(StreamsTest, AProgramBuiltForPerThreadStreamsMeansItsOwn) {
+  std::thread([&] {
+    push_context(process().device(0)->primary);
+    {
+      const interop::PerThreadDefaultStreamScope scope;
+      EXPECT_EQ(resolved(nullptr).id, resolved(CU_STREAM_PER_THREAD).id);
+      EXPECT_EQ(resolved(CU_STREAM_LEGACY).id, 0u);
+      const interop::PerThreadDefaultStreamScope nested;
+    }
+    EXPECT_EQ(resolved(nullptr).id, 0u);
+  }).join();
+}
+
+TEST_F(StreamsTest, UseIsCountedForProgressAnswers) {
+  CUstream stream = nullptr;
+  ASSERT_EQ(forward_cuStreamCreate(&stream, 0), CUDA_SUCCESS);
+  const Object* object = find_object(stream, wire::Kind::kStream);
+  const uint64_t before = object->uses.load();
+  (void)resolved(stream);
+  EXPECT_EQ(object->uses.load(), before + 1);
+  EXPECT_EQ(forward_cuStreamDestroy_v2(stream), CUDA_SUCCESS);
+}
+
+}  // namespace
+}  // namespace rcuda::client

@@ -1,0 +1,80 @@
+#include "tests/unit/client/two_puppets.h"
+
+#include <cstdlib>
+#include <string>
+
+#include "common/wire/address_ranges.h"
+
+namespace rcuda::client {
+namespace {
+
+wire::Welcome welcome(uint32_t devices, uint32_t window, uint32_t driver_version) {
+  wire::Welcome made = test::PuppetServer::welcome_with(devices);
+  made.window = {wire::kWindowBase + window * wire::kWindowBytes, wire::kWindowBytes};
+  made.driver_version = driver_version;
+  return made;
+}
+
+}  // namespace
+
+TwoPuppets::TwoPuppets() : first(welcome(2, 3, 13000)), second(welcome(1, 5, 12080)) {
+  const std::string one = "127.0.0.1@" + std::to_string(first.port());
+  const std::string two = "127.0.0.1@" + std::to_string(second.port());
+  const std::string devices = one + ":1," + two + ":0," + one + ":0";
+  ::setenv("RCUDA_DEVICES", devices.c_str(), 1);
+  ::setenv("RCUDA_TRANSPORT", "shm", 1);
+  ::unsetenv("CUDA_VISIBLE_DEVICES");
+  EXPECT_EQ(Process::get().initialize(), CUDA_SUCCESS);
+}
+
+TwoPuppets& TwoPuppets::get() {
+  static auto* made = new TwoPuppets;  // the sessions live as long as the process
+  return *made;
+}
+
+void TwoPuppetsTest::SetUp() {
+  TwoPuppets::get();
+  ASSERT_EQ(process().check(), CUDA_SUCCESS);
+  push_context(process().device(0)->primary);
+}
+
+void TwoPuppetsTest::TearDown() {
+  for (const CUdeviceptr address : allocated_) process().memory().remove(address);
+  pop_context();
+}
+
+CUdeviceptr TwoPuppetsTest::allocate(Session& session, uint64_t offset, size_t bytes) {
+  Allocation allocation;
+  allocation.base = session.welcome().window.base + offset;
+  allocation.bytes = bytes;
+  allocation.session = &session;
+  allocation.context = wire::primary_context_id(0);
+  allocation.device = session.ordinals()[0];
+  EXPECT_TRUE(process().memory().add(allocation));
+  allocated_.push_back(allocation.base);
+  return allocation.base;
+}
+
+void TwoPuppetsTest::settle(Session& session) {
+  Reply reply;
+  EXPECT_EQ(session.call(0, static_cast<uint16_t>(wire::Custom::kPing), {}, {}, 0, &reply),
+            CUDA_SUCCESS);
+}
+
+LoneSession::LoneSession() : puppet(test::PuppetServer::welcome_with(1)) {
+  SessionOptions options;
+  options.medium = wire::Medium::kShm;
+  auto opened = Session::open({wire::Medium::kAuto, "127.0.0.1", puppet.port(), {0}, {0}}, options);
+  if (!opened) {
+    ADD_FAILURE() << opened.status().message();
+    std::abort();
+  }
+  session = std::move(opened).value();
+}
+
+CUresult LoneSession::ping() {
+  Reply reply;
+  return session->call(0, static_cast<uint16_t>(wire::Custom::kPing), {}, {}, 0, &reply);
+}
+
+}  // namespace rcuda::client
