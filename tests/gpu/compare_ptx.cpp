@@ -13,7 +13,7 @@
 //   --all           name every differing case, not only the first three of a family
 //   --dump-ptx FILE write the PTX (for ptxas) and exit; needs no driver
 //
-// On softgpu:    LD_LIBRARY_PATH=build/.../softgpu compare_ptx --write softgpu.bin
+// On softgpu:    compare_ptx --driver build/.../softgpu/lib/libcuda.so.1 --write softgpu.bin
 // On hardware:   compare_ptx --compare softgpu.bin
 //
 // Integer and IEEE-exact operations must agree bit for bit (NaN with NaN; payloads are counted but
@@ -45,12 +45,15 @@ struct Options {
 
 // The few entry points needed, taken from whatever driver was named.
 struct Driver {
-#define COMPARE_PTX_FUNCTIONS(X)                                                                  \
-  X(cuInit)                                                                                       \
-  X(cuDriverGetVersion) X(cuDeviceGet) X(cuDeviceGetName) X(cuDevicePrimaryCtxRetain)             \
-      X(cuCtxSetCurrent) X(cuModuleLoadDataEx) X(cuModuleUnload) X(cuModuleGetFunction)           \
-          X(cuMemAlloc_v2) X(cuMemFree_v2) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemsetD8_v2) \
-              X(cuLaunchKernel) X(cuCtxSynchronize) X(cuGetErrorName)
+#define COMPARE_PTX_FUNCTIONS(X)                                                         \
+  X(cuInit)                                                                              \
+  X(cuDriverGetVersion)                                                                  \
+  X(cuDeviceGet)                                                                         \
+  X(cuDeviceGetName)                                                                     \
+  X(cuDevicePrimaryCtxRetain) X(cuCtxSetCurrent) X(cuModuleLoadDataEx) X(cuModuleUnload) \
+      X(cuModuleGetFunction) X(cuMemAlloc_v2) X(cuMemFree_v2) X(cuMemcpyHtoD_v2)         \
+          X(cuMemcpyDtoH_v2) X(cuMemsetD8_v2) X(cuLaunchKernel) X(cuCtxSynchronize)      \
+              X(cuGetErrorName)
 #define DECLARE(name) decltype(&::name) name = nullptr;
   COMPARE_PTX_FUNCTIONS(DECLARE)
 #undef DECLARE

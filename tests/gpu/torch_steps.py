@@ -1,4 +1,6 @@
-"""What a PyTorch user does first: a sum, a matrix product, a convolution, one training step.
+"""What a PyTorch user does first: a sum, matrix products, a convolution, a transform, training steps.
+
+Between them they use cuBLAS, cuBLASLt (the biased product in half precision), cuDNN and cuFFT.
 
 Prints one line a step, in an order and with a rounding that do not depend on where the GPU is.
 """
@@ -13,6 +15,13 @@ print("sum", torch.ones(8, device=device).sum().item())
 a = torch.randn(256, 256)
 product = (a.to(device) @ a.to(device)).cpu()
 print("matmul", torch.allclose(product, a @ a, rtol=1e-2, atol=1e-2))
+
+half, bias = a.half().to(device), torch.randn(256).half().to(device)
+biased = torch.nn.functional.gelu(torch.addmm(bias, half, half)).float().cpu()
+print("addmm", torch.allclose(biased, torch.nn.functional.gelu(a @ a + bias.float().cpu()), atol=0.5))
+
+spectrum = torch.fft.rfft2(a.to(device))
+print("fft", torch.allclose(torch.fft.irfft2(spectrum).cpu(), a, atol=1e-4))
 
 image = torch.randn(2, 3, 32, 32)
 weights = torch.randn(8, 3, 3, 3)

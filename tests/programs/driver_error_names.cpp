@@ -1,7 +1,7 @@
 // The name of every error of the driver API; each has a description, in whatever words.
-#include <cuda.h>
-
 #include <cstdio>
+
+#include <cuda.h>
 
 int main() {
   for (int code = 0; code <= 1000; ++code) {

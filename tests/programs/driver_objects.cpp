@@ -53,9 +53,12 @@ void streams(CUdeviceptr memory) {
   CU(cuStreamCreateWithPriority(&first, CU_STREAM_NON_BLOCKING, 0));
   CU(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
   CUstreamAttrValue value{};
-  CU(cuStreamGetAttribute(first, CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
-  CU(cuStreamSetAttribute(second, CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
+  value.syncPolicy = CU_SYNC_POLICY_BLOCKING_SYNC;
+  CU(cuStreamSetAttribute(first, CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
   CU(cuStreamCopyAttributes(second, first));
+  value = {};
+  CU(cuStreamGetAttribute(second, CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
+  CHECK(value.syncPolicy == CU_SYNC_POLICY_BLOCKING_SYNC);
 
   CUevent start, stop;
   CU(cuEventCreate(&start, CU_EVENT_DEFAULT));

@@ -9,6 +9,14 @@ __global__ void sum(const int* values, int n, int* total) {
   for (int i = threadIdx.x; i < n; i += blockDim.x) atomicAdd(total, values[i]);
 }
 
+void show_reserved(const char* how) {
+  cudaMemPool_t pool;
+  CUDA(cudaDeviceGetDefaultMemPool(&pool, 0));
+  uint64_t bytes = 0;
+  CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &bytes));
+  std::printf("synchronised %s: %llu reserved\n", how, static_cast<unsigned long long>(bytes));
+}
+
 int main() {
   cudaStream_t stream;
   CUDA(cudaStreamCreate(&stream));
@@ -27,6 +35,30 @@ int main() {
   CUDA(cudaStreamSynchronize(stream));
   CHECK(total.values()[0] == expected);
   std::printf("sum %d\n", expected);
+
+  // What is held beyond the release threshold, 0 unless it was set, goes back in the next call that
+  // synchronises a stream, an event or the context.
+  cudaEvent_t done;
+  CUDA(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
+  show_reserved("with the stream");
+  for (const char* how : {"with an event", "with the device", "after a copy"}) {
+    void* memory;
+    CUDA(cudaMallocAsync(&memory, 8 << 20, stream));
+    CUDA(cudaMemsetAsync(memory, 1, 8 << 20, stream));
+    CUDA(cudaFreeAsync(memory, stream));
+    CUDA(cudaEventRecord(done, stream));
+    if (how[5] == 'a') {
+      CUDA(cudaEventSynchronize(done));
+    } else if (how[5] == 't') {
+      CUDA(cudaDeviceSynchronize());
+    } else {
+      int value;
+      CUDA(cudaMemcpyAsync(&value, total.get(), sizeof value, cudaMemcpyDeviceToHost, stream));
+      CUDA(cudaStreamSynchronize(stream));
+    }
+    show_reserved(how);
+  }
+  CUDA(cudaEventDestroy(done));
 
   cudaMemPool_t pool;
   CUDA(cudaDeviceGetDefaultMemPool(&pool, 0));

@@ -92,9 +92,16 @@ int main() {
   DRIVER(cuMemUnmap(base + unit, 3 * unit));
   DRIVER(cuMemAddressFree(base, 4 * unit));
 
-  // A hint is only that, but the reservation keeps its alignment.
-  DRIVER(cuMemAddressReserve(&base, unit, 4 * unit, 0x600000000000ull, 0));
-  CHECK(base % (4 * unit) == 0);
-  DRIVER(cuMemAddressFree(base, unit));
+  // A hint is only that, wherever it points, but the reservation keeps its alignment.
+  int devices = 0;
+  CUDA(cudaGetDeviceCount(&devices));
+  for (int device = 0; device < devices; ++device) {
+    CUDA(cudaSetDevice(device));
+    for (CUdeviceptr hint = 0x600000000000; hint < 0x700000000000; hint += 0x10000000000) {
+      DRIVER(cuMemAddressReserve(&base, unit, 4 * unit, hint, 0));
+      CHECK(base % (4 * unit) == 0);
+      DRIVER(cuMemAddressFree(base, unit));
+    }
+  }
   std::printf("values %d %d\n", ends[1], seen);
 }

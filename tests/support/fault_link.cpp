@@ -73,8 +73,8 @@ Result<transport::Region> FaultLink::expose(void* base, size_t bytes, int backin
   return inner_->expose(base, bytes, backing, backing_offset);
 }
 
-Result<void*> FaultLink::map(RegionId region, void* address) {
-  return inner_->map(region, address);
+Result<void*> FaultLink::map(RegionId region, size_t bytes, void* address) {
+  return inner_->map(region, bytes, address);
 }
 
 void FaultLink::write(RegionId region, uint64_t offset, const void* local, size_t bytes,

@@ -49,8 +49,15 @@ class FaultLink final : public transport::Link {
   void interrupt() override { inner_->interrupt(); }
   Result<transport::Region> expose(void* base, size_t bytes, int backing,
                                    uint64_t backing_offset) override;
+  Result<transport::Region> expose_device(void* base, size_t bytes,
+                                          const transport::DeviceMemory& memory) override {
+    return inner_->expose_device(base, bytes, memory);
+  }
+  Status loop_back(void* to, const void* from, size_t bytes) override {
+    return inner_->loop_back(to, from, bytes);
+  }
   Status unexpose(transport::RegionId region) override { return inner_->unexpose(region); }
-  Result<void*> map(transport::RegionId region, void* address) override;
+  Result<void*> map(transport::RegionId region, size_t bytes, void* address) override;
   Status unmap(transport::RegionId region) override { return inner_->unmap(region); }
   void write(transport::RegionId region, uint64_t offset, const void* local, size_t bytes,
              transport::TransferDone done) override;

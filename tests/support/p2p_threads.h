@@ -37,6 +37,7 @@ class ThreadedDevices final : public p2p::DeviceOps {
   Result<p2p::Order> enter(p2p::StreamRef stream, bool hold) override;
   Result<bool> reached(p2p::Order order) override;
   void release(p2p::Order order, const Status& status) override;
+  bool holding() override { return false; }
   Status register_host(void*, size_t) override { return {}; }
   void unregister_host(void*) override {}
   Result<p2p::DeviceAddress> allocate(int device, size_t bytes) override;
@@ -48,6 +49,9 @@ class ThreadedDevices final : public p2p::DeviceOps {
     return Status(Code::kUnsupported, "no mapped memory in this test");
   }
   void close(int, p2p::DeviceAddress) override {}
+  Result<p2p::DmaBuf> dma_buf(int, p2p::DeviceAddress, size_t) override {
+    return Status(Code::kUnsupported, "no dma-buf in this test");
+  }
   bool may_use_gpudirect(int, const char*) override { return false; }
 
  private:

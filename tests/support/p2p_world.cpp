@@ -227,6 +227,11 @@ void SimDevices::release(Order order, const Status& status) {
   run_stream(stream);
 }
 
+bool SimDevices::holding() {
+  return std::any_of(orders_.begin(), orders_.end(),
+                     [](const auto& entry) { return entry.second.hold; });
+}
+
 Status SimDevices::register_host(void* base, size_t bytes) {
   if (fail_registration_) return Status::from_cuda(2, "cuMemHostRegister");
   registered_[reinterpret_cast<uint64_t>(base)] = bytes;
@@ -293,6 +298,9 @@ bool SimDevices::may_use_gpudirect(int, const char* medium) {
 
 namespace {
 
+// The largest message is the Offer.
+constexpr size_t kMessageBytes = sizeof(p2p::OfferMessage) + 128;
+
 struct SimRegion {
   std::byte* base = nullptr;
   size_t bytes = 0;
@@ -309,6 +317,7 @@ struct SimCable {
     std::map<uint64_t, SimRegion> regions;
     uint64_t next_region = 1;
     double wire_free_us = 0;  // of the direction away from this end
+    double last_put_us = 0;   // when the last put arrives
     bool gone = false;        // the Link object was destroyed
     bool refuse = false;
     std::map<uint64_t, transport::TransferDone> pending;  // transfers under way from this end
@@ -351,11 +360,21 @@ class SimLink final : public transport::Link {
       cable_->world.violation("a put outside the window");
       return {};
     }
-    cable_->world.after_us(
-        cable_->wire.message_us, [cable = cable_, to = 1 - end_, offset, bytes = std::move(bytes)] {
-          if (cable->ends[to].gone) return;
-          std::memcpy(cable->ends[to].window.data() + offset, bytes.data(), bytes.size());
-        });
+    // A message's time does not depend on its size, until it is more than a message. Puts stay in
+    // order.
+    double arrives_us = cable_->world.now_us() + cable_->wire.message_us;
+    if (bytes.size() > kMessageBytes) {
+      auto& end = own();
+      end.wire_free_us = std::max(end.wire_free_us, cable_->world.now_us()) +
+                         cable_->wire.speed.busy_us(bytes.size());
+      arrives_us = end.wire_free_us + cable_->wire.speed.delay_us;
+    }
+    arrives_us = own().last_put_us = std::max(arrives_us, own().last_put_us);
+    cable_->world.after_us(arrives_us - cable_->world.now_us(), [cable = cable_, to = 1 - end_,
+                                                                 offset, bytes = std::move(bytes)] {
+      if (cable->ends[to].gone) return;
+      std::memcpy(cable->ends[to].window.data() + offset, bytes.data(), bytes.size());
+    });
     return {};
   }
 
@@ -374,11 +393,19 @@ class SimLink final : public transport::Link {
                          backing >= 0 ? std::make_shared<UniqueFd>(::dup(backing)) : nullptr};
     return transport::Region{transport::RegionId{id}, bytes};
   }
+  Result<transport::Region> expose_device(void* base, size_t bytes,
+                                          const transport::DeviceMemory&) override {
+    if (cable_->medium != "verbs") return Status(Code::kUnsupported, "not over this medium");
+    return expose(base, bytes, -1, 0);
+  }
+  Status loop_back(void*, const void*, size_t) override {
+    return {Code::kUnsupported, "simulated links have no adapter"};
+  }
   Status unexpose(transport::RegionId region) override {
     own().regions.erase(static_cast<uint64_t>(region));
     return cable_->broken;
   }
-  Result<void*> map(transport::RegionId region, void*) override {
+  Result<void*> map(transport::RegionId region, size_t, void*) override {
     const auto found = peer().regions.find(static_cast<uint64_t>(region));
     if (found == peer().regions.end()) return Status(Code::kNotFound, "no such region");
     if (cable_->medium != "shm" || !found->second.backing) return static_cast<void*>(nullptr);

@@ -111,6 +111,7 @@ class SimDevices final : public p2p::DeviceOps {
   Result<p2p::Order> enter(p2p::StreamRef stream, bool hold) override;
   Result<bool> reached(p2p::Order order) override;
   void release(p2p::Order order, const Status& status) override;
+  bool holding() override;
   Status register_host(void* base, size_t bytes) override;
   void unregister_host(void* base) override;
   Result<p2p::DeviceAddress> allocate(int device, size_t bytes) override;
@@ -118,6 +119,9 @@ class SimDevices final : public p2p::DeviceOps {
   Result<p2p::ExportedMemory> export_memory(int device, p2p::DeviceAddress address) override;
   Result<p2p::DeviceAddress> open(int device, const p2p::ExportedMemory& memory) override;
   void close(int device, p2p::DeviceAddress base) override;
+  Result<p2p::DmaBuf> dma_buf(int, p2p::DeviceAddress, size_t) override {
+    return Status(Code::kUnsupported, "no dma-buf in this test");
+  }
   bool may_use_gpudirect(int device, const char* medium) override;
 
  private:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cfenv>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -67,6 +68,7 @@ void add_float_cases(CaseList* list);
 void add_half_cases(CaseList* list);
 void add_convert_cases(CaseList* list);
 void add_memory_cases(CaseList* list);
+void add_tiny_cases(CaseList* list);
 void add_warp_cases(CaseList* list);
 
 // Integer types by PTX name.
@@ -115,8 +117,22 @@ inline float flushed(float v) {
 float half_value(uint16_t bits);
 float bf16_value(uint16_t bits);
 enum class Round { kNearest, kZero, kDown, kUp };
+struct RoundingMode {
+  const char* name;  // PTX's
+  Round round;
+  int fenv;
+};
+inline constexpr RoundingMode kRoundingModes[] = {{"rn", Round::kNearest, FE_TONEAREST},
+                                                  {"rz", Round::kZero, FE_TOWARDZERO},
+                                                  {"rm", Round::kDown, FE_DOWNWARD},
+                                                  {"rp", Round::kUp, FE_UPWARD}};
 uint16_t nearest_half(__float128 exact, Round round = Round::kNearest);
 uint16_t nearest_bf16(__float128 exact, Round round = Round::kNearest);
+
+// What .ftz flushes: results below the smallest normal number, 2^least, after rounding to
+// `precision` bits as if exponents had no lower end. (Rounding to the steps of subnormal numbers,
+// which are wider, would keep some that hardware flushes.)
+bool becomes_subnormal(__float128 exact, int precision, int least, Round round);
 
 std::string replace_all(std::string text, std::string_view from, std::string_view to);
 

@@ -271,6 +271,19 @@ uint64_t Random::next() {
   return z ^ (z >> 31);
 }
 
+bool becomes_subnormal(__float128 exact, int precision, int least, Round round) {
+  const bool negative = exact < 0;
+  const __float128 magnitude = negative ? -exact : exact;
+  const auto power_of_two = [](int n) { return static_cast<__float128>(std::ldexp(1.0, n)); };
+  const __float128 least_normal = power_of_two(least);
+  // Away from zero, everything beyond the number before it is rounded up to it.
+  if (round == (negative ? Round::kDown : Round::kUp))
+    return magnitude <= least_normal - least_normal * power_of_two(-precision);
+  if (round == Round::kNearest)
+    return magnitude < least_normal - least_normal * power_of_two(-precision - 1);
+  return magnitude < least_normal;
+}
+
 std::string replace_all(std::string text, std::string_view from, std::string_view to) {
   for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
     text.replace(at, from.size(), to);
@@ -392,6 +405,7 @@ const std::vector<PtxCase>& ptx_cases() {
     add_float_cases(&list);
     add_half_cases(&list);
     add_convert_cases(&list);
+    add_tiny_cases(&list);
     add_memory_cases(&list);
     add_warp_cases(&list);
     return all;

@@ -44,6 +44,10 @@ void add_logic(CaseList* list, int bits) {
 }
 
 void add_counts(CaseList* list, int bits) {
+  // PTX looks at eight bits; the 64-bit forms on hardware at all of them.
+  const auto field_operand = [=](uint64_t n) {
+    return static_cast<int>(bits == 32 ? n & 0xff : std::min<uint64_t>(n, 64));
+  };
   const std::string t = "b" + std::to_string(bits);
   const std::string l(1, bits == 32 ? 'r' : 'd');
   list->add("popc." + t, "popc." + t + " D0, S0;", "r", l,
@@ -71,7 +75,7 @@ void add_counts(CaseList* list, int bits) {
     }
     const std::string type = (is_signed ? "s" : "u") + std::to_string(bits);
     list->add("bfe." + type, "bfe." + type + " D0, S0, S1, S2;", l, l + "nn", [=](In in, Out out) {
-      const int pos = in[1] & 0xff, len = in[2] & 0xff;
+      const int pos = field_operand(in[1]), len = field_operand(in[2]);
       const int last = std::min(pos + len - 1, bits - 1);
       const uint64_t sign = !is_signed || len == 0 ? 0 : in[0] >> last & 1;
       out[0] = 0;
@@ -82,7 +86,7 @@ void add_counts(CaseList* list, int bits) {
     });
   }
   list->add("bfi." + t, "bfi." + t + " D0, S0, S1, S2, S3;", l, l + l + "nn", [=](In in, Out out) {
-    const int pos = in[2] & 0xff, len = in[3] & 0xff;
+    const int pos = field_operand(in[2]), len = field_operand(in[3]);
     out[0] = in[1];
     for (int k = 0; k < len && pos + k < bits; ++k) {
       out[0] = (out[0] & ~(uint64_t{1} << (pos + k))) | (in[0] >> k & 1) << (pos + k);

@@ -26,16 +26,6 @@ struct Float {
 };
 constexpr Float kFloats[] = {{"f16", 'e', 2}, {"bf16", 'b', 2}, {"f32", 'f', 4}, {"f64", 'g', 8}};
 
-struct Mode {
-  const char* name;
-  Round round;
-  int fenv;
-};
-constexpr Mode kModes[] = {{"rn", Round::kNearest, FE_TONEAREST},
-                           {"rz", Round::kZero, FE_TOWARDZERO},
-                           {"rm", Round::kDown, FE_DOWNWARD},
-                           {"rp", Round::kUp, FE_UPWARD}};
-
 double read(const Float& f, uint64_t w) {
   switch (f.letter) {
     case 'e':
@@ -50,7 +40,7 @@ double read(const Float& f, uint64_t w) {
 }
 
 // A narrowing of an exact value.
-uint64_t write(const Float& f, __float128 exact, const Mode& mode) {
+uint64_t write(const Float& f, __float128 exact, const RoundingMode& mode) {
   switch (f.letter) {
     case 'e':
       return nearest_half(exact, mode.round);
@@ -75,7 +65,15 @@ uint64_t write(const Float& f, __float128 exact, const Mode& mode) {
   return result;
 }
 
-double to_integral(double v, const Mode& mode) {
+// Of an f64: the sign and the upper bits of the payload stay.
+uint64_t narrow_nan(uint64_t w, const Float& to) {
+  const int mantissa = to.letter == 'f' ? 23 : 10, width = 8 * to.bytes;
+  const uint64_t exponent = ((uint64_t{1} << (width - 1 - mantissa)) - 1) << mantissa;
+  return w >> 63 << (width - 1) | exponent | uint64_t{1} << (mantissa - 1) |
+         (w & 0xfffffffffffff) >> (52 - mantissa);
+}
+
+double to_integral(double v, const RoundingMode& mode) {
   switch (mode.round) {
     case Round::kZero:
       return std::trunc(v);
@@ -88,7 +86,8 @@ double to_integral(double v, const Mode& mode) {
   }
 }
 
-uint64_t float_to_integer(double v, const Float& from, const Integer& to, const Mode& mode) {
+uint64_t float_to_integer(double v, const Float& from, const Integer& to,
+                          const RoundingMode& mode) {
   if (std::isnan(v)) return from.bytes == 8 || to.bits == 64 ? uint64_t{1} << (to.bits - 1) : 0;
   const double r = to_integral(v, mode);
   const __int128 low = to.is_signed ? -(static_cast<__int128>(1) << (to.bits - 1)) : 0;
@@ -130,7 +129,7 @@ void add_integers(CaseList* list) {
 void add_integer_float(CaseList* list) {
   for (const Integer& i : kIntegers) {
     for (const Float& f : kFloats) {
-      for (const Mode& mode : kModes) {
+      for (const RoundingMode& mode : kRoundingModes) {
         const bool bf16 = f.letter == 'b';
         if (bf16 && (mode.round != Round::kNearest || i.bits == 8)) continue;
         const std::string d(1, f.letter), s(1, i.letter);
@@ -154,7 +153,7 @@ void add_integer_float(CaseList* list) {
 }
 
 void add_floats(CaseList* list) {
-  for (const Mode& mode : kModes) {
+  for (const RoundingMode& mode : kRoundingModes) {
     const std::string m = mode.name;
     const auto narrow = [&](const Float& to, const Float& from, const std::string& options,
                             bool ftz, bool sat) {
@@ -162,11 +161,13 @@ void add_floats(CaseList* list) {
       list->add(name, name + " D0, S0;", std::string(1, to.letter), std::string(1, from.letter),
                 [=](In in, Out out) {
                   double v = read(from, in[0]);
-                  if (ftz && from.letter == 'f') v = flushed(static_cast<float>(v));
+                  if (ftz && to.letter == 'b') v = flushed(static_cast<float>(v));  // not for f16
                   if (sat) v = std::isnan(v) ? 0.0 : std::min(std::max(v, 0.0), 1.0) + 0.0;
                   out[0] = std::isnan(v) ? (to.letter == 'f' ? 0x7fffffff : 0x7fff)
                                          : write(to, static_cast<__float128>(v), mode);
-                  if (ftz && to.letter == 'f') out[0] = word(flushed(f32(out[0])));
+                  if (ftz && to.letter == 'f' && !std::isnan(v))
+                    out[0] = word(flushed(f32(out[0])));
+                  if (std::isnan(v) && from.letter == 'g' && !sat) out[0] = narrow_nan(in[0], to);
                 });
     };
     narrow(kFloats[2], kFloats[3], "", false, false);  // f32.f64
@@ -174,7 +175,8 @@ void add_floats(CaseList* list) {
     narrow(kFloats[2], kFloats[3], ".sat", false, true);
     narrow(kFloats[0], kFloats[2], "", false, false);  // f16.f32
     narrow(kFloats[0], kFloats[2], ".ftz", true, false);
-    narrow(kFloats[0], kFloats[3], "", false, false);  // f16.f64
+    narrow(kFloats[1], kFloats[2], ".ftz", true, false);  // bf16.f32
+    narrow(kFloats[0], kFloats[3], "", false, false);     // f16.f64
     if (mode.round == Round::kNearest || mode.round == Round::kZero) {
       narrow(kFloats[1], kFloats[2], "", false, false);  // bf16.f32
       for (const bool bf : {false, true}) {
@@ -225,10 +227,12 @@ void add_floats(CaseList* list) {
                                  : w.s == 'e' ? half_value(static_cast<uint16_t>(in[0]))
                                               : bf16_value(static_cast<uint16_t>(in[0]));
                 out[0] = w.d == 'g' ? word(v) : word(static_cast<float>(v));
+                if (w.s == 'b') out[0] = in[0] << 16;  // NaNs as well
               });
   }
-  list->add("cvt.ftz.f64.f32", "cvt.ftz.f64.f32 D0, S0;", "g", "f",
-            [](In in, Out out) { out[0] = word(static_cast<double>(flushed(f32(in[0])))); });
+  list->add("cvt.ftz.f64.f32", "cvt.ftz.f64.f32 D0, S0;", "g", "f", [](In in, Out out) {
+    out[0] = word(static_cast<double>(f32(word(flushed(f32(in[0]))))));
+  });
   list->add("cvt.sat.f32.f32", "cvt.sat.f32.f32 D0, S0;", "f", "f", [](In in, Out out) {
     const float v = f32(in[0]);
     out[0] = word(v > 0 ? std::min(v, 1.0f) : 0.0f);

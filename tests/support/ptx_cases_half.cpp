@@ -128,9 +128,11 @@ void add_kind(CaseList* list, const Kind& kind) {
     }
     if (!kind.is_half) continue;
     add_both(list, kind, std::string(op.name) + ".rn.ftz", op.operands,
-             [=](uint16_t a, uint16_t b, uint16_t c) {
-               return flush_half(
-                   round(f(value(flush_half(a)), value(flush_half(b)), value(flush_half(c)))));
+             [=](uint16_t a, uint16_t b, uint16_t c) -> uint16_t {
+               const __float128 exact =
+                   f(value(flush_half(a)), value(flush_half(b)), value(flush_half(c)));
+               const bool flush = becomes_subnormal(exact, 11, -14, Round::kNearest);
+               return round(exact) & (flush ? 0x8000 : 0xffff);
              });
     add_both(list, kind, std::string(op.name) + ".rn.sat", op.operands,
              [=](uint16_t a, uint16_t b, uint16_t c) -> uint16_t {
@@ -162,10 +164,12 @@ void add_kind(CaseList* list, const Kind& kind) {
       }
     }
   }
-  add_both(list, kind, "abs", 1,
-           [](uint16_t a, uint16_t, uint16_t) -> uint16_t { return a & 0x7fff; });
-  add_both(list, kind, "neg", 1,
-           [](uint16_t a, uint16_t, uint16_t) -> uint16_t { return a ^ 0x8000; });
+  add_both(list, kind, "abs", 1, [=](uint16_t a, uint16_t, uint16_t) -> uint16_t {
+    return is_nan(a) ? 0x7fff : a & 0x7fff;
+  });
+  add_both(list, kind, "neg", 1, [=](uint16_t a, uint16_t, uint16_t) -> uint16_t {
+    return is_nan(a) ? 0x7fff : a ^ 0x8000;
+  });
   add_both(list, kind, "tanh.approx", 1,
            [=](uint16_t a, uint16_t, uint16_t) {
              return round(std::tanh(static_cast<double>(value(a))));

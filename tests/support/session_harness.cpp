@@ -131,7 +131,7 @@ SessionHarness::SessionHarness(const Options& options) {
   transport::LinkOptions client_options, worker_options;
   client_options.window_bytes = Window::kBytes;
   worker_options.window_bytes = wire::WorkerWindow::kBytes;
-  auto links = make_link_pair(Medium::kShm, client_options, worker_options);
+  auto links = make_link_pair(options.medium, client_options, worker_options);
   if (!links.ok()) {
     ADD_FAILURE() << links.status().message();
     std::abort();
@@ -145,8 +145,8 @@ SessionHarness::SessionHarness(const Options& options) {
   resources_.images = images_.get();
   resources_.shared_address_space = true;
   resources_.allow_faults = options.allow_faults;
-  loop_ = std::make_unique<server::SessionLoop>(
-      resources_, server::SessionLoopOptions{std::chrono::microseconds(2)});
+  loop_ =
+      std::make_unique<server::SessionLoop>(resources_, server::SessionLoopOptions{options.spin});
   thread_ = std::thread([this] {
     outcome_ = loop_->run();
     links_.server->close();

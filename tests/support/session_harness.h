@@ -102,8 +102,10 @@ class ProtocolClient {
 class SessionHarness {
  public:
   struct Options {
+    Medium medium = Medium::kShm;
     bool allow_faults = false;
-    std::string image_folder;  // empty: images are not kept
+    std::chrono::nanoseconds spin = std::chrono::microseconds(2);  // of the worker
+    std::string image_folder;                                      // empty: images are not kept
   };
   SessionHarness() : SessionHarness(Options()) {}
   explicit SessionHarness(const Options& options);
@@ -111,6 +113,7 @@ class SessionHarness {
 
   ProtocolClient& client() { return *client_; }
   const api::DriverTable& driver() { return TestDriver::get().table; }
+  transport::Link& worker_link() { return *links_.server; }
   std::byte* staging();  // the worker's, which a real client maps
   // Waits for the session to end by itself.
   Status wait_end();

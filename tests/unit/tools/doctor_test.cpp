@@ -105,11 +105,13 @@ TEST_F(DoctorTest, AnInfinibandPortThatInitialisesWantsASubnetManager) {
 }
 
 TEST_F(DoctorTest, LockedMemory) {
-  EXPECT_EQ(check_memlock(0, true, true)[0].verdict, Verdict::kGood);
-  const Findings limited = check_memlock(8u << 20, false, true);
-  EXPECT_EQ(check_memlock(8u << 20, false, false)[0].verdict, Verdict::kGood);
+  EXPECT_EQ(check_memlock({.none = true}, true)[0].verdict, Verdict::kGood);
+  const transport::LockedMemoryLimit limit{.none = false, .bytes = 8u << 20};
+  const Findings limited = check_memlock(limit, true);
+  EXPECT_EQ(check_memlock(limit, false)[0].verdict, Verdict::kGood);
   EXPECT_EQ(limited[0].verdict, Verdict::kBad);
   EXPECT_NE(limited[0].what.find("8192 KiB"), std::string::npos);
+  EXPECT_NE(limited[0].mend.find("ulimit -l unlimited"), std::string::npos);
 }
 
 TEST_F(DoctorTest, GpudirectByEitherModule) {
@@ -135,7 +137,9 @@ TEST_F(DoctorTest, PciDistanceAndAcs) {
   Findings findings = check_pci(root_);
   EXPECT_NE(find(findings, "mlx5_0 are behind the same PCIe switch"), nullptr);
   EXPECT_NE(find(findings, "mlx5_1 are on different NUMA nodes"), nullptr);
-  EXPECT_NE(find(findings, "needs root"), nullptr);  // no config space in the tree yet
+  const Finding* hidden = find(findings, "cannot be read");  // no config space in the tree yet
+  ASSERT_NE(hidden, nullptr);
+  EXPECT_NE(hidden->mend.find("root"), std::string::npos);
 
   std::string config(4096, '\0');
   config[0x100] = 0x0d;  // the ACS capability, last in its list
@@ -146,6 +150,7 @@ TEST_F(DoctorTest, PciDistanceAndAcs) {
     file(std::string("sys/devices/pci0000:80/") + bridge + "/config", config);
   }
   EXPECT_EQ(find(check_pci(root_), "sends traffic between GPU 0000:03:00.0 and mlx5_0"), nullptr);
+  EXPECT_NE(find(check_pci(root_), "ACS lets GPU 0000:03:00.0 and mlx5_0 talk"), nullptr);
   config[0x106] = 0x0c;  // requests and completions are redirected
   file("sys/devices/" + common + "0000:02:01.0/config", config);
   findings = check_pci(root_);
@@ -153,6 +158,39 @@ TEST_F(DoctorTest, PciDistanceAndAcs) {
   ASSERT_NE(acs, nullptr);
   EXPECT_EQ(acs->verdict, Verdict::kWarning);
   EXPECT_NE(acs->mend.find("setpci"), std::string::npos);
+}
+
+TEST_F(DoctorTest, WithoutGpuOrAdapterThereIsNoDistance) {
+  const Findings findings = check_pci(root_);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].verdict, Verdict::kNote);
+  EXPECT_NE(findings[0].what.find("no NVIDIA GPU and no RDMA adapter"), std::string::npos);
+  EXPECT_FALSE(findings[0].mend.empty());
+}
+
+// Whatever is not good says what to do about it.
+TEST_F(DoctorTest, EveryProblemHasItsMend) {
+  add_roce_device("1: DOWN", "1500");
+  fs::remove(root_ / "dev/infiniband/rdma_cm");
+  file("sys/class/infiniband/mlx5_2/ports/1/state", "1: DOWN\n");
+  file("sys/class/infiniband/mlx5_2/ports/1/link_layer", "InfiniBand\n");
+  file("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.1\n");
+  file("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
+  add_pci("pci0000:00/0000:00:01.0/0000:01:00.0", "sys/bus/pci/devices/0000:01:00.0", "0x10de",
+          "0x030200", "0");
+  add_pci("pci0000:80/0000:80:01.0/0000:81:00.0", "sys/class/infiniband/mlx5_1/device", "0x15b3",
+          "0x020000", "1");
+  int problems = 0;
+  for (const Findings& findings :
+       {check_devices(root_), check_memlock({.none = false, .bytes = 65536}, true),
+        check_gpudirect(root_), check_pci(root_), check_huge_pages(root_)}) {
+    for (const Finding& finding : findings) {
+      if (finding.verdict == Verdict::kGood) continue;
+      ++problems;
+      EXPECT_FALSE(finding.mend.empty()) << finding.what;
+    }
+  }
+  EXPECT_GE(problems, 8);
 }
 
 TEST_F(DoctorTest, HugePages) {

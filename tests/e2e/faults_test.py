@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Faults while programs run: what their clients get, and that nobody else notices.
+
+    faults_test.py --build FOLDER --programs FOLDER [unittest arguments]
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+import unittest
+
+from servers import client_environment, eventually, run_tests, Server
+
+BUILD = PROGRAMS = None
+# Nobody waits so long for what happens; only a hang does.
+HANG_SECONDS = 120
+
+
+class Proxy:
+    """Passes TCP connections on to a port of this machine, until the network is gone: then it keeps
+    them and passes nothing."""
+
+    def __init__(self, port):
+        self.port_behind = int(port)
+        self.gone = threading.Event()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.sockets = []
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self.port_behind))
+            self.sockets += [client, server]
+            for ends in ((client, server), (server, client)):
+                threading.Thread(target=self.pass_on, args=ends, daemon=True).start()
+
+    def pass_on(self, source, destination):
+        try:
+            while data := source.recv(1 << 16):
+                if self.gone.is_set():
+                    return
+                destination.sendall(data)
+            if not self.gone.is_set():
+                destination.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+    def close(self):
+        for end in [self.listener, *self.sockets]:
+            end.close()
+
+
+class FaultsTest(unittest.TestCase):
+    def setUp(self):
+        self.running = []
+
+    def tearDown(self):
+        for process in self.running:
+            process.kill()
+            process.communicate()
+
+    def server(self, *options, **environment):
+        server = Server(BUILD, options=options, environment=environment)
+
+        def stop():
+            self.assertEqual(server.stop(), 0, server.text())
+        self.addCleanup(stop)
+        return server
+
+    def start(self, environment):
+        """A program that uses its device until that fails, and is already doing so."""
+        run = subprocess.Popen([os.path.join(BUILD, "tests/e2e/endless")], env=environment,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.running.append(run)
+        self.assertEqual(run.stdout.readline(), "running\n")
+        return run
+
+    def check_lost(self, run, server):
+        """It got an error from CUDA, and one line that names the server; its seconds without success."""
+        out, err = run.communicate(timeout=HANG_SECONDS)
+        self.assertEqual(run.returncode, 3, err)
+        error, seconds = out.split()
+        self.assertEqual(error, "cudaErrorDevicesUnavailable")
+        lines = [line for line in err.splitlines() if "is lost" in line]
+        self.assertEqual(len(lines), 1, err)
+        self.assertIn(server, lines[0])
+        return float(seconds)
+
+    def check_works(self, server, transport):
+        result = subprocess.run([os.path.join(PROGRAMS, "vector_add")], capture_output=True,
+                                env=client_environment(BUILD, [server], transport), timeout=HANG_SECONDS)
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def check_killed_worker(self, transport):
+        server = self.server("--pool", "2")
+        environment = client_environment(BUILD, [server], transport)
+        bystander = subprocess.Popen([os.path.join(BUILD, "tests/e2e/ordering_rounds"), "150", "1"],
+                                     env=environment, stdout=subprocess.PIPE, text=True)
+        self.running.append(bystander)
+        victim = self.start(environment)
+        os.kill(server.sessions(BUILD)[victim.pid], signal.SIGKILL)
+        seconds = self.check_lost(victim, server.port)
+        self.assertLessEqual(seconds, 1.0)  # the promise itself
+        out, _ = bystander.communicate(timeout=HANG_SECONDS)
+        self.assertEqual((out, bystander.returncode), ("150 rounds\n", 0))
+        self.check_works(server, transport)
+        self.assertIn("which served a session, ended with signal Killed", server.text())
+
+    def test_a_killed_worker_shm(self):
+        self.check_killed_worker("shm")
+
+    def test_a_killed_worker_tcp(self):
+        self.check_killed_worker("tcp")
+
+    def check_silent_worker(self, transport):
+        server = self.server()
+        run = self.start(client_environment(BUILD, [server], transport))
+        worker = server.sessions(BUILD)[run.pid]
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            self.check_lost(run, server.port)
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        # Awake again, it finds that its client has gone.
+        self.assertTrue(eventually(lambda: worker not in server.workers()))
+        self.check_works(server, transport)
+
+    def test_a_worker_that_stops_answering_shm(self):
+        self.check_silent_worker("shm")
+
+    def test_a_worker_that_stops_answering_tcp(self):
+        self.check_silent_worker("tcp")
+
+    def test_a_network_that_is_gone(self):
+        server = self.server(RCUDA_SERVER_PEER_TIMEOUT="2s")
+        proxy = Proxy(server.port)
+        self.addCleanup(proxy.close)
+        environment = dict(client_environment(BUILD, [server], "tcp"),
+                           RCUDA_DEVICES=f"127.0.0.1@{proxy.port}:0")
+        run = self.start(environment)
+        worker = server.sessions(BUILD)[run.pid]
+        proxy.gone.set()
+        self.check_lost(run, str(proxy.port))
+        # The worker does not wait for a client that it cannot hear either.
+        self.assertTrue(eventually(lambda: worker not in server.workers()))
+        self.assertIn("silent", server.text())
+        self.check_works(server, "tcp")
+
+    def test_a_killed_daemon(self):
+        server = Server(BUILD)
+        run = self.start(client_environment(BUILD, [server], "tcp"))
+        workers = server.workers()
+        server.process.kill()
+        server.process.wait()
+        self.check_lost(run, server.port)
+        self.assertTrue(eventually(
+            lambda: not any(os.path.exists(f"/proc/{worker}") for worker in workers)))
+
+
+if __name__ == "__main__":
+    run_tests(globals(), "programs")

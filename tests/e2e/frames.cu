@@ -1,0 +1,60 @@
+// One kind of CUDA call, many times: frames_test.py counts what it sends.
+//
+//   frames NAME COUNT
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "program.h"
+
+__global__ void empty() {}
+
+int main(int argc, char** argv) {
+  CHECK(argc == 3);
+  cudaStream_t stream;
+  cudaEvent_t event;
+  char *device, *pinned, pageable[64] = {};
+  CUDA(cudaStreamCreate(&stream));
+  CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  CUDA(cudaMalloc(&device, 1 << 20));
+  CUDA(cudaMallocHost(&pinned, 1 << 20));
+  std::memset(pinned, 1, 1 << 20);
+  empty<<<1, 1, 0, stream>>>();
+  CUDA(cudaEventRecord(event, stream));
+  CUDA(cudaDeviceSynchronize());
+  CUDA(cudaEventQuery(event));
+
+  const auto up = cudaMemcpyHostToDevice, down = cudaMemcpyDeviceToHost;
+  const std::map<std::string, std::function<void()>> calls = {
+      {"launch", [&] { empty<<<1, 1, 0, stream>>>(); }},
+      {"record", [&] { CUDA(cudaEventRecord(event, stream)); }},
+      {"wait_event", [&] { CUDA(cudaStreamWaitEvent(stream, event)); }},
+      {"query_done", [&] { CUDA(cudaEventQuery(event)); }},
+      {"memset", [&] { CUDA(cudaMemsetAsync(device, 0, 64, stream)); }},
+      {"create_event",
+       [] {
+         cudaEvent_t other;
+         CUDA(cudaEventCreate(&other));
+         CUDA(cudaEventDestroy(other));
+       }},
+      {"pinned_up_async", [&] { CUDA(cudaMemcpyAsync(device, pinned, 64, up, stream)); }},
+      {"pinned_down_async", [&] { CUDA(cudaMemcpyAsync(pinned, device, 64, down, stream)); }},
+      {"pageable_up", [&] { CUDA(cudaMemcpy(device, pageable, 4, up)); }},
+      {"pageable_down", [&] { CUDA(cudaMemcpy(pageable, device, 4, down)); }},
+      {"pinned_up", [&] { CUDA(cudaMemcpy(device, pinned, 4, up)); }},
+      {"pinned_down", [&] { CUDA(cudaMemcpy(pinned, device, 4, down)); }},
+      {"pinned_down_64k", [&] { CUDA(cudaMemcpy(pinned, device, 64 << 10, down)); }},
+      {"synchronize", [&] { CUDA(cudaStreamSynchronize(stream)); }},
+      {"allocate",
+       [] {
+         void* memory;
+         CUDA(cudaMalloc(&memory, 4096));
+         CUDA(cudaFree(memory));
+       }},
+  };
+  const auto found = calls.find(argv[1]);
+  CHECK(found != calls.end());
+  for (int i = std::atoi(argv[2]); i > 0; --i) found->second();
+  CUDA(cudaGetLastError());
+}

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""What CUDA calls cost on the wire: nothing that is posted is answered, and what is waited for is asked
+once. Counts, as the worker does, the commands that it got and the answers that it wrote, for one call
+and for many, so that what a session costs anyway does not count.
+
+    frames_test.py --build FOLDER [unittest arguments]
+"""
+
+import os
+import re
+import subprocess
+import unittest
+
+from servers import Server, client_environment, eventually, run_tests
+
+BUILD = None
+FEW, MANY = 10, 210
+
+# (commands, answers) of one call.
+EVERYWHERE = {
+    "launch": (1, 0),
+    "record": (1, 0),
+    "wait_event": (1, 0),
+    "query_done": (0, 0),
+    "memset": (1, 0),
+    "create_event": (2, 0),
+    "pinned_up_async": (1, 0),
+    "pinned_down_async": (1, 0),
+    "pageable_up": (1, 0),
+    "pageable_down": (1, 1),
+    "pinned_down": (1, 1),
+    "synchronize": (1, 1),
+    "allocate": (2, 2),
+}
+# Page-locked memory that cannot be shared travels with the command, and the wait is one of its own;
+# a copy of 64 KB comes in two answers, both asked for at once.
+BY_MEDIUM = {
+    "shm": {"pinned_up": (1, 1), "pinned_down_64k": (1, 1)},
+    "tcp": {"pinned_up": (2, 1), "pinned_down_64k": (2, 2)},
+}
+
+
+class FramesTest(unittest.TestCase):
+    def setUp(self):
+        self.server = Server(BUILD)
+
+    def tearDown(self):
+        self.assertEqual(self.server.stop(), 0, self.server.text())
+
+    def session(self, medium, call, count):
+        """Commands and answers of a session that makes the call so often."""
+        client = subprocess.Popen(
+            [os.path.join(BUILD, "tests/e2e/frames"), call, str(count)],
+            env=client_environment(BUILD, [self.server], medium))
+        self.assertEqual(client.wait(timeout=60), 0)
+        over = re.compile(rf"\(pid {client.pid}\) over .*: (\d+) commands, (\d+) answers")
+        self.assertTrue(eventually(lambda: over.search(self.server.text())), self.server.text())
+        return [int(number) for number in over.search(self.server.text()).groups()]
+
+    def check(self, medium):
+        for call, (commands, answers) in {**EVERYWHERE, **BY_MEDIUM[medium]}.items():
+            with self.subTest(medium=medium, call=call):
+                few = self.session(medium, call, FEW)
+                many = self.session(medium, call, MANY)
+                # A session's last answer may find its client gone.
+                for got, expected, slack in zip([m - f for m, f in zip(many, few)],
+                                                (commands, answers), (0, 1)):
+                    self.assertAlmostEqual(got, expected * (MANY - FEW), delta=slack)
+
+    def test_shared_memory(self):
+        self.check("shm")
+
+    def test_tcp(self):
+        self.check("tcp")
+
+
+if __name__ == "__main__":
+    run_tests(globals())

@@ -1,0 +1,263 @@
+#!/usr/bin/env python3
+"""What copies between servers do when something breaks, and how wrong settings are refused.
+
+    peer_faults.py --build FOLDER [--preload LIBRARY] CASE
+
+Cases: killed (a worker dies in mid-copy: the copy's stream and the other device get errors, another
+session goes on, the servers serve on and hold nothing of the dead session), settings (each wrong
+RCUDA_P2P_* value is one line on stderr and no device), unreachable (two workers that cannot reach one
+another: the copies fail, and one line says why), plan (rcuda-p2p's table for two running servers).
+"""
+
+import argparse
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from with_servers import Server  # noqa: E402
+
+MIB = 1 << 20
+UNAVAILABLE, EXTERNAL_DEVICE = 46, 911
+PRELOAD = ""  # a sanitizer's runtime, before the library
+
+
+class Cuda:
+    """The few driver calls a client needs, in whatever libcuda.so.1 the process has."""
+
+    def __init__(self):
+        self.driver = ctypes.CDLL("libcuda.so.1")
+        self.check("cuInit", 0)
+        self.contexts = []
+        for ordinal in range(2):
+            context = ctypes.c_void_p()
+            self.check("cuDevicePrimaryCtxRetain", ctypes.byref(context), ordinal)
+            self.contexts.append(context)
+
+    def call(self, name, *arguments):
+        return getattr(self.driver, name)(*arguments)
+
+    def check(self, name, *arguments):
+        result = self.call(name, *arguments)
+        if result != 0:
+            sys.exit(f"{name} gave {result}")
+
+    def use(self, device):
+        self.call("cuCtxSetCurrent", self.contexts[device])
+
+    def allocate(self, device, size):
+        self.use(device)
+        address = ctypes.c_uint64()
+        self.check("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        return address
+
+    def stream(self, device):
+        self.use(device)
+        stream = ctypes.c_void_p()
+        self.check("cuStreamCreate", ctypes.byref(stream), 1)
+        return stream
+
+    def peer(self, to, source, size, stream):
+        return self.call("cuMemcpyPeerAsync", to, self.contexts[1], source, self.contexts[0],
+                         ctypes.c_size_t(size), stream)
+
+
+def client_copying():
+    """Copies from device 0 to device 1 until a worker is killed; says what came of it."""
+    cuda = Cuda()
+    size = 64 * MIB
+    source, target = cuda.allocate(0, size), cuda.allocate(1, size)
+    streams = [cuda.stream(0), cuda.stream(1)]
+    for i in range(20):
+        if cuda.peer(target, source, size, streams[i % 2]) != 0:
+            break
+    print("copying", flush=True)
+    for device in (0, 1):
+        cuda.use(device)
+        print(device, cuda.call("cuStreamSynchronize", streams[device]), flush=True)
+
+
+def client_going_on():
+    """Copies between two devices, checks what arrives, and says so, until its stdin ends."""
+    cuda = Cuda()
+    size = 3 * MIB + 1
+    source, target = cuda.allocate(0, size), cuda.allocate(1, size)
+    got = ctypes.create_string_buffer(size)
+    rounds = 0
+    os.set_blocking(0, False)
+    while True:
+        given = bytes([rounds % 251 + 1]) * size
+        cuda.use(0)
+        cuda.check("cuMemcpyHtoD_v2", source, given, ctypes.c_size_t(size))
+        cuda.check("cuMemcpyPeer", target, cuda.contexts[1], source, cuda.contexts[0],
+                   ctypes.c_size_t(size))
+        cuda.use(1)
+        cuda.check("cuMemcpyDtoH_v2", got, target, ctypes.c_size_t(size))
+        if got.raw != given:
+            sys.exit("wrong bytes")
+        rounds += 1
+        print(rounds, flush=True)
+        try:
+            if os.read(0, 1) == b"":
+                return
+        except BlockingIOError:
+            pass
+
+
+def client_once():
+    """One copy in a stream of each device; says how each went."""
+    cuda = Cuda()
+    source, target = cuda.allocate(0, MIB), cuda.allocate(1, MIB)
+    stream = cuda.stream(0)
+    cuda.peer(target, source, MIB, stream)
+    print(cuda.call("cuStreamSynchronize", stream), flush=True)
+
+
+CLIENTS = {"copying": client_copying, "going-on": client_going_on, "once": client_once}
+
+
+def workers_of(server):
+    """Worker processes of a daemon, in the order in which they were started."""
+    out = subprocess.run(["ps", "-o", "pid=", "--ppid", str(server.process.pid)],
+                         capture_output=True, text=True)
+    return [int(pid) for pid in out.stdout.split()]
+
+
+def descriptors_of(server):
+    return len(os.listdir(f"/proc/{server.process.pid}/fd"))
+
+
+class Rig:
+    def __init__(self, build, **settings):
+        self.build = build
+        os.environ.update(settings)
+        self.servers = [Server(build, "softgpu", "", i) for i in range(2)]
+
+    def environment(self, **more):
+        pool = ",".join(f"127.0.0.1@{server.port}:0" for server in self.servers)
+        return dict(os.environ, RCUDA_DEVICES=pool,
+                    LD_PRELOAD=f"{PRELOAD} {self.build}/lib/librcuda.so", **more)
+
+    def client(self, kind, **more):
+        return subprocess.Popen([sys.executable, __file__, "--build", self.build, "--client", kind],
+                                env=self.environment(**more), stdin=subprocess.PIPE,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def expect(self, held, what):
+        if not held:
+            for server in self.servers:
+                print(server.text(), file=sys.stderr)
+            sys.exit(f"does not hold: {what}")
+
+    def stop(self):
+        for server in self.servers:
+            self.expect(server.stop() == 0, "the servers stop cleanly")
+
+
+def eventually(condition):
+    """Bounded by the test's timeout only."""
+    while not condition():
+        time.sleep(0.05)
+
+
+def case_killed(build):
+    # Slow enough that the copies last for seconds.
+    rig = Rig(build, SOFTGPU_PCIE_GBPS="0.5")
+    other = rig.client("going-on")
+    rig.expect(other.stdout.readline() != "", "another session copies")
+    # The other session's workers and one in the pool of each server.
+    settled = [2, 2]
+    eventually(lambda: [len(workers_of(server)) for server in rig.servers] == settled)
+    before = [descriptors_of(server) for server in rig.servers]
+    client = rig.client("copying")
+    rig.expect(client.stdout.readline() == "copying\n", "the copies are under way")
+    session = [pid for pid in workers_of(rig.servers[1])
+               if pid_serves(rig.servers[1], pid, client.pid)]
+    rig.expect(len(session) == 1, "one worker of the second server has the session")
+    os.kill(session[0], signal.SIGKILL)
+    lines = client.stdout.read().split()
+    client.wait()
+    print("the killed session saw", lines)
+    rig.expect(lines[0] == "0" and int(lines[1]) == EXTERNAL_DEVICE,
+               "the stream of the device that is left gets an error")
+    rig.expect(lines[2] == "1" and int(lines[3]) == UNAVAILABLE,
+               "the dead worker's device is unavailable")
+    for _ in range(5):
+        rig.expect(other.stdout.readline() != "", "the other session goes on")
+    eventually(lambda: [len(workers_of(server)) for server in rig.servers] == settled)
+    eventually(lambda: [descriptors_of(server) for server in rig.servers] == before)
+    other.stdin.close()
+    rig.expect(other.wait() == 0, "the other session ends well")
+    again = rig.client("once")
+    rig.expect(again.communicate()[0] == "0\n", "a new session copies")
+    rig.stop()
+
+
+def pid_serves(server, worker, client):
+    return f"rcuda-worker[{worker}]" in "\n".join(
+        line for line in server.text().splitlines() if f"pid {client} on" in line)
+
+
+def case_settings(build):
+    rig = Rig(build)
+    for name, value in (("RCUDA_P2P", "sometimes"), ("RCUDA_P2P_STRATEGY", "fastest"),
+                        ("RCUDA_P2P_STRATEGY", "v4b:1M"), ("RCUDA_P2P_PATH", "carrier-pigeon")):
+        client = rig.client("once", **{name: value})
+        out, error = client.communicate()
+        lines = [line for line in error.splitlines() if "rcuda[" in line]
+        print(error.strip())
+        rig.expect(client.returncode != 0 and out == "", f"{name}={value} is refused")
+        rig.expect(len(lines) == 1 and name in lines[0] and value in lines[0],
+                   f"one line names {name} and its value")
+    rig.stop()
+
+
+def case_unreachable(build):
+    rig = Rig(build)
+    # There is no RDMA device here, or none that reaches the other process.
+    client = rig.client("once", RCUDA_P2P_PATH="verbs")
+    out, error = client.communicate()
+    print(error.strip())
+    rig.expect(out.strip() not in ("", "0"), "the copy fails")
+    rig.expect(sum("copies between" in line for line in error.splitlines()) == 1,
+               "one line says why")
+    rig.stop()
+
+
+def case_plan(build):
+    rig = Rig(build)
+    addresses = [f"127.0.0.1@{server.port}:0" for server in rig.servers]
+    done = subprocess.run([os.path.join(build, "tools/rcuda-p2p/rcuda-p2p"), "plan", "--from",
+                           addresses[0], "--to", addresses[1], "--sizes", "4K,1M"],
+                          capture_output=True, text=True)
+    print(done.stdout, done.stderr)
+    lines = done.stdout.splitlines()
+    rig.expect(done.returncode == 0 and len(lines) == 4, "a heading and a line per size")
+    for line, size in zip(lines[2:], ("4 KB", "1 MB")):
+        words = line.split()
+        rig.expect(line.strip().startswith(size) and float(words[2]) > 0 and float(words[3]) > 0,
+                   "predicted and measured times")
+        rig.expect(" over " in line and "predicted" in line, "the plan and its reason")
+    rig.stop()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--preload", default="")
+    parser.add_argument("--client", choices=CLIENTS)
+    parser.add_argument("case", nargs="?", choices=["killed", "settings", "unreachable", "plan"])
+    arguments = parser.parse_args()
+    if arguments.client:
+        CLIENTS[arguments.client]()
+        return
+    global PRELOAD
+    PRELOAD = arguments.preload
+    globals()[f"case_{arguments.case}"](os.path.abspath(arguments.build))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""What RCUDA_P2P_PATH and RCUDA_P2P_STRATEGY ask for is what carries the bytes, or its stand-in where it
+cannot be had: read from the plans that the source's worker logs.
+
+    peer_paths_test.py --build FOLDER [unittest arguments]
+"""
+
+import os
+import re
+import subprocess
+import sys
+import unittest
+
+from servers import client_environment, run_tests, Server
+
+BUILD = None
+MIB = 1 << 20
+
+CLIENT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from peer_faults import Cuda
+import ctypes
+
+cuda = Cuda()
+size = int(sys.argv[2])
+source, target = cuda.allocate(0, size), cuda.allocate(1, size)
+given = bytes(range(251)) * (size // 251 + 1)
+got = ctypes.create_string_buffer(size)
+cuda.use(0)
+cuda.check("cuMemcpyHtoD_v2", source, given, ctypes.c_size_t(size))
+cuda.check("cuMemcpyPeer", target, cuda.contexts[1], source, cuda.contexts[0], ctypes.c_size_t(size))
+cuda.use(1)
+cuda.check("cuMemcpyDtoH_v2", got, target, ctypes.c_size_t(size))
+sys.exit(0 if got.raw == given[:size] else "wrong bytes")
+"""
+
+
+class PeerPathsTest(unittest.TestCase):
+    def plan_of(self, path, strategy, one_node):
+        """'STRATEGY over ROUTE' of a copy of 5 MB and a byte."""
+        variables = {"RCUDA_LOG": "debug"}
+        if one_node:
+            variables |= {"SOFTGPU_NODE": "shared", "SOFTGPU_DEVICES": "2"}
+        servers = [Server(BUILD, devices=str(i) if one_node else "", index=i, environment=variables)
+                   for i in range(2)]
+        environment = client_environment(BUILD, servers, RCUDA_P2P_PATH=path,
+                                         RCUDA_P2P_STRATEGY=strategy)
+        if one_node:
+            environment["RCUDA_DEVICES"] = ",".join(s.address(i) for i, s in enumerate(servers))
+        try:
+            client = subprocess.run(
+                [sys.executable, "-c", CLIENT, os.path.dirname(os.path.abspath(__file__)),
+                 str(5 * MIB + 1)], env=environment, capture_output=True, text=True, timeout=120)
+        finally:
+            ends = [server.stop() for server in servers]
+        self.assertEqual(client.returncode, 0, client.stderr + servers[0].text())
+        self.assertEqual(ends, [0, 0])
+        plans = re.findall(r"peer copy \d+ of 5\S* MB to worker 1: (\w+ over \w+), (\d+) x (\S+ \S+),",
+                           servers[0].text())
+        self.assertEqual(len(plans), 1, servers[0].text())
+        return plans[0]
+
+    def test_staged(self):
+        for path in ("shm", "tcp"):
+            for strategy, plan in {
+                    "v2b": ("v2b", "1", "1 MB"),
+                    "v3b": ("v3b", "4", "512 KB"),
+                    "v4b": ("v4b", "4", "512 KB"),
+                    "hybrid": ("v4b", "4", "512 KB"),
+                    "v4b:64Kx3": ("v4b", "3", "64 KB"),
+                    # Without GPUDirect the same in host memory.
+                    "v1": ("v2b", "1", "1 MB"),
+                    "v2a": ("v2b", "1", "1 MB"),
+                    "v4a": ("v4b", "4", "512 KB")}.items():
+                with self.subTest(path=path, strategy=strategy):
+                    kind, depth, chunk = plan
+                    self.assertEqual(self.plan_of(path, strategy, one_node=False),
+                                     (f"{kind} over {path}", depth, chunk))
+
+    def test_mapped(self):
+        for strategy in ("auto", "ipc"):
+            with self.subTest(strategy=strategy):
+                self.assertEqual(self.plan_of("ipc", strategy, one_node=True)[0], "ipc over ipc")
+
+    def test_nodes_that_cannot_map_one_another_stage(self):
+        self.assertEqual(self.plan_of("ipc", "auto", one_node=False)[0], "v4b over shm")
+
+
+if __name__ == "__main__":
+    run_tests(globals())

@@ -1,0 +1,131 @@
+"""Servers and clients of the whole remote path, for tests: rcuda-server as it is built, on free ports."""
+
+import argparse
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+
+class Server:
+    def __init__(self, build, driver="softgpu", devices="", index=0, options=(), environment=(),
+                 binary="bin/rcuda-server"):
+        self.log = os.memfd_create("rcuda-server.log")
+        read_end, write_end = os.pipe()
+        command = [os.path.join(build, binary), "--port", "0", "--ready-fd", str(write_end),
+                   *options]
+        if "--pool" not in options:
+            command += ["--pool", "1"]
+        if devices:
+            command += ["--devices", devices]
+        # Several servers on one machine are several nodes: their GPUs must be told apart.
+        variables = dict(os.environ, RCUDA_DRIVER=driver, RCUDA_LOG="info",
+                         RCUDA_SERVER_IMAGE_CACHE="none", SOFTGPU_NODE=str(index))
+        variables.update(environment)
+        self.reports = tempfile.TemporaryDirectory()
+        for name in ("ASAN_OPTIONS", "TSAN_OPTIONS"):
+            # Not to stderr: a worker's belongs to its kernels. What a program may leave to the end of
+            # its process, a server may not.
+            options = variables.get(name, "").replace("detect_leaks=0", "detect_leaks=1")
+            variables[name] = f"{options}:log_path={self.reports.name}/of"
+        self.process = subprocess.Popen(command, pass_fds=[write_end], env=variables,
+                                        stdout=self.log, stderr=self.log)
+        os.close(write_end)
+        with os.fdopen(read_end) as ready:
+            self.port = ready.readline().strip()
+        if not self.port:
+            self.stop()
+            raise SystemExit("rcuda-server did not start:\n" + self.text() + self.sanitizers())
+
+    def stop(self):
+        """0, or what was wrong with its end."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            outcome = self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return "did not stop within 20 s"
+        # A worker ends by _exit(), so nothing else tells of what was found in it.
+        return "sanitizers reported:\n" + self.sanitizers() if self.sanitizers() else outcome
+
+    def sanitizers(self):
+        reports = []
+        for name in sorted(os.listdir(self.reports.name)):
+            with open(os.path.join(self.reports.name, name), errors="replace") as report:
+                reports.append(report.read())
+        return "\n".join(reports)
+
+    def text(self):
+        # By a descriptor of its own: the daemon's place in the file is its place to write.
+        with open(f"/proc/self/fd/{self.log}", errors="replace") as log:
+            return log.read()
+
+    def address(self, gpu=0):
+        return f"127.0.0.1@{self.port}:{gpu}"
+
+    # What the daemon holds. Its workers are its children.
+
+    def workers(self):
+        pid = self.process.pid
+        with open(f"/proc/{pid}/task/{pid}/children") as children:
+            return [int(child) for child in children.read().split()]
+
+    def sessions(self, build):
+        """{client's process id: its worker's}, as rcuda-smi tells."""
+        text = subprocess.run([os.path.join(build, "bin/rcuda-smi"), f"127.0.0.1@{self.port}"],
+                              capture_output=True, text=True, check=True).stdout
+        return {int(client): int(worker)
+                for client, worker in re.findall(r"pid (\d+), over .* worker (\d+):", text)}
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def resident_bytes(self):
+        with open(f"/proc/{self.process.pid}/statm") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# A sanitizer's runtime, which goes in front of libraries that are built with it.
+PRELOAD = ""
+
+
+def client_environment(build, servers, transport="auto", library="lib/librcuda.so", preload=None,
+                       **more):
+    libraries = (PRELOAD if preload is None else preload, os.path.join(build, library))
+    return dict(os.environ, RCUDA_DEVICES=",".join(server.address() for server in servers),
+                RCUDA_TRANSPORT=transport, LD_PRELOAD=" ".join(filter(None, libraries)), **more)
+
+
+def eventually(condition, seconds=60):
+    """Whether it comes true; waiting longer than any sane machine needs costs only who fails."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+def load_trace(path):
+    with open(path) as file:
+        return json.load(file)
+
+
+def run_tests(settings, *names):
+    """unittest.main() for the file whose globals these are: --build and the other names given become
+    BUILD, ... there."""
+    global PRELOAD
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--preload", default="")
+    for name in ("build", *names):
+        parser.add_argument("--" + name, required=True, type=os.path.abspath)
+    arguments, rest = parser.parse_known_args()
+    PRELOAD = arguments.preload
+    for name in ("build", *names):
+        settings[name.upper()] = getattr(arguments, name)
+    unittest.main(argv=[sys.argv[0], *rest])

@@ -1,0 +1,12 @@
+#include "common/base/log.h"
+#include "tests/fuzz/session_target.h"
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  rcuda::set_log_level("off");  // hostile input is worth a line in production, not here
+  return 0;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  (void)rcuda::fuzz::fuzz_session(data, size);
+  return 0;
+}

@@ -1,0 +1,152 @@
+// What the text fuzzer does with one input; also run by fuzz_replay_test over fixed mutations. The
+// first byte says what the rest is: what a user writes into the environment and into files. What is
+// accepted survives being written and read again; what is refused says why.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "client/session/device_list.h"
+#include "common/base/unique_fd.h"
+#include "common/config/settings.h"
+#include "common/config/toml_file.h"
+#include "p2p/planner/measurements.h"
+#include "p2p/planner/planner.h"
+
+namespace rcuda::fuzz {
+
+inline void must(bool holds) {
+  if (!holds) std::abort();
+}
+
+template <typename T>
+bool accepted(const Result<T>& result) {
+  must(result.ok() || !result.status().context().empty());
+  return result.ok();
+}
+
+inline void read_devices(const std::string& text, bool older_form) {
+  std::map<std::string, std::string> variables{{"RCUDA_DEVICES", text}};
+  if (older_form) {
+    variables = {{"RCUDA_DEVICE_COUNT", text.substr(0, text.find('\n'))}};
+    size_t at = text.find('\n');
+    for (int i = 0; at != std::string::npos; ++i) {
+      const size_t next = text.find('\n', at + 1);
+      variables["RCUDA_DEVICE_" + std::to_string(i)] = text.substr(at + 1, next - at - 1);
+      at = next;
+    }
+  }
+  const auto devices = client::devices_from([&](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+  if (!accepted(devices)) return;
+  size_t gpus = 0;
+  const auto servers = client::group_by_server(*devices);
+  if (!accepted(servers)) return;
+  for (const client::ServerDevices& server : *servers) {
+    must(!server.host.empty() && server.port != 0);
+    must(server.gpus.size() == server.ordinals.size());
+    gpus += server.gpus.size();
+  }
+  must(gpus == devices->size());
+}
+
+// One setting of every kind.
+struct AllSettings {
+  config::Registry registry{"FUZZ_"};
+  config::String string{registry, "FUZZ_STRING", "", ""};
+  config::Bool flag{registry, "FUZZ_FLAG", false, ""};
+  config::Integer integer{registry, "FUZZ_INTEGER", 0, -5, 70'000, ""};
+  config::Bytes bytes{registry, "FUZZ_BYTES", 0, ""};
+  config::Duration duration{registry, "FUZZ_DURATION", {}, ""};
+  config::OrdinalList list{registry, "FUZZ_LIST", ""};
+  config::Choice choice{registry, "FUZZ_CHOICE", {"one", "two"}, ""};
+};
+
+inline void read_settings(const std::string& text) {
+  for (size_t i = 0; i < AllSettings().registry.settings().size(); ++i) {
+    AllSettings settings;
+    config::SettingBase& setting = *settings.registry.settings()[i];
+    if (!setting.set(text, "--fuzz", "a fuzzer").ok()) continue;
+    const std::string written = setting.text();
+    must(setting.set(written, "--fuzz", "itself").ok() && setting.text() == written);
+  }
+}
+
+inline void read_settings_file(const std::string& text) {
+  const UniqueFd file(::memfd_create("fuzz.toml", MFD_CLOEXEC));
+  must(file && ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  AllSettings settings;
+  const Status loaded =
+      config::load_toml_file(settings.registry, "/proc/self/fd/" + std::to_string(file.get()));
+  must(loaded.ok() || !loaded.context().empty());
+  (void)settings.registry.describe();
+}
+
+inline void read_measurements(const std::string& text) {
+  const auto measured = p2p::Measurements::parse(text);
+  if (!accepted(measured)) return;
+  const std::string written = measured->to_toml();
+  const auto again = p2p::Measurements::parse(written);
+  must(again.ok() && again->to_toml() == written);
+}
+
+inline void read_strategy(const std::string& text) {
+  const size_t line = text.find('\n');
+  (void)accepted(p2p::parse_planner_options(
+      text.substr(0, line), line == std::string::npos ? "" : text.substr(line + 1)));
+}
+
+inline void fuzz_text(const uint8_t* data, size_t size) {
+  if (size == 0 || size > (64u << 10)) return;
+  const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  switch (data[0] % 6) {
+    case 0:
+      return read_devices(text, false);
+    case 1:
+      return read_devices(text, true);
+    case 2:
+      return read_settings(text);
+    case 3:
+      return read_settings_file(text);
+    case 4:
+      return read_measurements(text);
+    case 5:
+      return read_strategy(text);
+  }
+}
+
+inline std::vector<std::string> text_corpus() {
+  std::vector<std::string> corpus;
+  const auto add = [&](char what, const char* text) { corpus.push_back(what + std::string(text)); };
+  add(0, "node1:0,node1:1,node2@9000:0, tcp:node1:2,[fe80::1]@8308:0,verbs:[::1]:0");
+  add(1, "2\nnode1:0\nnode2@9000:3");
+  for (const char* value :
+       {"text", "yes", "0", "-5", "70000", "64M", "2G", "80us", "1.5s", "250ms", "0,2,3", "two"}) {
+    add(2, value);
+  }
+  add(3,
+      "# a file\nstring = \"text\"\nflag = true\ninteger = 8308\nlist = [0, 1]\n"
+      "choice = \"two\"\n[bytes]\n");
+  add(3, "bytes = \"2G\"\nduration = \"80us\"\n");
+  for (const char* strategy : {"v1", "v2b", "v4a", "hybrid", "auto", "paper", "v4b:100001x3"}) {
+    add(5, (std::string(strategy) + "\nshm").c_str());
+  }
+  p2p::Measurements measured;
+  p2p::LegKey key;
+  key.nic = "mlx5_0";
+  key.peer = "GPU-1";
+  measured.set(key, *p2p::LegModel::from_knots({{4096, 1.25}, {65536, 2.5}, {1 << 20, 20}}, 4.5));
+  corpus.push_back('\4' + measured.to_toml());
+  return corpus;
+}
+
+}  // namespace rcuda::fuzz

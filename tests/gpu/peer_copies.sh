@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Copies between two servers with a GPU each, on a machine with two GPUs: the programs that use
+# several devices, copies by size against cudaMemcpyPeer on the same GPUs (bench/p2p), and triangle
+# counting natively and remotely (bench/triangles), alternating.
+#
+#   tests/gpu/peer_copies.sh BUILD_FOLDER RESULTS_FOLDER [programs] [copies] [triangles]
+#
+# Without a choice it does all three. Exits with 1 when a program's output is not what it must be.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+build=$(cd "$1" && pwd)
+mkdir -p "$2"
+results=$(cd "$2" && pwd)
+shift 2
+parts=" ${*:-programs copies triangles} "
+servers=()
+trap 'kill "${servers[@]}" 2>/dev/null' EXIT
+
+for gpu in 0 1; do
+  RCUDA_DRIVER=nvidia RCUDA_LOG=info RCUDA_P2P_CACHE=$results/p2p.$gpu.toml \
+    "$build/bin/rcuda-server" --port $((8431 + gpu)) --devices $gpu >"$results/server$gpu.log" 2>&1 &
+  servers+=($!)
+done
+for _ in $(seq 100); do
+  (($(grep -l serving "$results"/server?.log | wc -l) == 2)) && break
+  sleep 0.2
+done
+remote=(env RCUDA_DEVICES=localhost@8431:0,localhost@8432:1 LD_PRELOAD="$build/lib/librcuda.so")
+
+status=0
+if [[ $parts == *" programs "* ]]; then
+  for program in peer_copies several_devices; do
+    expected=$here/../programs/expected/$program.txt
+    for way in native auto shm tcp; do
+      runner=()
+      [[ $way != native ]] && runner=("${remote[@]}" RCUDA_P2P_PATH=$way)
+      if timeout 90 "${runner[@]}" "$build/tests/programs/$program" >"$results/out" 2>"$results/err" &&
+        cmp -s "$results/out" "$expected"; then
+        echo "$program, $way: as expected"
+      else
+        echo "$program, $way: WRONG"
+        grep -v ' info: ' "$results/err" | head -5
+        status=1
+      fi
+    done
+  done
+fi
+if [[ $parts == *" copies "* ]]; then
+  python3 "$here/../../bench/p2p/run.py" --program "$build/bench/p2p/p2p" --out "$results" --native \
+    --remote "RCUDA_DEVICES=localhost@8431:0,localhost@8432:1 LD_PRELOAD=$build/lib/librcuda.so" \
+    --strategies auto --paths shm,ipc,tcp --rounds "${ROUNDS:-3}" --seconds 0.05 --min 4K
+  cat "$results/p2p.csv"
+fi
+if [[ $parts == *" triangles "* ]]; then
+  for _ in 1 2 3; do
+    echo "native:" && "$build/bench/triangles/triangles" --scale 22 --repeat 3
+    echo "remote:" && "${remote[@]}" "$build/bench/triangles/triangles" --scale 22 --repeat 3
+  done
+fi
+exit $status

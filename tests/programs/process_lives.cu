@@ -1,0 +1,115 @@
+// How processes begin and end around CUDA: forked before and after it is in use, replaced by
+// exec(), first used by many threads at once, used by exit handlers and global objects.
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "program.h"
+
+__global__ void add(int* sum, int value) { atomicAdd(sum, value); }
+
+// What a process needs of a GPU: memory, copies, a kernel. The first error, or cudaSuccess.
+cudaError_t use_the_gpu() {
+  int *sum, value = 20;
+  cudaError_t error = cudaMalloc(&sum, sizeof *sum);
+  if (error != cudaSuccess) return error;
+  if ((error = cudaMemcpy(sum, &value, sizeof value, cudaMemcpyHostToDevice)) != cudaSuccess)
+    return error;
+  add<<<1, 22>>>(sum, 1);
+  if ((error = cudaMemcpy(&value, sum, sizeof value, cudaMemcpyDeviceToHost)) != cudaSuccess)
+    return error;
+  CHECK(value == 42);
+  return cudaFree(sum);
+}
+
+// The exit code of a child that does this.
+int in_a_child(const std::function<int()>& work) {
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) std::exit(work());  // with all that a process does at its end
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  return WEXITSTATUS(status);
+}
+
+void become(const char* program, const char* what) {
+  execl("/proc/self/exe", program, what, static_cast<char*>(nullptr));
+  fail(__FILE__, __LINE__, "execl", strerror(errno));
+}
+
+// Called when main() has returned; the runtime has not yet taken its leave of what came after it.
+struct Late {
+  const char* name;
+  ~Late() {
+    if (name) std::printf("%s: %s\n", name, cudaGetErrorName(use_the_gpu()));
+  }
+};
+
+int last_life() {
+  CUDA(use_the_gpu());
+  // After the first use of CUDA, so they run before the runtime's own end.
+  static Late object{"global object"};
+  std::atexit([] { std::printf("exit handler: %s\n", cudaGetErrorName(use_the_gpu())); });
+  std::printf("leaving\n");
+  return 0;
+}
+
+int main(int count, char** arguments) {
+  std::setvbuf(stdout, nullptr, _IONBF, 0);  // children must not print what is ours
+  if (count > 1 && std::strcmp(arguments[1], "child") == 0) return use_the_gpu();
+  if (count > 1) return last_life();
+
+  // Nothing of CUDA is in a process that has not used it, so its children may.
+  const int one = in_a_child(use_the_gpu), two = in_a_child(use_the_gpu);
+  std::printf("children before: %d %d\n", one, two);
+
+  // Whoever comes first initialises, and the others wait for it.
+  std::vector<cudaError_t> results(16, cudaErrorUnknown);
+  std::vector<std::thread> threads;
+  for (cudaError_t& result : results) {
+    threads.emplace_back([&result] { result = use_the_gpu(); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const cudaError_t result : results) CUDA(result);
+  std::printf("%zu threads first\n", results.size());
+
+  // Now there is, and a child has none of the driver's threads.
+  const int malloc_there = in_a_child([] {
+    void* memory = nullptr;
+    return cudaMalloc(&memory, 1);
+  });
+  const int copy_there = in_a_child([] {
+    int value = 0;
+    return cudaMemcpy(&value, &value, sizeof value, cudaMemcpyDefault);
+  });
+  std::printf("children after: %s %s\n", cudaGetErrorName(static_cast<cudaError_t>(malloc_there)),
+              cudaGetErrorName(static_cast<cudaError_t>(copy_there)));
+  // While other threads are busy with it, too.
+  std::vector<std::thread> busy;
+  volatile bool stop = false;
+  for (int i = 0; i < 4; ++i) {
+    busy.emplace_back([&stop] {
+      while (!stop) CUDA(use_the_gpu());
+    });
+  }
+  for (int i = 0; i < 20; ++i) {
+    CHECK(in_a_child(use_the_gpu) == cudaErrorInitializationError);
+  }
+  stop = true;
+  for (std::thread& thread : busy) thread.join();
+  std::printf("child that becomes another: %d\n", in_a_child([&]() -> int {
+                become(arguments[0], "child");
+                return 99;
+              }));
+  std::printf("parent: %s\n", cudaGetErrorName(use_the_gpu()));
+
+  // With work under way that nobody will wait for.
+  int* sum;
+  CUDA(cudaMalloc(&sum, sizeof *sum));
+  for (int i = 0; i < 100; ++i) add<<<64, 256>>>(sum, 1);
+  become(arguments[0], "last");
+}

@@ -1,0 +1,147 @@
+// Kernels that use page-locked host memory by its pointer. With unified addresses they reach all of
+// it, however it was allocated; what one side wrote the other sees after a synchronisation.
+#include "program.h"
+
+struct View {
+  int n;
+  const int* in;
+  int* out;
+};
+
+__global__ void triple(View view) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < view.n) view.out[i] = 3 * view.in[i];
+}
+__global__ void triple_behind(const View* view) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < view->n) view->out[i] = 3 * view->in[i];
+}
+__managed__ int managed_shift = 1;
+__global__ void shift(int* values, const int* more, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) values[i] += managed_shift + more[i];
+}
+__global__ void add(const int* in, int* out, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] += in[i];
+}
+
+constexpr int kCount = 5000;
+
+void use(const char* how, int* in, int* out) {
+  for (int round = 1; round <= 2; ++round) {
+    for (int i = 0; i < kCount; ++i) {
+      in[i] = i * round;
+      out[i] = -1;
+    }
+    triple<<<(kCount + 255) / 256, 256>>>({kCount, in, out});
+    FINISH();
+    for (int i = 0; i < kCount; ++i) CHECK(out[i] == 3 * i * round);
+  }
+  // Inside the allocation, together with copies of the same memory.
+  std::vector<int> bytes(kCount);
+  add<<<1, 256>>>(in + 100, out + 100, 256);
+  CUDA(cudaMemcpyAsync(bytes.data(), out, kCount * sizeof(int), cudaMemcpyDefault, nullptr));
+  CUDA(cudaStreamSynchronize(nullptr));
+  for (int i = 0; i < kCount; ++i) CHECK(bytes[i] == (i >= 100 && i < 356 ? 8 : 6) * i);
+  std::printf("%s\n", how);
+}
+
+int main() {
+  const size_t bytes = kCount * sizeof(int);
+  DeviceArray<int> device(kCount);
+  struct {
+    const char* how;
+    unsigned flags;
+  } kinds[] = {{"default", cudaHostAllocDefault},
+               {"portable", cudaHostAllocPortable},
+               {"combined", cudaHostAllocWriteCombined},
+               {"mapped", cudaHostAllocMapped}};
+  for (const auto& kind : kinds) {
+    int *in, *out;
+    CUDA(cudaHostAlloc(&in, bytes, kind.flags));
+    CUDA(cudaHostAlloc(&out, bytes, kind.flags));
+    use(kind.how, in, out);
+    CUDA(cudaFreeHost(in));
+    CUDA(cudaFreeHost(out));
+  }
+  int *in, *out;
+  CUDA(cudaMallocHost(&in, bytes));
+  CUDA(cudaMallocHost(&out, bytes));
+  use("cudaMallocHost", in, out);
+
+  // Pointers that no kernel got as a parameter: asked for as the device's.
+  CUDA(cudaFreeHost(in));
+  CUDA(cudaFreeHost(out));
+  CUDA(cudaMallocHost(&in, bytes));
+  CUDA(cudaMallocHost(&out, bytes));
+  for (int i = 0; i < kCount; ++i) in[i] = i;
+  View view{kCount, nullptr, nullptr};
+  CUDA(cudaHostGetDevicePointer(const_cast<int**>(&view.in), in, 0));
+  CUDA(cudaHostGetDevicePointer(&view.out, out, 0));
+  CHECK(view.in == in && view.out == out);
+  View* behind;
+  CUDA(cudaMalloc(&behind, sizeof view));
+  CUDA(cudaMemcpy(behind, &view, sizeof view, cudaMemcpyHostToDevice));
+  triple_behind<<<(kCount + 255) / 256, 256>>>(behind);
+  FINISH();
+  for (int i = 0; i < kCount; ++i) CHECK(out[i] == 3 * i);
+  std::printf("behind a pointer\n");
+  CUDA(cudaFreeHost(in));
+  CUDA(cudaFreeHost(out));
+
+  // In a graph that is launched again and again: each launch sees what is there then, not what was
+  // there when the graph was captured.
+  int* managed;
+  CUDA(cudaMallocHost(&in, bytes));
+  CUDA(cudaMallocHost(&out, bytes));
+  CUDA(cudaMallocManaged(&managed, bytes));
+  cudaStream_t stream;
+  CUDA(cudaStreamCreate(&stream));
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  managed_shift = 1000;
+  for (int i = 0; i < kCount; ++i) in[i] = managed[i] = 1000;
+  CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  triple<<<(kCount + 255) / 256, 256, 0, stream>>>({kCount, in, out});
+  add<<<(kCount + 255) / 256, 256, 0, stream>>>(in, out, kCount);
+  shift<<<(kCount + 255) / 256, 256, 0, stream>>>(out, managed, kCount);
+  CUDA(cudaStreamEndCapture(stream, &graph));
+  size_t nodes = 0;
+  CUDA(cudaGraphGetNodes(graph, nullptr, &nodes));
+  CUDA(cudaGraphInstantiate(&exec, graph, 0));
+  for (int round = 1; round <= 3; ++round) {
+    managed_shift = 7 * round;
+    for (int i = 0; i < kCount; ++i) {
+      in[i] = i + round;
+      managed[i] = -i;
+    }
+    CUDA(cudaGraphLaunch(exec, stream));
+    CUDA(cudaStreamSynchronize(stream));
+    for (int i = 0; i < kCount; ++i) CHECK(out[i] == 4 * (i + round) + 7 * round - i);
+  }
+  std::printf("graph of %zu nodes\n", nodes);
+  CUDA(cudaGraphExecDestroy(exec));
+  CUDA(cudaGraphDestroy(graph));
+  CUDA(cudaFreeHost(in));
+  CUDA(cudaFreeHost(out));
+  CUDA(cudaFree(managed));
+
+  // Memory of the application's own.
+  for (unsigned flags :
+       {cudaHostRegisterDefault, cudaHostRegisterPortable, cudaHostRegisterMapped}) {
+    const size_t pages = (bytes + 4095) / 4096 * 4096;
+    auto* source = static_cast<int*>(std::aligned_alloc(4096, pages));
+    auto* target = static_cast<int*>(std::aligned_alloc(4096, pages));
+    CUDA(cudaHostRegister(source, bytes, flags));
+    CUDA(cudaHostRegister(target, bytes, flags));
+    use(flags == cudaHostRegisterDefault    ? "registered"
+        : flags == cudaHostRegisterPortable ? "registered portable"
+                                            : "registered mapped",
+        source, target);
+    CUDA(cudaHostUnregister(source));
+    CUDA(cudaHostUnregister(target));
+    std::free(source);
+    std::free(target);
+  }
+}

@@ -1,0 +1,267 @@
+#include "tests/support/puppet_server.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstdlib>
+#include <utility>
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+namespace rcuda::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Window = wire::ClientWindow;
+
+Clock::time_point patience() { return Clock::now() + std::chrono::seconds(60); }
+
+// Where clients of this machine look for the server of a port. No port is taken for it: tests that
+// run at once choose by process and count.
+UniqueFd listen_for(uint16_t port) {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string name = "rcuda-" + std::to_string(port);
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      ::listen(socket.get(), 4) != 0) {
+    return {};
+  }
+  return socket;
+}
+
+struct WordToWrite {
+  uint32_t index;
+  uint64_t sequence;
+};
+
+template <typename Body>
+WordToWrite word_in(const PuppetServer::Command& command) {
+  const Body body = command.as<Body>();
+  return {body.word, body.sequence};
+}
+
+// The completion word that a command carries.
+std::optional<WordToWrite> word_of(const PuppetServer::Command& command) {
+  switch (static_cast<wire::Custom>(command.header.opcode)) {
+    case wire::Custom::kSignal:
+    case wire::Custom::kSynchronizeContext:
+      return word_in<wire::SignalBody>(command);
+    case wire::Custom::kWatchEvent:
+      return word_in<wire::WatchEventBody>(command);
+    case wire::Custom::kCopyStaged:
+      return word_in<wire::CopyStagedBody>(command);
+    case wire::Custom::kCopy:
+      return word_in<wire::CopyBody>(command);
+    case wire::Custom::kCopyShape:
+      return word_in<wire::CopyShapeBody>(command);
+    case wire::Custom::kImageChunk:
+      return word_in<wire::ImageChunkBody>(command);
+    case wire::Custom::kPeerCopy:
+      return word_in<wire::PeerCopyBody>(command);
+    default:
+      return std::nullopt;
+  }
+}
+
+}  // namespace
+
+wire::Welcome PuppetServer::welcome_with(uint32_t devices) {
+  wire::Welcome welcome;
+  welcome.driver_version = 13000;
+  welcome.worker_pid = static_cast<uint32_t>(::getpid());
+  welcome.server = "puppet";
+  welcome.staging_bytes = kStagingBytes;
+  for (uint32_t i = 0; i < devices; ++i) {
+    wire::DeviceInfo device;
+    device.name = "Puppet";
+    device.pci_bus_id = "0000:0" + std::to_string(i + 1) + ":00.0";
+    device.total_bytes = 1u << 30;
+    device.ordinal = i;
+    device.attributes.assign(CU_DEVICE_ATTRIBUTE_MAX, 1);
+    device.peer_attributes.assign(4 * devices, 0);
+    welcome.devices.push_back(device);
+  }
+  return welcome;
+}
+
+PuppetServer::PuppetServer(wire::Welcome welcome) : welcome_(std::move(welcome)) {
+  for (uint32_t port = 20000 + static_cast<uint32_t>(::getpid()) % 20000;
+       port < 65536 && !listening_; ++port) {
+    listening_ = listen_for(static_cast<uint16_t>(port));
+    port_ = static_cast<uint16_t>(port);
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+PuppetServer::~PuppetServer() {
+  stop_.store(true);
+  ::shutdown(listening_.get(), SHUT_RDWR);  // wakes an accept()
+  {
+    std::lock_guard lock(mutex_);
+    if (connected_) link_->interrupt();
+  }
+  thread_.join();
+  link_.reset();
+  if (staging_) ::munmap(staging_, kStagingBytes);
+}
+
+transport::Link& PuppetServer::link() {
+  await_client();
+  return *link_;
+}
+
+std::byte* PuppetServer::staging() {
+  await_client();
+  return staging_;
+}
+
+const wire::Hello& PuppetServer::hello() {
+  await_client();
+  return hello_;
+}
+
+void PuppetServer::await_client() {
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_for(lock, std::chrono::seconds(60), [this] { return connected_; })) {
+    ADD_FAILURE() << "no client came";
+    std::abort();
+  }
+}
+
+void PuppetServer::on(uint16_t opcode, Handler handler) {
+  std::lock_guard lock(mutex_);
+  handlers_[opcode] = std::move(handler);
+}
+
+std::vector<PuppetServer::Command> PuppetServer::taken(uint16_t opcode) {
+  std::lock_guard lock(mutex_);
+  const auto first = std::stable_partition(
+      commands_.begin(), commands_.end(),
+      [&](const Command& command) { return command.header.opcode != opcode; });
+  std::vector<Command> found(std::make_move_iterator(first),
+                             std::make_move_iterator(commands_.end()));
+  commands_.erase(first, commands_.end());
+  return found;
+}
+
+void PuppetServer::set_error(CUresult error) {
+  await_client();
+  const uint64_t word = wire::CompletionWord::make(++errors_, static_cast<uint32_t>(error));
+  put(Window::kErrorWord, std::as_bytes(std::span(&word, 1)));
+}
+
+void PuppetServer::send_event(std::span<const std::byte> frame) {
+  await_client();
+  const Status sent = events_->append(frame, {}, transport::Wake::kYes, patience());
+  EXPECT_TRUE(sent.ok()) << sent.message();
+}
+
+void PuppetServer::run() {
+  const Status welcomed = welcome_client();
+  if (!welcomed.ok()) {
+    if (!stop_.load()) ADD_FAILURE() << "the puppet has no client: " << welcomed.message();
+    return;
+  }
+  wire::RingReader commands(*link_, wire::kCommandRingLayout);
+  while (!stop_.load() && link_->status().ok()) {
+    (void)link_->wait([&] { return stop_.load() || commands.pending(); }, patience());
+    auto frame = commands.try_next();
+    if (!frame.ok()) {
+      ADD_FAILURE() << "the client's ring: " << frame.status().message();
+      return;
+    }
+    if (!frame->empty()) serve(*frame);
+  }
+}
+
+Status PuppetServer::welcome_client() {
+  transport::Bootstrap bootstrap;
+  bootstrap.control.reset(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!bootstrap.control) return Status::from_errno(errno, "accept");
+  auto message = wire::read_message(bootstrap.control.get(), patience());
+  if (!message.ok()) return message.status();
+  auto hello = wire::decode_hello(message->second);
+  if (!hello.ok()) return hello.status();
+  hello_ = std::move(hello).value();
+  RCUDA_RETURN_IF_ERROR(wire::write_message(bootstrap.control.get(), wire::MessageType::kWelcome,
+                                            wire::encode(welcome_), patience()));
+  bootstrap.server = true;
+  bootstrap.timeout = std::chrono::seconds(60);
+  transport::LinkOptions options;
+  options.window_bytes = wire::WorkerWindow::kBytes;
+  auto made = transport::make_shm_link(std::move(bootstrap), options);
+  if (!made.ok()) return made.status();
+  link_ = std::move(made).value();
+  const UniqueFd backing(::memfd_create("puppet-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!backing || ::ftruncate(backing.get(), kStagingBytes) != 0) {
+    return Status::from_errno(errno, "memfd");
+  }
+  void* memory =
+      ::mmap(nullptr, kStagingBytes, PROT_READ | PROT_WRITE, MAP_SHARED, backing.get(), 0);
+  if (memory == MAP_FAILED) return Status::from_errno(errno, "mmap");
+  staging_ = static_cast<std::byte*>(memory);
+  auto region = link_->expose(staging_, kStagingBytes, backing.get(), 0);
+  if (!region.ok()) return region.status();
+  events_ = std::make_unique<wire::RingWriter>(*link_, wire::kEventRingLayout);
+  const wire::ReadyEvent ready{wire::kReadyEvent, 16, static_cast<uint64_t>(region->id),
+                               kStagingBytes};
+  RCUDA_RETURN_IF_ERROR(
+      events_->append(std::as_bytes(std::span(&ready, 1)), {}, transport::Wake::kYes, patience()));
+  std::lock_guard lock(mutex_);
+  connected_ = true;
+  changed_.notify_all();
+  return {};
+}
+
+void PuppetServer::serve(std::span<const std::byte> frame) {
+  Command command;
+  if (frame.size() < sizeof command.header) {
+    ADD_FAILURE() << "a command of " << frame.size() << " bytes";
+    return;
+  }
+  std::memcpy(&command.header, frame.data(), sizeof command.header);
+  frame = frame.subspan(sizeof command.header);
+  command.body.assign(frame.begin(), frame.end());
+  Handler handler;
+  {
+    std::lock_guard lock(mutex_);
+    if (auto found = handlers_.find(command.header.opcode); found != handlers_.end()) {
+      handler = found->second;
+    }
+    commands_.push_back(command);
+  }
+  const std::optional<Answer> answer = handler ? handler(command) : Answer{};
+  if (!answer) return;
+  if (const auto word = word_of(command); word && word->sequence != 0) {
+    const uint64_t value =
+        wire::CompletionWord::make(word->sequence, static_cast<uint32_t>(answer->result));
+    put(Window::kCompletionWords + 8ull * word->index, std::as_bytes(std::span(&value, 1)));
+  }
+  if (command.header.call != 0) reply(command.header, *answer);
+}
+
+void PuppetServer::put(uint64_t offset, std::span<const std::byte> bytes) {
+  (void)link_->put(offset, bytes, {}, transport::Wake::kYes);  // the client may have gone
+}
+
+void PuppetServer::reply(const wire::CommandHeader& header, const Answer& answer) {
+  const wire::ReplyHeader head{static_cast<uint32_t>(answer.result), 0};
+  const size_t body_bytes = sizeof head + answer.body.size();
+  std::vector<std::byte> bytes((body_bytes + 7) / 8 * 8 + sizeof(uint64_t));
+  std::memcpy(bytes.data(), &head, sizeof head);
+  std::copy(answer.body.begin(), answer.body.end(), bytes.begin() + sizeof head);
+  const uint64_t stamp = wire::ReplyStamp::make(header.call, static_cast<uint32_t>(body_bytes));
+  std::memcpy(bytes.data() + bytes.size() - sizeof stamp, &stamp, sizeof stamp);
+  put(header.reply_slot + header.reply_bytes - bytes.size(), bytes);
+}
+
+}  // namespace rcuda::test
