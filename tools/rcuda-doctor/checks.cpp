@@ -9,10 +9,15 @@
 #include <set>
 #include <sstream>
 
+#include "common/transport/verbs/pci_distance.h"
+
 namespace rcuda::doctor {
 namespace {
 
 namespace fs = std::filesystem;
+using transport::PciDevice;
+using transport::PciDistance;
+using transport::PciRoute;
 
 std::string read_line(const fs::path& file) {
   std::ifstream in(file);
@@ -80,72 +85,14 @@ void check_mtu(const fs::path& root, const std::string& interface, std::set<std:
   }
 }
 
-struct PciDevice {
-  std::string address;
-  fs::path path;  // the real one, through all bridges
-  int numa_node = -1;
-};
-
-std::optional<PciDevice> pci_device(const fs::path& link) {
-  std::error_code error;
-  const fs::path path = fs::canonical(link, error);
-  if (error) return std::nullopt;
-  const std::string node = read_line(path / "numa_node");
-  return PciDevice{path.filename().string(), path, node.empty() ? -1 : std::atoi(node.c_str())};
-}
-
 std::vector<PciDevice> gpus(const fs::path& root) {
   std::vector<PciDevice> found;
   for (const fs::path& entry : children(root / "sys/bus/pci/devices")) {
     const std::string kind = read_line(entry / "class");
     if (read_line(entry / "vendor") != "0x10de" || kind.rfind("0x03", 0) != 0) continue;
-    if (std::optional<PciDevice> device = pci_device(entry)) found.push_back(*device);
+    if (std::optional<PciDevice> device = transport::pci_device(entry)) found.push_back(*device);
   }
   return found;
-}
-
-bool is_pci_address(const std::string& name) {
-  return name.size() >= 12 && name[4] == ':' && name[7] == ':' && name[10] == '.';
-}
-
-// The bridges that two devices share, from the root downwards, and those that only one of them has.
-struct Distance {
-  std::vector<fs::path> shared;
-  std::vector<fs::path> apart;
-  bool same_root = false;
-};
-
-Distance distance(const PciDevice& a, const PciDevice& b) {
-  Distance result;
-  auto left = a.path.begin();
-  auto right = b.path.begin();
-  fs::path prefix;
-  while (left != a.path.end() && right != b.path.end() && *left == *right) {
-    prefix /= *left;
-    const std::string name = left->string();
-    if (name.rfind("pci", 0) == 0) result.same_root = true;
-    if (is_pci_address(name)) result.shared.push_back(prefix);
-    ++left;
-    ++right;
-  }
-  for (const auto& [device, from] : {std::pair(&a, left), std::pair(&b, right)}) {
-    fs::path path = prefix;
-    for (auto at = from; at != device->path.end(); ++at) {
-      path /= *at;
-      if (std::next(at) != device->path.end() && is_pci_address(at->string())) {
-        result.apart.push_back(path);
-      }
-    }
-  }
-  return result;
-}
-
-std::string describe(const Distance& distance, const PciDevice& gpu, const PciDevice& nic) {
-  // One shared port is the root port; anything below it is a switch.
-  if (distance.shared.size() > 1) return "behind the same PCIe switch";
-  if (distance.same_root) return "under the same root complex";
-  if (gpu.numa_node >= 0 && gpu.numa_node == nic.numa_node) return "on the same NUMA node";
-  return "on different NUMA nodes";
 }
 
 // Whether the bridge's Access Control Services redirect requests or completions upwards.
@@ -166,11 +113,12 @@ std::optional<bool> acs_redirects(const fs::path& bridge) {
   return false;
 }
 
-void check_acs(const Distance& distance, const std::string& pair, Findings& findings) {
-  for (const fs::path& bridge : distance.apart) {
+void check_acs(const PciRoute& route, const std::string& pair, Findings& findings) {
+  for (const fs::path& bridge : route.apart) {
     const std::optional<bool> redirects = acs_redirects(bridge);
     if (!redirects) {
-      findings.push_back({Verdict::kNote, "ACS between " + pair + " needs root to be read", ""});
+      findings.push_back({Verdict::kNote, "ACS between " + pair + " cannot be read",
+                          "run rcuda-doctor as root (sudo rcuda-doctor)"});
       return;
     }
     if (*redirects) {
@@ -184,6 +132,7 @@ void check_acs(const Distance& distance, const std::string& pair, Findings& find
       return;
     }
   }
+  findings.push_back({Verdict::kGood, "ACS lets " + pair + " talk directly", ""});
 }
 
 }  // namespace
@@ -247,11 +196,13 @@ Findings check_devices(const fs::path& root) {
   return findings;
 }
 
-Findings check_memlock(uint64_t soft_limit_bytes, bool unlimited, bool matters) {
-  if (unlimited) return {{Verdict::kGood, "locked memory is not limited", ""}};
+Findings check_memlock(const transport::LockedMemoryLimit& limit, bool matters) {
+  if (limit.none) return {{Verdict::kGood, "locked memory is not limited", ""}};
   const std::string what =
-      "locked memory is limited to " + std::to_string(soft_limit_bytes >> 10) + " KiB";
-  if (!matters) return {{Verdict::kGood, what + ", which does not matter here", ""}};
+      "locked memory is limited to " + std::to_string(limit.bytes >> 10) + " KiB";
+  if (!matters) {
+    return {{Verdict::kGood, what + ", which matters only with an RDMA device", ""}};
+  }
   return {{Verdict::kBad, what + ": registrations will be refused",
            "ulimit -l unlimited; for users: '* - memlock unlimited' in /etc/security/limits.d/; "
            "for the service: LimitMEMLOCK=infinity"}};
@@ -260,7 +211,9 @@ Findings check_memlock(uint64_t soft_limit_bytes, bool unlimited, bool matters) 
 Findings check_gpudirect(const fs::path& root) {
   const std::string version = read_line(root / "proc/driver/nvidia/version");
   if (version.empty())
-    return {{Verdict::kNote, "no NVIDIA driver: nothing to do for GPUDirect", ""}};
+    return {{Verdict::kNote,
+             "no NVIDIA driver, so no GPUDirect: neither dma-buf nor nvidia_peermem",
+             "nothing to do on a client; a server needs NVIDIA's driver (nvidia-open)"}};
   Findings findings;
   const bool open_module = version.find("Open Kernel Module") != std::string::npos;
   const bool peermem = is_there(root / "sys/module/nvidia_peermem");
@@ -280,21 +233,32 @@ Findings check_gpudirect(const fs::path& root) {
 Findings check_pci(const fs::path& root) {
   Findings findings;
   const std::vector<PciDevice> all_gpus = gpus(root);
+  bool adapter_seen = false;
   for (const fs::path& entry : children(root / "sys/class/infiniband")) {
-    const std::optional<PciDevice> nic = pci_device(entry / "device");
-    if (!nic || !is_pci_address(nic->address)) continue;
+    const std::optional<PciDevice> nic = transport::pci_device(entry / "device");
+    if (!nic || !transport::is_pci_address(nic->address)) continue;
+    adapter_seen = true;
     for (const PciDevice& gpu : all_gpus) {
-      const Distance way = distance(gpu, *nic);
       const std::string pair = "GPU " + gpu.address + " and " + entry.filename().string();
-      const std::string how = describe(way, gpu, *nic);
-      const bool far = how == "on different NUMA nodes";
+      const PciDistance::Level level = transport::pci_distance(gpu, *nic).level;
+      const bool far = level == PciDistance::Level::kFar;
       findings.push_back(
-          {far ? Verdict::kNote : Verdict::kGood, pair + " are " + how,
+          {far ? Verdict::kNote : Verdict::kGood, pair + " are " + transport::describe(level),
            far ? "use another adapter for this GPU (RCUDA_VERBS_DEVICE), if there is "
                  "one on its node"
                : ""});
-      check_acs(way, pair, findings);
+      check_acs(transport::pci_route(gpu, *nic), pair, findings);
     }
+  }
+  if (findings.empty()) {
+    const char* missing = !all_gpus.empty() ? "RDMA adapter"
+                          : adapter_seen    ? "NVIDIA GPU"
+                                            : "NVIDIA GPU and no RDMA adapter";
+    findings.push_back(
+        {Verdict::kNote,
+         std::string("no ") + missing +
+             " on the PCI bus: no distance between them, and no ACS, to look at",
+         "nothing to do on a client; on a server, 'lspci' shows what the host sees"});
   }
   return findings;
 }

@@ -5,11 +5,11 @@
 // need root say so. See docs/rdma.md for the background of each mend.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "common/transport/verbs/locked_memory.h"
 #include "tools/rcuda-doctor/finding.h"
 
 namespace rcuda::doctor {
@@ -27,8 +27,8 @@ struct Gid {
 std::vector<Gid> usable_gids(const std::filesystem::path& root);
 
 Findings check_devices(const std::filesystem::path& root);
-// `matters`: there is an RDMA device, and this process may not lock as much as it likes.
-Findings check_memlock(uint64_t soft_limit_bytes, bool unlimited, bool matters);
+// `matters`: there is an RDMA device.
+Findings check_memlock(const transport::LockedMemoryLimit& limit, bool matters);
 Findings check_gpudirect(const std::filesystem::path& root);
 // How far each GPU is from each RDMA device, and whether ACS sends their traffic through the CPU.
 Findings check_pci(const std::filesystem::path& root);

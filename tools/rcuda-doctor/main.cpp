@@ -6,13 +6,13 @@
 #include <CLI/CLI.hpp>
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
 #include "common/transport/link.h"
+#include "common/transport/verbs/locked_memory.h"
 #include "tools/rcuda-doctor/checks.h"
 #include "tools/rcuda-doctor/probe.h"
 
@@ -36,11 +36,7 @@ bool print(const char* title, const Findings& findings) {
 }
 
 Findings check_limits() {
-  rlimit limit{};
-  ::getrlimit(RLIMIT_MEMLOCK, &limit);
-  // Root is exempt (CAP_IPC_LOCK).
-  const bool matters = !doctor::usable_gids("/").empty() && ::geteuid() != 0;
-  return doctor::check_memlock(limit.rlim_cur, limit.rlim_cur == RLIM_INFINITY, matters);
+  return doctor::check_memlock(transport::locked_memory_limit(), !doctor::usable_gids("/").empty());
 }
 
 // Whether rcuda's own verbs transport would take each address that an RDMA device has.
@@ -54,10 +50,18 @@ Findings check_transport() {
     ::inet_pton(AF_INET, gid.ipv4.c_str(), &address.sin_addr);
     if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) continue;
     const Status status = transport::verbs_usable(socket.get());
-    findings.push_back({status.ok() ? Verdict::kGood : Verdict::kBad,
-                        "sessions over " + gid.ipv4 + " (" + gid.device +
-                            "): " + (status.ok() ? "verbs" : status.context()),
-                        ""});
+    const std::string what = "sessions over " + gid.ipv4 + " (" + gid.device + "): ";
+    if (status.ok()) {
+      findings.push_back({Verdict::kGood, what + "verbs", ""});
+    } else {
+      findings.push_back({Verdict::kBad, what + status.context(),
+                          "install libibverbs1, librdmacm1 and ibverbs-providers, and "
+                          "librcuda-verbs.so in lib/rcuda beside librcuda.so"});
+    }
+  }
+  if (findings.empty()) {
+    findings.push_back({Verdict::kNote, "no RDMA device has an address: sessions use shm and tcp",
+                        "see RDMA devices, above"});
   }
   return findings;
 }
@@ -88,6 +92,11 @@ int main(int argc, char** argv) {
   broken |= print("GPUDirect", doctor::check_gpudirect("/"));
   broken |= print("PCI", doctor::check_pci("/"));
   broken |= print("Huge pages", doctor::check_huge_pages("/"));
-  if (!target.empty()) broken |= print("Probe", doctor::probe(target, port));
+  if (target.empty()) {
+    print("Probe", {{Verdict::kNote, "no probe transfer was asked for",
+                     "rcuda-doctor --listen on a server, rcuda-doctor --probe SERVER here"}});
+  } else {
+    broken |= print("Probe", doctor::probe(target, port));
+  }
   return broken ? 1 : 0;
 }

@@ -38,6 +38,9 @@ struct Request {
 };
 enum Kind : uint32_t { kTcp = 1, kVerbs = 2, kStream = 3 };
 
+constexpr char kMend[] =
+    "run rcuda-doctor on both hosts and mend what it finds; then docs/rdma.md, \"How it fails\"";
+
 struct AddressList {
   explicit AddressList(addrinfo* list) : list(list) {}
   ~AddressList() {
@@ -155,17 +158,18 @@ Finding probe_medium(const std::string& host, uint16_t port, Kind kind, const ch
   }
   if (kind == kVerbs) {
     if (const Status usable = transport::verbs_usable(control->get()); !usable.ok()) {
-      return {Verdict::kNote, what + usable.context(), ""};
+      return {Verdict::kNote, what + usable.context(),
+              "name the server by its address on the RDMA network"};
     }
   }
   Bootstrap bootstrap;
   bootstrap.control = std::move(*control);
   bootstrap.open_stream = [&](int) { return connect_to(host, port, kStream); };
   Result<std::unique_ptr<Link>> link = make(kind, std::move(bootstrap));
-  if (!link) return {Verdict::kBad, what + link.status().message(), "see docs/rdma.md"};
+  if (!link) return {Verdict::kBad, what + link.status().message(), kMend};
   std::string figures;
   if (const Status status = measure(**link, &figures); !status.ok()) {
-    return {Verdict::kBad, what + status.message(), "see docs/rdma.md"};
+    return {Verdict::kBad, what + status.message(), kMend};
   }
   return {Verdict::kGood, what + figures, ""};
 }

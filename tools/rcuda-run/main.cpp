@@ -2,12 +2,9 @@
 //
 //   rcuda-run --devices node1:0,node2:0 -- ./app arguments
 //
-// Sets LD_PRELOAD, RCUDA_DEVICES and what else its options say, puts the folder with libcuda.so in front
-// of LD_LIBRARY_PATH for programs that open it by path search, and becomes the program.
+// Sets LD_PRELOAD, RCUDA_DEVICES and what else its options say, puts the folder with libcuda.so in
+// front of LD_LIBRARY_PATH for programs that open it by path search, and becomes the program.
 
-#include <unistd.h>
-
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +12,9 @@
 #include <iostream>
 #include <string>
 #include <vector>
+
+#include <CLI/CLI.hpp>
+#include <unistd.h>
 
 namespace {
 
@@ -42,31 +42,38 @@ void prepend(const char* variable, const std::string& value, char separator) {
 
 int main(int argc, char** argv) {
   CLI::App app("Runs a CUDA program on remote GPUs.");
-  std::string devices, transport, log, library;
+  std::string devices, transport, log, trace, library;
   bool synchronous = false;
   std::vector<std::string> program;
   app.add_option("-d,--devices", devices, "the pool, host[@port]:gpu,... (default: RCUDA_DEVICES)");
   app.add_option("-t,--transport", transport, "auto, shm, tcp or verbs")
       ->check(CLI::IsMember({"auto", "shm", "tcp", "verbs"}));
-  app.add_option("--log", log, "trace, debug, info, warn, error or off; LEVEL:FILE writes to a file");
+  app.add_option("--log", log,
+                 "trace, debug, info, warn, error or off; LEVEL:FILE writes to a file");
+  app.add_option("--trace", trace,
+                 "write a timeline of the calls for Perfetto; %p in the name is the process's id");
   app.add_flag("--sync", synchronous, "make every call a round trip, for debugging");
-  app.add_option("--library", library, "librcuda.so to preload, if not the one next to this program");
+  app.add_option("--library", library,
+                 "librcuda.so to preload, if not the one next to this program");
   app.add_option("program", program, "the program and its arguments, after --")->required();
   app.positionals_at_end();
   CLI11_PARSE(app, argc, argv);
 
   const fs::path client = library.empty() ? find_library() : fs::path(library);
   if (client.empty() || !fs::exists(client)) {
-    std::cerr << "rcuda-run: librcuda.so was not found next to this program; name it with --library\n";
+    std::cerr
+        << "rcuda-run: librcuda.so was not found next to this program; name it with --library\n";
     return 127;
   }
   if (!devices.empty()) setenv("RCUDA_DEVICES", devices.c_str(), 1);
   if (!std::getenv("RCUDA_DEVICES") && !std::getenv("RCUDA_DEVICE_COUNT")) {
-    std::cerr << "rcuda-run: no GPUs are named; write --devices host:gpu,... or set RCUDA_DEVICES\n";
+    std::cerr
+        << "rcuda-run: no GPUs are named; write --devices host:gpu,... or set RCUDA_DEVICES\n";
     return 2;
   }
   if (!transport.empty()) setenv("RCUDA_TRANSPORT", transport.c_str(), 1);
   if (!log.empty()) setenv("RCUDA_LOG", log.c_str(), 1);
+  if (!trace.empty()) setenv("RCUDA_TRACE", trace.c_str(), 1);
   if (synchronous) setenv("RCUDA_SYNC", "1", 1);
   prepend("LD_PRELOAD", client.string(), ':');
   if (const fs::path links = client.parent_path() / "rcuda"; fs::exists(links)) {
