@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "p2p/planner/planner.h"
+#include "tests/support/pair_models.h"
 
 namespace rcuda::p2p {
 namespace {
@@ -23,39 +24,12 @@ struct Machine {
   PairModel model;
 };
 
-// As the engine measured it between two workers of a machine with two H200s (docs/p2p.md): 4 KB in
-// 8.1 us out and 7.4 us in, 55.4 and 55.6 GB/s; mapped over NVLink 8.2 us and 368 GB/s. How much of
-// the microseconds successors overlap was not kept; the loopback is one stream's.
-PairModel h200() {
-  PairModel model;
-  model.copy_out = LegModel::linear(3, 55.4, 5);
-  model.copy_in = LegModel::linear(3, 55.6, 4.3);
-  model.ipc = LegModel::linear(3, 368, 5.2);
-  model.wire_tcp = LegModel::linear(8, 5.7, 7);
-  model.message_us = 0.3;
-  return model;
-}
-
 // Sockets that carry small transfers badly, and several streams that help large ones only.
 PairModel bent_tcp() {
   PairModel model = h200();
   model.wire_tcp = *LegModel::from_knots(
       {{4096, 12.0}, {65536, 60.0}, {262144, 95.0}, {1 << 20, 160.0}, {16 << 20, 1050.0}}, 15);
   model.message_us = 11;
-  return model;
-}
-
-// PCIe 2 x16 and FDR, roughly the published testbed, where GPUDirect reads GPU memory slowly.
-PairModel published() {
-  PairModel model;
-  model.copy_out = LegModel::linear(8, 6.3);
-  model.copy_in = LegModel::linear(8, 6.0);
-  model.wire_verbs = LegModel::linear(1, 6.0, 1);
-  model.gpudirect = LegModel::linear(1, 0.9, 1);
-  model.device_out = LegModel::linear(4, 100);
-  model.device_in = LegModel::linear(4, 100);
-  model.wire_tcp = LegModel::linear(15, 1.2, 10);
-  model.registration = LegModel::linear(200, 50);
   return model;
 }
 
@@ -86,8 +60,8 @@ std::vector<Machine> machines() {
           {"H200, ipc", {.shm = true, .tcp = true, .ipc = true}, h200()},
           {"H200, tcp", {.tcp = true}, h200()},
           {"H200, tcp with bends", {.tcp = true}, bent_tcp()},
-          {"published", {.tcp = true, .verbs = true, .gpudirect = true}, published()},
-          {"published, no GPUDirect", {.tcp = true, .verbs = true}, published()},
+          {"published", {.tcp = true, .verbs = true, .gpudirect = true}, published_testbed()},
+          {"published, no GPUDirect", {.tcp = true, .verbs = true}, published_testbed()},
           {"NDR, one switch", {.tcp = true, .verbs = true, .gpudirect = true}, one_switch()},
           {"lopsided, tcp", {.tcp = true}, lopsided()},
           {"lopsided, shm", {.shm = true, .tcp = true}, lopsided()}};

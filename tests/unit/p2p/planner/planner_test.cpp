@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/pair_models.h"
+
 namespace rcuda::p2p {
 namespace {
 
@@ -13,32 +15,6 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kKiB = 1024;
 constexpr uint64_t kMiB = 1024 * kKiB;
-
-// PCIe 2 x16 and FDR, roughly the published testbed: GPUDirect reads GPU memory slowly.
-PairModel published_testbed() {
-  PairModel model;
-  model.copy_out = LegModel::linear(8, 6.3);
-  model.copy_in = LegModel::linear(8, 6.0);
-  model.wire_verbs = LegModel::linear(1, 6.0, 1);
-  model.gpudirect = LegModel::linear(1, 0.9, 1);
-  model.device_out = LegModel::linear(4, 100);
-  model.device_in = LegModel::linear(4, 100);
-  model.wire_tcp = LegModel::linear(15, 1.2, 10);
-  model.registration = LegModel::linear(200, 50);
-  model.message_us = 1;
-  return model;
-}
-
-// Two workers of one host with H200s: PCIe 5 and NVLink.
-PairModel one_host() {
-  PairModel model;
-  model.copy_out = LegModel::linear(1.5, 55, 5);
-  model.copy_in = LegModel::linear(1.5, 55, 4);
-  model.ipc = LegModel::linear(8, 390);
-  model.wire_tcp = LegModel::linear(5, 5.7, 10);
-  model.message_us = 0.5;
-  return model;
-}
 
 Capabilities verbs_only() { return {.tcp = true, .verbs = true}; }
 Capabilities verbs_gpudirect() { return {.tcp = true, .verbs = true, .gpudirect = true}; }
@@ -125,7 +101,7 @@ TEST(PlannerTest, V1NeedsPlainRanges) {
 TEST(PlannerTest, PathIsHeededWhereItExistsAndNamedWhereNot) {
   Capabilities all{.shm = true, .tcp = true, .verbs = true, .gpudirect = false, .ipc = true};
   for (Route route : {Route::kShm, Route::kTcp, Route::kVerbs, Route::kIpc}) {
-    PairModel model = one_host();
+    PairModel model = h200();
     model.wire_verbs = LegModel::linear(2, 12);
     Planner planner(*parse_planner_options("auto", to_string(route)), all, model);
     EXPECT_EQ(planner.plan(1 * kMiB, true)->route, route);
@@ -143,14 +119,14 @@ TEST(PlannerTest, NoRouteInCommonIsAnError) {
 }
 
 TEST(PlannerTest, AutoPrefersMappedMemoryOnNvlink) {
-  Planner planner({}, {.shm = true, .tcp = true, .ipc = true}, one_host());
+  Planner planner({}, {.shm = true, .tcp = true, .ipc = true}, h200());
   for (uint64_t bytes : {4ul, 64 * kKiB, 16 * kMiB, 256 * kMiB}) {
     EXPECT_EQ(planner.plan(bytes, true)->strategy, Strategy::kIpc) << bytes;
   }
 }
 
 TEST(PlannerTest, AutoOnSharedMemoryPipelinesLargeCopiesAndNotSmallOnes) {
-  Planner planner({}, {.shm = true, .tcp = true}, one_host());
+  Planner planner({}, {.shm = true, .tcp = true}, h200());
   const Plan small = *planner.plan(4 * kKiB, true);
   EXPECT_EQ(small.route, Route::kShm);
   EXPECT_EQ(small.chunking.depth, 1u);
@@ -159,7 +135,7 @@ TEST(PlannerTest, AutoOnSharedMemoryPipelinesLargeCopiesAndNotSmallOnes) {
   EXPECT_GT(large.chunking.depth, 1u);
   EXPECT_GE(large.chunking.chunk_bytes, 512 * kKiB);
   // Close to the slowest leg.
-  EXPECT_LT(large.predicted_us, 1.06 * one_host().copy_out.time_us(256 * kMiB));
+  EXPECT_LT(large.predicted_us, 1.06 * h200().copy_out.time_us(256 * kMiB));
 }
 
 // The published conclusion: GPUDirect wins small copies, host staging wins where GPUDirect's
@@ -198,7 +174,7 @@ TEST(PlannerTest, WindowBoundsEveryCandidate) {
 }
 
 TEST(PlannerTest, CorrectionsAreBoundedRobustAndChangeTheChoice) {
-  PairModel model = one_host();
+  PairModel model = h200();
   Planner planner({}, {.shm = true, .ipc = true}, model);
   const uint64_t bytes = 1 * kMiB;
   const Plan first = *planner.plan(bytes, true);

@@ -1,0 +1,37 @@
+// What the legs between two GPUs take on machines that the planner's tests plan for.
+#pragma once
+
+#include "p2p/planner/planner.h"
+
+namespace rcuda::p2p {
+
+// As the engine measured it between two workers of a machine with two H200s, PCIe 5 and NVLink
+// (docs/p2p.md): 4 KB in 8.1 us out and 7.4 us in, 55.4 and 55.6 GB/s; mapped over NVLink 8.2 us
+// and 368 GB/s. How much of the microseconds successors overlap was not kept; the loopback is one
+// stream's.
+inline PairModel h200() {
+  PairModel model;
+  model.copy_out = LegModel::linear(3, 55.4, 5);
+  model.copy_in = LegModel::linear(3, 55.6, 4.3);
+  model.ipc = LegModel::linear(3, 368, 5.2);
+  model.wire_tcp = LegModel::linear(8, 5.7, 7);
+  model.message_us = 0.3;
+  return model;
+}
+
+// PCIe 2 x16 and FDR, roughly the published testbed, where GPUDirect reads GPU memory slowly.
+inline PairModel published_testbed() {
+  PairModel model;
+  model.copy_out = LegModel::linear(8, 6.3);
+  model.copy_in = LegModel::linear(8, 6.0);
+  model.wire_verbs = LegModel::linear(1, 6.0, 1);
+  model.gpudirect = LegModel::linear(1, 0.9, 1);
+  model.device_out = LegModel::linear(4, 100);
+  model.device_in = LegModel::linear(4, 100);
+  model.wire_tcp = LegModel::linear(15, 1.2, 10);
+  model.registration = LegModel::linear(200, 50);
+  model.message_us = 1;
+  return model;
+}
+
+}  // namespace rcuda::p2p
