@@ -2,15 +2,15 @@
 //
 //   shm     copy-out writes straight into the peer's pinned inbox, which is mapped here; nothing is
 //           carried
+//   wire    copy-out writes into this side's outbox; Link::write carries it to the peer's inbox,
+//           over tcp or verbs; both in GPU memory with GPUDirect
 //   window  as wire, into an inbox in the peer's window
-//   wire    copy-out writes into this side's outbox; Link::write carries it to the peer's inbox
-//   (tcp
-//           and verbs; in GPU memory at both ends with GPUDirect)
 //   direct  no copy-out: Link::write carries it from where it is to where it belongs (v1)
 //
 // Copies share a path, and paths share arenas (two GPUs of a sender write one inbox); reserve()
 // bounds what they may have in flight. Arenas and Link outlive the path. Called by the engine's
-// thread; nothing blocks. The done function of ship() runs on a thread of the Link.
+// thread; nothing blocks but Link::put, which waits while its send queue is full. The done function
+// of ship() runs on a thread of the Link, or before ship() returns.
 #pragma once
 
 #include <cstdint>

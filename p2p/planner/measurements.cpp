@@ -10,9 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include <sys/stat.h>
 #include <toml++/toml.h>
-#include <unistd.h>
 
+#include "common/base/unique_fd.h"
 #include "common/config/toml_text.h"
 
 namespace rcuda::p2p {
@@ -147,15 +148,17 @@ Status Measurements::save(const std::string& path) const {
   const std::filesystem::path target(path);
   std::error_code error;
   if (target.has_parent_path()) std::filesystem::create_directories(target.parent_path(), error);
-  const std::string fresh = path + "." + std::to_string(getpid());
-  {
-    std::ofstream file(fresh, std::ios::binary | std::ios::trunc);
-    file << to_toml();
-    file.flush();
-    if (!file) return Status::from_errno(errno, "writing " + fresh);
+  // A name of its own: workers of other hosts may save to the same folder, with the same pid.
+  std::string fresh = path + ".XXXXXX";
+  const UniqueFd made(::mkstemp(fresh.data()));
+  if (!made || ::fchmod(made.get(), 0644) != 0) {
+    return Status::from_errno(errno, "making " + fresh);
   }
-  if (std::rename(fresh.c_str(), path.c_str()) != 0) {
-    const Status status = Status::from_errno(errno, "replacing " + path);
+  std::ofstream file(fresh, std::ios::binary | std::ios::trunc);
+  file << to_toml();
+  file.close();
+  if (!file || std::rename(fresh.c_str(), path.c_str()) != 0) {
+    const Status status = Status::from_errno(errno, "writing " + path);
     std::remove(fresh.c_str());
     return status;
   }

@@ -71,7 +71,7 @@ class Planner {
   Planner(PlannerOptions options, Capabilities capabilities, PairModel model);
 
   // The plan for a copy. `contiguous`: both ends are plain ranges, so GPUDirect without staging is
-  // possible. The reference stays valid until the next call of a non-const function.
+  // possible.
   Result<Plan> plan(uint64_t bytes, bool contiguous);
   // The same for a copy that is about to start: a plan that corrections have overtaken is taken as
   // it is, and made anew by prepare_one().
