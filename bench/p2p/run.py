@@ -6,7 +6,8 @@
         --strategies v2b,v3b,v4b,hybrid,auto --paths shm,ipc
 
 Rounds go through all variants in turn, so that a change of the machine's mood hits all alike; the
-CSV holds the median of the rounds. Natively (--native) with peer access off and on. The figures need
+CSV holds the median of the rounds. Natively (--native) with peer access off and on. --sockets
+build/release/bench/p2p/sockets adds what plain TCP sockets carry on this host. The figures need
 matplotlib and are left out without it.
 
 With --exhaustive it asks instead how good the planner's choice is: every chunk size and depth of a
@@ -31,25 +32,29 @@ FIELDS = ["first_us", "median_us", "train_us"]
 
 
 def variants(arguments):
-    """(label, environment, program arguments) of everything to be measured."""
+    """(label, environment, command) of everything to be measured."""
     result = []
     if arguments.native:
         for access in ("off", "on"):
-            result.append((f"native peer access {access}", {}, ["--peer-access", access]))
+            command = [arguments.program, "--peer-access", access]
+            result.append((f"native peer access {access}", {}, command))
     if arguments.remote:
         for path in arguments.paths.split(","):
             for strategy in arguments.strategies.split(","):
                 if path == "ipc" and strategy not in ("auto", "ipc"):
                     continue
-                result.append((f"{strategy} {path}", of_remote(arguments, path, strategy), []))
+                result.append((f"{strategy} {path}", of_remote(arguments, path, strategy),
+                               [arguments.program]))
+    if arguments.sockets:
+        result.append(("sockets", {}, [arguments.sockets]))
     return result
 
 
-def measure(arguments, label, environment, options):
-    command = [arguments.program, "--label", label, "--no-header", "--min", arguments.min, "--max",
-               arguments.max, "--seconds", str(arguments.seconds), *options]
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True,
-                          timeout=arguments.timeout)
+def measure(arguments, label, environment, command):
+    options = ["--label", label, "--no-header", "--min", arguments.min, "--max", arguments.max,
+               "--seconds", str(arguments.seconds)]
+    done = subprocess.run([*command, *options], env={**os.environ, **environment},
+                          capture_output=True, text=True, timeout=arguments.timeout)
     if done.returncode != 0:
         print(f"{label}: {done.stderr.strip()}", file=sys.stderr)
         return []
@@ -79,7 +84,8 @@ def search(arguments, path):
     """[(size, best candidate, its median in us, the planner's median in us)]"""
     def times(strategy):
         label = f"{strategy} {path}"
-        rows = measure(arguments, label, of_remote(arguments, path, strategy), [])
+        rows = measure(arguments, label, of_remote(arguments, path, strategy),
+                       [arguments.program])
         return {size: values["median_us"] for size, values in rows}
 
     once = {strategy: times(strategy) for strategy in grid_of(arguments, path)}
@@ -151,6 +157,7 @@ def main():
     parser.add_argument("--out", required=True, type=pathlib.Path)
     parser.add_argument("--native", action="store_true")
     parser.add_argument("--remote", help="environment of the remote runs, as for env(1)")
+    parser.add_argument("--sockets", help="the program bench/p2p/sockets: measure it as well")
     parser.add_argument("--strategies", default="v1,v2a,v2b,v3a,v3b,v4a,v4b,hybrid,auto")
     parser.add_argument("--paths", default="auto")
     parser.add_argument("--rounds", type=int, default=3)
@@ -163,8 +170,8 @@ def main():
     parser.add_argument("--grid-depths", default="1,2,3,4,8,16")
     parser.add_argument("--finalists", type=int, default=2, help="measured again, per size")
     arguments = parser.parse_args()
-    if not arguments.native and not arguments.remote:
-        parser.error("nothing to measure: --native, --remote or both")
+    if not (arguments.native or arguments.remote or arguments.sockets):
+        parser.error("nothing to measure: --native, --remote, --sockets or several of them")
     arguments.out.mkdir(parents=True, exist_ok=True)
     if arguments.exhaustive:
         if not arguments.remote:
@@ -174,8 +181,8 @@ def main():
 
     samples = {}
     for _ in range(arguments.rounds):
-        for label, environment, options in variants(arguments):
-            for size, values in measure(arguments, label, environment, options):
+        for label, environment, command in variants(arguments):
+            for size, values in measure(arguments, label, environment, command):
                 samples.setdefault((label, size), []).append(values)
     if not samples:
         sys.exit("nothing could be measured")

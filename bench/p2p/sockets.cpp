@@ -1,0 +1,266 @@
+// What plain sockets carry between two processes of this host: the bar for copies over TCP.
+//
+//   sockets [--streams 4] [--address 127.0.0.1] [--min 64K] [--max 256M] [--seconds PER_SIZE]
+//           [--label TEXT] [--no-header]
+//
+// A transfer is cut evenly over the streams (parts of 64 KB at least), each with a thread at either
+// end that blocks in send and recv, from memory to memory. It is over when the receiver has
+// acknowledged every part. Single transfers and trains are timed as p2p.cu times copies, and
+// printed in its columns, so that run.py can put both into one table.
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/transport/link.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr uint64_t kLeastPart = 64u << 10;
+
+struct Options {
+  int streams = rcuda::transport::LinkOptions{}.bulk_streams;
+  std::string address = "127.0.0.1";
+  uint64_t min_bytes = 64u << 10;
+  uint64_t max_bytes = 256u << 20;
+  double seconds_per_size = 0.2;
+  std::string label = "sockets";
+  bool no_header = false;
+};
+
+struct Part {  // of no bytes: the stream ends
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+
+[[noreturn]] void die(const char* what) {
+  std::perror(what);
+  std::_Exit(1);
+}
+
+void send_all(int socket, const void* data, size_t bytes) {
+  for (const auto* at = static_cast<const char*>(data); bytes > 0;) {
+    const ssize_t sent = ::send(socket, at, bytes, MSG_NOSIGNAL);
+    if (sent <= 0) die("sockets: send");
+    at += sent;
+    bytes -= static_cast<size_t>(sent);
+  }
+}
+// False at the end of the stream.
+bool receive_all(int socket, void* data, size_t bytes) {
+  for (auto* at = static_cast<char*>(data); bytes > 0;) {
+    const ssize_t received = ::recv(socket, at, bytes, 0);
+    if (received < 0) die("sockets: recv");
+    if (received == 0) return false;
+    at += received;
+    bytes -= static_cast<size_t>(received);
+  }
+  return true;
+}
+
+void receive_parts(int socket, char* memory) {
+  const char acknowledged = 1;
+  for (Part part; receive_all(socket, &part, sizeof part);) {
+    if (!receive_all(socket, memory + part.offset, part.bytes)) break;
+    send_all(socket, &acknowledged, 1);
+  }
+  ::close(socket);
+}
+
+// The sending end of a stream. A thread sends, another takes the acknowledgements, so that a train
+// does not stop between its transfers.
+class Stream {
+ public:
+  Stream(int socket, const char* memory)
+      : socket_(socket),
+        memory_(memory),
+        sender_([this] { send_parts(); }),
+        waiter_([this] { take_acknowledgements(); }) {}
+  ~Stream() {
+    submit({});
+    sender_.join();
+    ::shutdown(socket_, SHUT_WR);
+    waiter_.join();
+    ::close(socket_);
+  }
+  void submit(Part part) {
+    const std::lock_guard lock(mutex_);
+    parts_.push_back(part);
+    changed_.notify_all();
+  }
+  void await() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return acknowledged_ > 0; });
+    --acknowledged_;
+  }
+
+ private:
+  void send_parts() {
+    while (true) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return !parts_.empty(); });
+      const Part part = parts_.front();
+      parts_.pop_front();
+      lock.unlock();
+      if (part.bytes == 0) return;
+      send_all(socket_, &part, sizeof part);
+      send_all(socket_, memory_ + part.offset, part.bytes);
+    }
+  }
+  void take_acknowledgements() {
+    for (char byte = 0; receive_all(socket_, &byte, 1);) {
+      const std::lock_guard lock(mutex_);
+      ++acknowledged_;
+      changed_.notify_all();
+    }
+  }
+
+  const int socket_;
+  const char* const memory_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Part> parts_;
+  int acknowledged_ = 0;
+  std::thread sender_;
+  std::thread waiter_;
+};
+
+class Sender {
+ public:
+  Sender(const std::vector<int>& sockets, const char* memory) {
+    for (int socket : sockets) streams_.push_back(std::make_unique<Stream>(socket, memory));
+  }
+  double single_us(uint64_t bytes) { return train_us(bytes, 1); }
+  double train_us(uint64_t bytes, int transfers) {
+    const uint64_t parts = std::clamp<uint64_t>(bytes / kLeastPart, 1, streams_.size());
+    const Clock::time_point begin = Clock::now();
+    for (int i = 0; i < transfers; ++i) {
+      for (uint64_t part = 0; part < parts; ++part) {
+        const uint64_t first = bytes * part / parts;
+        streams_[part]->submit({first, bytes * (part + 1) / parts - first});
+      }
+    }
+    for (int i = 0; i < transfers; ++i) {
+      for (uint64_t part = 0; part < parts; ++part) streams_[part]->await();
+    }
+    return std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / transfers;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Stream>> streams_;
+};
+
+void no_delay(int socket) {
+  const int on = 1;
+  if (::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) die("TCP_NODELAY");
+}
+
+int listen_on(const Options& options, sockaddr_in* address) {
+  address->sin_family = AF_INET;
+  if (::inet_pton(AF_INET, options.address.c_str(), &address->sin_addr) != 1) {
+    std::fprintf(stderr, "sockets: --address %s is no IPv4 address\n", options.address.c_str());
+    std::_Exit(2);
+  }
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  socklen_t length = sizeof *address;
+  if (listener < 0 || ::bind(listener, reinterpret_cast<sockaddr*>(address), length) != 0 ||
+      ::listen(listener, options.streams) != 0 ||
+      ::getsockname(listener, reinterpret_cast<sockaddr*>(address), &length) != 0) {
+    die("sockets: listen");
+  }
+  return listener;
+}
+
+[[noreturn]] void run_receiver(const Options& options, int listener) {
+  std::vector<char> memory(options.max_bytes, 0);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < options.streams; ++i) {
+    const int socket = ::accept(listener, nullptr, nullptr);
+    if (socket < 0) die("sockets: accept");
+    no_delay(socket);
+    threads.emplace_back(receive_parts, socket, memory.data());
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::_Exit(0);
+}
+
+void run_sender(const Options& options, const sockaddr_in& address) {
+  std::vector<int> sockets;
+  for (int i = 0; i < options.streams; ++i) {
+    sockets.push_back(::socket(AF_INET, SOCK_STREAM, 0));
+    const auto* where = reinterpret_cast<const sockaddr*>(&address);
+    if (::connect(sockets.back(), where, sizeof address) != 0) die("sockets: connect");
+    no_delay(sockets.back());
+  }
+  std::vector<char> memory(options.max_bytes, 1);
+  Sender sender(sockets, memory.data());
+  if (!options.no_header)
+    std::printf("label,bytes,first_us,median_us,train_us,median_gbps,train_gbps\n");
+  std::vector<uint64_t> sizes;
+  for (uint64_t bytes = 4; bytes <= options.max_bytes; bytes *= 2) {
+    if (bytes >= options.min_bytes) sizes.push_back(bytes);
+    if (bytes == (128u << 10) && options.min_bytes <= 200'000 && 200'000 <= options.max_bytes)
+      sizes.push_back(200'000);
+  }
+  for (const uint64_t bytes : sizes) {
+    const double first_us = sender.single_us(bytes);
+    std::vector<double> times;
+    const Clock::time_point start = Clock::now();
+    const auto enough = std::chrono::duration<double>(options.seconds_per_size);
+    while (times.size() < 5 || (times.size() < 1000 && Clock::now() - start < enough)) {
+      times.push_back(sender.single_us(bytes));
+    }
+    std::nth_element(times.begin(), times.begin() + static_cast<long>(times.size() / 2),
+                     times.end());
+    const double median_us = times[times.size() / 2];
+    const double train_us = sender.train_us(
+        bytes, static_cast<int>(std::clamp(options.seconds_per_size * 1e6 / median_us, 4.0, 1e3)));
+    const auto size = static_cast<double>(bytes);
+    std::printf("%s,%llu,%.2f,%.2f,%.2f,%.4f,%.4f\n", options.label.c_str(),
+                static_cast<unsigned long long>(bytes), first_us, median_us, train_us,
+                size / median_us * 1e-3, size / train_us * 1e-3);
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Bandwidth and latency of plain TCP sockets by size, as CSV");
+  app.add_option("--streams", options.streams)->check(CLI::Range(1, 64));
+  app.add_option("--address", options.address);
+  app.add_option("--min", options.min_bytes)->transform(CLI::AsSizeValue(false));
+  app.add_option("--max", options.max_bytes)->transform(CLI::AsSizeValue(false));
+  app.add_option("--seconds", options.seconds_per_size);
+  app.add_option("--label", options.label);
+  app.add_flag("--no-header", options.no_header);
+  CLI11_PARSE(app, argc, argv);
+
+  sockaddr_in address{};
+  const int listener = listen_on(options, &address);
+  const pid_t receiver = ::fork();
+  if (receiver < 0) die("sockets: fork");
+  if (receiver == 0) run_receiver(options, listener);
+  run_sender(options, address);
+  int status = 0;
+  ::waitpid(receiver, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
