@@ -125,6 +125,22 @@ def exhaustive(arguments):
     print(f"the planner is within 5 % of the best at {near} of {len(rows)} sizes")
 
 
+def compare(table):
+    """What copies between servers reach of what the same machine does without them."""
+    references = {"shm": "native peer access off", "ipc": "native peer access on", "tcp": "sockets"}
+    for label in dict.fromkeys(label for label, _ in table):
+        reference = references.get(label.split()[-1])
+        sizes = [size for other, size in table if other == label and (reference, size) in table]
+        if not sizes:
+            continue
+        print(f"{label}: bandwidth in relation to {reference}; first copy in relation to the next")
+        for size in sizes:
+            ours, theirs = table[label, size], table[reference, size]
+            single, train = (theirs[field] / ours[field] for field in ("median_us", "train_us"))
+            print(f"{size:>12} B  single {single:6.2f}  train {train:6.2f}"
+                  f"  first {ours['first_us'] / ours['median_us']:6.2f}")
+
+
 def draw(path, table, field, unit, largest, smallest=0):
     try:
         import matplotlib
@@ -196,6 +212,7 @@ def main():
             writer.writerow([label, size, *(f"{values[field]:.2f}" for field in FIELDS),
                              f"{size / values['median_us'] * 1e-3:.4f}",
                              f"{size / values['train_us'] * 1e-3:.4f}"])
+    compare(table)
     draw(arguments.out / "bandwidth.png", table, "median_us", "GB/s", largest=2**40, smallest=4096)
     draw(arguments.out / "latency.png", table, "median_us", "us", largest=200_000)
 

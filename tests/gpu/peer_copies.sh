@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
 # Copies between two servers with a GPU each, on a machine with two GPUs: the programs that use
-# several devices, copies by size against cudaMemcpyPeer on the same GPUs (bench/p2p), and triangle
-# counting natively and remotely (bench/triangles), alternating.
+# several devices, copies by size against cudaMemcpyPeer on the same GPUs and against plain sockets
+# (bench/p2p), the planner's choices against all others, and triangle counting natively and remotely
+# (bench/triangles), alternating.
 #
-#   tests/gpu/peer_copies.sh BUILD_FOLDER RESULTS_FOLDER [programs] [copies] [triangles]
+#   tests/gpu/peer_copies.sh BUILD_FOLDER RESULTS_FOLDER [programs] [copies] [planner] [triangles]
 #
-# Without a choice it does all three. Exits with 1 when a program's output is not what it must be.
+# Without a choice it does all four. Exits with 1 when a program's output is not what it must be.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "$1" && pwd)
 mkdir -p "$2"
 results=$(cd "$2" && pwd)
 shift 2
-parts=" ${*:-programs copies triangles} "
+parts=" ${*:-programs copies planner triangles} "
 servers=()
 trap 'kill "${servers[@]}" 2>/dev/null' EXIT
 
 for gpu in 0 1; do
-  RCUDA_DRIVER=nvidia RCUDA_LOG=info RCUDA_P2P_CACHE=$results/p2p.$gpu.toml \
+  RCUDA_DRIVER=${RCUDA_DRIVER:-nvidia} RCUDA_LOG=info RCUDA_P2P_CACHE=$results/p2p.$gpu.toml \
     "$build/bin/rcuda-server" --port $((8431 + gpu)) --devices $gpu >"$results/server$gpu.log" 2>&1 &
   servers+=($!)
 done
@@ -45,11 +46,14 @@ if [[ $parts == *" programs "* ]]; then
     done
   done
 fi
+run=(python3 "$here/../../bench/p2p/run.py" --program "$build/bench/p2p/p2p" --out "$results"
+  --remote "${remote[*]:1}" --rounds "${ROUNDS:-3}" --seconds 0.05)
 if [[ $parts == *" copies "* ]]; then
-  python3 "$here/../../bench/p2p/run.py" --program "$build/bench/p2p/p2p" --out "$results" --native \
-    --remote "RCUDA_DEVICES=localhost@8431:0,localhost@8432:1 LD_PRELOAD=$build/lib/librcuda.so" \
-    --strategies auto --paths shm,ipc,tcp --rounds "${ROUNDS:-3}" --seconds 0.05 --min 4K
+  "${run[@]}" --native --sockets "$build/bench/p2p/sockets" --strategies auto --paths shm,ipc,tcp --min 4K
   cat "$results/p2p.csv"
+fi
+if [[ $parts == *" planner "* ]]; then
+  "${run[@]}" --exhaustive --paths shm,ipc,tcp --min 64K
 fi
 if [[ $parts == *" triangles "* ]]; then
   for _ in 1 2 3; do
