@@ -46,7 +46,7 @@ Status Status::from_errno(int sys_errno, std::string context) {
 }
 
 Status Status::with_context(const std::string& outer) && {
-  context_.insert(0, outer + ": ");
+  if (!ok()) context_.insert(0, outer + ": ");
   return std::move(*this);
 }
 

@@ -46,7 +46,7 @@ class [[nodiscard]] Status {
   int sys_errno() const { return sys_errno_; }  // 0 unless code() is kSystem
   const std::string& context() const { return context_; }
 
-  // Puts `outer` in front of the context: "outer: context".
+  // Puts `outer` in front of an error's context: "outer: context".
   Status with_context(const std::string& outer) &&;
   // "unavailable: node1:8308 refused the connection"
   std::string message() const;

@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <toml++/toml.h>
 
+#include "common/base/cache_folder.h"
 #include "common/base/unique_fd.h"
 #include "common/config/toml_text.h"
 
@@ -167,13 +168,8 @@ Status Measurements::save(const std::string& path) const {
 
 std::string default_measurements_path() {
   if (const char* path = std::getenv("RCUDA_P2P_CACHE")) return path;
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache) {
-    return std::string(cache) + "/rcuda/p2p.toml";
-  }
-  if (const char* home = std::getenv("HOME"); home && *home) {
-    return std::string(home) + "/.cache/rcuda/p2p.toml";
-  }
-  return {};
+  const std::string folder = cache_folder();
+  return folder.empty() ? folder : folder + "/p2p.toml";
 }
 
 PairModel pair_model(const Measurements& measurements, const PairKey& pair) {

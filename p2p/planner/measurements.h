@@ -47,8 +47,8 @@ class Measurements {
   std::map<LegKey, LegModel> legs_;
 };
 
-// Where the measurements of this user are kept: $RCUDA_P2P_CACHE, else
-// $XDG_CACHE_HOME/rcuda/p2p.toml, else ~/.cache/rcuda/p2p.toml; empty where there is no home.
+// Where the measurements of this user are kept: $RCUDA_P2P_CACHE, else p2p.toml in cache_folder()
+// (common/base/cache_folder.h); empty where there is none.
 std::string default_measurements_path();
 
 // The two ends of a pair and what lies between them.

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/cache_folder.h"
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
 
@@ -81,16 +82,7 @@ std::string to_hex(const Sha256& hash) {
 
 CachedImage::~CachedImage() { ::munmap(mapping_, mapped_bytes_); }
 
-std::string default_image_directory() {
-  if (const char* service = std::getenv("CACHE_DIRECTORY")) return service;  // systemd's
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache && *cache == '/') {
-    return std::string(cache) + "/rcuda";
-  }
-  if (const char* home = std::getenv("HOME"); home && *home == '/') {
-    return std::string(home) + "/.cache/rcuda";
-  }
-  return "";
-}
+std::string default_image_directory() { return cache_folder(); }
 
 ImageCache::ImageCache(std::string directory, uint64_t max_bytes)
     : directory_(std::move(directory)), max_bytes_(max_bytes) {

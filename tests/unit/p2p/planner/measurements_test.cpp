@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -93,6 +94,23 @@ TEST(MeasurementsTest, PairModelTakesEachLegFromItsOwner) {
   EXPECT_TRUE(model.wire_tcp.empty());
   EXPECT_TRUE(model.gpudirect.empty());
   EXPECT_DOUBLE_EQ(model.message_us, 1.5);
+}
+
+TEST(MeasurementsPathTest, IsInTheServicesFolderOrTheUsers) {
+  const auto path = [](const char* own, const char* service, const char* cache, const char* home) {
+    for (const auto& [name, value] : {std::pair("RCUDA_P2P_CACHE", own),
+                                      {"CACHE_DIRECTORY", service},
+                                      {"XDG_CACHE_HOME", cache},
+                                      {"HOME", home}}) {
+      value != nullptr ? ::setenv(name, value, 1) : ::unsetenv(name);
+    }
+    return default_measurements_path();
+  };
+  EXPECT_EQ(path("/x/legs", "/var/cache/rcuda", "/c", "/home/u"), "/x/legs");
+  EXPECT_EQ(path(nullptr, "/var/cache/rcuda", "/c", "/home/u"), "/var/cache/rcuda/p2p.toml");
+  EXPECT_EQ(path(nullptr, nullptr, "/c", "/home/u"), "/c/rcuda/p2p.toml");
+  EXPECT_EQ(path(nullptr, nullptr, "relative", "/home/u"), "/home/u/.cache/rcuda/p2p.toml");
+  EXPECT_EQ(path(nullptr, nullptr, nullptr, nullptr), "");
 }
 
 }  // namespace
