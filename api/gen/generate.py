@@ -39,7 +39,7 @@ def generated_files(toolkit, adaptations, old_versions, functions):
         "api/coverage.md": coverage.emit(functions, toolkit, old_versions),
         "api/opcodes.h": shared_tables.emit_opcodes(functions),
         "api/opcode_names.cpp": shared_tables.emit_names(functions, protocol),
-        "api/api_hash.h": shared_tables.emit_hash(functions, WIRE),
+        "api/api_hash.h": shared_tables.emit_hash(functions, REPOSITORY),
         "api/layouts.cpp": printer.emit(functions),
         "api/client_fixups.h": client.emit_fixups(functions),
         "api/server_fixups.h": server.emit_fixups(functions),

@@ -1,13 +1,17 @@
 """Generates what both sides and the tools share: opcodes, their names, the hash of the interface."""
 
 import hashlib
-import pathlib
 import re
 
 from emit import NOTICE
 
-# Files of common/wire that define the layout of messages.
-PROTOCOL_FILES = ("protocol.h", "codec.h", "codec.cpp", "ring.h", "handshake.h")
+# Files that define what client and worker, and workers among themselves, say to one another. The same
+# list stands in api/CMakeLists.txt.
+PROTOCOL_FILES = (
+    "common/wire/address_ranges.h", "common/wire/allocation_token.h", "common/wire/codec.cpp",
+    "common/wire/codec.h", "common/wire/handshake.cpp", "common/wire/handshake.h",
+    "common/wire/protocol.h", "common/wire/ring.cpp", "common/wire/ring.h",
+    "p2p/pipeline/messages.h")
 
 
 def by_opcode(table):
@@ -42,15 +46,13 @@ def emit_names(table, protocol):
     return "".join(lines)
 
 
-def emit_hash(table, wire_folder):
+def emit_hash(table, repository):
     digest = hashlib.sha256(table.digest.encode())
     for name in PROTOCOL_FILES:
-        path = pathlib.Path(wire_folder) / name
-        if path.exists():
-            digest.update(path.read_bytes())
+        digest.update((repository / name).read_bytes())
     value = digest.hexdigest()[:16]
     return ("// kApiHash: the same on two sides that understand one another. It covers the table, its\n"
-            "// prototypes and common/wire, and travels in the handshake.\n" + NOTICE +
+            "// prototypes and the messages' declarations, and travels in the handshake.\n" + NOTICE +
             "#pragma once\n\n#include <cstdint>\n\nnamespace rcuda::api {\n\n"
             f"inline constexpr uint64_t kApiHash = 0x{value}ull;\n\n"
             "}  // namespace rcuda::api\n")

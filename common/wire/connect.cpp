@@ -1,6 +1,7 @@
 #include "common/wire/connect.h"
 
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 
@@ -11,8 +12,8 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/socket.h>
-#include <sys/un.h>
+
+#include "common/transport/socket_io.h"
 
 namespace rcuda::wire {
 namespace {
@@ -32,8 +33,7 @@ Result<AddressList> resolve_host(const std::string& host, uint16_t port) {
   const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
   if (error != 0) {
     return Status(Code::kUnavailable, "cannot resolve the host \"" + host + "\" (" +
-                                          gai_strerror(error) +
-                                          "); check its name in RCUDA_DEVICES");
+                                          gai_strerror(error) + "): check its name");
   }
   return AddressList(list, &freeaddrinfo);
 }
@@ -64,27 +64,17 @@ bool is_this_machine(const addrinfo* addresses) {
   return found;
 }
 
-// The daemon's socket for shared memory: abstract, so that it vanishes with the daemon.
 Result<UniqueFd> connect_unix(uint16_t port) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const std::string name = "rcuda-" + std::to_string(port);
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const LocalAddress address(port);
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket) return Status::from_errno(errno, "socket");
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
+  if (::connect(socket.get(), address.get(), address.bytes()) != 0) {
     return Status(Code::kUnavailable, "no rcuda-server listens on this machine for port " +
                                           std::to_string(port) + " (" + std::strerror(errno) +
                                           "); start one: rcuda-server --port " +
                                           std::to_string(port));
   }
   return socket;
-}
-
-int milliseconds_until(Clock::time_point deadline) {
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-  return left.count() < 0 ? 0 : static_cast<int>(left.count());
 }
 
 // Connects to one address; 0 or an errno.
@@ -96,7 +86,7 @@ int connect_address(const addrinfo& address, Clock::time_point deadline, UniqueF
     pollfd wait{socket.get(), POLLOUT, 0};
     int ready;
     do {
-      ready = ::poll(&wait, 1, milliseconds_until(deadline));
+      ready = ::poll(&wait, 1, transport::poll_timeout_ms(deadline));
     } while (ready < 0 && errno == EINTR);
     if (ready <= 0) return ready == 0 ? ETIMEDOUT : errno;
     int error = 0;
@@ -130,6 +120,16 @@ Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where
 
 }  // namespace
 
+LocalAddress::LocalAddress(uint16_t port) {
+  address_.sun_family = AF_UNIX;
+  // A name that begins with a zero byte is abstract.
+  const std::string name = '\0' + ("rcuda-" + std::to_string(port));
+  std::memcpy(address_.sun_path, name.data(), name.size());
+  bytes_ = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
+}
+
+std::string LocalAddress::text() const { return std::string("@") + (address_.sun_path + 1); }
+
 Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port, Clock::time_point deadline) {
   Result<AddressList> addresses = resolve_host(host, port);
   if (!addresses) return addresses.status();
@@ -140,7 +140,10 @@ Result<Connection> connect_server(const std::string& host, uint16_t port, Medium
                                   std::chrono::milliseconds timeout) {
   const Clock::time_point deadline = Clock::now() + timeout;
   Result<AddressList> addresses = resolve_host(host, port);
-  if (!addresses) return addresses.status();
+  if (!addresses) {
+    const Status& status = addresses.status();
+    return Status(status.code(), status.context() + " in RCUDA_DEVICES");
+  }
   if (medium == Medium::kShm || medium == Medium::kAuto) {
     if (is_this_machine(addresses->get())) {
       Result<UniqueFd> socket = connect_unix(port);

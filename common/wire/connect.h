@@ -1,9 +1,12 @@
 // Finding and reaching a server: name resolution, choice of medium, the connecting socket. Used by
-// clients, and by workers that call on workers of other servers.
+// clients, and by workers that call on workers of other servers; servers listen at LocalAddress.
 #pragma once
 
 #include <chrono>
 #include <string>
+
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
@@ -16,10 +19,26 @@ struct Connection {
   Medium medium = Medium::kTcp;  // what the socket is good for; never kAuto
 };
 
-// kAuto tries shared memory when `host` is this machine, then verbs where both ends can, then TCP.
-// Blocks up to the timeout. Errors name host and port and say what to check.
+// kAuto is shared memory when `host` is this machine and a server listens there for it, else TCP.
+// Resolving the name takes what it takes; then it blocks up to the timeout. Errors name host and
+// port and say what to check.
 Result<Connection> connect_server(const std::string& host, uint16_t port, Medium medium,
                                   std::chrono::milliseconds timeout);
+
+// Where clients of its machine find the server of a port: an abstract Unix socket, which vanishes
+// with the server.
+class LocalAddress {
+ public:
+  explicit LocalAddress(uint16_t port);
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address_); }
+  socklen_t bytes() const { return bytes_; }
+  std::string text() const;  // "@rcuda-8308"
+
+ private:
+  sockaddr_un address_{};
+  socklen_t bytes_;
+};
+
 Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port,
                              std::chrono::steady_clock::time_point deadline);
 

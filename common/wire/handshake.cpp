@@ -1,15 +1,11 @@
 #include "common/wire/handshake.h"
 
-#include <algorithm>
-#include <cerrno>
-#include <climits>
 #include <cstring>
+#include <span>
 #include <string_view>
 #include <type_traits>
 
-#include <poll.h>
-#include <sys/socket.h>
-
+#include "common/transport/socket_io.h"
 #include "common/wire/protocol.h"
 
 namespace rcuda::wire {
@@ -21,6 +17,8 @@ constexpr uint32_t kMaxDevices = 1024;
 constexpr uint32_t kMaxWindows = 4096;
 constexpr uint32_t kMaxAttributes = 4096;
 constexpr uint32_t kMaxSessions = 100'000;
+
+constexpr char kWhere[] = "in the handshake";
 
 class Writer {
  public:
@@ -110,63 +108,6 @@ void put_window(Writer& out, const AddressWindow& window) {
 
 bool get_window(Reader& in, AddressWindow* window) {
   return in.number(&window->base) && in.number(&window->bytes);
-}
-
-int milliseconds_until(std::chrono::steady_clock::time_point deadline) {
-  auto left =
-      std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, INT_MAX));
-}
-
-Status wait_ready(int socket, short events, std::chrono::steady_clock::time_point deadline) {
-  for (;;) {
-    pollfd item{socket, events, 0};
-    int ready = ::poll(&item, 1, milliseconds_until(deadline));
-    if (ready > 0) return {};
-    if (ready == 0) return Status(Code::kTimeout, "the peer did not answer in the handshake");
-    if (errno != EINTR) return Status::from_errno(errno, "poll");
-  }
-}
-
-// A peer that closes its end with bytes unread resets the connection.
-bool hung_up(int error) { return error == ECONNRESET || error == EPIPE; }
-Status peer_gone() {
-  return Status(Code::kUnavailable, "the peer closed the connection in the handshake");
-}
-
-// Works on blocking and non-blocking sockets alike.
-Status send_all(int socket, const std::byte* data, size_t count,
-                std::chrono::steady_clock::time_point deadline) {
-  while (count > 0) {
-    ssize_t sent = ::send(socket, data, count, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent > 0) {
-      data += sent;
-      count -= static_cast<size_t>(sent);
-    } else if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      RCUDA_RETURN_IF_ERROR(wait_ready(socket, POLLOUT, deadline));
-    } else if (sent < 0 && errno != EINTR) {
-      return hung_up(errno) ? peer_gone() : Status::from_errno(errno, "sending the handshake");
-    }
-  }
-  return {};
-}
-
-Status receive_all(int socket, void* to, size_t count,
-                   std::chrono::steady_clock::time_point deadline) {
-  auto* at = static_cast<std::byte*>(to);
-  while (count > 0) {
-    RCUDA_RETURN_IF_ERROR(wait_ready(socket, POLLIN, deadline));
-    ssize_t got = ::recv(socket, at, count, MSG_DONTWAIT);
-    if (got > 0) {
-      at += got;
-      count -= static_cast<size_t>(got);
-    } else if (got == 0 || hung_up(errno)) {
-      return peer_gone();
-    } else if (errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK) {
-      return Status::from_errno(errno, "receiving the handshake");
-    }
-  }
-  return {};
 }
 
 }  // namespace
@@ -414,16 +355,19 @@ Status write_message(int socket, MessageType type, const std::vector<std::byte>&
   std::vector<std::byte> all(sizeof header + body.size());
   std::memcpy(all.data(), &header, sizeof header);
   if (!body.empty()) std::memcpy(all.data() + sizeof header, body.data(), body.size());
-  return send_all(socket, all.data(), all.size(), deadline);
+  return transport::send_all(socket, all, deadline).with_context(kWhere);
 }
 
 Result<std::pair<MessageType, std::vector<std::byte>>> read_message(
     int socket, std::chrono::steady_clock::time_point deadline) {
   MessageHeader header;
-  RCUDA_RETURN_IF_ERROR(receive_all(socket, &header, sizeof header, deadline));
+  const auto receive = [&](std::span<std::byte> bytes) {
+    return transport::recv_all(socket, bytes, deadline).with_context(kWhere);
+  };
+  RCUDA_RETURN_IF_ERROR(receive(transport::writable_bytes_of(header)));
   RCUDA_RETURN_IF_ERROR(check_header(header));
   std::vector<std::byte> body(header.body_bytes);
-  RCUDA_RETURN_IF_ERROR(receive_all(socket, body.data(), body.size(), deadline));
+  RCUDA_RETURN_IF_ERROR(receive(body));
   return std::make_pair(header.type, std::move(body));
 }
 

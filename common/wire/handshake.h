@@ -1,18 +1,22 @@
 // The handshake: what client, daemon and worker say on the control socket before a Link stands.
 //
-// client -> daemon  Hello           who I am, which devices, over which medium
-// daemon -> client  Queued          at once and every second while no worker is free
-// daemon -> worker  (passes the socket and the Hello on, over their own socket pair)
-// worker -> client  Welcome         devices with all attributes, address window, staging; or
-// Refusal then both call make_*_link() on the same socket; tcp's further sockets open with Attach
-// instead of Hello, and the daemon passes them to the worker whose token they name. client ->
-// worker  the first command.
+//   client -> daemon   Hello: who I am, which devices, over which medium
+//   daemon -> client   Queued: at once, and every second while no worker is free
+//   daemon -> worker   the socket and the Hello, over a socket pair of theirs
+//   worker -> client   Welcome: devices with all attributes, window of addresses, staging; or
+//                      Refusal
+//   both               make_*_link() on the same socket
+//   worker -> client   the first frame of the event ring: ReadyEvent, which names the staging
+//                      region. From now on the client may send commands
 //
-// worker -> daemon  PeerHello of another server's worker, which the client introduced; the daemon
-// passes the socket on to the worker it names, which answers PeerWelcome or Refusal, and both make
-// a Link on it. Further sockets of a tcp Link open with a PeerHello as well.
-// The worker exposes its staging region right after the Link stands and
-// names it in the ReadyEvent, the first frame of the event ring.
+// Further sockets of a tcp session open with Attach in place of Hello; the daemon passes them to
+// the worker whose token they name.
+//
+//   worker -> daemon   PeerHello: of another server's worker, which the client introduced
+//   daemon -> worker   the socket and the PeerHello, to the worker that it names
+//   worker -> worker   PeerWelcome or Refusal, then both make a Link
+//
+// Further sockets of a tcp Link between workers open with a PeerHello as well.
 //
 // Every message is MessageHeader + body, bounded by kMaxMessageBytes; strings are length-prefixed.
 // Encoded and decoded in handshake.cpp; both directions are fuzzed.
@@ -100,8 +104,8 @@ struct DeviceInfo {
   uint64_t total_bytes = 0;
   uint32_t ordinal = 0;             // on the worker: index among the session's devices
   std::vector<int32_t> attributes;  // by CUdevice_attribute; INT32_MIN: not supported
-  std::vector<int32_t>
-      peer_attributes;  // by device of the session, itself too: CUdevice_P2PAttribute 1..4
+  // By device of the session, itself too: CUdevice_P2PAttribute 1..4 of each.
+  std::vector<int32_t> peer_attributes;
 };
 
 struct Welcome {

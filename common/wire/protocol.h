@@ -11,8 +11,7 @@
 //
 // Answers come in three ways, and no other:
 //  - reply slot: the worker writes [body ... | ReplyStamp] so that the stamp is the slot's last
-//  word;
-//    body length is in the stamp and the body ends right before it, 8-byte aligned;
+//    word; the body's length is in the stamp, and it ends right before it, 8-byte aligned;
 //  - completion word: CompletionWord::make(sequence, result), for "has the stream got there?";
 //  - nothing: posted commands. A posted command that fails sets the session's error word.
 //
@@ -26,7 +25,8 @@
 
 namespace rcuda::wire {
 
-// Raised with every change of this file, ring.h, handshake.h or a generated layout.
+// Of the handshake's framing. Two sides whose declarations differ in anything else refuse one
+// another by Hello::api_hash, for which nobody has to raise a number.
 inline constexpr uint32_t kProtocolVersion = 1;
 
 // ---- windows -----------------------------------------------------------------------------------
@@ -46,10 +46,9 @@ struct WorkerWindow {
 struct ClientWindow {
   static constexpr uint64_t kCommandRingConsumed = 2048;  // u64, see ring.h
   static constexpr uint64_t kEventRingWant = 2048 + 64;   // u64, see ring.h
-  static constexpr uint64_t kErrorWord =
-      2048 + 128;  // u64: CompletionWord::make(count, result) of the
-                   // latest asynchronous error; 0: none yet. A
-                   // sticky error stays until its context is reset (then: result 0)
+  // u64: CompletionWord::make(count, result) of the latest asynchronous error; 0: none yet. A
+  // sticky error stays until its context is reset (then: result 0).
+  static constexpr uint64_t kErrorWord = 2048 + 128;
   static constexpr uint64_t kCompletionWords = 64u << 10;  // u64[kCompletionCount]
   static constexpr uint32_t kCompletionCount = 32768;
   static constexpr uint64_t kSmallReplies = kCompletionWords + 8ull * kCompletionCount;
@@ -141,7 +140,7 @@ enum class Kind : uint8_t {
   kSurface,
   kLinkState,
   kUserObject,
-  kAllocation /* CUmemGenericAllocationHandle */,
+  kAllocation,  // CUmemGenericAllocationHandle
   kGreenContext,
   kExternal,
   kCount
@@ -220,9 +219,9 @@ struct CopyToReplyBody {
 };
 static_assert(sizeof(CopyToReplyBody) == 16);
 
-// The staging region (WelcomeMessage::staging_*) belongs to the worker, is page-locked, and is
-// divided up by the client. The word gets `sequence` when the DMA is done: then the slot is free
-// (to device) or filled (to host).
+// The staging region (ReadyEvent, Welcome::staging_bytes) belongs to the worker, is page-locked,
+// and is divided up by the client. The word gets `sequence` when the DMA is done: then the slot is
+// free (to device) or filled (to host).
 struct CopyStagedBody {
   uint64_t device_address;
   uint64_t staging_offset;
@@ -277,11 +276,10 @@ struct CopyShapeBody {
   CopyShapeSide source;
   uint64_t width_bytes, height, depth;
   uint32_t stream;
-  uint32_t destination_staged : 1;
-  uint32_t source_staged : 1;
-  uint32_t reserved : 30;
+  uint16_t destination_staged;  // 0 or 1
+  uint16_t source_staged;       // 0 or 1
   uint32_t word;
-  uint32_t reserved2;
+  uint32_t reserved;
   uint64_t sequence;  // 0: no signal
 };
 static_assert(sizeof(CopyShapeBody) == 176);
@@ -320,11 +318,13 @@ struct ImageQueryBody {
   uint8_t sha256[32];
   uint64_t bytes;
 };
+static_assert(sizeof(ImageQueryBody) == 40);
 struct ImageQueryReply {
   ReplyHeader header;
   uint32_t present;  // 1: in the cache, nothing to send
   uint32_t reserved;
 };
+static_assert(sizeof(ImageQueryReply) == 16);
 struct ImageChunkBody {
   uint8_t sha256[32];
   uint64_t offset;
@@ -367,9 +367,11 @@ struct FunctionInfoReply {
   uint32_t reserved;
   int32_t attributes[kFunctionAttributeCount];  // by CUfunction_attribute; INT32_MIN: not supported
 };
+static_assert(sizeof(FunctionInfoReply) == 144);
 struct ParameterInfo {
   uint32_t offset_bytes, size_bytes;
 };
+static_assert(sizeof(ParameterInfo) == 8);
 
 // Pinned client memory. On shared memory the region has backing: the worker maps it at `address`
 // and registers it with CUDA. Elsewhere the worker makes page-locked memory of its own there.
@@ -387,6 +389,7 @@ struct HostUnexposeBody {
   uint64_t address;
   uint64_t region;
 };
+static_assert(sizeof(HostUnexposeBody) == 16);
 
 // Memory of the worker at `address` that the client has a copy of. `region` is where the worker
 // puts its bytes for the client to compare: at its begin around host functions, at `fetch_offset`
@@ -401,11 +404,13 @@ static_assert(sizeof(MirrorBody) == 32);
 struct MirrorFetchBody {
   uint64_t address;
 };
+static_assert(sizeof(MirrorFetchBody) == 8);
 
 struct FaultBody {
   uint32_t kind;  // 1: exit at once, 2: abort, 3: stop answering
   uint32_t reserved;
 };
+static_assert(sizeof(FaultBody) == 8);
 
 // ---- copies between workers (p2p/engine.h) ------------------------------------------------------
 

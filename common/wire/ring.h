@@ -5,11 +5,13 @@
 // one process, the receiver (RingReader) in the other.
 //
 //   in the receiver's window
-//     want_offset      u64  how far `consumed` must get before a blocked writer can go on; 0: not
-//     blocked ring_offset      ring_bytes of frames, each of them contiguous and 8-byte aligned:
+//     want_offset      u64  how far `consumed` must get before a blocked writer can go on; 0: none
+//                           is blocked
+//     ring_offset      ring_bytes of frames, each of them contiguous and 8-byte aligned:
 //
 //       +0   u32 payload_bytes   1 ... max_frame_bytes; or kWrapMark: nothing follows, go on at the
-//       +4   u32 sequence        ring's start. Low half of the frame's number; frames count from 1
+//                                ring's start
+//       +4   u32 sequence        low half of the frame's number; frames count from 1
 //       +8   payload, padded with zeros to a multiple of 8
 //       ...  u64 stamp           frame_stamp(number): the last word of the put, so once it is there
 //                                the whole frame is. A wrap mark has none and takes a number as

@@ -1,15 +1,14 @@
 #include "server/daemon/listener.h"
 
 #include <cerrno>
-#include <cstddef>
-#include <cstring>
 #include <memory>
 
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <sys/un.h>
+
+#include "common/wire/connect.h"
 
 namespace rcuda::server {
 namespace {
@@ -76,14 +75,10 @@ Result<UniqueFd> listen_tcp(const std::string& host, uint16_t port, uint16_t* bo
 Result<UniqueFd> listen_local(uint16_t port) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return Status::from_errno(errno, "socket");
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const std::string name = "rcuda-" + std::to_string(port);
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+  const wire::LocalAddress address(port);
+  if (::bind(socket.get(), address.get(), address.bytes()) != 0 ||
       ::listen(socket.get(), kBacklog) != 0) {
-    return Status::from_errno(errno, "listening on the local socket @" + name);
+    return Status::from_errno(errno, "listening on the local socket " + address.text());
   }
   return socket;
 }

@@ -11,8 +11,9 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
+
+#include "common/wire/connect.h"
 
 namespace rcuda::test {
 namespace {
@@ -26,13 +27,8 @@ Clock::time_point patience() { return Clock::now() + std::chrono::seconds(60); }
 // run at once choose by process and count.
 UniqueFd listen_for(uint16_t port) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const std::string name = "rcuda-" + std::to_string(port);
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
-      ::listen(socket.get(), 4) != 0) {
+  const wire::LocalAddress address(port);
+  if (::bind(socket.get(), address.get(), address.bytes()) != 0 || ::listen(socket.get(), 4) != 0) {
     return {};
   }
   return socket;
