@@ -9,6 +9,7 @@
 
 #include "client/session/process.h"
 #include "common/base/log.h"
+#include "common/cuda/device_properties.h"
 
 namespace rcuda::client {
 namespace {
@@ -131,20 +132,7 @@ CUresult cuDeviceGetProperties(CUdevprop* properties, CUdevice dev) {
     (void)attribute(*device, which, &value);
     return value;
   };
-  properties->maxThreadsPerBlock = get(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
-  properties->maxThreadsDim[0] = get(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X);
-  properties->maxThreadsDim[1] = get(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y);
-  properties->maxThreadsDim[2] = get(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z);
-  properties->maxGridSize[0] = get(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X);
-  properties->maxGridSize[1] = get(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y);
-  properties->maxGridSize[2] = get(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z);
-  properties->sharedMemPerBlock = get(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
-  properties->totalConstantMemory = get(CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY);
-  properties->SIMDWidth = get(CU_DEVICE_ATTRIBUTE_WARP_SIZE);
-  properties->memPitch = get(CU_DEVICE_ATTRIBUTE_MAX_PITCH);
-  properties->regsPerBlock = get(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK);
-  properties->clockRate = get(CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
-  properties->textureAlign = get(CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT);
+  *properties = rcuda::cuda::device_properties(get);
   return CUDA_SUCCESS;
 }
 

@@ -6,6 +6,7 @@
 
 #include <cuda.h>
 
+#include "common/cuda/device_properties.h"
 #include "softgpu/driver/array.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/device.h"
@@ -132,22 +133,8 @@ CUresult CUDAAPI cuDeviceGetProperties(CUdevprop* properties, CUdevice ordinal) 
   Device* device = nullptr;
   if (CUresult result = find_device(ordinal, &device)) return result;
   if (!properties) return CUDA_ERROR_INVALID_VALUE;
-  auto get = [&](CUdevice_attribute attribute) { return *device->attribute(attribute); };
-  *properties = {};
-  properties->maxThreadsPerBlock = get(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
-  properties->maxThreadsDim[0] = get(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X);
-  properties->maxThreadsDim[1] = get(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y);
-  properties->maxThreadsDim[2] = get(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z);
-  properties->maxGridSize[0] = get(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X);
-  properties->maxGridSize[1] = get(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y);
-  properties->maxGridSize[2] = get(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z);
-  properties->sharedMemPerBlock = get(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
-  properties->totalConstantMemory = get(CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY);
-  properties->SIMDWidth = get(CU_DEVICE_ATTRIBUTE_WARP_SIZE);
-  properties->memPitch = get(CU_DEVICE_ATTRIBUTE_MAX_PITCH);
-  properties->regsPerBlock = get(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK);
-  properties->clockRate = get(CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
-  properties->textureAlign = get(CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT);
+  *properties = rcuda::cuda::device_properties(
+      [&](CUdevice_attribute attribute) { return *device->attribute(attribute); });
   return CUDA_SUCCESS;
 }
 
