@@ -1,10 +1,10 @@
-"""Generates the client's exported symbols: cuX records the call when a trace is written, and calls the
-entry point.
+"""Generates the client's exported symbols: cuX records the call when a trace is written, calls the
+entry point, and lets no exception out.
 
 The entry points themselves (client/entry, generated ones, weak fallbacks) are written under their own
 names, but assembled as rcuda_cuX: entry_labels.h, which their targets include in front of everything,
-says so. So no entry point has to mention tracing, calls among them are not recorded, and what an
-application calls costs one load and one jump more while no trace is written.
+says so. So no entry point has to mention tracing or exceptions, calls among them are not recorded, and
+what an application calls costs one load and one call more while no trace is written.
 """
 
 from emit import NOTICE
@@ -26,7 +26,7 @@ def emit_labels(toolkit):
 
 
 def emit_definitions(toolkit):
-    lines = [NOTICE, HEADERS, '#include "client/session/trace.h"\n\n'
+    lines = [NOTICE, HEADERS, '#include "client/session/thrown.h"\n#include "client/session/trace.h"\n\n'
              "using rcuda::client::trace::Span;\n\n"
              "#define RCUDA_TRACED static __attribute__((noinline, cold))\n\n"
              "// Of this library alone.\n#pragma GCC visibility push(hidden)\nextern \"C\" {\n"]
@@ -36,12 +36,16 @@ def emit_definitions(toolkit):
                  '#pragma GCC visibility push(default)\n\n')
     for p in declared(toolkit):
         names = ", ".join(q.name for q in p.parameters)
-        # The traced call is a function of its own so that the other one is nothing but a jump.
+        # The traced call is a function of its own so that the other one is nothing but a call. Only
+        # std::exception is caught: the end of a thread by pthread_exit() has to pass.
         lines.append(f"RCUDA_TRACED CUresult traced_{p.name}({p.parameter_list}) {{\n"
                      f"  Span span(\"{p.name}\");\n"
                      f"  return span.result(rcuda_{p.name}({names}));\n}}\n"
                      f"{p.declaration} {{\n"
-                     f"  return rcuda::client::trace::on() ? traced_{p.name}({names}) "
-                     f": rcuda_{p.name}({names});\n}}\n")
+                     f"  try {{\n"
+                     f"    return rcuda::client::trace::on() ? traced_{p.name}({names}) "
+                     f": rcuda_{p.name}({names});\n"
+                     f"  }} catch (const std::exception& exception) {{\n"
+                     f"    return rcuda::client::thrown(\"{p.name}\", exception);\n  }}\n}}\n")
     lines.append('\n#pragma GCC visibility pop\n}  // extern "C"\n')
     return "".join(lines)
