@@ -53,6 +53,11 @@ CUresult free_device(CUdeviceptr address) {
   return result;
 }
 
+// Stream-ordered memory of a stream that captures belongs to the graph; elsewhere it is memory.
+CUresult check_beside_capture(CUstream stream) {
+  return !any_capture() || may_capture(stream) ? CUDA_SUCCESS : check_unsafe_call();
+}
+
 // A stream-ordered allocation counts as the current context's device's.
 CUresult record_async(CUresult result, CUdeviceptr address, size_t bytes) {
   if (result != CUDA_SUCCESS) return result;
@@ -81,6 +86,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, s
                             unsigned element_bytes) {
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
   if (!address || !pitch || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = forward_cuMemAllocPitch_v2(address, pitch, width, height, element_bytes);
   return result == CUDA_SUCCESS ? record(*address, *pitch * height, Placement::kDevice) : result;
@@ -90,6 +96,7 @@ CUresult cuMemFree_v2(CUdeviceptr address) { return free_device(address); }
 
 CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
   if (!address) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result = check_beside_capture(stream); result != CUDA_SUCCESS) return result;
   const CUresult result = forward_cuMemAllocAsync(address, bytes, stream);
   return record_async(result, *address, bytes);
 }
@@ -97,12 +104,14 @@ CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
                                  CUstream stream) {
   if (!address) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result = check_beside_capture(stream); result != CUDA_SUCCESS) return result;
   const CUresult result = forward_cuMemAllocFromPoolAsync(address, bytes, pool, stream);
   return record_async(result, *address, bytes);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (CUresult result = check_beside_capture(stream); result != CUDA_SUCCESS) return result;
   if (address == 0) return CUDA_ERROR_INVALID_VALUE;
   const auto allocation = registry().find(address);
   if (!allocation || allocation->base != address || !is_plain_device(allocation->placement)) {

@@ -6,6 +6,7 @@
 #include <cuda.h>
 
 #include "api/opcodes.h"
+#include "client/session/capture.h"
 #include "client/session/functions.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
@@ -30,6 +31,7 @@ CUresult context_or_current(CUcontext handle, Object** context) {
 // Forgets everything that lived in a context: its memory, and the handles of objects in it. The
 // worker has destroyed them with the context.
 void forget_context(const Object& context) {
+  captures_lost(context);
   Process::get().memory().remove_context(context.session, context.id);
   for_each_object(
       wire::Kind::kKernel,
@@ -312,6 +314,8 @@ CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 CUresult cuCtxSynchronize_v2(CUcontext handle) {
   Object* context;
   if (CUresult result = context_or_current(handle, &context); result != CUDA_SUCCESS) return result;
+  if (CUresult result = check_context_wait(*context); result != CUDA_SUCCESS) return result;
+  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
   return context->session->synchronize_context(context->id);
 }
 

@@ -36,6 +36,7 @@ CUresult record(CUevent handle, CUstream stream, unsigned flags) {
   // Counted before it is posted: whoever polls meanwhile asks again rather than takes an old
   // answer.
   event->uses.fetch_add(1, std::memory_order_acq_rel);
+  const CaptureAnswers answers;
   const CUresult result = flags ? forward_cuEventRecordWithFlags(handle, stream, flags)
                                 : forward_cuEventRecord(handle, stream);
   if (result != CUDA_SUCCESS || !(event->flags & CU_EVENT_INTERPROCESS)) return result;
@@ -88,6 +89,12 @@ CUresult cuEventQuery(CUevent handle) {
   const uint64_t state = event_state(*event);
   Session& session = *event->session;
   CUresult result = CUDA_SUCCESS;
+  if (any_capture()) {
+    // An event of a capture cannot be asked for; only the worker knows.
+    result = forward_cuEventQuery(handle);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) return result;
+    if (CUresult forbidden = check_unsafe_call(); forbidden != CUDA_SUCCESS) return forbidden;
+  }
   // Its records are counted by every process that has it open, so only the worker knows.
   if (event->flags & CU_EVENT_INTERPROCESS) {
     result = forward_cuEventQuery(handle);
@@ -114,6 +121,12 @@ CUresult cuEventSynchronize(CUevent handle) {
   Session& session = *event->session;
   const uint64_t state = event_state(*event);
   CUresult result = CUDA_SUCCESS;
+  if (any_capture()) {
+    // An event of a capture cannot be waited for; only the worker knows.
+    result = forward_cuEventQuery(handle);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) return result;
+    if (CUresult forbidden = check_unsafe_call(); forbidden != CUDA_SUCCESS) return forbidden;
+  }
   if (event->flags & CU_EVENT_INTERPROCESS) {
     while ((result = forward_cuEventQuery(handle)) == CUDA_ERROR_NOT_READY) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -122,11 +135,6 @@ CUresult cuEventSynchronize(CUevent handle) {
   }
   if (state != 0 && progress_of(session, *event, state, &result) == Progress::kDone) {
     return finished(session, result);
-  }
-  if (any_capture()) {
-    // An event of a capture cannot be waited for; only the worker knows.
-    result = forward_cuEventQuery(handle);
-    if (result != CUDA_ERROR_NOT_READY) return result;
   }
   const uint64_t sequence = watch_event(session, *event, state);
   result = session.wait_word(event->word.load(std::memory_order_relaxed) - 1, sequence);
@@ -146,12 +154,14 @@ CUresult cuCtxRecordEvent(CUcontext context, CUevent handle) {
   Object* event;
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
   event->uses.fetch_add(1, std::memory_order_acq_rel);
+  const CaptureAnswers answers;
   return forward_cuCtxRecordEvent(context, handle);
 }
 
 CUresult cuCtxWaitEvent(CUcontext context, CUevent handle) {
   Object* event;
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
+  const CaptureAnswers answers;
   return forward_cuCtxWaitEvent(context, handle);
 }
 

@@ -8,6 +8,7 @@
 
 #include "client/memory/host_writes.h"
 #include "client/memory/mirror.h"
+#include "client/session/capture.h"
 #include "client/session/graph_state.h"
 #include "client/session/process.h"
 #include "client/session/progress.h"
@@ -100,6 +101,7 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
     return result;
   }
   host_writes::begun(*target.session, target.context, id);
+  const CaptureAnswers answers;
   return forward_cuGraphLaunch(executable, stream);
 }
 

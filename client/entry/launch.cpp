@@ -173,25 +173,29 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
       result != CUDA_SUCCESS) {
     return result;
   }
-  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  const auto refuse = [&](CUresult why) {
+    invalidate_capture(stream);
+    return why;
+  };
+  if (!function) return refuse(CUDA_ERROR_INVALID_HANDLE);
   Callable callable;
   if (CUresult result = resolve_callable(function, target, &callable); result != CUDA_SUCCESS) {
-    return result;
+    return refuse(result);
   }
   const Device& device = *Process::get().device(static_cast<CUdevice>(target.device));
   if (CUresult result = check_shape(shape, device, *callable.info); result != CUDA_SUCCESS) {
-    return result;
+    return refuse(result);
   }
   if (cooperative) {
     if (CUresult result = check_cooperative(function, shape, device); result != CUDA_SUCCESS) {
-      return result;
+      return refuse(result);
     }
   }
-  if (attribute_count > wire::kMaxLaunchAttributes) return CUDA_ERROR_INVALID_VALUE;
+  if (attribute_count > wire::kMaxLaunchAttributes) return refuse(CUDA_ERROR_INVALID_VALUE);
   size_t exact_bytes;
   if (CUresult result = parameter_bytes(*callable.info, parameters, extra, &exact_bytes);
       result != CUDA_SUCCESS) {
-    return result;
+    return refuse(result);
   }
   const size_t packed_bytes = (exact_bytes + 7) & ~size_t{7};
   LaunchTail tail;

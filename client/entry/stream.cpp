@@ -25,6 +25,7 @@ struct StreamView {
 };
 
 CUresult view_stream(CUstream stream, StreamView* view) {
+  const StreamQuestion question;
   if (CUresult result = resolve(stream, wire::Kind::kStream, &view->target, &view->id);
       result != CUDA_SUCCESS) {
     return result;
@@ -47,6 +48,42 @@ int priority_in_range(const Session& session, int priority) {
   const int least = static_cast<int>(session.welcome().priority_least);
   const int greatest = session.welcome().priority_greatest;
   return priority > least ? least : priority < greatest ? greatest : priority;
+}
+
+// A thread's default stream has an object, too; the legacy stream cannot capture.
+CUresult find_origin(CUstream stream, Object** origin) {
+  StreamView view;
+  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  *origin = view.object;
+  return CUDA_SUCCESS;
+}
+
+// What waiting for a stream, or asking how far it is, may not do while something captures.
+// `capturing`: the worker is to refuse it.
+CUresult check_wait(CUstream stream, const StreamView& view, bool* capturing) {
+  *capturing = false;
+  if (!any_capture()) return CUDA_SUCCESS;
+  if (!view.object) {
+    if (CUresult result = check_legacy_stream(); result != CUDA_SUCCESS) return result;
+  } else if (may_capture(stream)) {
+    *capturing = true;
+    return CUDA_SUCCESS;
+  }
+  return check_unsafe_call();
+}
+
+// `begin` has the worker capture; what is forbidden meanwhile is decided here.
+template <typename Begin>
+CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode, const Begin& begin) {
+  if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  Object* origin;
+  if (CUresult result = find_origin(stream, &origin); result != CUDA_SUCCESS) return result;
+  const StreamQuestion question;
+  const CUresult result = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+  if (result == CUDA_SUCCESS) capture_begun(origin, mode);
+  return result;
 }
 
 CUresult create_stream(CUstream* stream, unsigned flags, int priority) {
@@ -80,7 +117,9 @@ CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priori
 
 CUresult cuStreamDestroy_v2(CUstream stream) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  if (!find_object(stream, wire::Kind::kStream)) return CUDA_ERROR_INVALID_HANDLE;
+  const Object* object = find_object(stream, wire::Kind::kStream);
+  if (!object) return CUDA_ERROR_INVALID_HANDLE;
+  capture_ended(object);  // if it began there
   return forward_cuStreamDestroy_v2(stream);
 }
 
@@ -136,9 +175,9 @@ CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
 CUresult cuStreamSynchronize(CUstream stream) {
   StreamView view;
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
-  // Not allowed while the stream captures; only the worker knows how to fail and what to
-  // invalidate.
-  if (may_capture(stream)) return forward_cuStreamQuery(stream);
+  bool capturing;
+  if (CUresult result = check_wait(stream, view, &capturing); result != CUDA_SUCCESS) return result;
+  if (capturing) return forward_cuStreamQuery(stream);
   const uint64_t uses = view.object ? uses_before(*view.object) : 0;
   const CUresult result = view.target.session->synchronize(view.target.context, view.id);
   if (result == CUDA_SUCCESS && view.object) note_finished(*view.object, uses);
@@ -148,7 +187,9 @@ CUresult cuStreamSynchronize(CUstream stream) {
 CUresult cuStreamQuery(CUstream stream) {
   StreamView view;
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
-  if (!view.object) return forward_cuStreamQuery(stream);
+  bool capturing;
+  if (CUresult result = check_wait(stream, view, &capturing); result != CUDA_SUCCESS) return result;
+  if (!view.object || capturing) return forward_cuStreamQuery(stream);
   Session& session = *view.target.session;
   const uint64_t uses = uses_before(*view.object);
   CUresult result = CUDA_SUCCESS;
@@ -171,38 +212,40 @@ CUresult cuStreamQuery(CUstream stream) {
 // ---- capture -----------------------------------------------------------------------------------
 
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-  if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  const CUresult result = forward_cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
-  if (result == CUDA_SUCCESS) capture_begun(mode);
-  return result;
+  return begin_capture(stream, mode, [=](CUstreamCaptureMode relaxed) {
+    return forward_cuStreamBeginCapture_v2(stream, relaxed);
+  });
 }
 
 CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
                                      const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
                                      size_t count, CUstreamCaptureMode mode) {
-  if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  const CUresult result = forward_cuStreamBeginCaptureToGraph(
-      stream, graph, dependencies, edges, count, CU_STREAM_CAPTURE_MODE_RELAXED);
-  if (result == CUDA_SUCCESS) capture_begun(mode);
-  return result;
+  return begin_capture(stream, mode, [=](CUstreamCaptureMode relaxed) {
+    return forward_cuStreamBeginCaptureToGraph(stream, graph, dependencies, edges, count, relaxed);
+  });
 }
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  Object* origin;
+  if (CUresult result = find_origin(stream, &origin); result != CUDA_SUCCESS) return result;
+  const StreamQuestion question;
+  const bool is_mine = may_end_capture(origin);
   const CUresult result = forward_cuStreamEndCapture(stream, graph);
   // Ended too when it was invalidated or unjoined; not when the stream did not capture at all.
   if (result != CUDA_ERROR_ILLEGAL_STATE && result != CUDA_ERROR_INVALID_HANDLE &&
       result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD &&
       result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED && result != CUDA_ERROR_INVALID_VALUE) {
-    capture_ended();
+    capture_ended(origin);
   }
-  return result;
+  if (is_mine || result != CUDA_SUCCESS) return result;
+  // Over, and of no use, with a local driver.
+  (void)cuGraphDestroy(*graph);
+  *graph = nullptr;
+  return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
 }
 
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  const StreamQuestion question;
   if (any_capture()) return forward_cuStreamIsCapturing(stream, status);
   StreamView view;
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
@@ -221,6 +264,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* statu
     *status = CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;
   }
+  const StreamQuestion question;
   // The arrays that a driver returns belong to it and stay valid until the stream's next operation;
   // here they belong to the thread.
   auto& node_buffer = rcuda::of_this_thread<std::vector<CUgraphNode>>();
@@ -257,8 +301,13 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned flags) {
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   // An external wait is a node of a graph.
   if ((flags & CU_EVENT_WAIT_EXTERNAL) && !may_capture(stream)) return CUDA_ERROR_ILLEGAL_STATE;
-  if (event->session == view.target.session)
+  if (!view.object) {
+    if (CUresult result = check_legacy_stream(); result != CUDA_SUCCESS) return result;
+  }
+  if (event->session == view.target.session) {
+    const CaptureAnswers answers;  // it may join the stream to a capture, or break a rule
     return forward_cuStreamWaitEvent(stream, handle, flags);
+  }
   return wait_across_servers(stream, view.target, view.id, handle, *event);
 }
 

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "client/memory/mirror.h"
+#include "client/session/capture.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
 #include "common/base/log.h"
@@ -297,6 +298,7 @@ void free_internal(const InternalHostMemory& memory) {
 CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool managed) {
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
   if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const size_t length = round_up(bytes, page_bytes());
   UniqueFd backing;
@@ -326,6 +328,7 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
 CUresult free_host(void* address) {
   Target target;
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
   (void)target_current(&target);  // host memory may outlive every context
   Registry& registry = Process::get().memory();
   const auto found = registry.find(reinterpret_cast<uintptr_t>(address));
@@ -346,6 +349,7 @@ CUresult free_host(void* address) {
 CUresult register_host(void* address, size_t bytes, unsigned flags) {
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
   constexpr unsigned kKnown = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
                               CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
   if (!address || bytes == 0 || (flags & ~kKnown)) return CUDA_ERROR_INVALID_VALUE;
@@ -397,6 +401,7 @@ void mirror_reachable(std::span<const std::byte> parameters) {
 
 CUresult unregister_host(void* address) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
   Target target;
   (void)target_current(&target);
   Registry& registry = Process::get().memory();

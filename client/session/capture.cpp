@@ -1,44 +1,95 @@
 #include "client/session/capture.h"
 
+#include <algorithm>
 #include <atomic>
+#include <mutex>
+#include <thread>
 #include <utility>
+#include <vector>
 
+#include "client/session/marshal.h"
+#include "client/session/objects.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
 namespace {
 
-std::atomic<int> captures{0};
-std::atomic<int> global_captures{0};
-// Captures that the thread began and that are not relaxed, which only it may end.
-thread_local int own_captures = 0;
-thread_local int own_global_captures = 0;
+struct Capture {
+  const Object* origin;
+  CUstreamCaptureMode mode;
+  std::thread::id owner;
+};
+
+std::mutex captures_mutex;
+std::vector<Capture>& captures() {
+  static auto* instance = new std::vector<Capture>;
+  return *instance;
+}
+std::atomic<int> capture_count{0};  // of captures(): what most calls look at
+std::atomic<bool> spoiled{false};
 thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+thread_local int questions = 0;
+thread_local int answers = 0;
+
+bool is_of(const Capture& capture, const Object& context) {
+  return capture.origin->session == context.session && capture.origin->context == context.id;
+}
+
+// Makes those captures invalid that `concerned` says yes to; false if there are none.
+template <typename Concerned>
+bool invalidate(const Concerned& concerned) {
+  std::vector<const Object*> origins;
+  {
+    std::lock_guard lock(captures_mutex);
+    for (const Capture& capture : captures()) {
+      if (concerned(capture)) origins.push_back(capture.origin);
+    }
+  }
+  for (const Object* origin : origins) {
+    invalidate_capture(reinterpret_cast<CUstream>(const_cast<Object*>(origin)));
+  }
+  return !origins.empty();
+}
+
+template <typename Gone>
+void remove_if(const Gone& gone) {
+  std::lock_guard lock(captures_mutex);
+  std::erase_if(captures(), gone);
+  capture_count.store(static_cast<int>(captures().size()), std::memory_order_relaxed);
+  if (captures().empty()) spoiled.store(false, std::memory_order_relaxed);
+}
 
 }  // namespace
 
-void capture_begun(CUstreamCaptureMode mode) {
-  captures.fetch_add(1, std::memory_order_relaxed);
-  if (mode == CU_STREAM_CAPTURE_MODE_RELAXED) return;
-  ++own_captures;
-  if (mode != CU_STREAM_CAPTURE_MODE_GLOBAL) return;
-  ++own_global_captures;
-  global_captures.fetch_add(1, std::memory_order_relaxed);
+void capture_begun(const Object* origin, CUstreamCaptureMode mode) {
+  std::lock_guard lock(captures_mutex);
+  captures().push_back({origin, mode, std::this_thread::get_id()});
+  capture_count.store(static_cast<int>(captures().size()), std::memory_order_relaxed);
 }
 
-void capture_ended() {
-  captures.fetch_sub(1, std::memory_order_relaxed);
-  if (own_captures == 0) return;  // a relaxed one
-  --own_captures;
-  if (own_global_captures == 0) return;
-  --own_global_captures;
-  global_captures.fetch_sub(1, std::memory_order_relaxed);
+void capture_ended(const Object* origin) {
+  if (!any_capture()) return;
+  remove_if([=](const Capture& capture) { return capture.origin == origin; });
 }
 
-bool any_capture() { return captures.load(std::memory_order_relaxed) > 0; }
+void captures_lost(const Object& context) {
+  if (!any_capture()) return;
+  remove_if([&](const Capture& capture) { return is_of(capture, context); });
+}
+
+bool may_end_capture(const Object* origin) {
+  std::lock_guard lock(captures_mutex);
+  return std::none_of(captures().begin(), captures().end(), [=](const Capture& capture) {
+    return capture.origin == origin && capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+           capture.owner != std::this_thread::get_id();
+  });
+}
+
+bool any_capture() { return capture_count.load(std::memory_order_relaxed) > 0; }
 
 bool may_capture(CUstream stream) {
   if (!any_capture()) return false;
+  const StreamQuestion question;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult result = forward_cuStreamIsCapturing(stream, &status);
   return result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
@@ -54,9 +105,52 @@ CUresult exchange_capture_mode(CUstreamCaptureMode* mode) {
 
 CUresult check_unsafe_call() {
   if (!any_capture() || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
-  const bool forbidden = own_captures > 0 || (thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
-                                              global_captures.load(std::memory_order_relaxed) > 0);
+  const bool forbidden = invalidate([](const Capture& capture) {
+    const bool own = capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
+                     capture.owner == std::this_thread::get_id();
+    const bool everybody = capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
+                           thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    return own || everybody;
+  });
   return forbidden ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+CUresult check_context_wait(const Object& context) {
+  if (!any_capture()) return CUDA_SUCCESS;
+  const bool forbidden =
+      invalidate([&](const Capture& capture) { return is_of(capture, context); });
+  return forbidden ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+CUresult check_legacy_stream() {
+  if (!any_capture() || questions > 0) return CUDA_SUCCESS;
+  const StreamQuestion question;
+  // Drivers refuse even this question, and it spoils the captures.
+  const CUresult result = forward_cuStreamQuery(CU_STREAM_LEGACY);
+  return result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ? result : CUDA_SUCCESS;
+}
+
+void invalidate_capture(CUstream stream) {
+  if (!any_capture()) return;
+  const StreamQuestion question;
+  // A stream that captures must not be asked how far it is, and asking has the same effect on its
+  // capture.
+  (void)forward_cuStreamQuery(stream);
+}
+
+StreamQuestion::StreamQuestion() { ++questions; }
+StreamQuestion::~StreamQuestion() { --questions; }
+CaptureAnswers::CaptureAnswers() { ++answers; }
+CaptureAnswers::~CaptureAnswers() { --answers; }
+
+bool awaits_answers() {
+  return any_capture() && (answers > 0 || spoiled.load(std::memory_order_relaxed));
+}
+
+void note_refusal(CUresult result) {
+  if (result < CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || result > CUDA_ERROR_CAPTURED_EVENT) return;
+  std::lock_guard lock(captures_mutex);
+  if (!captures().empty()) spoiled.store(true, std::memory_order_relaxed);
 }
 
 }  // namespace rcuda::client

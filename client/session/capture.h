@@ -5,7 +5,9 @@
 // A stream captures between cuStreamBeginCapture and cuStreamEndCapture, or because it waited for
 // an event of a capturing stream. The worker is told to capture in relaxed mode, because its one
 // executor thread carries out every client thread's commands: which thread may do what is decided
-// here, where the threads are.
+// here, where the threads are. What is refused here spoils the captures that forbid it, as with a
+// local driver. A command that the worker may refuse for a capture's sake is waited for, so that
+// its error is its own.
 // Threads: any.
 #pragma once
 
@@ -13,8 +15,17 @@
 
 namespace rcuda::client {
 
-void capture_begun(CUstreamCaptureMode mode);
-void capture_ended();
+struct Object;
+
+// `origin`: the stream that a capture began at, an object of its own also for a thread's default
+// stream.
+void capture_begun(const Object* origin, CUstreamCaptureMode mode);
+// Nothing happens if none began there.
+void capture_ended(const Object* origin);
+// The context is gone, with its streams.
+void captures_lost(const Object& context);
+// False: another thread began it, and only that one may end it. True if none began there.
+bool may_end_capture(const Object* origin);
 bool any_capture();
 
 // Whether the stream captures now. Asks the worker only while any_capture().
@@ -24,7 +35,40 @@ bool may_capture(CUstream stream);
 // one.
 CUresult exchange_capture_mode(CUstreamCaptureMode* mode);
 // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED when a call that may synchronise (an allocation, say) is
-// forbidden to this thread by a capture of its own or, in global mode, of any thread.
+// forbidden to this thread by a capture of its own or, in global mode, of any thread. Those
+// captures are invalid then.
 CUresult check_unsafe_call();
+// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT when the current context's legacy stream is about to be used
+// while a stream captures that waits for it. Those captures are invalid then.
+CUresult check_legacy_stream();
+// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED when a stream of the context captures: nobody can wait for
+// all of them. The captures are invalid then.
+CUresult check_context_wait(const Object& context);
+// The stream's capture, if there is one, becomes invalid: a call to it was refused.
+void invalidate_capture(CUstream stream);
+
+// While it lives, the thread's calls only ask about streams: check_legacy_stream() lets them pass.
+class StreamQuestion {
+ public:
+  StreamQuestion();
+  ~StreamQuestion();
+  StreamQuestion(const StreamQuestion&) = delete;
+  StreamQuestion& operator=(const StreamQuestion&) = delete;
+};
+
+// While it lives, commands that the thread posts are waited for if anything captures: they may join
+// a capture, or break its rules.
+class CaptureAnswers {
+ public:
+  CaptureAnswers();
+  ~CaptureAnswers();
+  CaptureAnswers(const CaptureAnswers&) = delete;
+  CaptureAnswers& operator=(const CaptureAnswers&) = delete;
+};
+// Whether a posted command is to be waited for: see CaptureAnswers, and every one from when a
+// capture was spoiled until it has ended, for streams that take part refuse all work.
+bool awaits_answers();
+// A command was refused for a capture's sake.
+void note_refusal(CUresult result);
 
 }  // namespace rcuda::client

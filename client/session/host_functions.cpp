@@ -56,7 +56,10 @@ CUresult launch_stream_callback(CUstream stream, std::function<void(CUresult)> c
   Target target;
   wire::LaunchHostBody body{};
   if (CUresult result = find_stream(stream, &target, &body); result != CUDA_SUCCESS) return result;
-  if (may_capture(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  if (may_capture(stream)) {
+    invalidate_capture(stream);
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
   body.callback = target.session->events().add_callback(std::move(callback));
   body.is_stream_callback = 1;
   return send(target, body);

@@ -1,5 +1,6 @@
 #include "client/session/marshal.h"
 
+#include "client/session/capture.h"
 #include "client/session/default_streams.h"
 #include "client/session/functions.h"
 #include "client/session/process.h"
@@ -22,7 +23,7 @@ CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id) 
     context->uses.fetch_add(1, std::memory_order_relaxed);
     if (!per_thread) {
       *id = 0;
-      return CUDA_SUCCESS;
+      return check_legacy_stream();
     }
     if (CUresult result = per_thread_stream(context, &stream); result != CUDA_SUCCESS)
       return result;

@@ -9,6 +9,7 @@
 
 #include "client/memory/host_writes.h"
 #include "client/memory/mirror.h"
+#include "client/session/capture.h"
 #include "client/session/staging.h"
 #include "client/session/trace.h"
 #include "common/base/log.h"
@@ -270,7 +271,7 @@ CUresult Session::send(const wire::CommandHeader& header, std::span<const std::b
 
 CUresult Session::post(wire::ObjectId context, uint16_t opcode, std::span<const std::byte> body,
                        std::span<const std::byte> tail, transport::Wake wake) {
-  if (synchronous_) {
+  if (synchronous_ || awaits_answers()) {
     Reply reply;
     return call(context, opcode, body, tail, 0, &reply);
   }
@@ -323,7 +324,9 @@ CUresult Session::call(wire::ObjectId context, uint16_t opcode, std::span<const 
                        std::span<const std::byte> tail, size_t reply_bytes, Reply* reply) {
   Call call;
   begin(context, opcode, body, tail, reply_bytes, true, &call, true);
-  return finish(call, reply);
+  const CUresult result = finish(call, reply);
+  if (result != CUDA_SUCCESS) note_refusal(result);
+  return result;
 }
 
 bool Session::acquire_slot(size_t reply_bytes, bool patient, Call* call) {

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "client/session/objects.h"
+
 namespace rcuda::client {
 namespace {
 
@@ -17,14 +19,9 @@ constexpr CUresult kForbidden = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 
 class CaptureTest : public ::testing::Test {
  protected:
-  void begin(CUstreamCaptureMode mode) {
-    capture_begun(mode);
-    ++begun_;
-  }
-  void end() {
-    capture_ended();
-    --begun_;
-  }
+  // Without a worker: what is to be told to one goes nowhere.
+  void begin(CUstreamCaptureMode mode) { capture_begun(&origins_[begun_++], mode); }
+  void end() { capture_ended(&origins_[--begun_]); }
   void TearDown() override {
     EXPECT_EQ(begun_, 0);
     EXPECT_FALSE(any_capture());
@@ -33,6 +30,7 @@ class CaptureTest : public ::testing::Test {
 
  private:
   int begun_ = 0;
+  Object origins_[2];
 };
 
 TEST_F(CaptureTest, AGlobalOneForbidsUnsafeCallsToEveryThread) {
@@ -86,6 +84,53 @@ TEST_F(CaptureTest, SeveralEndOneByOne) {
   begin(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
   end();
   EXPECT_EQ(check_unsafe_call(), kForbidden);
+  end();
+}
+
+TEST_F(CaptureTest, OnlyTheThreadThatBeganMayEndOneThatIsNotRelaxed) {
+  Object strict, relaxed, none;
+  capture_begun(&strict, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  capture_begun(&relaxed, CU_STREAM_CAPTURE_MODE_RELAXED);
+  EXPECT_TRUE(may_end_capture(&strict));
+  std::thread([&] {
+    EXPECT_FALSE(may_end_capture(&strict));
+    EXPECT_TRUE(may_end_capture(&relaxed));
+    EXPECT_TRUE(may_end_capture(&none));
+  }).join();
+  capture_ended(&none);
+  capture_ended(&relaxed);
+  EXPECT_EQ(check_unsafe_call(), kForbidden);
+  capture_ended(&strict);
+}
+
+TEST_F(CaptureTest, AContextTakesItsStreamsCapturesAlong) {
+  Object context, other, stream;
+  context.id = stream.context = 7;
+  other.id = 8;
+  capture_begun(&stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  EXPECT_EQ(check_context_wait(context), kForbidden);
+  EXPECT_EQ(check_context_wait(other), CUDA_SUCCESS);
+  captures_lost(other);
+  EXPECT_TRUE(any_capture());
+  captures_lost(context);
+  EXPECT_FALSE(any_capture());
+}
+
+TEST_F(CaptureTest, AnswersAreAwaitedWhereACaptureMayBeConcerned) {
+  {
+    const CaptureAnswers answers;
+    EXPECT_FALSE(awaits_answers());
+    begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+    EXPECT_TRUE(awaits_answers());
+  }
+  EXPECT_FALSE(awaits_answers());
+  note_refusal(CUDA_ERROR_INVALID_VALUE);
+  EXPECT_FALSE(awaits_answers());
+  note_refusal(CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+  EXPECT_TRUE(awaits_answers());
+  end();
+  begin(CU_STREAM_CAPTURE_MODE_RELAXED);
+  EXPECT_FALSE(awaits_answers());
   end();
 }
 
