@@ -1,5 +1,6 @@
 #include "server/executor/graph_copies.h"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -131,6 +132,7 @@ struct GraphCopies::Steps {
 
   HostCallbacks* callbacks = nullptr;
   CUgraphNode node = nullptr;                  // of the graph that the executable was made from
+  size_t position = 0;                         // among that graph's copies
   bool has_before = false, has_after = false;  // whether there is a host node for it
   std::mutex mutex;
   SideWork source, destination;
@@ -177,9 +179,21 @@ std::shared_ptr<GraphCopies::Steps> GraphCopies::plan(CUgraphNode node, const CU
 
 // ---- dressing ----------------------------------------------------------------------------------
 
-GraphCopies::Dressing::Dressing(GraphCopies& copies, CUgraph graph)
-    : copies_(copies), graph_(graph) {
-  if (!copies_.executor_.host_memory().any_for_graphs()) return;
+GraphCopies::Dressing::Dressing(GraphCopies& copies, CUgraph graph, CUgraphExec like,
+                                CUgraphNode child)
+    : copies_(copies), graph_(graph), like_(like) {
+  copies_.list_copies(graph, &nodes_);
+  if (CUgraph replaced = child ? copies_.executor_.graph_keeper().child_of(child) : nullptr) {
+    std::vector<CUgraphNode> before;
+    copies_.list_copies(replaced, &before);
+    const std::vector<CUgraphNode>& all = copies_.executables_[like].copies;
+    if (!before.empty()) {
+      first_ = static_cast<size_t>(std::find(all.begin(), all.end(), before.front()) - all.begin());
+    }
+  }
+  const auto known = copies_.executables_.find(like);
+  const bool like_has_nodes = known != copies_.executables_.end() && !known->second.steps.empty();
+  if (!like_has_nodes && !copies_.executor_.host_memory().any_for_graphs()) return;
   result_ = dress(graph);
   if (steps_.empty()) return;
   owner_ = copies_.executor_.graph_keeper().retain(
@@ -211,58 +225,69 @@ CUresult GraphCopies::Dressing::dress(CUgraph graph) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   for (const CUgraphNode node : copies_.executor_.graph_keeper().nodes_of(graph)) {
+    CUresult result = CUDA_SUCCESS;
     if (CUgraph child = copies_.executor_.graph_keeper().child_of(node)) {
-      if (CUresult result = dress(child); result != CUDA_SUCCESS) return result;
-      continue;
+      result = dress(child);
+    } else if (dressed_ < nodes_.size() && nodes_[dressed_] == node) {
+      result = dress(graph, node);
+      ++dressed_;
     }
-    CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
-    CUDA_MEMCPY3D copy{};
-    if (driver.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS ||
-        type != CU_GRAPH_NODE_TYPE_MEMCPY ||
-        driver.cuGraphMemcpyNodeGetParams(node, &copy) != CUDA_SUCCESS) {
-      continue;
-    }
-    std::shared_ptr<Steps> steps = copies_.plan(node, copy);
-    if (steps->source.empty() && steps->destination.empty()) continue;
-    if (CUresult result = surround(graph, node, std::move(steps)); result != CUDA_SUCCESS) {
-      return result;
-    }
+    if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
 }
 
+CUresult GraphCopies::Dressing::dress(CUgraph graph, CUgraphNode node) {
+  CUDA_MEMCPY3D copy{};
+  if (copies_.executor_.driver().cuGraphMemcpyNodeGetParams(node, &copy) != CUDA_SUCCESS) {
+    return CUDA_SUCCESS;
+  }
+  std::shared_ptr<Steps> steps = copies_.plan(node, copy);
+  steps->position = first_ + dressed_;
+  bool before = !steps->source.empty(), after = !steps->destination.empty();
+  const bool is_needed = before || after;
+  if (like_) {
+    const Steps* had = copies_.find(like_, steps->position);
+    before = had && had->has_before;
+    after = had && had->has_after;
+  }
+  if (!is_needed && !before && !after) return CUDA_SUCCESS;
+  steps_.push_back(steps);
+  return surround(graph, node, *steps, before, after);
+}
+
 // Existing edges stay as they are: only nodes come and go, so nothing of the graph changes its
 // order.
-CUresult GraphCopies::Dressing::surround(CUgraph graph, CUgraphNode copy,
-                                         std::shared_ptr<Steps> steps) {
+CUresult GraphCopies::Dressing::surround(CUgraph graph, CUgraphNode copy, Steps& steps, bool before,
+                                         bool after) {
   const api::DriverTable& driver = copies_.executor_.driver();
-  steps_.push_back(steps);
-  if (!steps->source.empty()) {
-    std::vector<CUgraphNode> before;
-    if (CUresult result = neighbours(driver, copy, false, &before); result != CUDA_SUCCESS) {
+  if (before) {
+    std::vector<CUgraphNode> dependencies;
+    if (CUresult result = neighbours(driver, copy, false, &dependencies); result != CUDA_SUCCESS) {
       return result;
     }
-    const CUDA_HOST_NODE_PARAMS call{&Steps::run, &steps->before_copy};
+    const CUDA_HOST_NODE_PARAMS call{&Steps::run, &steps.before_copy};
     CUgraphNode node = nullptr;
-    CUresult result = driver.cuGraphAddHostNode(&node, graph, before.data(), before.size(), &call);
+    CUresult result =
+        driver.cuGraphAddHostNode(&node, graph, dependencies.data(), dependencies.size(), &call);
     if (result != CUDA_SUCCESS) return result;
     added_.push_back({node, copy});
-    steps->has_before = true;
+    steps.has_before = true;
     result = connect(driver, graph, node, copy);
     if (result != CUDA_SUCCESS) return result;
   }
-  if (steps->destination.empty()) return CUDA_SUCCESS;
-  std::vector<CUgraphNode> after;
-  if (CUresult result = neighbours(driver, copy, true, &after); result != CUDA_SUCCESS) {
+  if (!after) return CUDA_SUCCESS;
+  std::vector<CUgraphNode> dependents;
+  if (CUresult result = neighbours(driver, copy, true, &dependents); result != CUDA_SUCCESS) {
     return result;
   }
-  const CUDA_HOST_NODE_PARAMS call{&Steps::run, &steps->after_copy};
+  const CUDA_HOST_NODE_PARAMS call{&Steps::run, &steps.after_copy};
   CUgraphNode node = nullptr;
   CUresult result = driver.cuGraphAddHostNode(&node, graph, &copy, 1, &call);
   if (result != CUDA_SUCCESS) return result;
   added_.push_back({node, copy});
-  steps->has_after = true;
-  for (const CUgraphNode dependent : after) {
+  steps.has_after = true;
+  for (const CUgraphNode dependent : dependents) {
     result = connect(driver, graph, node, dependent);
     if (result != CUDA_SUCCESS) return result;
   }
@@ -271,24 +296,49 @@ CUresult GraphCopies::Dressing::surround(CUgraph graph, CUgraphNode copy,
 
 // ---- executables -------------------------------------------------------------------------------
 
+void GraphCopies::list_copies(CUgraph graph, std::vector<CUgraphNode>* nodes) const {
+  const api::DriverTable& driver = executor_.driver();
+  if (!driver.cuGraphNodeGetType) return;
+  for (const CUgraphNode node : executor_.graph_keeper().nodes_of(graph)) {
+    CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+    if (driver.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) continue;
+    if (type == CU_GRAPH_NODE_TYPE_MEMCPY) nodes->push_back(node);
+    if (type != CU_GRAPH_NODE_TYPE_GRAPH) continue;
+    if (CUgraph child = executor_.graph_keeper().child_of(node)) list_copies(child, nodes);
+  }
+}
+
 void GraphCopies::instantiated(CUgraphExec executable, const Dressing& dressing) {
-  if (!dressing.steps_.empty()) executables_[executable] = dressing.steps_;
+  if (!dressing.nodes_.empty()) executables_[executable] = {dressing.nodes_, dressing.steps_};
 }
 
 void GraphCopies::updated(CUgraphExec executable, const Dressing& dressing) {
-  std::vector<std::shared_ptr<Steps>>& known = executables_[executable];
-  std::vector<std::shared_ptr<Steps>> now = dressing.steps_;
-  // The application goes on naming the nodes of the graph it instantiated; both list their copies
-  // in the order in which they were added.
-  for (size_t i = 0; i < now.size() && i < known.size(); ++i) now[i]->node = known[i]->node;
-  known = std::move(now);
+  Executable& known = executables_[executable];
+  const size_t first = dressing.first_, end = first + dressing.nodes_.size();
+  std::erase_if(known.steps, [=](const std::shared_ptr<Steps>& steps) {
+    return steps->position >= first && steps->position < end;
+  });
+  for (const std::shared_ptr<Steps>& steps : dressing.steps_) {
+    // The application goes on naming the nodes of the graph it instantiated.
+    if (steps->position < known.copies.size()) steps->node = known.copies[steps->position];
+    known.steps.push_back(steps);
+  }
 }
 
 GraphCopies::Steps* GraphCopies::find(CUgraphExec executable, CUgraphNode node) {
   const auto found = executables_.find(executable);
   if (found == executables_.end()) return nullptr;
-  for (const auto& steps : found->second) {
+  for (const auto& steps : found->second.steps) {
     if (steps->node == node) return steps.get();
+  }
+  return nullptr;
+}
+
+const GraphCopies::Steps* GraphCopies::find(CUgraphExec executable, size_t position) const {
+  const auto found = executables_.find(executable);
+  if (found == executables_.end()) return nullptr;
+  for (const auto& steps : found->second.steps) {
+    if (steps->position == position) return steps.get();
   }
   return nullptr;
 }
@@ -297,7 +347,11 @@ void GraphCopies::changed(CUgraphExec executable, CUgraphNode node, const CUDA_M
   const std::shared_ptr<Steps> now = plan(node, copy);
   Steps* steps = find(executable, node);
   if (!steps) {
-    if (!now->source.empty() || !now->destination.empty()) executables_[executable].push_back(now);
+    if (now->source.empty() && now->destination.empty()) return;
+    Executable& known = executables_[executable];
+    now->position = static_cast<size_t>(std::find(known.copies.begin(), known.copies.end(), node) -
+                                        known.copies.begin());
+    known.steps.push_back(now);
     return;
   }
   std::lock_guard lock(steps->mutex);
@@ -310,7 +364,7 @@ CUresult GraphCopies::launch(CUgraphExec executable, CUstream stream) {
   if (driver.cuGraphLaunch == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   std::vector<std::unique_ptr<AroundLaunch>> around[2];
   if (const auto found = executables_.find(executable); found != executables_.end()) {
-    for (const std::shared_ptr<Steps>& steps : found->second) {
+    for (const std::shared_ptr<Steps>& steps : found->second.steps) {
       for (const bool after : {false, true}) {
         if (after ? steps->has_after : steps->has_before) continue;
         SideWork work = steps->work(after);

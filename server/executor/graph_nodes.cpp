@@ -181,7 +181,7 @@ CUresult serve_cuGraphExecUpdate_v2(Executor& executor, CUgraphExec hGraphExec, 
                                     CUgraphExecUpdateResultInfo* resultInfo) {
   const auto update = executor.driver().cuGraphExecUpdate_v2;
   if (update == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  const GraphCopies::Dressing dressing(executor.graph_copies(), hGraph);
+  const GraphCopies::Dressing dressing(executor.graph_copies(), hGraph, hGraphExec);
   if (dressing.result() != CUDA_SUCCESS) return dressing.result();
   const CUresult result = update(hGraphExec, hGraph, resultInfo);
   resultInfo->errorNode = dressing.named(resultInfo->errorNode);
@@ -194,9 +194,11 @@ CUresult serve_cuGraphExecChildGraphNodeSetParams(Executor& executor, CUgraphExe
                                                   CUgraphNode hNode, CUgraph childGraph) {
   const auto set = executor.driver().cuGraphExecChildGraphNodeSetParams;
   if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  const GraphCopies::Dressing dressing(executor.graph_copies(), childGraph);
+  const GraphCopies::Dressing dressing(executor.graph_copies(), childGraph, hGraphExec, hNode);
   if (dressing.result() != CUDA_SUCCESS) return dressing.result();
-  return set(hGraphExec, hNode, childGraph);
+  const CUresult result = set(hGraphExec, hNode, childGraph);
+  if (result == CUDA_SUCCESS) executor.graph_copies().updated(hGraphExec, dressing);
+  return result;
 }
 
 CUresult serve_cuGraphLaunch(Executor& executor, CUgraphExec hGraphExec, CUstream hStream) {
