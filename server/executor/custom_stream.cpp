@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "api/server_handlers.h"
 #include "common/base/log.h"
 #include "server/executor/custom.h"
 
@@ -130,6 +131,12 @@ HandlerResult fault(Executor& executor, const Command& command, std::vector<std:
     default:
       return {CUDA_ERROR_INVALID_VALUE, false, false};
   }
+}
+
+CUresult serve_cuStreamDestroy_v2(Executor& executor, CUstream hStream) {
+  if (executor.driver().cuStreamDestroy_v2 == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  executor.stream_departs(hStream);
+  return executor.driver().cuStreamDestroy_v2(hStream);
 }
 
 }  // namespace rcuda::server

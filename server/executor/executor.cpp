@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "api/server_handlers.h"
 #include "common/base/log.h"
@@ -156,11 +157,39 @@ std::vector<StreamRef> Executor::busy_streams(ContextState& context) {
   return streams;
 }
 
+void Executor::stream_departs(CUstream handle) {
+  StreamRef stream;
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (find_stream(objects(wire::Kind::kStream).id_of(handle), &stream) != CUDA_SUCCESS ||
+      !stream.id || !driver().cuStreamIsCapturing ||
+      driver().cuStreamIsCapturing(handle, &status) != CUDA_SUCCESS ||
+      status != CU_STREAM_CAPTURE_STATUS_NONE ||
+      driver().cuStreamQuery(handle) != CUDA_ERROR_NOT_READY) {
+    return;
+  }
+  (void)any_departed(*stream.context);
+  auto departed = std::make_shared<Departed>();
+  stream.context->departed.push_back(departed);
+  completions_.add(stream, [departed](CUresult result) {
+    departed->done = true;
+    for (const WhenDone& waiter : std::exchange(departed->waiters, {})) waiter(result);
+  });
+}
+
+// Whether destroyed streams of the context have work under way; forgets those that have not.
+bool Executor::any_departed(ContextState& context) {
+  std::erase_if(context.departed, [](const auto& departed) { return departed->done; });
+  return !context.departed.empty();
+}
+
 bool Executor::known_idle(ContextState& context) {
   constexpr size_t kMostAsked = 4;
   ContextState* const before = current_;
   const std::vector<StreamRef> streams = busy_streams(context);
-  if (streams.size() > 1 + kMostAsked || make_current(context.id) != CUDA_SUCCESS) return false;
+  if (streams.size() > 1 + kMostAsked || any_departed(context) ||
+      make_current(context.id) != CUDA_SUCCESS) {
+    return false;
+  }
   // Streams that capture are not asked, which would end the capture; nor is the legacy stream then.
   bool idle = std::all_of(streams.begin() + 1, streams.end(), [&](const StreamRef& stream) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -201,14 +230,15 @@ void Executor::when_idle(ContextState& context, WhenDone when_done) {
     CUresult result;
     WhenDone when_done;
   };
+  (void)any_departed(context);
   auto outstanding = std::make_shared<Outstanding>(
-      Outstanding{streams.size(), CUDA_SUCCESS, std::move(when_done)});
-  for (const StreamRef& stream : streams) {
-    completions_.add(stream, [outstanding](CUresult result) {
-      if (outstanding->result == CUDA_SUCCESS) outstanding->result = result;
-      if (--outstanding->streams == 0) outstanding->when_done(outstanding->result);
-    });
-  }
+      Outstanding{streams.size() + context.departed.size(), CUDA_SUCCESS, std::move(when_done)});
+  const auto one_is_done = [outstanding](CUresult result) {
+    if (outstanding->result == CUDA_SUCCESS) outstanding->result = result;
+    if (--outstanding->streams == 0) outstanding->when_done(outstanding->result);
+  };
+  for (const auto& departed : context.departed) departed->waiters.push_back(one_is_done);
+  for (const StreamRef& stream : streams) completions_.add(stream, one_is_done);
 }
 
 CUresult Executor::lookup(wire::Kind kind, wire::ObjectId id, void** handle) {

@@ -91,6 +91,13 @@ struct SessionResources {
 inline constexpr size_t kReplyMemoryBytes =
     wire::ClientWindow::kEventRing - wire::ClientWindow::kSmallReplies;
 
+// What a destroyed stream still had to do. The driver carries it out, and who waits for the context
+// waits for it, too.
+struct Departed {
+  bool done = false;
+  std::vector<WhenDone> waiters;
+};
+
 struct ContextState {
   wire::ObjectId id = 0;
   CUcontext handle = nullptr;
@@ -101,6 +108,7 @@ struct ContextState {
   CUstream fetch_stream = nullptr;     // for mirrors.h; waits for no other
   Object fetch_uses;
   Object legacy_stream;  // handle stays null; for its use counts
+  std::vector<std::shared_ptr<Departed>> departed;
 };
 
 // A stream as a command names it.
@@ -171,6 +179,8 @@ class Executor {
   // Once everything queued in the context so far is done, in whatever stream; with the first error.
   // A context with a stream in capture is refused at once, as CUDA refuses to synchronise it.
   void when_idle(ContextState& context, WhenDone when_done);
+  // The stream is about to be destroyed.
+  void stream_departs(CUstream stream);
   // Objects behind dispatch.h; for streams and events they also keep account of uses.
   CUresult lookup(wire::Kind kind, wire::ObjectId id, void** handle);
   bool bind(wire::Kind kind, wire::ObjectId id, void* handle);
@@ -199,6 +209,7 @@ class Executor {
   void publish_error(CUresult error);
   // All streams of a context that have work which is not known to be done.
   std::vector<StreamRef> busy_streams(ContextState& context);
+  bool any_departed(ContextState& context);
 
   SessionResources resources_;
   std::array<ObjectTable, static_cast<size_t>(wire::Kind::kCount)> objects_;
