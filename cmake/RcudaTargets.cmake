@@ -30,6 +30,10 @@ if(RCUDA_SANITIZE)
     "TSAN_OPTIONS=report_thread_leaks=0:suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan_suppressions.txt"
     CACHE INTERNAL
     "What else is in its environment")
+  # Tests of ours leave nothing behind, but for those that hold a client's process (KEEPS_THREADS).
+  set(RCUDA_TEST_ENVIRONMENT
+    "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan_suppressions.txt"
+    CACHE INTERNAL "What is in a test's environment")
 endif()
 
 # rcuda_library(NAME SOURCES a.cpp ... [DEPS target ...] [PUBLIC_DEPS target ...])
@@ -41,10 +45,11 @@ function(rcuda_library name)
   target_link_libraries(${name} PUBLIC rcuda_options ${ARG_PUBLIC_DEPS} PRIVATE ${ARG_DEPS})
 endfunction()
 
-# rcuda_test(NAME SOURCES a_test.cpp ... [DEPS target ...] [LABELS unit] [TIMEOUT seconds])
-# One GoogleTest binary, registered as one CTest test.
+# rcuda_test(NAME SOURCES a_test.cpp ... [DEPS target ...] [LABELS unit] [TIMEOUT seconds]
+#            [KEEPS_THREADS])
+# One GoogleTest binary, registered as one CTest test. KEEPS_THREADS: some run until the process ends.
 function(rcuda_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "KEEPS_THREADS" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   find_package(GTest REQUIRED)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE rcuda_options ${ARG_DEPS} GTest::gmock GTest::gtest_main)
@@ -52,5 +57,10 @@ function(rcuda_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  set(environment ${RCUDA_TEST_ENVIRONMENT})
+  if(ARG_KEEPS_THREADS)
+    list(TRANSFORM environment APPEND ":report_thread_leaks=0")
+  endif()
+  set_tests_properties(${name} PROPERTIES
+    TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" ENVIRONMENT "${environment}")
 endfunction()

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/base/peer_order.h"
 #include "common/wire/connect.h"
 
 namespace rcuda::test {
@@ -235,7 +236,9 @@ void PuppetServer::serve(std::span<const std::byte> frame) {
     }
     commands_.push_back(command);
   }
+  after_peer(this);
   const std::optional<Answer> answer = handler ? handler(command) : Answer{};
+  before_peer(this);
   if (!answer) return;
   if (const auto word = word_of(command); word && word->sequence != 0) {
     const uint64_t value =

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "common/base/peer_order.h"
 #include "common/wire/address_ranges.h"
 
 namespace rcuda::client {
@@ -59,6 +60,8 @@ void TwoPuppetsTest::settle(Session& session) {
   Reply reply;
   EXPECT_EQ(session.call(0, static_cast<uint16_t>(wire::Custom::kPing), {}, {}, 0, &reply),
             CUDA_SUCCESS);
+  after_peer(&TwoPuppets::get().first);
+  after_peer(&TwoPuppets::get().second);
 }
 
 LoneSession::LoneSession() : puppet(test::PuppetServer::welcome_with(1)) {
@@ -74,7 +77,11 @@ LoneSession::LoneSession() : puppet(test::PuppetServer::welcome_with(1)) {
 
 CUresult LoneSession::ping() {
   Reply reply;
-  return session->call(0, static_cast<uint16_t>(wire::Custom::kPing), {}, {}, 0, &reply);
+  before_peer(&puppet);
+  const CUresult result =
+      session->call(0, static_cast<uint16_t>(wire::Custom::kPing), {}, {}, 0, &reply);
+  after_peer(&puppet);
+  return result;
 }
 
 }  // namespace rcuda::client

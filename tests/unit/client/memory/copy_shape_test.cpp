@@ -182,6 +182,7 @@ TEST_F(CopyShapeTest, PageableRowsAreGatheredAndScattered) {
   reverse.dstXInBytes = kX;
   reverse.dstY = kY;
   ASSERT_EQ(copy_shape(reverse, nullptr, true), CUDA_SUCCESS);
+  settle(first_session());
   for (size_t i = 0; i < back.size(); ++i) {
     const size_t x = i % kPitch, y = i / kPitch % kRows;
     const bool inside = x >= kX && x < kX + kWidth && y >= kY && y < kY + 3;

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "client/session/process.h"
+#include "common/base/peer_order.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {
@@ -43,11 +44,11 @@ class EventThreadTest : public ::testing::Test {
   bool acknowledged(uint32_t slot, uint64_t sequence) {
     auto* word = reinterpret_cast<uint64_t*>(puppet().link().window().data() +
                                              wire::WorkerWindow::kCallbackAcks + 8ull * slot);
-    return puppet()
-        .link()
-        .wait([&] { return std::atomic_ref(*word).load(std::memory_order_acquire) == sequence; },
-              std::chrono::steady_clock::now() + std::chrono::seconds(60))
-        .ok();
+    const Status came = puppet().link().wait(
+        [&] { return std::atomic_ref(*word).load(std::memory_order_acquire) == sequence; },
+        std::chrono::steady_clock::now() + std::chrono::seconds(60));
+    after_peer(&lone_.session->link());  // what acknowledged before it did
+    return came.ok();
   }
   bool alive() { return lone_.ping() == CUDA_SUCCESS && !lone_.session->lost(); }
 

@@ -210,6 +210,7 @@ TEST_F(SessionTest, LargeCopiesGoThroughEverySlotInOrder) {
   EXPECT_EQ(arrived, source);
   std::vector<std::byte> back(kBytes);
   ASSERT_EQ(session().staging().to_host(1, 0, back.data(), kDestination, kBytes), CUDA_SUCCESS);
+  EXPECT_EQ(ping(), CUDA_SUCCESS);
   EXPECT_EQ(back, source);
 }
 
