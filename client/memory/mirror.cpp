@@ -29,6 +29,7 @@ struct Mirror {
   std::vector<std::byte> known;  // what both sides had when they last met
   bool sent = false;             // known means nothing before the first exchange
   uint64_t version = 0;          // of `known`
+  bool removed = false;          // `address` may be unmapped already
   // Where the worker puts its bytes: around host functions, and when asked.
   std::byte* exchanged = nullptr;
   std::byte* fetched = nullptr;
@@ -40,9 +41,11 @@ std::atomic<size_t> mirror_count{0};
 // Short: a host function's thread takes it, and whoever waits for the worker may be waiting for
 // that.
 std::mutex mirrors_mutex;
-std::mutex
-    push_mutex;  // bytes enter the command ring in the order in which they were found changed
-std::mutex pull_mutex;  // of `fetched`
+// Bytes enter the command ring in the order in which they were found changed, and none after their
+// memory was taken from the worker.
+std::mutex push_mutex;
+std::mutex pull_mutex;      // of `fetched`
+std::mutex variable_mutex;  // of mirror_at(): a variable is mapped and mirrored once
 std::vector<Shared>& mirrors() {
   static auto* instance = new std::vector<Shared>;
   return *instance;
@@ -122,8 +125,10 @@ CUresult pull(Mirror& mirror) {
     const CUresult result =
         mirror.session->call(mirror.context, static_cast<uint16_t>(wire::Custom::kMirrorFetch),
                              std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
-    if (result != CUDA_SUCCESS) return result;
     std::lock_guard lock(mirrors_mutex);
+    // Another thread frees the memory meanwhile, which the worker may know already.
+    if (mirror.removed && result != kSessionLost) return CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS) return result;
     // Both sides met again meanwhile: these bytes are older than that. A stream that goes on and on
     // must not keep its caller for ever.
     constexpr int kAttempts = 4;
@@ -187,6 +192,7 @@ void mirror(Session& session, wire::ObjectId context, void* address, size_t byte
 }
 
 CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes) {
+  std::lock_guard once(variable_mutex);
   {
     std::lock_guard lock(mirrors_mutex);
     for (const Shared& known : mirrors()) {
@@ -221,12 +227,13 @@ CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address
 void unmirror(const void* address) {
   std::vector<Shared> removed;
   {
-    std::lock_guard lock(mirrors_mutex);
+    std::scoped_lock lock(push_mutex, mirrors_mutex);
     std::vector<Shared>& all = mirrors();
     const auto first = std::stable_partition(
         all.begin(), all.end(), [&](const Shared& known) { return known->address != address; });
     removed.assign(first, all.end());
     all.erase(first, all.end());
+    for (const Shared& mirror : removed) mirror->removed = true;
     mirror_count.fetch_sub(removed.size(), std::memory_order_release);
   }
   for (const Shared& mirror : removed) {
@@ -280,14 +287,15 @@ CUresult pull_mirrors(Session& session) {
 void mirrors_arrived(Session& session) {
   for (const Shared& mirror : of_session(session)) {
     std::lock_guard lock(mirrors_mutex);
-    if (mirror->exchanged && mirror->sent) merge(*mirror, mirror->exchanged);
+    if (mirror->removed || !mirror->exchanged || !mirror->sent) continue;
+    merge(*mirror, mirror->exchanged);
   }
 }
 
 void mirrors_leave(Session& session) {
   for (const Shared& mirror : of_session(session)) {
     std::lock_guard lock(mirrors_mutex);
-    if (!mirror->exchanged || !mirror->sent) continue;
+    if (mirror->removed || !mirror->exchanged || !mirror->sent) continue;
     std::memcpy(mirror->known.data(), mirror->address, mirror->bytes);
     std::memcpy(mirror->exchanged, mirror->known.data(), mirror->bytes);
     ++mirror->version;

@@ -1,13 +1,16 @@
 // Memory that client and worker keep alike by copying: which bytes travel, and whose win.
 #include "client/memory/mirror.h"
 
+#include <atomic>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
 #include "client/memory/host_writes.h"
+#include "common/base/peer_order.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {
@@ -66,6 +69,13 @@ class MirrorTest : public ::testing::Test {
     return runs;
   }
 
+  CUresult pulled() {
+    before_peer(&lone_.puppet);
+    const CUresult result = pull_mirrors(*lone_.session);
+    after_peer(&lone_.puppet);
+    return result;
+  }
+
   LoneSession lone_;
   std::vector<std::byte> memory_ = std::vector<std::byte>(kBytes);
   std::vector<std::byte> worker_ = std::vector<std::byte>(kBytes);
@@ -99,7 +109,7 @@ TEST_F(MirrorTest, WhatTheWorkerChangedArrives) {
   (void)pushed();
   worker_[3] = std::byte{0xaa};
   worker_[kBytes - 1] = std::byte{0xbb};
-  ASSERT_EQ(pull_mirrors(*lone_.session), CUDA_SUCCESS);
+  ASSERT_EQ(pulled(), CUDA_SUCCESS);
   EXPECT_EQ(memory_, worker_);
   EXPECT_TRUE(pushed().empty());  // and is no change of the application's
 }
@@ -110,7 +120,7 @@ TEST_F(MirrorTest, ChangesOfBothSidesMeetByteByByteAndTheWorkersWin) {
   worker_[11] = std::byte{0x02};  // only there
   memory_[12] = std::byte{0x03};  // both
   worker_[12] = std::byte{0x04};
-  ASSERT_EQ(pull_mirrors(*lone_.session), CUDA_SUCCESS);
+  ASSERT_EQ(pulled(), CUDA_SUCCESS);
   EXPECT_EQ(memory_[10], std::byte{0x01});
   EXPECT_EQ(memory_[11], std::byte{0x02});
   EXPECT_EQ(memory_[12], std::byte{0x04});
@@ -121,7 +131,7 @@ TEST_F(MirrorTest, ChangesOfBothSidesMeetByteByByteAndTheWorkersWin) {
 TEST_F(MirrorTest, NothingIsFetchedBeforeAnythingWasSent) {
   worker_[0] = std::byte{0xcc};
   const std::byte mine = memory_[0];
-  ASSERT_EQ(pull_mirrors(*lone_.session), CUDA_SUCCESS);
+  ASSERT_EQ(pulled(), CUDA_SUCCESS);
   EXPECT_EQ(memory_[0], mine);
 }
 
@@ -145,6 +155,45 @@ TEST_F(MirrorTest, OtherSessionsAreNotAsked) {
   EXPECT_EQ(other.ping(), CUDA_SUCCESS);
   EXPECT_TRUE(other.puppet.taken(wire::Custom::kCopyInline).empty());
   EXPECT_TRUE(other.puppet.taken(wire::Custom::kMirrorFetch).empty());
+}
+
+// A thread waits for its stream while another frees mirrored memory.
+TEST_F(MirrorTest, MemoryThatGoesMeanwhileIsNoErrorOfAPull) {
+  (void)pushed();
+  std::thread freeing;
+  lone_.puppet.on(wire::Custom::kMirrorFetch, [&](const auto&) {
+    freeing = std::thread([this] { unmirror(memory_.data()); });
+    while (any_mirrored()) std::this_thread::yield();
+    return test::PuppetServer::Answer{CUDA_ERROR_INVALID_VALUE, {}};  // it knows already
+  });
+  EXPECT_EQ(pulled(), CUDA_SUCCESS);
+  freeing.join();
+}
+
+TEST_F(MirrorTest, FreedMemoryIsTouchedNoMore) {
+  constexpr int kRounds = 200;
+  LoneSession other;
+  std::atomic<bool> over{false};
+  std::thread freeing([&] {
+    for (int round = 0; round < kRounds; ++round) {
+      void* memory =
+          ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      ASSERT_NE(memory, MAP_FAILED);
+      mirror(*other.session, 1, memory, kBytes);
+      unmirror(memory);
+      ::munmap(memory, kBytes);
+    }
+    over = true;
+  });
+  while (!over) {
+    EXPECT_EQ(push_mirrors(*other.session, 1, 0), CUDA_SUCCESS);
+    EXPECT_EQ(pull_mirrors(*other.session), CUDA_SUCCESS);
+    mirrors_arrived(*other.session);
+    mirrors_leave(*other.session);
+  }
+  freeing.join();
+  // The worker was sent nothing for memory that it had to forget before.
+  EXPECT_EQ(other.ping(), CUDA_SUCCESS);
 }
 
 // ---- work that may still write to page-locked memory
