@@ -33,33 +33,11 @@ CUresult context_or_current(CUcontext handle, Object** context) {
 void forget_context(const Object& context) {
   captures_lost(context);
   Process::get().memory().remove_context(context.session, context.id);
-  for_each_object(
-      wire::Kind::kKernel,
-      [](Object* object, void* argument) {
-        const auto& gone = *static_cast<const Object*>(argument);
-        if (auto* kernel = static_cast<Kernel*>(object->extra)) {
-          kernel->forget_context(*gone.session, gone.id);
-        }
-      },
-      const_cast<Object*>(&context));
+  forget_kernels_in(*context.session, context.id);
   for (const wire::Kind kind :
        {wire::Kind::kStream, wire::Kind::kEvent, wire::Kind::kModule, wire::Kind::kFunction,
         wire::Kind::kArray, wire::Kind::kMemoryPool}) {
-    std::vector<Object*> gone;
-    struct Search {
-      const Object& context;
-      std::vector<Object*>& gone;
-    } search{context, gone};
-    for_each_object(
-        kind,
-        [](Object* object, void* argument) {
-          auto& found = *static_cast<Search*>(argument);
-          if (object->session == found.context.session && object->context == found.context.id) {
-            found.gone.push_back(object);
-          }
-        },
-        &search);
-    for (Object* object : gone) {
+    for (Object* object : objects_in(kind, context.session, context.id)) {
       if (kind == wire::Kind::kModule) delete static_cast<ModuleState*>(object->extra);
       if (kind == wire::Kind::kFunction) delete static_cast<FunctionInfo*>(object->extra);
       retire(object, kind);

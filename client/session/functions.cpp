@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
+#include <shared_mutex>
 
 #include "api/opcodes.h"
 #include "client/session/marshal.h"
@@ -192,6 +194,16 @@ CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId o
   return CUDA_SUCCESS;
 }
 
+namespace {
+
+// Held shared by whoever looks at kernels that others may be unloading. Before Kernel::mutex_.
+std::shared_mutex& kernels_mutex() {
+  static auto* mutex = new std::shared_mutex;
+  return *mutex;
+}
+
+}  // namespace
+
 // ---- libraries ---------------------------------------------------------------------------------
 
 CUresult Library::id_on(Session& session, wire::ObjectId context, wire::ObjectId* id) {
@@ -230,9 +242,9 @@ CUresult Library::kernel(Object* library, const Target& target, const char* name
   std::lock_guard lock(mutex_);
   Object*& known = kernels_[name];
   if (!known) {
-    known = create_object(wire::Kind::kKernel);
+    known = create_object(wire::Kind::kKernel, {.extra = created.get()});
     if (!known) return CUDA_ERROR_OUT_OF_MEMORY;
-    known->extra = created.release();
+    (void)created.release();
   }
   *kernel = known;
   return CUDA_SUCCESS;
@@ -245,9 +257,13 @@ void Library::unload(Object* library) {
     (void)session->post(0, static_cast<uint16_t>(api::Opcode::cuLibraryUnload), body.body());
     session->ids().release(wire::Kind::kLibrary, id);
   }
-  for (const auto& [name, kernel] : kernels_) {
-    delete static_cast<Kernel*>(kernel->extra);
-    retire_object(kernel);
+  {
+    std::unique_lock gone(kernels_mutex());
+    for (const auto& [name, kernel] : kernels_) {
+      auto* ended = static_cast<Kernel*>(kernel->extra);
+      retire_object(kernel);
+      delete ended;
+    }
   }
   retire_object(library);
 }
@@ -350,15 +366,33 @@ Object* find_kernel(Session& session, wire::ObjectId id) {
     wire::ObjectId id;
     Object* found = nullptr;
   } search{session, id, nullptr};
+  std::shared_lock alive(kernels_mutex());
   for_each_object(
       wire::Kind::kKernel,
       [](Object* object, void* argument) {
         auto& wanted = *static_cast<Search*>(argument);
         auto* kernel = static_cast<Kernel*>(object->extra);
+        // Null: a name of the worker's for a kernel that has another object here.
         if (kernel && kernel->id_on(wanted.session) == wanted.id) wanted.found = object;
       },
       &search);
   return search.found;
+}
+
+void forget_kernels_in(const Session& session, wire::ObjectId context) {
+  struct Gone {
+    const Session& session;
+    wire::ObjectId context;
+  } gone{session, context};
+  std::shared_lock alive(kernels_mutex());
+  for_each_object(
+      wire::Kind::kKernel,
+      [](Object* object, void* argument) {
+        const auto& of = *static_cast<const Gone*>(argument);
+        auto* kernel = static_cast<Kernel*>(object->extra);
+        if (kernel) kernel->forget_context(of.session, of.context);
+      },
+      &gone);
 }
 
 CUresult resolve_callable(CUfunction handle, const Target& target, Callable* callable) {

@@ -126,6 +126,8 @@ class Kernel {
 
 // The kernel that has this id on a session; null when there is none.
 Object* find_kernel(Session& session, wire::ObjectId id);
+// Kernel::forget_context() of all kernels.
+void forget_kernels_in(const Session& session, wire::ObjectId context);
 
 // A CUfunction or CUkernel as a launch needs it.
 struct Callable {

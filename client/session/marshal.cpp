@@ -135,7 +135,8 @@ CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::Obje
 CUresult mint(const Target& target, wire::Kind kind, void** handle, wire::ObjectId* id) {
   *id = target.session->ids().mint(kind);
   if (*id == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  Object* object = create_object(kind);
+  const wire::ObjectId context = kind == wire::Kind::kContext ? *id : target.context;
+  Object* object = create_object(kind, {*id, context, target.session, target.device});
   if (!object) {
     target.session->ids().release(kind, *id);
     return CUDA_ERROR_OUT_OF_MEMORY;

@@ -26,19 +26,24 @@ class Arena {
     return base_ + offset / sizeof(Object);
   }
 
-  Object* create(wire::Kind kind) {
+  Object* create(wire::Kind kind, const ObjectIdentity& identity) {
     std::lock_guard lock(mutex_);
-    size_t slot;
+    Object* object;
     if (!free_.empty()) {
-      slot = free_.back();
+      object = base_ + free_.back();
       free_.pop_back();
-    } else if (base_ && used_ < kSlots) {
-      slot = used_.load(std::memory_order_relaxed);
+      begin_anew(*object);
+    } else if (const size_t slot = used_.load(std::memory_order_relaxed); base_ && slot < kSlots) {
+      object = new (base_ + slot) Object;
       used_.store(slot + 1, std::memory_order_release);
     } else {
       return nullptr;
     }
-    auto* object = new (base_ + slot) Object;
+    object->id = identity.id;
+    object->context = identity.context;
+    object->session = identity.session;
+    object->device = identity.device;
+    object->extra = identity.extra;
     object->kind.store(kind, std::memory_order_release);  // pairs with find_object's acquire
     return object;
   }
@@ -47,6 +52,30 @@ class Arena {
     std::lock_guard lock(mutex_);
     object->kind.store(wire::Kind::kNone, std::memory_order_release);
     free_.push_back(static_cast<size_t>(object - base_));
+  }
+
+  std::vector<Object*> in_context(wire::Kind kind, const Session* session, wire::ObjectId context) {
+    std::vector<Object*> found;
+    std::lock_guard lock(mutex_);
+    for (Object* object = base_; object != base_ + used_.load(std::memory_order_relaxed);
+         ++object) {
+      if (object->kind.load(std::memory_order_relaxed) == kind && object->session == session &&
+          object->context == context) {
+        found.push_back(object);
+      }
+    }
+    return found;
+  }
+
+  // All but the kind, which others may be looking at.
+  static void begin_anew(Object& object) {
+    object.flags = 0;
+    object.priority = 0;
+    object.word = 0;
+    object.sequence = 0;
+    object.watched = 0;
+    object.finished = ~0ull;
+    object.uses = 0;
   }
 
   size_t used() const { return used_.load(std::memory_order_acquire); }
@@ -73,9 +102,15 @@ Object* find_object(const void* handle, wire::Kind kind) {
   return object;
 }
 
-Object* create_object(wire::Kind kind) { return arena().create(kind); }
+Object* create_object(wire::Kind kind, const ObjectIdentity& identity) {
+  return arena().create(kind, identity);
+}
 
 void retire_object(Object* object) { arena().retire(object); }
+
+std::vector<Object*> objects_in(wire::Kind kind, const Session* session, wire::ObjectId context) {
+  return arena().in_context(kind, session, context);
+}
 
 void for_each_object(wire::Kind kind, void (*visit)(Object*, void*), void* argument) {
   Arena& objects = arena();

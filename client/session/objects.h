@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 #include "common/wire/protocol.h"
 
@@ -38,11 +39,23 @@ static_assert(sizeof(Object) == 128);
 
 // Null when the handle is not a live object of that kind.
 Object* find_object(const void* handle, wire::Kind kind);
+// What other threads may look for objects by: it is there when they can find the object.
+struct ObjectIdentity {
+  wire::ObjectId id = 0;
+  wire::ObjectId context = 0;
+  Session* session = nullptr;
+  uint32_t device = 0;
+  void* extra = nullptr;
+};
 // Null when four million objects are alive.
-Object* create_object(wire::Kind kind);
+Object* create_object(wire::Kind kind, const ObjectIdentity& identity = {});
 void retire_object(Object* object);
 
-// Calls `visit` for every live object of a kind; objects may come and go meanwhile.
+// Every live object of a kind in a context.
+std::vector<Object*> objects_in(wire::Kind kind, const Session* session, wire::ObjectId context);
+
+// Calls `visit` for every live object of a kind; objects may come and go meanwhile, and their slots
+// be others', but for what the caller keeps from going.
 void for_each_object(wire::Kind kind, void (*visit)(Object*, void*), void* argument);
 
 }  // namespace rcuda::client

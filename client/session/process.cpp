@@ -201,11 +201,10 @@ Status Process::connect() {
       device->session = session->get();
       device->ordinal = i;
       device->info = welcome.devices[i];
-      device->primary = create_object(wire::Kind::kContext);
+      const wire::ObjectId primary = wire::primary_context_id(i);
+      device->primary = create_object(wire::Kind::kContext,
+                                      {primary, primary, session->get(), server.ordinals[i]});
       if (!device->primary) return Status(Code::kOutOfMemory, "no address space for handles");
-      device->primary->id = device->primary->context = wire::primary_context_id(i);
-      device->primary->session = session->get();
-      device->primary->device = server.ordinals[i];
       tell_apart(device.get());
       devices_[server.ordinals[i]] = std::move(device);
     }

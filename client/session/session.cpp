@@ -487,12 +487,8 @@ Object* Session::adopted(wire::Kind kind, wire::ObjectId id, wire::ObjectId cont
   const uint64_t key = object_key(kind, id);
   std::lock_guard lock(objects_mutex_);
   if (auto found = objects_.find(key); found != objects_.end()) return found->second;
-  Object* object = create_object(kind);
+  Object* object = create_object(kind, {id, context, this, device});
   if (!object) return nullptr;
-  object->id = id;
-  object->session = this;
-  object->context = context;
-  object->device = device;
   objects_.emplace(key, object);
   return object;
 }

@@ -1,8 +1,10 @@
 #include "client/session/functions.h"
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -97,6 +99,66 @@ TEST_F(FunctionsTest, WithALibraryGoWhatItsKernelsWere) {
   EXPECT_EQ(find_object(kernel, wire::Kind::kKernel), nullptr);
   EXPECT_EQ(find_object(function, wire::Kind::kFunction), nullptr);
   EXPECT_EQ(sent(static_cast<uint16_t>(api::Opcode::cuLibraryUnload)).size(), 1u);
+}
+
+// As when one thread reads a graph's nodes and another unloads a library.
+TEST_F(FunctionsTest, KernelsAreLookedForWhileOthersGo) {
+  constexpr int kRounds = 100;
+  Object* kernel = nullptr;
+  ASSERT_EQ(state_->kernel(library_, target_, "climb", &kernel), CUDA_SUCCESS);
+  FunctionInfo* info = nullptr;
+  ASSERT_EQ(static_cast<Kernel*>(kernel->extra)->info_on(first_session(), target_.context, &info),
+            CUDA_SUCCESS);
+  std::atomic<bool> over{false};
+  std::thread unloading([&] {
+    for (int round = 0; round < kRounds; ++round) {
+      Object* library = create_object(wire::Kind::kLibrary);
+      ImageParts image;
+      image.parts = {std::as_bytes(std::span("an image", 8))};
+      image.hashes.resize(1);
+      Library state(std::move(image), JitOptions());
+      library->extra = &state;
+      for (const char* name : {"rise", "fall"}) {
+        Object* other = nullptr;
+        EXPECT_EQ(state.kernel(library, target_, name, &other), CUDA_SUCCESS);
+      }
+      state.unload(library);
+    }
+    over = true;
+  });
+  while (!over) {
+    EXPECT_EQ(find_kernel(first_session(), info->id), kernel);
+    forget_kernels_in(first_session(), wire::kFirstCreatedContext);
+  }
+  unloading.join();
+  state_->unload(library_);
+}
+
+// As when one thread makes streams and another resets a device.
+TEST_F(FunctionsTest, ObjectsAreLookedForByContextWhileOthersComeAndGo) {
+  constexpr int kRounds = 1000;
+  constexpr wire::ObjectId kContext = wire::kFirstCreatedContext + 77;
+  Target elsewhere = target_;
+  elsewhere.context = kContext;
+  wire::ObjectId id = 0;
+  void* mine = nullptr;
+  ASSERT_EQ(mint(elsewhere, wire::Kind::kEvent, &mine, &id), CUDA_SUCCESS);
+  std::atomic<bool> over{false};
+  std::thread making([&] {
+    for (int round = 0; round < kRounds; ++round) {
+      void* made = nullptr;
+      wire::ObjectId number = 0;
+      EXPECT_EQ(mint(target_, wire::Kind::kEvent, &made, &number), CUDA_SUCCESS);
+      retire(made, wire::Kind::kEvent);
+    }
+    over = true;
+  });
+  while (!over) {
+    EXPECT_EQ(objects_in(wire::Kind::kEvent, &first_session(), kContext),
+              std::vector<Object*>{static_cast<Object*>(mine)});
+  }
+  making.join();
+  retire(mine, wire::Kind::kEvent);
 }
 
 TEST_F(FunctionsTest, ParametersThatCannotBeAreRefused) {
