@@ -106,11 +106,13 @@ CUresult Call::post(api::Opcode opcode) {
   if (!may_send()) return result_;
   // What comes back is an earlier command's error: this one is on its way, and what it creates will
   // exist, so nothing is retired.
+  const StreamUse use(target_);
   return client::post(target_, static_cast<uint16_t>(opcode), in_.body());
 }
 
 CUresult Call::call(api::Opcode opcode, size_t reply_bytes) {
   if (!may_send()) return result_;
+  const StreamUse use(target_);
   const CUresult result =
       client::call(target_, static_cast<uint16_t>(opcode), in_.body(), reply_bytes, &reply_);
   out_.emplace(reply_.body());

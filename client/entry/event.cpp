@@ -26,6 +26,7 @@ CUresult find_event(CUevent handle, Object** event) {
 
 // What a call returns that found, or made sure, that an event's work is done.
 CUresult finished(Session& session, CUresult result) {
+  session.learn();
   if (result == CUDA_SUCCESS) result = pull_mirrors(session);
   return result == CUDA_SUCCESS ? session.take_error() : result;
 }
@@ -34,11 +35,12 @@ CUresult record(CUevent handle, CUstream stream, unsigned flags) {
   Object* event;
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
   // Counted before it is posted: whoever polls meanwhile asks again rather than takes an old
-  // answer.
+  // answer. And after: what he was told may be older than the record.
   event->uses.fetch_add(1, std::memory_order_acq_rel);
   const CaptureAnswers answers;
   const CUresult result = flags ? forward_cuEventRecordWithFlags(handle, stream, flags)
                                 : forward_cuEventRecord(handle, stream);
+  event->uses.fetch_add(1, std::memory_order_acq_rel);
   if (result != CUDA_SUCCESS || !(event->flags & CU_EVENT_INTERPROCESS)) return result;
   // Another process may be told at once, and asks its own worker: this one has to have recorded by
   // then.
@@ -108,8 +110,9 @@ CUresult cuEventQuery(CUevent handle) {
     case Progress::kUnknown:
       break;
   }
+  const uint64_t learned = session.learned();
   result = forward_cuEventQuery(handle);
-  if (result == CUDA_ERROR_NOT_READY) watch_event(session, *event, state);
+  if (result == CUDA_ERROR_NOT_READY) watch_event(session, *event, state, learned);
   if (result != CUDA_SUCCESS) return result;
   note_finished(*event, state);
   return finished(session, result);
@@ -136,7 +139,7 @@ CUresult cuEventSynchronize(CUevent handle) {
   if (state != 0 && progress_of(session, *event, state, &result) == Progress::kDone) {
     return finished(session, result);
   }
-  const uint64_t sequence = watch_event(session, *event, state);
+  const uint64_t sequence = watch_event(session, *event, state, kNotAsked);
   result = session.wait_word(event->word.load(std::memory_order_relaxed) - 1, sequence);
   return finished(session, result);
 }
@@ -155,7 +158,9 @@ CUresult cuCtxRecordEvent(CUcontext context, CUevent handle) {
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
   event->uses.fetch_add(1, std::memory_order_acq_rel);
   const CaptureAnswers answers;
-  return forward_cuCtxRecordEvent(context, handle);
+  const CUresult result = forward_cuCtxRecordEvent(context, handle);
+  event->uses.fetch_add(1, std::memory_order_acq_rel);
+  return result;
 }
 
 CUresult cuCtxWaitEvent(CUcontext context, CUevent handle) {

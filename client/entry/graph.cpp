@@ -102,7 +102,9 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
   }
   host_writes::begun(*target.session, target.context, id);
   const CaptureAnswers answers;
-  return forward_cuGraphLaunch(executable, stream);
+  const CUresult result = forward_cuGraphLaunch(executable, stream);
+  graph_launched();  // as for a record of an event: counted before and after
+  return result;
 }
 
 // ---- user objects ------------------------------------------------------------------------------

@@ -173,6 +173,7 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
       result != CUDA_SUCCESS) {
     return result;
   }
+  const StreamUse use(target);
   const auto refuse = [&](CUresult why) {
     invalidate_capture(stream);
     return why;

@@ -6,18 +6,20 @@
 
 #include <cuda.h>
 
+#include "api/opcodes.h"
 #include "client/memory/peer_copy.h"
 #include "client/session/capture.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
 #include "client/session/progress.h"
 #include "common/base/thread_object.h"
+#include "common/wire/codec.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
 namespace {
 
-// What is known of a stream handle without asking anyone. Default streams have no object.
+// What is known of a stream handle without asking anyone. The legacy default stream has no object.
 struct StreamView {
   Target target;
   wire::ObjectId id = 0;
@@ -26,21 +28,21 @@ struct StreamView {
 
 CUresult view_stream(CUstream stream, StreamView* view) {
   const StreamQuestion question;
-  if (CUresult result = resolve(stream, wire::Kind::kStream, &view->target, &view->id);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
-  // A thread's default stream has an object like any other; the legacy one has none.
-  if (view->id != 0) {
-    view->object = view->target.session->adopted(wire::Kind::kStream, view->id,
-                                                 view->target.context, view->target.device);
-  }
-  return CUDA_SUCCESS;
+  const CUresult result = resolve_unused(stream, &view->target, &view->id);
+  view->object = view->target.stream;
+  return result;
 }
 
-// The stream's uses without this call's own, which resolve() has counted and is none.
-uint64_t uses_before(Object& stream) {
-  return stream.uses.fetch_sub(1, std::memory_order_relaxed) - 1;
+uint64_t uses_of(const Object& stream) { return stream.uses.load(std::memory_order_acquire); }
+
+// The worker's word; forward_cuStreamQuery() would count as a use.
+CUresult ask_stream(const StreamView& view) {
+  wire::Encoder body;
+  body.value(view.id);
+  Reply reply;
+  return view.target.session->call(view.target.context,
+                                   static_cast<uint16_t>(rcuda::api::Opcode::cuStreamQuery),
+                                   body.body(), {}, 0, &reply);
 }
 
 // Priorities out of range are brought into it, as cuStreamCreateWithPriority documents.
@@ -178,7 +180,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
   bool capturing;
   if (CUresult result = check_wait(stream, view, &capturing); result != CUDA_SUCCESS) return result;
   if (capturing) return forward_cuStreamQuery(stream);
-  const uint64_t uses = view.object ? uses_before(*view.object) : 0;
+  const uint64_t uses = view.object ? uses_of(*view.object) : 0;
   const CUresult result = view.target.session->synchronize(view.target.context, view.id);
   if (result == CUDA_SUCCESS && view.object) note_finished(*view.object, uses);
   return result;
@@ -191,21 +193,25 @@ CUresult cuStreamQuery(CUstream stream) {
   if (CUresult result = check_wait(stream, view, &capturing); result != CUDA_SUCCESS) return result;
   if (!view.object || capturing) return forward_cuStreamQuery(stream);
   Session& session = *view.target.session;
-  const uint64_t uses = uses_before(*view.object);
+  const uint64_t uses = uses_of(*view.object);
   CUresult result = CUDA_SUCCESS;
   switch (progress_of(session, *view.object, uses, &result)) {
     case Progress::kPending:
       return session.lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
     case Progress::kDone:
+      session.learn();
       return result == CUDA_SUCCESS ? session.take_error() : result;
     case Progress::kUnknown:
       break;
   }
-  result = forward_cuStreamQuery(stream);
-  view.object->uses.store(uses, std::memory_order_relaxed);
+  const uint64_t learned = session.learned();
+  result = ask_stream(view);
   if (result == CUDA_ERROR_NOT_READY)
-    watch_stream(session, *view.object, view.target.context, uses);
-  if (result == CUDA_SUCCESS) note_finished(*view.object, uses);
+    watch_stream(session, *view.object, view.target.context, uses, learned);
+  if (result == CUDA_SUCCESS) {
+    note_finished(*view.object, uses);
+    session.learn();
+  }
   return result;
 }
 
@@ -308,6 +314,7 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned flags) {
     const CaptureAnswers answers;  // it may join the stream to a capture, or break a rule
     return forward_cuStreamWaitEvent(stream, handle, flags);
   }
+  const StreamUse use(view.target);
   return wait_across_servers(stream, view.target, view.id, handle, *event);
 }
 

@@ -113,6 +113,7 @@ CUresult copy_to_pageable(const CopyStream& stream, void* destination, CUdevicep
   } else {
     result = fetch(stream, static_cast<std::byte*>(destination), source, bytes);
   }
+  session.learn();
   if (result != CUDA_SUCCESS) return result;
   settling.over();
   return pull_mirrors(session);
@@ -223,6 +224,7 @@ CUresult copy_linear(const LinearCopy& copy) {
   const Target& owner = to_device ? destination.owner : from_device ? source.owner : target;
   if (CUresult result = stream_at(owner, copy.stream, &stream); result != CUDA_SUCCESS)
     return result;
+  const StreamUse use(stream.target);
   if (!pageable) {
     // Between two device addresses the host never waits, whatever the function's name says.
     const bool waits = copy.synchronous && !(to_device && from_device);

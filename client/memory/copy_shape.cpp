@@ -210,6 +210,7 @@ CUresult to_pageable(const CopyStream& where, const ShapeSide& destination, cons
     staging.release(slot);
     return posted != CUDA_SUCCESS ? posted : copied;
   });
+  session.learn();
   return result == CUDA_SUCCESS ? session.take_error() : result;
 }
 
@@ -315,6 +316,7 @@ CUresult copy_on_worker(const ShapeSide& destination, const ShapeSide& source, c
   if (CUresult result = stream_at(source.owner, stream, &where); result != CUDA_SUCCESS) {
     return result;
   }
+  const StreamUse use(where.target);
   wire::CopyShapeBody body = whole_body(destination, source, extent);
   if (CUresult result = post_shape(where, body); result != CUDA_SUCCESS) return result;
   return where.target.session->synchronize(where.target.context, where.id);
@@ -384,6 +386,7 @@ CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synch
   CopyStream where;
   const Target owner = to_device ? destination.owner : source.owner;
   if (CUresult result = stream_at(owner, stream, &where); result != CUDA_SUCCESS) return result;
+  const StreamUse use(where.target);
   const bool pageable = destination.home == Home::kPageable || source.home == Home::kPageable;
   if (pageable && may_capture(stream)) return capture_shape(where, destination, source, extent);
   if (!to_device && !from_device) {

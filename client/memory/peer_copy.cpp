@@ -65,6 +65,8 @@ class Halves {
     // The word comes whatever either post reported, unless its worker is gone.
     if (posted_) {
       const CUresult over = destination_.wait_word(word.index, word.sequence);
+      source_.learn();
+      destination_.learn();
       result = either(result, over);
     } else {
       --word.sequence;
@@ -209,6 +211,7 @@ CUresult copy_between_servers(const PeerCopy& copy, CUstream stream, bool synchr
       result != CUDA_SUCCESS) {
     return result;
   }
+  const StreamUse use(issued.target);
   if (may_capture(stream)) {
     // A graph belongs to one server. The node waits while this process has the two workers copy.
     return launch_graph_function(stream, node_function_of(copy, parameters_of(copy)));

@@ -16,6 +16,7 @@ CUresult find_stream(CUstream stream, Target* target, wire::LaunchHostBody* body
 }
 
 CUresult send(const Target& target, const wire::LaunchHostBody& body) {
+  const StreamUse use(target);
   host_writes::begun(*target.session, target.context, body.stream);
   const CUresult result =
       target.session->post(target.context, static_cast<uint16_t>(wire::Custom::kLaunchHost),

@@ -12,7 +12,7 @@ namespace {
 
 Target target_of(const Object& object) { return {object.session, object.context, object.device}; }
 
-CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id) {
+CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id, bool used) {
   const bool per_thread =
       handle == CU_STREAM_PER_THREAD || (!handle && interop::per_thread_default_stream());
   Object* stream = nullptr;
@@ -20,7 +20,6 @@ CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id) 
     Object* context = current_context();
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     if (!target->session) *target = target_of(*context);
-    context->uses.fetch_add(1, std::memory_order_relaxed);
     if (!per_thread) {
       *id = 0;
       return check_legacy_stream();
@@ -31,10 +30,10 @@ CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id) 
     stream = find_object(handle, wire::Kind::kStream);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
     if (!target->session) *target = target_of(*stream);
-    if (Object* context = current_context()) context->uses.fetch_add(1, std::memory_order_relaxed);
   }
   if (target->session != stream->session) return CUDA_ERROR_INVALID_HANDLE;
-  stream->uses.fetch_add(1, std::memory_order_relaxed);
+  if (used) stream->uses.fetch_add(1, std::memory_order_relaxed);
+  target->stream = stream;
   *id = stream->id;
   return CUDA_SUCCESS;
 }
@@ -115,7 +114,7 @@ CUresult target_address(CUdeviceptr address, Target* target) {
 
 CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  if (kind == wire::Kind::kStream) return resolve_stream(handle, target, id);
+  if (kind == wire::Kind::kStream) return resolve_stream(handle, target, id, true);
   if (!handle) {
     *id = 0;
     return CUDA_SUCCESS;
@@ -132,6 +131,16 @@ CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::Obje
   return CUDA_SUCCESS;
 }
 
+CUresult resolve_unused(CUstream stream, Target* target, wire::ObjectId* id) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  return resolve_stream(stream, target, id, false);
+}
+
+// Release: whoever reads the count and then asks, asks after the command.
+StreamUse::~StreamUse() {
+  if (target_.stream) target_.stream->uses.fetch_add(1, std::memory_order_release);
+}
+
 CUresult mint(const Target& target, wire::Kind kind, void** handle, wire::ObjectId* id) {
   *id = target.session->ids().mint(kind);
   if (*id == 0) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -141,10 +150,6 @@ CUresult mint(const Target& target, wire::Kind kind, void** handle, wire::Object
     target.session->ids().release(kind, *id);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  object->id = *id;
-  object->session = target.session;
-  object->context = kind == wire::Kind::kContext ? *id : target.context;
-  object->device = target.device;
   target.session->remember(object, kind);
   *handle = object;
   return CUDA_SUCCESS;

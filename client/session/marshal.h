@@ -18,12 +18,14 @@
 namespace rcuda::client {
 
 class Session;
+struct Object;
 
 // The worker a command goes to and the context it runs in.
 struct Target {
   Session* session = nullptr;
   wire::ObjectId context = 0;
-  uint32_t device = 0;  // the client's ordinal of the context's device
+  uint32_t device = 0;       // the client's ordinal of the context's device
+  Object* stream = nullptr;  // that resolve() found last; default streams have none
 };
 
 // CUDA_ERROR_NOT_INITIALIZED before cuInit; CUDA_ERROR_INVALID_CONTEXT without a current context.
@@ -39,7 +41,24 @@ CUresult target_address(CUdeviceptr address, Target* target);
 // A target without session takes the handle's; another session gives CUDA_ERROR_INVALID_HANDLE, as
 // does a handle that is none. Streams: CU_STREAM_LEGACY, CU_STREAM_PER_THREAD and the per-thread
 // flag of common/interop/default_stream.h are resolved here.
+// A stream counts as used from here on (Object::uses).
 CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id);
+// The same for a stream that is only asked about.
+CUresult resolve_unused(CUstream stream, Target* target, wire::ObjectId* id);
+
+// Counts the use of the target's stream once more, at the end of its scope, when the command is on
+// its way: what a thread that asks after the stream meanwhile is told must not stand for a command
+// that was counted before and sent after the question.
+class StreamUse {
+ public:
+  explicit StreamUse(const Target& target) : target_(target) {}
+  ~StreamUse();
+  StreamUse(const StreamUse&) = delete;
+  StreamUse& operator=(const StreamUse&) = delete;
+
+ private:
+  const Target& target_;
+};
 
 // Mints an object for a create call; the handle is what the application gets.
 CUresult mint(const Target& target, wire::Kind kind, void** handle, wire::ObjectId* id);

@@ -74,6 +74,7 @@ class Arena {
     object.word = 0;
     object.sequence = 0;
     object.watched = 0;
+    object.learned = 0;
     object.finished = ~0ull;
     object.uses = 0;
   }

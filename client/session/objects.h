@@ -31,9 +31,11 @@ struct alignas(128) Object {
   std::atomic<uint32_t> word{0};      // events, streams: completion word + 1; 0: none yet
   std::atomic<uint64_t> sequence{0};  // events: records so far; streams: last signal asked for
   std::atomic<uint64_t> watched{0};   // events, streams: sequence that `word` will reach
+  std::atomic<uint64_t> learned{0};   // events, streams: Session::learned() when last unfinished
   std::atomic<uint64_t> finished{~0ull};  // events, streams: the state that was found finished
-  std::atomic<uint64_t> uses{0};  // streams: commands that named it; contexts: of any stream
-  void* extra = nullptr;          // per kind: Library*, KernelObject*, FunctionInfo*, ...
+  // Streams: grows before and after every command that names it is sent; events: with every record.
+  std::atomic<uint64_t> uses{0};
+  void* extra = nullptr;  // per kind: Library*, KernelObject*, FunctionInfo*, ...
 };
 static_assert(sizeof(Object) == 128);
 

@@ -16,17 +16,23 @@
 
 namespace rcuda::client {
 
-// Asks the worker to report when the stream has done all that is posted by now.
-void watch_stream(Session& session, Object& stream, wire::ObjectId context, uint64_t uses);
+// Of a watch for what nobody has said to be unfinished.
+inline constexpr uint64_t kNotAsked = 0;
+
+// Asks the worker to report when the stream has done all that is posted by now. `learned`: of the
+// session, from before the worker was asked.
+void watch_stream(Session& session, Object& stream, wire::ObjectId context, uint64_t uses,
+                  uint64_t learned);
 // What an event's progress was last asked for: changes with every record, and with every launch of
 // a graph, which may contain records of it.
 uint64_t event_state(const Object& event);
 void graph_launched();
 // Asks it to report when the event's latest record is done; the sequence to wait for.
-uint64_t watch_event(Session& session, Object& event, uint64_t state);
+uint64_t watch_event(Session& session, Object& event, uint64_t state, uint64_t learned);
 // Asked otherwise, the worker said that this state is finished.
 void note_finished(Object& object, uint64_t state);
 // Whether a watch for this state of the object is under way or answered, and the answer if so.
+// Unknown as well when it may be finished although the answer has not come.
 enum class Progress { kUnknown, kPending, kDone };
 Progress progress_of(const Session& session, const Object& object, uint64_t state,
                      CUresult* result);

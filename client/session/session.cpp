@@ -455,6 +455,7 @@ CUresult Session::post_and_wait(wire::ObjectId context, wire::Custom opcode, wir
   // before it may change hands.
   const CUresult waited = lost() ? session_lost() : wait_word(word.index, word.sequence);
   release_word(word);
+  learn();
   if (waited == CUDA_SUCCESS) settling.over();
   if (result == CUDA_SUCCESS) result = waited;
   if (result == CUDA_SUCCESS) result = pull_mirrors(*this);

@@ -124,6 +124,10 @@ class Session {
     body.sequence = ++word.sequence;
     return post_and_wait(context, opcode, stream, std::as_bytes(std::span(&body, 1)), word);
   }
+  // Grows whenever a caller is about to be told that something is done. What was unfinished before
+  // may be finished since, and its own word may come later than what told the caller.
+  uint64_t learned() const { return learned_.load(std::memory_order_acquire); }
+  void learn() { learned_.fetch_add(1, std::memory_order_acq_rel); }
   // Everything posted so far on the stream (or in the context) is done; prints what kernels
   // printed.
   CUresult synchronize(wire::ObjectId context, wire::ObjectId stream);
@@ -191,6 +195,7 @@ class Session {
 
   CUstream passing_stream_ = nullptr;
   std::atomic<uint32_t> next_call_{1};
+  std::atomic<uint64_t> learned_{1};
   std::atomic<uint64_t> reported_error_{0};  // the error word's value that was already reported
   std::atomic<bool> loss_logged_{false};
 

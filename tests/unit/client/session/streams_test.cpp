@@ -42,6 +42,34 @@ TEST_F(StreamsTest, NullAndLegacyAreTheDefaultStreamOfTheCurrentContext) {
   std::thread([&] { EXPECT_EQ(resolved(nullptr).result, CUDA_ERROR_INVALID_CONTEXT); }).join();
 }
 
+// What a thread is told of a stream stands for the uses that it counted before it asked.
+TEST_F(StreamsTest, ACommandCountsAsAUseBeforeAndAfterItIsSent) {
+  CUstream stream = nullptr;
+  ASSERT_EQ(forward_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  const Object& object = *find_object(stream, wire::Kind::kStream);
+  Target target;
+  wire::ObjectId id = 0;
+  const uint64_t before = object.uses.load();
+  ASSERT_EQ(resolve_unused(stream, &target, &id), CUDA_SUCCESS);
+  EXPECT_EQ(target.stream, &object);
+  EXPECT_EQ(id, object.id);
+  EXPECT_EQ(object.uses.load(), before);  // asking is no use
+  uint64_t named = 0, sent = 0;
+  {
+    ASSERT_EQ(resolve(stream, wire::Kind::kStream, &target, &id), CUDA_SUCCESS);
+    named = object.uses.load();
+    const StreamUse use(target);
+    EXPECT_EQ(object.uses.load(), named);
+  }
+  sent = object.uses.load();
+  EXPECT_GT(named, before);
+  EXPECT_GT(sent, named);
+  // And so do the generated functions.
+  ASSERT_EQ(forward_cuStreamCopyAttributes(stream, stream), CUDA_SUCCESS);
+  EXPECT_GT(object.uses.load(), sent + 1);
+  EXPECT_EQ(forward_cuStreamDestroy_v2(stream), CUDA_SUCCESS);
+}
+
 TEST_F(StreamsTest, AStreamBringsItsWorkerAlong) {
   push_context(process().device(1)->primary);
   CUstream stream = nullptr;
