@@ -145,6 +145,8 @@ CUresult order(const Place& earlier, const Place& later) {
 // A stream beside those of the application, in which copies that are issued in a third server's
 // streams have their place. Their order in it is that of their calls, as any order between them is.
 CUresult passing_stream(const Target& owner, Place* place) {
+  static auto* mutex = new std::mutex;
+  std::lock_guard lock(*mutex);
   Session& session = *owner.session;
   CUstream& known = session.passing_stream();
   const Object* stream = find_object(known, wire::Kind::kStream);
