@@ -273,9 +273,11 @@ void PeerHub::copy_over(std::list<Use>::iterator use) {
 void PeerHub::when_unused(p2p::DeviceAddress base, uint64_t bytes, std::function<void()> done) {
   if (!engine_) return done();
   const Use memory{base, base + bytes};
-  // Unmapped last: a copy under way may still have it mapped.
-  auto release = [this, base, bytes, done = std::move(done)]() mutable {
-    engine_->release_memory(base, bytes, std::move(done));
+  // Unmapped last: a copy under way may still have it mapped. When the engine ends, which is not
+  // engine_ any more by then, it unmaps by itself and takes no more requests.
+  auto release = [this, engine = engine_.get(), base, bytes, done = std::move(done)]() mutable {
+    if (shutting()) return done();
+    engine->release_memory(base, bytes, std::move(done));
   };
   {
     std::lock_guard lock(mutex_);
@@ -285,6 +287,11 @@ void PeerHub::when_unused(p2p::DeviceAddress base, uint64_t bytes, std::function
     }
   }
   release();
+}
+
+bool PeerHub::shutting() const {
+  std::lock_guard lock(mutex_);
+  return shut_;
 }
 
 void PeerHub::shut() {

@@ -79,7 +79,7 @@ class PeerHub {
   // `done` runs, perhaps at once, perhaps on the engine's thread, when no copy under way uses the
   // memory and no peer maps it.
   void when_unused(p2p::DeviceAddress base, uint64_t bytes, std::function<void()> done);
-  // All copies end with an error.
+  // All copies end with an error, and memory counts as unused.
   void shut();
 
  private:
@@ -106,6 +106,7 @@ class PeerHub {
   Result<Caller> wait_for_caller(uint32_t link, uint32_t stream);
   Result<std::unique_ptr<transport::Link>> make_link(wire::Medium medium,
                                                      transport::Bootstrap bootstrap) const;
+  bool shutting() const;
   bool in_use(const Use& memory) const;
   void copy_over(std::list<Use>::iterator use);
 

@@ -1,0 +1,57 @@
+// A worker's dealings with other workers, on softgpu: how they end.
+#include "server/peer/peer_hub.h"
+
+#include <atomic>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/session_harness.h"
+
+namespace rcuda::server {
+namespace {
+
+// A reset ends the copies under way. Whoever waits for their memory, to free it, must be told.
+TEST(PeerHub, TellsWhoWaitsForMemoryWhenItIsShut) {
+  const api::DriverTable& driver = test::TestDriver::get().table;
+  constexpr size_t kBytes = 1u << 20;
+  CUcontext context = nullptr;
+  CUdeviceptr memory = 0;
+  ASSERT_EQ(driver.cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(driver.cuCtxSetCurrent(context), CUDA_SUCCESS);
+  ASSERT_EQ(driver.cuMemAlloc_v2(&memory, kBytes), CUDA_SUCCESS);
+  {
+    PeerHub::Options options;
+    options.handshake_timeout = std::chrono::hours(1);  // the other worker never connects
+    PeerHub hub(driver, options);
+    PeerHub::Introduction introduction;
+    introduction.link = 1;
+    introduction.worker = 1;
+    ASSERT_TRUE(hub.introduce(introduction, {{0, context}}).ok());
+
+    std::atomic<int> ended{0};
+    std::atomic<int> unused{0};
+    p2p::PeerCopy copy;
+    copy.id = 1;
+    copy.peer = introduction.link;
+    copy.outgoing = true;
+    copy.memory = {memory, kBytes};
+    copy.done = [&](const Status& status) {
+      EXPECT_EQ(status.code(), Code::kUnavailable);
+      ++ended;
+    };
+    ASSERT_TRUE(hub.copy(std::move(copy), {}).ok());
+    hub.when_unused(memory, kBytes, [&] { ++unused; });
+    EXPECT_EQ(unused, 0);
+    hub.shut();
+    EXPECT_EQ(ended, 1);
+    EXPECT_EQ(unused, 1);
+    // With nobody to copy with, nobody uses memory.
+    hub.when_unused(memory, kBytes, [&] { ++unused; });
+    EXPECT_EQ(unused, 2);
+  }
+  driver.cuMemFree_v2(memory);
+  driver.cuDevicePrimaryCtxRelease_v2(0);
+}
+
+}  // namespace
+}  // namespace rcuda::server
