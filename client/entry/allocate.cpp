@@ -121,6 +121,26 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   return forward_cuMemFreeAsync(address, stream);
 }
 
+// The address is the node's from now on, so that other nodes can name it; memory is there after a
+// launch, until it is freed.
+CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                                size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
+  const CUresult result =
+      forward_cuGraphAddMemAllocNode(node, graph, dependencies, count, parameters);
+  if (result != CUDA_SUCCESS) return result;
+  const CUdevice ordinal = parameters->poolProps.location.id;
+  const Device* device = Process::get().device(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  Allocation allocation;
+  allocation.base = parameters->dptr;
+  allocation.bytes = parameters->bytesize;
+  allocation.placement = Placement::kDeviceAsync;
+  allocation.session = device->session;
+  allocation.context = rcuda::wire::primary_context_id(device->ordinal);
+  allocation.device = static_cast<uint32_t>(ordinal);
+  return registry().add(std::move(allocation)) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+}
+
 // ---- virtual memory ----------------------------------------------------------------------------
 
 CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr hint,

@@ -1,5 +1,4 @@
-// Graph nodes whose parameters hold pointers of the application: kernels, host functions, copies;
-// and the entry points for nodes of any type.
+// Graph nodes whose parameters hold pointers of the application: kernels, host functions, copies.
 
 #include <optional>
 #include <vector>
@@ -222,45 +221,6 @@ void restore_side(CUmemorytype type, void** host, size_t pitch, size_t height, s
   if (original) *host = reinterpret_cast<void*>(base - first + original);
 }
 
-CUDA_KERNEL_NODE_PARAMS from_v3(const CUDA_KERNEL_NODE_PARAMS_v3& given) {
-  CUDA_KERNEL_NODE_PARAMS kernel{};
-  kernel.func = given.func;
-  kernel.gridDimX = given.gridDimX;
-  kernel.gridDimY = given.gridDimY;
-  kernel.gridDimZ = given.gridDimZ;
-  kernel.blockDimX = given.blockDimX;
-  kernel.blockDimY = given.blockDimY;
-  kernel.blockDimZ = given.blockDimZ;
-  kernel.sharedMemBytes = given.sharedMemBytes;
-  kernel.kernelParams = given.kernelParams;
-  kernel.extra = given.extra;
-  kernel.kern = given.kern;
-  kernel.ctx = given.ctx;
-  return kernel;
-}
-
-CUDA_MEMSET_NODE_PARAMS from_v2(const CUDA_MEMSET_NODE_PARAMS_v2& given) {
-  CUDA_MEMSET_NODE_PARAMS fill{};
-  fill.dst = given.dst;
-  fill.pitch = given.pitch;
-  fill.value = given.value;
-  fill.elementSize = given.elementSize;
-  fill.width = given.width;
-  fill.height = given.height;
-  return fill;
-}
-
-CUDA_HOST_NODE_PARAMS from_v2(const CUDA_HOST_NODE_PARAMS_v2& given) {
-  CUDA_HOST_NODE_PARAMS host{};
-  host.fn = given.fn;
-  host.userData = given.userData;
-  return host;
-}
-
-CUcontext context_or_current(CUcontext context) {
-  return context ? context : reinterpret_cast<CUcontext>(current_context());
-}
-
 }  // namespace
 }  // namespace rcuda::client
 
@@ -475,106 +435,6 @@ CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphNode hand
   if (copy.result() != CUDA_SUCCESS) return copy.result();
   return copy.sent(
       forward_cuGraphExecMemcpyNodeSetParams(executable, handle, copy.copy(), context));
-}
-
-// ---- nodes of any type -------------------------------------------------------------------------
-
-CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
-                           const CUgraphEdgeData* edges, size_t count,
-                           CUgraphNodeParams* parameters) {
-  if (!node || !parameters) return CUDA_ERROR_INVALID_VALUE;
-  // Edges with data are programmatic dependencies, which only a capture can make here.
-  for (size_t i = 0; edges && i < count; ++i) {
-    if (edges[i].type != CU_GRAPH_DEPENDENCY_TYPE_DEFAULT) return CUDA_ERROR_NOT_SUPPORTED;
-  }
-  switch (parameters->type) {
-    case CU_GRAPH_NODE_TYPE_KERNEL: {
-      const CUDA_KERNEL_NODE_PARAMS kernel = from_v3(parameters->kernel);
-      return cuGraphAddKernelNode_v2(node, graph, dependencies, count, &kernel);
-    }
-    case CU_GRAPH_NODE_TYPE_MEMCPY:
-      return cuGraphAddMemcpyNode(node, graph, dependencies, count, &parameters->memcpy.copyParams,
-                                  context_or_current(parameters->memcpy.copyCtx));
-    case CU_GRAPH_NODE_TYPE_MEMSET: {
-      const CUDA_MEMSET_NODE_PARAMS fill = from_v2(parameters->memset);
-      return cuGraphAddMemsetNode(node, graph, dependencies, count, &fill,
-                                  context_or_current(parameters->memset.ctx));
-    }
-    case CU_GRAPH_NODE_TYPE_HOST: {
-      const CUDA_HOST_NODE_PARAMS host = from_v2(parameters->host);
-      return cuGraphAddHostNode(node, graph, dependencies, count, &host);
-    }
-    case CU_GRAPH_NODE_TYPE_GRAPH:
-      return cuGraphAddChildGraphNode(node, graph, dependencies, count, parameters->graph.graph);
-    case CU_GRAPH_NODE_TYPE_EMPTY:
-      return cuGraphAddEmptyNode(node, graph, dependencies, count);
-    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-      return cuGraphAddEventRecordNode(node, graph, dependencies, count,
-                                       parameters->eventRecord.event);
-    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-      return cuGraphAddEventWaitNode(node, graph, dependencies, count, parameters->eventWait.event);
-    case CU_GRAPH_NODE_TYPE_MEM_FREE:
-      return cuGraphAddMemFreeNode(node, graph, dependencies, count, parameters->free.dptr);
-    default:
-      return CUDA_ERROR_NOT_SUPPORTED;
-  }
-}
-
-CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* parameters) {
-  if (!parameters) return CUDA_ERROR_INVALID_VALUE;
-  switch (parameters->type) {
-    case CU_GRAPH_NODE_TYPE_KERNEL: {
-      const CUDA_KERNEL_NODE_PARAMS kernel = from_v3(parameters->kernel);
-      return cuGraphKernelNodeSetParams_v2(node, &kernel);
-    }
-    case CU_GRAPH_NODE_TYPE_MEMCPY:
-      return cuGraphMemcpyNodeSetParams(node, &parameters->memcpy.copyParams);
-    case CU_GRAPH_NODE_TYPE_MEMSET: {
-      const CUDA_MEMSET_NODE_PARAMS fill = from_v2(parameters->memset);
-      return cuGraphMemsetNodeSetParams(node, &fill);
-    }
-    case CU_GRAPH_NODE_TYPE_HOST: {
-      const CUDA_HOST_NODE_PARAMS host = from_v2(parameters->host);
-      return cuGraphHostNodeSetParams(node, &host);
-    }
-    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-      return cuGraphEventRecordNodeSetEvent(node, parameters->eventRecord.event);
-    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-      return cuGraphEventWaitNodeSetEvent(node, parameters->eventWait.event);
-    default:
-      return CUDA_ERROR_NOT_SUPPORTED;
-  }
-}
-
-CUresult cuGraphExecNodeSetParams(CUgraphExec executable, CUgraphNode node,
-                                  CUgraphNodeParams* parameters) {
-  if (!parameters) return CUDA_ERROR_INVALID_VALUE;
-  switch (parameters->type) {
-    case CU_GRAPH_NODE_TYPE_KERNEL: {
-      const CUDA_KERNEL_NODE_PARAMS kernel = from_v3(parameters->kernel);
-      return cuGraphExecKernelNodeSetParams_v2(executable, node, &kernel);
-    }
-    case CU_GRAPH_NODE_TYPE_MEMCPY:
-      return cuGraphExecMemcpyNodeSetParams(executable, node, &parameters->memcpy.copyParams,
-                                            context_or_current(parameters->memcpy.copyCtx));
-    case CU_GRAPH_NODE_TYPE_MEMSET: {
-      const CUDA_MEMSET_NODE_PARAMS fill = from_v2(parameters->memset);
-      return cuGraphExecMemsetNodeSetParams(executable, node, &fill,
-                                            context_or_current(parameters->memset.ctx));
-    }
-    case CU_GRAPH_NODE_TYPE_HOST: {
-      const CUDA_HOST_NODE_PARAMS host = from_v2(parameters->host);
-      return cuGraphExecHostNodeSetParams(executable, node, &host);
-    }
-    case CU_GRAPH_NODE_TYPE_GRAPH:
-      return cuGraphExecChildGraphNodeSetParams(executable, node, parameters->graph.graph);
-    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-      return cuGraphExecEventRecordNodeSetEvent(executable, node, parameters->eventRecord.event);
-    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-      return cuGraphExecEventWaitNodeSetEvent(executable, node, parameters->eventWait.event);
-    default:
-      return CUDA_ERROR_NOT_SUPPORTED;
-  }
 }
 
 }  // extern "C"

@@ -2,8 +2,10 @@
 // that kernels read where it is (client/memory/host_memory.h), so there is nothing to move: calls
 // are checked as a driver checks them, and what was advised is told again when it is asked for.
 
+#include <algorithm>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include <cuda.h>
 
@@ -65,6 +67,41 @@ CUresult check_location(const CUmemLocation& location) {
   }
 }
 
+// Checks a whole batch, then notes where it went. Without locations it only discards: what is
+// discarded reads as anything, so also as what it was.
+CUresult prefetch_batch(const CUdeviceptr* addresses, const size_t* bytes, size_t count,
+                        const CUmemLocation* locations, const size_t* location_starts,
+                        size_t location_count, unsigned long long flags, CUstream stream) {
+  if (!addresses || !bytes || count == 0 || flags != 0 || !stream || stream == CU_STREAM_LEGACY) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  std::vector<Allocation> ranges(count);
+  for (size_t i = 0; i < count; ++i) {
+    const CUresult result = find_managed(addresses[i], bytes[i], &ranges[i]);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  std::vector<const CUmemLocation*> places(count);
+  for (size_t k = 0; k < location_count; ++k) {
+    const size_t first = location_starts[k];
+    const size_t end = k + 1 < location_count ? location_starts[k + 1] : count;
+    if ((k == 0 && first != 0) || end <= first || end > count) return CUDA_ERROR_INVALID_VALUE;
+    if (CUresult result = check_location(locations[k]); result != CUDA_SUCCESS) return result;
+    std::fill(places.begin() + static_cast<ptrdiff_t>(first),
+              places.begin() + static_cast<ptrdiff_t>(end), &locations[k]);
+  }
+  Target target;
+  wire::ObjectId id;
+  if (CUresult result = resolve(stream, wire::Kind::kStream, &target, &id);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  std::lock_guard lock(advice_mutex);
+  for (size_t i = 0; i < count; ++i) {
+    if (places[i]) advice_locked(ranges[i]).given.prefetched_to(*places[i]);
+  }
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 }  // namespace rcuda::client
 
@@ -103,6 +140,27 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation 
   std::lock_guard lock(advice_mutex);
   advice_locked(allocation).given.prefetched_to(location);
   return CUDA_SUCCESS;
+}
+
+CUresult cuMemPrefetchBatchAsync(CUdeviceptr* addresses, size_t* bytes, size_t count,
+                                 CUmemLocation* locations, size_t* location_starts,
+                                 size_t location_count, unsigned long long flags, CUstream stream) {
+  if (!locations || !location_starts || location_count == 0) return CUDA_ERROR_INVALID_VALUE;
+  return prefetch_batch(addresses, bytes, count, locations, location_starts, location_count, flags,
+                        stream);
+}
+
+CUresult cuMemDiscardBatchAsync(CUdeviceptr* addresses, size_t* bytes, size_t count,
+                                unsigned long long flags, CUstream stream) {
+  return prefetch_batch(addresses, bytes, count, nullptr, nullptr, 0, flags, stream);
+}
+
+CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr* addresses, size_t* bytes, size_t count,
+                                           CUmemLocation* locations, size_t* location_starts,
+                                           size_t location_count, unsigned long long flags,
+                                           CUstream stream) {
+  return cuMemPrefetchBatchAsync(addresses, bytes, count, locations, location_starts,
+                                 location_count, flags, stream);
 }
 
 CUresult cuMemRangeGetAttribute(void* data, size_t data_bytes, CUmem_range_attribute attribute,

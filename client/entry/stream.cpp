@@ -166,6 +166,14 @@ CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* gree
   return result;
 }
 
+CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
+  StreamView view;
+  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
+  if (!green) return CUDA_ERROR_INVALID_VALUE;
+  *green = nullptr;  // a stream of an ordinary context
+  return CUDA_SUCCESS;
+}
+
 CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
   StreamView view;
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;

@@ -14,7 +14,7 @@ bool is_host(Placement placement) {
 
 bool Registry::add(Allocation allocation) {
   std::unique_lock lock(mutex_);
-  forget_variables(allocation.base, allocation.bytes);
+  forget_stale(allocation.base, allocation.bytes);
   auto next = allocations_.lower_bound(allocation.base);
   if (next != allocations_.end() && next->first < allocation.base + allocation.bytes) return false;
   if (next != allocations_.begin()) {
@@ -27,12 +27,13 @@ bool Registry::add(Allocation allocation) {
   return true;
 }
 
-void Registry::forget_variables(uint64_t base, size_t bytes) {
+void Registry::forget_stale(uint64_t base, size_t bytes) {
   auto it = allocations_.upper_bound(base);
   if (it != allocations_.begin()) --it;
   while (it != allocations_.end() && it->first < base + bytes) {
-    const bool stale =
-        it->second.placement == Placement::kGlobal && it->first + it->second.bytes > base;
+    const bool goes_unannounced = it->second.placement == Placement::kGlobal ||
+                                  it->second.placement == Placement::kDeviceAsync;
+    const bool stale = goes_unannounced && it->first + it->second.bytes > base;
     it = stale ? allocations_.erase(it) : std::next(it);
   }
 }

@@ -58,8 +58,9 @@ class Registry {
   void set_exposed(uint64_t base, std::vector<std::pair<Session*, transport::RegionId>> exposed);
 
  private:
-  // Variables go with their module, unannounced: what is allocated in their place replaces them.
-  void forget_variables(uint64_t base, size_t bytes);
+  // Variables go with their module, and a graph's memory with its graph or a node that frees it,
+  // both unannounced: what is allocated in their place replaces them.
+  void forget_stale(uint64_t base, size_t bytes);
 
   mutable std::shared_mutex mutex_;
   std::map<uint64_t, Allocation> allocations_;  // by base

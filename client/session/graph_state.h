@@ -1,5 +1,5 @@
-// What the client keeps of graphs: which user objects each holds, and for kernel nodes the memory
-// that cuGraphKernelNodeGetParams points into.
+// What the client keeps of graphs: which user objects each holds, and for nodes the memory that
+// cuGraphKernelNodeGetParams and its like point into.
 //
 // Object::extra of a graph is a GraphState, of a node a NodeState, both made on first need. A
 // worker's ids of nodes are used again when their graph is gone, so a node's state says nothing
@@ -39,6 +39,8 @@ struct NodeState {
   std::vector<std::byte> parameters;  // packed
   size_t parameter_bytes = 0;
   std::vector<void*> parameter_pointers;  // into these: what kernelParams or extra reads back as
+  std::vector<CUmemAccessDesc> access;    // of an allocation
+  std::vector<CUstreamBatchMemOpParams> operations;  // of a batch
 };
 
 GraphState* graph_state(Object* graph);  // made if there is none

@@ -55,6 +55,15 @@ TEST(RegistryTest, AnAllocationReplacesVariablesOfAnUnloadedModule) {
   EXPECT_TRUE(registry.find(0x2000));
 }
 
+TEST(RegistryTest, AnAllocationReplacesMemoryOfADestroyedGraph) {
+  Registry registry;
+  ASSERT_TRUE(registry.add(allocation(0x1000, 0x100, Placement::kDeviceAsync)));
+  EXPECT_TRUE(registry.add(allocation(0x1080, 0x100, Placement::kDeviceAsync)));
+  EXPECT_FALSE(registry.find(0x1000));
+  EXPECT_TRUE(registry.add(allocation(0x1000, 0x100)));
+  EXPECT_FALSE(registry.find(0x1100));
+}
+
 TEST(RegistryTest, AContextTakesItsDeviceMemoryAlong) {
   Registry registry;
   Allocation device = allocation(0x1000, 0x100);

@@ -1,0 +1,212 @@
+// Graph nodes of any type: the entry points of each type, chosen by the type.
+
+#include <algorithm>
+#include <vector>
+
+#include <cuda.h>
+
+#include "client/session/process.h"
+#include "generated/client/forward.h"
+
+namespace rcuda::client {
+namespace {
+
+CUDA_KERNEL_NODE_PARAMS from_v3(const CUDA_KERNEL_NODE_PARAMS_v3& given) {
+  CUDA_KERNEL_NODE_PARAMS kernel{};
+  kernel.func = given.func;
+  kernel.gridDimX = given.gridDimX;
+  kernel.gridDimY = given.gridDimY;
+  kernel.gridDimZ = given.gridDimZ;
+  kernel.blockDimX = given.blockDimX;
+  kernel.blockDimY = given.blockDimY;
+  kernel.blockDimZ = given.blockDimZ;
+  kernel.sharedMemBytes = given.sharedMemBytes;
+  kernel.kernelParams = given.kernelParams;
+  kernel.extra = given.extra;
+  kernel.kern = given.kern;
+  kernel.ctx = given.ctx;
+  return kernel;
+}
+
+CUDA_MEMSET_NODE_PARAMS from_v2(const CUDA_MEMSET_NODE_PARAMS_v2& given) {
+  CUDA_MEMSET_NODE_PARAMS fill{};
+  fill.dst = given.dst;
+  fill.pitch = given.pitch;
+  fill.value = given.value;
+  fill.elementSize = given.elementSize;
+  fill.width = given.width;
+  fill.height = given.height;
+  return fill;
+}
+
+CUDA_HOST_NODE_PARAMS from_v2(const CUDA_HOST_NODE_PARAMS_v2& given) {
+  CUDA_HOST_NODE_PARAMS host{};
+  host.fn = given.fn;
+  host.userData = given.userData;
+  return host;
+}
+
+CUDA_MEM_ALLOC_NODE_PARAMS from_v2(const CUDA_MEM_ALLOC_NODE_PARAMS_v2& given) {
+  CUDA_MEM_ALLOC_NODE_PARAMS allocation{};
+  allocation.poolProps = given.poolProps;
+  allocation.accessDescs = given.accessDescs;
+  allocation.accessDescCount = given.accessDescCount;
+  allocation.bytesize = given.bytesize;
+  return allocation;
+}
+
+CUDA_BATCH_MEM_OP_NODE_PARAMS from_v2(const CUDA_BATCH_MEM_OP_NODE_PARAMS_v2& given) {
+  CUDA_BATCH_MEM_OP_NODE_PARAMS batch{};
+  batch.ctx = given.ctx;
+  batch.count = given.count;
+  batch.paramArray = given.paramArray;
+  batch.flags = given.flags;
+  return batch;
+}
+
+CUcontext context_or_current(CUcontext context) {
+  return context ? context : reinterpret_cast<CUcontext>(current_context());
+}
+
+CUresult add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                  CUgraphNodeParams* parameters) {
+  switch (parameters->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: {
+      const CUDA_KERNEL_NODE_PARAMS kernel = from_v3(parameters->kernel);
+      return cuGraphAddKernelNode_v2(node, graph, dependencies, count, &kernel);
+    }
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      return cuGraphAddMemcpyNode(node, graph, dependencies, count, &parameters->memcpy.copyParams,
+                                  context_or_current(parameters->memcpy.copyCtx));
+    case CU_GRAPH_NODE_TYPE_MEMSET: {
+      const CUDA_MEMSET_NODE_PARAMS fill = from_v2(parameters->memset);
+      return cuGraphAddMemsetNode(node, graph, dependencies, count, &fill,
+                                  context_or_current(parameters->memset.ctx));
+    }
+    case CU_GRAPH_NODE_TYPE_HOST: {
+      const CUDA_HOST_NODE_PARAMS host = from_v2(parameters->host);
+      return cuGraphAddHostNode(node, graph, dependencies, count, &host);
+    }
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+      return cuGraphAddChildGraphNode(node, graph, dependencies, count, parameters->graph.graph);
+    case CU_GRAPH_NODE_TYPE_EMPTY:
+      return cuGraphAddEmptyNode(node, graph, dependencies, count);
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+      return cuGraphAddEventRecordNode(node, graph, dependencies, count,
+                                       parameters->eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+      return cuGraphAddEventWaitNode(node, graph, dependencies, count, parameters->eventWait.event);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
+      CUDA_MEM_ALLOC_NODE_PARAMS allocation = from_v2(parameters->alloc);
+      const CUresult result = cuGraphAddMemAllocNode(node, graph, dependencies, count, &allocation);
+      if (result == CUDA_SUCCESS) parameters->alloc.dptr = allocation.dptr;
+      return result;
+    }
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+      return cuGraphAddMemFreeNode(node, graph, dependencies, count, parameters->free.dptr);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
+      const CUDA_BATCH_MEM_OP_NODE_PARAMS batch = from_v2(parameters->memOp);
+      return cuGraphAddBatchMemOpNode(node, graph, dependencies, count, &batch);
+    }
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
+  }
+}
+
+}  // namespace
+}  // namespace rcuda::client
+
+using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+
+extern "C" {
+
+CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                           const CUgraphEdgeData* edges, size_t count,
+                           CUgraphNodeParams* parameters) {
+  if (!node || !parameters || (count > 0 && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
+  const bool is_plain = !edges || std::all_of(edges, edges + count, [](const auto& edge) {
+    return edge.type == CU_GRAPH_DEPENDENCY_TYPE_DEFAULT && edge.from_port == 0 &&
+           edge.to_port == 0;
+  });
+  if (is_plain) return add_node(node, graph, dependencies, count, parameters);
+  // Only the function for edges has their data.
+  CUgraphNode added = nullptr;
+  if (CUresult result = add_node(&added, graph, nullptr, 0, parameters); result != CUDA_SUCCESS) {
+    return result;
+  }
+  const std::vector<CUgraphNode> to(count, added);
+  const CUresult result = cuGraphAddDependencies_v2(graph, dependencies, to.data(), edges, count);
+  if (result != CUDA_SUCCESS) {
+    (void)cuGraphDestroyNode(added);
+    return result;
+  }
+  *node = added;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* parameters) {
+  if (!parameters) return CUDA_ERROR_INVALID_VALUE;
+  switch (parameters->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: {
+      const CUDA_KERNEL_NODE_PARAMS kernel = from_v3(parameters->kernel);
+      return cuGraphKernelNodeSetParams_v2(node, &kernel);
+    }
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      return cuGraphMemcpyNodeSetParams(node, &parameters->memcpy.copyParams);
+    case CU_GRAPH_NODE_TYPE_MEMSET: {
+      const CUDA_MEMSET_NODE_PARAMS fill = from_v2(parameters->memset);
+      return cuGraphMemsetNodeSetParams(node, &fill);
+    }
+    case CU_GRAPH_NODE_TYPE_HOST: {
+      const CUDA_HOST_NODE_PARAMS host = from_v2(parameters->host);
+      return cuGraphHostNodeSetParams(node, &host);
+    }
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
+      const CUDA_BATCH_MEM_OP_NODE_PARAMS batch = from_v2(parameters->memOp);
+      return cuGraphBatchMemOpNodeSetParams(node, &batch);
+    }
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+      return cuGraphEventRecordNodeSetEvent(node, parameters->eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+      return cuGraphEventWaitNodeSetEvent(node, parameters->eventWait.event);
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
+  }
+}
+
+CUresult cuGraphExecNodeSetParams(CUgraphExec executable, CUgraphNode node,
+                                  CUgraphNodeParams* parameters) {
+  if (!parameters) return CUDA_ERROR_INVALID_VALUE;
+  switch (parameters->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: {
+      const CUDA_KERNEL_NODE_PARAMS kernel = from_v3(parameters->kernel);
+      return cuGraphExecKernelNodeSetParams_v2(executable, node, &kernel);
+    }
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      return cuGraphExecMemcpyNodeSetParams(executable, node, &parameters->memcpy.copyParams,
+                                            context_or_current(parameters->memcpy.copyCtx));
+    case CU_GRAPH_NODE_TYPE_MEMSET: {
+      const CUDA_MEMSET_NODE_PARAMS fill = from_v2(parameters->memset);
+      return cuGraphExecMemsetNodeSetParams(executable, node, &fill,
+                                            context_or_current(parameters->memset.ctx));
+    }
+    case CU_GRAPH_NODE_TYPE_HOST: {
+      const CUDA_HOST_NODE_PARAMS host = from_v2(parameters->host);
+      return cuGraphExecHostNodeSetParams(executable, node, &host);
+    }
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+      return cuGraphExecChildGraphNodeSetParams(executable, node, parameters->graph.graph);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
+      const CUDA_BATCH_MEM_OP_NODE_PARAMS batch = from_v2(parameters->memOp);
+      return cuGraphExecBatchMemOpNodeSetParams(executable, node, &batch);
+    }
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+      return cuGraphExecEventRecordNodeSetEvent(executable, node, parameters->eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+      return cuGraphExecEventWaitNodeSetEvent(executable, node, parameters->eventWait.event);
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
+  }
+}
+
+}  // extern "C"

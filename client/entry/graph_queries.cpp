@@ -1,0 +1,103 @@
+// What graphs say of themselves with more than one reply holds as it is: their picture, and nodes
+// whose parameters point to arrays.
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include <cuda.h>
+
+#include "client/session/graph_state.h"
+#include "client/session/process.h"
+#include "generated/client/forward.h"
+
+namespace rcuda::client {
+namespace {
+
+// Replies hold this many elements at least; nobody's nodes have more.
+constexpr size_t kMostAccess = 64;       // devices
+constexpr size_t kMostOperations = 256;  // CUDA allows this many in one batch
+
+CUresult find_node(CUgraphNode handle, Object** node) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  *node = find_object(handle, wire::Kind::kGraphNode);
+  return *node ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace
+}  // namespace rcuda::client
+
+using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+
+extern "C" {
+
+// The text comes from the worker's driver, so that what it names are the worker's addresses. The
+// file is the application's.
+CUresult cuGraphDebugDotPrint(CUgraph graph, const char* path, unsigned flags) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (!path) return CUDA_ERROR_INVALID_VALUE;
+  constexpr size_t kPiece = 48u << 10;
+  std::vector<char> text;
+  for (size_t left = 1; left > 0;) {
+    const size_t have = text.size();
+    text.resize(have + kPiece);
+    size_t found = kPiece;
+    if (CUresult result = forward_rcuda_graph_dot(graph, flags, have, text.data() + have, &found);
+        result != CUDA_SUCCESS) {
+      return result;
+    }
+    text.resize(have + std::min(found, kPiece));
+    left = found > kPiece ? found - kPiece : 0;
+  }
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path, "w"), &std::fclose);
+  if (!file || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() ||
+      std::fflush(file.get()) != 0) {
+    return CUDA_ERROR_OPERATING_SYSTEM;
+  }
+  return CUDA_SUCCESS;
+}
+
+// Both arrays belong to the node, as a driver's do.
+CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
+  Object* node;
+  if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
+  if (!params) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<CUmemAccessDesc>& access = node_state(node)->access;
+  access.resize(kMostAccess);
+  size_t count = access.size();
+  CUDA_MEM_ALLOC_NODE_PARAMS found{};
+  if (CUresult result = forward_rcuda_graph_alloc_node(handle, &found, access.data(), &count);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (count > access.size()) return CUDA_ERROR_NOT_SUPPORTED;
+  access.resize(count);
+  found.accessDescs = count ? access.data() : nullptr;
+  found.accessDescCount = count;
+  *params = found;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode handle, CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+  Object* node;
+  if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
+  if (!params) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<CUstreamBatchMemOpParams>& operations = node_state(node)->operations;
+  operations.resize(kMostOperations);
+  size_t count = operations.size();
+  CUDA_BATCH_MEM_OP_NODE_PARAMS found{};
+  if (CUresult result = forward_rcuda_graph_batch_node(handle, &found.ctx, &found.flags,
+                                                       operations.data(), &count);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (count > operations.size()) return CUDA_ERROR_NOT_SUPPORTED;
+  operations.resize(count);
+  found.count = static_cast<unsigned>(count);
+  found.paramArray = operations.data();
+  *params = found;
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"
