@@ -33,6 +33,16 @@ SOFTGPU_WEAK_ACCESS void store_weak(uint64_t host, M v) {
   __builtin_memcpy(reinterpret_cast<void*>(host), &v, sizeof v);
 }
 
+// Of all lanes, side by side.
+template <class M, class R>
+SOFTGPU_WEAK_ACCESS void load_row(R* row, const M* source) {
+  SOFTGPU_LANE_LOOP row[l] = static_cast<R>(source[l]);
+}
+template <class M, class R>
+SOFTGPU_WEAK_ACCESS void store_row(M* target, const R* row) {
+  SOFTGPU_LANE_LOOP target[l] = static_cast<M>(row[l]);
+}
+
 template <class M, bool kStrong>
 SOFTGPU_INLINE M load_element(uint64_t host) {
   if constexpr (kStrong && sizeof(M) <= 8) {
@@ -75,8 +85,7 @@ void ld(Lanes& x, const Instr& i) {
       return;
     }
     if (at.contiguous) {
-      const M* source = reinterpret_cast<const M*>(at.host[0]);
-      SOFTGPU_LANE_LOOP d[l] = widen<R>(source[l]);
+      load_row(d, reinterpret_cast<const M*>(at.host[0]));
       return;
     }
   }
@@ -97,8 +106,7 @@ void st(Lanes& x, const Instr& i) {
   const R* b = x.at<R>(i.b);
   if constexpr (!kStrong) {
     if (at.contiguous) {
-      M* target = reinterpret_cast<M*>(at.host[0]);
-      SOFTGPU_LANE_LOOP target[l] = widen<M>(b[l]);
+      store_row(reinterpret_cast<M*>(at.host[0]), b);
       return;
     }
   }
