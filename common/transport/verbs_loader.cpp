@@ -1,10 +1,12 @@
 // Finds and loads the verbs plug-in when a verbs Link is first asked for, once per process.
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include <dlfcn.h>
+#include <link.h>
 #include <unistd.h>
 
 #include "common/base/log.h"
@@ -14,33 +16,46 @@
 namespace rcuda::transport {
 namespace {
 
-std::vector<std::string> candidates() {
-  std::vector<std::string> paths;
-  const std::string file = std::string("/") + kVerbsPluginFile;
+std::string folder_of(const std::string& file) {
+  const size_t slash = file.rfind('/');
+  return slash == std::string::npos ? "." : file.substr(0, slash);
+}
+
+std::string own_executable() {
+  char path[PATH_MAX];
+  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path);
+  return length > 0 ? std::string(path, static_cast<size_t>(length)) : std::string();
+}
+
+std::vector<std::string> folders() {
   if (const char* folder = std::getenv("RCUDA_PLUGIN_DIR"); folder != nullptr && *folder != '\0') {
-    paths.push_back(folder + file);
-    return paths;
+    return {folder};
   }
   Dl_info self{};
-  if (::dladdr(reinterpret_cast<const void*>(&verbs_usable), &self) != 0 &&
-      self.dli_fname != nullptr) {
-    const std::string name = self.dli_fname;
-    const size_t slash = name.rfind('/');
-    const std::string folder = slash == std::string::npos ? "." : name.substr(0, slash);
-    // Beside librcuda.so, and from bin/ of the same tree, built or installed.
-    for (const char* below : {"/rcuda", "/../lib/rcuda"}) paths.push_back(folder + below + file);
+  link_map* map = nullptr;
+  if (::dladdr1(reinterpret_cast<const void*>(&verbs_usable), &self, reinterpret_cast<void**>(&map),
+                RTLD_DL_LINKMAP) == 0 ||
+      map == nullptr) {
+    return {};
   }
-  paths.push_back(RCUDA_INSTALLED_PLUGINS + file);
-  return paths;
+  // Only a library has a name here. A program's would be what its starter chose to call it.
+  if (map->l_name[0] != '\0') return {folder_of(map->l_name) + "/rcuda"};
+  const std::string tree = folder_of(own_executable()) + "/..";
+  return {tree + "/" RCUDA_LIBDIR "/rcuda", tree + "/lib/rcuda"};  // installed, built
 }
 
 Result<const VerbsPlugin*> load() {
-  std::string why = "not found";
-  for (const std::string& path : candidates()) {
+  std::string why;
+  for (const std::string& folder : folders()) {
+    const std::string path = folder + "/" + kVerbsPluginFile;
     void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
       // A file that is there but does not load is the interesting case: a library it needs is not.
-      if (::access(path.c_str(), F_OK) == 0) why = ::dlerror();
+      if (::access(path.c_str(), F_OK) == 0) {
+        why = ::dlerror();
+      } else if (why.empty()) {
+        why = "not found in " + folder;
+      }
       continue;
     }
     const auto entry = reinterpret_cast<VerbsPluginEntry>(::dlsym(library, kVerbsPluginEntry));

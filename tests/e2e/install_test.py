@@ -74,6 +74,17 @@ class InstallTest(unittest.TestCase):
         self.program("vector_add", command=[os.path.join(self.prefix, "bin/rcuda-run"), "--devices",
                                             self.server.address(), "--"])
 
+    def test_the_server_finds_the_verbs_plug_in_of_the_installed_tree(self):
+        if not os.path.exists(os.path.join(self.libraries, "rcuda/librcuda-verbs.so")):
+            self.skipTest("built without rdma-core")
+        gpu = "verbs:" + self.server.address()
+        environment = {name: value for name, value in os.environ.items() if name != "RCUDA_PLUGIN_DIR"}
+        plan = subprocess.run([os.path.join(self.prefix, "bin/rcuda-p2p"), "plan", "--from", gpu, "--to", gpu],
+                              env=environment, capture_output=True, text=True)
+        self.assertNotIn("librcuda-verbs.so", plan.stderr)
+        if plan.returncode != 0:  # there is no adapter, says the plug-in
+            self.assertIn("this server cannot use verbs", plan.stderr)
+
     def test_the_server_serves_softgpu_of_the_installed_tree(self):
         self.assertIn(self.prefix, self.server.text())
 
