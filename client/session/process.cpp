@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
@@ -57,6 +58,19 @@ Result<bool> eager_from_environment() {
 std::string text_from_environment(const char* name) {
   const char* text = std::getenv(name);
   return text ? text : "";
+}
+
+// Used by task_pool.cpp.
+Status check_copy_threads() {
+  const std::string text = text_from_environment("RCUDA_COPY_THREADS");
+  if (text.empty()) return {};
+  unsigned threads = 0;
+  const char* const end = text.data() + text.size();
+  if (std::from_chars(text.data(), end, threads).ptr == end && threads >= 1 && threads <= 64) {
+    return {};
+  }
+  return Status(Code::kInvalidArgument,
+                "RCUDA_COPY_THREADS=" + text + " is not usable: it takes a number from 1 to 64");
 }
 
 Status configure_log() {
@@ -175,6 +189,7 @@ Status Process::connect() {
   options.hello = make_hello();
   Result<bool> eager = eager_from_environment();
   if (!eager) return eager.status();
+  RCUDA_RETURN_IF_ERROR(check_copy_threads());
   // The workers know what these may be, and refuse the session otherwise.
   options.hello.p2p_strategy = text_from_environment("RCUDA_P2P_STRATEGY");
   options.hello.p2p_path = text_from_environment("RCUDA_P2P_PATH");

@@ -5,7 +5,7 @@
 
 Cases: killed (a worker dies in mid-copy: the copy's stream and the other device get errors, another
 session goes on, the servers serve on and hold nothing of the dead session), settings (each wrong
-RCUDA_P2P_* value is one line on stderr and no device), unreachable (two workers that cannot reach one
+value is one line on stderr and no device), unreachable (two workers that cannot reach one
 another: the copies fail, and one line says why), plan (rcuda-p2p's table for two running servers).
 """
 
@@ -204,7 +204,9 @@ def pid_serves(server, worker, client):
 def case_settings(build):
     rig = Rig(build)
     for name, value in (("RCUDA_P2P", "sometimes"), ("RCUDA_P2P_STRATEGY", "fastest"),
-                        ("RCUDA_P2P_STRATEGY", "v4b:1M"), ("RCUDA_P2P_PATH", "carrier-pigeon")):
+                        ("RCUDA_P2P_STRATEGY", "v4b:1M"), ("RCUDA_P2P_PATH", "carrier-pigeon"),
+                        ("RCUDA_SYNC", "yes"), ("RCUDA_TRANSPORT", "udp"),
+                        ("RCUDA_COPY_THREADS", "many"), ("RCUDA_COPY_THREADS", "65")):
         client = rig.client("once", **{name: value})
         out, error = client.communicate()
         lines = [line for line in error.splitlines() if "rcuda[" in line]
@@ -230,7 +232,7 @@ def case_unreachable(build):
 def case_plan(build):
     rig = Rig(build)
     addresses = [f"127.0.0.1@{server.port}:0" for server in rig.servers]
-    done = subprocess.run([os.path.join(build, "tools/rcuda-p2p/rcuda-p2p"), "plan", "--from",
+    done = subprocess.run([os.path.join(build, "bin/rcuda-p2p"), "plan", "--from",
                            addresses[0], "--to", addresses[1], "--sizes", "4K,1M"],
                           capture_output=True, text=True)
     print(done.stdout, done.stderr)

@@ -1,12 +1,13 @@
 // rcuda-p2p: what the peer-to-peer planner does and why.
 //
-//   rcuda-p2p plan --from node1:0 --to node2:0                   the table of choices for two GPUs
-//   of
-//                                                                running servers, and what copies
-//                                                                take
-//   rcuda-p2p plan --from GPU-1234 --to GPU-5678 [--same-host]   the same from a measurements file
-//   rcuda-p2p legs                                               what has been measured
-//   rcuda-p2p outlook                                            other links and buses, simulated
+//   rcuda-p2p plan --from node1:0 --to node2:0
+//       the table of choices for two GPUs of running servers, and what copies take
+//   rcuda-p2p plan --from GPU-1234 --to GPU-5678 [--same-host]
+//       the same from a measurements file
+//   rcuda-p2p legs
+//       what has been measured
+//   rcuda-p2p outlook
+//       other links and buses, simulated
 #include <cstdio>
 #include <string>
 #include <vector>

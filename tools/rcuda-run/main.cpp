@@ -59,8 +59,9 @@ int main(int argc, char** argv) {
   app.positionals_at_end();
   CLI11_PARSE(app, argc, argv);
 
-  const fs::path client = library.empty() ? find_library() : fs::path(library);
-  if (client.empty() || !fs::exists(client)) {
+  std::error_code error;
+  const fs::path client = library.empty() ? find_library() : fs::absolute(library, error);
+  if (client.empty() || !fs::exists(client, error)) {
     std::cerr
         << "rcuda-run: librcuda.so was not found next to this program; name it with --library\n";
     return 127;
@@ -76,7 +77,7 @@ int main(int argc, char** argv) {
   if (!trace.empty()) setenv("RCUDA_TRACE", trace.c_str(), 1);
   if (synchronous) setenv("RCUDA_SYNC", "1", 1);
   prepend("LD_PRELOAD", client.string(), ':');
-  if (const fs::path links = client.parent_path() / "rcuda"; fs::exists(links)) {
+  if (const fs::path links = client.parent_path() / "rcuda"; fs::exists(links, error)) {
     prepend("LD_LIBRARY_PATH", links.string(), ':');
   }
 

@@ -4,22 +4,17 @@
 //   rcuda-smi node1 node2:9000    others
 
 #include <algorithm>
-#include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <netdb.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <unistd.h>
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
+#include "common/wire/connect.h"
 #include "common/wire/handshake.h"
 
 namespace rcuda {
@@ -27,41 +22,43 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(5);
 
-Result<UniqueFd> connect_to(const std::string& host, const std::string& port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (const int error = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found); error != 0) {
-    return Status(Code::kUnavailable,
-                  "cannot resolve \"" + host + "\" (" + ::gai_strerror(error) + ")");
+struct Server {
+  std::string host;
+  uint16_t port = wire::kDefaultPort;
+  std::string text() const { return host + ":" + std::to_string(port); }
+};
+
+// host[:port], host[@port] as in RCUDA_DEVICES, with an IPv6 address in brackets.
+Result<Server> parse_server(const std::string& text) {
+  Server server;
+  const size_t host_end = text.find(']') == std::string::npos ? 0 : text.find(']');
+  const size_t mark = text.find_first_of(":@", host_end);
+  server.host = text.substr(0, mark);
+  if (server.host.size() > 2 && server.host.front() == '[') {
+    server.host = server.host.substr(1, server.host.size() - 2);
   }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list(found, &::freeaddrinfo);
-  int error = EHOSTUNREACH;
-  for (const addrinfo* address = found; address; address = address->ai_next) {
-    UniqueFd socket(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (!socket) continue;
-    // The send timeout bounds connect() as well.
-    const timeval patience{kPatience.count(), 0};
-    ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    if (::connect(socket.get(), address->ai_addr, address->ai_addrlen) == 0) return socket;
-    error = errno;
+  if (mark == std::string::npos) return server;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data() + mark + 1, end, server.port);
+  if (error == std::errc() && rest == end && server.port != 0 && !server.host.empty()) {
+    return server;
   }
-  return Status(Code::kUnavailable, "cannot connect to " + host + ":" + port + " (" +
-                                        std::strerror(error) + "): is rcuda-server running there?");
+  return Status(Code::kInvalidArgument,
+                "\"" + text + "\" is no server: write host or host:port, [address]:port for IPv6");
 }
 
-Result<wire::ServerStatus> ask(const std::string& host, const std::string& port) {
-  Result<UniqueFd> socket = connect_to(host, port);
-  if (!socket.ok()) return socket.status();
+Result<wire::ServerStatus> ask(const Server& server) {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  Result<UniqueFd> socket = wire::connect_tcp(server.host, server.port, deadline);
+  if (!socket.ok()) return socket.status();
   RCUDA_RETURN_IF_ERROR(
       wire::write_message(socket->get(), wire::MessageType::kStatusQuery, {}, deadline));
   auto answer = wire::read_message(socket->get(), deadline);
-  if (!answer.ok()) return Status(answer.status()).with_context(host + ":" + port);
+  if (!answer.ok()) return Status(answer.status()).with_context(server.text());
   if (answer->first == wire::MessageType::kRefusal) {
     Result<wire::Refusal> refusal = wire::decode_refusal(answer->second);
     if (!refusal.ok()) return refusal.status();
-    return Status(Code::kUnavailable, host + ":" + port + ": " + refusal->reason);
+    return Status(Code::kUnavailable, server.text() + ": " + refusal->reason);
   }
   return wire::decode_status(answer->second);
 }
@@ -121,15 +118,12 @@ int start(int argc, char** argv) {
   app.add_option("server", servers, "host or host:port, 8308 unless given")->type_name("");
   CLI11_PARSE(app, argc, argv);
   int failed = 0;
-  for (const std::string& server : servers) {
-    // host:port, with the form host@port of RCUDA_DEVICES as well.
-    const size_t mark = server.find_last_of(":@");
-    const std::string host = server.substr(0, mark);
-    const std::string port =
-        mark == std::string::npos ? std::to_string(wire::kDefaultPort) : server.substr(mark + 1);
-    Result<wire::ServerStatus> status = ask(host, port);
+  for (const std::string& text : servers) {
+    const Result<Server> server = parse_server(text);
+    const Result<wire::ServerStatus> status =
+        server.ok() ? ask(*server) : Result<wire::ServerStatus>(server.status());
     if (status.ok()) {
-      print(host + ":" + port, *status);
+      print(server->text(), *status);
     } else {
       std::fprintf(stderr, "rcuda-smi: %s\n", status.status().context().c_str());
       failed = 1;
