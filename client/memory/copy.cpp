@@ -226,8 +226,15 @@ CUresult copy_linear(const LinearCopy& copy) {
     return result;
   const StreamUse use(stream.target);
   if (!pageable) {
-    // Between two device addresses the host never waits, whatever the function's name says.
-    const bool waits = copy.synchronous && !(to_device && from_device);
+    // Within a device the host never waits, whatever the function's name says. Between two devices
+    // a synchronous copy has its place in the default streams of both.
+    const bool between =
+        to_device && from_device && destination.owner.context != source.owner.context;
+    const bool waits = copy.synchronous && (between || !(to_device && from_device));
+    if (waits && between) {
+      const CUresult result = source.owner.session->synchronize(source.owner.context, 0);
+      if (result != CUDA_SUCCESS) return result;
+    }
     if (stream.target.session->over_sockets() && to_device != from_device &&
         !may_capture(copy.stream)) {
       if (waits) return copy_page_locked(stream, copy, to_device);

@@ -399,7 +399,14 @@ CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synch
   if (source.home == Home::kPageable) return from_pageable(where, destination, source, extent);
   if (destination.home == Home::kPageable) return to_pageable(where, destination, source, extent);
   wire::CopyShapeBody body = whole_body(destination, source, extent);
-  const bool waits = synchronous && !(to_device && from_device);
+  // As in copy_linear().
+  const bool between =
+      to_device && from_device && destination.owner.context != source.owner.context;
+  const bool waits = synchronous && (between || !(to_device && from_device));
+  if (waits && between) {
+    const CUresult result = source.owner.session->synchronize(source.owner.context, 0);
+    if (result != CUDA_SUCCESS) return result;
+  }
   if (!waits) {
     if (!to_device) {
       host_writes::begun(*where.target.session, where.target.context, where.id);

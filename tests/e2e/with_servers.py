@@ -2,11 +2,12 @@
 """Runs a program through the whole remote path: servers of its own, then the program preloaded.
 
     with_servers.py --build FOLDER [--transport shm|tcp] [--servers N] [--driver softgpu|nvidia]
-                    [--devices LIST] [--preload LIBRARY] -- PROGRAM [ARGUMENT...]
+                    [--gpus N] [--devices LIST] [--preload LIBRARY] -- PROGRAM [ARGUMENT...]
 
-Starts N servers on free ports, runs PROGRAM with one device of each, stops the servers and exits with
-the program's code; a server that does not stop cleanly fails the run. Its log is printed then. Each
-server is a node of its own; with --devices they share one, and each has the device of its place in LIST.
+Starts N servers on free ports, runs PROGRAM with one device of each (or with --gpus many), stops the
+servers and exits with the program's code; a server that does not stop cleanly fails the run. Its log is
+printed then. Each server is a node of its own; with --devices they share one, and each has the device of
+its place in LIST.
 """
 
 import argparse
@@ -23,6 +24,7 @@ def main():
     parser.add_argument("--transport", default="auto")
     parser.add_argument("--servers", type=int, default=1)
     parser.add_argument("--driver", default="softgpu")
+    parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--devices", default="")
     parser.add_argument("--preload", default="", help="a sanitizer's runtime, before librcuda.so")
     parser.add_argument("program", nargs=argparse.REMAINDER)
@@ -31,13 +33,16 @@ def main():
     build = os.path.abspath(arguments.build)
 
     gpus = arguments.devices.split(",") if arguments.devices else ["0"] * arguments.servers
-    node = {"SOFTGPU_NODE": "shared", "SOFTGPU_DEVICES": str(1 + max(map(int, gpus)))}
+    node = {"SOFTGPU_DEVICES": str(arguments.gpus)}
+    if arguments.devices:
+        node = {"SOFTGPU_NODE": "shared", "SOFTGPU_DEVICES": str(1 + max(map(int, gpus)))}
     servers = [Server(build, arguments.driver, arguments.devices and gpus[i], i,
-                      environment=node if arguments.devices else {})
+                      environment=node)
                for i in range(arguments.servers)]
     environment = client_environment(build, servers, arguments.transport, preload=arguments.preload)
-    environment["RCUDA_DEVICES"] = ",".join(server.address(gpus[i])
-                                            for i, server in enumerate(servers))
+    environment["RCUDA_DEVICES"] = ",".join(server.address(gpu) for i, server in enumerate(servers)
+                                            for gpu in ([gpus[i]] if arguments.devices
+                                                        else range(arguments.gpus)))
     try:
         code = subprocess.run(program, env=environment).returncode
     except OSError as error:
