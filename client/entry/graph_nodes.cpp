@@ -8,6 +8,7 @@
 #include "client/memory/host_memory.h"
 #include "client/memory/locate.h"
 #include "client/memory/peer_copy_node.h"
+#include "client/memory/registered_pages.h"
 #include "client/memory/stand_in.h"
 #include "client/session/functions.h"
 #include "client/session/graph_state.h"
@@ -149,7 +150,11 @@ class CopyNode {
     if (CUresult result = locate(rows.first, 1, Side::kAny, &location); result != CUDA_SUCCESS) {
       return result;
     }
-    if (location.home != Home::kPageable) return CUDA_SUCCESS;
+    const size_t span = (rows.slices - 1) * rows.slice_bytes + (rows.rows - 1) * rows.pitch_bytes +
+                        rows.width_bytes;
+    const bool is_whole =
+        location.home != Home::kExposed || pieces_in_runs(rows.first, span).size() == 1;
+    if (location.home != Home::kPageable && is_whole) return CUDA_SUCCESS;
     StandIn made;
     if (CUresult result = make_stand_in(*owner_.session, owner_.context, rows, is_source, &made);
         result != CUDA_SUCCESS) {

@@ -46,7 +46,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* pointer, unsign
   if (!device || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   if (CUresult result = find_host(pointer, &allocation); result != CUDA_SUCCESS) return result;
-  if (allocation.exposed.empty()) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!allocation.reachable) return CUDA_ERROR_NOT_SUPPORTED;
   mirror_reachable(pointer);
   *device = reinterpret_cast<uintptr_t>(pointer);
   return CUDA_SUCCESS;

@@ -28,7 +28,7 @@ CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
   const bool host = is_host_memory(*allocation);
   const bool managed = allocation->placement == Placement::kManaged;
-  const bool reachable = !host || !allocation->exposed.empty();
+  const bool reachable = !host || allocation->reachable;
   switch (which) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       return give(data, context_handle(*allocation));

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "client/memory/mirror.h"
+#include "client/memory/registered_pages.h"
 #include "client/session/capture.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
@@ -77,7 +78,7 @@ AddressRange& host_range() {
 }
 
 UniqueFd make_backing(size_t bytes) {
-  UniqueFd fd(memfd_create("rcuda-host", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  UniqueFd fd(memfd_create(kBackingName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd && ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) fd.reset();
   return fd;
 }
@@ -149,7 +150,7 @@ CUresult expose_to_all(const Target& target, void* address, size_t bytes, int ba
 }
 
 CUresult record(const Target& target, void* address, size_t bytes, Placement placement,
-                unsigned flags, int backing, Exposures exposures) {
+                unsigned flags, int backing, Exposures exposures, bool reachable) {
   Allocation allocation;
   allocation.base = reinterpret_cast<uintptr_t>(address);
   allocation.bytes = bytes;
@@ -160,6 +161,7 @@ CUresult record(const Target& target, void* address, size_t bytes, Placement pla
   allocation.flags = flags;
   allocation.backing = backing;
   allocation.exposed = std::move(exposures);
+  allocation.reachable = reachable;
   return Process::get().memory().add(std::move(allocation))
              ? CUDA_SUCCESS
              : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
@@ -169,8 +171,30 @@ CUresult record(const Target& target, void* address, size_t bytes, Placement pla
 void mirror_where_needed(const Target& target, void* address, size_t bytes) {
   for (const auto& session : Process::get().sessions()) {
     if (std::strcmp(session->link().medium(), "shm") == 0) continue;
-    mirror(*session, any_context(*session, target), address, bytes);
+    for (const auto& [piece, length] :
+         pieces_in_runs(reinterpret_cast<uintptr_t>(address), bytes)) {
+      mirror(*session, any_context(*session, target), reinterpret_cast<void*>(piece), length);
+    }
   }
+}
+
+// Whether a worker maps memory of this process rather than having bytes of its own.
+bool any_shares_pages() {
+  const auto& sessions = Process::get().sessions();
+  return std::any_of(sessions.begin(), sessions.end(), [](const auto& session) {
+    return std::strcmp(session->link().medium(), "shm") == 0;
+  });
+}
+
+// The whole pages that hold the range.
+std::pair<uint64_t, size_t> pages_of(uint64_t begin, size_t bytes) {
+  const uint64_t first = begin / page_bytes() * page_bytes();
+  return {first, round_up(begin + bytes - first, page_bytes())};
+}
+
+void end_pages(uint64_t first, size_t bytes, const Target& target) {
+  leave_pages(first, bytes,
+              [&](const PageRun& run) { unexpose_all(run.exposed, run.first, target); });
 }
 
 // Page-locked memory that kernels have not been seen to use, where it would have to be mirrored
@@ -309,7 +333,7 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
   CUresult result = expose_to_all(target, memory, length, backing.get(), kEverywhere, &exposures);
   if (result == CUDA_SUCCESS) {
     result = record(target, memory, bytes, managed ? Placement::kManaged : Placement::kHost, flags,
-                    backing.get(), std::move(exposures));
+                    backing.get(), std::move(exposures), true);
   }
   if (result != CUDA_SUCCESS) {
     unmap_from_range(memory, length);
@@ -356,30 +380,39 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
   if (flags & CU_MEMHOSTREGISTER_IOMEMORY) return CUDA_ERROR_NOT_SUPPORTED;
   Registry& registry = Process::get().memory();
   const auto begin = reinterpret_cast<uintptr_t>(address);
+  if (begin + bytes < begin) return CUDA_ERROR_INVALID_VALUE;
   if (registry.overlaps(begin, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-  const uintptr_t first = begin / page_bytes() * page_bytes();
-  const size_t length = round_up(begin + bytes - first, page_bytes());
-  // A page that another registered range shares must not move away from under it.
-  UniqueFd backing;
-  if (!registry.overlaps(first, length)) backing = make_backing(length);
-  Exposures exposures;
-  if (backing && !move_onto(backing.get(), reinterpret_cast<void*>(first), length)) backing.reset();
-  if (backing) {
-    if (expose_to_all(target, reinterpret_cast<void*>(first), length, backing.get(),
-                      flags | CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP,
-                      &exposures) != CUDA_SUCCESS) {
-      RCUDA_DEBUG("registered memory at %p stays pageable for its workers", address);
+  const auto [first, length] = pages_of(begin, bytes);
+  if (mapping_of(first, length) == Mapping::kNone) return CUDA_ERROR_INVALID_VALUE;
+  const unsigned everywhere = flags | CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+  const auto make = [&](PageRun* run) {
+    void* pages = reinterpret_cast<void*>(run->first);
+    // Pages that others share, a file or other processes, must stay what they are.
+    if (mapping_of(run->first, run->bytes) == Mapping::kPrivate) {
+      run->backing = make_backing(run->bytes);
+      if (!run->backing || !move_onto(run->backing.get(), pages, run->bytes)) return false;
+    } else if (any_shares_pages()) {
+      return false;
     }
+    return expose_to_all(target, pages, run->bytes, run->backing.get(), everywhere,
+                         &run->exposed) == CUDA_SUCCESS;
+  };
+  const bool ready = use_pages(first, length, make, [&](const PageRun& run) {
+    unexpose_all(run.exposed, run.first, target);
+  });
+  if (!ready) RCUDA_DEBUG("registered memory at %p stays pageable for its workers", address);
+  const CUresult result =
+      record(target, address, bytes, Placement::kRegistered, flags, -1, {}, ready);
+  if (result != CUDA_SUCCESS) {
+    if (ready) end_pages(first, length, target);
+    return result;
   }
-  if (!exposures.empty()) {
-    if (flags & CU_MEMHOSTREGISTER_DEVICEMAP) {
-      mirror_where_needed(target, address, bytes);
-    } else {
-      unmirrored().add(address, bytes);
-    }
+  if (ready && (flags & CU_MEMHOSTREGISTER_DEVICEMAP)) {
+    mirror_where_needed(target, address, bytes);
+  } else if (ready) {
+    unmirrored().add(address, bytes);
   }
-  return record(target, address, bytes, Placement::kRegistered, flags, backing.release(),
-                std::move(exposures));
+  return CUDA_SUCCESS;
 }
 
 void mirror_reachable(const void* address) {
@@ -407,15 +440,18 @@ CUresult unregister_host(void* address) {
   Registry& registry = Process::get().memory();
   const auto begin = reinterpret_cast<uintptr_t>(address);
   const auto found = registry.find(begin);
-  if (!found || found->base != begin || found->placement != Placement::kRegistered) {
-    return address ? CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED : CUDA_ERROR_INVALID_VALUE;
+  if (!address) return CUDA_ERROR_INVALID_VALUE;
+  if (!found) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+  if (found->base != begin || found->placement != Placement::kRegistered) {
+    return CUDA_ERROR_INVALID_VALUE;
   }
   unmirrored().remove(address);
-  unmirror(address);
-  unexpose_all(found->exposed, begin / page_bytes() * page_bytes(), target);
+  for (const auto& [piece, length] : pieces_in_runs(begin, found->bytes)) {
+    unmirror(reinterpret_cast<void*>(piece));
+  }
   (void)registry.remove(begin);
-  // The pages stay on the memfd, which lives as long as they are mapped.
-  if (found->backing >= 0) close(found->backing);
+  const auto [first, length] = pages_of(begin, found->bytes);
+  if (found->reachable) end_pages(first, length, target);
   return CUDA_SUCCESS;
 }
 

@@ -1,5 +1,6 @@
 #include "client/memory/locate.h"
 
+#include "client/memory/registered_pages.h"
 #include "client/session/process.h"
 
 namespace rcuda::client {
@@ -16,7 +17,10 @@ CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
     *location = {Home::kDevice, {known->session, known->context, known->device}};
     return side == Side::kHost ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
   }
-  if (known && !known->exposed.empty()) {
+  // A copy is of one region: of memory that workers have in several it goes as one of pageable
+  // memory, which the CPU reads and writes.
+  if (known && known->reachable &&
+      (known->placement != Placement::kRegistered || pieces_in_runs(address, bytes).size() == 1)) {
     *location = {Home::kExposed, {}};
     return CUDA_SUCCESS;
   }

@@ -40,7 +40,8 @@ struct Allocation {
   unsigned flags = 0;      // as given to the allocating call
   uint64_t buffer_id = 0;  // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process
   int backing = -1;        // kHost: the memfd behind it
-  std::vector<std::pair<Session*, transport::RegionId>> exposed;  // host memory: where it is known
+  bool reachable = false;  // host memory: kernels of every session can use it
+  std::vector<std::pair<Session*, transport::RegionId>> exposed;  // and where it is known, as one
 };
 
 class Registry {

@@ -65,7 +65,7 @@ TEST_F(LocateTest, PageLockedMemoryIsEverywhere) {
   pinned.base = reinterpret_cast<uintptr_t>(host);
   pinned.bytes = sizeof host;
   pinned.placement = Placement::kRegistered;
-  pinned.exposed = {{&first_session(), transport::RegionId{1}}};
+  pinned.reachable = true;
   ASSERT_TRUE(process().memory().add(pinned));
   EXPECT_EQ(at(host + 8, 8), CUDA_SUCCESS);
   EXPECT_EQ(found_.home, Home::kExposed);

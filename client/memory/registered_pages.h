@@ -1,0 +1,48 @@
+// The pages that registered memory lies in.
+//
+// Registrations need not end where pages do. Neighbours may have a page in common, which must stay
+// where it is for as long as one of them lives. So pages are made ready for the workers in runs:
+// what the first registration needs is one, later ones use what is there and add runs for the rest,
+// and a run ends with the last registration that lies in it.
+// Threads: any. use_pages() and leave_pages() wait for one another, pieces_in_runs() for nobody.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "client/session/session.h"
+#include "common/base/unique_fd.h"
+
+namespace rcuda::client {
+
+// What memfds of page-locked memory are called.
+inline constexpr char kBackingName[] = "rcuda-host";
+
+struct PageRun {
+  uint64_t first = 0;
+  size_t bytes = 0;
+  UniqueFd backing;  // the memfd that the pages were moved onto, if they were
+  std::vector<std::pair<Session*, transport::RegionId>> exposed;
+  size_t users = 0;
+};
+
+// Every page of [first, first + bytes) becomes part of a run, those that are in none by `make`,
+// which says whether it could. `end` undoes it. False, with nothing changed, when a page cannot be
+// used: `make` failed, or the application has mapped something else there since.
+bool use_pages(uint64_t first, size_t bytes, const std::function<bool(PageRun*)>& make,
+               const std::function<void(const PageRun&)>& end);
+void leave_pages(uint64_t first, size_t bytes, const std::function<void(const PageRun&)>& end);
+
+// Where a run ends the workers have another region: [address, address + bytes) without such a place
+// in the middle. One piece for memory that is in no run.
+std::vector<std::pair<uint64_t, size_t>> pieces_in_runs(uint64_t address, size_t bytes);
+
+// How the range is mapped in this process. kNone: not all of it is; kShared: others may see what is
+// written there, files or processes. Pages that an earlier registration moved are private still.
+enum class Mapping { kNone, kPrivate, kShared };
+Mapping mapping_of(uint64_t address, size_t bytes);
+
+}  // namespace rcuda::client
