@@ -157,6 +157,8 @@ CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::Obje
   return CUDA_SUCCESS;
 }
 
+StreamUse::~StreamUse() {}  // streams are not destroyed meanwhile
+
 CUresult mint(const Target&, wire::Kind kind, void** handle, wire::ObjectId* id) {
   *id = Recorded::get().next_id++;
   *handle = reinterpret_cast<void*>(handle_number(Side::kClient, kind, *id));
