@@ -15,7 +15,8 @@ namespace {
 
 Registry& registry() { return Process::get().memory(); }
 
-CUresult record(CUdeviceptr address, size_t bytes, Placement placement, unsigned flags = 0) {
+CUresult record(CUdeviceptr address, size_t bytes, Placement placement, unsigned flags = 0,
+                bool of_graph = false) {
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
   Allocation allocation;
@@ -26,6 +27,7 @@ CUresult record(CUdeviceptr address, size_t bytes, Placement placement, unsigned
   allocation.context = target.context;
   allocation.device = target.device;
   allocation.flags = flags;
+  allocation.of_graph = of_graph;
   // Only a worker that broke the rules of addresses hands out what is known already.
   return registry().add(std::move(allocation)) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
@@ -46,6 +48,7 @@ CUresult free_device(CUdeviceptr address) {
   if (allocation->placement == Placement::kManaged) {
     return free_host(reinterpret_cast<void*>(address));
   }
+  if (allocation->of_graph) return forward_cuMemFree_v2(address);
   // Forgotten first: once the worker has let go of it, another thread may be given the address.
   (void)registry().remove(address);
   const CUresult result = forward_cuMemFree_v2(address);
@@ -58,12 +61,13 @@ CUresult check_beside_capture(CUstream stream) {
   return !any_capture() || may_capture(stream) ? CUDA_SUCCESS : check_unsafe_call();
 }
 
-// A stream-ordered allocation counts as the current context's device's.
-CUresult record_async(CUresult result, CUdeviceptr address, size_t bytes) {
+// A stream-ordered allocation counts as the current context's device's. That of a stream which
+// captures is a node's, and stays known when it is freed: the next launch allocates it again.
+CUresult record_async(CUresult result, CUdeviceptr address, size_t bytes, CUstream stream) {
   if (result != CUDA_SUCCESS) return result;
   // The address may be one that was freed in stream order and is known still.
   (void)registry().remove(address);
-  return record(address, bytes, Placement::kDeviceAsync);
+  return record(address, bytes, Placement::kDeviceAsync, 0, may_capture(stream));
 }
 
 }  // namespace
@@ -98,7 +102,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
   if (!address) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = check_beside_capture(stream); result != CUDA_SUCCESS) return result;
   const CUresult result = forward_cuMemAllocAsync(address, bytes, stream);
-  return record_async(result, *address, bytes);
+  return record_async(result, *address, bytes, stream);
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
@@ -106,7 +110,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPoo
   if (!address) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = check_beside_capture(stream); result != CUDA_SUCCESS) return result;
   const CUresult result = forward_cuMemAllocFromPoolAsync(address, bytes, pool, stream);
-  return record_async(result, *address, bytes);
+  return record_async(result, *address, bytes, stream);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
@@ -117,7 +121,9 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   if (!allocation || allocation->base != address || !is_plain_device(allocation->placement)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  (void)registry().remove(address);
+  // Only the worker knows whether a graph's memory is there.
+  const CaptureAnswers answers(allocation->of_graph);
+  if (!allocation->of_graph) (void)registry().remove(address);
   return forward_cuMemFreeAsync(address, stream);
 }
 
@@ -138,6 +144,7 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphN
   allocation.session = device->session;
   allocation.context = rcuda::wire::primary_context_id(device->ordinal);
   allocation.device = static_cast<uint32_t>(ordinal);
+  allocation.of_graph = true;
   return registry().add(std::move(allocation)) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
 

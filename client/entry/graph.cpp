@@ -101,7 +101,8 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
     return result;
   }
   host_writes::begun(*target.session, target.context, id);
-  const CaptureAnswers answers;
+  // Memory of the graph's that has not been freed since forbids the launch.
+  const CaptureAnswers answers(Process::get().memory().any_of_graph());
   const CUresult result = forward_cuGraphLaunch(executable, stream);
   graph_launched();  // as for a record of an event: counted before and after
   return result;

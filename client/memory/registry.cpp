@@ -22,6 +22,7 @@ bool Registry::add(Allocation allocation) {
     if (before.base + before.bytes > allocation.base) return false;
   }
   allocation.buffer_id = next_buffer_id_++;
+  if (allocation.of_graph) any_of_graph_.store(true, std::memory_order_relaxed);
   const uint64_t base = allocation.base;
   allocations_.emplace_hint(next, base, std::move(allocation));
   return true;

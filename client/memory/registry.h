@@ -4,6 +4,7 @@
 // Threads: any; lookups share a lock. Entries are copied out.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -39,6 +40,7 @@ struct Allocation {
   wire::ObjectId context = 0;
   unsigned flags = 0;      // as given to the allocating call
   uint64_t buffer_id = 0;  // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process
+  bool of_graph = false;   // kDeviceAsync: each launch of a graph allocates it anew
   int backing = -1;        // kHost: the memfd behind it
   bool reachable = false;  // host memory: kernels of every session can use it
   std::vector<std::pair<Session*, transport::RegionId>> exposed;  // and where it is known, as one
@@ -52,6 +54,8 @@ class Registry {
   std::optional<Allocation> remove(uint64_t base);         // that begins there
   // Whether any registered host memory lies in [address, address + bytes).
   bool overlaps(uint64_t address, size_t bytes) const;
+  // Whether there ever was memory of a graph.
+  bool any_of_graph() const { return any_of_graph_.load(std::memory_order_relaxed); }
   // Forgets everything in a context (destroyed or reset); host memory stays unless it belongs
   // there.
   std::vector<Allocation> remove_context(const Session* session, wire::ObjectId context);
@@ -66,6 +70,7 @@ class Registry {
   mutable std::shared_mutex mutex_;
   std::map<uint64_t, Allocation> allocations_;  // by base
   uint64_t next_buffer_id_ = 1;
+  std::atomic<bool> any_of_graph_{false};
 };
 
 }  // namespace rcuda::client

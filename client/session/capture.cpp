@@ -30,6 +30,7 @@ std::atomic<bool> spoiled{false};
 thread_local CUstreamCaptureMode thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 thread_local int questions = 0;
 thread_local int answers = 0;
+thread_local int all_answers = 0;
 
 bool is_of(const Capture& capture, const Object& context) {
   return capture.origin->session == context.session && capture.origin->context == context.id;
@@ -140,10 +141,13 @@ void invalidate_capture(CUstream stream) {
 
 StreamQuestion::StreamQuestion() { ++questions; }
 StreamQuestion::~StreamQuestion() { --questions; }
-CaptureAnswers::CaptureAnswers() { ++answers; }
-CaptureAnswers::~CaptureAnswers() { --answers; }
+CaptureAnswers::CaptureAnswers(bool always) : always_(always) {
+  ++(always_ ? all_answers : answers);
+}
+CaptureAnswers::~CaptureAnswers() { --(always_ ? all_answers : answers); }
 
 bool awaits_answers() {
+  if (all_answers > 0) return true;
   return any_capture() && (answers > 0 || spoiled.load(std::memory_order_relaxed));
 }
 

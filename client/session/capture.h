@@ -57,13 +57,16 @@ class StreamQuestion {
 };
 
 // While it lives, commands that the thread posts are waited for if anything captures: they may join
-// a capture, or break its rules.
+// a capture, or break its rules. `always`: also otherwise.
 class CaptureAnswers {
  public:
-  CaptureAnswers();
+  explicit CaptureAnswers(bool always = false);
   ~CaptureAnswers();
   CaptureAnswers(const CaptureAnswers&) = delete;
   CaptureAnswers& operator=(const CaptureAnswers&) = delete;
+
+ private:
+  const bool always_;
 };
 // Whether a posted command is to be waited for: see CaptureAnswers, and every one from when a
 // capture was spoiled until it has ended, for streams that take part refuse all work.
