@@ -185,12 +185,30 @@ class WrongTableTest(unittest.TestCase):
 
 class HashTest(unittest.TestCase):
     def test_any_change_of_the_table_changes_it(self):
-        wire = HERE.parents[2] / "common" / "wire"
-        before = shared_tables.emit_hash(load(), wire)
-        self.assertEqual(before, shared_tables.emit_hash(load(), wire))
+        repository = HERE.parents[2]
+        before = shared_tables.emit_hash(load(), repository)
+        self.assertEqual(before, shared_tables.emit_hash(load(), repository))
         text = (GOLDEN / "table" / "widget.toml").read_text().replace('"out?"', '"out"')
         with changed_table({"widget.toml": text}) as folder:
-            self.assertNotEqual(before, shared_tables.emit_hash(load(folder), wire))
+            self.assertNotEqual(before, shared_tables.emit_hash(load(folder), repository))
+
+    def test_any_change_of_a_message_changes_it(self):
+        repository = HERE.parents[2]
+        before = shared_tables.emit_hash(load(), repository)
+        for changed in shared_tables.PROTOCOL_FILES:
+            with tempfile.TemporaryDirectory() as folder:
+                copy = pathlib.Path(folder)
+                for name in shared_tables.PROTOCOL_FILES:
+                    (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(repository / name, copy / name)
+                with open(copy / changed, "a") as file:
+                    file.write("\n")
+                self.assertNotEqual(before, shared_tables.emit_hash(load(), copy), changed)
+
+    def test_what_it_covers_is_what_the_build_watches(self):
+        build = (HERE.parents[2] / "api" / "CMakeLists.txt").read_text()
+        for name in shared_tables.PROTOCOL_FILES:
+            self.assertIn(name.removeprefix("common/wire/"), build)
 
 
 if __name__ == "__main__":
