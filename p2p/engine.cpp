@@ -14,6 +14,7 @@
 #include <pthread.h>
 
 #include "common/base/log.h"
+#include "common/base/start_thread.h"
 #include "p2p/pipeline/core.h"
 #include "p2p/pipeline/numa.h"
 
@@ -55,10 +56,14 @@ class Engine::Runner {
     core_.environment().before_drop = [this](const transport::Link* link) {
       std::erase_if(listeners_, [&](const auto& listener) { return &listener->link() == link; });
     };
-    thread_ = std::thread([this] { run(); });
+  }
+
+  Status start() {
+    return start_thread(&thread_, [this] { run(); });
   }
 
   ~Runner() {
+    if (!thread_.joinable()) return;
     post([this] { stop_ = true; });
     thread_.join();
   }
@@ -88,8 +93,13 @@ class Engine::Runner {
               bool connected) {
     transport::Link* const raw = link.get();
     core_.attach(id, std::move(link), token, connected);
-    if (core_.peer(id).link() == raw) {
-      listeners_.push_back(std::make_unique<Listener>(*this, core_.peer(id)));
+    if (core_.peer(id).link() != raw) return;
+    auto listener = std::make_unique<Listener>(*this, core_.peer(id));
+    if (const Status started = listener->start(); !started.ok()) {
+      RCUDA_WARN("the connection with worker %u cannot be used: %s", id, started.message().c_str());
+      core_.lose(id, started);
+    } else {
+      listeners_.push_back(std::move(listener));
     }
   }
 
@@ -98,9 +108,12 @@ class Engine::Runner {
   // before its Link (before_drop).
   class Listener {
    public:
-    Listener(Runner& runner, Peer& peer)
-        : runner_(runner), peer_(peer), link_(*peer.link()), thread_([this] { run(); }) {}
+    Listener(Runner& runner, Peer& peer) : runner_(runner), peer_(peer), link_(*peer.link()) {}
+    Status start() {
+      return start_thread(&thread_, [this] { run(); });
+    }
     ~Listener() {
+      if (!thread_.joinable()) return;
       {
         std::lock_guard lock(runner_.mutex_);
         retired_ = true;
@@ -239,6 +252,12 @@ Engine::Engine(DeviceOps& ops, EngineOptions options)
     : runner_(std::make_unique<Runner>(ops, std::move(options))),
       ops_(ops),
       device_count_(static_cast<int>(ops.devices().size())) {}
+
+Result<std::unique_ptr<Engine>> Engine::create(DeviceOps& ops, EngineOptions options) {
+  std::unique_ptr<Engine> engine(new Engine(ops, std::move(options)));
+  RCUDA_RETURN_IF_ERROR(engine->runner_->start());
+  return engine;
+}
 
 Engine::~Engine() = default;
 

@@ -44,8 +44,8 @@ namespace rcuda::p2p {
 
 class Engine {
  public:
-  // `ops` outlives the engine.
-  Engine(DeviceOps& ops, EngineOptions options);
+  // `ops` outlives the engine. kOutOfMemory: its thread cannot be started.
+  static Result<std::unique_ptr<Engine>> create(DeviceOps& ops, EngineOptions options);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -83,6 +83,8 @@ class Engine {
 
  private:
   class Runner;
+  Engine(DeviceOps& ops, EngineOptions options);
+
   std::unique_ptr<Runner> runner_;
   DeviceOps& ops_;
   const int device_count_;

@@ -159,7 +159,9 @@ class Worker {
     if (!options_.cache.empty()) {
       engine_options.measurements_path = options_.cache + "." + std::to_string(index_);
     }
-    engine_ = std::make_unique<p2p::Engine>(*ops_, engine_options);
+    auto engine = p2p::Engine::create(*ops_, engine_options);
+    if (!engine) die(engine.status().context());
+    engine_ = *std::move(engine);
     engine_->attach(static_cast<p2p::PeerId>(1 - index_), std::move(link), token(), index_ == 0);
     if (!engine_->wait_until_open(std::chrono::seconds(60))) die("the peer did not open");
     // The legs are measured in the background; the copies are to be timed afterwards.

@@ -116,6 +116,9 @@ CUresult cuUserObjectCreate(CUuserObject* object, void* pointer, CUhostFn destro
   if (!object || !destroy || references == 0 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (!Process::get().sessions().front()->events().start_host_functions().ok()) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   Object* created = create_object(wire::Kind::kUserObject);
   if (!created) return CUDA_ERROR_OUT_OF_MEMORY;
   auto* user = new UserObject;
@@ -161,7 +164,9 @@ CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsi
     if (const unsigned left = count->exchange(0)) (void)release_user_object(object, left);
   };
   EventThread& events = graph->session->events();
-  held.number = events.add_graph_callback(std::move(callback));
+  const auto number = events.add_graph_callback(std::move(callback));
+  if (!number) return CUDA_ERROR_OUT_OF_MEMORY;
+  held.number = *number;
   if (!(flags & CU_GRAPH_USER_OBJECT_MOVE)) {
     static_cast<UserObject*>(object->extra)->references.fetch_add(count);
   }

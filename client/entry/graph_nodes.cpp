@@ -84,7 +84,9 @@ CUresult register_host(const CUDA_HOST_NODE_PARAMS& given, const Object& owner,
   EventThread::GraphCallback callback;
   callback.function = [given] { given.fn(given.userData); };
   callback.given = given;
-  *id = owner.session->events().add_graph_callback(std::move(callback));
+  const auto added = owner.session->events().add_graph_callback(std::move(callback));
+  if (!added) return CUDA_ERROR_OUT_OF_MEMORY;
+  *id = *added;
   *numbered = given;
   numbered->userData = reinterpret_cast<void*>(static_cast<uintptr_t>(*id));
   return CUDA_SUCCESS;
@@ -177,11 +179,12 @@ template <typename Send>
 CUresult with_peer_copy(const PeerCopy& copy, const CUDA_MEMCPY3D& given, const Object& owner,
                         const Send& send) {
   EventThread& events = owner.session->events();
-  const uint64_t id = events.add_graph_callback(node_function_of(copy, given));
+  const auto id = events.add_graph_callback(node_function_of(copy, given));
+  if (!id) return CUDA_ERROR_OUT_OF_MEMORY;
   CUDA_HOST_NODE_PARAMS numbered{};
-  numbered.userData = reinterpret_cast<void*>(static_cast<uintptr_t>(id));
+  numbered.userData = reinterpret_cast<void*>(static_cast<uintptr_t>(*id));
   const CUresult result = send(&numbered);
-  if (result != CUDA_SUCCESS) events.remove_callback(id);
+  if (result != CUDA_SUCCESS) events.remove_callback(*id);
   return result;
 }
 

@@ -71,13 +71,14 @@ CUresult make_stand_in(Session& session, wire::ObjectId context, const HostRows&
   EventThread::GraphCallback callback;
   callback.function = [memory] { memory->move(); };
   callback.is_internal = true;
-  const uint64_t id = session.events().add_graph_callback(std::move(callback));
-  const CUresult result = memory->allocate(session, context, id);
+  const Result<uint64_t> id = session.events().add_graph_callback(std::move(callback));
+  if (!id) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = memory->allocate(session, context, *id);
   if (result != CUDA_SUCCESS) {
-    session.events().remove_callback(id);
+    session.events().remove_callback(*id);
     return result;
   }
-  *made = {memory->address(), id};
+  *made = {memory->address(), *id};
   return CUDA_SUCCESS;
 }
 

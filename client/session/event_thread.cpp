@@ -8,6 +8,7 @@
 
 #include "common/base/log.h"
 #include "common/base/peer_order.h"
+#include "common/base/start_thread.h"
 
 namespace rcuda::client {
 namespace {
@@ -39,15 +40,16 @@ void print(std::span<const std::byte> frame) {
 bool in_host_function() { return running_host_function; }
 
 EventThread::EventThread(transport::Link& link)
-    : link_(link),
-      ring_(link, wire::kEventRingLayout),
-      handled_up_to_(ring_.next_offset()),
-      event_thread_([this] { run_events(); }) {}
+    : link_(link), ring_(link, wire::kEventRingLayout), handled_up_to_(ring_.next_offset()) {}
+
+Status EventThread::start() {
+  return start_thread(&event_thread_, [this] { run_events(); });
+}
 
 EventThread::~EventThread() {
   stop_.store(true);
   link_.interrupt();
-  event_thread_.join();
+  if (event_thread_.joinable()) event_thread_.join();
   {
     std::lock_guard lock(mutex_);
     changed_.notify_all();
@@ -67,16 +69,18 @@ Result<wire::ReadyEvent> EventThread::ready(Clock::time_point deadline) {
   return ready_;
 }
 
-uint64_t EventThread::add_callback(std::function<void(CUresult)> function) {
+Result<uint64_t> EventThread::add_callback(std::function<void(CUresult)> function) {
   std::lock_guard lock(mutex_);
+  RCUDA_RETURN_IF_ERROR(start_callbacks_locked());
   const uint64_t id = next_callback_++;
   callbacks_.emplace(id, std::move(function));
   return id;
 }
 
-uint64_t EventThread::add_graph_callback(GraphCallback callback) {
+Result<uint64_t> EventThread::add_graph_callback(GraphCallback callback) {
   auto shared = std::make_shared<const GraphCallback>(std::move(callback));
   std::lock_guard lock(mutex_);
+  RCUDA_RETURN_IF_ERROR(start_callbacks_locked());
   const uint64_t id = next_callback_++;
   graph_callbacks_.emplace(id, std::move(shared));
   return id;
@@ -106,6 +110,18 @@ void EventThread::remove_callback(uint64_t id) {
     forgotten = std::move(found->second);
     graph_callbacks_.erase(found);
   }
+}
+
+Status EventThread::start_host_functions() {
+  std::lock_guard lock(mutex_);
+  return start_callbacks_locked();
+}
+
+Status EventThread::start_callbacks_locked() {
+  if (callback_thread_.joinable()) return {};
+  Status started = start_thread(&callback_thread_, [this] { run_callbacks(); });
+  if (!started.ok()) RCUDA_ERROR("no host function can run: %s", started.context().c_str());
+  return started;
 }
 
 void EventThread::run_later(std::function<void()> function) {
@@ -252,9 +268,8 @@ void EventThread::acknowledge(const wire::HostCallbackEvent& event) {
 }
 
 void EventThread::enqueue(std::function<void()> work, std::unique_lock<std::mutex>&) {
-  if (!callback_thread_.joinable()) {
-    callback_thread_ = std::thread([this] { run_callbacks(); });
-  }
+  // Whatever was registered has its thread. A worker that asks for something else may find none.
+  if (!start_callbacks_locked().ok()) return link_.close();
   pending_.push_back(std::move(work));
   changed_.notify_all();
 }

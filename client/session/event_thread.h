@@ -2,9 +2,9 @@
 // stream has reached.
 //
 // Output is written to this process's stdout or stderr by the event thread itself, in order. Host
-// functions run on a second thread, made with the first of them, because the application's code may
-// take as long as it likes while output must go on. A host function may not call CUDA:
-// in_host_function() tells entry points, which return CUDA_ERROR_NOT_PERMITTED.
+// functions run on a second thread, made when the first of them is registered, because the
+// application's code may take as long as it likes while output must go on. A host function may not
+// call CUDA: in_host_function() tells entry points, which return CUDA_ERROR_NOT_PERMITTED.
 #pragma once
 
 #include <atomic>
@@ -32,14 +32,15 @@ bool in_host_function();
 class EventThread {
  public:
   explicit EventThread(transport::Link& link);
+  Status start();  // before everything else
   ~EventThread();  // stops both threads; a host function that is running is waited for
 
   // The worker's first event. Blocks until it came, the Link broke or the deadline passed.
   Result<wire::ReadyEvent> ready(std::chrono::steady_clock::time_point deadline);
 
   // Registers a host function that runs once; the id goes into LaunchHostBody. It gets the stream's
-  // status.
-  uint64_t add_callback(std::function<void(CUresult)> function);
+  // status. An error: there can be no thread to run it.
+  Result<uint64_t> add_callback(std::function<void(CUresult)> function);
 
   // What graphs of the worker hold by a number: a function that runs any number of times, or merely
   // something to be told of. Forgotten when the last graph has let go of it.
@@ -53,7 +54,7 @@ class EventThread {
     bool is_internal = false;
     std::function<void()> released;  // then called, where host functions run
   };
-  uint64_t add_graph_callback(GraphCallback callback);
+  Result<uint64_t> add_graph_callback(GraphCallback callback);
   // What add_graph_callback() was given for a host function; false when it was none.
   bool host_function_given(uint64_t id, CUDA_HOST_NODE_PARAMS* given);
   // The same for a copy.
@@ -61,7 +62,9 @@ class EventThread {
 
   // The worker does not know of it: forgotten, and nothing is called.
   void remove_callback(uint64_t id);
-  // Runs it on the thread of the host functions.
+  // Makes the thread of the host functions, for run_later().
+  Status start_host_functions();
+  // Runs it on the thread of the host functions, which has been started.
   void run_later(std::function<void()> function);
 
   // Returns once everything that the worker had published when it was called has been taken.
@@ -87,6 +90,7 @@ class EventThread {
   void host_callback(const wire::HostCallbackEvent& event);
   void released(uint64_t id);
   void acknowledge(const wire::HostCallbackEvent& event);
+  Status start_callbacks_locked();
   void enqueue(std::function<void()> work, std::unique_lock<std::mutex>& lock);
 
   transport::Link& link_;
@@ -106,8 +110,8 @@ class EventThread {
   TraceSink trace_sink_;
   std::function<void()> mirrors_arrived_, mirrors_leave_;
 
-  std::thread callback_thread_;
-  std::thread event_thread_;  // last: starts when everything else stands
+  std::thread callback_thread_;  // started under mutex_
+  std::thread event_thread_;
 };
 
 }  // namespace rcuda::client

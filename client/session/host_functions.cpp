@@ -31,12 +31,12 @@ CUresult launch(CUstream stream, EventThread::GraphCallback callback) {
   wire::LaunchHostBody body{};
   if (CUresult result = find_stream(stream, &target, &body); result != CUDA_SUCCESS) return result;
   EventThread& events = target.session->events();
-  if (may_capture(stream)) {
-    body.callback = events.add_graph_callback(std::move(callback));
-  } else {
-    body.callback =
-        events.add_callback([function = std::move(callback.function)](CUresult) { function(); });
-  }
+  const Result<uint64_t> id = may_capture(stream)
+                                  ? events.add_graph_callback(std::move(callback))
+                                  : events.add_callback([function = std::move(callback.function)](
+                                                            CUresult) { function(); });
+  if (!id) return CUDA_ERROR_OUT_OF_MEMORY;
+  body.callback = *id;
   return send(target, body);
 }
 
@@ -61,7 +61,9 @@ CUresult launch_stream_callback(CUstream stream, std::function<void(CUresult)> c
     invalidate_capture(stream);
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
-  body.callback = target.session->events().add_callback(std::move(callback));
+  const Result<uint64_t> id = target.session->events().add_callback(std::move(callback));
+  if (!id) return CUDA_ERROR_OUT_OF_MEMORY;
+  body.callback = *id;
   body.is_stream_callback = 1;
   return send(target, body);
 }

@@ -183,6 +183,9 @@ Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
   session->events_ = std::make_unique<EventThread>(*session->link_);
   session->events_->set_mirror_hooks([raw = session.get()] { mirrors_arrived(*raw); },
                                      [raw = session.get()] { mirrors_leave(*raw); });
+  if (Status started = session->events_->start(); !started.ok()) {
+    return std::move(started).with_context(session->name_);
+  }
 
   for (uint32_t i = Window::kSmallReplyCount; i-- > 0;) {
     session->small_slots_.push_back(

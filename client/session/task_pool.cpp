@@ -8,9 +8,12 @@
 #include <memory>
 #include <mutex>
 #include <thread>
-#include <vector>
+#include <utility>
 
 #include <pthread.h>
+
+#include "common/base/log.h"
+#include "common/base/start_thread.h"
 
 namespace rcuda::client {
 namespace {
@@ -41,10 +44,19 @@ class Pool {
   void help(const std::shared_ptr<Job>& job, size_t helpers) {
     std::lock_guard lock(mutex_);
     while (threads_ < helpers) {
+      std::thread thread;
+      if (const Status started = start_thread(&thread, [this] { run(); }); !started.ok()) {
+        if (!std::exchange(warned_, true)) {
+          RCUDA_WARN("large copies have %zu thread(s) less: %s", helpers - threads_,
+                     started.context().c_str());
+        }
+        break;
+      }
+      thread.detach();
       ++threads_;
-      std::thread([this] { run(); }).detach();
     }
-    for (size_t i = 0; i < helpers; ++i) queue_.push_back(job);
+    // The caller works as well, so the job is done without any.
+    for (size_t i = 0; i < std::min(helpers, threads_); ++i) queue_.push_back(job);
     ready_.notify_all();
   }
 
@@ -67,6 +79,7 @@ class Pool {
   std::condition_variable ready_;
   std::deque<std::shared_ptr<Job>> queue_;
   size_t threads_ = 0;
+  bool warned_ = false;
 };
 
 // Never destroyed: its threads wait to the end of the process.

@@ -22,6 +22,7 @@
 
 #include "api/opcodes.h"
 #include "common/base/log.h"
+#include "common/base/start_thread.h"
 #include "common/base/thread_object.h"
 #include "common/base/unique_fd.h"
 
@@ -201,8 +202,8 @@ Status Writer::open(const std::string& pattern) {
   event(R"({"name":"process_name","ph":"M","pid":%u,"args":{"name":"%s"}})", pid_,
         in_quotes(program_invocation_short_name).c_str());
   flush();
-  thread_ = std::thread([this] { run(); });
-  return {};
+  Status started = start_thread(&thread_, [this] { run(); });
+  return started.ok() ? started : std::move(started).with_context("RCUDA_TRACE");
 }
 
 void Writer::run() {

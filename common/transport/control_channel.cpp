@@ -9,8 +9,8 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include "common/base/start_thread.h"
 #include "common/transport/socket_io.h"
-#include "common/transport/start_thread.h"
 
 namespace rcuda::transport {
 namespace {
@@ -38,7 +38,9 @@ Status ControlChannel::start() {
   poke_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!poke_) return Status::from_errno(errno, "eventfd");
   last_heard_ = last_sent_ = Clock::now();
-  return start_thread(&thread_, [this] { run(); });
+  const Status started = start_thread(&thread_, [this] { run(); });
+  if (!started.ok()) hang_up();  // the peer is to see a loss
+  return started;
 }
 
 void ControlChannel::poke() {

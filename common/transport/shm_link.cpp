@@ -7,7 +7,7 @@
 // under a lock and touches the kernel only when the peer sleeps. Regions with a backing descriptor
 // are announced over the control channel and mapped by the peer; transfers are copies by the CPU of
 // the side that asks for them, small ones at once, large ones on a copy thread that starts when
-// needed.
+// needed. Where it cannot be started, whoever asks copies.
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
@@ -22,6 +22,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "common/base/log.h"
+#include "common/base/start_thread.h"
 #include "common/transport/control_channel.h"
 #include "common/transport/gather.h"
 #include "common/transport/link_core.h"
@@ -156,9 +158,10 @@ class ShmLink final : public LinkCore {
 
   std::mutex copy_mutex_;
   std::condition_variable copy_wanted_;
-  std::deque<Copy> copies_;   // guarded by copy_mutex_
-  bool stop_copies_ = false;  // guarded by copy_mutex_
-  std::thread copy_thread_;   // started under copy_mutex_
+  std::deque<Copy> copies_;        // guarded by copy_mutex_
+  bool stop_copies_ = false;       // guarded by copy_mutex_
+  bool warned_of_copies_ = false;  // guarded by copy_mutex_
+  std::thread copy_thread_;        // started under copy_mutex_
 
   std::unique_ptr<ControlChannel> control_;
 };
@@ -267,10 +270,20 @@ void ShmLink::transfer(Copy copy) {
   if (copy.bytes <= kInlineCopyBytes && peer_regions_.arrived(static_cast<uint64_t>(copy.region))) {
     return copy.done(run_copy(copy));
   }
-  std::lock_guard lock(copy_mutex_);
-  copies_.push_back(std::move(copy));
-  if (!copy_thread_.joinable()) copy_thread_ = std::thread([this] { run_copies(); });
-  copy_wanted_.notify_one();
+  {
+    std::lock_guard lock(copy_mutex_);
+    Status started;
+    if (!copy_thread_.joinable()) started = start_thread(&copy_thread_, [this] { run_copies(); });
+    if (started.ok()) {
+      copies_.push_back(std::move(copy));
+      copy_wanted_.notify_one();
+      return;
+    }
+    if (!std::exchange(warned_of_copies_, true)) {
+      RCUDA_WARN("shm link: large copies hold their caller: %s", started.context().c_str());
+    }
+  }
+  copy.done(run_copy(copy));
 }
 
 Status ShmLink::run_copy(const Copy& copy) {

@@ -10,6 +10,7 @@
 #include <sys/uio.h>
 
 #include "common/base/peer_order.h"
+#include "common/base/start_thread.h"
 #include "common/transport/socket_io.h"
 
 namespace rcuda::transport {
@@ -58,8 +59,7 @@ Status refused(uint32_t code) {
 
 }  // namespace
 
-BulkStream::BulkStream(UniqueFd socket, ExposedRegions& regions,
-                       std::function<void(const std::string&)> on_error)
+BulkStream::BulkStream(UniqueFd socket, ExposedRegions& regions, OnError on_error)
     : socket_(std::move(socket)), regions_(regions), on_error_(std::move(on_error)) {}
 
 BulkStream::~BulkStream() {
@@ -67,16 +67,26 @@ BulkStream::~BulkStream() {
   if (sender_.joinable()) sender_.join();
 }
 
-void BulkStream::start() {
+Status BulkStream::start() {
   std::lock_guard lock(mutex_);
-  ++running_;
-  receiver_ = std::thread([this] { receive(); });
+  const Status started = start_thread(&receiver_, [this] { receive(); });
+  if (started.ok()) ++running_;
+  return started;
 }
 
 void BulkStream::start_sender_locked() {
   if (stopped_ || sender_.joinable()) return;
-  ++running_;
-  sender_ = std::thread([this] { send(); });
+  const Status started = start_thread(&sender_, [this] { send(); });
+  if (started.ok()) {
+    ++running_;
+    return;
+  }
+  // The receiving thread finds the end of the stream, and ends everything with this reason.
+  if (send_error_.empty()) {
+    send_error_ = started.context();
+    ours_ = true;
+  }
+  ::shutdown(socket_.get(), SHUT_RDWR);
 }
 
 void BulkStream::submit(Piece piece, bool at_once) {
@@ -121,11 +131,13 @@ void BulkStream::leave(Lock& lock) {
 void BulkStream::receive() {
   std::string why;
   while (why.empty()) why = receive_one();
+  bool ours;
   {
     std::lock_guard lock(mutex_);
     if (!send_error_.empty()) why = send_error_;
+    ours = ours_;
   }
-  on_error_(why);
+  on_error_(why, ours);
   stop({Code::kUnavailable, why});  // usually stopped already, through on_error_
   Lock lock(mutex_);
   leave(lock);
@@ -408,14 +420,15 @@ bool BulkStream::push(std::string* why) {
 }
 
 TcpBulk::TcpBulk(std::vector<UniqueFd> sockets, ExposedRegions& regions,
-                 const std::function<void(const std::string&)>& on_error) {
+                 const BulkStream::OnError& on_error) {
   for (UniqueFd& socket : sockets) {
     streams_.push_back(std::make_unique<BulkStream>(std::move(socket), regions, on_error));
   }
 }
 
-void TcpBulk::start() {
-  for (const auto& stream : streams_) stream->start();
+Status TcpBulk::start() {
+  for (const auto& stream : streams_) RCUDA_RETURN_IF_ERROR(stream->start());
+  return {};
 }
 
 void TcpBulk::transfer(bool to_peer, RegionId region, uint64_t offset, std::byte* local,

@@ -17,7 +17,8 @@
 //
 // A piece has at most kMaxPieceBytes, and a side has at most kMaxInFlight of them unanswered on a
 // stream: whoever exceeds that breaks the Link. transfer() may be called from any thread and does
-// not block; callbacks run on the streams' threads.
+// not block; callbacks run on the streams' threads. A stream whose sending thread cannot be started
+// when it is needed is lost, and the Link with it.
 #pragma once
 
 #include <atomic>
@@ -67,11 +68,13 @@ class BulkStream {
     std::shared_ptr<Transfer> transfer;
   };
 
-  BulkStream(UniqueFd socket, ExposedRegions& regions,
-             std::function<void(const std::string&)> on_error);
+  // Why the stream ended; `ours`: for want of something on this side, not by the peer.
+  using OnError = std::function<void(const std::string& why, bool ours)>;
+
+  BulkStream(UniqueFd socket, ExposedRegions& regions, OnError on_error);
   ~BulkStream();  // after stop()
 
-  void start();
+  Status start();
   // `at_once`: on this thread if it is small and nothing else is being sent.
   void submit(Piece piece, bool at_once);
   size_t queued_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
@@ -130,7 +133,7 @@ class BulkStream {
 
   const UniqueFd socket_;
   ExposedRegions& regions_;
-  const std::function<void(const std::string&)> on_error_;
+  const OnError on_error_;
   std::thread receiver_;
   std::atomic<size_t> queued_bytes_{0};
   std::vector<std::byte> scratch_;  // of the receiving thread: payload nobody wants
@@ -141,6 +144,7 @@ class BulkStream {
   bool sending_ = false;            // some thread is in drive()
   std::optional<Message> message_;  // in hand; of the thread that set sending_
   std::string send_error_;
+  bool ours_ = false;        // see OnError
   bool answer_next_ = true;  // answers and requests take turns
   std::deque<Piece> requests_;
   std::deque<Answer> answers_;
@@ -154,9 +158,9 @@ class BulkStream {
 class TcpBulk {
  public:
   TcpBulk(std::vector<UniqueFd> sockets, ExposedRegions& regions,
-          const std::function<void(const std::string&)>& on_error);
+          const BulkStream::OnError& on_error);
 
-  void start();
+  Status start();
   void transfer(bool to_peer, RegionId region, uint64_t offset, std::byte* local, size_t bytes,
                 TransferDone done);
   void stop(const Status& why);

@@ -24,6 +24,7 @@
 
 #include "common/base/log.h"
 #include "common/base/peer_order.h"
+#include "common/base/start_thread.h"
 #include "common/transport/gather.h"
 #include "common/transport/link_core.h"
 #include "common/transport/mapping.h"
@@ -85,7 +86,7 @@ class TcpLink final : public LinkCore {
 
   explicit TcpLink(Setup setup);
   ~TcpLink() override;
-  void start();
+  Status start();
 
   const char* medium() const override { return "tcp"; }
   std::span<std::byte> window() override { return {window_.data(), window_.size()}; }
@@ -150,14 +151,23 @@ TcpLink::TcpLink(Setup setup)
       peer_timeout_(setup.peer_timeout),
       sender_(control_.get(), bytes_of(kHeartbeatFrame), setup.heartbeat,
               [this](const std::string& why) { lost(why); }),
-      bulk_(std::move(setup.streams), regions_, [this](const std::string& why) { bulk_lost(why); }),
+      bulk_(std::move(setup.streams), regions_,
+            [this](const std::string& why, bool ours) { ours ? lost(why) : bulk_lost(why); }),
       buffer_(kBufferBytes) {}
 
-void TcpLink::start() {
+// After an error the Link has ended; whoever made it tells why.
+Status TcpLink::start() {
   last_heard_ = Clock::now();
-  sender_.start();
-  bulk_.start();
-  receiver_ = std::thread([this] { receive(); });
+  Status started = sender_.start();
+  if (started.ok()) started = bulk_.start();
+  if (started.ok()) started = start_thread(&receiver_, [this] { receive(); });
+  if (started.ok()) return {};
+  {
+    std::lock_guard lock(end_mutex_);
+    receiver_over_ = true;
+  }
+  fail(End::kIntended, started.context());
+  return started;
 }
 
 TcpLink::~TcpLink() {
@@ -462,7 +472,7 @@ Result<std::unique_ptr<Link>> make_tcp_link(Bootstrap bootstrap, const LinkOptio
   setup.heartbeat = heartbeat_interval(peer.peer_timeout_ms);
   setup.peer_timeout = options.peer_timeout;
   auto link = std::make_unique<TcpLink>(std::move(setup));
-  link->start();
+  RCUDA_RETURN_IF_ERROR(link->start());
   return std::unique_ptr<Link>(std::move(link));
 }
 

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include "common/base/start_thread.h"
 #include "common/transport/socket_io.h"
 
 namespace rcuda::transport {
@@ -32,9 +33,9 @@ TcpSender::~TcpSender() {
   if (flusher_.joinable()) flusher_.join();
 }
 
-void TcpSender::start() {
+Status TcpSender::start() {
   last_send_ = Clock::now();
-  flusher_ = std::thread([this] { run(); });
+  return start_thread(&flusher_, [this] { run(); });
 }
 
 void TcpSender::append(std::span<const Bytes> pieces, size_t skip) {

@@ -33,7 +33,7 @@ class TcpSender {
             std::function<void(const std::string&)> on_error);
   ~TcpSender();  // after stop() or finish()
 
-  void start();
+  Status start();
   // `pieces` make one message of `total` bytes, which is not held back if it is `urgent`. Returns
   // false once stopped.
   bool send(std::span<const Bytes> pieces, size_t total, bool urgent);

@@ -206,9 +206,12 @@ HandlerResult peer_introduce(Executor& executor, const Command& command, std::ve
   introduction.host.assign(reinterpret_cast<const char*>(host.data()), host.size());
   introduction.port = body.port;
   const Status status = executor.peers().introduce(introduction, devices_of(executor));
-  // A program that never copies between servers goes on without; others hear it from their copies.
+  // A program that never copies between servers goes on without.
   if (!status.ok()) {
     RCUDA_ERROR("no copies between servers in this session: %s", status.message().c_str());
+    (void)executor.events().output(true, "rcuda: copies with worker " +
+                                             std::to_string(body.worker) +
+                                             " will fail: " + status.context() + "\n");
   }
   return {};
 }

@@ -9,6 +9,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "common/base/start_thread.h"
+
 namespace rcuda::server {
 
 Result<std::unique_ptr<OutputCapture>> OutputCapture::start() {
@@ -33,7 +35,7 @@ Result<std::unique_ptr<OutputCapture>> OutputCapture::start() {
   std::setvbuf(stdout, nullptr, _IONBF, 0);
   capture->stop_event_.reset(::eventfd(0, EFD_CLOEXEC));
   if (!capture->stop_event_) return Status::from_errno(errno, "eventfd");
-  capture->thread_ = std::thread([raw = capture.get()] { raw->run(); });
+  RCUDA_RETURN_IF_ERROR(start_thread(&capture->thread_, [raw = capture.get()] { raw->run(); }));
   return capture;
 }
 

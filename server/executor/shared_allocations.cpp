@@ -20,6 +20,7 @@
 
 #include "api/server_handlers.h"
 #include "common/base/log.h"
+#include "common/base/start_thread.h"
 #include "common/transport/socket_io.h"
 #include "server/executor/executor.h"
 
@@ -67,8 +68,7 @@ Status SharedAllocations::listen() {
       ::listen(listener_.get(), 64) != 0) {
     return Status::from_errno(errno, "a socket for exported allocations");
   }
-  thread_ = std::thread([this] { serve(); });
-  return {};
+  return start_thread(&thread_, [this] { serve(); });
 }
 
 Result<wire::AllocationToken> SharedAllocations::add(UniqueFd descriptor) {

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/start_thread.h"
 #include "common/wire/connect.h"
 #include "p2p/planner/measurements.h"
 
@@ -64,11 +65,18 @@ Status PeerHub::introduce(const Introduction& introduction,
       }
       if (options_.on_change) options_.on_change();
     };
-    engine_ = std::make_unique<p2p::Engine>(*ops_, std::move(engine));
+    auto started = p2p::Engine::create(*ops_, std::move(engine));
+    if (!started) {
+      ops_.reset();
+      return started.status();
+    }
+    engine_ = *std::move(started);
     std::lock_guard lock(mutex_);
     shut_ = false;
   }
-  links_[introduction.link] = std::thread([this, introduction] { connect(introduction); });
+  const Status started =
+      start_thread(&links_[introduction.link], [this, introduction] { connect(introduction); });
+  if (!started.ok()) lost(introduction, started, true);
   return {};
 }
 
@@ -79,19 +87,24 @@ void PeerHub::connect(const Introduction& introduction) {
     engine_->attach(introduction.link, *std::move(link), introduction.token, introduction.connects);
     return;
   }
-  engine_->lose(introduction.link, link.status());
+  // The side that connects knows why; the other only knows that nobody came.
+  lost(introduction, link.status(), introduction.connects);
+}
+
+void PeerHub::lost(const Introduction& introduction, const Status& why, bool report) {
+  engine_->lose(introduction.link, why);
   {
     std::lock_guard lock(mutex_);
     if (shut_) return;
   }
   RCUDA_WARN("no peer-to-peer connection with worker %u: %s", introduction.worker,
-             link.status().message().c_str());
-  // The side that connects knows why; the other only knows that nobody came.
-  if (introduction.connects && options_.report) {
-    options_.report("rcuda: copies between " + host_name() + " and " + introduction.host + ":" +
-                    std::to_string(introduction.port) + " will fail: " + link.status().context() +
-                    "\n");
-  }
+             why.message().c_str());
+  if (!report || !options_.report) return;
+  const std::string other = introduction.connects
+                                ? introduction.host + ":" + std::to_string(introduction.port)
+                                : "worker " + std::to_string(introduction.worker);
+  options_.report("rcuda: copies between " + host_name() + " and " + other +
+                  " will fail: " + why.context() + "\n");
 }
 
 Result<std::unique_ptr<transport::Link>> PeerHub::make_link(wire::Medium medium,
@@ -301,7 +314,9 @@ void PeerHub::shut() {
     callers_.clear();
   }
   changed_.notify_all();
-  for (auto& [link, thread] : links_) thread.join();
+  for (auto& [link, thread] : links_) {
+    if (thread.joinable()) thread.join();
+  }
   links_.clear();
   engine_.reset();
   ops_.reset();

@@ -99,6 +99,8 @@ class PeerHub {
   };
 
   void connect(const Introduction& introduction);
+  // Copies over this link end with `why`. `report`: the user is told.
+  void lost(const Introduction& introduction, const Status& why, bool report);
   Result<std::unique_ptr<transport::Link>> call_on(const Introduction& introduction);
   Result<std::unique_ptr<transport::Link>> call_on(const Introduction& introduction,
                                                    wire::Medium medium);
@@ -112,7 +114,7 @@ class PeerHub {
 
   const api::DriverTable& driver_;
   const Options options_;
-  std::map<p2p::PeerId, std::thread> links_;  // the thread that connects, or did
+  std::map<p2p::PeerId, std::thread> links_;  // the thread that connects, or did; none: lost
   std::unique_ptr<CudaDeviceOps> ops_;
   std::unique_ptr<p2p::Engine> engine_;
 

@@ -17,6 +17,7 @@
 
 #include "common/base/leak_check.h"
 #include "common/base/log.h"
+#include "common/base/start_thread.h"
 #include "common/transport/link.h"
 #include "common/wire/handshake.h"
 #include "server/executor/image_cache.h"
@@ -49,13 +50,14 @@ class DaemonListener {
       : socket_(socket),
         peer_(std::move(peer)),
         stop_(std::move(stop)),
-        end_event_(::eventfd(0, EFD_CLOEXEC)) {
-    thread_ = std::thread([this] { run(); });
-  }
+        end_event_(::eventfd(0, EFD_CLOEXEC)) {}
   ~DaemonListener() {
     const uint64_t one = 1;
     [[maybe_unused]] ssize_t written = ::write(end_event_.get(), &one, sizeof one);
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
+  }
+  Status start() {
+    return start_thread(&thread_, [this] { run(); });
   }
 
   Result<UniqueFd> wait_for_stream(int index, Clock::time_point deadline) {
@@ -203,6 +205,10 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
         stopped = why;
         if (loop) loop->stop();
       });
+  if (Status started = listener.start(); !started.ok()) {
+    refuse(message.socket.get(), std::move(started).with_context("the server's worker"));
+    return {};
+  }
   // A client that goes away before the session began is no failure of this worker.
   const auto client_left = [&](const Status& why) {
     RCUDA_WARN("the client (%s, pid %u) left before its session began: %s", hello->program.c_str(),

@@ -112,7 +112,9 @@ class VerbsCopy : public ::testing::TestWithParam<Case> {
       ASSERT_TRUE(ops.ok()) << ops.status().message();
       side.ops = *std::move(ops);
       ASSERT_EQ(driver().cuMemGetInfo_v2(&free_at_start_[i], &total), CUDA_SUCCESS);
-      side.engine = std::make_unique<Engine>(*side.ops, options);
+      auto engine = Engine::create(*side.ops, options);
+      ASSERT_TRUE(engine.ok()) << engine.status().message();
+      side.engine = *std::move(engine);
     }
     transport::LinkOptions link;
     link.window_bytes = PeerWindow::kBytes;

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
-#include "common/transport/start_thread.h"
+#include "common/base/start_thread.h"
 
 #ifndef UFFD_USER_MODE_ONLY
 #define UFFD_USER_MODE_ONLY 1

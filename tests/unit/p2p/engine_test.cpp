@@ -13,6 +13,7 @@
 
 #include "tests/support/link_pair.h"
 #include "tests/support/p2p_threads.h"
+#include "tests/support/thread_limit.h"
 
 namespace rcuda::p2p {
 namespace {
@@ -37,7 +38,9 @@ class EngineTest : public ::testing::TestWithParam<Medium> {
     options.inbox_bytes = 4 * kMiB;
     for (int i = 0; i < 2; ++i) {
       devices_[i] = std::make_unique<ThreadedDevices>(std::to_string(i));
-      engines_[i] = std::make_unique<Engine>(*devices_[i], options);
+      auto engine = Engine::create(*devices_[i], options);
+      ASSERT_TRUE(engine.ok()) << engine.status().message();
+      engines_[i] = *std::move(engine);
     }
     transport::LinkOptions link_options;
     link_options.window_bytes = PeerWindow::kBytes;
@@ -185,6 +188,54 @@ TEST_P(EngineTest, WhatIsWrongAtOnceIsRefusedAndThePeerHearsOfIt) {
   while (!failed) std::this_thread::sleep_for(200us);
   bad.id = UINT64_MAX;
   EXPECT_EQ(engines_[0]->copy(bad).code(), Code::kInvalidArgument);
+}
+
+// ---- a host without threads to spare
+// ------------------------------------------------------------
+
+TEST(EngineThreads, AnEngineThatCannotStartSaysWhatToDo) {
+  ThreadedDevices devices("0");
+  const test::ThreadLimit limit(0);
+  const auto engine = Engine::create(devices, {});
+  ASSERT_FALSE(engine.ok());
+  EXPECT_EQ(engine.status().code(), Code::kOutOfMemory);
+  EXPECT_NE(engine.status().context().find("pids.max"), std::string::npos);
+}
+
+TEST_P(EngineTest, APeerThatNoThreadCanListenToIsLost) {
+  // A second Link to peers of other names, which get no thread.
+  transport::LinkOptions link_options;
+  link_options.window_bytes = PeerWindow::kBytes;
+  auto pair = test::make_link_pair(GetParam(), link_options, link_options);
+  ASSERT_TRUE(pair.ok()) << pair.status().message();
+  ASSERT_TRUE(engines_[0]->wait_until_open(30s));
+  std::atomic<int> over = 0;
+  std::vector<std::byte> memory(kMiB);
+  {
+    const test::ThreadLimit limit(0, test::ThreadLimit::Of::kProcess);
+    engines_[0]->attach(2, std::move(pair->client), token(), true);
+    EXPECT_FALSE(engines_[0]->wait_until_open(30s));
+    EXPECT_GT(limit.refused(), 0);
+    PeerCopy copy;
+    copy.id = 1;
+    copy.peer = 2;
+    copy.outgoing = true;
+    copy.memory = Shape::plain(reinterpret_cast<uint64_t>(memory.data()), memory.size());
+    copy.stream = StreamRef{kStream, 0};
+    copy.done = [&](const Status& status) {
+      EXPECT_EQ(status.code(), Code::kOutOfMemory) << status.message();
+      ++over;
+    };
+    EXPECT_TRUE(engines_[0]->copy(copy).ok());
+    while (over == 0) std::this_thread::sleep_for(200us);
+  }
+  // The other peer is none the worse for it.
+  std::vector<std::byte> source(kMiB, std::byte{5});
+  Ends ends;
+  start(3, 0, source, memory, ends);
+  wait_for(ends, 2);
+  EXPECT_EQ(ends.failed, 0);
+  EXPECT_EQ(source, memory);
 }
 
 INSTANTIATE_TEST_SUITE_P(OverRealLinks, EngineTest, ::testing::Values(Medium::kShm, Medium::kTcp),

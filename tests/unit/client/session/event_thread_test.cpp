@@ -58,7 +58,7 @@ class EventThreadTest : public ::testing::Test {
 TEST_F(EventThreadTest, AHostFunctionRunsOnceAndIsAcknowledged) {
   std::atomic<int> runs{0};
   std::atomic<int> status{-1};
-  const uint64_t id = events().add_callback([&](CUresult result) {
+  const uint64_t id = *events().add_callback([&](CUresult result) {
     ++runs;
     status = result;
   });
@@ -77,7 +77,7 @@ TEST_F(EventThreadTest, HostFunctionsRunInOrderOnOneThreadThatMayNotCallCuda) {
   std::vector<std::thread::id> threads;
   EXPECT_FALSE(in_host_function());
   for (int i = 0; i < 5; ++i) {
-    const uint64_t id = events().add_callback([&, i](CUresult) {
+    const uint64_t id = *events().add_callback([&, i](CUresult) {
       order.push_back(i);
       threads.push_back(std::this_thread::get_id());
       EXPECT_TRUE(in_host_function());
@@ -98,7 +98,7 @@ TEST_F(EventThreadTest, AGraphsFunctionRunsAsOftenAsItIsLaunched) {
   callback.function = [&] { ++runs; };
   callback.released = [&] { ++released; };
   callback.given = {[](void*) {}, &runs};
-  const uint64_t id = events().add_graph_callback(callback);
+  const uint64_t id = *events().add_graph_callback(callback);
   CUDA_HOST_NODE_PARAMS given{};
   EXPECT_TRUE(events().host_function_given(id, &given));
   EXPECT_EQ(given.userData, &runs);
@@ -117,13 +117,13 @@ TEST_F(EventThreadTest, AGraphsFunctionRunsAsOftenAsItIsLaunched) {
 // The application's functions may take as long as they like; bytes that a graph wants do not wait.
 TEST_F(EventThreadTest, AnInternalFunctionOvertakesOneOfTheApplication) {
   std::atomic<bool> go_on{false};
-  const uint64_t slow = events().add_callback([&](CUresult) {
+  const uint64_t slow = *events().add_callback([&](CUresult) {
     while (!go_on.load()) std::this_thread::yield();
   });
   EventThread::GraphCallback copies;
   copies.function = [] {};
   copies.is_internal = true;
-  const uint64_t quick = events().add_graph_callback(copies);
+  const uint64_t quick = *events().add_graph_callback(copies);
   call_back(slow, 0, 1);
   call_back(quick, 1, 1);
   EXPECT_TRUE(acknowledged(1, 1));
@@ -133,7 +133,7 @@ TEST_F(EventThreadTest, AnInternalFunctionOvertakesOneOfTheApplication) {
 
 TEST_F(EventThreadTest, WhatWasTakenBackIsNotRun) {
   std::atomic<int> runs{0};
-  const uint64_t id = events().add_callback([&](CUresult) { ++runs; });
+  const uint64_t id = *events().add_callback([&](CUresult) { ++runs; });
   events().remove_callback(id);
   call_back(id, 0, 1);
   EXPECT_TRUE(acknowledged(0, 1));
