@@ -14,9 +14,13 @@
 // stream is only observed (a cross-server event), and release() only forgets the order. An order
 // over two streams' contexts is two orders.
 //
+// Pauses. A driver may wait for the device in functions that allocate, register and give back, and
+// a device waits for a stream that is held, which only the engine lets go. So the engine asks for a
+// pause first (pause()): until the end of its round nothing new is held, or even queued.
+//
 // Threads. enter() is called by whoever calls Engine::copy (the worker's executor thread);
-// everything else by the engine's thread. No function blocks for device work; allocation,
-// registration, export and import may block as their driver functions do.
+// everything else by the engine's thread. No function blocks for device work, but those that want a
+// pause.
 // Errors are kCuda with the driver's code. An error of copy() or finished() ends the copies of that
 // lane and of nothing else.
 #pragma once
@@ -80,6 +84,14 @@ struct DmaBuf {
   uint64_t offset = 0;  // of the address asked for
 };
 
+// What of the program's stands still.
+enum class Pause : uint8_t {
+  kNone,
+  kHolds,  // no stream is held, and none becomes so
+  kWork,   // besides, nothing is running and nothing is queued: who waits for the device is back
+           // soon
+};
+
 struct EngineDevice {
   std::string uuid;
   std::string pci_bus_id;  // "0000:3b:00.0", for the NUMA node; may be empty
@@ -101,20 +113,27 @@ class DeviceOps {
   // A status that is not ok becomes the stream's asynchronous error (CUDA: latched by the worker
   // and returned by the program's next call). Called exactly once per order, reached or not.
   virtual void release(Order order, const Status& status) = 0;
-  // Whether some stream is being held. The engine then calls nothing that may wait for the device:
-  // it would wait for itself.
+  // Whether some stream is being held.
   virtual bool holding() = 0;
 
-  // Page-locks host memory for every device (CUDA: cuMemHostRegister, portable).
+  // Whether such a pause, or a stronger one, has begun, which lasts until resume(); otherwise it is
+  // asked for, and whoever grants it wakes the engine. The engine calls resume() after each round
+  // of work. kHolds is what goes on only with it (a connection, memory that somebody waits for to
+  // be given back), and no further stream is held until it has been; kWork comes when the program
+  // happens to have nothing to do, which may be never.
+  virtual bool pause(Pause what) = 0;
+  virtual void resume() = 0;
+
+  // In a pause: page-locks host memory for every device (CUDA: cuMemHostRegister, portable).
   virtual Status register_host(void* base, size_t bytes) = 0;
   virtual void unregister_host(void* base) = 0;
-  // Staging buffers in GPU memory.
+  // In a pause: staging buffers in GPU memory.
   virtual Result<DeviceAddress> allocate(int device, size_t bytes) = 0;
-  // Later, if a stream is held.
   virtual void free(int device, DeviceAddress address) = 0;
 
   // Memory of this process for a peer of the same host, and the other way. kUnsupported where the
-  // memory or the pair of devices cannot. open() is given each handle once until close().
+  // memory or the pair of devices cannot. open() is given each handle once until close(), which
+  // wants a pause.
   virtual Result<ExportedMemory> export_memory(int device, DeviceAddress address) = 0;
   virtual Result<DeviceAddress> open(int device, const ExportedMemory& memory) = 0;  // its base
   virtual void close(int device, DeviceAddress base) = 0;

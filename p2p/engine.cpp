@@ -328,6 +328,10 @@ void Engine::release_memory(DeviceAddress base, uint64_t bytes, std::function<vo
   });
 }
 
+void Engine::wake() {
+  runner_->post([] {});
+}
+
 bool Engine::wait_until_open(std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   while (true) {

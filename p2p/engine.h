@@ -58,7 +58,8 @@ class Engine {
   void lose(PeerId peer, const Status& why);
 
   // This worker's half of a copy. Takes its place in the stream before returning, so what the
-  // caller puts into the stream afterwards waits for it. kInvalidArgument for what can be seen to
+  // caller puts into the stream afterwards waits for it. The stream may be held only if the peer is
+  // open or lost: connecting waits until none is. kInvalidArgument for what can be seen to
   // be wrong at once (device, shape, id), or `failure`, which the caller saw; then nothing was
   // queued, the stream is free, and the peer is told.
   Status copy(PeerCopy copy, Status failure = {});
@@ -71,6 +72,9 @@ class Engine {
 
   // Device memory of this worker is about to be freed: `done` runs when no peer maps it any more.
   void release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done);
+
+  // From any thread: a pause that was asked for has begun (DeviceOps::pause()).
+  void wake();
 
   // Blocks until every attached peer is open or lost, or the timeout passed; then whether all are
   // open. For tests and tools.

@@ -41,6 +41,11 @@ Core::~Core() {
                      [](const auto& peer) { return peer->link() || !peer->idle(); })) {
     step();
   }
+  // No stream is held any more, and nothing is left to put the end off for.
+  (void)environment_.ops.pause(Pause::kWork);
+  peers_.clear();
+  environment_.drop_probe_memory();
+  environment_.ops.resume();
 }
 
 Peer& Core::peer(PeerId id) {
@@ -125,6 +130,7 @@ bool Core::step() {
       if (!saved.ok()) RCUDA_INFO("the measurements are not kept: %s", saved.message().c_str());
     }
   }
+  environment_.ops.resume();
   return moved;
 }
 

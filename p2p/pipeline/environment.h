@@ -83,6 +83,7 @@ struct Environment {
   // Memory of a device that peers of this host may try to map, to see whether they can; made when
   // first asked for. Empty where it cannot be exported.
   const std::optional<ExportedMemory>& probe_memory(int device);
+  void drop_probe_memory() { probes_.clear(); }
   double now_us() const { return static_cast<double>(now_ns()) * 1e-3; }
 
   DeviceOps& ops;

@@ -116,7 +116,7 @@ void Peer::forget(const Exported& exported, std::function<void()> done) {
 bool Peer::receive() {
   if (!link_ || !lost_.ok()) return false;
   bool moved = false;
-  while (lost_.ok()) {
+  while (lost_.ok() && due_ == Due::kNothing) {
     Result<std::span<const std::byte>> frame = link_->mailbox.next();
     if (!frame) {
       RCUDA_ERROR("worker %u: %s", id_, frame.status().message().c_str());
@@ -287,6 +287,11 @@ Status Peer::step(bool& moved) {
   const Result<bool> flushed = link_->mailbox.flush();
   if (!flushed) return flushed.status();
   moved |= *flushed;
+  if (due_ != Due::kNothing && environment_.ops.pause(Pause::kHolds)) {
+    moved = true;
+    const Due due = std::exchange(due_, Due::kNothing);
+    RCUDA_RETURN_IF_ERROR(due == Due::kOffer ? send_offer() : open_link());
+  }
   if (link_->open) {
     RCUDA_RETURN_IF_ERROR(advance_signals(moved));
     RCUDA_RETURN_IF_ERROR(advance_probes(moved));
@@ -296,13 +301,14 @@ Status Peer::step(bool& moved) {
       const Result<bool> probed = prober_->advance(busy);
       if (!probed) return probed.status();
       moved |= *probed;
-      // Its buffers are freed, which waits for the device.
-      if (prober_->over() && !environment_.ops.holding()) {
-        prober_.reset();
+      if (prober_->over()) {
+        spent_prober_ = std::move(prober_);
+        moved = true;
         link_->refresh_models();
         RCUDA_RETURN_IF_ERROR(send_legs());
       }
     }
+    if (spent_prober_ && environment_.ops.pause(Pause::kWork)) spent_prober_.reset();
     if (!prober_ && sender_.empty() && receiver_.empty()) moved |= prepare_plan();
   }
   return {};
@@ -335,8 +341,9 @@ bool Peer::advance() {
   moved |= !sent || !received || *sent || *received;
   // Copies and transfers of the staging memory may be those of probes and measurements as well.
   if (!lost_.ok() && link_ && sender_.empty() && receiver_.empty() && link_->shipping == 0 &&
-      environment_.lanes.passed(last_copies_) && !environment_.ops.holding()) {
+      environment_.lanes.passed(last_copies_) && environment_.ops.pause(Pause::kWork)) {
     prober_.reset();
+    spent_prober_.reset();
     for (const Prober::Mapped& mapping : mapped_) {
       environment_.ops.close(mapping.device, mapping.base);
     }
@@ -366,7 +373,7 @@ bool Peer::idle() const {
 
 bool Peer::polling() const {
   return sender_.polling() || receiver_.polling() || !signals_.empty() ||
-         (link_ && link_->mailbox.waiting());
+         (due_ != Due::kNothing && lost_.ok()) || (link_ && link_->mailbox.waiting());
 }
 
 }  // namespace rcuda::p2p

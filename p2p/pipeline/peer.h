@@ -52,7 +52,7 @@ class Peer {
   bool open() const { return link_ && link_->open; }
   bool idle() const;     // no copy and no measurement
   bool polling() const;  // something only asking tells about
-  bool pending() const { return link_ && link_->mailbox.pending(); }
+  bool pending() const { return link_ && due_ == Due::kNothing && link_->mailbox.pending(); }
   // Where in this side's window the next message will show (its first word turns nonzero).
   uint64_t next_message_offset() const { return link_ ? link_->mailbox.next_offset() : 0; }
   // The Link to sleep on; nullptr when there is none.
@@ -74,6 +74,8 @@ class Peer {
     Stage stage = Stage::kFilling;
     Ticket ticket = 0;
   };
+  // What the greeting has come to and takes a pause. Until then no message is taken.
+  enum class Due : uint8_t { kNothing, kOffer, kOpen };
   struct ProbeCheck {  // of the peer's probe, here
     ProbeMessage probe;
     Ticket ticket = 0;
@@ -89,6 +91,7 @@ class Peer {
   Status on_probe(const ProbeMessage& message);
   Status on_probed(const ProbedMessage& message);
   Status send_offer();
+  Status open_link();
   void start_probes();
   Status advance_probes(bool& moved);
   Status advance_signals(bool& moved);
@@ -104,6 +107,7 @@ class Peer {
   Sender sender_;
   Receiver receiver_;
   std::unique_ptr<Prober> prober_;
+  std::unique_ptr<Prober> spent_prober_;  // until its memory can be given back
   Status lost_;
   Lanes::Moment last_copies_;  // when the peer was lost
 
@@ -113,6 +117,7 @@ class Peer {
   std::optional<Nonce> peer_nonce_;
   bool authenticated_ = false;
   bool offered_ = false;
+  Due due_ = Due::kNothing;
 
   std::deque<Waiting> signals_;          // to be sent when their stream gets there
   std::map<uint64_t, Waiting> awaited_;  // streams held until the peer's signal

@@ -51,7 +51,8 @@ Status Peer::on_proof(const ProofMessage& message) {
             "a worker that this session did not introduce asked for its memory"};
   }
   authenticated_ = true;
-  return send_offer();
+  due_ = Due::kOffer;
+  return {};
 }
 
 Status Peer::send_offer() {
@@ -103,6 +104,12 @@ Status Peer::on_offer(const OfferMessage& message) {
   }
   if (!good) return {Code::kProtocol, "an Offer that cannot be"};
   link_->offer = message;
+  due_ = Due::kOpen;
+  return {};
+}
+
+Status Peer::open_link() {
+  const OfferMessage& message = link_->offer;
   RCUDA_RETURN_IF_ERROR(link_->make_host_path());
   link_->open = true;
   RCUDA_INFO("peer-to-peer with worker %u on %s over %s: inboxes of %s here, %s there", id_,

@@ -84,10 +84,9 @@ Result<bool> Prober::advance(bool busy) {
 
 Result<bool> Prober::start() {
   Job& job = jobs_.front();
-  // Allocating may wait for the device, and with it for a stream that is held for this engine.
   const bool allocates =
       job.kind == Kind::kLane && scratch_[static_cast<size_t>(job.device)].bytes() == 0;
-  if (allocates && environment_.ops.holding()) return false;
+  if (allocates && !environment_.ops.pause(Pause::kHolds)) return false;
   transfers_ = job.taken < kSingles || job.kind == Kind::kEcho ? 1 : kTrainLength;
   disturbed_ = false;
   failure_ = {};

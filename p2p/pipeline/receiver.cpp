@@ -347,7 +347,7 @@ void Receiver::finish(Incoming& copy, PeerLink* link, const Status& status) {
 Status Receiver::close_forgotten(PeerLink* link, bool& moved) {
   for (auto at = mappings_.begin(); at != mappings_.end();) {
     const Mapping& mapping = at->second;
-    if (!mapping.forget_request || mapping.uses > 0 || environment_.ops.holding()) {
+    if (!mapping.forget_request || mapping.uses > 0 || !environment_.ops.pause(Pause::kHolds)) {
       ++at;
       continue;
     }

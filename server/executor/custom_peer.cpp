@@ -105,6 +105,8 @@ bool PeerWaits::may_run(std::span<const std::byte> frame) {
   PeerHub& peers = executor_.peers();
   if (!peers.active()) [[likely]]
     return true;
+  const p2p::Pause paused = peers.paused();
+  if (paused == p2p::Pause::kWork) return false;
   wire::CommandHeader header;
   if (frame.size() < sizeof header) return true;  // malformed: refused where it is carried out
   std::memcpy(&header, frame.data(), sizeof header);
@@ -118,7 +120,9 @@ bool PeerWaits::may_run(std::span<const std::byte> frame) {
     if (!(is_copy ? in.read(&copy) : in.read(&await))) return true;
     const p2p::PeerId link = is_copy ? copy.link : await.link;
     const bool holds = !is_copy || (copy.flags & wire::kPeerHolds);
-    if (holds && peers.knows(link) && !(peers.settled(link) && when_free_.empty())) return false;
+    const bool others_wait =
+        !when_free_.empty() || paused != p2p::Pause::kNone || peers.wants(p2p::Pause::kHolds);
+    if (holds && peers.knows(link) && (others_wait || !peers.settled(link))) return false;
   }
   if (!peers.holding()) {
     behind_ = 0;
@@ -134,7 +138,19 @@ void PeerWaits::when_free(std::function<void()> job) {
   when_free_.push_back(std::move(job));
 }
 
+// The thread that grants is the one that queues the program's work, so that between asking whether
+// there is any and the end of the pause nothing comes up.
+bool PeerWaits::begin_pause() {
+  PeerHub& peers = executor_.peers();
+  if (peers.holding()) return false;
+  if (peers.wants(p2p::Pause::kWork) && executor_.known_idle()) {
+    return peers.begin_pause(p2p::Pause::kWork);
+  }
+  return peers.wants(p2p::Pause::kHolds) && peers.begin_pause(p2p::Pause::kHolds);
+}
+
 bool PeerWaits::run_freed() {
+  if (begin_pause()) return true;
   if (when_free_.empty() || executor_.peers().holding()) return false;
   for (const auto& job : std::exchange(when_free_, {})) job();
   return true;

@@ -206,6 +206,13 @@ bool Executor::known_idle(ContextState& context) {
   return idle;
 }
 
+bool Executor::known_idle() {
+  return std::all_of(primaries_.begin(), primaries_.end(),
+                     [this](ContextState& context) { return known_idle(context); }) &&
+         std::all_of(contexts_.begin(), contexts_.end(),
+                     [this](auto& entry) { return known_idle(*entry.second); });
+}
+
 void Executor::when_idle(ContextState& context, WhenDone when_done) {
   const std::vector<StreamRef> streams = busy_streams(context);
   // After calls that waited themselves nothing is left to wait for: no event needs to travel

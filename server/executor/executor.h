@@ -176,6 +176,7 @@ class Executor {
   // Whether all that was queued in the context, in whatever stream, is known to be done: the driver
   // is asked, nothing is recorded. False where that would ask for too much.
   bool known_idle(ContextState& context);
+  bool known_idle();  // in all contexts
   // Once everything queued in the context so far is done, in whatever stream; with the first error.
   // A context with a stream in capture is refused at once, as CUDA refuses to synchronise it.
   void when_idle(ContextState& context, WhenDone when_done);

@@ -31,9 +31,12 @@ class PeerWaits {
   // Runs `job`, which may wait for the device, as soon as no stream is held; no further one is held
   // until then.
   void when_free(std::function<void()> job);
-  bool run_freed();  // true if there was anything
+  // Between two commands: runs such jobs, or grants the engine a pause that it wants. True if there
+  // was anything.
+  bool run_freed();
 
  private:
+  bool begin_pause();
   bool is_safe(const wire::CommandHeader& header, std::span<const std::byte> body);
 
   Executor& executor_;

@@ -8,7 +8,8 @@
 // synchronise with what polling found done, which returns at once.
 //
 // Not while a stream is held for another worker: giving memory back may wait for the device. The
-// next synchronisation does it then. One thread: the executor's. Nothing here blocks.
+// next synchronisation does it then. One thread: the executor's, which is also the only one to hold
+// streams, so that none becomes held between the look and the call. Nothing here blocks.
 #pragma once
 
 #include <cuda.h>

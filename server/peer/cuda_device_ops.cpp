@@ -67,18 +67,20 @@ CUresult cuda_error_of(const Status& status) {
 }
 
 CudaDeviceOps::CudaDeviceOps(const api::DriverTable& driver, std::vector<Device> devices,
-                             std::function<void(CUresult)> on_error, std::function<void()> on_free)
+                             std::function<void(CUresult)> on_error,
+                             std::function<void()> on_change)
     : driver_(driver),
       devices_(std::move(devices)),
       on_error_(std::move(on_error)),
-      on_free_(std::move(on_free)) {}
+      on_change_(std::move(on_change)),
+      by_itself_(!on_change_) {}
 
 Result<std::unique_ptr<CudaDeviceOps>> CudaDeviceOps::create(const api::DriverTable& driver,
                                                              std::vector<Device> devices,
                                                              std::function<void(CUresult)> on_error,
-                                                             std::function<void()> on_free) {
+                                                             std::function<void()> on_change) {
   std::unique_ptr<CudaDeviceOps> ops(
-      new CudaDeviceOps(driver, std::move(devices), std::move(on_error), std::move(on_free)));
+      new CudaDeviceOps(driver, std::move(devices), std::move(on_error), std::move(on_change)));
   RCUDA_RETURN_IF_ERROR(ops->prepare());
   return ops;
 }
@@ -120,10 +122,6 @@ Status CudaDeviceOps::prepare() {
 }
 
 CudaDeviceOps::~CudaDeviceOps() {
-  for (const auto& [device, address] : to_free_) {
-    ContextGuard guard(driver_, devices_[static_cast<size_t>(device)].primary);
-    driver_.cuMemFree_v2(address);
-  }
   for (size_t device = 0; device < lanes_.size(); ++device) {
     ContextGuard guard(driver_, devices_[device].primary);
     for (const LaneState& lane : lanes_[device]) {
@@ -324,7 +322,9 @@ Result<Order> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {
   }
   ContextGuard guard(driver_, place.context);
   RCUDA_RETURN_IF_ERROR(status_of(guard.result(), "cuCtxPushCurrent"));
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  // Who grants pauses asks for no order in one.
+  if (hold_it) resumed_.wait(lock, [this] { return paused_ == p2p::Pause::kNone; });
   Status status;
   if (ref.event) {
     status = mark_event(reinterpret_cast<CUevent>(ref.event), &place);
@@ -371,9 +371,51 @@ void CudaDeviceOps::release(Order order, const Status& status) {
     gate.word->store(gate.generation, std::memory_order_seq_cst);
     free_gates_.push_back(place.gate);
     if (--held_ > 0) return;
-    for (const auto& [device, address] : std::exchange(to_free_, {})) free_now(device, address);
   }
-  if (on_free_) on_free_();
+  if (on_change_) on_change_();
+}
+
+bool CudaDeviceOps::pause(p2p::Pause what) {
+  std::atomic<bool>& wanted = what == p2p::Pause::kWork ? wants_work_ : wants_holds_;
+  if (wanted && !by_itself_) return false;  // asked for, in each round until it begins
+  {
+    std::lock_guard lock(mutex_);
+    if (by_itself_ && paused_ < what && held_ == 0) paused_ = what;
+    if (paused_ >= what) {
+      pause_used_ = true;
+      return true;
+    }
+    if (by_itself_ || wanted.exchange(true)) return false;
+  }
+  on_change_();
+  return false;
+}
+
+void CudaDeviceOps::resume() {
+  if (paused_ == p2p::Pause::kNone) return;
+  {
+    std::lock_guard lock(mutex_);
+    // One that began in the middle of a round is for the next.
+    if (!pause_used_ && !std::exchange(pause_stale_, true)) return;
+    paused_ = p2p::Pause::kNone;
+    pause_used_ = pause_stale_ = false;
+  }
+  resumed_.notify_all();
+  if (on_change_) on_change_();
+}
+
+bool CudaDeviceOps::begin_pause(p2p::Pause what) {
+  std::lock_guard lock(mutex_);
+  if (held_ > 0 || paused_ != p2p::Pause::kNone) return false;
+  paused_ = what;
+  wants_holds_ = false;
+  if (what == p2p::Pause::kWork) wants_work_ = false;
+  return true;
+}
+
+void CudaDeviceOps::grant_by_itself() {
+  std::lock_guard lock(mutex_);
+  by_itself_ = true;
 }
 
 Status CudaDeviceOps::register_host(void* base, size_t bytes) {
@@ -396,18 +438,7 @@ Result<DeviceAddress> CudaDeviceOps::allocate(int device, size_t bytes) {
   return static_cast<DeviceAddress>(address);
 }
 
-// The driver frees when the device is idle, which it never is while a stream waits for this thread.
-// With the lock, so that enter() holds none meanwhile.
 void CudaDeviceOps::free(int device, DeviceAddress address) {
-  std::lock_guard lock(mutex_);
-  if (held_ > 0) {
-    to_free_.emplace_back(device, address);
-  } else {
-    free_now(device, address);
-  }
-}
-
-void CudaDeviceOps::free_now(int device, DeviceAddress address) {
   if (make_current(device).ok()) driver_.cuMemFree_v2(address);
 }
 

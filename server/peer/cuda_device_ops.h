@@ -12,12 +12,17 @@
 // for ever, so a word can serve the next stream before the last one has been scheduled past its
 // wait.
 //
+// Pauses are granted by whoever gives the streams their work (begin_pause(): the executor), so that
+// nothing can be held or queued between the grant and the calls it is for. No lock is held over a
+// driver call that may wait for the device.
+//
 // Threads: as p2p::DeviceOps says; enter() restores the calling thread's current context.
-// `on_error` runs on the engine's thread.
+// `on_error` runs on the engine's thread, `on_change` on any.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -45,12 +50,13 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     CUcontext primary = nullptr;  // outlives this object
   };
 
-  // `on_error`: a copy of a stream of this worker ended badly. `on_free`: no stream is held any
-  // more.
+  // `on_error`: a copy of a stream of this worker ended badly. `on_change`: no stream is held any
+  // more, a pause is wanted or is over. Without it nobody grants pauses: they begin as soon as no
+  // stream is held, and enter() waits for their end.
   static Result<std::unique_ptr<CudaDeviceOps>> create(const api::DriverTable& driver,
                                                        std::vector<Device> devices,
                                                        std::function<void(CUresult)> on_error,
-                                                       std::function<void()> on_free = {});
+                                                       std::function<void()> on_change = {});
   ~CudaDeviceOps() override;
 
   // A stream of the program for PeerCopy::stream; `context` is the stream's (for the default
@@ -72,6 +78,8 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Result<bool> reached(p2p::Order order) override;
   void release(p2p::Order order, const Status& status) override;
   bool holding() override { return held_.load() > 0; }
+  bool pause(p2p::Pause what) override;
+  void resume() override;
   Status register_host(void* base, size_t bytes) override;
   void unregister_host(void* base) override;
   Result<p2p::DeviceAddress> allocate(int device, size_t bytes) override;
@@ -81,6 +89,17 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   void close(int device, p2p::DeviceAddress base) override;
   Result<p2p::DmaBuf> dma_buf(int device, p2p::DeviceAddress address, size_t bytes) override;
   bool may_use_gpudirect(int device, const char* medium) override;
+
+  // For the thread that calls enter(). What is wanted and has not begun; the pause there is.
+  bool wants(p2p::Pause what) const {
+    return (what == p2p::Pause::kWork ? wants_work_ : wants_holds_).load();
+  }
+  p2p::Pause paused() const { return paused_.load(); }
+  // Grants it; false while a stream is held or another pause is not over. The engine is to be
+  // woken.
+  bool begin_pause(p2p::Pause what);
+  // That thread grants no more, and enters no stream: it waits for the engine's end.
+  void grant_by_itself();
 
  private:
   struct Running {
@@ -108,7 +127,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   };
 
   CudaDeviceOps(const api::DriverTable& driver, std::vector<Device> devices,
-                std::function<void(CUresult)> on_error, std::function<void()> on_free);
+                std::function<void(CUresult)> on_error, std::function<void()> on_change);
   Status prepare();
   Status make_current(int device);
   Status issue(const p2p::CopyBox& box, CUstream stream);
@@ -117,7 +136,6 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Status mark_event(CUevent event, Place* place);
   Status hold(CUstream stream, Place* place);
   void give_back(const Place& place);
-  void free_now(int device, p2p::DeviceAddress address);
   LaneState& lane_of(int device, p2p::Lane lane) {
     return lanes_[static_cast<size_t>(device)][static_cast<size_t>(lane)];
   }
@@ -125,7 +143,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   const api::DriverTable& driver_;
   const std::vector<Device> devices_;
   const std::function<void(CUresult)> on_error_;
-  const std::function<void()> on_free_;
+  const std::function<void()> on_change_;
   std::atomic<int> held_{0};  // streams
   std::vector<std::array<LaneState, p2p::kLaneCount>> lanes_;
   void* words_ = nullptr;  // pinned: the gates' words
@@ -145,8 +163,14 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   };
   std::map<CUcontext, Spare> spare_;
   std::map<uint64_t, Place> places_;
-  std::vector<std::pair<int, p2p::DeviceAddress>> to_free_;  // once no stream is held
   uint64_t next_order_ = 1;
+  // Written with mutex_ held.
+  std::atomic<p2p::Pause> paused_{p2p::Pause::kNone};
+  std::atomic<bool> wants_holds_{false}, wants_work_{false};
+  std::condition_variable resumed_;
+  std::atomic<bool> by_itself_;  // pauses need no grant
+  bool pause_used_ = false;      // pause() has told of it
+  bool pause_stale_ = false;     // a round went by and it has not
 };
 
 }  // namespace rcuda::server

@@ -206,6 +206,12 @@ Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(const Introductio
   return make_link(caller->hello.medium, std::move(bootstrap));
 }
 
+bool PeerHub::begin_pause(p2p::Pause what) {
+  if (!ops_->begin_pause(what)) return false;
+  engine_->wake();
+  return true;
+}
+
 bool PeerHub::settled(p2p::PeerId link) const {
   std::lock_guard lock(mutex_);
   return settled_.contains(link);
@@ -314,12 +320,14 @@ void PeerHub::shut() {
     callers_.clear();
   }
   changed_.notify_all();
+  if (ops_) ops_->grant_by_itself();  // nobody else will: this thread waits for the engine
   for (auto& [link, thread] : links_) {
     if (thread.joinable()) thread.join();
   }
   links_.clear();
   engine_.reset();
   ops_.reset();
+  settled_.clear();
 }
 
 }  // namespace rcuda::server

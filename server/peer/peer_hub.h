@@ -47,7 +47,9 @@ class PeerHub {
     std::chrono::milliseconds peer_timeout{10'000};
     std::function<void(CUresult)> on_error;          // a copy of this worker ended badly
     std::function<void(const std::string&)> report;  // one line for the user
-    std::function<void()> on_change;  // holding() ended, or a connection became settled
+    // Holding() ended, a connection became settled, or a pause is wanted or over. Whoever is given
+    // it grants pauses; without it none need be granted.
+    std::function<void()> on_change;
   };
   PeerHub(const api::DriverTable& driver, Options options);
   ~PeerHub();
@@ -69,6 +71,10 @@ class PeerHub {
   bool knows(p2p::PeerId link) const { return links_.contains(link); }
   // Whether a stream is held for a copy or an event of another worker.
   bool holding() const { return ops_ && ops_->holding(); }
+  // See p2p::DeviceOps::pause(). What the engine wants; the pause there is; granting one.
+  bool wants(p2p::Pause what) const { return ops_ && ops_->wants(what); }
+  p2p::Pause paused() const { return ops_ ? ops_->paused() : p2p::Pause::kNone; }
+  bool begin_pause(p2p::Pause what);
   // Whether the connection stands, or cannot be had. Before, no stream should be held for it:
   // making it takes driver calls that wait for the device.
   bool settled(p2p::PeerId link) const;

@@ -38,6 +38,8 @@ class ThreadedDevices final : public p2p::DeviceOps {
   Result<bool> reached(p2p::Order order) override;
   void release(p2p::Order order, const Status& status) override;
   bool holding() override { return false; }
+  bool pause(p2p::Pause) override { return true; }
+  void resume() override {}
   Status register_host(void*, size_t) override { return {}; }
   void unregister_host(void*) override {}
   Result<p2p::DeviceAddress> allocate(int device, size_t bytes) override;

@@ -232,19 +232,31 @@ bool SimDevices::holding() {
                      [](const auto& entry) { return entry.second.hold; });
 }
 
+bool SimDevices::pause(p2p::Pause what) {
+  paused_ |= what <= strongest_pause_ && !holding();
+  return paused_ && what <= strongest_pause_;
+}
+
+void SimDevices::want_pause(const char* call) {
+  if (!paused_ || holding()) world_.violation(name_ + ": " + call + " outside of a pause");
+}
+
 Status SimDevices::register_host(void* base, size_t bytes) {
+  want_pause("register_host");
   if (fail_registration_) return Status::from_cuda(2, "cuMemHostRegister");
   registered_[reinterpret_cast<uint64_t>(base)] = bytes;
   return {};
 }
 
 void SimDevices::unregister_host(void* base) {
+  want_pause("unregister_host");
   if (registered_.erase(reinterpret_cast<uint64_t>(base)) == 0) {
     world_.violation(name_ + ": unregistered what was not registered");
   }
 }
 
 Result<DeviceAddress> SimDevices::allocate(int, size_t bytes) {
+  want_pause("allocate");
   if (fail_allocation_) return Status::from_cuda(2, "cuMemAlloc");
   const auto address = reinterpret_cast<uint64_t>(new std::byte[bytes]);
   allocated_[address] = bytes;
@@ -253,6 +265,7 @@ Result<DeviceAddress> SimDevices::allocate(int, size_t bytes) {
 }
 
 void SimDevices::free(int, DeviceAddress address) {
+  want_pause("free");
   if (allocated_.erase(address) == 0) {
     world_.violation(name_ + ": freed what was not allocated");
     return;
@@ -287,6 +300,7 @@ Result<DeviceAddress> SimDevices::open(int device, const p2p::ExportedMemory& me
 }
 
 void SimDevices::close(int device, DeviceAddress base) {
+  want_pause("close");
   if (mapped_.erase({device, base}) == 0) world_.violation(name_ + ": closed what was not open");
 }
 

@@ -5,7 +5,8 @@
 // reusing a buffer too soon gives wrong data. Program streams run tasks in order and stop at held
 // orders. SimLinks implement transport::Link in pairs, each direction with a wire of its own.
 // Everything can be made to fail. Misuse (host memory that is not registered, freed memory, an
-// order released twice) is recorded in SimWorld::violations, which tests expect to be empty.
+// order released twice, a call that wants a pause and has none) is recorded in
+// SimWorld::violations, which tests expect to be empty.
 #pragma once
 
 #include <cstddef>
@@ -97,6 +98,8 @@ class SimDevices final : public p2p::DeviceOps {
   void fail_allocation(bool fail) { fail_allocation_ = fail; }
   void allow_gpudirect(bool allow) { gpudirect_ = allow; }
   void allow_ipc(bool allow) { ipc_ = allow; }
+  // The strongest pause that is granted while no stream is held.
+  void allow_pauses(p2p::Pause strongest) { strongest_pause_ = strongest; }
 
   uint64_t copies() const { return copies_; }
   uint64_t opened() const { return opened_; }
@@ -112,6 +115,8 @@ class SimDevices final : public p2p::DeviceOps {
   Result<bool> reached(p2p::Order order) override;
   void release(p2p::Order order, const Status& status) override;
   bool holding() override;
+  bool pause(p2p::Pause what) override;
+  void resume() override { paused_ = false; }
   Status register_host(void* base, size_t bytes) override;
   void unregister_host(void* base) override;
   Result<p2p::DeviceAddress> allocate(int device, size_t bytes) override;
@@ -147,6 +152,7 @@ class SimDevices final : public p2p::DeviceOps {
     bool reached = false;
   };
 
+  void want_pause(const char* call);
   void run_stream(uint64_t stream);
   bool known(uint64_t address, uint64_t bytes, bool* host) const;
   void move(const p2p::CopyBox& box);
@@ -166,6 +172,8 @@ class SimDevices final : public p2p::DeviceOps {
   bool fail_allocation_ = false;
   bool gpudirect_ = false;
   bool ipc_ = false;
+  p2p::Pause strongest_pause_ = p2p::Pause::kWork;
+  bool paused_ = false;
   uint64_t copies_ = 0;
   uint64_t opened_ = 0;
   // Device memory of all workers of the world, so that one can map another's.

@@ -183,7 +183,8 @@ TEST(CopyOrderTest, ChunksMayComeBeforeTheClientsCommand) {
   }
 }
 
-// Copies asked for before the workers are connected wait for the connection.
+// Copies asked for before the workers are connected wait for the connection. (No stream is held for
+// them: making the connection waits until none is.)
 TEST(CopyOrderTest, CopiesWaitForTheConnection) {
   EngineOptions options;
   options.measure = false;
@@ -196,7 +197,6 @@ TEST(CopyOrderTest, CopiesWaitForTheConnection) {
   CopyRequest request;
   request.source = Shape::plain(address_of(source), kMiB);
   request.destination = Shape::plain(address_of(destination), kMiB);
-  request.source_stream = a.make_stream();
   const auto result = start_copy(session, request);
   session.settle();
   EXPECT_FALSE(result->over());
@@ -222,7 +222,6 @@ TEST(CopyOrderTest, CopiesWaitForTheProbeOfGpudirect) {
   CopyRequest request;
   request.source = Shape::plain(address_of(source), kMiB);
   request.destination = Shape::plain(address_of(destination), kMiB);
-  request.source_stream = a.make_stream();
   const auto result = start_copy(session, request);
   session.connect(0, 1, "verbs");
   session.settle();
