@@ -13,6 +13,14 @@ namespace {
 
 constexpr size_t kMostEarlySignals = 1u << 16;
 
+// What a Signal tells of the stream that it comes from.
+Status signalled(uint32_t code) {
+  if (code == static_cast<uint32_t>(Code::kOk)) return {};
+  const bool known = code <= static_cast<uint32_t>(Code::kInternal);
+  return {known ? static_cast<Code>(code) : Code::kInternal,
+          "the event's stream failed on its server"};
+}
+
 }  // namespace
 
 Peer::Peer(Environment& environment, PeerId id)
@@ -93,11 +101,13 @@ void Peer::await(uint64_t id, Order order, const Status& failure) {
   }
   const auto early = early_.find(id);
   if (early != early_.end()) {
-    environment_.orders.release(order, {});
+    environment_.orders.release(order, signalled(early->second));
     early_.erase(early);
     return;
   }
-  awaited_[id] = {id, order};
+  if (!awaited_.emplace(id, Waiting{id, order}).second) {
+    environment_.orders.release(order, {Code::kInvalidArgument, "two waits for one signal"});
+  }
 }
 
 void Peer::forget(const Exported& exported, std::function<void()> done) {
@@ -236,12 +246,7 @@ void Peer::shipped(const Shipment& shipment) {
 Status Peer::on_signal(const SignalMessage& message) {
   const auto waiting = awaited_.find(message.signal);
   if (waiting != awaited_.end()) {
-    const Code code = message.code <= static_cast<uint32_t>(Code::kInternal)
-                          ? static_cast<Code>(message.code)
-                          : Code::kInternal;
-    environment_.orders.release(
-        waiting->second.order,
-        code == Code::kOk ? Status() : Status(code, "the event's stream failed on its server"));
+    environment_.orders.release(waiting->second.order, signalled(message.code));
     awaited_.erase(waiting);
     return {};
   }

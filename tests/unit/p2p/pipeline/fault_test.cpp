@@ -302,6 +302,38 @@ TEST(EventTest, SignalsCrossInOrderWithStreams) {
   pair.expect_streams_free();
 }
 
+// The place could not be taken: the waiting stream gets an error, whichever comes first.
+TEST(EventTest, ASignalOfAFailedStreamFailsTheOtherOne) {
+  for (const bool signal_first : {false, true}) {
+    Pair pair("tcp");
+    const auto signal = [&] {
+      pair.session.core(0).signal(1, 9, {}, Order::kNone, {Code::kInvalidArgument, "no stream"});
+      pair.session.settle();
+    };
+    if (signal_first) signal();
+    pair.session.core(1).await(0, 9, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]), {});
+    pair.session.settle();
+    if (!signal_first) signal();
+    pair.expect_streams_free();
+    EXPECT_EQ(pair.b().stream_errors(pair.streams[1]).size(), 1u) << signal_first;
+  }
+}
+
+TEST(EventTest, ASecondWaitForASignalIsAnError) {
+  Pair pair("tcp");
+  const uint64_t other = pair.b().make_stream();
+  pair.session.core(1).await(0, 9, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]), {});
+  pair.session.core(1).await(0, 9, {other, 0}, order_in(pair.b(), other), {});
+  pair.session.settle();
+  EXPECT_TRUE(pair.b().stream_idle(other));
+  EXPECT_EQ(pair.b().stream_errors(other).size(), 1u);
+  pair.session.core(0).signal(1, 9, {pair.streams[0], 0},
+                              *pair.a().enter({pair.streams[0], 0}, false), {});
+  pair.session.settle();
+  pair.expect_streams_free();
+  EXPECT_TRUE(pair.b().stream_errors(pair.streams[1]).empty());
+}
+
 TEST(EventTest, ALostPeerReleasesAwaitingStreamsWithAnError) {
   Pair pair("tcp");
   pair.session.core(1).await(0, 1, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]), {});

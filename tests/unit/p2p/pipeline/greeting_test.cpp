@@ -1,5 +1,8 @@
 // Who may speak, and what happens to nonsense.
+#include <iterator>
 #include <random>
+#include <span>
+#include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -75,6 +78,167 @@ TEST(GreetingTest, NothingIsHeardBeforeTheProof) {
     }
     EXPECT_EQ(peer.lost().code(), Code::kProtocol) << kind;
     EXPECT_EQ(session.workers[0].devices->registered(), 0u);
+  }
+}
+
+// ---- every state
+// ---------------------------------------------------------------------------------
+
+// A peer that has got so far with a greeting as it should be.
+enum class State { kNew, kChallenged, kProven };
+constexpr State kStates[] = {State::kNew, State::kChallenged, State::kProven};
+
+void advance_to(State state, RawPeer& peer) {
+  if (state >= State::kChallenged) peer.challenge();
+  if (state >= State::kProven) peer.prove();
+  ASSERT_TRUE(peer.alive());
+}
+
+struct Named {
+  std::string name;
+  std::vector<std::byte> frame;
+};
+
+// Each message there is, as long as it should be and of zeros; one of no known kind; and one cut
+// off.
+std::vector<Named> all_messages() {
+  std::vector<Named> all;
+  const auto add = [&](const auto& message) {
+    const auto bytes = std::as_bytes(std::span(&message, 1));
+    all.push_back({to_string(message.kind), {bytes.begin(), bytes.end()}});
+  };
+  add(ChallengeMessage{}), add(ProofMessage{}), add(OfferMessage{}), add(ReadyMessage{});
+  add(ChunkMessage{}), add(ConsumedMessage{}), add(WantMessage{}), add(TargetMessage{});
+  add(PullMessage{}), add(SignalMessage{}), add(ForgetMessage{}), add(ForgottenMessage{});
+  add(LegMessage{}), add(ProbeMessage{}), add(ProbedMessage{});
+  add(make_end(MessageKind::kDone, 1, {}));
+  add(make_end(MessageKind::kAbort, 1, {Code::kInternal, "no"}));
+  EchoMessage echo;
+  add(echo);
+  echo.kind = MessageKind::kEchoed;
+  add(echo);
+  EXPECT_EQ(all.size(), 19u);
+  Named cut = all.front();
+  cut.name += " cut off";
+  cut.frame.resize(8);
+  all.push_back(std::move(cut));
+  all.push_back({"of no kind", std::vector<std::byte>(16)});
+  return all;
+}
+
+TEST(GreetingTest, InEachStateOnlyWhatIsDueIsTaken) {
+  set_log_level(LogLevel::kOff);
+  for (const State state : kStates) {
+    for (const Named& message : all_messages()) {
+      // That it is short of a good one: see the tests of its contents.
+      if (state == State::kNew && message.name == to_string(MessageKind::kChallenge)) continue;
+      SimSession session("auto", quiet_options());
+      session.add();
+      RawPeer peer(session);
+      advance_to(state, peer);
+      EXPECT_EQ(peer.receive<OfferMessage>().has_value(), state == State::kProven);
+      peer.send_bytes(message.frame);
+      EXPECT_FALSE(peer.alive()) << message.name << " in state " << static_cast<int>(state);
+      EXPECT_FALSE(peer.receive<OfferMessage>());
+      EXPECT_EQ(session.core(0).peer(1).link(), nullptr);
+      EXPECT_EQ(session.workers[0].devices->registered(), 0u);
+      EXPECT_EQ(session.workers[0].devices->allocated(), 0u);
+    }
+  }
+  set_log_level(LogLevel::kWarn);
+}
+
+TEST(GreetingTest, AProofOfAnythingElseIsRefused) {
+  for (int kind = 0; kind < 5; ++kind) {
+    SimSession session("auto", quiet_options());
+    session.add();
+    RawPeer peer(session);
+    peer.challenge();
+    const Nonce &own = peer.own_nonce(), &theirs = peer.their_nonce();
+    ProofMessage proof;
+    switch (kind) {
+      case 0:  // another session's token
+        proof.proof = make_proof(token_of(8), false, own, theirs);
+        break;
+      case 1:  // what the engine itself has sent
+        proof.proof = peer.receive<ProofMessage>()->proof;
+        break;
+      case 2:  // for the other role
+        proof.proof = make_proof(token_of(7), true, own, theirs);
+        break;
+      case 3:  // of an earlier connection
+        proof.proof = make_proof(token_of(7), false, own, *make_nonce());
+        break;
+      case 4:
+        proof.proof = make_proof(token_of(7), false, theirs, own);
+        break;
+    }
+    peer.send(proof);
+    EXPECT_EQ(peer.lost().code(), Code::kUnavailable) << kind;
+    EXPECT_FALSE(peer.receive<OfferMessage>());
+    EXPECT_EQ(session.workers[0].devices->registered(), 0u);
+  }
+}
+
+TEST(GreetingTest, AnOfferThatCannotBeIsRefused) {
+  using Change = void (*)(OfferMessage&);
+  const Change changes[] = {
+      [](OfferMessage& m) { m.device_count = kMaxDevices + 1; },
+      [](OfferMessage& m) { m.device_count = UINT32_MAX; },
+      [](OfferMessage& m) { m.host.fill('h'); },
+      [](OfferMessage& m) { m.name.fill('n'); },
+      [](OfferMessage& m) { m.devices[0].uuid.fill('u'); },
+      [](OfferMessage& m) { m.inbox_region = 0; },
+      [](OfferMessage& m) { m.inbox_bytes = 0; },
+      [](OfferMessage& m) { m.inbox_bytes = EngineOptions::kLeastInboxBytes - 1; },
+      [](OfferMessage& m) { m.window_inbox_bytes = 1; },
+      [](OfferMessage& m) { m.window_inbox_bytes = UINT64_MAX; },
+  };
+  for (size_t i = 0; i < std::size(changes); ++i) {
+    SimSession session("auto", quiet_options());
+    session.add();
+    RawPeer peer(session);
+    peer.challenge();
+    peer.prove();
+    OfferMessage offer = peer.make_offer();
+    changes[i](offer);
+    peer.send(offer);
+    EXPECT_EQ(peer.lost().code(), Code::kProtocol) << "change " << i;
+    EXPECT_FALSE(peer.open());
+    EXPECT_EQ(session.workers[0].devices->registered(), 0u);
+  }
+}
+
+TEST(GreetingTest, APeerThatLeavesInAnyStateIsLost) {
+  for (const State state : kStates) {
+    SimSession session("auto", quiet_options());
+    session.add();
+    {
+      RawPeer peer(session);
+      advance_to(state, peer);
+    }
+    session.settle();
+    EXPECT_FALSE(session.core(0).peer(1).lost().ok());
+    EXPECT_EQ(session.core(0).peer(1).link(), nullptr);
+    EXPECT_EQ(session.workers[0].devices->registered(), 0u);
+  }
+}
+
+TEST(GreetingTest, ASecondConnectionIsRefusedAlsoAfterTheFirst) {
+  SimSession session("auto", quiet_options());
+  session.add();
+  session.add();
+  session.connect(0, 1, "tcp");
+  session.settle();
+  ASSERT_TRUE(session.core(0).peer(1).open());
+  for (const bool lost : {false, true}) {
+    if (lost) session.core(0).lose(1, {Code::kUnavailable, "enough"});
+    SimLinkPair late = testing::make_sim_links(session.world, "tcp", {});
+    session.core(0).attach(1, std::move(late.first), token_of(7), true);
+    session.settle();
+    EXPECT_FALSE(late.second->status().ok());
+    EXPECT_EQ(session.core(0).peer(1).open(), !lost);
+    EXPECT_EQ(session.core(0).peer(1).lost().ok(), !lost);
   }
 }
 

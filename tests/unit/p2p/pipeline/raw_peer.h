@@ -46,15 +46,21 @@ class RawPeer {
       if (*kind_of(*frame) == Message::kKind) return *parse<Message>(*frame);
     }
   }
-  void greet() {
+  // The steps of a greeting, and all of them.
+  void challenge() {
     ChallengeMessage challenge;
-    challenge.nonce = *make_nonce();
+    challenge.nonce = own_nonce_ = *make_nonce();
     const auto theirs = receive<ChallengeMessage>();
     ASSERT_TRUE(theirs);
+    their_nonce_ = theirs->nonce;
     send(challenge);
+  }
+  void prove() {
     ProofMessage proof;
-    proof.proof = make_proof(token_of(7), false, challenge.nonce, theirs->nonce);
+    proof.proof = make_proof(token_of(7), false, own_nonce_, their_nonce_);
     send(proof);
+  }
+  OfferMessage make_offer() {
     OfferMessage offer;
     offer.device_count = 1;
     offer.inbox_bytes = 1 << 20;
@@ -63,8 +69,15 @@ class RawPeer {
         static_cast<uint64_t>(link_->expose(inbox_.data(), inbox_.size(), -1, 0)->id);
     put_text(offer.name, "raw");
     put_text(offer.devices[0].uuid, "GPU-raw");
-    send(offer);
+    return offer;
   }
+  void greet() {
+    challenge();
+    prove();
+    send(make_offer());
+  }
+  const Nonce& own_nonce() const { return own_nonce_; }
+  const Nonce& their_nonce() const { return their_nonce_; }
   bool alive() { return session_.core(0).peer(1).lost().ok(); }
   bool open() { return session_.core(0).peer(1).open(); }
   Status lost() { return session_.core(0).peer(1).lost(); }
@@ -75,6 +88,7 @@ class RawPeer {
   std::unique_ptr<wire::RingWriter> writer_;
   std::unique_ptr<wire::RingReader> reader_;
   std::vector<std::byte> inbox_;
+  Nonce own_nonce_{}, their_nonce_{};
 };
 
 inline EngineOptions quiet_options() {

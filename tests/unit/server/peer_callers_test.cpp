@@ -1,0 +1,138 @@
+// A worker that waits for another to connect, and what may come instead: the copies end with an
+// error, and so does the waiting.
+#include <array>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "server/peer/peer_hub.h"
+#include "tests/support/session_harness.h"
+
+namespace rcuda::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr p2p::PeerId kLink = 4;
+
+class PeerCallersTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(driver().cuDevicePrimaryCtxRetain(&context_, 0), CUDA_SUCCESS);
+    ASSERT_EQ(driver().cuCtxSetCurrent(context_), CUDA_SUCCESS);
+  }
+  void TearDown() override {
+    hub_.reset();
+    driver().cuDevicePrimaryCtxRelease_v2(0);
+  }
+  static const api::DriverTable& driver() { return test::TestDriver::get().table; }
+
+  void wait_for_a_caller(std::chrono::milliseconds patience = std::chrono::seconds(60)) {
+    PeerHub::Options options;
+    options.handshake_timeout = patience;
+    hub_ = std::make_unique<PeerHub>(driver(), std::move(options));
+    PeerHub::Introduction introduction;
+    introduction.link = kLink;
+    ASSERT_TRUE(hub_->introduce(introduction, {{0, context_}}).ok());
+    EXPECT_EQ(hub_->introduce(introduction, {{0, context_}}).code(), Code::kInvalidArgument);
+    p2p::PeerCopy copy;
+    copy.id = 1;
+    copy.peer = kLink;
+    copy.done = [this](const Status& status) {
+      std::lock_guard lock(mutex_);
+      outcome_ = status;
+      changed_.notify_all();
+    };
+    ASSERT_TRUE(hub_->copy(std::move(copy), {}).ok());
+  }
+  // As the daemon passes it on; what is left is the other worker's end.
+  UniqueFd call(wire::Medium medium, uint32_t link = kLink, uint32_t stream = 0) {
+    int ends[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    wire::PeerHello hello;
+    hello.link = link;
+    hello.stream = stream;
+    hello.medium = medium;
+    hub_->called_on(hello, UniqueFd(ends[0]));
+    return UniqueFd(ends[1]);
+  }
+  static void expect_welcome(const UniqueFd& socket) {
+    const auto answer = wire::read_message(socket.get(), Clock::now() + std::chrono::seconds(60));
+    ASSERT_TRUE(answer.ok()) << answer.status().message();
+    EXPECT_EQ(answer->first, wire::MessageType::kPeerWelcome);
+  }
+  Status outcome() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return outcome_.has_value(); });
+    return *outcome_;
+  }
+
+  CUcontext context_ = nullptr;
+  std::unique_ptr<PeerHub> hub_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Status> outcome_;
+};
+
+TEST_F(PeerCallersTest, ACallerThatLeavesEndsTheCopies) {
+  for (const wire::Medium medium : {wire::Medium::kShm, wire::Medium::kTcp}) {
+    outcome_.reset();
+    wait_for_a_caller();
+    UniqueFd caller = call(medium);
+    expect_welcome(caller);
+    caller.reset();
+    EXPECT_EQ(outcome().code(), Code::kUnavailable) << outcome().message();
+    EXPECT_TRUE(hub_->settled(kLink));
+  }
+}
+
+TEST_F(PeerCallersTest, ACallerThatSpeaksAnotherProtocolEndsTheCopies) {
+  for (const wire::Medium medium : {wire::Medium::kShm, wire::Medium::kTcp}) {
+    outcome_.reset();
+    wait_for_a_caller();
+    const UniqueFd caller = call(medium);
+    expect_welcome(caller);
+    const std::array<char, 4096> nonsense{'n', 'o'};
+    ASSERT_EQ(::send(caller.get(), nonsense.data(), nonsense.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(nonsense.size()));
+    EXPECT_EQ(outcome().code(), Code::kProtocol) << outcome().message();
+  }
+}
+
+// Nobody was introduced under these names, or not as this.
+TEST_F(PeerCallersTest, CallersOfOtherNamesAreNoSubstitute) {
+  wait_for_a_caller(std::chrono::milliseconds(300));
+  const UniqueFd stale = call(wire::Medium::kShm, kLink + 1);
+  const UniqueFd stream = call(wire::Medium::kShm, kLink, 3);
+  const UniqueFd odd = call(wire::Medium::kShm, UINT32_MAX, UINT32_MAX);
+  EXPECT_EQ(outcome().code(), Code::kTimeout) << outcome().message();
+}
+
+TEST_F(PeerCallersTest, AFloodOfCallersLeavesRoomForNoMore) {
+  wait_for_a_caller();
+  std::vector<UniqueFd> flood;
+  for (uint32_t i = 0; i < 1100; ++i) {
+    flood.push_back(call(wire::Medium::kShm, kLink + 1 + i));
+    if (i == 1050) {  // one too many is closed at once
+      char byte;
+      EXPECT_EQ(::recv(flood.back().get(), &byte, 1, 0), 0);
+    }
+  }
+  hub_->shut();
+  EXPECT_FALSE(outcome().ok());
+}
+
+TEST_F(PeerCallersTest, ShuttingEndsTheWaiting) {
+  wait_for_a_caller();
+  hub_->shut();
+  EXPECT_EQ(outcome().code(), Code::kUnavailable) << outcome().message();
+  EXPECT_FALSE(hub_->active());
+}
+
+}  // namespace
+}  // namespace rcuda::server
