@@ -34,7 +34,7 @@
 
 namespace rcuda::p2p {
 
-inline constexpr uint32_t kPeerProtocolVersion = 2;
+inline constexpr uint32_t kPeerProtocolVersion = 3;
 
 // The windows of a Link between two engines: one ring each way and its credit word; and, for media
 // that would have to be told of every transfer's end, an inbox for small chunks (WindowPath).
@@ -240,8 +240,9 @@ struct ProbeMessage {
 };
 static_assert(sizeof(ProbeMessage) == 24);
 
-// What the receiver of a Probe found, or (kIpc, unasked) whether it could map the sender's memory.
-enum class Proven : uint32_t { kNothing = 0, kGpudirect = 1, kIpc = 2 };
+// What the receiver of a Probe found. Unasked, for each device whose probe was offered by a worker
+// of the same host, and each of its own: whether it could map the memory (kIpc, kNoIpc).
+enum class Proven : uint32_t { kNothing = 0, kGpudirect = 1, kIpc = 2, kNoIpc = 3 };
 struct ProbedMessage {
   static constexpr MessageKind kKind = MessageKind::kProbed;
   MessageKind kind = kKind;

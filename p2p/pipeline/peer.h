@@ -126,6 +126,7 @@ class Peer {
   uint64_t next_forget_ = 1;
   // The peer's probe memory, mapped to see whether it can be; unmapped when the peer goes.
   std::vector<Prober::Mapped> mapped_;
+  size_t unmapped_ = 0;  // answers that the peer owes about mapping this side's memory
   std::deque<GpudirectProbe> probes_;
   std::deque<ProbeCheck> checks_;
 };

@@ -126,22 +126,29 @@ void Peer::start_probes() {
   // Mapping the peer's memory proves that it can pull from us nothing, but that we can pull from
   // it: the peer, who plans its copies to us, is told.
   const bool same_host = get_text(link_->offer.host) == host_identity();
+  const size_t offered = std::min<size_t>(environment_.devices.size(), kMaxDevices);
+  for (size_t own = 0; same_host && own < offered; ++own) {
+    if (environment_.probe_memory(static_cast<int>(own))) {
+      unmapped_ += link_->offer.device_count;
+    }
+  }
   for (uint32_t theirs = 0; same_host && theirs < link_->offer.device_count; ++theirs) {
     if (link_->offer.devices[theirs].has_probe == 0) continue;
     ExportedMemory memory;
     memory.handle = link_->offer.devices[theirs].probe;
-    for (size_t own = 0; own < environment_.devices.size(); ++own) {
-      const auto base = environment_.ops.open(static_cast<int>(own), memory);
-      if (!base) {
-        RCUDA_DEBUG("worker %u's device %u cannot be mapped for device %zu: %s", id_, theirs, own,
-                    base.status().message().c_str());
-        continue;
-      }
-      mapped_.push_back({static_cast<int>(own), static_cast<int>(theirs), *base});
+    for (size_t own = 0; own < offered; ++own) {
       ProbedMessage message;
       message.sender_device = theirs;
       message.device = static_cast<uint32_t>(own);
-      message.proven = Proven::kIpc;
+      const auto base = environment_.ops.open(static_cast<int>(own), memory);
+      if (base) {
+        mapped_.push_back({static_cast<int>(own), static_cast<int>(theirs), *base});
+        message.proven = Proven::kIpc;
+      } else {
+        RCUDA_DEBUG("worker %u's device %u cannot be mapped for device %zu: %s", id_, theirs, own,
+                    base.status().message().c_str());
+        message.proven = Proven::kNoIpc;
+      }
       if (const Status sent = link_->mailbox.send(message); !sent.ok()) return lose(sent);
     }
   }
@@ -158,7 +165,7 @@ void Peer::start_probes() {
       probes_.push_back(probe);
     }
   }
-  link_->probing = !probes_.empty();
+  link_->probing = !probes_.empty() || unmapped_ > 0;
 }
 
 // One probe at a time: fill the start of the GPU's outbox from host memory, let the NIC carry it,
@@ -167,7 +174,7 @@ Status Peer::advance_probes(bool& moved) {
   while (!probes_.empty() && probes_.front().stage == GpudirectProbe::Stage::kOver) {
     probes_.pop_front();
   }
-  link_->probing = !probes_.empty();
+  link_->probing = !probes_.empty() || unmapped_ > 0;
   if (!probes_.empty() && probes_.front().stage == GpudirectProbe::Stage::kFilling) {
     GpudirectProbe& probe = probes_.front();
     const DeviceBuffer& outbox = link_->device_outbox[static_cast<size_t>(probe.device)];
@@ -250,9 +257,13 @@ Status Peer::on_probed(const ProbedMessage& message) {
     return {Code::kProtocol, "a probe of devices that do not exist"};
   }
   const int theirs = static_cast<int>(message.device);
-  if (message.proven == Proven::kIpc) {
-    link_->ipc[{own, theirs}] = true;
-    link_->planners.erase({own, theirs});
+  if (message.proven == Proven::kIpc || message.proven == Proven::kNoIpc) {
+    if (unmapped_ == 0) return {Code::kProtocol, "an answer about memory that was not offered"};
+    --unmapped_;
+    if (message.proven == Proven::kIpc) {
+      link_->ipc[{own, theirs}] = true;
+      link_->planners.erase({own, theirs});
+    }
     return {};
   }
   if (probes_.empty() || probes_.front().stage != GpudirectProbe::Stage::kAsked ||

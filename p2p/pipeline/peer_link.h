@@ -61,7 +61,7 @@ struct PeerLink {
   std::unique_ptr<transport::Link> link;
   Mailbox mailbox;
   bool open = false;      // proofs and offers were exchanged
-  bool probing = false;   // whether GPUDirect works is not known yet: no copy is planned
+  bool probing = false;   // what works, GPUDirect or mapping, is not known yet: no copy is planned
   uint32_t shipping = 0;  // transfers of this side that have not ended
   OfferMessage offer;     // the peer's, checked
 

@@ -231,6 +231,43 @@ TEST(CopyOrderTest, CopiesWaitForTheProbeOfGpudirect) {
   EXPECT_EQ(b.copies(), 2u);
 }
 
+// As for mapped memory, whichever side's connection is made first: the plan is not for what the
+// peer has not answered yet.
+TEST(CopyOrderTest, CopiesWaitForTheAnswerWhetherMemoryCanBeMapped) {
+  for (const bool other_is_late : {false, true}) {
+    EngineOptions options;
+    options.measure = false;
+    SimSession session("ipc", options);
+    SimDevices& a = session.add();
+    SimDevices& b = session.add();
+    a.allow_ipc(true);
+    b.allow_ipc(true);
+    std::byte* source = a.make_memory(kMiB);
+    std::byte* destination = b.make_memory(kMiB);
+    fill(source, kMiB, 9);
+    CopyRequest request;
+    request.source = Shape::plain(address_of(source), kMiB);
+    request.destination = Shape::plain(address_of(destination), kMiB);
+    const auto result = start_copy(session, request);
+    session.connect(0, 1, "shm");
+    if (other_is_late) {
+      // Its Offer goes out, and it cannot go on.
+      ASSERT_TRUE(session.run([&] { return b.registered() > 0; }));
+      b.allow_pauses(Pause::kNone);
+      session.settle();
+      EXPECT_TRUE(session.core(0).peer(1).open());
+      EXPECT_FALSE(session.core(1).peer(0).open());
+      EXPECT_EQ(a.copies(), 0u);
+      b.allow_pauses(Pause::kWork);
+    }
+    session.settle();
+    EXPECT_TRUE(result->over() && result->source.ok());
+    EXPECT_EQ(std::memcmp(source, destination, kMiB), 0);
+    EXPECT_EQ(a.copies(), 0u);
+    EXPECT_EQ(b.copies(), 1u);
+  }
+}
+
 struct Box {
   uint64_t width, height, depth, source_pitch, destination_pitch, source_rows, destination_rows;
 };
