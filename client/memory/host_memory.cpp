@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -10,10 +9,10 @@
 #include <vector>
 
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "client/memory/mirror.h"
+#include "client/memory/move_pages.h"
 #include "client/memory/registered_pages.h"
 #include "client/session/capture.h"
 #include "client/session/marshal.h"
@@ -78,7 +77,7 @@ AddressRange& host_range() {
 }
 
 UniqueFd make_backing(size_t bytes) {
-  UniqueFd fd(memfd_create(kBackingName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  UniqueFd fd(memfd_create("rcuda-host", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (fd && ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) fd.reset();
   return fd;
 }
@@ -240,35 +239,6 @@ class Unmirrored {
 Unmirrored& unmirrored() {
   static auto* instance = new Unmirrored;
   return *instance;
-}
-
-// Writes to the beginning of the memfd. Whole pages also hold what lies beside the application's
-// object, which a program built with AddressSanitizer may not touch, nor memcpy() and pwrite() in
-// its name: the system call itself may, and tells of memory that cannot be read.
-bool fill(int backing, const void* begin, size_t bytes) {
-  const auto* from = static_cast<const std::byte*>(begin);
-  for (size_t at = 0; at < bytes;) {
-    const long written =
-        syscall(SYS_pwrite64, backing, from + at, bytes - at, static_cast<off_t>(at));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    at += static_cast<size_t>(written);
-  }
-  return true;
-}
-
-// Replaces the pages under [begin, begin + bytes) by those of a memfd with the same contents.
-// Threads that write there meanwhile would lose their writes: registering is documented as not
-// concurrent with use. Memory that cannot be replaced (not plain private or anonymous) stays as it
-// is.
-bool move_onto(int backing, void* begin, size_t bytes) {
-  if (!fill(backing, begin, bytes)) return false;
-  void* copy = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, backing, 0);
-  if (copy == MAP_FAILED) return false;
-  void* moved = mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, begin);
-  if (moved != MAP_FAILED) return true;
-  munmap(copy, bytes);
-  return false;
 }
 
 // Whole pages of a new memfd in the host range; null when there are none.

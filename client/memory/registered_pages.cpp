@@ -1,6 +1,7 @@
 #include "client/memory/registered_pages.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -8,7 +9,14 @@
 #include <map>
 #include <mutex>
 
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+#include "client/memory/move_pages.h"
+#include "common/base/log.h"
 
 namespace rcuda::client {
 namespace {
@@ -23,7 +31,6 @@ std::map<uint64_t, PageRun>& runs() {
 struct Line {
   uint64_t begin, end, inode;
   bool is_shared;
-  bool is_ours;  // of a memfd of this library's
 };
 
 // Calls `visit` for every mapping of this process in [begin, end), in order of addresses; `visit`
@@ -42,25 +49,63 @@ void for_each_mapping(uint64_t begin, uint64_t end, const Visit& visit) {
     }
     if (line.begin >= end) break;
     line.is_shared = access[3] == 's';
-    line.is_ours = line.is_shared && std::strstr(text, kBackingName) != nullptr;
     if (!visit(line)) break;
   }
   std::fclose(maps);
 }
 
-// Whether the pages are the run's still. The application may have unmapped them: what registered
-// them need not be what keeps the run.
-bool are_of(const PageRun& run, uint64_t begin, uint64_t end) {
-  struct stat file;
-  if (!run.backing) return mapping_of(begin, end - begin) == Mapping::kShared;
-  if (::fstat(run.backing.get(), &file) != 0) return false;
-  uint64_t reached = begin;
+// Pages that map a run's memfd from `offset` on.
+struct Piece {
+  int backing;
+  uint64_t offset;
+  uint64_t begin;
+  size_t bytes;
+};
+
+std::vector<Line> shared_mappings(uint64_t begin, uint64_t end) {
+  std::vector<Line> lines;
   for_each_mapping(begin, end, [&](const Line& line) {
-    if (line.begin > reached || !line.is_shared || line.inode != file.st_ino) return false;
-    reached = line.end;
+    if (line.is_shared) lines.push_back(line);
     return true;
   });
-  return reached >= end;
+  return lines;
+}
+
+// What of [begin, end) is on the run's memfd still. The application may have unmapped the rest:
+// what registered it need not be what keeps the run.
+std::vector<Piece> pieces_of(const PageRun& run, uint64_t begin, uint64_t end,
+                             const std::vector<Line>& shared) {
+  std::vector<Piece> pieces;
+  struct stat file;
+  if (!run.backing || ::fstat(run.backing.get(), &file) != 0) return pieces;
+  for (const Line& line : shared) {
+    const uint64_t from = std::max(begin, line.begin), to = std::min(end, line.end);
+    if (line.inode == file.st_ino && from < to) {
+      pieces.push_back({run.backing.get(), from - run.first, from, to - from});
+    }
+  }
+  return pieces;
+}
+
+bool are_of(const PageRun& run, uint64_t begin, uint64_t end) {
+  if (!run.backing) return mapping_of(begin, end - begin) == Mapping::kShared;
+  size_t bytes = 0;
+  for (const Piece& piece : pieces_of(run, begin, end, shared_mappings(begin, end))) {
+    bytes += piece.bytes;
+  }
+  return bytes == end - begin;
+}
+
+// The pages are like any others of the application again.
+void give_back(const PageRun& run) {
+  const uint64_t end = run.first + run.bytes;
+  for (const Piece& piece : pieces_of(run, run.first, end, shared_mappings(run.first, end))) {
+    void* begin = reinterpret_cast<void*>(piece.begin);
+    if (!move_off(piece.backing, piece.offset, begin, piece.bytes)) {
+      RCUDA_WARN("%zu bytes at %p, no longer registered, stay shared memory: %s", piece.bytes,
+                 begin, std::strerror(errno));
+    }
+  }
 }
 
 // The runs that have pages in [begin, end).
@@ -82,6 +127,55 @@ void take_out(uint64_t first, const std::function<void(const PageRun&)>& end_run
     runs().erase(first);
   }
   end_run(run);
+  give_back(run);
+}
+
+// A child of fork() has private memory to itself, and as it was then. On a memfd it would be the
+// parent's as well, so the child copies it, and the parent waits. (The kernel copies pinned pages
+// likewise for a child.) The thread that forks holds the locks.
+std::vector<Piece> forked;
+int copied[2] = {-1, -1};  // a pipe
+
+void before_fork() {
+  change_mutex.lock();
+  runs_mutex.lock();
+  forked.clear();
+  const std::vector<Line> shared =
+      runs().empty() ? std::vector<Line>() : shared_mappings(0, UINT64_MAX);
+  for (const auto& [first, run] : runs()) {
+    const std::vector<Piece> pieces = pieces_of(run, first, first + run.bytes, shared);
+    forked.insert(forked.end(), pieces.begin(), pieces.end());
+  }
+  if (forked.empty() || ::pipe2(copied, O_CLOEXEC) != 0) copied[0] = copied[1] = -1;
+}
+
+void after_fork_in_parent() {
+  if (copied[0] >= 0) {
+    ::close(copied[1]);
+    char byte;
+    while (::read(copied[0], &byte, 1) < 0 && errno == EINTR) continue;  // or the child has died
+    ::close(copied[0]);
+  }
+  runs_mutex.unlock();
+  change_mutex.unlock();
+}
+
+void after_fork_in_child() {
+  for (const Piece& piece : forked) {
+    void* begin = reinterpret_cast<void*>(piece.begin);
+    if (copy_off(piece.backing, piece.offset, begin, piece.bytes)) continue;
+    // Without memory for all of it: what this process writes is its own at least.
+    (void)::mmap(begin, piece.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, piece.backing,
+                 static_cast<off_t>(piece.offset));
+  }
+  if (copied[0] >= 0) {
+    (void)!::write(copied[1], "", 1);
+    ::close(copied[0]);
+    ::close(copied[1]);
+  }
+  runs().clear();  // what they were exposed to is the parent's
+  runs_mutex.unlock();
+  change_mutex.unlock();
 }
 
 }  // namespace
@@ -89,6 +183,8 @@ void take_out(uint64_t first, const std::function<void(const PageRun&)>& end_run
 bool use_pages(uint64_t first, size_t bytes, const std::function<bool(PageRun*)>& make,
                const std::function<void(const PageRun&)>& end_run) {
   const uint64_t end = first + bytes;
+  [[maybe_unused]] static const int handlers =
+      pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
   std::lock_guard changing(change_mutex);
   std::vector<std::pair<uint64_t, uint64_t>> missing;
   uint64_t reached = first;
@@ -109,6 +205,7 @@ bool use_pages(uint64_t first, size_t bytes, const std::function<bool(PageRun*)>
       runs()[run.first] = std::move(run);
       continue;
     }
+    give_back(run);
     while (i-- > 0) take_out(missing[i].first, end_run);
     return false;
   }
@@ -143,7 +240,7 @@ Mapping mapping_of(uint64_t address, size_t bytes) {
   for_each_mapping(address, address + bytes, [&](const Line& line) {
     if (line.begin > reached) return false;
     reached = line.end;
-    is_shared |= line.is_shared && !line.is_ours;
+    is_shared |= line.is_shared;
     return true;
   });
   if (reached < address + bytes) return Mapping::kNone;

@@ -3,7 +3,8 @@
 // Registrations need not end where pages do. Neighbours may have a page in common, which must stay
 // where it is for as long as one of them lives. So pages are made ready for the workers in runs:
 // what the first registration needs is one, later ones use what is there and add runs for the rest,
-// and a run ends with the last registration that lies in it.
+// and a run ends with the last registration that lies in it. Then the pages are private and
+// anonymous again. A child of fork() has its own from the start.
 // Threads: any. use_pages() and leave_pages() wait for one another, pieces_in_runs() for nobody.
 #pragma once
 
@@ -17,9 +18,6 @@
 #include "common/base/unique_fd.h"
 
 namespace rcuda::client {
-
-// What memfds of page-locked memory are called.
-inline constexpr char kBackingName[] = "rcuda-host";
 
 struct PageRun {
   uint64_t first = 0;
@@ -41,7 +39,7 @@ void leave_pages(uint64_t first, size_t bytes, const std::function<void(const Pa
 std::vector<std::pair<uint64_t, size_t>> pieces_in_runs(uint64_t address, size_t bytes);
 
 // How the range is mapped in this process. kNone: not all of it is; kShared: others may see what is
-// written there, files or processes. Pages that an earlier registration moved are private still.
+// written there, files, processes or, in a run, workers.
 enum class Mapping { kNone, kPrivate, kShared };
 Mapping mapping_of(uint64_t address, size_t bytes);
 

@@ -30,7 +30,7 @@ class RegisteredPagesTest : public ::testing::Test {
         first_ + page * kPage, pages * kPage,
         [this](PageRun* run) {
           if (run->first == refused_) return false;
-          run->backing = UniqueFd(memfd_create(kBackingName, MFD_CLOEXEC));
+          run->backing = UniqueFd(memfd_create("registered_pages_test", MFD_CLOEXEC));
           if (::ftruncate(run->backing.get(), static_cast<off_t>(run->bytes)) != 0) return false;
           void* pages_of_run = reinterpret_cast<void*>(run->first);
           if (::mmap(pages_of_run, run->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
@@ -108,8 +108,9 @@ TEST_F(RegisteredPagesTest, PagesThatWereMappedAnewAreNotTheRuns) {
 TEST_F(RegisteredPagesTest, KnowsHowMemoryIsMapped) {
   EXPECT_EQ(mapping_of(first_, 3 * kPage), Mapping::kPrivate);
   ASSERT_TRUE(use(1, 1));
-  EXPECT_EQ(mapping_of(first_, 3 * kPage), Mapping::kPrivate);  // ours, and nobody else's
+  EXPECT_EQ(mapping_of(first_, 3 * kPage), Mapping::kShared);
   leave(1, 1);
+  EXPECT_EQ(mapping_of(first_, 3 * kPage), Mapping::kPrivate);  // again
   ASSERT_EQ(
       ::mmap(at(2), kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
       at(2));

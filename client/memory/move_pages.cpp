@@ -1,0 +1,111 @@
+#include "client/memory/move_pages.h"
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "common/base/unique_fd.h"
+
+namespace rcuda::client {
+namespace {
+
+// While it lives, threads that write to the pages wait; those that read go on.
+class HeldWrites {
+ public:
+  HeldWrites(void* begin, size_t bytes) : range_{reinterpret_cast<uintptr_t>(begin), bytes} {
+    if (!hold(begin, bytes)) {
+      RCUDA_DEBUG("writes to %p cannot be held while it is registered: %s", begin,
+                  std::strerror(errno));
+      fd_.reset();
+    }
+  }
+  ~HeldWrites() {
+    if (!fd_) return;
+    // Does nothing where other pages lie by now. The threads go on when the descriptor is closed.
+    uffdio_writeprotect open{range_, UFFDIO_WRITEPROTECT_MODE_DONTWAKE};
+    (void)ioctl(fd_.get(), UFFDIO_WRITEPROTECT, &open);
+  }
+  HeldWrites(const HeldWrites&) = delete;
+  HeldWrites& operator=(const HeldWrites&) = delete;
+
+ private:
+  bool hold(void* begin, size_t bytes) {
+    // Privileged processes may have those writes wait as well that system calls make.
+    fd_.reset(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC)));
+    if (!fd_)
+      fd_.reset(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY)));
+    uffdio_api api{UFFD_API, UFFD_FEATURE_PAGEFAULT_FLAG_WP, 0};
+    uffdio_register pages{range_, UFFDIO_REGISTER_MODE_WP, 0};
+    uffdio_writeprotect hold{range_, UFFDIO_WRITEPROTECT_MODE_WP};
+    // Only pages that are there can be protected.
+    return fd_ && ioctl(fd_.get(), UFFDIO_API, &api) == 0 &&
+           madvise(begin, bytes, MADV_POPULATE_READ) == 0 &&
+           ioctl(fd_.get(), UFFDIO_REGISTER, &pages) == 0 &&
+           ioctl(fd_.get(), UFFDIO_WRITEPROTECT, &hold) == 0;
+  }
+
+  uffdio_range range_;
+  UniqueFd fd_;
+};
+
+// Writes to the beginning of the memfd. Whole pages also hold what lies beside the application's
+// object, which a program built with AddressSanitizer may not touch, nor memcpy() and pwrite() in
+// its name: the system call itself may, and tells of memory that cannot be read.
+bool fill(int backing, const void* begin, size_t bytes) {
+  const auto* from = static_cast<const std::byte*>(begin);
+  for (size_t at = 0; at < bytes;) {
+    const long written =
+        syscall(SYS_pwrite64, backing, from + at, bytes - at, static_cast<off_t>(at));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    at += static_cast<size_t>(written);
+  }
+  return true;
+}
+
+// At once: no thread sees memory without pages, or older contents.
+bool put_in_place(void* pages, void* begin, size_t bytes) {
+  if (mremap(pages, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, begin) != MAP_FAILED) return true;
+  munmap(pages, bytes);
+  return false;
+}
+
+}  // namespace
+
+bool move_onto(int backing, void* begin, size_t bytes) {
+  const HeldWrites held(begin, bytes);
+  if (!fill(backing, begin, bytes)) return false;
+  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, backing, 0);
+  return pages != MAP_FAILED && put_in_place(pages, begin, bytes);
+}
+
+bool move_off(int backing, uint64_t offset, void* begin, size_t bytes) {
+  const HeldWrites held(begin, bytes);
+  return copy_off(backing, offset, begin, bytes);
+}
+
+bool copy_off(int backing, uint64_t offset, void* begin, size_t bytes) noexcept {
+  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (pages == MAP_FAILED) return false;
+  auto* to = static_cast<std::byte*>(pages);
+  for (size_t at = 0; at < bytes;) {
+    const ssize_t got = pread(backing, to + at, bytes - at, static_cast<off_t>(offset + at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      munmap(pages, bytes);
+      return false;
+    }
+    at += static_cast<size_t>(got);
+  }
+  return put_in_place(pages, begin, bytes);
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,138 @@
+#include "client/memory/move_pages.h"
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "common/base/unique_fd.h"
+
+namespace rcuda::client {
+namespace {
+
+const size_t kPage = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+
+class Pages {
+ public:
+  explicit Pages(size_t count, int protection = PROT_READ | PROT_WRITE)
+      : bytes_(count * kPage),
+        begin_(mmap(nullptr, bytes_, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
+  ~Pages() { munmap(begin_, bytes_); }
+  uint64_t* words() const { return static_cast<uint64_t*>(begin_); }
+  void* begin() const { return begin_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  const size_t bytes_;
+  void* const begin_;
+};
+
+UniqueFd memfd(size_t bytes) {
+  UniqueFd fd(memfd_create("move_pages_test", MFD_CLOEXEC));
+  EXPECT_EQ(ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+  return fd;
+}
+
+// On pages of a memfd too, which kernels can since 5.19.
+bool writes_can_be_held() {
+  const UniqueFd fd(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY)));
+  uffdio_api api{UFFD_API, UFFD_FEATURE_WP_HUGETLBFS_SHMEM, 0};
+  return fd && ioctl(fd.get(), UFFDIO_API, &api) == 0;
+}
+
+TEST(MovePages, KeepsTheContentsAndBecomesTheFilesMemory) {
+  const Pages pages(3);
+  for (size_t i = 0; i < pages.bytes() / sizeof(uint64_t); ++i) pages.words()[i] = i * i;
+  const UniqueFd backing = memfd(pages.bytes());
+  ASSERT_TRUE(move_onto(backing.get(), pages.begin(), pages.bytes()));
+  for (size_t i = 0; i < pages.bytes() / sizeof(uint64_t); ++i) {
+    ASSERT_EQ(pages.words()[i], i * i) << "word " << i;
+  }
+  pages.words()[5] = 4711;
+  uint64_t seen = 0;
+  ASSERT_EQ(pread(backing.get(), &seen, sizeof seen, 5 * sizeof seen), sizeof seen);
+  EXPECT_EQ(seen, 4711u);
+}
+
+TEST(MovePages, PagesThatWereNeverTouchedAreZero) {
+  const Pages pages(2);
+  const UniqueFd backing = memfd(pages.bytes());
+  ASSERT_TRUE(move_onto(backing.get(), pages.begin(), pages.bytes()));
+  EXPECT_EQ(pages.words()[kPage / sizeof(uint64_t)], 0u);
+}
+
+TEST(MovePages, MemoryMovedOffAgainIsPrivateAndAnonymous) {
+  const Pages pages(4);
+  const size_t words = pages.bytes() / sizeof(uint64_t);
+  const UniqueFd backing = memfd(pages.bytes());
+  ASSERT_TRUE(move_onto(backing.get(), pages.begin(), pages.bytes()));
+  for (size_t i = 0; i < words; ++i) pages.words()[i] = i + 1;
+  // Its last three pages.
+  uint64_t* const second = pages.words() + kPage / sizeof(uint64_t);
+  ASSERT_TRUE(move_off(backing.get(), kPage, second, 3 * kPage));
+  for (size_t i = 0; i < words; ++i) ASSERT_EQ(pages.words()[i], i + 1) << "word " << i;
+  pages.words()[0] = second[0] = 4711;
+  uint64_t seen[2] = {};
+  ASSERT_EQ(pread(backing.get(), &seen[0], sizeof seen[0], 0), sizeof seen[0]);
+  ASSERT_EQ(pread(backing.get(), &seen[1], sizeof seen[1], kPage), sizeof seen[1]);
+  EXPECT_EQ(seen[0], 4711u) << "the first page was not to be moved";
+  EXPECT_NE(seen[1], 4711u);
+  // What allocators do to pages that they will hand out as zero.
+  ASSERT_EQ(madvise(second, kPage, MADV_DONTNEED), 0);
+  EXPECT_EQ(second[0], 0u);
+}
+
+// What other threads count in these pages, first touches included, is all there in the end.
+TEST(MovePages, NoWriteOfAnotherThreadIsLost) {
+  if (!writes_can_be_held()) GTEST_SKIP() << "this kernel does not hold writes for this process";
+  constexpr size_t kThreads = 3, kPages = 500;
+  constexpr int kRounds = 20;
+  const size_t stride = kPage / sizeof(uint64_t);
+  for (int round = 0; round < kRounds; ++round) {
+    const Pages pages(kPages);
+    std::atomic<bool> over = false;
+    std::atomic<size_t> writing = 0;
+    uint64_t counted[kThreads] = {};
+    std::vector<std::thread> threads;
+    for (size_t id = 0; id < kThreads; ++id) {
+      threads.emplace_back([&, id] {
+        for (size_t at = 0; !over.load(std::memory_order_relaxed); at = (at + 7) % kPages) {
+          volatile uint64_t& mine = pages.words()[at * stride + id];
+          mine = mine + 1;
+          if (++counted[id] == 10) ++writing;
+        }
+      });
+    }
+    while (writing < kThreads) std::this_thread::yield();
+    const UniqueFd backing = memfd(pages.bytes());
+    EXPECT_TRUE(move_onto(backing.get(), pages.begin(), pages.bytes()));
+    EXPECT_TRUE(move_off(backing.get(), 0, pages.begin(), pages.bytes()));
+    over = true;
+    for (std::thread& thread : threads) thread.join();
+    for (size_t id = 0; id < kThreads; ++id) {
+      uint64_t sum = 0;
+      for (size_t page = 0; page < kPages; ++page) sum += pages.words()[page * stride + id];
+      ASSERT_EQ(sum, counted[id]) << "round " << round << ", thread " << id;
+    }
+  }
+}
+
+TEST(MovePages, MemoryThatCannotBeReadStaysAsItIs) {
+  const Pages pages(1, PROT_NONE);
+  const UniqueFd backing = memfd(pages.bytes());
+  EXPECT_FALSE(move_onto(backing.get(), pages.begin(), pages.bytes()));
+  ASSERT_EQ(mprotect(pages.begin(), pages.bytes(), PROT_READ | PROT_WRITE), 0);
+  pages.words()[0] = 1;
+  EXPECT_EQ(pages.words()[0], 1u);
+}
+
+}  // namespace
+}  // namespace rcuda::client
