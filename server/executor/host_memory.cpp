@@ -17,6 +17,9 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kMost = 1ull << 47;  // of user addresses
+// Null pointers fault, whoever this process runs as: root may map the pages that the kernel keeps
+// others from (vm.mmap_min_addr).
+constexpr uint64_t kLowest = 64u << 10;
 
 uint64_t whole_pages(uint64_t bytes) { return (bytes + kPage - 1) & ~(kPage - 1); }
 
@@ -116,8 +119,8 @@ void HostMemory::take_away(uint64_t address, const Range& range) {
 }
 
 CUresult HostMemory::expose(const wire::HostExposeBody& body) {
-  if (body.bytes == 0 || body.address % kPage != 0 || body.bytes > kMost || body.address > kMost ||
-      (body.flags & ~kKnownFlags) != 0) {
+  if (body.bytes == 0 || body.address % kPage != 0 || body.address < kLowest ||
+      body.bytes > kMost || body.address > kMost || (body.flags & ~kKnownFlags) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   auto next = ranges_.lower_bound(body.address);
