@@ -67,6 +67,8 @@ class PuppetServer {
   static wire::Welcome welcome_with(uint32_t devices);
 
   uint16_t port() const { return port_; }
+  // A client that gives up in the middle of the handshake is no failure of the test.
+  void let_client_leave() { client_may_leave_.store(true); }
 
   // For a call: the answer. For a posted command that carries a completion word: the word's result.
   // Without an answer neither is written.
@@ -99,6 +101,7 @@ class PuppetServer {
   uint16_t port_ = 0;
   UniqueFd listening_;
   std::atomic<bool> stop_{false};
+  std::atomic<bool> client_may_leave_{false};
 
   std::mutex mutex_;
   std::condition_variable changed_;

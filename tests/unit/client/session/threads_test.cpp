@@ -29,6 +29,7 @@ TEST(Threads, ASessionThatCannotHaveItsThreadsIsNotOpened) {
   for (bool refused = true; refused; ++needed) {
     ASSERT_LT(needed, 16);
     test::PuppetServer puppet(test::PuppetServer::welcome_with(1));
+    puppet.let_client_leave();
     SessionOptions options;
     options.medium = wire::Medium::kShm;
     const ThreadLimit limit(needed);
