@@ -51,13 +51,14 @@ inline void fuzz_events(const uint8_t* data, size_t size) {
   }
   client::EventThread events(link);
   events.set_mirror_hooks([] {}, [] {});
+  if (!events.start().ok()) return;
   std::atomic<int> ran{0};
   for (int i = 0; i < 2; ++i) {
-    events.add_callback([&](CUresult) { ++ran; });
+    (void)events.add_callback([&](CUresult) { ++ran; });
     client::EventThread::GraphCallback callback;
     callback.function = callback.released = [&] { ++ran; };
     callback.is_internal = i == 0;
-    events.add_graph_callback(callback);
+    (void)events.add_graph_callback(callback);
   }
   events.drain_output();
 }
