@@ -1,5 +1,4 @@
 // Several host threads with their own streams, one shared device, and hand-overs between threads.
-#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -41,51 +40,6 @@ void work(int id, unsigned* result) {
   *result = hash;
 }
 
-std::atomic<int> reached{0};
-struct Wait {
-  int round;
-  static void run(void* wait) {
-    while (reached < static_cast<Wait*>(wait)->round) std::this_thread::yield();
-  }
-};
-
-// One thread keeps asking a stream and an event while another gives the stream work and then asks
-// as well: neither is told that work is done which is not.
-void ask_while_another_launches() {
-  cudaStream_t stream;
-  cudaEvent_t event;
-  DeviceArray<unsigned> state(std::vector<unsigned>{1});
-  CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  std::atomic<bool> over{false};
-  const auto ask = [](cudaError_t error) {
-    CHECK(error == cudaSuccess || error == cudaErrorNotReady);
-  };
-  std::thread asking([&] {
-    while (!over) {
-      ask(cudaStreamQuery(stream));
-      ask(cudaEventQuery(event));
-    }
-  });
-  for (int round = 1; round <= 300; ++round) {
-    Wait wait{round};
-    CUDA(cudaLaunchHostFunc(stream, Wait::run, &wait));
-    EXPECT(cudaErrorNotReady, cudaStreamQuery(stream));
-    step<<<1, 1, 0, stream>>>(state.get(), round);
-    CUDA(cudaGetLastError());
-    EXPECT(cudaErrorNotReady, cudaStreamQuery(stream));
-    CUDA(cudaEventRecord(event, stream));
-    EXPECT(cudaErrorNotReady, cudaEventQuery(event));
-    reached = round;
-    CUDA(cudaStreamSynchronize(stream));
-    EXPECT(cudaSuccess, cudaEventQuery(event));
-  }
-  over = true;
-  asking.join();
-  CUDA(cudaEventDestroy(event));
-  CUDA(cudaStreamDestroy(stream));
-}
-
 int main() {
   const int count = 6;
   std::vector<std::thread> threads;
@@ -121,6 +75,4 @@ int main() {
   CHECK(state.values()[0] == expected);
   std::printf("turns %08x\n", expected);
   CUDA(cudaStreamDestroy(stream));
-
-  ask_while_another_launches();
 }
