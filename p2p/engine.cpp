@@ -243,8 +243,9 @@ class Engine::Runner {
   std::atomic<bool> awake_ = true;  // written under mutex_
   bool stop_ = false;               // the engine thread's
 
+  // The engine thread's. Before core_, which asks to forget them to its very end.
+  std::vector<std::unique_ptr<Listener>> listeners_;
   Core core_;
-  std::vector<std::unique_ptr<Listener>> listeners_;  // the engine thread's
   std::thread thread_;
 };
 
