@@ -158,7 +158,8 @@ class CopyNode {
         location.home != Home::kExposed || pieces_in_runs(rows.first, span).size() == 1;
     if (location.home != Home::kPageable && is_whole) return CUDA_SUCCESS;
     StandIn made;
-    if (CUresult result = make_stand_in(*owner_.session, owner_.context, rows, is_source, &made);
+    if (CUresult result =
+            make_stand_in(*owner_.session, target_of_graph(owner_).context, rows, is_source, &made);
         result != CUDA_SUCCESS) {
       return result;
     }
@@ -264,7 +265,10 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARA
   CUresult result = forward_rcuda_graph_kernel_node(handle, &found, &function, &kernel, &context,
                                                     state.parameters.data(), &bytes, &are_packed);
   if (result != CUDA_SUCCESS) return result;
-  Target target{node->session, node->context, node->device};
+  Target target = target_of_graph(*node);
+  if (const Object* launched_in = find_object(context, wire::Kind::kContext)) {
+    target = {launched_in->session, launched_in->id, launched_in->device};
+  }
   if (kernel) {
     // A kernel belongs to all sessions: what came carries no more than its id on this one.
     Object* known = find_kernel(*node->session,

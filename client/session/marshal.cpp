@@ -43,6 +43,11 @@ bool is_code(wire::Kind kind) {
          kind == wire::Kind::kFunction;
 }
 
+bool is_graph(wire::Kind kind) {
+  return kind == wire::Kind::kGraph || kind == wire::Kind::kGraphNode ||
+         kind == wire::Kind::kGraphExec;
+}
+
 // Libraries and kernels have an id per session, and a kernel may stand where a function is
 // expected.
 CUresult resolve_code(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
@@ -97,6 +102,12 @@ int client_ordinal(const Target& target, uint32_t worker_ordinal) {
   return static_cast<int>(Process::get().ordinal_of(*target.session, worker_ordinal));
 }
 
+Target target_of_graph(const Object& object) {
+  Target current;
+  const bool is_there = target_current(&current) == CUDA_SUCCESS;
+  return is_there && current.session == object.session ? current : target_of(object);
+}
+
 CUresult target_address(CUdeviceptr address, Target* target) {
   Process& process = Process::get();
   if (CUresult result = process.check(); result != CUDA_SUCCESS) return result;
@@ -125,7 +136,7 @@ CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::Obje
   }
   const Object* object = find_object(handle, kind);
   if (!object) return CUDA_ERROR_INVALID_HANDLE;
-  if (!target->session) *target = target_of(*object);
+  if (!target->session) *target = is_graph(kind) ? target_of_graph(*object) : target_of(*object);
   if (target->session != object->session) return CUDA_ERROR_INVALID_HANDLE;
   *id = object->id;
   return CUDA_SUCCESS;

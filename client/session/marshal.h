@@ -34,6 +34,9 @@ CUresult target_current(Target* target);
 CUresult target_device(CUdevice device, Target* target, uint32_t* ordinal);
 // The other way: the application's number of a device that the target's worker named.
 int client_ordinal(const Target& target, uint32_t worker_ordinal);
+// The worker of a graph, a node or an executable. They belong to no context: what they do is done
+// in the current one if it is that worker's, else in the one in which the object was named.
+Target target_of_graph(const Object& object);
 // Uses the worker that owns an address; the current context's for unknown addresses.
 CUresult target_address(CUdeviceptr address, Target* target);
 

@@ -490,7 +490,16 @@ Object* Session::adopted(wire::Kind kind, wire::ObjectId id, wire::ObjectId cont
                          uint32_t device) {
   const uint64_t key = object_key(kind, id);
   std::lock_guard lock(objects_mutex_);
-  if (auto found = objects_.find(key); found != objects_.end()) return found->second;
+  if (auto found = objects_.find(key); found != objects_.end()) {
+    Object* known = found->second;
+    // Ids of nodes and of their graphs are used again: the context of the one before may be gone.
+    const bool is_reused = kind == wire::Kind::kGraphNode || kind == wire::Kind::kGraph;
+    if (is_reused && (id & wire::kWorkerMinted) && known->context != context) {
+      known->context = context;
+      known->device = device;
+    }
+    return known;
+  }
   Object* object = create_object(kind, {id, context, this, device});
   if (!object) return nullptr;
   objects_.emplace(key, object);
