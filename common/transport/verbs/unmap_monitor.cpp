@@ -10,8 +10,6 @@
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -101,13 +99,8 @@ bool UnmapMonitor::open() {
     return false;
   }
   owner_ = ::getpid();
-  // The program's signals are not for this thread.
-  sigset_t all, before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
   std::thread thread;
   const Status started = start_thread(&thread, [this] { run(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (!started.ok()) {
     RCUDA_INFO("registrations of pageable memory are not kept: %s", started.context().c_str());
     ::munmap(page, page_bytes());
