@@ -152,6 +152,8 @@ CUresult introduce(Mirror& mirror) {
   Result<transport::Region> region =
       mirror.session->link().expose(memory, 2 * half, backing.get(), 0);
   if (!region) {
+    RCUDA_WARN("memory could not be shared with %s: %s", mirror.session->name().c_str(),
+               region.status().message().c_str());
     munmap(memory, 2 * half);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }

@@ -48,11 +48,28 @@ void ControlChannel::poke() {
   [[maybe_unused]] const ssize_t written = ::write(poke_.get(), &one, sizeof one);
 }
 
-void ControlChannel::send(ControlMessage message, int fd) {
+void ControlChannel::send(const ControlMessage& message) { enqueue(message, UniqueFd()); }
+
+Status ControlChannel::send(const ControlMessage& message, int fd) {
+  UniqueFd kept;
+  if (fd >= 0) {
+    kept.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (!kept) {
+      return Status::from_errno(
+          errno,
+          "keeping a descriptor for the peer, which takes room in this process's limit on "
+          "open files (ulimit -n)");
+    }
+  }
+  enqueue(message, std::move(kept));
+  return {};
+}
+
+void ControlChannel::enqueue(ControlMessage message, UniqueFd fd) {
   std::lock_guard lock(mutex_);
   if (finished_ || queue_.size() >= kMaxQueued) return;  // then the peer is as good as gone
-  message.has_fd = fd >= 0;
-  queue_.push_back({message, 0, UniqueFd(fd >= 0 ? ::fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1)});
+  message.has_fd = static_cast<bool>(fd);
+  queue_.push_back({message, 0, std::move(fd)});
   (void)flush_locked();  // the thread meets the same error
   if (!queue_.empty()) poke();
 }

@@ -59,8 +59,10 @@ class ControlChannel {
   ControlChannel(const ControlChannel&) = delete;
 
   Status start();
-  // `fd` is duplicated if it must be kept.
-  void send(ControlMessage message, int fd = -1);
+  void send(const ControlMessage& message);
+  // The same with a descriptor, unless that is -1. It is duplicated; where this process may have no
+  // further ones nothing is sent.
+  Status send(const ControlMessage& message, int fd);
   // Says farewell and makes the thread end without calling on_end.
   void finish();
   // The session is lost on this side: the peer gets no farewell, but the end of the connection.
@@ -79,6 +81,7 @@ class ControlChannel {
   void run();
   std::string poll_once(bool& intended);  // the reason to end, or empty
   std::string receive(bool& intended);
+  void enqueue(ControlMessage message, UniqueFd fd);
   Status flush_locked();
   void poke();
 

@@ -221,11 +221,12 @@ Result<Region> ShmLink::expose(void* base, size_t bytes, int backing, uint64_t b
     }
   }
   std::lock_guard lock(exposed_mutex_);  // held while sending: announcements go in the order of ids
-  const uint64_t id = next_region_++;
-  exposed_.insert(id);
-  control_->send(
+  const uint64_t id = next_region_;
+  RCUDA_RETURN_IF_ERROR(control_->send(
       {.kind = ControlMessage::kAnnounce, .region = id, .bytes = bytes, .address = backing_offset},
-      backing);
+      backing));
+  ++next_region_;
+  exposed_.insert(id);
   return Region{RegionId{id}, bytes};
 }
 

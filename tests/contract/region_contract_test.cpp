@@ -1,10 +1,13 @@
 // Regions: transfers of every size and place, mappings, and what happens to those withdrawn.
+#include <cerrno>
 #include <condition_variable>
 #include <mutex>
 #include <random>
 #include <thread>
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "tests/contract/link_contract.h"
@@ -296,6 +299,50 @@ TEST_P(RegionContract, ABackingThatCouldShrinkIsRefused) {
   std::vector<std::byte> memory(4096);
   EXPECT_EQ(client().expose(memory.data(), 4096, file.get()).status().code(),
             Code::kInvalidArgument);
+}
+
+// This process has all the open files that it may have, for as long as this lives.
+class DescriptorLimit {
+ public:
+  DescriptorLimit() {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    rlimit now = before_;
+    now.rlim_cur = 256;
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &now), 0);
+    while (true) {
+      UniqueFd next(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+      if (!next) break;
+      taken_.push_back(std::move(next));
+    }
+    EXPECT_EQ(errno, EMFILE);
+  }
+  ~DescriptorLimit() { EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
+  DescriptorLimit(const DescriptorLimit&) = delete;
+
+ private:
+  rlimit before_{};
+  std::vector<UniqueFd> taken_;
+};
+
+TEST_P(RegionContract, ABackingThatCannotBePassedOnIsAnErrorOfExposing) {
+  if (medium() != Medium::kShm) GTEST_SKIP() << "only shared memory uses backings";
+  connect();
+  SharedBlock block(4096);
+  {
+    const DescriptorLimit limit;
+    const Result<Region> region = client().expose(block.bytes.data(), 4096, block.fd);
+    ASSERT_FALSE(region.ok());
+    EXPECT_EQ(region.status().sys_errno(), EMFILE);
+    EXPECT_NE(region.status().context().find("ulimit -n"), std::string::npos)
+        << region.status().message();
+  }
+  // The Link is none the worse for it.
+  const Result<Region> region = client().expose(block.bytes.data(), 4096, block.fd);
+  ASSERT_TRUE(region.ok()) << region.status().message();
+  std::vector<std::byte> bytes(4096);
+  fill_pattern(bytes, 1);
+  ASSERT_TRUE(write_and_wait(server(), region->id, 0, bytes).ok());
+  EXPECT_TRUE(has_pattern(block.bytes, 1));
 }
 
 TEST_P(RegionContract, ManyRegionsComeAndGo) {
