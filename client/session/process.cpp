@@ -16,6 +16,7 @@
 #include "client/session/trace.h"
 #include "common/base/log.h"
 #include "common/base/thread_object.h"
+#include "common/transport/verbs/kept_memory.h"
 #include "common/wire/address_ranges.h"
 
 namespace rcuda::client {
@@ -60,17 +61,17 @@ std::string text_from_environment(const char* name) {
   return text ? text : "";
 }
 
-// Used by task_pool.cpp.
-Status check_copy_threads() {
-  const std::string text = text_from_environment("RCUDA_COPY_THREADS");
+// A number that is read where it is used.
+Status check_number(const char* name, unsigned least, unsigned most) {
+  const std::string text = text_from_environment(name);
   if (text.empty()) return {};
-  unsigned threads = 0;
+  unsigned number = 0;
   const char* const end = text.data() + text.size();
-  if (std::from_chars(text.data(), end, threads).ptr == end && threads >= 1 && threads <= 64) {
-    return {};
-  }
-  return Status(Code::kInvalidArgument,
-                "RCUDA_COPY_THREADS=" + text + " is not usable: it takes a number from 1 to 64");
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  if (error == std::errc() && rest == end && number >= least && number <= most) return {};
+  return Status(Code::kInvalidArgument, std::string(name) + "=" + text +
+                                            " is not usable: it takes a number from " +
+                                            std::to_string(least) + " to " + std::to_string(most));
 }
 
 Status configure_log() {
@@ -189,7 +190,8 @@ Status Process::connect() {
   options.hello = make_hello();
   Result<bool> eager = eager_from_environment();
   if (!eager) return eager.status();
-  RCUDA_RETURN_IF_ERROR(check_copy_threads());
+  RCUDA_RETURN_IF_ERROR(check_number("RCUDA_COPY_THREADS", 1, 64));
+  RCUDA_RETURN_IF_ERROR(check_number("RCUDA_VERBS_CACHE", 0, transport::verbs::kMostKeptMiB));
   // The workers know what these may be, and refuse the session otherwise.
   options.hello.p2p_strategy = text_from_environment("RCUDA_P2P_STRATEGY");
   options.hello.p2p_path = text_from_environment("RCUDA_P2P_PATH");

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/config/settings.h"
+#include "common/transport/verbs/kept_memory.h"
 
 namespace rcuda::server {
 
@@ -53,6 +54,12 @@ struct Settings {
                                "sockets, at most the client's 4"};
   config::Bool gpudirect{registry, "RCUDA_SERVER_GPUDIRECT", true,
                          "let the RDMA adapter reach GPU memory where a probe transfer proves it"};
+  config::Integer verbs_cache{registry,
+                              "RCUDA_VERBS_CACHE",
+                              transport::verbs::kKeptMiB,
+                              0,
+                              transport::verbs::kMostKeptMiB,
+                              "MiB of pageable memory that may stay registered with the adapter"};
   config::Bool allow_faults{registry, "RCUDA_SERVER_ALLOW_FAULTS", false,
                             "let clients crash their worker; for tests"};
   config::Bool fence{registry, "RCUDA_FENCE", true,

@@ -206,7 +206,8 @@ def case_settings(build):
     for name, value in (("RCUDA_P2P", "sometimes"), ("RCUDA_P2P_STRATEGY", "fastest"),
                         ("RCUDA_P2P_STRATEGY", "v4b:1M"), ("RCUDA_P2P_PATH", "carrier-pigeon"),
                         ("RCUDA_SYNC", "yes"), ("RCUDA_TRANSPORT", "udp"),
-                        ("RCUDA_COPY_THREADS", "many"), ("RCUDA_COPY_THREADS", "65")):
+                        ("RCUDA_COPY_THREADS", "many"), ("RCUDA_COPY_THREADS", "65"),
+                        ("RCUDA_VERBS_CACHE", "garbage"), ("RCUDA_VERBS_CACHE", "1G")):
         client = rig.client("once", **{name: value})
         out, error = client.communicate()
         lines = [line for line in error.splitlines() if "rcuda[" in line]

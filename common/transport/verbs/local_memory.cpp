@@ -11,6 +11,7 @@
 #include "common/base/log.h"
 #include "common/transport/mapping.h"
 #include "common/transport/verbs/errors.h"
+#include "common/transport/verbs/kept_memory.h"
 #include "common/transport/verbs/unmap_monitor.h"
 
 namespace rcuda::transport::verbs {
@@ -24,12 +25,11 @@ constexpr size_t kMostKept = 64;
 constexpr size_t kLeastThreshold = 16u << 10;
 constexpr size_t kMostThreshold = 1u << 20;
 
-// RCUDA_VERBS_CACHE: how many MiB of pageable memory may stay registered; 0: none.
 size_t kept_bytes_limit() {
   static const size_t limit = [] {
     const char* value = std::getenv("RCUDA_VERBS_CACHE");
     const bool set = value != nullptr && *value != '\0';
-    return (set ? std::strtoull(value, nullptr, 10) : 1024ull) << 20;
+    return (set ? std::strtoull(value, nullptr, 10) : kKeptMiB) << 20;
   }();
   return limit;
 }
