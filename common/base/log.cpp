@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 
+#include <pthread.h>
 #include <spdlog/details/null_mutex.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/basic_file_sink.h>
@@ -31,10 +32,19 @@ struct Logger {
   std::string name = "rcuda";
   std::shared_ptr<spdlog::logger> sink;
 };
+// A child of fork() has only the thread that forked, so no other may hold the lock over the fork.
 Logger& logger() {
-  static Logger* instance = new Logger;
+  static Logger* const instance = [] {
+    auto* made = new Logger;
+    ::pthread_atfork([] { logger().mutex.lock(); }, [] { logger().mutex.unlock(); },
+                     [] { logger().mutex.unlock(); });
+    return made;
+  }();
   return *instance;
 }
+// Made when the program or library is loaded: before there are threads, and before other handlers
+// of fork(), whose locks are then taken before this one.
+[[maybe_unused]] const Logger& made_early = logger();
 
 // Lines to a descriptor, one write() each. Writers are serialised by Logger::mutex.
 class DescriptorSink : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {

@@ -1,0 +1,49 @@
+// The log of a program that forks while its other threads write lines.
+#include "common/base/log.h"
+
+#include <atomic>
+#include <csignal>
+#include <thread>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "common/base/unique_fd.h"
+
+namespace rcuda {
+namespace {
+
+TEST(Log, AChildLogsWhateverOtherThreadsDidAtTheFork) {
+  const UniqueFd nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(nowhere);
+  set_log_descriptor(nowhere.get());
+  std::atomic<bool> logging{false}, stop{false};
+  std::thread writer([&] {
+    while (!stop.load()) {
+      RCUDA_ERROR("a line");
+      logging.store(true);
+    }
+  });
+  while (!logging.load()) std::this_thread::yield();
+  bool ended = true;
+  for (int i = 0; i < 20 && ended; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(60);  // a child that hangs ends all the same
+      RCUDA_ERROR("a line of the child's");
+      ::_exit(0);
+    }
+    int status = -1;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    ended = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    EXPECT_TRUE(ended) << "child " << i << ", status " << status;
+  }
+  stop.store(true);
+  writer.join();
+  set_log_descriptor(STDERR_FILENO);
+}
+
+}  // namespace
+}  // namespace rcuda
