@@ -1,16 +1,21 @@
 // cuMemcpy*: every shape and direction ends in submit_copy().
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <cuda.h>
 
 #include "common/cuda/memcpy_shapes.h"
 #include "common/interop/default_stream.h"
+#include "softgpu/driver/array.h"
+#include "softgpu/driver/capture.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/copy.h"
+#include "softgpu/driver/device.h"
 #include "softgpu/driver/memory.h"
 #include "softgpu/driver/operation.h"
+#include "softgpu/driver/stream.h"
 
 using namespace softgpu::driver;
 
@@ -20,31 +25,67 @@ CUstream default_stream() {
   return rcuda::interop::per_thread_default_stream() ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
 }
 
-struct HostEnds {
-  bool any = false;  // host memory takes part
+// What a side of a copy lives in; device memory and arrays have a device and mostly an owner, which
+// may be looked at only while the memory is held.
+struct Side {
+  bool on_host = false;
   bool sync_memops = false;
+  Device* device = nullptr;
+  Context* owner = nullptr;
+
+  Context& context() const {
+    return owner && &owner->device() == device ? *owner : device->primary();
+  }
 };
 
-void look_at(HostEnds* ends, CUmemorytype type, uint64_t address) {
-  if (type == CU_MEMORYTYPE_ARRAY) return;
-  std::shared_ptr<Allocation> allocation = memory_registry().find(address);
-  if (type == CU_MEMORYTYPE_HOST) {
-    ends->any = true;
-  } else if (allocation) {
-    ends->any |= allocation->on_host();
-    ends->sync_memops |= allocation->sync_memops.load(std::memory_order_relaxed);
+Side side_of(CUmemorytype type, uint64_t address, CUarray array_handle) {
+  Side side;
+  if (type == CU_MEMORYTYPE_ARRAY) {
+    const std::shared_ptr<Array> array = array_from_handle(array_handle);
+    if (array) {
+      side.owner = array->context;
+      side.device = &array->context->device();
+    }
+    return side;
   }
+  const std::shared_ptr<Allocation> allocation = memory_registry().find(address);
+  side.on_host = type == CU_MEMORYTYPE_HOST || (allocation && allocation->on_host());
+  if (type == CU_MEMORYTYPE_HOST || !allocation) return side;
+  side.sync_memops = allocation->sync_memops.load(std::memory_order_relaxed);
+  side.device = allocation->device;
+  side.owner = allocation->owner;
+  return side;
 }
 
-HostEnds host_ends(const CUDA_MEMCPY3D_PEER& shape) {
-  HostEnds ends;
-  look_at(&ends, shape.srcMemoryType,
-          shape.srcMemoryType == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(shape.srcHost)
-                                                    : shape.srcDevice);
-  look_at(&ends, shape.dstMemoryType,
-          shape.dstMemoryType == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(shape.dstHost)
-                                                    : shape.dstDevice);
-  return ends;
+Side source_of(const CUDA_MEMCPY3D_PEER& shape) {
+  return side_of(shape.srcMemoryType, shape.srcDevice, shape.srcArray);
+}
+
+Side destination_of(const CUDA_MEMCPY3D_PEER& shape) {
+  return side_of(shape.dstMemoryType, shape.dstDevice, shape.dstArray);
+}
+
+// Waits for the default stream of another context than the current one.
+CUresult wait_for_default_stream(Context& context) {
+  if (!context.alive()) return CUDA_SUCCESS;
+  if (CUresult result = context.sticky()) return result;
+  StreamSet& streams = streams_of(context);
+  const std::shared_ptr<Stream> stream =
+      default_stream() == CU_STREAM_PER_THREAD ? streams.per_thread() : streams.legacy();
+  if (CUresult result = refuse_implicit(*stream)) return result;
+  stream->synchronize();
+  return context.sticky();
+}
+
+// The copy does not start before what the default streams of both devices have been given, and is
+// over when they are given more: this waits for both ends of it.
+CUresult copy_between_devices(const Side& source, const Side& destination,
+                              CopyOperation operation) {
+  for (const Side* side : {&source, &destination}) {
+    if (&side->context() == current_context()) continue;
+    if (CUresult result = wait_for_default_stream(side->context())) return result;
+  }
+  return submit_and_wait(default_stream(), std::move(operation));
 }
 
 enum class Mode { kSynchronous, kAsynchronous };
@@ -53,15 +94,22 @@ CUresult submit_copy(CUDA_MEMCPY3D_PEER shape, CUstream stream, Mode mode) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
   if (CUresult result = resolve_copy(&shape)) return result;
-  const HostEnds ends = host_ends(shape);
   CopyOperation operation;
   operation.shape = shape;
-  if (!is_capturing(stream)) {
+  const bool held = !is_capturing(stream);
+  if (held) {
     if (CUresult result = hold_memory(&operation)) return result;
   }
   if (mode == Mode::kSynchronous) {
-    // Between device memories the host does not wait, unless a pointer attribute asks for it.
-    if (!ends.any && !ends.sync_memops && !context->sync_memops()) {
+    const Side source = source_of(shape), destination = destination_of(shape);
+    const bool is_empty = shape.WidthInBytes == 0 || shape.Height == 0 || shape.Depth == 0;
+    if (held && !is_empty && source.device && destination.device &&
+        source.device != destination.device) {
+      return copy_between_devices(source, destination, std::move(operation));
+    }
+    // Within a device the host does not wait, unless a pointer attribute asks for it.
+    if (!source.on_host && !destination.on_host && !source.sync_memops &&
+        !destination.sync_memops && !context->sync_memops()) {
       return submit(stream, std::move(operation));
     }
     return submit_and_wait(stream, std::move(operation));

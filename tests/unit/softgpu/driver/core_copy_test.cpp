@@ -320,6 +320,55 @@ TEST_F(CopyTest, PeerCopiesNeedNoAccess) {
   CUDA_OK(cuDevicePrimaryCtxRelease_v2(1));
 }
 
+// Whichever context is current, copies between two devices come after what either has in its
+// default stream and before what it is given next, although they name no device.
+TEST_F(CopyTest, CopiesBetweenDevicesHaveTheirPlaceInBothDefaultStreams) {
+  constexpr size_t kBytes = size_t{8} << 20;
+  constexpr int kFills = 20;
+  CUcontext peer = nullptr, third = nullptr;
+  CUDA_OK(cuDevicePrimaryCtxRetain(&peer, 1));
+  CUDA_OK(cuCtxCreate_v2(&third, 0, 0));
+  CUDA_OK(cuCtxSetCurrent(context_));
+  const CUdeviceptr here = allocate(kBytes);
+  CUDA_OK(cuCtxSetCurrent(peer));
+  const CUdeviceptr there = allocate(kBytes);
+  const auto fill = [&](CUcontext context, CUdeviceptr memory, uint8_t last) {
+    ASSERT_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    for (int before = kFills; before-- > 0;) {
+      const auto value = static_cast<uint8_t>(last + before);
+      ASSERT_EQ(cuMemsetD8Async(memory, value, kBytes, nullptr), CUDA_SUCCESS);
+    }
+  };
+  CUresult (*const copies[])(CUdeviceptr, CUdeviceptr) = {
+      [](CUdeviceptr to, CUdeviceptr from) { return cuMemcpy(to, from, kBytes); },
+      [](CUdeviceptr to, CUdeviceptr from) { return cuMemcpyDtoD_v2(to, from, kBytes); },
+      [](CUdeviceptr to, CUdeviceptr from) {
+        CUDA_MEMCPY2D rows{};
+        rows.srcMemoryType = rows.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+        rows.srcDevice = from;
+        rows.dstDevice = to;
+        rows.srcPitch = rows.dstPitch = rows.WidthInBytes = 4096;
+        rows.Height = kBytes / 4096;
+        return cuMemcpy2D_v2(&rows);
+      }};
+  uint8_t round = 0;
+  for (const auto copy : copies) {
+    for (const CUcontext current : {context_, peer, third}) {
+      ++round;
+      fill(peer, there, round);
+      fill(context_, here, 100);  // is overwritten
+      CUDA_OK(cuCtxSetCurrent(current));
+      CUDA_OK(copy(here, there));
+      fill(peer, there, 200);  // comes too late to be copied
+      CUDA_OK(cuCtxSetCurrent(context_));
+      EXPECT_TRUE(read(here, kBytes) == std::vector<uint8_t>(kBytes, round)) << int{round};
+    }
+  }
+  CUDA_OK(cuCtxSetCurrent(context_));
+  CUDA_OK(cuCtxDestroy_v2(third));
+  CUDA_OK(cuDevicePrimaryCtxRelease_v2(1));
+}
+
 // A free waits for the work of its own context; a copy may be another's.
 TEST_F(CopyTest, MemoryStaysForTheCopiesOfOtherContexts) {
   constexpr size_t kBytes = 1 << 20;
