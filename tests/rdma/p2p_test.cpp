@@ -322,6 +322,8 @@ TEST_P(VerbsCopy, CopiesKeepTheirPlaceInStreamsBesideKernels) {
   constexpr uint32_t kBytes = 700'001;
   constexpr uint64_t kHalf = kRoom / 2;
   constexpr int kRounds = 3, kKernels = 8;
+  // Streams are held for peers that are open only.
+  for (const Side& side : sides_) ASSERT_TRUE(side.engine->wait_until_open(60s));
   for (int round = 0; round < kRounds; ++round) {
     const auto value = static_cast<unsigned char>(10 * round + 1);
     for (const Side& side : sides_) {
