@@ -34,6 +34,12 @@ CUresult finished(Session& session, CUresult result) {
 CUresult record(CUevent handle, CUstream stream, unsigned flags) {
   Object* event;
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
+  Target target;
+  wire::ObjectId id;
+  if (CUresult result = resolve_unused(stream, &target, &id); result != CUDA_SUCCESS) return result;
+  if (target.session != event->session || target.context != event->context) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
   // Counted before it is posted: whoever polls meanwhile asks again rather than takes an old
   // answer. And after: what he was told may be older than the record.
   event->uses.fetch_add(1, std::memory_order_acq_rel);

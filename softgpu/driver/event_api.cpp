@@ -91,6 +91,7 @@ CUresult elapsed_time(float* milliseconds, CUevent start, CUevent end) {
     if (CUresult result = check_not_captured(*event)) return result;
   }
   if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (&from->context().device() != &to->context().device()) return CUDA_ERROR_INVALID_HANDLE;
   const auto first = from->record();
   const auto second = to->record();
   if (!from->has_timing() || !to->has_timing() || first == nullptr || second == nullptr) {
