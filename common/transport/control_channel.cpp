@@ -9,8 +9,8 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
-#include "common/transport/socket_io.h"
 
 namespace rcuda::transport {
 namespace {

@@ -23,13 +23,13 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
 #include "common/transport/control_channel.h"
 #include "common/transport/gather.h"
 #include "common/transport/link_core.h"
 #include "common/transport/mapping.h"
 #include "common/transport/shm_regions.h"
-#include "common/transport/socket_io.h"
 
 namespace rcuda::transport {
 namespace {

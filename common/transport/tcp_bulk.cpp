@@ -10,8 +10,8 @@
 #include <sys/uio.h>
 
 #include "common/base/peer_order.h"
+#include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
-#include "common/transport/socket_io.h"
 
 namespace rcuda::transport {
 namespace {

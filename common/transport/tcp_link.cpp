@@ -24,11 +24,11 @@
 
 #include "common/base/log.h"
 #include "common/base/peer_order.h"
+#include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
 #include "common/transport/gather.h"
 #include "common/transport/link_core.h"
 #include "common/transport/mapping.h"
-#include "common/transport/socket_io.h"
 #include "common/transport/tcp_bulk.h"
 #include "common/transport/tcp_sender.h"
 

@@ -13,7 +13,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 
-#include "common/transport/socket_io.h"
+#include "common/base/socket_io.h"
 
 namespace rcuda::wire {
 namespace {
@@ -86,7 +86,7 @@ int connect_address(const addrinfo& address, Clock::time_point deadline, UniqueF
     pollfd wait{socket.get(), POLLOUT, 0};
     int ready;
     do {
-      ready = ::poll(&wait, 1, transport::poll_timeout_ms(deadline));
+      ready = ::poll(&wait, 1, poll_timeout_ms(deadline));
     } while (ready < 0 && errno == EINTR);
     if (ready <= 0) return ready == 0 ? ETIMEDOUT : errno;
     int error = 0;

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "common/transport/socket_io.h"
+#include "common/base/socket_io.h"
 #include "common/wire/protocol.h"
 
 namespace rcuda::wire {
@@ -355,16 +355,16 @@ Status write_message(int socket, MessageType type, const std::vector<std::byte>&
   std::vector<std::byte> all(sizeof header + body.size());
   std::memcpy(all.data(), &header, sizeof header);
   if (!body.empty()) std::memcpy(all.data() + sizeof header, body.data(), body.size());
-  return transport::send_all(socket, all, deadline).with_context(kWhere);
+  return send_all(socket, all, deadline).with_context(kWhere);
 }
 
 Result<std::pair<MessageType, std::vector<std::byte>>> read_message(
     int socket, std::chrono::steady_clock::time_point deadline) {
   MessageHeader header;
   const auto receive = [&](std::span<std::byte> bytes) {
-    return transport::recv_all(socket, bytes, deadline).with_context(kWhere);
+    return recv_all(socket, bytes, deadline).with_context(kWhere);
   };
-  RCUDA_RETURN_IF_ERROR(receive(transport::writable_bytes_of(header)));
+  RCUDA_RETURN_IF_ERROR(receive(writable_bytes_of(header)));
   RCUDA_RETURN_IF_ERROR(check_header(header));
   std::vector<std::byte> body(header.body_bytes);
   RCUDA_RETURN_IF_ERROR(receive(body));

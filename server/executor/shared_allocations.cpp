@@ -20,8 +20,8 @@
 
 #include "api/server_handlers.h"
 #include "common/base/log.h"
+#include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
-#include "common/transport/socket_io.h"
 #include "server/executor/executor.h"
 
 namespace rcuda::server {
@@ -39,9 +39,7 @@ socklen_t address_of(uint32_t pid, const uint8_t (&name)[16], sockaddr_un* addre
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
 }
 
-transport::Deadline in_a_second() {
-  return std::chrono::steady_clock::now() + std::chrono::seconds(1);
-}
+Deadline in_a_second() { return std::chrono::steady_clock::now() + std::chrono::seconds(1); }
 
 }  // namespace
 
@@ -117,13 +115,12 @@ Result<UniqueFd> SharedAllocations::import_descriptor(const wire::AllocationToke
   if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
     return Status::from_errno(errno, "the worker that exported an allocation");
   }
-  const transport::Deadline deadline = in_a_second();
-  Status asked = transport::send_all(socket.get(), transport::bytes_of(secret), deadline);
+  const Deadline deadline = in_a_second();
+  Status asked = send_all(socket.get(), bytes_of(secret), deadline);
   std::byte answer{};
   std::vector<UniqueFd> descriptors;
   if (asked.ok()) {
-    asked = transport::recv_with_fds(socket.get(), transport::writable_bytes_of(answer),
-                                     descriptors, deadline);
+    asked = recv_with_fds(socket.get(), writable_bytes_of(answer), descriptors, deadline);
   }
   if (!asked.ok()) return std::move(asked).with_context("asking for an exported allocation");
   if (descriptors.empty()) {
@@ -141,15 +138,15 @@ void SharedAllocations::serve() {
     if (!(items[1].revents & POLLIN)) continue;
     const UniqueFd peer(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!peer) continue;
-    const transport::Deadline deadline = in_a_second();
+    const Deadline deadline = in_a_second();
     Secret secret;
-    if (!transport::recv_all(peer.get(), transport::writable_bytes_of(secret), deadline).ok()) {
+    if (!recv_all(peer.get(), writable_bytes_of(secret), deadline).ok()) {
       continue;
     }
     const UniqueFd descriptor = find(secret);
     const int passed = descriptor.get();
-    (void)transport::send_with_fds(peer.get(), transport::bytes_of(std::byte{}),
-                                   {&passed, descriptor ? 1u : 0u}, deadline);
+    (void)send_with_fds(peer.get(), bytes_of(std::byte{}), {&passed, descriptor ? 1u : 0u},
+                        deadline);
   }
 }
 

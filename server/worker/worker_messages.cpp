@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "common/transport/socket_io.h"
+#include "common/base/socket_io.h"
 
 namespace rcuda::server {
 namespace {
@@ -25,8 +25,7 @@ Status send_worker_message(int socket, const WorkerMessage& message) {
   std::memcpy(bytes.data(), &packet, sizeof packet);
   std::copy(message.body.begin(), message.body.end(), bytes.begin() + sizeof packet);
   const int descriptor = message.socket.get();
-  return transport::send_with_fds(socket, bytes, {&descriptor, message.socket ? 1u : 0u},
-                                  transport::Deadline::max())
+  return send_with_fds(socket, bytes, {&descriptor, message.socket ? 1u : 0u}, Deadline::max())
       .with_context("writing to the other process");
 }
 
@@ -34,8 +33,7 @@ Result<WorkerMessage> receive_worker_message(int socket) {
   // One byte more than there may be: a packet that fills it was too long.
   std::vector<std::byte> buffer(kMaxWorkerMessageBytes + 1);
   std::vector<UniqueFd> descriptors;
-  Result<size_t> got =
-      transport::recv_packet_with_fds(socket, buffer, descriptors, transport::Deadline::max());
+  Result<size_t> got = recv_packet_with_fds(socket, buffer, descriptors, Deadline::max());
   if (!got.ok()) return Status(got.status()).with_context("reading from the other process");
   WorkerMessage message;
   if (!descriptors.empty()) message.socket = std::move(descriptors.back());

@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "common/transport/socket_io.h"
+#include "common/base/socket_io.h"
 #include "tests/contract/link_contract.h"
 
 namespace rcuda::test {
@@ -56,7 +56,7 @@ Words shm_hello() { return Words().u64(0x316d687361647563).u64(kWindowBytes).u32
 
 void send(const UniqueFd& socket, const std::vector<std::byte>& bytes) {
   // The victim may have hung up already, which is fine.
-  (void)transport::send_all(socket.get(), bytes, soon());
+  (void)send_all(socket.get(), bytes, soon());
 }
 
 Victim attack_tcp(const std::vector<std::byte>& greeting) {
@@ -89,7 +89,7 @@ Victim attack_shm(const std::vector<std::byte>& greeting, const std::vector<int>
   Victim victim;
   victim.attacker = std::move(control->ours);
   if (!greeting.empty()) {
-    EXPECT_TRUE(transport::send_with_fds(victim.attacker.get(), greeting, fds, soon()).ok());
+    EXPECT_TRUE(send_with_fds(victim.attacker.get(), greeting, fds, soon()).ok());
   }
   Bootstrap bootstrap;
   bootstrap.control = std::move(control->theirs);
@@ -192,7 +192,7 @@ TEST(HostileTcpPeer, TransfersOutsideOfARegionAreRefusedAndTouchNothing) {
         Words().u32(1).u32(0).u64(5).u64(1).u64(offset).u64(bytes).zeros(bytes).bytes();
     send(victim.streams[0], request);
     std::vector<std::byte> answer(40);
-    ASSERT_TRUE(transport::recv_all(victim.streams[0].get(), answer, soon()).ok());
+    ASSERT_TRUE(recv_all(victim.streams[0].get(), answer, soon()).ok());
     uint32_t words[2];
     std::memcpy(words, answer.data(), sizeof words);
     EXPECT_EQ(words[0], 4u);
@@ -285,8 +285,7 @@ TEST(HostileShmPeer, AnnouncementsThatCannotBeEndTheSession) {
     const auto message =
         Words().u32(a.kind).u32(a.has_fd).u64(a.region).u64(a.bytes).u64(a.offset).u64(0);
     const std::vector<int> fds(a.fd >= 0 ? 1 : 0, a.fd);
-    ASSERT_TRUE(
-        transport::send_with_fds(victim.attacker.get(), Words(message).bytes(), fds, soon()).ok());
+    ASSERT_TRUE(send_with_fds(victim.attacker.get(), Words(message).bytes(), fds, soon()).ok());
     expect_protocol_violation(*victim.link);
   }
 }
@@ -312,7 +311,7 @@ TEST(HostileShmPeer, RandomControlMessagesNeverDoMoreThanEndTheSession) {
                           .u64(odd ? random() : 0)
                           .u64(random());
       const std::vector<int> fds(with_fd && !retire ? 1 : 0, block.get());
-      (void)transport::send_with_fds(victim.attacker.get(), message.bytes(), fds, soon());
+      (void)send_with_fds(victim.attacker.get(), message.bytes(), fds, soon());
       // Mapping races with the announcements.
       const size_t bytes = 1 + random() % 8192;
       const Result<void*> mapped =

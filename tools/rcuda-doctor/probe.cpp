@@ -14,9 +14,9 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "common/base/socket_io.h"
 #include "common/base/unique_fd.h"
 #include "common/transport/link.h"
-#include "common/transport/socket_io.h"
 
 namespace rcuda::doctor {
 namespace {
@@ -69,8 +69,7 @@ Result<UniqueFd> connect_to(const std::string& host, uint16_t port, Kind kind) {
     UniqueFd socket(::socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (socket && ::connect(socket.get(), at->ai_addr, at->ai_addrlen) == 0) {
       const Request request{kMagic, kind, 0};
-      RCUDA_RETURN_IF_ERROR(transport::send_all(socket.get(), transport::bytes_of(request),
-                                                Clock::now() + kPatience));
+      RCUDA_RETURN_IF_ERROR(send_all(socket.get(), bytes_of(request), Clock::now() + kPatience));
       return socket;
     }
     last = Status::from_errno(errno, "connecting to " + host + ":" + std::to_string(port));
@@ -141,8 +140,8 @@ Result<std::pair<UniqueFd, Kind>> accept_request(int listener) {
   UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
   if (!socket) return Status::from_errno(errno, "accept");
   Request request;
-  RCUDA_RETURN_IF_ERROR(transport::recv_all(socket.get(), transport::writable_bytes_of(request),
-                                            Clock::now() + kPatience));
+  RCUDA_RETURN_IF_ERROR(
+      recv_all(socket.get(), writable_bytes_of(request), Clock::now() + kPatience));
   if (request.magic != kMagic || request.kind < kTcp || request.kind > kStream) {
     return Status{Code::kProtocol, "not a probe"};
   }

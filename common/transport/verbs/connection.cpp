@@ -7,7 +7,7 @@
 #include <fcntl.h>
 #include <poll.h>
 
-#include "common/transport/socket_io.h"
+#include "common/base/socket_io.h"
 #include "common/transport/verbs/errors.h"
 #include "common/transport/verbs/hello.h"
 

@@ -6,8 +6,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include "common/base/socket_io.h"
 #include "common/transport/link_core.h"
-#include "common/transport/socket_io.h"
 
 namespace rcuda::transport::verbs {
 namespace {

@@ -9,8 +9,8 @@
 #include <sys/socket.h>
 
 #include "common/base/log.h"
+#include "common/base/socket_io.h"
 #include "common/base/start_thread.h"
-#include "common/transport/socket_io.h"
 #include "common/transport/verbs/device.h"
 #include "common/transport/verbs/errors.h"
 #include "common/transport/verbs/verbs_link.h"

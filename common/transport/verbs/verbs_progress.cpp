@@ -7,7 +7,7 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include "common/transport/socket_io.h"
+#include "common/base/socket_io.h"
 #include "common/transport/verbs/errors.h"
 #include "common/transport/verbs/verbs_link.h"
 

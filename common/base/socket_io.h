@@ -1,7 +1,7 @@
 // Blocking socket helpers with a deadline, for handshakes, and descriptor passing over Unix
 // sockets.
 //
-// Called by the thread that makes a Link. They work on blocking and non-blocking sockets alike,
+// Any thread may call. They work on blocking and non-blocking sockets alike,
 // never raise SIGPIPE, and never allocate what the peer asks for. Errors: kTimeout, kUnavailable
 // when the peer closed, kSystem otherwise.
 #pragma once
@@ -14,7 +14,7 @@
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 
-namespace rcuda::transport {
+namespace rcuda {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
@@ -55,4 +55,4 @@ std::span<std::byte> writable_bytes_of(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
-}  // namespace rcuda::transport
+}  // namespace rcuda

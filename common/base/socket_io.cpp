@@ -1,4 +1,4 @@
-#include "common/transport/socket_io.h"
+#include "common/base/socket_io.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -8,7 +8,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-namespace rcuda::transport {
+namespace rcuda {
 namespace {
 
 Status peer_closed() {
@@ -140,4 +140,4 @@ Result<size_t> recv_packet_with_fds(int socket, std::span<std::byte> bytes,
   }
 }
 
-}  // namespace rcuda::transport
+}  // namespace rcuda
