@@ -25,8 +25,6 @@ struct Array {
   size_t pitch_bytes() const { return descriptor.Width * element_bytes; }
 };
 
-// Of one channel; 0 for a format there is not.
-size_t format_bytes(CUarray_format format);
 std::shared_ptr<Array> array_from_handle(CUarray handle);
 void destroy_arrays_of(Context& context);
 

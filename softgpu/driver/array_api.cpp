@@ -1,6 +1,7 @@
 // cuArray*: creation, description and destruction. Contents move by the copy functions.
 #include <cuda.h>
 
+#include "common/cuda/batch_shape.h"
 #include "softgpu/driver/array.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/handle_table.h"
@@ -12,24 +13,6 @@ namespace softgpu::driver {
 
 std::shared_ptr<Array> array_from_handle(CUarray handle) {
   return handle_table<Array>().find(handle);
-}
-
-size_t format_bytes(CUarray_format format) {
-  switch (format) {
-    case CU_AD_FORMAT_UNSIGNED_INT8:
-    case CU_AD_FORMAT_SIGNED_INT8:
-      return 1;
-    case CU_AD_FORMAT_UNSIGNED_INT16:
-    case CU_AD_FORMAT_SIGNED_INT16:
-    case CU_AD_FORMAT_HALF:
-      return 2;
-    case CU_AD_FORMAT_UNSIGNED_INT32:
-    case CU_AD_FORMAT_SIGNED_INT32:
-    case CU_AD_FORMAT_FLOAT:
-      return 4;
-    default:
-      return 0;
-  }
 }
 
 // The memory itself goes with the context's allocations.
@@ -52,7 +35,7 @@ CUresult CUDAAPI cuArray3DCreate_v2(CUarray* handle, const CUDA_ARRAY3D_DESCRIPT
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
   if (!handle || !descriptor || descriptor->Width == 0) return CUDA_ERROR_INVALID_VALUE;
-  const size_t element = format_bytes(descriptor->Format) * descriptor->NumChannels;
+  const size_t element = rcuda::cuda::format_bytes(descriptor->Format) * descriptor->NumChannels;
   if (element == 0 || descriptor->NumChannels > 4 || descriptor->NumChannels == 3) {
     return CUDA_ERROR_INVALID_VALUE;
   }

@@ -6,6 +6,7 @@
 
 #include <cuda.h>
 
+#include "common/cuda/batch_shape.h"
 #include "common/cuda/device_properties.h"
 #include "softgpu/driver/array.h"
 #include "softgpu/driver/context.h"
@@ -111,7 +112,7 @@ CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(size_t* width, CUarray_forma
                                                     unsigned channels, CUdevice ordinal) {
   Device* device = nullptr;
   if (CUresult result = find_device(ordinal, &device)) return result;
-  const size_t texel_bytes = format_bytes(format) * channels;
+  const size_t texel_bytes = rcuda::cuda::format_bytes(format) * channels;
   if (!width || texel_bytes == 0 || (channels != 1 && channels != 2 && channels != 4)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
