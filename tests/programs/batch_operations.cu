@@ -91,6 +91,12 @@ void copies(cudaStream_t stream) {
   refuse("empty", cudaMemcpy3DBatchAsync(1, &empty, 0, stream));
   cudaMemcpy3DBatchOp narrow = copy(at(one.get(), 4), at(in_host), 8, 1, 1);
   refuse("rows too short", cudaMemcpy3DBatchAsync(1, &narrow, 0, stream));
+  CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  refuse("captured", cudaMemcpy3DBatchAsync(2, to_device, 0, stream));
+  cudaGraph_t graph = nullptr;
+  (void)cudaStreamEndCapture(stream, &graph);
+  if (graph) CUDA(cudaGraphDestroy(graph));
+  (void)cudaGetLastError();
   CUDA(cudaFreeArray(array));
   CUDA(cudaFreeHost(in_host));
   CUDA(cudaFreeHost(out_host));
