@@ -114,8 +114,9 @@ HandlerResult copy_staged(Executor& executor, const Command& command, std::vecto
 namespace {
 
 // Within what the driver knows. Where one side is the client's memory it is told which, and need
-// not look both addresses up.
-CUresult queue_linear(Executor& executor, const wire::CopyBody& body, CUstream stream) {
+// not look both addresses up; and a graph's node says what it copies between.
+CUresult queue_linear(Executor& executor, const wire::CopyBody& body, CUstream stream,
+                      bool captured) {
   const api::DriverTable& driver = executor.driver();
   const bool from_host = executor.host_memory().find(body.source, body.bytes) != nullptr;
   const bool to_host = executor.host_memory().find(body.destination, body.bytes) != nullptr;
@@ -126,6 +127,9 @@ CUresult queue_linear(Executor& executor, const wire::CopyBody& body, CUstream s
   if (to_host && !from_host) {
     return driver.cuMemcpyDtoHAsync_v2(reinterpret_cast<void*>(body.destination), body.source,
                                        body.bytes, stream);
+  }
+  if (captured && !from_host && !to_host) {
+    return driver.cuMemcpyDtoDAsync_v2(body.destination, body.source, body.bytes, stream);
   }
   return driver.cuMemcpyAsync(body.destination, body.source, body.bytes, stream);
 }
@@ -141,14 +145,14 @@ CUresult queue_copy(Executor& executor, const wire::CopyBody& body, const Stream
           executor.gpu_direct().copy(stream, body.destination, body.source, body.bytes)) {
     return *direct;
   }
-  if (executor.shadow_copies().concerns(body.destination, body.source, body.bytes)) {
-    const CUresult result = executor.shadow_copies().copy(
-        stream, body.destination, body.source, body.bytes, body.flags & wire::kSourceReady);
-    if (result == CUDA_SUCCESS) hand_to_graph(executor, stream, {body.destination, body.source});
-    return result;
+  // What a graph's copies of shadows need is added when the graph is instantiated.
+  const bool captured = executor.graph_keeper().captured_into(stream.handle) != nullptr;
+  if (!captured && executor.shadow_copies().concerns(body.destination, body.source, body.bytes)) {
+    return executor.shadow_copies().copy(stream, body.destination, body.source, body.bytes,
+                                         body.flags & wire::kSourceReady);
   }
   if (body.destination_context == 0 && body.source_context == 0) {
-    const CUresult result = queue_linear(executor, body, stream.handle);
+    const CUresult result = queue_linear(executor, body, stream.handle, captured);
     if (result == CUDA_SUCCESS) hand_to_graph(executor, stream, {body.destination, body.source});
     return result;
   }

@@ -124,9 +124,6 @@ bool ShadowCopies::concerns(uint64_t destination, uint64_t source, uint64_t byte
 
 CUresult ShadowCopies::copy(const StreamRef& stream, uint64_t destination, uint64_t source,
                             uint64_t bytes, bool source_ready) {
-  if (executor_.graph_keeper().captured_into(stream.handle)) {
-    return executor_.driver().cuMemcpyAsync(destination, source, bytes, stream.handle);
-  }
   const auto is_shadow = [&](uint64_t address) {
     const HostMemory::Range* range = executor_.host_memory().find(address, bytes);
     return range && range->shadow;
