@@ -75,12 +75,13 @@ CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
   }
 }
 
-// What the multi-attribute query gives for memory that CUDA does not know.
-void give_unknown(void* data, CUpointer_attribute which) {
+// What the multi-attribute query gives for what memory does not have, and for memory that CUDA does
+// not know.
+void give_nothing(void* data, CUpointer_attribute which) {
   switch (which) {
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
     case CU_POINTER_ATTRIBUTE_CONTEXT:
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
@@ -117,8 +118,15 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* which, void
                                 CUdeviceptr address) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   if (count == 0 || !which || !data) return CUDA_ERROR_INVALID_VALUE;
+  const bool is_known = Process::get().memory().find(address).has_value();
   for (unsigned i = 0; i < count; ++i) {
-    if (attribute(data[i], which[i], address) != CUDA_SUCCESS) give_unknown(data[i], which[i]);
+    if (attribute(data[i], which[i], address) == CUDA_SUCCESS) continue;
+    // As driver 580 does: an address that it does not know may be one of the host.
+    if (which[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER && !is_known) {
+      (void)give<CUdeviceptr>(data[i], address);
+    } else {
+      give_nothing(data[i], which[i]);
+    }
   }
   return CUDA_SUCCESS;
 }
