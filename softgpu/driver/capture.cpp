@@ -106,6 +106,7 @@ CUgraphNodeType node_type(const Operation& operation) {
 
 CUresult begin_capture(Stream& stream, CUstreamCaptureMode mode, std::shared_ptr<Graph> into,
                        std::vector<GraphEdge> tips) {
+  if (CUresult result = refuse_implicit(stream, /*invalidate=*/true)) return result;
   if (stream.kind() == Stream::Kind::kLegacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (mode != CU_STREAM_CAPTURE_MODE_GLOBAL && mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL &&
       mode != CU_STREAM_CAPTURE_MODE_RELAXED) {
@@ -240,13 +241,13 @@ CUresult capture_event_wait(Stream& stream, Event& event, bool* handled) {
   return CUDA_SUCCESS;
 }
 
-CUresult check_not_captured(Event& event) {
+CUresult check_not_captured(Event& event, bool invalidate) {
   if (!event.captured.load()) return CUDA_SUCCESS;
   std::lock_guard lock(graph_mutex());
   if (!event.captured.load()) return CUDA_SUCCESS;
   const std::shared_ptr<Capture> capture = event.capture.lock();
   if (capture == nullptr || capture->streams.empty()) return CUDA_ERROR_INVALID_VALUE;
-  capture->invalidated = true;
+  if (invalidate) capture->invalidated = true;
   return CUDA_ERROR_CAPTURED_EVENT;
 }
 

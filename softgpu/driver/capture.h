@@ -62,8 +62,8 @@ void invalidate_capture_of(Stream& stream);
 CUresult capture_event_record(Stream& stream, Event& event, bool* handled);
 CUresult capture_event_wait(Stream& stream, Event& event, bool* handled);
 // For cuEventQuery, cuEventSynchronize and cuEventElapsedTime: CUDA_ERROR_CAPTURED_EVENT while the
-// capture goes on (and is invalidated), CUDA_ERROR_INVALID_VALUE afterwards.
-CUresult check_not_captured(Event& event);
+// capture goes on (and, but for the last, is invalidated), CUDA_ERROR_INVALID_VALUE afterwards.
+CUresult check_not_captured(Event& event, bool invalidate = true);
 
 // Waiting for or asking after `stream` while it captures: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
 // and the capture is invalid.

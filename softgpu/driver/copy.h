@@ -23,6 +23,11 @@ inline constexpr size_t kStagedBytes = 64 * 1024;
 // not wholly allocated, shapes that overflow and pitches that are too small;
 // CUDA_ERROR_INVALID_HANDLE for arrays that do not exist. Used for graph nodes too.
 CUresult resolve_copy(CUDA_MEMCPY3D_PEER* shape);
+// Both ends, before that.
+inline bool is_unified(const CUDA_MEMCPY3D_PEER& shape) {
+  return shape.srcMemoryType == CU_MEMORYTYPE_UNIFIED &&
+         shape.dstMemoryType == CU_MEMORYTYPE_UNIFIED;
+}
 // Whether host memory takes part that no allocation covers.
 bool uses_pageable_memory(const CopyOperation& copy);
 // Reads the source of a resolved copy now, so that the caller may change it at once.

@@ -93,8 +93,9 @@ enum class Mode { kSynchronous, kAsynchronous };
 CUresult submit_copy(CUDA_MEMCPY3D_PEER shape, CUstream stream, Mode mode) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
-  if (CUresult result = resolve_copy(&shape)) return result;
   CopyOperation operation;
+  operation.unified = is_unified(shape);
+  if (CUresult result = resolve_copy(&shape)) return result;
   operation.shape = shape;
   const bool held = !is_capturing(stream);
   if (held) {

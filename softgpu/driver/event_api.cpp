@@ -88,7 +88,8 @@ CUresult elapsed_time(float* milliseconds, CUevent start, CUevent end) {
   if (CUresult result = find_event(start, &from)) return result;
   if (CUresult result = find_event(end, &to)) return result;
   for (const auto& event : {from, to}) {
-    if (CUresult result = check_not_captured(*event)) return result;
+    // Unlike a query it leaves the capture as it is.
+    if (CUresult result = check_not_captured(*event, /*invalidate=*/false)) return result;
   }
   if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (&from->context().device() != &to->context().device()) return CUDA_ERROR_INVALID_HANDLE;

@@ -173,6 +173,11 @@ CUresult GraphExec::set_params(const GraphNode& node, NodeContent content) {
       (content.context != nullptr && plan_->nodes[*index].context != content.context)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  // As on an H200, a copy by unified addresses and one by known kinds of memory are not the same.
+  if (const auto* copy = std::get_if<CopyOperation>(&plan_->nodes[*index].operation);
+      copy != nullptr && copy->unified != std::get<CopyOperation>(content.operation).unified) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   // The attribute of the node, not a parameter of the launch.
   const auto* before = std::get_if<KernelOperation>(&plan_->nodes[*index].operation);
   if (before != nullptr) {

@@ -95,6 +95,7 @@ CUresult make_copy_node(const CUDA_MEMCPY3D* params, CUcontext context, NodeCont
     return CUDA_ERROR_INVALID_VALUE;
   }
   CopyOperation operation{rcuda::cuda::peer_shape(*params)};
+  operation.unified = is_unified(operation.shape);
   if (CUresult result = resolve_copy(&operation.shape)) return result;
   content->type = CU_GRAPH_NODE_TYPE_MEMCPY;
   content->operation = operation;
@@ -281,7 +282,17 @@ CUDA_KERNEL_NODE_PARAMS_v2 kernel_params_of(GraphNode& node) {
 }
 
 CUDA_MEMCPY3D copy_params_of(const GraphNode& node) {
-  return rcuda::cuda::without_contexts(std::get<CopyOperation>(node.operation).shape);
+  const auto& copy = std::get<CopyOperation>(node.operation);
+  CUDA_MEMCPY3D params = rcuda::cuda::without_contexts(copy.shape);
+  if (!copy.unified) return params;
+  if (params.srcMemoryType == CU_MEMORYTYPE_HOST) {
+    params.srcDevice = reinterpret_cast<CUdeviceptr>(std::exchange(params.srcHost, nullptr));
+  }
+  if (params.dstMemoryType == CU_MEMORYTYPE_HOST) {
+    params.dstDevice = reinterpret_cast<CUdeviceptr>(std::exchange(params.dstHost, nullptr));
+  }
+  params.srcMemoryType = params.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+  return params;
 }
 
 CUDA_MEMSET_NODE_PARAMS fill_params_of(const GraphNode& node) {

@@ -21,11 +21,25 @@ constexpr uint32_t kRegistersPerMultiprocessor = 65536;
 constexpr uint32_t kRegisterGranularity = 256;  // per warp
 constexpr uint32_t kMaxRegistersPerThread = 255;
 constexpr uint32_t kSharedPerMultiprocessor = 228 * 1024;
+// What of it may be shared memory, in KB; the rest is L1 (Hopper's tuning guide).
+constexpr uint32_t kSharedConfigurations[] = {0, 8, 16, 32, 64, 100, 132, 164, 196, 228};
 constexpr uint32_t kReservedSharedPerBlock = 1024;
 constexpr uint32_t kSharedGranularity = 128;
 
 constexpr size_t round_up_to(size_t value, size_t granularity) {
   return (value + granularity - 1) / granularity * granularity;
+}
+
+// The smallest configuration that holds what was preferred, of a multiprocessor, and one block.
+uint32_t shared_per_multiprocessor(Function& function, size_t block_bytes) {
+  const int percent = function.settings().preferred_carveout.load();
+  if (percent < 0) return kSharedPerMultiprocessor;
+  const size_t wanted =
+      std::max(kSharedPerMultiprocessor / 100.0 * percent, static_cast<double>(block_bytes));
+  for (const uint32_t configuration : kSharedConfigurations) {
+    if (configuration * 1024 >= wanted) return configuration * 1024;
+  }
+  return kSharedPerMultiprocessor;
 }
 
 uint32_t warps_of(uint32_t threads) { return (threads + kWarpThreads - 1) / kWarpThreads; }
@@ -62,7 +76,7 @@ uint32_t active_blocks_per_multiprocessor(Function& function, uint32_t threads,
   const size_t blocks =
       std::min({size_t{kBlocksPerMultiprocessor}, size_t{kWarpsPerMultiprocessor / warps},
                 kRegistersPerMultiprocessor / registers_per_warp / warps,
-                kSharedPerMultiprocessor / shared});
+                shared_per_multiprocessor(function, shared) / shared});
   return static_cast<uint32_t>(blocks);
 }
 
@@ -161,7 +175,8 @@ CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize
   if (blocks > active_blocks_per_multiprocessor(*function, static_cast<uint32_t>(blockSize), 0)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const size_t share = kSharedPerMultiprocessor / blocks / kSharedGranularity * kSharedGranularity;
+  const size_t share =
+      shared_per_multiprocessor(*function, 0) / blocks / kSharedGranularity * kSharedGranularity;
   // An H200's driver does not take the system's 1 KB off here.
   const size_t used = function->kernel().static_shared_bytes;
   *dynamicSmemSize =

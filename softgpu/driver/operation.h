@@ -46,6 +46,7 @@ struct KernelOperation {
 // Any copy: 1D copies are copies of height and depth 1. Both contexts are set for peer copies.
 struct CopyOperation {
   CUDA_MEMCPY3D_PEER shape{};
+  bool unified = false;  // given by unified addresses, which is what a graph's node then tells
   // A source that was read when the call was made, see stage_source(). Then srcHost is not read.
   std::shared_ptr<const std::vector<std::byte>> staged;
   // MemoryRegistry::hold() of both ends, unless they are pageable: the memory stays until the copy

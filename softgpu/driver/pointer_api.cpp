@@ -163,7 +163,11 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute*
   for (unsigned i = 0; i < count; ++i) {
     if (!data[i]) return CUDA_ERROR_INVALID_VALUE;
     CUresult result = CUDA_ERROR_INVALID_VALUE;
-    if (allocation) result = attribute_of(*allocation, address, attributes[i], data[i]);
+    if (allocation) {
+      result = attribute_of(*allocation, address, attributes[i], data[i]);
+    } else if (attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER) {
+      result = put<CUdeviceptr>(data[i], address);  // as driver 580 does
+    }
     if (result == CUDA_ERROR_INVALID_VALUE) result = attribute_of_unknown(attributes[i], data[i]);
     if (result != CUDA_SUCCESS) return result;
   }
