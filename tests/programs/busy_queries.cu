@@ -21,6 +21,10 @@ int main() {
   DeviceArray<int> count(std::vector<int>{0});
   CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  // A kernel's code is loaded with its first launch, which waits for the device.
+  DeviceArray<int> other(std::vector<int>{0});
+  count_up<<<1, 1, 0, stream>>>(other.get());
+  CUDA(cudaStreamSynchronize(stream));
   std::atomic<bool> over{false};
   const auto ask = [](cudaError_t error) {
     CHECK(error == cudaSuccess || error == cudaErrorNotReady);

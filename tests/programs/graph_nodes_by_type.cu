@@ -22,7 +22,11 @@ constexpr int kCount = 32;
 
 CUgraphNode add_node(CUgraph graph, std::vector<CUgraphNode> after, CUgraphNodeParams* params) {
   CUgraphNode node;
-  CU(cuGraphAddNode(&node, graph, after.data(), nullptr, after.size(), params));
+  const CUresult result = cuGraphAddNode(&node, graph, after.data(), nullptr, after.size(), params);
+  if (result != CUDA_SUCCESS) {
+    std::fprintf(stderr, "a node of type %d\n", params->type);
+    CU(result);
+  }
   return node;
 }
 
@@ -34,6 +38,8 @@ void all_types() {
   flags.clear();
   CUgraph graph;
   CU(cuGraphCreate(&graph, 0));
+  CUcontext context;
+  CU(cuCtxGetCurrent(&context));
 
   CUgraphNodeParams params{};
   params.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC;
@@ -51,6 +57,8 @@ void all_types() {
   params.memset.value = 7;
   params.memset.width = kCount;
   params.memset.height = 1;
+  params.memset.pitch = kCount * sizeof(int);
+  params.memset.ctx = context;
   const CUgraphNode fill = add_node(graph, {allocation}, &params);
 
   // Writes one flag and waits for the other, which was written before it.
@@ -66,8 +74,6 @@ void all_types() {
   operations[2].waitValue.address = flag + 4;
   operations[2].waitValue.value = 3;
   operations[2].waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
-  CUcontext context;
-  CU(cuCtxGetCurrent(&context));
   CUcontext of_stream;
   CU(cuStreamGetCtx(stream, &of_stream));
   CHECK(of_stream == context);
@@ -102,6 +108,8 @@ void all_types() {
   copy.dstDevice = reinterpret_cast<CUdeviceptr>(result.get());
   copy.WidthInBytes = kCount * sizeof(int);
   copy.Height = copy.Depth = 1;
+  copy.srcPitch = copy.dstPitch = kCount * sizeof(int);
+  copy.srcHeight = copy.dstHeight = 1;
   params = {};
   params.type = CU_GRAPH_NODE_TYPE_MEMCPY;
   params.memcpy.copyCtx = context;

@@ -97,12 +97,11 @@ void neighbours() {
   std::puts("mapped anew");
 }
 
-// What is written to a mapped file's memory is in the file, registered or not.
+// What is written to a mapped file's memory is in the file, registered or not. A file in memory:
+// the pages of others are not pinned by newer kernels.
 void of_a_file() {
-  char name[] = "/tmp/host_registration_XXXXXX";
-  const int file = mkstemp(name);
+  const int file = memfd_create("host_registration", 0);
   CHECK(file >= 0);
-  unlink(name);
   const size_t bytes = 3 * kPage;
   CHECK(ftruncate(file, bytes) == 0);
   auto* memory = static_cast<unsigned char*>(
