@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # Runs the CUDA programs of tests/programs and a few lines of PyTorch on a real GPU: natively, and
-# through the whole remote path over shared memory and TCP, with one server and with two. Prints one
-# line per program and mode that differs from tests/programs/expected, then a table.
+# through the whole remote path over shared memory and TCP, with one server and with two. Prints what
+# differs from tests/programs/expected, by program and mode, then a table.
 #
 #   tests/gpu/remote_programs.sh BUILD_FOLDER [program ...]
 #
 # Two servers are started on this machine: the first with GPU 0, the second with the last GPU (the same
 # one where there is only one). Needs an NVIDIA driver; PyTorch is skipped where it is not installed.
+#
+# A native process spends most of its time in starting, so several programs run at once; what differs
+# then is run once more alone, since some programs look at how much memory is free.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "$1" && pwd)
@@ -16,11 +19,13 @@ expected=$here/../programs/expected
 work=$(mktemp -d)
 client=$build/lib/librcuda.so
 gpus=$(nvidia-smi -L | wc -l)
-servers=()
+seconds=${SECONDS_PER_PROGRAM:-60}
+servers=() runs=()
 trap 'kill "${servers[@]}" 2>/dev/null; rm -rf "$work"' EXIT
 
 start_server() {  # PORT GPU
-  RCUDA_DRIVER=nvidia RCUDA_LOG=info "$build/bin/rcuda-server" --port "$1" --devices "$2" \
+  RCUDA_DRIVER=${RCUDA_DRIVER:-nvidia} RCUDA_LOG=info \
+    "$build/bin/rcuda-server" --port "$1" --devices "$2" --pool 4 \
     >"$work/server-$1.log" 2>&1 &
   servers+=($!)
 }
@@ -36,32 +41,48 @@ run_in() {  # MODE COMMAND...: runs the command natively or remotely
   local mode=$1
   shift
   case $mode in
-    native) timeout 60 "$@" ;;
-    shm) RCUDA_DEVICES=localhost@8421:0 RCUDA_TRANSPORT=shm LD_PRELOAD=$client timeout 60 "$@" ;;
-    tcp) RCUDA_DEVICES=localhost@8421:0 RCUDA_TRANSPORT=tcp LD_PRELOAD=$client timeout 60 "$@" ;;
-    two) RCUDA_DEVICES=localhost@8421:0,localhost@8422:$((gpus - 1)) LD_PRELOAD=$client timeout 60 "$@" ;;
+    native) timeout -k 5 "$seconds" "$@" ;;
+    shm) RCUDA_DEVICES=localhost@8421:0 RCUDA_TRANSPORT=shm LD_PRELOAD=$client timeout -k 5 "$seconds" "$@" ;;
+    tcp) RCUDA_DEVICES=localhost@8421:0 RCUDA_TRANSPORT=tcp LD_PRELOAD=$client timeout -k 5 "$seconds" "$@" ;;
+    two) RCUDA_DEVICES=localhost@8421:0,localhost@8422:$((gpus - 1)) LD_PRELOAD=$client timeout -k 5 "$seconds" "$@" ;;
   esac
+}
+
+differs() {  # NAME MODE: runs it; true if it did not print what is expected, and then says what it printed
+  local out=$work/$1.$2.out err=$work/$1.$2.err status
+  (cd "$programs" && run_in "$2" "./$1") >"$out" 2>"$err"
+  status=$?
+  cmp -s "$out" "$expected/$1.txt" && return 1
+  echo "--- $1, $2: exit $status
+$(diff "$out" "$expected/$1.txt" | head -30)
+$(grep -v ' info: ' "$err" | tail -2)"
 }
 
 names=("$@")
 ((${#names[@]})) || mapfile -t names < <(cd "$expected" && ls -- *.txt | sed 's/\.txt$//')
 modes=(native shm tcp two)
 declare -A passed failed
-for mode in "${modes[@]}"; do passed[$mode]=0; failed[$mode]=""; done
+tasks=()
 for name in "${names[@]}"; do
   [[ -x $programs/$name ]] || continue
-  for mode in "${modes[@]}"; do
-    (cd "$programs" && run_in "$mode" "./$name") >"$work/out" 2>"$work/err"
-    status=$?
-    if cmp -s "$work/out" "$expected/$name.txt"; then
-      passed[$mode]=$((passed[$mode] + 1))
-    else
-      failed[$mode]+=" $name"
-      echo "--- $name, $mode: exit $status"
-      diff "$work/out" "$expected/$name.txt" | head -12
-      grep -v ' info: ' "$work/err" | tail -2
-    fi
-  done
+  for mode in "${modes[@]}"; do tasks+=("$name $mode"); done
+done
+for worker in 0 1 2 3 4 5 6 7; do
+  for ((i = worker; i < ${#tasks[@]}; i += 8)); do
+    read -r name mode <<<"${tasks[i]}"
+    differs "$name" "$mode" >"$work/$name.$mode.first" || rm "$work/$name.$mode.first"
+  done &
+  runs+=($!)
+done
+wait "${runs[@]}"
+echo "--- after $SECONDS s, to be run again alone: $(cd "$work" && ls -- *.first 2>/dev/null | paste -sd' ')"
+for task in "${tasks[@]}"; do
+  read -r name mode <<<"$task"
+  if [[ -e $work/$name.$mode.first ]] && differs "$name" "$mode"; then
+    failed[$mode]+=" $name"
+  else
+    passed[$mode]=$((${passed[$mode]:-0} + 1))
+  fi
 done
 
 if python3 -c 'import torch' 2>/dev/null; then
@@ -79,5 +100,5 @@ fi
 
 echo
 printf '%-8s %7s  %s\n' mode passed failed
-for mode in "${modes[@]}"; do printf '%-8s %7d %s\n' "$mode" "${passed[$mode]}" "${failed[$mode]:-}"; done
-[[ -z ${failed[shm]}${failed[tcp]}${failed[two]} ]]
+for mode in "${modes[@]}"; do printf '%-8s %7d %s\n' "$mode" "${passed[$mode]:-0}" "${failed[$mode]:-}"; done
+[[ -z ${failed[shm]:-}${failed[tcp]:-}${failed[two]:-} ]]
