@@ -39,6 +39,8 @@ namespace {
 using namespace rcuda;
 using Clock = std::chrono::steady_clock;
 
+constexpr int kAhead = 8;
+
 struct Options {
   test::Medium medium = test::Medium::kShm;
   int devices[2] = {0, 1};
@@ -205,16 +207,27 @@ class Worker {
                 size / train * 1e-3);
     std::fflush(stdout);
   }
-  // The destination's part: all halves at once, then the bytes are looked at.
+  // The destination's part: halves ahead of the source's, then the bytes are looked at. Not all of
+  // them at once: the engine looks at each half it has in every round.
   void receive(uint64_t bytes, int copies) {
     const auto& table = driver_.table;
     check(table.cuMemsetD8_v2(memory_, 0x5a, bytes), "cuMemsetD8");
     check(table.cuStreamSynchronize(nullptr), "cuStreamSynchronize");
     for (int part = 0; part < 2; ++part) {
       over_ = 0;
-      for (int i = 0; i < copies; ++i) start(bytes, false);
+      int started = 0;
+      const auto keep_ahead = [&] {
+        while (started < std::min(copies, over_ + kAhead)) {
+          start(bytes, false);
+          ++started;
+        }
+      };
+      keep_ahead();
       barrier();
-      while (over_ < copies) std::this_thread::sleep_for(std::chrono::microseconds(100));
+      while (over_ < copies) {
+        keep_ahead();
+        __builtin_ia32_pause();
+      }
     }
     barrier();
     std::vector<std::byte> seen(bytes);
