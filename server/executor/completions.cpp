@@ -82,6 +82,7 @@ void Completions::finish(Pending& pending, uint64_t key, CUresult result) {
   }
   if (pending.prints) executor_.flush_output(*pending.context);
   if (pending.when_done) {
+    executor_.note_work();
     pending.when_done(result);
   } else {
     executor_.signal(pending.signal, result,

@@ -108,6 +108,7 @@ struct ContextState {
   CUstream fetch_stream = nullptr;     // for mirrors.h; waits for no other
   Object fetch_uses;
   Object legacy_stream;  // handle stays null; for its use counts
+  uint64_t idle_at = 0;  // Executor::work_ when everything was last known to be done
   std::vector<std::shared_ptr<Departed>> departed;
 };
 
@@ -177,6 +178,16 @@ class Executor {
   // is asked, nothing is recorded. False where that would ask for too much.
   bool known_idle(ContextState& context);
   bool known_idle();  // in all contexts
+  // Something may have been queued in some stream: what was known to be idle is not any more.
+  void note_work() { ++work_; }
+  // So has a peer copy that holds the stream; whether the last thing before was one as well, in the
+  // same stream.
+  bool note_hold(uint64_t stream_key) {
+    const bool follows = held_at_ == work_ && held_key_ == stream_key;
+    held_at_ = ++work_;
+    held_key_ = stream_key;
+    return follows;
+  }
   // Once everything queued in the context so far is done, in whatever stream; with the first error.
   // A context with a stream in capture is refused at once, as CUDA refuses to synchronise it.
   void when_idle(ContextState& context, WhenDone when_done);
@@ -218,6 +229,9 @@ class Executor {
   std::unordered_map<wire::ObjectId, std::unique_ptr<ContextState>> contexts_;
   ContextState* current_ = nullptr;
   uint64_t uses_ = 0;
+  uint64_t work_ = 1;     // how often something may have been queued
+  uint64_t held_at_ = 0;  // work_ when that was a peer copy that holds a stream, and which
+  uint64_t held_key_ = 0;
   uint64_t next_key_ = 1;
   uint64_t errors_ = 0;
   std::mutex errors_mutex_;  // errors_, sticky_

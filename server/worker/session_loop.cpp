@@ -80,6 +80,20 @@ bool frees_memory(uint16_t opcode) {
          opcode == static_cast<uint16_t>(api::Opcode::cuDevicePrimaryCtxReset_v2);
 }
 
+// Commands that queue nothing in any stream, or tell the executor when they do.
+bool queues_nothing(uint16_t opcode) {
+  switch (static_cast<wire::Custom>(opcode)) {
+    case wire::Custom::kPing:
+    case wire::Custom::kWatchEvent:
+    case wire::Custom::kSynchronizeContext:
+    case wire::Custom::kPeerCopy:
+    case wire::Custom::kPeerPlan:
+      return true;
+    default:
+      return false;
+  }
+}
+
 uint64_t monotonic_ns() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
                                    std::chrono::steady_clock::now().time_since_epoch())
@@ -244,6 +258,7 @@ Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const
   const bool traced = header.flags & wire::kFlagTraced;
   const uint64_t begin_ns = traced ? monotonic_ns() : 0;
   reply_.clear();
+  if (!queues_nothing(header.opcode)) executor_.note_work();
   HandlerResult result;
   if (CUresult current = executor_.make_current(header.context);
       current != CUDA_SUCCESS && !signals(header.opcode)) {
