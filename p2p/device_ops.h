@@ -55,6 +55,10 @@ struct StreamRef {
   // The caller knows that the stream is idle, and all that it would wait for. A place in it that
   // holds nothing is reached at once then.
   bool idle = false;
+  // The last thing the stream was given is a copy of the engine that holds it, and no stream has
+  // been given anything since. If it is still held, the new copy's place is behind that copy and
+  // nothing else, and the stream is held once for both.
+  bool follows = false;
 };
 
 // A box of bytes between two places, each with pitches of its own. Addresses are those of device or

@@ -66,7 +66,11 @@ void Core::lose(PeerId id, const Status& why) { peer(id).lose(why); }
 void Core::copy(PeerCopy copy, Order order, const Status& failure) {
   Peer& other = peer(copy.peer);
   if (order != Order::kNone) environment_.orders.add(order, copy.stream.value_or(StreamRef{}));
-  other.add(std::move(copy), order, failure);
+  const bool follows = order != Order::kNone && copy.stream && copy.stream->follows &&
+                       copy.outgoing && last_copy_.outgoing && last_copy_.peer == copy.peer;
+  const uint64_t before = follows ? last_copy_.id : 0;
+  last_copy_ = {copy.id, copy.peer, copy.outgoing};
+  other.add(std::move(copy), order, before, failure);
 }
 
 void Core::signal(PeerId id, uint64_t signal, StreamRef stream, Order order,

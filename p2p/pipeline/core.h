@@ -49,6 +49,11 @@ class Core {
  private:
   Environment environment_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by id; few
+  struct LastCopy {
+    uint64_t id = 0;
+    PeerId peer = 0;
+    bool outgoing = false;
+  } last_copy_;
   size_t turn_ = 0;
 };
 

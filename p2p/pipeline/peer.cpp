@@ -12,6 +12,9 @@ namespace rcuda::p2p {
 namespace {
 
 constexpr size_t kMostEarlySignals = 1u << 16;
+// Plans are made ahead, which takes a tenth of a millisecond each, when no copy has been under way
+// for so long: a program that copies in a loop is not kept waiting.
+constexpr double kPauseUs = 50;
 
 // What a Signal tells of the stream that it comes from.
 Status signalled(uint32_t code) {
@@ -74,9 +77,9 @@ void Peer::end_signals() {
   early_.clear();
 }
 
-void Peer::add(PeerCopy copy, Order order, const Status& failure) {
+void Peer::add(PeerCopy copy, Order order, uint64_t before, const Status& failure) {
   if (copy.outgoing) {
-    sender_.add(std::move(copy), order, failure);
+    sender_.add(std::move(copy), order, before, failure);
   } else {
     receiver_.add(std::move(copy), order, failure);
   }
@@ -314,7 +317,11 @@ Status Peer::step(bool& moved) {
       }
     }
     if (spent_prober_ && environment_.ops.pause(Pause::kWork)) spent_prober_.reset();
-    if (!prober_ && sender_.empty() && receiver_.empty()) moved |= prepare_plan();
+    if (!sender_.empty() || !receiver_.empty()) {
+      copied_us_ = environment_.now_us();
+    } else if (!prober_ && environment_.now_us() - copied_us_ > kPauseUs) {
+      moved |= prepare_plan();
+    }
   }
   return {};
 }

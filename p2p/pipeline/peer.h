@@ -34,7 +34,8 @@ class Peer {
   // The Link cannot be had, or is no longer wanted.
   void lose(const Status& why);
 
-  void add(PeerCopy copy, Order order, const Status& failure);
+  // `before`: the copy to this peer that the copy's place in its stream is right behind, or 0.
+  void add(PeerCopy copy, Order order, uint64_t before, const Status& failure);
   // A stream of this side got to an event that the peer's streams wait for, and the other way.
   void signal(uint64_t id, Order order, const Status& failure);
   void await(uint64_t id, Order order, const Status& failure);
@@ -109,6 +110,7 @@ class Peer {
   std::unique_ptr<Prober> prober_;
   std::unique_ptr<Prober> spent_prober_;  // until its memory can be given back
   Status lost_;
+  double copied_us_ = 0;       // when a copy was last under way
   Lanes::Moment last_copies_;  // when the peer was lost
 
   SessionToken token_{};

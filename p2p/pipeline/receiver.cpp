@@ -25,6 +25,7 @@ Receiver::~Receiver() {
 }
 
 Receiver::Incoming& Receiver::find_or_make(uint64_t id) {
+  awake_.insert(id);
   Incoming& copy = copies_[id];
   copy.id = id;
   return copy;
@@ -49,7 +50,7 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
   if (known == copies_.end() && copies_.size() >= kMostCopies) {
     return {Code::kProtocol, "too many copies announced"};
   }
-  Incoming& copy = known == copies_.end() ? find_or_make(message.copy) : known->second;
+  Incoming& copy = find_or_make(message.copy);
   if (copy.aborted || copy.pull) return {Code::kProtocol, "a chunk after the end of its copy"};
   uint64_t end = 0;
   if (message.offset != copy.next || __builtin_add_overflow(message.offset, message.bytes, &end) ||
@@ -135,18 +136,25 @@ Status Receiver::on_forget(const ForgetMessage& message) {
 
 Result<bool> Receiver::advance(PeerLink* link) {
   bool moved = false;
-  for (auto at = copies_.begin(); at != copies_.end();) {
-    Incoming& copy = at->second;
+  for (auto at = awake_.begin(); at != awake_.end();) {
+    Incoming& copy = copies_.at(*at);
     RCUDA_RETURN_IF_ERROR(advance(copy, link, moved));
     const bool lost = !lost_.ok();
     const bool client_done = copy.finished || (!copy.request && lost);
     const bool sender_done = lost || (copy.done_sent && (copy.failure.ok() || copy.aborted));
     const bool over = client_done && sender_done && copy.landing.empty();
     moved |= over;
-    at = over ? copies_.erase(at) : std::next(at);
+    if (over) copies_.erase(*at);
+    at = over || (!lost && dormant(copy)) ? awake_.erase(at) : std::next(at);
   }
   RCUDA_RETURN_IF_ERROR(close_forgotten(link, moved));
   return moved;
+}
+
+// Whether only a message of the sender can move the copy on. A program may have queued thousands.
+bool Receiver::dormant(const Incoming& copy) {
+  return copy.request && copy.reached && copy.failure.ok() && !copy.any_chunk && !copy.pull &&
+         !copy.wanted;
 }
 
 Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
@@ -155,15 +163,14 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
     copy.reached = true;
     if (copy.order != Order::kNone) {
       const Result<bool> reached = environment_.orders.reached(copy.order);
-      if (!reached) {
-        copy.failure = reached.status();
-      } else if (!*reached || !usable) {
-        copy.reached = false;  // Ready can only be said once the Link is open
-      }
+      if (!reached) copy.failure = reached.status();
+      if (reached && !*reached) copy.reached = false;
     }
+    if (!usable) copy.reached = false;  // Ready can only be said once the Link is open
     if (copy.reached && copy.failure.ok()) {
       moved = true;
-      if (copy.order != Order::kNone) {
+      // Who sends or asks already has no need of it, but for what it tells of the stream.
+      if (copy.order != Order::kNone || !(copy.any_chunk || copy.pull || copy.wanted)) {
         ReadyMessage ready;
         ready.copy = copy.id;
         RCUDA_RETURN_IF_ERROR(link->mailbox.send(ready));
@@ -376,12 +383,13 @@ void Receiver::lose(const Status& why) {
   for (auto& [id, copy] : copies_) {
     if (copy.failure.ok()) copy.failure = why;
     copy.arrived.clear();
+    awake_.insert(id);
   }
 }
 
 bool Receiver::polling() const {
-  return std::any_of(copies_.begin(), copies_.end(), [](const auto& entry) {
-    const Incoming& copy = entry.second;
+  return std::any_of(awake_.begin(), awake_.end(), [this](uint64_t id) {
+    const Incoming& copy = copies_.at(id);
     return copy.request && !copy.reached && copy.order != Order::kNone && copy.failure.ok();
   });
 }

@@ -12,6 +12,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "p2p/pipeline/environment.h"
@@ -78,7 +79,8 @@ class Receiver {
     std::optional<uint64_t> forget_request;  // close when unused, then say Forgotten
   };
 
-  Incoming& find_or_make(uint64_t id);
+  Incoming& find_or_make(uint64_t id);  // and wakes it
+  static bool dormant(const Incoming& copy);
   Status advance(Incoming& copy, PeerLink* link, bool& moved);
   Status answer_want(Incoming& copy, PeerLink& link);
   void start_pull(Incoming& copy);
@@ -90,6 +92,7 @@ class Receiver {
   Environment& environment_;
   const PeerId peer_;
   std::map<uint64_t, Incoming> copies_;
+  std::set<uint64_t> awake_;  // of copies_: those that are not dormant, in the same order
   std::map<std::pair<int, Handle>, Mapping> mappings_;
   std::deque<uint64_t> forgotten_;  // requests to answer
   Status lost_;

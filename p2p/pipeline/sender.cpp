@@ -28,7 +28,7 @@ Sender::Outgoing& Sender::find_or_make(uint64_t id) {
   return copy;
 }
 
-void Sender::add(PeerCopy request, Order order, const Status& failure) {
+void Sender::add(PeerCopy request, Order order, uint64_t before, const Status& failure) {
   Outgoing& copy = find_or_make(request.id);
   if (copy.request) {
     // The client's mistake; the first of the two goes on.
@@ -39,6 +39,7 @@ void Sender::add(PeerCopy request, Order order, const Status& failure) {
   }
   copy.total = request.memory.bytes();
   copy.order = order;
+  copy.before = before;
   copy.request = std::move(request);
   copy.failure = failure;
   if (!lost_.ok() && copy.failure.ok()) copy.failure = lost_;
@@ -48,7 +49,7 @@ Status Sender::on_ready(uint64_t id) {
   if (copies_.size() >= kMostCopies) return {Code::kProtocol, "too many copies announced"};
   Outgoing& copy = find_or_make(id);
   copy.peer_ready = true;
-  copy.held_up = copy.phase != Phase::kWaiting;
+  copy.held_up = copy.phase != Phase::kWaiting && copy.request && copy.request->peer_has_stream;
   return {};
 }
 
@@ -88,6 +89,7 @@ Status Sender::on_target(const TargetMessage& message, PeerLink& link) {
       copy.path = copy.direct.get();
       copy.plan.chunking = {copy.total, 1};
       copy.phase = Phase::kSending;
+      ++sending_;
       return {};
     }
     refused = own.status();
@@ -126,8 +128,17 @@ Result<bool> Sender::advance(PeerLink* link) {
   bool moved = false;
   for (auto at = copies_.begin(); at != copies_.end();) {
     Outgoing& copy = at->second;
-    RCUDA_RETURN_IF_ERROR(advance(copy, link, moved));
     const bool lost = !lost_.ok();
+    // A program may have queued hundreds in one stream: behind one that waits, all do.
+    if (copy.before != 0 && copy.phase == Phase::kWaiting && copy.failure.ok() && !copy.done &&
+        at != copies_.begin()) {
+      const auto& [id, previous] = *std::prev(at);
+      if (id == copy.before && previous.phase == Phase::kWaiting) {
+        ++at;
+        continue;
+      }
+    }
+    RCUDA_RETURN_IF_ERROR(advance(copy, link, moved));
     bool over = false;
     if (copy.request && quiet(copy)) {
       if (lost) {
@@ -153,6 +164,7 @@ Result<bool> Sender::advance(PeerLink* link) {
       over = true;
     }
     moved |= over;
+    if (over && copy.phase == Phase::kSending) --sending_;
     at = over ? copies_.erase(at) : std::next(at);
   }
   return moved;
@@ -170,29 +182,25 @@ Status Sender::advance(Outgoing& copy, PeerLink* link, bool& moved) {
 Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
   const PeerCopy& request = *copy.request;
   if (!copy.reached) {
-    if (copy.order != Order::kNone) {
-      const Result<bool> reached = environment_.orders.reached(copy.order);
-      if (!reached) {
-        copy.failure = reached.status();
-        moved = true;
-        return {};
-      }
-      if (!*reached) return {};
-    }
-    copy.reached = true;
+    if (!has_reached(copy, link)) return {};
     moved = true;
+    if (!copy.failure.ok()) return {};
+    copy.reached = true;
   }
   if (link.probing) return {};
   if (!copy.planned) {
-    copy.planned = true;
-    plan(copy, link);
     moved = true;
+    plan(copy, link);
     if (!copy.failure.ok()) return {};
   }
-  // Copying out reads the source, which must not be before the destination's stream is there.
-  // Otherwise the receiver waits by itself, before it pulls or offers its memory.
+  // Copying out reads the source, which must not be before the destination's stream is there. And
+  // chunks take up the peer's inbox: if its half of the copy is not there yet, which may wait for
+  // other copies, none may wait for the place. The first in line may go ahead, since nothing that
+  // is before it in the order of commands can wait for those behind. Otherwise the receiver waits
+  // by itself, before it pulls or offers its memory.
   const bool staged = copy.total > 0 && staging_of(copy.plan.strategy) != Staging::kNone;
-  if (request.peer_has_stream && !copy.peer_ready && staged) return {};
+  const bool first = copies_.begin()->first == copy.id;
+  if (staged && !copy.peer_ready && (request.peer_has_stream || !first)) return {};
   moved = true;
 
   copy.running = true;
@@ -222,8 +230,39 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
   }
 }
 
+// Whether the stream got to the copy, or may be taken as there; or asking failed.
+bool Sender::has_reached(Outgoing& copy, PeerLink& link) {
+  if (copy.order == Order::kNone || may_overlap(copy, link)) return true;
+  const Result<bool> reached = environment_.orders.reached(copy.order);
+  if (!reached) copy.failure = reached.status();
+  return !reached || *reached;
+}
+
+// A copy right behind another one in its stream need not wait for the other's end where both take
+// the same lanes, which are in order, at either side. Chunks on a wire may overtake one another.
+bool Sender::may_overlap(Outgoing& copy, PeerLink& link) {
+  if (copy.before == 0 || copy.request->peer_has_stream || link.probing) return false;
+  const auto found = copies_.find(copy.before);
+  if (found == copies_.end()) return false;
+  const Outgoing& before = found->second;
+  if (!before.request || !before.failure.ok() || before.done || before.total == 0 ||
+      before.request->device != copy.request->device ||
+      before.request->peer_device != copy.request->peer_device) {
+    return false;
+  }
+  const bool pulled = before.phase == Phase::kEnding && before.plan.strategy == Strategy::kIpc;
+  const bool staged = before.phase == Phase::kSending && before.next == before.total &&
+                      before.path->in_host_memory() && !before.path->ships();
+  if (!pulled && !staged) return false;
+  if (!copy.planned) plan(copy, link);
+  if (!copy.failure.ok() || copy.total == 0) return false;
+  return pulled ? copy.plan.strategy == Strategy::kIpc
+                : staging_of(copy.plan.strategy) == Staging::kHost && !link.host_path->ships();
+}
+
 void Sender::plan(Outgoing& copy, PeerLink& link) {
   const PeerCopy& request = *copy.request;
+  copy.planned = true;
   if (static_cast<uint32_t>(request.peer_device) >= link.offer.device_count) {
     copy.failure = {Code::kInvalidArgument,
                     "the peer has no device " + std::to_string(request.peer_device)};
@@ -263,6 +302,7 @@ void Sender::begin_staged(Outgoing& copy, PeerLink& link) {
   }
   chunking.chunk_bytes = std::clamp<uint64_t>(chunking.chunk_bytes, 1, copy.path->capacity_bytes());
   copy.phase = Phase::kSending;
+  ++sending_;
 }
 
 Status Sender::begin_pull(Outgoing& copy, PeerLink& link) {
@@ -293,15 +333,13 @@ Status Sender::begin_pull(Outgoing& copy, PeerLink& link) {
 }
 
 bool Sender::start_chunk(PeerLink& link) {
-  if (copies_.empty()) return false;
   auto at = copies_.upper_bound(turn_);
-  for (size_t tried = 0; tried < copies_.size(); ++tried, ++at) {
+  for (size_t left = sending_; left > 0; ++at) {
     if (at == copies_.end()) at = copies_.begin();
     Outgoing& copy = at->second;
-    if (copy.phase != Phase::kSending || !copy.failure.ok() || copy.done ||
-        copy.next == copy.total) {
-      continue;
-    }
+    if (copy.phase != Phase::kSending) continue;
+    --left;
+    if (!copy.failure.ok() || copy.done || copy.next == copy.total) continue;
     if (copy.flight.size() >= copy.plan.chunking.depth) continue;
     const uint64_t bytes = std::min(copy.plan.chunking.chunk_bytes, copy.total - copy.next);
     const PeerCopy& request = *copy.request;
@@ -414,20 +452,21 @@ void Sender::release_places(Outgoing& copy, uint64_t chunks) {
 void Sender::finish(Outgoing& copy, PeerLink* link, const Status& status) {
   release_places(copy, copy.flight.size());
   if (copy.direct && link) (void)link->link->unexpose(copy.exposed);
-  if (copy.running) {
-    --environment_.running_copies;
-    if (status.ok() && link && link->open && copy.alone && copy.crowd == environment_.crowd &&
-        copy.total > 0 && !copy.held_up) {
-      link->planner(copy.request->device, copy.request->peer_device)
-          .observe(copy.plan, copy.total, environment_.now_us() - copy.began_us);
-    }
-  }
+  const double took_us = copy.running ? environment_.now_us() - copy.began_us : 0;
   if (!status.ok()) {
     RCUDA_DEBUG("peer copy %llu to worker %u: %s", static_cast<unsigned long long>(copy.id), peer_,
                 status.message().c_str());
   }
   if (copy.order != Order::kNone) environment_.orders.release(copy.order, status);
   if (copy.request->done) copy.request->done(status);
+  // Nobody waits any more.
+  if (!copy.running) return;
+  --environment_.running_copies;
+  if (status.ok() && link && link->open && copy.alone && copy.crowd == environment_.crowd &&
+      copy.total > 0 && !copy.held_up) {
+    link->planner(copy.request->device, copy.request->peer_device)
+        .observe(copy.plan, copy.total, took_us);
+  }
 }
 
 void Sender::lose(const Status& why) {

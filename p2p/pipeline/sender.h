@@ -25,8 +25,9 @@ class Sender {
  public:
   Sender(Environment& environment, PeerId peer) : environment_(environment), peer_(peer) {}
 
-  // `failure`: the copy could not take its place in the stream and ends with that.
-  void add(PeerCopy copy, Order order, const Status& failure);
+  // `before`: see Peer::add. `failure`: the copy could not take its place in the stream and ends
+  // with that.
+  void add(PeerCopy copy, Order order, uint64_t before, const Status& failure);
 
   // Messages of the peer; kProtocol when they cannot be.
   Status on_ready(uint64_t copy);
@@ -62,6 +63,7 @@ class Sender {
     uint64_t id = 0;
     std::optional<PeerCopy> request;  // none: the peer's half came first
     Order order = Order::kNone;
+    uint64_t before = 0;  // the copy right before in the stream, if it goes to the same peer
     bool reached = false;
     bool peer_ready = false;
     bool planned = false;
@@ -89,6 +91,8 @@ class Sender {
   Outgoing& find_or_make(uint64_t id);
   Status advance(Outgoing& copy, PeerLink* link, bool& moved);
   Status begin(Outgoing& copy, PeerLink& link, bool& moved);
+  bool has_reached(Outgoing& copy, PeerLink& link);
+  bool may_overlap(Outgoing& copy, PeerLink& link);
   void plan(Outgoing& copy, PeerLink& link);
   void begin_staged(Outgoing& copy, PeerLink& link);
   Status begin_pull(Outgoing& copy, PeerLink& link);
@@ -101,7 +105,8 @@ class Sender {
   Environment& environment_;
   const PeerId peer_;
   std::map<uint64_t, Outgoing> copies_;
-  uint64_t turn_ = 0;  // the copy after which the next chunk's turn begins
+  size_t sending_ = 0;  // copies in that phase
+  uint64_t turn_ = 0;   // the copy after which the next chunk's turn begins
   Status lost_;
 };
 

@@ -269,8 +269,12 @@ HandlerResult peer_copy(Executor& executor, const Command& command, std::vector<
       failure = Status::from_cuda(found, "the stream of a peer copy");
     } else {
       copy.stream = CudaDeviceOps::stream_ref(stream.handle, stream.context->handle);
-      // An event in the default stream takes longer to be seen than a small copy's DMA.
-      if (body.stream == 0 && !copy.hold) copy.stream->idle = executor.known_idle(*stream.context);
+      if (copy.hold) {
+        copy.stream->follows = executor.note_hold(stream.key);
+      } else if (body.stream == 0) {
+        // An event in the default stream takes longer to be seen than a small copy's DMA.
+        copy.stream->idle = executor.known_idle(*stream.context);
+      }
     }
   }
   if (failure.ok()) executor.copied_bytes += copy.memory.bytes();

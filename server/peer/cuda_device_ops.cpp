@@ -307,7 +307,23 @@ Status CudaDeviceOps::hold(CUstream stream, Place* place) {
   place->gate = free_gates_.back();
   free_gates_.pop_back();
   ++gate.generation;
+  gate.holds = 1;
   return {};
+}
+
+// Whether the stream is still held by the copy before: then it stays held until both are over, and
+// the GPU need not notice in between.
+bool CudaDeviceOps::join(p2p::StreamRef ref, Place* place) {
+  const auto last = places_.find(last_hold_);
+  if (!ref.follows || last == places_.end() || ref.stream != last_held_.stream ||
+      ref.context != last_held_.context) {
+    return false;
+  }
+  place->behind = last_hold_;
+  place->gate = last->second.gate;
+  ++gates_[place->gate].holds;
+  ++held_;
+  return true;
 }
 
 Result<Order> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {
@@ -328,7 +344,7 @@ Result<Order> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {
   Status status;
   if (ref.event) {
     status = mark_event(reinterpret_cast<CUevent>(ref.event), &place);
-  } else {
+  } else if (!hold_it || !join(ref, &place)) {
     // An idle stream is where it will be: no event needs to travel through the GPU to tell. Whether
     // the legacy default stream is idle depends on other streams, so it is always recorded.
     const bool legacy = stream == nullptr || stream == CU_STREAM_LEGACY;
@@ -340,6 +356,10 @@ Result<Order> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {
     give_back(place);
     return status;
   }
+  if (hold_it) {
+    last_hold_ = next_order_;
+    last_held_ = ref;
+  }
   places_[next_order_] = place;
   return Order{next_order_++};
 }
@@ -348,7 +368,9 @@ Result<bool> CudaDeviceOps::reached(Order order) {
   CUevent event = nullptr;
   {
     std::lock_guard lock(mutex_);
-    event = places_.at(static_cast<uint64_t>(order)).event;
+    const Place& place = places_.at(static_cast<uint64_t>(order));
+    if (place.behind != 0) return !places_.contains(place.behind);
+    event = place.event;
   }
   if (!event) return true;
   const CUresult result = driver_.cuEventQuery(event);
@@ -366,11 +388,13 @@ void CudaDeviceOps::release(Order order, const Status& status) {
     places_.erase(found);
     give_back(place);
     if (!place.hold) return;
+    --held_;
     Gate& gate = gates_[place.gate];
+    if (--gate.holds > 0) return;
     // Pairs with the GPU's read: whatever the copy wrote is in memory before.
     gate.word->store(gate.generation, std::memory_order_seq_cst);
     free_gates_.push_back(place.gate);
-    if (--held_ > 0) return;
+    if (held_ > 0) return;
   }
   if (on_change_) on_change_();
 }

@@ -117,9 +117,11 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     std::atomic<uint32_t>* word = nullptr;
     CUdeviceptr address = 0;
     uint32_t generation = 0;
+    uint32_t holds = 0;  // orders whose release it waits for
   };
   struct Place {
-    CUevent event = nullptr;    // null: the stream was idle
+    CUevent event = nullptr;    // null: the stream was idle, or `behind`
+    uint64_t behind = 0;        // the order that this one follows and shares the gate with
     CUstream stream = nullptr;  // of this object: it waits for an event of the program
     CUcontext context = nullptr;
     bool hold = false;
@@ -135,6 +137,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Status mark(CUstream stream, Place* place);
   Status mark_event(CUevent event, Place* place);
   Status hold(CUstream stream, Place* place);
+  bool join(p2p::StreamRef ref, Place* place);
   void give_back(const Place& place);
   LaneState& lane_of(int device, p2p::Lane lane) {
     return lanes_[static_cast<size_t>(device)][static_cast<size_t>(lane)];
@@ -164,6 +167,8 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   std::map<CUcontext, Spare> spare_;
   std::map<uint64_t, Place> places_;
   uint64_t next_order_ = 1;
+  uint64_t last_hold_ = 0;  // the order that held a stream last, and which stream
+  p2p::StreamRef last_held_;
   // Written with mutex_ held.
   std::atomic<p2p::Pause> paused_{p2p::Pause::kNone};
   std::atomic<bool> wants_holds_{false}, wants_work_{false};

@@ -30,7 +30,7 @@ remote=(env RCUDA_DEVICES=localhost@8431:0,localhost@8432:1 LD_PRELOAD="$build/l
 
 status=0
 if [[ $parts == *" programs "* ]]; then
-  for program in peer_copies several_devices; do
+  for program in peer_copies peer_trains several_devices; do
     expected=$here/../programs/expected/$program.txt
     for way in native auto shm tcp; do
       runner=()

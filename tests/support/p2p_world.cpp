@@ -90,12 +90,11 @@ void SimDevices::run_stream(uint64_t id) {
   Task& task = stream.tasks.front();
   if (task.order != 0) {
     const auto order = orders_.find(task.order);
-    if (order == orders_.end()) {  // released already
-      stream.tasks.pop_front();
-      return run_stream(id);
-    }
-    order->second.reached = true;
-    if (order->second.hold) return;
+    if (order != orders_.end()) order->second.reached = true;
+    const bool held = std::any_of(orders_.begin(), orders_.end(), [&](const auto& entry) {
+      return entry.second.task == task.order && entry.second.hold;
+    });
+    if (held) return;
     stream.tasks.pop_front();
     return run_stream(id);
   }
@@ -200,7 +199,14 @@ Result<Ticket> SimDevices::finished(int device, Lane lane) {
 
 Result<Order> SimDevices::enter(p2p::StreamRef ref, bool hold) {
   const uint64_t id = next_order_++;
-  orders_[id] = {ref.stream, hold, false};
+  const auto last = orders_.find(last_hold_);
+  const bool joins = hold && ref.follows && last != orders_.end();
+  if (hold) last_hold_ = id;
+  if (joins) {
+    orders_[id] = {ref.stream, hold, false, last->first, last->second.task};
+    return Order{id};
+  }
+  orders_[id] = {ref.stream, hold, false, 0, id};
   streams_[ref.stream].tasks.push_back({0, {}, id});
   run_stream(ref.stream);
   return Order{id};
@@ -212,7 +218,8 @@ Result<bool> SimDevices::reached(Order order) {
     world_.violation(name_ + ": an order asked for after its release");
     return false;
   }
-  return found->second.reached;
+  const OrderState& state = found->second;
+  return state.behind != 0 ? !orders_.contains(state.behind) : state.reached;
 }
 
 void SimDevices::release(Order order, const Status& status) {

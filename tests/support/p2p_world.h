@@ -150,6 +150,8 @@ class SimDevices final : public p2p::DeviceOps {
     uint64_t stream = 0;
     bool hold = false;
     bool reached = false;
+    uint64_t behind = 0;  // the order that this one follows, while the stream was still held
+    uint64_t task = 0;    // the order whose task in the stream stands for this one as well
   };
 
   void want_pause(const char* call);
@@ -164,6 +166,7 @@ class SimDevices final : public p2p::DeviceOps {
   std::map<uint64_t, Stream> streams_;
   std::map<uint64_t, OrderState> orders_;
   uint64_t next_order_ = 1;
+  uint64_t last_hold_ = 0;
   std::map<uint64_t, uint64_t> registered_;  // host ranges
   std::map<uint64_t, uint64_t> memory_;      // the program's device memory
   std::map<uint64_t, uint64_t> allocated_;   // the engine's

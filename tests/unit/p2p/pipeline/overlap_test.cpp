@@ -299,5 +299,60 @@ TEST(FairnessTest, StagingMemoryIsBounded) {
   EXPECT_EQ(session.core(0).peer(4).lost().code(), Code::kOutOfMemory);
 }
 
+// Copies queued right behind one another in a stream keep both lanes busy, and a kernel behind them
+// waits for the last.
+TEST(OverlapTest, ATrainInOneStreamTakesItsSlowestLeg) {
+  constexpr int kCopies = 20;
+  constexpr uint64_t kBytes = 64 * kKiB;
+  for (const bool mapped : {false, true}) {
+    SCOPED_TRACE(mapped ? "ipc" : "v4b");
+    const Setting setting{"shm"};
+    EngineOptions options;
+    options.measure = false;
+    SimSession session(mapped ? "ipc" : "v4b", options);
+    for (int i = 0; i < 2; ++i) {
+      SimDevices& devices = session.add();
+      devices.set_speeds(setting.speeds);
+      devices.allow_ipc(mapped);
+    }
+    session.connect(0, 1, setting.medium, setting.wire);
+    session.settle();
+    SimDevices& a = *session.workers[0].devices;
+    SimDevices& b = *session.workers[1].devices;
+    const uint64_t stream = a.make_stream();
+    std::byte* from = a.make_memory(kCopies * kBytes);
+    std::byte* to = b.make_memory(kBytes + kCopies);
+    for (int i = 0; i < kCopies; ++i) fill(from + i * kBytes, kBytes, static_cast<uint32_t>(i));
+    const double begin_us = session.world.now_us();
+    std::vector<std::shared_ptr<CopyResult>> results;
+    for (int i = 0; i < kCopies; ++i) {
+      CopyRequest request;
+      request.id = static_cast<uint64_t>(i) + 1;
+      request.source = Shape::plain(address_of(from + i * kBytes), kBytes);
+      request.destination = Shape::plain(address_of(to) + static_cast<uint64_t>(i), kBytes);
+      request.source_stream = stream;
+      request.follows = i > 0;
+      results.push_back(start_copy(session, request));
+    }
+    double kernel_us = 0;
+    a.run_kernel(stream, 1, [&] { kernel_us = session.world.now_us(); });
+    session.settle();
+    for (const auto& result : results) {
+      ASSERT_TRUE(result->over() && result->source.ok() && result->destination.ok());
+    }
+    EXPECT_GE(kernel_us, results.back()->over_us);
+    EXPECT_TRUE(std::is_sorted(results.begin(), results.end(), [](const auto& x, const auto& y) {
+      return x->over_us < y->over_us;
+    }));
+    // Each copy wrote one byte further on: what is left of each but the last is its first byte.
+    for (int i = 0; i < kCopies; ++i) EXPECT_EQ(to[i], from[i * kBytes]);
+    EXPECT_EQ(std::memcmp(to + kCopies - 1, from + (kCopies - 1) * kBytes, kBytes), 0);
+    const double leg_us =
+        mapped ? setting.speeds.local.busy_us(kBytes)
+               : std::max(setting.speeds.out.busy_us(kBytes), setting.speeds.in.busy_us(kBytes));
+    EXPECT_LT(kernel_us - begin_us, kCopies * leg_us * 1.1 + 40);
+  }
+}
+
 }  // namespace
 }  // namespace rcuda::p2p

@@ -75,5 +75,43 @@ TEST(ReadyTest, AMappedCopyIsPulledWhenTheDestinationsStreamIsThere) {
   EXPECT_LT(result->over_us - begin_us, 1000 + 20 + 100 + 50);
 }
 
+// A worker may get its half of a copy only when another copy is over. The chunks of copies whose
+// halves are missing take no place that those before them need.
+TEST(ReadyTest, CopiesWithoutTheirOtherHalfLeaveRoomForThoseBefore) {
+  for (const char* medium : {"shm", "tcp"}) {
+    SCOPED_TRACE(medium);
+    constexpr size_t kCopies = 24;
+    constexpr uint64_t kBytes = 3 * kMiB;
+    EngineOptions options;
+    options.measure = false;
+    options.inbox_bytes = 8 * kMiB;
+    SimSession session("v4b:1Mx4", options);
+    for (int i = 0; i < 2; ++i) session.add();
+    session.connect(0, 1, medium);
+    session.settle();
+    std::byte* from = session.workers[0].devices->make_memory(kBytes);
+    std::byte* to = session.workers[1].devices->make_memory(kBytes);
+    size_t over = 0;
+    for (size_t i = 0; i < kCopies; ++i) {
+      PeerCopy copy;
+      copy.id = i + 1;
+      copy.peer = 1;
+      copy.outgoing = true;
+      copy.memory = Shape::plain(address_of(from), kBytes);
+      copy.done = [&](const Status& status) { over += status.ok(); };
+      session.core(0).copy(std::move(copy), Order::kNone, {});
+    }
+    session.settle();
+    for (size_t i = 0; i < kCopies; ++i) {
+      PeerCopy copy;
+      copy.id = i + 1;
+      copy.memory = Shape::plain(address_of(to), kBytes);
+      session.core(1).copy(std::move(copy), Order::kNone, {});
+      session.settle();
+      ASSERT_EQ(over, i + 1);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace rcuda::p2p

@@ -99,6 +99,7 @@ struct CopyRequest {
   Shape source;
   Shape destination;
   uint64_t source_stream = 0;  // 0: none
+  bool follows = false;        // in the source's stream, right behind the copy asked for before
   uint64_t destination_stream = 0;
   int source_device = 0;
   int destination_device = 0;
@@ -113,7 +114,10 @@ inline PeerCopy sending_half(const CopyRequest& request) {
   copy.peer_device = request.destination_device;
   copy.memory = request.source;
   copy.peer_has_stream = request.destination_stream != 0;
-  if (request.source_stream != 0) copy.stream = StreamRef{request.source_stream, 0};
+  if (request.source_stream != 0) {
+    copy.stream = StreamRef{request.source_stream, 0};
+    copy.stream->follows = request.follows;
+  }
   return copy;
 }
 
@@ -128,8 +132,10 @@ inline PeerCopy receiving_half(const CopyRequest& request) {
   return copy;
 }
 
-inline Order order_in(SimDevices& devices, uint64_t stream) {
-  return stream == 0 ? Order::kNone : *devices.enter({stream, 0}, true);
+inline Order order_in(SimDevices& devices, uint64_t stream, bool follows = false) {
+  StreamRef ref{stream, 0};
+  ref.follows = follows;
+  return stream == 0 ? Order::kNone : *devices.enter(ref, true);
 }
 
 // Gives both workers their halves, the source first.
@@ -151,7 +157,8 @@ inline std::shared_ptr<CopyResult> start_copy(SimSession& session, const CopyReq
   };
   SimDevices& source = *session.workers[request.from].devices;
   SimDevices& destination = *session.workers[request.to].devices;
-  session.core(request.from).copy(std::move(sending), order_in(source, request.source_stream), {});
+  session.core(request.from)
+      .copy(std::move(sending), order_in(source, request.source_stream, request.follows), {});
   session.core(request.to)
       .copy(std::move(receiving), order_in(destination, request.destination_stream), {});
   return result;
