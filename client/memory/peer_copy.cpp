@@ -195,8 +195,10 @@ CUresult copy_and_wait(const PeerCopy& copy, const Place& issued) {
     }
   }
   if (legacy) {
-    halves.order_with({source, 0}, false);
-    halves.order_with({destination, 0}, false);
+    // Where nothing is under way no place needs to be waited for.
+    for (const Target* side : {&source, &destination}) {
+      if (!side->session->is_quiet(side->context)) halves.order_with({*side, 0}, false);
+    }
   } else if (halves.has_side_on(issued.target.session)) {
     halves.order_with(issued, false);
   }

@@ -244,6 +244,23 @@ Session::~Session() {
 
 // ---- commands ----------------------------------------------------------------------------------
 
+// Whether the worker goes through it without giving any stream something to do.
+static bool queues_nothing(uint16_t opcode, std::span<const std::byte> body) {
+  switch (static_cast<wire::Custom>(opcode)) {
+    case wire::Custom::kPing:
+    case wire::Custom::kSynchronizeContext:
+      return true;
+    case wire::Custom::kPeerCopy: {
+      wire::PeerCopyBody copy;
+      if (body.size() < sizeof copy) return false;
+      std::memcpy(&copy, body.data(), sizeof copy);
+      return !(copy.flags & wire::kPeerHolds);
+    }
+    default:
+      return false;
+  }
+}
+
 CUresult Session::send(const wire::CommandHeader& header, std::span<const std::byte> body,
                        std::span<const std::byte> tail, transport::Wake wake, uint64_t* number) {
   // Header and body travel as one piece; bodies are small, and tails (bytes to copy, parameters)
@@ -268,6 +285,7 @@ CUresult Session::send(const wire::CommandHeader& header, std::span<const std::b
   }
   std::lock_guard lock(order_mutex_);
   *number = ++commands_;
+  if (quiet_at_ + 1 == commands_ && queues_nothing(header.opcode, body)) quiet_at_ = commands_;
   if (!commands_ring_->append(first, tail, wake).ok()) return session_lost();
   return CUDA_SUCCESS;
 }
@@ -470,7 +488,28 @@ CUresult Session::synchronize(wire::ObjectId context, wire::ObjectId stream) {
 }
 
 CUresult Session::synchronize_context(wire::ObjectId context) {
-  return post_and_wait(context, wire::Custom::kSynchronizeContext, 0, wire::SignalBody{});
+  if (is_quiet(context)) return lost() ? session_lost() : take_error();
+  uint64_t before;
+  {
+    std::lock_guard lock(order_mutex_);
+    before = commands_;
+  }
+  const CUresult result =
+      post_and_wait(context, wire::Custom::kSynchronizeContext, 0, wire::SignalBody{});
+  if (result != CUDA_SUCCESS) return result;
+  std::lock_guard lock(order_mutex_);
+  if (quiet_at_ == commands_) {
+    quiet_.push_back(context);
+  } else if (commands_ == before + 1) {
+    quiet_.assign(1, context);
+    quiet_at_ = commands_;
+  }
+  return result;
+}
+
+bool Session::is_quiet(wire::ObjectId context) {
+  std::lock_guard lock(order_mutex_);
+  return quiet_at_ == commands_ && std::find(quiet_.begin(), quiet_.end(), context) != quiet_.end();
 }
 
 // ---- objects the worker named ------------------------------------------------------------------

@@ -132,6 +132,9 @@ class Session {
   // printed.
   CUresult synchronize(wire::ObjectId context, wire::ObjectId stream);
   CUresult synchronize_context(wire::ObjectId context);
+  // Whether a synchronisation of the context would find nothing to wait for: none of the commands
+  // since the last one has queued anything.
+  bool is_quiet(wire::ObjectId context);
 
   // Every object by its id: the worker may name one that the client minted (a graph's own stream)
   // or one of its own (a captured graph's nodes), whose object is made when it is first named.
@@ -188,6 +191,9 @@ class Session {
   std::unique_ptr<transport::Link> link_;
   std::mutex order_mutex_;  // what enters the ring under it is in the order the worker sees
   uint64_t commands_ = 0;   // that have entered it
+  // Contexts in which nothing is under way after `quiet_at_` commands. Guarded by order_mutex_.
+  std::vector<wire::ObjectId> quiet_;
+  uint64_t quiet_at_ = 0;
   std::unique_ptr<wire::RingWriter> commands_ring_;
   std::unique_ptr<EventThread> events_;
   std::unique_ptr<Staging> staging_;
