@@ -260,6 +260,7 @@ Status PeerHub::copy(p2p::PeerCopy copy, Status failure) {
     }
     use = uses_.insert(uses_.end(), range);
   }
+  ++copying_;
   copy.done = [this, use, done = std::move(copy.done)](const Status& status) {
     copy_over(use);
     if (done) done(status);
@@ -276,6 +277,7 @@ bool PeerHub::in_use(const Use& memory) const {
 }
 
 void PeerHub::copy_over(std::list<Use>::iterator use) {
+  --copying_;
   std::list<Awaiting> free_now;
   {
     std::lock_guard lock(mutex_);

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -82,6 +83,7 @@ class PeerHub {
   bool active() const { return engine_ != nullptr; }
   // Engine::copy, with account of the memory that is in use.
   Status copy(p2p::PeerCopy copy, Status failure);
+  bool copying() const { return copying_.load(std::memory_order_relaxed) > 0; }
   // `done` runs, perhaps at once, perhaps on the engine's thread, when no copy under way uses the
   // memory and no peer maps it.
   void when_unused(p2p::DeviceAddress base, uint64_t bytes, std::function<void()> done);
@@ -123,6 +125,7 @@ class PeerHub {
   std::map<p2p::PeerId, std::thread> links_;  // the thread that connects, or did; none: lost
   std::unique_ptr<CudaDeviceOps> ops_;
   std::unique_ptr<p2p::Engine> engine_;
+  std::atomic<int> copying_{0};  // copies under way
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

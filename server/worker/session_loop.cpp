@@ -24,9 +24,9 @@ using Window = wire::ClientWindow;
 // Commands taken before completions are looked after again.
 constexpr int kBatch = 64;
 constexpr size_t kTraceBatch = 256;
-// While the GPU is busy and completions are pending, the executor polls for this many times the
-// spin for commands before it sleeps between polls: a local driver's wait spins for as long as it
-// takes. Then a sleep is a small part of what has passed, so that it adds little to any wait.
+// While the GPU is busy and something of it is waited for, the executor polls for this many times
+// the spin for commands before it sleeps between polls: a local driver's wait spins for as long as
+// it takes. Then a sleep is a small part of what has passed, so that it adds little to any wait.
 constexpr int kSpinsForCompletions = 64;
 constexpr int kSleepFraction = 64;
 constexpr auto kShortestSleep = std::chrono::microseconds(20);
@@ -197,9 +197,13 @@ Result<bool> SessionLoop::next() {
 
 Status SessionLoop::idle() {
   const Clock::time_point now = Clock::now();
+  // The client waits for the engine's copies as it does for the GPU, and goes on when they are
+  // over.
+  const bool copying = executor_.peers().copying();
+  if (std::exchange(copied_, copying) && !copying) last_activity_ = now;
   const auto quiet = now - last_activity_;
   const bool polls = !executor_.completions().empty();
-  if (quiet < (polls ? kSpinsForCompletions * options_.spin : options_.spin)) {
+  if (quiet < (polls || copying ? kSpinsForCompletions * options_.spin : options_.spin)) {
     __builtin_ia32_pause();
     return {};
   }

@@ -71,6 +71,7 @@ class SessionLoop {
   bool ended_ = false;
   Status failure_;  // of a command that was carried out between others
   Clock::time_point last_activity_;
+  bool copied_ = false;  // when the loop last had nothing to do, a peer copy was under way
   PeerWaits peer_waits_;
   std::vector<std::byte> held_back_;  // the next command, while it must wait for other workers
   std::vector<std::byte> reply_;
