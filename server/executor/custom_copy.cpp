@@ -16,12 +16,13 @@ namespace {
 
 // Whether a copy may touch it: known to the driver or exposed by the client. Anything else would be
 // read or written by this process's CPU, and a stray pointer of the client would end the worker.
-bool reachable(Executor& executor, uint64_t address, uint64_t bytes) {
+bool reachable(Executor& executor, CUstream stream, uint64_t address, uint64_t bytes) {
   if (executor.host_memory().find(address, bytes)) return true;
   unsigned type = 0;
   return executor.driver().cuPointerGetAttribute &&
-         executor.driver().cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                                 address) == CUDA_SUCCESS;
+         (executor.driver().cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                                  address) == CUDA_SUCCESS ||
+          executor.graph_keeper().allocates(address, stream));
 }
 
 // A captured copy: what stands for pageable memory in it belongs to the graph from now on.
@@ -135,8 +136,8 @@ CUresult queue_linear(Executor& executor, const wire::CopyBody& body, CUstream s
 }
 
 CUresult queue_copy(Executor& executor, const wire::CopyBody& body, const StreamRef& stream) {
-  if (!reachable(executor, body.destination, body.bytes) ||
-      !reachable(executor, body.source, body.bytes)) {
+  if (!reachable(executor, stream.handle, body.destination, body.bytes) ||
+      !reachable(executor, stream.handle, body.source, body.bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const api::DriverTable& driver = executor.driver();
@@ -229,8 +230,8 @@ struct Side {
 
 // Checks one side and resolves it to what the driver takes. A staged side that leaves the staging
 // region cannot come from an honest client: `malformed`.
-CUresult resolve_side(Executor& executor, const wire::CopyShapeSide& side, bool staged,
-                      const wire::CopyShapeBody& body, Side* out, bool* malformed) {
+CUresult resolve_side(Executor& executor, CUstream stream, const wire::CopyShapeSide& side,
+                      bool staged, const wire::CopyShapeBody& body, Side* out, bool* malformed) {
   if (side.context != 0) {
     ContextState* context = executor.find_context(side.context);
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
@@ -258,7 +259,7 @@ CUresult resolve_side(Executor& executor, const wire::CopyShapeSide& side, bool 
     out->host = executor.resources().staging + side.address;
     return CUDA_SUCCESS;
   }
-  if (!reachable(executor, first, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!reachable(executor, stream, first, bytes)) return CUDA_ERROR_INVALID_VALUE;
   switch (side.type) {
     case wire::MemoryType::kHost:
       out->type = CU_MEMORYTYPE_HOST;
@@ -354,11 +355,12 @@ HandlerResult copy_shape(Executor& executor, const Command& command, std::vector
   StreamRef stream;
   CUresult result = executor.find_stream(body.stream, &stream);
   if (result == CUDA_SUCCESS) {
-    result = resolve_side(executor, body.source, body.source_staged, body, &source, &malformed);
+    result = resolve_side(executor, stream.handle, body.source, body.source_staged, body, &source,
+                          &malformed);
   }
   if (result == CUDA_SUCCESS) {
-    result = resolve_side(executor, body.destination, body.destination_staged, body, &destination,
-                          &malformed);
+    result = resolve_side(executor, stream.handle, body.destination, body.destination_staged, body,
+                          &destination, &malformed);
   }
   if (malformed) return kMalformed;
   std::vector<ShadowCopies::Piece> pulled, pushed;

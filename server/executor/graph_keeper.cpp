@@ -126,6 +126,28 @@ std::vector<CUgraphNode> GraphKeeper::nodes_of(CUgraph graph) const {
   return nodes;
 }
 
+bool GraphKeeper::allocates(CUdeviceptr address, CUstream stream) const {
+  const api::DriverTable& driver = executor_.driver();
+  if (!driver.cuGraphMemAllocNodeGetParams || !driver.cuGraphNodeGetType) return false;
+  const auto allocated_by = [&](CUgraph graph) {
+    const std::vector<CUgraphNode> nodes = nodes_of(graph);
+    return std::any_of(nodes.begin(), nodes.end(), [&](CUgraphNode node) {
+      CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+      CUDA_MEM_ALLOC_NODE_PARAMS memory{};
+      return driver.cuGraphNodeGetType(node, &type) == CUDA_SUCCESS &&
+             type == CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
+             driver.cuGraphMemAllocNodeGetParams(node, &memory) == CUDA_SUCCESS &&
+             memory.dptr <= address && address - memory.dptr < memory.bytesize;
+    });
+  };
+  if (CUgraph captured = captured_into(stream); captured && allocated_by(captured)) return true;
+  bool found = false;
+  executor_.objects(wire::Kind::kGraph).for_each([&](wire::ObjectId, const Object& object) {
+    found = found || allocated_by(static_cast<CUgraph>(object.handle));
+  });
+  return found;
+}
+
 CUgraph GraphKeeper::child_of(CUgraphNode node) const {
   const api::DriverTable& driver = executor_.driver();
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;

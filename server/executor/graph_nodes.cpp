@@ -42,10 +42,12 @@ bool is_known(Executor& executor, CUmemorytype type, const void* host, CUdevicep
   const auto ask = executor.driver().cuPointerGetAttribute;
   if (ask == nullptr || last > ~uint64_t{0}) return false;
   *first = static_cast<uint64_t>(begin);
-  unsigned found = 0;
-  return ask(&found, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, *first) == CUDA_SUCCESS &&
-         ask(&found, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, static_cast<CUdeviceptr>(last)) ==
-             CUDA_SUCCESS;
+  const auto knows = [&](CUdeviceptr address) {
+    unsigned found = 0;
+    return ask(&found, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == CUDA_SUCCESS ||
+           executor.graph_keeper().allocates(address, nullptr);
+  };
+  return knows(*first) && knows(static_cast<CUdeviceptr>(last));
 }
 
 // The two sides of a copy, checked; what the client keeps for them, if anything.
