@@ -351,6 +351,9 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
   Registry& registry = Process::get().memory();
   const auto begin = reinterpret_cast<uintptr_t>(address);
   if (begin + bytes < begin) return CUDA_ERROR_INVALID_VALUE;
+  if (const auto known = registry.find(begin); known && known->placement == Placement::kHost) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   if (registry.overlaps(begin, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   const auto [first, length] = pages_of(begin, bytes);
   if (mapping_of(first, length) == Mapping::kNone) return CUDA_ERROR_INVALID_VALUE;

@@ -151,6 +151,8 @@ CUresult CUDAAPI cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned int 
   if (CUresult result = enter_unsafe(&context)) return result;
   if (!pointer || bytes == 0 || (flags & ~kHostRegisterFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (!is_mapped(pointer, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  const auto known = memory_registry().find(reinterpret_cast<CUdeviceptr>(pointer));
+  if (known && known->kind == MemoryKind::kHost) return CUDA_ERROR_INVALID_VALUE;
   auto allocation = std::make_shared<Allocation>();
   allocation->address = reinterpret_cast<CUdeviceptr>(pointer);
   allocation->bytes = bytes;

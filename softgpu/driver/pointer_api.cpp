@@ -148,6 +148,10 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
   if (CUresult result = enter(&context)) return result;
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   if (std::shared_ptr<Allocation> allocation = memory_registry().find(address)) {
+    // A graph's memory is nobody's until a launch has allocated it, for an H200's driver as well.
+    if (allocation->kind == MemoryKind::kGraph && allocation->freeing) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
     return attribute_of(*allocation, address, attribute, data);
   }
   return CUDA_ERROR_INVALID_VALUE;  // reserved addresses that nothing is mapped to included

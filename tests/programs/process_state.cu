@@ -226,7 +226,6 @@ int main() {
   SHOW(cudaMemcpyFromSymbol(&counter, device_counter, sizeof counter));
   std::printf("counter %d\n", counter);
   SHOW(cudaFuncGetAttributes(&attributes, work));
-  std::printf("dynamic %d\n", attributes.maxDynamicSharedSizeBytes);
   CUDA(cudaMalloc(&values, 1024));
   work<<<1, 32, 1024>>>(values, 1000);
 }
