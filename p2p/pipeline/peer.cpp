@@ -12,9 +12,11 @@ namespace rcuda::p2p {
 namespace {
 
 constexpr size_t kMostEarlySignals = 1u << 16;
-// Plans are made ahead, which takes a tenth of a millisecond each, when no copy has been under way
-// for so long: a program that copies in a loop is not kept waiting.
+// A plan takes up to a tenth of a millisecond to make. Made when no copy has been under way for so
+// long, it keeps nobody waiting; a program that copies in a loop gives no such pause and waits for
+// plans a twentieth of its time at most.
 constexpr double kPauseUs = 50;
+constexpr double kPlanningShare = 20;
 
 // What a Signal tells of the stream that it comes from.
 Status signalled(uint32_t code) {
@@ -317,10 +319,13 @@ Status Peer::step(bool& moved) {
       }
     }
     if (spent_prober_ && environment_.ops.pause(Pause::kWork)) spent_prober_.reset();
+    const double now_us = environment_.now_us();
     if (!sender_.empty() || !receiver_.empty()) {
-      copied_us_ = environment_.now_us();
-    } else if (!prober_ && environment_.now_us() - copied_us_ > kPauseUs) {
+      copied_us_ = now_us;
+    } else if (!prober_ && (now_us - copied_us_ > kPauseUs || now_us >= plan_again_us_)) {
       moved |= prepare_plan();
+      const double end_us = environment_.now_us();
+      plan_again_us_ = end_us + kPlanningShare * (end_us - now_us);
     }
   }
   return {};

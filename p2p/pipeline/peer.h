@@ -111,6 +111,7 @@ class Peer {
   std::unique_ptr<Prober> spent_prober_;  // until its memory can be given back
   Status lost_;
   double copied_us_ = 0;       // when a copy was last under way
+  double plan_again_us_ = 0;   // when the next plan may be made without a pause
   Lanes::Moment last_copies_;  // when the peer was lost
 
   SessionToken token_{};

@@ -48,7 +48,14 @@ void Corrections::observe(const Plan& plan, uint64_t bytes, double observed_us,
 }
 
 double Corrections::factor(const Plan& plan, uint64_t bytes) const {
-  const auto family = families_.find({octave_of(bytes), plan.strategy, plan.route});
+  const unsigned octave = octave_of(bytes);
+  const auto family = families_.find({octave, plan.strategy, plan.route});
+  if (family == families_.end() && plan.strategy == Strategy::kV4b) {
+    // One chunk takes the same legs as several: what is wrong about them is wrong for both.
+    const Plan single{Strategy::kV2b, plan.route, {bytes, 1}, 0, {}};
+    return families_.contains({octave, single.strategy, single.route}) ? factor(single, bytes)
+                                                                       : 1.0;
+  }
   if (family == families_.end()) return 1.0;
   const auto own = family->second.find({chunk_key(plan.chunking), plan.chunking.depth});
   if (own != family->second.end() && own->second.count >= kEnough) return own->second.factor;
