@@ -5,8 +5,8 @@
 #
 #   tests/gpu/remote_programs.sh BUILD_FOLDER [program ...]
 #
-# Two servers are started on this machine: the first with GPU 0, the second with the last GPU (the same
-# one where there is only one). Needs an NVIDIA driver; PyTorch is skipped where it is not installed.
+# Three servers are started on this machine: the first with GPU 0, the second with the last GPU (the same
+# one where there is only one), the third with all of them, for the programs that use several. Needs an NVIDIA driver; PyTorch is skipped where it is not installed.
 #
 # A native process spends most of its time in starting, so several programs run at once; what differs
 # then is run once more alone, since some programs look at how much memory is free.
@@ -31,8 +31,9 @@ start_server() {  # PORT GPU
 }
 start_server 8421 0
 start_server 8422 $((gpus - 1))
+start_server 8423 "$(seq -s, 0 $((gpus - 1)))"
 for _ in $(seq 100); do
-  grep -q serving "$work/server-8421.log" && grep -q serving "$work/server-8422.log" && break
+  (($(grep -l serving "$work"/server-*.log | wc -l) == 3)) && break
   sleep 0.2
 done
 grep -h serving "$work"/server-*.log || { cat "$work"/server-*.log; exit 1; }
@@ -44,6 +45,7 @@ run_in() {  # MODE COMMAND...: runs the command natively or remotely
     native) timeout -k 5 "$seconds" "$@" ;;
     shm) RCUDA_DEVICES=localhost@8421:0 RCUDA_TRANSPORT=shm LD_PRELOAD=$client timeout -k 5 "$seconds" "$@" ;;
     tcp) RCUDA_DEVICES=localhost@8421:0 RCUDA_TRANSPORT=tcp LD_PRELOAD=$client timeout -k 5 "$seconds" "$@" ;;
+    gpus) RCUDA_DEVICES=$(seq -s, -f 'localhost@8423:%g' 0 $((gpus - 1))) LD_PRELOAD=$client timeout -k 5 "$seconds" "$@" ;;
     two) RCUDA_DEVICES=localhost@8421:0,localhost@8422:$((gpus - 1)) LD_PRELOAD=$client timeout -k 5 "$seconds" "$@" ;;
   esac
 }
@@ -60,15 +62,19 @@ $(grep -v ' info: ' "$err" | tail -2)"
 
 names=("$@")
 ((${#names[@]})) || mapfile -t names < <(cd "$expected" && ls -- *.txt | sed 's/\.txt$//')
-modes=(native shm tcp two)
+modes=(native shm tcp two gpus)
+several=" device_queries interprocess lifetimes peer_copies peer_trains several_devices shared_descriptors virtual_memory "
 declare -A passed failed
 tasks=()
 for name in "${names[@]}"; do
   [[ -x $programs/$name ]] || continue
-  for mode in "${modes[@]}"; do tasks+=("$name $mode"); done
+  for mode in "${modes[@]}"; do
+    [[ $mode != gpus || $several == *" $name "* ]] && tasks+=("$name $mode")
+  done
 done
-for worker in 0 1 2 3 4 5 6 7; do
-  for ((i = worker; i < ${#tasks[@]}; i += 8)); do
+at_once=$((${AT_ONCE:-8}))
+for ((worker = 0; worker < at_once; ++worker)); do
+  for ((i = worker; i < ${#tasks[@]}; i += at_once)); do
     read -r name mode <<<"${tasks[i]}"
     differs "$name" "$mode" >"$work/$name.$mode.first" || rm "$work/$name.$mode.first"
   done &
@@ -101,4 +107,4 @@ fi
 echo
 printf '%-8s %7s  %s\n' mode passed failed
 for mode in "${modes[@]}"; do printf '%-8s %7d %s\n' "$mode" "${passed[$mode]:-0}" "${failed[$mode]:-}"; done
-[[ -z ${failed[shm]:-}${failed[tcp]:-}${failed[two]:-} ]]
+[[ -z ${failed[shm]:-}${failed[tcp]:-}${failed[two]:-}${failed[gpus]:-} ]]
