@@ -241,6 +241,7 @@ void Executor::when_idle(ContextState& context, WhenDone when_done) {
     WhenDone when_done;
   };
   (void)any_departed(context);
+  note_work();  // no later copy may join a hold that these events are behind
   auto outstanding = std::make_shared<Outstanding>(
       Outstanding{streams.size() + context.departed.size(), CUDA_SUCCESS, std::move(when_done)});
   const auto one_is_done = [outstanding](CUresult result) {

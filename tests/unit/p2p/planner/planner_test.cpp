@@ -268,5 +268,23 @@ TEST(PlannerTest, MalformedSettingsAreErrorsThatSayWhatMayBe) {
   EXPECT_FALSE(parse_planner_options("auto", "roce").ok());
 }
 
+
+// Otherwise several chunks would be tried for no other reason than that nothing is known against
+// them.
+TEST(CorrectionsTest, OneChunkTeachesSeveralOverItsRouteUntilTheyAreKnown) {
+  constexpr uint64_t kBytes = 64 << 10;
+  const Plan single{Strategy::kV2b, Route::kShm, {kBytes, 1}, 0, {}};
+  const Plan several{Strategy::kV4b, Route::kShm, {kBytes / 4, 4}, 0, {}};
+  const Plan elsewhere{Strategy::kV4b, Route::kTcp, {kBytes / 4, 4}, 0, {}};
+  Corrections corrections;
+  for (size_t i = 0; i < Corrections::kEnough; ++i) corrections.observe(single, kBytes, 15, 10);
+  EXPECT_NEAR(corrections.factor(several, kBytes), 1.5, 1e-9);
+  EXPECT_EQ(corrections.factor(several, 4 * kBytes), 1.0);
+  EXPECT_EQ(corrections.factor(elsewhere, kBytes), 1.0);
+  for (size_t i = 0; i < Corrections::kEnough; ++i) corrections.observe(several, kBytes, 11, 10);
+  EXPECT_NEAR(corrections.factor(several, kBytes), 1.1, 1e-9);
+  EXPECT_NEAR(corrections.factor(single, kBytes), 1.5, 1e-9);
+}
+
 }  // namespace
 }  // namespace rcuda::p2p
