@@ -268,7 +268,6 @@ TEST(PlannerTest, MalformedSettingsAreErrorsThatSayWhatMayBe) {
   EXPECT_FALSE(parse_planner_options("auto", "roce").ok());
 }
 
-
 // Otherwise several chunks would be tried for no other reason than that nothing is known against
 // them.
 TEST(CorrectionsTest, OneChunkTeachesSeveralOverItsRouteUntilTheyAreKnown) {
