@@ -244,8 +244,10 @@ Session::~Session() {
 
 // ---- commands ----------------------------------------------------------------------------------
 
+namespace {
+
 // Whether the worker goes through it without giving any stream something to do.
-static bool queues_nothing(uint16_t opcode, std::span<const std::byte> body) {
+bool queues_nothing(uint16_t opcode, std::span<const std::byte> body) {
   switch (static_cast<wire::Custom>(opcode)) {
     case wire::Custom::kPing:
     case wire::Custom::kSynchronizeContext:
@@ -260,6 +262,8 @@ static bool queues_nothing(uint16_t opcode, std::span<const std::byte> body) {
       return false;
   }
 }
+
+}  // namespace
 
 CUresult Session::send(const wire::CommandHeader& header, std::span<const std::byte> body,
                        std::span<const std::byte> tail, transport::Wake wake, uint64_t* number) {

@@ -66,10 +66,13 @@ void Core::lose(PeerId id, const Status& why) { peer(id).lose(why); }
 void Core::copy(PeerCopy copy, Order order, const Status& failure) {
   Peer& other = peer(copy.peer);
   if (order != Order::kNone) environment_.orders.add(order, copy.stream.value_or(StreamRef{}));
-  const bool follows = order != Order::kNone && copy.stream && copy.stream->follows &&
-                       copy.outgoing && last_copy_.outgoing && last_copy_.peer == copy.peer;
-  const uint64_t before = follows ? last_copy_.id : 0;
-  last_copy_ = {copy.id, copy.peer, copy.outgoing};
+  uint64_t before = 0;
+  if (order != Order::kNone && copy.stream && copy.hold) {
+    const bool follows = copy.stream->follows && copy.outgoing && last_hold_.outgoing &&
+                         last_hold_.peer == copy.peer;
+    if (follows) before = last_hold_.id;
+    last_hold_ = {copy.id, copy.peer, copy.outgoing};
+  }
   other.add(std::move(copy), order, before, failure);
 }
 

@@ -49,11 +49,11 @@ class Core {
  private:
   Environment environment_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by id; few
-  struct LastCopy {
+  struct LastHold {
     uint64_t id = 0;
     PeerId peer = 0;
     bool outgoing = false;
-  } last_copy_;
+  } last_hold_;  // the copy that held a stream last: what StreamRef::follows speaks of
   size_t turn_ = 0;
 };
 

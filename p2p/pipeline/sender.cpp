@@ -245,8 +245,8 @@ bool Sender::may_overlap(Outgoing& copy, PeerLink& link) {
   const auto found = copies_.find(copy.before);
   if (found == copies_.end()) return false;
   const Outgoing& before = found->second;
-  if (!before.request || !before.failure.ok() || before.done || before.total == 0 ||
-      before.request->device != copy.request->device ||
+  if (!before.request || before.request->peer_has_stream || !before.failure.ok() || before.done ||
+      before.total == 0 || before.request->device != copy.request->device ||
       before.request->peer_device != copy.request->peer_device) {
     return false;
   }

@@ -354,5 +354,47 @@ TEST(OverlapTest, ATrainInOneStreamTakesItsSlowestLeg) {
   }
 }
 
+// What a copy may overlap with is the one before it in its stream, not one that another thread of
+// the program waits for meanwhile.
+TEST(OverlapTest, ACopyOutsideOfTheStreamIsNotTheOneBefore) {
+  constexpr uint64_t kBytes = 256 * kKiB;
+  EngineOptions options;
+  options.measure = false;
+  SimSession session("v4b", options);
+  for (int i = 0; i < 2; ++i) session.add();
+  session.connect(0, 1, "shm");
+  session.settle();
+  SimDevices& a = *session.workers[0].devices;
+  SimDevices& b = *session.workers[1].devices;
+  const uint64_t stream = a.make_stream();
+  std::byte* early = a.make_memory(kBytes);
+  std::byte* late = a.make_memory(kBytes);
+  std::byte* to = b.make_memory(kBytes);
+  std::byte* elsewhere = b.make_memory(kBytes);
+  fill(late, kBytes, 2);
+  // The first copy of the stream waits for a kernel, and the second for the first.
+  a.run_kernel(stream, 1000, [&] { fill(early, kBytes, 1); });
+  CopyRequest request;
+  request.id = 1;
+  request.source = Shape::plain(address_of(early), kBytes);
+  request.destination = Shape::plain(address_of(to), kBytes);
+  request.source_stream = stream;
+  const auto first = start_copy(session, request);
+  CopyRequest outside = request;
+  outside.id = 2;
+  outside.source_stream = 0;
+  outside.destination = Shape::plain(address_of(elsewhere), kBytes);
+  const auto other = start_copy(session, outside);
+  request.id = 3;
+  request.source = Shape::plain(address_of(late), kBytes);
+  request.follows = true;
+  const auto second = start_copy(session, request);
+  session.settle();
+  ASSERT_TRUE(first->over() && other->over() && second->over());
+  EXPECT_LT(other->over_us, first->over_us);
+  EXPECT_LT(first->over_us, second->over_us);
+  EXPECT_EQ(std::memcmp(to, late, kBytes), 0);
+}
+
 }  // namespace
 }  // namespace rcuda::p2p
