@@ -226,11 +226,7 @@ void Session::trace() {
 // The worker reports when it has nothing else to do, which a hanging one may never have.
 void Session::await_trace() {
   constexpr auto kPatience = std::chrono::seconds(1);
-  uint64_t last;
-  {
-    std::lock_guard lock(order_mutex_);
-    last = commands_;
-  }
+  const uint64_t last = commands();
   const Clock::time_point deadline = Clock::now() + kPatience;
   while (!lost() && !trace::reported(trace_, last) && Clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -493,11 +489,7 @@ CUresult Session::synchronize(wire::ObjectId context, wire::ObjectId stream) {
 
 CUresult Session::synchronize_context(wire::ObjectId context) {
   if (is_quiet(context)) return lost() ? session_lost() : take_error();
-  uint64_t before;
-  {
-    std::lock_guard lock(order_mutex_);
-    before = commands_;
-  }
+  const uint64_t before = commands();
   const CUresult result =
       post_and_wait(context, wire::Custom::kSynchronizeContext, 0, wire::SignalBody{});
   if (result != CUDA_SUCCESS) return result;
@@ -509,6 +501,11 @@ CUresult Session::synchronize_context(wire::ObjectId context) {
     quiet_at_ = commands_;
   }
   return result;
+}
+
+uint64_t Session::commands() {
+  std::lock_guard lock(order_mutex_);
+  return commands_;
 }
 
 bool Session::is_quiet(wire::ObjectId context) {

@@ -172,6 +172,7 @@ class Session {
   CUresult wait_for_reply(const Call& call, Reply* reply);
   template <typename Ready>
   CUresult wait_until(const Ready& ready);
+  uint64_t commands();  // that have been sent
   CUresult session_lost();
   CUresult report_loss(const Status& why);
   void trace();

@@ -17,12 +17,8 @@ namespace {
 // Whether a copy may touch it: known to the driver or exposed by the client. Anything else would be
 // read or written by this process's CPU, and a stray pointer of the client would end the worker.
 bool reachable(Executor& executor, CUstream stream, uint64_t address, uint64_t bytes) {
-  if (executor.host_memory().find(address, bytes)) return true;
-  unsigned type = 0;
-  return executor.driver().cuPointerGetAttribute &&
-         (executor.driver().cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                                  address) == CUDA_SUCCESS ||
-          executor.graph_keeper().allocates(address, stream));
+  return executor.host_memory().find(address, bytes) ||
+         executor.graph_keeper().is_known(address, stream);
 }
 
 // A captured copy: what stands for pageable memory in it belongs to the graph from now on.

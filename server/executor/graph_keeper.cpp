@@ -126,8 +126,14 @@ std::vector<CUgraphNode> GraphKeeper::nodes_of(CUgraph graph) const {
   return nodes;
 }
 
-bool GraphKeeper::allocates(CUdeviceptr address, CUstream stream) const {
+bool GraphKeeper::is_known(CUdeviceptr address, CUstream stream) const {
   const api::DriverTable& driver = executor_.driver();
+  unsigned type = 0;
+  if (driver.cuPointerGetAttribute == nullptr) return false;
+  if (driver.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) ==
+      CUDA_SUCCESS) {
+    return true;
+  }
   if (!driver.cuGraphMemAllocNodeGetParams || !driver.cuGraphNodeGetType) return false;
   const auto allocated_by = [&](CUgraph graph) {
     const std::vector<CUgraphNode> nodes = nodes_of(graph);

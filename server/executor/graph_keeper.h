@@ -52,9 +52,10 @@ class GraphKeeper {
   void forget_names(CUgraphNode node);
 
   std::vector<CUgraphNode> nodes_of(CUgraph graph) const;
-  // Whether a node of the client's graphs allocates memory there, or of the graph that the stream is
-  // being captured into. Before the first launch a driver does not know such memory by its address.
-  bool allocates(CUdeviceptr address, CUstream stream) const;
+  // Whether a copy may touch the address: the driver knows it, or a node of the client's graphs, or
+  // of the graph that the stream is being captured into, allocates it. Before the first launch a
+  // driver does not know such memory.
+  bool is_known(CUdeviceptr address, CUstream stream) const;
   // Of a node that holds a graph; null otherwise.
   CUgraph child_of(CUgraphNode node) const;
 

@@ -39,15 +39,10 @@ bool is_known(Executor& executor, CUmemorytype type, const void* host, CUdevicep
   const Wide begin = base + (Wide{z} * rows + y) * row + x_bytes;
   const Wide last = base + ((Wide{z} + copy.Depth - 1) * rows + y + copy.Height - 1) * row +
                     x_bytes + copy.WidthInBytes - 1;
-  const auto ask = executor.driver().cuPointerGetAttribute;
-  if (ask == nullptr || last > ~uint64_t{0}) return false;
+  if (last > ~uint64_t{0}) return false;
   *first = static_cast<uint64_t>(begin);
-  const auto knows = [&](CUdeviceptr address) {
-    unsigned found = 0;
-    return ask(&found, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == CUDA_SUCCESS ||
-           executor.graph_keeper().allocates(address, nullptr);
-  };
-  return knows(*first) && knows(static_cast<CUdeviceptr>(last));
+  return executor.graph_keeper().is_known(*first, nullptr) &&
+         executor.graph_keeper().is_known(static_cast<CUdeviceptr>(last), nullptr);
 }
 
 // The two sides of a copy, checked; what the client keeps for them, if anything.
