@@ -208,7 +208,7 @@ class Worker {
     std::fflush(stdout);
   }
   // The destination's part: halves ahead of the source's, then the bytes are looked at. Not all of
-  // them at once: the engine looks at each half it has in every round.
+  // them at once: the source's engine looks at each that has been announced in every round.
   void receive(uint64_t bytes, int copies) {
     const auto& table = driver_.table;
     check(table.cuMemsetD8_v2(memory_, 0x5a, bytes), "cuMemsetD8");
