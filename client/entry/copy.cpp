@@ -25,6 +25,20 @@ CUresult linear(uint64_t destination, Side destination_side, uint64_t source, Si
   return copy_linear(copy);
 }
 
+CUresult between_contexts(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
+                          CUstream stream, bool synchronous) {
+  LinearCopy copy;
+  copy.destination = destination;
+  copy.destination_side = Side::kDevice;
+  copy.source = source;
+  copy.source_side = Side::kDevice;
+  copy.bytes = bytes;
+  copy.stream = stream;
+  copy.synchronous = synchronous;
+  copy.peer = true;
+  return copy_linear(copy);
+}
+
 // One row between an array and an address or another array.
 class ArrayRow {
  public:
@@ -116,12 +130,12 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr destination, CUdeviceptr source, size_
 // Addresses say which device they belong to; the contexts add nothing.
 CUresult cuMemcpyPeer(CUdeviceptr destination, CUcontext, CUdeviceptr source, CUcontext,
                       size_t bytes) {
-  return linear(destination, Side::kDevice, source, Side::kDevice, bytes, nullptr, true);
+  return between_contexts(destination, source, bytes, nullptr, true);
 }
 
 CUresult cuMemcpyPeerAsync(CUdeviceptr destination, CUcontext, CUdeviceptr source, CUcontext,
                            size_t bytes, CUstream stream) {
-  return linear(destination, Side::kDevice, source, Side::kDevice, bytes, stream, false);
+  return between_contexts(destination, source, bytes, stream, false);
 }
 
 // ---- shapes ------------------------------------------------------------------------------------

@@ -153,9 +153,17 @@ CUresult check_setting(const FunctionInfo& info, const Device& device, int which
   }
 }
 
-void note_attribute(FunctionInfo* info, int which, int value) {
-  if (which < 0 || which >= static_cast<int>(info->attributes.size())) return;
-  info->attributes[static_cast<size_t>(which)].store(value, std::memory_order_relaxed);
+// A kernel, and the device whose attributes of it are meant. No context need be there.
+CUresult kernel_on(CUkernel handle, CUdevice ordinal, Kernel** kernel, Target* target,
+                   FunctionInfo** info) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  const Device* device = Process::get().device(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  const Object* object = find_object(handle, wire::Kind::kKernel);
+  if (!object) return CUDA_ERROR_INVALID_HANDLE;
+  *kernel = static_cast<Kernel*>(object->extra);
+  *target = {device->session, device->primary->id, static_cast<uint32_t>(ordinal)};
+  return (*kernel)->info_on(*target, info);
 }
 
 CUresult remember_variable(CUdeviceptr address, size_t bytes, const Target& target,
@@ -399,7 +407,9 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction h
   if (CUresult result = resolve_callable(handle, target, &callable); result != CUDA_SUCCESS) {
     return result;
   }
-  return read_attribute(*callable.info, which, value);
+  // Only here a kernel does not stand for its function.
+  return callable.is_kernel ? CUDA_ERROR_INVALID_HANDLE
+                            : read_attribute(*callable.info, which, value);
 }
 
 CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute which, int value) {
@@ -415,36 +425,30 @@ CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute which, int v
     return result;
   }
   const CUresult result = forward_cuFuncSetAttribute(handle, which, value);
-  if (result == CUDA_SUCCESS) note_attribute(callable.info, which, value);
+  if (result == CUDA_SUCCESS) note_attribute(*callable.info, which, value);
   return result;
 }
 
 CUresult cuKernelGetAttribute(int* value, CUfunction_attribute which, CUkernel handle,
                               CUdevice dev) {
-  Device* device = Process::get().device(dev);
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  if (!device) return CUDA_ERROR_INVALID_DEVICE;
-  const Object* kernel = find_object(handle, wire::Kind::kKernel);
-  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  Kernel* kernel;
+  Target target;
   FunctionInfo* info;
-  const CUresult result =
-      static_cast<Kernel*>(kernel->extra)->info_on(*device->session, device->primary->id, &info);
+  const CUresult result = kernel_on(handle, dev, &kernel, &target, &info);
   return result == CUDA_SUCCESS ? read_attribute(*info, which, value) : result;
 }
 
 CUresult cuKernelSetAttribute(CUfunction_attribute which, int value, CUkernel handle,
                               CUdevice dev) {
-  Device* device = Process::get().device(dev);
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  if (!device) return CUDA_ERROR_INVALID_DEVICE;
-  const Object* kernel = find_object(handle, wire::Kind::kKernel);
-  if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
+  Kernel* kernel;
+  Target target;
   FunctionInfo* info;
-  CUresult result =
-      static_cast<Kernel*>(kernel->extra)->info_on(*device->session, device->primary->id, &info);
-  if (result == CUDA_SUCCESS) result = check_setting(*info, *device, which, value);
+  CUresult result = kernel_on(handle, dev, &kernel, &target, &info);
+  if (result == CUDA_SUCCESS) {
+    result = check_setting(*info, *Process::get().device(dev), which, value);
+  }
   if (result == CUDA_SUCCESS) result = forward_cuKernelSetAttribute(which, value, handle, dev);
-  if (result == CUDA_SUCCESS) note_attribute(info, which, value);
+  if (result == CUDA_SUCCESS) kernel->note_attribute(target, which, value);
   return result;
 }
 

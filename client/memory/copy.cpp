@@ -35,13 +35,29 @@ CUresult post_body(const CopyStream& stream, wire::Custom opcode, const Body& bo
 // Whether nothing under way can still write to this process's page-locked memory.
 bool source_is_settled() { return !host_writes::pending() && !any_mirrored(); }
 
-CUresult copy_in_worker(const CopyStream& stream, uint64_t destination, uint64_t source,
-                        size_t bytes, bool synchronous) {
+wire::CopyBody body_of(const LinearCopy& copy, const CopyStream& stream,
+                       const Location& destination, const Location& source) {
   wire::CopyBody body{};
-  body.destination = destination;
-  body.source = source;
-  body.bytes = bytes;
+  body.destination = copy.destination;
+  body.source = copy.source;
+  body.bytes = copy.bytes;
   body.stream = stream.id;
+  if (copy.peer && destination.home == Home::kDevice && source.home == Home::kDevice) {
+    body.destination_context = destination.owner.context;
+    body.source_context = source.owner.context;
+  }
+  return body;
+}
+
+// A round trip: whoever asks learns whether the worker took the copy.
+CUresult ask_to_copy(const CopyStream& stream, const wire::CopyBody& body) {
+  Reply reply;
+  return stream.target.session->call(stream.target.context,
+                                     static_cast<uint16_t>(wire::Custom::kCopy),
+                                     std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+}
+
+CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, bool synchronous) {
   if (source_is_settled()) body.flags = wire::kSourceReady;
   return synchronous ? stream.target.session->post_and_wait(stream.target.context,
                                                             wire::Custom::kCopy, stream.id, body)
@@ -128,11 +144,7 @@ CUresult capture_copy(const LinearCopy& copy, const Location& destination, const
     return result;
   }
   Session& session = *stream.target.session;
-  wire::CopyBody body{};
-  body.destination = copy.destination;
-  body.source = copy.source;
-  body.bytes = copy.bytes;
-  body.stream = stream.id;
+  wire::CopyBody body = body_of(copy, stream, destination, source);
   std::vector<uint64_t> callbacks;
   const auto replace = [&](const Location& location, uint64_t* address, bool is_source) {
     if (location.home != Home::kPageable) return CUDA_SUCCESS;
@@ -148,11 +160,7 @@ CUresult capture_copy(const LinearCopy& copy, const Location& destination, const
   };
   CUresult result = replace(destination, &body.destination, false);
   if (result == CUDA_SUCCESS) result = replace(source, &body.source, true);
-  if (result == CUDA_SUCCESS) {
-    Reply reply;
-    result = session.call(stream.target.context, static_cast<uint16_t>(wire::Custom::kCopy),
-                          std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
-  }
+  if (result == CUDA_SUCCESS) result = ask_to_copy(stream, body);
   if (result != CUDA_SUCCESS) {
     for (const uint64_t callback : callbacks) session.events().remove_callback(callback);
   }
@@ -246,7 +254,11 @@ CUresult copy_linear(const LinearCopy& copy) {
     if (!waits && !to_device) {
       host_writes::begun(*stream.target.session, stream.target.context, stream.id);
     }
-    return copy_in_worker(stream, copy.destination, copy.source, copy.bytes, waits);
+    const wire::CopyBody body = body_of(copy, stream, destination, source);
+    if (!waits && (needs_access(destination, stream) || needs_access(source, stream))) {
+      return ask_to_copy(stream, body);
+    }
+    return copy_in_worker(stream, body, waits);
   }
   if (to_device) {
     return copy_from_pageable(stream, copy.destination, reinterpret_cast<const void*>(copy.source),

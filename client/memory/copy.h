@@ -26,6 +26,9 @@ struct LinearCopy {
   size_t bytes = 0;
   CUstream stream = nullptr;
   bool synchronous = true;
+  // Asked for as a copy between contexts: the driver then also takes memory of pools that the
+  // stream's device has no access to.
+  bool peer = false;
 };
 CUresult copy_linear(const LinearCopy& copy);
 

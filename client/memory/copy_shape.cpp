@@ -387,6 +387,10 @@ CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synch
   const Target owner = to_device ? destination.owner : source.owner;
   if (CUresult result = stream_at(owner, stream, &where); result != CUDA_SUCCESS) return result;
   const StreamUse use(where.target);
+  if ((shape.dstContext || shape.srcContext) && to_device && from_device) {  // see LinearCopy::peer
+    destination.wire.context = destination.owner.context;
+    source.wire.context = source.owner.context;
+  }
   const bool pageable = destination.home == Home::kPageable || source.home == Home::kPageable;
   if (pageable && may_capture(stream)) return capture_shape(where, destination, source, extent);
   if (!to_device && !from_device) {

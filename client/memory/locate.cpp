@@ -14,7 +14,9 @@ CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
     if (known->placement != Placement::kMapped) return CUDA_ERROR_INVALID_VALUE;
   }
   if (known && known->session) {
-    *location = {Home::kDevice, {known->session, known->context, known->device}};
+    *location = {Home::kDevice,
+                 {known->session, known->context, known->device},
+                 known->placement == Placement::kDeviceAsync};
     return side == Side::kHost ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
   }
   // A copy is of one region: of memory that workers have in several it goes as one of pageable

@@ -19,6 +19,7 @@ enum class Home {
 struct Location {
   Home home = Home::kPageable;
   Target owner;  // kDevice: session, a context there, device
+  bool of_pool = false;
 };
 
 // CUDA_ERROR_INVALID_VALUE when [address, address + bytes) runs out of its allocation, or is not
@@ -33,5 +34,11 @@ struct CopyStream {
   wire::ObjectId id = 0;
 };
 CUresult stream_at(const Target& owner, CUstream handle, CopyStream* stream);
+
+// Whether the driver judges by a pool's access if the stream may copy there: to be asked, so that a
+// refusal comes from the call itself.
+inline bool needs_access(const Location& location, const CopyStream& stream) {
+  return location.of_pool && location.owner.device != stream.target.device;
+}
 
 }  // namespace rcuda::client

@@ -143,12 +143,18 @@ CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcod
   return result;
 }
 
+void note_attribute(FunctionInfo& info, int which, int value) {
+  if (which < 0 || which >= static_cast<int>(info.attributes.size())) return;
+  info.attributes[static_cast<size_t>(which)].store(value, std::memory_order_relaxed);
+}
+
 CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner,
                       bool is_kernel, const char* name, std::unique_ptr<FunctionInfo>* info) {
   const size_t length = std::strlen(name);
   if (length > 32768) return CUDA_ERROR_NOT_FOUND;
   const wire::Kind kind = is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction;
   auto found = std::make_unique<FunctionInfo>();
+  found->session = &session;
   found->id = session.ids().mint(kind);
   if (found->id == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   wire::FunctionInfoBody body{};
@@ -188,7 +194,6 @@ CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId o
   }
   for (size_t i = 0; i < found->attributes.size(); ++i) {
     found->attributes[i].store(fixed.attributes[i], std::memory_order_relaxed);
-    found->initial[i] = fixed.attributes[i];
   }
   *info = std::move(found);
   return CUDA_SUCCESS;
@@ -235,10 +240,7 @@ CUresult Library::kernel(Object* library, const Target& target, const char* name
   }
   auto created = std::make_unique<Kernel>(library, name);
   FunctionInfo* info;
-  if (CUresult result = created->info_on(*target.session, target.context, &info);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  if (CUresult result = created->info_on(target, &info); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(mutex_);
   Object*& known = kernels_[name];
   if (!known) {
@@ -277,31 +279,44 @@ Kernel::~Kernel() {
   }
 }
 
-CUresult Kernel::info_on(Session& session, wire::ObjectId context, FunctionInfo** info) {
+CUresult Kernel::info_on(const Target& target, FunctionInfo** info) {
   if (FunctionInfo* first = first_.load(std::memory_order_acquire);
-      first && first_session_ == &session) {
+      first && first_device_ == target.device) {
     *info = first;
     return CUDA_SUCCESS;
   }
   std::lock_guard lock(mutex_);
-  std::unique_ptr<FunctionInfo>& known = infos_[&session];
+  std::unique_ptr<FunctionInfo>& known = infos_[target.device];
   if (!known) {
     wire::ObjectId library_id;
-    CUresult result = static_cast<Library*>(library_->extra)->id_on(session, context, &library_id);
+    CUresult result =
+        static_cast<Library*>(library_->extra)->id_on(*target.session, target.context, &library_id);
     if (result == CUDA_SUCCESS) {
-      result = ask_function(session, context, library_id, true, name_.c_str(), &known);
+      result =
+          ask_function(*target.session, target.context, library_id, true, name_.c_str(), &known);
     }
     if (result != CUDA_SUCCESS) {
-      infos_.erase(&session);
+      infos_.erase(target.device);
       return result;
     }
   }
   if (!first_.load(std::memory_order_relaxed)) {
-    first_session_ = &session;
+    first_device_ = target.device;
     first_.store(known.get(), std::memory_order_release);  // pairs with the acquire above
   }
   *info = known.get();
   return CUDA_SUCCESS;
+}
+
+void Kernel::note_attribute(const Target& target, int which, int value) {
+  std::lock_guard lock(mutex_);
+  if (const auto found = infos_.find(target.device); found != infos_.end()) {
+    client::note_attribute(*found->second, which, value);
+  }
+  for (const auto& [key, function] : functions_) {
+    if (key >> 32 != target.device) continue;
+    client::note_attribute(*static_cast<FunctionInfo*>(function->extra), which, value);
+  }
 }
 
 CUresult Kernel::function_in(CUkernel handle, const Target& target, Object** function) {
@@ -314,9 +329,7 @@ CUresult Kernel::function_in(CUkernel handle, const Target& target, Object** fun
     }
   }
   FunctionInfo* info;
-  if (CUresult result = info_on(*target.session, target.context, &info); result != CUDA_SUCCESS) {
-    return result;
-  }
+  if (CUresult result = info_on(target, &info); result != CUDA_SUCCESS) return result;
   CUfunction created = nullptr;
   if (CUresult result = forward_cuKernelGetFunction(&created, handle); result != CUDA_SUCCESS) {
     return result;
@@ -326,6 +339,7 @@ CUresult Kernel::function_in(CUkernel handle, const Target& target, Object** fun
   std::lock_guard lock(mutex_);
   if (!object->extra) {
     auto* copy = new FunctionInfo;  // shares nothing: the function's attributes are its own
+    copy->session = target.session;
     copy->id = object->id;
     copy->parameters = info->parameters;
     copy->parameter_bytes = info->parameter_bytes;
@@ -345,19 +359,13 @@ void Kernel::forget_context(const Session& session, wire::ObjectId context) {
   std::erase_if(functions_, [&](const auto& known) {
     return known.second->session == &session && known.second->context == context;
   });
-  if (context >= wire::kFirstCreatedContext) return;
-  for (const auto& [of, info] : infos_) {
-    if (of != &session) continue;
-    for (size_t i = 0; i < info->attributes.size(); ++i) {
-      info->attributes[i].store(info->initial[i], std::memory_order_relaxed);
-    }
-  }
 }
 
-wire::ObjectId Kernel::id_on(Session& session) {
+bool Kernel::is(const Session& session, wire::ObjectId id) {
   std::lock_guard lock(mutex_);
-  const auto found = infos_.find(&session);
-  return found == infos_.end() ? 0 : found->second->id;
+  return std::any_of(infos_.begin(), infos_.end(), [&](const auto& known) {
+    return known.second->session == &session && known.second->id == id;
+  });
 }
 
 Object* find_kernel(Session& session, wire::ObjectId id) {
@@ -373,7 +381,7 @@ Object* find_kernel(Session& session, wire::ObjectId id) {
         auto& wanted = *static_cast<Search*>(argument);
         auto* kernel = static_cast<Kernel*>(object->extra);
         // Null: a name of the worker's for a kernel that has another object here.
-        if (kernel && kernel->id_on(wanted.session) == wanted.id) wanted.found = object;
+        if (kernel && kernel->is(wanted.session, wanted.id)) wanted.found = object;
       },
       &search);
   return search.found;
@@ -403,8 +411,7 @@ CUresult resolve_callable(CUfunction handle, const Target& target, Callable* cal
   }
   if (const Object* kernel = find_object(handle, wire::Kind::kKernel)) {
     callable->is_kernel = true;
-    return static_cast<Kernel*>(kernel->extra)
-        ->info_on(*target.session, target.context, &callable->info);
+    return static_cast<Kernel*>(kernel->extra)->info_on(target, &callable->info);
   }
   return CUDA_ERROR_INVALID_HANDLE;
 }

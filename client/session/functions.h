@@ -30,11 +30,11 @@
 namespace rcuda::client {
 
 struct FunctionInfo {
+  const Session* session = nullptr;
   wire::ObjectId id = 0;  // of the function or kernel on its session
   std::vector<wire::ParameterInfo> parameters;
   uint32_t parameter_bytes = 0;
   std::array<std::atomic<int32_t>, wire::kFunctionAttributeCount> attributes;
-  std::array<int32_t, wire::kFunctionAttributeCount> initial{};  // before any was set
 
   // Resident blocks, by device, block size, shared memory, flags and the attributes that change the
   // answer: what cuOccupancyMaxActiveBlocksPerMultiprocessor was told before.
@@ -47,6 +47,9 @@ struct FunctionInfo {
   std::mutex launches_mutex;
   std::set<std::vector<std::byte>> accepted_launches;
 };
+
+// A setting that the worker took.
+void note_attribute(FunctionInfo& info, int which, int value);
 
 // Looks a function or kernel up on a session. `owner`: module or library there.
 CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner,
@@ -105,11 +108,14 @@ class Kernel {
 
   Object* library() const { return library_; }
   const std::string& name() const { return name_; }
-  CUresult info_on(Session& session, wire::ObjectId context, FunctionInfo** info);
-  // Its id on a session that knows it already; 0 otherwise.
-  wire::ObjectId id_on(Session& session);
-  // A context was destroyed or reset: its functions are gone, and a primary context's kernels have
-  // the attributes that they began with.
+  // As it is on a device, which has attributes of its own for it.
+  CUresult info_on(const Target& target, FunctionInfo** info);
+  // Whether it has this id on a session.
+  bool is(const Session& session, wire::ObjectId id);
+  // An attribute was set for a device, and with it for the functions in that device's contexts.
+  void note_attribute(const Target& target, int which, int value);
+  // A context was destroyed or reset: its functions are gone. What cuKernelSetAttribute has set
+  // stays.
   void forget_context(const Session& session, wire::ObjectId context);
   // The CUfunction of the kernel in a context.
   CUresult function_in(CUkernel handle, const Target& target, Object** function);
@@ -117,10 +123,10 @@ class Kernel {
  private:
   Object* const library_;
   const std::string name_;
-  std::atomic<FunctionInfo*> first_{nullptr};  // of first_session_: nearly always the only one
-  Session* first_session_ = nullptr;
+  std::atomic<FunctionInfo*> first_{nullptr};  // of first_device_: nearly always the only one
+  uint32_t first_device_ = 0;
   std::mutex mutex_;
-  std::unordered_map<Session*, std::unique_ptr<FunctionInfo>> infos_;
+  std::unordered_map<uint32_t, std::unique_ptr<FunctionInfo>> infos_;  // by the client's device
   std::unordered_map<uint64_t, Object*> functions_;  // by session's device and context
 };
 

@@ -65,7 +65,7 @@ CUresult resolve_code(const void* handle, wire::Kind kind, Target* target, wire:
   auto* kernel = static_cast<Kernel*>(object->extra);
   if (kind == wire::Kind::kKernel) {
     FunctionInfo* info;
-    const CUresult result = kernel->info_on(*target->session, target->context, &info);
+    const CUresult result = kernel->info_on(*target, &info);
     if (result == CUDA_SUCCESS) *id = info->id;
     return result;
   }

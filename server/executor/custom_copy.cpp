@@ -148,7 +148,8 @@ CUresult queue_copy(Executor& executor, const wire::CopyBody& body, const Stream
     return executor.shadow_copies().copy(stream, body.destination, body.source, body.bytes,
                                          body.flags & wire::kSourceReady);
   }
-  if (body.destination_context == 0 && body.source_context == 0) {
+  // The driver captures no copy between contexts; its addresses say as much.
+  if (captured || (body.destination_context == 0 && body.source_context == 0)) {
     const CUresult result = queue_linear(executor, body, stream.handle, captured);
     if (result == CUDA_SUCCESS) hand_to_graph(executor, stream, {body.destination, body.source});
     return result;
@@ -329,7 +330,8 @@ bool shadow_rows(Executor& executor, const wire::CopyShapeSide& side, bool stage
 CUresult queue_shape(Executor& executor, const wire::CopyShapeBody& body, const StreamRef& stream,
                      const Side& source, const Side& destination) {
   const api::DriverTable& driver = executor.driver();
-  if (source.context || destination.context) {
+  const bool captured = executor.graph_keeper().captured_into(stream.handle) != nullptr;
+  if (!captured && (source.context || destination.context)) {  // as in queue_copy()
     auto shape = shape_of<CUDA_MEMCPY3D_PEER>(body, source, destination);
     CUcontext current = executor.current_context() ? executor.current_context()->handle : nullptr;
     shape.srcContext = source.context ? source.context : current;

@@ -88,6 +88,23 @@ CUresult copy_between_devices(const Side& source, const Side& destination,
   return submit_and_wait(default_stream(), std::move(operation));
 }
 
+// Unlike plain memory, a pool's is copied only by devices that have access to it: the one that the
+// copy names for the side, or else the stream's.
+CUresult check_pool_access(CUmemorytype type, CUdeviceptr address, CUcontext named,
+                           CUstream stream) {
+  if (type != CU_MEMORYTYPE_DEVICE) return CUDA_SUCCESS;
+  const std::shared_ptr<Allocation> memory = memory_registry().find(address);
+  if (!memory || memory->kind != MemoryKind::kPool) return CUDA_SUCCESS;
+  std::shared_ptr<Context> by = named ? Context::from_handle(named) : nullptr;
+  if (!by) {
+    Context* context = nullptr;
+    std::shared_ptr<Stream> of;
+    if (CUresult result = enter_stream(stream, &context, &of)) return result;
+    by = context->shared_from_this();
+  }
+  return memory->readable_by(by->device()) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 enum class Mode { kSynchronous, kAsynchronous };
 
 CUresult submit_copy(CUDA_MEMCPY3D_PEER shape, CUstream stream, Mode mode) {
@@ -96,6 +113,14 @@ CUresult submit_copy(CUDA_MEMCPY3D_PEER shape, CUstream stream, Mode mode) {
   CopyOperation operation;
   operation.unified = is_unified(shape);
   if (CUresult result = resolve_copy(&shape)) return result;
+  if (CUresult result =
+          check_pool_access(shape.srcMemoryType, shape.srcDevice, shape.srcContext, stream)) {
+    return result;
+  }
+  if (CUresult result =
+          check_pool_access(shape.dstMemoryType, shape.dstDevice, shape.dstContext, stream)) {
+    return result;
+  }
   operation.shape = shape;
   const bool held = !is_capturing(stream);
   if (held) {

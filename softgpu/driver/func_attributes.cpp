@@ -28,7 +28,7 @@ CUresult find_function(CUfunction handle, std::shared_ptr<Function>* function) {
 }
 
 // A kernel has no code of its own without a context: the current one if it is of that device, else
-// the device's primary one.
+// the device's primary one, else any, which tells the same.
 CUresult find_kernel(CUkernel handle, CUdevice ordinal, std::shared_ptr<Kernel>* kernel,
                      std::shared_ptr<Function>* function) {
   if (CUresult result = check_initialized()) return result;
@@ -40,16 +40,18 @@ CUresult find_kernel(CUkernel handle, CUdevice ordinal, std::shared_ptr<Kernel>*
   if (context == nullptr || !context->alive() || &context->device() != device) {
     context = device->primary_shared();
   }
-  if (!context->alive()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!context->alive()) return (*kernel)->function_anywhere(function);
   if (CUresult result = context->sticky()) return result;
   return (*kernel)->function_in(*context, function);
 }
 
 int or_zero(const std::atomic<int>& setting) { return std::max(setting.load(), 0); }
 
-CUresult get_attribute(Function& function, CUfunction_attribute attribute, int* value) {
+// `settings` are the function's own or those of the kernel that it is of.
+CUresult get_attribute(const Function& function, const FunctionSettings& settings,
+                       CUfunction_attribute attribute, int* value) {
   const softgpu::exec::Kernel& kernel = function.kernel();
-  const FunctionSettings& settings = function.settings();
+  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
       *value = static_cast<int>(kernel.max_threads_per_block);
@@ -76,7 +78,7 @@ CUresult get_attribute(Function& function, CUfunction_attribute attribute, int* 
       *value = 0;
       return CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
-      *value = static_cast<int>(max_dynamic_shared_bytes(function));
+      *value = static_cast<int>(max_dynamic_shared_bytes(kernel, settings));
       return CUDA_SUCCESS;
     case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
       *value = settings.preferred_carveout.load();
@@ -162,8 +164,10 @@ extern "C" {
 
 CUresult CUDAAPI cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
   std::shared_ptr<Function> function;
+  // Only here a kernel does not stand for its function.
+  if (kernel_from_handle(reinterpret_cast<CUkernel>(hfunc))) return CUDA_ERROR_INVALID_HANDLE;
   if (CUresult result = find_function(hfunc, &function)) return result;
-  return pi == nullptr ? CUDA_ERROR_INVALID_VALUE : get_attribute(*function, attrib, pi);
+  return get_attribute(*function, function->settings(), attrib, pi);
 }
 
 CUresult CUDAAPI cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value) {
@@ -208,7 +212,7 @@ CUresult CUDAAPI cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUke
   std::shared_ptr<Kernel> found;
   std::shared_ptr<Function> function;
   if (CUresult result = find_kernel(kernel, dev, &found, &function)) return result;
-  return pi == nullptr ? CUDA_ERROR_INVALID_VALUE : get_attribute(*function, attrib, pi);
+  return get_attribute(*function, found->settings(dev), attrib, pi);
 }
 
 CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel,
@@ -219,7 +223,8 @@ CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUke
   if (CUresult result = set_attribute(found->settings(dev), function->kernel(), attrib, val)) {
     return result;
   }
-  return set_attribute(function->settings(), function->kernel(), attrib, val);
+  found->hand_on_settings(dev);
+  return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
@@ -228,7 +233,7 @@ CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CU
   if (CUresult result = find_kernel(kernel, dev, &found, &function)) return result;
   if (!valid_cache_config(config)) return CUDA_ERROR_INVALID_VALUE;
   found->settings(dev).cache_config.store(config);
-  function->settings().cache_config.store(config);
+  found->hand_on_settings(dev);
   return CUDA_SUCCESS;
 }
 

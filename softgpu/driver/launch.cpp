@@ -158,7 +158,8 @@ CUresult function_in_context(CUfunction handle, Context& context,
 CUresult check_launch(Function& function, const LaunchShape& shape) {
   const exec::Kernel& kernel = function.kernel();
   if (!fits_device(shape) || !fits_kernel(kernel, shape)) return CUDA_ERROR_INVALID_VALUE;
-  if (shape.dynamic_shared_bytes > max_dynamic_shared_bytes(function)) {
+  if (shape.dynamic_shared_bytes >
+      max_dynamic_shared_bytes(function.kernel(), function.settings())) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const FunctionSettings& settings = function.settings();

@@ -87,6 +87,10 @@ void publish(Allocation& a, uint32_t readable, uint32_t writable) {
 
 }  // namespace
 
+bool Allocation::readable_by(const Device& by) const {
+  return readable.load(std::memory_order_relaxed) & bit(by);
+}
+
 MemoryRegistry& memory_registry() {
   static auto* implementation = new MemoryRegistry::Implementation;
   static auto* registry = new MemoryRegistry(*implementation);

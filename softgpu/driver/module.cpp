@@ -264,6 +264,17 @@ void Library::drop_instances(const Context* context) {
   for (const auto& [name, kernel] : kernels) handle_table<Kernel>().remove(kernel.get());
 }
 
+void FunctionSettings::take_over(const FunctionSettings& other) {
+  max_dynamic_shared_bytes.store(other.max_dynamic_shared_bytes);
+  preferred_carveout.store(other.preferred_carveout);
+  cluster_width.store(other.cluster_width);
+  cluster_height.store(other.cluster_height);
+  cluster_depth.store(other.cluster_depth);
+  non_portable_cluster_size.store(other.non_portable_cluster_size);
+  cluster_scheduling.store(other.cluster_scheduling);
+  cache_config.store(other.cache_config);
+}
+
 Kernel::Kernel(std::shared_ptr<Library> library, std::string name)
     : library_(std::move(library)),
       name_(std::move(name)),
@@ -284,8 +295,28 @@ CUresult Kernel::function_in(Context& context, std::shared_ptr<Function>* functi
   *function = module->function(name_);
   if (!*function) return CUDA_ERROR_NOT_FOUND;
   std::lock_guard lock(mutex_);
+  (*function)->settings().take_over(settings(context.device().ordinal()));
   functions_[&context] = *function;
   return CUDA_SUCCESS;
+}
+
+CUresult Kernel::function_anywhere(std::shared_ptr<Function>* function) {
+  std::lock_guard lock(mutex_);
+  for (const auto& [context, known] : functions_) {
+    *function = known.lock();
+    if (*function) return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_CONTEXT;
+}
+
+void Kernel::hand_on_settings(int device) {
+  std::lock_guard lock(mutex_);
+  for (const auto& [context, known] : functions_) {
+    const std::shared_ptr<Function> function = known.lock();
+    if (function && function->context().device().ordinal() == device) {
+      function->settings().take_over(settings(device));
+    }
+  }
 }
 
 CUresult function_from_handle(CUfunction handle, std::shared_ptr<Function>* function) {

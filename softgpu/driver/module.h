@@ -37,8 +37,11 @@ class Library;
 class Module;
 
 // Settings of cuFuncSetAttribute and cuFuncSetCacheConfig; also kept per kernel and device
-// (cuKernelSetAttribute) and handed on to its functions. -1: not set.
+// (cuKernelSetAttribute), where they outlive every context, and handed on to its functions. -1: not
+// set.
 struct FunctionSettings {
+  void take_over(const FunctionSettings& other);
+
   std::atomic<int> max_dynamic_shared_bytes{-1};
   std::atomic<int> preferred_carveout{-1};
   std::atomic<int> cluster_width{-1}, cluster_height{-1}, cluster_depth{-1};
@@ -125,7 +128,11 @@ class Kernel {
   const std::string& name() const { return name_; }
   // The function in `context`, loading the library there if need be.
   CUresult function_in(Context& context, std::shared_ptr<Function>* function);
+  // In a context that has it already. CUDA_ERROR_INVALID_CONTEXT when none has.
+  CUresult function_anywhere(std::shared_ptr<Function>* function);
   FunctionSettings& settings(int device) { return settings_[static_cast<size_t>(device)]; }
+  // To its functions in the contexts of that device.
+  void hand_on_settings(int device);
 
  private:
   const std::shared_ptr<Library> library_;

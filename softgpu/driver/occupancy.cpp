@@ -53,10 +53,10 @@ uint32_t registers_per_thread(const exec::Kernel& kernel) {
   return std::clamp(kernel.registers, 1u, std::min(fitting, kMaxRegistersPerThread));
 }
 
-uint32_t max_dynamic_shared_bytes(Function& function) {
-  const int set = function.settings().max_dynamic_shared_bytes.load(std::memory_order_relaxed);
+uint32_t max_dynamic_shared_bytes(const exec::Kernel& kernel, const FunctionSettings& settings) {
+  const int set = settings.max_dynamic_shared_bytes.load(std::memory_order_relaxed);
   if (set >= 0) return static_cast<uint32_t>(set);
-  return kDefaultSharedBytes - std::min(kDefaultSharedBytes, function.kernel().static_shared_bytes);
+  return kDefaultSharedBytes - std::min(kDefaultSharedBytes, kernel.static_shared_bytes);
 }
 
 uint32_t active_blocks_per_multiprocessor(Function& function, uint32_t threads,
@@ -64,7 +64,7 @@ uint32_t active_blocks_per_multiprocessor(Function& function, uint32_t threads,
   const exec::Kernel& kernel = function.kernel();
   // .maxntid does not matter to this count on hardware either, only at the launch.
   if (threads == 0 || threads > kMaxThreadsPerBlock ||
-      dynamic_shared_bytes > max_dynamic_shared_bytes(function)) {
+      dynamic_shared_bytes > max_dynamic_shared_bytes(kernel, function.settings())) {
     return 0;
   }
   const uint32_t warps = warps_of(threads);
@@ -180,7 +180,8 @@ CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize
   // An H200's driver does not take the system's 1 KB off here.
   const size_t used = function->kernel().static_shared_bytes;
   *dynamicSmemSize =
-      std::min<size_t>(share > used ? share - used : 0, max_dynamic_shared_bytes(*function));
+      std::min<size_t>(share > used ? share - used : 0,
+                       max_dynamic_shared_bytes(function->kernel(), function->settings()));
   return CUDA_SUCCESS;
 }
 

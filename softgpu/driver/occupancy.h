@@ -14,6 +14,7 @@ struct Kernel;
 namespace softgpu::driver {
 
 class Function;
+struct FunctionSettings;
 
 inline constexpr uint32_t kMaxThreadsPerBlock = 1024;
 inline constexpr uint32_t kDefaultSharedBytes = 48 * 1024;  // static and dynamic, without opt-in
@@ -24,7 +25,7 @@ inline constexpr uint32_t kMaxSharedBytesPerBlock = 227 * 1024;  // with opt-in
 uint32_t registers_per_thread(const exec::Kernel& kernel);
 
 // The most dynamic shared memory a launch of the function may ask for now.
-uint32_t max_dynamic_shared_bytes(Function& function);
+uint32_t max_dynamic_shared_bytes(const exec::Kernel& kernel, const FunctionSettings& settings);
 
 // 0 when such a block cannot run at all.
 uint32_t active_blocks_per_multiprocessor(Function& function, uint32_t threads,

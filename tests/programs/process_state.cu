@@ -225,7 +225,10 @@ int main() {
   std::printf("active %d\n", active);
   SHOW(cudaMemcpyFromSymbol(&counter, device_counter, sizeof counter));
   std::printf("counter %d\n", counter);
+  // Settings of a kernel are not a context's.
   SHOW(cudaFuncGetAttributes(&attributes, work));
+  std::printf("dynamic %d\n", attributes.maxDynamicSharedSizeBytes);
   CUDA(cudaMalloc(&values, 1024));
-  work<<<1, 32, 1024>>>(values, 1000);
+  work<<<1, 32, 100 << 10>>>(values, 1000);
+  SHOW(cudaDeviceSynchronize());
 }

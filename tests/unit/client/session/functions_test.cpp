@@ -80,10 +80,33 @@ TEST_F(FunctionsTest, AKernelIsAskedForOnce) {
   EXPECT_EQ(one, again);
   FunctionInfo* info = nullptr;
   auto* kernel = static_cast<Kernel*>(one->extra);
-  ASSERT_EQ(kernel->info_on(first_session(), target_.context, &info), CUDA_SUCCESS);
+  ASSERT_EQ(kernel->info_on(target_, &info), CUDA_SUCCESS);
   EXPECT_EQ(info->parameter_bytes, 12u);
   EXPECT_EQ(info->attributes[0].load(), 7);
   EXPECT_EQ(sent(wire::Custom::kFunctionInfo).size(), 1u);
+  state_->unload(library_);
+}
+
+TEST_F(FunctionsTest, ASettingIsOfOneDeviceAndOutlivesItsContexts) {
+  constexpr int kWhich = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+  Object *object = nullptr, *function = nullptr;
+  ASSERT_EQ(state_->kernel(library_, target_, "climb", &object), CUDA_SUCCESS);
+  auto* kernel = static_cast<Kernel*>(object->extra);
+  ASSERT_EQ(kernel->function_in(reinterpret_cast<CUkernel>(object), target_, &function),
+            CUDA_SUCCESS);
+  Target other = target_;
+  other.device = target_.device + 1;
+  FunctionInfo *here = nullptr, *there = nullptr;
+  ASSERT_EQ(kernel->info_on(target_, &here), CUDA_SUCCESS);
+  ASSERT_EQ(kernel->info_on(other, &there), CUDA_SUCCESS);
+  const int before = there->attributes[kWhich].load();
+  kernel->note_attribute(target_, kWhich, 102400);
+  EXPECT_EQ(here->attributes[kWhich].load(), 102400);
+  EXPECT_EQ(static_cast<FunctionInfo*>(function->extra)->attributes[kWhich].load(), 102400);
+  EXPECT_EQ(there->attributes[kWhich].load(), before);
+  kernel->forget_context(first_session(), target_.context);
+  ASSERT_EQ(kernel->info_on(target_, &here), CUDA_SUCCESS);
+  EXPECT_EQ(here->attributes[kWhich].load(), 102400);
   state_->unload(library_);
 }
 
@@ -107,8 +130,7 @@ TEST_F(FunctionsTest, KernelsAreLookedForWhileOthersGo) {
   Object* kernel = nullptr;
   ASSERT_EQ(state_->kernel(library_, target_, "climb", &kernel), CUDA_SUCCESS);
   FunctionInfo* info = nullptr;
-  ASSERT_EQ(static_cast<Kernel*>(kernel->extra)->info_on(first_session(), target_.context, &info),
-            CUDA_SUCCESS);
+  ASSERT_EQ(static_cast<Kernel*>(kernel->extra)->info_on(target_, &info), CUDA_SUCCESS);
   std::atomic<bool> over{false};
   std::thread unloading([&] {
     for (int round = 0; round < kRounds; ++round) {
