@@ -9,7 +9,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <future>
+#include <semaphore>
 #include <string>
 #include <thread>
 #include <vector>
@@ -129,33 +129,41 @@ void bench_ring(Link& client, Link& server, int count) {
   report_counters("frame", client, before, count);
 }
 
+// Transfers of one thread: one by one, and with so many under way as a pipeline has.
 void bench_transfers(Link& link, transport::RegionId region, std::byte* local, size_t most,
                      int scale) {
+  constexpr int kUnderWay = 8;
   for (size_t bytes = 4096; bytes <= most; bytes *= 8) {
     for (const bool write : {true, false}) {
-      const int count =
-          static_cast<int>(std::clamp<size_t>((256u << 20) / bytes, 4, 2000) / scale + 1);
-      const auto before = link.counters();
-      const auto start = Clock::now();
-      for (int i = 0; i < count; ++i) {
-        std::promise<void> over;
-        const auto done = [&](const Status&) { over.set_value(); };
-        if (write) {
-          link.write(region, 0, local, bytes, done);
-        } else {
-          link.read(region, 0, local, bytes, done);
+      for (const int under_way : {1, kUnderWay}) {
+        const size_t room = most / bytes;  // transfers that do not overlap
+        const int count =
+            static_cast<int>(std::clamp<size_t>((256u << 20) / bytes, 4, 2000) / scale + 1);
+        std::counting_semaphore<kUnderWay> free(under_way);
+        const auto done = [&](const Status&) { free.release(); };
+        const auto before = link.counters();
+        const auto start = Clock::now();
+        for (int i = 0; i < count; ++i) {
+          free.acquire();
+          const size_t at = i % room * bytes;
+          if (write) {
+            link.write(region, at, local + at, bytes, done);
+          } else {
+            link.read(region, at, local + at, bytes, done);
+          }
         }
-        over.get_future().wait();
+        for (int i = 0; i < under_way; ++i) free.acquire();
+        const double each = seconds_since(start) / count;
+        char what[80];
+        std::snprintf(what, sizeof what, "%s of %zu KiB, %d under way, %.1f us each",
+                      write ? "write" : "read", bytes >> 10, under_way, each * 1e6);
+        print(what, static_cast<double>(bytes) / each / 1e9, "GB/s");
+        report_counters("", link, before, count);
+        std::printf("  %-44s bytes copied by this CPU: %.0f %%\n", "",
+                    100.0 *
+                        static_cast<double>(link.counters().copied_bytes - before.copied_bytes) /
+                        static_cast<double>(bytes) / count);
       }
-      const double each = seconds_since(start) / count;
-      const std::string what = std::string(write ? "write" : "read") + " of " +
-                               std::to_string(bytes >> 10) + " KiB, " +
-                               std::to_string(static_cast<int>(each * 1e6)) + " us each";
-      print(what.c_str(), static_cast<double>(bytes) / each / 1e9, "GB/s");
-      report_counters("", link, before, count);
-      std::printf("  %-44s bytes copied by this CPU: %.0f %%\n", "",
-                  100.0 * static_cast<double>(link.counters().copied_bytes - before.copied_bytes) /
-                      static_cast<double>(bytes) / count);
     }
   }
 }

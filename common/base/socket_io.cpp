@@ -44,6 +44,21 @@ int poll_timeout_ms(Deadline deadline) {
   return static_cast<int>(std::clamp<long long>(left, 0, INT_MAX));
 }
 
+ssize_t recv_spinning(int socket, void* data, size_t bytes, int flags,
+                      std::chrono::nanoseconds spin) {
+  // Between two looks the kernel's side has the socket for itself.
+  constexpr int kPauses = 32;
+  if (spin.count() > 0) {
+    const auto end = std::chrono::steady_clock::now() + spin;
+    do {
+      const ssize_t count = ::recv(socket, data, bytes, (flags & ~MSG_WAITALL) | MSG_DONTWAIT);
+      if (count >= 0 || !would_block(errno)) return count;
+      for (int i = 0; i < kPauses; ++i) __builtin_ia32_pause();
+    } while (std::chrono::steady_clock::now() < end);
+  }
+  return ::recv(socket, data, bytes, flags);
+}
+
 Result<size_t> try_send_with_fd(int socket, std::span<const std::byte> bytes, int fd) {
   iovec piece{const_cast<std::byte*>(bytes.data()), bytes.size()};
   msghdr message{};

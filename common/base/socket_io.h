@@ -11,6 +11,8 @@
 #include <span>
 #include <vector>
 
+#include <sys/types.h>
+
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 
@@ -44,6 +46,10 @@ Result<size_t> recv_packet_with_fds(int socket, std::span<std::byte> bytes,
 Result<size_t> try_send_with_fd(int socket, std::span<const std::byte> bytes, int fd);
 Result<size_t> try_recv_with_fds(int socket, std::span<std::byte> bytes,
                                  std::vector<UniqueFd>& fds);
+
+// recv(2) of a blocking socket that looks for `spin` before it sleeps.
+ssize_t recv_spinning(int socket, void* data, size_t bytes, int flags,
+                      std::chrono::nanoseconds spin);
 
 // The structs exchanged by handshakes are plain bytes.
 template <typename T>

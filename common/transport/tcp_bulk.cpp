@@ -17,9 +17,10 @@ namespace rcuda::transport {
 namespace {
 
 // Below this, cutting a transfer costs more than a second stream gains.
-constexpr uint64_t kMinPieceBytes = 256u << 10;
-// Whoever asks or answers sends up to here itself: about what waking a thread costs.
-constexpr uint64_t kDirectBytes = 256u << 10;
+constexpr uint64_t kMinPieceBytes = 128u << 10;
+// Whoever asks or answers sends up to here itself: the kernel takes 64 KB in some 10 us, less than
+// waking a thread takes, and a pipeline's thread is not held up for long.
+constexpr uint64_t kDirectBytes = 64u << 10;
 // ThreadSanitizer takes sendmsg() to read its buffers after it sent them, when the peer may already
 // use the memory again: there the kDone that allows it goes out in a call of its own.
 #ifdef __SANITIZE_THREAD__
@@ -35,6 +36,18 @@ std::string last_error() {
   return errno == EPIPE || errno == ECONNRESET
              ? "the peer closed a bulk connection"
              : std::string("bulk connection: ") + std::strerror(errno);
+}
+
+using Clock = std::chrono::steady_clock;
+
+// Meanwhile the kernel's side has the socket for itself, and more comes together.
+void pause_briefly() {
+  for (int i = 0; i < 64; ++i) __builtin_ia32_pause();
+}
+
+template <typename Ready>
+void spin_until(Clock::time_point end, const Ready& ready) {
+  while (!ready() && Clock::now() < end) __builtin_ia32_pause();
 }
 
 bool interrupted() { return errno == EAGAIN || errno == EINTR; }
@@ -59,8 +72,9 @@ Status refused(uint32_t code) {
 
 }  // namespace
 
-BulkStream::BulkStream(UniqueFd socket, ExposedRegions& regions, OnError on_error)
-    : socket_(std::move(socket)), regions_(regions), on_error_(std::move(on_error)) {}
+BulkStream::BulkStream(UniqueFd socket, ExposedRegions& regions, std::chrono::nanoseconds spin,
+                       OnError on_error)
+    : socket_(std::move(socket)), regions_(regions), spin_(spin), on_error_(std::move(on_error)) {}
 
 BulkStream::~BulkStream() {
   if (receiver_.joinable()) receiver_.join();
@@ -72,6 +86,12 @@ Status BulkStream::start() {
   const Status started = start_thread(&receiver_, [this] { receive(); });
   if (started.ok()) ++running_;
   return started;
+}
+
+void BulkStream::call_sender_locked() {
+  start_sender_locked();
+  called_.store(true, std::memory_order_relaxed);
+  to_send_.notify_one();
 }
 
 void BulkStream::start_sender_locked() {
@@ -97,9 +117,7 @@ void BulkStream::submit(Piece piece, bool at_once) {
       queued_bytes_.fetch_add(piece.bytes, std::memory_order_relaxed);
       requests_.push_back(std::move(piece));
       if (at_once) return drive_briefly(lock);
-      start_sender_locked();
-      to_send_.notify_one();
-      return;
+      return call_sender_locked();
     }
     why = why_stopped_;
   }
@@ -109,6 +127,7 @@ void BulkStream::submit(Piece piece, bool at_once) {
 void BulkStream::stop(const Status& why) {
   std::lock_guard lock(mutex_);
   if (std::exchange(stopped_, true)) return;
+  called_.store(true, std::memory_order_relaxed);
   why_stopped_ = why;
   ::shutdown(socket_.get(), SHUT_RDWR);
   to_send_.notify_all();
@@ -146,11 +165,15 @@ void BulkStream::receive() {
 void BulkStream::send() {
   Lock lock(mutex_);
   while (true) {
-    to_send_.wait(lock, [&] {
-      return stopped_ || (!sending_ && (message_ || !answers_.empty() || can_request()));
-    });
+    if (!has_work() && spin_.count() > 0) {
+      called_.store(false, std::memory_order_relaxed);
+      lock.unlock();
+      spin_until(Clock::now() + spin_, [&] { return called_.load(std::memory_order_relaxed); });
+      lock.lock();
+    }
+    to_send_.wait(lock, [&] { return stopped_ || has_work(); });
     if (stopped_) break;
-    drive(lock, kAnyBytes);
+    drive(lock, kAnyBytes, Blocking::kYes);
     if (!message_ || stopped_) continue;
     // The others only queue meanwhile.
     sending_ = true;
@@ -192,14 +215,15 @@ bool BulkStream::next_message(uint64_t most) {
   return true;
 }
 
-// Sends what is there as far as the socket takes it; the rest is the sending thread's. The caller
-// holds the lock, and so it does again afterwards; callbacks may run meanwhile.
-void BulkStream::drive(Lock& lock, uint64_t most) {
+// Sends what is there as far as the socket takes it, or until all is sent; the rest is the sending
+// thread's. The caller holds the lock, and so it does again afterwards; callbacks may run
+// meanwhile.
+void BulkStream::drive(Lock& lock, uint64_t most, Blocking blocking) {
   sending_ = true;
   while (!stopped_ && (message_ || next_message(most))) {
     lock.unlock();
     std::string why;
-    const bool taken = push(&why);
+    const bool taken = push(blocking, &why);
     lock.lock();
     if (!why.empty()) {
       // The receiving thread finds the end of the stream, and ends this one.
@@ -221,17 +245,16 @@ void BulkStream::drive(Lock& lock, uint64_t most) {
 void BulkStream::drive_briefly(Lock& lock) {
   if (!sending_ && !message_ && !stopped_) {
     ++running_;
-    drive(lock, kDirectBytes);
+    drive(lock, kDirectBytes, Blocking::kNo);
     leave(lock);
   }
   if (sending_ || stopped_ || !(message_ || !answers_.empty() || can_request())) return;
-  start_sender_locked();
-  to_send_.notify_one();
+  call_sender_locked();
 }
 
 std::string BulkStream::receive_bytes(std::byte* data, size_t bytes) {
   while (bytes != 0) {
-    const ssize_t count = ::recv(socket_.get(), data, bytes, MSG_WAITALL);
+    const ssize_t count = recv_spinning(socket_.get(), data, bytes, MSG_WAITALL, spin_);
     if (count == 0) return "the peer closed a bulk connection";
     if (count < 0 && !interrupted()) return last_error();
     if (count < 0) continue;
@@ -265,6 +288,7 @@ std::string BulkStream::take_write(const BulkHeader& header) {
       regions_.find(header.region, header.offset, header.bytes);
   Code code = region ? Code::kOk : region.status().code();
   uint64_t at = 0;
+  auto sleep_at = Clock::now() + spin_;
   while (at < header.bytes) {
     ssize_t count = -1;
     if (code == Code::kOk) {
@@ -284,8 +308,9 @@ std::string BulkStream::take_write(const BulkHeader& header) {
     if (count == 0) return "the peer closed a bulk connection";
     if (count > 0) {
       at += static_cast<uint64_t>(count);
+      sleep_at = Clock::now() + spin_;
     } else if (interrupted()) {
-      poll_for(socket_.get(), POLLIN);
+      Clock::now() < sleep_at ? pause_briefly() : poll_for(socket_.get(), POLLIN);
     } else {
       return last_error();
     }
@@ -332,10 +357,7 @@ void BulkStream::complete(Lock& lock, uint64_t id) {
   const auto node = in_flight_.extract(id);
   const InFlight& flying = node.mapped();
   queued_bytes_.fetch_sub(flying.piece.bytes, std::memory_order_relaxed);
-  if (!requests_.empty()) {
-    start_sender_locked();
-    to_send_.notify_one();
-  }
+  if (!requests_.empty()) call_sender_locked();
   lock.unlock();
   flying.piece.transfer->piece_done(flying.outcome);
   lock.lock();
@@ -374,10 +396,10 @@ BulkStream::Message BulkStream::answer_message(const Answer& answer) {
   return message;
 }
 
-// One attempt that does not block: false when the socket takes nothing now. A region may be
-// withdrawn at any moment: it is pinned for one call at a time, and what cannot be sent any more is
+// One attempt: false when the socket takes nothing now. A region may be withdrawn at any moment: it
+// is pinned for one call at a time, which then does not block, and what cannot be sent any more is
 // made up, because the stream owes the peer the bytes it announced.
-bool BulkStream::push(std::string* why) {
+bool BulkStream::push(Blocking blocking, std::string* why) {
   static constexpr std::byte kZeros[4096] = {};
   Message& message = *message_;
   std::array<iovec, 3> pieces;
@@ -410,7 +432,8 @@ bool BulkStream::push(std::string* why) {
   msghdr header{};
   header.msg_iov = pieces.data();
   header.msg_iovlen = count;
-  const ssize_t sent = ::sendmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_NOSIGNAL);
+  const bool waits = blocking == Blocking::kYes && !message.region;
+  const ssize_t sent = ::sendmsg(socket_.get(), &header, MSG_NOSIGNAL | (waits ? 0 : MSG_DONTWAIT));
   if (sent >= 0) {
     message.sent += static_cast<uint64_t>(sent);
     return true;
@@ -420,9 +443,9 @@ bool BulkStream::push(std::string* why) {
 }
 
 TcpBulk::TcpBulk(std::vector<UniqueFd> sockets, ExposedRegions& regions,
-                 const BulkStream::OnError& on_error) {
+                 std::chrono::nanoseconds spin, const BulkStream::OnError& on_error) {
   for (UniqueFd& socket : sockets) {
-    streams_.push_back(std::make_unique<BulkStream>(std::move(socket), regions, on_error));
+    streams_.push_back(std::make_unique<BulkStream>(std::move(socket), regions, spin, on_error));
   }
 }
 

@@ -22,6 +22,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -71,7 +72,9 @@ class BulkStream {
   // Why the stream ended; `ours`: for want of something on this side, not by the peer.
   using OnError = std::function<void(const std::string& why, bool ours)>;
 
-  BulkStream(UniqueFd socket, ExposedRegions& regions, OnError on_error);
+  // `spin`: LinkOptions::receive_spin.
+  BulkStream(UniqueFd socket, ExposedRegions& regions, std::chrono::nanoseconds spin,
+             OnError on_error);
   ~BulkStream();  // after stop()
 
   Status start();
@@ -117,8 +120,10 @@ class BulkStream {
   bool can_request() const { return !requests_.empty() && in_flight_.size() < kMaxInFlight; }
   bool next_message(uint64_t most);
   Message answer_message(const Answer& answer);
-  bool push(std::string* why);
-  void drive(Lock& lock, uint64_t most);
+  // Whether a call may wait until the socket takes what it has.
+  enum class Blocking { kNo, kYes };
+  bool push(Blocking blocking, std::string* why);
+  void drive(Lock& lock, uint64_t most, Blocking blocking);
   void drive_briefly(Lock& lock);
   void piece_sent(Lock& lock, uint64_t id);
   void complete(Lock& lock, uint64_t id);
@@ -129,14 +134,19 @@ class BulkStream {
   std::string take_done(const BulkHeader& header);
   std::string queue_answer(const BulkHeader& asked, Code code);
   std::string receive_bytes(std::byte* data, size_t bytes);
+  bool has_work() const { return !sending_ && (message_ || !answers_.empty() || can_request()); }
   void start_sender_locked();
+  void call_sender_locked();
 
   const UniqueFd socket_;
   ExposedRegions& regions_;
+  const std::chrono::nanoseconds spin_;
   const OnError on_error_;
   std::thread receiver_;
   std::atomic<size_t> queued_bytes_{0};
   std::vector<std::byte> scratch_;  // of the receiving thread: payload nobody wants
+
+  std::atomic<bool> called_{false};  // for a sending thread that spins
 
   std::mutex mutex_;  // guards the members below, but see message_
   std::condition_variable to_send_;
@@ -157,7 +167,7 @@ class BulkStream {
 
 class TcpBulk {
  public:
-  TcpBulk(std::vector<UniqueFd> sockets, ExposedRegions& regions,
+  TcpBulk(std::vector<UniqueFd> sockets, ExposedRegions& regions, std::chrono::nanoseconds spin,
           const BulkStream::OnError& on_error);
 
   Status start();

@@ -82,6 +82,7 @@ class TcpLink final : public LinkCore {
     size_t peer_window_bytes = 0;
     std::chrono::milliseconds heartbeat{0};
     std::chrono::milliseconds peer_timeout{0};
+    std::chrono::nanoseconds receive_spin{0};
   };
 
   explicit TcpLink(Setup setup);
@@ -124,6 +125,7 @@ class TcpLink final : public LinkCore {
   const Mapping window_;
   const size_t peer_window_bytes_;
   const std::chrono::milliseconds peer_timeout_;
+  const std::chrono::nanoseconds receive_spin_;
   DoorbellState doorbell_state_;
   ExposedRegions regions_;
   TcpSender sender_;
@@ -149,9 +151,10 @@ TcpLink::TcpLink(Setup setup)
       window_(std::move(setup.window)),
       peer_window_bytes_(setup.peer_window_bytes),
       peer_timeout_(setup.peer_timeout),
+      receive_spin_(setup.receive_spin),
       sender_(control_.get(), bytes_of(kHeartbeatFrame), setup.heartbeat,
               [this](const std::string& why) { lost(why); }),
-      bulk_(std::move(setup.streams), regions_,
+      bulk_(std::move(setup.streams), regions_, setup.receive_spin,
             [this](const std::string& why, bool ours) { ours ? lost(why) : bulk_lost(why); }),
       buffer_(kBufferBytes) {}
 
@@ -273,7 +276,7 @@ void TcpLink::receive() {
 // One recv(); with silence allowed it returns now and then to look after the peer (SO_RCVTIMEO).
 std::string TcpLink::receive_some(std::byte* data, size_t bytes, size_t* received) {
   while (true) {
-    const ssize_t count = ::recv(control_.get(), data, bytes, 0);
+    const ssize_t count = recv_spinning(control_.get(), data, bytes, 0, receive_spin_);
     if (count > 0) {
       last_heard_ = Clock::now();
       *received = static_cast<size_t>(count);
@@ -434,6 +437,11 @@ Result<std::vector<UniqueFd>> make_streams(const Bootstrap& bootstrap, int count
 
 }  // namespace
 
+std::chrono::nanoseconds default_receive_spin() {
+  constexpr unsigned kCores = 8;
+  return std::chrono::microseconds(std::thread::hardware_concurrency() < kCores ? 0 : 50);
+}
+
 Result<std::unique_ptr<Link>> make_tcp_link(Bootstrap bootstrap, const LinkOptions& options) {
   const Deadline deadline = Clock::now() + bootstrap.timeout;
   RCUDA_RETURN_IF_ERROR(check_window_bytes(options.window_bytes, "own"));
@@ -471,6 +479,7 @@ Result<std::unique_ptr<Link>> make_tcp_link(Bootstrap bootstrap, const LinkOptio
   setup.peer_window_bytes = peer.window_bytes;
   setup.heartbeat = heartbeat_interval(peer.peer_timeout_ms);
   setup.peer_timeout = options.peer_timeout;
+  setup.receive_spin = options.receive_spin;
   auto link = std::make_unique<TcpLink>(std::move(setup));
   RCUDA_RETURN_IF_ERROR(link->start());
   return std::unique_ptr<Link>(std::move(link));

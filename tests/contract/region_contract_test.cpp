@@ -19,7 +19,10 @@ using transport::Link;
 using transport::Region;
 using transport::RegionId;
 
-class RegionContract : public LinkContract {};
+class RegionContract : public LinkContract {
+ protected:
+  void transfer_both_ways();
+};
 
 // Counts transfers that are under way.
 class Pending {
@@ -85,8 +88,8 @@ TEST_P(RegionContract, EveryByteArrivesWhateverSizeAndPlace) {
   EXPECT_TRUE(write_and_wait(server(), region->id, 0, {}).ok());
 }
 
-TEST_P(RegionContract, ManyTransfersAtOnceInBothDirections) {
-  connect();
+// Between connected ends.
+void RegionContract::transfer_both_ways() {
   constexpr size_t kSlot = 700'001;
   constexpr size_t kSlots = 8;
   SharedBlock blocks[2] = {SharedBlock(kSlot * kSlots), SharedBlock(kSlot * kSlots)};
@@ -128,6 +131,20 @@ TEST_P(RegionContract, ManyTransfersAtOnceInBothDirections) {
       std::memset(sinks[side].data(), 0, sinks[side].size());
       std::memset(blocks[side].bytes.data(), 0, blocks[side].bytes.size());
     }
+  }
+}
+
+TEST_P(RegionContract, ManyTransfersAtOnceInBothDirections) {
+  connect();
+  transfer_both_ways();
+}
+
+TEST_P(RegionContract, AReceiverMaySpinBeforeItSleeps) {
+  if (medium() != Medium::kTcp) GTEST_SKIP() << "has no receiving threads";
+  for (const auto spin : {std::chrono::microseconds(0), std::chrono::microseconds(2000)}) {
+    const transport::LinkOptions options{.receive_spin = spin};
+    connect(options, options);
+    transfer_both_ways();
   }
 }
 
