@@ -9,8 +9,8 @@
 // The client mints copy and signal ids, and sends each worker its half at the place in the worker's
 // command stream where the copy belongs; then it forgets about it.
 //
-// What the worker must provide: DeviceOps over its driver table; a Link to each peer (windows of
-// PeerWindow::kBytes at least), made as for a client, with the peers' daemons routing the socket;
+// What the worker must provide: DeviceOps over its driver table; a Link to each peer, made with
+// link_options() as for a client, with the peers' daemons routing the socket;
 // the 32-byte token the client gave both; and lose() for a peer it cannot connect to, or copies to
 // it wait for ever. A peer's death is noticed by its Link.
 //
@@ -49,6 +49,9 @@ class Engine {
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
+
+  // What a Link between two engines needs.
+  static transport::LinkOptions link_options();
 
   // The Link to a peer stands; `connected`: this side opened it. Copies to the peer, which may have
   // been asked for already, begin when both sides have proven that they know the token.

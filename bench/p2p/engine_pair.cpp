@@ -291,8 +291,7 @@ std::unique_ptr<transport::Link> make_link(test::Medium medium, int control, int
   transport::Bootstrap bootstrap;
   bootstrap.control.reset(control);
   bootstrap.server = server_index == 1;
-  transport::LinkOptions link_options;
-  link_options.window_bytes = p2p::PeerWindow::kBytes;
+  const transport::LinkOptions link_options = p2p::Engine::link_options();
   if (medium == test::Medium::kShm) {
     auto link = transport::make_shm_link(std::move(bootstrap), link_options);
     if (!link) die(link.status().message());

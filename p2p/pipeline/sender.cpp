@@ -115,9 +115,7 @@ Status Sender::on_done(const EndMessage& message) {
   if (status.ok()) {
     const bool all_sent =
         copy.phase == Phase::kEnding ||
-        (copy.phase == Phase::kSending && copy.next == copy.total &&
-         std::all_of(copy.flight.begin(), copy.flight.end(),
-                     [](const Chunk& chunk) { return chunk.stage == Stage::kAnnounced; }));
+        (copy.phase == Phase::kSending && copy.next == copy.total && all_announced(copy));
     if (!all_sent) return {Code::kProtocol, "a peer ended a copy it does not have"};
   }
   copy.done = status;
@@ -239,7 +237,8 @@ bool Sender::has_reached(Outgoing& copy, PeerLink& link) {
 }
 
 // A copy right behind another one in its stream need not wait for the other's end where both take
-// the same lanes, which are in order, at either side. Chunks on a wire may overtake one another.
+// the same lanes, which are in order, at either side. Chunks on a wire may overtake one another:
+// they are announced in order.
 bool Sender::may_overlap(Outgoing& copy, PeerLink& link) {
   if (copy.before == 0 || copy.request->peer_has_stream || link.probing) return false;
   const auto found = copies_.find(copy.before);
@@ -252,12 +251,21 @@ bool Sender::may_overlap(Outgoing& copy, PeerLink& link) {
   }
   const bool pulled = before.phase == Phase::kEnding && before.plan.strategy == Strategy::kIpc;
   const bool staged = before.phase == Phase::kSending && before.next == before.total &&
-                      before.path->in_host_memory() && !before.path->ships();
+                      before.path->in_host_memory();
   if (!pulled && !staged) return false;
   if (!copy.planned) plan(copy, link);
   if (!copy.failure.ok() || copy.total == 0) return false;
   return pulled ? copy.plan.strategy == Strategy::kIpc
-                : staging_of(copy.plan.strategy) == Staging::kHost && !link.host_path->ships();
+                : staging_of(copy.plan.strategy) == Staging::kHost;
+}
+
+// Whether the copy before this one, which it overlaps with, has yet to announce chunks.
+bool Sender::must_not_overtake(const Outgoing& copy) const {
+  const auto found = copy.before == 0 ? copies_.end() : copies_.find(copy.before);
+  if (found == copies_.end()) return false;
+  const Outgoing& before = found->second;
+  return before.phase == Phase::kSending && before.failure.ok() && !before.done &&
+         (before.next != before.total || !all_announced(before));
 }
 
 void Sender::plan(Outgoing& copy, PeerLink& link) {
@@ -417,7 +425,7 @@ Status Sender::advance_chunks(Outgoing& copy, PeerLink* link, bool& moved) {
       chunk.stage = Stage::kArrived;
     }
   }
-  if (ending || !copy.failure.ok() || !link) return {};
+  if (ending || !copy.failure.ok() || !link || must_not_overtake(copy)) return {};
   for (Chunk& chunk : copy.flight) {
     if (chunk.stage == Stage::kAnnounced) continue;
     if (chunk.stage != Stage::kArrived) break;
@@ -433,6 +441,11 @@ Status Sender::advance_chunks(Outgoing& copy, PeerLink* link, bool& moved) {
     moved = true;
   }
   return {};
+}
+
+bool Sender::all_announced(const Outgoing& copy) const {
+  return std::all_of(copy.flight.begin(), copy.flight.end(),
+                     [](const Chunk& chunk) { return chunk.stage == Stage::kAnnounced; });
 }
 
 bool Sender::quiet(const Outgoing& copy) const {

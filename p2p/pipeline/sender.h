@@ -98,6 +98,8 @@ class Sender {
   Status begin_pull(Outgoing& copy, PeerLink& link);
   Status advance_chunks(Outgoing& copy, PeerLink* link, bool& moved);
   void ship(Outgoing& copy, Chunk& chunk, uint64_t number, PeerLink& link);
+  bool must_not_overtake(const Outgoing& copy) const;
+  bool all_announced(const Outgoing& copy) const;
   bool quiet(const Outgoing& copy) const;
   void release_places(Outgoing& copy, uint64_t chunks);
   void finish(Outgoing& copy, PeerLink* link, const Status& status);

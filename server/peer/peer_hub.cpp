@@ -110,8 +110,7 @@ void PeerHub::lost(const Introduction& introduction, const Status& why, bool rep
 Result<std::unique_ptr<transport::Link>> PeerHub::make_link(wire::Medium medium,
                                                             transport::Bootstrap bootstrap) const {
   bootstrap.timeout = options_.handshake_timeout;
-  transport::LinkOptions options;
-  options.window_bytes = p2p::PeerWindow::kBytes;
+  transport::LinkOptions options = p2p::Engine::link_options();
   options.peer_timeout = options_.peer_timeout;
   switch (medium) {
     case wire::Medium::kShm:
