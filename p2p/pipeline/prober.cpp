@@ -17,6 +17,13 @@ constexpr uint32_t kTrainLength = 4;
 constexpr uint32_t kEchoes = 9;
 // A size whose single transfer takes this long is the last one.
 constexpr double kLongUs = 5000;
+// Copies wait behind a sample that is under way, a millisecond for the largest. Until there has
+// been no copy for so long, samples take a twentieth of the time at most.
+constexpr double kQuietUs = 20'000;
+constexpr double kMeasuringShare = 20;
+// In a program that never pauses a copy comes into every long sample: one so often disturbed
+// counts.
+constexpr uint32_t kMostAttempts = 2;
 
 }  // namespace
 
@@ -63,9 +70,12 @@ void Prober::plan() {
 }
 
 Result<bool> Prober::advance(bool busy) {
+  const double now_us = environment_.now_us();
+  if (busy) busy_us_ = now_us;
   disturbed_ |= busy && running_;
   if (!running_) {
     if (busy || jobs_.empty()) return false;
+    if (now_us < again_us_ && now_us - busy_us_ < kQuietUs) return false;
     return start();
   }
   const Job& job = jobs_.front();
@@ -189,7 +199,9 @@ void Prober::shipped(const Status& status) {
 
 void Prober::end_sample(bool good) {
   Job& job = jobs_.front();
-  double us = environment_.now_us() - began_us_;
+  const double now_us = environment_.now_us();
+  double us = now_us - began_us_;
+  again_us_ = now_us + kMeasuringShare * us;
   // The echo's way back, and its way there, which came with the bytes and which the model adds.
   if (job.kind == Kind::kWire && echoes_) us -= 2 * message_us();
   running_ = false;
@@ -204,7 +216,8 @@ void Prober::end_sample(bool good) {
     jobs_.pop_front();
     return;
   }
-  if (disturbed_) return;
+  if (disturbed_ && ++attempts_ < kMostAttempts) return;
+  attempts_ = 0;
   const bool echo = job.kind == Kind::kEcho;
   // There and back is two messages. A clock too coarse for the sample gives no time: take 1 ns.
   const double value = std::max(echo ? us / 2 : us, 1e-3);

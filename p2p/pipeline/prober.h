@@ -3,13 +3,15 @@
 // others it uses once, as drivers put off work until a stream or an engine is first used.
 //
 // One transfer or short train is under way at a time; a sample that a copy disturbed is taken
-// again. Staging room is borrowed from the path like any chunk's, for one sample. Sizes stop
-// growing when a sample takes long, so a slow link is not measured for seconds. Used by the
-// engine's thread alone; nothing blocks. Results go to Environment::measurements.
+// again, once. While copies come, samples take a twentieth of the time at most. Staging room
+// is borrowed from the path like any chunk's, for one sample. Sizes stop growing when a sample
+// takes long, so a slow link is not measured for seconds. Used by the engine's thread alone;
+// nothing blocks. Results go to Environment::measurements.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -84,6 +86,9 @@ class Prober {
   Ticket ticket_ = 0;
   uint64_t tag_ = 0;
   double began_us_ = 0;
+  uint32_t attempts_ = 0;  // at this sample
+  double again_us_ = 0;    // when the next may begin although copies come
+  double busy_us_ = std::numeric_limits<double>::lowest();  // when a copy was under way last
   std::vector<LegKey> for_peer_;
 };
 
