@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <unordered_map>
 
 #include "common/base/log.h"
 #include "server/executor/executor.h"
@@ -80,11 +81,34 @@ struct ShadowCopies::Step {
   size_t wait_from = 0, wait_to = 0;
 };
 
+// Steps that the driver has. One that it never runs, because the context was reset before, stays to
+// the end of the process, which serves one session: whether it will still run cannot be known.
+struct ShadowCopies::Steps {
+  std::mutex mutex;
+  std::unordered_map<const void*, std::unique_ptr<Step>> by_address;
+
+  static Steps& get() {
+    static auto* steps = new Steps;
+    return *steps;
+  }
+  void* add(std::unique_ptr<Step> step) {
+    void* const address = step.get();
+    std::lock_guard lock(mutex);
+    by_address.emplace(address, std::move(step));
+    return address;
+  }
+  std::unique_ptr<Step> take(void* address) {
+    std::lock_guard lock(mutex);
+    auto node = by_address.extract(address);
+    return node ? std::move(node.mapped()) : nullptr;
+  }
+};
+
 ShadowCopies::ShadowCopies(Executor& executor) : executor_(executor) {}
 ShadowCopies::~ShadowCopies() = default;
 
 void CUDA_CB ShadowCopies::run(void* argument) {
-  const std::unique_ptr<Step> step(static_cast<Step*>(argument));
+  const std::unique_ptr<Step> step = Steps::get().take(argument);
   for (size_t i = step->start_from; i < step->start_to; ++i) step->transfer->start(i);
   for (size_t i = step->wait_from; i < step->wait_to; ++i) step->transfer->wait(i);
 }
@@ -97,9 +121,9 @@ void ShadowCopies::carry_out(Transfer& transfer) {
 CUresult ShadowCopies::queue(const StreamRef& stream, Step step) {
   const api::DriverTable& driver = executor_.driver();
   if (!driver.cuLaunchHostFunc) return CUDA_ERROR_NOT_SUPPORTED;
-  auto made = std::make_unique<Step>(std::move(step));
-  const CUresult result = driver.cuLaunchHostFunc(stream.handle, &run, made.get());
-  if (result == CUDA_SUCCESS) (void)made.release();
+  void* const argument = Steps::get().add(std::make_unique<Step>(std::move(step)));
+  const CUresult result = driver.cuLaunchHostFunc(stream.handle, &run, argument);
+  if (result != CUDA_SUCCESS) (void)Steps::get().take(argument);
   return result;
 }
 

@@ -55,6 +55,7 @@ class ShadowCopies {
 
  private:
   struct Step;
+  struct Steps;
 
   static void CUDA_CB run(void* argument);
   CUresult queue(const StreamRef& stream, Step step);

@@ -51,6 +51,7 @@ run=(python3 "$here/../../bench/p2p/run.py" --program "$build/bench/p2p/p2p" --o
 if [[ $parts == *" copies "* ]]; then
   "${run[@]}" --native --sockets "$build/bench/p2p/sockets" --strategies auto --paths shm,ipc,tcp --min 4K
   cat "$results/p2p.csv"
+  "$build/bench/p2p/staged" # what any staging in host memory takes at best
 fi
 if [[ $parts == *" planner "* ]]; then
   "${run[@]}" --exhaustive --paths shm,ipc,tcp --min 64K

@@ -1,0 +1,216 @@
+// What a copy between two GPUs that is staged in host memory takes at best on this machine: nothing
+// but the two DMA legs, in chunks, tied in the two ways there are.
+//
+//   staged [--rounds 100]
+//
+//   events    one process with both GPUs; the GPUs wait for one another's events
+//   hand-over two processes with a GPU each, as two servers have them; each chunk is handed over in
+//             shared memory by a thread that looks for the end of its copy out
+//
+// Prints the median of each in microseconds by size and chunk, beside cudaMemcpyPeer with peer
+// access off, alternating. No engine between two workers can be faster than `hand-over`, and none
+// of two processes has `events` (CUDA's events of other processes are slower than both).
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <cuda_runtime.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+#define CHECK(call)                                                                \
+  do {                                                                             \
+    const cudaError_t error_ = (call);                                             \
+    if (error_ != cudaSuccess) {                                                   \
+      std::fprintf(stderr, "staged: %s: %s\n", #call, cudaGetErrorString(error_)); \
+      std::_Exit(1);                                                               \
+    }                                                                              \
+  } while (0)
+
+constexpr size_t kMostBytes = 16u << 20;
+constexpr size_t kLeastChunk = 64u << 10;
+constexpr size_t kMostChunks = 32;
+
+// What the two processes share, beside the staging buffer.
+struct Shared {
+  std::atomic<bool> destination_ready{false};
+  std::atomic<bool> over{false};
+  std::atomic<size_t> bytes{0}, chunk{0};
+  std::atomic<uint64_t> asked{0}, done{0};  // copies
+  std::atomic<uint64_t> staged{0};          // chunks
+};
+
+template <typename T>
+T* map_shared(size_t bytes) {
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (memory == MAP_FAILED) {
+    std::perror("staged: mmap");
+    std::_Exit(1);
+  }
+  return static_cast<T*>(memory);
+}
+
+void await(cudaEvent_t event) {
+  cudaError_t result;
+  while ((result = cudaEventQuery(event)) == cudaErrorNotReady) {
+  }
+  CHECK(result);
+}
+
+// One GPU's part: memory, a stream, and an event for each chunk.
+struct Side {
+  explicit Side(int of) : device(of) {
+    CHECK(cudaSetDevice(device));
+    CHECK(cudaMalloc(&memory, kMostBytes));
+    CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    for (cudaEvent_t& event : events) {
+      CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    }
+  }
+  void use() const { CHECK(cudaSetDevice(device)); }
+  void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, size_t chunk) const {
+    CHECK(cudaMemcpyAsync(to, from, bytes, kind, stream));
+    CHECK(cudaEventRecord(events[chunk], stream));
+  }
+
+  const int device;
+  char* memory = nullptr;
+  cudaStream_t stream = nullptr;
+  cudaEvent_t events[kMostChunks];
+};
+
+double us_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+}
+
+double by_events(const Side& from, const Side& to, char* staging, size_t bytes, size_t chunk) {
+  const Clock::time_point begin = Clock::now();
+  size_t i = 0;
+  for (size_t at = 0; at < bytes; at += chunk, ++i) {
+    const size_t part = std::min(chunk, bytes - at);
+    from.use();
+    from.copy(staging + at, from.memory + at, part, cudaMemcpyDeviceToHost, i);
+    to.use();
+    CHECK(cudaStreamWaitEvent(to.stream, from.events[i], 0));
+    to.copy(to.memory + at, staging + at, part, cudaMemcpyHostToDevice, i);
+  }
+  await(to.events[i - 1]);
+  return us_since(begin);
+}
+
+// The source's process. Looks for the end of chunks between queueing others.
+double by_hand_over(const Side& from, char* staging, Shared& shared, size_t bytes, size_t chunk) {
+  from.use();
+  shared.bytes = bytes;
+  shared.chunk = chunk;
+  const uint64_t before = shared.staged;
+  const size_t chunks = (bytes + chunk - 1) / chunk;
+  const Clock::time_point begin = Clock::now();
+  const uint64_t copy = ++shared.asked;
+  for (size_t queued = 0, staged = 0; staged < chunks;) {
+    if (queued < chunks) {
+      const size_t at = queued * chunk;
+      from.copy(staging + at, from.memory + at, std::min(chunk, bytes - at), cudaMemcpyDeviceToHost,
+                queued);
+      ++queued;
+    }
+    for (; staged < queued; ++staged) {
+      const cudaError_t result = cudaEventQuery(from.events[staged]);
+      if (result == cudaErrorNotReady) break;
+      CHECK(result);
+      shared.staged = before + staged + 1;
+    }
+  }
+  while (shared.done != copy) {
+  }
+  return us_since(begin);
+}
+
+[[noreturn]] void be_the_destination(char* staging, Shared& shared) {
+  const Side to(1);
+  CHECK(cudaHostRegister(staging, kMostBytes, cudaHostRegisterDefault));
+  shared.destination_ready = true;
+  uint64_t taken = 0;
+  for (uint64_t copy = 0;;) {
+    if (shared.over) std::_Exit(0);
+    if (shared.asked == copy) continue;
+    ++copy;
+    const size_t bytes = shared.bytes, chunk = shared.chunk;
+    size_t i = 0;
+    for (size_t at = 0; at < bytes; at += chunk, ++i, ++taken) {
+      while (shared.staged == taken) {
+      }
+      to.copy(to.memory + at, staging + at, std::min(chunk, bytes - at), cudaMemcpyHostToDevice, i);
+    }
+    await(to.events[i - 1]);
+    shared.done = copy;
+  }
+}
+
+double by_the_driver(const Side& from, const Side& to, size_t bytes) {
+  from.use();
+  const Clock::time_point begin = Clock::now();
+  CHECK(cudaMemcpyPeerAsync(to.memory, to.device, from.memory, from.device, bytes, from.stream));
+  CHECK(cudaStreamSynchronize(from.stream));
+  return us_since(begin);
+}
+
+double median(std::vector<double>& values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int rounds = 100;
+  if (argc == 3 && std::string(argv[1]) == "--rounds") rounds = std::atoi(argv[2]);
+  if (rounds < 1 || (argc != 1 && argc != 3)) {
+    std::fprintf(stderr, "usage: staged [--rounds 100]\n");
+    return 2;
+  }
+  auto* shared = new (map_shared<Shared>(sizeof(Shared))) Shared;
+  char* staging = map_shared<char>(kMostBytes);
+  const pid_t child = ::fork();  // before CUDA is used
+  if (child == 0) be_the_destination(staging, *shared);
+  // It has said why, and nobody would answer any more.
+  std::signal(SIGCHLD, [](int) { std::_Exit(1); });
+
+  const Side from(0), to(1);
+  CHECK(cudaHostRegister(staging, kMostBytes, cudaHostRegisterPortable));
+  while (!shared->destination_ready) {
+  }
+  std::printf("%10s %10s %10s %10s %10s   us\n", "bytes", "chunk", "driver", "events", "hand-over");
+  for (const size_t bytes :
+       {64u << 10, 200'000u, 512u << 10, 1u << 20, 2u << 20, 4u << 20, 16u << 20}) {
+    for (size_t chunks = 1; chunks <= kMostChunks; chunks *= 2) {
+      const size_t chunk = (bytes / chunks + 255) / 256 * 256;
+      if (chunk < kLeastChunk || chunk > (4u << 20)) continue;
+      std::vector<double> driver, events, hand_over;
+      for (int round = 0; round < rounds; ++round) {
+        driver.push_back(by_the_driver(from, to, bytes));
+        events.push_back(by_events(from, to, staging, bytes, chunk));
+        hand_over.push_back(by_hand_over(from, staging, *shared, bytes, chunk));
+      }
+      std::printf("%10zu %10zu %10.1f %10.1f %10.1f\n", bytes, chunk, median(driver),
+                  median(events), median(hand_over));
+    }
+  }
+  std::signal(SIGCHLD, SIG_DFL);
+  shared->over = true;
+  ::waitpid(child, nullptr, 0);
+  return 0;
+}
