@@ -120,7 +120,7 @@ CUresult MemoryPool::allocate(Context& context, size_t bytes, CUstream stream,
       }
     }
     if (!have) {
-      const bool more_to_come = !queued_.empty() || has_unobserved_locked();
+      const bool more_to_come = !queued_.empty() || !executing_.empty() || has_unobserved_locked();
       lock.unlock();
       if (attempt > 0 || !more_to_come) return CUDA_ERROR_OUT_OF_MEMORY;
       if (CUresult result = context.synchronize()) return result;
@@ -162,6 +162,7 @@ bool MemoryPool::free_executes(CUdeviceptr address) {
   for (auto it = queued_.begin(); it != queued_.end(); ++it) {
     if (it->allocation->address != address) continue;
     queued_.erase(it);
+    executing_.insert(address);
     return true;
   }
   return false;
@@ -173,6 +174,7 @@ void MemoryPool::recycle(Allocation& allocation) {
   // A free that was queued has been taken off the used account already.
   if (!allocation.freeing) account_use_locked(-static_cast<int64_t>(allocation.bytes));
   taken_over_.erase(allocation.address);
+  executing_.erase(allocation.address);
   std::erase_if(queued_, [&](const QueuedFree& queued) {
     return queued.allocation->address == allocation.address;
   });

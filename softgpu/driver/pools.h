@@ -22,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include <cuda.h>
@@ -91,6 +92,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
     CUstream stream;
   };
   std::vector<QueuedFree> queued_;
+  std::set<CUdeviceptr> executing_;        // queued frees that have begun: not given back yet
   std::map<CUdeviceptr, int> taken_over_;  // queued frees that must do nothing when they execute
   int reuse_policies_[3] = {1, 1, 1};      // by CU_MEMPOOL_ATTR_REUSE_*, from 1
   uint64_t release_threshold_ = 0;

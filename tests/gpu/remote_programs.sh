@@ -8,6 +8,8 @@
 # Three servers are started on this machine: the first with GPU 0, the second with the last GPU (the same
 # one where there is only one), the third with all of them, for the programs that use several. Needs an NVIDIA driver; PyTorch is skipped where it is not installed.
 #
+# MODES="shm tcp" runs only these.
+#
 # A native process spends most of its time in starting, so several programs run at once; what differs
 # then is run once more alone, since some programs look at how much memory is free.
 set -uo pipefail
@@ -62,7 +64,7 @@ $(grep -v ' info: ' "$err" | tail -2)"
 
 names=("$@")
 ((${#names[@]})) || mapfile -t names < <(cd "$expected" && ls -- *.txt | sed 's/\.txt$//')
-modes=(native shm tcp two gpus)
+read -ra modes <<<"${MODES:-native shm tcp two gpus}"
 several=" device_queries interprocess lifetimes peer_copies peer_trains several_devices shared_descriptors virtual_memory "
 declare -A passed failed
 tasks=()
@@ -92,7 +94,8 @@ for task in "${tasks[@]}"; do
 done
 
 if python3 -c 'import torch' 2>/dev/null; then
-  for mode in native shm tcp; do
+  for mode in "${modes[@]}"; do
+    [[ $mode == two || $mode == gpus ]] && continue
     # PyTorch counts devices by NVML, which knows this machine's GPUs and not the pool.
     CUDA_VISIBLE_DEVICES=0 run_in "$mode" python3 "$here/torch_steps.py" >"$work/torch.$mode" 2>"$work/err"
     status=$?

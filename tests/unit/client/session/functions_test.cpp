@@ -107,6 +107,7 @@ TEST_F(FunctionsTest, ASettingIsOfOneDeviceAndOutlivesItsContexts) {
   kernel->forget_context(first_session(), target_.context);
   ASSERT_EQ(kernel->info_on(target_, &here), CUDA_SUCCESS);
   EXPECT_EQ(here->attributes[kWhich].load(), 102400);
+  EXPECT_EQ(sent(wire::Custom::kFunctionInfo).size(), 2u);
   state_->unload(library_);
 }
 
