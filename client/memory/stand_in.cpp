@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "client/memory/host_memory.h"
+#include "common/base/peer_order.h"
 
 namespace rcuda::client {
 namespace {
@@ -38,6 +39,7 @@ class Memory {
         result != CUDA_SUCCESS) {
       return result;
     }
+    before_peer(this);  // the worker's callback comes after a command that names the memory
     std::lock_guard lock(originals_mutex);
     originals()[address()] = rows_.first;
     return CUDA_SUCCESS;
@@ -46,6 +48,7 @@ class Memory {
   uint64_t address() const { return reinterpret_cast<uintptr_t>(memory_.address); }
 
   void move() const {
+    after_peer(this);
     const uint64_t from = is_source_ ? rows_.first : address();
     const uint64_t to = is_source_ ? address() : rows_.first;
     for (size_t slice = 0; slice < rows_.slices; ++slice) {
