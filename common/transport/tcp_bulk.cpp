@@ -425,6 +425,7 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
   }
   add(source, some);
   if (message.has_done && at + (kDoneWithData ? some : 0) == message.payload_bytes) {
+    before_peer(&regions_);  // the peer may let this side use the memory again once it has kDone
     const uint64_t done_sent = message.sent - header_sent - at;
     add(reinterpret_cast<const std::byte*>(&message.done) + done_sent,
         sizeof message.done - done_sent);
