@@ -13,7 +13,7 @@ namespace {
 uint64_t address_of(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer); }
 
 CUresult linear(uint64_t destination, Side destination_side, uint64_t source, Side source_side,
-                size_t bytes, CUstream stream, bool synchronous) {
+                size_t bytes, CUstream stream, bool synchronous, bool peer = false) {
   LinearCopy copy;
   copy.destination = destination;
   copy.destination_side = destination_side;
@@ -22,20 +22,7 @@ CUresult linear(uint64_t destination, Side destination_side, uint64_t source, Si
   copy.bytes = bytes;
   copy.stream = stream;
   copy.synchronous = synchronous;
-  return copy_linear(copy);
-}
-
-CUresult between_contexts(CUdeviceptr destination, CUdeviceptr source, size_t bytes,
-                          CUstream stream, bool synchronous) {
-  LinearCopy copy;
-  copy.destination = destination;
-  copy.destination_side = Side::kDevice;
-  copy.source = source;
-  copy.source_side = Side::kDevice;
-  copy.bytes = bytes;
-  copy.stream = stream;
-  copy.synchronous = synchronous;
-  copy.peer = true;
+  copy.peer = peer;
   return copy_linear(copy);
 }
 
@@ -127,15 +114,15 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr destination, CUdeviceptr source, size_
   return linear(destination, Side::kDevice, source, Side::kDevice, bytes, stream, false);
 }
 
-// Addresses say which device they belong to; the contexts add nothing.
+// Addresses say which contexts they belong to.
 CUresult cuMemcpyPeer(CUdeviceptr destination, CUcontext, CUdeviceptr source, CUcontext,
                       size_t bytes) {
-  return between_contexts(destination, source, bytes, nullptr, true);
+  return linear(destination, Side::kDevice, source, Side::kDevice, bytes, nullptr, true, true);
 }
 
 CUresult cuMemcpyPeerAsync(CUdeviceptr destination, CUcontext, CUdeviceptr source, CUcontext,
                            size_t bytes, CUstream stream) {
-  return between_contexts(destination, source, bytes, stream, false);
+  return linear(destination, Side::kDevice, source, Side::kDevice, bytes, stream, false, true);
 }
 
 // ---- shapes ------------------------------------------------------------------------------------
