@@ -242,6 +242,10 @@ Session::~Session() {
 
 namespace {
 
+bool is_among(const std::vector<wire::ObjectId>& contexts, wire::ObjectId context) {
+  return std::find(contexts.begin(), contexts.end(), context) != contexts.end();
+}
+
 // Whether the worker goes through it without giving any stream something to do.
 bool queues_nothing(uint16_t opcode, std::span<const std::byte> body) {
   switch (static_cast<wire::Custom>(opcode)) {
@@ -469,8 +473,9 @@ CUresult Session::wait_word(uint32_t index, uint64_t sequence) {
 
 CUresult Session::post_and_wait(wire::ObjectId context, wire::Custom opcode, wire::ObjectId stream,
                                 std::span<const std::byte> body, Word word) {
-  const host_writes::Settling settling(*this, context, stream,
-                                       opcode == wire::Custom::kSynchronizeContext);
+  const bool whole = opcode == wire::Custom::kSynchronizeContext;
+  const host_writes::Settling settling(*this, context, stream, whole);
+  const uint64_t before = commands();
   CUresult result = post(context, static_cast<uint16_t>(opcode), body, {}, transport::Wake::kNow);
   // Posted, the signal comes even if an earlier error was reported just now: the word is waited for
   // before it may change hands.
@@ -480,7 +485,11 @@ CUresult Session::post_and_wait(wire::ObjectId context, wire::Custom opcode, wir
   if (waited == CUDA_SUCCESS) settling.over();
   if (result == CUDA_SUCCESS) result = waited;
   if (result == CUDA_SUCCESS) result = pull_mirrors(*this);
-  return result == CUDA_SUCCESS ? take_error() : result;
+  if (result == CUDA_SUCCESS) result = take_error();
+  if (result == CUDA_SUCCESS && stream == 0) {
+    note_quiet(whole ? &quiet_ : &quiet_default_, context, before);
+  }
+  return result;
 }
 
 CUresult Session::synchronize(wire::ObjectId context, wire::ObjectId stream) {
@@ -489,18 +498,20 @@ CUresult Session::synchronize(wire::ObjectId context, wire::ObjectId stream) {
 
 CUresult Session::synchronize_context(wire::ObjectId context) {
   if (is_quiet(context)) return lost() ? session_lost() : take_error();
-  const uint64_t before = commands();
-  const CUresult result =
-      post_and_wait(context, wire::Custom::kSynchronizeContext, 0, wire::SignalBody{});
-  if (result != CUDA_SUCCESS) return result;
+  return post_and_wait(context, wire::Custom::kSynchronizeContext, 0, wire::SignalBody{});
+}
+
+void Session::note_quiet(std::vector<wire::ObjectId>* contexts, wire::ObjectId context,
+                         uint64_t before) {
   std::lock_guard lock(order_mutex_);
   if (quiet_at_ == commands_) {
-    quiet_.push_back(context);
+    if (!is_among(*contexts, context)) contexts->push_back(context);
   } else if (commands_ == before + 1) {
-    quiet_.assign(1, context);
+    quiet_.clear();
+    quiet_default_.clear();
+    contexts->assign(1, context);
     quiet_at_ = commands_;
   }
-  return result;
 }
 
 uint64_t Session::commands() {
@@ -510,7 +521,12 @@ uint64_t Session::commands() {
 
 bool Session::is_quiet(wire::ObjectId context) {
   std::lock_guard lock(order_mutex_);
-  return quiet_at_ == commands_ && std::find(quiet_.begin(), quiet_.end(), context) != quiet_.end();
+  return quiet_at_ == commands_ && is_among(quiet_, context);
+}
+
+bool Session::default_stream_is_quiet(wire::ObjectId context) {
+  std::lock_guard lock(order_mutex_);
+  return quiet_at_ == commands_ && (is_among(quiet_, context) || is_among(quiet_default_, context));
 }
 
 // ---- objects the worker named ------------------------------------------------------------------

@@ -220,15 +220,17 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
   const bool complete = copy.request && copy.failure.ok() && announced && copy.reached &&
                         copy.arrived.empty() && copy.landed == copy.request->memory.bytes();
   const bool over = complete || !copy.failure.ok();
-  if (over && !copy.done_sent && usable) {
+  const bool tell = over && !copy.done_sent && usable;
+  // Who waits for the copy hears of it before the sender, which only gives places back.
+  if (over && copy.request && !copy.finished && (tell || copy.done_sent || !lost_.ok())) {
+    moved = true;
+    finish(copy, link, copy.failure);
+  }
+  if (tell) {
     copy.done_sent = true;
     copy.arrived.clear();
     moved = true;
     RCUDA_RETURN_IF_ERROR(link->mailbox.send(make_end(MessageKind::kDone, copy.id, copy.failure)));
-  }
-  if (over && copy.request && !copy.finished && (copy.done_sent || !lost_.ok())) {
-    moved = true;
-    finish(copy, link, copy.failure);
   }
   return {};
 }

@@ -23,6 +23,7 @@ Status unknown_copy(const char* what, uint64_t copy) {
 }  // namespace
 
 Sender::Outgoing& Sender::find_or_make(uint64_t id) {
+  awake_.insert(id);
   Outgoing& copy = copies_[id];
   copy.id = id;
   return copy;
@@ -89,7 +90,6 @@ Status Sender::on_target(const TargetMessage& message, PeerLink& link) {
       copy.path = copy.direct.get();
       copy.plan.chunking = {copy.total, 1};
       copy.phase = Phase::kSending;
-      ++sending_;
       return {};
     }
     refused = own.status();
@@ -124,17 +124,12 @@ Status Sender::on_done(const EndMessage& message) {
 
 Result<bool> Sender::advance(PeerLink* link) {
   bool moved = false;
-  for (auto at = copies_.begin(); at != copies_.end();) {
-    Outgoing& copy = at->second;
-    const bool lost = !lost_.ok();
-    // A program may have queued hundreds in one stream: behind one that waits, all do.
-    if (copy.before != 0 && copy.phase == Phase::kWaiting && copy.failure.ok() && !copy.done &&
-        at != copies_.begin()) {
-      const auto& [id, previous] = *std::prev(at);
-      if (id == copy.before && previous.phase == Phase::kWaiting) {
-        ++at;
-        continue;
-      }
+  const bool lost = !lost_.ok();
+  for (auto at = awake_.begin(); at != awake_.end();) {
+    Outgoing& copy = copies_.at(*at);
+    if (waits_behind(copy)) {
+      at = awake_.erase(at);
+      continue;
     }
     RCUDA_RETURN_IF_ERROR(advance(copy, link, moved));
     bool over = false;
@@ -162,10 +157,31 @@ Result<bool> Sender::advance(PeerLink* link) {
       over = true;
     }
     moved |= over;
-    if (over && copy.phase == Phase::kSending) --sending_;
-    at = over ? copies_.erase(at) : std::next(at);
+    if (copy.behind != 0 && (over || copy.phase != Phase::kWaiting)) {
+      awake_.insert(std::exchange(copy.behind, 0));
+    }
+    if (over) copies_.erase(*at);
+    at = over || (!lost && dormant(copy)) ? awake_.erase(at) : std::next(at);
   }
   return moved;
+}
+
+// Whether the copy right before it in its stream has yet to begin, which then wakes this one.
+bool Sender::waits_behind(const Outgoing& copy) {
+  if (copy.before == 0 || copy.phase != Phase::kWaiting || !copy.failure.ok() || copy.done) {
+    return false;
+  }
+  const auto before = copies_.find(copy.before);
+  if (before == copies_.end() || before->second.phase != Phase::kWaiting) return false;
+  before->second.behind = copy.id;
+  return true;
+}
+
+// Whether only a message of the peer can move the copy on.
+bool Sender::dormant(const Outgoing& copy) {
+  const bool all_started =
+      copy.phase == Phase::kEnding || (copy.phase == Phase::kSending && copy.next == copy.total);
+  return all_started && copy.failure.ok() && !copy.done && all_announced(copy);
 }
 
 Status Sender::advance(Outgoing& copy, PeerLink* link, bool& moved) {
@@ -310,7 +326,6 @@ void Sender::begin_staged(Outgoing& copy, PeerLink& link) {
   }
   chunking.chunk_bytes = std::clamp<uint64_t>(chunking.chunk_bytes, 1, copy.path->capacity_bytes());
   copy.phase = Phase::kSending;
-  ++sending_;
 }
 
 Status Sender::begin_pull(Outgoing& copy, PeerLink& link) {
@@ -341,12 +356,11 @@ Status Sender::begin_pull(Outgoing& copy, PeerLink& link) {
 }
 
 bool Sender::start_chunk(PeerLink& link) {
-  auto at = copies_.upper_bound(turn_);
-  for (size_t left = sending_; left > 0; ++at) {
-    if (at == copies_.end()) at = copies_.begin();
-    Outgoing& copy = at->second;
+  auto at = awake_.upper_bound(turn_);
+  for (size_t left = awake_.size(); left > 0; --left, ++at) {
+    if (at == awake_.end()) at = awake_.begin();
+    Outgoing& copy = copies_.at(*at);
     if (copy.phase != Phase::kSending) continue;
-    --left;
     if (!copy.failure.ok() || copy.done || copy.next == copy.total) continue;
     if (copy.flight.size() >= copy.plan.chunking.depth) continue;
     const uint64_t bytes = std::min(copy.plan.chunking.chunk_bytes, copy.total - copy.next);
@@ -443,12 +457,12 @@ Status Sender::advance_chunks(Outgoing& copy, PeerLink* link, bool& moved) {
   return {};
 }
 
-bool Sender::all_announced(const Outgoing& copy) const {
+bool Sender::all_announced(const Outgoing& copy) {
   return std::all_of(copy.flight.begin(), copy.flight.end(),
                      [](const Chunk& chunk) { return chunk.stage == Stage::kAnnounced; });
 }
 
-bool Sender::quiet(const Outgoing& copy) const {
+bool Sender::quiet(const Outgoing& copy) {
   return std::none_of(copy.flight.begin(), copy.flight.end(), [](const Chunk& chunk) {
     return chunk.stage == Stage::kCopyingOut || chunk.stage == Stage::kShipping;
   });
@@ -486,12 +500,13 @@ void Sender::lose(const Status& why) {
   lost_ = why;
   for (auto& [id, copy] : copies_) {
     if (copy.failure.ok()) copy.failure = why;
+    awake_.insert(id);
   }
 }
 
 bool Sender::polling() const {
-  return std::any_of(copies_.begin(), copies_.end(), [](const auto& entry) {
-    const Outgoing& copy = entry.second;
+  return std::any_of(awake_.begin(), awake_.end(), [this](uint64_t id) {
+    const Outgoing& copy = copies_.at(id);
     return copy.request && copy.phase == Phase::kWaiting && !copy.reached &&
            copy.order != Order::kNone && copy.failure.ok() && !copy.done;
   });

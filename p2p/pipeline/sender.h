@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "p2p/pipeline/environment.h"
 #include "p2p/pipeline/peer_link.h"
@@ -64,6 +65,7 @@ class Sender {
     std::optional<PeerCopy> request;  // none: the peer's half came first
     Order order = Order::kNone;
     uint64_t before = 0;  // the copy right before in the stream, if it goes to the same peer
+    uint64_t behind = 0;  // the copy that sleeps until this one has begun
     bool reached = false;
     bool peer_ready = false;
     bool planned = false;
@@ -99,16 +101,20 @@ class Sender {
   Status advance_chunks(Outgoing& copy, PeerLink* link, bool& moved);
   void ship(Outgoing& copy, Chunk& chunk, uint64_t number, PeerLink& link);
   bool must_not_overtake(const Outgoing& copy) const;
-  bool all_announced(const Outgoing& copy) const;
-  bool quiet(const Outgoing& copy) const;
+  bool waits_behind(const Outgoing& copy);
+  static bool dormant(const Outgoing& copy);
+  static bool all_announced(const Outgoing& copy);
+  static bool quiet(const Outgoing& copy);
   void release_places(Outgoing& copy, uint64_t chunks);
   void finish(Outgoing& copy, PeerLink* link, const Status& status);
 
   Environment& environment_;
   const PeerId peer_;
   std::map<uint64_t, Outgoing> copies_;
-  size_t sending_ = 0;  // copies in that phase
-  uint64_t turn_ = 0;   // the copy after which the next chunk's turn begins
+  // Those that may move on without a message of the peer. A program may have queued hundreds in one
+  // stream: behind one that waits, all do.
+  std::set<uint64_t> awake_;
+  uint64_t turn_ = 0;  // the copy after which the next chunk's turn begins
   Status lost_;
 };
 
