@@ -155,7 +155,6 @@ void Completions::finish(Watch& watch, CUresult result) {
     watch.context->free_streams.push_back(watch.stream);
     watch.context->free_events.push_back(watch.event);
   }
-  if (cuda::is_sticky(result)) executor_.latch(result);
   executor_.flush_output(*watch.context);
   executor_.signal(watch.signal, result);
 }

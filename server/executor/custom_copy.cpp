@@ -3,7 +3,6 @@
 #include <initializer_list>
 #include <limits>
 
-#include "common/cuda/errors.h"
 #include "server/executor/custom.h"
 #include "server/executor/gpu_direct.h"
 #include "server/executor/graph_keeper.h"
@@ -99,7 +98,6 @@ HandlerResult copy_staged(Executor& executor, const Command& command, std::vecto
             : driver.cuMemcpyDtoHAsync_v2(staging, body.device_address, body.bytes, stream.handle);
   }
   if (result != CUDA_SUCCESS) {
-    if (cuda::is_sticky(result)) executor.latch(result);
     executor.signal(signal, result);
     return {};
   }
@@ -166,7 +164,6 @@ HandlerResult signal_or_fail(Executor& executor, const StreamRef& stream, WordSi
                              CUresult result) {
   if (signal.sequence == 0) return {result, false, false};
   if (result != CUDA_SUCCESS) {
-    if (cuda::is_sticky(result)) executor.latch(result);
     executor.signal(signal, result);
   } else {
     executor.completions().add(stream, signal, true);

@@ -309,6 +309,7 @@ void Executor::unbind(wire::Kind kind, wire::ObjectId id) {
 // ---- answers -----------------------------------------------------------------------------------
 
 void Executor::signal(WordSignal signal, CUresult result, transport::Wake wake) {
+  if (cuda::is_sticky(result)) latch(result);
   if (signal.sequence == 0) return;
   const uint64_t value = wire::CompletionWord::make(signal.sequence, static_cast<uint32_t>(result));
   (void)link().put(wire::ClientWindow::kCompletionWords + 8ull * signal.word,
@@ -316,6 +317,7 @@ void Executor::signal(WordSignal signal, CUresult result, transport::Wake wake) 
 }
 
 void Executor::reply(const ReplyTarget& target, CUresult result, std::span<const std::byte> body) {
+  if (cuda::is_sticky(result)) latch(result);
   if (body.size() > target.capacity()) {
     RCUDA_DEBUG("a reply of %zu bytes does not fit its slot", body.size());
     body = {};

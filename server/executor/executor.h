@@ -203,7 +203,8 @@ class Executor {
   // cuDevicePrimaryCtxReset, after which the context is alive again for the session.
   CUresult reset_primary(CUdevice device);
 
-  // Answers. All go out in order; a broken Link is found by the session loop, not here.
+  // Answers. All go out in order; a broken Link is found by the session loop, not here. A sticky
+  // error is latched before it is told, so that the client's next post() finds it as well.
   // `wake`: kYes if no thread of the client is likely to wait.
   void signal(WordSignal signal, CUresult result, transport::Wake wake = transport::Wake::kNow);
   void reply(const ReplyTarget& target, CUresult result, std::span<const std::byte> body);

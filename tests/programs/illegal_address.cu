@@ -1,4 +1,7 @@
 // A kernel that writes where nothing is: the error comes asynchronously and ends the context.
+#include <chrono>
+#include <thread>
+
 #include "program.h"
 
 __global__ void poke(int* address) { *address = 1; }
@@ -10,6 +13,8 @@ int main(int argc, char**) {
   FINISH();
   poke<<<1, 1>>>(reinterpret_cast<int*>(argc == 1 ? 0x10 : 0x20));
   CUDA(cudaGetLastError());
+  // By then it has failed, and the synchronisation is the first to hear of it.
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT(cudaErrorIllegalAddress, cudaDeviceSynchronize());
   EXPECT(cudaErrorIllegalAddress, cudaGetLastError());
   // It stays, for every kind of call.
