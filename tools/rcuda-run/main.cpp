@@ -32,10 +32,9 @@ fs::path find_library() {
   return {};
 }
 
-void prepend(const char* variable, const std::string& value, char separator) {
-  const char* before = std::getenv(variable);
-  const std::string joined = before && *before ? value + separator + before : value;
-  setenv(variable, joined.c_str(), 1);
+std::string value_of(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value ? value : "";
 }
 
 }  // namespace
@@ -76,9 +75,14 @@ int main(int argc, char** argv) {
   if (!log.empty()) setenv("RCUDA_LOG", log.c_str(), 1);
   if (!trace.empty()) setenv("RCUDA_TRACE", trace.c_str(), 1);
   if (synchronous) setenv("RCUDA_SYNC", "1", 1);
-  prepend("LD_PRELOAD", client.string(), ':');
+  // Behind what the user preloads: a sanitizer's runtime must come first.
+  const std::string preloads = value_of("LD_PRELOAD");
+  setenv("LD_PRELOAD",
+         (preloads.empty() ? client.string() : preloads + ":" + client.string()).c_str(), 1);
   if (const fs::path links = client.parent_path() / "rcuda"; fs::exists(links, error)) {
-    prepend("LD_LIBRARY_PATH", links.string(), ':');
+    const std::string folders = value_of("LD_LIBRARY_PATH");
+    setenv("LD_LIBRARY_PATH",
+           (folders.empty() ? links.string() : links.string() + ":" + folders).c_str(), 1);
   }
 
   std::vector<char*> arguments;
