@@ -177,11 +177,12 @@ bool Sender::waits_behind(const Outgoing& copy) {
   return true;
 }
 
-// Whether only a message of the peer can move the copy on.
+// Whether only a message of the peer, or the client's half, can move the copy on.
 bool Sender::dormant(const Outgoing& copy) {
+  if (!copy.failure.ok() || copy.done) return false;
   const bool all_started =
       copy.phase == Phase::kEnding || (copy.phase == Phase::kSending && copy.next == copy.total);
-  return all_started && copy.failure.ok() && !copy.done && all_announced(copy);
+  return !copy.request || (all_started && all_announced(copy));
 }
 
 Status Sender::advance(Outgoing& copy, PeerLink* link, bool& moved) {

@@ -111,8 +111,8 @@ class Sender {
   Environment& environment_;
   const PeerId peer_;
   std::map<uint64_t, Outgoing> copies_;
-  // Those that may move on without a message of the peer. A program may have queued hundreds in one
-  // stream: behind one that waits, all do.
+  // Those that may move on by themselves. A program may have queued hundreds in one stream: behind
+  // one that waits, all do; and the peer may have said Ready to as many before they come.
   std::set<uint64_t> awake_;
   uint64_t turn_ = 0;  // the copy after which the next chunk's turn begins
   Status lost_;

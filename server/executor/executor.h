@@ -98,6 +98,16 @@ struct Departed {
   std::vector<WhenDone> waiters;
 };
 
+// What peer copies were given and was found to be device memory.
+struct CheckedMemory {
+  struct Range {
+    uint64_t first = 1, last = 0;  // addresses; none
+  };
+  uint64_t at = 0;  // Executor::other_work(): no other command may have freed it since
+  std::array<Range, 4> ranges{};
+  size_t next = 0;
+};
+
 struct ContextState {
   wire::ObjectId id = 0;
   CUcontext handle = nullptr;
@@ -186,8 +196,11 @@ class Executor {
     const bool follows = held_at_ == work_ && held_key_ == stream_key;
     held_at_ = ++work_;
     held_key_ = stream_key;
+    ++holds_;
     return follows;
   }
+  // Stays the same while there is nothing to do but peer copies.
+  uint64_t other_work() const { return work_ - holds_; }
   // Once everything queued in the context so far is done, in whatever stream; with the first error.
   // A context with a stream in capture is refused at once, as CUDA refuses to synchronise it.
   void when_idle(ContextState& context, WhenDone when_done);
@@ -217,6 +230,7 @@ class Executor {
 
   uint64_t commands = 0;  // for the session's last log line
   uint64_t copied_bytes = 0;
+  CheckedMemory checked_memory;
 
  private:
   void publish_error(CUresult error);
@@ -233,6 +247,7 @@ class Executor {
   uint64_t work_ = 1;     // how often something may have been queued
   uint64_t held_at_ = 0;  // work_ when that was a peer copy that holds a stream, and which
   uint64_t held_key_ = 0;
+  uint64_t holds_ = 0;  // how many of these there were
   uint64_t next_key_ = 1;
   uint64_t errors_ = 0;
   std::mutex errors_mutex_;  // errors_, sticky_
