@@ -2,6 +2,12 @@
 
 find_package(Threads REQUIRED)
 
+# Tests end early that hang. ThreadSanitizer makes those with many threads twenty times slower.
+set(RCUDA_TIMEOUT_FACTOR 1)
+if(RCUDA_SANITIZE MATCHES "thread")
+  set(RCUDA_TIMEOUT_FACTOR 5)
+endif()
+
 add_library(rcuda_options INTERFACE)
 target_include_directories(rcuda_options INTERFACE "${CMAKE_SOURCE_DIR}" "${CMAKE_BINARY_DIR}/generated")
 target_compile_options(rcuda_options INTERFACE
@@ -57,6 +63,7 @@ function(rcuda_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
+  math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * ${RCUDA_TIMEOUT_FACTOR}")
   set(environment ${RCUDA_TEST_ENVIRONMENT})
   if(ARG_KEEPS_THREADS)
     list(TRANSFORM environment APPEND ":report_thread_leaks=0")
