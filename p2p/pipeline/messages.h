@@ -223,7 +223,7 @@ struct LegMessage {
   std::array<char, 16> leg{};  // "copy_out", "copy_in", "device_copy", "ipc"
   std::array<char, 48> gpu{};
   std::array<char, 48> peer{};  // ipc: the GPU that pulls; `gpu` is the source
-  double delay_us = 0;
+  double delay_us = 0;          // of all sizes, as copy engines have it
   std::array<uint64_t, kMaxLegKnots> bytes{};
   std::array<double, kMaxLegKnots> us{};
 };

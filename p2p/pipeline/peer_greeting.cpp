@@ -291,7 +291,7 @@ Status Peer::send_leg(const LegKey& key, const LegModel& leg) {
   put_text(message.leg, key.kind);
   put_text(message.gpu, key.gpu);
   put_text(message.peer, key.peer);
-  message.delay_us = leg.delay_us();
+  message.delay_us = leg.delay_us(0);
   for (size_t i = 0; i < leg.knots().size(); ++i) {
     message.bytes[i] = leg.knots()[i].bytes;
     message.us[i] = leg.knots()[i].us;

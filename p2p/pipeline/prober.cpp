@@ -11,8 +11,12 @@ namespace {
 constexpr uint64_t kSmallestBytes = 4096;
 constexpr uint64_t kGrowth = 4;
 constexpr uint64_t kWarmUpBytes = uint64_t{256} << 10;
-constexpr uint32_t kSingles = 4;  // the first of them warms up and is dropped
+// Of each size; the first single transfer warms up and is dropped. Sockets differ more from one
+// transfer to the next than copy engines.
+constexpr uint32_t kSingles = 4;
 constexpr uint32_t kTrains = 2;
+constexpr uint32_t kWireSingles = 6;
+constexpr uint32_t kWireTrains = 5;
 constexpr uint32_t kTrainLength = 4;
 constexpr uint32_t kEchoes = 9;
 // A size whose single transfer takes this long is the last one.
@@ -97,7 +101,8 @@ Result<bool> Prober::start() {
   const bool allocates =
       job.kind == Kind::kLane && scratch_[static_cast<size_t>(job.device)].bytes() == 0;
   if (allocates && !environment_.ops.pause(Pause::kHolds)) return false;
-  transfers_ = job.taken < kSingles || job.kind == Kind::kEcho ? 1 : kTrainLength;
+  const uint32_t singles = job.kind == Kind::kWire ? kWireSingles : kSingles;
+  transfers_ = job.taken < singles || job.kind == Kind::kEcho ? 1 : kTrainLength;
   disturbed_ = false;
   failure_ = {};
   if (job.kind == Kind::kEcho) {
@@ -223,12 +228,15 @@ void Prober::end_sample(bool good) {
   const double value = std::max(echo ? us / 2 : us, 1e-3);
   if (job.taken > 0) job.samples.push_back({echo ? 0 : job.bytes, transfers_, value});
   ++job.taken;
-  if (job.taken < (echo ? kEchoes : kSingles + kTrains)) return;
+  const uint32_t enough = echo                      ? kEchoes
+                          : job.kind == Kind::kWire ? kWireSingles + kWireTrains
+                                                    : kSingles + kTrains;
+  if (job.taken < enough) return;
   job.taken = 0;
   const uint64_t room =
       link_.host_path->capacity_bytes() / (job.kind == Kind::kWire ? kTrainLength : 1);
   const uint64_t limit = job.mapped != 0 ? kLargestBytes : std::min(kLargestBytes, room);
-  const bool slow = us / transfers_ > kLongUs && job.samples.size() > kSingles + kTrains;
+  const bool slow = us / transfers_ > kLongUs && job.samples.size() > enough;
   if (echo || slow || job.bytes * kGrowth > limit) {
     finish_job();
   } else {
@@ -246,7 +254,8 @@ void Prober::finish_job() {
     const double us = times.empty() ? 1 : times[times.size() / 2];
     leg = LegModel::from_knots({{0, us}, {1, us}}, 0);
   } else {
-    leg = LegModel::fit(job.samples);
+    leg =
+        LegModel::fit(job.samples, job.kind == Kind::kWire ? Sharing::kTogether : Sharing::kInTurn);
   }
   if (leg) {
     RCUDA_DEBUG("measured %s %s: %.1f us for %s, %.2f GB/s at the most", job.key.kind.c_str(),

@@ -77,19 +77,22 @@ void keep_bends(const std::vector<LegModel::Knot>& knots, size_t first, size_t l
 LegModel LegModel::linear(double latency_us, double gbps, double delay_us) {
   LegModel model;
   const double per_byte_us = 1e-3 / gbps;
-  model.knots_ = {
-      {0, latency_us},
-      {kLinearKnotBytes, latency_us + static_cast<double>(kLinearKnotBytes) * per_byte_us}};
-  model.delay_us_ = delay_us;
+  const double second_us = latency_us + static_cast<double>(kLinearKnotBytes) * per_byte_us;
+  model.knots_ = {{0, latency_us, delay_us}, {kLinearKnotBytes, second_us, delay_us}};
   return model;
 }
 
 Result<LegModel> LegModel::from_knots(std::vector<Knot> knots, double delay_us) {
+  for (Knot& knot : knots) knot.delay_us = delay_us;
+  return from_knots(std::move(knots));
+}
+
+Result<LegModel> LegModel::from_knots(std::vector<Knot> knots) {
   if (knots.size() < 2) return Status(Code::kInvalidArgument, "a leg needs two knots at least");
-  if (!std::isfinite(delay_us) || delay_us < 0) {
-    return Status(Code::kInvalidArgument, "a leg's delay must be a time");
-  }
   for (size_t i = 0; i < knots.size(); ++i) {
+    if (!std::isfinite(knots[i].delay_us) || knots[i].delay_us < 0) {
+      return Status(Code::kInvalidArgument, "a leg's delay must be a time");
+    }
     if (!std::isfinite(knots[i].us) || knots[i].us < 0 ||
         (i > 0 && (knots[i].bytes <= knots[i - 1].bytes || knots[i].us < knots[i - 1].us))) {
       return Status(Code::kInvalidArgument,
@@ -99,11 +102,10 @@ Result<LegModel> LegModel::from_knots(std::vector<Knot> knots, double delay_us) 
   }
   LegModel model;
   model.knots_ = std::move(knots);
-  model.delay_us_ = delay_us;
   return model;
 }
 
-Result<LegModel> LegModel::fit(std::span<const LegSample> samples) {
+Result<LegModel> LegModel::fit(std::span<const LegSample> samples, Sharing sharing) {
   std::map<uint64_t, std::vector<double>> singles;
   std::map<uint64_t, std::vector<double>> per_transfer_in_trains;
   std::map<uint64_t, uint32_t> train_length;
@@ -123,6 +125,7 @@ Result<LegModel> LegModel::fit(std::span<const LegSample> samples) {
   }
 
   // A train of k takes delay + k × occupancy, a single one delay + occupancy.
+  std::map<uint64_t, double> occupancies;
   std::vector<double> delays;
   for (const auto& [bytes, times] : per_transfer_in_trains) {
     const auto single = singles.find(bytes);
@@ -130,6 +133,8 @@ Result<LegModel> LegModel::fit(std::span<const LegSample> samples) {
     const double k = train_length[bytes];
     const double one = median(single->second);
     const double occupancy = (median(times) * k - one) / (k - 1);
+    // Noise may say that all but the first came for nothing.
+    occupancies[bytes] = std::clamp(occupancy, std::min(median(times) / 2, one), one);
     delays.push_back(std::clamp(one - occupancy, 0.0, one));
   }
   // Large transfers say little about a delay of microseconds: the smallest sizes decide.
@@ -141,9 +146,16 @@ Result<LegModel> LegModel::fit(std::span<const LegSample> samples) {
 
   std::vector<Knot> knots;
   for (const auto& [bytes, times] : singles) {
-    knots.push_back({bytes, std::max(median(times) - delay_us, 0.0)});
+    const auto shared = occupancies.find(bytes);
+    const bool by_train = sharing == Sharing::kTogether && shared != occupancies.end();
+    knots.push_back({bytes, by_train ? shared->second : std::max(median(times) - delay_us, 0.0)});
   }
   make_monotone(knots);
+  for (Knot& knot : knots) {
+    const double one = median(singles[knot.bytes]);
+    knot.delay_us = sharing == Sharing::kTogether ? std::max(one - knot.us, 0.0) : delay_us;
+  }
+  if (sharing == Sharing::kTogether) return from_knots(std::move(knots));
   std::vector<bool> keep(knots.size(), false);
   keep.front() = keep.back() = true;
   keep_bends(knots, 0, knots.size() - 1, keep);
@@ -151,18 +163,36 @@ Result<LegModel> LegModel::fit(std::span<const LegSample> samples) {
   for (size_t i = 0; i < knots.size(); ++i) {
     if (keep[i]) bends.push_back(knots[i]);
   }
-  return from_knots(std::move(bends), delay_us);
+  return from_knots(std::move(bends));
 }
+
+namespace {
+
+// The knot at the right end of the piece that `bytes` is in, or of the nearest one.
+template <typename Knots>
+auto right_of(const Knots& knots, uint64_t bytes) {
+  const auto right = std::lower_bound(
+      knots.begin() + 1, knots.end(), bytes,
+      [](const LegModel::Knot& knot, uint64_t value) { return knot.bytes < value; });
+  return right == knots.end() ? right - 1 : right;
+}
+
+}  // namespace
 
 double LegModel::occupancy_us(uint64_t bytes) const {
   if (knots_.empty()) return 0;
   if (bytes <= knots_.front().bytes) return knots_.front().us;
-  // The piece whose right end is the first knot not below `bytes`, or the last piece.
-  auto right =
-      std::lower_bound(knots_.begin(), knots_.end(), bytes,
-                       [](const Knot& knot, uint64_t value) { return knot.bytes < value; });
-  if (right == knots_.end()) --right;
+  const auto right = right_of(knots_, bytes);
   return interpolate(*(right - 1), *right, bytes);
+}
+
+double LegModel::delay_us(uint64_t bytes) const {
+  if (knots_.empty()) return 0;
+  if (bytes <= knots_.front().bytes) return knots_.front().delay_us;
+  if (bytes >= knots_.back().bytes) return knots_.back().delay_us;
+  const auto right = right_of(knots_, bytes);
+  const Knot left = *(right - 1);
+  return interpolate({left.bytes, left.delay_us}, {right->bytes, right->delay_us}, bytes);
 }
 
 double LegModel::peak_gbps() const {

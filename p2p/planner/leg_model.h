@@ -1,9 +1,9 @@
 // LegModel: how long one leg of a copy (out of a GPU, over the wire, into a GPU, GPU to GPU) takes.
 //
 // A leg that carries n bytes is busy for occupancy_us(n), during which the next transfer waits, and
-// delivers delay_us() after that (the part of a transfer's latency that successors overlap).
+// delivers delay_us(n) after that (the part of a transfer's latency that successors overlap).
 // Occupancy is piecewise latency + n/bandwidth: linear between knots, beyond the last knot on with
-// the last piece's bandwidth.
+// the last piece's bandwidth. The delay is linear between knots and stays as it is beyond them.
 //
 // Values; pure functions; any thread. Times are microseconds, sizes bytes, bandwidths GB/s (1e9).
 #pragma once
@@ -24,29 +24,41 @@ struct LegSample {
   double us = 0;
 };
 
+// How a leg carries transfers of which several are under way.
+enum class Sharing : uint8_t {
+  kInTurn,    // one after the other (a copy engine): a single one tells how long it is busy
+  kTogether,  // at the same time (sockets): a single one does not fill it, only trains do
+};
+
 class LegModel {
  public:
   struct Knot {
     uint64_t bytes = 0;
-    double us = 0;
+    double us = 0;  // occupancy
+    double delay_us = 0;
     friend bool operator==(const Knot&, const Knot&) = default;
   };
 
   LegModel() = default;
   // The textbook leg: busy for latency_us + n/gbps, delivering delay_us later.
   static LegModel linear(double latency_us, double gbps, double delay_us = 0);
-  // From knots sorted by size with non-decreasing times; kInvalidArgument otherwise.
+  // From knots sorted by size with non-decreasing occupancies; kInvalidArgument otherwise.
+  static Result<LegModel> from_knots(std::vector<Knot> knots);
+  // The same with one delay for all sizes.
   static Result<LegModel> from_knots(std::vector<Knot> knots, double delay_us);
   // From measurements: medians per size (repeats are welcome, outliers harmless), made monotone,
   // knots within 2 % of a straight line dropped. Needs single transfers of two sizes at least;
-  // trains (transfers > 1) of the same sizes separate delay from occupancy.
-  static Result<LegModel> fit(std::span<const LegSample> samples);
+  // trains (transfers > 1) of the same sizes separate delay from occupancy. Where transfers share
+  // the leg, trains alone tell the occupancy of each size, and its delay is what a single transfer
+  // takes beside it: how much must be under way to fill the leg follows from that.
+  static Result<LegModel> fit(std::span<const LegSample> samples,
+                              Sharing sharing = Sharing::kInTurn);
 
   bool empty() const { return knots_.empty(); }
   double occupancy_us(uint64_t bytes) const;
-  double delay_us() const { return delay_us_; }
+  double delay_us(uint64_t bytes) const;
   // One transfer on an idle leg, from issue to delivery.
-  double time_us(uint64_t bytes) const { return occupancy_us(bytes) + delay_us_; }
+  double time_us(uint64_t bytes) const { return occupancy_us(bytes) + delay_us(bytes); }
   // The bandwidth of the last piece: what large transfers approach.
   double peak_gbps() const;
 
@@ -55,7 +67,6 @@ class LegModel {
 
  private:
   std::vector<Knot> knots_;  // two at least, unless empty
-  double delay_us_ = 0;
 };
 
 }  // namespace rcuda::p2p

@@ -31,17 +31,21 @@ Status malformed(const std::string& what) {
 Result<LegModel> parse_leg(const toml::table& table) {
   const toml::array* bytes = table["bytes"].as_array();
   const toml::array* us = table["us"].as_array();
-  if (!bytes || !us || bytes->size() != us->size() || bytes->size() > kMaxKnots) {
-    return malformed("a leg needs arrays bytes and us of one length");
+  const toml::array* delays = table["delay_us"].as_array();
+  if (!bytes || !us || bytes->size() != us->size() || bytes->size() > kMaxKnots ||
+      (delays && delays->size() != us->size())) {
+    return malformed(
+        "a leg needs arrays bytes and us of one length, and of delay_us if that is one");
   }
   std::vector<LegModel::Knot> knots;
   for (size_t i = 0; i < bytes->size(); ++i) {
     const auto size = bytes->get(i)->value<int64_t>();
     const auto time = us->get(i)->value<double>();
-    if (!size || *size < 0 || !time) return malformed("a leg's knots must be numbers");
-    knots.push_back({static_cast<uint64_t>(*size), *time});
+    const auto delay = delays ? delays->get(i)->value<double>() : table["delay_us"].value_or(0.0);
+    if (!size || *size < 0 || !time || !delay) return malformed("a leg's knots must be numbers");
+    knots.push_back({static_cast<uint64_t>(*size), *time, *delay});
   }
-  return LegModel::from_knots(std::move(knots), table["delay_us"].value_or(0.0));
+  return LegModel::from_knots(std::move(knots));
 }
 
 // TOML basic string. Keys are UUIDs, device and host names, but a host may call itself anything.
@@ -114,20 +118,18 @@ std::string Measurements::to_toml() const {
   for (const auto& [key, leg] : legs_) {
     out += "\n[[leg]]\nkind = " + quoted(key.kind) + "\ngpu = " + quoted(key.gpu) +
            "\nnic = " + quoted(key.nic) + "\npeer = " + quoted(key.peer) + "\n";
-    std::snprintf(number, sizeof number, "delay_us = %.4f\n", leg.delay_us());
-    out += number;
     std::string bytes;
     std::string us;
+    std::string delays;
     for (const LegModel::Knot& knot : leg.knots()) {
-      if (!bytes.empty()) {
-        bytes += ", ";
-        us += ", ";
-      }
-      bytes += std::to_string(knot.bytes);
-      std::snprintf(number, sizeof number, "%.4f", knot.us);
+      const char* const comma = bytes.empty() ? "" : ", ";
+      bytes += comma + std::to_string(knot.bytes);
+      std::snprintf(number, sizeof number, "%s%.4f", comma, knot.us);
       us += number;
+      std::snprintf(number, sizeof number, "%s%.4f", comma, knot.delay_us);
+      delays += number;
     }
-    out += "bytes = [" + bytes + "]\nus = [" + us + "]\n";
+    out += "bytes = [" + bytes + "]\nus = [" + us + "]\ndelay_us = [" + delays + "]\n";
   }
   return out;
 }

@@ -16,14 +16,20 @@ class Recurrence {
   Recurrence(const Pipeline& pipeline, uint32_t depth)
       : pipeline_(pipeline), ends_(depth, 0.0), depth_(depth) {}
 
+  // What a chunk takes of each leg.
+  struct Times {
+    std::array<double, Pipeline::kMaxLegs> occupancy_us{};
+    std::array<double, Pipeline::kMaxLegs> delay_us{};
+  };
+
   // Sends one more chunk through and returns when it has left the last leg.
-  double advance(const std::array<double, Pipeline::kMaxLegs>& occupancy_us) {
+  double advance(const Times& times) {
     const size_t place = count_ % depth_;
     double ready = count_ < depth_ ? pipeline_.setup_us : ends_[place] + pipeline_.credit_us;
     for (size_t leg = 0; leg < pipeline_.leg_count; ++leg) {
       const double begin = std::max(ready, free_[leg]);
-      free_[leg] = begin + occupancy_us[leg];
-      ready = free_[leg] + pipeline_.legs[leg]->delay_us();
+      free_[leg] = begin + times.occupancy_us[leg];
+      ready = free_[leg] + times.delay_us[leg];
       if (leg + 1 < pipeline_.leg_count) ready += pipeline_.handoff_us;
     }
     ends_[place] = ready;
@@ -58,11 +64,14 @@ Prediction predict(const Pipeline& pipeline, uint64_t bytes, Chunking chunking) 
   const uint64_t full_chunks = bytes / chunk_bytes;
   const uint64_t rest_bytes = bytes % chunk_bytes;
 
-  std::array<double, Pipeline::kMaxLegs> full_us{};
-  std::array<double, Pipeline::kMaxLegs> rest_us{};
+  Recurrence::Times full;
+  Recurrence::Times rest;
   for (size_t leg = 0; leg < pipeline.leg_count; ++leg) {
-    full_us[leg] = pipeline.legs[leg]->occupancy_us(chunk_bytes);
-    rest_us[leg] = pipeline.legs[leg]->occupancy_us(rest_bytes);
+    const LegModel& model = *pipeline.legs[leg];
+    full.occupancy_us[leg] = model.occupancy_us(chunk_bytes);
+    full.delay_us[leg] = model.delay_us(chunk_bytes);
+    rest.occupancy_us[leg] = model.occupancy_us(rest_bytes);
+    rest.delay_us[leg] = model.delay_us(rest_bytes);
   }
 
   Recurrence recurrence(pipeline, static_cast<uint32_t>(depth));
@@ -70,7 +79,7 @@ Prediction predict(const Pipeline& pipeline, uint64_t bytes, Chunking chunking) 
   double end = pipeline.setup_us;
   double window_ago = end;
   for (uint64_t i = 0; i < exact; ++i) {
-    end = recurrence.advance(full_us);
+    end = recurrence.advance(full);
     if (i + depth == exact - 1) window_ago = end;
   }
   if (full_chunks > exact) {
@@ -79,14 +88,14 @@ Prediction predict(const Pipeline& pipeline, uint64_t bytes, Chunking chunking) 
     const uint64_t skipped = left - left % depth;
     recurrence.skip(skipped, per_chunk);
     end += static_cast<double>(skipped) * per_chunk;
-    for (uint64_t i = skipped; i < left; ++i) end = recurrence.advance(full_us);
+    for (uint64_t i = skipped; i < left; ++i) end = recurrence.advance(full);
   }
-  if (rest_bytes > 0 || bytes == 0) end = std::max(end, recurrence.advance(rest_us));
+  if (rest_bytes > 0 || bytes == 0) end = std::max(end, recurrence.advance(rest));
 
   result.us = end + pipeline.finish_us;
   for (size_t leg = 0; leg < pipeline.leg_count; ++leg) {
-    const double busy =
-        static_cast<double>(full_chunks) * full_us[leg] + (rest_bytes > 0 ? rest_us[leg] : 0.0);
+    const double busy = static_cast<double>(full_chunks) * full.occupancy_us[leg] +
+                        (rest_bytes > 0 ? rest.occupancy_us[leg] : 0.0);
     if (busy / result.us > result.busiest_share) {
       result.busiest_share = busy / result.us;
       result.busiest_leg = leg;

@@ -41,7 +41,7 @@ std::vector<LegSample> samples_of(const LegModel& leg, double slow_factor) {
     for (int i = 0; i < 5; ++i) {
       const double outlier = i == 2 ? slow_factor : 1;
       samples.push_back({bytes, 1, leg.time_us(bytes) * outlier});
-      samples.push_back({bytes, 8, (leg.delay_us() + 8 * leg.occupancy_us(bytes)) * outlier});
+      samples.push_back({bytes, 8, (leg.delay_us(bytes) + 8 * leg.occupancy_us(bytes)) * outlier});
     }
   }
   return samples;
@@ -51,11 +51,40 @@ TEST(LegModelTest, FitRecoversPiecesDelayAndIgnoresOutliers) {
   const LegModel truth = *LegModel::from_knots({{4096, 2}, {262'144, 10}, {16u << 20, 330}}, 6);
   const auto fitted = LegModel::fit(samples_of(truth, 10));
   ASSERT_TRUE(fitted.ok());
-  EXPECT_NEAR(fitted->delay_us(), 6, 0.1);
+  EXPECT_NEAR(fitted->delay_us(0), 6, 0.1);
   EXPECT_LE(fitted->knots().size(), 6u);
   for (uint64_t bytes = 4096; bytes <= (64u << 20); bytes = bytes * 3 / 2) {
     EXPECT_NEAR(fitted->occupancy_us(bytes) / truth.occupancy_us(bytes), 1, 0.03) << bytes;
   }
+}
+
+// Sockets: one transfer takes 100 us beside its share of 10 GB/s, and as many as are under way fill
+// that time.
+TEST(LegModelTest, FitOfASharedLegTakesWhatTrainsSay) {
+  std::vector<LegSample> samples;
+  for (uint64_t bytes = 4096; bytes <= (4u << 20); bytes *= 4) {
+    const double share = static_cast<double>(bytes) / 10'000;
+    const double delay = bytes < (64u << 10) ? 20 : 100;
+    for (int i = 0; i < 5; ++i) {
+      const double outlier = i == 2 ? 10 : 1;
+      samples.push_back({bytes, 1, (delay + share) * outlier});
+      samples.push_back({bytes, 4, (delay + 4 * share) * outlier});
+    }
+  }
+  const auto fitted = LegModel::fit(samples, Sharing::kTogether);
+  ASSERT_TRUE(fitted.ok());
+  EXPECT_NEAR(fitted->time_us(4096), 20.4, 0.1);
+  EXPECT_NEAR(fitted->delay_us(1u << 20), 100, 1);
+  EXPECT_NEAR(fitted->delay_us(64u << 20), 100, 1);
+  EXPECT_NEAR(fitted->occupancy_us(4u << 20), (4u << 20) / 10'000.0, 5);
+  EXPECT_NEAR(fitted->peak_gbps(), 10, 0.3);
+  // A train that seems to take no longer than its first transfer does not make the leg infinite.
+  const auto noisy = LegModel::fit(
+      std::vector<LegSample>{
+          {1 << 20, 1, 200}, {1 << 20, 4, 190}, {2 << 20, 1, 400}, {2 << 20, 4, 400}},
+      Sharing::kTogether);
+  ASSERT_TRUE(noisy.ok());
+  EXPECT_GE(noisy->occupancy_us(2 << 20), 50);
 }
 
 TEST(LegModelTest, FitMakesNoiseMonotone) {

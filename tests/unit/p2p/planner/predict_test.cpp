@@ -66,7 +66,8 @@ class Simulation {
     busy_[leg] = true;
     at(now_ + pipeline_.legs[leg]->occupancy_us(bytes), [this, leg, bytes] {
       busy_[leg] = false;
-      at(now_ + pipeline_.legs[leg]->delay_us(), [this, leg, bytes] { delivered(leg, bytes); });
+      at(now_ + pipeline_.legs[leg]->delay_us(bytes),
+         [this, leg, bytes] { delivered(leg, bytes); });
       start(leg);
     });
   }
