@@ -14,6 +14,10 @@ constexpr uint32_t kEqualParts[] = {2, 3, 4, 6, 8};
 constexpr uint64_t kChunkAlignment = 4096;
 // A plan already in use stays until another is better by this much: no flapping on noise.
 constexpr double kHysteresis = 0.03;
+// What each turn of a window over sockets takes beside what its legs say: threads of both hosts
+// wake one another, and how long that takes varies. Measured with sixteen chunkings of 1 to 64 MB
+// over the loopback of two H200s' host (docs/p2p.md): 125 to 260 us.
+constexpr double kTcpTurnUs = 150;
 
 uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
@@ -49,6 +53,14 @@ Plan fitted(Plan plan, uint64_t planned, uint64_t bytes) {
 
 bool same_choice(const Plan& a, const Plan& b) {
   return a.strategy == b.strategy && a.route == b.route && a.chunking == b.chunking;
+}
+
+// What plans are chosen by: the prediction, and what it does not know of.
+double preference_us(const Plan& plan, uint64_t bytes) {
+  if (plan.route != Route::kTcp) return plan.predicted_us;
+  const uint64_t window = plan.chunking.chunk_bytes * plan.chunking.depth;
+  const uint64_t turns = (bytes + window - 1) / std::max<uint64_t>(window, 1);
+  return plan.predicted_us + kTcpTurnUs * static_cast<double>(std::max<uint64_t>(turns, 1) - 1);
 }
 
 }  // namespace
@@ -225,8 +237,9 @@ std::vector<Plan> Planner::candidates(uint64_t bytes, bool contiguous) const {
     consider(single ? Strategy::kV2a : Strategy::kV4a, Route::kVerbs, chunking);
   }
   // Of equals the first considered wins: fewer buffers, less memory.
-  std::stable_sort(plans.begin(), plans.end(),
-                   [](const Plan& a, const Plan& b) { return a.predicted_us < b.predicted_us; });
+  std::stable_sort(plans.begin(), plans.end(), [bytes](const Plan& a, const Plan& b) {
+    return preference_us(a, bytes) < preference_us(b, bytes);
+  });
   return plans;
 }
 
@@ -339,7 +352,8 @@ Result<Plan> Planner::plan(uint64_t bytes, bool contiguous) {
   if (found != cache_.end() && !same_choice(found->second.plan, *fresh)) {
     Plan kept = fitted(found->second.plan, found->second.bytes, bytes);
     kept.predicted_us = predict_plan(kept, bytes).us * corrections_.factor(kept, bytes);
-    if (kept.predicted_us > 0 && kept.predicted_us <= fresh->predicted_us * (1 + kHysteresis)) {
+    if (kept.predicted_us > 0 &&
+        preference_us(kept, bytes) <= preference_us(*fresh, bytes) * (1 + kHysteresis)) {
       fresh = kept;
     }
   }

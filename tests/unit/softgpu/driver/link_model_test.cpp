@@ -5,6 +5,7 @@
 // has begun, is not over. Times are bounded from below only, which is all that the model promises.
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <ostream>
 #include <string>
 
@@ -23,6 +24,7 @@ constexpr float kLatencyMs = 2;  // of the host link
 
 enum class Way { kHostToDevice, kDeviceToHost, kPeerOut, kPeerIn };
 constexpr Way kWays[] = {Way::kHostToDevice, Way::kDeviceToHost, Way::kPeerOut, Way::kPeerIn};
+constexpr size_t kAllBytes = std::size(kWays) * kEndlessBytes;
 std::ostream& operator<<(std::ostream& out, Way way) {
   constexpr const char* kNames[] = {"host to device", "device to host", "0 to 1", "1 to 0"};
   return out << kNames[static_cast<int>(way)];
@@ -40,27 +42,32 @@ class LinkModelTest : public testing::TestWithParam<Way> {
   void SetUp() override {
     for (int d = 0; d < 2; ++d) {
       CUDA_OK(cuCtxCreate_v2(&contexts_[d], 0, d));
-      CUDA_OK(cuMemAlloc_v2(&memory_[d], kEndlessBytes));
-      CUDA_OK(cuMemsetD8_v2(memory_[d] + kEndlessBytes - 1, 0, 1));
+      CUDA_OK(cuMemAlloc_v2(&memory_[d], kAllBytes));
+      for (const Way way : kWays) {
+        CUDA_OK(cuMemsetD8_v2(memory_[d] + begin_of(way) + kEndlessBytes - 1, 0, 1));
+      }
       CUDA_OK(cuCtxSynchronize());
     }
     CUDA_OK(cuCtxSetCurrent(contexts_[0]));
-    CUDA_OK(
-        cuMemHostAlloc(reinterpret_cast<void**>(&host_), kEndlessBytes, CU_MEMHOSTALLOC_PORTABLE));
+    CUDA_OK(cuMemHostAlloc(reinterpret_cast<void**>(&host_), kAllBytes, CU_MEMHOSTALLOC_PORTABLE));
   }
   void TearDown() override {  // ends what still runs
     for (const CUcontext context : contexts_) EXPECT_EQ(cuCtxDestroy_v2(context), CUDA_SUCCESS);
   }
 
+  // Each way has memory of its own, so that none races with another.
+  static size_t begin_of(Way way) { return static_cast<size_t>(way) * kEndlessBytes; }
   CUdeviceptr source(Way way) const {
-    return way == Way::kHostToDevice ? reinterpret_cast<CUdeviceptr>(host_)
-           : way == Way::kPeerIn     ? memory_[1]
-                                     : memory_[0];
+    const CUdeviceptr memory = way == Way::kHostToDevice ? reinterpret_cast<CUdeviceptr>(host_)
+                               : way == Way::kPeerIn     ? memory_[1]
+                                                         : memory_[0];
+    return memory + begin_of(way);
   }
   CUdeviceptr destination(Way way) const {
-    return way == Way::kDeviceToHost ? reinterpret_cast<CUdeviceptr>(host_)
-           : way == Way::kPeerOut    ? memory_[1]
-                                     : memory_[0];
+    const CUdeviceptr memory = way == Way::kDeviceToHost ? reinterpret_cast<CUdeviceptr>(host_)
+                               : way == Way::kPeerOut    ? memory_[1]
+                                                         : memory_[0];
+    return memory + begin_of(way);
   }
   struct Begun {
     CUevent begin = nullptr, end = nullptr;
