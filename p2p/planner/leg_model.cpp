@@ -124,6 +124,12 @@ Result<LegModel> LegModel::fit(std::span<const LegSample> samples, Sharing shari
     return Status(Code::kInvalidArgument, "a leg needs samples of two sizes at least");
   }
 
+  // What else goes on takes time from sockets and gives none: the least of a few samples is nearest
+  // to what a stream of transfers finds.
+  const auto typical = [sharing](const std::vector<double>& times) {
+    return sharing == Sharing::kTogether ? *std::min_element(times.begin(), times.end())
+                                         : median(times);
+  };
   // A train of k takes delay + k × occupancy, a single one delay + occupancy.
   std::map<uint64_t, double> occupancies;
   std::vector<double> delays;
@@ -131,10 +137,10 @@ Result<LegModel> LegModel::fit(std::span<const LegSample> samples, Sharing shari
     const auto single = singles.find(bytes);
     if (single == singles.end()) continue;
     const double k = train_length[bytes];
-    const double one = median(single->second);
-    const double occupancy = (median(times) * k - one) / (k - 1);
+    const double one = typical(single->second);
+    const double occupancy = (typical(times) * k - one) / (k - 1);
     // Noise may say that all but the first came for nothing.
-    occupancies[bytes] = std::clamp(occupancy, std::min(median(times) / 2, one), one);
+    occupancies[bytes] = std::clamp(occupancy, std::min(typical(times) / 2, one), one);
     delays.push_back(std::clamp(one - occupancy, 0.0, one));
   }
   // Large transfers say little about a delay of microseconds: the smallest sizes decide.
@@ -149,10 +155,15 @@ Result<LegModel> LegModel::fit(std::span<const LegSample> samples, Sharing shari
     const auto shared = occupancies.find(bytes);
     const bool by_train = sharing == Sharing::kTogether && shared != occupancies.end();
     knots.push_back({bytes, by_train ? shared->second : std::max(median(times) - delay_us, 0.0)});
+    if (!by_train || knots.size() < 2) continue;
+    // A train of larger transfers does not carry fewer bytes in its time.
+    const Knot& before = knots[knots.size() - 2];
+    const double growth = static_cast<double>(bytes) / static_cast<double>(before.bytes);
+    knots.back().us = std::min(knots.back().us, before.us * growth);
   }
   make_monotone(knots);
   for (Knot& knot : knots) {
-    const double one = median(singles[knot.bytes]);
+    const double one = typical(singles[knot.bytes]);
     knot.delay_us = sharing == Sharing::kTogether ? std::max(one - knot.us, 0.0) : delay_us;
   }
   if (sharing == Sharing::kTogether) return from_knots(std::move(knots));

@@ -81,7 +81,7 @@ TEST(LegModelTest, FitOfASharedLegTakesWhatTrainsSay) {
   // A train that seems to take no longer than its first transfer does not make the leg infinite.
   const auto noisy = LegModel::fit(
       std::vector<LegSample>{
-          {1 << 20, 1, 200}, {1 << 20, 4, 190}, {2 << 20, 1, 400}, {2 << 20, 4, 400}},
+          {1 << 20, 1, 200}, {1 << 20, 4, 200}, {2 << 20, 1, 400}, {2 << 20, 4, 400}},
       Sharing::kTogether);
   ASSERT_TRUE(noisy.ok());
   EXPECT_GE(noisy->occupancy_us(2 << 20), 50);

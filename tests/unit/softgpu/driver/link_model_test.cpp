@@ -24,7 +24,8 @@ constexpr float kLatencyMs = 2;  // of the host link
 
 enum class Way { kHostToDevice, kDeviceToHost, kPeerOut, kPeerIn };
 constexpr Way kWays[] = {Way::kHostToDevice, Way::kDeviceToHost, Way::kPeerOut, Way::kPeerIn};
-constexpr size_t kAllBytes = std::size(kWays) * kEndlessBytes;
+// A range for each way, and one for a copy behind another of its way.
+constexpr size_t kAllBytes = std::size(kWays) * kEndlessBytes + kShortBytes;
 std::ostream& operator<<(std::ostream& out, Way way) {
   constexpr const char* kNames[] = {"host to device", "device to host", "0 to 1", "1 to 0"};
   return out << kNames[static_cast<int>(way)];
@@ -73,14 +74,15 @@ class LinkModelTest : public testing::TestWithParam<Way> {
     CUevent begin = nullptr, end = nullptr;
   };
   // On a stream of its own.
-  Begun copy(Way way, size_t bytes) {
+  Begun copy(Way way, size_t bytes, size_t offset = 0) {
     CUstream stream = nullptr;
     Begun begun;
     EXPECT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
     EXPECT_EQ(cuEventCreate(&begun.begin, CU_EVENT_DEFAULT), CUDA_SUCCESS);
     EXPECT_EQ(cuEventCreate(&begun.end, CU_EVENT_DEFAULT), CUDA_SUCCESS);
     EXPECT_EQ(cuEventRecord(begun.begin, stream), CUDA_SUCCESS);
-    EXPECT_EQ(cuMemcpyAsync(destination(way), source(way), bytes, stream), CUDA_SUCCESS);
+    EXPECT_EQ(cuMemcpyAsync(destination(way) + offset, source(way) + offset, bytes, stream),
+              CUDA_SUCCESS);
     EXPECT_EQ(cuEventRecord(begun.end, stream), CUDA_SUCCESS);
     return begun;
   }
@@ -105,7 +107,8 @@ class LinkModelTest : public testing::TestWithParam<Way> {
 
 TEST_P(LinkModelTest, OtherWaysAreFreeMeanwhile) {
   const CUevent endless = begin_endless_copy(GetParam());
-  const CUevent queued = copy(GetParam(), kShortBytes).end;
+  const size_t behind_all = kAllBytes - kShortBytes - begin_of(GetParam());
+  const CUevent queued = copy(GetParam(), kShortBytes, behind_all).end;
   for (const Way way : kWays) {
     if (way == GetParam()) continue;
     SCOPED_TRACE(way);
