@@ -1,26 +1,52 @@
 // Memset: posted, after the checks that a local driver makes at once.
 
+#include <optional>
+
 #include <cuda.h>
 
 #include "client/memory/locate.h"
+#include "client/session/capture.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
 namespace {
 
-// Whether [destination, destination + the fill) is device-accessible memory of one allocation and
-// aligned to the element.
-CUresult check_fill(CUdeviceptr destination, size_t pitch, size_t element_bytes, size_t width,
-                    size_t height) {
+// What is filled: rows of elements, as cuMemsetD2D* takes them.
+struct Fill {
+  CUdeviceptr destination;
+  size_t pitch, element_bytes, width, height;
+};
+
+// Whether it is device-accessible memory of one allocation and aligned to the element.
+CUresult check(const Fill& fill, Location* location) {
+  if (fill.destination % fill.element_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
+  const size_t row_bytes = fill.width * fill.element_bytes;
+  if (fill.height > 1 && (fill.pitch < row_bytes || fill.pitch % fill.element_bytes != 0))
+    return CUDA_ERROR_INVALID_VALUE;
+  return locate(fill.destination, (fill.height - 1) * fill.pitch + row_bytes, Side::kDevice,
+                location);
+}
+
+template <typename Forward>
+CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
-  if (width == 0 || height == 0) return CUDA_SUCCESS;
-  if (destination % element_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
-  const size_t row_bytes = width * element_bytes;
-  if (height > 1 && (pitch < row_bytes || pitch % element_bytes != 0))
-    return CUDA_ERROR_INVALID_VALUE;
+  if (fill.width == 0 || fill.height == 0) return CUDA_SUCCESS;
   Location location;
-  return locate(destination, (height - 1) * pitch + row_bytes, Side::kDevice, &location);
+  if (CUresult result = check(fill, &location); result != CUDA_SUCCESS) return result;
+  wire::ObjectId id = 0;
+  if (CUresult result = resolve(stream, wire::Kind::kStream, &target, &id);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  // Whether a stream may fill another device's memory is for the driver to say, at once. Another
+  // server's memory no stream can reach.
+  std::optional<CaptureAnswers> answers;
+  if (location.home == Home::kDevice && location.owner.device != target.device) {
+    if (location.owner.session != target.session) return CUDA_ERROR_INVALID_VALUE;
+    answers.emplace(true);
+  }
+  return forward();
 }
 
 }  // namespace
@@ -32,49 +58,40 @@ extern "C" {
 
 CUresult cuMemsetD8Async(CUdeviceptr destination, unsigned char value, size_t count,
                          CUstream stream) {
-  const CUresult result = check_fill(destination, 0, 1, count, 1);
-  return result != CUDA_SUCCESS || count == 0
-             ? result
-             : forward_cuMemsetD8Async(destination, value, count, stream);
+  return fill_by({destination, 0, 1, count, 1}, stream,
+                 [&] { return forward_cuMemsetD8Async(destination, value, count, stream); });
 }
 
 CUresult cuMemsetD16Async(CUdeviceptr destination, unsigned short value, size_t count,
                           CUstream stream) {
-  const CUresult result = check_fill(destination, 0, 2, count, 1);
-  return result != CUDA_SUCCESS || count == 0
-             ? result
-             : forward_cuMemsetD16Async(destination, value, count, stream);
+  return fill_by({destination, 0, 2, count, 1}, stream,
+                 [&] { return forward_cuMemsetD16Async(destination, value, count, stream); });
 }
 
 CUresult cuMemsetD32Async(CUdeviceptr destination, unsigned value, size_t count, CUstream stream) {
-  const CUresult result = check_fill(destination, 0, 4, count, 1);
-  return result != CUDA_SUCCESS || count == 0
-             ? result
-             : forward_cuMemsetD32Async(destination, value, count, stream);
+  return fill_by({destination, 0, 4, count, 1}, stream,
+                 [&] { return forward_cuMemsetD32Async(destination, value, count, stream); });
 }
 
 CUresult cuMemsetD2D8Async(CUdeviceptr destination, size_t pitch, unsigned char value, size_t width,
                            size_t height, CUstream stream) {
-  const CUresult result = check_fill(destination, pitch, 1, width, height);
-  return result != CUDA_SUCCESS || width == 0 || height == 0
-             ? result
-             : forward_cuMemsetD2D8Async(destination, pitch, value, width, height, stream);
+  return fill_by({destination, pitch, 1, width, height}, stream, [&] {
+    return forward_cuMemsetD2D8Async(destination, pitch, value, width, height, stream);
+  });
 }
 
 CUresult cuMemsetD2D16Async(CUdeviceptr destination, size_t pitch, unsigned short value,
                             size_t width, size_t height, CUstream stream) {
-  const CUresult result = check_fill(destination, pitch, 2, width, height);
-  return result != CUDA_SUCCESS || width == 0 || height == 0
-             ? result
-             : forward_cuMemsetD2D16Async(destination, pitch, value, width, height, stream);
+  return fill_by({destination, pitch, 2, width, height}, stream, [&] {
+    return forward_cuMemsetD2D16Async(destination, pitch, value, width, height, stream);
+  });
 }
 
 CUresult cuMemsetD2D32Async(CUdeviceptr destination, size_t pitch, unsigned value, size_t width,
                             size_t height, CUstream stream) {
-  const CUresult result = check_fill(destination, pitch, 4, width, height);
-  return result != CUDA_SUCCESS || width == 0 || height == 0
-             ? result
-             : forward_cuMemsetD2D32Async(destination, pitch, value, width, height, stream);
+  return fill_by({destination, pitch, 4, width, height}, stream, [&] {
+    return forward_cuMemsetD2D32Async(destination, pitch, value, width, height, stream);
+  });
 }
 
 // A synchronous memset of device memory does not wait either.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "client/memory/host_writes.h"
@@ -261,6 +262,8 @@ CUresult copy_linear(const LinearCopy& copy) {
     return copy_in_worker(stream, body, waits);
   }
   if (to_device) {
+    std::optional<CaptureAnswers> answers;
+    if (needs_access(destination, stream)) answers.emplace(true);
     return copy_from_pageable(stream, copy.destination, reinterpret_cast<const void*>(copy.source),
                               copy.bytes);
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "client/memory/copy.h"
@@ -415,6 +416,13 @@ CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synch
     if (!to_device) {
       host_writes::begun(*where.target.session, where.target.context, where.id);
     }
+    // Not asked for as a peer copy, it is for the driver to say whether the stream may, at once.
+    const auto foreign = [&](const ShapeSide& side) {
+      return side.home == Home::kDevice && side.wire.context == 0 &&
+             side.owner.device != where.target.device;
+    };
+    std::optional<CaptureAnswers> answers;
+    if (foreign(destination) || foreign(source)) answers.emplace(true);
     return post_shape(where, body);
   }
   body.stream = where.id;
