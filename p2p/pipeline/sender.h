@@ -1,9 +1,9 @@
 // Sender: the outgoing copies to one peer, each a small state machine.
 //
-//   waiting   for the Link, for the source's stream, and if it is staged for the destination's
-//   (Ready) asking    v1 only: for the destination's registration (Target) sending   chunks:
-//   copying out -> shipping -> announced -> consumed ending    everything is announced (or pulled);
-//   waiting for Done
+// Waiting: for the Link, for the source's stream, and if it is staged for the destination's
+// (Ready). Asking (v1 only): for the destination's registration (Target). Sending: its chunks are
+// copied out, shipped, announced and consumed. Ending: everything is announced (or pulled), and
+// Done is to come.
 //
 // A copy that fails starts nothing more, lets what is under way end, says Abort, and is over when
 // Done has come; then its places are given back. A lost peer needs no Done.

@@ -180,8 +180,7 @@ Result<LegModel> LegModel::fit(std::span<const LegSample> samples, Sharing shari
 namespace {
 
 // The knot at the right end of the piece that `bytes` is in, or of the nearest one.
-template <typename Knots>
-auto right_of(const Knots& knots, uint64_t bytes) {
+auto right_of(const std::vector<LegModel::Knot>& knots, uint64_t bytes) {
   const auto right = std::lower_bound(
       knots.begin() + 1, knots.end(), bytes,
       [](const LegModel::Knot& knot, uint64_t value) { return knot.bytes < value; });

@@ -15,7 +15,7 @@ constexpr uint64_t kChunkAlignment = 4096;
 // A plan already in use stays until another is better by this much: no flapping on noise.
 constexpr double kHysteresis = 0.03;
 // What each turn of a window over sockets takes beside what its legs say: threads of both hosts
-// wake one another, and how long that takes varies. Measured with sixteen chunkings of 1 to 64 MB
+// wake one another, and how long that takes varies. Measured with fourteen chunkings of 1 to 64 MB
 // over the loopback of two H200s' host (docs/p2p.md): 125 to 260 us.
 constexpr double kTcpTurnUs = 150;
 

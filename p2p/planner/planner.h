@@ -84,7 +84,8 @@ class Planner {
   // What a copy took that had the legs to itself.
   void observe(const Plan& plan, uint64_t bytes, double us);
 
-  // Every candidate of policy auto with its prediction, corrections applied, best first.
+  // Every candidate of policy auto with its prediction, corrections applied, best first; over
+  // sockets what a window's turns cost counts as well, which is in no prediction.
   std::vector<Plan> candidates(uint64_t bytes, bool contiguous) const;
   // The time the model gives a plan, without corrections; 0 where a leg is not measured.
   Prediction predict_plan(const Plan& plan, uint64_t bytes) const;
