@@ -63,8 +63,8 @@ def emit_routing(function, types):
     lines = []
     by_value = [a for a in function.arguments
                 if a.form in ("handle", "function", "destroy", "device")]
-    if function.route == "current":
-        lines.append("  call.route_current();\n")
+    if function.route in ("current", "anywhere"):
+        lines.append(f"  call.route_{function.route}();\n")
     elif function.route.startswith("location:"):
         lines.append("  if (call.failed()) return call.result();\n"
                      f"  call.route_location({function.route.removeprefix('location:')});\n")

@@ -79,6 +79,10 @@ void Call::route_location(const CUmemLocation& location) {
   if (!failed()) fix(location_to_wire(copy, &target_));
 }
 
+void Call::route_anywhere() {
+  if (!failed() && target_.session == nullptr) target_ = target_anywhere();
+}
+
 void Call::route_current() {
   if (!failed() && target_.session == nullptr) fix(target_current(&target_));
 }

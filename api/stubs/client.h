@@ -78,6 +78,7 @@ class Call {
   FunctionId function(CUfunction function);
   uint32_t device(CUdevice device);
   void route_address(CUdeviceptr address);
+  void route_anywhere();
   void route_location(const CUmemLocation& location);
   void route_current();  // unless something has named a worker
 

@@ -15,18 +15,19 @@ namespace {
 
 Registry& registry() { return Process::get().memory(); }
 
-CUresult record(CUdeviceptr address, size_t bytes, Placement placement, unsigned flags = 0,
+// Memory of pools and mapped memory belong to their device, whose contexts come and go.
+CUresult record(const Target& target, CUdeviceptr address, size_t bytes, Placement placement,
                 bool of_graph = false) {
-  Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
   Allocation allocation;
   allocation.base = address;
   allocation.bytes = bytes;
   allocation.placement = placement;
   allocation.session = target.session;
-  allocation.context = target.context;
+  allocation.context =
+      placement == Placement::kDevice
+          ? target.context
+          : Process::get().device(static_cast<CUdevice>(target.device))->primary->id;
   allocation.device = target.device;
-  allocation.flags = flags;
   allocation.of_graph = of_graph;
   // Only a worker that broke the rules of addresses hands out what is known already.
   return registry().add(std::move(allocation)) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
@@ -38,7 +39,7 @@ bool is_plain_device(Placement placement) {
 }
 
 CUresult free_device(CUdeviceptr address) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (CUresult result = check_not_destroyed(); result != CUDA_SUCCESS) return result;
   if (address == 0) return CUDA_SUCCESS;
   if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
   const auto allocation = registry().find(address);
@@ -65,9 +66,11 @@ CUresult check_beside_capture(CUstream stream) {
 // captures is a node's, and stays known when it is freed: the next launch allocates it again.
 CUresult record_async(CUresult result, CUdeviceptr address, size_t bytes, CUstream stream) {
   if (result != CUDA_SUCCESS) return result;
+  Target target;
+  if (result = target_for_work(stream, &target); result != CUDA_SUCCESS) return result;
   // The address may be one that was freed in stream order and is known still.
   (void)registry().remove(address);
-  return record(address, bytes, Placement::kDeviceAsync, 0, may_capture(stream));
+  return record(target, address, bytes, Placement::kDeviceAsync, may_capture(stream));
 }
 
 }  // namespace
@@ -83,7 +86,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
   if (!address || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = forward_cuMemAlloc_v2(address, bytes);
-  return result == CUDA_SUCCESS ? record(*address, bytes, Placement::kDevice) : result;
+  return result == CUDA_SUCCESS ? record(target, *address, bytes, Placement::kDevice) : result;
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height,
@@ -93,7 +96,8 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, s
   if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
   if (!address || !pitch || width == 0 || height == 0) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = forward_cuMemAllocPitch_v2(address, pitch, width, height, element_bytes);
-  return result == CUDA_SUCCESS ? record(*address, *pitch * height, Placement::kDevice) : result;
+  if (result != CUDA_SUCCESS) return result;
+  return record(target, *address, *pitch * height, Placement::kDevice);
 }
 
 CUresult cuMemFree_v2(CUdeviceptr address) { return free_device(address); }
@@ -152,10 +156,9 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphN
 
 CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr hint,
                              unsigned long long flags) {
-  Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   // An address of another worker's window would be taken for memory of that worker.
-  const rcuda::wire::AddressWindow& window = target.session->welcome().window;
+  const rcuda::wire::AddressWindow& window = target_anywhere().session->welcome().window;
   if (hint - window.base >= window.bytes) hint = 0;
   return forward_cuMemAddressReserve(address, bytes, alignment, hint, flags);
 }
@@ -167,7 +170,10 @@ CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
                   CUmemGenericAllocationHandle handle, unsigned long long flags) {
   const CUresult result = forward_cuMemMap(address, bytes, offset, handle, flags);
-  return result == CUDA_SUCCESS ? record(address, bytes, Placement::kMapped) : result;
+  if (result != CUDA_SUCCESS) return result;
+  Target target;
+  if (CUresult known = target_address(address, &target); known != CUDA_SUCCESS) return known;
+  return record(target, address, bytes, Placement::kMapped);
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {

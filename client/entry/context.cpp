@@ -6,6 +6,7 @@
 #include <cuda.h>
 
 #include "api/opcodes.h"
+#include "client/memory/host_memory.h"
 #include "client/session/capture.h"
 #include "client/session/functions.h"
 #include "client/session/marshal.h"
@@ -21,22 +22,30 @@ CUresult check() { return Process::get().check(); }
 
 Object* find_context(CUcontext handle) { return find_object(handle, wire::Kind::kContext); }
 
-// The context meant by a handle that may be null for the current one.
+// The context meant by a handle that may be null for the current one, alive or given back.
 CUresult context_or_current(CUcontext handle, Object** context) {
   if (CUresult result = check(); result != CUDA_SUCCESS) return result;
   *context = handle ? find_context(handle) : current_context();
   return *context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-// Forgets everything that lived in a context: its memory, and the handles of objects in it. The
-// worker has destroyed them with the context.
+CUresult find_alive(CUcontext handle, Object** context) {
+  if (CUresult result = context_or_current(handle, context); result != CUDA_SUCCESS) return result;
+  return (*context)->given_back ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
+}
+
+// A context is about to be destroyed: what lived in it is forgotten, its memory and the handles of
+// objects, which the worker destroys with it. Its page-locked memory is freed, registered memory
+// is the application's again.
 void forget_context(const Object& context) {
   captures_lost(context);
-  Process::get().memory().remove_context(context.session, context.id);
+  for (const Allocation& host :
+       Process::get().memory().remove_context(context.device, context.id)) {
+    end_host_memory(host);
+  }
   forget_kernels_in(*context.session, context.id);
-  for (const wire::Kind kind :
-       {wire::Kind::kStream, wire::Kind::kEvent, wire::Kind::kModule, wire::Kind::kFunction,
-        wire::Kind::kArray, wire::Kind::kMemoryPool}) {
+  for (const wire::Kind kind : {wire::Kind::kStream, wire::Kind::kEvent, wire::Kind::kModule,
+                                wire::Kind::kFunction, wire::Kind::kArray}) {
     for (Object* object : objects_in(kind, context.session, context.id)) {
       if (kind == wire::Kind::kModule) delete static_cast<ModuleState*>(object->extra);
       if (kind == wire::Kind::kFunction) delete static_cast<FunctionInfo*>(object->extra);
@@ -50,26 +59,23 @@ unsigned valid_flags() {
          CU_CTX_USER_COREDUMP_ENABLE | CU_CTX_SYNC_MEMOPS;
 }
 
-CUresult reset_primary(CUdevice dev, Device& device) {
+// What is done on this side when a device's primary context goes.
+void give_back(Device& device) {
   Process::get().peers().forget(*device.session);
-  const CUresult result = forward_cuDevicePrimaryCtxReset_v2(dev);
-  if (result != CUDA_SUCCESS) return result;
   interop::context_destroyed(reinterpret_cast<CUcontext>(device.primary));
+  device.primary->given_back.store(true, std::memory_order_release);
   forget_context(*device.primary);
-  return CUDA_SUCCESS;
 }
 
 // The worker ends a context and makes the next one, which takes it a quarter of a second. Who gives
 // the context back does not wait for it, since most do as their process exits; who wants it again
 // does.
 CUresult release_primary(Device& device) {
-  Process::get().peers().forget(*device.session);
+  give_back(device);
   wire::Encoder in;
   in.value(device.ordinal);
   device.session->begin(0, static_cast<uint16_t>(api::Opcode::cuDevicePrimaryCtxReset_v2),
                         in.body(), {}, 0, true, &device.releasing.emplace());
-  interop::context_destroyed(reinterpret_cast<CUcontext>(device.primary));
-  forget_context(*device.primary);
   return device.releasing->sent;
 }
 
@@ -104,6 +110,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice dev) {
   std::lock_guard lock(device->mutex);
   if (CUresult result = await_release(*device); result != CUDA_SUCCESS) return result;
   ++device->primary_references;
+  device->primary->given_back.store(false, std::memory_order_release);
   device->primary->flags = device->primary_flags;
   *context = reinterpret_cast<CUcontext>(device->primary);
   return CUDA_SUCCESS;
@@ -114,17 +121,19 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(device->mutex);
   if (device->primary_references == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (--device->primary_references > 0) return CUDA_SUCCESS;
+  if (--device->primary_references > 0 || device->primary->given_back) return CUDA_SUCCESS;
   return release_primary(*device);
 }
 
+// What is in the context goes, references stay: whoever holds one may still release it.
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   Device* device;
   if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(device->mutex);
-  device->primary_references = 0;
   if (CUresult result = await_release(*device); result != CUDA_SUCCESS) return result;
-  return reset_primary(dev, *device);
+  if (device->primary->given_back) return CUDA_SUCCESS;
+  give_back(*device);
+  return forward_cuDevicePrimaryCtxReset_v2(dev);
 }
 
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned flags) {
@@ -133,7 +142,7 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned flags) {
   if (flags & ~valid_flags()) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(device->mutex);
   device->primary_flags = flags;
-  if (device->primary_references > 0) device->primary->flags = flags;
+  if (!device->primary->given_back) device->primary->flags = flags;
   return CUDA_SUCCESS;
 }
 
@@ -142,7 +151,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned* flags, int* active) 
   if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(device->mutex);
   if (flags) *flags = device->primary_flags;
-  if (active) *active = device->primary_references > 0;
+  if (active) *active = !device->primary->given_back;
   return CUDA_SUCCESS;
 }
 
@@ -244,20 +253,19 @@ CUresult cuCtxGetFlags(unsigned* flags) {
   // client's own matter; the worker's context has flags of its own there.
   Device& device = *Process::get().device(static_cast<CUdevice>(context->device));
   int implied = device.implied_flags.load(std::memory_order_relaxed);
-  if (implied < 0) {
+  if (implied < 0 && !context->given_back) {
     unsigned there = 0;
     if (CUresult result = forward_cuCtxGetFlags(&there); result != CUDA_SUCCESS) return result;
     implied = static_cast<int>(there & CU_CTX_MAP_HOST);
     device.implied_flags.store(implied, std::memory_order_relaxed);
   }
-  *flags |= static_cast<unsigned>(implied);
+  if (implied > 0) *flags |= static_cast<unsigned>(implied);
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxSetFlags(unsigned flags) {
   Object* context;
-  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS)
-    return result;
+  if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
   if (flags & ~valid_flags()) return CUDA_ERROR_INVALID_VALUE;
   context->flags = flags;
   return CUDA_SUCCESS;
@@ -265,7 +273,7 @@ CUresult cuCtxSetFlags(unsigned flags) {
 
 CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
   Object* context;
-  if (CUresult result = context_or_current(handle, &context); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_alive(handle, &context); result != CUDA_SUCCESS) return result;
   if (!id) return CUDA_ERROR_INVALID_VALUE;
   // Unique among the sessions of this process, which number their contexts alike.
   *id = static_cast<unsigned long long>(context->device) << 32 | context->id;
@@ -275,6 +283,7 @@ CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
 CUresult cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
   Object* context;
   if (CUresult result = context_or_current(handle, &context); result != CUDA_SUCCESS) return result;
+  if (context->given_back) return CUDA_ERROR_INVALID_CONTEXT;  // unlike other calls
   if (!version) return CUDA_ERROR_INVALID_VALUE;
   *version = 3020;  // what the driver reports for every context since CUDA 3.2
   return CUDA_SUCCESS;
@@ -282,8 +291,7 @@ CUresult cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
 
 CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   Object* context;
-  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS)
-    return result;
+  if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
   if (least) *least = static_cast<int>(context->session->welcome().priority_least);
   if (greatest) *greatest = context->session->welcome().priority_greatest;
   return CUDA_SUCCESS;
@@ -291,7 +299,7 @@ CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 
 CUresult cuCtxSynchronize_v2(CUcontext handle) {
   Object* context;
-  if (CUresult result = context_or_current(handle, &context); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_alive(handle, &context); result != CUDA_SUCCESS) return result;
   if (CUresult result = check_context_wait(*context); result != CUDA_SUCCESS) return result;
   if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
   return context->session->synchronize_context(context->id);
@@ -301,10 +309,10 @@ CUresult cuCtxSynchronize() { return cuCtxSynchronize_v2(nullptr); }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned flags) {
   Object* context;
-  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS)
-    return result;
+  if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
   const Object* peer = find_context(peer_handle);
   if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
+  if (peer->given_back) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   // Kernels cannot reach another server's memory; copies need no permission.
   if (peer->session != context->session) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
@@ -313,8 +321,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned flags) {
 
 CUresult cuCtxDisablePeerAccess(CUcontext peer_handle) {
   Object* context;
-  if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS)
-    return result;
+  if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
   const Object* peer = find_context(peer_handle);
   if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
   if (peer->session != context->session) return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;

@@ -30,7 +30,7 @@ CUresult check(const Fill& fill, Location* location) {
 template <typename Forward>
 CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (CUresult result = target_for_work(stream, &target); result != CUDA_SUCCESS) return result;
   if (fill.width == 0 || fill.height == 0) return CUDA_SUCCESS;
   Location location;
   if (CUresult result = check(fill, &location); result != CUDA_SUCCESS) return result;

@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include "client/session/marshal.h"
 #include "client/session/process.h"
 
 using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
@@ -11,9 +12,9 @@ using namespace rcuda::client;  // NOLINT: entry points live outside every names
 namespace {
 
 CUresult find_host(const void* pointer, Allocation* allocation) {
-  Process& process = Process::get();
-  if (CUresult result = process.check(); result != CUDA_SUCCESS) return result;
-  const auto found = process.memory().find(reinterpret_cast<uintptr_t>(pointer));
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  const auto found = Process::get().memory().find(reinterpret_cast<uintptr_t>(pointer));
   if (!found || found->session) return CUDA_ERROR_INVALID_VALUE;
   *allocation = *found;
   return CUDA_SUCCESS;
@@ -34,7 +35,9 @@ CUresult cuMemAllocHost_v2(void** pointer, size_t bytes) {
   return allocate_host(pointer, bytes, 0, false);
 }
 
-CUresult cuMemFreeHost(void* pointer) { return pointer ? free_host(pointer) : CUDA_SUCCESS; }
+CUresult cuMemFreeHost(void* pointer) {
+  return pointer ? free_host(pointer) : check_not_destroyed();
+}
 
 CUresult cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned flags) {
   return register_host(pointer, bytes, flags);

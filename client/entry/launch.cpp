@@ -167,7 +167,7 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
                 void** extra, bool cooperative, const CUlaunchAttribute* attributes = nullptr,
                 unsigned attribute_count = 0) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (CUresult result = target_for_work(stream, &target); result != CUDA_SUCCESS) return result;
   wire::LaunchBody body{};
   if (CUresult result = resolve(stream, wire::Kind::kStream, &target, &body.stream);
       result != CUDA_SUCCESS) {

@@ -91,10 +91,7 @@ CUresult load_library(CUlibrary* handle, const void* pointer, JitOptions options
   if (!object) return CUDA_ERROR_OUT_OF_MEMORY;
   auto library = std::make_unique<Library>(std::move(image), std::move(options));
   // Loading now tells the application now what is wrong with the image, as a local driver does.
-  Target target;
-  if (target_current(&target) != CUDA_SUCCESS) {
-    target = {process.sessions().front().get(), wire::primary_context_id(0), 0};
-  }
+  const Target target = target_anywhere();
   wire::ObjectId id;
   if (CUresult result = library->id_on(*target.session, target.context, &id);
       result != CUDA_SUCCESS) {
@@ -104,13 +101,6 @@ CUresult load_library(CUlibrary* handle, const void* pointer, JitOptions options
   object->extra = library.release();
   *handle = reinterpret_cast<CUlibrary>(object);
   return CUDA_SUCCESS;
-}
-
-// Where to look first: the current context, or any session when there is none.
-Target any_target() {
-  Target target;
-  if (target_current(&target) == CUDA_SUCCESS) return target;
-  return {Process::get().sessions().front().get(), wire::primary_context_id(0), 0};
 }
 
 CUresult find_library(CUlibrary handle, Object** library) {
@@ -164,6 +154,18 @@ CUresult kernel_on(CUkernel handle, CUdevice ordinal, Kernel** kernel, Target* t
   *kernel = static_cast<Kernel*>(object->extra);
   *target = {device->session, device->primary->id, static_cast<uint32_t>(ordinal)};
   return (*kernel)->info_on(*target, info);
+}
+
+// A function has a context of its own; a kernel in its place stands for the one of the current
+// context.
+CUresult find_callable(CUfunction handle, Target* target, Callable* callable) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (const Object* function = find_object(handle, wire::Kind::kFunction)) {
+    *target = {function->session, function->context, function->device};
+  } else if (CUresult result = target_current(target); result != CUDA_SUCCESS) {
+    return find_object(handle, wire::Kind::kKernel) ? result : CUDA_ERROR_INVALID_HANDLE;
+  }
+  return resolve_callable(handle, *target, callable);
 }
 
 CUresult remember_variable(CUdeviceptr address, size_t bytes, const Target& target,
@@ -315,7 +317,7 @@ CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary handle, const char* name
   if (!kernel || !name) return CUDA_ERROR_INVALID_VALUE;
   Object* found;
   const CUresult result =
-      static_cast<Library*>(library->extra)->kernel(library, any_target(), name, &found);
+      static_cast<Library*>(library->extra)->kernel(library, target_anywhere(), name, &found);
   if (result == CUDA_SUCCESS) *kernel = reinterpret_cast<CUkernel>(found);
   return result;
 }
@@ -340,7 +342,7 @@ CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary libr
   const CUresult result = forward_cuLibraryGetManaged(&found, &size, library, name);
   if (result != CUDA_SUCCESS) return result;
   // The application reads and writes it at this address.
-  const Target target = any_target();
+  const Target target = target_anywhere();
   if (CUresult mapped = mirror_at(*target.session, target.context, found, size);
       mapped != CUDA_SUCCESS) {
     return mapped;
@@ -385,9 +387,8 @@ CUresult cuKernelGetName(const char** name, CUkernel handle) {
 
 CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
   Callable callable;
-  if (CUresult result = resolve_callable(handle, target, &callable); result != CUDA_SUCCESS) {
+  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
     return result;
   }
   if (!state) return CUDA_ERROR_INVALID_VALUE;
@@ -402,9 +403,8 @@ CUresult cuFuncLoad(CUfunction handle) {
 
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction handle) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
   Callable callable;
-  if (CUresult result = resolve_callable(handle, target, &callable); result != CUDA_SUCCESS) {
+  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
     return result;
   }
   // Only here a kernel does not stand for its function.
@@ -414,9 +414,8 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction h
 
 CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute which, int value) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
   Callable callable;
-  if (CUresult result = resolve_callable(handle, target, &callable); result != CUDA_SUCCESS) {
+  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
     return result;
   }
   const Device& device = *Process::get().device(static_cast<CUdevice>(target.device));
@@ -454,9 +453,8 @@ CUresult cuKernelSetAttribute(CUfunction_attribute which, int value, CUkernel ha
 
 CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, size_t* bytes) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
   Callable callable;
-  if (CUresult result = resolve_callable(handle, target, &callable); result != CUDA_SUCCESS) {
+  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
     return result;
   }
   if (!offset || index >= callable.info->parameters.size()) return CUDA_ERROR_INVALID_VALUE;

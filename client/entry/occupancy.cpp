@@ -58,6 +58,12 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, CUfun
   return result;
 }
 
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function,
+                                                     int block_size, size_t shared_bytes) {
+  return cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block_size,
+                                                              shared_bytes, 0);
+}
+
 // Tries every block size in steps of a warp and keeps the one with most resident threads; of equals
 // the larger, as the driver does.
 CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_size,

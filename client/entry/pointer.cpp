@@ -139,7 +139,8 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute which, CUd
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
   const auto allocation = Process::get().memory().find(address);
   if (!allocation) return CUDA_ERROR_NOT_FOUND;
   if (base) *base = allocation->base;

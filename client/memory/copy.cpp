@@ -205,7 +205,9 @@ CUresult copy_on_host(const LinearCopy& copy) {
 
 CUresult copy_linear(const LinearCopy& copy) {
   Target target;
-  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (CUresult result = target_for_work(copy.stream, &target); result != CUDA_SUCCESS) {
+    return result;
+  }
   if (copy.bytes == 0) return CUDA_SUCCESS;
   Location destination, source;
   if (CUresult result = locate(copy.destination, copy.bytes, copy.destination_side, &destination);

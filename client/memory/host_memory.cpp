@@ -319,24 +319,37 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
   return CUDA_SUCCESS;
 }
 
-CUresult free_host(void* address) {
+void end_host_memory(const Allocation& memory) {
   Target target;
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
-  (void)target_current(&target);  // host memory may outlive every context
+  (void)target_current(&target);  // no context need be there
   Registry& registry = Process::get().memory();
-  const auto found = registry.find(reinterpret_cast<uintptr_t>(address));
+  void* const address = reinterpret_cast<void*>(memory.base);
+  unmirrored().remove(address);
+  if (memory.placement == Placement::kRegistered) {
+    for (const auto& [piece, length] : pieces_in_runs(memory.base, memory.bytes)) {
+      unmirror(reinterpret_cast<void*>(piece));
+    }
+    (void)registry.remove(memory.base);
+    const auto [first, length] = pages_of(memory.base, memory.bytes);
+    if (memory.reachable) end_pages(first, length, target);
+    return;
+  }
+  unmirror(address);
+  unexpose_all(memory.exposed, memory.base, target);
+  (void)registry.remove(memory.base);
+  unmap_from_range(address, round_up(memory.bytes, page_bytes()));
+  close(memory.backing);
+}
+
+CUresult free_host(void* address) {
+  if (CUresult result = check_not_destroyed(); result != CUDA_SUCCESS) return result;
+  if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
+  const auto found = Process::get().memory().find(reinterpret_cast<uintptr_t>(address));
   if (!found || found->base != reinterpret_cast<uintptr_t>(address) || found->backing < 0 ||
       found->placement == Placement::kRegistered) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const size_t length = round_up(found->bytes, page_bytes());
-  unmirrored().remove(address);
-  unmirror(address);
-  unexpose_all(found->exposed, found->base, target);
-  (void)registry.remove(found->base);
-  unmap_from_range(address, length);
-  close(found->backing);
+  end_host_memory(*found);
   return CUDA_SUCCESS;
 }
 
@@ -406,25 +419,16 @@ void mirror_reachable(std::span<const std::byte> parameters) {
 }
 
 CUresult unregister_host(void* address) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (CUresult result = check_not_destroyed(); result != CUDA_SUCCESS) return result;
   if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
-  Target target;
-  (void)target_current(&target);
-  Registry& registry = Process::get().memory();
   const auto begin = reinterpret_cast<uintptr_t>(address);
-  const auto found = registry.find(begin);
+  const auto found = Process::get().memory().find(begin);
   if (!address) return CUDA_ERROR_INVALID_VALUE;
   if (!found) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   if (found->base != begin || found->placement != Placement::kRegistered) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  unmirrored().remove(address);
-  for (const auto& [piece, length] : pieces_in_runs(begin, found->bytes)) {
-    unmirror(reinterpret_cast<void*>(piece));
-  }
-  (void)registry.remove(begin);
-  const auto [first, length] = pages_of(begin, found->bytes);
-  if (found->reachable) end_pages(first, length, target);
+  end_host_memory(*found);
   return CUDA_SUCCESS;
 }
 

@@ -21,6 +21,7 @@
 
 #include <cuda.h>
 
+#include "client/memory/registry.h"
 #include "client/session/session.h"
 
 namespace rcuda::client {
@@ -29,6 +30,8 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
 CUresult free_host(void* address);
 CUresult register_host(void* address, size_t bytes, unsigned flags);
 CUresult unregister_host(void* address);
+// What the two above do, for memory of the host that the registry knows.
+void end_host_memory(const Allocation& memory);
 // A kernel will have these parameters: page-locked memory that they point to is mirrored from now
 // on, where it has to be.
 void mirror_reachable(std::span<const std::byte> parameters);

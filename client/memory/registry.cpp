@@ -7,7 +7,8 @@ namespace rcuda::client {
 namespace {
 
 bool is_host(Placement placement) {
-  return placement == Placement::kHost || placement == Placement::kRegistered;
+  return placement == Placement::kHost || placement == Placement::kRegistered ||
+         placement == Placement::kManaged;
 }
 
 }  // namespace
@@ -66,20 +67,23 @@ bool Registry::overlaps(uint64_t address, size_t bytes) const {
   return before.base + before.bytes > address;
 }
 
-std::vector<Allocation> Registry::remove_context(const Session* session, wire::ObjectId context) {
-  std::vector<Allocation> removed;
+std::vector<Allocation> Registry::remove_context(uint32_t device, wire::ObjectId context) {
+  std::vector<Allocation> host;
   std::unique_lock lock(mutex_);
   for (auto it = allocations_.begin(); it != allocations_.end();) {
     const Allocation& allocation = it->second;
-    if (allocation.session == session && allocation.context == context &&
-        !is_host(allocation.placement)) {
-      removed.push_back(std::move(it->second));
-      it = allocations_.erase(it);
-    } else {
+    const bool stays = allocation.placement == Placement::kDeviceAsync ||
+                       allocation.placement == Placement::kMapped;
+    if (allocation.device != device || allocation.context != context || stays) {
       ++it;
+    } else if (is_host(allocation.placement)) {
+      host.push_back(allocation);
+      ++it;
+    } else {
+      it = allocations_.erase(it);
     }
   }
-  return removed;
+  return host;
 }
 
 void Registry::set_flags(uint64_t base, unsigned flags) {

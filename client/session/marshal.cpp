@@ -17,14 +17,14 @@ CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id, 
       handle == CU_STREAM_PER_THREAD || (!handle && interop::per_thread_default_stream());
   Object* stream = nullptr;
   if (per_thread || !handle || handle == CU_STREAM_LEGACY) {
-    Object* context = current_context();
-    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-    if (!target->session) *target = target_of(*context);
+    Target current;
+    if (CUresult result = target_current(&current); result != CUDA_SUCCESS) return result;
+    if (!target->session) *target = current;
     if (!per_thread) {
       *id = 0;
       return check_legacy_stream();
     }
-    if (CUresult result = per_thread_stream(context, &stream); result != CUDA_SUCCESS)
+    if (CUresult result = per_thread_stream(current_context(), &stream); result != CUDA_SUCCESS)
       return result;
   } else {
     stream = find_object(handle, wire::Kind::kStream);
@@ -36,6 +36,13 @@ CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id, 
   target->stream = stream;
   *id = stream->id;
   return CUDA_SUCCESS;
+}
+
+// The context that a new object goes with. Memory pools are their device's.
+wire::ObjectId home_of(const Target& target, wire::Kind kind, wire::ObjectId id) {
+  if (kind == wire::Kind::kContext) return id;
+  if (kind != wire::Kind::kMemoryPool) return target.context;
+  return Process::get().device(static_cast<CUdevice>(target.device))->primary->id;
 }
 
 bool is_code(wire::Kind kind) {
@@ -56,9 +63,7 @@ CUresult resolve_code(const void* handle, wire::Kind kind, Target* target, wire:
       find_object(handle, is_library ? wire::Kind::kLibrary : wire::Kind::kKernel);
   if (!object) return CUDA_ERROR_INVALID_HANDLE;
   // Libraries are independent of contexts: without a current one, any session will do.
-  if (!target->session && target_current(target) != CUDA_SUCCESS) {
-    *target = {Process::get().sessions().front().get(), wire::primary_context_id(0), 0};
-  }
+  if (!target->session) *target = target_anywhere();
   if (is_library) {
     return static_cast<Library*>(object->extra)->id_on(*target->session, target->context, id);
   }
@@ -85,8 +90,24 @@ CUresult target_current(Target* target) {
   if (context->kind.load(std::memory_order_acquire) != wire::Kind::kContext) {
     return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   }
+  if (context->given_back.load(std::memory_order_acquire)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   *target = target_of(*context);
   return CUDA_SUCCESS;
+}
+
+CUresult target_for_work(CUstream stream, Target* target) {
+  const CUresult result = target_current(target);
+  if (result == CUDA_SUCCESS) return result;
+  const Object* created = find_object(stream, wire::Kind::kStream);
+  if (!created) return result;
+  *target = target_of(*created);
+  return CUDA_SUCCESS;
+}
+
+Target target_anywhere() {
+  Target target;
+  if (target_current(&target) == CUDA_SUCCESS) return target;
+  return {Process::get().sessions().front().get(), wire::primary_context_id(0), 0};
 }
 
 CUresult target_device(CUdevice device, Target* target, uint32_t* ordinal) {
@@ -115,12 +136,17 @@ CUresult target_address(CUdeviceptr address, Target* target) {
     *target = {allocation->session, allocation->context, allocation->device};
     return CUDA_SUCCESS;
   }
-  if (CUresult result = target_current(target); result != CUDA_SUCCESS) return result;
-  if (Session* session = process.session_of_address(address);
-      session && session != target->session) {
-    *target = {session, wire::primary_context_id(0), process.ordinal_of(*session, 0)};
-  }
+  const CUresult result = target_current(target);
+  Session* session = process.session_of_address(address);
+  if (!session || (result == CUDA_SUCCESS && session == target->session)) return result;
+  *target = {session, wire::primary_context_id(0), process.ordinal_of(*session, 0)};
   return CUDA_SUCCESS;
+}
+
+CUresult check_not_destroyed() {
+  Target target;
+  const CUresult result = target_current(&target);
+  return result == CUDA_ERROR_INVALID_CONTEXT ? CUDA_SUCCESS : result;
 }
 
 CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
@@ -136,6 +162,7 @@ CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::Obje
   }
   const Object* object = find_object(handle, kind);
   if (!object) return CUDA_ERROR_INVALID_HANDLE;
+  if (object->given_back) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (!target->session) *target = is_graph(kind) ? target_of_graph(*object) : target_of(*object);
   if (target->session != object->session) return CUDA_ERROR_INVALID_HANDLE;
   *id = object->id;
@@ -155,8 +182,8 @@ StreamUse::~StreamUse() {
 CUresult mint(const Target& target, wire::Kind kind, void** handle, wire::ObjectId* id) {
   *id = target.session->ids().mint(kind);
   if (*id == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  const wire::ObjectId context = kind == wire::Kind::kContext ? *id : target.context;
-  Object* object = create_object(kind, {*id, context, target.session, target.device});
+  Object* object =
+      create_object(kind, {*id, home_of(target, kind, *id), target.session, target.device});
   if (!object) {
     target.session->ids().release(kind, *id);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -168,7 +195,7 @@ CUresult mint(const Target& target, wire::Kind kind, void** handle, wire::Object
 
 void* adopt(const Target& target, wire::Kind kind, wire::ObjectId id) {
   if (id == 0) return nullptr;
-  return target.session->adopted(kind, id, target.context, target.device);
+  return target.session->adopted(kind, id, home_of(target, kind, id), target.device);
 }
 
 void retire(const void* handle, wire::Kind kind) {

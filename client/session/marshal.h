@@ -28,8 +28,13 @@ struct Target {
   Object* stream = nullptr;  // that resolve() found last; default streams have none
 };
 
-// CUDA_ERROR_NOT_INITIALIZED before cuInit; CUDA_ERROR_INVALID_CONTEXT without a current context.
+// CUDA_ERROR_NOT_INITIALIZED before cuInit; CUDA_ERROR_INVALID_CONTEXT without a current context,
+// CUDA_ERROR_CONTEXT_IS_DESTROYED where it was destroyed, or is a primary one that was given back.
 CUresult target_current(Target* target);
+// The same for work in a stream: a stream that was created has a context, and needs no current one.
+CUresult target_for_work(CUstream stream, Target* target);
+// For what needs no context: the current one, else the first session's.
+Target target_anywhere();
 // The worker of a device; `ordinal` becomes that worker's own device number.
 CUresult target_device(CUdevice device, Target* target, uint32_t* ordinal);
 // The other way: the application's number of a device that the target's worker named.
@@ -37,8 +42,11 @@ int client_ordinal(const Target& target, uint32_t worker_ordinal);
 // The worker of a graph, a node or an executable. They belong to no context: what they do is done
 // in the current one if it is that worker's, else in the one in which the object was named.
 Target target_of_graph(const Object& object);
-// Uses the worker that owns an address; the current context's for unknown addresses.
+// Uses the worker that owns an address; the current context's for addresses that are no worker's.
 CUresult target_address(CUdeviceptr address, Target* target);
+// For what needs no context, but as with a driver none that is destroyed: target_current() without
+// CUDA_ERROR_INVALID_CONTEXT.
+CUresult check_not_destroyed();
 
 // A handle to its id. Null handles give id 0 and leave the target alone (streams: legacy default).
 // A target without session takes the handle's; another session gives CUDA_ERROR_INVALID_HANDLE, as

@@ -222,6 +222,7 @@ Status Process::connect() {
       device->primary = create_object(wire::Kind::kContext,
                                       {primary, primary, session->get(), server.ordinals[i]});
       if (!device->primary) return Status(Code::kOutOfMemory, "no address space for handles");
+      device->primary->given_back = true;  // until cuDevicePrimaryCtxRetain
       (*session)->remember(device->primary, wire::Kind::kContext);  // the worker names it, too
       tell_apart(device.get());
       devices_[server.ordinals[i]] = std::move(device);

@@ -77,6 +77,25 @@ CUresult Executor::make_current(wire::ObjectId id) {
   return CUDA_SUCCESS;
 }
 
+namespace {
+
+bool belongs_to_no_context(wire::Kind kind) {
+  switch (kind) {
+    case wire::Kind::kContext:
+    case wire::Kind::kLibrary:
+    case wire::Kind::kKernel:
+    case wire::Kind::kGraph:
+    case wire::Kind::kGraphNode:
+    case wire::Kind::kMemoryPool:
+    case wire::Kind::kAllocation:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
 void Executor::forget_objects(ContextState& context) {
   completions_.drop_context(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
   context.free_events.clear();
@@ -84,11 +103,7 @@ void Executor::forget_objects(ContextState& context) {
   context.idle_stream = nullptr;
   context.fetch_stream = nullptr;
   for (size_t kind = 0; kind < objects_.size(); ++kind) {
-    if (kind == static_cast<size_t>(wire::Kind::kContext) ||
-        kind == static_cast<size_t>(wire::Kind::kLibrary) ||
-        kind == static_cast<size_t>(wire::Kind::kKernel)) {
-      continue;
-    }
+    if (belongs_to_no_context(static_cast<wire::Kind>(kind))) continue;
     std::vector<wire::ObjectId> gone;
     objects_[kind].for_each([&](wire::ObjectId id, const Object& object) {
       if (object.context == context.id) gone.push_back(id);
@@ -122,6 +137,7 @@ CUresult Executor::reset_primary(CUdevice device) {
     if (sticky_ != CUDA_SUCCESS) publish_error(CUDA_SUCCESS);
     sticky_ = CUDA_SUCCESS;
   }
+  host_memory_->lock_again();
   unsigned flags = 0;
   if (driver().cuMemHostGetFlags(&flags, resources_.staging) == CUDA_SUCCESS) return CUDA_SUCCESS;
   return driver().cuMemHostRegister_v2(resources_.staging, resources_.pinned_bytes,
@@ -438,7 +454,12 @@ const api::DriverTable& driver(Executor& executor) { return executor.driver(); }
 CUresult serve_cuCtxDestroy_v2(Executor& executor, CUcontext ctx) {
   // Before the driver does it: afterwards the context's events may no longer be asked for.
   if (ContextState* context = executor.find_context(ctx)) executor.forget_objects(*context);
-  return executor.driver().cuCtxDestroy_v2(ctx);
+  const CUresult result = executor.driver().cuCtxDestroy_v2(ctx);
+  // The application may have had it lock memory for other sessions' contexts.
+  if (executor.make_current(wire::primary_context_id(0)) == CUDA_SUCCESS) {
+    executor.host_memory().lock_again();
+  }
+  return result;
 }
 
 CUresult serve_cuDevicePrimaryCtxReset_v2(Executor& executor, CUdevice dev) {

@@ -132,6 +132,7 @@ CUresult HostMemory::expose(const wire::HostExposeBody& body) {
   Range range;
   range.bytes = body.bytes;
   range.region = body.region;
+  range.flags = body.flags | CU_MEMHOSTREGISTER_PORTABLE;
   range.shadow = body.has_backing == 0;
   if (!executor_.resources().shared_address_space) {
     CUresult placed = place(body.address, whole_pages(body.bytes), &range);
@@ -139,7 +140,7 @@ CUresult HostMemory::expose(const wire::HostExposeBody& body) {
   }
   // Portable: the client's contexts all see it, as they would see memory registered locally.
   const CUresult result = executor_.driver().cuMemHostRegister_v2(
-      reinterpret_cast<void*>(body.address), body.bytes, body.flags | CU_MEMHOSTREGISTER_PORTABLE);
+      reinterpret_cast<void*>(body.address), body.bytes, range.flags);
   if (result != CUDA_SUCCESS) {
     take_away(body.address, range);
     return result;
@@ -173,6 +174,18 @@ CUresult HostMemory::unexpose(const wire::HostUnexposeBody& body) {
   if (found->second.for_graphs) --for_graphs_;
   ranges_.erase(found);
   return CUDA_SUCCESS;
+}
+
+void HostMemory::lock_again() {
+  const api::DriverTable& driver = executor_.driver();
+  for (const auto& [address, range] : ranges_) {
+    void* const memory = reinterpret_cast<void*>(address);
+    unsigned flags = 0;
+    if (driver.cuMemHostGetFlags(&flags, memory) != CUDA_ERROR_INVALID_VALUE) continue;
+    if (driver.cuMemHostRegister_v2(memory, range.bytes, range.flags) != CUDA_SUCCESS) {
+      RCUDA_WARN("client memory at %p could not be page-locked again", memory);
+    }
+  }
 }
 
 void HostMemory::release(uint64_t address, const Range& range) {

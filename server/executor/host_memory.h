@@ -24,6 +24,7 @@ class HostMemory {
   struct Range {
     uint64_t bytes = 0;
     uint64_t region = 0;
+    unsigned flags = 0;       // CU_MEMHOSTREGISTER_*
     bool shadow = false;      // the client's bytes are elsewhere
     bool mapped = false;      // here; not when the client shares this address space
     bool for_graphs = false;  // counted in for_graphs_
@@ -38,6 +39,9 @@ class HostMemory {
 
   CUresult expose(const wire::HostExposeBody& body);
   CUresult unexpose(const wire::HostUnexposeBody& body);
+  // A context is gone, and with it the page-locking of memory that it was the first to have: what
+  // the client still has gets it again in the current context.
+  void lock_again();
 
   // The one exposed range that holds [address, address + bytes), or nullptr.
   const Range* find(uint64_t address, uint64_t bytes, uint64_t* base = nullptr) const;

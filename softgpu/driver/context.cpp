@@ -276,4 +276,12 @@ CUresult enter(Context** context) {
   return CUDA_SUCCESS;
 }
 
+CUresult enter_anywhere(Context** context) {
+  *context = nullptr;
+  const CUresult result = enter(context);
+  return result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_CONTEXT_IS_DESTROYED
+             ? CUDA_SUCCESS
+             : result;
+}
+
 }  // namespace softgpu::driver

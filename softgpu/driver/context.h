@@ -143,5 +143,7 @@ void push_current_context(std::shared_ptr<Context> context);
 // alive, and it has no sticky error. Otherwise CUDA_ERROR_NOT_INITIALIZED, _INVALID_CONTEXT,
 // _CONTEXT_IS_DESTROYED or the sticky error; CUDA_ERROR_NOT_PERMITTED inside a host function.
 CUresult enter(Context** context);
+// The same for what needs no context: nullptr where none is current or it is dead.
+CUresult enter_anywhere(Context** context);
 
 }  // namespace softgpu::driver

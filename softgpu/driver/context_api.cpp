@@ -212,9 +212,10 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
 }
 
 CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext handle) {
-  std::shared_ptr<Context> context;
-  if (!handle) return check_initialized() ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_INVALID_CONTEXT;
-  if (CUresult result = find_context(handle, &context)) return result;
+  if (CUresult result = check_initialized()) return result;
+  if (!handle) return CUDA_ERROR_INVALID_CONTEXT;
+  std::shared_ptr<Context> context = Context::from_handle(handle);
+  if (!context) return error_of_missing(handle);
   push_current_context(std::move(context));
   return CUDA_SUCCESS;
 }
@@ -276,8 +277,10 @@ CUresult CUDAAPI cuCtxGetDevice_v2(CUdevice* ordinal, CUcontext handle) {
 }
 
 CUresult CUDAAPI cuCtxGetFlags(unsigned int* flags) {
-  Context* context = nullptr;
-  if (CUresult result = current_alive(&context)) return result;
+  if (CUresult result = check_initialized()) return result;
+  const Context* context = current_context();
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!context->alive() && !context->is_primary()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   *flags = context->flags();
   // cudaDeviceMapHost "is implicit in runtime API flags" (documentation of cudaGetDeviceFlags,

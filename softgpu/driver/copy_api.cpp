@@ -109,7 +109,10 @@ enum class Mode { kSynchronous, kAsynchronous };
 
 CUresult submit_copy(CUDA_MEMCPY3D_PEER shape, CUstream stream, Mode mode) {
   Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
+  if (CUresult result = enter(&context)) {
+    std::shared_ptr<Stream> created;
+    if (enter_stream(stream, &context, &created)) return result;
+  }
   CopyOperation operation;
   operation.unified = is_unified(shape);
   if (CUresult result = resolve_copy(&shape)) return result;

@@ -28,7 +28,7 @@ CUresult find_function(CUfunction handle, std::shared_ptr<Function>* function) {
 }
 
 // A kernel has no code of its own without a context: the current one if it is of that device, else
-// the device's primary one, else any, which tells the same.
+// the device's primary one, alive or not.
 CUresult find_kernel(CUkernel handle, CUdevice ordinal, std::shared_ptr<Kernel>* kernel,
                      std::shared_ptr<Function>* function) {
   if (CUresult result = check_initialized()) return result;
@@ -40,8 +40,9 @@ CUresult find_kernel(CUkernel handle, CUdevice ordinal, std::shared_ptr<Kernel>*
   if (context == nullptr || !context->alive() || &context->device() != device) {
     context = device->primary_shared();
   }
-  if (!context->alive()) return (*kernel)->function_anywhere(function);
-  if (CUresult result = context->sticky()) return result;
+  if (context->alive()) {
+    if (CUresult result = context->sticky()) return result;
+  }
   return (*kernel)->function_in(*context, function);
 }
 
@@ -150,14 +151,6 @@ CUresult parameter_info(const softgpu::exec::Kernel& kernel, size_t index, size_
   return CUDA_SUCCESS;
 }
 
-// The kernel in any context that is at hand: parameters are the same everywhere.
-CUresult kernel_of(CUkernel handle, std::shared_ptr<Function>* function) {
-  std::shared_ptr<Kernel> kernel;
-  const Context* current = current_context();
-  return find_kernel(handle, current != nullptr ? current_context()->device().ordinal() : 0,
-                     &kernel, function);
-}
-
 }  // namespace
 
 extern "C" {
@@ -202,8 +195,12 @@ CUresult CUDAAPI cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t* 
 CUresult CUDAAPI cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t* paramOffset,
                                       size_t* paramSize) {
   if (kernel == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  const std::shared_ptr<Kernel> found = kernel_from_handle(kernel);
+  if (!found) return CUDA_ERROR_INVALID_HANDLE;
   std::shared_ptr<Function> function;
-  if (CUresult result = kernel_of(kernel, &function)) return result;
+  if (CUresult result = found->function_in(*context, &function)) return result;
   return parameter_info(function->kernel(), paramIndex, paramOffset, paramSize);
 }
 

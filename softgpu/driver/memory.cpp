@@ -305,8 +305,11 @@ void release_memory(Allocation& allocation) {
 }
 
 void release_memory_of(Context& context) {
+  // A pool's memory is its device's; what is being freed will not be heard of again.
   std::vector<std::shared_ptr<Allocation>> gone =
-      memory_registry().remove_if([&](const Allocation& a) { return a.owner == &context; });
+      memory_registry().remove_if([&](const Allocation& a) {
+        return a.owner == &context && (a.kind != MemoryKind::kPool || a.freeing);
+      });
   for (const std::shared_ptr<Allocation>& allocation : gone) release_memory(*allocation);
 }
 

@@ -25,15 +25,23 @@ CUresult enter_unsafe(Context** context) {
   return check_unsafe_call();
 }
 
-// Freeing waits for the work that may still use the memory: that of its owner and of the caller.
-CUresult wait_for_users(Context& current, const Allocation& allocation) {
-  if (allocation.owner && allocation.owner != &current && allocation.owner->alive()) {
-    if (CUresult result = allocation.owner->synchronize()) return result;
-  }
-  return current.synchronize();
+// The same for freeing, which needs no context, but none that is dead.
+CUresult enter_to_free(Context** context) {
+  *context = nullptr;
+  const CUresult result = enter(context);
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_CONTEXT) return result;
+  return check_unsafe_call();
 }
 
-CUresult free_at(Context& context, CUdeviceptr address, bool (*accept)(const Allocation&)) {
+// Freeing waits for the work that may still use the memory: that of its owner and of the caller.
+CUresult wait_for_users(Context* current, const Allocation& allocation) {
+  if (allocation.owner && allocation.owner != current && allocation.owner->alive()) {
+    if (CUresult result = allocation.owner->synchronize()) return result;
+  }
+  return current ? current->synchronize() : CUDA_SUCCESS;
+}
+
+CUresult free_at(Context* context, CUdeviceptr address, bool (*accept)(const Allocation&)) {
   std::shared_ptr<Allocation> allocation = memory_registry().find_base(address);
   if (!allocation || !accept(*allocation)) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = wait_for_users(context, *allocation)) return result;
@@ -93,11 +101,13 @@ CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t 
 
 CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address) {
   Context* context = nullptr;
-  if (CUresult result = enter_unsafe(&context)) return result;
+  if (CUresult result = enter_to_free(&context)) return result;
   if (address == 0) return CUDA_SUCCESS;
   const std::shared_ptr<Allocation> found = memory_registry().find_base(address);
-  if (found && found->kind == MemoryKind::kGraph) return free_graph_memory(*context, *found);
-  return free_at(*context, address, [](const Allocation& a) {
+  if (found && found->kind == MemoryKind::kGraph) {
+    return free_graph_memory(context ? *context : found->device->primary(), *found);
+  }
+  return free_at(context, address, [](const Allocation& a) {
     switch (a.kind) {
       case MemoryKind::kDevice:
       case MemoryKind::kPool:
@@ -140,9 +150,9 @@ CUresult CUDAAPI cuMemAllocHost_v2(void** pointer, size_t bytes) {
 
 CUresult CUDAAPI cuMemFreeHost(void* pointer) {
   Context* context = nullptr;
-  if (CUresult result = enter_unsafe(&context)) return result;
+  if (CUresult result = enter_to_free(&context)) return result;
   if (!pointer) return CUDA_SUCCESS;  // as driver 580 does
-  return free_at(*context, reinterpret_cast<CUdeviceptr>(pointer),
+  return free_at(context, reinterpret_cast<CUdeviceptr>(pointer),
                  [](const Allocation& a) { return a.kind == MemoryKind::kHost; });
 }
 
@@ -170,11 +180,11 @@ CUresult CUDAAPI cuMemHostRegister(void* pointer, size_t bytes, unsigned int fla
 
 CUresult CUDAAPI cuMemHostUnregister(void* pointer) {
   Context* context = nullptr;
-  if (CUresult result = enter_unsafe(&context)) return result;
+  if (CUresult result = enter_to_free(&context)) return result;
   if (!pointer) return CUDA_ERROR_INVALID_VALUE;
   const auto address = reinterpret_cast<CUdeviceptr>(pointer);
   if (!memory_registry().find(address)) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-  return free_at(*context, address,
+  return free_at(context, address,
                  [](const Allocation& a) { return a.kind == MemoryKind::kRegistered; });
 }
 

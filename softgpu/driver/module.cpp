@@ -300,15 +300,6 @@ CUresult Kernel::function_in(Context& context, std::shared_ptr<Function>* functi
   return CUDA_SUCCESS;
 }
 
-CUresult Kernel::function_anywhere(std::shared_ptr<Function>* function) {
-  std::lock_guard lock(mutex_);
-  for (const auto& [context, known] : functions_) {
-    *function = known.lock();
-    if (*function) return CUDA_SUCCESS;
-  }
-  return CUDA_ERROR_INVALID_CONTEXT;
-}
-
 void Kernel::hand_on_settings(int device) {
   std::lock_guard lock(mutex_);
   for (const auto& [context, known] : functions_) {

@@ -128,8 +128,6 @@ class Kernel {
   const std::string& name() const { return name_; }
   // The function in `context`, loading the library there if need be.
   CUresult function_in(Context& context, std::shared_ptr<Function>* function);
-  // In a context that has it already. CUDA_ERROR_INVALID_CONTEXT when none has.
-  CUresult function_anywhere(std::shared_ptr<Function>* function);
   FunctionSettings& settings(int device) { return settings_[static_cast<size_t>(device)]; }
   // To its functions in the contexts of that device.
   void hand_on_settings(int device);

@@ -77,7 +77,7 @@ CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* path) {
 
 CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
   Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
+  if (CUresult result = enter_anywhere(&context)) return result;
   std::shared_ptr<Module> module = module_from_handle(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   if (module->library()) return CUDA_ERROR_NOT_PERMITTED;  // goes with its library
@@ -97,7 +97,7 @@ CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
 
 CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* name) {
   Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
+  if (CUresult result = enter_anywhere(&context)) return result;
   if (!function || !name) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Module> module = module_from_handle(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
@@ -109,7 +109,7 @@ CUresult CUDAAPI cuModuleGetFunction(CUfunction* function, CUmodule handle, cons
 
 CUresult CUDAAPI cuModuleGetFunctionCount(unsigned int* count, CUmodule handle) {
   Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
+  if (CUresult result = enter_anywhere(&context)) return result;
   if (!count) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Module> module = module_from_handle(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
@@ -120,7 +120,7 @@ CUresult CUDAAPI cuModuleGetFunctionCount(unsigned int* count, CUmodule handle) 
 CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction* functions, unsigned int count,
                                             CUmodule handle) {
   Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
+  if (CUresult result = enter_anywhere(&context)) return result;
   if (!functions || count == 0) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Module> module = module_from_handle(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
@@ -135,7 +135,7 @@ CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction* functions, unsigned int 
 CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule handle,
                                       const char* name) {
   Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
+  if (CUresult result = enter_anywhere(&context)) return result;
   if (!name) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Module> module = module_from_handle(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
@@ -148,7 +148,7 @@ CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmod
 
 CUresult CUDAAPI cuFuncGetModule(CUmodule* module, CUfunction handle) {
   Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
+  if (CUresult result = enter_anywhere(&context)) return result;
   if (!module) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Function> function;
   if (CUresult result = function_from_handle(handle, &function)) return result;
@@ -158,7 +158,7 @@ CUresult CUDAAPI cuFuncGetModule(CUmodule* module, CUfunction handle) {
 
 CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction handle) {
   Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
+  if (CUresult result = enter_anywhere(&context)) return result;
   if (!name) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Function> function;
   if (CUresult result = function_from_handle(handle, &function)) return result;
@@ -169,14 +169,14 @@ CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction handle) {
 // A function that has a handle is loaded: programs are decoded whole.
 CUresult CUDAAPI cuFuncLoad(CUfunction handle) {
   Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
+  if (CUresult result = enter_anywhere(&context)) return result;
   std::shared_ptr<Function> function;
   return function_from_handle(handle, &function);
 }
 
 CUresult CUDAAPI cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
   Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
+  if (CUresult result = enter_anywhere(&context)) return result;
   if (!state) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Function> function;
   if (CUresult result = function_from_handle(handle, &function)) return result;

@@ -145,7 +145,7 @@ extern "C" {
 CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute,
                                        CUdeviceptr address) {
   Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
+  if (CUresult result = enter_anywhere(&context)) return result;
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   if (std::shared_ptr<Allocation> allocation = memory_registry().find(address)) {
     // A graph's memory is nobody's until a launch has allocated it, for an H200's driver as well.
@@ -161,7 +161,7 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
 CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes,
                                         void** data, CUdeviceptr address) {
   Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
+  if (CUresult result = enter_anywhere(&context)) return result;
   if (count == 0 || !attributes || !data) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Allocation> allocation = memory_registry().find(address);
   for (unsigned i = 0; i < count; ++i) {

@@ -135,7 +135,7 @@ CUresult MemoryPool::allocate(Context& context, size_t bytes, CUstream stream,
     allocation->bytes = block.bytes;
     allocation->kind = MemoryKind::kPool;
     allocation->device = &device_;
-    allocation->owner = &context;  // frees that are queued when the context goes never execute
+    allocation->owner = &device_.primary();  // until a free is queued
     allocation->id = next_memory_id();
     allocation->block = block;
     allocation->arena = arena_;
@@ -146,8 +146,10 @@ CUresult MemoryPool::allocate(Context& context, size_t bytes, CUstream stream,
   }
 }
 
-void MemoryPool::free_queued(const std::shared_ptr<Allocation>& allocation, CUstream stream) {
+void MemoryPool::free_queued(const std::shared_ptr<Allocation>& allocation, Context& context,
+                             CUstream stream) {
   std::lock_guard lock(mutex_);
+  allocation->owner = &context;  // with which frees go that never execute
   account_use_locked(-static_cast<int64_t>(allocation->bytes));
   queued_.push_back({allocation, stream});
 }

@@ -47,8 +47,9 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
 
   // `stream` is the key of stream order: frees queued on the same one are reused; nullptr for none.
   CUresult allocate(Context& context, size_t bytes, CUstream stream, CUdeviceptr* address);
-  // A free of `allocation` was queued on `stream`.
-  void free_queued(const std::shared_ptr<Allocation>& allocation, CUstream stream);
+  // A free of `allocation` was queued on `stream`, which is of that context.
+  void free_queued(const std::shared_ptr<Allocation>& allocation, Context& context,
+                   CUstream stream);
   // A queued free of the block at `address` executes: true when the block is really free now, false
   // when a later allocation has taken it over.
   bool free_executes(CUdeviceptr address);

@@ -114,7 +114,9 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
   }
   if (CUresult result = check_unsafe_call()) return result;
   if (allocation->freeing.exchange(true)) return CUDA_ERROR_INVALID_VALUE;
-  if (pooled) allocation->pool->free_queued(allocation, order_key(*stream, handle));
+  if (pooled) {
+    allocation->pool->free_queued(allocation, stream->context(), order_key(*stream, handle));
+  }
   return submit(*stream, FreeOperation{address});
 }
 

@@ -65,7 +65,7 @@ $(grep -v ' info: ' "$err" | tail -2)"
 names=("$@")
 ((${#names[@]})) || mapfile -t names < <(cd "$expected" && ls -- *.txt | sed 's/\.txt$//')
 read -ra modes <<<"${MODES:-native shm tcp two gpus}"
-several=" device_queries foreign_memory interprocess lifetimes peer_copies peer_trains several_devices shared_descriptors virtual_memory "
+several=" context_lives device_queries foreign_memory interprocess lifetimes peer_copies peer_trains several_devices shared_descriptors virtual_memory "
 declare -A passed failed
 tasks=()
 for name in "${names[@]}"; do

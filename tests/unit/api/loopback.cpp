@@ -148,6 +148,12 @@ int client_ordinal(const Target&, uint32_t worker_ordinal) {
 
 CUresult target_address(CUdeviceptr, Target* target) { return target_current(target); }
 
+Target target_anywhere() {
+  Target target;
+  (void)target_current(&target);
+  return target;
+}
+
 CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
   const auto number = reinterpret_cast<uintptr_t>(handle);
   *id = static_cast<wire::ObjectId>(number & 0xffffff);

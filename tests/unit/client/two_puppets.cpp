@@ -36,6 +36,10 @@ TwoPuppets& TwoPuppets::get() {
 void TwoPuppetsTest::SetUp() {
   TwoPuppets::get();
   ASSERT_EQ(process().check(), CUDA_SUCCESS);
+  // Retained, as an application would have them.
+  for (CUdevice i = 0; i < static_cast<CUdevice>(process().device_count()); ++i) {
+    process().device(i)->primary->given_back = false;
+  }
   push_context(process().device(0)->primary);
 }
 

@@ -64,19 +64,29 @@ TEST(RegistryTest, AnAllocationReplacesMemoryOfADestroyedGraph) {
   EXPECT_FALSE(registry.find(0x1100));
 }
 
-TEST(RegistryTest, AContextTakesItsDeviceMemoryAlong) {
+TEST(RegistryTest, AContextTakesItsMemoryAlong) {
   Registry registry;
-  Allocation device = allocation(0x1000, 0x100);
-  device.context = 7;
-  Allocation pinned = allocation(0x2000, 0x100, Placement::kHost);
-  pinned.context = 7;
-  Allocation other = allocation(0x3000, 0x100);
-  other.context = 8;
-  ASSERT_TRUE(registry.add(device) && registry.add(pinned) && registry.add(other));
-  EXPECT_EQ(registry.remove_context(nullptr, 7).size(), 1u);
+  const auto add = [&](uint64_t base, Placement placement, uint32_t device,
+                       wire::ObjectId context) {
+    Allocation added = allocation(base, 0x100, placement);
+    added.device = device;
+    added.context = context;
+    ASSERT_TRUE(registry.add(added));
+  };
+  add(0x1000, Placement::kDevice, 1, 7);
+  add(0x2000, Placement::kHost, 1, 7);
+  add(0x3000, Placement::kRegistered, 1, 7);
+  add(0x4000, Placement::kManaged, 1, 7);
+  add(0x5000, Placement::kDeviceAsync, 1, 7);
+  add(0x6000, Placement::kMapped, 1, 7);
+  add(0x7000, Placement::kDevice, 1, 8);
+  add(0x8000, Placement::kDevice, 0, 7);
+  add(0x9000, Placement::kHost, 0, 7);
+  std::vector<uint64_t> host;
+  for (const Allocation& found : registry.remove_context(1, 7)) host.push_back(found.base);
+  EXPECT_EQ(host, (std::vector<uint64_t>{0x2000, 0x3000, 0x4000}));
   EXPECT_FALSE(registry.find(0x1000));
-  EXPECT_TRUE(registry.find(0x2000));
-  EXPECT_TRUE(registry.find(0x3000));
+  for (uint64_t base = 0x2000; base <= 0x9000; base += 0x1000) EXPECT_TRUE(registry.find(base));
 }
 
 }  // namespace

@@ -74,6 +74,10 @@ TEST_F(ProcessTest, EachThreadHasItsContexts) {
     EXPECT_EQ(target_current(&target), CUDA_SUCCESS);
     EXPECT_EQ(target.session, &first_session());
     EXPECT_EQ(target.device, 2u);
+    process().device(2)->primary->given_back = true;
+    EXPECT_EQ(target_current(&target), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT_EQ(target_anywhere().session, process().sessions().front().get());
+    process().device(2)->primary->given_back = false;
     EXPECT_EQ(pop_context(), process().device(2)->primary);
     EXPECT_EQ(current_context(), process().device(1)->primary);
     set_current_context(nullptr);
