@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <cuda.h>
+#include <cudaProfiler.h>
 
 #include "api/opcodes.h"
 #include "client/memory/host_memory.h"
@@ -79,12 +80,11 @@ CUresult release_primary(Device& device) {
   return device.releasing->sent;
 }
 
-CUresult await_release(Device& device) {
-  if (!device.releasing) return CUDA_SUCCESS;
+void await_release(Device& device) {
+  if (!device.releasing) return;
   Reply reply;
-  const CUresult result = device.session->finish(*device.releasing, &reply);
+  device.renewed = device.session->finish(*device.releasing, &reply);
   device.releasing.reset();
-  return result;
 }
 
 CUresult find_device(CUdevice ordinal, Device** device) {
@@ -108,7 +108,9 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice dev) {
   if (!context) return CUDA_ERROR_INVALID_VALUE;
   if (device->session->lost()) return kSessionLost;
   std::lock_guard lock(device->mutex);
-  if (CUresult result = await_release(*device); result != CUDA_SUCCESS) return result;
+  await_release(*device);
+  if (device->renewed != CUDA_SUCCESS) device->renewed = forward_cuDevicePrimaryCtxReset_v2(dev);
+  if (device->renewed != CUDA_SUCCESS) return device->renewed;
   ++device->primary_references;
   device->primary->given_back.store(false, std::memory_order_release);
   device->primary->flags = device->primary_flags;
@@ -125,15 +127,18 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   return release_primary(*device);
 }
 
-// What is in the context goes, references stay: whoever holds one may still release it.
+// What is in the context goes, references stay: whoever holds one may still release it. That the
+// device can have no other context, as after a fault of a kernel, is what the next one to retain it
+// is told (driver 580).
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   Device* device;
   if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
   std::lock_guard lock(device->mutex);
-  if (CUresult result = await_release(*device); result != CUDA_SUCCESS) return result;
+  await_release(*device);
   if (device->primary->given_back) return CUDA_SUCCESS;
   give_back(*device);
-  return forward_cuDevicePrimaryCtxReset_v2(dev);
+  device->renewed = forward_cuDevicePrimaryCtxReset_v2(dev);
+  return device->session->lost() ? kSessionLost : CUDA_SUCCESS;
 }
 
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned flags) {
@@ -327,5 +332,12 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer_handle) {
   if (peer->session != context->session) return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
   return forward_cuCtxDisablePeerAccess(peer_handle);
 }
+
+// There is no GPU here that a profiler could look at, but a context that it would need.
+CUresult cuProfilerStart() {
+  Object* context;
+  return find_alive(nullptr, &context);
+}
+CUresult cuProfilerStop() { return cuProfilerStart(); }
 
 }  // extern "C"

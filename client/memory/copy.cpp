@@ -205,7 +205,7 @@ CUresult copy_on_host(const LinearCopy& copy) {
 
 CUresult copy_linear(const LinearCopy& copy) {
   Target target;
-  if (CUresult result = target_for_work(copy.stream, &target); result != CUDA_SUCCESS) {
+  if (CUresult result = target_for_copy(copy.stream, &target); result != CUDA_SUCCESS) {
     return result;
   }
   if (copy.bytes == 0) return CUDA_SUCCESS;

@@ -350,7 +350,7 @@ CUresult copy_arrays(const ShapeSide& destination, const ShapeSide& source, cons
 
 CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synchronous) {
   Target target;
-  if (CUresult result = target_for_work(stream, &target); result != CUDA_SUCCESS) return result;
+  if (CUresult result = target_for_copy(stream, &target); result != CUDA_SUCCESS) return result;
   const Extent extent{shape.WidthInBytes, shape.Height, shape.Depth};
   if (extent.width_bytes == 0 || extent.height == 0 || extent.depth == 0) return CUDA_SUCCESS;
   ShapeSide destination, source;

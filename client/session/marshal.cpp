@@ -104,6 +104,11 @@ CUresult target_for_work(CUstream stream, Target* target) {
   return CUDA_SUCCESS;
 }
 
+CUresult target_for_copy(CUstream stream, Target* target) {
+  const CUresult result = target_current(target);
+  return result == CUDA_ERROR_INVALID_CONTEXT ? target_for_work(stream, target) : result;
+}
+
 Target target_anywhere() {
   Target target;
   if (target_current(&target) == CUDA_SUCCESS) return target;

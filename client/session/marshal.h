@@ -33,6 +33,8 @@ struct Target {
 CUresult target_current(Target* target);
 // The same for work in a stream: a stream that was created has a context, and needs no current one.
 CUresult target_for_work(CUstream stream, Target* target);
+// The same for copies, which a driver refuses all the same where the current one is destroyed.
+CUresult target_for_copy(CUstream stream, Target* target);
 // For what needs no context: the current one, else the first session's.
 Target target_anywhere();
 // The worker of a device; `ordinal` becomes that worker's own device number.

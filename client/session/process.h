@@ -28,12 +28,13 @@ struct Device {
   uint32_t ordinal = 0;  // the worker's number of it
   wire::DeviceInfo info;
   Object* primary = nullptr;  // its primary context, always there
-  std::mutex mutex;           // of the three below
+  std::mutex mutex;           // of what follows
   uint32_t primary_references = 0;
   unsigned primary_flags = 0;
   std::atomic<int> implied_flags{
       -1};  // of the primary context, whatever was set; -1: not known yet
   std::optional<Session::Call> releasing;  // the primary context's end, which nobody waits for yet
+  CUresult renewed = CUDA_SUCCESS;  // whether the worker has a new one after the last one's end
 
   // What the worker told of it; 0 for attributes it did not know.
   int attribute(CUdevice_attribute which) const {

@@ -111,7 +111,8 @@ CUresult submit_copy(CUDA_MEMCPY3D_PEER shape, CUstream stream, Mode mode) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) {
     std::shared_ptr<Stream> created;
-    if (enter_stream(stream, &context, &created)) return result;
+    const bool none_current = result == CUDA_ERROR_INVALID_CONTEXT;
+    if (!none_current || enter_stream(stream, &context, &created)) return result;
   }
   CopyOperation operation;
   operation.unified = is_unified(shape);

@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include <cuda.h>
+#include <cudaProfiler.h>
 
 #include "driver_checks.h"
 
@@ -87,6 +88,7 @@ void check_without_context(CUresult refusal) {
   EXPECT(refusal, cuStreamSynchronize(nullptr));
   EXPECT(refusal, cuEventCreate(&event, 0));
   EXPECT(refusal, cuCtxSynchronize());
+  EXPECT(refusal, cuProfilerStart());
   EXPECT(refusal, cuCtxGetLimit(&bytes, CU_LIMIT_STACK_SIZE));
   EXPECT(refusal, cuCtxGetStreamPriorityRange(&least, &greatest));
 
@@ -318,6 +320,33 @@ void without_current() {
   std::printf("without a current context\n");
 }
 
+// A stream of a context that is alive takes work, but for copies, while the current one is not.
+void current_given_back() {
+  CUcontext alive, context;
+  CUstream stream;
+  CUdeviceptr memory;
+  unsigned value = 0;
+  CU(cuCtxCreate(&alive, nullptr, 0, 0));
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CU(cuMemAlloc(&memory, kBytes));
+  CU(cuDevicePrimaryCtxRetain(&context, 0));
+  CU(cuCtxSetCurrent(context));
+  CU(cuDevicePrimaryCtxReset(0));
+  CU(cuMemsetD32Async(memory, 13, 1, stream));
+  EXPECT(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemcpyDtoHAsync(&value, memory, 4, stream));
+  EXPECT(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFree(memory));
+  EXPECT(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemFreeHost(nullptr));
+  EXPECT(CUDA_ERROR_CONTEXT_IS_DESTROYED, cuMemHostUnregister(application_memory));
+  CU(cuStreamSynchronize(stream));
+  CU(cuCtxSetCurrent(alive));
+  CU(cuMemcpyDtoH(&value, memory, 4));
+  CHECK(value == 13);
+  CU(cuMemFree(memory));
+  CU(cuCtxDestroy(alive));
+  CU(cuDevicePrimaryCtxRelease(0));
+  std::printf("with a current context given back\n");
+}
+
 // Page-locked memory of one device's context stays what it is when another's goes.
 void other_device() {
   CUcontext first, second;
@@ -353,6 +382,7 @@ int main() {
   for (const End how : {End::kReset, End::kRelease, End::kDestroy}) memory(how);
   std::printf("memory\n");
   without_current();
+  current_given_back();
   int devices = 0;
   CU(cuDeviceGetCount(&devices));
   if (devices > 1) other_device();
