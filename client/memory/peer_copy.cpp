@@ -197,8 +197,9 @@ CUresult copy_and_wait(const PeerCopy& copy, const Place& issued) {
   if (legacy) {
     // Where nothing is under way no place needs to be waited for.
     for (const Target* side : {&source, &destination}) {
-      if (!side->session->default_stream_is_quiet(side->context))
+      if (!side->session->is_quiet(QuietContexts::Scope::kDefaultStream, side->context)) {
         halves.order_with({*side, 0}, false);
+      }
     }
   } else if (halves.has_side_on(issued.target.session)) {
     halves.order_with(issued, false);

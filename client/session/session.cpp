@@ -240,31 +240,6 @@ Session::~Session() {
 
 // ---- commands ----------------------------------------------------------------------------------
 
-namespace {
-
-bool is_among(const std::vector<wire::ObjectId>& contexts, wire::ObjectId context) {
-  return std::find(contexts.begin(), contexts.end(), context) != contexts.end();
-}
-
-// Whether the worker goes through it without giving any stream something to do.
-bool queues_nothing(uint16_t opcode, std::span<const std::byte> body) {
-  switch (static_cast<wire::Custom>(opcode)) {
-    case wire::Custom::kPing:
-    case wire::Custom::kSynchronizeContext:
-      return true;
-    case wire::Custom::kPeerCopy: {
-      wire::PeerCopyBody copy;
-      if (body.size() < sizeof copy) return false;
-      std::memcpy(&copy, body.data(), sizeof copy);
-      return !(copy.flags & wire::kPeerHolds);
-    }
-    default:
-      return false;
-  }
-}
-
-}  // namespace
-
 CUresult Session::send(const wire::CommandHeader& header, std::span<const std::byte> body,
                        std::span<const std::byte> tail, transport::Wake wake, uint64_t* number) {
   // Header and body travel as one piece; bodies are small, and tails (bytes to copy, parameters)
@@ -289,7 +264,7 @@ CUresult Session::send(const wire::CommandHeader& header, std::span<const std::b
   }
   std::lock_guard lock(order_mutex_);
   *number = ++commands_;
-  if (quiet_at_ + 1 == commands_ && queues_nothing(header.opcode, body)) quiet_at_ = commands_;
+  quiet_.sent(commands_, header.opcode, body);
   if (!commands_ring_->append(first, tail, wake).ok()) return session_lost();
   return CUDA_SUCCESS;
 }
@@ -487,7 +462,9 @@ CUresult Session::post_and_wait(wire::ObjectId context, wire::Custom opcode, wir
   if (result == CUDA_SUCCESS) result = pull_mirrors(*this);
   if (result == CUDA_SUCCESS) result = take_error();
   if (result == CUDA_SUCCESS && stream == 0) {
-    note_quiet(whole ? &quiet_ : &quiet_default_, context, before);
+    std::lock_guard lock(order_mutex_);
+    quiet_.waited(whole ? QuietContexts::Scope::kContext : QuietContexts::Scope::kDefaultStream,
+                  context, before, commands_);
   }
   return result;
 }
@@ -497,21 +474,9 @@ CUresult Session::synchronize(wire::ObjectId context, wire::ObjectId stream) {
 }
 
 CUresult Session::synchronize_context(wire::ObjectId context) {
-  if (is_quiet(context)) return lost() ? session_lost() : take_error();
+  if (is_quiet(QuietContexts::Scope::kContext, context))
+    return lost() ? session_lost() : take_error();
   return post_and_wait(context, wire::Custom::kSynchronizeContext, 0, wire::SignalBody{});
-}
-
-void Session::note_quiet(std::vector<wire::ObjectId>* contexts, wire::ObjectId context,
-                         uint64_t before) {
-  std::lock_guard lock(order_mutex_);
-  if (quiet_at_ == commands_) {
-    if (!is_among(*contexts, context)) contexts->push_back(context);
-  } else if (commands_ == before + 1) {
-    quiet_.clear();
-    quiet_default_.clear();
-    contexts->assign(1, context);
-    quiet_at_ = commands_;
-  }
 }
 
 uint64_t Session::commands() {
@@ -519,14 +484,9 @@ uint64_t Session::commands() {
   return commands_;
 }
 
-bool Session::is_quiet(wire::ObjectId context) {
+bool Session::is_quiet(QuietContexts::Scope scope, wire::ObjectId context) {
   std::lock_guard lock(order_mutex_);
-  return quiet_at_ == commands_ && is_among(quiet_, context);
-}
-
-bool Session::default_stream_is_quiet(wire::ObjectId context) {
-  std::lock_guard lock(order_mutex_);
-  return quiet_at_ == commands_ && (is_among(quiet_, context) || is_among(quiet_default_, context));
+  return quiet_.is_quiet(scope, context, commands_);
 }
 
 // ---- objects the worker named ------------------------------------------------------------------

@@ -33,6 +33,7 @@
 #include "client/session/ids.h"
 #include "client/session/marshal.h"
 #include "client/session/objects.h"
+#include "client/session/quiet_contexts.h"
 #include "client/session/trace.h"
 #include "common/base/status.h"
 #include "common/transport/link.h"
@@ -132,11 +133,8 @@ class Session {
   // printed.
   CUresult synchronize(wire::ObjectId context, wire::ObjectId stream);
   CUresult synchronize_context(wire::ObjectId context);
-  // Whether a synchronisation of the context would find nothing to wait for: none of the commands
-  // since the last one has queued anything.
-  bool is_quiet(wire::ObjectId context);
-  // The same of a synchronisation of its default stream, to which all streams that block belong.
-  bool default_stream_is_quiet(wire::ObjectId context);
+  // Whether a synchronisation of the context or its default stream would find nothing to wait for.
+  bool is_quiet(QuietContexts::Scope scope, wire::ObjectId context);
 
   // Every object by its id: the worker may name one that the client minted (a graph's own stream)
   // or one of its own (a captured graph's nodes), whose object is made when it is first named.
@@ -181,8 +179,6 @@ class Session {
   void await_trace();
   CUresult post_and_wait(wire::ObjectId context, wire::Custom opcode, wire::ObjectId stream,
                          std::span<const std::byte> body, Word word);
-  // A command for the context has been waited for, with nothing sent since the first `before`.
-  void note_quiet(std::vector<wire::ObjectId>* contexts, wire::ObjectId context, uint64_t before);
   const std::atomic<uint64_t>& client_word(uint64_t offset) const;
 
   std::string name_;
@@ -196,11 +192,7 @@ class Session {
   std::unique_ptr<transport::Link> link_;
   std::mutex order_mutex_;  // what enters the ring under it is in the order the worker sees
   uint64_t commands_ = 0;   // that have entered it
-  // Contexts in which, and in whose default streams, nothing is under way after `quiet_at_`
-  // commands. Guarded by order_mutex_.
-  std::vector<wire::ObjectId> quiet_;
-  std::vector<wire::ObjectId> quiet_default_;
-  uint64_t quiet_at_ = 0;
+  QuietContexts quiet_;     // guarded by order_mutex_
   std::unique_ptr<wire::RingWriter> commands_ring_;
   std::unique_ptr<EventThread> events_;
   std::unique_ptr<Staging> staging_;

@@ -1,0 +1,55 @@
+#include "client/session/quiet_contexts.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace rcuda::client {
+namespace {
+
+bool is_among(const std::vector<wire::ObjectId>& contexts, wire::ObjectId context) {
+  return std::find(contexts.begin(), contexts.end(), context) != contexts.end();
+}
+
+// Whether the worker goes through it without giving any stream something to do.
+bool queues_nothing(uint16_t opcode, std::span<const std::byte> body) {
+  switch (static_cast<wire::Custom>(opcode)) {
+    case wire::Custom::kPing:
+    case wire::Custom::kSynchronizeContext:
+      return true;
+    case wire::Custom::kPeerCopy: {
+      wire::PeerCopyBody copy;
+      if (body.size() < sizeof copy) return false;
+      std::memcpy(&copy, body.data(), sizeof copy);
+      return !(copy.flags & wire::kPeerHolds);
+    }
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+void QuietContexts::sent(uint64_t number, uint16_t opcode, std::span<const std::byte> body) {
+  if (at_ + 1 == number && queues_nothing(opcode, body)) at_ = number;
+}
+
+void QuietContexts::waited(Scope scope, wire::ObjectId context, uint64_t before,
+                           uint64_t commands) {
+  std::vector<wire::ObjectId>& among = scope == Scope::kContext ? contexts_ : default_streams_;
+  if (at_ == commands) {
+    if (!is_among(among, context)) among.push_back(context);
+  } else if (commands == before + 1) {
+    contexts_.clear();
+    default_streams_.clear();
+    among.assign(1, context);
+    at_ = commands;
+  }
+}
+
+bool QuietContexts::is_quiet(Scope scope, wire::ObjectId context, uint64_t commands) const {
+  if (at_ != commands) return false;
+  return is_among(contexts_, context) ||
+         (scope == Scope::kDefaultStream && is_among(default_streams_, context));
+}
+
+}  // namespace rcuda::client

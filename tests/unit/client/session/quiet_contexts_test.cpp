@@ -1,0 +1,70 @@
+#include "client/session/quiet_contexts.h"
+
+#include <gtest/gtest.h>
+
+namespace rcuda::client {
+namespace {
+
+using Scope = QuietContexts::Scope;
+
+constexpr uint16_t kPing = static_cast<uint16_t>(wire::Custom::kPing);
+constexpr uint16_t kLaunch = static_cast<uint16_t>(wire::Custom::kLaunch);
+constexpr uint16_t kSignal = static_cast<uint16_t>(wire::Custom::kSignal);
+
+// Commands as a session sends them.
+class QuietContextsTest : public testing::Test {
+ protected:
+  void send(uint16_t opcode) { contexts_.sent(++commands_, opcode, {}); }
+  // Waited for with nothing sent in between.
+  void synchronize(Scope scope, wire::ObjectId context) {
+    const uint64_t before = commands_;
+    send(kSignal);
+    contexts_.waited(scope, context, before, commands_);
+  }
+  bool quiet(Scope scope, wire::ObjectId context) {
+    return contexts_.is_quiet(scope, context, commands_);
+  }
+
+  QuietContexts contexts_;
+  uint64_t commands_ = 0;
+};
+
+TEST_F(QuietContextsTest, AContextIsQuietUntilSomethingIsQueuedAnywhere) {
+  send(kLaunch);
+  EXPECT_FALSE(quiet(Scope::kContext, 1));
+  synchronize(Scope::kContext, 1);
+  EXPECT_TRUE(quiet(Scope::kContext, 1));
+  EXPECT_TRUE(quiet(Scope::kDefaultStream, 1));
+  EXPECT_FALSE(quiet(Scope::kContext, 2));
+  send(kPing);
+  EXPECT_TRUE(quiet(Scope::kContext, 1));
+  send(kLaunch);
+  EXPECT_FALSE(quiet(Scope::kContext, 1));
+  EXPECT_FALSE(quiet(Scope::kDefaultStream, 1));
+}
+
+TEST_F(QuietContextsTest, ADefaultStreamSaysNothingOfItsContext) {
+  synchronize(Scope::kDefaultStream, 1);
+  EXPECT_TRUE(quiet(Scope::kDefaultStream, 1));
+  EXPECT_FALSE(quiet(Scope::kContext, 1));
+}
+
+TEST_F(QuietContextsTest, WhatAnotherThreadSentMeanwhileCounts) {
+  const uint64_t before = commands_;
+  send(kSignal);
+  send(kLaunch);
+  contexts_.waited(Scope::kContext, 1, before, commands_);
+  EXPECT_FALSE(quiet(Scope::kContext, 1));
+}
+
+TEST_F(QuietContextsTest, OthersStayQuietWhileNothingIsQueued) {
+  synchronize(Scope::kContext, 1);
+  const uint64_t before = commands_;
+  send(static_cast<uint16_t>(wire::Custom::kSynchronizeContext));
+  contexts_.waited(Scope::kContext, 2, before, commands_);
+  EXPECT_TRUE(quiet(Scope::kContext, 1));
+  EXPECT_TRUE(quiet(Scope::kContext, 2));
+}
+
+}  // namespace
+}  // namespace rcuda::client
