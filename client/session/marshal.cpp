@@ -12,19 +12,28 @@ namespace {
 
 Target target_of(const Object& object) { return {object.session, object.context, object.device}; }
 
+// Of a thread's current context, if it has one.
+CUresult check_alive(const Object* context) {
+  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  return context->kind.load(std::memory_order_acquire) == wire::Kind::kContext &&
+                 !context->given_back.load(std::memory_order_acquire)
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
 CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id, bool used) {
   const bool per_thread =
       handle == CU_STREAM_PER_THREAD || (!handle && interop::per_thread_default_stream());
   Object* stream = nullptr;
   if (per_thread || !handle || handle == CU_STREAM_LEGACY) {
-    Target current;
-    if (CUresult result = target_current(&current); result != CUDA_SUCCESS) return result;
-    if (!target->session) *target = current;
+    Object* context = current_context();
+    if (CUresult result = check_alive(context); result != CUDA_SUCCESS) return result;
+    if (!target->session) *target = target_of(*context);
     if (!per_thread) {
       *id = 0;
       return check_legacy_stream();
     }
-    if (CUresult result = per_thread_stream(current_context(), &stream); result != CUDA_SUCCESS)
+    if (CUresult result = per_thread_stream(context, &stream); result != CUDA_SUCCESS)
       return result;
   } else {
     stream = find_object(handle, wire::Kind::kStream);
@@ -85,12 +94,8 @@ CUresult resolve_code(const void* handle, wire::Kind kind, Target* target, wire:
 
 CUresult target_current(Target* target) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  Object* context = current_context();
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (context->kind.load(std::memory_order_acquire) != wire::Kind::kContext) {
-    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  }
-  if (context->given_back.load(std::memory_order_acquire)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  const Object* context = current_context();
+  if (CUresult result = check_alive(context); result != CUDA_SUCCESS) return result;
   *target = target_of(*context);
   return CUDA_SUCCESS;
 }

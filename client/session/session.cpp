@@ -1,6 +1,5 @@
 #include "client/session/session.h"
 
-#include <algorithm>
 #include <cstring>
 #include <string_view>
 #include <thread>
