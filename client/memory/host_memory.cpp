@@ -322,21 +322,18 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
 void end_host_memory(const Allocation& memory) {
   Target target;
   (void)target_current(&target);  // no context need be there
-  Registry& registry = Process::get().memory();
   void* const address = reinterpret_cast<void*>(memory.base);
   unmirrored().remove(address);
   if (memory.placement == Placement::kRegistered) {
     for (const auto& [piece, length] : pieces_in_runs(memory.base, memory.bytes)) {
       unmirror(reinterpret_cast<void*>(piece));
     }
-    (void)registry.remove(memory.base);
     const auto [first, length] = pages_of(memory.base, memory.bytes);
     if (memory.reachable) end_pages(first, length, target);
     return;
   }
   unmirror(address);
   unexpose_all(memory.exposed, memory.base, target);
-  (void)registry.remove(memory.base);
   unmap_from_range(address, round_up(memory.bytes, page_bytes()));
   close(memory.backing);
 }
@@ -344,11 +341,13 @@ void end_host_memory(const Allocation& memory) {
 CUresult free_host(void* address) {
   if (CUresult result = check_not_destroyed(); result != CUDA_SUCCESS) return result;
   if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
-  const auto found = Process::get().memory().find(reinterpret_cast<uintptr_t>(address));
+  Registry& registry = Process::get().memory();
+  const auto found = registry.find(reinterpret_cast<uintptr_t>(address));
   if (!found || found->base != reinterpret_cast<uintptr_t>(address) || found->backing < 0 ||
       found->placement == Placement::kRegistered) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was faster
   end_host_memory(*found);
   return CUDA_SUCCESS;
 }
@@ -422,12 +421,14 @@ CUresult unregister_host(void* address) {
   if (CUresult result = check_not_destroyed(); result != CUDA_SUCCESS) return result;
   if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
   const auto begin = reinterpret_cast<uintptr_t>(address);
-  const auto found = Process::get().memory().find(begin);
+  Registry& registry = Process::get().memory();
+  const auto found = registry.find(begin);
   if (!address) return CUDA_ERROR_INVALID_VALUE;
   if (!found) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   if (found->base != begin || found->placement != Placement::kRegistered) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was faster
   end_host_memory(*found);
   return CUDA_SUCCESS;
 }

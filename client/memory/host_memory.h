@@ -30,7 +30,7 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
 CUresult free_host(void* address);
 CUresult register_host(void* address, size_t bytes, unsigned flags);
 CUresult unregister_host(void* address);
-// What the two above do, for memory of the host that the registry knows.
+// What the two above do with memory of the host that is out of the registry.
 void end_host_memory(const Allocation& memory);
 // A kernel will have these parameters: page-locked memory that they point to is mirrored from now
 // on, where it has to be.

@@ -76,12 +76,10 @@ std::vector<Allocation> Registry::remove_context(uint32_t device, wire::ObjectId
                        allocation.placement == Placement::kMapped;
     if (allocation.device != device || allocation.context != context || stays) {
       ++it;
-    } else if (is_host(allocation.placement)) {
-      host.push_back(allocation);
-      ++it;
-    } else {
-      it = allocations_.erase(it);
+      continue;
     }
+    if (is_host(allocation.placement)) host.push_back(std::move(it->second));
+    it = allocations_.erase(it);
   }
   return host;
 }

@@ -56,9 +56,8 @@ class Registry {
   bool overlaps(uint64_t address, size_t bytes) const;
   // Whether there ever was memory of a graph.
   bool any_of_graph() const { return any_of_graph_.load(std::memory_order_relaxed); }
-  // A context of a device goes, and with it what was allocated in it: forgotten, but for memory of
-  // the host, which is returned for the caller to end. Memory of pools and mapped memory are the
-  // device's.
+  // A context of a device goes, and with it what was allocated in it: forgotten, and memory of the
+  // host returned for the caller to end. Memory of pools and mapped memory are the device's.
   std::vector<Allocation> remove_context(uint32_t device, wire::ObjectId context);
   void set_flags(uint64_t base, unsigned flags);
   void set_exposed(uint64_t base, std::vector<std::pair<Session*, transport::RegionId>> exposed);
