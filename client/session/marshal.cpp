@@ -47,11 +47,18 @@ CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id, 
   return CUDA_SUCCESS;
 }
 
-// The context that a new object goes with. Memory pools are their device's.
+// The context in which a new object is: one that is always there for what belongs to none.
 wire::ObjectId home_of(const Target& target, wire::Kind kind, wire::ObjectId id) {
-  if (kind == wire::Kind::kContext) return id;
-  if (kind != wire::Kind::kMemoryPool) return target.context;
-  return Process::get().device(static_cast<CUdevice>(target.device))->primary->id;
+  switch (kind) {
+    case wire::Kind::kContext:
+      return id;
+    case wire::Kind::kGraph:
+    case wire::Kind::kGraphNode:
+    case wire::Kind::kMemoryPool:
+      return Process::get().device(static_cast<CUdevice>(target.device))->primary->id;
+    default:
+      return target.context;
+  }
 }
 
 bool is_code(wire::Kind kind) {

@@ -176,9 +176,14 @@ void end(End how, CUcontext context) {
   }
 }
 
-// Page-locked and managed memory go with the context; memory of pools and mapped memory stay.
+// Page-locked and managed memory go with the context; memory of pools, mapped memory and graphs
+// stay.
 void memory(End how) {
   CUcontext context = begin(how);
+  CUgraph graph;
+  CUgraphNode node;
+  CU(cuGraphCreate(&graph, 0));
+  CU(cuGraphAddEmptyNode(&node, graph, nullptr, 0));
   void *host, *portable;
   CUdeviceptr managed, pooled, reserved;
   CU(cuMemHostAlloc(&host, kBytes, 0));
@@ -213,6 +218,10 @@ void memory(End how) {
   CHECK(!is_memory(host) && !is_memory(portable) && !is_memory(managed));
   CHECK(!is_memory(application_memory));
   CHECK(is_memory(pooled) && is_memory(reserved));
+  size_t nodes = 0;
+  CU(cuGraphAddEmptyNode(&node, graph, &node, 1));
+  CU(cuGraphGetNodes(graph, nullptr, &nodes));
+  CHECK(nodes == 2);
   CU(cuMemUnmap(reserved, kGranule));
   CU(cuMemMap(reserved, kGranule, 0, allocation, 0));
   CU(cuMemSetAccess(reserved, kGranule, &access, 1));
@@ -246,6 +255,7 @@ void memory(End how) {
   CU(cuMemUnmap(reserved, kGranule));
   CU(cuMemAddressFree(reserved, kGranule));
   CU(cuMemRelease(allocation));
+  CU(cuGraphDestroy(graph));
   end(how, context);
   if (how == End::kReset) {  // the references of both
     CU(cuDevicePrimaryCtxRelease(0));
