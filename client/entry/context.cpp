@@ -35,15 +35,11 @@ CUresult find_alive(CUcontext handle, Object** context) {
   return (*context)->given_back ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
 }
 
-// A context is about to be destroyed: what lived in it is forgotten, its memory and the handles of
-// objects, which the worker destroys with it. Its page-locked memory is freed, registered memory
-// is the application's again.
-void forget_context(const Object& context) {
+// A context goes: what lived in it is forgotten, its memory and the handles of objects, which the
+// worker destroys with it. Returned is its memory of the host: end_host_memory() waits for the
+// device, so that is for after the end of the context, which does not.
+std::vector<Allocation> forget_context(const Object& context) {
   captures_lost(context);
-  for (const Allocation& host :
-       Process::get().memory().remove_context(context.device, context.id)) {
-    end_host_memory(host);
-  }
   forget_kernels_in(*context.session, context.id);
   for (const wire::Kind kind : {wire::Kind::kStream, wire::Kind::kEvent, wire::Kind::kModule,
                                 wire::Kind::kFunction, wire::Kind::kArray}) {
@@ -53,6 +49,12 @@ void forget_context(const Object& context) {
       retire(object, kind);
     }
   }
+  return Process::get().memory().remove_context(context.device, context.id);
+}
+
+void end_all(std::vector<Allocation>* host) {
+  for (const Allocation& memory : *host) end_host_memory(memory);
+  host->clear();
 }
 
 unsigned valid_flags() {
@@ -65,7 +67,7 @@ void give_back(Device& device) {
   Process::get().peers().forget(*device.session);
   interop::context_destroyed(reinterpret_cast<CUcontext>(device.primary));
   device.primary->given_back.store(true, std::memory_order_release);
-  forget_context(*device.primary);
+  device.leaving = forget_context(*device.primary);
 }
 
 // The worker ends a context and makes the next one, which takes it a quarter of a second. Who gives
@@ -85,6 +87,7 @@ void await_release(Device& device) {
   Reply reply;
   device.renewed = device.session->finish(*device.releasing, &reply);
   device.releasing.reset();
+  end_all(&device.leaving);
 }
 
 CUresult find_device(CUdevice ordinal, Device** device) {
@@ -138,6 +141,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   if (device->primary->given_back) return CUDA_SUCCESS;
   give_back(*device);
   device->renewed = forward_cuDevicePrimaryCtxReset_v2(dev);
+  end_all(&device->leaving);
   return device->session->lost() ? kSessionLost : CUDA_SUCCESS;
 }
 
@@ -195,10 +199,12 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
   Object* context = find_context(handle);
   if (!context) return handle ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
   if (context->id < rcuda::wire::kFirstCreatedContext) return CUDA_ERROR_INVALID_CONTEXT;
-  forget_context(*context);
+  std::vector<Allocation> host = forget_context(*context);
   rcuda::interop::context_destroyed(handle);
   if (current_context() == context) (void)pop_context();
-  return forward_cuCtxDestroy_v2(handle);
+  const CUresult result = forward_cuCtxDestroy_v2(handle);
+  end_all(&host);
+  return result;
 }
 
 // ---- the stack ---------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ struct Device {
       -1};  // of the primary context, whatever was set; -1: not known yet
   std::optional<Session::Call> releasing;  // the primary context's end, which nobody waits for yet
   CUresult renewed = CUDA_SUCCESS;  // whether the worker has a new one after the last one's end
+  std::vector<Allocation> leaving;  // memory of the host that goes with the one being released
 
   // What the worker told of it; 0 for attributes it did not know.
   int attribute(CUdevice_attribute which) const {

@@ -10,6 +10,10 @@
 #include "program.h"
 
 __global__ void add(int* sum, int value) { atomicAdd(sum, value); }
+__global__ void wait_for(const volatile int* flag) {
+  while (*flag == 0) {
+  }
+}
 
 // What a process needs of a GPU: memory, copies, a kernel. The first error, or cudaSuccess.
 cudaError_t use_the_gpu() {
@@ -66,6 +70,16 @@ int main(int count, char** arguments) {
   // Nothing of CUDA is in a process that has not used it, so its children may.
   const int one = in_a_child(use_the_gpu), two = in_a_child(use_the_gpu);
   std::printf("children before: %d %d\n", one, two);
+
+  // Its kernel waits in page-locked memory for what will not come; leaving does not wait for that.
+  const int leaves = in_a_child([] {
+    int* flag;
+    CUDA(cudaMallocHost(&flag, sizeof *flag));
+    *flag = 0;
+    wait_for<<<1, 1>>>(flag);
+    return cudaGetLastError();
+  });
+  std::printf("child with a kernel that never ends: %d\n", leaves);
 
   // Whoever comes first initialises, and the others wait for it.
   std::vector<cudaError_t> results(16, cudaErrorUnknown);
