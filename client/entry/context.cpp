@@ -72,15 +72,13 @@ void give_back(Device& device) {
 
 // The worker ends a context and makes the next one, which takes it a quarter of a second. Who gives
 // the context back does not wait for it, since most do as their process exits; who wants it again
-// does. Sent in the context's own name, the command waits until the context is idle: a driver's
-// reset does, and must not keep a worker whose client left a kernel that never ends.
+// does.
 CUresult release_primary(Device& device) {
   give_back(device);
   wire::Encoder in;
   in.value(device.ordinal);
-  device.session->begin(device.primary->id,
-                        static_cast<uint16_t>(api::Opcode::cuDevicePrimaryCtxReset_v2), in.body(),
-                        {}, 0, true, &device.releasing.emplace());
+  device.session->begin(0, static_cast<uint16_t>(api::Opcode::cuDevicePrimaryCtxReset_v2),
+                        in.body(), {}, 0, true, &device.releasing.emplace());
   return device.releasing->sent;
 }
 

@@ -60,13 +60,9 @@ bool signals(uint16_t opcode) {
   }
 }
 
-// Calls for which the driver waits until the device has nothing more to do. Of resets those that
-// nobody waits for, which name a context (client/entry/context.cpp); others end copies between
-// servers that are under way.
-bool waits_for_device(uint16_t opcode, wire::ObjectId context) {
-  return (opcode == static_cast<uint16_t>(api::Opcode::cuDevicePrimaryCtxReset_v2) &&
-          context != 0) ||
-         opcode == static_cast<uint16_t>(api::Opcode::cuMemFree_v2) ||
+// Calls for which the driver waits until the device has nothing more to do.
+bool waits_for_device(uint16_t opcode) {
+  return opcode == static_cast<uint16_t>(api::Opcode::cuMemFree_v2) ||
          opcode == static_cast<uint16_t>(api::Opcode::cuArrayDestroy) ||
          opcode == static_cast<uint16_t>(api::Opcode::cuMipmappedArrayDestroy) ||
          opcode == static_cast<uint16_t>(wire::Custom::kHostUnexpose);
@@ -236,7 +232,7 @@ Status SessionLoop::handle(std::span<const std::byte> frame) {
     ended_ = true;
     return {};
   }
-  if (header.call != 0 && waits_for_device(header.opcode, header.context) &&
+  if (header.call != 0 && waits_for_device(header.opcode) &&
       executor_.make_current(header.context) == CUDA_SUCCESS && executor_.current_context()) {
     postpone(header, frame.subspan(sizeof header), number);
     return {};
