@@ -36,8 +36,8 @@ CUresult find_alive(CUcontext handle, Object** context) {
 }
 
 // A context goes: what lived in it is forgotten, its memory and the handles of objects, which the
-// worker destroys with it. Returned is its memory of the host: end_host_memory() waits for the
-// device, so that is for after the end of the context, which does not.
+// worker destroys with it. Returned is its memory of the host. Ending that waits for what kernels
+// do, so it is for after the context's end, and never for a process that leaves.
 std::vector<Allocation> forget_context(const Object& context) {
   captures_lost(context);
   forget_kernels_in(*context.session, context.id);

@@ -22,8 +22,7 @@ class Session;
 
 struct alignas(128) Object {
   std::atomic<wire::Kind> kind{wire::Kind::kNone};
-  std::atomic<bool> given_back{
-      false};                  // primary contexts: nobody has one, nothing can be done in it
+  std::atomic<bool> given_back{false};  // primary contexts: nobody holds it
   wire::ObjectId id = 0;       // on the worker; 0 for objects of several sessions (libraries)
   wire::ObjectId context = 0;  // context it was created in; its own id for contexts
   Session* session = nullptr;
