@@ -250,6 +250,9 @@ class Executor {
   uint64_t holds_ = 0;  // how many of these there were
   uint64_t next_key_ = 1;
   uint64_t errors_ = 0;
+  // By completion word: the sequence last signalled. The engine's threads signal words as well.
+  std::vector<std::atomic<uint64_t>> signalled_ =
+      std::vector<std::atomic<uint64_t>>(wire::ClientWindow::kCompletionCount);
   std::mutex errors_mutex_;  // errors_, sticky_
   CUresult sticky_ = CUDA_SUCCESS;
   bool may_print_ = false;

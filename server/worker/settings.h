@@ -38,8 +38,10 @@ struct Settings {
                                      "how long a client may take to introduce itself"};
   config::Duration start_timeout{registry, "RCUDA_SERVER_START_TIMEOUT", std::chrono::seconds(60),
                                  "how long a worker may take to initialise the driver"};
-  config::Duration stop_timeout{registry, "RCUDA_SERVER_STOP_TIMEOUT", std::chrono::seconds(5),
-                                "how long sessions get to end when the server stops"};
+  config::Duration stop_timeout{
+      registry, "RCUDA_SERVER_STOP_TIMEOUT", std::chrono::seconds(5),
+      "how long a session gets to end when its client has left or the server "
+      "stops"};
   config::Duration peer_timeout{registry, "RCUDA_SERVER_PEER_TIMEOUT", std::chrono::seconds(10),
                                 "a client silent for so long is given up; 0: never"};
   config::Duration spin{registry, "RCUDA_SERVER_SPIN", std::chrono::nanoseconds(0),

@@ -26,6 +26,7 @@
 #include "server/worker/address_fence.h"
 #include "server/worker/device_set.h"
 #include "server/worker/driver_loader.h"
+#include "server/worker/end_watch.h"
 #include "server/worker/session_loop.h"
 #include "server/worker/worker_messages.h"
 
@@ -267,6 +268,13 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
     loop = &session;
     if (stopped) session.stop();
   }
+  EndWatch watch(
+      [&] {
+        std::lock_guard lock(mutex);
+        return stopped ? Status(Code::kUnavailable, stopped) : (*link)->status();
+      },
+      settings.stop_timeout.get());
+  if (Status started = watch.start(); !started.ok()) return started;
   RCUDA_INFO("session of %s (%s, pid %u on %s) over %s: device%s %s", hello->user.c_str(),
              hello->program.c_str(), hello->pid, hello->host.c_str(), (*link)->medium(),
              hello->devices.size() == 1 ? "" : "s", list_of(hello->devices).c_str());

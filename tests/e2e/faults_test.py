@@ -74,9 +74,9 @@ class FaultsTest(unittest.TestCase):
         self.addCleanup(stop)
         return server
 
-    def start(self, environment):
+    def start(self, environment, program="endless"):
         """A program that uses its device until that fails, and is already doing so."""
-        run = subprocess.Popen([os.path.join(BUILD, "tests/e2e/endless")], env=environment,
+        run = subprocess.Popen([os.path.join(BUILD, "tests/e2e", program)], env=environment,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.running.append(run)
         self.assertEqual(run.stdout.readline(), "running\n")
@@ -152,6 +152,36 @@ class FaultsTest(unittest.TestCase):
         self.assertTrue(eventually(lambda: worker not in server.workers()))
         self.assertIn("silent", server.text())
         self.check_works(server, "tcp")
+
+    def check_stuck_worker(self, transport):
+        server = self.server(RCUDA_SERVER_STOP_TIMEOUT="1s")
+        environment = client_environment(BUILD, [server], transport)
+        run = self.start(environment, "stuck")
+        worker = server.sessions(BUILD)[run.pid]
+        # The call is on its way, or in the driver.
+        self.assertFalse(eventually(lambda: run.poll() is not None, seconds=2))
+        self.assertIn(worker, server.workers())
+        run.kill()
+        # The driver holds the worker's thread, and still it ends with its client.
+        self.assertTrue(eventually(lambda: worker not in server.workers()))
+        self.assertIn("a call into the driver does not return", server.text())
+        self.check_works(server, transport)
+
+    def test_a_call_that_does_not_return_shm(self):
+        self.check_stuck_worker("shm")
+
+    def test_a_call_that_does_not_return_tcp(self):
+        self.check_stuck_worker("tcp")
+
+    def test_a_killed_daemon_and_a_call_that_does_not_return(self):
+        server = Server(BUILD, environment={"RCUDA_SERVER_STOP_TIMEOUT": "1s"})
+        run = self.start(client_environment(BUILD, [server], "shm"), "stuck")
+        workers = server.workers()
+        server.process.kill()
+        server.process.wait()
+        self.assertTrue(eventually(
+            lambda: not any(os.path.exists(f"/proc/{worker}") for worker in workers)))
+        run.communicate(timeout=HANG_SECONDS)
 
     def test_a_killed_daemon(self):
         server = Server(BUILD)

@@ -260,6 +260,24 @@ TEST_F(SessionTest, ASignalComesWhateverIsWrongWithItsStreamOrContext) {
   EXPECT_EQ(synchronize(), CUDA_SUCCESS);
 }
 
+// The word was a stream's that was destroyed at work, and is another's when that work is done.
+TEST_F(SessionTest, ALateSignalTakesNothingBack) {
+  ASSERT_TRUE(
+      post(api::Opcode::cuStreamCreate, unsigned{CU_STREAM_NON_BLOCKING}, uint32_t{1}).ok());
+  ASSERT_TRUE(client().post(Custom::kLaunchHost, wire::LaunchHostBody{1, 1, 0}).ok());
+  ASSERT_TRUE(client().post(Custom::kSignal, wire::SignalBody{1, 9, 1}).ok());
+  ASSERT_TRUE(client().post(Custom::kSignal, wire::SignalBody{1, 10, 1}).ok());
+  ASSERT_TRUE(client().post(Custom::kSignal, wire::SignalBody{0, 9, 2}).ok());
+  EXPECT_EQ(client().wait_word(9, 2), CUDA_SUCCESS);
+  const std::vector<std::byte> frame = client().next_event();
+  wire::HostCallbackEvent event{};
+  ASSERT_EQ(frame.size(), sizeof event);
+  std::memcpy(&event, frame.data(), sizeof event);
+  client().acknowledge(event.slot, event.sequence);
+  EXPECT_EQ(client().wait_word(10, 1), CUDA_SUCCESS);
+  EXPECT_TRUE(client().word_reached(9, 2));
+}
+
 TEST_F(SessionTest, AHostFunctionHoldsItsStreamUntilItIsAcknowledged) {
   ASSERT_TRUE(
       post(api::Opcode::cuStreamCreate, unsigned{CU_STREAM_NON_BLOCKING}, uint32_t{1}).ok());
@@ -370,9 +388,9 @@ TEST_F(SessionTest, UnloadingCodeHoldsNobody) {
   // The device is busy, and the driver would wait for it.
   ASSERT_TRUE(post(api::Opcode::cuModuleUnload, uint32_t{1}).ok());
   EXPECT_TRUE(client().call(Custom::kPing, Nothing{}));
-  // The id is free: another module may have it.
-  EXPECT_EQ(load_module(bytes_of(std::string(kPtx))), CUDA_SUCCESS);
   client().acknowledge(event.slot, event.sequence);
+  // The id is free: another module may have it, whether or not the first is unloaded by now.
+  EXPECT_EQ(load_module(bytes_of(std::string(kPtx))), CUDA_SUCCESS);
   EXPECT_EQ(synchronize(), CUDA_SUCCESS);
   EXPECT_EQ(client().error_word(), 0u);
 }

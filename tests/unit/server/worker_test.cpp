@@ -1,11 +1,13 @@
 // Parts of a worker that need no session.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -19,6 +21,7 @@
 #include "server/executor/object_table.h"
 #include "server/worker/address_fence.h"
 #include "server/worker/driver_loader.h"
+#include "server/worker/end_watch.h"
 #include "server/worker/worker_messages.h"
 
 namespace rcuda::server {
@@ -42,6 +45,40 @@ std::vector<std::byte> some_bytes(size_t count, int seed) {
   for (size_t i = 0; i < count; ++i)
     bytes[i] = static_cast<std::byte>(i * 7 + static_cast<size_t>(seed));
   return bytes;
+}
+
+// ---- end watch ---------------------------------------------------------------------------------
+
+TEST(EndWatchTest, ASessionThatIsOverAndGoesOnIsEnded) {
+  std::atomic<bool> over{false}, asked_while_over{false}, expired{false};
+  EndWatch watch(
+      [&] {
+        if (over) asked_while_over = true;
+        return over ? Status(Code::kUnavailable, "gone") : Status();
+      },
+      std::chrono::milliseconds(4),
+      [&](const Status& why) {
+        EXPECT_TRUE(asked_while_over);
+        EXPECT_EQ(why.context(), "gone");
+        expired = true;
+      });
+  ASSERT_TRUE(watch.start().ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(expired);
+  over = true;
+  while (!expired) std::this_thread::yield();
+}
+
+TEST(EndWatchTest, ASessionThatEndsIsLeftAlone) {
+  std::atomic<bool> asked{false};
+  EndWatch watch(
+      [&] {
+        asked = true;
+        return Status(Code::kUnavailable, "gone");
+      },
+      std::chrono::seconds(4), [](const Status&) { FAIL() << "it had its time"; });
+  ASSERT_TRUE(watch.start().ok());
+  while (!asked) std::this_thread::yield();
 }
 
 // ---- address fence -----------------------------------------------------------------------------
