@@ -3,6 +3,8 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <thread>
 
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -12,6 +14,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/start_thread.h"
 #include "common/base/unique_fd.h"
 
 namespace rcuda::client {
@@ -78,18 +81,44 @@ bool put_in_place(void* pages, void* begin, size_t bytes) {
   return false;
 }
 
+// Does it with writes held. A thread that held its own stack's would wait for itself.
+bool move(void* begin, size_t bytes, const std::function<bool()>& replace) {
+  constexpr uintptr_t kFramesBelow = 64 << 10, kFramesAbove = 4 << 10;
+  const auto first = reinterpret_cast<uintptr_t>(begin);
+  const auto frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  const auto held = [&] {
+    const HeldWrites writes(begin, bytes);
+    return replace();
+  };
+  if (first + bytes <= frame - kFramesBelow || first >= frame + kFramesAbove) return held();
+  bool moved = false;
+  int error = 0;
+  std::thread other;
+  const Status started = start_thread(&other, [&] {
+    // Kept apart from the stack that is held.
+    const bool done = held();
+    const int why = errno;
+    moved = done;
+    error = why;
+  });
+  if (!started.ok()) return false;
+  other.join();
+  errno = error;
+  return moved;
+}
+
 }  // namespace
 
 bool move_onto(int backing, void* begin, size_t bytes) {
-  const HeldWrites held(begin, bytes);
-  if (!fill(backing, begin, bytes)) return false;
-  void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, backing, 0);
-  return pages != MAP_FAILED && put_in_place(pages, begin, bytes);
+  return move(begin, bytes, [=] {
+    if (!fill(backing, begin, bytes)) return false;
+    void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, backing, 0);
+    return pages != MAP_FAILED && put_in_place(pages, begin, bytes);
+  });
 }
 
 bool move_off(int backing, uint64_t offset, void* begin, size_t bytes) {
-  const HeldWrites held(begin, bytes);
-  return copy_off(backing, offset, begin, bytes);
+  return move(begin, bytes, [=] { return copy_off(backing, offset, begin, bytes); });
 }
 
 bool copy_off(int backing, uint64_t offset, void* begin, size_t bytes) noexcept {

@@ -149,6 +149,21 @@ void of_a_child() {
   std::puts("child");
 }
 
+// What the caller itself writes to.
+void of_the_stack() {
+  DeviceArray<int> device(std::vector<int>(1000, 42));
+  volatile int values[1000] = {7, 7};
+  auto* plain = const_cast<int*>(values);
+  CUDA(cudaHostRegister(plain, sizeof values, cudaHostRegisterDefault));
+  values[999] = 7;
+  CUDA(cudaMemcpyAsync(plain, device.get(), 999 * sizeof(int), cudaMemcpyDeviceToHost));
+  CUDA(cudaDeviceSynchronize());
+  for (int i = 0; i < 999; ++i) CHECK(values[i] == 42);
+  CUDA(cudaHostUnregister(plain));
+  CHECK(values[0] == 42 && values[999] == 7);
+  std::puts("stack");
+}
+
 void refusals() {
   const auto show = [](const char* what, cudaError_t got) {
     std::printf("%s: %s\n", what, cudaGetErrorName(got));
@@ -180,5 +195,6 @@ int main() {
   neighbours();
   of_a_file();
   of_a_child();
+  of_the_stack();
   refusals();
 }
