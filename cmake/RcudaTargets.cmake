@@ -52,14 +52,15 @@ function(rcuda_library name)
 endfunction()
 
 # rcuda_test(NAME SOURCES a_test.cpp ... [DEPS target ...] [LABELS unit] [TIMEOUT seconds]
-#            [KEEPS_THREADS])
-# One GoogleTest binary, registered as one CTest test. KEEPS_THREADS: some run until the process ends.
+#            [KEEPS_THREADS] [EACH_ALONE])
+# One GoogleTest binary, registered as one CTest test; EACH_ALONE: every test as one, in a process of its own.
+# KEEPS_THREADS: some run until the process ends.
 function(rcuda_test name)
-  cmake_parse_arguments(ARG "KEEPS_THREADS" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "EACH_ALONE;KEEPS_THREADS" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   find_package(GTest REQUIRED)
+  include(GoogleTest)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE rcuda_options ${ARG_DEPS} GTest::gmock GTest::gtest_main)
-  add_test(NAME ${name} COMMAND ${name})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -68,6 +69,12 @@ function(rcuda_test name)
   if(ARG_KEEPS_THREADS)
     list(TRANSFORM environment APPEND ":report_thread_leaks=0")
   endif()
-  set_tests_properties(${name} PROPERTIES
-    TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" ENVIRONMENT "${environment}")
+  if(ARG_EACH_ALONE)
+    gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_MODE PRE_TEST PROPERTIES
+      TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" ENVIRONMENT "${environment}")
+  else()
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES
+      TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" ENVIRONMENT "${environment}")
+  endif()
 endfunction()

@@ -57,7 +57,9 @@ CUresult cuInit(unsigned flags) {
 
 CUresult cuDriverGetVersion(int* version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
-  *version = Process::get().driver_version();
+  Process& process = Process::get();
+  if (process.check() == CUDA_ERROR_DEINITIALIZED) return CUDA_ERROR_DEINITIALIZED;
+  *version = process.driver_version();
   return CUDA_SUCCESS;
 }
 

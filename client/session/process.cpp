@@ -150,13 +150,15 @@ Process& Process::get() {
 CUresult Process::initialize() {
   if (forked_.load(std::memory_order_acquire)) return CUDA_ERROR_NOT_INITIALIZED;
   std::lock_guard lock(mutex_);
+  if (state_.load() == CUDA_ERROR_DEINITIALIZED) return CUDA_ERROR_DEINITIALIZED;
   if (tried_.load()) return init_result_;
   tried_.store(true);
   connecting_.store(true);
+  std::atexit([] { instance->end(); });
   const Status status = connect();
   if (status.ok()) {
     init_result_ = CUDA_SUCCESS;
-    ready_.store(true, std::memory_order_release);
+    state_.store(CUDA_SUCCESS, std::memory_order_release);
   } else {
     // One clear line, and the error a program expects of a machine without a GPU.
     RCUDA_ERROR("%s", status.context().c_str());
@@ -169,9 +171,8 @@ CUresult Process::initialize() {
 }
 
 CUresult Process::check() const {
-  if (!ready_.load(std::memory_order_acquire)) return CUDA_ERROR_NOT_INITIALIZED;
-  if (in_host_function()) return CUDA_ERROR_NOT_PERMITTED;
-  return CUDA_SUCCESS;
+  const CUresult state = state_.load(std::memory_order_acquire);
+  return state == CUDA_SUCCESS && in_host_function() ? CUDA_ERROR_NOT_PERMITTED : state;
 }
 
 Status Process::connect() {
@@ -288,13 +289,14 @@ void Process::fork_child() noexcept {
   trace::abandon();
   // Another thread of the parent holds the lock, and nobody will ever release it here.
   if (connecting_.load()) forked_.store(true);
-  if (!ready_.exchange(false)) return;
+  if (state_.exchange(CUDA_ERROR_NOT_INITIALIZED) != CUDA_SUCCESS) return;
   forked_.store(true);
   for (const auto& session : sessions_) session->abandon();
 }
 
 void Process::end() {
-  if (ready_.load()) {
+  CUresult ready = CUDA_SUCCESS;
+  if (state_.compare_exchange_strong(ready, CUDA_ERROR_DEINITIALIZED)) {
     for (const auto& session : sessions_) session->end();
   }
   trace::finish();
@@ -320,14 +322,5 @@ Object* pop_context() {
   contexts.pop_back();
   return context;
 }
-
-namespace {
-
-// Runs after the application's own exit handlers, which may still call CUDA.
-__attribute__((destructor)) void end_process() {
-  if (instance) instance->end();
-}
-
-}  // namespace
 
 }  // namespace rcuda::client

@@ -4,7 +4,10 @@
 // Made by the first CUDA call; a process that never calls CUDA has none. initialize() reads the
 // environment, connects to every server and never tries again: its result is cuInit's.
 // After fork() the child, like with a local driver, gets CUDA_ERROR_NOT_INITIALIZED from
-// everything. Threads: any; devices and sessions do not change once initialised.
+// everything. At the end of the process the sessions end where a local driver takes its leave
+// (580): exit handlers and global objects that are younger than cuInit run before and may use CUDA,
+// what is older gets CUDA_ERROR_DEINITIALIZED. Threads: any; devices and sessions do not change
+// once initialised.
 #pragma once
 
 #include <atomic>
@@ -32,10 +35,8 @@ struct Device {
   uint32_t primary_references = 0;
   unsigned primary_flags = 0;
   std::atomic<int> implied_flags{
-      -1};  // of the primary context, whatever was set; -1: not known yet
-  std::optional<Session::Call> releasing;  // the primary context's end, which nobody waits for yet
+      -1};                          // of the primary context, whatever was set; -1: not known yet
   CUresult renewed = CUDA_SUCCESS;  // whether the worker has a new one after the last one's end
-  std::vector<Allocation> leaving;  // memory of the host that goes with the one being released
 
   // What the worker told of it; 0 for attributes it did not know.
   int attribute(CUdevice_attribute which) const {
@@ -49,8 +50,8 @@ class Process {
   static Process& get();
 
   CUresult initialize();  // cuInit
-  // CUDA_SUCCESS once initialize() has succeeded; NOT_INITIALIZED before, after fork and in a host
-  // function's way: NOT_PERMITTED.
+  // CUDA_SUCCESS once initialize() has succeeded; NOT_INITIALIZED before and after fork,
+  // DEINITIALIZED at the end of the process, and in a host function's way: NOT_PERMITTED.
   CUresult check() const;
 
   size_t device_count() const { return devices_.size(); }
@@ -65,17 +66,17 @@ class Process {
   int driver_version();
 
   void fork_child() noexcept;
-  void end();  // at process exit
 
  private:
   Process() = default;
   Status connect();
+  void end();  // at process exit
   void tell_apart(Device* device) const;
 
   mutable std::mutex mutex_;
   std::atomic<bool> tried_{false};
   std::atomic<bool> connecting_{false};
-  std::atomic<bool> ready_{false};
+  std::atomic<CUresult> state_{CUDA_ERROR_NOT_INITIALIZED};  // what check() says
   std::atomic<bool> forked_{false};  // from a process that had, or was about to have, sessions
   CUresult init_result_ = CUDA_ERROR_NOT_INITIALIZED;
   std::vector<std::unique_ptr<Session>> sessions_;

@@ -203,6 +203,11 @@ void Context::start() {
   alive_.store(true, std::memory_order_release);
 }
 
+void Context::abandon() {
+  if (!alive() || stopping_.exchange(true, std::memory_order_acq_rel)) return;
+  streams_->stop();
+}
+
 void Context::stop() {
   if (!alive()) return;
   // The runtime's own storage first: its destructors may still use the context.

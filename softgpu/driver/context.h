@@ -107,6 +107,8 @@ class Context : public std::enable_shared_from_this<Context> {
 
   // Comes alive: a fresh id, no sticky error, default limits, a new hub.
   void start();
+  // Stops the streams, and leaves the rest to the end of the process, which is near.
+  void abandon();
   // Stops the streams and releases everything that belongs to the context. Idempotent.
   void stop();
 

@@ -57,6 +57,12 @@ CUresult synchronize(Context& context) {
   return result;
 }
 
+// A driver ends a context when the device is done with it (580 on an H200); the end of the process
+// alone cuts kernels short. To be waited for without a lock that others take.
+void wait_for_work(Context& context) {
+  if (context.alive()) context.synchronize();
+}
+
 // Handles of destroyed contexts: they get an error of their own, until a new context has the
 // address.
 struct DestroyedHandles {
@@ -117,7 +123,12 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
   Device* device = device_at(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   PrimaryState& state = primary_state();
-  std::lock_guard lock(state.mutex);
+  std::unique_lock lock(state.mutex);
+  if (state.retained[ordinal] == 1) {
+    lock.unlock();
+    wait_for_work(device->primary());
+    lock.lock();
+  }
   if (state.retained[ordinal] == 0) return CUDA_ERROR_INVALID_CONTEXT;
   if (--state.retained[ordinal] == 0) device->primary().stop();
   return CUDA_SUCCESS;
@@ -132,6 +143,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
   if (CUresult result = check_initialized()) return result;
   Device* device = device_at(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  wait_for_work(device->primary());
   PrimaryState& state = primary_state();
   std::lock_guard lock(state.mutex);
   device->primary().stop();
@@ -200,6 +212,7 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
   // Primary contexts are not in the table: they end by release or reset only.
   std::shared_ptr<Context> context = handle_table<Context>().find(handle);
   if (!context) return error_of_missing(handle);
+  wait_for_work(*context);
   context->stop();
   {
     DestroyedHandles& destroyed = destroyed_handles();
@@ -344,6 +357,8 @@ CUresult CUDAAPI cuCtxGetLimit(size_t* value, CUlimit limit) {
 CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
+  // A driver waits before it gives every thread another stack (580 on an H200).
+  if (limit == CU_LIMIT_STACK_SIZE) wait_for_work(*context);
   return context->set_limit(limit, value);
 }
 

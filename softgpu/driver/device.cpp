@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "common/base/unique_fd.h"
 #include "softgpu/driver/config.h"
 #include "softgpu/driver/context.h"
+#include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/operation.h"
 #include "softgpu/driver/pools.h"
 
@@ -31,8 +33,23 @@ Driver& driver() {
   return *instance;
 }
 
-// Set with release after `devices` is complete; read with acquire by every entry point.
-std::atomic<bool> ready{false};
+// What every entry point begins by asking. Stored with release after `devices` is complete.
+std::atomic<CUresult> state{CUDA_ERROR_NOT_INITIALIZED};
+
+// The driver takes its leave where its exit handler has its place among the application's: those
+// registered after cuInit run before it and may use the driver, what runs later may not. A driver
+// (580) does so.
+void leave() {
+  CUresult initialized = CUDA_SUCCESS;
+  if (!state.compare_exchange_strong(initialized, CUDA_ERROR_DEINITIALIZED)) return;
+  {
+    std::lock_guard lock(driver().mutex);
+    driver().result = CUDA_ERROR_DEINITIALIZED;
+  }
+  if (in_host_function()) return;  // whose end would be waited for
+  for (const auto& device : driver().devices) device->primary().abandon();
+  handle_table<Context>().for_each([](Context& context) { context.abandon(); });
+}
 
 // A UUID that is the same in every process of this machine and differs between machines and
 // devices: FNV-1a over the machine's id, the node's name and the ordinal, twice.
@@ -97,36 +114,37 @@ bool Device::charge(size_t bytes) {
 
 CUresult check_initialized() {
   if (in_host_function()) return CUDA_ERROR_NOT_PERMITTED;
-  return ready.load(std::memory_order_acquire) ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+  return state.load(std::memory_order_acquire);
 }
 
 CUresult initialize() {
-  Driver& state = driver();
-  std::lock_guard lock(state.mutex);
-  if (state.tried) return state.result;
-  state.tried = true;
+  Driver& shared = driver();
+  std::lock_guard lock(shared.mutex);
+  if (shared.tried) return shared.result;
+  shared.tried = true;
   rcuda::set_log_name("softgpu");
   rcuda::Result<Configuration> read = read_configuration();
   if (!read) {
     RCUDA_ERROR("%s", read.status().message().c_str());
-    return state.result = CUDA_ERROR_INVALID_VALUE;
+    return shared.result = CUDA_ERROR_INVALID_VALUE;
   }
   set_configuration(*read);
-  if (read->devices == 0) return state.result = CUDA_ERROR_NO_DEVICE;
+  if (read->devices == 0) return shared.result = CUDA_ERROR_NO_DEVICE;
   for (int i = 0; i < read->devices; ++i) {
-    state.devices.push_back(std::make_unique<Device>(i));
-    default_pool(*state.devices.back());  // at once, so that no stale handle can come to mean it
+    shared.devices.push_back(std::make_unique<Device>(i));
+    default_pool(*shared.devices.back());  // at once, so that no stale handle can come to mean it
   }
   // A child of fork has none of the driver's threads; as with a real driver every call then fails.
   ::pthread_atfork(nullptr, nullptr, [] {
-    ready.store(false, std::memory_order_relaxed);
+    state.store(CUDA_ERROR_NOT_INITIALIZED, std::memory_order_relaxed);
     driver().result = CUDA_ERROR_NOT_INITIALIZED;
   });
-  ready.store(true, std::memory_order_release);
+  std::atexit(leave);
+  state.store(CUDA_SUCCESS, std::memory_order_release);
   RCUDA_INFO("%d virtual device%s of %zu MiB, compute capability %u.%u", read->devices,
              read->devices == 1 ? "" : "s", read->memory_bytes >> 20, read->compute_capability / 10,
              read->compute_capability % 10);
-  return state.result = CUDA_SUCCESS;
+  return shared.result = CUDA_SUCCESS;
 }
 
 int device_count() { return static_cast<int>(driver().devices.size()); }

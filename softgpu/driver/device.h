@@ -91,8 +91,9 @@ class Device {
 };
 
 // CUDA_SUCCESS once cuInit has succeeded in this process, else CUDA_ERROR_NOT_INITIALIZED: also in
-// the child of a fork, where a driver's state is unusable. CUDA_ERROR_NOT_PERMITTED inside a host
-// function.
+// the child of a fork, where a driver's state is unusable. CUDA_ERROR_DEINITIALIZED at the end of
+// the process, once exit handlers registered before cuInit have their turn.
+// CUDA_ERROR_NOT_PERMITTED inside a host function.
 CUresult check_initialized();
 CUresult initialize();  // cuInit; any number of times
 

@@ -25,6 +25,8 @@ CUresult load(CUmodule* handle, const void* image, JitLog* log) {
   if (!handle || !image) return CUDA_ERROR_INVALID_VALUE;
   std::vector<std::string> units;
   if (CUresult result = read_image(image, &units, log)) return result;
+  // A driver waits before it loads code into a context (580 on an H200).
+  if (CUresult result = context->synchronize()) return result;
   std::shared_ptr<Module> module;
   if (CUresult result = load_module(*context, units, log, &module)) return result;
   *handle = module->handle();

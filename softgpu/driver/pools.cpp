@@ -312,7 +312,7 @@ void set_current_pool(Device& device, std::shared_ptr<MemoryPool> pool) {
 
 CUresult execute_allocate(Context&, const AllocateOperation& operation) {
   std::shared_ptr<Allocation> allocation = memory_registry().find_base(operation.address);
-  if (!allocation) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  if (!allocation) return CUDA_SUCCESS;  // freed by a synchronous call meanwhile
   if (allocation->kind != MemoryKind::kGraph) return CUDA_SUCCESS;  // allocated when it was queued
   // For graph memory `flags` has the devices that may touch it while it is allocated.
   memory_registry().set_access(allocation, allocation->flags, allocation->flags);

@@ -45,7 +45,8 @@ void become(const char* program, const char* what) {
   fail(__FILE__, __LINE__, "execl", strerror(errno));
 }
 
-// Called when main() has returned; the runtime has not yet taken its leave of what came after it.
+// Called when main() has returned. A driver has its place among the exit handlers and destructors
+// since its first use: what is younger runs before it takes its leave, what is older afterwards.
 struct Late {
   const char* name;
   ~Late() {
@@ -53,9 +54,12 @@ struct Late {
   }
 };
 
+Late older{nullptr};
+
 int last_life() {
+  older.name = "older global object";
+  std::atexit([] { std::printf("older exit handler: %s\n", cudaGetErrorName(use_the_gpu())); });
   CUDA(use_the_gpu());
-  // After the first use of CUDA, so they run before the runtime's own end.
   static Late object{"global object"};
   std::atexit([] { std::printf("exit handler: %s\n", cudaGetErrorName(use_the_gpu())); });
   std::printf("leaving\n");
@@ -71,8 +75,10 @@ int main(int count, char** arguments) {
   const int one = in_a_child(use_the_gpu), two = in_a_child(use_the_gpu);
   std::printf("children before: %d %d\n", one, two);
 
-  // Its kernel waits in page-locked memory for what will not come; leaving does not wait for that.
+  // Its kernel waits in page-locked memory for what will not come; leaving does not wait for that,
+  // whatever is called at the end.
   const int leaves = in_a_child([] {
+    older.name = "behind a kernel that never ends";
     int* flag;
     CUDA(cudaMallocHost(&flag, sizeof *flag));
     *flag = 0;

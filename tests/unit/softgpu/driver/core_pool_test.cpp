@@ -1,3 +1,7 @@
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 #include <unistd.h>
 
 #include "tests/unit/softgpu/driver/core_fixture.h"
@@ -151,7 +155,7 @@ TEST_F(PoolTest, AccessIsGrantedToOtherDevices) {
 }
 
 // A free that is still queued when its context goes must not cost the device its memory.
-TEST_F(PoolTest, QueuedFreesEndWithTheContext) {
+TEST_F(PoolTest, QueuedFreesAreDoneBeforeTheContextEnds) {
   CUcontext other = nullptr;
   CUDA_OK(cuCtxCreate_v2(&other, 0, 0));
   CUstream blocked = nullptr;
@@ -164,7 +168,12 @@ TEST_F(PoolTest, QueuedFreesEndWithTheContext) {
   CUDA_OK(cuStreamWaitValue32_v2(blocked, reinterpret_cast<CUdeviceptr>(word), 1,
                                  CU_STREAM_WAIT_VALUE_EQ));
   CUDA_OK(cuMemFreeAsync(address, blocked));
+  std::thread opener([word] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::atomic_ref<uint32_t>(*static_cast<uint32_t*>(word)) = 1;
+  });
   CUDA_OK(cuCtxDestroy_v2(other));
+  opener.join();
   EXPECT_EQ(free_bytes(), kDeviceBytes);
 }
 

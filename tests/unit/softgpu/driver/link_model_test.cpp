@@ -1,5 +1,6 @@
 // The link model seen through the driver API, in a process of its own settings: a byte takes 0.1 ms
-// over any link, so that an "endless" copy of 32 MiB lasts for most of an hour.
+// over any link, so that an "endless" copy of 32 MiB lasts for most of an hour. Only the end of the
+// process ends it, so every test runs in a process of its own (CMakeLists.txt).
 //
 // That two things happen at once shows without a clock: one finishes while an endless copy, which
 // has begun, is not over. Times are bounded from below only, which is all that the model promises.
@@ -52,10 +53,6 @@ class LinkModelTest : public testing::TestWithParam<Way> {
     CUDA_OK(cuCtxSetCurrent(contexts_[0]));
     CUDA_OK(cuMemHostAlloc(reinterpret_cast<void**>(&host_), kAllBytes, CU_MEMHOSTALLOC_PORTABLE));
   }
-  void TearDown() override {  // ends what still runs
-    for (const CUcontext context : contexts_) EXPECT_EQ(cuCtxDestroy_v2(context), CUDA_SUCCESS);
-  }
-
   // Each way has memory of its own, so that none races with another.
   static size_t begin_of(Way way) { return static_cast<size_t>(way) * kEndlessBytes; }
   CUdeviceptr source(Way way) const {

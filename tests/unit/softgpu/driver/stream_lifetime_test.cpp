@@ -1,5 +1,8 @@
 // What is destroyed while work is pending, host functions, sticky errors, handles and attributes.
+#include <atomic>
+#include <chrono>
 #include <string>
+#include <thread>
 
 #include "tests/unit/softgpu/driver/stream_fixture.h"
 
@@ -46,24 +49,30 @@ TEST_F(StreamLifetimeTest, HandlesEndWithTheirObjects) {
   EXPECT_EQ(cuEventDestroy_v2(e), CUDA_ERROR_INVALID_HANDLE);
 }
 
-// Ours alone: hardware waits for what runs.
-TEST_F(StreamLifetimeTest, DestroyingTheContextEndsWhatRunsAndDropsTheRest) {
+TEST_F(StreamLifetimeTest, DestroyingTheContextWaitsForWhatRuns) {
   const CUstream a = stream(), b = stream();
   const CUevent e = event();
-  CUDA_OK(spin(a, word(0)));  // for ever
+  CUDA_OK(spin(a, word(0)));
   CUDA_OK(cuEventRecord(e, a));
   CUDA_OK(cuStreamWaitEvent(b, e, 0));
   CUDA_OK(cuStreamWaitValue32_v2(b, word(0), 1, CU_STREAM_WAIT_VALUE_EQ));
   CUDA_OK(spin(nullptr, word(0)));
+  std::atomic<bool> written{false};
+  in_thread([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    written = true;
+    write(0, 1);
+  });
   CUDA_OK(cuCtxDestroy_v2(context_));
+  EXPECT_TRUE(written);
+  join_threads();
   context_ = nullptr;
   EXPECT_EQ(cuStreamQuery(nullptr), CUDA_ERROR_INVALID_CONTEXT);
   EXPECT_EQ(cuStreamQuery(a), CUDA_ERROR_INVALID_HANDLE);
   EXPECT_EQ(cuEventQuery(e), CUDA_ERROR_INVALID_HANDLE);
 }
 
-// Ours alone, as above.
-TEST_F(StreamLifetimeTest, ContextDestructionDoesNotWaitForAnotherContextsEvent) {
+TEST_F(StreamLifetimeTest, ContextDestructionWaitsForAnotherContextsEvent) {
   const CUstream s = stream();
   const CUevent e = event();
   CUDA_OK(spin(s, word(0)));
@@ -73,10 +82,13 @@ TEST_F(StreamLifetimeTest, ContextDestructionDoesNotWaitForAnotherContextsEvent)
   const CUstream waiting = stream();
   CUDA_OK(cuStreamWaitEvent(waiting, e, 0));
   CUDA_OK(cuMemsetD32Async(word(1), 1, 1, waiting));
+  in_thread([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    write(0, 1);
+  });
   CUDA_OK(cuCtxDestroy_v2(other));
-  EXPECT_EQ(read(1), 0u);  // dropped
+  EXPECT_EQ(read(1), 1u);
   CUDA_OK(cuCtxSetCurrent(context_));
-  write(0, 1);
   CUDA_OK(cuStreamSynchronize(s));
 }
 
