@@ -36,8 +36,7 @@ CUresult find_alive(CUcontext handle, Object** context) {
 }
 
 // A context goes: what lived in it is forgotten, its memory and the handles of objects, which the
-// worker destroys with it. Returned is its memory of the host. Ending that waits for what kernels
-// do, so it is for after the context's end, and never for a process that leaves.
+// worker destroys with it. Returned is its memory of the host, to be ended after the context.
 std::vector<Allocation> forget_context(const Object& context) {
   captures_lost(context);
   forget_kernels_in(*context.session, context.id);
@@ -62,32 +61,19 @@ unsigned valid_flags() {
          CU_CTX_USER_COREDUMP_ENABLE | CU_CTX_SYNC_MEMOPS;
 }
 
-// What is done on this side when a device's primary context goes.
-void give_back(Device& device) {
+// The worker ends the context and makes the next one.
+void end_primary(CUdevice dev, Device& device) {
   Process::get().peers().forget(*device.session);
   interop::context_destroyed(reinterpret_cast<CUcontext>(device.primary));
   device.primary->given_back.store(true, std::memory_order_release);
-  device.leaving = forget_context(*device.primary);
+  std::vector<Allocation> host = forget_context(*device.primary);
+  device.renewed = forward_cuDevicePrimaryCtxReset_v2(dev);
+  end_all(&host);
 }
 
-// The worker ends a context and makes the next one, which takes it a quarter of a second. Who gives
-// the context back does not wait for it, since most do as their process exits; who wants it again
-// does.
-CUresult release_primary(Device& device) {
-  give_back(device);
-  wire::Encoder in;
-  in.value(device.ordinal);
-  device.session->begin(0, static_cast<uint16_t>(api::Opcode::cuDevicePrimaryCtxReset_v2),
-                        in.body(), {}, 0, true, &device.releasing.emplace());
-  return device.releasing->sent;
-}
-
-void await_release(Device& device) {
-  if (!device.releasing) return;
-  Reply reply;
-  device.renewed = device.session->finish(*device.releasing, &reply);
-  device.releasing.reset();
-  end_all(&device.leaving);
+// Other threads may ask for the device and use its context meanwhile.
+void await_primary(Device& device) {
+  if (!device.primary->given_back) (void)await_idle(*device.session, device.primary->id);
 }
 
 CUresult find_device(CUdevice ordinal, Device** device) {
@@ -111,7 +97,6 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice dev) {
   if (!context) return CUDA_ERROR_INVALID_VALUE;
   if (device->session->lost()) return kSessionLost;
   std::lock_guard lock(device->mutex);
-  await_release(*device);
   if (device->renewed != CUDA_SUCCESS) device->renewed = forward_cuDevicePrimaryCtxReset_v2(dev);
   if (device->renewed != CUDA_SUCCESS) return device->renewed;
   ++device->primary_references;
@@ -124,10 +109,15 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice dev) {
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   Device* device;
   if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
-  std::lock_guard lock(device->mutex);
+  std::unique_lock lock(device->mutex);
+  if (device->primary_references == 1) {
+    lock.unlock();
+    await_primary(*device);
+    lock.lock();
+  }
   if (device->primary_references == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  if (--device->primary_references > 0 || device->primary->given_back) return CUDA_SUCCESS;
-  return release_primary(*device);
+  if (--device->primary_references == 0 && !device->primary->given_back) end_primary(dev, *device);
+  return device->session->lost() ? kSessionLost : CUDA_SUCCESS;
 }
 
 // What is in the context goes, references stay: whoever holds one may still release it. That the
@@ -136,12 +126,10 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   Device* device;
   if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  await_primary(*device);
   std::lock_guard lock(device->mutex);
-  await_release(*device);
   if (device->primary->given_back) return CUDA_SUCCESS;
-  give_back(*device);
-  device->renewed = forward_cuDevicePrimaryCtxReset_v2(dev);
-  end_all(&device->leaving);
+  end_primary(dev, *device);
   return device->session->lost() ? kSessionLost : CUDA_SUCCESS;
 }
 
@@ -199,6 +187,7 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
   Object* context = find_context(handle);
   if (!context) return handle ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
   if (context->id < rcuda::wire::kFirstCreatedContext) return CUDA_ERROR_INVALID_CONTEXT;
+  (void)await_idle(*context->session, context->id);
   std::vector<Allocation> host = forget_context(*context);
   rcuda::interop::context_destroyed(handle);
   if (current_context() == context) (void)pop_context();
@@ -282,6 +271,18 @@ CUresult cuCtxSetFlags(unsigned flags) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
+  Object* context;
+  if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
+  // A driver waits before it gives every thread another stack.
+  if (limit == CU_LIMIT_STACK_SIZE) {
+    if (CUresult result = await_idle(*context->session, context->id); result != CUDA_SUCCESS) {
+      return result;
+    }
+  }
+  return forward_cuCtxSetLimit(limit, value);
+}
+
 CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
   Object* context;
   if (CUresult result = find_alive(handle, &context); result != CUDA_SUCCESS) return result;
@@ -313,7 +314,9 @@ CUresult cuCtxSynchronize_v2(CUcontext handle) {
   if (CUresult result = find_alive(handle, &context); result != CUDA_SUCCESS) return result;
   if (CUresult result = check_context_wait(*context); result != CUDA_SUCCESS) return result;
   if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
-  return context->session->synchronize_context(context->id);
+  const CUresult result = context->session->synchronize_context(context->id);
+  if (result == CUDA_SUCCESS) context->waits.fetch_add(1, std::memory_order_release);
+  return result;
 }
 
 CUresult cuCtxSynchronize() { return cuCtxSynchronize_v2(nullptr); }

@@ -35,10 +35,7 @@ CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
   Location location;
   if (CUresult result = check(fill, &location); result != CUDA_SUCCESS) return result;
   wire::ObjectId id = 0;
-  if (CUresult result = resolve(stream, wire::Kind::kStream, &target, &id);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  if (CUresult result = resolve_unused(stream, &target, &id); result != CUDA_SUCCESS) return result;
   // Whether a stream may fill another device's memory is for the driver to say, at once. Another
   // server's memory no stream can reach.
   std::optional<CaptureAnswers> answers;

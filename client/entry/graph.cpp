@@ -93,10 +93,7 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
   graph_launched();
   Target target;
   wire::ObjectId id;
-  if (CUresult result = resolve(stream, wire::Kind::kStream, &target, &id);
-      result != CUDA_SUCCESS) {
-    return result;
-  }
+  if (CUresult result = resolve_unused(stream, &target, &id); result != CUDA_SUCCESS) return result;
   if (CUresult result = push_mirrors(*target.session, target.context, id); result != CUDA_SUCCESS) {
     return result;
   }

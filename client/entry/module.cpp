@@ -34,6 +34,9 @@ CUresult load_module(CUmodule* handle, const void* pointer, const JitOptions& op
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   ImageParts image;
   if (CUresult result = measure_image(pointer, &image); result != CUDA_SUCCESS) return result;
+  if (CUresult result = await_idle(*target.session, target.context); result != CUDA_SUCCESS) {
+    return result;
+  }
   void* created = nullptr;
   wire::ObjectId id;
   if (CUresult result = mint(target, wire::Kind::kModule, &created, &id); result != CUDA_SUCCESS) {

@@ -10,6 +10,7 @@
 #include "client/memory/peer_copy.h"
 #include "client/session/capture.h"
 #include "client/session/marshal.h"
+#include "client/session/pace.h"
 #include "client/session/process.h"
 #include "client/session/progress.h"
 #include "common/base/thread_object.h"
@@ -188,9 +189,14 @@ CUresult cuStreamSynchronize(CUstream stream) {
   bool capturing;
   if (CUresult result = check_wait(stream, view, &capturing); result != CUDA_SUCCESS) return result;
   if (capturing) return forward_cuStreamQuery(stream);
-  const uint64_t uses = view.object ? uses_of(*view.object) : 0;
+  Object& object = view.object ? *view.object : *current_context();
+  const uint64_t uses = uses_of(object);
+  const uint32_t queued = object.queued.load(std::memory_order_acquire);
   const CUresult result = view.target.session->synchronize(view.target.context, view.id);
-  if (result == CUDA_SUCCESS && view.object) note_finished(*view.object, uses);
+  if (result == CUDA_SUCCESS) {
+    note_done(object, queued);
+    if (view.object) note_finished(object, uses);
+  }
   return result;
 }
 
@@ -214,8 +220,9 @@ CUresult cuStreamQuery(CUstream stream) {
   }
   const uint64_t learned = session.learned();
   result = ask_stream(view);
-  if (result == CUDA_ERROR_NOT_READY)
-    watch_stream(session, *view.object, view.target.context, uses, learned);
+  if (result == CUDA_ERROR_NOT_READY) {
+    watch_stream(session, *view.object, view.target.context, view.id, uses, learned);
+  }
   if (result == CUDA_SUCCESS) {
     note_finished(*view.object, uses);
     session.learn();

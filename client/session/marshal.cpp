@@ -3,6 +3,7 @@
 #include "client/session/capture.h"
 #include "client/session/default_streams.h"
 #include "client/session/functions.h"
+#include "client/session/pace.h"
 #include "client/session/process.h"
 #include "client/session/session.h"
 #include "common/interop/default_stream.h"
@@ -21,6 +22,12 @@ CUresult check_alive(const Object* context) {
              : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
+// What a capture takes is not queued.
+void queue(const Target& target, Object& object, wire::ObjectId stream) {
+  if (!any_capture()) [[likely]]
+    pace(*target.session, object, stream);
+}
+
 CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id, bool used) {
   const bool per_thread =
       handle == CU_STREAM_PER_THREAD || (!handle && interop::per_thread_default_stream());
@@ -31,7 +38,9 @@ CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id, 
     if (!target->session) *target = target_of(*context);
     if (!per_thread) {
       *id = 0;
-      return check_legacy_stream();
+      const CUresult result = check_legacy_stream();
+      if (used && result == CUDA_SUCCESS) queue(*target, *context, 0);
+      return result;
     }
     if (CUresult result = per_thread_stream(context, &stream); result != CUDA_SUCCESS)
       return result;
@@ -41,9 +50,12 @@ CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id, 
     if (!target->session) *target = target_of(*stream);
   }
   if (target->session != stream->session) return CUDA_ERROR_INVALID_HANDLE;
-  if (used) stream->uses.fetch_add(1, std::memory_order_relaxed);
   target->stream = stream;
   *id = stream->id;
+  if (used) {
+    queue(*target, *stream, stream->id);
+    stream->uses.fetch_add(1, std::memory_order_relaxed);
+  }
   return CUDA_SUCCESS;
 }
 
@@ -220,9 +232,14 @@ void retire(const void* handle, wire::Kind kind) {
   if (!object) return;
   Session* session = object->session;
   if (object->word != 0) session->release_word({object->word - 1, object->watched});
+  if (object->pace) forget_pace(*object);
   session->forget(kind, object->id);
   session->ids().release(kind, object->id);
   retire_object(object);
+}
+
+CUresult await_idle(Session& session, wire::ObjectId context) {
+  return any_capture() ? CUDA_SUCCESS : session.synchronize_context(context);
 }
 
 CUresult post(const Target& target, uint16_t opcode, std::span<const std::byte> body) {

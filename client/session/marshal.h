@@ -54,7 +54,8 @@ CUresult check_not_destroyed();
 // A target without session takes the handle's; another session gives CUDA_ERROR_INVALID_HANDLE, as
 // does a handle that is none. Streams: CU_STREAM_LEGACY, CU_STREAM_PER_THREAD and the per-thread
 // flag of common/interop/default_stream.h are resolved here.
-// A stream counts as used from here on (Object::uses).
+// A stream counts as used from here on (Object::uses), and the caller waits if its queue is full
+// (pace.h).
 CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id);
 // The same for a stream that is only asked about.
 CUresult resolve_unused(CUstream stream, Target* target, wire::ObjectId* id);
@@ -79,6 +80,11 @@ CUresult mint(const Target& target, wire::Kind kind, void** handle, wire::Object
 void* adopt(const Target& target, wire::Kind kind, wire::ObjectId id);
 // Forgets a handle after its destroy was posted, or after its create failed.
 void retire(const void* handle, wire::Kind kind);
+
+// Until nothing is under way in the context, for calls in which a driver waits for that: the
+// worker's one thread must not wait there, with whatever else was asked of it. Other threads may go
+// on using the context; while anything captures nothing is waited for.
+CUresult await_idle(Session& session, wire::ObjectId context);
 
 // The result is the error the session has latched, else success.
 CUresult post(const Target& target, uint16_t opcode, std::span<const std::byte> body);

@@ -77,6 +77,10 @@ class Arena {
     object.learned = 0;
     object.finished = ~0ull;
     object.uses = 0;
+    object.queued = 0;
+    object.pace_at = 0;
+    object.done = 0;
+    object.home = nullptr;
   }
 
   size_t used() const { return used_.load(std::memory_order_acquire); }

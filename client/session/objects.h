@@ -19,10 +19,12 @@
 namespace rcuda::client {
 
 class Session;
+struct Pace;
 
 struct alignas(128) Object {
   std::atomic<wire::Kind> kind{wire::Kind::kNone};
   std::atomic<bool> given_back{false};  // primary contexts: nobody holds it
+  std::atomic<uint32_t> waits{0};       // contexts: see pace.h
   wire::ObjectId id = 0;       // on the worker; 0 for objects of several sessions (libraries)
   wire::ObjectId context = 0;  // context it was created in; its own id for contexts
   Session* session = nullptr;
@@ -36,6 +38,13 @@ struct alignas(128) Object {
   std::atomic<uint64_t> finished{~0ull};  // events, streams: the state that was found finished
   // Streams: grows before and after every command that names it is sent; events: with every record.
   std::atomic<uint64_t> uses{0};
+  // Streams, and contexts for their legacy default stream: see pace.h.
+  std::atomic<uint32_t> queued{0};
+  std::atomic<uint32_t> pace_at{0};
+  uint32_t done = 0;
+  std::atomic<uint32_t> seen_waits{0};
+  Pace* pace = nullptr;
+  Object* home = nullptr;
   void* extra = nullptr;  // per kind: Library*, KernelObject*, FunctionInfo*, ...
 };
 static_assert(sizeof(Object) == 128);

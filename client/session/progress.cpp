@@ -22,8 +22,8 @@ uint64_t watch(Session& session, Object& object, wire::ObjectId context, wire::C
   }
   body.word = word.index;
   body.sequence = ++word.sequence;
-  // The worker answers even when an earlier error comes back now, which its next taker reports.
-  (void)session.post(context, static_cast<uint16_t>(opcode), std::as_bytes(std::span(&body, 1)));
+  (void)session.post_only(context, static_cast<uint16_t>(opcode),
+                          std::as_bytes(std::span(&body, 1)));
   object.watched.store(word.sequence, std::memory_order_relaxed);
   object.word.store(word.index + 1, std::memory_order_relaxed);
   object.learned.store(learned, std::memory_order_relaxed);
@@ -33,10 +33,10 @@ uint64_t watch(Session& session, Object& object, wire::ObjectId context, wire::C
 
 }  // namespace
 
-void watch_stream(Session& session, Object& stream, wire::ObjectId context, uint64_t uses,
-                  uint64_t learned) {
-  watch(session, stream, context, wire::Custom::kSignal, uses, learned,
-        wire::SignalBody{stream.id, 0, 0});
+uint64_t watch_stream(Session& session, Object& object, wire::ObjectId context,
+                      wire::ObjectId stream, uint64_t uses, uint64_t learned) {
+  return watch(session, object, context, wire::Custom::kSignal, uses, learned,
+               wire::SignalBody{stream, 0, 0});
 }
 
 uint64_t event_state(const Object& event) {

@@ -19,10 +19,11 @@ namespace rcuda::client {
 // Of a watch for what nobody has said to be unfinished.
 inline constexpr uint64_t kNotAsked = 0;
 
-// Asks the worker to report when the stream has done all that is posted by now. `learned`: of the
+// Asks the worker to report when the stream has done all that is posted by now; the sequence of its
+// word then. `object`: the stream's, of the legacy default stream the context's. `learned`: of the
 // session, from before the worker was asked.
-void watch_stream(Session& session, Object& stream, wire::ObjectId context, uint64_t uses,
-                  uint64_t learned);
+uint64_t watch_stream(Session& session, Object& object, wire::ObjectId context,
+                      wire::ObjectId stream, uint64_t uses, uint64_t learned);
 // What an event's progress was last asked for: changes with every record, and with every launch of
 // a graph, which may contain records of it.
 uint64_t event_state(const Object& event);

@@ -270,6 +270,13 @@ CUresult Session::send(const wire::CommandHeader& header, std::span<const std::b
 
 CUresult Session::post(wire::ObjectId context, uint16_t opcode, std::span<const std::byte> body,
                        std::span<const std::byte> tail, transport::Wake wake) {
+  const CUresult result = post_only(context, opcode, body, tail, wake);
+  return result == CUDA_SUCCESS ? take_error() : result;
+}
+
+CUresult Session::post_only(wire::ObjectId context, uint16_t opcode,
+                            std::span<const std::byte> body, std::span<const std::byte> tail,
+                            transport::Wake wake) {
   if (synchronous_ || awaits_answers()) {
     Reply reply;
     return call(context, opcode, body, tail, 0, &reply);
@@ -285,7 +292,7 @@ CUresult Session::post(wire::ObjectId context, uint16_t opcode, std::span<const 
     return result;
   }
   span.sent(number);
-  return take_error();
+  return CUDA_SUCCESS;
 }
 
 bool Session::begin(wire::ObjectId context, uint16_t opcode, std::span<const std::byte> body,

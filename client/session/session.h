@@ -80,6 +80,10 @@ class Session {
   // posted command or asynchronous failure, else success.
   CUresult post(wire::ObjectId context, uint16_t opcode, std::span<const std::byte> body,
                 std::span<const std::byte> tail = {}, transport::Wake wake = transport::Wake::kYes);
+  // The same, and leaves errors of earlier ones to whoever asks for them.
+  CUresult post_only(wire::ObjectId context, uint16_t opcode, std::span<const std::byte> body,
+                     std::span<const std::byte> tail = {},
+                     transport::Wake wake = transport::Wake::kYes);
   CUresult call(wire::ObjectId context, uint16_t opcode, std::span<const std::byte> body,
                 std::span<const std::byte> tail, size_t reply_bytes, Reply* reply);
 

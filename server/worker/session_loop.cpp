@@ -60,12 +60,24 @@ bool signals(uint16_t opcode) {
   }
 }
 
-// Calls for which the driver waits until the device has nothing more to do.
+// Calls for which the driver waits until the device has nothing more to do. What else it waits in,
+// the client asks for when the context is idle (client/entry/context.cpp).
 bool waits_for_device(uint16_t opcode) {
   return opcode == static_cast<uint16_t>(api::Opcode::cuMemFree_v2) ||
          opcode == static_cast<uint16_t>(api::Opcode::cuArrayDestroy) ||
          opcode == static_cast<uint16_t>(api::Opcode::cuMipmappedArrayDestroy) ||
          opcode == static_cast<uint16_t>(wire::Custom::kHostUnexpose);
+}
+
+// Memory of pools is the one kind that a driver frees while kernels run.
+bool frees_pool_memory(const api::DriverTable& driver, uint16_t opcode,
+                       std::span<const std::byte> body) {
+  if (opcode != static_cast<uint16_t>(api::Opcode::cuMemFree_v2)) return false;
+  const auto address = wire::Decoder(body).value<CUdeviceptr>();
+  CUmemoryPool pool = nullptr;
+  return driver.cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) ==
+             CUDA_SUCCESS &&
+         pool;
 }
 
 bool ends_context(uint16_t opcode) {
@@ -242,7 +254,8 @@ Status SessionLoop::handle(std::span<const std::byte> frame) {
 }
 
 // The driver would hold its caller until the device is idle; the executor thread waits for nobody,
-// so the command is carried out when the device is. Only its own caller waits for it.
+// so the command is carried out when the device is. Only its own caller waits for it. Memory is not
+// freed either while copies between servers use it.
 void SessionLoop::postpone(const wire::CommandHeader& header, std::span<const std::byte> body,
                            uint64_t number) {
   const auto copy = std::make_shared<const std::vector<std::byte>>(body.begin(), body.end());
@@ -250,9 +263,11 @@ void SessionLoop::postpone(const wire::CommandHeader& header, std::span<const st
     const Status status = carry_out(header, *copy, number);
     if (failure_.ok()) failure_ = status;
   };
-  executor_.when_idle(*executor_.current_context(), [this, header, copy, run](CUresult) {
+  const auto let_go = [this, header, copy, run](CUresult) {
     when_peers_let_go(executor_, header.opcode, *copy, [this, run] { peer_waits_.when_free(run); });
-  });
+  };
+  if (frees_pool_memory(executor_.driver(), header.opcode, body)) return let_go(CUDA_SUCCESS);
+  executor_.when_idle(*executor_.current_context(), let_go);
 }
 
 Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const std::byte> body,

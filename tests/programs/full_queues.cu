@@ -1,0 +1,149 @@
+// Work that piles up behind work that does not end: who waits for it, and who does not. The gate is
+// a host function, which holds its stream until the program opens it.
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "program.h"
+
+__global__ void add(unsigned* sum, unsigned value) { atomicAdd(sum, value); }
+
+class Gate {
+ public:
+  explicit Gate(cudaStream_t stream) {
+    CUDA(cudaLaunchHostFunc(
+        stream,
+        [](void* self) {
+          while (!static_cast<Gate*>(self)->open_) std::this_thread::yield();
+        },
+        this));
+  }
+  ~Gate() { open(); }
+  void open() { open_ = true; }
+
+ private:
+  std::atomic<bool> open_{false};
+};
+
+// Calls on a device whose queues are not full, and of another, which come back with the gate shut.
+void others_go_on(cudaStream_t idle, int devices) {
+  unsigned value = 0;
+  DeviceArray<unsigned>* of_other = nullptr;
+  if (devices > 1) {
+    CUDA(cudaSetDevice(1));
+    of_other = new DeviceArray<unsigned>(std::vector<unsigned>{7});
+    add<<<1, 1>>>(of_other->get(), 1);
+    CUDA(cudaMemcpy(&value, of_other->get(), sizeof value, cudaMemcpyDeviceToHost));
+    CHECK(value == 8);
+    delete of_other;
+    CUDA(cudaSetDevice(0));
+  }
+  if (!idle) return;
+  CHECK(cudaStreamQuery(idle) == cudaSuccess);
+  CUDA(cudaStreamSynchronize(idle));
+}
+
+// A queue takes a thousand launches. All of it is done before the next section.
+void queue_a_thousand() {
+  DeviceArray<unsigned> sum(std::vector<unsigned>{0});
+  cudaStream_t stream;
+  CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 300; ++i) add<<<1, 1, 0, stream>>>(sum.get(), 1);
+    if (round == 0) CUDA(cudaStreamSynchronize(stream));
+    if (round > 0) CUDA(cudaDeviceSynchronize());
+    Gate gate(stream);
+    for (int i = 0; i < 1000; ++i) add<<<1, 1, 0, stream>>>(sum.get(), 1);
+    CHECK(cudaStreamQuery(stream) == cudaErrorNotReady);
+    gate.open();
+    CUDA(cudaStreamSynchronize(stream));
+  }
+  std::printf("thousands: %u\n", sum.values()[0]);
+  CUDA(cudaStreamDestroy(stream));
+}
+
+// Further ones hold the thread that launches, and no other.
+void overfill(cudaStream_t stream, int devices) {
+  DeviceArray<unsigned> sum(std::vector<unsigned>{0});
+  cudaStream_t idle;
+  CUDA(cudaStreamCreateWithFlags(&idle, cudaStreamNonBlocking));
+  Gate gate(stream);
+  std::atomic<int> launched{0};
+  std::thread thread([&] {
+    for (; launched < 5000; ++launched) add<<<1, 1, 0, stream>>>(sum.get(), 1);
+    CUDA(cudaGetLastError());
+  });
+  while (launched < 900) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until it is held, most likely
+  others_go_on(idle, devices);
+  for (int i = 0; i < 100; ++i) add<<<1, 1, 0, idle>>>(sum.get(), 1);
+  CUDA(cudaStreamSynchronize(idle));
+  CHECK(launched < 5000);
+  gate.open();
+  thread.join();
+  FINISH();
+  std::printf("overfilled: %u\n", sum.values()[0]);
+  CUDA(cudaStreamDestroy(idle));
+}
+
+// A call for which a driver waits until the device is idle holds its thread, and not what others
+// do with other devices.
+template <typename Call>
+void wait_in(const char* name, int devices, Call call) {
+  cudaStream_t stream;
+  CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  Gate gate(stream);
+  std::atomic<bool> done{false};
+  std::thread thread([&] {
+    CUDA(cudaSetDevice(0));
+    call();
+    done = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  others_go_on(nullptr, devices);
+  const bool waited = !done;
+  gate.open();
+  thread.join();
+  std::printf("%s: %s\n", name, waited ? "waited" : "did not wait");
+}
+
+int main() {
+  std::setvbuf(stdout, nullptr, _IONBF, 0);  // where it hangs shows where
+  int devices = 0;
+  CUDA(cudaGetDeviceCount(&devices));
+  CUDA(cudaSetDevice(0));
+  queue_a_thousand();
+  cudaStream_t stream;
+  CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  overfill(stream, devices);
+
+  wait_in("stack size", devices, [] { CUDA(cudaDeviceSetLimit(cudaLimitStackSize, 2048)); });
+  unsigned *plain, *pooled;
+  CUDA(cudaMalloc(&plain, 64));
+  CUDA(cudaMallocAsync(&pooled, 64, stream));
+  CUDA(cudaStreamSynchronize(stream));
+  wait_in("free", devices, [=] { CUDA(cudaFree(plain)); });
+  // Memory of pools is the program's to free at the right time.
+  wait_in("free of stream-ordered memory", devices, [=] { CUDA(cudaFree(pooled)); });
+
+  // What was queued before a reset is done after it.
+  unsigned *sum, result = 0;
+  CUDA(cudaMalloc(&sum, sizeof *sum));
+  CUDA(cudaHostRegister(&result, sizeof result, cudaHostRegisterDefault));
+  CUDA(cudaMemsetAsync(sum, 0, sizeof *sum, stream));
+  Gate gate(stream);
+  for (int i = 0; i < 42; ++i) add<<<1, 1, 0, stream>>>(sum, 1);
+  CUDA(cudaMemcpyAsync(&result, sum, sizeof result, cudaMemcpyDeviceToHost, stream));
+  std::atomic<bool> reset{false};
+  std::thread thread([&] {
+    CUDA(cudaSetDevice(0));
+    CUDA(cudaDeviceReset());
+    reset = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  others_go_on(nullptr, devices);
+  CHECK(!reset);
+  gate.open();
+  thread.join();
+  std::printf("reset: %u\n", result);
+}
