@@ -71,9 +71,26 @@ void end_primary(CUdevice dev, Device& device) {
   end_all(&host);
 }
 
-// Other threads may ask for the device and use its context meanwhile.
-void await_primary(Device& device) {
-  if (!device.primary->given_back) (void)await_idle(*device.session, device.primary->id);
+// A driver ends a context when its device has nothing more to do, in whatever context (580 on an
+// H200). Other threads may go on using it.
+void await_device(const Object& ending) {
+  if (ending.given_back) return;
+  std::vector<wire::ObjectId> contexts;
+  struct Search {
+    const Object& ending;
+    std::vector<wire::ObjectId>& found;
+  } search{ending, contexts};
+  for_each_object(
+      wire::Kind::kContext,
+      [](Object* context, void* argument) {
+        const auto& [like, found] = *static_cast<Search*>(argument);
+        if (context->session == like.session && context->device == like.device &&
+            !context->given_back) {
+          found.push_back(context->id);
+        }
+      },
+      &search);
+  for (const wire::ObjectId context : contexts) (void)await_idle(*ending.session, context);
 }
 
 CUresult find_device(CUdevice ordinal, Device** device) {
@@ -112,7 +129,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   std::unique_lock lock(device->mutex);
   if (device->primary_references == 1) {
     lock.unlock();
-    await_primary(*device);
+    await_device(*device->primary);
     lock.lock();
   }
   if (device->primary_references == 0) return CUDA_ERROR_INVALID_CONTEXT;
@@ -126,7 +143,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   Device* device;
   if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
-  await_primary(*device);
+  await_device(*device->primary);
   std::lock_guard lock(device->mutex);
   if (device->primary->given_back) return CUDA_SUCCESS;
   end_primary(dev, *device);
@@ -187,7 +204,7 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
   Object* context = find_context(handle);
   if (!context) return handle ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
   if (context->id < rcuda::wire::kFirstCreatedContext) return CUDA_ERROR_INVALID_CONTEXT;
-  (void)await_idle(*context->session, context->id);
+  await_device(*context);
   std::vector<Allocation> host = forget_context(*context);
   rcuda::interop::context_destroyed(handle);
   if (current_context() == context) (void)pop_context();

@@ -172,7 +172,9 @@ CUresult Process::initialize() {
 
 CUresult Process::check() const {
   const CUresult state = state_.load(std::memory_order_acquire);
-  return state == CUDA_SUCCESS && in_host_function() ? CUDA_ERROR_NOT_PERMITTED : state;
+  if (state != CUDA_SUCCESS) [[unlikely]]
+    return state;
+  return in_host_function() ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
 }
 
 Status Process::connect() {

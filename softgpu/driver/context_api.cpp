@@ -1,6 +1,8 @@
 // cuCtx* and cuDevicePrimaryCtx*.
+#include <memory>
 #include <mutex>
 #include <set>
+#include <vector>
 
 #include <cuda.h>
 
@@ -57,10 +59,20 @@ CUresult synchronize(Context& context) {
   return result;
 }
 
-// A driver ends a context when the device is done with it (580 on an H200); the end of the process
-// alone cuts kernels short. To be waited for without a lock that others take.
-void wait_for_work(Context& context) {
-  if (context.alive()) context.synchronize();
+// A driver ends a context when its device has nothing to do, in whatever context (580 on an H200);
+// the end of the process alone cuts kernels short. To be waited for without a lock that others
+// take.
+void wait_to_end(Context& context) {
+  if (!context.alive()) return;
+  Device& device = context.device();
+  std::vector<CUcontext> handles = {device.primary().handle()};
+  handle_table<Context>().for_each([&](Context& other) {
+    if (&other.device() == &device) handles.push_back(other.handle());
+  });
+  for (const CUcontext handle : handles) {
+    const std::shared_ptr<Context> other = Context::from_handle(handle);
+    if (other && other->alive()) other->synchronize();
+  }
 }
 
 // Handles of destroyed contexts: they get an error of their own, until a new context has the
@@ -126,7 +138,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
   std::unique_lock lock(state.mutex);
   if (state.retained[ordinal] == 1) {
     lock.unlock();
-    wait_for_work(device->primary());
+    wait_to_end(device->primary());
     lock.lock();
   }
   if (state.retained[ordinal] == 0) return CUDA_ERROR_INVALID_CONTEXT;
@@ -143,7 +155,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
   if (CUresult result = check_initialized()) return result;
   Device* device = device_at(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
-  wait_for_work(device->primary());
+  wait_to_end(device->primary());
   PrimaryState& state = primary_state();
   std::lock_guard lock(state.mutex);
   device->primary().stop();
@@ -212,7 +224,7 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
   // Primary contexts are not in the table: they end by release or reset only.
   std::shared_ptr<Context> context = handle_table<Context>().find(handle);
   if (!context) return error_of_missing(handle);
-  wait_for_work(*context);
+  wait_to_end(*context);
   context->stop();
   {
     DestroyedHandles& destroyed = destroyed_handles();
@@ -358,7 +370,7 @@ CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
   // A driver waits before it gives every thread another stack (580 on an H200).
-  if (limit == CU_LIMIT_STACK_SIZE) wait_for_work(*context);
+  if (limit == CU_LIMIT_STACK_SIZE) context->synchronize();
   return context->set_limit(limit, value);
 }
 

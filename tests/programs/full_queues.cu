@@ -4,7 +4,12 @@
 #include <chrono>
 #include <thread>
 
+#include <cuda.h>
+
 #include "program.h"
+
+const char kPtx[] =
+    ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry empty() { ret; }";
 
 __global__ void add(unsigned* sum, unsigned value) { atomicAdd(sum, value); }
 
@@ -125,6 +130,18 @@ int main() {
   wait_in("free", devices, [=] { CUDA(cudaFree(plain)); });
   // Memory of pools is the program's to free at the right time.
   wait_in("free of stream-ordered memory", devices, [=] { CUDA(cudaFree(pooled)); });
+
+  wait_in("module", devices, [] {
+    CUmodule module;
+    CHECK(cuModuleLoadData(&module, kPtx) == CUDA_SUCCESS);
+    CHECK(cuModuleUnload(module) == CUDA_SUCCESS);
+  });
+  // Contexts end when the device has nothing to do in any.
+  wait_in("another context", devices, [] {
+    CUcontext context;
+    CHECK(cuCtxCreate(&context, nullptr, 0, 0) == CUDA_SUCCESS);
+    CHECK(cuCtxDestroy(context) == CUDA_SUCCESS);
+  });
 
   // What was queued before a reset is done after it.
   unsigned *sum, result = 0;
