@@ -6,14 +6,12 @@
 #include <cuda.h>
 #include <cudaProfiler.h>
 
-#include "api/opcodes.h"
 #include "client/memory/host_memory.h"
 #include "client/session/capture.h"
 #include "client/session/functions.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
 #include "common/interop/export_tables.h"
-#include "common/wire/codec.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {

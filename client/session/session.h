@@ -88,9 +88,9 @@ class Session {
                 std::span<const std::byte> tail, size_t reply_bytes, Reply* reply);
 
   // A call in two steps, so that several may be under way: begin() sends it, if a reply slot is
-  // free or `patient`; each that returned true must be finished, in any order, unless the process
-  // ends. `at_once`: finish() follows directly. Otherwise a trace shows the command as posted and
-  // the wait apart from it, since calls that overlap on one thread cannot be drawn.
+  // free or `patient`; each that returned true must be finished, in any order. `at_once`: finish()
+  // follows directly. Otherwise a trace shows the command as posted and the wait apart from it,
+  // since calls that overlap on one thread cannot be drawn.
   struct Call {
     uint32_t slot = 0, slot_bytes = 0;
     uint32_t call = 0;
