@@ -12,8 +12,6 @@
 namespace rcuda::server {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr std::chrono::nanoseconds kLongestLook = std::chrono::seconds(1);
 
 void end_process(const Status& why) {

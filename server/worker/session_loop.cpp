@@ -61,7 +61,7 @@ bool signals(uint16_t opcode) {
 }
 
 // Calls for which the driver waits until the device has nothing more to do. What else it waits in,
-// the client asks for when the context is idle (client/entry/context.cpp).
+// the client asks for when the context is idle (await_idle() of client/session/marshal.h).
 bool waits_for_device(uint16_t opcode) {
   return opcode == static_cast<uint16_t>(api::Opcode::cuMemFree_v2) ||
          opcode == static_cast<uint16_t>(api::Opcode::cuArrayDestroy) ||
