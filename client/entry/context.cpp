@@ -49,9 +49,8 @@ std::vector<Allocation> forget_context(const Object& context) {
   return Process::get().memory().remove_context(context.device, context.id);
 }
 
-void end_all(std::vector<Allocation>* host) {
-  for (const Allocation& memory : *host) end_host_memory(memory);
-  host->clear();
+void end_all(const std::vector<Allocation>& host) {
+  for (const Allocation& memory : host) end_host_memory(memory);
 }
 
 unsigned valid_flags() {
@@ -64,9 +63,9 @@ void end_primary(CUdevice dev, Device& device) {
   Process::get().peers().forget(*device.session);
   interop::context_destroyed(reinterpret_cast<CUcontext>(device.primary));
   device.primary->given_back.store(true, std::memory_order_release);
-  std::vector<Allocation> host = forget_context(*device.primary);
+  const std::vector<Allocation> host = forget_context(*device.primary);
   device.renewed = forward_cuDevicePrimaryCtxReset_v2(dev);
-  end_all(&host);
+  end_all(host);
 }
 
 // A driver ends a context when its device has nothing more to do, in whatever context (580 on an
@@ -203,11 +202,11 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
   if (!context) return handle ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
   if (context->id < rcuda::wire::kFirstCreatedContext) return CUDA_ERROR_INVALID_CONTEXT;
   await_device(*context);
-  std::vector<Allocation> host = forget_context(*context);
+  const std::vector<Allocation> host = forget_context(*context);
   rcuda::interop::context_destroyed(handle);
   if (current_context() == context) (void)pop_context();
   const CUresult result = forward_cuCtxDestroy_v2(handle);
-  end_all(&host);
+  end_all(host);
   return result;
 }
 

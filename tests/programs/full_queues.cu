@@ -32,15 +32,13 @@ class Gate {
 
 // Calls on a device whose queues are not full, and of another, which come back with the gate shut.
 void others_go_on(cudaStream_t idle, int devices) {
-  unsigned value = 0;
-  DeviceArray<unsigned>* of_other = nullptr;
   if (devices > 1) {
     CUDA(cudaSetDevice(1));
-    of_other = new DeviceArray<unsigned>(std::vector<unsigned>{7});
-    add<<<1, 1>>>(of_other->get(), 1);
-    CUDA(cudaMemcpy(&value, of_other->get(), sizeof value, cudaMemcpyDeviceToHost));
-    CHECK(value == 8);
-    delete of_other;
+    {
+      DeviceArray<unsigned> sum(std::vector<unsigned>{7});
+      add<<<1, 1>>>(sum.get(), 1);
+      CHECK(sum.values()[0] == 8);
+    }
     CUDA(cudaSetDevice(0));
   }
   if (!idle) return;

@@ -86,6 +86,13 @@ class SessionTest : public ::testing::Test {
     return answer ? answer->body : std::vector<std::byte>();
   }
 
+  // The next event, which must be a host function's.
+  void next_callback(wire::HostCallbackEvent* event) {
+    const std::vector<std::byte> frame = client().next_event();
+    ASSERT_EQ(frame.size(), sizeof *event);
+    std::memcpy(event, frame.data(), sizeof *event);
+  }
+
   // Sends the image if need be and loads it as module 1; the driver's answer.
   CUresult load_module(const std::vector<std::byte>& image, uint32_t id = 1) {
     const Sha256 hash = sha256(image);
@@ -269,10 +276,8 @@ TEST_F(SessionTest, ALateSignalTakesNothingBack) {
   ASSERT_TRUE(client().post(Custom::kSignal, wire::SignalBody{1, 10, 1}).ok());
   ASSERT_TRUE(client().post(Custom::kSignal, wire::SignalBody{0, 9, 2}).ok());
   EXPECT_EQ(client().wait_word(9, 2), CUDA_SUCCESS);
-  const std::vector<std::byte> frame = client().next_event();
   wire::HostCallbackEvent event{};
-  ASSERT_EQ(frame.size(), sizeof event);
-  std::memcpy(&event, frame.data(), sizeof event);
+  ASSERT_NO_FATAL_FAILURE(next_callback(&event));
   client().acknowledge(event.slot, event.sequence);
   EXPECT_EQ(client().wait_word(10, 1), CUDA_SUCCESS);
   EXPECT_TRUE(client().word_reached(9, 2));
@@ -283,10 +288,8 @@ TEST_F(SessionTest, AHostFunctionHoldsItsStreamUntilItIsAcknowledged) {
       post(api::Opcode::cuStreamCreate, unsigned{CU_STREAM_NON_BLOCKING}, uint32_t{1}).ok());
   ASSERT_TRUE(client().post(Custom::kLaunchHost, wire::LaunchHostBody{4711, 1, 0}).ok());
   ASSERT_TRUE(client().post(Custom::kSignal, wire::SignalBody{1, 9, 1}).ok());
-  const std::vector<std::byte> frame = client().next_event();
   wire::HostCallbackEvent event{};
-  ASSERT_EQ(frame.size(), sizeof event);
-  std::memcpy(&event, frame.data(), sizeof event);
+  ASSERT_NO_FATAL_FAILURE(next_callback(&event));
   EXPECT_EQ(event.header.event, wire::Event::kHostCallback);
   EXPECT_EQ(event.callback, 4711u);
   EXPECT_EQ(event.status, static_cast<uint32_t>(CUDA_SUCCESS));
@@ -313,10 +316,8 @@ TEST_F(SessionTest, AWatchStandsForTheRecordItWasAskedAbout) {
   ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 21, 1}).ok());
   EXPECT_EQ(client().wait_word(21, 1), CUDA_SUCCESS);
   EXPECT_FALSE(client().word_reached(20, 1));
-  const std::vector<std::byte> frame = client().next_event();
   wire::HostCallbackEvent event{};
-  ASSERT_EQ(frame.size(), sizeof event);
-  std::memcpy(&event, frame.data(), sizeof event);
+  ASSERT_NO_FATAL_FAILURE(next_callback(&event));
   client().acknowledge(event.slot, event.sequence);
   EXPECT_EQ(client().wait_word(20, 1), CUDA_SUCCESS);
   // Never recorded, or no event at all.
@@ -336,9 +337,7 @@ TEST_F(SessionTest, SynchronisingAContextWaitsForAllItsStreams) {
   EXPECT_EQ(synchronize(1), CUDA_SUCCESS);
   EXPECT_FALSE(client().word_reached(30, 1));
   wire::HostCallbackEvent event{};
-  const std::vector<std::byte> frame = client().next_event();
-  ASSERT_EQ(frame.size(), sizeof event);
-  std::memcpy(&event, frame.data(), sizeof event);
+  ASSERT_NO_FATAL_FAILURE(next_callback(&event));
   client().acknowledge(event.slot, event.sequence);
   EXPECT_EQ(client().wait_word(30, 1), CUDA_SUCCESS);
 }
@@ -363,10 +362,8 @@ TEST_F(SessionTest, FreeingMemoryHoldsItsCallerOnly) {
     freed = client().call_with(header, body.body());
     answered = true;
   });
-  const std::vector<std::byte> frame = client().next_event();
   wire::HostCallbackEvent event{};
-  ASSERT_EQ(frame.size(), sizeof event);
-  std::memcpy(&event, frame.data(), sizeof event);
+  ASSERT_NO_FATAL_FAILURE(next_callback(&event));
   // The stream is held, so the memory stays, and the executor goes on with others' commands.
   EXPECT_EQ(synchronize(), CUDA_SUCCESS);
   EXPECT_FALSE(answered);
@@ -382,9 +379,7 @@ TEST_F(SessionTest, UnloadingCodeHoldsNobody) {
       post(api::Opcode::cuStreamCreate, unsigned{CU_STREAM_NON_BLOCKING}, uint32_t{1}).ok());
   ASSERT_TRUE(client().post(Custom::kLaunchHost, wire::LaunchHostBody{1, 1, 0}).ok());
   wire::HostCallbackEvent event{};
-  const std::vector<std::byte> frame = client().next_event();
-  ASSERT_EQ(frame.size(), sizeof event);
-  std::memcpy(&event, frame.data(), sizeof event);
+  ASSERT_NO_FATAL_FAILURE(next_callback(&event));
   // The device is busy, and the driver would wait for it.
   ASSERT_TRUE(post(api::Opcode::cuModuleUnload, uint32_t{1}).ok());
   EXPECT_TRUE(client().call(Custom::kPing, Nothing{}));
