@@ -61,6 +61,11 @@ struct DeviceMemory {
 // read()/write() returns. Must not block.
 using TransferDone = std::function<void(const Status&)>;
 
+// Called on the side that is written to when `bytes` more of a write with that immediate have come:
+// once for each part that the medium cuts a write into, in any order, from threads of the Link, and
+// before the writer's TransferDone. Must not block.
+using ImmediateArrived = std::function<void(uint64_t immediate, uint64_t bytes)>;
+
 using Bytes = std::span<const std::byte>;
 
 inline constexpr size_t kMaxPutPieces = 7;
@@ -145,6 +150,18 @@ class Link {
                      TransferDone done) = 0;
   virtual void read(RegionId region, uint64_t offset, void* local, size_t bytes,
                     TransferDone done) = 0;
+
+  // RDMA's write with immediate: the peer learns of the arrival from the write itself, where
+  // otherwise its end would have to come back before a put could tell. tcp has it.
+  virtual bool has_immediates() const { return false; }
+  // As write(), of at least a byte; `immediate` is not 0. kUnsupported where the medium has none.
+  virtual void write_with_immediate(RegionId, uint64_t, const void*, size_t, uint64_t,
+                                    TransferDone done) {
+    done({Code::kUnsupported, std::string(medium()) + " has no write with immediate"});
+  }
+  // What arrives before this was called, or after it was called with nullptr, is told to nobody.
+  // Returns after the function that was there before cannot run any more.
+  virtual void on_immediate(ImmediateArrived) {}
 
   // The status that broke the Link, or ok. Never blocks.
   virtual Status status() const = 0;

@@ -21,6 +21,10 @@ constexpr uint64_t kMinPieceBytes = 128u << 10;
 // Whoever asks or answers sends up to here itself: the kernel takes 64 KB in some 10 us, less than
 // waking a thread takes, and a pipeline's thread is not held up for long.
 constexpr uint64_t kDirectBytes = 64u << 10;
+// Of transfers that come closer behind one another than this, those after the first few are handed
+// to the sending threads: whoever asks has more to do than to send, and the threads stay awake.
+constexpr auto kBurstGap = std::chrono::microseconds(50);
+constexpr uint32_t kFewOfBurst = 4;
 // ThreadSanitizer takes sendmsg() to read its buffers after it sent them, when the peer may already
 // use the memory again: there the kDone that allows it goes out in a call of its own.
 #ifdef __SANITIZE_THREAD__
@@ -73,8 +77,12 @@ Status refused(uint32_t code) {
 }  // namespace
 
 BulkStream::BulkStream(UniqueFd socket, ExposedRegions& regions, std::chrono::nanoseconds spin,
-                       OnError on_error)
-    : socket_(std::move(socket)), regions_(regions), spin_(spin), on_error_(std::move(on_error)) {}
+                       ImmediateArrived on_immediate, OnError on_error)
+    : socket_(std::move(socket)),
+      regions_(regions),
+      spin_(spin),
+      on_immediate_(std::move(on_immediate)),
+      on_error_(std::move(on_error)) {}
 
 BulkStream::~BulkStream() {
   if (receiver_.joinable()) receiver_.join();
@@ -204,6 +212,7 @@ bool BulkStream::next_message(uint64_t most) {
   message.header.region = piece.region;
   message.header.offset = piece.offset;
   message.header.bytes = piece.bytes;
+  message.header.immediate = piece.immediate;
   if (piece.to_peer) {
     message.payload = piece.local;
     message.payload_bytes = piece.bytes;
@@ -316,6 +325,7 @@ std::string BulkStream::take_write(const BulkHeader& header) {
     }
   }
   before_peer(&regions_);  // what the peer puts from now on may tell of it
+  if (code == Code::kOk && header.immediate != 0) on_immediate_(header.immediate, header.bytes);
   return queue_answer(header, code);
 }
 
@@ -444,9 +454,11 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
 }
 
 TcpBulk::TcpBulk(std::vector<UniqueFd> sockets, ExposedRegions& regions,
-                 std::chrono::nanoseconds spin, const BulkStream::OnError& on_error) {
+                 std::chrono::nanoseconds spin, const ImmediateArrived& on_immediate,
+                 const BulkStream::OnError& on_error) {
   for (UniqueFd& socket : sockets) {
-    streams_.push_back(std::make_unique<BulkStream>(std::move(socket), regions, spin, on_error));
+    streams_.push_back(
+        std::make_unique<BulkStream>(std::move(socket), regions, spin, on_immediate, on_error));
   }
 }
 
@@ -455,25 +467,35 @@ Status TcpBulk::start() {
   return {};
 }
 
-void TcpBulk::transfer(bool to_peer, RegionId region, uint64_t offset, std::byte* local,
-                       size_t bytes, TransferDone done) {
-  if (bytes == 0) return done({});
-  const uint64_t share = (bytes + streams_.size() - 1) / streams_.size();
+bool TcpBulk::in_burst() {
+  const Clock::time_point now = Clock::now();
+  if (now - last_.exchange(now, std::memory_order_relaxed) >= kBurstGap) burst_ = 0;
+  return ++burst_ > kFewOfBurst;
+}
+
+void TcpBulk::transfer(const BulkTransfer& what, TransferDone done) {
+  if (what.bytes == 0) return done({});
+  const bool burst = in_burst();
+  const uint64_t share = (what.bytes + streams_.size() - 1) / streams_.size();
   const uint64_t piece_bytes = std::clamp(share, kMinPieceBytes, BulkStream::kMaxPieceBytes);
-  const size_t pieces = (bytes + piece_bytes - 1) / piece_bytes;
+  const size_t pieces = (what.bytes + piece_bytes - 1) / piece_bytes;
   const auto transfer = std::make_shared<Transfer>(pieces, std::move(done));
-  for (uint64_t at = 0; at < bytes; at += piece_bytes) {
-    // The least loaded stream, starting from another one each time.
-    const size_t first = next_.fetch_add(1, std::memory_order_relaxed);
-    BulkStream* best = streams_[first % streams_.size()].get();
-    for (size_t i = 1; i < streams_.size(); ++i) {
-      BulkStream* other = streams_[(first + i) % streams_.size()].get();
-      if (other->queued_bytes() < best->queued_bytes()) best = other;
+  for (uint64_t at = 0; at < what.bytes; at += piece_bytes) {
+    // The least loaded stream; of equals the first, whose threads are the likeliest to be awake.
+    BulkStream* best = streams_.front().get();
+    for (const auto& other : streams_) {
+      if (other->queued_bytes() < best->queued_bytes()) best = other.get();
     }
-    const uint64_t count = std::min<uint64_t>(piece_bytes, bytes - at);
+    BulkStream::Piece piece;
+    piece.to_peer = what.to_peer;
+    piece.region = static_cast<uint64_t>(what.region);
+    piece.offset = what.offset + at;
+    piece.local = what.local + at;
+    piece.bytes = std::min<uint64_t>(piece_bytes, what.bytes - at);
+    piece.immediate = what.immediate;
+    piece.transfer = transfer;
     // A caller with several pieces would send one after the other what threads send at once.
-    best->submit({to_peer, static_cast<uint64_t>(region), offset + at, local + at, count, transfer},
-                 pieces == 1);
+    best->submit(std::move(piece), pieces == 1 && !burst);
   }
 }
 

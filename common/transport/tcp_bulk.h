@@ -4,8 +4,9 @@
 // from and into its place: no buffer of ours lies between the socket and the memory. Each stream
 // has one receiving thread and, once it is needed, one sending thread. What is small is sent at
 // once by whoever asks or answers, because waking a thread takes longer than sending it; the
-// sending thread takes over what is large or what the socket does not take. Only that thread ever
-// waits for a socket to take something, so the two directions cannot block each other.
+// sending thread takes over what is large, what comes in bursts or what the socket does not take.
+// Only that thread ever waits for a socket to take something, so the two directions cannot block
+// each other.
 //
 // One stream carries, in both directions, a BulkHeader and then `bytes` of payload for kWrite,
 // kData:
@@ -46,13 +47,24 @@ inline constexpr size_t kMaxBulkStreams = 16;
 struct BulkHeader {
   enum Kind : uint32_t { kWrite = 1, kRead = 2, kData = 3, kDone = 4 };
   uint32_t kind = 0;
-  uint32_t status = 0;  // kDone: a Code
-  uint64_t piece = 0;   // minted by the asking side, per stream
-  uint64_t region = 0;  // kWrite, kRead
-  uint64_t offset = 0;  // kWrite, kRead
-  uint64_t bytes = 0;   // kWrite, kRead, kData
+  uint32_t status = 0;     // kDone: a Code
+  uint64_t piece = 0;      // minted by the asking side, per stream
+  uint64_t region = 0;     // kWrite, kRead
+  uint64_t offset = 0;     // kWrite, kRead
+  uint64_t bytes = 0;      // kWrite, kRead, kData
+  uint64_t immediate = 0;  // kWrite: what the receiver tells its user with the piece, unless 0
 };
-static_assert(sizeof(BulkHeader) == 40);
+static_assert(sizeof(BulkHeader) == 48);
+
+// A read() or a write().
+struct BulkTransfer {
+  bool to_peer = false;
+  RegionId region = RegionId::kNone;
+  uint64_t offset = 0;
+  std::byte* local = nullptr;
+  uint64_t bytes = 0;
+  uint64_t immediate = 0;  // to_peer: 0 for none
+};
 
 class BulkStream {
  public:
@@ -66,6 +78,7 @@ class BulkStream {
     uint64_t offset = 0;
     std::byte* local = nullptr;
     uint64_t bytes = 0;
+    uint64_t immediate = 0;
     std::shared_ptr<Transfer> transfer;
   };
 
@@ -74,7 +87,7 @@ class BulkStream {
 
   // `spin`: LinkOptions::receive_spin.
   BulkStream(UniqueFd socket, ExposedRegions& regions, std::chrono::nanoseconds spin,
-             OnError on_error);
+             ImmediateArrived on_immediate, OnError on_error);
   ~BulkStream();  // after stop()
 
   Status start();
@@ -141,6 +154,7 @@ class BulkStream {
   const UniqueFd socket_;
   ExposedRegions& regions_;
   const std::chrono::nanoseconds spin_;
+  const ImmediateArrived on_immediate_;
   const OnError on_error_;
   std::thread receiver_;
   std::atomic<size_t> queued_bytes_{0};
@@ -168,17 +182,19 @@ class BulkStream {
 class TcpBulk {
  public:
   TcpBulk(std::vector<UniqueFd> sockets, ExposedRegions& regions, std::chrono::nanoseconds spin,
-          const BulkStream::OnError& on_error);
+          const ImmediateArrived& on_immediate, const BulkStream::OnError& on_error);
 
   Status start();
-  void transfer(bool to_peer, RegionId region, uint64_t offset, std::byte* local, size_t bytes,
-                TransferDone done);
+  void transfer(const BulkTransfer& what, TransferDone done);
   void stop(const Status& why);
   void abandon() noexcept;
 
  private:
+  bool in_burst();
+
   std::vector<std::unique_ptr<BulkStream>> streams_;
-  std::atomic<size_t> next_{0};
+  std::atomic<std::chrono::steady_clock::time_point> last_{};  // transfer
+  std::atomic<uint32_t> burst_{0};  // transfers that came close behind one another
 };
 
 }  // namespace rcuda::transport

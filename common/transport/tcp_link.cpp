@@ -38,7 +38,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kHelloMagic = 0x3170637461647563;   // "cudatcp1"
-constexpr uint64_t kStreamMagic = 0x316b6c6261647563;  // "cudablk1"
+constexpr uint64_t kStreamMagic = 0x326b6c6261647563;  // "cudablk2"
 constexpr size_t kBufferBytes = 128u << 10;
 // Puts up to here pass through the buffer; larger ones are received in place.
 constexpr size_t kBufferedPut = 16u << 10;
@@ -101,14 +101,17 @@ class TcpLink final : public LinkCore {
              TransferDone done) override;
   void read(RegionId region, uint64_t offset, void* local, size_t bytes,
             TransferDone done) override;
+  bool has_immediates() const override { return true; }
+  void write_with_immediate(RegionId region, uint64_t offset, const void* local, size_t bytes,
+                            uint64_t immediate, TransferDone done) override;
+  void on_immediate(ImmediateArrived arrived) override;
   void close() override;
   void abandon() noexcept override;
 
  private:
   void on_broken() override;
   void before_sleep() override { sender_.flush(); }
-  void transfer(bool to_peer, RegionId region, uint64_t offset, std::byte* local, size_t bytes,
-                TransferDone done);
+  void transfer(const BulkTransfer& what, TransferDone done);
   // A peer that answers a farewell by closing is not lost.
   void lost(const std::string& why) { fail(closing_ ? End::kIntended : End::kLost, why); }
   void bulk_lost(const std::string& why);
@@ -128,9 +131,16 @@ class TcpLink final : public LinkCore {
   const std::chrono::nanoseconds receive_spin_;
   DoorbellState doorbell_state_;
   ExposedRegions regions_;
+  std::mutex put_mutex_;
+  std::mutex immediate_mutex_;
+  ImmediateArrived immediate_arrived_;  // guarded by immediate_mutex_
+  std::mutex end_mutex_;
+  std::condition_variable receiver_ended_;
+  bool receiver_over_ = false;  // guarded by end_mutex_
+  std::atomic<bool> closing_{false};
+  // Their threads use what is above.
   TcpSender sender_;
   TcpBulk bulk_;
-  std::mutex put_mutex_;
 
   std::thread receiver_;
   std::vector<std::byte> buffer_;
@@ -138,11 +148,6 @@ class TcpLink final : public LinkCore {
   size_t end_ = 0;
   bool farewell_ = false;
   Clock::time_point last_heard_;
-
-  std::mutex end_mutex_;
-  std::condition_variable receiver_ended_;
-  bool receiver_over_ = false;  // guarded by end_mutex_
-  std::atomic<bool> closing_{false};
 };
 
 TcpLink::TcpLink(Setup setup)
@@ -154,8 +159,13 @@ TcpLink::TcpLink(Setup setup)
       receive_spin_(setup.receive_spin),
       sender_(control_.get(), bytes_of(kHeartbeatFrame), setup.heartbeat,
               [this](const std::string& why) { lost(why); }),
-      bulk_(std::move(setup.streams), regions_, setup.receive_spin,
-            [this](const std::string& why, bool ours) { ours ? lost(why) : bulk_lost(why); }),
+      bulk_(
+          std::move(setup.streams), regions_, setup.receive_spin,
+          [this](uint64_t immediate, uint64_t bytes) {
+            std::lock_guard lock(immediate_mutex_);
+            if (immediate_arrived_) immediate_arrived_(immediate, bytes);
+          },
+          [this](const std::string& why, bool ours) { ours ? lost(why) : bulk_lost(why); }),
       buffer_(kBufferBytes) {}
 
 // After an error the Link has ended; whoever made it tells why.
@@ -235,18 +245,29 @@ Result<Region> TcpLink::expose(void* base, size_t bytes, int, uint64_t) {
 
 void TcpLink::write(RegionId region, uint64_t offset, const void* local, size_t bytes,
                     TransferDone done) {
-  transfer(true, region, offset, static_cast<std::byte*>(const_cast<void*>(local)), bytes,
-           std::move(done));
+  write_with_immediate(region, offset, local, bytes, 0, std::move(done));
+}
+
+void TcpLink::write_with_immediate(RegionId region, uint64_t offset, const void* local,
+                                   size_t bytes, uint64_t immediate, TransferDone done) {
+  auto* const source = static_cast<std::byte*>(const_cast<void*>(local));
+  transfer({true, region, offset, source, bytes, immediate}, std::move(done));
+}
+
+void TcpLink::on_immediate(ImmediateArrived arrived) {
+  std::lock_guard lock(immediate_mutex_);
+  immediate_arrived_ = std::move(arrived);
 }
 
 void TcpLink::read(RegionId region, uint64_t offset, void* local, size_t bytes, TransferDone done) {
-  transfer(false, region, offset, static_cast<std::byte*>(local), bytes, std::move(done));
+  transfer({false, region, offset, static_cast<std::byte*>(local), bytes}, std::move(done));
 }
 
-void TcpLink::transfer(bool to_peer, RegionId region, uint64_t offset, std::byte* local,
-                       size_t bytes, TransferDone done) {
-  if (offset > UINT64_MAX - bytes) return done({Code::kInvalidArgument, "offset out of range"});
-  const auto counted = [this, bytes, done = std::move(done)](const Status& status) {
+void TcpLink::transfer(const BulkTransfer& what, TransferDone done) {
+  if (what.offset > UINT64_MAX - what.bytes) {
+    return done({Code::kInvalidArgument, "offset out of range"});
+  }
+  const auto counted = [this, bytes = what.bytes, done = std::move(done)](const Status& status) {
     if (status.ok()) {
       // The kernel's copy between the socket and the memory is this CPU's work as well.
       transfer_bytes_.fetch_add(bytes, std::memory_order_relaxed);
@@ -254,7 +275,7 @@ void TcpLink::transfer(bool to_peer, RegionId region, uint64_t offset, std::byte
     }
     done(status);
   };
-  bulk_.transfer(to_peer, region, offset, local, bytes, counted);
+  bulk_.transfer(what, counted);
 }
 
 void TcpLink::receive() {

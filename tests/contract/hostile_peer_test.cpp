@@ -67,7 +67,7 @@ Victim attack_tcp(const std::vector<std::byte>& greeting) {
   victim.attacker = std::move(control->ours);
   victim.streams.push_back(std::move(stream->ours));
   send(victim.attacker, greeting);
-  send(victim.streams[0], Words().u64(0x316b6c6261647563).u64(0).bytes());
+  send(victim.streams[0], Words().u64(0x326b6c6261647563).u64(0).bytes());
   Bootstrap bootstrap;
   bootstrap.control = std::move(control->theirs);
   bootstrap.server = true;
@@ -186,12 +186,14 @@ TEST(HostileTcpPeer, TransfersOutsideOfARegionAreRefusedAndTouchNothing) {
   ASSERT_NE(victim.link, nullptr);
   const Result<transport::Region> region = victim.link->expose(memory.data(), memory.size());
   ASSERT_TRUE(region.ok());
+  std::atomic<int> told{0};
+  victim.link->on_immediate([&](uint64_t, uint64_t) { ++told; });
   const std::pair<uint64_t, uint64_t> places[] = {{4096, 64}, {4040, 64}, {~uint64_t{0} - 7, 64}};
   for (const auto& [offset, bytes] : places) {
     const auto request =
-        Words().u32(1).u32(0).u64(5).u64(1).u64(offset).u64(bytes).zeros(bytes).bytes();
+        Words().u32(1).u32(0).u64(5).u64(1).u64(offset).u64(bytes).u64(3).zeros(bytes).bytes();
     send(victim.streams[0], request);
-    std::vector<std::byte> answer(40);
+    std::vector<std::byte> answer(48);
     ASSERT_TRUE(recv_all(victim.streams[0].get(), answer, soon()).ok());
     uint32_t words[2];
     std::memcpy(words, answer.data(), sizeof words);
@@ -199,6 +201,8 @@ TEST(HostileTcpPeer, TransfersOutsideOfARegionAreRefusedAndTouchNothing) {
     EXPECT_EQ(words[1], static_cast<uint32_t>(Code::kInvalidArgument));
   }
   EXPECT_TRUE(victim.link->status().ok());
+  EXPECT_EQ(told, 0);
+  victim.link->on_immediate(nullptr);
 }
 
 TEST(HostileTcpPeer, RandomStreamsNeverDoMoreThanEndTheSession) {
@@ -228,6 +232,7 @@ TEST(HostileTcpPeer, RandomStreamsNeverDoMoreThanEndTheSession) {
                                   .u64(random() % 3)
                                   .u64(small(4096))
                                   .u64(piece)
+                                  .u64(random() % 3)
                                   .zeros(piece % 8192)
                                   .bytes());
     }

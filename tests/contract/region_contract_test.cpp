@@ -1,6 +1,7 @@
 // Regions: transfers of every size and place, mappings, and what happens to those withdrawn.
 #include <cerrno>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -86,6 +87,66 @@ TEST_P(RegionContract, EveryByteArrivesWhateverSizeAndPlace) {
   }
   EXPECT_EQ(server().counters().transfer_bytes, total);
   EXPECT_TRUE(write_and_wait(server(), region->id, 0, {}).ok());
+}
+
+// What the peer hears of a write is all of it, once, and only when the bytes are there.
+TEST_P(RegionContract, WritesWithImmediateTellOfTheirArrival) {
+  connect();
+  constexpr size_t kSizes[] = {1, 4097, 65'537, 300'001, (9 << 20) + 1};
+  constexpr size_t kSlot = 10 << 20;
+  SharedBlock block(kSlot * std::size(kSizes));
+  const Result<Region> region =
+      client().expose(block.bytes.data(), block.bytes.size(), block.fd, 0);
+  ASSERT_TRUE(region.ok());
+  std::vector<std::byte> local(block.bytes.size());
+  fill_pattern(local, 5);
+  if (!server().has_immediates()) {
+    Pending pending;
+    server().write_with_immediate(region->id, 0, local.data(), 1, 1, pending.begin());
+    ASSERT_TRUE(pending.wait());
+    EXPECT_EQ(pending.last_error().code(), Code::kUnsupported);
+    return;
+  }
+  std::mutex mutex;
+  std::map<uint64_t, uint64_t> arrived;  // guarded by mutex
+  bool wrong = false;                    // likewise
+  client().on_immediate([&](uint64_t immediate, uint64_t bytes) {
+    std::lock_guard lock(mutex);
+    const size_t slot = immediate - 1;
+    wrong |= slot >= std::size(kSizes);
+    if (wrong) return;
+    arrived[slot] += bytes;
+    if (arrived[slot] < kSizes[slot]) return;
+    wrong |= std::memcmp(block.bytes.data() + slot * kSlot, local.data() + slot * kSlot,
+                         kSizes[slot]) != 0;
+  });
+  {
+    Pending pending;
+    for (size_t slot = 0; slot < std::size(kSizes); ++slot) {
+      server().write_with_immediate(region->id, slot * kSlot, local.data() + slot * kSlot,
+                                    kSizes[slot], slot + 1, pending.begin());
+    }
+    ASSERT_TRUE(pending.wait());
+    ASSERT_TRUE(pending.last_error().ok()) << pending.last_error().message();
+  }
+  {
+    std::lock_guard lock(mutex);
+    EXPECT_FALSE(wrong);
+    for (size_t slot = 0; slot < std::size(kSizes); ++slot) EXPECT_EQ(arrived[slot], kSizes[slot]);
+  }
+  // What did not arrive is not told of, nor what is written without one.
+  {
+    Pending pending;
+    server().write_with_immediate(region->id, block.bytes.size(), local.data(), 8, 1,
+                                  pending.begin());
+    ASSERT_TRUE(pending.wait());
+    EXPECT_FALSE(pending.last_error().ok());
+  }
+  ASSERT_TRUE(write_and_wait(server(), region->id, 0, std::span(local).first(8)).ok());
+  client().on_immediate(nullptr);
+  std::lock_guard lock(mutex);
+  EXPECT_FALSE(wrong);
+  EXPECT_EQ(arrived[0], kSizes[0]);
 }
 
 // Between connected ends.

@@ -87,6 +87,12 @@ void FaultLink::read(RegionId region, uint64_t offset, void* local, size_t bytes
   begin_later([=, this] { inner_->read(region, offset, local, bytes, done); });
 }
 
+void FaultLink::write_with_immediate(RegionId region, uint64_t offset, const void* local,
+                                     size_t bytes, uint64_t immediate, TransferDone done) {
+  begin_later(
+      [=, this] { inner_->write_with_immediate(region, offset, local, bytes, immediate, done); });
+}
+
 void FaultLink::begin_later(std::function<void()> begin) {
   {
     std::lock_guard lock(mutex_);
