@@ -4,7 +4,6 @@
 //           carried
 //   wire    copy-out writes into this side's outbox; Link::write carries it to the peer's inbox,
 //           over tcp or verbs; both in GPU memory with GPUDirect
-//   window  as wire, into an inbox in the peer's window
 //   direct  no copy-out: Link::write carries it from where it is to where it belongs (v1)
 //
 // Copies share a path, and paths share arenas (two GPUs of a sender write one inbox); reserve()
@@ -26,7 +25,6 @@ enum class Where : uint32_t {
   kHostInbox = 1,    // in the receiver's pinned inbox
   kDeviceInbox = 2,  // in the inbox in its GPU's memory
   kTarget = 3,       // where they belong (v1)
-  kWindow = 4,       // in the inbox in its window
 };
 
 // Room for one chunk at both ends.
@@ -53,7 +51,11 @@ class Path {
   // Room for the chunk [offset, offset + bytes) of a copy; nullopt: not now.
   virtual std::optional<Place> reserve(uint64_t offset, uint64_t bytes) = 0;
   virtual void release(const Place& place) = 0;
-  virtual void ship(const Place& place, transport::TransferDone done) = 0;
+  // Whether the receiver hears by itself of what is shipped with an immediate, so that it can be
+  // announced before it has arrived.
+  virtual bool tells_arrival() const { return false; }
+  // `immediate`: 0 for none.
+  virtual void ship(const Place& place, uint64_t immediate, transport::TransferDone done) = 0;
 };
 
 // Over memory of the peer that is mapped here.
@@ -68,7 +70,7 @@ class ShmPath final : public Path {
   uint64_t capacity_bytes() const override { return inbox_.bytes(); }
   std::optional<Place> reserve(uint64_t offset, uint64_t bytes) override;
   void release(const Place& place) override { inbox_.release(place.remote, place.bytes); }
-  void ship(const Place&, transport::TransferDone) override {}
+  void ship(const Place&, uint64_t, transport::TransferDone) override {}
 
  private:
   uint64_t base_;
@@ -93,7 +95,8 @@ class WirePath final : public Path {
   uint64_t capacity_bytes() const override;
   std::optional<Place> reserve(uint64_t offset, uint64_t bytes) override;
   void release(const Place& place) override;
-  void ship(const Place& place, transport::TransferDone done) override;
+  bool tells_arrival() const override { return link_.has_immediates(); }
+  void ship(const Place& place, uint64_t immediate, transport::TransferDone done) override;
 
  private:
   transport::Link& link_;
@@ -101,32 +104,6 @@ class WirePath final : public Path {
   uint64_t base_;
   Arena& outbox_;
   transport::RegionId region_;
-  Arena& inbox_;
-};
-
-// From the outbox into the peer's window, where puts stay in order: the message that announces a
-// chunk may follow at once, where a transfer's end would have to come back first. For chunks so
-// small that this counts for more than several streams.
-class WindowPath final : public Path {
- public:
-  // `first`: where in the window the inbox is.
-  WindowPath(transport::Link& link, uint64_t outbox_base, Arena& outbox, uint64_t first,
-             Arena& inbox)
-      : link_(link), base_(outbox_base), outbox_(outbox), first_(first), inbox_(inbox) {}
-
-  Where where() const override { return Where::kWindow; }
-  bool in_host_memory() const override { return true; }
-  bool ships() const override { return true; }
-  uint64_t capacity_bytes() const override;
-  std::optional<Place> reserve(uint64_t offset, uint64_t bytes) override;
-  void release(const Place& place) override;
-  void ship(const Place& place, transport::TransferDone done) override;
-
- private:
-  transport::Link& link_;
-  uint64_t base_;
-  Arena& outbox_;
-  uint64_t first_;
   Arena& inbox_;
 };
 
@@ -145,7 +122,7 @@ class DirectPath final : public Path {
     return Place{source_ + offset, offset, bytes};
   }
   void release(const Place&) override {}
-  void ship(const Place& place, transport::TransferDone done) override;
+  void ship(const Place& place, uint64_t immediate, transport::TransferDone done) override;
 
  private:
   transport::Link& link_;

@@ -116,6 +116,10 @@ bool Core::step() {
     moved = true;
     peer(shipment.peer).shipped(shipment);
   }
+  for (const Arrival& arrival : environment_.arrivals->take()) {
+    moved = true;
+    peer(arrival.peer).arrived(arrival);
+  }
   for (const auto& peer : peers_) moved |= peer->receive();
   for (const auto& peer : peers_) moved |= peer->advance();
   // One chunk at a time, the peer after the one that had the last goes first.
@@ -147,7 +151,7 @@ bool Core::polling() const {
 }
 
 bool Core::pending() const {
-  return !environment_.shipments->empty() ||
+  return !environment_.shipments->empty() || !environment_.arrivals->empty() ||
          std::any_of(peers_.begin(), peers_.end(),
                      [](const auto& peer) { return peer->pending(); });
 }

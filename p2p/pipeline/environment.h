@@ -1,7 +1,8 @@
 // What all peers of one engine share. Owned by the engine's core; used by the engine's thread
-// alone, but for Shipments.
+// alone, but for Reports.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -30,32 +31,43 @@ struct Shipment {
   Status status;
 };
 
-// Where threads of the Links put what they finished. The one piece of state shared with them.
-class Shipments {
+// What a peer's Link brought with an immediate.
+struct Arrival {
+  PeerId peer = 0;
+  uint64_t generation = 0;
+  uint64_t immediate = 0;
+  uint64_t bytes = 0;
+};
+
+// Where threads of the Links put what happened. The only state shared with them.
+template <typename Event>
+class Reports {
  public:
   // `wake` runs after every push, on the pushing thread.
-  explicit Shipments(std::function<void()> wake) : wake_(std::move(wake)) {}
+  explicit Reports(std::function<void()> wake) : wake_(std::move(wake)) {}
 
-  void push(Shipment shipment) {
+  void push(Event event) {
     {
       std::lock_guard lock(mutex_);
-      list_.push_back(std::move(shipment));
+      list_.push_back(std::move(event));
+      empty_ = false;
     }
     if (wake_) wake_();
   }
-  std::vector<Shipment> take() {
+  std::vector<Event> take() {
+    if (empty()) return {};
     std::lock_guard lock(mutex_);
+    empty_.store(true, std::memory_order_relaxed);
     return std::exchange(list_, {});
   }
-  bool empty() {
-    std::lock_guard lock(mutex_);
-    return list_.empty();
-  }
+  // Looked at in every round of the engine.
+  bool empty() const { return empty_; }
 
  private:
   std::function<void()> wake_;
   std::mutex mutex_;
-  std::vector<Shipment> list_;  // guarded by mutex_
+  std::vector<Event> list_;  // guarded by mutex_
+  std::atomic<bool> empty_{true};
 };
 
 // Memory of this process that peers have mapped, so that freeing it can wait for them.
@@ -75,7 +87,8 @@ struct Environment {
         devices(device_ops.devices()),
         lanes(device_ops),
         orders(device_ops),
-        shipments(std::make_shared<Shipments>(std::move(wake))) {}
+        shipments(std::make_shared<Reports<Shipment>>(wake)),
+        arrivals(std::make_shared<Reports<Arrival>>(std::move(wake))) {}
 
   bool valid_device(int device) const {
     return device >= 0 && static_cast<size_t>(device) < devices.size();
@@ -94,7 +107,8 @@ struct Environment {
   Orders orders;
   // Callbacks of a Link may outlive the copy that caused them, not the Link; shared all the same,
   // so that destruction needs no order.
-  const std::shared_ptr<Shipments> shipments;
+  const std::shared_ptr<Reports<Shipment>> shipments;
+  const std::shared_ptr<Reports<Arrival>> arrivals;
   // Called before a peer's Link is destroyed, if set.
   std::function<void(const transport::Link*)> before_drop;
   Measurements measurements;
@@ -105,8 +119,10 @@ struct Environment {
   std::vector<Exported> exported;
 
   // How many copies are running, and a number that changes whenever two run at once: a copy whose
-  // life saw one value, and was alone at its start, had the legs to itself.
+  // life saw one value, and was alone at its start, had the legs to itself. Of those running, how
+  // many have sent everything and only wait for Done.
   uint32_t running_copies = 0;
+  uint32_t ending_copies = 0;
   uint64_t crowd = 0;
 
  private:

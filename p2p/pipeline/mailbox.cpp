@@ -17,15 +17,46 @@ Status Mailbox::check_windows(transport::Link& link) {
                                     std::min(link.window().size(), link.peer_window_bytes()));
 }
 
+Result<std::span<const std::byte>> Mailbox::next() {
+  if (frame_.empty()) {
+    const Result<std::span<const std::byte>> frame = reader_.try_next();
+    if (!frame) return frame;
+    frame_ = *frame;
+  }
+  const std::span<const std::byte> message = frame_.first(first_message_bytes(frame_));
+  frame_ = frame_.subspan(message.size());
+  return message;
+}
+
+Status Mailbox::gather(std::span<const std::byte> message) {
+  if (gathered_.size() + message.size() > PeerWindow::kMaxMessageBytes) {
+    RCUDA_RETURN_IF_ERROR(send_gathered());
+  }
+  gathered_.insert(gathered_.end(), message.begin(), message.end());
+  return {};
+}
+
+Status Mailbox::send_gathered() {
+  if (gathered_.empty()) return {};
+  Status sent = send_frame(gathered_);
+  gathered_.clear();
+  return sent;
+}
+
 Status Mailbox::send_bytes(std::span<const std::byte> message) {
+  RCUDA_RETURN_IF_ERROR(send_gathered());
+  return send_frame(message);
+}
+
+Status Mailbox::send_frame(std::span<const std::byte> frame) {
   if (waiting_.empty()) {
-    Status sent = writer_.append(message, {}, transport::Wake::kNow, kAtOnce);
+    Status sent = writer_.append(frame, {}, transport::Wake::kNow, kAtOnce);
     if (sent.code() != Code::kTimeout) return sent;
   }
   if (waiting_.size() >= kMostWaiting) {
     return {Code::kUnavailable, "the peer's engine has stopped reading its messages"};
   }
-  waiting_.emplace_back(message.begin(), message.end());
+  waiting_.emplace_back(frame.begin(), frame.end());
   return {};
 }
 
@@ -38,6 +69,8 @@ Result<bool> Mailbox::flush() {
     waiting_.pop_front();
     moved = true;
   }
+  moved |= !gathered_.empty();
+  RCUDA_RETURN_IF_ERROR(send_gathered());
   return moved;
 }
 

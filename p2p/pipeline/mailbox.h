@@ -1,11 +1,12 @@
 // Mailbox: messages to and from one peer over the rings of their Link. send() never blocks: what
 // the ring cannot take waits here and goes out, in order, with the next flush(). Owned by the
-// engine's thread, but for pending_offset(), which is for the thread that waits.
+// engine's thread, but for next_offset(), which is for the thread that waits.
 #pragma once
 
 #include <cstddef>
 #include <deque>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
@@ -15,32 +16,46 @@
 
 namespace rcuda::p2p {
 
+// kSoon: over tcp with the next flush() or what is sent before it, in one frame with others. Where
+// many copies are under way there are many messages in a round of the engine, and a frame of its
+// own for each costs a system call, which is more than all the rest.
+enum class When : uint8_t { kNow, kSoon };
+
 class Mailbox {
  public:
   // `link` outlives the mailbox; its windows hold PeerWindow::kBytes (check_windows).
   explicit Mailbox(transport::Link& link)
-      : writer_(link, PeerWindow::layout()), reader_(link, PeerWindow::layout()) {}
+      : gathers_(std::string_view(link.medium()) == "tcp"),
+        writer_(link, PeerWindow::layout()),
+        reader_(link, PeerWindow::layout()) {}
   static Status check_windows(transport::Link& link);
 
   template <typename Message>
-  Status send(const Message& message) {
-    return send_bytes(std::as_bytes(std::span(&message, 1)));
+  Status send(const Message& message, When when = When::kNow) {
+    const auto bytes = std::as_bytes(std::span(&message, 1));
+    return when == When::kSoon && gathers_ ? gather(bytes) : send_bytes(bytes);
   }
   // True when something went out that had been waiting.
   Result<bool> flush();
-  bool waiting() const { return !waiting_.empty(); }
+  bool waiting() const { return !waiting_.empty() || !gathered_.empty(); }
 
   // The next message, valid until the next call; empty when there is none.
-  Result<std::span<const std::byte>> next() { return reader_.try_next(); }
-  bool pending() const { return reader_.pending(); }
+  Result<std::span<const std::byte>> next();
+  bool pending() const { return !frame_.empty() || reader_.pending(); }
   uint64_t next_offset() const { return reader_.next_offset(); }
 
  private:
+  Status gather(std::span<const std::byte> message);
+  Status send_gathered();
   Status send_bytes(std::span<const std::byte> message);
+  Status send_frame(std::span<const std::byte> frame);
 
+  const bool gathers_;
   wire::RingWriter writer_;
   wire::RingReader reader_;
-  std::deque<std::vector<std::byte>> waiting_;
+  std::deque<std::vector<std::byte>> waiting_;  // frames
+  std::vector<std::byte> gathered_;             // messages
+  std::span<const std::byte> frame_;            // what next() has not returned of the last one
 };
 
 }  // namespace rcuda::p2p

@@ -48,6 +48,52 @@ const char* to_string(MessageKind kind) {
   return "?";
 }
 
+size_t first_message_bytes(std::span<const std::byte> frame) {
+  const auto size_of = [](MessageKind kind) -> size_t {
+    switch (kind) {
+      case MessageKind::kChallenge:
+        return sizeof(ChallengeMessage);
+      case MessageKind::kProof:
+        return sizeof(ProofMessage);
+      case MessageKind::kOffer:
+        return sizeof(OfferMessage);
+      case MessageKind::kReady:
+        return sizeof(ReadyMessage);
+      case MessageKind::kChunk:
+        return sizeof(ChunkMessage);
+      case MessageKind::kConsumed:
+        return sizeof(ConsumedMessage);
+      case MessageKind::kWant:
+        return sizeof(WantMessage);
+      case MessageKind::kTarget:
+        return sizeof(TargetMessage);
+      case MessageKind::kPull:
+        return sizeof(PullMessage);
+      case MessageKind::kDone:
+      case MessageKind::kAbort:
+        return sizeof(EndMessage);
+      case MessageKind::kSignal:
+        return sizeof(SignalMessage);
+      case MessageKind::kForget:
+        return sizeof(ForgetMessage);
+      case MessageKind::kForgotten:
+        return sizeof(ForgottenMessage);
+      case MessageKind::kEcho:
+      case MessageKind::kEchoed:
+        return sizeof(EchoMessage);
+      case MessageKind::kLeg:
+        return sizeof(LegMessage);
+      case MessageKind::kProbe:
+        return sizeof(ProbeMessage);
+      case MessageKind::kProbed:
+        return sizeof(ProbedMessage);
+    }
+    return SIZE_MAX;
+  };
+  const Result<MessageKind> kind = kind_of(frame);
+  return kind ? std::min(size_of(*kind), frame.size()) : frame.size();
+}
+
 Result<MessageKind> kind_of(std::span<const std::byte> frame) {
   uint32_t kind = 0;
   if (frame.size() >= sizeof kind) std::memcpy(&kind, frame.data(), sizeof kind);

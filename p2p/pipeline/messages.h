@@ -10,9 +10,12 @@
 //   v1        Want -> Target, then one Chunk; ipc: Pull instead of chunks.
 // Events      Signal. Memory: Forget -> Forgotten. Measuring: Echo -> Echoed, Leg.
 //
-// Order within a Link carries the protocol: a Chunk is sent after its bytes arrived; a sender's
+// Order within a Link carries the protocol: a Chunk is sent after its bytes arrived, unless it says
+// how the receiver hears of them; a sender's
 // places are free once Done was received and its own transfers ended; a receiver forgets a copy
 // that ended well when it sent Done, any other when it received Abort.
+//
+// A frame of the ring is one message or several behind one another.
 //
 // All structs are fixed-width, little-endian and 8-byte aligned. parse() checks kind and size;
 // meaning (ids, offsets, places) is checked by the handler against its own state. Anything wrong is
@@ -34,19 +37,15 @@
 
 namespace rcuda::p2p {
 
-inline constexpr uint32_t kPeerProtocolVersion = 3;
+inline constexpr uint32_t kPeerProtocolVersion = 4;
 
-// The windows of a Link between two engines: one ring each way and its credit word; and, for media
-// that would have to be told of every transfer's end, an inbox for small chunks (WindowPath).
+// The windows of a Link between two engines: one ring each way and its credit word.
 struct PeerWindow {
   static constexpr uint64_t kConsumed = 0;  // of the ring this window's owner writes
   static constexpr uint64_t kWant = 64;     // of the ring in this window
   static constexpr uint64_t kRing = 4096;
   static constexpr uint64_t kRingBytes = 256u << 10;
-  static constexpr uint64_t kInbox = kRing + kRingBytes;  // on a page, as it is registered
-  static constexpr uint64_t kInboxBytes = 1u << 20;
-  static constexpr uint64_t kBytes = kInbox + kInboxBytes;
-  static_assert(kInbox % 4096 == 0);
+  static constexpr uint64_t kBytes = kRing + kRingBytes;
   static constexpr uint32_t kMaxMessageBytes = 16u << 10;
   static constexpr wire::RingLayout layout() {
     return {kRing, kRingBytes, kWant, kConsumed, kMaxMessageBytes};
@@ -114,10 +113,9 @@ struct OfferMessage {
   std::array<char, 64> name{};  // of the host, for messages and the measurements file
   uint64_t inbox_region = 0;    // pinned host memory the peer may write
   uint64_t inbox_bytes = 0;
-  uint64_t window_inbox_bytes = 0;  // 0, or PeerWindow::kInboxBytes
   std::array<DeviceOffer, kMaxDevices> devices{};
 };
-static_assert(sizeof(OfferMessage) == 144 + kMaxDevices * sizeof(DeviceOffer));
+static_assert(sizeof(OfferMessage) == 136 + kMaxDevices * sizeof(DeviceOffer));
 
 struct ReadyMessage {
   static constexpr MessageKind kKind = MessageKind::kReady;
@@ -136,8 +134,11 @@ struct ChunkMessage {
   uint64_t bytes = 0;
   uint64_t place = 0;  // offset in the inbox
   uint64_t total = 0;  // of the copy, so that a receiver can tell a disagreement
+  // 0: the bytes are there. Else they are when so many have come with this immediate, which no
+  // other chunk of the Link has.
+  uint64_t immediate = 0;
 };
-static_assert(sizeof(ChunkMessage) == 48);
+static_assert(sizeof(ChunkMessage) == 56);
 
 struct ConsumedMessage {
   static constexpr MessageKind kKind = MessageKind::kConsumed;
@@ -254,6 +255,10 @@ static_assert(sizeof(ProbedMessage) == 16);
 
 // The kind of a received frame; kProtocol when it is too short to have one or has an unknown one.
 Result<MessageKind> kind_of(std::span<const std::byte> frame);
+
+// How much of the frame its first message takes: what a message of its kind has, or all that there
+// is, where that is less or the kind unknown.
+size_t first_message_bytes(std::span<const std::byte> frame);
 
 // The frame as a message of the type; kProtocol unless its size is exactly that.
 template <typename Message>

@@ -48,6 +48,10 @@ void Peer::attach(std::unique_ptr<transport::Link> link, const SessionToken& tok
   }
   link_ =
       std::make_unique<PeerLink>(environment_, id_, ++environment_.generations, std::move(link));
+  link_->link->on_immediate([queue = environment_.arrivals, id = id_,
+                             generation = link_->generation](uint64_t immediate, uint64_t bytes) {
+    queue->push({id, generation, immediate, bytes});
+  });
   ChallengeMessage challenge;
   challenge.nonce = own_nonce_;
   if (windows.ok()) windows = link_->mailbox.send(challenge);
@@ -222,6 +226,12 @@ Status Peer::handle(std::span<const std::byte> frame) {
   return {Code::kProtocol, "a peer message of unknown kind"};
 }
 
+void Peer::arrived(const Arrival& arrival) {
+  if (!link_ || arrival.generation != link_->generation || !lost_.ok()) return;
+  const Status status = link_->arrivals.add(arrival.immediate, arrival.bytes);
+  if (!status.ok()) lose(status);
+}
+
 void Peer::shipped(const Shipment& shipment) {
   if (!link_ || shipment.generation != link_->generation) return;
   --link_->shipping;
@@ -320,9 +330,9 @@ Status Peer::step(bool& moved) {
     }
     if (spent_prober_ && environment_.ops.pause(Pause::kWork)) spent_prober_.reset();
     const double now_us = environment_.now_us();
-    if (!sender_.empty() || !receiver_.empty()) {
-      copied_us_ = now_us;
-    } else if (!prober_ && (now_us - copied_us_ > kPauseUs || now_us >= plan_again_us_)) {
+    const bool resting = sender_.resting() && receiver_.empty();
+    if (!sender_.empty() || !receiver_.empty()) copied_us_ = now_us;
+    if (resting && !prober_ && (now_us - copied_us_ > kPauseUs || now_us >= plan_again_us_)) {
       moved |= prepare_plan();
       const double end_us = environment_.now_us();
       plan_again_us_ = end_us + kPlanningShare * (end_us - now_us);

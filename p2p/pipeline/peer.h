@@ -46,6 +46,7 @@ class Peer {
   bool advance();  // moves everything on
   bool start_chunk();
   void shipped(const Shipment& shipment);
+  void arrived(const Arrival& arrival);
 
   // Of an open peer: how a plain copy would go now, and whether all legs are measured.
   Result<Forecast> forecast(int device, int peer_device, uint64_t bytes);

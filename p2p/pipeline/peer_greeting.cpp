@@ -63,7 +63,6 @@ Status Peer::send_offer() {
   if (!region) return Status(region.status()).with_context("exposing the peer-to-peer inbox");
   offer.inbox_region = static_cast<uint64_t>(region->id);
   offer.inbox_bytes = link_->inbox.bytes();
-  offer.window_inbox_bytes = link_->window_inbox.bytes();
   put_text(offer.host, host_identity());
   put_text(offer.name, environment_.options.host_name);
   offer.device_count =
@@ -95,10 +94,9 @@ Status Peer::send_offer() {
 
 Status Peer::on_offer(const OfferMessage& message) {
   if (link_->open || !offered_) return {Code::kProtocol, "an Offer out of place"};
-  bool good =
-      message.device_count <= kMaxDevices && text_ends(message.host) && text_ends(message.name) &&
-      message.inbox_region != 0 && message.inbox_bytes >= EngineOptions::kLeastInboxBytes &&
-      (message.window_inbox_bytes == 0 || message.window_inbox_bytes == PeerWindow::kInboxBytes);
+  bool good = message.device_count <= kMaxDevices && text_ends(message.host) &&
+              text_ends(message.name) && message.inbox_region != 0 &&
+              message.inbox_bytes >= EngineOptions::kLeastInboxBytes;
   for (uint32_t i = 0; good && i < message.device_count; ++i) {
     good = text_ends(message.devices[i].uuid);
   }

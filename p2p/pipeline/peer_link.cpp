@@ -11,6 +11,9 @@
 namespace rcuda::p2p {
 namespace {
 
+// Chunks of one peer whose bytes have begun to come. It has room for 32 MB.
+constexpr size_t kMostBegun = 1u << 16;
+
 // Room for a buffer of `wish` bytes under the engine's limit, halved until it fits.
 Result<uint64_t> grant(Environment& environment, uint64_t wish) {
   const uint64_t limit = environment.options.staging_limit_bytes;
@@ -26,6 +29,28 @@ Result<uint64_t> grant(Environment& environment, uint64_t wish) {
 }
 
 }  // namespace
+
+Status Arrivals::add(uint64_t immediate, uint64_t bytes) {
+  int64_t& come = bytes_[immediate];
+  come += static_cast<int64_t>(bytes);
+  if (come == 0) bytes_.erase(immediate);
+  return bytes_.size() <= kMostBegun ? Status() : Status(Code::kProtocol, "too many chunks begun");
+}
+
+Result<bool> Arrivals::complete(uint64_t immediate, uint64_t bytes) {
+  const auto found = bytes_.find(immediate);
+  const auto wanted = static_cast<int64_t>(bytes);
+  if (found == bytes_.end() || found->second < wanted) return false;
+  const bool all = found->second == wanted;
+  bytes_.erase(found);
+  return all ? Result<bool>(true) : Status(Code::kProtocol, "a chunk with too many bytes");
+}
+
+void Arrivals::drop(uint64_t immediate, uint64_t bytes) {
+  int64_t& come = bytes_[immediate];
+  come -= static_cast<int64_t>(bytes);
+  if (come == 0) bytes_.erase(immediate);
+}
 
 // GPU memory must not be freed while an adapter has it registered. Once the Link is closed no peer
 // is asked before a region is withdrawn.
@@ -43,17 +68,6 @@ Status PeerLink::make_inbox() {
   inbox = *std::move(buffer);
   staging_bytes += *bytes;
   environment.staging_bytes += *bytes;
-
-  // Shared memory needs none, and verbs tells of a transfer's end by itself.
-  if (std::string_view(link->medium()) == "tcp") {
-    Result<WindowInbox> made = WindowInbox::create(
-        environment.ops, link->window().subspan(PeerWindow::kInbox, PeerWindow::kInboxBytes));
-    if (made) {
-      window_inbox = *std::move(made);
-    } else {
-      RCUDA_INFO("small chunks go as large ones do: %s", made.status().message().c_str());
-    }
-  }
 
   device_inbox.resize(environment.devices.size());
   device_outbox.resize(environment.devices.size());
@@ -113,11 +127,6 @@ Status PeerLink::make_host_path() {
   staging_bytes += *bytes;
   environment.staging_bytes += *bytes;
   outbox_arena = Arena(*bytes);
-  if (offer.window_inbox_bytes > 0) {
-    peer_window_inbox = Arena(offer.window_inbox_bytes);
-    window_path = std::make_unique<WindowPath>(*link, outbox.address(), outbox_arena,
-                                               PeerWindow::kInbox, peer_window_inbox);
-  }
   host_path = std::make_unique<WirePath>(*link, Where::kHostInbox, outbox.address(), outbox_arena,
                                          region, peer_inbox);
   return {};

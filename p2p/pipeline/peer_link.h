@@ -19,8 +19,20 @@
 
 namespace rcuda::p2p {
 
-// Chunks up to here go through the window where there is an inbox in it.
-inline constexpr uint64_t kMostInWindow = uint64_t{64} << 10;
+// How much has come of the chunks that tell of their arrival themselves. A chunk's bytes may come
+// before its announcement.
+class Arrivals {
+ public:
+  // kProtocol: more chunks begun than a peer may have under way.
+  Status add(uint64_t immediate, uint64_t bytes);
+  // Whether all of it is there; that is said once. kProtocol: more is there than there should be.
+  Result<bool> complete(uint64_t immediate, uint64_t bytes);
+  // Nobody waits for it any more.
+  void drop(uint64_t immediate, uint64_t bytes);
+
+ private:
+  std::map<uint64_t, int64_t> bytes_;  // come, less those of dropped chunks
+};
 
 struct PeerLink {
   PeerLink(Environment& shared, PeerId peer, uint64_t link_generation,
@@ -34,10 +46,6 @@ struct PeerLink {
 
   // The memory peers write and this side reads. Fails as registration does.
   Status make_inbox();
-  // The path for a chunk of so many bytes through host memory.
-  Path& host_path_for(uint64_t chunk_bytes) {
-    return window_path && chunk_bytes <= kMostInWindow ? *window_path : *host_path;
-  }
   // What this side needs to write the peer's inbox, from its checked offer.
   Status make_host_path();
   // Once a probe transfer from `device` to `peer_device` arrived.
@@ -64,6 +72,8 @@ struct PeerLink {
   bool probing = false;   // what works, GPUDirect or mapping, is not known yet: no copy is planned
   uint32_t shipping = 0;  // transfers of this side that have not ended
   OfferMessage offer;     // the peer's, checked
+  Arrivals arrivals;      // of chunks of the peer's
+  uint64_t immediates = 0;  // given to chunks of this side's
 
   uint64_t staging_bytes = 0;
   HostBuffer inbox;                        // written by the peer
@@ -73,14 +83,11 @@ struct PeerLink {
   std::vector<DeviceBuffer> device_outbox;
   std::vector<transport::RegionId> device_regions;  // of those two
 
-  WindowInbox window_inbox;  // in this side's window
-  Arena peer_window_inbox;
   Arena peer_inbox;
   Arena outbox_arena;
   std::vector<Arena> peer_device_inbox;
   std::vector<Arena> device_outbox_arena;
   std::unique_ptr<Path> host_path;
-  std::unique_ptr<Path> window_path;  // beside it, where it pays
   std::map<std::pair<int, int>, std::unique_ptr<Path>> device_paths;
   std::map<std::pair<int, int>, bool> ipc;  // (own device, peer's device): the peer can map ours
   std::map<std::pair<int, int>, Planner> planners;

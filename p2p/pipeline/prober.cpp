@@ -89,7 +89,7 @@ Result<bool> Prober::advance(bool busy) {
     end_sample(finished.ok());
     return true;
   }
-  if (job.kind == Kind::kWire && shipments_left_ == 0 && !echoes_) {
+  if (job.kind == Kind::kWire && shipments_left_ == 0) {
     end_sample(failure_.ok());
     return true;
   }
@@ -113,9 +113,8 @@ Result<bool> Prober::start() {
     RCUDA_RETURN_IF_ERROR(link_.mailbox.send(echo));
     return true;
   }
-  echoes_ = false;
   if (job.mapped == 0) {
-    path_ = job.kind == Kind::kWire ? &link_.host_path_for(job.bytes) : link_.host_path.get();
+    path_ = link_.host_path.get();
     // Transfers of a train may be carried at the same time: each goes to a place of its own.
     place_ = path_->reserve(0, job.kind == Kind::kWire ? job.bytes * transfers_ : job.bytes);
     if (!place_) {
@@ -131,18 +130,12 @@ Result<bool> Prober::start() {
       ++link_.shipping;
       Shipment shipment{link_.id, link_.generation, kShipment, i, {}};
       const Place part{place_->local + i * job.bytes, place_->remote + i * job.bytes, job.bytes};
-      path_->ship(part, [queue = environment_.shipments, shipment](const Status& status) {
+      path_->ship(part, 0, [queue = environment_.shipments, shipment](const Status& status) {
         Shipment done = shipment;
         done.status = status;
         queue->push(std::move(done));
       });
     }
-    // What is put tells nothing of its arrival; a message behind it does.
-    echoes_ = path_ == link_.window_path.get();
-    if (!echoes_) return true;
-    EchoMessage echo;
-    echo.tag = ++tag_;
-    RCUDA_RETURN_IF_ERROR(link_.mailbox.send(echo));
     return true;
   }
   DeviceBuffer& scratch = scratch_[static_cast<size_t>(job.device)];
@@ -193,7 +186,7 @@ double Prober::message_us() const {
 }
 
 void Prober::echoed(uint64_t tag) {
-  if (running_ && tag == tag_ && (echoes_ || jobs_.front().kind == Kind::kEcho)) end_sample(true);
+  if (running_ && tag == tag_ && jobs_.front().kind == Kind::kEcho) end_sample(true);
 }
 
 void Prober::shipped(const Status& status) {
@@ -205,10 +198,8 @@ void Prober::shipped(const Status& status) {
 void Prober::end_sample(bool good) {
   Job& job = jobs_.front();
   const double now_us = environment_.now_us();
-  double us = now_us - began_us_;
+  const double us = now_us - began_us_;
   again_us_ = now_us + kMeasuringShare * us;
-  // The echo's way back, and its way there, which came with the bytes and which the model adds.
-  if (job.kind == Kind::kWire && echoes_) us -= 2 * message_us();
   running_ = false;
   ticket_ = 0;
   give_back();
@@ -256,6 +247,10 @@ void Prober::finish_job() {
   } else {
     leg =
         LegModel::fit(job.samples, job.kind == Kind::kWire ? Sharing::kTogether : Sharing::kInTurn);
+    // Where the receiver hears of the arrival itself, the answer's way back holds up nobody.
+    if (leg && job.kind == Kind::kWire && link_.host_path->tells_arrival()) {
+      leg = leg->sooner(message_us());
+    }
   }
   if (leg) {
     RCUDA_DEBUG("measured %s %s: %.1f us for %s, %.2f GB/s at the most", job.key.kind.c_str(),

@@ -79,7 +79,6 @@ class Prober {
 
   bool running_ = false;
   bool disturbed_ = false;
-  bool echoes_ = false;  // the sample ends with an echo behind its transfers
   uint32_t transfers_ = 0;
   uint32_t shipments_left_ = 0;
   Status failure_;

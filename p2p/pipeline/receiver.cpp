@@ -66,9 +66,6 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
       // Which device's inbox is known when the client's half is; checked there.
       inbox_bytes = UINT64_MAX;
       break;
-    case Where::kWindow:
-      inbox_bytes = link.window_inbox.bytes();
-      break;
     case Where::kTarget:
       if (copy.target == transport::RegionId::kNone) {
         return {Code::kProtocol, "a chunk for a destination that was not offered"};
@@ -144,6 +141,7 @@ Result<bool> Receiver::advance(PeerLink* link) {
     const bool sender_done = lost || (copy.done_sent && (copy.failure.ok() || copy.aborted));
     const bool over = client_done && sender_done && copy.landing.empty();
     moved |= over;
+    if (over) drop_arrived(copy, link);
     if (over) copies_.erase(*at);
     at = over || (!lost && dormant(copy)) ? awake_.erase(at) : std::next(at);
   }
@@ -173,7 +171,7 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
       if (copy.order != Order::kNone || !(copy.any_chunk || copy.pull || copy.wanted)) {
         ReadyMessage ready;
         ready.copy = copy.id;
-        RCUDA_RETURN_IF_ERROR(link->mailbox.send(ready));
+        RCUDA_RETURN_IF_ERROR(link->mailbox.send(ready, when()));
       }
     }
   }
@@ -186,10 +184,7 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
       moved = true;
       start_pull(copy);
     }
-    if (!copy.arrived.empty()) {
-      moved = true;
-      start_landing(copy, *link);
-    }
+    moved |= start_landing(copy, *link);
   }
   while (!copy.landing.empty()) {
     const Landing& landing = copy.landing.front();
@@ -228,9 +223,9 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
   }
   if (tell) {
     copy.done_sent = true;
-    copy.arrived.clear();
     moved = true;
-    RCUDA_RETURN_IF_ERROR(link->mailbox.send(make_end(MessageKind::kDone, copy.id, copy.failure)));
+    RCUDA_RETURN_IF_ERROR(
+        link->mailbox.send(make_end(MessageKind::kDone, copy.id, copy.failure), when()));
   }
   return {};
 }
@@ -304,28 +299,36 @@ void Receiver::start_pull(Incoming& copy) {
   copy.landing.push_back({Lane::kLocal, *ticket, request.memory.bytes()});
 }
 
-void Receiver::start_landing(Incoming& copy, PeerLink& link) {
+// True when it started something, or failed.
+bool Receiver::start_landing(Incoming& copy, PeerLink& link) {
   const PeerCopy& request = *copy.request;
+  bool started = false;
   while (!copy.arrived.empty() && copy.failure.ok()) {
     const ChunkMessage chunk = copy.arrived.front();
     if (chunk.total != request.memory.bytes()) {
       copy.failure = disagreement(copy.id, chunk.total, request.memory.bytes());
-      return;
+      return true;
     }
+    if (chunk.immediate != 0) {
+      const Result<bool> complete = link.arrivals.complete(chunk.immediate, chunk.bytes);
+      if (complete && !*complete) break;
+      if (!complete) copy.failure = complete.status();
+    }
+    started = true;
     copy.arrived.pop_front();
+    if (!copy.failure.ok()) return true;
     if (chunk.where == Where::kTarget || chunk.bytes == 0) {
       copy.landed += chunk.bytes;
       ++copy.consumed;
       continue;
     }
     Lane lane = Lane::kIn;
-    uint64_t from = chunk.place + (chunk.where == Where::kWindow ? link.window_inbox.address()
-                                                                 : link.inbox.address());
+    uint64_t from = link.inbox.address() + chunk.place;
     if (chunk.where == Where::kDeviceInbox) {
       const DeviceBuffer& inbox = link.device_inbox[static_cast<size_t>(request.device)];
       if (chunk.place > inbox.bytes() || chunk.bytes > inbox.bytes() - chunk.place) {
         copy.failure = {Code::kProtocol, "a chunk outside the GPU's inbox"};
-        return;
+        return true;
       }
       lane = Lane::kLocal;
       from = inbox.address() + chunk.place;
@@ -336,10 +339,19 @@ void Receiver::start_landing(Incoming& copy, PeerLink& link) {
         environment_.lanes.copy(request.device, lane, boxes.span(), chunk.bytes);
     if (!ticket) {
       copy.failure = ticket.status();
-      return;
+      return true;
     }
     copy.landing.push_back({lane, *ticket, chunk.bytes});
   }
+  return started;
+}
+
+// The chunks of a copy that ends before they were looked at may still be coming.
+void Receiver::drop_arrived(Incoming& copy, PeerLink* link) {
+  for (const ChunkMessage& chunk : copy.arrived) {
+    if (link && chunk.immediate != 0) link->arrivals.drop(chunk.immediate, chunk.bytes);
+  }
+  copy.arrived.clear();
 }
 
 void Receiver::finish(Incoming& copy, PeerLink* link, const Status& status) {

@@ -81,10 +81,12 @@ class Receiver {
 
   Incoming& find_or_make(uint64_t id);  // and wakes it
   static bool dormant(const Incoming& copy);
+  When when() const { return copies_.size() > 1 ? When::kSoon : When::kNow; }
   Status advance(Incoming& copy, PeerLink* link, bool& moved);
   Status answer_want(Incoming& copy, PeerLink& link);
   void start_pull(Incoming& copy);
-  void start_landing(Incoming& copy, PeerLink& link);
+  bool start_landing(Incoming& copy, PeerLink& link);
+  static void drop_arrived(Incoming& copy, PeerLink* link);
   Result<DeviceAddress> map(int device, const PullMessage& pull);
   Status close_forgotten(PeerLink* link, bool& moved);
   void finish(Incoming& copy, PeerLink* link, const Status& status);

@@ -63,10 +63,11 @@ Status Sender::on_consumed(const ConsumedMessage& message) {
     if (chunk.stage != Stage::kAnnounced) break;
     ++announced;
   }
-  if (message.chunks < copy.gone || message.chunks > announced) {
+  if (message.chunks < copy.consumed || message.chunks > announced) {
     return {Code::kProtocol, "a peer consumed chunks it was not sent"};
   }
-  release_places(copy, message.chunks - copy.gone);
+  copy.consumed = message.chunks;
+  release_consumed(copy);
   return {};
 }
 
@@ -113,10 +114,10 @@ Status Sender::on_done(const EndMessage& message) {
   Outgoing& copy = find_or_make(message.copy);
   if (copy.done) return {Code::kProtocol, "a peer ended a copy twice"};
   if (status.ok()) {
-    const bool all_sent =
+    const bool sent =
         copy.phase == Phase::kEnding ||
         (copy.phase == Phase::kSending && copy.next == copy.total && all_announced(copy));
-    if (!all_sent) return {Code::kProtocol, "a peer ended a copy it does not have"};
+    if (!sent) return {Code::kProtocol, "a peer ended a copy it does not have"};
   }
   copy.done = status;
   return {};
@@ -132,6 +133,11 @@ Result<bool> Sender::advance(PeerLink* link) {
       continue;
     }
     RCUDA_RETURN_IF_ERROR(advance(copy, link, moved));
+    if (copy.running && !copy.ending && all_sent(copy)) {
+      copy.ending = true;
+      ++ending_;
+      ++environment_.ending_copies;
+    }
     bool over = false;
     if (copy.request && quiet(copy)) {
       if (lost) {
@@ -205,22 +211,23 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
   if (link.probing) return {};
   if (!copy.planned) {
     moved = true;
-    plan(copy, link);
+    plan(copy, link, has_legs(copy) ? Copies::kAlone : Copies::kWithOthers);
     if (!copy.failure.ok()) return {};
   }
   // Copying out reads the source, which must not be before the destination's stream is there. And
   // chunks take up the peer's inbox: if its half of the copy is not there yet, which may wait for
   // other copies, none may wait for the place. The first in line may go ahead, since nothing that
-  // is before it in the order of commands can wait for those behind. Otherwise the receiver waits
-  // by itself, before it pulls or offers its memory.
+  // is before it in the order of commands can wait for those behind; and those that have sent
+  // everything need no place any more. Otherwise the receiver waits by itself, before it pulls or
+  // offers its memory.
   const bool staged = copy.total > 0 && staging_of(copy.plan.strategy) != Staging::kNone;
-  const bool first = copies_.begin()->first == copy.id;
-  if (staged && !copy.peer_ready && (request.peer_has_stream || !first)) return {};
+  if (staged && !copy.peer_ready && (request.peer_has_stream || !first_in_line(copy))) return {};
   moved = true;
 
   copy.running = true;
-  copy.alone = environment_.running_copies == 0;
-  if (++environment_.running_copies > 1) ++environment_.crowd;
+  copy.alone = has_legs(copy);
+  ++environment_.running_copies;
+  if (!copy.alone) ++environment_.crowd;
   copy.crowd = environment_.crowd;
   copy.began_us = environment_.now_us();
 
@@ -243,6 +250,19 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
       begin_staged(copy, link);
       return {};
   }
+}
+
+bool Sender::first_in_line(const Outgoing& copy) const {
+  const auto first = std::find_if(copies_.begin(), copies_.end(),
+                                  [](const auto& entry) { return !entry.second.ending; });
+  return first->first == copy.id;
+}
+
+// Whether no other copy is in its way. The next one of a program that waits for each copy comes
+// before the Done of the last, which the program hears of sooner.
+bool Sender::has_legs(const Outgoing& copy) const {
+  const bool waited_for = copy.order == Order::kNone && !copy.request->peer_has_stream;
+  return environment_.running_copies == (waited_for ? environment_.ending_copies : 0);
 }
 
 // Whether the stream got to the copy, or may be taken as there; or asking failed.
@@ -270,7 +290,7 @@ bool Sender::may_overlap(Outgoing& copy, PeerLink& link) {
   const bool staged = before.phase == Phase::kSending && before.next == before.total &&
                       before.path->in_host_memory();
   if (!pulled && !staged) return false;
-  if (!copy.planned) plan(copy, link);
+  if (!copy.planned) plan(copy, link, Copies::kInTrain);
   if (!copy.failure.ok() || copy.total == 0) return false;
   return pulled ? copy.plan.strategy == Strategy::kIpc
                 : staging_of(copy.plan.strategy) == Staging::kHost;
@@ -285,7 +305,7 @@ bool Sender::must_not_overtake(const Outgoing& copy) const {
          (before.next != before.total || !all_announced(before));
 }
 
-void Sender::plan(Outgoing& copy, PeerLink& link) {
+void Sender::plan(Outgoing& copy, PeerLink& link, Copies when) {
   const PeerCopy& request = *copy.request;
   copy.planned = true;
   if (static_cast<uint32_t>(request.peer_device) >= link.offer.device_count) {
@@ -295,7 +315,7 @@ void Sender::plan(Outgoing& copy, PeerLink& link) {
   }
   if (copy.total == 0) return;
   Planner& planner = link.planner(request.device, request.peer_device);
-  Result<Plan> plan = planner.ready_plan(copy.total, request.memory.contiguous());
+  Result<Plan> plan = planner.ready_plan(copy.total, request.memory.contiguous(), when);
   if (!plan) {
     copy.failure = plan.status();
     return;
@@ -321,7 +341,7 @@ void Sender::begin_staged(Outgoing& copy, PeerLink& link) {
   Chunking& chunking = copy.plan.chunking;
   chunking.depth = std::max<uint32_t>(chunking.depth, 1);
   chunking.chunk_bytes = std::min(chunking.chunk_bytes, copy.total);
-  copy.path = &link.host_path_for(chunking.chunk_bytes);
+  copy.path = link.host_path.get();
   if (staging_of(copy.plan.strategy) == Staging::kDevice) {
     if (Path* path = link.device_path(request.device, request.peer_device)) copy.path = path;
   }
@@ -400,14 +420,17 @@ bool Sender::start_chunk(PeerLink& link) {
 }
 
 void Sender::ship(Outgoing& copy, Chunk& chunk, uint64_t number, PeerLink& link) {
-  chunk.stage = Stage::kShipping;
+  if (copy.path->tells_arrival()) chunk.immediate = ++link.immediates;
+  chunk.stage = chunk.immediate != 0 ? Stage::kReady : Stage::kShipping;
+  chunk.under_way = true;
   ++link.shipping;
   Shipment shipment{peer_, link.generation, copy.id, number, {}};
-  copy.path->ship(chunk.place, [queue = environment_.shipments, shipment](const Status& status) {
-    Shipment finished = shipment;
-    finished.status = status;
-    queue->push(std::move(finished));
-  });
+  copy.path->ship(chunk.place, chunk.immediate,
+                  [queue = environment_.shipments, shipment](const Status& status) {
+                    Shipment finished = shipment;
+                    finished.status = status;
+                    queue->push(std::move(finished));
+                  });
 }
 
 void Sender::shipped(const Shipment& shipment) {
@@ -415,8 +438,12 @@ void Sender::shipped(const Shipment& shipment) {
   if (found == copies_.end()) return;
   Outgoing& copy = found->second;
   if (shipment.number < copy.gone || shipment.number - copy.gone >= copy.flight.size()) return;
-  copy.flight[shipment.number - copy.gone].stage = Stage::kArrived;
+  Chunk& chunk = copy.flight[shipment.number - copy.gone];
+  chunk.under_way = false;
+  if (chunk.stage == Stage::kShipping) chunk.stage = Stage::kReady;
   if (!shipment.status.ok() && copy.failure.ok()) copy.failure = shipment.status;
+  release_consumed(copy);
+  awake_.insert(copy.id);
 }
 
 Status Sender::advance_chunks(Outgoing& copy, PeerLink* link, bool& moved) {
@@ -428,7 +455,7 @@ Status Sender::advance_chunks(Outgoing& copy, PeerLink* link, bool& moved) {
         environment_.lanes.finished(copy.request->device, chunk.lane, chunk.ticket);
     if (!finished) {
       if (copy.failure.ok()) copy.failure = finished.status();
-      chunk.stage = Stage::kArrived;
+      chunk.stage = Stage::kReady;
       moved = true;
       continue;
     }
@@ -437,13 +464,13 @@ Status Sender::advance_chunks(Outgoing& copy, PeerLink* link, bool& moved) {
     if (copy.path->ships() && !ending && copy.failure.ok() && link) {
       ship(copy, chunk, copy.gone + i, *link);
     } else {
-      chunk.stage = Stage::kArrived;
+      chunk.stage = Stage::kReady;
     }
   }
   if (ending || !copy.failure.ok() || !link || must_not_overtake(copy)) return {};
   for (Chunk& chunk : copy.flight) {
     if (chunk.stage == Stage::kAnnounced) continue;
-    if (chunk.stage != Stage::kArrived) break;
+    if (chunk.stage != Stage::kReady) break;
     ChunkMessage message;
     message.where = copy.path->where();
     message.copy = copy.id;
@@ -451,7 +478,9 @@ Status Sender::advance_chunks(Outgoing& copy, PeerLink* link, bool& moved) {
     message.bytes = chunk.place.bytes;
     message.place = chunk.place.remote;
     message.total = copy.total;
-    RCUDA_RETURN_IF_ERROR(link->mailbox.send(message));
+    message.immediate = chunk.immediate;
+    const bool crowd = copies_.size() > ending_ + 1;
+    RCUDA_RETURN_IF_ERROR(link->mailbox.send(message, crowd ? When::kSoon : When::kNow));
     chunk.stage = Stage::kAnnounced;
     moved = true;
   }
@@ -463,22 +492,31 @@ bool Sender::all_announced(const Outgoing& copy) {
                      [](const Chunk& chunk) { return chunk.stage == Stage::kAnnounced; });
 }
 
+bool Sender::all_sent(const Outgoing& copy) {
+  return copy.phase == Phase::kSending && copy.next == copy.total && all_announced(copy) &&
+         quiet(copy);
+}
+
 bool Sender::quiet(const Outgoing& copy) {
   return std::none_of(copy.flight.begin(), copy.flight.end(), [](const Chunk& chunk) {
-    return chunk.stage == Stage::kCopyingOut || chunk.stage == Stage::kShipping;
+    return chunk.stage == Stage::kCopyingOut || chunk.under_way;
   });
 }
 
-void Sender::release_places(Outgoing& copy, uint64_t chunks) {
-  for (uint64_t i = 0; i < chunks; ++i) {
-    copy.path->release(copy.flight.front().place);
-    copy.flight.pop_front();
-    ++copy.gone;
-  }
+void Sender::release_front(Outgoing& copy) {
+  copy.path->release(copy.flight.front().place);
+  copy.flight.pop_front();
+  ++copy.gone;
+}
+
+// A chunk may be consumed before this side's end of its transfer is known, which may use the place
+// until then.
+void Sender::release_consumed(Outgoing& copy) {
+  while (copy.gone < copy.consumed && !copy.flight.front().under_way) release_front(copy);
 }
 
 void Sender::finish(Outgoing& copy, PeerLink* link, const Status& status) {
-  release_places(copy, copy.flight.size());
+  while (!copy.flight.empty()) release_front(copy);
   if (copy.direct && link) (void)link->link->unexpose(copy.exposed);
   const double took_us = copy.running ? environment_.now_us() - copy.began_us : 0;
   if (!status.ok()) {
@@ -490,6 +528,10 @@ void Sender::finish(Outgoing& copy, PeerLink* link, const Status& status) {
   // Nobody waits any more.
   if (!copy.running) return;
   --environment_.running_copies;
+  if (copy.ending) {
+    --ending_;
+    --environment_.ending_copies;
+  }
   if (status.ok() && link && link->open && copy.alone && copy.crowd == environment_.crowd &&
       copy.total > 0 && !copy.held_up) {
     link->planner(copy.request->device, copy.request->peer_device)

@@ -45,12 +45,15 @@ class Sender {
   // The peer is gone: every copy ends with this once its own transfers have.
   void lose(const Status& why);
   bool empty() const { return copies_.empty(); }
+  // Whether there is nothing to do but to wait for the Done of copies that have sent everything.
+  bool resting() const { return copies_.size() == ending_; }
   // Whether some copy waits for what only asking tells (a stream's progress).
   bool polling() const;
 
  private:
   enum class Phase : uint8_t { kWaiting, kAsking, kSending, kEnding };
-  enum class Stage : uint8_t { kCopyingOut, kShipping, kArrived, kAnnounced };
+  // kReady: to be announced, as it has arrived or tells of that itself.
+  enum class Stage : uint8_t { kCopyingOut, kShipping, kReady, kAnnounced };
 
   struct Chunk {
     uint64_t offset = 0;
@@ -58,6 +61,8 @@ class Sender {
     Stage stage = Stage::kCopyingOut;
     Lane lane = Lane::kOut;
     Ticket ticket = 0;
+    uint64_t immediate = 0;  // if it tells of its arrival
+    bool under_way = false;  // the Link has not ended its transfer
   };
 
   struct Outgoing {
@@ -80,8 +85,10 @@ class Sender {
     uint64_t total = 0;
     uint64_t next = 0;         // packed bytes started so far
     std::deque<Chunk> flight;  // chunks [gone, gone + size)
-    uint64_t gone = 0;         // chunks consumed
+    uint64_t gone = 0;         // chunks consumed and at their transfers' ends
+    uint64_t consumed = 0;     // chunks
     bool running = false;      // counted in Environment::running_copies
+    bool ending = false;       // and in ending_copies
     bool alone = false;
     uint64_t crowd = 0;
     double began_us = 0;
@@ -93,9 +100,11 @@ class Sender {
   Outgoing& find_or_make(uint64_t id);
   Status advance(Outgoing& copy, PeerLink* link, bool& moved);
   Status begin(Outgoing& copy, PeerLink& link, bool& moved);
+  bool first_in_line(const Outgoing& copy) const;
+  bool has_legs(const Outgoing& copy) const;
   bool has_reached(Outgoing& copy, PeerLink& link);
   bool may_overlap(Outgoing& copy, PeerLink& link);
-  void plan(Outgoing& copy, PeerLink& link);
+  void plan(Outgoing& copy, PeerLink& link, Copies when);
   void begin_staged(Outgoing& copy, PeerLink& link);
   Status begin_pull(Outgoing& copy, PeerLink& link);
   Status advance_chunks(Outgoing& copy, PeerLink* link, bool& moved);
@@ -104,8 +113,10 @@ class Sender {
   bool waits_behind(const Outgoing& copy);
   static bool dormant(const Outgoing& copy);
   static bool all_announced(const Outgoing& copy);
+  static bool all_sent(const Outgoing& copy);
   static bool quiet(const Outgoing& copy);
-  void release_places(Outgoing& copy, uint64_t chunks);
+  static void release_front(Outgoing& copy);
+  static void release_consumed(Outgoing& copy);
   void finish(Outgoing& copy, PeerLink* link, const Status& status);
 
   Environment& environment_;
@@ -114,6 +125,7 @@ class Sender {
   // Those that may move on by themselves. A program may have queued hundreds in one stream: behind
   // one that waits, all do; and the peer may have said Ready to as many before they come.
   std::set<uint64_t> awake_;
+  size_t ending_ = 0;  // of copies_
   uint64_t turn_ = 0;  // the copy after which the next chunk's turn begins
   Status lost_;
 };

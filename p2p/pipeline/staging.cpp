@@ -66,23 +66,6 @@ Result<DeviceBuffer> DeviceBuffer::create(DeviceOps& ops, int device, size_t byt
   return buffer;
 }
 
-WindowInbox::~WindowInbox() {
-  if (ops_) ops_->unregister_host(memory_.data());
-}
-
-void WindowInbox::swap(WindowInbox& other) noexcept {
-  std::swap(ops_, other.ops_);
-  std::swap(memory_, other.memory_);
-}
-
-Result<WindowInbox> WindowInbox::create(DeviceOps& ops, std::span<std::byte> memory) {
-  RCUDA_RETURN_IF_ERROR(ops.register_host(memory.data(), memory.size()));
-  WindowInbox inbox;
-  inbox.ops_ = &ops;
-  inbox.memory_ = memory;
-  return inbox;
-}
-
 MappedInbox::~MappedInbox() {
   if (registered_) ops_->unregister_host(data_);
   // An error means the Link broke and took the mapping's announcement with it; the mapping goes

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
@@ -65,29 +64,6 @@ class DeviceBuffer {
   int device_ = 0;
   DeviceAddress address_ = 0;
   size_t bytes_ = 0;
-};
-
-// A part of this side's window, registered: what the peer puts there a GPU can fetch.
-class WindowInbox {
- public:
-  WindowInbox() = default;
-  WindowInbox(WindowInbox&& other) noexcept { swap(other); }
-  WindowInbox& operator=(WindowInbox&& other) noexcept {
-    swap(other);
-    return *this;
-  }
-  ~WindowInbox();
-
-  // `memory`: whole pages, which outlive this.
-  static Result<WindowInbox> create(DeviceOps& ops, std::span<std::byte> memory);
-  uint64_t address() const { return reinterpret_cast<uint64_t>(memory_.data()); }
-  size_t bytes() const { return memory_.size(); }
-
- private:
-  void swap(WindowInbox& other) noexcept;
-
-  DeviceOps* ops_ = nullptr;
-  std::span<std::byte> memory_;
 };
 
 // The peer's pinned inbox, mapped here and registered here.

@@ -57,13 +57,34 @@ double Corrections::factor(const Plan& plan, uint64_t bytes) const {
                                                                        : 1.0;
   }
   if (family == families_.end()) return 1.0;
-  const auto own = family->second.find({chunk_key(plan.chunking), plan.chunking.depth});
-  if (own != family->second.end() && own->second.count >= kEnough) return own->second.factor;
+  const Ratios* own = find(plan, bytes);
+  if (own && own->count >= kEnough) return own->factor;
   std::vector<double> factors;
   for (const auto& [chunks, ratios] : family->second) {
     if (ratios.count >= kEnough) factors.push_back(ratios.factor);
   }
   return factors.empty() ? 1.0 : median(std::move(factors));
+}
+
+const Corrections::Ratios* Corrections::find(const Plan& plan, uint64_t bytes) const {
+  const auto family = families_.find({octave_of(bytes), plan.strategy, plan.route});
+  if (family == families_.end()) return nullptr;
+  const auto own = family->second.find({chunk_key(plan.chunking), plan.chunking.depth});
+  return own == family->second.end() ? nullptr : &own->second;
+}
+
+bool Corrections::known(const Plan& plan, uint64_t bytes) const {
+  const Ratios* own = find(plan, bytes);
+  return own && own->count >= kEnough;
+}
+
+size_t Corrections::known_plans(uint64_t bytes) const {
+  size_t count = 0;
+  for (const auto& [family, plans] : families_) {
+    if (std::get<0>(family) != octave_of(bytes)) continue;
+    for (const auto& [chunks, ratios] : plans) count += ratios.count >= kEnough ? 1 : 0;
+  }
+  return count;
 }
 
 uint64_t Corrections::version(uint64_t bytes) const {

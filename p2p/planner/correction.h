@@ -20,12 +20,16 @@ namespace rcuda::p2p {
 
 class Corrections {
  public:
-  static constexpr double kLimit = 2.0;
+  static constexpr double kLimit = 4.0;
   static constexpr size_t kEnough = 3;
   static constexpr size_t kKept = 9;
 
   void observe(const Plan& plan, uint64_t bytes, double observed_us, double predicted_us);
   double factor(const Plan& plan, uint64_t bytes) const;
+  // Whether it is known by now how long the plan's copies of these sizes take.
+  bool known(const Plan& plan, uint64_t bytes) const;
+  // How many plans of these sizes that is known of.
+  size_t known_plans(uint64_t bytes) const;
   // Grows whenever a factor of these sizes moved by more than 2 %.
   uint64_t version(uint64_t bytes) const;
   void clear();
@@ -38,6 +42,8 @@ class Corrections {
   };
   using Family = std::tuple<unsigned, Strategy, Route>;
   using Chunks = std::pair<uint64_t, uint32_t>;
+
+  const Ratios* find(const Plan& plan, uint64_t bytes) const;
 
   std::map<Family, std::map<Chunks, Ratios>> families_;
   std::map<unsigned, uint64_t> versions_;

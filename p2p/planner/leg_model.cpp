@@ -177,6 +177,12 @@ Result<LegModel> LegModel::fit(std::span<const LegSample> samples, Sharing shari
   return from_knots(std::move(bends));
 }
 
+LegModel LegModel::sooner(double us) const {
+  LegModel model = *this;
+  for (Knot& knot : model.knots_) knot.delay_us = std::max(knot.delay_us - us, 0.0);
+  return model;
+}
+
 namespace {
 
 // The knot at the right end of the piece that `bytes` is in, or of the nearest one.

@@ -54,6 +54,9 @@ class LegModel {
   static Result<LegModel> fit(std::span<const LegSample> samples,
                               Sharing sharing = Sharing::kInTurn);
 
+  // The same leg with so much less delay, where there is that much.
+  LegModel sooner(double us) const;
+
   bool empty() const { return knots_.empty(); }
   double occupancy_us(uint64_t bytes) const;
   double delay_us(uint64_t bytes) const;

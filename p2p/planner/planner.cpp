@@ -18,6 +18,20 @@ constexpr double kHysteresis = 0.03;
 // wake one another, and how long that takes varies. Measured with fourteen chunkings of 1 to 64 MB
 // over the loopback of two H200s' host (docs/p2p.md): 125 to 260 us.
 constexpr double kTcpTurnUs = 150;
+// Models err by some percent, so the best of the predicted is often not the best. The first few
+// within this span of it are tried, each by a few copies of the program, until it is known how long
+// they take; no more than so many plans of an octave.
+constexpr size_t kContenders = 4;
+constexpr double kContenderSpan = 1.25;
+constexpr uint32_t kMostTries = 6;
+constexpr size_t kMostKnown = 8;
+// Chunks of copies in a train: on an H200 a chunk costs 3 us beside its bytes' time, 4 % of what
+// 2 MB take; but the last chunk of the last copy is waited for on its own, so they are no more than
+// a quarter of a copy where that is much. Over sockets a chunk costs more, and is cut over the
+// streams besides.
+constexpr uint64_t kTrainChunk = uint64_t{2} << 20;
+constexpr uint64_t kLargestTrainChunk = uint64_t{4} << 20;
+constexpr uint64_t kTrainBytes = uint64_t{16} << 20;  // of a copy, under way
 
 uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
@@ -154,7 +168,8 @@ std::optional<Route> Planner::staging_route() const {
 
 Pipeline Planner::pipeline_of(const Plan& plan, uint64_t bytes) const {
   Pipeline pipeline;
-  pipeline.handoff_us = model_.message_us;
+  // Over tcp a chunk is handed on within a process, at either end: the write itself tells of it.
+  pipeline.handoff_us = plan.route == Route::kTcp ? 0 : model_.message_us;
   pipeline.credit_us = model_.message_us;
   pipeline.finish_us = model_.message_us;
   if (plan.strategy == Strategy::kIpc) {
@@ -296,7 +311,39 @@ Result<Plan> Planner::plan_by_rule(Strategy strategy, uint64_t bytes, bool conti
   return plan;
 }
 
-Result<Plan> Planner::plan_auto(uint64_t bytes, bool contiguous) const {
+std::vector<Planner::Trial> Planner::trials_of(const std::vector<Plan>& plans,
+                                               uint64_t bytes) const {
+  std::vector<Trial> trials;
+  if (corrections_.known_plans(bytes) >= kMostKnown) return trials;
+  const double most_us = preference_us(plans.front(), bytes) * kContenderSpan;
+  for (size_t i = 0; i < std::min(plans.size(), kContenders); ++i) {
+    if (preference_us(plans[i], bytes) > most_us) break;
+    if (corrections_.known(plans[i], bytes)) continue;
+    trials.push_back({plans[i], kMostTries});
+    trials.back().plan.reason = "tried, as it may be the fastest";
+  }
+  std::reverse(trials.begin(), trials.end());
+  return trials;
+}
+
+// Equal chunks, and so many of them that the staging memory is in use all the time.
+Plan Planner::train_plan(Plan plan, uint64_t bytes) const {
+  if (staging_of(plan.strategy) != Staging::kHost) return plan;
+  const uint64_t best = plan.route == Route::kTcp
+                            ? kLargestTrainChunk
+                            : std::clamp(bytes / 4, kTrainChunk, kLargestTrainChunk);
+  const auto depth = static_cast<uint32_t>(kTrainBytes / best);
+  const uint64_t most = std::clamp(options_.window_bytes / 2 / depth, kSmallestChunk, best);
+  const uint64_t chunks = std::max<uint64_t>((bytes + most - 1) / most, 1);
+  plan.strategy = chunks == 1 ? Strategy::kV2b : Strategy::kV4b;
+  plan.chunking = chunks == 1
+                      ? Chunking{bytes, 1}
+                      : Chunking{round_up((bytes + chunks - 1) / chunks, kChunkAlignment), depth};
+  plan.reason = "in a train, which overlaps whole copies";
+  return plan;
+}
+
+Result<Plan> Planner::plan_auto(uint64_t bytes, bool contiguous, std::vector<Trial>* trials) const {
   std::vector<Plan> plans = candidates(bytes, contiguous);
   if (plans.empty()) {
     const bool ipc = possible(Strategy::kIpc, Route::kIpc, contiguous) &&
@@ -304,6 +351,7 @@ Result<Plan> Planner::plan_auto(uint64_t bytes, bool contiguous) const {
     return plan_by_rule(ipc ? Strategy::kIpc : Strategy::kV4b, bytes, contiguous,
                         "by rule, as the legs have not been measured");
   }
+  *trials = trials_of(plans, bytes);
   Plan best = plans.front();
   const Prediction prediction = predict_plan(best, bytes);
   char text[192];
@@ -347,7 +395,8 @@ Result<Plan> Planner::plan(uint64_t bytes, bool contiguous) {
   if (found != cache_.end() && found->second.version == version) {
     return fitted(found->second.plan, found->second.bytes, bytes);
   }
-  Result<Plan> fresh = plan_auto(bytes, contiguous);
+  std::vector<Trial> trials;
+  Result<Plan> fresh = plan_auto(bytes, contiguous, &trials);
   if (!fresh) return fresh;
   if (found != cache_.end() && !same_choice(found->second.plan, *fresh)) {
     Plan kept = fitted(found->second.plan, found->second.bytes, bytes);
@@ -357,17 +406,34 @@ Result<Plan> Planner::plan(uint64_t bytes, bool contiguous) {
       fresh = kept;
     }
   }
-  cache_[key] = {version, bytes, *fresh};
+  cache_[key] = {version, bytes, *fresh, std::move(trials)};
   return fresh;
 }
 
-Result<Plan> Planner::ready_plan(uint64_t bytes, bool contiguous) {
+Result<Plan> Planner::ready_plan(uint64_t bytes, bool contiguous, Copies when) {
   if (options_.policy != Policy::kAuto) return plan(bytes, contiguous);
   const auto key = std::make_pair(size_class(bytes), contiguous);
-  const auto found = cache_.find(key);
-  if (found == cache_.end()) return plan(bytes, contiguous);
-  if (found->second.version != corrections_.version(bytes) + 1) overtaken_[key] = bytes;
-  return fitted(found->second.plan, found->second.bytes, bytes);
+  auto found = cache_.find(key);
+  if (found == cache_.end()) {
+    const Result<Plan> fresh = plan(bytes, contiguous);
+    if (!fresh) return fresh;
+    found = cache_.find(key);
+  }
+  Cached& cached = found->second;
+  if (cached.version != corrections_.version(bytes) + 1) overtaken_[key] = bytes;
+  if (when == Copies::kInTrain) return train_plan(cached.plan, bytes);
+  if (when == Copies::kAlone) {
+    while (!cached.trials.empty()) {
+      Trial& trial = cached.trials.back();
+      Plan plan = fitted(trial.plan, cached.bytes, bytes);
+      if (trial.left > 0 && !corrections_.known(plan, bytes)) {
+        --trial.left;
+        return plan;
+      }
+      cached.trials.pop_back();
+    }
+  }
+  return fitted(cached.plan, cached.bytes, bytes);
 }
 
 bool Planner::prepare_one() {

@@ -53,6 +53,11 @@ struct Capabilities {
 
 enum class Policy : uint8_t { kAuto, kPaper, kFixed };
 
+// What is under way when a copy starts: nothing, others, or others of which one is right before it
+// in its stream. Copies of a train overlap with one another, so a plan need not see to that, only
+// to what each chunk costs.
+enum class Copies : uint8_t { kAlone, kWithOthers, kInTrain };
+
 struct PlannerOptions {
   Policy policy = Policy::kAuto;
   Strategy strategy = Strategy::kV4b;   // of kFixed
@@ -74,8 +79,9 @@ class Planner {
   // possible.
   Result<Plan> plan(uint64_t bytes, bool contiguous);
   // The same for a copy that is about to start: a plan that corrections have overtaken is taken as
-  // it is, and made anew by prepare_one().
-  Result<Plan> ready_plan(uint64_t bytes, bool contiguous);
+  // it is, and made anew by prepare_one(). A copy that has the legs to itself may be one that tries
+  // what might be as good: see kContenders.
+  Result<Plan> ready_plan(uint64_t bytes, bool contiguous, Copies when);
 
   // Makes one plan ahead, overtaken ones first, then the smallest sizes, so that no copy waits for
   // its own; false when there is none left to make. A plan costs up to a millisecond.
@@ -99,11 +105,18 @@ class Planner {
   const PlannerOptions& options() const { return options_; }
 
  private:
+  struct Trial {
+    Plan plan;
+    uint32_t left = 0;  // copies that may still try it, since not every one of them tells how long
+  };
+
   bool possible(Strategy strategy, Route route, bool contiguous) const;
   std::optional<Route> staging_route() const;  // best route for staging in host memory
   Result<Plan> plan_by_rule(Strategy strategy, uint64_t bytes, bool contiguous,
                             const std::string& why) const;
-  Result<Plan> plan_auto(uint64_t bytes, bool contiguous) const;
+  Result<Plan> plan_auto(uint64_t bytes, bool contiguous, std::vector<Trial>* trials) const;
+  std::vector<Trial> trials_of(const std::vector<Plan>& plans, uint64_t bytes) const;
+  Plan train_plan(Plan plan, uint64_t bytes) const;
   Pipeline pipeline_of(const Plan& plan, uint64_t bytes) const;
 
   PlannerOptions options_;
@@ -116,6 +129,7 @@ class Planner {
     uint64_t version = 0;
     uint64_t bytes = 0;  // of the copy it was made for
     Plan plan;
+    std::vector<Trial> trials;  // the next last
   };
   using Key = std::pair<unsigned, bool>;
   std::map<Key, Cached> cache_;

@@ -319,9 +319,6 @@ bool SimDevices::may_use_gpudirect(int, const char* medium) {
 
 namespace {
 
-// The largest message is the Offer.
-constexpr size_t kMessageBytes = sizeof(p2p::OfferMessage) + 128;
-
 struct SimRegion {
   std::byte* base = nullptr;
   size_t bytes = 0;
@@ -338,10 +335,10 @@ struct SimCable {
     std::map<uint64_t, SimRegion> regions;
     uint64_t next_region = 1;
     double wire_free_us = 0;  // of the direction away from this end
-    double last_put_us = 0;   // when the last put arrives
     bool gone = false;        // the Link object was destroyed
     bool refuse = false;
     std::map<uint64_t, transport::TransferDone> pending;  // transfers under way from this end
+    transport::ImmediateArrived immediate_arrived;
     uint64_t next_transfer = 1;
   };
   End ends[2];
@@ -381,21 +378,12 @@ class SimLink final : public transport::Link {
       cable_->world.violation("a put outside the window");
       return {};
     }
-    // A message's time does not depend on its size, until it is more than a message. Puts stay in
-    // order.
-    double arrives_us = cable_->world.now_us() + cable_->wire.message_us;
-    if (bytes.size() > kMessageBytes) {
-      auto& end = own();
-      end.wire_free_us = std::max(end.wire_free_us, cable_->world.now_us()) +
-                         cable_->wire.speed.busy_us(bytes.size());
-      arrives_us = end.wire_free_us + cable_->wire.speed.delay_us;
-    }
-    arrives_us = own().last_put_us = std::max(arrives_us, own().last_put_us);
-    cable_->world.after_us(arrives_us - cable_->world.now_us(), [cable = cable_, to = 1 - end_,
-                                                                 offset, bytes = std::move(bytes)] {
-      if (cable->ends[to].gone) return;
-      std::memcpy(cable->ends[to].window.data() + offset, bytes.data(), bytes.size());
-    });
+    // A message's time does not depend on its size.
+    cable_->world.after_us(
+        cable_->wire.message_us, [cable = cable_, to = 1 - end_, offset, bytes = std::move(bytes)] {
+          if (cable->ends[to].gone) return;
+          std::memcpy(cable->ends[to].window.data() + offset, bytes.data(), bytes.size());
+        });
     return {};
   }
 
@@ -447,6 +435,15 @@ class SimLink final : public transport::Link {
 
   void write(transport::RegionId region, uint64_t offset, const void* local, size_t bytes,
              transport::TransferDone done) override {
+    write_with_immediate(region, offset, local, bytes, 0, std::move(done));
+  }
+  bool has_immediates() const override { return cable_->medium == "tcp"; }
+  void on_immediate(transport::ImmediateArrived arrived) override {
+    own().immediate_arrived = std::move(arrived);
+  }
+  void write_with_immediate(transport::RegionId region, uint64_t offset, const void* local,
+                            size_t bytes, uint64_t immediate,
+                            transport::TransferDone done) override {
     if (!cable_->broken.ok()) return done(cable_->broken);
     auto& end = own();
     const double now = cable_->world.now_us();
@@ -455,7 +452,7 @@ class SimLink final : public transport::Link {
     end.pending[id] = std::move(done);
     cable_->world.after_us(
         end.wire_free_us + cable_->wire.speed.delay_us - now,
-        [cable = cable_, from = end_, id, region, offset, local, bytes] {
+        [cable = cable_, from = end_, id, region, offset, local, bytes, immediate] {
           auto& sender = cable->ends[from];
           const auto pending = sender.pending.find(id);
           if (pending == sender.pending.end()) return;
@@ -467,6 +464,12 @@ class SimLink final : public transport::Link {
             return finished(Status(Code::kProtocol, "a write outside the region"));
           }
           if (cable->world.move_bytes) std::memcpy(target->second.base + offset, local, bytes);
+          const auto& arrived = cable->ends[1 - from].immediate_arrived;
+          if (immediate != 0 && arrived) {
+            // In two parts, as a medium may cut a write.
+            arrived(immediate, bytes / 2);
+            arrived(immediate, bytes - bytes / 2);
+          }
           finished({});
         });
   }

@@ -191,8 +191,6 @@ TEST(GreetingTest, AnOfferThatCannotBeIsRefused) {
       [](OfferMessage& m) { m.inbox_region = 0; },
       [](OfferMessage& m) { m.inbox_bytes = 0; },
       [](OfferMessage& m) { m.inbox_bytes = EngineOptions::kLeastInboxBytes - 1; },
-      [](OfferMessage& m) { m.window_inbox_bytes = 1; },
-      [](OfferMessage& m) { m.window_inbox_bytes = UINT64_MAX; },
   };
   for (size_t i = 0; i < std::size(changes); ++i) {
     SimSession session("auto", quiet_options());
@@ -311,6 +309,29 @@ Message message_of(const std::array<uint64_t, 40>& words) {
 
 // An authenticated peer that sends anything at all: the engine neither crashes nor touches memory
 // that is not staging (SimDevices checks every copy), and its own copies end.
+TEST(HostileTest, AFrameOfSeveralMessagesIsTakenUpToTheOneThatCannotBe) {
+  SimSession session("auto", quiet_options());
+  session.add();
+  RawPeer peer(session);
+  peer.greet();
+  EchoMessage echoes[3];
+  for (uint64_t i = 0; i < 3; ++i) echoes[i].tag = 5 + i;
+  const auto bytes = std::as_bytes(std::span(echoes));
+  const auto expect_echoed = [&](uint64_t tag) {
+    const auto echoed = peer.receive_as<EchoMessage>(MessageKind::kEchoed);
+    ASSERT_TRUE(echoed);
+    EXPECT_EQ(echoed->tag, tag);
+  };
+  peer.send_bytes(bytes);
+  for (uint64_t tag : {5, 6, 7}) expect_echoed(tag);
+  EXPECT_TRUE(peer.alive());
+  set_log_level(LogLevel::kOff);
+  peer.send_bytes(bytes.first(2 * sizeof(EchoMessage) + 8));  // the third is cut off
+  for (uint64_t tag : {5, 6}) expect_echoed(tag);
+  EXPECT_FALSE(peer.alive());
+  set_log_level(LogLevel::kWarn);
+}
+
 TEST(HostileTest, RandomMessagesNeverHarm) {
   set_log_level(LogLevel::kOff);  // hundreds of ended connections
   std::mt19937_64 random(11);

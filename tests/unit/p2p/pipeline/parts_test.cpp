@@ -10,6 +10,7 @@
 
 #include "p2p/paths/arena.h"
 #include "p2p/pipeline/numa.h"
+#include "p2p/pipeline/peer_link.h"
 #include "p2p/pipeline/shape.h"
 
 namespace rcuda::p2p {
@@ -122,6 +123,43 @@ TEST(NumaTest, ReadsSysfsAndSurvivesItsAbsence) {
   EXPECT_FALSE(run_on_numa_node(1, root));
   EXPECT_FALSE(run_on_numa_node(-1));
   std::filesystem::remove_all(root);
+}
+
+TEST(ArrivalsTest, AChunkIsCompleteWhenAllItsBytesHaveCome) {
+  Arrivals arrivals;
+  EXPECT_FALSE(*arrivals.complete(1, 100));
+  ASSERT_TRUE(arrivals.add(1, 60).ok());
+  ASSERT_TRUE(arrivals.add(2, 100).ok());  // before its announcement
+  EXPECT_FALSE(*arrivals.complete(1, 100));
+  EXPECT_TRUE(*arrivals.complete(2, 100));
+  EXPECT_FALSE(*arrivals.complete(2, 100));
+  ASSERT_TRUE(arrivals.add(1, 40).ok());
+  EXPECT_TRUE(*arrivals.complete(1, 100));
+  ASSERT_TRUE(arrivals.add(3, 101).ok());
+  EXPECT_EQ(arrivals.complete(3, 100).status().code(), Code::kProtocol);
+}
+
+TEST(ArrivalsTest, DroppedChunksAreForgottenWhenAllOfThemHasCome) {
+  constexpr size_t kMany = 100'000;
+  Arrivals arrivals;
+  for (uint64_t immediate = 1; immediate <= kMany; ++immediate) {
+    if (immediate % 2 == 0) arrivals.drop(immediate, 100);
+    ASSERT_TRUE(arrivals.add(immediate, 60).ok());
+    if (immediate % 2 == 1) arrivals.drop(immediate, 100);
+    ASSERT_TRUE(arrivals.add(immediate, 40).ok()) << immediate;
+  }
+  for (uint64_t immediate = 1; immediate <= kMany; ++immediate) {
+    EXPECT_FALSE(*arrivals.complete(immediate, 100));
+  }
+}
+
+TEST(ArrivalsTest, APeerThatBeginsTooMuchIsWrong) {
+  Arrivals arrivals;
+  Status status;
+  for (uint64_t immediate = 1; status.ok() && immediate < 1'000'000; ++immediate) {
+    status = arrivals.add(immediate, 1);
+  }
+  EXPECT_EQ(status.code(), Code::kProtocol);
 }
 
 }  // namespace

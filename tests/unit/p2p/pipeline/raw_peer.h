@@ -38,13 +38,18 @@ class RawPeer {
   void send(const Message& message) {
     send_bytes(std::as_bytes(std::span(&message, 1)));
   }
+  // The next message of the kind; others are passed over.
   template <typename Message>
-  std::optional<Message> receive() {
+  std::optional<Message> receive_as(MessageKind kind) {
     while (true) {
       const auto frame = reader_->try_next();
       if (!frame || frame->empty()) return std::nullopt;
-      if (*kind_of(*frame) == Message::kKind) return *parse<Message>(*frame);
+      if (*kind_of(*frame) == kind) return *parse<Message>(*frame);
     }
+  }
+  template <typename Message>
+  std::optional<Message> receive() {
+    return receive_as<Message>(Message::kKind);
   }
   // The steps of a greeting, and all of them.
   void challenge() {

@@ -236,18 +236,96 @@ TEST(PlannerTest, PreparedPlansAreThePlansItMakes) {
 TEST(PlannerTest, ACopyTakesAnOvertakenPlanAndTheNextOneANewOne) {
   Planner planner({}, verbs_gpudirect(), published_testbed());
   const uint64_t bytes = 64 * kKiB;
-  const Plan first = *planner.ready_plan(bytes, true);
+  const Plan first = *planner.ready_plan(bytes, true, Copies::kWithOthers);
   while (planner.prepare_one()) {
   }
   for (int i = 0; i < 9; ++i) planner.observe(first, bytes, first.predicted_us * 1.9);
-  EXPECT_EQ(planner.ready_plan(bytes, true)->chunking, first.chunking);
-  EXPECT_EQ(planner.ready_plan(bytes, true)->strategy, first.strategy);
+  EXPECT_EQ(planner.ready_plan(bytes, true, Copies::kWithOthers)->chunking, first.chunking);
+  EXPECT_EQ(planner.ready_plan(bytes, true, Copies::kWithOthers)->strategy, first.strategy);
   while (planner.prepare_one()) {
   }
-  const Plan renewed = *planner.ready_plan(bytes, true);
+  const Plan renewed = *planner.ready_plan(bytes, true, Copies::kWithOthers);
   const Plan fresh = *planner.plan(bytes, true);
   EXPECT_EQ(to_string(renewed), to_string(fresh));
   EXPECT_FALSE(renewed.strategy == first.strategy && renewed.chunking == first.chunking);
+}
+
+// What copies of a plan take on a machine that the model does not know everything of.
+double real_us(const Planner& planner, const Plan& plan, uint64_t bytes) {
+  const double predicted_us = planner.predict_plan(plan, bytes).us;
+  const uint64_t chunks = (bytes + plan.chunking.chunk_bytes - 1) / plan.chunking.chunk_bytes;
+  return chunks == 4 ? predicted_us * 0.8 : predicted_us;
+}
+
+TEST(PlannerTest, TriesContendersAndKeepsTheFastest) {
+  PairModel model = published_testbed();
+  Capabilities shm;
+  shm.shm = true;
+  Planner planner({}, shm, model);
+  const uint64_t bytes = 512 * kKiB;
+  while (planner.prepare_one()) {
+  }
+  const std::vector<Plan> plans = planner.candidates(bytes, true);
+  const auto contender = std::find_if(plans.begin(), plans.begin() + 4, [&](const Plan& plan) {
+    return real_us(planner, plan, bytes) < plan.predicted_us;
+  });
+  ASSERT_NE(contender, plans.begin()) << "the model alone would find it";
+  ASSERT_NE(contender, plans.begin() + 4);
+  int others = 0;
+  for (int i = 0; i < 200; ++i) {
+    const Plan plan = *planner.ready_plan(bytes, true, Copies::kAlone);
+    planner.observe(plan, bytes, real_us(planner, plan, bytes));
+    while (planner.prepare_one()) {
+    }
+    others += plan.chunking == planner.plan(bytes, true)->chunking ? 0 : 1;
+  }
+  EXPECT_EQ(planner.plan(bytes, true)->chunking, contender->chunking);
+  EXPECT_LE(others, 50);
+  // Copies that would learn nothing take the best.
+  EXPECT_EQ(planner.ready_plan(bytes, true, Copies::kWithOthers)->chunking, contender->chunking);
+}
+
+TEST(PlannerTest, TriesEndThoughNothingIsLearntFromThem) {
+  Planner planner({}, verbs_gpudirect(), published_testbed());
+  const uint64_t bytes = kMiB;
+  const Plan best = *planner.plan(bytes, true);
+  int others = 0;
+  for (int i = 0; i < 200; ++i) {
+    const Plan plan = *planner.ready_plan(bytes, true, Copies::kAlone);
+    others += plan.chunking == best.chunking && plan.strategy == best.strategy ? 0 : 1;
+  }
+  EXPECT_GT(others, 0);
+  EXPECT_LT(others, 30);
+}
+
+TEST(PlannerTest, CopiesInATrainGoInFewLargeChunks) {
+  Capabilities shm;
+  shm.shm = true;
+  Planner planner({}, shm, published_testbed());
+  for (const uint64_t bytes : {uint64_t{1}, 64 * kKiB, uint64_t{200'000}, 2 * kMiB}) {
+    const Plan plan = *planner.ready_plan(bytes, true, Copies::kInTrain);
+    EXPECT_EQ(plan.chunking, (Chunking{bytes, 1})) << bytes;
+    EXPECT_EQ(plan.strategy, Strategy::kV2b);
+  }
+  EXPECT_EQ(planner.ready_plan(3 * kMiB, true, Copies::kInTrain)->chunking,
+            (Chunking{3 * kMiB / 2, 8}));
+  EXPECT_EQ(planner.ready_plan(8 * kMiB, true, Copies::kInTrain)->chunking,
+            (Chunking{2 * kMiB, 8}));
+  EXPECT_EQ(planner.ready_plan(256 * kMiB, true, Copies::kInTrain)->chunking,
+            (Chunking{4 * kMiB, 4}));
+  PlannerOptions options;
+  options.window_bytes = 4 * kMiB;
+  Planner small(options, shm, published_testbed());
+  EXPECT_EQ(small.ready_plan(2 * kMiB, true, Copies::kInTrain)->chunking,
+            (Chunking{256 * kKiB, 8}));
+  Capabilities tcp;
+  tcp.tcp = true;
+  Planner sockets({}, tcp, published_testbed());
+  EXPECT_EQ(sockets.ready_plan(8 * kMiB, true, Copies::kInTrain)->chunking,
+            (Chunking{4 * kMiB, 4}));
+  options = *parse_planner_options("v4b:64Kx3", "");
+  Planner fixed(options, shm, published_testbed());
+  EXPECT_EQ(fixed.ready_plan(2 * kMiB, true, Copies::kInTrain)->chunking, (Chunking{64 * kKiB, 3}));
 }
 
 TEST(PlannerTest, ReasonNamesBottleneckAndRunnerUp) {
