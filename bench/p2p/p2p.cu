@@ -4,8 +4,10 @@
 // LD_PRELOAD=librcuda.so with two servers in RCUDA_DEVICES it measures ours, with the strategy that
 // RCUDA_P2P_STRATEGY names. run.py alternates them and draws the figures.
 //
-// Every size: the first copy on its own, then the median of single blocking copies, then the time
-// per copy of a train in one stream. Before the first and after the last, all bytes are compared.
+// Every size: the first copy and the second, each after the destination was overwritten and both
+// devices had nothing to do for as long as comparing the bytes takes; then the median of
+// single blocking copies, then the time per copy of a train in one stream. After the first, the
+// second and the train all bytes are compared.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -134,11 +136,21 @@ class Pair {
     CHECK(cudaStreamSynchronize(stream_));
     return us_since(begin) / copies;
   }
+  // One copy on its own, with its bytes looked at before and behind.
+  double checked_us(uint64_t bytes) {
+    spoil(bytes);
+    const Clock::time_point begin = Clock::now();
+    blocking(bytes);
+    const double us = us_since(begin);
+    compare(bytes);
+    return us;
+  }
   void spoil(uint64_t bytes) {
     CHECK(cudaSetDevice(options_.to));
     CHECK(cudaMemset(destination_, 0xa5, bytes));
     CHECK(cudaDeviceSynchronize());
     CHECK(cudaSetDevice(options_.from));
+    CHECK(cudaDeviceSynchronize());
   }
   void compare(uint64_t bytes) {
     CHECK(cudaMemcpy(check_.data(), destination_, bytes, cudaMemcpyDeviceToHost));
@@ -179,19 +191,15 @@ int main(int argc, char** argv) {
   set_peer_access(options);
   Pair pair(options);
   if (options.header)
-    std::printf("label,bytes,first_us,median_us,train_us,median_gbps,train_gbps\n");
+    std::printf("label,bytes,first_us,second_us,median_us,train_us,median_gbps,train_gbps\n");
   for (const uint64_t bytes : sizes_of(options)) {
-    pair.spoil(bytes);
-    Clock::time_point begin = Clock::now();
-    pair.blocking(bytes);
-    const double first_us = us_since(begin);
-    pair.compare(bytes);
-
+    const double first_us = pair.checked_us(bytes);
+    const double second_us = pair.checked_us(bytes);
     std::vector<double> times;
     const Clock::time_point start = Clock::now();
     while (times.size() < 5 ||
            (times.size() < 1000 && us_since(start) < options.seconds_per_size * 1e6)) {
-      begin = Clock::now();
+      const Clock::time_point begin = Clock::now();
       pair.blocking(bytes);
       times.push_back(us_since(begin));
     }
@@ -205,8 +213,8 @@ int main(int argc, char** argv) {
     const double train_us = pair.train_us(bytes, copies);
     pair.compare(bytes);
     const double size = static_cast<double>(bytes);
-    std::printf("%s,%llu,%.2f,%.2f,%.2f,%.4f,%.4f\n", options.label.c_str(),
-                static_cast<unsigned long long>(bytes), first_us, median_us, train_us,
+    std::printf("%s,%llu,%.2f,%.2f,%.2f,%.2f,%.4f,%.4f\n", options.label.c_str(),
+                static_cast<unsigned long long>(bytes), first_us, second_us, median_us, train_us,
                 size / median_us * 1e-3, size / train_us * 1e-3);
     std::fflush(stdout);
   }

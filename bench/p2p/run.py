@@ -28,7 +28,7 @@ import statistics
 import subprocess
 import sys
 
-FIELDS = ["first_us", "median_us", "train_us"]
+FIELDS = ["first_us", "second_us", "median_us", "train_us"]
 
 
 def variants(arguments):
@@ -47,6 +47,7 @@ def variants(arguments):
                                [arguments.program]))
     if arguments.sockets:
         result.append(("sockets", {}, [arguments.sockets]))
+        result.append(("sockets walking", {}, [arguments.sockets, "--walk", "32M"]))
     return result
 
 
@@ -60,8 +61,9 @@ def measure(arguments, label, environment, command):
         return []
     rows = []
     for line in csv.reader(done.stdout.splitlines()):
-        if len(line) == 7 and line[0] == label:
-            rows.append((int(line[1]), dict(zip(FIELDS, map(float, line[2:5])))))
+        if len(line) == len(FIELDS) + 4 and line[0] == label:
+            times = map(float, line[2:2 + len(FIELDS)])
+            rows.append((int(line[1]), dict(zip(FIELDS, times))))
     return rows
 
 
@@ -127,18 +129,19 @@ def exhaustive(arguments):
 
 def compare(table):
     """What copies between servers reach of what the same machine does without them."""
-    references = {"shm": "native peer access off", "ipc": "native peer access on", "tcp": "sockets"}
+    references = {"shm": "native peer access off", "ipc": "native peer access on",
+                  "tcp": "sockets walking"}
     for label in dict.fromkeys(label for label, _ in table):
         reference = references.get(label.split()[-1])
         sizes = [size for other, size in table if other == label and (reference, size) in table]
         if not sizes:
             continue
-        print(f"{label}: bandwidth in relation to {reference}; first copy in relation to the next")
+        print(f"{label}: bandwidth in relation to {reference}; first copy in relation to the second")
         for size in sizes:
             ours, theirs = table[label, size], table[reference, size]
             single, train = (theirs[field] / ours[field] for field in ("median_us", "train_us"))
             print(f"{size:>12} B  single {single:6.2f}  train {train:6.2f}"
-                  f"  first {ours['first_us'] / ours['median_us']:6.2f}")
+                  f"  first {ours['first_us'] / ours['second_us']:6.2f}")
 
 
 def draw(path, table, field, unit, largest, smallest=0):

@@ -1,11 +1,13 @@
 // What plain sockets carry between two processes of this host: the bar for copies over TCP.
 //
 //   sockets [--streams 4] [--address 127.0.0.1] [--min 64K] [--max 256M] [--seconds PER_SIZE]
-//           [--label TEXT] [--no-header]
+//           [--walk BYTES] [--label TEXT] [--no-header]
 //
 // A transfer is cut evenly over the streams (parts of 64 KB at least), each with a thread at either
-// end that blocks in send and recv, from memory to memory. It is over when the receiver has
-// acknowledged every part. Single transfers and trains are timed as p2p.cu times copies, and
+// end that blocks in send and recv, from memory to memory. With --walk 32M each takes the next part
+// of so much memory at either end, as bytes do that a GPU has just written; without, transfers up
+// to some MB are in the processor's caches when they are sent again. It is over when the receiver
+// has acknowledged every part. Single transfers and trains are timed as p2p.cu times copies, and
 // printed in its columns, so that run.py can put both into one table.
 #include <algorithm>
 #include <chrono>
@@ -41,6 +43,7 @@ struct Options {
   uint64_t min_bytes = 64u << 10;
   uint64_t max_bytes = 256u << 20;
   double seconds_per_size = 0.2;
+  uint64_t walk_bytes = 0;
   std::string label = "sockets";
   bool no_header = false;
 };
@@ -144,7 +147,8 @@ class Stream {
 
 class Sender {
  public:
-  Sender(const std::vector<int>& sockets, const char* memory) {
+  Sender(const std::vector<int>& sockets, const char* memory, uint64_t walk_bytes)
+      : walk_bytes_(walk_bytes) {
     for (int socket : sockets) streams_.push_back(std::make_unique<Stream>(socket, memory));
   }
   double single_us(uint64_t bytes) { return train_us(bytes, 1); }
@@ -154,8 +158,9 @@ class Sender {
     for (int i = 0; i < transfers; ++i) {
       for (uint64_t part = 0; part < parts; ++part) {
         const uint64_t first = bytes * part / parts;
-        streams_[part]->submit({first, bytes * (part + 1) / parts - first});
+        streams_[part]->submit({at_ + first, bytes * (part + 1) / parts - first});
       }
+      at_ = at_ + 2 * bytes <= walk_bytes_ ? at_ + bytes : 0;
     }
     for (int i = 0; i < transfers; ++i) {
       for (uint64_t part = 0; part < parts; ++part) streams_[part]->await();
@@ -165,6 +170,8 @@ class Sender {
 
  private:
   std::vector<std::unique_ptr<Stream>> streams_;
+  const uint64_t walk_bytes_;
+  uint64_t at_ = 0;  // where the next transfer's memory begins
 };
 
 void no_delay(int socket) {
@@ -189,7 +196,7 @@ int listen_on(const Options& options, sockaddr_in* address) {
 }
 
 [[noreturn]] void run_receiver(const Options& options, int listener) {
-  std::vector<char> memory(options.max_bytes, 0);
+  std::vector<char> memory(std::max(options.max_bytes, options.walk_bytes), 0);
   std::vector<std::thread> threads;
   for (int i = 0; i < options.streams; ++i) {
     const int socket = ::accept(listener, nullptr, nullptr);
@@ -209,10 +216,10 @@ void run_sender(const Options& options, const sockaddr_in& address) {
     if (::connect(sockets.back(), where, sizeof address) != 0) die("sockets: connect");
     no_delay(sockets.back());
   }
-  std::vector<char> memory(options.max_bytes, 1);
-  Sender sender(sockets, memory.data());
+  std::vector<char> memory(std::max(options.max_bytes, options.walk_bytes), 1);
+  Sender sender(sockets, memory.data(), options.walk_bytes);
   if (!options.no_header)
-    std::printf("label,bytes,first_us,median_us,train_us,median_gbps,train_gbps\n");
+    std::printf("label,bytes,first_us,second_us,median_us,train_us,median_gbps,train_gbps\n");
   std::vector<uint64_t> sizes;
   for (uint64_t bytes = 4; bytes <= options.max_bytes; bytes *= 2) {
     if (bytes >= options.min_bytes) sizes.push_back(bytes);
@@ -221,6 +228,7 @@ void run_sender(const Options& options, const sockaddr_in& address) {
   }
   for (const uint64_t bytes : sizes) {
     const double first_us = sender.single_us(bytes);
+    const double second_us = sender.single_us(bytes);
     std::vector<double> times;
     const Clock::time_point start = Clock::now();
     const auto enough = std::chrono::duration<double>(options.seconds_per_size);
@@ -233,8 +241,8 @@ void run_sender(const Options& options, const sockaddr_in& address) {
     const double train_us = sender.train_us(
         bytes, static_cast<int>(std::clamp(options.seconds_per_size * 1e6 / median_us, 4.0, 1e3)));
     const auto size = static_cast<double>(bytes);
-    std::printf("%s,%llu,%.2f,%.2f,%.2f,%.4f,%.4f\n", options.label.c_str(),
-                static_cast<unsigned long long>(bytes), first_us, median_us, train_us,
+    std::printf("%s,%llu,%.2f,%.2f,%.2f,%.2f,%.4f,%.4f\n", options.label.c_str(),
+                static_cast<unsigned long long>(bytes), first_us, second_us, median_us, train_us,
                 size / median_us * 1e-3, size / train_us * 1e-3);
     std::fflush(stdout);
   }
@@ -250,6 +258,7 @@ int main(int argc, char** argv) {
   app.add_option("--min", options.min_bytes)->transform(CLI::AsSizeValue(false));
   app.add_option("--max", options.max_bytes)->transform(CLI::AsSizeValue(false));
   app.add_option("--seconds", options.seconds_per_size);
+  app.add_option("--walk", options.walk_bytes)->transform(CLI::AsSizeValue(false));
   app.add_option("--label", options.label);
   app.add_flag("--no-header", options.no_header);
   CLI11_PARSE(app, argc, argv);
