@@ -137,8 +137,9 @@ struct ChunkMessage {
   // 0: the bytes are there. Else they are when so many have come with this immediate, which no
   // other chunk of the Link has.
   uint64_t immediate = 0;
+  uint64_t after = 0;  // the copy before it in a train, whose chunks it must not overtake, or 0
 };
-static_assert(sizeof(ChunkMessage) == 56);
+static_assert(sizeof(ChunkMessage) == 64);
 
 struct ConsumedMessage {
   static constexpr MessageKind kKind = MessageKind::kConsumed;

@@ -54,7 +54,8 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
   if (copy.aborted || copy.pull) return {Code::kProtocol, "a chunk after the end of its copy"};
   uint64_t end = 0;
   if (message.offset != copy.next || __builtin_add_overflow(message.offset, message.bytes, &end) ||
-      end > message.total || (message.bytes == 0) != (message.total == 0)) {
+      end > message.total || (message.bytes == 0) != (message.total == 0) ||
+      (message.after != 0 && message.after == message.copy)) {
     return {Code::kProtocol, "a chunk outside its copy"};
   }
   uint64_t inbox_bytes = 0;
@@ -308,6 +309,10 @@ bool Receiver::start_landing(Incoming& copy, PeerLink& link) {
     if (chunk.total != request.memory.bytes()) {
       copy.failure = disagreement(copy.id, chunk.total, request.memory.bytes());
       return true;
+    }
+    if (chunk.after != 0) {
+      const auto before = copies_.find(chunk.after);
+      if (before != copies_.end() && !before->second.arrived.empty()) break;
     }
     if (chunk.immediate != 0) {
       const Result<bool> complete = link.arrivals.complete(chunk.immediate, chunk.bytes);

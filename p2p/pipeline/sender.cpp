@@ -267,7 +267,8 @@ bool Sender::has_legs(const Outgoing& copy) const {
 
 // Whether the stream got to the copy, or may be taken as there; or asking failed.
 bool Sender::has_reached(Outgoing& copy, PeerLink& link) {
-  if (copy.order == Order::kNone || may_overlap(copy, link)) return true;
+  copy.overlaps = copy.order != Order::kNone && may_overlap(copy, link);
+  if (copy.order == Order::kNone || copy.overlaps) return true;
   const Result<bool> reached = environment_.orders.reached(copy.order);
   if (!reached) copy.failure = reached.status();
   return !reached || *reached;
@@ -479,6 +480,7 @@ Status Sender::advance_chunks(Outgoing& copy, PeerLink* link, bool& moved) {
     message.place = chunk.place.remote;
     message.total = copy.total;
     message.immediate = chunk.immediate;
+    message.after = copy.overlaps ? copy.before : 0;
     const bool crowd = copies_.size() > ending_ + 1;
     RCUDA_RETURN_IF_ERROR(link->mailbox.send(message, crowd ? When::kSoon : When::kNow));
     chunk.stage = Stage::kAnnounced;

@@ -69,8 +69,9 @@ class Sender {
     uint64_t id = 0;
     std::optional<PeerCopy> request;  // none: the peer's half came first
     Order order = Order::kNone;
-    uint64_t before = 0;  // the copy right before in the stream, if it goes to the same peer
-    uint64_t behind = 0;  // the copy that sleeps until this one has begun
+    uint64_t before = 0;    // the copy right before in the stream, if it goes to the same peer
+    bool overlaps = false;  // with `before`, whose chunks it must not overtake
+    uint64_t behind = 0;    // the copy that sleeps until this one has begun
     bool reached = false;
     bool peer_ready = false;
     bool planned = false;

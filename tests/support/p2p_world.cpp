@@ -450,8 +450,9 @@ class SimLink final : public transport::Link {
     end.wire_free_us = std::max(end.wire_free_us, now) + cable_->wire.speed.busy_us(bytes);
     const uint64_t id = end.next_transfer++;
     end.pending[id] = std::move(done);
+    const double late_us = id % 2 == 1 ? cable_->wire.uneven_us : 0;
     cable_->world.after_us(
-        end.wire_free_us + cable_->wire.speed.delay_us - now,
+        end.wire_free_us + cable_->wire.speed.delay_us + late_us - now,
         [cable = cable_, from = end_, id, region, offset, local, bytes, immediate] {
           auto& sender = cable->ends[from];
           const auto pending = sender.pending.find(id);

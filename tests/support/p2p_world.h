@@ -187,6 +187,7 @@ class SimDevices final : public p2p::DeviceOps {
 struct SimWire {
   Speed speed{1, 8, 0};
   double message_us = 1;
+  double uneven_us = 0;  // every other transfer arrives so much later
 };
 
 class SimLink;

@@ -270,6 +270,7 @@ TEST(HostileTest, MessagesThatCannotBeEndTheLink) {
       chunk([](ChunkMessage& m) { m.place = 32ull << 20; }),
       chunk([](ChunkMessage& m) { m.where = Where::kTarget; }),
       chunk([](ChunkMessage& m) { m.where = static_cast<Where>(9); }),
+      chunk([](ChunkMessage& m) { m.after = m.copy; }),
       [](RawPeer& peer) { peer.send(ConsumedMessage{}); },
       [](RawPeer& peer) { peer.send(TargetMessage{}); },
       [](RawPeer& peer) { peer.send(make_end(MessageKind::kDone, 5, {})); },
