@@ -254,14 +254,16 @@ TEST_P(RegionContract, RefusesWhatIsOutsideOrUnknown) {
 
 TEST_P(RegionContract, AWithdrawnRegionIsNeverTouchedAgain) {
   connect();
+  constexpr size_t kTransfers = 6;
   std::vector<std::byte> bytes(4 << 20);
   for (int i = 0; i < 5; ++i) {
-    SharedBlock block(bytes.size());
-    const Result<Region> region = client().expose(block.bytes.data(), bytes.size(), block.fd);
+    SharedBlock block(kTransfers * bytes.size());
+    const Result<Region> region = client().expose(block.bytes.data(), block.bytes.size(), block.fd);
     ASSERT_TRUE(region.ok());
     Pending transfers;
-    for (int n = 0; n < 6; ++n) {
-      server().write(region->id, 0, bytes.data(), bytes.size(), transfers.begin());
+    for (size_t n = 0; n < kTransfers; ++n) {
+      // Each to a place of its own: transfers have no order.
+      server().write(region->id, n * bytes.size(), bytes.data(), bytes.size(), transfers.begin());
     }
     ASSERT_TRUE(transfers.wait(4));
     const Status withdrawn = client().unexpose(region->id);
