@@ -196,15 +196,8 @@ Status Peer::advance_probes(bool& moved) {
         probe.stage = GpudirectProbe::Stage::kShipping;
         const auto region = transport::RegionId{
             link_->offer.devices[static_cast<size_t>(probe.peer_device)].inbox_region};
-        Shipment shipment{id_, link_->generation, kProbeShipment, 0, {}};
-        ++link_->shipping;
         link_->link->write(region, 0, reinterpret_cast<const void*>(outbox.address()),
-                           sizeof probe.pattern,
-                           [queue = environment_.shipments, shipment](const Status& status) {
-                             Shipment done = shipment;
-                             done.status = status;
-                             queue->push(std::move(done));
-                           });
+                           sizeof probe.pattern, link_->begin_shipment(kProbeShipment, 0));
       }
     }
   }

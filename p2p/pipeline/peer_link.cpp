@@ -177,6 +177,16 @@ Planner& PeerLink::planner(int device, int peer_device) {
       .first->second;
 }
 
+transport::TransferDone PeerLink::begin_shipment(uint64_t copy, uint64_t number) {
+  ++shipping;
+  const Shipment shipment{id, generation, copy, number, {}};
+  return [queue = environment.shipments, shipment](const Status& status) {
+    Shipment finished = shipment;
+    finished.status = status;
+    queue->push(std::move(finished));
+  };
+}
+
 void PeerLink::refresh_models() {
   for (auto& [pair, planner] : planners) {
     planner.set_model(pair_model(environment.measurements, pair_key(pair.first, pair.second)));

@@ -58,6 +58,8 @@ struct PeerLink {
   // The planner of one pair of GPUs, made when first asked for.
   Planner& planner(int device, int peer_device);
   Capabilities capabilities(int device, int peer_device) const;
+  // Counts a transfer that is about to start; its end comes to Peer::shipped under these two.
+  transport::TransferDone begin_shipment(uint64_t copy, uint64_t number);
   // Models from what has been measured by now.
   void refresh_models();
   PairKey pair_key(int device, int peer_device) const;

@@ -127,14 +127,8 @@ Result<bool> Prober::start() {
     shipments_left_ = transfers_;
     began_us_ = environment_.now_us();
     for (uint32_t i = 0; i < transfers_; ++i) {
-      ++link_.shipping;
-      Shipment shipment{link_.id, link_.generation, kShipment, i, {}};
       const Place part{place_->local + i * job.bytes, place_->remote + i * job.bytes, job.bytes};
-      path_->ship(part, 0, [queue = environment_.shipments, shipment](const Status& status) {
-        Shipment done = shipment;
-        done.status = status;
-        queue->push(std::move(done));
-      });
+      path_->ship(part, 0, link_.begin_shipment(kShipment, i));
     }
     return true;
   }

@@ -424,14 +424,7 @@ void Sender::ship(Outgoing& copy, Chunk& chunk, uint64_t number, PeerLink& link)
   if (copy.path->tells_arrival()) chunk.immediate = ++link.immediates;
   chunk.stage = chunk.immediate != 0 ? Stage::kReady : Stage::kShipping;
   chunk.under_way = true;
-  ++link.shipping;
-  Shipment shipment{peer_, link.generation, copy.id, number, {}};
-  copy.path->ship(chunk.place, chunk.immediate,
-                  [queue = environment_.shipments, shipment](const Status& status) {
-                    Shipment finished = shipment;
-                    finished.status = status;
-                    queue->push(std::move(finished));
-                  });
+  copy.path->ship(chunk.place, chunk.immediate, link.begin_shipment(copy.id, number));
 }
 
 void Sender::shipped(const Shipment& shipment) {
