@@ -24,9 +24,9 @@ CUresult find_event(CUevent handle, Object** event) {
   return *event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-// What a call returns that found, or made sure, that an event's work is done.
+// What a call returns that found, or made sure, that an event's work is done; the session has
+// learned it.
 CUresult finished(Session& session, CUresult result) {
-  session.learn();
   if (result == CUDA_SUCCESS) result = pull_mirrors(session);
   return result == CUDA_SUCCESS ? session.take_error() : result;
 }
@@ -106,7 +106,9 @@ CUresult cuEventQuery(CUevent handle) {
   // Its records are counted by every process that has it open, so only the worker knows.
   if (event->flags & CU_EVENT_INTERPROCESS) {
     result = forward_cuEventQuery(handle);
-    return result == CUDA_SUCCESS ? finished(session, result) : result;
+    if (result != CUDA_SUCCESS) return result;
+    session.learn();
+    return finished(session, result);
   }
   switch (progress_of(session, *event, state, &result)) {
     case Progress::kPending:
@@ -120,7 +122,7 @@ CUresult cuEventQuery(CUevent handle) {
   result = forward_cuEventQuery(handle);
   if (result == CUDA_ERROR_NOT_READY) watch_event(session, *event, state, learned);
   if (result != CUDA_SUCCESS) return result;
-  note_finished(*event, state);
+  note_finished(session, *event, state);
   return finished(session, result);
 }
 
@@ -140,13 +142,16 @@ CUresult cuEventSynchronize(CUevent handle) {
     while ((result = forward_cuEventQuery(handle)) == CUDA_ERROR_NOT_READY) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
-    return result == CUDA_SUCCESS ? finished(session, result) : result;
+    if (result != CUDA_SUCCESS) return result;
+    session.learn();
+    return finished(session, result);
   }
   if (state != 0 && progress_of(session, *event, state, &result) == Progress::kDone) {
     return finished(session, result);
   }
   const uint64_t sequence = watch_event(session, *event, state, kNotAsked);
   result = session.wait_word(event->word.load(std::memory_order_relaxed) - 1, sequence);
+  session.learn();
   return finished(session, result);
 }
 

@@ -195,7 +195,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
   const CUresult result = view.target.session->synchronize(view.target.context, view.id);
   if (result == CUDA_SUCCESS) {
     note_done(object, queued);
-    if (view.object) note_finished(object, uses);
+    if (view.object) note_finished(*view.target.session, object, uses);
   }
   return result;
 }
@@ -213,7 +213,6 @@ CUresult cuStreamQuery(CUstream stream) {
     case Progress::kPending:
       return session.lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
     case Progress::kDone:
-      session.learn();
       return result == CUDA_SUCCESS ? session.take_error() : result;
     case Progress::kUnknown:
       break;
@@ -223,10 +222,7 @@ CUresult cuStreamQuery(CUstream stream) {
   if (result == CUDA_ERROR_NOT_READY) {
     watch_stream(session, *view.object, view.target.context, view.id, uses, learned);
   }
-  if (result == CUDA_SUCCESS) {
-    note_finished(*view.object, uses);
-    session.learn();
-  }
+  if (result == CUDA_SUCCESS) note_finished(session, *view.object, uses);
   return result;
 }
 

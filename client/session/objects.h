@@ -32,7 +32,7 @@ struct alignas(128) Object {
   uint32_t flags = 0;                 // stream, event or context flags, as given at creation
   int32_t priority = 0;               // streams
   std::atomic<uint32_t> word{0};      // events, streams: completion word + 1; 0: none yet
-  std::atomic<uint64_t> sequence{0};  // events: records so far; streams: last signal asked for
+  std::atomic<uint64_t> sequence{0};  // events, streams: see progress.h
   std::atomic<uint64_t> watched{0};   // events, streams: sequence that `word` will reach
   std::atomic<uint64_t> learned{0};   // events, streams: Session::learned() when last unfinished
   std::atomic<uint64_t> finished{~0ull};  // events, streams: the state that was found finished

@@ -58,8 +58,8 @@ uint64_t look(Session& session, Object& object, wire::ObjectId stream, uint32_t 
   if (queued - marked >= kBetweenMarks) {
     if (!object.pace) object.pace = new Pace;
     marked = queued;
-    object.pace->marks.push_back({queued, watch_stream(session, object, object.context, stream,
-                                                       kNotAsked, session.learned())});
+    object.pace->marks.push_back(
+        {queued, watch_stream(session, object, object.context, stream, kNotAsked, kNotAsked)});
   }
   const uint32_t full = object.done + kMost, next_mark = marked + kBetweenMarks;
   object.pace_at.store(is_before(full, next_mark) ? full : next_mark, std::memory_order_release);

@@ -9,10 +9,30 @@ namespace {
 std::mutex watch_mutex;
 std::atomic<uint64_t> graph_launches{0};
 
+// A stream works in order: while earlier work of it is unfinished, what is behind it is as well.
+bool is_in_order(const Object& object) {
+  return object.kind.load(std::memory_order_relaxed) == wire::Kind::kStream;
+}
+
+// Whether the worker has still to answer what stands for `state`, too.
+bool is_under_way(const Session& session, const Object& object, uint64_t state) {
+  const uint32_t word = object.word.load(std::memory_order_relaxed);
+  if (word == 0 || state == kNotAsked) return false;
+  if (!is_in_order(object) && object.sequence.load(std::memory_order_relaxed) != state) {
+    return false;
+  }
+  CUresult ignored;
+  return !session.word_reached(word - 1, object.watched.load(std::memory_order_relaxed), &ignored);
+}
+
 template <typename Body>
 uint64_t watch(Session& session, Object& object, wire::ObjectId context, wire::Custom opcode,
                uint64_t state, uint64_t learned, Body body) {
   std::lock_guard lock(watch_mutex);
+  if (is_under_way(session, object, state)) {
+    if (learned != kNotAsked) object.learned.store(learned, std::memory_order_release);
+    return object.watched.load(std::memory_order_relaxed);
+  }
   const uint32_t known = object.word.load(std::memory_order_relaxed);
   Session::Word word;
   if (known == 0) {
@@ -51,19 +71,22 @@ uint64_t watch_event(Session& session, Object& event, uint64_t state, uint64_t l
                wire::WatchEventBody{event.id, 0, 0});
 }
 
-void note_finished(Object& object, uint64_t state) {
+void note_finished(Session& session, Object& object, uint64_t state) {
+  session.learn();
   object.finished.store(state, std::memory_order_release);
 }
 
-Progress progress_of(const Session& session, const Object& object, uint64_t state,
-                     CUresult* result) {
+Progress progress_of(Session& session, Object& object, uint64_t state, CUresult* result) {
   if (object.finished.load(std::memory_order_acquire) == state) return Progress::kDone;
-  if (object.sequence.load(std::memory_order_acquire) != state) return Progress::kUnknown;
+  const bool asked = object.sequence.load(std::memory_order_acquire) == state;
+  if (!asked && !is_in_order(object)) return Progress::kUnknown;
   const uint32_t word = object.word.load(std::memory_order_relaxed);
   if (word == 0) return Progress::kUnknown;
   // Before the word is looked at: what is learned afterwards is none of this caller's.
-  const bool stale = object.learned.load(std::memory_order_relaxed) != session.learned();
+  const bool stale = object.learned.load(std::memory_order_acquire) != session.learned();
   if (session.word_reached(word - 1, object.watched.load(std::memory_order_relaxed), result)) {
+    if (!asked) return Progress::kUnknown;
+    if (*result == CUDA_SUCCESS) note_finished(session, object, state);
     return Progress::kDone;
   }
   return stale ? Progress::kUnknown : Progress::kPending;

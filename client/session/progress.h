@@ -3,8 +3,12 @@
 //
 // An Object's fields are used so: `word` is its completion word's index + 1; `watched` the word's
 // sequence last asked for; `sequence` what that answer stands for (a stream's uses, an event's
-// records), so that later work makes the answer stale; `finished` a state that is known to be over.
-// Threads: any; two threads that ask at once ask twice, which is harmless.
+// records), so that later work makes the answer stale; `finished` a state that is known to be over;
+// `learned` what the session had learned when the worker last called it unfinished: what has been
+// learned since may imply that it is over, so the worker is asked again.
+// Every answer asked for is an event in a queue of the device's, which is finite (pace.h): however
+// often and by however many threads a stream is polled, one is under way for them.
+// Threads: any.
 #pragma once
 
 #include <cstdint>
@@ -16,26 +20,27 @@
 
 namespace rcuda::client {
 
-// Of a watch for what nobody has said to be unfinished.
+// In place of uses or of what was learned: nobody has asked the worker whether it is unfinished.
 inline constexpr uint64_t kNotAsked = 0;
 
 // Asks the worker to report when the stream has done all that is posted by now; the sequence of its
 // word then. `object`: the stream's, of the legacy default stream the context's. `learned`: of the
-// session, from before the worker was asked.
+// session, from before the worker was asked. Unless `uses` is kNotAsked a report that is under way
+// already, of earlier work, will do: the stream is unfinished until then.
 uint64_t watch_stream(Session& session, Object& object, wire::ObjectId context,
                       wire::ObjectId stream, uint64_t uses, uint64_t learned);
 // What an event's progress was last asked for: changes with every record, and with every launch of
 // a graph, which may contain records of it.
 uint64_t event_state(const Object& event);
 void graph_launched();
-// Asks it to report when the event's latest record is done; the sequence to wait for.
+// Asks it to report when the event's latest record is done, unless it will; the sequence to wait
+// for.
 uint64_t watch_event(Session& session, Object& event, uint64_t state, uint64_t learned);
-// Asked otherwise, the worker said that this state is finished.
-void note_finished(Object& object, uint64_t state);
+// Asked otherwise, the worker said that this state is finished: the session has learned it.
+void note_finished(Session& session, Object& object, uint64_t state);
 // Whether a watch for this state of the object is under way or answered, and the answer if so.
 // Unknown as well when it may be finished although the answer has not come.
 enum class Progress { kUnknown, kPending, kDone };
-Progress progress_of(const Session& session, const Object& object, uint64_t state,
-                     CUresult* result);
+Progress progress_of(Session& session, Object& object, uint64_t state, CUresult* result);
 
 }  // namespace rcuda::client

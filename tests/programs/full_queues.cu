@@ -89,6 +89,47 @@ void overfill(cudaStream_t stream, int devices) {
   CUDA(cudaStreamDestroy(idle));
 }
 
+// Asking takes no room in a queue: neither of a stream that is held, again and again while other
+// work ends, nor after each of its many commands, nor of an event that is recorded again and again.
+void ask_often(int devices) {
+  constexpr int kPairs = 450;  // launches, records and the gate are fewer than a thousand
+  DeviceArray<unsigned> sum(std::vector<unsigned>{0});
+  cudaStream_t held, idle;
+  cudaEvent_t event, past;
+  CUDA(cudaStreamCreateWithFlags(&held, cudaStreamNonBlocking));
+  CUDA(cudaStreamCreateWithFlags(&idle, cudaStreamNonBlocking));
+  CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  CUDA(cudaEventCreateWithFlags(&past, cudaEventDisableTiming));
+  {
+    Gate gate(held);
+    add<<<1, 1, 0, held>>>(sum.get(), 1);
+    CUDA(cudaEventRecord(event, held));
+    for (int i = 0; i < 3000; ++i) {
+      if (i % 100 == 0) CUDA(cudaEventRecord(past, idle));
+      if (i % 100 == 0) CUDA(cudaEventSynchronize(past));
+      CUDA(cudaEventQuery(past));
+      CUDA(cudaStreamQuery(idle));
+      EXPECT(cudaErrorNotReady, cudaStreamQuery(held));
+      EXPECT(cudaErrorNotReady, cudaEventQuery(event));
+    }
+    for (int i = 0; i < kPairs; ++i) {
+      add<<<1, 1, 0, held>>>(sum.get(), 1);
+      EXPECT(cudaErrorNotReady, cudaStreamQuery(held));
+      CUDA(cudaEventRecord(event, held));
+      EXPECT(cudaErrorNotReady, cudaEventQuery(event));
+    }
+    others_go_on(idle, devices);
+  }
+  CUDA(cudaEventSynchronize(event));
+  CUDA(cudaStreamSynchronize(held));
+  CUDA(cudaStreamQuery(held));
+  std::printf("asked often: %u\n", sum.values()[0]);
+  CUDA(cudaEventDestroy(past));
+  CUDA(cudaEventDestroy(event));
+  CUDA(cudaStreamDestroy(idle));
+  CUDA(cudaStreamDestroy(held));
+}
+
 // A call for which a driver waits until the device is idle holds its thread, and not what others
 // do with other devices.
 template <typename Call>
@@ -116,6 +157,7 @@ int main() {
   CUDA(cudaGetDeviceCount(&devices));
   CUDA(cudaSetDevice(0));
   queue_a_thousand();
+  ask_often(devices);
   cudaStream_t stream;
   CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   overfill(stream, devices);
