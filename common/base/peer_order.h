@@ -2,8 +2,9 @@
 // did before it sent something to a peer happens before what the peer's answer to it allows.
 //
 // before_peer(key) goes before the sending and after_peer(key) after the receiving; `key` is any
-// address that both agree upon, such as the connection's. Nothing is compiled without
-// ThreadSanitizer.
+// address that both agree upon, such as the connection's, but not a mutex's (nor that of an object
+// which begins with one): who unlocks it overwrites what before_peer() has noted since the lock.
+// Nothing is compiled without ThreadSanitizer.
 #pragma once
 
 #if defined(__SANITIZE_THREAD__)

@@ -45,8 +45,11 @@ class ExposedRegions {
   Status remove(RegionId region);
   // What the peer asks for, checked: kNotFound, or kInvalidArgument outside of the region.
   Result<std::shared_ptr<Entry>> find(uint64_t id, uint64_t offset, uint64_t bytes);
+  // What the connection's puts and transfers tell of one another: see peer_order.h.
+  const void* peer_order() const { return &peer_order_; }
 
  private:
+  const char peer_order_ = 0;
   std::mutex mutex_;
   uint64_t next_ = 1;
   std::unordered_map<uint64_t, std::shared_ptr<Entry>> entries_;

@@ -324,7 +324,7 @@ std::string BulkStream::take_write(const BulkHeader& header) {
       return last_error();
     }
   }
-  before_peer(&regions_);  // what the peer puts from now on may tell of it
+  before_peer(regions_.peer_order());  // what the peer puts from now on may tell of it
   if (code == Code::kOk && header.immediate != 0) on_immediate_(header.immediate, header.bytes);
   return queue_answer(header, code);
 }
@@ -395,7 +395,7 @@ BulkStream::Message BulkStream::answer_message(const Answer& answer) {
     message.header.status = static_cast<uint32_t>(region.status().code());
     return message;
   }
-  after_peer(&regions_);  // what this side put made the peer ask
+  after_peer(regions_.peer_order());  // what this side put made the peer ask
   message.header.kind = BulkHeader::kData;
   message.header.bytes = answer.asked.bytes;
   message.payload = (*region)->base + answer.asked.offset;
@@ -435,7 +435,8 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
   }
   add(source, some);
   if (message.has_done && at + (kDoneWithData ? some : 0) == message.payload_bytes) {
-    before_peer(&regions_);  // the peer may let this side use the memory again once it has kDone
+    // The peer may let this side use the memory again once it has kDone.
+    before_peer(regions_.peer_order());
     const uint64_t done_sent = message.sent - header_sent - at;
     add(reinterpret_cast<const std::byte*>(&message.done) + done_sent,
         sizeof message.done - done_sent);

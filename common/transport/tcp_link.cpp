@@ -224,7 +224,7 @@ Status TcpLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   const size_t total = total_bytes(pieces);
   RCUDA_RETURN_IF_ERROR(check_put(offset, pieces.size(), total, peer_window_bytes_));
   const uint32_t kind = wake == Wake::kNo ? kPut : kPutAndWake;
-  before_peer(&regions_);
+  before_peer(regions_.peer_order());
   const PutHeader header{static_cast<uint32_t>(total), static_cast<uint32_t>(offset) | kind};
   std::array<Bytes, kMaxPutPieces + 1> message;
   message[0] = bytes_of(header);
@@ -359,7 +359,7 @@ std::string TcpLink::take_puts() {
       why = "protocol violation: put outside of the window";
       break;
     }
-    after_peer(&regions_);  // transfers that the peer has seen finished
+    after_peer(regions_.peer_order());  // transfers that the peer has seen finished
     if (header.bytes > kBufferedPut) {
       if (std::exchange(wake, false)) doorbell_.ring();  // the rest may be long in coming
       why = take_large_put(header);
