@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <cuda_runtime.h>
@@ -38,6 +39,7 @@ struct Options {
   uint64_t min_bytes = 4;
   uint64_t max_bytes = 256ull << 20;
   double seconds_per_size = 0.2;
+  double settle_seconds = 0;  // nothing is done for so long before the first copy
   bool peer_access = false;
   bool header = true;
   std::string label = "native";
@@ -56,7 +58,8 @@ uint64_t parse_size(const char* text) {
   std::fprintf(
       stderr,
       "usage: p2p [--from DEVICE] [--to DEVICE] [--min BYTES] [--max BYTES]\n"
-      "           [--seconds PER_SIZE] [--peer-access off|on] [--label TEXT] [--no-header]\n");
+      "           [--seconds PER_SIZE] [--settle SECONDS] [--peer-access off|on] [--label TEXT]\n"
+      "           [--no-header]\n");
   std::exit(2);
 }
 
@@ -80,6 +83,8 @@ Options parse(int argc, char** argv) {
       options.max_bytes = parse_size(value);
     } else if (name == "--seconds") {
       options.seconds_per_size = std::atof(value);
+    } else if (name == "--settle") {
+      options.settle_seconds = std::atof(value);
     } else if (name == "--peer-access") {
       options.peer_access = std::strcmp(value, "on") == 0;
     } else if (name == "--label") {
@@ -100,7 +105,9 @@ std::vector<uint64_t> sizes_of(const Options& options) {
   std::vector<uint64_t> sizes;
   for (uint64_t bytes = 4; bytes <= options.max_bytes; bytes *= 2) {
     if (bytes >= options.min_bytes) sizes.push_back(bytes);
-    if (bytes == (128u << 10) && 200'000 <= options.max_bytes) sizes.push_back(200'000);
+    if (bytes == (128u << 10) && 200'000 >= options.min_bytes && 200'000 <= options.max_bytes) {
+      sizes.push_back(200'000);
+    }
   }
   return sizes;
 }
@@ -190,6 +197,7 @@ int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   set_peer_access(options);
   Pair pair(options);
+  std::this_thread::sleep_for(std::chrono::duration<double>(options.settle_seconds));
   if (options.header)
     std::printf("label,bytes,first_us,second_us,median_us,train_us,median_gbps,train_gbps\n");
   for (const uint64_t bytes : sizes_of(options)) {

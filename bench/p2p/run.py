@@ -54,6 +54,8 @@ def variants(arguments):
 def measure(arguments, label, environment, command):
     options = ["--label", label, "--no-header", "--min", arguments.min, "--max", arguments.max,
                "--seconds", str(arguments.seconds)]
+    if arguments.settle:
+        options += ["--settle", str(arguments.settle)]
     done = subprocess.run([*command, *options], env={**os.environ, **environment},
                           capture_output=True, text=True, timeout=arguments.timeout)
     if done.returncode != 0:
@@ -181,6 +183,8 @@ def main():
     parser.add_argument("--paths", default="auto")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.1, help="per size")
+    parser.add_argument("--settle", type=float, default=0,
+                        help="seconds from a program's last allocation to its first copy")
     parser.add_argument("--min", default="4")
     parser.add_argument("--max", default="256M")
     parser.add_argument("--timeout", type=float, default=600, help="seconds per run")

@@ -149,9 +149,8 @@ CUresult cuEventSynchronize(CUevent handle) {
   if (state != 0 && progress_of(session, *event, state, &result) == Progress::kDone) {
     return finished(session, result);
   }
-  const uint64_t sequence = watch_event(session, *event, state, kNotAsked);
-  result = session.wait_word(event->word.load(std::memory_order_relaxed) - 1, sequence);
-  session.learn();
+  result = await_event(session, *event);
+  if (result == CUDA_SUCCESS) note_finished(session, *event, state);
   return finished(session, result);
 }
 

@@ -17,7 +17,7 @@ bool is_in_order(const Object& object) {
 // Whether the worker has still to answer what stands for `state`, too.
 bool is_under_way(const Session& session, const Object& object, uint64_t state) {
   const uint32_t word = object.word.load(std::memory_order_relaxed);
-  if (word == 0 || state == kNotAsked) return false;
+  if (word == 0) return false;
   if (!is_in_order(object) && object.sequence.load(std::memory_order_relaxed) != state) {
     return false;
   }
@@ -29,8 +29,8 @@ template <typename Body>
 uint64_t watch(Session& session, Object& object, wire::ObjectId context, wire::Custom opcode,
                uint64_t state, uint64_t learned, Body body) {
   std::lock_guard lock(watch_mutex);
-  if (is_under_way(session, object, state)) {
-    if (learned != kNotAsked) object.learned.store(learned, std::memory_order_release);
+  if (learned != kNotAsked && is_under_way(session, object, state)) {
+    object.learned.store(learned, std::memory_order_release);
     return object.watched.load(std::memory_order_relaxed);
   }
   const uint32_t known = object.word.load(std::memory_order_relaxed);
@@ -66,9 +66,20 @@ uint64_t event_state(const Object& event) {
 
 void graph_launched() { graph_launches.fetch_add(1, std::memory_order_acq_rel); }
 
-uint64_t watch_event(Session& session, Object& event, uint64_t state, uint64_t learned) {
-  return watch(session, event, event.context, wire::Custom::kWatchEvent, state, learned,
-               wire::WatchEventBody{event.id, 0, 0});
+void watch_event(Session& session, Object& event, uint64_t state, uint64_t learned) {
+  watch(session, event, event.context, wire::Custom::kWatchEvent, state, learned,
+        wire::WatchEventBody{event.id, 0, 0, 0, 0});
+}
+
+CUresult await_event(Session& session, const Object& event) {
+  // A word of its own: the event's goes on with what is recorded later, perhaps elsewhere.
+  Session::Word word = session.acquire_word();
+  const wire::WatchEventBody body{event.id, word.index, ++word.sequence, 1, 0};
+  (void)session.post_only(event.context, static_cast<uint16_t>(wire::Custom::kWatchEvent),
+                          std::as_bytes(std::span(&body, 1)), {}, transport::Wake::kNow);
+  const CUresult result = session.wait_word(word.index, word.sequence);
+  session.release_word(word);
+  return result;
 }
 
 void note_finished(Session& session, Object& object, uint64_t state) {

@@ -20,22 +20,24 @@
 
 namespace rcuda::client {
 
-// In place of uses or of what was learned: nobody has asked the worker whether it is unfinished.
+// In place of uses and of what was learned: nobody has asked the worker whether it is unfinished.
 inline constexpr uint64_t kNotAsked = 0;
 
 // Asks the worker to report when the stream has done all that is posted by now; the sequence of its
 // word then. `object`: the stream's, of the legacy default stream the context's. `learned`: of the
-// session, from before the worker was asked. Unless `uses` is kNotAsked a report that is under way
-// already, of earlier work, will do: the stream is unfinished until then.
+// session, from before the worker was asked. If it was, a report that is under way already, of
+// earlier work, will do: the stream is unfinished until then.
 uint64_t watch_stream(Session& session, Object& object, wire::ObjectId context,
                       wire::ObjectId stream, uint64_t uses, uint64_t learned);
 // What an event's progress was last asked for: changes with every record, and with every launch of
 // a graph, which may contain records of it.
 uint64_t event_state(const Object& event);
 void graph_launched();
-// Asks it to report when the event's latest record is done, unless it will; the sequence to wait
-// for.
-uint64_t watch_event(Session& session, Object& event, uint64_t state, uint64_t learned);
+// Asks it to report when the event is done, unless it will. Only for asking again: destroyed or
+// recorded again before, the event may never be reported.
+void watch_event(Session& session, Object& event, uint64_t state, uint64_t learned);
+// Waits until the event's latest record is done, whatever others do with the event meanwhile.
+CUresult await_event(Session& session, const Object& event);
 // Asked otherwise, the worker said that this state is finished: the session has learned it.
 void note_finished(Session& session, Object& object, uint64_t state);
 // Whether a watch for this state of the object is under way or answered, and the answer if so.

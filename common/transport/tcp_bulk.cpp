@@ -296,6 +296,7 @@ std::string BulkStream::take_write(const BulkHeader& header) {
   Result<std::shared_ptr<ExposedRegions::Entry>> region =
       regions_.find(header.region, header.offset, header.bytes);
   Code code = region ? Code::kOk : region.status().code();
+  after_peer(regions_.peer_order());  // what this side put let the peer write there
   uint64_t at = 0;
   auto sleep_at = Clock::now() + spin_;
   while (at < header.bytes) {

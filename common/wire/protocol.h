@@ -196,14 +196,17 @@ struct SignalBody {
 };
 static_assert(sizeof(SignalBody) == 16);
 
-// The word gets `sequence` when the event's latest record at this point of the command order is
-// done.
+// `waits`: the word gets `sequence` when the event's latest record at this point of the command
+// order is done, whatever becomes of the event. Otherwise, for who only asks now and then: when the
+// event is done, or never if it is destroyed before; a later watch of this kind takes its place.
 struct WatchEventBody {
   uint32_t event;
   uint32_t word;
   uint64_t sequence;
+  uint32_t waits;
+  uint32_t reserved;
 };
-static_assert(sizeof(WatchEventBody) == 16);
+static_assert(sizeof(WatchEventBody) == 24);
 
 struct CopyInlineBody {
   uint64_t destination;

@@ -90,22 +90,30 @@ void Completions::finish(Pending& pending, uint64_t key, CUresult result) {
   }
 }
 
-void Completions::watch(wire::ObjectId id, WordSignal signal) {
+void Completions::watch(wire::ObjectId id, WordSignal signal, bool waits) {
   Object* object = executor_.objects(wire::Kind::kEvent).find(id);
   ContextState* context = object ? executor_.find_context(object->context) : nullptr;
   if (!context) {
     executor_.signal(signal, CUDA_ERROR_INVALID_HANDLE);
     return;
   }
-  object->watched = true;
-  watches_.push_back({id, static_cast<CUevent>(object->handle), nullptr, context, signal});
+  if (waits) {
+    object->watched = true;
+  } else if (const auto known =
+                 std::find_if(watches_.begin(), watches_.end(),
+                              [id](const Watch& watch) { return watch.id == id && !watch.waits; });
+             known != watches_.end()) {
+    known->signal = signal;
+    return;
+  }
+  watches_.push_back({id, waits, static_cast<CUevent>(object->handle), nullptr, context, signal});
 }
 
 void Completions::move_watches(wire::ObjectId id) {
   // Those that are done need no private event.
   poll();
   for (size_t i = 0; i < watches_.size();) {
-    if (watches_[i].id == id) {
+    if (watches_[i].id == id && watches_[i].waits) {
       move(watches_[i]);
       if (watches_[i].id == id) {  // could not be moved, and has been answered
         watches_.erase(watches_.begin() + static_cast<long>(i));
@@ -115,6 +123,10 @@ void Completions::move_watches(wire::ObjectId id) {
     ++i;
   }
   if (Object* object = executor_.objects(wire::Kind::kEvent).find(id)) object->watched = false;
+}
+
+void Completions::forget_event(wire::ObjectId id) {
+  std::erase_if(watches_, [id](const Watch& watch) { return watch.id == id; });
 }
 
 void Completions::move(Watch& watch) {

@@ -47,11 +47,15 @@ class Completions {
   // so what kernels printed before it must arrive first.
   void add(const StreamRef& stream, WordSignal signal, bool prints);
   void add(const StreamRef& stream, WhenDone when_done);
-  // When the event's latest record so far is done. `event` is the client's object.
-  void watch(wire::ObjectId id, WordSignal signal);
-  // The event is about to be named by a command, perhaps to be recorded again: watches of it go on
-  // with a private event that stands for the record they were asked about.
+  // When the client's event is done. `waits`: somebody waits for its latest record so far;
+  // otherwise one watch of the event is kept, for its latest record whenever it is looked at.
+  void watch(wire::ObjectId id, WordSignal signal, bool waits);
+  // The event is about to be named by a command, perhaps to be recorded again: who waits goes on
+  // with a private event that stands for the record he waits for. It takes a stream of its own,
+  // and a device's queues are few: a stream that waits may hold others up.
   void move_watches(wire::ObjectId id);
+  // The event was destroyed.
+  void forget_event(wire::ObjectId id);
 
   // Does what has come due; true if there was anything.
   bool poll();
@@ -81,6 +85,7 @@ class Completions {
   };
   struct Watch {
     wire::ObjectId id = 0;  // 0: moved to a private event
+    bool waits = false;
     CUevent event = nullptr;
     CUstream stream = nullptr;  // the private event's, back to the pool afterwards
     ContextState* context = nullptr;

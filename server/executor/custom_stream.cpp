@@ -90,8 +90,8 @@ HandlerResult signal(Executor& executor, const Command& command, std::vector<std
 HandlerResult watch_event(Executor& executor, const Command& command, std::vector<std::byte>*) {
   BodyReader in(command.body);
   wire::WatchEventBody body;
-  if (!in.read(&body) || !word_exists(body.word)) return kMalformed;
-  executor.completions().watch(body.event, {body.word, body.sequence});
+  if (!in.read(&body) || !word_exists(body.word) || body.waits > 1) return kMalformed;
+  executor.completions().watch(body.event, {body.word, body.sequence}, body.waits == 1);
   return {};
 }
 

@@ -319,6 +319,7 @@ void Executor::unbind(wire::Kind kind, wire::ObjectId id) {
   if (kind == wire::Kind::kStream) {
     if (const Object* stream = objects(kind).find(id)) completions_.forget_stream(stream->key);
   }
+  if (kind == wire::Kind::kEvent) completions_.forget_event(id);
   objects(kind).unbind(id);
 }
 

@@ -17,7 +17,7 @@ namespace rcuda::server {
 struct Object {
   void* handle = nullptr;
   wire::ObjectId context = 0;    // current when it was bound
-  bool watched = false;          // events: a completion waits for its latest record
+  bool watched = false;          // events: somebody waits for its latest record
   uint32_t parameter_bytes = 0;  // functions, kernels: what a launch must bring, once known
   bool parameters_known = false;
   wire::ObjectId launched_in = 0;  // functions, kernels: the context it was last launched in

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
 # Copies between two servers with a GPU each, on a machine with two GPUs: the programs that use
 # several devices, copies by size against cudaMemcpyPeer on the same GPUs and against plain sockets
-# (bench/p2p), the planner's choices against all others, and triangle counting natively and remotely
-# (bench/triangles), alternating.
+# (bench/p2p), the first copies of sessions, the planner's choices against all others, and triangle
+# counting natively and remotely (bench/triangles), alternating.
 #
-#   tests/gpu/peer_copies.sh BUILD_FOLDER RESULTS_FOLDER [programs] [copies] [planner] [triangles]
+#   tests/gpu/peer_copies.sh BUILD_FOLDER RESULTS_FOLDER [programs] [copies] [firsts] [planner] [triangles]
 #
-# Without a choice it does all four. Exits with 1 when a program's output is not what it must be.
+# Without a choice it does all five. Exits with 1 when a program's output is not what it must be.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "$1" && pwd)
 mkdir -p "$2"
 results=$(cd "$2" && pwd)
 shift 2
-parts=" ${*:-programs copies planner triangles} "
+parts=" ${*:-programs copies firsts planner triangles} "
 servers=()
 trap 'kill "${servers[@]}" 2>/dev/null' EXIT
 
@@ -52,6 +52,15 @@ if [[ $parts == *" copies "* ]]; then
   "${run[@]}" --native --sockets "$build/bench/p2p/sockets" --strategies auto --paths shm,ipc,tcp --min 4K
   cat "$results/p2p.csv"
   "$build/bench/p2p/staged" # what any staging in host memory takes at best
+fi
+# The first copy of a session, at once and when the workers have had time to get to know each other.
+if [[ $parts == *" firsts "* ]]; then
+  for settle in 0 1; do
+    for size in 64K 1M 16M; do
+      "${run[@]}" --native --strategies auto --paths shm,ipc,tcp --min $size --max $size --settle $settle >"$results/out"
+      sed "s/^/settle $settle s,/" "$results/p2p.csv" | tail -n +2 | cut -d, -f1-5
+    done
+  done
 fi
 if [[ $parts == *" planner "* ]]; then
   "${run[@]}" --exhaustive --paths shm,ipc,tcp --min 64K

@@ -310,10 +310,10 @@ TEST_F(SessionTest, AWatchStandsForTheRecordItWasAskedAbout) {
   // A stream held by a host function, an event recorded behind it, and a watch of that record.
   ASSERT_TRUE(client().post(Custom::kLaunchHost, wire::LaunchHostBody{1, 1, 0}).ok());
   ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{1}).ok());
-  ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 1}).ok());
+  ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 1, 1, 0}).ok());
   // The event is recorded again, where nothing holds it, and watched again.
   ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{2}).ok());
-  ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 21, 1}).ok());
+  ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 21, 1, 1, 0}).ok());
   EXPECT_EQ(client().wait_word(21, 1), CUDA_SUCCESS);
   EXPECT_FALSE(client().word_reached(20, 1));
   wire::HostCallbackEvent event{};
@@ -322,10 +322,37 @@ TEST_F(SessionTest, AWatchStandsForTheRecordItWasAskedAbout) {
   EXPECT_EQ(client().wait_word(20, 1), CUDA_SUCCESS);
   // Never recorded, or no event at all.
   ASSERT_TRUE(post(api::Opcode::cuEventCreate, 0u, uint32_t{2}).ok());
-  ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{2, 22, 1}).ok());
+  ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{2, 22, 1, 1, 0}).ok());
   EXPECT_EQ(client().wait_word(22, 1), CUDA_SUCCESS);
-  ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{99, 23, 1}).ok());
+  ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{99, 23, 1, 0, 0}).ok());
   EXPECT_EQ(client().wait_word(23, 1), CUDA_ERROR_INVALID_HANDLE);
+}
+
+TEST_F(SessionTest, AWatchOfWhoOnlyAsksFollowsTheEvent) {
+  ASSERT_TRUE(
+      post(api::Opcode::cuStreamCreate, unsigned{CU_STREAM_NON_BLOCKING}, uint32_t{1}).ok());
+  ASSERT_TRUE(
+      post(api::Opcode::cuStreamCreate, unsigned{CU_STREAM_NON_BLOCKING}, uint32_t{2}).ok());
+  ASSERT_TRUE(
+      post(api::Opcode::cuEventCreate, unsigned{CU_EVENT_DISABLE_TIMING}, uint32_t{1}).ok());
+  ASSERT_TRUE(client().post(Custom::kLaunchHost, wire::LaunchHostBody{1, 1, 0}).ok());
+  ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{1}).ok());
+  ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 1, 0, 0}).ok());
+  EXPECT_EQ(synchronize(2), CUDA_SUCCESS);
+  EXPECT_FALSE(client().word_reached(20, 1));
+  // Recorded again where nothing holds it, the event is done.
+  ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{2}).ok());
+  EXPECT_EQ(client().wait_word(20, 1), CUDA_SUCCESS);
+  // The later watch takes the place of the one before; destroyed, the event is never reported.
+  ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{1}).ok());
+  ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 2, 0, 0}).ok());
+  ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 3, 0, 0}).ok());
+  ASSERT_TRUE(post(api::Opcode::cuEventDestroy_v2, uint32_t{1}).ok());
+  wire::HostCallbackEvent event{};
+  ASSERT_NO_FATAL_FAILURE(next_callback(&event));
+  client().acknowledge(event.slot, event.sequence);
+  EXPECT_EQ(synchronize(1), CUDA_SUCCESS);
+  EXPECT_FALSE(client().word_reached(20, 2));
 }
 
 TEST_F(SessionTest, SynchronisingAContextWaitsForAllItsStreams) {
