@@ -196,9 +196,9 @@ struct SignalBody {
 };
 static_assert(sizeof(SignalBody) == 16);
 
-// `waits`: the word gets `sequence` when the event's latest record at this point of the command
-// order is done, whatever becomes of the event. Otherwise, for who only asks now and then: when the
-// event is done, or never if it is destroyed before; a later watch of this kind takes its place.
+// The word gets `sequence` when the event's latest record at this point of the command order is
+// done. `waits`: whatever becomes of the event. Otherwise, for who asks now and then: never if the
+// event is destroyed or recorded again before, or watched in this way again.
 struct WatchEventBody {
   uint32_t event;
   uint32_t word;

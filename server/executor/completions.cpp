@@ -125,8 +125,8 @@ void Completions::move_watches(wire::ObjectId id) {
   if (Object* object = executor_.objects(wire::Kind::kEvent).find(id)) object->watched = false;
 }
 
-void Completions::forget_event(wire::ObjectId id) {
-  std::erase_if(watches_, [id](const Watch& watch) { return watch.id == id; });
+void Completions::forget_event(CUevent event) {
+  std::erase_if(watches_, [event](const Watch& watch) { return watch.event == event; });
 }
 
 void Completions::move(Watch& watch) {

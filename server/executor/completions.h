@@ -47,15 +47,16 @@ class Completions {
   // so what kernels printed before it must arrive first.
   void add(const StreamRef& stream, WordSignal signal, bool prints);
   void add(const StreamRef& stream, WhenDone when_done);
-  // When the client's event is done. `waits`: somebody waits for its latest record so far;
-  // otherwise one watch of the event is kept, for its latest record whenever it is looked at.
+  // When the latest record so far of the client's event is done. `waits`: somebody waits for it.
+  // Otherwise one watch of an event is kept, and only while it is not recorded again.
   void watch(wire::ObjectId id, WordSignal signal, bool waits);
   // The event is about to be named by a command, perhaps to be recorded again: who waits goes on
   // with a private event that stands for the record he waits for. It takes a stream of its own,
   // and a device's queues are few: a stream that waits may hold others up.
   void move_watches(wire::ObjectId id);
-  // The event was destroyed.
-  void forget_event(wire::ObjectId id);
+  // The client's event is about to be recorded, or was destroyed: nobody waits for what it stood
+  // for. While a capture has it, asking the driver for it would end the capture.
+  void forget_event(CUevent event);
 
   // Does what has come due; true if there was anything.
   bool poll();

@@ -133,6 +133,25 @@ HandlerResult fault(Executor& executor, const Command& command, std::vector<std:
   }
 }
 
+CUresult serve_cuEventRecord(Executor& executor, CUevent hEvent, CUstream hStream) {
+  if (executor.driver().cuEventRecord == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  executor.completions().forget_event(hEvent);
+  return executor.driver().cuEventRecord(hEvent, hStream);
+}
+
+CUresult serve_cuEventRecordWithFlags(Executor& executor, CUevent hEvent, CUstream hStream,
+                                      unsigned int flags) {
+  if (executor.driver().cuEventRecordWithFlags == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  executor.completions().forget_event(hEvent);
+  return executor.driver().cuEventRecordWithFlags(hEvent, hStream, flags);
+}
+
+CUresult serve_cuCtxRecordEvent(Executor& executor, CUcontext hCtx, CUevent hEvent) {
+  if (executor.driver().cuCtxRecordEvent == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  executor.completions().forget_event(hEvent);
+  return executor.driver().cuCtxRecordEvent(hCtx, hEvent);
+}
+
 CUresult serve_cuStreamDestroy_v2(Executor& executor, CUstream hStream) {
   if (executor.driver().cuStreamDestroy_v2 == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   executor.stream_departs(hStream);

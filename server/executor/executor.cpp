@@ -319,7 +319,11 @@ void Executor::unbind(wire::Kind kind, wire::ObjectId id) {
   if (kind == wire::Kind::kStream) {
     if (const Object* stream = objects(kind).find(id)) completions_.forget_stream(stream->key);
   }
-  if (kind == wire::Kind::kEvent) completions_.forget_event(id);
+  if (kind == wire::Kind::kEvent) {
+    if (const Object* event = objects(kind).find(id)) {
+      completions_.forget_event(static_cast<CUevent>(event->handle));
+    }
+  }
   objects(kind).unbind(id);
 }
 

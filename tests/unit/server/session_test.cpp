@@ -328,31 +328,41 @@ TEST_F(SessionTest, AWatchStandsForTheRecordItWasAskedAbout) {
   EXPECT_EQ(client().wait_word(23, 1), CUDA_ERROR_INVALID_HANDLE);
 }
 
-TEST_F(SessionTest, AWatchOfWhoOnlyAsksFollowsTheEvent) {
-  ASSERT_TRUE(
-      post(api::Opcode::cuStreamCreate, unsigned{CU_STREAM_NON_BLOCKING}, uint32_t{1}).ok());
-  ASSERT_TRUE(
-      post(api::Opcode::cuStreamCreate, unsigned{CU_STREAM_NON_BLOCKING}, uint32_t{2}).ok());
+TEST_F(SessionTest, AWatchOfWhoOnlyAsksEndsWithItsRecord) {
+  for (uint32_t id = 1; id <= 2; ++id) {
+    ASSERT_TRUE(post(api::Opcode::cuStreamCreate, unsigned{CU_STREAM_NON_BLOCKING}, id).ok());
+  }
   ASSERT_TRUE(
       post(api::Opcode::cuEventCreate, unsigned{CU_EVENT_DISABLE_TIMING}, uint32_t{1}).ok());
   ASSERT_TRUE(client().post(Custom::kLaunchHost, wire::LaunchHostBody{1, 1, 0}).ok());
   ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{1}).ok());
   ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 1, 0, 0}).ok());
-  EXPECT_EQ(synchronize(2), CUDA_SUCCESS);
-  EXPECT_FALSE(client().word_reached(20, 1));
-  // Recorded again where nothing holds it, the event is done.
-  ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{2}).ok());
-  EXPECT_EQ(client().wait_word(20, 1), CUDA_SUCCESS);
-  // The later watch takes the place of the one before; destroyed, the event is never reported.
-  ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{1}).ok());
+  // Naming the event is not recording it; of two watches the later is kept.
+  ASSERT_TRUE(post(api::Opcode::cuStreamWaitEvent, uint32_t{2}, uint32_t{1}, 0u).ok());
   ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 2, 0, 0}).ok());
-  ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 3, 0, 0}).ok());
-  ASSERT_TRUE(post(api::Opcode::cuEventDestroy_v2, uint32_t{1}).ok());
   wire::HostCallbackEvent event{};
+  ASSERT_NO_FATAL_FAILURE(next_callback(&event));
+  EXPECT_FALSE(client().word_reached(20, 1));
+  client().acknowledge(event.slot, event.sequence);
+  EXPECT_EQ(client().wait_word(20, 2), CUDA_SUCCESS);
+
+  // Recorded again in a stream that captures, it must not be asked for.
+  ASSERT_TRUE(client().post(Custom::kLaunchHost, wire::LaunchHostBody{1, 1, 0}).ok());
+  ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{1}).ok());
+  ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 3, 0, 0}).ok());
+  ASSERT_TRUE(post(api::Opcode::cuStreamBeginCapture_v2, uint32_t{2},
+                   unsigned{CU_STREAM_CAPTURE_MODE_GLOBAL})
+                  .ok());
+  ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{2}).ok());
   ASSERT_NO_FATAL_FAILURE(next_callback(&event));
   client().acknowledge(event.slot, event.sequence);
   EXPECT_EQ(synchronize(1), CUDA_SUCCESS);
-  EXPECT_FALSE(client().word_reached(20, 2));
+  EXPECT_FALSE(client().word_reached(20, 3));
+  ASSERT_TRUE(post(api::Opcode::cuStreamDestroy_v2, uint32_t{2}).ok());  // ends the capture
+  // Destroyed, the event is not asked for either.
+  ASSERT_TRUE(post(api::Opcode::cuEventDestroy_v2, uint32_t{1}).ok());
+  EXPECT_EQ(synchronize(1), CUDA_SUCCESS);
+  EXPECT_FALSE(client().word_reached(20, 3));
 }
 
 TEST_F(SessionTest, SynchronisingAContextWaitsForAllItsStreams) {
