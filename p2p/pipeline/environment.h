@@ -94,7 +94,7 @@ struct Environment {
     return device >= 0 && static_cast<size_t>(device) < devices.size();
   }
   // Memory of a device that peers of this host may try to map, to see whether they can; made when
-  // first asked for. Empty where it cannot be exported.
+  // first asked for. Empty where it cannot be exported, and where no copy is to be mapped.
   const std::optional<ExportedMemory>& probe_memory(int device);
   void drop_probe_memory() { probes_.clear(); }
   double now_us() const { return static_cast<double>(now_ns()) * 1e-3; }

@@ -64,6 +64,12 @@ struct PlannerOptions {
   std::optional<Chunking> chunking;     // of kFixed; the published constants otherwise
   std::optional<Route> route;           // RCUDA_P2P_PATH; any otherwise
   uint64_t window_bytes = 64ull << 20;  // staging memory one copy may fill at most
+
+  // Whether a plan may be one that maps the peer's GPU memory.
+  bool may_map() const {
+    return (!route || *route == Route::kIpc) &&
+           (policy != Policy::kFixed || strategy == Strategy::kIpc);
+  }
 };
 
 // Reads RCUDA_P2P_STRATEGY: "auto", "paper" or "hybrid", a strategy ("v3b"), or a strategy with its

@@ -1,13 +1,20 @@
 #include "server/peer/cuda_device_ops.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
+#include <vector>
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/start_thread.h"
 #include "server/peer/dma_buf.h"
 
 namespace rcuda::server {
@@ -44,6 +51,33 @@ class ContextGuard {
 
 Status status_of(CUresult result, const char* what) {
   return result == CUDA_SUCCESS ? Status() : Status::from_cuda(result, what);
+}
+
+// Has the kernel make the pages now, on several threads. Page-locking makes those that are missing
+// one after the other, while it keeps every other thread out of the driver: 13.5 ms for 32 MB on an
+// H200's host, 2.4 where they are there. Where the kernel cannot (before Linux 5.14) page-locking
+// still does.
+void make_pages(std::byte* base, size_t bytes) {
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers lack
+  constexpr size_t kMostThreads = 4;
+  constexpr size_t kLeastBytes = size_t{4} << 20;
+  const size_t cores = std::max(std::thread::hardware_concurrency(), 1u);
+  const size_t parts =
+      std::clamp<size_t>(std::min(bytes / kLeastBytes, cores / 2), 1, kMostThreads);
+  const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const size_t part_bytes = (bytes / parts + page - 1) / page * page;
+  const auto make_part = [=](size_t part) {
+    const size_t begin = part * part_bytes;
+    (void)::madvise(base + begin, std::min(part_bytes, bytes - begin), kPopulateWrite);
+  };
+  std::vector<std::thread> threads(parts);
+  for (size_t part = 1; part < parts; ++part) {
+    if (!start_thread(&threads[part], [=] { make_part(part); }).ok()) make_part(part);
+  }
+  make_part(0);
+  for (std::thread& thread : threads) {
+    if (thread.joinable()) thread.join();
+  }
 }
 
 }  // namespace
@@ -444,6 +478,7 @@ void CudaDeviceOps::grant_by_itself() {
 
 Status CudaDeviceOps::register_host(void* base, size_t bytes) {
   RCUDA_RETURN_IF_ERROR(make_current(0));
+  make_pages(static_cast<std::byte*>(base), bytes);
   const CUresult result = driver_.cuMemHostRegister_v2(base, bytes, CU_MEMHOSTREGISTER_PORTABLE);
   if (result == CUDA_SUCCESS) return {};
   return Status::from_cuda(result, "cuMemHostRegister of " + std::to_string(bytes) +

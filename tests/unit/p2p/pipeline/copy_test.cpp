@@ -272,6 +272,27 @@ struct Box {
   uint64_t width, height, depth, source_pitch, destination_pitch, source_rows, destination_rows;
 };
 
+// Who will not map memory does not try whether it could: the first time takes milliseconds.
+TEST(CopyOrderTest, MemoryIsTriedOnlyWhereAPlanMayMapIt) {
+  const auto opened = [](const char* strategy, const char* path) {
+    EngineOptions options;
+    options.measure = false;
+    SimSession session(strategy, options, path);
+    for (int i = 0; i < 2; ++i) session.add().allow_ipc(true);
+    session.connect(0, 1, "shm");
+    session.settle();
+    EXPECT_TRUE(session.core(0).peer(1).open());
+    EXPECT_EQ(session.core(0).peer(1).peer_link()->capabilities(0, 0).ipc,
+              session.workers[0].devices->opened() > 0);
+    return session.workers[0].devices->opened();
+  };
+  EXPECT_EQ(opened("auto", "auto"), 1u);
+  EXPECT_EQ(opened("auto", "ipc"), 1u);
+  EXPECT_EQ(opened("ipc", "auto"), 1u);
+  EXPECT_EQ(opened("auto", "shm"), 0u);
+  EXPECT_EQ(opened("v4b", "auto"), 0u);
+}
+
 TEST(CopyShapeTest, BoxesArriveWithBothPitches) {
   for (const bool ipc : {false, true}) {
     for (const char* strategy : {"v4b:1000x3", "v4b:64Kx4", "v2b"}) {

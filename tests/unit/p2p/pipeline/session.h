@@ -31,9 +31,10 @@ struct Worker {
 
 class SimSession {
  public:
-  explicit SimSession(const std::string& strategy = "auto", EngineOptions options = {})
+  explicit SimSession(const std::string& strategy = "auto", EngineOptions options = {},
+                      const std::string& path = "")
       : options_(std::move(options)) {
-    options_.planner = *parse_planner_options(strategy, "");
+    options_.planner = *parse_planner_options(strategy, path);
   }
   ~SimSession() {
     workers.clear();
