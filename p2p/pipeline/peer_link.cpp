@@ -63,7 +63,9 @@ PeerLink::~PeerLink() {
 Status PeerLink::make_inbox() {
   const Result<uint64_t> bytes = grant(environment, environment.options.inbox_bytes);
   if (!bytes) return bytes.status();
-  Result<HostBuffer> buffer = HostBuffer::create(environment.ops, *bytes, environment.numa_node);
+  const bool shared = std::string_view(link->medium()) == "shm";
+  Result<HostBuffer> buffer = HostBuffer::create(environment.ops, *bytes, environment.numa_node,
+                                                 shared ? Mappable::kYes : Mappable::kNo);
   if (!buffer) return Status(buffer.status()).with_context("peer-to-peer inbox");
   inbox = *std::move(buffer);
   staging_bytes += *bytes;
@@ -115,8 +117,8 @@ Status PeerLink::make_host_path() {
   }
   const Result<uint64_t> bytes = grant(environment, offer.inbox_bytes);
   if (!bytes) return bytes.status();
-  Result<HostBuffer> buffer =
-      HostBuffer::create(environment.ops, *bytes + kScratchBytes, environment.numa_node);
+  Result<HostBuffer> buffer = HostBuffer::create(environment.ops, *bytes + kScratchBytes,
+                                                 environment.numa_node, Mappable::kNo);
   if (!buffer) return Status(buffer.status()).with_context("peer-to-peer outbox");
   if (std::string_view(link->medium()) == "verbs") {
     // Registered once, for all copies; otherwise the Link would register or copy every chunk.

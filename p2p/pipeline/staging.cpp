@@ -10,6 +10,11 @@
 #include "p2p/pipeline/numa.h"
 
 namespace rcuda::p2p {
+namespace {
+
+constexpr size_t kLargePage = size_t{2} << 20;  // of x86-64
+
+}  // namespace
 
 HostBuffer::~HostBuffer() {
   if (registered_) ops_->unregister_host(data_);
@@ -24,22 +29,42 @@ void HostBuffer::swap(HostBuffer& other) noexcept {
   std::swap(file_, other.file_);
 }
 
-Result<HostBuffer> HostBuffer::create(DeviceOps& ops, size_t bytes, int numa_node) {
-  HostBuffer buffer;
-  buffer.ops_ = &ops;
-  buffer.file_.reset(::memfd_create("rcuda-p2p-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!buffer.file_) return Status::from_errno(errno, "memfd_create for a staging buffer");
-  if (::ftruncate(buffer.file_.get(), static_cast<off_t>(bytes)) != 0) {
+Status HostBuffer::map_file() {
+  file_.reset(::memfd_create("rcuda-p2p-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file_) return Status::from_errno(errno, "memfd_create for a staging buffer");
+  if (::ftruncate(file_.get(), static_cast<off_t>(bytes_)) != 0) {
     return Status::from_errno(errno, "sizing a staging buffer");
   }
-  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, buffer.file_.get(), 0);
+  void* base = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
   if (base == MAP_FAILED) return Status::from_errno(errno, "mapping a staging buffer");
-  buffer.data_ = static_cast<std::byte*>(base);
+  data_ = static_cast<std::byte*>(base);
+  return {};
+}
+
+// Large pages begin at multiples of their size, so there is some to cut off at both ends.
+Status HostBuffer::map_large_pages() {
+  void* base = ::mmap(nullptr, bytes_ + kLargePage, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED) return Status::from_errno(errno, "mapping a staging buffer");
+  auto* const start = static_cast<std::byte*>(base);
+  const size_t before = -reinterpret_cast<uintptr_t>(base) % kLargePage;
+  data_ = start + before;
+  if (before > 0) ::munmap(start, before);
+  ::munmap(data_ + bytes_, kLargePage - before);
+  (void)::madvise(data_, bytes_, MADV_HUGEPAGE);
+  return {};
+}
+
+Result<HostBuffer> HostBuffer::create(DeviceOps& ops, size_t bytes, int numa_node,
+                                      Mappable mappable) {
+  HostBuffer buffer;
+  buffer.ops_ = &ops;
   buffer.bytes_ = bytes;
-  if (numa_node >= 0 && !place_on_numa_node(base, bytes, numa_node)) {
+  RCUDA_RETURN_IF_ERROR(mappable == Mappable::kYes ? buffer.map_file() : buffer.map_large_pages());
+  if (numa_node >= 0 && !place_on_numa_node(buffer.data_, bytes, numa_node)) {
     RCUDA_DEBUG("staging memory could not be placed on NUMA node %d", numa_node);
   }
-  RCUDA_RETURN_IF_ERROR(ops.register_host(base, bytes));
+  RCUDA_RETURN_IF_ERROR(ops.register_host(buffer.data_, bytes));
   buffer.registered_ = true;
   return buffer;
 }

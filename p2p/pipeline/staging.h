@@ -13,7 +13,12 @@
 
 namespace rcuda::p2p {
 
-// A memfd, mapped, on one NUMA node, registered with CUDA.
+// Whether a peer of this host is to map it.
+enum class Mappable : bool { kNo, kYes };
+
+// Memory on one NUMA node, registered with CUDA: a memfd where it is mappable, otherwise memory of
+// this process in pages as large as the kernel grants (a file in memory gets none of 2 MB by
+// default), which are made, page-locked and walked through sooner.
 class HostBuffer {
  public:
   HostBuffer() = default;
@@ -25,14 +30,16 @@ class HostBuffer {
   ~HostBuffer();
 
   // numa_node < 0: wherever the kernel likes.
-  static Result<HostBuffer> create(DeviceOps& ops, size_t bytes, int numa_node);
+  static Result<HostBuffer> create(DeviceOps& ops, size_t bytes, int numa_node, Mappable mappable);
 
   std::byte* data() const { return data_; }
   uint64_t address() const { return reinterpret_cast<uint64_t>(data_); }
   size_t bytes() const { return bytes_; }
-  int fd() const { return file_.get(); }
+  int fd() const { return file_.get(); }  // -1: not mappable
 
  private:
+  Status map_file();
+  Status map_large_pages();
   void swap(HostBuffer& other) noexcept;
 
   DeviceOps* ops_ = nullptr;
