@@ -180,7 +180,8 @@ std::chrono::nanoseconds default_receive_spin();
 
 struct LinkOptions {
   size_t window_bytes = 8u << 20;  // of this side's own window; at most 1 GiB
-  int bulk_streams = 4;            // tcp: further sockets for transfers; verbs: queue pairs
+  // tcp: further sockets for transfers; verbs: queue pairs. The server's side decides.
+  int bulk_streams = 4;
   // tcp: how long a receiving thread that has just had something looks for more before it sleeps.
   std::chrono::nanoseconds receive_spin = default_receive_spin();
   // verbs: the PCI address of the device that transfers are for ("0000:3b:00.0"); of several

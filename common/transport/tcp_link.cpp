@@ -482,8 +482,9 @@ Result<std::unique_ptr<Link>> make_tcp_link(Bootstrap bootstrap, const LinkOptio
   RCUDA_RETURN_IF_ERROR(check_window_bytes(peer.window_bytes, "the peer's"));
 
   TcpLink::Setup setup;
+  const size_t count = bootstrap.server ? own.streams : peer.streams;
   Result<std::vector<UniqueFd>> streams =
-      make_streams(bootstrap, static_cast<int>(std::min(own.streams, peer.streams)), deadline);
+      make_streams(bootstrap, static_cast<int>(std::min(count, kMaxBulkStreams)), deadline);
   if (!streams) return streams.status();
   for (const UniqueFd& stream : *streams) tune(stream.get(), options.peer_timeout);
   void* window = ::mmap(nullptr, options.window_bytes, PROT_READ | PROT_WRITE,

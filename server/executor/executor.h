@@ -82,6 +82,7 @@ struct SessionResources {
     std::array<uint8_t, 16> session{};
     std::string strategy, path;
     std::chrono::milliseconds handshake_timeout{10'000}, timeout{10'000};
+    int bulk_streams = transport::LinkOptions{}.bulk_streams;
   };
   Peers peers;
   // What this process keeps inaccessible: client memory may be mapped over it.

@@ -47,13 +47,10 @@ struct Settings {
   config::Duration spin{registry, "RCUDA_SERVER_SPIN", std::chrono::nanoseconds(0),
                         "how long a worker polls for the next command before sleeping; 0: by the "
                         "number of cores"};
-  config::Integer bulk_streams{registry,
-                               "RCUDA_SERVER_BULK_STREAMS",
-                               4,
-                               1,
-                               16,
-                               "queue pairs of a session for copies over verbs; over tcp "
-                               "sockets, at most the client's 4"};
+  config::Integer bulk_streams{
+      registry, "RCUDA_SERVER_BULK_STREAMS",
+      4,        1,
+      16,       "queue pairs (verbs) or sockets (tcp) of a connection for copies"};
   config::Bool gpudirect{registry, "RCUDA_SERVER_GPUDIRECT", true,
                          "let the RDMA adapter reach GPU memory where a probe transfer proves it"};
   config::Integer verbs_cache{registry,

@@ -36,6 +36,17 @@ sys.exit(0 if got.raw == given[:size] else "wrong bytes")
 """
 
 
+def connections_to(ports):
+    """How many established TCP connections of this machine go to one of the ports."""
+    count = 0
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with open(table, encoding="ascii") as lines:
+            for line in list(lines)[1:]:
+                remote, state = line.split()[2:4]
+                count += state == "01" and int(remote.split(":")[1], 16) in ports
+    return count
+
+
 class PeerPathsTest(unittest.TestCase):
     def plan_of(self, path, strategy, one_node):
         """'STRATEGY over ROUTE' of a copy of 5 MB and a byte."""
@@ -77,6 +88,28 @@ class PeerPathsTest(unittest.TestCase):
                     kind, depth, chunk = plan
                     self.assertEqual(self.plan_of(path, strategy, one_node=False),
                                      (f"{kind} over {path}", depth, chunk))
+
+    def test_sockets(self):
+        """The server that is connected to says how many sockets carry the bytes."""
+        for streams in (4, 7):
+            with self.subTest(streams=streams):
+                variables = {"RCUDA_SERVER_BULK_STREAMS": str(streams)}
+                servers = [Server(BUILD, index=i, environment=variables) for i in range(2)]
+                environment = client_environment(BUILD, servers, RCUDA_P2P_PATH="tcp")
+                copy = CLIENT.replace("sys.exit(", "print('copied', flush=True); input(); sys.exit(")
+                client = subprocess.Popen(
+                    [sys.executable, "-c", copy, os.path.dirname(os.path.abspath(__file__)), str(MIB)],
+                    env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                try:
+                    self.assertEqual(client.stdout.readline(), "copied\n")
+                    # And the one for messages. The client's own go over shared memory.
+                    self.assertEqual(connections_to([int(s.port) for s in servers]), 1 + streams)
+                    client.communicate("\n", timeout=60)
+                    self.assertEqual(client.returncode, 0)
+                finally:
+                    client.kill()
+                    ends = [server.stop() for server in servers]
+                self.assertEqual(ends, [0, 0])
 
     def test_mapped(self):
         for strategy in ("auto", "ipc"):
