@@ -61,6 +61,15 @@ if [[ $parts == *" firsts "* ]]; then
       sed "s/^/settle $settle s,/" "$results/p2p.csv" | tail -n +2 | cut -d, -f1-5
     done
   done
+  # And the whole of a program that copies 64 KB, some of it after the one before has let go of its GPUs.
+  for path in shm tcp auto; do
+    for _ in 1 2 3 4 5 6; do
+      begin=$(date +%s%N)
+      "${remote[@]}" RCUDA_P2P_PATH=$path "$build/bench/p2p/p2p" --min 64K --max 64K --seconds 0.001 >"$results/out"
+      echo $((($(date +%s%N) - begin) / 1000000))
+      sleep 0.5
+    done | sort -n | sed -n "3p" | sed "s/^/program that copies 64 KB and ends, $path, ms: /"
+  done
 fi
 if [[ $parts == *" planner "* ]]; then
   "${run[@]}" --exhaustive --paths shm,ipc,tcp --min 64K
