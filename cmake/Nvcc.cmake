@@ -8,8 +8,9 @@ function(rcuda_nvcc_file output source)
   add_custom_command(
     OUTPUT "${output}"
     COMMAND ${CMAKE_COMMAND} -E make_directory "${folder}"
-    COMMAND "${RCUDA_NVCC}" ${ARGN} -o "${output}" "${source}"
+    COMMAND "${RCUDA_NVCC}" ${ARGN} -MD -MT "${output}" -MF "${output}.d" -o "${output}" "${source}"
     DEPENDS "${source}"
+    DEPFILE "${output}.d"
     COMMENT "nvcc ${output}"
     VERBATIM)
 endfunction()

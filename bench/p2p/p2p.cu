@@ -20,18 +20,9 @@
 
 #include <cuda_runtime.h>
 
+#include "cuda_bench.h"
+
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-#define CHECK(call)                                                             \
-  do {                                                                          \
-    const cudaError_t error_ = (call);                                          \
-    if (error_ != cudaSuccess) {                                                \
-      std::fprintf(stderr, "p2p: %s: %s\n", #call, cudaGetErrorString(error_)); \
-      std::exit(1);                                                             \
-    }                                                                           \
-  } while (0)
 
 struct Options {
   int from = 0;
@@ -94,10 +85,6 @@ Options parse(int argc, char** argv) {
     }
   }
   return options;
-}
-
-double us_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
 
 // Powers of two, and 200 KB, where the published hybrid changes over.
@@ -211,9 +198,7 @@ int main(int argc, char** argv) {
       pair.blocking(bytes);
       times.push_back(us_since(begin));
     }
-    std::nth_element(times.begin(), times.begin() + static_cast<long>(times.size() / 2),
-                     times.end());
-    const double median_us = times[times.size() / 2];
+    const double median_us = median(times);
 
     const int copies = static_cast<int>(
         std::min(1000.0, std::max(4.0, options.seconds_per_size * 1e6 / median_us)));

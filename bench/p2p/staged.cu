@@ -26,18 +26,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cuda_bench.h"
+
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-#define CHECK(call)                                                                \
-  do {                                                                             \
-    const cudaError_t error_ = (call);                                             \
-    if (error_ != cudaSuccess) {                                                   \
-      std::fprintf(stderr, "staged: %s: %s\n", #call, cudaGetErrorString(error_)); \
-      std::_Exit(1);                                                               \
-    }                                                                              \
-  } while (0)
 
 constexpr size_t kMostBytes = 16u << 20;
 constexpr size_t kLeastChunk = 64u << 10;
@@ -63,13 +54,6 @@ T* map_shared(size_t bytes) {
   return static_cast<T*>(memory);
 }
 
-void await(cudaEvent_t event) {
-  cudaError_t result;
-  while ((result = cudaEventQuery(event)) == cudaErrorNotReady) {
-  }
-  CHECK(result);
-}
-
 // One GPU's part: memory, a stream, and an event for each chunk.
 struct Side {
   explicit Side(int of) : device(of) {
@@ -91,10 +75,6 @@ struct Side {
   cudaStream_t stream = nullptr;
   cudaEvent_t events[kMostChunks];
 };
-
-double us_since(Clock::time_point begin) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
-}
 
 double by_events(const Side& from, const Side& to, char* staging, size_t bytes, size_t chunk) {
   const Clock::time_point begin = Clock::now();
@@ -166,11 +146,6 @@ double by_the_driver(const Side& from, const Side& to, size_t bytes) {
   CHECK(cudaMemcpyPeerAsync(to.memory, to.device, from.memory, from.device, bytes, from.stream));
   CHECK(cudaStreamSynchronize(from.stream));
   return us_since(begin);
-}
-
-double median(std::vector<double>& values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
 }
 
 }  // namespace

@@ -8,10 +8,7 @@
 // send() does) and in (from memory that nobody touches, or that threads have just written, as
 // recv() does). Each time the next part of 32 MB is taken, so that it is not the same few lines
 // that lie in the threads' caches.
-#include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,18 +18,9 @@
 
 #include <cuda_runtime.h>
 
+#include "cuda_bench.h"
+
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-#define CHECK(call)                                                                 \
-  do {                                                                              \
-    const cudaError_t error_ = (call);                                              \
-    if (error_ != cudaSuccess) {                                                    \
-      std::fprintf(stderr, "touched: %s: %s\n", #call, cudaGetErrorString(error_)); \
-      std::exit(1);                                                                 \
-    }                                                                               \
-  } while (0)
 
 constexpr size_t kMemoryBytes = 32u << 20;
 
@@ -94,11 +82,8 @@ struct Gpu {
     const Clock::time_point begin = Clock::now();
     CHECK(cudaMemcpyAsync(to, from, bytes, kind, stream));
     CHECK(cudaEventRecord(event, stream));
-    cudaError_t result;
-    while ((result = cudaEventQuery(event)) == cudaErrorNotReady) {
-    }
-    CHECK(result);
-    return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+    await(event);
+    return us_since(begin);
   }
 
   char* memory = nullptr;
@@ -119,8 +104,7 @@ double median_us(const Gpu& gpu, Touchers& touchers, char* memory, cudaMemcpyKin
                         : gpu.copy_us(gpu.memory + at, memory + at, bytes, kind));
     at = (at + bytes) % kMemoryBytes;
   }
-  std::nth_element(times.begin(), times.begin() + rounds / 2, times.end());
-  return times[rounds / 2];
+  return median(times);
 }
 
 }  // namespace
