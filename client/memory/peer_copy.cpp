@@ -1,5 +1,6 @@
 #include "client/memory/peer_copy.h"
 
+#include <array>
 #include <mutex>
 #include <span>
 
@@ -194,17 +195,28 @@ CUresult copy_and_wait(const PeerCopy& copy, const Place& issued) {
       return result;
     }
   }
-  if (legacy) {
-    // Where nothing is under way no place needs to be waited for.
-    for (const Target* side : {&source, &destination}) {
-      if (!side->session->is_quiet(QuietContexts::Scope::kDefaultStream, side->context)) {
-        halves.order_with({*side, 0}, false);
-      }
-    }
-  } else if (halves.has_side_on(issued.target.session)) {
-    halves.order_with(issued, false);
+  if (!legacy) {
+    if (halves.has_side_on(issued.target.session)) halves.order_with(issued, false);
+    return halves.post_and_wait();
   }
-  return halves.post_and_wait();
+  constexpr auto kScope = QuietContexts::Scope::kDefaultStream;
+  const std::array<const Target*, 2> sides{&source, &destination};
+  std::array<uint64_t, 2> before{};
+  for (size_t i = 0; i < sides.size(); ++i) {
+    before[i] = sides[i]->session->commands();
+    // Where nothing is under way no place needs to be waited for.
+    if (!sides[i]->session->is_quiet(kScope, sides[i]->context)) {
+      halves.order_with({*sides[i], 0}, false);
+    }
+  }
+  const CUresult result = halves.post_and_wait();
+  if (result == CUDA_SUCCESS) {
+    // It began when both default streams had come to it: the next one need not ask.
+    for (size_t i = 0; i < sides.size(); ++i) {
+      sides[i]->session->waited_for(kScope, sides[i]->context, before[i]);
+    }
+  }
+  return result;
 }
 
 }  // namespace

@@ -468,9 +468,8 @@ CUresult Session::post_and_wait(wire::ObjectId context, wire::Custom opcode, wir
   if (result == CUDA_SUCCESS) result = pull_mirrors(*this);
   if (result == CUDA_SUCCESS) result = take_error();
   if (result == CUDA_SUCCESS && stream == 0) {
-    std::lock_guard lock(order_mutex_);
-    quiet_.waited(whole ? QuietContexts::Scope::kContext : QuietContexts::Scope::kDefaultStream,
-                  context, before, commands_);
+    waited_for(whole ? QuietContexts::Scope::kContext : QuietContexts::Scope::kDefaultStream,
+               context, before);
   }
   return result;
 }
@@ -493,6 +492,11 @@ uint64_t Session::commands() {
 bool Session::is_quiet(QuietContexts::Scope scope, wire::ObjectId context) {
   std::lock_guard lock(order_mutex_);
   return quiet_.is_quiet(scope, context, commands_);
+}
+
+void Session::waited_for(QuietContexts::Scope scope, wire::ObjectId context, uint64_t before) {
+  std::lock_guard lock(order_mutex_);
+  quiet_.waited(scope, context, before, commands_);
 }
 
 // ---- objects the worker named ------------------------------------------------------------------

@@ -137,8 +137,11 @@ class Session {
   // printed.
   CUresult synchronize(wire::ObjectId context, wire::ObjectId stream);
   CUresult synchronize_context(wire::ObjectId context);
+  uint64_t commands();  // that have been sent
   // Whether a synchronisation of the context or its default stream would find nothing to wait for.
   bool is_quiet(QuietContexts::Scope scope, wire::ObjectId context);
+  // What was in it when there had been `before` commands() is done.
+  void waited_for(QuietContexts::Scope scope, wire::ObjectId context, uint64_t before);
 
   // Every object by its id: the worker may name one that the client minted (a graph's own stream)
   // or one of its own (a captured graph's nodes), whose object is made when it is first named.
@@ -176,7 +179,6 @@ class Session {
   CUresult wait_for_reply(const Call& call, Reply* reply);
   template <typename Ready>
   CUresult wait_until(const Ready& ready);
-  uint64_t commands();  // that have been sent
   CUresult session_lost();
   CUresult report_loss(const Status& why);
   void trace();

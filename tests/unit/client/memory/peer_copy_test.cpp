@@ -1,0 +1,96 @@
+// What the two workers are asked to do for a blocking copy: where they must ask a stream whether it
+// has come to the copy, and where the client knows.
+#include "client/memory/peer_copy.h"
+
+#include <gtest/gtest.h>
+
+#include "api/opcodes.h"
+#include "client/memory/locate.h"
+#include "tests/unit/client/two_puppets.h"
+
+namespace rcuda::client {
+namespace {
+
+class PeerCopyTest : public TwoPuppetsTest {
+ protected:
+  struct Asked {
+    bool source = false, destination = false;
+    bool operator==(const Asked&) const = default;
+  };
+
+  void SetUp() override {
+    TwoPuppetsTest::SetUp();
+    copy_.source = side(first_session());
+    copy_.destination = side(second_session());
+    copy_.extent.width_bytes = 64;
+  }
+  PeerSide side(Session& session) {
+    PeerSide made;
+    made.address = allocate(session, 0x6000000, 4096);
+    Location location;
+    EXPECT_EQ(locate(made.address, 4096, Side::kDevice, &location), CUDA_SUCCESS);
+    made.owner = location.owner;
+    return made;
+  }
+  // In which default streams a copy of 64 bytes from the first server to the second took a place.
+  Asked copy() {
+    (void)sent(wire::Custom::kPeerCopy), (void)sent_to_second(wire::Custom::kPeerCopy);
+    EXPECT_EQ(copy_between_servers(copy_, nullptr, true), CUDA_SUCCESS);
+    const auto out = sent(wire::Custom::kPeerCopy), in = sent_to_second(wire::Custom::kPeerCopy);
+    if (out.size() != 1 || in.size() != 1) {
+      ADD_FAILURE() << out.size() << " and " << in.size() << " halves";
+      return {};
+    }
+    const auto source = out[0].as<wire::PeerCopyBody>(), target = in[0].as<wire::PeerCopyBody>();
+    const Asked asked{(source.flags & wire::kPeerInStream) != 0,
+                      (target.flags & wire::kPeerInStream) != 0};
+    // Without a place of its own there, the destination need not say that it is ready.
+    EXPECT_EQ((source.flags & wire::kPeerOtherStream) != 0, asked.destination);
+    return asked;
+  }
+  static void fill(const PeerSide& side) {
+    EXPECT_EQ(side.owner.session->post(side.owner.context,
+                                       static_cast<uint16_t>(api::Opcode::cuMemsetD8Async), {}),
+              CUDA_SUCCESS);
+  }
+
+  PeerCopy copy_;
+};
+
+TEST_F(PeerCopyTest, AsksAStreamOnlyIfSomethingMayBeUnderWay) {
+  fill(copy_.source);
+  fill(copy_.destination);
+  EXPECT_EQ(copy(), (Asked{true, true}));
+  // That it is over tells of both.
+  EXPECT_EQ(copy(), (Asked{false, false}));
+  fill(copy_.destination);
+  EXPECT_EQ(copy(), (Asked{false, true}));
+  EXPECT_EQ(copy(), (Asked{false, false}));
+  fill(copy_.source);
+  EXPECT_EQ(copy(), (Asked{true, false}));
+}
+
+TEST_F(PeerCopyTest, ACopyThatFailedTellsNothingOfItsStreams) {
+  fill(copy_.destination);
+  second().on(wire::Custom::kPeerCopy, [](const Command&) {
+    return test::PuppetServer::Answer{CUDA_ERROR_UNKNOWN, {}};
+  });
+  EXPECT_EQ(copy_between_servers(copy_, nullptr, true), CUDA_ERROR_UNKNOWN);
+  second().on(wire::Custom::kPeerCopy, nullptr);
+  EXPECT_TRUE(copy().destination);
+}
+
+TEST_F(PeerCopyTest, WhatIsQueuedDuringACopyIsAskedAbout) {
+  fill(copy_.destination);
+  // The puppet's thread stands in for another one of the program.
+  second().on(wire::Custom::kPeerCopy, [this](const Command&) {
+    fill(copy_.destination);
+    return test::PuppetServer::Answer{};
+  });
+  EXPECT_EQ(copy_between_servers(copy_, nullptr, true), CUDA_SUCCESS);
+  second().on(wire::Custom::kPeerCopy, nullptr);
+  EXPECT_TRUE(copy().destination);
+}
+
+}  // namespace
+}  // namespace rcuda::client
