@@ -16,8 +16,10 @@
 namespace rcuda::transport {
 namespace {
 
-// Below this, cutting a transfer costs more than a second stream gains.
+// Below this, cutting a transfer costs more than a second stream gains. Every piece of one without
+// immediate has a message back.
 constexpr uint64_t kMinPieceBytes = 128u << 10;
+constexpr uint64_t kMinPieceBytesWithImmediate = 64u << 10;
 // Whoever asks or answers sends up to here itself: the kernel takes 64 KB in some 10 us, less than
 // waking a thread takes, and a pipeline's thread is not held up for long.
 constexpr uint64_t kDirectBytes = 64u << 10;
@@ -217,7 +219,9 @@ bool BulkStream::next_message(uint64_t most) {
     message.payload = piece.local;
     message.payload_bytes = piece.bytes;
   }
-  in_flight_.emplace(message.piece, InFlight{piece});
+  InFlight& flying = in_flight_[message.piece];
+  flying.piece = piece;
+  flying.done = piece.immediate != 0;
   requests_.pop_front();
   message_ = std::move(message);
   answer_next_ = true;
@@ -326,8 +330,11 @@ std::string BulkStream::take_write(const BulkHeader& header) {
     }
   }
   before_peer(regions_.peer_order());  // what the peer puts from now on may tell of it
-  if (code == Code::kOk && header.immediate != 0) on_immediate_(header.immediate, header.bytes);
-  return queue_answer(header, code);
+  if (header.immediate == 0) return queue_answer(header, code);
+  if (code == Code::kOk) on_immediate_(header.immediate, header.bytes);
+  // One into a region that is withdrawn meanwhile is dropped.
+  if (code == Code::kInvalidArgument) return "protocol violation: a write outside of a region";
+  return {};
 }
 
 std::string BulkStream::take_data(const BulkHeader& header) {
@@ -479,7 +486,8 @@ void TcpBulk::transfer(const BulkTransfer& what, TransferDone done) {
   if (what.bytes == 0) return done({});
   const bool burst = in_burst();
   const uint64_t share = (what.bytes + streams_.size() - 1) / streams_.size();
-  const uint64_t piece_bytes = std::clamp(share, kMinPieceBytes, BulkStream::kMaxPieceBytes);
+  const uint64_t least = what.immediate != 0 ? kMinPieceBytesWithImmediate : kMinPieceBytes;
+  const uint64_t piece_bytes = std::clamp(share, least, BulkStream::kMaxPieceBytes);
   const size_t pieces = (what.bytes + piece_bytes - 1) / piece_bytes;
   const auto transfer = std::make_shared<Transfer>(pieces, std::move(done));
   for (uint64_t at = 0; at < what.bytes; at += piece_bytes) {

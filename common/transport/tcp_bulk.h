@@ -11,7 +11,8 @@
 // One stream carries, in both directions, a BulkHeader and then `bytes` of payload for kWrite,
 // kData:
 //
-//   kWrite  store the payload in the receiver's region       answered by kDone
+//   kWrite  store the payload in the receiver's region       answered by kDone, unless it carries
+//                                                            an immediate
 //   kRead   send bytes of the receiver's region              answered by kData and then kDone
 //   kData   the bytes that a kRead asked for
 //   kDone   the piece is over; `status` tells how
@@ -121,7 +122,7 @@ class BulkStream {
   struct InFlight {
     Piece piece;
     bool sent = false;  // the sending thread is through with the caller's memory
-    bool done = false;  // the peer has told the outcome
+    bool done = false;  // the peer has told the outcome, or will not
     Status outcome;
   };
 

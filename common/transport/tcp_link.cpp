@@ -38,7 +38,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kHelloMagic = 0x3170637461647563;   // "cudatcp1"
-constexpr uint64_t kStreamMagic = 0x326b6c6261647563;  // "cudablk2"
+constexpr uint64_t kStreamMagic = 0x336b6c6261647563;  // "cudablk3"
 constexpr size_t kBufferBytes = 128u << 10;
 // Puts up to here pass through the buffer; larger ones are received in place.
 constexpr size_t kBufferedPut = 16u << 10;

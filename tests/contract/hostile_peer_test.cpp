@@ -67,7 +67,7 @@ Victim attack_tcp(const std::vector<std::byte>& greeting) {
   victim.attacker = std::move(control->ours);
   victim.streams.push_back(std::move(stream->ours));
   send(victim.attacker, greeting);
-  send(victim.streams[0], Words().u64(0x326b6c6261647563).u64(0).bytes());
+  send(victim.streams[0], Words().u64(0x336b6c6261647563).u64(0).bytes());
   Bootstrap bootstrap;
   bootstrap.control = std::move(control->theirs);
   bootstrap.server = true;
@@ -181,18 +181,21 @@ TEST(HostileTcpPeer, BulkMessagesThatCannotBeEndTheSession) {
 }
 
 TEST(HostileTcpPeer, TransfersOutsideOfARegionAreRefusedAndTouchNothing) {
-  std::vector<std::byte> memory(4096);
+  std::vector<std::byte> memory(4096, std::byte{0x5a});
   Victim victim = attack_tcp(tcp_hello().bytes());
   ASSERT_NE(victim.link, nullptr);
   const Result<transport::Region> region = victim.link->expose(memory.data(), memory.size());
   ASSERT_TRUE(region.ok());
   std::atomic<int> told{0};
   victim.link->on_immediate([&](uint64_t, uint64_t) { ++told; });
+  const auto write = [](uint64_t offset, uint64_t bytes, uint64_t immediate) {
+    Words words;
+    words.u32(1).u32(0).u64(5).u64(1).u64(offset).u64(bytes).u64(immediate).zeros(bytes);
+    return words.bytes();
+  };
   const std::pair<uint64_t, uint64_t> places[] = {{4096, 64}, {4040, 64}, {~uint64_t{0} - 7, 64}};
   for (const auto& [offset, bytes] : places) {
-    const auto request =
-        Words().u32(1).u32(0).u64(5).u64(1).u64(offset).u64(bytes).u64(3).zeros(bytes).bytes();
-    send(victim.streams[0], request);
+    send(victim.streams[0], write(offset, bytes, 0));
     std::vector<std::byte> answer(48);
     ASSERT_TRUE(recv_all(victim.streams[0].get(), answer, soon()).ok());
     uint32_t words[2];
@@ -201,8 +204,12 @@ TEST(HostileTcpPeer, TransfersOutsideOfARegionAreRefusedAndTouchNothing) {
     EXPECT_EQ(words[1], static_cast<uint32_t>(Code::kInvalidArgument));
   }
   EXPECT_TRUE(victim.link->status().ok());
-  EXPECT_EQ(told, 0);
+  // Nobody waits for an answer to one that tells of itself.
+  send(victim.streams[0], write(4040, 64, 3));
+  expect_protocol_violation(*victim.link);
   victim.link->on_immediate(nullptr);
+  EXPECT_EQ(told, 0);
+  EXPECT_EQ(memory, std::vector(4096, std::byte{0x5a}));
 }
 
 TEST(HostileTcpPeer, RandomStreamsNeverDoMoreThanEndTheSession) {
