@@ -187,6 +187,9 @@ struct LinkOptions {
   int bulk_streams = 4;
   // tcp: how long a receiving thread that has just had something looks for more before it sleeps.
   std::chrono::nanoseconds receive_spin = default_receive_spin();
+  // tcp: who puts has other things to do than to send. Puts that come closer than receive_spin wake
+  // a thread of the Link, which stays awake for as long, and are left to it while it is.
+  bool hand_over = false;
   // verbs: the PCI address of the device that transfers are for ("0000:3b:00.0"); of several
   // adapters the nearest is used. Empty: none in particular.
   std::string near_pci;

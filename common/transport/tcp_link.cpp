@@ -83,6 +83,7 @@ class TcpLink final : public LinkCore {
     std::chrono::milliseconds heartbeat{0};
     std::chrono::milliseconds peer_timeout{0};
     std::chrono::nanoseconds receive_spin{0};
+    std::chrono::nanoseconds hand_over{0};  // TcpSender's
   };
 
   explicit TcpLink(Setup setup);
@@ -157,7 +158,7 @@ TcpLink::TcpLink(Setup setup)
       peer_window_bytes_(setup.peer_window_bytes),
       peer_timeout_(setup.peer_timeout),
       receive_spin_(setup.receive_spin),
-      sender_(control_.get(), bytes_of(kHeartbeatFrame), setup.heartbeat,
+      sender_(control_.get(), bytes_of(kHeartbeatFrame), setup.heartbeat, setup.hand_over,
               [this](const std::string& why) { lost(why); }),
       bulk_(
           std::move(setup.streams), regions_, setup.receive_spin,
@@ -502,6 +503,7 @@ Result<std::unique_ptr<Link>> make_tcp_link(Bootstrap bootstrap, const LinkOptio
   setup.heartbeat = heartbeat_interval(peer.peer_timeout_ms);
   setup.peer_timeout = options.peer_timeout;
   setup.receive_spin = options.receive_spin;
+  if (options.hand_over) setup.hand_over = options.receive_spin;
   auto link = std::make_unique<TcpLink>(std::move(setup));
   RCUDA_RETURN_IF_ERROR(link->start());
   return std::unique_ptr<Link>(std::move(link));

@@ -25,8 +25,14 @@ constexpr size_t kMaxPieces = kMaxPutPieces + 1;
 }  // namespace
 
 TcpSender::TcpSender(int socket, Bytes heartbeat, std::chrono::milliseconds interval,
+                     std::chrono::nanoseconds hand_over,
                      std::function<void(const std::string&)> on_error)
-    : socket_(socket), heartbeat_(heartbeat), interval_(interval), on_error_(std::move(on_error)) {}
+    : socket_(socket),
+      heartbeat_(heartbeat),
+      interval_(interval),
+      hand_over_(hand_over),
+      linger_(std::max<std::chrono::nanoseconds>(hand_over, kLinger)),
+      on_error_(std::move(on_error)) {}
 
 TcpSender::~TcpSender() {
   stop();
@@ -51,10 +57,17 @@ void TcpSender::append(std::span<const Bytes> pieces, size_t skip) {
 bool TcpSender::send(std::span<const Bytes> pieces, size_t total, bool urgent) {
   Lock lock(mutex_);
   const Clock::time_point now = Clock::now();
-  const bool burst = now - last_put_ < kBurstGap;
-  last_put_ = now;
+  const auto gap = now - std::exchange(last_put_, now);
   if (stopped_) return false;
-  if ((urgent || !burst) && idle()) return send_now(lock, pieces, total);
+  const bool close = gap < hand_over_;
+  if (close && !flusher_asleep_) {
+    urgent = false;
+  } else if ((urgent || gap >= kBurstGap) && idle()) {
+    if (close) flusher_asleep_ = false;
+    const bool sent = send_now(lock, pieces, total);
+    if (close) flusher_wanted_.notify_one();  // for those to come
+    return sent;
+  }
 
   // A single message may be larger than the buffer: it is let in when the buffer is empty.
   while (!pending_.empty() && pending_.size() + total > kMaxPending) {
@@ -201,7 +214,7 @@ void TcpSender::run() {
   while (!stopped_) {
     if (!sending_ && !idle()) {
       drain(lock, Clock::time_point::max());
-      linger_until = Clock::now() + kLinger;
+      linger_until = Clock::now() + linger_;
       continue;
     }
     const Clock::time_point now = Clock::now();
@@ -216,11 +229,12 @@ void TcpSender::run() {
     const Clock::time_point heartbeat_at = (sending_ ? now : last_send_) + interval_;
     if (interval_.count() == 0) {
       flusher_wanted_.wait(lock, awake);
-    } else if (!flusher_wanted_.wait_until(lock, heartbeat_at, awake) && idle() &&
-               Clock::now() >= last_send_ + interval_) {
-      append(std::span(&heartbeat_, 1), 0);
+    } else if (!flusher_wanted_.wait_until(lock, heartbeat_at, awake)) {
+      if (idle() && Clock::now() >= last_send_ + interval_) append(std::span(&heartbeat_, 1), 0);
+      flusher_asleep_ = false;
+      continue;
     }
-    flusher_asleep_ = false;
+    linger_until = Clock::now() + hand_over_;
   }
 }
 

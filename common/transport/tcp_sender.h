@@ -6,6 +6,10 @@
 // waited for is sent by its own thread with everything before it, because waking the flusher takes
 // longer than sending. A thread about to sleep in Link::wait flushes as well.
 //
+// With `hand_over` (LinkOptions::hand_over) whoever puts has other things to do than to send: puts
+// that come closer than that wake the flusher, which stays awake for as long, and are left to it
+// while it is.
+//
 // send() may be called from any thread; it blocks while kMaxPending bytes wait for the peer. The
 // flusher also sends the signs of life. Errors go to the callback, on the thread that met them.
 #pragma once
@@ -30,7 +34,7 @@ class TcpSender {
   // `heartbeat` is sent when nothing else was for `interval` (zero: never). The socket outlives
   // this.
   TcpSender(int socket, Bytes heartbeat, std::chrono::milliseconds interval,
-            std::function<void(const std::string&)> on_error);
+            std::chrono::nanoseconds hand_over, std::function<void(const std::string&)> on_error);
   ~TcpSender();  // after stop() or finish()
 
   Status start();
@@ -59,6 +63,8 @@ class TcpSender {
   const int socket_;
   const Bytes heartbeat_;
   const std::chrono::milliseconds interval_;
+  const std::chrono::nanoseconds hand_over_;
+  const std::chrono::nanoseconds linger_;
   const std::function<void(const std::string&)> on_error_;
   std::thread flusher_;
 

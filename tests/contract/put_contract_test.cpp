@@ -13,7 +13,10 @@ using transport::Link;
 using transport::LinkOptions;
 using transport::Wake;
 
-class PutContract : public LinkContract {};
+class PutContract : public LinkContract {
+ protected:
+  void put_by_many_threads(const LinkOptions& options);
+};
 
 TEST_P(PutContract, WindowsAreZeroedAlignedAndAsLargeAsAskedFor) {
   connect({.window_bytes = 64 << 10}, {.window_bytes = 192 << 10});
@@ -45,9 +48,9 @@ TEST_P(PutContract, RefusesPutsThatDoNotFit) {
   EXPECT_EQ(put(~uint64_t{7}, 8, 8).code(), Code::kInvalidArgument);
 }
 
-TEST_P(PutContract, PutsOfManyThreadsArriveInTheOrderOfIssue) {
+void PutContract::put_by_many_threads(const LinkOptions& options) {
   const int count = rounds(60'000, faulty());
-  connect({}, {.window_bytes = 1 << 20});
+  connect(options, {.window_bytes = 1 << 20});
   std::mutex order;
   int next = 1;
   const auto writer = [&] {
@@ -90,6 +93,45 @@ struct Place {
   size_t words;
   uint64_t offset;
 };
+
+TEST_P(PutContract, PutsOfManyThreadsArriveInTheOrderOfIssue) { put_by_many_threads({}); }
+
+TEST_P(PutContract, PutsThatAreHandedOverArriveInTheOrderOfIssue) {
+  if (medium() != Medium::kTcp) GTEST_SKIP() << "hands nothing over";
+  put_by_many_threads({.receive_spin = std::chrono::milliseconds(1), .hand_over = true});
+}
+
+// Both sides only look: nothing but the put itself sends it, whether a thread is awake or not.
+TEST_P(PutContract, APutThatIsHandedOverNeedsNoFurtherCall) {
+  if (medium() != Medium::kTcp) GTEST_SKIP() << "hands nothing over";
+  constexpr auto kSpin = std::chrono::milliseconds(1);
+  const LinkOptions options{.receive_spin = kSpin, .hand_over = true};
+  connect(options, options);
+  const uint64_t count = static_cast<uint64_t>(rounds(2000, faulty()));
+  const auto sees = [](Link& link, uint64_t value) {
+    const auto deadline = soon();
+    while (load(link, 0) != value) {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  };
+  std::thread echo([&] {
+    for (uint64_t i = 1; i <= count; ++i) {
+      ASSERT_TRUE(sees(server(), i)) << i;
+      ASSERT_TRUE(put_word(server(), 0, i, Wake::kNow).ok());
+    }
+  });
+  for (uint64_t i = 1; i <= count; ++i) {
+    if (i % 64 == 0) std::this_thread::sleep_for(3 * kSpin);
+    ASSERT_TRUE(put_word(client(), 0, i, Wake::kNow).ok());
+    if (!sees(client(), i)) {
+      ADD_FAILURE() << "no answer to " << i;
+      break;
+    }
+  }
+  echo.join();
+}
 
 TEST_P(PutContract, TheLastWordIsVisibleLast) {
   connect();
