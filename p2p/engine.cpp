@@ -32,7 +32,7 @@ constexpr auto kYield = std::chrono::milliseconds(3);
 constexpr auto kLongestNap = std::chrono::milliseconds(1);
 // After the last copy the engine looks for messages this long before it sleeps: a program that
 // copies in a loop finds it awake. Short where the spinner may be what keeps others from running.
-std::chrono::microseconds linger() {
+std::chrono::nanoseconds linger() {
   return std::chrono::microseconds(std::thread::hardware_concurrency() >= 8 ? 1000 : 100);
 }
 
@@ -53,7 +53,8 @@ Status check_id(uint64_t id) {
 class Engine::Runner {
  public:
   Runner(DeviceOps& ops, EngineOptions options)
-      : core_(ops, std::move(options), now_ns, [this] { wake(); }) {
+      : linger_(std::max(linger(), options.spin)),
+        core_(ops, std::move(options), now_ns, [this] { wake(); }) {
     core_.environment().before_drop = [this](const transport::Link* link) {
       std::erase_if(listeners_, [&](const auto& listener) { return &listener->link() == link; });
     };
@@ -202,8 +203,10 @@ class Engine::Runner {
       const Clock::time_point now = Clock::now();
       if (moved) {
         moved_at = now;
-      } else if (core_.polling() || now - moved_at < linger_) {
+      } else if (core_.polling()) {
         pause(now - moved_at);
+      } else if (now - moved_at < linger_) {
+        pause(std::min<Clock::duration>(now - moved_at, kSpin));
       } else {
         sleep();
         moved_at = Clock::now();
@@ -242,7 +245,7 @@ class Engine::Runner {
   std::condition_variable asleep_;           // the listeners are to look out
   std::vector<std::function<void()>> jobs_;  // guarded by mutex_
   std::atomic<bool> has_jobs_ = false;
-  const std::chrono::microseconds linger_ = linger();
+  const std::chrono::nanoseconds linger_;
   std::atomic<bool> awake_ = true;  // written under mutex_
   bool stop_ = false;               // the engine thread's
 

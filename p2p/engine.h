@@ -76,7 +76,8 @@ class Engine {
   // Device memory of this worker is about to be freed: `done` runs when no peer maps it any more.
   void release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done);
 
-  // From any thread: a pause that was asked for has begun (DeviceOps::pause()).
+  // From any thread: a pause that was asked for has begun (DeviceOps::pause()), or a copy may be
+  // asked for soon, which finds the engine's thread awake then.
   void wake();
 
   // Blocks until every attached peer is open or lost, or the timeout passed; then whether all are

@@ -1,6 +1,7 @@
 // What the worker asks of the peer-to-peer engine. Plain values; see p2p/engine.h for their use.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -56,6 +57,9 @@ struct EngineOptions {
   std::string measurements_path;  // empty: kept in memory only
   std::string host_name;          // for messages and the measurements file
   std::string nic;                // of this worker ("mlx5_0"), empty where there is none
+  // How long to look for the next copy before sleeping, if that is longer than the engine's own
+  // choice: waking its thread takes longer than a small copy.
+  std::chrono::nanoseconds spin{0};
   // A peer has become open, or is lost. On the engine's thread; must not block.
   std::function<void(PeerId)> on_settled;
 

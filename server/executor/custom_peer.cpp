@@ -76,6 +76,7 @@ std::unique_ptr<PeerHub> make_peers(Executor& executor) {
   options.handshake_timeout = given.handshake_timeout;
   options.peer_timeout = given.timeout;
   options.bulk_streams = given.bulk_streams;
+  options.spin = given.spin;
   options.on_error = [&executor](CUresult error) { executor.latch(error); };
   // Wakes an executor thread that may be waiting in PeerWaits.
   options.on_change = [&executor] { executor.post([] {}); };

@@ -83,6 +83,7 @@ struct SessionResources {
     std::string strategy, path;
     std::chrono::milliseconds handshake_timeout{10'000}, timeout{10'000};
     int bulk_streams = transport::LinkOptions{}.bulk_streams;
+    std::chrono::nanoseconds spin{0};
   };
   Peers peers;
   // What this process keeps inaccessible: client memory may be mapped over it.

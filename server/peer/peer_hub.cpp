@@ -58,6 +58,7 @@ Status PeerHub::introduce(const Introduction& introduction,
     engine.planner = options_.planner;
     engine.measurements_path = p2p::default_measurements_path();
     engine.host_name = host_name();
+    engine.spin = options_.spin;
     engine.on_settled = [this](p2p::PeerId link) {
       {
         std::lock_guard lock(mutex_);

@@ -47,6 +47,7 @@ class PeerHub {
     std::chrono::milliseconds handshake_timeout{10'000};
     std::chrono::milliseconds peer_timeout{10'000};
     int bulk_streams = transport::LinkOptions{}.bulk_streams;
+    std::chrono::nanoseconds spin{0};                // EngineOptions::spin
     std::function<void(CUresult)> on_error;          // a copy of this worker ended badly
     std::function<void(const std::string&)> report;  // one line for the user
     // Holding() ended, a connection became settled, or a pause is wanted or over. Whoever is given

@@ -229,6 +229,8 @@ Status SessionLoop::idle() {
         now + std::clamp<Clock::duration>(quiet / kSleepFraction, kShortestSleep, kLongestSleep);
   }
   const Status status = link_.wait(ready, until);
+  // A program that goes on may be about to copy: both threads wake up at the same time.
+  if (status.ok() && executor_.peers().active()) executor_.peers().engine().wake();
   return status.code() == Code::kTimeout ? Status() : status;
 }
 

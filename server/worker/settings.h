@@ -45,8 +45,8 @@ struct Settings {
   config::Duration peer_timeout{registry, "RCUDA_SERVER_PEER_TIMEOUT", std::chrono::seconds(10),
                                 "a client silent for so long is given up; 0: never"};
   config::Duration spin{registry, "RCUDA_SERVER_SPIN", std::chrono::nanoseconds(0),
-                        "how long a worker polls for the next command before sleeping; 0: by the "
-                        "number of cores"};
+                        "how long a worker polls for the next command or peer copy before "
+                        "sleeping; 0: by the number of cores"};
   config::Integer bulk_streams{
       registry, "RCUDA_SERVER_BULK_STREAMS",
       4,        1,
