@@ -16,6 +16,8 @@ using rcuda::Code;
 using rcuda::Result;
 using rcuda::Status;
 
+constexpr int kMaxConnections = 32;  // of CUDA_DEVICE_MAX_CONNECTIONS
+
 Configuration& stored() {
   static auto* instance = new Configuration;
   return *instance;
@@ -65,13 +67,22 @@ Result<Configuration> read_configuration() {
   }
   if (const char* text = std::getenv("SOFTGPU_NODE")) result.node = text;
   if (const char* text = std::getenv("SOFTGPU_COPY_LOG")) result.copy_log = text;
-  if (const char* text = std::getenv("SOFTGPU_DEVICES")) {
+  const struct {
+    const char* name;
+    int most;
+    int* value;
+  } counts[] = {{"SOFTGPU_DEVICES", kMaxDevices, &result.devices},
+                {"SOFTGPU_CONNECTIONS", kMaxConnections, &result.connections}};
+  for (const auto& count : counts) {
+    const char* text = std::getenv(count.name);
+    if (!text) continue;
     char* end = nullptr;
     const long number = std::strtol(text, &end, 10);
-    if (end == text || *end != '\0' || number < 0 || number > kMaxDevices) {
-      return malformed("SOFTGPU_DEVICES", text, "a number from 0 to 16");
+    if (end == text || *end != '\0' || number < 0 || number > count.most) {
+      return malformed(count.name, text,
+                       ("a number from 0 to " + std::to_string(count.most)).c_str());
     }
-    result.devices = static_cast<int>(number);
+    *count.value = static_cast<int>(number);
   }
   if (const char* text = std::getenv("SOFTGPU_MEMORY")) {
     Result<size_t> bytes = parse_bytes("SOFTGPU_MEMORY", text);

@@ -8,6 +8,8 @@
 //   SOFTGPU_PCIE_GBPS           host link of each device, each direction, in 10^9 bytes/s; off
 //   SOFTGPU_PCIE_LATENCY_US     added to every host-device copy; default 0
 //   SOFTGPU_PEER_GBPS           link between two devices, each direction; default off
+//   SOFTGPU_CONNECTIONS         queues that the streams of a context and priority share, up to 32;
+//                               default 0: each has its own
 //   SOFTGPU_COPY_LOG            file that gets a line per copy over a link (copy_log.h)
 //   SOFTGPU_LOG                 trace, debug, info, warn (default), error or off
 //
@@ -29,6 +31,7 @@ struct Configuration {
   double pcie_bytes_per_ns = 0;  // 10^9 bytes/s are one byte/ns; 0: not paced
   int64_t pcie_latency_ns = 0;
   double peer_bytes_per_ns = 0;
+  int connections = 0;  // 0: not shared
   std::string node;
   std::string copy_log;
 };

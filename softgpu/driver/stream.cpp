@@ -6,6 +6,7 @@
 
 #include "common/base/thread_object.h"
 #include "softgpu/driver/capture.h"
+#include "softgpu/driver/config.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/event.h"
 #include "softgpu/driver/graph_run.h"
@@ -125,9 +126,15 @@ CUresult Stream::enqueue_ordered(Operation operation, std::vector<Point> waits, 
 CUresult Stream::push(Operation operation, std::vector<Point> waits, Point* end, uint64_t* runner) {
   uint64_t woken = 0;
   {
+    std::unique_lock<std::mutex> shared;
+    if (connection_) {
+      shared = std::unique_lock(connection_->mutex);
+      if (!connection_->last.reached()) waits.push_back(connection_->last);
+    }
     std::lock_guard lock(mutex_);
     if (closed()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     const uint64_t sequence = submitted_.load(std::memory_order_relaxed) + 1;
+    if (connection_) connection_->last = {timeline_, sequence};
     queue_.push_back({std::move(operation), std::move(waits), sequence});
     submitted_.store(sequence, std::memory_order_release);
     if (end != nullptr) *end = {timeline_, sequence};
@@ -301,7 +308,7 @@ std::shared_ptr<Stream> StreamSet::legacy() {
   if (legacy_ == nullptr) {
     legacy_ =
         std::make_shared<Stream>(shared_from_this(), Stream::Kind::kLegacy, kLeastStreamPriority);
-    streams_.push_back(legacy_);
+    add_locked(legacy_);
   }
   return legacy_;
 }
@@ -330,7 +337,16 @@ std::shared_ptr<Stream> StreamSet::create(unsigned flags, int priority) {
 void StreamSet::add(const std::shared_ptr<Stream>& stream) {
   std::lock_guard order(order_mutex_);
   std::erase_if(streams_, [](const auto& old) { return old->retired() && old->idle(); });
+  add_locked(stream);
+}
+
+void StreamSet::add_locked(const std::shared_ptr<Stream>& stream) {
   streams_.push_back(stream);
+  const auto count = static_cast<size_t>(configuration().connections);
+  if (count == 0) return;
+  Connections& of_priority = connections_[stream->priority()];
+  if (of_priority.all.size() < count) of_priority.all.push_back(std::make_shared<Connection>());
+  stream->connection_ = of_priority.all[of_priority.streams++ % count];
 }
 
 std::vector<std::shared_ptr<Stream>> StreamSet::snapshot() {

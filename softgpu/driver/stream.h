@@ -12,6 +12,10 @@
 // Submissions to those streams take one mutex per context, so that two of them can never each wait
 // for the other; non-blocking streams stay out of it.
 //
+// On a GPU, streams beyond some number share its queues: work does not begin before what any of
+// them was given earlier has finished. With SOFTGPU_CONNECTIONS the streams of a context that have
+// the same priority share so many Connections.
+//
 // Threads: any thread may call anything. Nothing here waits for device work except wait functions,
 // and submissions to a stream whose queue is very long.
 // Ownership: the StreamSet owns its streams until they are destroyed and have run empty; runners
@@ -23,6 +27,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -37,6 +42,11 @@ namespace softgpu::driver {
 
 struct StreamCapture;
 class StreamSet;
+
+struct Connection {
+  std::mutex mutex;  // before any Stream::mutex_
+  Point last;        // the end of what was submitted last
+};
 
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
@@ -120,6 +130,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   const std::shared_ptr<StreamSet> set_;
   const Kind kind_;
+  std::shared_ptr<Connection> connection_;  // null: its own; set by StreamSet::add()
   std::atomic<int> priority_;
   const uint64_t id_;
   const std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();
@@ -163,12 +174,18 @@ class StreamSet : public std::enable_shared_from_this<StreamSet> {
   friend class Stream;
   std::vector<std::shared_ptr<Stream>> snapshot();
   void add(const std::shared_ptr<Stream>& stream);
+  void add_locked(const std::shared_ptr<Stream>& stream);
 
   Context& context_;
   std::mutex order_mutex_;  // before any Stream::mutex_
   bool closed_ = false;
   std::vector<std::shared_ptr<Stream>> streams_;
   std::shared_ptr<Stream> legacy_;
+  struct Connections {
+    std::vector<std::shared_ptr<Connection>> all;
+    size_t streams = 0;  // that were given one
+  };
+  std::map<int, Connections> connections_;  // by priority
 };
 
 // The streams of a context that is alive.

@@ -1,0 +1,170 @@
+// More streams than a GPU has queues for, all of them waiting at once: for a gate, for copies
+// between devices, and for one another's events. Streams that share a queue wait for one another
+// there, but never for what was queued later.
+#include <atomic>
+#include <thread>
+#include <utility>
+
+#include "program.h"
+
+constexpr int kStreams = 40;
+constexpr size_t kWords = 16'384;
+
+__global__ void fill(unsigned* words, unsigned first) {
+  for (size_t i = threadIdx.x; i < kWords; i += blockDim.x) words[i] = first + i;
+}
+__global__ void add(unsigned* words, unsigned value) {
+  for (size_t i = threadIdx.x; i < kWords; i += blockDim.x) words[i] += value;
+}
+
+class Side {
+ public:
+  Side(int device, int priority) : device_(device), words_((use(), kStreams * kWords)) {
+    for (cudaStream_t& stream : streams_) {
+      CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority));
+      int seen = 1;
+      CUDA(cudaStreamGetPriority(stream, &seen));
+      CHECK(seen == priority);
+      cudaStreamAttrValue attribute{};
+      CUDA(cudaStreamGetAttribute(stream, cudaStreamAttributePriority, &attribute));
+      CHECK(attribute.priority == priority);
+      CUDA(cudaStreamSetAttribute(stream, cudaStreamAttributePriority, &attribute));
+    }
+    for (cudaEvent_t& event : events_) {
+      CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    }
+    // Code that has yet to be loaded may wait for the device.
+    fill<<<1, 128>>>(words(0), 0);
+    add<<<1, 128>>>(words(0), 0);
+    FINISH();
+  }
+  ~Side() {
+    use();
+    for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
+    for (cudaEvent_t event : events_) cudaEventDestroy(event);
+  }
+
+  void use() const { CUDA(cudaSetDevice(device_)); }
+  int device() const { return device_; }
+  cudaStream_t stream(int i) const { return streams_[i]; }
+  cudaEvent_t event(int i) const { return events_[i]; }
+  unsigned* words(int i) const { return words_.get() + i * kWords; }
+  // Copies part `i` of the other side to this one's, in `stream`.
+  void take(const Side& other, int i, cudaStream_t stream) const {
+    CUDA(cudaMemcpyPeerAsync(words(i), device_, other.words(i), other.device_,
+                             kWords * sizeof(unsigned), stream));
+  }
+  std::vector<unsigned> values() const { return words_.values(); }
+
+ private:
+  const int device_;
+  DeviceArray<unsigned> words_;
+  cudaStream_t streams_[kStreams];
+  cudaEvent_t events_[kStreams];
+};
+
+// Holds what comes behind it in the first side's first stream until it goes.
+class Gate {
+ public:
+  explicit Gate(const Side& side) {
+    side.use();
+    CUDA(cudaLaunchHostFunc(
+        side.stream(0),
+        [](void* self) {
+          while (!static_cast<Gate*>(self)->open_) std::this_thread::yield();
+        },
+        this));
+    CUDA(cudaEventRecord(side.event(0), side.stream(0)));
+    for (int i = 1; i < kStreams; ++i) {
+      CUDA(cudaStreamWaitEvent(side.stream(i), side.event(0)));
+    }
+  }
+  void open() { open_ = true; }
+
+ private:
+  std::atomic<bool> open_{false};
+};
+
+void finish(const Side& one, const Side& other) {
+  for (const Side* side : {&one, &other}) {
+    side->use();
+    FINISH();
+  }
+}
+
+// Every stream of the one device writes, and what it wrote goes to the other device.
+void copies(const char* name, const Side& from, const Side& to) {
+  Gate gate(from);
+  for (int i = 0; i < kStreams; ++i) {
+    fill<<<1, 128, 0, from.stream(i)>>>(from.words(i), i * 1000);
+    to.take(from, i, from.stream(i));
+    add<<<1, 128, 0, from.stream(i)>>>(from.words(i), 7);
+  }
+  gate.open();
+  finish(from, to);
+  std::printf("%s, ", name);
+  print_digest("copied", to.values());
+  std::printf("%s, ", name);
+  print_digest("changed behind the copies", from.values());
+}
+
+// There, changed there, and back, with events between the two sides' streams; in the end each
+// stream waits for the one before it.
+void round_trips(const char* name, const Side& from, const Side& to) {
+  Gate gate(from);
+  for (int i = 0; i < kStreams; ++i) {
+    from.use();
+    fill<<<1, 128, 0, from.stream(i)>>>(from.words(i), i * 77);
+    CUDA(cudaEventRecord(from.event(i), from.stream(i)));
+    to.use();
+    CUDA(cudaStreamWaitEvent(to.stream(i), from.event(i)));
+    to.take(from, i, to.stream(i));
+    add<<<1, 128, 0, to.stream(i)>>>(to.words(i), i);
+    CUDA(cudaEventRecord(to.event(i), to.stream(i)));
+    from.use();
+    CUDA(cudaStreamWaitEvent(from.stream(i), to.event(i)));
+    if (i > 0) CUDA(cudaStreamWaitEvent(from.stream(i), from.event(i - 1)));
+    from.take(to, i, from.stream(i));
+    add<<<1, 128, 0, from.stream(i)>>>(from.words(i), 1);
+  }
+  gate.open();
+  finish(from, to);
+  std::printf("%s, ", name);
+  print_digest("there", to.values());
+  std::printf("%s, ", name);
+  print_digest("and back", from.values());
+}
+
+// Every copy asked for by a stream of the device that it goes to, both ways at once.
+void both_ways(const char* name, const Side& one, const Side& other) {
+  Gate gate(one);
+  for (int i = 0; i < kStreams; ++i) {
+    const Side& from = i % 2 ? one : other;
+    const Side& to = i % 2 ? other : one;
+    from.use();
+    fill<<<1, 128, 0, from.stream(i)>>>(from.words(i), i);
+    CUDA(cudaEventRecord(from.event(i), from.stream(i)));
+    to.use();
+    CUDA(cudaStreamWaitEvent(to.stream(i), from.event(i)));
+    to.take(from, i, to.stream(i));
+  }
+  gate.open();
+  finish(one, other);
+  std::printf("%s, ", name);
+  print_digest("both ways", one.values());
+}
+
+int main() {
+  int count = 0, least = 0, greatest = 0;
+  CUDA(cudaGetDeviceCount(&count));
+  CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  const int second = count > 1 ? 1 : 0;
+  for (const auto& [name, priority] :
+       {std::pair("least", least), std::pair("greatest", greatest)}) {
+    const Side one(0, priority), other(second, priority);
+    copies(name, one, other);
+    round_trips(name, one, other);
+    both_ways(name, one, other);
+  }
+  return 0;
+}
