@@ -71,9 +71,9 @@ class ConfigurationTest : public testing::Test {
   void SetUp() override { clear(); }
   void TearDown() override { clear(); }
   static void clear() {
-    for (const char* name :
-         {"SOFTGPU_DEVICES", "SOFTGPU_MEMORY", "SOFTGPU_COMPUTE_CAPABILITY", "SOFTGPU_PCIE_GBPS",
-          "SOFTGPU_PCIE_LATENCY_US", "SOFTGPU_PEER_GBPS", "SOFTGPU_COPY_LOG"}) {
+    for (const char* name : {"SOFTGPU_DEVICES", "SOFTGPU_MEMORY", "SOFTGPU_COMPUTE_CAPABILITY",
+                             "SOFTGPU_PCIE_GBPS", "SOFTGPU_PCIE_LATENCY_US", "SOFTGPU_PEER_GBPS",
+                             "SOFTGPU_CONNECTIONS", "SOFTGPU_COPY_LOG"}) {
       ::unsetenv(name);
     }
   }
@@ -86,6 +86,7 @@ TEST_F(ConfigurationTest, HasDefaults) {
   EXPECT_EQ(read->memory_bytes, size_t{16} << 30);
   EXPECT_EQ(read->compute_capability, 90u);
   EXPECT_EQ(read->pcie_bytes_per_ns, 0);
+  EXPECT_EQ(read->connections, 0);
 }
 
 TEST_F(ConfigurationTest, ReadsSettings) {
@@ -94,6 +95,7 @@ TEST_F(ConfigurationTest, ReadsSettings) {
   ::setenv("SOFTGPU_COMPUTE_CAPABILITY", "7.5", 1);
   ::setenv("SOFTGPU_PCIE_GBPS", "55.5", 1);
   ::setenv("SOFTGPU_PCIE_LATENCY_US", "1.5", 1);
+  ::setenv("SOFTGPU_CONNECTIONS", "32", 1);
   auto read = read_configuration();
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read->devices, 4);
@@ -101,6 +103,7 @@ TEST_F(ConfigurationTest, ReadsSettings) {
   EXPECT_EQ(read->compute_capability, 75u);
   EXPECT_EQ(read->pcie_bytes_per_ns, 55.5);
   EXPECT_EQ(read->pcie_latency_ns, 1500);
+  EXPECT_EQ(read->connections, 32);
 }
 
 TEST_F(ConfigurationTest, NamesWhatIsMalformed) {
@@ -115,6 +118,7 @@ TEST_F(ConfigurationTest, NamesWhatIsMalformed) {
       {"SOFTGPU_COMPUTE_CAPABILITY", "5.0"},
       {"SOFTGPU_PCIE_GBPS", "fast"},
       {"SOFTGPU_PEER_GBPS", "-3"},
+      {"SOFTGPU_CONNECTIONS", "33"},
   };
   for (const auto& [name, value] : malformed) {
     ::setenv(name, value, 1);
