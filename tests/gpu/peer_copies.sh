@@ -52,6 +52,7 @@ if [[ $parts == *" copies "* ]]; then
   "${run[@]}" --native --sockets "$build/bench/p2p/sockets" --strategies auto --paths shm,ipc,tcp --min 4K
   cat "$results/p2p.csv"
   "$build/bench/p2p/staged" # what any staging in host memory takes at best
+  "$build/bench/p2p/staged_sockets" # and where sockets carry it
 fi
 # The first copy of a session, at once and when the workers have had time to get to know each other.
 if [[ $parts == *" firsts "* ]]; then
