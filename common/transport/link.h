@@ -64,7 +64,7 @@ using TransferDone = std::function<void(const Status&)>;
 // Called on the side that is written to when `bytes` more of a write with that immediate have come:
 // once for each part that the medium cuts a write into, in any order, from threads of the Link.
 // Must not block.
-using ImmediateArrived = std::function<void(uint64_t immediate, uint64_t bytes)>;
+using ImmediateArrived = std::function<void(uint32_t immediate, uint64_t bytes)>;
 
 using Bytes = std::span<const std::byte>;
 
@@ -152,13 +152,13 @@ class Link {
                     TransferDone done) = 0;
 
   // RDMA's write with immediate: the peer learns of the arrival from the write itself, where
-  // otherwise its end would have to come back before a put could tell. tcp has it.
+  // otherwise its end would have to come back before a put could tell. tcp and verbs have it.
   virtual bool has_immediates() const { return false; }
   // As write(), of at least a byte, but that `done` only says that `local` may be used again: who
-  // is told of the arrival is the peer. One outside of the peer's region breaks the Link; one into
-  // a region that has been withdrawn is dropped. `immediate` is not 0. kUnsupported where the
-  // medium has none.
-  virtual void write_with_immediate(RegionId, uint64_t, const void*, size_t, uint64_t,
+  // is told of the arrival is the peer. Over tcp, one outside of the peer's region breaks the Link,
+  // and one into a region that has been withdrawn is dropped. `immediate` is not 0. kUnsupported
+  // where the medium has none.
+  virtual void write_with_immediate(RegionId, uint64_t, const void*, size_t, uint32_t,
                                     TransferDone done) {
     done({Code::kUnsupported, std::string(medium()) + " has no write with immediate"});
   }

@@ -53,7 +53,8 @@ struct BulkHeader {
   uint64_t region = 0;     // kWrite, kRead
   uint64_t offset = 0;     // kWrite, kRead
   uint64_t bytes = 0;      // kWrite, kRead, kData
-  uint64_t immediate = 0;  // kWrite: what the receiver tells its user with the piece, unless 0
+  uint32_t immediate = 0;  // kWrite: what the receiver tells its user with the piece, unless 0
+  uint32_t unused = 0;
 };
 static_assert(sizeof(BulkHeader) == 48);
 
@@ -64,7 +65,7 @@ struct BulkTransfer {
   uint64_t offset = 0;
   std::byte* local = nullptr;
   uint64_t bytes = 0;
-  uint64_t immediate = 0;  // to_peer: 0 for none
+  uint32_t immediate = 0;  // to_peer: 0 for none
 };
 
 class BulkStream {
@@ -79,7 +80,7 @@ class BulkStream {
     uint64_t offset = 0;
     std::byte* local = nullptr;
     uint64_t bytes = 0;
-    uint64_t immediate = 0;
+    uint32_t immediate = 0;
     std::shared_ptr<Transfer> transfer;
   };
 

@@ -104,7 +104,7 @@ class TcpLink final : public LinkCore {
             TransferDone done) override;
   bool has_immediates() const override { return true; }
   void write_with_immediate(RegionId region, uint64_t offset, const void* local, size_t bytes,
-                            uint64_t immediate, TransferDone done) override;
+                            uint32_t immediate, TransferDone done) override;
   void on_immediate(ImmediateArrived arrived) override;
   void close() override;
   void abandon() noexcept override;
@@ -162,7 +162,7 @@ TcpLink::TcpLink(Setup setup)
               [this](const std::string& why) { lost(why); }),
       bulk_(
           std::move(setup.streams), regions_, setup.receive_spin,
-          [this](uint64_t immediate, uint64_t bytes) {
+          [this](uint32_t immediate, uint64_t bytes) {
             std::lock_guard lock(immediate_mutex_);
             if (immediate_arrived_) immediate_arrived_(immediate, bytes);
           },
@@ -250,7 +250,7 @@ void TcpLink::write(RegionId region, uint64_t offset, const void* local, size_t 
 }
 
 void TcpLink::write_with_immediate(RegionId region, uint64_t offset, const void* local,
-                                   size_t bytes, uint64_t immediate, TransferDone done) {
+                                   size_t bytes, uint32_t immediate, TransferDone done) {
   auto* const source = static_cast<std::byte*>(const_cast<void*>(local));
   transfer({true, region, offset, source, bytes, immediate}, std::move(done));
 }

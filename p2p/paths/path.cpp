@@ -29,7 +29,7 @@ void WirePath::release(const Place& place) {
   inbox_.release(place.remote, place.bytes);
 }
 
-void WirePath::ship(const Place& place, uint64_t immediate, transport::TransferDone done) {
+void WirePath::ship(const Place& place, uint32_t immediate, transport::TransferDone done) {
   const auto* local = reinterpret_cast<const void*>(place.local);
   if (immediate == 0) {
     link_.write(region_, place.remote, local, place.bytes, std::move(done));
@@ -39,7 +39,7 @@ void WirePath::ship(const Place& place, uint64_t immediate, transport::TransferD
   }
 }
 
-void DirectPath::ship(const Place& place, uint64_t, transport::TransferDone done) {
+void DirectPath::ship(const Place& place, uint32_t, transport::TransferDone done) {
   link_.write(target_, place.remote, reinterpret_cast<const void*>(place.local), place.bytes,
               std::move(done));
 }

@@ -35,7 +35,7 @@ struct Shipment {
 struct Arrival {
   PeerId peer = 0;
   uint64_t generation = 0;
-  uint64_t immediate = 0;
+  uint32_t immediate = 0;
   uint64_t bytes = 0;
 };
 

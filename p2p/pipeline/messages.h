@@ -135,8 +135,9 @@ struct ChunkMessage {
   uint64_t place = 0;  // offset in the inbox
   uint64_t total = 0;  // of the copy, so that a receiver can tell a disagreement
   // 0: the bytes are there. Else they are when so many have come with this immediate, which no
-  // other chunk of the Link has.
-  uint64_t immediate = 0;
+  // other chunk under way over the Link has.
+  uint32_t immediate = 0;
+  uint32_t unused = 0;
   uint64_t after = 0;  // the copy before it in a train, whose chunks it must not overtake, or 0
 };
 static_assert(sizeof(ChunkMessage) == 64);

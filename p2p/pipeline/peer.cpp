@@ -49,7 +49,7 @@ void Peer::attach(std::unique_ptr<transport::Link> link, const SessionToken& tok
   link_ =
       std::make_unique<PeerLink>(environment_, id_, ++environment_.generations, std::move(link));
   link_->link->on_immediate([queue = environment_.arrivals, id = id_,
-                             generation = link_->generation](uint64_t immediate, uint64_t bytes) {
+                             generation = link_->generation](uint32_t immediate, uint64_t bytes) {
     queue->push({id, generation, immediate, bytes});
   });
   ChallengeMessage challenge;

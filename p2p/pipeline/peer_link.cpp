@@ -30,14 +30,14 @@ Result<uint64_t> grant(Environment& environment, uint64_t wish) {
 
 }  // namespace
 
-Status Arrivals::add(uint64_t immediate, uint64_t bytes) {
+Status Arrivals::add(uint32_t immediate, uint64_t bytes) {
   int64_t& come = bytes_[immediate];
   come += static_cast<int64_t>(bytes);
   if (come == 0) bytes_.erase(immediate);
   return bytes_.size() <= kMostBegun ? Status() : Status(Code::kProtocol, "too many chunks begun");
 }
 
-Result<bool> Arrivals::complete(uint64_t immediate, uint64_t bytes) {
+Result<bool> Arrivals::complete(uint32_t immediate, uint64_t bytes) {
   const auto found = bytes_.find(immediate);
   const auto wanted = static_cast<int64_t>(bytes);
   if (found == bytes_.end() || found->second < wanted) return false;
@@ -46,7 +46,7 @@ Result<bool> Arrivals::complete(uint64_t immediate, uint64_t bytes) {
   return all ? Result<bool>(true) : Status(Code::kProtocol, "a chunk with too many bytes");
 }
 
-void Arrivals::drop(uint64_t immediate, uint64_t bytes) {
+void Arrivals::drop(uint32_t immediate, uint64_t bytes) {
   int64_t& come = bytes_[immediate];
   come -= static_cast<int64_t>(bytes);
   if (come == 0) bytes_.erase(immediate);

@@ -24,14 +24,14 @@ namespace rcuda::p2p {
 class Arrivals {
  public:
   // kProtocol: more chunks begun than a peer may have under way.
-  Status add(uint64_t immediate, uint64_t bytes);
+  Status add(uint32_t immediate, uint64_t bytes);
   // Whether all of it is there; that is said once. kProtocol: more is there than there should be.
-  Result<bool> complete(uint64_t immediate, uint64_t bytes);
+  Result<bool> complete(uint32_t immediate, uint64_t bytes);
   // Nobody waits for it any more.
-  void drop(uint64_t immediate, uint64_t bytes);
+  void drop(uint32_t immediate, uint64_t bytes);
 
  private:
-  std::map<uint64_t, int64_t> bytes_;  // come, less those of dropped chunks
+  std::map<uint32_t, int64_t> bytes_;  // come, less those of dropped chunks
 };
 
 struct PeerLink {
@@ -75,7 +75,7 @@ struct PeerLink {
   uint32_t shipping = 0;  // transfers of this side that have not ended
   OfferMessage offer;     // the peer's, checked
   Arrivals arrivals;      // of chunks of the peer's
-  uint64_t immediates = 0;  // given to chunks of this side's
+  uint32_t last_immediate = 0;  // given to chunks of this side's, in turn
 
   uint64_t staging_bytes = 0;
   HostBuffer inbox;                        // written by the peer

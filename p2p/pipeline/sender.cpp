@@ -421,7 +421,9 @@ bool Sender::start_chunk(PeerLink& link) {
 }
 
 void Sender::ship(Outgoing& copy, Chunk& chunk, uint64_t number, PeerLink& link) {
-  if (copy.path->tells_arrival()) chunk.immediate = ++link.immediates;
+  if (copy.path->tells_arrival()) {
+    chunk.immediate = link.last_immediate = std::max(link.last_immediate + 1, 1u);
+  }
   chunk.stage = chunk.immediate != 0 ? Stage::kReady : Stage::kShipping;
   chunk.under_way = true;
   copy.path->ship(chunk.place, chunk.immediate, link.begin_shipment(copy.id, number));

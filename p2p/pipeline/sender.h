@@ -61,7 +61,7 @@ class Sender {
     Stage stage = Stage::kCopyingOut;
     Lane lane = Lane::kOut;
     Ticket ticket = 0;
-    uint64_t immediate = 0;  // if it tells of its arrival
+    uint32_t immediate = 0;  // if it tells of its arrival
     bool under_way = false;  // the Link has not ended its transfer
   };
 

@@ -187,7 +187,7 @@ TEST(HostileTcpPeer, TransfersOutsideOfARegionAreRefusedAndTouchNothing) {
   const Result<transport::Region> region = victim.link->expose(memory.data(), memory.size());
   ASSERT_TRUE(region.ok());
   std::atomic<int> told{0};
-  victim.link->on_immediate([&](uint64_t, uint64_t) { ++told; });
+  victim.link->on_immediate([&](uint32_t, uint64_t) { ++told; });
   const auto write = [](uint64_t offset, uint64_t bytes, uint64_t immediate) {
     Words words;
     words.u32(1).u32(0).u64(5).u64(1).u64(offset).u64(bytes).u64(immediate).zeros(bytes);

@@ -88,7 +88,7 @@ void FaultLink::read(RegionId region, uint64_t offset, void* local, size_t bytes
 }
 
 void FaultLink::write_with_immediate(RegionId region, uint64_t offset, const void* local,
-                                     size_t bytes, uint64_t immediate, TransferDone done) {
+                                     size_t bytes, uint32_t immediate, TransferDone done) {
   begin_later(
       [=, this] { inner_->write_with_immediate(region, offset, local, bytes, immediate, done); });
 }

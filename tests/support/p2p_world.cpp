@@ -442,7 +442,7 @@ class SimLink final : public transport::Link {
     own().immediate_arrived = std::move(arrived);
   }
   void write_with_immediate(transport::RegionId region, uint64_t offset, const void* local,
-                            size_t bytes, uint64_t immediate,
+                            size_t bytes, uint32_t immediate,
                             transport::TransferDone done) override {
     if (!cable_->broken.ok()) return done(cable_->broken);
     auto& end = own();

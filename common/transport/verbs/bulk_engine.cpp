@@ -7,6 +7,8 @@
 #include <span>
 #include <thread>
 
+#include <arpa/inet.h>
+
 #include "common/transport/verbs/errors.h"
 
 namespace rcuda::transport::verbs {
@@ -78,17 +80,17 @@ Status BulkEngine::retire_remote(uint64_t id) {
   return {};
 }
 
-bool BulkEngine::transfer(bool to_peer, uint64_t region, uint64_t offset, std::byte* local,
-                          size_t bytes, std::chrono::milliseconds patience, TransferDone done) {
-  if (bytes == 0) {
+bool BulkEngine::transfer(const Request& what, std::chrono::milliseconds patience,
+                          TransferDone done) {
+  if (what.bytes == 0) {
     done({});
     return false;
   }
   const auto deadline = patience.count() == 0 ? Clock::time_point::max() : Clock::now() + patience;
-  Waiting request{to_peer, region, offset, local, bytes, deadline, std::move(done)};
+  Waiting request{what, deadline, std::move(done)};
   {
     std::lock_guard lock(mutex_);
-    if (!stopped_ && region > highest_remote_) {
+    if (!stopped_ && what.region > highest_remote_) {
       waiting_.push_back(std::move(request));
       return true;
     }
@@ -129,6 +131,7 @@ Status BulkEngine::begin(const Waiting& request) {
       operation.offset = request.offset + at;
       operation.local = request.local + at;
       operation.bytes = static_cast<uint32_t>(std::min(piece, request.bytes - at));
+      operation.immediate = request.immediate;
       operation.registration = registration;
       operation.transfer = transfer;
       pending_.push_back(std::move(operation));
@@ -277,7 +280,10 @@ void BulkEngine::describe(const Operation& operation, ibv_send_wr& request, ibv_
   request.wr_id = reinterpret_cast<uint64_t>(&operation);
   request.sg_list = &piece;
   request.num_sge = 1;
-  request.opcode = operation.to_peer ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
+  request.opcode = !operation.to_peer         ? IBV_WR_RDMA_READ
+                   : operation.immediate != 0 ? IBV_WR_RDMA_WRITE_WITH_IMM
+                                              : IBV_WR_RDMA_WRITE;
+  request.imm_data = htonl(operation.immediate);
   request.send_flags = IBV_SEND_SIGNALED;
   request.wr.rdma.remote_addr = operation.remote->address + operation.offset;
   request.wr.rdma.rkey = operation.remote->rkey;
@@ -309,7 +315,12 @@ void BulkEngine::poll() {
   int count;
   while ((count = ibv_poll_cq(cq_, static_cast<int>(std::size(completions)), completions)) > 0) {
     counters_.completions.fetch_add(count, std::memory_order_relaxed);
-    const std::span done(completions, static_cast<size_t>(count));
+    // Those of receives carry no operation.
+    const auto first_receive = std::stable_partition(
+        completions, completions + count, [](const ibv_wc& done) { return done.wr_id != 0; });
+    std::for_each(first_receive, completions + count,
+                  [this](const ibv_wc& completion) { receive(completion); });
+    const std::span done(completions, first_receive);
     for (const ibv_wc& completion : done) {
       const auto& operation = *reinterpret_cast<const Operation*>(completion.wr_id);
       if (completion.status != IBV_WC_SUCCESS || operation.slot < 0 || operation.to_peer) continue;
@@ -339,6 +350,35 @@ void BulkEngine::poll() {
     report(outcomes, retired);
   }
   pump();
+}
+
+// What came with an immediate, or a receive that ended with its queue pair.
+void BulkEngine::receive(const ibv_wc& completion) {
+  counters_.receives.fetch_add(1, std::memory_order_relaxed);
+  if (completion.status != IBV_WC_SUCCESS) {
+    const bool flushed = completion.status == IBV_WC_WR_FLUSH_ERR;
+    on_error_(flushed ? Loss::Sign::kFlushed : Loss::Sign::kRequest,
+              completion_problem(completion.status, "an RDMA transfer of the peer's failed"));
+    return;
+  }
+  const auto queue = std::find_if(queues_.begin(), queues_.end(), [&](const Queue& candidate) {
+    return candidate.qp->qp_num == completion.qp_num;
+  });
+  ibv_recv_wr again{};
+  ibv_recv_wr* bad = nullptr;
+  const int error = queue == queues_.end() ? EINVAL : ibv_post_recv(queue->qp, &again, &bad);
+  if (error != 0) {
+    on_error_(Loss::Sign::kRequest, allocation_error(error, "ibv_post_recv").context());
+    return;
+  }
+  const uint32_t immediate = ntohl(completion.imm_data);
+  std::lock_guard lock(immediate_mutex_);
+  if (immediate != 0 && immediate_arrived_) immediate_arrived_(immediate, completion.byte_len);
+}
+
+void BulkEngine::on_immediate(ImmediateArrived arrived) {
+  std::lock_guard lock(immediate_mutex_);
+  immediate_arrived_ = std::move(arrived);
 }
 
 std::chrono::steady_clock::time_point BulkEngine::expire() {

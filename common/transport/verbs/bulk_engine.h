@@ -8,6 +8,10 @@
 // queue pair: the owner asks (kRetire), the peer stops using it, waits for what is in flight and
 // answers (kRetired), and only then the owner deregisters.
 //
+// A write with immediate takes one of the receives that the peer has posted. Each queue pair has
+// kReceives, which its progress thread posts again before it tells of what came; where it does not
+// keep up, the writer's adapter waits and tries again (RNR), and nothing is lost.
+//
 // transfer() may be called from any thread; callbacks run there, on the Link's progress thread or
 // on its control thread.
 #pragma once
@@ -37,6 +41,7 @@ struct BulkCounters {
   std::atomic<uint64_t>& work_requests;
   std::atomic<uint64_t>& doorbells;
   std::atomic<uint64_t>& completions;
+  std::atomic<uint64_t>& receives;
   std::atomic<uint64_t>& transfer_bytes;
   std::atomic<uint64_t>& copied_bytes;
 };
@@ -44,6 +49,7 @@ struct BulkCounters {
 class BulkEngine {
  public:
   static constexpr uint32_t kDepth = 64;  // work requests in flight per queue pair
+  static constexpr uint32_t kReceives = 2 * kDepth;
 
   BulkEngine(LocalMemory& memory, BulkCounters counters, Loss::Note on_error,
              std::function<void(uint64_t region)> on_retired)
@@ -58,9 +64,19 @@ class BulkEngine {
   Status add_remote(uint64_t id, uint64_t bytes, uint64_t address, uint64_t rkey);
   Status retire_remote(uint64_t id);
 
+  // What to move, and where. `immediate`: to_peer, 0 for none.
+  struct Request {
+    bool to_peer = false;
+    uint64_t region = 0;
+    uint64_t offset = 0;
+    std::byte* local = nullptr;
+    size_t bytes = 0;
+    uint32_t immediate = 0;
+  };
   // True if it waits for the region's announcement: expire() then knows a new deadline.
-  bool transfer(bool to_peer, uint64_t region, uint64_t offset, std::byte* local, size_t bytes,
-                std::chrono::milliseconds patience, TransferDone done);
+  bool transfer(const Request& request, std::chrono::milliseconds patience, TransferDone done);
+  // As Link::on_immediate().
+  void on_immediate(ImmediateArrived arrived);
   // Progress thread.
   void poll();
   // Fails transfers that have waited too long for an announcement; when to call again.
@@ -89,17 +105,13 @@ class BulkEngine {
     uint64_t offset = 0;
     std::byte* local = nullptr;
     uint32_t bytes = 0;
+    uint32_t immediate = 0;
     std::shared_ptr<Registration> registration;  // none: through a slot
     int slot = -1;
     size_t queue = 0;
     std::shared_ptr<Transfer> transfer;
   };
-  struct Waiting {
-    bool to_peer;
-    uint64_t region;
-    uint64_t offset;
-    std::byte* local;
-    size_t bytes;
+  struct Waiting : Request {
     Clock::time_point deadline;
     TransferDone done;
   };
@@ -121,6 +133,7 @@ class BulkEngine {
   void over_locked(Operation* operation, bool done, Outcomes& outcomes,
                    std::vector<uint64_t>& retired);
   void report(const Outcomes& outcomes, const std::vector<uint64_t>& retired);
+  void receive(const ibv_wc& completion);
 
   static constexpr size_t kMostPosted = 32;  // at once
   static constexpr size_t kSlots = 8;
@@ -133,6 +146,9 @@ class BulkEngine {
   ibv_pd* pd_ = nullptr;
   ibv_cq* cq_ = nullptr;
   uint64_t piece_bytes_ = 0;
+
+  std::mutex immediate_mutex_;
+  ImmediateArrived immediate_arrived_;  // immediate_mutex_
 
   std::mutex mutex_;           // guards everything below, but for what post() and poll() may read
   std::vector<Queue> queues_;  // the pairs themselves are fixed from start() on

@@ -207,7 +207,7 @@ rdma_conn_param Connection::parameters(const void* data, size_t bytes) const {
   parameters.responder_resources = read_depth_;
   parameters.initiator_depth = read_depth_;
   parameters.retry_count = kRetries;
-  parameters.rnr_retry_count = 7;  // never needed: see the protocol in verbs_link.cpp
+  parameters.rnr_retry_count = 7;  // for ever: see the protocols in verbs_link.cpp, bulk_engine.h
   return parameters;
 }
 

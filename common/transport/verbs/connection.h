@@ -71,7 +71,7 @@ class Connection {
   const Address& local() const { return local_; }
   uint16_t port() const;
 
-  // One plan for each queue pair; receives for pair 0 are posted before it is connected.
+  // One plan for each queue pair; its receives are posted before it is connected.
   Status connect_server(const Token& token, const std::vector<QueuePairPlan>& plans,
                         const Patience& patience);
   Status connect_client(const Token& token, const std::vector<QueuePairPlan>& plans,

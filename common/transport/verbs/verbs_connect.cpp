@@ -38,7 +38,7 @@ Status VerbsLink::make_queues() {
   };
   // One after the other: errno is the first one's.
   if (!(send_cq_ = make(PutQueue::kDepth + 16)) || !(receive_cq_ = make(4 * kReceives)) ||
-      !(bulk_cq_ = make(static_cast<int>(kMostQueues * BulkEngine::kDepth + 16)))) {
+      !(bulk_cq_ = make(kMostQueues * (BulkEngine::kDepth + BulkEngine::kReceives) + 16))) {
     return allocation_error(errno, "ibv_create_cq");
   }
   if (ibv_req_notify_cq(receive_cq_.get(), 0) != 0 || ibv_req_notify_cq(bulk_cq_.get(), 0) != 0) {
@@ -54,7 +54,8 @@ std::vector<QueuePairPlan> VerbsLink::plans(size_t queues) {
               {PutQueue::kDepth, kReceives, PutQueue::kInlineBytes},
               this};
   for (size_t i = 1; i < plans.size(); ++i) {
-    plans[i] = {bulk_cq_.get(), bulk_cq_.get(), {BulkEngine::kDepth, 0, 0}, this};
+    plans[i] = {
+        bulk_cq_.get(), bulk_cq_.get(), {BulkEngine::kDepth, BulkEngine::kReceives, 0}, this};
   }
   return plans;
 }

@@ -40,7 +40,8 @@ class VerbsLink final : public LinkCore {
         note_([this](Loss::Sign sign, const std::string& what) { loss_.note(sign, what); }),
         put_queue_({work_requests_, doorbells_, completions_}, note_),
         memory_(registrations_),
-        bulk_(memory_, {work_requests_, doorbells_, completions_, transfer_bytes_, copied_bytes_},
+        bulk_(memory_,
+              {work_requests_, doorbells_, completions_, receives_, transfer_bytes_, copied_bytes_},
               note_, [this](uint64_t region) {
                 control_->send({.kind = ControlMessage::kRetired, .region = region});
               }) {}
@@ -62,6 +63,10 @@ class VerbsLink final : public LinkCore {
              TransferDone done) override;
   void read(RegionId region, uint64_t offset, void* local, size_t bytes,
             TransferDone done) override;
+  bool has_immediates() const override { return true; }
+  void write_with_immediate(RegionId region, uint64_t offset, const void* local, size_t bytes,
+                            uint32_t immediate, TransferDone done) override;
+  void on_immediate(ImmediateArrived arrived) override { bulk_.on_immediate(std::move(arrived)); }
   void close() override;
   void abandon() noexcept override;
 
