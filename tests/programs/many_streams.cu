@@ -25,10 +25,6 @@ class Side {
       int seen = 1;
       CUDA(cudaStreamGetPriority(stream, &seen));
       CHECK(seen == priority);
-      cudaStreamAttrValue attribute{};
-      CUDA(cudaStreamGetAttribute(stream, cudaStreamAttributePriority, &attribute));
-      CHECK(attribute.priority == priority);
-      CUDA(cudaStreamSetAttribute(stream, cudaStreamAttributePriority, &attribute));
     }
     for (cudaEvent_t& event : events_) {
       CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
