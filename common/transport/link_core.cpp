@@ -49,6 +49,16 @@ void LinkCore::fail(End end, const std::string& why) {
   doorbell_.ring_always();
 }
 
+void LinkCore::on_immediate(ImmediateArrived arrived) {
+  std::lock_guard lock(immediate_mutex_);
+  on_immediate_ = std::move(arrived);
+}
+
+void LinkCore::immediate_arrived(uint32_t immediate, uint64_t bytes) {
+  std::lock_guard lock(immediate_mutex_);
+  if (on_immediate_) on_immediate_(immediate, bytes);
+}
+
 Status LinkCore::check_put(uint64_t offset, size_t pieces, size_t total,
                            size_t peer_window_bytes) const {
   if (broken()) [[unlikely]]

@@ -30,6 +30,7 @@ class LinkCore : public Link {
   void interrupt() final { doorbell_.ring_always(); }
   Status status() const final;
   LinkCounters counters() const final;
+  void on_immediate(ImmediateArrived arrived) final;
   // What only verbs has.
   Result<Region> expose_device(void* base, size_t bytes, const DeviceMemory& memory) override;
   Status loop_back(void* to, const void* from, size_t bytes) override;
@@ -46,6 +47,9 @@ class LinkCore : public Link {
   // Runs before a thread sleeps in wait(), each time: a medium that batches sends what it holds
   // back; verbs asks the peer for a wake-up.
   virtual void before_sleep() {}
+
+  // So many bytes of a write with that immediate have come.
+  void immediate_arrived(uint32_t immediate, uint64_t bytes);
 
   // Refuses what put() may not be given.
   Status check_put(uint64_t offset, size_t pieces, size_t total, size_t peer_window_bytes) const;
@@ -77,6 +81,8 @@ class LinkCore : public Link {
   std::atomic<bool> broken_{false};
   mutable std::mutex status_mutex_;
   Status status_;  // guarded by status_mutex_; set before broken_
+  std::mutex immediate_mutex_;
+  ImmediateArrived on_immediate_;  // guarded by immediate_mutex_
 };
 
 }  // namespace rcuda::transport

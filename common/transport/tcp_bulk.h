@@ -58,16 +58,6 @@ struct BulkHeader {
 };
 static_assert(sizeof(BulkHeader) == 48);
 
-// A read() or a write().
-struct BulkTransfer {
-  bool to_peer = false;
-  RegionId region = RegionId::kNone;
-  uint64_t offset = 0;
-  std::byte* local = nullptr;
-  uint64_t bytes = 0;
-  uint32_t immediate = 0;  // to_peer: 0 for none
-};
-
 class BulkStream {
  public:
   static constexpr uint64_t kMaxPieceBytes = 4u << 20;

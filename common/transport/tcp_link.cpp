@@ -105,7 +105,6 @@ class TcpLink final : public LinkCore {
   bool has_immediates() const override { return true; }
   void write_with_immediate(RegionId region, uint64_t offset, const void* local, size_t bytes,
                             uint32_t immediate, TransferDone done) override;
-  void on_immediate(ImmediateArrived arrived) override;
   void close() override;
   void abandon() noexcept override;
 
@@ -133,8 +132,6 @@ class TcpLink final : public LinkCore {
   DoorbellState doorbell_state_;
   ExposedRegions regions_;
   std::mutex put_mutex_;
-  std::mutex immediate_mutex_;
-  ImmediateArrived immediate_arrived_;  // guarded by immediate_mutex_
   std::mutex end_mutex_;
   std::condition_variable receiver_ended_;
   bool receiver_over_ = false;  // guarded by end_mutex_
@@ -162,10 +159,7 @@ TcpLink::TcpLink(Setup setup)
               [this](const std::string& why) { lost(why); }),
       bulk_(
           std::move(setup.streams), regions_, setup.receive_spin,
-          [this](uint32_t immediate, uint64_t bytes) {
-            std::lock_guard lock(immediate_mutex_);
-            if (immediate_arrived_) immediate_arrived_(immediate, bytes);
-          },
+          [this](uint32_t immediate, uint64_t bytes) { immediate_arrived(immediate, bytes); },
           [this](const std::string& why, bool ours) { ours ? lost(why) : bulk_lost(why); }),
       buffer_(kBufferBytes) {}
 
@@ -253,11 +247,6 @@ void TcpLink::write_with_immediate(RegionId region, uint64_t offset, const void*
                                    size_t bytes, uint32_t immediate, TransferDone done) {
   auto* const source = static_cast<std::byte*>(const_cast<void*>(local));
   transfer({true, region, offset, source, bytes, immediate}, std::move(done));
-}
-
-void TcpLink::on_immediate(ImmediateArrived arrived) {
-  std::lock_guard lock(immediate_mutex_);
-  immediate_arrived_ = std::move(arrived);
 }
 
 void TcpLink::read(RegionId region, uint64_t offset, void* local, size_t bytes, TransferDone done) {

@@ -31,7 +31,6 @@ TcpSender::TcpSender(int socket, Bytes heartbeat, std::chrono::milliseconds inte
       heartbeat_(heartbeat),
       interval_(interval),
       hand_over_(hand_over),
-      linger_(std::max<std::chrono::nanoseconds>(hand_over, kLinger)),
       on_error_(std::move(on_error)) {}
 
 TcpSender::~TcpSender() {
@@ -214,7 +213,7 @@ void TcpSender::run() {
   while (!stopped_) {
     if (!sending_ && !idle()) {
       drain(lock, Clock::time_point::max());
-      linger_until = Clock::now() + linger_;
+      linger_until = Clock::now() + std::max<std::chrono::nanoseconds>(hand_over_, kLinger);
       continue;
     }
     const Clock::time_point now = Clock::now();

@@ -64,7 +64,6 @@ class TcpSender {
   const Bytes heartbeat_;
   const std::chrono::milliseconds interval_;
   const std::chrono::nanoseconds hand_over_;
-  const std::chrono::nanoseconds linger_;
   const std::function<void(const std::string&)> on_error_;
   std::thread flusher_;
 

@@ -1,5 +1,4 @@
-// Transfer: one read() or write() that travels in several pieces. Each piece reports once, from any
-// thread; the last one calls the caller's `done` with the first error, if any.
+// What a read() or a write() is to the media that cut it into pieces.
 #pragma once
 
 #include <atomic>
@@ -12,6 +11,18 @@
 
 namespace rcuda::transport {
 
+// What a read() or a write() is to move.
+struct BulkTransfer {
+  bool to_peer = false;
+  RegionId region = RegionId::kNone;
+  uint64_t offset = 0;
+  std::byte* local = nullptr;
+  uint64_t bytes = 0;
+  uint32_t immediate = 0;  // to_peer: 0 for none
+};
+
+// One that travels in several pieces. Each piece reports once, from any thread; the last one calls
+// the caller's `done` with the first error, if any.
 class Transfer {
  public:
   Transfer(size_t pieces, TransferDone done) : left_(pieces), done_(std::move(done)) {}

@@ -43,8 +43,9 @@ Status BulkEngine::add_remote(uint64_t id, uint64_t bytes, uint64_t address, uin
     highest_remote_ = id;
     remotes_[id] =
         std::make_shared<Remote>(Remote{id, bytes, address, static_cast<uint32_t>(rkey), 0, false});
-    const auto first = std::partition(waiting_.begin(), waiting_.end(),
-                                      [id](const Waiting& w) { return w.region > id; });
+    const auto first = std::partition(waiting_.begin(), waiting_.end(), [id](const Waiting& w) {
+      return static_cast<uint64_t>(w.region) > id;
+    });
     std::move(first, waiting_.end(), std::back_inserter(ready));
     waiting_.erase(first, waiting_.end());
   }
@@ -80,7 +81,7 @@ Status BulkEngine::retire_remote(uint64_t id) {
   return {};
 }
 
-bool BulkEngine::transfer(const Request& what, std::chrono::milliseconds patience,
+bool BulkEngine::transfer(const BulkTransfer& what, std::chrono::milliseconds patience,
                           TransferDone done) {
   if (what.bytes == 0) {
     done({});
@@ -90,7 +91,7 @@ bool BulkEngine::transfer(const Request& what, std::chrono::milliseconds patienc
   Waiting request{what, deadline, std::move(done)};
   {
     std::lock_guard lock(mutex_);
-    if (!stopped_ && what.region > highest_remote_) {
+    if (!stopped_ && static_cast<uint64_t>(what.region) > highest_remote_) {
       waiting_.push_back(std::move(request));
       return true;
     }
@@ -104,8 +105,9 @@ Status BulkEngine::begin(const Waiting& request) {
   {
     std::lock_guard lock(mutex_);
     if (stopped_) return why_stopped_;
-    const auto found = remotes_.find(request.region);
-    if (found == remotes_.end()) return not_found(request.region);
+    const auto id = static_cast<uint64_t>(request.region);
+    const auto found = remotes_.find(id);
+    if (found == remotes_.end()) return not_found(id);
     remote = found->second;
     if (request.bytes > remote->bytes || request.offset > remote->bytes - request.bytes) {
       return {Code::kInvalidArgument, "transfer outside of the peer's region"};
@@ -372,13 +374,7 @@ void BulkEngine::receive(const ibv_wc& completion) {
     return;
   }
   const uint32_t immediate = ntohl(completion.imm_data);
-  std::lock_guard lock(immediate_mutex_);
-  if (immediate != 0 && immediate_arrived_) immediate_arrived_(immediate, completion.byte_len);
-}
-
-void BulkEngine::on_immediate(ImmediateArrived arrived) {
-  std::lock_guard lock(immediate_mutex_);
-  immediate_arrived_ = std::move(arrived);
+  if (immediate != 0) on_immediate_(immediate, completion.byte_len);
 }
 
 std::chrono::steady_clock::time_point BulkEngine::expire() {
@@ -393,7 +389,8 @@ std::chrono::steady_clock::time_point BulkEngine::expire() {
     waiting_.erase(first, waiting_.end());
     for (const Waiting& request : waiting_) next = std::min(next, request.deadline);
   }
-  for (const Waiting& request : late) request.done(not_found(request.region));
+  for (const Waiting& request : late)
+    request.done(not_found(static_cast<uint64_t>(request.region)));
   return next;
 }
 

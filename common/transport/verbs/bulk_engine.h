@@ -52,10 +52,11 @@ class BulkEngine {
   static constexpr uint32_t kReceives = 2 * kDepth;
 
   BulkEngine(LocalMemory& memory, BulkCounters counters, Loss::Note on_error,
-             std::function<void(uint64_t region)> on_retired)
+             ImmediateArrived on_immediate, std::function<void(uint64_t region)> on_retired)
       : memory_(memory),
         counters_(counters),
         on_error_(std::move(on_error)),
+        on_immediate_(std::move(on_immediate)),
         on_retired_(std::move(on_retired)) {}
 
   void start(ibv_pd* pd, std::vector<ibv_qp*> qps, ibv_cq* cq, uint64_t max_message_bytes);
@@ -64,19 +65,8 @@ class BulkEngine {
   Status add_remote(uint64_t id, uint64_t bytes, uint64_t address, uint64_t rkey);
   Status retire_remote(uint64_t id);
 
-  // What to move, and where. `immediate`: to_peer, 0 for none.
-  struct Request {
-    bool to_peer = false;
-    uint64_t region = 0;
-    uint64_t offset = 0;
-    std::byte* local = nullptr;
-    size_t bytes = 0;
-    uint32_t immediate = 0;
-  };
   // True if it waits for the region's announcement: expire() then knows a new deadline.
-  bool transfer(const Request& request, std::chrono::milliseconds patience, TransferDone done);
-  // As Link::on_immediate().
-  void on_immediate(ImmediateArrived arrived);
+  bool transfer(const BulkTransfer& what, std::chrono::milliseconds patience, TransferDone done);
   // Progress thread.
   void poll();
   // Fails transfers that have waited too long for an announcement; when to call again.
@@ -111,7 +101,7 @@ class BulkEngine {
     size_t queue = 0;
     std::shared_ptr<Transfer> transfer;
   };
-  struct Waiting : Request {
+  struct Waiting : BulkTransfer {
     Clock::time_point deadline;
     TransferDone done;
   };
@@ -142,13 +132,11 @@ class BulkEngine {
   LocalMemory& memory_;
   const BulkCounters counters_;
   const Loss::Note on_error_;
+  const ImmediateArrived on_immediate_;
   const std::function<void(uint64_t)> on_retired_;
   ibv_pd* pd_ = nullptr;
   ibv_cq* cq_ = nullptr;
   uint64_t piece_bytes_ = 0;
-
-  std::mutex immediate_mutex_;
-  ImmediateArrived immediate_arrived_;  // immediate_mutex_
 
   std::mutex mutex_;           // guards everything below, but for what post() and poll() may read
   std::vector<Queue> queues_;  // the pairs themselves are fixed from start() on

@@ -201,20 +201,17 @@ void VerbsLink::write(RegionId region, uint64_t offset, const void* local, size_
 void VerbsLink::write_with_immediate(RegionId region, uint64_t offset, const void* local,
                                      size_t bytes, uint32_t immediate, TransferDone done) {
   auto* from = static_cast<std::byte*>(const_cast<void*>(local));
-  // One that must wait for an announcement has a deadline that the progress thread keeps.
-  if (bulk_.transfer({true, static_cast<uint64_t>(region), offset, from, bytes, immediate},
-                     peer_timeout_, std::move(done))) {
-    poke();
-  }
+  transfer({true, region, offset, from, bytes, immediate}, std::move(done));
 }
 
 void VerbsLink::read(RegionId region, uint64_t offset, void* local, size_t bytes,
                      TransferDone done) {
-  if (bulk_.transfer(
-          {false, static_cast<uint64_t>(region), offset, static_cast<std::byte*>(local), bytes},
-          peer_timeout_, std::move(done))) {
-    poke();
-  }
+  transfer({false, region, offset, static_cast<std::byte*>(local), bytes}, std::move(done));
+}
+
+void VerbsLink::transfer(const BulkTransfer& what, TransferDone done) {
+  // One that must wait for an announcement has a deadline that the progress thread keeps.
+  if (bulk_.transfer(what, peer_timeout_, std::move(done))) poke();
 }
 
 }  // namespace rcuda::transport::verbs

@@ -40,11 +40,14 @@ class VerbsLink final : public LinkCore {
         note_([this](Loss::Sign sign, const std::string& what) { loss_.note(sign, what); }),
         put_queue_({work_requests_, doorbells_, completions_}, note_),
         memory_(registrations_),
-        bulk_(memory_,
-              {work_requests_, doorbells_, completions_, receives_, transfer_bytes_, copied_bytes_},
-              note_, [this](uint64_t region) {
-                control_->send({.kind = ControlMessage::kRetired, .region = region});
-              }) {}
+        bulk_(
+            memory_,
+            {work_requests_, doorbells_, completions_, receives_, transfer_bytes_, copied_bytes_},
+            note_,
+            [this](uint32_t immediate, uint64_t bytes) { immediate_arrived(immediate, bytes); },
+            [this](uint64_t region) {
+              control_->send({.kind = ControlMessage::kRetired, .region = region});
+            }) {}
   ~VerbsLink() override;
 
   Status connect(Bootstrap bootstrap, const LinkOptions& options);
@@ -66,7 +69,6 @@ class VerbsLink final : public LinkCore {
   bool has_immediates() const override { return true; }
   void write_with_immediate(RegionId region, uint64_t offset, const void* local, size_t bytes,
                             uint32_t immediate, TransferDone done) override;
-  void on_immediate(ImmediateArrived arrived) override { bulk_.on_immediate(std::move(arrived)); }
   void close() override;
   void abandon() noexcept override;
 
@@ -92,6 +94,7 @@ class VerbsLink final : public LinkCore {
 
   void on_broken() override;
   void before_sleep() override;
+  void transfer(const BulkTransfer& what, TransferDone done);
   Status on_control(const ControlMessage& message);
   Region add_region(std::shared_ptr<Registration> registration, bool for_peer);
   void on_control_end(bool intended, const std::string& why);
