@@ -154,15 +154,14 @@ class Sender {
   double single_us(uint64_t bytes) { return train_us(bytes, 1); }
   double train_us(uint64_t bytes, int transfers) {
     const uint64_t parts = std::clamp<uint64_t>(bytes / kLeastPart, 1, streams_.size());
-    if (at_ + bytes > walk_bytes_) at_ = 0;
     const Clock::time_point begin = Clock::now();
     for (int i = 0; i < transfers; ++i) {
+      if (at_ + bytes > walk_bytes_) at_ = 0;
       for (uint64_t part = 0; part < parts; ++part) {
         const uint64_t first = bytes * part / parts;
         streams_[part]->submit({at_ + first, bytes * (part + 1) / parts - first});
       }
       at_ += bytes;
-      if (at_ + bytes > walk_bytes_) at_ = 0;
     }
     for (int i = 0; i < transfers; ++i) {
       for (uint64_t part = 0; part < parts; ++part) streams_[part]->await();

@@ -123,21 +123,10 @@ class End {
     shared_.run = run;
     const Clock::time_point begin = Clock::now();
     ++shared_.asked;
-    const size_t chunks = run.chunks();
-    for (size_t queued = 0, ready = 0; ready < chunks;) {
-      if (queued < chunks && queued < shared_.landed.value + run.places() &&
-          queued < ready + kEvents) {
-        if (run.gpus) {
-          queue(staging_ + run.place(queued), memory_ + run.offset(queued), run.size(queued),
-                cudaMemcpyDeviceToHost, queued);
-        }
-        ++queued;
-      }
-      const size_t before = ready;
-      while (ready < queued && (!run.gpus || over(ready))) ++ready;
-      if (ready != before) shared_.ready.value = ready;
-    }
-    until([&] { return shared_.landed.value == chunks; });
+    copy_chunks(
+        run, cudaMemcpyDeviceToHost, [&] { return shared_.landed.value + run.places(); },
+        shared_.ready);
+    until([&] { return shared_.landed.value == run.chunks(); });
     const double us = us_since(begin) / static_cast<double>(run.copies);
     // A thread that had no part of the last chunk may not have seen it yet.
     until([&] { return sent_runs_ == static_cast<size_t>(shared_.asked * streams()); });
@@ -147,21 +136,8 @@ class End {
   // The destination's main thread.
   void land_runs() {
     for (int runs = 0; next_run(&runs);) {
-      const Run run = shared_.run;
-      const size_t chunks = run.chunks();
-      for (size_t queued = 0, landed = 0; landed < chunks;) {
-        if (queued < chunks && queued < landed + kEvents && received() > queued) {
-          if (run.gpus) {
-            queue(memory_ + run.offset(queued), staging_ + run.place(queued), run.size(queued),
-                  cudaMemcpyHostToDevice, queued);
-          }
-          ++queued;
-        }
-        const size_t before = landed;
-        while (landed < queued && (!run.gpus || over(landed))) ++landed;
-        if (landed != before) shared_.landed.value = landed;
-        if (landed == queued) std::this_thread::yield();
-      }
+      copy_chunks(
+          shared_.run, cudaMemcpyHostToDevice, [&] { return received(); }, shared_.landed);
     }
   }
 
@@ -232,8 +208,27 @@ class End {
     }
     return least;
   }
-  void queue(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, size_t chunk) {
-    CHECK(cudaMemcpyAsync(to, from, bytes, kind, stream_));
+  // All chunks of the run out of the GPU or into it, as many as `limit` says at the time; `copied`
+  // tells of those that are over.
+  template <typename Limit>
+  void copy_chunks(const Run run, cudaMemcpyKind kind, const Limit& limit, Counter& copied) {
+    for (size_t queued = 0, done = 0; done < run.chunks();) {
+      if (queued < std::min({run.chunks(), done + kEvents, limit()})) {
+        if (run.gpus) queue(run, queued, kind);
+        ++queued;
+      }
+      const size_t before = done;
+      while (done < queued && (!run.gpus || over(done))) ++done;
+      if (done != before) copied.value = done;
+      if (done == queued) std::this_thread::yield();
+    }
+  }
+  void queue(const Run& run, size_t chunk, cudaMemcpyKind kind) {
+    char* const staged = staging_ + run.place(chunk);
+    char* const memory = memory_ + run.offset(chunk);
+    const bool out = kind == cudaMemcpyDeviceToHost;
+    CHECK(cudaMemcpyAsync(out ? staged : memory, out ? memory : staged, run.size(chunk), kind,
+                          stream_));
     CHECK(cudaEventRecord(events_[chunk % kEvents], stream_));
   }
   bool over(size_t chunk) const {
