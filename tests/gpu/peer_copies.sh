@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
 # Copies between two servers with a GPU each, on a machine with two GPUs: the programs that use
 # several devices, copies by size against cudaMemcpyPeer on the same GPUs and against plain sockets
-# (bench/p2p), the first copies of sessions, the planner's choices against all others, and triangle
-# counting natively and remotely (bench/triangles), alternating.
+# (bench/p2p), the first copies of sessions, what the model predicts of each strategy, the planner's
+# choices against all others, and triangle counting natively and remotely (bench/triangles),
+# alternating.
 #
-#   tests/gpu/peer_copies.sh BUILD_FOLDER RESULTS_FOLDER [programs] [copies] [firsts] [planner] [triangles]
+#   tests/gpu/peer_copies.sh BUILD_FOLDER RESULTS_FOLDER [programs] [copies] [firsts] [model] [planner] [triangles]
 #
-# Without a choice it does all five. Exits with 1 when a program's output is not what it must be.
+# Without a choice it does all six. Exits with 1 when a program's output is not what it must be.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "$1" && pwd)
 mkdir -p "$2"
 results=$(cd "$2" && pwd)
 shift 2
-parts=" ${*:-programs copies firsts planner triangles} "
+parts=" ${*:-programs copies firsts model planner triangles} "
 servers=()
 trap 'kill "${servers[@]}" 2>/dev/null' EXIT
 
@@ -62,6 +63,7 @@ if [[ $parts == *" firsts "* ]]; then
       sed "s/^/settle $settle s,/" "$results/p2p.csv" | tail -n +2 | cut -d, -f1-5
     done
   done
+  "$build/bench/p2p/staged" --settle 1 # what a first copy costs two processes none of whose threads sleeps
   # And the whole of a program that copies 64 KB, some of it after the one before has let go of its GPUs.
   for path in shm tcp auto; do
     for _ in 1 2 3 4 5 6; do
@@ -70,6 +72,16 @@ if [[ $parts == *" firsts "* ]]; then
       echo $((($(date +%s%N) - begin) / 1000000))
       sleep 0.5
     done | sort -n | sed -n "3p" | sed "s/^/program that copies 64 KB and ends, $path, ms: /"
+  done
+fi
+# Each strategy as the model has it and as the workers take it, without a program between them.
+if [[ $parts == *" model "* ]]; then
+  for path in shm ipc tcp; do
+    for strategy in auto v2b v3b v4b; do
+      [[ $path == ipc && $strategy != auto ]] && continue
+      echo "$strategy over $path:"
+      "$build/bin/rcuda-p2p" plan --from localhost@8431:0 --to localhost@8432:1 --strategy $strategy --path $path
+    done
   done
 fi
 if [[ $parts == *" planner "* ]]; then

@@ -186,7 +186,8 @@ class Pair {
 
   Status open(const LiveQuery& query, uint64_t most_bytes);
   std::string names() const { return from_->gpu() + " to " + to_->gpu(); }
-  // Until all legs are measured. kUnavailable when the two cannot connect.
+  // Until all legs are measured, of which each worker has its own. kUnavailable when the two cannot
+  // connect.
   Status wait_until_measured();
 
   struct Forecast {
@@ -194,11 +195,13 @@ class Pair {
     bool measured = false;
     std::string text;
   };
-  Result<Forecast> forecast(uint64_t bytes);
+  // Of copies to the destination's worker.
+  Result<Forecast> forecast(uint64_t bytes) { return forecast(*from_, bytes); }
   Result<double> copy_us(uint64_t bytes);
 
  private:
   Status introduce(const client::DeviceAddress& to);
+  static Result<Forecast> forecast(Worker& worker, uint64_t bytes);
 
   std::unique_ptr<Worker> from_, to_;
   uint64_t source_ = 0, destination_ = 0;
@@ -255,12 +258,12 @@ Status Pair::introduce(const client::DeviceAddress& to) {
   return to_->post(wire::Custom::kPeerIntroduce, body, std::as_bytes(std::span(to.host)));
 }
 
-Result<Pair::Forecast> Pair::forecast(uint64_t bytes) {
+Result<Pair::Forecast> Pair::forecast(Worker& worker, uint64_t bytes) {
   wire::PeerPlanBody body{};
   body.bytes = bytes;
   body.link = kLink;
   int result = 0;
-  const auto reply = from_->call(static_cast<uint16_t>(wire::Custom::kPeerPlan),
+  const auto reply = worker.call(static_cast<uint16_t>(wire::Custom::kPeerPlan),
                                  std::as_bytes(std::span(&body, 1)), &result);
   if (!reply) return reply.status();
   wire::PeerPlanReply plan{};
@@ -277,13 +280,16 @@ Result<Pair::Forecast> Pair::forecast(uint64_t bytes) {
 
 Status Pair::wait_until_measured() {
   const Clock::time_point deadline = Clock::now() + kTimeout;
-  while (true) {
-    const auto now = forecast(1);
-    if (!now) return now.status();
-    if (now->measured) return {};
-    if (Clock::now() > deadline) return {Code::kTimeout, "not measured in time: " + now->text};
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  for (Worker* const worker : {from_.get(), to_.get()}) {
+    while (true) {
+      const auto now = forecast(*worker, 1);
+      if (!now) return now.status();
+      if (now->measured) break;
+      if (Clock::now() > deadline) return {Code::kTimeout, "not measured in time: " + now->text};
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
   }
+  return {};
 }
 
 Result<double> Pair::copy_us(uint64_t bytes) {
