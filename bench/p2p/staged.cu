@@ -2,6 +2,7 @@
 // but the two DMA legs, in chunks, tied in the two ways there are.
 //
 //   staged [--rounds 100]
+//   staged --settle SECONDS [--rounds 5]
 //
 //   events    one process with both GPUs; the GPUs wait for one another's events
 //   hand-over two processes with a GPU each, as two servers have them; each chunk is handed over in
@@ -10,6 +11,11 @@
 // Prints the median of each in microseconds by size and chunk, beside cudaMemcpyPeer with peer
 // access off, alternating. No engine between two workers can be faster than `hand-over`, and none
 // of two processes has `events` (CUDA's events of other processes are slower than both).
+//
+// With --settle, the first and the second copy after so many seconds in which the GPUs had nothing
+// to do, while the threads of `hand-over` went on looking: what the first copy costs more when no
+// thread has to wake up. `kept warm` is `hand-over` whose threads copied 4 KB over the bus every
+// millisecond of the pause.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -33,11 +39,14 @@ namespace {
 constexpr size_t kMostBytes = 16u << 20;
 constexpr size_t kLeastChunk = 64u << 10;
 constexpr size_t kMostChunks = 32;
+constexpr double kWarmEveryUs = 1000;
+constexpr size_t kWarmBytes = 4096;
 
 // What the two processes share, beside the staging buffer.
 struct Shared {
   std::atomic<bool> destination_ready{false};
   std::atomic<bool> over{false};
+  std::atomic<bool> warm{false};  // both copy a little now and then
   std::atomic<size_t> bytes{0}, chunk{0};
   std::atomic<uint64_t> asked{0}, done{0};  // copies
   std::atomic<uint64_t> staged{0};          // chunks
@@ -68,6 +77,18 @@ struct Side {
   void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, size_t chunk) const {
     CHECK(cudaMemcpyAsync(to, from, bytes, kind, stream));
     CHECK(cudaEventRecord(events[chunk], stream));
+  }
+  // Called without pause: keeps the last copy in `direction` from being long ago.
+  void keep_warm(char* staging, cudaMemcpyKind direction, Clock::time_point& last) const {
+    if (us_since(last) < kWarmEveryUs) return;
+    use();
+    if (direction == cudaMemcpyDeviceToHost) {
+      copy(staging, memory, kWarmBytes, direction, 0);
+    } else {
+      copy(memory, staging, kWarmBytes, direction, 0);
+    }
+    await(events[0]);
+    last = Clock::now();
   }
 
   const int device;
@@ -124,9 +145,13 @@ double by_hand_over(const Side& from, char* staging, Shared& shared, size_t byte
   CHECK(cudaHostRegister(staging, kMostBytes, cudaHostRegisterDefault));
   shared.destination_ready = true;
   uint64_t taken = 0;
+  Clock::time_point warmed{};
   for (uint64_t copy = 0;;) {
     if (shared.over) std::_Exit(0);
-    if (shared.asked == copy) continue;
+    if (shared.asked == copy) {
+      if (shared.warm) to.keep_warm(staging, cudaMemcpyHostToDevice, warmed);
+      continue;
+    }
     ++copy;
     const size_t bytes = shared.bytes, chunk = shared.chunk;
     size_t i = 0;
@@ -148,13 +173,79 @@ double by_the_driver(const Side& from, const Side& to, size_t bytes) {
   return us_since(begin);
 }
 
+void compare(const Side& from, const Side& to, char* staging, Shared& shared, int rounds) {
+  std::printf("%10s %10s %10s %10s %10s   us\n", "bytes", "chunk", "driver", "events", "hand-over");
+  for (const size_t bytes :
+       {64u << 10, 200'000u, 512u << 10, 1u << 20, 2u << 20, 4u << 20, 16u << 20}) {
+    for (size_t chunks = 1; chunks <= kMostChunks; chunks *= 2) {
+      const size_t chunk = (bytes / chunks + 255) / 256 * 256;
+      if (chunk < kLeastChunk || chunk > (4u << 20)) continue;
+      std::vector<double> driver, events, hand_over;
+      for (int round = 0; round < rounds; ++round) {
+        driver.push_back(by_the_driver(from, to, bytes));
+        events.push_back(by_events(from, to, staging, bytes, chunk));
+        hand_over.push_back(by_hand_over(from, staging, shared, bytes, chunk));
+      }
+      std::printf("%10zu %10zu %10.1f %10.1f %10.1f\n", bytes, chunk, median(driver),
+                  median(events), median(hand_over));
+    }
+  }
+}
+
+void pause(const Side& from, char* staging, Shared& shared, double seconds, bool warm) {
+  Clock::time_point warmed{};
+  shared.warm = warm;
+  for (const Clock::time_point begin = Clock::now(); us_since(begin) < seconds * 1e6;) {
+    if (warm) from.keep_warm(staging, cudaMemcpyDeviceToHost, warmed);
+  }
+  shared.warm = false;
+}
+
+void compare_firsts(const Side& from, const Side& to, char* staging, Shared& shared, int rounds,
+                    double seconds) {
+  std::printf("%10s %23s %23s %23s   us: first, second\n", "bytes", "driver", "hand-over",
+              "kept warm");
+  for (const size_t bytes : {64u << 10, 1u << 20, 16u << 20}) {
+    const auto driver = [&] { return by_the_driver(from, to, bytes); };
+    const auto hand_over = [&] {
+      return by_hand_over(from, staging, shared, bytes, std::min<size_t>(bytes, 512u << 10));
+    };
+    std::vector<double> taken[3][2];
+    for (int round = 0; round < rounds; ++round) {
+      for (int way = 0; way < 3; ++way) {
+        pause(from, staging, shared, seconds, way == 2);
+        for (std::vector<double>& which : taken[way]) {
+          which.push_back(way == 0 ? driver() : hand_over());
+        }
+      }
+    }
+    std::printf("%10zu", bytes);
+    for (auto& [first, second] : taken) {
+      std::printf(" %11.1f %11.1f", median(first), median(second));
+    }
+    std::printf("\n");
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  int rounds = 100;
-  if (argc == 3 && std::string(argv[1]) == "--rounds") rounds = std::atoi(argv[2]);
-  if (rounds < 1 || (argc != 1 && argc != 3)) {
-    std::fprintf(stderr, "usage: staged [--rounds 100]\n");
+  int rounds = 0;
+  double settle = 0;
+  bool understood = argc % 2 == 1;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (std::string(argv[i]) == "--rounds") {
+      understood = understood && (rounds = std::atoi(argv[i + 1])) > 0;
+    } else if (std::string(argv[i]) == "--settle") {
+      understood = understood && (settle = std::atof(argv[i + 1])) > 0;
+    } else {
+      understood = false;
+    }
+  }
+  if (!understood) {
+    std::fprintf(stderr,
+                 "usage: staged [--rounds 100]\n"
+                 "       staged --settle SECONDS [--rounds 5]\n");
     return 2;
   }
   auto* shared = new (map_shared<Shared>(sizeof(Shared))) Shared;
@@ -168,21 +259,10 @@ int main(int argc, char** argv) {
   CHECK(cudaHostRegister(staging, kMostBytes, cudaHostRegisterPortable));
   while (!shared->destination_ready) {
   }
-  std::printf("%10s %10s %10s %10s %10s   us\n", "bytes", "chunk", "driver", "events", "hand-over");
-  for (const size_t bytes :
-       {64u << 10, 200'000u, 512u << 10, 1u << 20, 2u << 20, 4u << 20, 16u << 20}) {
-    for (size_t chunks = 1; chunks <= kMostChunks; chunks *= 2) {
-      const size_t chunk = (bytes / chunks + 255) / 256 * 256;
-      if (chunk < kLeastChunk || chunk > (4u << 20)) continue;
-      std::vector<double> driver, events, hand_over;
-      for (int round = 0; round < rounds; ++round) {
-        driver.push_back(by_the_driver(from, to, bytes));
-        events.push_back(by_events(from, to, staging, bytes, chunk));
-        hand_over.push_back(by_hand_over(from, staging, *shared, bytes, chunk));
-      }
-      std::printf("%10zu %10zu %10.1f %10.1f %10.1f\n", bytes, chunk, median(driver),
-                  median(events), median(hand_over));
-    }
+  if (settle > 0) {
+    compare_firsts(from, to, staging, *shared, rounds > 0 ? rounds : 5, settle);
+  } else {
+    compare(from, to, staging, *shared, rounds > 0 ? rounds : 100);
   }
   std::signal(SIGCHLD, SIG_DFL);
   shared->over = true;
