@@ -140,7 +140,13 @@ void bench_transfers(Link& link, transport::RegionId region, std::byte* local, s
         const int count =
             static_cast<int>(std::clamp<size_t>((256u << 20) / bytes, 4, 2000) / scale + 1);
         std::counting_semaphore<kUnderWay> free(under_way);
-        const auto done = [&](const Status&) { free.release(); };
+        const auto done = [&](const Status& status) {
+          if (!status.ok()) {
+            std::fprintf(stderr, "link_bench: a transfer failed: %s\n", status.message().c_str());
+            std::_Exit(1);
+          }
+          free.release();
+        };
         const auto before = link.counters();
         const auto start = Clock::now();
         for (int i = 0; i < count; ++i) {

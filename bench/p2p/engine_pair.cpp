@@ -10,17 +10,20 @@
 // side keeps its measurements in a file (FILE.0, FILE.1).
 //
 // Each copy is in a stream of the source, as cudaMemcpyPeerAsync puts it there, and is timed from
-// the call until the stream is idle again. CSV as bench/p2p/p2p.cu writes it.
+// the call until the stream is idle again. CSV: the first copy, the median of those after it, and
+// one of a train.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <CLI/CLI.hpp>
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -65,42 +68,30 @@ void check(CUresult result, const char* what) {
   if (result != CUDA_SUCCESS) die(std::string(what) + " gave " + std::to_string(result));
 }
 
+// Exits where the arguments ask for help or cannot be.
 Options parse(int argc, char** argv) {
   Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string name = argv[i];
-    const std::string value = argv[i + 1];
-    if (name == "--medium") {
-      options.medium = value == "tcp" ? test::Medium::kTcp : test::Medium::kShm;
-    } else if (name == "--devices") {
-      if (std::sscanf(value.c_str(), "%d,%d", &options.devices[0], &options.devices[1]) != 2) {
-        die("--devices wants two numbers");
-      }
-    } else if (name == "--min") {
-      options.min_bytes = p2p::parse_bytes(value).value_or(4);
-    } else if (name == "--max") {
-      options.max_bytes = p2p::parse_bytes(value).value_or(256u << 20);
-    } else if (name == "--driver") {
-      options.driver = value;
-    } else if (name == "--streams") {
-      options.streams = value != "off";
-    } else if (name == "--cache") {
-      options.cache = value;
-    } else if (name == "--rounds") {
-      options.rounds = std::atoi(value.c_str());
-    } else if (name == "--seconds") {
-      options.seconds_per_size = std::atof(value.c_str());
-    } else if (name == "--strategy") {
-      options.strategies.clear();
-      for (size_t at = 0; at <= value.size();) {
-        const size_t comma = std::min(value.find(',', at), value.size());
-        options.strategies.push_back(value.substr(at, comma - at));
-        at = comma + 1;
-      }
-    } else {
-      die("unknown option " + name);
-    }
+  std::vector<int> devices{options.devices[0], options.devices[1]};
+  const std::map<std::string, test::Medium> media{{"shm", test::Medium::kShm},
+                                                  {"tcp", test::Medium::kTcp}};
+  const std::map<std::string, bool> on_off{{"on", true}, {"off", false}};
+  CLI::App app("Copies between the engines of two workers by size, as CSV");
+  app.add_option("--medium", options.medium)->transform(CLI::CheckedTransformer(media));
+  app.add_option("--devices", devices)->expected(2)->delimiter(',');
+  app.add_option("--min", options.min_bytes)->transform(CLI::AsSizeValue(false));
+  app.add_option("--max", options.max_bytes)->transform(CLI::AsSizeValue(false));
+  app.add_option("--driver", options.driver);
+  app.add_option("--streams", options.streams)->transform(CLI::CheckedTransformer(on_off));
+  app.add_option("--cache", options.cache);
+  app.add_option("--rounds", options.rounds)->check(CLI::PositiveNumber);
+  app.add_option("--seconds", options.seconds_per_size)->check(CLI::PositiveNumber);
+  app.add_option("--strategy", options.strategies)->delimiter(',');
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
   }
+  std::copy(devices.begin(), devices.end(), options.devices);
   return options;
 }
 
@@ -108,7 +99,9 @@ std::vector<uint64_t> sizes_of(const Options& options) {
   std::vector<uint64_t> sizes;
   for (uint64_t bytes = 4; bytes <= options.max_bytes; bytes *= 2) {
     if (bytes >= options.min_bytes) sizes.push_back(bytes);
-    if (bytes == (128u << 10) && options.min_bytes <= 200'000) sizes.push_back(200'000);
+    if (bytes == (128u << 10) && options.min_bytes <= 200'000 && options.max_bytes >= 200'000) {
+      sizes.push_back(200'000);
+    }
   }
   return sizes;
 }

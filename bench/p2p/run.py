@@ -54,7 +54,7 @@ def variants(arguments):
 def measure(arguments, label, environment, command):
     options = ["--label", label, "--no-header", "--min", arguments.min, "--max", arguments.max,
                "--seconds", str(arguments.seconds)]
-    if arguments.settle:
+    if arguments.settle and command[0] != arguments.sockets:
         options += ["--settle", str(arguments.settle)]
     done = subprocess.run([*command, *options], env={**os.environ, **environment},
                           capture_output=True, text=True, timeout=arguments.timeout)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares a local GPU with the same GPU behind rcuda, alternately in one run.
 
-    remote_vs_native.py --build FOLDER [--rounds 3] [--torch-rounds 1] [--transports shm,tcp] [--devices 0]
+    remote_vs_native.py --build FOLDER [--rounds 3] [--torch-rounds 1] [--transports shm,tcp] [--device 0]
 
 Starts an rcuda-server on this machine, runs bench/remote_vs_native/figures natively and over every
 transport in turn, and prints the median of each figure and its ratio to native: above 1 is better than
@@ -46,19 +46,19 @@ def main():
     parser.add_argument("--build", required=True)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--transports", default="shm,tcp")
-    parser.add_argument("--devices", default="0")
+    parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--torch-rounds", type=int,
                         default=1 if importlib.util.find_spec("torch") else 0)
     arguments = parser.parse_args()
     build = os.path.abspath(arguments.build)
     figures_program = os.path.join(build, "bench/remote_vs_native/figures")
 
-    server = Server(build, "nvidia", arguments.devices, options=("--pool", "2"))
+    server = Server(build, "nvidia", str(arguments.device), options=("--pool", "2"))
     modes = ["native"] + arguments.transports.split(",")
-    environments = {"native": dict(os.environ, CUDA_VISIBLE_DEVICES=arguments.devices)}
+    environments = {"native": dict(os.environ, CUDA_VISIBLE_DEVICES=str(arguments.device))}
     for transport in modes[1:]:
         environments[transport] = dict(
-            os.environ, RCUDA_DEVICES=f"127.0.0.1@{server.port}:{arguments.devices}",
+            os.environ, RCUDA_DEVICES=f"127.0.0.1@{server.port}:{arguments.device}",
             RCUDA_TRANSPORT=transport, LD_PRELOAD=os.path.join(build, "lib/librcuda.so"))
     samples = {mode: {} for mode in modes}
     try:
@@ -69,8 +69,8 @@ def main():
                 figures.update(measure([figures_program], environment))
                 if round_number < arguments.torch_rounds:
                     # PyTorch counts devices by NVML, which knows this machine's GPUs, not the pool.
-                    figures.update(measure([sys.executable, os.path.join(HERE, "torch_loop.py")],
-                                           dict(environment, CUDA_VISIBLE_DEVICES="0")))
+                    seen = environment if mode == "native" else dict(environment, CUDA_VISIBLE_DEVICES="0")
+                    figures.update(measure([sys.executable, os.path.join(HERE, "torch_loop.py")], seen))
                 for name, value in figures.items():
                     samples[mode].setdefault(name, []).append(value)
     finally:

@@ -1,4 +1,4 @@
-"""A small training loop; prints the milliseconds of one step."""
+"""A small training loop; prints the microseconds of one step."""
 
 import time
 

@@ -250,6 +250,11 @@ unsigned long long count_on_gpus(const Options& options, int gpus, Stages& stage
   if (largest == kNoEdge) --edges;
   stages.end("sort");
   edges_left = edges;
+  if (edges == 0) {
+    std::fprintf(stderr,
+                 "triangles: all edges lead back to where they begin; use a larger --scale\n");
+    std::exit(1);
+  }
 
   std::vector<Graph> graphs(static_cast<size_t>(gpus));
   for (int gpu = gpus - 1; gpu >= 0; --gpu) {

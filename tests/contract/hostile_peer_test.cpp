@@ -59,7 +59,11 @@ void send(const UniqueFd& socket, const std::vector<std::byte>& bytes) {
   (void)send_all(socket.get(), bytes, soon());
 }
 
-Victim attack_tcp(const std::vector<std::byte>& greeting) {
+// For tests of who says nothing at all: all others have time, however busy the machine is.
+constexpr auto kImpatience = std::chrono::milliseconds(300);
+
+Victim attack_tcp(const std::vector<std::byte>& greeting,
+                  std::chrono::milliseconds timeout = kPatience) {
   Result<RawPair> control = make_socket_pair(Medium::kTcp);
   Result<RawPair> stream = make_socket_pair(Medium::kTcp);
   EXPECT_TRUE(control.ok() && stream.ok());
@@ -71,7 +75,7 @@ Victim attack_tcp(const std::vector<std::byte>& greeting) {
   Bootstrap bootstrap;
   bootstrap.control = std::move(control->theirs);
   bootstrap.server = true;
-  bootstrap.timeout = std::chrono::milliseconds(300);
+  bootstrap.timeout = timeout;
   bootstrap.accept_stream = [&](int) -> Result<UniqueFd> { return std::move(stream->theirs); };
   const LinkOptions options{.window_bytes = kWindowBytes, .bulk_streams = 1};
   Result<std::unique_ptr<Link>> link = make_tcp_link(std::move(bootstrap), options);
@@ -83,7 +87,8 @@ Victim attack_tcp(const std::vector<std::byte>& greeting) {
   return victim;
 }
 
-Victim attack_shm(const std::vector<std::byte>& greeting, const std::vector<int>& fds) {
+Victim attack_shm(const std::vector<std::byte>& greeting, const std::vector<int>& fds,
+                  std::chrono::milliseconds timeout = kPatience) {
   Result<RawPair> control = make_socket_pair(Medium::kShm);
   EXPECT_TRUE(control.ok());
   Victim victim;
@@ -94,9 +99,8 @@ Victim attack_shm(const std::vector<std::byte>& greeting, const std::vector<int>
   Bootstrap bootstrap;
   bootstrap.control = std::move(control->theirs);
   bootstrap.server = true;
-  bootstrap.timeout = std::chrono::milliseconds(300);
-  const LinkOptions options{.window_bytes = kWindowBytes,
-                            .peer_timeout = std::chrono::milliseconds(300)};
+  bootstrap.timeout = timeout;
+  const LinkOptions options{.window_bytes = kWindowBytes, .peer_timeout = kPatience};
   Result<std::unique_ptr<Link>> link = make_shm_link(std::move(bootstrap), options);
   if (link) {
     victim.link = std::move(*link);
@@ -122,7 +126,7 @@ void expect_protocol_violation(Link& link) {
 }
 
 TEST(HostileTcpPeer, GreetingsThatCannotBeAreRefused) {
-  EXPECT_EQ(attack_tcp({}).refused.code(), Code::kTimeout);
+  EXPECT_EQ(attack_tcp({}, kImpatience).refused.code(), Code::kTimeout);
   EXPECT_EQ(attack_tcp(Words().u64(1).u64(kWindowBytes).u32(0).u32(1).bytes()).refused.code(),
             Code::kProtocol);
   for (const uint64_t window : {uint64_t{0}, uint64_t{4097}, uint64_t{1} << 31, ~uint64_t{7}}) {
@@ -255,7 +259,7 @@ TEST(HostileShmPeer, GreetingsThatCannotBeAreRefused) {
   const UniqueFd small = window_file(4096, sealed);
   const UniqueFd unsealed = window_file(4096 + kWindowBytes, 0);
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  EXPECT_EQ(attack_shm({}, {}).refused.code(), Code::kTimeout);
+  EXPECT_EQ(attack_shm({}, {}, kImpatience).refused.code(), Code::kTimeout);
   EXPECT_EQ(attack_shm(shm_hello().bytes(), {}).refused.code(), Code::kProtocol);
   EXPECT_EQ(attack_shm(Words().u64(5).zeros(16).bytes(), {good.get()}).refused.code(),
             Code::kProtocol);

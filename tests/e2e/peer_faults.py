@@ -120,17 +120,6 @@ def client_once():
 CLIENTS = {"copying": client_copying, "going-on": client_going_on, "once": client_once}
 
 
-def workers_of(server):
-    """Worker processes of a daemon, in the order in which they were started."""
-    out = subprocess.run(["ps", "-o", "pid=", "--ppid", str(server.process.pid)],
-                         capture_output=True, text=True)
-    return [int(pid) for pid in out.stdout.split()]
-
-
-def descriptors_of(server):
-    return len(os.listdir(f"/proc/{server.process.pid}/fd"))
-
-
 class Rig:
     def __init__(self, build, **settings):
         self.build = build
@@ -171,11 +160,11 @@ def case_killed(build):
     rig.expect(other.stdout.readline() != "", "another session copies")
     # The other session's workers and one in the pool of each server.
     settled = [2, 2]
-    eventually(lambda: [len(workers_of(server)) for server in rig.servers] == settled)
-    before = [descriptors_of(server) for server in rig.servers]
+    eventually(lambda: [len(server.workers()) for server in rig.servers] == settled)
+    before = [server.descriptors() for server in rig.servers]
     client = rig.client("copying")
     rig.expect(client.stdout.readline() == "copying\n", "the copies are under way")
-    session = [pid for pid in workers_of(rig.servers[1])
+    session = [pid for pid in rig.servers[1].workers()
                if pid_serves(rig.servers[1], pid, client.pid)]
     rig.expect(len(session) == 1, "one worker of the second server has the session")
     os.kill(session[0], signal.SIGKILL)
@@ -188,8 +177,8 @@ def case_killed(build):
                "the dead worker's device is unavailable")
     for _ in range(5):
         rig.expect(other.stdout.readline() != "", "the other session goes on")
-    eventually(lambda: [len(workers_of(server)) for server in rig.servers] == settled)
-    eventually(lambda: [descriptors_of(server) for server in rig.servers] == before)
+    eventually(lambda: [len(server.workers()) for server in rig.servers] == settled)
+    eventually(lambda: [server.descriptors() for server in rig.servers] == before)
     other.stdin.close()
     rig.expect(other.wait() == 0, "the other session ends well")
     again = rig.client("once")

@@ -1,6 +1,7 @@
 """Servers and clients of the whole remote path, for tests: rcuda-server as it is built, on free ports."""
 
 import argparse
+import atexit
 import json
 import os
 import re
@@ -23,18 +24,21 @@ class Server:
             command += ["--pool", "1"]
         if devices:
             command += ["--devices", devices]
-        # Several servers on one machine are several nodes: their GPUs must be told apart.
+        # Several servers on one machine are several nodes: their GPUs must be told apart. Nor do they
+        # read or write what servers of this user have kept.
+        self.folder = tempfile.TemporaryDirectory()
         variables = dict(os.environ, RCUDA_DRIVER=driver, RCUDA_LOG="info",
-                         RCUDA_SERVER_IMAGE_CACHE="none", SOFTGPU_NODE=str(index))
+                         RCUDA_SERVER_IMAGE_CACHE="none", SOFTGPU_NODE=str(index),
+                         RCUDA_P2P_CACHE=os.path.join(self.folder.name, "p2p.toml"))
         variables.update(environment)
-        self.reports = tempfile.TemporaryDirectory()
         for name in ("ASAN_OPTIONS", "TSAN_OPTIONS"):
             # Not to stderr: a worker's belongs to its kernels. What a program may leave to the end of
             # its process, a server may not.
             options = variables.get(name, "").replace("detect_leaks=0", "detect_leaks=1")
-            variables[name] = f"{options}:log_path={self.reports.name}/of"
+            variables[name] = f"{options}:log_path={self.folder.name}/report"
         self.process = subprocess.Popen(command, pass_fds=[write_end], env=variables,
                                         stdout=self.log, stderr=self.log)
+        atexit.register(lambda: self.process.poll() is None and self.stop())
         os.close(write_end)
         with os.fdopen(read_end) as ready:
             self.port = ready.readline().strip()
@@ -55,9 +59,10 @@ class Server:
 
     def sanitizers(self):
         reports = []
-        for name in sorted(os.listdir(self.reports.name)):
-            with open(os.path.join(self.reports.name, name), errors="replace") as report:
-                reports.append(report.read())
+        for name in sorted(os.listdir(self.folder.name)):
+            if name.startswith("report"):
+                with open(os.path.join(self.folder.name, name), errors="replace") as report:
+                    reports.append(report.read())
         return "\n".join(reports)
 
     def text(self):
