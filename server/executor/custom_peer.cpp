@@ -22,7 +22,8 @@ std::vector<CudaDeviceOps::Device> devices_of(Executor& executor) {
   std::vector<CudaDeviceOps::Device> devices;
   for (uint32_t i = 0; i < executor.resources().devices.size(); ++i) {
     devices.push_back({executor.resources().devices[i].device,
-                       executor.find_context(wire::primary_context_id(i))->handle});
+                       executor.find_context(wire::primary_context_id(i))->handle,
+                       executor.resources().gpudirect});
   }
   return devices;
 }
@@ -77,6 +78,7 @@ std::unique_ptr<PeerHub> make_peers(Executor& executor) {
   options.peer_timeout = given.timeout;
   options.bulk_streams = given.bulk_streams;
   options.spin = given.spin;
+  options.near_pci = given.near_pci;
   options.on_error = [&executor](CUresult error) { executor.latch(error); };
   // Wakes an executor thread that may be waiting in PeerWaits.
   options.on_change = [&executor] { executor.post([] {}); };
@@ -196,6 +198,7 @@ bool PeerWaits::is_safe(const wire::CommandHeader& header, std::span<const std::
     case wire::Custom::kPeerSignal:
     case wire::Custom::kPeerAwait:
     case wire::Custom::kPeerPlan:
+    case wire::Custom::kPeerIntroduce:  // starts a thread: the engine is there
       return true;
     default:
       break;
@@ -291,7 +294,9 @@ HandlerResult peer_copy(Executor& executor, const Command& command, std::vector<
   }
   if (failure.ok()) executor.copied_bytes += copy.memory.bytes();
   const Status queued = peers.copy(std::move(copy), std::move(failure));
-  return queued.ok() ? answer(CUDA_SUCCESS) : failed(cuda_error_of(queued));
+  if (queued.ok()) return answer(CUDA_SUCCESS);
+  executor.note_work();  // the stream is not held by it: no later copy is right behind one
+  return failed(cuda_error_of(queued));
 }
 
 HandlerResult peer_signal(Executor& executor, const Command& command, std::vector<std::byte>*) {

@@ -98,6 +98,7 @@ bool belongs_to_no_context(wire::Kind kind) {
 
 void Executor::forget_objects(ContextState& context) {
   completions_.drop_context(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  peers_->forget_context(context.handle);
   context.free_events.clear();
   context.free_streams.clear();
   context.idle_stream = nullptr;

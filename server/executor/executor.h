@@ -84,6 +84,7 @@ struct SessionResources {
     std::chrono::milliseconds handshake_timeout{10'000}, timeout{10'000};
     int bulk_streams = transport::LinkOptions{}.bulk_streams;
     std::chrono::nanoseconds spin{0};
+    std::string near_pci;  // of the session's first GPU, to choose an adapter by
   };
   Peers peers;
   // What this process keeps inaccessible: client memory may be mapped over it.

@@ -117,11 +117,8 @@ void GpuDirect::prove() {
 
 Status GpuDirect::prove(const SessionDevice& device, Method method) {
   const api::DriverTable& driver = executor_.driver();
-  int ordering = 0;
-  if (driver.cuDeviceGetAttribute(&ordering, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
-                                  device.device) != CUDA_SUCCESS ||
-      ordering < CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER) {
-    return {Code::kUnsupported, "this GPU does not order an adapter's writes before its kernels"};
+  if (!orders_adapter_writes(driver, device.device)) {
+    return {Code::kUnsupported, kWritesOutOfOrder};
   }
   Probe probe(driver);
   RCUDA_RETURN_IF_ERROR(probe.make());

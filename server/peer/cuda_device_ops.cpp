@@ -165,9 +165,7 @@ CudaDeviceOps::~CudaDeviceOps() {
     }
   }
   for (const auto& [context, spare] : spare_) {
-    // The program may have destroyed the context, and with it what was made in it.
     ContextGuard guard(driver_, context);
-    if (guard.result() != CUDA_SUCCESS) continue;
     for (const CUevent event : spare.events) driver_.cuEventDestroy_v2(event);
     for (const CUstream stream : spare.streams) driver_.cuStreamDestroy_v2(stream);
   }
@@ -294,9 +292,30 @@ Result<Ticket> CudaDeviceOps::finished(int device, Lane lane) {
 }
 
 void CudaDeviceOps::give_back(const Place& place) {
+  if (!place.context) return;
   Spare& spare = spare_[place.context];
   if (place.event) spare.events.push_back(place.event);
   if (place.stream) spare.streams.push_back(place.stream);
+}
+
+// Another context may come to have the same handle.
+void CudaDeviceOps::forget_context(CUcontext context) {
+  const auto concerned = [context](const auto& entry) { return entry.second.context == context; };
+  std::unique_lock lock(mutex_);
+  CUresult ended = CUDA_SUCCESS;
+  if (std::any_of(places_.begin(), places_.end(), concerned)) {
+    lock.unlock();
+    ContextGuard guard(driver_, context);
+    ended = guard.result() == CUDA_SUCCESS ? driver_.cuCtxSynchronize() : guard.result();
+    lock.lock();
+  }
+  spare_.erase(context);
+  for (auto& entry : places_) {
+    if (!concerned(entry)) continue;
+    entry.second.context = nullptr;
+    entry.second.ended = ended;
+  }
+  if (last_held_.context == reinterpret_cast<uint64_t>(context)) last_hold_ = 0;
 }
 
 // An event after what the stream has to do by now.
@@ -403,6 +422,10 @@ Result<bool> CudaDeviceOps::reached(Order order) {
   {
     std::lock_guard lock(mutex_);
     const Place& place = places_.at(static_cast<uint64_t>(order));
+    if (!place.context) {
+      if (place.ended == CUDA_SUCCESS) return true;
+      return Status::from_cuda(place.ended, "the stream of a peer copy");
+    }
     if (place.behind != 0) return !places_.contains(place.behind);
     event = place.event;
   }
@@ -549,12 +572,16 @@ Result<p2p::DmaBuf> CudaDeviceOps::dma_buf(int device, DeviceAddress address, si
 }
 
 bool CudaDeviceOps::may_use_gpudirect(int device, const char* medium) {
-  if (std::string_view(medium) != "verbs") return false;
-  const CUdevice handle = devices_[static_cast<size_t>(device)].device;
+  const Device& own = devices_[static_cast<size_t>(device)];
+  if (std::string_view(medium) != "verbs" || !own.gpudirect) return false;
+  if (!orders_adapter_writes(driver_, own.device)) {
+    RCUDA_INFO("no GPUDirect for copies of device %d: %s", own.device, kWritesOutOfOrder);
+    return false;
+  }
   for (const CUdevice_attribute attribute :
        {CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED}) {
     int value = 0;
-    if (driver_.cuDeviceGetAttribute(&value, attribute, handle) == CUDA_SUCCESS && value != 0) {
+    if (driver_.cuDeviceGetAttribute(&value, attribute, own.device) == CUDA_SUCCESS && value != 0) {
       return true;
     }
   }

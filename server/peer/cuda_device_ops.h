@@ -48,6 +48,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   struct Device {
     CUdevice device = 0;
     CUcontext primary = nullptr;  // outlives this object
+    bool gpudirect = true;        // adapters may reach its memory, if they can
   };
 
   // `on_error`: a copy of a stream of this worker ended badly. `on_change`: no stream is held any
@@ -100,6 +101,9 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   bool begin_pause(p2p::Pause what);
   // That thread grants no more, and enters no stream: it waits for the engine's end.
   void grant_by_itself();
+  // Before the program's context ends, and with it every stream and event in it. Waits, as the
+  // driver is about to do, until its streams are where orders want them to be.
+  void forget_context(CUcontext context);
 
  private:
   struct Running {
@@ -120,10 +124,11 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     uint32_t holds = 0;  // orders whose release it waits for
   };
   struct Place {
-    CUevent event = nullptr;    // null: the stream was idle, or `behind`
-    uint64_t behind = 0;        // the order that this one follows and shares the gate with
-    CUstream stream = nullptr;  // of this object: it waits for an event of the program
-    CUcontext context = nullptr;
+    CUevent event = nullptr;      // null: the stream was idle, or `behind`
+    uint64_t behind = 0;          // the order that this one follows and shares the gate with
+    CUstream stream = nullptr;    // of this object: it waits for an event of the program
+    CUcontext context = nullptr;  // null: it has ended, and the stream as `ended` says
+    CUresult ended = CUDA_SUCCESS;
     bool hold = false;
     size_t gate = 0;
   };

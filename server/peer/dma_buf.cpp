@@ -23,4 +23,11 @@ Result<p2p::DmaBuf> export_dma_buf(const api::DriverTable& driver, CUdeviceptr a
   return p2p::DmaBuf{UniqueFd(file), address - first};
 }
 
+bool orders_adapter_writes(const api::DriverTable& driver, CUdevice device) {
+  int ordering = 0;
+  return driver.cuDeviceGetAttribute(&ordering, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
+                                     device) == CUDA_SUCCESS &&
+         ordering >= CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER;
+}
+
 }  // namespace rcuda::server

@@ -1,5 +1,5 @@
-// GPU memory as a file descriptor that other drivers of this host understand. Any thread with the
-// memory's context current; blocks as the driver does.
+// What adapters need of a GPU to reach its memory: a file descriptor of it that other drivers of
+// this host understand, and an order of their writes.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,14 @@
 
 namespace rcuda::server {
 
-// kUnsupported where driver, kernel or the kind of memory cannot (and always on softgpu).
+// kUnsupported where driver, kernel or the kind of memory cannot (and always on softgpu). Any
+// thread with the memory's context current; blocks as the driver does.
 Result<p2p::DmaBuf> export_dma_buf(const api::DriverTable& driver, CUdeviceptr address,
                                    size_t bytes);
+
+// Whether what an adapter has written is there for what the GPU begins afterwards.
+bool orders_adapter_writes(const api::DriverTable& driver, CUdevice device);
+inline constexpr char kWritesOutOfOrder[] =
+    "this GPU does not order an adapter's writes before its kernels";
 
 }  // namespace rcuda::server

@@ -114,6 +114,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::make_link(wire::Medium medium,
   transport::LinkOptions options = p2p::Engine::link_options();
   options.peer_timeout = options_.peer_timeout;
   options.bulk_streams = options_.bulk_streams;
+  options.near_pci = options_.near_pci;
   switch (medium) {
     case wire::Medium::kShm:
       return transport::make_shm_link(std::move(bootstrap), options);

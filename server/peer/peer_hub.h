@@ -48,6 +48,7 @@ class PeerHub {
     std::chrono::milliseconds peer_timeout{10'000};
     int bulk_streams = transport::LinkOptions{}.bulk_streams;
     std::chrono::nanoseconds spin{0};                // EngineOptions::spin
+    std::string near_pci;                            // transport::LinkOptions::near_pci
     std::function<void(CUresult)> on_error;          // a copy of this worker ended badly
     std::function<void(const std::string&)> report;  // one line for the user
     // Holding() ended, a connection became settled, or a pause is wanted or over. Whoever is given
@@ -85,6 +86,10 @@ class PeerHub {
   bool active() const { return engine_ != nullptr; }
   // Engine::copy, with account of the memory that is in use.
   Status copy(p2p::PeerCopy copy, Status failure);
+  // See CudaDeviceOps.
+  void forget_context(CUcontext context) {
+    if (ops_) ops_->forget_context(context);
+  }
   bool copying() const { return copying_.load(std::memory_order_relaxed) > 0; }
   // `done` runs, perhaps at once, perhaps on the engine's thread, when no copy under way uses the
   // memory and no peer maps it.

@@ -260,6 +260,7 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
   resources.peers.timeout = options.peer_timeout;
   resources.peers.bulk_streams = options.bulk_streams;
   resources.peers.spin = settings.spin.get();
+  resources.peers.near_pci = options.near_pci;
   resources.closed = std::move(closed);
   resources.host_range_base = hello->host_range_base;
   resources.host_range_bytes = hello->host_range_bytes;
