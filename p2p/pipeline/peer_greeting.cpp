@@ -264,6 +264,7 @@ Status Peer::on_probed(const ProbedMessage& message) {
   probes_.front().stage = GpudirectProbe::Stage::kOver;
   if (message.proven == Proven::kGpudirect) {
     link_->make_device_path(own, theirs);
+    if (prober_) prober_->add_gpudirect(own, theirs);
     RCUDA_INFO("GPUDirect from device %d to worker %u's device %d: proven by a probe", own, id_,
                theirs);
   } else {

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "common/base/log.h"
+#include "p2p/paths/device_region.h"
 
 namespace rcuda::p2p {
 namespace {
@@ -43,12 +44,25 @@ void Prober::give_back() {
   place_.reset();
 }
 
+void Prober::want(Job job) {
+  job.known = environment_.measurements.find(job.key) != nullptr;
+  job.bytes = job.known ? kWarmUpBytes : kSmallestBytes;
+  const bool moves_bytes = job.kind == Kind::kLane || job.kind == Kind::kWire;
+  if (!job.known || moves_bytes) jobs_.push_back(std::move(job));
+}
+
+void Prober::add_gpudirect(int device, int peer_device) {
+  const PairKey pair = link_.pair_key(device, peer_device);
+  Job transfer{{"gpudirect", pair.source_gpu, pair.nic, pair.destination_gpu}, Kind::kWire, device};
+  transfer.path = link_.device_path(device, peer_device);
+  want(std::move(transfer));
+  const LegKey registration{"registration", pair.source_gpu, pair.nic, ""};
+  const bool wanted = std::any_of(jobs_.begin(), jobs_.end(),
+                                  [&](const Job& job) { return job.key == registration; });
+  if (!wanted) want({registration, Kind::kRegister, device});
+}
+
 void Prober::plan() {
-  const auto want = [&](Job job) {
-    job.known = environment_.measurements.find(job.key) != nullptr;
-    job.bytes = job.known ? kWarmUpBytes : kSmallestBytes;
-    if (!job.known || job.kind != Kind::kEcho) jobs_.push_back(std::move(job));
-  };
   for (size_t i = 0; i < environment_.devices.size(); ++i) {
     const int device = static_cast<int>(i);
     const std::string& gpu = environment_.devices[i].uuid;
@@ -98,9 +112,10 @@ Result<bool> Prober::advance(bool busy) {
 
 Result<bool> Prober::start() {
   Job& job = jobs_.front();
-  const bool allocates =
-      job.kind == Kind::kLane && scratch_[static_cast<size_t>(job.device)].bytes() == 0;
-  if (allocates && !environment_.ops.pause(Pause::kHolds)) return false;
+  const bool in_gpu = job.kind == Kind::kLane || job.kind == Kind::kRegister;
+  const bool allocates = in_gpu && scratch_[static_cast<size_t>(job.device)].bytes() == 0;
+  if ((allocates || job.kind == Kind::kRegister) && !environment_.ops.pause(Pause::kHolds))
+    return false;
   const uint32_t singles = job.kind == Kind::kWire ? kWireSingles : kSingles;
   transfers_ = job.taken < singles || job.kind == Kind::kEcho ? 1 : kTrainLength;
   disturbed_ = false;
@@ -113,8 +128,8 @@ Result<bool> Prober::start() {
     RCUDA_RETURN_IF_ERROR(link_.mailbox.send(echo));
     return true;
   }
-  if (job.mapped == 0) {
-    path_ = link_.host_path.get();
+  if (job.kind != Kind::kRegister && job.mapped == 0) {
+    path_ = &path_of(job);
     // Transfers of a train may be carried at the same time: each goes to a place of its own.
     place_ = path_->reserve(0, job.kind == Kind::kWire ? job.bytes * transfers_ : job.bytes);
     if (!place_) {
@@ -143,6 +158,10 @@ Result<bool> Prober::start() {
     }
     scratch = *std::move(made);
   }
+  if (job.kind == Kind::kRegister) {
+    start_registration();
+    return true;
+  }
   CopyBox box;
   box.width_bytes = job.bytes;
   box.source = scratch.address();
@@ -170,6 +189,19 @@ Result<bool> Prober::start() {
     ticket_ = *ticket;
   }
   return true;
+}
+
+// And ends it: nothing is waited for. Giving the registration back holds up no copy.
+void Prober::start_registration() {
+  const Job& job = jobs_.front();
+  transfers_ = 1;
+  running_ = true;
+  began_us_ = environment_.now_us();
+  const auto region = expose_device_memory(environment_.ops, *link_.link, job.device,
+                                           scratch_[static_cast<size_t>(job.device)].address(),
+                                           job.bytes, For::kThisSide);
+  end_sample(region.ok());
+  if (region) (void)link_.link->unexpose(region->id);
 }
 
 double Prober::message_us() const {
@@ -213,14 +245,16 @@ void Prober::end_sample(bool good) {
   const double value = std::max(echo ? us / 2 : us, 1e-3);
   if (job.taken > 0) job.samples.push_back({echo ? 0 : job.bytes, transfers_, value});
   ++job.taken;
-  const uint32_t enough = echo                      ? kEchoes
-                          : job.kind == Kind::kWire ? kWireSingles + kWireTrains
-                                                    : kSingles + kTrains;
+  const uint32_t enough = echo                          ? kEchoes
+                          : job.kind == Kind::kWire     ? kWireSingles + kWireTrains
+                          : job.kind == Kind::kRegister ? kSingles
+                                                        : kSingles + kTrains;
   if (job.taken < enough) return;
   job.taken = 0;
   const uint64_t room =
-      link_.host_path->capacity_bytes() / (job.kind == Kind::kWire ? kTrainLength : 1);
-  const uint64_t limit = job.mapped != 0 ? kLargestBytes : std::min(kLargestBytes, room);
+      path_of(job).capacity_bytes() / (job.kind == Kind::kWire ? kTrainLength : 1);
+  const bool staged = job.kind != Kind::kRegister && job.mapped == 0;
+  const uint64_t limit = staged ? std::min(kLargestBytes, room) : kLargestBytes;
   const bool slow = us / transfers_ > kLongUs && job.samples.size() > enough;
   if (echo || slow || job.bytes * kGrowth > limit) {
     finish_job();
@@ -242,7 +276,7 @@ void Prober::finish_job() {
     leg =
         LegModel::fit(job.samples, job.kind == Kind::kWire ? Sharing::kTogether : Sharing::kInTurn);
     // Where the receiver hears of the arrival itself, the answer's way back holds up nobody.
-    if (leg && job.kind == Kind::kWire && link_.host_path->tells_arrival()) {
+    if (leg && job.kind == Kind::kWire && path_of(job).tells_arrival()) {
       leg = leg->sooner(message_us());
     }
   }

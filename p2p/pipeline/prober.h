@@ -1,6 +1,7 @@
 // Prober: measures, in the background, the legs that are not known yet: this worker's devices to
-// and from host memory, the wire to one peer, the mapped copy from its memory, a message. The
-// others it uses once, as drivers put off work until a stream or an engine is first used.
+// and from host memory, the wire to one peer, from host memory and, once GPUDirect is proven, from
+// and to GPU memory, the registration of GPU memory, the mapped copy from the peer's, a message.
+// The others it uses once, as drivers put off work until a stream or an engine is first used.
 //
 // One transfer or short train is under way at a time; a sample that a copy disturbed is taken
 // again, once. While copies come, samples take a twentieth of the time at most. Staging room
@@ -36,6 +37,9 @@ class Prober {
   Prober(Environment& environment, PeerLink& link, const std::vector<Mapped>& mapped);
   ~Prober();
 
+  // GPUDirect was proven from a device to the peer's, before the first advance().
+  void add_gpudirect(int device, int peer_device);
+
   // Takes the next step; `busy`: copies are under way, so measure nothing now. Errors are the
   // mailbox's.
   Result<bool> advance(bool busy);
@@ -48,13 +52,14 @@ class Prober {
   const std::vector<LegKey>& for_peer() const { return for_peer_; }
 
  private:
-  enum class Kind : uint8_t { kLane, kWire, kEcho };
+  enum class Kind : uint8_t { kLane, kWire, kRegister, kEcho };
   struct Job {
     LegKey key;
     Kind kind = Kind::kLane;
     int device = 0;
     Lane lane = Lane::kOut;
     DeviceAddress mapped = 0;  // the source of a mapped copy, 0 for the others
+    Path* path = nullptr;      // of a wire; null: through host memory
     // Measured before: one transfer is made, so that no copy pays for what a driver does at first.
     bool known = false;
     uint64_t bytes = 0;  // of the next sample
@@ -63,7 +68,10 @@ class Prober {
   };
 
   void plan();
+  void want(Job job);
+  Path& path_of(const Job& job) const { return job.path ? *job.path : *link_.host_path; }
   Result<bool> start();
+  void start_registration();
   void end_sample(bool good);
   void finish_job();
   void give_back();

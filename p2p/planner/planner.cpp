@@ -168,8 +168,8 @@ std::optional<Route> Planner::staging_route() const {
 
 Pipeline Planner::pipeline_of(const Plan& plan, uint64_t bytes) const {
   Pipeline pipeline;
-  // Over tcp a chunk is handed on within a process, at either end: the write itself tells of it.
-  pipeline.handoff_us = plan.route == Route::kTcp ? 0 : model_.message_us;
+  // On a wire a chunk is handed on within a process, at either end: the write itself tells of it.
+  pipeline.handoff_us = plan.route == Route::kShm ? model_.message_us : 0;
   pipeline.credit_us = model_.message_us;
   pipeline.finish_us = model_.message_us;
   if (plan.strategy == Strategy::kIpc) {
@@ -179,8 +179,9 @@ Pipeline Planner::pipeline_of(const Plan& plan, uint64_t bytes) const {
   }
   if (plan.strategy == Strategy::kV1) {
     pipeline.add_leg(model_.gpudirect);
-    // Both ends register at the same time; the receiver's key travels to the sender.
-    pipeline.setup_us = 2 * model_.message_us + model_.registration.time_us(bytes);
+    // Both ends register at the same time; the sender asks for the receiver's key and gets it, and
+    // the end of the transfer comes back to it and is announced.
+    pipeline.setup_us = 4 * model_.message_us + model_.registration.time_us(bytes);
     return pipeline;
   }
   const bool device = staging_of(plan.strategy) == Staging::kDevice;
@@ -201,6 +202,7 @@ Prediction Planner::predict_plan(const Plan& plan, uint64_t bytes) const {
   for (size_t leg = 0; leg < pipeline.leg_count; ++leg) {
     if (pipeline.legs[leg]->empty()) return {};
   }
+  if (plan.strategy == Strategy::kV1 && model_.registration.empty()) return {};
   return predict(pipeline, bytes, plan.chunking);
 }
 

@@ -81,11 +81,17 @@ TEST(OverlapTest, PipelinedTakesTheSlowestLegSequentialTheSum) {
 
 // Prediction and event must agree: the planner knows no more of the world than its prober measured.
 TEST(OverlapTest, PredictionsHoldForEveryStrategyAndSize) {
-  std::vector<Setting> settings(2);
+  std::vector<Setting> settings(4);
   settings[1].medium = "shm";
+  settings[2].medium = "verbs";
+  settings[3].medium = "verbs";
+  settings[3].gpudirect = true;
+  using Strategies = std::vector<const char*>;
   for (const Setting& setting : settings) {
-    for (const char* strategy : {"v2b", "v3b", "v4b", "v4b:64Kx3"}) {
+    for (const char* strategy : setting.gpudirect ? Strategies{"v1", "v2a", "v3a", "v4a"}
+                                                  : Strategies{"v2b", "v3b", "v4b", "v4b:64Kx3"}) {
       for (const uint64_t bytes : {4 * kKiB, 200 * kKiB, 1 * kMiB + 77, 16 * kMiB, 64 * kMiB}) {
+        if (setting.gpudirect && bytes > 16 * kMiB) continue;  // whose bytes are moved
         const Timed timed = time_copy(setting, strategy, bytes);
         EXPECT_NEAR(timed.predicted_us / timed.us, 1, 0.05)
             << setting.medium << " " << strategy << " " << bytes << ": " << timed.predicted_us
@@ -128,6 +134,18 @@ TEST(OverlapTest, AutoTakesTheMappedPathWhenItIsFaster) {
   EXPECT_LT(timed.us, 1.1 * us_at(16 * kMiB, 100));
   setting.speeds.local = {3, 2, 0};  // slower than staging
   EXPECT_NE(time_copy(setting, "auto", 16 * kMiB).plan.strategy, Strategy::kIpc);
+}
+
+TEST(OverlapTest, AutoStagesInGpuMemoryWhereThatIsFaster) {
+  Setting setting;
+  setting.medium = "verbs";
+  setting.gpudirect = true;
+  setting.speeds = {{5, 6, 0}, {5, 6, 0}, {3, 100, 0}};
+  const Timed timed = time_copy(setting, "auto", 16 * kMiB);
+  EXPECT_NE(staging_of(timed.plan.strategy), Staging::kHost) << to_string(timed.plan);
+  EXPECT_LT(timed.us, 1.1 * us_at(16 * kMiB, 8));
+  setting.speeds.local = {3, 2, 0};
+  EXPECT_EQ(time_copy(setting, "auto", 64 * kKiB).plan.strategy, Strategy::kV1);
 }
 
 TEST(OverlapTest, TheProberFindsTheLegsAsTheyAre) {
