@@ -8,6 +8,8 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <fcntl.h>
 #include <poll.h>
@@ -34,6 +36,9 @@ namespace rcuda::server {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// Sockets of other workers that are kept until the session runs.
+constexpr size_t kMostEarlyCallers = 1024;
 
 // The log goes where stderr led when the worker started: descriptors 1 and 2 will belong to the
 // kernels of the session.
@@ -189,17 +194,23 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
   const auto timeout =
       std::chrono::duration_cast<std::chrono::milliseconds>(settings.handshake_timeout.get());
 
-  std::mutex mutex;  // loop
+  std::mutex mutex;  // guards what follows
   SessionLoop* loop = nullptr;
+  std::vector<std::pair<wire::PeerHello, UniqueFd>> early;  // before there is a loop
   const char* stopped = nullptr;
   DaemonListener listener(
       daemon,
       [&](WorkerMessage peer) {
         const Result<wire::PeerHello> called = wire::decode_peer_hello(peer.body);
+        if (!called) return;
         std::lock_guard lock(mutex);
-        // Workers are introduced by the session's commands, so none calls before it runs.
-        if (called.ok() && loop)
+        // The other worker may have been introduced already by a client whose end of this one's
+        // Link stands.
+        if (loop) {
           loop->executor().peers().called_on(*called, std::move(peer.socket));
+        } else if (early.size() < kMostEarlyCallers) {
+          early.emplace_back(*called, std::move(peer.socket));
+        }
       },
       [&](const char* why) {
         std::lock_guard lock(mutex);
@@ -269,6 +280,10 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
   {
     std::lock_guard lock(mutex);
     loop = &session;
+    for (auto& [called, socket] : early) {
+      session.executor().peers().called_on(called, std::move(socket));
+    }
+    early.clear();
     if (stopped) session.stop();
   }
   EndWatch watch(
@@ -285,7 +300,7 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
   const char* ended_by = nullptr;
   {
     std::lock_guard lock(mutex);
-    loop = nullptr;
+    loop = nullptr;  // who calls now is left to the end of this process
     ended_by = stopped;
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();

@@ -174,7 +174,9 @@ struct Outcome {
   std::string refusal;
 };
 
-Outcome introduce(const Server& server, const wire::Hello& message) {
+// `meanwhile` runs when the worker has welcomed the client, which has no Link to it yet.
+Outcome introduce(const Server& server, const wire::Hello& message,
+                  const std::function<void()>& meanwhile = {}) {
   const bool local = message.medium == wire::Medium::kShm;
   UniqueFd socket = local ? server.connect_local() : server.connect_tcp();
   EXPECT_TRUE(wire::write_message(socket.get(), wire::MessageType::kHello, wire::encode(message),
@@ -192,6 +194,7 @@ Outcome introduce(const Server& server, const wire::Hello& message) {
   }
   auto session = std::make_unique<Session>();
   session->welcome = *wire::decode_welcome(answer->second);
+  if (meanwhile) meanwhile();
   transport::Bootstrap bootstrap;
   bootstrap.control = std::move(socket);
   bootstrap.open_stream = [&](int index) -> Result<UniqueFd> {
@@ -242,6 +245,34 @@ TEST(DaemonTest, SessionsRunOverEveryMedium) {
     std::memcpy(&address, answer->body.data(), sizeof address);
     EXPECT_TRUE(overlap(outcome.session->welcome.window, {address, 4096}));
   }
+}
+
+// The client has introduced the other worker before this one's session runs.
+TEST(DaemonTest, AnotherWorkerMayCallEarly) {
+  Server server;
+  constexpr uint32_t kLink = 3;
+  wire::Hello message = hello(wire::Medium::kShm);
+  message.worker = 1;
+  wire::PeerHello caller;
+  std::memcpy(caller.session, message.session, sizeof caller.session);
+  caller.worker = message.worker;
+  caller.link = kLink;
+  caller.medium = wire::Medium::kShm;
+  const UniqueFd socket = server.connect_local();
+  Outcome outcome = introduce(server, message, [&] {
+    EXPECT_TRUE(wire::write_message(socket.get(), wire::MessageType::kPeerHello,
+                                    wire::encode(caller), patience())
+                    .ok());
+    // It is to be there first; whoever comes later is let in at any rate.
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  });
+  ASSERT_TRUE(outcome.session) << outcome.refusal;
+  wire::PeerIntroduceBody introduction{};
+  introduction.link = kLink;
+  ASSERT_TRUE(outcome.session->client->post(wire::Custom::kPeerIntroduce, introduction).ok());
+  const auto answer = wire::read_message(socket.get(), patience());
+  ASSERT_TRUE(answer.ok()) << answer.status().message();
+  EXPECT_EQ(answer->first, wire::MessageType::kPeerWelcome);
 }
 
 TEST(DaemonTest, AClientThatWaitsForAWorkerHearsOfIt) {
