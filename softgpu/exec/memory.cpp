@@ -39,14 +39,6 @@ bool Memory::find(uint64_t begin, uint64_t end, bool write) {
   return true;
 }
 
-namespace {
-
-bool inside(uint64_t address, uint32_t bytes, uint64_t limit) {
-  return address <= limit && bytes <= limit - address;
-}
-
-}  // namespace
-
 std::byte* host_address(Lanes& x, uint32_t lane, ptx::Space space, uint64_t address, uint32_t bytes,
                         bool write) {
   const uint64_t given = address;

@@ -49,6 +49,11 @@ class Memory {
   uint32_t next_[2] = {0, 0};  // victims
 };
 
+// Whether an access ends within a window of `limit` bytes; a negative offset is a huge address.
+SOFTGPU_INLINE bool inside(uint64_t address, uint32_t bytes, uint64_t limit) {
+  return address <= limit && bytes <= limit - address;
+}
+
 // The host address of one lane's access, or nullptr after recording a fault. Used where lanes go
 // one by one; loads and stores of whole registers have their own, vectorised resolution.
 std::byte* host_address(Lanes& x, uint32_t lane, ptx::Space space, uint64_t address, uint32_t bytes,

@@ -107,16 +107,16 @@ bool resolve(Lanes& x, const Instr& i, uint32_t bytes, bool write, Addresses& ou
   bool per_lane = false;
   switch (space) {
     case ptx::Space::kShared:
-      good = good && high + bytes <= x.shared_bytes && low <= high;
+      good = good && low <= high && inside(high, bytes, x.shared_bytes);
       base = x.shared;
       break;
     case ptx::Space::kLocal:
-      good = good && high + bytes <= x.local_limit && low <= high;
+      good = good && low <= high && inside(high, bytes, x.local_limit);
       base = x.local;
       per_lane = true;
       break;
     case ptx::Space::kParam:
-      good = good && !write && high + bytes <= x.parameter_bytes && low <= high;
+      good = good && !write && low <= high && inside(high, bytes, x.parameter_bytes);
       base = const_cast<std::byte*>(x.parameters);
       break;
     default:

@@ -105,6 +105,28 @@ TEST_F(FaultTest, SharedAndLocalBounds) {
   EXPECT_EQ(run(generic + "st.u32 [%rd5+64], 1;", 0).code, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
+TEST_F(FaultTest, AddressesBelowTheirWindow) {
+  const std::string variables = "  .shared .align 16 .b8 s[256];\n  .local .align 16 .b8 l[256];\n";
+  for (const char* access :
+       {"ld.shared.u32 %r1, [s+-4]", "st.shared.u32 [s+-4], 1", "st.shared.v2.u32 [s+-8], {%t, %t}",
+        "red.shared.add.u32 [s+-4], 1", "ld.local.u32 %r1, [l+-4]", "st.local.u32 [l+-4], 1",
+        "ld.param.u32 %r1, [p+-4]"}) {
+    EXPECT_EQ(run(variables + access + ";", 0).code, CUDA_ERROR_ILLEGAL_ADDRESS) << access;
+  }
+  // One element a lane, ascending, descending and the same for all, every one of them below.
+  for (const std::string space : {"shared", "local"}) {
+    for (const char* index : {"sub.s32 %r1, %t, 32", "sub.s32 %r1, -1, %t", "mov.s32 %r1, -1"}) {
+      const std::string body = variables + "  mov.u64 %rd1, " + space[0] + ";\n  " + index +
+                               ";\n  mad.wide.s32 %rd1, %r1, 4, %rd1;\n  st." + space +
+                               ".u32 [%rd1], %t;";
+      EXPECT_EQ(run(body, 0, "", {1}, {32}).code, CUDA_ERROR_ILLEGAL_ADDRESS)
+          << space << ": " << index;
+      EXPECT_EQ(run(body, 0, "", {1}, {5}).code, CUDA_ERROR_ILLEGAL_ADDRESS)
+          << space << ", some lanes: " << index;
+    }
+  }
+}
+
 TEST_F(FaultTest, WritesToConstantsParametersAndReadOnlyMemory) {
   const std::string before = ".const .align 4 .b32 c = 7;\n";
   EXPECT_EQ(
