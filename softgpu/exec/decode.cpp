@@ -94,6 +94,13 @@ Decoder::Decoder(const Linker& linker, uint32_t index,
 rcuda::Status Decoder::run() {
   out_.name = std::string(source_.name);
   out_.is_entry = source_.is_entry;
+  // .blocksareclusters and .explicitcluster change nothing as long as a cluster is one block.
+  const auto& cluster = source_.required_cluster;
+  if (cluster[0] > 1 || cluster[1] > 1 || cluster[2] > 1) {
+    refuse(".reqnctapercluster " + std::to_string(cluster[0]) + ", " + std::to_string(cluster[1]) +
+               ", " + std::to_string(cluster[2]),
+           0);
+  }
   lay_out_registers();
   lay_out_locals();
   out_.branch_tables = source_.branch_tables;
@@ -222,9 +229,12 @@ void Decoder::decode_instruction(const ptx::Instruction& source, Instr* out) {
   refuse(full_name(source), source.line);
 }
 
-// Notes something this function needs and the interpreter does not have.
+// Notes something this function needs and the interpreter does not have; line 0 for what is no
+// instruction.
 void Decoder::refuse(const std::string& what, uint32_t line) {
-  if (out_.unsupported.empty()) out_.unsupported = what + " at line " + std::to_string(line);
+  if (out_.unsupported.empty()) {
+    out_.unsupported = line == 0 ? what : what + " at line " + std::to_string(line);
+  }
   auto& names = out_.unsupported_names;
   if (std::find(names.begin(), names.end(), what) == names.end()) names.push_back(what);
 }

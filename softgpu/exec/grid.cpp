@@ -233,7 +233,7 @@ Fault run(const Launch& launch, const Environment& environment, const std::atomi
   if (!launch.kernel->unsupported.empty()) {
     return {CUDA_ERROR_NOT_SUPPORTED,
             "kernel '" + launch.kernel->name +
-                "' uses an instruction softgpu does not support: " + launch.kernel->unsupported};
+                "' needs what softgpu does not support: " + launch.kernel->unsupported};
   }
   Grid grid(launch, environment);
   return WorkerPool::instance().run(grid, stop);

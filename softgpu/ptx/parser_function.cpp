@@ -92,8 +92,8 @@ void Parser::function_attributes() {
     } else if (directive.text == ".pragma") {
       skip_to_semicolon();
     } else {
-      // Tuning directives: .maxnctapersm, .explicitcluster, .maxclusterrank, .blocksareclusters,
-      // ...
+      // Of launches (.maxnctapersm, .maxclusterrank) and of how .reqnctapercluster is meant
+      // (.explicitcluster, .blocksareclusters).
       while (lexer_.peek().kind == Token::Kind::kNumber || lexer_.peek().is(',')) lexer_.advance();
     }
   }

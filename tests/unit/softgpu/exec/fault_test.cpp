@@ -197,6 +197,22 @@ TEST_F(FaultTest, UnsupportedFormsFailWhereTheyAreReachable) {
   EXPECT_THAT(fault.message, HasSubstr("wmma.fancy.b32"));
 }
 
+// What nvcc makes of __cluster_dims__ and __block_size__.
+TEST_F(FaultTest, KernelsOfClustersDoNotLaunch) {
+  device_.load_body(R"(
+.visible .entry wide() .explicitcluster .reqnctapercluster 2, 1, 1 { ret; }
+.visible .entry deep() .blocksareclusters .reqntid 32, 1, 1 .reqnctapercluster 1, 1, 3 { ret; }
+.visible .entry single() .explicitcluster .reqnctapercluster 1, 1, 1 { ret; }
+)");
+  EXPECT_EQ(device_.program().find_kernel("wide")->unsupported, ".reqnctapercluster 2, 1, 1");
+  for (const char* kernel : {"wide", "deep"}) {
+    const Fault fault = device_.launch(kernel, {6}, {32}, Arguments());
+    EXPECT_EQ(fault.code, CUDA_ERROR_NOT_SUPPORTED) << kernel;
+    EXPECT_THAT(fault.message, HasSubstr(".reqnctapercluster")) << kernel;
+  }
+  EXPECT_EQ(device_.launch("single", {6}, {32}, Arguments()).code, CUDA_SUCCESS);
+}
+
 TEST_F(FaultTest, ModifiersOutsideTheListAreRefused) {
   for (const char* body :
        {"add.rn.u32 %r1, %r2, %r3;", "add.u32 %r1, %r2;", "add.u32 %rd1, %r2, %r3;",
