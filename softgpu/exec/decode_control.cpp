@@ -95,8 +95,9 @@ bool Decoder::decode_call(const ptx::Instruction& source, Instr* out) {
   out->flow = Flow::kCall;
   if (target.kind == Operand::Kind::kSymbol) {
     // The device runtime (dynamic parallelism) is not linked in, and not missed until it is called.
-    const bool device_runtime =
-        target.name.starts_with("cuda") || target.name.starts_with("__cuda");
+    // cnp: what libcudadevrt, which nvcc adds to every -rdc=true program, wants of the driver.
+    const bool device_runtime = target.name.starts_with("cuda") ||
+                                target.name.starts_with("__cuda") || target.name.starts_with("cnp");
     if (device_runtime && linker_.find(where_.unit, target.name).kind == Symbol::Kind::kMissing)
       return false;
     const Symbol symbol = find_symbol(target.name);

@@ -170,6 +170,23 @@ TEST(ProgramTest, UnresolvedSymbolsAreNamed) {
   EXPECT_THAT(status.message(), testing::HasSubstr("'gone'"));
 }
 
+TEST(ProgramTest, DeviceRuntimeIsMissedWhereItIsCalled) {
+  TestDevice device;
+  device.load(std::string(kHeader) + R"(
+.extern .func (.param .b32 r) cudaDeviceSynchronize();
+.extern .func (.param .b32 r) __cuda_syscall_cnpv2GetLastError();
+.extern .func (.param .b32 r) cnpGetLastError();
+.visible .entry parent() { .param .b32 r; call (r), cudaDeviceSynchronize, (); ret; }
+.visible .entry system() { .param .b32 r; call (r), __cuda_syscall_cnpv2GetLastError, (); ret; }
+.visible .entry older() { .param .b32 r; call (r), cnpGetLastError, (); ret; }
+.visible .entry other() { ret; }
+)");
+  for (const char* caller : {"parent", "system", "older"}) {
+    EXPECT_NE(device.program().find_kernel(caller)->unsupported, "") << caller;
+  }
+  EXPECT_EQ(device.launch("other", {1}, {1}, Arguments()).code, CUDA_SUCCESS);
+}
+
 TEST(ProgramTest, DynamicSharedMemoryLiesBehindTheStaticOne) {
   TestDevice device;
   device.load(std::string(kHeader) + R"(
