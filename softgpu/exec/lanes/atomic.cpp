@@ -130,8 +130,13 @@ void floating_vector(Lanes& x, const Instr& i) {
   if (!resolve(x, i, static_cast<uint32_t>(sizeof(Bits)) * i.count, true, at)) return;
   // The list holds the destinations (the bit bucket for red), then the sources.
   const Slot* slots = x.lists + i.target;
+  // All sources are read before any destination is written: they may be the same registers.
+  alignas(64) Bits sources[8][kLanes];
   for (uint32_t k = 0; k < i.count; ++k) {
-    const Bits* b = x.at<Bits>(slots[i.count + k]);
+    __builtin_memcpy(sources[k], x.at<Bits>(slots[i.count + k]), sizeof sources[k]);
+  }
+  for (uint32_t k = 0; k < i.count; ++k) {
+    const Bits* b = sources[k];
     store_active_lanes(x.at<Bits>(slots[k]), x.mask, [&](uint32_t l) SOFTGPU_LAMBDA {
       return update(reinterpret_cast<Bits*>(at.host[l] + k * sizeof(Bits)),
                     [&](Bits old) { return Op::combine(old, b[l], false); });

@@ -56,5 +56,28 @@ INSTANTIATE_TEST_SUITE_P(Families, InstructionTest, testing::ValuesIn(families()
                            return name;
                          });
 
+TEST(VectorAtomicTest, DestinationsMayBeSourcesInAnotherOrder) {
+  TestDevice device;
+  device.load(R"(.version 8.1
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 p)
+{
+  .reg .b64 %p;
+  .reg .f32 %a, %b;
+  ld.param.u64 %p, [p];
+  mov.f32 %a, 0f3F800000;
+  mov.f32 %b, 0f40000000;
+  atom.global.add.v2.f32 {%b, %a}, [%p], {%a, %b};
+  st.global.v2.f32 [%p+8], {%a, %b};
+  ret;
+})");
+  auto* data = device.array<float>(4);
+  data[0] = 10, data[1] = 20;
+  const Fault fault = device.launch("k", {1}, {1}, Arguments() << data);
+  ASSERT_EQ(fault.code, CUDA_SUCCESS) << fault.message;
+  EXPECT_EQ(std::vector<float>(data, data + 4), (std::vector<float>{11, 22, 20, 10}));
+}
+
 }  // namespace
 }  // namespace softgpu::exec
