@@ -133,10 +133,11 @@ struct Function {
   uint32_t register_bytes = 0;
   uint32_t register_count = 0;  // as the PTX declares them; for CU_FUNC_ATTRIBUTE_NUM_REGS
   AlignedBytes constants;
-  uint32_t local_bytes = 0;      // the frame's local area
-  uint32_t stack_bytes = 0;      // what a call of it costs of the stack
-  uint32_t shared_bytes = 0;     // its own static shared variables
-  uint32_t parameter_bytes = 0;  // entry: of the launch's parameter buffer
+  uint32_t local_bytes = 0;         // the frame's local area
+  uint32_t local_align_bytes = 16;  // of its start; what the ABI gives a frame, or more
+  uint32_t stack_bytes = 0;         // what a call of it costs of the stack
+  uint32_t shared_bytes = 0;        // its own static shared variables
+  uint32_t parameter_bytes = 0;     // entry: of the launch's parameter buffer
   std::vector<Area> parameters;
   std::vector<Area> returns;
   std::vector<Slot> lists;  // operands of vector accesses

@@ -157,6 +157,7 @@ void Decoder::lay_out_locals() {
       break;
     }
     local_offset_[k] = static_cast<uint32_t>(offset);
+    out_.local_align_bytes = std::max(out_.local_align_bytes, variable.align_bytes);
     end = static_cast<uint32_t>(offset + variable.size_bytes);
   }
   out_.local_bytes = align_up(end, 16);

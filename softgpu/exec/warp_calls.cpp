@@ -12,7 +12,9 @@ namespace {
 
 constexpr uint32_t kFrameOverheadBytes = 32;  // return address and saved registers, at least
 
-uint32_t align16(uint32_t value) { return (value + 15) & ~15u; }
+constexpr uint32_t align_up(uint32_t value, uint32_t align) {  // a power of two
+  return (value + align - 1) & ~(align - 1);
+}
 
 }  // namespace
 
@@ -92,7 +94,7 @@ const Function* Warp::indirect_callee(const Instr& i, uint32_t* lanes) {
 bool Warp::call(const Instr& i, const CallSite& site, const Function& callee, uint32_t lanes,
                 Strand* strand, uint32_t return_pc) {
   Frame* caller = strand->frame;
-  const uint32_t base = align16(caller->stack_end + kFrameOverheadBytes);
+  const uint32_t base = align_up(caller->stack_end + kFrameOverheadBytes, callee.local_align_bytes);
   const uint32_t end = base + callee.stack_bytes;
   if (end < base || !grow_stack(end)) {
     fault(i, static_cast<uint32_t>(std::countr_zero(lanes)), CUDA_ERROR_ILLEGAL_ADDRESS,

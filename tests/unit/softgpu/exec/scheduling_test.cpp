@@ -378,6 +378,38 @@ BASE:
   for (uint32_t k = 0; k < 64; ++k) EXPECT_EQ(out[k], (k & 1) != 0 ? k / 4 * 2 : fib[k / 4]) << k;
 }
 
+TEST_F(SchedulingTest, LocalVariablesOfCalledFunctionsAreAligned) {
+  // What the address of each function's variable has below its alignment.
+  const auto out = run(R"(
+.func (.param .b32 ret) inner() {
+  .local .align 256 .b8 wide[256];
+  .reg .b32 %r<2>;
+  mov.u32 %r0, wide;
+  and.b32 %r1, %r0, 255;
+  st.param.b32 [ret], %r1;
+  ret;
+}
+.func (.param .b32 ret) outer() {
+  .local .align 64 .b8 line[64];
+  .reg .b32 %r<3>;
+  .param .b32 r;
+  call (r), inner, ();
+  ld.param.b32 %r0, [r];
+  mov.u32 %r1, line;
+  and.b32 %r2, %r1, 63;
+  or.b32 %r0, %r0, %r2;
+  st.param.b32 [ret], %r0;
+  ret;
+})" + kernel(std::string(R"(
+  .local .align 8 .b8 own[8];
+  .param .b32 r;
+  call (r), outer, ();
+  ld.param.b32 %r0, [r];
+)") + kStoreResult),
+                       {1}, {32}, 32);
+  EXPECT_EQ(out, std::vector<uint32_t>(32, 0));
+}
+
 TEST_F(SchedulingTest, ThreadsExitFromInsideCalls) {
   const auto out = run(R"(
 .func leave_or_stay(.param .b32 t) {
