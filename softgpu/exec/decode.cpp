@@ -15,7 +15,11 @@ using ptx::Type;
 
 namespace {
 
-constexpr uint32_t align_up(uint32_t value, uint32_t align) {
+// Of a function's registers, which every warp that runs it has, and of its constants. A Slot could
+// name 1 GiB.
+constexpr uint64_t kMaxBankBytes = 64 << 20;
+
+constexpr uint64_t align_up(uint64_t value, uint32_t align) {
   return (value + align - 1) / std::max(align, 1u) * std::max(align, 1u);
 }
 
@@ -101,7 +105,7 @@ rcuda::Status Decoder::run() {
                ", " + std::to_string(cluster[2]),
            0);
   }
-  lay_out_registers();
+  RCUDA_RETURN_IF_ERROR(lay_out_registers());
   lay_out_locals();
   out_.branch_tables = source_.branch_tables;
   out_.code.resize(source_.code.size() + 1);
@@ -111,23 +115,23 @@ rcuda::Status Decoder::run() {
   Instr& end = out_.code.back();
   end.flow = Flow::kReturn;
   end.line = source_.code.empty() ? 0 : source_.code.back().line;
-  write_constants();
+  RCUDA_RETURN_IF_ERROR(write_constants());
   if (!missing_symbol_.empty()) {
     return {rcuda::Code::kNotFound, "unresolved symbol '" + missing_symbol_ + "'"};
   }
   return {};
 }
 
-void Decoder::lay_out_registers() {
+rcuda::Status Decoder::lay_out_registers() {
   const size_t count = source_.registers.size();
   register_offset_.resize(count);
-  uint32_t end = kFirstPredicate;
+  uint64_t end = kFirstPredicate;
   const auto place = [&](uint32_t bytes, uint32_t slot_bytes) {
     end = align_up(end, std::min(slot_bytes, 64u));
     for (uint32_t k = 0; k < count; ++k) {
       const bool is_predicate = source_.registers[k].type == Type::kPred;
       if ((is_predicate ? 0 : register_bytes(k)) != bytes) continue;
-      register_offset_[k] = end;
+      register_offset_[k] = static_cast<uint32_t>(end);
       end += slot_bytes;
     }
   };
@@ -136,10 +140,14 @@ void Decoder::lay_out_registers() {
   place(4, 128);
   place(8, 256);
   place(16, 512);
-  out_.register_bytes = align_up(end, 64);
+  if (end > kMaxBankBytes) {
+    return {rcuda::Code::kInvalidArgument, "function '" + out_.name + "' has too many registers"};
+  }
+  out_.register_bytes = static_cast<uint32_t>(align_up(end, 64));
   uint32_t words = 16;  // what addresses and spills would take
   for (const ptx::Register& r : source_.registers) words += std::max(ptx::size_of(r.type), 4u) / 4;
   out_.register_count = std::min(words, 255u);
+  return {};
 }
 
 void Decoder::lay_out_locals() {
@@ -160,7 +168,7 @@ void Decoder::lay_out_locals() {
     out_.local_align_bytes = std::max(out_.local_align_bytes, variable.align_bytes);
     end = static_cast<uint32_t>(offset + variable.size_bytes);
   }
-  out_.local_bytes = align_up(end, 16);
+  out_.local_bytes = static_cast<uint32_t>(align_up(end, 16));
   out_.stack_bytes = out_.local_bytes;
   for (size_t k = 0; k < parameters; ++k) {
     const ptx::Parameter& p = source_.parameters[k];
@@ -189,14 +197,18 @@ void Decoder::lay_out_locals() {
 
 Slot Decoder::constant(uint64_t bits, uint32_t bytes) {
   if (bytes < 8) bits &= (uint64_t{1} << (8 * bytes)) - 1;
-  const auto [entry, is_new] = constants_.try_emplace({bytes, bits}, constant_bytes_);
+  const auto [entry, is_new] =
+      constants_.try_emplace({bytes, bits}, static_cast<uint32_t>(constant_bytes_));
   if (is_new) constant_bytes_ += std::max(bytes * kLanes, 64u);
   return Slot(Bank::kConstants, entry->second);
 }
 
-void Decoder::write_constants() {
+rcuda::Status Decoder::write_constants() {
+  if (constant_bytes_ > kMaxBankBytes) {
+    return {rcuda::Code::kInvalidArgument, "function '" + out_.name + "' has too many constants"};
+  }
   // A predicate reads its 4-byte constant as one word, so its slot serves both.
-  out_.constants = AlignedBytes(std::max(constant_bytes_, 64u));
+  out_.constants = AlignedBytes(std::max<size_t>(constant_bytes_, 64));
   for (const auto& [key, offset] : constants_) {
     const auto [bytes, bits] = key;
     for (uint32_t l = 0; l < kLanes; ++l) {
@@ -205,6 +217,7 @@ void Decoder::write_constants() {
       std::memcpy(at, &bits, std::min<uint32_t>(bytes, 8));
     }
   }
+  return {};
 }
 
 Symbol Decoder::find_symbol(std::string_view name) {

@@ -33,7 +33,7 @@ class Decoder {
     bool negated_predicate = false;
   };
 
-  void lay_out_registers();
+  rcuda::Status lay_out_registers();
   void lay_out_locals();
   void decode_instruction(const ptx::Instruction& source, Instr* out);
   bool try_pattern(const ptx::Instruction& source, const Pattern& pattern, Instr* out);
@@ -44,7 +44,7 @@ class Decoder {
   bool assemble_barrier_object(const ptx::Instruction& source, const Form& form,
                                const Operands& operands, Instr* out);
   bool decode_mov(const ptx::Instruction& source, Instr* out, bool* handled);
-  void write_constants();
+  rcuda::Status write_constants();
   void refuse(const std::string& what, uint32_t line);
 
   // decode_operands.cpp
@@ -85,7 +85,7 @@ class Decoder {
   std::vector<uint32_t> register_offset_;
   std::vector<uint32_t> local_offset_;  // of variables that live in the frame's local area
   std::map<std::pair<uint32_t, uint64_t>, uint32_t> constants_;  // (bytes, bits) -> offset
-  uint32_t constant_bytes_ = 0;
+  uint64_t constant_bytes_ = 0;
   std::string missing_symbol_;
 };
 

@@ -1,6 +1,7 @@
 // Programs that are almost PTX must load or be refused, never harm the process that loads them.
 #include <random>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/fuzz/program_target.h"
@@ -78,6 +79,18 @@ TEST(MutationTest, ImpossibleSizes) {
   device.load({header + ".func f(.param .b8 p[1000000]) { ret; }\n.visible .entry k() { .param .b8 "
                         "a[1000000]; call f, (a); ret; }"});
   EXPECT_NE(device.program().find_kernel("k")->unsupported, "");
+
+  std::string registers = ".visible .entry k() { .reg .b128 %q";  // 512 bytes each
+  for (int k = 0; k < 132'000; ++k) registers += ", %q" + std::to_string(k);
+  EXPECT_THAT(device.try_load({header + registers + "; ret; }"}).message(),
+              testing::HasSubstr("'k' has too many registers"));
+  std::string constants = ".visible .entry k() { .reg .b64 %r;\n";  // 256 bytes each
+  for (int k = 0; k < 264'000; k += 3) {
+    constants += "mad.lo.u64 %r, " + std::to_string(k) + ", " + std::to_string(k + 1) + ", " +
+                 std::to_string(k + 2) + ";\n";
+  }
+  EXPECT_THAT(device.try_load({header + constants + "ret; }"}).message(),
+              testing::HasSubstr("'k' has too many constants"));
 }
 
 }  // namespace
