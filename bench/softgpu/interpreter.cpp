@@ -4,8 +4,8 @@
 //   interpreter [KERNELS.ptx]
 //
 // The number of workers is fixed when a process starts, so every figure is measured in a child of
-// its own, run with SOFTGPU_THREADS set: the best of three launches by the clock, and, for machines
-// that have other work to do, by the processor time spent ("per core").
+// its own: the best of three launches by the clock, and, for machines that have other work to do,
+// by the processor time spent ("per core").
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -143,7 +143,7 @@ int main(int argc, char** argv) {
   for (const unsigned threads : {1u, all}) {
     const pid_t child = fork();
     if (child == 0) {
-      setenv("SOFTGPU_THREADS", std::to_string(threads).c_str(), 1);
+      exec::set_worker_count(threads);
       measure_all(text.str(), threads);
       std::exit(0);
     }

@@ -17,6 +17,7 @@ using rcuda::Result;
 using rcuda::Status;
 
 constexpr int kMaxConnections = 32;  // of CUDA_DEVICE_MAX_CONNECTIONS
+constexpr int kMaxThreads = 1024;
 
 Configuration& stored() {
   static auto* instance = new Configuration;
@@ -72,7 +73,8 @@ Result<Configuration> read_configuration() {
     int most;
     int* value;
   } counts[] = {{"SOFTGPU_DEVICES", kMaxDevices, &result.devices},
-                {"SOFTGPU_CONNECTIONS", kMaxConnections, &result.connections}};
+                {"SOFTGPU_CONNECTIONS", kMaxConnections, &result.connections},
+                {"SOFTGPU_THREADS", kMaxThreads, &result.threads}};
   for (const auto& count : counts) {
     const char* text = std::getenv(count.name);
     if (!text) continue;

@@ -10,6 +10,8 @@
 //   SOFTGPU_PEER_GBPS           link between two devices, each direction; default off
 //   SOFTGPU_CONNECTIONS         queues that the streams of a context and priority share, up to 32;
 //                               default 0: each has its own
+//   SOFTGPU_THREADS             threads that run blocks, of all devices together, up to 1024;
+//                               default 0: one per core
 //   SOFTGPU_COPY_LOG            file that gets a line per copy over a link (copy_log.h)
 //   SOFTGPU_LOG                 trace, debug, info, warn (default), error or off
 //
@@ -32,6 +34,7 @@ struct Configuration {
   int64_t pcie_latency_ns = 0;
   double peer_bytes_per_ns = 0;
   int connections = 0;  // 0: not shared
+  int threads = 0;      // 0: one per core
   std::string node;
   std::string copy_log;
 };

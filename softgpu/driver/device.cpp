@@ -17,6 +17,7 @@
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/operation.h"
 #include "softgpu/driver/pools.h"
+#include "softgpu/exec/program.h"
 
 namespace softgpu::driver {
 namespace {
@@ -129,6 +130,7 @@ CUresult initialize() {
     return shared.result = CUDA_ERROR_INVALID_VALUE;
   }
   set_configuration(*read);
+  exec::set_worker_count(static_cast<unsigned>(read->threads));
   if (read->devices == 0) return shared.result = CUDA_ERROR_NO_DEVICE;
   for (int i = 0; i < read->devices; ++i) {
     shared.devices.push_back(std::make_unique<Device>(i));

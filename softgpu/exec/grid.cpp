@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -25,13 +24,10 @@ constexpr auto kStopPoll = std::chrono::milliseconds(20);
 
 std::atomic<uint64_t> warp_instruction_count{0};
 std::atomic<uint64_t> thread_instruction_count{0};
+std::atomic<unsigned> wanted_workers{0};
 
 unsigned worker_count() {
-  if (const char* text = std::getenv("SOFTGPU_THREADS")) {
-    const long wanted = std::strtol(text, nullptr, 10);
-    if (wanted >= 1 && wanted <= 1024) return static_cast<unsigned>(wanted);
-    RCUDA_WARN("SOFTGPU_THREADS must be a number from 1 to 1024, not '%s'", text);
-  }
+  if (const unsigned wanted = wanted_workers.load(std::memory_order_relaxed)) return wanted;
   cpu_set_t set;
   if (pthread_getaffinity_np(pthread_self(), sizeof set, &set) == 0) {
     return static_cast<unsigned>(std::max(CPU_COUNT(&set), 1));
@@ -238,6 +234,8 @@ Fault run(const Launch& launch, const Environment& environment, const std::atomi
   Grid grid(launch, environment);
   return WorkerPool::instance().run(grid, stop);
 }
+
+void set_worker_count(unsigned count) { wanted_workers.store(count, std::memory_order_relaxed); }
 
 Counters counters() {
   return {warp_instruction_count.load(std::memory_order_relaxed),

@@ -121,6 +121,10 @@ struct Fault {
 Fault run(const Launch& launch, const Environment& environment,
           const std::atomic<bool>* stop = nullptr);
 
+// How many threads run blocks, of all grids of the process; 0 (unless said): one per core. To be
+// said before the first run().
+void set_worker_count(unsigned count);
+
 // Totals since the process started, for benchmarks.
 struct Counters {
   uint64_t warp_instructions = 0;

@@ -73,7 +73,7 @@ class ConfigurationTest : public testing::Test {
   static void clear() {
     for (const char* name : {"SOFTGPU_DEVICES", "SOFTGPU_MEMORY", "SOFTGPU_COMPUTE_CAPABILITY",
                              "SOFTGPU_PCIE_GBPS", "SOFTGPU_PCIE_LATENCY_US", "SOFTGPU_PEER_GBPS",
-                             "SOFTGPU_CONNECTIONS", "SOFTGPU_COPY_LOG"}) {
+                             "SOFTGPU_CONNECTIONS", "SOFTGPU_COPY_LOG", "SOFTGPU_THREADS"}) {
       ::unsetenv(name);
     }
   }
@@ -87,6 +87,7 @@ TEST_F(ConfigurationTest, HasDefaults) {
   EXPECT_EQ(read->compute_capability, 90u);
   EXPECT_EQ(read->pcie_bytes_per_ns, 0);
   EXPECT_EQ(read->connections, 0);
+  EXPECT_EQ(read->threads, 0);
 }
 
 TEST_F(ConfigurationTest, ReadsSettings) {
@@ -96,6 +97,7 @@ TEST_F(ConfigurationTest, ReadsSettings) {
   ::setenv("SOFTGPU_PCIE_GBPS", "55.5", 1);
   ::setenv("SOFTGPU_PCIE_LATENCY_US", "1.5", 1);
   ::setenv("SOFTGPU_CONNECTIONS", "32", 1);
+  ::setenv("SOFTGPU_THREADS", "3", 1);
   auto read = read_configuration();
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read->devices, 4);
@@ -104,6 +106,7 @@ TEST_F(ConfigurationTest, ReadsSettings) {
   EXPECT_EQ(read->pcie_bytes_per_ns, 55.5);
   EXPECT_EQ(read->pcie_latency_ns, 1500);
   EXPECT_EQ(read->connections, 32);
+  EXPECT_EQ(read->threads, 3);
 }
 
 TEST_F(ConfigurationTest, NamesWhatIsMalformed) {
@@ -119,6 +122,8 @@ TEST_F(ConfigurationTest, NamesWhatIsMalformed) {
       {"SOFTGPU_PCIE_GBPS", "fast"},
       {"SOFTGPU_PEER_GBPS", "-3"},
       {"SOFTGPU_CONNECTIONS", "33"},
+      {"SOFTGPU_THREADS", "4abc"},
+      {"SOFTGPU_THREADS", "1025"},
   };
   for (const auto& [name, value] : malformed) {
     ::setenv(name, value, 1);
