@@ -76,13 +76,6 @@ struct AddF64 {
     return bits_to<Bits>(bits_to<double>(old) + bits_to<double>(b));
   }
 };
-template <bool kMax>
-struct MinMaxF32 {
-  using Bits = uint32_t;
-  SOFTGPU_INLINE static Bits combine(Bits old, Bits b, bool) {
-    return bits_to<Bits>(canonical(min_max<kMax, false>(bits_to<float>(old), bits_to<float>(b))));
-  }
-};
 enum class SmallOp : uint8_t { kAdd, kMin, kMax };
 template <SmallOp kOp, bool kBf, class Word>
 struct Small {
@@ -239,8 +232,6 @@ Handler find_atomic(const Form& form) {
     case Type::kB128:
       return form.atomic == AtomicOp::kCas ? wide<true> : wide<false>;
     case Type::kF32:
-      if (form.atomic == AtomicOp::kMin) return floating<MinMaxF32<false>>;
-      if (form.atomic == AtomicOp::kMax) return floating<MinMaxF32<true>>;
       return one_or_many<AddF32>(form);
     case Type::kF64:
       return floating<AddF64>;

@@ -444,9 +444,7 @@ void tf32(Lanes& x, const Instr& i) {
   const float* a = x.at<float>(i.a);
   store_active_lanes(x.at<uint32_t>(i.d), x.mask, [=](uint32_t l) SOFTGPU_LAMBDA {
     if (a[l] != a[l]) return 0x7fffffffu;
-    uint32_t r = round_to<kTf32>(how.relu && a[l] < 0 ? 0.0f : a[l], how.rounding) << 13;
-    if (how.saturate && (r & 0x7fffffff) == 0x7f800000) r -= 1u << 13;
-    return r;
+    return round_to<kTf32>(how.relu && a[l] < 0 ? 0.0f : a[l], how.rounding) << 13;
   });
 }
 
