@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,22 +19,24 @@
 namespace rcuda::client {
 namespace {
 
-// A whole file with a terminating zero, so that PTX text ends where it should.
 CUresult read_file(const char* path, std::vector<char>* contents) {
   if (!path) return CUDA_ERROR_INVALID_VALUE;
   std::ifstream file(path, std::ios::binary);
   if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
   contents->assign(std::istreambuf_iterator<char>(file), {});
-  contents->push_back('\0');
   return CUDA_SUCCESS;
 }
 
-CUresult load_module(CUmodule* handle, const void* pointer, const JitOptions& options) {
+// `bytes`: as for measure_image().
+CUresult load_module(CUmodule* handle, const void* pointer, std::optional<size_t> bytes,
+                     const JitOptions& options) {
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   ImageParts image;
-  if (CUresult result = measure_image(pointer, &image); result != CUDA_SUCCESS) return result;
+  if (CUresult result = measure_image(pointer, bytes, &image); result != CUDA_SUCCESS) {
+    return result;
+  }
   if (CUresult result = await_idle(*target.session, target.context); result != CUDA_SUCCESS) {
     return result;
   }
@@ -82,14 +85,18 @@ bool is_preserved(const JitOptions& options) {
   return false;
 }
 
-CUresult load_library(CUlibrary* handle, const void* pointer, JitOptions options, bool must_copy) {
+// `bytes`: as for measure_image().
+CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size_t> bytes,
+                      JitOptions options) {
   Process& process = Process::get();
   if (CUresult result = process.check(); result != CUDA_SUCCESS) return result;
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   ImageParts image;
-  if (CUresult result = measure_image(pointer, &image); result != CUDA_SUCCESS) return result;
-  // Other sessions load it when they first need it.
-  if (must_copy || (process.sessions().size() > 1 && !is_preserved(options))) own_parts(&image);
+  if (CUresult result = measure_image(pointer, bytes, &image); result != CUDA_SUCCESS) {
+    return result;
+  }
+  // Other sessions load it when they first need it; a file's contents are gone by then.
+  if (bytes || (process.sessions().size() > 1 && !is_preserved(options))) own_parts(&image);
   Object* object = create_object(wire::Kind::kLibrary);
   if (!object) return CUDA_ERROR_OUT_OF_MEMORY;
   auto library = std::make_unique<Library>(std::move(image), std::move(options));
@@ -198,23 +205,23 @@ extern "C" {
 CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned count, CUjit_option* keys,
                             void** values) {
   const JitOptions options = jit_options(count, keys, values);
-  const CUresult result = load_module(module, image, options);
+  const CUresult result = load_module(module, image, std::nullopt, options);
   if (values) give_back(options, values);
   return result;
 }
 
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-  return load_module(module, image, {});
+  return load_module(module, image, std::nullopt, {});
 }
 
 CUresult cuModuleLoadFatBinary(CUmodule* module, const void* fatbin) {
-  return load_module(module, fatbin, {});
+  return load_module(module, fatbin, std::nullopt, {});
 }
 
 CUresult cuModuleLoad(CUmodule* module, const char* path) {
   std::vector<char> contents;
   if (CUresult result = read_file(path, &contents); result != CUDA_SUCCESS) return result;
-  return load_module(module, contents.data(), {});
+  return load_module(module, contents.data(), contents.size(), {});
 }
 
 CUresult cuModuleUnload(CUmodule handle) {
@@ -291,7 +298,7 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* j
   if (keys) options.library_keys.assign(keys, keys + count);
   if (values) options.library_values.assign(values, values + count);
   options.library_values.resize(options.library_keys.size());
-  return load_library(library, code, std::move(options), false);
+  return load_library(library, code, std::nullopt, std::move(options));
 }
 
 CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_option* jit_keys,
@@ -303,7 +310,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_optio
   if (keys) options.library_keys.assign(keys, keys + count);
   if (values) options.library_values.assign(values, values + count);
   options.library_values.resize(options.library_keys.size());
-  return load_library(library, contents.data(), std::move(options), true);
+  return load_library(library, contents.data(), contents.size(), std::move(options));
 }
 
 CUresult cuLibraryUnload(CUlibrary handle) {

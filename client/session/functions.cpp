@@ -79,9 +79,11 @@ void fill_logs(const LogBuffers& buffers, std::span<const std::byte> body) {
 
 }  // namespace
 
-CUresult measure_image(const void* pointer, ImageParts* image) {
-  if (!pointer) return CUDA_ERROR_INVALID_VALUE;
-  Result<image::Image> measured = image::measure(pointer);
+CUresult measure_image(const void* pointer, std::optional<size_t> bytes, ImageParts* image) {
+  if (!pointer && !bytes) return CUDA_ERROR_INVALID_VALUE;
+  Result<image::Image> measured =
+      bytes ? image::inspect({static_cast<const std::byte*>(pointer), *bytes})
+            : image::measure(pointer);
   if (!measured) {
     RCUDA_DEBUG("a module image was refused: %s", measured.status().message().c_str());
     return CUDA_ERROR_INVALID_IMAGE;

@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -73,8 +74,9 @@ struct ImageParts {
   std::vector<ImageHash> hashes;
   std::vector<std::vector<std::byte>> copies;  // when the application may free its own
 };
-// What the application's pointer holds. CUDA_ERROR_INVALID_IMAGE when it is nothing known.
-CUresult measure_image(const void* pointer, ImageParts* image);
+// What the application's pointer holds, or a file's contents, of which there are just so many
+// `bytes`. CUDA_ERROR_INVALID_IMAGE when it is nothing known.
+CUresult measure_image(const void* pointer, std::optional<size_t> bytes, ImageParts* image);
 // kModuleLoad or kLibraryLoad of an image that is sent first; fills the options' log buffers.
 CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcode,
                     wire::ObjectId id, const ImageParts& image, const JitOptions& options);

@@ -108,7 +108,7 @@ Result<Image> measure(const void* pointer) {
 
 Result<Image> inspect(Bytes bytes) {
   if (starts_with(bytes, kWrapperMagic)) {
-    return Status(Code::kInvalidArgument, "a fatbin wrapper cannot be taken from another process");
+    return Status(Code::kInvalidArgument, "a fatbin wrapper means nothing outside its process");
   }
   return inspect_bare(bytes);
 }

@@ -2,10 +2,10 @@
 //
 // measure() finds out what it points to and how long that is, from the headers alone, so that the
 // client library can send it; it needs no decompressor and allocates little. inspect() does the
-// same for bytes whose number is known and whose sender is not trusted: nothing outside them is
-// read. Any thread; nothing blocks or is kept: results point into the caller's memory. Errors:
-// kInvalidArgument (CUDA_ERROR_INVALID_IMAGE) when it is none of the known formats or its headers
-// contradict themselves.
+// same for bytes whose number is known, of a file or from another process, which are not trusted:
+// nothing outside them is read. Any thread; nothing blocks or is kept: results point into the
+// caller's memory. Errors: kInvalidArgument (CUDA_ERROR_INVALID_IMAGE) when it is none of the known
+// formats or its headers contradict themselves.
 #pragma once
 
 #include <cstddef>

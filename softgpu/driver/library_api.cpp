@@ -2,6 +2,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <span>
 #include <string>
 
 #include <cuda.h>
@@ -19,10 +20,10 @@ namespace {
 // No context is needed to load a library. Text is parsed at once, so that errors in it come back
 // from the call that can report them; fatbins, which compilers made, when something of them is
 // first used.
-CUresult load(CUlibrary* handle, const void* image, unsigned count, CUjit_option* options,
-              void** values, unsigned library_option_count, CUlibraryOption* library_options) {
-  if (CUresult result = check_initialized()) return result;
-  if (!handle || !image) return CUDA_ERROR_INVALID_VALUE;
+CUresult load(CUlibrary* handle, const rcuda::Result<rcuda::image::Image>& image, unsigned count,
+              CUjit_option* options, void** values, unsigned library_option_count,
+              CUlibraryOption* library_options) {
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
   if (library_option_count != 0 && !library_options) return CUDA_ERROR_INVALID_VALUE;
   JitLog log;
   if (CUresult result = JitLog::read(count, options, values, &log)) return result;
@@ -30,10 +31,8 @@ CUresult load(CUlibrary* handle, const void* image, unsigned count, CUjit_option
   CUresult result = read_image(image, &units, &log);
   if (result == CUDA_SUCCESS) {
     auto library = std::make_shared<Library>(std::move(units));
-    const char first = *static_cast<const char*>(image);
-    const bool text = first == '.' || first == '/' || first == '\n' || first == ' ';
     std::vector<std::string> names;
-    if (text) result = library->kernel_names(&names, &log);
+    if (image->format == rcuda::image::Format::kText) result = library->kernel_names(&names, &log);
     if (result == CUDA_SUCCESS) {
       *handle = library->handle();
       handle_table<Library>().insert(std::move(library));
@@ -84,8 +83,10 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_o
                                    void** jit_values, unsigned int jit_count,
                                    CUlibraryOption* library_options, void**,
                                    unsigned int library_option_count) {
-  return load(library, code, jit_count, jit_options, jit_values, library_option_count,
-              library_options);
+  if (CUresult result = check_initialized()) return result;
+  if (!code) return CUDA_ERROR_INVALID_VALUE;
+  return load(library, rcuda::image::measure(code), jit_count, jit_options, jit_values,
+              library_option_count, library_options);
 }
 
 CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* path,
@@ -98,8 +99,8 @@ CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* path,
   if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
   const std::string contents{std::istreambuf_iterator<char>(file),
                              std::istreambuf_iterator<char>()};
-  return load(library, contents.c_str(), jit_count, jit_options, jit_values, library_option_count,
-              library_options);
+  return load(library, rcuda::image::inspect(std::as_bytes(std::span(contents))), jit_count,
+              jit_options, jit_values, library_option_count, library_options);
 }
 
 CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {

@@ -74,14 +74,14 @@ CUresult load_program(Context& context, std::vector<std::unique_ptr<ptx::Module>
 
 }  // namespace
 
-CUresult read_image(const void* image, std::vector<std::string>* units, JitLog* log) {
-  Result<rcuda::image::Image> measured = rcuda::image::measure(image);
-  if (!measured) return report(measured.status(), CUDA_ERROR_INVALID_IMAGE, log);
-  if (measured->format == rcuda::image::Format::kElf && linked_units(measured->parts[0], units)) {
+CUresult read_image(const Result<rcuda::image::Image>& image, std::vector<std::string>* units,
+                    JitLog* log) {
+  if (!image) return report(image.status(), CUDA_ERROR_INVALID_IMAGE, log);
+  if (image->format == rcuda::image::Format::kElf && linked_units(image->parts[0], units)) {
     return CUDA_SUCCESS;
   }
   Result<std::vector<std::string>> found =
-      rcuda::image::ptx_units(*measured, device_at(0)->compute_capability());
+      rcuda::image::ptx_units(*image, device_at(0)->compute_capability());
   if (!found) {
     return report(found.status(),
                   found.status().code() == Code::kNotFound ? CUDA_ERROR_NO_BINARY_FOR_GPU

@@ -26,6 +26,7 @@
 
 #include <cuda.h>
 
+#include "common/image/image.h"
 #include "softgpu/exec/program.h"
 
 namespace softgpu::driver {
@@ -148,9 +149,10 @@ std::shared_ptr<Kernel> kernel_from_handle(CUkernel handle);
 std::shared_ptr<Module> module_from_handle(CUmodule handle);
 std::shared_ptr<Library> library_from_handle(CUlibrary handle);
 
-// The PTX of an image an application passed by address: a fatbin wrapper or container, an ELF image
-// made by cuLinkComplete, or PTX text.
-CUresult read_image(const void* image, std::vector<std::string>* units, JitLog* log);
+// The PTX of what an application passed: a fatbin, an ELF image made by cuLinkComplete, or PTX
+// text.
+CUresult read_image(const rcuda::Result<rcuda::image::Image>& image,
+                    std::vector<std::string>* units, JitLog* log);
 // Loads PTX into a context as a module of its own and registers it.
 CUresult load_module(Context& context, const std::vector<std::string>& units, JitLog* log,
                      std::shared_ptr<Module>* module);

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <span>
 #include <string>
 
 #include <cuda.h>
@@ -19,21 +20,25 @@ using namespace softgpu::driver;
 
 namespace {
 
-CUresult load(CUmodule* handle, const void* image, JitLog* log) {
-  Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
-  if (!handle || !image) return CUDA_ERROR_INVALID_VALUE;
+CUresult load(Context& context, CUmodule* handle, const rcuda::Result<rcuda::image::Image>& image,
+              JitLog* log) {
   std::vector<std::string> units;
   if (CUresult result = read_image(image, &units, log)) return result;
   // A driver waits before it loads code into a context (580 on an H200).
-  if (CUresult result = context->synchronize()) return result;
+  if (CUresult result = context.synchronize()) return result;
   std::shared_ptr<Module> module;
-  if (CUresult result = load_module(*context, units, log, &module)) return result;
+  if (CUresult result = load_module(context, units, log, &module)) return result;
   *handle = module->handle();
   return CUDA_SUCCESS;
 }
 
-// The whole file, with a NUL behind it so that PTX text ends.
+CUresult load(CUmodule* handle, const void* pointer, JitLog* log) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (!handle || !pointer) return CUDA_ERROR_INVALID_VALUE;
+  return load(*context, handle, rcuda::image::measure(pointer), log);
+}
+
 CUresult read_file(const char* path, std::string* contents) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
@@ -74,7 +79,7 @@ CUresult CUDAAPI cuModuleLoad(CUmodule* module, const char* path) {
   if (!module || !path) return CUDA_ERROR_INVALID_VALUE;
   std::string contents;
   if (CUresult result = read_file(path, &contents)) return result;
-  return load(module, contents.c_str(), nullptr);
+  return load(*context, module, rcuda::image::inspect(std::as_bytes(std::span(contents))), nullptr);
 }
 
 CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
@@ -214,10 +219,11 @@ CUresult CUDAAPI cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void*
     }
     case CU_JIT_INPUT_FATBINARY:
     case CU_JIT_INPUT_CUBIN: {
-      // A copy, so that what the headers claim stays inside the bytes given.
-      std::string copy(static_cast<const char*>(data), bytes);
+      const rcuda::image::Bytes given(static_cast<const std::byte*>(data), bytes);
       std::vector<std::string> units;
-      if (CUresult result = read_image(copy.data(), &units, &state->log)) return result;
+      if (CUresult result = read_image(rcuda::image::inspect(given), &units, &state->log)) {
+        return result;
+      }
       std::move(units.begin(), units.end(), std::back_inserter(state->units));
       return CUDA_SUCCESS;
     }

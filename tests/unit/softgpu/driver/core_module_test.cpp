@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include "tests/support/short_images.h"
 #include "tests/unit/softgpu/driver/core_fixture.h"
 
 namespace softgpu::driver {
@@ -159,6 +160,32 @@ TEST_F(ModuleTest, LoadsFromAFile) {
   EXPECT_EQ(cuLibraryLoadFromFile(&library, path.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0),
             CUDA_SUCCESS);
   EXPECT_EQ(cuLibraryUnload(library), CUDA_SUCCESS);
+  ::unlink(path.c_str());
+}
+
+// What headers say of the bytes behind them is believed of an application's own memory only.
+TEST_F(ModuleTest, ReadsNothingBehindTheEndOfAFile) {
+  const std::string path = testing::TempDir() + "core_module_test.image";
+  for (std::string image : rcuda::test::short_images()) {
+    SCOPED_TRACE(image.size());
+    std::ofstream(path, std::ios::binary) << image;
+    CUmodule module = nullptr;
+    EXPECT_EQ(cuModuleLoad(&module, path.c_str()), CUDA_ERROR_INVALID_IMAGE);
+    CUlibrary library = nullptr;
+    EXPECT_EQ(
+        cuLibraryLoadFromFile(&library, path.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+        CUDA_ERROR_INVALID_IMAGE);
+    CUlinkState state = nullptr;
+    CUDA_OK(cuLinkCreate_v2(0, nullptr, nullptr, &state));
+    for (const CUjitInputType type : {CU_JIT_INPUT_FATBINARY, CU_JIT_INPUT_CUBIN}) {
+      EXPECT_EQ(
+          cuLinkAddData_v2(state, type, image.data(), image.size(), "data", 0, nullptr, nullptr),
+          CUDA_ERROR_INVALID_IMAGE);
+      EXPECT_EQ(cuLinkAddFile_v2(state, type, path.c_str(), 0, nullptr, nullptr),
+                CUDA_ERROR_INVALID_IMAGE);
+    }
+    CUDA_OK(cuLinkDestroy(state));
+  }
   ::unlink(path.c_str());
 }
 
