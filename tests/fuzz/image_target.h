@@ -1,13 +1,16 @@
 // What the image fuzzer does with one input; also run by common_image_test over fixed mutations.
-// Takes the bytes through everything the server and softgpu do with an image that a client sent.
+// Takes the bytes through everything that is done with an image that a client sent or a file holds.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <string>
+#include <vector>
 
 #include "common/image/cubin.h"
 #include "common/image/unpack.h"
+#include "softgpu/driver/link.h"
 
 namespace rcuda::image {
 
@@ -19,7 +22,14 @@ inline void fuzz_image(const uint8_t* data, size_t size) {
     if (part.data() != bytes.data() || part.size() > bytes.size()) std::abort();
   }
   (void)ptx_units(*image, 90);
-  if (image->format == Format::kElf) (void)cubin_kernels(image->parts[0]);
+  if (image->format == Format::kElf) {
+    (void)cubin_kernels(image->parts[0]);
+    std::vector<std::string> units;
+    (void)softgpu::driver::linked_units(image->parts[0], &units);
+    for (const std::string& unit : units) {
+      if (unit.size() > size) std::abort();
+    }
+  }
   if (image->format != Format::kFatbin) return;
   const auto list = entries(image->parts[0]);
   if (!list.ok()) return;

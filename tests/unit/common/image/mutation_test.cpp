@@ -1,4 +1,6 @@
-// A fixed stretch of what the image fuzzer does, over nvcc's own output.
+// A fixed stretch of what the image fuzzer does, over nvcc's own output and softgpu's.
+
+#include <vector>
 
 #include "tests/fuzz/image_target.h"
 #include "tests/fuzz/mutate.h"
@@ -7,15 +9,23 @@
 namespace rcuda::image {
 namespace {
 
+void fuzz(const std::string& content) {
+  // Of its own size on the heap, so that a sanitizer sees what is read behind it.
+  const std::vector<uint8_t> bytes(content.begin(), content.end());
+  fuzz_image(bytes.data(), bytes.size());
+}
+
+void fuzz_mutations(const std::string& content) {
+  for (uint32_t seed = 0; seed < 5000; ++seed) fuzz(rcuda::fuzz::Mutator(seed).mutate(content));
+}
+
 TEST(MutationTest, DamagedImagesAreHandled) {
   for (const char* name : {"size.fatbin", "speed.fatbin", "debug.fatbin", "lto.fatbin",
                            "rdc.fatbin", "sm_90.cubin", "sm_100.cubin"}) {
-    const std::string content = read_fixture(name);
-    for (uint32_t seed = 0; seed < 5000; ++seed) {
-      const std::string damaged = rcuda::fuzz::Mutator(seed).mutate(content);
-      fuzz_image(reinterpret_cast<const uint8_t*>(damaged.data()), damaged.size());
-    }
+    fuzz_mutations(read_fixture(name));
   }
+  const std::vector<std::byte> linked = softgpu::driver::link_image({"first", "second"});
+  fuzz_mutations({reinterpret_cast<const char*>(linked.data()), linked.size()});
 }
 
 }  // namespace
