@@ -12,6 +12,8 @@ namespace {
 
 constexpr uint64_t kLargestImage = 1ull << 30;
 constexpr uint64_t kLz4BestRatio = 255;
+// A block of 128 KiB that is one byte repeated takes four bytes.
+constexpr uint64_t kZstdBestRatio = (128u << 10) / 4;
 
 Status malformed(const char* what) {
   return Status(Code::kInvalidArgument, std::string("damaged fatbin entry: ") + what);
@@ -20,7 +22,9 @@ Status malformed(const char* what) {
 Status unpack_zstd(const Entry& entry, std::string* output) {
   const unsigned long long content =
       ZSTD_getFrameContentSize(entry.payload.data(), entry.payload.size());
-  if (content != entry.size_bytes) return malformed("size of the zstd frame");
+  if (content != entry.size_bytes || entry.size_bytes / kZstdBestRatio > entry.payload.size()) {
+    return malformed("size of the zstd frame");
+  }
   output->resize(entry.size_bytes);
   const size_t size =
       ZSTD_decompress(output->data(), output->size(), entry.payload.data(), entry.payload.size());

@@ -152,6 +152,32 @@ TEST(UnpackTest, SizesThatThePayloadCannotHoldAreRefused) {
   }
 }
 
+// The frame says the same as the entry: only its length shows that it cannot be so.
+TEST(UnpackTest, AZstdFrameTooShortForItsSizeIsRefusedBeforeMemoryIsTaken) {
+  std::string frame("\x28\xB5\x2F\xFD\xA0\x00\x00\x00\x40\x03\x00\x10\x00", 13);
+  Entry entry;
+  entry.kind = EntryKind::kPtx;
+  entry.compression = Compression::kZstd;
+  entry.size_bytes = 1u << 30;
+  entry.payload = bytes_of(frame);
+  const auto text = decompress(entry);
+  ASSERT_FALSE(text.ok());
+  EXPECT_EQ(text.status().context(), "damaged fatbin entry: size of the zstd frame");
+}
+
+TEST(UnpackTest, ZstdUnpacksWhatIsOneByteRepeated) {
+  // A frame of a single block, 128 KiB of 'x', which is the best that the format can do.
+  std::string frame("\x28\xB5\x2F\xFD\xA0\x00\x00\x02\x00\x03\x00\x10x", 13);
+  Entry entry;
+  entry.kind = EntryKind::kPtx;
+  entry.compression = Compression::kZstd;
+  entry.size_bytes = 128u << 10;
+  entry.payload = bytes_of(frame);
+  const auto text = decompress(entry);
+  ASSERT_TRUE(text.ok()) << text.status().message();
+  EXPECT_EQ(*text, std::string(128u << 10, 'x'));
+}
+
 TEST(UnpackTest, DamagedPayloadsAreNoticedOrHarmless) {
   for (const char* name : {"balance.fatbin", "speed.fatbin", "size.fatbin"}) {
     const std::string good = read_fixture(name);
