@@ -45,7 +45,8 @@ CUresult ImageStore::add_chunk(const Sha256& hash, uint64_t offset,
   if (offset > assembly.bytes || bytes.size() > assembly.bytes - offset) {
     return CUDA_ERROR_INVALID_IMAGE;
   }
-  if (!bytes.empty()) std::memcpy(assembly.memory.get() + offset, bytes.data(), bytes.size());
+  if (bytes.empty() || !assembly.offsets.insert(offset).second) return CUDA_SUCCESS;
+  std::memcpy(assembly.memory.get() + offset, bytes.data(), bytes.size());
   assembly.received += bytes.size();
   if (assembly.received < assembly.bytes) return CUDA_SUCCESS;
   Result<ImagePointer> image = cache_->insert(hash, {assembly.memory.get(), assembly.bytes});

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -30,6 +31,7 @@ class ImageStore {
   // session has too much under way.
   CUresult query(const Sha256& hash, uint64_t bytes, bool* present);
   // CUDA_ERROR_INVALID_IMAGE for what was not announced, or does not fit or hash to what was said.
+  // A chunk that is there already is taken for the same.
   CUresult add_chunk(const Sha256& hash, uint64_t offset, std::span<const std::byte> bytes);
   // A complete image, or nullptr.
   ImagePointer find(const Sha256& hash) const;
@@ -48,6 +50,8 @@ class ImageStore {
     // hash finds out.
     std::unique_ptr<std::byte[]> memory;
     uint64_t bytes = 0;
+    // Where chunks were received: another thread of the client may send the same ones.
+    std::set<uint64_t> offsets;
     uint64_t received = 0;
   };
 

@@ -322,6 +322,26 @@ TEST(ImageStoreTest, ChunksMayComeInAnyOrder) {
   EXPECT_TRUE(present);
 }
 
+TEST(ImageStoreTest, TwoThreadsMaySendTheSameImage) {
+  ImageCache cache("", 0);
+  ImageStore store(&cache);
+  const std::vector<std::byte> image = some_bytes(3000, 3);
+  const Sha256 hash = sha256(image);
+  bool present = true;
+  for (int thread = 0; thread < 2; ++thread) {
+    ASSERT_EQ(store.query(hash, image.size(), &present), CUDA_SUCCESS);
+    EXPECT_FALSE(present);
+  }
+  for (size_t at : {0u, 0u, 1000u, 1000u}) {
+    ASSERT_EQ(store.add_chunk(hash, at, std::span(image).subspan(at, 1000)), CUDA_SUCCESS);
+    EXPECT_EQ(store.find(hash), nullptr);
+  }
+  for (int thread = 0; thread < 2; ++thread) {
+    ASSERT_EQ(store.add_chunk(hash, 2000, std::span(image).subspan(2000)), CUDA_SUCCESS);
+    ASSERT_NE(store.find(hash), nullptr);
+  }
+}
+
 TEST(ImageStoreTest, WhatWasNotAnnouncedIsRefused) {
   ImageCache cache("", 0);
   ImageStore store(&cache);
