@@ -5,6 +5,7 @@
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include <openssl/sha.h>
 
@@ -56,6 +57,7 @@ ImageHash hash_image(std::span<const std::byte> image) {
 
 CUresult send_image(Session& session, wire::ObjectId context, const ImageHash& hash,
                     std::span<const std::byte> image) {
+  const std::lock_guard lock(session.image_mutex());
   wire::ImageQueryBody query{};
   std::memcpy(query.sha256, hash.data(), hash.size());
   query.bytes = image.size();

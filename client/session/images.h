@@ -17,8 +17,8 @@ using ImageHash = std::array<uint8_t, 32>;
 
 ImageHash hash_image(std::span<const std::byte> image);
 
-// Makes sure that the worker has the image. Blocks for a round trip, and for the bytes if it had
-// not.
+// Makes sure that the worker has the image. Blocks for a round trip, for the bytes if it had not,
+// and while another thread sends one.
 CUresult send_image(Session& session, wire::ObjectId context, const ImageHash& hash,
                     std::span<const std::byte> image);
 

@@ -149,6 +149,8 @@ class Session {
   Object* adopted(wire::Kind kind, wire::ObjectId id, wire::ObjectId context, uint32_t device);
   void forget(wire::Kind kind, wire::ObjectId id);
 
+  // Held while an image is sent: who sends the same one next is told that it is there.
+  std::mutex& image_mutex() { return image_mutex_; }
   // client/memory/peer_copy.cpp's; null until it makes one.
   CUstream& passing_stream() { return passing_stream_; }
 
@@ -204,6 +206,7 @@ class Session {
   std::unique_ptr<Staging> staging_;
   Ids ids_;
 
+  std::mutex image_mutex_;
   CUstream passing_stream_ = nullptr;
   std::atomic<uint32_t> next_call_{1};
   std::atomic<uint64_t> learned_{1};
