@@ -40,10 +40,9 @@ std::string value_of(const char* variable) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Runs a CUDA program on remote GPUs.");
+  CLI::App app("Runs a CUDA program on remote GPUs: rcuda-run [OPTIONS] -- PROGRAM [ARGUMENTS]");
   std::string devices, transport, log, trace, library;
   bool synchronous = false;
-  std::vector<std::string> program;
   app.add_option("-d,--devices", devices, "the pool, host[@port]:gpu,... (default: RCUDA_DEVICES)");
   app.add_option("-t,--transport", transport, "auto, shm, tcp or verbs")
       ->check(CLI::IsMember({"auto", "shm", "tcp", "verbs"}));
@@ -54,9 +53,21 @@ int main(int argc, char** argv) {
   app.add_flag("--sync", synchronous, "make every call a round trip, for debugging");
   app.add_option("--library", library,
                  "librcuda.so to preload, if not the one next to this program");
-  app.add_option("program", program, "the program and its arguments, after --")->required();
-  app.positionals_at_end();
+  // Not a positional option for the program and its arguments: CLI11 takes apart what is in
+  // brackets.
+  app.prefix_command();
   CLI11_PARSE(app, argc, argv);
+  std::vector<std::string> program = app.remaining();
+  if (!program.empty() && program[0] == "--") {
+    program.erase(program.begin());
+  } else if (!program.empty() && program[0].starts_with("-")) {
+    std::cerr << "rcuda-run: unknown option " << program[0] << "; see --help\n";
+    return 2;
+  }
+  if (program.empty()) {
+    std::cerr << "rcuda-run: no program is named; write it and its arguments after --\n";
+    return 2;
+  }
 
   std::error_code error;
   const fs::path client = library.empty() ? find_library() : fs::absolute(library, error);
