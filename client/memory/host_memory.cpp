@@ -97,9 +97,10 @@ CUresult expose_to(Session& session, wire::ObjectId context, void* address, size
                    uint64_t callback = 0) {
   Result<transport::Region> exposed = session.link().expose(address, bytes, backing, 0);
   if (!exposed) {
+    if (session.lost()) return session.lose(session.link().status());  // says so once
     RCUDA_WARN("page-locked memory could not be shared with %s: %s", session.name().c_str(),
                exposed.status().message().c_str());
-    return session.lost() ? kSessionLost : CUDA_ERROR_OUT_OF_MEMORY;
+    return CUDA_ERROR_OUT_OF_MEMORY;
   }
   wire::HostExposeBody body{};
   body.address = reinterpret_cast<uintptr_t>(address);
@@ -261,6 +262,14 @@ void unmap_from_range(void* memory, size_t length) {
   host_range().give_back(reinterpret_cast<uintptr_t>(memory), length);
 }
 
+// For what was given back whether its workers could be told or not: like every call, an error when
+// the current context's session is lost.
+CUresult check_current_session() {
+  Target target;
+  const bool current = target_current(&target) == CUDA_SUCCESS;
+  return current && target.session->lost() ? kSessionLost : CUDA_SUCCESS;
+}
+
 }  // namespace
 
 CUresult allocate_internal(Session& session, wire::ObjectId context, size_t bytes,
@@ -349,7 +358,7 @@ CUresult free_host(void* address) {
   }
   if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was faster
   end_host_memory(*found);
-  return CUDA_SUCCESS;
+  return check_current_session();
 }
 
 CUresult register_host(void* address, size_t bytes, unsigned flags) {
@@ -387,7 +396,9 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
   });
   if (!ready) RCUDA_DEBUG("registered memory at %p stays pageable for its workers", address);
   const CUresult result =
-      record(target, address, bytes, Placement::kRegistered, flags, -1, {}, ready);
+      target.session->lost()
+          ? kSessionLost
+          : record(target, address, bytes, Placement::kRegistered, flags, -1, {}, ready);
   if (result != CUDA_SUCCESS) {
     if (ready) end_pages(first, length, target);
     return result;
@@ -430,7 +441,7 @@ CUresult unregister_host(void* address) {
   }
   if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was faster
   end_host_memory(*found);
-  return CUDA_SUCCESS;
+  return check_current_session();
 }
 
 }  // namespace rcuda::client

@@ -119,6 +119,21 @@ class FaultsTest(unittest.TestCase):
     def test_a_killed_worker_tcp(self):
         self.check_killed_worker("tcp")
 
+    def check_host_memory(self, transport):
+        server = self.server()
+        run = self.start(client_environment(BUILD, [server], transport), "rcuda_lost_host_memory")
+        os.kill(server.sessions(BUILD)[run.pid], signal.SIGKILL)
+        out, err = run.communicate(timeout=HANG_SECONDS)
+        self.assertEqual((run.returncode, out), (0, "CUDA_ERROR_DEVICE_UNAVAILABLE\n" * 6), err)
+        self.assertEqual(err.count("is lost"), 1, err)
+        self.assertNotIn("page-locked", err)
+
+    def test_host_memory_of_a_killed_worker_shm(self):
+        self.check_host_memory("shm")
+
+    def test_host_memory_of_a_killed_worker_tcp(self):
+        self.check_host_memory("tcp")
+
     def check_silent_worker(self, transport):
         server = self.server()
         run = self.start(client_environment(BUILD, [server], transport))
