@@ -91,6 +91,8 @@ class Link {
   virtual ~Link() = default;  // closes; returns after no callback can run any more
 
   virtual const char* medium() const = 0;  // "shm", "tcp", "verbs"
+  // verbs: this side's RDMA device ("mlx5_0"); empty on other media.
+  virtual std::string adapter() const { return {}; }
 
   // This side's window, zeroed at start; the peer writes it at any time. Page-aligned.
   virtual std::span<std::byte> window() = 0;

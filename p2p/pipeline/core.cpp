@@ -12,13 +12,10 @@ namespace rcuda::p2p {
 Core::Core(DeviceOps& ops, EngineOptions options, std::function<uint64_t()> now_ns,
            std::function<void()> wake)
     : environment_(ops, std::move(options), std::move(now_ns), std::move(wake)) {
-  // The node of the first device that has one: staging memory serves all of them, and a NIC on the
-  // same node is what the session's choice of NIC aims at.
+  // The node of the first device that has one: staging memory serves all of them, and the adapter
+  // nearest to it is what Links choose.
   for (const EngineDevice& device : environment_.devices) {
     if (environment_.numa_node < 0) environment_.numa_node = numa_node_of_pci(device.pci_bus_id);
-  }
-  if (environment_.numa_node < 0 && !environment_.options.nic.empty()) {
-    environment_.numa_node = numa_node_of_rdma(environment_.options.nic);
   }
   const std::string& path = environment_.options.measurements_path;
   if (path.empty()) return;
@@ -58,6 +55,11 @@ Peer& Core::peer(PeerId id) {
 
 void Core::attach(PeerId id, std::unique_ptr<transport::Link> link, const SessionToken& token,
                   bool connected) {
+  // Where the devices have no node, the first adapter may tell it: staging memory goes there.
+  const std::string adapter = link->adapter();
+  if (environment_.numa_node < 0 && !adapter.empty()) {
+    environment_.numa_node = numa_node_of_rdma(adapter);
+  }
   peer(id).attach(std::move(link), token, connected);
 }
 

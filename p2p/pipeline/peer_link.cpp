@@ -161,9 +161,8 @@ PairKey PeerLink::pair_key(int device, int peer_device) const {
   key.destination_gpu = get_text(offer.devices[static_cast<size_t>(peer_device)].uuid);
   key.source_host = environment.options.host_name;
   key.destination_host = get_text(offer.name);
-  key.nic = std::string_view(link->medium()) == "verbs" && !environment.options.nic.empty()
-                ? environment.options.nic
-                : link->medium();
+  const std::string adapter = link->adapter();
+  key.nic = adapter.empty() ? link->medium() : adapter;
   return key;
 }
 

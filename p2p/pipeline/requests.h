@@ -56,7 +56,6 @@ struct EngineOptions {
   bool measure = true;
   std::string measurements_path;  // empty: kept in memory only
   std::string host_name;          // for messages and the measurements file
-  std::string nic;                // of this worker ("mlx5_0"), empty where there is none
   // How long to look for the next copy before sleeping, if that is longer than the engine's own
   // choice: waking its thread takes longer than a small copy.
   std::chrono::nanoseconds spin{0};

@@ -33,7 +33,11 @@ class DeviceChoice : public testing::Test {
   std::string connect() {
     const Result<LinkPair> pair = make_link_pair(Medium::kVerbs);
     EXPECT_TRUE(pair.ok()) << pair.status().message();
-    return log();
+    const std::string text = log();
+    for (transport::Link* link : {pair->client.get(), pair->server.get()}) {
+      EXPECT_GE(count(text, "verbs: " + link->adapter() + " port 1"), 1u) << text;
+    }
+    return text;
   }
   std::string refusal() {
     const Result<LinkPair> pair = make_link_pair(Medium::kVerbs);

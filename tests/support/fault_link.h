@@ -40,6 +40,7 @@ class FaultLink final : public transport::Link {
   ~FaultLink() override;
 
   const char* medium() const override { return inner_->medium(); }
+  std::string adapter() const override { return inner_->adapter(); }
   std::span<std::byte> window() override { return inner_->window(); }
   size_t peer_window_bytes() const override { return inner_->peer_window_bytes(); }
   Status put(uint64_t offset, std::span<const transport::Bytes> pieces,

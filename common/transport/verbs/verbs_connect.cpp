@@ -77,6 +77,7 @@ Status VerbsLink::open(int socket, bool server, Hello* own, Hello* peer, Deadlin
     RCUDA_RETURN_IF_ERROR(connection_.open_client(*local, read_address(*peer), {socket, deadline}));
     write_address(*local, 0, own);
   }
+  device_name_ = ibv_get_device_name(connection_.first_id().verbs->device);
   RCUDA_INFO("verbs: %s, because %s", describe(connection_.first_id(), *local).c_str(),
              why.c_str());
   RCUDA_RETURN_IF_ERROR(make_window(own->window_bytes));

@@ -53,6 +53,7 @@ class VerbsLink final : public LinkCore {
   Status connect(Bootstrap bootstrap, const LinkOptions& options);
 
   const char* medium() const override { return "verbs"; }
+  std::string adapter() const override { return device_name_; }
   std::span<std::byte> window() override { return {window_.data(), window_.size()}; }
   size_t peer_window_bytes() const override { return peer_window_bytes_; }
   Status put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) override;
@@ -110,6 +111,7 @@ class VerbsLink final : public LinkCore {
 
   const std::chrono::milliseconds peer_timeout_;
   const std::string near_pci_;
+  std::string device_name_;
   size_t peer_window_bytes_ = 0;
   DoorbellState doorbell_state_;
   Loss loss_;
