@@ -33,9 +33,10 @@ CUresult find_alive(CUcontext handle, Object** context) {
   return (*context)->given_back ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
 }
 
-// A context goes: what lived in it is forgotten, its memory and the handles of objects, which the
-// worker destroys with it. Returned is its memory of the host, to be ended after the context.
-std::vector<Allocation> forget_context(const Object& context) {
+// A context is about to go: what lived in it is forgotten, its memory and the handles of objects,
+// which the worker destroys with it. Returned is its memory of the host, to be ended after the
+// context.
+std::vector<Allocation> forget_context(const Object& context, RetiredEarly* retired) {
   captures_lost(context);
   forget_kernels_in(*context.session, context.id);
   for (const wire::Kind kind : {wire::Kind::kStream, wire::Kind::kEvent, wire::Kind::kModule,
@@ -43,7 +44,7 @@ std::vector<Allocation> forget_context(const Object& context) {
     for (Object* object : objects_in(kind, context.session, context.id)) {
       if (kind == wire::Kind::kModule) delete static_cast<ModuleState*>(object->extra);
       if (kind == wire::Kind::kFunction) delete static_cast<FunctionInfo*>(object->extra);
-      retire(object, kind);
+      retired->add(object, kind);
     }
   }
   return Process::get().memory().remove_context(context.device, context.id);
@@ -63,7 +64,8 @@ void end_primary(CUdevice dev, Device& device) {
   Process::get().peers().forget(*device.session);
   interop::context_destroyed(reinterpret_cast<CUcontext>(device.primary));
   device.primary->given_back.store(true, std::memory_order_release);
-  const std::vector<Allocation> host = forget_context(*device.primary);
+  RetiredEarly retired;
+  const std::vector<Allocation> host = forget_context(*device.primary, &retired);
   device.renewed = forward_cuDevicePrimaryCtxReset_v2(dev);
   end_all(host);
 }
@@ -202,7 +204,8 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
   if (!context) return handle ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
   if (context->id < rcuda::wire::kFirstCreatedContext) return CUDA_ERROR_INVALID_CONTEXT;
   await_device(*context);
-  const std::vector<Allocation> host = forget_context(*context);
+  RetiredEarly retired;
+  const std::vector<Allocation> host = forget_context(*context, &retired);
   rcuda::interop::context_destroyed(handle);
   if (current_context() == context) (void)pop_context();
   const CUresult result = forward_cuCtxDestroy_v2(handle);

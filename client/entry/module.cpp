@@ -231,9 +231,10 @@ CUresult cuModuleUnload(CUmodule handle) {
   // Its functions go with it.
   const std::unique_ptr<ModuleState> state(static_cast<ModuleState*>(module->extra));
   module->extra = nullptr;
+  RetiredEarly retired;
   for (const auto& [name, function] : state->functions) {
     delete static_cast<FunctionInfo*>(function->extra);
-    retire(function, wire::Kind::kFunction);
+    retired.add(function, wire::Kind::kFunction);
   }
   return forward_cuModuleUnload(handle);
 }

@@ -83,6 +83,15 @@ bool is_graph(wire::Kind kind) {
          kind == wire::Kind::kGraphExec;
 }
 
+// All of an object but its id, which stays taken.
+void forget(Object* object, wire::Kind kind) {
+  Session* session = object->session;
+  if (object->word != 0) session->release_word({object->word - 1, object->watched});
+  if (object->pace) forget_pace(*object);
+  session->forget(kind, object->id);
+  retire_object(object);
+}
+
 // Libraries and kernels have an id per session, and a kernel may stand where a function is
 // expected.
 CUresult resolve_code(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
@@ -231,11 +240,18 @@ void retire(const void* handle, wire::Kind kind) {
   Object* object = find_object(handle, kind);
   if (!object) return;
   Session* session = object->session;
-  if (object->word != 0) session->release_word({object->word - 1, object->watched});
-  if (object->pace) forget_pace(*object);
-  session->forget(kind, object->id);
-  session->ids().release(kind, object->id);
-  retire_object(object);
+  const wire::ObjectId id = object->id;
+  forget(object, kind);
+  session->ids().release(kind, id);
+}
+
+RetiredEarly::~RetiredEarly() {
+  for (const TakenId& taken : taken_) taken.session->ids().release(taken.kind, taken.id);
+}
+
+void RetiredEarly::add(Object* object, wire::Kind kind) {
+  taken_.push_back({object->session, kind, object->id});
+  forget(object, kind);
 }
 
 CUresult await_idle(Session& session, wire::ObjectId context) {

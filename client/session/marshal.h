@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include <cuda.h>
 
@@ -80,6 +81,27 @@ CUresult mint(const Target& target, wire::Kind kind, void** handle, wire::Object
 void* adopt(const Target& target, wire::Kind kind, wire::ObjectId id);
 // Forgets a handle after its destroy was posted, or after its create failed.
 void retire(const void* handle, wire::Kind kind);
+
+// Forgets handles before the command is sent that destroys with one object all that is in it. Their
+// ids stay taken while it lives, which is until that command was sent: the worker has them bound
+// until then, and another thread's create must not come first with one of them.
+class RetiredEarly {
+ public:
+  RetiredEarly() = default;
+  ~RetiredEarly();
+  RetiredEarly(const RetiredEarly&) = delete;
+  RetiredEarly& operator=(const RetiredEarly&) = delete;
+
+  void add(Object* object, wire::Kind kind);
+
+ private:
+  struct TakenId {
+    Session* session;
+    wire::Kind kind;
+    wire::ObjectId id;
+  };
+  std::vector<TakenId> taken_;
+};
 
 // Until nothing is under way in the context, for calls in which a driver waits for that: the
 // worker's one thread must not wait there, with whatever else was asked of it. Other threads may go

@@ -1,0 +1,77 @@
+// Contexts and modules that end, while other threads go on.
+#include <gtest/gtest.h>
+
+#include "api/opcodes.h"
+#include "client/session/capture.h"
+#include "client/session/functions.h"
+#include "client/session/marshal.h"
+#include "tests/unit/client/two_puppets.h"
+
+namespace rcuda::client {
+namespace {
+
+class ContextTest : public TwoPuppetsTest {
+ protected:
+  // Calls `end`, which sends a command of this opcode. Whether an object that another thread
+  // creates before the worker has carried that out gets another id than `id`.
+  template <typename End>
+  bool is_taken_until(api::Opcode opcode, wire::Kind kind, wire::ObjectId id, End end) {
+    bool taken = false;
+    first().on(static_cast<uint16_t>(opcode), [&](const Command&) {
+      taken = next_id(kind) != id;
+      return test::PuppetServer::Answer{};
+    });
+    {
+      const CaptureAnswers awaited(true);
+      EXPECT_EQ(end(), CUDA_SUCCESS);
+    }
+    settle(first_session());
+    first().on(static_cast<uint16_t>(opcode), nullptr);
+    EXPECT_EQ(next_id(kind), id);  // and no longer
+    return taken;
+  }
+
+ private:
+  wire::ObjectId next_id(wire::Kind kind) {
+    const wire::ObjectId id = first_session().ids().mint(kind);
+    first_session().ids().release(kind, id);
+    return id;
+  }
+};
+
+TEST_F(ContextTest, IdsOfItsStreamsStayTakenUntilItIsDestroyed) {
+  CUcontext context = nullptr;
+  CUstream stream = nullptr;
+  ASSERT_EQ(cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamCreate(&stream, 0), CUDA_SUCCESS);
+  const wire::ObjectId id = find_object(stream, wire::Kind::kStream)->id;
+  EXPECT_TRUE(is_taken_until(api::Opcode::cuCtxDestroy_v2, wire::Kind::kStream, id,
+                             [&] { return cuCtxDestroy_v2(context); }));
+  EXPECT_EQ(find_object(stream, wire::Kind::kStream), nullptr);
+}
+
+TEST_F(ContextTest, IdsOfItsEventsStayTakenUntilItIsReset) {
+  CUevent event = nullptr;
+  ASSERT_EQ(cuEventCreate(&event, 0), CUDA_SUCCESS);
+  const wire::ObjectId id = find_object(event, wire::Kind::kEvent)->id;
+  EXPECT_TRUE(is_taken_until(api::Opcode::cuDevicePrimaryCtxReset_v2, wire::Kind::kEvent, id,
+                             [] { return cuDevicePrimaryCtxReset_v2(0); }));
+  EXPECT_EQ(find_object(event, wire::Kind::kEvent), nullptr);
+}
+
+TEST_F(ContextTest, IdsOfAModulesFunctionsStayTakenUntilItIsUnloaded) {
+  Target target;
+  ASSERT_EQ(target_current(&target), CUDA_SUCCESS);
+  void *module = nullptr, *function = nullptr;
+  wire::ObjectId module_id = 0, id = 0;
+  ASSERT_EQ(mint(target, wire::Kind::kModule, &module, &module_id), CUDA_SUCCESS);
+  ASSERT_EQ(mint(target, wire::Kind::kFunction, &function, &id), CUDA_SUCCESS);
+  auto* state = new ModuleState;
+  state->functions.emplace("function", static_cast<Object*>(function));
+  static_cast<Object*>(module)->extra = state;
+  EXPECT_TRUE(is_taken_until(api::Opcode::cuModuleUnload, wire::Kind::kFunction, id,
+                             [&] { return cuModuleUnload(static_cast<CUmodule>(module)); }));
+}
+
+}  // namespace
+}  // namespace rcuda::client
