@@ -30,24 +30,24 @@ bool queues_nothing(uint16_t opcode, std::span<const std::byte> body) {
 }  // namespace
 
 void QuietContexts::sent(uint64_t number, uint16_t opcode, std::span<const std::byte> body) {
-  if (at_ + 1 == number && queues_nothing(opcode, body)) at_ = number;
+  if (!queues_nothing(opcode, body)) last_queued_ = number;
 }
 
 void QuietContexts::waited(Scope scope, wire::ObjectId context, uint64_t before,
                            uint64_t commands) {
-  std::vector<wire::ObjectId>& among = scope == Scope::kContext ? contexts_ : default_streams_;
-  if (at_ == commands) {
-    if (!is_among(among, context)) among.push_back(context);
-  } else if (commands == before + 1) {
+  // Nobody knows whether what was queued since came before the question, unless it is the question.
+  if (last_queued_ > before && commands > before + 1) return;
+  if (quiet_since_ != last_queued_) {
     contexts_.clear();
     default_streams_.clear();
-    among.assign(1, context);
-    at_ = commands;
+    quiet_since_ = last_queued_;
   }
+  std::vector<wire::ObjectId>& among = scope == Scope::kContext ? contexts_ : default_streams_;
+  if (!is_among(among, context)) among.push_back(context);
 }
 
-bool QuietContexts::is_quiet(Scope scope, wire::ObjectId context, uint64_t commands) const {
-  if (at_ != commands) return false;
+bool QuietContexts::is_quiet(Scope scope, wire::ObjectId context) const {
+  if (quiet_since_ != last_queued_) return false;
   return is_among(contexts_, context) ||
          (scope == Scope::kDefaultStream && is_among(default_streams_, context));
 }

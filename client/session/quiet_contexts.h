@@ -25,13 +25,14 @@ class QuietContexts {
   // A synchronisation that was sent when there had been `before` commands has been waited for; now
   // there have been `commands`.
   void waited(Scope scope, wire::ObjectId context, uint64_t before, uint64_t commands);
-  bool is_quiet(Scope scope, wire::ObjectId context, uint64_t commands) const;
+  bool is_quiet(Scope scope, wire::ObjectId context) const;
 
  private:
-  // As they are after `at_` commands.
+  uint64_t last_queued_ = 0;  // the last command that may have queued something
+  // As they are while that one stays the last.
+  uint64_t quiet_since_ = 0;
   std::vector<wire::ObjectId> contexts_;
   std::vector<wire::ObjectId> default_streams_;
-  uint64_t at_ = 0;
 };
 
 }  // namespace rcuda::client

@@ -491,7 +491,7 @@ uint64_t Session::commands() {
 
 bool Session::is_quiet(QuietContexts::Scope scope, wire::ObjectId context) {
   std::lock_guard lock(order_mutex_);
-  return quiet_.is_quiet(scope, context, commands_);
+  return quiet_.is_quiet(scope, context);
 }
 
 void Session::waited_for(QuietContexts::Scope scope, wire::ObjectId context, uint64_t before) {

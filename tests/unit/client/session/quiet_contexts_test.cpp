@@ -21,9 +21,7 @@ class QuietContextsTest : public testing::Test {
     send(kSignal);
     contexts_.waited(scope, context, before, commands_);
   }
-  bool quiet(Scope scope, wire::ObjectId context) {
-    return contexts_.is_quiet(scope, context, commands_);
-  }
+  bool quiet(Scope scope, wire::ObjectId context) { return contexts_.is_quiet(scope, context); }
 
   QuietContexts contexts_;
   uint64_t commands_ = 0;
@@ -55,6 +53,30 @@ TEST_F(QuietContextsTest, WhatAnotherThreadSentMeanwhileCounts) {
   send(kLaunch);
   contexts_.waited(Scope::kContext, 1, before, commands_);
   EXPECT_FALSE(quiet(Scope::kContext, 1));
+}
+
+// One thread asked before a launch, another one behind it was told that its stream is done.
+TEST_F(QuietContextsTest, AnAnswerSaysNothingOfWhatWasSentBehindItsQuestion) {
+  const uint64_t before = commands_;
+  send(kSignal);
+  send(kLaunch);
+  synchronize(Scope::kDefaultStream, 1);
+  contexts_.waited(Scope::kContext, 1, before, commands_);
+  EXPECT_FALSE(quiet(Scope::kContext, 1));
+  EXPECT_TRUE(quiet(Scope::kDefaultStream, 1));
+}
+
+TEST_F(QuietContextsTest, ThreadsThatAskAtOnceAreBothRight) {
+  const auto ask = [this] { send(static_cast<uint16_t>(wire::Custom::kSynchronizeContext)); };
+  send(kLaunch);
+  const uint64_t first = commands_;
+  ask();
+  const uint64_t second = commands_;
+  ask();
+  contexts_.waited(Scope::kContext, 2, second, commands_);
+  contexts_.waited(Scope::kContext, 1, first, commands_);
+  EXPECT_TRUE(quiet(Scope::kContext, 1));
+  EXPECT_TRUE(quiet(Scope::kContext, 2));
 }
 
 TEST_F(QuietContextsTest, OthersStayQuietWhileNothingIsQueued) {
