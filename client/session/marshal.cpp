@@ -86,7 +86,9 @@ bool is_graph(wire::Kind kind) {
 // All of an object but its id, which stays taken.
 void forget(Object* object, wire::Kind kind) {
   Session* session = object->session;
-  if (object->word != 0) session->release_word({object->word - 1, object->watched});
+  if (const uint32_t word = object->word.exchange(0); word != 0) {
+    session->release_word({word - 1, object->watched});
+  }
   if (object->pace) forget_pace(*object);
   session->forget(kind, object->id);
   retire_object(object);

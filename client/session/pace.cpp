@@ -56,10 +56,12 @@ uint64_t look(Session& session, Object& object, wire::ObjectId stream, uint32_t 
     marked = marks.empty() ? object.done : marks.back().queued;
   }
   if (queued - marked >= kBetweenMarks) {
+    const uint64_t sequence =
+        watch_stream(session, object, object.context, stream, kNotAsked, kNotAsked);
+    if (sequence == 0) return 0;  // too many streams to count the queues of all
     if (!object.pace) object.pace = new Pace;
     marked = queued;
-    object.pace->marks.push_back(
-        {queued, watch_stream(session, object, object.context, stream, kNotAsked, kNotAsked)});
+    object.pace->marks.push_back({queued, sequence});
   }
   const uint32_t full = object.done + kMost, next_mark = marked + kBetweenMarks;
   object.pace_at.store(is_before(full, next_mark) ? full : next_mark, std::memory_order_release);

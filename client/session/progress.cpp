@@ -1,6 +1,7 @@
 #include "client/session/progress.h"
 
 #include <mutex>
+#include <optional>
 
 namespace rcuda::client {
 namespace {
@@ -33,12 +34,13 @@ uint64_t watch(Session& session, Object& object, wire::ObjectId context, wire::C
     object.learned.store(learned, std::memory_order_release);
     return object.watched.load(std::memory_order_relaxed);
   }
-  const uint32_t known = object.word.load(std::memory_order_relaxed);
   Session::Word word;
-  if (known == 0) {
-    word = session.acquire_word();
-  } else {
+  if (const uint32_t known = object.word.load(std::memory_order_relaxed); known != 0) {
     word = {known - 1, object.watched.load(std::memory_order_relaxed)};
+  } else if (const std::optional<Session::Word> spare = session.acquire_spare_word()) {
+    word = *spare;
+  } else {
+    return 0;
   }
   body.word = word.index;
   body.sequence = ++word.sequence;
@@ -49,6 +51,17 @@ uint64_t watch(Session& session, Object& object, wire::ObjectId context, wire::C
   object.learned.store(learned, std::memory_order_relaxed);
   object.sequence.store(state, std::memory_order_release);  // pairs with progress_of
   return word.sequence;
+}
+
+// Its word has said all that it was asked for.
+void give_back_word(Session& session, Object& object) {
+  std::lock_guard lock(watch_mutex);
+  uint32_t word = object.word.load(std::memory_order_relaxed);
+  const uint64_t watched = object.watched.load(std::memory_order_relaxed);
+  CUresult ignored;
+  if (word == 0 || !session.word_reached(word - 1, watched, &ignored)) return;
+  // Whoever destroys the object at the same time gives its word back as well.
+  if (object.word.compare_exchange_strong(word, 0)) session.release_word({word - 1, watched});
 }
 
 }  // namespace
@@ -96,8 +109,11 @@ Progress progress_of(Session& session, Object& object, uint64_t state, CUresult*
   // Before the word is looked at: what is learned afterwards is none of this caller's.
   const bool stale = object.learned.load(std::memory_order_acquire) != session.learned();
   if (session.word_reached(word - 1, object.watched.load(std::memory_order_relaxed), result)) {
-    if (!asked) return Progress::kUnknown;
-    if (*result == CUDA_SUCCESS) note_finished(session, object, state);
+    // The answer may be another object's, which has been given the word since.
+    if (!asked || object.word.load(std::memory_order_relaxed) != word) return Progress::kUnknown;
+    if (*result != CUDA_SUCCESS) return Progress::kDone;
+    note_finished(session, object, state);
+    if (!is_in_order(object)) give_back_word(session, object);
     return Progress::kDone;
   }
   return stale ? Progress::kUnknown : Progress::kPending;

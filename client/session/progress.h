@@ -6,6 +6,9 @@
 // records), so that later work makes the answer stale; `finished` a state that is known to be over;
 // `learned` what the session had learned when the worker last called it unfinished: what has been
 // learned since may imply that it is over, so the worker is asked again.
+// An event gives its word back when it has the answer: a program may have more events than there
+// are words. A stream keeps its own, which its queue is counted by (pace.h). Where no word is left
+// nothing is watched, and whoever polls asks the worker each time.
 // Every answer asked for is an event in a queue of the device's, which is finite (pace.h): however
 // often and by however many threads a stream is polled, one is under way for them.
 // Threads: any.
@@ -24,9 +27,9 @@ namespace rcuda::client {
 inline constexpr uint64_t kNotAsked = 0;
 
 // Asks the worker to report when the stream has done all that is posted by now; the sequence of its
-// word then. `object`: the stream's, of the legacy default stream the context's. `learned`: of the
-// session, from before the worker was asked. If it was, a report that is under way already, of
-// earlier work, will do: the stream is unfinished until then.
+// word then, 0 if no word is left. `object`: the stream's, of the legacy default stream the
+// context's. `learned`: of the session, from before the worker was asked. If it was, a report that
+// is under way already, of earlier work, will do: the stream is unfinished until then.
 uint64_t watch_stream(Session& session, Object& object, wire::ObjectId context,
                       wire::ObjectId stream, uint64_t uses, uint64_t learned);
 // What an event's progress was last asked for: changes with every record, and with every launch of

@@ -430,6 +430,15 @@ Session::Word Session::acquire_word() {
   }
 }
 
+std::optional<Session::Word> Session::acquire_spare_word() {
+  constexpr size_t kForWaits = 1024;
+  std::lock_guard lock(words_mutex_);
+  if (free_words_.size() <= kForWaits) return std::nullopt;
+  const Word word = free_words_.back();
+  free_words_.pop_back();
+  return word;
+}
+
 void Session::release_word(Word word) {
   std::lock_guard lock(words_mutex_);
   free_words_.push_back(word);

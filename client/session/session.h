@@ -112,8 +112,11 @@ class Session {
     uint32_t index = 0;
     uint64_t sequence = 0;
   };
-  // Waits for one to become free in the unlikely case that all are taken.
+  // For a wait, which gives it back. Waits for one to become free in the unlikely case that all are
+  // taken.
   Word acquire_word();
+  // To keep until something happens that may never happen: some are left for those who wait.
+  std::optional<Word> acquire_spare_word();
   void release_word(Word word);
   bool word_reached(uint32_t index, uint64_t sequence, CUresult* result) const;
   // Until the word's sequence reached `sequence`; its result, or kSessionLost. Prints what kernels
