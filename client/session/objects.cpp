@@ -44,6 +44,7 @@ class Arena {
     object->session = identity.session;
     object->device = identity.device;
     object->extra = identity.extra;
+    object->serial.store(++serials_, std::memory_order_relaxed);
     object->kind.store(kind, std::memory_order_release);  // pairs with find_object's acquire
     return object;
   }
@@ -90,6 +91,7 @@ class Arena {
   Object* base_ = nullptr;
   std::mutex mutex_;
   std::atomic<size_t> used_{0};
+  uint64_t serials_ = 0;
   std::vector<size_t> free_;
 };
 

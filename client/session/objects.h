@@ -45,7 +45,8 @@ struct alignas(128) Object {
   std::atomic<uint32_t> seen_waits{0};
   Pace* pace = nullptr;
   Object* home = nullptr;
-  void* extra = nullptr;  // per kind: Library*, KernelObject*, FunctionInfo*, ...
+  void* extra = nullptr;            // per kind: Library*, KernelObject*, FunctionInfo*, ...
+  std::atomic<uint64_t> serial{0};  // which no other object has or had
 };
 static_assert(sizeof(Object) == 128);
 

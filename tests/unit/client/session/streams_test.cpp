@@ -112,6 +112,30 @@ TEST_F(StreamsTest, EachThreadHasAPerThreadStreamInEachContext) {
   EXPECT_EQ(destroyed(), 2u);
 }
 
+// As after a reset: the application's next stream is where the thread's was, and has its id.
+TEST_F(StreamsTest, APerThreadStreamThatWentWithItsContextIsNobodyElses) {
+  for (const bool used_again : {true, false}) {
+    (void)destroyed();
+    CUstream application = nullptr;
+    std::thread([&] {
+      push_context(process().device(0)->primary);
+      Object* gone = nullptr;
+      ASSERT_EQ(per_thread_stream(current_context(), &gone), CUDA_SUCCESS);
+      const wire::ObjectId id = gone->id;
+      retire(gone, wire::Kind::kStream);
+      ASSERT_EQ(forward_cuStreamCreate(&application, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+      ASSERT_EQ(find_object(application, wire::Kind::kStream), gone);
+      ASSERT_EQ(gone->id, id);
+      if (used_again) {
+        EXPECT_NE(resolved(CU_STREAM_PER_THREAD).id, id);
+      }
+    }).join();
+    EXPECT_EQ(destroyed(), used_again ? 1u : 0u);
+    EXPECT_NE(find_object(application, wire::Kind::kStream), nullptr);
+    EXPECT_EQ(forward_cuStreamDestroy_v2(application), CUDA_SUCCESS);
+  }
+}
+
 TEST_F(StreamsTest, AProgramBuiltForPerThreadStreamsMeansItsOwn) {
   std::thread([&] {
     push_context(process().device(0)->primary);
