@@ -25,7 +25,10 @@ Object* find_context(CUcontext handle) { return find_object(handle, wire::Kind::
 CUresult context_or_current(CUcontext handle, Object** context) {
   if (CUresult result = check(); result != CUDA_SUCCESS) return result;
   *context = handle ? find_context(handle) : current_context();
-  return *context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+  if (!*context) return CUDA_ERROR_INVALID_CONTEXT;
+  // The current one may have been destroyed by another thread.
+  return find_object(*context, wire::Kind::kContext) ? CUDA_SUCCESS
+                                                     : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 CUresult find_alive(CUcontext handle, Object** context) {

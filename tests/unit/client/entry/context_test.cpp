@@ -1,4 +1,7 @@
-// Contexts and modules that end, while other threads go on.
+// Exported functions: contexts and modules that end while other threads go on, and what identifies
+// an object.
+#include <thread>
+
 #include <gtest/gtest.h>
 
 #include "api/opcodes.h"
@@ -71,6 +74,30 @@ TEST_F(ContextTest, IdsOfAModulesFunctionsStayTakenUntilItIsUnloaded) {
   static_cast<Object*>(module)->extra = state;
   EXPECT_TRUE(is_taken_until(api::Opcode::cuModuleUnload, wire::Kind::kFunction, id,
                              [&] { return cuModuleUnload(static_cast<CUmodule>(module)); }));
+}
+
+TEST_F(ContextTest, OneThatAnotherThreadDestroyedIsNotUsed) {
+  CUcontext context = nullptr;
+  ASSERT_EQ(cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
+  std::thread([&] { EXPECT_EQ(cuCtxDestroy_v2(context), CUDA_SUCCESS); }).join();
+  const auto expect_refused = [] {
+    CUdevice device;
+    unsigned flags;
+    unsigned long long id;
+    int least, greatest;
+    EXPECT_EQ(cuCtxSynchronize(), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT_EQ(cuCtxGetDevice(&device), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT_EQ(cuCtxGetFlags(&flags), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT_EQ(cuCtxGetId(nullptr, &id), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT_EQ(cuCtxSetLimit(CU_LIMIT_STACK_SIZE, 2048), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT_EQ(cuCtxGetStreamPriorityRange(&least, &greatest), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  };
+  expect_refused();
+  Object* kernel = create_object(wire::Kind::kKernel);  // of no session
+  ASSERT_EQ(static_cast<void*>(kernel), context);
+  expect_refused();
+  retire_object(kernel);
+  (void)pop_context();
 }
 
 }  // namespace
