@@ -307,8 +307,7 @@ CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
   Object* context;
   if (CUresult result = find_alive(handle, &context); result != CUDA_SUCCESS) return result;
   if (!id) return CUDA_ERROR_INVALID_VALUE;
-  // Unique among the sessions of this process, which number their contexts alike.
-  *id = static_cast<unsigned long long>(context->device) << 32 | context->id;
+  *id = context->serial;
   return CUDA_SUCCESS;
 }
 

@@ -180,9 +180,8 @@ CUresult cuStreamGetId(CUstream stream, unsigned long long* id) {
   StreamView view;
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
   if (!id) return CUDA_ERROR_INVALID_VALUE;
-  // Handles are unique in the process, default streams are one per context.
-  *id = view.object ? reinterpret_cast<uintptr_t>(view.object)
-                    : reinterpret_cast<uintptr_t>(current_context());
+  // Default streams are one per context.
+  *id = (view.object ? view.object : current_context())->serial;
   return CUDA_SUCCESS;
 }
 

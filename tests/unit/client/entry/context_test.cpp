@@ -1,5 +1,6 @@
 // Exported functions: contexts and modules that end while other threads go on, and what identifies
 // an object.
+#include <set>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -98,6 +99,26 @@ TEST_F(ContextTest, OneThatAnotherThreadDestroyedIsNotUsed) {
   expect_refused();
   retire_object(kernel);
   (void)pop_context();
+}
+
+TEST_F(ContextTest, IdsOfContextsAndStreamsAreNeverUsedAgain) {
+  std::set<unsigned long long> contexts, streams;
+  for (int i = 0; i < 3; ++i) {
+    CUcontext context = nullptr;
+    CUstream stream = nullptr;
+    unsigned long long id = 0;
+    ASSERT_EQ(cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
+    ASSERT_EQ(cuStreamCreate(&stream, 0), CUDA_SUCCESS);
+    EXPECT_EQ(cuCtxGetId(context, &id), CUDA_SUCCESS);
+    contexts.insert(id);
+    EXPECT_EQ(cuStreamGetId(stream, &id), CUDA_SUCCESS);
+    streams.insert(id);
+    EXPECT_EQ(cuStreamGetId(nullptr, &id), CUDA_SUCCESS);
+    streams.insert(id);
+    EXPECT_EQ(cuCtxDestroy_v2(context), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(contexts.size(), 3u);
+  EXPECT_EQ(streams.size(), 6u);
 }
 
 }  // namespace
