@@ -349,6 +349,7 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned flags) {
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
   Object* event = find_object(handle, wire::Kind::kEvent);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
+  if (flags & ~unsigned{CU_EVENT_WAIT_EXTERNAL}) return CUDA_ERROR_INVALID_VALUE;
   // An external wait is a node of a graph.
   if ((flags & CU_EVENT_WAIT_EXTERNAL) && !may_capture(stream)) return CUDA_ERROR_ILLEGAL_STATE;
   if (!view.object) {

@@ -121,5 +121,13 @@ TEST_F(ContextTest, IdsOfContextsAndStreamsAreNeverUsedAgain) {
   EXPECT_EQ(streams.size(), 6u);
 }
 
+TEST_F(ContextTest, AWaitForAnEventHasNoUnknownFlags) {
+  CUevent event = nullptr;
+  ASSERT_EQ(cuEventCreate(&event, 0), CUDA_SUCCESS);
+  EXPECT_EQ(cuStreamWaitEvent(nullptr, event, 2), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuStreamWaitEvent(nullptr, event, CU_EVENT_WAIT_DEFAULT), CUDA_SUCCESS);
+  EXPECT_EQ(cuEventDestroy_v2(event), CUDA_SUCCESS);
+}
+
 }  // namespace
 }  // namespace rcuda::client
