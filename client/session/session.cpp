@@ -488,8 +488,7 @@ CUresult Session::synchronize(wire::ObjectId context, wire::ObjectId stream) {
 }
 
 CUresult Session::synchronize_context(wire::ObjectId context) {
-  if (is_quiet(QuietContexts::Scope::kContext, context))
-    return lost() ? session_lost() : take_error();
+  if (is_quiet(QuietContexts::Scope::kContext, context)) return take_error();
   return post_and_wait(context, wire::Custom::kSynchronizeContext, 0, wire::SignalBody{});
 }
 
@@ -549,6 +548,7 @@ void Session::forget(wire::Kind kind, wire::ObjectId id) {
 // ---- errors and the end ------------------------------------------------------------------------
 
 CUresult Session::take_error() {
+  if (lost()) return session_lost();
   const uint64_t error = client_word(Window::kErrorWord).load(std::memory_order_acquire);
   if (error == 0) [[likely]]
     return CUDA_SUCCESS;

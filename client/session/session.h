@@ -103,7 +103,7 @@ class Session {
   CUresult finish(Call& call, Reply* reply);
 
   // The asynchronous error waiting to be reported, which is then forgotten unless it is sticky
-  // (the context is lost). Called by whatever may return one.
+  // (the context is lost), or that the session is lost. Called by whatever may return one.
   CUresult take_error();
 
   // A completion word and the sequence last asked of it: sequences go on growing when the word

@@ -42,6 +42,7 @@ class SessionTest : public ::testing::Test {
     EXPECT_EQ(ping(), kSessionLost);
     EXPECT_EQ(post_something(), kSessionLost);
     EXPECT_EQ(session().synchronize(1, 0), kSessionLost);
+    EXPECT_EQ(session().take_error(), kSessionLost);  // as of what was done before
   }
 
   LoneSession lone_;
