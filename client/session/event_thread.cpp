@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 
+#include "client/session/session.h"
 #include "common/base/log.h"
 #include "common/base/peer_order.h"
 #include "common/base/start_thread.h"
@@ -69,11 +70,11 @@ Result<wire::ReadyEvent> EventThread::ready(Clock::time_point deadline) {
   return ready_;
 }
 
-Result<uint64_t> EventThread::add_callback(std::function<void(CUresult)> function) {
+Result<uint64_t> EventThread::add_callback(std::function<void(CUresult)> function, bool always) {
   std::lock_guard lock(mutex_);
   RCUDA_RETURN_IF_ERROR(start_callbacks_locked());
   const uint64_t id = next_callback_++;
-  callbacks_.emplace(id, std::move(function));
+  callbacks_.emplace(id, Once{std::move(function), always});
   return id;
 }
 
@@ -102,14 +103,20 @@ bool EventThread::copy_given(uint64_t id, CUDA_MEMCPY3D* given) {
   return true;
 }
 
-void EventThread::remove_callback(uint64_t id) {
+bool EventThread::remove_callback(uint64_t id) {
   Shared forgotten;  // outlives the lock: what it owns may need this thread to go
   std::lock_guard lock(mutex_);
-  callbacks_.erase(id);
-  if (auto found = graph_callbacks_.find(id); found != graph_callbacks_.end()) {
-    forgotten = std::move(found->second);
-    graph_callbacks_.erase(found);
-  }
+  if (callbacks_.erase(id) != 0) return true;
+  const auto found = graph_callbacks_.find(id);
+  if (found == graph_callbacks_.end()) return false;
+  forgotten = std::move(found->second);
+  graph_callbacks_.erase(found);
+  return true;
+}
+
+void EventThread::forget_callbacks() {
+  std::lock_guard lock(mutex_);
+  callbacks_.clear();
 }
 
 Status EventThread::start_host_functions() {
@@ -167,9 +174,20 @@ void EventThread::run_events() {
       handled_up_to_.store(ring_.next_offset(), std::memory_order_release);
     }
   }
+  if (!stop_.load()) call_after_loss();  // or at an end that is intended, when there is none left
   // Waiters of ready() look at the Link's status.
   std::lock_guard lock(mutex_);
   changed_.notify_all();
+}
+
+void EventThread::call_after_loss() {
+  std::unique_lock lock(mutex_);
+  for (auto next = callbacks_.begin(); next != callbacks_.end();) {
+    const auto callback = next++;
+    if (!callback->second.always) continue;
+    enqueue([function = std::move(callback->second.function)] { function(kSessionLost); }, lock);
+    callbacks_.erase(callback);
+  }
 }
 
 void EventThread::handle(std::span<const std::byte> frame) {
@@ -212,11 +230,11 @@ void EventThread::handle(std::span<const std::byte> frame) {
 }
 
 void EventThread::host_callback(const wire::HostCallbackEvent& event) {
-  Once once;
+  std::function<void(CUresult)> once;
   Shared shared;
   std::unique_lock lock(mutex_);
   if (auto found = callbacks_.find(event.callback); found != callbacks_.end()) {
-    once = std::move(found->second);
+    once = std::move(found->second.function);
     callbacks_.erase(found);
   } else if (auto kept = graph_callbacks_.find(event.callback); kept != graph_callbacks_.end()) {
     shared = kept->second;

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -39,8 +40,9 @@ class EventThread {
   Result<wire::ReadyEvent> ready(std::chrono::steady_clock::time_point deadline);
 
   // Registers a host function that runs once; the id goes into LaunchHostBody. It gets the stream's
-  // status. An error: there can be no thread to run it.
-  Result<uint64_t> add_callback(std::function<void(CUresult)> function);
+  // status. `always`: also when the worker is lost before it asked for it, with kSessionLost. An
+  // error: there can be no thread to run it.
+  Result<uint64_t> add_callback(std::function<void(CUresult)> function, bool always = false);
 
   // What graphs of the worker hold by a number: a function that runs any number of times, or merely
   // something to be told of. Forgotten when the last graph has let go of it.
@@ -60,8 +62,11 @@ class EventThread {
   // The same for a copy.
   bool copy_given(uint64_t id, CUDA_MEMCPY3D* given);
 
-  // The worker does not know of it: forgotten, and nothing is called.
-  void remove_callback(uint64_t id);
+  // The worker does not know of it: forgotten, and nothing is called. False if there is no such
+  // function any more: it has been called, or will be.
+  bool remove_callback(uint64_t id);
+  // The end is intended: what nobody has asked for by now is not called.
+  void forget_callbacks();
   // Makes the thread of the host functions, for run_later().
   Status start_host_functions();
   // Runs it on the thread of the host functions, which has been started.
@@ -81,7 +86,10 @@ class EventThread {
   void set_trace_sink(TraceSink sink);
 
  private:
-  using Once = std::function<void(CUresult)>;
+  struct Once {
+    std::function<void(CUresult)> function;
+    bool always = false;
+  };
   using Shared = std::shared_ptr<const GraphCallback>;
 
   void run_events();
@@ -89,6 +97,7 @@ class EventThread {
   void handle(std::span<const std::byte> frame);
   void host_callback(const wire::HostCallbackEvent& event);
   void released(uint64_t id);
+  void call_after_loss();
   void acknowledge(const wire::HostCallbackEvent& event);
   Status start_callbacks_locked();
   void enqueue(std::function<void()> work, std::unique_lock<std::mutex>& lock);
@@ -103,7 +112,7 @@ class EventThread {
   std::condition_variable changed_;
   bool is_ready_ = false;
   wire::ReadyEvent ready_{};
-  std::unordered_map<uint64_t, Once> callbacks_;
+  std::map<uint64_t, Once> callbacks_;  // oldest first
   std::unordered_map<uint64_t, Shared> graph_callbacks_;
   uint64_t next_callback_ = 1;
   std::deque<std::function<void()>> pending_;  // for the callback thread

@@ -22,8 +22,8 @@ CUresult send(const Target& target, const wire::LaunchHostBody& body) {
       target.session->post(target.context, static_cast<uint16_t>(wire::Custom::kLaunchHost),
                            std::as_bytes(std::span(&body, 1)));
   // Another error is an earlier command's: this one is on its way.
-  if (target.session->lost()) target.session->events().remove_callback(body.callback);
-  return result;
+  if (result == CUDA_SUCCESS || !target.session->lost()) return result;
+  return target.session->events().remove_callback(body.callback) ? result : CUDA_SUCCESS;
 }
 
 CUresult launch(CUstream stream, EventThread::GraphCallback callback) {
@@ -61,7 +61,7 @@ CUresult launch_stream_callback(CUstream stream, std::function<void(CUresult)> c
     invalidate_capture(stream);
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
-  const Result<uint64_t> id = target.session->events().add_callback(std::move(callback));
+  const Result<uint64_t> id = target.session->events().add_callback(std::move(callback), true);
   if (!id) return CUDA_ERROR_OUT_OF_MEMORY;
   body.callback = *id;
   body.is_stream_callback = 1;

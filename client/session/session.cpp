@@ -584,6 +584,7 @@ void Session::end() {
   }
   if (trace::on()) await_trace();
   loss_logged_.store(true);  // threads that still call find it closed, which is no loss
+  events_->forget_callbacks();
   wire::CommandHeader header{};
   header.opcode = static_cast<uint16_t>(wire::Custom::kSessionEnd);
   uint64_t number = 0;

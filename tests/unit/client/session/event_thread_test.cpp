@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
@@ -137,6 +138,36 @@ TEST_F(EventThreadTest, WhatWasTakenBackIsNotRun) {
   events().remove_callback(id);
   call_back(id, 0, 1);
   EXPECT_TRUE(acknowledged(0, 1));
+  EXPECT_EQ(runs.load(), 0);
+}
+
+TEST_F(EventThreadTest, StreamCallbacksAreToldOfALossAndHostFunctionsAreNotCalled) {
+  std::vector<int> order;
+  std::promise<CUresult> last;
+  const auto add = [&](int number, bool always) {
+    return *events().add_callback([&order, number](CUresult) { order.push_back(number); }, always);
+  };
+  add(1, true);
+  const uint64_t host_function = add(2, false);
+  add(3, true);
+  ASSERT_TRUE(events().add_callback([&](CUresult status) { last.set_value(status); }, true));
+  puppet().link().close();
+  std::future<CUresult> told = last.get_future();
+  ASSERT_EQ(told.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  EXPECT_EQ(told.get(), kSessionLost);
+  EXPECT_EQ(order, (std::vector<int>{1, 3}));
+  EXPECT_TRUE(events().remove_callback(host_function));
+}
+
+// What Session::end() does before it closes the Link.
+TEST_F(EventThreadTest, ForgottenCallbacksAreNotCalledAfterALoss) {
+  std::atomic<int> runs{0};
+  std::promise<void> other;
+  ASSERT_TRUE(events().add_callback([&](CUresult) { ++runs; }, true));
+  events().forget_callbacks();
+  ASSERT_TRUE(events().add_callback([&](CUresult) { other.set_value(); }, true));
+  puppet().link().close();
+  ASSERT_EQ(other.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
   EXPECT_EQ(runs.load(), 0);
 }
 
