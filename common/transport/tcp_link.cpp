@@ -296,7 +296,8 @@ std::string TcpLink::receive_some(std::byte* data, size_t bytes, size_t* receive
     if (count == 0) return "the peer closed the connection";
     if (errno == ECONNRESET) return "the peer closed the connection";
     if (errno == ETIMEDOUT) return "the peer's host does not answer";
-    if (errno != EAGAIN && errno != EINTR) return std::strerror(errno);
+    if (errno == EINTR) continue;  // this process was stopped: what came meanwhile is read first
+    if (errno != EAGAIN) return std::strerror(errno);
     if (std::string why = check_peer(); !why.empty()) return why;
   }
 }

@@ -41,6 +41,13 @@ void count_puts(Link& link) {
   (void)link.wait([] { return false; }, soon());
 }
 
+void answer(Link& link) {
+  (void)put_word(link, 0, 1);
+  (void)link.wait([&] { return load(link, 8) == 1; }, soon());
+  (void)put_word(link, 0, 2);
+  (void)link.wait([] { return false; }, soon());
+}
+
 void fork_a_child_that_abandons(Link& link) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -55,6 +62,7 @@ void fork_a_child_that_abandons(Link& link) {
 const PeerRole kRoles[] = {{"expose_and_stay", expose_and_stay},
                            {"stay", stay},
                            {"count_puts", count_puts},
+                           {"answer", answer},
                            {"fork_a_child_that_abandons", fork_a_child_that_abandons}};
 
 class EndContract : public LinkContract {
@@ -213,6 +221,24 @@ TEST_P(EndContract, AStoppedPeerHoldsPutsBackAndLosesNone) {
   peer->kill(SIGCONT);
   EXPECT_TRUE(link->wait([&] { return load(*link, 0) == 2; }, soon()).ok());
   writer.join();
+}
+
+TEST_P(EndContract, AStoppedPeerThatGoesOnHearsWhatWasSentMeanwhile) {
+  if (faulty()) GTEST_SKIP() << "the side that is stopped has no wrapper";
+  if (medium() == Medium::kVerbs) GTEST_SKIP() << "listens as shm does";
+  const LinkOptions patient{.peer_timeout = std::chrono::milliseconds(0)};
+  const LinkOptions impatient{.peer_timeout = std::chrono::milliseconds(1000)};
+  Result<PeerProcess> peer = PeerProcess::start(medium(), patient, impatient, "answer");
+  ASSERT_TRUE(peer.ok()) << peer.status().message();
+  Link& link = peer->link();
+  ASSERT_TRUE(link.wait([&] { return load(link, 0) == 1; }, soon()).ok());
+  peer->kill(SIGSTOP);
+  // Longer than it lets this side be silent; the signs of life go on and wait for it.
+  std::this_thread::sleep_for(impatient.peer_timeout * 3 / 2);
+  peer->kill(SIGCONT);
+  ASSERT_TRUE(put_word(link, 8, 1).ok());
+  EXPECT_TRUE(link.wait([&] { return load(link, 0) == 2; }, soon()).ok())
+      << link.status().message();
 }
 
 TEST_P(EndContract, AForkedChildThatAbandonsDoesNotKeepTheSessionAlive) {

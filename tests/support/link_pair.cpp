@@ -220,8 +220,8 @@ bool run_peer_if_asked() {
   ::_exit(0);
 }
 
-Result<PeerProcess> PeerProcess::start(Medium medium, const LinkOptions& options,
-                                       const char* role) {
+Result<PeerProcess> PeerProcess::start(Medium medium, const LinkOptions& own,
+                                       const LinkOptions& peers, const char* role) {
   Listener listener;
   RCUDA_RETURN_IF_ERROR(open_if_needed(medium, listener));
   Result<RawPair> sockets = control_sockets(medium, listener);
@@ -230,8 +230,8 @@ Result<PeerProcess> PeerProcess::start(Medium medium, const LinkOptions& options
                           static_cast<int>(medium),
                           sockets->theirs.get(),
                           listener.descriptor(),
-                          options.window_bytes,
-                          static_cast<long>(options.peer_timeout.count())};
+                          peers.window_bytes,
+                          static_cast<long>(peers.peer_timeout.count())};
   const std::string variable = std::string(kPeerVariable) + "=" + orders.text();
   std::vector<char*> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.push_back(*entry);
@@ -251,7 +251,7 @@ Result<PeerProcess> PeerProcess::start(Medium medium, const LinkOptions& options
   }
   sockets->theirs.reset();
   Result<std::unique_ptr<Link>> link =
-      make_end(medium, std::move(sockets->ours), false, listener, options);
+      make_end(medium, std::move(sockets->ours), false, listener, own);
   if (!link) return link.status();
   peer.link_ = std::move(*link);
   return peer;

@@ -46,8 +46,12 @@ class PeerProcess {
   PeerProcess& operator=(PeerProcess&&) = delete;
   ~PeerProcess();
 
+  static Result<PeerProcess> start(Medium medium, const transport::LinkOptions& own,
+                                   const transport::LinkOptions& peers, const char* role);
   static Result<PeerProcess> start(Medium medium, const transport::LinkOptions& options,
-                                   const char* role);
+                                   const char* role) {
+    return start(medium, options, options, role);
+  }
 
   transport::Link& link() { return *link_; }
   std::unique_ptr<transport::Link> take_link() { return std::move(link_); }
