@@ -86,11 +86,6 @@ BulkStream::BulkStream(UniqueFd socket, ExposedRegions& regions, std::chrono::na
       on_immediate_(std::move(on_immediate)),
       on_error_(std::move(on_error)) {}
 
-BulkStream::~BulkStream() {
-  if (receiver_.joinable()) receiver_.join();
-  if (sender_.joinable()) sender_.join();
-}
-
 Status BulkStream::start() {
   std::lock_guard lock(mutex_);
   const Status started = start_thread(&receiver_, [this] { receive(); });
@@ -141,6 +136,11 @@ void BulkStream::stop(const Status& why) {
   why_stopped_ = why;
   ::shutdown(socket_.get(), SHUT_RDWR);
   to_send_.notify_all();
+}
+
+void BulkStream::join() {
+  if (receiver_.joinable()) receiver_.join();
+  if (sender_.joinable()) sender_.join();
 }
 
 // Memory of pieces may only be given back to their callers when no thread can touch it any more.
@@ -511,6 +511,10 @@ void TcpBulk::transfer(const BulkTransfer& what, TransferDone done) {
 
 void TcpBulk::stop(const Status& why) {
   for (const auto& stream : streams_) stream->stop(why);
+}
+
+void TcpBulk::join() {
+  for (const auto& stream : streams_) stream->join();
 }
 
 void TcpBulk::abandon() noexcept {

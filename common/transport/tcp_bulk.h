@@ -80,7 +80,6 @@ class BulkStream {
   // `spin`: LinkOptions::receive_spin.
   BulkStream(UniqueFd socket, ExposedRegions& regions, std::chrono::nanoseconds spin,
              ImmediateArrived on_immediate, OnError on_error);
-  ~BulkStream();  // after stop()
 
   Status start();
   // `at_once`: on this thread if it is small and nothing else is being sent.
@@ -88,6 +87,8 @@ class BulkStream {
   size_t queued_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
   // Ends the threads; what is pending completes with `why`.
   void stop(const Status& why);
+  // Returns when the threads have ended. Comes before the end of this object.
+  void join();
   void abandon() noexcept { ::close(socket_.get()); }
 
  private:
@@ -179,6 +180,8 @@ class TcpBulk {
   Status start();
   void transfer(const BulkTransfer& what, TransferDone done);
   void stop(const Status& why);
+  // As BulkStream::join(). No stream goes before: a thread of one may use the others.
+  void join();
   void abandon() noexcept;
 
  private:

@@ -186,6 +186,9 @@ TcpLink::~TcpLink() {
   }
   ::shutdown(control_.get(), SHUT_RDWR);
   if (receiver_.joinable()) receiver_.join();
+  // The thread that broke the Link may still be on its way to on_broken(), which uses both.
+  bulk_.join();
+  sender_.join();
 }
 
 void TcpLink::close() {

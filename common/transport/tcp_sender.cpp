@@ -33,11 +33,6 @@ TcpSender::TcpSender(int socket, Bytes heartbeat, std::chrono::milliseconds inte
       hand_over_(hand_over),
       on_error_(std::move(on_error)) {}
 
-TcpSender::~TcpSender() {
-  stop();
-  if (flusher_.joinable()) flusher_.join();
-}
-
 Status TcpSender::start() {
   last_send_ = Clock::now();
   return start_thread(&flusher_, [this] { run(); });
@@ -205,6 +200,10 @@ void TcpSender::stop() {
   stopped_ = true;
   space_.notify_all();
   flusher_wanted_.notify_all();
+}
+
+void TcpSender::join() {
+  if (flusher_.joinable()) flusher_.join();
 }
 
 void TcpSender::run() {

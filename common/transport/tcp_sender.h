@@ -35,7 +35,6 @@ class TcpSender {
   // this.
   TcpSender(int socket, Bytes heartbeat, std::chrono::milliseconds interval,
             std::chrono::nanoseconds hand_over, std::function<void(const std::string&)> on_error);
-  ~TcpSender();  // after stop() or finish()
 
   Status start();
   // `pieces` make one message of `total` bytes, which is not held back if it is `urgent`. Returns
@@ -47,6 +46,9 @@ class TcpSender {
   void finish(Bytes farewell, Clock::time_point deadline);
   // Makes every call return; the owner has shut the socket down.
   void stop();
+  // Returns when the flusher has ended, which stop(), finish() or an error makes it do. Comes
+  // before the end of this object.
+  void join();
 
  private:
   static constexpr size_t kMaxPending = 1u << 20;

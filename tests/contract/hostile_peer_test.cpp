@@ -2,6 +2,7 @@
 // speak to a Link with raw bytes; they also pin the layout of what both media send.
 #include <array>
 #include <bit>
+#include <future>
 #include <random>
 #include <thread>
 
@@ -10,6 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/base/log_forward.h"
 #include "common/base/socket_io.h"
 #include "tests/contract/link_contract.h"
 
@@ -47,11 +49,15 @@ class Words {
 struct Victim {
   UniqueFd attacker;
   std::vector<UniqueFd> streams;  // tcp: the attacker's ends
+  int control = -1;               // tcp: the Link's own ends
+  int stream = -1;
   std::unique_ptr<Link> link;
   Status refused;
 };
 
-Words tcp_hello() { return Words().u64(0x3170637461647563).u64(kWindowBytes).u32(0).u32(1); }
+Words tcp_hello(uint32_t peer_timeout_ms = 0) {
+  return Words().u64(0x3170637461647563).u64(kWindowBytes).u32(peer_timeout_ms).u32(1);
+}
 Words shm_hello() { return Words().u64(0x316d687361647563).u64(kWindowBytes).u32(0).u32(0); }
 
 void send(const UniqueFd& socket, const std::vector<std::byte>& bytes) {
@@ -70,6 +76,8 @@ Victim attack_tcp(const std::vector<std::byte>& greeting,
   Victim victim;
   victim.attacker = std::move(control->ours);
   victim.streams.push_back(std::move(stream->ours));
+  victim.control = control->theirs.get();
+  victim.stream = stream->theirs.get();
   send(victim.attacker, greeting);
   send(victim.streams[0], Words().u64(0x336b6c6261647563).u64(0).bytes());
   Bootstrap bootstrap;
@@ -214,6 +222,39 @@ TEST(HostileTcpPeer, TransfersOutsideOfARegionAreRefusedAndTouchNothing) {
   victim.link->on_immediate(nullptr);
   EXPECT_EQ(told, 0);
   EXPECT_EQ(memory, std::vector(4096, std::byte{0x5a}));
+}
+
+// A line of the log that takes long, such as one to a terminal that is stopped: until a descriptor
+// is closed, or for a second.
+struct SlowLine {
+  const int descriptor;
+  std::promise<void> begun;
+  bool closed = false;
+};
+SlowLine* slow_line = nullptr;
+
+void write_slowly(LogLevel, const char*) {
+  slow_line->begun.set_value();
+  for (int i = 0; i < 100 && !slow_line->closed; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    slow_line->closed = ::fcntl(slow_line->descriptor, F_GETFD) < 0;
+  }
+}
+
+TEST(HostileTcpPeer, NothingOfALinkGoesBeforeTheThreadThatBrokeIt) {
+  Victim victim = attack_tcp(tcp_hello(1).bytes());
+  ASSERT_NE(victim.link, nullptr);
+  SlowLine line{.descriptor = victim.stream};
+  slow_line = &line;
+  forward_log(write_slowly);
+  // Now a sign of life cannot be sent, which the thread that sends them is the one to find.
+  ::shutdown(victim.control, SHUT_WR);
+  line.begun.get_future().wait();
+  victim.streams.clear();  // and all other threads end
+  victim.attacker.reset();
+  victim.link.reset();
+  forward_log(nullptr);
+  EXPECT_FALSE(line.closed) << "the Link's streams went while it had still to stop them";
 }
 
 TEST(HostileTcpPeer, RandomStreamsNeverDoMoreThanEndTheSession) {
