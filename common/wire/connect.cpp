@@ -51,7 +51,24 @@ bool same_address(const sockaddr* a, const sockaddr* b) {
   return false;
 }
 
+// Of 127.0.0.0/8 the interface carries one address, but all are this machine's: Debian gives
+// 127.0.1.1 to its name.
+bool is_loopback(const sockaddr* address) {
+  const uint8_t* bytes = nullptr;
+  if (address->sa_family == AF_INET) {
+    bytes =
+        reinterpret_cast<const uint8_t*>(&reinterpret_cast<const sockaddr_in*>(address)->sin_addr);
+  } else if (address->sa_family == AF_INET6) {
+    const in6_addr& long_address = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+    if (IN6_IS_ADDR_V4MAPPED(&long_address)) bytes = long_address.s6_addr + 12;
+  }
+  return bytes != nullptr && bytes[0] == IN_LOOPBACKNET;
+}
+
 bool is_this_machine(const addrinfo* addresses) {
+  for (const addrinfo* address = addresses; address; address = address->ai_next) {
+    if (is_loopback(address->ai_addr)) return true;
+  }
   ifaddrs* interfaces = nullptr;
   if (getifaddrs(&interfaces) != 0) return false;
   bool found = false;

@@ -1,0 +1,66 @@
+#include "common/wire/connect.h"
+
+#include <chrono>
+#include <string>
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+namespace rcuda::wire {
+namespace {
+
+// Long enough to never decide a test on a loaded machine.
+constexpr auto kPatience = std::chrono::seconds(100);
+
+// A TCP socket bound to a port, which nobody else has then.
+UniqueFd bind_tcp(const std::string& host, uint16_t* port) {
+  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(*port);
+  EXPECT_EQ(::inet_pton(AF_INET, host.c_str(), &address.sin_addr), 1);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  socklen_t bytes = sizeof address;
+  EXPECT_EQ(::bind(socket.get(), generic, bytes), 0);
+  EXPECT_EQ(::getsockname(socket.get(), generic, &bytes), 0);
+  *port = ntohs(address.sin_port);
+  return socket;
+}
+
+// Listens where clients of this machine find a server, and has room for `backlog` + 1 of them.
+class LocalListener {
+ public:
+  explicit LocalListener(int backlog)
+      : port_holder_(bind_tcp("127.0.0.1", &port_)),
+        socket_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const LocalAddress address(port_);
+    EXPECT_EQ(::bind(socket_.get(), address.get(), address.bytes()), 0);
+    EXPECT_EQ(::listen(socket_.get(), backlog), 0);
+  }
+  uint16_t port() const { return port_; }
+
+ private:
+  uint16_t port_ = 0;
+  UniqueFd port_holder_;
+  UniqueFd socket_;
+};
+
+TEST(ConnectTest, AllLoopbackAddressesAreThisMachine) {
+  LocalListener server(16);
+  for (const char* host : {"127.0.0.1", "127.0.1.1", "127.255.0.9", "::ffff:127.0.1.1"}) {
+    for (const Medium medium : {Medium::kShm, Medium::kAuto}) {
+      const auto connection = connect_server(host, server.port(), medium, kPatience);
+      ASSERT_TRUE(connection.ok()) << host << ": " << connection.status().message();
+      EXPECT_EQ(connection->medium, Medium::kShm) << host;
+    }
+  }
+  for (const char* host : {"192.0.2.1", "::ffff:192.0.2.1"}) {
+    const auto connection = connect_server(host, server.port(), Medium::kShm, kPatience);
+    EXPECT_EQ(connection.status().code(), Code::kInvalidArgument) << host;
+  }
+}
+
+}  // namespace
+}  // namespace rcuda::wire
