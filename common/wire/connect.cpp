@@ -1,5 +1,6 @@
 #include "common/wire/connect.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -81,16 +82,36 @@ bool is_this_machine(const addrinfo* addresses) {
   return found;
 }
 
-Result<UniqueFd> connect_unix(uint16_t port) {
+// Zero: for ever.
+void set_send_timeout(int socket, std::chrono::microseconds timeout) {
+  const timeval value{timeout.count() / 1'000'000, timeout.count() % 1'000'000};
+  setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &value, sizeof value);
+}
+
+// connect() waits while the server's queue of callers is full; SO_SNDTIMEO bounds that.
+Result<UniqueFd> connect_unix(uint16_t port, Clock::time_point deadline) {
+  using std::chrono::microseconds;
   const LocalAddress address(port);
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket) return Status::from_errno(errno, "socket");
-  if (::connect(socket.get(), address.get(), address.bytes()) != 0) {
+  int error;
+  do {
+    const auto left = std::chrono::ceil<microseconds>(deadline - Clock::now());
+    set_send_timeout(socket.get(), std::max(left, microseconds(1)));
+    error = ::connect(socket.get(), address.get(), address.bytes()) == 0 ? 0 : errno;
+  } while (error == EINTR && Clock::now() < deadline);
+  if (error == EAGAIN || error == EINTR) {
+    return Status(Code::kTimeout, "the rcuda-server on this machine for port " +
+                                      std::to_string(port) +
+                                      " takes no callers: is it stopped? see its log");
+  }
+  if (error != 0) {
     return Status(Code::kUnavailable, "no rcuda-server listens on this machine for port " +
-                                          std::to_string(port) + " (" + std::strerror(errno) +
+                                          std::to_string(port) + " (" + std::strerror(error) +
                                           "); start one: rcuda-server --port " +
                                           std::to_string(port));
   }
+  set_send_timeout(socket.get(), microseconds(0));
   return socket;
 }
 
@@ -155,17 +176,18 @@ Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port, Clock::time
 
 Result<Connection> connect_server(const std::string& host, uint16_t port, Medium medium,
                                   std::chrono::milliseconds timeout) {
-  const Clock::time_point deadline = Clock::now() + timeout;
   Result<AddressList> addresses = resolve_host(host, port);
   if (!addresses) {
     const Status& status = addresses.status();
     return Status(status.code(), status.context() + " in RCUDA_DEVICES");
   }
+  const Clock::time_point deadline = Clock::now() + timeout;
   if (medium == Medium::kShm || medium == Medium::kAuto) {
     if (is_this_machine(addresses->get())) {
-      Result<UniqueFd> socket = connect_unix(port);
+      Result<UniqueFd> socket = connect_unix(port, deadline);
       if (socket) return Connection{std::move(socket).value(), Medium::kShm};
-      if (medium == Medium::kShm) return socket.status();
+      const bool listens = socket.status().code() == Code::kTimeout;
+      if (medium == Medium::kShm || listens) return socket.status();
     } else if (medium == Medium::kShm) {
       return Status(
           Code::kInvalidArgument,

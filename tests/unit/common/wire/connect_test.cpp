@@ -1,12 +1,14 @@
 #include "common/wire/connect.h"
 
 #include <chrono>
+#include <csignal>
 #include <string>
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 
 namespace rcuda::wire {
 namespace {
@@ -59,6 +61,46 @@ TEST(ConnectTest, AllLoopbackAddressesAreThisMachine) {
   for (const char* host : {"192.0.2.1", "::ffff:192.0.2.1"}) {
     const auto connection = connect_server(host, server.port(), Medium::kShm, kPatience);
     EXPECT_EQ(connection.status().code(), Code::kInvalidArgument) << host;
+  }
+}
+
+// Signals of the program, one every millisecond.
+class Alarms {
+ public:
+  Alarms() {
+    struct sigaction action {};
+    action.sa_handler = [](int) {};  // and without SA_RESTART
+    ::sigaction(SIGALRM, &action, &before_);
+    set(1000);
+  }
+  ~Alarms() {
+    set(0);
+    ::sigaction(SIGALRM, &before_, nullptr);
+  }
+
+ private:
+  static void set(int microseconds) {
+    const itimerval every{{0, microseconds}, {0, microseconds}};
+    ::setitimer(ITIMER_REAL, &every, nullptr);
+  }
+  struct sigaction before_ {};
+};
+
+TEST(ConnectTest, AServerThatTakesNoCallersIsGivenUpInTime) {
+  LocalListener server(0);
+  const auto waiting = connect_server("127.0.0.1", server.port(), Medium::kShm, kPatience);
+  ASSERT_TRUE(waiting.ok()) << waiting.status().message();
+  // Sends of what is connected know no timeout.
+  timeval timeout{1, 1};
+  socklen_t bytes = sizeof timeout;
+  ::getsockopt(waiting->socket.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, &bytes);
+  EXPECT_EQ(timeout.tv_sec, 0);
+  EXPECT_EQ(timeout.tv_usec, 0);
+  const Alarms alarms;
+  for (const Medium medium : {Medium::kShm, Medium::kAuto}) {
+    const auto late =
+        connect_server("127.0.0.1", server.port(), medium, std::chrono::milliseconds(20));
+    EXPECT_EQ(late.status().code(), Code::kTimeout) << late.status().message();
   }
 }
 
