@@ -90,7 +90,6 @@ Result<wire::Welcome> shake_hands(const UniqueFd& socket, const wire::Hello& hel
 }
 
 Result<std::unique_ptr<transport::Link>> make_link(wire::Connection connection,
-                                                   const ServerDevices& server,
                                                    const wire::Welcome& welcome,
                                                    const SessionOptions& options) {
   transport::Bootstrap bootstrap;
@@ -104,9 +103,9 @@ Result<std::unique_ptr<transport::Link>> make_link(wire::Connection connection,
     default:
       break;
   }
-  bootstrap.open_stream = [&](int index) -> Result<UniqueFd> {
+  bootstrap.open_stream = [&, control = bootstrap.control.get()](int index) -> Result<UniqueFd> {
     const auto deadline = Clock::now() + options.connect_timeout;
-    Result<UniqueFd> socket = wire::connect_tcp(server.host, server.port, deadline);
+    Result<UniqueFd> socket = wire::connect_again(control, deadline);
     if (!socket) return socket;
     wire::Attach attach;
     std::memcpy(attach.token, welcome.token, sizeof attach.token);
@@ -168,7 +167,7 @@ Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
   link_options.window_bytes = Window::kBytes;
   SessionOptions linked = options;
   linked.link = link_options;
-  auto link = make_link(std::move(connection).value(), server, session->welcome_, linked);
+  auto link = make_link(std::move(connection).value(), session->welcome_, linked);
   if (!link) return Status(link.status()).with_context(session->name_);
   session->link_ = std::move(link).value();
   session->over_sockets_ = medium == wire::Medium::kTcp;

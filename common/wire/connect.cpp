@@ -140,12 +140,17 @@ int connect_address(const addrinfo& address, Clock::time_point deadline, UniqueF
   return 0;
 }
 
+// Each address has an equal share of the time left: one that is silent, as IPv6 behind a firewall,
+// leaves the others theirs.
 Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where,
                              Clock::time_point deadline) {
+  int left = 0;
+  for (const addrinfo* address = addresses; address; address = address->ai_next) ++left;
   int error = EHOSTUNREACH;
   for (const addrinfo* address = addresses; address; address = address->ai_next) {
+    const Clock::time_point now = Clock::now();
     UniqueFd socket;
-    error = connect_address(*address, deadline, &socket);
+    error = connect_address(*address, now + (deadline - now) / left--, &socket);
     if (error == 0) return socket;
   }
   std::string mend = "check host and port, and that rcuda-server runs there";
@@ -172,6 +177,21 @@ Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port, Clock::time
   Result<AddressList> addresses = resolve_host(host, port);
   if (!addresses) return addresses.status();
   return connect_any(addresses->get(), label(host, port), deadline);
+}
+
+Result<UniqueFd> connect_again(int socket, Clock::time_point deadline) {
+  sockaddr_storage peer{};
+  auto* const address = reinterpret_cast<sockaddr*>(&peer);
+  socklen_t bytes = sizeof peer;
+  if (::getpeername(socket, address, &bytes) != 0) return Status::from_errno(errno, "getpeername");
+  char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
+  getnameinfo(address, bytes, host, sizeof host, port, sizeof port,
+              NI_NUMERICHOST | NI_NUMERICSERV);
+  addrinfo only{};
+  only.ai_family = peer.ss_family;
+  only.ai_addr = address;
+  only.ai_addrlen = bytes;
+  return connect_any(&only, std::string(host) + ":" + port, deadline);
 }
 
 Result<Connection> connect_server(const std::string& host, uint16_t port, Medium medium,

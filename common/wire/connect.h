@@ -41,5 +41,8 @@ class LocalAddress {
 
 Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port,
                              std::chrono::steady_clock::time_point deadline);
+// One more connection to where `socket`, a TCP one, is connected. Its host's name may mean another
+// host each time that it is resolved.
+Result<UniqueFd> connect_again(int socket, std::chrono::steady_clock::time_point deadline);
 
 }  // namespace rcuda::wire

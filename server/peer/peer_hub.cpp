@@ -172,7 +172,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(const Introduction& in
   bootstrap.control = std::move(connection->socket);
   bootstrap.open_stream = [&](int index) -> Result<UniqueFd> {
     const auto until = Clock::now() + options_.handshake_timeout;
-    Result<UniqueFd> stream = wire::connect_tcp(introduction.host, introduction.port, until);
+    Result<UniqueFd> stream = wire::connect_again(socket, until);
     if (!stream) return stream;
     hello.stream = static_cast<uint32_t>(index) + 1;
     RCUDA_RETURN_IF_ERROR(wire::write_message(stream->get(), wire::MessageType::kPeerHello,

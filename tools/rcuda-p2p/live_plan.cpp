@@ -96,7 +96,7 @@ Result<std::unique_ptr<Worker>> Worker::open(const client::DeviceAddress& addres
   transport::Bootstrap bootstrap;
   bootstrap.control = std::move(connection->socket);
   bootstrap.open_stream = [&](int index) -> Result<UniqueFd> {
-    Result<UniqueFd> stream = wire::connect_tcp(address.host, address.port, deadline);
+    Result<UniqueFd> stream = wire::connect_again(socket, deadline);
     if (!stream) return stream;
     wire::Attach attach;
     std::memcpy(attach.token, worker->welcome_.token, sizeof attach.token);

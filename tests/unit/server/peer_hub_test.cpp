@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/host_name.h"
 #include "tests/support/session_harness.h"
 
 namespace rcuda::server {
@@ -50,6 +51,41 @@ TEST(PeerHub, TellsWhoWaitsForMemoryWhenItIsShut) {
     EXPECT_EQ(unused, 2);
   }
   driver.cuMemFree_v2(memory);
+  driver.cuDevicePrimaryCtxRelease_v2(0);
+}
+
+TEST(PeerHub, AllConnectionsGoToOneHost) {
+  const api::DriverTable& driver = test::TestDriver::get().table;
+  CUcontext context = nullptr;
+  ASSERT_EQ(driver.cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(driver.cuCtxSetCurrent(context), CUDA_SUCCESS);
+  {
+    const test::MovingHost host;
+    PeerHub::Options options;
+    options.planner.route = p2p::Route::kTcp;
+    PeerHub hub(driver, options);
+    PeerHub::Introduction introduction;
+    introduction.link = 1;
+    introduction.connects = true;
+    introduction.host = test::HostName::kName;
+    introduction.port = host.port();
+    ASSERT_TRUE(hub.introduce(introduction, {{0, context}}).ok());
+
+    const auto soon = [] { return std::chrono::steady_clock::now() + std::chrono::seconds(60); };
+    test::MovingHost::Caller caller = host.accept();
+    EXPECT_TRUE(caller.to_first);
+    const int socket = caller.socket.get();
+    EXPECT_TRUE(wire::read_message(socket, soon()).ok());
+    EXPECT_TRUE(wire::write_message(socket, wire::MessageType::kPeerWelcome, {}, soon()).ok());
+    transport::Bootstrap bootstrap;
+    bootstrap.control = std::move(caller.socket);
+    bootstrap.server = true;
+    bootstrap.accept_stream = [&host](int) -> Result<UniqueFd> {
+      EXPECT_TRUE(host.accept().to_first);
+      return Status(Code::kUnavailable, "that was to be seen");
+    };
+    EXPECT_FALSE(transport::make_tcp_link(std::move(bootstrap), {}).ok());
+  }
   driver.cuDevicePrimaryCtxRelease_v2(0);
 }
 

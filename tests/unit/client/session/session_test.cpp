@@ -12,6 +12,7 @@
 
 #include "client/session/staging.h"
 #include "common/base/log.h"
+#include "tests/support/host_name.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {
@@ -47,6 +48,35 @@ class SessionTest : public ::testing::Test {
 
   LoneSession lone_;
 };
+
+TEST(SessionOpen, AllConnectionsGoToOneHost) {
+  const test::MovingHost host;
+  std::thread server([&host] {
+    const auto soon = [] { return std::chrono::steady_clock::now() + std::chrono::seconds(60); };
+    test::MovingHost::Caller client = host.accept();
+    EXPECT_TRUE(client.to_first);
+    const int socket = client.socket.get();
+    EXPECT_TRUE(wire::read_message(socket, soon()).ok());
+    const wire::Welcome welcome = test::PuppetServer::welcome_with(1);
+    EXPECT_TRUE(
+        wire::write_message(socket, wire::MessageType::kWelcome, wire::encode(welcome), soon())
+            .ok());
+    transport::Bootstrap bootstrap;
+    bootstrap.control = std::move(client.socket);
+    bootstrap.server = true;
+    bootstrap.accept_stream = [&host](int) -> Result<UniqueFd> {
+      EXPECT_TRUE(host.accept().to_first);
+      return Status(Code::kUnavailable, "that was to be seen");
+    };
+    EXPECT_FALSE(transport::make_tcp_link(std::move(bootstrap), {}).ok());
+  });
+  SessionOptions options;
+  options.medium = wire::Medium::kTcp;
+  const auto opened =
+      Session::open({wire::Medium::kAuto, test::HostName::kName, host.port(), {0}, {0}}, options);
+  EXPECT_FALSE(opened.ok());
+  server.join();
+}
 
 // ---- asynchronous errors
 // -------------------------------------------------------------------------

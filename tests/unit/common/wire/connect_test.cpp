@@ -2,34 +2,21 @@
 
 #include <chrono>
 #include <csignal>
-#include <string>
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+
+#include "tests/support/host_name.h"
 
 namespace rcuda::wire {
 namespace {
 
+using test::bind_tcp;
+using test::HostName;
+
 // Long enough to never decide a test on a loaded machine.
 constexpr auto kPatience = std::chrono::seconds(100);
-
-// A TCP socket bound to a port, which nobody else has then.
-UniqueFd bind_tcp(const std::string& host, uint16_t* port) {
-  UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(*port);
-  EXPECT_EQ(::inet_pton(AF_INET, host.c_str(), &address.sin_addr), 1);
-  auto* const generic = reinterpret_cast<sockaddr*>(&address);
-  socklen_t bytes = sizeof address;
-  EXPECT_EQ(::bind(socket.get(), generic, bytes), 0);
-  EXPECT_EQ(::getsockname(socket.get(), generic, &bytes), 0);
-  *port = ntohs(address.sin_port);
-  return socket;
-}
 
 // Listens where clients of this machine find a server, and has room for `backlog` + 1 of them.
 class LocalListener {
@@ -102,6 +89,56 @@ TEST(ConnectTest, AServerThatTakesNoCallersIsGivenUpInTime) {
         connect_server("127.0.0.1", server.port(), medium, std::chrono::milliseconds(20));
     EXPECT_EQ(late.status().code(), Code::kTimeout) << late.status().message();
   }
+}
+
+// What listens here answers nobody: its queue of callers is full.
+class SilentListener {
+ public:
+  explicit SilentListener(const char* host)
+      : socket_(bind_tcp(host, &port_)), caller_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    EXPECT_EQ(::listen(socket_.get(), 0), 0);
+    sockaddr_storage address{};
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    socklen_t bytes = sizeof address;
+    EXPECT_EQ(::getsockname(socket_.get(), generic, &bytes), 0);
+    EXPECT_EQ(::connect(caller_.get(), generic, bytes), 0);
+  }
+  uint16_t port() const { return port_; }
+
+ private:
+  uint16_t port_ = 0;
+  UniqueFd socket_;
+  UniqueFd caller_;
+};
+
+TEST(ConnectTest, ASilentAddressLeavesTheOthersTheirShareOfTheTime) {
+  const SilentListener silent("127.0.0.2");
+  uint16_t port = silent.port();
+  const UniqueFd listener = bind_tcp("127.0.0.3", &port);
+  ASSERT_EQ(::listen(listener.get(), 1), 0);
+  // So many that the first one's share is short, and what is left of the time is long.
+  HostName::Addresses addresses(200, "127.0.0.3");
+  addresses.front() = "127.0.0.2";
+  const HostName name({addresses});
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto socket = connect_tcp(HostName::kName, port, deadline);
+  ASSERT_TRUE(socket.ok()) << socket.status().message();
+  EXPECT_LT(std::chrono::steady_clock::now(), deadline);
+}
+
+TEST(ConnectTest, AFurtherConnectionGoesToTheSameHost) {
+  const test::MovingHost host;
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto socket = connect_tcp(HostName::kName, host.port(), deadline);
+  ASSERT_TRUE(socket.ok()) << socket.status().message();
+  EXPECT_TRUE(host.accept().to_first);
+  const auto further = connect_again(socket->get(), deadline);
+  ASSERT_TRUE(further.ok()) << further.status().message();
+  EXPECT_TRUE(host.accept().to_first);
+  // The name has moved since.
+  const auto named = connect_tcp(HostName::kName, host.port(), deadline);
+  ASSERT_TRUE(named.ok()) << named.status().message();
+  EXPECT_FALSE(host.accept().to_first);
 }
 
 }  // namespace
