@@ -67,6 +67,8 @@ Status load_toml_file(Registry& registry, const std::string& path) {
     std::ostringstream where;
     where << path << ":" << error.source().begin.line << ": " << error.description();
     return Status(Code::kInvalidArgument, where.str());
+  } catch (const std::ios_base::failure& error) {  // a folder, for instance
+    return Status(Code::kInvalidArgument, path + ": " + error.code().message());
   }
   return registry.load(values, path);
 }

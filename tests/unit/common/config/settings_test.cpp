@@ -131,6 +131,13 @@ TEST(SettingsTest, ABadFileNamesTheLineAndAnUnknownKeyTheKnownOnes) {
   EXPECT_FALSE(load_toml_file(sample.registry, "/nonexistent/rcuda.toml").ok());
 }
 
+TEST(SettingsTest, AFolderIsNoFile) {
+  Sample sample;
+  const Status status = load_toml_file(sample.registry, "/tmp");
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_EQ(status.context(), "/tmp: Is a directory");
+}
+
 TEST(TomlFileTest, OtherCharactersThanAsciiAreForComments) {
   EXPECT_EQ(foreign_character("# \xd1\xa8\na = \"b\" # c\n  # \xc2\xa0\n"), std::nullopt);
   EXPECT_EQ(foreign_character("a = 1\n\xd1\xa8 = 2\n"), 2u);
