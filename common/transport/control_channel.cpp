@@ -29,10 +29,7 @@ ControlChannel::ControlChannel(UniqueFd socket, UniqueFd peer_process, Timing ti
       timing_(timing),
       callbacks_(std::move(callbacks)) {}
 
-ControlChannel::~ControlChannel() {
-  finish();
-  if (thread_.joinable()) thread_.join();
-}
+ControlChannel::~ControlChannel() { join(); }
 
 Status ControlChannel::start() {
   poke_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -81,6 +78,11 @@ void ControlChannel::finish() {
   (void)flush_locked();
   queue_.clear();
   poke();
+}
+
+void ControlChannel::join() {
+  finish();
+  if (thread_.joinable()) thread_.join();
 }
 
 void ControlChannel::hang_up() {

@@ -55,7 +55,7 @@ class ControlChannel {
 
   // Takes the socket over. `peer_process` may be empty.
   ControlChannel(UniqueFd socket, UniqueFd peer_process, Timing timing, Callbacks callbacks);
-  ~ControlChannel();  // joins the thread
+  ~ControlChannel();  // as join()
   ControlChannel(const ControlChannel&) = delete;
 
   Status start();
@@ -65,6 +65,8 @@ class ControlChannel {
   Status send(const ControlMessage& message, int fd);
   // Says farewell and makes the thread end without calling on_end.
   void finish();
+  // finish(), and no callback runs any more: of an owner whose callbacks send by way of it.
+  void join();
   // The session is lost on this side: the peer gets no farewell, but the end of the connection.
   // on_end is not called any more.
   void hang_up();

@@ -38,7 +38,7 @@ namespace rcuda::transport::verbs {
 VerbsLink::~VerbsLink() {
   close();
   if (progress_.joinable()) progress_.join();
-  control_.reset();
+  if (control_) control_->join();  // its thread may be answering the peer by way of control_
   connection_.destroy_queue_pairs();
 }
 
