@@ -148,6 +148,10 @@ class Duration : public SettingBase {
            const char* help)
       : SettingBase(registry, variable, help), value_(initial) {}
   std::chrono::nanoseconds get() const { return value_; }
+  // Rounded up: only 0, which may have a meaning of its own, is 0.
+  std::chrono::milliseconds milliseconds() const {
+    return std::chrono::ceil<std::chrono::milliseconds>(value_);
+  }
   std::string text() const override { return std::to_string(value_.count()) + "ns"; }
   std::string accepted() const override { return "a time such as 80us, 250ms or 10s"; }
 

@@ -191,8 +191,7 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
   welcome.worker_pid = static_cast<uint32_t>(::getpid());
   welcome.server = host_name();
   welcome.window = window;
-  const auto timeout =
-      std::chrono::duration_cast<std::chrono::milliseconds>(settings.handshake_timeout.get());
+  const auto timeout = settings.handshake_timeout.milliseconds();
 
   std::mutex mutex;  // guards what follows
   SessionLoop* loop = nullptr;
@@ -243,8 +242,7 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
   options.window_bytes = wire::WorkerWindow::kBytes;
   options.bulk_streams = static_cast<int>(settings.bulk_streams.get());
   options.near_pci = pci_address(driver.table, resources.devices.front().device);
-  options.peer_timeout =
-      std::chrono::duration_cast<std::chrono::milliseconds>(settings.peer_timeout.get());
+  options.peer_timeout = settings.peer_timeout.milliseconds();
   auto link = make_link(hello->medium, std::move(bootstrap), options);
   if (!link.ok()) return client_left(link.status());
 

@@ -131,6 +131,16 @@ TEST(SettingsTest, ABadFileNamesTheLineAndAnUnknownKeyTheKnownOnes) {
   EXPECT_FALSE(load_toml_file(sample.registry, "/nonexistent/rcuda.toml").ok());
 }
 
+TEST(SettingsTest, OnlyNothingIsNoMillisecond) {
+  const std::pair<const char*, int> cases[] = {{"0", 0}, {"1ns", 1}, {"500us", 1}, {"2ms", 2}};
+  for (const auto& [text, milliseconds] : cases) {
+    Variable timeout("RCUDA_TEST_TIMEOUT", text);
+    Sample sample;
+    ASSERT_TRUE(sample.registry.load_environment().ok());
+    EXPECT_EQ(sample.timeout.milliseconds().count(), milliseconds) << text;
+  }
+}
+
 TEST(SettingsTest, AFolderIsNoFile) {
   Sample sample;
   const Status status = load_toml_file(sample.registry, "/tmp");
