@@ -120,6 +120,31 @@ TEST_P(StressContract, CommandsAndTransfersMixed) {
   EXPECT_TRUE(server().status().ok()) << server().status().message();
 }
 
+// Whoever withdraws a region over verbs waits until its peer has answered.
+TEST_P(StressContract, ALinkEndsWhileItsPeerWithdrawsRegions) {
+  constexpr size_t kBytes = 4096;
+  constexpr int kThreads = 4;
+  const int laps = rounds(100, faulty());
+  for (int lap = 0; lap < laps; ++lap) {
+    connect({.window_bytes = 64 << 10}, {.window_bytes = 64 << 10});
+    std::atomic<int> withdrawn{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&] {
+        std::vector<std::byte> bytes(kBytes);
+        Result<Region> region = server().expose(bytes.data(), bytes.size());
+        while (region && server().unexpose(region->id).ok()) {
+          ++withdrawn;
+          region = server().expose(bytes.data(), bytes.size());
+        }
+      });
+    }
+    while (withdrawn < kThreads * 4) std::this_thread::yield();
+    client_.reset();
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Link, StressContract, testing::ValuesIn(link_cases()), link_case_name);
 
 }  // namespace
