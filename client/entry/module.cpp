@@ -23,7 +23,12 @@ CUresult read_file(const char* path, std::vector<char>* contents) {
   if (!path) return CUDA_ERROR_INVALID_VALUE;
   std::ifstream file(path, std::ios::binary);
   if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
-  contents->assign(std::istreambuf_iterator<char>(file), {});
+  // A folder can be opened, and reading it throws.
+  try {
+    contents->assign(std::istreambuf_iterator<char>(file), {});
+  } catch (const std::ios_base::failure&) {
+    return CUDA_ERROR_FILE_NOT_FOUND;
+  }
   return CUDA_SUCCESS;
 }
 

@@ -42,4 +42,6 @@ int main() {
     load(image, CUDA_ERROR_INVALID_IMAGE);
   }
   load("", CUDA_ERROR_INVALID_IMAGE);
+  CUmodule module;
+  expect(CUDA_ERROR_FILE_NOT_FOUND, cuModuleLoad(&module, "/tmp"), "cuModuleLoad of a folder");
 }
