@@ -164,7 +164,9 @@ Result<bool> Sender::advance(PeerLink* link) {
     }
     moved |= over;
     if (copy.behind != 0 && (over || copy.phase != Phase::kWaiting)) {
-      awake_.insert(std::exchange(copy.behind, 0));
+      const uint64_t behind = std::exchange(copy.behind, 0);
+      // It may have failed at the peer, and be over, without ever having begun.
+      if (copies_.contains(behind)) awake_.insert(behind);
     }
     if (over) copies_.erase(*at);
     at = over || (!lost && dormant(copy)) ? awake_.erase(at) : std::next(at);

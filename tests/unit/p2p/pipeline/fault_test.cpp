@@ -264,6 +264,34 @@ TEST(FaultTest, AHalfThatCannotTakeItsPlaceEndsTheOther) {
   }
 }
 
+TEST(FaultTest, ACopyMayFailBeforeTheOneBeforeItInItsStreamBegins) {
+  Pair pair("tcp");
+  pair.a().run_kernel(pair.streams[0], 10'000, [] {});
+  CopyRequest request;
+  request.source = Shape::plain(address_of(pair.a().make_memory(kMiB)), kMiB);
+  request.destination = Shape::plain(address_of(pair.b().make_memory(kMiB)), kMiB);
+  request.source_stream = pair.streams[0];
+  const auto first = start_copy(pair.session, request);
+  request.id = 2;
+  request.follows = true;
+  Status second;
+  PeerCopy sending = sending_half(request);
+  sending.done = [&](const Status& status) { second = status; };
+  pair.session.core(0).copy(sending, order_in(pair.a(), pair.streams[0], true), {});
+  // The second copy sleeps behind the first, which waits for the kernel.
+  while (pair.session.core(0).step()) {
+  }
+  pair.session.core(1).copy(receiving_half(request), Order::kNone,
+                            {Code::kInvalidArgument, "no memory of the device"});
+  ASSERT_TRUE(pair.session.run([&] { return !second.ok(); }));
+  EXPECT_EQ(second.code(), Code::kInvalidArgument);
+  EXPECT_FALSE(first->over());
+  pair.session.settle();
+  EXPECT_TRUE(first->over() && first->source.ok() && first->destination.ok());
+  pair.expect_streams_free();
+  pair.expect_works(3);
+}
+
 TEST(FaultTest, TheEnginesEndInTheMiddleOfCopies) {
   for (const char* medium : {"shm", "tcp"}) {
     for (const double stop_us : {10.0, 300.0, 900.0}) {
