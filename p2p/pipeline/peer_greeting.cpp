@@ -61,6 +61,7 @@ Status Peer::send_offer() {
   const auto region =
       link_->link->expose(link_->inbox.data(), link_->inbox.bytes(), link_->inbox.fd());
   if (!region) return Status(region.status()).with_context("exposing the peer-to-peer inbox");
+  link_->regions.push_back(region->id);
   offer.inbox_region = static_cast<uint64_t>(region->id);
   offer.inbox_bytes = link_->inbox.bytes();
   put_text(offer.host, host_identity());
@@ -74,7 +75,7 @@ Status Peer::send_offer() {
       const auto exposed = expose_device_memory(environment_.ops, *link_->link, static_cast<int>(i),
                                                 inbox.address(), inbox.bytes(), For::kPeer);
       if (exposed) {
-        link_->device_regions.push_back(exposed->id);
+        link_->regions.push_back(exposed->id);
         device.inbox_region = static_cast<uint64_t>(exposed->id);
         device.inbox_bytes = inbox.bytes();
       } else {

@@ -52,11 +52,11 @@ void Arrivals::drop(uint32_t immediate, uint64_t bytes) {
   if (come == 0) bytes_.erase(immediate);
 }
 
-// GPU memory must not be freed while an adapter has it registered. Once the Link is closed no peer
-// is asked before a region is withdrawn.
+// Threads of the Link and adapters use the buffers until their regions are withdrawn. Once the Link
+// is closed no peer is asked before.
 PeerLink::~PeerLink() {
-  if (!device_regions.empty()) link->close();
-  for (const transport::RegionId region : device_regions) (void)link->unexpose(region);
+  link->close();
+  for (const transport::RegionId region : regions) (void)link->unexpose(region);
   environment.staging_bytes -= staging_bytes;
 }
 
@@ -92,7 +92,7 @@ Status PeerLink::make_inbox() {
                  exposed.status().message().c_str());
       continue;
     }
-    device_regions.push_back(exposed->id);
+    regions.push_back(exposed->id);
     device_inbox[device] = *std::move(in);
     device_outbox[device] = *std::move(out);
     device_outbox_arena[device] = Arena(size);
@@ -124,6 +124,7 @@ Status PeerLink::make_host_path() {
     // Registered once, for all copies; otherwise the Link would register or copy every chunk.
     const auto exposed = link->expose_device(buffer->data(), buffer->bytes(), {.for_peer = false});
     if (!exposed) return Status(exposed.status()).with_context("peer-to-peer outbox");
+    regions.push_back(exposed->id);
   }
   outbox = *std::move(buffer);
   staging_bytes += *bytes;

@@ -67,7 +67,7 @@ struct PeerLink {
   Environment& environment;
   const PeerId id;
   const uint64_t generation;
-  // Destroyed last: buffers and mappings below belong to it.
+  // Destroyed last: the mapping of the peer's inbox and the regions are its own.
   std::unique_ptr<transport::Link> link;
   Mailbox mailbox;
   bool open = false;      // proofs and offers were exchanged
@@ -83,7 +83,7 @@ struct PeerLink {
   MappedInbox mapped;                      // shm: the peer's inbox
   std::vector<DeviceBuffer> device_inbox;  // by device; empty buffers where there is none
   std::vector<DeviceBuffer> device_outbox;
-  std::vector<transport::RegionId> device_regions;  // of those two
+  std::vector<transport::RegionId> regions;  // of all of those, but for `mapped`
 
   Arena peer_inbox;
   Arena outbox_arena;

@@ -248,6 +248,12 @@ void SimDevices::want_pause(const char* call) {
   if (!paused_ || holding()) world_.violation(name_ + ": " + call + " outside of a pause");
 }
 
+void SimDevices::expect_withdrawn(uint64_t base) {
+  if (world_.exposed.contains(base)) {
+    world_.violation(name_ + ": memory given back while a peer may touch it");
+  }
+}
+
 Status SimDevices::register_host(void* base, size_t bytes) {
   want_pause("register_host");
   if (fail_registration_) return Status::from_cuda(2, "cuMemHostRegister");
@@ -257,6 +263,7 @@ Status SimDevices::register_host(void* base, size_t bytes) {
 
 void SimDevices::unregister_host(void* base) {
   want_pause("unregister_host");
+  expect_withdrawn(reinterpret_cast<uint64_t>(base));
   if (registered_.erase(reinterpret_cast<uint64_t>(base)) == 0) {
     world_.violation(name_ + ": unregistered what was not registered");
   }
@@ -273,6 +280,7 @@ Result<DeviceAddress> SimDevices::allocate(int, size_t bytes) {
 
 void SimDevices::free(int, DeviceAddress address) {
   want_pause("free");
+  expect_withdrawn(address);
   if (allocated_.erase(address) == 0) {
     world_.violation(name_ + ": freed what was not allocated");
     return;
@@ -362,6 +370,7 @@ class SimLink final : public transport::Link {
   ~SimLink() override {
     close();
     own().gone = true;
+    while (!own().regions.empty()) withdraw(own().regions.begin());
     for (const auto& [region, mapping] : mapped_) ::munmap(mapping.first, mapping.second);
   }
 
@@ -400,6 +409,7 @@ class SimLink final : public transport::Link {
     const uint64_t id = own().next_region++;
     own().regions[id] = {static_cast<std::byte*>(base), bytes,
                          backing >= 0 ? std::make_shared<UniqueFd>(::dup(backing)) : nullptr};
+    cable_->world.exposed.insert(reinterpret_cast<uint64_t>(base));
     return transport::Region{transport::RegionId{id}, bytes};
   }
   Result<transport::Region> expose_device(void* base, size_t bytes,
@@ -411,7 +421,8 @@ class SimLink final : public transport::Link {
     return {Code::kUnsupported, "simulated links have no adapter"};
   }
   Status unexpose(transport::RegionId region) override {
-    own().regions.erase(static_cast<uint64_t>(region));
+    const auto found = own().regions.find(static_cast<uint64_t>(region));
+    if (found != own().regions.end()) withdraw(found);
     return cable_->broken;
   }
   Result<void*> map(transport::RegionId region, size_t, void*) override {
@@ -490,6 +501,11 @@ class SimLink final : public transport::Link {
  private:
   SimCable::End& own() { return cable_->ends[end_]; }
   SimCable::End& peer() { return cable_->ends[1 - end_]; }
+  void withdraw(std::map<uint64_t, SimRegion>::iterator region) {
+    auto& exposed = cable_->world.exposed;
+    exposed.erase(exposed.find(reinterpret_cast<uint64_t>(region->second.base)));
+    own().regions.erase(region);
+  }
 
   std::shared_ptr<SimCable> cable_;
   const int end_;

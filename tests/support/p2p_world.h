@@ -5,8 +5,8 @@
 // reusing a buffer too soon gives wrong data. Program streams run tasks in order and stop at held
 // orders. SimLinks implement transport::Link in pairs, each direction with a wire of its own.
 // Everything can be made to fail. Misuse (host memory that is not registered, freed memory, an
-// order released twice, a call that wants a pause and has none) is recorded in
-// SimWorld::violations, which tests expect to be empty.
+// order released twice, a call that wants a pause and has none, memory given back that a peer may
+// still touch) is recorded in SimWorld::violations, which tests expect to be empty.
 #pragma once
 
 #include <cstddef>
@@ -53,6 +53,10 @@ class SimWorld {
 
   // Off: copies and transfers take their time and move nothing, for tests of time alone.
   bool move_bytes = true;
+
+  // Where memory begins that a Link has exposed and not withdrawn: whoever is at the other end may
+  // touch it.
+  std::multiset<uint64_t> exposed;
 
   void violation(std::string what) { violations.push_back(std::move(what)); }
   std::vector<std::string> violations;
@@ -155,6 +159,7 @@ class SimDevices final : public p2p::DeviceOps {
   };
 
   void want_pause(const char* call);
+  void expect_withdrawn(uint64_t base);
   void run_stream(uint64_t stream);
   bool known(uint64_t address, uint64_t bytes, bool* host) const;
   void move(const p2p::CopyBox& box);
