@@ -127,8 +127,12 @@ class Engine::Runner {
 
     const transport::Link& link() const { return link_; }
     void interrupt() { link_.interrupt(); }
-    // By the engine thread, before it sleeps: where the next message will show.
-    void look_out() { next_offset_ = peer_.next_message_offset(); }
+    // By the engine thread, before it sleeps: where the next message will show. A lost peer has
+    // none, though some may lie there unread.
+    void look_out() {
+      listens_ = peer_.lost().ok();
+      next_offset_ = peer_.next_message_offset();
+    }
 
    private:
     // While the runner's mutex is held and awake_ is false the engine thread cannot go on, so its
@@ -136,6 +140,7 @@ class Engine::Runner {
     bool enough() {
       std::lock_guard lock(runner_.mutex_);
       if (retired_ || runner_.awake_) return true;
+      if (!listens_) return false;
       std::byte* word = link_.window().data() + next_offset_;
       return std::atomic_ref(*reinterpret_cast<uint64_t*>(word)).load(std::memory_order_relaxed) !=
              0;
@@ -159,7 +164,9 @@ class Engine::Runner {
     Runner& runner_;
     Peer& peer_;
     transport::Link& link_;
-    uint64_t next_offset_ = 0;  // guarded by the runner's mutex, as is retired_
+    // Guarded by the runner's mutex.
+    bool listens_ = true;
+    uint64_t next_offset_ = 0;
     bool retired_ = false;
     std::thread thread_;
   };

@@ -400,7 +400,7 @@ bool Peer::idle() const {
 
 bool Peer::polling() const {
   return sender_.polling() || receiver_.polling() || !signals_.empty() ||
-         (due_ != Due::kNothing && lost_.ok()) || (link_ && link_->mailbox.waiting());
+         (link_ && lost_.ok() && (due_ != Due::kNothing || link_->mailbox.waiting()));
 }
 
 }  // namespace rcuda::p2p

@@ -54,7 +54,9 @@ class Peer {
   bool open() const { return link_ && link_->open; }
   bool idle() const;     // no copy and no measurement
   bool polling() const;  // something only asking tells about
-  bool pending() const { return link_ && due_ == Due::kNothing && link_->mailbox.pending(); }
+  bool pending() const {
+    return link_ && lost_.ok() && due_ == Due::kNothing && link_->mailbox.pending();
+  }
   // Where in this side's window the next message will show (its first word turns nonzero).
   uint64_t next_message_offset() const { return link_ ? link_->mailbox.next_offset() : 0; }
   // The Link to sleep on; nullptr when there is none.

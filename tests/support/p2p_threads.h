@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -29,6 +30,9 @@ class ThreadedDevices final : public p2p::DeviceOps {
   void let_go(uint64_t stream);
   size_t open_orders();
   size_t errors();
+  // The strongest pause that is granted; how often one was asked for.
+  void allow_pauses(p2p::Pause strongest) { strongest_pause_ = strongest; }
+  size_t pauses_asked() const { return pauses_asked_; }
 
   std::vector<p2p::EngineDevice> devices() override { return {{"GPU-" + name_, ""}}; }
   Result<p2p::Ticket> copy(int device, p2p::Lane lane,
@@ -38,7 +42,10 @@ class ThreadedDevices final : public p2p::DeviceOps {
   Result<bool> reached(p2p::Order order) override;
   void release(p2p::Order order, const Status& status) override;
   bool holding() override { return false; }
-  bool pause(p2p::Pause) override { return true; }
+  bool pause(p2p::Pause what) override {
+    ++pauses_asked_;
+    return what <= strongest_pause_;
+  }
   void resume() override {}
   Status register_host(void*, size_t) override { return {}; }
   void unregister_host(void*) override {}
@@ -74,6 +81,8 @@ class ThreadedDevices final : public p2p::DeviceOps {
   std::set<uint64_t> held_back_;
   uint64_t next_order_ = 1;
   size_t errors_ = 0;
+  std::atomic<p2p::Pause> strongest_pause_{p2p::Pause::kWork};
+  std::atomic<size_t> pauses_asked_{0};
 };
 
 }  // namespace rcuda::testing

@@ -158,6 +158,51 @@ TEST_P(EngineTest, ADeadPeerEndsCopiesOnBothSides) {
   EXPECT_EQ(later.failed, 2);
 }
 
+// A program that is never idle lets the Link of a lost peer stay, and with it what lies there
+// unread.
+TEST_P(EngineTest, TheEngineSleepsAfterALoss) {
+  ASSERT_TRUE(engines_[0]->wait_until_open(30s));
+  ASSERT_TRUE(engines_[1]->wait_until_open(30s));
+  devices_[1]->allow_pauses(Pause::kHolds);
+  // Keeps the second engine's thread from the messages that come after this copy.
+  std::atomic<bool> stopped = false;
+  std::atomic<bool> go_on = false;
+  std::vector<std::byte> source(64);
+  std::vector<std::byte> destination(64);
+  Ends ends;
+  PeerCopy sending;
+  sending.id = 1;
+  sending.peer = 1;
+  sending.outgoing = true;
+  sending.memory = Shape::plain(reinterpret_cast<uint64_t>(source.data()), source.size());
+  PeerCopy receiving = sending;
+  receiving.outgoing = false;
+  receiving.peer = 0;
+  receiving.memory =
+      Shape::plain(reinterpret_cast<uint64_t>(destination.data()), destination.size());
+  receiving.done = [&](const Status&) {
+    stopped = true;
+    while (!go_on) std::this_thread::sleep_for(200us);
+    ++ends.over;
+  };
+  EXPECT_TRUE(engines_[0]->copy(std::move(sending)).ok());
+  EXPECT_TRUE(engines_[1]->copy(std::move(receiving)).ok());
+  while (!stopped) std::this_thread::sleep_for(200us);
+  engines_[1]->lose(0, {Code::kUnavailable, "enough"});
+  for (uint64_t id = 1; id <= 2; ++id) EXPECT_TRUE(engines_[0]->signal(1, id, {2, 0}).ok());
+  while (devices_[0]->open_orders() != 0) std::this_thread::sleep_for(200us);
+  go_on = true;
+  wait_for(ends, 1);
+  // In each of its rounds it asks for the pause in which to drop the Link. CTest ends the wait for
+  // a thread that never sleeps.
+  size_t asked = devices_[1]->pauses_asked();
+  for (size_t before = asked + 1; asked != before; asked = devices_[1]->pauses_asked()) {
+    before = asked;
+    std::this_thread::sleep_for(50ms);
+  }
+  devices_[1]->allow_pauses(Pause::kWork);
+}
+
 TEST_P(EngineTest, EngineEndsInMidCopy) {
   std::vector<std::byte> source(8 * kMiB);
   std::vector<std::byte> destination(8 * kMiB);

@@ -140,6 +140,26 @@ TEST(FaultTest, ACutLinkInTheMiddleOfMeasurements) {
   }
 }
 
+// A program that is never idle lets the Link of a lost peer stay.
+TEST(FaultTest, MessagesToAndFromALostPeerAreNoWork) {
+  Pair pair("tcp");
+  Core& receiver = pair.session.core(1);
+  pair.b().allow_pauses(Pause::kHolds);
+  for (uint64_t id = 1; id <= 2; ++id) pair.start(id, kMiB);
+  receiver.step();
+  EXPECT_TRUE(receiver.polling());  // to send Ready with the next round
+  pair.session.core(0).signal(1, 9, {}, Order::kNone, {Code::kInvalidArgument, "no stream"});
+  ASSERT_TRUE(pair.session.world.run({&pair.session.core(0)}, [&] { return receiver.pending(); }));
+  receiver.lose(0, {Code::kUnavailable, "enough"});
+  pair.session.world.settle({&receiver});
+  EXPECT_NE(receiver.peer(0).link(), nullptr);
+  EXPECT_FALSE(receiver.polling());
+  EXPECT_FALSE(receiver.pending());
+  pair.b().allow_pauses(Pause::kWork);
+  pair.session.settle();
+  pair.expect_streams_free();
+}
+
 TEST(FaultTest, OtherPeersGoOnWhenOneIsLost) {
   SimSession session("v4b:256Kx8", quiet_options());
   for (int i = 0; i < 3; ++i) session.add();
