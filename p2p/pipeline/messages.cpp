@@ -1,8 +1,21 @@
 #include "p2p/pipeline/messages.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace rcuda::p2p {
+namespace {
+
+Status status_of(uint32_t code, uint32_t cuda, std::string context) {
+  if (code == static_cast<uint32_t>(Code::kOk)) return {};
+  if (code == static_cast<uint32_t>(Code::kCuda) && cuda != 0) {
+    return Status::from_cuda(static_cast<int>(cuda), std::move(context));
+  }
+  const bool known = code < static_cast<uint32_t>(Code::kCuda);
+  return {known ? static_cast<Code>(code) : Code::kInternal, std::move(context)};
+}
+
+}  // namespace
 
 const char* to_string(MessageKind kind) {
   switch (kind) {
@@ -117,18 +130,23 @@ EndMessage make_end(MessageKind kind, uint64_t copy, const Status& status) {
 }
 
 Status status_of(const EndMessage& message) {
-  if (message.code == 0) return {};
   std::string text(message.text.data(), std::min(message.text_bytes, kMaxErrorText));
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
   }
-  if (message.code == static_cast<uint32_t>(Code::kCuda)) {
-    return Status::from_cuda(static_cast<int>(message.cuda), "at the peer: " + text);
-  }
-  const Code code = message.code <= static_cast<uint32_t>(Code::kInternal)
-                        ? static_cast<Code>(message.code)
-                        : Code::kInternal;
-  return {code == Code::kSystem ? Code::kInternal : code, "at the peer: " + text};
+  return status_of(message.code, message.cuda, "at the peer: " + text);
+}
+
+SignalMessage make_signal(uint64_t signal, const Status& status) {
+  SignalMessage message;
+  message.signal = signal;
+  message.code = static_cast<uint32_t>(status.code());
+  message.cuda = static_cast<uint32_t>(status.cuda());
+  return message;
+}
+
+Status status_of(const SignalMessage& message) {
+  return status_of(message.code, message.cuda, "the event's stream failed on its server");
 }
 
 }  // namespace rcuda::p2p

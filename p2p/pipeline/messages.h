@@ -37,7 +37,7 @@
 
 namespace rcuda::p2p {
 
-inline constexpr uint32_t kPeerProtocolVersion = 4;
+inline constexpr uint32_t kPeerProtocolVersion = 5;
 
 // The windows of a Link between two engines: one ring each way and its credit word.
 struct PeerWindow {
@@ -192,10 +192,12 @@ static_assert(sizeof(EndMessage) == 224);
 struct SignalMessage {
   static constexpr MessageKind kKind = MessageKind::kSignal;
   MessageKind kind = kKind;
-  uint32_t code = 0;  // rcuda::Code of what the signalled stream met
+  uint32_t code = 0;  // of what the event's stream met, as in EndMessage
   uint64_t signal = 0;
+  uint32_t cuda = 0;
+  uint32_t reserved = 0;
 };
-static_assert(sizeof(SignalMessage) == 16);
+static_assert(sizeof(SignalMessage) == 24);
 
 struct ForgetMessage {
   static constexpr MessageKind kKind = MessageKind::kForget;
@@ -276,8 +278,10 @@ Result<Message> parse(std::span<const std::byte> frame) {
 }
 
 EndMessage make_end(MessageKind kind, uint64_t copy, const Status& status);
-// The status an EndMessage carries; its text is bounded and made printable.
+SignalMessage make_signal(uint64_t signal, const Status& status);
+// The status a message carries; its text is bounded and made printable.
 Status status_of(const EndMessage& message);
+Status status_of(const SignalMessage& message);
 
 template <size_t N>
 void put_text(std::array<char, N>& to, const std::string& text) {

@@ -18,14 +18,6 @@ constexpr size_t kMostEarlySignals = 1u << 16;
 constexpr double kPauseUs = 50;
 constexpr double kPlanningShare = 20;
 
-// What a Signal tells of the stream that it comes from.
-Status signalled(uint32_t code) {
-  if (code == static_cast<uint32_t>(Code::kOk)) return {};
-  const bool known = code <= static_cast<uint32_t>(Code::kInternal);
-  return {known ? static_cast<Code>(code) : Code::kInternal,
-          "the event's stream failed on its server"};
-}
-
 }  // namespace
 
 Peer::Peer(Environment& environment, PeerId id)
@@ -99,7 +91,7 @@ void Peer::signal(uint64_t id, Order order, const Status& failure) {
   // A stream that could not be watched has failed; the waiting side learns of it at once.
   if (!failure.ok())
     RCUDA_DEBUG("signal %llu of a failed stream", static_cast<unsigned long long>(id));
-  signals_.push_back({id, order});
+  signals_.push_back({id, order, failure});
 }
 
 void Peer::await(uint64_t id, Order order, const Status& failure) {
@@ -110,11 +102,11 @@ void Peer::await(uint64_t id, Order order, const Status& failure) {
   }
   const auto early = early_.find(id);
   if (early != early_.end()) {
-    environment_.orders.release(order, signalled(early->second));
+    environment_.orders.release(order, early->second);
     early_.erase(early);
     return;
   }
-  if (!awaited_.emplace(id, Waiting{id, order}).second) {
+  if (!awaited_.emplace(id, Waiting{id, order, {}}).second) {
     environment_.orders.release(order, {Code::kInvalidArgument, "two waits for one signal"});
   }
 }
@@ -261,12 +253,12 @@ void Peer::shipped(const Shipment& shipment) {
 Status Peer::on_signal(const SignalMessage& message) {
   const auto waiting = awaited_.find(message.signal);
   if (waiting != awaited_.end()) {
-    environment_.orders.release(waiting->second.order, signalled(message.code));
+    environment_.orders.release(waiting->second.order, status_of(message));
     awaited_.erase(waiting);
     return {};
   }
   if (early_.size() >= kMostEarlySignals) return {Code::kProtocol, "too many signals unasked for"};
-  if (!early_.emplace(message.signal, message.code).second) {
+  if (!early_.emplace(message.signal, status_of(message)).second) {
     return {Code::kProtocol, "a signal sent twice"};
   }
   return {};
@@ -283,19 +275,17 @@ Status Peer::on_forgotten(const ForgottenMessage& message) {
 
 Status Peer::advance_signals(bool& moved) {
   for (auto at = signals_.begin(); at != signals_.end();) {
-    SignalMessage message;
-    message.signal = at->id;
+    Status met = at->failure;
     if (at->order != Order::kNone) {
       const Result<bool> reached = environment_.orders.reached(at->order);
       if (reached && !*reached) {
         ++at;
         continue;
       }
-      if (!reached) message.code = static_cast<uint32_t>(reached.status().code());
+      if (!reached) met = reached.status();
       environment_.orders.release(at->order, {});
-    } else {
-      message.code = static_cast<uint32_t>(Code::kCuda);
     }
+    const SignalMessage message = make_signal(at->id, met);
     at = signals_.erase(at);
     moved = true;
     RCUDA_RETURN_IF_ERROR(link_->mailbox.send(message));

@@ -69,6 +69,7 @@ class Peer {
   struct Waiting {
     uint64_t id = 0;
     Order order = Order::kNone;
+    Status failure;  // of a stream that cannot be watched
   };
   struct GpudirectProbe {
     enum class Stage : uint8_t { kFilling, kShipping, kAsked, kOver };
@@ -127,7 +128,7 @@ class Peer {
 
   std::deque<Waiting> signals_;          // to be sent when their stream gets there
   std::map<uint64_t, Waiting> awaited_;  // streams held until the peer's signal
-  std::map<uint64_t, uint32_t> early_;   // signals that came first, with their codes
+  std::map<uint64_t, Status> early_;     // signals that came first, with what they tell
   std::map<uint64_t, std::function<void()>> forgetting_;
   uint64_t next_forget_ = 1;
   // The peer's probe memory, mapped to see whether it can be; unmapped when the peer goes.

@@ -219,6 +219,9 @@ Result<bool> SimDevices::reached(Order order) {
     return false;
   }
   const OrderState& state = found->second;
+  if (const auto failed = failed_streams_.find(state.stream); failed != failed_streams_.end()) {
+    return Status::from_cuda(failed->second, "a simulated stream");
+  }
   return state.behind != 0 ? !orders_.contains(state.behind) : state.reached;
 }
 

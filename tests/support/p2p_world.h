@@ -98,6 +98,8 @@ class SimDevices final : public p2p::DeviceOps {
   void set_speeds(const Speeds& speeds) { speeds_ = speeds; }
   // The n-th copy from now on this lane fails, with a CUDA error; 1 is the next.
   void fail_copy(p2p::Lane lane, int nth) { failing_[lane] = nth; }
+  // What waits for the stream to get anywhere is told that it failed.
+  void fail_stream(uint64_t stream, int cuda) { failed_streams_[stream] = cuda; }
   void fail_registration(bool fail) { fail_registration_ = fail; }
   void fail_allocation(bool fail) { fail_allocation_ = fail; }
   void allow_gpudirect(bool allow) { gpudirect_ = allow; }
@@ -176,6 +178,7 @@ class SimDevices final : public p2p::DeviceOps {
   std::map<uint64_t, uint64_t> memory_;      // the program's device memory
   std::map<uint64_t, uint64_t> allocated_;   // the engine's
   std::map<p2p::Lane, int> failing_;
+  std::map<uint64_t, int> failed_streams_;
   bool fail_registration_ = false;
   bool fail_allocation_ = false;
   bool gpudirect_ = false;

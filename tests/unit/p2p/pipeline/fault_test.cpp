@@ -350,20 +350,30 @@ TEST(EventTest, SignalsCrossInOrderWithStreams) {
   pair.expect_streams_free();
 }
 
-// The place could not be taken: the waiting stream gets an error, whichever comes first.
+// The waiting stream gets the error, whichever comes first: of the driver that refused the event's
+// place, or of the stream that does not get there.
 TEST(EventTest, ASignalOfAFailedStreamFailsTheOtherOne) {
   for (const bool signal_first : {false, true}) {
-    Pair pair("tcp");
-    const auto signal = [&] {
-      pair.session.core(0).signal(1, 9, {}, Order::kNone, {Code::kInvalidArgument, "no stream"});
+    for (const bool refused : {false, true}) {
+      Pair pair("tcp");
+      const StreamRef stream{pair.streams[0], 0};
+      const auto signal = [&] {
+        const Status failure = refused ? Status::from_cuda(400, "cuEventRecord") : Status();
+        pair.a().fail_stream(pair.streams[0], 700);
+        pair.session.core(0).signal(
+            1, 9, stream, refused ? Order::kNone : *pair.a().enter(stream, false), failure);
+        pair.session.settle();
+      };
+      if (signal_first) signal();
+      pair.session.core(1).await(0, 9, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]),
+                                 {});
       pair.session.settle();
-    };
-    if (signal_first) signal();
-    pair.session.core(1).await(0, 9, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]), {});
-    pair.session.settle();
-    if (!signal_first) signal();
-    pair.expect_streams_free();
-    EXPECT_EQ(pair.b().stream_errors(pair.streams[1]).size(), 1u) << signal_first;
+      if (!signal_first) signal();
+      pair.expect_streams_free();
+      const std::vector<Status>& errors = pair.b().stream_errors(pair.streams[1]);
+      ASSERT_EQ(errors.size(), 1u) << signal_first;
+      EXPECT_EQ(errors[0].cuda(), refused ? 400 : 700) << signal_first;
+    }
   }
 }
 
