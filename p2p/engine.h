@@ -73,7 +73,8 @@ class Engine {
   Status signal(PeerId peer, uint64_t id, StreamRef place);
   Status await(PeerId peer, uint64_t id, StreamRef stream);
 
-  // Device memory of this worker is about to be freed: `done` runs when no peer maps it any more.
+  // Device memory of this worker is about to be freed: `done` runs when no peer maps it any more,
+  // but for those that are lost, which cannot be asked and unmap it by themselves.
   void release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done);
 
   // From any thread: a pause that was asked for has begun (DeviceOps::pause()), or a copy may be

@@ -365,6 +365,7 @@ bool Peer::advance() {
       environment_.ops.close(mapping.device, mapping.base);
     }
     mapped_.clear();
+    receiver_.close_mappings();
     if (environment_.before_drop) environment_.before_drop(link_->link.get());
     link_.reset();
     moved = true;

@@ -20,8 +20,9 @@ Status disagreement(uint64_t copy, uint64_t theirs, uint64_t ours) {
 
 }  // namespace
 
-Receiver::~Receiver() {
+void Receiver::close_mappings() {
   for (const auto& [key, mapping] : mappings_) environment_.ops.close(key.first, mapping.base);
+  mappings_.clear();
 }
 
 Receiver::Incoming& Receiver::find_or_make(uint64_t id) {

@@ -23,7 +23,7 @@ namespace rcuda::p2p {
 class Receiver {
  public:
   Receiver(Environment& environment, PeerId peer) : environment_(environment), peer_(peer) {}
-  ~Receiver();
+  ~Receiver() { close_mappings(); }
 
   // `failure`: the copy could not take its place in the stream and ends with that.
   void add(PeerCopy copy, Order order, const Status& failure);
@@ -39,6 +39,8 @@ class Receiver {
   Result<bool> advance(PeerLink* link);
 
   void lose(const Status& why);
+  // In a pause: unmaps the memory of a peer that is lost. There are no copies any more.
+  void close_mappings();
   bool empty() const { return copies_.empty(); }
   bool polling() const;
 

@@ -109,6 +109,7 @@ class SimDevices final : public p2p::DeviceOps {
 
   uint64_t copies() const { return copies_; }
   uint64_t opened() const { return opened_; }
+  size_t mapped() const { return mapped_.size(); }
   size_t held_orders() const { return orders_.size(); }
   size_t registered() const { return registered_.size(); }
   size_t allocated() const { return allocated_.size(); }

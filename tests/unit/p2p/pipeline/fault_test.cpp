@@ -433,6 +433,16 @@ TEST(MappedMemoryTest, FreeingWaitsForThePeersToUnmap) {
   pair.a().free_memory(source);
 }
 
+TEST(MappedMemoryTest, MemoryOfALostPeerIsUnmapped) {
+  Pair pair("shm", "ipc", true);
+  pair.expect_works(1);
+  EXPECT_GT(pair.b().mapped(), 0u);
+  pair.cable.cut();
+  pair.session.settle();
+  EXPECT_EQ(pair.a().mapped(), 0u);
+  EXPECT_EQ(pair.b().mapped(), 0u);
+}
+
 TEST(MappedMemoryTest, MemoryThatCannotBeExportedIsStaged) {
   Pair pair("shm", "ipc", true);
   pair.a().allow_ipc(false);
