@@ -18,11 +18,10 @@
 // a device waits for a stream that is held, which only the engine lets go. So the engine asks for a
 // pause first (pause()): until the end of its round nothing new is held, or even queued.
 //
-// Threads. enter() is called by whoever calls Engine::copy (the worker's executor thread);
-// everything else by the engine's thread. No function blocks for device work, but those that want a
-// pause.
-// Errors are kCuda with the driver's code. An error of copy() or finished() ends the copies of that
-// lane and of nothing else.
+// Threads. devices() is called by whoever makes the engine, enter() by whoever calls Engine::copy
+// (the worker's executor thread); everything else by the engine's thread, to its end. No function
+// blocks for device work, but those that want a pause. Errors are kCuda with the driver's code. An
+// error of copy() or finished() ends the copies of that lane and of nothing else.
 #pragma once
 
 #include <array>

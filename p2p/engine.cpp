@@ -54,8 +54,8 @@ class Engine::Runner {
  public:
   Runner(DeviceOps& ops, EngineOptions options)
       : linger_(std::max(linger(), options.spin)),
-        core_(ops, std::move(options), now_ns, [this] { wake(); }) {
-    core_.environment().before_drop = [this](const transport::Link* link) {
+        core_(std::in_place, ops, std::move(options), now_ns, [this] { wake(); }) {
+    core_->environment().before_drop = [this](const transport::Link* link) {
       std::erase_if(listeners_, [&](const auto& listener) { return &listener->link() == link; });
     };
   }
@@ -85,21 +85,21 @@ class Engine::Runner {
   auto ask(Ask ask) {
     std::promise<decltype(ask(std::declval<Core&>()))> promise;
     auto answer = promise.get_future();
-    post([&] { promise.set_value(ask(core_)); });
+    post([&] { promise.set_value(ask(*core_)); });
     return answer.get();
   }
 
-  Core& core() { return core_; }  // for jobs
+  Core& core() { return *core_; }  // for jobs
 
   void attach(PeerId id, std::unique_ptr<transport::Link> link, const SessionToken& token,
               bool connected) {
     transport::Link* const raw = link.get();
-    core_.attach(id, std::move(link), token, connected);
-    if (core_.peer(id).link() != raw) return;
-    auto listener = std::make_unique<Listener>(*this, core_.peer(id));
+    core_->attach(id, std::move(link), token, connected);
+    if (core_->peer(id).link() != raw) return;
+    auto listener = std::make_unique<Listener>(*this, core_->peer(id));
     if (const Status started = listener->start(); !started.ok()) {
       RCUDA_WARN("the connection with worker %u cannot be used: %s", id, started.message().c_str());
-      core_.lose(id, started);
+      core_->lose(id, started);
     } else {
       listeners_.push_back(std::move(listener));
     }
@@ -195,7 +195,7 @@ class Engine::Runner {
 
   void run() {
     pthread_setname_np(pthread_self(), "rcuda-p2p");
-    const int node = core_.environment().numa_node;
+    const int node = core_->environment().numa_node;
     if (run_on_numa_node(node)) {
       RCUDA_INFO("the peer-to-peer engine and its staging memory are on NUMA node %d", node);
     } else {
@@ -206,11 +206,11 @@ class Engine::Runner {
     Clock::time_point moved_at = Clock::now();
     while (!stop_) {
       bool moved = run_jobs();
-      moved |= core_.step();
+      moved |= core_->step();
       const Clock::time_point now = Clock::now();
       if (moved) {
         moved_at = now;
-      } else if (core_.polling()) {
+      } else if (core_->polling()) {
         pause(now - moved_at);
       } else if (now - moved_at < linger_) {
         pause(std::min<Clock::duration>(now - moved_at, kSpin));
@@ -219,7 +219,8 @@ class Engine::Runner {
         moved_at = Clock::now();
       }
     }
-    listeners_.clear();
+    // Here, since what it gives back to the driver is for this thread to give back.
+    core_.reset();
   }
 
   static void pause(Clock::duration waited) {
@@ -237,7 +238,7 @@ class Engine::Runner {
       std::unique_lock lock(mutex_);
       for (const auto& listener : listeners_) listener->look_out();
       awake_ = false;
-      if (!has_jobs_ && !core_.pending()) {
+      if (!has_jobs_ && !core_->pending()) {
         asleep_.notify_all();
         wanted_.wait(lock, [this] { return awake_.load(); });
       }
@@ -256,9 +257,9 @@ class Engine::Runner {
   std::atomic<bool> awake_ = true;  // written under mutex_
   bool stop_ = false;               // the engine thread's
 
-  // The engine thread's. Before core_, which asks to forget them to its very end.
+  // The engine thread's. Listeners go before their Link (before_drop).
   std::vector<std::unique_ptr<Listener>> listeners_;
-  Core core_;
+  std::optional<Core> core_;  // until the thread ends
   std::thread thread_;
 };
 

@@ -67,6 +67,23 @@ size_t ThreadedDevices::errors() {
   return errors_;
 }
 
+size_t ThreadedDevices::given_back_elsewhere() {
+  std::lock_guard lock(mutex_);
+  return given_back_elsewhere_;
+}
+
+Status ThreadedDevices::register_host(void* base, size_t) {
+  std::lock_guard lock(mutex_);
+  registered_[base] = std::this_thread::get_id();
+  return {};
+}
+
+void ThreadedDevices::unregister_host(void* base) {
+  std::lock_guard lock(mutex_);
+  const auto registered = registered_.extract(base);
+  if (!registered || registered.mapped() != std::this_thread::get_id()) ++given_back_elsewhere_;
+}
+
 Result<Ticket> ThreadedDevices::copy(int, Lane lane, std::span<const CopyBox> boxes) {
   std::lock_guard lock(mutex_);
   LaneState& state = lanes_[static_cast<size_t>(lane)];

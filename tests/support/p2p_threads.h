@@ -33,6 +33,8 @@ class ThreadedDevices final : public p2p::DeviceOps {
   // The strongest pause that is granted; how often one was asked for.
   void allow_pauses(p2p::Pause strongest) { strongest_pause_ = strongest; }
   size_t pauses_asked() const { return pauses_asked_; }
+  // Host memory that was given back by another thread than the one that registered it.
+  size_t given_back_elsewhere();
 
   std::vector<p2p::EngineDevice> devices() override { return {{"GPU-" + name_, ""}}; }
   Result<p2p::Ticket> copy(int device, p2p::Lane lane,
@@ -47,8 +49,8 @@ class ThreadedDevices final : public p2p::DeviceOps {
     return what <= strongest_pause_;
   }
   void resume() override {}
-  Status register_host(void*, size_t) override { return {}; }
-  void unregister_host(void*) override {}
+  Status register_host(void* base, size_t bytes) override;
+  void unregister_host(void* base) override;
   Result<p2p::DeviceAddress> allocate(int device, size_t bytes) override;
   void free(int device, p2p::DeviceAddress address) override;
   Result<p2p::ExportedMemory> export_memory(int, p2p::DeviceAddress) override {
@@ -81,6 +83,8 @@ class ThreadedDevices final : public p2p::DeviceOps {
   std::set<uint64_t> held_back_;
   uint64_t next_order_ = 1;
   size_t errors_ = 0;
+  std::map<void*, std::thread::id> registered_;  // by whom
+  size_t given_back_elsewhere_ = 0;
   std::atomic<p2p::Pause> strongest_pause_{p2p::Pause::kWork};
   std::atomic<size_t> pauses_asked_{0};
 };

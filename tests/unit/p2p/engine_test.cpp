@@ -53,7 +53,10 @@ class EngineTest : public ::testing::TestWithParam<Medium> {
   void TearDown() override {
     engines_[0].reset();
     engines_[1].reset();
-    for (auto& devices : devices_) EXPECT_EQ(devices->open_orders(), 0u);
+    for (auto& devices : devices_) {
+      EXPECT_EQ(devices->open_orders(), 0u);
+      EXPECT_EQ(devices->given_back_elsewhere(), 0u);
+    }
   }
 
   struct Ends {
