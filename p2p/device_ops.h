@@ -81,6 +81,12 @@ struct ExportedMemory {
   uint64_t offset = 0;                           // of the address asked for, within what is mapped
 };
 
+// Such memory of another process, mapped here.
+struct MappedMemory {
+  DeviceAddress base = 0;
+  uint64_t bytes = 0;  // from `base` on, by this side's driver
+};
+
 // Device memory as a file that the drivers of adapters understand.
 struct DmaBuf {
   UniqueFd file;
@@ -138,7 +144,7 @@ class DeviceOps {
   // memory or the pair of devices cannot. open() is given each handle once until close(), which
   // wants a pause.
   virtual Result<ExportedMemory> export_memory(int device, DeviceAddress address) = 0;
-  virtual Result<DeviceAddress> open(int device, const ExportedMemory& memory) = 0;  // its base
+  virtual Result<MappedMemory> open(int device, const ExportedMemory& memory) = 0;
   virtual void close(int device, DeviceAddress base) = 0;
 
   // kUnsupported where driver, kernel or the kind of memory cannot: it may be registered by its

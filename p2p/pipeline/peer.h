@@ -97,7 +97,7 @@ class Peer {
   Status on_probed(const ProbedMessage& message);
   Status send_offer();
   Status open_link();
-  void start_probes();
+  Status start_probes();
   Status advance_probes(bool& moved);
   Status advance_signals(bool& moved);
   Status send_leg(const LegKey& key, const LegModel& leg);

@@ -114,14 +114,14 @@ Status Peer::open_link() {
   RCUDA_INFO("peer-to-peer with worker %u on %s over %s: inboxes of %s here, %s there", id_,
              get_text(message.name).c_str(), link_->link->medium(),
              bytes_text(link_->inbox.bytes()).c_str(), bytes_text(message.inbox_bytes).c_str());
-  start_probes();
+  RCUDA_RETURN_IF_ERROR(start_probes());
   if (environment_.options.measure)
     prober_ = std::make_unique<Prober>(environment_, *link_, mapped_);
   if (environment_.options.on_settled) environment_.options.on_settled(id_);
   return send_legs();
 }
 
-void Peer::start_probes() {
+Status Peer::start_probes() {
   // Mapping the peer's memory proves that it can pull from us nothing, but that we can pull from
   // it: the peer, who plans its copies to us, is told.
   const bool same_host = get_text(link_->offer.host) == host_identity();
@@ -139,16 +139,19 @@ void Peer::start_probes() {
       ProbedMessage message;
       message.sender_device = theirs;
       message.device = static_cast<uint32_t>(own);
-      const auto base = environment_.ops.open(static_cast<int>(own), memory);
-      if (base) {
-        mapped_.push_back({static_cast<int>(own), static_cast<int>(theirs), *base});
+      const auto mapped = environment_.ops.open(static_cast<int>(own), memory);
+      if (mapped) {
+        mapped_.push_back({static_cast<int>(own), static_cast<int>(theirs), mapped->base});
+        if (mapped->bytes < Prober::kLargestBytes) {
+          return {Code::kProtocol, "memory to measure with that is too small for that"};
+        }
         message.proven = Proven::kIpc;
       } else {
         RCUDA_DEBUG("worker %u's device %u cannot be mapped for device %zu: %s", id_, theirs, own,
-                    base.status().message().c_str());
+                    mapped.status().message().c_str());
         message.proven = Proven::kNoIpc;
       }
-      if (const Status sent = link_->mailbox.send(message); !sent.ok()) return lose(sent);
+      RCUDA_RETURN_IF_ERROR(link_->mailbox.send(message));
     }
   }
   for (size_t own = 0; own < link_->device_outbox.size(); ++own) {
@@ -165,6 +168,7 @@ void Peer::start_probes() {
     }
   }
   link_->probing = !probes_.empty() || unmapped_ > 0;
+  return {};
 }
 
 // One probe at a time: fill the start of the GPU's outbox from host memory, let the NIC carry it,

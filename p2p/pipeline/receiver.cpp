@@ -21,7 +21,9 @@ Status disagreement(uint64_t copy, uint64_t theirs, uint64_t ours) {
 }  // namespace
 
 void Receiver::close_mappings() {
-  for (const auto& [key, mapping] : mappings_) environment_.ops.close(key.first, mapping.base);
+  for (const auto& [key, mapping] : mappings_) {
+    environment_.ops.close(key.first, mapping.memory.base);
+  }
   mappings_.clear();
 }
 
@@ -184,7 +186,7 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
     }
     if (copy.pull && !copy.pulling && copy.landing.empty() && copy.landed == 0) {
       moved = true;
-      start_pull(copy);
+      RCUDA_RETURN_IF_ERROR(start_pull(copy));
     }
     moved |= start_landing(copy, *link);
   }
@@ -252,21 +254,21 @@ Status Receiver::answer_want(Incoming& copy, PeerLink& link) {
   return link.mailbox.send(message);
 }
 
-Result<DeviceAddress> Receiver::map(int device, const PullMessage& pull) {
-  const auto key = std::make_pair(device, pull.handle);
+Result<Receiver::Mapping*> Receiver::map(int device, const Handle& handle) {
+  const auto key = std::make_pair(device, handle);
   auto known = mappings_.find(key);
   if (known == mappings_.end()) {
     ExportedMemory memory;
-    memory.handle = pull.handle;
-    const Result<DeviceAddress> base = environment_.ops.open(device, memory);
-    if (!base) return base;
-    known = mappings_.emplace(key, Mapping{*base, 0, std::nullopt}).first;
+    memory.handle = handle;
+    const Result<MappedMemory> opened = environment_.ops.open(device, memory);
+    if (!opened) return opened.status();
+    known = mappings_.emplace(key, Mapping{*opened, 0, std::nullopt}).first;
   }
-  ++known->second.uses;
-  return known->second.base + pull.offset;
+  return &known->second;
 }
 
-void Receiver::start_pull(Incoming& copy) {
+// An error is the peer's, and ends more than the copy.
+Status Receiver::start_pull(Incoming& copy) {
   const PeerCopy& request = *copy.request;
   const PullMessage& pull = *copy.pull;
   Shape source{0, pull.width_bytes, pull.height, pull.depth, pull.pitch_bytes, pull.slice_bytes};
@@ -282,23 +284,29 @@ void Receiver::start_pull(Incoming& copy) {
   }
   if (!sane.ok()) {
     copy.failure = sane;
-    return;
+    return {};
   }
-  const Result<DeviceAddress> address = map(request.device, pull);
-  if (!address) {
-    copy.failure = Status(address.status()).with_context("mapping the peer's memory");
-    return;
+  const Result<Mapping*> mapping = map(request.device, pull.handle);
+  if (!mapping) {
+    copy.failure = Status(mapping.status()).with_context("mapping the peer's memory");
+    return {};
   }
+  const MappedMemory& mapped = (*mapping)->memory;
+  if (pull.offset > mapped.bytes || source.extent_bytes() > mapped.bytes - pull.offset) {
+    return {Code::kProtocol, "a Pull outside of the mapped memory"};
+  }
+  ++(*mapping)->uses;
   copy.pulling = pull.handle;
-  source.address = *address;
+  source.address = mapped.base + pull.offset;
   const CopyBox box = box_between(request.memory, source);
   const Result<Ticket> ticket =
       environment_.lanes.copy(request.device, Lane::kLocal, {&box, 1}, request.memory.bytes());
   if (!ticket) {
     copy.failure = ticket.status();
-    return;
+    return {};
   }
   copy.landing.push_back({Lane::kLocal, *ticket, request.memory.bytes()});
+  return {};
 }
 
 // True when it started something, or failed.
@@ -379,7 +387,7 @@ Status Receiver::close_forgotten(PeerLink* link, bool& moved) {
       continue;
     }
     const uint64_t request = *mapping.forget_request;
-    environment_.ops.close(at->first.first, mapping.base);
+    environment_.ops.close(at->first.first, mapping.memory.base);
     at = mappings_.erase(at);
     const bool more = std::any_of(mappings_.begin(), mappings_.end(), [&](const auto& entry) {
       return entry.second.forget_request == request;

@@ -76,7 +76,7 @@ class Receiver {
   };
 
   struct Mapping {
-    DeviceAddress base = 0;
+    MappedMemory memory;
     uint32_t uses = 0;
     std::optional<uint64_t> forget_request;  // close when unused, then say Forgotten
   };
@@ -86,10 +86,10 @@ class Receiver {
   When when() const { return copies_.size() > 1 ? When::kSoon : When::kNow; }
   Status advance(Incoming& copy, PeerLink* link, bool& moved);
   Status answer_want(Incoming& copy, PeerLink& link);
-  void start_pull(Incoming& copy);
+  Status start_pull(Incoming& copy);
   bool start_landing(Incoming& copy, PeerLink& link);
   static void drop_arrived(Incoming& copy, PeerLink* link);
-  Result<DeviceAddress> map(int device, const PullMessage& pull);
+  Result<Mapping*> map(int device, const Handle& handle);
   Status close_forgotten(PeerLink* link, bool& moved);
   void finish(Incoming& copy, PeerLink* link, const Status& status);
 

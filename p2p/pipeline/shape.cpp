@@ -20,6 +20,11 @@ bool Shape::contiguous() const {
   return rows && slices;
 }
 
+uint64_t Shape::extent_bytes() const {
+  if (bytes() == 0) return 0;
+  return (depth - 1) * slice_bytes + (height - 1) * pitch_bytes + width_bytes;
+}
+
 Status Shape::check() const {
   uint64_t extent = 0;
   uint64_t packed = 0;

@@ -24,6 +24,8 @@ struct Shape {
 
   uint64_t bytes() const { return width_bytes * height * depth; }
   bool contiguous() const;
+  // From the first byte to behind the last, of a shape that was checked.
+  uint64_t extent_bytes() const;
   // Whether pitches hold the rows and nothing overflows: call before anything else, once.
   Status check() const;
 };

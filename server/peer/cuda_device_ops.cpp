@@ -551,7 +551,7 @@ Result<p2p::ExportedMemory> CudaDeviceOps::export_memory(int device, DeviceAddre
   return memory;
 }
 
-Result<DeviceAddress> CudaDeviceOps::open(int device, const p2p::ExportedMemory& memory) {
+Result<p2p::MappedMemory> CudaDeviceOps::open(int device, const p2p::ExportedMemory& memory) {
   RCUDA_RETURN_IF_ERROR(make_current(device));
   CUipcMemHandle handle{};
   std::memcpy(&handle, memory.handle.data(), sizeof handle);
@@ -559,7 +559,14 @@ Result<DeviceAddress> CudaDeviceOps::open(int device, const p2p::ExportedMemory&
   RCUDA_RETURN_IF_ERROR(
       status_of(driver_.cuIpcOpenMemHandle_v2(&base, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
                 "cuIpcOpenMemHandle"));
-  return static_cast<DeviceAddress>(base);
+  CUdeviceptr begin = 0;
+  size_t bytes = 0;
+  const CUresult result = driver_.cuMemGetAddressRange_v2(&begin, &bytes, base);
+  if (result != CUDA_SUCCESS) {
+    driver_.cuIpcCloseMemHandle(base);
+    return Status::from_cuda(result, "cuMemGetAddressRange of a peer's memory");
+  }
+  return p2p::MappedMemory{base, begin + bytes - base};
 }
 
 void CudaDeviceOps::close(int device, DeviceAddress base) {

@@ -86,7 +86,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Result<p2p::DeviceAddress> allocate(int device, size_t bytes) override;
   void free(int device, p2p::DeviceAddress address) override;
   Result<p2p::ExportedMemory> export_memory(int device, p2p::DeviceAddress address) override;
-  Result<p2p::DeviceAddress> open(int device, const p2p::ExportedMemory& memory) override;
+  Result<p2p::MappedMemory> open(int device, const p2p::ExportedMemory& memory) override;
   void close(int device, p2p::DeviceAddress base) override;
   Result<p2p::DmaBuf> dma_buf(int device, p2p::DeviceAddress address, size_t bytes) override;
   bool may_use_gpudirect(int device, const char* medium) override;

@@ -56,7 +56,7 @@ class ThreadedDevices final : public p2p::DeviceOps {
   Result<p2p::ExportedMemory> export_memory(int, p2p::DeviceAddress) override {
     return Status(Code::kUnsupported, "no mapped memory in this test");
   }
-  Result<p2p::DeviceAddress> open(int, const p2p::ExportedMemory&) override {
+  Result<p2p::MappedMemory> open(int, const p2p::ExportedMemory&) override {
     return Status(Code::kUnsupported, "no mapped memory in this test");
   }
   void close(int, p2p::DeviceAddress) override {}

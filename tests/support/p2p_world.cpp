@@ -307,14 +307,15 @@ Result<p2p::ExportedMemory> SimDevices::export_memory(int, DeviceAddress address
   return Status(Code::kInvalidArgument, "not memory of this device");
 }
 
-Result<DeviceAddress> SimDevices::open(int device, const p2p::ExportedMemory& memory) {
+Result<p2p::MappedMemory> SimDevices::open(int device, const p2p::ExportedMemory& memory) {
   if (!ipc_) return Status(Code::kUnsupported, "no mapped memory in this test");
   DeviceAddress base = 0;
   std::memcpy(&base, memory.handle.data(), sizeof base);
-  if (!everywhere().contains(base)) return Status::from_cuda(1, "cuIpcOpenMemHandle");
+  const auto memory_there = everywhere().find(base);
+  if (memory_there == everywhere().end()) return Status::from_cuda(1, "cuIpcOpenMemHandle");
   if (!mapped_.insert({device, base}).second) world_.violation(name_ + ": a handle opened twice");
   ++opened_;
-  return base;
+  return p2p::MappedMemory{base, memory_there->second};
 }
 
 void SimDevices::close(int device, DeviceAddress base) {

@@ -302,6 +302,68 @@ TEST(HostileTest, MessagesThatCannotBeEndTheLink) {
   }
 }
 
+// The driver here says how large the memory is, whatever the peer does.
+TEST(HostileTest, OnlyWhatIsMappedIsPulled) {
+  constexpr uint64_t kBytes = 1 << 20;
+  struct Case {
+    uint64_t offset, width, height, pitch;
+    bool good;
+  };
+  for (const Case& of :
+       {Case{kBytes - 4096, 4096, 1, 0, true}, Case{0, 1024, 4, kBytes / 4, true},
+        Case{kBytes - 4096 + 8, 4096, 1, 0, false}, Case{0 - uint64_t{4096}, 4096, 1, 0, false},
+        Case{8, 1024, 4, kBytes / 3, false}}) {
+    SimSession session("auto", quiet_options());
+    SimDevices& devices = session.add();
+    devices.allow_ipc(true);
+    SimDevices& elsewhere = session.add();
+    elsewhere.allow_ipc(true);
+    RawPeer peer(session);
+    peer.greet();
+    CopyRequest request;
+    request.from = 1;
+    request.to = 0;
+    request.destination =
+        Shape{address_of(devices.make_memory(4096)), of.width, of.height, 1, of.width};
+    Status ended{Code::kInternal, "not over"};
+    PeerCopy half = receiving_half(request);
+    half.done = [&](const Status& status) { ended = status; };
+    session.core(0).copy(half, Order::kNone, {});
+    PullMessage pull;
+    pull.copy = request.id;
+    pull.handle = elsewhere.export_memory(0, address_of(elsewhere.make_memory(kBytes)))->handle;
+    pull.offset = of.offset;
+    pull.width_bytes = of.width;
+    pull.height = of.height;
+    pull.depth = 1;
+    pull.pitch_bytes = of.pitch;
+    peer.send(pull);
+    EXPECT_EQ(ended.code(), of.good ? Code::kOk : Code::kProtocol) << of.offset;
+    EXPECT_EQ(peer.alive(), of.good) << of.offset;
+  }
+}
+
+TEST(HostileTest, MemoryToMeasureWithIsAsLargeAsItShouldBe) {
+  for (const uint64_t bytes : {Prober::kLargestBytes, Prober::kLargestBytes - 1}) {
+    SimSession session("auto", quiet_options());
+    session.add().allow_ipc(true);
+    SimDevices& elsewhere = session.add();
+    elsewhere.allow_ipc(true);
+    RawPeer peer(session);
+    peer.challenge();
+    peer.prove();
+    const auto theirs = peer.receive<OfferMessage>();
+    ASSERT_TRUE(theirs);
+    OfferMessage offer = peer.make_offer();
+    offer.host = theirs->host;
+    offer.devices[0].has_probe = 1;
+    offer.devices[0].probe =
+        elsewhere.export_memory(0, address_of(elsewhere.make_memory(bytes)))->handle;
+    peer.send(offer);
+    EXPECT_EQ(peer.alive(), bytes == Prober::kLargestBytes);
+  }
+}
+
 template <typename Message>
 Message message_of(const std::array<uint64_t, 40>& words) {
   static_assert(sizeof(Message) <= sizeof words);

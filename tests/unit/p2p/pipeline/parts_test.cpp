@@ -63,6 +63,13 @@ TEST(ShapeTest, ChecksPitchesAndOverflow) {
 }
 
 // Any cut of any shape packs exactly the bytes it names, in at most five boxes.
+TEST(ShapeTest, TheExtentEndsWithTheLastByte) {
+  EXPECT_EQ(Shape::plain(4096, 100).extent_bytes(), 100u);
+  EXPECT_EQ((Shape{4096, 8, 3, 1, 64}.extent_bytes()), 2u * 64 + 8);
+  EXPECT_EQ((Shape{4096, 8, 3, 2, 64, 1000}.extent_bytes()), 1000u + 2 * 64 + 8);
+  EXPECT_EQ((Shape{4096, 8, 0, 2, 64, 1000}.extent_bytes()), 0u);
+}
+
 TEST(ShapeTest, BoxesCoverAnyRange) {
   std::mt19937 random(7);
   for (int i = 0; i < 3000; ++i) {
