@@ -7,7 +7,8 @@
 //                                             Done          over, in whatever way
 //             Abort                           the sender gave up, or heard a bad Done: its last
 //             word
-//   v1        Want -> Target, then one Chunk; ipc: Pull instead of chunks.
+//   v1        Want -> Target, then one Chunk; ipc: Pull instead of chunks, or Pull -> Target that
+//             refuses, then chunks.
 // Events      Signal. Memory: Forget -> Forgotten. Measuring: Echo -> Echoed, Leg.
 //
 // Order within a Link carries the protocol: a Chunk is sent after its bytes arrived, unless it says
@@ -161,7 +162,7 @@ struct WantMessage {
 struct TargetMessage {
   static constexpr MessageKind kKind = MessageKind::kTarget;
   MessageKind kind = kKind;
-  uint32_t refused = 0;  // 1: cannot be registered; stage instead
+  uint32_t refused = 0;  // 1: cannot be registered, or for a Pull mapped; stage instead
   uint64_t copy = 0;
   uint64_t region = 0;
 };
@@ -175,8 +176,9 @@ struct PullMessage {
   std::array<std::byte, ExportedMemory::kHandleBytes> handle{};
   uint64_t offset = 0;
   uint64_t width_bytes = 0, height = 0, depth = 0, pitch_bytes = 0, slice_bytes = 0;
+  uint64_t after = 0;  // as in ChunkMessage
 };
-static_assert(sizeof(PullMessage) == 16 + 128 + 48);
+static_assert(sizeof(PullMessage) == 16 + 128 + 56);
 
 // Done and Abort. `code` is rcuda::Code, `cuda` the CUresult where code is kCuda.
 struct EndMessage {

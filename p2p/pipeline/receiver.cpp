@@ -101,7 +101,8 @@ Status Receiver::on_want(const WantMessage& message) {
 Status Receiver::on_pull(const PullMessage& message) {
   if (copies_.size() >= kMostCopies) return {Code::kProtocol, "too many copies announced"};
   Incoming& copy = find_or_make(message.copy);
-  if (copy.wanted || copy.any_chunk || copy.pull || copy.aborted) {
+  if (copy.wanted || copy.any_chunk || copy.pull || copy.refused || copy.aborted ||
+      (message.after != 0 && message.after == message.copy)) {
     return {Code::kProtocol, "a Pull out of place"};
   }
   copy.pull = message;
@@ -184,9 +185,9 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
       moved = true;
       RCUDA_RETURN_IF_ERROR(answer_want(copy, *link));
     }
-    if (copy.pull && !copy.pulling && copy.landing.empty() && copy.landed == 0) {
+    if (copy.pull && !copy.pulling && may_land(copy, copy.pull->after)) {
       moved = true;
-      RCUDA_RETURN_IF_ERROR(start_pull(copy));
+      RCUDA_RETURN_IF_ERROR(start_pull(copy, *link));
     }
     moved |= start_landing(copy, *link);
   }
@@ -268,7 +269,7 @@ Result<Receiver::Mapping*> Receiver::map(int device, const Handle& handle) {
 }
 
 // An error is the peer's, and ends more than the copy.
-Status Receiver::start_pull(Incoming& copy) {
+Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
   const PeerCopy& request = *copy.request;
   const PullMessage& pull = *copy.pull;
   Shape source{0, pull.width_bytes, pull.height, pull.depth, pull.pitch_bytes, pull.slice_bytes};
@@ -288,8 +289,14 @@ Status Receiver::start_pull(Incoming& copy) {
   }
   const Result<Mapping*> mapping = map(request.device, pull.handle);
   if (!mapping) {
-    copy.failure = Status(mapping.status()).with_context("mapping the peer's memory");
-    return {};
+    RCUDA_INFO("memory of worker %u could not be mapped: %s", peer_,
+               mapping.status().message().c_str());
+    copy.pull.reset();
+    copy.refused = true;
+    TargetMessage message;
+    message.copy = copy.id;
+    message.refused = 1;
+    return link.mailbox.send(message);
   }
   const MappedMemory& mapped = (*mapping)->memory;
   if (pull.offset > mapped.bytes || source.extent_bytes() > mapped.bytes - pull.offset) {
@@ -309,6 +316,15 @@ Status Receiver::start_pull(Incoming& copy) {
   return {};
 }
 
+// Whether the copy before it in a train, if there is one, has begun to land through the same lane,
+// which is in order, or is over.
+bool Receiver::may_land(const Incoming& copy, uint64_t after) const {
+  const auto found = copies_.find(after);
+  if (after == 0 || found == copies_.end() || found->second.finished) return true;
+  const Incoming& before = found->second;
+  return copy.pull ? before.pulling.has_value() : !before.pull && before.arrived.empty();
+}
+
 // True when it started something, or failed.
 bool Receiver::start_landing(Incoming& copy, PeerLink& link) {
   const PeerCopy& request = *copy.request;
@@ -319,10 +335,7 @@ bool Receiver::start_landing(Incoming& copy, PeerLink& link) {
       copy.failure = disagreement(copy.id, chunk.total, request.memory.bytes());
       return true;
     }
-    if (chunk.after != 0) {
-      const auto before = copies_.find(chunk.after);
-      if (before != copies_.end() && !before->second.arrived.empty()) break;
-    }
+    if (!may_land(copy, chunk.after)) break;
     if (chunk.immediate != 0) {
       const Result<bool> complete = link.arrivals.complete(chunk.immediate, chunk.bytes);
       if (complete && !*complete) break;

@@ -69,6 +69,7 @@ class Receiver {
     transport::RegionId target = transport::RegionId::kNone;
     std::optional<PullMessage> pull;
     std::optional<Handle> pulling;  // the mapping in use
+    bool refused = false;           // the Pull could not be followed, and chunks come
     Status failure;
     bool done_sent = false;
     bool aborted = false;
@@ -86,7 +87,8 @@ class Receiver {
   When when() const { return copies_.size() > 1 ? When::kSoon : When::kNow; }
   Status advance(Incoming& copy, PeerLink* link, bool& moved);
   Status answer_want(Incoming& copy, PeerLink& link);
-  Status start_pull(Incoming& copy);
+  Status start_pull(Incoming& copy, PeerLink& link);
+  bool may_land(const Incoming& copy, uint64_t after) const;
   bool start_landing(Incoming& copy, PeerLink& link);
   static void drop_arrived(Incoming& copy, PeerLink* link);
   Result<Mapping*> map(int device, const Handle& handle);

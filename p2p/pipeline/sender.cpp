@@ -73,10 +73,14 @@ Status Sender::on_consumed(const ConsumedMessage& message) {
 
 Status Sender::on_target(const TargetMessage& message, PeerLink& link) {
   const auto found = copies_.find(message.copy);
-  if (found == copies_.end() || found->second.phase != Phase::kAsking) {
-    return unknown_copy("Target", message.copy);
-  }
+  if (found == copies_.end()) return unknown_copy("Target", message.copy);
   Outgoing& copy = found->second;
+  const bool pulled = copy.phase == Phase::kEnding && copy.plan.strategy == Strategy::kIpc;
+  if (pulled && message.refused != 0) {
+    stage_instead(copy, link, "the peer could not map the source");
+    return {};
+  }
+  if (copy.phase != Phase::kAsking) return unknown_copy("Target", message.copy);
   const Shape& memory = copy.request->memory;
   Status refused;
   if (message.refused != 0) {
@@ -95,12 +99,19 @@ Status Sender::on_target(const TargetMessage& message, PeerLink& link) {
     }
     refused = own.status();
   }
-  RCUDA_INFO("peer copies to worker %u: v2b stands in for v1, as %s", peer_,
-             refused.context().c_str());
-  copy.plan.strategy = Strategy::kV2b;
-  copy.plan.chunking = paper_chunking(Strategy::kV2b, copy.total);
-  begin_staged(copy, link);
+  stage_instead(copy, link, refused.context());
   return {};
+}
+
+void Sender::stage_instead(Outgoing& copy, PeerLink& link, const std::string& why) {
+  const Strategy staged = copy.plan.strategy == Strategy::kV1 ? Strategy::kV2b : Strategy::kV4b;
+  RCUDA_INFO("peer copies to worker %u: %s stands in for %s, as %s", peer_, to_string(staged),
+             to_string(copy.plan.strategy), why.c_str());
+  copy.plan.strategy = staged;
+  copy.plan.chunking = paper_chunking(staged, copy.total);
+  copy.held_up = true;
+  awake_.insert(copy.id);
+  begin_staged(copy, link);
 }
 
 Status Sender::on_done(const EndMessage& message) {
@@ -375,6 +386,7 @@ Status Sender::begin_pull(Outgoing& copy, PeerLink& link) {
   pull.depth = request.memory.depth;
   pull.pitch_bytes = request.memory.pitch_bytes;
   pull.slice_bytes = request.memory.slice_bytes;
+  pull.after = copy.overlaps ? copy.before : 0;
   copy.phase = Phase::kEnding;
   return link.mailbox.send(pull);
 }

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 
 #include "p2p/pipeline/environment.h"
 #include "p2p/pipeline/peer_link.h"
@@ -75,8 +76,9 @@ class Sender {
     bool reached = false;
     bool peer_ready = false;
     bool planned = false;
-    bool held_up =
-        false;  // the receiver may have waited for its stream: what it takes tells nothing
+    // The receiver may have waited for its stream, or refused the plan: what it takes tells
+    // nothing.
+    bool held_up = false;
     Phase phase = Phase::kWaiting;
     Plan plan;
     Path* path = nullptr;
@@ -107,6 +109,8 @@ class Sender {
   bool may_overlap(Outgoing& copy, PeerLink& link);
   void plan(Outgoing& copy, PeerLink& link, Copies when);
   void begin_staged(Outgoing& copy, PeerLink& link);
+  // A copy whose memory the peer, or this side, cannot register or map.
+  void stage_instead(Outgoing& copy, PeerLink& link, const std::string& why);
   Status begin_pull(Outgoing& copy, PeerLink& link);
   Status advance_chunks(Outgoing& copy, PeerLink* link, bool& moved);
   void ship(Outgoing& copy, Chunk& chunk, uint64_t number, PeerLink& link);

@@ -309,6 +309,9 @@ Result<p2p::ExportedMemory> SimDevices::export_memory(int, DeviceAddress address
 
 Result<p2p::MappedMemory> SimDevices::open(int device, const p2p::ExportedMemory& memory) {
   if (!ipc_) return Status(Code::kUnsupported, "no mapped memory in this test");
+  if (failing_mapping_ > 0 && --failing_mapping_ == 0) {
+    return Status::from_cuda(2, "cuIpcOpenMemHandle");
+  }
   DeviceAddress base = 0;
   std::memcpy(&base, memory.handle.data(), sizeof base);
   const auto memory_there = everywhere().find(base);

@@ -102,6 +102,8 @@ class SimDevices final : public p2p::DeviceOps {
   void fail_stream(uint64_t stream, int cuda) { failed_streams_[stream] = cuda; }
   void fail_registration(bool fail) { fail_registration_ = fail; }
   void fail_allocation(bool fail) { fail_allocation_ = fail; }
+  // The n-th memory of a peer that is to be mapped from now on cannot be; 1 is the next.
+  void fail_mapping(int nth) { failing_mapping_ = nth; }
   void allow_gpudirect(bool allow) { gpudirect_ = allow; }
   void allow_ipc(bool allow) { ipc_ = allow; }
   // The strongest pause that is granted while no stream is held.
@@ -180,6 +182,7 @@ class SimDevices final : public p2p::DeviceOps {
   std::map<uint64_t, uint64_t> allocated_;   // the engine's
   std::map<p2p::Lane, int> failing_;
   std::map<uint64_t, int> failed_streams_;
+  int failing_mapping_ = 0;
   bool fail_registration_ = false;
   bool fail_allocation_ = false;
   bool gpudirect_ = false;

@@ -443,6 +443,46 @@ TEST(MappedMemoryTest, MemoryOfALostPeerIsUnmapped) {
   EXPECT_EQ(pair.b().mapped(), 0u);
 }
 
+TEST(MappedMemoryTest, MemoryThatCannotBeMappedIsStaged) {
+  Pair pair("shm", "ipc", true);
+  pair.b().fail_mapping(1);
+  const uint64_t opened = pair.b().opened();
+  pair.expect_works(1);
+  EXPECT_EQ(pair.b().opened(), opened);
+  pair.expect_streams_free();
+  pair.expect_works(2);
+  EXPECT_EQ(pair.b().opened(), opened + 1);
+}
+
+// Whichever of a train is staged, the copies of a stream land in its order.
+TEST(MappedMemoryTest, AStagedCopyKeepsItsPlaceAmongMappedOnes) {
+  constexpr uint64_t kBytes[] = {16 * kMiB, kMiB, 4096};
+  for (const int refused : {1, 2, 3}) {
+    Pair pair("shm", "ipc", true);
+    pair.b().fail_mapping(refused);
+    std::byte* destination = pair.b().make_memory(kBytes[0]);
+    std::vector<std::byte> expected(kBytes[0]);
+    std::vector<std::shared_ptr<CopyResult>> results;
+    for (uint64_t id = 1; id <= 3; ++id) {
+      const uint64_t bytes = kBytes[id - 1];
+      std::byte* source = pair.a().make_memory(bytes);
+      fill(source, bytes, static_cast<uint32_t>(id));
+      std::memcpy(expected.data(), source, bytes);
+      CopyRequest request;
+      request.id = id;
+      request.source = Shape::plain(address_of(source), bytes);
+      request.destination = Shape::plain(address_of(destination), bytes);
+      request.source_stream = pair.streams[0];
+      request.follows = id > 1;
+      results.push_back(start_copy(pair.session, request));
+    }
+    pair.session.settle();
+    for (const auto& result : results) EXPECT_TRUE(result->over() && result->source.ok());
+    EXPECT_EQ(std::memcmp(expected.data(), destination, expected.size()), 0) << refused;
+    pair.expect_streams_free();
+  }
+}
+
 TEST(MappedMemoryTest, MemoryThatCannotBeExportedIsStaged) {
   Pair pair("shm", "ipc", true);
   pair.a().allow_ipc(false);

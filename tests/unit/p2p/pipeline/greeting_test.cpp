@@ -271,6 +271,11 @@ TEST(HostileTest, MessagesThatCannotBeEndTheLink) {
       chunk([](ChunkMessage& m) { m.where = Where::kTarget; }),
       chunk([](ChunkMessage& m) { m.where = static_cast<Where>(9); }),
       chunk([](ChunkMessage& m) { m.after = m.copy; }),
+      [](RawPeer& peer) {
+        PullMessage pull;
+        pull.copy = pull.after = 1;
+        peer.send(pull);
+      },
       [](RawPeer& peer) { peer.send(ConsumedMessage{}); },
       [](RawPeer& peer) { peer.send(TargetMessage{}); },
       [](RawPeer& peer) { peer.send(make_end(MessageKind::kDone, 5, {})); },
