@@ -8,6 +8,7 @@
 #include <cuda.h>
 
 #include "api/opcodes.h"
+#include "client/memory/mirror.h"
 #include "client/memory/peer_copy.h"
 #include "client/session/capture.h"
 #include "client/session/marshal.h"
@@ -238,14 +239,19 @@ CUresult cuStreamQuery(CUstream stream) {
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
   bool capturing;
   if (CUresult result = check_wait(stream, view, &capturing); result != CUDA_SUCCESS) return result;
-  if (!view.object || capturing) return forward_cuStreamQuery(stream);
+  if (capturing) return forward_cuStreamQuery(stream);
   Session& session = *view.target.session;
+  if (!view.object) {
+    const CUresult result = forward_cuStreamQuery(stream);
+    return result == CUDA_SUCCESS ? pull_mirrors(session) : result;
+  }
   const uint64_t uses = uses_of(*view.object);
   CUresult result = CUDA_SUCCESS;
   switch (progress_of(session, *view.object, uses, &result)) {
     case Progress::kPending:
       return session.lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
     case Progress::kDone:
+      if (result == CUDA_SUCCESS) result = pull_mirrors(session);
       return result == CUDA_SUCCESS ? session.take_error() : result;
     case Progress::kUnknown:
       break;
@@ -255,8 +261,9 @@ CUresult cuStreamQuery(CUstream stream) {
   if (result == CUDA_ERROR_NOT_READY) {
     watch_stream(session, *view.object, view.target.context, view.id, uses, learned);
   }
-  if (result == CUDA_SUCCESS) note_finished(session, *view.object, uses);
-  return result;
+  if (result != CUDA_SUCCESS) return result;
+  note_finished(session, *view.object, uses);
+  return pull_mirrors(session);
 }
 
 // ---- capture -----------------------------------------------------------------------------------

@@ -37,12 +37,13 @@ CUresult post_body(const CopyStream& stream, wire::Custom opcode, const Body& bo
 bool source_is_settled() { return !host_writes::pending() && !any_mirrored(); }
 
 wire::CopyBody body_of(const LinearCopy& copy, const CopyStream& stream,
-                       const Location& destination, const Location& source) {
+                       const Location& destination, const Location& source, uint32_t flags = 0) {
   wire::CopyBody body{};
   body.destination = copy.destination;
   body.source = copy.source;
   body.bytes = copy.bytes;
   body.stream = stream.id;
+  body.flags = flags;
   if (copy.peer && destination.home == Home::kDevice && source.home == Home::kDevice) {
     body.destination_context = destination.owner.context;
     body.source_context = source.owner.context;
@@ -59,7 +60,7 @@ CUresult ask_to_copy(const CopyStream& stream, const wire::CopyBody& body) {
 }
 
 CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, bool synchronous) {
-  if (source_is_settled()) body.flags = wire::kSourceReady;
+  if (source_is_settled()) body.flags |= wire::kSourceReady;
   return synchronous ? stream.target.session->post_and_wait(stream.target.context,
                                                             wire::Custom::kCopy, stream.id, body)
                      : post_body(stream, wire::Custom::kCopy, body);
@@ -236,6 +237,13 @@ CUresult copy_linear(const LinearCopy& copy) {
   if (CUresult result = stream_at(owner, copy.stream, &stream); result != CUDA_SUCCESS)
     return result;
   const StreamUse use(stream.target);
+  Session& session = *stream.target.session;
+  const uint32_t mirrored =
+      (is_mirrored(session, copy.destination, copy.bytes) ? wire::kDestinationMirrored : 0u) |
+      (is_mirrored(session, copy.source, copy.bytes) ? wire::kSourceMirrored : 0u);
+  if (mirrored && !may_capture(copy.stream)) {
+    if (CUresult result = exchange_mirrors(stream, pageable); result != CUDA_SUCCESS) return result;
+  }
   if (!pageable) {
     // Within a device the host never waits, whatever the function's name says. Between two devices
     // a synchronous copy has its place in the default streams of both.
@@ -246,7 +254,7 @@ CUresult copy_linear(const LinearCopy& copy) {
       const CUresult result = source.owner.session->synchronize(source.owner.context, 0);
       if (result != CUDA_SUCCESS) return result;
     }
-    if (stream.target.session->over_sockets() && to_device != from_device &&
+    if (session.over_sockets() && to_device != from_device && !mirrored &&
         !may_capture(copy.stream)) {
       if (waits) return copy_page_locked(stream, copy, to_device);
       if (to_device && copy.bytes <= kSmallOverSockets && source_is_settled()) {
@@ -255,9 +263,9 @@ CUresult copy_linear(const LinearCopy& copy) {
       }
     }
     if (!waits && !to_device) {
-      host_writes::begun(*stream.target.session, stream.target.context, stream.id);
+      host_writes::begun(session, stream.target.context, stream.id);
     }
-    const wire::CopyBody body = body_of(copy, stream, destination, source);
+    const wire::CopyBody body = body_of(copy, stream, destination, source, mirrored);
     if (!waits && (needs_access(destination, stream) || needs_access(source, stream))) {
       return ask_to_copy(stream, body);
     }
@@ -266,8 +274,11 @@ CUresult copy_linear(const LinearCopy& copy) {
   if (to_device) {
     std::optional<CaptureAnswers> answers;
     if (needs_access(destination, stream)) answers.emplace(true);
-    return copy_from_pageable(stream, copy.destination, reinterpret_cast<const void*>(copy.source),
-                              copy.bytes);
+    const CUresult result = copy_from_pageable(
+        stream, copy.destination, reinterpret_cast<const void*>(copy.source), copy.bytes);
+    return result == CUDA_SUCCESS && mirrored && copy.synchronous
+               ? session.synchronize(stream.target.context, stream.id)
+               : result;
   }
   return copy_to_pageable(stream, reinterpret_cast<void*>(copy.destination), copy.source,
                           copy.bytes);

@@ -9,6 +9,7 @@
 #include "client/memory/copy.h"
 #include "client/memory/host_writes.h"
 #include "client/memory/locate.h"
+#include "client/memory/mirror.h"
 #include "client/memory/peer_copy.h"
 #include "client/memory/stand_in.h"
 #include "client/session/capture.h"
@@ -23,6 +24,8 @@ namespace {
 struct ShapeSide {
   Home home = Home::kPageable;
   Target owner;
+  uint64_t first = 0;  // what the copy touches; of an array nothing
+  size_t span_bytes = 0;
   wire::CopyShapeSide wire{};
 };
 
@@ -79,6 +82,8 @@ CUresult describe(CUmemorytype type, const void* host, CUdeviceptr device, CUarr
   }
   side->home = location.home;
   side->owner = location.owner;
+  side->first = first;
+  side->span_bytes = last - first;
   shape.type = location.home == Home::kDevice ? wire::MemoryType::kDevice : wire::MemoryType::kHost;
   return CUDA_SUCCESS;
 }
@@ -191,7 +196,7 @@ CUresult to_pageable(const CopyStream& where, const ShapeSide& destination, cons
   Session& session = *where.target.session;
   Staging& staging = session.staging();
   std::vector<std::byte> packed;
-  const CUresult result = for_each_piece(extent, [&](const Piece& piece) {
+  CUresult result = for_each_piece(extent, [&](const Piece& piece) {
     const Staging::Slot slot = staging.acquire();
     wire::CopyShapeBody body = piece_body(piece, slot);
     body.destination = staged(slot, piece);
@@ -212,6 +217,7 @@ CUresult to_pageable(const CopyStream& where, const ShapeSide& destination, cons
     return posted != CUDA_SUCCESS ? posted : copied;
   });
   session.learn();
+  if (result == CUDA_SUCCESS) result = pull_mirrors(session);
   return result == CUDA_SUCCESS ? session.take_error() : result;
 }
 
@@ -401,9 +407,23 @@ CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synch
     }
     return on_host(destination, source, extent);
   }
-  if (source.home == Home::kPageable) return from_pageable(where, destination, source, extent);
+  Session& session = *where.target.session;
+  const uint32_t mirrored =
+      (is_mirrored(session, destination.first, destination.span_bytes) ? wire::kDestinationMirrored
+                                                                       : 0u) |
+      (is_mirrored(session, source.first, source.span_bytes) ? wire::kSourceMirrored : 0u);
+  if (mirrored && !may_capture(stream)) {
+    if (CUresult result = exchange_mirrors(where, pageable); result != CUDA_SUCCESS) return result;
+  }
+  if (source.home == Home::kPageable) {
+    const CUresult result = from_pageable(where, destination, source, extent);
+    return result == CUDA_SUCCESS && mirrored && synchronous
+               ? session.synchronize(where.target.context, where.id)
+               : result;
+  }
   if (destination.home == Home::kPageable) return to_pageable(where, destination, source, extent);
   wire::CopyShapeBody body = whole_body(destination, source, extent);
+  body.flags = mirrored;
   // As in copy_linear().
   const bool between =
       to_device && from_device && destination.owner.context != source.owner.context;
@@ -414,7 +434,7 @@ CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synch
   }
   if (!waits) {
     if (!to_device) {
-      host_writes::begun(*where.target.session, where.target.context, where.id);
+      host_writes::begun(session, where.target.context, where.id);
     }
     // Not asked for as a peer copy, it is for the driver to say whether the stream may, at once.
     const auto foreign = [&](const ShapeSide& side) {
@@ -426,8 +446,7 @@ CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synch
     return post_shape(where, body);
   }
   body.stream = where.id;
-  return where.target.session->post_and_wait(where.target.context, wire::Custom::kCopyShape,
-                                             where.id, body);
+  return session.post_and_wait(where.target.context, wire::Custom::kCopyShape, where.id, body);
 }
 
 }  // namespace rcuda::client

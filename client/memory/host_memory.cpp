@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "client/memory/host_writes.h"
 #include "client/memory/mirror.h"
 #include "client/memory/move_pages.h"
 #include "client/memory/registered_pages.h"
@@ -416,6 +417,8 @@ void mirror_reachable(const void* address) {
   const auto [base, bytes] = unmirrored().take(reinterpret_cast<uintptr_t>(address));
   Target target;
   if (bytes == 0 || target_current(&target) != CUDA_SUCCESS) return;
+  // A copy under way still writes to it here, which the bytes sent now would undo at the worker.
+  if (host_writes::pending()) (void)await_idle(*target.session, target.context);
   mirror_where_needed(target, reinterpret_cast<void*>(base), bytes);
 }
 

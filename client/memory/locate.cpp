@@ -1,5 +1,6 @@
 #include "client/memory/locate.h"
 
+#include "client/memory/mirror.h"
 #include "client/memory/registered_pages.h"
 #include "client/session/process.h"
 
@@ -48,6 +49,17 @@ CUresult stream_at(const Target& owner, CUstream handle, CopyStream* stream) {
   }
   *stream = {owner, 0};
   return CUDA_SUCCESS;
+}
+
+CUresult exchange_mirrors(const CopyStream& stream, bool cpu_copies) {
+  Session& session = *stream.target.session;
+  const wire::ObjectId context = stream.target.context;
+  if (cpu_copies) {
+    if (CUresult result = session.synchronize(context, stream.id); result != CUDA_SUCCESS) {
+      return result;
+    }
+  }
+  return push_mirrors(session, context, stream.id);
 }
 
 }  // namespace rcuda::client

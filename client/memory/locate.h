@@ -35,6 +35,10 @@ struct CopyStream {
 };
 CUresult stream_at(const Target& owner, CUstream handle, CopyStream* stream);
 
+// Before a copy from or to mirrored memory (mirror.h): the worker gets what the application
+// changed. If the CPU copies, what the stream had to do with the memory comes here first.
+CUresult exchange_mirrors(const CopyStream& stream, bool cpu_copies);
+
 // Whether the driver judges by a pool's access if the stream may copy there: to be asked, so that a
 // refusal comes from the call itself.
 inline bool needs_access(const Location& location, const CopyStream& stream) {

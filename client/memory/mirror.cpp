@@ -252,6 +252,16 @@ void unmirror(const void* address) {
 
 bool any_mirrored() { return mirror_count.load(std::memory_order_acquire) != 0; }
 
+bool is_mirrored(const Session& session, uint64_t address, size_t bytes) {
+  if (!any_mirrored()) [[likely]]
+    return false;
+  std::lock_guard lock(mirrors_mutex);
+  return std::any_of(mirrors().begin(), mirrors().end(), [&](const Shared& known) {
+    const auto base = reinterpret_cast<uintptr_t>(known->address);
+    return known->session == &session && address < base + known->bytes && base < address + bytes;
+  });
+}
+
 CUresult push_mirrors(Session& session, wire::ObjectId context, wire::ObjectId stream) {
   if (!any_mirrored()) [[likely]]
     return CUDA_SUCCESS;

@@ -2,9 +2,10 @@
 // copying. That is a module's managed variables everywhere, and mapped or managed allocations on
 // media that cannot map (TCP, verbs).
 //
-// Before work that may read it is posted, the blocks that the application changed are sent, in the
-// stream's order; after a synchronising call returns, the bytes that the GPU changed are fetched.
-// Around each host function the worker sends all of it and takes back what the function changed
+// Before work that may read or write it is posted, the blocks that the application changed are
+// sent, in the stream's order; after a synchronising call returns, the bytes that the GPU changed
+// are fetched. Copies in between are of the worker's bytes (server/executor/shadow_copy.h). Around
+// each host function the worker sends all of it and takes back what the function changed
 // (server/executor/mirrors.h). Bytes that both sides changed in between are the GPU's, as
 // concurrent access is not allowed anyway. Costs nothing while nothing is mirrored; with large
 // regions every synchronising call, and every host function, moves them whole. Threads: any. What
@@ -12,6 +13,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include <cuda.h>
 
@@ -26,6 +28,8 @@ CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address
 void unmirror(const void* address);
 // Whether kernels may have changed host memory since the last synchronising call.
 bool any_mirrored();
+// Whether any of [address, address + bytes) is kept alike with this worker.
+bool is_mirrored(const Session& session, uint64_t address, size_t bytes);
 
 CUresult push_mirrors(Session& session, wire::ObjectId context, wire::ObjectId stream);
 CUresult pull_mirrors(Session& session);

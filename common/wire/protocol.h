@@ -253,10 +253,15 @@ struct CopyBody {
   uint64_t sequence;  // 0: no signal
 };
 static_assert(sizeof(CopyBody) == 56);
+// Of sides that are client memory which the worker has a shadow of.
 enum CopyFlags : uint32_t {
-  // Nothing in front of the copy can still change the source, client memory that the worker has a
-  // shadow of: its bytes may be fetched before the stream gets there.
+  // Nothing in front of the copy can still change the source: its bytes may be fetched before the
+  // stream gets there.
   kSourceReady = 1,
+  // The side is mirrored, and the client has sent what it changed: the shadow's bytes are the ones
+  // to read, or to write, and none are moved.
+  kSourceMirrored = 2,
+  kDestinationMirrored = 4,
 };
 
 enum class MemoryType : uint32_t { kUnified = 0, kHost = 1, kDevice = 2, kArray = 3 };
@@ -282,7 +287,7 @@ struct CopyShapeBody {
   uint16_t destination_staged;  // 0 or 1
   uint16_t source_staged;       // 0 or 1
   uint32_t word;
-  uint32_t reserved;
+  uint32_t flags;     // CopyFlags, kSourceReady excepted
   uint64_t sequence;  // 0: no signal
 };
 static_assert(sizeof(CopyShapeBody) == 176);

@@ -136,15 +136,15 @@ CUresult queue_copy(Executor& executor, const wire::CopyBody& body, const Stream
   }
   const api::DriverTable& driver = executor.driver();
   executor.copied_bytes += body.bytes;
-  if (const auto direct =
-          executor.gpu_direct().copy(stream, body.destination, body.source, body.bytes)) {
-    return *direct;
+  if (!(body.flags & (wire::kSourceMirrored | wire::kDestinationMirrored))) {
+    const auto direct =
+        executor.gpu_direct().copy(stream, body.destination, body.source, body.bytes);
+    if (direct) return *direct;
   }
   // What a graph's copies of shadows need is added when the graph is instantiated.
   const bool captured = executor.graph_keeper().captured_into(stream.handle) != nullptr;
-  if (!captured && executor.shadow_copies().concerns(body.destination, body.source, body.bytes)) {
-    return executor.shadow_copies().copy(stream, body.destination, body.source, body.bytes,
-                                         body.flags & wire::kSourceReady);
+  if (!captured && executor.shadow_copies().concerns(body)) {
+    return executor.shadow_copies().copy(stream, body);
   }
   // The driver captures no copy between contexts; its addresses say as much.
   if (captured || (body.destination_context == 0 && body.source_context == 0)) {
@@ -302,13 +302,13 @@ Shape shape_of(const wire::CopyShapeBody& body, const Side& source, const Side& 
   return shape;
 }
 
-// The rows of one side's shape when they lie in a shadow; empty when it is something else. False
-// when there are more rows than anybody should move one by one.
-bool shadow_rows(Executor& executor, const wire::CopyShapeSide& side, bool staged,
+// The rows of one side's shape when they lie in a shadow and have to be moved; empty when it is
+// something else (`here`). False when there are more rows than anybody should move one by one.
+bool shadow_rows(Executor& executor, const wire::CopyShapeSide& side, bool here,
                  const wire::CopyShapeBody& body, std::vector<ShadowCopies::Piece>* rows) {
   constexpr uint64_t kMostRows = 1u << 20;
   uint64_t first = 0, bytes = 0;
-  if (staged || side.type == wire::MemoryType::kArray || !span_of(side, body, &first, &bytes) ||
+  if (here || side.type == wire::MemoryType::kArray || !span_of(side, body, &first, &bytes) ||
       bytes == 0) {
     return true;
   }
@@ -358,10 +358,13 @@ HandlerResult copy_shape(Executor& executor, const Command& command, std::vector
                           &destination, &malformed);
   }
   if (malformed) return kMalformed;
+  const bool source_here = body.source_staged || (body.flags & wire::kSourceMirrored);
+  const bool destination_here =
+      body.destination_staged || (body.flags & wire::kDestinationMirrored);
   std::vector<ShadowCopies::Piece> pulled, pushed;
   if (result == CUDA_SUCCESS &&
-      (!shadow_rows(executor, body.source, body.source_staged, body, &pulled) ||
-       !shadow_rows(executor, body.destination, body.destination_staged, body, &pushed))) {
+      (!shadow_rows(executor, body.source, source_here, body, &pulled) ||
+       !shadow_rows(executor, body.destination, destination_here, body, &pushed))) {
     result = CUDA_ERROR_NOT_SUPPORTED;
   }
   if (result == CUDA_SUCCESS && !pulled.empty()) {

@@ -8,6 +8,7 @@
 #include "server/executor/graph_keeper.h"
 #include "server/executor/host_callbacks.h"
 #include "server/executor/host_memory.h"
+#include "server/executor/mirrors.h"
 #include "server/executor/shadow_copy.h"
 
 namespace rcuda::server {
@@ -83,7 +84,10 @@ SideWork work_of(Executor& executor, const Place& place, const CUDA_MEMCPY3D& co
   work.client = range->resource.lock();
   if (range->shadow) {
     if (pieces.empty()) pieces = pieces_of(place, copy);
-    work.transfer = executor.shadow_copies().prepare(to_client, pieces);
+    // Mirrored memory is kept alike by the client, before each launch and after it.
+    const bool mirrored =
+        !pieces.empty() && executor.mirrors().covers(pieces.front().address, pieces.front().bytes);
+    if (!mirrored) work.transfer = executor.shadow_copies().prepare(to_client, pieces);
   }
   return work;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "common/base/log.h"
@@ -86,6 +87,15 @@ CUresult Mirrors::remove(uint64_t address) {
   std::lock_guard lock(mirror->mutex);
   mirror->removed = true;
   return CUDA_SUCCESS;
+}
+
+bool Mirrors::covers(uint64_t address, uint64_t bytes) const {
+  std::lock_guard lock(mutex_);
+  auto after = mirrors_.upper_bound(address);
+  if (after == mirrors_.begin()) return false;
+  const Mirror& mirror = *std::prev(after)->second;
+  const uint64_t offset = address - mirror.address;
+  return offset <= mirror.bytes && bytes <= mirror.bytes - offset;
 }
 
 HandlerResult Mirrors::fetch(uint64_t address, const ReplyTarget& target) {

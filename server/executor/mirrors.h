@@ -30,6 +30,8 @@ class Mirrors {
 
   CUresult add(const wire::MirrorBody& body);
   CUresult remove(uint64_t address);
+  // Whether one of them holds all of [address, address + bytes). Any thread.
+  bool covers(uint64_t address, uint64_t bytes) const;
   // Answers when the bytes are with the client.
   HandlerResult fetch(uint64_t address, const ReplyTarget& target);
 
@@ -59,8 +61,8 @@ class Mirrors {
   bool send(Mirror& mirror, const void* bytes, uint64_t offset);
 
   Executor& executor_;
-  std::mutex lent_;   // one host function at a time, as the client runs them
-  std::mutex mutex_;  // of the map
+  std::mutex lent_;           // one host function at a time, as the client runs them
+  mutable std::mutex mutex_;  // of the map
   std::map<uint64_t, std::shared_ptr<Mirror>> mirrors_;
 };
 

@@ -140,40 +140,46 @@ std::shared_ptr<ShadowCopies::Transfer> ShadowCopies::prepare(bool to_client,
   return std::make_shared<Transfer>(executor_.link(), to_client, std::move(items));
 }
 
-bool ShadowCopies::concerns(uint64_t destination, uint64_t source, uint64_t bytes) const {
-  const HostMemory::Range* to = executor_.host_memory().find(destination, bytes);
-  const HostMemory::Range* from = executor_.host_memory().find(source, bytes);
-  return (to && to->shadow) || (from && from->shadow);
+bool ShadowCopies::is_shadow(uint64_t address, uint64_t bytes) const {
+  const HostMemory::Range* range = executor_.host_memory().find(address, bytes);
+  return range && range->shadow;
 }
 
-CUresult ShadowCopies::copy(const StreamRef& stream, uint64_t destination, uint64_t source,
-                            uint64_t bytes, bool source_ready) {
-  const auto is_shadow = [&](uint64_t address) {
-    const HostMemory::Range* range = executor_.host_memory().find(address, bytes);
-    return range && range->shadow;
-  };
+bool ShadowCopies::fetches(const wire::CopyBody& body) const {
+  return !(body.flags & wire::kSourceMirrored) && is_shadow(body.source, body.bytes);
+}
+
+bool ShadowCopies::sends_back(const wire::CopyBody& body) const {
+  return !(body.flags & wire::kDestinationMirrored) && is_shadow(body.destination, body.bytes);
+}
+
+bool ShadowCopies::concerns(const wire::CopyBody& body) const {
+  return fetches(body) || sends_back(body);
+}
+
+CUresult ShadowCopies::copy(const StreamRef& stream, const wire::CopyBody& body) {
   std::shared_ptr<Transfer> in, out;
-  const std::vector<Piece> chunks = chunks_of(source, bytes);
-  if (is_shadow(source)) {
+  const std::vector<Piece> chunks = chunks_of(body.source, body.bytes);
+  if (fetches(body)) {
     in = prepare(false, chunks);
     if (!in) return CUDA_ERROR_INVALID_VALUE;
   }
-  if (is_shadow(destination)) {
-    out = prepare(true, chunks_of(destination, bytes));
+  if (sends_back(body)) {
+    out = prepare(true, chunks_of(body.destination, body.bytes));
     if (!out) return CUDA_ERROR_INVALID_VALUE;
   }
   CUresult result = CUDA_SUCCESS;
   // All of the reading starts with the first chunk, if not now, and runs ahead of the copies.
   size_t unread = in ? in->size() : 0;
-  if (in && source_ready) {
+  if (in && (body.flags & wire::kSourceReady)) {
     for (size_t i = 0; i < unread; ++i) in->start(i);
     unread = 0;
   }
   for (size_t i = 0; i < chunks.size() && result == CUDA_SUCCESS; ++i) {
     if (in) result = queue(stream, {in, 0, i == 0 ? unread : 0, i, i + 1});
-    const uint64_t offset = chunks[i].address - source;
+    const uint64_t offset = chunks[i].address - body.source;
     if (result == CUDA_SUCCESS) {
-      result = executor_.driver().cuMemcpyAsync(destination + offset, chunks[i].address,
+      result = executor_.driver().cuMemcpyAsync(body.destination + offset, chunks[i].address,
                                                 chunks[i].bytes, stream.handle);
     }
     // The stream goes past the copy only when the client has everything.

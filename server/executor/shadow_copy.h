@@ -6,7 +6,8 @@
 // transfers (graph_copies.h). Functions are called on the executor thread; the host functions run
 // on the driver's threads and hold the stream while the network is busy. A transfer that fails
 // leaves the bytes as they were: the Link is broken then, or the client took its memory away in
-// mid-copy.
+// mid-copy. Nothing is moved for mirrored memory (mirrors.h): the shadow is what the stream has
+// made of it.
 #pragma once
 
 #include <cstdint>
@@ -34,13 +35,10 @@ class ShadowCopies {
     uint64_t bytes = 0;
   };
 
-  // Whether either side is (partly) a shadow, so that copy() must be used.
-  bool concerns(uint64_t destination, uint64_t source, uint64_t bytes) const;
+  // Whether either side is a shadow whose bytes have to be moved, so that copy() must be used.
+  bool concerns(const wire::CopyBody& body) const;
   // A contiguous copy between memory the driver knows and shadows, either way or both.
-  // `source_ready`: nothing in front of it in the stream changes the source, so fetching it starts
-  // now instead of when the stream gets there.
-  CUresult copy(const StreamRef& stream, uint64_t destination, uint64_t source, uint64_t bytes,
-                bool source_ready);
+  CUresult copy(const StreamRef& stream, const wire::CopyBody& body);
 
   // Pieces on their way, to be carried out any number of times, one after the other.
   class Transfer;
@@ -57,6 +55,9 @@ class ShadowCopies {
   struct Step;
   struct Steps;
 
+  bool is_shadow(uint64_t address, uint64_t bytes) const;
+  bool fetches(const wire::CopyBody& body) const;
+  bool sends_back(const wire::CopyBody& body) const;
   static void CUDA_CB run(void* argument);
   CUresult queue(const StreamRef& stream, Step step);
 

@@ -26,6 +26,16 @@ __global__ void add(const int* in, int* out, int n) {
   if (i < n) out[i] += in[i];
 }
 
+__global__ void spin(long long cycles) {
+  const long long end = clock64() + cycles;
+  while (clock64() < end) {
+  }
+}
+__global__ void grow(int* values, int more, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) values[i] += more;
+}
+
 constexpr int kCount = 5000;
 
 void use(const char* how, int* in, int* out) {
@@ -47,6 +57,101 @@ void use(const char* how, int* in, int* out) {
   std::printf("%s\n", how);
 }
 
+// Kernels and copies of the same memory take turns in their stream; the host looks when all
+// is over. `memory` is new to kernels.
+void take_turns(const char* how, int* memory) {
+  constexpr size_t kBytes = kCount * sizeof(int);
+  constexpr int kBlocks = (kCount + 255) / 256;
+  cudaStream_t stream;
+  CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  DeviceArray<int> first(kCount), second(kCount);
+  const auto holds = [](const int* values, int expected) {
+    for (int i = 0; i < kCount; ++i) CHECK(values[i] == expected + i);
+  };
+  const auto both_hold = [&](int in_first, int in_second) {
+    holds(first.values().data(), in_first);
+    holds(second.values().data(), in_second);
+  };
+  std::vector<int> numbers(kCount);
+  for (int i = 0; i < kCount; ++i) numbers[i] = 10 + i;
+  first.put(numbers);
+
+  // The kernel adds to what the copy wrote, and the copies behind it read the sum.
+  for (int i = 0; i < kCount; ++i) memory[i] = -1;
+  spin<<<1, 1, 0, stream>>>(100'000);
+  CUDA(cudaMemcpyAsync(memory, first.get(), kBytes, cudaMemcpyDefault, stream));
+  grow<<<kBlocks, 256, 0, stream>>>(memory, 1, kCount);
+  CUDA(cudaMemcpyAsync(first.get(), memory, kBytes, cudaMemcpyDefault, stream));
+  grow<<<kBlocks, 256, 0, stream>>>(memory, 1, kCount);
+  CUDA(cudaMemcpy2DAsync(second.get(), kBytes / 4, memory, kBytes / 4, kBytes / 4, 4,
+                         cudaMemcpyDefault, stream));
+  CUDA(cudaStreamSynchronize(stream));
+  both_hold(11, 12);
+  holds(memory, 12);
+
+  // What the host wrote since is what copies and kernels find.
+  for (int i = 0; i < kCount; ++i) memory[i] = 20 + i;
+  CUDA(cudaMemcpyAsync(first.get(), memory, kBytes, cudaMemcpyDefault, stream));
+  grow<<<kBlocks, 256, 0, stream>>>(memory, 5, kCount);
+  CUDA(cudaMemcpyAsync(second.get(), memory, kBytes, cudaMemcpyDefault, stream));
+  CUDA(cudaMemcpy2DAsync(memory, kBytes / 4, first.get(), kBytes / 4, kBytes / 4, 4,
+                         cudaMemcpyDefault, stream));
+  grow<<<kBlocks, 256, 0, stream>>>(memory, 10, kCount);
+  cudaError_t state;
+  while ((state = cudaStreamQuery(stream)) == cudaErrorNotReady) {
+  }
+  CUDA(state);
+  holds(memory, 30);
+  both_hold(20, 25);
+
+  // Copies that are waited for.
+  grow<<<kBlocks, 256>>>(memory, 1, kCount);
+  CUDA(cudaMemcpy(first.get(), memory, kBytes, cudaMemcpyDefault));
+  grow<<<kBlocks, 256>>>(memory, 1, kCount);
+  CUDA(cudaMemcpy(memory, second.get(), kBytes, cudaMemcpyDefault));
+  holds(memory, 25);
+  both_hold(31, 25);
+
+  // In a graph.
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  grow<<<kBlocks, 256, 0, stream>>>(memory, 1, kCount);
+  CUDA(cudaMemcpyAsync(first.get(), memory, kBytes, cudaMemcpyDefault, stream));
+  CUDA(cudaMemcpyAsync(memory, second.get(), kBytes, cudaMemcpyDefault, stream));
+  grow<<<kBlocks, 256, 0, stream>>>(memory, 2, kCount);
+  CUDA(cudaStreamEndCapture(stream, &graph));
+  CUDA(cudaGraphInstantiate(&executable, graph, 0));
+  for (int value = 40; value < 42; ++value) {
+    for (int i = 0; i < kCount; ++i) memory[i] = value + i;
+    CUDA(cudaGraphLaunch(executable, stream));
+    CUDA(cudaStreamSynchronize(stream));
+    both_hold(value + 1, 25);
+    holds(memory, 27);
+  }
+  CUDA(cudaGraphExecDestroy(executable));
+  CUDA(cudaGraphDestroy(graph));
+  CUDA(cudaStreamDestroy(stream));
+  std::printf("%s in turn\n", how);
+}
+
+// Copies of a managed variable.
+void copy_variable() {
+  int value = 0;
+  managed_shift = 3;
+  CUDA(cudaMemcpy(&value, &managed_shift, sizeof value, cudaMemcpyDefault));
+  CHECK(value == 3);
+  grow<<<1, 1>>>(&managed_shift, 4, 1);
+  DeviceArray<int> device(1);
+  CUDA(cudaMemcpyAsync(device.get(), &managed_shift, sizeof value, cudaMemcpyDefault));
+  CHECK(device.values()[0] == 7);
+  value = 100;
+  CUDA(cudaMemcpy(&managed_shift, &value, sizeof value, cudaMemcpyDefault));
+  CUDA(cudaDeviceSynchronize());
+  CHECK(managed_shift == 100);
+  std::printf("variable\n");
+}
+
 int main() {
   const size_t bytes = kCount * sizeof(int);
   DeviceArray<int> device(kCount);
@@ -63,8 +168,16 @@ int main() {
     CUDA(cudaHostAlloc(&out, bytes, kind.flags));
     use(kind.how, in, out);
     CUDA(cudaFreeHost(in));
+    CUDA(cudaHostAlloc(&in, bytes, kind.flags));
+    take_turns(kind.how, in);
+    CUDA(cudaFreeHost(in));
     CUDA(cudaFreeHost(out));
   }
+  int* shared;
+  CUDA(cudaMallocManaged(&shared, bytes));
+  take_turns("managed", shared);
+  CUDA(cudaFree(shared));
+  copy_variable();
   int *in, *out;
   CUDA(cudaMallocHost(&in, bytes));
   CUDA(cudaMallocHost(&out, bytes));
@@ -139,6 +252,9 @@ int main() {
         : flags == cudaHostRegisterPortable ? "registered portable"
                                             : "registered mapped",
         source, target);
+    CUDA(cudaHostUnregister(source));
+    CUDA(cudaHostRegister(source, bytes, flags));
+    take_turns("registered", source);
     CUDA(cudaHostUnregister(source));
     CUDA(cudaHostUnregister(target));
     std::free(source);
