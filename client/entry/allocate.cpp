@@ -62,12 +62,9 @@ CUresult check_beside_capture(CUstream stream) {
   return !any_capture() || may_capture(stream) ? CUDA_SUCCESS : check_unsafe_call();
 }
 
-// A stream-ordered allocation counts as the current context's device's. That of a stream which
-// captures is a node's, and stays known when it is freed: the next launch allocates it again.
-CUresult record_async(CUresult result, CUdeviceptr address, size_t bytes, CUstream stream) {
-  if (result != CUDA_SUCCESS) return result;
-  Target target;
-  if (result = target_for_work(stream, &target); result != CUDA_SUCCESS) return result;
+// Memory of the target's device. That of a stream which captures is a node's, and stays known when
+// it is freed: the next launch allocates it again.
+CUresult record_async(const Target& target, CUdeviceptr address, size_t bytes, CUstream stream) {
   // The address may be one that was freed in stream order and is known still.
   (void)registry().remove(address);
   return record(target, address, bytes, Placement::kDeviceAsync, may_capture(stream));
@@ -105,8 +102,10 @@ CUresult cuMemFree_v2(CUdeviceptr address) { return free_device(address); }
 CUresult cuMemAllocAsync(CUdeviceptr* address, size_t bytes, CUstream stream) {
   if (!address) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = check_beside_capture(stream); result != CUDA_SUCCESS) return result;
+  Target target;
+  if (CUresult result = target_of_stream(stream, &target); result != CUDA_SUCCESS) return result;
   const CUresult result = forward_cuMemAllocAsync(address, bytes, stream);
-  return record_async(result, *address, bytes, stream);
+  return result == CUDA_SUCCESS ? record_async(target, *address, bytes, stream) : result;
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool,
@@ -114,7 +113,9 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPoo
   if (!address) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = check_beside_capture(stream); result != CUDA_SUCCESS) return result;
   const CUresult result = forward_cuMemAllocFromPoolAsync(address, bytes, pool, stream);
-  return record_async(result, *address, bytes, stream);
+  if (result != CUDA_SUCCESS) return result;
+  const Object& owner = *find_object(pool, rcuda::wire::Kind::kMemoryPool);
+  return record_async({owner.session, owner.context, owner.device}, *address, bytes, stream);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {

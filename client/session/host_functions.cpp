@@ -11,7 +11,7 @@ namespace rcuda::client {
 namespace {
 
 CUresult find_stream(CUstream stream, Target* target, wire::LaunchHostBody* body) {
-  if (CUresult result = target_for_work(stream, target); result != CUDA_SUCCESS) return result;
+  if (CUresult result = target_of_stream(stream, target); result != CUDA_SUCCESS) return result;
   return resolve(stream, wire::Kind::kStream, target, &body->stream);
 }
 

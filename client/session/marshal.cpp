@@ -139,6 +139,13 @@ CUresult target_for_work(CUstream stream, Target* target) {
   return CUDA_SUCCESS;
 }
 
+CUresult target_of_stream(CUstream stream, Target* target) {
+  if (CUresult result = target_for_work(stream, target); result != CUDA_SUCCESS) return result;
+  if (const Object* created = find_object(stream, wire::Kind::kStream))
+    *target = target_of(*created);
+  return CUDA_SUCCESS;
+}
+
 CUresult target_for_copy(CUstream stream, Target* target) {
   const CUresult result = target_current(target);
   return result == CUDA_ERROR_INVALID_CONTEXT ? target_for_work(stream, target) : result;

@@ -36,6 +36,8 @@ CUresult target_current(Target* target);
 CUresult target_for_work(CUstream stream, Target* target);
 // The same for copies, which a driver refuses all the same where the current one is destroyed.
 CUresult target_for_copy(CUstream stream, Target* target);
+// The same for what a driver takes in streams of any context: the target is the stream's own.
+CUresult target_of_stream(CUstream stream, Target* target);
 // For what needs no context: the current one, else the first session's.
 Target target_anywhere();
 // The worker of a device; `ordinal` becomes that worker's own device number.

@@ -92,7 +92,24 @@ int main() {
   CUDA(cudaStreamSynchronize(streams[devices - 1]));
   for (int i = 0; i < n; ++i) CHECK(values[i] == 2 * (2 * i + 100) + 100);
   print_digest("values", values);
+  // Work in a stream of a device that is not current. Memory is of the stream's device.
   CUDA(cudaSetDevice(0));
+  const cudaStream_t last = streams[devices - 1];
+  int* pooled;
+  CUDA(cudaMallocAsync(&pooled, n * sizeof(int), last));
+  cudaPointerAttributes attributes;
+  CUDA(cudaPointerGetAttributes(&attributes, pooled));
+  CHECK(attributes.device == devices - 1);
+  CUDA(cudaMemsetAsync(pooled, 1, n * sizeof(int), last));
+  bool called = false;
+  CUDA(cudaLaunchHostFunc(
+      last, [](void* flag) { *static_cast<bool*>(flag) = true; }, &called));
+  CUDA(cudaMemcpyAsync(values.data(), pooled, n * sizeof(int), cudaMemcpyDeviceToHost, last));
+  CUDA(cudaStreamSynchronize(last));
+  CHECK(called);
+  for (int i = 0; i < n; ++i) CHECK(values[i] == 0x01010101);
+  CUDA(cudaFreeAsync(pooled, last));
+  CUDA(cudaStreamSynchronize(last));
   CUDA(cudaEventDestroy(event));
   for (int d = 0; d < devices; ++d) {
     CUDA(cudaSetDevice(d));
