@@ -1,10 +1,13 @@
-// Memset: posted, after the checks that a local driver makes at once.
+// Memset: posted, after the checks that a local driver makes at once. Without Async it is waited
+// for where the host can see the memory, and only there, as CUDA documents it.
 
 #include <optional>
 
 #include <cuda.h>
 
+#include "client/memory/host_memory.h"
 #include "client/memory/locate.h"
+#include "client/memory/mirror.h"
 #include "client/session/capture.h"
 #include "generated/client/forward.h"
 
@@ -15,22 +18,29 @@ namespace {
 struct Fill {
   CUdeviceptr destination;
   size_t pitch, element_bytes, width, height;
+  bool synchronous = false;
 };
 
 // Whether it is device-accessible memory of one allocation and aligned to the element.
 CUresult check(const Fill& fill, Location* location) {
   if (fill.destination % fill.element_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
-  const size_t row_bytes = fill.width * fill.element_bytes;
+  size_t row_bytes, bytes;
+  if (__builtin_mul_overflow(fill.width, fill.element_bytes, &row_bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   if (fill.height > 1 && (fill.pitch < row_bytes || fill.pitch % fill.element_bytes != 0))
     return CUDA_ERROR_INVALID_VALUE;
-  return locate(fill.destination, (fill.height - 1) * fill.pitch + row_bytes, Side::kDevice,
-                location);
+  if (__builtin_mul_overflow(fill.height - 1, fill.pitch, &bytes) ||
+      __builtin_add_overflow(bytes, row_bytes, &bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return locate(fill.destination, bytes, Side::kDevice, location);
 }
 
 template <typename Forward>
 CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
   Target target;
-  if (CUresult result = target_for_work(stream, &target); result != CUDA_SUCCESS) return result;
+  if (CUresult result = target_of_stream(stream, &target); result != CUDA_SUCCESS) return result;
   if (fill.width == 0 || fill.height == 0) return CUDA_SUCCESS;
   Location location;
   if (CUresult result = check(fill, &location); result != CUDA_SUCCESS) return result;
@@ -43,7 +53,21 @@ CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
     if (location.owner.session != target.session) return CUDA_ERROR_INVALID_VALUE;
     answers.emplace(true);
   }
-  return forward();
+  const bool visible = location.home == Home::kExposed ||
+                       is_mirrored(*target.session, fill.destination, 1);  // a managed variable
+  if (visible) {
+    const CUresult result = mirror_for(target, stream, id, fill.destination);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  const CUresult result = forward();
+  return result == CUDA_SUCCESS && visible && fill.synchronous && !may_capture(stream)
+             ? target.session->synchronize(target.context, id)
+             : result;
+}
+
+// A memset node's memory, which each launch of the graph fills where it is.
+void mirror_filled(const CUDA_MEMSET_NODE_PARAMS* fill) {
+  if (fill) mirror_reachable(reinterpret_cast<const void*>(fill->dst));
 }
 
 }  // namespace
@@ -91,32 +115,60 @@ CUresult cuMemsetD2D32Async(CUdeviceptr destination, size_t pitch, unsigned valu
   });
 }
 
-// A synchronous memset of device memory does not wait either.
 CUresult cuMemsetD8_v2(CUdeviceptr destination, unsigned char value, size_t count) {
-  return cuMemsetD8Async(destination, value, count, nullptr);
+  return fill_by({destination, 0, 1, count, 1, true}, nullptr,
+                 [&] { return forward_cuMemsetD8Async(destination, value, count, nullptr); });
 }
 
 CUresult cuMemsetD16_v2(CUdeviceptr destination, unsigned short value, size_t count) {
-  return cuMemsetD16Async(destination, value, count, nullptr);
+  return fill_by({destination, 0, 2, count, 1, true}, nullptr,
+                 [&] { return forward_cuMemsetD16Async(destination, value, count, nullptr); });
 }
 
 CUresult cuMemsetD32_v2(CUdeviceptr destination, unsigned value, size_t count) {
-  return cuMemsetD32Async(destination, value, count, nullptr);
+  return fill_by({destination, 0, 4, count, 1, true}, nullptr,
+                 [&] { return forward_cuMemsetD32Async(destination, value, count, nullptr); });
 }
 
 CUresult cuMemsetD2D8_v2(CUdeviceptr destination, size_t pitch, unsigned char value, size_t width,
                          size_t height) {
-  return cuMemsetD2D8Async(destination, pitch, value, width, height, nullptr);
+  return fill_by({destination, pitch, 1, width, height, true}, nullptr, [&] {
+    return forward_cuMemsetD2D8Async(destination, pitch, value, width, height, nullptr);
+  });
 }
 
 CUresult cuMemsetD2D16_v2(CUdeviceptr destination, size_t pitch, unsigned short value, size_t width,
                           size_t height) {
-  return cuMemsetD2D16Async(destination, pitch, value, width, height, nullptr);
+  return fill_by({destination, pitch, 2, width, height, true}, nullptr, [&] {
+    return forward_cuMemsetD2D16Async(destination, pitch, value, width, height, nullptr);
+  });
 }
 
 CUresult cuMemsetD2D32_v2(CUdeviceptr destination, size_t pitch, unsigned value, size_t width,
                           size_t height) {
-  return cuMemsetD2D32Async(destination, pitch, value, width, height, nullptr);
+  return fill_by({destination, pitch, 4, width, height, true}, nullptr, [&] {
+    return forward_cuMemsetD2D32Async(destination, pitch, value, width, height, nullptr);
+  });
+}
+
+// ---- memset nodes ------------------------------------------------------------------------------
+
+CUresult cuGraphAddMemsetNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                              size_t count, const CUDA_MEMSET_NODE_PARAMS* fill,
+                              CUcontext context) {
+  mirror_filled(fill);
+  return forward_cuGraphAddMemsetNode(node, graph, dependencies, count, fill, context);
+}
+
+CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* fill) {
+  mirror_filled(fill);
+  return forward_cuGraphMemsetNodeSetParams(node, fill);
+}
+
+CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec executable, CUgraphNode node,
+                                        const CUDA_MEMSET_NODE_PARAMS* fill, CUcontext context) {
+  mirror_filled(fill);
+  return forward_cuGraphExecMemsetNodeSetParams(executable, node, fill, context);
 }
 
 }  // extern "C"

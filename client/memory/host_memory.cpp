@@ -422,6 +422,12 @@ void mirror_reachable(const void* address) {
   mirror_where_needed(target, reinterpret_cast<void*>(base), bytes);
 }
 
+CUresult mirror_for(const Target& target, CUstream stream, wire::ObjectId id, uint64_t address) {
+  mirror_reachable(reinterpret_cast<const void*>(address));
+  if (!is_mirrored(*target.session, address, 1) || may_capture(stream)) return CUDA_SUCCESS;
+  return push_mirrors(*target.session, target.context, id);
+}
+
 void mirror_reachable(std::span<const std::byte> parameters) {
   if (unmirrored().empty()) return;
   for (size_t at = 0; at + sizeof(void*) <= parameters.size(); at += alignof(void*)) {

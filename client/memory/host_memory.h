@@ -22,6 +22,7 @@
 #include <cuda.h>
 
 #include "client/memory/registry.h"
+#include "client/session/marshal.h"
 #include "client/session/session.h"
 
 namespace rcuda::client {
@@ -36,6 +37,9 @@ void end_host_memory(const Allocation& memory);
 // on, where it has to be.
 void mirror_reachable(std::span<const std::byte> parameters);
 void mirror_reachable(const void* address);
+// The same for other work in the stream that uses memory where it is. The worker gets what the
+// application changed; in a stream that captures, each launch of the graph does that.
+CUresult mirror_for(const Target& target, CUstream stream, wire::ObjectId id, uint64_t address);
 
 // Memory of this library's own that one session's worker has at the same address and that no
 // application sees.

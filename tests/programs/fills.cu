@@ -1,7 +1,119 @@
-// memset in one, two and three dimensions, of bytes, halves and words, aligned or not.
+// memset in one, two and three dimensions, of bytes, halves and words, aligned or not; of device
+// memory, and of the host's, which is filled when the call is back.
+#include <cstring>
+
 #include <cuda.h>
 
 #include "program.h"
+
+__managed__ unsigned char variable[64];
+
+__global__ void spin(long long cycles) {
+  const long long end = clock64() + cycles;
+  while (clock64() < end) {
+  }
+}
+
+void fill_on_host(const char* how, unsigned char* memory, size_t bytes) {
+  const auto holds = [&](int value) {
+    for (size_t i = 0; i < bytes; ++i) CHECK(memory[i] == value);
+  };
+  std::memset(memory, 1, bytes);
+  spin<<<1, 1>>>(1'000'000);
+  CUDA(cudaMemset(memory, 2, bytes));
+  holds(2);
+  std::memset(memory, 3, bytes);
+  spin<<<1, 1>>>(1'000'000);
+  CUDA(cudaMemset2D(memory + 1, 8, 4, 3, bytes / 8));
+  for (size_t i = 0; i < bytes; ++i) CHECK(memory[i] == (i % 8 >= 1 && i % 8 <= 3 ? 4 : 3));
+
+  // In a stream, in front of a copy.
+  DeviceArray<unsigned char> device(bytes);
+  cudaStream_t stream;
+  CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CUDA(cudaMemsetAsync(memory, 5, bytes, stream));
+  CUDA(cudaMemcpyAsync(device.get(), memory, bytes, cudaMemcpyDefault, stream));
+  CUDA(cudaStreamSynchronize(stream));
+  holds(5);
+  CHECK(device.values() == std::vector<unsigned char>(bytes, 5));
+
+  // In graphs: a node that is added, its parameters when set, and one that is captured.
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  cudaGraphNode_t node;
+  cudaMemsetParams parameters = {};
+  parameters.dst = memory;
+  parameters.value = 6;
+  parameters.elementSize = 1;
+  parameters.width = bytes;
+  parameters.height = 1;
+  CUDA(cudaGraphCreate(&graph, 0));
+  CUDA(cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &parameters));
+  CUDA(cudaGraphInstantiate(&executable, graph, 0));
+  CUDA(cudaGraphLaunch(executable, stream));
+  CUDA(cudaStreamSynchronize(stream));
+  holds(6);
+  parameters.value = 7;
+  CUDA(cudaGraphExecMemsetNodeSetParams(executable, node, &parameters));
+  CUDA(cudaGraphLaunch(executable, stream));
+  CUDA(cudaStreamSynchronize(stream));
+  holds(7);
+  CUDA(cudaGraphExecDestroy(executable));
+  CUDA(cudaGraphDestroy(graph));
+  CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  CUDA(cudaMemsetAsync(memory, 8, bytes, stream));
+  CUDA(cudaStreamEndCapture(stream, &graph));
+  CUDA(cudaGraphInstantiate(&executable, graph, 0));
+  CUDA(cudaGraphLaunch(executable, stream));
+  CUDA(cudaStreamSynchronize(stream));
+  holds(8);
+  CUDA(cudaGraphExecDestroy(executable));
+  CUDA(cudaGraphDestroy(graph));
+  CUDA(cudaStreamDestroy(stream));
+  std::printf("%s\n", how);
+}
+
+void fill_host_memory() {
+  const size_t bytes = 8192;
+  unsigned char* memory;
+  CUDA(cudaMallocHost(&memory, bytes));
+  fill_on_host("page-locked", memory, bytes);
+  CUDA(cudaFreeHost(memory));
+  CUDA(cudaHostAlloc(&memory, bytes, cudaHostAllocMapped));
+  fill_on_host("mapped", memory, bytes);
+  CUDA(cudaFreeHost(memory));
+  CUDA(cudaMallocManaged(&memory, bytes));
+  fill_on_host("managed", memory, bytes);
+  CUDA(cudaFree(memory));
+  fill_on_host("variable", variable, sizeof variable);
+  // Page-locked memory that only a graph fills.
+  for (const bool later : {false, true}) {
+    CUDA(cudaMallocHost(&memory, bytes));
+    std::memset(memory, 0, bytes);
+    DeviceArray<unsigned char> device(bytes);
+    cudaMemsetParams parameters = {};
+    parameters.dst = later ? device.get() : memory;
+    parameters.value = 9;
+    parameters.elementSize = 1;
+    parameters.width = bytes;
+    parameters.height = 1;
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    cudaGraphNode_t node;
+    CUDA(cudaGraphCreate(&graph, 0));
+    CUDA(cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &parameters));
+    parameters.dst = memory;
+    if (later) CUDA(cudaGraphMemsetNodeSetParams(node, &parameters));
+    CUDA(cudaGraphInstantiate(&executable, graph, 0));
+    CUDA(cudaGraphLaunch(executable, nullptr));
+    CUDA(cudaDeviceSynchronize());
+    for (size_t i = 0; i < bytes; ++i) CHECK(memory[i] == 9);
+    CUDA(cudaGraphExecDestroy(executable));
+    CUDA(cudaGraphDestroy(graph));
+    CUDA(cudaFreeHost(memory));
+  }
+  std::printf("by a graph\n");
+}
 
 int main() {
   DeviceArray<unsigned char> bytes(1000);
@@ -39,4 +151,8 @@ int main() {
   CUDA(cudaFree(volume.ptr));
   print_digest("volume", back);
   EXPECT(cudaErrorInvalidValue, cudaMemset(bytes.get(), 0, size_t{1} << 40));
+  // Sizes that do not fit a number of bytes.
+  CHECK(cuMemsetD32(base, 1, size_t{1} << 62) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemsetD2D8(base, size_t{1} << 63, 1, 4, 3) == CUDA_ERROR_INVALID_VALUE);
+  fill_host_memory();
 }
