@@ -11,8 +11,8 @@
 // With unified addresses kernels reach all of it by its pointer, asked for as mapped or not. On
 // media that cannot share pages it would be costly to keep all of it alike: memory that was not
 // asked for as mapped is mirrored (mirror.h) from the first time on that its pointer is asked for
-// as a device's, or is seen among a kernel's parameters. Threads: any. Blocking: a round trip per
-// session.
+// as a device's, or is seen among a kernel's parameters or in a fill. Threads: any. Blocking: a
+// round trip per session.
 #pragma once
 
 #include <cstddef>

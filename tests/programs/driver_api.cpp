@@ -163,6 +163,22 @@ void waits_and_writes(CUdevice device) {
   unsigned values[2];
   CU(cuMemcpyDtoH(values, word, sizeof values));
   CHECK(values[0] == 5 && values[1] == 9);
+  // A word of the host's, seen when the stream has been waited for.
+  unsigned* host;
+  CU(cuMemHostAlloc(reinterpret_cast<void**>(&host), 8, CU_MEMHOSTALLOC_PORTABLE));
+  host[0] = host[1] = 0;
+  CU(cuStreamWriteValue32(writer, reinterpret_cast<CUdeviceptr>(host), 7,
+                          CU_STREAM_WRITE_VALUE_DEFAULT));
+  CU(cuStreamSynchronize(writer));
+  CHECK(host[0] == 7 && host[1] == 0);
+  CUstreamBatchMemOpParams batch = {};
+  batch.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  batch.writeValue.address = reinterpret_cast<CUdeviceptr>(host + 1);
+  batch.writeValue.value = 8;
+  CU(cuStreamBatchMemOp(writer, 1, &batch, 0));
+  CU(cuStreamSynchronize(writer));
+  CHECK(host[0] == 7 && host[1] == 8);
+  CU(cuMemFreeHost(host));
   CU(cuStreamDestroy(waiter));
   CU(cuStreamDestroy(writer));
   CU(cuMemFree(word));
