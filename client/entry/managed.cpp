@@ -36,12 +36,6 @@ Advice& advice_locked(const Allocation& allocation) {
   return advice;
 }
 
-// Managed allocations, and managed variables, which are recorded with the flag of such.
-bool is_managed(const Allocation& allocation) {
-  return allocation.placement == Placement::kManaged ||
-         (allocation.placement == Placement::kGlobal && (allocation.flags & CU_MEM_ATTACH_GLOBAL));
-}
-
 CUresult find_managed(CUdeviceptr address, size_t bytes, Allocation* allocation) {
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;

@@ -183,20 +183,6 @@ CUresult find_callable(CUfunction handle, Target* target, Callable* callable) {
   return resolve_callable(handle, *target, callable);
 }
 
-CUresult remember_variable(CUdeviceptr address, size_t bytes, const Target& target,
-                           unsigned flags = 0) {
-  Allocation variable;
-  variable.base = address;
-  variable.bytes = bytes;
-  variable.placement = Placement::kGlobal;
-  variable.session = target.session;
-  variable.context = target.context;
-  variable.device = target.device;
-  variable.flags = flags;
-  (void)Process::get().memory().add(std::move(variable));  // asked for again: known already
-  return CUDA_SUCCESS;
-}
-
 }  // namespace
 }  // namespace rcuda::client
 
@@ -236,6 +222,7 @@ CUresult cuModuleUnload(CUmodule handle) {
   // Its functions go with it.
   const std::unique_ptr<ModuleState> state(static_cast<ModuleState*>(module->extra));
   module->extra = nullptr;
+  state->variables.forget();
   RetiredEarly retired;
   for (const auto& [name, function] : state->functions) {
     delete static_cast<FunctionInfo*>(function->extra);
@@ -286,9 +273,9 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule modu
   size_t size = 0;
   const CUresult result = forward_cuModuleGetGlobal_v2(&found, &size, module, name);
   if (result != CUDA_SUCCESS) return result;
-  const Object* object = find_object(module, wire::Kind::kModule);
-  if (object) {
-    remember_variable(found, size, {object->session, object->context, object->device});
+  if (const Object* object = find_object(module, wire::Kind::kModule)) {
+    static_cast<ModuleState*>(object->extra)
+        ->variables.add(found, size, {object->session, object->context, object->device}, false);
   }
   if (address) *address = found;
   if (bytes) *bytes = size;
@@ -345,7 +332,10 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary libra
   const CUresult result = forward_cuLibraryGetGlobal(&found, &size, library, name);
   if (result != CUDA_SUCCESS) return result;
   Target target;
-  if (target_current(&target) == CUDA_SUCCESS) remember_variable(found, size, target);
+  const Object* object = find_object(library, wire::Kind::kLibrary);
+  if (object && target_current(&target) == CUDA_SUCCESS) {
+    static_cast<Library*>(object->extra)->variables().add(found, size, target, false);
+  }
   if (address) *address = found;
   if (bytes) *bytes = size;
   return CUDA_SUCCESS;
@@ -363,7 +353,9 @@ CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary libr
       mapped != CUDA_SUCCESS) {
     return mapped;
   }
-  remember_variable(found, size, target, CU_MEM_ATTACH_GLOBAL);
+  if (const Object* object = find_object(library, wire::Kind::kLibrary)) {
+    static_cast<Library*>(object->extra)->variables().add(found, size, target, true);
+  }
   if (address) *address = found;
   if (bytes) *bytes = size;
   return CUDA_SUCCESS;

@@ -27,7 +27,7 @@ CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
   const auto allocation = Process::get().memory().find(address);
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
   const bool host = is_host_memory(*allocation);
-  const bool managed = allocation->placement == Placement::kManaged;
+  const bool managed = is_managed(*allocation);
   const bool reachable = !host || allocation->reachable;
   switch (which) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -38,7 +38,7 @@ CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
       if (!reachable) return CUDA_ERROR_INVALID_VALUE;
       return give<CUdeviceptr>(data, address);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      if (!host) return CUDA_ERROR_INVALID_VALUE;
+      if (!host && !managed) return CUDA_ERROR_INVALID_VALUE;
       return give<void*>(data, reinterpret_cast<void*>(address));
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return give<unsigned long long>(data, allocation->buffer_id);

@@ -46,6 +46,12 @@ struct Allocation {
   std::vector<std::pair<Session*, transport::RegionId>> exposed;  // and where it is known, as one
 };
 
+// Managed allocations, and managed variables, which are recorded with the flag of such.
+inline bool is_managed(const Allocation& allocation) {
+  return allocation.placement == Placement::kManaged ||
+         (allocation.placement == Placement::kGlobal && (allocation.flags & CU_MEM_ATTACH_GLOBAL));
+}
+
 class Registry {
  public:
   // Sets buffer_id. False when it overlaps a known allocation.

@@ -6,7 +6,9 @@
 #include <shared_mutex>
 
 #include "api/opcodes.h"
+#include "client/memory/mirror.h"
 #include "client/session/marshal.h"
+#include "client/session/process.h"
 #include "common/base/log.h"
 #include "common/image/image.h"
 #include "common/wire/codec.h"
@@ -211,6 +213,41 @@ std::shared_mutex& kernels_mutex() {
 
 }  // namespace
 
+// ---- variables ---------------------------------------------------------------------------------
+
+void Variables::add(CUdeviceptr address, size_t bytes, const Target& target, bool managed) {
+  Registry& registry = Process::get().memory();
+  std::lock_guard lock(mutex_);
+  const auto known = registry.find(address);
+  const auto before = buffer_ids_.find(address);
+  if (known && before != buffer_ids_.end() && known->buffer_id == before->second) {
+    if (managed) registry.set_flags(address, CU_MEM_ATTACH_GLOBAL);
+    return;
+  }
+  Allocation variable;
+  variable.base = address;
+  variable.bytes = bytes;
+  variable.placement = Placement::kGlobal;
+  variable.session = target.session;
+  variable.context = target.context;
+  variable.device = target.device;
+  variable.flags = managed ? CU_MEM_ATTACH_GLOBAL : 0;
+  if (!registry.add(std::move(variable))) return;
+  if (const auto added = registry.find(address)) buffer_ids_[address] = added->buffer_id;
+}
+
+void Variables::forget() {
+  Registry& registry = Process::get().memory();
+  std::lock_guard lock(mutex_);
+  for (const auto& [address, buffer_id] : buffer_ids_) {
+    const auto known = registry.find(address);
+    if (!known || known->buffer_id != buffer_id) continue;  // it went with its context
+    if (is_managed(*known)) unmirror(reinterpret_cast<const void*>(address));
+    (void)registry.remove(address);
+  }
+  buffer_ids_.clear();
+}
+
 // ---- libraries ---------------------------------------------------------------------------------
 
 CUresult Library::id_on(Session& session, wire::ObjectId context, wire::ObjectId* id) {
@@ -255,6 +292,7 @@ CUresult Library::kernel(Object* library, const Target& target, const char* name
 }
 
 void Library::unload(Object* library) {
+  variables_.forget();
   for (const auto& [session, id] : loaded_) {
     wire::Encoder body;
     body.value(id);

@@ -24,6 +24,7 @@
 #include <cuda.h>
 
 #include "client/session/images.h"
+#include "client/session/marshal.h"
 #include "client/session/objects.h"
 #include "client/session/session.h"
 #include "common/wire/protocol.h"
@@ -56,8 +57,22 @@ void note_attribute(FunctionInfo& info, int which, int value);
 CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner,
                       bool is_kernel, const char* name, std::unique_ptr<FunctionInfo>* info);
 
+// The variables of a module or library that were asked for, as Registry knows them.
+class Variables {
+ public:
+  // `managed`: it is mirrored, too.
+  void add(CUdeviceptr address, size_t bytes, const Target& target, bool managed);
+  // Before the worker is told to unload them: then their memory is no more, or another's.
+  void forget();
+
+ private:
+  std::mutex mutex_;
+  std::map<CUdeviceptr, uint64_t> buffer_ids_;
+};
+
 // Object::extra of a module: its functions by name, which a driver gives the same handle each time.
 struct ModuleState {
+  Variables variables;
   std::mutex mutex;
   std::unordered_map<std::string, Object*> functions;
 };
@@ -92,8 +107,10 @@ class Library {
   void unload(Object* library);
   // One object a name; `context` is where to look it up first.
   CUresult kernel(Object* library, const Target& target, const char* name, Object** kernel);
+  Variables& variables() { return variables_; }
 
  private:
+  Variables variables_;
   ImageParts image_;
   JitOptions options_;
   std::mutex mutex_;

@@ -104,6 +104,62 @@ void text_module() {
   CU(cuModuleUnload(module));
 }
 
+const char kManagedPtx[] = R"(
+.version 7.0
+.target sm_52
+.address_size 64
+.visible .global .attribute(.managed) .align 4 .b32 count = 5;
+.visible .entry increment()
+{
+  .reg .b32 %r<3>;
+  ld.global.u32 %r1, [count];
+  add.s32 %r2, %r1, 1;
+  st.global.u32 [count], %r2;
+  ret;
+}
+)";
+
+// Each library has a variable of its own that begins anew, wherever it lies, and that goes with it.
+void managed_variables() {
+  for (int round = 0; round < 4; ++round) {
+    CUlibrary library;
+    CUkernel kernel;
+    CUdeviceptr address;
+    size_t size;
+    CU(cuLibraryLoadData(&library, kManagedPtx, nullptr, nullptr, 0, nullptr, nullptr, 0));
+    CU(cuLibraryGetManaged(&address, &size, library, "count"));
+    CU(cuLibraryGetKernel(&kernel, library, "increment"));
+    CHECK(size == 4);
+    auto* count = reinterpret_cast<int*>(address);
+    CHECK(*count == 5);
+    *count = 10 * round;
+    CU(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr,
+                      nullptr));
+    CU(cuCtxSynchronize());
+    CHECK(*count == 10 * round + 1);
+
+    // A pointer to it says what it is.
+    unsigned managed = 0;
+    void* host = nullptr;
+    CUdeviceptr base;
+    CU(cuLibraryGetGlobal(&base, &size, library, "count"));
+    CHECK(base == address);
+    CU(cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address));
+    CU(cuPointerGetAttribute(&host, CU_POINTER_ATTRIBUTE_HOST_POINTER, address));
+    CHECK(managed == 1 && host == count);
+
+    // Work and waits after it has gone.
+    CU(cuLibraryUnload(library));
+    CUdeviceptr memory;
+    CU(cuCtxSynchronize());
+    CU(cuMemAlloc(&memory, 1 << 20));
+    CU(cuMemsetD8(memory, 1, 1 << 20));
+    CU(cuCtxSynchronize());
+    CU(cuMemFree(memory));
+  }
+  std::printf("managed variables\n");
+}
+
 void broken_modules() {
   CUmodule module;
   EXPECT(CUDA_ERROR_INVALID_PTX,
@@ -204,6 +260,7 @@ int main(int, char** argv) {
   broken_modules();
   file_module(folder_of_this_program(argv[0]) + "/driver_api.fatbin");
   waits_and_writes(device);
+  managed_variables();
 
   // A context of one's own on top of it.
   CU(cuCtxCreate_v4(&context, nullptr, 0, device));
