@@ -35,8 +35,12 @@ CUresult cuMemAllocHost_v2(void** pointer, size_t bytes) {
   return allocate_host(pointer, bytes, 0, false);
 }
 
+// Managed memory is not of this kind: cuMemFree takes it.
 CUresult cuMemFreeHost(void* pointer) {
-  return pointer ? free_host(pointer) : check_not_destroyed();
+  if (!pointer) return check_not_destroyed();
+  const auto found = Process::get().memory().find(reinterpret_cast<uintptr_t>(pointer));
+  if (found && found->placement == Placement::kManaged) return CUDA_ERROR_INVALID_VALUE;
+  return free_host(pointer);
 }
 
 CUresult cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned flags) {

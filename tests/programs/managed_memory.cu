@@ -81,6 +81,7 @@ int main() {
          cudaMemPrefetchAsync(plain.get(), plain.bytes(), device, 0, stream));
   EXPECT(cudaErrorInvalidValue,
          cudaMemAdvise(plain.get(), plain.bytes(), cudaMemAdviseSetReadMostly, device));
+  EXPECT(cudaErrorInvalidValue, cudaFreeHost(values));
   EXPECT(cudaErrorInvalidValue, cudaGetLastError());
   CUDA(cudaDeviceSynchronize());
   CUDA(cudaGetLastError());
