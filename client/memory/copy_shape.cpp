@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -32,6 +33,17 @@ struct ShapeSide {
 struct Extent {
   size_t width_bytes = 0, height = 0, depth = 0;
 };
+
+// No real shape has larger numbers, whose products would not fit the widest integers.
+constexpr size_t kMostOfAny = size_t{1} << 40;
+
+bool is_real(const Extent& extent) {
+  return std::max({extent.width_bytes, extent.height, extent.depth}) <= kMostOfAny;
+}
+
+bool is_real(const wire::CopyShapeSide& side) {
+  return std::max({side.pitch_bytes, side.height, side.x_bytes, side.y, side.z}) <= kMostOfAny;
+}
 
 // First byte of a row of a side that has an address.
 uint64_t row_address(const wire::CopyShapeSide& side, size_t y, size_t z) {
@@ -69,13 +81,19 @@ CUresult describe(CUmemorytype type, const void* host, CUdeviceptr device, CUarr
       return CUDA_ERROR_INVALID_VALUE;
   }
   wire::CopyShapeSide& shape = side->wire;
+  if (!is_real(shape)) return CUDA_ERROR_INVALID_VALUE;
   if (shape.pitch_bytes == 0) shape.pitch_bytes = shape.x_bytes + extent.width_bytes;
   if (shape.height == 0) shape.height = shape.y + extent.height;
   if (shape.pitch_bytes < shape.x_bytes + extent.width_bytes) return CUDA_ERROR_INVALID_VALUE;
   if (extent.depth > 1 && shape.height < shape.y + extent.height) return CUDA_ERROR_INVALID_VALUE;
+  using Wide = unsigned __int128;
+  const Wide last_row =
+      Wide{shape.z + extent.depth - 1} * shape.height + shape.y + extent.height - 1;
+  const Wide end =
+      shape.address + last_row * shape.pitch_bytes + shape.x_bytes + extent.width_bytes;
+  if (end > std::numeric_limits<uint64_t>::max()) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t first = row_address(shape, 0, 0);
-  const uint64_t last =
-      row_address(shape, extent.height - 1, extent.depth - 1) + extent.width_bytes;
+  const auto last = static_cast<uint64_t>(end);
   Location location;
   if (CUresult result = locate(first, last - first, promised, &location); result != CUDA_SUCCESS) {
     return result;
@@ -359,6 +377,7 @@ CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synch
   if (CUresult result = target_for_copy(stream, &target); result != CUDA_SUCCESS) return result;
   const Extent extent{shape.WidthInBytes, shape.Height, shape.Depth};
   if (extent.width_bytes == 0 || extent.height == 0 || extent.depth == 0) return CUDA_SUCCESS;
+  if (!is_real(extent)) return CUDA_ERROR_INVALID_VALUE;
   ShapeSide destination, source;
   destination.wire.pitch_bytes = shape.dstPitch;
   destination.wire.height = shape.dstHeight;

@@ -130,6 +130,13 @@ TEST_F(CopyShapeTest, RefusesAtOnceWhatCannotBe) {
   copy.srcHeight = 3;  // slices would overlap
   EXPECT_TRUE(refused(copy));
   copy = good;
+  copy.Height = (size_t{1} << 58) + 1;  // 64 times that begins anew at 0
+  EXPECT_TRUE(refused(copy));
+  copy = good;
+  copy.Depth = (size_t{1} << 32) + 1;  // slices of 4 GiB do
+  copy.srcHeight = copy.dstHeight = size_t{1} << 26;
+  EXPECT_TRUE(refused(copy));
+  copy = good;
   copy.dstDevice = reinterpret_cast<uintptr_t>(host.data());  // not a device's
   EXPECT_TRUE(refused(copy));
   copy = good;
