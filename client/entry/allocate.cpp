@@ -17,7 +17,7 @@ Registry& registry() { return Process::get().memory(); }
 
 // Memory of pools and mapped memory belong to their device, whose contexts come and go.
 CUresult record(const Target& target, CUdeviceptr address, size_t bytes, Placement placement,
-                bool of_graph = false) {
+                bool of_graph = false, CUmemoryPool pool = nullptr) {
   Allocation allocation;
   allocation.base = address;
   allocation.bytes = bytes;
@@ -29,6 +29,7 @@ CUresult record(const Target& target, CUdeviceptr address, size_t bytes, Placeme
           : Process::get().device(static_cast<CUdevice>(target.device))->primary->id;
   allocation.device = target.device;
   allocation.of_graph = of_graph;
+  allocation.pool = pool;
   // Only a worker that broke the rules of addresses hands out what is known already.
   return registry().add(std::move(allocation)) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
@@ -64,10 +65,11 @@ CUresult check_beside_capture(CUstream stream) {
 
 // Memory of the target's device. That of a stream which captures is a node's, and stays known when
 // it is freed: the next launch allocates it again.
-CUresult record_async(const Target& target, CUdeviceptr address, size_t bytes, CUstream stream) {
+CUresult record_async(const Target& target, CUdeviceptr address, size_t bytes, CUstream stream,
+                      CUmemoryPool pool = nullptr) {
   // The address may be one that was freed in stream order and is known still.
   (void)registry().remove(address);
-  return record(target, address, bytes, Placement::kDeviceAsync, may_capture(stream));
+  return record(target, address, bytes, Placement::kDeviceAsync, may_capture(stream), pool);
 }
 
 }  // namespace
@@ -115,7 +117,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPoo
   const CUresult result = forward_cuMemAllocFromPoolAsync(address, bytes, pool, stream);
   if (result != CUDA_SUCCESS) return result;
   const Object& owner = *find_object(pool, rcuda::wire::Kind::kMemoryPool);
-  return record_async({owner.session, owner.context, owner.device}, *address, bytes, stream);
+  return record_async({owner.session, owner.context, owner.device}, *address, bytes, stream, pool);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {

@@ -1,9 +1,10 @@
-// Pointer queries: answered from the registry of allocations, without asking.
+// Pointer queries: answered from the registry of allocations, without asking but for a pool.
 
 #include <cuda.h>
 
 #include "client/memory/locate.h"
 #include "client/session/process.h"
+#include "generated/client/forward.h"
 
 namespace rcuda::client {
 namespace {
@@ -15,6 +16,15 @@ CUcontext context_handle(const Allocation& allocation) {
   if (!device) return nullptr;
   return reinterpret_cast<CUcontext>(device->session->adopted(
       wire::Kind::kContext, allocation.context, allocation.context, allocation.device));
+}
+
+// Null for what is of no pool, a graph's memory among it.
+CUresult find_pool(const Allocation& allocation, CUmemoryPool* pool) {
+  *pool = allocation.pool;
+  if (allocation.placement != Placement::kDeviceAsync || allocation.of_graph || *pool) {
+    return CUDA_SUCCESS;
+  }
+  return forward_cuDeviceGetMemPool(pool, static_cast<CUdevice>(allocation.device));
 }
 
 template <typename T>
@@ -61,7 +71,7 @@ CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       return give<unsigned>(data, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      return give<CUmemoryPool>(data, nullptr);
+      return find_pool(*allocation, static_cast<CUmemoryPool*>(data));
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       return give<size_t>(data, allocation->bytes);
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
@@ -69,7 +79,7 @@ CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
       return give<unsigned long long>(data, allocation->buffer_id);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-      return give<unsigned>(data, 0);
+      return give<unsigned>(data, allocation->sync_memops);
     default:
       return CUDA_ERROR_NOT_SUPPORTED;
   }
@@ -133,9 +143,13 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* which, void
 
 CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute which, CUdeviceptr address) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  if (!value || !Process::get().memory().find(address)) return CUDA_ERROR_INVALID_VALUE;
-  // Copies that involve this memory already are as synchronous as their functions document.
-  return which == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  const auto allocation = Process::get().memory().find(address);
+  if (!value || !allocation || which != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  // Only noted: copies of this memory already are as synchronous as their functions document.
+  Process::get().memory().set_sync_memops(allocation->base, *static_cast<const unsigned*>(value));
+  return CUDA_SUCCESS;
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {

@@ -90,6 +90,12 @@ void Registry::set_flags(uint64_t base, unsigned flags) {
     found->second.flags = flags;
 }
 
+void Registry::set_sync_memops(uint64_t base, bool on) {
+  std::unique_lock lock(mutex_);
+  if (auto found = allocations_.find(base); found != allocations_.end())
+    found->second.sync_memops = on;
+}
+
 void Registry::set_exposed(uint64_t base,
                            std::vector<std::pair<Session*, transport::RegionId>> exposed) {
   std::unique_lock lock(mutex_);

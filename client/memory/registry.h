@@ -38,11 +38,13 @@ struct Allocation {
   Session* session = nullptr;  // null for host memory known to all sessions
   uint32_t device = 0;         // the client's ordinal
   wire::ObjectId context = 0;
-  unsigned flags = 0;      // as given to the allocating call
-  uint64_t buffer_id = 0;  // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process
-  bool of_graph = false;   // kDeviceAsync: each launch of a graph allocates it anew
-  int backing = -1;        // kHost: the memfd behind it
-  bool reachable = false;  // host memory: kernels of every session can use it
+  unsigned flags = 0;           // as given to the allocating call
+  uint64_t buffer_id = 0;       // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process
+  CUmemoryPool pool = nullptr;  // kDeviceAsync: null is the device's current one
+  bool sync_memops = false;     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+  bool of_graph = false;        // kDeviceAsync: each launch of a graph allocates it anew
+  int backing = -1;             // kHost: the memfd behind it
+  bool reachable = false;       // host memory: kernels of every session can use it
   std::vector<std::pair<Session*, transport::RegionId>> exposed;  // and where it is known, as one
 };
 
@@ -66,6 +68,7 @@ class Registry {
   // host returned for the caller to end. Memory of pools and mapped memory are the device's.
   std::vector<Allocation> remove_context(uint32_t device, wire::ObjectId context);
   void set_flags(uint64_t base, unsigned flags);
+  void set_sync_memops(uint64_t base, bool on);
   void set_exposed(uint64_t base, std::vector<std::pair<Session*, transport::RegionId>> exposed);
 
  private:

@@ -68,6 +68,17 @@ int main() {
   CHECK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
                               reinterpret_cast<CUdeviceptr>(&local)) == CUDA_ERROR_INVALID_VALUE);
 
+  unsigned synchronous = 2;
+  const unsigned on = 1;
+  const auto is_synchronous = [&] {
+    CHECK(cuPointerGetAttribute(&synchronous, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, inside) ==
+          CUDA_SUCCESS);
+    return synchronous != 0;
+  };
+  CHECK(!is_synchronous());
+  CHECK(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, inside) == CUDA_SUCCESS);
+  CHECK(is_synchronous());
+
   CUDA(cudaFreeHost(pinned));
   CUDA(cudaFree(managed));
   expect_type(pinned, cudaMemoryTypeUnregistered, "freed");

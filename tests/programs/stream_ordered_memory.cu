@@ -1,5 +1,14 @@
 // cudaMallocAsync and memory pools.
+#include <cuda.h>
+
 #include "program.h"
+
+cudaMemPool_t pool_of(const void* memory) {
+  CUmemoryPool pool = nullptr;
+  CHECK(cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+                              reinterpret_cast<CUdeviceptr>(memory)) == CUDA_SUCCESS);
+  return pool;
+}
 
 __global__ void fill(int* values, int n, int start) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -73,6 +82,7 @@ int main() {
   CUDA(cudaMallocAsync(&block, 4 << 20, stream));
   CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &value));
   CHECK(value >= 4 << 20);
+  CHECK(pool_of(block) == pool && pool_of(total.get()) == nullptr);
   // Memory of one stream, freed in another behind an event, or by plain cudaFree.
   cudaStream_t other;
   CUDA(cudaStreamCreate(&other));
@@ -97,6 +107,7 @@ int main() {
   CUDA(cudaMemPoolCreate(&own, &properties));
   int* values;
   CUDA(cudaMallocFromPoolAsync(&values, 1000 * sizeof(int), own, stream));
+  CHECK(pool_of(values) == own);
   total.clear();
   fill<<<16, 64, 0, stream>>>(values, 1000, 5);
   sum<<<1, 64, 0, stream>>>(values, 1000, total.get());
