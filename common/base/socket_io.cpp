@@ -32,6 +32,13 @@ Status transfer_error(int error, const char* call) {
   return Status::from_errno(error, call);
 }
 
+Status check_fds(const std::vector<UniqueFd>& fds) {
+  if (fds.size() > kMaxPassedFds) return {Code::kProtocol, "the peer sent too many descriptors"};
+  if (std::all_of(fds.begin(), fds.end(), [](const UniqueFd& fd) { return bool{fd}; })) return {};
+  return {Code::kSystem,
+          "a descriptor of the peer was lost: raise the limit on open files (ulimit -n)"};
+}
+
 bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 }  // namespace
@@ -103,10 +110,7 @@ Result<size_t> try_recv_with_fds(int socket, std::span<std::byte> bytes,
     }
   }
   if (received == 0) return peer_closed();
-  if (message.msg_flags & MSG_CTRUNC) {
-    return Status{Code::kSystem,
-                  "a descriptor of the peer was lost: raise the limit on open files (ulimit -n)"};
-  }
+  if (message.msg_flags & MSG_CTRUNC) fds.emplace_back();
   return static_cast<size_t>(received);
 }
 
@@ -140,7 +144,7 @@ Status recv_with_fds(int socket, std::span<std::byte> bytes, std::vector<UniqueF
     RCUDA_RETURN_IF_ERROR(wait_for(socket, POLLIN, deadline));
     Result<size_t> received = try_recv_with_fds(socket, bytes, fds);
     if (!received) return received.status();
-    if (fds.size() > kMaxPassedFds) return {Code::kProtocol, "the peer sent too many descriptors"};
+    RCUDA_RETURN_IF_ERROR(check_fds(fds));
     bytes = bytes.subspan(*received);
   }
   return {};
@@ -151,7 +155,9 @@ Result<size_t> recv_packet_with_fds(int socket, std::span<std::byte> bytes,
   while (true) {
     RCUDA_RETURN_IF_ERROR(wait_for(socket, POLLIN, deadline));
     Result<size_t> received = try_recv_with_fds(socket, bytes, fds);
-    if (!received || *received != 0) return received;
+    if (!received) return received;
+    RCUDA_RETURN_IF_ERROR(check_fds(fds));
+    if (*received != 0) return received;
   }
 }
 

@@ -42,7 +42,8 @@ Result<size_t> recv_packet_with_fds(int socket, std::span<std::byte> bytes,
                                     std::vector<UniqueFd>& fds, Deadline deadline);
 
 // One non-blocking attempt. Returns bytes moved, 0 if it would block, or an error; the end of the
-// stream is kUnavailable.
+// stream is kUnavailable. A descriptor that came along and that this process had no room for is an
+// empty one in `fds`.
 Result<size_t> try_send_with_fd(int socket, std::span<const std::byte> bytes, int fd);
 Result<size_t> try_recv_with_fds(int socket, std::span<std::byte> bytes,
                                  std::vector<UniqueFd>& fds);

@@ -189,9 +189,10 @@ std::string ControlChannel::receive(bool& intended) {
 
     incoming_bytes_ = 0;
     UniqueFd fd;
-    if (!incoming_fds_.empty()) fd = std::move(incoming_fds_.front());
+    const bool with_fd = !incoming_fds_.empty();
+    if (with_fd) fd = std::move(incoming_fds_.front());
     incoming_fds_.clear();
-    if ((incoming_.has_fd != 0) != static_cast<bool>(fd)) {
+    if ((incoming_.has_fd != 0) != with_fd) {
       return "protocol violation: descriptor missing or unexpected";
     }
     switch (incoming_.kind) {

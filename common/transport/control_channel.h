@@ -43,7 +43,8 @@ static_assert(sizeof(ControlMessage) == 40);
 class ControlChannel {
  public:
   struct Callbacks {
-    // Announcements and retirements. An error ends the channel as a protocol violation.
+    // Announcements and retirements. A descriptor that this process had no room for is empty here,
+    // though has_fd is set. An error ends the channel as a protocol violation.
     std::function<Status(const ControlMessage&, UniqueFd fd)> on_message;
     // The peer said farewell (intended) or is gone or broke the protocol.
     std::function<void(bool intended, const std::string& why)> on_end;

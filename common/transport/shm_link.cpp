@@ -241,7 +241,8 @@ Status ShmLink::unexpose(RegionId region) {
 Status ShmLink::on_message(const ControlMessage& message, UniqueFd fd) {
   switch (message.kind) {
     case ControlMessage::kAnnounce:
-      return peer_regions_.add(message.region, message.bytes, message.address, std::move(fd));
+      return peer_regions_.add(message.region, message.bytes, message.address, message.has_fd != 0,
+                               std::move(fd));
     case ControlMessage::kRetire:
       return peer_regions_.retire(message.region);
     default:

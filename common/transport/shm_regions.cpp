@@ -4,6 +4,7 @@
 #include <string>
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,9 +15,15 @@ constexpr size_t kMaxRegions = 1u << 20;
 
 std::string named(uint64_t id) { return "region " + std::to_string(id); }
 
+uint64_t page_bytes() {
+  static const auto bytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
 }  // namespace
 
-Status ShmRegions::add(uint64_t id, uint64_t bytes, uint64_t offset, UniqueFd fd) {
+Status ShmRegions::add(uint64_t id, uint64_t bytes, uint64_t offset, bool has_backing,
+                       UniqueFd fd) {
   std::lock_guard lock(mutex_);
   if (id <= highest_ || entries_.size() >= kMaxRegions || bytes == 0) {
     return {Code::kProtocol, "protocol violation: bad announcement of " + named(id)};
@@ -24,6 +31,7 @@ Status ShmRegions::add(uint64_t id, uint64_t bytes, uint64_t offset, UniqueFd fd
   Entry entry;
   entry.bytes = bytes;
   entry.offset = offset;
+  entry.has_backing = has_backing;
   if (fd) {
     struct stat file {};
     const int seals = ::fcntl(fd.get(), F_GET_SEALS);
@@ -52,11 +60,15 @@ Status ShmRegions::retire(uint64_t id) {
   }
   Entry& entry = found->second;
   entry.retired = true;
-  entry.file.reset();
+  drop_file(entry);
   entry.transfers.reset();
   if (!entry.user) entries_.erase(found);
-  std::erase_if(files_, [](const auto& file) { return file.second.expired(); });
   return {};
+}
+
+void ShmRegions::drop_file(Entry& entry) {
+  entry.file.reset();
+  std::erase_if(files_, [](const auto& file) { return file.second.expired(); });
 }
 
 void ShmRegions::end(const Status& status) {
@@ -79,19 +91,31 @@ Result<ShmRegions::Entry*> ShmRegions::find(Lock& lock, uint64_t id,
   return Status{Code::kNotFound, named(id) + " of the peer does not exist"};
 }
 
-Result<Mapping> ShmRegions::map_entry(const Entry& entry, void* address, std::byte** data) {
-  const uint64_t page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  const uint64_t before = entry.offset % page;
-  if (address != nullptr && reinterpret_cast<uintptr_t>(address) % page != before) {
+Result<Mapping> ShmRegions::map_entry(Entry& entry, void* address) {
+  const Mapping* known = entry.transfers ? entry.transfers.get() : &entry.user;
+  if (!entry.file && !*known) {
+    return Status{Code::kSystem,
+                  "its descriptor was lost: raise this process's limit on open files (ulimit -n)"};
+  }
+  const uint64_t before = entry.offset % page_bytes();
+  if (address != nullptr && reinterpret_cast<uintptr_t>(address) % page_bytes() != before) {
     return Status{Code::kInvalidArgument, "address and backing differ in their place in the page"};
   }
-  void* hint = address == nullptr ? nullptr : static_cast<std::byte*>(address) - before;
-  void* base = ::mmap(hint, entry.bytes + before, PROT_READ | PROT_WRITE,
-                      MAP_SHARED | (address != nullptr ? MAP_FIXED : 0), entry.file->get(),
-                      static_cast<off_t>(entry.offset - before));
+  void* wanted = address == nullptr ? nullptr : static_cast<std::byte*>(address) - before;
+  const size_t bytes = entry.bytes + before;
+  void* base;
+  if (entry.file) {
+    base = ::mmap(wanted, bytes, PROT_READ | PROT_WRITE,
+                  MAP_SHARED | (address != nullptr ? MAP_FIXED : 0), entry.file->get(),
+                  static_cast<off_t>(entry.offset - before));
+  } else {
+    // Of shared pages, 0 bytes to be moved make a second mapping.
+    base = ::mremap(known->data(), 0, bytes,
+                    MREMAP_MAYMOVE | (address != nullptr ? MREMAP_FIXED : 0), wanted);
+  }
   if (base == MAP_FAILED) return Status::from_errno(errno, "mapping a region of the peer");
-  *data = static_cast<std::byte*>(base) + before;
-  return Mapping(base, entry.bytes + before, address != nullptr);
+  drop_file(entry);
+  return Mapping(base, bytes, address != nullptr);
 }
 
 Result<void*> ShmRegions::map(uint64_t id, uint64_t bytes, void* address,
@@ -105,17 +129,16 @@ Result<void*> ShmRegions::map(uint64_t id, uint64_t bytes, void* address,
                                               std::to_string(entry.bytes) + " bytes where " +
                                               std::to_string(bytes) + " are to be mapped"};
   }
-  if (!entry.file) return static_cast<void*>(nullptr);
+  if (!entry.has_backing) return static_cast<void*>(nullptr);
   if (entry.user) {
-    if (address == nullptr || address == entry.user_data) {
-      return static_cast<void*>(entry.user_data);
-    }
+    void* const data = data_in(entry, entry.user);
+    if (address == nullptr || address == data) return data;
     return Status{Code::kInvalidArgument, named(id) + " is mapped elsewhere already"};
   }
-  Result<Mapping> mapping = map_entry(entry, address, &entry.user_data);
-  if (!mapping) return mapping.status();
+  Result<Mapping> mapping = map_entry(entry, address);
+  if (!mapping) return Status(mapping.status()).with_context(named(id) + " of the peer");
   entry.user = std::move(*mapping);
-  return static_cast<void*>(entry.user_data);
+  return static_cast<void*>(data_in(entry, entry.user));
 }
 
 Status ShmRegions::unmap(uint64_t id) {
@@ -124,11 +147,21 @@ Status ShmRegions::unmap(uint64_t id) {
   if (found == entries_.end() || !found->second.user) {
     return {Code::kNotFound, named(id) + " of the peer is not mapped"};
   }
-  if (found->second.retired) {
+  Entry& entry = found->second;
+  if (entry.retired) {
     entries_.erase(found);
-  } else {
-    const Mapping ends = std::move(found->second.user);
+    return {};
   }
+  Status kept = keep_for_transfers(entry);
+  const Mapping ends = std::move(entry.user);
+  return kept;
+}
+
+Status ShmRegions::keep_for_transfers(Entry& entry) {
+  if (entry.transfers) return {};
+  Result<Mapping> mapping = map_entry(entry, nullptr);
+  if (!mapping) return mapping.status();
+  entry.transfers = std::make_shared<Mapping>(std::move(*mapping));
   return {};
 }
 
@@ -146,18 +179,17 @@ Result<ShmRegions::Piece> ShmRegions::piece(uint64_t id, uint64_t offset, uint64
   if (bytes > entry.bytes || offset > entry.bytes - bytes) {
     return Status{Code::kInvalidArgument, "transfer outside of " + named(id)};
   }
-  if (!entry.file) {
+  if (!entry.has_backing) {
     return Status{Code::kUnsupported, named(id) + " has no backing: shared memory cannot reach it"};
   }
-  if (!entry.transfers) {
-    std::byte* data = nullptr;
-    Result<Mapping> mapping = map_entry(entry, nullptr, &data);
-    if (!mapping) return mapping.status();
-    entry.transfers = std::make_shared<Mapping>(std::move(*mapping));
+  if (Status status = keep_for_transfers(entry); !status.ok()) {
+    return std::move(status).with_context(named(id) + " of the peer");
   }
-  // The mapping starts at the page in which the region starts.
-  std::byte* data = entry.transfers->data() + (entry.transfers->size() - entry.bytes) + offset;
-  return Piece{data, entry.transfers};
+  return Piece{data_in(entry, *entry.transfers) + offset, entry.transfers};
+}
+
+std::byte* ShmRegions::data_in(const Entry& entry, const Mapping& mapping) {
+  return mapping.data() + (mapping.size() - entry.bytes);
 }
 
 }  // namespace rcuda::transport

@@ -4,8 +4,9 @@
 // wait for an announcement that is still on its way (ids are minted in ascending order and
 // announcements keep it, so an id not above the highest seen is either there or retired).
 // Announcements are claims: size, offset and seals are checked before anything is mapped, so that
-// the peer cannot make an access here fault. Descriptors of one file are kept once, however many
-// regions lie in it.
+// the peer cannot make an access here fault. Descriptors are scarce (ulimit -n): that of a region
+// is kept until the region is mapped, after which further mappings are made of that one, and those
+// of one file once, however many regions lie in it.
 #pragma once
 
 #include <condition_variable>
@@ -27,8 +28,9 @@ namespace rcuda::transport {
 
 class ShmRegions {
  public:
-  // `fd` may be empty: the region has no backing.
-  Status add(uint64_t id, uint64_t bytes, uint64_t offset, UniqueFd fd);
+  // `fd` is empty for a region without backing, or where this process had no room for it: then
+  // whoever asks for the region hears of it.
+  Status add(uint64_t id, uint64_t bytes, uint64_t offset, bool has_backing, UniqueFd fd);
   Status retire(uint64_t id);
   // Nothing more will arrive: waiting lookups return `status`.
   void end(const Status& status);
@@ -52,15 +54,19 @@ class ShmRegions {
   struct Entry {
     uint64_t bytes = 0;
     uint64_t offset = 0;
-    std::shared_ptr<UniqueFd> file;      // empty: no backing
-    std::shared_ptr<Mapping> transfers;  // made by the first piece()
+    bool has_backing = false;
+    std::shared_ptr<UniqueFd> file;      // of the backing, until it is mapped
+    std::shared_ptr<Mapping> transfers;  // made by the first piece() or unmap()
     Mapping user;                        // made by map()
-    std::byte* user_data = nullptr;
-    bool retired = false;  // kept only for `user`
+    bool retired = false;                // kept only for `user`
   };
 
   Result<Entry*> find(Lock& lock, uint64_t id, std::chrono::milliseconds patience);
-  Result<Mapping> map_entry(const Entry& entry, void* address, std::byte** data);
+  Result<Mapping> map_entry(Entry& entry, void* address);
+  Status keep_for_transfers(Entry& entry);
+  void drop_file(Entry& entry);
+  // Where the region starts in a mapping, which starts with the page that the region starts in.
+  static std::byte* data_in(const Entry& entry, const Mapping& mapping);
 
   std::mutex mutex_;  // guards everything below
   std::condition_variable changed_;

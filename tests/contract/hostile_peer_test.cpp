@@ -347,6 +347,32 @@ TEST(HostileShmPeer, AnnouncementsThatCannotBeEndTheSession) {
   }
 }
 
+// Not the peer's doing: it may go on using everything else.
+TEST(HostileShmPeer, ADescriptorForWhichThereIsNoRoomIsMissingFromItsRegionOnly) {
+  const UniqueFd window = window_file(4096 + kWindowBytes, F_SEAL_SHRINK | F_SEAL_GROW);
+  const UniqueFd block = window_file(8192, F_SEAL_SHRINK | F_SEAL_GROW);
+  Victim victim = attack_shm(shm_hello().bytes(), {window.get()});
+  ASSERT_NE(victim.link, nullptr) << victim.refused.message();
+  const auto announce = [&](uint64_t region) {
+    const int fd = block.get();
+    const auto message = Words().u32(2).u32(1).u64(region).u64(8192).u64(0).u64(0);
+    EXPECT_TRUE(
+        send_with_fds(victim.attacker.get(), Words(message).bytes(), {&fd, 1}, soon()).ok());
+  };
+  const auto map = [&](uint64_t region) {
+    return victim.link->map(transport::RegionId{region}, 8192).status();
+  };
+  {
+    const DescriptorLimit limit;
+    announce(1);
+    EXPECT_EQ(map(1).code(), Code::kSystem);
+  }
+  EXPECT_NE(map(1).context().find("ulimit -n"), std::string::npos) << map(1).message();
+  announce(2);
+  EXPECT_TRUE(map(2).ok()) << map(2).message();
+  EXPECT_TRUE(victim.link->status().ok()) << victim.link->status().message();
+}
+
 TEST(HostileShmPeer, RandomControlMessagesNeverDoMoreThanEndTheSession) {
   const UniqueFd window = window_file(4096 + kWindowBytes, F_SEAL_SHRINK | F_SEAL_GROW);
   const UniqueFd block = window_file(8192, F_SEAL_SHRINK | F_SEAL_GROW);

@@ -1,9 +1,11 @@
 #include "tests/contract/link_contract.h"
 
+#include <cerrno>
 #include <cstdlib>
 #include <future>
 #include <stdexcept>
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -77,6 +79,20 @@ SharedBlock::~SharedBlock() {
   ::munmap(bytes.data(), bytes.size());
   ::close(fd);
 }
+
+DescriptorLimit::DescriptorLimit() {
+  EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+  rlimit now = before_;
+  now.rlim_cur = 256;
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &now), 0);
+  while (true) {
+    UniqueFd next(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!next) break;
+    taken_.push_back(std::move(next));
+  }
+  EXPECT_EQ(errno, EMFILE);
+}
+DescriptorLimit::~DescriptorLimit() { EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
 
 Status write_and_wait(Link& link, RegionId region, uint64_t offset, Bytes from) {
   std::promise<Status> outcome;

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include "common/base/unique_fd.h"
 #include "tests/support/fault_link.h"
 #include "tests/support/link_pair.h"
 
@@ -50,6 +52,18 @@ struct SharedBlock {
 
   int fd = -1;
   std::span<std::byte> bytes;
+};
+
+// This process has all the open files that it may have, for as long as this lives.
+class DescriptorLimit {
+ public:
+  DescriptorLimit();
+  ~DescriptorLimit();
+  DescriptorLimit(const DescriptorLimit&) = delete;
+
+ private:
+  rlimit before_{};
+  std::vector<UniqueFd> taken_;
 };
 
 // Runs one transfer to its end.

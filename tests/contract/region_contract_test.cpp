@@ -1,6 +1,8 @@
 // Regions: transfers of every size and place, mappings, and what happens to those withdrawn.
 #include <cerrno>
 #include <condition_variable>
+#include <filesystem>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <random>
@@ -8,7 +10,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "tests/contract/link_contract.h"
@@ -356,6 +357,41 @@ TEST_P(RegionContract, MapAtAnAddressLeavesTheRangeReserved) {
   ::munmap(range, 65536);
 }
 
+TEST_P(RegionContract, AMappedRegionKeepsNoDescriptorAndIsStillReached) {
+  if (medium() != Medium::kShm) GTEST_SKIP() << "only shared memory passes descriptors";
+  connect();
+  constexpr size_t kRegions = 100, kBytes = 8192;
+  const auto descriptors = [] {
+    const std::filesystem::directory_iterator open("/proc/self/fd");
+    return static_cast<size_t>(std::distance(begin(open), end(open)));
+  };
+  const size_t before = descriptors();
+  std::vector<RegionId> regions;
+  for (size_t i = 0; i < kRegions; ++i) {
+    SharedBlock block(kBytes);
+    const Result<Region> region =
+        client().expose(block.bytes.data() + 4096, kBytes - 4096, block.fd, 4096);
+    ASSERT_TRUE(region.ok()) << region.status().message();
+    regions.push_back(region->id);
+    ASSERT_TRUE(server().map(region->id, kBytes - 4096).ok());
+  }
+  EXPECT_LT(descriptors(), before + kRegions / 2);
+
+  // Transfers, and further mappings, are of the same pages.
+  auto* mapped = static_cast<std::byte*>(*server().map(regions[7], 4096));
+  std::vector<std::byte> bytes(100, std::byte{5});
+  ASSERT_TRUE(write_and_wait(server(), regions[7], 1000, bytes).ok());
+  EXPECT_EQ(mapped[1099], std::byte{5});
+  for (const RegionId region : {regions[7], regions[8]}) {
+    mapped = static_cast<std::byte*>(*server().map(region, 4096));
+    mapped[4095] = std::byte{6};
+    ASSERT_TRUE(server().unmap(region).ok());
+    const Result<void*> again = server().map(region, 4096);
+    ASSERT_TRUE(again.ok()) << again.status().message();
+    EXPECT_EQ(static_cast<std::byte*>(*again)[4095], std::byte{6});
+  }
+}
+
 TEST_P(RegionContract, MapRefusesARegionOfAnotherSizeThanTheCallerCountsOn) {
   if (medium() != Medium::kShm) GTEST_SKIP() << "only shared memory maps regions";
   connect();
@@ -403,29 +439,6 @@ TEST_P(RegionContract, ABackingThatCouldShrinkIsRefused) {
   EXPECT_EQ(client().expose(memory.data(), 4096, file.get()).status().code(),
             Code::kInvalidArgument);
 }
-
-// This process has all the open files that it may have, for as long as this lives.
-class DescriptorLimit {
- public:
-  DescriptorLimit() {
-    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
-    rlimit now = before_;
-    now.rlim_cur = 256;
-    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &now), 0);
-    while (true) {
-      UniqueFd next(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-      if (!next) break;
-      taken_.push_back(std::move(next));
-    }
-    EXPECT_EQ(errno, EMFILE);
-  }
-  ~DescriptorLimit() { EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before_), 0); }
-  DescriptorLimit(const DescriptorLimit&) = delete;
-
- private:
-  rlimit before_{};
-  std::vector<UniqueFd> taken_;
-};
 
 TEST_P(RegionContract, ABackingThatCannotBePassedOnIsAnErrorOfExposing) {
   if (medium() != Medium::kShm) GTEST_SKIP() << "only shared memory uses backings";
