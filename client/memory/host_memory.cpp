@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "client/memory/host_writes.h"
@@ -83,6 +84,11 @@ UniqueFd make_backing(size_t bytes) {
   return fd;
 }
 
+uint64_t inode_of(int file) {
+  struct stat state {};
+  return ::fstat(file, &state) == 0 ? state.st_ino : 0;
+}
+
 CUresult unexpose_from(Session& session, wire::ObjectId context, uint64_t address,
                        transport::RegionId region) {
   const wire::HostUnexposeBody body{address, static_cast<uint64_t>(region)};
@@ -151,7 +157,7 @@ CUresult expose_to_all(const Target& target, void* address, size_t bytes, int ba
 }
 
 CUresult record(const Target& target, void* address, size_t bytes, Placement placement,
-                unsigned flags, int backing, Exposures exposures, bool reachable) {
+                unsigned flags, Exposures exposures, bool reachable) {
   Allocation allocation;
   allocation.base = reinterpret_cast<uintptr_t>(address);
   allocation.bytes = bytes;
@@ -160,7 +166,6 @@ CUresult record(const Target& target, void* address, size_t bytes, Placement pla
   allocation.device = target.device;
   allocation.context = target.context;
   allocation.flags = flags;
-  allocation.backing = backing;
   allocation.exposed = std::move(exposures);
   allocation.reachable = reachable;
   return Process::get().memory().add(std::move(allocation))
@@ -243,7 +248,8 @@ Unmirrored& unmirrored() {
   return *instance;
 }
 
-// Whole pages of a new memfd in the host range; null when there are none.
+// Whole pages of a new memfd in the host range; null when there are none. Mapped and exposed, they
+// need no descriptor, of which the application has only so many (ulimit -n).
 void* map_in_range(size_t length, UniqueFd* backing) {
   const uint64_t base = host_range().take(length);
   if (base == 0) return nullptr;
@@ -287,7 +293,7 @@ CUresult allocate_internal(Session& session, wire::ObjectId context, size_t byte
     unmap_from_range(address, length);
     return result;
   }
-  *memory = {&session, address, length, backing.release(), region};
+  *memory = {&session, address, length, region};
   return CUDA_SUCCESS;
 }
 
@@ -296,7 +302,6 @@ void free_internal(const InternalHostMemory& memory) {
   (void)unexpose_from(*memory.session, 0, reinterpret_cast<uintptr_t>(memory.address),
                       memory.region);
   unmap_from_range(memory.address, memory.bytes);
-  close(memory.backing);
 }
 
 CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool managed) {
@@ -313,13 +318,12 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
   CUresult result = expose_to_all(target, memory, length, backing.get(), kEverywhere, &exposures);
   if (result == CUDA_SUCCESS) {
     result = record(target, memory, bytes, managed ? Placement::kManaged : Placement::kHost, flags,
-                    backing.get(), std::move(exposures), true);
+                    std::move(exposures), true);
   }
   if (result != CUDA_SUCCESS) {
     unmap_from_range(memory, length);
     return result;
   }
-  (void)backing.release();  // closed by free_host
   if (managed || (flags & CU_MEMHOSTALLOC_DEVICEMAP)) {
     mirror_where_needed(target, memory, bytes);
   } else {
@@ -345,7 +349,6 @@ void end_host_memory(const Allocation& memory) {
   unmirror(address);
   unexpose_all(memory.exposed, memory.base, target);
   unmap_from_range(address, round_up(memory.bytes, page_bytes()));
-  close(memory.backing);
 }
 
 CUresult free_host(void* address) {
@@ -353,8 +356,8 @@ CUresult free_host(void* address) {
   if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
   Registry& registry = Process::get().memory();
   const auto found = registry.find(reinterpret_cast<uintptr_t>(address));
-  if (!found || found->base != reinterpret_cast<uintptr_t>(address) || found->backing < 0 ||
-      found->placement == Placement::kRegistered) {
+  if (!found || found->base != reinterpret_cast<uintptr_t>(address) ||
+      (found->placement != Placement::kHost && found->placement != Placement::kManaged)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was faster
@@ -382,15 +385,17 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
   const unsigned everywhere = flags | CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
   const auto make = [&](PageRun* run) {
     void* pages = reinterpret_cast<void*>(run->first);
+    UniqueFd backing;
     // Pages that others share, a file or other processes, must stay what they are.
     if (mapping_of(run->first, run->bytes) == Mapping::kPrivate) {
-      run->backing = make_backing(run->bytes);
-      if (!run->backing || !move_onto(run->backing.get(), pages, run->bytes)) return false;
+      backing = make_backing(run->bytes);
+      run->inode = backing ? inode_of(backing.get()) : 0;
+      if (run->inode == 0 || !move_onto(backing.get(), pages, run->bytes)) return false;
     } else if (any_shares_pages()) {
       return false;
     }
-    return expose_to_all(target, pages, run->bytes, run->backing.get(), everywhere,
-                         &run->exposed) == CUDA_SUCCESS;
+    return expose_to_all(target, pages, run->bytes, backing.get(), everywhere, &run->exposed) ==
+           CUDA_SUCCESS;
   };
   const bool ready = use_pages(first, length, make, [&](const PageRun& run) {
     unexpose_all(run.exposed, run.first, target);
@@ -399,7 +404,7 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
   const CUresult result =
       target.session->lost()
           ? kSessionLost
-          : record(target, address, bytes, Placement::kRegistered, flags, -1, {}, ready);
+          : record(target, address, bytes, Placement::kRegistered, flags, {}, ready);
   if (result != CUDA_SUCCESS) {
     if (ready) end_pages(first, length, target);
     return result;

@@ -47,7 +47,6 @@ struct InternalHostMemory {
   Session* session = nullptr;
   void* address = nullptr;
   size_t bytes = 0;  // whole pages
-  int backing = -1;
   transport::RegionId region{};
 };
 // `callback`: see wire::HostExposeBody.

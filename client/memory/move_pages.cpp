@@ -117,24 +117,22 @@ bool move_onto(int backing, void* begin, size_t bytes) {
   });
 }
 
-bool move_off(int backing, uint64_t offset, void* begin, size_t bytes) {
-  return move(begin, bytes, [=] { return copy_off(backing, offset, begin, bytes); });
+bool move_off(void* begin, size_t bytes) {
+  return move(begin, bytes, [=] { return copy_off(begin, bytes); });
 }
 
-bool copy_off(int backing, uint64_t offset, void* begin, size_t bytes) noexcept {
+bool copy_off(void* begin, size_t bytes) noexcept {
+  // Shared pages of which 0 bytes are to be moved get a second mapping. That one can be read,
+  // whatever the application has made of its own.
+  void* from = mremap(begin, 0, bytes, MREMAP_MAYMOVE);
+  if (from == MAP_FAILED) return false;
   void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (pages == MAP_FAILED) return false;
-  auto* to = static_cast<std::byte*>(pages);
-  for (size_t at = 0; at < bytes;) {
-    const ssize_t got = pread(backing, to + at, bytes - at, static_cast<off_t>(offset + at));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) {
-      munmap(pages, bytes);
-      return false;
-    }
-    at += static_cast<size_t>(got);
-  }
-  return put_in_place(pages, begin, bytes);
+  const bool readable = pages != MAP_FAILED && mprotect(from, bytes, PROT_READ) == 0;
+  if (readable) std::memcpy(pages, from, bytes);
+  munmap(from, bytes);
+  if (readable) return put_in_place(pages, begin, bytes);
+  if (pages != MAP_FAILED) munmap(pages, bytes);
+  return false;
 }
 
 }  // namespace rcuda::client

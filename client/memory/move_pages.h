@@ -20,10 +20,9 @@ namespace rcuda::client {
 // By those of the memfd `backing`, from its beginning. Memory that is not plain private or
 // anonymous cannot be replaced.
 bool move_onto(int backing, void* begin, size_t bytes);
-// Pages that map the memfd from `offset` on, by anonymous memory, as malloc() takes all to be that
-// it gives back.
-bool move_off(int backing, uint64_t offset, void* begin, size_t bytes);
+// Of one mapping of a memfd, by anonymous memory, as malloc() takes all to be that it gives back.
+bool move_off(void* begin, size_t bytes);
 // The same where no other thread runs: in a child of fork(). Async-signal-safe.
-bool copy_off(int backing, uint64_t offset, void* begin, size_t bytes) noexcept;
+bool copy_off(void* begin, size_t bytes) noexcept;
 
 }  // namespace rcuda::client

@@ -12,7 +12,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "client/memory/move_pages.h"
@@ -54,11 +53,9 @@ void for_each_mapping(uint64_t begin, uint64_t end, const Visit& visit) {
   std::fclose(maps);
 }
 
-// Pages that map a run's memfd from `offset` on.
+// Pages of one mapping of a run's memfd.
 struct Piece {
-  int backing;
-  uint64_t offset;
-  uint64_t begin;
+  void* begin;
   size_t bytes;
 };
 
@@ -76,19 +73,18 @@ std::vector<Line> shared_mappings(uint64_t begin, uint64_t end) {
 std::vector<Piece> pieces_of(const PageRun& run, uint64_t begin, uint64_t end,
                              const std::vector<Line>& shared) {
   std::vector<Piece> pieces;
-  struct stat file;
-  if (!run.backing || ::fstat(run.backing.get(), &file) != 0) return pieces;
+  if (run.inode == 0) return pieces;
   for (const Line& line : shared) {
     const uint64_t from = std::max(begin, line.begin), to = std::min(end, line.end);
-    if (line.inode == file.st_ino && from < to) {
-      pieces.push_back({run.backing.get(), from - run.first, from, to - from});
+    if (line.inode == run.inode && from < to) {
+      pieces.push_back({reinterpret_cast<void*>(from), to - from});
     }
   }
   return pieces;
 }
 
 bool are_of(const PageRun& run, uint64_t begin, uint64_t end) {
-  if (!run.backing) return mapping_of(begin, end - begin) == Mapping::kShared;
+  if (run.inode == 0) return mapping_of(begin, end - begin) == Mapping::kShared;
   size_t bytes = 0;
   for (const Piece& piece : pieces_of(run, begin, end, shared_mappings(begin, end))) {
     bytes += piece.bytes;
@@ -100,10 +96,9 @@ bool are_of(const PageRun& run, uint64_t begin, uint64_t end) {
 void give_back(const PageRun& run) {
   const uint64_t end = run.first + run.bytes;
   for (const Piece& piece : pieces_of(run, run.first, end, shared_mappings(run.first, end))) {
-    void* begin = reinterpret_cast<void*>(piece.begin);
-    if (!move_off(piece.backing, piece.offset, begin, piece.bytes)) {
+    if (!move_off(piece.begin, piece.bytes)) {
       RCUDA_WARN("%zu bytes at %p, no longer registered, stay shared memory: %s", piece.bytes,
-                 begin, std::strerror(errno));
+                 piece.begin, std::strerror(errno));
     }
   }
 }
@@ -161,13 +156,8 @@ void after_fork_in_parent() {
 }
 
 void after_fork_in_child() {
-  for (const Piece& piece : forked) {
-    void* begin = reinterpret_cast<void*>(piece.begin);
-    if (copy_off(piece.backing, piece.offset, begin, piece.bytes)) continue;
-    // Without memory for all of it: what this process writes is its own at least.
-    (void)::mmap(begin, piece.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, piece.backing,
-                 static_cast<off_t>(piece.offset));
-  }
+  // Without memory for a copy they stay the parent's.
+  for (const Piece& piece : forked) (void)copy_off(piece.begin, piece.bytes);
   if (copied[0] >= 0) {
     (void)!::write(copied[1], "", 1);
     ::close(copied[0]);

@@ -15,14 +15,15 @@
 #include <vector>
 
 #include "client/session/session.h"
-#include "common/base/unique_fd.h"
 
 namespace rcuda::client {
 
 struct PageRun {
   uint64_t first = 0;
   size_t bytes = 0;
-  UniqueFd backing;  // the memfd that the pages were moved onto, if they were
+  // Of the memfd that the pages were moved onto; 0 when they were not. The file lives while it is
+  // mapped, and needs no descriptor: the application has only so many (ulimit -n).
+  uint64_t inode = 0;
   std::vector<std::pair<Session*, transport::RegionId>> exposed;
   size_t users = 0;
 };

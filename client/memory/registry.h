@@ -43,7 +43,6 @@ struct Allocation {
   CUmemoryPool pool = nullptr;  // kDeviceAsync: null is the device's current one
   bool sync_memops = false;     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
   bool of_graph = false;        // kDeviceAsync: each launch of a graph allocates it anew
-  int backing = -1;             // kHost: the memfd behind it
   bool reachable = false;       // host memory: kernels of every session can use it
   std::vector<std::pair<Session*, transport::RegionId>> exposed;  // and where it is known, as one
 };

@@ -77,7 +77,7 @@ TEST(MovePages, MemoryMovedOffAgainIsPrivateAndAnonymous) {
   for (size_t i = 0; i < words; ++i) pages.words()[i] = i + 1;
   // Its last three pages.
   uint64_t* const second = pages.words() + kPage / sizeof(uint64_t);
-  ASSERT_TRUE(move_off(backing.get(), kPage, second, 3 * kPage));
+  ASSERT_TRUE(move_off(second, 3 * kPage));
   for (size_t i = 0; i < words; ++i) ASSERT_EQ(pages.words()[i], i + 1) << "word " << i;
   pages.words()[0] = second[0] = 4711;
   uint64_t seen[2] = {};
@@ -114,7 +114,7 @@ TEST(MovePages, NoWriteOfAnotherThreadIsLost) {
     while (writing < kThreads) std::this_thread::yield();
     const UniqueFd backing = memfd(pages.bytes());
     EXPECT_TRUE(move_onto(backing.get(), pages.begin(), pages.bytes()));
-    EXPECT_TRUE(move_off(backing.get(), 0, pages.begin(), pages.bytes()));
+    EXPECT_TRUE(move_off(pages.begin(), pages.bytes()));
     over = true;
     for (std::thread& thread : threads) thread.join();
     for (size_t id = 0; id < kThreads; ++id) {
@@ -123,6 +123,15 @@ TEST(MovePages, NoWriteOfAnotherThreadIsLost) {
       ASSERT_EQ(sum, counted[id]) << "round " << round << ", thread " << id;
     }
   }
+}
+
+TEST(MovePages, MemoryThatWasMadeUnreadableSinceIsMovedOffToo) {
+  const Pages pages(1);
+  pages.words()[3] = 4711;
+  ASSERT_TRUE(move_onto(memfd(pages.bytes()).get(), pages.begin(), pages.bytes()));
+  ASSERT_EQ(mprotect(pages.begin(), pages.bytes(), PROT_NONE), 0);
+  ASSERT_TRUE(move_off(pages.begin(), pages.bytes()));
+  EXPECT_EQ(pages.words()[3], 4711u);
 }
 
 TEST(MovePages, MemoryThatCannotBeReadStaysAsItIs) {

@@ -7,7 +7,10 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include "common/base/unique_fd.h"
 
 namespace rcuda::client {
 namespace {
@@ -30,11 +33,14 @@ class RegisteredPagesTest : public ::testing::Test {
         first_ + page * kPage, pages * kPage,
         [this](PageRun* run) {
           if (run->first == refused_) return false;
-          run->backing = UniqueFd(memfd_create("registered_pages_test", MFD_CLOEXEC));
-          if (::ftruncate(run->backing.get(), static_cast<off_t>(run->bytes)) != 0) return false;
+          const UniqueFd backing(memfd_create("registered_pages_test", MFD_CLOEXEC));
+          if (::ftruncate(backing.get(), static_cast<off_t>(run->bytes)) != 0) return false;
+          struct stat file {};
+          if (::fstat(backing.get(), &file) != 0) return false;
+          run->inode = file.st_ino;
           void* pages_of_run = reinterpret_cast<void*>(run->first);
           if (::mmap(pages_of_run, run->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-                     run->backing.get(), 0) != pages_of_run) {
+                     backing.get(), 0) != pages_of_run) {
             return false;
           }
           made_.insert(run->first);
