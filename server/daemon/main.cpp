@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -44,7 +45,16 @@ void add_option(CLI::App* app, const std::string& names, config::SettingBase* se
       ->take_last();
 }
 
+// The soft limit is low for the sake of select(), which nothing here uses. Workers inherit it.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int run_daemon(const Settings& settings, int ready) {
+  raise_descriptor_limit();
   // Taken from a descriptor in the poll loop, not in a handler.
   sigset_t signals;
   sigemptyset(&signals);

@@ -18,6 +18,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -358,6 +359,24 @@ TEST(DaemonTest, BadPeersAreDroppedAndOthersServed) {
       const ssize_t got = ::recv(peer->get(), byte, sizeof byte, MSG_DONTWAIT);
       return got == 0 || (got < 0 && errno == ECONNRESET);
     }));
+  }
+}
+
+TEST(DaemonTest, TheServerMayOpenAllFilesThatTheHardLimitAllows) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = 128;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  const Server server;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  std::set<pid_t> processes = children_of(server.pid());
+  ASSERT_FALSE(processes.empty());
+  processes.insert(server.pid());
+  for (const pid_t process : processes) {
+    rlimit limit{};
+    ASSERT_EQ(::prlimit(process, RLIMIT_NOFILE, nullptr, &limit), 0);
+    EXPECT_EQ(limit.rlim_cur, before.rlim_max) << process;
   }
 }
 
