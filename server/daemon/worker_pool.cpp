@@ -77,7 +77,7 @@ uint32_t WorkerPool::choose_window(const wire::Hello* hello) const {
     if (hello && taken(*hello, window)) continue;
     const auto users =
         static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(), [&](const Worker& w) {
-          return w.state != State::kBusy && w.window == window;
+          return w.is_spare() && w.window == window;
         }));
     if (users < fewest) {
       fewest = users;
@@ -90,9 +90,9 @@ uint32_t WorkerPool::choose_window(const wire::Hello* hello) const {
 void WorkerPool::refill(const std::vector<const wire::Hello*>& waiting) {
   if (Clock::now() < retry_at_) return;
   // Starting workers that suit nobody who waits count for the pool only.
-  std::vector<const Worker*> spare;
-  for (const Worker& worker : workers_) {
-    if (worker.state != State::kBusy) spare.push_back(&worker);
+  std::vector<Worker*> spare;
+  for (Worker& worker : workers_) {
+    if (worker.is_spare()) spare.push_back(&worker);
   }
   for (const wire::Hello* hello : waiting) {
     auto suits = std::find_if(spare.begin(), spare.end(),
@@ -104,10 +104,24 @@ void WorkerPool::refill(const std::vector<const wire::Hello*>& waiting) {
     if (starting() >= most_starting()) return;
     if (Status status = start(choose_window(hello)); !status.ok()) return failed(status);
   }
-  for (size_t have = spare.size(); have < static_cast<size_t>(settings_.pool.get()); ++have) {
+  const auto pool = static_cast<size_t>(settings_.pool.get());
+  for (size_t have = spare.size(); have < pool; ++have) {
     if (starting() >= most_starting()) return;
     if (Status status = start(choose_window(nullptr)); !status.ok()) return failed(status);
   }
+  // Those who waited for the others have left.
+  for (; spare.size() > pool; spare.pop_back()) {
+    if (spare.back()->state == State::kIdle) stop(*spare.back());
+  }
+}
+
+void WorkerPool::stop(Worker& worker) {
+  WorkerMessage message;
+  message.type = WorkerMessageType::kStop;
+  (void)send_worker_message(worker.control.get(), message, Clock::now());
+  // The end of the socket says the same, should it not have been read.
+  worker.control.reset();
+  worker.state = State::kEnding;
 }
 
 Status WorkerPool::start(uint32_t window) {
@@ -175,7 +189,7 @@ bool WorkerPool::assign(const wire::Hello& hello, UniqueFd* socket) {
     std::memcpy(message.token, worker.token.data(), sizeof message.token);
     message.body = wire::encode(hello);
     message.socket = std::move(*socket);
-    const Status sent = send_worker_message(worker.control.get(), message);
+    const Status sent = send_worker_message(worker.control.get(), message, Clock::now());
     if (!sent.ok()) {  // it has just died, and will be reaped
       *socket = std::move(message.socket);
       continue;
@@ -207,7 +221,7 @@ bool WorkerPool::attach(const wire::Attach& attach, UniqueFd socket) {
     message.type = WorkerMessageType::kAttach;
     message.index = attach.index;
     message.socket = std::move(socket);
-    return send_worker_message(worker.control.get(), message).ok();
+    return send_worker_message(worker.control.get(), message, Clock::now()).ok();
   }
   return false;
 }
@@ -222,8 +236,8 @@ bool WorkerPool::call_on(const wire::PeerHello& hello, UniqueFd* socket) {
     message.type = WorkerMessageType::kPeer;
     message.body = wire::encode(hello);
     message.socket = std::move(*socket);
-    if (send_worker_message(worker.control.get(), message).ok()) return true;
-    *socket = std::move(message.socket);  // it has just died
+    if (send_worker_message(worker.control.get(), message, Clock::now()).ok()) return true;
+    *socket = std::move(message.socket);  // it has just died, or reads nothing
     return false;
   }
   return false;
@@ -246,6 +260,7 @@ void WorkerPool::handle(const std::vector<pollfd>& items) {
   for (auto worker = workers_.begin(); worker != workers_.end();) {
     if (worker->state == State::kStarting && is_ready(worker->control.get())) read(*worker);
     if (worker->state == State::kStarting && now - worker->since > settings_.start_timeout.get()) {
+      worker->said_why = true;
       failed(Status(Code::kTimeout, "a worker did not initialise its driver in time"));
       ::kill(worker->pid, SIGKILL);
       worker->since = now;
@@ -264,7 +279,10 @@ void WorkerPool::read(Worker& worker) {
   if (!message.ok()) return;  // it died; its process descriptor says so too
   if (message->type == WorkerMessageType::kReady) {
     Result<WorkerReady> ready = decode_worker_ready(message->body);
-    if (!ready.ok()) return failed(ready.status());
+    if (!ready.ok()) {
+      worker.said_why = true;
+      return failed(ready.status());
+    }
     worker.state = State::kIdle;
     offer_ = std::move(ready).value();
     failures_ = 0;
@@ -272,6 +290,7 @@ void WorkerPool::read(Worker& worker) {
     RCUDA_DEBUG("worker %d is ready after %.0f ms", worker.pid,
                 std::chrono::duration<double, std::milli>(Clock::now() - worker.since).count());
   } else if (message->type == WorkerMessageType::kFailed) {
+    worker.said_why = true;
     failed(Status(
         Code::kUnavailable,
         std::string(reinterpret_cast<const char*>(message->body.data()), message->body.size())));
@@ -294,7 +313,7 @@ void WorkerPool::reap(Worker& worker) {
       RCUDA_WARN("worker %d, which served a session, ended with %s", worker.pid,
                  outcome(status).c_str());
     }
-  } else if (worker.state == State::kStarting && last_failure_.ok()) {
+  } else if (worker.state == State::kStarting && !worker.said_why) {
     failed(Status(Code::kUnavailable,
                   "a worker ended with " + outcome(status) + " before it was ready"));
   } else if (worker.state == State::kIdle) {
@@ -323,12 +342,7 @@ WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
 }
 
 void WorkerPool::shutdown() {
-  for (Worker& worker : workers_) {
-    WorkerMessage stop;
-    stop.type = WorkerMessageType::kStop;
-    (void)send_worker_message(worker.control.get(), stop);
-    worker.control.reset();
-  }
+  for (Worker& worker : workers_) stop(worker);
   const Clock::time_point deadline = Clock::now() + settings_.stop_timeout.get();
   for (Worker& worker : workers_) {
     pollfd item{worker.process.get(), POLLIN, 0};

@@ -5,7 +5,7 @@
 // dies is reaped and logged, and concerns nobody but its client. Workers that fail to start are
 // retried with growing pauses, and their reason is kept for those who wait. The daemon's one thread
 // uses it: it polls descriptors() and calls handle() for what is ready. Nothing blocks but
-// shutdown().
+// shutdown(): a worker that does not read what it is sent counts as dead for who wants it.
 #pragma once
 
 #include <array>
@@ -37,7 +37,8 @@ class WorkerPool {
   WorkerPool(const Settings& settings, uint32_t first_window);
   ~WorkerPool();
 
-  // Starts what the pool lacks for its idle target plus `waiting` sessions.
+  // Starts what the pool lacks for its idle target plus `waiting` sessions, and ends what is idle
+  // beyond that.
   void refill(const std::vector<const wire::Hello*>& waiting);
   // Gives a session to an idle worker whose window the client does not use. False: none is idle.
   // The socket is taken, and closed here, only on success.
@@ -68,7 +69,7 @@ class WorkerPool {
   const Status& last_failure() const { return last_failure_; }
 
  private:
-  enum class State { kStarting, kIdle, kBusy };
+  enum class State { kStarting, kIdle, kBusy, kEnding };
   struct Worker {
     State state = State::kStarting;
     pid_t pid = -1;
@@ -80,9 +81,13 @@ class WorkerPool {
     wire::ServerStatus::Session session;  // while busy, as what follows
     uint8_t client[16] = {};              // Hello::session
     uint32_t index = 0;                   // Hello::worker
+    bool said_why = false;                // it could not start, and failed() has been told
+
+    bool is_spare() const { return state == State::kStarting || state == State::kIdle; }
   };
 
   Status start(uint32_t window);
+  void stop(Worker& worker);
   uint32_t choose_window(const wire::Hello* hello) const;
   void read(Worker& worker);
   void reap(Worker& worker);

@@ -4,8 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "common/base/socket_io.h"
-
 namespace rcuda::server {
 namespace {
 
@@ -18,14 +16,14 @@ static_assert(sizeof(Packet) == 24);
 
 }  // namespace
 
-Status send_worker_message(int socket, const WorkerMessage& message) {
+Status send_worker_message(int socket, const WorkerMessage& message, Deadline deadline) {
   Packet packet{message.type, message.index, {}};
   std::memcpy(packet.token, message.token, sizeof packet.token);
   std::vector<std::byte> bytes(sizeof packet + message.body.size());
   std::memcpy(bytes.data(), &packet, sizeof packet);
   std::copy(message.body.begin(), message.body.end(), bytes.begin() + sizeof packet);
   const int descriptor = message.socket.get();
-  return send_with_fds(socket, bytes, {&descriptor, message.socket ? 1u : 0u}, Deadline::max())
+  return send_with_fds(socket, bytes, {&descriptor, message.socket ? 1u : 0u}, deadline)
       .with_context("writing to the other process");
 }
 

@@ -6,7 +6,8 @@
 //                    kAttach (+ a further socket of that client); kPeer (+ the socket of another
 //                    worker of that client, then its PeerHello); kStop
 // The end of the socket says the rest: a worker whose daemon is gone ends its session and exits.
-// Blocking sends with small packets: neither side ever has more than a few in flight.
+// Neither side ever has more than a few in flight; a worker that has stopped reading (a debugger's,
+// a client's that floods it) does not hold the daemon, whose deadline is now.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/socket_io.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/wire/handshake.h"
@@ -33,7 +35,8 @@ struct WorkerMessage {
 
 inline constexpr size_t kMaxWorkerMessageBytes = 96u << 10;
 
-Status send_worker_message(int socket, const WorkerMessage& message);
+// Blocks while the other process does not read, until the deadline: kTimeout.
+Status send_worker_message(int socket, const WorkerMessage& message, Deadline deadline);
 // Blocks until a packet is there. kUnavailable at the end of the socket.
 Result<WorkerMessage> receive_worker_message(int socket);
 

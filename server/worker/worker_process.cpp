@@ -328,7 +328,7 @@ Status fail(int daemon, Status status) {
   const std::string& reason = status.context();
   const auto* bytes = reinterpret_cast<const std::byte*>(reason.data());
   message.body.assign(bytes, bytes + reason.size());
-  (void)send_worker_message(daemon, message);
+  (void)send_worker_message(daemon, message, Deadline::max());
   return status;
 }
 
@@ -370,7 +370,7 @@ Status work(const Settings& settings, int daemon, uint32_t window_index) {
   ready.type = WorkerMessageType::kReady;
   ready.body = encode(offer_of(*driver, **devices));
   // A daemon that is gone needs no worker, and no word about it.
-  if (!send_worker_message(daemon, ready).ok()) return {};
+  if (!send_worker_message(daemon, ready, Deadline::max()).ok()) return {};
   Result<WorkerMessage> message = receive_worker_message(daemon);
   if (!message.ok() || message->type != WorkerMessageType::kSession) return {};
   return serve(settings, std::move(message).value(), daemon, **devices, *driver, window,

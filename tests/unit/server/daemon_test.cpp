@@ -393,6 +393,27 @@ TEST(DaemonTest, AKilledWorkerConcernsItsClientOnly) {
   EXPECT_TRUE(answers(*third.session));
 }
 
+TEST(DaemonTest, AWorkerThatReadsNothingDoesNotHoldTheDaemon) {
+  Server server;
+  Outcome outcome = introduce(server, hello(wire::Medium::kShm));
+  ASSERT_TRUE(outcome.session);
+  const auto worker = static_cast<pid_t>(outcome.session->welcome.worker_pid);
+  ASSERT_EQ(::kill(worker, SIGSTOP), 0);
+  // More than its socket takes.
+  wire::Attach attach;
+  std::memcpy(attach.token, outcome.session->welcome.token, sizeof attach.token);
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_TRUE(wire::write_message(server.connect_tcp().get(), wire::MessageType::kAttach,
+                                    wire::encode(attach), patience())
+                    .ok());
+  }
+  UniqueFd socket = server.connect_tcp();
+  ASSERT_TRUE(
+      wire::write_message(socket.get(), wire::MessageType::kStatusQuery, {}, patience()).ok());
+  EXPECT_TRUE(wire::read_message(socket.get(), patience()).ok());
+  ::kill(worker, SIGKILL);
+}
+
 TEST(DaemonTest, NothingIsLeftOfSessions) {
   Server server({"--pool", "2"});
   ASSERT_NE(server.port(), 0);

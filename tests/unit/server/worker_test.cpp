@@ -173,7 +173,7 @@ TEST(WorkerMessagesTest, ASocketTravelsWithItsMessage) {
   sent.token[15] = 77;
   sent.body = some_bytes(60000, 1);
   sent.socket.reset(extra[0]);
-  ASSERT_TRUE(send_worker_message(a.get(), sent).ok());
+  ASSERT_TRUE(send_worker_message(a.get(), sent, Deadline::max()).ok());
   sent.socket.reset();
   Result<WorkerMessage> got = receive_worker_message(b.get());
   ASSERT_TRUE(got.ok()) << got.status().message();

@@ -1,0 +1,88 @@
+// The pool by itself, with real workers on softgpu or with processes that are none.
+#include "server/daemon/worker_pool.h"
+
+#include <algorithm>
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include "api/api_hash.h"
+
+namespace rcuda::server {
+namespace {
+
+using Clock = WorkerPool::Clock;
+
+struct PoolSettings : Settings {
+  PoolSettings(const char* pool_size, const char* binary) {
+    EXPECT_TRUE(pool.set(pool_size, "pool", "the test").ok());
+    EXPECT_TRUE(driver.set("softgpu", "driver", "the test").ok());
+    worker_binary = binary;
+  }
+};
+
+wire::Hello hello() {
+  wire::Hello message;
+  message.api_hash = api::kApiHash;
+  message.medium = wire::Medium::kShm;
+  message.devices = {0};
+  return message;
+}
+
+// Looks after the pool until `done`, as the daemon does while nobody calls.
+void run_until(WorkerPool& pool, const std::function<bool()>& done) {
+  const Clock::time_point end = Clock::now() + std::chrono::seconds(60);
+  while (!done()) {
+    ASSERT_LT(Clock::now(), end);
+    std::vector<pollfd> items;
+    pool.add_descriptors(&items);
+    ASSERT_GE(::poll(items.data(), items.size(), 10), 0);
+    pool.handle(items);
+  }
+}
+
+uint32_t idle(const WorkerPool& pool) {
+  wire::ServerStatus status;
+  pool.report(&status);
+  return status.idle_workers;
+}
+
+TEST(WorkerPoolTest, WorkersThatEndWithoutAWordAreRetriedWithGrowingPauses) {
+  const PoolSettings settings("4", "/bin/false");
+  WorkerPool pool(settings, 0);
+  Clock::duration last{};
+  for (int round = 0; round < 2; ++round) {
+    while (pool.starting() == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      pool.refill({});
+    }
+    const Clock::time_point begin = Clock::now();
+    run_until(pool, [&] { return pool.starting() == 0; });
+    ASSERT_NE(pool.next_deadline(), Clock::time_point::max()) << "no pause in round " << round;
+    const Clock::duration pause = pool.next_deadline() - begin;
+    EXPECT_GT(pause, last);
+    last = pause;
+    pool.refill({});
+    EXPECT_EQ(pool.starting(), 0u);
+  }
+}
+
+TEST(WorkerPoolTest, WhatClientsThatLeftWaitedForIsNotKept) {
+  const PoolSettings settings("1", RCUDA_TEST_SERVER);
+  WorkerPool pool(settings, 0);
+  const wire::Hello message = hello();
+  const std::vector<const wire::Hello*> waiting(4, &message);
+  pool.refill(waiting);
+  ASSERT_EQ(pool.starting(), 4u);
+  run_until(pool, [&] { return pool.starting() == 0; });
+  pool.refill(waiting);
+  EXPECT_EQ(idle(pool), 4u) << "these wait still";
+  run_until(pool, [&] { return pool.starting() == 0; });
+  pool.refill({});
+  EXPECT_EQ(idle(pool), 1u);
+  EXPECT_TRUE(pool.last_failure().ok());
+}
+
+}  // namespace
+}  // namespace rcuda::server
