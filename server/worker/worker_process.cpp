@@ -17,6 +17,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "api/api_hash.h"
 #include "common/base/leak_check.h"
 #include "common/base/log.h"
 #include "common/base/start_thread.h"
@@ -165,7 +166,14 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
              std::vector<AddressRange> closed) {
   const Clock::time_point begin = Clock::now();
   Result<wire::Hello> hello = wire::decode_hello(message.body);
-  if (!hello.ok()) return hello.status();
+  // The daemon starts workers by the path of its binary, and has understood this Hello itself.
+  if (!hello.ok() || hello->api_hash != api::kApiHash) {
+    refuse(
+        message.socket.get(),
+        Status(Code::kProtocol,
+               "another build of rcuda was installed while the server ran: restart rcuda-server"));
+    return {};
+  }
 
   wire::Welcome welcome;
   SessionResources resources;

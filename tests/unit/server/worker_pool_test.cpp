@@ -84,5 +84,23 @@ TEST(WorkerPoolTest, WhatClientsThatLeftWaitedForIsNotKept) {
   EXPECT_TRUE(pool.last_failure().ok());
 }
 
+TEST(WorkerPoolTest, AWorkerOfAnotherBuildThanTheClientsRefusesIt) {
+  const PoolSettings settings("1", RCUDA_TEST_SERVER);
+  WorkerPool pool(settings, 0);
+  pool.refill({});
+  run_until(pool, [&] { return idle(pool) == 1; });
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  UniqueFd ours(ends[0]), theirs(ends[1]);
+  wire::Hello message = hello();
+  message.api_hash ^= 1;
+  ASSERT_TRUE(pool.assign(message, &theirs));
+  auto answer = wire::read_message(ours.get(), Clock::now() + std::chrono::seconds(60));
+  ASSERT_TRUE(answer.ok()) << answer.status().message();
+  ASSERT_EQ(answer->first, wire::MessageType::kRefusal);
+  EXPECT_NE(wire::decode_refusal(answer->second)->reason.find("restart rcuda-server"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace rcuda::server
