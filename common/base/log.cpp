@@ -86,6 +86,10 @@ void log_line(LogLevel level, const char* format, ...) {
   va_start(args, format);
   std::vsnprintf(text, sizeof text, format, args);
   va_end(args);
+  // Lines quote what peers say of themselves: none is to look like several, or command a terminal.
+  for (char* c = text; *c != '\0'; ++c) {
+    if (static_cast<unsigned char>(*c) < ' ' || *c == '\x7f') *c = '?';
+  }
   if (const LogWriter writer = log_writer.load(std::memory_order_acquire); writer != nullptr) {
     writer(level, text);
   } else {

@@ -4,8 +4,8 @@
 //
 // Levels: error = an operation was lost; warn = degraded; info = once per session; debug = once per
 // object; trace = once per call. The default shows warn and above.
-// Any thread may log, also in a child of fork(); a line is written whole. A disabled level costs
-// one relaxed load.
+// Any thread may log, also in a child of fork(); a line is written whole, its control characters as
+// '?'. A disabled level costs one relaxed load.
 #pragma once
 
 #include <atomic>

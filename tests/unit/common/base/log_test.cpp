@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <string_view>
 #include <thread>
 
 #include <fcntl.h>
@@ -43,6 +44,22 @@ TEST(Log, AChildLogsWhateverOtherThreadsDidAtTheFork) {
   stop.store(true);
   writer.join();
   set_log_descriptor(STDERR_FILENO);
+}
+
+TEST(Log, WhatALineQuotesCannotBeginAnother) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const UniqueFd reader(ends[0]), writer(ends[1]);
+  set_log_descriptor(writer.get());
+  RCUDA_ERROR("session of %s over", "eve\n09:00:00 rcuda-server[1] info: \x1b[2Jall is\twell\x7f");
+  set_log_descriptor(STDERR_FILENO);
+  char text[512] = {};
+  ASSERT_GT(::read(reader.get(), text, sizeof text - 1), 0);
+  const std::string_view line(text);
+  EXPECT_NE(line.find("session of eve?09:00:00 rcuda-server[1] info: ?[2Jall is?well? over\n"),
+            std::string_view::npos)
+      << line;
+  EXPECT_EQ(line.find('\n'), line.size() - 1);
 }
 
 }  // namespace
