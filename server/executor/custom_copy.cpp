@@ -188,7 +188,7 @@ HandlerResult copy(Executor& executor, const Command& command, std::vector<std::
 namespace {
 
 // The bytes that one side of a shape spans in linear memory, from the first byte touched to the
-// last; false when the numbers overflow.
+// last; false when the numbers overflow or say too little.
 bool span_of(const wire::CopyShapeSide& side, const wire::CopyShapeBody& body, uint64_t* first,
              uint64_t* bytes) {
   using Wide = unsigned __int128;
@@ -198,6 +198,9 @@ bool span_of(const wire::CopyShapeSide& side, const wire::CopyShapeBody& body, u
     *bytes = 0;
     return true;
   }
+  // The client says both. As 0, the driver would take them for those of packed rows, which span
+  // more.
+  if (side.pitch_bytes == 0 || side.height == 0) return false;
   // Products of three 64-bit numbers do not fit: none of them is that large in a real shape.
   constexpr uint64_t kLimit = 1ull << 40;
   for (uint64_t number : {side.pitch_bytes, side.height, side.x_bytes, side.y, side.z,

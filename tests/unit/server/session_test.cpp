@@ -208,6 +208,33 @@ TEST_F(SessionTest, ShapesArePackedThroughStaging) {
   driver().cuMemFree_v2(memory);
 }
 
+// A driver has defaults for them, with which the copy would span more than was checked.
+TEST_F(SessionTest, AShapeWithoutPitchOrHeightIsRefused) {
+  constexpr uint64_t kWidth = 64, kHeight = 4, kDepth = 4;
+  const CUdeviceptr memory = allocate(kWidth * kHeight * kDepth);
+  wire::CopyShapeBody copy{};
+  copy.source = {0, kWidth, kHeight, 0, 0, 0, 0, wire::MemoryType::kHost, 0};
+  copy.source_staged = 1;
+  copy.destination = {memory, kWidth, kHeight, 0, 0, 0, 0, wire::MemoryType::kDevice, 0};
+  copy.width_bytes = kWidth;
+  copy.height = kHeight;
+  copy.depth = kDepth;
+  copy.word = 4;
+  const auto result = [&](uint64_t* field, uint64_t value) {
+    const uint64_t before = std::exchange(*field, value);
+    ++copy.sequence;
+    EXPECT_TRUE(client().post(Custom::kCopyShape, copy).ok());
+    *field = before;
+    return client().wait_word(4, copy.sequence);
+  };
+  EXPECT_EQ(result(&copy.source.pitch_bytes, kWidth), CUDA_SUCCESS);
+  for (wire::CopyShapeSide* side : {&copy.source, &copy.destination}) {
+    EXPECT_EQ(result(&side->pitch_bytes, 0), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(result(&side->height, 0), CUDA_ERROR_INVALID_VALUE);
+  }
+  driver().cuMemFree_v2(memory);
+}
+
 TEST_F(SessionTest, KernelsLoadLaunchAndReport) {
   ASSERT_EQ(load_module(bytes_of(std::string(kPtx))), CUDA_SUCCESS);
   wire::FunctionInfoReply info{};
