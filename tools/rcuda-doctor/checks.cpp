@@ -203,9 +203,18 @@ Findings check_memlock(const transport::LockedMemoryLimit& limit, bool matters) 
   if (!matters) {
     return {{Verdict::kGood, what + ", which matters only with an RDMA device", ""}};
   }
-  return {{Verdict::kBad, what + ": registrations will be refused",
-           "ulimit -l unlimited; for users: '* - memlock unlimited' in /etc/security/limits.d/; "
-           "for the service: LimitMEMLOCK=infinity"}};
+  const std::string mend =
+      "ulimit -l unlimited; for users: '* - memlock unlimited' in /etc/security/limits.d/; "
+      "for the service: LimitMEMLOCK=infinity";
+  // Staging memory of a worker (--staging-bytes), as it is by default, and windows with some room.
+  constexpr uint64_t kLeast = (64u << 20) + (16u << 20);
+  if (limit.bytes < kLeast) {
+    return {{Verdict::kBad,
+             what + ", and a session registers " + std::to_string(kLeast >> 10) + " KiB at once",
+             mend}};
+  }
+  return {
+      {Verdict::kNote, what + ", in which all page-locked memory of a program has to fit", mend}};
 }
 
 Findings check_gpudirect(const fs::path& root) {

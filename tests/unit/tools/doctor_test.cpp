@@ -112,6 +112,9 @@ TEST_F(DoctorTest, LockedMemory) {
   EXPECT_EQ(limited[0].verdict, Verdict::kBad);
   EXPECT_NE(limited[0].what.find("8192 KiB"), std::string::npos);
   EXPECT_NE(limited[0].mend.find("ulimit -l unlimited"), std::string::npos);
+  const Findings large = check_memlock({.none = false, .bytes = 64ull << 30}, true);
+  EXPECT_EQ(large[0].verdict, Verdict::kNote);
+  EXPECT_NE(large[0].mend.find("ulimit -l unlimited"), std::string::npos);
 }
 
 TEST_F(DoctorTest, GpudirectByEitherModule) {
