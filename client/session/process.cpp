@@ -108,8 +108,6 @@ wire::Hello make_hello() {
         static_cast<uint64_t>(getpid()) << 32 | static_cast<uint64_t>(time(nullptr));
     std::memcpy(hello.session, &fallback, sizeof fallback);
   }
-  hello.host_range_base = wire::kHostRangeBase;
-  hello.host_range_bytes = wire::kHostRangeBytes;
   return hello;
 }
 

@@ -125,8 +125,6 @@ std::vector<std::byte> encode(const Hello& message) {
   out.numbers(message.devices);
   out.number(static_cast<uint32_t>(message.taken_windows.size()));
   for (const AddressWindow& window : message.taken_windows) put_window(out, window);
-  out.number(message.host_range_base);
-  out.number(message.host_range_bytes);
   out.number(message.worker);
   out.string(message.p2p_strategy);
   out.string(message.p2p_path);
@@ -148,8 +146,6 @@ Result<Hello> decode_hello(const std::vector<std::byte>& body) {
   message.medium = static_cast<Medium>(medium);
   message.taken_windows.resize(windows);
   for (AddressWindow& window : message.taken_windows) get_window(in, &window);
-  in.number(&message.host_range_base);
-  in.number(&message.host_range_bytes);
   in.number(&message.worker);
   in.string(&message.p2p_strategy);
   in.string(&message.p2p_path);

@@ -77,7 +77,6 @@ struct Hello {
   uint8_t session[16] = {};                  // the same for all servers of one client process
   std::vector<uint32_t> devices;             // ordinals on that server, in the client's order
   std::vector<AddressWindow> taken_windows;  // of this client's other workers
-  uint64_t host_range_base = 0, host_range_bytes = 0;  // the client's pinned memory: keep free
   uint32_t worker = 0;                 // which of the client's workers this will be, counted from 0
   std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client
 };

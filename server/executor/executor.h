@@ -75,8 +75,6 @@ struct SessionResources {
   bool shared_address_space = false;
   bool allow_faults = false;
   bool gpudirect = true;  // where the Link has it and a probe proves it
-  // Where the client keeps page-locked memory of its own, which nothing else of this process uses.
-  uint64_t host_range_base = 0, host_range_bytes = 0;
   // For the session's other workers (server/peer): Hello's words, which have been checked.
   struct Peers {
     std::array<uint8_t, 16> session{};

@@ -1,10 +1,8 @@
 #include "server/executor/host_memory.h"
 
 #include <algorithm>
-#include <cinttypes>
-#include <cstdio>
-#include <cstring>
 #include <iterator>
+#include <vector>
 
 #include <sys/mman.h>
 
@@ -28,6 +26,10 @@ constexpr unsigned kKnownFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTE
 
 }  // namespace
 
+HostMemory::HostMemory(Executor& executor) : executor_(executor) {
+  for (const AddressRange& range : executor.resources().closed) keep(range.begin, range.end);
+}
+
 HostMemory::~HostMemory() {
   for (const auto& [address, range] : ranges_) release(address, range);
 }
@@ -42,38 +44,35 @@ const HostMemory::Range* HostMemory::find(uint64_t address, uint64_t bytes, uint
 }
 
 // The address comes from the wire, and mapping there replaces what is there: only addresses are
-// taken that are free, or kept inaccessible by this process for that purpose or since the client's
-// memory went from there.
-bool HostMemory::may_map(uint64_t address, uint64_t bytes) const {
-  const SessionResources& resources = executor_.resources();
-  const uint64_t end = address + bytes;
-  const auto is_ours = [&](uint64_t from, uint64_t to) {
-    const uint64_t base = resources.host_range_base;
-    if (from >= base && to - base <= resources.host_range_bytes) return true;
-    const auto left = left_.upper_bound(from);
-    if (left != left_.begin() && to <= std::prev(left)->second) return true;
-    return std::any_of(
-        resources.closed.begin(), resources.closed.end(),
-        [&](const AddressRange& range) { return from >= range.begin && to <= range.end; });
-  };
-  std::FILE* maps = std::fopen("/proc/self/maps", "re");
-  if (!maps) return false;
-  bool free = true;
-  char line[4096 + 256], access[5];
-  uint64_t from = 0, to = 0;
-  while (free && std::fgets(line, sizeof line, maps)) {
-    if (std::sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s", &from, &to, access) != 3) continue;
-    from = std::max(from, address);
-    to = std::min(to, end);
-    if (from < to) free = std::strcmp(access, "---p") == 0 && is_ours(from, to);
+// taken that are free, or kept inaccessible for the client already.
+bool HostMemory::claim_addresses(uint64_t begin, uint64_t end) {
+  std::vector<AddressRange> claimed;
+  for (uint64_t at = begin; at < end;) {
+    const auto next = kept_.upper_bound(at);
+    if (next != kept_.begin() && std::prev(next)->second > at) {
+      at = std::prev(next)->second;
+      continue;
+    }
+    const uint64_t until = next == kept_.end() ? end : std::min(end, next->first);
+    void* const wanted = reinterpret_cast<void*>(at);
+    if (::mmap(wanted, until - at, PROT_NONE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1,
+               0) != wanted) {
+      for (const AddressRange& range : claimed) {
+        ::munmap(reinterpret_cast<void*>(range.begin), range.end - range.begin);
+      }
+      return false;
+    }
+    claimed.push_back({at, until});
+    at = until;
   }
-  std::fclose(maps);
-  return free;
+  for (const AddressRange& range : claimed) keep(range.begin, range.end);
+  return true;
 }
 
 // Puts the client's pages, or a shadow of them, at their address.
 CUresult HostMemory::place(uint64_t address, uint64_t bytes, Range* range) {
-  if (!may_map(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (!claim_addresses(address, address + bytes)) return CUDA_ERROR_INVALID_VALUE;
   void* const wanted = reinterpret_cast<void*>(address);
   if (!range->shadow) {
     Result<void*> mapped =
@@ -81,7 +80,9 @@ CUresult HostMemory::place(uint64_t address, uint64_t bytes, Range* range) {
     if (!mapped.ok()) {
       RCUDA_WARN("client memory at %p cannot be mapped: %s", wanted,
                  mapped.status().message().c_str());
-      return CUDA_ERROR_INVALID_VALUE;
+      // This process has no room for it, or the client has said what is not so.
+      return mapped.status().code() == Code::kSystem ? CUDA_ERROR_OUT_OF_MEMORY
+                                                     : CUDA_ERROR_INVALID_VALUE;
     }
     range->shadow = *mapped == nullptr;  // the medium shares no memory
   }
@@ -93,22 +94,21 @@ CUresult HostMemory::place(uint64_t address, uint64_t bytes, Range* range) {
   return CUDA_SUCCESS;
 }
 
-void HostMemory::leave(uint64_t begin, uint64_t end) {
-  auto at = left_.upper_bound(begin);
-  if (at != left_.begin() && std::prev(at)->second >= begin) {
+void HostMemory::keep(uint64_t begin, uint64_t end) {
+  auto at = kept_.upper_bound(begin);
+  if (at != kept_.begin() && std::prev(at)->second >= begin) {
     --at;
     begin = at->first;
   }
-  while (at != left_.end() && at->first <= end) {
+  while (at != kept_.end() && at->first <= end) {
     end = std::max(end, at->second);
-    at = left_.erase(at);
+    at = kept_.erase(at);
   }
-  left_[begin] = end;
+  kept_[begin] = end;
 }
 
 void HostMemory::take_away(uint64_t address, const Range& range) {
   if (!range.mapped) return;
-  leave(address, address + whole_pages(range.bytes));
   if (!range.shadow) {
     (void)executor_.link().unmap(static_cast<transport::RegionId>(range.region));
     return;

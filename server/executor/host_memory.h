@@ -34,7 +34,7 @@ class HostMemory {
     std::shared_ptr<ClientResource> unclaimed;
   };
 
-  explicit HostMemory(Executor& executor) : executor_(executor) {}
+  explicit HostMemory(Executor& executor);
   ~HostMemory();
 
   CUresult expose(const wire::HostExposeBody& body);
@@ -51,16 +51,18 @@ class HostMemory {
   bool any_for_graphs() const { return for_graphs_ != 0; }
 
  private:
-  bool may_map(uint64_t address, uint64_t bytes) const;
+  bool claim_addresses(uint64_t begin, uint64_t end);  // into kept_, all or none
   CUresult place(uint64_t address, uint64_t bytes, Range* range);
   void take_away(uint64_t address, const Range& range);
-  void leave(uint64_t begin, uint64_t end);  // into left_
+  void keep(uint64_t begin, uint64_t end);
   void release(uint64_t address, const Range& range);
 
   Executor& executor_;
   std::map<uint64_t, Range> ranges_;  // by address; they do not overlap
-  // Where client memory was once, begin to end: kept inaccessible, for it often comes back there.
-  std::map<uint64_t, uint64_t> left_;
+  // Addresses that nothing else of this process uses, begin to end: those that were closed at its
+  // start, and where client memory is or was, for it often comes back there. Inaccessible where
+  // none is.
+  std::map<uint64_t, uint64_t> kept_;
   size_t for_graphs_ = 0;  // of them, shadows and those with a callback
 };
 

@@ -279,8 +279,6 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
   resources.peers.spin = settings.spin.get();
   resources.peers.near_pci = options.near_pci;
   resources.closed = std::move(closed);
-  resources.host_range_base = hello->host_range_base;
-  resources.host_range_bytes = hello->host_range_bytes;
 
   SessionLoop session(resources, {spin_time(settings)});
   {

@@ -153,6 +153,7 @@ struct World {
   std::vector<std::byte> staging = std::vector<std::byte>(kStagingBytes);
   std::vector<std::byte> replies = std::vector<std::byte>(server::kReplyMemoryBytes);
   api::DriverTable driver = memory_driver();
+  bool clears_host_range = true;  // after each session; not when a test has memory of its own there
 
   static World& get() {
     static World world;
@@ -201,10 +202,14 @@ struct World {
     resources.reply_memory = replies.data();
     resources.pinned_bytes = staging.size();
     resources.images = &images;
-    resources.host_range_base = kHostRange;
-    resources.host_range_bytes = kHostRangeBytes;
-    server::SessionLoop loop(resources, {std::chrono::nanoseconds(0)});
-    return loop.run().code() != Code::kProtocol;
+    Status status;
+    {
+      server::SessionLoop loop(resources, {std::chrono::nanoseconds(0)});
+      status = loop.run();
+    }
+    // As the end of a worker's process does.
+    if (clears_host_range) ::munmap(reinterpret_cast<void*>(kHostRange), kHostRangeBytes);
+    return status.code() != Code::kProtocol;
   }
 
   void clear(size_t bytes) {

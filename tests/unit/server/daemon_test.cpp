@@ -151,8 +151,6 @@ wire::Hello hello(wire::Medium medium) {
   message.pid = static_cast<uint32_t>(::getpid());
   message.program = "daemon_test";
   message.devices = {0};
-  message.host_range_base = 0x5000'0000'0000;
-  message.host_range_bytes = 1ull << 40;
   return message;
 }
 

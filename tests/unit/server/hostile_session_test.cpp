@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include "common/base/log.h"
 #include "tests/fuzz/mutate.h"
@@ -32,6 +33,23 @@ TEST_F(HostileSessionTest, AWellFormedSessionIsServed) {
   EXPECT_TRUE(run(well_formed_session()));
   EXPECT_EQ(fuzz::reached.launches, 1);
   EXPECT_EQ(fuzz::reached.copies, 4);
+}
+
+// What else of this process is inaccessible is not the client's.
+TEST_F(HostileSessionTest, ExposedMemoryTakesNoAddressesThatAreInUse) {
+  void* const wanted = reinterpret_cast<void*>(fuzz::World::kHostRange + 4096);
+  auto* const guard =
+      static_cast<std::byte*>(::mmap(wanted, 4096, PROT_READ | PROT_WRITE,
+                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0));
+  ASSERT_EQ(guard, wanted);
+  *guard = std::byte{42};
+  ASSERT_EQ(::mprotect(guard, 4096, PROT_NONE), 0);
+  fuzz::World::get().clears_host_range = false;
+  EXPECT_TRUE(run(well_formed_session()));
+  fuzz::World::get().clears_host_range = true;
+  ASSERT_EQ(::mprotect(guard, 4096, PROT_READ), 0);
+  EXPECT_EQ(*guard, std::byte{42});
+  ::munmap(guard, 4096);
 }
 
 TEST_F(HostileSessionTest, EveryTruncationEnds) {

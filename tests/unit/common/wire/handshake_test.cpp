@@ -29,8 +29,6 @@ Hello sample_hello() {
   for (int i = 0; i < 16; ++i) hello.session[i] = static_cast<uint8_t>(i);
   hello.devices = {3, 0};
   hello.taken_windows = {{0x6000'0000'0000, 1ull << 40}, {0x6100'0000'0000, 1ull << 40}};
-  hello.host_range_base = 0x5000'0000'0000;
-  hello.host_range_bytes = 1ull << 40;
   return hello;
 }
 
@@ -81,8 +79,6 @@ TEST(HandshakeTest, HelloSurvivesTheWire) {
   ASSERT_EQ(got->taken_windows.size(), 2u);
   EXPECT_EQ(got->taken_windows[1].base, sent.taken_windows[1].base);
   EXPECT_EQ(got->taken_windows[1].bytes, sent.taken_windows[1].bytes);
-  EXPECT_EQ(got->host_range_base, sent.host_range_base);
-  EXPECT_EQ(got->host_range_bytes, sent.host_range_bytes);
 }
 
 TEST(HandshakeTest, WelcomeSurvivesTheWire) {
