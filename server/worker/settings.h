@@ -59,6 +59,16 @@ struct Settings {
                               0,
                               transport::verbs::kMostKeptMiB,
                               "MiB of pageable memory that may stay registered with the adapter"};
+  // Read where they are used, from the environment that a worker gets of these.
+  config::String verbs_device{registry, "RCUDA_VERBS_DEVICE", "",
+                              "another adapter than the route to the peer says"};
+  config::String verbs_gid{registry, "RCUDA_VERBS_GID", "",
+                           "another address of the adapter, by the index of its GID"};
+  config::String plugin_dir{registry, "RCUDA_PLUGIN_DIR", "",
+                            "where librcuda-verbs.so lies, if not in lib/rcuda"};
+  config::String p2p_cache{registry, "RCUDA_P2P_CACHE", "",
+                           "file with what copies between servers were measured to take, if not "
+                           "p2p.toml in the user's cache folder"};
   config::Bool allow_faults{registry, "RCUDA_SERVER_ALLOW_FAULTS", false,
                             "let clients crash their worker; for tests"};
   config::Bool fence{registry, "RCUDA_FENCE", true,
