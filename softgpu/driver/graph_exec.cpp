@@ -68,6 +68,7 @@ bool GraphExec::frees(CUdeviceptr address) const {
 }
 
 CUresult GraphExec::launch(Stream& stream) {
+  stream.wait_for_room();
   std::lock_guard lock(mutex_);
   std::vector<Point> waits;
   if (!last_launch_.reached()) waits.push_back(last_launch_);
@@ -78,18 +79,19 @@ CUresult GraphExec::launch(Stream& stream) {
       if ((flags_ & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) == 0) {
         return CUDA_ERROR_INVALID_VALUE;
       }
-      if (CUresult result = stream.enqueue(FreeOperation{memory->address()}, waits)) return result;
+      if (CUresult result = stream.enqueue_at_once(FreeOperation{memory->address()}, waits)) {
+        return result;
+      }
     }
     // As calls made after this one see it: allocated unless the graph frees it itself.
     allocation->freeing = frees(memory->address());
   }
   auto run = std::make_shared<GraphRun>(plan_, stream.context());
-  const CUresult result =
-      stream.enqueue(GraphLaunchOperation{run}, std::move(waits), &last_launch_);
-  if (result != CUDA_SUCCESS) {
-    run->cancel();
+  if (CUresult result =
+          stream.enqueue_at_once(GraphLaunchOperation{run}, std::move(waits), &last_launch_)) {
     return result;
   }
+  run->publish_events(*plan_);
   return CUDA_SUCCESS;
 }
 

@@ -4,7 +4,7 @@
 // graph it was made from, against which cuGraphExecUpdate compares. Launches of one executable
 // follow each other, in whatever streams; a plan that a launch still uses is copied before it is
 // changed. Any thread; a mutex per executable, taken after graph_mutex() where both are needed.
-// Nothing blocks.
+// Nothing blocks but launch(), which may wait for room in the stream before it takes the mutex.
 #pragma once
 
 #include <cstdint>

@@ -97,18 +97,28 @@ GraphRun::GraphRun(std::shared_ptr<const GraphPlan> plan, Context& context)
       context_(context),
       pending_(plan_->nodes.size()),
       remaining_(static_cast<uint32_t>(plan_->nodes.size())) {
+  std::map<const Event*, std::shared_ptr<EventRecord>> recorded_here;
   for (uint32_t i = 0; i < plan_->nodes.size(); ++i) {
     const PlanNode& node = plan_->nodes[i];
     pending_[i].store(node.predecessors, std::memory_order_relaxed);
-    if (const auto* record = std::get_if<EventRecordOperation>(&node.operation)) {
-      auto recording = std::make_shared<EventRecord>();
-      recording->point = {std::make_shared<Timeline>(), 1};
-      record->event->captured.store(false);
-      record->event->set_record(recording);
-      records_[i] = std::move(recording);
+    if (const auto* operation = std::get_if<EventRecordOperation>(&node.operation)) {
+      auto record = std::make_shared<EventRecord>();
+      record->point = {std::make_shared<Timeline>(), 1};
+      recorded_here[operation->event.get()] = record;
+      records_[i] = std::move(record);
     } else if (const auto* wait = std::get_if<EventWaitOperation>(&node.operation)) {
-      if (const auto recording = wait->event->record()) waits_[i] = recording->point;
+      const auto own = recorded_here.find(wait->event.get());
+      const auto record = own != recorded_here.end() ? own->second : wait->event->record();
+      if (record != nullptr) waits_[i] = record->point;
     }
+  }
+}
+
+void GraphRun::publish_events(const GraphPlan& plan) const {
+  for (const auto& [index, record] : records_) {
+    Event& event = *std::get<EventRecordOperation>(plan.nodes[index].operation).event;
+    event.captured.store(false);
+    event.set_record(record);
   }
 }
 
@@ -147,10 +157,6 @@ bool GraphRun::next_branch(uint32_t* index) {
   *index = put_off_.back();
   put_off_.pop_back();
   return true;
-}
-
-void GraphRun::cancel() {
-  for (const auto& [index, record] : records_) record->point.timeline->complete(1);
 }
 
 void GraphRun::run_from(uint32_t index) {

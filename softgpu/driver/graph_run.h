@@ -60,13 +60,13 @@ std::shared_ptr<GraphPlan> make_plan(const Graph& graph);
 
 class GraphRun : public std::enable_shared_from_this<GraphRun> {
  public:
-  // Gives each event node its recording or the point it waits for: from now on the events stand for
-  // this launch.
+  // Gives each event node its recording or the point it waits for.
   GraphRun(std::shared_ptr<const GraphPlan> plan, Context& context);
 
+  // From now on the events of `plan`, which is the run's, stand for this launch. Called once the
+  // launch is in its stream's queue: whoever waits for the events must come behind it there.
+  void publish_events(const GraphPlan& plan) const;
   void start();
-  // Instead of start(), when the launch failed: nobody must wait for its events.
-  void cancel();
   Point done() const { return {done_, 1}; }
 
  private:

@@ -88,8 +88,16 @@ void Stream::set_priority(int priority) {
 Context& Stream::context() const { return set_->context(); }
 
 CUresult Stream::enqueue(Operation operation, std::vector<Point> waits, Point* end) {
+  wait_for_room();
+  return enqueue_at_once(std::move(operation), std::move(waits), end);
+}
+
+void Stream::wait_for_room() {
   const uint64_t submitted = submitted_.load(std::memory_order_relaxed);
   if (submitted > kMaxQueued) timeline_->wait(submitted - kMaxQueued);
+}
+
+CUresult Stream::enqueue_at_once(Operation operation, std::vector<Point> waits, Point* end) {
   return enqueue_ordered(std::move(operation), std::move(waits), end, nullptr);
 }
 

@@ -70,6 +70,11 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // Appends `operation`, to start once `waits` are reached. `*end` is the Point that it completes.
   // CUDA_ERROR_CONTEXT_IS_DESTROYED once the stream is closed.
   CUresult enqueue(Operation operation, std::vector<Point> waits = {}, Point* end = nullptr);
+  // The two halves of it, for those who submit with a lock held: the wait for a very long queue to
+  // get shorter, and what never waits.
+  void wait_for_room();
+  CUresult enqueue_at_once(Operation operation, std::vector<Point> waits = {},
+                           Point* end = nullptr);
   // The same, then waits; a stream that was idle does the work on the calling thread.
   CUresult enqueue_and_wait(Operation operation);
 

@@ -103,6 +103,37 @@ TEST_F(GraphTest, ALaunchIsAnOperationOfItsStream) {
   EXPECT_EQ(read(1), shifted(0, {1, 2, 4}));
 }
 
+// Ours alone: hardware's queues are of another length.
+TEST_F(GraphTest, ALaunchThatWaitsForRoomIsNotSeenAndHoldsUpNobody) {
+  const CUevent recorded = event();
+  CUgraphNode node = nullptr;
+  CUDA_OK(cuGraphAddEventRecordNode(&node, graph_, nullptr, 0, recorded));
+  const CUgraphExec exec = instantiate(graph_);
+  CUDA_OK(spin(s_, word(9)));
+  for (int i = 0; i < 1021; ++i) CUDA_OK(cuMemsetD32Async(word(1), 1, 1, s_));
+  std::atomic<bool> launching{false}, launched{false};
+  in_thread([&] {
+    launching = true;
+    EXPECT_EQ(cuGraphLaunch(exec, s_), CUDA_SUCCESS);
+    launched = true;
+  });
+  while (!launching) std::this_thread::yield();
+  // Many times, as nothing says when the launch has begun to wait.
+  int refused = 0;
+  CUgraphExecUpdateResultInfo info{};
+  for (int i = 0; i < 2000; ++i) {
+    std::this_thread::yield();
+    if (cuEventQuery(recorded) != CUDA_SUCCESS) ++refused;
+    if (cuGraphExecUpdate_v2(exec, graph_, &info) != CUDA_SUCCESS) ++refused;
+  }
+  EXPECT_EQ(refused, 0);
+  EXPECT_FALSE(launched);
+  write(9, 1);
+  join_threads();
+  CUDA_OK(cuEventSynchronize(recorded));
+  EXPECT_EQ(read(1), 1u);
+}
+
 TEST_F(GraphTest, ChildGraphsAreCopiesAndRunInPlace) {
   CUgraph inner = nullptr;
   CUDA_OK(cuGraphCreate(&inner, 0));
