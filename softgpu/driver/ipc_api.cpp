@@ -6,7 +6,9 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <utility>
 
 #include <cuda.h>
 #include <fcntl.h>
@@ -38,17 +40,18 @@ static_assert(sizeof(MemoryHandle) <= sizeof(CUipcMemHandle));
 
 constexpr uint32_t kMagic = 0x31637069;
 
-// Opening a handle again gives the same address, counted.
+// Opening a handle again gives the same address, counted. An allocation also goes with its context.
 struct Opened {
   std::mutex mutex;
-  std::map<std::pair<uint64_t, uint64_t>, CUdeviceptr> by_origin;  // inode and offset
+  std::map<std::pair<uint64_t, uint64_t>, std::weak_ptr<Allocation>> by_origin;  // inode and offset
 };
 Opened& opened() {
   static auto* instance = new Opened;
   return *instance;
 }
 
-CUresult map_handle(Context& context, const MemoryHandle& handle, CUdeviceptr* address) {
+CUresult map_handle(Context& context, const MemoryHandle& handle,
+                    std::shared_ptr<Allocation>* allocation) {
   Device* device = device_with_uuid(handle.device);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   char path[64];
@@ -70,17 +73,17 @@ CUresult map_handle(Context& context, const MemoryHandle& handle, CUdeviceptr* a
   void* mapped = ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
                         file.get(), static_cast<off_t>(handle.file_offset - before));
   if (mapped == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  auto allocation = std::make_shared<Allocation>();
-  allocation->mapping = reinterpret_cast<uint64_t>(mapped);
-  allocation->mapping_bytes = mapped_bytes;
-  allocation->address = allocation->mapping + before;
-  allocation->bytes = handle.bytes;
-  allocation->kind = MemoryKind::kImported;
-  allocation->device = device;
-  allocation->owner = &context;
-  allocation->id = next_memory_id();
-  *address = allocation->address;
-  memory_registry().add(std::move(allocation));
+  auto made = std::make_shared<Allocation>();
+  made->mapping = reinterpret_cast<uint64_t>(mapped);
+  made->mapping_bytes = mapped_bytes;
+  made->address = made->mapping + before;
+  made->bytes = handle.bytes;
+  made->kind = MemoryKind::kImported;
+  made->device = device;
+  made->owner = &context;
+  made->id = next_memory_id();
+  *allocation = made;
+  memory_registry().add(std::move(made));
   return CUDA_SUCCESS;
 }
 
@@ -123,20 +126,20 @@ CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle in,
   if (handle.process == ::getpid()) return CUDA_ERROR_INVALID_CONTEXT;
   Opened& state = opened();
   std::lock_guard lock(state.mutex);
-  CUdeviceptr& known = state.by_origin[{handle.inode, handle.file_offset}];
-  if (known != 0) {
-    std::shared_ptr<Allocation> allocation = memory_registry().find_base(known);
-    if (allocation && allocation->kind == MemoryKind::kImported) {
-      ++allocation->open_count;
-      *address = known;
-      return CUDA_SUCCESS;
-    }
+  std::erase_if(state.by_origin, [](const auto& entry) { return entry.second.expired(); });
+  const std::pair origin(handle.inode, handle.file_offset);
+  std::shared_ptr<Allocation> allocation;
+  if (const auto known = state.by_origin.find(origin); known != state.by_origin.end()) {
+    allocation = known->second.lock();
   }
-  if (CUresult result = map_handle(*context, handle, &known)) {
-    state.by_origin.erase({handle.inode, handle.file_offset});
+  if (allocation && memory_registry().find_base(allocation->address) == allocation) {
+    ++allocation->open_count;
+  } else if (CUresult result = map_handle(*context, handle, &allocation)) {
     return result;
+  } else {
+    state.by_origin[origin] = allocation;
   }
-  *address = known;
+  *address = allocation->address;
   return CUDA_SUCCESS;
 }
 
@@ -156,7 +159,8 @@ CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (--allocation->open_count > 0) return CUDA_SUCCESS;
-  std::erase_if(state.by_origin, [&](const auto& entry) { return entry.second == address; });
+  std::erase_if(state.by_origin,
+                [&](const auto& entry) { return entry.second.lock() == allocation; });
   if (std::shared_ptr<Allocation> gone =
           memory_registry().remove(address, [](const Allocation&) { return true; })) {
     release_memory(*gone);

@@ -13,7 +13,7 @@ inline constexpr size_t kPeerBytes = 100'000;
 
 // What the peer is sent over the socket; `address` of "pool" lies in the imported pool.
 struct PeerMessage {
-  CUipcMemHandle memory{};
+  CUipcMemHandle memory{}, other_memory{};
   CUmemPoolPtrExportData pointer{};
 };
 

@@ -78,6 +78,22 @@ int peer_memory(const PeerMessage& message) {
   return 0;
 }
 
+// What a context has open goes with it; something else may come to lie at its address.
+int peer_contexts(const PeerMessage& message) {
+  CUcontext first = nullptr, second = nullptr;
+  CUdeviceptr address = 0, other = 0;
+  PEER_CHECK(cuCtxCreate_v2(&first, 0, 0) == CUDA_SUCCESS);
+  PEER_CHECK(cuIpcOpenMemHandle_v2(&address, message.memory, 1) == CUDA_SUCCESS);
+  PEER_CHECK(cuCtxDestroy_v2(first) == CUDA_SUCCESS);
+  PEER_CHECK(cuCtxCreate_v2(&second, 0, 0) == CUDA_SUCCESS);
+  PEER_CHECK(cuIpcOpenMemHandle_v2(&other, message.other_memory, 1) == CUDA_SUCCESS);
+  PEER_CHECK(cuIpcOpenMemHandle_v2(&address, message.memory, 1) == CUDA_SUCCESS);
+  PEER_CHECK(all_equal(address, 0x11));
+  PEER_CHECK(all_equal(other, 0x22));
+  PEER_CHECK(cuCtxDestroy_v2(second) == CUDA_SUCCESS);
+  return 0;
+}
+
 int peer_physical(int file) {
   constexpr size_t kPage = size_t{2} << 20;
   CUmemGenericAllocationHandle handle = 0;
@@ -123,6 +139,7 @@ int run_ipc_peer(const char* command) {
   PEER_CHECK(cuCtxSetCurrent(context) == CUDA_SUCCESS);
   const std::string name = command;
   if (name == "memory") return peer_memory(message);
+  if (name == "contexts") return peer_contexts(message);
   if (name == "physical") return peer_physical(file);
   if (name == "pool") return peer_pool(message, file);
   return 255;
@@ -165,6 +182,18 @@ TEST_F(IpcTest, MemoryHandlesOpenInAnotherProcess) {
   EXPECT_TRUE(all_equal(address, 0x22));
   CUdeviceptr opened = 0;
   EXPECT_EQ(cuIpcOpenMemHandle_v2(&opened, message.memory, 1), CUDA_ERROR_INVALID_CONTEXT);
+}
+
+TEST_F(IpcTest, HandlesOpenAgainAfterTheContextThatHadThemOpen) {
+  PeerMessage message;
+  CUipcMemHandle* const handles[] = {&message.memory, &message.other_memory};
+  for (int i = 0; i < 2; ++i) {
+    const CUdeviceptr address = allocate(4 << 20);  // so large that it begins at a page
+    CUDA_OK(cuMemsetD8_v2(address, static_cast<uint8_t>(0x11 * (i + 1)), kPeerBytes));
+    CUDA_OK(cuIpcGetMemHandle(handles[i], address));
+  }
+  CUDA_OK(cuCtxSynchronize());
+  EXPECT_EQ(run_peer("contexts", message), 0);
 }
 
 TEST_F(IpcTest, RefusesHandlesThatMeanNothing) {
