@@ -74,7 +74,10 @@ std::unique_ptr<StreamHub> make_stream_hub(Context& context) {
 StreamSet& streams_of(Context& context) { return static_cast<Hub&>(context.streams()).set(); }
 
 Stream::Stream(std::shared_ptr<StreamSet> set, Kind kind, int priority)
-    : set_(std::move(set)), kind_(kind), id_(next_stream_id.fetch_add(1)) {
+    : set_(std::move(set)),
+      context_(set_->context().shared_from_this()),
+      kind_(kind),
+      id_(next_stream_id.fetch_add(1)) {
   set_priority(priority);
 }
 
@@ -84,8 +87,6 @@ void Stream::set_priority(int priority) {
   priority_.store(std::clamp(priority, kGreatestStreamPriority, kLeastStreamPriority),
                   std::memory_order_relaxed);
 }
-
-Context& Stream::context() const { return set_->context(); }
 
 CUresult Stream::enqueue(Operation operation, std::vector<Point> waits, Point* end) {
   wait_for_room();
@@ -337,9 +338,11 @@ std::shared_ptr<Stream> StreamSet::create(unsigned flags, int priority) {
       shared_from_this(),
       (flags & CU_STREAM_NON_BLOCKING) != 0 ? Stream::Kind::kNonBlocking : Stream::Kind::kBlocking,
       priority);
+  handle_table<Stream>().insert(stream);  // first: shutdown() takes out the handles of what it has
   add(stream);
-  handle_table<Stream>().insert(stream);
-  return stream;
+  if (!stream->closed()) return stream;
+  handle_table<Stream>().remove(stream.get());
+  return nullptr;
 }
 
 void StreamSet::add(const std::shared_ptr<Stream>& stream) {
@@ -349,6 +352,10 @@ void StreamSet::add(const std::shared_ptr<Stream>& stream) {
 }
 
 void StreamSet::add_locked(const std::shared_ptr<Stream>& stream) {
+  if (closed_) {
+    stream->close();
+    return;
+  }
   streams_.push_back(stream);
   const auto count = static_cast<size_t>(configuration().connections);
   if (count == 0) return;

@@ -63,8 +63,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   int priority() const { return priority_.load(std::memory_order_relaxed); }
   void set_priority(int priority);  // clamped to the device's range; nothing depends on it
   uint64_t id() const { return id_; }
-  // The context outlives the stream's work, not the stream object; see closed().
-  Context& context() const;
+  // Not alive any more once the stream is closed.
+  Context& context() const { return *context_; }
   bool closed() const { return closed_.load(std::memory_order_acquire); }
 
   // Appends `operation`, to start once `waits` are reached. `*end` is the Point that it completes.
@@ -134,6 +134,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void close();
 
   const std::shared_ptr<StreamSet> set_;
+  // For calls that still hold the stream when the context ends. The set drops its streams then, so
+  // they do not keep each other.
+  const std::shared_ptr<Context> context_;
   const Kind kind_;
   std::shared_ptr<Connection> connection_;  // null: its own; set by StreamSet::add()
   std::atomic<int> priority_;
@@ -159,7 +162,8 @@ class StreamSet : public std::enable_shared_from_this<StreamSet> {
   std::shared_ptr<Stream> legacy();
   // The calling thread's own; it ends with the thread, once it has run empty.
   std::shared_ptr<Stream> per_thread();
-  // A new stream, in the handle table. Priority is clamped to the device's range.
+  // A new stream, in the handle table; null after shutdown(). Priority is clamped to the device's
+  // range.
   std::shared_ptr<Stream> create(unsigned flags, int priority);
 
   // Waits for all work submitted before the call, in every stream of the context.
@@ -178,6 +182,7 @@ class StreamSet : public std::enable_shared_from_this<StreamSet> {
  private:
   friend class Stream;
   std::vector<std::shared_ptr<Stream>> snapshot();
+  // After shutdown() these close the stream instead.
   void add(const std::shared_ptr<Stream>& stream);
   void add_locked(const std::shared_ptr<Stream>& stream);
 
@@ -197,8 +202,8 @@ class StreamSet : public std::enable_shared_from_this<StreamSet> {
 StreamSet& streams_of(Context& context);
 
 // What calls with a stream begin with: the driver is initialised and the stream exists. `*context`
-// is the stream's, and its sticky error the result if it has one. No context need be current for a
-// stream that was created.
+// is the stream's, which keeps it, and its sticky error the result if it has one. No context need
+// be current for a stream that was created.
 CUresult enter_stream(CUstream handle, Context** context, std::shared_ptr<Stream>* stream);
 // submit() of operation.h for a stream in hand.
 CUresult submit(Stream& stream, Operation operation);

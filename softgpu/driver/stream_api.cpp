@@ -46,7 +46,9 @@ CUresult create_stream(CUstream* stream, unsigned flags, int priority) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
   if (stream == nullptr || (flags & ~CU_STREAM_NON_BLOCKING) != 0) return CUDA_ERROR_INVALID_VALUE;
-  *stream = streams_of(*context).create(flags, priority)->handle();
+  const std::shared_ptr<Stream> made = streams_of(*context).create(flags, priority);
+  if (made == nullptr) return CUDA_ERROR_CONTEXT_IS_DESTROYED;  // by another thread, just now
+  *stream = made->handle();
   return CUDA_SUCCESS;
 }
 

@@ -1,4 +1,5 @@
-// The driver's parts that no entry point shows: arenas, configuration, the link model, JIT logs.
+// The driver's parts that no entry point shows: arenas, configuration, the link model, JIT logs,
+// who keeps whom.
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -9,9 +10,12 @@
 
 #include "softgpu/driver/arena.h"
 #include "softgpu/driver/config.h"
+#include "softgpu/driver/context.h"
 #include "softgpu/driver/device.h"
+#include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/jit_options.h"
 #include "softgpu/driver/link.h"
+#include "softgpu/driver/stream.h"
 
 namespace softgpu::driver {
 namespace {
@@ -210,6 +214,34 @@ TEST(LinkImage, RefusesDamage) {
     linked_units(damaged, &read);  // must stay inside the image, whatever it says
     for (const std::string& unit : read) EXPECT_LE(unit.size(), image.size());
   }
+}
+
+// A thread may be inside a call with a stream while another one ends the context.
+TEST(Streams, KeepTheirContextForWhoeverHoldsThem) {
+  CUcontext handle = nullptr;
+  CUstream stream_handle = nullptr;
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxCreate_v2(&handle, 0, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuStreamCreate(&stream_handle, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  const std::weak_ptr<Context> context = Context::from_handle(handle);
+  std::shared_ptr<Stream> stream = handle_table<Stream>().find(stream_handle);
+  ASSERT_EQ(cuCtxDestroy_v2(handle), CUDA_SUCCESS);
+  EXPECT_FALSE(context.expired());
+  EXPECT_TRUE(stream->closed());
+  stream.reset();
+  EXPECT_TRUE(context.expired());
+}
+
+TEST(Streams, AContextThatHasEndedHasNoMore) {
+  CUcontext handle = nullptr;
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxCreate_v2(&handle, 0, 0), CUDA_SUCCESS);
+  const std::shared_ptr<Context> context = Context::from_handle(handle);
+  ASSERT_EQ(cuCtxDestroy_v2(handle), CUDA_SUCCESS);
+  StreamSet& streams = streams_of(*context);
+  EXPECT_EQ(streams.create(CU_STREAM_NON_BLOCKING, 0), nullptr);
+  EXPECT_EQ(streams.legacy()->enqueue(EmptyOperation{}), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  EXPECT_EQ(streams.per_thread()->enqueue(EmptyOperation{}), CUDA_ERROR_CONTEXT_IS_DESTROYED);
 }
 
 }  // namespace
