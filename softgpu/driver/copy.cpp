@@ -188,6 +188,14 @@ CUresult hold_end(const End& end, const Layout& layout, std::shared_ptr<Allocati
   return *memory || end.type == CU_MEMORYTYPE_HOST ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
+// False when some of the device memory that an end covers is gone.
+bool is_there(const End& end, const Layout& layout, size_t width, size_t height, size_t depth) {
+  size_t bytes = 0;
+  return end.type == CU_MEMORYTYPE_HOST ||
+         (span_of(layout, width, height, depth, &bytes) &&
+          memory_registry().covered(layout.first, bytes, nullptr));
+}
+
 // The engine a copy occupies under the link model; nullptr when it runs inside one memory.
 CopyEngine* engine_for(Device* from, Device* to) {
   if (from == to) return nullptr;
@@ -308,15 +316,20 @@ CUresult execute_copy(Context& context, const CopyOperation& operation) {
   const End destination = destination_of(shape);
   Layout from, to;
   if (operation.staged) source.address = reinterpret_cast<uint64_t>(operation.staged->data());
-  // What was queued holds its memory; in a graph it may be gone.
+  // What was queued holds its memory; in a graph it may be gone, or what lies there be smaller.
   CopyOperation held;
-  if (!operation.source_memory && !operation.destination_memory) {
+  const bool unheld = !operation.source_memory && !operation.destination_memory;
+  if (unheld) {
     held.shape = shape;
     held.staged = operation.staged;
     if (CUresult result = hold_memory(&held)) return result;
   }
   if (layout_of(source, width, height, depth, &from) != CUDA_SUCCESS ||
       layout_of(destination, width, height, depth, &to) != CUDA_SUCCESS) {
+    return CUDA_ERROR_ILLEGAL_ADDRESS;
+  }
+  if (unheld && (!is_there(source, from, width, height, depth) ||
+                 !is_there(destination, to, width, height, depth))) {
     return CUDA_ERROR_ILLEGAL_ADDRESS;
   }
   CopyEngine* engine = nullptr;
@@ -343,8 +356,13 @@ CUresult execute_copy(Context& context, const CopyOperation& operation) {
 }
 
 CUresult execute_fill(Context&, const FillOperation& operation) {
+  if (operation.width_elements == 0 || operation.height == 0) return CUDA_SUCCESS;
   const std::shared_ptr<Allocation> memory = memory_registry().hold(operation.destination);
-  if (!memory) return CUDA_ERROR_ILLEGAL_ADDRESS;
+  const size_t span = (operation.height - 1) * operation.pitch_bytes +
+                      operation.width_elements * operation.element_bytes;
+  if (!memory || !memory_registry().covered(operation.destination, span, nullptr)) {
+    return CUDA_ERROR_ILLEGAL_ADDRESS;
+  }
   for (size_t y = 0; y < operation.height; ++y) {
     void* row = reinterpret_cast<void*>(operation.destination + y * operation.pitch_bytes);
     switch (operation.element_bytes) {

@@ -441,6 +441,57 @@ TEST_F(GraphTest, UserObjectsLiveAsLongAsGraphsAndExecutables) {
   EXPECT_EQ(destroyed, 1);
 }
 
+// A graph with one node over two pages, of which the second is gone when it runs. Each test in a
+// process of its own on hardware, where a fault ends all contexts of the process.
+class GraphOfLostMemoryTest : public GraphFixture {
+ protected:
+  static constexpr size_t kPage = size_t{2} << 20;
+  void SetUp() override {
+    GraphFixture::SetUp();
+    CUmemAllocationProp prop{};
+    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device_}};
+    CUDA_OK(cuMemAddressReserve(&pages_, 2 * kPage, 0, 0, 0));
+    for (const CUdeviceptr page : {pages_, pages_ + kPage}) {
+      CUmemGenericAllocationHandle handle = 0;
+      CUDA_OK(cuMemCreate(&handle, kPage, &prop, 0));
+      CUDA_OK(cuMemMap(page, kPage, 0, handle, 0));
+      CUDA_OK(cuMemRelease(handle));
+    }
+    const CUmemAccessDesc access{prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUDA_OK(cuMemSetAccess(pages_, 2 * kPage, &access, 1));
+    CUDA_OK(cuMemAlloc_v2(&whole_, 2 * kPage));
+    CUDA_OK(cuStreamBeginCapture_v2(s_, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  }
+  void expect_fault() {
+    CUgraph graph = nullptr;
+    CUDA_OK(cuStreamEndCapture(s_, &graph));
+    const CUgraphExec exec = instantiate(graph);
+    run(exec);
+    CUDA_OK(cuMemUnmap(pages_ + kPage, kPage));
+    CUDA_OK(cuGraphLaunch(exec, s_));
+    EXPECT_EQ(cuStreamSynchronize(s_), CUDA_ERROR_ILLEGAL_ADDRESS);
+    CUDA_OK(cuMemUnmap(pages_, kPage));
+    CUDA_OK(cuMemAddressFree(pages_, 2 * kPage));
+  }
+  CUdeviceptr pages_ = 0, whole_ = 0;
+};
+
+TEST_F(GraphOfLostMemoryTest, FillsFault) {
+  CUDA_OK(cuMemsetD8Async(pages_, 1, 2 * kPage, s_));
+  expect_fault();
+}
+
+TEST_F(GraphOfLostMemoryTest, CopiesToItFault) {
+  CUDA_OK(cuMemcpyAsync(pages_, whole_, 2 * kPage, s_));
+  expect_fault();
+}
+
+TEST_F(GraphOfLostMemoryTest, CopiesFromItFault) {
+  CUDA_OK(cuMemcpyAsync(whole_, pages_, 2 * kPage, s_));
+  expect_fault();
+}
+
 TEST_F(GraphTest, ManyThreadsBuildAndLaunchGraphs) {
   for (int i = 0; i < 4; ++i) {
     in_thread([this] {
