@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include "softgpu/driver/capture.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/device.h"
 #include "softgpu/driver/graph_memory.h"
@@ -34,6 +35,12 @@ CUstream order_key(const Stream& stream, CUstream handle) {
   return stream.kind() == Stream::Kind::kPerThread ? nullptr : handle ? handle : CU_STREAM_LEGACY;
 }
 
+// What captures forbid, to be asked before anything changes: submit() would find it out too late.
+CUresult check_immediate(Stream& stream) {
+  if (CUresult result = check_unsafe_call()) return result;
+  return refuse_implicit(stream);
+}
+
 CUresult allocate(CUdeviceptr* address, size_t bytes, CUstream handle,
                   std::shared_ptr<MemoryPool> pool) {
   Context* context = nullptr;
@@ -53,14 +60,16 @@ CUresult allocate(CUdeviceptr* address, size_t bytes, CUstream handle,
       return result;
     }
     operation.memory = std::make_shared<GraphMemory>(operation.address);
-  } else if (CUresult result = check_unsafe_call()) {
+  } else if (CUresult result = check_immediate(*stream)) {
     return result;
   } else if (CUresult result =
                  pool->allocate(owner, bytes, order_key(*stream, handle), &operation.address)) {
     return result;
   }
-  *address = operation.address;
-  return submit(*stream, std::move(operation));
+  const CUdeviceptr allocated = operation.address;
+  if (CUresult result = submit(*stream, std::move(operation))) return result;
+  *address = allocated;
+  return CUDA_SUCCESS;
 }
 
 CUresult find_pool(CUmemoryPool handle, std::shared_ptr<MemoryPool>* pool) {
@@ -112,7 +121,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
     if (!graph) return CUDA_ERROR_INVALID_VALUE;  // a graph frees what a graph allocated
     return submit(*stream, FreeOperation{address});
   }
-  if (CUresult result = check_unsafe_call()) return result;
+  if (CUresult result = check_immediate(*stream)) return result;
   if (allocation->freeing.exchange(true)) return CUDA_ERROR_INVALID_VALUE;
   if (pooled) {
     allocation->pool->free_queued(allocation, stream->context(), order_key(*stream, handle));

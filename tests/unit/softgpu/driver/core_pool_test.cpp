@@ -177,6 +177,24 @@ TEST_F(PoolTest, QueuedFreesAreDoneBeforeTheContextEnds) {
   EXPECT_EQ(free_bytes(), kDeviceBytes);
 }
 
+TEST_F(PoolTest, WhatACaptureForbidsChangesNothing) {
+  const CUdeviceptr address = allocate_async(1 << 20);
+  CUstream blocking = nullptr;
+  CUDA_OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+  const auto refused = [&](auto call) {
+    CUgraph graph = nullptr;
+    CUDA_OK(cuStreamBeginCapture_v2(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+    EXPECT_EQ(call(), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    EXPECT_EQ(cuStreamEndCapture(blocking, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    EXPECT_EQ(attribute(pool_, CU_MEMPOOL_ATTR_USED_MEM_CURRENT), cuuint64_t{1} << 20);
+  };
+  CUdeviceptr more = 0;
+  refused([&] { return cuMemAllocAsync(&more, 1 << 20, CU_STREAM_LEGACY); });
+  refused([&] { return cuMemFreeAsync(address, CU_STREAM_LEGACY); });
+  EXPECT_EQ(more, 0u);
+  CUDA_OK(cuMemFreeAsync(address, stream_));
+}
+
 TEST_F(PoolTest, FreesPlainMemoryInStreamOrder) {
   const CUdeviceptr address = allocate(1 << 20);
   CUDA_OK(cuMemFreeAsync(address, stream_));
