@@ -100,6 +100,7 @@ CUresult MemoryPool::allocate(Context& context, size_t bytes, CUstream stream,
     }
     Arena::Block block;
     bool have = take_kept_locked(rounded, &block);
+    if (!have && max_bytes_ != 0 && rounded <= max_bytes_) trim_locked(max_bytes_ - rounded);
     if (!have && (max_bytes_ == 0 || reserved_ + rounded <= max_bytes_)) {
       if (!device_.charge(rounded)) {
         trim_locked(0);

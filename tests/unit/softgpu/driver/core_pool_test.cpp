@@ -138,6 +138,26 @@ TEST_F(PoolTest, PoolsAreIndependent) {
   EXPECT_EQ(cuMemAllocFromPoolAsync(&more, 1, pool, stream_), CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_F(PoolTest, AFullPoolGivesUpWhatItKeeps) {
+  CUmemPoolProps props{};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  props.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  props.maxSize = 64 << 20;
+  CUmemoryPool pool = nullptr;
+  CUDA_OK(cuMemPoolCreate(&pool, &props));
+  cuuint64_t threshold = ~cuuint64_t{0};
+  CUDA_OK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+  CUdeviceptr address = 0, too_much = 0;
+  CUDA_OK(cuMemAllocFromPoolAsync(&address, 64 << 20, pool, stream_));
+  CUDA_OK(cuMemFreeAsync(address, stream_));
+  CUDA_OK(cuStreamSynchronize(stream_));
+  CUDA_OK(cuMemAllocFromPoolAsync(&address, 32 << 20, pool, stream_));
+  EXPECT_EQ(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), cuuint64_t{32} << 20);
+  EXPECT_EQ(cuMemAllocFromPoolAsync(&too_much, 33 << 20, pool, stream_), CUDA_ERROR_OUT_OF_MEMORY);
+  CUDA_OK(cuMemFreeAsync(address, stream_));
+  CUDA_OK(cuMemPoolDestroy(pool));
+}
+
 TEST_F(PoolTest, AccessIsGrantedToOtherDevices) {
   CUmemAccessDesc desc{};
   desc.location = {CU_MEM_LOCATION_TYPE_DEVICE, 1};
