@@ -181,6 +181,8 @@ CUresult capture_operation(Stream& stream, Operation operation, GraphNode** node
     capture.invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
+  const auto* free = std::get_if<FreeOperation>(&operation);
+  if (free != nullptr && capture.graph->frees(free->address)) return CUDA_ERROR_INVALID_VALUE;
   const CUgraphNodeType type = node_type(operation);
   GraphNode* added = capture.graph->add(type, std::move(operation),
                                         stream.context().shared_from_this(), stream.capture->tips);

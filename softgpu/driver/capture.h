@@ -52,7 +52,8 @@ CUresult end_capture(Stream& stream, std::shared_ptr<Graph>* graph);
 void end_capture_of(Stream& stream);
 
 // Adds `operation` as a node of the stream's capture. CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, or
-// _UNSUPPORTED (which invalidates) for what cannot be captured. `*node` is optional.
+// _UNSUPPORTED (which invalidates) for what cannot be captured; _INVALID_VALUE for freeing what the
+// graph frees already. `*node` is optional.
 CUresult capture_operation(Stream& stream, Operation operation, GraphNode** node = nullptr);
 // An argument check failed while the stream was capturing: that spoils the capture, too.
 void invalidate_capture_of(Stream& stream);

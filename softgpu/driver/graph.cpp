@@ -147,6 +147,13 @@ bool Graph::has_memory_nodes() const {
   });
 }
 
+bool Graph::frees(CUdeviceptr address) const {
+  return std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& node) {
+    const auto* free = std::get_if<FreeOperation>(&node->operation);
+    return free != nullptr && free->address == address;
+  });
+}
+
 void drop_graph(Graph& graph) {
   for (const auto& node : graph.nodes()) drop_node(*node);
   handle_table<Graph>().remove(&graph);

@@ -84,6 +84,8 @@ class Graph : public std::enable_shared_from_this<Graph> {
   // A deep copy, in the handle table, whose nodes' `origin` names this graph's nodes.
   std::shared_ptr<Graph> clone() const;
   bool has_memory_nodes() const;
+  // A graph frees memory once at most, whether it allocates it or not.
+  bool frees(CUdeviceptr address) const;
 
   // References to user objects, released when the graph goes.
   std::map<std::shared_ptr<UserObject>, unsigned> user_objects;

@@ -14,24 +14,20 @@ namespace softgpu::driver {
 
 class GraphMemory {
  public:
-  explicit GraphMemory(CUdeviceptr address) : address_(address) {}
-  // Of a node made by hand: `params` as cuGraphMemAllocNodeGetParams gives them back.
+  // `params` as cuGraphMemAllocNodeGetParams gives them back.
   explicit GraphMemory(const CUDA_MEM_ALLOC_NODE_PARAMS& params)
-      : address_(params.dptr),
-        params_(params),
-        access_(params.accessDescs, params.accessDescs + params.accessDescCount) {
+      : params_(params), access_(params.accessDescs, params.accessDescs + params.accessDescCount) {
     params_.accessDescs = access_.empty() ? nullptr : access_.data();
   }
-  ~GraphMemory() { abandon_graph_memory(address_); }
+  ~GraphMemory() { abandon_graph_memory(address()); }
   GraphMemory(const GraphMemory&) = delete;
   GraphMemory& operator=(const GraphMemory&) = delete;
 
-  CUdeviceptr address() const { return address_; }
+  CUdeviceptr address() const { return params_.dptr; }
   const CUDA_MEM_ALLOC_NODE_PARAMS& params() const { return params_; }
 
  private:
-  const CUdeviceptr address_;
-  CUDA_MEM_ALLOC_NODE_PARAMS params_{};
+  CUDA_MEM_ALLOC_NODE_PARAMS params_;
   const std::vector<CUmemAccessDesc> access_;  // what params_ points to
 };
 

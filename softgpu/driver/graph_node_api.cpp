@@ -38,21 +38,13 @@ CUresult check_place(const Place& place, std::shared_ptr<Graph>* graph,
   return has_duplicates(*edges) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-// Memory is freed once at most in a graph, where it was allocated or not.
-bool frees(const Graph& graph, CUdeviceptr address) {
-  return std::any_of(graph.nodes().begin(), graph.nodes().end(), [&](const auto& node) {
-    const auto* free = std::get_if<FreeOperation>(&node->operation);
-    return free != nullptr && free->address == address;
-  });
-}
-
 CUresult insert(const Place& place, NodeContent content, GraphNode** added = nullptr) {
   std::shared_ptr<Graph> graph;
   std::vector<GraphEdge> edges;
   std::lock_guard lock(graph_mutex());
   if (CUresult result = check_place(place, &graph, &edges)) return result;
   if (const auto* free = std::get_if<FreeOperation>(&content.operation)) {
-    if (free->address == 0 || frees(*graph, free->address)) return CUDA_ERROR_INVALID_VALUE;
+    if (graph->frees(free->address)) return CUDA_ERROR_INVALID_VALUE;
   }
   GraphNode* node =
       graph->add(content.type, std::move(content.operation), std::move(content.context), edges);
@@ -313,21 +305,15 @@ CUresult CUDAAPI cuGraphMemAllocNodeGetParams(CUgraphNode hNode,
                                               CUDA_MEM_ALLOC_NODE_PARAMS* params_out) {
   return read_node(hNode, CU_GRAPH_NODE_TYPE_MEM_ALLOC, params_out,
                    [](GraphNode& node, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
-                     const auto& allocate = std::get<AllocateOperation>(node.operation);
-                     *params = allocate.memory->params();
-                     params->dptr = allocate.address;
-                     params->bytesize = allocate.bytes;
+                     *params = std::get<AllocateOperation>(node.operation).memory->params();
                    });
 }
 
 CUresult CUDAAPI cuGraphAddMemFreeNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                        const CUgraphNode* dependencies, size_t numDependencies,
                                        CUdeviceptr dptr) {
-  return add_node({phGraphNode, hGraph, dependencies, numDependencies}, [&](NodeContent* content) {
-    content->type = CU_GRAPH_NODE_TYPE_MEM_FREE;
-    content->operation = FreeOperation{dptr};
-    return CUDA_SUCCESS;
-  });
+  return add_node({phGraphNode, hGraph, dependencies, numDependencies},
+                  [&](NodeContent* content) { return make_free_node(dptr, content); });
 }
 
 CUresult CUDAAPI cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr* dptr_out) {

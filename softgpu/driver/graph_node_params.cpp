@@ -12,6 +12,7 @@
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/launch.h"
 #include "softgpu/driver/memop.h"
+#include "softgpu/driver/memory.h"
 #include "softgpu/driver/module.h"
 #include "softgpu/exec/program.h"
 
@@ -193,6 +194,14 @@ CUresult make_allocate_node(CUDA_MEM_ALLOC_NODE_PARAMS* params, NodeContent* con
   return CUDA_SUCCESS;
 }
 
+CUresult make_free_node(CUdeviceptr address, NodeContent* content) {
+  const std::shared_ptr<Allocation> memory = memory_registry().find_base(address);
+  if (memory == nullptr || memory->kind != MemoryKind::kGraph) return CUDA_ERROR_INVALID_VALUE;
+  content->type = CU_GRAPH_NODE_TYPE_MEM_FREE;
+  content->operation = FreeOperation{address};
+  return CUDA_SUCCESS;
+}
+
 CUresult make_node(CUgraphNodeParams* params, NodeContent* content) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
   switch (params->type) {
@@ -234,9 +243,7 @@ CUresult make_node(CUgraphNodeParams* params, NodeContent* content) {
       return result;
     }
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
-      content->type = CU_GRAPH_NODE_TYPE_MEM_FREE;
-      content->operation = FreeOperation{params->free.dptr};
-      return CUDA_SUCCESS;
+      return make_free_node(params->free.dptr, content);
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: {
       const CUDA_BATCH_MEM_OP_NODE_PARAMS_v2& batch = params->memOp;
       const CUDA_BATCH_MEM_OP_NODE_PARAMS converted{batch.ctx, batch.count, batch.paramArray,

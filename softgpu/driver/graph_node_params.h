@@ -34,6 +34,7 @@ CUresult make_mem_op_node(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params, NodeConte
 CUresult make_child_node(CUgraph child, NodeContent* content);
 // Reserves the memory and sets params->dptr.
 CUresult make_allocate_node(CUDA_MEM_ALLOC_NODE_PARAMS* params, NodeContent* content);
+CUresult make_free_node(CUdeviceptr address, NodeContent* content);
 // Any of the above, by params->type.
 CUresult make_node(CUgraphNodeParams* params, NodeContent* content);
 

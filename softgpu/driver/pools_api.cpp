@@ -55,11 +55,16 @@ CUresult allocate(CUdeviceptr* address, size_t bytes, CUstream handle,
   operation.bytes = bytes;
   operation.pool = pool->handle();
   if (is_capturing(handle)) {
+    CUDA_MEM_ALLOC_NODE_PARAMS params{};
+    params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {owner.device().ordinal()}};
+    params.bytesize = bytes;
     if (CUresult result =
-            reserve_graph_memory(owner, bytes, pool->writable_devices(), &operation.address)) {
+            reserve_graph_memory(owner, bytes, pool->writable_devices(), &params.dptr)) {
       return result;
     }
-    operation.memory = std::make_shared<GraphMemory>(operation.address);
+    operation.address = params.dptr;
+    operation.memory = std::make_shared<GraphMemory>(params);
   } else if (CUresult result = check_immediate(*stream)) {
     return result;
   } else if (CUresult result =

@@ -400,6 +400,22 @@ TEST_F(GraphTest, MemoryThatOutlivesTheLaunchMustBeFreedBeforeTheNext) {
   CUDA_OK(cuStreamSynchronize(s_));
 }
 
+TEST_F(GraphTest, FreeNodesAreForMemoryOfGraphs) {
+  CUdeviceptr plain = 0, pooled = 0;
+  CUDA_OK(cuMemAlloc_v2(&plain, 64));
+  CUDA_OK(cuMemAllocAsync(&pooled, 64, s_));
+  for (const CUdeviceptr address : {CUdeviceptr{0}, plain, pooled, word(0)}) {
+    CUgraphNode node = nullptr;
+    EXPECT_EQ(cuGraphAddMemFreeNode(&node, graph_, nullptr, 0, address), CUDA_ERROR_INVALID_VALUE);
+    CUgraphNodeParams params{};
+    params.type = CU_GRAPH_NODE_TYPE_MEM_FREE;
+    params.free.dptr = address;
+    EXPECT_EQ(cuGraphAddNode_v2(&node, graph_, nullptr, nullptr, 0, &params),
+              CUDA_ERROR_INVALID_VALUE);
+  }
+  CUDA_OK(cuMemFreeAsync(pooled, s_));
+}
+
 TEST_F(GraphTest, CapturedAllocationsRunLikeMemoryNodes) {
   CUdeviceptr memory = 0;
   CUDA_OK(cuStreamBeginCapture_v2(s_, CU_STREAM_CAPTURE_MODE_GLOBAL));
@@ -407,8 +423,19 @@ TEST_F(GraphTest, CapturedAllocationsRunLikeMemoryNodes) {
   CUDA_OK(set(s_, memory, 3));
   CUDA_OK(copy(s_, word(0), memory));
   CUDA_OK(cuMemFreeAsync(memory, s_));
+  EXPECT_EQ(cuMemFreeAsync(memory, s_), CUDA_ERROR_INVALID_VALUE);
   CUgraph graph = nullptr;
   CUDA_OK(cuStreamEndCapture(s_, &graph));
+  CUgraphNode allocated = nullptr;
+  size_t count = 1;
+  CUDA_OK(cuGraphGetRootNodes(graph, &allocated, &count));
+  CUDA_MEM_ALLOC_NODE_PARAMS params{};
+  CUDA_OK(cuGraphMemAllocNodeGetParams(allocated, &params));
+  EXPECT_EQ(params.dptr, memory);
+  EXPECT_EQ(params.bytesize, 4096u);
+  EXPECT_EQ(params.poolProps.allocType, CU_MEM_ALLOCATION_TYPE_PINNED);
+  EXPECT_EQ(params.poolProps.location.type, CU_MEM_LOCATION_TYPE_DEVICE);
+  EXPECT_EQ(params.poolProps.location.id, device_);
   const CUgraphExec exec = instantiate(graph);
   for (int i = 0; i < 3; ++i) {
     write(0, 0);
