@@ -60,13 +60,6 @@ GraphExec::~GraphExec() {
   if (const auto source = source_.lock()) source->memory_instantiated = false;
 }
 
-bool GraphExec::frees(CUdeviceptr address) const {
-  return std::any_of(plan_->nodes.begin(), plan_->nodes.end(), [&](const PlanNode& node) {
-    const auto* free = std::get_if<FreeOperation>(&node.operation);
-    return free != nullptr && free->address == address;
-  });
-}
-
 CUresult GraphExec::launch(Stream& stream) {
   stream.wait_for_room();
   std::lock_guard lock(mutex_);
@@ -83,8 +76,12 @@ CUresult GraphExec::launch(Stream& stream) {
         return result;
       }
     }
-    // As calls made after this one see it: allocated unless the graph frees it itself.
-    allocation->freeing = frees(memory->address());
+    allocation->freeing = false;
+  }
+  // As calls made after this one see it: what the graph frees is not allocated, whoever did that.
+  for (const CUdeviceptr address : plan_->freed) {
+    const auto allocation = memory_registry().find_base(address);
+    if (allocation != nullptr && allocation->kind == MemoryKind::kGraph) allocation->freeing = true;
   }
   auto run = std::make_shared<GraphRun>(plan_, stream.context());
   if (CUresult result =

@@ -54,7 +54,6 @@ class GraphExec {
   CUgraphExecUpdateResult match(const Graph& mine, const Graph& theirs, Changes* changes,
                                 CUgraphExecUpdateResultInfo* info) const;
   void apply(const Changes& changes);
-  bool frees(CUdeviceptr address) const;
 
   const uint64_t flags_;
   const std::weak_ptr<Graph> source_;

@@ -41,6 +41,8 @@ bool append_node(GraphPlan& plan, const GraphNode& node, Span* span) {
   added.context = node.context;
   if (const auto* allocate = std::get_if<AllocateOperation>(&node.operation)) {
     plan.memory.push_back(allocate->memory);
+  } else if (const auto* free = std::get_if<FreeOperation>(&node.operation)) {
+    plan.freed.push_back(free->address);
   }
   return true;
 }

@@ -52,6 +52,7 @@ struct GraphPlan {
   std::vector<PlanNode> nodes;                       // dependencies first
   std::unordered_map<uint64_t, uint32_t> by_id;      // GraphNode::id -> index
   std::vector<std::shared_ptr<GraphMemory>> memory;  // of its allocation nodes
+  std::vector<CUdeviceptr> freed;                    // by its free nodes, in this graph or another
   std::shared_ptr<const HeldUserObjects> user_objects;
 };
 

@@ -400,6 +400,29 @@ TEST_F(GraphTest, MemoryThatOutlivesTheLaunchMustBeFreedBeforeTheNext) {
   CUDA_OK(cuStreamSynchronize(s_));
 }
 
+TEST_F(GraphTest, MemoryThatAnotherGraphFreesMayBeAllocatedAgain) {
+  CUDA_MEM_ALLOC_NODE_PARAMS allocate{};
+  allocate.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  allocate.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device_}};
+  allocate.bytesize = 1024;
+  CUgraphNode allocated = nullptr, freed = nullptr;
+  CUDA_OK(cuGraphAddMemAllocNode(&allocated, graph_, nullptr, 0, &allocate));
+  CUgraph other = nullptr;
+  CUDA_OK(cuGraphCreate(&other, 0));
+  CUDA_OK(cuGraphAddMemFreeNode(&freed, other, nullptr, 0, allocate.dptr));
+  const CUgraphExec allocating = instantiate(graph_), freeing = instantiate(other);
+  for (uint32_t i = 1; i <= 2; ++i) {
+    CUDA_OK(cuGraphLaunch(allocating, s_));
+    EXPECT_EQ(cuGraphLaunch(allocating, s_), CUDA_ERROR_INVALID_VALUE);
+    CUDA_OK(set(s_, allocate.dptr, i));
+    CUDA_OK(copy(s_, word(0), allocate.dptr));
+    CUDA_OK(cuGraphLaunch(freeing, s_));
+    EXPECT_EQ(cuMemFreeAsync(allocate.dptr, s_), CUDA_ERROR_INVALID_VALUE);
+  }
+  CUDA_OK(cuStreamSynchronize(s_));
+  EXPECT_EQ(read(0), 2u);
+}
+
 TEST_F(GraphTest, FreeNodesAreForMemoryOfGraphs) {
   CUdeviceptr plain = 0, pooled = 0;
   CUDA_OK(cuMemAlloc_v2(&plain, 64));
