@@ -189,8 +189,7 @@ CUresult make_allocate_node(CUDA_MEM_ALLOC_NODE_PARAMS* params, NodeContent* con
   }
   content->type = CU_GRAPH_NODE_TYPE_MEM_ALLOC;
   content->context = std::move(context);
-  content->operation = AllocateOperation{params->dptr, params->bytesize, nullptr,
-                                         std::make_shared<GraphMemory>(*params)};
+  content->operation = AllocateOperation{params->dptr, std::make_shared<GraphMemory>(*params)};
   return CUDA_SUCCESS;
 }
 

@@ -92,8 +92,6 @@ struct MemOpOperation {
 // `memory` is that node's allocation.
 struct AllocateOperation {
   CUdeviceptr address = 0;
-  size_t bytes = 0;
-  CUmemoryPool pool = nullptr;
   std::shared_ptr<GraphMemory> memory;
 };
 struct FreeOperation {

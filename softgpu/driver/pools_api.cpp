@@ -52,8 +52,6 @@ CUresult allocate(CUdeviceptr* address, size_t bytes, CUstream handle,
   Context& owner = stream->context();
   if (!pool) pool = current_pool(owner.device());
   AllocateOperation operation;
-  operation.bytes = bytes;
-  operation.pool = pool->handle();
   if (is_capturing(handle)) {
     CUDA_MEM_ALLOC_NODE_PARAMS params{};
     params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
