@@ -36,8 +36,7 @@ CUresult GraphExec::instantiate(const std::shared_ptr<Graph>& graph, uint64_t fl
   if (has_memory && graph->memory_instantiated) return CUDA_ERROR_NOT_SUPPORTED;
   std::shared_ptr<GraphPlan> plan = make_plan(*graph);
   if (plan == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  // What launches need belongs to the plan, which they share; the shape is only compared with.
-  plan->user_objects = std::make_shared<const HeldUserObjects>(*graph);
+  // Only compared with, so that user objects may go as soon as the plan lets go of them.
   std::shared_ptr<Graph> shape = graph->clone();
   shape->release_user_objects();
   *exec = std::make_shared<GraphExec>(std::move(plan), graph, std::move(shape), flags);
@@ -133,7 +132,8 @@ CUgraphExecUpdateResult GraphExec::match(const Graph& mine, const Graph& theirs,
       const auto& other = std::get<ChildGraphOperation>(new_node.operation);
       const CUgraphExecUpdateResult result = match(*child->graph, *other.graph, changes, info);
       if (result != CU_GRAPH_EXEC_UPDATE_SUCCESS) return result;
-    } else if (const uint32_t* index = index_of(old_node.origin)) {
+    }
+    if (const uint32_t* index = index_of(old_node.origin)) {
       changes->emplace_back(*index, &new_node);
     }
   }
@@ -141,9 +141,14 @@ CUgraphExecUpdateResult GraphExec::match(const Graph& mine, const Graph& theirs,
   return CU_GRAPH_EXEC_UPDATE_SUCCESS;
 }
 
+// The references of the new graphs replace those that the executable has.
 void GraphExec::apply(const Changes& changes) {
   GraphPlan& plan = changeable_plan();
   for (const auto& [index, node] : changes) {
+    if (const auto* child = std::get_if<ChildGraphOperation>(&node->operation)) {
+      plan.nodes[index].user_objects = std::make_shared<const HeldUserObjects>(*child->graph);
+      continue;
+    }
     // Memory nodes keep their addresses.
     if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
       continue;
@@ -160,7 +165,6 @@ CUresult GraphExec::update(const Graph& graph, CUgraphExecUpdateResultInfo* info
   info->result = match(*shape_, graph, &changes, info);
   if (info->result != CU_GRAPH_EXEC_UPDATE_SUCCESS) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   apply(changes);
-  // The new graph's references replace those that the executable has.
   changeable_plan().user_objects = std::make_shared<const HeldUserObjects>(graph);
   return CUDA_SUCCESS;
 }
@@ -203,6 +207,7 @@ CUresult GraphExec::set_child_params(const GraphNode& node, const Graph& child) 
     return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
   }
   apply(changes);
+  changeable_plan().nodes[*index].user_objects = std::make_shared<const HeldUserObjects>(child);
   return CUDA_SUCCESS;
 }
 

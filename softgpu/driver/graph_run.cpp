@@ -35,6 +35,7 @@ bool append_node(GraphPlan& plan, const GraphNode& node, Span* span) {
   PlanNode& added = plan.nodes.emplace_back();
   added.type = node.type;
   if (const auto* child = std::get_if<ChildGraphOperation>(&node.operation)) {
+    added.user_objects = std::make_shared<const HeldUserObjects>(*child->graph);
     return append(plan, *child->graph, span);
   }
   added.operation = node.operation;
@@ -75,19 +76,12 @@ bool append(GraphPlan& plan, const Graph& graph, Span* around) {
 
 std::shared_ptr<GraphPlan> make_plan(const Graph& graph) {
   auto plan = std::make_shared<GraphPlan>();
+  plan->user_objects = std::make_shared<const HeldUserObjects>(graph);
   return append(*plan, graph, nullptr) ? plan : nullptr;
 }
 
-void HeldUserObjects::retain(const Graph& graph) {
-  for (const auto& [object, count] : graph.user_objects) {
-    object->retain(count);
-    counts_[object] += count;
-  }
-  for (const auto& node : graph.nodes()) {
-    if (const auto* child = std::get_if<ChildGraphOperation>(&node->operation)) {
-      retain(*child->graph);
-    }
-  }
+HeldUserObjects::HeldUserObjects(const Graph& graph) : counts_(graph.user_objects) {
+  for (const auto& [object, count] : counts_) object->retain(count);
 }
 
 HeldUserObjects::~HeldUserObjects() {

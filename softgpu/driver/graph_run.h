@@ -26,6 +26,18 @@ namespace softgpu::driver {
 
 struct EventRecord;
 
+// References to a graph's user objects, not to those of its children, for as long as this lives.
+class HeldUserObjects {
+ public:
+  explicit HeldUserObjects(const Graph& graph);
+  ~HeldUserObjects();
+  HeldUserObjects(const HeldUserObjects&) = delete;
+  HeldUserObjects& operator=(const HeldUserObjects&) = delete;
+
+ private:
+  const std::map<std::shared_ptr<UserObject>, unsigned> counts_;
+};
+
 struct PlanNode {
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   Operation operation;
@@ -33,19 +45,7 @@ struct PlanNode {
   bool enabled = true;
   std::vector<uint32_t> successors;
   uint32_t predecessors = 0;
-};
-
-// References to the user objects of a graph and its children, for as long as this lives.
-class HeldUserObjects {
- public:
-  explicit HeldUserObjects(const Graph& graph) { retain(graph); }
-  ~HeldUserObjects();
-  HeldUserObjects(const HeldUserObjects&) = delete;
-  HeldUserObjects& operator=(const HeldUserObjects&) = delete;
-
- private:
-  void retain(const Graph& graph);
-  std::map<std::shared_ptr<UserObject>, unsigned> counts_;
+  std::shared_ptr<const HeldUserObjects> user_objects;  // of the child graph that begins here
 };
 
 struct GraphPlan {
@@ -56,7 +56,8 @@ struct GraphPlan {
   std::shared_ptr<const HeldUserObjects> user_objects;
 };
 
-// Null when the graph, or a child, has a cycle. graph_mutex() is held.
+// What launches need belongs to the plan, user objects included. Null when the graph, or a child,
+// has a cycle. graph_mutex() is held.
 std::shared_ptr<GraphPlan> make_plan(const Graph& graph);
 
 class GraphRun : public std::enable_shared_from_this<GraphRun> {

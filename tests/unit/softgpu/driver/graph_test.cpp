@@ -542,6 +542,52 @@ TEST_F(GraphOfLostMemoryTest, CopiesFromItFault) {
   expect_fault();
 }
 
+TEST_F(GraphTest, ExecutablesTakeOverTheUserObjectsOfNewChildGraphs) {
+  // Two levels of children; each of the innermost graphs holds an object.
+  std::atomic<int> destroyed[3] = {};
+  CUgraph outer[3] = {}, whole[3] = {};
+  CUgraphNode child[3] = {};
+  for (int i = 0; i < 3; ++i) {
+    CUgraph inner = nullptr;
+    CUuserObject object = nullptr;
+    CUDA_OK(cuUserObjectCreate(
+        &object, &destroyed[i], [](void* data) { ++*static_cast<std::atomic<int>*>(data); }, 1,
+        CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    CUDA_OK(cuGraphCreate(&inner, 0));
+    CUDA_OK(cuGraphCreate(&outer[i], 0));
+    CUDA_OK(cuGraphCreate(&whole[i], 0));
+    CUDA_OK(cuGraphRetainUserObject(inner, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+    CUDA_OK(cuGraphAddChildGraphNode(&child[i], outer[i], nullptr, 0, inner));
+    CUDA_OK(cuGraphDestroy(inner));
+    CUDA_OK(cuGraphAddChildGraphNode(&child[i], whole[i], nullptr, 0, outer[i]));
+  }
+  const auto let_go = [&](int i) {
+    CUDA_OK(cuGraphDestroy(outer[i]));
+    if (i != 0) {
+      CUDA_OK(cuGraphDestroy(whole[i]));
+    }
+  };
+  const auto wait_for = [&](int i) {
+    while (destroyed[i] == 0) std::this_thread::yield();  // called on another thread
+  };
+  const CUgraphExec exec = instantiate(whole[0]);
+  CUDA_OK(cuGraphExecChildGraphNodeSetParams(exec, child[0], outer[1]));
+  let_go(1);
+  CUgraphExecUpdateResultInfo info{};
+  EXPECT_EQ(destroyed[1], 0);
+  CUDA_OK(cuGraphExecUpdate_v2(exec, whole[2], &info));
+  let_go(2);
+  wait_for(1);
+  EXPECT_EQ(destroyed[2], 0);
+  CUDA_OK(cuGraphExecChildGraphNodeSetParams(exec, child[0], outer[0]));
+  wait_for(2);
+  CUDA_OK(cuGraphDestroy(whole[0]));
+  let_go(0);
+  EXPECT_EQ(destroyed[0], 0);
+  CUDA_OK(cuGraphExecDestroy(exec));
+  wait_for(0);
+}
+
 TEST_F(GraphTest, ManyThreadsBuildAndLaunchGraphs) {
   for (int i = 0; i < 4; ++i) {
     in_thread([this] {
