@@ -105,8 +105,13 @@ CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* path,
 
 CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {
   if (CUresult result = check_initialized()) return result;
-  std::shared_ptr<Library> library = handle_table<Library>().remove(handle);
+  std::shared_ptr<Library> library = library_from_handle(handle);
   if (!library) return CUDA_ERROR_INVALID_HANDLE;
+  // What runs may use its __managed__ variables; a context that has failed runs nothing.
+  for (const std::shared_ptr<Context>& context : library->contexts()) {
+    if (context->alive()) context->synchronize();
+  }
+  if (!handle_table<Library>().remove(handle)) return CUDA_ERROR_INVALID_HANDLE;
   library->drop_instances(nullptr);
   return CUDA_SUCCESS;
 }

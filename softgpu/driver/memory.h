@@ -67,6 +67,7 @@ struct Allocation {
   rcuda::cuda::ManagedAdvice
       advice;          // kManaged, of the whole; guarded by a mutex of managed_api.cpp
   int open_count = 1;  // kImported: cuIpcOpenMemHandle is counted
+  std::atomic<bool> of_module{false};  // kModule, and kManaged of a __managed__ variable
 
   // Which devices' kernels may touch it and how, by ordinal; for kMapped and kPool set by
   // cuMemSetAccess and cuMemPoolSetAccess, otherwise computed.

@@ -115,7 +115,7 @@ CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address) {
       case MemoryKind::kPool:
         return !a.freeing;
       case MemoryKind::kManaged:
-        return a.owner != nullptr;  // not a __managed__ variable
+        return !a.of_module;
       case MemoryKind::kImported:
         return a.pool != nullptr && !a.freeing;
       default:

@@ -57,7 +57,9 @@ CUdeviceptr allocate_global(Context& context, size_t bytes, bool managed) {
       managed ? allocate_host_memory(context, bytes, MemoryKind::kManaged, CU_MEM_ATTACH_GLOBAL,
                                      &address)
               : allocate_device_memory(context, bytes, MemoryKind::kModule, &address);
-  return result == CUDA_SUCCESS ? address : 0;
+  if (result != CUDA_SUCCESS) return 0;
+  memory_registry().find_base(address)->of_module = true;
+  return address;
 }
 
 CUresult load_program(Context& context, std::vector<std::unique_ptr<ptx::Module>> units,
@@ -243,6 +245,15 @@ CUresult Library::module_in(Context& context, std::shared_ptr<Module>* module) {
   }
   *module = instance;
   return CUDA_SUCCESS;
+}
+
+std::vector<std::shared_ptr<Context>> Library::contexts() {
+  std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<Context>> all;
+  for (const auto& [context, module] : instances_) {
+    all.push_back(module->context().shared_from_this());
+  }
+  return all;
 }
 
 void Library::drop_instances(const Context* context) {

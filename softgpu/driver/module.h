@@ -104,6 +104,8 @@ class Library : public std::enable_shared_from_this<Library> {
   CUresult kernel(const std::string& name, std::shared_ptr<Kernel>* kernel);
   // The library's instance in `context`, loaded now if need be.
   CUresult module_in(Context& context, std::shared_ptr<Module>* module);
+  // Those that have an instance.
+  std::vector<std::shared_ptr<Context>> contexts();
   // The context is going, or (nullptr) the library is unloaded.
   void drop_instances(const Context* context);
 

@@ -114,6 +114,10 @@ TEST_F(ModuleTest, FindsFunctionsAndGlobals) {
   CUDA_OK(cuFuncGetModule(&found, function));
   EXPECT_EQ(found, module);
   EXPECT_EQ(cuMemFree_v2(counter), CUDA_ERROR_INVALID_VALUE);
+  CUdeviceptr managed = 0;
+  CUDA_OK(cuModuleGetGlobal_v2(&managed, &bytes, module, "shared_word"));
+  EXPECT_EQ(cuMemFree_v2(managed), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(word_at(managed), 15u);
   CUDA_OK(cuModuleUnload(module));
   EXPECT_EQ(cuModuleUnload(module), CUDA_ERROR_INVALID_HANDLE);
   EXPECT_EQ(launch(function), CUDA_ERROR_INVALID_HANDLE);

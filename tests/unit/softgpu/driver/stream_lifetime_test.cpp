@@ -72,6 +72,23 @@ TEST_F(StreamLifetimeTest, DestroyingTheContextWaitsForWhatRuns) {
   EXPECT_EQ(cuEventQuery(e), CUDA_ERROR_INVALID_HANDLE);
 }
 
+TEST_F(StreamLifetimeTest, UnloadingALibraryWaitsForWhatRuns) {
+  CUlibrary library = nullptr;
+  CUkernel kernel = nullptr;
+  CUDA_OK(cuLibraryLoadData(&library, kTestPtx, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CUDA_OK(cuLibraryGetKernel(&kernel, library, "spin"));
+  CUdeviceptr until_set = word(0);
+  CUDA_OK(launch(reinterpret_cast<CUfunction>(kernel), stream(), {&until_set}));
+  std::atomic<bool> written{false};
+  in_thread([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    written = true;
+    write(0, 1);
+  });
+  CUDA_OK(cuLibraryUnload(library));
+  EXPECT_TRUE(written);
+}
+
 TEST_F(StreamLifetimeTest, ContextDestructionWaitsForAnotherContextsEvent) {
   const CUstream s = stream();
   const CUevent e = event();
