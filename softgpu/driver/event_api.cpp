@@ -26,16 +26,24 @@ CUresult find_event(CUevent handle, std::shared_ptr<Event>* event) {
   return *event == nullptr ? CUDA_ERROR_INVALID_HANDLE : (*event)->context().sticky();
 }
 
+// What records `event`, which counts as pending from now on if processes share it.
+EventRecordOperation begin_recording(const std::shared_ptr<Event>& event,
+                                     const std::shared_ptr<EventRecord>& record) {
+  EventRecordOperation operation{event, record};
+  if (event->interprocess != nullptr) {
+    operation.interprocess_value = event->interprocess->begin_recording();
+  }
+  return operation;
+}
+
 CUresult record_now(Stream& stream, const std::shared_ptr<Event>& event) {
   bool handled = false;
   if (CUresult result = capture_event_record(stream, *event, &handled); handled) return result;
   if (CUresult result = refuse_implicit(stream)) return result;
   auto record = std::make_shared<EventRecord>();
-  EventRecordOperation operation{event, record};
-  if (event->interprocess != nullptr) {
-    operation.interprocess_value = event->interprocess->begin_recording();
+  if (CUresult result = stream.enqueue(begin_recording(event, record), {}, &record->point)) {
+    return result;
   }
-  if (CUresult result = stream.enqueue(std::move(operation), {}, &record->point)) return result;
   event->captured.store(false);
   event->set_record(std::move(record));
   return CUDA_SUCCESS;
@@ -217,7 +225,7 @@ CUresult CUDAAPI cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
   if (CUresult result = refuse_context_wait(*context)) return result;
   auto record = std::make_shared<EventRecord>();
   if (CUresult result =
-          streams_of(*context).record_all(EventRecordOperation{event, record}, &record->point)) {
+          streams_of(*context).record_all(begin_recording(event, record), &record->point)) {
     return result;
   }
   event->captured.store(false);
@@ -233,9 +241,14 @@ CUresult CUDAAPI cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) {
   const std::shared_ptr<Event> event = event_from_handle(hEvent);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (CUresult result = refuse_context_wait(*context)) return result;
+  if (event->interprocess != nullptr) {
+    const uint64_t target = event->interprocess->recorded();
+    if (event->interprocess->reached(target)) return CUDA_SUCCESS;
+    return streams_of(*context).wait_in_all(InterprocessWaitOperation{event->interprocess, target});
+  }
   const auto record = event->record();
   if (record == nullptr || record->complete()) return CUDA_SUCCESS;
-  return streams_of(*context).wait_in_all(record->point);
+  return streams_of(*context).wait_in_all(EmptyOperation{}, {record->point});
 }
 
 }  // extern "C"

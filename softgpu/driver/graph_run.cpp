@@ -103,19 +103,32 @@ GraphRun::GraphRun(std::shared_ptr<const GraphPlan> plan, Context& context)
       recorded_here[operation->event.get()] = record;
       records_[i] = std::move(record);
     } else if (const auto* wait = std::get_if<EventWaitOperation>(&node.operation)) {
-      const auto own = recorded_here.find(wait->event.get());
-      const auto record = own != recorded_here.end() ? own->second : wait->event->record();
-      if (record != nullptr) waits_[i] = record->point;
+      const std::shared_ptr<InterprocessEvent>& shared = wait->event->interprocess;
+      if (const auto own = recorded_here.find(wait->event.get()); own != recorded_here.end()) {
+        waits_[i] = own->second->point;
+      } else if (shared != nullptr) {
+        interprocess_waits_[i] = {shared, shared->recorded()};
+      } else if (const auto record = wait->event->record()) {
+        waits_[i] = record->point;
+      }
     }
   }
 }
 
-void GraphRun::publish_events(const GraphPlan& plan) const {
+void GraphRun::publish_events(const GraphPlan& plan) {
   for (const auto& [index, record] : records_) {
     Event& event = *std::get<EventRecordOperation>(plan.nodes[index].operation).event;
+    if (event.interprocess != nullptr) interprocess_recording(index, event);
     event.captured.store(false);
     event.set_record(record);
   }
+}
+
+uint64_t GraphRun::interprocess_recording(uint32_t index, const Event& event) {
+  std::lock_guard lock(mutex_);
+  uint64_t& recording = interprocess_recordings_[index];
+  if (recording == 0) recording = event.interprocess->begin_recording();
+  return recording;
 }
 
 void GraphRun::start() {
@@ -189,13 +202,17 @@ void GraphRun::execute(uint32_t index) {
     record->second->point.timeline->complete(1);
     const Event& event = *std::get<EventRecordOperation>(node.operation).event;
     if (event.interprocess != nullptr) {
-      event.interprocess->complete(event.interprocess->begin_recording());
+      event.interprocess->complete(interprocess_recording(index, event));
     }
     return;
   }
   Context& context = node.context != nullptr ? *node.context : context_;
   if (const auto wait = waits_.find(index); wait != waits_.end()) {
     wait_unless_stopping(wait->second, context);
+    return;
+  }
+  if (const auto wait = interprocess_waits_.find(index); wait != interprocess_waits_.end()) {
+    wait->second.event->wait(wait->second.target, &context);
     return;
   }
   execute_operation(context, node.operation);

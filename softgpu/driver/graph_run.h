@@ -67,7 +67,7 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
 
   // From now on the events of `plan`, which is the run's, stand for this launch. Called once the
   // launch is in its stream's queue: whoever waits for the events must come behind it there.
-  void publish_events(const GraphPlan& plan) const;
+  void publish_events(const GraphPlan& plan);
   void start();
   Point done() const { return {done_, 1}; }
 
@@ -76,6 +76,9 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   bool next_branch(uint32_t* index);  // what start_branch() put off; false: nothing is left
   void run_from(uint32_t index);
   void execute(uint32_t index);
+  // The number of this launch's recording of an event that processes share, which begins with the
+  // first call for the node.
+  uint64_t interprocess_recording(uint32_t index, const Event& event);
 
   std::shared_ptr<const GraphPlan> plan_;  // until the last node has finished
   Context& context_;                       // of the stream: for nodes without one
@@ -84,10 +87,12 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   std::atomic<uint32_t> remaining_;
   std::map<uint32_t, std::shared_ptr<EventRecord>> records_;
   std::map<uint32_t, Point> waits_;
+  std::map<uint32_t, InterprocessWaitOperation> interprocess_waits_;
 
   std::mutex mutex_;
   unsigned branches_ = 1;  // threads at work, the stream's included
   std::vector<uint32_t> put_off_;
+  std::map<uint32_t, uint64_t> interprocess_recordings_;
 };
 
 }  // namespace softgpu::driver

@@ -347,8 +347,12 @@ std::shared_ptr<Stream> StreamSet::create(unsigned flags, int priority) {
 
 void StreamSet::add(const std::shared_ptr<Stream>& stream) {
   std::lock_guard order(order_mutex_);
-  std::erase_if(streams_, [](const auto& old) { return old->retired() && old->idle(); });
+  drop_finished_locked();
   add_locked(stream);
+}
+
+void StreamSet::drop_finished_locked() {
+  std::erase_if(streams_, [](const auto& old) { return old->retired() && old->idle(); });
 }
 
 void StreamSet::add_locked(const std::shared_ptr<Stream>& stream) {
@@ -380,6 +384,7 @@ CUresult StreamSet::record_all(Operation operation, Point* end) {
   std::vector<Point> waits;
   std::lock_guard order(order_mutex_);
   if (closed_) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  drop_finished_locked();
   for (const auto& stream : streams_) {
     if (!stream->idle()) waits.push_back({stream->timeline_, stream->submitted_.load()});
   }
@@ -388,13 +393,13 @@ CUresult StreamSet::record_all(Operation operation, Point* end) {
   return marker->push(std::move(operation), std::move(waits), end, nullptr);
 }
 
-CUresult StreamSet::wait_in_all(const Point& point) {
+CUresult StreamSet::wait_in_all(const Operation& operation, const std::vector<Point>& waits) {
   legacy();  // streams made later wait for it, as far as they are blocking
   std::lock_guard order(order_mutex_);
   if (closed_) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   for (const auto& stream : streams_) {
     if (stream->retired()) continue;
-    if (CUresult result = stream->push(EmptyOperation{}, {point}, nullptr, nullptr)) return result;
+    if (CUresult result = stream->push(operation, waits, nullptr, nullptr)) return result;
   }
   return CUDA_SUCCESS;
 }

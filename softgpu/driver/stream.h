@@ -171,8 +171,9 @@ class StreamSet : public std::enable_shared_from_this<StreamSet> {
   // An operation of its own behind all work of all streams; the context's streams do not wait for
   // it.
   CUresult record_all(Operation operation, Point* end);
-  // Makes further work in every existing stream, and in blocking ones made later, wait for `point`.
-  CUresult wait_in_all(const Point& point);
+  // Makes further work in every existing stream, and in blocking ones made later, wait for `waits`
+  // and what `operation` waits for.
+  CUresult wait_in_all(const Operation& operation, const std::vector<Point>& waits = {});
   // See the header comment. Afterwards every handle of the set is invalid.
   void shutdown();
 
@@ -185,6 +186,7 @@ class StreamSet : public std::enable_shared_from_this<StreamSet> {
   // After shutdown() these close the stream instead.
   void add(const std::shared_ptr<Stream>& stream);
   void add_locked(const std::shared_ptr<Stream>& stream);
+  void drop_finished_locked();
 
   Context& context_;
   std::mutex order_mutex_;  // before any Stream::mutex_

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -230,6 +231,23 @@ TEST(Streams, KeepTheirContextForWhoeverHoldsThem) {
   EXPECT_TRUE(stream->closed());
   stream.reset();
   EXPECT_TRUE(context.expired());
+}
+
+TEST(Streams, RecordingAContextLeavesNoneBehind) {
+  CUcontext handle = nullptr;
+  CUevent event = nullptr;
+  ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
+  ASSERT_EQ(cuCtxCreate_v2(&handle, 0, 0), CUDA_SUCCESS);
+  ASSERT_EQ(cuEventCreate(&event, CU_EVENT_DEFAULT), CUDA_SUCCESS);
+  const std::shared_ptr<Context> context = Context::from_handle(handle);
+  const long before = context.use_count();  // each stream is one more
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(cuCtxRecordEvent(handle, event), CUDA_SUCCESS);
+    ASSERT_EQ(cuEventSynchronize(event), CUDA_SUCCESS);
+  }
+  // A stream's thread may keep it for a moment; the last one goes with the next recording.
+  while (context.use_count() > before + 1) std::this_thread::yield();
+  EXPECT_EQ(cuCtxDestroy_v2(handle), CUDA_SUCCESS);
 }
 
 TEST(Streams, AContextThatHasEndedHasNoMore) {

@@ -112,6 +112,26 @@ TEST_F(StreamEventTest, ManyThreadsUseOneEvent) {
   EXPECT_EQ(read(0), 400u);
 }
 
+TEST_F(StreamEventTest, SharedEventsArePendingHoweverTheyAreRecorded) {
+  const CUevent of_context = event(CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
+  const CUevent of_graph = event(CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
+  const CUstream s = stream();
+  CUgraph graph = nullptr;
+  CUgraphNode node = nullptr;
+  CUgraphExec exec = nullptr;
+  CUDA_OK(cuGraphCreate(&graph, 0));
+  CUDA_OK(cuGraphAddEventRecordNode(&node, graph, nullptr, 0, of_graph));
+  CUDA_OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+  CUDA_OK(spin(s, word(0)));
+  CUDA_OK(cuCtxRecordEvent(context_, of_context));
+  CUDA_OK(cuGraphLaunch(exec, s));
+  EXPECT_EQ(cuEventQuery(of_context), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(cuEventQuery(of_graph), CUDA_ERROR_NOT_READY);
+  write(0, 1);
+  CUDA_OK(cuEventSynchronize(of_context));
+  CUDA_OK(cuEventSynchronize(of_graph));
+}
+
 TEST_F(StreamEventTest, HandlesOfSharedEventsAreChecked) {
   CUipcEventHandle handle{};
   EXPECT_EQ(cuIpcGetEventHandle(&handle, event()), CUDA_ERROR_INVALID_HANDLE);
@@ -162,8 +182,32 @@ TEST_F(SharedEventTest, HoldsBackAnotherProcess) {
   EXPECT_EQ(cuEventQuery(event), CUDA_ERROR_NOT_READY);
   CUDA_OK(cuStreamWaitEvent(stream, event, 0));
   EXPECT_EQ(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+  // So do a graph's node and a whole context.
+  CUstream others[2] = {};
+  for (CUstream& other : others) CUDA_OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  CUgraph graph = nullptr;
+  CUgraphNode node = nullptr;
+  CUgraphExec exec = nullptr;
+  CUDA_OK(cuGraphCreate(&graph, 0));
+  CUDA_OK(cuGraphAddEventWaitNode(&node, graph, nullptr, 0, event));
+  CUDA_OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+  CUDA_OK(cuGraphLaunch(exec, others[0]));
+  CUdeviceptr memory = 0;
+  CUDA_OK(cuMemAlloc_v2(&memory, 4));
+  const auto is_pending = [](CUstream other) {
+    for (int i = 0; i < 1000; ++i) {
+      if (cuStreamQuery(other) != CUDA_ERROR_NOT_READY) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  };
+  EXPECT_TRUE(is_pending(others[0]));
+  CUDA_OK(cuCtxWaitEvent(context, event));
+  CUDA_OK(cuMemsetD32Async(memory, 1, 1, others[1]));
+  EXPECT_TRUE(is_pending(others[1]));
   send(to_peer[1], "g", 1);
   CUDA_OK(cuStreamSynchronize(stream));
+  CUDA_OK(cuCtxSynchronize());
   CUDA_OK(cuEventQuery(event));
   CUDA_OK(cuEventDestroy_v2(event));
   CUDA_OK(cuCtxDestroy_v2(context));
