@@ -49,6 +49,7 @@ CUresult copy_edges(const std::vector<GraphEdge>& edges, CUgraphNode* out, CUgra
 
 CUresult all_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, CUgraphEdgeData* data,
                    size_t* count) {
+  if (CUresult result = check_initialized()) return result;
   const std::shared_ptr<Graph> graph = graph_from_handle(handle);
   if (graph == nullptr || count == nullptr || (from == nullptr) != (to == nullptr)) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -69,6 +70,7 @@ CUresult all_edges(CUgraph handle, CUgraphNode* from, CUgraphNode* to, CUgraphEd
 
 CUresult neighbours(CUgraphNode handle, std::vector<GraphEdge> GraphNode::*edges, CUgraphNode* out,
                     CUgraphEdgeData* data, size_t* count) {
+  if (CUresult result = check_initialized()) return result;
   const std::shared_ptr<GraphNode> node = node_from_handle(handle);
   if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(graph_mutex());
@@ -77,6 +79,7 @@ CUresult neighbours(CUgraphNode handle, std::vector<GraphEdge> GraphNode::*edges
 
 CUresult change_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to,
                       const CUgraphEdgeData* data, size_t count, bool add) {
+  if (CUresult result = check_initialized()) return result;
   const std::shared_ptr<Graph> graph = graph_from_handle(handle);
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (count == 0) return CUDA_SUCCESS;
@@ -177,6 +180,7 @@ CUresult CUDAAPI cuGraphClone(CUgraph* phGraphClone, CUgraph originalGraph) {
 
 CUresult CUDAAPI cuGraphNodeFindInClone(CUgraphNode* phNode, CUgraphNode hOriginalNode,
                                         CUgraph hClonedGraph) {
+  if (CUresult result = check_initialized()) return result;
   const std::shared_ptr<Graph> graph = graph_from_handle(hClonedGraph);
   const std::shared_ptr<GraphNode> original = node_from_handle(hOriginalNode);
   if (phNode == nullptr || graph == nullptr || original == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -189,6 +193,7 @@ CUresult CUDAAPI cuGraphNodeFindInClone(CUgraphNode* phNode, CUgraphNode hOrigin
 }
 
 CUresult CUDAAPI cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType* type) {
+  if (CUresult result = check_initialized()) return result;
   const std::shared_ptr<GraphNode> node = node_from_handle(hNode);
   if (node == nullptr || type == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *type = node->type;
@@ -196,6 +201,7 @@ CUresult CUDAAPI cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType* type) {
 }
 
 CUresult CUDAAPI cuGraphGetNodes(CUgraph hGraph, CUgraphNode* nodes, size_t* numNodes) {
+  if (CUresult result = check_initialized()) return result;
   const std::shared_ptr<Graph> graph = graph_from_handle(hGraph);
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(graph_mutex());
@@ -205,6 +211,7 @@ CUresult CUDAAPI cuGraphGetNodes(CUgraph hGraph, CUgraphNode* nodes, size_t* num
 }
 
 CUresult CUDAAPI cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode* rootNodes, size_t* numRootNodes) {
+  if (CUresult result = check_initialized()) return result;
   const std::shared_ptr<Graph> graph = graph_from_handle(hGraph);
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(graph_mutex());
@@ -270,6 +277,7 @@ CUresult CUDAAPI cuGraphRemoveDependencies_v2(CUgraph hGraph, const CUgraphNode*
 }
 
 CUresult CUDAAPI cuGraphDestroyNode(CUgraphNode hNode) {
+  if (CUresult result = check_initialized()) return result;
   const std::shared_ptr<GraphNode> node = node_from_handle(hNode);
   if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
@@ -284,6 +292,7 @@ CUresult CUDAAPI cuGraphDestroyNode(CUgraphNode hNode) {
 
 // Prints nodes and edges; the flags that ask for parameters add nothing.
 CUresult CUDAAPI cuGraphDebugDotPrint(CUgraph hGraph, const char* path, unsigned int) {
+  if (CUresult result = check_initialized()) return result;
   const std::shared_ptr<Graph> graph = graph_from_handle(hGraph);
   if (graph == nullptr || path == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::FILE* file = std::fopen(path, "w");

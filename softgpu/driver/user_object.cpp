@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "softgpu/driver/device.h"
 #include "softgpu/driver/graph.h"
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/host_callback.h"
@@ -36,6 +37,7 @@ extern "C" {
 
 CUresult cuUserObjectCreate(CUuserObject* object_out, void* ptr, CUhostFn destroy,
                             unsigned int initialRefcount, unsigned int flags) {
+  if (CUresult result = softgpu::driver::check_initialized()) return result;
   if (object_out == nullptr || destroy == nullptr || initialRefcount == 0 ||
       initialRefcount > INT32_MAX || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -47,6 +49,7 @@ CUresult cuUserObjectCreate(CUuserObject* object_out, void* ptr, CUhostFn destro
 }
 
 CUresult cuUserObjectRetain(CUuserObject object, unsigned int count) {
+  if (CUresult result = softgpu::driver::check_initialized()) return result;
   const auto found = softgpu::driver::user_object_from_handle(object);
   if (found == nullptr || count == 0 || count > INT32_MAX) return CUDA_ERROR_INVALID_VALUE;
   found->retain(count);
@@ -54,6 +57,7 @@ CUresult cuUserObjectRetain(CUuserObject object, unsigned int count) {
 }
 
 CUresult cuUserObjectRelease(CUuserObject object, unsigned int count) {
+  if (CUresult result = softgpu::driver::check_initialized()) return result;
   const auto found = softgpu::driver::user_object_from_handle(object);
   if (found == nullptr || count == 0 || count > INT32_MAX) return CUDA_ERROR_INVALID_VALUE;
   found->release(count);
@@ -62,6 +66,7 @@ CUresult cuUserObjectRelease(CUuserObject object, unsigned int count) {
 
 CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count,
                                  unsigned int flags) {
+  if (CUresult result = softgpu::driver::check_initialized()) return result;
   const auto found = softgpu::driver::user_object_from_handle(object);
   const std::shared_ptr<Graph> owner = softgpu::driver::graph_from_handle(graph);
   if (found == nullptr || owner == nullptr || count == 0 || count > INT32_MAX ||
@@ -75,6 +80,7 @@ CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned in
 }
 
 CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count) {
+  if (CUresult result = softgpu::driver::check_initialized()) return result;
   const auto found = softgpu::driver::user_object_from_handle(object);
   const std::shared_ptr<Graph> owner = softgpu::driver::graph_from_handle(graph);
   if (found == nullptr || owner == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <set>
 #include <string>
 
@@ -152,16 +154,44 @@ TEST_F(DeviceTest, NamesErrors) {
 
 // In a forked child the driver's threads are gone: every call says so instead of hanging.
 TEST_F(DeviceTest, IsNotInitializedInAForkedChild) {
+  CUgraph graph = nullptr;
+  CUgraphNode node = nullptr;
+  CUDA_OK(cuGraphCreate(&graph, 0));
+  CUDA_OK(cuGraphAddEmptyNode(&node, graph, nullptr, 0));
   const pid_t child = ::fork();
   if (child == 0) {
     CUdeviceptr address = 0;
-    const bool right = cuMemAlloc_v2(&address, 4096) == CUDA_ERROR_NOT_INITIALIZED &&
-                       cuInit(0) == CUDA_ERROR_NOT_INITIALIZED;
+    CUuserObject object = nullptr;
+    size_t count = 0;
+    CUgraphNodeType type{};
+    const CUresult results[] = {
+        cuMemAlloc_v2(&address, 4096),
+        cuInit(0),
+        cuGraphGetNodes(graph, nullptr, &count),
+        cuGraphGetRootNodes(graph, nullptr, &count),
+        cuGraphGetEdges_v2(graph, nullptr, nullptr, nullptr, &count),
+        cuGraphNodeGetType(node, &type),
+        cuGraphNodeGetDependencies_v2(node, nullptr, nullptr, &count),
+        cuGraphNodeFindInClone(&node, node, graph),
+        cuGraphAddDependencies_v2(graph, nullptr, nullptr, nullptr, 0),
+        cuGraphDebugDotPrint(graph, "/dev/null", 0),
+        cuGraphDestroyNode(node),
+        cuUserObjectCreate(
+            &object, nullptr, [](void*) {}, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC),
+        cuUserObjectRetain(object, 1),
+        cuUserObjectRelease(object, 1),
+        cuGraphRetainUserObject(graph, object, 1, 0),
+        cuGraphReleaseUserObject(graph, object, 1),
+    };
+    const bool right = std::all_of(std::begin(results), std::end(results), [](CUresult result) {
+      return result == CUDA_ERROR_NOT_INITIALIZED;
+    });
     ::_exit(right ? 0 : 1);
   }
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+  CUDA_OK(cuGraphDestroy(graph));
 }
 
 }  // namespace
