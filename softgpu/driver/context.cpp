@@ -130,6 +130,7 @@ CUresult Context::set_limit(CUlimit limit, size_t value) {
 CUdeviceptr Context::heap_allocate(size_t bytes) {
   std::lock_guard lock(mutex_);
   const size_t size = limits_[CU_LIMIT_MALLOC_HEAP_SIZE].load(std::memory_order_relaxed);
+  if (size == 0) return 0;
   if (heap_address_ == 0) {
     if (allocate_device_memory(*this, size, MemoryKind::kHeap, &heap_address_) != CUDA_SUCCESS) {
       heap_address_ = 0;

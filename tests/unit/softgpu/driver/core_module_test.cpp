@@ -155,6 +155,39 @@ TEST_F(ModuleTest, ErrorsReachTheLogBuffer) {
   EXPECT_EQ(cuModuleLoadDataEx(&module, kPtx, 1, &unknown, values), CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_F(ModuleTest, AnEmptyHeapGivesNothingAndIsNoAllocation) {
+  constexpr char kAllocating[] = R"(
+.version 7.0
+.target sm_70
+.address_size 64
+.extern .func (.param .b64 result) malloc (.param .b64 bytes);
+.visible .entry allocate(.param .u64 p) {
+  .reg .b64 %a, %r;
+  ld.param.u64 %a, [p];
+  { .param .b64 in; .param .b64 out;
+    st.param.b64 [in], 64;
+    call (out), malloc, (in);
+    ld.param.b64 %r, [out]; }
+  st.global.u64 [%a], %r;
+  ret;
+}
+)";
+  CUmodule module = nullptr;
+  CUfunction function = nullptr;
+  CUDA_OK(cuModuleLoadData(&module, kAllocating));
+  CUDA_OK(cuModuleGetFunction(&function, module, "allocate"));
+  CUDA_OK(cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 0));
+  CUdeviceptr result = allocate(8);
+  CUDA_OK(cuMemsetD8_v2(result, 0xff, 8));
+  CUDA_OK(launch(function, {&result}));
+  EXPECT_EQ(read(result, 8), std::vector<uint8_t>(8, 0));
+  for (int i = 0; i < 3; ++i) {
+    const CUdeviceptr address = allocate(4096);
+    CUDA_OK(cuMemsetD8_v2(address, 1, 4096));
+    CUDA_OK(cuMemFree_v2(address));
+  }
+}
+
 TEST_F(ModuleTest, LoadsFromAFile) {
   const std::string path = testing::TempDir() + "core_module_test.ptx";
   std::ofstream(path) << kPtx;
