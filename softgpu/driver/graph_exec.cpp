@@ -56,7 +56,9 @@ GraphExec::GraphExec(std::shared_ptr<GraphPlan> plan, std::shared_ptr<Graph> sou
 GraphExec::~GraphExec() {
   std::lock_guard lock(graph_mutex());
   drop_graph(*shape_);
-  if (const auto source = source_.lock()) source->memory_instantiated = false;
+  // An executable without memory nodes is older than those of its graph.
+  const auto source = source_.lock();
+  if (source != nullptr && shape_->has_memory_nodes()) source->memory_instantiated = false;
 }
 
 CUresult GraphExec::launch(Stream& stream) {

@@ -92,6 +92,21 @@ TEST_F(GraphMemoryTest, MemoryThatAnotherGraphFreesMayBeAllocatedAgain) {
   EXPECT_EQ(read(0), 2u);
 }
 
+TEST_F(GraphMemoryTest, AnExecutableFromBeforeTheMemoryNodesDoesNotCount) {
+  empty_node(graph_);
+  const CUgraphExec before = instantiate(graph_);
+  CUDA_MEM_ALLOC_NODE_PARAMS allocate{};
+  allocate.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  allocate.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device_}};
+  allocate.bytesize = 1024;
+  CUgraphNode allocated = nullptr;
+  CUDA_OK(cuGraphAddMemAllocNode(&allocated, graph_, nullptr, 0, &allocate));
+  instantiate(graph_);
+  CUDA_OK(cuGraphExecDestroy(before));
+  CUgraphExec second = nullptr;
+  EXPECT_EQ(cuGraphInstantiateWithFlags(&second, graph_, 0), CUDA_ERROR_NOT_SUPPORTED);
+}
+
 TEST_F(GraphMemoryTest, FreeNodesAreForMemoryOfGraphs) {
   CUdeviceptr plain = 0, pooled = 0;
   CUDA_OK(cuMemAlloc_v2(&plain, 64));
