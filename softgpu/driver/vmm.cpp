@@ -71,7 +71,8 @@ uint64_t reserve_pages(size_t bytes, size_t align, uint64_t hint) {
 // or a mapping sticks out.
 bool mappings_of(uint64_t address, size_t bytes,
                  std::vector<std::shared_ptr<Allocation>>* mappings) {
-  const uint64_t end = address + bytes;
+  uint64_t end = 0;
+  if (__builtin_add_overflow(address, bytes, &end)) return false;
   while (address < end) {
     std::shared_ptr<Allocation> mapping = memory_registry().find_base(address);
     if (!mapping || mapping->kind != MemoryKind::kMapped || mapping->end() > end) return false;

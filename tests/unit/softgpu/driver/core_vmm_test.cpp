@@ -85,6 +85,8 @@ TEST_F(VmmTest, MapsAndUnmapsPhysicalMemory) {
   EXPECT_EQ(flags, 0u);
   EXPECT_EQ(cuMemAddressFree(base, 4 * kPage), CUDA_ERROR_INVALID_VALUE);  // still mapped
   EXPECT_EQ(cuMemUnmap(base, kPage / 2), CUDA_ERROR_INVALID_VALUE);
+  const size_t beyond_all = ~base + 1 + base % kPage;  // the end of the range wraps around
+  EXPECT_EQ(cuMemUnmap(base, beyond_all), CUDA_ERROR_INVALID_VALUE);
   CUDA_OK(cuMemUnmap(base, 3 * kPage));
   EXPECT_EQ(cuMemUnmap(base, kPage), CUDA_SUCCESS);  // nothing is mapped there
   EXPECT_EQ(cuMemUnmap(base + 8 * kPage, kPage), CUDA_ERROR_INVALID_VALUE);
