@@ -259,6 +259,15 @@ CUresult hold_memory(CopyOperation* operation) {
   return hold_end(destination, to, &operation->destination_memory);
 }
 
+CUresult hold_memory_to_queue(CopyOperation* operation) {
+  if (CUresult result = hold_memory(operation)) return result;
+  for (std::shared_ptr<Allocation>* memory :
+       {&operation->source_memory, &operation->destination_memory}) {
+    if (*memory && (*memory)->freeing) memory->reset();
+  }
+  return CUDA_SUCCESS;
+}
+
 bool uses_pageable_memory(const CopyOperation& copy) {
   const auto pageable = [](const End& end) {
     return end.type == CU_MEMORYTYPE_HOST && memory_registry().find(end.address) == nullptr;
@@ -316,9 +325,12 @@ CUresult execute_copy(Context& context, const CopyOperation& operation) {
   const End destination = destination_of(shape);
   Layout from, to;
   if (operation.staged) source.address = reinterpret_cast<uint64_t>(operation.staged->data());
-  // What was queued holds its memory; in a graph it may be gone, or what lies there be smaller.
+  // What was queued holds its memory, unless that was being freed by then. Such memory, and that of
+  // a graph, may be gone, or what lies there be smaller.
   CopyOperation held;
-  const bool unheld = !operation.source_memory && !operation.destination_memory;
+  const bool unheld = (!operation.source_memory && !operation.staged &&
+                       shape.srcMemoryType != CU_MEMORYTYPE_HOST) ||
+                      (!operation.destination_memory && shape.dstMemoryType != CU_MEMORYTYPE_HOST);
   if (unheld) {
     held.shape = shape;
     held.staged = operation.staged;

@@ -34,6 +34,9 @@ bool uses_pageable_memory(const CopyOperation& copy);
 CUresult stage_source(CopyOperation* operation);
 // Holds the memory of a resolved copy. CUDA_ERROR_ILLEGAL_ADDRESS when it is gone.
 CUresult hold_memory(CopyOperation* operation);
+// The same for a copy that comes behind what its stream has, which may be the memory's free: that
+// would wait for the copy.
+CUresult hold_memory_to_queue(CopyOperation* operation);
 CUresult check_fill(const FillOperation& fill);
 
 // A copy between two addresses, whatever they are; unresolved.

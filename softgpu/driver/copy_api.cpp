@@ -128,7 +128,7 @@ CUresult submit_copy(CUDA_MEMCPY3D_PEER shape, CUstream stream, Mode mode) {
   operation.shape = shape;
   const bool held = !is_capturing(stream);
   if (held) {
-    if (CUresult result = hold_memory(&operation)) return result;
+    if (CUresult result = hold_memory_to_queue(&operation)) return result;
   }
   if (mode == Mode::kSynchronous) {
     const Side source = source_of(shape), destination = destination_of(shape);

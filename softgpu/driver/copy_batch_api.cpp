@@ -37,7 +37,7 @@ CUresult add(const CUDA_MEMCPY3D_PEER& shape, CUmemcpySrcAccessOrder order,
   if (order == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL) {
     if (CUresult result = stage_source(&copy)) return result;
   }
-  if (CUresult result = hold_memory(&copy)) return result;
+  if (CUresult result = hold_memory_to_queue(&copy)) return result;
   copies->push_back(std::move(copy));
   return CUDA_SUCCESS;
 }

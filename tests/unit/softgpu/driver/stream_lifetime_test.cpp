@@ -387,6 +387,17 @@ TEST_F(StreamStickyTest, AFaultIsReturnedByEveryLaterCall) {
   CUDA_OK(cuGraphDestroy(graph));
 }
 
+TEST_F(StreamStickyTest, ACopyBehindTheFreeOfItsMemoryFaults) {
+  const CUstream s = stream();
+  CUdeviceptr memory = 0;
+  CUDA_OK(cuMemAlloc_v2(&memory, 1 << 20));
+  CUDA_OK(spin(s, word(0)));
+  CUDA_OK(cuMemFreeAsync(memory, s));
+  CUDA_OK(cuMemcpyDtoHAsync_v2(words_ + 1, memory, 4, s));
+  write(0, 1);
+  EXPECT_EQ(cuStreamSynchronize(s), CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
 TEST_F(StreamStickyTest, WorkBehindAFaultIsDroppedAndCallbacksAreTold) {
   std::atomic<int> host_calls{0}, status{-1};
   const CUstream s = stream();
