@@ -401,10 +401,9 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
     unexpose_all(run.exposed, run.first, target);
   });
   if (!ready) RCUDA_DEBUG("registered memory at %p stays pageable for its workers", address);
-  const CUresult result =
-      target.session->lost()
-          ? kSessionLost
-          : record(target, address, bytes, Placement::kRegistered, flags, {}, ready);
+  const CUresult result = target.session->lost() ? kSessionLost
+                                                 : record(target, address, bytes,
+                                                          Placement::kRegistered, flags, {}, ready);
   if (result != CUDA_SUCCESS) {
     if (ready) end_pages(first, length, target);
     return result;
