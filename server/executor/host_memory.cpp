@@ -5,6 +5,8 @@
 #include <vector>
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "common/base/log.h"
 #include "server/executor/executor.h"
@@ -54,10 +56,11 @@ bool HostMemory::claim_addresses(uint64_t begin, uint64_t end) {
       continue;
     }
     const uint64_t until = next == kept_.end() ? end : std::min(end, next->first);
-    void* const wanted = reinterpret_cast<void*>(at);
-    if (::mmap(wanted, until - at, PROT_NONE,
-               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1,
-               0) != wanted) {
+    // ThreadSanitizer's mmap() takes the address for a hint, and maps elsewhere.
+    const long mapped =
+        ::syscall(SYS_mmap, at, until - at, PROT_NONE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (mapped != static_cast<long>(at)) {
       for (const AddressRange& range : claimed) {
         ::munmap(reinterpret_cast<void*>(range.begin), range.end - range.begin);
       }
