@@ -140,15 +140,14 @@ Status Peer::start_probes() {
       message.sender_device = theirs;
       message.device = static_cast<uint32_t>(own);
       const auto mapped = environment_.ops.open(static_cast<int>(own), memory);
-      if (mapped) {
+      if (mapped && mapped->bytes >= Prober::kLargestBytes) {
         mapped_.push_back({static_cast<int>(own), static_cast<int>(theirs), mapped->base});
-        if (mapped->bytes < Prober::kLargestBytes) {
-          return {Code::kProtocol, "memory to measure with that is too small for that"};
-        }
         message.proven = Proven::kIpc;
       } else {
-        RCUDA_DEBUG("worker %u's device %u cannot be mapped for device %zu: %s", id_, theirs, own,
-                    mapped.status().message().c_str());
+        if (mapped) environment_.ops.close(static_cast<int>(own), mapped->base);
+        RCUDA_INFO(
+            "worker %u's device %u cannot be mapped for device %zu: %s", id_, theirs, own,
+            mapped ? "its memory is smaller than it must be" : mapped.status().message().c_str());
         message.proven = Proven::kNoIpc;
       }
       RCUDA_RETURN_IF_ERROR(link_->mailbox.send(message));

@@ -255,7 +255,9 @@ Status Receiver::answer_want(Incoming& copy, PeerLink& link) {
   return link.mailbox.send(message);
 }
 
-Result<Receiver::Mapping*> Receiver::map(int device, const Handle& handle) {
+// Where `source` is at this offset of the peer's memory, all of which must be mapped.
+Result<Receiver::Mapping*> Receiver::map(int device, const Handle& handle, uint64_t offset,
+                                         const Shape& source) {
   const auto key = std::make_pair(device, handle);
   auto known = mappings_.find(key);
   if (known == mappings_.end()) {
@@ -265,10 +267,14 @@ Result<Receiver::Mapping*> Receiver::map(int device, const Handle& handle) {
     if (!opened) return opened.status();
     known = mappings_.emplace(key, Mapping{*opened, 0, std::nullopt}).first;
   }
+  const uint64_t bytes = known->second.memory.bytes;
+  if (offset > bytes || source.extent_bytes() > bytes - offset) {
+    return Status(Code::kInvalidArgument, "a Pull outside of the mapped memory");
+  }
   return &known->second;
 }
 
-// An error is the peer's, and ends more than the copy.
+// An error is the Link's.
 Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
   const PeerCopy& request = *copy.request;
   const PullMessage& pull = *copy.pull;
@@ -287,7 +293,7 @@ Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
     copy.failure = sane;
     return {};
   }
-  const Result<Mapping*> mapping = map(request.device, pull.handle);
+  const Result<Mapping*> mapping = map(request.device, pull.handle, pull.offset, source);
   if (!mapping) {
     RCUDA_INFO("memory of worker %u could not be mapped: %s", peer_,
                mapping.status().message().c_str());
@@ -298,13 +304,9 @@ Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
     message.refused = 1;
     return link.mailbox.send(message);
   }
-  const MappedMemory& mapped = (*mapping)->memory;
-  if (pull.offset > mapped.bytes || source.extent_bytes() > mapped.bytes - pull.offset) {
-    return {Code::kProtocol, "a Pull outside of the mapped memory"};
-  }
   ++(*mapping)->uses;
   copy.pulling = pull.handle;
-  source.address = mapped.base + pull.offset;
+  source.address = (*mapping)->memory.base + pull.offset;
   const CopyBox box = box_between(request.memory, source);
   const Result<Ticket> ticket =
       environment_.lanes.copy(request.device, Lane::kLocal, {&box, 1}, request.memory.bytes());

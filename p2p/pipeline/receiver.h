@@ -91,7 +91,7 @@ class Receiver {
   bool may_land(const Incoming& copy, uint64_t after) const;
   bool start_landing(Incoming& copy, PeerLink& link);
   static void drop_arrived(Incoming& copy, PeerLink* link);
-  Result<Mapping*> map(int device, const Handle& handle);
+  Result<Mapping*> map(int device, const Handle& handle, uint64_t offset, const Shape& source);
   Status close_forgotten(PeerLink* link, bool& moved);
   void finish(Incoming& copy, PeerLink* link, const Status& status);
 

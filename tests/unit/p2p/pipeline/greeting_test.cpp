@@ -343,8 +343,10 @@ TEST(HostileTest, OnlyWhatIsMappedIsPulled) {
     pull.depth = 1;
     pull.pitch_bytes = of.pitch;
     peer.send(pull);
-    EXPECT_EQ(ended.code(), of.good ? Code::kOk : Code::kProtocol) << of.offset;
-    EXPECT_EQ(peer.alive(), of.good) << of.offset;
+    EXPECT_EQ(ended.code(), of.good ? Code::kOk : Code::kInternal) << of.offset;
+    const auto refusal = peer.receive<TargetMessage>();
+    EXPECT_EQ(refusal && refusal->refused == 1, !of.good) << of.offset;
+    EXPECT_TRUE(peer.alive()) << of.offset;
   }
 }
 
@@ -365,7 +367,10 @@ TEST(HostileTest, MemoryToMeasureWithIsAsLargeAsItShouldBe) {
     offer.devices[0].probe =
         elsewhere.export_memory(0, address_of(elsewhere.make_memory(bytes)))->handle;
     peer.send(offer);
-    EXPECT_EQ(peer.alive(), bytes == Prober::kLargestBytes);
+    const auto probed = peer.receive<ProbedMessage>();
+    ASSERT_TRUE(probed) << bytes;
+    EXPECT_EQ(probed->proven, bytes == Prober::kLargestBytes ? Proven::kIpc : Proven::kNoIpc);
+    EXPECT_TRUE(peer.alive());
   }
 }
 
