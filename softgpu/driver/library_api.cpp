@@ -1,6 +1,4 @@
 // cuLibrary* and cuKernelGet*: code that is loaded into a context when it is first used there.
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -95,10 +93,8 @@ CUresult CUDAAPI cuLibraryLoadFromFile(CUlibrary* library, const char* path,
                                        void**, unsigned int library_option_count) {
   if (CUresult result = check_initialized()) return result;
   if (!path) return CUDA_ERROR_INVALID_VALUE;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
-  const std::string contents{std::istreambuf_iterator<char>(file),
-                             std::istreambuf_iterator<char>()};
+  std::string contents;
+  if (CUresult result = read_file(path, &contents)) return result;
   return load(library, rcuda::image::inspect(std::as_bytes(std::span(contents))), jit_count,
               jit_options, jit_values, library_option_count, library_options);
 }

@@ -1,6 +1,8 @@
 #include "softgpu/driver/module.h"
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "common/base/log.h"
@@ -75,6 +77,18 @@ CUresult load_program(Context& context, std::vector<std::unique_ptr<ptx::Module>
 }
 
 }  // namespace
+
+CUresult read_file(const char* path, std::string* contents) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
+  // A folder can be opened, and reading it throws.
+  try {
+    contents->assign(std::istreambuf_iterator<char>(file), {});
+  } catch (const std::ios_base::failure&) {
+    return CUDA_ERROR_FILE_NOT_FOUND;
+  }
+  return CUDA_SUCCESS;
+}
 
 CUresult read_image(const Result<rcuda::image::Image>& image, std::vector<std::string>* units,
                     JitLog* log) {

@@ -151,6 +151,8 @@ std::shared_ptr<Kernel> kernel_from_handle(CUkernel handle);
 std::shared_ptr<Module> module_from_handle(CUmodule handle);
 std::shared_ptr<Library> library_from_handle(CUlibrary handle);
 
+// The whole of a file; CUDA_ERROR_FILE_NOT_FOUND for what is none.
+CUresult read_file(const char* path, std::string* contents);
 // The PTX of what an application passed: a fatbin, an ELF image made by cuLinkComplete, or PTX
 // text.
 CUresult read_image(const rcuda::Result<rcuda::image::Image>& image,

@@ -2,8 +2,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -37,13 +35,6 @@ CUresult load(CUmodule* handle, const void* pointer, JitLog* log) {
   if (CUresult result = enter(&context)) return result;
   if (!handle || !pointer) return CUDA_ERROR_INVALID_VALUE;
   return load(*context, handle, rcuda::image::measure(pointer), log);
-}
-
-CUresult read_file(const char* path, std::string* contents) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
-  contents->assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-  return CUDA_SUCCESS;
 }
 
 struct LinkState {

@@ -226,6 +226,15 @@ TEST_F(ModuleTest, ReadsNothingBehindTheEndOfAFile) {
   ::unlink(path.c_str());
 }
 
+TEST_F(ModuleTest, AFolderIsNoFile) {
+  const std::string path = testing::TempDir();
+  CUmodule module = nullptr;
+  EXPECT_EQ(cuModuleLoad(&module, path.c_str()), CUDA_ERROR_FILE_NOT_FOUND);
+  CUlibrary library = nullptr;
+  EXPECT_EQ(cuLibraryLoadFromFile(&library, path.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+            CUDA_ERROR_FILE_NOT_FOUND);
+}
+
 TEST_F(ModuleTest, LinksUnits) {
   CUlinkState state = nullptr;
   CUDA_OK(cuLinkCreate_v2(0, nullptr, nullptr, &state));
