@@ -17,6 +17,7 @@ namespace {
 // One side of a copy that needs something done.
 struct SideWork {
   std::shared_ptr<ShadowCopies::Transfer> transfer;  // null: the memory is shared
+  ShadowCopies::Piece first;                         // of what it moves
   std::shared_ptr<ClientResource> client;            // null: it is the application's own
   bool empty() const { return !transfer && !client; }
 };
@@ -70,6 +71,11 @@ std::vector<ShadowCopies::Piece> pieces_of(const Place& place, const CUDA_MEMCPY
   return pieces;
 }
 
+// Mirrored memory is kept alike by the client, before each launch and after it.
+bool is_mirrored(Executor& executor, const ShadowCopies::Piece& piece) {
+  return executor.mirrors().covers(piece.address, piece.bytes);
+}
+
 SideWork work_of(Executor& executor, const Place& place, const CUDA_MEMCPY3D& copy,
                  bool to_client) {
   if (place.type == CU_MEMORYTYPE_ARRAY || copy.WidthInBytes == 0) return {};
@@ -84,10 +90,10 @@ SideWork work_of(Executor& executor, const Place& place, const CUDA_MEMCPY3D& co
   work.client = range->resource.lock();
   if (range->shadow) {
     if (pieces.empty()) pieces = pieces_of(place, copy);
-    // Mirrored memory is kept alike by the client, before each launch and after it.
-    const bool mirrored =
-        !pieces.empty() && executor.mirrors().covers(pieces.front().address, pieces.front().bytes);
-    if (!mirrored) work.transfer = executor.shadow_copies().prepare(to_client, pieces);
+    if (!pieces.empty() && !is_mirrored(executor, pieces.front())) {
+      work.transfer = executor.shadow_copies().prepare(to_client, pieces);
+      work.first = pieces.front();
+    }
   }
   return work;
 }
@@ -134,7 +140,7 @@ struct GraphCopies::Steps {
     bool after;
   };
 
-  HostCallbacks* callbacks = nullptr;
+  Executor* executor = nullptr;
   CUgraphNode node = nullptr;                  // of the graph that the executable was made from
   size_t position = 0;                         // among that graph's copies
   bool has_before = false, has_after = false;  // whether there is a host node for it
@@ -144,7 +150,7 @@ struct GraphCopies::Steps {
 
   static void CUDA_CB run(void* argument) {
     const Step& step = *static_cast<Step*>(argument);
-    carry_out(*step.steps->callbacks, step.steps->work(step.after), step.after);
+    carry_out(*step.steps->executor, step.steps->work(step.after), step.after);
   }
 
   SideWork work(bool after) {
@@ -152,9 +158,13 @@ struct GraphCopies::Steps {
     return after ? destination : source;
   }
 
-  static void carry_out(HostCallbacks& callbacks, const SideWork& work, bool after) {
+  static void carry_out(Executor& executor, const SideWork& work, bool after) {
+    HostCallbacks& callbacks = executor.host_callbacks();
     if (!after && work.client) callbacks.run_internal(work.client->id());
-    if (work.transfer) ShadowCopies::carry_out(*work.transfer);
+    // The memory may be mirrored only since a kernel got it, after the graph was instantiated.
+    if (work.transfer && !is_mirrored(executor, work.first)) {
+      ShadowCopies::carry_out(*work.transfer);
+    }
     if (after && work.client) callbacks.run_internal(work.client->id());
   }
 };
@@ -163,7 +173,7 @@ namespace {
 
 // A side's work around one launch.
 struct AroundLaunch {
-  HostCallbacks* callbacks;
+  Executor* executor;
   SideWork work;
   bool after;
 };
@@ -174,7 +184,7 @@ GraphCopies::~GraphCopies() = default;
 
 std::shared_ptr<GraphCopies::Steps> GraphCopies::plan(CUgraphNode node, const CUDA_MEMCPY3D& copy) {
   auto steps = std::make_shared<Steps>();
-  steps->callbacks = &executor_.host_callbacks();
+  steps->executor = &executor_;
   steps->node = node;
   steps->source = work_of(executor_, source_of(copy), copy, false);
   steps->destination = work_of(executor_, destination_of(copy), copy, true);
@@ -373,8 +383,8 @@ CUresult GraphCopies::launch(CUgraphExec executable, CUstream stream) {
         if (after ? steps->has_after : steps->has_before) continue;
         SideWork work = steps->work(after);
         if (work.empty()) continue;
-        around[after].push_back(std::make_unique<AroundLaunch>(
-            AroundLaunch{&executor_.host_callbacks(), std::move(work), after}));
+        around[after].push_back(
+            std::make_unique<AroundLaunch>(AroundLaunch{&executor_, std::move(work), after}));
       }
     }
   }
@@ -386,7 +396,7 @@ CUresult GraphCopies::launch(CUgraphExec executable, CUstream stream) {
     for (std::unique_ptr<AroundLaunch>& one : all) {
       const CUhostFn run = [](void* argument) {
         const std::unique_ptr<AroundLaunch> own(static_cast<AroundLaunch*>(argument));
-        Steps::carry_out(*own->callbacks, own->work, own->after);
+        Steps::carry_out(*own->executor, own->work, own->after);
       };
       if (CUresult result = driver.cuLaunchHostFunc(stream, run, one.get());
           result != CUDA_SUCCESS) {

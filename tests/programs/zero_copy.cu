@@ -72,6 +72,14 @@ void take_turns(const char* how, int* memory) {
     holds(first.values().data(), in_first);
     holds(second.values().data(), in_second);
   };
+  // A graph of copies, from before any kernel used the memory.
+  cudaGraph_t early_graph;
+  cudaGraphExec_t early;
+  CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  CUDA(cudaMemcpyAsync(first.get(), memory, kBytes, cudaMemcpyDefault, stream));
+  CUDA(cudaMemcpyAsync(memory, second.get(), kBytes, cudaMemcpyDefault, stream));
+  CUDA(cudaStreamEndCapture(stream, &early_graph));
+  CUDA(cudaGraphInstantiate(&early, early_graph, 0));
   std::vector<int> numbers(kCount);
   for (int i = 0; i < kCount; ++i) numbers[i] = 10 + i;
   first.put(numbers);
@@ -112,7 +120,15 @@ void take_turns(const char* how, int* memory) {
   holds(memory, 25);
   both_hold(31, 25);
 
-  // In a graph.
+  // In graphs.
+  grow<<<kBlocks, 256, 0, stream>>>(memory, 5, kCount);
+  CUDA(cudaGraphLaunch(early, stream));
+  grow<<<kBlocks, 256, 0, stream>>>(memory, 3, kCount);
+  CUDA(cudaStreamSynchronize(stream));
+  both_hold(30, 25);
+  holds(memory, 28);
+  CUDA(cudaGraphExecDestroy(early));
+  CUDA(cudaGraphDestroy(early_graph));
   cudaGraph_t graph;
   cudaGraphExec_t executable;
   CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
