@@ -187,7 +187,8 @@ bool Duration::parse(std::string_view text) {
   } else if (!unit.empty() && unit != "s") {
     return false;
   }
-  if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) / scale) return false;
+  constexpr auto kMost = static_cast<uint64_t>(std::chrono::nanoseconds(kLongest).count());
+  if (value > kMost / scale) return false;
   value_ = std::chrono::nanoseconds(static_cast<int64_t>(value * scale));
   return true;
 }

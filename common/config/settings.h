@@ -141,9 +141,12 @@ class Bytes : public SettingBase {
   uint64_t value_;
 };
 
-// "250ms", "10s", "80us"; a bare number means seconds.
+// "250ms", "10s", "80us"; a bare number means seconds. At most kLongest, whose milliseconds fit an
+// int, as poll() takes them.
 class Duration : public SettingBase {
  public:
+  static constexpr std::chrono::hours kLongest{24 * 24};
+
   Duration(Registry& registry, const char* variable, std::chrono::nanoseconds initial,
            const char* help)
       : SettingBase(registry, variable, help), value_(initial) {}
@@ -153,7 +156,9 @@ class Duration : public SettingBase {
     return std::chrono::ceil<std::chrono::milliseconds>(value_);
   }
   std::string text() const override { return std::to_string(value_.count()) + "ns"; }
-  std::string accepted() const override { return "a time such as 80us, 250ms or 10s"; }
+  std::string accepted() const override {
+    return "a time such as 80us, 250ms or 10s, 24 days at most";
+  }
 
  protected:
   bool parse(std::string_view text) override;

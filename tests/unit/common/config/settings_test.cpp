@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -92,8 +93,9 @@ TEST(SettingsTest, AMalformedValueNamesTheVariableAndTheMend) {
         Case{"RCUDA_TEST_PORT", "80x", "whole number"}, Case{"RCUDA_TEST_FLAG", "maybe", "0 or 1"},
         Case{"RCUDA_TEST_CACHE_BYTES", "12parsecs", "64M"},
         Case{"RCUDA_TEST_CACHE_BYTES", "99999999999999G", "64M"},
-        Case{"RCUDA_TEST_TIMEOUT", "soon", "250ms"}, Case{"RCUDA_TEST_DEVICES", "0,0", "commas"},
-        Case{"RCUDA_TEST_DEVICES", "0,", "commas"},
+        Case{"RCUDA_TEST_TIMEOUT", "soon", "250ms"},
+        Case{"RCUDA_TEST_TIMEOUT", "2073601", "24 days at most"},
+        Case{"RCUDA_TEST_DEVICES", "0,0", "commas"}, Case{"RCUDA_TEST_DEVICES", "0,", "commas"},
         Case{"RCUDA_TEST_DRIVER", "amd", "auto | nvidia | softgpu"}}) {
     Variable variable(c.variable, c.value);
     Sample sample;
@@ -139,6 +141,14 @@ TEST(SettingsTest, OnlyNothingIsNoMillisecond) {
     ASSERT_TRUE(sample.registry.load_environment().ok());
     EXPECT_EQ(sample.timeout.milliseconds().count(), milliseconds) << text;
   }
+}
+
+TEST(SettingsTest, TheLongestTimeFitsAnIntInMilliseconds) {
+  Variable timeout("RCUDA_TEST_TIMEOUT", "34560min");
+  Sample sample;
+  ASSERT_TRUE(sample.registry.load_environment().ok());
+  EXPECT_EQ(sample.timeout.get(), Duration::kLongest);
+  EXPECT_LE(sample.timeout.milliseconds().count(), std::numeric_limits<int>::max());
 }
 
 TEST(SettingsTest, AFolderIsNoFile) {
