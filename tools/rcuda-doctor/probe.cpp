@@ -17,6 +17,7 @@
 #include "common/base/socket_io.h"
 #include "common/base/unique_fd.h"
 #include "common/transport/link.h"
+#include "common/wire/connect.h"
 
 namespace rcuda::doctor {
 namespace {
@@ -61,20 +62,24 @@ Result<std::unique_ptr<AddressList>> resolve(const std::string& host, uint16_t p
   return std::make_unique<AddressList>(list);
 }
 
-Result<UniqueFd> connect_to(const std::string& host, uint16_t port, Kind kind) {
+Result<UniqueFd> connect_to(const std::string& host, uint16_t port) {
   auto addresses = resolve(host, port, 0);
   if (!addresses) return addresses.status();
   Status last{Code::kUnavailable, host + " has no address"};
   for (addrinfo* at = (*addresses)->list; at != nullptr; at = at->ai_next) {
     UniqueFd socket(::socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (socket && ::connect(socket.get(), at->ai_addr, at->ai_addrlen) == 0) {
-      const Request request{kMagic, kind, 0};
-      RCUDA_RETURN_IF_ERROR(send_all(socket.get(), bytes_of(request), Clock::now() + kPatience));
-      return socket;
-    }
+    if (socket && ::connect(socket.get(), at->ai_addr, at->ai_addrlen) == 0) return socket;
     last = Status::from_errno(errno, "connecting to " + host + ":" + std::to_string(port));
   }
   return last;
+}
+
+// Says on a new connection what it is for.
+Result<UniqueFd> request(Result<UniqueFd> socket, Kind kind) {
+  if (!socket) return socket;
+  const Request request{kMagic, kind, 0};
+  RCUDA_RETURN_IF_ERROR(send_all(socket->get(), bytes_of(request), Clock::now() + kPatience));
+  return socket;
 }
 
 uint64_t load(Link& link) {
@@ -150,7 +155,7 @@ Result<std::pair<UniqueFd, Kind>> accept_request(int listener) {
 
 Finding probe_medium(const std::string& host, uint16_t port, Kind kind, const char* name) {
   const std::string what = std::string("probe of ") + host + " over " + name + ": ";
-  Result<UniqueFd> control = connect_to(host, port, kind);
+  Result<UniqueFd> control = request(connect_to(host, port), kind);
   if (!control) {
     return {Verdict::kBad, what + control.status().message(),
             "run 'rcuda-doctor --listen' there, and open port " + std::to_string(port)};
@@ -163,7 +168,9 @@ Finding probe_medium(const std::string& host, uint16_t port, Kind kind, const ch
   }
   Bootstrap bootstrap;
   bootstrap.control = std::move(*control);
-  bootstrap.open_stream = [&](int) { return connect_to(host, port, kStream); };
+  bootstrap.open_stream = [socket = bootstrap.control.get()](int) {
+    return request(wire::connect_again(socket, Clock::now() + kPatience), kStream);
+  };
   Result<std::unique_ptr<Link>> link = make(kind, std::move(bootstrap));
   if (!link) return {Verdict::kBad, what + link.status().message(), kMend};
   std::string figures;
