@@ -12,6 +12,7 @@
 namespace rcuda::server {
 namespace {
 
+constexpr std::chrono::nanoseconds kShortestLook = std::chrono::milliseconds(10);
 constexpr std::chrono::nanoseconds kLongestLook = std::chrono::seconds(1);
 
 void end_process(const Status& why) {
@@ -43,7 +44,7 @@ Status EndWatch::start() {
 
 void EndWatch::run() {
   pthread_setname_np(pthread_self(), "rcuda-end-watch");
-  const auto look = std::min(kLongestLook, patience_ / 4);
+  const auto look = std::clamp(patience_ / 4, kShortestLook, kLongestLook);
   std::unique_lock lock(mutex_);
   const auto ends_within = [&](std::chrono::nanoseconds span) {
     return changed_.wait_for(lock, span, [this] { return ended_; });

@@ -280,6 +280,13 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
   resources.peers.near_pci = options.near_pci;
   resources.closed = std::move(closed);
 
+  EndWatch watch(
+      [&] {
+        std::lock_guard lock(mutex);
+        return stopped ? Status(Code::kUnavailable, stopped) : (*link)->status();
+      },
+      settings.stop_timeout.get());
+  if (Status started = watch.start(); !started.ok()) return started;
   SessionLoop session(resources, {spin_time(settings)});
   {
     std::lock_guard lock(mutex);
@@ -290,13 +297,6 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
     early.clear();
     if (stopped) session.stop();
   }
-  EndWatch watch(
-      [&] {
-        std::lock_guard lock(mutex);
-        return stopped ? Status(Code::kUnavailable, stopped) : (*link)->status();
-      },
-      settings.stop_timeout.get());
-  if (Status started = watch.start(); !started.ok()) return started;
   RCUDA_INFO("session of %s (%s, pid %u on %s) over %s: device%s %s", hello->user.c_str(),
              hello->program.c_str(), hello->pid, hello->host.c_str(), (*link)->medium(),
              hello->devices.size() == 1 ? "" : "s", list_of(hello->devices).c_str());
