@@ -1,6 +1,7 @@
 #include "server/executor/host_memory.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <iterator>
 #include <vector>
 
@@ -47,7 +48,7 @@ const HostMemory::Range* HostMemory::find(uint64_t address, uint64_t bytes, uint
 
 // The address comes from the wire, and mapping there replaces what is there: only addresses are
 // taken that are free, or kept inaccessible for the client already.
-bool HostMemory::claim_addresses(uint64_t begin, uint64_t end) {
+CUresult HostMemory::claim_addresses(uint64_t begin, uint64_t end) {
   std::vector<AddressRange> claimed;
   for (uint64_t at = begin; at < end;) {
     const auto next = kept_.upper_bound(at);
@@ -61,21 +62,25 @@ bool HostMemory::claim_addresses(uint64_t begin, uint64_t end) {
         ::syscall(SYS_mmap, at, until - at, PROT_NONE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
     if (mapped != static_cast<long>(at)) {
+      // No room for further mappings (vm.max_map_count), or something of this process is there.
+      const bool full = errno == ENOMEM;
       for (const AddressRange& range : claimed) {
         ::munmap(reinterpret_cast<void*>(range.begin), range.end - range.begin);
       }
-      return false;
+      return full ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
     }
     claimed.push_back({at, until});
     at = until;
   }
   for (const AddressRange& range : claimed) keep(range.begin, range.end);
-  return true;
+  return CUDA_SUCCESS;
 }
 
 // Puts the client's pages, or a shadow of them, at their address.
 CUresult HostMemory::place(uint64_t address, uint64_t bytes, Range* range) {
-  if (!claim_addresses(address, address + bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult claimed = claim_addresses(address, address + bytes); claimed != CUDA_SUCCESS) {
+    return claimed;
+  }
   void* const wanted = reinterpret_cast<void*>(address);
   if (!range->shadow) {
     Result<void*> mapped =
@@ -123,7 +128,7 @@ void HostMemory::take_away(uint64_t address, const Range& range) {
 
 CUresult HostMemory::expose(const wire::HostExposeBody& body) {
   if (body.bytes == 0 || body.address % kPage != 0 || body.address < kLowest ||
-      body.bytes > kMost || body.address > kMost || (body.flags & ~kKnownFlags) != 0) {
+      body.bytes > kMost || body.address > kMost - body.bytes || (body.flags & ~kKnownFlags) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   auto next = ranges_.lower_bound(body.address);

@@ -51,7 +51,7 @@ class HostMemory {
   bool any_for_graphs() const { return for_graphs_ != 0; }
 
  private:
-  bool claim_addresses(uint64_t begin, uint64_t end);  // into kept_, all or none
+  CUresult claim_addresses(uint64_t begin, uint64_t end);  // into kept_, all or none
   CUresult place(uint64_t address, uint64_t bytes, Range* range);
   void take_away(uint64_t address, const Range& range);
   void keep(uint64_t begin, uint64_t end);

@@ -188,10 +188,7 @@ struct World {
     }
   }
 
-  // False when the session ended because of something malformed.
-  bool serve() {
-    MemoryLink link(worker_window, client_window);
-    server::ImageCache images("", 0);
+  server::SessionResources resources(MemoryLink& link, server::ImageCache& images) {
     server::SessionResources resources;
     resources.driver = &driver;
     resources.link = &link;
@@ -202,9 +199,16 @@ struct World {
     resources.reply_memory = replies.data();
     resources.pinned_bytes = staging.size();
     resources.images = &images;
+    return resources;
+  }
+
+  // False when the session ended because of something malformed.
+  bool serve() {
+    MemoryLink link(worker_window, client_window);
+    server::ImageCache images("", 0);
     Status status;
     {
-      server::SessionLoop loop(resources, {std::chrono::nanoseconds(0)});
+      server::SessionLoop loop(resources(link, images), {std::chrono::nanoseconds(0)});
       status = loop.run();
     }
     // As the end of a worker's process does.

@@ -6,8 +6,11 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include "common/base/log.h"
+#include "server/executor/executor.h"
+#include "server/executor/host_memory.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/session_target.h"
 
@@ -53,6 +56,21 @@ TEST_F(HostileSessionTest, ExposedMemoryTakesNoAddressesThatAreInUse) {
   ::munmap(guard, 4096);
 }
 #endif
+
+TEST_F(HostileSessionTest, NoRoomForExposedMemoryIsOutOfMemory) {
+  fuzz::World& world = fuzz::World::get();
+  fuzz::MemoryLink link(world.worker_window, world.client_window);
+  server::ImageCache images("", 0);
+  server::Executor executor(world.resources(link, images));
+  const wire::HostExposeBody body{fuzz::World::kHostRange, 4096, 1, 0, 0, 0};
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &none), 0);
+  const CUresult result = executor.host_memory().expose(body);
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
+}
 
 TEST_F(HostileSessionTest, EveryTruncationEnds) {
   const std::string whole = well_formed_session();
