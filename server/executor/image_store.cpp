@@ -39,7 +39,7 @@ CUresult ImageStore::query(const Sha256& hash, uint64_t bytes, bool* present) {
 CUresult ImageStore::add_chunk(const Sha256& hash, uint64_t offset,
                                std::span<const std::byte> bytes) {
   auto found = assemblies_.find(hash);
-  // Another thread of the client may have sent the same image: then it is complete already.
+  // Chunks may come again, also of an image that is complete already.
   if (found == assemblies_.end()) return find(hash) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
   Assembly& assembly = found->second;
   if (offset > assembly.bytes || bytes.size() > assembly.bytes - offset) {

@@ -50,7 +50,7 @@ class ImageStore {
     // hash finds out.
     std::unique_ptr<std::byte[]> memory;
     uint64_t bytes = 0;
-    // Where chunks were received: another thread of the client may send the same ones.
+    // Where chunks were received: a client that could not send all of them may begin anew.
     std::set<uint64_t> offsets;
     uint64_t received = 0;
   };
