@@ -293,6 +293,7 @@ TEST_F(LaunchTest, WithoutACurrentContextOnlyHandlesCanBeUsed) {
   CUDA_OK(cuStreamWaitEvent(s, e, 0));
   CUDA_OK(cuEventSynchronize(e));
   CUDA_OK(cuEventQuery(e));
+  CUDA_OK(cuStreamSynchronize(s));
   CUDA_OK(cuStreamQuery(s));
   CUDA_OK(cuFuncGetAttribute(&value, CU_FUNC_ATTRIBUTE_NUM_REGS, empty_));
   CUDA_OK(cuStreamBeginCapture_v2(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
