@@ -8,7 +8,7 @@ function(rcuda_nvcc_file output source)
   add_custom_command(
     OUTPUT "${output}"
     COMMAND ${CMAKE_COMMAND} -E make_directory "${folder}"
-    COMMAND "${RCUDA_NVCC}" ${ARGN} -MD -MT "${output}" -MF "${output}.d" -o "${output}" "${source}"
+    COMMAND "${RCUDA_NVCC}" -MD -MT "${output}" -MF "${output}.d" -o "${output}" "${source}" ${ARGN}
     DEPENDS "${source}"
     DEPFILE "${output}.d"
     COMMENT "nvcc ${output}"

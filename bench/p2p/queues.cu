@@ -1,0 +1,189 @@
+// How many streams can wait until another one does not get on: streams share a GPU's queues, and
+// the engine of copies between servers must find one that is free (docs/p2p.md, "Queues").
+//
+//   CUDA_DEVICE_MAX_CONNECTIONS=8 queues [--most 40]
+//
+// Prints, for each kind of work, with how many waiting streams that also have such work to do one
+// more stream no longer does its own: of the default priority, of the greatest, and in a context of
+// its own. Then with how many, of all kinds, three lanes with eight copies each stop.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include "cuda_bench.h"
+
+namespace {
+
+constexpr size_t kBytes = 64 << 10;
+constexpr double kPatienceUs = 5000;  // a copy takes some ten
+
+enum Kind { kToHost, kToDevice, kWithinDevice, kFill, kWord, kKinds };
+const char* const kNames[kKinds] = {"to host", "to device", "within device", "fill", "word"};
+
+struct Memory {
+  CUdeviceptr device = 0, host = 0, words = 0;
+  volatile unsigned* gate = nullptr;  // the first of `words`
+};
+
+void check(CUresult result, const char* what) {
+  if (result == CUDA_SUCCESS) return;
+  const char* name = "?";
+  cuGetErrorName(result, &name);
+  std::fprintf(stderr, "%s: %s\n", what, name);
+  std::exit(1);
+}
+
+void queue(const Memory& memory, Kind kind, CUstream stream) {
+  switch (kind) {
+    case kToHost:
+      return check(cuMemcpyAsync(memory.host, memory.device, kBytes, stream), kNames[kind]);
+    case kToDevice:
+      return check(cuMemcpyAsync(memory.device, memory.host, kBytes, stream), kNames[kind]);
+    case kWithinDevice:
+      return check(cuMemcpyAsync(memory.device, memory.device + kBytes, kBytes, stream),
+                   kNames[kind]);
+    case kFill:
+      return check(cuMemsetD8Async(memory.device, 1, kBytes, stream), kNames[kind]);
+    default:
+      return check(cuStreamWriteValue32(stream, memory.words + 64, 1, 0), kNames[kind]);
+  }
+}
+
+CUstream make_stream(int priority) {
+  CUstream stream = nullptr;
+  check(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, priority), "a stream");
+  return stream;
+}
+
+bool gets_on(CUstream stream) {
+  const auto begin = Clock::now();
+  do {
+    const CUresult result = cuStreamQuery(stream);
+    if (result == CUDA_SUCCESS) return true;
+    if (result != CUDA_ERROR_NOT_READY) check(result, "a stream's work");
+  } while (us_since(begin) < kPatienceUs);
+  return false;
+}
+
+// Streams that wait for the gate and have work behind it, `most` of them.
+class Waiting {
+ public:
+  // No stream can be made any more while all queues for kernels wait.
+  Waiting(const Memory& memory, int most) : memory_(memory) {
+    for (int i = 0; i < most; ++i) streams_.push_back(make_stream(0));
+  }
+  ~Waiting() {
+    *memory_.gate = 1;
+    check(cuCtxSynchronize(), "the end");
+    for (CUstream stream : streams_) cuStreamDestroy(stream);
+    *memory_.gate = 0;
+  }
+  int count() const { return static_cast<int>(waiting_); }
+  bool full() const { return waiting_ == streams_.size(); }
+  void add(const std::vector<Kind>& kinds) {
+    CUstream stream = streams_[waiting_++];
+    check(cuStreamWaitValue32(stream, memory_.words, 1, CU_STREAM_WAIT_VALUE_GEQ), "waiting");
+    for (Kind kind : kinds) queue(memory_, kind, stream);
+  }
+
+ private:
+  const Memory& memory_;
+  std::vector<CUstream> streams_;
+  size_t waiting_ = 0;
+};
+
+// One stream of `context` with work of this kind beside more and more that wait: -1 if it never
+// stops.
+int streams_until_stuck(const Memory& memory, Kind kind, CUcontext own, CUcontext context,
+                        int priority, int most) {
+  check(cuCtxSetCurrent(context), "a context");
+  CUstream stream = make_stream(priority);
+  check(cuCtxSetCurrent(own), "a context");
+  int found = -1;
+  {
+    Waiting waiting(memory, most);
+    while (true) {
+      check(cuCtxSetCurrent(context), "a context");
+      queue(memory, kind, stream);
+      if (!gets_on(stream)) found = waiting.count();
+      check(cuCtxSetCurrent(own), "a context");
+      if (found >= 0 || waiting.full()) break;
+      waiting.add({kind});
+    }
+  }
+  check(cuStreamSynchronize(stream), "the end");
+  cuStreamDestroy(stream);
+  return found;
+}
+
+// The same for lanes as the engine has them, busy all the time.
+int streams_until_a_lane_is_stuck(const Memory& memory, int priority, int most) {
+  const std::vector<Kind> kinds = {kToHost, kToDevice, kWithinDevice};
+  std::vector<CUstream> lanes;
+  for (size_t i = 0; i < kinds.size(); ++i) lanes.push_back(make_stream(priority));
+  int found = -1;
+  {
+    Waiting waiting(memory, most);
+    while (true) {
+      for (int round = 0; round < 100 && found < 0; ++round) {
+        for (int i = 0; i < 8; ++i) {
+          for (size_t lane = 0; lane < lanes.size(); ++lane) {
+            queue(memory, kinds[lane], lanes[lane]);
+          }
+        }
+        for (CUstream lane : lanes) {
+          if (!gets_on(lane)) found = waiting.count();
+        }
+      }
+      if (found >= 0 || waiting.full()) break;
+      waiting.add({kToHost, kToDevice, kWithinDevice, kFill});
+    }
+  }
+  for (CUstream lane : lanes) cuStreamDestroy(lane);
+  return found;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  int most = 40;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (std::strcmp(argv[i], "--most") == 0) most = std::atoi(argv[i + 1]);
+  }
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  Memory memory;
+  void *host = nullptr, *words = nullptr, *device = nullptr;
+  CHECK(cudaHostAlloc(&words, 4096, cudaHostAllocMapped | cudaHostAllocPortable));
+  CHECK(cudaHostAlloc(&host, kBytes, cudaHostAllocPortable));
+  CHECK(cudaMalloc(&device, 2 * kBytes));
+  std::memset(words, 0, 4096);
+  memory.device = reinterpret_cast<CUdeviceptr>(device);
+  memory.host = reinterpret_cast<CUdeviceptr>(host);
+  memory.words = reinterpret_cast<CUdeviceptr>(words);
+  memory.gate = static_cast<volatile unsigned*>(words);
+  int least = 0, greatest = 0;
+  check(cuCtxGetStreamPriorityRange(&least, &greatest), "the priorities");
+  CUcontext own = nullptr, other = nullptr;
+  CUdevice ordinal = 0;
+  check(cuCtxGetCurrent(&own), "the context");
+  check(cuCtxGetDevice(&ordinal), "the device");
+  CUctxCreateParams parameters{};
+  check(cuCtxCreate(&other, &parameters, 0, ordinal), "a context");
+
+  const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  std::printf("CUDA_DEVICE_MAX_CONNECTIONS: %s\n%-14s %8s %9s %9s\n",
+              connections ? connections : "not set", "", "default", "greatest", "context");
+  for (int kind = 0; kind < kKinds; ++kind) {
+    const auto stuck = [&](CUcontext context, int priority) {
+      return streams_until_stuck(memory, static_cast<Kind>(kind), own, context, priority, most);
+    };
+    std::printf("%-14s %8d %9d %9d\n", kNames[kind], stuck(own, least), stuck(own, greatest),
+                stuck(other, least));
+  }
+  std::printf("%-14s %18d\n", "three lanes", streams_until_a_lane_is_stuck(memory, greatest, most));
+  return 0;
+}
