@@ -2,9 +2,8 @@
 // driver's function table, tests with memory and a clock.
 //
 // Lanes. Each device has three in-order queues of its own, apart from every stream of the program
-// (CUDA: non-blocking streams of the highest priority, so that they do not share a hardware queue
-// with a stream that is being held): kOut for copies to host memory, kIn for copies from it, kLocal
-// for copies between device memory. Copies of one lane finish in order and are counted by tickets:
+// (CUDA: non-blocking streams): kOut for copies to host memory, kIn for copies from it, kLocal for
+// copies between device memory. Copies of one lane finish in order and are counted by tickets:
 // ticket t is over when finished() returns t or more.
 //
 // Orders. A copy has a place in a stream of the program: it starts when the stream gets there, and

@@ -2,7 +2,6 @@
 // Creating, destroying and everything that is posted to a stream goes through the generated
 // forward_ functions.
 
-#include <algorithm>
 #include <vector>
 
 #include <cuda.h>
@@ -55,16 +54,6 @@ int priority_in_range(const Session& session, int priority) {
   return priority > least ? least : priority < greatest ? greatest : priority;
 }
 
-// What a stream of this priority has on its worker. The greatest is the peer-to-peer engine's:
-// where streams of one priority share a GPU's queues, its copies must not be behind what waits for
-// them.
-int priority_on_worker(const Session& session, int priority) {
-  const int least = static_cast<int>(session.welcome().priority_least);
-  const int greatest = session.welcome().priority_greatest;
-  const bool reserved = Process::get().sessions().size() > 1 && greatest < least;
-  return reserved ? std::max(priority, greatest + 1) : priority;
-}
-
 // A thread's default stream has an object, too; the legacy stream cannot capture.
 CUresult find_origin(CUstream stream, Object** origin) {
   StreamView view;
@@ -106,8 +95,7 @@ CUresult create_stream(CUstream* stream, unsigned flags, int priority) {
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
   if (!stream || (flags & ~unsigned{CU_STREAM_NON_BLOCKING})) return CUDA_ERROR_INVALID_VALUE;
   const int clamped = priority_in_range(*target.session, priority);
-  const CUresult result = forward_cuStreamCreateWithPriority(
-      stream, flags, priority_on_worker(*target.session, clamped));
+  const CUresult result = forward_cuStreamCreateWithPriority(stream, flags, clamped);
   if (result != CUDA_SUCCESS) return result;
   Object* object = find_object(*stream, wire::Kind::kStream);
   object->flags = flags;
@@ -147,25 +135,14 @@ CUresult cuStreamGetPriority(CUstream stream, int* priority) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuStreamGetAttribute(CUstream stream, CUstreamAttrID attribute, CUstreamAttrValue* value) {
-  const CUresult result = forward_cuStreamGetAttribute(stream, attribute, value);
-  if (result != CUDA_SUCCESS || attribute != CU_STREAM_ATTRIBUTE_PRIORITY) return result;
-  return cuStreamGetPriority(stream, &value->priority);
-}
-
 CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute,
                               const CUstreamAttrValue* value) {
-  if (attribute != CU_STREAM_ATTRIBUTE_PRIORITY || !value) {
-    return forward_cuStreamSetAttribute(stream, attribute, value);
-  }
+  const CUresult result = forward_cuStreamSetAttribute(stream, attribute, value);
+  if (result != CUDA_SUCCESS || attribute != CU_STREAM_ATTRIBUTE_PRIORITY) return result;
   StreamView view;
-  if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
-  const Session& session = *view.target.session;
-  const int priority = priority_in_range(session, value->priority);
-  CUstreamAttrValue given = *value;
-  given.priority = priority_on_worker(session, priority);
-  const CUresult result = forward_cuStreamSetAttribute(stream, attribute, &given);
-  if (result == CUDA_SUCCESS && view.object) view.object->priority = priority;
+  if (view_stream(stream, &view) == CUDA_SUCCESS && view.object) {
+    view.object->priority = priority_in_range(*view.target.session, value->priority);
+  }
   return result;
 }
 

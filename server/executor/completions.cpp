@@ -207,6 +207,12 @@ bool Completions::poll() {
   return any;
 }
 
+size_t Completions::waiting_streams() const {
+  return static_cast<size_t>(
+      std::count_if(watches_.begin(), watches_.end(),
+                    [](const Watch& watch) { return watch.stream != nullptr; }));
+}
+
 void Completions::forget_stream(uint64_t key) {
   const auto found = queues_.find(key);
   if (found == queues_.end()) return;

@@ -61,6 +61,8 @@ class Completions {
   // Does what has come due; true if there was anything.
   bool poll();
   bool empty() const { return active_.empty() && watches_.empty(); }
+  // Streams of this object that wait for events of the program.
+  size_t waiting_streams() const;
   // A stream was destroyed; what is pending in it still comes due.
   void forget_stream(uint64_t key);
   // A context is about to be destroyed or reset: its completions come due with `error`.

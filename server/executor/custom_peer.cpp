@@ -138,13 +138,31 @@ bool PeerWaits::may_run(std::span<const std::byte> frame) {
         !when_free_.empty() || paused != p2p::Pause::kNone || peers.wants(p2p::Pause::kHolds);
     if (holds && peers.knows(link) && (others_wait || !peers.settled(link))) return false;
   }
+  crowded_ = false;
   if (!peers.holding()) {
     behind_ = 0;
     return true;
   }
-  if (behind_ >= kMostBehind || !is_safe(header, body)) return false;
+  const Effect effect = effect_of(header, body);
+  if (behind_ >= kMostBehind || effect == Effect::kMayWait) return false;
+  if (effect == Effect::kQueues && !has_room(header.context)) {
+    crowded_ = true;
+    return false;
+  }
   ++behind_;
   return true;
+}
+
+// Whether one stream more may have work under way. Which stream the command is for is not looked
+// at: one that has work already may be waiting only now.
+bool PeerWaits::has_room(wire::ObjectId id) {
+  const size_t most = executor_.resources().most_streams;
+  ContextState* context = most > 0 ? executor_.find_context(id) : nullptr;
+  if (!context) return true;
+  const size_t waiting = executor_.completions().waiting_streams() +
+                         static_cast<size_t>(executor_.peers().waiting_streams());
+  return waiting + executor_.busy_streams(context->device, false) < most ||
+         waiting + executor_.busy_streams(context->device, true) < most;
 }
 
 void PeerWaits::when_free(std::function<void()> job) {
@@ -170,57 +188,61 @@ bool PeerWaits::run_freed() {
   return true;
 }
 
-bool PeerWaits::is_safe(const wire::CommandHeader& header, std::span<const std::byte> body) {
+PeerWaits::Effect PeerWaits::effect_of(const wire::CommandHeader& header,
+                                       std::span<const std::byte> body) {
   switch (static_cast<wire::Custom>(header.opcode)) {
     case wire::Custom::kLaunch: {
       wire::LaunchBody launch;
-      if (!BodyReader(body).read(&launch)) return true;
+      if (!BodyReader(body).read(&launch)) return Effect::kQueuesNothing;
       const Object* function =
           executor_.objects(launch.is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction)
               .find(launch.function);
-      return !function || function->launched_in == header.context;
+      return !function || function->launched_in == header.context ? Effect::kQueues
+                                                                  : Effect::kMayWait;
     }
-    case wire::Custom::kPing:
-    case wire::Custom::kSignal:
-    case wire::Custom::kWatchEvent:
-    case wire::Custom::kSynchronizeContext:
     case wire::Custom::kCopyInline:
     case wire::Custom::kCopyToReply:
     case wire::Custom::kCopyStaged:
     case wire::Custom::kCopy:
     case wire::Custom::kCopyShape:
     case wire::Custom::kLaunchHost:
+    case wire::Custom::kPeerCopy:
+    case wire::Custom::kPeerSignal:
+    case wire::Custom::kPeerAwait:
+      return Effect::kQueues;
+    case wire::Custom::kPing:
+    case wire::Custom::kSignal:  // an event, in a stream that has work
+    case wire::Custom::kWatchEvent:
+    case wire::Custom::kSynchronizeContext:
     case wire::Custom::kImageQuery:
     case wire::Custom::kImageChunk:
     case wire::Custom::kSessionEnd:
     case wire::Custom::kFault:
-    case wire::Custom::kPeerCopy:
-    case wire::Custom::kPeerSignal:
-    case wire::Custom::kPeerAwait:
     case wire::Custom::kPeerPlan:
     case wire::Custom::kPeerIntroduce:  // starts a thread: the engine is there
-      return true;
+      return Effect::kQueuesNothing;
     default:
       break;
   }
   switch (static_cast<api::Opcode>(header.opcode)) {
-    case api::Opcode::cuMemFree_v2:  // waits for the device to be idle by itself
     case api::Opcode::cuMemsetD8Async:
     case api::Opcode::cuMemsetD16Async:
     case api::Opcode::cuMemsetD32Async:
     case api::Opcode::cuMemsetD2D8Async:
     case api::Opcode::cuMemsetD2D16Async:
     case api::Opcode::cuMemsetD2D32Async:
-    case api::Opcode::cuEventCreate:
-    case api::Opcode::cuEventQuery:
     case api::Opcode::cuEventRecord:
     case api::Opcode::cuEventRecordWithFlags:
+    case api::Opcode::cuStreamWaitEvent:
+      return Effect::kQueues;
+    case api::Opcode::cuMemFree_v2:  // waits for the device to be idle by itself
+    case api::Opcode::cuEventCreate:
+    case api::Opcode::cuEventQuery:
     case api::Opcode::cuStreamIsCapturing:
     case api::Opcode::cuStreamQuery:
-    case api::Opcode::cuStreamWaitEvent:
-      return true;
+      return Effect::kQueuesNothing;
     default:
-      return false;
+      return Effect::kMayWait;
   }
 }
 

@@ -199,6 +199,33 @@ bool Executor::any_departed(ContextState& context) {
   return !context.departed.empty();
 }
 
+// One that captures is not asked, which would end the capture.
+bool Executor::is_idle(const StreamRef& stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return driver().cuStreamIsCapturing &&
+         driver().cuStreamIsCapturing(stream.handle, &status) == CUDA_SUCCESS &&
+         status == CU_STREAM_CAPTURE_STATUS_NONE &&
+         driver().cuStreamQuery(stream.handle) == CUDA_SUCCESS;
+}
+
+size_t Executor::busy_streams(CUdevice device, bool ask) {
+  size_t busy = 0;
+  const auto count = [&](ContextState& context) {
+    if (context.device != device) return;
+    const std::vector<StreamRef> streams = busy_streams(context);
+    if (context.legacy_stream.last_use > context.legacy_stream.done_use) ++busy;
+    for (auto stream = streams.begin() + 1; stream != streams.end(); ++stream) {
+      const bool idle = ask && is_idle(*stream);
+      if (idle) stream->object->done_use = stream->object->last_use;
+      if (!idle) ++busy;
+    }
+    if (any_departed(context)) busy += context.departed.size();
+  };
+  for (ContextState& context : primaries_) count(context);
+  for (auto& [id, context] : contexts_) count(*context);
+  return busy;
+}
+
 bool Executor::known_idle(ContextState& context) {
   constexpr size_t kMostAsked = 4;
   // Asking the driver takes longer than anything else on the way of a small command.
@@ -209,14 +236,9 @@ bool Executor::known_idle(ContextState& context) {
       make_current(context.id) != CUDA_SUCCESS) {
     return false;
   }
-  // Streams that capture are not asked, which would end the capture; nor is the legacy stream then.
-  bool idle = std::all_of(streams.begin() + 1, streams.end(), [&](const StreamRef& stream) {
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return driver().cuStreamIsCapturing &&
-           driver().cuStreamIsCapturing(stream.handle, &status) == CUDA_SUCCESS &&
-           status == CU_STREAM_CAPTURE_STATUS_NONE &&
-           driver().cuStreamQuery(stream.handle) == CUDA_SUCCESS;
-  });
+  // The legacy stream is not asked while another captures, which would end the capture.
+  bool idle = std::all_of(streams.begin() + 1, streams.end(),
+                          [this](const StreamRef& stream) { return is_idle(stream); });
   idle = idle && driver().cuStreamQuery(nullptr) == CUDA_SUCCESS;
   if (idle) {
     for (const StreamRef& stream : streams) stream.object->done_use = stream.object->last_use;

@@ -75,6 +75,8 @@ struct SessionResources {
   bool shared_address_space = false;
   bool allow_faults = false;
   bool gpudirect = true;  // where the Link has it and a probe proves it
+  // Of one device, with work under way while one of them is held for another worker; 0: any number.
+  size_t most_streams = 0;
   // For the session's other workers (server/peer): Hello's words, which have been checked.
   struct Peers {
     std::array<uint8_t, 16> session{};
@@ -202,6 +204,9 @@ class Executor {
   }
   // Stays the same while there is nothing to do but peer copies.
   uint64_t other_work() const { return work_ - holds_; }
+  // How many streams of the device have work that is not known to be done, besides those with which
+  // something waits for events of the program. `ask`: the driver is asked what it has done.
+  size_t busy_streams(CUdevice device, bool ask);
   // Once everything queued in the context so far is done, in whatever stream; with the first error.
   // A context with a stream in capture is refused at once, as CUDA refuses to synchronise it.
   void when_idle(ContextState& context, WhenDone when_done);
@@ -238,6 +243,8 @@ class Executor {
   // All streams of a context that have work which is not known to be done.
   std::vector<StreamRef> busy_streams(ContextState& context);
   bool any_departed(ContextState& context);
+  // Whether the stream, which is not the legacy one, has nothing to do.
+  bool is_idle(const StreamRef& stream);
 
   SessionResources resources_;
   std::array<ObjectTable, static_cast<size_t>(wire::Kind::kCount)> objects_;

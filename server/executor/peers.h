@@ -21,9 +21,11 @@ std::unique_ptr<PeerHub> make_peers(Executor& executor);
 // Whether a command may be carried out now. While streams are held for other workers, commands for
 // which a driver may wait for the device (allocations, loading code, which the first launch of a
 // kernel does, ...) must wait, or the driver would keep the engine from ending what they wait for;
-// and of those that queue work not too many may go on, as queues behind a held stream are finite. A
-// stream is held only once the connection stands. Who waits here waits for copies whose halves were
-// all sent before it (client/memory/peer_copy.cpp), so that no two workers wait for one another.
+// and of those that queue work not too many may go on, as queues behind a held stream are finite
+// and a device's streams share few of them: what waits in all of them is in the way of the copies
+// that it waits for. A stream is held only once the connection stands. Who waits here waits for
+// copies whose halves were all sent before it (client/memory/peer_copy.cpp), so that no two workers
+// wait for one another.
 class PeerWaits {
  public:
   explicit PeerWaits(Executor& executor) : executor_(executor) {}
@@ -34,13 +36,19 @@ class PeerWaits {
   // Between two commands: runs such jobs, or grants the engine a pause that it wants. True if there
   // was anything.
   bool run_freed();
+  // The last command waits for streams to have done their work: it must be tried again.
+  bool crowded() const { return crowded_; }
 
  private:
+  // What a driver does with a command while streams are held.
+  enum class Effect { kMayWait, kQueues, kQueuesNothing };
   bool begin_pause();
-  bool is_safe(const wire::CommandHeader& header, std::span<const std::byte> body);
+  Effect effect_of(const wire::CommandHeader& header, std::span<const std::byte> body);
+  bool has_room(wire::ObjectId context);
 
   Executor& executor_;
   int behind_ = 0;  // commands carried out since a stream is held
+  bool crowded_ = false;
   std::vector<std::function<void()>> when_free_;
 };
 

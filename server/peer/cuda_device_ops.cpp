@@ -292,6 +292,7 @@ Result<Ticket> CudaDeviceOps::finished(int device, Lane lane) {
 }
 
 void CudaDeviceOps::give_back(const Place& place) {
+  if (place.stream) --waiting_streams_;
   if (!place.context) return;
   Spare& spare = spare_[place.context];
   if (place.event) spare.events.push_back(place.event);
@@ -341,6 +342,7 @@ Status CudaDeviceOps::mark_event(CUevent event, Place* place) {
     place->stream = pool.back();
     pool.pop_back();
   }
+  ++waiting_streams_;
   RCUDA_RETURN_IF_ERROR(
       status_of(driver_.cuStreamWaitEvent(place->stream, event, 0), "cuStreamWaitEvent"));
   return mark(place->stream, place);

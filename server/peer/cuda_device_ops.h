@@ -1,12 +1,12 @@
 // CudaDeviceOps: what the peer-to-peer engine needs of a GPU (p2p/device_ops.h), over the worker's
 // driver table.
 //
-// Lanes are non-blocking streams of the highest priority in the primary contexts; the driver keeps
-// other priorities in other hardware queues, so a lane is not stuck behind a stream that is held.
-// Every copy is followed by an event, which the copy engine itself reports. (A ticket written by
-// the stream, cuStreamWriteValue64, is cheaper to look at, but goes through the queue of the
-// compute engine: while a stream of the program was held there, each took up to 9 us more on an
-// H200.)
+// Lanes are non-blocking streams of the highest priority in the primary contexts. They share the
+// GPU's queues with the program's streams; that some are left for them while one is held is the
+// executor's care (PeerWaits). Every copy is followed by an event, which the copy engine itself
+// reports. (A ticket written by the stream, cuStreamWriteValue64, is cheaper to look at, but goes
+// through the queue of the compute engine: while a stream of the program was held there, each took
+// up to 9 us more on an H200.)
 //
 // A held stream waits (cuStreamWaitValue32) for a pinned word of its own; the words count upwards
 // for ever, so a word can serve the next stream before the last one has been scheduled past its
@@ -79,6 +79,8 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Result<bool> reached(p2p::Order order) override;
   void release(p2p::Order order, const Status& status) override;
   bool holding() override { return held_.load() > 0; }
+  // Streams of this object that wait for events of the program. Any thread.
+  int waiting_streams() const { return waiting_streams_.load(); }
   bool pause(p2p::Pause what) override;
   void resume() override;
   Status register_host(void* base, size_t bytes) override;
@@ -153,6 +155,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   const std::function<void(CUresult)> on_error_;
   const std::function<void()> on_change_;
   std::atomic<int> held_{0};  // streams
+  std::atomic<int> waiting_streams_{0};
   std::vector<std::array<LaneState, p2p::kLaneCount>> lanes_;
   void* words_ = nullptr;  // pinned: the gates' words
   struct Export {

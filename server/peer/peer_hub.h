@@ -75,6 +75,7 @@ class PeerHub {
   bool knows(p2p::PeerId link) const { return links_.contains(link); }
   // Whether a stream is held for a copy or an event of another worker.
   bool holding() const { return ops_ && ops_->holding(); }
+  int waiting_streams() const { return ops_ ? ops_->waiting_streams() : 0; }
   // See p2p::DeviceOps::pause(). What the engine wants; the pause there is; granting one.
   bool wants(p2p::Pause what) const { return ops_ && ops_->wants(what); }
   p2p::Pause paused() const { return ops_ ? ops_->paused() : p2p::Pause::kNone; }

@@ -1,5 +1,6 @@
 #include "server/worker/driver_loader.h"
 
+#include <algorithm>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
@@ -68,6 +69,11 @@ Result<LoadedDriver> try_driver(const std::string& path) {
   return driver;
 }
 
+constexpr std::string_view kConnectionsVariable = "CUDA_DEVICE_MAX_CONNECTIONS";
+
+// What the driver makes of it: 32 at most.
+int connections_of(const char* value) { return std::clamp(std::atoi(value), 0, 32); }
+
 }  // namespace
 
 Result<LoadedDriver> load_driver(const std::string& choice) {
@@ -87,12 +93,22 @@ Result<LoadedDriver> load_driver(const std::string& choice) {
   return try_driver(softgpu);
 }
 
+int most_streams() {
+  constexpr int kOthers =
+      2;  // of one kind: the engine's copies within the device and small ones to it
+  const char* value = std::getenv(kConnectionsVariable.data());
+  return std::max(kConnections, value ? connections_of(value) : 0) - kOthers;
+}
+
 std::vector<std::string> worker_environment(const std::vector<std::string>& more) {
   std::vector<std::string> environment;
   const auto name_of = [](std::string_view line) { return line.substr(0, line.find('=')); };
   for (char** line = environ; *line; ++line) {
     const std::string_view name = name_of(*line);
     if (name == "LD_PRELOAD") continue;
+    if (name == kConnectionsVariable && connections_of(*line + name.size() + 1) <= kConnections) {
+      continue;
+    }
     bool replaced = false;
     for (const std::string& other : more) replaced = replaced || name_of(other) == name;
     if (replaced) continue;
@@ -109,6 +125,10 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& more
       folders.remove_prefix(folders.find(':') + 1);
     }
     if (!kept.empty()) environment.push_back("LD_LIBRARY_PATH=" + kept);
+  }
+  const auto given = [&](const std::string& line) { return name_of(line) == kConnectionsVariable; };
+  if (std::none_of(environment.begin(), environment.end(), given)) {
+    environment.push_back(std::string(kConnectionsVariable) + "=" + std::to_string(kConnections));
   }
   environment.insert(environment.end(), more.begin(), more.end());
   return environment;

@@ -27,7 +27,16 @@ struct LoadedDriver {
 Result<LoadedDriver> load_driver(const std::string& choice);
 
 // This process's environment for a worker: without LD_PRELOAD, and without the folders of
-// LD_LIBRARY_PATH in which libcuda.so.1 is rcuda's client library; with `more` added or replaced.
+// LD_LIBRARY_PATH in which libcuda.so.1 is rcuda's client library; with `more` added or replaced;
+// with CUDA_DEVICE_MAX_CONNECTIONS no less than kConnections.
 std::vector<std::string> worker_environment(const std::vector<std::string>& more);
+
+// How many queues NVIDIA's driver is to make for each kind of a device's work. By itself it makes 8
+// for kernels and 4 for copies of either direction; where it is told 8, 8 of each. Each takes time
+// at a worker's start (docs/p2p_measurements.md).
+inline constexpr int kConnections = 8;
+// How many streams of a device may have work under way while one is held for another worker: as
+// many as leave queues for the copies that end it, by this process's environment.
+int most_streams();
 
 }  // namespace rcuda::server

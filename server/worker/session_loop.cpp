@@ -214,7 +214,7 @@ Status SessionLoop::idle() {
   const bool copying = executor_.peers().copying();
   if (std::exchange(copied_, copying) && !copying) last_activity_ = now;
   const auto quiet = now - last_activity_;
-  const bool polls = !executor_.completions().empty();
+  const bool polls = !executor_.completions().empty() || peer_waits_.crowded();
   if (quiet < (polls || copying ? kSpinsForCompletions * options_.spin : options_.spin)) {
     __builtin_ia32_pause();
     return {};

@@ -270,6 +270,7 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
   resources.output = output.get();
   resources.allow_faults = settings.allow_faults.get();
   resources.gpudirect = settings.gpudirect.get();
+  resources.most_streams = static_cast<size_t>(most_streams());
   std::memcpy(resources.peers.session.data(), hello->session, sizeof hello->session);
   resources.peers.strategy = hello->p2p_strategy;
   resources.peers.path = hello->p2p_path;

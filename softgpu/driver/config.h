@@ -8,8 +8,8 @@
 //   SOFTGPU_PCIE_GBPS           host link of each device, each direction, in 10^9 bytes/s; off
 //   SOFTGPU_PCIE_LATENCY_US     added to every host-device copy; default 0
 //   SOFTGPU_PEER_GBPS           link between two devices, each direction; default off
-//   SOFTGPU_CONNECTIONS         queues that the streams of a context and priority share, up to 32;
-//                               default 0: each has its own
+//   SOFTGPU_CONNECTIONS         queues that a device's streams share, up to 32; default 0: each
+//                               has its own
 //   SOFTGPU_THREADS             threads that run blocks, of all devices together, up to 1024;
 //                               default 0: one per core
 //   SOFTGPU_COPY_LOG            file that gets a line per copy over a link (copy_log.h)

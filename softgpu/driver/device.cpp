@@ -13,6 +13,7 @@
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
 #include "softgpu/driver/config.h"
+#include "softgpu/driver/connections.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/operation.h"
@@ -101,6 +102,9 @@ Device::Device(int ordinal)
       host_to_device_(configuration().pcie_bytes_per_ns, configuration().pcie_latency_ns),
       device_to_host_(configuration().pcie_bytes_per_ns, configuration().pcie_latency_ns),
       peer_out_(configuration().peer_bytes_per_ns, 0),
+      connections_(configuration().connections > 0
+                       ? std::make_unique<Connections>(configuration().connections)
+                       : nullptr),
       primary_(std::make_shared<Context>(*this, /*primary=*/true)) {}
 
 Device::~Device() = default;

@@ -20,6 +20,7 @@
 
 namespace softgpu::driver {
 
+class Connections;
 class Context;
 
 inline constexpr int kMaxDevices = 16;
@@ -78,6 +79,7 @@ class Device {
   CopyEngine& host_to_device() { return host_to_device_; }
   CopyEngine& device_to_host() { return device_to_host_; }
   CopyEngine& peer_out() { return peer_out_; }
+  Connections* connections() { return connections_.get(); }  // null: each stream has its own
 
  private:
   const int ordinal_;
@@ -87,6 +89,7 @@ class Device {
   std::atomic<size_t> used_bytes_{0};
   exec::MemoryMap memory_;
   CopyEngine host_to_device_, device_to_host_, peer_out_;
+  std::unique_ptr<Connections> connections_;
   std::shared_ptr<Context> primary_;
 };
 

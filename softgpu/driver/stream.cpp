@@ -6,8 +6,9 @@
 
 #include "common/base/thread_object.h"
 #include "softgpu/driver/capture.h"
-#include "softgpu/driver/config.h"
+#include "softgpu/driver/connections.h"
 #include "softgpu/driver/context.h"
+#include "softgpu/driver/device.h"
 #include "softgpu/driver/event.h"
 #include "softgpu/driver/graph_run.h"
 #include "softgpu/driver/handle_table.h"
@@ -77,6 +78,7 @@ Stream::Stream(std::shared_ptr<StreamSet> set, Kind kind, int priority)
     : set_(std::move(set)),
       context_(set_->context().shared_from_this()),
       kind_(kind),
+      connections_(context_->device().connections()),
       id_(next_stream_id.fetch_add(1)) {
   set_priority(priority);
 }
@@ -86,6 +88,16 @@ Stream::~Stream() = default;
 void Stream::set_priority(int priority) {
   priority_.store(std::clamp(priority, kGreatestStreamPriority, kLeastStreamPriority),
                   std::memory_order_relaxed);
+}
+
+size_t Connections::choose() {
+  for (size_t i = 0; i < last_.size(); ++i) {
+    const size_t connection = (next_ + i) % last_.size();
+    if (!last_[connection].reached()) continue;
+    next_ = connection + 1;
+    return connection;
+  }
+  return next_++ % last_.size();
 }
 
 CUresult Stream::enqueue(Operation operation, std::vector<Point> waits, Point* end) {
@@ -136,14 +148,16 @@ CUresult Stream::push(Operation operation, std::vector<Point> waits, Point* end,
   uint64_t woken = 0;
   {
     std::unique_lock<std::mutex> shared;
-    if (connection_) {
-      shared = std::unique_lock(connection_->mutex);
-      if (!connection_->last.reached()) waits.push_back(connection_->last);
+    if (connections_) {
+      shared = std::unique_lock(connections_->mutex);
+      if (idle()) connection_ = connections_->choose();
+      const Point& last = connections_->last(connection_);
+      if (!last.reached()) waits.push_back(last);
     }
     std::lock_guard lock(mutex_);
     if (closed()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     const uint64_t sequence = submitted_.load(std::memory_order_relaxed) + 1;
-    if (connection_) connection_->last = {timeline_, sequence};
+    if (connections_) connections_->last(connection_) = {timeline_, sequence};
     queue_.push_back({std::move(operation), std::move(waits), sequence});
     submitted_.store(sequence, std::memory_order_release);
     if (end != nullptr) *end = {timeline_, sequence};
@@ -361,11 +375,6 @@ void StreamSet::add_locked(const std::shared_ptr<Stream>& stream) {
     return;
   }
   streams_.push_back(stream);
-  const auto count = static_cast<size_t>(configuration().connections);
-  if (count == 0) return;
-  Connections& of_priority = connections_[stream->priority()];
-  if (of_priority.all.size() < count) of_priority.all.push_back(std::make_shared<Connection>());
-  stream->connection_ = of_priority.all[of_priority.streams++ % count];
 }
 
 std::vector<std::shared_ptr<Stream>> StreamSet::snapshot() {

@@ -12,9 +12,10 @@
 // Submissions to those streams take one mutex per context, so that two of them can never each wait
 // for the other; non-blocking streams stay out of it.
 //
-// On a GPU, streams beyond some number share its queues: work does not begin before what any of
-// them was given earlier has finished. With SOFTGPU_CONNECTIONS the streams of a context that have
-// the same priority share so many Connections.
+// On a GPU, streams beyond some number share its queues, whatever their priorities: work does not
+// begin before what its queue was given earlier has finished. With SOFTGPU_CONNECTIONS a device's
+// streams share so many. As seen on an H200 (docs/p2p_measurements.md), a stream with work under
+// way stays in its queue, and one without takes a queue that has run empty where there is one.
 //
 // Threads: any thread may call anything. Nothing here waits for device work except wait functions,
 // and submissions to a stream whose queue is very long.
@@ -27,7 +28,6 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -40,13 +40,9 @@
 
 namespace softgpu::driver {
 
+class Connections;
 struct StreamCapture;
 class StreamSet;
-
-struct Connection {
-  std::mutex mutex;  // before any Stream::mutex_
-  Point last;        // the end of what was submitted last
-};
 
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
@@ -138,7 +134,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // they do not keep each other.
   const std::shared_ptr<Context> context_;
   const Kind kind_;
-  std::shared_ptr<Connection> connection_;  // null: its own; set by StreamSet::add()
+  Connections* const connections_;  // the device's; null: the stream has its own
+  size_t connection_ = 0;           // guarded by connections_->mutex; meaningless once idle
   std::atomic<int> priority_;
   const uint64_t id_;
   const std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();
@@ -193,11 +190,6 @@ class StreamSet : public std::enable_shared_from_this<StreamSet> {
   bool closed_ = false;
   std::vector<std::shared_ptr<Stream>> streams_;
   std::shared_ptr<Stream> legacy_;
-  struct Connections {
-    std::vector<std::shared_ptr<Connection>> all;
-    size_t streams = 0;  // that were given one
-  };
-  std::map<int, Connections> connections_;  // by priority
 };
 
 // The streams of a context that is alive.

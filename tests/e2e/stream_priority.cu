@@ -1,5 +1,4 @@
-// A stream has the priority that its program gave it, as far as the program can see, also where the
-// greatest is taken on its server.
+// A stream has the priority that its program gave it, also where an attribute gave it another one.
 #include "program.h"
 
 int seen(cudaStream_t stream) {

@@ -1,6 +1,6 @@
 // More streams than a GPU has queues for, all of them waiting at once: for a gate, for copies
-// between devices, and for one another's events. Streams that share a queue wait for one another
-// there, but never for what was queued later.
+// between devices and to the host, and for one another's events. Streams that share a queue wait
+// for one another there, but never for what was queued later.
 #include <atomic>
 #include <thread>
 #include <utility>
@@ -29,6 +29,7 @@ class Side {
     for (cudaEvent_t& event : events_) {
       CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     }
+    CUDA(cudaMallocHost(&fetched_, kStreams * kWords * sizeof(unsigned)));
     // Code that has yet to be loaded may wait for the device.
     fill<<<1, 128>>>(words(0), 0);
     add<<<1, 128>>>(words(0), 0);
@@ -38,6 +39,7 @@ class Side {
     use();
     for (cudaStream_t stream : streams_) cudaStreamDestroy(stream);
     for (cudaEvent_t event : events_) cudaEventDestroy(event);
+    cudaFreeHost(fetched_);
   }
 
   void use() const { CUDA(cudaSetDevice(device_)); }
@@ -50,13 +52,20 @@ class Side {
     CUDA(cudaMemcpyPeerAsync(words(i), device_, other.words(i), other.device_,
                              kWords * sizeof(unsigned), stream));
   }
+  // Copies part `i` to the host.
+  void fetch(int i) const {
+    CUDA(cudaMemcpyAsync(fetched_ + i * kWords, words(i), kWords * sizeof(unsigned),
+                         cudaMemcpyDeviceToHost, stream(i)));
+  }
   std::vector<unsigned> values() const { return words_.values(); }
+  std::vector<unsigned> fetched() const { return {fetched_, fetched_ + kStreams * kWords}; }
 
  private:
   const int device_;
   DeviceArray<unsigned> words_;
   cudaStream_t streams_[kStreams];
   cudaEvent_t events_[kStreams];
+  unsigned* fetched_ = nullptr;
 };
 
 // Holds what comes behind it in the first side's first stream until it goes.
@@ -95,6 +104,7 @@ void copies(const char* name, const Side& from, const Side& to) {
     fill<<<1, 128, 0, from.stream(i)>>>(from.words(i), i * 1000);
     to.take(from, i, from.stream(i));
     add<<<1, 128, 0, from.stream(i)>>>(from.words(i), 7);
+    from.fetch(i);
   }
   gate.open();
   finish(from, to);
@@ -102,6 +112,8 @@ void copies(const char* name, const Side& from, const Side& to) {
   print_digest("copied", to.values());
   std::printf("%s, ", name);
   print_digest("changed behind the copies", from.values());
+  std::printf("%s, ", name);
+  print_digest("fetched", from.fetched());
 }
 
 // There, changed there, and back, with events between the two sides' streams; in the end each
@@ -143,11 +155,14 @@ void both_ways(const char* name, const Side& one, const Side& other) {
     to.use();
     CUDA(cudaStreamWaitEvent(to.stream(i), from.event(i)));
     to.take(from, i, to.stream(i));
+    to.fetch(i);
   }
   gate.open();
   finish(one, other);
   std::printf("%s, ", name);
   print_digest("both ways", one.values());
+  std::printf("%s, ", name);
+  print_digest("fetched", other.fetched());
 }
 
 int main() {

@@ -160,6 +160,31 @@ TEST(DriverLoaderTest, WorkersDoNotInheritTheClientLibrary) {
   EXPECT_TRUE(found_pool);
 }
 
+TEST(DriverLoaderTest, WorkersHaveQueuesForStreamsAndForWhatTheyWaitFor) {
+  constexpr char kName[] = "CUDA_DEVICE_MAX_CONNECTIONS";
+  const auto seen = [&](const char* given) {
+    given ? ::setenv(kName, given, 1) : ::unsetenv(kName);
+    std::string found;
+    int count = 0;
+    for (const std::string& line : worker_environment({})) {
+      if (!line.starts_with(std::string(kName) + "=")) continue;
+      found = line.substr(sizeof kName);
+      ++count;
+    }
+    EXPECT_EQ(count, 1) << (given ? given : "nothing");
+    ::setenv(kName, found.c_str(), 1);
+    EXPECT_EQ(most_streams(), std::min(std::atoi(found.c_str()), 32) - 2);
+    ::unsetenv(kName);
+    return found;
+  };
+  EXPECT_EQ(seen(nullptr), "8");
+  EXPECT_EQ(seen("1"), "8");
+  EXPECT_EQ(seen("8"), "8");
+  EXPECT_EQ(seen("20"), "20");
+  EXPECT_EQ(seen("99"), "99");
+  EXPECT_EQ(seen("many"), "8");
+}
+
 // ---- messages ----------------------------------------------------------------------------------
 
 TEST(WorkerMessagesTest, ASocketTravelsWithItsMessage) {
