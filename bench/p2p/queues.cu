@@ -1,11 +1,12 @@
 // How many streams can wait until another one does not get on: streams share a GPU's queues, and
 // the engine of copies between servers must find one that is free (docs/p2p.md, "Queues").
 //
-//   CUDA_DEVICE_MAX_CONNECTIONS=8 queues [--most 40]
+//   CUDA_DEVICE_MAX_CONNECTIONS=8 queues [--most STREAMS] [--patience MS]
 //
 // Prints, for each kind of work, with how many waiting streams that also have such work to do one
 // more stream no longer does its own: of the default priority, of the greatest, and in a context of
-// its own. Then with how many, of all kinds, three lanes with eight copies each stop.
+// its own. Then with how many, of all kinds, three lanes with eight copies each stop. A stream
+// whose work takes longer than --patience, of some ten microseconds on an idle GPU, has stopped.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -19,8 +20,6 @@
 namespace {
 
 constexpr size_t kBytes = 64 << 10;
-constexpr double kPatienceUs = 5000;  // a copy takes some ten
-
 enum Kind { kToHost, kToDevice, kWithinDevice, kFill, kWord, kKinds };
 const char* const kNames[kKinds] = {"to host", "to device", "within device", "fill", "word"};
 
@@ -59,13 +58,15 @@ CUstream make_stream(int priority) {
   return stream;
 }
 
+double patience_us = 5000;
+
 bool gets_on(CUstream stream) {
   const auto begin = Clock::now();
   do {
     const CUresult result = cuStreamQuery(stream);
     if (result == CUDA_SUCCESS) return true;
     if (result != CUDA_ERROR_NOT_READY) check(result, "a stream's work");
-  } while (us_since(begin) < kPatienceUs);
+  } while (us_since(begin) < patience_us);
   return false;
 }
 
@@ -153,6 +154,7 @@ int main(int argc, char** argv) {
   int most = 40;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--most") == 0) most = std::atoi(argv[i + 1]);
+    if (std::strcmp(argv[i], "--patience") == 0) patience_us = std::atof(argv[i + 1]) * 1000;
   }
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   Memory memory;
