@@ -10,7 +10,8 @@
 //
 // Prints the median of each in microseconds by size and chunk, beside cudaMemcpyPeer with peer
 // access off, alternating. No engine between two workers can be faster than `hand-over`, and none
-// of two processes has `events` (CUDA's events of other processes are slower than both).
+// of two processes has `events` (CUDA's events of other processes are slower than both). With one
+// GPU the copies are within it, and only the driver's does not go over the bus.
 //
 // With --settle, the first and the second copy after so many seconds in which the GPUs had nothing
 // to do, while the threads of `hand-over` went on looking: what the first copy costs more when no
@@ -61,6 +62,13 @@ T* map_shared(size_t bytes) {
     std::_Exit(1);
   }
   return static_cast<T*>(memory);
+}
+
+// The second GPU; with a single one, another place in it.
+int destination_device() {
+  int count = 0;
+  CHECK(cudaGetDeviceCount(&count));
+  return count > 1 ? 1 : 0;
 }
 
 // One GPU's part: memory, a stream, and an event for each chunk.
@@ -141,7 +149,7 @@ double by_hand_over(const Side& from, char* staging, Shared& shared, size_t byte
 }
 
 [[noreturn]] void be_the_destination(char* staging, Shared& shared) {
-  const Side to(1);
+  const Side to(destination_device());
   CHECK(cudaHostRegister(staging, kMostBytes, cudaHostRegisterDefault));
   shared.destination_ready = true;
   uint64_t taken = 0;
@@ -255,7 +263,7 @@ int main(int argc, char** argv) {
   // It has said why, and nobody would answer any more.
   std::signal(SIGCHLD, [](int) { std::_Exit(1); });
 
-  const Side from(0), to(1);
+  const Side from(0), to(destination_device());
   CHECK(cudaHostRegister(staging, kMostBytes, cudaHostRegisterPortable));
   while (!shared->destination_ready) {
   }
