@@ -39,3 +39,10 @@ inline double median(std::vector<double>& values) {
   std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
   return values[values.size() / 2];
 }
+
+// For copies from device 0: the second one, where there is one.
+inline int destination_device() {
+  int count = 0;
+  CHECK(cudaGetDeviceCount(&count));
+  return count > 1 ? 1 : 0;
+}

@@ -64,13 +64,6 @@ T* map_shared(size_t bytes) {
   return static_cast<T*>(memory);
 }
 
-// The second GPU; with a single one, another place in it.
-int destination_device() {
-  int count = 0;
-  CHECK(cudaGetDeviceCount(&count));
-  return count > 1 ? 1 : 0;
-}
-
 // One GPU's part: memory, a stream, and an event for each chunk.
 struct Side {
   explicit Side(int of) : device(of) {

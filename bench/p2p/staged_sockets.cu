@@ -328,7 +328,7 @@ int main(int argc, char** argv) {
   const pid_t child = ::fork();  // before CUDA is used
   if (child < 0) die("staged_sockets: fork");
   if (child == 0) {
-    End destination(1, receivers, *shared, static_cast<size_t>(most));
+    End destination(destination_device(), receivers, *shared, static_cast<size_t>(most));
     destination.start(&End::receive_parts);
     shared->destination_ready = true;
     destination.land_runs();
@@ -343,8 +343,12 @@ int main(int argc, char** argv) {
 
   std::printf("%10s %18s %18s %18s %18s   us, chunk\n", "bytes", "plain single", "staged single",
               "plain train", "staged train");
-  for (size_t bytes = kLeastChunk; bytes <= static_cast<size_t>(most); bytes *= 2) {
+  const auto most_bytes = static_cast<size_t>(most);
+  for (size_t bytes = kLeastChunk; bytes <= most_bytes; bytes *= 2) {
     measure(source, bytes, static_cast<size_t>(rounds));
+    if (bytes == (128u << 10) && most_bytes >= 200'000) {
+      measure(source, 200'000, static_cast<size_t>(rounds));
+    }
   }
   ::signal(SIGCHLD, SIG_DFL);
   shared->over = true;
