@@ -126,6 +126,7 @@ bool PeerWaits::may_run(std::span<const std::byte> frame) {
   std::memcpy(&header, frame.data(), sizeof header);
   const auto body = frame.subspan(sizeof header);
   const auto opcode = static_cast<wire::Custom>(header.opcode);
+  bool holds = false;
   if (opcode == wire::Custom::kPeerCopy || opcode == wire::Custom::kPeerAwait) {
     wire::PeerCopyBody copy{};
     wire::PeerSignalBody await{};
@@ -133,15 +134,15 @@ bool PeerWaits::may_run(std::span<const std::byte> frame) {
     const bool is_copy = opcode == wire::Custom::kPeerCopy;
     if (!(is_copy ? in.read(&copy) : in.read(&await))) return true;
     const p2p::PeerId link = is_copy ? copy.link : await.link;
-    const bool holds = !is_copy || (copy.flags & wire::kPeerHolds);
+    holds = (!is_copy || (copy.flags & wire::kPeerHolds)) && peers.knows(link);
     const bool others_wait =
         !when_free_.empty() || paused != p2p::Pause::kNone || peers.wants(p2p::Pause::kHolds);
-    if (holds && peers.knows(link) && (others_wait || !peers.settled(link))) return false;
+    if (holds && (others_wait || !peers.settled(link))) return false;
   }
   crowded_ = false;
   if (!peers.holding()) {
     behind_ = 0;
-    return true;
+    if (!holds) return true;
   }
   const Effect effect = effect_of(header, body);
   if (behind_ >= kMostBehind || effect == Effect::kMayWait) return false;

@@ -200,12 +200,13 @@ bool Executor::any_departed(ContextState& context) {
 }
 
 // One that captures is not asked, which would end the capture.
-bool Executor::is_idle(const StreamRef& stream) {
+CUresult Executor::query(const StreamRef& stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return driver().cuStreamIsCapturing &&
-         driver().cuStreamIsCapturing(stream.handle, &status) == CUDA_SUCCESS &&
-         status == CU_STREAM_CAPTURE_STATUS_NONE &&
-         driver().cuStreamQuery(stream.handle) == CUDA_SUCCESS;
+  if (!driver().cuStreamIsCapturing) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = driver().cuStreamIsCapturing(stream.handle, &status);
+  if (result != CUDA_SUCCESS) return result;
+  if (status != CU_STREAM_CAPTURE_STATUS_NONE) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  return driver().cuStreamQuery(stream.handle);
 }
 
 size_t Executor::busy_streams(CUdevice device, bool ask) {
@@ -215,9 +216,9 @@ size_t Executor::busy_streams(CUdevice device, bool ask) {
     const std::vector<StreamRef> streams = busy_streams(context);
     if (context.legacy_stream.last_use > context.legacy_stream.done_use) ++busy;
     for (auto stream = streams.begin() + 1; stream != streams.end(); ++stream) {
-      const bool idle = ask && is_idle(*stream);
-      if (idle) stream->object->done_use = stream->object->last_use;
-      if (!idle) ++busy;
+      const CUresult result = ask ? query(*stream) : CUDA_ERROR_NOT_READY;
+      if (result == CUDA_SUCCESS) stream->object->done_use = stream->object->last_use;
+      if (result == CUDA_ERROR_NOT_READY) ++busy;
     }
     if (any_departed(context)) busy += context.departed.size();
   };
@@ -237,8 +238,9 @@ bool Executor::known_idle(ContextState& context) {
     return false;
   }
   // The legacy stream is not asked while another captures, which would end the capture.
-  bool idle = std::all_of(streams.begin() + 1, streams.end(),
-                          [this](const StreamRef& stream) { return is_idle(stream); });
+  bool idle = std::all_of(streams.begin() + 1, streams.end(), [this](const StreamRef& stream) {
+    return query(stream) == CUDA_SUCCESS;
+  });
   idle = idle && driver().cuStreamQuery(nullptr) == CUDA_SUCCESS;
   if (idle) {
     for (const StreamRef& stream : streams) stream.object->done_use = stream.object->last_use;

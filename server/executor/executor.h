@@ -243,8 +243,9 @@ class Executor {
   // All streams of a context that have work which is not known to be done.
   std::vector<StreamRef> busy_streams(ContextState& context);
   bool any_departed(ContextState& context);
-  // Whether the stream, which is not the legacy one, has nothing to do.
-  bool is_idle(const StreamRef& stream);
+  // What cuStreamQuery says of a stream other than the legacy one; CUDA_ERROR_NOT_READY: it has
+  // something to do. One that captures is not asked, which is an error here.
+  CUresult query(const StreamRef& stream);
 
   SessionResources resources_;
   std::array<ObjectTable, static_cast<size_t>(wire::Kind::kCount)> objects_;

@@ -23,9 +23,9 @@ std::unique_ptr<PeerHub> make_peers(Executor& executor);
 // kernel does, ...) must wait, or the driver would keep the engine from ending what they wait for;
 // and of those that queue work not too many may go on, as queues behind a held stream are finite
 // and a device's streams share few of them: what waits in all of them is in the way of the copies
-// that it waits for. A stream is held only once the connection stands. Who waits here waits for
-// copies whose halves were all sent before it (client/memory/peer_copy.cpp), so that no two workers
-// wait for one another.
+// that it waits for. So no stream is held either while too many have work, nor before the
+// connection stands. Who waits here waits for copies whose halves were all sent before it
+// (client/memory/peer_copy.cpp), so that no two workers wait for one another.
 class PeerWaits {
  public:
   explicit PeerWaits(Executor& executor) : executor_(executor) {}

@@ -2,6 +2,7 @@
 // between devices and to the host, and for one another's events. Streams that share a queue wait
 // for one another there, but never for what was queued later.
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <utility>
 
@@ -68,20 +69,20 @@ class Side {
   unsigned* fetched_ = nullptr;
 };
 
-// Holds what comes behind it in the first side's first stream until it goes.
+// Holds what comes behind it in `count` of the side's streams, from `first` on, until it is opened.
 class Gate {
  public:
-  explicit Gate(const Side& side) {
+  explicit Gate(const Side& side, int first = 0, int count = kStreams) {
     side.use();
     CUDA(cudaLaunchHostFunc(
-        side.stream(0),
+        side.stream(first),
         [](void* self) {
           while (!static_cast<Gate*>(self)->open_) std::this_thread::yield();
         },
         this));
-    CUDA(cudaEventRecord(side.event(0), side.stream(0)));
-    for (int i = 1; i < kStreams; ++i) {
-      CUDA(cudaStreamWaitEvent(side.stream(i), side.event(0)));
+    CUDA(cudaEventRecord(side.event(first), side.stream(first)));
+    for (int i = first + 1; i < first + count; ++i) {
+      CUDA(cudaStreamWaitEvent(side.stream(i), side.event(first)));
     }
   }
   void open() { open_ = true; }
@@ -165,6 +166,22 @@ void both_ways(const char* name, const Side& one, const Side& other) {
   print_digest("fetched", other.fetched());
 }
 
+// One stream copies there and back while ever more others have been given work that ends later.
+void among_busy_streams(const Side& here, const Side& there) {
+  for (int busy = 6; busy < 26; ++busy) {
+    here.use();
+    fill<<<1, 128, 0, here.stream(0)>>>(here.words(0), busy);
+    Gate gate(here, 1, busy);
+    fill<<<1, 128, 0, here.stream(0)>>>(here.words(0), busy * 100);
+    there.take(here, 0, here.stream(0));
+    here.take(there, 0, here.stream(0));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // the copies begin, most likely
+    gate.open();
+    finish(here, there);
+    CHECK(here.values()[1] == busy * 100u + 1);
+  }
+}
+
 int main() {
   int count = 0, least = 0, greatest = 0;
   CUDA(cudaGetDeviceCount(&count));
@@ -176,6 +193,7 @@ int main() {
     copies(name, one, other);
     round_trips(name, one, other);
     both_ways(name, one, other);
+    among_busy_streams(one, other);
   }
   return 0;
 }
