@@ -324,6 +324,11 @@ bool Executor::bind(wire::Kind kind, wire::ObjectId id, void* handle) {
     auto state = std::make_unique<ContextState>();
     state->id = id;
     state->handle = static_cast<CUcontext>(handle);
+    if (driver().cuCtxPushCurrent_v2(state->handle) == CUDA_SUCCESS) {
+      CUcontext popped = nullptr;
+      (void)driver().cuCtxGetDevice(&state->device);
+      (void)driver().cuCtxPopCurrent_v2(&popped);
+    }
     contexts_[id] = std::move(state);
     forget_current();  // creating a context makes it current
     return true;
