@@ -94,8 +94,8 @@ Result<LoadedDriver> load_driver(const std::string& choice) {
 }
 
 int most_streams() {
-  constexpr int kOthers =
-      2;  // of one kind: the engine's copies within the device and small ones to it
+  // Of one kind of work: the engine's copies within the device and small ones to it.
+  constexpr int kOthers = 2;
   const char* value = std::getenv(kConnectionsVariable.data());
   return std::max(kConnections, value ? connections_of(value) : 0) - kOthers;
 }
