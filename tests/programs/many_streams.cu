@@ -182,6 +182,24 @@ void among_busy_streams(const Side& here, const Side& there) {
   }
 }
 
+// Streams that capture have nothing to do, however long they capture.
+void among_capturing_streams(const Side& here, const Side& there) {
+  here.use();
+  for (int i = 1; i < kStreams; ++i) {
+    CUDA(cudaStreamBeginCapture(here.stream(i), cudaStreamCaptureModeRelaxed));
+  }
+  fill<<<1, 128, 0, here.stream(0)>>>(here.words(0), 5);
+  there.take(here, 0, here.stream(0));
+  CUDA(cudaStreamSynchronize(here.stream(0)));
+  for (int i = 1; i < kStreams; ++i) {
+    cudaGraph_t graph = nullptr;
+    CUDA(cudaStreamEndCapture(here.stream(i), &graph));
+    CUDA(cudaGraphDestroy(graph));
+  }
+  finish(here, there);
+  CHECK(there.values()[1] == 6);
+}
+
 int main() {
   int count = 0, least = 0, greatest = 0;
   CUDA(cudaGetDeviceCount(&count));
@@ -194,6 +212,7 @@ int main() {
     round_trips(name, one, other);
     both_ways(name, one, other);
     among_busy_streams(one, other);
+    among_capturing_streams(one, other);
   }
   return 0;
 }
