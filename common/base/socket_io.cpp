@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <thread>
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -61,6 +62,7 @@ ssize_t recv_spinning(int socket, void* data, size_t bytes, int flags,
       const ssize_t count = ::recv(socket, data, bytes, (flags & ~MSG_WAITALL) | MSG_DONTWAIT);
       if (count >= 0 || !would_block(errno)) return count;
       for (int i = 0; i < kPauses; ++i) __builtin_ia32_pause();
+      std::this_thread::yield();
     } while (std::chrono::steady_clock::now() < end);
   }
   return ::recv(socket, data, bytes, flags);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -49,11 +50,12 @@ using Clock = std::chrono::steady_clock;
 // Meanwhile the kernel's side has the socket for itself, and more comes together.
 void pause_briefly() {
   for (int i = 0; i < 64; ++i) __builtin_ia32_pause();
+  std::this_thread::yield();
 }
 
 template <typename Ready>
 void spin_until(Clock::time_point end, const Ready& ready) {
-  while (!ready() && Clock::now() < end) __builtin_ia32_pause();
+  while (!ready() && Clock::now() < end) std::this_thread::yield();
 }
 
 bool interrupted() { return errno == EAGAIN || errno == EINTR; }
