@@ -54,7 +54,7 @@ bool TcpSender::send(std::span<const Bytes> pieces, size_t total, bool urgent) {
   const auto gap = now - std::exchange(last_put_, now);
   if (stopped_) return false;
   const bool close = gap < hand_over_;
-  if (close && !flusher_asleep_) {
+  if (close && flusher_awake_) {
     urgent = false;
   } else if ((urgent || gap >= kBurstGap) && idle()) {
     if (close) flusher_asleep_ = false;
@@ -75,12 +75,18 @@ bool TcpSender::send(std::span<const Bytes> pieces, size_t total, bool urgent) {
   append(pieces, 0);
   if (urgent && !sending_) {
     flush(lock);
-  } else if (flusher_asleep_) {
-    flusher_asleep_ = false;
-    lock.unlock();
-    flusher_wanted_.notify_one();
+  } else {
+    call_flusher(lock);
   }
   return true;
+}
+
+// Releases the lock, which the flusher takes first.
+void TcpSender::call_flusher(Lock& lock) {
+  called_.store(true, std::memory_order_relaxed);
+  const bool asleep = std::exchange(flusher_asleep_, false);
+  lock.unlock();
+  if (asleep) flusher_wanted_.notify_one();
 }
 
 bool TcpSender::send_now(Lock& lock, std::span<const Bytes> pieces, size_t total) {
@@ -117,11 +123,8 @@ bool TcpSender::send_now(Lock& lock, std::span<const Bytes> pieces, size_t total
     pending_.insert(pending_.end(), outgoing_.begin(), outgoing_.end());
     outgoing_.clear();
   }
-  const bool left = !pending_.empty();
-  if (left) flusher_asleep_ = false;
   space_.notify_all();
-  lock.unlock();
-  if (left) flusher_wanted_.notify_one();
+  if (!pending_.empty()) call_flusher(lock);
   return true;
 }
 
@@ -177,10 +180,7 @@ void TcpSender::flush() {
 void TcpSender::flush(Lock& lock) {
   if (stopped_ || sending_ || idle()) return;
   drain(lock, Clock::now());
-  if (!idle()) {
-    flusher_asleep_ = false;
-    flusher_wanted_.notify_one();
-  }
+  if (!idle()) call_flusher(lock);
 }
 
 void TcpSender::finish(Bytes farewell, Clock::time_point deadline) {
@@ -217,22 +217,31 @@ void TcpSender::run() {
     }
     const Clock::time_point now = Clock::now();
     if (now < linger_until) {
+      called_.store(false, std::memory_order_relaxed);
       lock.unlock();
-      std::this_thread::yield();
+      while (!called_.load(std::memory_order_relaxed) && Clock::now() < linger_until) {
+        std::this_thread::yield();
+      }
       lock.lock();
       continue;
     }
     flusher_asleep_ = true;
-    const auto awake = [this] { return stopped_ || !flusher_asleep_; };
+    flusher_awake_ = false;
+    const auto is_called = [this] { return stopped_ || !flusher_asleep_; };
     const Clock::time_point heartbeat_at = (sending_ ? now : last_send_) + interval_;
+    bool called = true;
     if (interval_.count() == 0) {
-      flusher_wanted_.wait(lock, awake);
-    } else if (!flusher_wanted_.wait_until(lock, heartbeat_at, awake)) {
-      if (idle() && Clock::now() >= last_send_ + interval_) append(std::span(&heartbeat_, 1), 0);
-      flusher_asleep_ = false;
+      flusher_wanted_.wait(lock, is_called);
+    } else {
+      called = flusher_wanted_.wait_until(lock, heartbeat_at, is_called);
+    }
+    flusher_awake_ = true;
+    if (called) {
+      linger_until = Clock::now() + hand_over_;
       continue;
     }
-    linger_until = Clock::now() + hand_over_;
+    flusher_asleep_ = false;
+    if (idle() && Clock::now() >= last_send_ + interval_) append(std::span(&heartbeat_, 1), 0);
   }
 }
 

@@ -14,6 +14,7 @@
 // flusher also sends the signs of life. Errors go to the callback, on the thread that met them.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -55,6 +56,7 @@ class TcpSender {
 
   using Lock = std::unique_lock<std::mutex>;
   bool idle() const { return !sending_ && outgoing_.size() == sent_ && pending_.empty(); }
+  void call_flusher(Lock& lock);
   bool send_now(Lock& lock, std::span<const Bytes> pieces, size_t total);
   void drain(Lock& lock, Clock::time_point deadline);
   void flush(Lock& lock);
@@ -68,6 +70,7 @@ class TcpSender {
   const std::chrono::nanoseconds hand_over_;
   const std::function<void(const std::string&)> on_error_;
   std::thread flusher_;
+  std::atomic<bool> called_{false};  // for a flusher that lingers, which leaves the lock to others
 
   std::mutex mutex_;  // guards everything below, but see outgoing_
   std::condition_variable flusher_wanted_;
@@ -76,7 +79,8 @@ class TcpSender {
   std::vector<std::byte> outgoing_;  // of the thread that set sending_; sent before pending_
   size_t sent_ = 0;                  // of outgoing_
   bool sending_ = false;
-  bool flusher_asleep_ = false;
+  bool flusher_asleep_ = false;  // and nobody has called it
+  bool flusher_awake_ = false;   // a called one takes its time to wake up
   bool stopped_ = false;
   Clock::time_point last_put_{};
   Clock::time_point last_send_{};
