@@ -50,7 +50,7 @@ Status Sender::on_ready(uint64_t id) {
   if (copies_.size() >= kMostCopies) return {Code::kProtocol, "too many copies announced"};
   Outgoing& copy = find_or_make(id);
   copy.peer_ready = true;
-  copy.held_up = copy.phase != Phase::kWaiting && copy.request && copy.request->peer_has_stream;
+  copy.held_up |= copy.phase != Phase::kWaiting && copy.request && copy.request->peer_has_stream;
   return {};
 }
 
@@ -103,13 +103,16 @@ Status Sender::on_target(const TargetMessage& message, PeerLink& link) {
   return {};
 }
 
-void Sender::stage_instead(Outgoing& copy, PeerLink& link, const std::string& why) {
-  const Strategy staged = copy.plan.strategy == Strategy::kV1 ? Strategy::kV2b : Strategy::kV4b;
-  RCUDA_INFO("peer copies to worker %u: %s stands in for %s, as %s", peer_, to_string(staged),
+void Sender::plan_staged(Outgoing& copy, const std::string& why) {
+  RCUDA_INFO("peer copies to worker %u: v4b stands in for %s, as %s", peer_,
              to_string(copy.plan.strategy), why.c_str());
-  copy.plan.strategy = staged;
-  copy.plan.chunking = paper_chunking(staged, copy.total);
+  copy.plan.strategy = Strategy::kV4b;
+  copy.plan.chunking = paper_chunking(Strategy::kV4b, copy.total);
   copy.held_up = true;
+}
+
+void Sender::stage_instead(Outgoing& copy, PeerLink& link, const std::string& why) {
+  plan_staged(copy, why);
   awake_.insert(copy.id);
   begin_staged(copy, link);
 }
@@ -344,10 +347,7 @@ void Sender::plan(Outgoing& copy, PeerLink& link, Copies when) {
     copy.exported = *exported;
     return;
   }
-  // Not every allocation can be mapped elsewhere; the others can be staged.
-  copy.plan.strategy = Strategy::kV4b;
-  copy.plan.chunking = paper_chunking(Strategy::kV4b, copy.total);
-  copy.plan.reason += "; the source cannot be exported, so v4b stands in";
+  plan_staged(copy, exported.status().context());
 }
 
 void Sender::begin_staged(Outgoing& copy, PeerLink& link) {

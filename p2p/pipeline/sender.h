@@ -76,8 +76,8 @@ class Sender {
     bool reached = false;
     bool peer_ready = false;
     bool planned = false;
-    // The receiver may have waited for its stream, or refused the plan: what it takes tells
-    // nothing.
+    // The receiver may have waited for its stream, or the plan is not the planner's: what it takes
+    // tells nothing.
     bool held_up = false;
     Phase phase = Phase::kWaiting;
     Plan plan;
@@ -109,7 +109,9 @@ class Sender {
   bool may_overlap(Outgoing& copy, PeerLink& link);
   void plan(Outgoing& copy, PeerLink& link, Copies when);
   void begin_staged(Outgoing& copy, PeerLink& link);
-  // A copy whose memory the peer, or this side, cannot register or map.
+  // For memory that this side or the peer cannot export, register or map: in host memory, with
+  // published constants.
+  void plan_staged(Outgoing& copy, const std::string& why);
   void stage_instead(Outgoing& copy, PeerLink& link, const std::string& why);
   Status begin_pull(Outgoing& copy, PeerLink& link);
   Status advance_chunks(Outgoing& copy, PeerLink* link, bool& moved);
