@@ -62,7 +62,6 @@ TEST(ShapeTest, ChecksPitchesAndOverflow) {
   EXPECT_FALSE((Shape{0, 8, 4, 2, 8, 40}.contiguous()));
 }
 
-// Any cut of any shape packs exactly the bytes it names, in at most five boxes.
 TEST(ShapeTest, TheExtentEndsWithTheLastByte) {
   EXPECT_EQ(Shape::plain(4096, 100).extent_bytes(), 100u);
   EXPECT_EQ((Shape{4096, 8, 3, 1, 64}.extent_bytes()), 2u * 64 + 8);
@@ -70,6 +69,7 @@ TEST(ShapeTest, TheExtentEndsWithTheLastByte) {
   EXPECT_EQ((Shape{4096, 8, 0, 2, 64, 1000}.extent_bytes()), 0u);
 }
 
+// Any cut of any shape packs exactly the bytes it names, in at most five boxes.
 TEST(ShapeTest, BoxesCoverAnyRange) {
   std::mt19937 random(7);
   for (int i = 0; i < 3000; ++i) {
