@@ -68,7 +68,9 @@ void Peer::lose(const Status& why) {
 }
 
 void Peer::end_signals() {
-  for (const Waiting& waiting : signals_) environment_.orders.release(waiting.order, {});
+  for (const Waiting& waiting : signals_) {
+    if (waiting.order != Order::kNone) environment_.orders.release(waiting.order, {});
+  }
   for (const auto& [id, waiting] : awaited_) environment_.orders.release(waiting.order, lost_);
   signals_.clear();
   awaited_.clear();

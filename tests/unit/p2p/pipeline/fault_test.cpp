@@ -392,6 +392,15 @@ TEST(EventTest, ASignalOfAFailedStreamFailsTheOtherOne) {
   }
 }
 
+TEST(EventTest, ASignalWithoutAPlaceMayOutliveThePeer) {
+  Pair pair("tcp");
+  Core& core = pair.session.core(0);
+  core.signal(1, 9, {}, Order::kNone, Status::from_cuda(400, "cuEventRecord"));
+  core.lose(1, {Code::kUnavailable, "enough"});
+  pair.session.settle();
+  pair.expect_streams_free();
+}
+
 TEST(EventTest, ASecondWaitForASignalIsAnError) {
   Pair pair("tcp");
   const uint64_t other = pair.b().make_stream();
