@@ -343,7 +343,7 @@ Status Engine::await(PeerId peer, uint64_t id, StreamRef stream) {
   const Result<Order> entered = ops_.enter(stream, true);
   if (!entered) return entered.status();
   runner_->post([this, peer, id, stream, order = *entered] {
-    runner_->core().await(peer, id, stream, order, {});
+    runner_->core().await(peer, id, stream, order);
   });
   return {};
 }

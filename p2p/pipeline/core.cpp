@@ -84,9 +84,9 @@ void Core::signal(PeerId id, uint64_t signal, StreamRef stream, Order order,
   peer(id).signal(signal, order, failure);
 }
 
-void Core::await(PeerId id, uint64_t signal, StreamRef stream, Order order, const Status& failure) {
-  if (order != Order::kNone) environment_.orders.add(order, stream);
-  peer(id).await(signal, order, failure);
+void Core::await(PeerId id, uint64_t signal, StreamRef stream, Order order) {
+  environment_.orders.add(order, stream);
+  peer(id).await(signal, order);
 }
 
 void Core::release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done) {

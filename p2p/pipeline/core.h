@@ -30,7 +30,7 @@ class Core {
   void copy(PeerCopy copy, Order order, const Status& failure);
   // `stream` is where `order` was taken.
   void signal(PeerId peer, uint64_t id, StreamRef stream, Order order, const Status& failure);
-  void await(PeerId peer, uint64_t id, StreamRef stream, Order order, const Status& failure);
+  void await(PeerId peer, uint64_t id, StreamRef stream, Order order);
   void release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done);
 
   bool step();

@@ -68,10 +68,10 @@ void Peer::lose(const Status& why) {
 }
 
 void Peer::end_signals() {
-  for (const Waiting& waiting : signals_) {
-    if (waiting.order != Order::kNone) environment_.orders.release(waiting.order, {});
+  for (const Signal& signal : signals_) {
+    if (signal.order != Order::kNone) environment_.orders.release(signal.order, {});
   }
-  for (const auto& [id, waiting] : awaited_) environment_.orders.release(waiting.order, lost_);
+  for (const auto& [id, order] : awaited_) environment_.orders.release(order, lost_);
   signals_.clear();
   awaited_.clear();
   early_.clear();
@@ -96,8 +96,7 @@ void Peer::signal(uint64_t id, Order order, const Status& failure) {
   signals_.push_back({id, order, failure});
 }
 
-void Peer::await(uint64_t id, Order order, const Status& failure) {
-  if (!failure.ok()) return;
+void Peer::await(uint64_t id, Order order) {
   if (!lost_.ok()) {
     environment_.orders.release(order, lost_);
     return;
@@ -108,7 +107,7 @@ void Peer::await(uint64_t id, Order order, const Status& failure) {
     early_.erase(early);
     return;
   }
-  if (!awaited_.emplace(id, Waiting{id, order, {}}).second) {
+  if (!awaited_.emplace(id, order).second) {
     environment_.orders.release(order, {Code::kInvalidArgument, "two waits for one signal"});
   }
 }
@@ -255,7 +254,7 @@ void Peer::shipped(const Shipment& shipment) {
 Status Peer::on_signal(const SignalMessage& message) {
   const auto waiting = awaited_.find(message.signal);
   if (waiting != awaited_.end()) {
-    environment_.orders.release(waiting->second.order, status_of(message));
+    environment_.orders.release(waiting->second, status_of(message));
     awaited_.erase(waiting);
     return {};
   }

@@ -38,7 +38,7 @@ class Peer {
   void add(PeerCopy copy, Order order, uint64_t before, const Status& failure);
   // A stream of this side got to an event that the peer's streams wait for, and the other way.
   void signal(uint64_t id, Order order, const Status& failure);
-  void await(uint64_t id, Order order, const Status& failure);
+  void await(uint64_t id, Order order);
   // Tells the peer to unmap; `done` runs when it has, or is gone.
   void forget(const Exported& exported, std::function<void()> done);
 
@@ -66,10 +66,10 @@ class Peer {
   const Status& lost() const { return lost_; }
 
  private:
-  struct Waiting {
+  struct Signal {
     uint64_t id = 0;
-    Order order = Order::kNone;
-    Status failure;  // of a stream that cannot be watched
+    Order order = Order::kNone;  // none: the stream cannot be watched, for `failure`
+    Status failure;
   };
   struct GpudirectProbe {
     enum class Stage : uint8_t { kFilling, kShipping, kAsked, kOver };
@@ -126,9 +126,9 @@ class Peer {
   bool offered_ = false;
   Due due_ = Due::kNothing;
 
-  std::deque<Waiting> signals_;          // to be sent when their stream gets there
-  std::map<uint64_t, Waiting> awaited_;  // streams held until the peer's signal
-  std::map<uint64_t, Status> early_;     // signals that came first, with what they tell
+  std::deque<Signal> signals_;         // to be sent when their stream gets there
+  std::map<uint64_t, Order> awaited_;  // streams held until the peer's signal
+  std::map<uint64_t, Status> early_;   // signals that came first, with what they tell
   std::map<uint64_t, std::function<void()>> forgetting_;
   uint64_t next_forget_ = 1;
   // The peer's probe memory, mapped to see whether it can be; unmapped when the peer goes.

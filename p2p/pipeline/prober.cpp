@@ -286,7 +286,6 @@ void Prober::finish_job() {
                 bytes_text(kSmallestBytes).c_str(), leg->peak_gbps());
     environment_.measurements.set(job.key, *std::move(leg));
     environment_.measurements_changed = true;
-    if (job.mapped != 0) for_peer_.push_back(job.key);
   }
   jobs_.pop_front();
 }

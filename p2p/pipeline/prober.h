@@ -48,8 +48,6 @@ class Prober {
 
   // Nothing left to measure.
   bool over() const { return jobs_.empty() && !running_; }
-  // The mapped copies that were measured, for the peer to plan with.
-  const std::vector<LegKey>& for_peer() const { return for_peer_; }
 
  private:
   enum class Kind : uint8_t { kLane, kWire, kRegister, kEcho };
@@ -96,7 +94,6 @@ class Prober {
   uint32_t attempts_ = 0;  // at this sample
   double again_us_ = 0;    // when the next may begin although copies come
   double busy_us_ = std::numeric_limits<double>::lowest();  // when a copy was under way last
-  std::vector<LegKey> for_peer_;
 };
 
 }  // namespace rcuda::p2p

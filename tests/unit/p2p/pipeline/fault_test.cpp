@@ -351,7 +351,7 @@ TEST(EventTest, SignalsCrossInOrderWithStreams) {
   pair.a().run_kernel(pair.streams[0], 500, [&] { kernel_us = pair.session.world.now_us(); });
   pair.session.core(0).signal(1, 77, {pair.streams[0], 0},
                               *pair.a().enter({pair.streams[0], 0}, false), {});
-  pair.session.core(1).await(0, 77, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]), {});
+  pair.session.core(1).await(0, 77, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]));
   pair.b().run_kernel(pair.streams[1], 1, [&] { after_us = pair.session.world.now_us(); });
   pair.session.settle();
   EXPECT_GT(kernel_us, 0);
@@ -360,7 +360,7 @@ TEST(EventTest, SignalsCrossInOrderWithStreams) {
   pair.session.core(1).signal(0, 5, {pair.streams[1], 0},
                               *pair.b().enter({pair.streams[1], 0}, false), {});
   pair.session.settle();
-  pair.session.core(0).await(1, 5, {pair.streams[0], 0}, order_in(pair.a(), pair.streams[0]), {});
+  pair.session.core(0).await(1, 5, {pair.streams[0], 0}, order_in(pair.a(), pair.streams[0]));
   pair.session.settle();
   pair.expect_streams_free();
 }
@@ -380,8 +380,7 @@ TEST(EventTest, ASignalOfAFailedStreamFailsTheOtherOne) {
         pair.session.settle();
       };
       if (signal_first) signal();
-      pair.session.core(1).await(0, 9, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]),
-                                 {});
+      pair.session.core(1).await(0, 9, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]));
       pair.session.settle();
       if (!signal_first) signal();
       pair.expect_streams_free();
@@ -404,8 +403,8 @@ TEST(EventTest, ASignalWithoutAPlaceMayOutliveThePeer) {
 TEST(EventTest, ASecondWaitForASignalIsAnError) {
   Pair pair("tcp");
   const uint64_t other = pair.b().make_stream();
-  pair.session.core(1).await(0, 9, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]), {});
-  pair.session.core(1).await(0, 9, {other, 0}, order_in(pair.b(), other), {});
+  pair.session.core(1).await(0, 9, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]));
+  pair.session.core(1).await(0, 9, {other, 0}, order_in(pair.b(), other));
   pair.session.settle();
   EXPECT_TRUE(pair.b().stream_idle(other));
   EXPECT_EQ(pair.b().stream_errors(other).size(), 1u);
@@ -418,7 +417,7 @@ TEST(EventTest, ASecondWaitForASignalIsAnError) {
 
 TEST(EventTest, ALostPeerReleasesAwaitingStreamsWithAnError) {
   Pair pair("tcp");
-  pair.session.core(1).await(0, 1, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]), {});
+  pair.session.core(1).await(0, 1, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]));
   pair.session.settle();
   EXPECT_FALSE(pair.b().stream_idle(pair.streams[1]));
   pair.cable.cut();
