@@ -191,7 +191,8 @@ Result<bool> Prober::start() {
   return true;
 }
 
-// And ends it: nothing is waited for. Giving the registration back holds up no copy.
+// And ends it: nothing is waited for. Both ends of a copy give their registration back before it is
+// over, as its memory may be freed then: that counts as well.
 void Prober::start_registration() {
   const Job& job = jobs_.front();
   transfers_ = 1;
@@ -200,8 +201,8 @@ void Prober::start_registration() {
   const auto region = expose_device_memory(environment_.ops, *link_.link, job.device,
                                            scratch_[static_cast<size_t>(job.device)].address(),
                                            job.bytes, For::kThisSide);
-  end_sample(region.ok());
   if (region) (void)link_.link->unexpose(region->id);
+  end_sample(region.ok());
 }
 
 double Prober::message_us() const {
