@@ -318,6 +318,7 @@ TEST(HostileTest, OnlyWhatIsMappedIsPulled) {
        {Case{kBytes - 4096, 4096, 1, 0, true}, Case{0, 1024, 4, kBytes / 4, true},
         Case{kBytes - 4096 + 8, 4096, 1, 0, false}, Case{0 - uint64_t{4096}, 4096, 1, 0, false},
         Case{8, 1024, 4, kBytes / 3, false}}) {
+    Status ended{Code::kInternal, "not over"};  // outlives the session, which ends the copy
     SimSession session("auto", quiet_options());
     SimDevices& devices = session.add();
     devices.allow_ipc(true);
@@ -330,7 +331,6 @@ TEST(HostileTest, OnlyWhatIsMappedIsPulled) {
     request.to = 0;
     request.destination =
         Shape{address_of(devices.make_memory(4096)), of.width, of.height, 1, of.width};
-    Status ended{Code::kInternal, "not over"};
     PeerCopy half = receiving_half(request);
     half.done = [&](const Status& status) { ended = status; };
     session.core(0).copy(half, Order::kNone, {});
