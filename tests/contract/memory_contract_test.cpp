@@ -39,10 +39,12 @@ struct Target {
 void exchange(transport::Link& link, const Target& target, std::span<std::byte> memory,
               uint64_t seed) {
   fill_pattern(memory, seed);
-  ASSERT_TRUE(write_and_wait(link, target.id, 0, memory).ok());
+  const Status written = write_and_wait(link, target.id, 0, memory);
+  ASSERT_TRUE(written.ok()) << written.message();
   ASSERT_TRUE(has_pattern(target.block.bytes.first(memory.size()), seed));
   fill_pattern(target.block.bytes.first(memory.size()), seed + 1);
-  ASSERT_TRUE(read_and_wait(link, target.id, 0, memory).ok());
+  const Status read = read_and_wait(link, target.id, 0, memory);
+  ASSERT_TRUE(read.ok()) << read.message();
   ASSERT_TRUE(has_pattern(memory, seed + 1));
 }
 
