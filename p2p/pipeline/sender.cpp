@@ -104,8 +104,8 @@ Status Sender::on_target(const TargetMessage& message, PeerLink& link) {
 }
 
 void Sender::plan_staged(Outgoing& copy, const std::string& why) {
-  RCUDA_INFO("peer copies to worker %u: v4b stands in for %s, as %s", peer_,
-             to_string(copy.plan.strategy), why.c_str());
+  RCUDA_DEBUG("peer copies to worker %u: v4b stands in for %s, as %s", peer_,
+              to_string(copy.plan.strategy), why.c_str());
   copy.plan.strategy = Strategy::kV4b;
   copy.plan.chunking = paper_chunking(Strategy::kV4b, copy.total);
   copy.held_up = true;
