@@ -21,6 +21,8 @@ namespace {
 // immediate has a message back.
 constexpr uint64_t kMinPieceBytes = 128u << 10;
 constexpr uint64_t kMinPieceBytesWithImmediate = 64u << 10;
+// Of a burst, whole chunks keep all streams busy, and each piece has its price.
+constexpr uint64_t kMinPieceBytesOfBurst = 256u << 10;
 // Whoever asks or answers sends up to here itself: the kernel takes 64 KB in some 10 us, less than
 // waking a thread takes, and a pipeline's thread is not held up for long.
 constexpr uint64_t kDirectBytes = 64u << 10;
@@ -488,7 +490,9 @@ void TcpBulk::transfer(const BulkTransfer& what, TransferDone done) {
   if (what.bytes == 0) return done({});
   const bool burst = in_burst();
   const uint64_t share = (what.bytes + streams_.size() - 1) / streams_.size();
-  const uint64_t least = what.immediate != 0 ? kMinPieceBytesWithImmediate : kMinPieceBytes;
+  const uint64_t least = what.immediate == 0 ? kMinPieceBytes
+                         : burst             ? kMinPieceBytesOfBurst
+                                             : kMinPieceBytesWithImmediate;
   const uint64_t piece_bytes = std::clamp(share, least, BulkStream::kMaxPieceBytes);
   const size_t pieces = (what.bytes + piece_bytes - 1) / piece_bytes;
   const auto transfer = std::make_shared<Transfer>(pieces, std::move(done));

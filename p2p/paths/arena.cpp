@@ -1,19 +1,36 @@
 #include "p2p/paths/arena.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace rcuda::p2p {
+
+std::optional<uint64_t> Arena::find(uint64_t bytes, uint64_t from) const {
+  auto hole = holes_.upper_bound(from);
+  if (hole != holes_.begin()) --hole;
+  for (; hole != holes_.end(); ++hole) {
+    const uint64_t start = std::max(hole->first, from);
+    const uint64_t end = hole->first + hole->second;
+    if (start <= end && bytes <= end - start) return start;
+  }
+  return std::nullopt;
+}
 
 std::optional<uint64_t> Arena::reserve(uint64_t bytes) {
   if (bytes > bytes_) return std::nullopt;
   const uint64_t want = rounded(bytes);
-  for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
-    const auto [offset, length] = *hole;
-    if (length < want) continue;
-    holes_.erase(hole);
-    if (length > want) holes_[offset + want] = length - want;
-    used_ += want;
-    return offset;
-  }
-  return std::nullopt;
+  std::optional<uint64_t> start = find(want, next_);
+  if (!start) start = find(want, 0);
+  if (!start) return std::nullopt;
+  const auto hole = std::prev(holes_.upper_bound(*start));
+  const uint64_t end = hole->first + hole->second;
+  hole->second = *start - hole->first;
+  if (hole->second == 0) holes_.erase(hole);
+  const uint64_t behind = *start + want;
+  if (behind < end) holes_[behind] = end - behind;
+  if (fit_ == Fit::kNext) next_ = behind;
+  used_ += want;
+  return start;
 }
 
 void Arena::release(uint64_t offset, uint64_t bytes) {

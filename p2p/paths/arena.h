@@ -1,6 +1,6 @@
 // Arena: hands out blocks of a staging buffer by offset. The sender of a pair manages the
-// receiver's buffer, so an arena knows sizes only and touches no memory. First fit over a map of
-// holes; a few dozen blocks at most are out at once. Not thread-safe.
+// receiver's buffer, so an arena knows sizes only and touches no memory. A map of holes; a few
+// dozen blocks at most are out at once. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,12 @@ class Arena {
   // cache lines and 512-byte PCIe requests are.
   static constexpr uint64_t kAlignment = 512;
 
-  explicit Arena(uint64_t bytes = 0) : bytes_(bytes) {
+  // kFirst takes the first hole that is large enough, and so the same few places again and again.
+  // kNext walks through the whole buffer, for memory that processors read and write: DMA to what
+  // they have just used is slower.
+  enum class Fit : uint8_t { kFirst, kNext };
+
+  explicit Arena(uint64_t bytes = 0, Fit fit = Fit::kFirst) : bytes_(bytes), fit_(fit) {
     if (bytes > 0) holes_[0] = bytes;
   }
 
@@ -30,8 +35,13 @@ class Arena {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
 
+  // The first place for so much, which is rounded, at or behind `from`.
+  std::optional<uint64_t> find(uint64_t bytes, uint64_t from) const;
+
   uint64_t bytes_;
+  Fit fit_;
   uint64_t used_ = 0;
+  uint64_t next_ = 0;                   // kNext: behind the last block handed out
   std::map<uint64_t, uint64_t> holes_;  // offset to length, never adjacent
 };
 

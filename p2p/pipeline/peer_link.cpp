@@ -101,7 +101,10 @@ Status PeerLink::make_inbox() {
 }
 
 Status PeerLink::make_host_path() {
-  peer_inbox = Arena(offer.inbox_bytes);
+  // The threads of sockets read and write what lies between the copies.
+  const auto fit =
+      std::string_view(link->medium()) == "tcp" ? Arena::Fit::kNext : Arena::Fit::kFirst;
+  peer_inbox = Arena(offer.inbox_bytes, fit);
   peer_device_inbox.clear();
   for (uint32_t device = 0; device < offer.device_count; ++device) {
     peer_device_inbox.emplace_back(offer.devices[device].inbox_bytes);
@@ -129,7 +132,7 @@ Status PeerLink::make_host_path() {
   outbox = *std::move(buffer);
   staging_bytes += *bytes;
   environment.staging_bytes += *bytes;
-  outbox_arena = Arena(*bytes);
+  outbox_arena = Arena(*bytes, fit);
   host_path = std::make_unique<WirePath>(*link, Where::kHostInbox, outbox.address(), outbox_arena,
                                          region, peer_inbox);
   return {};

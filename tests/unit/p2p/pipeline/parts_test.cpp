@@ -16,10 +16,13 @@
 namespace rcuda::p2p {
 namespace {
 
-TEST(ArenaTest, BlocksNeverOverlapAndAllComeBack) {
+class ArenaTest : public testing::TestWithParam<Arena::Fit> {};
+INSTANTIATE_TEST_SUITE_P(, ArenaTest, testing::Values(Arena::Fit::kFirst, Arena::Fit::kNext));
+
+TEST_P(ArenaTest, BlocksNeverOverlapAndAllComeBack) {
   std::mt19937 random(3);
   const uint64_t bytes = 1 << 20;
-  Arena arena(bytes);
+  Arena arena(bytes, GetParam());
   std::map<uint64_t, uint64_t> out;
   for (int i = 0; i < 20'000; ++i) {
     if (random() % 2 == 0) {
@@ -47,6 +50,32 @@ TEST(ArenaTest, BlocksNeverOverlapAndAllComeBack) {
   EXPECT_EQ(arena.used_bytes(), 0u);
   EXPECT_TRUE(arena.reserve(bytes));
   EXPECT_FALSE(arena.reserve(1));
+}
+
+TEST(ArenaFitTest, FirstTakesTheSamePlaceAgainAndNextAnother) {
+  const auto places = [](Arena::Fit fit) {
+    Arena arena(4096, fit);
+    std::vector<uint64_t> places;
+    for (int i = 0; i < 4; ++i) {
+      places.push_back(arena.reserve(1500).value());
+      arena.release(places.back(), 1500);
+    }
+    return places;
+  };
+  EXPECT_EQ(places(Arena::Fit::kFirst), (std::vector<uint64_t>{0, 0, 0, 0}));
+  EXPECT_EQ(places(Arena::Fit::kNext), (std::vector<uint64_t>{0, 1536, 0, 1536}));
+}
+
+// What lies in front of where it has got to is not lost.
+TEST(ArenaFitTest, NextGoesBackToTheFirstHoleThatIsLargeEnough) {
+  Arena arena(4096, Arena::Fit::kNext);
+  EXPECT_EQ(arena.reserve(1024), 0u);
+  EXPECT_EQ(arena.reserve(2048), 1024u);
+  arena.release(0, 1024);
+  EXPECT_EQ(arena.reserve(512), 3072u);
+  EXPECT_EQ(arena.reserve(1024), 0u);
+  EXPECT_FALSE(arena.reserve(1024));
+  EXPECT_EQ(arena.reserve(512), 3584u);
 }
 
 TEST(ShapeTest, ChecksPitchesAndOverflow) {
