@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +13,7 @@
 
 #include "api/api_hash.h"
 #include "client/session/trace.h"
+#include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/thread_object.h"
 #include "common/transport/verbs/kept_memory.h"
@@ -97,8 +97,7 @@ wire::Hello make_hello() {
   hello.api_hash = api::kApiHash;
   hello.pid = static_cast<uint32_t>(getpid());
   hello.uid = getuid();
-  char host[HOST_NAME_MAX + 1] = {};
-  if (gethostname(host, sizeof host - 1) == 0) hello.host = host;
+  hello.host = host_name();
   hello.program = program_invocation_short_name;
   // In a container often unset; looking the name up may take a network of its own.
   const char* user = std::getenv("USER");

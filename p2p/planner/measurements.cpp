@@ -48,13 +48,13 @@ Result<LegModel> parse_leg(const toml::table& table) {
   return LegModel::from_knots(std::move(knots));
 }
 
-// TOML basic string. Keys are UUIDs, device and host names, but a host may call itself anything.
+// TOML basic string. Keys are UUIDs, device and host names, all ASCII; but a peer may call itself
+// anything, and parse() refuses a file with the rest.
 std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
-    if (static_cast<unsigned char>(c) < 0x20) continue;
-    out += c;
+    out += c < ' ' || c > '~' ? '?' : c;
   }
   return out + '"';
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "api/api_hash.h"
+#include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "server/worker/address_fence.h"
 #include "server/worker/device_set.h"
@@ -21,12 +22,6 @@ namespace {
 constexpr size_t kMaxPeers = 512;
 // A real Hello has some hundred bytes, and it travels on to a worker in one packet.
 constexpr uint32_t kMaxHelloBytes = 64u << 10;
-
-std::string host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
 
 }  // namespace
 

@@ -5,8 +5,8 @@
 #include <optional>
 
 #include <pthread.h>
-#include <unistd.h>
 
+#include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/start_thread.h"
 #include "common/wire/connect.h"
@@ -17,12 +17,6 @@ namespace {
 
 // Sockets that wait for an introduction: those of all Links of a session, and no flood of them.
 constexpr size_t kMostCallers = 1024;
-
-std::string host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
 
 // What carries the path that the user asked for; kAuto: the best that both ends have.
 wire::Medium medium_of(const std::optional<p2p::Route>& route) {

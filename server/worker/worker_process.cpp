@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "api/api_hash.h"
+#include "common/base/host_name.h"
 #include "common/base/leak_check.h"
 #include "common/base/log.h"
 #include "common/base/start_thread.h"
@@ -118,12 +119,6 @@ class DaemonListener {
   bool stopped_ = false;
   std::thread thread_;
 };
-
-std::string host_name() {
-  char name[256] = {};
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
 
 void refuse(int socket, const Status& status) {
   RCUDA_WARN("session refused: %s", status.message().c_str());

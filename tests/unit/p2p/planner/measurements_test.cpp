@@ -54,6 +54,19 @@ TEST_F(MeasurementsFileTest, SurvivesTheFile) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_ + "/new"), {}), 1);
 }
 
+// What a peer calls itself must not make the file unreadable.
+TEST_F(MeasurementsFileTest, NamesThatTomlCannotHoldAreWrittenAsQuestionMarks) {
+  Measurements measurements;
+  measurements.set({"wire", "", "tcp", "b\xc3\xbcro\x7f\xff\n"}, LegModel::linear(1, 24, 1));
+  measurements.set({"wire", "", "tcp", "node3"}, LegModel::linear(1, 12, 1));
+  const std::string path = folder_ + "/p2p.toml";
+  ASSERT_TRUE(measurements.save(path).ok());
+  const auto loaded = Measurements::load(path);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_NE(loaded->find({"wire", "", "tcp", "b??ro???"}), nullptr);
+  EXPECT_NE(loaded->find({"wire", "", "tcp", "node3"}), nullptr);
+}
+
 TEST_F(MeasurementsFileTest, MissingFileIsNotFound) {
   EXPECT_EQ(Measurements::load(folder_ + "/none").status().code(), Code::kNotFound);
 }
