@@ -74,8 +74,10 @@ void behind_a_failed_copy(char* target) {
   CUDA(cudaMemcpyPeerAsync(target, 1, source, 0, 64, stream));
   fill<<<1, 64, 0, stream>>>(source, 2);
   (void)cudaMemcpyPeerAsync(target, 1, reinterpret_cast<void*>(range), 0, 2 * part, stream);
-  CUDA(cudaMemcpyPeerAsync(target, 1, source, 0, 64, stream));
-  CHECK(cudaStreamSynchronize(stream) != cudaSuccess);
+  // Told by the next call that comes after the worker has found it.
+  const cudaError_t behind = cudaMemcpyPeerAsync(target, 1, source, 0, 64, stream);
+  const cudaError_t synchronised = cudaStreamSynchronize(stream);
+  CHECK((behind != cudaSuccess) != (synchronised != cudaSuccess));
   (void)cudaGetLastError();
   char copied = 0;
   CUDA(cudaMemcpy(&copied, target, 1, cudaMemcpyDeviceToHost));
