@@ -139,13 +139,15 @@ void unexpose_all(const Exposures& exposures, uint64_t address, const Target& ta
   }
 }
 
-// Known to every session or to none.
+// Known to every session or to none. One of another server that is lost is left out: this server's
+// GPUs have no need of it.
 CUresult expose_to_all(const Target& target, void* address, size_t bytes, int backing,
                        unsigned flags, Exposures* exposures) {
   for (const auto& session : Process::get().sessions()) {
     transport::RegionId region;
     const CUresult result =
         expose_to(*session, any_context(*session, target), address, bytes, backing, flags, &region);
+    if (result == kSessionLost && session.get() != target.session) continue;
     if (result != CUDA_SUCCESS) {
       unexpose_all(*exposures, reinterpret_cast<uintptr_t>(address), target);
       exposures->clear();
@@ -176,7 +178,7 @@ CUresult record(const Target& target, void* address, size_t bytes, Placement pla
 // Kernels may read and write it, and not every worker has the same pages.
 void mirror_where_needed(const Target& target, void* address, size_t bytes) {
   for (const auto& session : Process::get().sessions()) {
-    if (std::strcmp(session->link().medium(), "shm") == 0) continue;
+    if (std::strcmp(session->link().medium(), "shm") == 0 || session->lost()) continue;
     for (const auto& [piece, length] :
          pieces_in_runs(reinterpret_cast<uintptr_t>(address), bytes)) {
       mirror(*session, any_context(*session, target), reinterpret_cast<void*>(piece), length);

@@ -134,6 +134,22 @@ class FaultsTest(unittest.TestCase):
     def test_host_memory_of_a_killed_worker_tcp(self):
         self.check_host_memory("tcp")
 
+    def check_other_server(self, transport):
+        servers = [self.server(), self.server()]
+        run = self.start(client_environment(BUILD, servers, transport), "rcuda_lost_host_memory")
+        os.kill(servers[0].sessions(BUILD)[run.pid], signal.SIGKILL)
+        out, err = run.communicate(timeout=HANG_SECONDS)
+        lines = "CUDA_ERROR_DEVICE_UNAVAILABLE\n" * 6 + "the other GPU works\n"
+        self.assertEqual((run.returncode, out), (0, lines), err)
+        self.assertEqual(err.count("is lost"), 1, err)
+        self.assertNotIn("kept alike", err)
+
+    def test_the_other_server_of_a_killed_worker_shm(self):
+        self.check_other_server("shm")
+
+    def test_the_other_server_of_a_killed_worker_tcp(self):
+        self.check_other_server("tcp")
+
     def check_silent_worker(self, transport):
         server = self.server()
         run = self.start(client_environment(BUILD, [server], transport))

@@ -1,7 +1,9 @@
 // Page-locked memory of a program whose server is lost: says what each call returns from then on.
-// Prints "running" once it has such memory.
+// Prints "running" once it has such memory. With two servers the second one's GPU is used
+// afterwards, for which nothing may have changed.
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include <cuda.h>
 
@@ -21,10 +23,35 @@ void say(CUresult result) {
   std::puts(name);
 }
 
+bool works(CUresult result) { return result == CUDA_SUCCESS; }
+
+// Through page-locked memory from before the loss into the GPU, and out into some of after.
+void use_the_other(CUcontext other, void* before, void* registered) {
+  CUdeviceptr memory, managed;
+  void* after;
+  check(works(cuCtxSetCurrent(other)) && works(cuMemAlloc(&memory, kBytes)), "the other GPU");
+  check(works(cuMemHostAlloc(&after, kBytes, CU_MEMHOSTALLOC_DEVICEMAP)), "its allocation");
+  check(works(cuMemAllocManaged(&managed, kBytes, CU_MEM_ATTACH_GLOBAL)), "its managed memory");
+  check(works(cuMemHostRegister(registered, kBytes, CU_MEMHOSTREGISTER_DEVICEMAP)),
+        "its registration");
+  std::memset(before, 3, kBytes);
+  check(works(cuMemcpyHtoD(memory, before, kBytes)) && works(cuMemcpyDtoH(after, memory, kBytes)) &&
+            works(cuMemcpyDtoH(registered, memory, kBytes)),
+        "its copies");
+  check(std::memcmp(before, after, kBytes) == 0 && std::memcmp(before, registered, kBytes) == 0,
+        "what was copied");
+  check(works(cuMemHostUnregister(registered)) && works(cuMemFreeHost(after)) &&
+            works(cuMemFreeHost(before)) && works(cuMemFree(managed)) && works(cuMemFree(memory)),
+        "giving it back");
+  std::puts("the other GPU works");
+}
+
 }  // namespace
 
 int main() {
-  CUcontext context;
+  CUcontext context, second = nullptr;
+  void* kept;
+  int devices = 0;
   void *allocated, *more;
   CUdeviceptr memory;
   auto* registered = static_cast<char*>(std::aligned_alloc(4096, kBytes));
@@ -35,6 +62,9 @@ int main() {
         "a context");
   check(cuMemHostRegister(registered, kBytes, 0) == CUDA_SUCCESS, "the registration");
   check(cuMemHostAlloc(&allocated, kBytes, 0) == CUDA_SUCCESS, "the allocation");
+  check(cuMemHostAlloc(&kept, kBytes, 0) == CUDA_SUCCESS, "the other allocation");
+  check(cuDeviceGetCount(&devices) == CUDA_SUCCESS, "a number of devices");
+  check(devices == 1 || cuDevicePrimaryCtxRetain(&second, 1) == CUDA_SUCCESS, "a second context");
   std::puts("running");
   std::fflush(stdout);
   CUresult result;
@@ -47,6 +77,7 @@ int main() {
   say(cuMemHostUnregister(registered));
   say(cuMemFreeHost(allocated));
   check(registered[kBytes - 1] == 7, "what was written");
+  if (second) use_the_other(second, kept, registered);
   std::free(registered);
   std::free(other);
 }
