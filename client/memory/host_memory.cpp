@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -175,23 +176,20 @@ CUresult record(const Target& target, void* address, size_t bytes, Placement pla
              : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
 
+// Whether its worker maps memory of this process rather than having bytes of its own.
+bool shares_pages(const std::unique_ptr<Session>& session) {
+  return std::strcmp(session->link().medium(), "shm") == 0;
+}
+
 // Kernels may read and write it, and not every worker has the same pages.
 void mirror_where_needed(const Target& target, void* address, size_t bytes) {
   for (const auto& session : Process::get().sessions()) {
-    if (std::strcmp(session->link().medium(), "shm") == 0 || session->lost()) continue;
+    if (shares_pages(session) || session->lost()) continue;
     for (const auto& [piece, length] :
          pieces_in_runs(reinterpret_cast<uintptr_t>(address), bytes)) {
       mirror(*session, any_context(*session, target), reinterpret_cast<void*>(piece), length);
     }
   }
-}
-
-// Whether a worker maps memory of this process rather than having bytes of its own.
-bool any_shares_pages() {
-  const auto& sessions = Process::get().sessions();
-  return std::any_of(sessions.begin(), sessions.end(), [](const auto& session) {
-    return std::strcmp(session->link().medium(), "shm") == 0;
-  });
 }
 
 // The whole pages that hold the range.
@@ -211,11 +209,7 @@ class Unmirrored {
  public:
   void add(const void* address, size_t bytes) {
     const auto& sessions = Process::get().sessions();
-    if (std::all_of(sessions.begin(), sessions.end(), [](const auto& session) {
-          return std::strcmp(session->link().medium(), "shm") == 0;
-        })) {
-      return;
-    }
+    if (std::all_of(sessions.begin(), sessions.end(), shares_pages)) return;
     std::lock_guard lock(mutex_);
     ranges_[reinterpret_cast<uintptr_t>(address)] = bytes;
     count_.store(ranges_.size(), std::memory_order_relaxed);
@@ -385,6 +379,7 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
   const auto [first, length] = pages_of(begin, bytes);
   if (mapping_of(first, length) == Mapping::kNone) return CUDA_ERROR_INVALID_VALUE;
   const unsigned everywhere = flags | CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+  const auto& sessions = Process::get().sessions();
   const auto make = [&](PageRun* run) {
     void* pages = reinterpret_cast<void*>(run->first);
     UniqueFd backing;
@@ -393,7 +388,7 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
       backing = make_backing(run->bytes);
       run->inode = backing ? inode_of(backing.get()) : 0;
       if (run->inode == 0 || !move_onto(backing.get(), pages, run->bytes)) return false;
-    } else if (any_shares_pages()) {
+    } else if (std::any_of(sessions.begin(), sessions.end(), shares_pages)) {
       return false;
     }
     return expose_to_all(target, pages, run->bytes, backing.get(), everywhere, &run->exposed) ==
