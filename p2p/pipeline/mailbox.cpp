@@ -43,11 +43,6 @@ Status Mailbox::send_gathered() {
   return sent;
 }
 
-Status Mailbox::send_bytes(std::span<const std::byte> message) {
-  RCUDA_RETURN_IF_ERROR(send_gathered());
-  return send_frame(message);
-}
-
 Status Mailbox::send_frame(std::span<const std::byte> frame) {
   if (waiting_.empty()) {
     Status sent = writer_.append(frame, {}, transport::Wake::kNow, kAtOnce);

@@ -17,8 +17,8 @@
 namespace rcuda::p2p {
 
 // kSoon: over tcp with the next flush() or what is sent before it, in one frame with others. Where
-// many copies are under way there are many messages in a round of the engine, and a frame of its
-// own for each costs a system call, which is more than all the rest.
+// many copies or chunks are under way there are many messages in a round of the engine, and a frame
+// of its own for each costs a system call, which is more than all the rest.
 enum class When : uint8_t { kNow, kSoon };
 
 class Mailbox {
@@ -33,7 +33,9 @@ class Mailbox {
   template <typename Message>
   Status send(const Message& message, When when = When::kNow) {
     const auto bytes = std::as_bytes(std::span(&message, 1));
-    return when == When::kSoon && gathers_ ? gather(bytes) : send_bytes(bytes);
+    if (gathered_.empty() && (when == When::kNow || !gathers_)) return send_frame(bytes);
+    RCUDA_RETURN_IF_ERROR(gather(bytes));
+    return when == When::kNow ? send_gathered() : Status();
   }
   // True when something went out that had been waiting.
   Result<bool> flush();
@@ -47,7 +49,6 @@ class Mailbox {
  private:
   Status gather(std::span<const std::byte> message);
   Status send_gathered();
-  Status send_bytes(std::span<const std::byte> message);
   Status send_frame(std::span<const std::byte> frame);
 
   const bool gathers_;

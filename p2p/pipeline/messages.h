@@ -9,12 +9,15 @@
 //             word
 //   v1        Want -> Target, then one Chunk; ipc: Pull instead of chunks, or Pull -> Target that
 //             refuses, then chunks.
+//   failure   Abort and a bad Done, in either order, and Consumed for what had been sent
 // Events      Signal. Memory: Forget -> Forgotten. Measuring: Echo -> Echoed, Leg.
 //
 // Order within a Link carries the protocol: a Chunk is sent after its bytes arrived, unless it says
-// how the receiver hears of them; a sender's
-// places are free once Done was received and its own transfers ended; a receiver forgets a copy
-// that ended well when it sent Done, any other when it received Abort.
+// how the receiver hears of them, and then before they are sent, or even copied out. The places of
+// a copy that ended well are free at the sender once Done was received and its own transfers ended,
+// those of any other once what was sent has been consumed as well: bytes that are still on their
+// way must not land on what is sent next. A receiver forgets a copy that ended well when it sent
+// Done, any other when it has received Abort, and all that Abort says was sent.
 //
 // A frame of the ring is one message or several behind one another.
 //
@@ -38,7 +41,7 @@
 
 namespace rcuda::p2p {
 
-inline constexpr uint32_t kPeerProtocolVersion = 5;
+inline constexpr uint32_t kPeerProtocolVersion = 6;
 
 // The windows of a Link between two engines: one ring each way and its credit word.
 struct PeerWindow {
@@ -136,7 +139,7 @@ struct ChunkMessage {
   uint64_t place = 0;  // offset in the inbox
   uint64_t total = 0;  // of the copy, so that a receiver can tell a disagreement
   // 0: the bytes are there. Else they are when so many have come with this immediate, which no
-  // other chunk under way over the Link has.
+  // other chunk under way over the Link has; that may never be where Abort says so.
   uint32_t immediate = 0;
   uint32_t unused = 0;
   uint64_t after = 0;  // the copy before it in a train, whose chunks it must not overtake, or 0
@@ -185,11 +188,12 @@ struct EndMessage {
   MessageKind kind = MessageKind::kDone;
   uint32_t code = 0;
   uint64_t copy = 0;
+  uint64_t chunks = 0;  // Abort: so many of the announced ones were sent, the others never will be
   uint32_t cuda = 0;
   uint32_t text_bytes = 0;
   std::array<char, kMaxErrorText> text{};
 };
-static_assert(sizeof(EndMessage) == 224);
+static_assert(sizeof(EndMessage) == 232);
 
 struct SignalMessage {
   static constexpr MessageKind kKind = MessageKind::kSignal;

@@ -31,25 +31,16 @@ Result<uint64_t> grant(Environment& environment, uint64_t wish) {
 }  // namespace
 
 Status Arrivals::add(uint32_t immediate, uint64_t bytes) {
-  int64_t& come = bytes_[immediate];
-  come += static_cast<int64_t>(bytes);
-  if (come == 0) bytes_.erase(immediate);
+  bytes_[immediate] += bytes;
   return bytes_.size() <= kMostBegun ? Status() : Status(Code::kProtocol, "too many chunks begun");
 }
 
 Result<bool> Arrivals::complete(uint32_t immediate, uint64_t bytes) {
   const auto found = bytes_.find(immediate);
-  const auto wanted = static_cast<int64_t>(bytes);
-  if (found == bytes_.end() || found->second < wanted) return false;
-  const bool all = found->second == wanted;
+  if (found == bytes_.end() || found->second < bytes) return false;
+  const bool all = found->second == bytes;
   bytes_.erase(found);
   return all ? Result<bool>(true) : Status(Code::kProtocol, "a chunk with too many bytes");
-}
-
-void Arrivals::drop(uint32_t immediate, uint64_t bytes) {
-  int64_t& come = bytes_[immediate];
-  come -= static_cast<int64_t>(bytes);
-  if (come == 0) bytes_.erase(immediate);
 }
 
 // Threads of the Link and adapters use the buffers until their regions are withdrawn. Once the Link

@@ -27,11 +27,9 @@ class Arrivals {
   Status add(uint32_t immediate, uint64_t bytes);
   // Whether all of it is there; that is said once. kProtocol: more is there than there should be.
   Result<bool> complete(uint32_t immediate, uint64_t bytes);
-  // Nobody waits for it any more.
-  void drop(uint32_t immediate, uint64_t bytes);
 
  private:
-  std::map<uint32_t, int64_t> bytes_;  // come, less those of dropped chunks
+  std::map<uint32_t, uint64_t> bytes_;
 };
 
 struct PeerLink {

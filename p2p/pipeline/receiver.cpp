@@ -118,7 +118,12 @@ Status Receiver::on_abort(const EndMessage& message) {
   }
   Incoming& copy = find_or_make(message.copy);
   if (copy.aborted) return {Code::kProtocol, "a copy aborted twice"};
+  const uint64_t announced = copy.consumed + copy.landing.size() + copy.arrived.size();
+  if (message.chunks > announced) {
+    return {Code::kProtocol, "an Abort that tells of chunks nobody announced"};
+  }
   copy.aborted = true;
+  copy.sent = message.chunks;
   if (copy.failure.ok()) copy.failure = std::move(status);
   return {};
 }
@@ -143,10 +148,10 @@ Result<bool> Receiver::advance(PeerLink* link) {
     RCUDA_RETURN_IF_ERROR(advance(copy, link, moved));
     const bool lost = !lost_.ok();
     const bool client_done = copy.finished || (!copy.request && lost);
-    const bool sender_done = lost || (copy.done_sent && (copy.failure.ok() || copy.aborted));
+    const bool all_here = copy.aborted && copy.arrived.empty() && copy.told >= copy.sent;
+    const bool sender_done = lost || (copy.done_sent && (copy.failure.ok() || all_here));
     const bool over = client_done && sender_done && copy.landing.empty();
     moved |= over;
-    if (over) drop_arrived(copy, link);
     if (over) copies_.erase(*at);
     at = over || (!lost && dormant(copy)) ? awake_.erase(at) : std::next(at);
   }
@@ -215,6 +220,7 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
     RCUDA_RETURN_IF_ERROR(link->mailbox.send(message));
   }
   if (!copy.landing.empty()) return {};
+  if (copy.aborted && usable) RCUDA_RETURN_IF_ERROR(drop_arrived(copy, *link, moved));
 
   const bool announced = copy.any_chunk || copy.pull.has_value();
   const bool complete = copy.request && copy.failure.ok() && announced && copy.reached &&
@@ -329,58 +335,75 @@ bool Receiver::may_land(const Incoming& copy, uint64_t after) const {
 
 // True when it started something, or failed.
 bool Receiver::start_landing(Incoming& copy, PeerLink& link) {
-  const PeerCopy& request = *copy.request;
   bool started = false;
   while (!copy.arrived.empty() && copy.failure.ok()) {
     const ChunkMessage chunk = copy.arrived.front();
-    if (chunk.total != request.memory.bytes()) {
-      copy.failure = disagreement(copy.id, chunk.total, request.memory.bytes());
+    const uint64_t total = copy.request->memory.bytes();
+    if (chunk.total != total) {
+      copy.failure = disagreement(copy.id, chunk.total, total);
       return true;
     }
     if (!may_land(copy, chunk.after)) break;
-    if (chunk.immediate != 0) {
-      const Result<bool> complete = link.arrivals.complete(chunk.immediate, chunk.bytes);
-      if (complete && !*complete) break;
-      if (!complete) copy.failure = complete.status();
-    }
+    const Result<bool> here = has_come(chunk, link);
+    if (here && !*here) break;
     started = true;
     copy.arrived.pop_front();
-    if (!copy.failure.ok()) return true;
-    if (chunk.where == Where::kTarget || chunk.bytes == 0) {
-      copy.landed += chunk.bytes;
-      ++copy.consumed;
-      continue;
-    }
-    Lane lane = Lane::kIn;
-    uint64_t from = link.inbox.address() + chunk.place;
-    if (chunk.where == Where::kDeviceInbox) {
-      const DeviceBuffer& inbox = link.device_inbox[static_cast<size_t>(request.device)];
-      if (chunk.place > inbox.bytes() || chunk.bytes > inbox.bytes() - chunk.place) {
-        copy.failure = {Code::kProtocol, "a chunk outside the GPU's inbox"};
-        return true;
-      }
-      lane = Lane::kLocal;
-      from = inbox.address() + chunk.place;
-    }
-    const Boxes boxes =
-        boxes_of(request.memory, chunk.offset, chunk.bytes, from, Direction::kUnpack);
-    const Result<Ticket> ticket =
-        environment_.lanes.copy(request.device, lane, boxes.span(), chunk.bytes);
-    if (!ticket) {
-      copy.failure = ticket.status();
-      return true;
-    }
-    copy.landing.push_back({lane, *ticket, chunk.bytes});
+    copy.failure = here ? land(copy, chunk, link) : here.status();
+    if (!copy.failure.ok()) ++copy.consumed;
   }
   return started;
 }
 
-// The chunks of a copy that ends before they were looked at may still be coming.
-void Receiver::drop_arrived(Incoming& copy, PeerLink* link) {
-  for (const ChunkMessage& chunk : copy.arrived) {
-    if (link && chunk.immediate != 0) link->arrivals.drop(chunk.immediate, chunk.bytes);
+// That it has is said once.
+Result<bool> Receiver::has_come(const ChunkMessage& chunk, PeerLink& link) {
+  if (chunk.immediate == 0) return true;
+  return link.arrivals.complete(chunk.immediate, chunk.bytes);
+}
+
+Status Receiver::land(Incoming& copy, const ChunkMessage& chunk, const PeerLink& link) {
+  const PeerCopy& request = *copy.request;
+  if (chunk.where == Where::kTarget || chunk.bytes == 0) {
+    copy.landed += chunk.bytes;
+    ++copy.consumed;
+    return {};
+  }
+  Lane lane = Lane::kIn;
+  uint64_t from = link.inbox.address() + chunk.place;
+  if (chunk.where == Where::kDeviceInbox) {
+    const DeviceBuffer& inbox = link.device_inbox[static_cast<size_t>(request.device)];
+    if (chunk.place > inbox.bytes() || chunk.bytes > inbox.bytes() - chunk.place) {
+      return {Code::kProtocol, "a chunk outside the GPU's inbox"};
+    }
+    lane = Lane::kLocal;
+    from = inbox.address() + chunk.place;
+  }
+  const Boxes boxes = boxes_of(request.memory, chunk.offset, chunk.bytes, from, Direction::kUnpack);
+  const Result<Ticket> ticket =
+      environment_.lanes.copy(request.device, lane, boxes.span(), chunk.bytes);
+  if (!ticket) return ticket.status();
+  copy.landing.push_back({lane, *ticket, chunk.bytes});
+  return {};
+}
+
+// The sender has given the copy up: what it had sent is waited for, so that its places can be used
+// again, and what it announced besides never comes.
+Status Receiver::drop_arrived(Incoming& copy, PeerLink& link, bool& moved) {
+  while (copy.consumed < copy.sent && !copy.arrived.empty()) {
+    const Result<bool> here = has_come(copy.arrived.front(), link);
+    if (!here) return here.status();
+    if (!*here) return {};
+    copy.arrived.pop_front();
+    ++copy.consumed;
+    moved = true;
   }
   copy.arrived.clear();
+  if (copy.told >= copy.sent) return {};
+  copy.told = copy.sent;
+  moved = true;
+  ConsumedMessage message;
+  message.copy = copy.id;
+  message.chunks = copy.sent;
+  return link.mailbox.send(message);
 }
 
 void Receiver::finish(Incoming& copy, PeerLink* link, const Status& status) {

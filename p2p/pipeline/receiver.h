@@ -4,7 +4,8 @@
 //
 // Chunks may arrive before the client's command does; they wait in the inbox. A copy that fails
 // lets what is under way end, says Done with the error, and is forgotten when the sender's Abort
-// came. Used by the engine's thread alone; nothing blocks but registration (v1) and mapping (ipc).
+// and all that it had sent have come. Used by the engine's thread alone; nothing blocks but
+// registration (v1) and mapping (ipc).
 #pragma once
 
 #include <array>
@@ -58,12 +59,12 @@ class Receiver {
     std::optional<PeerCopy> request;  // none: the peer's half came first
     Order order = Order::kNone;
     bool reached = false;
-    std::deque<ChunkMessage> arrived;  // not yet being copied in
+    std::deque<ChunkMessage> arrived;  // announced, and not yet being copied in
     std::deque<Landing> landing;
     uint64_t next = 0;       // packed offset of the next chunk to arrive
     uint64_t landed = 0;     // bytes in place
     bool any_chunk = false;  // of a copy of nothing: whether it was announced
-    uint64_t consumed = 0;   // chunks
+    uint64_t consumed = 0;   // chunks landed, or of no use any more
     uint64_t told = 0;       // chunks the sender knows were consumed
     bool wanted = false;     // v1: a Want to answer
     transport::RegionId target = transport::RegionId::kNone;
@@ -73,7 +74,8 @@ class Receiver {
     Status failure;
     bool done_sent = false;
     bool aborted = false;
-    bool finished = false;  // the client's half is over; only the sender's Abort is missing
+    uint64_t sent = 0;      // aborted: chunks that have come or are on their way
+    bool finished = false;  // the client's half is over; only the sender's end of it is missing
   };
 
   struct Mapping {
@@ -90,7 +92,9 @@ class Receiver {
   Status start_pull(Incoming& copy, PeerLink& link);
   bool may_land(const Incoming& copy, uint64_t after) const;
   bool start_landing(Incoming& copy, PeerLink& link);
-  static void drop_arrived(Incoming& copy, PeerLink* link);
+  static Result<bool> has_come(const ChunkMessage& chunk, PeerLink& link);
+  Status land(Incoming& copy, const ChunkMessage& chunk, const PeerLink& link);
+  static Status drop_arrived(Incoming& copy, PeerLink& link, bool& moved);
   Result<Mapping*> map(int device, const Handle& handle, uint64_t offset, const Shape& source);
   Status close_forgotten(PeerLink* link, bool& moved);
   void finish(Incoming& copy, PeerLink* link, const Status& status);

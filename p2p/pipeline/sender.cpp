@@ -58,12 +58,7 @@ Status Sender::on_consumed(const ConsumedMessage& message) {
   const auto found = copies_.find(message.copy);
   if (found == copies_.end()) return unknown_copy("Consumed", message.copy);
   Outgoing& copy = found->second;
-  uint64_t announced = copy.gone;
-  for (const Chunk& chunk : copy.flight) {
-    if (chunk.stage != Stage::kAnnounced) break;
-    ++announced;
-  }
-  if (message.chunks < copy.consumed || message.chunks > announced) {
+  if (message.chunks < copy.consumed || message.chunks > with_peer(copy)) {
     return {Code::kProtocol, "a peer consumed chunks it was not sent"};
   }
   copy.consumed = message.chunks;
@@ -130,7 +125,7 @@ Status Sender::on_done(const EndMessage& message) {
   if (status.ok()) {
     const bool sent =
         copy.phase == Phase::kEnding ||
-        (copy.phase == Phase::kSending && copy.next == copy.total && all_announced(copy));
+        (copy.phase == Phase::kSending && copy.next == copy.total && all_with_peer(copy));
     if (!sent) return {Code::kProtocol, "a peer ended a copy it does not have"};
   }
   copy.done = status;
@@ -163,12 +158,9 @@ Result<bool> Sender::advance(PeerLink* link) {
       } else if (copy.done || !copy.failure.ok()) {
         if (copy.failure.ok()) copy.failure = *copy.done;
         if (!copy.abort_sent && link && link->open) {
-          RCUDA_RETURN_IF_ERROR(
-              link->mailbox.send(make_end(MessageKind::kAbort, copy.id, copy.failure)));
-          copy.abort_sent = true;
-          moved = true;
+          RCUDA_RETURN_IF_ERROR(abort(copy, *link, moved));
         }
-        if (copy.done && copy.abort_sent) {
+        if (copy.done && copy.abort_sent && copy.consumed == with_peer(copy)) {
           finish(copy, link, copy.failure);
           over = true;
         }
@@ -204,7 +196,7 @@ bool Sender::dormant(const Outgoing& copy) {
   if (!copy.failure.ok() || copy.done) return false;
   const bool all_started =
       copy.phase == Phase::kEnding || (copy.phase == Phase::kSending && copy.next == copy.total);
-  return !copy.request || (all_started && all_announced(copy));
+  return !copy.request || (all_started && all_with_peer(copy));
 }
 
 Status Sender::advance(Outgoing& copy, PeerLink* link, bool& moved) {
@@ -319,7 +311,9 @@ bool Sender::must_not_overtake(const Outgoing& copy) const {
   if (found == copies_.end()) return false;
   const Outgoing& before = found->second;
   return before.phase == Phase::kSending && before.failure.ok() && !before.done &&
-         (before.next != before.total || !all_announced(before));
+         (before.next != before.total ||
+          std::any_of(before.flight.begin(), before.flight.end(),
+                      [](const Chunk& chunk) { return !chunk.announced; }));
 }
 
 void Sender::plan(Outgoing& copy, PeerLink& link, Copies when) {
@@ -411,6 +405,9 @@ bool Sender::start_chunk(PeerLink& link) {
     if (!place) return false;
 
     Chunk chunk{copy.next, *place, Stage::kCopyingOut, lane, 0};
+    if (copy.path->tells_arrival()) {
+      chunk.immediate = link.last_immediate = std::max(link.last_immediate + 1, 1u);
+    }
     if (copy.path->copies_out()) {
       const Boxes boxes =
           boxes_of(request.memory, copy.next, bytes, place->local, Direction::kPack);
@@ -435,10 +432,7 @@ bool Sender::start_chunk(PeerLink& link) {
 }
 
 void Sender::ship(Outgoing& copy, Chunk& chunk, uint64_t number, PeerLink& link) {
-  if (copy.path->tells_arrival()) {
-    chunk.immediate = link.last_immediate = std::max(link.last_immediate + 1, 1u);
-  }
-  chunk.stage = chunk.immediate != 0 ? Stage::kReady : Stage::kShipping;
+  chunk.stage = chunk.immediate != 0 ? Stage::kSent : Stage::kShipping;
   chunk.under_way = true;
   copy.path->ship(chunk.place, chunk.immediate, link.begin_shipment(copy.id, number));
 }
@@ -450,7 +444,9 @@ void Sender::shipped(const Shipment& shipment) {
   if (shipment.number < copy.gone || shipment.number - copy.gone >= copy.flight.size()) return;
   Chunk& chunk = copy.flight[shipment.number - copy.gone];
   chunk.under_way = false;
-  if (chunk.stage == Stage::kShipping) chunk.stage = Stage::kReady;
+  if (chunk.stage == Stage::kShipping) {
+    chunk.stage = shipment.status.ok() ? Stage::kSent : Stage::kKept;
+  }
   if (!shipment.status.ok() && copy.failure.ok()) copy.failure = shipment.status;
   release_consumed(copy);
   awake_.insert(copy.id);
@@ -465,22 +461,33 @@ Status Sender::advance_chunks(Outgoing& copy, PeerLink* link, bool& moved) {
         environment_.lanes.finished(copy.request->device, chunk.lane, chunk.ticket);
     if (!finished) {
       if (copy.failure.ok()) copy.failure = finished.status();
-      chunk.stage = Stage::kReady;
+      chunk.stage = Stage::kKept;
       moved = true;
       continue;
     }
     if (!*finished) break;  // the lane is in order
     moved = true;
-    if (copy.path->ships() && !ending && copy.failure.ok() && link) {
+    if (ending || !copy.failure.ok() || !link) {
+      chunk.stage = Stage::kKept;
+    } else if (copy.path->ships()) {
       ship(copy, chunk, copy.gone + i, *link);
     } else {
-      chunk.stage = Stage::kReady;
+      chunk.stage = Stage::kSent;
     }
   }
   if (ending || !copy.failure.ok() || !link || must_not_overtake(copy)) return {};
-  for (Chunk& chunk : copy.flight) {
-    if (chunk.stage == Stage::kAnnounced) continue;
-    if (chunk.stage != Stage::kReady) break;
+  return announce(copy, *link, moved);
+}
+
+// Those that have arrived, and those that tell of that themselves.
+Status Sender::announce(Outgoing& copy, PeerLink& link, bool& moved) {
+  const bool crowd = copies_.size() > ending_ + 1;
+  const auto announces = [](const Chunk& chunk) {
+    return chunk.stage == Stage::kSent || chunk.immediate != 0;
+  };
+  for (size_t i = 0; i < copy.flight.size() && announces(copy.flight[i]); ++i) {
+    Chunk& chunk = copy.flight[i];
+    if (chunk.announced) continue;
     ChunkMessage message;
     message.where = copy.path->where();
     message.copy = copy.id;
@@ -490,21 +497,39 @@ Status Sender::advance_chunks(Outgoing& copy, PeerLink* link, bool& moved) {
     message.total = copy.total;
     message.immediate = chunk.immediate;
     message.after = copy.overlaps ? copy.before : 0;
-    const bool crowd = copies_.size() > ending_ + 1;
-    RCUDA_RETURN_IF_ERROR(link->mailbox.send(message, crowd ? When::kSoon : When::kNow));
-    chunk.stage = Stage::kAnnounced;
+    const bool more = i + 1 < copy.flight.size() && announces(copy.flight[i + 1]);
+    RCUDA_RETURN_IF_ERROR(link.mailbox.send(message, crowd || more ? When::kSoon : When::kNow));
+    chunk.announced = true;
     moved = true;
   }
   return {};
 }
 
-bool Sender::all_announced(const Outgoing& copy) {
-  return std::all_of(copy.flight.begin(), copy.flight.end(),
-                     [](const Chunk& chunk) { return chunk.stage == Stage::kAnnounced; });
+// The receiver must know of all that is on its way, in whatever order it lands.
+Status Sender::abort(Outgoing& copy, PeerLink& link, bool& moved) {
+  const auto sent = [](const Chunk& chunk) { return chunk.stage == Stage::kSent; };
+  while (!copy.flight.empty() && !sent(copy.flight.back())) drop_back(copy);
+  RCUDA_RETURN_IF_ERROR(announce(copy, link, moved));
+  EndMessage message = make_end(MessageKind::kAbort, copy.id, copy.failure);
+  message.chunks = with_peer(copy);
+  copy.abort_sent = true;
+  moved = true;
+  return link.mailbox.send(message);
+}
+
+// How many chunks the receiver has been sent and told of.
+uint64_t Sender::with_peer(const Outgoing& copy) {
+  const auto first_other = std::find_if(copy.flight.begin(), copy.flight.end(),
+                                        [](const Chunk& chunk) { return !chunk.with_peer(); });
+  return copy.gone + static_cast<uint64_t>(first_other - copy.flight.begin());
+}
+
+bool Sender::all_with_peer(const Outgoing& copy) {
+  return with_peer(copy) == copy.gone + copy.flight.size();
 }
 
 bool Sender::all_sent(const Outgoing& copy) {
-  return copy.phase == Phase::kSending && copy.next == copy.total && all_announced(copy) &&
+  return copy.phase == Phase::kSending && copy.next == copy.total && all_with_peer(copy) &&
          quiet(copy);
 }
 
@@ -518,6 +543,11 @@ void Sender::release_front(Outgoing& copy) {
   copy.path->release(copy.flight.front().place);
   copy.flight.pop_front();
   ++copy.gone;
+}
+
+void Sender::drop_back(Outgoing& copy) {
+  copy.path->release(copy.flight.back().place);
+  copy.flight.pop_back();
 }
 
 // A chunk may be consumed before this side's end of its transfer is known, which may use the place

@@ -5,8 +5,12 @@
 // copied out, shipped, announced and consumed. Ending: everything is announced (or pulled), and
 // Done is to come.
 //
+// A chunk that tells of its arrival is announced when its copy-out begins: its message is there
+// sooner than its bytes, and one frame has those of all chunks that begin together.
+//
 // A copy that fails starts nothing more, lets what is under way end, says Abort, and is over when
-// Done has come; then its places are given back. A lost peer needs no Done.
+// Done has come and the receiver has all that was sent; then its places are given back. A lost peer
+// needs no Done.
 // Used by the engine's thread alone; nothing blocks.
 #pragma once
 
@@ -53,8 +57,8 @@ class Sender {
 
  private:
   enum class Phase : uint8_t { kWaiting, kAsking, kSending, kEnding };
-  // kReady: to be announced, as it has arrived or tells of that itself.
-  enum class Stage : uint8_t { kCopyingOut, kShipping, kReady, kAnnounced };
+  // kSent: there, or on its way and telling of its arrival; kKept: to be sent no more.
+  enum class Stage : uint8_t { kCopyingOut, kShipping, kSent, kKept };
 
   struct Chunk {
     uint64_t offset = 0;
@@ -64,6 +68,8 @@ class Sender {
     Ticket ticket = 0;
     uint32_t immediate = 0;  // if it tells of its arrival
     bool under_way = false;  // the Link has not ended its transfer
+    bool announced = false;
+    bool with_peer() const { return announced && stage == Stage::kSent; }
   };
 
   struct Outgoing {
@@ -115,14 +121,18 @@ class Sender {
   void stage_instead(Outgoing& copy, PeerLink& link, const std::string& why);
   Status begin_pull(Outgoing& copy, PeerLink& link);
   Status advance_chunks(Outgoing& copy, PeerLink* link, bool& moved);
+  Status announce(Outgoing& copy, PeerLink& link, bool& moved);
+  Status abort(Outgoing& copy, PeerLink& link, bool& moved);
   void ship(Outgoing& copy, Chunk& chunk, uint64_t number, PeerLink& link);
   bool must_not_overtake(const Outgoing& copy) const;
   bool waits_behind(const Outgoing& copy);
   static bool dormant(const Outgoing& copy);
-  static bool all_announced(const Outgoing& copy);
+  static uint64_t with_peer(const Outgoing& copy);
+  static bool all_with_peer(const Outgoing& copy);
   static bool all_sent(const Outgoing& copy);
   static bool quiet(const Outgoing& copy);
   static void release_front(Outgoing& copy);
+  static void drop_back(Outgoing& copy);
   static void release_consumed(Outgoing& copy);
   void finish(Outgoing& copy, PeerLink* link, const Status& status);
 

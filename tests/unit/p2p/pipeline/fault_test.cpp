@@ -22,14 +22,15 @@ EngineOptions quiet_options() {
 }
 
 struct Pair {
-  explicit Pair(const char* medium, const std::string& strategy = "v4b", bool special = false)
-      : session(strategy, quiet_options()) {
+  explicit Pair(const char* medium, const std::string& strategy = "v4b", bool special = false,
+                const SimWire& wire = {}, EngineOptions options = quiet_options())
+      : session(strategy, std::move(options)) {
     for (int i = 0; i < 2; ++i) {
       SimDevices& devices = session.add();
       devices.allow_gpudirect(special);
       devices.allow_ipc(special);
     }
-    cable = session.connect(0, 1, medium);
+    cable = session.connect(0, 1, medium, wire);
     session.settle();
     streams[0] = a().make_stream();
     streams[1] = b().make_stream();
@@ -89,6 +90,26 @@ TEST(FaultTest, AFailedCopyEndsBothHalvesAndNothingElse) {
         // All places came back: the whole window is there for the next copies.
         for (uint64_t id = 2; id < 6; ++id) pair.expect_works(id);
       }
+    }
+  }
+}
+
+// Sockets have taken a chunk's bytes long before they arrive: its place in the inbox must not be
+// given to the next copy until then.
+TEST(FaultTest, LateBytesOfAFailedCopyDoNotLandOnTheNext) {
+  EngineOptions options = quiet_options();
+  options.inbox_bytes = EngineOptions::kLeastInboxBytes;
+  SimWire wire;
+  wire.uneven_us = 5000;
+  for (const Lane lane : {Lane::kOut, Lane::kIn}) {
+    for (const int nth : {1, 2, 3, 4}) {
+      Pair pair("tcp", "v4b:256Kx4", false, wire, options);
+      (lane == Lane::kOut ? pair.a() : pair.b()).fail_copy(lane, nth);
+      const auto failed = pair.start(1, 4 * kMiB);
+      pair.session.run([&] { return failed->over(); });
+      ASSERT_TRUE(failed->over());
+      for (uint64_t id = 2; id < 6; ++id) pair.expect_works(id);
+      pair.expect_streams_free();
     }
   }
 }

@@ -175,20 +175,6 @@ TEST(ArrivalsTest, AChunkIsCompleteWhenAllItsBytesHaveCome) {
   EXPECT_EQ(arrivals.complete(3, 100).status().code(), Code::kProtocol);
 }
 
-TEST(ArrivalsTest, DroppedChunksAreForgottenWhenAllOfThemHasCome) {
-  constexpr size_t kMany = 100'000;
-  Arrivals arrivals;
-  for (uint64_t immediate = 1; immediate <= kMany; ++immediate) {
-    if (immediate % 2 == 0) arrivals.drop(immediate, 100);
-    ASSERT_TRUE(arrivals.add(immediate, 60).ok());
-    if (immediate % 2 == 1) arrivals.drop(immediate, 100);
-    ASSERT_TRUE(arrivals.add(immediate, 40).ok()) << immediate;
-  }
-  for (uint64_t immediate = 1; immediate <= kMany; ++immediate) {
-    EXPECT_FALSE(*arrivals.complete(immediate, 100));
-  }
-}
-
 TEST(ArrivalsTest, APeerThatBeginsTooMuchIsWrong) {
   Arrivals arrivals;
   Status status;
