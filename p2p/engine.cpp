@@ -275,7 +275,6 @@ transport::LinkOptions Engine::link_options() {
   transport::LinkOptions options;
   options.window_bytes = PeerWindow::kBytes;
   options.receive_spin *= kLonger;
-  options.hand_over = true;
   return options;
 }
 

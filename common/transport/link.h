@@ -36,8 +36,11 @@ namespace rcuda::transport {
 // Whether put() must wake a peer that sleeps in wait(). A put without wake is seen by a peer that
 // polls, and no later than by the next put with wake. kNow wakes as kYes does, and says that
 // somebody waits for what the peer makes of it: a medium that gathers puts to send them together
-// (tcp) sends this one, and all before it, before put() returns.
-enum class Wake : uint8_t { kNo, kYes, kNow };
+// (tcp) sends this one, and all before it, before put() returns. kHandOver is as kNow, but whoever
+// puts has other things to do than to send: over tcp, puts of this kind that come closer than
+// LinkOptions::receive_spin wake a thread of the Link, which stays awake for as long, and are left
+// to it while it is.
+enum class Wake : uint8_t { kNo, kYes, kNow, kHandOver };
 
 // Names a region of the peer; minted by the exposing side, unique within a Link, never reused.
 enum class RegionId : uint64_t { kNone = 0 };
@@ -60,6 +63,10 @@ struct DeviceMemory {
 // Called once when a transfer is over, from a thread of the Link or from the calling thread before
 // read()/write() returns. Must not block.
 using TransferDone = std::function<void(const Status&)>;
+
+// What else is under way beside a write. What counts of one that is alone is when it ends, of one
+// among many what it costs.
+enum class Company : uint8_t { kAlone, kMany };
 
 // Called on the side that is written to when `bytes` more of a write with that immediate have come:
 // once for each part that the medium cuts a write into, in any order, from threads of the Link.
@@ -156,11 +163,12 @@ class Link {
   // RDMA's write with immediate: the peer learns of the arrival from the write itself, where
   // otherwise its end would have to come back before a put could tell. tcp and verbs have it.
   virtual bool has_immediates() const { return false; }
-  // As write(), of at least a byte, but that `done` only says that `local` may be used again: who
-  // is told of the arrival is the peer. Over tcp, one outside of the peer's region breaks the Link,
-  // and one into a region that has been withdrawn is dropped. `immediate` is not 0. kUnsupported
-  // where the medium has none.
-  virtual void write_with_immediate(RegionId, uint64_t, const void*, size_t, uint32_t,
+  // As write(), of at least a byte, but that `done` only says that this side has done its part: who
+  // is told of the arrival is the peer. Until it has said so, over tcp `local` must not change (it
+  // may be unmapped after `done`), since sockets may hold its pages. Over tcp, one outside of the
+  // peer's region breaks the Link, and one into a region that has been withdrawn is dropped.
+  // `immediate` is not 0. kUnsupported where the medium has none.
+  virtual void write_with_immediate(RegionId, uint64_t, const void*, size_t, uint32_t, Company,
                                     TransferDone done) {
     done({Code::kUnsupported, std::string(medium()) + " has no write with immediate"});
   }
@@ -189,9 +197,6 @@ struct LinkOptions {
   int bulk_streams = 4;
   // tcp: how long a receiving thread that has just had something looks for more before it sleeps.
   std::chrono::nanoseconds receive_spin = default_receive_spin();
-  // tcp: who puts has other things to do than to send. Puts that come closer than receive_spin wake
-  // a thread of the Link, which stays awake for as long, and are left to it while it is.
-  bool hand_over = false;
   // verbs: the PCI address of the device that transfers are for ("0000:3b:00.0"); of several
   // adapters the nearest is used. Empty: none in particular.
   std::string near_pci;

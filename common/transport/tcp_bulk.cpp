@@ -20,14 +20,15 @@ namespace {
 // Below this, cutting a transfer costs more than a second stream gains. Every piece of one without
 // immediate has a message back.
 constexpr uint64_t kMinPieceBytes = 128u << 10;
-constexpr uint64_t kMinPieceBytesWithImmediate = 64u << 10;
-// Of a burst, whole chunks keep all streams busy, and each piece has its price.
-constexpr uint64_t kMinPieceBytesOfBurst = 256u << 10;
+constexpr uint64_t kMinPieceBytesWithImmediate = 32u << 10;
+// Among many, whole transfers keep all streams busy, and each piece has its price.
+constexpr uint64_t kMinPieceBytesAmongMany = 256u << 10;
 // Whoever asks or answers sends up to here itself: the kernel takes 64 KB in some 10 us, less than
 // waking a thread takes, and a pipeline's thread is not held up for long.
 constexpr uint64_t kDirectBytes = 64u << 10;
-// Of transfers that come closer behind one another than this, those after the first few are handed
-// to the sending threads: whoever asks has more to do than to send, and the threads stay awake.
+// Of transfers without immediate that come closer behind one another than this, those after the
+// first few are handed to the sending threads: whoever asks has more to do than to send, and the
+// threads stay awake.
 constexpr auto kBurstGap = std::chrono::microseconds(50);
 constexpr uint32_t kFewOfBurst = 4;
 // ThreadSanitizer takes sendmsg() to read its buffers after it sent them, when the peer may already
@@ -40,6 +41,8 @@ constexpr bool kDoneWithData = true;
 // Held pins are as long as one system call: this bounds what one of them moves.
 constexpr size_t kPinnedBytes = 1u << 20;
 constexpr size_t kScratchBytes = 64u << 10;
+// From here on giving the socket pages costs less than having it copy them.
+constexpr uint64_t kLeastPages = 64u << 10;
 
 std::string last_error() {
   return errno == EPIPE || errno == ECONNRESET
@@ -222,6 +225,7 @@ bool BulkStream::next_message(uint64_t most) {
   if (piece.to_peer) {
     message.payload = piece.local;
     message.payload_bytes = piece.bytes;
+    message.as_pages = piece.as_pages;
   }
   InFlight& flying = in_flight_[message.piece];
   flying.piece = piece;
@@ -430,6 +434,8 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
     if (bytes != 0) pieces[count++] = {const_cast<void*>(data), bytes};
   };
   const uint64_t header_sent = std::min<uint64_t>(message.sent, sizeof message.header);
+  message.as_pages &= blocking == Blocking::kYes && pages_.usable();
+  if (message.as_pages && header_sent == sizeof message.header) return push_pages(why);
   add(reinterpret_cast<const std::byte*>(&message.header) + header_sent,
       sizeof message.header - header_sent);
   const uint64_t at = std::min(message.sent - header_sent, message.payload_bytes);
@@ -445,7 +451,7 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
       some = std::min<uint64_t>(some, sizeof kZeros);
     }
   }
-  add(source, some);
+  if (!message.as_pages) add(source, some);
   if (message.has_done && at + (kDoneWithData ? some : 0) == message.payload_bytes) {
     // The peer may let this side use the memory again once it has kDone.
     before_peer(regions_.peer_order());
@@ -457,13 +463,24 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
   header.msg_iov = pieces.data();
   header.msg_iovlen = count;
   const bool waits = blocking == Blocking::kYes && !message.region;
-  const ssize_t sent = ::sendmsg(socket_.get(), &header, MSG_NOSIGNAL | (waits ? 0 : MSG_DONTWAIT));
+  const int flags = MSG_NOSIGNAL | (waits ? 0 : MSG_DONTWAIT) | (message.as_pages ? MSG_MORE : 0);
+  const ssize_t sent = ::sendmsg(socket_.get(), &header, flags);
   if (sent >= 0) {
     message.sent += static_cast<uint64_t>(sent);
     return true;
   }
   if (!interrupted()) *why = last_error();
   return false;
+}
+
+// Blocks. What the pipe or the socket does not take is left to push().
+bool BulkStream::push_pages(std::string* why) {
+  Message& message = *message_;
+  const uint64_t at = message.sent - sizeof message.header;
+  const ssize_t sent = pages_.send(socket_.get(), message.payload + at, message.payload_bytes - at);
+  if (sent > 0) message.sent += static_cast<uint64_t>(sent);
+  if (sent < 0 && !interrupted()) *why = last_error();
+  return sent >= 0;
 }
 
 TcpBulk::TcpBulk(std::vector<UniqueFd> sockets, ExposedRegions& regions,
@@ -488,11 +505,12 @@ bool TcpBulk::in_burst() {
 
 void TcpBulk::transfer(const BulkTransfer& what, TransferDone done) {
   if (what.bytes == 0) return done({});
-  const bool burst = in_burst();
+  const bool among_many = what.immediate == 0 ? in_burst() : what.company == Company::kMany;
   const uint64_t share = (what.bytes + streams_.size() - 1) / streams_.size();
-  const uint64_t least = what.immediate == 0 ? kMinPieceBytes
-                         : burst             ? kMinPieceBytesOfBurst
-                                             : kMinPieceBytesWithImmediate;
+  const uint64_t least = what.immediate == 0          ? kMinPieceBytes
+                         : among_many                 ? kMinPieceBytesAmongMany
+                         : what.bytes <= kDirectBytes ? kDirectBytes
+                                                      : kMinPieceBytesWithImmediate;
   const uint64_t piece_bytes = std::clamp(share, least, BulkStream::kMaxPieceBytes);
   const size_t pieces = (what.bytes + piece_bytes - 1) / piece_bytes;
   const auto transfer = std::make_shared<Transfer>(pieces, std::move(done));
@@ -509,9 +527,10 @@ void TcpBulk::transfer(const BulkTransfer& what, TransferDone done) {
     piece.local = what.local + at;
     piece.bytes = std::min<uint64_t>(piece_bytes, what.bytes - at);
     piece.immediate = what.immediate;
+    piece.as_pages = what.immediate != 0 && among_many && piece.bytes >= kLeastPages;
     piece.transfer = transfer;
     // A caller with several pieces would send one after the other what threads send at once.
-    best->submit(std::move(piece), pieces == 1 && !burst);
+    best->submit(std::move(piece), pieces == 1 && !among_many);
   }
 }
 

@@ -1,12 +1,14 @@
 // TcpBulk: the transfers of a TCP Link, over sockets of their own.
 //
 // Large transfers are cut into pieces that travel on all streams at once, and data goes straight
-// from and into its place: no buffer of ours lies between the socket and the memory. Each stream
-// has one receiving thread and, once it is needed, one sending thread. What is small is sent at
-// once by whoever asks or answers, because waking a thread takes longer than sending it; the
-// sending thread takes over what is large, what comes in bursts or what the socket does not take.
-// Only that thread ever waits for a socket to take something, so the two directions cannot block
-// each other.
+// from and into its place: no buffer of ours lies between the socket and the memory. Large ones
+// with an immediate, among many, are not even copied into the socket's buffer, which gets the
+// caller's pages (PagePipe); for one alone the copy pays, as the receiver then finds the bytes in
+// the processor's caches. Each stream has one receiving thread and, once it is needed, one sending
+// thread. What is small is sent at once by whoever asks or answers, because waking a thread takes
+// longer than sending it; the sending thread takes over what is large, what comes among many or
+// what the socket does not take. Only that thread ever waits for a socket to take something, so the
+// two directions cannot block each other.
 //
 // One stream carries, in both directions, a BulkHeader and then `bytes` of payload for kWrite,
 // kData:
@@ -39,6 +41,7 @@
 
 #include "common/base/unique_fd.h"
 #include "common/transport/exposed_regions.h"
+#include "common/transport/page_pipe.h"
 #include "common/transport/transfer.h"
 
 namespace rcuda::transport {
@@ -71,6 +74,7 @@ class BulkStream {
     std::byte* local = nullptr;
     uint64_t bytes = 0;
     uint32_t immediate = 0;
+    bool as_pages = false;
     std::shared_ptr<Transfer> transfer;
   };
 
@@ -105,6 +109,7 @@ class BulkStream {
     uint64_t payload_bytes = 0;
     std::shared_ptr<ExposedRegions::Entry> region;  // that the payload lies in; else the caller's
     bool has_done = false;
+    bool as_pages = false;  // the payload goes through pages_
     BulkHeader done;
     uint64_t piece = 0;  // of ours, whose memory is the caller's again afterwards; 0: none
     uint64_t sent = 0;   // of all three together
@@ -129,6 +134,7 @@ class BulkStream {
   // Whether a call may wait until the socket takes what it has.
   enum class Blocking { kNo, kYes };
   bool push(Blocking blocking, std::string* why);
+  bool push_pages(std::string* why);
   void drive(Lock& lock, uint64_t most, Blocking blocking);
   void drive_briefly(Lock& lock);
   void piece_sent(Lock& lock, uint64_t id);
@@ -160,6 +166,7 @@ class BulkStream {
   std::thread sender_;
   bool sending_ = false;            // some thread is in drive()
   std::optional<Message> message_;  // in hand; of the thread that set sending_
+  PagePipe pages_;                  // likewise
   std::string send_error_;
   bool ours_ = false;        // see OnError
   bool answer_next_ = true;  // answers and requests take turns

@@ -83,7 +83,6 @@ class TcpLink final : public LinkCore {
     std::chrono::milliseconds heartbeat{0};
     std::chrono::milliseconds peer_timeout{0};
     std::chrono::nanoseconds receive_spin{0};
-    std::chrono::nanoseconds hand_over{0};  // TcpSender's
   };
 
   explicit TcpLink(Setup setup);
@@ -104,7 +103,7 @@ class TcpLink final : public LinkCore {
             TransferDone done) override;
   bool has_immediates() const override { return true; }
   void write_with_immediate(RegionId region, uint64_t offset, const void* local, size_t bytes,
-                            uint32_t immediate, TransferDone done) override;
+                            uint32_t immediate, Company company, TransferDone done) override;
   void close() override;
   void abandon() noexcept override;
 
@@ -155,7 +154,7 @@ TcpLink::TcpLink(Setup setup)
       peer_window_bytes_(setup.peer_window_bytes),
       peer_timeout_(setup.peer_timeout),
       receive_spin_(setup.receive_spin),
-      sender_(control_.get(), bytes_of(kHeartbeatFrame), setup.heartbeat, setup.hand_over,
+      sender_(control_.get(), bytes_of(kHeartbeatFrame), setup.heartbeat, setup.receive_spin,
               [this](const std::string& why) { lost(why); }),
       bulk_(
           std::move(setup.streams), regions_, setup.receive_spin,
@@ -227,8 +226,7 @@ Status TcpLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   std::array<Bytes, kMaxPutPieces + 1> message;
   message[0] = bytes_of(header);
   std::copy(pieces.begin(), pieces.end(), message.begin() + 1);
-  if (!sender_.send(std::span(message).first(pieces.size() + 1), total + sizeof header,
-                    wake == Wake::kNow)) {
+  if (!sender_.send(std::span(message).first(pieces.size() + 1), total + sizeof header, wake)) {
     return broken() ? status() : Status{Code::kUnavailable, "the session was closed"};
   }
   std::lock_guard lock(put_mutex_);
@@ -243,13 +241,14 @@ Result<Region> TcpLink::expose(void* base, size_t bytes, int, uint64_t) {
 
 void TcpLink::write(RegionId region, uint64_t offset, const void* local, size_t bytes,
                     TransferDone done) {
-  write_with_immediate(region, offset, local, bytes, 0, std::move(done));
+  write_with_immediate(region, offset, local, bytes, 0, Company::kAlone, std::move(done));
 }
 
 void TcpLink::write_with_immediate(RegionId region, uint64_t offset, const void* local,
-                                   size_t bytes, uint32_t immediate, TransferDone done) {
+                                   size_t bytes, uint32_t immediate, Company company,
+                                   TransferDone done) {
   auto* const source = static_cast<std::byte*>(const_cast<void*>(local));
-  transfer({true, region, offset, source, bytes, immediate}, std::move(done));
+  transfer({true, region, offset, source, bytes, immediate, company}, std::move(done));
 }
 
 void TcpLink::read(RegionId region, uint64_t offset, void* local, size_t bytes, TransferDone done) {
@@ -496,7 +495,6 @@ Result<std::unique_ptr<Link>> make_tcp_link(Bootstrap bootstrap, const LinkOptio
   setup.heartbeat = heartbeat_interval(peer.peer_timeout_ms);
   setup.peer_timeout = options.peer_timeout;
   setup.receive_spin = options.receive_spin;
-  if (options.hand_over) setup.hand_over = options.receive_spin;
   auto link = std::make_unique<TcpLink>(std::move(setup));
   RCUDA_RETURN_IF_ERROR(link->start());
   return std::unique_ptr<Link>(std::move(link));

@@ -48,12 +48,13 @@ void TcpSender::append(std::span<const Bytes> pieces, size_t skip) {
   }
 }
 
-bool TcpSender::send(std::span<const Bytes> pieces, size_t total, bool urgent) {
+bool TcpSender::send(std::span<const Bytes> pieces, size_t total, Wake wake) {
+  bool urgent = wake == Wake::kNow || wake == Wake::kHandOver;
   Lock lock(mutex_);
   const Clock::time_point now = Clock::now();
   const auto gap = now - std::exchange(last_put_, now);
   if (stopped_) return false;
-  const bool close = gap < hand_over_;
+  const bool close = wake == Wake::kHandOver && gap < hand_over_;
   if (close && flusher_awake_) {
     urgent = false;
   } else if ((urgent || gap >= kBurstGap) && idle()) {

@@ -6,9 +6,8 @@
 // waited for is sent by its own thread with everything before it, because waking the flusher takes
 // longer than sending. A thread about to sleep in Link::wait flushes as well.
 //
-// With `hand_over` (LinkOptions::hand_over) whoever puts has other things to do than to send: puts
-// that come closer than that wake the flusher, which stays awake for as long, and are left to it
-// while it is.
+// Puts that may be handed over (Wake::kHandOver) and come closer to one another than `hand_over`
+// wake the flusher, which stays awake for as long, and are left to it while it is.
 //
 // send() may be called from any thread; it blocks while kMaxPending bytes wait for the peer. The
 // flusher also sends the signs of life. Errors go to the callback, on the thread that met them.
@@ -38,9 +37,9 @@ class TcpSender {
             std::chrono::nanoseconds hand_over, std::function<void(const std::string&)> on_error);
 
   Status start();
-  // `pieces` make one message of `total` bytes, which is not held back if it is `urgent`. Returns
-  // false once stopped.
-  bool send(std::span<const Bytes> pieces, size_t total, bool urgent);
+  // `pieces` make one message of `total` bytes, which is not held back if somebody waits for what
+  // becomes of it. Returns false once stopped.
+  bool send(std::span<const Bytes> pieces, size_t total, Wake wake);
   // Sends what is gathered as far as the socket takes it without blocking.
   void flush();
   // Sends what is gathered and `farewell`, until the deadline at most, then stops.

@@ -19,6 +19,7 @@ struct BulkTransfer {
   std::byte* local = nullptr;
   uint64_t bytes = 0;
   uint32_t immediate = 0;  // to_peer: 0 for none
+  Company company = Company::kAlone;
 };
 
 // One that travels in several pieces. Each piece reports once, from any thread; the last one calls

@@ -29,17 +29,19 @@ void WirePath::release(const Place& place) {
   inbox_.release(place.remote, place.bytes);
 }
 
-void WirePath::ship(const Place& place, uint32_t immediate, transport::TransferDone done) {
+void WirePath::ship(const Place& place, uint32_t immediate, transport::Company company,
+                    transport::TransferDone done) {
   const auto* local = reinterpret_cast<const void*>(place.local);
   if (immediate == 0) {
     link_.write(region_, place.remote, local, place.bytes, std::move(done));
   } else {
-    link_.write_with_immediate(region_, place.remote, local, place.bytes, immediate,
+    link_.write_with_immediate(region_, place.remote, local, place.bytes, immediate, company,
                                std::move(done));
   }
 }
 
-void DirectPath::ship(const Place& place, uint32_t, transport::TransferDone done) {
+void DirectPath::ship(const Place& place, uint32_t, transport::Company,
+                      transport::TransferDone done) {
   link_.write(target_, place.remote, reinterpret_cast<const void*>(place.local), place.bytes,
               std::move(done));
 }

@@ -55,7 +55,8 @@ class Path {
   // announced before it has arrived.
   virtual bool tells_arrival() const { return false; }
   // `immediate`: 0 for none.
-  virtual void ship(const Place& place, uint32_t immediate, transport::TransferDone done) = 0;
+  virtual void ship(const Place& place, uint32_t immediate, transport::Company company,
+                    transport::TransferDone done) = 0;
 };
 
 // Over memory of the peer that is mapped here.
@@ -70,7 +71,7 @@ class ShmPath final : public Path {
   uint64_t capacity_bytes() const override { return inbox_.bytes(); }
   std::optional<Place> reserve(uint64_t offset, uint64_t bytes) override;
   void release(const Place& place) override { inbox_.release(place.remote, place.bytes); }
-  void ship(const Place&, uint32_t, transport::TransferDone) override {}
+  void ship(const Place&, uint32_t, transport::Company, transport::TransferDone) override {}
 
  private:
   uint64_t base_;
@@ -96,7 +97,8 @@ class WirePath final : public Path {
   std::optional<Place> reserve(uint64_t offset, uint64_t bytes) override;
   void release(const Place& place) override;
   bool tells_arrival() const override { return link_.has_immediates(); }
-  void ship(const Place& place, uint32_t immediate, transport::TransferDone done) override;
+  void ship(const Place& place, uint32_t immediate, transport::Company company,
+            transport::TransferDone done) override;
 
  private:
   transport::Link& link_;
@@ -122,7 +124,8 @@ class DirectPath final : public Path {
     return Place{source_ + offset, offset, bytes};
   }
   void release(const Place&) override {}
-  void ship(const Place& place, uint32_t immediate, transport::TransferDone done) override;
+  void ship(const Place& place, uint32_t immediate, transport::Company company,
+            transport::TransferDone done) override;
 
  private:
   transport::Link& link_;

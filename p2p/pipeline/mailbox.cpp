@@ -45,7 +45,7 @@ Status Mailbox::send_gathered() {
 
 Status Mailbox::send_frame(std::span<const std::byte> frame) {
   if (waiting_.empty()) {
-    Status sent = writer_.append(frame, {}, transport::Wake::kNow, kAtOnce);
+    Status sent = writer_.append(frame, {}, wake_, kAtOnce);
     if (sent.code() != Code::kTimeout) return sent;
   }
   if (waiting_.size() >= kMostWaiting) {
@@ -58,7 +58,7 @@ Status Mailbox::send_frame(std::span<const std::byte> frame) {
 Result<bool> Mailbox::flush() {
   bool moved = false;
   while (!waiting_.empty()) {
-    const Status sent = writer_.append(waiting_.front(), {}, transport::Wake::kNow, kAtOnce);
+    const Status sent = writer_.append(waiting_.front(), {}, wake_, kAtOnce);
     if (sent.code() == Code::kTimeout) break;
     if (!sent.ok()) return sent;
     waiting_.pop_front();

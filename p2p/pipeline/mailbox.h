@@ -30,9 +30,12 @@ class Mailbox {
         reader_(link, PeerWindow::layout()) {}
   static Status check_windows(transport::Link& link);
 
+  // `about`: bytes of the chunk it is about. Next to what a large one takes it is nothing to send a
+  // message, and a thread that stays awake to do so takes a core from those that carry the bytes.
   template <typename Message>
-  Status send(const Message& message, When when = When::kNow) {
+  Status send(const Message& message, When when = When::kNow, uint64_t about = 0) {
     const auto bytes = std::as_bytes(std::span(&message, 1));
+    wake_ = about < kLargeBytes ? transport::Wake::kHandOver : transport::Wake::kNow;
     if (gathered_.empty() && (when == When::kNow || !gathers_)) return send_frame(bytes);
     RCUDA_RETURN_IF_ERROR(gather(bytes));
     return when == When::kNow ? send_gathered() : Status();
@@ -47,6 +50,8 @@ class Mailbox {
   uint64_t next_offset() const { return reader_.next_offset(); }
 
  private:
+  static constexpr uint64_t kLargeBytes = 512u << 10;
+
   Status gather(std::span<const std::byte> message);
   Status send_gathered();
   Status send_frame(std::span<const std::byte> frame);
@@ -56,6 +61,7 @@ class Mailbox {
   wire::RingReader reader_;
   std::deque<std::vector<std::byte>> waiting_;  // frames
   std::vector<std::byte> gathered_;             // messages
+  transport::Wake wake_ = transport::Wake::kNow;  // for the next frame
   std::span<const std::byte> frame_;            // what next() has not returned of the last one
 };
 

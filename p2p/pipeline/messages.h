@@ -141,7 +141,9 @@ struct ChunkMessage {
   // 0: the bytes are there. Else they are when so many have come with this immediate, which no
   // other chunk under way over the Link has; that may never be where Abort says so.
   uint32_t immediate = 0;
-  uint32_t unused = 0;
+  // 1: its place is waited for, so Consumed is wanted as soon as it has landed. (Of a copy that has
+  // the way to itself and room for all it has left, Done gives the places back as well.)
+  uint32_t place_wanted = 0;
   uint64_t after = 0;  // the copy before it in a train, whose chunks it must not overtake, or 0
 };
 static_assert(sizeof(ChunkMessage) == 64);

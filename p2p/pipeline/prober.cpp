@@ -143,7 +143,7 @@ Result<bool> Prober::start() {
     began_us_ = environment_.now_us();
     for (uint32_t i = 0; i < transfers_; ++i) {
       const Place part{place_->local + i * job.bytes, place_->remote + i * job.bytes, job.bytes};
-      path_->ship(part, 0, link_.begin_shipment(kShipment, i));
+      path_->ship(part, 0, transport::Company::kMany, link_.begin_shipment(kShipment, i));
     }
     return true;
   }

@@ -84,6 +84,7 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
   }
   copy.next = end;
   copy.any_chunk = true;
+  copy.chunk_bytes = std::max(copy.chunk_bytes, message.bytes);
   copy.arrived.push_back(message);
   return {};
 }
@@ -203,6 +204,7 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
     if (finished && !*finished) break;
     if (!finished && copy.failure.ok()) copy.failure = finished.status();
     copy.landed += landing.bytes;
+    copy.tell |= landing.place_wanted;
     ++copy.consumed;
     copy.landing.pop_front();
     moved = true;
@@ -211,13 +213,9 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
   // After the last there is only Done.
   const bool more_to_come =
       !copy.landing.empty() || (copy.request && copy.landed < copy.request->memory.bytes());
-  if (usable && copy.failure.ok() && more_to_come && copy.consumed > copy.told) {
-    ConsumedMessage message;
-    message.copy = copy.id;
-    message.chunks = copy.consumed;
-    copy.told = copy.consumed;
+  if (usable && copy.failure.ok() && more_to_come && copy.tell) {
     moved = true;
-    RCUDA_RETURN_IF_ERROR(link->mailbox.send(message));
+    RCUDA_RETURN_IF_ERROR(tell_consumed(copy, *link, copy.consumed));
   }
   if (!copy.landing.empty()) return {};
   if (copy.aborted && usable) RCUDA_RETURN_IF_ERROR(drop_arrived(copy, *link, moved));
@@ -235,8 +233,8 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
   if (tell) {
     copy.done_sent = true;
     moved = true;
-    RCUDA_RETURN_IF_ERROR(
-        link->mailbox.send(make_end(MessageKind::kDone, copy.id, copy.failure), when()));
+    RCUDA_RETURN_IF_ERROR(link->mailbox.send(make_end(MessageKind::kDone, copy.id, copy.failure),
+                                             when(), copy.chunk_bytes));
   }
   return {};
 }
@@ -320,7 +318,7 @@ Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
     copy.failure = ticket.status();
     return {};
   }
-  copy.landing.push_back({Lane::kLocal, *ticket, request.memory.bytes()});
+  copy.landing.push_back({Lane::kLocal, *ticket, request.memory.bytes(), false});
   return {};
 }
 
@@ -381,7 +379,7 @@ Status Receiver::land(Incoming& copy, const ChunkMessage& chunk, const PeerLink&
   const Result<Ticket> ticket =
       environment_.lanes.copy(request.device, lane, boxes.span(), chunk.bytes);
   if (!ticket) return ticket.status();
-  copy.landing.push_back({lane, *ticket, chunk.bytes});
+  copy.landing.push_back({lane, *ticket, chunk.bytes, chunk.place_wanted != 0});
   return {};
 }
 
@@ -398,12 +396,17 @@ Status Receiver::drop_arrived(Incoming& copy, PeerLink& link, bool& moved) {
   }
   copy.arrived.clear();
   if (copy.told >= copy.sent) return {};
-  copy.told = copy.sent;
   moved = true;
+  return tell_consumed(copy, link, copy.sent);
+}
+
+Status Receiver::tell_consumed(Incoming& copy, PeerLink& link, uint64_t chunks) {
+  copy.told = chunks;
+  copy.tell = false;
   ConsumedMessage message;
   message.copy = copy.id;
-  message.chunks = copy.sent;
-  return link.mailbox.send(message);
+  message.chunks = chunks;
+  return link.mailbox.send(message, When::kNow, copy.chunk_bytes);
 }
 
 void Receiver::finish(Incoming& copy, PeerLink* link, const Status& status) {

@@ -52,6 +52,7 @@ class Receiver {
     Lane lane = Lane::kIn;
     Ticket ticket = 0;
     uint64_t bytes = 0;
+    bool place_wanted = false;
   };
 
   struct Incoming {
@@ -63,9 +64,11 @@ class Receiver {
     std::deque<Landing> landing;
     uint64_t next = 0;       // packed offset of the next chunk to arrive
     uint64_t landed = 0;     // bytes in place
+    uint64_t chunk_bytes = 0;  // of the largest chunk so far
     bool any_chunk = false;  // of a copy of nothing: whether it was announced
     uint64_t consumed = 0;   // chunks landed, or of no use any more
     uint64_t told = 0;       // chunks the sender knows were consumed
+    bool tell = false;       // it waits for the place of one more
     bool wanted = false;     // v1: a Want to answer
     transport::RegionId target = transport::RegionId::kNone;
     std::optional<PullMessage> pull;
@@ -94,6 +97,7 @@ class Receiver {
   bool start_landing(Incoming& copy, PeerLink& link);
   static Result<bool> has_come(const ChunkMessage& chunk, PeerLink& link);
   Status land(Incoming& copy, const ChunkMessage& chunk, const PeerLink& link);
+  static Status tell_consumed(Incoming& copy, PeerLink& link, uint64_t chunks);
   static Status drop_arrived(Incoming& copy, PeerLink& link, bool& moved);
   Result<Mapping*> map(int device, const Handle& handle, uint64_t offset, const Shape& source);
   Status close_forgotten(PeerLink* link, bool& moved);

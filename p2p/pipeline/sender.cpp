@@ -434,7 +434,8 @@ bool Sender::start_chunk(PeerLink& link) {
 void Sender::ship(Outgoing& copy, Chunk& chunk, uint64_t number, PeerLink& link) {
   chunk.stage = chunk.immediate != 0 ? Stage::kSent : Stage::kShipping;
   chunk.under_way = true;
-  copy.path->ship(chunk.place, chunk.immediate, link.begin_shipment(copy.id, number));
+  const auto company = copy.alone ? transport::Company::kAlone : transport::Company::kMany;
+  copy.path->ship(chunk.place, chunk.immediate, company, link.begin_shipment(copy.id, number));
 }
 
 void Sender::shipped(const Shipment& shipment) {
@@ -496,9 +497,11 @@ Status Sender::announce(Outgoing& copy, PeerLink& link, bool& moved) {
     message.place = chunk.place.remote;
     message.total = copy.total;
     message.immediate = chunk.immediate;
+    message.place_wanted = crowd || copy.next != copy.total ? 1 : 0;
     message.after = copy.overlaps ? copy.before : 0;
     const bool more = i + 1 < copy.flight.size() && announces(copy.flight[i + 1]);
-    RCUDA_RETURN_IF_ERROR(link.mailbox.send(message, crowd || more ? When::kSoon : When::kNow));
+    RCUDA_RETURN_IF_ERROR(
+        link.mailbox.send(message, crowd || more ? When::kSoon : When::kNow, chunk.place.bytes));
     chunk.announced = true;
     moved = true;
   }

@@ -15,7 +15,7 @@ using transport::Wake;
 
 class PutContract : public LinkContract {
  protected:
-  void put_by_many_threads(const LinkOptions& options);
+  void put_by_many_threads(const LinkOptions& options, Wake wake);
 };
 
 TEST_P(PutContract, WindowsAreZeroedAlignedAndAsLargeAsAskedFor) {
@@ -48,7 +48,7 @@ TEST_P(PutContract, RefusesPutsThatDoNotFit) {
   EXPECT_EQ(put(~uint64_t{7}, 8, 8).code(), Code::kInvalidArgument);
 }
 
-void PutContract::put_by_many_threads(const LinkOptions& options) {
+void PutContract::put_by_many_threads(const LinkOptions& options, Wake wake) {
   const int count = rounds(60'000, faulty());
   connect(options, {.window_bytes = 1 << 20});
   std::mutex order;
@@ -58,8 +58,7 @@ void PutContract::put_by_many_threads(const LinkOptions& options) {
       std::lock_guard lock(order);
       if (next > count) return;
       const int number = next++;
-      ASSERT_TRUE(
-          put_word(client(), number * 8, number, number % 16 ? Wake::kNo : Wake::kYes).ok());
+      ASSERT_TRUE(put_word(client(), number * 8, number, number % 16 ? Wake::kNo : wake).ok());
     }
   };
   std::vector<std::thread> writers;
@@ -94,18 +93,20 @@ struct Place {
   uint64_t offset;
 };
 
-TEST_P(PutContract, PutsOfManyThreadsArriveInTheOrderOfIssue) { put_by_many_threads({}); }
+TEST_P(PutContract, PutsOfManyThreadsArriveInTheOrderOfIssue) {
+  put_by_many_threads({}, Wake::kYes);
+}
 
 TEST_P(PutContract, PutsThatAreHandedOverArriveInTheOrderOfIssue) {
   if (medium() != Medium::kTcp) GTEST_SKIP() << "hands nothing over";
-  put_by_many_threads({.receive_spin = std::chrono::milliseconds(1), .hand_over = true});
+  put_by_many_threads({.receive_spin = std::chrono::milliseconds(1)}, Wake::kHandOver);
 }
 
 // Both sides only look: nothing but the put itself sends it, whether a thread is awake or not.
 TEST_P(PutContract, APutThatIsHandedOverNeedsNoFurtherCall) {
   if (medium() != Medium::kTcp) GTEST_SKIP() << "hands nothing over";
   constexpr auto kSpin = std::chrono::milliseconds(1);
-  const LinkOptions options{.receive_spin = kSpin, .hand_over = true};
+  const LinkOptions options{.receive_spin = kSpin};
   connect(options, options);
   const uint64_t count = static_cast<uint64_t>(rounds(2000, faulty()));
   const auto sees = [](Link& link, uint64_t value) {
@@ -119,12 +120,12 @@ TEST_P(PutContract, APutThatIsHandedOverNeedsNoFurtherCall) {
   std::thread echo([&] {
     for (uint64_t i = 1; i <= count; ++i) {
       ASSERT_TRUE(sees(server(), i)) << i;
-      ASSERT_TRUE(put_word(server(), 0, i, Wake::kNow).ok());
+      ASSERT_TRUE(put_word(server(), 0, i, i % 3 == 0 ? Wake::kNow : Wake::kHandOver).ok());
     }
   });
   for (uint64_t i = 1; i <= count; ++i) {
     if (i % 64 == 0) std::this_thread::sleep_for(3 * kSpin);
-    ASSERT_TRUE(put_word(client(), 0, i, Wake::kNow).ok());
+    ASSERT_TRUE(put_word(client(), 0, i, Wake::kHandOver).ok());
     if (!sees(client(), i)) {
       ADD_FAILURE() << "no answer to " << i;
       break;

@@ -17,6 +17,7 @@
 namespace rcuda::test {
 namespace {
 
+using transport::Company;
 using transport::Link;
 using transport::Region;
 using transport::RegionId;
@@ -93,7 +94,9 @@ TEST_P(RegionContract, EveryByteArrivesWhateverSizeAndPlace) {
 // What the peer hears of a write is all of it, once, and only when the bytes are there.
 TEST_P(RegionContract, WritesWithImmediateTellOfTheirArrival) {
   connect();
-  constexpr size_t kSizes[] = {1, 4097, 65'537, 300'001, (9 << 20) + 1};
+  constexpr size_t kAlone = 5;  // the others are among many
+  constexpr size_t kSizes[] = {1,      4097,   65'537,  300'001,      (9 << 20) + 1,
+                               65'535, 65'536, 300'001, (9 << 20) + 1};
   constexpr size_t kSlot = 10 << 20;
   SharedBlock block(kSlot * std::size(kSizes));
   const Result<Region> region =
@@ -103,7 +106,8 @@ TEST_P(RegionContract, WritesWithImmediateTellOfTheirArrival) {
   fill_pattern(local, 5);
   if (!server().has_immediates()) {
     Pending pending;
-    server().write_with_immediate(region->id, 0, local.data(), 1, 1, pending.begin());
+    server().write_with_immediate(region->id, 0, local.data(), 1, 1, Company::kAlone,
+                                  pending.begin());
     ASSERT_TRUE(pending.wait());
     EXPECT_EQ(pending.last_error().code(), Code::kUnsupported);
     return;
@@ -126,8 +130,9 @@ TEST_P(RegionContract, WritesWithImmediateTellOfTheirArrival) {
   {
     Pending pending;
     for (size_t slot = 0; slot < std::size(kSizes); ++slot) {
+      const auto company = slot < kAlone ? Company::kAlone : Company::kMany;
       server().write_with_immediate(region->id, slot * kSlot, local.data() + slot * kSlot,
-                                    kSizes[slot], slot + 1, pending.begin());
+                                    kSizes[slot], slot + 1, company, pending.begin());
     }
     ASSERT_TRUE(pending.wait());
     ASSERT_TRUE(pending.last_error().ok()) << pending.last_error().message();
@@ -151,7 +156,7 @@ TEST_P(RegionContract, WritesWithImmediateTellOfTheirArrival) {
   ASSERT_TRUE(client().unexpose(withdrawn->id).ok());
   const auto write = [&](RegionId id, uint64_t offset) {
     Pending pending;
-    server().write_with_immediate(id, offset, local.data(), 8, 1, pending.begin());
+    server().write_with_immediate(id, offset, local.data(), 8, 1, Company::kMany, pending.begin());
     EXPECT_TRUE(pending.wait());
   };
   write(withdrawn->id, 0);

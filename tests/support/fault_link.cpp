@@ -5,6 +5,7 @@
 namespace rcuda::test {
 
 using transport::Bytes;
+using transport::Company;
 using transport::RegionId;
 using transport::TransferDone;
 using transport::Wake;
@@ -88,9 +89,11 @@ void FaultLink::read(RegionId region, uint64_t offset, void* local, size_t bytes
 }
 
 void FaultLink::write_with_immediate(RegionId region, uint64_t offset, const void* local,
-                                     size_t bytes, uint32_t immediate, TransferDone done) {
-  begin_later(
-      [=, this] { inner_->write_with_immediate(region, offset, local, bytes, immediate, done); });
+                                     size_t bytes, uint32_t immediate, Company company,
+                                     TransferDone done) {
+  begin_later([=, this] {
+    inner_->write_with_immediate(region, offset, local, bytes, immediate, company, done);
+  });
 }
 
 void FaultLink::begin_later(std::function<void()> begin) {

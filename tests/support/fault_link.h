@@ -66,7 +66,7 @@ class FaultLink final : public transport::Link {
             transport::TransferDone done) override;
   bool has_immediates() const override { return inner_->has_immediates(); }
   void write_with_immediate(transport::RegionId region, uint64_t offset, const void* local,
-                            size_t bytes, uint32_t immediate,
+                            size_t bytes, uint32_t immediate, transport::Company company,
                             transport::TransferDone done) override;
   void on_immediate(transport::ImmediateArrived arrived) override {
     inner_->on_immediate(std::move(arrived));

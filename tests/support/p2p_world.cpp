@@ -453,14 +453,15 @@ class SimLink final : public transport::Link {
 
   void write(transport::RegionId region, uint64_t offset, const void* local, size_t bytes,
              transport::TransferDone done) override {
-    write_with_immediate(region, offset, local, bytes, 0, std::move(done));
+    write_with_immediate(region, offset, local, bytes, 0, transport::Company::kAlone,
+                         std::move(done));
   }
   bool has_immediates() const override { return cable_->medium != "shm"; }
   void on_immediate(transport::ImmediateArrived arrived) override {
     own().immediate_arrived = std::move(arrived);
   }
   void write_with_immediate(transport::RegionId region, uint64_t offset, const void* local,
-                            size_t bytes, uint32_t immediate,
+                            size_t bytes, uint32_t immediate, transport::Company,
                             transport::TransferDone done) override {
     if (!cable_->broken.ok()) return done(cable_->broken);
     auto& end = own();
@@ -469,21 +470,17 @@ class SimLink final : public transport::Link {
     const uint64_t id = end.next_transfer++;
     end.pending[id] = std::move(done);
     const double late_us = id % 2 == 1 ? cable_->wire.uneven_us : 0;
-    // Sockets have taken the bytes long before they arrive.
-    auto taken = std::make_shared<std::vector<std::byte>>();
+    // Sockets have taken a write long before it arrives, and may read its memory until then.
     if (immediate != 0 && cable_->medium == "tcp") {
-      cable_->world.after_us(end.wire_free_us - now,
-                             [cable = cable_, from = end_, id, local, bytes, taken] {
-                               const auto pending = cable->ends[from].pending.find(id);
-                               if (pending == cable->ends[from].pending.end()) return;
-                               const auto* const begin = static_cast<const std::byte*>(local);
-                               if (cable->world.move_bytes) taken->assign(begin, begin + bytes);
-                               std::exchange(pending->second, [](const Status&) {})({});
-                             });
+      cable_->world.after_us(end.wire_free_us - now, [cable = cable_, from = end_, id] {
+        const auto pending = cable->ends[from].pending.find(id);
+        if (pending == cable->ends[from].pending.end()) return;
+        std::exchange(pending->second, [](const Status&) {})({});
+      });
     }
     cable_->world.after_us(
         end.wire_free_us + cable_->wire.speed.delay_us + late_us - now,
-        [cable = cable_, from = end_, id, region, offset, local, bytes, immediate, taken] {
+        [cable = cable_, from = end_, id, region, offset, local, bytes, immediate] {
           auto& sender = cable->ends[from];
           const auto pending = sender.pending.find(id);
           if (pending == sender.pending.end()) return;
@@ -494,10 +491,7 @@ class SimLink final : public transport::Link {
           if (target == regions.end() || offset + bytes > target->second.bytes) {
             return finished(Status(Code::kProtocol, "a write outside the region"));
           }
-          if (cable->world.move_bytes) {
-            std::memcpy(target->second.base + offset, taken->empty() ? local : taken->data(),
-                        bytes);
-          }
+          if (cable->world.move_bytes) std::memcpy(target->second.base + offset, local, bytes);
           const auto& arrived = cable->ends[1 - from].immediate_arrived;
           if (immediate != 0 && arrived) {
             // In two parts, as a medium may cut a write.

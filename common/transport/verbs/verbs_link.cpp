@@ -195,13 +195,14 @@ Status VerbsLink::on_control(const ControlMessage& message) {
 
 void VerbsLink::write(RegionId region, uint64_t offset, const void* local, size_t bytes,
                       TransferDone done) {
-  write_with_immediate(region, offset, local, bytes, 0, std::move(done));
+  write_with_immediate(region, offset, local, bytes, 0, Company::kAlone, std::move(done));
 }
 
 void VerbsLink::write_with_immediate(RegionId region, uint64_t offset, const void* local,
-                                     size_t bytes, uint32_t immediate, TransferDone done) {
+                                     size_t bytes, uint32_t immediate, Company company,
+                                     TransferDone done) {
   auto* from = static_cast<std::byte*>(const_cast<void*>(local));
-  transfer({true, region, offset, from, bytes, immediate}, std::move(done));
+  transfer({true, region, offset, from, bytes, immediate, company}, std::move(done));
 }
 
 void VerbsLink::read(RegionId region, uint64_t offset, void* local, size_t bytes,

@@ -69,7 +69,7 @@ class VerbsLink final : public LinkCore {
             TransferDone done) override;
   bool has_immediates() const override { return true; }
   void write_with_immediate(RegionId region, uint64_t offset, const void* local, size_t bytes,
-                            uint32_t immediate, TransferDone done) override;
+                            uint32_t immediate, Company company, TransferDone done) override;
   void close() override;
   void abandon() noexcept override;
 
