@@ -340,11 +340,10 @@ Status Engine::signal(PeerId peer, uint64_t id, StreamRef place) {
 Status Engine::await(PeerId peer, uint64_t id, StreamRef stream) {
   RCUDA_RETURN_IF_ERROR(check_id(id));
   const Result<Order> entered = ops_.enter(stream, true);
-  if (!entered) return entered.status();
-  runner_->post([this, peer, id, stream, order = *entered] {
-    runner_->core().await(peer, id, stream, order);
-  });
-  return {};
+  const Order order = entered ? *entered : Order::kNone;  // the signal comes all the same
+  runner_->post(
+      [this, peer, id, stream, order] { runner_->core().await(peer, id, stream, order); });
+  return entered.status();
 }
 
 void Engine::release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done) {

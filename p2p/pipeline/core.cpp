@@ -67,7 +67,7 @@ void Core::lose(PeerId id, const Status& why) { peer(id).lose(why); }
 
 void Core::copy(PeerCopy copy, Order order, const Status& failure) {
   Peer& other = peer(copy.peer);
-  if (order != Order::kNone) environment_.orders.add(order, copy.stream.value_or(StreamRef{}));
+  environment_.orders.add(order, copy.stream.value_or(StreamRef{}));
   uint64_t before = 0;
   if (order != Order::kNone && copy.stream && copy.hold) {
     const bool follows = copy.stream->follows && copy.outgoing && last_hold_.outgoing &&
@@ -80,7 +80,7 @@ void Core::copy(PeerCopy copy, Order order, const Status& failure) {
 
 void Core::signal(PeerId id, uint64_t signal, StreamRef stream, Order order,
                   const Status& failure) {
-  if (order != Order::kNone) environment_.orders.add(order, stream);
+  environment_.orders.add(order, stream);
   peer(id).signal(signal, order, failure);
 }
 

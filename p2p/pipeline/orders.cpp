@@ -5,6 +5,7 @@
 namespace rcuda::p2p {
 
 void Orders::add(Order order, StreamRef stream) {
+  if (order == Order::kNone) return;
   const auto number = static_cast<uint64_t>(order);
   const Stream key{stream.stream, stream.context, stream.event ? number : 0};
   streams_[key].orders.push_back(order);
@@ -26,6 +27,7 @@ Result<bool> Orders::reached(Order order) {
 }
 
 void Orders::release(Order order, const Status& status) {
+  if (order == Order::kNone) return;
   remove(order);
   ops_.release(order, status);
 }

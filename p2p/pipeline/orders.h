@@ -19,11 +19,12 @@ class Orders {
  public:
   explicit Orders(DeviceOps& ops) : ops_(ops) {}
 
-  // In the order in which they were taken.
+  // In the order in which they were taken. With Order::kNone, which has no place in a stream, these
+  // two do nothing.
   void add(Order order, StreamRef stream);
+  void release(Order order, const Status& status);
   void next_round() { ++round_; }
   Result<bool> reached(Order order);
-  void release(Order order, const Status& status);
 
  private:
   // Stream and context; an event's places have no order among one another, so each is its own.

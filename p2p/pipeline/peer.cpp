@@ -68,9 +68,7 @@ void Peer::lose(const Status& why) {
 }
 
 void Peer::end_signals() {
-  for (const Signal& signal : signals_) {
-    if (signal.order != Order::kNone) environment_.orders.release(signal.order, {});
-  }
+  for (const Signal& signal : signals_) environment_.orders.release(signal.order, {});
   for (const auto& [id, order] : awaited_) environment_.orders.release(order, lost_);
   signals_.clear();
   awaited_.clear();
@@ -86,10 +84,7 @@ void Peer::add(PeerCopy copy, Order order, uint64_t before, const Status& failur
 }
 
 void Peer::signal(uint64_t id, Order order, const Status& failure) {
-  if (!lost_.ok()) {
-    if (order != Order::kNone) environment_.orders.release(order, {});
-    return;
-  }
+  if (!lost_.ok()) return environment_.orders.release(order, {});
   // A stream that could not be watched has failed; the waiting side learns of it at once.
   if (!failure.ok())
     RCUDA_DEBUG("signal %llu of a failed stream", static_cast<unsigned long long>(id));
@@ -97,10 +92,7 @@ void Peer::signal(uint64_t id, Order order, const Status& failure) {
 }
 
 void Peer::await(uint64_t id, Order order) {
-  if (!lost_.ok()) {
-    environment_.orders.release(order, lost_);
-    return;
-  }
+  if (!lost_.ok()) return environment_.orders.release(order, lost_);
   const auto early = early_.find(id);
   if (early != early_.end()) {
     environment_.orders.release(order, early->second);

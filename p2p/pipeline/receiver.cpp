@@ -38,7 +38,7 @@ void Receiver::add(PeerCopy request, Order order, const Status& failure) {
   Incoming& copy = find_or_make(request.id);
   if (copy.request) {
     const Status status(Code::kInvalidArgument, "two peer copies with one id");
-    if (order != Order::kNone) environment_.orders.release(order, status);
+    environment_.orders.release(order, status);
     if (request.done) request.done(status);
     return;
   }
@@ -416,7 +416,7 @@ void Receiver::finish(Incoming& copy, PeerLink* link, const Status& status) {
     const auto mapping = mappings_.find({copy.request->device, *copy.pulling});
     if (mapping != mappings_.end()) --mapping->second.uses;
   }
-  if (copy.order != Order::kNone) environment_.orders.release(copy.order, status);
+  environment_.orders.release(copy.order, status);
   if (copy.request->done) copy.request->done(status);
 }
 

@@ -34,7 +34,7 @@ void Sender::add(PeerCopy request, Order order, uint64_t before, const Status& f
   if (copy.request) {
     // The client's mistake; the first of the two goes on.
     const Status status(Code::kInvalidArgument, "two peer copies with one id");
-    if (order != Order::kNone) environment_.orders.release(order, status);
+    environment_.orders.release(order, status);
     if (request.done) request.done(status);
     return;
   }
@@ -567,7 +567,7 @@ void Sender::finish(Outgoing& copy, PeerLink* link, const Status& status) {
     RCUDA_DEBUG("peer copy %llu to worker %u: %s", static_cast<unsigned long long>(copy.id), peer_,
                 status.message().c_str());
   }
-  if (copy.order != Order::kNone) environment_.orders.release(copy.order, status);
+  environment_.orders.release(copy.order, status);
   if (copy.request->done) copy.request->done(status);
   // Nobody waits any more.
   if (!copy.running) return;

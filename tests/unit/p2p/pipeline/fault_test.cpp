@@ -412,6 +412,27 @@ TEST(EventTest, ASignalOfAFailedStreamFailsTheOtherOne) {
   }
 }
 
+// The driver refused the waiting stream's place: the signal is for nobody, and not kept. An id that
+// comes twice would be a breach of the protocol if it were.
+TEST(EventTest, ASignalForAWaitThatWasRefusedIsTaken) {
+  for (const bool signal_first : {false, true}) {
+    Pair pair("tcp");
+    const auto signal = [&] {
+      pair.session.core(0).signal(1, 9, {pair.streams[0], 0},
+                                  *pair.a().enter({pair.streams[0], 0}, false), {});
+      pair.session.settle();
+    };
+    for (int round = 0; round < 2; ++round) {
+      if (signal_first) signal();
+      pair.session.core(1).await(0, 9, {pair.streams[1], 0}, Order::kNone);
+      pair.session.settle();
+      if (!signal_first) signal();
+    }
+    EXPECT_TRUE(pair.session.core(1).peer(0).lost().ok());
+    pair.expect_streams_free();
+  }
+}
+
 TEST(EventTest, ASignalWithoutAPlaceMayOutliveThePeer) {
   Pair pair("tcp");
   Core& core = pair.session.core(0);

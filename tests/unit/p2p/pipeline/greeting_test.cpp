@@ -280,6 +280,11 @@ TEST(HostileTest, MessagesThatCannotBeEndTheLink) {
       [](RawPeer& peer) { peer.send(TargetMessage{}); },
       [](RawPeer& peer) { peer.send(make_end(MessageKind::kDone, 5, {})); },
       [](RawPeer& peer) { peer.send(make_end(MessageKind::kAbort, 5, {})); },
+      [](RawPeer& peer) {
+        EndMessage abort = make_end(MessageKind::kAbort, 5, {Code::kInternal, "no"});
+        abort.chunks = 1;  // of none
+        peer.send(abort);
+      },
       [](RawPeer& peer) { peer.send(ForgottenMessage{}); },
       [](RawPeer& peer) {
         peer.send(SignalMessage{});
