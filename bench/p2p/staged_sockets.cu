@@ -3,16 +3,19 @@
 //
 //   staged_sockets [--streams 4] [--rounds 20] [--most BYTES]
 //
-// Each chunk is cut over the streams (parts of 64 KB at least). A thread for each end of a stream
+// Each chunk is cut over the streams (parts of 32 KB at least). A thread for each end of a stream
 // looks without pause for what there is to send or to receive; what is ready, landed and free again
 // is told in memory that the processes share, which costs less than any message. The staging memory
 // of either process is walked through, 32 MB of it. With the GPUs left out the same threads carry
-// the same chunks from memory to memory (`plain`).
+// the same chunks from memory to memory (`plain`). Sockets get a copy of the bytes, or their pages
+// (vmsplice, splice).
 //
 // Prints for each size the median of single copies and the time of one in a train of them, in
-// microseconds, with the best chunk for each and for plain ones as well. No engine that stages in
-// host memory and uses as many sockets can be faster than `staged`, but by cutting better.
+// microseconds, with the best chunk for each and for plain ones as well, and a p behind those for
+// which pages were better. No engine that stages in host memory and uses as many sockets can be
+// faster than `staged`, but by cutting better.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -23,11 +26,13 @@
 
 #include <arpa/inet.h>
 #include <cuda_runtime.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,9 +41,10 @@
 namespace {
 
 constexpr size_t kStagingBytes = 32u << 20;
-constexpr size_t kLeastChunk = 64u << 10;
+constexpr size_t kLeastChunk = 32u << 10;
 constexpr size_t kMostChunk = 8u << 20;
-constexpr size_t kLeastPart = 64u << 10;
+constexpr size_t kLeastPart = 32u << 10;
+constexpr size_t kLeastBytes = 64u << 10;  // of a copy
 constexpr size_t kEvents = 64;
 constexpr int kMostStreams = 16;
 
@@ -60,6 +66,7 @@ struct Run {
   size_t chunk = 0;
   size_t copies = 0;
   bool gpus = true;
+  bool pages = false;
 
   size_t chunks_of_copy() const { return (bytes + chunk - 1) / chunk; }
   size_t chunks() const { return copies * chunks_of_copy(); }
@@ -95,7 +102,10 @@ char* map(size_t bytes, int kind) {
 class End {
  public:
   End(int device, std::vector<int> sockets, Shared& shared, size_t most_bytes)
-      : sockets_(std::move(sockets)), shared_(shared) {
+      : sockets_(std::move(sockets)), pipes_(sockets_.size()), shared_(shared) {
+    for (auto& pipe : pipes_) {
+      if (::pipe(pipe.data()) != 0) die("staged_sockets: pipe");
+    }
     CHECK(cudaSetDevice(device));
     CHECK(cudaMalloc(&memory_, most_bytes));
     CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
@@ -148,10 +158,9 @@ class End {
         until([&] { return shared_.ready.value > i; });
         const Part part = part_of(run, i, stream);
         for (size_t at = 0; at < part.bytes;) {
-          const ssize_t sent = ::send(sockets_[stream], staging_ + run.place(i) + part.begin + at,
-                                      part.bytes - at, MSG_NOSIGNAL);
-          if (sent <= 0) die("staged_sockets: send");
-          at += static_cast<size_t>(sent);
+          char* const data = staging_ + run.place(i) + part.begin + at;
+          at += run.pages ? send_pages(stream, data, part.bytes - at)
+                          : send_copy(stream, data, part.bytes - at);
         }
       }
       ++sent_runs_;
@@ -187,6 +196,24 @@ class End {
   };
 
   int streams() const { return static_cast<int>(sockets_.size()); }
+  size_t send_copy(int stream, const char* data, size_t bytes) const {
+    const ssize_t sent = ::send(sockets_[stream], data, bytes, MSG_NOSIGNAL);
+    if (sent <= 0) die("staged_sockets: send");
+    return static_cast<size_t>(sent);
+  }
+  size_t send_pages(int stream, char* data, size_t bytes) const {
+    const auto [out, in] = pipes_[stream];
+    const iovec memory{data, bytes};
+    const ssize_t taken = ::vmsplice(in, &memory, 1, 0);
+    if (taken <= 0) die("staged_sockets: vmsplice");
+    for (ssize_t left = taken; left > 0;) {
+      const unsigned flags = static_cast<size_t>(taken) < bytes ? SPLICE_F_MORE : 0;
+      const ssize_t sent = ::splice(out, nullptr, sockets_[stream], nullptr, left, flags);
+      if (sent <= 0) die("staged_sockets: splice");
+      left -= sent;
+    }
+    return static_cast<size_t>(taken);
+  }
   // Small chunks go over one stream after the other.
   Part part_of(const Run& run, size_t chunk, int stream) const {
     const size_t bytes = run.size(chunk), all = sockets_.size();
@@ -239,6 +266,7 @@ class End {
   }
 
   const std::vector<int> sockets_;
+  std::vector<std::array<int, 2>> pipes_;  // of each, for pages: out of it, into it
   Shared& shared_;
   char* memory_ = nullptr;
   char* staging_ = nullptr;
@@ -275,8 +303,10 @@ void connect_streams(int count, std::vector<int>* senders, std::vector<int>* rec
 struct Best {
   double us = 1e18;
   size_t chunk = 0;
-  void take(double other, size_t with) {
-    if (other < us) *this = {other, with};
+  bool pages = false;
+  void take(std::vector<double>& times, const Run& run) {
+    const double other = median(times);
+    if (other < us) *this = {other, run.chunk, run.pages};
   }
 };
 
@@ -285,22 +315,27 @@ void measure(End& source, size_t bytes, size_t rounds) {
   for (size_t chunks = 1; chunks <= 64; chunks *= 2) {
     const size_t chunk = (bytes / chunks + 4095) / 4096 * 4096;
     if (chunk < kLeastChunk || chunk > kMostChunk) continue;
-    std::vector<double> singles[2], trains[2];
     const size_t copies = std::clamp<size_t>((64u << 20) / bytes, 4, 200);
-    for (size_t round = 0; round < rounds; ++round) {
-      for (const bool gpus : {false, true}) {
-        singles[gpus].push_back(source.run_us({bytes, chunk, 1, gpus}));
-        if (round % 4 == 0) trains[gpus].push_back(source.run_us({bytes, chunk, copies, gpus}));
+    for (const bool pages : {false, true}) {
+      std::vector<double> singles[2], trains[2];
+      const Run one{bytes, chunk, 1, true, pages};
+      for (size_t round = 0; round < rounds; ++round) {
+        for (const bool gpus : {false, true}) {
+          singles[gpus].push_back(source.run_us({bytes, chunk, 1, gpus, pages}));
+          if (round % 4 == 0) {
+            trains[gpus].push_back(source.run_us({bytes, chunk, copies, gpus, pages}));
+          }
+        }
       }
-    }
-    for (const bool gpus : {false, true}) {
-      single[gpus].take(median(singles[gpus]), chunk);
-      train[gpus].take(median(trains[gpus]), chunk);
+      for (const bool gpus : {false, true}) {
+        single[gpus].take(singles[gpus], one);
+        train[gpus].take(trains[gpus], one);
+      }
     }
   }
   std::printf("%10zu", bytes);
   for (const Best* best : {&single[0], &single[1], &train[0], &train[1]}) {
-    std::printf(" %9.1f %8zu", best->us, best->chunk);
+    std::printf(" %9.1f %8zu%c", best->us, best->chunk, best->pages ? 'p' : ' ');
   }
   std::printf("\n");
   std::fflush(stdout);
@@ -341,10 +376,10 @@ int main(int argc, char** argv) {
   source.start(&End::send_parts);
   until([&] { return shared->destination_ready.load(); });
 
-  std::printf("%10s %18s %18s %18s %18s   us, chunk\n", "bytes", "plain single", "staged single",
+  std::printf("%10s %19s %19s %19s %19s   us, chunk\n", "bytes", "plain single", "staged single",
               "plain train", "staged train");
   const auto most_bytes = static_cast<size_t>(most);
-  for (size_t bytes = kLeastChunk; bytes <= most_bytes; bytes *= 2) {
+  for (size_t bytes = kLeastBytes; bytes <= most_bytes; bytes *= 2) {
     measure(source, bytes, static_cast<size_t>(rounds));
     if (bytes == (128u << 10) && most_bytes >= 200'000) {
       measure(source, 200'000, static_cast<size_t>(rounds));
