@@ -59,10 +59,10 @@ class Mailbox {
   const bool gathers_;
   wire::RingWriter writer_;
   wire::RingReader reader_;
-  std::deque<std::vector<std::byte>> waiting_;  // frames
-  std::vector<std::byte> gathered_;             // messages
+  std::deque<std::vector<std::byte>> waiting_;    // frames
+  std::vector<std::byte> gathered_;               // messages
   transport::Wake wake_ = transport::Wake::kNow;  // for the next frame
-  std::span<const std::byte> frame_;            // what next() has not returned of the last one
+  std::span<const std::byte> frame_;              // what next() has not returned of the last one
 };
 
 }  // namespace rcuda::p2p

@@ -62,14 +62,14 @@ class Receiver {
     bool reached = false;
     std::deque<ChunkMessage> arrived;  // announced, and not yet being copied in
     std::deque<Landing> landing;
-    uint64_t next = 0;       // packed offset of the next chunk to arrive
-    uint64_t landed = 0;     // bytes in place
+    uint64_t next = 0;         // packed offset of the next chunk to arrive
+    uint64_t landed = 0;       // bytes in place
     uint64_t chunk_bytes = 0;  // of the largest chunk so far
-    bool any_chunk = false;  // of a copy of nothing: whether it was announced
-    uint64_t consumed = 0;   // chunks landed, or of no use any more
-    uint64_t told = 0;       // chunks the sender knows were consumed
-    bool tell = false;       // it waits for the place of one more
-    bool wanted = false;     // v1: a Want to answer
+    bool any_chunk = false;    // of a copy of nothing: whether it was announced
+    uint64_t consumed = 0;     // chunks landed, or of no use any more
+    uint64_t told = 0;         // chunks the sender knows were consumed
+    bool tell = false;         // it waits for the place of one more
+    bool wanted = false;       // v1: a Want to answer
     transport::RegionId target = transport::RegionId::kNone;
     std::optional<PullMessage> pull;
     std::optional<Handle> pulling;  // the mapping in use

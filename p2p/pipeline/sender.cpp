@@ -157,9 +157,8 @@ Result<bool> Sender::advance(PeerLink* link) {
         over = true;
       } else if (copy.done || !copy.failure.ok()) {
         if (copy.failure.ok()) copy.failure = *copy.done;
-        if (!copy.abort_sent && link && link->open) {
-          RCUDA_RETURN_IF_ERROR(abort(copy, *link, moved));
-        }
+        const bool may_abort = !copy.abort_sent && link && link->open;
+        if (may_abort) RCUDA_RETURN_IF_ERROR(abort(copy, *link, moved));
         if (copy.done && copy.abort_sent && copy.consumed == with_peer(copy)) {
           finish(copy, link, copy.failure);
           over = true;
