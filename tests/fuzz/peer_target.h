@@ -64,6 +64,11 @@ inline std::vector<std::string> peer_corpus() {
   p2p::ChunkMessage chunk;
   chunk.copy = 1;
   chunk.bytes = chunk.total = kPeerCopyBytes;
+  p2p::ChunkMessage coming = chunk;  // and never comes
+  coming.copy = 3;
+  coming.immediate = coming.place_wanted = 1;
+  p2p::EndMessage given_up = p2p::make_end(p2p::MessageKind::kAbort, 3, {Code::kInternal, "no"});
+  given_up.chunks = 1;
   p2p::ConsumedMessage consumed;
   consumed.copy = 2;
   consumed.chunks = 1;
@@ -74,11 +79,13 @@ inline std::vector<std::string> peer_corpus() {
   const std::string copies = message(ready) + message(chunk) + message(consumed) +
                              message(p2p::make_end(p2p::MessageKind::kDone, 2, {})) +
                              message(p2p::make_end(p2p::MessageKind::kAbort, 3, {}));
+  const std::string aborted = message(coming) + message(given_up);
   const std::string others = message(p2p::SignalMessage{}) + message(p2p::EchoMessage{}) +
                              message(p2p::ForgetMessage{}) + message(target) + message(pull);
   std::vector<std::string> corpus;
   for (char ends = 0; ends < 16; ++ends) {
     corpus.push_back(std::string(1, ends) + copies + others);
+    corpus.push_back(std::string(1, ends) + aborted + others);
     corpus.push_back(std::string(1, ends) + message(p2p::ChallengeMessage{}) +
                      message(p2p::ProofMessage{}) + others + copies);
   }
