@@ -1,6 +1,6 @@
-// Names of functions and kernels, zero-terminated one after another, as many as fit, from a given
-// one on. The client makes handles by looking names up, so that each comes with its parameters'
-// layout.
+// Variables by name. Names of functions and kernels, zero-terminated one after another, as many as
+// fit, from a given one on. The client makes handles by looking names up, so that each comes with
+// its parameters' layout.
 #include <cstring>
 #include <vector>
 
@@ -31,6 +31,17 @@ CUresult join_names(const std::vector<Handle>& handles, size_t first, GetName ge
 }
 
 }  // namespace
+
+CUresult serve_rcuda_module_global(Executor& executor, CUmodule module, const char* name,
+                                   CUdeviceptr* address, size_t* bytes, unsigned* is_managed) {
+  const api::DriverTable& table = driver(executor);
+  const CUresult result = table.cuModuleGetGlobal_v2(address, bytes, module, name);
+  *is_managed = 0;
+  if (result != CUDA_SUCCESS || table.cuPointerGetAttribute == nullptr) return result;
+  // What is no pointer of a kind that the driver knows is not managed.
+  (void)table.cuPointerGetAttribute(is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, *address);
+  return result;
+}
 
 CUresult serve_rcuda_module_function_names(Executor& executor, CUmodule module, unsigned int first,
                                            char* names, size_t* bytes) {

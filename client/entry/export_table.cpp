@@ -37,6 +37,10 @@ class ClientProvider final : public interop::Provider {
     const Device* device = Process::get().device(ordinal);
     return device ? device->attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) : 0;
   }
+  CUresult load_module(CUmodule* module, const void* image) override {
+    return cuModuleLoadData(module, image);
+  }
+  CUresult unload_module(CUmodule module) override { return cuModuleUnload(module); }
   CUresult module_functions(CUmodule module, std::vector<CUfunction>* functions) override {
     unsigned count = 0;
     if (CUresult result = cuModuleGetFunctionCount(&count, module); result != CUDA_SUCCESS) {

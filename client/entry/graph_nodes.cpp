@@ -42,11 +42,9 @@ CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) 
   CUfunction callable_handle = node.func ? node.func : reinterpret_cast<CUfunction>(node.kern);
   if (node.func && node.kern) {
     // What a node read back as, perhaps: it remains a node of the kernel.
-    const Object* kernel = find_object(node.kern, wire::Kind::kKernel);
+    Object* kernel = find_object(node.kern, wire::Kind::kKernel);
     Object* made;
-    if (kernel &&
-        static_cast<Kernel*>(kernel->extra)->function_in(node.kern, target, &made) ==
-            CUDA_SUCCESS &&
+    if (kernel && function_of(kernel, target, &made) == CUDA_SUCCESS &&
         reinterpret_cast<CUfunction>(made) == node.func) {
       callable_handle = reinterpret_cast<CUfunction>(node.kern);
     }
@@ -276,7 +274,7 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARA
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     kernel = reinterpret_cast<CUkernel>(known);
     Object* made;
-    result = static_cast<Kernel*>(known->extra)->function_in(kernel, target, &made);
+    result = function_of(known, target, &made);
     if (result != CUDA_SUCCESS) return result;
     function = reinterpret_cast<CUfunction>(made);
   }

@@ -164,9 +164,8 @@ CUresult kernel_on(CUkernel handle, CUdevice ordinal, Kernel** kernel, Target* t
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   const Device* device = Process::get().device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
-  const Object* object = find_object(handle, wire::Kind::kKernel);
-  if (!object) return CUDA_ERROR_INVALID_HANDLE;
-  *kernel = static_cast<Kernel*>(object->extra);
+  *kernel = kernel_of(handle);
+  if (!*kernel) return CUDA_ERROR_INVALID_HANDLE;
   *target = {device->session, device->primary->id, static_cast<uint32_t>(ordinal)};
   return (*kernel)->info_on(*target, info);
 }
@@ -178,9 +177,51 @@ CUresult find_callable(CUfunction handle, Target* target, Callable* callable) {
   if (const Object* function = find_object(handle, wire::Kind::kFunction)) {
     *target = {function->session, function->context, function->device};
   } else if (CUresult result = target_current(target); result != CUDA_SUCCESS) {
-    return find_object(handle, wire::Kind::kKernel) ? result : CUDA_ERROR_INVALID_HANDLE;
+    return kernel_of(handle) ? result : CUDA_ERROR_INVALID_HANDLE;
   }
   return resolve_callable(handle, *target, callable);
+}
+
+// The driver names a library's modules; those of cuModuleLoad* are named here.
+bool is_of_library(const Object& module) { return (module.id & wire::kWorkerMinted) != 0; }
+
+// A variable of a module. The worker is asked once: runtimes of CUDA 12 look a variable up whenever
+// they use it.
+CUresult find_global(CUmodule handle, const Object& module, const char* name,
+                     ModuleState::Global* found) {
+  auto* state = static_cast<ModuleState*>(module.extra);
+  std::lock_guard lock(state->mutex);
+  if (auto known = state->globals.find(name); known != state->globals.end()) {
+    *found = known->second;
+    return CUDA_SUCCESS;
+  }
+  unsigned is_managed = 0;
+  CUresult result =
+      forward_rcuda_module_global(handle, name, &found->address, &found->bytes, &is_managed);
+  if (result != CUDA_SUCCESS) return result;
+  const Target target{module.session, module.context, module.device};
+  if (is_managed) {
+    result = mirror_at(*target.session, target.context, found->address, found->bytes);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  const Object* library = state->library.load(std::memory_order_acquire);
+  Variables& variables =
+      library ? static_cast<Library*>(library->extra)->variables() : state->variables;
+  variables.add(found->address, found->bytes, target, is_managed != 0);
+  state->globals.emplace(name, *found);
+  return CUDA_SUCCESS;
+}
+
+// A function of a library's module: that of the library's kernel in the module's context.
+CUresult library_function(Object* library, const Object& module, const char* name,
+                          CUfunction* function) {
+  const Target target{module.session, module.context, module.device};
+  Object* kernel;
+  Object* found;
+  CUresult result = static_cast<Library*>(library->extra)->kernel(library, target, name, &kernel);
+  if (result == CUDA_SUCCESS) result = function_of(kernel, target, &found);
+  if (result == CUDA_SUCCESS) *function = reinterpret_cast<CUfunction>(found);
+  return result;
 }
 
 }  // namespace
@@ -219,6 +260,7 @@ CUresult cuModuleUnload(CUmodule handle) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   Object* module = find_object(handle, wire::Kind::kModule);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
+  if (is_of_library(*module)) return CUDA_ERROR_NOT_PERMITTED;  // it goes with its library
   // Its functions go with it.
   const std::unique_ptr<ModuleState> state(static_cast<ModuleState*>(module->extra));
   module->extra = nullptr;
@@ -243,6 +285,9 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* 
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   if (!function || !name) return CUDA_ERROR_INVALID_VALUE;
   auto* state = static_cast<ModuleState*>(module->extra);
+  if (Object* library = state->library.load(std::memory_order_acquire)) {
+    return library_function(library, *module, name, function);
+  }
   std::lock_guard lock(state->mutex);
   if (auto known = state->functions.find(name); known != state->functions.end()) {
     *function = reinterpret_cast<CUfunction>(known->second);
@@ -267,18 +312,18 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* 
   return CUDA_SUCCESS;
 }
 
-CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule module,
+CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule handle,
                               const char* name) {
-  CUdeviceptr found = 0;
-  size_t size = 0;
-  const CUresult result = forward_cuModuleGetGlobal_v2(&found, &size, module, name);
-  if (result != CUDA_SUCCESS) return result;
-  if (const Object* object = find_object(module, wire::Kind::kModule)) {
-    static_cast<ModuleState*>(object->extra)
-        ->variables.add(found, size, {object->session, object->context, object->device}, false);
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  const Object* module = find_object(handle, wire::Kind::kModule);
+  if (!module) return CUDA_ERROR_INVALID_HANDLE;
+  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  ModuleState::Global found;
+  if (CUresult result = find_global(handle, *module, name, &found); result != CUDA_SUCCESS) {
+    return result;
   }
-  if (address) *address = found;
-  if (bytes) *bytes = size;
+  if (address) *address = found.address;
+  if (bytes) *bytes = found.bytes;
   return CUDA_SUCCESS;
 }
 
@@ -325,6 +370,18 @@ CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary handle, const char* name
   return result;
 }
 
+CUresult cuLibraryGetModule(CUmodule* module, CUlibrary handle) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  Object* library;
+  if (CUresult result = find_library(handle, &library); result != CUDA_SUCCESS) return result;
+  if (!module) return CUDA_ERROR_INVALID_VALUE;
+  Object* found;
+  const CUresult result = static_cast<Library*>(library->extra)->module_in(handle, target, &found);
+  if (result == CUDA_SUCCESS) *module = reinterpret_cast<CUmodule>(found);
+  return result;
+}
+
 CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library,
                             const char* name) {
   CUdeviceptr found = 0;
@@ -366,31 +423,48 @@ CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary libr
 CUresult cuKernelGetFunction(CUfunction* function, CUkernel handle) {
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
-  const Object* kernel = find_object(handle, wire::Kind::kKernel);
+  Object* kernel = find_object(handle, wire::Kind::kKernel);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
   if (!function) return CUDA_ERROR_INVALID_VALUE;
   Object* found;
-  const CUresult result = static_cast<Kernel*>(kernel->extra)->function_in(handle, target, &found);
+  const CUresult result = function_of(kernel, target, &found);
   if (result == CUDA_SUCCESS) *function = reinterpret_cast<CUfunction>(found);
   return result;
 }
 
 CUresult cuKernelGetLibrary(CUlibrary* library, CUkernel handle) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  const Object* kernel = find_object(handle, wire::Kind::kKernel);
+  const Kernel* kernel = kernel_of(handle);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
   if (!library) return CUDA_ERROR_INVALID_VALUE;
-  *library = reinterpret_cast<CUlibrary>(static_cast<Kernel*>(kernel->extra)->library());
+  *library = reinterpret_cast<CUlibrary>(kernel->library());
   return CUDA_SUCCESS;
 }
 
 CUresult cuKernelGetName(const char** name, CUkernel handle) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  const Object* kernel = find_object(handle, wire::Kind::kKernel);
+  const Kernel* kernel = kernel_of(handle);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
   if (!name) return CUDA_ERROR_INVALID_VALUE;
-  *name = static_cast<Kernel*>(kernel->extra)->name().c_str();
+  *name = kernel->name().c_str();
   return CUDA_SUCCESS;
+}
+
+CUresult cuFuncGetModule(CUmodule* module, CUfunction handle) {
+  Target target;
+  Callable callable;
+  if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (!module) return CUDA_ERROR_INVALID_VALUE;
+  const Kernel* kernel = callable.is_kernel ? kernel_of(handle) : kernel_of(callable.info->kernel);
+  if (!kernel) return forward_cuFuncGetModule(module, handle);
+  Object* found;
+  const CUresult result =
+      static_cast<Library*>(kernel->library()->extra)
+          ->module_in(reinterpret_cast<CUlibrary>(kernel->library()), target, &found);
+  if (result == CUDA_SUCCESS) *module = reinterpret_cast<CUmodule>(found);
+  return result;
 }
 
 CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {

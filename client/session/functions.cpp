@@ -269,6 +269,23 @@ CUresult Library::id_on(Session& session, wire::ObjectId context, wire::ObjectId
   return CUDA_SUCCESS;
 }
 
+CUresult Library::module_in(CUlibrary handle, const Target& target, Object** module) {
+  wire::ObjectId id;
+  if (CUresult result = id_on(*target.session, target.context, &id); result != CUDA_SUCCESS) {
+    return result;
+  }
+  const InContext scope(target);
+  CUmodule named = nullptr;
+  if (CUresult result = forward_cuLibraryGetModule(&named, handle); result != CUDA_SUCCESS) {
+    return result;
+  }
+  *module = find_object(named, wire::Kind::kModule);
+  if (!*module) return CUDA_ERROR_UNKNOWN;
+  static_cast<ModuleState*>((*module)->extra)
+      ->library.store(find_object(handle, wire::Kind::kLibrary), std::memory_order_release);
+  return CUDA_SUCCESS;
+}
+
 CUresult Library::kernel(Object* library, const Target& target, const char* name, Object** kernel) {
   {
     std::lock_guard lock(mutex_);
@@ -291,6 +308,29 @@ CUresult Library::kernel(Object* library, const Target& target, const char* name
   return CUDA_SUCCESS;
 }
 
+namespace {
+
+// A library's modules, in all contexts.
+std::vector<Object*> modules_of(const Object* library) {
+  struct Search {
+    const Object* library;
+    std::vector<Object*> found;
+  } search{library, {}};
+  for_each_object(
+      wire::Kind::kModule,
+      [](Object* module, void* argument) {
+        auto& wanted = *static_cast<Search*>(argument);
+        const auto* state = static_cast<const ModuleState*>(module->extra);
+        if (state && state->library.load(std::memory_order_acquire) == wanted.library) {
+          wanted.found.push_back(module);
+        }
+      },
+      &search);
+  return std::move(search.found);
+}
+
+}  // namespace
+
 void Library::unload(Object* library) {
   variables_.forget();
   for (const auto& [session, id] : loaded_) {
@@ -306,6 +346,10 @@ void Library::unload(Object* library) {
       retire_object(kernel);
       delete ended;
     }
+  }
+  for (Object* module : modules_of(library)) {
+    delete static_cast<ModuleState*>(module->extra);
+    retire(module, wire::Kind::kModule);
   }
   retire_object(library);
 }
@@ -359,7 +403,7 @@ void Kernel::note_attribute(const Target& target, int which, int value) {
   }
 }
 
-CUresult Kernel::function_in(CUkernel handle, const Target& target, Object** function) {
+CUresult Kernel::function_in(Object* kernel, const Target& target, Object** function) {
   const uint64_t key = static_cast<uint64_t>(target.device) << 32 | target.context;
   {
     std::lock_guard lock(mutex_);
@@ -370,8 +414,10 @@ CUresult Kernel::function_in(CUkernel handle, const Target& target, Object** fun
   }
   FunctionInfo* info;
   if (CUresult result = info_on(target, &info); result != CUDA_SUCCESS) return result;
+  const InContext scope(target);
   CUfunction created = nullptr;
-  if (CUresult result = forward_cuKernelGetFunction(&created, handle); result != CUDA_SUCCESS) {
+  if (CUresult result = forward_cuKernelGetFunction(&created, reinterpret_cast<CUkernel>(kernel));
+      result != CUDA_SUCCESS) {
     return result;
   }
   Object* object = find_object(created, wire::Kind::kFunction);
@@ -381,6 +427,7 @@ CUresult Kernel::function_in(CUkernel handle, const Target& target, Object** fun
     auto* copy = new FunctionInfo;  // shares nothing: the function's attributes are its own
     copy->session = target.session;
     copy->id = object->id;
+    copy->kernel = kernel;
     copy->parameters = info->parameters;
     copy->parameter_bytes = info->parameter_bytes;
     for (size_t i = 0; i < copy->attributes.size(); ++i) {
@@ -406,6 +453,16 @@ bool Kernel::is(const Session& session, wire::ObjectId id) {
   return std::any_of(infos_.begin(), infos_.end(), [&](const auto& known) {
     return known.second->session == &session && known.second->id == id;
   });
+}
+
+Kernel* kernel_of(const void* handle) {
+  const Object* object = find_object(handle, wire::Kind::kKernel);
+  return object ? static_cast<Kernel*>(object->extra) : nullptr;
+}
+
+CUresult function_of(Object* kernel, const Target& target, Object** function) {
+  auto* found = static_cast<Kernel*>(kernel->extra);
+  return found ? found->function_in(kernel, target, function) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 Object* find_kernel(Session& session, wire::ObjectId id) {
@@ -449,9 +506,9 @@ CUresult resolve_callable(CUfunction handle, const Target& target, Callable* cal
     callable->info = static_cast<FunctionInfo*>(function->extra);
     return callable->info ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
   }
-  if (const Object* kernel = find_object(handle, wire::Kind::kKernel)) {
+  if (Kernel* kernel = kernel_of(handle)) {
     callable->is_kernel = true;
-    return static_cast<Kernel*>(kernel->extra)->info_on(target, &callable->info);
+    return kernel->info_on(target, &callable->info);
   }
   return CUDA_ERROR_INVALID_HANDLE;
 }

@@ -34,6 +34,8 @@ namespace rcuda::client {
 struct FunctionInfo {
   const Session* session = nullptr;
   wire::ObjectId id = 0;  // of the function or kernel on its session
+  // Functions of a library's kernel: the kernel. Null for other functions, and for kernels.
+  const Object* kernel = nullptr;
   std::vector<wire::ParameterInfo> parameters;
   uint32_t parameter_bytes = 0;
   std::array<std::atomic<int32_t>, wire::kFunctionAttributeCount> attributes;
@@ -70,11 +72,19 @@ class Variables {
   std::map<CUdeviceptr, uint64_t> buffer_ids_;
 };
 
-// Object::extra of a module: its functions by name, which a driver gives the same handle each time.
+// Object::extra of a module. A module that cuModuleLoad* made owns its functions, by name: a driver
+// gives the same handle each time. The module of a library in a context (cuLibraryGetModule) has
+// the functions of the library's kernels and the library's variables, and goes with the library.
 struct ModuleState {
+  struct Global {
+    CUdeviceptr address = 0;
+    size_t bytes = 0;
+  };
   Variables variables;
   std::mutex mutex;
   std::unordered_map<std::string, Object*> functions;
+  std::unordered_map<std::string, Global> globals;  // those that were asked for
+  std::atomic<Object*> library{nullptr};  // null for a module of its own
 };
 
 struct JitOptions {
@@ -105,7 +115,9 @@ class Library {
   CUresult id_on(Session& session, wire::ObjectId context, wire::ObjectId* id);
   // Unloads it from every session.
   void unload(Object* library);
-  // One object a name; `context` is where to look it up first.
+  // The library's module in the target's context.
+  CUresult module_in(CUlibrary handle, const Target& target, Object** module);
+  // One object a name; `target` is where to look it up first.
   CUresult kernel(Object* library, const Target& target, const char* name, Object** kernel);
   Variables& variables() { return variables_; }
 
@@ -136,8 +148,8 @@ class Kernel {
   // A context was destroyed or reset: its functions are gone. What cuKernelSetAttribute has set
   // stays.
   void forget_context(const Session& session, wire::ObjectId context);
-  // The CUfunction of the kernel in a context.
-  CUresult function_in(CUkernel handle, const Target& target, Object** function);
+  // The CUfunction of the kernel in a context. `kernel`: the handle of this one.
+  CUresult function_in(Object* kernel, const Target& target, Object** function);
 
  private:
   Object* const library_;
@@ -149,6 +161,10 @@ class Kernel {
   std::unordered_map<uint64_t, Object*> functions_;  // by session's device and context
 };
 
+// Null when the handle is not a kernel's.
+Kernel* kernel_of(const void* handle);
+// Kernel::function_in() of a kernel's object.
+CUresult function_of(Object* kernel, const Target& target, Object** function);
 // The kernel that has this id on a session; null when there is none.
 Object* find_kernel(Session& session, wire::ObjectId id);
 // Kernel::forget_context() of all kernels.

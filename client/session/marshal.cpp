@@ -98,9 +98,8 @@ void forget(Object* object, wire::Kind kind) {
 // expected.
 CUresult resolve_code(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
   const bool is_library = kind == wire::Kind::kLibrary;
-  const Object* object =
-      find_object(handle, is_library ? wire::Kind::kLibrary : wire::Kind::kKernel);
-  if (!object) return CUDA_ERROR_INVALID_HANDLE;
+  Object* object = find_object(handle, is_library ? wire::Kind::kLibrary : wire::Kind::kKernel);
+  if (!object || !object->extra) return CUDA_ERROR_INVALID_HANDLE;
   // Libraries are independent of contexts: without a current one, any session will do.
   if (!target->session) *target = target_anywhere();
   if (is_library) {
@@ -114,8 +113,7 @@ CUresult resolve_code(const void* handle, wire::Kind kind, Target* target, wire:
     return result;
   }
   Object* function;
-  const auto kernel_handle = reinterpret_cast<CUkernel>(const_cast<void*>(handle));
-  const CUresult result = kernel->function_in(kernel_handle, *target, &function);
+  const CUresult result = kernel->function_in(object, *target, &function);
   if (result == CUDA_SUCCESS) *id = function->id;
   return result;
 }
@@ -195,6 +193,13 @@ CUresult check_not_destroyed() {
   const CUresult result = target_current(&target);
   return result == CUDA_ERROR_INVALID_CONTEXT ? CUDA_SUCCESS : result;
 }
+
+InContext::InContext(const Target& target) {
+  push_context(
+      target.session->adopted(wire::Kind::kContext, target.context, target.context, target.device));
+}
+
+InContext::~InContext() { (void)pop_context(); }
 
 CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;

@@ -53,6 +53,16 @@ CUresult target_address(CUdeviceptr address, Target* target);
 // CUDA_ERROR_INVALID_CONTEXT.
 CUresult check_not_destroyed();
 
+// Makes the target's context the calling thread's current one for its scope: for calls that go to
+// the current context, where another one is meant.
+class InContext {
+ public:
+  explicit InContext(const Target& target);
+  ~InContext();
+  InContext(const InContext&) = delete;
+  InContext& operator=(const InContext&) = delete;
+};
+
 // A handle to its id. Null handles give id 0 and leave the target alone (streams: legacy default).
 // A target without session takes the handle's; another session gives CUDA_ERROR_INVALID_HANDLE, as
 // does a handle that is none. Streams: CU_STREAM_LEGACY, CU_STREAM_PER_THREAD and the per-thread

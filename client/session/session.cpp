@@ -1,6 +1,7 @@
 #include "client/session/session.h"
 
 #include <cstring>
+#include <memory>
 #include <string_view>
 #include <thread>
 
@@ -9,6 +10,7 @@
 #include "client/memory/host_writes.h"
 #include "client/memory/mirror.h"
 #include "client/session/capture.h"
+#include "client/session/functions.h"
 #include "client/session/staging.h"
 #include "client/session/trace.h"
 #include "common/base/log.h"
@@ -533,8 +535,11 @@ Object* Session::adopted(wire::Kind kind, wire::ObjectId id, wire::ObjectId cont
     }
     return known;
   }
-  Object* object = create_object(kind, {id, context, this, device});
+  const bool is_module = kind == wire::Kind::kModule;  // a library's, or a function's
+  auto state = is_module ? std::make_unique<ModuleState>() : nullptr;
+  Object* object = create_object(kind, {id, context, this, device, state.get()});
   if (!object) return nullptr;
+  (void)state.release();
   objects_.emplace(key, object);
   return object;
 }

@@ -79,6 +79,21 @@ CUresult primary_context(CUcontext* context, CUdevice device) {
   return provider().primary_context(device, context);
 }
 
+// CUDA 11's runtime loads its modules here, from the fatbin wrapper that nvcc made. The names and host
+// addresses are those of variables that live in host memory, which nvcc has not made since CUDA 5.
+CUresult load_fatbin(CUmodule* module, const void* wrapper, const char** names, void** addresses,
+                     uint32_t count) {
+  if (count != 0 && names && addresses) {
+    RCUDA_WARN("a module with %u variables in host memory (%s) is not supported", count, names[0]);
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  return provider().load_module(module, wrapper);
+}
+CUresult unload_fatbin(CUmodule module) { return provider().unload_module(module); }
+
+// CUDA 13.5's runtime asks when it starts, with no argument, and does not start without success.
+CUresult may_start() { return CUDA_SUCCESS; }
+
 // Tools hang callbacks into these; zeroed, they say that no tool is attached.
 void first_hooks(void** buffer, size_t* words) {
   static uint32_t hooks[1024];
@@ -187,7 +202,8 @@ struct Tables {
   Table<kNvrtcName, 0x38 / 8> nvrtc;
 
   Tables() {
-    cudart.with(2, slot(&primary_context));
+    cudart.with(2, slot(&primary_context)).with(6, slot(&load_fatbin));
+    cudart.with(7, slot(&unload_fatbin)).with(12, slot(&may_start));
     hooks.with(2, slot(&first_hooks)).with(6, slot(&second_hooks));
     tools.with(2, slot(&tools_current_context));
     storage.with(0, slot(&storage_put)).with(1, slot(&storage_delete));

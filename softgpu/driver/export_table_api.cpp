@@ -35,6 +35,11 @@ class SoftGpuProvider : public rcuda::interop::Provider {
 
   int multiprocessors(int ordinal) override { return device_at(ordinal)->multiprocessors(); }
 
+  CUresult load_module(CUmodule* module, const void* image) override {
+    return cuModuleLoadData(module, image);
+  }
+  CUresult unload_module(CUmodule module) override { return cuModuleUnload(module); }
+
   CUresult module_functions(CUmodule module, std::vector<CUfunction>* functions) override {
     unsigned count = 0;
     if (CUresult result = cuModuleGetFunctionCount(&count, module)) return result;
