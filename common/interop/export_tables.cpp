@@ -210,7 +210,7 @@ struct Tables {
     storage.with(2, slot(&storage_get)).with(3, nullptr);
     checks.with(2, slot(&context_check)).with(3, slot(&context_check_mode));
     integrity.with(1, slot(&integrity_check));
-    optional.with(1, slot(&declined));
+    optional.with(1, slot(&declined)).with(2, slot(&declined));
     libraries.with(4, slot(&library_context_flag)).with(39, slot(&library_stream_property));
     libraries.with(51, slot(&library_stream_handle));
     topology.with(4, slot(&topology_map)).with(13, slot(&topology_release));

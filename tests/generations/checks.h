@@ -1,0 +1,44 @@
+// Calls that must return one thing, and launches by stub. Every program of this folder prints the
+// same with every generation of the runtime, on every GPU and on softgpu.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+
+#include <cuda_runtime_api.h>
+
+#define EXPECT(expected, call)                                           \
+  do {                                                                   \
+    const cudaError_t error_ = (call);                                   \
+    if (error_ != (expected)) {                                          \
+      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, \
+                   cudaGetErrorName(error_));                            \
+      std::exit(1);                                                      \
+    }                                                                    \
+  } while (0)
+
+#define CUDA(call) EXPECT(cudaSuccess, call)
+
+#define CHECK(condition)                                                                 \
+  do {                                                                                   \
+    if (!(condition)) {                                                                  \
+      std::fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
+      std::exit(1);                                                                      \
+    }                                                                                    \
+  } while (0)
+
+template <typename... Arguments>
+cudaError_t launch(void (*stub)(), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                   Arguments... arguments) {
+  void* pointers[sizeof...(Arguments) + 1] = {&arguments..., nullptr};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(stub), grid, block, pointers, shared_bytes,
+                          stream);
+}
+
+inline const void* address(void (*stub)()) { return reinterpret_cast<const void*>(stub); }
+
+// The parts of runtime_calls.
+void test_kernels();
+void test_memory();
+void test_streams();
+void test_graphs();
