@@ -52,7 +52,7 @@ def emit_checks(function):
         elif a.form in ("in", "out", "inout", "create", "named", "string") and not a.nullable:
             if a.count and not a.count_from:
                 lines.append(f"  call.require({a.name} != nullptr || ({a.count}) == 0);\n")
-            elif not a.count:
+            else:
                 lines.append(f"  call.require({a.name} != nullptr);\n")
     return lines
 
@@ -136,6 +136,9 @@ def emit_inputs(function, types):
                 lines.append(f"  call.structs({a.name}, {count});\n")
             else:
                 lines.append(f"  call.array({byte_pointer(a, True)}, {count});\n")
+        elif a.form in ("out", "named") and not a.count and a.nullable:
+            # The driver is told of a null, and answers what it answers locally.
+            lines.append(f"  in.value<uint32_t>({a.name} != nullptr);\n")
         elif a.form in ("out", "named") and a.count:
             # How many elements are wanted, 0 for none; an absent array asks for nothing.
             room = "room" if a.count_from else "whole"
@@ -216,7 +219,10 @@ def emit_function(function, types):
     created = "".join(
         f"  *{a.name} = from_pointer<{a.element}>({a.name}_handle);\n"
         for a in function.arguments if a.form == "create")
+    # What the driver refused to destroy is still there. A posted command's answer is not awaited.
+    is_call = function.klass == "call"
     destroyed = "".join(
+        f"  call.retire_if_gone({a.name}, wire::Kind::k{a.kind}, result);\n" if is_call else
         f"  retire(to_pointer({a.name}), wire::Kind::k{a.kind});\n"
         for a in function.arguments if a.form == "destroy")
     outputs = emit_outputs(function, types)

@@ -175,7 +175,7 @@ def emit(table):
     tested = [f for f in table.functions.values() if is_tested(f)]
     lines = [NOTICE, '#include <cuda.h>\n#include <gtest/gtest.h>\n\n#include <algorithm>\n\n#include "api/server_handlers.h"\n#include "client/forward.h"\n'
              '#include "tests/unit/api/loopback.h"\n\nnamespace rcuda::loopback {\nnamespace {\n\n'
-             "using api::pool_attribute_bytes;\nusing api::to_pointer;\n\n"]
+             "using api::pool_attribute_bytes;\nusing api::tensor_elements;\nusing api::to_pointer;\n\n"]
     for struct in table.types.structs.values():
         lines.append(f"void fill({struct.name}& it, uint32_t seed);\n"
                      f"void normalise({struct.name}& it, Record& record);\n")

@@ -35,6 +35,8 @@ def items(function, types):
                 result.append(("kFlag", "", "4"))
             size = "4" if a.kind else f"sizeof({a.element})"
             result.append(("kObjects" if a.kind else "kArray", a.name, size))
+        elif a.form in ("out", "named") and not a.count and a.nullable:
+            result.append(("kFlag", "", "4"))
         elif a.form in ("out", "named") and a.count:
             result.append(("kRoom", a.name, "4"))
             if a.count_from:

@@ -45,11 +45,15 @@ def emit_decode(function, types):
                 lines.append(f"  auto {a.name}_it = copy_array<{a.element}>(in);\n")
             else:
                 lines.append(f"  const auto {a.name}_it = in.array<{a.element}>();\n")
+        elif a.form in ("out", "named") and not a.count and a.nullable:
+            lines.append(f"  const bool {a.name}_present = in.value<uint32_t>() != 0;\n")
         elif a.form in ("out", "named") and a.count:
             lines.append(f"  const auto {a.name}_room = in.value<uint32_t>();\n"
                          f"  if ({a.name}_room > kMaxReplyBytes / {element_bytes(a)}) in.reject();\n")
             if a.count_from:
                 lines.append(f"  const bool {a.name}_present = in.value<uint32_t>() != 0;\n")
+                if not a.nullable:
+                    lines.append(f"  if (!{a.name}_present) in.reject();\n")
     for a in function.arguments:
         if a.form == "create":
             lines.append(f"  const auto {a.name}_wire = in.value<wire::ObjectId>();\n")
@@ -152,7 +156,7 @@ def driver_argument(a, types):
         if a.nullable:
             return f"{a.name}_room != 0 ? {a.name}_it.data() : nullptr"
         return f"{a.name}_it.data()"
-    if a.form in ("in", "inout") and a.nullable:
+    if a.nullable:
         return f"{a.name}_present ? &{a.name}_it : nullptr"
     return f"&{a.name}_it"
 
@@ -204,7 +208,9 @@ def emit_function(function, types):
     after = []
     for a in function.arguments:
         if a.form == "destroy":
-            after.append(f"  unbind(executor, wire::Kind::k{a.kind}, {a.name}_wire);\n")
+            # The client keeps what a call did not destroy, and has forgotten what it posted.
+            kept = "if (is_gone(result)) " if function.klass == "call" else ""
+            after.append(f"  {kept}unbind(executor, wire::Kind::k{a.kind}, {a.name}_wire);\n")
         elif a.form == "create":
             after.append(f"  if (result == CUDA_SUCCESS && !bind(executor, wire::Kind::k{a.kind}, "
                          f"{a.name}_wire, to_pointer({a.name}_it))) {{\n    return kMalformed;\n  }}\n")

@@ -23,6 +23,7 @@ namespace rcuda::client {
 using api::from_pointer;
 using api::FunctionId;
 using api::pool_attribute_bytes;
+using api::tensor_elements;
 using api::to_pointer;
 
 // Members of structs that name objects or devices cross as ids and as the worker's ordinals.
@@ -145,6 +146,11 @@ class Call {
     }
   }
   CUresult bad_reply() const;
+  // After a call that destroys an object.
+  template <typename Handle>
+  static void retire_if_gone(Handle handle, wire::Kind kind, CUresult result) {
+    if (api::is_gone(result)) retire(to_pointer(handle), kind);
+  }
 
  private:
   bool may_send();

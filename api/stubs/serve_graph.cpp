@@ -112,9 +112,10 @@ CUresult serve_rcuda_stream_capture_info(Executor& executor, CUstream stream,
   const CUgraphNode* found = nullptr;
   const CUgraphEdgeData* found_edges = nullptr;
   *count = 0;
-  // Without a place for edge data the driver refuses when there is some, as it does locally.
-  const CUresult result =
-      ask(stream, status, id, graph, &found, edges != nullptr ? &found_edges : nullptr, count);
+  // Without a place for edge data the driver refuses when there is some, and edge data without
+  // dependencies, as it does locally.
+  const CUresult result = ask(stream, status, id, graph, dependencies != nullptr ? &found : nullptr,
+                              edges != nullptr ? &found_edges : nullptr, count);
   if (result != CUDA_SUCCESS || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return result;
   const size_t copied = std::min(room, *count);
   if (dependencies != nullptr && found != nullptr) std::copy_n(found, copied, dependencies);

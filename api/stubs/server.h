@@ -14,7 +14,9 @@ namespace rcuda::server {
 
 using api::FunctionId;
 using api::kMaxReplyBytes;
+using api::is_gone;
 using api::pool_attribute_bytes;
+using api::tensor_elements;
 using api::to_pointer;
 
 inline constexpr HandlerResult kMalformed = {CUDA_ERROR_INVALID_VALUE, true, false};

@@ -7,6 +7,7 @@
 
 #include <cuda.h>
 
+#include "common/cuda/errors.h"
 #include "common/wire/protocol.h"
 
 namespace rcuda::api {
@@ -38,6 +39,20 @@ struct FunctionId {
 // What one reply may bring back.
 inline constexpr size_t kMaxReplyBytes =
     wire::ClientWindow::kLargeReplyBytes - sizeof(wire::ReplyHeader) - sizeof(uint64_t);
+
+// Whether an object is gone after a call that destroys it: what a driver refused to destroy is still
+// there. Client and worker decide alike.
+inline bool is_gone(CUresult result) {
+  return result == CUDA_SUCCESS || cuda::is_sticky(result) ||
+         result == CUDA_ERROR_DEVICE_UNAVAILABLE;  // the session is lost
+}
+
+// Elements of an array of `rank` - `fewer`; none for a rank that no tensor map has, which the driver
+// refuses.
+inline size_t tensor_elements(cuuint32_t rank, cuuint32_t fewer) {
+  constexpr cuuint32_t kMostDimensions = 5;
+  return rank > kMostDimensions || rank < fewer ? 0 : rank - fewer;
+}
 
 // Sizes of what a void* points to, for the table's length expressions. 0: no such attribute.
 inline size_t pool_attribute_bytes(CUmemPool_attribute attribute) {

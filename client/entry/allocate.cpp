@@ -3,6 +3,7 @@
 
 #include <cuda.h>
 
+#include "api/stubs/shared.h"
 #include "client/memory/host_memory.h"
 #include "client/session/capture.h"
 #include "client/session/marshal.h"
@@ -34,9 +35,19 @@ CUresult record(const Target& target, CUdeviceptr address, size_t bytes, Placeme
   return registry().add(std::move(allocation)) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
 
-bool is_plain_device(Placement placement) {
-  return placement == Placement::kDevice || placement == Placement::kDeviceAsync ||
-         placement == Placement::kManaged;
+bool is_device(Placement placement) {
+  return placement == Placement::kDevice || placement == Placement::kDeviceAsync;
+}
+
+// Frees memory with `send`. It is forgotten first: once the worker has let go of it, another thread
+// may be given the address. What the driver refused to free is known again; `is_own`: the result is
+// that of this call, and not an error of an earlier one.
+template <typename Send>
+CUresult free_with(const Allocation& allocation, bool is_own, const Send& send) {
+  if (!registry().remove(allocation.base)) return CUDA_ERROR_INVALID_VALUE;  // another was faster
+  const CUresult result = send();
+  if (is_own && !rcuda::api::is_gone(result)) (void)registry().add(allocation);
+  return result;
 }
 
 CUresult free_device(CUdeviceptr address) {
@@ -44,18 +55,13 @@ CUresult free_device(CUdeviceptr address) {
   if (address == 0) return CUDA_SUCCESS;
   if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
   const auto allocation = registry().find(address);
-  if (!allocation || allocation->base != address || !is_plain_device(allocation->placement)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (!allocation || allocation->base != address) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->placement == Placement::kManaged) {
     return free_host(reinterpret_cast<void*>(address));
   }
+  if (!is_device(allocation->placement)) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->of_graph) return forward_cuMemFree_v2(address);
-  // Forgotten first: once the worker has let go of it, another thread may be given the address.
-  (void)registry().remove(address);
-  const CUresult result = forward_cuMemFree_v2(address);
-  if (result == CUDA_ERROR_INVALID_VALUE) (void)registry().add(*allocation);  // still there
-  return result;
+  return free_with(*allocation, true, [=] { return forward_cuMemFree_v2(address); });
 }
 
 // Stream-ordered memory of a stream that captures belongs to the graph; elsewhere it is memory.
@@ -67,6 +73,7 @@ CUresult check_beside_capture(CUstream stream) {
 // it is freed: the next launch allocates it again.
 CUresult record_async(const Target& target, CUdeviceptr address, size_t bytes, CUstream stream,
                       CUmemoryPool pool = nullptr) {
+  if (address == 0) return CUDA_SUCCESS;  // of no bytes
   // The address may be one that was freed in stream order and is known still.
   (void)registry().remove(address);
   return record(target, address, bytes, Placement::kDeviceAsync, may_capture(stream), pool);
@@ -120,18 +127,28 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPoo
   return record_async({owner.session, owner.context, owner.device}, *address, bytes, stream, pool);
 }
 
+// As cuMemFree, it does nothing with a null address, and takes memory of cuMemAlloc: cuSPARSE frees
+// both with it.
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  Target target;
+  rcuda::wire::ObjectId id;
+  if (CUresult result = resolve_unused(stream, &target, &id); result != CUDA_SUCCESS) return result;
+  if (address == 0) return CUDA_SUCCESS;
   if (CUresult result = check_beside_capture(stream); result != CUDA_SUCCESS) return result;
-  if (address == 0) return CUDA_ERROR_INVALID_VALUE;
   const auto allocation = registry().find(address);
-  if (!allocation || allocation->base != address || !is_plain_device(allocation->placement)) {
+  if (!allocation || allocation->base != address || !is_device(allocation->placement)) {
     return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (target.session != allocation->session) {
+    // The stream is another server's. Its owner frees the memory once the stream has got there.
+    if (may_capture(stream)) return CUDA_ERROR_INVALID_VALUE;
+    if (CUresult result = cuStreamSynchronize(stream); result != CUDA_SUCCESS) return result;
+    stream = nullptr;
   }
   // Only the worker knows whether a graph's memory is there.
   const CaptureAnswers answers(allocation->of_graph);
-  if (!allocation->of_graph) (void)registry().remove(address);
-  return forward_cuMemFreeAsync(address, stream);
+  const auto send = [=] { return forward_cuMemFreeAsync(address, stream); };
+  return allocation->of_graph ? send() : free_with(*allocation, awaits_answers(), send);
 }
 
 // The address is the node's from now on, so that other nodes can name it; memory is there after a

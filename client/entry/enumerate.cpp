@@ -70,7 +70,7 @@ CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned count, CUlibrary 
 }
 
 CUresult cuFuncGetName(const char** name, CUfunction function) {
-  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  if (!name || !function) return CUDA_ERROR_INVALID_VALUE;
   std::vector<char> text(kNamesBytes);
   size_t bytes = text.size();
   const CUresult result = forward_rcuda_function_name(function, text.data(), &bytes);

@@ -6,6 +6,7 @@
 
 #include <cuda.h>
 
+#include "api/stubs/shared.h"
 #include "client/memory/host_writes.h"
 #include "client/memory/mirror.h"
 #include "client/session/capture.h"
@@ -62,9 +63,10 @@ CUresult cuGraphDestroy(CUgraph handle) {
   Object* graph;
   if (CUresult result = find(handle, wire::Kind::kGraph, &graph); result != CUDA_SUCCESS)
     return result;
-  const std::unique_ptr<GraphState> state(static_cast<GraphState*>(graph->extra));
-  graph->extra = nullptr;
-  return forward_cuGraphDestroy(handle);
+  auto* state = static_cast<GraphState*>(graph->extra);
+  const CUresult result = forward_cuGraphDestroy(handle);
+  if (rcuda::api::is_gone(result)) delete state;
+  return result;
 }
 
 CUresult cuGraphClone(CUgraph* clone, CUgraph handle) {
@@ -84,9 +86,10 @@ CUresult cuGraphDestroyNode(CUgraphNode handle) {
   if (CUresult result = find(handle, wire::Kind::kGraphNode, &node); result != CUDA_SUCCESS) {
     return result;
   }
-  delete static_cast<NodeState*>(node->extra);
-  node->extra = nullptr;
-  return forward_cuGraphDestroyNode(handle);
+  auto* state = static_cast<NodeState*>(node->extra);
+  const CUresult result = forward_cuGraphDestroyNode(handle);
+  if (rcuda::api::is_gone(result)) delete state;
+  return result;
 }
 
 CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {

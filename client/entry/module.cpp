@@ -61,13 +61,24 @@ CUresult load_module(CUmodule* handle, const void* pointer, std::optional<size_t
   return CUDA_SUCCESS;
 }
 
-JitOptions jit_options(unsigned count, CUjit_option* keys, void** values) {
-  JitOptions options;
-  if (keys && values) {
-    options.keys.assign(keys, keys + count);
-    options.values.assign(values, values + count);
-  }
-  return options;
+CUresult read_options(unsigned count, const CUjit_option* keys, void* const* values,
+                      JitOptions* options) {
+  if (count == 0) return CUDA_SUCCESS;
+  if (!keys || !values) return CUDA_ERROR_INVALID_VALUE;
+  options->keys.assign(keys, keys + count);
+  options->values.assign(values, values + count);
+  return CUDA_SUCCESS;
+}
+
+// An option of libraries may do without a value.
+CUresult read_options(unsigned count, const CUlibraryOption* keys, void* const* values,
+                      JitOptions* options) {
+  if (count == 0) return CUDA_SUCCESS;
+  if (!keys) return CUDA_ERROR_INVALID_VALUE;
+  options->library_keys.assign(keys, keys + count);
+  if (values) options->library_values.assign(values, values + count);
+  options->library_values.resize(count);
+  return CUDA_SUCCESS;
 }
 
 // The numbers that a driver writes back go into the application's own array.
@@ -236,7 +247,10 @@ extern "C" {
 
 CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned count, CUjit_option* keys,
                             void** values) {
-  const JitOptions options = jit_options(count, keys, values);
+  JitOptions options;
+  if (CUresult result = read_options(count, keys, values, &options); result != CUDA_SUCCESS) {
+    return result;
+  }
   const CUresult result = load_module(module, image, std::nullopt, options);
   if (values) give_back(options, values);
   return result;
@@ -317,7 +331,7 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule hand
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   const Object* module = find_object(handle, wire::Kind::kModule);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
-  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;  // one may be null
   ModuleState::Global found;
   if (CUresult result = find_global(handle, *module, name, &found); result != CUDA_SUCCESS) {
     return result;
@@ -332,10 +346,14 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule hand
 CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jit_keys,
                            void** jit_values, unsigned jit_count, CUlibraryOption* keys,
                            void** values, unsigned count) {
-  JitOptions options = jit_options(jit_count, jit_keys, jit_values);
-  if (keys) options.library_keys.assign(keys, keys + count);
-  if (values) options.library_values.assign(values, values + count);
-  options.library_values.resize(options.library_keys.size());
+  JitOptions options;
+  if (CUresult result = read_options(jit_count, jit_keys, jit_values, &options);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (CUresult result = read_options(count, keys, values, &options); result != CUDA_SUCCESS) {
+    return result;
+  }
   return load_library(library, code, std::nullopt, std::move(options));
 }
 
@@ -344,10 +362,14 @@ CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_optio
                                void** values, unsigned count) {
   std::vector<char> contents;
   if (CUresult result = read_file(path, &contents); result != CUDA_SUCCESS) return result;
-  JitOptions options = jit_options(jit_count, jit_keys, jit_values);
-  if (keys) options.library_keys.assign(keys, keys + count);
-  if (values) options.library_values.assign(values, values + count);
-  options.library_values.resize(options.library_keys.size());
+  JitOptions options;
+  if (CUresult result = read_options(jit_count, jit_keys, jit_values, &options);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (CUresult result = read_options(count, keys, values, &options); result != CUDA_SUCCESS) {
+    return result;
+  }
   return load_library(library, contents.data(), contents.size(), std::move(options));
 }
 
@@ -384,6 +406,7 @@ CUresult cuLibraryGetModule(CUmodule* module, CUlibrary handle) {
 
 CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library,
                             const char* name) {
+  if (!address && !bytes) return CUDA_ERROR_INVALID_VALUE;  // one of them may be null
   CUdeviceptr found = 0;
   size_t size = 0;
   const CUresult result = forward_cuLibraryGetGlobal(&found, &size, library, name);
@@ -400,6 +423,7 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary libra
 
 CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary library,
                              const char* name) {
+  if (!address && !bytes) return CUDA_ERROR_INVALID_VALUE;  // one of them may be null
   CUdeviceptr found = 0;
   size_t size = 0;
   const CUresult result = forward_cuLibraryGetManaged(&found, &size, library, name);
@@ -443,9 +467,9 @@ CUresult cuKernelGetLibrary(CUlibrary* library, CUkernel handle) {
 
 CUresult cuKernelGetName(const char** name, CUkernel handle) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (!name || !handle) return CUDA_ERROR_INVALID_VALUE;
   const Kernel* kernel = kernel_of(handle);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
-  if (!name) return CUDA_ERROR_INVALID_VALUE;
   *name = kernel->name().c_str();
   return CUDA_SUCCESS;
 }
@@ -534,6 +558,8 @@ CUresult cuKernelSetAttribute(CUfunction_attribute which, int value, CUkernel ha
 }
 
 CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, size_t* bytes) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;
   Target target;
   Callable callable;
   if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {

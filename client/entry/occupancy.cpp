@@ -83,7 +83,7 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_si
   const int allowed = attribute(*callable.info, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
   if (allowed > 0) largest = std::min(largest, allowed);
   if (limit > 0) largest = std::min(largest, limit);
-  int best_threads = 0;
+  int best_threads = 0, best_size = 0, best_grid = 0;
   for (int rounded = (largest + warp - 1) / warp * warp; rounded > 0; rounded -= warp) {
     const int size = std::min(rounded, largest);
     int blocks = 0;
@@ -92,14 +92,17 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_si
     if (result != CUDA_SUCCESS) return result;
     if (blocks * size > best_threads) {
       best_threads = blocks * size;
-      *block_size = size;
-      *grid_size = blocks * device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+      best_size = size;
+      best_grid = blocks * device.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     }
     if (best_threads >= device.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)) {
       break;
     }
   }
-  return best_threads > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (best_threads == 0) return CUDA_ERROR_INVALID_VALUE;
+  *grid_size = best_grid;
+  *block_size = best_size;
+  return CUDA_SUCCESS;
 }
 
 CUresult cuOccupancyMaxPotentialBlockSize(int* grid_size, int* block_size, CUfunction function,

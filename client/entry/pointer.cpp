@@ -1,5 +1,7 @@
 // Pointer queries: answered from the registry of allocations, without asking but for a pool.
 
+#include <algorithm>
+
 #include <cuda.h>
 
 #include "client/memory/locate.h"
@@ -128,6 +130,7 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* which, void
                                 CUdeviceptr address) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   if (count == 0 || !which || !data) return CUDA_ERROR_INVALID_VALUE;
+  if (std::find(data, data + count, nullptr) != data + count) return CUDA_ERROR_INVALID_VALUE;
   const bool is_known = Process::get().memory().find(address).has_value();
   for (unsigned i = 0; i < count; ++i) {
     if (attribute(data[i], which[i], address) == CUDA_SUCCESS) continue;

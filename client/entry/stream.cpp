@@ -37,6 +37,9 @@ CUresult view_stream(CUstream stream, StreamView* view) {
 
 uint64_t uses_of(const Object& stream) { return stream.uses.load(std::memory_order_acquire); }
 
+// What a stream in capture depends on is seldom more; then it is asked again.
+constexpr size_t kUsualDependencies = 64;
+
 // The worker's word; forward_cuStreamQuery() would count as a use.
 CUresult ask_stream(const StreamView& view) {
   wire::Encoder body;
@@ -259,22 +262,27 @@ CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
   });
 }
 
+// A capture that was spoiled ends without a graph: null is returned for it.
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  if (graph) *graph = nullptr;
   Object* origin;
   if (CUresult result = find_origin(stream, &origin); result != CUDA_SUCCESS) return result;
   const StreamQuestion question;
   const bool is_mine = may_end_capture(origin);
-  const CUresult result = forward_cuStreamEndCapture(stream, graph);
+  CUgraph captured = nullptr;
+  const CUresult result = forward_cuStreamEndCapture(stream, graph ? &captured : nullptr);
   // Ended too when it was invalidated or unjoined; not when the stream did not capture at all.
   if (result != CUDA_ERROR_ILLEGAL_STATE && result != CUDA_ERROR_INVALID_HANDLE &&
       result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD &&
       result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED && result != CUDA_ERROR_INVALID_VALUE) {
     capture_ended(origin);
   }
-  if (is_mine || result != CUDA_SUCCESS) return result;
+  if (is_mine || result != CUDA_SUCCESS) {
+    if (graph) *graph = captured;
+    return result;
+  }
   // Over, and of no use, with a local driver.
-  (void)cuGraphDestroy(*graph);
-  *graph = nullptr;
+  if (captured) (void)cuGraphDestroy(captured);
   return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
 }
 
@@ -288,35 +296,41 @@ CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
   return CUDA_SUCCESS;
 }
 
+// All outputs but the status are optional, and are written only while the stream captures.
 CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
                                    CUgraph* graph, const CUgraphNode** dependencies,
                                    const CUgraphEdgeData** edges, size_t* count) {
   if (!any_capture()) {
     StreamView view;
     if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
-    if (!status) return CUDA_ERROR_INVALID_VALUE;
+    if (!status || (edges && !dependencies)) return CUDA_ERROR_INVALID_VALUE;
     *status = CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;
   }
+  if (!status) return CUDA_ERROR_INVALID_VALUE;
   const StreamQuestion question;
   // The arrays that a driver returns belong to it and stay valid until the stream's next operation;
   // here they belong to the thread.
-  auto& node_buffer = rcuda::of_this_thread<std::vector<CUgraphNode>>();
-  auto& edge_buffer = rcuda::of_this_thread<std::vector<CUgraphEdgeData>>();
-  size_t found = 0;
-  if (CUresult result =
-          forward_rcuda_stream_capture_info(stream, status, id, graph, nullptr, nullptr, &found);
-      result != CUDA_SUCCESS || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE || found == 0) {
-    if (result == CUDA_SUCCESS && count) *count = found;
-    return result;
-  }
-  node_buffer.resize(found);
-  edge_buffer.resize(found);
-  const CUresult result = forward_rcuda_stream_capture_info(
-      stream, status, id, graph, node_buffer.data(), edge_buffer.data(), &found);
-  if (result != CUDA_SUCCESS) return result;
-  if (dependencies) *dependencies = node_buffer.data();
-  if (edges) *edges = edge_buffer.data();
+  auto& nodes = rcuda::of_this_thread<std::vector<CUgraphNode>>();
+  auto& edge_data = rcuda::of_this_thread<std::vector<CUgraphEdgeData>>();
+  cuuint64_t found_id = 0;
+  CUgraph found_graph = nullptr;
+  size_t found = kUsualDependencies, room;
+  do {
+    room = found;
+    nodes.assign(room, nullptr);
+    edge_data.resize(room);
+    const CUresult result = forward_rcuda_stream_capture_info(
+        stream, status, &found_id, graph ? &found_graph : nullptr,
+        dependencies ? nodes.data() : nullptr, edges ? edge_data.data() : nullptr, &found);
+    if (result != CUDA_SUCCESS || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return result;
+  } while (dependencies && found > room);
+  // More than an answer can hold.
+  if (dependencies && found > 0 && !nodes[found - 1]) return CUDA_ERROR_NOT_SUPPORTED;
+  if (id) *id = found_id;
+  if (graph) *graph = found_graph;
+  if (dependencies) *dependencies = nodes.data();
+  if (edges) *edges = edge_data.data();
   if (count) *count = found;
   return CUDA_SUCCESS;
 }

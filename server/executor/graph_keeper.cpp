@@ -178,18 +178,39 @@ CUgraph GraphKeeper::graph_of(CUgraphNode node) {
   return graph;
 }
 
-void GraphKeeper::forget_names(CUgraph graph) {
+void GraphKeeper::collect(CUgraph graph, Names* names) const {
   for (const CUgraphNode node : nodes_of(graph)) {
-    forget_names(node);
-    executor_.objects(wire::Kind::kGraphNode).unbind_handle(node);
+    collect(node, names);
+    names->nodes.push_back(node);
   }
 }
 
-void GraphKeeper::forget_names(CUgraphNode node) {
+void GraphKeeper::collect(CUgraphNode node, Names* names) const {
   const CUgraph child = child_of(node);
   if (!child) return;
-  forget_names(child);
-  executor_.objects(wire::Kind::kGraph).unbind_handle(child);
+  collect(child, names);
+  names->children.push_back(child);
+}
+
+GraphKeeper::Names GraphKeeper::names_in(CUgraph graph) const {
+  Names names;
+  collect(graph, &names);
+  return names;
+}
+
+GraphKeeper::Names GraphKeeper::names_in(CUgraphNode node) const {
+  Names names;
+  collect(node, &names);
+  return names;
+}
+
+void GraphKeeper::forget(const Names& names) {
+  for (const CUgraphNode node : names.nodes) {
+    executor_.objects(wire::Kind::kGraphNode).unbind_handle(node);
+  }
+  for (const CUgraph child : names.children) {
+    executor_.objects(wire::Kind::kGraph).unbind_handle(child);
+  }
 }
 
 }  // namespace rcuda::server

@@ -47,9 +47,15 @@ class GraphKeeper {
   CUresult retain_number(CUgraph graph, uint64_t number);
   CUresult release_number(CUgraph graph, uint64_t number);
 
-  // The graph, or node, is about to be destroyed: ids of its nodes and of children are free again.
-  void forget_names(CUgraph graph);
-  void forget_names(CUgraphNode node);
+  // What goes with a graph or a node: its nodes and children, and theirs. To be asked before it is
+  // destroyed; forget() frees their ids afterwards, unless the driver refused.
+  struct Names {
+    std::vector<CUgraphNode> nodes;
+    std::vector<CUgraph> children;
+  };
+  Names names_in(CUgraph graph) const;
+  Names names_in(CUgraphNode node) const;
+  void forget(const Names& names);
 
   std::vector<CUgraphNode> nodes_of(CUgraph graph) const;
   // Whether a copy may touch the address: the driver knows it, or a node of the client's graphs, or
@@ -61,6 +67,8 @@ class GraphKeeper {
 
  private:
   CUgraph graph_of(CUgraphNode node);
+  void collect(CUgraph graph, Names* names) const;
+  void collect(CUgraphNode node, Names* names) const;
 
   Executor& executor_;
   std::vector<Kept> for_session_;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "api/server_handlers.h"
+#include "api/stubs/shared.h"
 #include "common/base/log.h"
 #include "server/executor/custom.h"
 #include "server/executor/executor.h"
@@ -131,13 +132,17 @@ std::span<const std::byte> packed_parameters(void* const* extra) {
 // ---- lifetime ----------------------------------------------------------------------------------
 
 CUresult serve_cuGraphDestroy(Executor& executor, CUgraph hGraph) {
-  executor.graph_keeper().forget_names(hGraph);
-  return executor.driver().cuGraphDestroy(hGraph);
+  const GraphKeeper::Names names = executor.graph_keeper().names_in(hGraph);
+  const CUresult result = executor.driver().cuGraphDestroy(hGraph);
+  if (api::is_gone(result)) executor.graph_keeper().forget(names);
+  return result;
 }
 
 CUresult serve_cuGraphDestroyNode(Executor& executor, CUgraphNode hNode) {
-  executor.graph_keeper().forget_names(hNode);
-  return executor.driver().cuGraphDestroyNode(hNode);
+  const GraphKeeper::Names names = executor.graph_keeper().names_in(hNode);
+  const CUresult result = executor.driver().cuGraphDestroyNode(hNode);
+  if (api::is_gone(result)) executor.graph_keeper().forget(names);
+  return result;
 }
 
 CUresult serve_rcuda_graph_retain(Executor& executor, CUgraph graph, unsigned long long number) {
@@ -181,8 +186,10 @@ CUresult serve_cuGraphExecUpdate_v2(Executor& executor, CUgraphExec hGraphExec, 
   const GraphCopies::Dressing dressing(executor.graph_copies(), hGraph, hGraphExec);
   if (dressing.result() != CUDA_SUCCESS) return dressing.result();
   const CUresult result = update(hGraphExec, hGraph, resultInfo);
-  resultInfo->errorNode = dressing.named(resultInfo->errorNode);
-  resultInfo->errorFromNode = dressing.named(resultInfo->errorFromNode);
+  if (resultInfo != nullptr) {
+    resultInfo->errorNode = dressing.named(resultInfo->errorNode);
+    resultInfo->errorFromNode = dressing.named(resultInfo->errorFromNode);
+  }
   if (result == CUDA_SUCCESS) executor.graph_copies().updated(hGraphExec, dressing);
   return result;
 }

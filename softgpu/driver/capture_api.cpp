@@ -35,6 +35,7 @@ CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t
   std::shared_ptr<Stream> stream;
   if (CUresult result = enter_stream(handle, &context, &stream)) return result;
   if (status == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (out.edge_data != nullptr && out.dependencies == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = refuse_implicit(*stream, /*invalidate=*/false)) return result;
   *status = CU_STREAM_CAPTURE_STATUS_NONE;
   if (!stream->capturing()) return CUDA_SUCCESS;
@@ -44,6 +45,10 @@ CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t
   if (capture.capture->invalidated) {
     *status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
     return CUDA_SUCCESS;
+  }
+  const bool is_lossy = out.dependencies != nullptr && out.edge_data == nullptr;
+  for (const GraphEdge& tip : capture.tips) {
+    if (is_lossy && !is_default(tip.data)) return CUDA_ERROR_LOSSY_QUERY;
   }
   *status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
   if (id != nullptr) *id = capture.capture->id;

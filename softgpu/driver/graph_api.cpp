@@ -14,10 +14,6 @@ using namespace softgpu::driver;
 
 namespace {
 
-bool is_default(const CUgraphEdgeData& data) {
-  return data.from_port == 0 && data.to_port == 0 && data.type == CU_GRAPH_DEPENDENCY_TYPE_DEFAULT;
-}
-
 // Fills an array as the graph queries do: `*count` says how long it is, and afterwards how many
 // entries there were; what is left of it becomes null. Without an array only the count is given.
 CUresult copy_nodes(const std::vector<GraphNode*>& nodes, CUgraphNode* out, size_t* count) {
@@ -35,7 +31,9 @@ CUresult copy_edges(const std::vector<GraphEdge>& edges, CUgraphNode* out, CUgra
                     size_t* count) {
   std::vector<GraphNode*> nodes;
   for (const GraphEdge& edge : edges) nodes.push_back(edge.node);
-  if (out == nullptr) return copy_nodes(nodes, out, count);
+  if (out == nullptr) {
+    return data == nullptr ? copy_nodes(nodes, out, count) : CUDA_ERROR_INVALID_VALUE;
+  }
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < std::min(*count, edges.size()); ++i) {
     if (data != nullptr) {
@@ -136,6 +134,10 @@ CUresult find_edges(const Graph& graph, const CUgraphNode* nodes, const CUgraphE
     edges->push_back({node.get(), data != nullptr ? data[i] : CUgraphEdgeData{}});
   }
   return CUDA_SUCCESS;
+}
+
+bool is_default(const CUgraphEdgeData& data) {
+  return data.from_port == 0 && data.to_port == 0 && data.type == CU_GRAPH_DEPENDENCY_TYPE_DEFAULT;
 }
 
 bool has_duplicates(const std::vector<GraphEdge>& edges) {

@@ -15,6 +15,8 @@ namespace softgpu::driver {
 CUresult find_edges(const Graph& graph, const CUgraphNode* nodes, const CUgraphEdgeData* data,
                     size_t count, std::vector<GraphEdge>* edges);
 
+// Of an edge that stands for nothing but an order.
+bool is_default(const CUgraphEdgeData& data);
 bool has_duplicates(const std::vector<GraphEdge>& edges);
 
 }  // namespace softgpu::driver

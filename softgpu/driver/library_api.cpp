@@ -199,7 +199,7 @@ CUresult CUDAAPI cuKernelGetLibrary(CUlibrary* library, CUkernel handle) {
 
 CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel handle) {
   if (CUresult result = check_initialized()) return result;
-  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  if (!name || !handle) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Kernel> kernel = kernel_from_handle(handle);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
   *name = kernel->name().c_str();

@@ -134,7 +134,7 @@ CUresult CUDAAPI cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmod
                                       const char* name) {
   Context* context = nullptr;
   if (CUresult result = enter_anywhere(&context)) return result;
-  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Module> module = module_from_handle(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   const softgpu::exec::Global* global = module->program().find_global(name);
@@ -157,7 +157,7 @@ CUresult CUDAAPI cuFuncGetModule(CUmodule* module, CUfunction handle) {
 CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction handle) {
   Context* context = nullptr;
   if (CUresult result = enter_anywhere(&context)) return result;
-  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  if (!name || !handle) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Function> function;
   if (CUresult result = function_from_handle(handle, &function)) return result;
   *name = function->kernel().name.c_str();
