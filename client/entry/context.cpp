@@ -36,6 +36,12 @@ CUresult find_alive(CUcontext handle, Object** context) {
   return (*context)->given_back ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
 }
 
+// Its managed variables are the host's no more.
+void forget_module(ModuleState* state) {
+  state->variables.forget();
+  delete state;
+}
+
 // A context is about to go: what lived in it is forgotten, its memory and the handles of objects,
 // which the worker destroys with it. Returned is its memory of the host, to be ended after the
 // context.
@@ -45,7 +51,7 @@ std::vector<Allocation> forget_context(const Object& context, RetiredEarly* reti
   for (const wire::Kind kind : {wire::Kind::kStream, wire::Kind::kEvent, wire::Kind::kModule,
                                 wire::Kind::kFunction, wire::Kind::kArray}) {
     for (Object* object : objects_in(kind, context.session, context.id)) {
-      if (kind == wire::Kind::kModule) delete static_cast<ModuleState*>(object->extra);
+      if (kind == wire::Kind::kModule) forget_module(static_cast<ModuleState*>(object->extra));
       if (kind == wire::Kind::kFunction) delete static_cast<FunctionInfo*>(object->extra);
       retired->add(object, kind);
     }

@@ -82,8 +82,11 @@ CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
       return give<unsigned long long>(data, allocation->buffer_id);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
       return give<unsigned>(data, allocation->sync_memops);
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+      return give<unsigned>(data, 0);
     default:
-      return CUDA_ERROR_NOT_SUPPORTED;
+      // Runtimes ask for attributes that came after this driver, too: cudart 13.5 for 22.
+      return CUDA_ERROR_INVALID_VALUE;
   }
 }
 

@@ -199,6 +199,7 @@ void test_graphs() {
   CUdeviceptr counter;
   CU(cuModuleGetGlobal(&counter, nullptr, module, "counter"));
   CU(cuMemsetD32(counter, 0, 1));
+  CU(cuCtxSynchronize());
   CUstream stream;
   CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   CU(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
