@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the CUDA programs of tests/programs and a few lines of PyTorch on a real GPU: natively, and
-# through the whole remote path over shared memory and TCP, with one server and with two. Prints what
-# differs from tests/programs/expected, by program and mode, then a table.
+# Runs the CUDA programs of tests/programs, those of every generation (tests/generations) and a few lines of
+# PyTorch on a real GPU: natively, and through the whole remote path over shared memory and TCP, with one
+# server and with two. Prints what differs from the recorded output, by program and mode, then a table.
 #
 #   tests/gpu/remote_programs.sh BUILD_FOLDER [program ...]
 #
@@ -18,6 +18,7 @@ build=$(cd "$1" && pwd)
 shift
 programs=$build/tests/programs
 expected=$here/../programs/expected
+generations=$build/tests/generations
 work=$(mktemp -d)
 client=$build/lib/librcuda.so
 gpus=$(nvidia-smi -L | wc -l)
@@ -52,24 +53,36 @@ run_in() {  # MODE COMMAND...: runs the command natively or remotely
   esac
 }
 
+expected_of() {  # PROGRAM: the file with what it must print
+  case $1 in
+    runtime_calls* | driver_calls*) echo "$here/../generations/expected/${1%%-*}.txt" ;;
+    *) echo "$expected/$1.txt" ;;
+  esac
+}
+
 differs() {  # NAME MODE: runs it; true if it did not print what is expected, and then says what it printed
-  local out=$work/$1.$2.out err=$work/$1.$2.err status
-  (cd "$programs" && run_in "$2" "./$1") >"$out" 2>"$err"
+  local out=$work/$1.$2.out err=$work/$1.$2.err folder status
+  folder=$programs
+  [[ -x $folder/$1 ]] || folder=$generations
+  (cd "$folder" && run_in "$2" "./$1") >"$out" 2>"$err"
   status=$?
-  cmp -s "$out" "$expected/$1.txt" && return 1
+  cmp -s "$out" "$(expected_of "$1")" && return 1
   echo "--- $1, $2: exit $status
-$(diff "$out" "$expected/$1.txt" | head -30)
+$(diff "$out" "$(expected_of "$1")" | head -30)
 $(grep -v ' info: ' "$err" | tail -2)"
 }
 
 names=("$@")
-((${#names[@]})) || mapfile -t names < <(cd "$expected" && ls -- *.txt | sed 's/\.txt$//')
+if ((!${#names[@]})); then
+  mapfile -t names < <(cd "$expected" && ls -- *.txt | sed 's/\.txt$//'
+                       cd "$generations" && find . -maxdepth 1 -type f -executable -printf '%f\n' | sort)
+fi
 read -ra modes <<<"${MODES:-native shm tcp two gpus}"
 several=" context_lives device_queries foreign_memory full_queues interprocess lifetimes peer_copies peer_trains several_devices shared_descriptors virtual_memory "
 declare -A passed failed
 tasks=()
 for name in "${names[@]}"; do
-  [[ -x $programs/$name ]] || continue
+  [[ -x $programs/$name || -x $generations/$name ]] || continue
   for mode in "${modes[@]}"; do
     [[ $mode == gpus && $several != *" $name "* ]] && continue
     [[ $mode == two && $gpus == 1 && $name == device_queries ]] && continue  # one GPU twice
