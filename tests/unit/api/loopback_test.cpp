@@ -162,9 +162,9 @@ TEST_F(LoopbackTest, CommandsArePrintedWithTheirArguments) {
             "cuMemsetD8Async(dstDevice=0x600000001000, uc=7, N=16, hStream=#3)");
 
   CUdeviceptr address = 0;
-  (void)client::forward_cuModuleGetGlobal_v2(
-      &address, nullptr, client_handle<CUmodule>(wire::Kind::kModule, 2), "table");
-  EXPECT_EQ(Recorded::get().printed, "cuModuleGetGlobal_v2(hmod=#2, name_=\"table\")");
+  (void)client::forward_cuLibraryGetGlobal(
+      &address, nullptr, client_handle<CUlibrary>(wire::Kind::kLibrary, 2), "table");
+  EXPECT_EQ(Recorded::get().printed, "cuLibraryGetGlobal(library=#2, name_=\"table\")");
 
   CUgraph graph = nullptr;
   (void)client::forward_cuGraphCreate(&graph, 0);

@@ -92,8 +92,7 @@ TEST_F(FunctionsTest, ASettingIsOfOneDeviceAndOutlivesItsContexts) {
   Object *object = nullptr, *function = nullptr;
   ASSERT_EQ(state_->kernel(library_, target_, "climb", &object), CUDA_SUCCESS);
   auto* kernel = static_cast<Kernel*>(object->extra);
-  ASSERT_EQ(kernel->function_in(reinterpret_cast<CUkernel>(object), target_, &function),
-            CUDA_SUCCESS);
+  ASSERT_EQ(kernel->function_in(object, target_, &function), CUDA_SUCCESS);
   Target other = target_;
   other.device = target_.device + 1;
   FunctionInfo *here = nullptr, *there = nullptr;
@@ -114,9 +113,7 @@ TEST_F(FunctionsTest, ASettingIsOfOneDeviceAndOutlivesItsContexts) {
 TEST_F(FunctionsTest, WithALibraryGoWhatItsKernelsWere) {
   Object *kernel = nullptr, *function = nullptr;
   ASSERT_EQ(state_->kernel(library_, target_, "climb", &kernel), CUDA_SUCCESS);
-  const auto handle = reinterpret_cast<CUkernel>(kernel);
-  ASSERT_EQ(static_cast<Kernel*>(kernel->extra)->function_in(handle, target_, &function),
-            CUDA_SUCCESS);
+  ASSERT_EQ(function_of(kernel, target_, &function), CUDA_SUCCESS);
   EXPECT_EQ(find_object(function, wire::Kind::kFunction), function);
   (void)sent(static_cast<uint16_t>(api::Opcode::cuLibraryUnload));
   state_->unload(library_);

@@ -33,12 +33,21 @@ class FakeProvider : public Provider {
     return identity;
   }
   int multiprocessors(int) override { return 132; }
+  CUresult load_module(CUmodule* module, const void* image) override {
+    loaded = image;
+    *module = kModule;
+    return CUDA_SUCCESS;
+  }
+  CUresult unload_module(CUmodule module) override {
+    return module == kModule ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  }
   CUresult module_functions(CUmodule module, std::vector<CUfunction>* functions) override {
     if (module != kModule) return CUDA_ERROR_INVALID_HANDLE;
     for (uintptr_t i = 1; i <= 3; ++i) functions->push_back(reinterpret_cast<CUfunction>(i));
     return CUDA_SUCCESS;
   }
   CUcontext current = kContext;
+  const void* loaded = nullptr;
 };
 
 class ExportTables : public testing::Test {
@@ -96,7 +105,25 @@ TEST_F(ExportTables, AnswersNotFoundForUnknownTables) {
 
 TEST_F(ExportTables, UnknownSlotsSayNotSupported) {
   EXPECT_EQ(slot<CUresult (*)()>(table(kModules), 50)(), CUDA_ERROR_NOT_SUPPORTED);
-  EXPECT_EQ(slot<CUresult (*)()>(table(kCudart), 12)(), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(slot<CUresult (*)()>(table(kCudart), 11)(), CUDA_ERROR_NOT_SUPPORTED);
+}
+
+TEST_F(ExportTables, LoadCodeForCuda11) {
+  auto load =
+      slot<CUresult (*)(CUmodule*, const void*, const char**, void**, uint32_t)>(table(kCudart), 6);
+  CUmodule module = nullptr;
+  const int wrapper = 0;
+  EXPECT_EQ(load(&module, &wrapper, nullptr, nullptr, 0), CUDA_SUCCESS);
+  EXPECT_EQ(module, kModule);
+  EXPECT_EQ(provider_.loaded, &wrapper);
+  const char* names[] = {"variable"};
+  void* addresses[] = {&module};
+  EXPECT_EQ(load(&module, &wrapper, names, addresses, 1), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(slot<CUresult (*)(CUmodule)>(table(kCudart), 7)(module), CUDA_SUCCESS);
+}
+
+TEST_F(ExportTables, LetARuntimeOf13Point5Start) {
+  EXPECT_EQ(slot<CUresult (*)()>(table(kCudart), 12)(), CUDA_SUCCESS);
 }
 
 TEST_F(ExportTables, NameContexts) {
