@@ -58,7 +58,7 @@ def emit_recorder(function, types):
     lines.append("  Recorded::get().seen = record.text();\n")
     for a in function.arguments:
         pointer = f"static_cast<char*>({a.name})" if a.type == "void*" else a.name
-        count = "1"
+        count = f"{a.name} == nullptr ? 0 : 1" if a.nullable else "1"
         if a.count_from:
             count = f"{a.name} == nullptr ? 0 : std::min<size_t>(2, *{a.count})"
         elif a.count:

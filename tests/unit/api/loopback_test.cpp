@@ -10,6 +10,7 @@
 namespace rcuda::loopback {
 namespace {
 
+using api::to_pointer;
 using client::forward_cuEventRecord;
 
 TEST_F(LoopbackTest, NullHandlesAreRefusedWithTheDriversError) {
@@ -26,9 +27,82 @@ TEST_F(LoopbackTest, HandlesOfAnotherKindAreRefused) {
 }
 
 TEST_F(LoopbackTest, NullOutputsAreRefused) {
-  size_t total = 0;
-  EXPECT_EQ(client::forward_cuMemGetInfo_v2(nullptr, &total), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(client::forward_cuCtxGetLimit(nullptr, CU_LIMIT_STACK_SIZE), CUDA_ERROR_INVALID_VALUE);
+  const auto graph = client_handle<CUgraph>(wire::Kind::kGraph, 1);
+  CUgraphNode nodes[2];
+  EXPECT_EQ(client::forward_cuGraphGetNodes(graph, nodes, nullptr), CUDA_ERROR_INVALID_VALUE);
+  size_t bytes = 8;
+  EXPECT_EQ(client::forward_rcuda_graph_dot(graph, 0, 0, nullptr, &bytes),
+            CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(Recorded::get().called, 0u);
+}
+
+TEST_F(LoopbackTest, OptionalOutputsReachTheDriverAsNull) {
+  table().cuMemGetInfo_v2 = [](size_t* free, size_t* total) {
+    EXPECT_EQ(free, nullptr);
+    *total = 7;
+    return CUDA_SUCCESS;
+  };
+  size_t total = 0;
+  EXPECT_EQ(client::forward_cuMemGetInfo_v2(nullptr, &total), CUDA_SUCCESS);
+  EXPECT_EQ(total, 7u);
+  table().cuStreamEndCapture = [](CUstream, CUgraph* graph) {
+    return graph == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  };
+  const auto stream = client_handle<CUstream>(wire::Kind::kStream, 2);
+  EXPECT_EQ(client::forward_cuStreamEndCapture(stream, nullptr), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(Recorded::get().called, 2u);
+}
+
+TEST_F(LoopbackTest, APeerThatLeavesOutARequiredArrayIsRefused) {
+  const auto is_malformed = [](uint32_t present) {
+    wire::Encoder in;
+    in.value<wire::ObjectId>(1);  // graph
+    in.value<unsigned>(0);        // flags
+    in.value<size_t>(0);          // offset
+    in.value<uint32_t>(8);        // room for text
+    in.value<uint32_t>(present);
+    in.value<size_t>(8);  // text_bytes
+    std::vector<uint64_t> reply;
+    size_t reply_bytes = 0;
+    const auto opcode = static_cast<uint16_t>(api::Opcode::rcuda_graph_dot);
+    return run_handler(opcode, in.body(), &reply, &reply_bytes).malformed;
+  };
+  EXPECT_FALSE(is_malformed(1));
+  EXPECT_TRUE(is_malformed(0));
+}
+
+TEST_F(LoopbackTest, WhatTheDriverRefusesToDestroyIsStillThere) {
+  static CUresult answer;
+  table().cuMemPoolDestroy = [](CUmemoryPool) { return answer; };
+  const auto pool = client_handle<CUmemoryPool>(wire::Kind::kMemoryPool, 5);
+  answer = CUDA_ERROR_INVALID_VALUE;
+  EXPECT_EQ(client::forward_cuMemPoolDestroy(pool), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_TRUE(Recorded::get().unbound.empty());
+  EXPECT_TRUE(Recorded::get().retired.empty());
+  answer = CUDA_SUCCESS;
+  EXPECT_EQ(client::forward_cuMemPoolDestroy(pool), CUDA_SUCCESS);
+  expect_destroyed(to_pointer(pool), wire::Kind::kMemoryPool);
+}
+
+TEST_F(LoopbackTest, TheDriverRefusesARankThatNoTensorMapHas) {
+  table().cuTensorMapEncodeTiled = [](CUtensorMap*, CUtensorMapDataType, cuuint32_t rank, void*,
+                                      const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
+                                      const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                      CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+    return rank >= 1 && rank <= 5 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  };
+  CUtensorMap map{};
+  const cuuint64_t sizes[1] = {64};
+  const cuuint32_t box[1] = {8}, strides[1] = {1};
+  for (const cuuint32_t rank : {0u, 1u, 6u, 1000u, ~0u}) {
+    // One dimension has no strides between rows.
+    const CUresult result = client::forward_cuTensorMapEncodeTiled(
+        &map, CU_TENSOR_MAP_DATA_TYPE_UINT8, rank, nullptr, sizes, nullptr, box, strides,
+        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    EXPECT_EQ(result, rank == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE) << rank;
+  }
 }
 
 TEST_F(LoopbackTest, AFunctionTheDriverLacksIsNotSupported) {
@@ -220,6 +294,31 @@ TEST_F(LoopbackTest, CaptureInformationIsCopiedOut) {
   expect_named(&graph, 1, wire::Kind::kGraph);
   expect_named(nodes, 2, wire::Kind::kGraphNode);
   EXPECT_EQ(edges[1].type, 1);
+}
+
+TEST_F(LoopbackTest, CaptureInformationIsAskedForAsTheApplicationAsks) {
+  table().cuStreamGetCaptureInfo_v3 = [](CUstream, CUstreamCaptureStatus* status, cuuint64_t*,
+                                         CUgraph* graph, const CUgraphNode** dependencies,
+                                         const CUgraphEdgeData** edges, size_t* count) {
+    EXPECT_EQ(graph, nullptr);
+    EXPECT_EQ(dependencies, nullptr);
+    *status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    *count = 3;
+    return edges == nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  };
+  const auto stream = client_handle<CUstream>(wire::Kind::kStream, 2);
+  CUstreamCaptureStatus status{};
+  cuuint64_t id = 0;
+  CUgraphEdgeData edges[2] = {};
+  size_t count = 2;
+  EXPECT_EQ(client::forward_rcuda_stream_capture_info(stream, &status, &id, nullptr, nullptr,
+                                                      nullptr, &count),
+            CUDA_SUCCESS);
+  EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  EXPECT_EQ(count, 3u);
+  EXPECT_EQ(client::forward_rcuda_stream_capture_info(stream, &status, &id, nullptr, nullptr, edges,
+                                                      &count),
+            CUDA_ERROR_INVALID_VALUE);
 }
 
 }  // namespace
