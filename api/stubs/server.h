@@ -13,8 +13,8 @@
 namespace rcuda::server {
 
 using api::FunctionId;
-using api::kMaxReplyBytes;
 using api::is_gone;
+using api::kMaxReplyBytes;
 using api::pool_attribute_bytes;
 using api::tensor_elements;
 using api::to_pointer;

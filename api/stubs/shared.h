@@ -40,15 +40,15 @@ struct FunctionId {
 inline constexpr size_t kMaxReplyBytes =
     wire::ClientWindow::kLargeReplyBytes - sizeof(wire::ReplyHeader) - sizeof(uint64_t);
 
-// Whether an object is gone after a call that destroys it: what a driver refused to destroy is still
-// there. Client and worker decide alike.
+// Whether an object is gone after a call that destroys it: what a driver refused to destroy is
+// still there. Client and worker decide alike.
 inline bool is_gone(CUresult result) {
   return result == CUDA_SUCCESS || cuda::is_sticky(result) ||
          result == CUDA_ERROR_DEVICE_UNAVAILABLE;  // the session is lost
 }
 
-// Elements of an array of `rank` - `fewer`; none for a rank that no tensor map has, which the driver
-// refuses.
+// Elements of an array of `rank` - `fewer`; none for a rank that no tensor map has, which the
+// driver refuses.
 inline size_t tensor_elements(cuuint32_t rank, cuuint32_t fewer) {
   constexpr cuuint32_t kMostDimensions = 5;
   return rank > kMostDimensions || rank < fewer ? 0 : rank - fewer;

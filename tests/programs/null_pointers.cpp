@@ -1,6 +1,6 @@
 // What each function of the driver API returns when a pointer that it needs is null, and that
-// nothing has changed by it. With a number it also asks where the documentation is silent, from that
-// question on: 0 for all, more to go on behind a question that a driver did not survive.
+// nothing has changed by it. With a number it also asks where the documentation is silent, from
+// that question on: 0 for all, more to go on behind a question that a driver did not survive.
 #include <cstdio>
 #include <cstdlib>
 
@@ -34,6 +34,8 @@ void show(CUresult result) {
 int questions = 0, first_question = 0;
 
 #define ASK(call) (questions++ < first_question ? void() : SHOW(call))
+
+void ignore(void*) {}
 
 // What the calls need.
 struct World {
@@ -97,7 +99,7 @@ void make(World* w) {
   const CUDA_MEMSET_NODE_PARAMS params = fill_params(w->memory);
   CU(cuGraphAddMemsetNode(&w->fill, w->graph, nullptr, 0, &params, w->context));
   CUDA_HOST_NODE_PARAMS host{};
-  host.fn = [](void*) {};
+  host.fn = ignore;
   CU(cuGraphAddHostNode(&w->host, w->graph, nullptr, 0, &host));
   CU(cuGraphInstantiate(&w->executable, w->graph, 0));
 }
@@ -318,7 +320,7 @@ void graphs(const World& w) {
   SHOW(cuGraphExecMemsetNodeSetParams(w.executable, w.fill, nullptr, w.context));
   SHOW(cuGraphDebugDotPrint(w.graph, nullptr, 0));
   CUuserObject object = nullptr;
-  SHOW(cuUserObjectCreate(nullptr, nullptr, [](void*) {}, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+  SHOW(cuUserObjectCreate(nullptr, nullptr, ignore, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
   SHOW(cuUserObjectCreate(&object, nullptr, nullptr, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
   CHECK(node == nullptr && executable == nullptr && object == nullptr);
   CU(cuGraphGetNodes(w.graph, nullptr, &count));

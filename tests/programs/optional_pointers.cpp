@@ -1,6 +1,6 @@
 // Every pointer of the driver API that its documentation lets be null, null: the call succeeds, and
-// what else it tells is right. Older versions and those for per-thread default streams are asked for
-// as the runtime asks for them.
+// what else it tells is right. Older versions and those for per-thread default streams are asked
+// for as the runtime asks for them.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -106,7 +106,8 @@ void launches(CUmodule module, CUstream stream) {
   config.blockDimX = config.blockDimY = config.blockDimZ = 1;
   config.hStream = stream;
   CU(cuLaunchKernelEx(&config, function, nullptr, nullptr));
-  CU(cuLaunchHostFunc(stream, [](void* data) { CHECK(data == nullptr); }, nullptr));
+  CU(cuLaunchHostFunc(
+      stream, [](void* data) { CHECK(data == nullptr); }, nullptr));
   CU(cuStreamSynchronize(stream));
   int grid = 0, block = 0;
   CU(cuOccupancyMaxPotentialBlockSize(&grid, &block, function, nullptr, 0, 0));
@@ -146,7 +147,8 @@ CaptureInfo capture_info(bool per_thread) {
           version_of<Info3>(name, 12030, per_thread)};
 }
 
-// What each version tells with all outputs null but one. The stream captures, and depends on `node`.
+// What each version tells with all outputs null but one. The stream captures, and depends on
+// `node`.
 void each_output(const CaptureInfo& info, CUstream stream, CUgraphNode node) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   cuuint64_t id = 0, other_id = 1;
