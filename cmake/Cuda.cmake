@@ -1,11 +1,29 @@
 # Where the CUDA toolkit is. Only its headers are needed to build; nvcc builds the test programs.
+#
+# RCUDA_NVCC              nvcc: of CUDA_HOME, /usr/local/cuda, PATH, or what scripts/setup installed
+# RCUDA_CUDA_INCLUDE_DIR  its headers
+# RCUDA_CUDA_STUB         libcuda.so to link against: the toolkit's stub, or one made of its headers
 
-find_path(RCUDA_CUDA_INCLUDE_DIR cuda.h
-  HINTS $ENV{CUDA_HOME}/include /usr/local/cuda/include /usr/local/cuda/targets/x86_64-linux/include)
-if(NOT RCUDA_CUDA_INCLUDE_DIR)
-  message(FATAL_ERROR "cuda.h was not found: install the CUDA Toolkit (13.0 or later) or set CUDA_HOME")
+find_package(Python3 3.11 REQUIRED COMPONENTS Interpreter)
+
+set(toolkit_of_setup "${CMAKE_CURRENT_SOURCE_DIR}/build/wheels/toolkit")
+find_program(RCUDA_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin PATHS "${toolkit_of_setup}/bin")
+if(RCUDA_NVCC STREQUAL "${toolkit_of_setup}/bin/nvcc")
+  # Not headers that lie elsewhere without a compiler.
+  find_path(RCUDA_CUDA_INCLUDE_DIR cuda.h PATHS "${toolkit_of_setup}/include" NO_DEFAULT_PATH)
+else()
+  find_path(RCUDA_CUDA_INCLUDE_DIR cuda.h
+    HINTS $ENV{CUDA_HOME}/include /usr/local/cuda/include /usr/local/cuda/targets/x86_64-linux/include)
 endif()
-find_program(RCUDA_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+if(NOT RCUDA_CUDA_INCLUDE_DIR)
+  message(FATAL_ERROR "cuda.h was not found: run scripts/setup, or install the CUDA Toolkit (13.0 or later) and set CUDA_HOME")
+endif()
+file(STRINGS "${RCUDA_CUDA_INCLUDE_DIR}/cuda.h" cuda_version REGEX "^#define CUDA_VERSION ")
+string(REGEX MATCH "[0-9]+" cuda_version "${cuda_version}")
+if(cuda_version LESS 13000)
+  message(FATAL_ERROR "${RCUDA_CUDA_INCLUDE_DIR}/cuda.h is version ${cuda_version}, older than CUDA 13.0: "
+    "set CUDA_HOME to a newer toolkit (scripts/wheels toolkit installs one as ${toolkit_of_setup}) and build in a fresh folder")
+endif()
 
 add_library(rcuda_cuda_headers INTERFACE)
 target_include_directories(rcuda_cuda_headers SYSTEM INTERFACE "${RCUDA_CUDA_INCLUDE_DIR}")
@@ -14,7 +32,16 @@ target_include_directories(rcuda_cuda_headers SYSTEM INTERFACE "${RCUDA_CUDA_INC
 # Definitions of driver functions are exported although everything else is compiled hidden.
 target_compile_definitions(rcuda_cuda_headers INTERFACE
   __CUDA_API_VERSION_INTERNAL __CUDA_API_PUSH_VISIBILITY_DEFAULT)
+
 find_file(RCUDA_CUDA_STUB libcuda.so NO_DEFAULT_PATH
   HINTS "${RCUDA_CUDA_INCLUDE_DIR}/../lib64/stubs" "${RCUDA_CUDA_INCLUDE_DIR}/../lib/stubs"
         /usr/local/cuda/lib64/stubs)
-find_package(Python3 3.11 REQUIRED COMPONENTS Interpreter)
+if(NOT RCUDA_CUDA_STUB)
+  set(RCUDA_CUDA_STUB "${CMAKE_BINARY_DIR}/stubs/libcuda.so" CACHE FILEPATH "" FORCE)
+endif()
+if(NOT EXISTS "${RCUDA_CUDA_STUB}")
+  execute_process(
+    COMMAND "${Python3_EXECUTABLE}" "${CMAKE_CURRENT_SOURCE_DIR}/api/gen/stub_library.py"
+            --compiler "${CMAKE_C_COMPILER}" --include "${RCUDA_CUDA_INCLUDE_DIR}" --output "${RCUDA_CUDA_STUB}"
+    COMMAND_ERROR_IS_FATAL ANY)
+endif()

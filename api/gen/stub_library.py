@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""Makes a libcuda.so to link programs against, with every function that the toolkit's headers declare.
+
+For toolkits that come without one, as PyPI's do. Like NVIDIA's stub it only names symbols and libcuda.so.1.
+"""
+
+import argparse
+import pathlib
+import subprocess
+
+import cuda_header
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--compiler", default="cc")
+    parser.add_argument("--include", required=True, help="folder of cuda.h")
+    parser.add_argument("--output", type=pathlib.Path, required=True)
+    arguments = parser.parse_args()
+    toolkit = cuda_header.read_toolkit(arguments.compiler, arguments.include)
+    source = "".join(f"int {name}(void) {{ return 34; }}  /* CUDA_ERROR_STUB_LIBRARY */\n" for name in toolkit.symbols)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run([arguments.compiler, "-shared", "-fPIC", "-nostdlib", "-Wl,-soname,libcuda.so.1", "-x", "c", "-",
+                    "-o", arguments.output], input=source, text=True, check=True)
+
+
+if __name__ == "__main__":
+    main()
