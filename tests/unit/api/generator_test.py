@@ -6,6 +6,7 @@ What it writes for the small API is compared with golden/expected_*; run with --
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -20,6 +21,7 @@ import cuda_header  # noqa: E402
 import exports  # noqa: E402
 import server  # noqa: E402
 import shared_tables  # noqa: E402
+import stub_library  # noqa: E402
 import table  # noqa: E402
 
 COMPILER = os.environ.get("CC", "cc")
@@ -54,6 +56,14 @@ class HeaderTest(unittest.TestCase):
         self.assertEqual(parse("void **p", 0), cuda_header.Parameter("void**", "p"))
         self.assertEqual(parse("int", 2), cuda_header.Parameter("int", "argument2"))
         self.assertEqual(parse("const CUgraphNode **nodes", 0).type, "const CUgraphNode**")
+
+    def test_a_stub_library_has_every_symbol(self):
+        with tempfile.TemporaryDirectory() as folder:
+            library = pathlib.Path(folder, "stubs", "libcuda.so")
+            stub_library.make(COMPILER, GOLDEN, library)
+            self.assertEqual(cuda_header.exported_symbols("nm", library), set(toolkit().symbols))
+            dynamic = subprocess.run(["readelf", "-d", library], check=True, capture_output=True, text=True).stdout
+            self.assertIn("soname: [libcuda.so.1]", dynamic)
 
     def test_versions(self):
         self.assertEqual(toolkit().versions["cuWidgetCreate"], [5000, 12000])
