@@ -34,8 +34,7 @@ target_compile_definitions(rcuda_cuda_headers INTERFACE
   __CUDA_API_VERSION_INTERNAL __CUDA_API_PUSH_VISIBILITY_DEFAULT)
 
 find_file(RCUDA_CUDA_STUB libcuda.so NO_DEFAULT_PATH
-  HINTS "${RCUDA_CUDA_INCLUDE_DIR}/../lib64/stubs" "${RCUDA_CUDA_INCLUDE_DIR}/../lib/stubs"
-        /usr/local/cuda/lib64/stubs)
+  HINTS "${RCUDA_CUDA_INCLUDE_DIR}/../lib64/stubs" "${RCUDA_CUDA_INCLUDE_DIR}/../lib/stubs")
 if(NOT RCUDA_CUDA_STUB)
   set(RCUDA_CUDA_STUB "${CMAKE_BINARY_DIR}/stubs/libcuda.so" CACHE FILEPATH "" FORCE)
 endif()
