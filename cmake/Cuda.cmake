@@ -35,12 +35,13 @@ target_compile_definitions(rcuda_cuda_headers INTERFACE
 
 find_file(RCUDA_CUDA_STUB libcuda.so NO_DEFAULT_PATH
   HINTS "${RCUDA_CUDA_INCLUDE_DIR}/../lib64/stubs" "${RCUDA_CUDA_INCLUDE_DIR}/../lib/stubs")
+set(own_stub "${CMAKE_BINARY_DIR}/stubs/libcuda.so")
 if(NOT RCUDA_CUDA_STUB)
-  set(RCUDA_CUDA_STUB "${CMAKE_BINARY_DIR}/stubs/libcuda.so" CACHE FILEPATH "" FORCE)
+  set(RCUDA_CUDA_STUB "${own_stub}" CACHE FILEPATH "" FORCE)
 endif()
-if(NOT EXISTS "${RCUDA_CUDA_STUB}")
+if(RCUDA_CUDA_STUB STREQUAL own_stub AND "${RCUDA_CUDA_INCLUDE_DIR}/cuda.h" IS_NEWER_THAN "${own_stub}")
   execute_process(
     COMMAND "${Python3_EXECUTABLE}" "${CMAKE_CURRENT_SOURCE_DIR}/api/gen/stub_library.py"
-            --compiler "${CMAKE_C_COMPILER}" --include "${RCUDA_CUDA_INCLUDE_DIR}" --output "${RCUDA_CUDA_STUB}"
+            --compiler "${CMAKE_C_COMPILER}" --include "${RCUDA_CUDA_INCLUDE_DIR}" --output "${own_stub}"
     COMMAND_ERROR_IS_FATAL ANY)
 endif()
