@@ -1,6 +1,6 @@
 // What each function of the driver API returns when a pointer that it needs is null, and that
-// nothing has changed by it. With a number it also asks where the documentation is silent, from
-// that question on: 0 for all, more to go on behind a question that a driver did not survive.
+// nothing has changed by it. With a number it asks that one question alone (0 is the first; none is
+// printed behind the last), also where the documentation is silent: a driver may not survive it.
 #include <cstdio>
 #include <cstdlib>
 
@@ -29,11 +29,13 @@ void show(CUresult result) {
   std::puts(name);
 }
 
-#define SHOW(call) (announce(#call), show(call))
+int questions = 0, only = -1;
 
-int questions = 0, first_question = 0;
+#define SHOW(call) (questions++ == only || only < 0 ? (announce(#call), show(call)) : void())
 
-#define ASK(call) (questions++ < first_question ? void() : SHOW(call))
+void section(const char* name) {
+  if (only < 0) std::puts(name);
+}
 
 void ignore(void*) {}
 
@@ -105,7 +107,7 @@ void make(World* w) {
 }
 
 void devices(const World& w) {
-  std::puts("devices");
+  section("devices");
   int number = -7;
   void* found = &number;
   SHOW(cuDriverGetVersion(nullptr));
@@ -128,7 +130,7 @@ void devices(const World& w) {
 }
 
 void contexts(const World& w) {
-  std::puts("contexts");
+  section("contexts");
   SHOW(cuDevicePrimaryCtxRetain(nullptr, w.device));
   SHOW(cuCtxCreate(nullptr, nullptr, 0, w.device));
   SHOW(cuCtxGetCurrent(nullptr));
@@ -144,7 +146,7 @@ void contexts(const World& w) {
 }
 
 void code(const World& w) {
-  std::puts("modules and libraries");
+  section("modules and libraries");
   CUmodule module = nullptr;
   CUlibrary library = nullptr;
   CUfunction function = nullptr;
@@ -190,7 +192,7 @@ void code(const World& w) {
 }
 
 void memory(const World& w) {
-  std::puts("memory");
+  section("memory");
   CUdeviceptr address = 5;
   size_t bytes = 5;
   unsigned flags = 5;
@@ -227,7 +229,7 @@ void memory(const World& w) {
 }
 
 void pools(const World& w) {
-  std::puts("pools and virtual memory");
+  section("pools and virtual memory");
   CUmemoryPool pool = nullptr;
   CUmemLocation location = first_device();
   CUmemAccess_flags access = CU_MEM_ACCESS_FLAGS_PROT_NONE;
@@ -251,7 +253,7 @@ void pools(const World& w) {
 }
 
 void streams(const World& w) {
-  std::puts("streams and events");
+  section("streams and events");
   SHOW(cuStreamCreate(nullptr, 0));
   SHOW(cuStreamCreateWithPriority(nullptr, 0, 0));
   SHOW(cuStreamGetPriority(w.stream, nullptr));
@@ -282,7 +284,7 @@ void streams(const World& w) {
 }
 
 void graphs(const World& w) {
-  std::puts("graphs");
+  section("graphs");
   CUgraphNode node = nullptr, nodes[4];
   CUgraphExec executable = nullptr;
   CUgraphEdgeData data[4];
@@ -329,42 +331,47 @@ void graphs(const World& w) {
 
 // Where no documentation says what null does. A driver may not survive it.
 void undocumented(const World& w) {
-  std::puts("undocumented");
+  section("undocumented");
   size_t bytes = 0;
   unsigned flags = 0;
   int active = 0;
   CUmodule module = nullptr;
   CUgreenCtx green = nullptr;
   CUcontext context = nullptr;
-  ASK(cuMemGetInfo(nullptr, &bytes));
-  ASK(cuMemGetInfo(&bytes, nullptr));
-  ASK(cuDevicePrimaryCtxGetState(w.device, nullptr, &active));
-  ASK(cuDevicePrimaryCtxGetState(w.device, &flags, nullptr));
-  ASK(cuStreamGetCtx_v2(w.stream, nullptr, &green));
-  ASK(cuStreamGetCtx_v2(w.stream, &context, nullptr));
-  ASK(cuGraphExecUpdate(w.executable, w.graph, nullptr));
-  ASK(cuModuleLoadDataEx(&module, kPtx, 1, nullptr, nullptr));
+  SHOW(cuMemGetInfo(nullptr, &bytes));
+  SHOW(cuMemGetInfo(&bytes, nullptr));
+  SHOW(cuDevicePrimaryCtxGetState(w.device, nullptr, &active));
+  SHOW(cuDevicePrimaryCtxGetState(w.device, &flags, nullptr));
+  SHOW(cuStreamGetCtx_v2(w.stream, nullptr, &green));
+  SHOW(cuStreamGetCtx_v2(w.stream, &context, nullptr));
+  SHOW(cuGraphExecUpdate(w.executable, w.graph, nullptr));
+  SHOW(cuModuleLoadDataEx(&module, kPtx, 1, nullptr, nullptr));
   CUgraphNode nodes[4];
   size_t count = 4;
-  ASK(cuGraphGetEdges(w.graph, nodes, nullptr, nullptr, &count));
+  SHOW(cuGraphGetEdges(w.graph, nodes, nullptr, nullptr, &count));
   CUfunction functions[1];
-  ASK(cuModuleEnumerateFunctions(functions, 0, w.module));
+  SHOW(cuModuleEnumerateFunctions(functions, 0, w.module));
   CUpointer_attribute which = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
   void* nowhere = nullptr;
-  ASK(cuPointerGetAttributes(1, &which, &nowhere, w.memory));
+  SHOW(cuPointerGetAttributes(1, &which, &nowhere, w.memory));
   int grid = 0, block = 0;
-  ASK(cuOccupancyMaxPotentialBlockSize(nullptr, &block, w.function, nullptr, 0, 0));
-  ASK(cuOccupancyMaxPotentialBlockSize(&grid, nullptr, w.function, nullptr, 0, 0));
+  SHOW(cuOccupancyMaxPotentialBlockSize(nullptr, &block, w.function, nullptr, 0, 0));
+  SHOW(cuOccupancyMaxPotentialBlockSize(&grid, nullptr, w.function, nullptr, 0, 0));
   CU(cuStreamBeginCapture(w.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-  ASK(cuStreamEndCapture(w.stream, nullptr));
+  SHOW(cuStreamEndCapture(w.stream, nullptr));
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   CU(cuStreamIsCapturing(w.stream, &status));
-  std::printf("  it %s\n", status == CU_STREAM_CAPTURE_STATUS_NONE ? "has ended" : "goes on");
+  if (only == questions - 1) {
+    std::printf("  it %s\n", status == CU_STREAM_CAPTURE_STATUS_NONE ? "has ended" : "goes on");
+  }
+  CUgraph captured;
+  if (status != CU_STREAM_CAPTURE_STATUS_NONE) CU(cuStreamEndCapture(w.stream, &captured));
 }
 
 }  // namespace
 
 int main(int count, char** arguments) {
+  if (count > 1) only = std::atoi(arguments[1]);
   World world{};
   make(&world);
   devices(world);
@@ -374,10 +381,7 @@ int main(int count, char** arguments) {
   pools(world);
   streams(world);
   graphs(world);
-  if (count > 1) {
-    first_question = std::atoi(arguments[1]);
-    undocumented(world);
-  }
+  if (only >= 0) undocumented(world);
   CU(cuGraphLaunch(world.executable, world.stream));
   CU(cuStreamSynchronize(world.stream));
 }
