@@ -92,7 +92,7 @@ Status configure_log() {
   return {};
 }
 
-wire::Hello make_hello() {
+Result<wire::Hello> make_hello() {
   wire::Hello hello;
   hello.api_hash = api::kApiHash;
   hello.pid = static_cast<uint32_t>(getpid());
@@ -103,9 +103,7 @@ wire::Hello make_hello() {
   const char* user = std::getenv("USER");
   hello.user = user && *user ? user : "uid " + std::to_string(hello.uid);
   if (getrandom(hello.session, sizeof hello.session, 0) != sizeof hello.session) {
-    const uint64_t fallback =
-        static_cast<uint64_t>(getpid()) << 32 | static_cast<uint64_t>(time(nullptr));
-    std::memcpy(hello.session, &fallback, sizeof fallback);
+    return Status::from_errno(errno, "getrandom");
   }
   return hello;
 }
@@ -187,7 +185,9 @@ Status Process::connect() {
   Result<bool> synchronous = flag_from_environment("RCUDA_SYNC");
   if (!synchronous) return synchronous.status();
   options.synchronous = *synchronous;
-  options.hello = make_hello();
+  Result<wire::Hello> hello = make_hello();
+  if (!hello) return hello.status();
+  options.hello = std::move(hello).value();
   Result<bool> eager = eager_from_environment();
   if (!eager) return eager.status();
   RCUDA_RETURN_IF_ERROR(check_number("RCUDA_COPY_THREADS", 1, 64));

@@ -66,14 +66,13 @@ Status no_server(const Status& status) {
 
 Result<wire::Welcome> shake_hands(const UniqueFd& socket, const wire::Hello& hello,
                                   std::chrono::milliseconds patience) {
-  if (Status sent = wire::write_message(socket.get(), wire::MessageType::kHello,
-                                        wire::encode(hello), Clock::now() + patience);
-      !sent.ok()) {
-    return no_server(sent);
-  }
+  // A server that turns everybody away may have said why and closed before it is told anything.
+  const Status sent = wire::write_message(socket.get(), wire::MessageType::kHello,
+                                          wire::encode(hello), Clock::now() + patience);
+  if (sent.code() == Code::kTimeout) return no_server(sent);
   while (true) {
     auto message = wire::read_message(socket.get(), Clock::now() + patience);
-    if (!message) return no_server(message.status());
+    if (!message) return no_server(sent.ok() ? message.status() : sent);
     switch (message->first) {
       case wire::MessageType::kQueued:
         continue;  // the server gives up by itself
@@ -145,6 +144,11 @@ Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
   Result<wire::Connection> connection =
       wire::connect_server(server.host, server.port, wanted, options.connect_timeout);
   if (!connection) return connection.status();
+  if (connection->medium != wire::Medium::kShm) {
+    RCUDA_RETURN_IF_ERROR(
+        wire::present_ticket(connection->socket.get(), Clock::now() + options.answer_timeout)
+            .with_context(address));
+  }
 
   std::unique_ptr<Session> session(new Session);
   session->name_ = address + " over " + medium_name(connection->medium);

@@ -28,6 +28,8 @@ const char* to_string(Code code) {
       return "system error";
     case Code::kInternal:
       return "internal error";
+    case Code::kDenied:
+      return "denied";
   }
   return "unknown code";
 }

@@ -25,6 +25,7 @@ enum class Code : int {
   kCuda,      // a driver call failed; see cuda()
   kSystem,    // a system call failed; see sys_errno()
   kInternal,
+  kDenied,  // the peer serves other users only
 };
 
 const char* to_string(Code code);

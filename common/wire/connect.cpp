@@ -5,17 +5,18 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <vector>
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/time.h>
+#include <unistd.h>
 
 #include "common/base/socket_io.h"
+#include "common/wire/same_host.h"
 
 namespace rcuda::wire {
 namespace {
@@ -40,47 +41,14 @@ Result<AddressList> resolve_host(const std::string& host, uint16_t port) {
   return AddressList(list, &freeaddrinfo);
 }
 
-bool same_address(const sockaddr* a, const sockaddr* b) {
-  if (a->sa_family != b->sa_family) return false;
-  if (a->sa_family == AF_INET) {
-    return reinterpret_cast<const sockaddr_in*>(a)->sin_addr.s_addr ==
-           reinterpret_cast<const sockaddr_in*>(b)->sin_addr.s_addr;
-  }
-  if (a->sa_family == AF_INET6) {
-    return std::memcmp(&reinterpret_cast<const sockaddr_in6*>(a)->sin6_addr,
-                       &reinterpret_cast<const sockaddr_in6*>(b)->sin6_addr, 16) == 0;
-  }
-  return false;
-}
-
-// Of 127.0.0.0/8 the interface carries one address, but all are this machine's: Debian gives
-// 127.0.1.1 to its name.
-bool is_loopback(const sockaddr* address) {
-  const uint8_t* bytes = nullptr;
-  if (address->sa_family == AF_INET) {
-    bytes =
-        reinterpret_cast<const uint8_t*>(&reinterpret_cast<const sockaddr_in*>(address)->sin_addr);
-  } else if (address->sa_family == AF_INET6) {
-    const in6_addr& long_address = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
-    if (IN6_IS_ADDR_V4MAPPED(&long_address)) bytes = long_address.s6_addr + 12;
-  }
-  return bytes != nullptr && bytes[0] == IN_LOOPBACKNET;
-}
-
+// An interface that cannot be asked for leaves TCP.
 bool is_this_machine(const addrinfo* addresses) {
+  std::vector<Endpoint> endpoints;
   for (const addrinfo* address = addresses; address; address = address->ai_next) {
-    if (is_loopback(address->ai_addr)) return true;
+    endpoints.push_back(endpoint_of(address->ai_addr));
   }
-  ifaddrs* interfaces = nullptr;
-  if (getifaddrs(&interfaces) != 0) return false;
-  bool found = false;
-  for (const addrinfo* address = addresses; address && !found; address = address->ai_next) {
-    for (const ifaddrs* local = interfaces; local && !found; local = local->ifa_next) {
-      found = local->ifa_addr && same_address(address->ai_addr, local->ifa_addr);
-    }
-  }
-  freeifaddrs(interfaces);
-  return found;
+  const Result<bool> found = any_on_this_machine(endpoints);
+  return found.ok() && *found;
 }
 
 // Zero: for ever.
@@ -89,7 +57,8 @@ void set_send_timeout(int socket, std::chrono::microseconds timeout) {
   setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &value, sizeof value);
 }
 
-// connect() waits while the server's queue of callers is full; SO_SNDTIMEO bounds that.
+// connect() waits while the server's queue of callers is full; SO_SNDTIMEO bounds that. An abstract
+// name is whose process took it first: only a server that serves this user is trusted.
 Result<UniqueFd> connect_unix(uint16_t port, Clock::time_point deadline) {
   using std::chrono::microseconds;
   const LocalAddress address(port);
@@ -113,6 +82,9 @@ Result<UniqueFd> connect_unix(uint16_t port, Clock::time_point deadline) {
                                           std::to_string(port));
   }
   set_send_timeout(socket.get(), microseconds(0));
+  const Result<uid_t> server = peer_user(socket.get());
+  if (!server) return server.status();
+  if (!serves(*server, ::geteuid())) return not_served(port, *server, ::geteuid());
   return socket;
 }
 
@@ -195,6 +167,30 @@ Result<UniqueFd> connect_again(int socket, Clock::time_point deadline) {
   return connect_any(&only, std::string(host) + ":" + port, deadline);
 }
 
+Status present_ticket(int socket, Clock::time_point deadline) {
+  const Result<Endpoint> own = own_endpoint(socket), server = peer_endpoint(socket);
+  if (!own) return own.status();
+  if (!server) return server.status();
+  const Result<bool> stays_here = any_on_this_machine({&*server, 1});
+  if (!stays_here.ok() || !*stays_here) return {};
+  const Result<UniqueFd> local = connect_unix(server->port, deadline);
+  if (local.status().code() == Code::kUnavailable) return {};
+  if (!local) return local.status();
+  RCUDA_RETURN_IF_ERROR(write_message(local->get(), MessageType::kTicketQuery,
+                                      encode(TicketQuery{*own, *server}), deadline));
+  auto answer = read_message(local->get(), deadline);
+  if (!answer) return Status(answer.status()).with_context("asking for a ticket");
+  if (answer->first == MessageType::kRefusal) {
+    const Result<Refusal> refusal = decode_refusal(answer->second);
+    if (!refusal) return refusal.status();
+    return Status(Code::kDenied, "no ticket was given: " + refusal->reason);
+  }
+  if (answer->first != MessageType::kTicket) {
+    return Status(Code::kProtocol, "the server answered a TicketQuery with the wrong message");
+  }
+  return write_message(socket, MessageType::kTicket, answer->second, deadline);
+}
+
 Result<Connection> connect_server(const std::string& host, uint16_t port, Medium medium,
                                   std::chrono::milliseconds timeout) {
   Result<AddressList> addresses = resolve_host(host, port);
@@ -207,7 +203,7 @@ Result<Connection> connect_server(const std::string& host, uint16_t port, Medium
     if (is_this_machine(addresses->get())) {
       Result<UniqueFd> socket = connect_unix(port, deadline);
       if (socket) return Connection{std::move(socket).value(), Medium::kShm};
-      const bool listens = socket.status().code() == Code::kTimeout;
+      const bool listens = socket.status().code() != Code::kUnavailable;
       if (medium == Medium::kShm || listens) return socket.status();
     } else if (medium == Medium::kShm) {
       return Status(

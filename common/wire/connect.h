@@ -21,9 +21,14 @@ struct Connection {
 
 // kAuto is shared memory when `host` is this machine and a server listens there for it, else TCP.
 // Resolving the name takes what it takes; then it blocks up to the timeout. Errors name host and
-// port and say what to check.
+// port and say what to check; kDenied when this machine's server is not for this user.
 Result<Connection> connect_server(const std::string& host, uint16_t port, Medium medium,
                                   std::chrono::milliseconds timeout);
+
+// Must come first on a connection that begins with a Hello or a StatusQuery. Where `socket`, a TCP
+// one, stays on this machine: gets a ticket for it over the server's local socket and presents it.
+// Without a local socket, as behind a proxy, it presents none, and the server decides.
+Status present_ticket(int socket, std::chrono::steady_clock::time_point deadline);
 
 // Where clients of its machine find the server of a port: an abstract Unix socket, which vanishes
 // with the server.

@@ -110,6 +110,15 @@ bool get_window(Reader& in, AddressWindow* window) {
   return in.number(&window->base) && in.number(&window->bytes);
 }
 
+void put_endpoint(Writer& out, const Endpoint& endpoint) {
+  out.bytes(endpoint.address, sizeof endpoint.address);
+  out.number(endpoint.port);
+}
+
+bool get_endpoint(Reader& in, Endpoint* endpoint) {
+  return in.bytes(endpoint->address, sizeof endpoint->address) && in.number(&endpoint->port);
+}
+
 }  // namespace
 
 std::vector<std::byte> encode(const Hello& message) {
@@ -193,6 +202,36 @@ Result<PeerHello> decode_peer_hello(const std::vector<std::byte>& body) {
     return malformed("PeerHello");
   }
   message.medium = static_cast<Medium>(medium);
+  return message;
+}
+
+std::vector<std::byte> encode(const TicketQuery& message) {
+  Writer out;
+  put_endpoint(out, message.client);
+  put_endpoint(out, message.server);
+  return out.take();
+}
+
+Result<TicketQuery> decode_ticket_query(const std::vector<std::byte>& body) {
+  Reader in(body);
+  TicketQuery message;
+  get_endpoint(in, &message.client);
+  get_endpoint(in, &message.server);
+  if (!in.complete()) return malformed("TicketQuery");
+  return message;
+}
+
+std::vector<std::byte> encode(const Ticket& message) {
+  Writer out;
+  out.bytes(message.secret, sizeof message.secret);
+  return out.take();
+}
+
+Result<Ticket> decode_ticket(const std::vector<std::byte>& body) {
+  Reader in(body);
+  Ticket message;
+  in.bytes(message.secret, sizeof message.secret);
+  if (!in.complete()) return malformed("Ticket");
   return message;
 }
 
@@ -332,7 +371,7 @@ Status check_header(const MessageHeader& header) {
   }
   const auto type = static_cast<uint32_t>(header.type);
   if (type < static_cast<uint32_t>(MessageType::kHello) ||
-      type > static_cast<uint32_t>(MessageType::kQueued) || header.body_bytes > kMaxMessageBytes) {
+      type > static_cast<uint32_t>(MessageType::kTicket) || header.body_bytes > kMaxMessageBytes) {
     return malformed("handshake");
   }
   return {};

@@ -18,6 +18,14 @@
 //
 // Further sockets of a tcp Link between workers open with a PeerHello as well.
 //
+// A client of the server's own machine that connects by TCP first proves its user
+// (docs/security.md):
+//
+//   client -> daemon   over the local socket: TicketQuery, which names the TCP connection
+//   daemon -> client   over the local socket: Ticket, and the end of that connection; or Refusal
+//   client -> daemon   over the TCP connection: Ticket, then what it begins with (Hello,
+//   StatusQuery)
+//
 // Every message is MessageHeader + body, bounded by kMaxMessageBytes; strings are length-prefixed.
 // Encoded and decoded in handshake.cpp; both directions are fuzzed.
 // Blocking: read_message/write_message block until done or the deadline.
@@ -48,6 +56,8 @@ enum class MessageType : uint32_t {
   kPeerHello = 7,
   kPeerWelcome = 8,  // empty body
   kQueued = 9,  // empty body, daemon to client: your Hello is in order, a worker is being started
+  kTicketQuery = 10,
+  kTicket = 11,
 };
 
 struct MessageHeader {
@@ -74,7 +84,7 @@ struct Hello {
   uint32_t pid = 0, uid = 0;
   std::string host, program;  // for the server's log
   std::string user;
-  uint8_t session[16] = {};                  // the same for all servers of one client process
+  uint8_t session[16] = {};  // random, the same for all servers of one client process
   std::vector<uint32_t> devices;             // ordinals on that server, in the client's order
   std::vector<AddressWindow> taken_windows;  // of this client's other workers
   uint32_t worker = 0;                 // which of the client's workers this will be, counted from 0
@@ -86,14 +96,32 @@ struct Attach {            // a further socket of a tcp session
   uint32_t index = 0;
 };
 
-// A worker calls on another worker of its session, at that one's daemon. Names nobody secretly: who
-// may join is decided by the token that the client gave both (p2p/pipeline/authentication.h).
+// A worker calls on another worker of its session, at that one's daemon. The session is known to
+// its client and its servers only, which opens the daemon's door; who may join is then decided by
+// the token that the client gave both workers (p2p/pipeline/authentication.h).
 struct PeerHello {
   uint8_t session[16] = {};  // of Hello
   uint32_t worker = 0;       // who is called on: Hello::worker of that session
   uint32_t link = 0;         // the client's name for this connection
   uint32_t stream = 0;       // 0: the Link's control socket; from 1: its further sockets
   Medium medium = Medium::kTcp;
+};
+
+// An address and port of IP; of IPv4 as ::ffff:a.b.c.d.
+struct Endpoint {
+  uint8_t address[16] = {};
+  uint16_t port = 0;
+  bool operator==(const Endpoint&) const = default;
+};
+
+// Asks for a ticket for one TCP connection, both ends as the client sees them.
+struct TicketQuery {
+  Endpoint client, server;
+};
+
+// Good for one use, on that connection only. What is random in it is secret.
+struct Ticket {
+  uint8_t secret[32] = {};
 };
 
 struct DeviceInfo {
@@ -159,12 +187,16 @@ inline constexpr uint32_t kReadyEvent = 4;
 std::vector<std::byte> encode(const Hello& message);
 std::vector<std::byte> encode(const Attach& message);
 std::vector<std::byte> encode(const PeerHello& message);
+std::vector<std::byte> encode(const TicketQuery& message);
+std::vector<std::byte> encode(const Ticket& message);
 std::vector<std::byte> encode(const Welcome& message);
 std::vector<std::byte> encode(const Refusal& message);
 std::vector<std::byte> encode(const ServerStatus& message);
 Result<Hello> decode_hello(const std::vector<std::byte>& body);
 Result<Attach> decode_attach(const std::vector<std::byte>& body);
 Result<PeerHello> decode_peer_hello(const std::vector<std::byte>& body);
+Result<TicketQuery> decode_ticket_query(const std::vector<std::byte>& body);
+Result<Ticket> decode_ticket(const std::vector<std::byte>& body);
 Result<Welcome> decode_welcome(const std::vector<std::byte>& body);
 Result<Refusal> decode_refusal(const std::vector<std::byte>& body);
 Result<ServerStatus> decode_status(const std::vector<std::byte>& body);

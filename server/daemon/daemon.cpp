@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <cstring>
 #include <functional>
+#include <map>
+#include <string_view>
 #include <utility>
 
 #include <poll.h>
@@ -13,20 +15,32 @@
 #include "api/api_hash.h"
 #include "common/base/host_name.h"
 #include "common/base/log.h"
+#include "common/wire/same_host.h"
 #include "server/worker/address_fence.h"
 #include "server/worker/device_set.h"
 
 namespace rcuda::server {
 namespace {
 
-constexpr size_t kMaxPeers = 512;
+// Connections that have not introduced themselves, and how many of those that connect at once are
+// taken before the others are read: a new one has its turn before enough others can take its place.
+constexpr size_t kMostNewcomers = 512;
+constexpr int kMostAcceptedAtOnce = 64;
+constexpr auto kCrowdedInterval = std::chrono::seconds(10);
 // A real Hello has some hundred bytes, and it travels on to a worker in one packet.
 constexpr uint32_t kMaxHelloBytes = 64u << 10;
+
+void send_refusal(int socket, const Status& status) {
+  const wire::Refusal refusal{static_cast<uint32_t>(status.code()), status.context()};
+  // A Refusal fits any socket buffer; a peer that cannot take it at once does not get it.
+  (void)wire::write_message(socket, wire::MessageType::kRefusal, wire::encode(refusal),
+                            std::chrono::steady_clock::now());
+}
 
 }  // namespace
 
 Daemon::Daemon(const Settings& settings, int stop, int ready)
-    : settings_(settings), stop_(stop), ready_(ready) {}
+    : settings_(settings), stop_(stop), ready_(ready), tickets_(settings.handshake_timeout.get()) {}
 
 Status Daemon::run() {
   Result<Listener> listener =
@@ -48,7 +62,7 @@ Status Daemon::run() {
     }
 
     std::vector<pollfd> items = {{stop_, POLLIN, 0}};
-    if (announced_ && peers_.size() < kMaxPeers && Clock::now() >= accept_from_) {
+    if (announced_ && Clock::now() >= accept_from_) {
       items.push_back({listener_.tcp.get(), POLLIN, 0});
       items.push_back({listener_.local.get(), POLLIN, 0});
     }
@@ -89,8 +103,8 @@ Status Daemon::run() {
       }
       peer = keep ? std::next(peer) : peers_.erase(peer);
     }
-    if (is_ready(listener_.tcp.get())) accept_all(listener_.tcp.get(), false);
-    if (is_ready(listener_.local.get())) accept_all(listener_.local.get(), true);
+    if (is_ready(listener_.tcp.get())) accept_some(listener_.tcp.get(), false);
+    if (is_ready(listener_.local.get())) accept_some(listener_.local.get(), true);
     serve_waiting();
     reassure_waiting();
   }
@@ -112,14 +126,15 @@ void Daemon::announce() {
       names += (names.empty() ? "" : ", ") + device.name;
     }
   }
-  RCUDA_INFO("serving on %s and @rcuda-%u: device%s %s (%s; %s)", listener_.address.c_str(),
-             listener_.port, ordinals.size() == 1 ? "" : "s",
+  RCUDA_INFO("serving on %s and @rcuda-%u, of this machine uid %u%s: device%s %s (%s; %s)",
+             listener_.address.c_str(), listener_.port, ::geteuid(),
+             ::geteuid() == 0 ? "" : " and root", ordinals.size() == 1 ? "" : "s",
              ordinals.empty() ? "as workers find them" : list_of(ordinals).c_str(), names.c_str(),
              offer.driver.c_str());
   if (!listener_.is_loopback) {
     RCUDA_WARN(
-        "%s can be reached from other machines, and THERE IS NO AUTHENTICATION YET: whoever "
-        "connects can run code on these devices as this user. Use a private network",
+        "%s can be reached from other machines, and THEY ARE NOT AUTHENTICATED YET: whoever "
+        "connects from one can run code on this machine as this user. Use a private network",
         listener_.address.c_str());
   }
   if (ready_ >= 0) {
@@ -139,23 +154,66 @@ int Daemon::poll_timeout_ms() const {
   return static_cast<int>(std::clamp<int64_t>(left.count(), 1, 60'000));
 }
 
-void Daemon::accept_all(int listening, bool local) {
-  while (peers_.size() < kMaxPeers) {
+void Daemon::accept_some(int listening, bool local) {
+  for (int i = 0; i < kMostAcceptedAtOnce; ++i) {
     Result<Accepted> accepted = accept_from(listening, local);
     if (!accepted.ok()) {
       // Out of descriptors, most likely; who waits in the backlog is served when some are back.
       RCUDA_WARN("%s", accepted.status().message().c_str());
       accept_from_ = Clock::now() + std::chrono::seconds(1);
+      if (newcomers() > 0) drop_newcomer();
       return;
     }
     if (!accepted->socket) return;
-    Peer peer;
-    peer.socket = std::move(accepted->socket);
-    peer.name = std::move(accepted->peer);
-    peer.deadline = Clock::now() + settings_.handshake_timeout.get();
-    RCUDA_DEBUG("%s connected", peer.name.c_str());
-    peers_.push_back(std::move(peer));
+    greet(std::move(accepted).value(), local);
   }
+}
+
+void Daemon::greet(Accepted accepted, bool local) {
+  Peer peer;
+  peer.socket = std::move(accepted.socket);
+  peer.name = std::move(accepted.peer);
+  peer.origin = std::move(accepted.origin);
+  peer.user = accepted.user;
+  peer.connection = accepted.connection;
+  peer.local = local;
+  peer.deadline = Clock::now() + settings_.handshake_timeout.get();
+  RCUDA_DEBUG("%s connected", peer.name.c_str());
+  if (peer.user && !wire::serves(::geteuid(), *peer.user)) {
+    return refuse(peer, wire::not_served(listener_.port, ::geteuid(), *peer.user));
+  }
+  if (newcomers() >= kMostNewcomers) drop_newcomer();
+  peers_.push_back(std::move(peer));
+}
+
+size_t Daemon::newcomers() const {
+  return static_cast<size_t>(
+      std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.waits; }));
+}
+
+// There is one at least.
+void Daemon::drop_newcomer() {
+  std::map<std::string_view, size_t> origins;
+  for (const Peer& peer : peers_) origins[peer.origin] += !peer.waits;
+  const auto most =
+      std::max_element(origins.begin(), origins.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto oldest = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+    return !peer.waits && origins[peer.origin] == most->second;
+  });
+  if (Clock::now() >= say_crowded_from_) {
+    RCUDA_WARN(
+        "too many connections have not introduced themselves, %zu of %s: the oldest are dropped "
+        "for new ones",
+        most->second, oldest->origin.c_str());
+    say_crowded_from_ = Clock::now() + kCrowdedInterval;
+  }
+  send_refusal(
+      oldest->socket.get(),
+      Status(Code::kUnavailable,
+             "too many connections to the server have not introduced themselves, and this "
+             "is the oldest: try again, and see the server's log for where they come from"));
+  peers_.erase(oldest);
 }
 
 bool Daemon::read(Peer& peer) {
@@ -193,6 +251,12 @@ bool Daemon::read(Peer& peer) {
 }
 
 bool Daemon::introduce(Peer& peer, wire::MessageType type, const std::vector<std::byte>& body) {
+  if (type == wire::MessageType::kTicketQuery) {
+    give_ticket(peer, body);
+    return false;
+  }
+  if (type == wire::MessageType::kTicket) return take_ticket(peer, body);
+  // These two know a secret of the session that they are for.
   if (type == wire::MessageType::kAttach) {
     Result<wire::Attach> attach = wire::decode_attach(body);
     if (!attach.ok()) {
@@ -211,6 +275,10 @@ bool Daemon::introduce(Peer& peer, wire::MessageType type, const std::vector<std
                           "no worker of that session is here: it has ended, or the address is "
                           "another server's"));
     }
+    return false;
+  }
+  if (Status status = admit(peer); !status.ok()) {
+    refuse(peer, status);
     return false;
   }
   if (type == wire::MessageType::kStatusQuery) {
@@ -233,6 +301,55 @@ bool Daemon::introduce(Peer& peer, wire::MessageType type, const std::vector<std
   peer.tell_at = Clock::now();
   peer.deadline = peer.tell_at + settings_.start_timeout.get();
   return true;
+}
+
+void Daemon::give_ticket(Peer& peer, const std::vector<std::byte>& body) {
+  if (!peer.local) {
+    return refuse(peer, Status(Code::kProtocol, "tickets are given over the local socket only"));
+  }
+  const Result<wire::TicketQuery> query = wire::decode_ticket_query(body);
+  if (!query.ok()) return refuse(peer, query.status());
+  const Result<wire::Ticket> ticket = tickets_.issue(*peer.user, *query, Clock::now());
+  if (!ticket.ok()) return refuse(peer, ticket.status());
+  (void)wire::write_message(peer.socket.get(), wire::MessageType::kTicket, wire::encode(*ticket),
+                            Clock::now());
+}
+
+// False when it is refused; otherwise the introduction follows.
+bool Daemon::take_ticket(Peer& peer, const std::vector<std::byte>& body) {
+  const Result<wire::Ticket> ticket = wire::decode_ticket(body);
+  Status status = ticket.status();
+  if (status.ok() && peer.local)
+    status = Status(Code::kProtocol, "tickets are for TCP connections");
+  if (status.ok()) {
+    peer.user = tickets_.redeem(*ticket, peer.connection, Clock::now());
+    if (!peer.user) {
+      status = Status(Code::kDenied,
+                      "its ticket is unknown, used, expired or for another connection: try again, "
+                      "and connect to the server itself, not through a tunnel or a proxy");
+    }
+  }
+  if (!status.ok()) {
+    refuse(peer, status);
+    return false;
+  }
+  peer.name += " of uid " + std::to_string(*peer.user);
+  peer.received = {};
+  return true;
+}
+
+// Whoever is not known by user must be of another machine.
+Status Daemon::admit(const Peer& peer) const {
+  if (peer.user) return {};
+  const Result<bool> of_this_machine = wire::any_on_this_machine({&peer.connection.client, 1});
+  if (!of_this_machine.ok()) return of_this_machine.status();
+  if (!*of_this_machine) return {};
+  return Status(Code::kDenied,
+                "it connects by TCP from the server's own machine and brings no ticket from the "
+                "local socket @rcuda-" +
+                    std::to_string(listener_.port) +
+                    ", which would prove its user: connect to the server itself, not through a "
+                    "tunnel or a proxy, and from the server's network namespace");
 }
 
 Status Daemon::check(const wire::Hello& hello) const {
@@ -273,10 +390,7 @@ Status Daemon::check(const wire::Hello& hello) const {
 
 void Daemon::refuse(Peer& peer, const Status& status) {
   RCUDA_WARN("%s refused: %s", peer.name.c_str(), status.message().c_str());
-  const wire::Refusal refusal{static_cast<uint32_t>(status.code()), status.context()};
-  // A Refusal fits any socket buffer; a peer that cannot take it at once does not get it.
-  (void)wire::write_message(peer.socket.get(), wire::MessageType::kRefusal, wire::encode(refusal),
-                            Clock::now());
+  send_refusal(peer.socket.get(), status);
 }
 
 void Daemon::report(Peer& peer) {

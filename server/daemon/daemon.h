@@ -3,21 +3,31 @@
 // One thread, one poll loop. A client that connects says Hello (or Attach, for a further socket of
 // a session) within the handshake timeout; the daemon checks what it can, waits for a worker that
 // suits, and passes the socket on. From then on client and worker are alone with one another. What
-// cannot be served is answered with a Refusal that names the mend, and logged in one line. run()
-// blocks until `stop` becomes readable; it then ends all sessions within the stop timeout.
+// cannot be served is answered with a Refusal that names the mend, and logged in one line.
+//
+// Of its own machine it serves its own user and root only: the local socket says who connects, and
+// a TCP client brings a ticket (docs/security.md). Of the connections that have not introduced
+// themselves it keeps a bounded number; beyond that each new one takes the place of the oldest of
+// the origin that has most, so that silent ones keep nobody out.
+//
+// run() blocks until `stop` becomes readable; it then ends all sessions within the stop timeout.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include <sys/types.h>
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/wire/handshake.h"
 #include "server/daemon/listener.h"
+#include "server/daemon/tickets.h"
 #include "server/daemon/worker_pool.h"
 #include "server/worker/settings.h"
 
@@ -38,6 +48,10 @@ class Daemon {
   struct Peer {
     UniqueFd socket;
     std::string name;
+    std::string origin;
+    std::optional<uid_t> user;     // as the local socket or a ticket says
+    wire::TicketQuery connection;  // by TCP
+    bool local = false;
     Clock::time_point deadline;
     std::vector<std::byte> received;
     bool waits = false;         // for a worker
@@ -45,10 +59,16 @@ class Daemon {
     wire::Hello hello;
   };
 
-  void accept_all(int listening, bool local);
+  void accept_some(int listening, bool local);
+  void greet(Accepted accepted, bool local);
+  size_t newcomers() const;
+  void drop_newcomer();
   // False when the peer is done with, either way.
   bool read(Peer& peer);
   bool introduce(Peer& peer, wire::MessageType type, const std::vector<std::byte>& body);
+  bool take_ticket(Peer& peer, const std::vector<std::byte>& body);
+  void give_ticket(Peer& peer, const std::vector<std::byte>& body);
+  Status admit(const Peer& peer) const;
   Status check(const wire::Hello& hello) const;
   void refuse(Peer& peer, const Status& status);
   void report(Peer& peer);
@@ -62,8 +82,10 @@ class Daemon {
   const int ready_;
   Listener listener_;
   WorkerPool* pool_ = nullptr;
-  std::list<Peer> peers_;
+  Tickets tickets_;
+  std::list<Peer> peers_;  // the oldest first
   bool announced_ = false;
+  Clock::time_point say_crowded_from_{};  // so that a flood does not fill the log
   Clock::time_point accept_from_{};  // after a failure, so that it is not repeated at once
 };
 

@@ -1,14 +1,17 @@
 #include "server/daemon/listener.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include "common/wire/connect.h"
+#include "common/wire/same_host.h"
 
 namespace rcuda::server {
 namespace {
@@ -25,15 +28,6 @@ std::string text_of(const sockaddr_storage& address, socklen_t length) {
   }
   return address.ss_family == AF_INET6 ? "[" + std::string(host) + "]:" + service
                                        : std::string(host) + ":" + service;
-}
-
-bool is_loopback(const sockaddr_storage& address) {
-  if (address.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
-    return (ntohl(v4.sin_addr.s_addr) >> 24) == 127;
-  }
-  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
-  return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
 }
 
 Result<UniqueFd> listen_tcp(const std::string& host, uint16_t port, uint16_t* bound,
@@ -68,7 +62,7 @@ Result<UniqueFd> listen_tcp(const std::string& host, uint16_t port, uint16_t* bo
   *bound = ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
                                                : reinterpret_cast<sockaddr_in&>(address).sin_port);
   *text = text_of(address, length);
-  *loopback = is_loopback(address);
+  *loopback = wire::is_loopback(wire::endpoint_of(reinterpret_cast<sockaddr*>(&address)));
   return socket;
 }
 
@@ -97,6 +91,15 @@ Result<Listener> listen_on(const std::string& address, uint16_t port) {
   return listener;
 }
 
+std::string origin_of(const wire::Endpoint& client) {
+  if (wire::is_loopback(client)) return "this machine";
+  char text[INET6_ADDRSTRLEN] = {};
+  if (wire::is_ipv4(client)) return ::inet_ntop(AF_INET, client.address + 12, text, sizeof text);
+  wire::Endpoint network;
+  std::copy_n(client.address, 8, network.address);
+  return std::string(::inet_ntop(AF_INET6, network.address, text, sizeof text)) + "/64";
+}
+
 Result<Accepted> accept_from(int listening, bool local) {
   Accepted accepted;
   sockaddr_storage address{};
@@ -111,15 +114,24 @@ Result<Accepted> accept_from(int listening, bool local) {
     }
     return Status::from_errno(errno, "accept");
   }
+  const int socket = accepted.socket.get();
   if (local) {
     ucred credentials{};
     socklen_t size = sizeof credentials;
-    ::getsockopt(accepted.socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size);
-    accepted.peer =
-        "pid " + std::to_string(credentials.pid) + " of uid " + std::to_string(credentials.uid);
+    if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+      return Status::from_errno(errno, "asking for the user of a local connection");
+    }
+    accepted.user = credentials.uid;
+    accepted.origin = "uid " + std::to_string(credentials.uid);
+    accepted.peer = "pid " + std::to_string(credentials.pid) + " of " + accepted.origin;
   } else {
     const int on = 1;
-    ::setsockopt(accepted.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    const Result<wire::Endpoint> own = wire::own_endpoint(socket);
+    if (!own.ok()) return own.status();
+    accepted.connection.server = *own;
+    accepted.connection.client = wire::endpoint_of(reinterpret_cast<sockaddr*>(&address));
+    accepted.origin = origin_of(accepted.connection.client);
     accepted.peer = text_of(address, length);
   }
   return accepted;

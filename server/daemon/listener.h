@@ -4,10 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+
+#include <sys/types.h>
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
+#include "common/wire/handshake.h"
 
 namespace rcuda::server {
 
@@ -25,8 +29,15 @@ Result<Listener> listen_on(const std::string& address, uint16_t port);
 struct Accepted {
   UniqueFd socket;
   std::string peer;  // "10.0.0.7:51312", "pid 812 of uid 1000"
+  // Those that share a bound: a user of this machine, a host, a network of IPv6, all of loopback.
+  std::string origin;
+  std::optional<uid_t> user;     // of a local connection
+  wire::TicketQuery connection;  // of a TCP connection: its two ends
 };
 // The next connection; an invalid socket when none waits.
 Result<Accepted> accept_from(int listening, bool local);
+
+// Accepted::origin of a TCP connection. A host of IPv6 may have a whole /64 of addresses.
+std::string origin_of(const wire::Endpoint& client);
 
 }  // namespace rcuda::server

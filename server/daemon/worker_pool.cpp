@@ -6,6 +6,7 @@
 #include <thread>
 
 #include <fcntl.h>
+#include <openssl/crypto.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/random.h>
@@ -214,7 +215,7 @@ bool WorkerPool::assign(const wire::Hello& hello, UniqueFd* socket) {
 bool WorkerPool::attach(const wire::Attach& attach, UniqueFd socket) {
   for (Worker& worker : workers_) {
     if (worker.state != State::kBusy ||
-        std::memcmp(worker.token.data(), attach.token, sizeof attach.token) != 0) {
+        CRYPTO_memcmp(worker.token.data(), attach.token, sizeof attach.token) != 0) {
       continue;
     }
     WorkerMessage message;
@@ -229,7 +230,7 @@ bool WorkerPool::attach(const wire::Attach& attach, UniqueFd socket) {
 bool WorkerPool::call_on(const wire::PeerHello& hello, UniqueFd* socket) {
   for (Worker& worker : workers_) {
     if (worker.state != State::kBusy || worker.index != hello.worker ||
-        std::memcmp(worker.client, hello.session, sizeof hello.session) != 0) {
+        CRYPTO_memcmp(worker.client, hello.session, sizeof hello.session) != 0) {
       continue;
     }
     WorkerMessage message;

@@ -123,8 +123,9 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(const Introduction& in
   const wire::Medium wanted = medium_of(options_.planner.route);
   if (wanted != wire::Medium::kAuto) return call_on(introduction, wanted);
   auto link = call_on(introduction, wire::Medium::kAuto);
-  // It called over verbs, and the other side has none.
-  if (link.status().code() == Code::kUnsupported) {
+  // It called over verbs, and the other side has none; or the other server of this machine is
+  // another user's, whose local socket is closed to us. By TCP the session's name is enough.
+  if (link.status().code() == Code::kUnsupported || link.status().code() == Code::kDenied) {
     RCUDA_INFO("peer-to-peer with worker %u goes over tcp: %s", introduction.worker,
                link.status().message().c_str());
     return call_on(introduction, wire::Medium::kTcp);

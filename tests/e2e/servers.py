@@ -2,10 +2,13 @@
 
 import argparse
 import atexit
+import ipaddress
 import json
 import os
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -15,7 +18,7 @@ import unittest
 
 class Server:
     def __init__(self, build, driver="softgpu", devices="", index=0, options=(), environment=(),
-                 binary="bin/rcuda-server"):
+                 binary="bin/rcuda-server", user=None, **variables_of_server):
         self.log = os.memfd_create("rcuda-server.log")
         read_end, write_end = os.pipe()
         command = [os.path.join(build, binary), "--port", "0", "--ready-fd", str(write_end),
@@ -31,13 +34,19 @@ class Server:
                          RCUDA_SERVER_IMAGE_CACHE="none", SOFTGPU_NODE=str(index),
                          RCUDA_P2P_CACHE=os.path.join(self.folder.name, "p2p.toml"))
         variables.update(environment)
+        variables.update(variables_of_server)
         for name in ("ASAN_OPTIONS", "TSAN_OPTIONS"):
             # Not to stderr: a worker's belongs to its kernels. What a program may leave to the end of
             # its process, a server may not.
             options = variables.get(name, "").replace("detect_leaks=0", "detect_leaks=1")
             variables[name] = f"{options}:log_path={self.folder.name}/report"
+        # As another user, who has no home folder to keep anything in.
+        identity = {}
+        if user is not None:
+            identity = dict(user=user, group=user, extra_groups=[], cwd="/")
+            os.chown(self.folder.name, user, user)
         self.process = subprocess.Popen(command, pass_fds=[write_end], env=variables,
-                                        stdout=self.log, stderr=self.log)
+                                        stdout=self.log, stderr=self.log, **identity)
         atexit.register(lambda: self.process.poll() is None and self.stop())
         os.close(write_end)
         with os.fdopen(read_end) as ready:
@@ -95,6 +104,8 @@ class Server:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+PROTOCOL_VERSION = 1
+
 # A sanitizer's runtime, which goes in front of libraries that are built with it.
 PRELOAD = ""
 
@@ -114,6 +125,48 @@ def eventually(condition, seconds=60):
             return True
         time.sleep(0.02)
     return condition()
+
+
+# What common/wire/handshake.h says of messages.
+
+def message(kind, body=b""):
+    return struct.pack("<4I", 0x41445543, PROTOCOL_VERSION, kind, len(body)) + body
+
+
+def read_message(connection):
+    """The kind of the next message, and its body; the text of a Refusal."""
+    kind, length = struct.unpack("<8x2I", receive(connection, 16))
+    body = receive(connection, length)
+    return (kind, body[8:].decode()) if kind == 4 else (kind, body)
+
+
+def receive(connection, length):
+    data = b""
+    while len(data) < length:
+        more = connection.recv(length - len(data))
+        if not more:
+            raise EOFError(f"the connection ended after {len(data)} of {length} bytes")
+        data += more
+    return data
+
+
+def local_connection(port):
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(f"\0rcuda-{port}")  # which waits for its turn, as with a timeout it would not
+    connection.settimeout(60)
+    return connection
+
+
+def fetch_ticket(connection):
+    """What opens a TCP connection to a server of this machine: a Ticket, as the message that it is."""
+    def endpoint(address):
+        return (b"\0" * 10 + b"\xff\xff" + ipaddress.IPv4Address(address[0]).packed
+                + struct.pack("<H", address[1]))
+    with local_connection(connection.getpeername()[1]) as local:
+        local.sendall(message(10, endpoint(connection.getsockname()) + endpoint(connection.getpeername())))
+        kind, body = read_message(local)
+    assert kind == 11, body
+    return message(kind, body)
 
 
 def load_trace(path):

@@ -72,6 +72,9 @@ Result<std::unique_ptr<Worker>> Worker::open(const client::DeviceAddress& addres
   hello.medium = connection->medium;
   hello.devices = {address.gpu};
   const int socket = connection->socket.get();
+  if (connection->medium != wire::Medium::kShm) {
+    RCUDA_RETURN_IF_ERROR(wire::present_ticket(socket, deadline).with_context(address.host));
+  }
   RCUDA_RETURN_IF_ERROR(
       wire::write_message(socket, wire::MessageType::kHello, wire::encode(hello), deadline));
   auto answer = wire::read_message(socket, deadline);

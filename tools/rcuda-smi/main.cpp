@@ -51,6 +51,7 @@ Result<wire::ServerStatus> ask(const Server& server) {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   Result<UniqueFd> socket = wire::connect_tcp(server.host, server.port, deadline);
   if (!socket.ok()) return socket.status();
+  RCUDA_RETURN_IF_ERROR(wire::present_ticket(socket->get(), deadline).with_context(server.text()));
   RCUDA_RETURN_IF_ERROR(
       wire::write_message(socket->get(), wire::MessageType::kStatusQuery, {}, deadline));
   auto answer = wire::read_message(socket->get(), deadline);
