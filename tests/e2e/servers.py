@@ -18,7 +18,7 @@ import unittest
 
 class Server:
     def __init__(self, build, driver="softgpu", devices="", index=0, options=(), environment=(),
-                 binary="bin/rcuda-server", user=None, **variables_of_server):
+                 binary="bin/rcuda-server", user=None):
         self.log = os.memfd_create("rcuda-server.log")
         read_end, write_end = os.pipe()
         command = [os.path.join(build, binary), "--port", "0", "--ready-fd", str(write_end),
@@ -34,7 +34,6 @@ class Server:
                          RCUDA_SERVER_IMAGE_CACHE="none", SOFTGPU_NODE=str(index),
                          RCUDA_P2P_CACHE=os.path.join(self.folder.name, "p2p.toml"))
         variables.update(environment)
-        variables.update(variables_of_server)
         for name in ("ASAN_OPTIONS", "TSAN_OPTIONS"):
             # Not to stderr: a worker's belongs to its kernels. What a program may leave to the end of
             # its process, a server may not.

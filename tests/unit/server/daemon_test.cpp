@@ -1,5 +1,4 @@
 // The daemon as it runs: the real binary, on softgpu, spoken to over its sockets.
-#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -11,37 +10,33 @@
 #include <utility>
 #include <vector>
 
-#include <arpa/inet.h>
 #include <dirent.h>
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "api/api_hash.h"
 #include "api/opcodes.h"
 #include "common/base/unique_fd.h"
 #include "common/transport/link.h"
+#include "common/wire/connect.h"
 #include "common/wire/handshake.h"
 #include "server/worker/address_fence.h"
+#include "tests/support/server_process.h"
 #include "tests/support/session_harness.h"
-
-extern char** environ;
 
 namespace rcuda::server {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using test::hello;
+using test::patience;
 using test::ProtocolClient;
-
-Clock::time_point patience() { return Clock::now() + std::chrono::seconds(60); }
+using test::read_answer;
+using Server = test::ServerProcess;
 
 bool eventually(const std::function<bool()>& condition) {
   for (const Clock::time_point end = patience(); Clock::now() < end;) {
@@ -68,106 +63,11 @@ size_t descriptors_of(pid_t pid) {
   return count;
 }
 
-class Server {
- public:
-  explicit Server(std::vector<std::string> options = {},
-                  const std::vector<std::string>& variables = {}) {
-    int ready[2];
-    EXPECT_EQ(::pipe2(ready, O_CLOEXEC), 0);
-    UniqueFd read_end(ready[0]), write_end(ready[1]);
-    options.insert(options.begin(),
-                   {RCUDA_TEST_SERVER, "--port", "0", "--ready-fd", "3", "--driver", "softgpu",
-                    "--image-cache", "none", "--staging-bytes", "4M"});
-    std::vector<char*> arguments;
-    for (std::string& option : options) arguments.push_back(option.data());
-    arguments.push_back(nullptr);
-    std::vector<std::string> lines = {"SOFTGPU_DEVICES=2", "RCUDA_LOG=warn"};
-    lines.insert(lines.end(), variables.begin(), variables.end());
-    for (char** line = environ; *line; ++line) {
-      if (!std::string_view(*line).starts_with("RCUDA_")) lines.emplace_back(*line);
-    }
-    std::vector<char*> environment;
-    for (std::string& line : lines) environment.push_back(line.data());
-    environment.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_adddup2(&actions, write_end.get(), 3);
-    EXPECT_EQ(::posix_spawn(&pid_, RCUDA_TEST_SERVER, &actions, nullptr, arguments.data(),
-                            environment.data()),
-              0);
-    ::posix_spawn_file_actions_destroy(&actions);
-    write_end.reset();
-    char line[32] = {};
-    if (::read(read_end.get(), line, sizeof line - 1) > 0) {
-      port_ = static_cast<uint16_t>(std::atoi(line));
-    }
-  }
-  ~Server() {
-    if (pid_ > 0) {
-      ::kill(pid_, SIGKILL);
-      ::waitpid(pid_, nullptr, 0);
-    }
-  }
-
-  pid_t pid() const { return pid_; }
-  uint16_t port() const { return port_; }
-  // Its exit status; -1 when a signal ended it.
-  int wait() {
-    int status = 0;
-    ::waitpid(std::exchange(pid_, -1), &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-
-  UniqueFd connect_local() const {
-    UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    const std::string name = "rcuda-" + std::to_string(port_);
-    std::memcpy(address.sun_path + 1, name.data(), name.size());
-    EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address),
-                        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())),
-              0)
-        << std::strerror(errno);
-    return socket;
-  }
-  UniqueFd connect_tcp() const {
-    UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port_);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    return socket;
-  }
-
- private:
-  pid_t pid_ = -1;
-  uint16_t port_ = 0;
-};
-
-wire::Hello hello(wire::Medium medium) {
-  wire::Hello message;
-  message.api_hash = api::kApiHash;
-  message.medium = medium;
-  message.pid = static_cast<uint32_t>(::getpid());
-  message.program = "daemon_test";
-  message.devices = {0};
-  return message;
-}
-
 struct Session {
   wire::Welcome welcome;
   std::unique_ptr<transport::Link> link;
   std::unique_ptr<ProtocolClient> client;
 };
-
-// The answer to a Hello, once a worker is there.
-Result<std::pair<wire::MessageType, std::vector<std::byte>>> read_answer(int socket) {
-  while (true) {
-    auto message = wire::read_message(socket, patience());
-    if (!message.ok() || message->first != wire::MessageType::kQueued) return message;
-  }
-}
 
 struct Outcome {
   std::unique_ptr<Session> session;
@@ -179,6 +79,7 @@ Outcome introduce(const Server& server, const wire::Hello& message,
                   const std::function<void()>& meanwhile = {}) {
   const bool local = message.medium == wire::Medium::kShm;
   UniqueFd socket = local ? server.connect_local() : server.connect_tcp();
+  EXPECT_TRUE(wire::present_ticket(socket.get(), patience()).ok());
   EXPECT_TRUE(wire::write_message(socket.get(), wire::MessageType::kHello, wire::encode(message),
                                   patience())
                   .ok());
@@ -407,6 +308,7 @@ TEST(DaemonTest, AWorkerThatReadsNothingDoesNotHoldTheDaemon) {
                     .ok());
   }
   UniqueFd socket = server.connect_tcp();
+  ASSERT_TRUE(wire::present_ticket(socket.get(), patience()).ok());
   ASSERT_TRUE(
       wire::write_message(socket.get(), wire::MessageType::kStatusQuery, {}, patience()).ok());
   EXPECT_TRUE(wire::read_message(socket.get(), patience()).ok());
@@ -463,6 +365,7 @@ TEST(DaemonTest, StatusListsDevicesAndSessions) {
   Outcome outcome = introduce(server, message);
   ASSERT_TRUE(outcome.session);
   UniqueFd socket = server.connect_tcp();
+  ASSERT_TRUE(wire::present_ticket(socket.get(), patience()).ok());
   ASSERT_TRUE(
       wire::write_message(socket.get(), wire::MessageType::kStatusQuery, {}, patience()).ok());
   auto answer = wire::read_message(socket.get(), patience());

@@ -115,6 +115,34 @@ TEST(HandshakeTest, AttachAndRefusalSurviveTheWire) {
   EXPECT_EQ(refusal->reason, "no device 7: it has 0 and 1");
 }
 
+TEST(HandshakeTest, TicketsSurviveTheWire) {
+  TicketQuery query;
+  query.client.address[0] = 7;
+  query.client.port = 51312;
+  query.server.address[15] = 9;
+  query.server.port = kDefaultPort;
+  Result<TicketQuery> got = decode_ticket_query(encode(query));
+  ASSERT_TRUE(got.ok());
+  EXPECT_EQ(got->client, query.client);
+  EXPECT_EQ(got->server, query.server);
+
+  Ticket ticket;
+  ticket.secret[0] = 1;
+  ticket.secret[31] = 200;
+  Result<Ticket> again = decode_ticket(encode(ticket));
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(std::memcmp(again->secret, ticket.secret, sizeof ticket.secret), 0);
+
+  for (int difference : {-1, 1}) {
+    std::vector<std::byte> body = encode(query);
+    body.resize(body.size() + static_cast<size_t>(difference));
+    EXPECT_EQ(decode_ticket_query(body).status().code(), Code::kProtocol);
+    body = encode(ticket);
+    body.resize(body.size() + static_cast<size_t>(difference));
+    EXPECT_EQ(decode_ticket(body).status().code(), Code::kProtocol);
+  }
+}
+
 ServerStatus sample_status() {
   ServerStatus status;
   status.server = "node1";
@@ -237,7 +265,8 @@ TEST(HandshakeTest, MutationsNeverCrashTheDecoders) {
   std::mt19937 random(20240613);
   const std::vector<std::vector<std::byte>> seeds = {
       encode(sample_hello()),   encode(sample_welcome()), encode(Attach{}),
-      encode(Refusal{1, "no"}), encode(sample_status()),  encode(PeerHello{})};
+      encode(Refusal{1, "no"}), encode(sample_status()),  encode(PeerHello{}),
+      encode(TicketQuery{}),    encode(Ticket{})};
   for (int round = 0; round < 20000; ++round) {
     std::vector<std::byte> bytes = seeds[static_cast<size_t>(round) % seeds.size()];
     const int changes = 1 + static_cast<int>(random() % 4);

@@ -1,0 +1,173 @@
+// Whom the daemon lets in of its own machine: the real binary, spoken to over its sockets.
+// tests/e2e/users_test.py shows what programs of other users get.
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "common/wire/connect.h"
+#include "common/wire/same_host.h"
+#include "tests/support/server_process.h"
+
+namespace rcuda::server {
+namespace {
+
+using test::patience;
+using test::ServerProcess;
+using wire::MessageType;
+
+Status send(int socket, MessageType type, const std::vector<std::byte>& body = {}) {
+  return wire::write_message(socket, type, body, patience());
+}
+
+// The reason of the Refusal that comes; empty when something else does.
+std::string refusal(int socket) {
+  auto answer = test::read_answer(socket);
+  if (!answer.ok()) return "no answer: " + answer.status().message();
+  if (answer->first != MessageType::kRefusal) return "";
+  return wire::decode_refusal(answer->second)->reason;
+}
+
+// Whether the server answers what it tells those only that it serves.
+bool is_served(int socket) {
+  EXPECT_TRUE(send(socket, MessageType::kStatusQuery).ok());
+  auto answer = test::read_answer(socket);
+  return answer.ok() && answer->first == MessageType::kStatus;
+}
+
+// A ticket for a connection with these ends, as bytes of a message's body.
+std::vector<std::byte> ticket_for(const ServerProcess& server, const wire::TicketQuery& query) {
+  const UniqueFd local = server.connect_local();
+  EXPECT_TRUE(send(local.get(), MessageType::kTicketQuery, wire::encode(query)).ok());
+  auto answer = wire::read_message(local.get(), patience());
+  if (!answer.ok() || answer->first != MessageType::kTicket) {
+    ADD_FAILURE() << "no ticket was given";
+    return {};
+  }
+  return answer->second;
+}
+
+std::vector<std::byte> ticket_for(const ServerProcess& server, int socket) {
+  return ticket_for(server, {*wire::own_endpoint(socket), *wire::peer_endpoint(socket)});
+}
+
+// Addresses of IPv4 that this machine has.
+std::vector<std::string> own_addresses() {
+  ifaddrs* interfaces = nullptr;
+  EXPECT_EQ(::getifaddrs(&interfaces), 0);
+  std::vector<std::string> addresses;
+  for (const ifaddrs* at = interfaces; at; at = at->ifa_next) {
+    if (!at->ifa_addr || at->ifa_addr->sa_family != AF_INET) continue;
+    char text[INET_ADDRSTRLEN];
+    const auto& v4 = *reinterpret_cast<const sockaddr_in*>(at->ifa_addr);
+    addresses.emplace_back(::inet_ntop(AF_INET, &v4.sin_addr, text, sizeof text));
+  }
+  ::freeifaddrs(interfaces);
+  EXPECT_FALSE(addresses.empty());
+  return addresses;
+}
+
+TEST(DoorTest, AClientOfTheSameHostNeedsATicketAtEveryAddress) {
+  const ServerProcess server({"--listen", "0.0.0.0"});
+  ASSERT_NE(server.port(), 0);
+  for (const std::string& address : own_addresses()) {
+    for (const MessageType type : {MessageType::kHello, MessageType::kStatusQuery}) {
+      const UniqueFd without = server.connect_tcp(address);
+      ASSERT_TRUE(send(without.get(), type,
+                       type == MessageType::kHello ? wire::encode(test::hello(wire::Medium::kTcp))
+                                                   : std::vector<std::byte>{})
+                      .ok());
+      const std::string reason = refusal(without.get());
+      EXPECT_NE(reason.find("brings no ticket"), std::string::npos) << address << reason;
+      EXPECT_NE(reason.find("@rcuda-" + std::to_string(server.port())), std::string::npos)
+          << reason;
+    }
+    const UniqueFd with = server.connect_tcp(address);
+    ASSERT_TRUE(wire::present_ticket(with.get(), patience()).ok());
+    EXPECT_TRUE(is_served(with.get())) << address;
+  }
+}
+
+TEST(DoorTest, ATicketIsGoodOnce) {
+  const ServerProcess server;
+  const UniqueFd socket = server.connect_tcp();
+  const auto ticket = ticket_for(server, socket.get());
+  ASSERT_TRUE(send(socket.get(), MessageType::kTicket, ticket).ok());
+  ASSERT_TRUE(send(socket.get(), MessageType::kTicket, ticket).ok());
+  EXPECT_NE(refusal(socket.get()).find("ticket is unknown, used"), std::string::npos);
+}
+
+// As when something else listens at the address that a client connects to, and shows its ticket to
+// the server.
+TEST(DoorTest, AnothersTicketIsRefusedAndSpent) {
+  const ServerProcess server;
+  const UniqueFd theirs = server.connect_tcp(), mine = server.connect_tcp();
+  const auto ticket = ticket_for(server, theirs.get());
+  ASSERT_TRUE(send(mine.get(), MessageType::kTicket, ticket).ok());
+  EXPECT_NE(refusal(mine.get()).find("another connection"), std::string::npos);
+  ASSERT_TRUE(send(theirs.get(), MessageType::kTicket, ticket).ok());
+  EXPECT_NE(refusal(theirs.get()).find("ticket is unknown, used"), std::string::npos);
+  const UniqueFd relayed = server.connect_tcp();
+  wire::TicketQuery elsewhere{*wire::own_endpoint(relayed.get()),
+                              *wire::peer_endpoint(relayed.get())};
+  elsewhere.server.address[13] = 1;
+  ASSERT_TRUE(send(relayed.get(), MessageType::kTicket, ticket_for(server, elsewhere)).ok());
+  EXPECT_NE(refusal(relayed.get()).find("another connection"), std::string::npos);
+}
+
+TEST(DoorTest, ATicketExpires) {
+  const auto lifetime = std::chrono::milliseconds(300);
+  const ServerProcess server({}, {"RCUDA_SERVER_HANDSHAKE_TIMEOUT=300ms"});
+  // The connection that it is for comes when the ticket is old.
+  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const auto* const generic = reinterpret_cast<const sockaddr*>(&address);
+  ASSERT_EQ(::bind(socket.get(), generic, sizeof address), 0);
+  address.sin_port = htons(server.port());
+  const auto ticket =
+      ticket_for(server, {*wire::own_endpoint(socket.get()), wire::endpoint_of(generic)});
+  std::this_thread::sleep_for(lifetime);
+  ASSERT_EQ(::connect(socket.get(), generic, sizeof address), 0);
+  ASSERT_TRUE(send(socket.get(), MessageType::kTicket, ticket).ok());
+  EXPECT_NE(refusal(socket.get()).find("expired"), std::string::npos);
+}
+
+TEST(DoorTest, TicketsAreGivenAndTakenWhereTheyProveSomething) {
+  const ServerProcess server;
+  const UniqueFd tcp = server.connect_tcp();
+  ASSERT_TRUE(send(tcp.get(), MessageType::kTicketQuery, wire::encode(wire::TicketQuery{})).ok());
+  EXPECT_NE(refusal(tcp.get()).find("over the local socket only"), std::string::npos);
+  const UniqueFd local = server.connect_local();
+  ASSERT_TRUE(send(local.get(), MessageType::kTicket, wire::encode(wire::Ticket{})).ok());
+  EXPECT_NE(refusal(local.get()).find("for TCP connections"), std::string::npos);
+  for (const MessageType type : {MessageType::kTicketQuery, MessageType::kTicket}) {
+    const UniqueFd malformed =
+        type == MessageType::kTicket ? server.connect_tcp() : server.connect_local();
+    ASSERT_TRUE(send(malformed.get(), type, {std::byte{1}}).ok());
+    EXPECT_NE(refusal(malformed.get()).find("malformed"), std::string::npos);
+  }
+  EXPECT_TRUE(is_served(server.connect_local().get()));
+}
+
+// An Attach and a PeerHello name a secret of a session; without it they get nowhere.
+TEST(DoorTest, ASecretOfASessionIsNoGuess) {
+  const ServerProcess server;
+  const UniqueFd attach = server.connect_tcp(), caller = server.connect_tcp();
+  ASSERT_TRUE(send(attach.get(), MessageType::kAttach, wire::encode(wire::Attach{})).ok());
+  EXPECT_EQ(wire::read_message(attach.get(), patience()).status().code(), Code::kUnavailable);
+  ASSERT_TRUE(send(caller.get(), MessageType::kPeerHello, wire::encode(wire::PeerHello{})).ok());
+  EXPECT_NE(refusal(caller.get()).find("no worker of that session"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace rcuda::server
