@@ -179,7 +179,10 @@ Status present_ticket(int socket, Clock::time_point deadline) {
   RCUDA_RETURN_IF_ERROR(write_message(local->get(), MessageType::kTicketQuery,
                                       encode(TicketQuery{*own, *server}), deadline));
   auto answer = read_message(local->get(), deadline);
-  if (!answer) return Status(answer.status()).with_context("asking for a ticket");
+  if (!answer) {
+    return Status(answer.status().code(), "this machine's rcuda-server gave no ticket (" +
+                                              answer.status().context() + "): see its log");
+  }
   if (answer->first == MessageType::kRefusal) {
     const Result<Refusal> refusal = decode_refusal(answer->second);
     if (!refusal) return refusal.status();

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -24,11 +25,18 @@ namespace {
 
 // Connections that have not introduced themselves, and how many of those that connect at once are
 // taken before the others are read: a new one has its turn before enough others can take its place.
-constexpr size_t kMostNewcomers = 512;
+constexpr rlim_t kMostNewcomers = 512;
 constexpr int kMostAcceptedAtOnce = 64;
 constexpr auto kCrowdedInterval = std::chrono::seconds(10);
 // A real Hello has some hundred bytes, and it travels on to a worker in one packet.
 constexpr uint32_t kMaxHelloBytes = 64u << 10;
+
+// Sessions and workers need descriptors, too.
+size_t most_newcomers() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMostNewcomers;
+  return std::clamp<rlim_t>(limit.rlim_cur / 4, 1, kMostNewcomers);
+}
 
 void send_refusal(int socket, const Status& status) {
   const wire::Refusal refusal{static_cast<uint32_t>(status.code()), status.context()};
@@ -40,7 +48,11 @@ void send_refusal(int socket, const Status& status) {
 }  // namespace
 
 Daemon::Daemon(const Settings& settings, int stop, int ready)
-    : settings_(settings), stop_(stop), ready_(ready), tickets_(settings.handshake_timeout.get()) {}
+    : settings_(settings),
+      stop_(stop),
+      ready_(ready),
+      most_newcomers_(most_newcomers()),
+      tickets_(settings.handshake_timeout.get()) {}
 
 Status Daemon::run() {
   Result<Listener> listener =
@@ -161,7 +173,6 @@ void Daemon::accept_some(int listening, bool local) {
       // Out of descriptors, most likely; who waits in the backlog is served when some are back.
       RCUDA_WARN("%s", accepted.status().message().c_str());
       accept_from_ = Clock::now() + std::chrono::seconds(1);
-      if (newcomers() > 0) drop_newcomer();
       return;
     }
     if (!accepted->socket) return;
@@ -182,7 +193,7 @@ void Daemon::greet(Accepted accepted, bool local) {
   if (peer.user && !wire::serves(::geteuid(), *peer.user)) {
     return refuse(peer, wire::not_served(listener_.port, ::geteuid(), *peer.user));
   }
-  if (newcomers() >= kMostNewcomers) drop_newcomer();
+  if (newcomers() >= most_newcomers_) drop_newcomer();
   peers_.push_back(std::move(peer));
 }
 

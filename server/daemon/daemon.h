@@ -80,6 +80,7 @@ class Daemon {
   const Settings& settings_;
   const int stop_;
   const int ready_;
+  const size_t most_newcomers_;
   Listener listener_;
   WorkerPool* pool_ = nullptr;
   Tickets tickets_;

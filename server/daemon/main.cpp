@@ -72,6 +72,9 @@ int run_daemon(const Settings& settings, int ready) {
 int start(int argc, char** argv) {
   Settings settings;
   CLI::App app("Offers this machine's GPUs to CUDA programs elsewhere.", "rcuda-server");
+  app.footer(
+      "Of this machine it serves programs of its own user and of root. Other machines are not\n"
+      "authenticated: whoever reaches --listen from one can run code as this server's user.");
   std::string config_file;
   int ready = -1;
   int worker_window = -1;

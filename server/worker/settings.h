@@ -35,7 +35,8 @@ struct Settings {
                                   "what the images may take on disk"};
   config::Duration handshake_timeout{registry, "RCUDA_SERVER_HANDSHAKE_TIMEOUT",
                                      std::chrono::seconds(10),
-                                     "how long a client may take to introduce itself"};
+                                     "how long a client may take to introduce itself, and how long "
+                                     "a ticket is good"};
   config::Duration start_timeout{registry, "RCUDA_SERVER_START_TIMEOUT", std::chrono::seconds(60),
                                  "how long a worker may take to initialise the driver"};
   config::Duration stop_timeout{

@@ -18,10 +18,10 @@ import unittest
 
 class Server:
     def __init__(self, build, driver="softgpu", devices="", index=0, options=(), environment=(),
-                 binary="bin/rcuda-server", user=None):
+                 binary="bin/rcuda-server", user=None, wrapper=()):
         self.log = os.memfd_create("rcuda-server.log")
         read_end, write_end = os.pipe()
-        command = [os.path.join(build, binary), "--port", "0", "--ready-fd", str(write_end),
+        command = [*wrapper, os.path.join(build, binary), "--port", "0", "--ready-fd", str(write_end),
                    *options]
         if "--pool" not in options:
             command += ["--pool", "1"]

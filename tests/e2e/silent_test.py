@@ -22,9 +22,9 @@ def connect_tcp(server):
 
 
 class SilentTest(unittest.TestCase):
-    def server(self):
+    def server(self, **more):
         """They do not go by themselves before this is over."""
-        server = Server(BUILD, environment={"RCUDA_SERVER_HANDSHAKE_TIMEOUT": "120s"})
+        server = Server(BUILD, environment={"RCUDA_SERVER_HANDSHAKE_TIMEOUT": "120s"}, **more)
 
         def stop():
             self.assertEqual(server.stop(), 0, server.text())
@@ -40,8 +40,8 @@ class SilentTest(unittest.TestCase):
             result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
             self.assertEqual(result.returncode, 0, result.stderr + server.text())
 
-    def check_silent(self, connect):
-        server = self.server()
+    def check_silent(self, connect, **more):
+        server = self.server(**more)
         silent = [self.silent(connect, server) for _ in range(SILENT)]
         self.check_serves(server)
         # Some go, as others come.
@@ -62,6 +62,9 @@ class SilentTest(unittest.TestCase):
 
     def test_tcp(self):
         self.check_silent(connect_tcp)
+
+    def test_a_server_with_few_descriptors(self):
+        self.check_silent(connect_tcp, wrapper=["sh", "-c", 'ulimit -n 128 && exec "$@"', "sh"])
 
     def test_tcp_from_many_addresses(self):
         numbers = iter(range(2, 1 << 16))
