@@ -7,7 +7,9 @@ one clear line, and no device.
 Exits with 77 where it cannot be another user: it needs to be root, and a build that others can read.
 """
 
+import contextlib
 import os
+import socket
 import subprocess
 import unittest
 
@@ -17,6 +19,15 @@ BUILD = PROGRAMS = None
 NOBODY = 65534
 OTHER = 65533
 REFUSAL = 4
+
+
+@contextlib.contextmanager
+def effective_user(user):
+    os.seteuid(user)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 def run_as(user, command, **more):
@@ -87,24 +98,32 @@ class UsersTest(unittest.TestCase):
     def test_the_daemon_turns_another_user_away_itself(self):
         """Whatever the client checks: this one checks nothing."""
         server = self.server()
-        read_end, write_end = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                os.setgroups([])
-                os.setgid(NOBODY)
-                os.setuid(NOBODY)
-                os.write(write_end, repr(read_message(local_connection(server.port))).encode())
-            finally:
-                os._exit(0)
-        os.close(write_end)
-        os.waitpid(child, 0)
-        with os.fdopen(read_end) as answer:
-            answer = answer.read()
-        self.assertIn(f"({REFUSAL}, ", answer)
+        with effective_user(NOBODY):
+            connection = local_connection(server.port)
+        self.addCleanup(connection.close)
+        kind, answer = read_message(connection)
+        self.assertEqual(kind, REFUSAL)
         for text in ("runs as uid 0", f"not uid {NOBODY}", "run the program as that user"):
             self.assertIn(text, answer)
         self.assertIn(f"of uid {NOBODY} refused", server.text())
+
+    def test_a_client_says_nothing_to_whom_it_does_not_trust(self):
+        """Another user has taken the name of the local socket first."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        taken = socket.socket(socket.AF_UNIX)
+        self.addCleanup(taken.close)
+        with effective_user(NOBODY):
+            taken.bind(f"\0rcuda-{port}")
+            taken.listen()
+        for transport in ("auto", "shm"):
+            result = run_as(OTHER, [os.path.join(PROGRAMS, "vector_add")], text=True,
+                            env=dict(client_environment(BUILD, [], transport), RCUDA_DEVICES=f"localhost@{port}:0"))
+            self.assertIn("cudaErrorNoDevice", result.stderr)
+            self.assertIn(f"runs as uid {NOBODY} ", result.stderr)
+            connection, _ = taken.accept()
+            with connection:
+                self.assertEqual(connection.recv(1), b"")
 
     def test_copies_between_servers_of_two_users(self):
         servers = [self.server(index=0), self.server(index=1, user=NOBODY)]
