@@ -31,6 +31,7 @@ class Holdings:
     """What a server and its clients may leave behind."""
 
     def __init__(self, server):
+        server.settle()
         self.descriptors = server.descriptors()
         self.workers = len(server.workers())
         self.shared_memory = set(os.listdir("/dev/shm"))

@@ -95,6 +95,13 @@ class Server:
         return {int(client): int(worker)
                 for client, worker in re.findall(r"pid (\d+), over .* worker (\d+):", text)}
 
+    def settle(self):
+        """Returns when the daemon, which does one thing after another, has done all that it had begun."""
+        with local_connection(self.port) as connection:
+            connection.sendall(message(5))  # a StatusQuery, after whose answer it closes the connection
+            while connection.recv(1 << 16):
+                pass
+
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
