@@ -1,0 +1,48 @@
+"""The programs: what each is called in the table, and how it is run."""
+
+import ast
+import os
+
+FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class Program:
+    def __init__(self, framework, name, seconds=120, shards=0, apart=False, again=True):
+        self.framework = framework
+        self.name = name
+        self.seconds = seconds  # without a new line of a case, it hangs
+        self.shards = shards    # processes that divide the cases among themselves; 0: cases have names
+        self.apart = apart      # each case in a process of its own
+        self.again = again      # whether a second native run tells what varies natively
+        self.path = os.path.join(FOLDER, name + ".py")
+
+    def cases(self):
+        """The names of its cases, in order, without running it."""
+        if self.shards:
+            return []
+        with open(self.path) as file:
+            tree = ast.parse(file.read())
+        return [node.name.replace("_", "-") for node in tree.body if isinstance(node, ast.FunctionDef)
+                and any(isinstance(mark, ast.Attribute) and mark.attr == "case"
+                        for mark in node.decorator_list)]
+
+
+# Those that take longest come first; the operators fill what is left of the cores.
+PROGRAMS = [
+    Program("PyTorch", "torch_compile", seconds=240, apart=True),
+    Program("PyTorch", "torch_training"),
+    Program("PyTorch", "torch_graphs"),
+    Program("PyTorch", "torch_kernels"),
+    Program("PyTorch", "torch_loading"),
+    Program("PyTorch", "torch_memory"),
+    Program("PyTorch", "torch_processes"),
+    Program("PyTorch", "torch_profiler"),
+    Program("JAX", "jax_programs", seconds=180),
+    Program("Triton", "triton_programs", seconds=180),
+    Program("CuPy", "cupy_programs"),
+    Program("numba", "numba_programs"),
+    Program("ONNX Runtime", "onnx_programs"),
+    Program("cuda-python", "cuda_python_programs"),
+    Program("driver", "driver_calls"),
+    Program("PyTorch", "torch_operators", seconds=60, shards=8),
+]

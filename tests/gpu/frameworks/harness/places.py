@@ -1,0 +1,123 @@
+"""Where a program runs: natively, or remotely as on a machine without a GPU."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+HIDE = os.path.join(FOLDER, "hide_gpu.py")
+
+
+class Server:
+    """rcuda-server of the build folder, on a free port."""
+
+    def __init__(self, build, out, driver, sessions):
+        self.log = os.path.join(out, "logs", "server.log")
+        self.build = build
+        environment = dict(os.environ, RCUDA_DRIVER=driver, RCUDA_LOG="info",
+                           RCUDA_SERVER_IMAGE_CACHE=os.path.join(out, "work", "images"))
+        read_end, write_end = os.pipe()
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen(
+                [os.path.join(build, "bin/rcuda-server"), "--port", "0", "--devices", "0", "--pool",
+                 str(min(sessions, 6)), "--ready-fd", str(write_end)],
+                env=environment, pass_fds=[write_end], stdout=log, stderr=log)
+        os.close(write_end)
+        with os.fdopen(read_end) as ready:
+            self.port = ready.readline().strip()
+        if not self.port:
+            self.stop()
+            raise SystemExit(f"rcuda-server did not start, see {self.log}")
+
+    def sessions(self):
+        """How many it has, as rcuda-smi tells."""
+        told = subprocess.run([os.path.join(self.build, "bin/rcuda-smi"), f"127.0.0.1@{self.port}"],
+                              capture_output=True, text=True)
+        if told.returncode:
+            return f"rcuda-smi failed: {told.stderr.strip()[-100:]}"
+        return len(re.findall(r", worker ", told.stdout))
+
+    def sessions_left(self, seconds=20):
+        """Once programs have ended: some end behind kernels that take their time."""
+        end = time.monotonic() + seconds
+        while self.sessions() != 0 and time.monotonic() < end:
+            time.sleep(0.2)
+        return self.sessions()
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        return self.process.returncode
+
+
+class Places:
+    """Commands and environments. `server` is None where only native runs are asked for."""
+
+    def __init__(self, options, build, out, server):
+        self.options, self.build, self.out, self.server = options, build, out, server
+        self.cache = os.path.join(out, "work", "ld.so.cache")
+        self.isolated = False
+
+    def isolate(self):
+        """Whether remote programs can be kept from this machine's GPU; makes what that takes."""
+        made = subprocess.run([sys.executable, HIDE, "--", "/sbin/ldconfig", "-X", "-C", self.cache],
+                              capture_output=True, text=True)
+        self.isolated = made.returncode == 0 and os.path.exists(self.cache)
+        return "" if self.isolated else made.stderr.strip().splitlines()[-1:][0:1] or ["no reason given"]
+
+    def environment(self, task):
+        work = os.path.join(self.out, "work", task.label)
+        environment = dict(os.environ)
+        for name in list(environment):
+            if name.startswith("RCUDA_") or name == "LD_PRELOAD":
+                del environment[name]
+        environment.update(
+            FRAMEWORKS_MODE=task.mode, PYTHONUNBUFFERED="1", PYTHONHASHSEED="0",
+            PYTHONDONTWRITEBYTECODE="1", PYTHONFAULTHANDLER="1",
+            CUDA_VISIBLE_DEVICES="0", CUDA_CACHE_PATH=os.path.join(work, "cuda"),
+            CUBLAS_WORKSPACE_CONFIG=":4096:8", OMP_NUM_THREADS="2",
+            TRITON_CACHE_DIR=os.path.join(work, "triton"),
+            TORCHINDUCTOR_CACHE_DIR=os.path.join(work, "inductor"),
+            TORCHINDUCTOR_COMPILE_THREADS="2", PYTORCH_KERNEL_CACHE_PATH=os.path.join(work, "torch"),
+            CUPY_CACHE_DIR=os.path.join(work, "cupy"), NUMBA_CACHE_DIR=os.path.join(work, "numba"),
+            XLA_PYTHON_CLIENT_PREALLOCATE="false", TF_CPP_MIN_LOG_LEVEL="2", JAX_PLATFORMS="cuda",
+            TMPDIR=work)
+        return environment
+
+    def __call__(self, task, arguments):
+        command = [sys.executable, *arguments]
+        environment = self.environment(task)
+        if task.mode.startswith("native"):
+            if self.options.driver == "softgpu":
+                libraries = os.path.join(self.build, "softgpu/lib")
+                environment["LD_LIBRARY_PATH"] = ":".join(
+                    filter(None, [libraries, environment.get("LD_LIBRARY_PATH")]))
+            return command, environment
+        command = [os.path.join(self.build, "bin/rcuda-run"), "--devices",
+                   f"127.0.0.1@{self.server.port}:0", "--transport", task.mode.split("-")[0], "--", *command]
+        if self.isolated:
+            command = [sys.executable, HIDE, "--cache", self.cache, "--", *command]
+        return command, environment
+
+
+def proof(mode, process, driver):
+    """What is wrong with where a process ran ("" if nothing): its libcuda, the devices it could open."""
+    loaded = " ".join(process.get("driver", ["none"]))
+    reached = " ".join(process.get("devices", ["none"])).replace("none", "").strip()
+    names = {os.path.basename(path) for path in loaded.split()} - {"none"}
+    if mode.startswith("native"):
+        return f"used {loaded}" if any(name.startswith("librcuda") for name in names) else ""
+    others = sorted(name for name in names if not name.startswith("librcuda"))
+    if others:
+        return "loaded " + " ".join(others)
+    if names != {"librcuda.so"}:
+        return "did not load librcuda.so"
+    return f"could open {reached}" if reached else ""

@@ -1,0 +1,179 @@
+"""What the programs here have in common: named cases, each of which says `key: value` lines.
+
+    program.py --lines FILE [--names FILE] [case ...]
+
+Without names all cases run. FILE is appended to as the lines come, so that what a crash or a time limit
+leaves behind still counts:
+
+    > case            the case begins
+    case<TAB>key: value
+    # text            not compared: the message of an error
+    < case            the case is over
+    ! key: value      about the whole process
+
+Cases that FILE says have begun are left out: a program that died is started again with the same FILE
+and goes on behind the case that killed it.
+
+A line says the same wherever the GPU is: no time, no address, no process id. An exception of a case is
+its line `error: type`. Which libcuda the process used, and whether it could have reached a GPU of this
+machine, goes into the `!` lines, for the harness to judge.
+"""
+
+import argparse
+import glob
+import hashlib
+import importlib
+import os
+import re
+import sys
+import traceback
+
+DEVICE = os.environ.get("FRAMEWORKS_DEVICE", "cuda")
+
+_cases = {}
+_file = None
+
+
+class Skip(Exception):
+    """A case cannot run here, and why. Natively and remotely alike, or it is a difference."""
+
+
+class Fatal(Exception):
+    """The context is lost: the process must end, and go on as a new one with the next case."""
+
+
+def case(function):
+    """Makes the function a case. It gets say(key, value)."""
+    _cases[function.__name__.replace("_", "-")] = function
+    return function
+
+
+def hash_of(*values):
+    """Of bytes, strings and whatever has tobytes(), with shapes and types."""
+    state = hashlib.sha256()
+    for value in values:
+        if hasattr(value, "tobytes"):
+            state.update(f"{getattr(value, 'dtype', '')}{getattr(value, 'shape', '')}".encode())
+            state.update(value.tobytes())
+        else:
+            state.update(value if isinstance(value, bytes) else str(value).encode())
+    return state.hexdigest()[:16]
+
+
+def need(module):
+    """The module. Without it the program ends, and says so: `! missing`."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        missing(f"no {module}", str(error))
+
+
+def missing(reason, text=""):
+    """Ends the program: nothing in it can run on this machine."""
+    lines = _arguments().lines
+    with open(lines, "a") as file:
+        file.write(f"! missing: {reason}\n# {text}\n")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _write(text):
+    _file.write(text + "\n")
+
+
+def process_line(key, value):
+    _write(f"! {key}: {value}")
+
+
+def _one_line(value):
+    return " ".join(str(value).split())
+
+
+# Of the driver, not of the toolkit, whose libraries have other names (libcudart, libnvJitLink ...).
+DRIVER_LIBRARY = re.compile(r"^lib(rcuda|cuda|cudadebugger|nvcuvid|nvoptix|nvidia-[\w-]+)\.so")
+
+
+def drivers_loaded():
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if line.count("/")}
+    return sorted(path for path in paths if DRIVER_LIBRARY.match(os.path.basename(path)))
+
+
+def reachable_devices():
+    reached = []
+    for node in sorted(glob.glob("/dev/nvidia*")):
+        try:
+            os.close(os.open(node, os.O_RDWR | os.O_NONBLOCK))
+            reached.append(node)
+        except OSError:
+            pass
+    return reached
+
+
+def _run_case(name, function):
+    def say(key, value):
+        _write(f"{name}\t{_one_line(key)}: {_one_line(value)}")
+
+    _write(f"> {name}")
+    lost = False
+    try:
+        function(say)
+    except Skip as reason:
+        say("skipped", reason)
+    except Fatal as error:
+        say("error", _one_line(error))
+        lost = True
+    except Exception as error:
+        traceback.print_exc()
+        say("error", type(error).__name__)
+        _write(f"# {_one_line(error)[:400]}")
+        # An illegal address or a lost worker: every later call of the context fails the same way.
+        lost = "CUDA" in str(error) and any(word in str(error) for word in (
+            "illegal", "launch failure", "device-side assert", "misaligned", "unspecified launch",
+            "Illegal", "ILLEGAL", "LAUNCH_FAILED", "ASSERT"))
+    _write(f"< {name}")
+    return lost
+
+
+def _arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lines", default="/dev/stdout")
+    parser.add_argument("--names")
+    parser.add_argument("--shard", default="0/1")
+    parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("cases", nargs="*")
+    return parser.parse_args()
+
+
+def run(cases=None):
+    """Runs the cases asked for; `cases` (name: function) instead of what @case collected."""
+    global _file
+    arguments = _arguments()
+    wanted = list(arguments.cases)
+    if arguments.names:
+        with open(arguments.names) as file:
+            wanted += file.read().split()
+    begun = set()
+    if os.path.isfile(arguments.lines):
+        with open(arguments.lines) as file:
+            begun = {line[2:].strip() for line in file if line.startswith("> ")}
+    _file = open(arguments.lines, "a", buffering=1)
+    cases = dict(_cases) if cases is None else cases
+    for name, function in cases.items():
+        if name in begun or (wanted and name not in wanted):
+            continue
+        if _run_case(name, function):
+            process_line("context", "lost")
+            _end(75)
+    process_line("finished", "yes")
+    _end(0)
+
+
+def _end(status):
+    process_line("driver", " ".join(drivers_loaded()) or "none")
+    process_line("devices", " ".join(reachable_devices()) or "none")
+    _file.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if status:
+        os._exit(status)
