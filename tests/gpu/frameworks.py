@@ -145,7 +145,7 @@ class Run:
             names = [name for name, verdicts in self.compare(program).items()
                      if any(verdict.kind == Verdict.DIFFERS for verdict in verdicts.values())]
             names = [name for name in names if name not in ("exit", "start")]
-            if names and program.again:
+            if names:
                 tasks += [Task(program, f"native-again{i}", names, suffix=".again") for i in (1, 2)]
         if tasks:
             print(f"{len(tasks)} programs run natively once more, for what differs", flush=True)

@@ -1,11 +1,12 @@
 """Makes this machine one without a GPU for a command: no device files and no driver.
 
-    hide_gpu.py [--cache FILE] -- COMMAND ...
+    hide_gpu.py [--cache FILE] [--stand-in] -- COMMAND ...
 
 In a mount namespace of its own: /dev without NVIDIA's and the graphics nodes, nothing in
 /proc/driver/nvidia, the driver's folders empty, each of its libraries an empty file. FILE is an
 ld.so.cache in which the driver's libraries do not occur (ldconfig -X -C FILE, run in here, makes one),
-since Triton asks ldconfig where libcuda is. Needs CAP_SYS_ADMIN; exits with 78 and says so without it.
+since Triton asks ldconfig where libcuda is. --stand-in makes /dev/nvidiactl an ordinary empty file: JAX
+uses no GPU where there is no file of that name. Needs CAP_SYS_ADMIN; exits with 78 and says so without it.
 """
 
 import ctypes
@@ -60,7 +61,7 @@ def driver_libraries():
     return sorted(found)
 
 
-def hide_devices(scratch):
+def hide_devices(scratch, stand_in):
     """Puts a /dev in place that has everything of the old one but GPUs."""
     new = os.path.join(scratch, "dev")
     os.mkdir(new)
@@ -77,10 +78,12 @@ def hide_devices(scratch):
         else:
             os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o600))
             mount(entry.path, target, flags=MS_BIND)
+    if stand_in:
+        open(os.path.join(new, "nvidiactl"), "w").close()
     mount(new, "/dev", flags=MS_BIND | MS_REC)
 
 
-def hide(cache):
+def hide(cache, stand_in):
     if libc.unshare(CLONE_NEWNS):
         fail("unshare")
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
@@ -92,7 +95,7 @@ def hide(cache):
     open(empty_file, "w").close()
     os.mkdir(empty_folder)
     libraries = driver_libraries()
-    hide_devices(scratch)
+    hide_devices(scratch, stand_in)
     for folder in FOLDERS + ["/proc/driver/nvidia"]:
         if os.path.isdir(folder):
             mount(empty_folder, folder, flags=MS_BIND)
@@ -105,12 +108,14 @@ def hide(cache):
 
 def main():
     arguments = sys.argv[1:]
-    cache = None
+    cache, stand_in = None, False
     if arguments[:1] == ["--cache"]:
         cache, arguments = arguments[1], arguments[2:]
+    if arguments[:1] == ["--stand-in"]:
+        stand_in, arguments = True, arguments[1:]
     if arguments[:1] != ["--"] or len(arguments) < 2:
         sys.exit(__doc__)
-    hide(cache)
+    hide(cache, stand_in)
     os.execvp(arguments[1], arguments[1:])
 
 

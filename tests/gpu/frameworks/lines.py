@@ -23,8 +23,10 @@ import argparse
 import glob
 import hashlib
 import importlib
+import importlib.util
 import os
 import re
+import stat
 import sys
 import traceback
 
@@ -68,6 +70,14 @@ def need(module):
         missing(f"no {module}", str(error))
 
 
+def need_cuda_of_jax():
+    """JAX's CUDA back end, which is a package of its own."""
+    if os.environ.get("JAX_PLATFORMS", "cuda") != "cpu" and not any(
+            importlib.util.find_spec("jax_plugins") and importlib.util.find_spec(f"jax_plugins.xla_cuda{of}")
+            for of in (12, 13, 14)):
+        missing("no CUDA plugin of jax")
+
+
 def missing(reason, text=""):
     """Ends the program: nothing in it can run on this machine."""
     lines = _arguments().lines
@@ -102,6 +112,8 @@ def drivers_loaded():
 def reachable_devices():
     reached = []
     for node in sorted(glob.glob("/dev/nvidia*")):
+        if not stat.S_ISCHR(os.stat(node).st_mode):
+            continue  # a folder, or hide_gpu's stand-in
         try:
             os.close(os.open(node, os.O_RDWR | os.O_NONBLOCK))
             reached.append(node)

@@ -7,13 +7,13 @@ FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Program:
-    def __init__(self, framework, name, seconds=120, shards=0, apart=False, again=True):
+    def __init__(self, framework, name, seconds=120, shards=0, apart=False, stand_in=False):
         self.framework = framework
         self.name = name
         self.seconds = seconds  # without a new line of a case, it hangs
         self.shards = shards    # processes that divide the cases among themselves; 0: cases have names
         self.apart = apart      # each case in a process of its own
-        self.again = again      # whether a second native run tells what varies natively
+        self.stand_in = stand_in  # remotely there is a file by the name of a device (hide_gpu.py)
         self.path = os.path.join(FOLDER, name + ".py")
 
     def cases(self):
@@ -37,7 +37,9 @@ PROGRAMS = [
     Program("PyTorch", "torch_memory"),
     Program("PyTorch", "torch_processes"),
     Program("PyTorch", "torch_profiler"),
-    Program("JAX", "jax_programs", seconds=180),
+    Program("JAX", "jax_programs", seconds=180, stand_in=True),
+    Program("JAX", "jax_autotuned", seconds=180, stand_in=True),
+    Program("JAX", "jax_detection"),
     Program("Triton", "triton_programs", seconds=180),
     Program("CuPy", "cupy_programs"),
     Program("numba", "numba_programs"),

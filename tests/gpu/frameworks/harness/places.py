@@ -104,7 +104,8 @@ class Places:
         command = [os.path.join(self.build, "bin/rcuda-run"), "--devices",
                    f"127.0.0.1@{self.server.port}:0", "--transport", task.mode.split("-")[0], "--", *command]
         if self.isolated:
-            command = [sys.executable, HIDE, "--cache", self.cache, "--", *command]
+            command = [sys.executable, HIDE, "--cache", self.cache,
+                       *(["--stand-in"] if task.program.stand_in else []), "--", *command]
         return command, environment
 
 
