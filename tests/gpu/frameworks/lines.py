@@ -96,7 +96,7 @@ def process_line(key, value):
 
 
 def _one_line(value):
-    return " ".join(str(value).split())
+    return " ".join(str(value).replace("\0", " ").split())
 
 
 # Of the driver, not of the toolkit, whose libraries have other names (libcudart, libnvJitLink ...).

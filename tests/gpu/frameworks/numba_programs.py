@@ -6,6 +6,8 @@ import warnings
 import lines
 
 numpy = lines.need("numpy")
+if not hasattr(numpy, "row_stack"):
+    numpy.row_stack = numpy.vstack  # gone from NumPy 2.5, asked for by numba 0.68
 lines.need("numba")
 cuda = lines.need("numba.cuda")
 warnings.simplefilter("ignore")
