@@ -239,15 +239,14 @@ class Run:
                 cells[mode] = "same" if here == missing else (here or ["natively " + missing[0]])[0]
             else:
                 cells[mode] = verdicts[mode].text if mode in verdicts else "not run"
-        return table.Row(program.framework, f"{program.name.split('_', 1)[1]}/{name}"
-                         if program.framework != "PyTorch" else f"{program.name[6:]}/{name}", cells)
+        return table.Row(program.framework, program.title(name), cells)
 
     def row_of_many(self, program, native, verdicts):
         """One row for the whole operator database, and what differs in it by entry."""
         names = [name for name in verdicts if name not in ("exit", "start")]
         ends = [name for name in verdicts if name in ("exit", "start")]
-        failing = [name for name in names if results.state_of(native.cases.get(name)) not in ("ok",)
-                   and native.cases.get(name) is not None and native.cases[name].ended]
+        failing = [name for name in names if name in native.cases and native.cases[name].ended
+                   and {"error", "raised"} & set(native.cases[name].lines)]
         cells, details = {}, []
         unfinished = {mode: sum(task.state != "finished" for task in self.tasks
                                 if task.program is program and task.mode == mode) for mode in self.modes}
@@ -255,7 +254,7 @@ class Run:
             tail = f"; {unfinished[mode]} shards not finished" if unfinished[mode] else ""
             if mode == "native":
                 count = sum(1 for name in names if name in native.cases)
-                cells[mode] = (f"{count} entries, of which {len(failing)} raise or are skipped" if failing
+                cells[mode] = (f"{count} entries, of which {len(failing)} raise for some input" if failing
                                else f"{count} entries") + tail
                 cells[mode] = cells[mode] if count else "not run"
                 continue
@@ -278,7 +277,7 @@ class Run:
         for mode in self.modes:
             process = self.outcome(program, mode).process
             if "driver" in process:
-                cells[mode] = places.proof(mode, process, self.options.driver) or "as meant"
+                cells[mode] = places.proof(mode, process, self.build) or "as meant"
             else:
                 cells[mode] = "not run"
         if all(cell in ("as meant", "not run") for cell in cells.values()):

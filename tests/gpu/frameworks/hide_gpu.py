@@ -55,9 +55,10 @@ def driver_libraries():
             continue
         for name in os.listdir(folder):
             path = os.path.join(folder, name)
-            # Links lead to files that are found themselves, here or behind the link.
-            if LIBRARY.match(name) and os.path.isfile(path):
-                found.add(os.path.realpath(path))
+            # rcuda's own folder of links by these names leads to librcuda.so, which stays.
+            real = os.path.realpath(path)
+            if LIBRARY.match(name) and os.path.isfile(real) and os.path.basename(real) != "librcuda.so":
+                found.add(real)
     return sorted(found)
 
 

@@ -37,7 +37,8 @@ def kernel(say):
 
 @cuda.jit
 def tiled(a, b, c):
-    left, right = cuda.shared.array((16, 16), float32), cuda.shared.array((16, 16), float32)
+    left = cuda.shared.array((16, 16), float32)
+    right = cuda.shared.array((16, 16), float32)
     row, column = cuda.grid(2)
     x, y = cuda.threadIdx.x, cuda.threadIdx.y
     total = float32(0)

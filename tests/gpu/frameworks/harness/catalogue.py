@@ -16,6 +16,12 @@ class Program:
         self.stand_in = stand_in  # remotely there is a file by the name of a device (hide_gpu.py)
         self.path = os.path.join(FOLDER, name + ".py")
 
+    def title(self, case):
+        """What a case is called in the table, where the framework stands before it."""
+        if self.name.endswith("_programs"):
+            return case
+        return f"{self.name.split('_', 1)[1]}/{case}"
+
     def cases(self):
         """The names of its cases, in order, without running it."""
         if self.shards:

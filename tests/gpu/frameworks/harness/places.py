@@ -109,16 +109,16 @@ class Places:
         return command, environment
 
 
-def proof(mode, process, driver):
+def proof(mode, process, build):
     """What is wrong with where a process ran ("" if nothing): its libcuda, the devices it could open."""
-    loaded = " ".join(process.get("driver", ["none"]))
-    reached = " ".join(process.get("devices", ["none"])).replace("none", "").strip()
-    names = {os.path.basename(path) for path in loaded.split()} - {"none"}
+    loaded = " ".join(process.get("driver", ["none"])).split()
+    reached = [node for node in " ".join(process.get("devices", ["none"])).split() if node != "none"]
+    paths = {path for path in loaded if path != "none"}
+    own = {path for path in paths if path.startswith(os.path.join(build, "lib") + "/")}
     if mode.startswith("native"):
-        return f"used {loaded}" if any(name.startswith("librcuda") for name in names) else ""
-    others = sorted(name for name in names if not name.startswith("librcuda"))
-    if others:
-        return "loaded " + " ".join(others)
-    if names != {"librcuda.so"}:
+        return f"used {' '.join(sorted(own))}" if own else ""
+    if paths - own:
+        return "loaded " + " ".join(sorted(paths - own))
+    if not any(os.path.basename(path) == "librcuda.so" for path in own):
         return "did not load librcuda.so"
-    return f"could open {reached}" if reached else ""
+    return f"could open {' '.join(reached)}" if reached else ""
