@@ -66,7 +66,8 @@ Status no_server(const Status& status) {
 
 Result<wire::Welcome> shake_hands(const UniqueFd& socket, const wire::Hello& hello,
                                   std::chrono::milliseconds patience) {
-  // A server that refuses the connection itself closes it without reading: its reason is still there.
+  // A server that refuses the connection itself closes it without reading: its reason is still
+  // there.
   const Status sent = wire::write_message(socket.get(), wire::MessageType::kHello,
                                           wire::encode(hello), Clock::now() + patience);
   if (sent.code() == Code::kTimeout) return no_server(sent);
