@@ -115,14 +115,13 @@ class Run:
         self.tasks = self.plan()
         if not self.tasks:
             raise SystemExit("no case is called so; see tests/gpu/frameworks")
-        place = places.Places(self.options, self.build, self.out, None)
+        place = places.Places(self.options, self.build, self.out)
         remote = [mode for mode in self.modes if mode != "native"]
         if remote:
-            reason = place.isolate()
-            if reason:
-                self.isolation = f"no namespace ({reason[0]})"
-                if not self.options.without_namespace:
-                    raise SystemExit(f"{reason[0]}\nRemote programs would see this machine's GPU. Run as "
+            self.isolation = place.isolate()
+            if self.isolation and not self.options.without_namespace:
+                place.close()
+                raise SystemExit(f"{self.isolation}\nRemote programs would see this machine's GPU. Run as "
                                      "root, or with --without-namespace.")
             place.server = self.server = places.Server(self.build, self.out, self.options.driver,
                                                        self.options.jobs)
@@ -135,6 +134,7 @@ class Run:
         finally:
             if self.server:
                 self.server.stop()
+            place.close()
 
     def run_again(self, runner):
         """Once more natively what differs, to tell what varies by itself."""

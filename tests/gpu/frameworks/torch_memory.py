@@ -84,12 +84,13 @@ def with_allocator(say, settings):
     environment = dict(os.environ, PYTORCH_CUDA_ALLOC_CONF=settings, PYTORCH_ALLOC_CONF=settings)
     told = subprocess.run([sys.executable, os.path.abspath(__file__), "--lines", "/dev/stdout", "--shard",
                            "work"], env=environment, capture_output=True, text=True, timeout=100)
-    say("exit status", told.returncode)
+    sys.stderr.write(told.stderr[-2000:])
     for line in told.stdout.splitlines():
         if line.startswith("work "):
             key, value = line[5:].split(": ", 1)
             say(key, value)
-    sys.stderr.write(told.stderr[-2000:])
+    if told.returncode:
+        raise subprocess.SubprocessError(f"exit status {told.returncode}: {told.stderr[-200:]}")
 
 
 def work_of_allocator():

@@ -123,10 +123,11 @@ def fork_before_cuda(say):
     told = subprocess.run([sys.executable, os.path.abspath(__file__), "--shard", "forks"],
                           capture_output=True, text=True, timeout=100)
     sys.stderr.write(told.stderr[-3000:])
-    say("exit status", told.returncode)
     for line in told.stdout.splitlines():
         if ": " in line:
             say(*line.split(": ", 1))
+    if told.returncode:
+        raise subprocess.SubprocessError(f"exit status {told.returncode}: {told.stderr[-200:]}")
 
 
 @lines.case

@@ -1,10 +1,13 @@
 """Where a program runs: natively, or remotely as on a machine without a GPU."""
 
+import hashlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -59,22 +62,31 @@ class Server:
 
 
 class Places:
-    """Commands and environments. `server` is None where only native runs are asked for."""
+    """Commands and environments. `server` is set before remote ones are asked for."""
 
-    def __init__(self, options, build, out, server):
-        self.options, self.build, self.out, self.server = options, build, out, server
+    def __init__(self, options, build, out):
+        self.options, self.build, self.out, self.server = options, build, out, None
         self.cache = os.path.join(out, "work", "ld.so.cache")
         self.isolated = False
+        # A short name: sockets of worker processes lie in TMPDIR, and their names may have 107 bytes.
+        self.scratch = tempfile.mkdtemp(prefix="fw.", dir="/tmp")
+
+    def close(self):
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
     def isolate(self):
-        """Whether remote programs can be kept from this machine's GPU; makes what that takes."""
+        """Makes what remote programs need to be kept from this machine's GPU; why not, if it cannot be."""
         made = subprocess.run([sys.executable, HIDE, "--", "/sbin/ldconfig", "-X", "-C", self.cache],
                               capture_output=True, text=True)
         self.isolated = made.returncode == 0 and os.path.exists(self.cache)
-        return "" if self.isolated else made.stderr.strip().splitlines()[-1:][0:1] or ["no reason given"]
+        if self.isolated:
+            return ""
+        return (made.stderr.strip().splitlines() or ["hide_gpu.py failed and gave no reason"])[-1]
 
     def environment(self, task):
         work = os.path.join(self.out, "work", task.label)
+        temporary = os.path.join(self.scratch, hashlib.sha256(task.label.encode()).hexdigest()[:12])
+        os.makedirs(temporary, exist_ok=True)
         environment = dict(os.environ)
         for name in list(environment):
             if name.startswith("RCUDA_") or name == "LD_PRELOAD":
@@ -89,7 +101,7 @@ class Places:
             TORCHINDUCTOR_COMPILE_THREADS="2", PYTORCH_KERNEL_CACHE_PATH=os.path.join(work, "torch"),
             CUPY_CACHE_DIR=os.path.join(work, "cupy"), NUMBA_CACHE_DIR=os.path.join(work, "numba"),
             XLA_PYTHON_CLIENT_PREALLOCATE="false", TF_CPP_MIN_LOG_LEVEL="2", JAX_PLATFORMS="cuda",
-            TMPDIR=work)
+            TMPDIR=temporary)
         return environment
 
     def __call__(self, task, arguments):
