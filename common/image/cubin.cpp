@@ -38,7 +38,7 @@ Status malformed(const char* what) {
   return Status(Code::kInvalidArgument, std::string("malformed cubin: ") + what);
 }
 
-Status read_attributes(Bytes info, CubinKernel* kernel) {
+Status read_attributes(Bytes info, KernelLayout* kernel) {
   for (uint64_t at = 0; at < info.size();) {
     AttributeHeader header;
     if (!read_at(info, at, &header)) return malformed("truncated attribute");
@@ -73,7 +73,7 @@ Status read_attributes(Bytes info, CubinKernel* kernel) {
 
 }  // namespace
 
-Result<std::vector<CubinKernel>> cubin_kernels(Bytes image) {
+Result<std::vector<KernelLayout>> cubin_kernels(Bytes image) {
   const Result<ElfSections> sections = elf_sections(image);
   if (!sections.ok()) return sections.status();
   Elf64_Ehdr header;
@@ -92,7 +92,7 @@ Result<std::vector<CubinKernel>> cubin_kernels(Bytes image) {
 
   // Sections of a real image do not overlap, so all attributes together are smaller than it.
   uint64_t unread_bytes = image.size();
-  std::vector<CubinKernel> kernels;
+  std::vector<KernelLayout> kernels;
   for (const Elf64_Shdr& section : sections->headers) {
     if (section.sh_type != SHT_SYMTAB) continue;
     if (section.sh_link >= sections->headers.size()) return malformed("symbol names");
@@ -103,7 +103,7 @@ Result<std::vector<CubinKernel>> cubin_kernels(Bytes image) {
       if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC || (symbol.st_other & kEntryPoint) == 0) {
         continue;
       }
-      CubinKernel& kernel = kernels.emplace_back();
+      KernelLayout& kernel = kernels.emplace_back();
       kernel.name = string_at(names, symbol.st_name);
       if (const auto info = infos.find(kernel.name); info != infos.end()) {
         if (info->second.size() > unread_bytes) return malformed("overlapping sections");

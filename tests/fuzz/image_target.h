@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/image/cubin.h"
+#include "common/image/kernel_layout.h"
 #include "common/image/unpack.h"
 #include "softgpu/driver/link.h"
 
@@ -22,6 +23,7 @@ inline void fuzz_image(const uint8_t* data, size_t size) {
     if (part.data() != bytes.data() || part.size() > bytes.size()) std::abort();
   }
   (void)ptx_units(*image, 90);
+  (void)kernel_layouts(*image, 90);
   if (image->format == Format::kElf) {
     (void)cubin_kernels(image->parts[0]);
     std::vector<std::string> units;

@@ -14,27 +14,27 @@ using testing::ElementsAre;
 using testing::FieldsAre;
 using testing::IsEmpty;
 
-const CubinKernel* find(const std::vector<CubinKernel>& kernels, const std::string& name) {
-  for (const CubinKernel& kernel : kernels) {
+const KernelLayout* find(const std::vector<KernelLayout>& kernels, const std::string& name) {
+  for (const KernelLayout& kernel : kernels) {
     if (kernel.name == name) return &kernel;
   }
   return nullptr;
 }
 
 void expect_all_kernels(Bytes elf) {
-  const Result<std::vector<CubinKernel>> kernels = cubin_kernels(elf);
+  const Result<std::vector<KernelLayout>> kernels = cubin_kernels(elf);
   ASSERT_TRUE(kernels.ok()) << kernels.status().message();
   ASSERT_EQ(kernels->size(), 3u);
-  const CubinKernel* mixed = find(*kernels, "_Z5mixedPf5Mixedcs");
+  const KernelLayout* mixed = find(*kernels, "_Z5mixedPf5Mixedcs");
   ASSERT_NE(mixed, nullptr);
   EXPECT_THAT(mixed->parameters,
               ElementsAre(FieldsAre(0, 8), FieldsAre(8, 40), FieldsAre(48, 1), FieldsAre(50, 2)));
   EXPECT_EQ(mixed->parameter_bytes, 52u);
-  const CubinKernel* none = find(*kernels, "no_parameters");
+  const KernelLayout* none = find(*kernels, "no_parameters");
   ASSERT_NE(none, nullptr);
   EXPECT_THAT(none->parameters, IsEmpty());
   EXPECT_EQ(none->parameter_bytes, 0u);
-  const CubinKernel* large = find(*kernels, "large");
+  const KernelLayout* large = find(*kernels, "large");
   ASSERT_NE(large, nullptr);
   EXPECT_THAT(large->parameters,
               ElementsAre(FieldsAre(0, 8), FieldsAre(8, 5000), FieldsAre(5008, 4)));

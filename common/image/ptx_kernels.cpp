@@ -1,0 +1,155 @@
+#include "common/image/ptx_kernels.h"
+
+#include <cctype>
+#include <charconv>
+
+namespace rcuda::image {
+namespace {
+
+constexpr uint64_t kLargestParameters = 1u << 16;
+
+Status malformed(std::string_view what) {
+  return Status(Code::kInvalidArgument, "malformed PTX: " + std::string(what));
+}
+
+bool is_word(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '$' || c == '.' ||
+         c == '%';
+}
+
+// Words (names, directives, numbers) and single characters, without comments.
+class Words {
+ public:
+  explicit Words(std::string_view text) : text_(text) {}
+
+  // Empty at the end.
+  std::string_view next() {
+    skip_blank();
+    const size_t start = at_;
+    if (at_ == text_.size()) return {};
+    if (text_[at_] == '"') {
+      at_ = std::min(text_.find('"', at_ + 1), text_.size() - 1) + 1;
+    } else if (is_word(text_[at_])) {
+      // A directive ends where the next one begins: ".param.u64".
+      for (++at_; at_ < text_.size() && is_word(text_[at_]) && text_[at_] != '.';) ++at_;
+    } else {
+      ++at_;
+    }
+    return text_.substr(start, at_ - start);
+  }
+
+ private:
+  void skip_blank() {
+    while (at_ < text_.size()) {
+      if (std::isspace(static_cast<unsigned char>(text_[at_]))) {
+        ++at_;
+      } else if (text_.substr(at_, 2) == "//") {
+        at_ = std::min(text_.find('\n', at_), text_.size());
+      } else if (text_.substr(at_, 2) == "/*") {
+        const size_t end = text_.find("*/", at_ + 2);
+        at_ = end == std::string_view::npos ? text_.size() : end + 2;
+      } else {
+        return;
+      }
+    }
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+};
+
+bool parse_number(std::string_view word, uint64_t* value) {
+  const int base = word.starts_with("0x") || word.starts_with("0X") ? 16 : 10;
+  if (base == 16) word.remove_prefix(2);
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), *value, base);
+  return error == std::errc() && end != word.data();
+}
+
+// ".u64": 8; 0 for what is no type.
+uint64_t bytes_of_type(std::string_view word) {
+  if (word == ".texref" || word == ".samplerref" || word == ".surfref") return 8;
+  uint64_t bits = 0;
+  if (word.size() < 3 || std::string_view("busf").find(word[1]) == std::string_view::npos ||
+      !parse_number(word.substr(2), &bits)) {
+    return 0;
+  }
+  return bits >= 8 && bits <= 128 && bits % 8 == 0 ? bits / 8 : 0;
+}
+
+struct Declaration {
+  uint64_t element_bytes = 0, elements = 1, alignment = 0;
+};
+
+// From behind ".param" to the `,` or `)` that ends the declaration, which becomes `*end`.
+Result<Declaration> read_declaration(Words& words, std::string_view* end) {
+  Declaration parameter;
+  bool is_pointer = false;  // then .align is that of what it points to
+  for (std::string_view word = words.next();; word = words.next()) {
+    if (word.empty()) return malformed("a parameter list does not end");
+    if (word == "," || word == ")") {
+      *end = word;
+      break;
+    }
+    uint64_t number = 0;
+    if (word == ".ptr") {
+      is_pointer = true;
+    } else if (word == ".align") {
+      if (!parse_number(words.next(), &number) || number == 0 || (number & (number - 1)) != 0) {
+        return malformed("an alignment");
+      }
+      if (!is_pointer) parameter.alignment = number;
+    } else if (word == "[") {
+      if (!parse_number(words.next(), &number) || number > kLargestParameters) {
+        return malformed("the size of a parameter");
+      }
+      parameter.elements *= number;
+    } else if (word == ".v2" || word == ".v4") {
+      parameter.elements *= word == ".v2" ? 2 : 4;
+    } else if (const uint64_t bytes = bytes_of_type(word)) {
+      parameter.element_bytes = bytes;
+    }
+    if (parameter.elements > kLargestParameters) return malformed("the size of a parameter");
+  }
+  if (parameter.element_bytes == 0) return malformed("a parameter without a type");
+  if (parameter.alignment == 0) parameter.alignment = parameter.element_bytes;
+  return parameter;
+}
+
+// From behind ".entry".
+Result<KernelLayout> read_entry(Words& words) {
+  KernelLayout kernel;
+  kernel.name = words.next();
+  if (kernel.name.empty() || !is_word(kernel.name[0])) return malformed("a kernel without a name");
+  if (words.next() != "(") return kernel;
+  uint64_t offset = 0;
+  std::string_view word = words.next();
+  while (word != ")") {
+    if (word != ".param") return malformed("a parameter list");
+    const Result<Declaration> parameter = read_declaration(words, &word);
+    if (!parameter.ok()) return parameter.status();
+    const uint64_t size = parameter->element_bytes * parameter->elements;
+    offset = (offset + parameter->alignment - 1) & ~(parameter->alignment - 1);
+    if (offset + size > kLargestParameters) return malformed("parameters too large");
+    kernel.parameters.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(size)});
+    offset += size;
+    if (word == ",") word = words.next();
+  }
+  kernel.parameter_bytes = static_cast<uint32_t>(offset);
+  return kernel;
+}
+
+}  // namespace
+
+Result<std::vector<KernelLayout>> ptx_kernels(std::string_view text) {
+  Words words(text);
+  std::vector<KernelLayout> kernels;
+  for (std::string_view word = words.next(); !word.empty(); word = words.next()) {
+    if (word != ".entry") continue;
+    Result<KernelLayout> kernel = read_entry(words);
+    if (!kernel.ok()) return kernel.status();
+    kernels.push_back(std::move(*kernel));
+  }
+  return kernels;
+}
+
+}  // namespace rcuda::image
