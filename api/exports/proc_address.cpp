@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "api/exports/driver_version.h"
 #include "common/base/log.h"
 
 namespace rcuda::api {
@@ -15,6 +16,11 @@ ProcAddress find_proc(const char* name, int version, bool per_thread) {
       });
   ProcAddress found;
   for (; entry != end && std::strcmp(entry->name, name) == 0; ++entry) {
+    // Only then does the answer depend on the driver.
+    if (entry->version > kOldestDriver && entry->version > find_driver_version()) {
+      found.outdated = found.function != nullptr && entry->version <= version;
+      break;
+    }
     if (entry->version > version) {
       if (found.function == nullptr) found.status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
       break;
@@ -37,6 +43,11 @@ extern "C" __attribute__((weak, visibility("default"))) CUresult cuGetProcAddres
   }
   const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
   const rcuda::api::ProcAddress found = rcuda::api::find_proc(symbol, cudaVersion, per_thread);
+  if (found.outdated) {
+    RCUDA_DEBUG("cuGetProcAddress(%s, %d): the driver, of version %d, has an older %s", symbol,
+                cudaVersion, rcuda::api::find_driver_version(), symbol);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   *pfn = found.function;
   RCUDA_TRACE("cuGetProcAddress(%s, %d%s): %s", symbol, cudaVersion,
               per_thread ? ", per-thread" : "",

@@ -1,14 +1,17 @@
 """Generates DriverTable: one pointer of exact type per driver function, filled by dlsym."""
 
 from emit import NOTICE
+from exports import newer_functions
 
 
 def emit_header(toolkit):
     lines = ["""// DriverTable: a CUDA driver as a table of functions, whichever library it came from.
 //
 // The server and the tests load NVIDIA's driver or softgpu through this and never link against one.
-// A member is null where the library lacks the function. The table is filled once and then read from
-// any thread; the library stays loaded until the process ends.
+// A member is null where the driver lacks the function: the library does not export it, or the version
+// that cuDriverGetVersion tells is below the one that brought the function (a library may export more
+// than its version has). The table is filled once and then read from any thread; the library stays
+// loaded until the process ends.
 """, NOTICE, """#pragma once
 
 #include <cuda.h>
@@ -63,11 +66,18 @@ namespace {
 struct Slot {
   const char* name;
   size_t offset;
+  int version;  // that brought the function; 0: every driver has it
 };
 const Slot kSlots[] = {
 """]
-    lines += [f'    {{"{name}", offsetof(DriverTable, {name})}},\n' for name in toolkit.prototypes]
+    newer = newer_functions(toolkit)
+    lines += [f'    {{"{name}", offsetof(DriverTable, {name}), {newer.get(name, 0)}}},\n'
+              for name in toolkit.prototypes]
     lines.append("""};
+
+void set(DriverTable* table, const Slot& slot, void* function) {
+  std::memcpy(reinterpret_cast<char*>(table) + slot.offset, &function, sizeof(function));
+}
 
 }  // namespace
 
@@ -78,13 +88,18 @@ Status load(DriverTable* table, const char* path) {
   }
   *table = {};
   for (const Slot& slot : kSlots) {
-    void* function = dlsym(library, slot.name);
-    std::memcpy(reinterpret_cast<char*>(table) + slot.offset, &function, sizeof(function));
+    set(table, slot, dlsym(library, slot.name));
   }
   if (table->cuInit == nullptr || table->cuDeviceGetCount == nullptr) {
     *table = {};
     dlclose(library);
     return Status(Code::kUnsupported, std::string(path) + " is not a CUDA driver: it has no cuInit");
+  }
+  int version = 0;
+  if (table->cuDriverGetVersion && table->cuDriverGetVersion(&version) == CUDA_SUCCESS) {
+    for (const Slot& slot : kSlots) {
+      if (slot.version > version) set(table, slot, nullptr);
+    }
   }
   return {};
 }

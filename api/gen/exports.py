@@ -140,6 +140,21 @@ def per_thread_symbol(toolkit, symbol):
     return symbol
 
 
+# What every driver that rcuda serves has; functions that came later may be missing.
+OLDEST_DRIVER = 12000
+
+
+def newer_functions(toolkit):
+    """symbol -> the CUDA version that brought it, for declared functions that came after OLDEST_DRIVER."""
+    result = {}
+    for _, version, symbol in symbol_of_versions(toolkit):
+        if version > OLDEST_DRIVER:
+            for variant in (symbol, symbol + "_ptsz", symbol + "_ptds"):
+                if variant in toolkit.prototypes:
+                    result[variant] = version
+    return result
+
+
 def emit_proc_table(toolkit):
     rows = symbol_of_versions(toolkit)
     undeclared = [s for s in toolkit.symbols if s not in toolkit.prototypes]

@@ -48,6 +48,8 @@ def generated_files(toolkit, adaptations, old_versions, functions):
         "api/loopback_test.cpp": loopback.emit(functions),
         "api/entry_labels.h": symbols.emit_labels(toolkit),
         "api/client_symbols.cpp": symbols.emit_definitions(toolkit),
+        "api/newer_labels.h": symbols.emit_labels(toolkit, exports.newer_functions(toolkit)),
+        "api/newer_symbols.cpp": symbols.emit_newer_definitions(toolkit),
         "client/forward.h": client.emit_header(functions),
     }
     for family in functions.families:

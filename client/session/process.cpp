@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "api/api_hash.h"
+#include "api/exports/driver_version.h"
 #include "client/session/trace.h"
 #include "common/base/host_name.h"
 #include "common/base/log.h"
@@ -152,6 +153,7 @@ CUresult Process::initialize() {
   std::atexit([] { instance->end(); });
   const Status status = connect();
   if (status.ok()) {
+    api::set_driver_version(oldest_driver());
     init_result_ = CUDA_SUCCESS;
     state_.store(CUDA_SUCCESS, std::memory_order_release);
   } else {
@@ -277,6 +279,10 @@ Session* Process::session_of_address(CUdeviceptr address) const {
 
 int Process::driver_version() {
   (void)initialize();
+  return oldest_driver();
+}
+
+int Process::oldest_driver() const {
   int version = CUDA_VERSION;
   for (const auto& session : sessions_) {
     version = std::min(version, static_cast<int>(session->welcome().driver_version));
@@ -323,3 +329,7 @@ Object* pop_context() {
 }
 
 }  // namespace rcuda::client
+
+// The servers have to be asked, which is what makes this process connect to them: a runtime asks
+// for cuDriverGetVersion at once, too, and does not go on without an answer.
+int rcuda::api::find_driver_version() { return client::Process::get().driver_version(); }

@@ -63,6 +63,8 @@ class Process {
   Session* session_of_address(CUdeviceptr address) const;  // by window; null: host memory
   Registry& memory() { return memory_; }
   Peers& peers() { return peers_; }
+  // The version that this library has every function of: the oldest driver's of all servers, or
+  // that of cuda.h where all are newer. Connects if that was not tried.
   int driver_version();
 
   void fork_child() noexcept;
@@ -70,6 +72,7 @@ class Process {
  private:
   Process() = default;
   Status connect();
+  int oldest_driver() const;
   void end();  // at process exit
   void tell_apart(Device* device) const;
 

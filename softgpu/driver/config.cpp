@@ -6,6 +6,7 @@
 #include <cstring>
 #include <string>
 
+#include "api/exports/driver_version.h"
 #include "common/base/log.h"
 #include "softgpu/driver/device.h"
 
@@ -48,6 +49,20 @@ Result<size_t> parse_bytes(const char* name, const char* text) {
   return static_cast<size_t>(number) << shift;
 }
 
+Result<int> read_driver_version() {
+  constexpr const char* kName = "SOFTGPU_DRIVER_VERSION";
+  const char* text = std::getenv(kName);
+  if (!text) return CUDA_VERSION;
+  char* end = nullptr;
+  const long number = std::strtol(text, &end, 10);
+  if (end == text || *end != '\0' || number < rcuda::api::kOldestDriver || number > 99990 ||
+      number % 10 != 0) {
+    return malformed(kName, text,
+                     "1000 * major + 10 * minor of a CUDA version from 12.0 on, such as 12040");
+  }
+  return static_cast<int>(number);
+}
+
 Result<double> parse_decimal(const char* name, const char* text) {
   char* end = nullptr;
   const double number = std::strtod(text, &end);
@@ -66,6 +81,9 @@ Result<Configuration> read_configuration() {
       return malformed("SOFTGPU_LOG", text, "trace, debug, info, warn, error or off");
     }
   }
+  Result<int> version = read_driver_version();
+  if (!version) return version.status();
+  result.driver_version = *version;
   if (const char* text = std::getenv("SOFTGPU_NODE")) result.node = text;
   if (const char* text = std::getenv("SOFTGPU_COPY_LOG")) result.copy_log = text;
   const struct {
@@ -120,7 +138,17 @@ Result<Configuration> read_configuration() {
   return result;
 }
 
+int driver_version() {
+  static const int version = [] {
+    const Result<int> read = read_driver_version();
+    return read.ok() ? *read : CUDA_VERSION;
+  }();
+  return version;
+}
+
 const Configuration& configuration() { return stored(); }
 void set_configuration(const Configuration& configuration) { stored() = configuration; }
 
 }  // namespace softgpu::driver
+
+int rcuda::api::find_driver_version() { return softgpu::driver::driver_version(); }

@@ -3,6 +3,10 @@
 //   SOFTGPU_DEVICES             number of devices, 0 to 16; default 1
 //   SOFTGPU_MEMORY              memory of each device: bytes, or with K, M, G or T; default 16G
 //   SOFTGPU_COMPUTE_CAPABILITY  "9.0" (default), from 7.5 to 12.1
+//   SOFTGPU_DRIVER_VERSION      the CUDA version of the driver, as cuDriverGetVersion tells it:
+//   12000 to
+//                               99990; default that of the headers. What came later is missing
+//                               (api/exports/driver_version.h)
 //   SOFTGPU_NODE                a name that makes this node's devices differ from another's on the
 //                               same machine; default none
 //   SOFTGPU_PCIE_GBPS           host link of each device, each direction, in 10^9 bytes/s; off
@@ -22,12 +26,15 @@
 #include <cstdint>
 #include <string>
 
+#include <cuda.h>
+
 #include "common/base/status.h"
 
 namespace softgpu::driver {
 
 struct Configuration {
   int devices = 1;
+  int driver_version = CUDA_VERSION;
   size_t memory_bytes = size_t{16} << 30;
   uint32_t compute_capability = 90;
   double pcie_bytes_per_ns = 0;  // 10^9 bytes/s are one byte/ns; 0: not paced
@@ -40,6 +47,10 @@ struct Configuration {
 };
 
 rcuda::Result<Configuration> read_configuration();
+
+// SOFTGPU_DRIVER_VERSION alone, which programs ask for before cuInit; the default where it is
+// malformed, which cuInit will report.
+int driver_version();
 
 // The configuration that initialize() accepted; defaults before.
 const Configuration& configuration();

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "api/exports/driver_version.h"
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
 #include "softgpu/driver/config.h"
@@ -134,6 +135,7 @@ CUresult initialize() {
     return shared.result = CUDA_ERROR_INVALID_VALUE;
   }
   set_configuration(*read);
+  rcuda::api::set_driver_version(read->driver_version);
   exec::set_worker_count(static_cast<unsigned>(read->threads));
   if (read->devices == 0) return shared.result = CUDA_ERROR_NO_DEVICE;
   for (int i = 0; i < read->devices; ++i) {

@@ -9,6 +9,7 @@
 #include "common/cuda/batch_shape.h"
 #include "common/cuda/device_properties.h"
 #include "softgpu/driver/array.h"
+#include "softgpu/driver/config.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/device.h"
 #include "softgpu/driver/pools.h"
@@ -54,7 +55,7 @@ CUresult CUDAAPI cuInit(unsigned int flags) {
 CUresult CUDAAPI cuDriverGetVersion(int* version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
   if (check_initialized() == CUDA_ERROR_DEINITIALIZED) return CUDA_ERROR_DEINITIALIZED;
-  *version = CUDA_VERSION;
+  *version = driver_version();
   return CUDA_SUCCESS;
 }
 

@@ -2,6 +2,7 @@
 #include <cuda.h>
 
 #include "common/interop/export_tables.h"
+#include "softgpu/driver/config.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/device.h"
 
@@ -23,7 +24,7 @@ class SoftGpuProvider : public rcuda::interop::Provider {
     return CUDA_SUCCESS;
   }
 
-  int driver_version() override { return CUDA_VERSION; }
+  int driver_version() override { return softgpu::driver::driver_version(); }
   int device_count() override { return softgpu::driver::device_count(); }
 
   rcuda::interop::DeviceIdentity device_identity(int ordinal) override {
