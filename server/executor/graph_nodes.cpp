@@ -71,22 +71,21 @@ struct CheckedCopy {
 };
 
 // The kernel of a library whose function this is. The driver turned one into the other at the
-// launch, so it has no name of its own. Names tell the few candidates; asking for whose function is
-// exact.
+// launch, so it has no name of its own. Names tell the few candidates where the driver tells the
+// function's; asking for whose function is exact.
 CUkernel kernel_behind(Executor& executor, CUfunction function) {
   const api::DriverTable& driver = executor.driver();
   const char* name = nullptr;
-  if (!driver.cuFuncGetName || !driver.cuKernelGetName || !driver.cuKernelGetFunction ||
-      driver.cuFuncGetName(&name, function) != CUDA_SUCCESS || name == nullptr) {
+  if (!driver.cuFuncGetName || !driver.cuKernelGetName || !driver.cuKernelGetFunction)
     return nullptr;
-  }
+  if (driver.cuFuncGetName(&name, function) != CUDA_SUCCESS) name = nullptr;
   CUkernel found = nullptr;
   executor.objects(wire::Kind::kKernel).for_each([&](wire::ObjectId, const Object& object) {
     const auto kernel = static_cast<CUkernel>(object.handle);
     const char* candidate = nullptr;
     CUfunction made = nullptr;
     if (!found && driver.cuKernelGetName(&candidate, kernel) == CUDA_SUCCESS &&
-        candidate != nullptr && std::strcmp(candidate, name) == 0 &&
+        candidate != nullptr && (name == nullptr || std::strcmp(candidate, name) == 0) &&
         driver.cuKernelGetFunction(&made, kernel) == CUDA_SUCCESS && made == function) {
       found = kernel;
     }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "server/worker/older_driver.h"
 
 namespace rcuda::server {
 namespace {
@@ -45,6 +46,10 @@ std::string softgpu_path() {
   return "";
 }
 
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
 Result<LoadedDriver> try_driver(const std::string& path) {
   LoadedDriver driver;
   RCUDA_RETURN_IF_ERROR(api::load(&driver.table, path.c_str()));
@@ -58,6 +63,14 @@ Result<LoadedDriver> try_driver(const std::string& path) {
                       " is rcuda's client library and no driver: take it out of "
                       "LD_LIBRARY_PATH for the server");
   }
+  driver.table.cuDriverGetVersion(&driver.version);
+  if (driver.version < kOldestVersion) {
+    return Status(Code::kUnsupported, driver.path + " is a driver of CUDA " +
+                                          version_text(driver.version) + ": rcuda needs one of " +
+                                          version_text(kOldestVersion) +
+                                          " or later; update the node's driver");
+  }
+  complete(&driver.table);
   if (CUresult result = driver.table.cuInit(0); result != CUDA_SUCCESS) {
     return Status::from_cuda(result, "cuInit of " + driver.path);
   }
@@ -65,7 +78,6 @@ Result<LoadedDriver> try_driver(const std::string& path) {
       result != CUDA_SUCCESS || driver.device_count == 0) {
     return Status(Code::kNotFound, driver.path + " has no devices");
   }
-  driver.table.cuDriverGetVersion(&driver.version);
   return driver;
 }
 

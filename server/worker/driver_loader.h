@@ -16,7 +16,11 @@
 
 namespace rcuda::server {
 
+// CUDA 12.0, the first with libraries.
+inline constexpr int kOldestVersion = 12000;
+
 struct LoadedDriver {
+  // Of an older driver: completed, as older_driver.h says.
   api::DriverTable table;
   std::string path;
   int version = 0;
