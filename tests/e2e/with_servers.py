@@ -2,12 +2,13 @@
 """Runs a program through the whole remote path: servers of its own, then the program preloaded.
 
     with_servers.py --build FOLDER [--transport shm|tcp] [--servers N] [--driver softgpu|nvidia]
-                    [--gpus N] [--devices LIST] [--preload LIBRARY] -- PROGRAM [ARGUMENT...]
+                    [--gpus N] [--devices LIST] [--driver-versions LIST] [--preload LIBRARY]
+                    -- PROGRAM [ARGUMENT...]
 
 Starts N servers on free ports, runs PROGRAM with one device of each (or with --gpus many), stops the
 servers and exits with the program's code; a server that does not stop cleanly fails the run. Its log is
 printed then. Each server is a node of its own; with --devices they share one, and each has the device of
-its place in LIST.
+its place in LIST. --driver-versions: each softgpu's SOFTGPU_DRIVER_VERSION.
 """
 
 import argparse
@@ -26,6 +27,7 @@ def main():
     parser.add_argument("--driver", default="softgpu")
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--devices", default="")
+    parser.add_argument("--driver-versions", default="")
     parser.add_argument("--preload", default="", help="a sanitizer's runtime, before librcuda.so")
     parser.add_argument("program", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
@@ -36,8 +38,11 @@ def main():
     node = {"SOFTGPU_DEVICES": str(arguments.gpus)}
     if arguments.devices:
         node = {"SOFTGPU_NODE": "shared", "SOFTGPU_DEVICES": str(1 + max(map(int, gpus)))}
+    nodes = [dict(node) for _ in range(arguments.servers)]
+    for each, version in zip(nodes, filter(None, arguments.driver_versions.split(","))):
+        each["SOFTGPU_DRIVER_VERSION"] = version
     servers = [Server(build, arguments.driver, arguments.devices and gpus[i], i,
-                      environment=node)
+                      environment=nodes[i])
                for i in range(arguments.servers)]
     environment = client_environment(build, servers, arguments.transport, preload=arguments.preload)
     environment["RCUDA_DEVICES"] = ",".join(server.address(gpu) for i, server in enumerate(servers)

@@ -27,6 +27,17 @@
     }                                                                                    \
   } while (0)
 
+// Whether the driver is of this version of CUDA or a later one; and what a call returns that the
+// runtime has and the driver only since then.
+inline bool has_driver(int version) {
+  int driver = 0;
+  CUDA(cudaDriverGetVersion(&driver));
+  return driver >= version;
+}
+inline cudaError_t needs_driver(int version) {
+  return has_driver(version) ? cudaSuccess : cudaErrorCallRequiresNewerDriver;
+}
+
 template <typename... Arguments>
 cudaError_t launch(void (*stub)(), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                    Arguments... arguments) {

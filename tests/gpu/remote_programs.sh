@@ -55,7 +55,7 @@ run_in() {  # MODE COMMAND...: runs the command natively or remotely
 
 expected_of() {  # PROGRAM: the file with what it must print
   case $1 in
-    runtime_calls* | driver_calls*) echo "$here/../generations/expected/${1%%-*}.txt" ;;
+    runtime_calls* | driver_calls* | driver_version) echo "$here/../generations/expected/${1%%-*}.txt" ;;
     *) echo "$expected/$1.txt" ;;
   esac
 }
