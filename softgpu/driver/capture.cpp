@@ -71,12 +71,13 @@ bool joined(const Capture& capture) {
     open.pop_back();
     visit(node->dependencies);
   }
-  for (const auto& stream : capture.streams) {
-    for (const GraphEdge& tip : stream->capture->tips) {
-      if (!reached.contains(tip.node)) return false;
-    }
-  }
-  return true;
+  const auto are_reached = [&](const std::vector<GraphEdge>& tips) {
+    return std::all_of(tips.begin(), tips.end(),
+                       [&](const GraphEdge& tip) { return reached.contains(tip.node); });
+  };
+  return are_reached(capture.left_tips) &&
+         std::all_of(capture.streams.begin(), capture.streams.end(),
+                     [&](const auto& stream) { return are_reached(stream->capture->tips); });
 }
 
 CUgraphNodeType node_type(const Operation& operation) {
@@ -144,7 +145,7 @@ CUresult end_capture(Stream& stream, std::shared_ptr<Graph>* graph) {
     result = CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   } else if (capture->invalidated) {
     result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  } else if (capture->unjoined || !joined(*capture)) {
+  } else if (!joined(*capture)) {
     result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
   }
   finish(capture);
@@ -165,8 +166,8 @@ void end_capture_of(Stream& stream) {
     if (capture->own_graph) drop_graph(*capture->graph);
     return;
   }
-  // What it captured stays in the graph, and can no longer be joined.
-  capture->unjoined = true;
+  // What it captured stays in the graph, and must have been joined, or be by an event recorded after it.
+  for (const GraphEdge& tip : stream.capture->tips) add_tip(capture->left_tips, tip.node);
   leave(stream);
   std::erase_if(capture->streams, [&](const auto& other) { return other.get() == &stream; });
 }

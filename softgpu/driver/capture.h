@@ -34,7 +34,7 @@ struct Capture {
   bool own_graph = true;  // false: cuStreamBeginCaptureToGraph
   bool invalidated = false;
   std::vector<std::shared_ptr<Stream>> streams;  // those that take part
-  bool unjoined = false;                         // a stream with unjoined work was destroyed
+  std::vector<GraphEdge> left_tips;              // of those that took part and were destroyed
 };
 
 struct StreamCapture {

@@ -5,9 +5,8 @@ import ctypes
 
 import numpy
 from cuda.core import (Buffer, Device, DeviceMemoryResource, DeviceMemoryResourceOptions, EventOptions, LaunchConfig,
-                       LegacyPinnedMemoryResource, Linker, LinkerOptions, ObjectCode, Program, ProgramOptions,
-                       StreamOptions, launch)
-from cuda.core.graph import GraphDefinition
+                       LegacyPinnedMemoryResource, ObjectCode, Program, ProgramOptions, StreamOptions, launch)
+from cuda.core.graph import GraphBuilder, GraphDefinition
 
 import checks
 from checks import equal, raises, section, show
@@ -133,8 +132,8 @@ def kernels():
         equal(name, to_host(there_y, dtype), 2 * x + y)
     equal("arguments", scale.num_arguments, 3)
     equal("layout", [(one.offset, one.size) for one in scale.arguments_info], [(0, 8), (8, 4), (12, 4)])
-    show("max_threads", scale.attributes.max_threads_per_block())
-    show("shared_bytes", scale.attributes.shared_size_bytes())
+    show("max_threads", scale.attributes.max_threads_per_block)
+    show("shared_bytes", scale.attributes.shared_size_bytes)
     equal("occupancy", scale.occupancy.max_active_blocks_per_multiprocessor(256, 0) > 0, True)
     raises("absent", Exception, lambda: MODULE.get_kernel("absent"), "NOT_FOUND")
     raises("block_too_large", Exception,
@@ -149,18 +148,6 @@ def modules():
     equal("from_ptx", to_host(data, "int32"), numpy.full(4, 8, "int32"))
     raises("bad_source", Exception, lambda: compile_ptx("nonsense"), "nonsense")
     raises("bad_ptx", Exception, lambda: ObjectCode.from_ptx(b".version 8.0 nonsense").get_kernel("f"), "INVALID_PTX")
-
-
-@section
-def linking():
-    # Without nvJitLink: cuda.core links by the driver's cuLink functions.
-    half = compile_ptx("__device__ int twice(int x) { return 2 * x; }", relocatable_device_code=True)
-    other = compile_ptx('extern __device__ int twice(int);\n'
-                        'extern "C" __global__ void doubled(int* p) { *p = twice(*p); }', relocatable_device_code=True)
-    linked = Linker(half, other, options=LinkerOptions(arch=f"sm_{GPU.arch}")).link("cubin")
-    data = to_device(numpy.array([21], "int32"))
-    launch(STREAM, LaunchConfig(grid=1, block=1), linked.get_kernel("doubled"), data)
-    equal("doubled", to_host(data, "int32"), numpy.array([42], "int32"))
 
 
 @section
@@ -202,7 +189,7 @@ def graphs():
     left, right = builder.split(2)
     launch(left, ALL, scale, a, numpy.int32(3), n)
     launch(right, ALL, scale, b, numpy.int32(5), n)
-    joined = left.join(left, right)
+    joined = GraphBuilder.join(left, right)
     launch(joined, ALL, add, a, b, c, n)
     joined.callback(lambda: calls.append("called"))
     graph = joined.end_building().complete()

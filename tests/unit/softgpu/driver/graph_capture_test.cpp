@@ -475,6 +475,29 @@ TEST_F(GraphCaptureTest, DestroyedStreams) {
   EXPECT_EQ(end(s_), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
 }
 
+TEST_F(GraphCaptureTest, StreamsDestroyedAfterTheirJoin) {
+  // As cuda.core's GraphBuilder.join() does. The second is joined only after its end.
+  const CUstream first = stream(), second = stream(), idle = stream();
+  const CUevent forked = event(), first_end = event(), second_end = event();
+  begin(s_);
+  CUDA_OK(empty(s_));
+  CUDA_OK(cuEventRecord(forked, s_));
+  for (const CUstream branch : {first, second, idle}) {
+    CUDA_OK(cuStreamWaitEvent(branch, forked, 0));
+  }
+  CUDA_OK(empty(first));
+  CUDA_OK(empty(second));
+  CUDA_OK(cuEventRecord(first_end, first));
+  CUDA_OK(cuStreamWaitEvent(s_, first_end, 0));
+  CUDA_OK(cuStreamDestroy_v2(first));
+  CUDA_OK(cuEventRecord(second_end, second));
+  CUDA_OK(cuStreamDestroy_v2(second));
+  CUDA_OK(cuStreamWaitEvent(s_, second_end, 0));
+  CUDA_OK(cuStreamDestroy_v2(idle));
+  CUDA_OK(empty(s_));
+  EXPECT_EQ(end(s_), CUDA_SUCCESS);
+}
+
 TEST_F(GraphCaptureTest, DependenciesCanBeReadAndChanged) {
   CUgraph graph = nullptr, same = nullptr;
   CUgraphNode first = nullptr;
