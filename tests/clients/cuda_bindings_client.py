@@ -131,30 +131,6 @@ def driver_libraries():
 
 
 @section
-def driver_linker():
-    parts = [compile_code(code, f"--gpu-architecture=compute_{ARCH}".encode(), b"--relocatable-device-code=true")
-             for code in (b"__device__ int twice(int x) { return 2 * x; }",
-                          b"extern __device__ int twice(int);"
-                          b'extern "C" __global__ void doubled(int* p) { *p = twice(*p); }')]
-    link = call(driver.cuLinkCreate(0, [], []))
-    for index, part in enumerate(parts):
-        call(driver.cuLinkAddData(link, driver.CUjitInputType.CU_JIT_INPUT_PTX, part, len(part),
-                                  f"part{index}".encode(), 0, [], []))
-    image, size = call(driver.cuLinkComplete(link))
-    equal("linked", size > 0, True)
-    module = call(driver.cuModuleLoadData(image))
-    call(driver.cuLinkDestroy(link))
-    there = call(driver.cuMemAlloc(4))
-    call(driver.cuMemsetD32(there, 21, 1))
-    launch(call(driver.cuModuleGetFunction(module, b"doubled")), 0, (there, None), grid=1, block=1)
-    out = numpy.zeros(1, "int32")
-    call(driver.cuMemcpyDtoH(out.ctypes.data, there, 4))
-    equal("doubled", out, numpy.array([42], "int32"))
-    call(driver.cuMemFree(there))
-    call(driver.cuModuleUnload(module))
-
-
-@section
 def driver_graphs():
     module = call(driver.cuModuleLoadData(PTX))
     scale = call(driver.cuModuleGetFunction(module, b"scale"))

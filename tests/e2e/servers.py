@@ -192,4 +192,4 @@ def run_tests(settings, *names):
     PRELOAD = arguments.preload
     for name in ("build", *names):
         settings[name.upper()] = getattr(arguments, name)
-    unittest.main(argv=[sys.argv[0], *rest])
+    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)  # names what is skipped, and why

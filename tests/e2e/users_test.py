@@ -39,11 +39,11 @@ class UsersTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         if os.geteuid() != 0:
-            print("skipped: only root can be another user")
+            print("SKIPPED: only root can be another user")
             raise SystemExit(77)
         library = os.path.join(BUILD, "lib/librcuda.so")
         if run_as(NOBODY, ["cat", library]).returncode != 0:
-            print("skipped: the build folder is closed to other users")
+            print("SKIPPED: the build folder is closed to other users")
             raise SystemExit(77)
 
     def server(self, **more):

@@ -40,7 +40,7 @@ def main(arguments):
     if output == recorded:
         return 0
     sys.stdout.writelines(difflib.unified_diff(
-        recorded.splitlines(True), output.splitlines(True), "H200", "here"))
+        recorded.splitlines(True), output.splitlines(True), expected, "here"))
     return 1
 
 
