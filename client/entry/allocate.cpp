@@ -136,9 +136,9 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   if (address == 0) return CUDA_SUCCESS;
   if (CUresult result = check_beside_capture(stream); result != CUDA_SUCCESS) return result;
   const auto allocation = registry().find(address);
-  if (!allocation || allocation->base != address || !is_device(allocation->placement)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (!allocation || allocation->base != address) return CUDA_ERROR_INVALID_VALUE;
+  if (allocation->placement == Placement::kManaged) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!is_device(allocation->placement)) return CUDA_ERROR_INVALID_VALUE;
   if (target.session != allocation->session) {
     // The stream is another server's. Its owner frees the memory once the stream has got there.
     if (may_capture(stream)) return CUDA_ERROR_INVALID_VALUE;

@@ -171,9 +171,10 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned flags) {
 CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned* flags, int* active) {
   Device* device;
   if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
+  if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(device->mutex);
-  if (flags) *flags = device->primary_flags;
-  if (active) *active = !device->primary->given_back;
+  *flags = device->primary_flags;
+  *active = !device->primary->given_back;
   return CUDA_SUCCESS;
 }
 

@@ -176,9 +176,12 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
 }
 
 CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
-  const CUresult result = cuStreamGetCtx(stream, context);
-  if (result == CUDA_SUCCESS && green) *green = nullptr;
-  return result;
+  CUcontext found = nullptr;  // unlike in the first version both outputs are optional
+  const CUresult result = cuStreamGetCtx(stream, &found);
+  if (result != CUDA_SUCCESS) return result;
+  if (context) *context = found;
+  if (green) *green = nullptr;
+  return CUDA_SUCCESS;
 }
 
 CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {

@@ -99,7 +99,6 @@ CUresult elapsed_time(float* milliseconds, CUevent start, CUevent end) {
     // Unlike a query it leaves the capture as it is.
     if (CUresult result = check_not_captured(*event, /*invalidate=*/false)) return result;
   }
-  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (&from->context().device() != &to->context().device()) return CUDA_ERROR_INVALID_HANDLE;
   const auto first = from->record();
   const auto second = to->record();
@@ -107,6 +106,7 @@ CUresult elapsed_time(float* milliseconds, CUevent start, CUevent end) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
   if (!first->complete() || !second->complete()) return CUDA_ERROR_NOT_READY;
+  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const int64_t ns = second->time_ns.load(std::memory_order_relaxed) -
                      first->time_ns.load(std::memory_order_relaxed);
   *milliseconds = static_cast<float>(static_cast<double>(ns) / 1e6);

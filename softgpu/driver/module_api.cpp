@@ -119,7 +119,7 @@ CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction* functions, unsigned int 
                                             CUmodule handle) {
   Context* context = nullptr;
   if (CUresult result = enter_anywhere(&context)) return result;
-  if (!functions || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!functions) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<Module> module = module_from_handle(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   const auto& kernels = module->program().kernels();

@@ -114,6 +114,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
   if (address == 0) return CUDA_SUCCESS;
   std::shared_ptr<Allocation> allocation = memory_registry().find_base(address);
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
+  if (allocation->kind == MemoryKind::kManaged) return CUDA_ERROR_NOT_SUPPORTED;
   const bool pooled = allocation->kind == MemoryKind::kPool;
   const bool graph = allocation->kind == MemoryKind::kGraph;
   if (!pooled && !graph && allocation->kind != MemoryKind::kDevice &&

@@ -124,10 +124,12 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
 }
 
 CUresult CUDAAPI cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreenCtx) {
-  if (pGreenCtx == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = cuStreamGetCtx(hStream, pCtx);
-  if (result == CUDA_SUCCESS) *pGreenCtx = nullptr;
-  return result;
+  CUcontext found = nullptr;  // unlike in the first version both outputs are optional
+  const CUresult result = cuStreamGetCtx(hStream, &found);
+  if (result != CUDA_SUCCESS) return result;
+  if (pCtx != nullptr) *pCtx = found;
+  if (pGreenCtx != nullptr) *pGreenCtx = nullptr;
+  return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuStreamGetGreenCtx(CUstream hStream, CUgreenCtx* phCtx) {

@@ -16,6 +16,7 @@ import lines
 
 torch = lines.need("torch")
 numpy = lines.need("numpy")
+lines.need("expecttest")  # by the module that has the database
 
 DEVICE = lines.DEVICE
 TYPES = [torch.float32, torch.bfloat16, torch.int64, torch.complex64]
