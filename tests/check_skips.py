@@ -16,8 +16,8 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 GTEST = re.compile(r": Skipped\n(?P<reason>(?:.*\n)*?)\n*\[  SKIPPED \] (?P<name>[^\s,]+)")
-UNITTEST = re.compile(r"^(?P<name>test\w*) .*?(?:\n.*)?\.\.\. skipped '(?P<reason>.*)'$", re.MULTILINE)
-LINE = re.compile(r"^(?:\d+: )?(?:\w+: )?SKIPPED:? (?:(?P<name>\S+): )?(?P<reason>.+)$", re.MULTILINE)
+UNITTEST = re.compile(r"^(?P<name>test\w*) \([^)\n]*\)(?:\n.*)? \.\.\. skipped '(?P<reason>.*)'$", re.MULTILINE)
+LINE = re.compile(r"^(?:\w+: )?SKIPPED(?:: | (?P<name>\S+): )(?P<reason>.+)$", re.MULTILINE)
 # What a framework counts even where nothing above found a name.
 GTEST_COUNT = re.compile(r"^\[  SKIPPED \] (\d+) tests?,", re.MULTILINE)
 UNITTEST_COUNT = re.compile(r"^(?:OK|FAILED) \(.*?skipped=(\d+)", re.MULTILINE)
