@@ -159,12 +159,8 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) 
   if (CUresult result = find_event(start, &first); result != CUDA_SUCCESS) return result;
   if (CUresult result = find_event(end, &second); result != CUDA_SUCCESS) return result;
   if ((first->flags | second->flags) & CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_HANDLE;
-  float elapsed = 0;
-  const CUresult result = forward_cuEventElapsedTime_v2(&elapsed, start, end);
-  if (result != CUDA_SUCCESS) return result;
-  if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;
-  *milliseconds = elapsed;
-  return CUDA_SUCCESS;
+  if (!milliseconds) return CUDA_ERROR_INVALID_HANDLE;  // as driver 580
+  return forward_cuEventElapsedTime_v2(milliseconds, start, end);
 }
 
 CUresult cuCtxRecordEvent(CUcontext context, CUevent handle) {

@@ -106,7 +106,7 @@ CUresult elapsed_time(float* milliseconds, CUevent start, CUevent end) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
   if (!first->complete() || !second->complete()) return CUDA_ERROR_NOT_READY;
-  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_HANDLE;  // as driver 580
   const int64_t ns = second->time_ns.load(std::memory_order_relaxed) -
                      first->time_ns.load(std::memory_order_relaxed);
   *milliseconds = static_cast<float>(static_cast<double>(ns) / 1e6);

@@ -139,8 +139,11 @@ CUresult CUDAAPI cuGraphExecUpdate_v2(CUgraphExec hGraphExec, CUgraph hGraph,
   std::shared_ptr<GraphExec> exec;
   if (CUresult result = find(hGraphExec, &exec)) return result;
   const std::shared_ptr<Graph> graph = graph_from_handle(hGraph);
-  if (graph == nullptr || resultInfo == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return exec->update(*graph, resultInfo);
+  if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  CUgraphExecUpdateResultInfo info{};
+  const CUresult result = exec->update(*graph, &info);
+  if (resultInfo != nullptr) *resultInfo = info;
+  return result;
 }
 
 CUresult CUDAAPI cuGraphExecUpdate(CUgraphExec hGraphExec, CUgraph hGraph,

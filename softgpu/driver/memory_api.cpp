@@ -69,9 +69,9 @@ extern "C" {
 CUresult CUDAAPI cuMemGetInfo_v2(size_t* free, size_t* total) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
-  if (!free || !total) return CUDA_ERROR_INVALID_VALUE;
-  *total = context->device().total_bytes();
-  *free = *total - context->device().used_bytes();
+  const size_t all = context->device().total_bytes();
+  if (total) *total = all;
+  if (free) *free = all - context->device().used_bytes();
   return CUDA_SUCCESS;
 }
 
