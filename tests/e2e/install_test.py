@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """`cmake --install`: the installed tree serves a program in each of the ways the README names.
 
-    install_test.py --build FOLDER --programs FOLDER [unittest arguments]
+    install_test.py --build FOLDER --programs FOLDER --nvml PROGRAM [unittest arguments]
 """
 
 import glob
@@ -14,7 +14,7 @@ import unittest
 import servers
 from servers import run_tests, Server
 
-BUILD = PROGRAMS = None
+BUILD = PROGRAMS = NVML = None
 
 
 class InstallTest(unittest.TestCase):
@@ -51,6 +51,12 @@ class InstallTest(unittest.TestCase):
             self.assertFalse(os.path.isabs(os.readlink(link)))
             self.assertEqual(os.path.realpath(link),
                              os.path.realpath(os.path.join(self.libraries, "librcuda.so")))
+
+    def test_nvml_lies_beside_libcuda(self):
+        library = os.path.join(self.libraries, "rcuda", "libnvidia-ml.so.1")
+        dynamic = subprocess.run(["readelf", "-d", library], capture_output=True, text=True).stdout
+        self.assertRegex(dynamic, r"SONAME.*\[libnvidia-ml\.so\.1\]")
+        self.program(NVML, command=[os.path.join(self.prefix, "bin/rcuda-run"), "--"])
 
     def test_nothing_points_into_the_build(self):
         for folder in ("bin", os.path.relpath(self.libraries, self.prefix)):
@@ -90,4 +96,4 @@ class InstallTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    run_tests(globals(), "programs")
+    run_tests(globals(), "programs", "nvml")

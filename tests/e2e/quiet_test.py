@@ -64,6 +64,13 @@ class QuietTest(unittest.TestCase):
             [sys.executable, "-c", "import os; p = os.fork(); p and os.waitpid(p, 0); print(bool(p))"])
         self.assertEqual((preloaded.returncode, preloaded.stderr), (0, ""))
 
+    def test_a_program_that_looks_for_nvml(self):
+        # JAX and PyTorch do so before it is known whether they use CUDA.
+        library = os.path.join(BUILD, "lib/rcuda/libnvidia-ml.so.1")
+        loads = f"import ctypes; nvml = ctypes.CDLL({library!r}); print(nvml.nvmlInit_v2(), nvml.nvmlShutdown())"
+        preloaded, _ = self.run_both([sys.executable, "-c", loads])
+        self.assertEqual((preloaded.returncode, preloaded.stdout, preloaded.stderr), (0, "0 0\n", ""))
+
 
 if __name__ == "__main__":
     run_tests(globals())
