@@ -7,6 +7,7 @@ is; and its programs that need no framework, through the whole remote path on so
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -172,6 +173,19 @@ class OnSoftgpu(unittest.TestCase):
             self.assertNotEqual(found["hidden"].returncode, 0)
             self.assertIn("libcuda.so.1: file too short", found["hidden"].stderr)
             self.assertNotIn("file too short", found["here"].stderr)
+
+    def test_the_nvml_of_the_machine_is_hidden_and_rcudas_is_not(self):
+        own = os.path.join(BUILD, "lib/rcuda")
+        with tempfile.TemporaryDirectory() as other:
+            shutil.copy(os.path.join(own, "libnvidia-ml.so.1"), other)
+            sizes = ("import os, sys\n"
+                     "print([os.path.getsize(os.path.join(f, 'libnvidia-ml.so.1')) > 0 for f in sys.argv[1:]])")
+            found = subprocess.run(
+                [sys.executable, places.HIDE, "--", sys.executable, "-c", sizes, own, other],
+                capture_output=True, text=True, env=dict(os.environ, LD_LIBRARY_PATH=f"{own}:{other}"))
+            if found.returncode == 78:
+                self.skipTest("no mount namespaces here: " + found.stderr.strip())
+            self.assertEqual(found.stdout, "[True, False]\n", found.stderr)
 
 
 if __name__ == "__main__":

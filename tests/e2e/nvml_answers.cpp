@@ -14,7 +14,7 @@ namespace {
 
 void* library;
 
-#define NVML(name) (reinterpret_cast<decltype(&name)>(find(#name)))
+#define NVML(name) (reinterpret_cast<decltype(&(name))>(find(#name)))
 
 void* find(const char* name) {
   void* function = dlsym(library, name);

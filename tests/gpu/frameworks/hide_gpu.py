@@ -51,13 +51,14 @@ def driver_libraries():
         pass
     found = set()
     for folder in folders:
-        if not os.path.isdir(folder):
+        # rcuda's own folder has librcuda.so by the driver's name, and an NVML; both stay.
+        own = os.path.basename(os.path.realpath(os.path.join(folder, "libcuda.so.1"))) == "librcuda.so"
+        if own or not os.path.isdir(folder):
             continue
         for name in os.listdir(folder):
             path = os.path.join(folder, name)
-            # rcuda's own folder of links by these names leads to librcuda.so, which stays.
             real = os.path.realpath(path)
-            if LIBRARY.match(name) and os.path.isfile(real) and os.path.basename(real) != "librcuda.so":
+            if LIBRARY.match(name) and os.path.isfile(real):
                 found.add(real)
     return sorted(found)
 
