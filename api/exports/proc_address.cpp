@@ -16,13 +16,13 @@ ProcAddress find_proc(const char* name, int version, bool per_thread) {
       });
   ProcAddress found;
   for (; entry != end && std::strcmp(entry->name, name) == 0; ++entry) {
-    // Only then does the answer depend on the driver.
-    if (entry->version > kOldestDriver && entry->version > find_driver_version()) {
-      found.outdated = found.function != nullptr && entry->version <= version;
-      break;
-    }
     if (entry->version > version) {
-      if (found.function == nullptr) found.status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+      // A driver has not heard of what came after it.
+      const bool is_known =
+          entry->version <= kOldestDriver || entry->version <= find_driver_version();
+      if (found.function == nullptr && is_known) {
+        found.status = CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+      }
       break;
     }
     found.function = per_thread ? entry->per_thread : entry->function;
@@ -41,24 +41,20 @@ extern "C" __attribute__((weak, visibility("default"))) CUresult cuGetProcAddres
   if (symbol == nullptr || pfn == nullptr || (flags & ~kKnownFlags) != 0 || flags == kKnownFlags) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
-  const rcuda::api::ProcAddress found = rcuda::api::find_proc(symbol, cudaVersion, per_thread);
-  if (found.outdated) {
-    RCUDA_DEBUG("cuGetProcAddress(%s, %d): the driver, of version %d, has an older %s", symbol,
-                cudaVersion, rcuda::api::find_driver_version(), symbol);
+  // As driver 580: of a later version than its own a driver knows nothing, not even what is older.
+  if (cudaVersion > rcuda::api::kOldestDriver && cudaVersion > rcuda::api::find_driver_version()) {
+    RCUDA_DEBUG("cuGetProcAddress(%s, %d): the driver is of version %d", symbol, cudaVersion,
+                rcuda::api::find_driver_version());
     return CUDA_ERROR_INVALID_VALUE;
   }
+  const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
+  const rcuda::api::ProcAddress found = rcuda::api::find_proc(symbol, cudaVersion, per_thread);
   *pfn = found.function;
   RCUDA_TRACE("cuGetProcAddress(%s, %d%s): %s", symbol, cudaVersion,
               per_thread ? ", per-thread" : "",
               found.function != nullptr                                    ? "found"
               : found.status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT ? "newer than that"
                                                                            : "not found");
-  // A caller that asks for the status gets the answer there and success, as cuda.h describes it;
-  // one that does not (the form of CUDA 11) has nothing but the result to tell by.
-  if (symbolStatus != nullptr) {
-    *symbolStatus = found.status;
-    return CUDA_SUCCESS;
-  }
-  return found.function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+  if (symbolStatus != nullptr) *symbolStatus = found.status;
+  return CUDA_SUCCESS;
 }

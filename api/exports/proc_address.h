@@ -1,14 +1,11 @@
 // cuGetProcAddress: from a function's base name and a CUDA version to the symbol that had this name
 // in that version. "cuMemAlloc" at 3020 and later is cuMemAlloc_v2, before that cuMemAlloc.
 //
-// A driver has the symbols of its own version and of earlier ones. cuda.h says that a request for a
-// later version than the driver's is CUDA_ERROR_INVALID_VALUE, but runtimes make such requests
-// (cudaGetDriverEntryPoint always names the runtime's own version) and work with older drivers. So
-// it is refused only where the symbol has changed in between: the caller has the newer one's
-// prototype in mind.
+// A driver has the symbols of its own version and of earlier ones. A request for a later version
+// than the driver's is CUDA_ERROR_INVALID_VALUE, whatever the symbol (driver 580, as cuda.h says).
 //
-// Any thread. The first request for what a driver may lack may wait for find_driver_version();
-// nothing else blocks. The entry point cuGetProcAddress_v2 is defined here, weakly.
+// Any thread. The first request for a version later than kOldestDriver may wait for
+// find_driver_version(); nothing else blocks. The entry point cuGetProcAddress_v2 is defined here, weakly.
 #pragma once
 
 #include <cstddef>
@@ -29,10 +26,9 @@ extern const size_t kProcCount;
 
 struct ProcAddress {
   void* function = nullptr;
-  bool outdated = false;  // in `version` it was another symbol, which the driver lacks
   CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
 };
-// `version` selects the newest symbol that is not newer; later versions than any select the newest.
+// `version`, the driver's or an earlier one, selects the newest symbol that is not newer.
 ProcAddress find_proc(const char* name, int version, bool per_thread);
 
 }  // namespace rcuda::api

@@ -178,21 +178,29 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignmen
                              unsigned long long flags) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   // An address of another worker's window would be taken for memory of that worker.
-  const rcuda::wire::AddressWindow& window = target_anywhere().session->welcome().window;
+  rcuda::client::Session* const session = target_anywhere().session;
+  const rcuda::wire::AddressWindow& window = session->welcome().window;
   if (hint - window.base >= window.bytes) hint = 0;
-  return forward_cuMemAddressReserve(address, bytes, alignment, hint, flags);
+  const CUresult result = forward_cuMemAddressReserve(address, bytes, alignment, hint, flags);
+  if (result == CUDA_SUCCESS) registry().reserve(*address, bytes, session);
+  return result;
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
-  return forward_cuMemAddressFree(address, bytes);
+  const CUresult result = forward_cuMemAddressFree(address, bytes);
+  if (result == CUDA_SUCCESS) registry().unreserve(address);
+  return result;
 }
 
 CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
                   CUmemGenericAllocationHandle handle, unsigned long long flags) {
   const CUresult result = forward_cuMemMap(address, bytes, offset, handle, flags);
   if (result != CUDA_SUCCESS) return result;
-  Target target;
-  if (CUresult known = target_address(address, &target); known != CUDA_SUCCESS) return known;
+  // It is the handle's device's; the calling thread need not have a context.
+  const Object* memory =
+      find_object(reinterpret_cast<const void*>(handle), rcuda::wire::Kind::kAllocation);
+  if (!memory) return CUDA_ERROR_INVALID_VALUE;
+  const Target target{memory->session, memory->context, memory->device};
   return record(target, address, bytes, Placement::kMapped);
 }
 

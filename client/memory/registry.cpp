@@ -49,6 +49,24 @@ std::optional<Allocation> Registry::find(uint64_t address) const {
   return candidate;
 }
 
+void Registry::reserve(uint64_t base, size_t bytes, Session* session) {
+  std::unique_lock lock(mutex_);
+  reservations_[base] = {bytes, session};
+}
+
+void Registry::unreserve(uint64_t base) {
+  std::unique_lock lock(mutex_);
+  reservations_.erase(base);
+}
+
+Session* Registry::reserved_by(uint64_t address) const {
+  std::shared_lock lock(mutex_);
+  const auto next = reservations_.upper_bound(address);
+  if (next == reservations_.begin()) return nullptr;
+  const auto& [base, reservation] = *std::prev(next);
+  return address - base < reservation.bytes ? reservation.session : nullptr;
+}
+
 std::optional<Allocation> Registry::remove(uint64_t base) {
   std::unique_lock lock(mutex_);
   auto found = allocations_.find(base);

@@ -66,6 +66,10 @@ class Registry {
   // A context of a device goes, and with it what was allocated in it: forgotten, and memory of the
   // host returned for the caller to end. Memory of pools and mapped memory are the device's.
   std::vector<Allocation> remove_context(uint32_t device, wire::ObjectId context);
+  // Ranges of cuMemAddressReserve, which need not lie in the window of the worker that has them.
+  void reserve(uint64_t base, size_t bytes, Session* session);
+  void unreserve(uint64_t base);
+  Session* reserved_by(uint64_t address) const;  // null: nobody
   void set_flags(uint64_t base, unsigned flags);
   void set_sync_memops(uint64_t base, bool on);
   void set_exposed(uint64_t base, std::vector<std::pair<Session*, transport::RegionId>> exposed);
@@ -76,7 +80,13 @@ class Registry {
   void forget_stale(uint64_t base, size_t bytes);
 
   mutable std::shared_mutex mutex_;
-  std::map<uint64_t, Allocation> allocations_;  // by base
+  struct Reservation {
+    size_t bytes = 0;
+    Session* session = nullptr;
+  };
+
+  std::map<uint64_t, Allocation> allocations_;    // by base
+  std::map<uint64_t, Reservation> reservations_;  // by base
   uint64_t next_buffer_id_ = 1;
   std::atomic<bool> any_of_graph_{false};
 };

@@ -183,6 +183,7 @@ CUresult target_address(CUdeviceptr address, Target* target) {
   }
   const CUresult result = target_current(target);
   Session* session = process.session_of_address(address);
+  if (!session) session = process.memory().reserved_by(address);
   if (!session || (result == CUDA_SUCCESS && session == target->session)) return result;
   *target = {session, wire::primary_context_id(0), process.ordinal_of(*session, 0)};
   return CUDA_SUCCESS;

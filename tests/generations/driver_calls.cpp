@@ -27,8 +27,12 @@ void* entry_point(const char* name, int version) {
   void* found = nullptr;
 #if CUDA_VERSION >= 12000
   CUdriverProcAddressQueryResult status;
-  CU(cuGetProcAddress(name, &found, version, CU_GET_PROC_ADDRESS_DEFAULT, &status));
-  CHECK((found != nullptr) == (status == CU_GET_PROC_ADDRESS_SUCCESS));
+  const CUresult result =
+      cuGetProcAddress(name, &found, version, CU_GET_PROC_ADDRESS_DEFAULT, &status);
+  int driver = 0;
+  CU(cuDriverGetVersion(&driver));
+  CHECK(result == (version <= driver ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE));
+  CHECK((found != nullptr) == (result == CUDA_SUCCESS && status == CU_GET_PROC_ADDRESS_SUCCESS));
 #else
   const CUresult result = cuGetProcAddress(name, &found, version, CU_GET_PROC_ADDRESS_DEFAULT);
   CHECK((found != nullptr) == (result == CUDA_SUCCESS));
@@ -38,7 +42,10 @@ void* entry_point(const char* name, int version) {
 
 void test_entry_points() {
   CHECK(entry_point("cuInit", 2000) != nullptr);
-  CHECK(entry_point("cuMemAlloc", CUDA_VERSION) != nullptr);
+  int driver = 0;
+  CU(cuDriverGetVersion(&driver));
+  CHECK((entry_point("cuMemAlloc", CUDA_VERSION) != nullptr) == (CUDA_VERSION <= driver));
+  CHECK(entry_point("cuMemAlloc", 11000) != nullptr);
   CHECK(entry_point("cuNoSuchCall", CUDA_VERSION) == nullptr);
   // Nobody had graphs before 10.0.
   CHECK(entry_point("cuGraphCreate", 9000) == nullptr);

@@ -58,12 +58,17 @@ void test_entry_points() {
     CHECK((entry_point(function.name, function.since) != nullptr) == (function.since <= version));
     CHECK((entry_point(function.name, version) != nullptr) == (function.since <= version));
   }
-  // Another function since 12.2, and a third since 12.3.
-  const void* first = entry_point("cuGraphAddDependencies", 12020);
+  // Another function since 12.3.
+  const void* first = entry_point("cuGraphAddDependencies", 12000);
   CHECK(first != nullptr);
   const void* second = entry_point("cuGraphAddDependencies", 12030);
   CHECK(second != first && (second != nullptr) == (version >= 12030));
-  CHECK(entry_point("cuMemAlloc", 13000) != nullptr);
+  // Of later versions than its own a driver knows nothing, not even what is older.
+  CHECK((entry_point("cuMemAlloc", 13000) != nullptr) == (version >= 13000));
+  void* untouched = &version;
+  CHECK(cuGetProcAddress_v2("cuMemAlloc", &untouched, version + 10, CU_GET_PROC_ADDRESS_DEFAULT,
+                            nullptr) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(untouched == &version);
   std::puts("entry points");
 }
 

@@ -34,6 +34,19 @@ TEST(RegistryTest, RefusesWhatOverlaps) {
   EXPECT_FALSE(registry.overlaps(0x1200, 0x1000));
 }
 
+TEST(RegistryTest, KnowsWhoReservedAnAddress) {
+  Registry registry;
+  auto* const session = reinterpret_cast<Session*>(0x10);
+  registry.reserve(0x1000, 0x100, session);
+  EXPECT_EQ(registry.reserved_by(0xfff), nullptr);
+  EXPECT_EQ(registry.reserved_by(0x1000), session);
+  EXPECT_EQ(registry.reserved_by(0x10ff), session);
+  EXPECT_EQ(registry.reserved_by(0x1100), nullptr);
+  EXPECT_FALSE(registry.find(0x1000));
+  registry.unreserve(0x1000);
+  EXPECT_EQ(registry.reserved_by(0x1000), nullptr);
+}
+
 TEST(RegistryTest, BufferIdsAreNeverUsedAgain) {
   Registry registry;
   ASSERT_TRUE(registry.add(allocation(0x1000, 0x100)));
