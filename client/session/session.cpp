@@ -540,8 +540,7 @@ Object* Session::adopted(wire::Kind kind, wire::ObjectId id, wire::ObjectId cont
     }
     return known;
   }
-  const bool is_module = kind == wire::Kind::kModule;  // a library's, or a function's
-  auto state = is_module ? std::make_unique<ModuleState>() : nullptr;
+  auto state = kind == wire::Kind::kModule ? std::make_unique<ModuleState>() : nullptr;
   Object* object = create_object(kind, {id, context, this, device, state.get()});
   if (!object) return nullptr;
   (void)state.release();
