@@ -333,12 +333,7 @@ std::vector<Object*> modules_of(const Object* library) {
 
 void Library::unload(Object* library) {
   variables_.forget();
-  for (const auto& [session, id] : loaded_) {
-    wire::Encoder body;
-    body.value(id);
-    (void)session->post(0, static_cast<uint16_t>(api::Opcode::cuLibraryUnload), body.body());
-    session->ids().release(wire::Kind::kLibrary, id);
-  }
+  // First: once the library is unloaded, the worker gives the ids of its functions to others.
   {
     std::unique_lock gone(kernels_mutex());
     for (const auto& [name, kernel] : kernels_) {
@@ -350,6 +345,12 @@ void Library::unload(Object* library) {
   for (Object* module : modules_of(library)) {
     delete static_cast<ModuleState*>(module->extra);
     retire(module, wire::Kind::kModule);
+  }
+  for (const auto& [session, id] : loaded_) {
+    wire::Encoder body;
+    body.value(id);
+    (void)session->post(0, static_cast<uint16_t>(api::Opcode::cuLibraryUnload), body.body());
+    session->ids().release(wire::Kind::kLibrary, id);
   }
   retire_object(library);
 }

@@ -187,7 +187,10 @@ HandlerResult function_info(Executor& executor, const Command& command,
   // again: what still holds this one is gone, and owned nothing.
   executor.objects(kind).unbind(body.object);
   if (!executor.bind(kind, body.object, handle)) return kMalformed;
-  remember_parameters(*executor.objects(kind).find(body.object), parameters);
+  Object& bound = *executor.objects(kind).find(body.object);
+  remember_parameters(bound, parameters);
+  bound.owner_kind = is_kernel ? wire::Kind::kLibrary : wire::Kind::kModule;
+  bound.owner = body.owner;
 
   wire::FunctionInfoReply info{};
   info.parameter_count = static_cast<uint32_t>(parameters.size());

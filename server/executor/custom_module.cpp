@@ -219,12 +219,35 @@ CUresult unload_when_idle(Executor& executor, CUresult (*unload)(Code), Code cod
 }  // namespace
 
 CUresult serve_cuModuleUnload(Executor& executor, CUmodule hmod) {
+  const wire::ObjectId id = executor.objects(wire::Kind::kModule).id_of(hmod);
+  executor.objects(wire::Kind::kFunction).unbind_owned(wire::Kind::kModule, id);
   return unload_when_idle(executor, executor.driver().cuModuleUnload, hmod);
 }
 
 CUresult serve_cuLibraryUnload(Executor& executor, CUlibrary library) {
   if (!executor.driver().cuLibraryUnload) return CUDA_ERROR_NOT_SUPPORTED;
+  const wire::ObjectId id = executor.objects(wire::Kind::kLibrary).id_of(library);
+  for (const wire::Kind kind : {wire::Kind::kKernel, wire::Kind::kFunction}) {
+    executor.objects(kind).unbind_owned(wire::Kind::kLibrary, id);
+  }
   return unload_when_idle(executor, executor.driver().cuLibraryUnload, library);
+}
+
+CUresult serve_cuKernelGetFunction(Executor& executor, CUfunction* function, CUkernel kernel) {
+  if (!executor.driver().cuKernelGetFunction) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = executor.driver().cuKernelGetFunction(function, kernel);
+  if (result != CUDA_SUCCESS) return result;
+  ObjectTable& kernels = executor.objects(wire::Kind::kKernel);
+  ObjectTable& functions = executor.objects(wire::Kind::kFunction);
+  const ContextState* context = executor.current_context();
+  const wire::ObjectId id = functions.name(*function, context ? context->id : 0);
+  Object* const named = functions.find(id);
+  const Object* const of = kernels.find(kernels.id_of(kernel));
+  if (named && of) {
+    named->owner_kind = of->owner_kind;
+    named->owner = of->owner;
+  }
+  return CUDA_SUCCESS;
 }
 
 HandlerResult image_query(Executor& executor, const Command& command,

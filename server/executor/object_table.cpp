@@ -54,4 +54,11 @@ void ObjectTable::unbind(wire::ObjectId id) {
   if (id & wire::kWorkerMinted) free_workers_.push_back(id & ~wire::kWorkerMinted);
 }
 
+void ObjectTable::unbind_owned(wire::Kind owner_kind, wire::ObjectId owner) {
+  if (owner == 0) return;
+  for_each([&](wire::ObjectId id, const Object& object) {
+    if (object.owner == owner && object.owner_kind == owner_kind) unbind(id);
+  });
+}
+
 }  // namespace rcuda::server

@@ -20,6 +20,9 @@ struct Object {
   bool watched = false;          // events: somebody waits for its latest record
   uint32_t parameter_bytes = 0;  // functions, kernels: what a launch must bring, once known
   bool parameters_known = false;
+  // Functions, kernels: the module or library that they go with. 0: none is known.
+  wire::Kind owner_kind = wire::Kind::kModule;
+  wire::ObjectId owner = 0;
   wire::ObjectId launched_in = 0;  // functions, kernels: the context it was last launched in
   uint64_t key = 0;                // streams: StreamRef::key
   uint64_t last_use = 0;  // streams: commands that named it, and how far they are known to be done
@@ -42,6 +45,8 @@ class ObjectTable {
   bool bind(wire::ObjectId id, void* handle, wire::ObjectId context);
   wire::ObjectId name(void* handle, wire::ObjectId context);
   void unbind(wire::ObjectId id);
+  // What goes with a module or library: the driver may have other functions at these handles next.
+  void unbind_owned(wire::Kind owner_kind, wire::ObjectId owner);
   // 0: it has no name.
   wire::ObjectId id_of(void* handle) const {
     const auto known = ids_.find(handle);

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Runs a client of this folder with the wheels of one CUDA, as a user of them would.
 
-    run_client.py WHEELS CACHE CLIENT [SOFTGPU]
+    run_client.py WHEELS CACHE CLIENT LIBCUDA [local]
 
-WHEELS is the virtual environment (build/wheels/python-cuda12), CACHE a folder for what CuPy compiles. With
-SOFTGPU, the folder of its libcuda.so.1, the client runs on it; otherwise on what is preloaded.
+WHEELS is the virtual environment (build/wheels/python-cuda12), CACHE a folder for what CuPy and Triton compile,
+LIBCUDA one with libcuda.so and libcuda.so.1, against which Triton links. With `local` the client also runs on it;
+otherwise on what is preloaded.
 """
 
 import os
@@ -12,27 +13,30 @@ import pathlib
 import sys
 
 
-def main(wheels, cache, client, softgpu=""):
+def main(wheels, cache, client, libcuda, local=""):
     wheels = pathlib.Path(wheels)
     python = wheels / "bin/python"
     if not python.exists():
         sys.exit(f"{python} was not found: scripts/setup --tests installs it")
     libraries = sorted(map(str, wheels.glob("lib/python*/site-packages/nvidia/*/lib")))
     # The toolkit's own headers, whatever else the machine has.
-    (header,) = wheels.glob("lib/python*/site-packages/nvidia/*/include/cuda_runtime.h")
-    toolkit = str(header.parent.parent)
-    search = [softgpu, *libraries, os.environ.get("LD_LIBRARY_PATH", "")]
+    headers = wheels.glob("lib/python*/site-packages/nvidia/*/include/cuda_runtime.h")
+    toolkit = next((str(header.parent.parent) for header in headers), "/nowhere")
+    ptx_as_is = str(pathlib.Path(__file__).with_name("ptx_as_is"))
+    search = [libcuda if local else "", *libraries, os.environ.get("LD_LIBRARY_PATH", "")]
     environment = dict(
         os.environ,
         LD_LIBRARY_PATH=":".join(filter(None, search)),
         CUDA_PATH=toolkit, CUDA_HOME=toolkit,
         PYTHONDONTWRITEBYTECODE="1",
         # softgpu takes PTX, no SASS.
-        CUPY_COMPILE_WITH_PTX="1", CUPY_CACHE_DIR=cache)
+        CUPY_COMPILE_WITH_PTX="1", CUPY_CACHE_DIR=cache, TRITON_CACHE_DIR=cache,
+        TRITON_PTXAS_PATH=ptx_as_is, TRITON_PTXAS_BLACKWELL_PATH=ptx_as_is, TRITON_LIBCUDA_PATH=libcuda,
+        TRITON_DEFAULT_FP_FUSION="1")
     os.execve(python, [str(python), client], environment)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (4, 5):
+    if len(sys.argv) not in (5, 6):
         sys.exit(__doc__)
     main(*sys.argv[1:])
