@@ -94,8 +94,11 @@ CUresult GraphExec::launch(Stream& stream) {
 }
 
 GraphPlan& GraphExec::changeable_plan() {
-  // Runs that are under way keep the plan they were launched with.
-  if (plan_.use_count() > 1) plan_ = std::make_shared<GraphPlan>(*plan_);
+  // Runs that are under way keep the plan they were launched with. The count alone does not order
+  // their reads before what is written now: reached() does (acquire).
+  if (plan_.use_count() > 1 || !last_launch_.reached()) {
+    plan_ = std::make_shared<GraphPlan>(*plan_);
+  }
   return *plan_;
 }
 
