@@ -81,6 +81,14 @@ CUresult read_options(unsigned count, const CUlibraryOption* keys, void* const* 
   return CUDA_SUCCESS;
 }
 
+// Both lists of a call that loads a library.
+CUresult read_options(unsigned jit_count, const CUjit_option* jit_keys, void* const* jit_values,
+                      unsigned count, const CUlibraryOption* keys, void* const* values,
+                      JitOptions* options) {
+  const CUresult result = read_options(jit_count, jit_keys, jit_values, options);
+  return result == CUDA_SUCCESS ? read_options(count, keys, values, options) : result;
+}
+
 // The numbers that a driver writes back go into the application's own array.
 void give_back(const JitOptions& options, void** values) {
   for (size_t i = 0; i < options.values.size(); ++i) values[i] = options.values[i];
@@ -347,11 +355,9 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* j
                            void** jit_values, unsigned jit_count, CUlibraryOption* keys,
                            void** values, unsigned count) {
   JitOptions options;
-  if (CUresult result = read_options(jit_count, jit_keys, jit_values, &options);
+  if (CUresult result =
+          read_options(jit_count, jit_keys, jit_values, count, keys, values, &options);
       result != CUDA_SUCCESS) {
-    return result;
-  }
-  if (CUresult result = read_options(count, keys, values, &options); result != CUDA_SUCCESS) {
     return result;
   }
   return load_library(library, code, std::nullopt, std::move(options));
@@ -363,11 +369,9 @@ CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_optio
   std::vector<char> contents;
   if (CUresult result = read_file(path, &contents); result != CUDA_SUCCESS) return result;
   JitOptions options;
-  if (CUresult result = read_options(jit_count, jit_keys, jit_values, &options);
+  if (CUresult result =
+          read_options(jit_count, jit_keys, jit_values, count, keys, values, &options);
       result != CUDA_SUCCESS) {
-    return result;
-  }
-  if (CUresult result = read_options(count, keys, values, &options); result != CUDA_SUCCESS) {
     return result;
   }
   return load_library(library, contents.data(), contents.size(), std::move(options));
@@ -398,10 +402,7 @@ CUresult cuLibraryGetModule(CUmodule* module, CUlibrary handle) {
   Object* library;
   if (CUresult result = find_library(handle, &library); result != CUDA_SUCCESS) return result;
   if (!module) return CUDA_ERROR_INVALID_VALUE;
-  Object* found;
-  const CUresult result = static_cast<Library*>(library->extra)->module_in(handle, target, &found);
-  if (result == CUDA_SUCCESS) *module = reinterpret_cast<CUmodule>(found);
-  return result;
+  return library_module(library, target, module);
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library,
@@ -482,13 +483,8 @@ CUresult cuFuncGetModule(CUmodule* module, CUfunction handle) {
   }
   if (!module) return CUDA_ERROR_INVALID_VALUE;
   const Kernel* kernel = callable.is_kernel ? kernel_of(handle) : kernel_of(callable.info->kernel);
-  if (!kernel) return forward_cuFuncGetModule(module, handle);
-  Object* found;
-  const CUresult result =
-      static_cast<Library*>(kernel->library()->extra)
-          ->module_in(reinterpret_cast<CUlibrary>(kernel->library()), target, &found);
-  if (result == CUDA_SUCCESS) *module = reinterpret_cast<CUmodule>(found);
-  return result;
+  return kernel ? library_module(kernel->library(), target, module)
+                : forward_cuFuncGetModule(module, handle);
 }
 
 CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {

@@ -269,23 +269,6 @@ CUresult Library::id_on(Session& session, wire::ObjectId context, wire::ObjectId
   return CUDA_SUCCESS;
 }
 
-CUresult Library::module_in(CUlibrary handle, const Target& target, Object** module) {
-  wire::ObjectId id;
-  if (CUresult result = id_on(*target.session, target.context, &id); result != CUDA_SUCCESS) {
-    return result;
-  }
-  const InContext scope(target);
-  CUmodule named = nullptr;
-  if (CUresult result = forward_cuLibraryGetModule(&named, handle); result != CUDA_SUCCESS) {
-    return result;
-  }
-  *module = find_object(named, wire::Kind::kModule);
-  if (!*module) return CUDA_ERROR_UNKNOWN;
-  static_cast<ModuleState*>((*module)->extra)
-      ->library.store(find_object(handle, wire::Kind::kLibrary), std::memory_order_release);
-  return CUDA_SUCCESS;
-}
-
 CUresult Library::kernel(Object* library, const Target& target, const char* name, Object** kernel) {
   {
     std::lock_guard lock(mutex_);
@@ -454,6 +437,18 @@ bool Kernel::is(const Session& session, wire::ObjectId id) {
   return std::any_of(infos_.begin(), infos_.end(), [&](const auto& known) {
     return known.second->session == &session && known.second->id == id;
   });
+}
+
+CUresult library_module(Object* library, const Target& target, CUmodule* module) {
+  const InContext scope(target);
+  CUmodule named = nullptr;
+  const CUresult result = forward_cuLibraryGetModule(&named, reinterpret_cast<CUlibrary>(library));
+  if (result != CUDA_SUCCESS) return result;
+  const Object* found = find_object(named, wire::Kind::kModule);
+  if (!found) return CUDA_ERROR_UNKNOWN;
+  static_cast<ModuleState*>(found->extra)->library.store(library, std::memory_order_release);
+  *module = named;
+  return CUDA_SUCCESS;
 }
 
 Kernel* kernel_of(const void* handle) {

@@ -84,7 +84,7 @@ struct ModuleState {
   std::mutex mutex;
   std::unordered_map<std::string, Object*> functions;
   std::unordered_map<std::string, Global> globals;  // those that were asked for
-  std::atomic<Object*> library{nullptr};  // null for a module of its own
+  std::atomic<Object*> library{nullptr};            // null for a module of its own
 };
 
 struct JitOptions {
@@ -115,8 +115,6 @@ class Library {
   CUresult id_on(Session& session, wire::ObjectId context, wire::ObjectId* id);
   // Unloads it from every session.
   void unload(Object* library);
-  // The library's module in the target's context.
-  CUresult module_in(CUlibrary handle, const Target& target, Object** module);
   // One object a name; `target` is where to look it up first.
   CUresult kernel(Object* library, const Target& target, const char* name, Object** kernel);
   Variables& variables() { return variables_; }
@@ -161,6 +159,8 @@ class Kernel {
   std::unordered_map<uint64_t, Object*> functions_;  // by session's device and context
 };
 
+// The module of a library in the target's context.
+CUresult library_module(Object* library, const Target& target, CUmodule* module);
 // Null when the handle is not a kernel's.
 Kernel* kernel_of(const void* handle);
 // Kernel::function_in() of a kernel's object.

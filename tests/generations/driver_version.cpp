@@ -9,14 +9,7 @@
 
 #include <cuda.h>
 
-#define CHECK(condition)                                                                 \
-  do {                                                                                   \
-    if (!(condition)) {                                                                  \
-      std::fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                                      \
-    }                                                                                    \
-  } while (0)
-#define CU(call) CHECK((call) == CUDA_SUCCESS)
+#include "tests/programs/driver_checks.h"
 
 namespace {
 

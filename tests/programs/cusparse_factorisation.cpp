@@ -9,24 +9,10 @@
 #include <cuda_runtime.h>
 #include <cusparse.h>
 
+#include "program.h"
+
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // what programs in use call
 
-#define CHECK(condition)                                                                 \
-  do {                                                                                   \
-    if (!(condition)) {                                                                  \
-      std::fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                                      \
-    }                                                                                    \
-  } while (0)
-#define CUDA(call)                                                       \
-  do {                                                                   \
-    const cudaError_t error_ = (call);                                   \
-    if (error_ != cudaSuccess) {                                         \
-      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, \
-                   cudaGetErrorName(error_));                            \
-      std::exit(1);                                                      \
-    }                                                                    \
-  } while (0)
 #define SPARSE(call)                                                     \
   do {                                                                   \
     const cusparseStatus_t status_ = (call);                             \
