@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Copies between two servers with a GPU each, on a machine with two GPUs: the programs that use
-# several devices, copies by size against cudaMemcpyPeer on the same GPUs and against plain sockets
-# (bench/p2p), the first copies of sessions, what the model predicts of each strategy, the planner's
-# choices against all others, and triangle counting natively and remotely (bench/triangles),
-# alternating.
+# Copies between two servers with a GPU each, on a machine with two GPUs. With one GPU both servers have
+# it, and the figures are those of two processes on one GPU. It runs the programs that use several
+# devices, copies by size against cudaMemcpyPeer on the same GPUs and against plain sockets (bench/p2p),
+# the first copies of sessions, what the model predicts of each strategy, the planner's choices against
+# all others, and triangle counting natively and remotely (bench/triangles), alternating.
 #
 #   tests/gpu/peer_copies.sh BUILD_FOLDER RESULTS_FOLDER [programs] [copies] [firsts] [model] [planner] [triangles]
 #
@@ -18,16 +18,18 @@ parts=" ${*:-programs copies firsts model planner triangles} "
 servers=()
 trap 'kill "${servers[@]}" 2>/dev/null' EXIT
 
-for gpu in 0 1; do
-  RCUDA_DRIVER=${RCUDA_DRIVER:-nvidia} RCUDA_LOG=info RCUDA_P2P_CACHE=$results/p2p.$gpu.toml \
-    "$build/bin/rcuda-server" --port $((8431 + gpu)) --devices $gpu >"$results/server$gpu.log" 2>&1 &
+gpus=$(nvidia-smi -L | wc -l)
+for server in 0 1; do
+  RCUDA_DRIVER=${RCUDA_DRIVER:-nvidia} RCUDA_LOG=info RCUDA_P2P_CACHE=$results/p2p.$server.toml \
+    "$build/bin/rcuda-server" --port $((8431 + server)) --devices $((server * (gpus - 1))) \
+    >"$results/server$server.log" 2>&1 &
   servers+=($!)
 done
 for _ in $(seq 100); do
   (($(grep -l serving "$results"/server?.log | wc -l) == 2)) && break
   sleep 0.2
 done
-remote=(env RCUDA_DEVICES=localhost@8431:0,localhost@8432:1 LD_PRELOAD="$build/lib/librcuda.so")
+remote=(env RCUDA_DEVICES=localhost@8431:0,localhost@8432:$((gpus - 1)) LD_PRELOAD="$build/lib/librcuda.so")
 
 status=0
 if [[ $parts == *" programs "* ]]; then
@@ -80,7 +82,7 @@ if [[ $parts == *" model "* ]]; then
     for strategy in auto v2b v3b v4b; do
       [[ $path == ipc && $strategy != auto ]] && continue
       echo "$strategy over $path:"
-      "$build/bin/rcuda-p2p" plan --from localhost@8431:0 --to localhost@8432:1 --strategy $strategy --path $path
+      "$build/bin/rcuda-p2p" plan --from localhost@8431:0 --to localhost@8432:$((gpus - 1)) --strategy $strategy --path $path
     done
   done
 fi
