@@ -5,6 +5,8 @@
 
 #include "api/stubs/shared.h"
 #include "client/memory/host_memory.h"
+#include "client/objects/allocation.h"
+#include "client/objects/arena.h"
 #include "client/session/capture.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
@@ -123,7 +125,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPoo
   if (CUresult result = check_beside_capture(stream); result != CUDA_SUCCESS) return result;
   const CUresult result = forward_cuMemAllocFromPoolAsync(address, bytes, pool, stream);
   if (result != CUDA_SUCCESS) return result;
-  const Object& owner = *find_object(pool, rcuda::wire::Kind::kMemoryPool);
+  const auto& owner = *find<MemoryPool>(pool);
   return record_async({owner.session, owner.context, owner.device}, *address, bytes, stream, pool);
 }
 
@@ -197,8 +199,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
   const CUresult result = forward_cuMemMap(address, bytes, offset, handle, flags);
   if (result != CUDA_SUCCESS) return result;
   // It is the handle's device's; the calling thread need not have a context.
-  const Object* memory =
-      find_object(reinterpret_cast<const void*>(handle), rcuda::wire::Kind::kAllocation);
+  const auto* memory = find<AllocationHandle>(reinterpret_cast<const void*>(handle));
   if (!memory) return CUDA_ERROR_INVALID_VALUE;
   const Target target{memory->session, memory->context, memory->device};
   return record(target, address, bytes, Placement::kMapped);

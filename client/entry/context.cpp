@@ -7,6 +7,7 @@
 #include <cudaProfiler.h>
 
 #include "client/memory/host_memory.h"
+#include "client/objects/kinds.h"
 #include "client/session/capture.h"
 #include "client/session/functions.h"
 #include "client/session/marshal.h"
@@ -19,43 +20,39 @@ namespace {
 
 CUresult check() { return Process::get().check(); }
 
-Object* find_context(CUcontext handle) { return find_object(handle, wire::Kind::kContext); }
-
 // The context meant by a handle that may be null for the current one, alive or given back.
-CUresult context_or_current(CUcontext handle, Object** context) {
+CUresult context_or_current(CUcontext handle, Context** context) {
   if (CUresult result = check(); result != CUDA_SUCCESS) return result;
-  *context = handle ? find_context(handle) : current_context();
-  if (!*context) return CUDA_ERROR_INVALID_CONTEXT;
-  // The current one may have been destroyed by another thread.
-  return find_object(*context, wire::Kind::kContext) ? CUDA_SUCCESS
-                                                     : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  const Ref<Context> found = handle ? Ref(find<Context>(handle)) : current_context();
+  if (!found.handle()) return CUDA_ERROR_INVALID_CONTEXT;
+  *context = found.get();  // another thread may have destroyed the current one
+  return *context ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-CUresult find_alive(CUcontext handle, Object** context) {
+CUresult find_alive(CUcontext handle, Context** context) {
   if (CUresult result = context_or_current(handle, context); result != CUDA_SUCCESS) return result;
   return (*context)->given_back ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
 }
 
-// Its managed variables are the host's no more.
-void forget_module(ModuleState* state) {
-  state->variables.forget();
-  delete state;
+template <typename T>
+void retire_all(const Context& context, RetiredEarly* retired) {
+  for (T* object : objects_in<T>(context.session, context.id)) retired->add(object);
 }
 
 // A context is about to go: what lived in it is forgotten, its memory and the handles of objects,
 // which the worker destroys with it. Returned is its memory of the host, to be ended after the
 // context.
-std::vector<Allocation> forget_context(const Object& context, RetiredEarly* retired) {
+std::vector<Allocation> forget_context(const Context& context, RetiredEarly* retired) {
   captures_lost(context);
   forget_kernels_in(*context.session, context.id);
-  for (const wire::Kind kind : {wire::Kind::kStream, wire::Kind::kEvent, wire::Kind::kModule,
-                                wire::Kind::kFunction, wire::Kind::kArray}) {
-    for (Object* object : objects_in(kind, context.session, context.id)) {
-      if (kind == wire::Kind::kModule) forget_module(static_cast<ModuleState*>(object->extra));
-      if (kind == wire::Kind::kFunction) delete static_cast<FunctionInfo*>(object->extra);
-      retired->add(object, kind);
-    }
+  for (Module* module : objects_in<Module>(context.session, context.id)) {
+    forget_variables(module->variables);  // managed ones are the host's no more
   }
+  retire_all<Stream>(context, retired);
+  retire_all<Event>(context, retired);
+  retire_all<Module>(context, retired);
+  retire_all<Function>(context, retired);
+  retire_all<Array>(context, retired);
   return Process::get().memory().remove_context(context.device, context.id);
 }
 
@@ -81,23 +78,16 @@ void end_primary(CUdevice dev, Device& device) {
 
 // A driver ends a context when its device has nothing more to do, in whatever context (580 on an
 // H200). Other threads may go on using it.
-void await_device(const Object& ending) {
+void await_device(const Context& ending) {
   if (ending.given_back) return;
   std::vector<wire::ObjectId> contexts;
-  struct Search {
-    const Object& ending;
-    std::vector<wire::ObjectId>& found;
-  } search{ending, contexts};
-  for_each_object(
-      wire::Kind::kContext,
-      [](Object* context, void* argument) {
-        const auto& [like, found] = *static_cast<Search*>(argument);
-        if (context->session == like.session && context->device == like.device &&
-            !context->given_back) {
-          found.push_back(context->id);
-        }
-      },
-      &search);
+  select<Context>([&](const Context& context) {
+    if (context.session == ending.session && context.device == ending.device &&
+        !context.given_back) {
+      contexts.push_back(context.id);
+    }
+    return false;
+  });
   for (const wire::ObjectId context : contexts) (void)await_idle(*ending.session, context);
 }
 
@@ -186,7 +176,7 @@ CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice dev) {
   if (!context || (flags & ~valid_flags())) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = forward_cuCtxCreate_v2(context, flags, dev);
   if (result != CUDA_SUCCESS) return result;
-  Object* created = find_context(*context);
+  auto* created = find<Context>(*context);
   created->flags = flags;
   push_context(created);
   return CUDA_SUCCESS;
@@ -210,14 +200,14 @@ CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* parameters, unsig
 
 CUresult cuCtxDestroy_v2(CUcontext handle) {
   if (CUresult result = check(); result != CUDA_SUCCESS) return result;
-  Object* context = find_context(handle);
+  auto* context = find<Context>(handle);
   if (!context) return handle ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
   if (context->id < rcuda::wire::kFirstCreatedContext) return CUDA_ERROR_INVALID_CONTEXT;
   await_device(*context);
   RetiredEarly retired;
   const std::vector<Allocation> host = forget_context(*context, &retired);
   rcuda::interop::context_destroyed(handle);
-  if (current_context() == context) (void)pop_context();
+  if (current_context().get() == context) (void)pop_context();
   const CUresult result = forward_cuCtxDestroy_v2(handle);
   end_all(host);
   return result;
@@ -227,7 +217,7 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
 
 CUresult cuCtxPushCurrent_v2(CUcontext handle) {
   if (CUresult result = check(); result != CUDA_SUCCESS) return result;
-  Object* context = find_context(handle);
+  auto* context = find<Context>(handle);
   if (!context) return CUDA_ERROR_INVALID_CONTEXT;
   push_context(context);
   return CUDA_SUCCESS;
@@ -235,16 +225,16 @@ CUresult cuCtxPushCurrent_v2(CUcontext handle) {
 
 CUresult cuCtxPopCurrent_v2(CUcontext* handle) {
   if (CUresult result = check(); result != CUDA_SUCCESS) return result;
-  Object* context = pop_context();
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  if (handle) *handle = reinterpret_cast<CUcontext>(context);
+  const Ref<Context> context = pop_context();
+  if (!context.handle()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (handle) *handle = reinterpret_cast<CUcontext>(context.handle());
   return CUDA_SUCCESS;
 }
 
 CUresult cuCtxSetCurrent(CUcontext handle) {
   if (CUresult result = check(); result != CUDA_SUCCESS) return result;
-  Object* context = nullptr;
-  if (handle && !(context = find_context(handle))) return CUDA_ERROR_INVALID_CONTEXT;
+  Context* context = nullptr;
+  if (handle && !(context = find<Context>(handle))) return CUDA_ERROR_INVALID_CONTEXT;
   set_current_context(context);
   return CUDA_SUCCESS;
 }
@@ -252,14 +242,14 @@ CUresult cuCtxSetCurrent(CUcontext handle) {
 CUresult cuCtxGetCurrent(CUcontext* handle) {
   if (CUresult result = check(); result != CUDA_SUCCESS) return result;
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
-  *handle = reinterpret_cast<CUcontext>(current_context());
+  *handle = reinterpret_cast<CUcontext>(current_context().handle());
   return CUDA_SUCCESS;
 }
 
 // ---- what a context is -------------------------------------------------------------------------
 
 CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
-  Object* context;
+  Context* context;
   if (CUresult result = context_or_current(handle, &context); result != CUDA_SUCCESS) return result;
   if (!device) return CUDA_ERROR_INVALID_VALUE;
   *device = static_cast<CUdevice>(context->device);
@@ -269,7 +259,7 @@ CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
 CUresult cuCtxGetDevice(CUdevice* device) { return cuCtxGetDevice_v2(device, nullptr); }
 
 CUresult cuCtxGetFlags(unsigned* flags) {
-  Object* context;
+  Context* context;
   if (CUresult result = context_or_current(nullptr, &context); result != CUDA_SUCCESS)
     return result;
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
@@ -291,7 +281,7 @@ CUresult cuCtxGetFlags(unsigned* flags) {
 }
 
 CUresult cuCtxSetFlags(unsigned flags) {
-  Object* context;
+  Context* context;
   if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
   if (flags & ~valid_flags()) return CUDA_ERROR_INVALID_VALUE;
   context->flags = flags;
@@ -299,7 +289,7 @@ CUresult cuCtxSetFlags(unsigned flags) {
 }
 
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
-  Object* context;
+  Context* context;
   if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
   // A driver waits before it gives every thread another stack.
   if (limit == CU_LIMIT_STACK_SIZE) {
@@ -311,7 +301,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
 }
 
 CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
-  Object* context;
+  Context* context;
   if (CUresult result = find_alive(handle, &context); result != CUDA_SUCCESS) return result;
   if (!id) return CUDA_ERROR_INVALID_VALUE;
   *id = context->serial;
@@ -319,7 +309,7 @@ CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
 }
 
 CUresult cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
-  Object* context;
+  Context* context;
   if (CUresult result = context_or_current(handle, &context); result != CUDA_SUCCESS) return result;
   if (context->given_back) return CUDA_ERROR_INVALID_CONTEXT;  // unlike other calls
   if (!version) return CUDA_ERROR_INVALID_VALUE;
@@ -328,7 +318,7 @@ CUresult cuCtxGetApiVersion(CUcontext handle, unsigned* version) {
 }
 
 CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  Object* context;
+  Context* context;
   if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
   if (least) *least = static_cast<int>(context->session->welcome().priority_least);
   if (greatest) *greatest = context->session->welcome().priority_greatest;
@@ -336,7 +326,7 @@ CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext handle) {
-  Object* context;
+  Context* context;
   if (CUresult result = find_alive(handle, &context); result != CUDA_SUCCESS) return result;
   if (CUresult result = check_context_wait(*context); result != CUDA_SUCCESS) return result;
   if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
@@ -348,9 +338,9 @@ CUresult cuCtxSynchronize_v2(CUcontext handle) {
 CUresult cuCtxSynchronize() { return cuCtxSynchronize_v2(nullptr); }
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned flags) {
-  Object* context;
+  Context* context;
   if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
-  const Object* peer = find_context(peer_handle);
+  const auto* peer = find<Context>(peer_handle);
   if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
   if (peer->given_back) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -360,9 +350,9 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned flags) {
 }
 
 CUresult cuCtxDisablePeerAccess(CUcontext peer_handle) {
-  Object* context;
+  Context* context;
   if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
-  const Object* peer = find_context(peer_handle);
+  const auto* peer = find<Context>(peer_handle);
   if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
   if (peer->session != context->session) return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
   return forward_cuCtxDisablePeerAccess(peer_handle);
@@ -370,7 +360,7 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer_handle) {
 
 // There is no GPU here that a profiler could look at, but a context that it would need.
 CUresult cuProfilerStart() {
-  Object* context;
+  Context* context;
   return find_alive(nullptr, &context);
 }
 CUresult cuProfilerStop() { return cuProfilerStart(); }

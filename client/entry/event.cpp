@@ -6,6 +6,7 @@
 #include <cuda.h>
 
 #include "client/memory/mirror.h"
+#include "client/objects/arena.h"
 #include "client/session/capture.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
@@ -18,9 +19,9 @@ namespace {
 constexpr unsigned kEventFlags =
     CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
 
-CUresult find_event(CUevent handle, Object** event) {
+CUresult find_event(CUevent handle, Event** event) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  *event = find_object(handle, wire::Kind::kEvent);
+  *event = find<Event>(handle);
   return *event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
@@ -32,7 +33,7 @@ CUresult finished(Session& session, CUresult result) {
 }
 
 CUresult record(CUevent handle, CUstream stream, unsigned flags) {
-  Object* event;
+  Event* event;
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
   Target target;
   wire::ObjectId id;
@@ -42,11 +43,11 @@ CUresult record(CUevent handle, CUstream stream, unsigned flags) {
   }
   // Counted before it is posted: whoever polls meanwhile asks again rather than takes an old
   // answer. And after: what he was told may be older than the record.
-  event->uses.fetch_add(1, std::memory_order_acq_rel);
+  event->progress.uses.fetch_add(1, std::memory_order_acq_rel);
   const CaptureAnswers answers;
   const CUresult result = flags ? forward_cuEventRecordWithFlags(handle, stream, flags)
                                 : forward_cuEventRecord(handle, stream);
-  event->uses.fetch_add(1, std::memory_order_acq_rel);
+  event->progress.uses.fetch_add(1, std::memory_order_acq_rel);
   if (result != CUDA_SUCCESS || !(event->flags & CU_EVENT_INTERPROCESS)) return result;
   // Another process may be told at once, and asks its own worker: this one has to have recorded by
   // then.
@@ -70,12 +71,12 @@ CUresult cuEventCreate(CUevent* event, unsigned flags) {
   }
   const CUresult result = forward_cuEventCreate(event, flags);
   if (result != CUDA_SUCCESS) return result;
-  find_object(*event, rcuda::wire::Kind::kEvent)->flags = flags;
+  find<Event>(*event)->flags = flags;
   return CUDA_SUCCESS;
 }
 
 CUresult cuEventDestroy_v2(CUevent handle) {
-  Object* event;
+  Event* event;
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
   return forward_cuEventDestroy_v2(handle);
 }
@@ -85,14 +86,14 @@ CUresult cuEventRecord(CUevent event, CUstream stream) { return record(event, st
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
   if (flags & ~unsigned{CU_EVENT_RECORD_EXTERNAL}) return CUDA_ERROR_INVALID_VALUE;
   // An external record is a node of a graph; softgpu refuses it elsewhere as driver 580 does.
-  if (flags && find_object(event, rcuda::wire::Kind::kEvent) && !may_capture(stream)) {
+  if (flags && find<Event>(event) && !may_capture(stream)) {
     return CUDA_ERROR_ILLEGAL_STATE;
   }
   return record(event, stream, flags);
 }
 
 CUresult cuEventQuery(CUevent handle) {
-  Object* event;
+  Event* event;
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
   const uint64_t state = event_state(*event);
   Session& session = *event->session;
@@ -122,12 +123,12 @@ CUresult cuEventQuery(CUevent handle) {
   result = forward_cuEventQuery(handle);
   if (result == CUDA_ERROR_NOT_READY) watch_event(session, *event, state, learned);
   if (result != CUDA_SUCCESS) return result;
-  note_finished(session, *event, state);
+  note_finished(session, event->progress, state);
   return finished(session, result);
 }
 
 CUresult cuEventSynchronize(CUevent handle) {
-  Object* event;
+  Event* event;
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
   Session& session = *event->session;
   const uint64_t state = event_state(*event);
@@ -150,12 +151,12 @@ CUresult cuEventSynchronize(CUevent handle) {
     return finished(session, result);
   }
   result = await_event(session, *event);
-  if (result == CUDA_SUCCESS) note_finished(session, *event, state);
+  if (result == CUDA_SUCCESS) note_finished(session, event->progress, state);
   return finished(session, result);
 }
 
 CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
-  Object *first, *second;
+  Event *first, *second;
   if (CUresult result = find_event(start, &first); result != CUDA_SUCCESS) return result;
   if (CUresult result = find_event(end, &second); result != CUDA_SUCCESS) return result;
   if ((first->flags | second->flags) & CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_HANDLE;
@@ -164,17 +165,17 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) 
 }
 
 CUresult cuCtxRecordEvent(CUcontext context, CUevent handle) {
-  Object* event;
+  Event* event;
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
-  event->uses.fetch_add(1, std::memory_order_acq_rel);
+  event->progress.uses.fetch_add(1, std::memory_order_acq_rel);
   const CaptureAnswers answers;
   const CUresult result = forward_cuCtxRecordEvent(context, handle);
-  event->uses.fetch_add(1, std::memory_order_acq_rel);
+  event->progress.uses.fetch_add(1, std::memory_order_acq_rel);
   return result;
 }
 
 CUresult cuCtxWaitEvent(CUcontext context, CUevent handle) {
-  Object* event;
+  Event* event;
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
   const CaptureAnswers answers;
   return forward_cuCtxWaitEvent(context, handle);

@@ -13,7 +13,7 @@ namespace {
 class ClientProvider final : public interop::Provider {
  public:
   CUcontext current_context() override {
-    return reinterpret_cast<CUcontext>(client::current_context());
+    return reinterpret_cast<CUcontext>(client::current_context().handle());
   }
   CUresult primary_context(CUdevice ordinal, CUcontext* context) override {
     const Device* device = Process::get().device(ordinal);

@@ -1,53 +1,42 @@
 // Graphs: launching, lifetime and user objects. What a graph is made of is in graph_nodes.cpp; the
 // rest of the family is generated.
 
+#include "client/objects/graph.h"
+
 #include <algorithm>
 #include <memory>
 
 #include <cuda.h>
 
-#include "api/stubs/shared.h"
 #include "client/memory/host_writes.h"
 #include "client/memory/mirror.h"
+#include "client/objects/arena.h"
 #include "client/session/capture.h"
-#include "client/session/graph_state.h"
 #include "client/session/process.h"
 #include "client/session/progress.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
-
-GraphState* graph_state(Object* graph) {
-  if (!graph->extra) graph->extra = new GraphState;
-  return static_cast<GraphState*>(graph->extra);
-}
-
-NodeState* node_state(Object* node) {
-  if (!node->extra) node->extra = new NodeState;
-  return static_cast<NodeState*>(node->extra);
-}
-
 namespace {
 
-CUresult find(const void* handle, wire::Kind kind, Object** object) {
+template <typename T>
+CUresult find_as(const void* handle, T** object) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  *object = find_object(handle, kind);
+  *object = find<T>(handle);
   return *object ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 // False when `object` has fewer references. At the last one its end is called, never on the
 // application's thread, which may hold locks that it waits for.
-bool release_user_object(Object* object, unsigned count) {
-  auto* user = static_cast<UserObject*>(object->extra);
-  unsigned have = user->references.load();
+bool release_user_object(UserObject* object, unsigned count) {
+  unsigned have = object->references.load();
   do {
     if (have < count) return false;
-  } while (!user->references.compare_exchange_weak(have, have - count));
+  } while (!object->references.compare_exchange_weak(have, have - count));
   if (have > count) return true;
   Process::get().sessions().front()->events().run_later(
-      [destroy = user->destroy, pointer = user->pointer] { destroy(pointer); });
-  delete user;
-  retire_object(object);
+      [end = object->end, pointer = object->pointer] { end(pointer); });
+  destroy(object);
   return true;
 }
 
@@ -60,36 +49,25 @@ namespace wire = rcuda::wire;
 extern "C" {
 
 CUresult cuGraphDestroy(CUgraph handle) {
-  Object* graph;
-  if (CUresult result = find(handle, wire::Kind::kGraph, &graph); result != CUDA_SUCCESS)
-    return result;
-  auto* state = static_cast<GraphState*>(graph->extra);
-  const CUresult result = forward_cuGraphDestroy(handle);
-  if (rcuda::api::is_gone(result)) delete state;
-  return result;
+  Graph* graph;
+  if (CUresult result = find_as(handle, &graph); result != CUDA_SUCCESS) return result;
+  return forward_cuGraphDestroy(handle);
 }
 
 CUresult cuGraphClone(CUgraph* clone, CUgraph handle) {
-  Object* graph;
-  if (CUresult result = find(handle, wire::Kind::kGraph, &graph); result != CUDA_SUCCESS)
-    return result;
+  Graph* graph;
+  if (CUresult result = find_as(handle, &graph); result != CUDA_SUCCESS) return result;
   if (!clone) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = forward_cuGraphClone(clone, handle);
-  if (result != CUDA_SUCCESS || !graph->extra) return result;
   // The worker's clone holds what its original holds.
-  *graph_state(find_object(*clone, wire::Kind::kGraph)) = *graph_state(graph);
+  if (result == CUDA_SUCCESS) find<Graph>(*clone)->held = graph->held;
   return result;
 }
 
 CUresult cuGraphDestroyNode(CUgraphNode handle) {
-  Object* node;
-  if (CUresult result = find(handle, wire::Kind::kGraphNode, &node); result != CUDA_SUCCESS) {
-    return result;
-  }
-  auto* state = static_cast<NodeState*>(node->extra);
-  const CUresult result = forward_cuGraphDestroyNode(handle);
-  if (rcuda::api::is_gone(result)) delete state;
-  return result;
+  GraphNode* node;
+  if (CUresult result = find_as(handle, &node); result != CUDA_SUCCESS) return result;
+  return forward_cuGraphDestroyNode(handle);
 }
 
 CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
@@ -119,44 +97,32 @@ CUresult cuUserObjectCreate(CUuserObject* object, void* pointer, CUhostFn destro
   if (!Process::get().sessions().front()->events().start_host_functions().ok()) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  Object* created = create_object(wire::Kind::kUserObject);
+  auto* created = create<UserObject>({}, pointer, destroy, references);
   if (!created) return CUDA_ERROR_OUT_OF_MEMORY;
-  auto* user = new UserObject;
-  user->pointer = pointer;
-  user->destroy = destroy;
-  user->references.store(references);
-  created->extra = user;
   *object = reinterpret_cast<CUuserObject>(created);
   return CUDA_SUCCESS;
 }
 
 CUresult cuUserObjectRetain(CUuserObject handle, unsigned count) {
-  Object* object;
-  if (CUresult result = find(handle, wire::Kind::kUserObject, &object); result != CUDA_SUCCESS) {
-    return result;
-  }
+  UserObject* object;
+  if (CUresult result = find_as(handle, &object); result != CUDA_SUCCESS) return result;
   if (count == 0) return CUDA_ERROR_INVALID_VALUE;
-  static_cast<UserObject*>(object->extra)->references.fetch_add(count);
+  object->references.fetch_add(count);
   return CUDA_SUCCESS;
 }
 
 CUresult cuUserObjectRelease(CUuserObject handle, unsigned count) {
-  Object* object;
-  if (CUresult result = find(handle, wire::Kind::kUserObject, &object); result != CUDA_SUCCESS) {
-    return result;
-  }
+  UserObject* object;
+  if (CUresult result = find_as(handle, &object); result != CUDA_SUCCESS) return result;
   return count > 0 && release_user_object(object, count) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsigned count,
                                  unsigned flags) {
-  Object *graph, *object;
-  if (CUresult result = find(graph_handle, wire::Kind::kGraph, &graph); result != CUDA_SUCCESS) {
-    return result;
-  }
-  if (CUresult result = find(handle, wire::Kind::kUserObject, &object); result != CUDA_SUCCESS) {
-    return result;
-  }
+  Graph* graph;
+  UserObject* object;
+  if (CUresult result = find_as(graph_handle, &graph); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_as(handle, &object); result != CUDA_SUCCESS) return result;
   if (count == 0 || (flags & ~unsigned{CU_GRAPH_USER_OBJECT_MOVE})) return CUDA_ERROR_INVALID_VALUE;
   HeldObject held{object, 0, std::make_shared<std::atomic<unsigned>>(count)};
   EventThread::GraphCallback callback;
@@ -168,7 +134,7 @@ CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsi
   if (!number) return CUDA_ERROR_OUT_OF_MEMORY;
   held.number = *number;
   if (!(flags & CU_GRAPH_USER_OBJECT_MOVE)) {
-    static_cast<UserObject*>(object->extra)->references.fetch_add(count);
+    object->references.fetch_add(count);
   }
   const CUresult result = forward_rcuda_graph_retain(graph_handle, held.number);
   if (result != CUDA_SUCCESS) {
@@ -176,19 +142,16 @@ CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsi
     if (!(flags & CU_GRAPH_USER_OBJECT_MOVE)) (void)release_user_object(object, count);
     return result;
   }
-  graph_state(graph)->held.push_back(std::move(held));
+  graph->held.push_back(std::move(held));
   return CUDA_SUCCESS;
 }
 
 CUresult cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, unsigned count) {
-  Object *graph, *object;
-  if (CUresult result = find(graph_handle, wire::Kind::kGraph, &graph); result != CUDA_SUCCESS) {
-    return result;
-  }
-  if (CUresult result = find(handle, wire::Kind::kUserObject, &object); result != CUDA_SUCCESS) {
-    return result;
-  }
-  auto& all = graph_state(graph)->held;
+  Graph* graph;
+  UserObject* object;
+  if (CUresult result = find_as(graph_handle, &graph); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_as(handle, &object); result != CUDA_SUCCESS) return result;
+  auto& all = graph->held;
   const auto of_object = [&](const HeldObject& held) { return held.object == object; };
   if (count == 0 || std::none_of(all.begin(), all.end(), of_object))
     return CUDA_ERROR_INVALID_VALUE;

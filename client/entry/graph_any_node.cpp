@@ -65,7 +65,7 @@ CUDA_BATCH_MEM_OP_NODE_PARAMS from_v2(const CUDA_BATCH_MEM_OP_NODE_PARAMS_v2& gi
 }
 
 CUcontext context_or_current(CUcontext context) {
-  return context ? context : reinterpret_cast<CUcontext>(current_context());
+  return context ? context : reinterpret_cast<CUcontext>(current_context().handle());
 }
 
 CUresult add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,

@@ -10,8 +10,9 @@
 #include "client/memory/peer_copy_node.h"
 #include "client/memory/registered_pages.h"
 #include "client/memory/stand_in.h"
+#include "client/objects/arena.h"
+#include "client/objects/graph.h"
 #include "client/session/functions.h"
-#include "client/session/graph_state.h"
 #include "client/session/parameters.h"
 #include "client/session/process.h"
 #include "generated/client/forward.h"
@@ -19,9 +20,9 @@
 namespace rcuda::client {
 namespace {
 
-CUresult find_node(CUgraphNode handle, Object** node) {
+CUresult find_node(CUgraphNode handle, GraphNode** node) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  *node = find_object(handle, wire::Kind::kGraphNode);
+  *node = find<GraphNode>(handle);
   return *node ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -42,9 +43,9 @@ CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) 
   CUfunction callable_handle = node.func ? node.func : reinterpret_cast<CUfunction>(node.kern);
   if (node.func && node.kern) {
     // What a node read back as, perhaps: it remains a node of the kernel.
-    Object* kernel = find_object(node.kern, wire::Kind::kKernel);
-    Object* made;
-    if (kernel && function_of(kernel, target, &made) == CUDA_SUCCESS &&
+    auto* kernel = find<Kernel>(node.kern);
+    Function* made;
+    if (kernel && function_in(*kernel, target, &made) == CUDA_SUCCESS &&
         reinterpret_cast<CUfunction>(made) == node.func) {
       callable_handle = reinterpret_cast<CUfunction>(node.kern);
     }
@@ -249,32 +250,32 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph, const CUgraph
 }
 
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS* parameters) {
-  Object* node;
+  GraphNode* node;
   if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
-  NodeState& state = *node_state(node);
+  GraphNode::Answers& state = node->answers();
   state.parameters.resize(wire::kMaxParameterBytes);
   CUfunction function = nullptr;
-  CUkernel kernel = nullptr;
+  unsigned kernel_id = 0;
   CUcontext context = nullptr;
   size_t bytes = state.parameters.size();
   unsigned are_packed = 0;
   CUDA_KERNEL_NODE_PARAMS found{};
-  CUresult result = forward_rcuda_graph_kernel_node(handle, &found, &function, &kernel, &context,
+  CUresult result = forward_rcuda_graph_kernel_node(handle, &found, &function, &kernel_id, &context,
                                                     state.parameters.data(), &bytes, &are_packed);
   if (result != CUDA_SUCCESS) return result;
   Target target = target_of_graph(*node);
-  if (const Object* launched_in = find_object(context, wire::Kind::kContext)) {
+  if (const auto* launched_in = find<Context>(context)) {
     target = {launched_in->session, launched_in->id, launched_in->device};
   }
-  if (kernel) {
-    // A kernel belongs to all sessions: what came carries no more than its id on this one.
-    Object* known = find_kernel(*node->session,
-                                static_cast<const Object*>(static_cast<const void*>(kernel))->id);
+  CUkernel kernel = nullptr;
+  if (kernel_id != 0) {
+    // A kernel belongs to all sessions, and has an id of its own on each.
+    Kernel* known = find_kernel(*node->session, kernel_id);
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     kernel = reinterpret_cast<CUkernel>(known);
-    Object* made;
-    result = function_of(known, target, &made);
+    Function* made;
+    result = function_in(*known, target, &made);
     if (result != CUDA_SUCCESS) return result;
     function = reinterpret_cast<CUfunction>(made);
   }
@@ -331,7 +332,7 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec executable, CUgraphNode n
 CUresult cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                             size_t count, const CUDA_HOST_NODE_PARAMS* parameters) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  const Object* owner = find_object(graph, wire::Kind::kGraph);
+  const auto* owner = find<Graph>(graph);
   if (!owner || !node || !parameters) return CUDA_ERROR_INVALID_VALUE;
   return with_host_function(*parameters, *owner, [&](const CUDA_HOST_NODE_PARAMS* numbered) {
     return forward_cuGraphAddHostNode(node, graph, dependencies, count, numbered);
@@ -339,7 +340,7 @@ CUresult cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode*
 }
 
 CUresult cuGraphHostNodeGetParams(CUgraphNode handle, CUDA_HOST_NODE_PARAMS* parameters) {
-  Object* node;
+  GraphNode* node;
   if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   unsigned long long number = 0;
@@ -351,7 +352,7 @@ CUresult cuGraphHostNodeGetParams(CUgraphNode handle, CUDA_HOST_NODE_PARAMS* par
 }
 
 CUresult cuGraphHostNodeSetParams(CUgraphNode handle, const CUDA_HOST_NODE_PARAMS* parameters) {
-  Object* node;
+  GraphNode* node;
   if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   return with_host_function(*parameters, *node, [&](const CUDA_HOST_NODE_PARAMS* numbered) {
@@ -361,7 +362,7 @@ CUresult cuGraphHostNodeSetParams(CUgraphNode handle, const CUDA_HOST_NODE_PARAM
 
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec executable, CUgraphNode handle,
                                       const CUDA_HOST_NODE_PARAMS* parameters) {
-  Object* node;
+  GraphNode* node;
   if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   return with_host_function(*parameters, *node, [&](const CUDA_HOST_NODE_PARAMS* numbered) {
@@ -374,7 +375,7 @@ CUresult cuGraphExecHostNodeSetParams(CUgraphExec executable, CUgraphNode handle
 CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                               size_t count, const CUDA_MEMCPY3D* given, CUcontext context) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  const Object* owner = find_object(graph, wire::Kind::kGraph);
+  const auto* owner = find<Graph>(graph);
   if (!owner || !given) return CUDA_ERROR_INVALID_VALUE;
   std::optional<PeerCopy> between;
   if (CUresult result = copy_between_servers_of(*given, &between); result != CUDA_SUCCESS) {
@@ -392,7 +393,7 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNod
 }
 
 CUresult cuGraphMemcpyNodeGetParams(CUgraphNode handle, CUDA_MEMCPY3D* copy) {
-  Object* node;
+  GraphNode* node;
   if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
   if (!copy) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = forward_cuGraphMemcpyNodeGetParams(handle, copy); result != CUDA_SUCCESS) {
@@ -408,7 +409,7 @@ CUresult cuGraphMemcpyNodeGetParams(CUgraphNode handle, CUDA_MEMCPY3D* copy) {
 }
 
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode handle, const CUDA_MEMCPY3D* given) {
-  Object* node;
+  GraphNode* node;
   if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
   if (!given) return CUDA_ERROR_INVALID_VALUE;
   std::optional<PeerCopy> between;
@@ -428,7 +429,7 @@ CUresult cuGraphMemcpyNodeSetParams(CUgraphNode handle, const CUDA_MEMCPY3D* giv
 
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphNode handle,
                                         const CUDA_MEMCPY3D* given, CUcontext context) {
-  Object* node;
+  GraphNode* node;
   if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
   if (!given) return CUDA_ERROR_INVALID_VALUE;
   std::optional<PeerCopy> between;

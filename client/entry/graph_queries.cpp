@@ -8,7 +8,8 @@
 
 #include <cuda.h>
 
-#include "client/session/graph_state.h"
+#include "client/objects/arena.h"
+#include "client/objects/graph.h"
 #include "client/session/process.h"
 #include "generated/client/forward.h"
 
@@ -19,9 +20,9 @@ namespace {
 constexpr size_t kMostAccess = 64;       // devices
 constexpr size_t kMostOperations = 256;  // CUDA allows this many in one batch
 
-CUresult find_node(CUgraphNode handle, Object** node) {
+CUresult find_node(CUgraphNode handle, GraphNode** node) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  *node = find_object(handle, wire::Kind::kGraphNode);
+  *node = find<GraphNode>(handle);
   return *node ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -60,10 +61,10 @@ CUresult cuGraphDebugDotPrint(CUgraph graph, const char* path, unsigned flags) {
 
 // Both arrays belong to the node, as a driver's do.
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
-  Object* node;
+  GraphNode* node;
   if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
   if (!params) return CUDA_ERROR_INVALID_VALUE;
-  std::vector<CUmemAccessDesc>& access = node_state(node)->access;
+  std::vector<CUmemAccessDesc>& access = node->answers().access;
   access.resize(kMostAccess);
   size_t count = access.size();
   CUDA_MEM_ALLOC_NODE_PARAMS found{};
@@ -80,10 +81,10 @@ CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PA
 }
 
 CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode handle, CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
-  Object* node;
+  GraphNode* node;
   if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
   if (!params) return CUDA_ERROR_INVALID_VALUE;
-  std::vector<CUstreamBatchMemOpParams>& operations = node_state(node)->operations;
+  std::vector<CUstreamBatchMemOpParams>& operations = node->answers().operations;
   operations.resize(kMostOperations);
   size_t count = operations.size();
   CUDA_BATCH_MEM_OP_NODE_PARAMS found{};

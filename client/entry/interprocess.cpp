@@ -51,8 +51,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
 CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle) {
   const CUresult result = forward_cuIpcOpenEventHandle(event, handle);
   if (result != CUDA_SUCCESS) return result;
-  find_object(*event, rcuda::wire::Kind::kEvent)->flags =
-      CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
+  find<Event>(*event)->flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
   return CUDA_SUCCESS;
 }
 

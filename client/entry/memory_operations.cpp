@@ -7,6 +7,7 @@
 
 #include "client/memory/host_memory.h"
 #include "client/memory/mirror.h"
+#include "client/objects/kinds.h"
 #include "client/session/process.h"
 #include "common/base/log.h"
 #include "generated/client/forward.h"

@@ -11,8 +11,10 @@
 #include <cuda.h>
 
 #include "client/memory/mirror.h"
+#include "client/objects/arena.h"
 #include "client/session/functions.h"
 #include "client/session/marshal.h"
+#include "client/session/module_images.h"
 #include "client/session/process.h"
 #include "generated/client/forward.h"
 
@@ -56,7 +58,6 @@ CUresult load_module(CUmodule* handle, const void* pointer, std::optional<size_t
     retire(created, wire::Kind::kModule);
     return result;
   }
-  find_object(created, wire::Kind::kModule)->extra = new ModuleState;
   *handle = static_cast<CUmodule>(created);
   return CUDA_SUCCESS;
 }
@@ -121,25 +122,23 @@ CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size
   }
   // Other sessions load it when they first need it; a file's contents are gone by then.
   if (bytes || (process.sessions().size() > 1 && !is_preserved(options))) own_parts(&image);
-  Object* object = create_object(wire::Kind::kLibrary);
-  if (!object) return CUDA_ERROR_OUT_OF_MEMORY;
-  auto library = std::make_unique<Library>(std::move(image), std::move(options));
+  auto* library = create<Library>({}, std::move(image), std::move(options));
+  if (!library) return CUDA_ERROR_OUT_OF_MEMORY;
   // Loading now tells the application now what is wrong with the image, as a local driver does.
   const Target target = target_anywhere();
   wire::ObjectId id;
-  if (CUresult result = library->id_on(*target.session, target.context, &id);
+  if (CUresult result = id_on(*library, *target.session, target.context, &id);
       result != CUDA_SUCCESS) {
-    retire_object(object);
+    destroy(library);
     return result;
   }
-  object->extra = library.release();
-  *handle = reinterpret_cast<CUlibrary>(object);
+  *handle = reinterpret_cast<CUlibrary>(library);
   return CUDA_SUCCESS;
 }
 
-CUresult find_library(CUlibrary handle, Object** library) {
+CUresult find_library(CUlibrary handle, Library** library) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  *library = find_object(handle, wire::Kind::kLibrary);
+  *library = find<Library>(handle);
   return *library ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
@@ -183,34 +182,29 @@ CUresult kernel_on(CUkernel handle, CUdevice ordinal, Kernel** kernel, Target* t
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   const Device* device = Process::get().device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
-  *kernel = kernel_of(handle);
+  *kernel = find<Kernel>(handle);
   if (!*kernel) return CUDA_ERROR_INVALID_HANDLE;
   *target = {device->session, device->primary->id, static_cast<uint32_t>(ordinal)};
-  return (*kernel)->info_on(*target, info);
+  return info_on(**kernel, *target, info);
 }
 
 // A function has a context of its own; a kernel in its place stands for the one of the current
 // context.
 CUresult find_callable(CUfunction handle, Target* target, Callable* callable) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  if (const Object* function = find_object(handle, wire::Kind::kFunction)) {
+  if (const auto* function = find<Function>(handle)) {
     *target = {function->session, function->context, function->device};
   } else if (CUresult result = target_current(target); result != CUDA_SUCCESS) {
-    return kernel_of(handle) ? result : CUDA_ERROR_INVALID_HANDLE;
+    return find<Kernel>(handle) ? result : CUDA_ERROR_INVALID_HANDLE;
   }
   return resolve_callable(handle, *target, callable);
 }
 
-// The driver names a library's modules; those of cuModuleLoad* are named here.
-bool is_of_library(const Object& module) { return (module.id & wire::kWorkerMinted) != 0; }
-
 // A variable of a module. The worker is asked once: runtimes of CUDA 12 look a variable up whenever
 // they use it.
-CUresult find_global(CUmodule handle, const Object& module, const char* name,
-                     ModuleState::Global* found) {
-  auto* state = static_cast<ModuleState*>(module.extra);
-  std::lock_guard lock(state->mutex);
-  if (auto known = state->globals.find(name); known != state->globals.end()) {
+CUresult find_global(CUmodule handle, Module& module, const char* name, Module::Global* found) {
+  std::lock_guard lock(module.mutex);
+  if (auto known = module.globals.find(name); known != module.globals.end()) {
     *found = known->second;
     return CUDA_SUCCESS;
   }
@@ -223,22 +217,21 @@ CUresult find_global(CUmodule handle, const Object& module, const char* name,
     result = mirror_at(*target.session, target.context, found->address, found->bytes);
     if (result != CUDA_SUCCESS) return result;
   }
-  const Object* library = state->library.load(std::memory_order_acquire);
-  Variables& variables =
-      library ? static_cast<Library*>(library->extra)->variables() : state->variables;
-  variables.add(found->address, found->bytes, target, is_managed != 0);
-  state->globals.emplace(name, *found);
+  Library* library = module.library.load(std::memory_order_acquire);
+  add_variable(library ? library->variables : module.variables, found->address, found->bytes,
+               target, is_managed != 0);
+  module.globals.emplace(name, *found);
   return CUDA_SUCCESS;
 }
 
 // A function of a library's module: that of the library's kernel in the module's context.
-CUresult library_function(Object* library, const Object& module, const char* name,
+CUresult library_function(Library& library, const Module& module, const char* name,
                           CUfunction* function) {
   const Target target{module.session, module.context, module.device};
-  Object* kernel;
-  Object* found;
-  CUresult result = static_cast<Library*>(library->extra)->kernel(library, target, name, &kernel);
-  if (result == CUDA_SUCCESS) result = function_of(kernel, target, &found);
+  Kernel* kernel;
+  Function* found;
+  CUresult result = find_kernel(library, target, name, &kernel);
+  if (result == CUDA_SUCCESS) result = function_in(*kernel, target, &found);
   if (result == CUDA_SUCCESS) *function = reinterpret_cast<CUfunction>(found);
   return result;
 }
@@ -280,18 +273,14 @@ CUresult cuModuleLoad(CUmodule* module, const char* path) {
 
 CUresult cuModuleUnload(CUmodule handle) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  Object* module = find_object(handle, wire::Kind::kModule);
+  auto* module = find<Module>(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
-  if (is_of_library(*module)) return CUDA_ERROR_NOT_PERMITTED;  // it goes with its library
-  // Its functions go with it.
-  const std::unique_ptr<ModuleState> state(static_cast<ModuleState*>(module->extra));
-  module->extra = nullptr;
-  state->variables.forget();
-  RetiredEarly retired;
-  for (const auto& [name, function] : state->functions) {
-    delete static_cast<FunctionInfo*>(function->extra);
-    retired.add(function, wire::Kind::kFunction);
-  }
+  if (module->is_of_library()) return CUDA_ERROR_NOT_PERMITTED;  // it goes with its library
+  forget_variables(module->variables);
+  RetiredEarly retired;  // its functions go with it
+  for (const auto& [name, function] : module->functions) retired.add(function);
+  module->functions.clear();
+  module->globals.clear();
   return forward_cuModuleUnload(handle);
 }
 
@@ -303,15 +292,14 @@ CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
 
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* name) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  Object* module = find_object(handle, wire::Kind::kModule);
+  auto* module = find<Module>(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   if (!function || !name) return CUDA_ERROR_INVALID_VALUE;
-  auto* state = static_cast<ModuleState*>(module->extra);
-  if (Object* library = state->library.load(std::memory_order_acquire)) {
-    return library_function(library, *module, name, function);
+  if (Library* library = module->library.load(std::memory_order_acquire)) {
+    return library_function(*library, *module, name, function);
   }
-  std::lock_guard lock(state->mutex);
-  if (auto known = state->functions.find(name); known != state->functions.end()) {
+  std::lock_guard lock(module->mutex);
+  if (auto known = module->functions.find(name); known != module->functions.end()) {
     *function = reinterpret_cast<CUfunction>(known->second);
     return CUDA_SUCCESS;
   }
@@ -321,26 +309,22 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* 
       result != CUDA_SUCCESS) {
     return result;
   }
-  Object* object = create_object(wire::Kind::kFunction);
-  if (!object) return CUDA_ERROR_OUT_OF_MEMORY;
-  object->id = info->id;
-  object->session = module->session;
-  object->context = module->context;
-  object->device = module->device;
-  object->extra = info.release();
-  module->session->remember(object, wire::Kind::kFunction);
-  state->functions.emplace(name, object);
-  *function = reinterpret_cast<CUfunction>(object);
+  const Identity identity{info->id, module->context, module->session, module->device};
+  auto* created = create<Function>(identity, std::move(info));
+  if (!created) return CUDA_ERROR_OUT_OF_MEMORY;
+  module->session->remember(created);
+  module->functions.emplace(name, created);
+  *function = reinterpret_cast<CUfunction>(created);
   return CUDA_SUCCESS;
 }
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule handle,
                               const char* name) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  const Object* module = find_object(handle, wire::Kind::kModule);
+  auto* module = find<Module>(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;  // one may be null
-  ModuleState::Global found;
+  Module::Global found;
   if (CUresult result = find_global(handle, *module, name, &found); result != CUDA_SUCCESS) {
     return result;
   }
@@ -378,20 +362,18 @@ CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* path, CUjit_optio
 }
 
 CUresult cuLibraryUnload(CUlibrary handle) {
-  Object* library;
+  Library* library;
   if (CUresult result = find_library(handle, &library); result != CUDA_SUCCESS) return result;
-  std::unique_ptr<Library> owned(static_cast<Library*>(library->extra));
-  owned->unload(library);
+  unload(*library);
   return CUDA_SUCCESS;
 }
 
 CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary handle, const char* name) {
-  Object* library;
+  Library* library;
   if (CUresult result = find_library(handle, &library); result != CUDA_SUCCESS) return result;
   if (!kernel || !name) return CUDA_ERROR_INVALID_VALUE;
-  Object* found;
-  const CUresult result =
-      static_cast<Library*>(library->extra)->kernel(library, target_anywhere(), name, &found);
+  Kernel* found;
+  const CUresult result = find_kernel(*library, target_anywhere(), name, &found);
   if (result == CUDA_SUCCESS) *kernel = reinterpret_cast<CUkernel>(found);
   return result;
 }
@@ -399,10 +381,10 @@ CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary handle, const char* name
 CUresult cuLibraryGetModule(CUmodule* module, CUlibrary handle) {
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
-  Object* library;
+  Library* library;
   if (CUresult result = find_library(handle, &library); result != CUDA_SUCCESS) return result;
   if (!module) return CUDA_ERROR_INVALID_VALUE;
-  return library_module(library, target, module);
+  return library_module(*library, target, module);
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library,
@@ -413,9 +395,9 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary libra
   const CUresult result = forward_cuLibraryGetGlobal(&found, &size, library, name);
   if (result != CUDA_SUCCESS) return result;
   Target target;
-  const Object* object = find_object(library, wire::Kind::kLibrary);
+  auto* object = find<Library>(library);
   if (object && target_current(&target) == CUDA_SUCCESS) {
-    static_cast<Library*>(object->extra)->variables().add(found, size, target, false);
+    add_variable(object->variables, found, size, target, false);
   }
   if (address) *address = found;
   if (bytes) *bytes = size;
@@ -435,8 +417,8 @@ CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary libr
       mapped != CUDA_SUCCESS) {
     return mapped;
   }
-  if (const Object* object = find_object(library, wire::Kind::kLibrary)) {
-    static_cast<Library*>(object->extra)->variables().add(found, size, target, true);
+  if (auto* object = find<Library>(library)) {
+    add_variable(object->variables, found, size, target, true);
   }
   if (address) *address = found;
   if (bytes) *bytes = size;
@@ -448,30 +430,30 @@ CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary libr
 CUresult cuKernelGetFunction(CUfunction* function, CUkernel handle) {
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
-  Object* kernel = find_object(handle, wire::Kind::kKernel);
+  auto* kernel = find<Kernel>(handle);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
   if (!function) return CUDA_ERROR_INVALID_VALUE;
-  Object* found;
-  const CUresult result = function_of(kernel, target, &found);
+  Function* found;
+  const CUresult result = function_in(*kernel, target, &found);
   if (result == CUDA_SUCCESS) *function = reinterpret_cast<CUfunction>(found);
   return result;
 }
 
 CUresult cuKernelGetLibrary(CUlibrary* library, CUkernel handle) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  const Kernel* kernel = kernel_of(handle);
+  const auto* kernel = find<Kernel>(handle);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
   if (!library) return CUDA_ERROR_INVALID_VALUE;
-  *library = reinterpret_cast<CUlibrary>(kernel->library());
+  *library = reinterpret_cast<CUlibrary>(&kernel->library);
   return CUDA_SUCCESS;
 }
 
 CUresult cuKernelGetName(const char** name, CUkernel handle) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   if (!name || !handle) return CUDA_ERROR_INVALID_VALUE;
-  const Kernel* kernel = kernel_of(handle);
+  const auto* kernel = find<Kernel>(handle);
   if (!kernel) return CUDA_ERROR_INVALID_HANDLE;
-  *name = kernel->name().c_str();
+  *name = kernel->name.c_str();
   return CUDA_SUCCESS;
 }
 
@@ -482,8 +464,8 @@ CUresult cuFuncGetModule(CUmodule* module, CUfunction handle) {
     return result;
   }
   if (!module) return CUDA_ERROR_INVALID_VALUE;
-  const Kernel* kernel = callable.is_kernel ? kernel_of(handle) : kernel_of(callable.info->kernel);
-  return kernel ? library_module(kernel->library(), target, module)
+  const Kernel* kernel = callable.is_kernel ? find<Kernel>(handle) : find<Function>(handle)->kernel;
+  return kernel ? library_module(kernel->library, target, module)
                 : forward_cuFuncGetModule(module, handle);
 }
 
@@ -549,7 +531,7 @@ CUresult cuKernelSetAttribute(CUfunction_attribute which, int value, CUkernel ha
     result = check_setting(*info, *Process::get().device(dev), which, value);
   }
   if (result == CUDA_SUCCESS) result = forward_cuKernelSetAttribute(which, value, handle, dev);
-  if (result == CUDA_SUCCESS) kernel->note_attribute(target, which, value);
+  if (result == CUDA_SUCCESS) note_attribute(*kernel, target, which, value);
   return result;
 }
 

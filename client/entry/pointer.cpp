@@ -16,8 +16,8 @@ bool is_host_memory(const Allocation& allocation) { return allocation.session ==
 CUcontext context_handle(const Allocation& allocation) {
   const Device* device = Process::get().device(static_cast<CUdevice>(allocation.device));
   if (!device) return nullptr;
-  return reinterpret_cast<CUcontext>(device->session->adopted(
-      wire::Kind::kContext, allocation.context, allocation.context, allocation.device));
+  return reinterpret_cast<CUcontext>(
+      device->session->adopted<Context>(allocation.context, allocation.context, allocation.device));
 }
 
 // Null for what is of no pool, a graph's memory among it.

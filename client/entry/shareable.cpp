@@ -16,6 +16,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "client/objects/allocation.h"
+#include "client/objects/arena.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
 #include "common/base/unique_fd.h"
@@ -88,8 +90,8 @@ bool read_token(void* shareable, wire::AllocationToken* token) {
          token->magic == wire::AllocationToken::kMagic;
 }
 
-Object* find_allocation(CUmemGenericAllocationHandle handle) {
-  return find_object(reinterpret_cast<const void*>(handle), wire::Kind::kAllocation);
+AllocationHandle* find_allocation(CUmemGenericAllocationHandle handle) {
+  return find<AllocationHandle>(reinterpret_cast<const void*>(handle));
 }
 
 }  // namespace
@@ -104,7 +106,7 @@ CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHan
                                       CUmemAllocationHandleType type, unsigned long long flags) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   if (!shareable || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  const Object* allocation = find_allocation(handle);
+  const auto* allocation = find_allocation(handle);
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
   forget_closed();
@@ -130,7 +132,7 @@ CUresult cuMemPoolExportToShareableHandle(void* shareable, CUmemoryPool pool,
                                           CUmemAllocationHandleType type,
                                           unsigned long long flags) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  const Object* exported_pool = find_object(pool, wire::Kind::kMemoryPool);
+  const auto* exported_pool = find<MemoryPool>(pool);
   if (!shareable || flags != 0 || !exported_pool) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   forget_closed();
@@ -155,7 +157,7 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* shareable,
 CUresult cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool pool,
                                 CUmemPoolPtrExportData* data) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  const Object* imported = find_object(pool, wire::Kind::kMemoryPool);
+  const auto* imported = find<MemoryPool>(pool);
   if (!address || !data || !imported) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   CUdeviceptr found = 0;
@@ -178,20 +180,19 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
   const CUresult result = forward_cuMemRetainAllocationHandle(handle, address);
   if (result != CUDA_SUCCESS) return result;
   // A handle that the application has given up entirely is a new one's first reference.
-  Object* allocation = find_allocation(*handle);
-  allocation->uses.fetch_add(1);
+  find_allocation(*handle)->retained.fetch_add(1);
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  Object* allocation = find_allocation(handle);
+  auto* allocation = find_allocation(handle);
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
   forget_closed();
   // Its references are those of cuMemRetainAllocationHandle, and the one it was made with.
   const uint64_t made_with = allocation->id & wire::kWorkerMinted ? 0 : 1;
-  if (allocation->uses.load() + made_with > 1) {
-    allocation->uses.fetch_sub(1);
+  if (allocation->retained.load() + made_with > 1) {
+    allocation->retained.fetch_sub(1);
     return forward_rcuda_allocation_release(handle);
   }
   return forward_cuMemRelease(handle);

@@ -9,6 +9,7 @@
 #include "api/opcodes.h"
 #include "client/memory/mirror.h"
 #include "client/memory/peer_copy.h"
+#include "client/objects/arena.h"
 #include "client/session/capture.h"
 #include "client/session/marshal.h"
 #include "client/session/pace.h"
@@ -25,7 +26,7 @@ namespace {
 struct StreamView {
   Target target;
   wire::ObjectId id = 0;
-  Object* object = nullptr;
+  Stream* object = nullptr;
 };
 
 CUresult view_stream(CUstream stream, StreamView* view) {
@@ -35,7 +36,9 @@ CUresult view_stream(CUstream stream, StreamView* view) {
   return result;
 }
 
-uint64_t uses_of(const Object& stream) { return stream.uses.load(std::memory_order_acquire); }
+uint64_t uses_of(const Stream& stream) {
+  return stream.progress.uses.load(std::memory_order_acquire);
+}
 
 // What a stream in capture depends on is seldom more; then it is asked again.
 constexpr size_t kUsualDependencies = 64;
@@ -58,7 +61,7 @@ int priority_in_range(const Session& session, int priority) {
 }
 
 // A thread's default stream has an object, too; the legacy stream cannot capture.
-CUresult find_origin(CUstream stream, Object** origin) {
+CUresult find_origin(CUstream stream, Stream** origin) {
   StreamView view;
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
   *origin = view.object;
@@ -85,7 +88,7 @@ CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode, const Begin& b
   if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  Object* origin;
+  Stream* origin;
   if (CUresult result = find_origin(stream, &origin); result != CUDA_SUCCESS) return result;
   const StreamQuestion question;
   const CUresult result = begin(CU_STREAM_CAPTURE_MODE_RELAXED);
@@ -100,7 +103,7 @@ CUresult create_stream(CUstream* stream, unsigned flags, int priority) {
   const int clamped = priority_in_range(*target.session, priority);
   const CUresult result = forward_cuStreamCreateWithPriority(stream, flags, clamped);
   if (result != CUDA_SUCCESS) return result;
-  Object* object = find_object(*stream, wire::Kind::kStream);
+  auto* object = find<Stream>(*stream);
   object->flags = flags;
   object->priority = clamped;
   return CUDA_SUCCESS;
@@ -124,7 +127,7 @@ CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priori
 
 CUresult cuStreamDestroy_v2(CUstream stream) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  const Object* object = find_object(stream, wire::Kind::kStream);
+  const auto* object = find<Stream>(stream);
   if (!object) return CUDA_ERROR_INVALID_HANDLE;
   capture_ended(object);  // if it began there
   return forward_cuStreamDestroy_v2(stream);
@@ -162,7 +165,7 @@ CUresult cuStreamGetId(CUstream stream, unsigned long long* id) {
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
   if (!id) return CUDA_ERROR_INVALID_VALUE;
   // Default streams are one per context.
-  *id = (view.object ? view.object : current_context())->serial;
+  *id = view.object ? view.object->serial : current_context().handle()->serial;
   return CUDA_SUCCESS;
 }
 
@@ -170,8 +173,8 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   StreamView view;
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
   if (!context) return CUDA_ERROR_INVALID_VALUE;
-  *context = static_cast<CUcontext>(static_cast<void*>(view.target.session->adopted(
-      wire::Kind::kContext, view.target.context, view.target.context, view.target.device)));
+  *context = reinterpret_cast<CUcontext>(view.target.session->adopted<Context>(
+      view.target.context, view.target.context, view.target.device));
   return CUDA_SUCCESS;
 }
 
@@ -206,13 +209,14 @@ CUresult cuStreamSynchronize(CUstream stream) {
   bool capturing;
   if (CUresult result = check_wait(stream, view, &capturing); result != CUDA_SUCCESS) return result;
   if (capturing) return forward_cuStreamQuery(stream);
-  Object& object = view.object ? *view.object : *current_context();
-  const uint64_t uses = uses_of(object);
-  const uint32_t queued = object.queued.load(std::memory_order_acquire);
+  const Ref<Context> context = current_context();  // alive: view_stream() has looked
+  WorkQueue& queue = view.object ? static_cast<WorkQueue&>(*view.object) : *context.handle();
+  const uint64_t uses = view.object ? uses_of(*view.object) : 0;
+  const uint32_t queued = queue.queue.queued.load(std::memory_order_acquire);
   const CUresult result = view.target.session->synchronize(view.target.context, view.id);
   if (result == CUDA_SUCCESS) {
-    note_done(object, queued);
-    if (view.object) note_finished(*view.target.session, object, uses);
+    note_done(queue, queued);
+    if (view.object) note_finished(*view.target.session, view.object->progress, uses);
   }
   return result;
 }
@@ -245,7 +249,7 @@ CUresult cuStreamQuery(CUstream stream) {
     watch_stream(session, *view.object, view.target.context, view.id, uses, learned);
   }
   if (result != CUDA_SUCCESS) return result;
-  note_finished(session, *view.object, uses);
+  note_finished(session, view.object->progress, uses);
   return pull_mirrors(session);
 }
 
@@ -268,7 +272,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
 // A capture that was spoiled ends without a graph: null is returned for it.
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   if (graph) *graph = nullptr;
-  Object* origin;
+  Stream* origin;
   if (CUresult result = find_origin(stream, &origin); result != CUDA_SUCCESS) return result;
   const StreamQuestion question;
   const bool is_mine = may_end_capture(origin);
@@ -348,7 +352,7 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
 CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned flags) {
   StreamView view;
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
-  Object* event = find_object(handle, wire::Kind::kEvent);
+  const auto* event = find<Event>(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   if (flags & ~unsigned{CU_EVENT_WAIT_EXTERNAL}) return CUDA_ERROR_INVALID_VALUE;
   // An external wait is a node of a graph.

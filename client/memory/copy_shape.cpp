@@ -13,8 +13,8 @@
 #include "client/memory/mirror.h"
 #include "client/memory/peer_copy.h"
 #include "client/memory/stand_in.h"
+#include "client/objects/arena.h"
 #include "client/session/capture.h"
-#include "client/session/objects.h"
 #include "client/session/process.h"
 #include "client/session/staging.h"
 #include "generated/client/forward.h"
@@ -51,7 +51,7 @@ uint64_t row_address(const wire::CopyShapeSide& side, size_t y, size_t z) {
 }
 
 CUresult find_array(CUarray handle, ShapeSide* side) {
-  const Object* array = find_object(handle, wire::Kind::kArray);
+  const auto* array = find<Array>(handle);
   if (!array) return CUDA_ERROR_INVALID_HANDLE;
   side->home = Home::kDevice;
   side->owner = {array->session, array->context, array->device};
@@ -306,13 +306,10 @@ CUresult copy_linear_sides(const ShapeSide& destination, const ShapeSide& source
 class BesideArray {
  public:
   CUresult make(const Target& owner, const Extent& extent) {
-    context_ =
-        owner.session->adopted(wire::Kind::kContext, owner.context, owner.context, owner.device);
     CUdeviceptr address = 0;
-    push_context(context_);
+    const InContext scope(owner);
     const CUresult result =
         forward_cuMemAlloc_v2(&address, extent.width_bytes * extent.height * extent.depth);
-    pop_context();
     if (result != CUDA_SUCCESS) return result;
     side.home = Home::kDevice;
     side.owner = owner;
@@ -324,15 +321,11 @@ class BesideArray {
   }
   ~BesideArray() {
     if (side.wire.address == 0) return;
-    push_context(context_);
+    const InContext scope(side.owner);
     (void)forward_cuMemFree_v2(side.wire.address);
-    pop_context();
   }
 
   ShapeSide side;
-
- private:
-  Object* context_ = nullptr;
 };
 
 CUresult copy_on_worker(const ShapeSide& destination, const ShapeSide& source, const Extent& extent,

@@ -150,15 +150,12 @@ CUresult passing_stream(const Target& owner, Place* place) {
   std::lock_guard lock(*mutex);
   Session& session = *owner.session;
   CUstream& known = session.passing_stream();
-  const Object* stream = find_object(known, wire::Kind::kStream);
+  const auto* stream = find<Stream>(known);
   if (!stream || stream->session != &session || stream->context != owner.context) {
-    Object* context =
-        session.adopted(wire::Kind::kContext, owner.context, owner.context, owner.device);
-    push_context(context);
+    const InContext scope(owner);
     const CUresult result = forward_cuStreamCreate(&known, CU_STREAM_NON_BLOCKING);
-    pop_context();
     if (result != CUDA_SUCCESS) return result;
-    stream = find_object(known, wire::Kind::kStream);
+    stream = find<Stream>(known);
   }
   *place = Place{owner, stream->id};
   return CUDA_SUCCESS;
@@ -238,7 +235,7 @@ CUresult copy_between_servers(const PeerCopy& copy, CUstream stream, bool synchr
 }
 
 CUresult wait_across_servers(CUstream handle, const Target& stream, wire::ObjectId id,
-                             CUevent event_handle, const Object& event) {
+                             CUevent event_handle, const Event& event) {
   if (any_capture() &&
       (may_capture(handle) || forward_cuEventQuery(event_handle) == CUDA_ERROR_CAPTURED_EVENT)) {
     // A capture cannot span servers.

@@ -10,8 +10,8 @@
 
 #include <cuda.h>
 
+#include "client/objects/stream.h"
 #include "client/session/marshal.h"
-#include "client/session/objects.h"
 
 namespace rcuda::client {
 
@@ -37,6 +37,6 @@ CUresult copy_between_servers(const PeerCopy& copy, CUstream stream, bool synchr
 CUresult copy_between_servers_now(const PeerCopy& copy);
 // cuStreamWaitEvent where stream and event are of different servers. `stream`: resolved.
 CUresult wait_across_servers(CUstream handle, const Target& stream, wire::ObjectId id,
-                             CUevent event_handle, const Object& event);
+                             CUevent event_handle, const Event& event);
 
 }  // namespace rcuda::client

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "client/memory/locate.h"
+#include "client/objects/arena.h"
 
 namespace rcuda::client {
 namespace {
@@ -17,7 +18,7 @@ CUresult find_side(CUmemorytype type, CUdeviceptr device, CUarray array, size_t 
                    size_t height, size_t x_bytes, size_t y, size_t z, const CUDA_MEMCPY3D& copy,
                    NodeSide* side) {
   if (type == CU_MEMORYTYPE_ARRAY) {
-    const Object* object = find_object(array, wire::Kind::kArray);
+    const auto* object = find<Array>(array);
     side->session = object ? object->session : nullptr;
     side->is_array = true;
     return CUDA_SUCCESS;

@@ -7,15 +7,15 @@
 #include <utility>
 #include <vector>
 
+#include "client/objects/stream.h"
 #include "client/session/marshal.h"
-#include "client/session/objects.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
 namespace {
 
 struct Capture {
-  const Object* origin;
+  const Stream* origin;
   CUstreamCaptureMode mode;
   std::thread::id owner;
 };
@@ -32,22 +32,22 @@ thread_local int questions = 0;
 thread_local int answers = 0;
 thread_local int all_answers = 0;
 
-bool is_of(const Capture& capture, const Object& context) {
+bool is_of(const Capture& capture, const Context& context) {
   return capture.origin->session == context.session && capture.origin->context == context.id;
 }
 
 // Makes those captures invalid that `concerned` says yes to; false if there are none.
 template <typename Concerned>
 bool invalidate(const Concerned& concerned) {
-  std::vector<const Object*> origins;
+  std::vector<const Stream*> origins;
   {
     std::lock_guard lock(captures_mutex);
     for (const Capture& capture : captures()) {
       if (concerned(capture)) origins.push_back(capture.origin);
     }
   }
-  for (const Object* origin : origins) {
-    invalidate_capture(reinterpret_cast<CUstream>(const_cast<Object*>(origin)));
+  for (const Stream* origin : origins) {
+    invalidate_capture(reinterpret_cast<CUstream>(const_cast<Stream*>(origin)));
   }
   return !origins.empty();
 }
@@ -62,23 +62,23 @@ void remove_if(const Gone& gone) {
 
 }  // namespace
 
-void capture_begun(const Object* origin, CUstreamCaptureMode mode) {
+void capture_begun(const Stream* origin, CUstreamCaptureMode mode) {
   std::lock_guard lock(captures_mutex);
   captures().push_back({origin, mode, std::this_thread::get_id()});
   capture_count.store(static_cast<int>(captures().size()), std::memory_order_relaxed);
 }
 
-void capture_ended(const Object* origin) {
+void capture_ended(const Stream* origin) {
   if (!any_capture()) return;
   remove_if([=](const Capture& capture) { return capture.origin == origin; });
 }
 
-void captures_lost(const Object& context) {
+void captures_lost(const Context& context) {
   if (!any_capture()) return;
   remove_if([&](const Capture& capture) { return is_of(capture, context); });
 }
 
-bool may_end_capture(const Object* origin) {
+bool may_end_capture(const Stream* origin) {
   std::lock_guard lock(captures_mutex);
   return std::none_of(captures().begin(), captures().end(), [=](const Capture& capture) {
     return capture.origin == origin && capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED &&
@@ -116,7 +116,7 @@ CUresult check_unsafe_call() {
   return forbidden ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 
-CUresult check_context_wait(const Object& context) {
+CUresult check_context_wait(const Context& context) {
   if (!any_capture()) return CUDA_SUCCESS;
   const bool forbidden =
       invalidate([&](const Capture& capture) { return is_of(capture, context); });

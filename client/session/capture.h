@@ -15,17 +15,17 @@
 
 namespace rcuda::client {
 
-struct Object;
+struct Context;
+struct Stream;
 
-// `origin`: the stream that a capture began at, an object of its own also for a thread's default
-// stream.
-void capture_begun(const Object* origin, CUstreamCaptureMode mode);
+// `origin`: the stream that a capture began at.
+void capture_begun(const Stream* origin, CUstreamCaptureMode mode);
 // Nothing happens if none began there.
-void capture_ended(const Object* origin);
+void capture_ended(const Stream* origin);
 // The context is gone, with its streams.
-void captures_lost(const Object& context);
+void captures_lost(const Context& context);
 // False: another thread began it, and only that one may end it. True if none began there.
-bool may_end_capture(const Object* origin);
+bool may_end_capture(const Stream* origin);
 bool any_capture();
 
 // Whether the stream captures now. Asks the worker only while any_capture().
@@ -43,7 +43,7 @@ CUresult check_unsafe_call();
 CUresult check_legacy_stream();
 // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED when a stream of the context captures: nobody can wait for
 // all of them. The captures are invalid then.
-CUresult check_context_wait(const Object& context);
+CUresult check_context_wait(const Context& context);
 // The stream's capture, if there is one, becomes invalid: a call to it was refused.
 void invalidate_capture(CUstream stream);
 

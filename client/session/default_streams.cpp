@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "client/objects/arena.h"
+#include "client/objects/stream.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
 #include "common/base/thread_object.h"
@@ -14,52 +16,40 @@ class ThreadStreams {
  public:
   ~ThreadStreams() {
     // The thread ends; its work goes on, as with cudaStreamDestroy.
-    forget_gone();
     for (const Known& known : streams_) {
-      (void)forward_cuStreamDestroy_v2(reinterpret_cast<CUstream>(known.stream));
+      if (Stream* stream = known.stream.get()) {
+        (void)forward_cuStreamDestroy_v2(reinterpret_cast<CUstream>(stream));
+      }
     }
   }
 
-  CUresult find(Object* context, Object** stream) {
+  CUresult find(Context& context, Stream** stream) {
     for (const Known& known : streams_) {
-      if (known.context == context && known.is_there()) {
-        *stream = known.stream;
-        return CUDA_SUCCESS;
-      }
+      if (known.context == &context && (*stream = known.stream.get())) return CUDA_SUCCESS;
     }
-    forget_gone();
+    std::erase_if(streams_, [](const Known& known) { return !known.stream.get(); });
     CUstream created = nullptr;
     if (CUresult result = forward_cuStreamCreate(&created, CU_STREAM_DEFAULT);
         result != CUDA_SUCCESS) {
       return result;
     }
-    *stream = find_object(created, wire::Kind::kStream);
-    streams_.push_back({context, *stream, (*stream)->serial.load(std::memory_order_relaxed)});
+    *stream = client::find<Stream>(created);
+    streams_.push_back({&context, Ref(*stream)});
     return CUDA_SUCCESS;
   }
 
  private:
   struct Known {
-    Object* context;
-    Object* stream;
-    uint64_t serial;  // of the stream, which goes with its context: its slot is then another's
-
-    bool is_there() const {
-      return stream->kind.load(std::memory_order_acquire) == wire::Kind::kStream &&
-             stream->serial.load(std::memory_order_relaxed) == serial;
-    }
+    const Context* context;  // a stream goes with its context, before another one takes its place
+    Ref<Stream> stream;
   };
-
-  void forget_gone() {
-    std::erase_if(streams_, [](const Known& known) { return !known.is_there(); });
-  }
 
   std::vector<Known> streams_;
 };
 
 }  // namespace
 
-CUresult per_thread_stream(Object* context, Object** stream) {
+CUresult per_thread_stream(Context& context, Stream** stream) {
   return of_this_thread<ThreadStreams>().find(context, stream);
 }
 

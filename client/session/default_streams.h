@@ -4,10 +4,11 @@
 
 #include <cuda.h>
 
-#include "client/session/objects.h"
-
 namespace rcuda::client {
 
-CUresult per_thread_stream(Object* context, Object** stream);
+struct Context;
+struct Stream;
+
+CUresult per_thread_stream(Context& context, Stream** stream);
 
 }  // namespace rcuda::client

@@ -2,18 +2,16 @@
 // server's cache between sessions.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 #include <cuda.h>
 
+#include "client/objects/code.h"
 #include "client/session/session.h"
 
 namespace rcuda::client {
-
-using ImageHash = std::array<uint8_t, 32>;
 
 ImageHash hash_image(std::span<const std::byte> image);
 

@@ -1,5 +1,6 @@
 #include "client/session/marshal.h"
 
+#include "client/objects/kinds.h"
 #include "client/session/capture.h"
 #include "client/session/default_streams.h"
 #include "client/session/functions.h"
@@ -13,28 +14,29 @@ namespace {
 
 Target target_of(const Object& object) { return {object.session, object.context, object.device}; }
 
-// Of a thread's current context, if it has one.
-CUresult check_alive(const Object* context) {
-  if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  return context->kind.load(std::memory_order_acquire) == wire::Kind::kContext &&
-                 !context->given_back.load(std::memory_order_acquire)
+// The calling thread's current context, if it is alive.
+CUresult find_current(Context** context) {
+  const Ref<Context> current = current_context();
+  if (!current.handle()) return CUDA_ERROR_INVALID_CONTEXT;
+  *context = current.get();
+  return *context && !(*context)->given_back.load(std::memory_order_acquire)
              ? CUDA_SUCCESS
              : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 // What a capture takes is not queued.
-void queue(const Target& target, Object& object, wire::ObjectId stream) {
+void queue(const Target& target, WorkQueue& queue, wire::ObjectId stream) {
   if (!any_capture()) [[likely]]
-    pace(*target.session, object, stream);
+    pace(*target.session, queue, stream);
 }
 
 CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id, bool used) {
   const bool per_thread =
       handle == CU_STREAM_PER_THREAD || (!handle && interop::per_thread_default_stream());
-  Object* stream = nullptr;
+  Stream* stream = nullptr;
   if (per_thread || !handle || handle == CU_STREAM_LEGACY) {
-    Object* context = current_context();
-    if (CUresult result = check_alive(context); result != CUDA_SUCCESS) return result;
+    Context* context;
+    if (CUresult result = find_current(&context); result != CUDA_SUCCESS) return result;
     if (!target->session) *target = target_of(*context);
     if (!per_thread) {
       *id = 0;
@@ -42,10 +44,10 @@ CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id, 
       if (used && result == CUDA_SUCCESS) queue(*target, *context, 0);
       return result;
     }
-    if (CUresult result = per_thread_stream(context, &stream); result != CUDA_SUCCESS)
+    if (CUresult result = per_thread_stream(*context, &stream); result != CUDA_SUCCESS)
       return result;
   } else {
-    stream = find_object(handle, wire::Kind::kStream);
+    stream = find<Stream>(handle);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
     if (!target->session) *target = target_of(*stream);
   }
@@ -54,7 +56,7 @@ CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id, 
   *id = stream->id;
   if (used) {
     queue(*target, *stream, stream->id);
-    stream->uses.fetch_add(1, std::memory_order_relaxed);
+    stream->progress.uses.fetch_add(1, std::memory_order_relaxed);
   }
   return CUDA_SUCCESS;
 }
@@ -84,36 +86,28 @@ bool is_graph(wire::Kind kind) {
 }
 
 // All of an object but its id, which stays taken.
-void forget(Object* object, wire::Kind kind) {
-  Session* session = object->session;
-  if (const uint32_t word = object->word.exchange(0); word != 0) {
-    session->release_word({word - 1, object->watched});
-  }
-  if (object->pace) forget_pace(*object);
-  session->forget(kind, object->id);
-  retire_object(object);
+void forget(Object* object) {
+  object->session->forget(object->kind, object->id);
+  destroy_object(object);
 }
 
 // Libraries and kernels have an id per session, and a kernel may stand where a function is
 // expected.
 CUresult resolve_code(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
-  const bool is_library = kind == wire::Kind::kLibrary;
-  Object* object = find_object(handle, is_library ? wire::Kind::kLibrary : wire::Kind::kKernel);
-  if (!object || !object->extra) return CUDA_ERROR_INVALID_HANDLE;
+  auto* library = kind == wire::Kind::kLibrary ? find<Library>(handle) : nullptr;
+  auto* kernel = kind == wire::Kind::kLibrary ? nullptr : find<Kernel>(handle);
+  if (!library && !kernel) return CUDA_ERROR_INVALID_HANDLE;
   // Libraries are independent of contexts: without a current one, any session will do.
   if (!target->session) *target = target_anywhere();
-  if (is_library) {
-    return static_cast<Library*>(object->extra)->id_on(*target->session, target->context, id);
-  }
-  auto* kernel = static_cast<Kernel*>(object->extra);
+  if (library) return id_on(*library, *target->session, target->context, id);
   if (kind == wire::Kind::kKernel) {
     FunctionInfo* info;
-    const CUresult result = kernel->info_on(*target, &info);
+    const CUresult result = info_on(*kernel, *target, &info);
     if (result == CUDA_SUCCESS) *id = info->id;
     return result;
   }
-  Object* function;
-  const CUresult result = kernel->function_in(object, *target, &function);
+  Function* function;
+  const CUresult result = function_in(*kernel, *target, &function);
   if (result == CUDA_SUCCESS) *id = function->id;
   return result;
 }
@@ -122,8 +116,8 @@ CUresult resolve_code(const void* handle, wire::Kind kind, Target* target, wire:
 
 CUresult target_current(Target* target) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  const Object* context = current_context();
-  if (CUresult result = check_alive(context); result != CUDA_SUCCESS) return result;
+  Context* context;
+  if (CUresult result = find_current(&context); result != CUDA_SUCCESS) return result;
   *target = target_of(*context);
   return CUDA_SUCCESS;
 }
@@ -131,7 +125,7 @@ CUresult target_current(Target* target) {
 CUresult target_for_work(CUstream stream, Target* target) {
   const CUresult result = target_current(target);
   if (result == CUDA_SUCCESS) return result;
-  const Object* created = find_object(stream, wire::Kind::kStream);
+  const auto* created = find<Stream>(stream);
   if (!created) return result;
   *target = target_of(*created);
   return CUDA_SUCCESS;
@@ -139,8 +133,7 @@ CUresult target_for_work(CUstream stream, Target* target) {
 
 CUresult target_of_stream(CUstream stream, Target* target) {
   if (CUresult result = target_for_work(stream, target); result != CUDA_SUCCESS) return result;
-  if (const Object* created = find_object(stream, wire::Kind::kStream))
-    *target = target_of(*created);
+  if (const auto* created = find<Stream>(stream)) *target = target_of(*created);
   return CUDA_SUCCESS;
 }
 
@@ -196,8 +189,7 @@ CUresult check_not_destroyed() {
 }
 
 InContext::InContext(const Target& target) {
-  push_context(
-      target.session->adopted(wire::Kind::kContext, target.context, target.context, target.device));
+  push_context(target.session->adopted<Context>(target.context, target.context, target.device));
 }
 
 InContext::~InContext() { (void)pop_context(); }
@@ -215,7 +207,9 @@ CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::Obje
   }
   const Object* object = find_object(handle, kind);
   if (!object) return CUDA_ERROR_INVALID_HANDLE;
-  if (object->given_back) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (kind == wire::Kind::kContext && static_cast<const Context*>(object)->given_back) {
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  }
   if (!target->session) *target = is_graph(kind) ? target_of_graph(*object) : target_of(*object);
   if (target->session != object->session) return CUDA_ERROR_INVALID_HANDLE;
   *id = object->id;
@@ -229,7 +223,7 @@ CUresult resolve_unused(CUstream stream, Target* target, wire::ObjectId* id) {
 
 // Release: whoever reads the count and then asks, asks after the command.
 StreamUse::~StreamUse() {
-  if (target_.stream) target_.stream->uses.fetch_add(1, std::memory_order_release);
+  if (target_.stream) target_.stream->progress.uses.fetch_add(1, std::memory_order_release);
 }
 
 CUresult mint(const Target& target, wire::Kind kind, void** handle, wire::ObjectId* id) {
@@ -241,7 +235,7 @@ CUresult mint(const Target& target, wire::Kind kind, void** handle, wire::Object
     target.session->ids().release(kind, *id);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  target.session->remember(object, kind);
+  target.session->remember(object);
   *handle = object;
   return CUDA_SUCCESS;
 }
@@ -256,7 +250,7 @@ void retire(const void* handle, wire::Kind kind) {
   if (!object) return;
   Session* session = object->session;
   const wire::ObjectId id = object->id;
-  forget(object, kind);
+  forget(object);
   session->ids().release(kind, id);
 }
 
@@ -264,9 +258,9 @@ RetiredEarly::~RetiredEarly() {
   for (const TakenId& taken : taken_) taken.session->ids().release(taken.kind, taken.id);
 }
 
-void RetiredEarly::add(Object* object, wire::Kind kind) {
-  taken_.push_back({object->session, kind, object->id});
-  forget(object, kind);
+void RetiredEarly::add(Object* object) {
+  taken_.push_back({object->session, object->kind, object->id});
+  forget(object);
 }
 
 CUresult await_idle(Session& session, wire::ObjectId context) {

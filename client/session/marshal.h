@@ -19,14 +19,16 @@
 namespace rcuda::client {
 
 class Session;
+struct Context;
 struct Object;
+struct Stream;
 
 // The worker a command goes to and the context it runs in.
 struct Target {
   Session* session = nullptr;
   wire::ObjectId context = 0;
   uint32_t device = 0;       // the client's ordinal of the context's device
-  Object* stream = nullptr;  // that resolve() found last; default streams have none
+  Stream* stream = nullptr;  // that resolve() found last; the legacy default stream has none
 };
 
 // CUDA_ERROR_NOT_INITIALIZED before cuInit; CUDA_ERROR_INVALID_CONTEXT without a current context,
@@ -67,8 +69,8 @@ class InContext {
 // A target without session takes the handle's; another session gives CUDA_ERROR_INVALID_HANDLE, as
 // does a handle that is none. Streams: CU_STREAM_LEGACY, CU_STREAM_PER_THREAD and the per-thread
 // flag of common/interop/default_stream.h are resolved here.
-// A stream counts as used from here on (Object::uses), and the caller waits if its queue is full
-// (pace.h).
+// A stream counts as used from here on (ProgressState::uses), and the caller waits if its queue is
+// full (pace.h).
 CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id);
 // The same for a stream that is only asked about.
 CUresult resolve_unused(CUstream stream, Target* target, wire::ObjectId* id);
@@ -104,7 +106,7 @@ class RetiredEarly {
   RetiredEarly(const RetiredEarly&) = delete;
   RetiredEarly& operator=(const RetiredEarly&) = delete;
 
-  void add(Object* object, wire::Kind kind);
+  void add(Object* object);
 
  private:
   struct TakenId {

@@ -6,10 +6,10 @@
 // the first stream waits for them. So the client counts what it queues, has the worker report now
 // and then how far the stream is, and lets the thread wait here that would fill the queue.
 //
-// An Object's fields are used so: `queued` counts the commands of its stream, `done` is how many of
-// these are known to be over, `pace_at` when to look closer, `pace` what is asked of the worker. Of
-// contexts `waits` counts how often somebody has waited for all that is in it; of streams it is
-// what `home`, their context, had when last looked at. Counters wrap.
+// Of a QueueState (objects/stream.h) `queued` counts the commands of its stream, `done` is how many
+// of these are known to be over, `pace_at` when to look closer, `pace` what is asked of the worker.
+// Context::waits counts how often somebody has waited for all that is in a context; `seen_waits` is
+// what `home`, the stream's context, had when last looked at. Counters wrap.
 //
 // Counted is every command that names a stream, though a driver's queues have room for more waits
 // for events. Not counted is that a large graph takes more room (81 launches of a graph of 100
@@ -23,15 +23,13 @@
 
 namespace rcuda::client {
 
-struct Object;
+struct WorkQueue;
 class Session;
 
 // Counts one more command about to be queued; waits while the queue is full, until there is room or
-// the session is lost. `object`: the stream's, of the legacy default stream the context's.
-void pace(Session& session, Object& object, wire::ObjectId stream);
+// the session is lost. `stream`: its id, 0 for a context's legacy default stream.
+void pace(Session& session, WorkQueue& queue, wire::ObjectId stream);
 // Somebody has waited for the first `queued` commands of a stream.
-void note_done(Object& object, uint32_t queued);
-// The object is about to be retired.
-void forget_pace(Object& object);
+void note_done(WorkQueue& queue, uint32_t queued);
 
 }  // namespace rcuda::client

@@ -24,10 +24,10 @@ namespace rcuda::client {
 namespace {
 
 struct ContextStack {
-  std::vector<Object*> contexts;  // the current one last
+  std::vector<Ref<Context>> contexts;  // the current one last
 };
 
-std::vector<Object*>& context_stack() { return of_this_thread<ContextStack>().contexts; }
+std::vector<Ref<Context>>& context_stack() { return of_this_thread<ContextStack>().contexts; }
 
 Process* instance = nullptr;  // null in a process that never called CUDA
 
@@ -221,11 +221,10 @@ Status Process::connect() {
       device->ordinal = i;
       device->info = welcome.devices[i];
       const wire::ObjectId primary = wire::primary_context_id(i);
-      device->primary = create_object(wire::Kind::kContext,
-                                      {primary, primary, session->get(), server.ordinals[i]});
+      device->primary = create<Context>({primary, primary, session->get(), server.ordinals[i]});
       if (!device->primary) return Status(Code::kOutOfMemory, "no address space for handles");
-      device->primary->given_back = true;  // until cuDevicePrimaryCtxRetain
-      (*session)->remember(device->primary, wire::Kind::kContext);  // the worker names it, too
+      device->primary->given_back = true;     // until cuDevicePrimaryCtxRetain
+      (*session)->remember(device->primary);  // the worker names it, too
       tell_apart(device.get());
       devices_[server.ordinals[i]] = std::move(device);
     }
@@ -307,23 +306,23 @@ void Process::end() {
   trace::finish();
 }
 
-Object* current_context() {
+Ref<Context> current_context() {
   const auto& contexts = context_stack();
-  return contexts.empty() ? nullptr : contexts.back();
+  return contexts.empty() ? Ref<Context>() : contexts.back();
 }
 
-void set_current_context(Object* context) {
+void set_current_context(Context* context) {
   auto& contexts = context_stack();
   if (!contexts.empty()) contexts.pop_back();
-  if (context) contexts.push_back(context);
+  if (context) contexts.emplace_back(context);
 }
 
-void push_context(Object* context) { context_stack().push_back(context); }
+void push_context(Context* context) { context_stack().emplace_back(context); }
 
-Object* pop_context() {
+Ref<Context> pop_context() {
   auto& contexts = context_stack();
-  if (contexts.empty()) return nullptr;
-  Object* context = contexts.back();
+  if (contexts.empty()) return {};
+  const Ref<Context> context = contexts.back();
   contexts.pop_back();
   return context;
 }

@@ -20,7 +20,8 @@
 #include <cuda.h>
 
 #include "client/memory/registry.h"
-#include "client/session/objects.h"
+#include "client/objects/arena.h"
+#include "client/objects/stream.h"
 #include "client/session/peers.h"
 #include "client/session/session.h"
 
@@ -30,8 +31,8 @@ struct Device {
   Session* session = nullptr;
   uint32_t ordinal = 0;  // the worker's number of it
   wire::DeviceInfo info;
-  Object* primary = nullptr;  // its primary context, always there
-  std::mutex mutex;           // of what follows
+  Context* primary = nullptr;  // its primary context, always there
+  std::mutex mutex;            // of what follows
   uint32_t primary_references = 0;
   unsigned primary_flags = 0;
   std::atomic<int> implied_flags{
@@ -88,10 +89,10 @@ class Process {
   Peers peers_;
 };
 
-// The calling thread's stack of current contexts.
-Object* current_context();
-void set_current_context(Object* context);
-void push_context(Object* context);
-Object* pop_context();
+// The calling thread's stack of current contexts. Another thread may destroy one that is in it.
+Ref<Context> current_context();
+void set_current_context(Context* context);
+void push_context(Context* context);
+Ref<Context> pop_context();
 
 }  // namespace rcuda::client

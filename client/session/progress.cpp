@@ -10,16 +10,16 @@ namespace {
 std::mutex watch_mutex;
 std::atomic<uint64_t> graph_launches{0};
 
-// A stream works in order: while earlier work of it is unfinished, what is behind it is as well.
-bool is_in_order(const Object& object) {
-  return object.kind.load(std::memory_order_relaxed) == wire::Kind::kStream;
-}
+// A stream works in order: while earlier work of it is unfinished, what is behind it is as well. An
+// event may be recorded again in another stream.
+enum class Order { kOfStream, kNone };
 
 // Whether the worker has still to answer what stands for `state`, too.
-bool is_under_way(const Session& session, const Object& object, uint64_t state) {
+bool is_under_way(const Session& session, const ProgressState& object, Order order,
+                  uint64_t state) {
   const uint32_t word = object.word.load(std::memory_order_relaxed);
   if (word == 0) return false;
-  if (!is_in_order(object) && object.sequence.load(std::memory_order_relaxed) != state) {
+  if (order == Order::kNone && object.sequence.load(std::memory_order_relaxed) != state) {
     return false;
   }
   CUresult ignored;
@@ -27,10 +27,10 @@ bool is_under_way(const Session& session, const Object& object, uint64_t state) 
 }
 
 template <typename Body>
-uint64_t watch(Session& session, Object& object, wire::ObjectId context, wire::Custom opcode,
-               uint64_t state, uint64_t learned, Body body) {
+uint64_t watch(Session& session, ProgressState& object, Order order, wire::ObjectId context,
+               wire::Custom opcode, uint64_t state, uint64_t learned, Body body) {
   std::lock_guard lock(watch_mutex);
-  if (learned != kNotAsked && is_under_way(session, object, state)) {
+  if (learned != kNotAsked && is_under_way(session, object, order, state)) {
     object.learned.store(learned, std::memory_order_release);
     return object.watched.load(std::memory_order_relaxed);
   }
@@ -54,7 +54,7 @@ uint64_t watch(Session& session, Object& object, wire::ObjectId context, wire::C
 }
 
 // Its word has said all that it was asked for.
-void give_back_word(Session& session, Object& object) {
+void give_back_word(Session& session, ProgressState& object) {
   std::lock_guard lock(watch_mutex);
   uint32_t word = object.word.load(std::memory_order_relaxed);
   const uint64_t watched = object.watched.load(std::memory_order_relaxed);
@@ -64,27 +64,57 @@ void give_back_word(Session& session, Object& object) {
   if (object.word.compare_exchange_strong(word, 0)) session.release_word({word - 1, watched});
 }
 
-}  // namespace
-
-uint64_t watch_stream(Session& session, Object& object, wire::ObjectId context,
-                      wire::ObjectId stream, uint64_t uses, uint64_t learned) {
-  return watch(session, object, context, wire::Custom::kSignal, uses, learned,
-               wire::SignalBody{stream, 0, 0});
+// An object's word is another's when the object is gone.
+void release_word(Session* session, ProgressState& progress) {
+  const uint32_t word = progress.word.exchange(0);
+  if (word != 0) session->release_word({word - 1, progress.watched});
 }
 
-uint64_t event_state(const Object& event) {
-  return event.uses.load(std::memory_order_acquire) +
+Progress progress_of(Session& session, ProgressState& object, Order order, uint64_t state,
+                     CUresult* result) {
+  if (object.finished.load(std::memory_order_acquire) == state) return Progress::kDone;
+  const bool asked = object.sequence.load(std::memory_order_acquire) == state;
+  if (!asked && order == Order::kNone) return Progress::kUnknown;
+  const uint32_t word = object.word.load(std::memory_order_relaxed);
+  if (word == 0) return Progress::kUnknown;
+  // Before the word is looked at: what is learned afterwards is none of this caller's.
+  const bool stale = object.learned.load(std::memory_order_acquire) != session.learned();
+  if (session.word_reached(word - 1, object.watched.load(std::memory_order_relaxed), result)) {
+    // The answer may be another object's, which has been given the word since.
+    if (!asked || object.word.load(std::memory_order_relaxed) != word) return Progress::kUnknown;
+    if (*result != CUDA_SUCCESS) return Progress::kDone;
+    note_finished(session, object, state);
+    if (order == Order::kNone) give_back_word(session, object);
+    return Progress::kDone;
+  }
+  return stale ? Progress::kUnknown : Progress::kPending;
+}
+
+}  // namespace
+
+WorkQueue::~WorkQueue() { release_word(session, progress); }
+
+Event::~Event() { release_word(session, progress); }
+
+uint64_t watch_stream(Session& session, WorkQueue& queue, wire::ObjectId context,
+                      wire::ObjectId stream, uint64_t uses, uint64_t learned) {
+  return watch(session, queue.progress, Order::kOfStream, context, wire::Custom::kSignal, uses,
+               learned, wire::SignalBody{stream, 0, 0});
+}
+
+uint64_t event_state(const Event& event) {
+  return event.progress.uses.load(std::memory_order_acquire) +
          graph_launches.load(std::memory_order_acquire);
 }
 
 void graph_launched() { graph_launches.fetch_add(1, std::memory_order_acq_rel); }
 
-void watch_event(Session& session, Object& event, uint64_t state, uint64_t learned) {
-  watch(session, event, event.context, wire::Custom::kWatchEvent, state, learned,
-        wire::WatchEventBody{event.id, 0, 0, 0, 0});
+void watch_event(Session& session, Event& event, uint64_t state, uint64_t learned) {
+  watch(session, event.progress, Order::kNone, event.context, wire::Custom::kWatchEvent, state,
+        learned, wire::WatchEventBody{event.id, 0, 0, 0, 0});
 }
 
-CUresult await_event(Session& session, const Object& event) {
+CUresult await_event(Session& session, const Event& event) {
   // A word of its own: the event's goes on with what is recorded later, perhaps elsewhere.
   Session::Word word = session.acquire_word();
   const wire::WatchEventBody body{event.id, word.index, ++word.sequence, 1, 0};
@@ -95,28 +125,17 @@ CUresult await_event(Session& session, const Object& event) {
   return result;
 }
 
-void note_finished(Session& session, Object& object, uint64_t state) {
+void note_finished(Session& session, ProgressState& progress, uint64_t state) {
   session.learn();
-  object.finished.store(state, std::memory_order_release);
+  progress.finished.store(state, std::memory_order_release);
 }
 
-Progress progress_of(Session& session, Object& object, uint64_t state, CUresult* result) {
-  if (object.finished.load(std::memory_order_acquire) == state) return Progress::kDone;
-  const bool asked = object.sequence.load(std::memory_order_acquire) == state;
-  if (!asked && !is_in_order(object)) return Progress::kUnknown;
-  const uint32_t word = object.word.load(std::memory_order_relaxed);
-  if (word == 0) return Progress::kUnknown;
-  // Before the word is looked at: what is learned afterwards is none of this caller's.
-  const bool stale = object.learned.load(std::memory_order_acquire) != session.learned();
-  if (session.word_reached(word - 1, object.watched.load(std::memory_order_relaxed), result)) {
-    // The answer may be another object's, which has been given the word since.
-    if (!asked || object.word.load(std::memory_order_relaxed) != word) return Progress::kUnknown;
-    if (*result != CUDA_SUCCESS) return Progress::kDone;
-    note_finished(session, object, state);
-    if (!is_in_order(object)) give_back_word(session, object);
-    return Progress::kDone;
-  }
-  return stale ? Progress::kUnknown : Progress::kPending;
+Progress progress_of(Session& session, WorkQueue& queue, uint64_t state, CUresult* result) {
+  return progress_of(session, queue.progress, Order::kOfStream, state, result);
+}
+
+Progress progress_of(Session& session, Event& event, uint64_t state, CUresult* result) {
+  return progress_of(session, event.progress, Order::kNone, state, result);
 }
 
 }  // namespace rcuda::client

@@ -9,8 +9,8 @@
 
 #include "client/memory/host_writes.h"
 #include "client/memory/mirror.h"
+#include "client/objects/kinds.h"
 #include "client/session/capture.h"
-#include "client/session/functions.h"
 #include "client/session/staging.h"
 #include "client/session/trace.h"
 #include "common/base/log.h"
@@ -521,9 +521,9 @@ uint64_t object_key(wire::Kind kind, wire::ObjectId id) {
 }
 }  // namespace
 
-void Session::remember(Object* object, wire::Kind kind) {
+void Session::remember(Object* object) {
   std::lock_guard lock(objects_mutex_);
-  objects_[object_key(kind, object->id)] = object;
+  objects_[object_key(object->kind, object->id)] = object;
 }
 
 Object* Session::adopted(wire::Kind kind, wire::ObjectId id, wire::ObjectId context,
@@ -540,10 +540,8 @@ Object* Session::adopted(wire::Kind kind, wire::ObjectId id, wire::ObjectId cont
     }
     return known;
   }
-  auto state = kind == wire::Kind::kModule ? std::make_unique<ModuleState>() : nullptr;
-  Object* object = create_object(kind, {id, context, this, device, state.get()});
+  Object* object = create_object(kind, {id, context, this, device});
   if (!object) return nullptr;
-  (void)state.release();
   objects_.emplace(key, object);
   return object;
 }

@@ -28,11 +28,11 @@
 
 #include <cuda.h>
 
+#include "client/objects/object.h"
 #include "client/session/device_list.h"
 #include "client/session/event_thread.h"
 #include "client/session/ids.h"
 #include "client/session/marshal.h"
-#include "client/session/objects.h"
 #include "client/session/quiet_contexts.h"
 #include "client/session/trace.h"
 #include "common/base/status.h"
@@ -148,8 +148,12 @@ class Session {
 
   // Every object by its id: the worker may name one that the client minted (a graph's own stream)
   // or one of its own (a captured graph's nodes), whose object is made when it is first named.
-  void remember(Object* object, wire::Kind kind);
+  void remember(Object* object);
   Object* adopted(wire::Kind kind, wire::ObjectId id, wire::ObjectId context, uint32_t device);
+  template <typename T>
+  T* adopted(wire::ObjectId id, wire::ObjectId context, uint32_t device) {
+    return static_cast<T*>(adopted(T::kKind, id, context, device));
+  }
   void forget(wire::Kind kind, wire::ObjectId id);
 
   // Held while an image is sent: who sends the same one next is told that it is there.

@@ -307,13 +307,13 @@ CUresult serve_cuGraphExecMemcpyNodeSetParams(Executor& executor, CUgraphExec hG
 
 CUresult serve_rcuda_graph_kernel_node(Executor& executor, CUgraphNode node,
                                        CUDA_KERNEL_NODE_PARAMS* shape, CUfunction* device_function,
-                                       CUkernel* kernel, CUcontext* context, void* parameters,
+                                       unsigned* kernel_id, CUcontext* context, void* parameters,
                                        size_t* parameter_bytes, unsigned* are_packed) {
   const api::DriverTable& driver = executor.driver();
   const size_t room = parameters != nullptr ? *parameter_bytes : 0;
   *parameter_bytes = 0;
   *device_function = nullptr;
-  *kernel = nullptr;
+  *kernel_id = 0;
   if (driver.cuGraphKernelNodeGetParams_v2 == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   CUDA_KERNEL_NODE_PARAMS found{};
   if (CUresult result = driver.cuGraphKernelNodeGetParams_v2(node, &found);
@@ -322,11 +322,13 @@ CUresult serve_rcuda_graph_kernel_node(Executor& executor, CUgraphNode node,
   }
   *shape = found;
   *context = found.ctx;
-  find_launched(executor, found, device_function, kernel);
-  if (*device_function == nullptr && *kernel == nullptr) {
+  CUkernel kernel = nullptr;
+  find_launched(executor, found, device_function, &kernel);
+  if (*device_function == nullptr && kernel == nullptr) {
     RCUDA_DEBUG("a graph's kernel node launches nothing that the client has");
     return CUDA_ERROR_INVALID_HANDLE;
   }
+  if (kernel != nullptr) *kernel_id = executor.objects(wire::Kind::kKernel).id_of(kernel);
   // "The params will contain either kernelParams or extra, according to which of these was most
   // recently set on the node" (CUDA's documentation).
   *are_packed = found.kernelParams == nullptr && found.extra != nullptr;
@@ -339,9 +341,9 @@ CUresult serve_rcuda_graph_kernel_node(Executor& executor, CUgraphNode node,
     return CUDA_SUCCESS;
   }
   if (found.kernelParams == nullptr) return CUDA_SUCCESS;
-  const bool is_kernel = *kernel != nullptr;
+  const bool is_kernel = kernel != nullptr;
   const auto all =
-      parameters_of(driver, is_kernel ? static_cast<void*>(*kernel) : *device_function, is_kernel);
+      parameters_of(driver, is_kernel ? static_cast<void*>(kernel) : *device_function, is_kernel);
   for (size_t i = 0; i < all.size(); ++i) {
     const size_t end = size_t{all[i].offset_bytes} + all[i].size_bytes;
     if (end > room) return CUDA_ERROR_INVALID_VALUE;

@@ -48,19 +48,19 @@ TEST_F(ContextTest, IdsOfItsStreamsStayTakenUntilItIsDestroyed) {
   CUstream stream = nullptr;
   ASSERT_EQ(cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
   ASSERT_EQ(cuStreamCreate(&stream, 0), CUDA_SUCCESS);
-  const wire::ObjectId id = find_object(stream, wire::Kind::kStream)->id;
+  const wire::ObjectId id = find<Stream>(stream)->id;
   EXPECT_TRUE(is_taken_until(api::Opcode::cuCtxDestroy_v2, wire::Kind::kStream, id,
                              [&] { return cuCtxDestroy_v2(context); }));
-  EXPECT_EQ(find_object(stream, wire::Kind::kStream), nullptr);
+  EXPECT_EQ(find<Stream>(stream), nullptr);
 }
 
 TEST_F(ContextTest, IdsOfItsEventsStayTakenUntilItIsReset) {
   CUevent event = nullptr;
   ASSERT_EQ(cuEventCreate(&event, 0), CUDA_SUCCESS);
-  const wire::ObjectId id = find_object(event, wire::Kind::kEvent)->id;
+  const wire::ObjectId id = find<Event>(event)->id;
   EXPECT_TRUE(is_taken_until(api::Opcode::cuDevicePrimaryCtxReset_v2, wire::Kind::kEvent, id,
                              [] { return cuDevicePrimaryCtxReset_v2(0); }));
-  EXPECT_EQ(find_object(event, wire::Kind::kEvent), nullptr);
+  EXPECT_EQ(find<Event>(event), nullptr);
 }
 
 TEST_F(ContextTest, IdsOfAModulesFunctionsStayTakenUntilItIsUnloaded) {
@@ -70,9 +70,7 @@ TEST_F(ContextTest, IdsOfAModulesFunctionsStayTakenUntilItIsUnloaded) {
   wire::ObjectId module_id = 0, id = 0;
   ASSERT_EQ(mint(target, wire::Kind::kModule, &module, &module_id), CUDA_SUCCESS);
   ASSERT_EQ(mint(target, wire::Kind::kFunction, &function, &id), CUDA_SUCCESS);
-  auto* state = new ModuleState;
-  state->functions.emplace("function", static_cast<Object*>(function));
-  static_cast<Object*>(module)->extra = state;
+  find<Module>(module)->functions.emplace("function", find<Function>(function));
   EXPECT_TRUE(is_taken_until(api::Opcode::cuModuleUnload, wire::Kind::kFunction, id,
                              [&] { return cuModuleUnload(static_cast<CUmodule>(module)); }));
 }
@@ -94,11 +92,15 @@ TEST_F(ContextTest, OneThatAnotherThreadDestroyedIsNotUsed) {
     EXPECT_EQ(cuCtxGetStreamPriorityRange(&least, &greatest), CUDA_ERROR_CONTEXT_IS_DESTROYED);
   };
   expect_refused();
-  Object* kernel = create_object(wire::Kind::kKernel);  // of no session
-  ASSERT_EQ(static_cast<void*>(kernel), context);
+  // Another one that takes its place is not this thread's.
+  CUcontext successor = nullptr;
+  std::thread([&] { EXPECT_EQ(cuCtxCreate_v2(&successor, 0, 0), CUDA_SUCCESS); }).join();
+  ASSERT_EQ(successor, context);
   expect_refused();
-  retire_object(kernel);
+  CUstream stream = nullptr;
+  EXPECT_EQ(cuStreamCreate(&stream, 0), CUDA_ERROR_CONTEXT_IS_DESTROYED);
   (void)pop_context();
+  EXPECT_EQ(cuCtxDestroy_v2(successor), CUDA_SUCCESS);
 }
 
 TEST_F(ContextTest, IdsOfContextsAndStreamsAreNeverUsedAgain) {

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "client/session/objects.h"
+#include "client/objects/stream.h"
 
 namespace rcuda::client {
 namespace {
@@ -30,7 +30,7 @@ class CaptureTest : public ::testing::Test {
 
  private:
   int begun_ = 0;
-  Object origins_[2];
+  Stream origins_[2]{Stream({}), Stream({})};
 };
 
 TEST_F(CaptureTest, AGlobalOneForbidsUnsafeCallsToEveryThread) {
@@ -88,7 +88,7 @@ TEST_F(CaptureTest, SeveralEndOneByOne) {
 }
 
 TEST_F(CaptureTest, OnlyTheThreadThatBeganMayEndOneThatIsNotRelaxed) {
-  Object strict, relaxed, none;
+  Stream strict({}), relaxed({}), none({});
   capture_begun(&strict, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
   capture_begun(&relaxed, CU_STREAM_CAPTURE_MODE_RELAXED);
   EXPECT_TRUE(may_end_capture(&strict));
@@ -104,9 +104,8 @@ TEST_F(CaptureTest, OnlyTheThreadThatBeganMayEndOneThatIsNotRelaxed) {
 }
 
 TEST_F(CaptureTest, AContextTakesItsStreamsCapturesAlong) {
-  Object context, other, stream;
-  context.id = stream.context = 7;
-  other.id = 8;
+  Context context({.id = 7, .context = 7}), other({.id = 8, .context = 8});
+  Stream stream({.id = 1, .context = 7});
   capture_begun(&stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
   EXPECT_EQ(check_context_wait(context), kForbidden);
   EXPECT_EQ(check_context_wait(other), CUDA_SUCCESS);

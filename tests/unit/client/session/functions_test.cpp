@@ -35,12 +35,7 @@ class FunctionsTest : public TwoPuppetsTest {
       out.value(wire::kWorkerMinted | ++functions_);
       return Answer{CUDA_SUCCESS, {out.body().begin(), out.body().end()}};
     });
-    library_ = create_object(wire::Kind::kLibrary);
-    ImageParts image;
-    image.parts = {std::as_bytes(std::span("an image", 8))};
-    image.hashes.resize(1);
-    state_ = std::make_unique<Library>(std::move(image), JitOptions());
-    library_->extra = state_.get();
+    library_ = make_library();
     ASSERT_EQ(target_current(&target_), CUDA_SUCCESS);
   }
 
@@ -66,83 +61,84 @@ class FunctionsTest : public TwoPuppetsTest {
     });
   }
 
+  static Library* make_library() {
+    ImageParts image;
+    image.parts = {std::as_bytes(std::span("an image", 8))};
+    image.hashes.resize(1);
+    return create<Library>({}, std::move(image), JitOptions());
+  }
+
   Target target_;
-  Object* library_ = nullptr;
-  std::unique_ptr<Library> state_;
+  Library* library_ = nullptr;
   uint32_t functions_ = 0;
 };
 
 TEST_F(FunctionsTest, AKernelIsAskedForOnce) {
   (void)sent(wire::Custom::kFunctionInfo);
-  Object *one = nullptr, *again = nullptr;
-  ASSERT_EQ(state_->kernel(library_, target_, "climb", &one), CUDA_SUCCESS);
-  ASSERT_EQ(state_->kernel(library_, target_, "climb", &again), CUDA_SUCCESS);
+  Kernel *one = nullptr, *again = nullptr;
+  ASSERT_EQ(find_kernel(*library_, target_, "climb", &one), CUDA_SUCCESS);
+  ASSERT_EQ(find_kernel(*library_, target_, "climb", &again), CUDA_SUCCESS);
   EXPECT_EQ(one, again);
   FunctionInfo* info = nullptr;
-  auto* kernel = static_cast<Kernel*>(one->extra);
-  ASSERT_EQ(kernel->info_on(target_, &info), CUDA_SUCCESS);
+  ASSERT_EQ(info_on(*one, target_, &info), CUDA_SUCCESS);
   EXPECT_EQ(info->parameter_bytes, 12u);
   EXPECT_EQ(info->attributes[0].load(), 7);
   EXPECT_EQ(sent(wire::Custom::kFunctionInfo).size(), 1u);
-  state_->unload(library_);
+  unload(*library_);
 }
 
 TEST_F(FunctionsTest, ASettingIsOfOneDeviceAndOutlivesItsContexts) {
   constexpr int kWhich = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-  Object *object = nullptr, *function = nullptr;
-  ASSERT_EQ(state_->kernel(library_, target_, "climb", &object), CUDA_SUCCESS);
-  auto* kernel = static_cast<Kernel*>(object->extra);
-  ASSERT_EQ(kernel->function_in(object, target_, &function), CUDA_SUCCESS);
+  Kernel* kernel = nullptr;
+  Function* function = nullptr;
+  ASSERT_EQ(find_kernel(*library_, target_, "climb", &kernel), CUDA_SUCCESS);
+  ASSERT_EQ(function_in(*kernel, target_, &function), CUDA_SUCCESS);
   Target other = target_;
   other.device = target_.device + 1;
   FunctionInfo *here = nullptr, *there = nullptr;
-  ASSERT_EQ(kernel->info_on(target_, &here), CUDA_SUCCESS);
-  ASSERT_EQ(kernel->info_on(other, &there), CUDA_SUCCESS);
+  ASSERT_EQ(info_on(*kernel, target_, &here), CUDA_SUCCESS);
+  ASSERT_EQ(info_on(*kernel, other, &there), CUDA_SUCCESS);
   const int before = there->attributes[kWhich].load();
-  kernel->note_attribute(target_, kWhich, 102400);
+  note_attribute(*kernel, target_, kWhich, 102400);
   EXPECT_EQ(here->attributes[kWhich].load(), 102400);
-  EXPECT_EQ(static_cast<FunctionInfo*>(function->extra)->attributes[kWhich].load(), 102400);
+  EXPECT_EQ(function->info->attributes[kWhich].load(), 102400);
   EXPECT_EQ(there->attributes[kWhich].load(), before);
-  kernel->forget_context(first_session(), target_.context);
-  ASSERT_EQ(kernel->info_on(target_, &here), CUDA_SUCCESS);
+  forget_kernels_in(first_session(), target_.context);
+  ASSERT_EQ(info_on(*kernel, target_, &here), CUDA_SUCCESS);
   EXPECT_EQ(here->attributes[kWhich].load(), 102400);
   EXPECT_EQ(sent(wire::Custom::kFunctionInfo).size(), 2u);
-  state_->unload(library_);
+  unload(*library_);
 }
 
 TEST_F(FunctionsTest, WithALibraryGoWhatItsKernelsWere) {
-  Object *kernel = nullptr, *function = nullptr;
-  ASSERT_EQ(state_->kernel(library_, target_, "climb", &kernel), CUDA_SUCCESS);
-  ASSERT_EQ(function_of(kernel, target_, &function), CUDA_SUCCESS);
-  EXPECT_EQ(find_object(function, wire::Kind::kFunction), function);
+  Kernel* kernel = nullptr;
+  Function* function = nullptr;
+  ASSERT_EQ(find_kernel(*library_, target_, "climb", &kernel), CUDA_SUCCESS);
+  ASSERT_EQ(function_in(*kernel, target_, &function), CUDA_SUCCESS);
+  EXPECT_EQ(find<Function>(function), function);
   (void)sent(static_cast<uint16_t>(api::Opcode::cuLibraryUnload));
-  state_->unload(library_);
-  EXPECT_EQ(find_object(kernel, wire::Kind::kKernel), nullptr);
-  EXPECT_EQ(find_object(function, wire::Kind::kFunction), nullptr);
+  unload(*library_);
+  EXPECT_EQ(find<Kernel>(kernel), nullptr);
+  EXPECT_EQ(find<Function>(function), nullptr);
   EXPECT_EQ(sent(static_cast<uint16_t>(api::Opcode::cuLibraryUnload)).size(), 1u);
 }
 
 // As when one thread reads a graph's nodes and another unloads a library.
 TEST_F(FunctionsTest, KernelsAreLookedForWhileOthersGo) {
   constexpr int kRounds = 100;
-  Object* kernel = nullptr;
-  ASSERT_EQ(state_->kernel(library_, target_, "climb", &kernel), CUDA_SUCCESS);
+  Kernel* kernel = nullptr;
+  ASSERT_EQ(find_kernel(*library_, target_, "climb", &kernel), CUDA_SUCCESS);
   FunctionInfo* info = nullptr;
-  ASSERT_EQ(static_cast<Kernel*>(kernel->extra)->info_on(target_, &info), CUDA_SUCCESS);
+  ASSERT_EQ(info_on(*kernel, target_, &info), CUDA_SUCCESS);
   std::atomic<bool> over{false};
   std::thread unloading([&] {
     for (int round = 0; round < kRounds; ++round) {
-      Object* library = create_object(wire::Kind::kLibrary);
-      ImageParts image;
-      image.parts = {std::as_bytes(std::span("an image", 8))};
-      image.hashes.resize(1);
-      Library state(std::move(image), JitOptions());
-      library->extra = &state;
+      Library* library = make_library();
       for (const char* name : {"rise", "fall"}) {
-        Object* other = nullptr;
-        EXPECT_EQ(state.kernel(library, target_, name, &other), CUDA_SUCCESS);
+        Kernel* other = nullptr;
+        EXPECT_EQ(find_kernel(*library, target_, name, &other), CUDA_SUCCESS);
       }
-      state.unload(library);
+      unload(*library);
     }
     over = true;
   });
@@ -151,7 +147,7 @@ TEST_F(FunctionsTest, KernelsAreLookedForWhileOthersGo) {
     forget_kernels_in(first_session(), wire::kFirstCreatedContext);
   }
   unloading.join();
-  state_->unload(library_);
+  unload(*library_);
 }
 
 // As when one thread makes streams and another resets a device.
@@ -174,15 +170,15 @@ TEST_F(FunctionsTest, ObjectsAreLookedForByContextWhileOthersComeAndGo) {
     over = true;
   });
   while (!over) {
-    EXPECT_EQ(objects_in(wire::Kind::kEvent, &first_session(), kContext),
-              std::vector<Object*>{static_cast<Object*>(mine)});
+    EXPECT_EQ(objects_in<Event>(&first_session(), kContext),
+              std::vector<Event*>{find<Event>(mine)});
   }
   making.join();
   retire(mine, wire::Kind::kEvent);
 }
 
 TEST_F(FunctionsTest, ParametersThatCannotBeAreRefused) {
-  Object* kernel = nullptr;
+  Kernel* kernel = nullptr;
   const std::vector<std::pair<std::vector<wire::ParameterInfo>, int64_t>> lies{
       {{{0, 8}}, 2},  // more than came
       {{{0, 8}}, 0xffff'ffff},
@@ -191,9 +187,9 @@ TEST_F(FunctionsTest, ParametersThatCannotBeAreRefused) {
   };
   for (const auto& [parameters, count] : lies) {
     answer_with(parameters, count);
-    EXPECT_EQ(state_->kernel(library_, target_, "climb", &kernel), CUDA_ERROR_UNKNOWN);
+    EXPECT_EQ(find_kernel(*library_, target_, "climb", &kernel), CUDA_ERROR_UNKNOWN);
   }
-  state_->unload(library_);
+  unload(*library_);
 }
 
 }  // namespace

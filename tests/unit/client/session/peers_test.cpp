@@ -113,7 +113,7 @@ TEST_F(HostFunctionsTest, GoToTheStreamsWorkerUnderANumberOfItsOwn) {
   EXPECT_NE(function.callback, callback.callback);
   EXPECT_EQ(function.is_stream_callback, 0u);
   EXPECT_EQ(callback.is_stream_callback, 1u);
-  EXPECT_EQ(commands[0].header.context, current_context()->id);
+  EXPECT_EQ(commands[0].header.context, current_context().get()->id);
   first_session().events().remove_callback(function.callback);
   first_session().events().remove_callback(callback.callback);
 }

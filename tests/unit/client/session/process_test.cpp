@@ -66,7 +66,7 @@ TEST_F(ProcessTest, AWrongAttributeIsZeroAndNoCrash) {
 
 TEST_F(ProcessTest, EachThreadHasItsContexts) {
   std::thread([&] {
-    EXPECT_EQ(current_context(), nullptr);
+    EXPECT_EQ(current_context().get(), nullptr);
     Target target;
     EXPECT_EQ(target_current(&target), CUDA_ERROR_INVALID_CONTEXT);
     push_context(process().device(1)->primary);
@@ -78,13 +78,13 @@ TEST_F(ProcessTest, EachThreadHasItsContexts) {
     EXPECT_EQ(target_current(&target), CUDA_ERROR_CONTEXT_IS_DESTROYED);
     EXPECT_EQ(target_anywhere().session, process().sessions().front().get());
     process().device(2)->primary->given_back = false;
-    EXPECT_EQ(pop_context(), process().device(2)->primary);
-    EXPECT_EQ(current_context(), process().device(1)->primary);
+    EXPECT_EQ(pop_context().get(), process().device(2)->primary);
+    EXPECT_EQ(current_context().get(), process().device(1)->primary);
     set_current_context(nullptr);
-    EXPECT_EQ(current_context(), nullptr);
-    EXPECT_EQ(pop_context(), nullptr);
+    EXPECT_EQ(current_context().get(), nullptr);
+    EXPECT_EQ(pop_context().get(), nullptr);
   }).join();
-  EXPECT_EQ(current_context(), process().device(0)->primary);
+  EXPECT_EQ(current_context().get(), process().device(0)->primary);
 }
 
 TEST_F(ProcessTest, AnUnknownAddressGoesToItsWindowsServer) {

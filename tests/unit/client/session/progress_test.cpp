@@ -14,14 +14,15 @@ namespace {
 class ProgressTest : public ::testing::Test {
  protected:
   ProgressTest()
-      : context_(create_object(wire::Kind::kContext, {1, 1, &session()})),
-        event_(create_object(wire::Kind::kEvent, {1, 1, &session()})),
-        stream_(create_object(wire::Kind::kStream, {1, 1, &session()})) {
-    session().remember(context_, wire::Kind::kContext);
+      : context_(create<Context>({1, 1, &session()})),
+        event_(create<Event>({1, 1, &session()})),
+        stream_(create<Stream>({1, 1, &session()})) {
+    session().remember(context_);
   }
   ~ProgressTest() override {
-    forget_pace(*stream_);
-    for (Object* object : {context_, event_, stream_}) retire_object(object);
+    destroy(stream_);
+    destroy(event_);
+    destroy(context_);
   }
 
   Session& session() { return *lone_.session; }
@@ -35,21 +36,21 @@ class ProgressTest : public ::testing::Test {
   }
 
   LoneSession lone_;
-  Object* const context_;
-  Object* const event_;
-  Object* const stream_;
+  Context* const context_;
+  Event* const event_;
+  Stream* const stream_;
 };
 
 TEST_F(ProgressTest, AnEventKeepsItsWordUntilItIsDone) {
   lone_.puppet.on(wire::Custom::kWatchEvent, [](const auto&) { return std::nullopt; });
   watch_event();
   EXPECT_EQ(event_progress(), Progress::kPending);
-  EXPECT_NE(event_->word.load(), 0u);
+  EXPECT_NE(event_->progress.word.load(), 0u);
   lone_.puppet.on(wire::Custom::kWatchEvent, nullptr);
-  event_->uses.fetch_add(2);  // recorded again
+  event_->progress.uses.fetch_add(2);  // recorded again
   watch_event();
   EXPECT_EQ(event_progress(), Progress::kDone);
-  EXPECT_EQ(event_->word.load(), 0u);
+  EXPECT_EQ(event_->progress.word.load(), 0u);
   EXPECT_EQ(event_progress(), Progress::kDone);
 }
 

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "client/objects/kinds.h"
 #include "client/session/staging.h"
 #include "common/base/log.h"
 #include "tests/support/host_name.h"
@@ -217,7 +218,7 @@ TEST_F(SessionTest, AnObjectThatTheWorkerNamedIsMadeOnce) {
   EXPECT_NE(session().adopted(wire::Kind::kGraph, id, 1, 0), first);
   EXPECT_EQ(first->session, &session());
   session().forget(wire::Kind::kGraphNode, id);
-  retire_object(first);
+  destroy_object(first);
 }
 
 // ---- staging

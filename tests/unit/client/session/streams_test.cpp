@@ -46,27 +46,27 @@ TEST_F(StreamsTest, NullAndLegacyAreTheDefaultStreamOfTheCurrentContext) {
 TEST_F(StreamsTest, ACommandCountsAsAUseBeforeAndAfterItIsSent) {
   CUstream stream = nullptr;
   ASSERT_EQ(forward_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
-  const Object& object = *find_object(stream, wire::Kind::kStream);
+  const auto& object = *find<Stream>(stream);
   Target target;
   wire::ObjectId id = 0;
-  const uint64_t before = object.uses.load();
+  const uint64_t before = object.progress.uses.load();
   ASSERT_EQ(resolve_unused(stream, &target, &id), CUDA_SUCCESS);
   EXPECT_EQ(target.stream, &object);
   EXPECT_EQ(id, object.id);
-  EXPECT_EQ(object.uses.load(), before);  // asking is no use
+  EXPECT_EQ(object.progress.uses.load(), before);  // asking is no use
   uint64_t named = 0, sent = 0;
   {
     ASSERT_EQ(resolve(stream, wire::Kind::kStream, &target, &id), CUDA_SUCCESS);
-    named = object.uses.load();
+    named = object.progress.uses.load();
     const StreamUse use(target);
-    EXPECT_EQ(object.uses.load(), named);
+    EXPECT_EQ(object.progress.uses.load(), named);
   }
-  sent = object.uses.load();
+  sent = object.progress.uses.load();
   EXPECT_GT(named, before);
   EXPECT_GT(sent, named);
   // And so do the generated functions.
   ASSERT_EQ(forward_cuStreamCopyAttributes(stream, stream), CUDA_SUCCESS);
-  EXPECT_GT(object.uses.load(), sent + 1);
+  EXPECT_GT(object.progress.uses.load(), sent + 1);
   EXPECT_EQ(forward_cuStreamDestroy_v2(stream), CUDA_SUCCESS);
 }
 
@@ -119,19 +119,19 @@ TEST_F(StreamsTest, APerThreadStreamThatWentWithItsContextIsNobodyElses) {
     CUstream application = nullptr;
     std::thread([&] {
       push_context(process().device(0)->primary);
-      Object* gone = nullptr;
-      ASSERT_EQ(per_thread_stream(current_context(), &gone), CUDA_SUCCESS);
+      Stream* gone = nullptr;
+      ASSERT_EQ(per_thread_stream(*process().device(0)->primary, &gone), CUDA_SUCCESS);
       const wire::ObjectId id = gone->id;
       retire(gone, wire::Kind::kStream);
       ASSERT_EQ(forward_cuStreamCreate(&application, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
-      ASSERT_EQ(find_object(application, wire::Kind::kStream), gone);
+      ASSERT_EQ(find<Stream>(application), gone);
       ASSERT_EQ(gone->id, id);
       if (used_again) {
         EXPECT_NE(resolved(CU_STREAM_PER_THREAD).id, id);
       }
     }).join();
     EXPECT_EQ(destroyed(), used_again ? 1u : 0u);
-    EXPECT_NE(find_object(application, wire::Kind::kStream), nullptr);
+    EXPECT_NE(find<Stream>(application), nullptr);
     EXPECT_EQ(forward_cuStreamDestroy_v2(application), CUDA_SUCCESS);
   }
 }
@@ -152,10 +152,10 @@ TEST_F(StreamsTest, AProgramBuiltForPerThreadStreamsMeansItsOwn) {
 TEST_F(StreamsTest, UseIsCountedForProgressAnswers) {
   CUstream stream = nullptr;
   ASSERT_EQ(forward_cuStreamCreate(&stream, 0), CUDA_SUCCESS);
-  const Object* object = find_object(stream, wire::Kind::kStream);
-  const uint64_t before = object->uses.load();
+  const auto* object = find<Stream>(stream);
+  const uint64_t before = object->progress.uses.load();
   (void)resolved(stream);
-  EXPECT_EQ(object->uses.load(), before + 1);
+  EXPECT_EQ(object->progress.uses.load(), before + 1);
   EXPECT_EQ(forward_cuStreamDestroy_v2(stream), CUDA_SUCCESS);
 }
 

@@ -1,0 +1,18 @@
+// cuMemCreate's allocations, which CUDA names by handles of their own.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "client/objects/object.h"
+
+namespace rcuda::client {
+
+struct AllocationHandle : Object {
+  static constexpr wire::Kind kKind = wire::Kind::kAllocation;
+  explicit AllocationHandle(const Identity& identity) : Object(kKind, identity) {}
+
+  std::atomic<uint64_t> retained{0};  // references of cuMemRetainAllocationHandle
+};
+
+}  // namespace rcuda::client

@@ -1,0 +1,159 @@
+// The objects of one type, and handles to them.
+//
+// Any pointer that an application passes, however wrong, is checked before it is used: find<T>()
+// gives an object of that very type or null. A slot is used again when its object is retired, so a
+// stale handle reads as "no such object" or as its successor, never as freed memory. Ref<T> tells
+// the two apart.
+//
+// Threads: any. find() is lock-free. An object is whole when others can find it. Whoever destroys
+// an object must know that nobody uses it: CUDA demands that of the application.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "client/objects/object.h"
+#include "client/objects/slots.h"
+
+namespace rcuda::client {
+
+template <typename T>
+class Arena {
+ public:
+  // Never destroyed: NVIDIA's libraries release handles from their own static destructors.
+  static Arena& get() {
+    static Arena* instance = new Arena;
+    return *instance;
+  }
+
+  T* find(const void* handle) const {
+    const auto offset =
+        reinterpret_cast<uintptr_t>(handle) - reinterpret_cast<uintptr_t>(slots_.base());
+    const size_t index = offset / sizeof(Slot);
+    if (index >= slots_.used() || offset % sizeof(Slot) != 0) return nullptr;
+    return at(index)->object_if_alive();
+  }
+
+  // Null when no slot or no memory is left.
+  template <typename... Arguments>
+  T* create(const Identity& identity, Arguments&&... arguments) {
+    auto* slot = static_cast<Slot*>(slots_.take());
+    if (!slot) return nullptr;
+    T* object = new (slot->memory) T(identity, std::forward<Arguments>(arguments)...);
+    object->serial = Slots::next_serial();
+    slot->serial.store(object->serial, std::memory_order_release);  // pairs with object_if_alive
+    return object;
+  }
+
+  void destroy(T* object) {
+    auto* slot = reinterpret_cast<Slot*>(object);
+    {
+      std::lock_guard lock(search_mutex_);
+      slot->serial.store(0, std::memory_order_release);
+    }
+    object->~T();
+    slots_.give(slot);
+  }
+
+  // The serial of the object that is there now; 0: none. `object`: one that was.
+  static uint64_t serial_at(const T* object) {
+    return reinterpret_cast<const Slot*>(object)->serial.load(std::memory_order_acquire);
+  }
+
+  template <typename Visit>
+  void each(const Visit& visit) {
+    for (size_t i = 0, end = slots_.used(); i < end; ++i) {
+      if (T* object = at(i)->object_if_alive()) visit(*object);
+    }
+  }
+
+  template <typename Wanted>
+  std::vector<T*> select(const Wanted& wanted) {
+    std::vector<T*> found;
+    std::lock_guard lock(search_mutex_);
+    each([&](T& object) {
+      if (wanted(object)) found.push_back(&object);
+    });
+    return found;
+  }
+
+ private:
+  struct Slot {
+    alignas(64) std::byte memory[sizeof(T)];
+    std::atomic<uint64_t> serial;  // of the object; 0 while there is none
+
+    T* object_if_alive() {
+      return serial.load(std::memory_order_acquire) == 0 ? nullptr : reinterpret_cast<T*>(memory);
+    }
+  };
+  static_assert(alignof(T) <= 64);
+
+  Arena() : slots_(sizeof(Slot)) {}
+  Slot* at(size_t index) const { return reinterpret_cast<Slot*>(slots_.base()) + index; }
+
+  Slots slots_;
+  std::mutex search_mutex_;  // held while objects are looked at that others may be destroying
+};
+
+// Null when the handle is not a live object of that type.
+template <typename T>
+T* find(const void* handle) {
+  return Arena<T>::get().find(handle);
+}
+
+// Null when four million objects of the type are alive.
+template <typename T, typename... Arguments>
+T* create(const Identity& identity, Arguments&&... arguments) {
+  return Arena<T>::get().create(identity, std::forward<Arguments>(arguments)...);
+}
+
+template <typename T>
+void destroy(T* object) {
+  Arena<T>::get().destroy(object);
+}
+
+// Calls `visit` with every live object. The caller keeps them from going; others may come.
+template <typename T, typename Visit>
+void for_each(const Visit& visit) {
+  Arena<T>::get().each(visit);
+}
+
+// Every live object of which `wanted`, a short look at it, says so. Objects may come and go
+// meanwhile, and those that are returned may be gone.
+template <typename T, typename Wanted>
+std::vector<T*> select(const Wanted& wanted) {
+  return Arena<T>::get().select(wanted);
+}
+
+// Every live object of the type in a context.
+template <typename T>
+std::vector<T*> objects_in(const Session* session, wire::ObjectId context) {
+  return select<T>(
+      [=](const T& object) { return object.session == session && object.context == context; });
+}
+
+// An object that may be destroyed meanwhile, by whoever.
+template <typename T>
+class Ref {
+ public:
+  Ref() = default;
+  explicit Ref(T* object) : object_(object), serial_(object ? object->serial : 0) {}
+
+  // The object, or null where it is gone, even if its slot is another's now.
+  T* get() const { return object_ && Arena<T>::serial_at(object_) == serial_ ? object_ : nullptr; }
+  // Its handle, for whoever asks for it although it may be gone.
+  T* handle() const { return object_; }
+
+  bool operator==(const Ref&) const = default;
+
+ private:
+  T* object_ = nullptr;
+  uint64_t serial_ = 0;
+};
+
+}  // namespace rcuda::client
