@@ -20,6 +20,7 @@
 #include "client/objects/arena.h"
 #include "client/session/marshal.h"
 #include "client/session/process.h"
+#include "client/session/session.h"
 #include "common/base/unique_fd.h"
 #include "common/wire/allocation_token.h"
 #include "generated/client/forward.h"
@@ -175,12 +176,21 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool pool,
   return CUDA_SUCCESS;
 }
 
+// A handle that cuMemCreate or an import made has one reference more than were retained.
+
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
+  Target target;
+  if (CUresult result = target_address(reinterpret_cast<CUdeviceptr>(address), &target);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  std::lock_guard lock(target.session->references_mutex());
   const CUresult result = forward_cuMemRetainAllocationHandle(handle, address);
   if (result != CUDA_SUCCESS) return result;
   // A handle that the application has given up entirely is a new one's first reference.
-  find_allocation(*handle)->retained.fetch_add(1);
+  ++find_allocation(*handle)->retained;
   return CUDA_SUCCESS;
 }
 
@@ -189,13 +199,15 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   auto* allocation = find_allocation(handle);
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
   forget_closed();
-  // Its references are those of cuMemRetainAllocationHandle, and the one it was made with.
+  // Another thread may give back the last reference until the mutex is held.
+  const Session* const session = allocation->session;
+  std::lock_guard lock(allocation->session->references_mutex());
+  allocation = find_allocation(handle);
+  if (!allocation || allocation->session != session) return CUDA_ERROR_INVALID_VALUE;
   const uint64_t made_with = allocation->id & wire::kWorkerMinted ? 0 : 1;
-  if (allocation->retained.load() + made_with > 1) {
-    allocation->retained.fetch_sub(1);
-    return forward_rcuda_allocation_release(handle);
-  }
-  return forward_cuMemRelease(handle);
+  if (allocation->retained + made_with <= 1) return forward_cuMemRelease(handle);
+  --allocation->retained;
+  return forward_rcuda_allocation_release(handle);
 }
 
 }  // extern "C"

@@ -1,7 +1,6 @@
 // cuMemCreate's allocations, which CUDA names by handles of their own.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 
 #include "client/objects/object.h"
@@ -12,7 +11,8 @@ struct AllocationHandle : Object {
   static constexpr wire::Kind kKind = wire::Kind::kAllocation;
   explicit AllocationHandle(const Identity& identity) : Object(kKind, identity) {}
 
-  std::atomic<uint64_t> retained{0};  // references of cuMemRetainAllocationHandle
+  // References of cuMemRetainAllocationHandle. Guarded by Session::references_mutex().
+  uint64_t retained = 0;
 };
 
 }  // namespace rcuda::client

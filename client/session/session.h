@@ -158,6 +158,9 @@ class Session {
 
   // Held while an image is sent: who sends the same one next is told that it is there.
   std::mutex& image_mutex() { return image_mutex_; }
+  // Held while a reference to an allocation's handle is taken or given back, so that the worker sees
+  // these commands in the order of the count (client/entry/shareable.cpp).
+  std::mutex& references_mutex() { return references_mutex_; }
   // client/memory/peer_copy.cpp's; null until it makes one.
   CUstream& passing_stream() { return passing_stream_; }
 
@@ -214,6 +217,7 @@ class Session {
   Ids ids_;
 
   std::mutex image_mutex_;
+  std::mutex references_mutex_;
   CUstream passing_stream_ = nullptr;
   std::atomic<uint32_t> next_call_{1};
   std::atomic<uint64_t> learned_{1};
