@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -18,25 +19,58 @@
 namespace rcuda::client {
 namespace {
 
-// One run_parallel call; lives until its last task and its last helper are done with it.
+// One run_parallel call. Its last helper to let go of it destroys it; `task` is on the caller's
+// stack and used only while a task is under way.
 struct Job {
   const std::function<void(size_t)>* task = nullptr;
   size_t count = 0;
   std::atomic<size_t> next{0};
   std::atomic<size_t> finished{0};
+  std::atomic<bool> ended{false};  // tasks not begun yet are left out
   std::mutex mutex;
   std::condition_variable done;
+  std::exception_ptr thrown;  // the first one; guarded by mutex
 
   void work() {
     size_t index;
     while ((index = next.fetch_add(1)) < count) {
-      (*task)(index);
-      if (finished.fetch_add(1) + 1 == count) {
-        std::lock_guard lock(mutex);
-        done.notify_all();
+      const Finish finish{*this};
+      if (ended.load()) continue;
+      try {
+        (*task)(index);
+      } catch (const std::exception&) {
+        end(std::current_exception());
       }
     }
   }
+  void end(std::exception_ptr why) {
+    std::lock_guard lock(mutex);
+    ended = true;
+    if (!thrown) thrown = std::move(why);
+  }
+  void wait() {
+    std::unique_lock lock(mutex);
+    done.wait(lock, [&] { return finished.load() == count; });
+  }
+
+  // Counts a task as finished, also where its thread is cancelled in it.
+  struct Finish {
+    Job& job;
+    ~Finish() {
+      if (job.finished.fetch_add(1) + 1 != job.count) return;
+      std::lock_guard lock(job.mutex);
+      job.done.notify_all();
+    }
+  };
+  // Keeps the caller's stack until no helper uses it, also where the caller is unwound.
+  struct Stay {
+    Job& job;
+    ~Stay() {
+      job.ended = true;
+      job.work();
+      job.wait();
+    }
+  };
 };
 
 class Pool {
@@ -112,10 +146,13 @@ void run_parallel(size_t count, const std::function<void(size_t)>& task) {
   auto job = std::make_shared<Job>();
   job->task = &task;
   job->count = count;
-  pool().help(job, helpers);
-  job->work();
-  std::unique_lock lock(job->mutex);
-  job->done.wait(lock, [&] { return job->finished.load() == count; });
+  {
+    const Job::Stay stay{*job};
+    pool().help(job, helpers);
+    job->work();
+    job->wait();
+  }
+  if (job->thrown) std::rethrow_exception(job->thrown);
 }
 
 }  // namespace rcuda::client
