@@ -4,7 +4,9 @@
 #include <cstring>
 #include <optional>
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/socket.h>
 
 #include "common/base/host_name.h"
 #include "common/base/log.h"
@@ -31,12 +33,17 @@ wire::Medium medium_of(const std::optional<p2p::Route>& route) {
   }
 }
 
+Status session_ends() { return {Code::kUnavailable, "the session ends"}; }
+
 }  // namespace
 
 PeerHub::PeerHub(const api::DriverTable& driver, Options options)
     : driver_(driver), options_(std::move(options)) {}
 
-PeerHub::~PeerHub() { shut(); }
+PeerHub::~PeerHub() {
+  shut();
+  for (const auto& attempt : given_up_) attempt->thread.join();
+}
 
 Status PeerHub::introduce(const Introduction& introduction,
                           std::vector<CudaDeviceOps::Device> devices) {
@@ -69,37 +76,54 @@ Status PeerHub::introduce(const Introduction& introduction,
     std::lock_guard lock(mutex_);
     shut_ = false;
   }
-  const Status started =
-      start_thread(&links_[introduction.link], [this, introduction] { connect(introduction); });
-  if (!started.ok()) lost(introduction, started, true);
+  auto made = std::make_unique<Attempt>();
+  made->introduction = introduction;
+  Attempt& attempt = *(links_[introduction.link] = std::move(made));
+  const Status started = start_thread(&attempt.thread, [this, &attempt] { connect(attempt); });
+  if (!started.ok()) {
+    engine_->lose(introduction.link, started);
+    say_lost(introduction, started, true);
+  }
   return {};
 }
 
-void PeerHub::connect(const Introduction& introduction) {
+void PeerHub::connect(Attempt& attempt) {
   pthread_setname_np(pthread_self(), "rcuda-p2p-join");
-  auto link = introduction.connects ? call_on(introduction) : be_called_on(introduction);
-  if (link) {
-    engine_->attach(introduction.link, *std::move(link), introduction.token, introduction.connects);
-    return;
+  const Introduction& introduction = attempt.introduction;
+  {
+    auto link = introduction.connects ? call_on(attempt) : be_called_on(attempt);
+    std::unique_lock lock(mutex_);
+    attempt.socket.reset();
+    // The engine is there until shut() has given the attempt up.
+    if (!attempt.given_up && link) {
+      engine_->attach(introduction.link, *std::move(link), introduction.token,
+                      introduction.connects);
+    } else if (!attempt.given_up) {
+      engine_->lose(introduction.link, link.status());
+      lock.unlock();
+      // The side that connects knows why; the other only knows that nobody came.
+      say_lost(introduction, link.status(), introduction.connects);
+    }
   }
-  // The side that connects knows why; the other only knows that nobody came.
-  lost(introduction, link.status(), introduction.connects);
+  attempt.over = true;
 }
 
-void PeerHub::lost(const Introduction& introduction, const Status& why, bool report) {
-  engine_->lose(introduction.link, why);
-  {
-    std::lock_guard lock(mutex_);
-    if (shut_) return;
-  }
+void PeerHub::say_lost(const Introduction& introduction, const Status& why, bool tell_user) const {
   RCUDA_WARN("no peer-to-peer connection with worker %u: %s", introduction.worker,
              why.message().c_str());
-  if (!report || !options_.report) return;
+  if (!tell_user || !options_.report) return;
   const std::string other = introduction.connects
                                 ? introduction.host + ":" + std::to_string(introduction.port)
                                 : "worker " + std::to_string(introduction.worker);
   options_.report("rcuda: copies between " + host_name() + " and " + other +
                   " will fail: " + why.context() + "\n");
+}
+
+bool PeerHub::note_socket(Attempt& attempt, int socket) {
+  UniqueFd same(::fcntl(socket, F_DUPFD_CLOEXEC, 3));
+  std::lock_guard lock(mutex_);
+  attempt.socket = std::move(same);
+  return !attempt.given_up;
 }
 
 Result<std::unique_ptr<transport::Link>> PeerHub::make_link(wire::Medium medium,
@@ -119,25 +143,26 @@ Result<std::unique_ptr<transport::Link>> PeerHub::make_link(wire::Medium medium,
   }
 }
 
-Result<std::unique_ptr<transport::Link>> PeerHub::call_on(const Introduction& introduction) {
+Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt) {
   const wire::Medium wanted = medium_of(options_.planner.route);
-  if (wanted != wire::Medium::kAuto) return call_on(introduction, wanted);
-  auto link = call_on(introduction, wire::Medium::kAuto);
+  if (wanted != wire::Medium::kAuto) return call_on(attempt, wanted);
+  auto link = call_on(attempt, wire::Medium::kAuto);
   // It called over verbs, and the other side has none; or the other server of this machine is
   // another user's, whose local socket is closed to us. By TCP the session's name is enough.
   if (link.status().code() == Code::kUnsupported || link.status().code() == Code::kDenied) {
-    RCUDA_INFO("peer-to-peer with worker %u goes over tcp: %s", introduction.worker,
+    RCUDA_INFO("peer-to-peer with worker %u goes over tcp: %s", attempt.introduction.worker,
                link.status().message().c_str());
-    return call_on(introduction, wire::Medium::kTcp);
+    return call_on(attempt, wire::Medium::kTcp);
   }
   return link;
 }
 
-Result<std::unique_ptr<transport::Link>> PeerHub::call_on(const Introduction& introduction,
-                                                          wire::Medium medium) {
+Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt, wire::Medium medium) {
+  const Introduction& introduction = attempt.introduction;
   Result<wire::Connection> connection = wire::connect_server(introduction.host, introduction.port,
                                                              medium, options_.handshake_timeout);
   if (!connection) return connection.status();
+  if (!note_socket(attempt, connection->socket.get())) return session_ends();
   if (medium == wire::Medium::kAuto && connection->medium == wire::Medium::kTcp &&
       transport::verbs_usable(connection->socket.get()).ok()) {
     connection->medium = wire::Medium::kVerbs;
@@ -177,9 +202,10 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(const Introduction& in
   return make_link(hello.medium, std::move(bootstrap));
 }
 
-Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(const Introduction& introduction) {
-  Result<Caller> caller = wait_for_caller(introduction.link, 0);
+Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt) {
+  Result<Caller> caller = wait_for_caller(attempt, 0);
   if (!caller) return caller.status();
+  if (!note_socket(attempt, caller->socket.get())) return session_ends();
   const int socket = caller->socket.get();
   const auto deadline = Clock::now() + options_.handshake_timeout;
   if (caller->hello.medium == wire::Medium::kVerbs) {
@@ -188,7 +214,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(const Introductio
       (void)wire::write_message(socket, wire::MessageType::kRefusal, wire::encode(refusal),
                                 deadline);
       const bool only = options_.planner.route == p2p::Route::kVerbs;
-      return only ? Result<std::unique_ptr<transport::Link>>(usable) : be_called_on(introduction);
+      return only ? Result<std::unique_ptr<transport::Link>>(usable) : be_called_on(attempt);
     }
   }
   RCUDA_RETURN_IF_ERROR(wire::write_message(socket, wire::MessageType::kPeerWelcome, {}, deadline));
@@ -196,7 +222,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(const Introductio
   bootstrap.control = std::move(caller->socket);
   bootstrap.server = true;
   bootstrap.accept_stream = [&](int index) -> Result<UniqueFd> {
-    Result<Caller> stream = wait_for_caller(introduction.link, static_cast<uint32_t>(index) + 1);
+    Result<Caller> stream = wait_for_caller(attempt, static_cast<uint32_t>(index) + 1);
     if (!stream) return stream.status();
     return std::move(stream->socket);
   };
@@ -228,16 +254,14 @@ void PeerHub::called_on(const wire::PeerHello& hello, UniqueFd socket) {
   changed_.notify_all();
 }
 
-Result<PeerHub::Caller> PeerHub::wait_for_caller(uint32_t link, uint32_t stream) {
+Result<PeerHub::Caller> PeerHub::wait_for_caller(const Attempt& attempt, uint32_t stream) {
   std::unique_lock lock(mutex_);
-  const StreamKey key{link, stream};
+  const StreamKey key{attempt.introduction.link, stream};
   const bool come = changed_.wait_until(lock, Clock::now() + options_.handshake_timeout,
-                                        [&] { return callers_.contains(key) || shut_; });
+                                        [&] { return callers_.contains(key) || attempt.given_up; });
+  if (attempt.given_up) return session_ends();
+  if (!come) return Status(Code::kTimeout, "the other worker did not connect in time");
   const auto found = callers_.find(key);
-  if (found == callers_.end()) {
-    return come ? Status(Code::kUnavailable, "the session ends")
-                : Status(Code::kTimeout, "the other worker did not connect in time");
-  }
   Caller caller = std::move(found->second);
   callers_.erase(found);
   return caller;
@@ -317,13 +341,20 @@ void PeerHub::shut() {
     std::lock_guard lock(mutex_);
     shut_ = true;
     callers_.clear();
+    for (auto& [link, attempt] : links_) {
+      attempt->given_up = true;
+      if (attempt->socket) (void)::shutdown(attempt->socket.get(), SHUT_RDWR);
+      if (attempt->thread.joinable()) given_up_.push_back(std::move(attempt));
+    }
   }
   changed_.notify_all();
-  if (ops_) ops_->grant_by_itself();  // nobody else will: this thread waits for the engine
-  for (auto& [link, thread] : links_) {
-    if (thread.joinable()) thread.join();
-  }
   links_.clear();
+  std::erase_if(given_up_, [](const auto& attempt) {
+    if (!attempt->over) return false;
+    attempt->thread.join();
+    return true;
+  });
+  if (ops_) ops_->grant_by_itself();  // nobody else will: this thread waits for the engine
   engine_.reset();
   ops_.reset();
   settled_.clear();

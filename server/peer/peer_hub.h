@@ -12,7 +12,9 @@
 // Threads: called_on() from any thread, everything else from the executor thread. `on_error` and
 // `report` are called from threads of the hub and the engine, and must not block for the executor.
 // Blocking: introduce() for making the engine (a few streams and a page-locked page), shut() until
-// no DMA is under way.
+// no DMA is under way. Neither waits for a connection that is being made: shut() gives it up, and
+// its thread ends by itself, at the handshake's timeout at the latest. The destructor waits for
+// that.
 #pragma once
 
 #include <array>
@@ -113,15 +115,25 @@ class PeerHub {
     Use memory;
     std::function<void()> done;
   };
+  // A connection that is being made, or was.
+  struct Attempt {
+    Introduction introduction;
+    bool given_up = false;  // guarded by mutex_, as `socket` is
+    // The same connection as the thread's: what waits for the other worker ends with it.
+    UniqueFd socket;
+    std::atomic<bool> over{false};  // the thread does nothing any more
+    std::thread thread;             // none: it could not be started
+  };
 
-  void connect(const Introduction& introduction);
-  // Copies over this link end with `why`. `report`: the user is told.
-  void lost(const Introduction& introduction, const Status& why, bool report);
-  Result<std::unique_ptr<transport::Link>> call_on(const Introduction& introduction);
-  Result<std::unique_ptr<transport::Link>> call_on(const Introduction& introduction,
-                                                   wire::Medium medium);
-  Result<std::unique_ptr<transport::Link>> be_called_on(const Introduction& introduction);
-  Result<Caller> wait_for_caller(uint32_t link, uint32_t stream);
+  void connect(Attempt& attempt);
+  // Says why the connection is not there. `tell_user`: the user as well.
+  void say_lost(const Introduction& introduction, const Status& why, bool tell_user) const;
+  // False where the attempt was given up meanwhile.
+  bool note_socket(Attempt& attempt, int socket);
+  Result<std::unique_ptr<transport::Link>> call_on(Attempt& attempt);
+  Result<std::unique_ptr<transport::Link>> call_on(Attempt& attempt, wire::Medium medium);
+  Result<std::unique_ptr<transport::Link>> be_called_on(Attempt& attempt);
+  Result<Caller> wait_for_caller(const Attempt& attempt, uint32_t stream);
   Result<std::unique_ptr<transport::Link>> make_link(wire::Medium medium,
                                                      transport::Bootstrap bootstrap) const;
   bool shutting() const;
@@ -130,7 +142,8 @@ class PeerHub {
 
   const api::DriverTable& driver_;
   const Options options_;
-  std::map<p2p::PeerId, std::thread> links_;  // the thread that connects, or did; none: lost
+  std::map<p2p::PeerId, std::unique_ptr<Attempt>> links_;
+  std::list<std::unique_ptr<Attempt>> given_up_;  // whose threads have not ended yet
   std::unique_ptr<CudaDeviceOps> ops_;
   std::unique_ptr<p2p::Engine> engine_;
   std::atomic<int> copying_{0};  // copies under way

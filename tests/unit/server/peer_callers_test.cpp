@@ -134,5 +134,22 @@ TEST_F(PeerCallersTest, ShuttingEndsTheWaiting) {
   EXPECT_FALSE(hub_->active());
 }
 
+// A reset is the executor's: it must not wait for a worker that connected and says no more. The
+// next introduction is not disturbed by what is left of the one before.
+TEST_F(PeerCallersTest, ShuttingDoesNotWaitForACallerThatIsSilent) {
+  for (const wire::Medium medium : {wire::Medium::kShm, wire::Medium::kTcp}) {
+    outcome_.reset();
+    wait_for_a_caller(std::chrono::hours(1));
+    const UniqueFd silent = call(medium);
+    expect_welcome(silent);
+    hub_->shut();
+    EXPECT_EQ(outcome().code(), Code::kUnavailable) << outcome().message();
+    PeerHub::Introduction again;
+    again.link = kLink;
+    ASSERT_TRUE(hub_->introduce(again, {{0, context_}}).ok());
+    expect_welcome(call(medium));
+  }
+}
+
 }  // namespace
 }  // namespace rcuda::server

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include "tests/support/host_name.h"
 #include "tests/support/session_harness.h"
@@ -51,6 +52,40 @@ TEST(PeerHub, TellsWhoWaitsForMemoryWhenItIsShut) {
     EXPECT_EQ(unused, 2);
   }
   driver.cuMemFree_v2(memory);
+  driver.cuDevicePrimaryCtxRelease_v2(0);
+}
+
+// The executor resets a device while a server of another worker takes a connection and is silent.
+TEST(PeerHub, ShuttingDoesNotWaitForAServerThatIsSilent) {
+  const api::DriverTable& driver = test::TestDriver::get().table;
+  CUcontext context = nullptr;
+  ASSERT_EQ(driver.cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(driver.cuCtxSetCurrent(context), CUDA_SUCCESS);
+  uint16_t port = 0;
+  const UniqueFd listening = test::bind_tcp("127.0.0.1", &port);
+  ASSERT_EQ(::listen(listening.get(), 8), 0);
+  {
+    std::atomic<int> reports{0};
+    PeerHub::Options options;
+    options.handshake_timeout = std::chrono::hours(1);
+    options.planner.route = p2p::Route::kTcp;
+    options.report = [&](const std::string&) { ++reports; };
+    PeerHub hub(driver, options);
+    PeerHub::Introduction introduction;
+    introduction.connects = true;
+    introduction.host = "127.0.0.1";
+    introduction.port = port;
+    for (p2p::PeerId link = 1; link <= 3; ++link) {
+      introduction.link = link;
+      ASSERT_TRUE(hub.introduce(introduction, {{0, context}}).ok());
+      const UniqueFd silent(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      ASSERT_TRUE(silent);
+      hub.shut();
+      EXPECT_FALSE(hub.active());
+      EXPECT_FALSE(hub.knows(link));
+    }
+    EXPECT_EQ(reports, 0);  // nothing is wrong with the connections that were given up
+  }
   driver.cuDevicePrimaryCtxRelease_v2(0);
 }
 
