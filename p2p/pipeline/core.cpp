@@ -135,11 +135,14 @@ bool Core::step() {
     }
     moved |= started;
   }
-  if (environment_.measurements_changed && idle()) {
-    environment_.measurements_changed = false;
+  if (!environment_.fresh.legs().empty() && idle()) {
+    environment_.fresh = {};
     const std::string& path = environment_.options.measurements_path;
     if (!path.empty()) {
-      const Status saved = environment_.measurements.save(path);
+      // `measurements` without what was disturbed.
+      Measurements kept = environment_.measurements;
+      for (const LegKey& key : environment_.disturbed_legs) kept.erase(key);
+      const Status saved = kept.save(path);
       if (!saved.ok()) RCUDA_INFO("the measurements are not kept: %s", saved.message().c_str());
     }
   }

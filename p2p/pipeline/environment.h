@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -78,6 +79,8 @@ struct Exported {
   std::vector<PeerId> peers;
 };
 
+class Prober;
+
 struct Environment {
   Environment(DeviceOps& device_ops, EngineOptions engine_options,
               std::function<uint64_t()> clock_ns, std::function<void()> wake)
@@ -111,8 +114,19 @@ struct Environment {
   const std::shared_ptr<Reports<Arrival>> arrivals;
   // Called before a peer's Link is destroyed, if set.
   std::function<void(const transport::Link*)> before_drop;
+  // Stores a leg that was measured here or told by a peer. One that a copy disturbed serves this
+  // session alone, and only where there is no better one.
+  void keep(const LegKey& key, LegModel leg, bool disturbed);
+  // Whether the leg is known as it is without copies beside it.
+  bool measured(const LegKey& key) const {
+    return measurements.find(key) != nullptr && !disturbed_legs.contains(key);
+  }
+
   Measurements measurements;
-  bool measurements_changed = false;
+  std::set<LegKey> disturbed_legs;  // of `measurements`
+  Measurements fresh;               // of `measurements`: to be saved, and not saved yet
+  // The prober whose sample is under way. There is one at a time: they use the same legs.
+  const Prober* measuring = nullptr;
   uint64_t staging_bytes = 0;  // held by all peers
   uint64_t generations = 0;    // Links so far
   int numa_node = -1;
@@ -123,6 +137,11 @@ struct Environment {
   // many have sent everything and only wait for Done.
   uint32_t running_copies = 0;
   uint32_t ending_copies = 0;
+  // Incoming bytes that are being copied in. `activity` grows with every copy that begins to run
+  // and every landing.
+  uint32_t landings = 0;
+  uint64_t activity = 0;
+  bool copying() const { return running_copies > 0 || landings > 0; }
   uint64_t crowd = 0;
 
  private:

@@ -41,7 +41,7 @@
 
 namespace rcuda::p2p {
 
-inline constexpr uint32_t kPeerProtocolVersion = 6;
+inline constexpr uint32_t kPeerProtocolVersion = 7;
 
 // The windows of a Link between two engines: one ring each way and its credit word.
 struct PeerWindow {
@@ -237,10 +237,12 @@ struct LegMessage {
   std::array<char, 48> gpu{};
   std::array<char, 48> peer{};  // ipc: the GPU that pulls; `gpu` is the source
   double delay_us = 0;          // of all sizes, as copy engines have it
+  uint32_t disturbed = 0;       // 1: copies came between its samples; not to be saved
+  uint32_t reserved = 0;
   std::array<uint64_t, kMaxLegKnots> bytes{};
   std::array<double, kMaxLegKnots> us{};
 };
-static_assert(sizeof(LegMessage) == 128 + kMaxLegKnots * 16);
+static_assert(sizeof(LegMessage) == 136 + kMaxLegKnots * 16);
 
 // "Is this pattern at the start of your device's inbox?" proves GPUDirect.
 struct ProbeMessage {

@@ -59,6 +59,7 @@ void Peer::lose(const Status& why) {
     link_->link->close();
     last_copies_ = environment_.lanes.now();
   }
+  if (prober_) prober_->abandon();
   probes_.clear();
   checks_.clear();
   sender_.lose(lost_);

@@ -288,6 +288,7 @@ Status Peer::send_leg(const LegKey& key, const LegModel& leg) {
   put_text(message.gpu, key.gpu);
   put_text(message.peer, key.peer);
   message.delay_us = leg.delay_us(0);
+  message.disturbed = environment_.measured(key) ? 0 : 1;
   for (size_t i = 0; i < leg.knots().size(); ++i) {
     message.bytes[i] = leg.knots()[i].bytes;
     message.us[i] = leg.knots()[i].us;
@@ -312,7 +313,7 @@ Status Peer::send_legs() {
 
 Status Peer::on_leg(const LegMessage& message) {
   if (!text_ends(message.leg) || !text_ends(message.gpu) || !text_ends(message.peer) ||
-      message.knot_count > kMaxLegKnots) {
+      message.knot_count > kMaxLegKnots || message.disturbed > 1) {
     return {Code::kProtocol, "a Leg that cannot be"};
   }
   const std::string kind = get_text(message.leg);
@@ -331,7 +332,10 @@ Status Peer::on_leg(const LegMessage& message) {
   }
   Result<LegModel> leg = LegModel::from_knots(std::move(knots), message.delay_us);
   if (!leg) return {Code::kProtocol, leg.status().context()};
-  environment_.measurements.set(key, *std::move(leg));
+  const LegModel* const before = environment_.measurements.find(key);
+  if (before == nullptr || *before != *leg || !environment_.measured(key)) {
+    environment_.keep(key, *std::move(leg), message.disturbed != 0);
+  }
   link_->refresh_models();
   return {};
 }

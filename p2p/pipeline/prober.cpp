@@ -27,7 +27,7 @@ constexpr double kLongUs = 5000;
 constexpr double kQuietUs = 20'000;
 constexpr double kMeasuringShare = 20;
 // In a program that never pauses a copy comes into every long sample: one so often disturbed
-// counts.
+// counts, for this session.
 constexpr uint32_t kMostAttempts = 2;
 
 }  // namespace
@@ -37,7 +37,14 @@ Prober::Prober(Environment& environment, PeerLink& link, const std::vector<Mappe
   plan();
 }
 
-Prober::~Prober() { give_back(); }
+Prober::~Prober() {
+  abandon();
+  give_back();
+}
+
+void Prober::abandon() {
+  if (environment_.measuring == this) environment_.measuring = nullptr;
+}
 
 void Prober::give_back() {
   if (place_) path_->release(*place_);
@@ -45,10 +52,9 @@ void Prober::give_back() {
 }
 
 void Prober::want(Job job) {
-  job.known = environment_.measurements.find(job.key) != nullptr;
+  job.known = environment_.measured(job.key);
   job.bytes = job.known ? kWarmUpBytes : kSmallestBytes;
-  const bool moves_bytes = job.kind == Kind::kLane || job.kind == Kind::kWire;
-  if (!job.known || moves_bytes) jobs_.push_back(std::move(job));
+  if (!job.known || moves_bytes(job)) jobs_.push_back(std::move(job));
 }
 
 void Prober::add_gpudirect(int device, int peer_device) {
@@ -89,6 +95,9 @@ void Prober::plan() {
 
 Result<bool> Prober::advance(bool busy) {
   const double now_us = environment_.now_us();
+  // Copies with other peers use the same lanes and adapters. One may have come and gone since.
+  busy |= environment_.copying() || environment_.activity != seen_activity_;
+  seen_activity_ = environment_.activity;
   if (busy) busy_us_ = now_us;
   disturbed_ |= busy && running_;
   if (!running_) {
@@ -110,8 +119,25 @@ Result<bool> Prober::advance(bool busy) {
   return false;
 }
 
+// Echoes take nothing that others measure with, and whether the peer answers is up to the peer.
+void Prober::begin_sample() {
+  running_ = true;
+  if (jobs_.front().kind != Kind::kEcho) environment_.measuring = this;
+  began_us_ = environment_.now_us();
+}
+
 Result<bool> Prober::start() {
   Job& job = jobs_.front();
+  if (environment_.measuring != nullptr) return false;
+  if (!job.known && job.taken == 0 && job.samples.empty() && environment_.measured(job.key)) {
+    // Another peer's prober was first.
+    job.known = true;
+    job.bytes = kWarmUpBytes;
+    if (!moves_bytes(job)) {
+      jobs_.pop_front();
+      return true;
+    }
+  }
   const bool in_gpu = job.kind == Kind::kLane || job.kind == Kind::kRegister;
   const bool allocates = in_gpu && scratch_[static_cast<size_t>(job.device)].bytes() == 0;
   if ((allocates || job.kind == Kind::kRegister) && !environment_.ops.pause(Pause::kHolds))
@@ -121,8 +147,7 @@ Result<bool> Prober::start() {
   disturbed_ = false;
   failure_ = {};
   if (job.kind == Kind::kEcho) {
-    running_ = true;
-    began_us_ = environment_.now_us();
+    begin_sample();
     EchoMessage echo;
     echo.tag = ++tag_;
     RCUDA_RETURN_IF_ERROR(link_.mailbox.send(echo));
@@ -138,9 +163,8 @@ Result<bool> Prober::start() {
     }
   }
   if (job.kind == Kind::kWire) {
-    running_ = true;
     shipments_left_ = transfers_;
-    began_us_ = environment_.now_us();
+    begin_sample();
     for (uint32_t i = 0; i < transfers_; ++i) {
       const Place part{place_->local + i * job.bytes, place_->remote + i * job.bytes, job.bytes};
       path_->ship(part, 0, transport::Company::kMany, link_.begin_shipment(kShipment, i));
@@ -177,8 +201,7 @@ Result<bool> Prober::start() {
     box.width_bytes = std::min(job.bytes, kLargestBytes / 2);
     box.destination = scratch.address() + kLargestBytes / 2;
   }
-  running_ = true;
-  began_us_ = environment_.now_us();
+  begin_sample();
   for (uint32_t i = 0; i < transfers_; ++i) {
     const Result<Ticket> ticket =
         environment_.lanes.copy(job.device, job.lane, {&box, 1}, box.width_bytes);
@@ -196,8 +219,7 @@ Result<bool> Prober::start() {
 void Prober::start_registration() {
   const Job& job = jobs_.front();
   transfers_ = 1;
-  running_ = true;
-  began_us_ = environment_.now_us();
+  begin_sample();
   const auto region = expose_device_memory(environment_.ops, *link_.link, job.device,
                                            scratch_[static_cast<size_t>(job.device)].address(),
                                            job.bytes, For::kThisSide);
@@ -228,6 +250,7 @@ void Prober::end_sample(bool good) {
   const double us = now_us - began_us_;
   again_us_ = now_us + kMeasuringShare * us;
   running_ = false;
+  abandon();
   ticket_ = 0;
   give_back();
   if (!good) {
@@ -241,6 +264,7 @@ void Prober::end_sample(bool good) {
   }
   if (disturbed_ && ++attempts_ < kMostAttempts) return;
   attempts_ = 0;
+  job.disturbed |= disturbed_;
   const bool echo = job.kind == Kind::kEcho;
   // There and back is two messages. A clock too coarse for the sample gives no time: take 1 ns.
   const double value = std::max(echo ? us / 2 : us, 1e-3);
@@ -285,8 +309,7 @@ void Prober::finish_job() {
     RCUDA_DEBUG("measured %s %s: %.1f us for %s, %.2f GB/s at the most", job.key.kind.c_str(),
                 job.key.gpu.c_str(), leg->time_us(kSmallestBytes),
                 bytes_text(kSmallestBytes).c_str(), leg->peak_gbps());
-    environment_.measurements.set(job.key, *std::move(leg));
-    environment_.measurements_changed = true;
+    environment_.keep(job.key, *std::move(leg), job.disturbed);
   }
   jobs_.pop_front();
 }

@@ -3,11 +3,12 @@
 // and to GPU memory, the registration of GPU memory, the mapped copy from the peer's, a message.
 // The others it uses once, as drivers put off work until a stream or an engine is first used.
 //
-// One transfer or short train is under way at a time; a sample that a copy disturbed is taken
-// again, once. While copies come, samples take a twentieth of the time at most. Staging room
-// is borrowed from the path like any chunk's, for one sample. Sizes stop growing when a sample
-// takes long, so a slow link is not measured for seconds. Used by the engine's thread alone;
-// nothing blocks. Results go to Environment::measurements.
+// One transfer or short train is under way at a time, of all probers of the engine. A sample that a
+// copy disturbed, with whichever peer, is taken again, once. A leg with a sample that was disturbed
+// again serves this session and is not kept (Environment::keep). While copies come, samples take a
+// twentieth of the time at most. Staging room is borrowed from the path like any chunk's, for one
+// sample. Sizes stop growing when a sample takes long, so a slow link is not measured for seconds.
+// Used by the engine's thread alone; nothing blocks. Results go to Environment::measurements.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +47,9 @@ class Prober {
   void echoed(uint64_t tag);
   void shipped(const Status& status);
 
+  // The peer is lost: the sample under way never ends, and keeps no other prober from measuring.
+  void abandon();
+
   // Nothing left to measure.
   bool over() const { return jobs_.empty() && !running_; }
 
@@ -60,13 +64,18 @@ class Prober {
     Path* path = nullptr;      // of a wire; null: through host memory
     // Measured before: one transfer is made, so that no copy pays for what a driver does at first.
     bool known = false;
-    uint64_t bytes = 0;  // of the next sample
-    uint32_t taken = 0;  // samples of that size
+    bool disturbed = false;  // a sample that counts was
+    uint64_t bytes = 0;      // of the next sample
+    uint32_t taken = 0;      // samples of that size
     std::vector<LegSample> samples;
   };
 
   void plan();
   void want(Job job);
+  static bool moves_bytes(const Job& job) {
+    return job.kind == Kind::kLane || job.kind == Kind::kWire;
+  }
+  void begin_sample();
   Path& path_of(const Job& job) const { return job.path ? *job.path : *link_.host_path; }
   Result<bool> start();
   void start_registration();
@@ -85,6 +94,7 @@ class Prober {
 
   bool running_ = false;
   bool disturbed_ = false;
+  uint64_t seen_activity_ = 0;  // Environment::activity at the last advance()
   uint32_t transfers_ = 0;
   uint32_t shipments_left_ = 0;
   Status failure_;

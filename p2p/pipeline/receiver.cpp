@@ -207,6 +207,7 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
     copy.tell |= landing.place_wanted;
     ++copy.consumed;
     copy.landing.pop_front();
+    --environment_.landings;
     moved = true;
   }
   // Places go back as chunks land, not when all have: the sender may be waiting for the first.
@@ -318,7 +319,7 @@ Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
     copy.failure = ticket.status();
     return {};
   }
-  copy.landing.push_back({Lane::kLocal, *ticket, request.memory.bytes(), false});
+  note_landing(copy, {Lane::kLocal, *ticket, request.memory.bytes(), false});
   return {};
 }
 
@@ -329,6 +330,12 @@ bool Receiver::may_land(const Incoming& copy, uint64_t after) const {
   if (after == 0 || found == copies_.end() || found->second.finished) return true;
   const Incoming& before = found->second;
   return copy.pull ? before.pulling.has_value() : !before.pull && before.arrived.empty();
+}
+
+void Receiver::note_landing(Incoming& copy, const Landing& landing) {
+  copy.landing.push_back(landing);
+  ++environment_.landings;
+  ++environment_.activity;
 }
 
 // True when it started something, or failed.
@@ -379,7 +386,7 @@ Status Receiver::land(Incoming& copy, const ChunkMessage& chunk, const PeerLink&
   const Result<Ticket> ticket =
       environment_.lanes.copy(request.device, lane, boxes.span(), chunk.bytes);
   if (!ticket) return ticket.status();
-  copy.landing.push_back({lane, *ticket, chunk.bytes, chunk.place_wanted != 0});
+  note_landing(copy, {lane, *ticket, chunk.bytes, chunk.place_wanted != 0});
   return {};
 }
 

@@ -95,6 +95,7 @@ class Receiver {
   Status start_pull(Incoming& copy, PeerLink& link);
   bool may_land(const Incoming& copy, uint64_t after) const;
   bool start_landing(Incoming& copy, PeerLink& link);
+  void note_landing(Incoming& copy, const Landing& landing);
   static Result<bool> has_come(const ChunkMessage& chunk, PeerLink& link);
   Status land(Incoming& copy, const ChunkMessage& chunk, const PeerLink& link);
   static Status tell_consumed(Incoming& copy, PeerLink& link, uint64_t chunks);

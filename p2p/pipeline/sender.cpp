@@ -234,6 +234,7 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
   copy.running = true;
   copy.alone = has_legs(copy);
   ++environment_.running_copies;
+  ++environment_.activity;
   if (!copy.alone) ++environment_.crowd;
   copy.crowd = environment_.crowd;
   copy.began_us = environment_.now_us();

@@ -30,6 +30,7 @@ struct LegKey {
 class Measurements {
  public:
   void set(const LegKey& key, LegModel leg) { legs_[key] = std::move(leg); }
+  void erase(const LegKey& key) { legs_.erase(key); }
   // nullptr where the leg has not been measured.
   const LegModel* find(const LegKey& key) const;
   const std::map<LegKey, LegModel>& legs() const { return legs_; }

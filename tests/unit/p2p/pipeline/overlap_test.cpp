@@ -2,6 +2,7 @@
 // the sum, the planner's prediction is what happens, and the automatic choice is the best there is.
 #include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -225,6 +226,72 @@ TEST(OverlapTest, AProgramThatNeverPausesIsMeasuredInATwentiethOfItsTime) {
     }
   }
   EXPECT_LT(took_us[true], 1.1 * took_us[false]);
+}
+
+// Three workers; the first one's legs are the same to both others.
+class SharedLegsTest : public ::testing::Test {
+ protected:
+  void SetUp() override { std::remove(options_.measurements_path.c_str()); }
+  void TearDown() override { std::remove(options_.measurements_path.c_str()); }
+
+  SharedLegsTest() { options_.measurements_path = ::testing::TempDir() + "rcuda-shared-legs.toml"; }
+  std::unique_ptr<SimSession> connect() const {
+    auto session = std::make_unique<SimSession>("v2b", options_);
+    session->world.move_bytes = false;
+    for (int i = 0; i < 3; ++i) session->add().set_speeds({{6, 10, 2}, {5, 12, 3}, {3, 100, 1}});
+    for (size_t i = 1; i < 3; ++i) session->connect(0, i, "shm");
+    return session;
+  }
+  static void expect_copy_out_of_first(const Measurements& measurements) {
+    const LegModel* const leg = measurements.find({"copy_out", "GPU-0-0", "", ""});
+    ASSERT_NE(leg, nullptr);
+    for (const uint64_t bytes : {4 * kKiB, 100 * kKiB, 3 * kMiB}) {
+      EXPECT_NEAR(leg->time_us(bytes) / (8 + us_at(bytes, 10)), 1, 0.03) << bytes;
+    }
+  }
+
+  EngineOptions options_;
+};
+
+TEST_F(SharedLegsTest, TwoPeersAreNotMeasuredAtTheSameTime) {
+  const auto session = connect();
+  session->settle();
+  expect_copy_out_of_first(session->core(0).environment().measurements);
+  expect_copy_out_of_first(session->core(1).environment().measurements);  // as it was told
+}
+
+// Copies with one peer come into the samples taken with the other.
+TEST_F(SharedLegsTest, WhatCopiesDisturbedIsNotKept) {
+  constexpr uint64_t kBytes = 8 * kMiB;
+  {
+    const auto session = connect();
+    CopyRequest request;
+    request.to = 2;
+    request.source =
+        Shape::plain(address_of(session->workers[0].devices->make_memory(kBytes)), kBytes);
+    request.destination =
+        Shape::plain(address_of(session->workers[2].devices->make_memory(kBytes)), kBytes);
+    const LegKey leg{"copy_out", "GPU-0-0", "", ""};
+    const Measurements& measured = session->core(0).environment().measurements;
+    while (measured.find(leg) == nullptr && request.id < 5'000) {
+      const auto result = start_copy(*session, request);
+      ASSERT_TRUE(session->run([&] { return result->over(); }));
+      ++request.id;
+    }
+    // Better than nothing, for now.
+    ASSERT_NE(measured.find(leg), nullptr);
+    session->settle();
+    const auto kept = Measurements::load(options_.measurements_path);
+    ASSERT_TRUE(kept.ok()) << kept.status().message();
+    EXPECT_EQ(kept->find(leg), nullptr);
+    EXPECT_NE(kept->find({"copy_in", "GPU-1-0", "", ""}), nullptr);  // nobody copied there
+  }
+  const auto session = connect();
+  session->settle();
+  expect_copy_out_of_first(session->core(0).environment().measurements);
+  const auto kept = Measurements::load(options_.measurements_path);
+  ASSERT_TRUE(kept.ok()) << kept.status().message();
+  expect_copy_out_of_first(*kept);
 }
 
 // A chunk over TCP is announced when its copy-out begins and tells of its arrival itself: nothing
