@@ -8,6 +8,12 @@
 #include "p2p/pipeline/numa.h"
 
 namespace rcuda::p2p {
+namespace {
+
+// When another process keeps the file of measurements locked.
+constexpr double kSaveAgainUs = 1e6;
+
+}  // namespace
 
 Core::Core(DeviceOps& ops, EngineOptions options, std::function<uint64_t()> now_ns,
            std::function<void()> wake)
@@ -135,19 +141,22 @@ bool Core::step() {
     }
     moved |= started;
   }
-  if (!environment_.fresh.legs().empty() && idle()) {
-    environment_.fresh = {};
-    const std::string& path = environment_.options.measurements_path;
-    if (!path.empty()) {
-      // `measurements` without what was disturbed.
-      Measurements kept = environment_.measurements;
-      for (const LegKey& key : environment_.disturbed_legs) kept.erase(key);
-      const Status saved = kept.save(path);
-      if (!saved.ok()) RCUDA_INFO("the measurements are not kept: %s", saved.message().c_str());
-    }
-  }
+  if (!environment_.fresh.legs().empty() && idle()) save_measurements();
   environment_.ops.resume();
   return moved;
+}
+
+void Core::save_measurements() {
+  const double now_us = environment_.now_us();
+  if (now_us < save_again_us_) return;
+  const std::string& path = environment_.options.measurements_path;
+  const Status saved = path.empty() ? Status() : environment_.fresh.save(path);
+  if (saved.code() == Code::kTimeout) {
+    save_again_us_ = now_us + kSaveAgainUs;
+    return;
+  }
+  if (!saved.ok()) RCUDA_INFO("the measurements are not kept: %s", saved.message().c_str());
+  environment_.fresh = {};
 }
 
 bool Core::polling() const {

@@ -47,6 +47,8 @@ class Core {
   Peer& peer(PeerId id);
 
  private:
+  void save_measurements();
+
   Environment environment_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by id; few
   struct LastHold {
@@ -55,6 +57,7 @@ class Core {
     bool outgoing = false;
   } last_hold_;  // the copy that held a stream last: what StreamRef::follows speaks of
   size_t turn_ = 0;
+  double save_again_us_ = 0;  // not before this time
 };
 
 }  // namespace rcuda::p2p

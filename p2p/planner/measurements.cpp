@@ -1,15 +1,19 @@
 #include "p2p/planner/measurements.h"
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <toml++/toml.h>
 
@@ -23,6 +27,9 @@ namespace {
 constexpr int64_t kFileVersion = 1;
 constexpr size_t kMaxFileBytes = size_t{4} << 20;
 constexpr size_t kMaxKnots = 1024;
+// Whoever holds the lock of the file has it for a millisecond, unless it is stopped.
+constexpr auto kLockPatience = std::chrono::milliseconds(100);
+constexpr auto kLockNap = std::chrono::milliseconds(2);
 
 Status malformed(const std::string& what) {
   return Status(Code::kInvalidArgument, "the measurements file is malformed: " + what);
@@ -57,6 +64,30 @@ std::string quoted(const std::string& text) {
     out += c < ' ' || c > '~' ? '?' : c;
   }
   return out + '"';
+}
+
+// The locked file, made where there is none. Saving replaces it, so the lock counts only if the
+// file is still the one under its name.
+Result<UniqueFd> lock_file(const std::string& path) {
+  const auto deadline = std::chrono::steady_clock::now() + kLockPatience;
+  while (true) {
+    UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+    if (!file) return Status::from_errno(errno, "opening " + path);
+    if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0) {
+      struct stat own {
+      }, current{};
+      if (::fstat(file.get(), &own) == 0 && ::stat(path.c_str(), &current) == 0 &&
+          own.st_ino == current.st_ino && own.st_dev == current.st_dev) {
+        return file;
+      }
+    } else if (errno != EWOULDBLOCK && errno != EINTR) {
+      return file;  // this file system has no locks
+    }
+    if (std::chrono::steady_clock::now() > deadline) {
+      return Status(Code::kTimeout, path + " is locked by another process");
+    }
+    std::this_thread::sleep_for(kLockNap);
+  }
 }
 
 }  // namespace
@@ -141,6 +172,7 @@ Result<Measurements> Measurements::load(const std::string& path) {
   text.resize(kMaxFileBytes + 1);
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
+  if (text.empty()) return Status(Code::kNotFound, path + " is empty");  // made to be locked
   if (text.size() > kMaxFileBytes) return malformed(path + " is larger than it may be");
   Result<Measurements> parsed = parse(text);
   if (!parsed) return Status(parsed.status()).with_context(path);
@@ -151,6 +183,15 @@ Status Measurements::save(const std::string& path) const {
   const std::filesystem::path target(path);
   std::error_code error;
   if (target.has_parent_path()) std::filesystem::create_directories(target.parent_path(), error);
+  const Result<UniqueFd> locked = lock_file(path);
+  if (!locked) return locked.status();
+  Measurements all;
+  if (Result<Measurements> others = load(path); others.ok()) all = *std::move(others);
+  all.merge(*this);
+  return all.replace(path);
+}
+
+Status Measurements::replace(const std::string& path) const {
   // A name of its own: workers of other hosts may save to the same folder, with the same pid.
   std::string fresh = path + ".XXXXXX";
   const UniqueFd made(::mkstemp(fresh.data()));

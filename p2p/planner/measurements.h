@@ -3,9 +3,10 @@
 //
 // A leg is keyed by its kind, the GPU, the NIC (or medium) and, for legs that cross to a peer, the
 // peer's GPU or host. The file is TOML with a version; a file of another version, or damaged, is
-// reported and treated as absent, never half used. save() replaces the file atomically, so several
-// workers may share it: the last one wins, which costs a measurement and nothing else.
-// Not thread-safe. load() and save() block on the file system.
+// reported and treated as absent, never half used. Several workers may share it: save() adds to it
+// under a lock of the file, and replaces it atomically.
+// Not thread-safe. load() and save() block on the file system; save() waits a tenth of a second at
+// most for a worker that holds the lock.
 #pragma once
 
 #include <compare>
@@ -30,7 +31,6 @@ struct LegKey {
 class Measurements {
  public:
   void set(const LegKey& key, LegModel leg) { legs_[key] = std::move(leg); }
-  void erase(const LegKey& key) { legs_.erase(key); }
   // nullptr where the leg has not been measured.
   const LegModel* find(const LegKey& key) const;
   const std::map<LegKey, LegModel>& legs() const { return legs_; }
@@ -40,11 +40,16 @@ class Measurements {
   static Result<Measurements> parse(std::string_view toml);
   std::string to_toml() const;
 
-  // kNotFound where there is no file.
+  // kNotFound where there is no file, or nothing in it.
   static Result<Measurements> load(const std::string& path);
+  // Adds these to what the file has, replacing what both have. kTimeout while another process holds
+  // the file's lock. Where the file system has no locks, what two workers save at the same time may
+  // be one's alone.
   Status save(const std::string& path) const;
 
  private:
+  Status replace(const std::string& path) const;
+
   std::map<LegKey, LegModel> legs_;
 };
 

@@ -6,8 +6,11 @@
 #include <string>
 #include <vector>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 
+#include "common/base/unique_fd.h"
 #include "tests/unit/p2p/pipeline/session.h"
 
 namespace rcuda::p2p {
@@ -290,6 +293,21 @@ TEST_F(SharedLegsTest, WhatCopiesDisturbedIsNotKept) {
   session->settle();
   expect_copy_out_of_first(session->core(0).environment().measurements);
   const auto kept = Measurements::load(options_.measurements_path);
+  ASSERT_TRUE(kept.ok()) << kept.status().message();
+  expect_copy_out_of_first(*kept);
+}
+
+TEST_F(SharedLegsTest, WhatCannotBeSavedNowIsSavedLater) {
+  const std::string& path = options_.measurements_path;
+  const UniqueFd holder(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  ASSERT_EQ(::flock(holder.get(), LOCK_EX), 0);
+  const auto session = connect();
+  session->settle();
+  EXPECT_EQ(Measurements::load(path).status().code(), Code::kNotFound);
+  ASSERT_EQ(::flock(holder.get(), LOCK_UN), 0);
+  session->world.after_us(2e6, [] {});
+  session->settle();
+  const auto kept = Measurements::load(path);
   ASSERT_TRUE(kept.ok()) << kept.status().message();
   expect_copy_out_of_first(*kept);
 }

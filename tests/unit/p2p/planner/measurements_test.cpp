@@ -4,10 +4,16 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <unistd.h>
+
+#include "common/base/unique_fd.h"
 
 namespace rcuda::p2p {
 namespace {
@@ -52,6 +58,58 @@ TEST_F(MeasurementsFileTest, SurvivesTheFile) {
   }
   // The replacement left nothing behind.
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_ + "/new"), {}), 1);
+}
+
+// The workers of a server end their measurements at about the same time.
+TEST_F(MeasurementsFileTest, WorkersThatSaveAtOnceKeepWhatTheOthersSaved) {
+  constexpr int kWorkers = 4;
+  constexpr int kLegs = 8;
+  const std::string path = folder_ + "/p2p.toml";
+  const auto key = [](int worker, int leg) {
+    return LegKey{"copy_out", "GPU-" + std::to_string(worker) + "-" + std::to_string(leg), "", ""};
+  };
+  std::vector<std::thread> workers;
+  for (int worker = 0; worker < kWorkers; ++worker) {
+    workers.emplace_back([&, worker] {
+      for (int leg = 0; leg < kLegs; ++leg) {
+        Measurements one;
+        one.set(key(worker, leg), LegModel::linear(2, 50, 5));
+        Status saved = one.save(path);
+        // On a busy machine the others may take longer than the patience.
+        while (saved.code() == Code::kTimeout) saved = one.save(path);
+        EXPECT_TRUE(saved.ok()) << saved.message();
+      }
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  const auto loaded = Measurements::load(path);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  for (int worker = 0; worker < kWorkers; ++worker) {
+    for (int leg = 0; leg < kLegs; ++leg) EXPECT_NE(loaded->find(key(worker, leg)), nullptr);
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+}
+
+// A worker may be stopped while it holds the lock: the others give up, and try again later.
+TEST_F(MeasurementsFileTest, ALockThatIsNotGivenBackIsNotWaitedForForEver) {
+  const std::string path = folder_ + "/p2p.toml";
+  const UniqueFd holder(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  ASSERT_EQ(::flock(holder.get(), LOCK_EX), 0);
+  EXPECT_EQ(example().save(path).code(), Code::kTimeout);
+  // Made to be locked, and not written yet: no reason for a warning.
+  EXPECT_EQ(Measurements::load(path).status().code(), Code::kNotFound);
+  ASSERT_EQ(::flock(holder.get(), LOCK_UN), 0);
+  EXPECT_TRUE(example().save(path).ok());
+  EXPECT_TRUE(Measurements::load(path).ok());
+}
+
+TEST_F(MeasurementsFileTest, ADamagedFileIsReplaced) {
+  const std::string path = folder_ + "/p2p.toml";
+  std::ofstream(path) << "not toml [";
+  ASSERT_TRUE(example().save(path).ok());
+  const auto loaded = Measurements::load(path);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+  EXPECT_EQ(loaded->legs().size(), example().legs().size());
 }
 
 // What a peer calls itself must not make the file unreadable.
