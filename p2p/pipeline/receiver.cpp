@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/base/log.h"
+#include "p2p/paths/arena.h"
 #include "p2p/paths/device_region.h"
 
 namespace rcuda::p2p {
@@ -82,11 +83,29 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
   if (message.place > inbox_bytes || message.bytes > inbox_bytes - message.place) {
     return {Code::kProtocol, "a chunk outside the inbox"};
   }
+  if (message.total == 0 && copy.any_chunk) {
+    return {Code::kProtocol, "a second chunk of a copy of nothing"};
+  }
+  if (arrived_ >= most_arrived(link)) return {Code::kProtocol, "more chunks than places for them"};
+  ++arrived_;
   copy.next = end;
   copy.any_chunk = true;
   copy.chunk_bytes = std::max(copy.chunk_bytes, message.bytes);
   copy.arrived.push_back(message);
   return {};
+}
+
+// Each has a place in an inbox until it is consumed, but for the empty one of a copy of nothing and
+// those that go to their copy's destination.
+uint64_t Receiver::most_arrived(const PeerLink& link) {
+  uint64_t inbox_bytes = link.inbox.bytes();
+  for (const DeviceBuffer& inbox : link.device_inbox) inbox_bytes += inbox.bytes();
+  return inbox_bytes / Arena::kAlignment + kMostCopies;
+}
+
+void Receiver::pop_arrived(Incoming& copy) {
+  copy.arrived.pop_front();
+  --arrived_;
 }
 
 Status Receiver::on_want(const WantMessage& message) {
@@ -352,7 +371,7 @@ bool Receiver::start_landing(Incoming& copy, PeerLink& link) {
     const Result<bool> here = has_come(chunk, link);
     if (here && !*here) break;
     started = true;
-    copy.arrived.pop_front();
+    pop_arrived(copy);
     copy.failure = here ? land(copy, chunk, link) : here.status();
     if (!copy.failure.ok()) ++copy.consumed;
   }
@@ -397,11 +416,11 @@ Status Receiver::drop_arrived(Incoming& copy, PeerLink& link, bool& moved) {
     const Result<bool> here = has_come(copy.arrived.front(), link);
     if (!here) return here.status();
     if (!*here) return {};
-    copy.arrived.pop_front();
+    pop_arrived(copy);
     ++copy.consumed;
     moved = true;
   }
-  copy.arrived.clear();
+  while (!copy.arrived.empty()) pop_arrived(copy);
   if (copy.told >= copy.sent) return {};
   moved = true;
   return tell_consumed(copy, link, copy.sent);
@@ -458,7 +477,7 @@ void Receiver::lose(const Status& why) {
   lost_ = why;
   for (auto& [id, copy] : copies_) {
     if (copy.failure.ok()) copy.failure = why;
-    copy.arrived.clear();
+    while (!copy.arrived.empty()) pop_arrived(copy);
     awake_.insert(id);
   }
 }

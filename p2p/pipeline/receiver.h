@@ -99,7 +99,9 @@ class Receiver {
   static Result<bool> has_come(const ChunkMessage& chunk, PeerLink& link);
   Status land(Incoming& copy, const ChunkMessage& chunk, const PeerLink& link);
   static Status tell_consumed(Incoming& copy, PeerLink& link, uint64_t chunks);
-  static Status drop_arrived(Incoming& copy, PeerLink& link, bool& moved);
+  static uint64_t most_arrived(const PeerLink& link);
+  void pop_arrived(Incoming& copy);
+  Status drop_arrived(Incoming& copy, PeerLink& link, bool& moved);
   Result<Mapping*> map(int device, const Handle& handle, uint64_t offset, const Shape& source);
   Status close_forgotten(PeerLink* link, bool& moved);
   void finish(Incoming& copy, PeerLink* link, const Status& status);
@@ -107,6 +109,7 @@ class Receiver {
   Environment& environment_;
   const PeerId peer_;
   std::map<uint64_t, Incoming> copies_;
+  uint64_t arrived_ = 0;      // Incoming::arrived of all copies
   std::set<uint64_t> awake_;  // of copies_: those that are not dormant, in the same order
   std::map<std::pair<int, Handle>, Mapping> mappings_;
   std::deque<uint64_t> forgotten_;  // requests to answer

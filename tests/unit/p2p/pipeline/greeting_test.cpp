@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/log.h"
+#include "p2p/paths/arena.h"
 #include "tests/unit/p2p/pipeline/raw_peer.h"
 #include "tests/unit/p2p/pipeline/session.h"
 
@@ -310,6 +311,56 @@ TEST(HostileTest, MessagesThatCannotBeEndTheLink) {
     acts[i](peer);
     EXPECT_FALSE(peer.alive()) << "act " << i;
   }
+}
+
+// The client's half of the copy need not have come, so nothing is consumed.
+TEST(HostileTest, ChunksWithoutPlacesDoNotPileUp) {
+  constexpr uint64_t kFrame = PeerWindow::kMaxMessageBytes / sizeof(ChunkMessage);
+  for (const bool empty : {false, true}) {
+    EngineOptions options = quiet_options();
+    options.inbox_bytes = 1 << 20;
+    SimSession session("auto", options);
+    session.add();
+    RawPeer peer(session);
+    peer.greet();
+    ASSERT_TRUE(peer.open());
+    ChunkMessage chunk;
+    chunk.copy = 1;
+    chunk.bytes = empty ? 0 : 1;
+    chunk.total = empty ? 0 : UINT64_MAX;
+    uint64_t sent = 0;
+    while (peer.alive() && sent < 1'000'000) {
+      std::vector<ChunkMessage> frame(kFrame);
+      for (ChunkMessage& message : frame) {
+        chunk.offset = empty ? 0 : sent++;
+        message = chunk;
+      }
+      sent += empty ? kFrame : 0;
+      peer.send_bytes(std::as_bytes(std::span(frame)));
+    }
+    EXPECT_FALSE(peer.alive()) << sent << " chunks";
+    EXPECT_EQ(peer.lost().code(), Code::kProtocol);
+  }
+}
+
+// What has a place may wait for the client's half, however small it is.
+TEST(HostileTest, AnInboxFullOfSmallChunksIsTaken) {
+  EngineOptions options = quiet_options();
+  options.inbox_bytes = 1 << 20;
+  SimSession session("auto", options);
+  session.add();
+  RawPeer peer(session);
+  peer.greet();
+  ChunkMessage chunk;
+  chunk.copy = 1;
+  chunk.bytes = 8;
+  chunk.total = options.inbox_bytes / Arena::kAlignment * chunk.bytes;
+  for (uint64_t place = 0; place < options.inbox_bytes; place += Arena::kAlignment) {
+    chunk.place = place;
+    peer.send(chunk);
+    chunk.offset += chunk.bytes;
+  }
+  EXPECT_TRUE(peer.alive()) << peer.lost().message();
 }
 
 // The driver here says how large the memory is, whatever the peer does.
