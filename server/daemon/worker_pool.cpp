@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
+#include "common/base/socket_io.h"
 #include "server/worker/address_fence.h"
 #include "server/worker/driver_loader.h"
 
@@ -24,6 +25,7 @@ namespace {
 
 constexpr int kWorkerControl = 3;  // the worker's end of its socket pair
 constexpr auto kLongestPause = std::chrono::seconds(30);
+constexpr auto kCollectPause = std::chrono::milliseconds(10);
 
 bool taken(const wire::Hello& hello, uint32_t window) {
   const wire::AddressWindow ours = address_window(window);
@@ -344,18 +346,39 @@ WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
 
 void WorkerPool::shutdown() {
   for (Worker& worker : workers_) stop(worker);
-  const Clock::time_point deadline = Clock::now() + settings_.stop_timeout.get();
+  collect(Clock::now() + settings_.stop_timeout.get());
   for (Worker& worker : workers_) {
-    pollfd item{worker.process.get(), POLLIN, 0};
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    if (::poll(&item, 1, static_cast<int>(std::max<int64_t>(left.count(), 0))) <= 0) {
-      RCUDA_WARN("worker %d did not end in time and is killed", worker.pid);
-      ::kill(worker.pid, SIGKILL);
-    }
-    int status = 0;
-    ::waitpid(worker.pid, &status, 0);
+    RCUDA_WARN("worker %d did not end in time and is killed", worker.pid);
+    ::kill(worker.pid, SIGKILL);
+  }
+  collect(Clock::now() + settings_.stop_timeout.get());
+  for (const Worker& worker : workers_) {
+    RCUDA_WARN(
+        "worker %d was killed and does not end: it is stuck in the GPU's driver, or a debugger "
+        "holds it; it is left behind",
+        worker.pid);
   }
   workers_.clear();
+}
+
+// Forgets the workers that end until the deadline. A process descriptor may say so before waitpid()
+// does, where a debugger is told first.
+void WorkerPool::collect(Clock::time_point deadline) {
+  const auto gone = [](const Worker& worker) {
+    return ::waitpid(worker.pid, nullptr, WNOHANG) != 0;
+  };
+  for (;;) {
+    workers_.remove_if(gone);
+    if (workers_.empty() || Clock::now() >= deadline) return;
+    std::vector<pollfd> items;
+    for (const Worker& worker : workers_) items.push_back({worker.process.get(), POLLIN, 0});
+    // Those that poll() has told of are there still: look again soon.
+    if (::poll(items.data(), items.size(), 0) > 0) {
+      std::this_thread::sleep_for(kCollectPause);
+    } else {
+      (void)::poll(items.data(), items.size(), poll_timeout_ms(deadline));
+    }
+  }
 }
 
 }  // namespace rcuda::server

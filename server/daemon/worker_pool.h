@@ -56,7 +56,9 @@ class WorkerPool {
   // When refill() should be called again without an event, for workers that failed to start.
   Clock::time_point next_deadline() const;
 
-  // Tells all to end, waits, kills what is left. Blocks for the stop timeout at most.
+  // Tells all to end, waits, kills what is left, and waits for that. Blocks for twice the stop
+  // timeout at most: a process that is stuck in a driver may not even be killed, and is left
+  // behind.
   void shutdown();
 
   size_t sessions() const;
@@ -91,6 +93,7 @@ class WorkerPool {
   uint32_t choose_window(const wire::Hello* hello) const;
   void read(Worker& worker);
   void reap(Worker& worker);
+  void collect(Clock::time_point deadline);
   void failed(const Status& status);
 
   const Settings& settings_;

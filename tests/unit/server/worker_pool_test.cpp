@@ -84,6 +84,18 @@ TEST(WorkerPoolTest, WhatClientsThatLeftWaitedForIsNotKept) {
   EXPECT_TRUE(pool.last_failure().ok());
 }
 
+// Neither the order to stop nor a kill ends it. The server ends all the same.
+TEST(WorkerPoolTest, AWorkerThatCannotBeKilledIsLeftBehind) {
+  PoolSettings settings("1", RCUDA_TEST_HELD_WORKER);
+  ASSERT_TRUE(settings.stop_timeout.set("50ms", "stop timeout", "the test").ok());
+  WorkerPool pool(settings, 0);
+  pool.refill({});
+  run_until(pool, [&] { return pool.starting() == 0; });
+  ASSERT_EQ(idle(pool), 1u) << pool.last_failure().message() << " (ptrace is not allowed here?)";
+  pool.shutdown();
+  EXPECT_EQ(idle(pool), 0u);
+}
+
 TEST(WorkerPoolTest, AWorkerOfAnotherBuildThanTheClientsRefusesIt) {
   const PoolSettings settings("1", RCUDA_TEST_SERVER);
   WorkerPool pool(settings, 0);

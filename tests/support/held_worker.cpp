@@ -1,0 +1,42 @@
+// A worker that a kill does not end, as one that is stuck in a driver: another process traces it
+// and does not let go of it before the test has ended.
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "server/worker/worker_messages.h"
+
+namespace {
+
+constexpr int kControl = 3;
+
+// In a process of its own: traces its parent until `test` has ended.
+[[noreturn]] void hold(pid_t test, int told) {
+  ::close(kControl);
+  const bool holds = ::ptrace(PTRACE_SEIZE, ::getppid(), nullptr, nullptr) == 0;
+  [[maybe_unused]] const ssize_t written = ::write(told, &holds, sizeof holds);
+  pollfd ended{static_cast<int>(::syscall(SYS_pidfd_open, test, 0)), POLLIN, 0};
+  if (holds && ended.fd >= 0) ::poll(&ended, 1, -1);
+  ::_exit(0);
+}
+
+}  // namespace
+
+int main() {
+  const pid_t test = ::getppid();
+  int pipe[2];
+  if (::pipe(pipe) != 0) return 1;
+  ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+  if (::fork() == 0) hold(test, pipe[1]);
+  bool held = false;
+  if (::read(pipe[0], &held, sizeof held) != sizeof held || !held) return 1;
+  rcuda::server::WorkerReady offer;
+  offer.driver = "none";
+  rcuda::server::WorkerMessage ready;
+  ready.type = rcuda::server::WorkerMessageType::kReady;
+  ready.body = encode(offer);
+  if (!send_worker_message(kControl, ready, rcuda::Deadline::max()).ok()) return 1;
+  for (;;) ::pause();
+}
