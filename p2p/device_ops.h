@@ -149,9 +149,9 @@ class DeviceOps {
   // kUnsupported where driver, kernel or the kind of memory cannot: it may be registered by its
   // address all the same.
   virtual Result<DmaBuf> dma_buf(int device, DeviceAddress address, size_t bytes) = 0;
-  // Whether a Link of this medium may read and write this device's memory in place, as far as can
-  // be told before a probe transfer (CUDA: dma-buf or peermem, and medium "verbs").
-  virtual bool may_use_gpudirect(int device, const char* medium) = 0;
+  // Whether an adapter may read and write this device's memory in place, as far as can be told
+  // before a probe transfer (CUDA: dma-buf or peermem).
+  virtual bool may_use_gpudirect(int device) = 0;
 };
 
 }  // namespace rcuda::p2p

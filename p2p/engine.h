@@ -3,7 +3,7 @@
 //
 // Use, by a worker:
 //   Engine engine(ops, options);                      // once; starts the engine thread
-//   engine.attach(peer, make_tcp_link(...), token, connected)   // per peer, in the background
+//   engine.attach(peer, make_link(...), token, connected)   // per peer, in the background
 //   engine.copy({...})                                // executor thread, for its half of a copy
 //   engine.release_memory(...)                        // before device memory is freed
 // The client mints copy and signal ids, and sends each worker its half at the place in the worker's

@@ -174,21 +174,21 @@ void bench_transfers(Link& link, transport::RegionId region, std::byte* local, s
   }
 }
 
-int bench(Medium medium) {
+int bench(const Medium& medium) {
   Result<test::LinkPair> pair = test::make_link_pair(medium);
   if (!pair) {
-    std::fprintf(stderr, "%s: %s\n", test::to_string(medium), pair.status().message().c_str());
+    std::fprintf(stderr, "%s: %s\n", medium.name(), pair.status().message().c_str());
     return 1;
   }
   // Emulated hardware is slow: fewer repetitions.
-  const int scale = medium == Medium::kVerbs ? 500 : 1;
-  std::printf("%s\n", test::to_string(medium));
+  const int scale = medium.usable_over ? 500 : 1;
+  std::printf("%s\n", medium.name());
   bench_put(*pair->client, 1'000'000 / scale);
   bench_round_trip(*pair->client, *pair->server, 100'000 / scale, false);
   bench_round_trip(*pair->client, *pair->server, 100'000 / scale, true);
   bench_ring(*pair->client, *pair->server, 1'000'000 / scale);
 
-  const size_t most = medium == Medium::kVerbs ? 16u << 20 : 128u << 20;
+  const size_t most = medium.usable_over ? 16u << 20 : 128u << 20;
   const UniqueFd file(::memfd_create("bench", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (::ftruncate(file.get(), static_cast<off_t>(most)) != 0) return 1;
   void* base =
@@ -206,14 +206,12 @@ int bench(Medium medium) {
 
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  std::vector<Medium> media;
-  for (int i = 1; i < argc; ++i) {
-    for (Medium medium : {Medium::kShm, Medium::kTcp, Medium::kVerbs}) {
-      if (std::strcmp(argv[i], test::to_string(medium)) == 0) media.push_back(medium);
-    }
-  }
-  if (media.empty()) media = {Medium::kShm, Medium::kTcp};
   int failures = 0;
-  for (Medium medium : media) failures += bench(medium);
+  for (const Medium& medium : rcuda::transport::media()) {
+    const bool named = std::any_of(argv + 1, argv + argc, [&](const char* argument) {
+      return std::strcmp(argument, medium.name()) == 0;
+    });
+    if (argc > 1 ? named : !medium.usable_over) failures += bench(medium);
+  }
   return failures;
 }

@@ -45,7 +45,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kAhead = 8;
 
 struct Options {
-  test::Medium medium = test::Medium::kShm;
+  std::string medium = "shm";
   int devices[2] = {0, 1};
   uint64_t min_bytes = 4;
   uint64_t max_bytes = 256ull << 20;
@@ -72,11 +72,11 @@ void check(CUresult result, const char* what) {
 Options parse(int argc, char** argv) {
   Options options;
   std::vector<int> devices{options.devices[0], options.devices[1]};
-  const std::map<std::string, test::Medium> media{{"shm", test::Medium::kShm},
-                                                  {"tcp", test::Medium::kTcp}};
+  std::vector<std::string> media;
+  for (const transport::Medium& medium : transport::media()) media.push_back(medium.name());
   const std::map<std::string, bool> on_off{{"on", true}, {"off", false}};
   CLI::App app("Copies between the engines of two workers by size, as CSV");
-  app.add_option("--medium", options.medium)->transform(CLI::CheckedTransformer(media));
+  app.add_option("--medium", options.medium)->check(CLI::IsMember(media));
   app.add_option("--devices", devices)->expected(2)->delimiter(',');
   app.add_option("--min", options.min_bytes)->transform(CLI::AsSizeValue(false));
   app.add_option("--max", options.max_bytes)->transform(CLI::AsSizeValue(false));
@@ -279,17 +279,11 @@ int copies_of(const Options& options, uint64_t bytes) {
   return static_cast<int>(std::clamp(options.seconds_per_size * 1e6 / expected_us, 5.0, 300.0));
 }
 
-std::unique_ptr<transport::Link> make_link(test::Medium medium, int control, int server_index,
-                                           int listener) {
+std::unique_ptr<transport::Link> make_link(const transport::Medium& medium, int control,
+                                           int server_index, int listener) {
   transport::Bootstrap bootstrap;
   bootstrap.control.reset(control);
   bootstrap.server = server_index == 1;
-  const transport::LinkOptions link_options = p2p::Engine::link_options();
-  if (medium == test::Medium::kShm) {
-    auto link = transport::make_shm_link(std::move(bootstrap), link_options);
-    if (!link) die(link.status().message());
-    return std::move(*link);
-  }
   bootstrap.accept_stream = [listener](int) -> Result<UniqueFd> {
     const int accepted = ::accept(listener, nullptr, nullptr);
     if (accepted < 0) return Status::from_errno(errno, "accept");
@@ -305,7 +299,7 @@ std::unique_ptr<transport::Link> make_link(test::Medium medium, int control, int
     }
     return socket;
   };
-  auto link = transport::make_tcp_link(std::move(bootstrap), link_options);
+  auto link = transport::make_link(medium, std::move(bootstrap), p2p::Engine::link_options());
   if (!link) die(link.status().message());
   return std::move(*link);
 }
@@ -314,14 +308,14 @@ int run(const Options& options, int index, int partner, const std::vector<int>& 
         int listener) {
   Worker worker(options, index, partner);
   size_t control = 0;
-  const char* medium = test::to_string(options.medium);
+  const transport::Medium& medium = test::medium_named(options.medium);
   for (int round = 0; round < options.rounds; ++round) {
     for (const std::string& strategy : options.strategies) {
-      worker.open(strategy, make_link(options.medium, controls[control++], index, listener));
+      worker.open(strategy, make_link(medium, controls[control++], index, listener));
       for (const uint64_t bytes : sizes_of(options)) {
         const int copies = copies_of(options, bytes);
         if (index == 0) {
-          worker.send(strategy + " " + medium + (options.streams ? "" : " no stream"), bytes,
+          worker.send(strategy + " " + medium.name() + (options.streams ? "" : " no stream"), bytes,
                       copies);
         } else {
           worker.receive(bytes, copies);
@@ -353,9 +347,11 @@ int main(int argc, char** argv) {
   ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length);
   // A control connection per run, of the medium's kind, made before either process has threads.
   std::vector<int> controls[2];
+  const bool local =
+      test::medium_named(options.medium).traits.reach == transport::Reach::kThisMachine;
   for (size_t i = 0; i < runs; ++i) {
     int pair[2];
-    if (options.medium == test::Medium::kShm) {
+    if (local) {
       if (::socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) die("socketpair");
     } else {
       pair[0] = ::socket(AF_INET, SOCK_STREAM, 0);

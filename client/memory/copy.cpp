@@ -69,7 +69,7 @@ CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, bool sync
 CUresult copy_from_pageable(const CopyStream& stream, CUdeviceptr destination, const void* source,
                             size_t bytes) {
   Session& session = *stream.target.session;
-  if (bytes > (session.over_sockets() ? kSmallOverSockets : kSmallToDevice)) {
+  if (bytes > (session.traits().copies_by_cpu ? kSmallOverSockets : kSmallToDevice)) {
     return session.staging().to_device(stream.target.context, stream.id, destination, source,
                                        bytes);
   }
@@ -125,7 +125,7 @@ CUresult copy_to_pageable(const CopyStream& stream, void* destination, CUdevicep
   Session& session = *stream.target.session;
   const host_writes::Settling settling(session, stream.target.context, stream.id, false);
   CUresult result;
-  if (bytes > (session.over_sockets() ? kSmallOverSockets : kSmallToHost)) {
+  if (bytes > (session.traits().copies_by_cpu ? kSmallOverSockets : kSmallToHost)) {
     result =
         session.staging().to_host(stream.target.context, stream.id, destination, source, bytes);
   } else {
@@ -254,7 +254,7 @@ CUresult copy_linear(const LinearCopy& copy) {
       const CUresult result = source.owner.session->synchronize(source.owner.context, 0);
       if (result != CUDA_SUCCESS) return result;
     }
-    if (session.over_sockets() && to_device != from_device && !mirrored &&
+    if (session.traits().copies_by_cpu && to_device != from_device && !mirrored &&
         !may_capture(copy.stream)) {
       if (waits) return copy_page_locked(stream, copy, to_device);
       if (to_device && copy.bytes <= kSmallOverSockets && source_is_settled()) {

@@ -178,7 +178,7 @@ CUresult record(const Target& target, void* address, size_t bytes, Placement pla
 
 // Whether its worker maps memory of this process rather than having bytes of its own.
 bool shares_pages(const std::unique_ptr<Session>& session) {
-  return std::strcmp(session->link().medium(), "shm") == 0;
+  return session->traits().shares_pages;
 }
 
 // Kernels may read and write it, and not every worker has the same pages.

@@ -19,18 +19,16 @@ bool parse_number(std::string_view text, T* value) {
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
-bool take_medium(std::string_view* text, wire::Medium* medium) {
-  constexpr std::pair<std::string_view, wire::Medium> kMedia[] = {
-      {"shm:", wire::Medium::kShm}, {"tcp:", wire::Medium::kTcp}, {"verbs:", wire::Medium::kVerbs}};
-  for (const auto& [prefix, value] : kMedia) {
-    // "tcp:0" is GPU 0 of a host called tcp; a medium is followed by a whole address.
-    if (text->starts_with(prefix) && text->find(':', prefix.size()) != std::string_view::npos) {
-      text->remove_prefix(prefix.size());
-      *medium = value;
-      return true;
-    }
+// The medium in front of an address, if there is one, which is taken away.
+const transport::Medium* take_medium(std::string_view* text) {
+  const size_t colon = text->find(':');
+  // "tcp:0" is GPU 0 of a host called tcp; a medium is followed by a whole address.
+  if (colon == std::string_view::npos || text->find(':', colon + 1) == std::string_view::npos) {
+    return nullptr;
   }
-  return false;
+  const transport::Medium* medium = transport::find_medium(text->substr(0, colon));
+  if (medium) text->remove_prefix(colon + 1);
+  return medium;
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -44,7 +42,7 @@ std::string_view trimmed(std::string_view text) {
 Result<DeviceAddress> parse_device(const std::string& text) {
   DeviceAddress device;
   std::string_view rest = trimmed(text);
-  take_medium(&rest, &device.medium);
+  device.medium = take_medium(&rest);
   const size_t colon = rest.rfind(':');
   if (colon == std::string_view::npos) return malformed(text, "the \":gpu\" is missing");
   if (!parse_number(rest.substr(colon + 1), &device.gpu)) {

@@ -12,12 +12,13 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/transport/media.h"
 #include "common/wire/handshake.h"
 
 namespace rcuda::client {
 
 struct DeviceAddress {
-  wire::Medium medium = wire::Medium::kAuto;
+  const transport::Medium* medium = nullptr;  // null: auto
   std::string host;
   uint16_t port = wire::kDefaultPort;
   uint32_t gpu = 0;
@@ -31,7 +32,7 @@ Result<std::vector<DeviceAddress>> devices_from(const Environment& environment);
 
 // One server of the pool and the devices asked of it.
 struct ServerDevices {
-  wire::Medium medium = wire::Medium::kAuto;
+  const transport::Medium* medium = nullptr;  // null: auto
   std::string host;
   uint16_t port = 0;
   std::vector<uint32_t> gpus;      // in the application's order

@@ -31,14 +31,14 @@ std::vector<Ref<Context>>& context_stack() { return of_this_thread<ContextStack>
 
 Process* instance = nullptr;  // null in a process that never called CUDA
 
-Result<wire::Medium> medium_from_environment() {
+// Null: auto.
+Result<const transport::Medium*> medium_from_environment() {
   const char* text = std::getenv("RCUDA_TRANSPORT");
-  if (!text || !*text || std::strcmp(text, "auto") == 0) return wire::Medium::kAuto;
-  if (std::strcmp(text, "shm") == 0) return wire::Medium::kShm;
-  if (std::strcmp(text, "tcp") == 0) return wire::Medium::kTcp;
-  if (std::strcmp(text, "verbs") == 0) return wire::Medium::kVerbs;
+  if (!text || !*text || std::strcmp(text, "auto") == 0) return nullptr;
+  if (const transport::Medium* medium = transport::find_medium(text)) return medium;
   return Status(Code::kInvalidArgument, std::string("RCUDA_TRANSPORT=") + text +
-                                            " is no transport; use auto, shm, tcp or verbs");
+                                            " is no transport; use auto, " +
+                                            transport::medium_names());
 }
 
 Result<bool> flag_from_environment(const char* name) {
@@ -177,7 +177,7 @@ CUresult Process::check() const {
 Status Process::connect() {
   RCUDA_RETURN_IF_ERROR(configure_log());
   SessionOptions options;
-  Result<wire::Medium> medium = medium_from_environment();
+  const auto medium = medium_from_environment();
   if (!medium) return medium.status();
   options.medium = *medium;
   if (const char* file = std::getenv("RCUDA_TRACE"); file && *file) {

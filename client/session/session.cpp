@@ -2,7 +2,6 @@
 
 #include <cstring>
 #include <memory>
-#include <string_view>
 #include <thread>
 
 #include <sys/mman.h>
@@ -26,12 +25,12 @@ constexpr auto kForever = std::chrono::hours(24);
 
 // How long a waiting thread spins before it sleeps. A local driver's waits spin to their end;
 // waking a thread whose core has gone to sleep may take 100 us, which is little only in a wait of
-// milliseconds. With few cores the spinner may be what keeps the worker from running, and over TCP
-// what keeps the threads from running that move the bytes.
-std::chrono::nanoseconds spin_time(wire::Medium medium) {
+// milliseconds. With few cores the spinner may be what keeps the worker from running, and what
+// keeps the threads from running that move the bytes, where there are such.
+std::chrono::nanoseconds spin_time(const transport::MediumTraits& medium) {
   const unsigned cores = std::thread::hardware_concurrency();
   if (cores < 4) return std::chrono::microseconds(3);
-  if (medium == wire::Medium::kTcp) return std::chrono::microseconds(50);
+  if (medium.copies_by_cpu) return std::chrono::microseconds(50);
   return std::chrono::microseconds(cores < 8 ? 200 : 5000);
 }
 
@@ -97,14 +96,6 @@ Result<std::unique_ptr<transport::Link>> make_link(wire::Connection connection,
   transport::Bootstrap bootstrap;
   bootstrap.control = std::move(connection.socket);
   bootstrap.timeout = options.handshake_timeout;
-  switch (connection.medium) {
-    case wire::Medium::kShm:
-      return transport::make_shm_link(std::move(bootstrap), options.link);
-    case wire::Medium::kVerbs:
-      return transport::make_verbs_link(std::move(bootstrap), options.link);
-    default:
-      break;
-  }
   bootstrap.open_stream = [&, control = bootstrap.control.get()](int index) -> Result<UniqueFd> {
     const auto deadline = Clock::now() + options.connect_timeout;
     Result<UniqueFd> socket = wire::connect_again(control, deadline);
@@ -116,18 +107,7 @@ Result<std::unique_ptr<transport::Link>> make_link(wire::Connection connection,
                                               wire::encode(attach), deadline));
     return socket;
   };
-  return transport::make_tcp_link(std::move(bootstrap), options.link);
-}
-
-const char* medium_name(wire::Medium medium) {
-  switch (medium) {
-    case wire::Medium::kShm:
-      return "shm";
-    case wire::Medium::kVerbs:
-      return "verbs";
-    default:
-      return "tcp";
-  }
+  return transport::make_link(*connection.medium, std::move(bootstrap), options.link);
 }
 
 }  // namespace
@@ -141,27 +121,28 @@ uint32_t thread_number() {
 Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
                                                const SessionOptions& options) {
   const std::string address = server.host + ":" + std::to_string(server.port);
-  const wire::Medium wanted = server.medium != wire::Medium::kAuto ? server.medium : options.medium;
   Result<wire::Connection> connection =
-      wire::connect_server(server.host, server.port, wanted, options.connect_timeout);
+      wire::connect_server(server.host, server.port, server.medium ? server.medium : options.medium,
+                           options.connect_timeout);
   if (!connection) return connection.status();
-  if (connection->medium != wire::Medium::kShm) {
+  const transport::MediumTraits& traits = connection->medium->traits;
+  if (traits.reach == transport::Reach::kNetwork) {
     RCUDA_RETURN_IF_ERROR(
         wire::present_ticket(connection->socket.get(), Clock::now() + options.answer_timeout)
             .with_context(address));
   }
 
   std::unique_ptr<Session> session(new Session);
-  session->name_ = address + " over " + medium_name(connection->medium);
+  session->name_ = address + " over " + traits.name;
   session->server_ = server;
   session->index_ = options.hello.worker;
   session->synchronous_ = options.synchronous;
-  session->spin_ = spin_time(connection->medium);
+  session->traits_ = traits;
+  session->spin_ = spin_time(traits);
 
   wire::Hello hello = options.hello;
-  hello.medium = connection->medium;
+  hello.medium = traits.name;
   hello.devices = server.gpus;
-  const wire::Medium medium = connection->medium;
   Result<wire::Welcome> welcome = shake_hands(connection->socket, hello, options.answer_timeout);
   if (!welcome) return Status(welcome.status()).with_context(address);
   session->welcome_ = std::move(welcome).value();
@@ -177,8 +158,7 @@ Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
   auto link = make_link(std::move(connection).value(), session->welcome_, linked);
   if (!link) return Status(link.status()).with_context(session->name_);
   session->link_ = std::move(link).value();
-  session->over_sockets_ = medium == wire::Medium::kTcp;
-  if (medium != wire::Medium::kShm) host_writes::enable();
+  if (!traits.shares_pages) host_writes::enable();
   if (session->link_->peer_window_bytes() < wire::WorkerWindow::kBytes ||
       session->link_->window().size() < Window::kBytes) {
     return Status(Code::kProtocol, session->name_ + ": the worker's window is too small");
@@ -217,8 +197,8 @@ Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
 // The worker's reports go into the trace; some round trips tell how its clock differs from ours.
 void Session::trace() {
   constexpr int kRoundTrips = 16;
-  trace_ =
-      trace::add_server(name_, welcome_.worker_pid, std::string_view(link_->medium()) == "shm");
+  trace_ = trace::add_server(name_, welcome_.worker_pid,
+                             traits_.reach == transport::Reach::kThisMachine);
   events_->set_trace_sink([index = trace_](std::span<const wire::TraceEvent> events) {
     trace::server_events(index, events);
   });

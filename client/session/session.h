@@ -50,8 +50,8 @@ class Staging;
 inline constexpr CUresult kSessionLost = CUDA_ERROR_DEVICE_UNAVAILABLE;
 
 struct SessionOptions {
-  wire::Hello hello;  // devices and medium are filled in by open()
-  wire::Medium medium = wire::Medium::kAuto;
+  wire::Hello hello;                          // devices and medium are filled in by open()
+  const transport::Medium* medium = nullptr;  // null: auto
   std::chrono::milliseconds connect_timeout{5'000};
   // How long a server may be silent after the Hello. One whose workers are still starting says so.
   std::chrono::milliseconds answer_timeout{5'000};
@@ -168,9 +168,8 @@ class Session {
   bool lost() const { return !link_->status().ok(); }
   // A transfer failed, and with it the session: says so and closes the Link. Gives kSessionLost.
   CUresult lose(const Status& why);
-  // TCP: bytes are copied into and out of sockets whoever moves them, and a round trip costs more
-  // than copying some ten thousand bytes.
-  bool over_sockets() const { return over_sockets_; }
+  // What the session's medium can do: those of link().traits(), kept here.
+  const transport::MediumTraits& traits() const { return traits_; }
   // How long to spin for what the worker is about to do before sleeping.
   std::chrono::nanoseconds spin() const { return spin_; }
 
@@ -204,7 +203,7 @@ class Session {
   uint32_t index_ = 0;
   wire::Welcome welcome_;
   bool synchronous_ = false;
-  bool over_sockets_ = false;
+  transport::MediumTraits traits_;
   uint32_t trace_ = 0;  // this session's number in the trace
   std::chrono::nanoseconds spin_{0};
   std::unique_ptr<transport::Link> link_;

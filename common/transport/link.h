@@ -30,6 +30,7 @@
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
+#include "common/transport/traits.h"
 
 namespace rcuda::transport {
 
@@ -97,8 +98,10 @@ class Link {
  public:
   virtual ~Link() = default;  // closes; returns after no callback can run any more
 
-  virtual const char* medium() const = 0;  // "shm", "tcp", "verbs"
-  // verbs: this side's RDMA device ("mlx5_0"); empty on other media.
+  // What this Link can do; constant, so that whoever asks often keeps a copy.
+  virtual const MediumTraits& traits() const = 0;
+  const char* medium() const { return traits().name; }
+  // has_adapter: this side's RDMA device ("mlx5_0"); empty on other media.
   virtual std::string adapter() const { return {}; }
 
   // This side's window, zeroed at start; the peer writes it at any time. Page-aligned.
@@ -132,14 +135,15 @@ class Link {
                                 uint64_t backing_offset = 0) = 0;
   // The same for memory that devices alone may touch: GPU memory at an address of this process. It
   // must not be freed before unexpose(). That this succeeds proves nothing: loop_back() does.
-  // kUnsupported on every medium but verbs.
+  // kUnsupported without has_adapter.
   virtual Result<Region> expose_device(void* base, size_t bytes, const DeviceMemory& memory) = 0;
   // Copies bytes between two places of this side, each inside one of its exposed regions, through
   // the adapter. Blocks until they are there, or for LinkOptions::peer_timeout. As expose_device().
   virtual Status loop_back(void* to, const void* from, size_t bytes) = 0;
   // Pending transfers of it fail. Once this returned, no peer touches the memory through this Link;
   // where the region has a backing and the peer mapped it, the peer may still touch those pages.
-  // Blocks, on verbs, until the peer has let go of the region: not for a TransferDone.
+  // Blocks, where an adapter moves the bytes, until the peer has let go of the region: not for a
+  // TransferDone.
   virtual Status unexpose(RegionId region) = 0;
 
   // The peer's region mapped here at `address` (nullptr: anywhere), or nullptr where the medium
@@ -153,7 +157,7 @@ class Link {
   virtual Status unmap(RegionId region) = 0;
 
   // Moves bytes between the peer's region and local memory. Asynchronous; `local` must stay valid
-  // until `done` ran. No order between transfers. Works on every medium (shared memory: only for
+  // until `done` ran. No order between transfers. Works on every medium (shares_pages: only for
   // regions with backing; ask map()).
   virtual void write(RegionId region, uint64_t offset, const void* local, size_t bytes,
                      TransferDone done) = 0;
@@ -161,13 +165,13 @@ class Link {
                     TransferDone done) = 0;
 
   // RDMA's write with immediate: the peer learns of the arrival from the write itself, where
-  // otherwise its end would have to come back before a put could tell. tcp and verbs have it.
-  virtual bool has_immediates() const { return false; }
+  // otherwise its end would have to come back before a put could tell. kUnsupported without
+  // has_immediates.
   // As write(), of at least a byte, but that `done` only says that this side has done its part: who
-  // is told of the arrival is the peer. Until it has said so, over tcp `local` must not change (it
-  // may be unmapped after `done`), since sockets may hold its pages. Over tcp, one outside of the
-  // peer's region breaks the Link, and one into a region that has been withdrawn is dropped.
-  // `immediate` is not 0. kUnsupported where the medium has none.
+  // is told of the arrival is the peer. Until it has said so, with copies_by_cpu `local` must not
+  // change (it may be unmapped after `done`), since sockets may hold its pages; one outside of the
+  // peer's region then breaks the Link, and one into a region that has been withdrawn is dropped.
+  // `immediate` is not 0.
   virtual void write_with_immediate(RegionId, uint64_t, const void*, size_t, uint32_t, Company,
                                     TransferDone done) {
     done({Code::kUnsupported, std::string(medium()) + " has no write with immediate"});
@@ -206,31 +210,21 @@ struct LinkOptions {
   std::chrono::milliseconds peer_timeout{10'000};
 };
 
-// How a Link comes to be: both sides hold a connected stream socket (Unix for shm, TCP otherwise)
-// on which the session handshake has ended. Both call the same function; it exchanges what the
-// medium needs over that socket (window sizes, memfds, ports, queue pair numbers) and takes the
-// socket over: its end is how the death of the peer is noticed. `server` distinguishes the sides.
-// Blocks until the peer has done its part or the timeout passed.
+// How a Link comes to be: both sides hold a connected stream socket of the kind that the medium's
+// reach says, on which the session handshake has ended. Both call make_link() (media.h); it
+// exchanges what the medium needs over that socket (window sizes, memfds, ports, queue pair
+// numbers) and takes the socket over: its end is how the death of the peer is noticed. `server`
+// distinguishes the sides. Blocks until the peer has done its part or the timeout passed.
 //
-// tcp: `accept_stream` (server) yields the further sockets that the client's `open_stream`
-// connects; the daemon routes them to the right worker by the session's token.
+// A medium that needs further sockets calls `accept_stream` (server) for those that the client's
+// `open_stream` connects; the daemon routes them to the right worker by the session's token. Both
+// are there where the reach is kNetwork.
 struct Bootstrap {
   UniqueFd control;
   bool server = false;
   std::chrono::milliseconds timeout{10'000};
-  std::function<Result<UniqueFd>(int index)> open_stream;    // client side of tcp
-  std::function<Result<UniqueFd>(int index)> accept_stream;  // server side of tcp
+  std::function<Result<UniqueFd>(int index)> open_stream;    // client side
+  std::function<Result<UniqueFd>(int index)> accept_stream;  // server side
 };
-
-Result<std::unique_ptr<Link>> make_shm_link(Bootstrap bootstrap, const LinkOptions& options);
-Result<std::unique_ptr<Link>> make_tcp_link(Bootstrap bootstrap, const LinkOptions& options);
-// Whether make_verbs_link has a chance on this side of a control connection: the plug-in is there
-// and the local address belongs to an RDMA device (or RCUDA_VERBS_DEVICE names one). kUnsupported
-// else.
-Status verbs_usable(int control_socket);
-// Loads the plug-in librcuda-verbs.so from rcuda/ beside the calling library or in the lib folder
-// of the calling program's tree, or from RCUDA_PLUGIN_DIR; kUnsupported with the reason where there
-// is none.
-Result<std::unique_ptr<Link>> make_verbs_link(Bootstrap bootstrap, const LinkOptions& options);
 
 }  // namespace rcuda::transport

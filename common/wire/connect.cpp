@@ -194,30 +194,34 @@ Status present_ticket(int socket, Clock::time_point deadline) {
   return write_message(socket, MessageType::kTicket, answer->second, deadline);
 }
 
-Result<Connection> connect_server(const std::string& host, uint16_t port, Medium medium,
+Result<Connection> connect_server(const std::string& host, uint16_t port,
+                                  const transport::Medium* medium,
                                   std::chrono::milliseconds timeout) {
+  using transport::plain_medium, transport::Reach;
   Result<AddressList> addresses = resolve_host(host, port);
   if (!addresses) {
     const Status& status = addresses.status();
     return Status(status.code(), status.context() + " in RCUDA_DEVICES");
   }
   const Clock::time_point deadline = Clock::now() + timeout;
-  if (medium == Medium::kShm || medium == Medium::kAuto) {
+  if (!medium || medium->traits.reach == Reach::kThisMachine) {
     if (is_this_machine(addresses->get())) {
       Result<UniqueFd> socket = connect_unix(port, deadline);
-      if (socket) return Connection{std::move(socket).value(), Medium::kShm};
+      if (socket) {
+        return Connection{std::move(socket).value(),
+                          medium ? medium : &plain_medium(Reach::kThisMachine)};
+      }
       const bool listens = socket.status().code() != Code::kUnavailable;
-      if (medium == Medium::kShm || listens) return socket.status();
-    } else if (medium == Medium::kShm) {
-      return Status(
-          Code::kInvalidArgument,
-          host + " is another machine; shared memory reaches this one only: use tcp or verbs");
+      if (medium || listens) return socket.status();
+    } else if (medium) {
+      return Status(Code::kInvalidArgument, host + " is another machine; " + medium->name() +
+                                                " reaches this one only: use " +
+                                                transport::medium_names(Reach::kNetwork));
     }
   }
   Result<UniqueFd> socket = connect_any(addresses->get(), label(host, port), deadline);
   if (!socket) return socket.status();
-  const Medium chosen = medium == Medium::kVerbs ? medium : Medium::kTcp;
-  return Connection{std::move(socket).value(), chosen};
+  return Connection{std::move(socket).value(), medium ? medium : &plain_medium(Reach::kNetwork)};
 }
 
 }  // namespace rcuda::wire

@@ -10,23 +10,27 @@
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
+#include "common/transport/media.h"
 #include "common/wire/handshake.h"
 
 namespace rcuda::wire {
 
 struct Connection {
   UniqueFd socket;
-  Medium medium = Medium::kTcp;  // what the socket is good for; never kAuto
+  const transport::Medium* medium = nullptr;  // what the socket is good for; never null
 };
 
-// kAuto is shared memory when `host` is this machine and a server listens there for it, else TCP.
+// `medium` null: the plain medium of this machine when `host` is it and a server listens there for
+// it, else the plain one of the network.
 // Resolving the name takes what it takes; then it blocks up to the timeout. Errors name host and
 // port and say what to check; kDenied when this machine's server is not for this user.
-Result<Connection> connect_server(const std::string& host, uint16_t port, Medium medium,
+Result<Connection> connect_server(const std::string& host, uint16_t port,
+                                  const transport::Medium* medium,
                                   std::chrono::milliseconds timeout);
 
-// Must come first on a connection that begins with a Hello or a StatusQuery. Where `socket`, a TCP
-// one, stays on this machine: gets a ticket for it over the server's local socket and presents it.
+// Must come first on a connection of Reach::kNetwork that begins with a Hello or a StatusQuery.
+// Where `socket` stays on this machine: gets a ticket for it over the server's local socket and
+// presents it.
 // Without a local socket, as behind a proxy, it presents none, and the server decides.
 Status present_ticket(int socket, std::chrono::steady_clock::time_point deadline);
 

@@ -69,6 +69,9 @@ class Reader {
     text->resize(count);
     return bytes(text->data(), count);
   }
+  bool medium(std::string* name) {
+    return string(name) && ((!name->empty() && name->size() <= kMaxMediumName) || fail());
+  }
   // A list's length: bounded by `limit`, and by the bytes that are left at `item_bytes` at least
   // each, so that a short message cannot ask for a large allocation.
   bool count(uint32_t* count, uint32_t limit, size_t item_bytes) {
@@ -124,7 +127,7 @@ bool get_endpoint(Reader& in, Endpoint* endpoint) {
 std::vector<std::byte> encode(const Hello& message) {
   Writer out;
   out.number(message.api_hash);
-  out.number(static_cast<uint32_t>(message.medium));
+  out.string(message.medium);
   out.number(message.pid);
   out.number(message.uid);
   out.string(message.host);
@@ -143,16 +146,14 @@ std::vector<std::byte> encode(const Hello& message) {
 Result<Hello> decode_hello(const std::vector<std::byte>& body) {
   Reader in(body);
   Hello message;
-  uint32_t medium = 0, windows = 0;
-  if (!in.number(&message.api_hash) || !in.number(&medium) || !in.number(&message.pid) ||
+  uint32_t windows = 0;
+  if (!in.number(&message.api_hash) || !in.medium(&message.medium) || !in.number(&message.pid) ||
       !in.number(&message.uid) || !in.string(&message.host) || !in.string(&message.program) ||
       !in.string(&message.user) || !in.bytes(message.session, sizeof message.session) ||
       !in.numbers(&message.devices, kMaxDevices) ||
       !in.count(&windows, kMaxWindows, sizeof(AddressWindow))) {
     return malformed("Hello");
   }
-  if (medium > static_cast<uint32_t>(Medium::kVerbs)) return malformed("Hello");
-  message.medium = static_cast<Medium>(medium);
   message.taken_windows.resize(windows);
   for (AddressWindow& window : message.taken_windows) get_window(in, &window);
   in.number(&message.worker);
@@ -184,24 +185,19 @@ std::vector<std::byte> encode(const PeerHello& message) {
   out.number(message.worker);
   out.number(message.link);
   out.number(message.stream);
-  out.number(static_cast<uint32_t>(message.medium));
+  out.string(message.medium);
   return out.take();
 }
 
 Result<PeerHello> decode_peer_hello(const std::vector<std::byte>& body) {
   Reader in(body);
   PeerHello message;
-  uint32_t medium = 0;
   in.bytes(message.session, sizeof message.session);
   in.number(&message.worker);
   in.number(&message.link);
   in.number(&message.stream);
-  in.number(&medium);
-  if (!in.complete() || medium == static_cast<uint32_t>(Medium::kAuto) ||
-      medium > static_cast<uint32_t>(Medium::kVerbs)) {
-    return malformed("PeerHello");
-  }
-  message.medium = static_cast<Medium>(medium);
+  in.medium(&message.medium);
+  if (!in.complete()) return malformed("PeerHello");
   return message;
 }
 
@@ -318,7 +314,7 @@ std::vector<std::byte> encode(const ServerStatus& message) {
     out.string(session.host);
     out.number(session.client_pid);
     out.number(session.worker_pid);
-    out.number(static_cast<uint32_t>(session.medium));
+    out.string(session.medium);
     out.number(session.seconds);
     out.numbers(session.devices);
   }
@@ -346,14 +342,12 @@ Result<ServerStatus> decode_status(const std::vector<std::byte>& body) {
   if (!in.count(&sessions, kMaxSessions, kLeastSessionBytes)) return malformed("status");
   message.sessions.resize(sessions);
   for (ServerStatus::Session& session : message.sessions) {
-    uint32_t medium = 0;
     if (!in.string(&session.user) || !in.string(&session.program) || !in.string(&session.host) ||
-        !in.number(&session.client_pid) || !in.number(&session.worker_pid) || !in.number(&medium) ||
-        medium > static_cast<uint32_t>(Medium::kVerbs) || !in.number(&session.seconds) ||
+        !in.number(&session.client_pid) || !in.number(&session.worker_pid) ||
+        !in.medium(&session.medium) || !in.number(&session.seconds) ||
         !in.numbers(&session.devices, kMaxDevices)) {
       return malformed("status");
     }
-    session.medium = static_cast<Medium>(medium);
   }
   if (!in.complete()) return malformed("status");
   return message;

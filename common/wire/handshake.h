@@ -5,18 +5,18 @@
 //   daemon -> worker   the socket and the Hello, over a socket pair of theirs
 //   worker -> client   Welcome: devices with all attributes, window of addresses, staging; or
 //                      Refusal
-//   both               make_*_link() on the same socket
+//   both               transport::make_link() on the same socket
 //   worker -> client   the first frame of the event ring: ReadyEvent, which names the staging
 //                      region. From now on the client may send commands
 //
-// Further sockets of a tcp session open with Attach in place of Hello; the daemon passes them to
-// the worker whose token they name.
+// Further sockets of a session open with Attach in place of Hello; the daemon passes them to the
+// worker whose token they name.
 //
 //   worker -> daemon   PeerHello: of another server's worker, which the client introduced
 //   daemon -> worker   the socket and the PeerHello, to the worker that it names
 //   worker -> worker   PeerWelcome or Refusal, then both make a Link
 //
-// Further sockets of a tcp Link between workers open with a PeerHello as well.
+// Further sockets of a Link between workers open with a PeerHello as well.
 //
 // A client of the server's own machine that connects by TCP first proves its user
 // (docs/security.md):
@@ -71,7 +71,8 @@ static_assert(sizeof(MessageHeader) == 16);
 // A client may give up a server that it has not heard of for a few of these.
 inline constexpr std::chrono::seconds kQueuedInterval{1};
 
-enum class Medium : uint32_t { kAuto = 0, kShm = 1, kTcp = 2, kVerbs = 3 };
+// Media travel by name. Whoever is asked for one that it does not have refuses it.
+inline constexpr size_t kMaxMediumName = 32;
 
 struct AddressWindow {
   uint64_t base = 0;
@@ -80,18 +81,18 @@ struct AddressWindow {
 
 struct Hello {
   uint64_t api_hash = 0;  // of the generated table: both sides must have been built from one
-  Medium medium = Medium::kTcp;
+  std::string medium;     // transport::Medium::name(); never empty
   uint32_t pid = 0, uid = 0;
   std::string host, program;  // for the server's log
   std::string user;
-  uint8_t session[16] = {};  // random, the same for all servers of one client process
-  std::vector<uint32_t> devices;             // ordinals on that server, in the client's order
+  uint8_t session[16] = {};       // random, the same for all servers of one client process
+  std::vector<uint32_t> devices;  // ordinals on that server, in the client's order
   std::vector<AddressWindow> taken_windows;  // of this client's other workers
   uint32_t worker = 0;                 // which of the client's workers this will be, counted from 0
   std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client
 };
 
-struct Attach {            // a further socket of a tcp session
+struct Attach {            // a further socket of a session
   uint8_t token[16] = {};  // from Welcome
   uint32_t index = 0;
 };
@@ -104,7 +105,7 @@ struct PeerHello {
   uint32_t worker = 0;       // who is called on: Hello::worker of that session
   uint32_t link = 0;         // the client's name for this connection
   uint32_t stream = 0;       // 0: the Link's control socket; from 1: its further sockets
-  Medium medium = Medium::kTcp;
+  std::string medium;        // as in Hello
 };
 
 // An address and port of IP; of IPv4 as ::ffff:a.b.c.d.
@@ -162,7 +163,7 @@ struct ServerStatus {
   struct Session {
     std::string user, program, host;
     uint32_t client_pid = 0, worker_pid = 0;
-    Medium medium = Medium::kTcp;
+    std::string medium;
     uint64_t seconds = 0;
     std::vector<uint32_t> devices;
   };

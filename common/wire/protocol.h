@@ -27,7 +27,7 @@ namespace rcuda::wire {
 
 // Of the handshake's framing. Two sides whose declarations differ in anything else refuse one
 // another by Hello::api_hash, for which nobody has to raise a number.
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 
 // ---- windows -----------------------------------------------------------------------------------
 

@@ -96,7 +96,7 @@ class WirePath final : public Path {
   uint64_t capacity_bytes() const override;
   std::optional<Place> reserve(uint64_t offset, uint64_t bytes) override;
   void release(const Place& place) override;
-  bool tells_arrival() const override { return link_.has_immediates(); }
+  bool tells_arrival() const override { return link_.traits().has_immediates; }
   void ship(const Place& place, uint32_t immediate, transport::Company company,
             transport::TransferDone done) override;
 

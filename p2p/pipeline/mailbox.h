@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <deque>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
@@ -16,16 +15,17 @@
 
 namespace rcuda::p2p {
 
-// kSoon: over tcp with the next flush() or what is sent before it, in one frame with others. Where
-// many copies or chunks are under way there are many messages in a round of the engine, and a frame
-// of its own for each costs a system call, which is more than all the rest.
+// kSoon: a Link that copies by CPU sends the message with the next flush() or with what is sent
+// before that, in one frame with others. Where many copies or chunks are under way there are many
+// messages in a round of the engine, and a frame of its own for each costs a system call, which is
+// more than all the rest. Other Links send it at once.
 enum class When : uint8_t { kNow, kSoon };
 
 class Mailbox {
  public:
   // `link` outlives the mailbox; its windows hold PeerWindow::kBytes (check_windows).
   explicit Mailbox(transport::Link& link)
-      : gathers_(std::string_view(link.medium()) == "tcp"),
+      : gathers_(link.traits().copies_by_cpu),
         writer_(link, PeerWindow::layout()),
         reader_(link, PeerWindow::layout()) {}
   static Status check_windows(transport::Link& link);

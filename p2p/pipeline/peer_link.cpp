@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <string_view>
 
 #include "common/base/log.h"
 #include "p2p/paths/device_region.h"
@@ -54,9 +53,10 @@ PeerLink::~PeerLink() {
 Status PeerLink::make_inbox() {
   const Result<uint64_t> bytes = grant(environment, environment.options.inbox_bytes);
   if (!bytes) return bytes.status();
-  const bool shared = std::string_view(link->medium()) == "shm";
-  Result<HostBuffer> buffer = HostBuffer::create(environment.ops, *bytes, environment.numa_node,
-                                                 shared ? Mappable::kYes : Mappable::kNo);
+  const transport::MediumTraits& medium = link->traits();
+  Result<HostBuffer> buffer =
+      HostBuffer::create(environment.ops, *bytes, environment.numa_node,
+                         medium.shares_pages ? Mappable::kYes : Mappable::kNo);
   if (!buffer) return Status(buffer.status()).with_context("peer-to-peer inbox");
   inbox = *std::move(buffer);
   staging_bytes += *bytes;
@@ -66,7 +66,9 @@ Status PeerLink::make_inbox() {
   device_outbox.resize(environment.devices.size());
   device_outbox_arena.resize(environment.devices.size());
   for (size_t device = 0; device < environment.devices.size(); ++device) {
-    if (!environment.ops.may_use_gpudirect(static_cast<int>(device), link->medium())) continue;
+    if (!medium.has_adapter || !environment.ops.may_use_gpudirect(static_cast<int>(device))) {
+      continue;
+    }
     const uint64_t size = environment.options.device_inbox_bytes;
     Result<DeviceBuffer> in = DeviceBuffer::create(environment.ops, static_cast<int>(device), size);
     Result<DeviceBuffer> out =
@@ -92,16 +94,16 @@ Status PeerLink::make_inbox() {
 }
 
 Status PeerLink::make_host_path() {
-  // The threads of sockets read and write what lies between the copies.
-  const auto fit =
-      std::string_view(link->medium()) == "tcp" ? Arena::Fit::kNext : Arena::Fit::kFirst;
+  const transport::MediumTraits& medium = link->traits();
+  // The Link's threads read and write what lies between the copies.
+  const auto fit = medium.copies_by_cpu ? Arena::Fit::kNext : Arena::Fit::kFirst;
   peer_inbox = Arena(offer.inbox_bytes, fit);
   peer_device_inbox.clear();
   for (uint32_t device = 0; device < offer.device_count; ++device) {
     peer_device_inbox.emplace_back(offer.devices[device].inbox_bytes);
   }
   const transport::RegionId region{offer.inbox_region};
-  if (std::string_view(link->medium()) == "shm") {
+  if (medium.shares_pages) {
     Result<MappedInbox> mapping =
         MappedInbox::create(environment.ops, *link, region, offer.inbox_bytes);
     if (!mapping) return Status(mapping.status()).with_context("the peer's inbox");
@@ -114,7 +116,7 @@ Status PeerLink::make_host_path() {
   Result<HostBuffer> buffer = HostBuffer::create(environment.ops, *bytes + kScratchBytes,
                                                  environment.numa_node, Mappable::kNo);
   if (!buffer) return Status(buffer.status()).with_context("peer-to-peer outbox");
-  if (std::string_view(link->medium()) == "verbs") {
+  if (medium.has_adapter) {
     // Registered once, for all copies; otherwise the Link would register or copy every chunk.
     const auto exposed = link->expose_device(buffer->data(), buffer->bytes(), {.for_peer = false});
     if (!exposed) return Status(exposed.status()).with_context("peer-to-peer outbox");
@@ -139,12 +141,12 @@ void PeerLink::make_device_path(int device, int peer_device) {
 }
 
 Capabilities PeerLink::capabilities(int device, int peer_device) const {
-  const std::string_view medium = link->medium();
+  const Route route = route_of(link->traits());
   const auto mappable = ipc.find({device, peer_device});
   Capabilities can;
-  can.shm = medium == "shm";
-  can.tcp = medium == "tcp";
-  can.verbs = medium == "verbs";
+  can.shm = route == Route::kShm;
+  can.tcp = route == Route::kTcp;
+  can.verbs = route == Route::kVerbs;
   can.gpudirect = device_path(device, peer_device) != nullptr;
   can.ipc = mappable != ipc.end() && mappable->second;
   return can;
@@ -158,6 +160,7 @@ PairKey PeerLink::pair_key(int device, int peer_device) const {
   key.destination_host = get_text(offer.name);
   const std::string adapter = link->adapter();
   key.nic = adapter.empty() ? link->medium() : adapter;
+  if (link->traits().copies_by_cpu) key.medium = link->medium();
   return key;
 }
 

@@ -20,6 +20,7 @@
 #include "common/base/cache_folder.h"
 #include "common/base/unique_fd.h"
 #include "common/config/toml_text.h"
+#include "common/transport/media.h"
 
 namespace rcuda::p2p {
 namespace {
@@ -224,7 +225,10 @@ PairModel pair_model(const Measurements& measurements, const PairKey& pair) {
   take(model.copy_in, {"copy_in", pair.destination_gpu, "", ""});
   take(model.device_out, {"device_copy", pair.source_gpu, "", ""});
   take(model.device_in, {"device_copy", pair.destination_gpu, "", ""});
-  take(model.wire_tcp, {"wire", "", "tcp", pair.destination_host});
+  const std::string medium = !pair.medium.empty()
+                                 ? pair.medium
+                                 : transport::plain_medium(transport::Reach::kNetwork).name();
+  take(model.wire_tcp, {"wire", "", medium, pair.destination_host});
   take(model.wire_verbs, {"wire", "", pair.nic, pair.destination_host});
   take(model.gpudirect, {"gpudirect", pair.source_gpu, pair.nic, pair.destination_gpu});
   take(model.registration, {"registration", pair.source_gpu, pair.nic, ""});

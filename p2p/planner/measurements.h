@@ -23,7 +23,7 @@ namespace rcuda::p2p {
 struct LegKey {
   std::string kind;  // "copy_out", "copy_in", "device_copy", "wire", "gpudirect", "ipc", ...
   std::string gpu;   // UUID of the GPU, empty for host-only legs
-  std::string nic;   // "mlx5_0", or the medium "tcp" / "shm" where no NIC is involved
+  std::string nic;   // "mlx5_0", or the medium where no NIC is involved
   std::string peer;  // GPU UUID or host of the other end, empty for legs within the node
   auto operator<=>(const LegKey&) const = default;
 };
@@ -63,7 +63,8 @@ struct PairKey {
   std::string destination_gpu;
   std::string source_host;
   std::string destination_host;
-  std::string nic;  // the source's
+  std::string nic;     // the source's, or the medium where no NIC is involved
+  std::string medium;  // with copies_by_cpu; empty: the plain one of the network
 };
 // Puts the model of one direction together from what both nodes measured. Legs that are missing
 // stay empty.

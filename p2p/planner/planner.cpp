@@ -109,12 +109,17 @@ Result<PlannerOptions> parse_planner_options(std::string_view strategy, std::str
                         "ipc, a strategy with chunk size and depth as in v4b:256Kx8");
     }
   }
-  if (!path.empty() && path != "auto") {
-    options.route = parse_route(path);
-    if (!options.route) {
+  if (path == to_string(Route::kIpc)) {  // only ever within a machine
+    options.medium = &transport::plain_medium(transport::Reach::kThisMachine);
+    options.route = Route::kIpc;
+  } else if (!path.empty() && path != "auto") {
+    options.medium = transport::find_medium(path);
+    if (!options.medium) {
       return Status(Code::kInvalidArgument, "RCUDA_P2P_PATH is \"" + std::string(path) +
-                                                "\"; it may be auto, verbs, tcp, shm or ipc");
+                                                "\"; it may be auto, ipc, " +
+                                                transport::medium_names());
     }
+    options.route = route_of(options.medium->traits);
   }
   return options;
 }

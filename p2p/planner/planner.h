@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/transport/media.h"
 #include "p2p/planner/correction.h"
 #include "p2p/planner/leg_model.h"
 #include "p2p/planner/predict.h"
@@ -60,9 +61,11 @@ enum class Copies : uint8_t { kAlone, kWithOthers, kInTrain };
 
 struct PlannerOptions {
   Policy policy = Policy::kAuto;
-  Strategy strategy = Strategy::kV4b;   // of kFixed
-  std::optional<Chunking> chunking;     // of kFixed; the published constants otherwise
-  std::optional<Route> route;           // RCUDA_P2P_PATH; any otherwise
+  Strategy strategy = Strategy::kV4b;  // of kFixed
+  std::optional<Chunking> chunking;    // of kFixed; the published constants otherwise
+  // RCUDA_P2P_PATH; any otherwise. `medium` is what the workers connect over for that route.
+  std::optional<Route> route;
+  const transport::Medium* medium = nullptr;
   uint64_t window_bytes = 64ull << 20;  // staging memory one copy may fill at most
 
   // Whether a plan may be one that maps the peer's GPU memory.
@@ -73,8 +76,8 @@ struct PlannerOptions {
 };
 
 // Reads RCUDA_P2P_STRATEGY: "auto", "paper" or "hybrid", a strategy ("v3b"), or a strategy with its
-// chunking ("v4b:256Kx8"); and RCUDA_P2P_PATH: "auto" or a route. kInvalidArgument names the
-// malformed setting and what it may be.
+// chunking ("v4b:256Kx8"); and RCUDA_P2P_PATH: "auto", "ipc" or a medium. kInvalidArgument names
+// the malformed setting and what it may be.
 Result<PlannerOptions> parse_planner_options(std::string_view strategy, std::string_view path);
 
 class Planner {

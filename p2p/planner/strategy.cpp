@@ -80,11 +80,9 @@ std::optional<Strategy> parse_strategy(std::string_view name) {
   return std::nullopt;
 }
 
-std::optional<Route> parse_route(std::string_view name) {
-  for (Route route : kRoutes) {
-    if (name == to_string(route)) return route;
-  }
-  return std::nullopt;
+Route route_of(const transport::MediumTraits& traits) {
+  if (traits.shares_pages) return Route::kShm;
+  return traits.has_adapter ? Route::kVerbs : Route::kTcp;
 }
 
 Staging staging_of(Strategy strategy) {

@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "common/transport/traits.h"
+
 namespace rcuda::p2p {
 
 enum class Strategy : uint8_t {
@@ -26,10 +28,12 @@ inline constexpr std::array kStrategies{Strategy::kV1,  Strategy::kV2a, Strategy
                                         Strategy::kV3a, Strategy::kV3b, Strategy::kV4a,
                                         Strategy::kV4b, Strategy::kIpc};
 
+// Each but kIpc is how copies use a kind of medium, by its traits, and has the name of the first
+// medium of that kind.
 enum class Route : uint8_t {
-  kShm,    // both workers stage in one shared pinned buffer
-  kTcp,    // sockets between pinned buffers
-  kVerbs,  // RDMA write between registered buffers (of host or GPU)
+  kShm,    // shares_pages: both workers stage in one shared pinned buffer
+  kTcp,    // copies_by_cpu: sockets between pinned buffers
+  kVerbs,  // has_adapter: RDMA write between registered buffers (of host or GPU)
   kIpc,    // mapped GPU memory of the peer
 };
 inline constexpr std::array kRoutes{Route::kShm, Route::kTcp, Route::kVerbs, Route::kIpc};
@@ -40,7 +44,8 @@ enum class Staging : uint8_t { kNone, kDevice, kHost };
 const char* to_string(Strategy strategy);
 const char* to_string(Route route);
 std::optional<Strategy> parse_strategy(std::string_view name);
-std::optional<Route> parse_route(std::string_view name);
+// What copies over a Link with these traits use.
+Route route_of(const transport::MediumTraits& traits);
 Staging staging_of(Strategy strategy);
 // The strategy that stages in host memory as `strategy` does in GPU memory: what runs where
 // GPUDirect does not work. v1 falls back to v2b.

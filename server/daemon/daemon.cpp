@@ -16,6 +16,7 @@
 #include "api/api_hash.h"
 #include "common/base/host_name.h"
 #include "common/base/log.h"
+#include "common/transport/media.h"
 #include "common/wire/same_host.h"
 #include "server/worker/address_fence.h"
 #include "server/worker/device_set.h"
@@ -369,8 +370,11 @@ Status Daemon::check(const wire::Hello& hello) const {
                   "client and server were built from different versions of rcuda or of cuda.h: "
                   "install the same build on both");
   }
-  if (hello.medium == wire::Medium::kAuto) {
-    return Status(Code::kProtocol, "the client did not choose a transport");
+  if (!transport::find_medium(hello.medium)) {
+    return Status(Code::kProtocol,
+                  "this server does not know the transport that the client chose;"
+                  " it takes " +
+                      transport::medium_names());
   }
   if (hello.devices.empty()) return Status(Code::kInvalidArgument, "no device was asked for");
   const std::vector<uint32_t> offered = pool_->offer().ordinals();

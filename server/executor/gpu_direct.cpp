@@ -93,9 +93,7 @@ struct GpuDirect::Window {
 GpuDirect::~GpuDirect() = default;
 
 void GpuDirect::prove() {
-  if (std::string_view(executor_.link().medium()) != "verbs" || !executor_.resources().gpudirect) {
-    return;
-  }
+  if (!executor_.link().traits().has_adapter || !executor_.resources().gpudirect) return;
   const api::DriverTable& driver = executor_.driver();
   for (const SessionDevice& device : executor_.resources().devices) {
     CUcontext popped = nullptr;

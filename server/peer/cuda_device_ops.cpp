@@ -580,9 +580,9 @@ Result<p2p::DmaBuf> CudaDeviceOps::dma_buf(int device, DeviceAddress address, si
   return export_dma_buf(driver_, address, bytes);
 }
 
-bool CudaDeviceOps::may_use_gpudirect(int device, const char* medium) {
+bool CudaDeviceOps::may_use_gpudirect(int device) {
   const Device& own = devices_[static_cast<size_t>(device)];
-  if (std::string_view(medium) != "verbs" || !own.gpudirect) return false;
+  if (!own.gpudirect) return false;
   if (!orders_adapter_writes(driver_, own.device)) {
     RCUDA_INFO("no GPUDirect for copies of device %d: %s", own.device, kWritesOutOfOrder);
     return false;

@@ -20,19 +20,6 @@ namespace {
 // Sockets that wait for an introduction: those of all Links of a session, and no flood of them.
 constexpr size_t kMostCallers = 1024;
 
-// What carries the path that the user asked for; kAuto: the best that both ends have.
-wire::Medium medium_of(const std::optional<p2p::Route>& route) {
-  if (!route) return wire::Medium::kAuto;
-  switch (*route) {
-    case p2p::Route::kTcp:
-      return wire::Medium::kTcp;
-    case p2p::Route::kVerbs:
-      return wire::Medium::kVerbs;
-    default:
-      return wire::Medium::kShm;
-  }
-}
-
 Status session_ends() { return {Code::kUnavailable, "the session ends"}; }
 
 }  // namespace
@@ -126,54 +113,48 @@ bool PeerHub::note_socket(Attempt& attempt, int socket) {
   return !attempt.given_up;
 }
 
-Result<std::unique_ptr<transport::Link>> PeerHub::make_link(wire::Medium medium,
+Result<std::unique_ptr<transport::Link>> PeerHub::link_over(const transport::Medium& medium,
                                                             transport::Bootstrap bootstrap) const {
   bootstrap.timeout = options_.handshake_timeout;
   transport::LinkOptions options = p2p::Engine::link_options();
   options.peer_timeout = options_.peer_timeout;
   options.bulk_streams = options_.bulk_streams;
   options.near_pci = options_.near_pci;
-  switch (medium) {
-    case wire::Medium::kShm:
-      return transport::make_shm_link(std::move(bootstrap), options);
-    case wire::Medium::kVerbs:
-      return transport::make_verbs_link(std::move(bootstrap), options);
-    default:
-      return transport::make_tcp_link(std::move(bootstrap), options);
-  }
+  return transport::make_link(medium, std::move(bootstrap), options);
 }
 
 Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt) {
-  const wire::Medium wanted = medium_of(options_.planner.route);
-  if (wanted != wire::Medium::kAuto) return call_on(attempt, wanted);
-  auto link = call_on(attempt, wire::Medium::kAuto);
-  // It called over verbs, and the other side has none; or the other server of this machine is
-  // another user's, whose local socket is closed to us. By TCP the session's name is enough.
+  const transport::Medium* const wanted = options_.planner.medium;
+  auto link = call_on(attempt, wanted);
+  if (wanted) return link;
+  // The medium that it called over is not usable at the other side; or the other server of this
+  // machine is another user's, whose local socket is closed to us. By TCP the session's name is
+  // enough.
   if (link.status().code() == Code::kUnsupported || link.status().code() == Code::kDenied) {
-    RCUDA_INFO("peer-to-peer with worker %u goes over tcp: %s", attempt.introduction.worker,
-               link.status().message().c_str());
-    return call_on(attempt, wire::Medium::kTcp);
+    const transport::Medium& plain = transport::plain_medium(transport::Reach::kNetwork);
+    RCUDA_INFO("peer-to-peer with worker %u goes over %s: %s", attempt.introduction.worker,
+               plain.name(), link.status().message().c_str());
+    return call_on(attempt, &plain);
   }
   return link;
 }
 
-Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt, wire::Medium medium) {
+Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt,
+                                                          const transport::Medium* wanted) {
   const Introduction& introduction = attempt.introduction;
   Result<wire::Connection> connection = wire::connect_server(introduction.host, introduction.port,
-                                                             medium, options_.handshake_timeout);
+                                                             wanted, options_.handshake_timeout);
   if (!connection) return connection.status();
   if (!note_socket(attempt, connection->socket.get())) return session_ends();
-  if (medium == wire::Medium::kAuto && connection->medium == wire::Medium::kTcp &&
-      transport::verbs_usable(connection->socket.get()).ok()) {
-    connection->medium = wire::Medium::kVerbs;
-  }
+  const int socket = connection->socket.get();
+  const transport::Medium& medium =
+      wanted ? *wanted : transport::best_medium(connection->medium->traits.reach, socket);
   wire::PeerHello hello;
   std::copy(options_.session.begin(), options_.session.end(), hello.session);
   hello.worker = introduction.worker;
   hello.link = introduction.link;
-  hello.medium = connection->medium;
+  hello.medium = medium.name();
   const auto deadline = Clock::now() + options_.handshake_timeout;
-  const int socket = connection->socket.get();
   RCUDA_RETURN_IF_ERROR(
       wire::write_message(socket, wire::MessageType::kPeerHello, wire::encode(hello), deadline));
   auto answer = wire::read_message(socket, deadline);
@@ -199,7 +180,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt, wire
                                               wire::encode(hello), until));
     return stream;
   };
-  return make_link(hello.medium, std::move(bootstrap));
+  return link_over(medium, std::move(bootstrap));
 }
 
 Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt) {
@@ -208,14 +189,15 @@ Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt)
   if (!note_socket(attempt, caller->socket.get())) return session_ends();
   const int socket = caller->socket.get();
   const auto deadline = Clock::now() + options_.handshake_timeout;
-  if (caller->hello.medium == wire::Medium::kVerbs) {
-    if (const Status usable = transport::verbs_usable(socket); !usable.ok()) {
-      const wire::Refusal refusal{static_cast<uint32_t>(Code::kUnsupported), usable.context()};
-      (void)wire::write_message(socket, wire::MessageType::kRefusal, wire::encode(refusal),
-                                deadline);
-      const bool only = options_.planner.route == p2p::Route::kVerbs;
-      return only ? Result<std::unique_ptr<transport::Link>>(usable) : be_called_on(attempt);
-    }
+  const transport::Medium* const medium = transport::find_medium(caller->hello.medium);
+  const Status usable = medium ? medium->usable(socket)
+                               : Status(Code::kUnsupported, "the other worker's medium is unknown");
+  if (!usable.ok()) {
+    const wire::Refusal refusal{static_cast<uint32_t>(Code::kUnsupported), usable.context()};
+    (void)wire::write_message(socket, wire::MessageType::kRefusal, wire::encode(refusal), deadline);
+    // Unless the session wants this medium and no other, the other worker calls again.
+    return options_.planner.medium ? Result<std::unique_ptr<transport::Link>>(usable)
+                                   : be_called_on(attempt);
   }
   RCUDA_RETURN_IF_ERROR(wire::write_message(socket, wire::MessageType::kPeerWelcome, {}, deadline));
   transport::Bootstrap bootstrap;
@@ -226,7 +208,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt)
     if (!stream) return stream.status();
     return std::move(stream->socket);
   };
-  return make_link(caller->hello.medium, std::move(bootstrap));
+  return link_over(*medium, std::move(bootstrap));
 }
 
 bool PeerHub::begin_pause(p2p::Pause what) {

@@ -131,10 +131,11 @@ class PeerHub {
   // False where the attempt was given up meanwhile.
   bool note_socket(Attempt& attempt, int socket);
   Result<std::unique_ptr<transport::Link>> call_on(Attempt& attempt);
-  Result<std::unique_ptr<transport::Link>> call_on(Attempt& attempt, wire::Medium medium);
+  Result<std::unique_ptr<transport::Link>> call_on(Attempt& attempt,
+                                                   const transport::Medium* wanted);
   Result<std::unique_ptr<transport::Link>> be_called_on(Attempt& attempt);
   Result<Caller> wait_for_caller(const Attempt& attempt, uint32_t stream);
-  Result<std::unique_ptr<transport::Link>> make_link(wire::Medium medium,
+  Result<std::unique_ptr<transport::Link>> link_over(const transport::Medium& medium,
                                                      transport::Bootstrap bootstrap) const;
   bool shutting() const;
   bool in_use(const Use& memory) const;

@@ -22,7 +22,7 @@
 #include "common/base/leak_check.h"
 #include "common/base/log.h"
 #include "common/base/start_thread.h"
-#include "common/transport/link.h"
+#include "common/transport/media.h"
 #include "common/wire/handshake.h"
 #include "server/executor/image_cache.h"
 #include "server/executor/output_capture.h"
@@ -134,19 +134,18 @@ std::chrono::nanoseconds spin_time(const Settings& settings) {
   return std::chrono::microseconds(cores >= 8 ? 80 : cores >= 4 ? 20 : 5);
 }
 
-Result<std::unique_ptr<transport::Link>> make_link(wire::Medium medium,
-                                                   transport::Bootstrap bootstrap,
-                                                   const transport::LinkOptions& options) {
-  switch (medium) {
-    case wire::Medium::kShm:
-      return transport::make_shm_link(std::move(bootstrap), options);
-    case wire::Medium::kTcp:
-      return transport::make_tcp_link(std::move(bootstrap), options);
-    case wire::Medium::kVerbs:
-      return transport::make_verbs_link(std::move(bootstrap), options);
-    default:
-      return Status(Code::kProtocol, "the client did not choose a transport");
+// The medium that a client asks for, if this worker can use it.
+Result<const transport::Medium*> medium_for(const wire::Hello& hello, int socket) {
+  const transport::Medium* const medium = transport::find_medium(hello.medium);
+  if (!medium) {
+    return Status(Code::kProtocol, "this server takes " + transport::medium_names() + " only");
   }
+  if (Status usable = medium->usable(socket); !usable.ok()) {
+    return std::move(usable).with_context(
+        std::string("this server cannot use ") + medium->name() + " (set RCUDA_TRANSPORT to " +
+        transport::plain_medium(medium->traits.reach).name() + ")");
+  }
+  return medium;
 }
 
 std::string pci_address(const api::DriverTable& driver, CUdevice device) {
@@ -176,13 +175,10 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
     refuse(message.socket.get(), status);
     return {};
   }
-  if (hello->medium == wire::Medium::kVerbs) {
-    if (Status status = transport::verbs_usable(message.socket.get()); !status.ok()) {
-      refuse(message.socket.get(),
-             std::move(status).with_context(
-                 "this server cannot use verbs (set RCUDA_TRANSPORT to shm or tcp)"));
-      return {};
-    }
+  const auto medium = medium_for(*hello, message.socket.get());
+  if (!medium.ok()) {
+    refuse(message.socket.get(), medium.status());
+    return {};
   }
   if (auto planner = p2p::parse_planner_options(hello->p2p_strategy, hello->p2p_path);
       !planner.ok()) {
@@ -246,7 +242,7 @@ Status serve(const Settings& settings, WorkerMessage message, int daemon, const 
   options.bulk_streams = static_cast<int>(settings.bulk_streams.get());
   options.near_pci = pci_address(driver.table, resources.devices.front().device);
   options.peer_timeout = settings.peer_timeout.milliseconds();
-  auto link = make_link(hello->medium, std::move(bootstrap), options);
+  auto link = transport::make_link(**medium, std::move(bootstrap), options);
   if (!link.ok()) return client_left(link.status());
 
   const std::string cache_folder = settings.image_cache.get() == "auto" ? default_image_directory()

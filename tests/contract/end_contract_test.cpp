@@ -85,7 +85,7 @@ class EndContract : public LinkContract {
   }
 
   std::unique_ptr<Link> wrap(std::unique_ptr<Link> link) {
-    if (!faulty()) return link;
+    if (!wrapped()) return link;
     return std::make_unique<FaultLink>(std::move(link), FaultPlan{.seed = 5});
   }
 };
@@ -201,7 +201,7 @@ TEST_P(EndContract, ASilentPeerIsGivenUpAfterItsTimeout) {
 }
 
 TEST_P(EndContract, AStoppedPeerHoldsPutsBackAndLosesNone) {
-  if (medium() == Medium::kVerbs) GTEST_SKIP() << "the adapter takes puts for a stopped process";
+  if (traits().has_adapter) GTEST_SKIP() << "the adapter takes puts for a stopped process";
   const LinkOptions patient{.window_bytes = 1 << 20, .peer_timeout = std::chrono::milliseconds(0)};
   Result<PeerProcess> peer = PeerProcess::start(medium(), patient, "count_puts");
   ASSERT_TRUE(peer.ok()) << peer.status().message();
@@ -225,7 +225,7 @@ TEST_P(EndContract, AStoppedPeerHoldsPutsBackAndLosesNone) {
 
 TEST_P(EndContract, AStoppedPeerThatGoesOnHearsWhatWasSentMeanwhile) {
   if (faulty()) GTEST_SKIP() << "the side that is stopped has no wrapper";
-  if (medium() == Medium::kVerbs) GTEST_SKIP() << "listens as shm does";
+  if (traits().has_adapter) GTEST_SKIP() << "listens as shm does";
   const LinkOptions patient{.peer_timeout = std::chrono::milliseconds(0)};
   const LinkOptions impatient{.peer_timeout = std::chrono::milliseconds(1000)};
   Result<PeerProcess> peer = PeerProcess::start(medium(), patient, impatient, "answer");

@@ -13,6 +13,8 @@
 
 #include "common/base/log_forward.h"
 #include "common/base/socket_io.h"
+#include "common/transport/shm/medium.h"
+#include "common/transport/tcp/medium.h"
 #include "tests/contract/link_contract.h"
 
 namespace rcuda::test {
@@ -70,8 +72,8 @@ constexpr auto kImpatience = std::chrono::milliseconds(300);
 
 Victim attack_tcp(const std::vector<std::byte>& greeting,
                   std::chrono::milliseconds timeout = kPatience) {
-  Result<RawPair> control = make_socket_pair(Medium::kTcp);
-  Result<RawPair> stream = make_socket_pair(Medium::kTcp);
+  Result<RawPair> control = make_socket_pair(medium_named("tcp"));
+  Result<RawPair> stream = make_socket_pair(medium_named("tcp"));
   EXPECT_TRUE(control.ok() && stream.ok());
   Victim victim;
   victim.attacker = std::move(control->ours);
@@ -86,7 +88,7 @@ Victim attack_tcp(const std::vector<std::byte>& greeting,
   bootstrap.timeout = timeout;
   bootstrap.accept_stream = [&](int) -> Result<UniqueFd> { return std::move(stream->theirs); };
   const LinkOptions options{.window_bytes = kWindowBytes, .bulk_streams = 1};
-  Result<std::unique_ptr<Link>> link = make_tcp_link(std::move(bootstrap), options);
+  Result<std::unique_ptr<Link>> link = transport::tcp::make_link(std::move(bootstrap), options);
   if (link) {
     victim.link = std::move(*link);
   } else {
@@ -97,7 +99,7 @@ Victim attack_tcp(const std::vector<std::byte>& greeting,
 
 Victim attack_shm(const std::vector<std::byte>& greeting, const std::vector<int>& fds,
                   std::chrono::milliseconds timeout = kPatience) {
-  Result<RawPair> control = make_socket_pair(Medium::kShm);
+  Result<RawPair> control = make_socket_pair(medium_named("shm"));
   EXPECT_TRUE(control.ok());
   Victim victim;
   victim.attacker = std::move(control->ours);
@@ -109,7 +111,7 @@ Victim attack_shm(const std::vector<std::byte>& greeting, const std::vector<int>
   bootstrap.server = true;
   bootstrap.timeout = timeout;
   const LinkOptions options{.window_bytes = kWindowBytes, .peer_timeout = kPatience};
-  Result<std::unique_ptr<Link>> link = make_shm_link(std::move(bootstrap), options);
+  Result<std::unique_ptr<Link>> link = transport::shm::make_link(std::move(bootstrap), options);
   if (link) {
     victim.link = std::move(*link);
   } else {

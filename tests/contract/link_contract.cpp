@@ -1,13 +1,17 @@
 #include "tests/contract/link_contract.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <future>
+#include <sstream>
 #include <stdexcept>
 
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include "tests/support/late_media.h"
 
 namespace rcuda::test {
 
@@ -16,20 +20,41 @@ using transport::Link;
 using transport::RegionId;
 using transport::Wake;
 
+namespace {
+bool is_late(const Medium& medium) {
+  return medium.name() == std::string_view(kLateShmTraits.name) ||
+         medium.name() == std::string_view(kLateTcpTraits.name);
+}
+}  // namespace
+
 std::vector<LinkCase> link_cases() {
-  const char* value = std::getenv("RCUDA_TEST_MEDIA");
-  const std::string chosen = value != nullptr ? value : "shm,tcp";
+  std::vector<std::string> chosen;
+  if (const char* value = std::getenv("RCUDA_TEST_MEDIA")) {
+    std::istringstream names(value);
+    for (std::string name; std::getline(names, name, ',');) chosen.push_back(name);
+  }
   std::vector<LinkCase> cases;
-  for (Medium medium : {Medium::kShm, Medium::kTcp, Medium::kVerbs}) {
-    if (chosen.find(to_string(medium)) == std::string::npos) continue;
-    cases.push_back({medium, false});
-    cases.push_back({medium, true});
+  for (const Medium& medium : transport::media()) {
+    const bool named = std::find(chosen.begin(), chosen.end(), medium.name()) != chosen.end();
+    if (chosen.empty() ? medium.usable_over != nullptr : !named) continue;
+    if (is_late(medium)) {
+      cases.push_back({&medium, true, false});
+    } else {
+      cases.push_back({&medium, false, false});
+      cases.push_back({&medium, true, true});
+    }
   }
   return cases;
 }
 
 std::string link_case_name(const testing::TestParamInfo<LinkCase>& info) {
-  return std::string(to_string(info.param.medium)) + (info.param.faulty ? "_faulty" : "");
+  std::string name = info.param.medium->name();
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name + (info.param.wrapped ? "_faulty" : "");
+}
+
+void PrintTo(const LinkCase& link_case, std::ostream* out) {
+  *out << link_case.medium->name() << (link_case.wrapped ? ", faulty" : "");
 }
 
 int rounds(int full, bool faulty) {
@@ -126,7 +151,7 @@ void LinkContract::connect(const transport::LinkOptions& client,
   cut_ = pair->cut;
   client_ = std::move(pair->client);
   server_ = std::move(pair->server);
-  if (faulty()) {
+  if (wrapped()) {
     client_ = std::make_unique<FaultLink>(std::move(client_), FaultPlan{.seed = 11});
     server_ = std::make_unique<FaultLink>(std::move(server_), FaultPlan{.seed = 22});
   }

@@ -1,5 +1,6 @@
-// The fixture of the transport contract suite: every test runs over every medium, bare and behind a
-// FaultLink. RCUDA_TEST_MEDIA ("shm,tcp,verbs") chooses the media; verbs is left out unless named.
+// The fixture of the transport contract suite: every test runs over every medium of the table, bare
+// and behind a FaultLink, and asks traits for what holds there. RCUDA_TEST_MEDIA ("shm,tcp,verbs")
+// chooses the media; what needs more than a socket is left out unless named.
 #pragma once
 
 #include <atomic>
@@ -19,9 +20,11 @@
 namespace rcuda::test {
 
 struct LinkCase {
-  Medium medium;
-  bool faulty;
+  const Medium* medium = nullptr;
+  bool faulty = false;   // Links are slow and late
+  bool wrapped = false;  // since the suite makes them so
 };
+void PrintTo(const LinkCase& link_case, std::ostream* out);
 
 std::vector<LinkCase> link_cases();
 std::string link_case_name(const testing::TestParamInfo<LinkCase>& info);
@@ -77,7 +80,9 @@ class LinkContract : public testing::TestWithParam<LinkCase> {
   void connect(const transport::LinkOptions& client = {},
                const transport::LinkOptions& server = {});
   bool faulty() const { return GetParam().faulty; }
-  Medium medium() const { return GetParam().medium; }
+  bool wrapped() const { return GetParam().wrapped; }
+  const Medium& medium() const { return *GetParam().medium; }
+  const transport::MediumTraits& traits() const { return medium().traits; }
   transport::Link& client() { return *client_; }
   transport::Link& server() { return *server_; }
 

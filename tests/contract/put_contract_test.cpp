@@ -27,7 +27,7 @@ TEST_P(PutContract, WindowsAreZeroedAlignedAndAsLargeAsAskedFor) {
   for (Link* link : {&client(), &server()}) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(link->window().data()) % 4096, 0u);
     for (std::byte b : link->window()) ASSERT_EQ(b, std::byte{0});
-    EXPECT_STREQ(link->medium(), to_string(medium()));
+    EXPECT_STREQ(link->medium(), medium().name());
   }
 }
 
@@ -98,13 +98,13 @@ TEST_P(PutContract, PutsOfManyThreadsArriveInTheOrderOfIssue) {
 }
 
 TEST_P(PutContract, PutsThatAreHandedOverArriveInTheOrderOfIssue) {
-  if (medium() != Medium::kTcp) GTEST_SKIP() << "hands nothing over";
+  if (!traits().copies_by_cpu) GTEST_SKIP() << "hands nothing over";
   put_by_many_threads({.receive_spin = std::chrono::milliseconds(1)}, Wake::kHandOver);
 }
 
 // Both sides only look: nothing but the put itself sends it, whether a thread is awake or not.
 TEST_P(PutContract, APutThatIsHandedOverNeedsNoFurtherCall) {
-  if (medium() != Medium::kTcp) GTEST_SKIP() << "hands nothing over";
+  if (!traits().copies_by_cpu) GTEST_SKIP() << "hands nothing over";
   constexpr auto kSpin = std::chrono::milliseconds(1);
   const LinkOptions options{.receive_spin = kSpin};
   connect(options, options);
@@ -168,7 +168,7 @@ TEST_P(PutContract, TheLastWordIsVisibleLast) {
 
 TEST_P(PutContract, SleepersAreWokenByEveryPutThatSaysSo) {
   connect();
-  const int count = rounds(medium() == Medium::kShm ? 200'000 : 20'000, faulty());
+  const int count = rounds(traits().shares_pages ? 200'000 : 20'000, faulty());
   std::thread other([&] {
     for (int i = 1; i <= count; ++i) {
       ASSERT_TRUE(server().wait([&] { return load(server(), 0) == uint64_t(i); }, soon()).ok());
@@ -269,8 +269,8 @@ TEST_P(PutContract, CountsPutsAndBytes) {
 
 // What the RDMA figures promise: a posted command is one work request, which the receiver does not
 // even notice; only a receiver that sleeps costs more.
-TEST_P(PutContract, OverVerbsAPutIsOneWorkRequestAndNoReceive) {
-  if (medium() != Medium::kVerbs || faulty()) GTEST_SKIP() << "about verbs";
+TEST_P(PutContract, WithAnAdapterAPutIsOneWorkRequestAndNoReceive) {
+  if (!traits().has_adapter || faulty()) GTEST_SKIP() << "about adapters";
   connect();
   const std::vector<std::byte> launch(104);
   const transport::LinkCounters before = client().counters();

@@ -104,7 +104,7 @@ TEST_P(RegionContract, WritesWithImmediateTellOfTheirArrival) {
   ASSERT_TRUE(region.ok());
   std::vector<std::byte> local(block.bytes.size());
   fill_pattern(local, 5);
-  if (!server().has_immediates()) {
+  if (!traits().has_immediates) {
     Pending pending;
     server().write_with_immediate(region->id, 0, local.data(), 1, 1, Company::kAlone,
                                   pending.begin());
@@ -163,7 +163,7 @@ TEST_P(RegionContract, WritesWithImmediateTellOfTheirArrival) {
   // On the same stream, as nothing else is under way: what was dropped has been read when it ends.
   ASSERT_TRUE(write_and_wait(server(), region->id, 0, std::span(local).first(8)).ok());
   write(region->id, block.bytes.size());
-  if (medium() == Medium::kVerbs) {  // has refused both of them itself
+  if (traits().has_adapter) {  // has refused both of them itself
     client().on_immediate(nullptr);
     std::lock_guard lock(mutex);
     EXPECT_EQ(arrived[0], kSizes[0]);
@@ -230,7 +230,7 @@ TEST_P(RegionContract, ManyTransfersAtOnceInBothDirections) {
 }
 
 TEST_P(RegionContract, AReceiverMaySpinBeforeItSleeps) {
-  if (medium() != Medium::kTcp) GTEST_SKIP() << "has no receiving threads";
+  if (!traits().copies_by_cpu) GTEST_SKIP() << "has no receiving threads";
   for (const auto spin : {std::chrono::microseconds(0), std::chrono::microseconds(2000)}) {
     const transport::LinkOptions options{.receive_spin = spin};
     connect(options, options);
@@ -298,7 +298,7 @@ TEST_P(RegionContract, AWithdrawnRegionIsNeverTouchedAgain) {
     const Status withdrawn = client().unexpose(region->id);
     ASSERT_TRUE(withdrawn.ok()) << withdrawn.message();
     EXPECT_EQ(client().unexpose(region->id).code(), Code::kNotFound);
-    if (medium() != Medium::kShm) {
+    if (!traits().shares_pages) {
       // The peer's writes fail or went before. (Shared memory keeps the pages alive instead.)
       ::mprotect(block.bytes.data(), block.bytes.size(), PROT_NONE);
     }
@@ -306,7 +306,7 @@ TEST_P(RegionContract, AWithdrawnRegionIsNeverTouchedAgain) {
     const auto write = [&] {
       return write_and_wait(server(), region->id, 0, std::span(bytes).first(8)).code();
     };
-    if (medium() == Medium::kShm) {
+    if (traits().shares_pages) {
       while (write() == Code::kOk) std::this_thread::yield();  // until the peer has heard of it
     } else {
       EXPECT_NE(write(), Code::kOk);
@@ -316,14 +316,14 @@ TEST_P(RegionContract, AWithdrawnRegionIsNeverTouchedAgain) {
   EXPECT_TRUE(client().status().ok()) << client().status().message();
 }
 
-TEST_P(RegionContract, MapShowsTheSamePagesOnSharedMemoryOnly) {
+TEST_P(RegionContract, MapShowsTheSamePagesWhereTheyAreShared) {
   connect();
   SharedBlock block(64 << 10);
   const Result<Region> region = client().expose(block.bytes.data() + 8192, 16384, block.fd, 8192);
   ASSERT_TRUE(region.ok());
   const Result<void*> mapped = server().map(region->id, 16384);
   ASSERT_TRUE(mapped.ok()) << mapped.status().message();
-  if (medium() != Medium::kShm) {
+  if (!traits().shares_pages) {
     EXPECT_EQ(*mapped, nullptr);
     return;
   }
@@ -343,7 +343,7 @@ TEST_P(RegionContract, MapShowsTheSamePagesOnSharedMemoryOnly) {
 }
 
 TEST_P(RegionContract, MapAtAnAddressLeavesTheRangeReserved) {
-  if (medium() != Medium::kShm) GTEST_SKIP() << "only shared memory maps regions";
+  if (!traits().shares_pages) GTEST_SKIP() << "shares no pages";
   connect();
   SharedBlock block(64 << 10);
   const Result<Region> region = client().expose(block.bytes.data(), 65536, block.fd);
@@ -363,7 +363,7 @@ TEST_P(RegionContract, MapAtAnAddressLeavesTheRangeReserved) {
 }
 
 TEST_P(RegionContract, AMappedRegionKeepsNoDescriptorAndIsStillReached) {
-  if (medium() != Medium::kShm) GTEST_SKIP() << "only shared memory passes descriptors";
+  if (!traits().shares_pages) GTEST_SKIP() << "shares no pages";
   connect();
   constexpr size_t kRegions = 100, kBytes = 8192;
   const auto descriptors = [] {
@@ -398,7 +398,7 @@ TEST_P(RegionContract, AMappedRegionKeepsNoDescriptorAndIsStillReached) {
 }
 
 TEST_P(RegionContract, MapRefusesARegionOfAnotherSizeThanTheCallerCountsOn) {
-  if (medium() != Medium::kShm) GTEST_SKIP() << "only shared memory maps regions";
+  if (!traits().shares_pages) GTEST_SKIP() << "shares no pages";
   connect();
   SharedBlock block(64 << 10);
   const Result<Region> region = client().expose(block.bytes.data(), 32768, block.fd);
@@ -427,7 +427,7 @@ TEST_P(RegionContract, MemoryWithoutBackingIsReachedWhereverTheMediumCan) {
   std::vector<std::byte> local(memory.size());
   fill_pattern(local, 1);
   const Status status = write_and_wait(server(), region->id, 0, local);
-  if (medium() == Medium::kShm) {
+  if (traits().shares_pages) {
     EXPECT_EQ(status.code(), Code::kUnsupported);
   } else {
     ASSERT_TRUE(status.ok()) << status.message();
@@ -436,7 +436,7 @@ TEST_P(RegionContract, MemoryWithoutBackingIsReachedWhereverTheMediumCan) {
 }
 
 TEST_P(RegionContract, ABackingThatCouldShrinkIsRefused) {
-  if (medium() != Medium::kShm) GTEST_SKIP() << "only shared memory uses backings";
+  if (!traits().shares_pages) GTEST_SKIP() << "shares no pages";
   connect();
   const UniqueFd file(::memfd_create("unsealable", MFD_CLOEXEC));
   ASSERT_EQ(::ftruncate(file.get(), 4096), 0);
@@ -446,7 +446,7 @@ TEST_P(RegionContract, ABackingThatCouldShrinkIsRefused) {
 }
 
 TEST_P(RegionContract, ABackingThatCannotBePassedOnIsAnErrorOfExposing) {
-  if (medium() != Medium::kShm) GTEST_SKIP() << "only shared memory uses backings";
+  if (!traits().shares_pages) GTEST_SKIP() << "shares no pages";
   connect();
   SharedBlock block(4096);
   {
@@ -483,8 +483,8 @@ TEST_P(RegionContract, ManyRegionsComeAndGo) {
   }
 }
 
-TEST_P(RegionContract, OverVerbsNothingIsCopiedBetweenRegions) {
-  if (medium() != Medium::kVerbs) GTEST_SKIP() << "about verbs";
+TEST_P(RegionContract, WithAnAdapterNothingIsCopiedBetweenRegions) {
+  if (!traits().has_adapter) GTEST_SKIP() << "about adapters";
   connect();
   SharedBlock block(4 << 20);
   SharedBlock staging(4 << 20);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Order: a program that is wrong if any two dependent commands swap, a thousand rounds of it under random
-delays that both sides' Links inject, over each medium. delayed_links.cpp says how.
+delays that both sides' Links inject, over each medium. tests/support/late_media.h says how.
 
     order_test.py --build FOLDER --softgpu LIBRARY [unittest arguments]
 """
@@ -43,13 +43,13 @@ class OrderTest(unittest.TestCase):
             self.assertEqual(result.returncode, 0)
 
     def test_shared_memory(self):
-        self.check("shm")
+        self.check("late-shm")
 
     def test_tcp(self):
-        self.check("tcp")
+        self.check("late-tcp")
 
     def test_swapped_commands_are_found(self):
-        result = self.run_rounds("shm", ROUNDS, 1, "swap")
+        result = self.run_rounds("late-shm", ROUNDS, 1, "swap")
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stdout, "round [0-9]+: wrong")
 

@@ -110,7 +110,7 @@ class Server:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 # A sanitizer's runtime, which goes in front of libraries that are built with it.
 PRELOAD = ""

@@ -2,13 +2,14 @@
 """Runs a program through the whole remote path: servers of its own, then the program preloaded.
 
     with_servers.py --build FOLDER [--transport shm|tcp] [--servers N] [--driver softgpu|nvidia]
-                    [--gpus N] [--devices LIST] [--driver-versions LIST] [--preload LIBRARY]
+                    [--gpus N] [--devices LIST] [--driver-versions LIST] [--preload LIBRARY] [--late]
                     -- PROGRAM [ARGUMENT...]
 
 Starts N servers on free ports, runs PROGRAM with one device of each (or with --gpus many), stops the
 servers and exits with the program's code; a server that does not stop cleanly fails the run. Its log is
 printed then. Each server is a node of its own; with --devices they share one, and each has the device of
-its place in LIST. --driver-versions: each softgpu's SOFTGPU_DRIVER_VERSION.
+its place in LIST. --driver-versions: each softgpu's SOFTGPU_DRIVER_VERSION. --late: server and client
+have the media of tests/support/late_media.h as well; the driver must then be a path.
 """
 
 import argparse
@@ -29,6 +30,7 @@ def main():
     parser.add_argument("--devices", default="")
     parser.add_argument("--driver-versions", default="")
     parser.add_argument("--preload", default="", help="a sanitizer's runtime, before librcuda.so")
+    parser.add_argument("--late", action="store_true")
     parser.add_argument("program", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     program = arguments.program[1:] if arguments.program[:1] == ["--"] else arguments.program
@@ -41,10 +43,13 @@ def main():
     nodes = [dict(node) for _ in range(arguments.servers)]
     for each, version in zip(nodes, filter(None, arguments.driver_versions.split(","))):
         each["SOFTGPU_DRIVER_VERSION"] = version
+    binary, library = (("tests/e2e/rcuda-server-delayed", "tests/e2e/librcuda-delayed.so")
+                       if arguments.late else ("bin/rcuda-server", "lib/librcuda.so"))
     servers = [Server(build, arguments.driver, arguments.devices and gpus[i], i,
-                      environment=nodes[i])
+                      environment=nodes[i], binary=binary)
                for i in range(arguments.servers)]
-    environment = client_environment(build, servers, arguments.transport, preload=arguments.preload)
+    environment = client_environment(build, servers, arguments.transport, library,
+                                     arguments.preload)
     environment["RCUDA_DEVICES"] = ",".join(server.address(gpu) for i, server in enumerate(servers)
                                             for gpu in ([gpus[i]] if arguments.devices
                                                         else range(arguments.gpus)))

@@ -18,7 +18,10 @@ class MemoryLink final : public transport::Link {
  public:
   MemoryLink(std::span<std::byte> own, std::span<std::byte> peer) : own_(own), peer_(peer) {}
 
-  const char* medium() const override { return "memory"; }
+  const transport::MediumTraits& traits() const override {
+    static constexpr transport::MediumTraits kTraits{.name = "memory"};
+    return kTraits;
+  }
   std::span<std::byte> window() override { return own_; }
   size_t peer_window_bytes() const override { return peer_.size(); }
   Status put(uint64_t offset, std::span<const transport::Bytes> pieces, transport::Wake) override {

@@ -31,7 +31,7 @@ class DeviceChoice : public testing::Test {
 
   // What both ends logged while they connected, from the client's 10.77.0.2 to 10.77.0.1.
   std::string connect() {
-    const Result<LinkPair> pair = make_link_pair(Medium::kVerbs);
+    const Result<LinkPair> pair = make_link_pair(medium_named("verbs"));
     EXPECT_TRUE(pair.ok()) << pair.status().message();
     const std::string text = log();
     for (transport::Link* link : {pair->client.get(), pair->server.get()}) {
@@ -40,7 +40,7 @@ class DeviceChoice : public testing::Test {
     return text;
   }
   std::string refusal() {
-    const Result<LinkPair> pair = make_link_pair(Medium::kVerbs);
+    const Result<LinkPair> pair = make_link_pair(medium_named("verbs"));
     EXPECT_FALSE(pair.ok()) << log();
     return pair.ok() ? std::string() : pair.status().context();
   }

@@ -28,8 +28,9 @@ class VerbsFault : public testing::Test {
   }
 
   void connect() {
-    Result<LinkPair> pair = make_link_pair(Medium::kVerbs, LinkOptions{.window_bytes = 1 << 20},
-                                           LinkOptions{.window_bytes = 1 << 20});
+    Result<LinkPair> pair =
+        make_link_pair(medium_named("verbs"), LinkOptions{.window_bytes = 1 << 20},
+                       LinkOptions{.window_bytes = 1 << 20});
     ASSERT_TRUE(pair.ok()) << pair.status().message();
     client_ = std::move(pair->client);
     server_ = std::move(pair->server);
@@ -50,8 +51,9 @@ TEST_F(VerbsFault, EveryRefusedAllocationOfTheMakingIsSaidWithItsMend) {
   long refused = 0;
   for (;; ++refused) {
     refuse_memory(refused + 1);
-    Result<LinkPair> pair = make_link_pair(Medium::kVerbs, LinkOptions{.window_bytes = 1 << 20},
-                                           LinkOptions{.window_bytes = 1 << 20});
+    Result<LinkPair> pair =
+        make_link_pair(medium_named("verbs"), LinkOptions{.window_bytes = 1 << 20},
+                       LinkOptions{.window_bytes = 1 << 20});
     const long calls = memory_calls();
     refuse_memory(0);
     if (calls <= refused) {
@@ -75,7 +77,7 @@ TEST_F(VerbsFault, AThreadThatCannotBeStartedIsSaidWithItsMend) {
   // The first is the test's own, which makes the server's end; then one Link needs two.
   for (const long first : {2, 3}) {
     refuse_threads(first);
-    const Result<LinkPair> pair = make_link_pair(Medium::kVerbs);
+    const Result<LinkPair> pair = make_link_pair(medium_named("verbs"));
     refuse_threads(0);
     ASSERT_FALSE(pair.ok());
     EXPECT_NE(pair.status().context().find("ulimit -u"), std::string::npos)

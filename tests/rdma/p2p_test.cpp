@@ -118,7 +118,7 @@ class VerbsCopy : public ::testing::TestWithParam<Case> {
     }
     transport::LinkOptions link;
     link.window_bytes = PeerWindow::kBytes;
-    auto pair = test::make_link_pair(test::Medium::kVerbs, link, link);
+    auto pair = test::make_link_pair(test::medium_named("verbs"), link, link);
     ASSERT_TRUE(pair.ok()) << pair.status().message();
     SessionToken token;
     token.fill(std::byte{7});

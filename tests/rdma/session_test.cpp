@@ -57,8 +57,9 @@ class VerbsSession : public ::testing::Test {
 
   // A worker that polls all along: what a sleeping one costs more is the wake-up.
   VerbsSession()
-      : session_({.medium = Medium::kVerbs, .allow_faults = false, .spin = std::chrono::hours(1)}) {
-  }
+      : session_({.medium = &medium_named("verbs"),
+                  .allow_faults = false,
+                  .spin = std::chrono::hours(1)}) {}
 
   ProtocolClient& client() { return session_.client(); }
   const api::DriverTable& driver() { return session_.driver(); }

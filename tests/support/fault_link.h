@@ -28,10 +28,11 @@ struct FaultPlan {
   uint64_t seed = 1;
   std::chrono::microseconds max_put_delay{200};
   std::chrono::microseconds max_transfer_delay{2000};
-  double delayed_share = 0.1;    // of puts and transfers
-  double spurious_share = 0.02;  // of puts: interrupt() of this side's waiters
-  uint64_t break_after = 0;      // operations; 0: never
-  std::function<void()> cut;     // called once, then
+  double delayed_share = 0.1;                       // of puts and transfers
+  double spurious_share = 0.02;                     // of puts: interrupt() of this side's waiters
+  uint64_t break_after = 0;                         // operations; 0: never
+  std::function<void()> cut;                        // called once, then
+  const transport::MediumTraits* traits = nullptr;  // of what this Link is; null: the inner one's
 };
 
 class FaultLink final : public transport::Link {
@@ -39,7 +40,9 @@ class FaultLink final : public transport::Link {
   FaultLink(std::unique_ptr<transport::Link> inner, FaultPlan plan);
   ~FaultLink() override;
 
-  const char* medium() const override { return inner_->medium(); }
+  const transport::MediumTraits& traits() const override {
+    return plan_.traits ? *plan_.traits : inner_->traits();
+  }
   std::string adapter() const override { return inner_->adapter(); }
   std::span<std::byte> window() override { return inner_->window(); }
   size_t peer_window_bytes() const override { return inner_->peer_window_bytes(); }
@@ -64,7 +67,6 @@ class FaultLink final : public transport::Link {
              transport::TransferDone done) override;
   void read(transport::RegionId region, uint64_t offset, void* local, size_t bytes,
             transport::TransferDone done) override;
-  bool has_immediates() const override { return inner_->has_immediates(); }
   void write_with_immediate(transport::RegionId region, uint64_t offset, const void* local,
                             size_t bytes, uint32_t immediate, transport::Company company,
                             transport::TransferDone done) override;

@@ -78,9 +78,9 @@ class Listener {
   uint16_t port_ = 0;
 };
 
-Result<RawPair> control_sockets(Medium medium, const Listener& listener) {
+Result<RawPair> control_sockets(const Medium& medium, const Listener& listener) {
   RawPair pair;
-  if (medium == Medium::kShm) {
+  if (medium.traits.reach == transport::Reach::kThisMachine) {
     int fds[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) {
       return Status::from_errno(errno, "socketpair");
@@ -96,7 +96,7 @@ Result<RawPair> control_sockets(Medium medium, const Listener& listener) {
   return RawPair{std::move(*ours), std::move(*theirs)};
 }
 
-Result<std::unique_ptr<Link>> make_end(Medium medium, UniqueFd control, bool server,
+Result<std::unique_ptr<Link>> make_end(const Medium& medium, UniqueFd control, bool server,
                                        const Listener& listener, const LinkOptions& options) {
   Bootstrap bootstrap;
   bootstrap.control = std::move(control);
@@ -104,36 +104,22 @@ Result<std::unique_ptr<Link>> make_end(Medium medium, UniqueFd control, bool ser
   bootstrap.timeout = std::chrono::seconds(60);
   bootstrap.open_stream = [&](int) { return listener.connect(); };
   bootstrap.accept_stream = [&](int) { return listener.accept(); };
-  switch (medium) {
-    case Medium::kShm:
-      return transport::make_shm_link(std::move(bootstrap), options);
-    case Medium::kTcp:
-      return transport::make_tcp_link(std::move(bootstrap), options);
-    case Medium::kVerbs:
-      return transport::make_verbs_link(std::move(bootstrap), options);
-  }
-  return Status{Code::kInternal, "unknown medium"};
+  return transport::make_link(medium, std::move(bootstrap), options);
 }
 
-Status open_if_needed(Medium medium, Listener& listener) {
-  return medium == Medium::kShm ? Status() : listener.open();
+Status open_if_needed(const Medium& medium, Listener& listener) {
+  return medium.traits.reach == transport::Reach::kThisMachine ? Status() : listener.open();
 }
 
 }  // namespace
 
-const char* to_string(Medium medium) {
-  switch (medium) {
-    case Medium::kShm:
-      return "shm";
-    case Medium::kTcp:
-      return "tcp";
-    case Medium::kVerbs:
-      return "verbs";
-  }
-  return "?";
+const Medium& medium_named(std::string_view name) {
+  const Medium* const medium = transport::find_medium(name);
+  if (!medium) std::abort();
+  return *medium;
 }
 
-Result<LinkPair> make_link_pair(Medium medium, const LinkOptions& client,
+Result<LinkPair> make_link_pair(const Medium& medium, const LinkOptions& client,
                                 const LinkOptions& server) {
   Listener listener;
   RCUDA_RETURN_IF_ERROR(open_if_needed(medium, listener));
@@ -157,7 +143,7 @@ Result<LinkPair> make_link_pair(Medium medium, const LinkOptions& client,
                   [cutter] { ::shutdown(cutter->get(), SHUT_RDWR); }};
 }
 
-Result<RawPair> make_socket_pair(Medium medium) {
+Result<RawPair> make_socket_pair(const Medium& medium) {
   Listener listener;
   RCUDA_RETURN_IF_ERROR(open_if_needed(medium, listener));
   return control_sockets(medium, listener);
@@ -175,7 +161,7 @@ std::map<std::string, void (*)(Link&)>& roles() {
 // What a peer is told: its role, how to make its Link, and the descriptors it was left.
 struct PeerOrders {
   std::string role;
-  int medium = 0;
+  std::string medium;
   int control = -1;
   int listener = -1;
   size_t window_bytes = 0;
@@ -212,7 +198,7 @@ bool run_peer_if_asked() {
   options.window_bytes = orders.window_bytes;
   options.peer_timeout = std::chrono::milliseconds(orders.peer_timeout_ms);
   Result<std::unique_ptr<Link>> link =
-      make_end(static_cast<Medium>(orders.medium), UniqueFd(orders.control), true,
+      make_end(medium_named(orders.medium), UniqueFd(orders.control), true,
                Listener(UniqueFd(orders.listener)), options);
   if (!link) ::_exit(3);
   roles().at(orders.role)(**link);
@@ -220,14 +206,14 @@ bool run_peer_if_asked() {
   ::_exit(0);
 }
 
-Result<PeerProcess> PeerProcess::start(Medium medium, const LinkOptions& own,
+Result<PeerProcess> PeerProcess::start(const Medium& medium, const LinkOptions& own,
                                        const LinkOptions& peers, const char* role) {
   Listener listener;
   RCUDA_RETURN_IF_ERROR(open_if_needed(medium, listener));
   Result<RawPair> sockets = control_sockets(medium, listener);
   if (!sockets) return sockets.status();
   const PeerOrders orders{role,
-                          static_cast<int>(medium),
+                          medium.name(),
                           sockets->theirs.get(),
                           listener.descriptor(),
                           peers.window_bytes,

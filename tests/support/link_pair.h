@@ -8,16 +8,19 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include <sys/types.h>
 
 #include "common/base/status.h"
-#include "common/transport/link.h"
+#include "common/transport/media.h"
 
 namespace rcuda::test {
 
-enum class Medium { kShm, kTcp, kVerbs };
-const char* to_string(Medium medium);
+using transport::Medium;
+
+// Of the table; the test ends where it has none of that name.
+const Medium& medium_named(std::string_view name);
 
 struct LinkPair {
   std::unique_ptr<transport::Link> client;
@@ -26,7 +29,7 @@ struct LinkPair {
   std::function<void()> cut;
 };
 
-Result<LinkPair> make_link_pair(Medium medium, const transport::LinkOptions& client = {},
+Result<LinkPair> make_link_pair(const Medium& medium, const transport::LinkOptions& client = {},
                                 const transport::LinkOptions& server = {});
 
 // What a peer in another process does with its (server) end of the Link, by name: the process is
@@ -46,9 +49,9 @@ class PeerProcess {
   PeerProcess& operator=(PeerProcess&&) = delete;
   ~PeerProcess();
 
-  static Result<PeerProcess> start(Medium medium, const transport::LinkOptions& own,
+  static Result<PeerProcess> start(const Medium& medium, const transport::LinkOptions& own,
                                    const transport::LinkOptions& peers, const char* role);
-  static Result<PeerProcess> start(Medium medium, const transport::LinkOptions& options,
+  static Result<PeerProcess> start(const Medium& medium, const transport::LinkOptions& options,
                                    const char* role) {
     return start(medium, options, options, role);
   }
@@ -73,6 +76,6 @@ struct RawPair {
   UniqueFd ours;
   UniqueFd theirs;
 };
-Result<RawPair> make_socket_pair(Medium medium);
+Result<RawPair> make_socket_pair(const Medium& medium);
 
 }  // namespace rcuda::test

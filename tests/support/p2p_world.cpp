@@ -326,9 +326,7 @@ void SimDevices::close(int device, DeviceAddress base) {
   if (mapped_.erase({device, base}) == 0) world_.violation(name_ + ": closed what was not open");
 }
 
-bool SimDevices::may_use_gpudirect(int, const char* medium) {
-  return gpudirect_ && std::strcmp(medium, "verbs") == 0;
-}
+bool SimDevices::may_use_gpudirect(int) { return gpudirect_; }
 
 // --- SimLink -------------------------------------------------------------------------------------
 
@@ -343,7 +341,7 @@ struct SimRegion {
 // What both ends of a pair share.
 struct SimCable {
   SimWorld& world;
-  std::string medium;
+  transport::MediumTraits traits;
   SimWire wire;
   struct End {
     std::vector<std::byte> window;
@@ -381,7 +379,7 @@ class SimLink final : public transport::Link {
     for (const auto& [region, mapping] : mapped_) ::munmap(mapping.first, mapping.second);
   }
 
-  const char* medium() const override { return cable_->medium.c_str(); }
+  const transport::MediumTraits& traits() const override { return cable_->traits; }
   std::span<std::byte> window() override { return own().window; }
   size_t peer_window_bytes() const override { return cable_->ends[1 - end_].window.size(); }
 
@@ -421,7 +419,7 @@ class SimLink final : public transport::Link {
   }
   Result<transport::Region> expose_device(void* base, size_t bytes,
                                           const transport::DeviceMemory&) override {
-    if (cable_->medium != "verbs") return Status(Code::kUnsupported, "not over this medium");
+    if (!traits().has_adapter) return Status(Code::kUnsupported, "not over this medium");
     return expose(base, bytes, -1, 0);
   }
   Status loop_back(void*, const void*, size_t) override {
@@ -435,7 +433,7 @@ class SimLink final : public transport::Link {
   Result<void*> map(transport::RegionId region, size_t, void*) override {
     const auto found = peer().regions.find(static_cast<uint64_t>(region));
     if (found == peer().regions.end()) return Status(Code::kNotFound, "no such region");
-    if (cable_->medium != "shm" || !found->second.backing) return static_cast<void*>(nullptr);
+    if (!traits().shares_pages || !found->second.backing) return static_cast<void*>(nullptr);
     // Each end has a mapping of its own, as two processes have.
     void* base = ::mmap(nullptr, found->second.bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
                         found->second.backing->get(), 0);
@@ -456,7 +454,6 @@ class SimLink final : public transport::Link {
     write_with_immediate(region, offset, local, bytes, 0, transport::Company::kAlone,
                          std::move(done));
   }
-  bool has_immediates() const override { return cable_->medium != "shm"; }
   void on_immediate(transport::ImmediateArrived arrived) override {
     own().immediate_arrived = std::move(arrived);
   }
@@ -471,7 +468,7 @@ class SimLink final : public transport::Link {
     end.pending[id] = std::move(done);
     const double late_us = id % 2 == 1 ? cable_->wire.uneven_us : 0;
     // Sockets have taken a write long before it arrives, and may read its memory until then.
-    if (immediate != 0 && cable_->medium == "tcp") {
+    if (immediate != 0 && traits().copies_by_cpu) {
       cable_->world.after_us(end.wire_free_us - now, [cable = cable_, from = end_, id] {
         const auto pending = cable->ends[from].pending.find(id);
         if (pending == cable->ends[from].pending.end()) return;
@@ -529,7 +526,8 @@ class SimLink final : public transport::Link {
 };
 
 SimLinkPair make_sim_links(SimWorld& world, const char* medium, const SimWire& wire) {
-  auto cable = std::make_shared<SimCable>(SimCable{world, medium, wire, {}, {}});
+  auto cable = std::make_shared<SimCable>(
+      SimCable{world, transport::find_medium(medium)->traits, wire, {}, {}});
   for (auto& end : cable->ends) end.window.resize(p2p::PeerWindow::kBytes);
   SimLinkPair pair;
   pair.first = std::make_unique<SimLink>(cable, 0);

@@ -196,7 +196,9 @@ Status PuppetServer::welcome_client() {
   bootstrap.timeout = std::chrono::seconds(60);
   transport::LinkOptions options;
   options.window_bytes = wire::WorkerWindow::kBytes;
-  auto made = transport::make_shm_link(std::move(bootstrap), options);
+  const transport::Medium* const medium = transport::find_medium(hello_.medium);
+  if (!medium) return Status(Code::kProtocol, "the client's medium is unknown");
+  auto made = transport::make_link(*medium, std::move(bootstrap), options);
   if (!made.ok()) return made.status();
   link_ = std::move(made).value();
   const UniqueFd backing(::memfd_create("puppet-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));

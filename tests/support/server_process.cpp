@@ -82,7 +82,7 @@ UniqueFd ServerProcess::connect_tcp(const std::string& address) const {
   return socket.ok() ? std::move(socket).value() : UniqueFd();
 }
 
-wire::Hello hello(wire::Medium medium) {
+wire::Hello hello(const char* medium) {
   wire::Hello message;
   message.api_hash = api::kApiHash;
   message.medium = medium;

@@ -40,7 +40,7 @@ class ServerProcess {
   uint16_t port_ = 0;
 };
 
-wire::Hello hello(wire::Medium medium);
+wire::Hello hello(const char* medium);
 // The answer to a Hello, once a worker is there.
 Result<std::pair<wire::MessageType, std::vector<std::byte>>> read_answer(int socket);
 

@@ -131,7 +131,7 @@ SessionHarness::SessionHarness(const Options& options) {
   transport::LinkOptions client_options, worker_options;
   client_options.window_bytes = Window::kBytes;
   worker_options.window_bytes = wire::WorkerWindow::kBytes;
-  auto links = make_link_pair(options.medium, client_options, worker_options);
+  auto links = make_link_pair(*options.medium, client_options, worker_options);
   if (!links.ok()) {
     ADD_FAILURE() << links.status().message();
     std::abort();

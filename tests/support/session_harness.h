@@ -104,12 +104,12 @@ class SessionHarness {
 #if defined(__SANITIZE_THREAD__)
   // Over shared memory each end has a mapping of its own, which ThreadSanitizer takes for other
   // memory and sees no order in.
-  static constexpr Medium kMedium = Medium::kTcp;
+  static constexpr const char* kMedium = "tcp";
 #else
-  static constexpr Medium kMedium = Medium::kShm;
+  static constexpr const char* kMedium = "shm";
 #endif
   struct Options {
-    Medium medium = kMedium;
+    const Medium* medium = &medium_named(kMedium);
     bool allow_faults = false;
     std::chrono::nanoseconds spin = std::chrono::microseconds(2);  // of the worker
     std::string image_folder;                                      // empty: images are not kept

@@ -11,7 +11,7 @@
 
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
-#include "common/transport/link.h"
+#include "common/transport/media.h"
 #include "common/transport/verbs/locked_memory.h"
 #include "tools/rcuda-doctor/checks.h"
 #include "tools/rcuda-doctor/probe.h"
@@ -49,11 +49,14 @@ Findings check_transport() {
     address.sin_family = AF_INET;
     ::inet_pton(AF_INET, gid.ipv4.c_str(), &address.sin_addr);
     if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) continue;
-    const Status status = transport::verbs_usable(socket.get());
     const std::string what = "sessions over " + gid.ipv4 + " (" + gid.device + "): ";
-    if (status.ok()) {
-      findings.push_back({Verdict::kGood, what + "verbs", ""});
-    } else {
+    for (const transport::Medium& medium : transport::media()) {
+      if (!medium.traits.has_adapter) continue;
+      const Status status = medium.usable(socket.get());
+      if (status.ok()) {
+        findings.push_back({Verdict::kGood, what + medium.name(), ""});
+        continue;
+      }
       findings.push_back({Verdict::kBad, what + status.context(),
                           "install libibverbs1, librdmacm1 and ibverbs-providers, and "
                           "librcuda-verbs.so in lib/rcuda beside librcuda.so"});

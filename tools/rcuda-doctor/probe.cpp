@@ -8,6 +8,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include <netdb.h>
@@ -16,7 +17,7 @@
 
 #include "common/base/socket_io.h"
 #include "common/base/unique_fd.h"
-#include "common/transport/link.h"
+#include "common/transport/media.h"
 #include "common/wire/connect.h"
 
 namespace rcuda::doctor {
@@ -24,20 +25,18 @@ namespace {
 
 using transport::Bootstrap;
 using transport::Link;
-using transport::LinkOptions;
+using transport::Medium;
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kBlockBytes = 64u << 20;
 constexpr auto kPatience = std::chrono::seconds(20);
-constexpr uint64_t kMagic = 0x31726f7463646372;  // "rcdctor1"
+constexpr uint64_t kMagic = 0x32726f7463646372;  // "rcdctor2"
 
-// The first thing on a connection: what it is for.
+// The first thing on a connection: the medium it is for; none: a further socket of a Link.
 struct Request {
   uint64_t magic = kMagic;
-  uint32_t kind = 0;
-  uint32_t reserved = 0;
+  char medium[wire::kMaxMediumName] = {};
 };
-enum Kind : uint32_t { kTcp = 1, kVerbs = 2, kStream = 3 };
 
 constexpr char kMend[] =
     "run rcuda-doctor on both hosts and mend what it finds; then docs/rdma.md, \"How it fails\"";
@@ -75,9 +74,10 @@ Result<UniqueFd> connect_to(const std::string& host, uint16_t port) {
 }
 
 // Says on a new connection what it is for.
-Result<UniqueFd> request(Result<UniqueFd> socket, Kind kind) {
+Result<UniqueFd> request(Result<UniqueFd> socket, std::string_view medium) {
   if (!socket) return socket;
-  const Request request{kMagic, kind, 0};
+  Request request;
+  medium.copy(request.medium, sizeof request.medium);
   RCUDA_RETURN_IF_ERROR(send_all(socket->get(), bytes_of(request), Clock::now() + kPatience));
   return socket;
 }
@@ -134,44 +134,48 @@ Status measure(Link& link, std::string* figures) {
   return {};
 }
 
-Result<std::unique_ptr<Link>> make(Kind kind, Bootstrap bootstrap) {
+Result<std::unique_ptr<Link>> make(const Medium& medium, Bootstrap bootstrap) {
   bootstrap.timeout = kPatience;
-  const LinkOptions options{.window_bytes = 1u << 20};
-  return kind == kVerbs ? transport::make_verbs_link(std::move(bootstrap), options)
-                        : transport::make_tcp_link(std::move(bootstrap), options);
+  return transport::make_link(medium, std::move(bootstrap), {.window_bytes = 1u << 20});
 }
 
-Result<std::pair<UniqueFd, Kind>> accept_request(int listener) {
+// The medium is null for a further socket of a Link.
+struct Caller {
+  UniqueFd socket;
+  const Medium* medium = nullptr;
+};
+
+Result<Caller> accept_request(int listener) {
   UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
   if (!socket) return Status::from_errno(errno, "accept");
   Request request;
   RCUDA_RETURN_IF_ERROR(
       recv_all(socket.get(), writable_bytes_of(request), Clock::now() + kPatience));
-  if (request.magic != kMagic || request.kind < kTcp || request.kind > kStream) {
+  const std::string_view name(request.medium, ::strnlen(request.medium, sizeof request.medium));
+  const Medium* const medium = transport::find_medium(name);
+  if (request.magic != kMagic || (!name.empty() && !medium)) {
     return Status{Code::kProtocol, "not a probe"};
   }
-  return std::pair(std::move(socket), static_cast<Kind>(request.kind));
+  return Caller{std::move(socket), medium};
 }
 
-Finding probe_medium(const std::string& host, uint16_t port, Kind kind, const char* name) {
-  const std::string what = std::string("probe of ") + host + " over " + name + ": ";
-  Result<UniqueFd> control = request(connect_to(host, port), kind);
+Finding probe_medium(const std::string& host, uint16_t port, const Medium& medium) {
+  const std::string what = std::string("probe of ") + host + " over " + medium.name() + ": ";
+  Result<UniqueFd> control = request(connect_to(host, port), medium.name());
   if (!control) {
     return {Verdict::kBad, what + control.status().message(),
             "run 'rcuda-doctor --listen' there, and open port " + std::to_string(port)};
   }
-  if (kind == kVerbs) {
-    if (const Status usable = transport::verbs_usable(control->get()); !usable.ok()) {
-      return {Verdict::kNote, what + usable.context(),
-              "name the server by its address on the RDMA network"};
-    }
+  if (const Status usable = medium.usable(control->get()); !usable.ok()) {
+    return {Verdict::kNote, what + usable.context(),
+            "name the server by its address on the RDMA network"};
   }
   Bootstrap bootstrap;
   bootstrap.control = std::move(*control);
   bootstrap.open_stream = [socket = bootstrap.control.get()](int) {
-    return request(wire::connect_again(socket, Clock::now() + kPatience), kStream);
+    return request(wire::connect_again(socket, Clock::now() + kPatience), {});
   };
-  Result<std::unique_ptr<Link>> link = make(kind, std::move(bootstrap));
+  Result<std::unique_ptr<Link>> link = make(medium, std::move(bootstrap));
   if (!link) return {Verdict::kBad, what + link.status().message(), kMend};
   std::string figures;
   if (const Status status = measure(**link, &figures); !status.ok()) {
@@ -195,31 +199,30 @@ Status serve_probes(const std::string& address, uint16_t port) {
   }
   std::fprintf(stderr, "rcuda-doctor: waiting for probes on port %d\n", port);
   while (true) {
-    Result<std::pair<UniqueFd, Kind>> request = accept_request(listener.get());
-    if (!request) {
-      if (request.status().code() == Code::kSystem) return request.status();
-      continue;  // somebody else's connection
-    }
+    Result<Caller> caller = accept_request(listener.get());
+    if (caller.status().code() == Code::kSystem) return caller.status();
+    if (!caller || !caller->medium) continue;  // somebody else's connection
     Bootstrap bootstrap;
-    bootstrap.control = std::move(request->first);
+    bootstrap.control = std::move(caller->socket);
     bootstrap.server = true;
     bootstrap.accept_stream = [&](int) -> Result<UniqueFd> {
-      Result<std::pair<UniqueFd, Kind>> stream = accept_request(listener.get());
+      Result<Caller> stream = accept_request(listener.get());
       if (!stream) return stream.status();
-      return std::move(stream->first);
+      return std::move(stream->socket);
     };
-    Result<std::unique_ptr<Link>> link = make(request->second, std::move(bootstrap));
+    Result<std::unique_ptr<Link>> link = make(*caller->medium, std::move(bootstrap));
     const Status status = link ? serve_link(**link) : link.status();
-    std::fprintf(stderr, "rcuda-doctor: probe over %s: %s\n",
-                 request->second == kVerbs ? "verbs" : "tcp", status.message().c_str());
+    std::fprintf(stderr, "rcuda-doctor: probe over %s: %s\n", caller->medium->name(),
+                 status.message().c_str());
   }
 }
 
 Findings probe(const std::string& host, uint16_t port) {
   Findings findings;
-  findings.push_back(probe_medium(host, port, kTcp, "tcp"));
-  if (findings.back().verdict != Verdict::kBad) {
-    findings.push_back(probe_medium(host, port, kVerbs, "verbs"));
+  for (const Medium& medium : transport::media()) {
+    if (medium.traits.reach != transport::Reach::kNetwork) continue;
+    findings.push_back(probe_medium(host, port, medium));
+    if (findings.back().verdict == Verdict::kBad) break;
   }
   return findings;
 }

@@ -69,10 +69,11 @@ Result<std::unique_ptr<Worker>> Worker::open(const client::DeviceAddress& addres
   Result<wire::Connection> connection =
       wire::connect_server(address.host, address.port, address.medium, std::chrono::seconds(5));
   if (!connection) return connection.status();
-  hello.medium = connection->medium;
+  const transport::Medium& medium = *connection->medium;
+  hello.medium = medium.name();
   hello.devices = {address.gpu};
   const int socket = connection->socket.get();
-  if (connection->medium != wire::Medium::kShm) {
+  if (medium.traits.reach == transport::Reach::kNetwork) {
     RCUDA_RETURN_IF_ERROR(wire::present_ticket(socket, deadline).with_context(address.host));
   }
   RCUDA_RETURN_IF_ERROR(
@@ -110,11 +111,7 @@ Result<std::unique_ptr<Worker>> Worker::open(const client::DeviceAddress& addres
   };
   transport::LinkOptions options;
   options.window_bytes = Window::kBytes;
-  auto link = hello.medium == wire::Medium::kShm
-                  ? transport::make_shm_link(std::move(bootstrap), options)
-              : hello.medium == wire::Medium::kVerbs
-                  ? transport::make_verbs_link(std::move(bootstrap), options)
-                  : transport::make_tcp_link(std::move(bootstrap), options);
+  auto link = transport::make_link(medium, std::move(bootstrap), options);
   if (!link) return link.status();
   worker->link_ = *std::move(link);
   worker->commands_ = std::make_unique<wire::RingWriter>(*worker->link_, wire::kCommandRingLayout);

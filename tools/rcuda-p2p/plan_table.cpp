@@ -31,10 +31,11 @@ Result<std::string> find_gpu(const Measurements& measurements, const std::string
 
 // The first leg of a kind whose source fits, for what the query leaves open.
 const LegKey* find_leg(const Measurements& measurements, const char* kind, const PlanQuery& query,
-                       bool tcp) {
+                       bool sockets) {
   for (const auto& [key, leg] : measurements.legs()) {
-    if (key.kind != kind || (key.nic == "tcp") != tcp) continue;
-    if (!tcp && !query.nic.empty() && key.nic != query.nic) continue;
+    const bool without_nic = transport::find_medium(key.nic) != nullptr;
+    if (key.kind != kind || without_nic != sockets) continue;
+    if (!sockets && !query.nic.empty() && key.nic != query.nic) continue;
     if (!query.to_host.empty() && key.peer != query.to_host) continue;
     return &key;
   }
@@ -73,10 +74,11 @@ Result<std::string> plan_table(const Measurements& measurements, const PlanQuery
   auto options = p2p::parse_planner_options(query.strategy, query.path);
   if (!options) return options.status();
 
-  p2p::PairKey pair{*from, *to, "", query.to_host, query.nic};
-  const LegKey* tcp = find_leg(measurements, "wire", query, true);
-  const LegKey* verbs = find_leg(measurements, "wire", query, false);
-  if (const LegKey* wire = verbs ? verbs : tcp) {
+  p2p::PairKey pair{*from, *to, "", query.to_host, query.nic, ""};
+  const LegKey* sockets = find_leg(measurements, "wire", query, true);
+  const LegKey* adapters = find_leg(measurements, "wire", query, false);
+  if (sockets) pair.medium = sockets->nic;
+  if (const LegKey* wire = adapters ? adapters : sockets) {
     pair.nic = wire->nic;
     pair.destination_host = wire->peer;
   }

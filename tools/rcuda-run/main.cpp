@@ -16,6 +16,8 @@
 #include <CLI/CLI.hpp>
 #include <unistd.h>
 
+#include "common/transport/media.h"
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -44,8 +46,10 @@ int main(int argc, char** argv) {
   std::string devices, transport, log, trace, library;
   bool synchronous = false;
   app.add_option("-d,--devices", devices, "the pool, host[@port]:gpu,... (default: RCUDA_DEVICES)");
-  app.add_option("-t,--transport", transport, "auto, shm, tcp or verbs")
-      ->check(CLI::IsMember({"auto", "shm", "tcp", "verbs"}));
+  std::vector<std::string> transports = {"auto"};
+  for (const auto& medium : rcuda::transport::media()) transports.push_back(medium.name());
+  app.add_option("-t,--transport", transport, "auto, " + rcuda::transport::medium_names())
+      ->check(CLI::IsMember(transports));
   app.add_option("--log", log,
                  "trace, debug, info, warn, error or off; LEVEL:FILE writes to a file");
   app.add_option("--trace", trace,

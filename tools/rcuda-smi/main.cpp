@@ -64,19 +64,6 @@ Result<wire::ServerStatus> ask(const Server& server) {
   return wire::decode_status(answer->second);
 }
 
-const char* name_of(wire::Medium medium) {
-  switch (medium) {
-    case wire::Medium::kShm:
-      return "shm";
-    case wire::Medium::kTcp:
-      return "tcp";
-    case wire::Medium::kVerbs:
-      return "verbs";
-    default:
-      return "?";
-  }
-}
-
 // Names come from clients: what could steer a terminal is not passed on.
 std::string printable(std::string text) {
   for (char& c : text) {
@@ -107,7 +94,7 @@ void print(const std::string& address, const wire::ServerStatus& status) {
     }
     std::printf("  session %-8s %s on %s, pid %u, over %s, %llu s, worker %u: %s\n",
                 devices.c_str(), printable(session.user).c_str(), printable(session.host).c_str(),
-                session.client_pid, name_of(session.medium),
+                session.client_pid, printable(session.medium).c_str(),
                 static_cast<unsigned long long>(session.seconds), session.worker_pid,
                 printable(session.program).c_str());
   }

@@ -13,7 +13,7 @@ inline constexpr char kVerbsPluginFile[] = "librcuda-verbs.so";
 inline constexpr char kVerbsPluginEntry[] = "rcuda_verbs_plugin";
 // Changes with everything that crosses the door: both sides must come from one build of the
 // headers.
-inline constexpr char kVerbsPluginVersion[] = "rcuda-verbs-5";
+inline constexpr char kVerbsPluginVersion[] = "rcuda-verbs-6";
 
 struct VerbsPlugin {
   const char* version;

@@ -23,6 +23,7 @@
 #include "common/transport/verbs/hello.h"
 #include "common/transport/verbs/local_memory.h"
 #include "common/transport/verbs/loss.h"
+#include "common/transport/verbs/medium.h"
 #include "common/transport/verbs/put_queue.h"
 
 namespace rcuda::transport::verbs {
@@ -52,7 +53,7 @@ class VerbsLink final : public LinkCore {
 
   Status connect(Bootstrap bootstrap, const LinkOptions& options);
 
-  const char* medium() const override { return "verbs"; }
+  const MediumTraits& traits() const override { return kTraits; }
   std::string adapter() const override { return device_name_; }
   std::span<std::byte> window() override { return {window_.data(), window_.size()}; }
   size_t peer_window_bytes() const override { return peer_window_bytes_; }
@@ -67,7 +68,6 @@ class VerbsLink final : public LinkCore {
              TransferDone done) override;
   void read(RegionId region, uint64_t offset, void* local, size_t bytes,
             TransferDone done) override;
-  bool has_immediates() const override { return true; }
   void write_with_immediate(RegionId region, uint64_t offset, const void* local, size_t bytes,
                             uint32_t immediate, Company company, TransferDone done) override;
   void close() override;

@@ -70,8 +70,8 @@ void TwoPuppetsTest::settle(Session& session) {
 
 LoneSession::LoneSession() : puppet(test::PuppetServer::welcome_with(1)) {
   SessionOptions options;
-  options.medium = wire::Medium::kShm;
-  auto opened = Session::open({wire::Medium::kAuto, "127.0.0.1", puppet.port(), {0}, {0}}, options);
+  options.medium = transport::find_medium("shm");
+  auto opened = Session::open({nullptr, "127.0.0.1", puppet.port(), {0}, {0}}, options);
   if (!opened) {
     ADD_FAILURE() << opened.status().message();
     std::abort();

@@ -31,7 +31,7 @@ SessionToken token() {
   return token;
 }
 
-class EngineTest : public ::testing::TestWithParam<Medium> {
+class EngineTest : public ::testing::TestWithParam<const Medium*> {
  protected:
   void SetUp() override {
     EngineOptions options;
@@ -44,7 +44,7 @@ class EngineTest : public ::testing::TestWithParam<Medium> {
     }
     transport::LinkOptions link_options;
     link_options.window_bytes = PeerWindow::kBytes;
-    auto pair = test::make_link_pair(GetParam(), link_options, link_options);
+    auto pair = test::make_link_pair(*GetParam(), link_options, link_options);
     ASSERT_TRUE(pair.ok()) << pair.status().message();
     cut_ = pair->cut;
     engines_[0]->attach(1, std::move(pair->client), token(), true);
@@ -254,7 +254,7 @@ TEST_P(EngineTest, APeerThatNoThreadCanListenToIsLost) {
   // A second Link to peers of other names, which get no thread.
   transport::LinkOptions link_options;
   link_options.window_bytes = PeerWindow::kBytes;
-  auto pair = test::make_link_pair(GetParam(), link_options, link_options);
+  auto pair = test::make_link_pair(*GetParam(), link_options, link_options);
   ASSERT_TRUE(pair.ok()) << pair.status().message();
   ASSERT_TRUE(engines_[0]->wait_until_open(30s));
   std::atomic<int> over = 0;
@@ -286,8 +286,9 @@ TEST_P(EngineTest, APeerThatNoThreadCanListenToIsLost) {
   EXPECT_EQ(source, memory);
 }
 
-INSTANTIATE_TEST_SUITE_P(OverRealLinks, EngineTest, ::testing::Values(Medium::kShm, Medium::kTcp),
-                         [](const auto& info) { return test::to_string(info.param); });
+INSTANTIATE_TEST_SUITE_P(OverRealLinks, EngineTest,
+                         ::testing::Values(&test::medium_named("shm"), &test::medium_named("tcp")),
+                         [](const auto& info) { return info.param->name(); });
 
 }  // namespace
 }  // namespace rcuda::p2p

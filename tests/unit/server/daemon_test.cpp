@@ -77,7 +77,7 @@ struct Outcome {
 // `meanwhile` runs when the worker has welcomed the client, which has no Link to it yet.
 Outcome introduce(const Server& server, const wire::Hello& message,
                   const std::function<void()>& meanwhile = {}) {
-  const bool local = message.medium == wire::Medium::kShm;
+  const bool local = message.medium == "shm";
   UniqueFd socket = local ? server.connect_local() : server.connect_tcp();
   EXPECT_TRUE(wire::present_ticket(socket.get(), patience()).ok());
   EXPECT_TRUE(wire::write_message(socket.get(), wire::MessageType::kHello, wire::encode(message),
@@ -110,8 +110,8 @@ Outcome introduce(const Server& server, const wire::Hello& message,
   bootstrap.timeout = std::chrono::seconds(60);
   transport::LinkOptions options;
   options.window_bytes = wire::ClientWindow::kBytes;
-  auto link = local ? transport::make_shm_link(std::move(bootstrap), options)
-                    : transport::make_tcp_link(std::move(bootstrap), options);
+  auto link =
+      transport::make_link(*transport::find_medium(message.medium), std::move(bootstrap), options);
   if (!link.ok()) {
     outcome.refusal = link.status().message();
     return outcome;
@@ -130,7 +130,7 @@ bool answers(Session& session) {
 TEST(DaemonTest, SessionsRunOverEveryMedium) {
   Server server;
   ASSERT_NE(server.port(), 0);
-  for (wire::Medium medium : {wire::Medium::kShm, wire::Medium::kTcp}) {
+  for (const char* medium : {"shm", "tcp"}) {
     Outcome outcome = introduce(server, hello(medium));
     ASSERT_TRUE(outcome.session) << outcome.refusal;
     EXPECT_TRUE(answers(*outcome.session));
@@ -152,13 +152,13 @@ TEST(DaemonTest, SessionsRunOverEveryMedium) {
 TEST(DaemonTest, AnotherWorkerMayCallEarly) {
   Server server;
   constexpr uint32_t kLink = 3;
-  wire::Hello message = hello(wire::Medium::kShm);
+  wire::Hello message = hello("shm");
   message.worker = 1;
   wire::PeerHello caller;
   std::memcpy(caller.session, message.session, sizeof caller.session);
   caller.worker = message.worker;
   caller.link = kLink;
-  caller.medium = wire::Medium::kShm;
+  caller.medium = "shm";
   const UniqueFd socket = server.connect_local();
   Outcome outcome = introduce(server, message, [&] {
     EXPECT_TRUE(wire::write_message(socket.get(), wire::MessageType::kPeerHello,
@@ -180,7 +180,7 @@ TEST(DaemonTest, AClientThatWaitsForAWorkerHearsOfIt) {
   Server server({"--pool", "0"});
   UniqueFd socket = server.connect_local();
   ASSERT_TRUE(wire::write_message(socket.get(), wire::MessageType::kHello,
-                                  wire::encode(hello(wire::Medium::kShm)), patience())
+                                  wire::encode(hello("shm")), patience())
                   .ok());
   auto message = wire::read_message(socket.get(), patience());
   ASSERT_TRUE(message.ok()) << message.status().message();
@@ -193,7 +193,7 @@ TEST(DaemonTest, AClientThatWaitsForAWorkerHearsOfIt) {
 TEST(DaemonTest, ARefusalNamesTheMend) {
   Server server({"--devices", "1"});
   ASSERT_NE(server.port(), 0);
-  wire::Hello message = hello(wire::Medium::kShm);
+  wire::Hello message = hello("shm");
   EXPECT_NE(introduce(server, message).refusal.find("it offers 1"), std::string::npos);
   message.devices = {1};
   EXPECT_TRUE(introduce(server, message).session);
@@ -204,14 +204,14 @@ TEST(DaemonTest, ARefusalNamesTheMend) {
   message.devices = {1};
   message.api_hash ^= 1;
   EXPECT_NE(introduce(server, message).refusal.find("same build"), std::string::npos);
-  message = hello(wire::Medium::kVerbs);
+  message = hello("verbs");
   message.devices = {1};
   EXPECT_NE(introduce(server, message).refusal.find("RCUDA_TRANSPORT"), std::string::npos);
 }
 
 TEST(DaemonTest, TheWindowIsOneThatTheClientDoesNotUse) {
   Server server;
-  wire::Hello message = hello(wire::Medium::kShm);
+  wire::Hello message = hello("shm");
   std::vector<Outcome> outcomes;
   std::set<uint64_t> windows;
   // Each session as if on another server, so that more windows are asked for than workers wait.
@@ -250,7 +250,7 @@ TEST(DaemonTest, BadPeersAreDroppedAndOthersServed) {
                   .ok());
   server.connect_tcp();  // and away again
 
-  Outcome outcome = introduce(server, hello(wire::Medium::kTcp));
+  Outcome outcome = introduce(server, hello("tcp"));
   ASSERT_TRUE(outcome.session) << outcome.refusal;
   EXPECT_TRUE(answers(*outcome.session));
   for (const UniqueFd* peer : {&silent, &web, &liar, &stranger}) {
@@ -282,20 +282,20 @@ TEST(DaemonTest, TheServerMayOpenAllFilesThatTheHardLimitAllows) {
 
 TEST(DaemonTest, AKilledWorkerConcernsItsClientOnly) {
   Server server;
-  Outcome first = introduce(server, hello(wire::Medium::kShm));
-  Outcome second = introduce(server, hello(wire::Medium::kTcp));
+  Outcome first = introduce(server, hello("shm"));
+  Outcome second = introduce(server, hello("tcp"));
   ASSERT_TRUE(first.session && second.session);
   ASSERT_EQ(::kill(static_cast<pid_t>(first.session->welcome.worker_pid), SIGKILL), 0);
   EXPECT_FALSE(answers(*first.session));
   EXPECT_TRUE(answers(*second.session));
-  Outcome third = introduce(server, hello(wire::Medium::kShm));
+  Outcome third = introduce(server, hello("shm"));
   ASSERT_TRUE(third.session) << third.refusal;
   EXPECT_TRUE(answers(*third.session));
 }
 
 TEST(DaemonTest, AWorkerThatReadsNothingDoesNotHoldTheDaemon) {
   Server server;
-  Outcome outcome = introduce(server, hello(wire::Medium::kShm));
+  Outcome outcome = introduce(server, hello("shm"));
   ASSERT_TRUE(outcome.session);
   const auto worker = static_cast<pid_t>(outcome.session->welcome.worker_pid);
   ASSERT_EQ(::kill(worker, SIGSTOP), 0);
@@ -323,7 +323,7 @@ TEST(DaemonTest, NothingIsLeftOfSessions) {
   {
     std::vector<Outcome> outcomes;
     for (int i = 0; i < 12; ++i) {
-      outcomes.push_back(introduce(server, hello(i % 2 ? wire::Medium::kTcp : wire::Medium::kShm)));
+      outcomes.push_back(introduce(server, hello(i % 2 ? "tcp" : "shm")));
       ASSERT_TRUE(outcomes.back().session) << outcomes.back().refusal;
     }
     for (Outcome& outcome : outcomes) EXPECT_TRUE(answers(*outcome.session));
@@ -344,9 +344,7 @@ TEST(DaemonTest, SixtyFourClientsAtOnce) {
   std::vector<Outcome> outcomes(64);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < outcomes.size(); ++i) {
-    threads.emplace_back([&, i] {
-      outcomes[i] = introduce(server, hello(i % 2 ? wire::Medium::kTcp : wire::Medium::kShm));
-    });
+    threads.emplace_back([&, i] { outcomes[i] = introduce(server, hello(i % 2 ? "tcp" : "shm")); });
   }
   for (std::thread& thread : threads) thread.join();
   std::set<uint32_t> workers;
@@ -360,7 +358,7 @@ TEST(DaemonTest, SixtyFourClientsAtOnce) {
 
 TEST(DaemonTest, StatusListsDevicesAndSessions) {
   Server server({"--devices", "1,0"});
-  wire::Hello message = hello(wire::Medium::kShm);
+  wire::Hello message = hello("shm");
   message.user = "ada";
   Outcome outcome = introduce(server, message);
   ASSERT_TRUE(outcome.session);
@@ -384,19 +382,17 @@ TEST(DaemonTest, StatusListsDevicesAndSessions) {
 
 TEST(DaemonTest, MoreSessionsThanAllowedAreRefused) {
   Server server({"--max-sessions", "2"});
-  Outcome first = introduce(server, hello(wire::Medium::kShm));
-  Outcome second = introduce(server, hello(wire::Medium::kShm));
+  Outcome first = introduce(server, hello("shm"));
+  Outcome second = introduce(server, hello("shm"));
   ASSERT_TRUE(first.session && second.session);
-  EXPECT_NE(introduce(server, hello(wire::Medium::kShm)).refusal.find("--max-sessions"),
-            std::string::npos);
+  EXPECT_NE(introduce(server, hello("shm")).refusal.find("--max-sessions"), std::string::npos);
   first.session.reset();
-  EXPECT_TRUE(
-      eventually([&] { return introduce(server, hello(wire::Medium::kShm)).session != nullptr; }));
+  EXPECT_TRUE(eventually([&] { return introduce(server, hello("shm")).session != nullptr; }));
 }
 
 TEST(DaemonTest, TerminationEndsSessionsAndWorkers) {
   Server server;
-  Outcome outcome = introduce(server, hello(wire::Medium::kShm));
+  Outcome outcome = introduce(server, hello("shm"));
   ASSERT_TRUE(outcome.session);
   const std::set<pid_t> workers = children_of(server.pid());
   ASSERT_EQ(::kill(server.pid(), SIGTERM), 0);
@@ -407,7 +403,7 @@ TEST(DaemonTest, TerminationEndsSessionsAndWorkers) {
 
 TEST(DaemonTest, AKilledDaemonTakesItsWorkersAlong) {
   Server server;
-  Outcome outcome = introduce(server, hello(wire::Medium::kShm));
+  Outcome outcome = introduce(server, hello("shm"));
   ASSERT_TRUE(outcome.session);
   const std::set<pid_t> workers = children_of(server.pid());
   ASSERT_FALSE(workers.empty());

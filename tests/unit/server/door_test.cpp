@@ -82,7 +82,7 @@ TEST(DoorTest, AClientOfTheSameHostNeedsATicketAtEveryAddress) {
     for (const MessageType type : {MessageType::kHello, MessageType::kStatusQuery}) {
       const UniqueFd without = server.connect_tcp(address);
       ASSERT_TRUE(send(without.get(), type,
-                       type == MessageType::kHello ? wire::encode(test::hello(wire::Medium::kTcp))
+                       type == MessageType::kHello ? wire::encode(test::hello("tcp"))
                                                    : std::vector<std::byte>{})
                       .ok());
       const std::string reason = refusal(without.get());

@@ -97,7 +97,7 @@ TEST(PeerHub, AllConnectionsGoToOneHost) {
   {
     const test::MovingHost host;
     PeerHub::Options options;
-    options.planner.route = p2p::Route::kTcp;
+    options.planner = *p2p::parse_planner_options("auto", "tcp");
     PeerHub hub(driver, options);
     PeerHub::Introduction introduction;
     introduction.link = 1;
@@ -119,7 +119,7 @@ TEST(PeerHub, AllConnectionsGoToOneHost) {
       EXPECT_TRUE(host.accept().to_first);
       return Status(Code::kUnavailable, "that was to be seen");
     };
-    EXPECT_FALSE(transport::make_tcp_link(std::move(bootstrap), {}).ok());
+    EXPECT_FALSE(transport::make_link(*options.planner.medium, std::move(bootstrap), {}).ok());
   }
   driver.cuDevicePrimaryCtxRelease_v2(0);
 }

@@ -25,7 +25,7 @@ struct PoolSettings : Settings {
 wire::Hello hello() {
   wire::Hello message;
   message.api_hash = api::kApiHash;
-  message.medium = wire::Medium::kShm;
+  message.medium = "shm";
   message.devices = {0};
   return message;
 }

@@ -31,15 +31,15 @@ TEST(DeviceListTest, ReadsEveryFormOfAnEntry) {
   const auto& all = *list;
   EXPECT_EQ(all[0].host, "node1");
   EXPECT_EQ(all[0].port, wire::kDefaultPort);
-  EXPECT_EQ(all[0].medium, wire::Medium::kAuto);
+  EXPECT_EQ(all[0].medium, nullptr);
   EXPECT_EQ(all[1].host, "node2");
   EXPECT_EQ(all[1].port, 9000);
   EXPECT_EQ(all[1].gpu, 3u);
-  EXPECT_EQ(all[2].medium, wire::Medium::kTcp);
+  EXPECT_EQ(all[2].medium, transport::find_medium("tcp"));
   EXPECT_EQ(all[2].gpu, 1u);
   EXPECT_EQ(all[3].host, "fe80::1");
   EXPECT_EQ(all[3].port, 8309);
-  EXPECT_EQ(all[4].medium, wire::Medium::kVerbs);
+  EXPECT_EQ(all[4].medium, transport::find_medium("verbs"));
   EXPECT_EQ(all[4].host, "::1");
 }
 
@@ -47,7 +47,7 @@ TEST(DeviceListTest, AHostMayBeCalledLikeAMedium) {
   const auto list = devices_from(environment({{"RCUDA_DEVICES", "tcp:0,shm@9000:1"}}));
   ASSERT_TRUE(list.ok());
   EXPECT_EQ((*list)[0].host, "tcp");
-  EXPECT_EQ((*list)[0].medium, wire::Medium::kAuto);
+  EXPECT_EQ((*list)[0].medium, nullptr);
   EXPECT_EQ((*list)[1].host, "shm");
   EXPECT_EQ((*list)[1].port, 9000);
 }
@@ -105,7 +105,7 @@ TEST(DeviceListTest, GroupsByServerAndKeepsTheOrder) {
   EXPECT_THAT((*servers)[0].ordinals, ElementsAre(0, 2));
   EXPECT_THAT((*servers)[1].ordinals, ElementsAre(1));
   EXPECT_EQ((*servers)[2].port, 9000);
-  EXPECT_EQ((*servers)[3].medium, wire::Medium::kTcp);
+  EXPECT_EQ((*servers)[3].medium, transport::find_medium("tcp"));
 }
 
 TEST(DeviceListTest, AGpuIsNamedOnce) {

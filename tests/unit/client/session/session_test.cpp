@@ -69,12 +69,12 @@ TEST(SessionOpen, AllConnectionsGoToOneHost) {
       EXPECT_TRUE(host.accept().to_first);
       return Status(Code::kUnavailable, "that was to be seen");
     };
-    EXPECT_FALSE(transport::make_tcp_link(std::move(bootstrap), {}).ok());
+    EXPECT_FALSE(transport::make_link(*options.medium, std::move(bootstrap), {}).ok());
   });
   SessionOptions options;
-  options.medium = wire::Medium::kTcp;
+  options.medium = transport::find_medium("tcp");
   const auto opened =
-      Session::open({wire::Medium::kAuto, test::HostName::kName, host.port(), {0}, {0}}, options);
+      Session::open({nullptr, test::HostName::kName, host.port(), {0}, {0}}, options);
   EXPECT_FALSE(opened.ok());
   server.join();
 }

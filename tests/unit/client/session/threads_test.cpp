@@ -31,10 +31,9 @@ TEST(Threads, ASessionThatCannotHaveItsThreadsIsNotOpened) {
     test::PuppetServer puppet(test::PuppetServer::welcome_with(1));
     puppet.let_client_leave();
     SessionOptions options;
-    options.medium = wire::Medium::kShm;
+    options.medium = transport::find_medium("shm");
     const ThreadLimit limit(needed);
-    const auto session =
-        Session::open({wire::Medium::kAuto, "127.0.0.1", puppet.port(), {0}, {0}}, options);
+    const auto session = Session::open({nullptr, "127.0.0.1", puppet.port(), {0}, {0}}, options);
     refused = limit.refused() > 0;
     EXPECT_EQ(session.ok(), !refused) << "with " << needed << " threads";
     if (!session) expect_mend(session.status());

@@ -20,7 +20,7 @@ using std::chrono::steady_clock;
 Hello sample_hello() {
   Hello hello;
   hello.api_hash = 0x0123456789abcdefull;
-  hello.medium = Medium::kShm;
+  hello.medium = "shm";
   hello.pid = 42;
   hello.uid = 1000;
   hello.host = "login1";
@@ -79,6 +79,22 @@ TEST(HandshakeTest, HelloSurvivesTheWire) {
   ASSERT_EQ(got->taken_windows.size(), 2u);
   EXPECT_EQ(got->taken_windows[1].base, sent.taken_windows[1].base);
   EXPECT_EQ(got->taken_windows[1].bytes, sent.taken_windows[1].bytes);
+}
+
+TEST(HandshakeTest, AMediumHasANameOfSomeLetters) {
+  for (const std::string& name : {std::string(), std::string(kMaxMediumName + 1, 'm')}) {
+    Hello hello = sample_hello();
+    hello.medium = name;
+    EXPECT_EQ(decode_hello(encode(hello)).status().code(), Code::kProtocol) << name;
+    PeerHello peer;
+    peer.medium = name;
+    EXPECT_EQ(decode_peer_hello(encode(peer)).status().code(), Code::kProtocol) << name;
+  }
+  PeerHello peer;
+  peer.medium = std::string(kMaxMediumName, 'm');
+  const Result<PeerHello> got = decode_peer_hello(encode(peer));
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  EXPECT_EQ(got->medium, peer.medium);
 }
 
 TEST(HandshakeTest, WelcomeSurvivesTheWire) {
@@ -156,7 +172,7 @@ ServerStatus sample_status() {
   session.host = "login1";
   session.client_pid = 42;
   session.worker_pid = 77;
-  session.medium = Medium::kVerbs;
+  session.medium = "verbs";
   session.seconds = 12;
   session.devices = {3};
   status.sessions = {session, session};
@@ -173,7 +189,7 @@ TEST(HandshakeTest, StatusSurvivesTheWire) {
   EXPECT_EQ(got->devices[1].total_bytes, 141ull << 30);
   ASSERT_EQ(got->sessions.size(), 2u);
   EXPECT_EQ(got->sessions[1].program, "./train");
-  EXPECT_EQ(got->sessions[1].medium, Medium::kVerbs);
+  EXPECT_EQ(got->sessions[1].medium, "verbs");
   EXPECT_EQ(got->sessions[1].devices, std::vector<uint32_t>{3});
 }
 

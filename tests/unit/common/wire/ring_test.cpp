@@ -24,13 +24,13 @@ using transport::Wake;
 auto soon() { return std::chrono::steady_clock::now() + std::chrono::seconds(100); }
 
 // The sender is the client; the ring lies in the server's window.
-class RingTest : public testing::TestWithParam<Medium> {
+class RingTest : public testing::TestWithParam<const Medium*> {
  protected:
   static constexpr uint64_t kConsumedOffset = 64;
 
   void SetUp() override {
     Result<test::LinkPair> pair =
-        test::make_link_pair(GetParam(), {.window_bytes = 4096}, {.window_bytes = 1 << 20});
+        test::make_link_pair(*GetParam(), {.window_bytes = 4096}, {.window_bytes = 1 << 20});
     ASSERT_TRUE(pair.ok()) << pair.status().message();
     sender_ = std::move(pair->client);
     receiver_ = std::move(pair->server);
@@ -296,8 +296,9 @@ TEST(RingLayoutTest, ChecksThatEverythingFits) {
   EXPECT_FALSE(bad.check(4096, 4096).ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(Media, RingTest, testing::Values(Medium::kShm, Medium::kTcp),
-                         [](const auto& info) { return std::string(test::to_string(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Media, RingTest,
+                         testing::Values(&test::medium_named("shm"), &test::medium_named("tcp")),
+                         [](const auto& info) { return std::string(info.param->name()); });
 
 }  // namespace
 }  // namespace rcuda::wire

@@ -1,4 +1,4 @@
-#include "common/transport/exposed_regions.h"
+#include "common/transport/tcp/exposed_regions.h"
 
 #include <thread>
 

@@ -40,8 +40,8 @@
 #include <vector>
 
 #include "common/base/unique_fd.h"
-#include "common/transport/exposed_regions.h"
-#include "common/transport/page_pipe.h"
+#include "common/transport/tcp/exposed_regions.h"
+#include "common/transport/tcp/page_pipe.h"
 #include "common/transport/transfer.h"
 
 namespace rcuda::transport {

@@ -1,4 +1,4 @@
-#include "common/transport/page_pipe.h"
+#include "common/transport/tcp/page_pipe.h"
 
 #include <algorithm>
 #include <cerrno>

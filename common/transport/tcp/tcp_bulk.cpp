@@ -1,4 +1,4 @@
-#include "common/transport/tcp_bulk.h"
+#include "common/transport/tcp/tcp_bulk.h"
 
 #include <algorithm>
 #include <array>

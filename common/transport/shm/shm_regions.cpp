@@ -1,4 +1,4 @@
-#include "common/transport/shm_regions.h"
+#include "common/transport/shm/shm_regions.h"
 
 #include <cerrno>
 #include <string>

@@ -1,4 +1,4 @@
-#include "common/transport/tcp_sender.h"
+#include "common/transport/tcp/tcp_sender.h"
 
 #include <algorithm>
 #include <array>

@@ -29,7 +29,8 @@
 #include "common/transport/gather.h"
 #include "common/transport/link_core.h"
 #include "common/transport/mapping.h"
-#include "common/transport/shm_regions.h"
+#include "common/transport/shm/medium.h"
+#include "common/transport/shm/shm_regions.h"
 
 namespace rcuda::transport {
 namespace {
@@ -114,7 +115,7 @@ class ShmLink final : public LinkCore {
 
   Status start(UniqueFd control, UniqueFd peer_process, ControlChannel::Timing timing);
 
-  const char* medium() const override { return "shm"; }
+  const MediumTraits& traits() const override { return shm::kTraits; }
   std::span<std::byte> window() override { return own_.bytes(); }
   size_t peer_window_bytes() const override { return peer_.bytes().size(); }
   Status put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) override;
@@ -347,7 +348,7 @@ Result<Greeting> hear(int socket, Deadline deadline) {
 
 }  // namespace
 
-Result<std::unique_ptr<Link>> make_shm_link(Bootstrap bootstrap, const LinkOptions& options) {
+Result<std::unique_ptr<Link>> shm::make_link(Bootstrap bootstrap, const LinkOptions& options) {
   const Deadline deadline = std::chrono::steady_clock::now() + bootstrap.timeout;
   Result<Window> own = make_window(options.window_bytes);
   if (!own) return own.status();

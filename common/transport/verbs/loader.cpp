@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "common/base/log.h"
-#include "common/transport/link.h"
+#include "common/transport/verbs/medium.h"
 #include "common/transport/verbs/plugin.h"
 
 namespace rcuda::transport {
@@ -33,8 +33,8 @@ std::vector<std::string> folders() {
   }
   Dl_info self{};
   link_map* map = nullptr;
-  if (::dladdr1(reinterpret_cast<const void*>(&verbs_usable), &self, reinterpret_cast<void**>(&map),
-                RTLD_DL_LINKMAP) == 0 ||
+  if (::dladdr1(reinterpret_cast<const void*>(&verbs::usable_by_plugin), &self,
+                reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) == 0 ||
       map == nullptr) {
     return {};
   }
@@ -79,12 +79,13 @@ const Result<const VerbsPlugin*>& plugin() {
 
 }  // namespace
 
-Status verbs_usable(int control_socket) {
+Status verbs::usable_by_plugin(int control_socket) {
   const Result<const VerbsPlugin*>& loaded = plugin();
   return loaded ? (*loaded)->usable(control_socket) : loaded.status();
 }
 
-Result<std::unique_ptr<Link>> make_verbs_link(Bootstrap bootstrap, const LinkOptions& options) {
+Result<std::unique_ptr<Link>> verbs::make_by_plugin(Bootstrap bootstrap,
+                                                    const LinkOptions& options) {
   const Result<const VerbsPlugin*>& loaded = plugin();
   if (!loaded) return loaded.status();
   return (*loaded)->make_link(std::move(bootstrap), options);

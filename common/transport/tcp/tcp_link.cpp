@@ -29,8 +29,9 @@
 #include "common/transport/gather.h"
 #include "common/transport/link_core.h"
 #include "common/transport/mapping.h"
-#include "common/transport/tcp_bulk.h"
-#include "common/transport/tcp_sender.h"
+#include "common/transport/tcp/medium.h"
+#include "common/transport/tcp/tcp_bulk.h"
+#include "common/transport/tcp/tcp_sender.h"
 
 namespace rcuda::transport {
 namespace {
@@ -89,7 +90,7 @@ class TcpLink final : public LinkCore {
   ~TcpLink() override;
   Status start();
 
-  const char* medium() const override { return "tcp"; }
+  const MediumTraits& traits() const override { return tcp::kTraits; }
   std::span<std::byte> window() override { return {window_.data(), window_.size()}; }
   size_t peer_window_bytes() const override { return peer_window_bytes_; }
   Status put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) override;
@@ -101,7 +102,6 @@ class TcpLink final : public LinkCore {
              TransferDone done) override;
   void read(RegionId region, uint64_t offset, void* local, size_t bytes,
             TransferDone done) override;
-  bool has_immediates() const override { return true; }
   void write_with_immediate(RegionId region, uint64_t offset, const void* local, size_t bytes,
                             uint32_t immediate, Company company, TransferDone done) override;
   void close() override;
@@ -456,7 +456,7 @@ std::chrono::nanoseconds default_receive_spin() {
   return std::chrono::microseconds(std::thread::hardware_concurrency() < kCores ? 0 : 50);
 }
 
-Result<std::unique_ptr<Link>> make_tcp_link(Bootstrap bootstrap, const LinkOptions& options) {
+Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOptions& options) {
   const Deadline deadline = Clock::now() + bootstrap.timeout;
   RCUDA_RETURN_IF_ERROR(check_window_bytes(options.window_bytes, "own"));
   Hello own;

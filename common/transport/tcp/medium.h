@@ -1,0 +1,14 @@
+// TCP: the Link that works wherever a socket can be had. See tcp_link.cpp.
+#pragma once
+
+#include "common/transport/media.h"
+
+namespace rcuda::transport::tcp {
+
+Result<std::unique_ptr<Link>> make_link(Bootstrap bootstrap, const LinkOptions& options);
+
+inline constexpr MediumTraits kTraits{
+    .name = "tcp", .reach = Reach::kNetwork, .copies_by_cpu = true, .has_immediates = true};
+inline constexpr Medium kMedium{.traits = kTraits, .make = make_link};
+
+}  // namespace rcuda::transport::tcp

@@ -1,0 +1,31 @@
+// Media for tests that are in no product: shared memory and TCP behind a FaultLink each, so that
+// puts come late, and transfers start late and overtake one another. media_table.cpp adds them to
+// the table of whatever is linked with rcuda_test_media; nothing else has to know of them.
+// RCUDA_TEST_DELAYS is the seed, a number; without it the delays are the same every time.
+#pragma once
+
+#include "common/transport/media.h"
+#include "common/transport/shm/medium.h"
+#include "common/transport/tcp/medium.h"
+
+namespace rcuda::test {
+
+constexpr transport::MediumTraits named(transport::MediumTraits traits, const char* name) {
+  traits.name = name;
+  return traits;
+}
+
+inline constexpr transport::MediumTraits kLateShmTraits =
+    named(transport::shm::kTraits, "late-shm");
+inline constexpr transport::MediumTraits kLateTcpTraits =
+    named(transport::tcp::kTraits, "late-tcp");
+
+Result<std::unique_ptr<transport::Link>> make_late_shm(transport::Bootstrap bootstrap,
+                                                       const transport::LinkOptions& options);
+Result<std::unique_ptr<transport::Link>> make_late_tcp(transport::Bootstrap bootstrap,
+                                                       const transport::LinkOptions& options);
+
+inline constexpr transport::Medium kLateShm{.traits = kLateShmTraits, .make = make_late_shm};
+inline constexpr transport::Medium kLateTcp{.traits = kLateTcpTraits, .make = make_late_tcp};
+
+}  // namespace rcuda::test

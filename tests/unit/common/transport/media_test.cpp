@@ -1,0 +1,84 @@
+// The table of media, and that it is all that has to know of one: this program's table has two
+// media more than the product's (tests/support/media_table.cpp), and nothing else here has.
+#include "common/transport/media.h"
+
+#include <set>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "client/session/device_list.h"
+#include "common/wire/handshake.h"
+#include "p2p/planner/planner.h"
+#include "tests/support/late_media.h"
+#include "tests/support/link_pair.h"
+
+namespace rcuda::transport {
+namespace {
+
+TEST(MediaTest, EveryMediumHasANameOfItsOwnThatTravels) {
+  std::set<std::string> names;
+  for (const Medium& medium : media()) {
+    const std::string name = medium.name();
+    EXPECT_FALSE(name.empty());
+    EXPECT_LE(name.size(), wire::kMaxMediumName);
+    EXPECT_EQ(name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-"), std::string::npos);
+    EXPECT_TRUE(names.insert(name).second) << name << " twice";
+    EXPECT_FALSE(name == "auto" || name == "ipc") << "means something else in settings";
+    EXPECT_EQ(find_medium(name), &medium);
+  }
+  EXPECT_EQ(find_medium("carrier-pigeon"), nullptr);
+  EXPECT_EQ(find_medium(""), nullptr);
+}
+
+TEST(MediaTest, TraitsFitTogether) {
+  for (const Medium& medium : media()) {
+    const MediumTraits& traits = medium.traits;
+    EXPECT_TRUE(!traits.shares_pages || traits.reach == Reach::kThisMachine) << medium.name();
+    EXPECT_FALSE(traits.shares_pages && (traits.copies_by_cpu || traits.has_adapter));
+    EXPECT_FALSE(traits.copies_by_cpu && traits.has_adapter) << medium.name();
+  }
+}
+
+TEST(MediaTest, TheFirstOfAReachIsThePlainOneAndTheLastUsableTheBest) {
+  EXPECT_STREQ(plain_medium(Reach::kThisMachine).name(), "shm");
+  EXPECT_STREQ(plain_medium(Reach::kNetwork).name(), "tcp");
+  EXPECT_EQ(&best_medium(Reach::kThisMachine, -1), find_medium("late-shm"));
+  EXPECT_EQ(&best_medium(Reach::kNetwork, -1), find_medium("late-tcp"));
+  EXPECT_EQ(medium_names(), "shm, tcp, verbs, late-shm or late-tcp");
+  EXPECT_EQ(medium_names(Reach::kThisMachine), "shm or late-shm");
+}
+
+TEST(MediaTest, ALinkHasTheTraitsOfTheTable) {
+  for (const Medium& medium : media()) {
+    if (medium.usable_over) continue;
+    const Result<test::LinkPair> pair = test::make_link_pair(medium);
+    ASSERT_TRUE(pair.ok()) << pair.status().message();
+    for (const Link* link : {pair->client.get(), pair->server.get()}) {
+      EXPECT_STREQ(link->medium(), medium.name());
+      EXPECT_EQ(link->traits().reach, medium.traits.reach);
+      EXPECT_EQ(link->traits().shares_pages, medium.traits.shares_pages);
+      EXPECT_EQ(link->traits().copies_by_cpu, medium.traits.copies_by_cpu);
+      EXPECT_EQ(link->traits().has_immediates, medium.traits.has_immediates);
+      EXPECT_EQ(link->traits().has_adapter, medium.traits.has_adapter);
+    }
+  }
+}
+
+TEST(MediaTest, SettingsTakeEveryMediumOfTheTable) {
+  for (const Medium& medium : media()) {
+    const auto device = client::parse_device(std::string(medium.name()) + ":node1:3");
+    ASSERT_TRUE(device.ok()) << device.status().message();
+    EXPECT_EQ(device->medium, &medium);
+    EXPECT_EQ(device->host, "node1");
+    const auto planner = p2p::parse_planner_options("auto", medium.name());
+    ASSERT_TRUE(planner.ok()) << planner.status().message();
+    EXPECT_EQ(planner->medium, &medium);
+    EXPECT_EQ(planner->route, p2p::route_of(medium.traits));
+  }
+  const auto unknown = p2p::parse_planner_options("auto", "carrier-pigeon");
+  EXPECT_NE(unknown.status().context().find(medium_names()), std::string::npos);
+}
+
+}  // namespace
+}  // namespace rcuda::transport
