@@ -90,26 +90,6 @@ Result<wire::Welcome> shake_hands(const UniqueFd& socket, const wire::Hello& hel
   }
 }
 
-Result<std::unique_ptr<transport::Link>> make_link(wire::Connection connection,
-                                                   const wire::Welcome& welcome,
-                                                   const SessionOptions& options) {
-  transport::Bootstrap bootstrap;
-  bootstrap.control = std::move(connection.socket);
-  bootstrap.timeout = options.handshake_timeout;
-  bootstrap.open_stream = [&, control = bootstrap.control.get()](int index) -> Result<UniqueFd> {
-    const auto deadline = Clock::now() + options.connect_timeout;
-    Result<UniqueFd> socket = wire::connect_again(control, deadline);
-    if (!socket) return socket;
-    wire::Attach attach;
-    std::memcpy(attach.token, welcome.token, sizeof attach.token);
-    attach.index = static_cast<uint32_t>(index);
-    RCUDA_RETURN_IF_ERROR(wire::write_message(socket->get(), wire::MessageType::kAttach,
-                                              wire::encode(attach), deadline));
-    return socket;
-  };
-  return transport::make_link(*connection.medium, std::move(bootstrap), options.link);
-}
-
 }  // namespace
 
 uint32_t thread_number() {
@@ -118,8 +98,7 @@ uint32_t thread_number() {
   return number;
 }
 
-Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
-                                               const SessionOptions& options) {
+Status Session::connect(const ServerDevices& server, const SessionOptions& options) {
   const std::string address = server.host + ":" + std::to_string(server.port);
   Result<wire::Connection> connection =
       wire::connect_server(server.host, server.port, server.medium ? server.medium : options.medium,
@@ -132,37 +111,42 @@ Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
             .with_context(address));
   }
 
-  std::unique_ptr<Session> session(new Session);
-  session->name_ = address + " over " + traits.name;
-  session->server_ = server;
-  session->index_ = options.hello.worker;
-  session->synchronous_ = options.synchronous;
-  session->traits_ = traits;
-  session->spin_ = spin_time(traits);
+  name_ = address + " over " + traits.name;
+  server_ = server;
+  index_ = options.hello.worker;
+  synchronous_ = options.synchronous;
+  traits_ = traits;
+  spin_ = spin_time(traits);
 
   wire::Hello hello = options.hello;
   hello.medium = traits.name;
   hello.devices = server.gpus;
   Result<wire::Welcome> welcome = shake_hands(connection->socket, hello, options.answer_timeout);
   if (!welcome) return Status(welcome.status()).with_context(address);
-  session->welcome_ = std::move(welcome).value();
-  if (session->welcome_.devices.size() != server.gpus.size()) {
+  welcome_ = std::move(welcome).value();
+  if (welcome_.devices.size() != server.gpus.size()) {
     return Status(Code::kProtocol, address + " granted another number of devices than asked for");
   }
-  reserve_window(session->welcome_.window, session->name_);
+  reserve_window(welcome_.window, name_);
 
   transport::LinkOptions link_options = options.link;
   link_options.window_bytes = Window::kBytes;
-  SessionOptions linked = options;
-  linked.link = link_options;
-  auto link = make_link(std::move(connection).value(), session->welcome_, linked);
-  if (!link) return Status(link.status()).with_context(session->name_);
-  session->link_ = std::move(link).value();
+  auto link = wire::link_to_worker(std::move(connection).value(), welcome_.token, link_options,
+                                   {options.handshake_timeout, options.connect_timeout});
+  if (!link) return Status(link.status()).with_context(name_);
+  link_ = std::move(link).value();
   if (!traits.shares_pages) host_writes::enable();
-  if (session->link_->peer_window_bytes() < wire::WorkerWindow::kBytes ||
-      session->link_->window().size() < Window::kBytes) {
-    return Status(Code::kProtocol, session->name_ + ": the worker's window is too small");
+  if (link_->peer_window_bytes() < wire::WorkerWindow::kBytes ||
+      link_->window().size() < Window::kBytes) {
+    return Status(Code::kProtocol, name_ + ": the worker's window is too small");
   }
+  return {};
+}
+
+Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
+                                               const SessionOptions& options) {
+  std::unique_ptr<Session> session(new Session);
+  RCUDA_RETURN_IF_ERROR(session->connect(server, options));
   session->commands_ring_ =
       std::make_unique<wire::RingWriter>(*session->link_, wire::kCommandRingLayout);
   session->events_ = std::make_unique<EventThread>(*session->link_);

@@ -182,6 +182,8 @@ class Session {
   friend class Reply;
   Session() = default;
 
+  // As far as a Link that stands.
+  Status connect(const ServerDevices& server, const SessionOptions& options);
   bool acquire_slot(size_t reply_bytes, bool patient, Call* call);
   void release_slot(uint32_t offset);
   // `number`: of the command among all of the session, from 1.

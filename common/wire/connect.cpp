@@ -224,4 +224,25 @@ Result<Connection> connect_server(const std::string& host, uint16_t port,
   return Connection{std::move(socket).value(), medium ? medium : &plain_medium(Reach::kNetwork)};
 }
 
+Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
+                                                        const uint8_t (&token)[16],
+                                                        const transport::LinkOptions& options,
+                                                        const LinkTimeouts& timeouts) {
+  transport::Bootstrap bootstrap;
+  bootstrap.control = std::move(connection.socket);
+  bootstrap.timeout = timeouts.whole;
+  bootstrap.open_stream = [&, control = bootstrap.control.get()](int index) -> Result<UniqueFd> {
+    const Clock::time_point deadline = Clock::now() + timeouts.connecting;
+    Result<UniqueFd> socket = connect_again(control, deadline);
+    if (!socket) return socket;
+    Attach attach;
+    std::memcpy(attach.token, token, sizeof attach.token);
+    attach.index = static_cast<uint32_t>(index);
+    RCUDA_RETURN_IF_ERROR(
+        write_message(socket->get(), MessageType::kAttach, encode(attach), deadline));
+    return socket;
+  };
+  return transport::make_link(*connection.medium, std::move(bootstrap), options);
+}
+
 }  // namespace rcuda::wire

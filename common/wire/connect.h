@@ -3,6 +3,8 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <memory>
 #include <string>
 
 #include <sys/socket.h>
@@ -33,6 +35,17 @@ Result<Connection> connect_server(const std::string& host, uint16_t port,
 // presents it.
 // Without a local socket, as behind a proxy, it presents none, and the server decides.
 Status present_ticket(int socket, std::chrono::steady_clock::time_point deadline);
+
+// The client's end of a session's Link: `connection` is where the worker's Welcome came, with that
+// token. Errors as of transport::make_link().
+struct LinkTimeouts {
+  std::chrono::milliseconds whole;       // for the worker to do its part
+  std::chrono::milliseconds connecting;  // for each further socket
+};
+Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
+                                                        const uint8_t (&token)[16],
+                                                        const transport::LinkOptions& options,
+                                                        const LinkTimeouts& timeouts);
 
 // Where clients of its machine find the server of a port: an abstract Unix socket, which vanishes
 // with the server.

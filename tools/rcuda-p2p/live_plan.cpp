@@ -97,21 +97,10 @@ Result<std::unique_ptr<Worker>> Worker::open(const client::DeviceAddress& addres
   worker->welcome_ = *std::move(welcome);
   if (worker->welcome_.devices.empty()) return Status(Code::kProtocol, "a worker without devices");
 
-  transport::Bootstrap bootstrap;
-  bootstrap.control = std::move(connection->socket);
-  bootstrap.open_stream = [&](int index) -> Result<UniqueFd> {
-    Result<UniqueFd> stream = wire::connect_again(socket, deadline);
-    if (!stream) return stream;
-    wire::Attach attach;
-    std::memcpy(attach.token, worker->welcome_.token, sizeof attach.token);
-    attach.index = static_cast<uint32_t>(index);
-    RCUDA_RETURN_IF_ERROR(wire::write_message(stream->get(), wire::MessageType::kAttach,
-                                              wire::encode(attach), deadline));
-    return stream;
-  };
   transport::LinkOptions options;
   options.window_bytes = Window::kBytes;
-  auto link = transport::make_link(medium, std::move(bootstrap), options);
+  auto link = wire::link_to_worker(*std::move(connection), worker->welcome_.token, options,
+                                   {kTimeout, kTimeout});
   if (!link) return link.status();
   worker->link_ = *std::move(link);
   worker->commands_ = std::make_unique<wire::RingWriter>(*worker->link_, wire::kCommandRingLayout);

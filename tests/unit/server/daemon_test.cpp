@@ -96,22 +96,11 @@ Outcome introduce(const Server& server, const wire::Hello& message,
   auto session = std::make_unique<Session>();
   session->welcome = *wire::decode_welcome(answer->second);
   if (meanwhile) meanwhile();
-  transport::Bootstrap bootstrap;
-  bootstrap.control = std::move(socket);
-  bootstrap.open_stream = [&](int index) -> Result<UniqueFd> {
-    UniqueFd stream = server.connect_tcp();
-    wire::Attach attach;
-    std::memcpy(attach.token, session->welcome.token, sizeof attach.token);
-    attach.index = static_cast<uint32_t>(index);
-    RCUDA_RETURN_IF_ERROR(wire::write_message(stream.get(), wire::MessageType::kAttach,
-                                              wire::encode(attach), patience()));
-    return stream;
-  };
-  bootstrap.timeout = std::chrono::seconds(60);
   transport::LinkOptions options;
   options.window_bytes = wire::ClientWindow::kBytes;
-  auto link =
-      transport::make_link(*transport::find_medium(message.medium), std::move(bootstrap), options);
+  constexpr std::chrono::seconds kPatience(60);
+  auto link = wire::link_to_worker({std::move(socket), transport::find_medium(message.medium)},
+                                   session->welcome.token, options, {kPatience, kPatience});
   if (!link.ok()) {
     outcome.refusal = link.status().message();
     return outcome;

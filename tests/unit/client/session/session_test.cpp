@@ -52,7 +52,8 @@ class SessionTest : public ::testing::Test {
 
 TEST(SessionOpen, AllConnectionsGoToOneHost) {
   const test::MovingHost host;
-  std::thread server([&host] {
+  const transport::Medium* const tcp = transport::find_medium("tcp");
+  std::thread server([&host, tcp] {
     const auto soon = [] { return std::chrono::steady_clock::now() + std::chrono::seconds(60); };
     test::MovingHost::Caller client = host.accept();
     EXPECT_TRUE(client.to_first);
@@ -69,10 +70,10 @@ TEST(SessionOpen, AllConnectionsGoToOneHost) {
       EXPECT_TRUE(host.accept().to_first);
       return Status(Code::kUnavailable, "that was to be seen");
     };
-    EXPECT_FALSE(transport::make_link(*options.medium, std::move(bootstrap), {}).ok());
+    EXPECT_FALSE(transport::make_link(*tcp, std::move(bootstrap), {}).ok());
   });
   SessionOptions options;
-  options.medium = transport::find_medium("tcp");
+  options.medium = tcp;
   const auto opened =
       Session::open({nullptr, test::HostName::kName, host.port(), {0}, {0}}, options);
   EXPECT_FALSE(opened.ok());

@@ -36,12 +36,13 @@ class LocalListener {
   UniqueFd socket_;
 };
 
+const transport::Medium* const kAuto = nullptr;
 const transport::Medium* shm() { return transport::find_medium("shm"); }
 
 TEST(ConnectTest, AllLoopbackAddressesAreThisMachine) {
   LocalListener server(16);
   for (const char* host : {"127.0.0.1", "127.0.1.1", "127.255.0.9", "::ffff:127.0.1.1"}) {
-    for (const transport::Medium* const medium : {shm(), nullptr}) {
+    for (const transport::Medium* const medium : {shm(), kAuto}) {
       const auto connection = connect_server(host, server.port(), medium, kPatience);
       ASSERT_TRUE(connection.ok()) << host << ": " << connection.status().message();
       EXPECT_EQ(connection->medium, shm()) << host;
@@ -86,7 +87,7 @@ TEST(ConnectTest, AServerThatTakesNoCallersIsGivenUpInTime) {
   EXPECT_EQ(timeout.tv_sec, 0);
   EXPECT_EQ(timeout.tv_usec, 0);
   const Alarms alarms;
-  for (const transport::Medium* const medium : {shm(), nullptr}) {
+  for (const transport::Medium* const medium : {shm(), kAuto}) {
     const auto late =
         connect_server("127.0.0.1", server.port(), medium, std::chrono::milliseconds(20));
     EXPECT_EQ(late.status().code(), Code::kTimeout) << late.status().message();
