@@ -166,12 +166,12 @@ class Link {
 
   // RDMA's write with immediate: the peer learns of the arrival from the write itself, where
   // otherwise its end would have to come back before a put could tell. kUnsupported without
-  // has_immediates.
-  // As write(), of at least a byte, but that `done` only says that this side has done its part: who
-  // is told of the arrival is the peer. Until it has said so, with copies_by_cpu `local` must not
-  // change (it may be unmapped after `done`), since sockets may hold its pages; one outside of the
-  // peer's region then breaks the Link, and one into a region that has been withdrawn is dropped.
-  // `immediate` is not 0.
+  // has_immediates. `immediate` is not 0, and there is at least a byte.
+  //
+  // `done` says that this side has done its part; the peer is told of the arrival. With
+  // copies_by_cpu sockets may hold pages of `local` until the peer has said that it arrived: it
+  // must not change before, but may be unmapped after `done`. A write outside of the peer's region
+  // then breaks the Link, and one into a region that has been withdrawn is dropped.
   virtual void write_with_immediate(RegionId, uint64_t, const void*, size_t, uint32_t, Company,
                                     TransferDone done) {
     done({Code::kUnsupported, std::string(medium()) + " has no write with immediate"});
