@@ -165,7 +165,9 @@ TEST(DoorTest, ASecretOfASessionIsNoGuess) {
   const UniqueFd attach = server.connect_tcp(), caller = server.connect_tcp();
   ASSERT_TRUE(send(attach.get(), MessageType::kAttach, wire::encode(wire::Attach{})).ok());
   EXPECT_EQ(wire::read_message(attach.get(), patience()).status().code(), Code::kUnavailable);
-  ASSERT_TRUE(send(caller.get(), MessageType::kPeerHello, wire::encode(wire::PeerHello{})).ok());
+  ASSERT_TRUE(
+      send(caller.get(), MessageType::kPeerHello, wire::encode(wire::PeerHello{.medium = "tcp"}))
+          .ok());
   EXPECT_NE(refusal(caller.get()).find("no worker of that session"), std::string::npos);
 }
 
