@@ -27,10 +27,9 @@ constexpr size_t kSmallToHost = kMaxReplyBytes;
 constexpr size_t kSmallOverSockets = 256u << 10;
 
 template <typename Body>
-CUresult post_body(const CopyStream& stream, wire::Custom opcode, const Body& body,
-                   std::span<const std::byte> tail = {}) {
+CUresult post_body(const CopyStream& stream, wire::Custom opcode, const Body& body) {
   return stream.target.session->post(stream.target.context, static_cast<uint16_t>(opcode),
-                                     std::as_bytes(std::span(&body, 1)), tail);
+                                     std::as_bytes(std::span(&body, 1)));
 }
 
 // Whether nothing under way can still write to this process's page-locked memory.
@@ -66,22 +65,25 @@ CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, bool sync
                      : post_body(stream, wire::Custom::kCopy, body);
 }
 
+// Sends all of it, also where an earlier command has failed, whose error it reports at its end.
 CUresult copy_from_pageable(const CopyStream& stream, CUdeviceptr destination, const void* source,
                             size_t bytes) {
   Session& session = *stream.target.session;
   if (bytes > (session.traits().copies_by_cpu ? kSmallOverSockets : kSmallToDevice)) {
-    return session.staging().to_device(stream.target.context, stream.id, destination, source,
-                                       bytes);
+    const CUresult result =
+        session.staging().to_device(stream.target.context, stream.id, destination, source, bytes);
+    return result == CUDA_SUCCESS ? session.take_error() : result;
   }
   for (size_t at = 0; at < bytes;) {
     const size_t length = std::min<size_t>(bytes - at, wire::kMaxInlineBytes);
     const wire::CopyInlineBody body{destination + at, static_cast<uint32_t>(length), stream.id};
-    const CUresult result = post_body(stream, wire::Custom::kCopyInline, body,
-                                      {static_cast<const std::byte*>(source) + at, length});
+    const CUresult result = session.post_only(
+        stream.target.context, static_cast<uint16_t>(wire::Custom::kCopyInline),
+        std::as_bytes(std::span(&body, 1)), {static_cast<const std::byte*>(source) + at, length});
     if (result != CUDA_SUCCESS) return result;
     at += length;
   }
-  return CUDA_SUCCESS;
+  return session.take_error();
 }
 
 // In replies, all of which are asked for before the first is awaited, if there are slots.

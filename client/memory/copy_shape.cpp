@@ -106,6 +106,14 @@ CUresult describe(CUmemorytype type, const void* host, CUdeviceptr device, CUarr
   return CUDA_SUCCESS;
 }
 
+// One piece of a copy: errors of earlier commands wait until all pieces are sent.
+CUresult post_piece(const CopyStream& where, wire::CopyShapeBody body) {
+  body.stream = where.id;
+  return where.target.session->post_only(where.target.context,
+                                         static_cast<uint16_t>(wire::Custom::kCopyShape),
+                                         std::as_bytes(std::span(&body, 1)));
+}
+
 CUresult post_shape(const CopyStream& where, wire::CopyShapeBody body) {
   body.stream = where.id;
   return where.target.session->post(where.target.context,
@@ -185,7 +193,7 @@ CUresult from_pageable(const CopyStream& where, const ShapeSide& destination,
                        const ShapeSide& source, const Extent& extent) {
   Staging& staging = where.target.session->staging();
   std::vector<std::byte> packed;  // only for media that cannot map the slots
-  return for_each_piece(extent, [&](const Piece& piece) {
+  const CUresult result = for_each_piece(extent, [&](const Piece& piece) {
     Staging::Slot slot = staging.acquire();
     CUresult result = CUDA_SUCCESS;
     if (std::byte* memory = staging.memory(slot)) {
@@ -200,13 +208,14 @@ CUresult from_pageable(const CopyStream& where, const ShapeSide& destination,
       body.destination = shifted(destination.wire, piece);
       body.source = staged(slot, piece);
       body.source_staged = 1;
-      result = post_shape(where, body);
+      result = post_piece(where, body);
     } else {
       --slot.word.sequence;
     }
     staging.release(slot);
     return result;
   });
+  return result == CUDA_SUCCESS ? where.target.session->take_error() : result;
 }
 
 CUresult to_pageable(const CopyStream& where, const ShapeSide& destination, const ShapeSide& source,
@@ -220,7 +229,7 @@ CUresult to_pageable(const CopyStream& where, const ShapeSide& destination, cons
     body.destination = staged(slot, piece);
     body.destination_staged = 1;
     body.source = shifted(source.wire, piece);
-    const CUresult posted = post_shape(where, body);
+    const CUresult posted = post_piece(where, body);
     CUresult copied = session.wait_word(slot.word.index, slot.word.sequence);
     if (copied == CUDA_SUCCESS) {
       std::byte* memory = staging.memory(slot);

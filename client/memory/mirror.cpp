@@ -60,6 +60,8 @@ std::vector<Shared> of_session(const Session& session) {
   return found;
 }
 
+// Errors of earlier commands stay where they are: the launch that follows reports them, and these
+// bytes are sent all the same.
 CUresult send(Session& session, wire::ObjectId context, wire::ObjectId stream, const std::byte* to,
               const std::byte* from, size_t bytes) {
   const auto destination = static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(to));
@@ -67,17 +69,16 @@ CUresult send(Session& session, wire::ObjectId context, wire::ObjectId stream, c
     return session.staging().to_device(context, stream, destination, from, bytes);
   }
   const wire::CopyInlineBody body{destination, static_cast<uint32_t>(bytes), stream};
-  return session.post(context, static_cast<uint16_t>(wire::Custom::kCopyInline),
-                      std::as_bytes(std::span(&body, 1)), {from, bytes});
+  return session.post_only(context, static_cast<uint16_t>(wire::Custom::kCopyInline),
+                           std::as_bytes(std::span(&body, 1)), {from, bytes});
 }
 
 struct Run {
   size_t at, bytes;
 };
 
-// The runs of blocks that the application changed, which count as known from now on; `content` gets
-// their bytes.
-std::vector<Run> changed(Mirror& mirror, std::vector<std::byte>* content) {
+// The runs of blocks that the application changed; `content` gets their bytes.
+std::vector<Run> changed(const Mirror& mirror, std::vector<std::byte>* content) {
   std::vector<Run> runs;
   std::lock_guard lock(mirrors_mutex);
   for (size_t at = 0; at < mirror.bytes; at += kBlockBytes) {
@@ -90,12 +91,34 @@ std::vector<Run> changed(Mirror& mirror, std::vector<std::byte>* content) {
     } else {
       runs.back().bytes += length;
     }
-    std::memcpy(mirror.known.data() + at, mirror.address + at, length);
-    content->insert(content->end(), mirror.known.data() + at, mirror.known.data() + at + length);
+    content->insert(content->end(), mirror.address + at, mirror.address + at + length);
   }
-  mirror.sent = true;
-  if (!runs.empty()) ++mirror.version;
   return runs;
+}
+
+// Both sides have these bytes now. What could not be sent stays changed, for the next push.
+void note_sent(Mirror& mirror, const Run& run, const std::byte* content) {
+  std::lock_guard lock(mirrors_mutex);
+  std::memcpy(mirror.known.data() + run.at, content, run.bytes);
+  ++mirror.version;
+}
+
+// Sends what the application changed. A failure leaves the rest unsent.
+CUresult push(Session& session, wire::ObjectId context, wire::ObjectId stream, Mirror& mirror,
+              std::vector<std::byte>* content) {
+  content->clear();
+  const std::vector<Run> runs = changed(mirror, content);
+  const std::byte* from = content->data();
+  for (const Run& run : runs) {
+    const CUresult result =
+        send(session, context, stream, mirror.address + run.at, from, run.bytes);
+    if (result != CUDA_SUCCESS) return result;
+    note_sent(mirror, run, from);
+    from += run.bytes;
+  }
+  std::lock_guard lock(mirrors_mutex);
+  mirror.sent = true;
+  return CUDA_SUCCESS;
 }
 
 // The bytes that the worker changed since both sides met become the application's.
@@ -268,15 +291,8 @@ CUresult push_mirrors(Session& session, wire::ObjectId context, wire::ObjectId s
   std::lock_guard lock(push_mutex);
   std::vector<std::byte> content;
   for (const Shared& mirror : of_session(session)) {
-    content.clear();
-    const std::byte* from = nullptr;
-    for (const Run& run : changed(*mirror, &content)) {
-      from = from ? from : content.data();
-      const CUresult result =
-          send(session, context, stream, mirror->address + run.at, from, run.bytes);
-      if (result != CUDA_SUCCESS) return result;
-      from += run.bytes;
-    }
+    const CUresult result = push(session, context, stream, *mirror, &content);
+    if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
 }

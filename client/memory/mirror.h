@@ -31,6 +31,8 @@ bool any_mirrored();
 // Whether any of [address, address + bytes) is kept alike with this worker.
 bool is_mirrored(const Session& session, uint64_t address, size_t bytes);
 
+// Sends what the application changed. An error: not all of it could be sent, and the next push
+// sends the rest. Errors of earlier commands are left to whoever asks for them.
 CUresult push_mirrors(Session& session, wire::ObjectId context, wire::ObjectId stream);
 CUresult pull_mirrors(Session& session);
 

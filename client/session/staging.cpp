@@ -170,8 +170,8 @@ CUresult Staging::to_device(wire::ObjectId context, wire::ObjectId stream, CUdev
     CUresult result = fill(slot, static_cast<const std::byte*>(source) + begin, length);
     if (result == CUDA_SUCCESS) {
       const auto body = staged_copy(slot, destination + begin, length, stream, true);
-      result = session_.post(context, static_cast<uint16_t>(wire::Custom::kCopyStaged),
-                             std::as_bytes(std::span(&body, 1)));
+      result = session_.post_only(context, static_cast<uint16_t>(wire::Custom::kCopyStaged),
+                                  std::as_bytes(std::span(&body, 1)));
     } else {
       --slot.word.sequence;  // nothing was asked of the worker
     }
@@ -199,8 +199,8 @@ CUresult Staging::to_host(wire::ObjectId context, wire::ObjectId stream, void* d
       const Pending next{slot, begin, std::min(chunk, bytes - begin)};
       const auto body = staged_copy(next.slot, source + begin, next.length, stream, false);
       note(&first_error,
-           session_.post(context, static_cast<uint16_t>(wire::Custom::kCopyStaged),
-                         std::as_bytes(std::span(&body, 1)), {}, transport::Wake::kNow));
+           session_.post_only(context, static_cast<uint16_t>(wire::Custom::kCopyStaged),
+                              std::as_bytes(std::span(&body, 1)), {}, transport::Wake::kNow));
       pending.push_back(next);
     };
     size_t next = lane;

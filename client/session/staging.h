@@ -33,7 +33,9 @@ class Staging {
 
   static constexpr size_t kSlotBytes = 2u << 20;
 
-  // `stream` is an id of this session; both work in its order.
+  // `stream` is an id of this session; both work in its order. An error: of this copy, part of
+  // which may have been sent. to_device() leaves errors of earlier commands to the caller,
+  // to_host() reports them once all is there.
   CUresult to_device(wire::ObjectId context, wire::ObjectId stream, CUdeviceptr destination,
                      const void* source, size_t bytes);
   CUresult to_host(wire::ObjectId context, wire::ObjectId stream, void* destination,

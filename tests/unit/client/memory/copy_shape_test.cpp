@@ -216,6 +216,21 @@ TEST_F(CopyShapeTest, WhatIsLargerThanASlotGoesInPieces) {
   EXPECT_EQ(device_, host);
 }
 
+TEST_F(CopyShapeTest, AnErrorOfAnEarlierCommandIsReportedWhenAllPiecesAreSent) {
+  constexpr size_t kWidth = 3000, kRows = 2 * Staging::kSlotBytes / kWidth + 3;
+  const CUdeviceptr base = allocate(first_session(), 0x2000000, 16 << 20);
+  device_.assign(kWidth * kRows, std::byte{0});
+  be_a_worker(base);
+  std::vector<std::byte> host(kWidth * kRows, std::byte{0x5a});
+  CUDA_MEMCPY3D_PEER copy = shape(kWidth, kRows, 1);
+  from_host(&copy, host.data(), kWidth, kRows);
+  to_device(&copy, base, kWidth, kRows);
+  first().set_error(CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(copy_shape(copy, nullptr, true), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(bodies().size(), 3u);
+  EXPECT_EQ(device_, host);
+}
+
 TEST_F(CopyShapeTest, ARowLargerThanASlotGoesInPieces) {
   constexpr size_t kWidth = Staging::kSlotBytes + 100;
   const CUdeviceptr base = allocate(first_session(), 0x3000000, 16 << 20);

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include "client/memory/host_writes.h"
+#include "client/session/capture.h"
 #include "common/base/peer_order.h"
 #include "tests/unit/client/two_puppets.h"
 
@@ -40,13 +41,8 @@ class MirrorTest : public ::testing::Test {
       std::memcpy(fetched_, worker_.data(), kBytes);
       return test::PuppetServer::Answer{};
     });
-    lone_.puppet.on(wire::Custom::kCopyInline, [this](const auto& command) {
-      const auto body = command.template as<wire::CopyInlineBody>();
-      const auto bytes = command.template behind<wire::CopyInlineBody>();
-      const size_t at = body.destination - reinterpret_cast<uintptr_t>(memory_.data());
-      std::memcpy(worker_.data() + at, bytes.data(), bytes.size());
-      return test::PuppetServer::Answer{};
-    });
+    lone_.puppet.on(wire::Custom::kCopyInline,
+                    [this](const auto& command) { return take(command); });
     for (size_t i = 0; i < kBytes; ++i) memory_[i] = static_cast<std::byte>(i % 255);
     mirror(*lone_.session, 1, memory_.data(), kBytes);
     ASSERT_TRUE(any_mirrored());
@@ -54,6 +50,14 @@ class MirrorTest : public ::testing::Test {
   void TearDown() override {
     unmirror(memory_.data());
     EXPECT_FALSE(any_mirrored());
+  }
+
+  test::PuppetServer::Answer take(const test::PuppetServer::Command& command) {
+    const auto body = command.as<wire::CopyInlineBody>();
+    const auto bytes = command.behind<wire::CopyInlineBody>();
+    const size_t at = body.destination - reinterpret_cast<uintptr_t>(memory_.data());
+    std::memcpy(worker_.data() + at, bytes.data(), bytes.size());
+    return {};
   }
 
   std::vector<Run> pushed() {
@@ -102,6 +106,36 @@ TEST_F(MirrorTest, ChangedBlocksTravelInRuns) {
   EXPECT_EQ(runs[0].content.size(), 2 * kBlock);
   EXPECT_EQ(runs[1].at, 5 * kBlock);
   EXPECT_EQ(runs[1].content.size(), kBytes - 5 * kBlock);
+  EXPECT_EQ(worker_, memory_);
+}
+
+// It is the launch's to report.
+TEST_F(MirrorTest, AnErrorOfAnEarlierCommandStopsNoPush) {
+  (void)pushed();
+  memory_[0] = memory_[2 * kBlock] = memory_[4 * kBlock] = std::byte{0xff};
+  lone_.puppet.set_error(CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(pushed().size(), 3u);
+  EXPECT_EQ(worker_, memory_);
+  EXPECT_EQ(lone_.session->take_error(), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(MirrorTest, WhatCouldNotBeSentIsSentWithTheNextPush) {
+  (void)pushed();
+  memory_[0] = memory_[2 * kBlock] = memory_[4 * kBlock] = std::byte{0xff};
+  int commands = 0;
+  lone_.puppet.on(wire::Custom::kCopyInline, [&](const auto& command) {
+    if (++commands == 2) return test::PuppetServer::Answer{CUDA_ERROR_OUT_OF_MEMORY, {}};
+    return take(command);
+  });
+  {
+    const CaptureAnswers answers(true);  // each command says whether it was carried out
+    EXPECT_EQ(push_mirrors(*lone_.session, 1, 0), CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  EXPECT_EQ(lone_.puppet.taken(wire::Custom::kCopyInline).size(), 2u);
+  const auto runs = pushed();
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0].at, 2 * kBlock);
+  EXPECT_EQ(runs[1].at, 4 * kBlock);
   EXPECT_EQ(worker_, memory_);
 }
 

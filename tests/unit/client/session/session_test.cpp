@@ -256,6 +256,26 @@ TEST_F(SessionTest, ACopyToTheHostReportsItsFailure) {
             CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
+// A copy that reports an error of an earlier command has been made all the same.
+TEST_F(SessionTest, AnErrorOfAnEarlierCommandLeavesNoCopyHalfDone) {
+  constexpr size_t kBytes = 2 * test::PuppetServer::kStagingBytes;
+  std::vector<std::byte> memory(kBytes);
+  const auto bytes_asked = [&] {
+    EXPECT_EQ(ping(), CUDA_SUCCESS);
+    size_t sum = 0;
+    for (const auto& command : puppet().taken(Custom::kCopyStaged)) {
+      sum += command.as<wire::CopyStagedBody>().bytes;
+    }
+    return sum;
+  };
+  puppet().set_error(CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(session().staging().to_device(1, 0, 0x1000, memory.data(), kBytes), CUDA_SUCCESS);
+  EXPECT_EQ(bytes_asked(), kBytes);
+  EXPECT_EQ(session().staging().to_host(1, 0, memory.data(), 0x1000, kBytes),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(bytes_asked(), kBytes);
+}
+
 TEST_F(SessionTest, ACopyEndsWhenTheWorkerGoes) {
   puppet().on(Custom::kCopyStaged, [&](const auto&) {
     puppet().link().close();
