@@ -3,7 +3,8 @@
 // Each gets a command whose header is valid, in whose context the thread is, and whose body is
 // whatever the peer sent: bodies are read with BodyReader, which bounds every read. A command that
 // carries a completion word always signals it, with the error where there is one, since somebody
-// waits for it; such an error is not latched as well unless it is sticky.
+// waits for it; such an error is not latched as well unless it is sticky, or the word is a staging
+// slot's that the copy reads.
 // Executor thread only; none blocks.
 #pragma once
 

@@ -99,7 +99,8 @@ HandlerResult copy_staged(Executor& executor, const Command& command, std::vecto
   }
   if (result != CUDA_SUCCESS) {
     executor.signal(signal, result);
-    return {};
+    // The word of a copy from a slot says when the slot is free. Nobody asks it for the result.
+    return {body.to_device ? result : CUDA_SUCCESS, false, false};
   }
   executor.copied_bytes += body.bytes;
   executor.completions().add(stream, signal, body.to_device == 0);
@@ -380,7 +381,8 @@ HandlerResult copy_shape(Executor& executor, const Command& command, std::vector
   if (result == CUDA_SUCCESS && body.source_staged == 0 && body.destination_staged == 0) {
     hand_to_graph(executor, stream, {body.source.address, body.destination.address});
   }
-  return signal_or_fail(executor, stream, {body.word, body.sequence}, result);
+  const HandlerResult ended = signal_or_fail(executor, stream, {body.word, body.sequence}, result);
+  return body.source_staged ? HandlerResult{result, false, false} : ended;  // as in copy_staged()
 }
 
 }  // namespace rcuda::server

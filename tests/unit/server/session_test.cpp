@@ -183,6 +183,40 @@ TEST_F(SessionTest, StagedCopiesSignalTheirWords) {
   driver().cuMemFree_v2(memory);
 }
 
+// The word is the slot's: whoever fills the slot next waits for it.
+TEST_F(SessionTest, AFailedCopyFromASlotIsReported) {
+  wire::CopyStagedBody copy{};
+  copy.device_address = 0x1234;
+  copy.bytes = 16;
+  copy.to_device = 1;
+  copy.word = 3;
+  copy.sequence = 1;
+  auto answer = client().call(Custom::kCopyStaged, copy);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->result, CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(client().wait_word(3, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(client().error_word(), 0u);  // it has been reported
+  copy.sequence = 2;
+  ASSERT_TRUE(client().post(Custom::kCopyStaged, copy).ok());
+  ASSERT_TRUE(client().call(Custom::kPing, Nothing{}));
+  EXPECT_NE(client().error_word(), 0u);
+}
+
+TEST_F(SessionTest, AFailedShapeFromASlotIsReported) {
+  wire::CopyShapeBody copy{};
+  copy.source = {0, 16, 1, 0, 0, 0, 0, wire::MemoryType::kHost, 0};
+  copy.source_staged = 1;
+  copy.destination = {0x1234, 16, 1, 0, 0, 0, 0, wire::MemoryType::kDevice, 0};
+  copy.width_bytes = 16;
+  copy.height = 1;
+  copy.depth = 1;
+  copy.word = 4;
+  copy.sequence = 1;
+  ASSERT_TRUE(client().post(Custom::kCopyShape, copy).ok());
+  ASSERT_TRUE(client().call(Custom::kPing, Nothing{}));
+  EXPECT_NE(client().error_word(), 0u);
+}
+
 TEST_F(SessionTest, ShapesArePackedThroughStaging) {
   constexpr uint64_t kWidth = 100, kHeight = 7, kPitch = 256;
   const CUdeviceptr memory = allocate(kPitch * kHeight);
