@@ -67,7 +67,7 @@ CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
 
 // A memset node's memory, which each launch of the graph fills where it is.
 void mirror_filled(const CUDA_MEMSET_NODE_PARAMS* fill) {
-  if (fill) mirror_reachable(reinterpret_cast<const void*>(fill->dst));
+  if (fill) mirror_reachable(target_anywhere(), reinterpret_cast<const void*>(fill->dst));
 }
 
 }  // namespace

@@ -69,7 +69,9 @@ CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) 
   packed->were_packed = !node.kernelParams && node.extra;
   const CUresult result =
       pack_parameters(*callable.info, node.kernelParams, node.extra, packed->parameters);
-  if (result == CUDA_SUCCESS) mirror_reachable(std::span<const std::byte>(packed->parameters));
+  if (result == CUDA_SUCCESS) {
+    mirror_reachable(target, std::span<const std::byte>(packed->parameters));
+  }
   return result;
 }
 

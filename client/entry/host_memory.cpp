@@ -54,7 +54,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* pointer, unsign
   Allocation allocation;
   if (CUresult result = find_host(pointer, &allocation); result != CUDA_SUCCESS) return result;
   if (!allocation.reachable) return CUDA_ERROR_NOT_SUPPORTED;
-  mirror_reachable(pointer);
+  mirror_reachable(target_anywhere(), pointer);
   *device = reinterpret_cast<uintptr_t>(pointer);
   return CUDA_SUCCESS;
 }

@@ -220,7 +220,7 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
   std::memcpy(body.grid, shape.grid, sizeof body.grid);
   std::memcpy(body.block, shape.block, sizeof body.block);
   body.shared_bytes = shape.shared_bytes;
-  mirror_reachable(std::span<const std::byte>(tail.bytes().first(packed_bytes)));
+  mirror_reachable(target, std::span<const std::byte>(tail.bytes().first(packed_bytes)));
   // Into a graph nothing is pushed: its launches do it.
   if (any_mirrored() && !may_capture(stream)) {
     if (CUresult result = push_mirrors(*target.session, target.context, body.stream);

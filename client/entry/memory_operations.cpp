@@ -15,8 +15,9 @@
 namespace rcuda::client {
 namespace {
 
-CUresult check_wait(const Session& session, CUdeviceptr address) {
-  mirror_reachable(reinterpret_cast<const void*>(address));
+CUresult check_wait(const Target& target, CUdeviceptr address) {
+  mirror_reachable(target, reinterpret_cast<const void*>(address));
+  const Session& session = *target.session;
   if (!is_mirrored(session, address, 1)) return CUDA_SUCCESS;
   RCUDA_WARN("%s shares no memory: no stream can wait for a word of the host",
              session.name().c_str());
@@ -27,7 +28,7 @@ CUresult prepare_wait(CUstream stream, CUdeviceptr address) {
   Target target;
   wire::ObjectId id;
   const CUresult result = resolve_unused(stream, &target, &id);
-  return result == CUDA_SUCCESS ? check_wait(*target.session, address) : result;
+  return result == CUDA_SUCCESS ? check_wait(target, address) : result;
 }
 
 CUresult prepare_write(CUstream stream, CUdeviceptr address) {
@@ -64,11 +65,12 @@ CUresult prepare_node(const void* owner, wire::Kind kind,
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   const Object* object = find_object(owner, kind);
   if (!object || !batch) return CUDA_ERROR_INVALID_VALUE;
+  const Target target = target_of_graph(*object);
   return for_each_word(
       batch->paramArray, batch->count,
-      [&](CUdeviceptr address) { return check_wait(*object->session, address); },
-      [](CUdeviceptr address) {
-        mirror_reachable(reinterpret_cast<const void*>(address));
+      [&](CUdeviceptr address) { return check_wait(target, address); },
+      [&](CUdeviceptr address) {
+        mirror_reachable(target, reinterpret_cast<const void*>(address));
         return CUDA_SUCCESS;
       });
 }

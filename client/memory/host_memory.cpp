@@ -413,28 +413,27 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
   return CUDA_SUCCESS;
 }
 
-void mirror_reachable(const void* address) {
+void mirror_reachable(const Target& target, const void* address) {
   if (unmirrored().empty()) return;
   const auto [base, bytes] = unmirrored().take(reinterpret_cast<uintptr_t>(address));
-  Target target;
-  if (bytes == 0 || target_current(&target) != CUDA_SUCCESS) return;
+  if (bytes == 0) return;
   // A copy under way still writes to it here, which the bytes sent now would undo at the worker.
   if (host_writes::pending()) (void)await_idle(*target.session, target.context);
   mirror_where_needed(target, reinterpret_cast<void*>(base), bytes);
 }
 
 CUresult mirror_for(const Target& target, CUstream stream, wire::ObjectId id, uint64_t address) {
-  mirror_reachable(reinterpret_cast<const void*>(address));
+  mirror_reachable(target, reinterpret_cast<const void*>(address));
   if (!is_mirrored(*target.session, address, 1) || may_capture(stream)) return CUDA_SUCCESS;
   return push_mirrors(*target.session, target.context, id);
 }
 
-void mirror_reachable(std::span<const std::byte> parameters) {
+void mirror_reachable(const Target& target, std::span<const std::byte> parameters) {
   if (unmirrored().empty()) return;
   for (size_t at = 0; at + sizeof(void*) <= parameters.size(); at += alignof(void*)) {
     const void* word;
     std::memcpy(&word, parameters.data() + at, sizeof word);
-    mirror_reachable(word);
+    mirror_reachable(target, word);
   }
 }
 

@@ -33,10 +33,10 @@ CUresult register_host(void* address, size_t bytes, unsigned flags);
 CUresult unregister_host(void* address);
 // What the two above do with memory of the host that is out of the registry.
 void end_host_memory(const Allocation& memory);
-// A kernel will have these parameters: page-locked memory that they point to is mirrored from now
-// on, where it has to be.
-void mirror_reachable(std::span<const std::byte> parameters);
-void mirror_reachable(const void* address);
+// A kernel of `target` will have these parameters: page-locked memory that they point to is
+// mirrored from now on, where it has to be. The calling thread needs no current context.
+void mirror_reachable(const Target& target, std::span<const std::byte> parameters);
+void mirror_reachable(const Target& target, const void* address);
 // The same for other work in the stream that uses memory where it is. The worker gets what the
 // application changed; in a stream that captures, each launch of the graph does that.
 CUresult mirror_for(const Target& target, CUstream stream, wire::ObjectId id, uint64_t address);

@@ -298,6 +298,12 @@ void without_current() {
   CU(cuMemAllocAsync(&pooled, kBytes, stream));
   CHECK(run(stream, pooled) == 4);
   CU(cuMemFreeAsync(pooled, stream));
+  words[0] = 9;
+  void* parameters[] = {&host};
+  CU(cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 1, 1, 1, 0, stream, parameters,
+                    nullptr));
+  CU(cuStreamSynchronize(stream));
+  CHECK(words[0] == 5);
 
   int value = 0;
   const char* name;
