@@ -186,8 +186,14 @@ CUresult introduce(Mirror& mirror) {
   const wire::MirrorBody body{reinterpret_cast<uintptr_t>(mirror.address), mirror.bytes,
                               static_cast<uint64_t>(region->id), half};
   Reply reply;
-  return mirror.session->call(mirror.context, static_cast<uint16_t>(wire::Custom::kMirror),
-                              std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+  const CUresult result =
+      mirror.session->call(mirror.context, static_cast<uint16_t>(wire::Custom::kMirror),
+                           std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+  if (result != CUDA_SUCCESS) {
+    (void)mirror.session->link().unexpose(region->id);
+    munmap(memory, 2 * half);
+  }
+  return result;
 }
 
 CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_t bytes,

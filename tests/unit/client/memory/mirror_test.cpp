@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -202,6 +204,33 @@ TEST_F(MirrorTest, MemoryThatGoesMeanwhileIsNoErrorOfAPull) {
   });
   EXPECT_EQ(pulled(), CUDA_SUCCESS);
   freeing.join();
+}
+
+TEST_F(MirrorTest, NothingIsLeftOfMemoryThatTheWorkerRefuses) {
+  const auto mapped = [] {
+    std::ifstream maps("/proc/self/maps");
+    size_t count = 0;
+    for (std::string line; std::getline(maps, line);) {
+      count += line.find("rcuda-mirror") != std::string::npos;
+    }
+    return count;
+  };
+  const size_t before = mapped();
+  ASSERT_GT(before, 0u);
+  LoneSession other;
+  wire::MirrorBody asked{};
+  other.puppet.on(wire::Custom::kMirror, [&](const auto& command) {
+    asked = command.template as<wire::MirrorBody>();
+    return test::PuppetServer::Answer{CUDA_ERROR_OUT_OF_MEMORY, {}};
+  });
+  std::vector<std::byte> memory(kBytes);
+  mirror(*other.session, 1, memory.data(), kBytes);
+  EXPECT_FALSE(is_mirrored(*other.session, reinterpret_cast<uintptr_t>(memory.data()), kBytes));
+  EXPECT_EQ(mapped(), before);
+  EXPECT_EQ(other.ping(), CUDA_SUCCESS);
+  EXPECT_FALSE(other.puppet.link()
+                   .map(static_cast<transport::RegionId>(asked.region), 2 * asked.fetch_offset)
+                   .ok());
 }
 
 TEST_F(MirrorTest, FreedMemoryIsTouchedNoMore) {
