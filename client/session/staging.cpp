@@ -65,7 +65,13 @@ Result<std::unique_ptr<Staging>> Staging::open(Session& session, const wire::Rea
   Result<void*> mapping = session.link().map(staging->region_, ready.staging_bytes);
   if (!mapping) return mapping.status();
   staging->mapping_ = static_cast<std::byte*>(*mapping);
-  const auto slots = static_cast<uint32_t>(ready.staging_bytes / kSlotBytes);
+  const uint64_t offered = ready.staging_bytes / kSlotBytes;
+  const auto slots = static_cast<uint32_t>(std::min<uint64_t>(offered, kMostSlots));
+  if (slots < offered) {
+    RCUDA_INFO("%s: %u MiB of its %llu MiB staging region are used", session.name().c_str(),
+               slots * static_cast<uint32_t>(kSlotBytes >> 20),
+               static_cast<unsigned long long>(ready.staging_bytes >> 20));
+  }
   for (uint32_t i = 0; i < slots; ++i) {
     staging->free_.push_back({i, uint64_t{i} * kSlotBytes, session.acquire_word()});
   }

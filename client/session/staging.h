@@ -32,6 +32,8 @@ class Staging {
   ~Staging();
 
   static constexpr size_t kSlotBytes = 2u << 20;
+  // Every slot keeps a completion word. The other half is for waits and events.
+  static constexpr uint32_t kMostSlots = wire::ClientWindow::kCompletionCount / 2;
 
   // `stream` is an id of this session; both work in its order. An error: of this copy, part of
   // which may have been sent. to_device() leaves errors of earlier commands to the caller,

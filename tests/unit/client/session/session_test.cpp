@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include "client/objects/kinds.h"
 #include "client/session/staging.h"
@@ -245,6 +246,25 @@ TEST_F(SessionTest, LargeCopiesGoThroughEverySlotInOrder) {
   ASSERT_EQ(session().staging().to_host(1, 0, back.data(), kDestination, kBytes), CUDA_SUCCESS);
   EXPECT_EQ(ping(), CUDA_SUCCESS);
   EXPECT_EQ(back, source);
+}
+
+TEST_F(SessionTest, AHugeStagingRegionLeavesWordsForOthers) {
+  constexpr size_t kBytes = size_t{64} << 30;
+  void* memory =
+      ::mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  auto region = puppet().link().expose(memory, kBytes, -1, 0);
+  ASSERT_TRUE(region);
+  wire::ReadyEvent ready{};
+  ready.staging_region = static_cast<uint64_t>(region->id);
+  ready.staging_bytes = kBytes;
+  auto staging = Staging::open(session(), ready);
+  ASSERT_TRUE(staging) << staging.status().message();
+  EXPECT_TRUE(session().acquire_spare_word());
+  EXPECT_EQ(session().synchronize(1, 0), CUDA_SUCCESS);
+  staging->reset();
+  EXPECT_TRUE(puppet().link().unexpose(region->id).ok());
+  ::munmap(memory, kBytes);
 }
 
 TEST_F(SessionTest, ACopyToTheHostReportsItsFailure) {
