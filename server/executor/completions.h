@@ -18,6 +18,7 @@
 #include <cuda.h>
 
 #include "common/wire/protocol.h"
+#include "server/executor/completion_words.h"
 #include "server/executor/pool_frees.h"
 
 namespace rcuda::server {
@@ -28,12 +29,6 @@ struct StreamRef;
 
 // Called once, on the executor thread, with how the stream got there.
 using WhenDone = std::function<void(CUresult)>;
-
-// A completion word and what to write into it. Sequence 0: nothing to signal.
-struct WordSignal {
-  uint32_t word = 0;
-  uint64_t sequence = 0;
-};
 
 class Completions {
  public:

@@ -23,6 +23,7 @@ namespace rcuda::server {
 
 Executor::Executor(const SessionResources& resources)
     : resources_(resources),
+      words_(*resources.link),
       events_(*resources.link),
       completions_(*this),
       host_callbacks_(std::make_unique<HostCallbacks>(*this)),
@@ -361,14 +362,7 @@ void Executor::unbind(wire::Kind kind, wire::ObjectId id) {
 
 void Executor::signal(WordSignal signal, CUresult result, transport::Wake wake) {
   if (cuda::is_sticky(result)) latch(result);
-  if (signal.sequence == 0) return;
-  // A word may have changed hands while a stream that was destroyed still had to signal it.
-  std::atomic<uint64_t>& latest = signalled_[signal.word];
-  if (signal.sequence < latest.load(std::memory_order_relaxed)) return;
-  latest.store(signal.sequence, std::memory_order_relaxed);
-  const uint64_t value = wire::CompletionWord::make(signal.sequence, static_cast<uint32_t>(result));
-  (void)link().put(wire::ClientWindow::kCompletionWords + 8ull * signal.word,
-                   std::as_bytes(std::span(&value, 1)), {}, wake);
+  words_.signal(signal, result, wake);
 }
 
 void Executor::reply(const ReplyTarget& target, CUresult result, std::span<const std::byte> body) {

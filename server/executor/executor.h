@@ -27,6 +27,7 @@
 #include "api/driver_table.h"
 #include "common/transport/link.h"
 #include "common/wire/protocol.h"
+#include "server/executor/completion_words.h"
 #include "server/executor/completions.h"
 #include "server/executor/dispatch.h"
 #include "server/executor/event_sink.h"
@@ -259,9 +260,7 @@ class Executor {
   uint64_t holds_ = 0;  // how many of these there were
   uint64_t next_key_ = 1;
   uint64_t errors_ = 0;
-  // By completion word: the sequence last signalled. The engine's threads signal words as well.
-  std::vector<std::atomic<uint64_t>> signalled_ =
-      std::vector<std::atomic<uint64_t>>(wire::ClientWindow::kCompletionCount);
+  CompletionWords words_;    // the engine's threads signal as well
   std::mutex errors_mutex_;  // errors_, sticky_
   CUresult sticky_ = CUDA_SUCCESS;
   bool may_print_ = false;

@@ -1,0 +1,39 @@
+// CompletionWords: the worker's side of the words in the client's window that say how far something
+// is. A word only grows, whichever threads signal it.
+//
+// Threads: any. Blocking: as Link::put(). Errors: a broken Link is found by the session loop.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include <cuda.h>
+
+#include "common/transport/link.h"
+#include "common/wire/protocol.h"
+
+namespace rcuda::server {
+
+// A completion word and what to write into it. Sequence 0: nothing to signal.
+struct WordSignal {
+  uint32_t word = 0;
+  uint64_t sequence = 0;
+};
+
+class CompletionWords {
+ public:
+  explicit CompletionWords(transport::Link& link) : link_(link) {}
+
+  // Drops a signal that is older than what the word has: the word may have changed hands while a
+  // stream that was destroyed still had to signal it. The word exists.
+  void signal(WordSignal signal, CUresult result, transport::Wake wake);
+
+ private:
+  transport::Link& link_;
+  // Held across the put: two threads write a word in the order in which they found it older.
+  std::mutex mutex_;
+  std::vector<uint64_t> latest_ = std::vector<uint64_t>(wire::ClientWindow::kCompletionCount);
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,72 @@
+// Completion words that several threads signal at once.
+#include "server/executor/completion_words.h"
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/link_pair.h"
+
+namespace rcuda::server {
+namespace {
+
+using Window = wire::ClientWindow;
+constexpr uint32_t kWord = 7;
+
+class CompletionWordsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    transport::LinkOptions client, server;
+    client.window_bytes = Window::kBytes;
+    server.window_bytes = wire::WorkerWindow::kBytes;
+    auto made = test::make_link_pair(test::Medium::kShm, client, server);
+    ASSERT_TRUE(made) << made.status().message();
+    links_ = std::move(made).value();
+    words_ = std::make_unique<CompletionWords>(*links_.server);
+  }
+  uint64_t seen() {
+    auto* word = links_.client->window().data() + Window::kCompletionWords + 8ull * kWord;
+    return std::atomic_ref(*reinterpret_cast<uint64_t*>(word)).load(std::memory_order_acquire);
+  }
+  uint64_t sequence() { return wire::CompletionWord::sequence(seen()); }
+
+  test::LinkPair links_;
+  std::unique_ptr<CompletionWords> words_;
+};
+
+TEST_F(CompletionWordsTest, ALateSignalIsDropped) {
+  words_->signal({kWord, 5}, CUDA_ERROR_LAUNCH_FAILED, transport::Wake::kYes);
+  words_->signal({kWord, 4}, CUDA_SUCCESS, transport::Wake::kYes);
+  words_->signal({kWord, 0}, CUDA_SUCCESS, transport::Wake::kYes);
+  EXPECT_EQ(seen(), wire::CompletionWord::make(5, CUDA_ERROR_LAUNCH_FAILED));
+}
+
+TEST_F(CompletionWordsTest, AWordThatManyThreadsSignalNeverGoesBack) {
+  constexpr uint64_t kSignals = 2'000'000;
+  constexpr int kThreads = 3;
+  std::atomic<uint64_t> next{0};
+  std::atomic<int> running{kThreads};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      for (uint64_t mine; (mine = next.fetch_add(1) + 1) <= kSignals;) {
+        words_->signal({kWord, mine}, CUDA_SUCCESS, transport::Wake::kNo);
+      }
+      --running;
+    });
+  }
+  uint64_t last = 0, went_back = 0;
+  while (running.load() > 0) {
+    const uint64_t now = sequence();
+    went_back += now < last;
+    last = now;
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(went_back, 0u);
+  EXPECT_EQ(sequence(), kSignals);
+}
+
+}  // namespace
+}  // namespace rcuda::server
