@@ -112,7 +112,8 @@ class DeviceOps {
   // The worker's devices; the index is the `device` of every other function. Fixed.
   virtual std::vector<EngineDevice> devices() = 0;
 
-  // Issues copies on a lane, in order; the ticket is of the last. Never waits for them.
+  // Issues copies on a lane, in order; the ticket is of the last. Never waits for them. After an
+  // error some of them may be under way; a copy of nothing has a ticket for all that came before.
   virtual Result<Ticket> copy(int device, Lane lane, std::span<const CopyBox> boxes) = 0;
   virtual Result<Ticket> finished(int device, Lane lane) = 0;
 

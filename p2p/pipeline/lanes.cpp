@@ -1,6 +1,7 @@
 #include "p2p/pipeline/lanes.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace rcuda::p2p {
 namespace {
@@ -27,7 +28,9 @@ bool Lanes::refresh() {
       continue;
     }
     while (!lane.issued.empty() && lane.issued.front().ticket <= *finished) {
-      lane.finished = lane.issued.front().ticket;
+      Issued& oldest = lane.issued.front();
+      lane.finished = oldest.ticket;
+      if (!oldest.refused.ok()) lane.refused.emplace(oldest.ticket, std::move(oldest.refused));
       lane.bytes -= lane.issued.front().bytes;
       lane.issued.pop_front();
       moved = true;
@@ -61,16 +64,22 @@ bool Lanes::has_room(int device, Lane lane, uint64_t bytes) const {
 }
 
 Result<Ticket> Lanes::copy(int device, Lane lane, std::span<const CopyBox> boxes, uint64_t bytes) {
-  const Result<Ticket> ticket = ops_.copy(device, lane, boxes);
-  if (!ticket) return ticket;
+  Result<Ticket> ticket = ops_.copy(device, lane, boxes);
+  Status refused;
+  if (!ticket) {
+    refused = ticket.status();
+    ticket = ops_.copy(device, lane, {});
+    if (!ticket) return refused;
+  }
   State& queue = state(device, lane);
-  queue.issued.push_back({*ticket, bytes});
+  queue.issued.push_back({*ticket, bytes, std::move(refused)});
   queue.bytes += bytes;
   return ticket;
 }
 
-Result<bool> Lanes::finished(int device, Lane lane, Ticket ticket) const {
-  const State& queue = state(device, lane);
+Result<bool> Lanes::finished(int device, Lane lane, Ticket ticket) {
+  State& queue = state(device, lane);
+  if (auto told = queue.refused.extract(ticket)) return std::move(told.mapped());
   if (ticket <= queue.finished) return true;
   if (ticket <= queue.failed_up_to) return queue.failure;
   return false;

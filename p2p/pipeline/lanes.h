@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <span>
 #include <vector>
 
@@ -31,20 +32,24 @@ class Lanes {
 
   // Whether another chunk should be queued: two chunks at least, further ones while they are small.
   bool has_room(int device, Lane lane, uint64_t bytes) const;
+  // Where a box is refused, those before it may be under way: the copy ends with the refusal when
+  // they have ended, and its memory is in use until then. An error: nothing is under way.
   Result<Ticket> copy(int device, Lane lane, std::span<const CopyBox> boxes, uint64_t bytes);
-  // As of the last refresh(). An error means the copy never ends well.
-  Result<bool> finished(int device, Lane lane, Ticket ticket) const;
+  // As of the last refresh(). An error means the copy never ends well; nobody asks again then.
+  Result<bool> finished(int device, Lane lane, Ticket ticket);
 
  private:
   struct Issued {
     Ticket ticket;
     uint64_t bytes;
+    Status refused;  // how it ends, if that is not ok
   };
   struct State {
     std::deque<Issued> issued;
     uint64_t bytes = 0;
     Ticket finished = 0;
     Status failure;
+    std::map<Ticket, Status> refused;  // of what is finished, and not yet told
     Ticket failed_up_to = 0;  // tickets in (finished, failed_up_to] ended with `failure`
   };
   State& state(int device, Lane lane) {

@@ -166,16 +166,23 @@ Result<Ticket> SimDevices::copy(int device, Lane lane, std::span<const CopyBox> 
   const Speed& speed = lane == Lane::kOut  ? speeds_.out
                        : lane == Lane::kIn ? speeds_.in
                                            : speeds_.local;
+  const auto due = [lane](std::map<Lane, int>& counts) {
+    const auto found = counts.find(lane);
+    if (found == counts.end() || --found->second != 0) return false;
+    counts.erase(found);
+    return true;
+  };
+  const bool refuse = !boxes.empty() && due(refusing_);
+  std::vector<CopyBox> list(boxes.begin(), boxes.end());
+  if (refuse) {
+    list.resize((list.size() + 1) / 2);
+    list.back().width_bytes = (list.back().width_bytes + 1) / 2;
+  }
   uint64_t bytes = 0;
-  for (const CopyBox& box : boxes) bytes += box.width_bytes * box.rows * box.slices;
+  for (const CopyBox& box : list) bytes += box.width_bytes * box.rows * box.slices;
   state.free_us = std::max(state.free_us, world_.now_us()) + speed.busy_us(bytes);
   const Ticket ticket = ++state.issued;
-  bool fail = false;
-  if (const auto failing = failing_.find(lane); failing != failing_.end()) {
-    fail = --failing->second == 0;
-    if (fail) failing_.erase(failing);
-  }
-  std::vector<CopyBox> list(boxes.begin(), boxes.end());
+  const bool fail = !boxes.empty() && due(failing_);
   world_.after_us(state.free_us + speed.delay_us - world_.now_us(),
                   [this, &state, ticket, fail, list = std::move(list)] {
                     if (fail) {
@@ -185,6 +192,7 @@ Result<Ticket> SimDevices::copy(int device, Lane lane, std::span<const CopyBox> 
                     for (const CopyBox& box : list) move(box);
                     state.finished = ticket;
                   });
+  if (refuse) return Status::from_cuda(1, "a simulated copy");
   return ticket;
 }
 

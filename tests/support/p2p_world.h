@@ -98,6 +98,8 @@ class SimDevices final : public p2p::DeviceOps {
   void set_speeds(const Speeds& speeds) { speeds_ = speeds; }
   // The n-th copy from now on this lane fails, with a CUDA error; 1 is the next.
   void fail_copy(p2p::Lane lane, int nth) { failing_[lane] = nth; }
+  // Of the n-th copy from now on this lane only the first half is issued, then the driver refuses.
+  void refuse_copy(p2p::Lane lane, int nth) { refusing_[lane] = nth; }
   // What waits for the stream to get anywhere is told that it failed.
   void fail_stream(uint64_t stream, int cuda) { failed_streams_[stream] = cuda; }
   void fail_registration(bool fail) { fail_registration_ = fail; }
@@ -180,7 +182,7 @@ class SimDevices final : public p2p::DeviceOps {
   std::map<uint64_t, uint64_t> registered_;  // host ranges
   std::map<uint64_t, uint64_t> memory_;      // the program's device memory
   std::map<uint64_t, uint64_t> allocated_;   // the engine's
-  std::map<p2p::Lane, int> failing_;
+  std::map<p2p::Lane, int> failing_, refusing_;
   std::map<uint64_t, int> failed_streams_;
   int failing_mapping_ = 0;
   bool fail_registration_ = false;

@@ -4,9 +4,11 @@
 #include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "p2p/pipeline/lanes.h"
 #include "server/peer/cuda_device_ops.h"
 #include "tests/support/session_harness.h"
 
@@ -126,6 +128,39 @@ TEST_F(DeviceOpsTest, AtTheEndPausesNeedNoGrant) {
   ops_->grant_by_itself();
   EXPECT_TRUE(ops_->pause(Pause::kWork));
   ops_->resume();
+}
+
+TEST_F(DeviceOpsTest, ACopyThatIsRefusedHalfwayEndsWithWhatWasIssued) {
+  make();
+  CUdeviceptr from = 0, to = 0;
+  ASSERT_EQ(driver().cuMemAlloc_v2(&from, kBytes), CUDA_SUCCESS);
+  ASSERT_EQ(driver().cuMemAlloc_v2(&to, kBytes), CUDA_SUCCESS);
+  ASSERT_EQ(driver().cuMemsetD8_v2(from, 0x5a, kBytes), CUDA_SUCCESS);
+  ASSERT_EQ(driver().cuMemsetD8_v2(to, 0, kBytes), CUDA_SUCCESS);
+  ASSERT_EQ(driver().cuCtxSynchronize(), CUDA_SUCCESS);
+  p2p::CopyBox whole, wrong;
+  whole.source = wrong.source = from;
+  whole.destination = wrong.destination = to;
+  whole.width_bytes = kBytes;
+  wrong.width_bytes = 64;
+  wrong.rows = 2;
+  wrong.source_pitch = wrong.destination_pitch = 16;  // less than a row
+  const p2p::CopyBox boxes[] = {whole, wrong};
+  p2p::Lanes lanes(*ops_);
+  const auto ticket = lanes.copy(0, p2p::Lane::kLocal, boxes, kBytes);
+  ASSERT_TRUE(ticket) << ticket.status().message();
+  EXPECT_TRUE(lanes.busy());
+  Result<bool> finished = false;
+  do {
+    lanes.refresh();
+    finished = lanes.finished(0, p2p::Lane::kLocal, *ticket);
+  } while (finished && !*finished);
+  EXPECT_EQ(finished.status().cuda(), CUDA_ERROR_INVALID_VALUE);
+  std::vector<unsigned char> bytes(kBytes);
+  ASSERT_EQ(driver().cuMemcpyDtoH_v2(bytes.data(), to, kBytes), CUDA_SUCCESS);
+  EXPECT_EQ(bytes, std::vector<unsigned char>(kBytes, 0x5a));
+  driver().cuMemFree_v2(from);
+  driver().cuMemFree_v2(to);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ struct Pair {
   std::shared_ptr<CopyResult> start(uint64_t id, uint64_t bytes) {
     CopyRequest request;
     request.id = id;
-    std::byte* source = a().make_memory(bytes);
+    source = a().make_memory(bytes);
     destination = b().make_memory(bytes);
     fill(source, bytes, static_cast<uint32_t>(id));
     expected.assign(source, source + bytes);
@@ -67,6 +67,7 @@ struct Pair {
   SimSession session;
   SimLinkPair cable;
   uint64_t streams[2] = {};
+  std::byte* source = nullptr;
   std::byte* destination = nullptr;
   std::vector<std::byte> expected;
 };
@@ -88,6 +89,31 @@ TEST(FaultTest, AFailedCopyEndsBothHalvesAndNothingElse) {
         EXPECT_EQ(pair.b().stream_errors(pair.streams[1]).size(), 1u);
         pair.expect_streams_free();
         // All places came back: the whole window is there for the next copies.
+        for (uint64_t id = 2; id < 6; ++id) pair.expect_works(id);
+      }
+    }
+  }
+}
+
+// What the driver took before it refused the rest is still under way.
+TEST(FaultTest, ACopyThatIsRefusedHalfwayIsNotOverBeforeWhatWasIssued) {
+  for (const char* medium : {"shm", "tcp"}) {
+    for (const Lane lane : {Lane::kOut, Lane::kIn}) {
+      for (const int nth : {1, 3, 12}) {
+        Pair pair(medium, "v4b:256Kx8");
+        SimDevices& devices = lane == Lane::kOut ? pair.a() : pair.b();
+        devices.set_speeds({{500, 10, 0}, {500, 10, 0}, {500, 10, 0}});
+        devices.refuse_copy(lane, nth);
+        const auto result = pair.start(1, 4 * kMiB);
+        pair.session.run([&] { return result->over(); });
+        ASSERT_TRUE(result->over()) << medium << " " << nth;
+        EXPECT_EQ(result->source.cuda(), 1);
+        EXPECT_EQ(result->destination.cuda(), 1);
+        // The program may free what was copied now.
+        pair.a().free_memory(pair.source);
+        pair.b().free_memory(pair.destination);
+        pair.session.settle();
+        pair.expect_streams_free();
         for (uint64_t id = 2; id < 6; ++id) pair.expect_works(id);
       }
     }
