@@ -41,7 +41,7 @@ void print(std::span<const std::byte> frame) {
 bool in_host_function() { return running_host_function; }
 
 EventThread::EventThread(transport::Link& link)
-    : link_(link), ring_(link, wire::kEventRingLayout), handled_up_to_(ring_.next_offset()) {}
+    : link_(link), ring_(link, wire::kEventRingLayout) {}
 
 Status EventThread::start() {
   return start_thread(&event_thread_, [this] { run_events(); });
@@ -55,7 +55,9 @@ EventThread::~EventThread() {
     std::lock_guard lock(mutex_);
     changed_.notify_all();
   }
-  if (callback_thread_.joinable()) callback_thread_.join();
+  for (Runner* runner : {&host_functions_, &copies_}) {
+    if (runner->thread.joinable()) runner->thread.join();
+  }
 }
 
 Result<wire::ReadyEvent> EventThread::ready(Clock::time_point deadline) {
@@ -72,7 +74,7 @@ Result<wire::ReadyEvent> EventThread::ready(Clock::time_point deadline) {
 
 Result<uint64_t> EventThread::add_callback(std::function<void(CUresult)> function, bool always) {
   std::lock_guard lock(mutex_);
-  RCUDA_RETURN_IF_ERROR(start_callbacks_locked());
+  RCUDA_RETURN_IF_ERROR(start_locked(host_functions_));
   const uint64_t id = next_callback_++;
   callbacks_.emplace(id, Once{std::move(function), always});
   return id;
@@ -81,7 +83,8 @@ Result<uint64_t> EventThread::add_callback(std::function<void(CUresult)> functio
 Result<uint64_t> EventThread::add_graph_callback(GraphCallback callback) {
   auto shared = std::make_shared<const GraphCallback>(std::move(callback));
   std::lock_guard lock(mutex_);
-  RCUDA_RETURN_IF_ERROR(start_callbacks_locked());
+  RCUDA_RETURN_IF_ERROR(start_locked(host_functions_));
+  if (shared->is_internal) RCUDA_RETURN_IF_ERROR(start_locked(copies_));
   const uint64_t id = next_callback_++;
   graph_callbacks_.emplace(id, std::move(shared));
   return id;
@@ -121,19 +124,23 @@ void EventThread::forget_callbacks() {
 
 Status EventThread::start_host_functions() {
   std::lock_guard lock(mutex_);
-  return start_callbacks_locked();
+  return start_locked(host_functions_);
 }
 
-Status EventThread::start_callbacks_locked() {
-  if (callback_thread_.joinable()) return {};
-  Status started = start_thread(&callback_thread_, [this] { run_callbacks(); });
-  if (!started.ok()) RCUDA_ERROR("no host function can run: %s", started.context().c_str());
+Status EventThread::start_locked(Runner& runner) {
+  if (runner.thread.joinable()) return {};
+  Status started = start_thread(&runner.thread, [this, &runner] { run(runner); });
+  if (!started.ok()) {
+    RCUDA_ERROR("no %s can run: %s",
+                runner.runs_application ? "host function" : "copy of a graph's",
+                started.context().c_str());
+  }
   return started;
 }
 
 void EventThread::run_later(std::function<void()> function) {
   std::unique_lock lock(mutex_);
-  enqueue(std::move(function), lock);
+  enqueue(host_functions_, std::move(function), lock);
 }
 
 void EventThread::set_trace_sink(TraceSink sink) {
@@ -143,15 +150,31 @@ void EventThread::set_trace_sink(TraceSink sink) {
 
 void EventThread::drain_output() {
   after_peer(&link_);  // host functions that the wait was for
-  // The header of a frame that has arrived is nonzero (ring.h), and its put came before the word or
-  // reply that the caller has just seen.
-  while (link_.status().ok()) {
-    const uint64_t offset = handled_up_to_.load(std::memory_order_acquire);
-    const auto* header =
-        reinterpret_cast<const std::atomic<uint64_t>*>(link_.window().data() + offset);
-    if (header->load(std::memory_order_acquire) == 0) return;
+  constexpr int kYields = 200;  // printing takes less, unless somebody holds up what we print to
+  const uint64_t since = handled_.load(std::memory_order_acquire);
+  for (int i = 0; i < kYields; ++i) {
+    if (is_drained(since)) [[likely]]
+      return;
     std::this_thread::yield();
   }
+  std::unique_lock lock(drained_mutex_);
+  while (!is_drained(since) && link_.status().ok()) {
+    drained_.wait_for(lock, std::chrono::milliseconds(50));  // a Link that breaks notifies nobody
+  }
+}
+
+// The header of a frame that has arrived is nonzero (ring.h), and its put came before the word or
+// reply that the caller has just seen. A header that is cleared again was taken: then `taking_` is
+// seen, which was set before, or the new `handled_`, which was set before `taking_` went.
+bool EventThread::is_drained(uint64_t since) const {
+  constexpr wire::RingLayout kRing = wire::kEventRingLayout;
+  const uint64_t handled = handled_.load(std::memory_order_acquire);
+  // Two laps: whatever there was at the beginning is handled, and what comes may come for ever.
+  if (handled - since >= 2 * kRing.ring_bytes) return true;
+  const std::byte* at = link_.window().data() + kRing.ring_offset + handled % kRing.ring_bytes;
+  const auto* header = reinterpret_cast<const std::atomic<uint64_t>*>(at);
+  return header->load(std::memory_order_acquire) == 0 && !taking_.load(std::memory_order_acquire) &&
+         handled_.load(std::memory_order_acquire) == handled;
 }
 
 void EventThread::run_events() {
@@ -161,17 +184,23 @@ void EventThread::run_events() {
     const Status status =
         link_.wait([this] { return stop_.load() || ring_.pending(); }, Clock::now() + kForever);
     if (!status.ok() && status.code() != Code::kTimeout) break;
-    while (!stop_.load()) {
+    while (!stop_.load() && readable) {
+      taking_.store(true, std::memory_order_relaxed);  // before try_next() clears a header
       Result<std::span<const std::byte>> frame = ring_.try_next();
+      const bool any = frame && !frame->empty();
+      if (any) handle(*frame);
+      handled_.store(ring_.consumed(), std::memory_order_release);
+      taking_.store(false, std::memory_order_release);
       if (!frame) {
         RCUDA_ERROR("the worker's events cannot be read: %s", frame.status().message().c_str());
         link_.close();
         readable = false;  // what cannot be read stays in the ring
-        break;
       }
-      if (frame->empty()) break;
-      handle(*frame);
-      handled_up_to_.store(ring_.next_offset(), std::memory_order_release);
+      {
+        std::lock_guard lock(drained_mutex_);  // who looks before waits before this notifies
+      }
+      drained_.notify_all();
+      if (!any) break;
     }
   }
   if (!stop_.load()) call_after_loss();  // or at an end that is intended, when there is none left
@@ -185,7 +214,9 @@ void EventThread::call_after_loss() {
   for (auto next = callbacks_.begin(); next != callbacks_.end();) {
     const auto callback = next++;
     if (!callback->second.always) continue;
-    enqueue([function = std::move(callback->second.function)] { function(kSessionLost); }, lock);
+    enqueue(
+        host_functions_,
+        [function = std::move(callback->second.function)] { function(kSessionLost); }, lock);
     callbacks_.erase(callback);
   }
 }
@@ -240,12 +271,17 @@ void EventThread::host_callback(const wire::HostCallbackEvent& event) {
     shared = kept->second;
   }
   if (shared && shared->is_internal) {
-    lock.unlock();
-    shared->function();
-    acknowledge(event);
+    enqueue(
+        copies_,
+        [this, event, shared = std::move(shared)] {
+          shared->function();
+          acknowledge(event);
+        },
+        lock);
     return;
   }
   enqueue(
+      host_functions_,
       [this, event, once = std::move(once), shared = std::move(shared)] {
         if (event.mirrored) mirrors_arrived_();
         if (once) {
@@ -270,6 +306,7 @@ void EventThread::released(uint64_t id) {
   graph_callbacks_.erase(found);
   // Not here: what it owns may be memory whose end is a round trip.
   enqueue(
+      host_functions_,
       [shared = std::move(shared)]() mutable {
         if (shared->released) shared->released();
         shared.reset();
@@ -285,22 +322,23 @@ void EventThread::acknowledge(const wire::HostCallbackEvent& event) {
                   std::as_bytes(std::span(&sequence, 1)), {}, transport::Wake::kYes);
 }
 
-void EventThread::enqueue(std::function<void()> work, std::unique_lock<std::mutex>&) {
+void EventThread::enqueue(Runner& runner, std::function<void()> work,
+                          std::unique_lock<std::mutex>&) {
   // Whatever was registered has its thread. A worker that asks for something else may find none.
-  if (!start_callbacks_locked().ok()) return link_.close();
-  pending_.push_back(std::move(work));
+  if (!start_locked(runner).ok()) return link_.close();
+  runner.pending.push_back(std::move(work));
   changed_.notify_all();
 }
 
-void EventThread::run_callbacks() {
-  pthread_setname_np(pthread_self(), "rcuda-hostfn");
-  running_host_function = true;
+void EventThread::run(Runner& runner) {
+  pthread_setname_np(pthread_self(), runner.name);
+  running_host_function = runner.runs_application;
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stop_.load() || !pending_.empty(); });
+    changed_.wait(lock, [&] { return stop_.load() || !runner.pending.empty(); });
     if (stop_.load()) return;
-    std::function<void()> work = std::move(pending_.front());
-    pending_.pop_front();
+    std::function<void()> work = std::move(runner.pending.front());
+    runner.pending.pop_front();
     lock.unlock();
     work();
     work = nullptr;

@@ -1,10 +1,11 @@
 // The thread that takes events from a worker: what kernels printed, and host functions that a
 // stream has reached.
 //
-// Output is written to this process's stdout or stderr by the event thread itself, in order. Host
-// functions run on a second thread, made when the first of them is registered, because the
-// application's code may take as long as it likes while output must go on. A host function may not
-// call CUDA: in_host_function() tells entry points, which return CUDA_ERROR_NOT_PERMITTED.
+// Output is written to this process's stdout or stderr by the event thread itself, in order, and
+// every reply waits for that. Host functions run on a second thread, because the application's code
+// may take as long as it likes, and copies of graphs on a third, which no reply and no host
+// function waits for. Both are made when the first of their kind is registered. A host function may
+// not call CUDA: in_host_function() tells entry points, which return CUDA_ERROR_NOT_PERMITTED.
 #pragma once
 
 #include <atomic>
@@ -51,7 +52,7 @@ class EventThread {
     CUDA_HOST_NODE_PARAMS given{};  // what the application gave, when that is a host function
     // What it gave when that is a copy node, which the worker has a host node for.
     std::shared_ptr<const CUDA_MEMCPY3D> copy;
-    // Copies bytes and nothing else: it runs at once, on the event thread, however long the
+    // Copies bytes and nothing else: it runs on the thread of the copies, however long the
     // application's own functions take.
     bool is_internal = false;
     std::function<void()> released;  // then called, where host functions run
@@ -72,7 +73,8 @@ class EventThread {
   // Runs it on the thread of the host functions, which has been started.
   void run_later(std::function<void()> function);
 
-  // Returns once everything that the worker had published when it was called has been taken.
+  // Returns once all output that the worker had published when it was called is printed. Sleeps
+  // where that takes long.
   void drain_output();
 
   // Run around a host function when the worker has sent the mirrored memory (memory/mirror.h). Set
@@ -92,21 +94,34 @@ class EventThread {
   };
   using Shared = std::shared_ptr<const GraphCallback>;
 
+  // Runs what it is given, in order, on a thread of its own. Guarded by mutex_.
+  struct Runner {
+    const char* name;  // of the thread
+    bool runs_application;
+    std::thread thread;
+    std::deque<std::function<void()>> pending;
+  };
+
   void run_events();
-  void run_callbacks();
+  bool is_drained(uint64_t since) const;
+  void run(Runner& runner);
   void handle(std::span<const std::byte> frame);
   void host_callback(const wire::HostCallbackEvent& event);
   void released(uint64_t id);
   void call_after_loss();
   void acknowledge(const wire::HostCallbackEvent& event);
-  Status start_callbacks_locked();
-  void enqueue(std::function<void()> work, std::unique_lock<std::mutex>& lock);
+  Status start_locked(Runner& runner);
+  void enqueue(Runner& runner, std::function<void()> work, std::unique_lock<std::mutex>& lock);
 
   transport::Link& link_;
   wire::RingReader ring_;
   std::atomic<bool> stop_{false};
-  std::atomic<uint64_t>
-      handled_up_to_;  // where in the window the first frame not yet handled starts
+  // RingReader::consumed() behind the last event that is handled, and whether one is being handled
+  // or looked for. Written by the event thread.
+  std::atomic<uint64_t> handled_{0};
+  std::atomic<bool> taking_{false};
+  std::mutex drained_mutex_;  // of nothing but who waits for these two
+  std::condition_variable drained_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -115,11 +130,11 @@ class EventThread {
   std::map<uint64_t, Once> callbacks_;  // oldest first
   std::unordered_map<uint64_t, Shared> graph_callbacks_;
   uint64_t next_callback_ = 1;
-  std::deque<std::function<void()>> pending_;  // for the callback thread
   TraceSink trace_sink_;
   std::function<void()> mirrors_arrived_, mirrors_leave_;
 
-  std::thread callback_thread_;  // started under mutex_
+  Runner host_functions_{"rcuda-hostfn", true, {}, {}};
+  Runner copies_{"rcuda-graphcopy", false, {}, {}};
   std::thread event_thread_;
 };
 

@@ -155,7 +155,7 @@ Status RingReader::skip_to_start() {
 Status RingReader::release(uint64_t written, uint64_t bytes) {
   // Other threads may be looking at the header (next_offset()).
   auto& header = *reinterpret_cast<uint64_t*>(ring_ + position_);
-  std::atomic_ref(header).store(0, std::memory_order_relaxed);
+  std::atomic_ref(header).store(0, std::memory_order_release);
   std::memset(ring_ + position_ + 8, 0, written - 8);
   position_ = bytes == layout_.ring_bytes - position_ ? 0 : position_ + bytes;
   consumed_ += bytes;

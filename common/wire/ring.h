@@ -109,6 +109,9 @@ class RingReader {
   // Where in the receiver's window the next frame's header will be: nonzero there means that a
   // frame has arrived. For other threads' eyes, which the owner may tell this offset.
   uint64_t next_offset() const { return layout_.ring_offset + position_; }
+  // Bytes taken out since the start: a name for the place that next_offset() is. What the owner
+  // wrote before try_next() is seen by whoever sees a header that it cleared.
+  uint64_t consumed() const { return consumed_; }
 
  private:
   uint64_t load(uint64_t position) const;

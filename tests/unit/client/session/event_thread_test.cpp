@@ -41,6 +41,13 @@ class EventThreadTest : public ::testing::Test {
     event.status = static_cast<uint32_t>(status);
     send(Event::kHostCallback, event);
   }
+  void trace(size_t count) {
+    const wire::EventHeader header{Event::kTrace,
+                                   static_cast<uint32_t>(count * sizeof(wire::TraceEvent))};
+    std::vector<std::byte> frame(sizeof header + header.body_bytes);
+    std::memcpy(frame.data(), &header, sizeof header);
+    puppet().send_event(frame);
+  }
   // Until the client said that the host function is over.
   bool acknowledged(uint32_t slot, uint64_t sequence) {
     auto* word = reinterpret_cast<uint64_t*>(puppet().link().window().data() +
@@ -180,6 +187,63 @@ TEST_F(EventThreadTest, TextOfKernelsComesBeforeTheCallReturns) {
   EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
   std::fflush(stdout);
   EXPECT_EQ(::testing::internal::GetCapturedStdout(), "hello");
+}
+
+// An event has left the ring before it is handled: the reply that came behind it waits all the
+// same.
+TEST_F(EventThreadTest, ACallReturnsWhenTheEventsBeforeItsReplyAreHandled) {
+  std::atomic<bool> handled{false};
+  events().set_trace_sink([&](std::span<const wire::TraceEvent>) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    handled = true;
+  });
+  puppet().on(wire::Custom::kPing, [&](const auto&) {
+    trace(1);
+    return test::PuppetServer::Answer{};
+  });
+  EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
+  EXPECT_TRUE(handled.load());
+  events().set_trace_sink({});
+}
+
+TEST_F(EventThreadTest, NoEventIsForgottenAtTheEndOfTheRing) {
+  std::atomic<size_t> sent{0}, handled{0};
+  events().set_trace_sink([&](std::span<const wire::TraceEvent> events) {
+    std::this_thread::yield();
+    handled += events.size();
+  });
+  puppet().on(wire::Custom::kPing, [&](const auto&) {
+    for (size_t count : {sent % 7 + 1, size_t{700}}) {
+      trace(count);
+      sent += count;
+    }
+    return test::PuppetServer::Answer{};
+  });
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_EQ(lone_.ping(), CUDA_SUCCESS);
+    ASSERT_EQ(handled.load(), sent.load()) << i;
+  }
+  events().set_trace_sink({});
+}
+
+// A graph copies what may be gigabytes, and other threads' calls go on.
+TEST_F(EventThreadTest, ACallWaitsForOutputBehindAGraphsCopyAndNotForTheCopy) {
+  std::promise<void> called;
+  EventThread::GraphCallback copies;
+  copies.function = [over = called.get_future().share()] { over.wait(); };
+  copies.is_internal = true;
+  const uint64_t id = *events().add_graph_callback(copies);
+  ::testing::internal::CaptureStdout();
+  puppet().on(wire::Custom::kPing, [&](const auto&) {
+    call_back(id, 1, 1);
+    send(Event::kOutput, wire::OutputEvent{{}, 0, 5}, "hello");
+    return test::PuppetServer::Answer{};
+  });
+  EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
+  std::fflush(stdout);
+  EXPECT_EQ(::testing::internal::GetCapturedStdout(), "hello");
+  called.set_value();
+  EXPECT_TRUE(acknowledged(1, 1));
 }
 
 // ---- what no worker would say
