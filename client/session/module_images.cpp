@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
+#include <vector>
 
 #include "client/session/images.h"
 #include "client/session/marshal.h"
 #include "client/session/session.h"
 #include "common/base/log.h"
 #include "common/image/image.h"
+#include "common/wire/codec.h"
 
 namespace rcuda::client {
 namespace {
@@ -74,6 +77,32 @@ void fill_logs(const LogBuffers& buffers, std::span<const std::byte> body) {
   fill_log(buffers.error, {text + lengths[0], lengths[1]});
 }
 
+bool is_buffer(CUlibraryOption option) {
+  return option == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE;
+}
+
+// An option as it travels, behind the images' hashes.
+struct WireOption {
+  uint32_t key, reserved;
+  uint64_t value;
+};
+
+template <typename Key>
+std::vector<WireOption> numbers_of(const std::vector<Key>& keys, const std::vector<void*>& values) {
+  std::vector<WireOption> numbers;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (is_buffer(keys[i])) continue;
+    numbers.push_back({static_cast<uint32_t>(keys[i]), 0, reinterpret_cast<uintptr_t>(values[i])});
+  }
+  return numbers;
+}
+
+template <typename Item>
+void append(const std::vector<Item>& items, std::vector<std::byte>* bytes) {
+  const auto more = std::as_bytes(std::span(items));
+  bytes->insert(bytes->end(), more.begin(), more.end());
+}
+
 }  // namespace
 
 CUresult measure_image(const void* pointer, std::optional<size_t> bytes, ImageParts* image) {
@@ -94,29 +123,11 @@ CUresult measure_image(const void* pointer, std::optional<size_t> bytes, ImagePa
 
 CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcode,
                     wire::ObjectId id, const ImageParts& image, const JitOptions& options) {
-  for (size_t i = 0; i < image.parts.size(); ++i) {
-    if (CUresult result = send_image(session, context, image.hashes[i], image.parts[i]);
-        result != CUDA_SUCCESS) {
-      return result;
-    }
-  }
   const LogBuffers buffers = log_buffers(options);
   constexpr size_t kLogLimit = 24u << 10;  // of each: both fit a large reply slot
-  struct Option {
-    uint32_t key, reserved;
-    uint64_t value;
-  };
-  std::vector<Option> values, library_values;
-  for (size_t i = 0; i < options.keys.size(); ++i) {
-    if (is_buffer(options.keys[i])) continue;
-    values.push_back({static_cast<uint32_t>(options.keys[i]), 0,
-                      reinterpret_cast<uintptr_t>(options.values[i])});
-  }
-  for (size_t i = 0; i < options.library_keys.size(); ++i) {
-    if (options.library_keys[i] == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE) continue;
-    library_values.push_back({static_cast<uint32_t>(options.library_keys[i]), 0,
-                              reinterpret_cast<uintptr_t>(options.library_values[i])});
-  }
+  const std::vector<WireOption> values = numbers_of(options.keys, options.values);
+  const std::vector<WireOption> library_values =
+      numbers_of(options.library_keys, options.library_values);
   wire::ModuleLoadBody body{};
   body.object = id;
   body.image_count = static_cast<uint32_t>(image.hashes.size());
@@ -124,16 +135,24 @@ CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcod
   body.library_option_count = static_cast<uint32_t>(library_values.size());
   body.info_log_bytes = static_cast<uint32_t>(std::min(buffers.info.capacity, kLogLimit));
   body.error_log_bytes = static_cast<uint32_t>(std::min(buffers.error.capacity, kLogLimit));
-  std::vector<std::byte> tail(image.hashes.size() * sizeof(ImageHash) +
-                              (values.size() + library_values.size()) * sizeof(Option));
-  std::byte* at = tail.data();
-  const auto put = [&at](const void* from, size_t bytes) {
-    if (bytes) std::memcpy(at, from, bytes);
-    at += bytes;
-  };
-  put(image.hashes.data(), image.hashes.size() * sizeof(ImageHash));
-  put(values.data(), values.size() * sizeof(Option));
-  put(library_values.data(), library_values.size() * sizeof(Option));
+  std::vector<std::byte> tail;
+  append(image.hashes, &tail);
+  append(values, &tail);
+  append(library_values, &tail);
+  if (tail.size() > wire::kMaxBodyBytes - sizeof body) {
+    RCUDA_ERROR(
+        "a program of %zu relocatable parts, loaded with %zu options, cannot be loaded: rcuda takes "
+        "up to %zu parts; build fewer files with -rdc=true",
+        image.hashes.size(), values.size() + library_values.size(),
+        (wire::kMaxBodyBytes - sizeof body) / sizeof(ImageHash));
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  for (size_t i = 0; i < image.parts.size(); ++i) {
+    if (CUresult result = send_image(session, context, image.hashes[i], image.parts[i]);
+        result != CUDA_SUCCESS) {
+      return result;
+    }
+  }
   Reply reply;
   const CUresult result =
       session.call(context, static_cast<uint16_t>(opcode), std::as_bytes(std::span(&body, 1)), tail,

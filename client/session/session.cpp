@@ -211,6 +211,11 @@ Session::~Session() {
 
 CUresult Session::send(const wire::CommandHeader& header, std::span<const std::byte> body,
                        std::span<const std::byte> tail, transport::Wake wake, uint64_t* number) {
+  if (body.size() + tail.size() + sizeof header > wire::kMaxCommandBytes) {
+    RCUDA_ERROR("a command (opcode %u) of %zu bytes exceeds the limit of %u: it is not sent",
+                header.opcode, body.size() + tail.size() + sizeof header, wire::kMaxCommandBytes);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   // Header and body travel as one piece; bodies are small, and tails (bytes to copy, parameters)
   // are not copied here.
   std::byte head[sizeof header + 1024];
@@ -221,11 +226,6 @@ CUresult Session::send(const wire::CommandHeader& header, std::span<const std::b
     if (!body.empty()) std::memcpy(head + sizeof header, body.data(), body.size());
     first = {head, sizeof header + body.size()};
   } else {
-    if (body.size() + tail.size() + sizeof header > wire::kMaxCommandBytes) {
-      RCUDA_ERROR("a command of %zu bytes exceeds the limit of %u", body.size() + tail.size(),
-                  wire::kMaxCommandBytes);
-      return CUDA_ERROR_INVALID_VALUE;
-    }
     large.resize(sizeof header + body.size());
     std::memcpy(large.data(), &header, sizeof header);
     std::memcpy(large.data() + sizeof header, body.data(), body.size());
@@ -234,7 +234,8 @@ CUresult Session::send(const wire::CommandHeader& header, std::span<const std::b
   std::lock_guard lock(order_mutex_);
   *number = ++commands_;
   quiet_.sent(commands_, header.opcode, body);
-  if (!commands_ring_->append(first, tail, wake).ok()) return session_lost();
+  const Status appended = commands_ring_->append(first, tail, wake);
+  if (!appended.ok()) return lost() ? session_lost() : lose(appended);
   return CUDA_SUCCESS;
 }
 

@@ -77,7 +77,8 @@ class Session {
   Ids& ids() { return ids_; }
 
   // One command: `body` then `tail` follow the header. The result is an error latched by an earlier
-  // posted command or asynchronous failure, else success.
+  // posted command or asynchronous failure, else success. One of more than wire::kMaxCommandBytes
+  // is CUDA_ERROR_INVALID_VALUE, and not sent.
   CUresult post(wire::ObjectId context, uint16_t opcode, std::span<const std::byte> body,
                 std::span<const std::byte> tail = {}, transport::Wake wake = transport::Wake::kYes);
   // The same, and leaves errors of earlier ones to whoever asks for them.

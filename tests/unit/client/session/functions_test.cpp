@@ -192,5 +192,17 @@ TEST_F(FunctionsTest, ParametersThatCannotBeAreRefused) {
   unload(*library_);
 }
 
+TEST(LoadImage, AProgramOfTooManyPartsIsAnErrorAndNoLoss) {
+  LoneSession lone;
+  ImageParts image;
+  image.parts.resize(2000);
+  image.hashes.resize(2000);
+  EXPECT_EQ(load_image(*lone.session, 1, wire::Custom::kModuleLoad, 5, image, {}),
+            CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(lone.ping(), CUDA_SUCCESS);
+  EXPECT_TRUE(lone.puppet.taken(wire::Custom::kImageQuery).empty());
+  EXPECT_TRUE(lone.puppet.taken(wire::Custom::kModuleLoad).empty());
+}
+
 }  // namespace
 }  // namespace rcuda::client

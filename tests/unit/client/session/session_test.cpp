@@ -132,6 +132,27 @@ TEST_F(SessionTest, ACallsResultIsTheWorkersAndNoAsynchronousOne) {
   EXPECT_EQ(session().take_error(), CUDA_ERROR_INVALID_VALUE);
 }
 
+// ---- what is too large
+// ---------------------------------------------------------------------------
+
+TEST_F(SessionTest, ACommandThatIsTooLargeIsAnErrorOfItsOwnAndNoLoss) {
+  const auto opcode = static_cast<uint16_t>(Custom::kPing);
+  const size_t room = wire::kMaxCommandBytes - sizeof(wire::CommandHeader);
+  const std::vector<std::byte> tail(room + 1);
+  for (const size_t body : {size_t{0}, size_t{8}, size_t{4096}}) {
+    const auto rest = std::span(tail).subspan(body);
+    Reply reply;
+    EXPECT_EQ(session().post(1, opcode, std::span(tail).first(body), rest),
+              CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(session().call(1, opcode, std::span(tail).first(body), rest, 0, &reply),
+              CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(session().post(1, opcode, std::span(tail).first(body), rest.first(room - body)),
+              CUDA_SUCCESS);
+  }
+  EXPECT_FALSE(session().lost());
+  EXPECT_EQ(ping(), CUDA_SUCCESS);
+}
+
 // ---- loss
 // ----------------------------------------------------------------------------------------
 
