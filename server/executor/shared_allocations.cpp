@@ -82,7 +82,7 @@ Result<wire::AllocationToken> SharedAllocations::add(UniqueFd descriptor) {
   Secret secret;
   std::memcpy(secret.data(), token.secret, secret.size());
   std::lock_guard lock(mutex_);
-  kept_[secret] = std::move(descriptor);
+  kept_[secret] = std::make_shared<const UniqueFd>(std::move(descriptor));
   return token;
 }
 
@@ -93,10 +93,10 @@ bool SharedAllocations::remove(const wire::AllocationToken& token) {
   return kept_.erase(secret) == 1;
 }
 
-UniqueFd SharedAllocations::find(const Secret& secret) {
+std::shared_ptr<const UniqueFd> SharedAllocations::find(const Secret& secret) {
   std::lock_guard lock(mutex_);
   const auto found = kept_.find(secret);
-  return UniqueFd(found == kept_.end() ? -1 : ::fcntl(found->second.get(), F_DUPFD_CLOEXEC, 3));
+  return found == kept_.end() ? nullptr : found->second;
 }
 
 Result<UniqueFd> SharedAllocations::import_descriptor(const wire::AllocationToken& token) {
@@ -105,7 +105,11 @@ Result<UniqueFd> SharedAllocations::import_descriptor(const wire::AllocationToke
   }
   Secret secret;
   std::memcpy(secret.data(), token.secret, secret.size());
-  if (UniqueFd own = find(secret)) return own;
+  if (const auto own = find(secret)) {
+    UniqueFd copy(::fcntl(own->get(), F_DUPFD_CLOEXEC, 3));
+    if (!copy) return Status::from_errno(errno, "a descriptor of an exported allocation");
+    return copy;
+  }
   sockaddr_un address;
   const socklen_t length = address_of(token.worker_pid, token.socket, &address);
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -129,22 +133,42 @@ Result<UniqueFd> SharedAllocations::import_descriptor(const wire::AllocationToke
   return std::move(descriptors.front());
 }
 
+bool SharedAllocations::rest(std::chrono::milliseconds time) {
+  pollfd stopped{stop_.get(), POLLIN, 0};
+  (void)::poll(&stopped, 1, static_cast<int>(time.count()));
+  return stopped.revents == 0;
+}
+
 void SharedAllocations::serve() {
   ::pthread_setname_np(::pthread_self(), "rcuda-exports");
+  constexpr std::chrono::milliseconds kRest(100);
+  bool warned = false;
   for (;;) {
     pollfd items[] = {{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
     if (::poll(items, 2, -1) < 0 && errno != EINTR) return;
     if (items[0].revents) return;
     if (!(items[1].revents & POLLIN)) continue;
     const UniqueFd peer(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!peer) continue;
+    if (!peer) {
+      // Whoever calls waits in the backlog, so that poll() would return at once again.
+      if (errno == EINTR || errno == EAGAIN || errno == ECONNABORTED) continue;
+      if (!std::exchange(warned, true)) {
+        RCUDA_WARN(
+            "exported memory cannot be passed on for now: %s (is the limit on open files, "
+            "ulimit -n, reached?)",
+            std::strerror(errno));
+      }
+      if (!rest(kRest)) return;
+      continue;
+    }
+    warned = false;
     const Deadline deadline = in_a_second();
     Secret secret;
     if (!recv_all(peer.get(), writable_bytes_of(secret), deadline).ok()) {
       continue;
     }
-    const UniqueFd descriptor = find(secret);
-    const int passed = descriptor.get();
+    const auto descriptor = find(secret);
+    const int passed = descriptor ? descriptor->get() : -1;
     (void)send_with_fds(peer.get(), bytes_of(std::byte{}), {&passed, descriptor ? 1u : 0u},
                         deadline);
   }

@@ -4,12 +4,15 @@
 // on an abstract Unix socket, whose name and secret are in the token that the client got
 // (common/wire/allocation_token.h), and passes the descriptor to the worker that imports it. There
 // is no thread and no socket before the first export. Threads: the executor's, but for that thread.
-// import_descriptor() blocks on another worker for at most a second.
+// import_descriptor() blocks on another worker for at most a second. A thread that finds no free
+// descriptor lets callers wait until there is one.
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -37,10 +40,12 @@ class SharedAllocations {
 
   Status listen();
   void serve();
-  UniqueFd find(const Secret& secret);
+  // Waits for a while, or for the end: false then.
+  bool rest(std::chrono::milliseconds time);
+  std::shared_ptr<const UniqueFd> find(const Secret& secret);  // null if there is none
 
   std::mutex mutex_;
-  std::map<Secret, UniqueFd> kept_;
+  std::map<Secret, std::shared_ptr<const UniqueFd>> kept_;  // and by whoever is passing one on
   Secret name_{};
   UniqueFd listener_;
   UniqueFd stop_;

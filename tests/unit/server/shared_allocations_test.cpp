@@ -1,0 +1,92 @@
+// Exported allocations between two workers, both in this process, while it runs out of descriptors.
+#include "server/executor/shared_allocations.h"
+
+#include <cerrno>
+#include <ctime>
+#include <vector>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace rcuda::server {
+namespace {
+
+UniqueFd open_null() { return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+
+// Of what this process may open, `left` descriptors are left.
+class FewDescriptors {
+ public:
+  explicit FewDescriptors(size_t left) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit limit = before_;
+    limit.rlim_cur = 256;
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+    while (UniqueFd taken = open_null()) taken_.push_back(std::move(taken));
+    EXPECT_EQ(errno, EMFILE);
+    EXPECT_GE(taken_.size(), left);
+    taken_.resize(taken_.size() - left);
+  }
+  ~FewDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+  std::vector<UniqueFd> taken_;
+};
+
+double cpu_seconds() {
+  timespec time{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+class SharedAllocationsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto made = exporter_.add(open_null());
+    ASSERT_TRUE(made) << made.status().message();
+    token_ = *made;
+    expect_import();
+  }
+  void expect_import() {
+    const auto imported = importer_.import_descriptor(token_);
+    ASSERT_TRUE(imported) << imported.status().message();
+    struct stat one {
+    }, other{};
+    ASSERT_EQ(::fstat(imported->get(), &one), 0);
+    ASSERT_EQ(::fstat(open_null().get(), &other), 0);
+    EXPECT_EQ(one.st_rdev, other.st_rdev);
+  }
+
+  SharedAllocations exporter_, importer_;
+  wire::AllocationToken token_{};
+};
+
+// What a caller waits for, in vain, must not keep a processor busy.
+TEST_F(SharedAllocationsTest, WithoutADescriptorForTheCallerItRests) {
+  {
+    const FewDescriptors few(1);  // the importer's socket
+    const double before = cpu_seconds();
+    EXPECT_FALSE(importer_.import_descriptor(token_));
+    EXPECT_LT(cpu_seconds() - before, 0.2);
+  }
+  expect_import();
+}
+
+TEST_F(SharedAllocationsTest, PassingAnAllocationOnTakesNoDescriptorButTheCallers) {
+  for (int i = 0; i < 100; ++i) {
+    const FewDescriptors few(3);  // the two sockets and what arrives
+    const auto imported = importer_.import_descriptor(token_);
+    ASSERT_TRUE(imported) << i << ": " << imported.status().message();
+  }
+}
+
+TEST_F(SharedAllocationsTest, WhatIsNotExportedAnyMoreIsNotFound) {
+  EXPECT_TRUE(exporter_.remove(token_));
+  EXPECT_EQ(importer_.import_descriptor(token_).status().code(), Code::kNotFound);
+}
+
+}  // namespace
+}  // namespace rcuda::server
