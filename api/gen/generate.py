@@ -6,6 +6,7 @@ import pathlib
 import sys
 
 import client
+import commands
 import coverage
 import cuda_header
 import driver_table
@@ -13,20 +14,20 @@ import exports
 import loopback
 import printer
 import server
+import server_commands
 import shared_tables
 import symbols
 import table
+import traits
 from emit import write_if_changed
 
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 TABLE = REPOSITORY / "api" / "table"
-WIRE = REPOSITORY / "common" / "wire"
 
 
 def generated_files(toolkit, adaptations, old_versions, functions):
     """Path under <build>/generated -> text."""
-    protocol = (WIRE / "protocol.h").read_text(encoding="utf-8")
     files = {
         "api/weak_definitions.cpp": exports.emit_definitions(toolkit, adaptations),
         "api/weak_definitions_client.cpp":
@@ -38,7 +39,7 @@ def generated_files(toolkit, adaptations, old_versions, functions):
         "api/driver_table.cpp": driver_table.emit_source(toolkit),
         "api/coverage.md": coverage.emit(functions, toolkit, old_versions),
         "api/opcodes.h": shared_tables.emit_opcodes(functions),
-        "api/opcode_names.cpp": shared_tables.emit_names(functions, protocol),
+        "api/opcode_names.cpp": shared_tables.emit_names(functions),
         "api/api_hash.h": shared_tables.emit_hash(functions, REPOSITORY),
         "api/layouts.cpp": printer.emit(functions),
         "api/client_fixups.h": client.emit_fixups(functions),
@@ -50,7 +51,11 @@ def generated_files(toolkit, adaptations, old_versions, functions):
         "api/client_symbols.cpp": symbols.emit_definitions(toolkit),
         "api/newer_labels.h": symbols.emit_labels(toolkit, exports.newer_functions(toolkit)),
         "api/newer_symbols.cpp": symbols.emit_newer_definitions(toolkit),
+        "api/server_commands.h": server_commands.emit_header(functions),
+        "api/server_commands.cpp": server_commands.emit_dispatch(functions),
+        "api/traits.h": traits.emit(functions),
         "client/forward.h": client.emit_header(functions),
+        "common/wire/commands.h": commands.emit_header(functions),
     }
     for family in functions.families:
         files[f"api/client_{family}.cpp"] = client.emit_family(functions, family)

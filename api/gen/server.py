@@ -2,7 +2,7 @@
 objects up, calls the driver (or serve_cuX, where that is handwritten) and encodes what comes back."""
 
 from emit import NOTICE
-from table import FIRST_OPCODE
+from traits import FIRST_OPCODE
 
 
 def emit_decode(function, types):

@@ -1,7 +1,6 @@
 """Generates what both sides and the tools share: opcodes, their names, the hash of the interface."""
 
 import hashlib
-import re
 
 from emit import NOTICE
 
@@ -9,7 +8,7 @@ from emit import NOTICE
 # list stands in api/CMakeLists.txt.
 PROTOCOL_FILES = (
     "common/wire/address_ranges.h", "common/wire/allocation_token.h", "common/wire/codec.cpp",
-    "common/wire/codec.h", "common/wire/handshake.cpp", "common/wire/handshake.h",
+    "common/wire/codec.h", "common/wire/frame.h", "common/wire/handshake.cpp", "common/wire/handshake.h",
     "common/wire/protocol.h", "common/wire/ring.cpp", "common/wire/ring.h",
     "p2p/pipeline/messages.h")
 
@@ -19,13 +18,13 @@ def by_opcode(table):
 
 
 def emit_opcodes(table):
-    lines = ["// Opcodes of the generated commands; those of common/wire/protocol.h are below them.\n",
+    lines = ["// Opcodes of the generated commands; those of common/wire/commands.h are below them.\n",
              NOTICE, "#pragma once\n\n#include <cstdint>\n\nnamespace rcuda::api {\n\n"
              "enum class Opcode : uint16_t {\n"]
     lines += [f"  {f.name} = 0x{f.opcode:03x},\n" for f in by_opcode(table)]
     lines.append("""};
 
-// "cuMemAlloc_v2"; custom commands by their name in protocol.h: "CopyInline". Never null.
+// "cuMemAlloc_v2"; custom commands by their name in the table: "CopyInline". Never null.
 const char* opcode_name(uint16_t opcode);
 
 }  // namespace rcuda::api
@@ -33,15 +32,12 @@ const char* opcode_name(uint16_t opcode);
     return "".join(lines)
 
 
-def emit_names(table, protocol):
-    custom = re.search(r"enum class Custom[^{]*\{(.*?)\};", protocol, re.S)[1]
-    names = re.findall(r"^\s*k(\w+)\s*(?:=\s*\w+\s*)?,", custom, re.M)
-    lines = [NOTICE, '#include "api/opcodes.h"\n\n#include "common/wire/protocol.h"\n\n'
+def emit_names(table):
+    lines = [NOTICE, '#include "api/opcodes.h"\n\n'
              "namespace rcuda::api {\n\nconst char* opcode_name(uint16_t opcode) {\n"
              "  switch (opcode) {\n"]
-    lines += [f'    case static_cast<uint16_t>(wire::Custom::k{name}): return "{name}";\n'
-              for name in names if name != "FirstGenerated"]
-    lines += [f'    case 0x{f.opcode:03x}: return "{f.name}";\n' for f in by_opcode(table)]
+    lines += [f'    case 0x{c.opcode:03x}: return "{c.name}";\n'
+              for c in [*table.commands.values(), *by_opcode(table)]]
     lines.append('    default: return "unknown";\n  }\n}\n\n}  // namespace rcuda::api\n')
     return "".join(lines)
 

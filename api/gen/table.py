@@ -23,18 +23,16 @@ import pathlib
 import re
 import tomllib
 
+import commands
 from cuda_header import PER_THREAD_SUFFIX, Parameter, Prototype, parse_parameter
+from errors import TableError
+from traits import FIRST_OPCODE, Traits
 
 CLASSES = ("local", "cached", "post", "call", "custom")
-FIRST_OPCODE = 0x100
 LAST_OPCODE = 0xFFF
 HANDLE_OUTPUTS = ("create", "named")
 INPUTS = ("value", "struct", "device", "handle", "function", "destroy", "string", "in", "inout")
 OUTPUTS = ("create", "named", "out", "inout")
-
-
-class TableError(Exception):
-    pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +113,7 @@ class Function:
     alias: str = ""  # a call of another function of the table that does the same
     constant: str = ""  # the result of a local function that does nothing
     note: str = ""
+    traits: Traits = Traits()
 
     @property
     def travels(self):
@@ -128,6 +127,7 @@ class Function:
 @dataclasses.dataclass
 class Table:
     functions: dict  # name -> Function, in table order
+    commands: dict  # name -> commands.Command, likewise
     families: list
     types: Types
     unsupported: dict  # name -> reason
@@ -222,7 +222,7 @@ def function_of(name, family, entry, prototype, types, is_driver):
     prototype = without_reserved(prototype)
     names = {p.name: p for p in prototype.parameters}
     for key in entry:
-        if key not in known and key not in names:
+        if key not in known and key not in names and key not in Traits.COLUMNS:
             raise TableError(f"{name}: {key} is neither a parameter nor a property")
     alias = entry.get("as", "")
     travels = not alias and (klass in ("post", "call") or entry.get("remote", False))
@@ -244,10 +244,21 @@ def function_of(name, family, entry, prototype, types, is_driver):
         stream_near=entry.get("stream_near", ""),
         alias=alias,
         constant=entry.get("result", ""),
-        note=entry.get("note", ""))
+        note=entry.get("note", ""),
+        traits=traits_of(name, entry, travels, arguments))
     if klass == "post" and any(a.is_output and a.form != "create" for a in arguments):
         raise TableError(f"{name}: a posted call brings nothing back")
     return function
+
+
+def traits_of(name, entry, travels, arguments):
+    for key in Traits.COLUMNS:
+        if key in entry and not travels:
+            raise TableError(f"{name}: {key} says something of a command, but no command is sent")
+    traits = Traits.of(name, entry, None)
+    if traits.frees in ("at_once", "in_stream") and (not arguments or arguments[0].type != "CUdeviceptr"):
+        raise TableError(f"{name}: frees: the first parameter must be the address")
+    return traits
 
 
 def pseudo_prototype(name, signature):
@@ -265,30 +276,38 @@ def read_lock(path):
     return opcodes
 
 
-def assign_opcodes(functions, lock_path, update):
-    """Gives every function that travels its number from the lock file. Numbers are never reused:
-    a name that left the table keeps its line."""
+def following(opcodes, first, last):
+    """The number behind all that were given between `first` and `last`."""
+    number = max((n for n in opcodes.values() if first <= n <= last), default=first - 1) + 1
+    if number > last:
+        raise TableError(f"no opcodes left between {first:#x} and {last:#x}")
+    return number
+
+
+def assign_opcodes(functions, custom, lock_path, update):
+    """Gives every function that travels and every custom command its number from the lock file.
+    Numbers are never reused: a name that left the table keeps its line."""
     opcodes = read_lock(lock_path) if lock_path.exists() else {}
     if len(set(opcodes.values())) != len(opcodes):
         raise TableError(f"{lock_path}: an opcode appears twice")
-    missing = [f.name for f in functions.values() if f.travels and f.name not in opcodes]
+    travelling = [f for f in functions.values() if f.travels]
+    missing = [c.name for c in [*custom.values(), *travelling] if c.name not in opcodes]
     if missing and not update:
         raise TableError(f"{lock_path} lacks {', '.join(missing)}; build the target api-opcodes")
-    following = max(opcodes.values(), default=FIRST_OPCODE - 1) + 1
     for name in missing:
-        opcodes[name] = following
-        following += 1
-    if following > LAST_OPCODE + 1:
-        raise TableError("no opcodes left")
+        first, last = (1, FIRST_OPCODE - 1) if name in custom else (FIRST_OPCODE, LAST_OPCODE)
+        opcodes[name] = following(opcodes, first, last)
     if missing:
-        text = ("# Opcodes of generated commands. Append only: a number never changes its meaning\n"
-                "# and is never used again. Written by the target api-opcodes.\n")
+        text = ("# Opcodes: custom commands below 0x100, functions from there. Append only: a number\n"
+                "# never changes its meaning and is never used again. Written by the target api-opcodes.\n")
         text += "".join(f"0x{number:03x} {name}\n"
                         for name, number in sorted(opcodes.items(), key=lambda item: item[1]))
         lock_path.write_text(text, encoding="utf-8")
-    for function in functions.values():
-        if function.travels:
-            function.opcode = opcodes[function.name]
+    for command in [*custom.values(), *travelling]:
+        command.opcode = opcodes[command.name]
+        if (command.opcode < FIRST_OPCODE) != (command.name in custom):
+            raise TableError(f"{lock_path}: {command.name} has the number {command.opcode:#x}; custom "
+                             f"commands are below {FIRST_OPCODE:#x}, functions above")
 
 
 def load(folder, toolkit, old_versions, update_lock=False):
@@ -296,7 +315,7 @@ def load(folder, toolkit, old_versions, update_lock=False):
     one's name when they have the same prototype, else to ""."""
     folder = pathlib.Path(folder)
     types = load_types(folder / "types.toml")
-    functions, families, skipped, unsupported = {}, [], [], {}
+    functions, custom, families, skipped, unsupported = {}, {}, [], [], {}
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.toml")):
         if path.name in ("types.toml", "old_versions.toml"):
@@ -306,6 +325,9 @@ def load(folder, toolkit, old_versions, update_lock=False):
             raw = tomllib.load(file)
         digest.update(path.read_bytes())
         family = path.stem
+        if family == commands.FAMILY:
+            custom = commands.load(raw)
+            continue
         if family == "unsupported":
             for group in raw["group"]:
                 unsupported |= {name: group["reason"] for name in group["functions"]}
@@ -327,7 +349,7 @@ def load(folder, toolkit, old_versions, update_lock=False):
         if new in functions:
             functions[new].older += (old,)
     lock_path = folder / "opcodes.lock"
-    assign_opcodes(functions, lock_path, update_lock)
+    assign_opcodes(functions, custom, lock_path, update_lock)
     digest.update(lock_path.read_bytes())
     for function in functions.values():
         digest.update(repr((function.name, function.opcode, function.prototype)).encode())
@@ -337,7 +359,7 @@ def load(folder, toolkit, old_versions, update_lock=False):
                if p.name not in functions and p.name not in unsupported
                and p.name not in old_versions and not PER_THREAD_SUFFIX.search(p.name)
                and not has_32_bit_addresses(p)]
-    return Table(functions, families, types, unsupported, skipped, unknown, digest.hexdigest())
+    return Table(functions, custom, families, types, unsupported, skipped, unknown, digest.hexdigest())
 
 
 def keep_used_structs(types, functions):

@@ -1,7 +1,9 @@
-// The hand-written commands (wire::Custom): one function each, spread over custom_*.cpp by family.
+// What custom commands (wire::Custom) are carried out with. The handlers stand in custom_*.cpp by
+// family; the generated api/server_commands.h declares them.
 //
 // Each gets a command whose header is valid, in whose context the thread is, and whose body is
-// whatever the peer sent: bodies are read with BodyReader, which bounds every read. A command that
+// whatever the peer sent: bytes behind it are read with BodyReader, which bounds every read. A
+// command that
 // carries a completion word always signals it, with the error where there is one, since somebody
 // waits for it; such an error is not latched as well unless it is sticky, or the word is a staging
 // slot's that the copy reads.
@@ -22,15 +24,20 @@ namespace rcuda::server {
 
 struct Command {
   const wire::CommandHeader& header;
-  std::span<const std::byte> body;
-  ReplyTarget target;  // call 0: posted
+  std::span<const std::byte> tail;  // a handler's: what follows the body; else body and tail
+  ReplyTarget target;               // call 0: posted
 };
 
-// `reply` becomes the reply's body, unless the result is deferred or nobody waits.
-using CustomHandler = HandlerResult (*)(Executor& executor, const Command& command,
-                                        std::vector<std::byte>* reply);
-// nullptr for what is no custom command that the executor handles. kSessionEnd is the loop's.
-CustomHandler custom_handler(uint16_t opcode);
+struct CustomEntry {
+  // `reply` becomes the reply's body, unless the result is deferred or nobody waits.
+  HandlerResult (*run)(Executor& executor, const Command& command,
+                       std::vector<std::byte>* reply) = nullptr;
+  // WhileHeld::kAsks: whether a driver may wait for the device in it. Else null.
+  bool (*may_wait)(Executor& executor, const Command& command) = nullptr;
+};
+// Generated: the entry of an opcode below kFirstGenerated. Returns nullptr if the opcode is no
+// custom command, or is SessionEnd, which is the loop's.
+const CustomEntry* custom_command(uint16_t opcode);
 
 inline constexpr HandlerResult kMalformed{CUDA_SUCCESS, true, false};
 inline constexpr HandlerResult kDeferred{CUDA_SUCCESS, false, true};
@@ -52,6 +59,7 @@ class BodyReader {
     left_ = left_.subspan(count);
     return true;
   }
+  std::span<const std::byte> rest() const { return left_; }
 
  private:
   std::span<const std::byte> left_;
@@ -68,33 +76,5 @@ void append(std::vector<std::byte>* reply, const T& item) {
 // The parameters of a function or kernel, by ordinal.
 std::vector<wire::ParameterInfo> parameters_of(const api::DriverTable& driver, void* handle,
                                                bool is_kernel);
-
-HandlerResult ping(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult signal(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult watch_event(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult synchronize_context(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult fault(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult copy_inline(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult copy_to_reply(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult copy_staged(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult copy(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult copy_shape(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult launch(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult launch_host(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult function_info(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult image_query(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult image_chunk(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult module_load(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult library_load(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult host_expose(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult host_unexpose(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult mirror(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult unmirror(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult mirror_fetch(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult peer_introduce(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult peer_copy(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult peer_signal(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult peer_await(Executor&, const Command&, std::vector<std::byte>*);
-HandlerResult peer_plan(Executor&, const Command&, std::vector<std::byte>*);
 
 }  // namespace rcuda::server

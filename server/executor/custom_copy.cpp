@@ -3,6 +3,7 @@
 #include <initializer_list>
 #include <limits>
 
+#include "api/server_commands.h"
 #include "server/executor/custom.h"
 #include "server/executor/gpu_direct.h"
 #include "server/executor/graph_keeper.h"
@@ -34,11 +35,11 @@ void hand_to_graph(Executor& executor, const StreamRef& stream,
 
 }  // namespace
 
-HandlerResult copy_inline(Executor& executor, const Command& command, std::vector<std::byte>*) {
-  BodyReader in(command.body);
-  wire::CopyInlineBody body;
+HandlerResult copy_inline(Executor& executor, const Command& command,
+                          const wire::CopyInlineBody& body) {
+  BodyReader in(command.tail);
   std::span<const std::byte> bytes;
-  if (!in.read(&body) || !in.bytes(body.bytes, &bytes) || body.bytes > wire::kMaxInlineBytes) {
+  if (!in.bytes(body.bytes, &bytes) || body.bytes > wire::kMaxInlineBytes) {
     return kMalformed;
   }
   StreamRef stream;
@@ -52,12 +53,9 @@ HandlerResult copy_inline(Executor& executor, const Command& command, std::vecto
           false, false};
 }
 
-HandlerResult copy_to_reply(Executor& executor, const Command& command, std::vector<std::byte>*) {
-  BodyReader in(command.body);
-  wire::CopyToReplyBody body;
-  if (!in.read(&body) || command.target.call == 0 || body.bytes > command.target.capacity()) {
-    return kMalformed;
-  }
+HandlerResult copy_to_reply(Executor& executor, const Command& command,
+                            const wire::CopyToReplyBody& body) {
+  if (body.bytes > command.target.capacity()) return kMalformed;
   StreamRef stream;
   if (CUresult result = executor.find_stream(body.stream, &stream); result != CUDA_SUCCESS) {
     return {result, false, false};
@@ -80,10 +78,8 @@ HandlerResult copy_to_reply(Executor& executor, const Command& command, std::vec
   return kDeferred;
 }
 
-HandlerResult copy_staged(Executor& executor, const Command& command, std::vector<std::byte>*) {
-  BodyReader in(command.body);
-  wire::CopyStagedBody body;
-  if (!in.read(&body) || !word_exists(body.word) || body.to_device > 1) return kMalformed;
+HandlerResult copy_staged(Executor& executor, const Command&, const wire::CopyStagedBody& body) {
+  if (body.to_device > 1) return kMalformed;
   const uint64_t limit = executor.resources().staging_bytes;
   if (body.bytes > limit || body.staging_offset > limit - body.bytes) return kMalformed;
   const WordSignal signal{body.word, body.sequence};
@@ -174,10 +170,7 @@ HandlerResult signal_or_fail(Executor& executor, const StreamRef& stream, WordSi
 
 }  // namespace
 
-HandlerResult copy(Executor& executor, const Command& command, std::vector<std::byte>*) {
-  BodyReader in(command.body);
-  wire::CopyBody body;
-  if (!in.read(&body) || !word_exists(body.word)) return kMalformed;
+HandlerResult copy(Executor& executor, const Command&, const wire::CopyBody& body) {
   StreamRef stream;
   CUresult result = executor.find_stream(body.stream, &stream);
   if (result == CUDA_SUCCESS && body.bytes != 0) result = queue_copy(executor, body, stream);
@@ -345,10 +338,7 @@ CUresult queue_shape(Executor& executor, const wire::CopyShapeBody& body, const 
 
 }  // namespace
 
-HandlerResult copy_shape(Executor& executor, const Command& command, std::vector<std::byte>*) {
-  BodyReader in(command.body);
-  wire::CopyShapeBody body;
-  if (!in.read(&body) || !word_exists(body.word)) return kMalformed;
+HandlerResult copy_shape(Executor& executor, const Command&, const wire::CopyShapeBody& body) {
   bool malformed = false;
   Side source, destination;
   StreamRef stream;

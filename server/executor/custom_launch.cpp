@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "api/server_commands.h"
 #include "server/executor/custom.h"
 #include "server/executor/host_callbacks.h"
 
@@ -65,11 +66,17 @@ std::vector<wire::ParameterInfo> parameters_of(const api::DriverTable& driver, v
   return all;
 }
 
-HandlerResult launch(Executor& executor, const Command& command, std::vector<std::byte>*) {
-  BodyReader in(command.body);
-  wire::LaunchBody body;
+bool launch_may_wait(Executor& executor, const Command& command, const wire::LaunchBody& body) {
+  const Object* function =
+      executor.objects(body.is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction)
+          .find(body.function);
+  return function && function->launched_in != command.header.context;
+}
+
+HandlerResult launch(Executor& executor, const Command& command, const wire::LaunchBody& body) {
+  BodyReader in(command.tail);
   std::span<const std::byte> parameters, attribute_bytes;
-  if (!in.read(&body) || body.parameter_bytes > wire::kMaxParameterBytes ||
+  if (body.parameter_bytes > wire::kMaxParameterBytes ||
       body.attribute_count > wire::kMaxLaunchAttributes ||
       !in.bytes((body.parameter_bytes + 7u) & ~7u, &parameters) ||
       !in.bytes(body.attribute_count * sizeof(CUlaunchAttribute), &attribute_bytes)) {
@@ -142,10 +149,7 @@ HandlerResult launch(Executor& executor, const Command& command, std::vector<std
   return done(driver.cuLaunchKernelEx(&config, function, separate, packed));
 }
 
-HandlerResult launch_host(Executor& executor, const Command& command, std::vector<std::byte>*) {
-  BodyReader in(command.body);
-  wire::LaunchHostBody body;
-  if (!in.read(&body)) return kMalformed;
+HandlerResult launch_host(Executor& executor, const Command&, const wire::LaunchHostBody& body) {
   StreamRef stream;
   if (CUresult result = executor.find_stream(body.stream, &stream); result != CUDA_SUCCESS) {
     return done(result);
@@ -155,11 +159,10 @@ HandlerResult launch_host(Executor& executor, const Command& command, std::vecto
 }
 
 HandlerResult function_info(Executor& executor, const Command& command,
-                            std::vector<std::byte>* reply) {
-  BodyReader in(command.body);
-  wire::FunctionInfoBody body;
+                            const wire::FunctionInfoBody& body, std::vector<std::byte>* reply) {
+  BodyReader in(command.tail);
   std::span<const std::byte> name_bytes;
-  if (!in.read(&body) || !in.bytes(body.name_bytes, &name_bytes)) return kMalformed;
+  if (!in.bytes(body.name_bytes, &name_bytes)) return kMalformed;
   const std::string name(reinterpret_cast<const char*>(name_bytes.data()), name_bytes.size());
   if (name.find('\0') != std::string::npos) return kMalformed;
   const api::DriverTable& driver = executor.driver();

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string_view>
 
+#include "api/server_commands.h"
 #include "api/server_handlers.h"
 #include "common/base/log.h"
 #include "common/image/fatbin.h"
@@ -124,12 +125,11 @@ class JitOptions {
   std::vector<void*> values_;
 };
 
-HandlerResult load(Executor& executor, const Command& command, bool is_library,
-                   std::vector<std::byte>* reply) {
-  BodyReader in(command.body);
-  wire::ModuleLoadBody body;
-  if (!in.read(&body) || body.image_count == 0 || body.image_count > kMaxImages ||
-      body.option_count > kMaxOptions || body.library_option_count > kMaxOptions) {
+HandlerResult load(Executor& executor, const Command& command, const wire::ModuleLoadBody& body,
+                   bool is_library, std::vector<std::byte>* reply) {
+  BodyReader in(command.tail);
+  if (body.image_count == 0 || body.image_count > kMaxImages || body.option_count > kMaxOptions ||
+      body.library_option_count > kMaxOptions) {
     return kMalformed;
   }
   auto loaded = std::make_shared<ImageStore::Loaded>();
@@ -142,7 +142,7 @@ HandlerResult load(Executor& executor, const Command& command, bool is_library,
     images.push_back(std::move(image));
   }
   // Logs share what the reply's slot has left behind their two sizes.
-  const size_t room = command.target.call ? command.target.capacity() - 2 * sizeof(uint32_t) : 0;
+  const size_t room = command.target.capacity() - 2 * sizeof(uint32_t);
   const size_t info_bytes = std::min<size_t>(body.info_log_bytes, room / 2);
   const size_t error_bytes = std::min<size_t>(body.error_log_bytes, room / 2);
   JitOptions options(info_bytes, error_bytes);
@@ -191,7 +191,7 @@ HandlerResult load(Executor& executor, const Command& command, bool is_library,
     result = driver.cuModuleLoadDataEx(reinterpret_cast<CUmodule*>(&handle), code, options.count(),
                                        options.names(), options.values());
   }
-  if (command.target.call) options.write_logs(reply);
+  options.write_logs(reply);
   if (result != CUDA_SUCCESS) return done(result);
   const wire::Kind kind = is_library ? wire::Kind::kLibrary : wire::Kind::kModule;
   if (!executor.bind(kind, body.object, handle)) return kMalformed;
@@ -250,11 +250,8 @@ CUresult serve_cuKernelGetFunction(Executor& executor, CUfunction* function, CUk
   return CUDA_SUCCESS;
 }
 
-HandlerResult image_query(Executor& executor, const Command& command,
+HandlerResult image_query(Executor& executor, const Command&, const wire::ImageQueryBody& body,
                           std::vector<std::byte>* reply) {
-  BodyReader in(command.body);
-  wire::ImageQueryBody body;
-  if (!in.read(&body)) return kMalformed;
   bool present = false;
   const CUresult result = executor.images().query(hash_of(body.sha256), body.bytes, &present);
   append(reply, static_cast<uint32_t>(present));
@@ -262,17 +259,16 @@ HandlerResult image_query(Executor& executor, const Command& command,
   return done(result);
 }
 
-HandlerResult image_chunk(Executor& executor, const Command& command, std::vector<std::byte>*) {
-  BodyReader in(command.body);
-  wire::ImageChunkBody body;
-  if (!in.read(&body)) return kMalformed;
+HandlerResult image_chunk(Executor& executor, const Command& command,
+                          const wire::ImageChunkBody& body) {
+  BodyReader in(command.tail);
   std::span<const std::byte> bytes;
   if (body.staging_offset == kInlineChunk) {
     if (!in.bytes(body.bytes, &bytes)) return kMalformed;
     return done(executor.images().add_chunk(hash_of(body.sha256), body.offset, bytes));
   }
   const SessionResources& resources = executor.resources();
-  if (!word_exists(body.word) || body.bytes > resources.staging_bytes ||
+  if (body.bytes > resources.staging_bytes ||
       body.staging_offset > resources.staging_bytes - body.bytes) {
     return kMalformed;
   }
@@ -283,13 +279,13 @@ HandlerResult image_chunk(Executor& executor, const Command& command, std::vecto
 }
 
 HandlerResult module_load(Executor& executor, const Command& command,
-                          std::vector<std::byte>* reply) {
-  return load(executor, command, false, reply);
+                          const wire::ModuleLoadBody& body, std::vector<std::byte>* reply) {
+  return load(executor, command, body, false, reply);
 }
 
 HandlerResult library_load(Executor& executor, const Command& command,
-                           std::vector<std::byte>* reply) {
-  return load(executor, command, true, reply);
+                           const wire::ModuleLoadBody& body, std::vector<std::byte>* reply) {
+  return load(executor, command, body, true, reply);
 }
 
 }  // namespace rcuda::server

@@ -4,7 +4,8 @@
 #include <cstring>
 #include <utility>
 
-#include "api/opcodes.h"
+#include "api/server_commands.h"
+#include "api/traits.h"
 #include "common/base/log.h"
 #include "server/executor/custom.h"
 #include "server/executor/peers.h"
@@ -56,10 +57,10 @@ Status check_memory(Executor& executor, const p2p::Shape& memory) {
   return {};
 }
 
-// The memory that a command frees; false for other commands.
-bool freed_memory(Executor& executor, api::Opcode opcode, uint16_t given,
+// The memory that a command frees; false for commands that free none, or in another way.
+bool freed_memory(Executor& executor, api::Frees how, uint16_t opcode,
                   std::span<const std::byte> body, CUdeviceptr* base, size_t* bytes) {
-  if (given != static_cast<uint16_t>(opcode)) return false;
+  if (api::traits_of(opcode).frees != how) return false;
   const auto address = wire::Decoder(body).value<CUdeviceptr>();
   return executor.driver().cuMemGetAddressRange_v2(base, bytes, address) == CUDA_SUCCESS;
 }
@@ -93,7 +94,7 @@ void when_peers_let_go(Executor& executor, uint16_t opcode, std::span<const std:
   CUdeviceptr base = 0;
   size_t bytes = 0;
   if (!executor.peers().active() ||
-      !freed_memory(executor, api::Opcode::cuMemFree_v2, opcode, body, &base, &bytes)) {
+      !freed_memory(executor, api::Frees::kAtOnce, opcode, body, &base, &bytes)) {
     return then();
   }
   executor.peers().when_unused(base, bytes, [&executor, then = std::move(then)]() mutable {
@@ -106,7 +107,7 @@ void note_stream_ordered_free(Executor& executor, uint16_t opcode,
   CUdeviceptr base = 0;
   size_t bytes = 0;
   if (executor.peers().active() &&
-      freed_memory(executor, api::Opcode::cuMemFreeAsync, opcode, body, &base, &bytes)) {
+      freed_memory(executor, api::Frees::kInStream, opcode, body, &base, &bytes)) {
     executor.peers().when_unused(base, bytes, [] {});
   }
 }
@@ -125,16 +126,12 @@ bool PeerWaits::may_run(std::span<const std::byte> frame) {
   if (frame.size() < sizeof header) return true;  // malformed: refused where it is carried out
   std::memcpy(&header, frame.data(), sizeof header);
   const auto body = frame.subspan(sizeof header);
-  const auto opcode = static_cast<wire::Custom>(header.opcode);
+  const api::CommandTraits& traits = api::traits_of(header.opcode);
   bool holds = false;
-  if (opcode == wire::Custom::kPeerCopy || opcode == wire::Custom::kPeerAwait) {
-    wire::PeerCopyBody copy{};
-    wire::PeerSignalBody await{};
-    BodyReader in(body);
-    const bool is_copy = opcode == wire::Custom::kPeerCopy;
-    if (!(is_copy ? in.read(&copy) : in.read(&await))) return true;
-    const p2p::PeerId link = is_copy ? copy.link : await.link;
-    holds = (!is_copy || (copy.flags & wire::kPeerHolds)) && peers.knows(link);
+  if (traits.holds_stream) {
+    if (body.size() < traits.body_bytes) return true;
+    const p2p::PeerId link = *api::member(body, traits.link);
+    holds = api::holds_stream(traits, body) && peers.knows(link);
     const bool others_wait =
         !when_free_.empty() || paused != p2p::Pause::kNone || peers.wants(p2p::Pause::kHolds);
     if (holds && (others_wait || !peers.settled(link))) return false;
@@ -144,9 +141,9 @@ bool PeerWaits::may_run(std::span<const std::byte> frame) {
     behind_ = 0;
     if (!holds) return true;
   }
-  const Effect effect = effect_of(header, body);
-  if (behind_ >= kMostBehind || effect == Effect::kMayWait) return false;
-  if (effect == Effect::kQueues && !has_room(header.context)) {
+  const api::WhileHeld effect = effect_of(traits, header, body);
+  if (behind_ >= kMostBehind || effect == api::WhileHeld::kWaits) return false;
+  if (effect == api::WhileHeld::kQueues && !has_room(header.context)) {
     crowded_ = true;
     return false;
   }
@@ -189,69 +186,21 @@ bool PeerWaits::run_freed() {
   return true;
 }
 
-PeerWaits::Effect PeerWaits::effect_of(const wire::CommandHeader& header,
-                                       std::span<const std::byte> body) {
-  switch (static_cast<wire::Custom>(header.opcode)) {
-    case wire::Custom::kLaunch: {
-      wire::LaunchBody launch;
-      if (!BodyReader(body).read(&launch)) return Effect::kQueuesNothing;
-      const Object* function =
-          executor_.objects(launch.is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction)
-              .find(launch.function);
-      return !function || function->launched_in == header.context ? Effect::kQueues
-                                                                  : Effect::kMayWait;
-    }
-    case wire::Custom::kCopyInline:
-    case wire::Custom::kCopyToReply:
-    case wire::Custom::kCopyStaged:
-    case wire::Custom::kCopy:
-    case wire::Custom::kCopyShape:
-    case wire::Custom::kLaunchHost:
-    case wire::Custom::kPeerCopy:
-    case wire::Custom::kPeerSignal:
-    case wire::Custom::kPeerAwait:
-      return Effect::kQueues;
-    case wire::Custom::kPing:
-    case wire::Custom::kSignal:  // an event, in a stream that has work
-    case wire::Custom::kWatchEvent:
-    case wire::Custom::kSynchronizeContext:
-    case wire::Custom::kImageQuery:
-    case wire::Custom::kImageChunk:
-    case wire::Custom::kSessionEnd:
-    case wire::Custom::kFault:
-    case wire::Custom::kPeerPlan:
-    case wire::Custom::kPeerIntroduce:  // starts a thread: the engine is there
-      return Effect::kQueuesNothing;
-    default:
-      break;
-  }
-  switch (static_cast<api::Opcode>(header.opcode)) {
-    case api::Opcode::cuMemsetD8Async:
-    case api::Opcode::cuMemsetD16Async:
-    case api::Opcode::cuMemsetD32Async:
-    case api::Opcode::cuMemsetD2D8Async:
-    case api::Opcode::cuMemsetD2D16Async:
-    case api::Opcode::cuMemsetD2D32Async:
-    case api::Opcode::cuEventRecord:
-    case api::Opcode::cuEventRecordWithFlags:
-    case api::Opcode::cuStreamWaitEvent:
-      return Effect::kQueues;
-    case api::Opcode::cuMemFree_v2:  // waits for the device to be idle by itself
-    case api::Opcode::cuEventCreate:
-    case api::Opcode::cuEventQuery:
-    case api::Opcode::cuStreamIsCapturing:
-    case api::Opcode::cuStreamQuery:
-      return Effect::kQueuesNothing;
-    default:
-      return Effect::kMayWait;
-  }
+api::WhileHeld PeerWaits::effect_of(const api::CommandTraits& traits,
+                                    const wire::CommandHeader& header,
+                                    std::span<const std::byte> body) {
+  using api::WhileHeld;
+  if (traits.while_held != WhileHeld::kAsks) return traits.while_held;
+  const CustomEntry* entry = custom_command(header.opcode);
+  const bool waits = entry->may_wait(executor_, {header, body, {}});
+  return waits ? WhileHeld::kWaits : WhileHeld::kQueues;
 }
 
-HandlerResult peer_introduce(Executor& executor, const Command& command, std::vector<std::byte>*) {
-  BodyReader in(command.body);
-  wire::PeerIntroduceBody body;
+HandlerResult peer_introduce(Executor& executor, const Command& command,
+                             const wire::PeerIntroduceBody& body) {
+  BodyReader in(command.tail);
   std::span<const std::byte> host;
-  if (!in.read(&body) || body.connects > 1 || !in.bytes(body.host_bytes, &host)) return kMalformed;
+  if (body.connects > 1 || !in.bytes(body.host_bytes, &host)) return kMalformed;
   PeerHub::Introduction introduction;
   introduction.link = body.link;
   introduction.worker = body.worker;
@@ -270,10 +219,7 @@ HandlerResult peer_introduce(Executor& executor, const Command& command, std::ve
   return {};
 }
 
-HandlerResult peer_copy(Executor& executor, const Command& command, std::vector<std::byte>*) {
-  BodyReader in(command.body);
-  wire::PeerCopyBody body;
-  if (!in.read(&body) || !word_exists(body.word)) return kMalformed;
+HandlerResult peer_copy(Executor& executor, const Command&, const wire::PeerCopyBody& body) {
   const WordSignal word{body.word, body.sequence};
   const auto failed = [&](CUresult result) {
     if (body.sequence == 0) return answer(result);
@@ -322,10 +268,7 @@ HandlerResult peer_copy(Executor& executor, const Command& command, std::vector<
   return failed(cuda_error_of(queued));
 }
 
-HandlerResult peer_signal(Executor& executor, const Command& command, std::vector<std::byte>*) {
-  BodyReader in(command.body);
-  wire::PeerSignalBody body;
-  if (!in.read(&body)) return kMalformed;
+HandlerResult peer_signal(Executor& executor, const Command&, const wire::PeerSignalBody& body) {
   if (!executor.peers().knows(body.link)) return answer(kNoPeer);
   // A place that is not there is one without context: the engine fails to go there and tells the
   // other worker, whose stream waits.
@@ -345,10 +288,7 @@ HandlerResult peer_signal(Executor& executor, const Command& command, std::vecto
   return answer(cuda_error_of(executor.peers().engine().signal(body.link, body.id, place)));
 }
 
-HandlerResult peer_await(Executor& executor, const Command& command, std::vector<std::byte>*) {
-  BodyReader in(command.body);
-  wire::PeerSignalBody body;
-  if (!in.read(&body)) return kMalformed;
+HandlerResult peer_await(Executor& executor, const Command&, const wire::PeerSignalBody& body) {
   if (!executor.peers().knows(body.link)) return answer(kNoPeer);
   StreamRef stream;
   if (CUresult result = executor.find_stream(body.place, &stream); result != CUDA_SUCCESS) {
@@ -358,10 +298,8 @@ HandlerResult peer_await(Executor& executor, const Command& command, std::vector
       body.link, body.id, CudaDeviceOps::stream_ref(stream.handle, stream.context->handle))));
 }
 
-HandlerResult peer_plan(Executor& executor, const Command& command, std::vector<std::byte>* reply) {
-  BodyReader in(command.body);
-  wire::PeerPlanBody body;
-  if (!in.read(&body) || command.target.call == 0) return kMalformed;
+HandlerResult peer_plan(Executor& executor, const Command& command, const wire::PeerPlanBody& body,
+                        std::vector<std::byte>* reply) {
   if (!executor.peers().knows(body.link)) return answer(kNoPeer);
   const Result<p2p::Forecast> forecast = executor.peers().engine().plan(
       body.link, static_cast<int>(body.device), static_cast<int>(body.peer_device), body.bytes);

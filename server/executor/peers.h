@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "api/stubs/traits.h"
 #include "common/wire/protocol.h"
 #include "server/peer/peer_hub.h"
 
@@ -40,10 +41,10 @@ class PeerWaits {
   bool crowded() const { return crowded_; }
 
  private:
-  // What a driver does with a command while streams are held.
-  enum class Effect { kMayWait, kQueues, kQueuesNothing };
   bool begin_pause();
-  Effect effect_of(const wire::CommandHeader& header, std::span<const std::byte> body);
+  // What the table says of the command, or what its handler's may_wait() makes of kAsks.
+  api::WhileHeld effect_of(const api::CommandTraits& traits, const wire::CommandHeader& header,
+                           std::span<const std::byte> body);
   bool has_room(wire::ObjectId context);
 
   Executor& executor_;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/executor/custom.h"
+#include "api/traits.h"
 
 namespace rcuda::server {
 namespace {
@@ -16,34 +16,6 @@ constexpr size_t kMostPending = 4096;
 uint64_t nanoseconds(std::chrono::steady_clock::time_point time) {
   return static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count());
-}
-
-template <typename Body>
-bool stream_in(std::span<const std::byte> bytes, wire::ObjectId* stream) {
-  Body body;
-  if (!BodyReader(bytes).read(&body)) return false;
-  *stream = body.stream;
-  return true;
-}
-
-// The stream of commands that give the GPU something to do.
-bool stream_of(uint16_t opcode, std::span<const std::byte> body, wire::ObjectId* stream) {
-  switch (static_cast<wire::Custom>(opcode)) {
-    case wire::Custom::kLaunch:
-      return stream_in<wire::LaunchBody>(body, stream);
-    case wire::Custom::kCopyInline:
-      return stream_in<wire::CopyInlineBody>(body, stream);
-    case wire::Custom::kCopyToReply:
-      return stream_in<wire::CopyToReplyBody>(body, stream);
-    case wire::Custom::kCopyStaged:
-      return stream_in<wire::CopyStagedBody>(body, stream);
-    case wire::Custom::kCopy:
-      return stream_in<wire::CopyBody>(body, stream);
-    case wire::Custom::kCopyShape:
-      return stream_in<wire::CopyShapeBody>(body, stream);
-    default:
-      return false;
-  }
 }
 
 }  // namespace
@@ -88,9 +60,9 @@ bool DeviceTrace::take_event(Context& context, CUevent* event) {
 void DeviceTrace::before(const wire::CommandHeader& header, std::span<const std::byte> body,
                          uint64_t number) {
   open_ = {};
-  wire::ObjectId id = 0;
-  if (pending_ >= kMostPending || !stream_of(header.opcode, body, &id) ||
-      executor_.find_stream(id, &stream_) != CUDA_SUCCESS) {
+  // The stream of a command that gives the GPU something to do.
+  const auto id = api::member(body, api::traits_of(header.opcode).device_work);
+  if (pending_ >= kMostPending || !id || executor_.find_stream(*id, &stream_) != CUDA_SUCCESS) {
     return;
   }
   const api::DriverTable& driver = executor_.driver();
@@ -116,7 +88,7 @@ void DeviceTrace::before(const wire::CommandHeader& header, std::span<const std:
                    static_cast<uint16_t>(header.thread),
                    wire::TraceEvent::kOnDevice,
                    stream_.context->id,
-                   id};
+                   *id};
   }
   if (current) executor_.make_current(current->id);
 }

@@ -8,7 +8,7 @@
 
 #include <sys/prctl.h>
 
-#include "api/opcodes.h"
+#include "api/traits.h"
 #include "common/base/log.h"
 #include "server/executor/custom.h"
 #include "server/executor/dispatch.h"
@@ -43,67 +43,15 @@ bool slot_exists(const wire::CommandHeader& header) {
          inside(Window::kLargeReplies, Window::kLargeReplyCount, Window::kLargeReplyBytes);
 }
 
-// Commands that carry a completion word.
-bool signals(uint16_t opcode) {
-  switch (static_cast<wire::Custom>(opcode)) {
-    case wire::Custom::kSignal:
-    case wire::Custom::kWatchEvent:
-    case wire::Custom::kSynchronizeContext:
-    case wire::Custom::kCopyStaged:
-    case wire::Custom::kCopy:
-    case wire::Custom::kCopyShape:
-    case wire::Custom::kImageChunk:
-    case wire::Custom::kPeerCopy:
-      return true;
-    default:
-      return false;
-  }
-}
-
-// Calls for which the driver waits until the device has nothing more to do. What else it waits in,
-// the client asks for when the context is idle (await_idle() of client/session/marshal.h).
-bool waits_for_device(uint16_t opcode) {
-  return opcode == static_cast<uint16_t>(api::Opcode::cuMemFree_v2) ||
-         opcode == static_cast<uint16_t>(api::Opcode::cuArrayDestroy) ||
-         opcode == static_cast<uint16_t>(api::Opcode::cuMipmappedArrayDestroy) ||
-         opcode == static_cast<uint16_t>(wire::Custom::kHostUnexpose);
-}
-
 // Memory of pools is the one kind that a driver frees while kernels run.
 bool frees_pool_memory(const api::DriverTable& driver, uint16_t opcode,
                        std::span<const std::byte> body) {
-  if (opcode != static_cast<uint16_t>(api::Opcode::cuMemFree_v2)) return false;
+  if (api::traits_of(opcode).frees != api::Frees::kAtOnce) return false;
   const auto address = wire::Decoder(body).value<CUdeviceptr>();
   CUmemoryPool pool = nullptr;
   return driver.cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address) ==
              CUDA_SUCCESS &&
          pool;
-}
-
-bool ends_context(uint16_t opcode) {
-  return opcode == static_cast<uint16_t>(api::Opcode::cuCtxDestroy_v2) ||
-         opcode == static_cast<uint16_t>(api::Opcode::cuDevicePrimaryCtxReset_v2);
-}
-
-// Calls after which device memory may be another's.
-bool frees_memory(uint16_t opcode) {
-  return opcode == static_cast<uint16_t>(api::Opcode::cuMemFree_v2) ||
-         opcode == static_cast<uint16_t>(api::Opcode::cuCtxDestroy_v2) ||
-         opcode == static_cast<uint16_t>(api::Opcode::cuDevicePrimaryCtxReset_v2);
-}
-
-// Commands that queue nothing in any stream, or tell the executor when they do.
-bool queues_nothing(uint16_t opcode) {
-  switch (static_cast<wire::Custom>(opcode)) {
-    case wire::Custom::kPing:
-    case wire::Custom::kWatchEvent:
-    case wire::Custom::kSynchronizeContext:
-    case wire::Custom::kPeerCopy:
-    case wire::Custom::kPeerPlan:
-      return true;
-    default:
-      return false;
-  }
 }
 
 uint64_t monotonic_ns() {
@@ -246,7 +194,9 @@ Status SessionLoop::handle(std::span<const std::byte> frame) {
     ended_ = true;
     return {};
   }
-  if (header.call != 0 && waits_for_device(header.opcode) &&
+  // What else a driver waits for the device in, the client asks for when the context is idle
+  // (await_idle() of client/session/marshal.h).
+  if (header.call != 0 && api::traits_of(header.opcode).waits_for_device &&
       executor_.make_current(header.context) == CUDA_SUCCESS && executor_.current_context()) {
     postpone(header, frame.subspan(sizeof header), number);
     return {};
@@ -279,10 +229,11 @@ Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const
   const bool traced = header.flags & wire::kFlagTraced;
   const uint64_t begin_ns = traced ? monotonic_ns() : 0;
   reply_.clear();
-  if (!queues_nothing(header.opcode)) executor_.note_work();
+  const api::CommandTraits& traits = api::traits_of(header.opcode);
+  if (traits.queues == api::Queues::kWork) executor_.note_work();
   HandlerResult result;
   if (CUresult current = executor_.make_current(header.context);
-      current != CUDA_SUCCESS && !signals(header.opcode)) {
+      current != CUDA_SUCCESS && !traits.signals()) {
     result.result = current;
   } else {
     // Somebody waits for a signal, whatever the context: without a current one it carries the
@@ -291,7 +242,8 @@ Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const
     if (traced) [[unlikely]]
       trace_device(header, body, number);
     result = dispatch(header, body, target);
-    if (frees_memory(header.opcode)) executor_.gpu_direct().sweep();
+    const bool frees = traits.frees == api::Frees::kAtOnce || traits.frees == api::Frees::kContext;
+    if (frees) executor_.gpu_direct().sweep();
   }
   if (traced) [[unlikely]] {
     if (device_trace_) device_trace_->after();
@@ -314,9 +266,9 @@ Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const
 HandlerResult SessionLoop::dispatch(const wire::CommandHeader& header,
                                     std::span<const std::byte> body, const ReplyTarget& target) {
   if (header.opcode < static_cast<uint16_t>(wire::Custom::kFirstGenerated)) {
-    const CustomHandler handler = custom_handler(header.opcode);
-    if (!handler) return kMalformed;
-    return handler(executor_, Command{header, body, target}, &reply_);
+    const CustomEntry* entry = custom_command(header.opcode);
+    if (!entry) return kMalformed;
+    return entry->run(executor_, Command{header, body, target}, &reply_);
   }
   const HandlerEntry* entry = generated_handler(header.opcode);
   if (!entry) return kMalformed;
@@ -333,7 +285,7 @@ HandlerResult SessionLoop::dispatch(const wire::CommandHeader& header,
 void SessionLoop::trace_device(const wire::CommandHeader& header, std::span<const std::byte> body,
                                uint64_t number) {
   if (!device_trace_) device_trace_ = std::make_unique<DeviceTrace>(executor_);
-  if (ends_context(header.opcode)) device_trace_->forget_all();
+  if (api::traits_of(header.opcode).frees == api::Frees::kContext) device_trace_->forget_all();
   device_trace_->before(header, body, number);
 }
 

@@ -3,12 +3,14 @@
 What it writes for the small API is compared with golden/expected_*; run with --write to accept new output.
 """
 
+import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -16,13 +18,16 @@ GOLDEN = HERE / "golden"
 sys.path.insert(0, str(HERE.parents[2] / "api" / "gen"))
 
 import client  # noqa: E402
+import commands  # noqa: E402
 import coverage  # noqa: E402
 import cuda_header  # noqa: E402
 import exports  # noqa: E402
 import server  # noqa: E402
+import server_commands  # noqa: E402
 import shared_tables  # noqa: E402
 import stub_library  # noqa: E402
 import table  # noqa: E402
+import traits  # noqa: E402
 
 COMPILER = os.environ.get("CC", "cc")
 
@@ -112,6 +117,18 @@ class GoldenTest(unittest.TestCase):
         self.compare("expected_opcodes.h.txt", shared_tables.emit_opcodes(load()))
 
 
+    def test_custom_commands(self):
+        self.compare("expected_commands.h.txt", commands.emit_header(load()))
+
+    def test_handlers_of_custom_commands(self):
+        loaded = load()
+        self.compare("expected_server_commands.txt",
+                     server_commands.emit_header(loaded) + server_commands.emit_dispatch(loaded))
+
+    def test_traits(self):
+        self.compare("expected_traits.h.txt", traits.emit(load()))
+
+
 class NewerHeaderTest(unittest.TestCase):
     def test_what_the_table_does_not_know_is_listed(self):
         text = coverage.report(load())
@@ -145,7 +162,8 @@ class changed_table:
 
 class WrongTableTest(unittest.TestCase):
     def refuse(self, entry, complaint):
-        with changed_table({"widget.toml": entry, "opcodes.lock": "0x100 cuWidgetGetSize\n"}) as folder:
+        with changed_table({"widget.toml": entry, "opcodes.lock": "0x100 cuWidgetGetSize\n",
+                            "commands.toml": ""}) as folder:
             with self.assertRaisesRegex(table.TableError, complaint):
                 load(folder)
 
@@ -177,12 +195,14 @@ class WrongTableTest(unittest.TestCase):
 
     def test_an_entry_without_opcode(self):
         with changed_table({"opcodes.lock": "0x100 cuWidgetCreate_v2\n"}) as folder:
-            with self.assertRaisesRegex(table.TableError, "lacks cuWidgetDestroy.*api-opcodes"):
+            with self.assertRaisesRegex(table.TableError, "lacks .*cuWidgetDestroy.*api-opcodes"):
                 load(folder)
 
     def test_opcodes_are_appended_and_never_reused(self):
-        with changed_table({"opcodes.lock": "0x100 cuWidgetGone\n0x105 cuWidgetPaint\n"}) as folder:
+        with changed_table({"opcodes.lock":
+                            "0x100 cuWidgetGone\n0x105 cuWidgetPaint\n0x003 Gone\n"}) as folder:
             loaded = load(folder, update_lock=True)
+            self.assertEqual(loaded.commands["Knock"].opcode, 0x004)
             self.assertEqual(loaded.functions["cuWidgetPaint"].opcode, 0x105)
             self.assertEqual(loaded.functions["cuWidgetCreate_v2"].opcode, 0x106)
             self.assertIn("0x100 cuWidgetGone", (folder / "opcodes.lock").read_text())
@@ -190,6 +210,81 @@ class WrongTableTest(unittest.TestCase):
     def test_an_opcode_twice(self):
         with changed_table({"opcodes.lock": "0x100 cuA\n0x100 cuB\n"}) as folder:
             with self.assertRaisesRegex(table.TableError, "appears twice"):
+                load(folder)
+
+
+    def test_a_custom_command_has_no_functions_number(self):
+        lock = (GOLDEN / "table" / "opcodes.lock").read_text().replace("0x001 Knock", "0x200 Knock")
+        with changed_table({"opcodes.lock": lock}) as folder:
+            with self.assertRaisesRegex(table.TableError, "Knock has the number 0x200"):
+                load(folder)
+
+
+class WrongTraitsTest(unittest.TestCase):
+    """Columns of functions, and custom commands, that say too little or too much."""
+
+    def refuse(self, complaint, files):
+        with changed_table(files) as folder:
+            with self.assertRaisesRegex(table.TableError, complaint):
+                load(folder)
+
+    def refuse_function(self, entry, complaint):
+        self.refuse(complaint, {"widget.toml": entry, "opcodes.lock": "0x100 cuWidgetGetSize\n"
+                                "0x101 cuWidgetDestroy\n", "commands.toml": ""})
+
+    def refuse_command(self, changes, complaint):
+        """The golden command PaintMany with other properties; None takes one away."""
+        with open(GOLDEN / "table" / "commands.toml", "rb") as file:
+            entry = tomllib.load(file)["PaintMany"]
+        entry = {key: value for key, value in (entry | changes).items() if value is not None}
+        lines = [f"{key} = {json.dumps(value)}\n" for key, value in entry.items()]
+        self.refuse(complaint, {"commands.toml": "[PaintMany]\n" + "".join(lines),
+                                "opcodes.lock": "0x002 PaintMany\n"})
+
+    def test_a_custom_command_says_what_it_is(self):
+        for column in ("while_held", "queues", "device_work"):
+            self.refuse_command({column: None}, f"PaintMany: {column} is missing")
+
+    def test_words(self):
+        self.refuse_command({"while_held": "never"}, "PaintMany: while_held must be one of waits, asks")
+        self.refuse_command({"queues": "a lot"}, "PaintMany: queues must be one of work")
+        self.refuse_command({"waits_for_device": "yes"}, "waits_for_device must be true or false")
+        self.refuse_command({"class": "custom"}, "PaintMany: class must be one of post, call")
+        self.refuse_command({"priority": 1}, "PaintMany: priority is no property")
+        self.refuse_command({"server": "api"}, "PaintMany: server must be")
+        self.refuse_function('[cuWidgetDestroy]\nclass = "post"\nwidget = "destroy"\nfrees = "all"\n',
+                             "cuWidgetDestroy: frees must be one of at_once, in_stream, context")
+
+    def test_members_that_a_column_needs(self):
+        self.refuse_command({"body": "uint32_t stream"}, "PaintMany: holds_stream: .*no uint32_t link")
+        self.refuse_command({"device_work": "place"}, "PaintMany: device_work: .*no uint32_t place")
+        self.refuse_command({"holds_stream": "state & kHolds"}, "holds_stream: .*no uint32_t state")
+        self.refuse_command({"holds_stream": "when it likes"}, "holds_stream must be true or")
+        self.refuse_command({"holds_stream": None}, "PaintMany: queues: it never holds a stream")
+        self.refuse_command({"body": "uint32_t word", "device_work": None, "holds_stream": None,
+                             "queues": "work"}, "PaintMany: body: a completion word is two members")
+        self.refuse_command({"frees": "context"}, "PaintMany: frees is for functions")
+        self.refuse_command({"server": "loop"}, "PaintMany: while_held: it has no handler")
+
+    def test_bodies(self):
+        self.refuse_command({"body": "uint32_t"}, "PaintMany: body: cannot read 'uint32_t'")
+        self.refuse_command({"body": "uint32_t a\nuint64_t a"}, "PaintMany: body: a stands there twice")
+        self.refuse_command({"body": "Elsewhere"}, "PaintMany: body: Elsewhere declares no body")
+        self.refuse_command({"reply": "uint32_t a"}, "PaintMany: a posted command brings nothing back")
+
+    def test_traits_of_functions(self):
+        size = '[cuWidgetGetSize]\nclass = "call"\nwidth = "out"\nheight = "out"\n'
+        self.refuse_function(size + 'while_held = "asks"\n', "while_held: only a custom command")
+        self.refuse_function(size + 'queues = "nothing"\n', "queues is for custom commands")
+        self.refuse_function(size + 'device_work = "hStream"\n', "device_work is for custom commands")
+        self.refuse_function(size + 'frees = "at_once"\n', "frees: .*waits_for_device must be true")
+        self.refuse_function(size + 'frees = "in_stream"\n', "frees: the first parameter must be the address")
+        self.refuse_function('[cuInit]\nclass = "local"\nwhile_held = "passes"\n',
+                             "cuInit: while_held says something of a command, but no command is sent")
+
+    def test_an_opcode_is_needed(self):
+        with changed_table({"opcodes.lock": "0x100 cuWidgetCreate_v2\n"}) as folder:
+            with self.assertRaisesRegex(table.TableError, "lacks Knock.*api-opcodes"):
                 load(folder)
 
 

@@ -545,11 +545,15 @@ TEST_F(SessionTest, AnImageWithAnotherHashIsRefused) {
 }
 
 TEST_F(SessionTest, TracedCommandsAreTimed) {
-  wire::CommandHeader header{};
-  header.opcode = static_cast<uint16_t>(Custom::kPing);
+  struct {
+    wire::CommandHeader header;
+    wire::SignalBody body;
+  } command{};
+  wire::CommandHeader& header = command.header;
+  header.opcode = static_cast<uint16_t>(Custom::kSignal);
   header.flags = wire::kFlagTraced;
   header.thread = 42;
-  ASSERT_TRUE(client().send_frame(std::as_bytes(std::span(&header, 1))).ok());
+  ASSERT_TRUE(client().send_frame(std::as_bytes(std::span(&command, 1))).ok());
   const std::vector<std::byte> frame = client().next_event();
   wire::EventHeader event{};
   ASSERT_EQ(frame.size(), sizeof event + sizeof(wire::TraceEvent));

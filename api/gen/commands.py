@@ -1,0 +1,159 @@
+"""Custom commands (api/table/commands.toml): reading, checking, and the header with their opcodes and
+bodies."""
+
+import dataclasses
+import re
+
+from emit import NOTICE
+from errors import TableError
+from traits import Traits
+
+FAMILY = "commands"
+CLASSES = ("post", "call")
+PROPERTIES = {"class", "server", "body", "tail", "reply", "reply_tail"}
+# SessionEnd is not carried out but ends the loop.
+SERVERS = ("", "loop")
+NAME = re.compile(r"[A-Z][A-Za-z0-9]*")
+MEMBER = re.compile(r"(\w+) (\w+)(?:\[(\w+)\])?\s*(?://\s*(.*))?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    type: str
+    name: str
+    length: str = ""  # of an array
+    comments: tuple = ()  # in front of it
+    comment: str = ""
+
+    @property
+    def bytes(self):
+        return f"sizeof({self.type})" + (f" * {self.length}" if self.length else "")
+
+
+@dataclasses.dataclass
+class Command:
+    name: str
+    klass: str
+    handled: bool  # by a function of the worker's
+    body: tuple  # of Member
+    body_of: str  # the command whose body it is; "": it has none
+    tail: str
+    reply: tuple
+    reply_of: str
+    reply_tail: str
+    traits: Traits
+    opcode: int = -1
+
+    @property
+    def struct(self):
+        return f"{self.body_of}Body" if self.body_of else ""
+
+    @property
+    def handler(self):
+        return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", self.name).lower()
+
+    @property
+    def signals(self):
+        return any(m.name == "word" for m in self.body)
+
+
+def members_of(where, text):
+    """One member a line; a line that is a comment belongs to the member below it."""
+    members, comments = [], []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        if line.startswith("//"):
+            comments.append(line)
+            continue
+        match = MEMBER.fullmatch(line)
+        if not match:
+            raise TableError(f"{where}: cannot read {line!r}: one member a line, \"type name\" or "
+                             "\"type name[length]\", then perhaps \"// comment\"")
+        if any(m.name == match[2] for m in members):
+            raise TableError(f"{where}: {match[2]} stands there twice")
+        members.append(Member(match[1], match[2], match[3] or "", tuple(comments), match[4] or ""))
+        comments = []
+    return tuple(members)
+
+
+def resolve(raw, name, key):
+    """The members of `key`, and the command that they are declared at."""
+    text = raw[name].get(key, "")
+    if not NAME.fullmatch(text):
+        return members_of(f"{name}: {key}", text), name if text else ""
+    if text not in raw or NAME.fullmatch(raw[text].get(key, "")) or key not in raw[text]:
+        raise TableError(f"{name}: {key}: {text} declares no {key} of its own")
+    return members_of(f"{text}: {key}", raw[text][key]), text
+
+
+def command_of(raw, name):
+    entry = raw[name]
+    if not NAME.fullmatch(name):
+        raise TableError(f"{name}: a custom command's name is written LikeThis")
+    klass = entry.get("class")
+    if klass not in CLASSES:
+        raise TableError(f"{name}: class must be one of {', '.join(CLASSES)}")
+    if entry.get("server", "") not in SERVERS:
+        raise TableError(f"{name}: server must be \"loop\" or left out")
+    for key in entry:
+        if key not in PROPERTIES and key not in Traits.COLUMNS:
+            raise TableError(f"{name}: {key} is no property of a custom command")
+    body, body_of = resolve(raw, name, "body")
+    reply, reply_of = resolve(raw, name, "reply")
+    if reply and klass == "post":
+        raise TableError(f"{name}: a posted command brings nothing back, but has a reply")
+    types = {m.name: m.type + (f"[{m.length}]" if m.length else "") for m in body}
+    if "word" in types or "sequence" in types:
+        if (types.get("word"), types.get("sequence")) != ("uint32_t", "uint64_t"):
+            raise TableError(f"{name}: body: a completion word is two members, uint32_t word and "
+                             "uint64_t sequence")
+    needed = ["while_held", "queues"] + (["device_work"] if "stream" in types else [])
+    for key in needed:
+        if key not in entry:
+            why = ", for its body names a stream" if key == "device_work" else ""
+            raise TableError(f"{name}: {key} is missing: a custom command has to say it{why} (README.md)")
+    traits = Traits.of(name, entry, types)
+    if traits.while_held == "asks" and "server" in entry:
+        raise TableError(f"{name}: while_held: it has no handler that could be asked")
+    return Command(name, klass, entry.get("server", "") != "loop", body, body_of,
+                   entry.get("tail", ""), reply, reply_of, entry.get("reply_tail", ""), traits)
+
+
+def load(raw):
+    return {name: command_of(raw, name) for name in raw}
+
+
+def struct_of(name, members, header, tail):
+    lines = [f"struct {name} {{\n"]
+    if header:
+        lines.append("  ReplyHeader header;\n")
+    for m in members:
+        lines += [f"  {comment}\n" for comment in m.comments]
+        length = f"[{m.length}]" if m.length else ""
+        lines.append(f"  {m.type} {m.name}{length};" + (f"  // {m.comment}" if m.comment else "") + "\n")
+    if tail:
+        lines.append("  // Then " + "\n  // ".join(tail.splitlines()) + ".\n")
+    lines.append("};\n")
+    sizes = (["sizeof(ReplyHeader)"] if header else []) + [m.bytes for m in members]
+    lines.append(f"static_assert(sizeof({name}) == {' + '.join(sizes)},\n"
+                 f"              \"api/table/commands.toml: {name} has holes: order its members by "
+                 "size or fill them with reserved ones\");\n\n")
+    return "".join(lines)
+
+
+def emit_header(table):
+    commands = sorted(table.commands.values(), key=lambda c: c.opcode)
+    lines = ["// Custom commands: opcodes, bodies and replies. api/table/commands.toml says what each is for.\n",
+             NOTICE, '#pragma once\n\n#include <cstdint>\n\n#include "common/wire/frame.h"\n\n'
+             "namespace rcuda::wire {\n\nenum class Custom : uint16_t {\n  kInvalid = 0,\n"]
+    lines += [f"  k{c.name} = 0x{c.opcode:03x},\n" for c in commands]
+    lines.append("  kFirstGenerated = 0x100,  // those of the driver's functions: api/opcodes.h\n};\n\n")
+    for c in commands:
+        if c.body_of == c.name:
+            lines.append(struct_of(f"{c.name}Body", c.body, False, c.tail))
+        if c.reply_of == c.name:
+            lines.append(struct_of(f"{c.name}Reply", c.reply, True, c.reply_tail))
+    for c in commands:
+        if c.body_of not in ("", c.name):
+            lines.append(f"using {c.name}Body = {c.body_of}Body;\n")
+    lines.append("\n}  // namespace rcuda::wire\n")
+    return "".join(lines)

@@ -1,0 +1,87 @@
+"""Generates the worker's table of custom commands: what decodes a command's body, checks what every
+command's body is checked for, and calls its handler, which is handwritten in server/executor."""
+
+from emit import NOTICE
+from traits import FIRST_OPCODE
+
+
+def handler_parameters(c):
+    body = f", const wire::{c.struct}& body" if c.struct else ""
+    reply = ", std::vector<std::byte>* reply" if c.reply else ""
+    return f"(Executor& executor, const Command& command{body}{reply})"
+
+
+def emit_header(table):
+    lines = ["""// The handlers of custom commands, one each, in server/executor/custom_*.cpp.
+//
+// A handler gets the body, whose completion word exists, and in the command what follows the body.
+// All of it is what the peer sent, else unchecked. A class = "call" command has a caller who waits. A
+// handler appends the members of the reply, without its header. X_may_wait(): see PeerWaits.
+""", NOTICE, '#pragma once\n\n#include <vector>\n\n#include "server/executor/custom.h"\n\nnamespace rcuda::server {\n\n']
+    for c in table.commands.values():
+        if c.handled:
+            lines.append(f"HandlerResult {c.handler}{handler_parameters(c)};\n")
+        if c.traits.while_held == "asks":
+            lines.append(f"bool {c.handler}_may_wait(Executor& executor, const Command& command"
+                         + (f", const wire::{c.struct}& body" if c.struct else "") + ");\n")
+    lines.append("\n}  // namespace rcuda::server\n")
+    return "".join(lines)
+
+
+def emit_run(c):
+    lines = [f"HandlerResult run_{c.name}(Executor& executor, const Command& command, "
+             "[[maybe_unused]] std::vector<std::byte>* reply) {\n"]
+    if c.klass == "call":
+        lines.append("  if (command.target.call == 0) return kMalformed;\n")
+    if not c.struct:
+        lines.append(f"  return {c.handler}(executor, command{', reply' if c.reply else ''});\n}}\n\n")
+        return "".join(lines)
+    test = "!in.read(&body)" + (" || !word_exists(body.word)" if c.signals else "")
+    lines.append(f"  BodyReader in(command.tail);\n  wire::{c.struct} body;\n"
+                 f"  if ({test}) return kMalformed;\n"
+                 f"  return {c.handler}(executor, {{command.header, in.rest(), command.target}}, body"
+                 f"{', reply' if c.reply else ''});\n}}\n\n")
+    return "".join(lines)
+
+
+def emit_question(c):
+    if not c.struct:
+        return ""
+    return (f"bool ask_{c.name}(Executor& executor, const Command& command) {{\n"
+            f"  BodyReader in(command.tail);\n  wire::{c.struct} body;\n"
+            f"  return in.read(&body) && {c.handler}_may_wait(executor, "
+            "{command.header, in.rest(), command.target}, body);\n}\n\n")
+
+
+def emit_dispatch(table):
+    by_opcode = {c.opcode: c for c in table.commands.values()}
+    lines = [NOTICE, '#include "api/server_commands.h"\n\n#include <iterator>\n\n'
+             "namespace rcuda::server {\nnamespace {\n\n"]
+    for c in table.commands.values():
+        if c.handled:
+            lines.append(emit_run(c))
+        if c.traits.while_held == "asks":
+            lines.append(emit_question(c))
+    lines.append("const CustomEntry kEntries[] = {\n")
+    for opcode in range(0, max(by_opcode, default=0) + 1):
+        c = by_opcode.get(opcode)
+        if c is None or not c.handled:
+            lines.append(f"    {{}},  // {c.name if c else 'none'}\n")
+            continue
+        ask = "nullptr"
+        if c.traits.while_held == "asks":
+            ask = f"&ask_{c.name}" if c.struct else f"&{c.handler}_may_wait"
+        lines.append(f"    {{&run_{c.name}, {ask}}},\n")
+    lines.append(f"""}};
+static_assert(std::size(kEntries) <= 0x{FIRST_OPCODE:x});
+
+}}  // namespace
+
+const CustomEntry* custom_command(uint16_t opcode) {{
+  if (opcode >= std::size(kEntries) || !kEntries[opcode].run) return nullptr;
+  return &kEntries[opcode];
+}}
+
+}}  // namespace rcuda::server
+""")
+    return "".join(lines)

@@ -1,0 +1,185 @@
+// What every message of a session consists of: the windows and what lies in them, a command's
+// header, object ids, and the enumerations, limits and structs that bodies of custom commands are
+// made of (api/table/commands.toml).
+//
+// All structs here are fixed-width, little-endian, 8-byte aligned, without pointers; sizes are
+// asserted.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/wire/ring.h"
+
+namespace rcuda::wire {
+
+// ---- windows -----------------------------------------------------------------------------------
+
+// The worker's window: words the client writes, then the command ring.
+struct WorkerWindow {
+  static constexpr uint64_t kCallbackAcks = 4096;  // u64[kCallbackSlots]: see HostCallbackEvent
+  static constexpr uint32_t kCallbackSlots = 1024;
+  static constexpr uint64_t kEventRingConsumed = 2048;     // u64, see ring.h
+  static constexpr uint64_t kCommandRingWant = 2048 + 64;  // u64, see ring.h
+  static constexpr uint64_t kCommandRing = 64u << 10;
+  static constexpr uint64_t kCommandRingBytes = 4u << 20;
+  static constexpr uint64_t kBytes = kCommandRing + kCommandRingBytes;
+};
+
+// The client's window: words and slots the worker writes, then the event ring.
+struct ClientWindow {
+  static constexpr uint64_t kCommandRingConsumed = 2048;  // u64, see ring.h
+  static constexpr uint64_t kEventRingWant = 2048 + 64;   // u64, see ring.h
+  // u64: CompletionWord::make(count, result) of the latest asynchronous error; 0: none yet. A
+  // sticky error stays until its context is reset (then: result 0).
+  static constexpr uint64_t kErrorWord = 2048 + 128;
+  static constexpr uint64_t kCompletionWords = 64u << 10;  // u64[kCompletionCount]
+  static constexpr uint32_t kCompletionCount = 32768;
+  static constexpr uint64_t kSmallReplies = kCompletionWords + 8ull * kCompletionCount;
+  static constexpr uint32_t kSmallReplyCount = 1024;
+  static constexpr uint32_t kSmallReplyBytes = 512;  // stamp included
+  static constexpr uint64_t kLargeReplies =
+      kSmallReplies + 1ull * kSmallReplyCount * kSmallReplyBytes;
+  static constexpr uint32_t kLargeReplyCount = 64;
+  static constexpr uint32_t kLargeReplyBytes = 64u << 10;
+  static constexpr uint64_t kEventRing = kLargeReplies + 1ull * kLargeReplyCount * kLargeReplyBytes;
+  static constexpr uint64_t kEventRingBytes = 1u << 20;
+  static constexpr uint64_t kBytes = kEventRing + kEventRingBytes;
+};
+
+inline constexpr RingLayout kCommandRingLayout{
+    WorkerWindow::kCommandRing, WorkerWindow::kCommandRingBytes, WorkerWindow::kCommandRingWant,
+    ClientWindow::kCommandRingConsumed};
+inline constexpr RingLayout kEventRingLayout{
+    ClientWindow::kEventRing, ClientWindow::kEventRingBytes, ClientWindow::kEventRingWant,
+    WorkerWindow::kEventRingConsumed};
+
+// A stream's or event's progress, as the worker reports it. Sequences of one word only grow.
+struct CompletionWord {
+  static constexpr uint64_t make(uint64_t sequence, uint32_t result) {
+    return (sequence << 16) | (result & 0xffff);
+  }
+  static constexpr uint64_t sequence(uint64_t word) { return word >> 16; }
+  static constexpr uint32_t result(uint64_t word) { return word & 0xffff; }  // a CUresult
+};
+
+// Last word of a reply slot. `call` never is 0, so a zeroed slot is no reply.
+struct ReplyStamp {
+  static constexpr uint64_t make(uint32_t call, uint32_t body_bytes) {
+    return (static_cast<uint64_t>(call) << 32) | body_bytes;
+  }
+  static constexpr uint32_t call(uint64_t stamp) { return static_cast<uint32_t>(stamp >> 32); }
+  static constexpr uint32_t body_bytes(uint64_t stamp) { return static_cast<uint32_t>(stamp); }
+};
+
+// First bytes of every reply body.
+struct ReplyHeader {
+  uint32_t result;         // CUresult
+  uint32_t events_before;  // device output events published before this reply (wraps): a client
+                           // that returns from a synchronising call first prints that many
+};
+static_assert(sizeof(ReplyHeader) == 8);
+
+// ---- commands ----------------------------------------------------------------------------------
+
+enum CommandFlags : uint16_t {
+  kFlagNone = 0,
+  kFlagTraced = 1,  // the worker records begin and end of this command for RCUDA_TRACE
+};
+
+struct CommandHeader {
+  uint16_t opcode;
+  uint16_t flags;
+  uint32_t context;      // ContextId current in the calling thread; 0: none
+  uint32_t call;         // echoed in the reply's stamp; 0: posted, nobody waits
+  uint32_t reply_slot;   // byte offset of the slot in the client's window
+  uint32_t reply_bytes;  // size of that slot: kSmallReplyBytes or kLargeReplyBytes
+  uint32_t thread;       // the client's thread, numbered from 1 by the client
+};
+static_assert(sizeof(CommandHeader) == 24);
+
+inline constexpr uint32_t kMaxCommandBytes = 60u << 10;  // header included
+inline constexpr uint32_t kMaxInlineBytes = 56u << 10;   // a copy in a command has no more
+
+// Object ids. The client mints ids of what it creates, dense from 1 per kind, and reuses them after
+// the (ordered) destroy. Objects that only the worker can name (nodes of a captured graph, a
+// kernel's function) get ids with kWorkerMinted set. 0 is "no object" (for streams: the legacy
+// default stream).
+enum class Kind : uint8_t {
+  kNone = 0,
+  kContext,
+  kStream,
+  kEvent,
+  kModule,
+  kFunction,
+  kLibrary,
+  kKernel,
+  kGraph,
+  kGraphNode,
+  kGraphExec,
+  kMemoryPool,
+  kArray,
+  kMipmappedArray,
+  kTexture,
+  kSurface,
+  kLinkState,
+  kUserObject,
+  kAllocation,  // CUmemGenericAllocationHandle
+  kGreenContext,
+  kExternal,
+  kCount
+};
+using ObjectId = uint32_t;
+inline constexpr ObjectId kWorkerMinted = 0x8000'0000u;
+inline constexpr ObjectId kMaxObjectId = 1u << 24;
+
+// Primary contexts exist from the start: context id = device ordinal (of the worker) + 1.
+inline constexpr ObjectId primary_context_id(uint32_t device) { return device + 1; }
+inline constexpr ObjectId kFirstCreatedContext = 1024;
+
+// Stream 0 is the legacy default stream. Per-thread default streams are ordinary streams
+// that the client creates when a thread first uses one.
+
+// ---- parts of bodies of custom commands
+// ----------------------------------------------------------
+
+// Of a copy's sides that are client memory which the worker has a shadow of.
+enum CopyFlags : uint32_t {
+  // Nothing in front of the copy can still change the source: its bytes may be fetched before the
+  // stream gets there.
+  kSourceReady = 1,
+  // The side is mirrored, and the client has sent what it changed: the shadow's bytes are the ones
+  // to read, or to write, and none are moved.
+  kSourceMirrored = 2,
+  kDestinationMirrored = 4,
+};
+
+enum class MemoryType : uint32_t { kUnified = 0, kHost = 1, kDevice = 2, kArray = 3 };
+
+struct CopyShapeSide {
+  uint64_t address;  // kArray: an array's ObjectId
+  uint64_t pitch_bytes;
+  uint64_t height;  // rows per slice
+  uint64_t x_bytes, y, z, lod;
+  MemoryType type;
+  uint32_t context;  // 0 unless a peer copy
+};
+static_assert(sizeof(CopyShapeSide) == 64);
+
+inline constexpr uint32_t kMaxParameterBytes = 32764;  // CUDA 12.1's limit for sm_70 and later
+inline constexpr uint32_t kMaxLaunchAttributes = 32;
+
+inline constexpr uint32_t kFunctionAttributeCount = 32;  // FunctionInfoReply
+struct ParameterInfo {
+  uint32_t offset_bytes, size_bytes;
+};
+static_assert(sizeof(ParameterInfo) == 8);
+
+enum PeerCopyFlags : uint32_t {
+  kPeerOutgoing = 1,     // this worker has the source
+  kPeerInStream = 2,     // the copy has a place in `stream` of this worker
+  kPeerHolds = 4,        // and what follows in the stream waits for the copy
+  kPeerOtherStream = 8,  // outgoing: the other half has a place in a stream as well
+};
+
+}  // namespace rcuda::wire
