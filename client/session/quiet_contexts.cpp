@@ -1,7 +1,8 @@
 #include "client/session/quiet_contexts.h"
 
 #include <algorithm>
-#include <cstring>
+
+#include "api/traits.h"
 
 namespace rcuda::client {
 namespace {
@@ -10,27 +11,16 @@ bool is_among(const std::vector<wire::ObjectId>& contexts, wire::ObjectId contex
   return std::find(contexts.begin(), contexts.end(), context) != contexts.end();
 }
 
-// Whether the worker goes through it without giving any stream something to do.
-bool queues_nothing(uint16_t opcode, std::span<const std::byte> body) {
-  switch (static_cast<wire::Custom>(opcode)) {
-    case wire::Custom::kPing:
-    case wire::Custom::kSynchronizeContext:
-      return true;
-    case wire::Custom::kPeerCopy: {
-      wire::PeerCopyBody copy;
-      if (body.size() < sizeof copy) return false;
-      std::memcpy(&copy, body.data(), sizeof copy);
-      return !(copy.flags & wire::kPeerHolds);
-    }
-    default:
-      return false;
-  }
+bool queues(uint16_t opcode, std::span<const std::byte> body) {
+  const api::CommandTraits& traits = api::traits_of(opcode);
+  if (traits.queues == api::Queues::kIfItHolds) return api::holds_stream(traits, body);
+  return traits.queues == api::Queues::kWork;
 }
 
 }  // namespace
 
 void QuietContexts::sent(uint64_t number, uint16_t opcode, std::span<const std::byte> body) {
-  if (!queues_nothing(opcode, body)) last_queued_ = number;
+  if (queues(opcode, body)) last_queued_ = number;
 }
 
 void QuietContexts::waited(Scope scope, wire::ObjectId context, uint64_t before,

@@ -23,6 +23,7 @@
 #include <sys/mman.h>
 
 #include "api/driver_functions.h"
+#include "api/traits.h"
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"
 #include "server/executor/dispatch.h"
@@ -134,7 +135,7 @@ inline const std::vector<uint16_t>& opcodes() {
     for (uint32_t opcode = 0; opcode < 0x1000; ++opcode) {
       const auto custom = static_cast<wire::Custom>(opcode);
       if (custom == wire::Custom::kPeerIntroduce || custom == wire::Custom::kPeerPlan) continue;
-      if (opcode <= static_cast<uint16_t>(wire::Custom::kPeerAwait) ||
+      if (opcode < std::size(api::kCustomTraits) ||
           server::generated_handler(static_cast<uint16_t>(opcode))) {
         list.push_back(static_cast<uint16_t>(opcode));
       }

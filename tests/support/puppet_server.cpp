@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "api/traits.h"
 #include "common/base/peer_order.h"
 #include "common/wire/connect.h"
 
@@ -40,33 +41,13 @@ struct WordToWrite {
   uint64_t sequence;
 };
 
-template <typename Body>
-WordToWrite word_in(const PuppetServer::Command& command) {
-  const Body body = command.as<Body>();
-  return {body.word, body.sequence};
-}
-
 // The completion word that a command carries.
 std::optional<WordToWrite> word_of(const PuppetServer::Command& command) {
-  switch (static_cast<wire::Custom>(command.header.opcode)) {
-    case wire::Custom::kSignal:
-    case wire::Custom::kSynchronizeContext:
-      return word_in<wire::SignalBody>(command);
-    case wire::Custom::kWatchEvent:
-      return word_in<wire::WatchEventBody>(command);
-    case wire::Custom::kCopyStaged:
-      return word_in<wire::CopyStagedBody>(command);
-    case wire::Custom::kCopy:
-      return word_in<wire::CopyBody>(command);
-    case wire::Custom::kCopyShape:
-      return word_in<wire::CopyShapeBody>(command);
-    case wire::Custom::kImageChunk:
-      return word_in<wire::ImageChunkBody>(command);
-    case wire::Custom::kPeerCopy:
-      return word_in<wire::PeerCopyBody>(command);
-    default:
-      return std::nullopt;
-  }
+  const api::CommandTraits& traits = api::traits_of(command.header.opcode);
+  const auto index = api::member(std::span(command.body), traits.word);
+  const auto sequence = api::member<uint64_t>(std::span(command.body), traits.sequence);
+  if (!index || !sequence) return std::nullopt;
+  return WordToWrite{*index, *sequence};
 }
 
 }  // namespace

@@ -14,7 +14,9 @@ constexpr uint16_t kSignal = static_cast<uint16_t>(wire::Custom::kSignal);
 // Commands as a session sends them.
 class QuietContextsTest : public testing::Test {
  protected:
-  void send(uint16_t opcode) { contexts_.sent(++commands_, opcode, {}); }
+  void send(uint16_t opcode, std::span<const std::byte> body = {}) {
+    contexts_.sent(++commands_, opcode, body);
+  }
   // Waited for with nothing sent in between.
   void synchronize(Scope scope, wire::ObjectId context) {
     const uint64_t before = commands_;
@@ -39,6 +41,18 @@ TEST_F(QuietContextsTest, AContextIsQuietUntilSomethingIsQueuedAnywhere) {
   send(kLaunch);
   EXPECT_FALSE(quiet(Scope::kContext, 1));
   EXPECT_FALSE(quiet(Scope::kDefaultStream, 1));
+}
+
+TEST_F(QuietContextsTest, WhatAsksOrStaysOutsideStreamsQueuesNothing) {
+  synchronize(Scope::kContext, 1);
+  send(static_cast<uint16_t>(wire::Custom::kWatchEvent));
+  wire::PeerCopyBody copy{};
+  const auto bytes = std::as_bytes(std::span(&copy, 1));
+  send(static_cast<uint16_t>(wire::Custom::kPeerCopy), bytes);
+  EXPECT_TRUE(quiet(Scope::kContext, 1));
+  copy.flags = wire::kPeerHolds;
+  send(static_cast<uint16_t>(wire::Custom::kPeerCopy), bytes);
+  EXPECT_FALSE(quiet(Scope::kContext, 1));
 }
 
 TEST_F(QuietContextsTest, ADefaultStreamSaysNothingOfItsContext) {
