@@ -15,7 +15,11 @@ def emit_header(table):
 
 #include <cuda.h>
 
+#include "api/stubs/blob.h"
+
 namespace rcuda::client {
+
+using api::Blob;
 
 """]
     for function in table.functions.values():
@@ -49,7 +53,7 @@ def emit_checks(function):
     for a in function.arguments:
         if a.form == "null":
             lines.append(f"  call.unsupported_unless(({a.name}) == nullptr, \"{a.name}\");\n")
-        elif a.form in ("in", "out", "inout", "create", "named", "string") and not a.nullable:
+        elif a.form in ("in", "out", "inout", "create", "named", "string", "blob") and not a.nullable:
             if a.count and not a.count_from:
                 lines.append(f"  call.require({a.name} != nullptr || ({a.count}) == 0);\n")
             else:
@@ -175,7 +179,9 @@ def emit_creates(function):
 def reply_bytes(function):
     terms = []
     for a in function.arguments:
-        if a.form in ("out", "inout", "named"):
+        if a.form == "blob":
+            terms.append("32 + api::kBlobPieceBytes")
+        elif a.form in ("out", "inout", "named"):
             if a.count:
                 terms.append(f"16 + {a.name}_room * {element_bytes(a)}")
             else:
@@ -195,6 +201,8 @@ def emit_outputs(function, types):
                          "  }\n")
         elif a.form == "out" and a.count:
             lines.append(f"  call.take_array({byte_pointer(a, False)}, {a.name}_room);\n")
+        elif a.form == "blob":
+            lines.append(f"  call.take_blob({a.name});\n")
         elif a.form in ("out", "inout"):
             lines.append(f"  {{\n    auto it = call.out().value<{a.element}>();\n")
             if struct:
@@ -240,6 +248,8 @@ def emit_function(function, types):
             lines.append("  if (result != CUDA_SUCCESS) return result;\n")
         lines += outputs
         lines.append("  if (!call.out().complete()) return call.bad_reply();\n")
+        lines += [f"  if (CUresult read = call.read_rest({a.name}); read != CUDA_SUCCESS) return read;\n"
+                  for a in function.arguments if a.form == "blob"]
     if created and function.klass == "post":
         # Sent: the object exists, whatever earlier error came back.
         lines.append(created)

@@ -53,6 +53,11 @@ class Command:
         return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", self.name).lower()
 
     @property
+    def replies(self):
+        """Whether the handler is given the reply to write."""
+        return bool(self.reply or self.reply_tail)
+
+    @property
     def signals(self):
         return any(m.name == "word" for m in self.body)
 
@@ -99,7 +104,7 @@ def command_of(raw, name):
             raise TableError(f"{name}: {key} is no property of a custom command")
     body, body_of = resolve(raw, name, "body")
     reply, reply_of = resolve(raw, name, "reply")
-    if reply and klass == "post":
+    if (reply or "reply_tail" in entry) and klass == "post":
         raise TableError(f"{name}: a posted command brings nothing back, but has a reply")
     types = {m.name: m.type + (f"[{m.length}]" if m.length else "") for m in body}
     if "word" in types or "sequence" in types:

@@ -130,7 +130,7 @@ def emit_locals(function):
     for a in function.arguments:
         if a.form in ("create", "named") and not a.count:
             lines.append(f"  {a.element} {a.name}_it{{}};\n")
-        elif a.form == "out" and not a.count:
+        elif a.form == "blob" or a.form == "out" and not a.count:
             lines.append(f"  {a.element} {a.name}_it{{}};\n")
         elif a.form in ("out", "named"):
             lines.append(f"  std::vector<{a.element}> {a.name}_it({a.name}_room);\n")
@@ -176,6 +176,8 @@ def emit_outputs(function, types):
             if a.count_from:
                 size = f"{a.name}_present ? {size} : 0"
             lines.append(f"  out.array({a.name}_it.data(), {size});\n")
+        elif a.form == "blob":
+            lines.append(f"  encode_blob(executor, out, std::move({a.name}_it));\n")
         elif a.form in ("out", "inout"):
             if a.element in types.structs:
                 lines.append(f"  to_wire({a.name}_it, executor);\n")
@@ -231,7 +233,7 @@ def emit_function(function, types):
 
 def emit_family(table, family):
     functions = [f for f in table.functions.values() if f.family == family and f.travels]
-    lines = [NOTICE, '#include <algorithm>\n#include <vector>\n\n#include "api/driver_table.h"\n'
+    lines = [NOTICE, '#include <algorithm>\n#include <utility>\n#include <vector>\n\n#include "api/driver_table.h"\n'
              '#include "api/server_fixups.h"\n#include "api/server_handlers.h"\n'
              '#include "api/stubs/server.h"\n\nnamespace rcuda::server {\n\n']
     lines += [emit_function(f, table.types) for f in functions]

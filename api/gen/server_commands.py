@@ -7,7 +7,7 @@ from traits import FIRST_OPCODE
 
 def handler_parameters(c):
     body = f", const wire::{c.struct}& body" if c.struct else ""
-    reply = ", std::vector<std::byte>* reply" if c.reply else ""
+    reply = ", std::vector<std::byte>* reply" if c.replies else ""
     return f"(Executor& executor, const Command& command{body}{reply})"
 
 
@@ -34,13 +34,13 @@ def emit_run(c):
     if c.klass == "call":
         lines.append("  if (command.target.call == 0) return kMalformed;\n")
     if not c.struct:
-        lines.append(f"  return {c.handler}(executor, command{', reply' if c.reply else ''});\n}}\n\n")
+        lines.append(f"  return {c.handler}(executor, command{', reply' if c.replies else ''});\n}}\n\n")
         return "".join(lines)
     test = "!in.read(&body)" + (" || !word_exists(body.word)" if c.signals else "")
     lines.append(f"  BodyReader in(command.tail);\n  wire::{c.struct} body;\n"
                  f"  if ({test}) return kMalformed;\n"
                  f"  return {c.handler}(executor, {{command.header, in.rest(), command.target}}, body"
-                 f"{', reply' if c.reply else ''});\n}}\n\n")
+                 f"{', reply' if c.replies else ''});\n}}\n\n")
     return "".join(lines)
 
 

@@ -15,6 +15,7 @@ its parameters has a form:
   in             one struct or number behind a pointer; with a count: an array
   out, inout     the same, coming back
   null           must be null; not sent
+  blob           out: bytes of any size, of a call of our own
 """
 
 import dataclasses
@@ -32,7 +33,8 @@ CLASSES = ("local", "cached", "post", "call", "custom")
 LAST_OPCODE = 0xFFF
 HANDLE_OUTPUTS = ("create", "named")
 INPUTS = ("value", "struct", "device", "handle", "function", "destroy", "string", "in", "inout")
-OUTPUTS = ("create", "named", "out", "inout")
+OUTPUTS = ("create", "named", "out", "inout", "blob")
+BLOB = "Blob*"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,6 +157,10 @@ NOTATION = re.compile(r"(in|out|inout|create|named|destroy|optional|null|value)(
 def argument_of(function_name, parameter, note, types, parameters):
     """The Argument for one parameter, from its C type and its notation (which may be empty)."""
     where = f"{function_name}: {parameter.name}"
+    if (note == "blob") != (parameter.type == BLOB):
+        raise TableError(f"{where}: blob is for parameters of type Blob*, of calls of our own")
+    if note == "blob":
+        return Argument(parameter.name, parameter.type, "blob", "Blob")
     match = NOTATION.fullmatch(note) if note else None
     if note and not match:
         raise TableError(f"{where}: cannot read {note!r}")
@@ -246,6 +252,9 @@ def function_of(name, family, entry, prototype, types, is_driver):
         constant=entry.get("result", ""),
         note=entry.get("note", ""),
         traits=traits_of(name, entry, travels, arguments))
+    if sum(a.form == "blob" for a in arguments) > 1 or function.always_outputs and any(
+            a.form == "blob" for a in arguments):
+        raise TableError(f"{name}: one blob comes back, and only with success")
     if klass == "post" and any(a.is_output and a.form != "create" for a in arguments):
         raise TableError(f"{name}: a posted call brings nothing back")
     return function

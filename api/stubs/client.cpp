@@ -126,6 +126,32 @@ CUresult Call::call(api::Opcode opcode, size_t reply_bytes) {
   return result;
 }
 
+void Call::take_blob(api::Blob* blob) {
+  blob_bytes_ = out_->value<uint64_t>();
+  const auto piece = out_->array<std::byte>();
+  blob_ = out_->value<uint32_t>();
+  const bool is_all = piece.size() == blob_bytes_;
+  if (blob_bytes_ > api::kMaxBlobBytes || piece.size() > blob_bytes_ || is_all != (blob_ == 0)) {
+    return out_->reject();
+  }
+  blob->assign(piece.begin(), piece.end());
+}
+
+CUresult Call::read_rest(api::Blob* blob) {
+  while (blob->size() < blob_bytes_) {
+    const wire::BlobReadBody body{.offset = blob->size(), .blob = blob_, .reserved = 0};
+    Reply reply;
+    const CUresult result =
+        client::call(target_, static_cast<uint16_t>(wire::Custom::kBlobRead),
+                     std::as_bytes(std::span(&body, 1)), api::kBlobPieceBytes, &reply);
+    if (result != CUDA_SUCCESS) return result;
+    const auto piece = reply.body();
+    if (piece.empty() || piece.size() > blob_bytes_ - blob->size()) return bad_reply();
+    blob->insert(blob->end(), piece.begin(), piece.end());
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult Call::bad_reply() const {
   RCUDA_ERROR("a reply could not be decoded: client and server disagree about a command's outputs");
   return CUDA_ERROR_UNKNOWN;

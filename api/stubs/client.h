@@ -13,6 +13,7 @@
 #include <cuda.h>
 
 #include "api/opcodes.h"
+#include "api/stubs/blob.h"
 #include "api/stubs/shared.h"
 #include "client/session/marshal.h"
 #include "common/base/log.h"
@@ -145,6 +146,9 @@ class Call {
           from_pointer<Handle>(i < ids.size() ? client::adopt(target_, kind, ids[i]) : nullptr);
     }
   }
+  // The first piece; read_rest() asks for the others.
+  void take_blob(api::Blob* blob);
+  CUresult read_rest(api::Blob* blob);
   CUresult bad_reply() const;
   // After a call that destroys an object.
   template <typename Handle>
@@ -160,6 +164,8 @@ class Call {
   wire::Encoder in_;
   Reply reply_;
   std::optional<wire::Decoder> out_;
+  uint64_t blob_bytes_ = 0;
+  uint32_t blob_ = 0;  // its number at the worker
   struct Created {
     void* handle = nullptr;
     wire::Kind kind = wire::Kind::kNone;

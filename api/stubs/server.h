@@ -1,7 +1,9 @@
 // What the generated handlers stand on. Internal to them.
 #pragma once
 
+#include <algorithm>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <cuda.h>
@@ -76,6 +78,14 @@ void encode_names(Executor& executor, wire::Encoder& out, wire::Kind kind, const
   std::vector<wire::ObjectId> ids(count);
   for (size_t i = 0; i < count; ++i) ids[i] = name(executor, kind, to_pointer(handles[i]));
   out.array(ids.data(), ids.size());
+}
+
+inline void encode_blob(Executor& executor, wire::Encoder& out, Blob blob) {
+  const size_t piece = std::min(blob.size(), api::kBlobPieceBytes);
+  const bool is_all = piece == blob.size();
+  out.value<uint64_t>(blob.size());
+  out.array(blob.data(), piece);
+  out.value<uint32_t>(is_all ? 0 : keep_blob(executor, std::move(blob)));
 }
 
 // cuCtxCreate pushed its context onto the worker's thread, which keeps its own account of that.

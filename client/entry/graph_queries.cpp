@@ -1,7 +1,6 @@
 // What graphs say of themselves with more than one reply holds as it is: their picture, and nodes
 // whose parameters point to arrays.
 
-#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <vector>
@@ -38,18 +37,9 @@ extern "C" {
 CUresult cuGraphDebugDotPrint(CUgraph graph, const char* path, unsigned flags) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   if (!path) return CUDA_ERROR_INVALID_VALUE;
-  constexpr size_t kPiece = 48u << 10;
-  std::vector<char> text;
-  for (size_t left = 1; left > 0;) {
-    const size_t have = text.size();
-    text.resize(have + kPiece);
-    size_t found = kPiece;
-    if (CUresult result = forward_rcuda_graph_dot(graph, flags, have, text.data() + have, &found);
-        result != CUDA_SUCCESS) {
-      return result;
-    }
-    text.resize(have + std::min(found, kPiece));
-    left = found > kPiece ? found - kPiece : 0;
+  Blob text;
+  if (CUresult result = forward_rcuda_graph_dot(graph, flags, &text); result != CUDA_SUCCESS) {
+    return result;
   }
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path, "w"), &std::fclose);
   if (!file || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() ||

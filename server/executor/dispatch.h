@@ -12,6 +12,7 @@
 
 #include <cuda.h>
 
+#include "api/stubs/blob.h"
 #include "common/wire/codec.h"
 #include "common/wire/protocol.h"
 
@@ -57,6 +58,9 @@ CUresult lookup_device(Executor& executor, uint32_t ordinal, CUdevice* device);
 // The session's number of a driver's device, for outputs; -1 when it is not one of the session's.
 int32_t device_ordinal(Executor& executor, CUdevice device);
 const api::DriverTable& driver(Executor& executor);
+using api::Blob;
+// Keeps what a reply cannot carry whole, and returns the number by which BlobRead asks for it.
+uint32_t keep_blob(Executor& executor, Blob blob);
 // For host nodes of graphs: a callback that the client named becomes a host function
 // that publishes a HostCallbackEvent and waits for its ack. The handler that adds it to a graph
 // takes it (host_callbacks.h); otherwise it is gone when the next one is made.

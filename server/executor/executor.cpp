@@ -481,6 +481,8 @@ HostFunction host_function(Executor& executor, uint64_t callback) {
 
 const api::DriverTable& driver(Executor& executor) { return executor.driver(); }
 
+uint32_t keep_blob(Executor& executor, Blob blob) { return executor.blobs().keep(std::move(blob)); }
+
 // ---- handwritten handlers about contexts (api/table/context.toml)
 // --------------------------------
 

@@ -27,6 +27,7 @@
 #include "api/driver_table.h"
 #include "common/transport/link.h"
 #include "common/wire/protocol.h"
+#include "server/executor/blobs.h"
 #include "server/executor/completion_words.h"
 #include "server/executor/completions.h"
 #include "server/executor/dispatch.h"
@@ -170,6 +171,7 @@ class Executor {
   Mirrors& mirrors() { return *mirrors_; }
   SharedAllocations& shared_allocations() { return *shared_allocations_; }
   ImageStore& images() { return *images_; }
+  Blobs& blobs() { return blobs_; }
   PeerHub& peers() { return *peers_; }
 
   // From any thread: `job` runs on the executor thread, soon and between two commands.
@@ -275,6 +277,7 @@ class Executor {
   std::unique_ptr<GraphCopies> graph_copies_;
   std::unique_ptr<SharedAllocations> shared_allocations_;
   std::unique_ptr<ImageStore> images_;
+  Blobs blobs_;
   std::mutex posted_mutex_;
   std::vector<std::function<void()>> posted_;  // guarded by posted_mutex_
   std::atomic<bool> has_posted_{false};

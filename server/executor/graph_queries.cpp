@@ -24,26 +24,22 @@ void give(const T* found, size_t count, T* items, size_t* room) {
 
 }  // namespace
 
-CUresult serve_rcuda_graph_dot(Executor& executor, CUgraph graph, unsigned flags, size_t offset,
-                               char* text, size_t* text_bytes) {
+CUresult serve_rcuda_graph_dot(Executor& executor, CUgraph graph, unsigned flags, Blob* text) {
   const auto print = executor.driver().cuGraphDebugDotPrint;
   if (print == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  const size_t room = text ? *text_bytes : 0;
-  *text_bytes = 0;
   const UniqueFd file(memfd_create("rcuda-graph", MFD_CLOEXEC));
   if (!file) return CUDA_ERROR_OPERATING_SYSTEM;
   const std::string path = "/proc/self/fd/" + std::to_string(file.get());
   if (CUresult result = print(graph, path.c_str(), flags); result != CUDA_SUCCESS) return result;
   const off_t end = lseek(file.get(), 0, SEEK_END);
   if (end < 0) return CUDA_ERROR_OPERATING_SYSTEM;
-  const auto bytes = static_cast<size_t>(end);
-  if (offset >= bytes) return CUDA_SUCCESS;
-  for (size_t at = 0, wanted = std::min(room, bytes - offset); at < wanted;) {
-    const ssize_t got = pread(file.get(), text + at, wanted - at, static_cast<off_t>(offset + at));
+  text->resize(static_cast<size_t>(end));
+  for (size_t at = 0; at < text->size();) {
+    const ssize_t got =
+        pread(file.get(), text->data() + at, text->size() - at, static_cast<off_t>(at));
     if (got <= 0) return CUDA_ERROR_OPERATING_SYSTEM;
     at += static_cast<size_t>(got);
   }
-  *text_bytes = bytes - offset;
   return CUDA_SUCCESS;
 }
 

@@ -30,6 +30,26 @@ CUgraphNode add_node(CUgraph graph, std::vector<CUgraphNode> after, CUgraphNodeP
   return node;
 }
 
+// A picture of some hundred kilobytes.
+void check_large_picture(const char* path) {
+  CUgraph graph;
+  CU(cuGraphCreate(&graph, 0));
+  for (int i = 0; i < 4000; ++i) {
+    CUgraphNode node;
+    CU(cuGraphAddEmptyNode(&node, graph, nullptr, 0));
+  }
+  CU(cuGraphDebugDotPrint(graph, path, 0));
+  CU(cuGraphDestroy(graph));
+  std::FILE* file = std::fopen(path, "r");
+  CHECK(file);
+  std::string text(4u << 20, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file));
+  std::fclose(file);
+  std::remove(path);
+  CHECK(text.size() > 4000 * 20 && text.compare(0, 7, "digraph") == 0);
+  CHECK(text[text.find_last_not_of(" \n")] == '}');
+}
+
 void all_types() {
   cudaStream_t stream;
   CUDA(cudaStreamCreate(&stream));
@@ -191,6 +211,7 @@ void all_types() {
   CHECK(std::fgets(line, sizeof line, file) && std::strncmp(line, "digraph", 7) == 0);
   std::fclose(file);
   std::remove(path);
+  check_large_picture(path);
   std::printf("no such folder: %d\n",
               cudaGraphDebugDotPrint(graph, "no/such/folder/graph.dot", 0) != cudaSuccess);
   (void)cudaGetLastError();

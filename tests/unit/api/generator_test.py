@@ -187,6 +187,15 @@ class WrongTableTest(unittest.TestCase):
     def test_handles_come_back_as_objects(self):
         self.refuse('[cuWidgetCreate_v2]\nclass = "call"\nwidget = "out"\n', "create or named")
 
+    def test_blobs(self):
+        self.refuse('[cuWidgetGetSize]\nclass = "call"\nwidth = "blob"\nheight = "out"\n',
+                    "cuWidgetGetSize: width: blob is for parameters of type Blob")
+        own = '[rcuda_picture]\nclass = "{}"\nsignature = "CUwidget widget, {}"\n{}'
+        self.refuse(own.format("call", "Blob* a", 'a = "out"\n'), "rcuda_picture: a: blob is for")
+        self.refuse(own.format("call", "Blob* a, Blob* b", 'a = "blob"\nb = "blob"\n'),
+                    "rcuda_picture: one blob comes back")
+        self.refuse(own.format("post", "Blob* a", 'a = "blob"\n'), "a posted call brings nothing back")
+
     def test_unlisted_structs_do_not_cross(self):
         types = (GOLDEN / "table" / "types.toml").read_text().split("[structs")[0]
         with changed_table({"types.toml": types}) as folder:

@@ -239,6 +239,8 @@ int32_t device_ordinal(Executor&, CUdevice device) {
 
 const api::DriverTable& driver(Executor&) { return Recorded::get().driver; }
 
+uint32_t keep_blob(Executor&, Blob) { return 1; }
+
 HostFunction host_function(Executor&, uint64_t callback) {
   static const CUhostFn kRun = [](void*) {};
   return {kRun, reinterpret_cast<void*>(callback + 0x1000)};

@@ -31,8 +31,11 @@ TEST_F(LoopbackTest, NullOutputsAreRefused) {
   const auto graph = client_handle<CUgraph>(wire::Kind::kGraph, 1);
   CUgraphNode nodes[2];
   EXPECT_EQ(client::forward_cuGraphGetNodes(graph, nodes, nullptr), CUDA_ERROR_INVALID_VALUE);
-  size_t bytes = 8;
-  EXPECT_EQ(client::forward_rcuda_graph_dot(graph, 0, 0, nullptr, &bytes),
+  EXPECT_EQ(client::forward_rcuda_graph_dot(graph, 0, nullptr), CUDA_ERROR_INVALID_VALUE);
+  const auto node = client_handle<CUgraphNode>(wire::Kind::kGraphNode, 1);
+  CUDA_MEM_ALLOC_NODE_PARAMS params;
+  size_t count = 8;
+  EXPECT_EQ(client::forward_rcuda_graph_alloc_node(node, &params, nullptr, &count),
             CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(Recorded::get().called, 0u);
 }
@@ -57,15 +60,13 @@ TEST_F(LoopbackTest, OptionalOutputsReachTheDriverAsNull) {
 TEST_F(LoopbackTest, APeerThatLeavesOutARequiredArrayIsRefused) {
   const auto is_malformed = [](uint32_t present) {
     wire::Encoder in;
-    in.value<wire::ObjectId>(1);  // graph
-    in.value<unsigned>(0);        // flags
-    in.value<size_t>(0);          // offset
-    in.value<uint32_t>(8);        // room for text
+    in.value<wire::ObjectId>(1);  // node
+    in.value<uint32_t>(8);        // room for access
     in.value<uint32_t>(present);
-    in.value<size_t>(8);  // text_bytes
+    in.value<size_t>(8);  // access_count
     std::vector<uint64_t> reply;
     size_t reply_bytes = 0;
-    const auto opcode = static_cast<uint16_t>(api::Opcode::rcuda_graph_dot);
+    const auto opcode = static_cast<uint16_t>(api::Opcode::rcuda_graph_alloc_node);
     return run_handler(opcode, in.body(), &reply, &reply_bytes).malformed;
   };
   EXPECT_FALSE(is_malformed(1));

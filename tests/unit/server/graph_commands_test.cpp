@@ -257,5 +257,51 @@ TEST_F(GraphCommandsTest, KernelNodesAreTheClientsHoweverTheDriverNamesThem) {
   table.cuGraphKernelNodeGetParams_v2 = real;
 }
 
+// A picture that no reply holds: the rest is asked for, and kept until it has been read.
+TEST_F(GraphCommandsTest, ALargePictureIsReadInPieces) {
+  for (uint32_t i = 0; i < 4000; ++i) {
+    wire::Encoder node;
+    node.value(kGraph);
+    node.array<wire::ObjectId>(nullptr, 0);
+    node.value(size_t{0});
+    const auto added =
+        client().call(static_cast<uint16_t>(api::Opcode::cuGraphAddEmptyNode), node.body());
+    ASSERT_TRUE(added && added->result == CUDA_SUCCESS);
+  }
+  wire::Encoder question;
+  question.value(kGraph);
+  question.value(0u);
+  const auto answer =
+      client().call(static_cast<uint16_t>(api::Opcode::rcuda_graph_dot), question.body());
+  ASSERT_TRUE(answer && answer->result == CUDA_SUCCESS);
+  wire::Decoder in(answer->body);
+  const auto bytes = in.value<uint64_t>();
+  const auto first = in.array<char>();
+  const auto number = in.value<uint32_t>();
+  ASSERT_TRUE(in.complete());
+  ASSERT_GT(bytes, 2 * api::kBlobPieceBytes);
+  ASSERT_NE(number, 0u);
+  std::string text(first.begin(), first.end());
+  const auto read = [&](uint64_t offset) {
+    return client().call(Custom::kBlobRead, wire::BlobReadBody{offset, number, 0});
+  };
+  while (text.size() < bytes) {
+    const auto piece = read(text.size());
+    ASSERT_TRUE(piece && piece->result == CUDA_SUCCESS);
+    ASSERT_FALSE(piece->body.empty());
+    const auto* characters = reinterpret_cast<const char*>(piece->body.data());
+    text.append(characters, piece->body.size());
+  }
+  EXPECT_EQ(text.size(), bytes);
+  EXPECT_TRUE(text.starts_with("digraph"));
+  EXPECT_EQ(text.find_last_not_of("\n"), text.rfind('}'));
+  // Read to its end it is gone.
+  for (const uint64_t offset : {uint64_t{0}, bytes - 1, bytes, ~uint64_t{0}}) {
+    const auto again = read(offset);
+    ASSERT_TRUE(again);
+    EXPECT_EQ(again->result, CUDA_ERROR_INVALID_VALUE) << offset;
+  }
+}
+
 }  // namespace
 }  // namespace rcuda::server

@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "server/executor/blobs.h"
 #include "server/executor/image_cache.h"
 #include "server/executor/image_store.h"
 #include "server/executor/object_table.h"
@@ -379,6 +380,23 @@ TEST(ImageStoreTest, WhatWasNotAnnouncedIsRefused) {
   EXPECT_EQ(store.add_chunk(hash, ~0ull, image), CUDA_ERROR_INVALID_IMAGE);
   EXPECT_EQ(store.query(Sha256{}, 0, &present), CUDA_ERROR_INVALID_IMAGE);
   EXPECT_EQ(store.query(Sha256{}, 1ull << 40, &present), CUDA_ERROR_INVALID_IMAGE);
+}
+
+TEST(BlobsTest, TheOldestGoesWhenThereAreTooMany) {
+  Blobs blobs;
+  const uint32_t first = blobs.keep(api::Blob(3, std::byte{1}));
+  const uint32_t second = blobs.keep(api::Blob(4, std::byte{2}));
+  EXPECT_EQ(blobs.read(first, 1, 64).size(), 2u);
+  EXPECT_EQ(blobs.read(second, 0, 3).size(), 3u);
+  blobs.drop_at(second, 3);
+  EXPECT_EQ(blobs.read(second, 3, 64).size(), 1u);
+  for (size_t i = 2; i < Blobs::kMost; ++i) EXPECT_NE(blobs.keep(api::Blob(1)), 0u);
+  EXPECT_EQ(blobs.read(first, 0, 64).size(), 3u);
+  (void)blobs.keep(api::Blob(1));
+  EXPECT_TRUE(blobs.read(first, 0, 64).empty());
+  EXPECT_EQ(blobs.read(second, 0, 64).size(), 4u);
+  blobs.drop_at(second, 4);
+  EXPECT_TRUE(blobs.read(second, 0, 64).empty());
 }
 
 }  // namespace

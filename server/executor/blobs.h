@@ -1,0 +1,33 @@
+// Blobs: what replies could not carry whole (api/stubs/blob.h), until the client has read it.
+//
+// A client that gives up leaves its blob here: the oldest ones go when there are too many. Executor
+// thread; nothing blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+
+#include "api/stubs/blob.h"
+
+namespace rcuda::server {
+
+class Blobs {
+ public:
+  static constexpr size_t kMost = 1024;
+
+  // Returns its number, which is not 0.
+  uint32_t keep(api::Blob blob);
+  // Bytes from `offset` on, `room` at most; none if there is no such blob or it ends before.
+  std::span<const std::byte> read(uint32_t number, uint64_t offset, size_t room) const;
+  // Forgets the blob if it ends at `end`.
+  void drop_at(uint32_t number, uint64_t end);
+
+ private:
+  uint32_t last_ = 0;
+  uint64_t bytes_ = 0;
+  std::map<uint32_t, api::Blob> blobs_;  // by number, the oldest first
+};
+
+}  // namespace rcuda::server
