@@ -25,6 +25,7 @@ class BlobTest : public TwoPuppetsTest {
   void TearDown() override {
     first().on(kDot, nullptr);
     first().on(wire::Custom::kBlobRead, nullptr);
+    EXPECT_EQ(cuGraphDestroy(graph_), CUDA_SUCCESS);
     TwoPuppetsTest::TearDown();
   }
 
