@@ -268,11 +268,10 @@ Engine::Engine(DeviceOps& ops, EngineOptions options)
       ops_(ops),
       device_count_(static_cast<int>(ops.devices().size())) {}
 
-transport::LinkOptions Engine::link_options() {
+transport::LinkOptions Engine::link_options(transport::LinkOptions options) {
   // Between two transfers of a program that copies in a loop lie the DMA at either end and a few
   // messages: 100 to 200 us on an H200.
   constexpr int kLonger = 5;
-  transport::LinkOptions options;
   options.window_bytes = PeerWindow::kBytes;
   options.receive_spin *= kLonger;
   return options;

@@ -50,8 +50,8 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // What a Link between two engines needs.
-  static transport::LinkOptions link_options();
+  // What a Link between two engines needs; `options` for the rest.
+  static transport::LinkOptions link_options(transport::LinkOptions options = {});
 
   // The Link to a peer stands; `connected`: this side opened it. Copies to the peer, which may have
   // been asked for already, begin when both sides have proven that they know the token.

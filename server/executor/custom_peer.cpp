@@ -68,18 +68,7 @@ bool freed_memory(Executor& executor, api::Frees how, uint16_t opcode,
 }  // namespace
 
 std::unique_ptr<PeerHub> make_peers(Executor& executor) {
-  const SessionResources::Peers& given = executor.resources().peers;
-  PeerHub::Options options;
-  options.session = given.session;
-  // Refused in the handshake where it is wrong; a session without a handshake has the defaults.
-  if (auto planner = p2p::parse_planner_options(given.strategy, given.path)) {
-    options.planner = *planner;
-  }
-  options.handshake_timeout = given.handshake_timeout;
-  options.peer_timeout = given.timeout;
-  options.bulk_streams = given.bulk_streams;
-  options.spin = given.spin;
-  options.near_pci = given.near_pci;
+  PeerHub::Options options{executor.resources().peers};
   options.on_error = [&executor](CUresult error) { executor.latch(error); };
   // Wakes an executor thread that may be waiting in PeerWaits.
   options.on_change = [&executor] { executor.post([] {}); };

@@ -33,6 +33,7 @@
 #include "server/executor/dispatch.h"
 #include "server/executor/event_sink.h"
 #include "server/executor/object_table.h"
+#include "server/peer/peer_settings.h"
 
 namespace rcuda::server {
 
@@ -79,16 +80,7 @@ struct SessionResources {
   bool gpudirect = true;  // where the Link has it and a probe proves it
   // Of one device, with work under way while one of them is held for another worker; 0: any number.
   size_t most_streams = 0;
-  // For the session's other workers (server/peer): Hello's words, which have been checked.
-  struct Peers {
-    std::array<uint8_t, 16> session{};
-    std::string strategy, path;
-    std::chrono::milliseconds handshake_timeout{10'000}, timeout{10'000};
-    int bulk_streams = transport::LinkOptions{}.bulk_streams;
-    std::chrono::nanoseconds spin{0};
-    std::string near_pci;  // of the session's first GPU, to choose an adapter by
-  };
-  Peers peers;
+  PeerSettings peers;
   // What this process keeps inaccessible: client memory may be mapped over it.
   std::vector<AddressRange> closed;
 };

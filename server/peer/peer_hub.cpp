@@ -116,11 +116,8 @@ bool PeerHub::note_socket(Attempt& attempt, int socket) {
 Result<std::unique_ptr<transport::Link>> PeerHub::link_over(const transport::Medium& medium,
                                                             transport::Bootstrap bootstrap) const {
   bootstrap.timeout = options_.handshake_timeout;
-  transport::LinkOptions options = p2p::Engine::link_options();
-  options.peer_timeout = options_.peer_timeout;
-  options.bulk_streams = options_.bulk_streams;
-  options.near_pci = options_.near_pci;
-  return transport::make_link(medium, std::move(bootstrap), options);
+  return transport::make_link(medium, std::move(bootstrap),
+                              p2p::Engine::link_options(options_.link));
 }
 
 Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt) {

@@ -38,19 +38,13 @@
 #include "common/wire/handshake.h"
 #include "p2p/engine.h"
 #include "server/peer/cuda_device_ops.h"
+#include "server/peer/peer_settings.h"
 
 namespace rcuda::server {
 
 class PeerHub {
  public:
-  struct Options {
-    std::array<uint8_t, 16> session{};  // Hello::session
-    p2p::PlannerOptions planner;
-    std::chrono::milliseconds handshake_timeout{10'000};
-    std::chrono::milliseconds peer_timeout{10'000};
-    int bulk_streams = transport::LinkOptions{}.bulk_streams;
-    std::chrono::nanoseconds spin{0};                // EngineOptions::spin
-    std::string near_pci;                            // transport::LinkOptions::near_pci
+  struct Options : PeerSettings {
     std::function<void(CUresult)> on_error;          // a copy of this worker ended badly
     std::function<void(const std::string&)> report;  // one line for the user
     // Holding() ended, a connection became settled, or a pause is wanted or over. Whoever is given

@@ -1,0 +1,23 @@
+// What a session's dealings with its other workers are set to. Made once, from the server's
+// settings and the client's Hello, and passed on as it is.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+
+#include "common/transport/link.h"
+#include "p2p/planner/planner.h"
+
+namespace rcuda::server {
+
+struct PeerSettings {
+  std::array<uint8_t, 16> session{};  // Hello::session
+  p2p::PlannerOptions planner;
+  std::chrono::milliseconds handshake_timeout{10'000};
+  std::chrono::nanoseconds spin{0};  // EngineOptions::spin
+  // peer_timeout, bulk_streams and near_pci, of every Link of the session, the client's included.
+  transport::LinkOptions link;
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,243 @@
+#include "server/worker/worker_session.h"
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include <unistd.h>
+
+#include "api/api_hash.h"
+#include "common/base/host_name.h"
+#include "common/base/leak_check.h"
+#include "common/base/log.h"
+#include "common/wire/handshake.h"
+#include "p2p/planner/planner.h"
+#include "server/peer/peer_hub.h"
+#include "server/worker/end_watch.h"
+#include "server/worker/session_loop.h"
+
+namespace rcuda::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Sockets of other workers that are kept until the session runs.
+constexpr size_t kMostEarlyCallers = 1024;
+
+void refuse(int socket, const Status& status) {
+  RCUDA_WARN("session refused: %s", status.message().c_str());
+  const wire::Refusal refusal{static_cast<uint32_t>(status.code()), status.context()};
+  (void)wire::write_message(socket, wire::MessageType::kRefusal, wire::encode(refusal),
+                            Clock::now() + std::chrono::seconds(5));
+}
+
+std::chrono::nanoseconds spin_time(const Settings& settings) {
+  if (settings.spin.get().count() > 0) return settings.spin.get();
+  // With few cores the spinner may be what keeps the client from running.
+  const unsigned cores = std::thread::hardware_concurrency();
+  return std::chrono::microseconds(cores >= 8 ? 80 : cores >= 4 ? 20 : 5);
+}
+
+// The medium that a client asks for, if this worker can use it.
+Result<const transport::Medium*> medium_for(const wire::Hello& hello, int socket) {
+  const transport::Medium* const medium = transport::find_medium(hello.medium);
+  if (!medium) {
+    return Status(Code::kProtocol, "this server takes " + transport::medium_names() + " only");
+  }
+  if (Status usable = medium->usable(socket); !usable.ok()) {
+    return std::move(usable).with_context(
+        std::string("this server cannot use ") + medium->name() + " (set RCUDA_TRANSPORT to " +
+        transport::plain_medium(medium->traits.reach).name() + ")");
+  }
+  return medium;
+}
+
+std::string pci_address(const api::DriverTable& driver, CUdevice device) {
+  char address[32] = {};
+  if (driver.cuDeviceGetPCIBusId(address, sizeof address, device) != CUDA_SUCCESS) return {};
+  return address;
+}
+
+std::string cache_folder_of(const Settings& settings) {
+  const std::string& chosen = settings.image_cache.get();
+  if (chosen == "auto") return default_image_directory();
+  return chosen == "none" ? std::string() : chosen;
+}
+
+}  // namespace
+
+WorkerSession::WorkerSession(PreparedWorker worker) : worker_(std::move(worker)) {}
+
+WorkerSession::~WorkerSession() = default;
+
+Status WorkerSession::serve(WorkerMessage message) {
+  begin_ = Clock::now();
+  if (const Status status = admit(message); !status.ok()) {
+    refuse(message.socket.get(), status);
+    return {};
+  }
+  if (Status status = listen(); !status.ok()) {
+    refuse(message.socket.get(), std::move(status).with_context("the server's worker"));
+    return {};
+  }
+  if (const Status status = connect(std::move(message.socket)); !status.ok()) {
+    // No failure of this worker.
+    RCUDA_WARN("the client (%s, pid %u) left before its session began: %s", hello_.program.c_str(),
+               hello_.pid, status.message().c_str());
+    return {};
+  }
+  prepare();
+  return run();
+}
+
+// Whether the client asks for what there is; the refusal, if not.
+Status WorkerSession::admit(const WorkerMessage& message) {
+  Result<wire::Hello> hello = wire::decode_hello(message.body);
+  // The daemon starts workers by the path of its binary, and has understood this Hello itself.
+  if (!hello.ok() || hello->api_hash != api::kApiHash) {
+    return {Code::kProtocol,
+            "another build of rcuda was installed while the server ran: restart rcuda-server"};
+  }
+  hello_ = std::move(hello).value();
+  RCUDA_RETURN_IF_ERROR(worker_.devices.select(hello_.devices, &welcome_, &resources_));
+  const auto medium = medium_for(hello_, message.socket.get());
+  if (!medium.ok()) return medium.status();
+  medium_ = *medium;
+  const auto planner = p2p::parse_planner_options(hello_.p2p_strategy, hello_.p2p_path);
+  if (!planner.ok()) return planner.status();
+
+  const Settings& settings = worker_.settings;
+  PeerSettings& peers = resources_.peers;
+  std::memcpy(peers.session.data(), hello_.session, sizeof hello_.session);
+  peers.planner = *planner;
+  peers.handshake_timeout = settings.handshake_timeout.milliseconds();
+  peers.link.peer_timeout = settings.peer_timeout.milliseconds();
+  peers.link.bulk_streams = static_cast<int>(settings.bulk_streams.get());
+  peers.link.near_pci = pci_address(worker_.driver.table, resources_.devices.front().device);
+  peers.spin = settings.spin.get();
+
+  std::memcpy(welcome_.token, message.token, sizeof welcome_.token);
+  welcome_.driver_version = static_cast<uint32_t>(worker_.driver.version);
+  welcome_.worker_pid = static_cast<uint32_t>(::getpid());
+  welcome_.server = host_name();
+  welcome_.window = worker_.window;
+  return {};
+}
+
+// What the daemon passes on may come before the session runs.
+Status WorkerSession::listen() {
+  listener_.emplace(
+      worker_.daemon, [this](WorkerMessage peer) { called_on(std::move(peer)); },
+      [this](const char* why) {
+        std::lock_guard lock(mutex_);
+        stopped_ = why;
+        if (loop_) loop_->stop();
+      });
+  return listener_->start();
+}
+
+void WorkerSession::called_on(WorkerMessage peer) {
+  const Result<wire::PeerHello> called = wire::decode_peer_hello(peer.body);
+  if (!called) return;
+  std::lock_guard lock(mutex_);
+  // The other worker may have been introduced already by a client whose end of this one's Link
+  // stands.
+  if (loop_) {
+    loop_->executor().peers().called_on(*called, std::move(peer.socket));
+  } else if (early_.size() < kMostEarlyCallers) {
+    early_.emplace_back(*called, std::move(peer.socket));
+  }
+}
+
+// Welcomes the client and makes the Link to it.
+Status WorkerSession::connect(UniqueFd socket) {
+  const auto timeout = worker_.settings.handshake_timeout.milliseconds();
+  RCUDA_RETURN_IF_ERROR(wire::write_message(socket.get(), wire::MessageType::kWelcome,
+                                            wire::encode(welcome_), Clock::now() + timeout));
+  transport::Bootstrap bootstrap;
+  bootstrap.control = std::move(socket);
+  bootstrap.server = true;
+  bootstrap.timeout = timeout;
+  bootstrap.accept_stream = [&](int index) {
+    return listener_->wait_for_stream(index, Clock::now() + timeout);
+  };
+  transport::LinkOptions options = resources_.peers.link;
+  options.window_bytes = wire::WorkerWindow::kBytes;
+  auto link = transport::make_link(*medium_, std::move(bootstrap), options);
+  if (!link.ok()) return link.status();
+  link_ = std::move(link).value();
+  return {};
+}
+
+// What the executor works with besides the driver and the devices.
+void WorkerSession::prepare() {
+  const Settings& settings = worker_.settings;
+  images_.emplace(cache_folder_of(settings), settings.image_cache_bytes.get());
+  if (Result<std::unique_ptr<OutputCapture>> started = OutputCapture::start(); started.ok()) {
+    output_ = std::move(started).value();
+  } else {
+    RCUDA_WARN("output of kernels stays on the server: %s", started.status().message().c_str());
+  }
+  resources_.link = link_.get();
+  resources_.images = &*images_;
+  resources_.output = output_.get();
+  resources_.allow_faults = settings.allow_faults.get();
+  resources_.gpudirect = settings.gpudirect.get();
+  resources_.most_streams = static_cast<size_t>(most_streams());
+  resources_.closed = std::move(worker_.closed);
+}
+
+Status WorkerSession::run() {
+  EndWatch watch(
+      [this] {
+        std::lock_guard lock(mutex_);
+        return stopped_ ? Status(Code::kUnavailable, stopped_) : link_->status();
+      },
+      worker_.settings.stop_timeout.get());
+  RCUDA_RETURN_IF_ERROR(watch.start());
+  SessionLoop session(resources_, {spin_time(worker_.settings)});
+  {
+    std::lock_guard lock(mutex_);
+    loop_ = &session;
+    for (auto& [called, socket] : early_) {
+      session.executor().peers().called_on(called, std::move(socket));
+    }
+    early_.clear();
+    if (stopped_) session.stop();
+  }
+  RCUDA_INFO("session of %s (%s, pid %u on %s) over %s: device%s %s", hello_.user.c_str(),
+             hello_.program.c_str(), hello_.pid, hello_.host.c_str(), link_->medium(),
+             hello_.devices.size() == 1 ? "" : "s", list_of(hello_.devices).c_str());
+  end(session.run(), session);
+}
+
+// The process ends here, and with it everything the session had: the driver's threads may still be
+// in this session's host functions, so nothing is taken apart under them.
+void WorkerSession::end(const Status& status, SessionLoop& session) {
+  const char* ended_by = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    loop_ = nullptr;  // who calls now is left to the end of this process
+    ended_by = stopped_;
+  }
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
+  const std::string outcome = ended_by      ? ended_by
+                              : status.ok() ? "ended by the client"
+                                            : status.message();
+  const transport::LinkCounters counters = link_->counters();
+  RCUDA_INFO(
+      "session of %s (pid %u) over after %.1f s: %llu commands, %llu answers, %llu bytes copied, "
+      "%llu bytes over the link; %s",
+      hello_.user.c_str(), hello_.pid, seconds,
+      static_cast<unsigned long long>(session.executor().commands),
+      static_cast<unsigned long long>(counters.puts),
+      static_cast<unsigned long long>(session.executor().copied_bytes),
+      static_cast<unsigned long long>(counters.transfer_bytes + counters.window_bytes),
+      outcome.c_str());
+  link_->close();
+  look_for_leaks();
+  ::_exit(status.ok() || status.code() == Code::kUnavailable ? 0 : 2);
+}
+
+}  // namespace rcuda::server
