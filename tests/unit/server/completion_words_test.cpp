@@ -21,7 +21,7 @@ class CompletionWordsTest : public ::testing::Test {
     transport::LinkOptions client, server;
     client.window_bytes = Window::kBytes;
     server.window_bytes = wire::WorkerWindow::kBytes;
-    auto made = test::make_link_pair(test::Medium::kShm, client, server);
+    auto made = test::make_link_pair(test::medium_named("shm"), client, server);
     ASSERT_TRUE(made) << made.status().message();
     links_ = std::move(made).value();
     words_ = std::make_unique<CompletionWords>(*links_.server);

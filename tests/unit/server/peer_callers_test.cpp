@@ -137,7 +137,7 @@ TEST_F(PeerCallersTest, ShuttingEndsTheWaiting) {
 // A reset is the executor's: it must not wait for a worker that connected and says no more. The
 // next introduction is not disturbed by what is left of the one before.
 TEST_F(PeerCallersTest, ShuttingDoesNotWaitForACallerThatIsSilent) {
-  for (const wire::Medium medium : {wire::Medium::kShm, wire::Medium::kTcp}) {
+  for (const char* medium : {"shm", "tcp"}) {
     outcome_.reset();
     wait_for_a_caller(std::chrono::hours(1));
     const UniqueFd silent = call(medium);

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "api/opcodes.h"
+#include "client/session/module_images.h"
 #include "common/wire/codec.h"
 #include "tests/unit/client/two_puppets.h"
 
