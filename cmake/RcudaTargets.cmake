@@ -54,13 +54,17 @@ endfunction()
 # rcuda_test(NAME SOURCES a_test.cpp ... [DEPS target ...] [LABELS unit] [TIMEOUT seconds]
 #            [KEEPS_THREADS] [EACH_ALONE])
 # One GoogleTest binary, registered as one CTest test; EACH_ALONE: every test as one, in a process of its own.
-# KEEPS_THREADS: some run until the process ends.
+# KEEPS_THREADS: some run until the process ends. The target rcuda_unit_tests builds all of them.
 function(rcuda_test name)
   cmake_parse_arguments(ARG "EACH_ALONE;KEEPS_THREADS" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   find_package(GTest REQUIRED)
   include(GoogleTest)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE rcuda_options ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  if(NOT TARGET rcuda_unit_tests)
+    add_custom_target(rcuda_unit_tests)
+  endif()
+  add_dependencies(rcuda_unit_tests ${name})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()

@@ -30,7 +30,7 @@ struct QueueState {
 
   std::atomic<uint32_t> queued{0};
   std::atomic<uint32_t> pace_at{0};
-  uint32_t done = 0;
+  uint32_t done = 0;  // this and `pace`: guarded by Session::pace_mutex()
   std::atomic<uint32_t> seen_waits{0};
   std::unique_ptr<Pace> pace;
   Context* home = nullptr;

@@ -24,15 +24,13 @@ namespace {
 constexpr uint32_t kMost = 1004;
 constexpr uint32_t kBetweenMarks = 251;
 
-std::mutex mutex;  // of every QueueState::pace and `done`: seldom looked at
-
 bool is_before(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) < 0; }
 uint32_t later(uint32_t a, uint32_t b) { return is_before(a, b) ? b : a; }
 
 // The sequence to wait for before a command may be queued behind `queued` others; 0: it may.
 uint64_t look(Session& session, WorkQueue& object, wire::ObjectId stream, uint32_t queued) {
   QueueState& queue = object.queue;
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(session.pace_mutex());
   if (!queue.home) {
     queue.home = session.adopted<Context>(object.context, object.context, object.device);
   }
@@ -72,10 +70,7 @@ uint64_t look(Session& session, WorkQueue& object, wire::ObjectId stream, uint32
 
 QueueState::QueueState() = default;
 
-QueueState::~QueueState() {
-  std::lock_guard lock(mutex);
-  pace.reset();
-}
+QueueState::~QueueState() = default;
 
 void pace(Session& session, WorkQueue& object, wire::ObjectId stream) {
   QueueState& queue = object.queue;
@@ -92,7 +87,7 @@ void pace(Session& session, WorkQueue& object, wire::ObjectId stream) {
 }
 
 void note_done(WorkQueue& object, uint32_t queued) {
-  std::lock_guard lock(mutex);
+  std::lock_guard lock(object.session->pace_mutex());
   object.queue.done = later(object.queue.done, queued);
 }
 

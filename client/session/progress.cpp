@@ -6,8 +6,6 @@
 namespace rcuda::client {
 namespace {
 
-// Watching is rare next to polling: one lock for all objects.
-std::mutex watch_mutex;
 std::atomic<uint64_t> graph_launches{0};
 
 // A stream works in order: while earlier work of it is unfinished, what is behind it is as well. An
@@ -29,7 +27,7 @@ bool is_under_way(const Session& session, const ProgressState& object, Order ord
 template <typename Body>
 uint64_t watch(Session& session, ProgressState& object, Order order, wire::ObjectId context,
                wire::Custom opcode, uint64_t state, uint64_t learned, Body body) {
-  std::lock_guard lock(watch_mutex);
+  std::lock_guard lock(session.watch_mutex());
   if (learned != kNotAsked && is_under_way(session, object, order, state)) {
     object.learned.store(learned, std::memory_order_release);
     return object.watched.load(std::memory_order_relaxed);
@@ -55,7 +53,7 @@ uint64_t watch(Session& session, ProgressState& object, Order order, wire::Objec
 
 // Its word has said all that it was asked for.
 void give_back_word(Session& session, ProgressState& object) {
-  std::lock_guard lock(watch_mutex);
+  std::lock_guard lock(session.watch_mutex());
   uint32_t word = object.word.load(std::memory_order_relaxed);
   const uint64_t watched = object.watched.load(std::memory_order_relaxed);
   CUresult ignored;

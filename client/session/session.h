@@ -157,6 +157,11 @@ class Session {
   }
   void forget(wire::Kind kind, wire::ObjectId id);
 
+  // Held while what tells of the progress of streams and events is changed (progress.h), and while a
+  // stream's queue is looked at (pace.h): seldom, and perhaps until a full command ring has room.
+  // In this order: pace, watch.
+  std::mutex& pace_mutex() { return pace_mutex_; }
+  std::mutex& watch_mutex() { return watch_mutex_; }
   // Held while an image is sent: who sends the same one next is told that it is there.
   std::mutex& image_mutex() { return image_mutex_; }
   // Held while a reference to an allocation's handle is taken or given back, so that the worker sees
@@ -218,6 +223,7 @@ class Session {
   std::unique_ptr<Staging> staging_;
   Ids ids_;
 
+  std::mutex pace_mutex_, watch_mutex_;
   std::mutex image_mutex_;
   std::mutex references_mutex_;
   CUstream passing_stream_ = nullptr;

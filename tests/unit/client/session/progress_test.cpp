@@ -1,7 +1,11 @@
 // Progress of events and streams that is told by completion words, of which there are only so many.
 #include "client/session/progress.h"
 
+#include <atomic>
+#include <chrono>
+#include <future>
 #include <optional>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -63,6 +67,50 @@ TEST_F(ProgressTest, WithoutAWordTheWorkerIsAskedAndWaitsGoOn) {
   for (int i = 0; i < 3000; ++i) pace(session(), *stream_, 1);  // more than a queue takes
   EXPECT_EQ(await_event(session(), *event_), CUDA_SUCCESS);
   EXPECT_EQ(session().synchronize(1, 0), CUDA_SUCCESS);
+}
+
+// A worker that reads no commands stops those that have some for it, and nobody else.
+TEST(PaceTest, AStalledServerStopsNoLaunchesOnAnother) {
+  LoneSession stalled, other;
+  std::promise<void> go_on;
+  stalled.puppet.on(wire::Custom::kCopyInline, [going = go_on.get_future().share()](const auto&) {
+    going.wait();
+    return test::PuppetServer::Answer{};
+  });
+  std::atomic<uint64_t> posted{0};
+  std::atomic<bool> over{false};
+  std::thread filling([&] {
+    while (!over) {
+      (void)stalled.session->post_only(0, static_cast<uint16_t>(wire::Custom::kCopyInline), {});
+      ++posted;
+    }
+  });
+  for (uint64_t before = ~0ull; before != posted;) {  // until the ring is full
+    before = posted;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  const auto launch_on = [](LoneSession& lone) {
+    auto* context = create<Context>({1, 1, lone.session.get()});
+    auto* stream = create<Stream>({1, 1, lone.session.get()});
+    lone.session->remember(context);
+    for (int i = 0; i < 300; ++i) pace(*lone.session, *stream, 1);  // a mark or more
+    destroy(stream);
+    lone.session->forget(wire::Kind::kContext, 1);
+    destroy(context);
+  };
+  std::atomic<bool> got_there{false};
+  std::thread waiting([&] {
+    got_there = true;
+    launch_on(stalled);
+  });
+  while (!got_there) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  auto launched = std::async(std::launch::async, [&] { launch_on(other); });
+  EXPECT_EQ(launched.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  over = true;
+  go_on.set_value();
+  filling.join();
+  waiting.join();
 }
 
 }  // namespace
