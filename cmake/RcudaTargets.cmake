@@ -54,7 +54,8 @@ endfunction()
 # rcuda_test(NAME SOURCES a_test.cpp ... [DEPS target ...] [LABELS unit] [TIMEOUT seconds]
 #            [KEEPS_THREADS] [EACH_ALONE])
 # One GoogleTest binary, registered as one CTest test; EACH_ALONE: every test as one, in a process of its own.
-# KEEPS_THREADS: some run until the process ends. The target rcuda_unit_tests builds all of them.
+# KEEPS_THREADS: some run until the process ends. The target rcuda_unit_tests builds all of them; they have the
+# label gtest.
 function(rcuda_test name)
   cmake_parse_arguments(ARG "EACH_ALONE;KEEPS_THREADS" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   find_package(GTest REQUIRED)
@@ -69,6 +70,7 @@ function(rcuda_test name)
     set(ARG_TIMEOUT 120)
   endif()
   math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * ${RCUDA_TIMEOUT_FACTOR}")
+  list(APPEND ARG_LABELS gtest)
   set(environment ${RCUDA_TEST_ENVIRONMENT})
   if(ARG_KEEPS_THREADS)
     list(TRANSFORM environment APPEND ":report_thread_leaks=0")

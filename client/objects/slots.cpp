@@ -4,6 +4,8 @@
 
 #include <sys/mman.h>
 
+#include "common/base/leak_check.h"
+
 namespace rcuda::client {
 namespace {
 
@@ -15,7 +17,9 @@ constexpr size_t kPieceBytes = 1u << 20;
 Slots::Slots(size_t slot_bytes) : slot_bytes_(slot_bytes) {
   void* memory = mmap(nullptr, kMost * slot_bytes, PROT_NONE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory != MAP_FAILED) base_ = static_cast<std::byte*>(memory);
+  if (memory == MAP_FAILED) return;
+  base_ = static_cast<std::byte*>(memory);
+  look_for_pointers_in(base_, kMost * slot_bytes);
 }
 
 void* Slots::take() {
