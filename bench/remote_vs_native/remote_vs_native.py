@@ -2,10 +2,13 @@
 """Compares a local GPU with the same GPU behind rcuda, alternately in one run.
 
     remote_vs_native.py --build FOLDER [--rounds 3] [--torch-rounds 1] [--transports shm,tcp] [--device 0]
+                        [--before FOLDER]
 
 Starts an rcuda-server on this machine, runs bench/remote_vs_native/figures natively and over every
 transport in turn, and prints the median of each figure and its ratio to native: above 1 is better than
 native, for latencies as for bandwidths. Where PyTorch is installed, a small training loop as well.
+With --before, the build folder of another commit, that runs in turn as well; a second table has the
+ratio to it, and the largest ratio of two of its own rounds, which is what the machine adds.
 Needs an NVIDIA GPU.
 """
 
@@ -41,57 +44,95 @@ def first_result(command, environment):
     return {"process_to_first_result_us": elapsed * 1e6} if result.returncode == 0 else {}
 
 
+def ratio(name, value, base):
+    """Above 1 where `value` is better."""
+    return value / base if name.endswith("gbps") else base / value
+
+
+def remote_environment(build, server, transport, device):
+    return dict(os.environ, RCUDA_DEVICES=f"127.0.0.1@{server.port}:{device}", RCUDA_TRANSPORT=transport,
+                LD_PRELOAD=os.path.join(build, "lib/librcuda.so"))
+
+
+def run_rounds(environments, program, rounds, torch_rounds):
+    """By mode and figure: a value for each round."""
+    samples = {mode: {} for mode in environments}
+    for round_number in range(rounds):
+        for mode, environment in environments.items():
+            figures = first_result([program, "--first"], environment)
+            figures.update(measure([program], environment))
+            if round_number < torch_rounds:
+                # PyTorch counts devices by NVML, which knows this machine's GPUs, not the pool.
+                seen = environment if mode == "native" else dict(environment, CUDA_VISIBLE_DEVICES="0")
+                figures.update(measure([sys.executable, os.path.join(HERE, "torch_loop.py")], seen))
+            for name, value in figures.items():
+                samples[mode].setdefault(name, []).append(value)
+    return samples
+
+
+def print_against_native(samples, modes):
+    print(f"| {'figure':32} | {'native':>10} |" +
+          "".join(f" {mode:>10} | {'ratio':>6} |" for mode in modes))
+    print("|" + "-" * 34 + "|" + "-" * 12 + "|" + ("-" * 12 + "|" + "-" * 8 + "|") * len(modes))
+    for name, native in samples["native"].items():
+        base = statistics.median(native)
+        row = f"| {name:32} | {base:10.4g} |"
+        for mode in modes:
+            if name not in samples[mode]:
+                row += f" {'failed':>10} | {'':6} |"
+                continue
+            value = statistics.median(samples[mode][name])
+            row += f" {value:10.4g} | {ratio(name, value, base):6.2f} |"
+        print(row)
+
+
+def print_against_before(samples, modes):
+    print(f"\n| {'figure':32} |" + "".join(f" {mode:>6} | {'spread':>6} |" for mode in modes))
+    print("|" + "-" * 34 + "|" + ("-" * 8 + "|" + "-" * 8 + "|") * len(modes))
+    for name in samples["native"]:
+        row = f"| {name:32} |"
+        for mode in modes:
+            now, then = samples[mode].get(name), samples[f"{mode} before"].get(name)
+            if not now or not then:
+                row += f" {'failed':>6} | {'':6} |"
+                continue
+            row += (f" {ratio(name, statistics.median(now), statistics.median(then)):6.2f} |"
+                    f" {max(then) / min(then):6.2f} |")
+        print(row)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", required=True)
+    parser.add_argument("--before", help="build folder of another commit")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--transports", default="shm,tcp")
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--torch-rounds", type=int,
                         default=1 if importlib.util.find_spec("torch") else 0)
     arguments = parser.parse_args()
-    build = os.path.abspath(arguments.build)
-    figures_program = os.path.join(build, "bench/remote_vs_native/figures")
-
-    server = Server(build, "nvidia", str(arguments.device), options=("--pool", "2"))
-    modes = ["native"] + arguments.transports.split(",")
+    builds = {"": os.path.abspath(arguments.build)}
+    if arguments.before:
+        builds[" before"] = os.path.abspath(arguments.before)
+    servers = {suffix: Server(build, "nvidia", str(arguments.device), options=("--pool", "2"))
+               for suffix, build in builds.items()}
+    transports = arguments.transports.split(",")
     environments = {"native": dict(os.environ, CUDA_VISIBLE_DEVICES=str(arguments.device))}
-    for transport in modes[1:]:
-        environments[transport] = dict(
-            os.environ, RCUDA_DEVICES=f"127.0.0.1@{server.port}:{arguments.device}",
-            RCUDA_TRANSPORT=transport, LD_PRELOAD=os.path.join(build, "lib/librcuda.so"))
-    samples = {mode: {} for mode in modes}
+    for transport in transports:
+        for suffix, build in builds.items():
+            environments[transport + suffix] = remote_environment(build, servers[suffix], transport,
+                                                                  arguments.device)
+    program = os.path.join(builds[""], "bench/remote_vs_native/figures")
     try:
-        for round_number in range(arguments.rounds):
-            for mode in modes:
-                environment = environments[mode]
-                figures = first_result([figures_program, "--first"], environment)
-                figures.update(measure([figures_program], environment))
-                if round_number < arguments.torch_rounds:
-                    # PyTorch counts devices by NVML, which knows this machine's GPUs, not the pool.
-                    seen = environment if mode == "native" else dict(environment, CUDA_VISIBLE_DEVICES="0")
-                    figures.update(measure([sys.executable, os.path.join(HERE, "torch_loop.py")], seen))
-                for name, value in figures.items():
-                    samples[mode].setdefault(name, []).append(value)
+        samples = run_rounds(environments, program, arguments.rounds, arguments.torch_rounds)
     finally:
-        outcome = server.stop()
-        if outcome != 0:
-            print(f"rcuda-server: {outcome}\n{server.text()}", file=sys.stderr)
-
-    print(f"| {'figure':32} | {'native':>10} |" +
-          "".join(f" {mode:>10} | {'ratio':>6} |" for mode in modes[1:]))
-    print("|" + "-" * 34 + "|" + "-" * 12 + "|" + ("-" * 12 + "|" + "-" * 8 + "|") * (len(modes) - 1))
-    for name, native in samples["native"].items():
-        base = statistics.median(native)
-        row = f"| {name:32} | {base:10.4g} |"
-        for mode in modes[1:]:
-            if name not in samples[mode]:
-                row += f" {'failed':>10} | {'':6} |"
-                continue
-            value = statistics.median(samples[mode][name])
-            ratio = value / base if name.endswith("gbps") else base / value
-            row += f" {value:10.4g} | {ratio:6.2f} |"
-        print(row)
+        for server in servers.values():
+            outcome = server.stop()
+            if outcome != 0:
+                print(f"rcuda-server: {outcome}\n{server.text()}", file=sys.stderr)
+    print_against_native(samples, transports)
+    if arguments.before:
+        print_against_before(samples, transports)
 
 
 if __name__ == "__main__":

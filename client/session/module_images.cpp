@@ -141,7 +141,8 @@ CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcod
   append(library_values, &tail);
   if (tail.size() > wire::kMaxBodyBytes - sizeof body) {
     RCUDA_ERROR(
-        "a program of %zu relocatable parts, loaded with %zu options, cannot be loaded: rcuda takes "
+        "a program of %zu relocatable parts, loaded with %zu options, cannot be loaded: rcuda "
+        "takes "
         "up to %zu parts; build fewer files with -rdc=true",
         image.hashes.size(), values.size() + library_values.size(),
         (wire::kMaxBodyBytes - sizeof body) / sizeof(ImageHash));

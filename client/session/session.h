@@ -157,15 +157,15 @@ class Session {
   }
   void forget(wire::Kind kind, wire::ObjectId id);
 
-  // Held while what tells of the progress of streams and events is changed (progress.h), and while a
-  // stream's queue is looked at (pace.h): seldom, and perhaps until a full command ring has room.
+  // Held while what tells of the progress of streams and events is changed (progress.h), and while
+  // a stream's queue is looked at (pace.h): seldom, and perhaps until a full command ring has room.
   // In this order: pace, watch.
   std::mutex& pace_mutex() { return pace_mutex_; }
   std::mutex& watch_mutex() { return watch_mutex_; }
   // Held while an image is sent: who sends the same one next is told that it is there.
   std::mutex& image_mutex() { return image_mutex_; }
-  // Held while a reference to an allocation's handle is taken or given back, so that the worker sees
-  // these commands in the order of the count (client/entry/shareable.cpp).
+  // Held while a reference to an allocation's handle is taken or given back, so that the worker
+  // sees these commands in the order of the count (client/entry/shareable.cpp).
   std::mutex& references_mutex() { return references_mutex_; }
   // client/memory/peer_copy.cpp's; null until it makes one.
   CUstream& passing_stream() { return passing_stream_; }

@@ -9,8 +9,8 @@
 
 namespace rcuda {
 
-// For processes that end by _exit(), as workers do: it looks for leaks in exit() only. What no pointer
-// leads to any more is reported, and is a leak whatever threads still run.
+// For processes that end by _exit(), as workers do: it looks for leaks in exit() only. What no
+// pointer leads to any more is reported, and is a leak whatever threads still run.
 inline void look_for_leaks() {
 #if defined(__SANITIZE_ADDRESS__)
   __lsan_do_recoverable_leak_check();
