@@ -2,8 +2,8 @@
 //
 // Waiting: for the Link, for the source's stream, and if it is staged for the destination's
 // (Ready). Asking (v1 only): for the destination's registration (Target). Sending: its chunks are
-// copied out, shipped, announced and consumed. Ending: everything is announced (or pulled), and
-// Done is to come.
+// copied out, shipped, announced and consumed; the last one's Done ends the copy. Ending: there is
+// nothing to send, because the receiver pulls the bytes or there are none, and Done is to come.
 //
 // A chunk that tells of its arrival is announced when its copy-out begins: its message is there
 // sooner than its bytes, and one frame has those of all chunks that begin together.

@@ -16,7 +16,7 @@ constexpr uint64_t kChunkAlignment = 4096;
 constexpr double kHysteresis = 0.03;
 // What each turn of a window over sockets takes beside what its legs say: threads of both hosts
 // wake one another, and how long that takes varies. Measured with fourteen chunkings of 1 to 64 MB
-// over the loopback of two H200s' host (docs/p2p.md): 125 to 260 us.
+// over the loopback of two H200s' host (docs/p2p_measurements.md): 125 to 260 us.
 constexpr double kTcpTurnUs = 150;
 // Models err by some percent, so the best of the predicted is often not the best. The first few
 // within this span of it are tried, each by a few copies of the program, until it is known how long
