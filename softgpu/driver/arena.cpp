@@ -100,8 +100,8 @@ void Arena::unmap_locked(uint64_t address, uint64_t file_offset, size_t bytes) {
 }
 
 void Arena::give_back_locked(uint64_t file_offset, size_t bytes) {
-  // A process that still has the pages mapped through an IPC handle then reads zeros, which is
-  // kinder than a fault for a use after free.
+  // After this, a process that still has the pages mapped through an IPC handle reads zeros. For a
+  // use after free, that is better than a fault.
   ::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
               static_cast<off_t>(file_offset), static_cast<off_t>(bytes));
   offsets_.give_back(file_offset, bytes);

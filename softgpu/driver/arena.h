@@ -1,12 +1,12 @@
-// Arena: device memory as pages of one sparse memory file, handed out in blocks.
+// Arena: device memory, as pages of one sparse memory file that are allocated in blocks.
 //
-// Device memory is file-backed so that another process can map it (IPC handles, exported pools).
-// The file is far larger than any device and commits pages only when they are touched, so file
-// offsets never fragment; what a device may hand out is limited by its account (Device::charge),
-// which callers keep, not by the file. Blocks of up to a megabyte share chunks of two; larger ones
-// have a mapping of their own. The kernel chooses every address, so a process that has fenced its
-// address space gets addresses below the fence. Any thread; one mutex per arena. allocate() gives
-// nullopt when the address space is exhausted.
+// Device memory is backed by a file so that another process can map it (IPC handles, exported
+// pools). The file is far larger than any device, and pages are committed only when they are
+// touched, so file offsets never fragment. A device's memory is limited by its account
+// (Device::charge), which callers keep, not by the file. Blocks of up to 1 MB share chunks of 2 MB;
+// larger blocks have their own mapping. The kernel chooses every address, so a process that has
+// fenced its address space gets addresses below the fence. Any thread; one mutex per arena.
+// allocate() returns nullopt if the address space is exhausted.
 #pragma once
 
 #include <cstddef>
@@ -21,16 +21,17 @@
 namespace softgpu::driver {
 
 inline constexpr size_t kBlockGranularity = 512;
-inline constexpr size_t kPhysicalGranularity = size_t{2} << 20;  // of the VMM family, as on an H200
+// Granularity of the VMM family, as on an H200.
+inline constexpr size_t kPhysicalGranularity = size_t{2} << 20;
 
-// Data of an arena's file, and of a pool's that another process made.
+// Size of the data in an arena's file, and in the file of an imported pool.
 inline constexpr uint64_t kArenaFileBytes = uint64_t{1} << 46;
 
 inline size_t round_up(size_t value, size_t granularity) {
   return (value + granularity - 1) / granularity * granularity;
 }
 
-// Offsets from 0 to size handed out first-fit; neighbours that are free merge.
+// Allocates offsets from 0 to size first-fit; free neighbours merge.
 class FreeRanges {
  public:
   explicit FreeRanges(uint64_t size) : free_{{0, size}} {}
@@ -50,19 +51,21 @@ class Arena {
     size_t bytes = 0;  // rounded up to kBlockGranularity
   };
 
-  // Takes a memory file (of another process, say); without one the arena makes its own when needed.
+  // Takes ownership of a memory file, such as another process's. Without one, the arena makes its
+  // own when it is needed.
   explicit Arena(const char* name, rcuda::UniqueFd file = {});
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   std::optional<Block> allocate(size_t bytes);
-  // Unmaps it and gives its pages back to the system. The block must have come from allocate().
+  // Unmaps the block and returns its pages to the system. The block must come from allocate().
   void release(const Block& block);
-  // A range of the file without a mapping, for memory that is mapped where the application says.
+  // A range of the file without a mapping, for memory that the application maps at its own
+  // addresses.
   std::optional<uint64_t> take_pages(size_t bytes);
   void give_back_pages(uint64_t file_offset, size_t bytes);
-  // The memory file; -1 when it cannot be made.
+  // The memory file; -1 if it cannot be made.
   int file();
 
  private:

@@ -1,7 +1,8 @@
-// Array: what a CUarray names. Linear memory with a shape; copies address it by coordinates.
+// Array: the object behind a CUarray. Linear memory with a shape, which copies address by
+// coordinates.
 //
-// There are no textures or surfaces, so copies are all that can be done with an array. Arrays
-// belong to the context they were made in and go with it. Any thread; nothing blocks.
+// There are no textures or surfaces, so an array can only be copied. An array belongs to the
+// context it was made in and is destroyed with it. Any thread; nothing blocks.
 #pragma once
 
 #include <cstddef>

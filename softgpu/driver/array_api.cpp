@@ -1,4 +1,4 @@
-// cuArray*: creation, description and destruction. Contents move by the copy functions.
+// cuArray*: creates, describes and destroys arrays. The copy functions move their contents.
 #include <cuda.h>
 
 #include "common/cuda/batch_shape.h"
@@ -15,7 +15,7 @@ std::shared_ptr<Array> array_from_handle(CUarray handle) {
   return handle_table<Array>().find(handle);
 }
 
-// The memory itself goes with the context's allocations.
+// Invalidates the arrays' handles. Their memory is released with the context's allocations.
 void destroy_arrays_of(Context& context) {
   handle_table<Array>().remove_if([&](const Array& array) { return array.context == &context; });
 }
@@ -102,7 +102,7 @@ CUresult CUDAAPI cuArrayDestroy(CUarray handle) {
   if (CUresult result = check_unsafe_call()) return result;
   std::shared_ptr<Array> array = handle_table<Array>().find(handle);
   if (!array) return CUDA_ERROR_INVALID_HANDLE;
-  // Copies that are under way still find the array.
+  // Copies in progress still need the array.
   if (CUresult result = array->context->synchronize()) return result;
   if (!handle_table<Array>().remove(handle)) return CUDA_ERROR_INVALID_HANDLE;
   if (std::shared_ptr<Allocation> gone =

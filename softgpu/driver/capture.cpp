@@ -12,8 +12,8 @@
 namespace softgpu::driver {
 namespace {
 
-// Captures that have begun and not ended; guarded by graph_mutex(). The count lets the common case,
-// none, pass without the lock.
+// Captures that have begun and not ended, guarded by graph_mutex(). Their count lets the common
+// case, no capture, pass without the lock.
 std::vector<std::shared_ptr<Capture>>& active_captures() {
   static auto* captures = new std::vector<std::shared_ptr<Capture>>;
   return *captures;
@@ -166,7 +166,7 @@ void end_capture_of(Stream& stream) {
     if (capture->own_graph) drop_graph(*capture->graph);
     return;
   }
-  // What it captured stays in the graph, and must have been joined, or be by an event recorded after it.
+  // Its nodes stay in the graph. They must be joined, now or by an event recorded after them.
   for (const GraphEdge& tip : stream.capture->tips) add_tip(capture->left_tips, tip.node);
   leave(stream);
   std::erase_if(capture->streams, [&](const auto& other) { return other.get() == &stream; });

@@ -21,7 +21,7 @@ CUresult begin(CUstream handle, CUstreamCaptureMode mode) {
   return begin_capture(*stream, mode, nullptr, {});
 }
 
-// What cuStreamGetCaptureInfo gives beyond status and id; null pointers are left alone.
+// The outputs of cuStreamGetCaptureInfo besides status and id. Null pointers are skipped.
 struct InfoOut {
   CUgraph* graph = nullptr;
   const CUgraphNode** dependencies = nullptr;
@@ -53,7 +53,7 @@ CUresult capture_info(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t
   *status = CU_STREAM_CAPTURE_STATUS_ACTIVE;
   if (id != nullptr) *id = capture.capture->id;
   if (out.graph != nullptr) *out.graph = capture.capture->graph->handle();
-  // The arrays stay valid until the stream's next call, as documented.
+  // The arrays stay valid until the next call on the stream, as documented.
   capture.tip_handles.clear();
   capture.tip_edge_data.clear();
   for (const GraphEdge& tip : capture.tips) {
@@ -123,7 +123,7 @@ CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
   return begin_capture(*stream, mode, std::move(graph), std::move(tips));
 }
 
-// A null `phGraph` ends the capture and throws it away.
+// With a null `phGraph`, ends the capture and discards the graph.
 CUresult CUDAAPI cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {
   if (phGraph != nullptr) *phGraph = nullptr;
   Context* context = nullptr;

@@ -17,7 +17,7 @@ using rcuda::Code;
 using rcuda::Result;
 using rcuda::Status;
 
-constexpr int kMaxConnections = 32;  // of CUDA_DEVICE_MAX_CONNECTIONS
+constexpr int kMaxConnections = 32;  // the largest CUDA_DEVICE_MAX_CONNECTIONS
 constexpr int kMaxThreads = 1024;
 
 Configuration& stored() {

@@ -1,25 +1,24 @@
-// Configuration: what the environment says about the virtual machine, read once by cuInit.
+// Configuration: the properties of the virtual machine, read once from the environment by cuInit.
 //
 //   SOFTGPU_DEVICES             number of devices, 0 to 16; default 1
 //   SOFTGPU_MEMORY              memory of each device: bytes, or with K, M, G or T; default 16G
 //   SOFTGPU_COMPUTE_CAPABILITY  "9.0" (default), from 7.5 to 12.1
-//   SOFTGPU_DRIVER_VERSION      the CUDA version of the driver, as cuDriverGetVersion tells it:
-//   12000 to
-//                               99990; default that of the headers. What came later is missing
+//   SOFTGPU_DRIVER_VERSION      the CUDA version that cuDriverGetVersion reports: 12000 to 99990;
+//                               default that of the headers. Later functions are missing
 //                               (api/exports/driver_version.h)
-//   SOFTGPU_NODE                a name that makes this node's devices differ from another's on the
-//                               same machine; default none
+//   SOFTGPU_NODE                a name that makes this node's devices differ from those of another
+//                               node on the same machine; default none
 //   SOFTGPU_PCIE_GBPS           host link of each device, each direction, in 10^9 bytes/s; off
 //   SOFTGPU_PCIE_LATENCY_US     added to every host-device copy; default 0
 //   SOFTGPU_PEER_GBPS           link between two devices, each direction; default off
 //   SOFTGPU_CONNECTIONS         queues that a device's streams share, up to 32; default 0: each
-//                               has its own
-//   SOFTGPU_THREADS             threads that run blocks, of all devices together, up to 1024;
+//                               stream has its own
+//   SOFTGPU_THREADS             threads that run blocks, for all devices together, up to 1024;
 //                               default 0: one per core
 //   SOFTGPU_COPY_LOG            file that gets a line per copy over a link (copy_log.h)
 //   SOFTGPU_LOG                 trace, debug, info, warn (default), error or off
 //
-// An absent setting has its default; a malformed one is an error that names it.
+// An absent setting has its default. A malformed setting is an error that names it.
 #pragma once
 
 #include <cstddef>
@@ -48,11 +47,11 @@ struct Configuration {
 
 rcuda::Result<Configuration> read_configuration();
 
-// SOFTGPU_DRIVER_VERSION alone, which programs ask for before cuInit; the default where it is
-// malformed, which cuInit will report.
+// SOFTGPU_DRIVER_VERSION alone, because programs ask for the version before cuInit. The default if
+// the setting is malformed; cuInit will report that.
 int driver_version();
 
-// The configuration that initialize() accepted; defaults before.
+// The configuration that initialize() has accepted; the defaults before that.
 const Configuration& configuration();
 void set_configuration(const Configuration& configuration);
 

@@ -1,4 +1,4 @@
-// Connections: the queues that a device's streams share (stream.h). The streams do the locking.
+// Connections: the queues that a device's streams share (stream.h). The streams lock `mutex`.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@ namespace softgpu::driver {
 class Connections {
  public:
   explicit Connections(size_t count) : last_(count) {}
-  std::mutex mutex;  // before any Stream::mutex_; guards what follows
-  // One that has run empty, else the next in turn.
+  std::mutex mutex;  // taken before any Stream::mutex_; guards the members below
+  // An empty connection if there is one, otherwise the next in turn.
   size_t choose();
-  // The end of what was submitted to it last.
+  // The point that the last submission to the connection completes.
   Point& last(size_t connection) { return last_[connection]; }
 
  private:

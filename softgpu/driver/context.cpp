@@ -20,7 +20,7 @@ namespace {
 
 using Stack = std::vector<std::shared_ptr<Context>>;
 
-// The calling thread's contexts, the current one last.
+// The calling thread's stack of contexts; the current context is last.
 Stack& current_stack() { return rcuda::of_this_thread<Stack>(); }
 
 std::atomic<uint64_t> next_context_id{1};
@@ -28,8 +28,8 @@ std::atomic<uint64_t> next_context_id{1};
 constexpr size_t kHeapAlignment = 16;
 
 // Device printf goes to the process's stdout through stdio, so that it mixes with the program's own
-// output line by line; flushed, because the program may redirect or close the descriptor at any
-// time.
+// output line by line. It is flushed, because the program may redirect or close the descriptor at
+// any time.
 void print(std::string_view text, bool is_stderr) {
   std::FILE* file = is_stderr ? stderr : stdout;
   std::fwrite(text.data(), 1, text.size(), file);
@@ -51,11 +51,11 @@ std::shared_ptr<Context> Context::from_handle(CUcontext handle) {
 }
 
 void Context::fail(CUresult error, const std::string& why) {
-  // While the context is torn down, what it drops is expected to fail.
+  // While the context is being torn down, the work that it drops is expected to fail.
   if (stopping_.load(std::memory_order_relaxed)) return;
   int expected = CUDA_SUCCESS;
   const bool first = sticky_.compare_exchange_strong(expected, error, std::memory_order_acq_rel);
-  // Work that the end of its context cut short is no failure: programs exit like that.
+  // Work that the end of its context cut short is not a failure: programs end like that.
   if (first && error != CUDA_ERROR_CONTEXT_IS_DESTROYED) {
     RCUDA_ERROR("context %llu of device %d failed with error %d: %s",
                 static_cast<unsigned long long>(id()), device_.ordinal(), error, why.c_str());
@@ -86,7 +86,7 @@ CUresult Context::limit(CUlimit limit, size_t* value) const {
       *value = static_cast<size_t>(
           *device_.attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
       return CUDA_SUCCESS;
-    case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:  // gone with compute capability 9.0
+    case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:  // not supported since compute capability 9.0
     case CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED:
       return CUDA_ERROR_UNSUPPORTED_LIMIT;
     default:
@@ -105,7 +105,7 @@ CUresult Context::set_limit(CUlimit limit, size_t value) {
       break;
     case CU_LIMIT_MALLOC_HEAP_SIZE: {
       std::lock_guard lock(mutex_);
-      // As on hardware: fixed once a kernel has used it.
+      // As on hardware: the size is fixed once a kernel has used the heap.
       if (heap_address_ != 0) return CUDA_ERROR_INVALID_VALUE;
       break;
     }
@@ -116,7 +116,7 @@ CUresult Context::set_limit(CUlimit limit, size_t value) {
       value = std::min<size_t>(value, static_cast<size_t>(*device_.attribute(
                                           CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE)));
       break;
-    case CU_LIMIT_CIG_ENABLED:  // set when a context is made for graphics
+    case CU_LIMIT_CIG_ENABLED:  // set when a context for graphics is made
       return CUDA_ERROR_NOT_PERMITTED;
     case CU_LIMIT_SHMEM_SIZE:
       return CUDA_ERROR_UNSUPPORTED_LIMIT;
@@ -211,7 +211,7 @@ void Context::abandon() {
 
 void Context::stop() {
   if (!alive()) return;
-  // The runtime's own storage first: its destructors may still use the context.
+  // First the runtime's storage: its destructors may still use the context.
   rcuda::interop::context_destroyed(handle());
   if (!alive_.exchange(false, std::memory_order_acq_rel)) return;
   stopping_.store(true, std::memory_order_release);
@@ -229,7 +229,8 @@ void Context::stop() {
   for (Context* peer : peers) drop_peer(*peer);
   release_memory_of(*this);
   observe_frees(device_);
-  // Whoever had access to this context must not keep it for a later one at the same address.
+  // Contexts with access to this one must not keep that access for a later context at the same
+  // address.
   auto forget = [this](Context& other) {
     std::lock_guard lock(other.mutex_);
     other.peers_.erase(this);

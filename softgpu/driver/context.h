@@ -1,15 +1,15 @@
-// Context: what a CUcontext names, the stack of current contexts, and the checks every entry point
-// begins with.
+// Context: the object behind a CUcontext; the stack of current contexts; and the checks with which
+// every entry point begins.
 //
-// A context carries a device's work for one owner: its streams (a StreamHub, made by the stream
-// layer), its sticky error and limits. Allocations and modules name the context they belong to and
-// go when it goes. A CUcontext is the Context's address; from_handle() checks it. A primary context
-// keeps its handle for the life of the process: release and reset tear it down, retain revives it.
-// Any thread. Destruction waits for running kernels to stop; nothing else here blocks, except
-// synchronize().
+// A context holds a device's work for one owner: its streams (a StreamHub, made by the stream
+// layer), its sticky error and its limits. Allocations and modules name their context and are
+// released with it. A CUcontext is the Context's address; from_handle() checks it. A primary
+// context keeps its handle for the life of the process: release and reset tear it down, retain
+// starts it again. Any thread. Destruction waits for running kernels to stop; nothing else here
+// blocks, except synchronize().
 //
-// Who defines which entry point: context_api.cpp has cuCtx* but for cuCtxRecordEvent,
-// cuCtxWaitEvent and cuCtxGetStreamPriorityRange, which belong to the stream layer.
+// context_api.cpp defines cuCtx*, except cuCtxRecordEvent, cuCtxWaitEvent and
+// cuCtxGetStreamPriorityRange, which belong to the stream layer.
 #pragma once
 
 #include <array>
@@ -34,23 +34,24 @@ struct Environment;
 
 namespace softgpu::driver {
 
-// The part of a context that executes: default streams, created streams, their threads. Made by the
-// stream layer when the context comes alive and dropped when it goes.
+// The part of a context that executes work: default streams, created streams, their threads. The
+// stream layer makes it when the context starts; it is destroyed when the context stops.
 class StreamHub {
  public:
   virtual ~StreamHub() = default;
-  // Waits until everything submitted to any stream of the context is done. Returns the context's
-  // sticky error, if it has one by then.
+  // Waits until all work submitted to any stream of the context is done. Returns the context's
+  // sticky error if it has one then.
   virtual CUresult synchronize() = 0;
-  // The context is going: drops queued work, ends running work (Context::stopping() is true by
-  // now), joins the threads and invalidates the streams' and events' handles. No call follows.
+  // The context is being torn down (Context::stopping() is already true): drops queued work, ends
+  // running work, joins the threads and invalidates the handles of streams and events. No call
+  // follows.
   virtual void stop() = 0;
 };
 // Defined by the stream layer. `context` outlives the hub.
 std::unique_ptr<StreamHub> make_stream_hub(Context& context);
-// Defined by the stream layer: CUDA_SUCCESS, or CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (invalidating
-// the captures) when the calling thread may not make a potentially unsafe call such as cuMemAlloc
-// because a capture is under way and the thread's capture mode forbids it.
+// Defined by the stream layer. CUDA_SUCCESS, or CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED (which
+// invalidates the captures) if a capture is in progress and the calling thread's capture mode
+// forbids a potentially unsafe call such as cuMemAlloc.
 CUresult check_unsafe_call();
 
 class Context : public std::enable_shared_from_this<Context> {
@@ -59,7 +60,7 @@ class Context : public std::enable_shared_from_this<Context> {
   ~Context();
 
   CUcontext handle() { return reinterpret_cast<CUcontext>(this); }
-  // Any context that was ever made and not yet destroyed, the primary ones included; else nullptr.
+  // Any context that exists, primary contexts included; otherwise nullptr.
   static std::shared_ptr<Context> from_handle(CUcontext handle);
 
   Device& device() { return device_; }
@@ -71,24 +72,25 @@ class Context : public std::enable_shared_from_this<Context> {
 
   // False before a primary context's first retain and after destruction.
   bool alive() const { return alive_.load(std::memory_order_acquire); }
-  // True while the context is torn down; passed to exec::run as its `stop`.
+  // True while the context is being torn down. Passed to exec::run as its `stop`.
   const std::atomic<bool>& stopping() const { return stopping_; }
 
-  // The first asynchronous error, which every later call returns; CUDA_SUCCESS while there is none.
+  // The first asynchronous error, which every later call returns; CUDA_SUCCESS if there is none.
   CUresult sticky() const { return static_cast<CUresult>(sticky_.load(std::memory_order_acquire)); }
-  // Makes `error` sticky and logs `why` once; later errors are only logged at debug level.
+  // Makes `error` sticky and logs `why` once. Later errors are only logged, at debug level.
   void fail(CUresult error, const std::string& why);
 
   // Valid while the context is alive.
   StreamHub& streams() { return *streams_; }
   CUresult synchronize() { return streams_->synchronize(); }
 
-  // What kernels of this context may touch: the device's map.
+  // The addresses that kernels of this context may touch: the device's map.
   exec::MemoryMap& memory() { return device_.memory(); }
-  // All that exec::run needs besides the launch; valid while the context is alive.
+  // Everything exec::run needs besides the launch. Valid while the context is alive.
   exec::Environment environment();
 
-  // CU_LIMIT_*; both return CUDA_ERROR_UNSUPPORTED_LIMIT or _INVALID_VALUE for what does not exist.
+  // CU_LIMIT_*. Both return CUDA_ERROR_UNSUPPORTED_LIMIT or _INVALID_VALUE for an unknown limit or
+  // value.
   CUresult limit(CUlimit limit, size_t* value) const;
   CUresult set_limit(CUlimit limit, size_t value);
   std::atomic<CUfunc_cache> cache_config{CU_FUNC_CACHE_PREFER_NONE};
@@ -102,18 +104,18 @@ class Context : public std::enable_shared_from_this<Context> {
   CUresult enable_peer(Context& peer);
   CUresult disable_peer(Context& peer);
   bool peer_enabled(const Context& peer) const;
-  // The devices, as bits by ordinal, with a context that has enabled access to this one.
+  // The devices, as bits by ordinal, that have a context with access to this one.
   uint32_t peer_devices() const;
 
-  // Comes alive: a fresh id, no sticky error, default limits, a new hub.
+  // Starts the context: a new id, no sticky error, default limits, a new hub.
   void start();
-  // Stops the streams, and leaves the rest to the end of the process, which is near.
+  // Stops the streams only. Used shortly before the process ends.
   void abandon();
   // Stops the streams and releases everything that belongs to the context. Idempotent.
   void stop();
 
  private:
-  // The account of a peer this context had access to, once peers_ no longer names it.
+  // Ends this context's access to the peer's memory, after removing the peer from peers_.
   void drop_peer(Context& peer);
 
   Device& device_;
@@ -127,25 +129,26 @@ class Context : public std::enable_shared_from_this<Context> {
   static constexpr int kLimits = 8;
   std::array<std::atomic<size_t>, kLimits> limits_{};
   std::array<std::atomic<int>, kMaxDevices> peer_readers_{};  // contexts with access, by device
-  mutable std::mutex mutex_;                                  // guards what follows
+  mutable std::mutex mutex_;                                  // guards the members below
   std::set<Context*> peers_;
-  CUdeviceptr heap_address_ = 0;  // reserved when a kernel first asks
+  CUdeviceptr heap_address_ = 0;  // reserved when a kernel first allocates
   FreeRanges heap_free_{0};
   std::map<CUdeviceptr, size_t> heap_blocks_;
 };
 
-// The calling thread's current context, or nullptr; it may be dead (see alive()).
+// The calling thread's current context, or nullptr. The context may be dead (see alive()).
 Context* current_context();
 std::shared_ptr<Context> current_context_shared();
-// Replaces the top of the calling thread's stack (pushes when the stack is empty); nullptr pops it.
+// Replaces the top of the calling thread's stack (pushes if the stack is empty). nullptr pops it.
 void set_current_context(std::shared_ptr<Context> context);
 void push_current_context(std::shared_ptr<Context> context);
 
-// What nearly every entry point begins with: the driver is initialised, a context is current and
-// alive, and it has no sticky error. Otherwise CUDA_ERROR_NOT_INITIALIZED, _INVALID_CONTEXT,
-// _CONTEXT_IS_DESTROYED or the sticky error; CUDA_ERROR_NOT_PERMITTED inside a host function.
+// The check with which nearly every entry point begins: the driver is initialised, a context is
+// current and alive, and it has no sticky error. Otherwise CUDA_ERROR_NOT_INITIALIZED,
+// _INVALID_CONTEXT, _CONTEXT_IS_DESTROYED or the sticky error; CUDA_ERROR_NOT_PERMITTED inside a
+// host function.
 CUresult enter(Context** context);
-// The same for what needs no context: nullptr where none is current or it is dead.
+// The same for calls that need no context: `*context` is nullptr if none is current or it is dead.
 CUresult enter_anywhere(Context** context);
 
 }  // namespace softgpu::driver

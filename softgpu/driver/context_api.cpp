@@ -16,7 +16,7 @@ using namespace softgpu::driver;
 
 namespace {
 
-// Reference counts of the primary contexts; one mutex for all, since retain and release start and
+// Reference counts of the primary contexts. One mutex for all, because retain and release start and
 // stop contexts.
 struct PrimaryState {
   std::mutex mutex;
@@ -36,7 +36,7 @@ bool valid_flags(unsigned flags) {
           schedule == CU_CTX_SCHED_YIELD || schedule == CU_CTX_SCHED_BLOCKING_SYNC);
 }
 
-// Flags that enable what this driver does not do.
+// Flags for features that this driver lacks.
 constexpr unsigned kCoredumpFlags = CU_CTX_COREDUMP_ENABLE | CU_CTX_USER_COREDUMP_ENABLE;
 
 CUresult create_context(CUcontext* handle, unsigned flags, CUdevice ordinal) {
@@ -59,8 +59,8 @@ CUresult synchronize(Context& context) {
   return result;
 }
 
-// A driver ends a context when its device has nothing to do, in whatever context (580 on an H200);
-// the end of the process alone cuts kernels short. To be waited for without a lock that others
+// A driver ends a context when its device has no work left, in any context (580 on an H200). Only
+// the end of the process cuts kernels short. Waits; the caller must not hold a lock that others
 // take.
 void wait_to_end(Context& context) {
   if (!context.alive()) return;
@@ -75,8 +75,7 @@ void wait_to_end(Context& context) {
   }
 }
 
-// Handles of destroyed contexts: they get an error of their own, until a new context has the
-// address.
+// Handles of destroyed contexts: they have their own error until a new context has the address.
 struct DestroyedHandles {
   std::mutex mutex;
   std::set<CUcontext> handles;
@@ -93,7 +92,7 @@ CUresult error_of_missing(CUcontext handle) {
                                          : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-// nullptr stands for the current context where an entry point takes a CUcontext.
+// Where an entry point takes a CUcontext, nullptr means the current context.
 CUresult find_context(CUcontext handle, std::shared_ptr<Context>* context) {
   if (CUresult result = check_initialized()) return result;
   *context = handle ? Context::from_handle(handle) : current_context_shared();
@@ -101,7 +100,7 @@ CUresult find_context(CUcontext handle, std::shared_ptr<Context>* context) {
   return (*context)->alive() ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-// The current context, whatever its sticky error: queries keep working after a fault.
+// The current context, whatever its sticky error: queries still work after a fault.
 CUresult current_alive(Context** context) {
   if (CUresult result = check_initialized()) return result;
   *context = current_context();
@@ -150,7 +149,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice ordinal) {
   return cuDevicePrimaryCtxRelease_v2(ordinal);
 }
 
-// Resources go, references stay: whoever holds one may still release it.
+// Releases the resources but keeps the references: their holders may still release them.
 CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
   if (CUresult result = check_initialized()) return result;
   Device* device = device_at(ordinal);
@@ -221,7 +220,7 @@ CUresult CUDAAPI cuCtxCreate_v4(CUcontext* handle, CUctxCreateParams* parameters
 
 CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle) {
   if (CUresult result = check_initialized()) return result;
-  // Primary contexts are not in the table: they end by release or reset only.
+  // Primary contexts are not in the table: only release and reset end them.
   std::shared_ptr<Context> context = handle_table<Context>().find(handle);
   if (!context) return error_of_missing(handle);
   wait_to_end(*context);
@@ -260,14 +259,14 @@ CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle) {
     set_current_context(nullptr);
     return CUDA_SUCCESS;
   }
-  // A primary context may be made current before its first retain: cudart 13 does just that.
+  // A primary context may be made current before its first retain; cudart 13 does that.
   std::shared_ptr<Context> context = Context::from_handle(handle);
   if (!context) return error_of_missing(handle);
   set_current_context(std::move(context));
   return CUDA_SUCCESS;
 }
 
-// Libraries that look symbols up without a version find these; they do what their successors do.
+// Libraries that look up symbols without a version find these. They do what their successors do.
 CUresult CUDAAPI cuCtxCreate(CUcontext* handle, unsigned int flags, CUdevice ordinal) {
   return cuCtxCreate_v2(handle, flags, ordinal);
 }
@@ -309,8 +308,8 @@ CUresult CUDAAPI cuCtxGetFlags(unsigned int* flags) {
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   *flags = context->flags();
   // cudaDeviceMapHost "is implicit in runtime API flags" (documentation of cudaGetDeviceFlags,
-  // which asks this function): a primary context has it, though cuDevicePrimaryCtxGetState does not
-  // tell.
+  // which calls this function). So a primary context has it, though cuDevicePrimaryCtxGetState does
+  // not report it.
   if (context->is_primary()) *flags |= CU_CTX_MAP_HOST;
   return CUDA_SUCCESS;
 }
@@ -334,11 +333,11 @@ CUresult CUDAAPI cuCtxGetId(CUcontext handle, unsigned long long* id) {
 CUresult CUDAAPI cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
   std::shared_ptr<Context> context;
   if (CUresult result = find_context(handle, &context)) {
-    // Unlike other calls (driver 580).
+    // Differs from other calls (driver 580).
     return result == CUDA_ERROR_CONTEXT_IS_DESTROYED ? CUDA_ERROR_INVALID_CONTEXT : result;
   }
   if (!version) return CUDA_ERROR_INVALID_VALUE;
-  *version = 3020;  // of contexts made by cuCtxCreate_v2 and later
+  *version = 3020;  // for contexts made by cuCtxCreate_v2 or later
   return CUDA_SUCCESS;
 }
 
@@ -369,7 +368,7 @@ CUresult CUDAAPI cuCtxGetLimit(size_t* value, CUlimit limit) {
 CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
-  // A driver waits before it gives every thread another stack (580 on an H200).
+  // A driver waits before it gives every thread a stack of another size (580 on an H200).
   if (limit == CU_LIMIT_STACK_SIZE) context->synchronize();
   return context->set_limit(limit, value);
 }

@@ -15,11 +15,11 @@
 namespace softgpu::driver {
 namespace {
 
-// One end of a copy, as the shape describes it.
+// One end of a copy, as described by the shape.
 struct End {
   CUmemorytype type;
   size_t x_bytes, y, z;
-  uint64_t address;  // of device or host memory
+  uint64_t address;  // in device or host memory
   CUarray array;
   size_t pitch_bytes, height;
 };
@@ -38,13 +38,14 @@ End destination_of(const CUDA_MEMCPY3D_PEER& s) {
           address,         s.dstArray,    s.dstPitch, s.dstHeight};
 }
 
-// Where the copied bytes lie: first byte, distance of rows and of slices.
+// The place of the copied bytes: the first byte, the pitch of rows and of slices.
 struct Layout {
   uint64_t first = 0;
   size_t pitch_bytes = 0, slice_bytes = 0;
 };
 
-constexpr size_t kMaxExtent = size_t{1} << 46;  // more than any address space; keeps sums in range
+// Larger than any address space; keeps sums in range.
+constexpr size_t kMaxExtent = size_t{1} << 46;
 
 CUresult layout_of(const End& end, size_t width, size_t height, size_t depth, Layout* layout) {
   if (end.x_bytes > kMaxExtent || end.y > kMaxExtent || end.z > kMaxExtent) {
@@ -82,7 +83,7 @@ CUresult layout_of(const End& end, size_t width, size_t height, size_t depth, La
   return CUDA_SUCCESS;
 }
 
-// Bytes from the first to one past the last that the copy touches; false when that overflows.
+// Bytes from the first to one past the last that the copy touches; false on overflow.
 bool span_of(const Layout& layout, size_t width, size_t height, size_t depth, size_t* bytes) {
   size_t rows = 0, slices = 0;
   if (__builtin_mul_overflow(height - 1, layout.pitch_bytes, &rows)) return false;
@@ -130,7 +131,7 @@ CUresult resolve_end(const End& end, size_t width, size_t height, size_t depth,
 }
 
 void copy_rows(const Layout& to, const Layout& from, size_t width, size_t height, size_t depth) {
-  // Contiguous on both sides: fewer, longer rows.
+  // Contiguous on both sides: use fewer, longer rows.
   if (to.pitch_bytes == width && from.pitch_bytes == width && height > 1) {
     const size_t slice = width * height;
     if (depth > 1 && to.slice_bytes == slice && from.slice_bytes == slice) {
@@ -151,13 +152,13 @@ void copy_rows(const Layout& to, const Layout& from, size_t width, size_t height
   }
 }
 
-// Sleeping wakes up to a timer slack late; the rest is waited out awake.
+// A sleep ends late by up to a timer slack, so the last part is spent spinning.
 constexpr auto kTimerSlack = std::chrono::microseconds(80);
 
-// How long the end of a context may have to wait for a copy that is only waiting for its time.
+// The longest time that the end of a context may wait for a copy that only waits for its link.
 constexpr auto kStopLatency = std::chrono::milliseconds(20);
 
-// Until the link would be done. False when the context goes before that.
+// Waits until the link would be done. False if the context ends first.
 bool wait_until(std::chrono::steady_clock::time_point when, const Context& context) {
   const auto coarse = when - kTimerSlack;
   const auto stopping = [&context] { return context.stopping().load(std::memory_order_relaxed); };
@@ -172,7 +173,7 @@ bool wait_until(std::chrono::steady_clock::time_point when, const Context& conte
   return true;
 }
 
-// The device that an end's memory lives on; nullptr for host memory.
+// The device that holds the end's memory; nullptr for host memory.
 Device* device_of(const End& end, const Layout& layout) {
   if (end.type == CU_MEMORYTYPE_ARRAY) {
     std::shared_ptr<Array> array = array_from_handle(end.array);
@@ -188,15 +189,15 @@ CUresult hold_end(const End& end, const Layout& layout, std::shared_ptr<Allocati
   return *memory || end.type == CU_MEMORYTYPE_HOST ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS;
 }
 
-// False when some of the device memory that an end covers is gone.
-bool is_there(const End& end, const Layout& layout, size_t width, size_t height, size_t depth) {
+// False if some of the end's device memory no longer exists.
+bool still_exists(const End& end, const Layout& layout, size_t width, size_t height, size_t depth) {
   size_t bytes = 0;
   return end.type == CU_MEMORYTYPE_HOST ||
          (span_of(layout, width, height, depth, &bytes) &&
           memory_registry().covered(layout.first, bytes, nullptr));
 }
 
-// The engine a copy occupies under the link model; nullptr when it runs inside one memory.
+// The engine that a copy occupies under the link model; nullptr for a copy within one memory.
 CopyEngine* engine_for(Device* from, Device* to) {
   if (from == to) return nullptr;
   CopyEngine& engine = !from ? to->host_to_device()
@@ -325,8 +326,8 @@ CUresult execute_copy(Context& context, const CopyOperation& operation) {
   const End destination = destination_of(shape);
   Layout from, to;
   if (operation.staged) source.address = reinterpret_cast<uint64_t>(operation.staged->data());
-  // What was queued holds its memory, unless that was being freed by then. Such memory, and that of
-  // a graph, may be gone, or what lies there be smaller.
+  // A queued copy holds its memory, unless the memory was then being freed. Such memory, and that
+  // of a graph, may be gone, or the memory now at that address may be smaller.
   CopyOperation held;
   const bool unheld = (!operation.source_memory && !operation.staged &&
                        shape.srcMemoryType != CU_MEMORYTYPE_HOST) ||
@@ -340,8 +341,8 @@ CUresult execute_copy(Context& context, const CopyOperation& operation) {
       layout_of(destination, width, height, depth, &to) != CUDA_SUCCESS) {
     return CUDA_ERROR_ILLEGAL_ADDRESS;
   }
-  if (unheld && (!is_there(source, from, width, height, depth) ||
-                 !is_there(destination, to, width, height, depth))) {
+  if (unheld && (!still_exists(source, from, width, height, depth) ||
+                 !still_exists(destination, to, width, height, depth))) {
     return CUDA_ERROR_ILLEGAL_ADDRESS;
   }
   CopyEngine* engine = nullptr;

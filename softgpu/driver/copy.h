@@ -1,11 +1,11 @@
-// Copies and fills: validation when they are asked for, execution when a stream reaches them.
+// Copies and fills: checked when they are requested, executed when a stream reaches them.
 //
-// Every copy, of whatever shape, is a CUDA_MEMCPY3D_PEER whose memory types are HOST, DEVICE or
-// ARRAY by the time it is queued; resolve_copy() turns unified addresses into one or the other and
-// checks that the ranges exist. Host memory that no allocation covers is pageable: such copies are
-// made before the call returns, as the real driver does, small ones to the device excepted, whose
-// source is copied at the call and which run in stream order. Any thread. execute_* run on streams'
-// threads and wait there when the link model is on.
+// Every copy, of any shape, is a CUDA_MEMCPY3D_PEER. When it is queued, its memory types are HOST,
+// DEVICE or ARRAY: resolve_copy() resolves unified addresses and checks that the ranges exist. Host
+// memory outside of all allocations is pageable. A copy with pageable memory is made before the
+// call returns, as with the real driver, except small copies to the device: their source is copied
+// at the call, and they run in stream order. Any thread. execute_* run on streams' threads and wait
+// there if the link model is on.
 #pragma once
 
 #include <cstddef>
@@ -16,30 +16,31 @@
 
 namespace softgpu::driver {
 
-// Pageable sources up to this size are staged instead of waited for, as the real driver documents.
+// Pageable sources of up to this size are staged; the call does not wait. The real driver documents
+// this.
 inline constexpr size_t kStagedBytes = 64 * 1024;
 
-// Resolves unified memory types and checks the copy. CUDA_ERROR_INVALID_VALUE for ranges that are
-// not wholly allocated, shapes that overflow and pitches that are too small;
-// CUDA_ERROR_INVALID_HANDLE for arrays that do not exist. Used for graph nodes too.
+// Resolves unified memory types and checks the copy. CUDA_ERROR_INVALID_VALUE if a range is not
+// wholly allocated, a shape overflows or a pitch is too small; CUDA_ERROR_INVALID_HANDLE if an
+// array does not exist. Also used for graph nodes.
 CUresult resolve_copy(CUDA_MEMCPY3D_PEER* shape);
-// Both ends, before that.
+// Whether both ends were given as unified addresses. Asked before resolve_copy().
 inline bool is_unified(const CUDA_MEMCPY3D_PEER& shape) {
   return shape.srcMemoryType == CU_MEMORYTYPE_UNIFIED &&
          shape.dstMemoryType == CU_MEMORYTYPE_UNIFIED;
 }
-// Whether host memory takes part that no allocation covers.
+// Whether the copy involves pageable memory: host memory outside of all allocations.
 bool uses_pageable_memory(const CopyOperation& copy);
-// Reads the source of a resolved copy now, so that the caller may change it at once.
+// Reads the source of a resolved copy now, so that the caller may change it after the call.
 CUresult stage_source(CopyOperation* operation);
-// Holds the memory of a resolved copy. CUDA_ERROR_ILLEGAL_ADDRESS when it is gone.
+// Holds the memory of a resolved copy. CUDA_ERROR_ILLEGAL_ADDRESS if it no longer exists.
 CUresult hold_memory(CopyOperation* operation);
-// The same for a copy that comes behind what its stream has, which may be the memory's free: that
-// would wait for the copy.
+// The same for a copy to be queued. Memory whose free may be queued before the copy is not held,
+// because that free would wait for the copy.
 CUresult hold_memory_to_queue(CopyOperation* operation);
 CUresult check_fill(const FillOperation& fill);
 
-// A copy between two addresses, whatever they are; unresolved.
+// A copy between two addresses of any kind, not resolved yet.
 CUDA_MEMCPY3D_PEER linear_copy(CUdeviceptr destination, CUdeviceptr source, size_t bytes);
 
 }  // namespace softgpu::driver

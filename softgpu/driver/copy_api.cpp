@@ -25,8 +25,8 @@ CUstream default_stream() {
   return rcuda::interop::per_thread_default_stream() ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
 }
 
-// What a side of a copy lives in; device memory and arrays have a device and mostly an owner, which
-// may be looked at only while the memory is held.
+// The memory of one side of a copy. Device memory and arrays have a device and usually an owner,
+// which may be read only while the memory is held.
 struct Side {
   bool on_host = false;
   bool sync_memops = false;
@@ -65,7 +65,7 @@ Side destination_of(const CUDA_MEMCPY3D_PEER& shape) {
   return side_of(shape.dstMemoryType, shape.dstDevice, shape.dstArray);
 }
 
-// Waits for the default stream of another context than the current one.
+// Waits for the default stream of a context other than the current one.
 CUresult wait_for_default_stream(Context& context) {
   if (!context.alive()) return CUDA_SUCCESS;
   if (CUresult result = context.sticky()) return result;
@@ -77,8 +77,8 @@ CUresult wait_for_default_stream(Context& context) {
   return context.sticky();
 }
 
-// The copy does not start before what the default streams of both devices have been given, and is
-// over when they are given more: this waits for both ends of it.
+// The copy starts after all earlier work in the default streams of both devices and ends before
+// later work in them: this waits for both ends of it.
 CUresult copy_between_devices(const Side& source, const Side& destination,
                               CopyOperation operation) {
   for (const Side* side : {&source, &destination}) {
@@ -88,8 +88,8 @@ CUresult copy_between_devices(const Side& source, const Side& destination,
   return submit_and_wait(default_stream(), std::move(operation));
 }
 
-// Unlike plain memory, a pool's is copied only by devices that have access to it: the one that the
-// copy names for the side, or else the stream's.
+// Memory of a pool, unlike other memory, is copied only by devices that have access to it: the
+// device that the copy names for the side, otherwise the stream's.
 CUresult check_pool_access(CUmemorytype type, CUdeviceptr address, CUcontext named,
                            CUstream stream) {
   if (type != CU_MEMORYTYPE_DEVICE) return CUDA_SUCCESS;
@@ -164,7 +164,7 @@ CUresult copy_linear(CUdeviceptr to, CUmemorytype to_type, CUdeviceptr from, CUm
 
 CUdeviceptr address_of(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
-// Between a linear memory and one row of an array, at a byte offset.
+// A copy between linear memory and one row of an array, at a byte offset.
 CUresult copy_array(CUarray to_array, size_t to_offset, CUdeviceptr to, CUarray from_array,
                     size_t from_offset, CUdeviceptr from, size_t bytes, bool host, CUstream stream,
                     Mode mode) {
@@ -179,7 +179,7 @@ CUresult copy_array(CUarray to_array, size_t to_offset, CUdeviceptr to, CUarray 
   return submit_copy(shape, stream, mode);
 }
 
-// nullptr stands for the current context.
+// nullptr means the current context.
 std::shared_ptr<Context> context_of(CUcontext handle) {
   return handle ? Context::from_handle(handle) : current_context_shared();
 }

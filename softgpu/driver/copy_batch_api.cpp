@@ -1,5 +1,5 @@
-// cuMemcpyBatchAsync and cuMemcpy3DBatchAsync: several copies in one call. A batch is checked as a
-// whole before its first copy is queued.
+// cuMemcpyBatchAsync and cuMemcpy3DBatchAsync: several copies in one call. The whole batch is
+// checked before its first copy is queued.
 #include <utility>
 #include <vector>
 
@@ -27,8 +27,8 @@ CUresult element_bytes_of(CUarray handle, size_t* bytes) {
   return CUDA_SUCCESS;
 }
 
-// Unlike single copies, those of a batch say when their source may be read. Otherwise pageable
-// memory takes part as it does in single copies: the call waits.
+// Each copy of a batch says when its source may be read. Otherwise pageable memory is handled as in
+// single copies: the call waits.
 CUresult add(const CUDA_MEMCPY3D_PEER& shape, CUmemcpySrcAccessOrder order,
              std::vector<CopyOperation>* copies) {
   CopyOperation copy;

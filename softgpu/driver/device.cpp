@@ -36,26 +36,26 @@ Driver& driver() {
   return *instance;
 }
 
-// What every entry point begins by asking. Stored with release after `devices` is complete.
+// Checked first by every entry point. Stored with release after `devices` is complete.
 std::atomic<CUresult> state{CUDA_ERROR_NOT_INITIALIZED};
 
-// The driver takes its leave where its exit handler has its place among the application's: those
-// registered after cuInit run before it and may use the driver, what runs later may not. A driver
-// (580) does so.
-void leave() {
+// The driver shuts down in its exit handler. Handlers of the application that were registered after
+// cuInit run before it and may use the driver; handlers that run after it may not. Driver 580 does
+// the same.
+void shut_down_at_exit() {
   CUresult initialized = CUDA_SUCCESS;
   if (!state.compare_exchange_strong(initialized, CUDA_ERROR_DEINITIALIZED)) return;
   {
     std::lock_guard lock(driver().mutex);
     driver().result = CUDA_ERROR_DEINITIALIZED;
   }
-  if (in_host_function()) return;  // whose end would be waited for
+  if (in_host_function()) return;  // the shutdown would wait for its end
   for (const auto& device : driver().devices) device->primary().abandon();
   handle_table<Context>().for_each([](Context& context) { context.abandon(); });
 }
 
-// A UUID that is the same in every process of this machine and differs between machines and
-// devices: FNV-1a over the machine's id, the node's name and the ordinal, twice.
+// A UUID that is equal in all processes of this machine and differs between machines and devices:
+// FNV-1a over the machine's id, the node's name and the ordinal, twice.
 CUuuid make_uuid(int ordinal) {
   char machine[64] = {};
   rcuda::UniqueFd file(::open("/etc/machine-id", O_RDONLY | O_CLOEXEC));
@@ -140,14 +140,15 @@ CUresult initialize() {
   if (read->devices == 0) return shared.result = CUDA_ERROR_NO_DEVICE;
   for (int i = 0; i < read->devices; ++i) {
     shared.devices.push_back(std::make_unique<Device>(i));
-    default_pool(*shared.devices.back());  // at once, so that no stale handle can come to mean it
+    default_pool(*shared.devices.back());  // at once, so that no stale handle can match it later
   }
-  // A child of fork has none of the driver's threads; as with a real driver every call then fails.
+  // A child of fork() has none of the driver's threads. Every call fails there, as with a real
+  // driver.
   ::pthread_atfork(nullptr, nullptr, [] {
     state.store(CUDA_ERROR_NOT_INITIALIZED, std::memory_order_relaxed);
     driver().result = CUDA_ERROR_NOT_INITIALIZED;
   });
-  std::atexit(leave);
+  std::atexit(shut_down_at_exit);
   state.store(CUDA_SUCCESS, std::memory_order_release);
   RCUDA_INFO("%d virtual device%s of %zu MiB, compute capability %u.%u", read->devices,
              read->devices == 1 ? "" : "s", read->memory_bytes >> 20, read->compute_capability / 10,

@@ -1,4 +1,4 @@
-// cuInit, cuDriverGetVersion and cuDevice*: what programs ask before they have a context.
+// cuInit, cuDriverGetVersion and cuDevice*: calls that programs make before they have a context.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -109,7 +109,7 @@ CUresult CUDAAPI cuDeviceTotalMem_v2(size_t* bytes, CUdevice ordinal) {
   return CUDA_SUCCESS;
 }
 
-// The attribute of that name is what holds for the largest texels.
+// Returns the attribute of that name, which is the value for the largest texels.
 CUresult CUDAAPI cuDeviceGetTexture1DLinearMaxWidth(size_t* width, CUarray_format format,
                                                     unsigned channels, CUdevice ordinal) {
   Device* device = nullptr;
@@ -267,7 +267,7 @@ CUresult CUDAAPI cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle) {
 
 CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice ordinal) {
   Device* device = nullptr;
-  return find_device(ordinal, &device);  // memory of graphs that are gone is not kept
+  return find_device(ordinal, &device);  // memory of destroyed graphs is not kept
 }
 
 CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice ordinal, CUgraphMem_attribute attribute,

@@ -1,6 +1,6 @@
-// What a device says of itself: an H200, with the figures of a smaller generation where
-// SOFTGPU_COMPUTE_CAPABILITY asks for one. Features that softgpu does not have (textures, clusters,
-// tensor maps, multicast, dma-buf) are reported as missing, so that libraries choose other paths.
+// The attributes of a device: those of an H200, with the figures of a smaller generation if
+// SOFTGPU_COMPUTE_CAPABILITY names one. Features that softgpu lacks (textures, clusters, tensor
+// maps, multicast, dma-buf) are reported as missing, so that libraries choose other paths.
 #include <array>
 
 #include <cuda.h>
@@ -10,7 +10,8 @@
 namespace softgpu::driver {
 namespace {
 
-// Per compute capability, from the CUDA C++ Programming Guide's table of technical specifications.
+// Figures per compute capability, from the table of technical specifications in the CUDA C++
+// Programming Guide.
 struct Generation {
   uint32_t from;
   int threads_per_sm, blocks_per_sm, shared_per_sm_kib, shared_optin_kib;
@@ -212,7 +213,7 @@ std::optional<int> fixed_attribute(CUdevice_attribute attribute) {
       return 1;
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
       return 1;
-    // Device memory is ordinary memory: a verbs provider registers it as it stands.
+    // Device memory is ordinary memory: a verbs provider can register it directly.
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED:
       return 1;
     case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS:
@@ -245,8 +246,8 @@ std::optional<int> fixed_attribute(CUdevice_attribute attribute) {
       break;
   }
   const int value = static_cast<int>(attribute);
-  // 44 to 44+n are deprecated texture attributes that CUDA 13's header no longer names; they and
-  // every feature that is absent read 0, as on hardware without the feature.
+  // 44 to 44+n are deprecated texture attributes that CUDA 13's header no longer names. They and
+  // all missing features read 0, as on hardware without the feature.
   if (value >= 1 && value < static_cast<int>(CU_DEVICE_ATTRIBUTE_MAX)) return 0;
   return std::nullopt;
 }

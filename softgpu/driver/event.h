@@ -1,11 +1,11 @@
 // Events and their recordings.
 //
-// An Event is a handle; each cuEventRecord gives it a new EventRecord, a Point in the recording
-// stream plus the time at which it was passed. Waiters take the record that is current when they
-// ask, so recording again never moves what an earlier cuStreamWaitEvent waits for. An event that
-// was never recorded counts as complete.
+// An Event is a handle. Each cuEventRecord gives it a new EventRecord: a Point in the recording
+// stream, plus the time at which the stream passed it. A wait uses the record that is current at
+// the time of the call, so a later recording does not change what an earlier cuStreamWaitEvent
+// waits for. An event that was never recorded counts as complete.
 //
-// Threads: any. Only EventRecord::wait blocks. An event destroyed while its record is pending
+// Any thread. Only EventRecord::wait blocks. An event that is destroyed while its record is pending
 // leaves the handle table at once; the record lives until the operation that completes it is done.
 #pragma once
 
@@ -46,8 +46,8 @@ class Event {
   std::shared_ptr<EventRecord> record() const;  // null: never recorded
   void set_record(std::shared_ptr<EventRecord> record);
 
-  // Last recorded in a capturing stream: what a wait on it means for the capture. Guarded by
-  // graph_mutex(); `captured` may be read without it.
+  // The event was last recorded in a capturing stream: tells what a wait on it means for that
+  // capture. Guarded by graph_mutex(), except that `captured` may be read without it.
   std::atomic<bool> captured{false};
   std::weak_ptr<Capture> capture;
   std::vector<GraphNode*> captured_nodes;
@@ -62,9 +62,9 @@ class Event {
   std::shared_ptr<EventRecord> record_;
 };
 
-// Null when the handle names no event.
+// Null if the handle names no event.
 std::shared_ptr<Event> event_from_handle(CUevent handle);
-// Invalidates the handles of a context's events (context destruction).
+// Invalidates the handles of the context's events, when the context is destroyed.
 void drop_events(Context& context);
 
 }  // namespace softgpu::driver

@@ -20,13 +20,13 @@ constexpr unsigned kEventFlags =
     CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
 
 CUresult find_event(CUevent handle, std::shared_ptr<Event>* event) {
-  // As with streams, no context need be current.
+  // As with streams, no context needs to be current.
   if (CUresult result = check_initialized()) return result;
   *event = event_from_handle(handle);
   return *event == nullptr ? CUDA_ERROR_INVALID_HANDLE : (*event)->context().sticky();
 }
 
-// What records `event`, which counts as pending from now on if processes share it.
+// The operation that records `event`. An interprocess event counts as pending from now on.
 EventRecordOperation begin_recording(const std::shared_ptr<Event>& event,
                                      const std::shared_ptr<EventRecord>& record) {
   EventRecordOperation operation{event, record};
@@ -96,7 +96,7 @@ CUresult elapsed_time(float* milliseconds, CUevent start, CUevent end) {
   if (CUresult result = find_event(start, &from)) return result;
   if (CUresult result = find_event(end, &to)) return result;
   for (const auto& event : {from, to}) {
-    // Unlike a query it leaves the capture as it is.
+    // Unlike a query, this leaves the capture valid.
     if (CUresult result = check_not_captured(*event, /*invalidate=*/false)) return result;
   }
   if (&from->context().device() != &to->context().device()) return CUDA_ERROR_INVALID_HANDLE;
@@ -215,7 +215,7 @@ CUresult CUDAAPI cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle handle)
   return CUDA_SUCCESS;
 }
 
-// The event completes when everything submitted to the context so far has.
+// The event completes when all earlier work of the context has completed.
 CUresult CUDAAPI cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
   if (CUresult result = check_initialized()) return result;
   std::shared_ptr<Context> context;
@@ -233,7 +233,7 @@ CUresult CUDAAPI cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
   return CUDA_SUCCESS;
 }
 
-// Everything submitted to the context from now on waits for the event.
+// All later work of the context waits for the event.
 CUresult CUDAAPI cuCtxWaitEvent(CUcontext hCtx, CUevent hEvent) {
   if (CUresult result = check_initialized()) return result;
   std::shared_ptr<Context> context;

@@ -1,4 +1,4 @@
-// The one place where operations are carried out, whatever stream or graph they came from.
+// Executes operations. Streams and graphs both execute all their operations here.
 #include <chrono>
 #include <thread>
 
@@ -36,7 +36,7 @@ struct Executor {
     operation.event->wait(operation.target, &context);
     return CUDA_SUCCESS;
   }
-  // Turned into something else before they come here.
+  // Converted to other operations before they get here.
   CUresult operator()(const EventRecordOperation&) { return CUDA_SUCCESS; }
   CUresult operator()(const EventWaitOperation&) { return CUDA_SUCCESS; }
   CUresult operator()(const ChildGraphOperation&) { return CUDA_SUCCESS; }
@@ -58,7 +58,7 @@ CUresult execute_operation(Context& context, const Operation& operation) {
     result = CUDA_ERROR_CONTEXT_IS_DESTROYED;
   }
   if (result != CUDA_SUCCESS) {
-    // Callbacks of cuStreamAddCallback are told; everything else is dropped.
+    // Callbacks of cuStreamAddCallback are called with the error; everything else is dropped.
     const auto* host = std::get_if<HostOperation>(&operation);
     if (host != nullptr && host->callback != nullptr) run_host_operation(*host, result);
     return result;
@@ -70,7 +70,8 @@ CUresult execute_operation(Context& context, const Operation& operation) {
 
 void wait_unless_stopping(const Point& point, Context& context) {
   if (point.reached()) return;
-  // The timeline may belong to a context that never gets there; ours must be able to go.
+  // The timeline may belong to a context that never reaches the point; ours must still be able to
+  // end.
   auto pause = std::chrono::microseconds(10);
   while (!point.reached() && !context.stopping().load(std::memory_order_relaxed)) {
     std::this_thread::sleep_for(pause);

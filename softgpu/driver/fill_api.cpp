@@ -12,7 +12,7 @@ using namespace softgpu::driver;
 
 namespace {
 
-// A device fills what its kernels could write.
+// A device can fill only memory that its kernels could write.
 CUresult check_reach(const FillOperation& operation, Context& context) {
   const std::shared_ptr<Allocation> memory = memory_registry().find(operation.destination);
   if (!memory || memory->on_host() || memory->kind == MemoryKind::kGraph) return CUDA_SUCCESS;
@@ -28,7 +28,7 @@ CUresult submit_fill(const FillOperation& operation, CUstream handle) {
   return submit(*stream, operation);
 }
 
-// The synchronous forms do not wait either, unless the memory is the host's.
+// The synchronous forms do not wait either, unless the memory is host memory.
 CUresult fill_now(const FillOperation& operation) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;

@@ -18,7 +18,7 @@ using namespace softgpu::driver;
 
 namespace {
 
-// No context need be current for a function; a kernel in its place stands for the one of the
+// A function needs no current context. A kernel passed in its place means its function in the
 // current context.
 CUresult find_function(CUfunction handle, std::shared_ptr<Function>* function) {
   if (CUresult result = check_initialized()) return result;
@@ -27,8 +27,8 @@ CUresult find_function(CUfunction handle, std::shared_ptr<Function>* function) {
   return (*function)->context().sticky();
 }
 
-// A kernel has no code of its own without a context: the current one if it is of that device, else
-// the device's primary one, alive or not.
+// A kernel has no code without a context. This uses the current context if it is on that device,
+// otherwise the device's primary context, alive or not.
 CUresult find_kernel(CUkernel handle, CUdevice ordinal, std::shared_ptr<Kernel>* kernel,
                      std::shared_ptr<Function>* function) {
   if (CUresult result = check_initialized()) return result;
@@ -48,7 +48,7 @@ CUresult find_kernel(CUkernel handle, CUdevice ordinal, std::shared_ptr<Kernel>*
 
 int or_zero(const std::atomic<int>& setting) { return std::max(setting.load(), 0); }
 
-// `settings` are the function's own or those of the kernel that it is of.
+// `settings` are those of the function, or of the kernel that it belongs to.
 CUresult get_attribute(const Function& function, const FunctionSettings& settings,
                        CUfunction_attribute attribute, int* value) {
   const softgpu::exec::Kernel& kernel = function.kernel();
@@ -157,7 +157,7 @@ extern "C" {
 
 CUresult CUDAAPI cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
   std::shared_ptr<Function> function;
-  // Only here a kernel does not stand for its function.
+  // Only here, a kernel is not accepted in place of its function.
   if (kernel_from_handle(reinterpret_cast<CUkernel>(hfunc))) return CUDA_ERROR_INVALID_HANDLE;
   if (CUresult result = find_function(hfunc, &function)) return result;
   return get_attribute(*function, function->settings(), attrib, pi);
@@ -220,7 +220,7 @@ CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUke
   if (CUresult result = set_attribute(found->settings(dev), function->kernel(), attrib, val)) {
     return result;
   }
-  found->hand_on_settings(dev);
+  found->pass_on_settings(dev);
   return CUDA_SUCCESS;
 }
 
@@ -230,7 +230,7 @@ CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CU
   if (CUresult result = find_kernel(kernel, dev, &found, &function)) return result;
   if (!valid_cache_config(config)) return CUDA_ERROR_INVALID_VALUE;
   found->settings(dev).cache_config.store(config);
-  found->hand_on_settings(dev);
+  found->pass_on_settings(dev);
   return CUDA_SUCCESS;
 }
 

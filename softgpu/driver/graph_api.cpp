@@ -1,4 +1,4 @@
-// Graphs as such: making, cloning and destroying them, their nodes and edges.
+// Graphs: makes, clones and destroys them, their nodes and their edges.
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -14,8 +14,8 @@ using namespace softgpu::driver;
 
 namespace {
 
-// Fills an array as the graph queries do: `*count` says how long it is, and afterwards how many
-// entries there were; what is left of it becomes null. Without an array only the count is given.
+// Fills an array like all graph queries: `*count` is its length on entry and the number of nodes on
+// return. Unused entries become null. Without an array, only the count is returned.
 CUresult copy_nodes(const std::vector<GraphNode*>& nodes, CUgraphNode* out, size_t* count) {
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (out == nullptr) {
@@ -286,13 +286,13 @@ CUresult CUDAAPI cuGraphDestroyNode(CUgraphNode hNode) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   std::lock_guard lock(graph_mutex());
-  // A capture that goes on still refers to its nodes.
+  // A capture in progress still refers to its nodes.
   if (node->graph->capturing) return CUDA_ERROR_ILLEGAL_STATE;
   node->graph->remove(*node);
   return CUDA_SUCCESS;
 }
 
-// Prints nodes and edges; the flags that ask for parameters add nothing.
+// Prints nodes and edges. The flags that ask for parameters have no effect.
 CUresult CUDAAPI cuGraphDebugDotPrint(CUgraph hGraph, const char* path, unsigned int) {
   if (CUresult result = check_initialized()) return result;
   const std::shared_ptr<Graph> graph = graph_from_handle(hGraph);

@@ -1,4 +1,4 @@
-// Helpers of the entry points that change graphs. graph_mutex() is held.
+// Helpers of the entry points that change graphs. The caller holds graph_mutex().
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@
 
 namespace softgpu::driver {
 
-// The nodes that `nodes` names, with their edge data, if given. CUDA_ERROR_INVALID_VALUE unless all
-// are nodes of `graph`.
+// The nodes in `nodes`, with their edge data if given. CUDA_ERROR_INVALID_VALUE unless all are
+// nodes of `graph`.
 CUresult find_edges(const Graph& graph, const CUgraphNode* nodes, const CUgraphEdgeData* data,
                     size_t count, std::vector<GraphEdge>* edges);
 
-// Of an edge that stands for nothing but an order.
+// Whether the edge expresses only an order.
 bool is_default(const CUgraphEdgeData& data);
 bool has_duplicates(const std::vector<GraphEdge>& edges);
 

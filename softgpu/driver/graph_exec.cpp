@@ -36,7 +36,7 @@ CUresult GraphExec::instantiate(const std::shared_ptr<Graph>& graph, uint64_t fl
   if (has_memory && graph->memory_instantiated) return CUDA_ERROR_NOT_SUPPORTED;
   std::shared_ptr<GraphPlan> plan = make_plan(*graph);
   if (plan == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  // Only compared with, so that user objects may go as soon as the plan lets go of them.
+  // Only compared with, so its user objects can be released as soon as the plan releases them.
   std::shared_ptr<Graph> shape = graph->clone();
   shape->release_user_objects();
   *exec = std::make_shared<GraphExec>(std::move(plan), graph, std::move(shape), flags);
@@ -56,7 +56,7 @@ GraphExec::GraphExec(std::shared_ptr<GraphPlan> plan, std::shared_ptr<Graph> sou
 GraphExec::~GraphExec() {
   std::lock_guard lock(graph_mutex());
   drop_graph(*shape_);
-  // An executable without memory nodes is older than those of its graph.
+  // If the executable has no memory nodes, it was instantiated before they were added to the graph.
   const auto source = source_.lock();
   if (source != nullptr && shape_->has_memory_nodes()) source->memory_instantiated = false;
 }
@@ -79,7 +79,8 @@ CUresult GraphExec::launch(Stream& stream) {
     }
     allocation->freeing = false;
   }
-  // As calls made after this one see it: what the graph frees is not allocated, whoever did that.
+  // Calls after this one see this state: memory that the graph frees is no longer allocated,
+  // whoever allocated it.
   for (const CUdeviceptr address : plan_->freed) {
     const auto allocation = memory_registry().find_base(address);
     if (allocation != nullptr && allocation->kind == MemoryKind::kGraph) allocation->freeing = true;
@@ -94,8 +95,8 @@ CUresult GraphExec::launch(Stream& stream) {
 }
 
 GraphPlan& GraphExec::changeable_plan() {
-  // Runs that are under way keep the plan they were launched with. The count alone does not order
-  // their reads before what is written now: reached() does (acquire).
+  // Running launches keep the plan they started with. use_count() does not order their reads before
+  // the writes below; reached() does (acquire).
   if (plan_.use_count() > 1 || !last_launch_.reached()) {
     plan_ = std::make_shared<GraphPlan>(*plan_);
   }
@@ -112,8 +113,8 @@ CUgraphExecUpdateResult GraphExec::match(const Graph& mine, const Graph& theirs,
   if (mine.nodes().size() != theirs.nodes().size()) {
     return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
   }
-  // Nodes are paired as they come when both graphs are walked from their roots along their edges,
-  // in the order in which those were made.
+  // Nodes are paired in the order of a walk over both graphs, from their roots along their edges,
+  // in the order in which the edges were made.
   const std::vector<GraphNode*> my_order = mine.topological_order();
   const std::vector<GraphNode*> their_order = theirs.topological_order();
   if (my_order.size() != their_order.size()) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
@@ -146,7 +147,7 @@ CUgraphExecUpdateResult GraphExec::match(const Graph& mine, const Graph& theirs,
   return CU_GRAPH_EXEC_UPDATE_SUCCESS;
 }
 
-// The references of the new graphs replace those that the executable has.
+// The references of the new graphs replace those of the executable.
 void GraphExec::apply(const Changes& changes) {
   GraphPlan& plan = changeable_plan();
   for (const auto& [index, node] : changes) {
@@ -181,12 +182,12 @@ CUresult GraphExec::set_params(const GraphNode& node, NodeContent content) {
       (content.context != nullptr && plan_->nodes[*index].context != content.context)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // As on an H200, a copy by unified addresses and one by known kinds of memory are not the same.
+  // As on an H200, a copy by unified addresses differs from a copy between known kinds of memory.
   if (const auto* copy = std::get_if<CopyOperation>(&plan_->nodes[*index].operation);
       copy != nullptr && copy->unified != std::get<CopyOperation>(content.operation).unified) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // The attribute of the node, not a parameter of the launch.
+  // This is an attribute of the node, not a parameter of the launch.
   const auto* before = std::get_if<KernelOperation>(&plan_->nodes[*index].operation);
   if (before != nullptr) {
     std::get<KernelOperation>(content.operation).cooperative = before->cooperative;

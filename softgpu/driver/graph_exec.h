@@ -1,10 +1,10 @@
 // GraphExec: an executable graph (CUgraphExec).
 //
-// It keeps a plan (graph_run.h), which launches run and parameter setters change, and a copy of the
-// graph it was made from, against which cuGraphExecUpdate compares. Launches of one executable
-// follow each other, in whatever streams; a plan that a launch still uses is copied before it is
-// changed. Any thread; a mutex per executable, taken after graph_mutex() where both are needed.
-// Nothing blocks but launch(), which may wait for room in the stream before it takes the mutex.
+// It holds a plan (graph_run.h), which launches run and parameter setters change, and a copy of the
+// graph it was made from, with which cuGraphExecUpdate compares. Launches of one executable run one
+// after another, in whatever streams. A plan that a launch still uses is copied before it is
+// changed. Any thread; one mutex per executable, taken after graph_mutex() if both are needed. Only
+// launch() blocks: it may wait for room in the stream before it takes the mutex.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,9 @@ class Stream;
 
 class GraphExec {
  public:
-  // CUDA_ERROR_INVALID_VALUE for a graph with a cycle, _NOT_SUPPORTED when a graph with memory
-  // nodes is instantiated already. graph_mutex() must not be held. Inserts into the handle table.
+  // CUDA_ERROR_INVALID_VALUE for a graph with a cycle; _NOT_SUPPORTED if a graph with memory nodes
+  // has been instantiated already. The caller must not hold graph_mutex(). Inserts into the handle
+  // table.
   static CUresult instantiate(const std::shared_ptr<Graph>& graph, uint64_t flags,
                               std::shared_ptr<GraphExec>* exec);
   static std::shared_ptr<GraphExec> from_handle(CUgraphExec handle);
@@ -38,10 +39,10 @@ class GraphExec {
   CUgraphExec handle() { return reinterpret_cast<CUgraphExec>(this); }
   uint64_t flags() const { return flags_; }
 
-  // CUDA_ERROR_INVALID_VALUE when memory allocated by the last launch has not been freed.
+  // CUDA_ERROR_INVALID_VALUE if memory allocated by the last launch has not been freed.
   CUresult launch(Stream& stream);
   CUresult update(const Graph& graph, CUgraphExecUpdateResultInfo* info);
-  // The node that `node` was when the graph was instantiated; its type may not change.
+  // `node` is the graph's node at the time of instantiation; its type may not change.
   CUresult set_params(const GraphNode& node, NodeContent content);
   CUresult set_child_params(const GraphNode& node, const Graph& child);
   CUresult set_enabled(const GraphNode& node, bool enabled);

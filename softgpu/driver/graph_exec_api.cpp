@@ -13,7 +13,7 @@ using namespace softgpu::driver;
 
 namespace {
 
-// _UPLOAD comes on top for cuGraphInstantiateWithParams, which has a stream for it.
+// cuGraphInstantiateWithParams also accepts _UPLOAD, because it has a stream for it.
 constexpr cuuint64_t kFlags = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
                               CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH |
                               CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
@@ -24,7 +24,7 @@ CUresult instantiate(CUgraphExec* exec, CUgraph handle, cuuint64_t flags) {
   if (exec == nullptr || (flags & ~kFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
   const std::shared_ptr<Graph> graph = graph_from_handle(handle);
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  // Dynamic parallelism, of which launching graphs from kernels is part, is not supported.
+  // Dynamic parallelism, which includes launching graphs from kernels, is not supported.
   if ((flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) != 0) return CUDA_ERROR_NOT_SUPPORTED;
   if (CUresult result = check_unsafe_call()) return result;
   if (graph->capturing) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;

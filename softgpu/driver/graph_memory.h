@@ -1,6 +1,6 @@
 // GraphMemory: the allocation of a graph's memory node, shared by the node, executable graphs and
-// launches that are under way. The memory itself is the memory layer's (pools.h); when the last of
-// them goes it is given up.
+// running launches. The memory layer (pools.h) owns the memory; it is abandoned when the last of
+// them releases the GraphMemory.
 #pragma once
 
 #include <utility>
@@ -14,7 +14,7 @@ namespace softgpu::driver {
 
 class GraphMemory {
  public:
-  // `params` as cuGraphMemAllocNodeGetParams gives them back.
+  // `params` as returned by cuGraphMemAllocNodeGetParams.
   explicit GraphMemory(const CUDA_MEM_ALLOC_NODE_PARAMS& params)
       : params_(params), access_(params.accessDescs, params.accessDescs + params.accessDescCount) {
     params_.accessDescs = access_.empty() ? nullptr : access_.data();
@@ -28,7 +28,7 @@ class GraphMemory {
 
  private:
   CUDA_MEM_ALLOC_NODE_PARAMS params_;
-  const std::vector<CUmemAccessDesc> access_;  // what params_ points to
+  const std::vector<CUmemAccessDesc> access_;  // params_ points to it
 };
 
 }  // namespace softgpu::driver

@@ -1,4 +1,4 @@
-// Nodes of graphs: adding them, and reading and changing their parameters.
+// Nodes of graphs: adds nodes, and reads and changes their parameters.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -17,7 +17,7 @@ using namespace softgpu::driver;
 
 namespace {
 
-// Where a node goes: the arguments that all functions that add one share.
+// The place of a new node: the arguments shared by all functions that add one.
 struct Place {
   CUgraphNode* node;
   CUgraph graph;
@@ -53,7 +53,7 @@ CUresult insert(const Place& place, NodeContent content, GraphNode** added = nul
   return CUDA_SUCCESS;
 }
 
-// Checks the place before `make` looks at the parameters, as some of them take something.
+// Checks the place before it calls `make`, because some kinds of `make` reserve something.
 template <typename Make>
 CUresult add_node(const Place& place, Make make) {
   {
@@ -412,7 +412,7 @@ CUresult CUDAAPI cuGraphKernelNodeSetAttribute(CUgraphNode hNode, CUkernelNodeAt
       return CUDA_SUCCESS;
     case CU_KERNEL_NODE_ATTRIBUTE_PRIORITY:
       attributes.priority =
-          std::clamp(value->priority, kGreatestStreamPriority, kLeastStreamPriority);
+          std::clamp(value->priority, kGreatestStreamPriority, kMinStreamPriority);
       return CUDA_SUCCESS;
     case CU_KERNEL_NODE_ATTRIBUTE_MEM_SYNC_DOMAIN:
       attributes.memory_domain = value->memSyncDomain;

@@ -27,7 +27,7 @@ CUresult find_context(CUcontext handle, std::shared_ptr<Context>* context) {
 
 CUresult find_kernel_function(const CUDA_KERNEL_NODE_PARAMS_v2& params,
                               KernelOperation* operation) {
-  // cudart passes a CUkernel in either member; what a node read back as has both.
+  // cudart passes a CUkernel in either member; parameters read back from a node have both.
   CUkernel named = reinterpret_cast<CUkernel>(params.func);
   std::shared_ptr<Kernel> kernel = named != nullptr ? kernel_from_handle(named) : nullptr;
   if (kernel == nullptr && params.kern != nullptr) {
@@ -42,7 +42,7 @@ CUresult find_kernel_function(const CUDA_KERNEL_NODE_PARAMS_v2& params,
   return kernel->function_in(*context, &operation->function);
 }
 
-// The devices that `params` lets touch the memory, as bits.
+// The devices to which `params` gives access, as bits.
 CUresult access_mask(const CUDA_MEM_ALLOC_NODE_PARAMS& params, uint32_t* mask) {
   if (params.accessDescCount != 0 && params.accessDescs == nullptr) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < params.accessDescCount; ++i) {
@@ -274,7 +274,7 @@ CUDA_KERNEL_NODE_PARAMS_v2 kernel_params_of(GraphNode& node) {
     if (!node.parameter_pointers.empty()) params.kernelParams = node.parameter_pointers.data();
   }
   params.func = operation.function->handle();
-  // Without it cudart cannot tell whose the node is (cudaErrorInvalidDeviceFunction).
+  // Without it, cudart cannot tell which kernel the node has (cudaErrorInvalidDeviceFunction).
   params.kern = operation.kernel;
   params.gridDimX = operation.grid[0];
   params.gridDimY = operation.grid[1];

@@ -1,8 +1,8 @@
-// Node parameters: the structs of the graph API, checked and turned into Operations, and back.
+// Node parameters: checks the structs of the graph API and converts them to Operations and back.
 //
-// Used alike when a node is added, changed, or changed in an executable graph. Each make_* function
-// fills `content` or returns what the call returns; nothing is changed then. Any thread; nothing
-// blocks; no lock is needed.
+// Used when a node is added, changed, or changed in an executable graph. Each make_* function fills
+// `content`, or returns the error of the call and changes nothing. Any thread; nothing blocks; no
+// lock is needed.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ struct NodeContent {
 
 CUresult make_kernel_node(const CUDA_KERNEL_NODE_PARAMS_v2* params, NodeContent* content);
 CUresult make_kernel_node(const CUDA_KERNEL_NODE_PARAMS_v1* params, NodeContent* content);
-// `context` null: the current one.
+// `context` null: the current context.
 CUresult make_copy_node(const CUDA_MEMCPY3D* params, CUcontext context, NodeContent* content);
 CUresult make_fill_node(const CUDA_MEMSET_NODE_PARAMS* params, CUcontext context,
                         NodeContent* content);
@@ -30,15 +30,15 @@ CUresult make_host_node(const CUDA_HOST_NODE_PARAMS* params, NodeContent* conten
 CUresult make_event_record_node(CUevent event, NodeContent* content);
 CUresult make_event_wait_node(CUevent event, NodeContent* content);
 CUresult make_mem_op_node(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params, NodeContent* content);
-// Clones the graph; graph_mutex() must not be held.
+// Clones the graph. The caller must not hold graph_mutex().
 CUresult make_child_node(CUgraph child, NodeContent* content);
 // Reserves the memory and sets params->dptr.
 CUresult make_allocate_node(CUDA_MEM_ALLOC_NODE_PARAMS* params, NodeContent* content);
 CUresult make_free_node(CUdeviceptr address, NodeContent* content);
-// Any of the above, by params->type.
+// Calls the function above that fits params->type.
 CUresult make_node(CUgraphNodeParams* params, NodeContent* content);
 
-// The reverse; the node is of that type. Kernel parameters stay owned by the node.
+// The reverse; the node must have that type. The node keeps ownership of the kernel parameters.
 CUDA_KERNEL_NODE_PARAMS_v2 kernel_params_of(GraphNode& node);
 CUDA_MEMCPY3D copy_params_of(const GraphNode& node);
 CUDA_MEMSET_NODE_PARAMS fill_params_of(const GraphNode& node);

@@ -48,7 +48,7 @@ bool append_node(GraphPlan& plan, const GraphNode& node, Span* span) {
   return true;
 }
 
-// Adds the nodes of `graph` behind `around->entry`, if given, and an exit node behind them.
+// Adds the nodes of `graph` after `around->entry`, if given, and an exit node after them.
 bool append(GraphPlan& plan, const Graph& graph, Span* around) {
   const std::vector<GraphNode*> order = graph.topological_order();
   if (order.size() != graph.nodes().size()) return false;
@@ -140,7 +140,7 @@ void GraphRun::start() {
   for (uint32_t i = 0; i < plan_->nodes.size(); ++i) {
     if (plan_->nodes[i].predecessors == 0) roots.push_back(i);
   }
-  // This thread's own root is the last: the others are under way by then.
+  // This thread's own root comes last, when the other branches have been started.
   for (size_t i = 1; i < roots.size(); ++i) start_branch(roots[i]);
   run_from(roots[0]);
 }
@@ -181,10 +181,10 @@ void GraphRun::run_from(uint32_t index) {
         start_branch(successor);
       }
     }
-    // Release: what this node did is seen by whoever finds the run done.
+    // Release: a thread that finds the run done also sees this node's effects.
     if (remaining_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      // What the plan owns goes first, as with a stream's operations (Stream::run); other branches
-      // look at it no more.
+      // The plan's resources are released first, as with a stream's operations (Stream::run). Other
+      // branches no longer use it.
       plan_.reset();
       done_->complete(1);
       return;

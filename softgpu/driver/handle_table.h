@@ -1,9 +1,9 @@
-// HandleTable<T>: the live objects of one kind, known by their address.
+// HandleTable<T>: the live objects of one kind, found by address.
 //
-// A CUDA handle is the address of its object; it is looked up here before it is used, so a stale or
-// invented handle gives an error code instead of a crash. The table holds one reference; whoever
-// looks a handle up holds another while he works with the object. Any thread; lookups take a shared
-// lock, insert and remove an exclusive one. Nothing blocks for long.
+// A CUDA handle is the address of its object. It is looked up here before it is used, so a stale or
+// invented handle gives an error code instead of a crash. The table holds one reference; a lookup
+// returns another for the time of use. Any thread; lookups take a shared lock, insert and remove
+// take an exclusive one. Nothing blocks for long.
 #pragma once
 
 #include <memory>
@@ -24,14 +24,14 @@ class HandleTable {
     objects_.insert_or_assign(key, std::move(object));
   }
 
-  // The object, or nullptr when the handle names none.
+  // The object, or nullptr if the handle names none.
   std::shared_ptr<T> find(const void* handle) const {
     std::shared_lock lock(mutex_);
     auto found = objects_.find(handle);
     return found == objects_.end() ? nullptr : found->second;
   }
 
-  // Takes the object out; nullptr when the handle names none.
+  // Removes and returns the object; nullptr if the handle names none.
   std::shared_ptr<T> remove(const void* handle) {
     std::unique_lock lock(mutex_);
     auto found = objects_.find(handle);
@@ -41,14 +41,14 @@ class HandleTable {
     return object;
   }
 
-  // Calls `visit` on every object, under the table's lock: it must not use the table.
+  // Calls `visit` on every object, with the table locked: `visit` must not use the table.
   template <typename Visit>
   void for_each(Visit visit) const {
     std::shared_lock lock(mutex_);
     for (const auto& [key, object] : objects_) visit(*object);
   }
 
-  // Takes out every object for which `predicate` holds.
+  // Removes every object for which `predicate` holds.
   template <typename Predicate>
   std::vector<std::shared_ptr<T>> remove_if(Predicate predicate) {
     std::vector<std::shared_ptr<T>> removed;
@@ -69,7 +69,7 @@ class HandleTable {
   std::unordered_map<const void*, std::shared_ptr<T>> objects_;
 };
 
-// Tables live as long as the process: threads may still call the driver while statics are
+// Tables live as long as the process: threads may call the driver while static objects are
 // destroyed.
 template <typename T>
 HandleTable<T>& handle_table() {

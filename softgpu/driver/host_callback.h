@@ -1,8 +1,8 @@
-// Host functions and stream callbacks: application code run on a stream's thread.
+// Host functions and stream callbacks: application code that runs on a stream's thread.
 //
-// While it runs its stream waits, and no CUDA call may be made from it: in_host_function()
-// (operation.h) is true on that thread and entry points return CUDA_ERROR_NOT_PERMITTED.
-// cuLaunchHostFunc's functions are dropped once the context has failed, cuStreamAddCallback's are
+// The stream waits while it runs. It must not make CUDA calls: in_host_function() (operation.h) is
+// true on that thread, and entry points return CUDA_ERROR_NOT_PERMITTED. After the context has
+// failed, functions of cuLaunchHostFunc are dropped, and callbacks of cuStreamAddCallback are
 // called with the error.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace softgpu::driver {
 
 void run_host_operation(const HostOperation& operation, CUresult status);
 
-// The same rule for other code of the application that the driver calls.
+// Applies the same rule to other application code that the driver calls.
 void run_application_code(CUhostFn function, void* user_data);
 
 }  // namespace softgpu::driver

@@ -31,14 +31,14 @@ namespace {
 constexpr uint64_t kMagic = 0x73674576'656e7431;
 constexpr size_t kPageBytes = 4096;
 constexpr int64_t kSpinNs = 20'000;
-constexpr long kNapNs = 10'000'000;  // how often a sleeper looks whether its context is going
+constexpr long kNapNs = 10'000'000;  // how often a sleeper checks whether its context is ending
 
 struct HandleBytes {
   uint64_t magic;
   int64_t process;
   int32_t descriptor;
   uint32_t reserved;
-  uint64_t inode;  // so that a descriptor number used again for another file is noticed
+  uint64_t inode;  // detects a descriptor number that was reused for another file
 };
 static_assert(sizeof(HandleBytes) <= sizeof(CUipcEventHandle));
 

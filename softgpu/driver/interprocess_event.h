@@ -1,10 +1,10 @@
 // InterprocessEvent: the state of an event that several processes share (cuIpcGetEventHandle).
 //
-// One page of shared memory counts recordings: each cuEventRecord takes the next number, and
-// passing that point in its stream raises `completed` to it. Whoever waits takes the number
-// recorded last, in whatever process, and sleeps on a futex until `completed` is there. The page is
-// a memory file; a handle names it by process and descriptor, so the exporting process must be
-// alive when it is opened, as with CUDA. Any thread of any of the processes; only wait() blocks.
+// One page of shared memory counts recordings. Each cuEventRecord takes the next number; when the
+// stream passes that point, `completed` rises to the number. A waiter in any process takes the
+// number of the latest recording and sleeps on a futex until `completed` reaches it. The page is a
+// memory file. A handle names it by process and descriptor, so the exporting process must be alive
+// when the handle is opened, as with CUDA. Any thread of any of the processes; only wait() blocks.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ class Context;
 class InterprocessEvent {
  public:
   static std::shared_ptr<InterprocessEvent> create();
-  // CUDA_ERROR_MAP_FAILED for bytes that are no handle and for events that cannot be opened.
+  // CUDA_ERROR_MAP_FAILED if the bytes are not a handle or the event cannot be opened.
   static CUresult open(const CUipcEventHandle& handle, std::shared_ptr<InterprocessEvent>* event);
   ~InterprocessEvent();
   InterprocessEvent(const InterprocessEvent&) = delete;
@@ -30,11 +30,11 @@ class InterprocessEvent {
 
   CUipcEventHandle handle() const;
 
-  uint64_t begin_recording();  // the number of the new recording
+  uint64_t begin_recording();  // returns the number of the new recording
   void complete(uint64_t recording);
   uint64_t recorded() const;
   bool reached(uint64_t recording) const;
-  // Ends early when `context`, if given, is being destroyed.
+  // Returns early if `context`, if given, is being destroyed.
   void wait(uint64_t recording, Context* context) const;
 
  private:

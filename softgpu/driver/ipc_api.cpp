@@ -31,7 +31,7 @@ struct MemoryHandle {
   int32_t process = 0;
   int32_t file = 0;
   uint32_t reserved = 0;
-  uint64_t inode = 0;  // tells a reused process id or descriptor from the one that was meant
+  uint64_t inode = 0;  // detects a reused process id or descriptor
   uint64_t file_offset = 0;
   uint64_t bytes = 0;
   CUuuid device{};
@@ -40,7 +40,7 @@ static_assert(sizeof(MemoryHandle) <= sizeof(CUipcMemHandle));
 
 constexpr uint32_t kMagic = 0x31637069;
 
-// Opening a handle again gives the same address, counted. An allocation also goes with its context.
+// Opening a handle again returns the same address and is counted. A context's end also closes it.
 struct Opened {
   std::mutex mutex;
   std::map<std::pair<uint64_t, uint64_t>, std::weak_ptr<Allocation>> by_origin;  // inode and offset
@@ -122,7 +122,7 @@ CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle in,
   if (!address || flags > CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || handle.magic != kMagic) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // The process that exported it has the memory already.
+  // The exporting process already has the memory.
   if (handle.process == ::getpid()) return CUDA_ERROR_INVALID_CONTEXT;
   Opened& state = opened();
   std::lock_guard lock(state.mutex);

@@ -16,7 +16,7 @@ CUresult JitLog::read(unsigned count, CUjit_option* options, void** values, JitL
       case CU_JIT_ERROR_LOG_BUFFER:
         log->error_.text = static_cast<char*>(values[i]);
         break;
-      // Sizes are unsigned ints passed in the place of a pointer.
+      // Sizes are unsigned ints passed in place of a pointer.
       case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
         log->info_.capacity = static_cast<unsigned>(reinterpret_cast<uintptr_t>(values[i]));
         log->info_.size_value = &values[i];
@@ -29,7 +29,7 @@ CUresult JitLog::read(unsigned count, CUjit_option* options, void** values, JitL
         log->wall_time_ = &values[i];
         break;
       default:
-        break;  // how code is generated is of no interest to an interpreter
+        break;  // options for code generation do not matter to an interpreter
     }
   }
   for (Buffer* buffer : {&log->info_, &log->error_}) {

@@ -1,6 +1,6 @@
-// JitLog: the options of a cuModuleLoadDataEx, cuLibraryLoadData or cuLinkCreate call that have an
-// effect here, which is the log buffers. Lives as long as the call, or the CUlinkState; the buffers
-// are the caller's. One thread at a time.
+// JitLog: the options of cuModuleLoadDataEx, cuLibraryLoadData or cuLinkCreate that have an effect
+// here: the log buffers. Lives as long as the call, or as the CUlinkState. The caller owns the
+// buffers. One thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@ namespace softgpu::driver {
 class JitLog {
  public:
   JitLog() = default;
-  // CUDA_ERROR_INVALID_VALUE for options that do not exist or lack their values.
+  // CUDA_ERROR_INVALID_VALUE for unknown options and for options without their values.
   static CUresult read(unsigned count, CUjit_option* options, void** values, JitLog* log);
 
-  // Appends a line to the error buffer, as far as it fits.
+  // Appends a line to the error buffer, as much as fits.
   void error(const std::string& line);
-  // Reports how much of each buffer is filled by overwriting the option that gave its size.
+  // Reports how much of each buffer was filled, by overwriting the option that gave its size.
   void finish();
 
  private:

@@ -57,11 +57,11 @@ CUresult read_extra(const exec::Kernel& kernel, void* const* extra,
     return kernel.parameters.empty() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   }
   if (*size > kernel.parameter_bytes) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-  std::memcpy(packed->data(), buffer, *size);  // what is missing stays zero, as on hardware
+  std::memcpy(packed->data(), buffer, *size);  // missing bytes stay zero, as on hardware
   return CUDA_SUCCESS;
 }
 
-// What the attributes of a CUlaunchConfig ask for, beyond hints.
+// The effects of the attributes of a CUlaunchConfig, except hints.
 struct LaunchExtras {
   CUevent event = nullptr;  // recorded when the kernel is done
   unsigned event_flags = 0;
@@ -79,7 +79,7 @@ CUresult check_cluster(const LaunchShape& shape, const uint32_t (&cluster)[3]) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// Events that a launch records may not have timing, and hardware says so with this code.
+// An event that a launch records must not have timing; hardware returns this code.
 CUresult check_launch_event(CUevent handle) {
   const auto event = event_from_handle(handle);
   if (event == nullptr) return CUDA_ERROR_INVALID_HANDLE;
@@ -110,7 +110,7 @@ CUresult read_attribute(const CUlaunchAttribute& attribute, LaunchShape* shape,
     case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
     case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
     case CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
-    // A kernel starts when all before it is done, so this allowance is never used.
+    // A kernel starts only when all earlier work has finished, so this permission is never used.
     case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
     case CU_LAUNCH_ATTRIBUTE_PRIORITY:
     case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
@@ -285,7 +285,7 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, vo
   return cuEventRecordWithFlags(extras.event, config->hStream, extras.event_flags);
 }
 
-// Every kernel of the list starts when all streams of the list have got there, and later work in
+// Every kernel of the list starts when all streams of the list have reached it, and later work in
 // any of them waits for all kernels, unless the flags say otherwise.
 CUresult CUDAAPI cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launchParamsList,
                                                       unsigned int numDevices, unsigned int flags) {

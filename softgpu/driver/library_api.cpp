@@ -15,9 +15,8 @@ using namespace softgpu::driver;
 
 namespace {
 
-// No context is needed to load a library. Text is parsed at once, so that errors in it come back
-// from the call that can report them; fatbins, which compilers made, when something of them is
-// first used.
+// Loading a library needs no context. Text is parsed at once, so that this call can report its
+// errors. Fatbins come from compilers and are parsed when something of them is first used.
 CUresult load(CUlibrary* handle, const rcuda::Result<rcuda::image::Image>& image, unsigned count,
               CUjit_option* options, void** values, unsigned library_option_count,
               CUlibraryOption* library_options) {
@@ -49,8 +48,8 @@ CUresult current_module(CUlibrary handle, std::shared_ptr<Module>* module) {
   return library->module_in(*context, module);
 }
 
-// cudart 13 asks for __managed__ variables as soon as it has loaded a library, before any context
-// is current: they belong to no context, and any instance of the library has them.
+// cudart 13 asks for __managed__ variables right after it has loaded a library, before any context
+// is current. They belong to no context, and every instance of the library has them.
 CUresult any_module(CUlibrary handle, std::shared_ptr<Module>* module) {
   if (current_context()) return current_module(handle, module);
   if (CUresult result = check_initialized()) return result;
@@ -103,7 +102,7 @@ CUresult CUDAAPI cuLibraryUnload(CUlibrary handle) {
   if (CUresult result = check_initialized()) return result;
   std::shared_ptr<Library> library = library_from_handle(handle);
   if (!library) return CUDA_ERROR_INVALID_HANDLE;
-  // What runs may use its __managed__ variables; a context that has failed runs nothing.
+  // Running kernels may use its __managed__ variables. A context that has failed runs nothing.
   for (const std::shared_ptr<Context>& context : library->contexts()) {
     if (context->alive()) context->synchronize();
   }
@@ -168,7 +167,7 @@ CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibr
   return find_global(library, name, /*managed=*/true, address, bytes);
 }
 
-// CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS is 0: no name is one's.
+// CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS is 0, so no name is found.
 CUresult CUDAAPI cuLibraryGetUnifiedFunction(void** function, CUlibrary handle,
                                              const char* symbol) {
   if (CUresult result = check_initialized()) return result;

@@ -1,9 +1,8 @@
-// cuLink*: joining PTX into one image that can be loaded.
+// cuLink*: joins PTX into one image that can be loaded.
 //
-// Linking proper happens when a program is loaded; cuLinkComplete only packs its inputs. The
-// product is an ELF image (machine EM_CUDA, as cubins are) with a section per PTX unit, so that
-// everything that takes a cubin by address and measures it takes this too. Pure functions; any
-// thread.
+// cuLinkComplete only packs its inputs; a program is linked when it is loaded. The result is an ELF
+// image (machine EM_CUDA, like a cubin) with a section per PTX unit, so code that takes a cubin by
+// address and measures it also takes this image. Pure functions; any thread.
 #pragma once
 
 #include <string>
@@ -14,7 +13,7 @@
 namespace softgpu::driver {
 
 std::vector<std::byte> link_image(const std::vector<std::string>& units);
-// The units of an image made by link_image(); false when the image is something else.
+// The units of an image made by link_image(); false for any other image.
 bool linked_units(rcuda::image::Bytes image, std::vector<std::string>* units);
 
 }  // namespace softgpu::driver

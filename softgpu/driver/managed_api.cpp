@@ -1,5 +1,5 @@
-// cuMemAdvise, prefetches, discards, cuMemRangeGetAttribute: hints about managed memory, which here
-// is ordinary memory that host and devices share, so that there is nothing to move.
+// cuMemAdvise, prefetches, discards, cuMemRangeGetAttribute: hints about managed memory. Here it is
+// ordinary memory that host and devices share, so nothing has to be moved.
 #include <mutex>
 #include <vector>
 
@@ -19,7 +19,7 @@ std::mutex& advice_mutex() {
   return *mutex;
 }
 
-// The older forms name a location by a device ordinal, or CU_DEVICE_CPU.
+// The older forms give a location as a device ordinal or CU_DEVICE_CPU.
 CUmemLocation location_of(CUdevice device) {
   CUmemLocation location{};
   location.type = device == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE;
@@ -75,13 +75,13 @@ CUresult prefetch(CUdeviceptr address, size_t bytes, const CUmemLocation& locati
   return submit(stream, EmptyOperation{});
 }
 
-// A range of a batch and where it goes.
+// One range of a batch and its destination.
 struct Prefetch {
   std::shared_ptr<Allocation> allocation;
   CUmemLocation location{};
 };
 
-// Checks a whole batch. Without `locations` it only discards.
+// Checks a whole batch. Without `locations` the batch only discards.
 CUresult read_batch(const CUdeviceptr* addresses, const size_t* bytes, size_t count,
                     const CUmemLocation* locations, const size_t* location_indices,
                     size_t location_count, unsigned long long flags, CUstream stream,
@@ -154,7 +154,7 @@ CUresult CUDAAPI cuMemPrefetchBatchAsync(CUdeviceptr* addresses, size_t* bytes, 
                         stream);
 }
 
-// What is discarded reads as anything, so also as what it was.
+// Discarded memory may have any content, so it keeps its old one.
 CUresult CUDAAPI cuMemDiscardBatchAsync(CUdeviceptr* addresses, size_t* bytes, size_t count,
                                         unsigned long long flags, CUstream stream) {
   std::vector<Prefetch> batch;

@@ -33,7 +33,7 @@ template <typename Word>
 bool holds(Word now, Word value, unsigned condition) {
   switch (condition) {
     case CU_STREAM_WAIT_VALUE_GEQ:
-      // Cyclic, so that counters may wrap.
+      // Cyclic, because counters may wrap.
       return static_cast<std::make_signed_t<Word>>(static_cast<Word>(now - value)) >= 0;
     case CU_STREAM_WAIT_VALUE_EQ:
       return now == value;
@@ -47,7 +47,7 @@ bool holds(Word now, Word value, unsigned condition) {
 template <typename Word>
 CUresult wait_for_value(Context& context, CUdeviceptr address, Word value, unsigned condition) {
   auto ready = [&] {
-    // Partner: whoever writes the word, a kernel, a copy or the host.
+    // Partner: the writer of the word, which is a kernel, a copy or the host.
     return holds(std::atomic_ref(*reinterpret_cast<Word*>(address)).load(std::memory_order_acquire),
                  value, condition);
   };
@@ -67,7 +67,8 @@ CUresult wait_for_value(Context& context, CUdeviceptr address, Word value, unsig
 template <typename Word>
 CUresult write_value(Context& context, CUdeviceptr address, Word value) {
   if (!accessible(context, address, sizeof(Word))) return CUDA_ERROR_ILLEGAL_ADDRESS;
-  // Release even without a barrier asked for: earlier work of the stream is visible before it.
+  // Release, even if no barrier was requested: the stream's earlier work is visible before the
+  // value.
   std::atomic_ref(*reinterpret_cast<Word*>(address)).store(value, std::memory_order_release);
   return CUDA_SUCCESS;
 }
@@ -87,7 +88,7 @@ CUresult execute_one(Context& context, const CUstreamBatchMemOpParams& operation
       return write_value<uint64_t>(context, operation.writeValue.address,
                                    operation.writeValue.value64);
     default:
-      return CUDA_SUCCESS;  // a barrier: writes are ordered anyway
+      return CUDA_SUCCESS;  // a barrier: writes are in order anyway
   }
 }
 
@@ -114,7 +115,7 @@ CUresult check_one(Context& context, const CUstreamBatchMemOpParams& operation) 
   } else if ((operation.writeValue.flags & ~CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // Both variants have the address in the same place.
+  // The address is in the same place in both variants.
   const CUdeviceptr address = operation.waitValue.address;
   if (address % bytes != 0 || !accessible(context, address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   return CUDA_SUCCESS;

@@ -1,8 +1,8 @@
-// Stream memory operations (cuStreamWaitValue32 and its kin): checks at the call, execution later.
+// Stream memory operations (cuStreamWaitValue32 and similar): checked at the call, executed later.
 //
-// A wait polls its word on the stream's thread, at first closely, then every fraction of a
-// millisecond, until the condition holds, the context fails or is destroyed, or the memory is gone
-// (which fails the context with CUDA_ERROR_ILLEGAL_ADDRESS).
+// A wait polls its word on the stream's thread, first in quick succession, then every fraction of a
+// millisecond. It ends when the condition holds, when the context fails or is destroyed, or when
+// the memory is gone (which fails the context with CUDA_ERROR_ILLEGAL_ADDRESS).
 #pragma once
 
 #include <span>
@@ -13,8 +13,9 @@
 
 namespace softgpu::driver {
 
-// CUDA_ERROR_INVALID_VALUE for unknown operations or flags and for addresses that are misaligned or
-// not the context's; CUDA_ERROR_NOT_SUPPORTED for flushes of remote writes, as on an H200.
+// CUDA_ERROR_INVALID_VALUE for unknown operations or flags, and for addresses that are misaligned
+// or do not belong to the context; CUDA_ERROR_NOT_SUPPORTED for flushes of remote writes, as on an
+// H200.
 CUresult check_mem_ops(Context& context, std::span<const CUstreamBatchMemOpParams> operations);
 
 CUresult execute_mem_ops(Context& context, const MemOpOperation& operation);

@@ -20,7 +20,7 @@ struct MemoryRegistry::Implementation {
   mutable std::shared_mutex mutex;
   std::map<uint64_t, std::shared_ptr<Allocation>> by_address;
 
-  // The allocation that holds `address`; null when none does.
+  // The allocation that contains `address`; null if there is none.
   std::shared_ptr<Allocation> find(uint64_t address) const {
     auto it = by_address.upper_bound(address);
     if (it == by_address.begin()) return nullptr;
@@ -34,7 +34,7 @@ namespace {
 uint32_t bit(const Device& device) { return 1u << device.ordinal(); }
 uint32_t all_devices() { return (1u << device_count()) - 1; }
 
-// Which devices' kernels may touch the allocation.
+// Computes which devices' kernels may touch the allocation.
 void compute_access(Allocation& a) {
   switch (a.kind) {
     case MemoryKind::kHost:
@@ -119,7 +119,7 @@ std::shared_ptr<Allocation> MemoryRegistry::hold(uint64_t address) {
   std::shared_lock lock(implementation_.mutex);
   std::shared_ptr<Allocation> allocation = implementation_.find(address);
   if (!allocation) return nullptr;
-  // Under the lock: once an allocation has been removed, no more holds are taken.
+  // Under the lock, so that no new holds are taken after the allocation has been removed.
   allocation->holds.fetch_add(1, std::memory_order_relaxed);
   Allocation* const held = allocation.get();
   return {held, [allocation = std::move(allocation)](Allocation*) {
@@ -305,7 +305,7 @@ void release_memory(Allocation& allocation) {
 }
 
 void release_memory_of(Context& context) {
-  // A pool's memory is its device's; what is being freed will not be heard of again.
+  // Memory of a pool belongs to its device. Memory that is being freed is not listed again.
   std::vector<std::shared_ptr<Allocation>> gone =
       memory_registry().remove_if([&](const Allocation& a) {
         return a.owner == &context && (a.kind != MemoryKind::kPool || a.freeing);

@@ -1,14 +1,13 @@
-// What lies at an address: the registry of every allocation the process can name.
+// The registry of all allocations that the process can name: it tells what lies at an address.
 //
-// Each address a CUDA call may be given belongs to at most one Allocation: device memory, pinned,
-// registered or managed host memory, a mapping of the VMM family, memory opened from another
-// process, a module's globals. The registry answers what an address is, and keeps the devices'
-// MemoryMaps in step: an allocation is in the map of every device whose kernels may touch it
-// (visible_to()).
+// Each valid address belongs to exactly one Allocation: device memory; pinned, registered or
+// managed host memory; a mapping of the VMM family; memory opened from another process; a module's
+// globals. The registry also keeps the devices' MemoryMaps up to date: an allocation is in the map
+// of every device whose kernels may touch it (visible_to()).
 //
-// Ownership: the registry holds every allocation until it is freed; lookups return a reference that
-// keeps the record (not the memory) alive. Host and device addresses are the same numbers.
-// Any thread; one shared mutex. Nothing blocks but release_memory().
+// Ownership: the registry holds every allocation until it is freed. Lookups return a reference that
+// keeps the record alive, not the memory. Host and device addresses are the same numbers. Any
+// thread; one shared mutex. Only release_memory() blocks.
 #pragma once
 
 #include <atomic>
@@ -47,32 +46,35 @@ enum class MemoryKind : uint8_t {
 
 struct Allocation {
   CUdeviceptr address = 0;
-  size_t bytes = 0;  // as asked for
+  size_t bytes = 0;  // as requested
   MemoryKind kind = MemoryKind::kDevice;
-  Device* device = nullptr;     // where it lives; nullptr: in host memory
-  Context* owner = nullptr;     // goes with it; nullptr for mapped and imported-pool memory
+  Device* device = nullptr;  // nullptr: the memory is in host memory
+  // the context it is freed with; nullptr for mapped and imported-pool memory
+  Context* owner = nullptr;
   unsigned flags = 0;           // of cuMemHostAlloc, cuMemHostRegister or cuMemAllocManaged
   std::atomic<uint64_t> id{0};  // CU_POINTER_ATTRIBUTE_BUFFER_ID
   std::atomic<bool> sync_memops{false};
-  // A stream-ordered free is queued; kGraph: also while no launch has allocated it.
+  // A stream-ordered free is queued. kGraph: also true while no launch has allocated the memory.
   std::atomic<bool> freeing{false};
-  std::atomic<bool> abandoned{false};        // kGraph: its graph is gone, it goes when it is freed
+  // kGraph: its graph is gone; the memory is released when it is freed
+  std::atomic<bool> abandoned{false};
   Arena::Block block;                        // kDevice, kModule, kHeap, kPool, kGraph
-  std::shared_ptr<Arena> arena;              // where `block` came from
+  std::shared_ptr<Arena> arena;              // the arena of `block`
   std::shared_ptr<MemoryPool> pool;          // kPool, and kImported from a pool
   std::shared_ptr<PhysicalMemory> physical;  // kMapped
-  uint64_t mapping = 0;  // kImported, kHost, kManaged: what to unmap; 0: nothing
+  uint64_t mapping = 0;  // kImported, kHost, kManaged: mapping to unmap; 0: none
   size_t mapping_bytes = 0;
   std::atomic<int> holds{0};  // see MemoryRegistry::hold()
   rcuda::cuda::ManagedAdvice
-      advice;          // kManaged, of the whole; guarded by a mutex of managed_api.cpp
-  int open_count = 1;  // kImported: cuIpcOpenMemHandle is counted
-  std::atomic<bool> of_module{false};  // kModule, and kManaged of a __managed__ variable
+      advice;          // kManaged, for the whole range; guarded by a mutex of managed_api.cpp
+  int open_count = 1;  // kImported: counts cuIpcOpenMemHandle
+  std::atomic<bool> of_module{false};  // kModule, and kManaged for a __managed__ variable
 
-  // Which devices' kernels may touch it and how, by ordinal; for kMapped and kPool set by
-  // cuMemSetAccess and cuMemPoolSetAccess, otherwise computed.
+  // The devices whose kernels may read or write it, as bits by ordinal. For kMapped and kPool
+  // cuMemSetAccess and cuMemPoolSetAccess set them; otherwise they are computed.
   std::atomic<uint32_t> readable{0}, writable{0};
-  uint32_t published_readable = 0, published_writable = 0;  // what the maps say; the registry's
+  // The content of the maps; guarded by the registry.
+  uint32_t published_readable = 0, published_writable = 0;
 
   uint64_t end() const { return address + bytes; }
   bool on_host() const { return device == nullptr; }
@@ -81,31 +83,32 @@ struct Allocation {
 
 class MemoryRegistry {
  public:
-  // Takes the allocation in and shows it to the devices that may touch it. False when its range
+  // Adds the allocation and makes it visible to the devices that may touch it. False if its range
   // overlaps another.
   bool add(std::shared_ptr<Allocation> allocation);
-  // The allocation that holds `address`; nullptr when there is none.
+  // The allocation that contains `address`; nullptr if there is none.
   std::shared_ptr<Allocation> find(uint64_t address) const;
-  // The same, but the reference keeps the memory as well: release_memory() waits for its end. For
-  // copies, which other contexts than the owner's may have queued.
+  // The same, but the reference also keeps the memory: release_memory() waits until it is dropped.
+  // For copies, which contexts other than the owner may have queued.
   std::shared_ptr<Allocation> hold(uint64_t address);
   // The allocation that begins at `address`.
   std::shared_ptr<Allocation> find_base(uint64_t address) const;
-  // True when every byte of the range belongs to an allocation (several adjacent mappings may share
-  // it). `*first` is the allocation of the first byte, nullptr when there is none.
+  // True if every byte of the range belongs to an allocation (several adjacent mappings may cover
+  // it). `*first` is the allocation of the first byte, or nullptr.
   bool covered(uint64_t address, size_t bytes, std::shared_ptr<Allocation>* first) const;
-  // True when any byte of the range belongs to an allocation.
+  // True if any byte of the range belongs to an allocation.
   bool overlaps(uint64_t address, size_t bytes) const;
-  // Takes the allocation that begins at `address` out of the registry and every map; nullptr when
-  // none does or `accept` declines it.
+  // Removes the allocation that begins at `address` from the registry and every map; nullptr if
+  // there is none or `accept` declines it.
   std::shared_ptr<Allocation> remove(uint64_t address,
                                      const std::function<bool(const Allocation&)>& accept);
   std::vector<std::shared_ptr<Allocation>> remove_if(
       const std::function<bool(const Allocation&)>& predicate);
-  // Sets access bits under the registry's lock and shows the change.
+  // Sets the access bits under the registry's lock and updates the maps.
   void set_access(const std::shared_ptr<Allocation>& allocation, uint32_t readable,
                   uint32_t writable);
-  // Recomputes who sees the allocations for which `predicate` holds: peer access changed.
+  // Recomputes which devices see the allocations for which `predicate` holds, after a change of
+  // peer access.
   void refresh(const std::function<bool(const Allocation&)>& predicate);
 
   struct Implementation;
@@ -117,21 +120,22 @@ class MemoryRegistry {
 };
 MemoryRegistry& memory_registry();
 
-// A process-wide unique number for allocations, streams of blocks, pools.
+// Returns a new id, unique in the process, for an allocation, a stream of blocks or a pool.
 uint64_t next_memory_id();
 
-// Device memory of `context`'s device from its default arena: charged and registered.
+// Device memory of `context`'s device, from its default arena: charged to the account and
+// registered.
 CUresult allocate_device_memory(Context& context, size_t bytes, MemoryKind kind,
                                 CUdeviceptr* address);
 // Host memory, page-aligned, registered. `kind` is kHost or kManaged.
 CUresult allocate_host_memory(Context& context, size_t bytes, MemoryKind kind, unsigned flags,
                               CUdeviceptr* address);
-// Gives back what the allocation holds; it is out of the registry already. Waits for copies that
-// still need the memory, unless it is a pool's or a graph's, which stays where it is.
+// Releases the allocation's resources; it has been removed from the registry. Waits for copies that
+// still need the memory, except for memory of a pool or graph, which stays in place.
 void release_memory(Allocation& allocation);
-// The part of it that waits.
+// The part of release_memory() that waits.
 void wait_for_holds(const Allocation& allocation);
-// Everything that belongs to a context that is going.
+// Releases all memory of a context that is being torn down.
 void release_memory_of(Context& context);
 
 // The device's default arena (plain allocations).

@@ -1,4 +1,4 @@
-// cuMemAlloc, cuMemFree, host and managed memory, and what can be asked about addresses by range.
+// cuMemAlloc, cuMemFree, host and managed memory, and queries about ranges of addresses.
 
 #include <cuda.h>
 #include <sys/mman.h>
@@ -25,7 +25,7 @@ CUresult enter_unsafe(Context** context) {
   return check_unsafe_call();
 }
 
-// The same for freeing, which needs no context, but none that is dead.
+// The same for calls that free memory: no context needs to be current, but a dead one is an error.
 CUresult enter_to_free(Context** context) {
   *context = nullptr;
   const CUresult result = enter(context);
@@ -33,8 +33,8 @@ CUresult enter_to_free(Context** context) {
   return check_unsafe_call();
 }
 
-// Freeing waits for the work that may still use the memory: that of its owner and of the caller.
-// Memory of pools is the caller's to free at the right time (580 on an H200).
+// A free waits for work that may still use the memory: that of the memory's owner and of the
+// caller. For memory of pools the caller must choose the right time (580 on an H200).
 CUresult wait_for_users(Context* current, const Allocation& allocation) {
   if (allocation.pool) return CUDA_SUCCESS;
   if (allocation.owner && allocation.owner != current && allocation.owner->alive()) {
@@ -49,12 +49,12 @@ CUresult free_at(Context* context, CUdeviceptr address, bool (*accept)(const All
   if (CUresult result = wait_for_users(context, *allocation)) return result;
   std::shared_ptr<Allocation> gone = memory_registry().remove(
       address, [&](const Allocation& a) { return &a == allocation.get() && accept(a); });
-  if (!gone) return CUDA_ERROR_INVALID_VALUE;  // another thread was faster
+  if (!gone) return CUDA_ERROR_INVALID_VALUE;  // another thread has freed it
   release_memory(*gone);
   return CUDA_SUCCESS;
 }
 
-// Every page of the range is mapped in this process.
+// Whether every page of the range is mapped in this process.
 bool is_mapped(const void* pointer, size_t bytes) {
   const uintptr_t page = 4096;
   const uintptr_t begin = reinterpret_cast<uintptr_t>(pointer) & ~(page - 1);
@@ -215,7 +215,7 @@ CUresult CUDAAPI cuMemHostGetFlags(unsigned int* flags, void* pointer) {
       (allocation->kind != MemoryKind::kHost && allocation->kind != MemoryKind::kRegistered)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // With unified addressing all pinned memory is mapped.
+  // With unified addressing, all pinned memory is mapped.
   *flags = allocation->flags | CU_MEMHOSTALLOC_DEVICEMAP;
   return CUDA_SUCCESS;
 }
@@ -230,7 +230,7 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* bytes, CUdev
   return CUDA_SUCCESS;
 }
 
-// dma-buf is of the kernel's making; there is no device whose kernel driver could export one.
+// The kernel makes dma-bufs; softgpu has no device whose kernel driver could export one.
 CUresult CUDAAPI cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t bytes,
                                                CUmemRangeHandleType, unsigned long long) {
   Context* context = nullptr;

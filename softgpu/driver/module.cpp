@@ -22,7 +22,7 @@ using rcuda::Code;
 using rcuda::Result;
 using rcuda::Status;
 
-// Reports a loading error to the log and the caller's buffer, and names its CUresult.
+// Logs a loading error, writes it to the caller's buffer, and returns its CUresult.
 CUresult report(const Status& status, CUresult otherwise, JitLog* log) {
   RCUDA_WARN("module not loaded: %s", status.message().c_str());
   if (log) log->error(status.message());
@@ -51,7 +51,7 @@ void release_global(CUdeviceptr address) {
   if (gone) release_memory(*gone);
 }
 
-// Globals live on the context's device, __managed__ ones in host memory.
+// Globals live on the context's device, __managed__ variables in host memory.
 CUdeviceptr allocate_global(Context& context, size_t bytes, bool managed) {
   CUdeviceptr address = 0;
   bytes = std::max<size_t>(bytes, 1);
@@ -81,7 +81,7 @@ CUresult load_program(Context& context, std::vector<std::unique_ptr<ptx::Module>
 CUresult read_file(const char* path, std::string* contents) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
-  // A folder can be opened, and reading it throws.
+  // A folder can be opened, but reading it throws.
   try {
     contents->assign(std::istreambuf_iterator<char>(file), {});
   } catch (const std::ios_base::failure&) {
@@ -217,8 +217,8 @@ CUresult Library::module_in(Context& context, std::shared_ptr<Module>* module) {
       instances_.erase(&context);
       return result;
     }
-    // A managed variable is one memory whatever the context: later instances take over what the
-    // first has, whose contents must survive the initialisation.
+    // All contexts share the memory of a managed variable. Later instances use the first one's
+    // memory, whose content must survive the initialisation.
     size_t next_managed = 0;
     std::vector<std::vector<std::byte>> contents;
     for (const auto& [address, bytes] : managed_) {
@@ -232,7 +232,7 @@ CUresult Library::module_in(Context& context, std::shared_ptr<Module>* module) {
       const CUdeviceptr address = allocate_global(context, bytes, true);
       if (address == 0) return 0;
       if (std::shared_ptr<Allocation> allocation = memory_registry().find_base(address)) {
-        allocation->owner = nullptr;  // stays when this context goes
+        allocation->owner = nullptr;  // survives the end of this context
       }
       managed_.emplace_back(address, bytes);
       ++next_managed;
@@ -283,7 +283,7 @@ void Library::drop_instances(const Context* context) {
       dropped.push_back(std::move(it->second));
       it = instances_.erase(it);
     }
-    if (!context) kernels.swap(kernels_);  // they hold the library
+    if (!context) kernels.swap(kernels_);  // the kernels hold references to the library
   }
   for (const std::shared_ptr<Module>& module : dropped) module->retire();
   for (const auto& [name, kernel] : kernels) handle_table<Kernel>().remove(kernel.get());
@@ -311,7 +311,7 @@ CUresult Kernel::function_in(Context& context, std::shared_ptr<Function>* functi
     auto known = functions_.find(&context);
     if (known != functions_.end()) {
       *function = known->second.lock();
-      // A context at the same address may have come back to life since.
+      // A context at the same address may have been started since.
       if (*function && handle_table<Function>().find(function->get())) return CUDA_SUCCESS;
     }
   }
@@ -325,7 +325,7 @@ CUresult Kernel::function_in(Context& context, std::shared_ptr<Function>* functi
   return CUDA_SUCCESS;
 }
 
-void Kernel::hand_on_settings(int device) {
+void Kernel::pass_on_settings(int device) {
   std::lock_guard lock(mutex_);
   for (const auto& [context, known] : functions_) {
     const std::shared_ptr<Function> function = known.lock();

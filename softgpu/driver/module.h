@@ -1,19 +1,18 @@
 // Module, Library, Kernel and Function: loaded code and its handles.
 //
-// A Library (cuLibraryLoadData) is code without a context; it is loaded into a context, as a
+// A Library (cuLibraryLoadData) is code without a context. It is loaded into a context, as a
 // Module, when something of it is first used there. A Module (cuModuleLoadData) belongs to one
-// context. A Kernel is a library's entry point by name; a Function is an entry point of a Module,
-// ready to launch. CUfunction, CUkernel, CUmodule and CUlibrary are addresses of these objects,
-// checked by the
-// *_from_handle functions; those return what they found with a reference, so that an unload by
-// another thread cannot pull it away. Any thread. Loading parses and may take long; nothing else
+// context. A Kernel is an entry point of a library, by name. A Function is an entry point of a
+// Module, ready to launch. CUfunction, CUkernel, CUmodule and CUlibrary are addresses of these
+// objects. The *_from_handle functions check them and return a reference, so an unload by another
+// thread cannot destroy the object. Any thread. Loading parses code and may take long; nothing else
 // blocks.
 //
-// Who defines which entry point: module_api.cpp and library_api.cpp have cuModule*, cuLibrary*,
-// cuLink*, cuKernelGetFunction, cuKernelGetLibrary, cuKernelGetName, cuFuncGetModule,
-// cuFuncGetName, cuFuncLoad and cuFuncIsLoaded. Attributes, parameter info, cache configuration and
+// module_api.cpp and library_api.cpp define cuModule*, cuLibrary*, cuLink*, cuKernelGetFunction,
+// cuKernelGetLibrary, cuKernelGetName, cuFuncGetModule, cuFuncGetName, cuFuncLoad and
+// cuFuncIsLoaded. The launch layer defines attributes, parameter info, cache configuration and
 // occupancy of both kinds of handle (cuFuncGetAttribute, cuKernelGetAttribute,
-// cuKernelGetParamInfo, ...) and launches belong to the launch layer.
+// cuKernelGetParamInfo, ...) and launches.
 #pragma once
 
 #include <array>
@@ -37,9 +36,9 @@ class Kernel;
 class Library;
 class Module;
 
-// Settings of cuFuncSetAttribute and cuFuncSetCacheConfig; also kept per kernel and device
-// (cuKernelSetAttribute), where they outlive every context, and handed on to its functions. -1: not
-// set.
+// Settings of cuFuncSetAttribute and cuFuncSetCacheConfig. They are also kept per kernel and device
+// (cuKernelSetAttribute), where they outlive every context and are passed on to the kernel's
+// functions. -1: not set.
 struct FunctionSettings {
   void take_over(const FunctionSettings& other);
 
@@ -62,14 +61,14 @@ class Function {
   FunctionSettings& settings() { return settings_; }
 
  private:
-  std::shared_ptr<Module> module_;  // keeps the code alive while work that uses it is queued
+  std::shared_ptr<Module> module_;  // keeps the code alive while queued work uses it
   const exec::Kernel& kernel_;
   FunctionSettings settings_;
 };
 
 class Module : public std::enable_shared_from_this<Module> {
  public:
-  // `library` is nullptr for a module of its own.
+  // `library` is nullptr for a module without a library.
   Module(std::shared_ptr<Context> context, std::unique_ptr<exec::Program> program,
          Library* library);
   ~Module();
@@ -77,9 +76,9 @@ class Module : public std::enable_shared_from_this<Module> {
   Context& context() const { return *context_; }
   exec::Program& program() { return *program_; }
   Library* library() const { return library_; }
-  // The one Function of that name in this module; nullptr when there is no such kernel.
+  // The module's Function of that name (there is one each); nullptr if there is no such kernel.
   std::shared_ptr<Function> function(const std::string& name);
-  // Makes its own handle and those of its functions invalid: it is being unloaded.
+  // Invalidates the module's handle and those of its functions, when it is unloaded.
   void retire();
 
  private:
@@ -88,25 +87,25 @@ class Module : public std::enable_shared_from_this<Module> {
   Library* const library_;
   std::mutex mutex_;
   bool retired_ = false;
-  std::map<std::string, std::weak_ptr<Function>> functions_;  // the handle table owns them
+  std::map<std::string, std::weak_ptr<Function>> functions_;  // owned by the handle table
 };
 
-// The code of a library: the PTX of its translation units, parsed when first needed.
+// A library's code: the PTX of its translation units, parsed when it is first needed.
 class Library : public std::enable_shared_from_this<Library> {
  public:
   explicit Library(std::vector<std::string> units) : units_(std::move(units)) {}
   ~Library();
   CUlibrary handle() { return reinterpret_cast<CUlibrary>(this); }
-  // The names of its kernels, in order of definition. CUDA_ERROR_INVALID_PTX when it does not
-  // parse.
+  // The names of its kernels, in order of definition. CUDA_ERROR_INVALID_PTX if parsing fails.
   CUresult kernel_names(std::vector<std::string>* names, JitLog* log = nullptr);
-  // CUDA_ERROR_NOT_FOUND when there is no such kernel.
+  // CUDA_ERROR_NOT_FOUND if there is no such kernel.
   CUresult kernel(const std::string& name, std::shared_ptr<Kernel>* kernel);
-  // The library's instance in `context`, loaded now if need be.
+  // The library's instance in `context`, loaded now if needed.
   CUresult module_in(Context& context, std::shared_ptr<Module>* module);
-  // Those that have an instance.
+  // The contexts that have an instance.
   std::vector<std::shared_ptr<Context>> contexts();
-  // The context is going, or (nullptr) the library is unloaded.
+  // Drops the instance in a context that is being torn down, or (nullptr) all when the library is
+  // unloaded.
   void drop_instances(const Context* context);
 
  private:
@@ -119,7 +118,7 @@ class Library : public std::enable_shared_from_this<Library> {
   std::vector<std::string> names_;
   std::map<std::string, std::shared_ptr<Kernel>> kernels_;
   std::map<const Context*, std::shared_ptr<Module>> instances_;
-  // __managed__ variables: one memory for the instances of all contexts, in order of allocation.
+  // __managed__ variables: shared by the instances of all contexts, in order of allocation.
   std::vector<std::pair<CUdeviceptr, size_t>> managed_;
 };
 
@@ -129,11 +128,11 @@ class Kernel {
   CUkernel handle() { return reinterpret_cast<CUkernel>(this); }
   const std::shared_ptr<Library>& library() const { return library_; }
   const std::string& name() const { return name_; }
-  // The function in `context`, loading the library there if need be.
+  // The function in `context`; loads the library there if needed.
   CUresult function_in(Context& context, std::shared_ptr<Function>* function);
   FunctionSettings& settings(int device) { return settings_[static_cast<size_t>(device)]; }
-  // To its functions in the contexts of that device.
-  void hand_on_settings(int device);
+  // Passes the settings on to its functions in the contexts of that device.
+  void pass_on_settings(int device);
 
  private:
   const std::shared_ptr<Library> library_;
@@ -144,24 +143,23 @@ class Kernel {
 };
 
 // The function that `handle` names. A CUkernel cast to CUfunction, as the CUDA runtime passes it,
-// gives the kernel's function in the current context. CUDA_ERROR_INVALID_HANDLE when it names
-// neither.
+// gives the kernel's function in the current context. CUDA_ERROR_INVALID_HANDLE if it is neither.
 CUresult function_from_handle(CUfunction handle, std::shared_ptr<Function>* function);
 std::shared_ptr<Kernel> kernel_from_handle(CUkernel handle);
 std::shared_ptr<Module> module_from_handle(CUmodule handle);
 std::shared_ptr<Library> library_from_handle(CUlibrary handle);
 
-// The whole of a file; CUDA_ERROR_FILE_NOT_FOUND for what is none.
+// The content of a file; CUDA_ERROR_FILE_NOT_FOUND if there is no such file.
 CUresult read_file(const char* path, std::string* contents);
-// The PTX of what an application passed: a fatbin, an ELF image made by cuLinkComplete, or PTX
-// text.
+// The PTX of an image that an application passed: a fatbin, an ELF image made by cuLinkComplete, or
+// PTX text.
 CUresult read_image(const rcuda::Result<rcuda::image::Image>& image,
                     std::vector<std::string>* units, JitLog* log);
-// Loads PTX into a context as a module of its own and registers it.
+// Loads PTX into a context as a module without a library, and registers it.
 CUresult load_module(Context& context, const std::vector<std::string>& units, JitLog* log,
                      std::shared_ptr<Module>* module);
 
-// Unloads every module of a context that is going, libraries' instances included.
+// Unloads all modules of a context that is being torn down, including instances of libraries.
 void unload_modules_of(Context& context);
 
 }  // namespace softgpu::driver

@@ -1,4 +1,4 @@
-// cuModule*, cuLink* and the parts of cuFunc* that concern where a function comes from.
+// cuModule*, cuLink* and the cuFunc* calls about where a function comes from.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -78,7 +78,7 @@ CUresult CUDAAPI cuModuleUnload(CUmodule handle) {
   if (CUresult result = enter_anywhere(&context)) return result;
   std::shared_ptr<Module> module = module_from_handle(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
-  if (module->library()) return CUDA_ERROR_NOT_PERMITTED;  // goes with its library
+  if (module->library()) return CUDA_ERROR_NOT_PERMITTED;  // it is unloaded with its library
   if (CUresult result = module->context().synchronize()) return result;
   module->retire();
   return CUDA_SUCCESS;
@@ -164,7 +164,7 @@ CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction handle) {
   return CUDA_SUCCESS;
 }
 
-// A function that has a handle is loaded: programs are decoded whole.
+// A function with a handle is loaded, because a program is decoded as a whole.
 CUresult CUDAAPI cuFuncLoad(CUfunction handle) {
   Context* context = nullptr;
   if (CUresult result = enter_anywhere(&context)) return result;
@@ -259,7 +259,7 @@ CUresult CUDAAPI cuLinkComplete(CUlinkState handle, void** image, size_t* bytes)
   std::shared_ptr<LinkState> state = handle_table<LinkState>().find(handle);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   if (!image || state->units.empty()) return CUDA_ERROR_INVALID_VALUE;
-  // Loading once is the link: it reports what does not parse or resolve.
+  // Loading the image once links it, and reports PTX that does not parse or resolve.
   std::shared_ptr<Module> trial;
   const CUresult result = load_module(*context, state->units, &state->log, &trial);
   state->log.finish();

@@ -21,7 +21,7 @@ constexpr uint32_t kRegistersPerMultiprocessor = 65536;
 constexpr uint32_t kRegisterGranularity = 256;  // per warp
 constexpr uint32_t kMaxRegistersPerThread = 255;
 constexpr uint32_t kSharedPerMultiprocessor = 228 * 1024;
-// What of it may be shared memory, in KB; the rest is L1 (Hopper's tuning guide).
+// The possible sizes of shared memory, in KB; the rest is L1 cache (Hopper tuning guide).
 constexpr uint32_t kSharedConfigurations[] = {0, 8, 16, 32, 64, 100, 132, 164, 196, 228};
 constexpr uint32_t kReservedSharedPerBlock = 1024;
 constexpr uint32_t kSharedGranularity = 128;
@@ -30,7 +30,7 @@ constexpr size_t round_up_to(size_t value, size_t granularity) {
   return (value + granularity - 1) / granularity * granularity;
 }
 
-// The smallest configuration that holds what was preferred, of a multiprocessor, and one block.
+// The smallest configuration that holds the preferred share of a multiprocessor and one block.
 uint32_t shared_per_multiprocessor(Function& function, size_t block_bytes) {
   const int percent = function.settings().preferred_carveout.load();
   if (percent < 0) return kSharedPerMultiprocessor;
@@ -62,7 +62,7 @@ uint32_t max_dynamic_shared_bytes(const exec::Kernel& kernel, const FunctionSett
 uint32_t active_blocks_per_multiprocessor(Function& function, uint32_t threads,
                                           size_t dynamic_shared_bytes) {
   const exec::Kernel& kernel = function.kernel();
-  // .maxntid does not matter to this count on hardware either, only at the launch.
+  // On hardware, too, .maxntid does not affect this count, only the launch.
   if (threads == 0 || threads > kMaxThreadsPerBlock ||
       dynamic_shared_bytes > max_dynamic_shared_bytes(kernel, function.settings())) {
     return 0;
@@ -105,7 +105,7 @@ CUresult max_active_blocks(int* blocks, CUfunction handle, int block_size, size_
   return CUDA_SUCCESS;
 }
 
-// The block size that keeps most threads resident; of several, the largest.
+// The block size that keeps most threads resident; the largest if there are several.
 CUresult max_potential_block_size(int* grid, int* block, CUfunction handle,
                                   CUoccupancyB2DSize shared_for_block, size_t shared_bytes,
                                   int limit, unsigned flags) {
@@ -118,7 +118,7 @@ CUresult max_potential_block_size(int* grid, int* block, CUfunction handle,
   int most = static_cast<int>(function->kernel().max_threads_per_block);
   if (limit > 0) most = std::min(most, limit);
   int best_threads = 0, best_block = 0, best_blocks = 0;
-  // The largest size that is no multiple of a warp is tried too, then multiples downwards.
+  // The largest size is tried even if it is not a multiple of a warp, then multiples downwards.
   for (int size = most; size > 0;
        size = (size - 1) / static_cast<int>(kWarpThreads) * static_cast<int>(kWarpThreads)) {
     const size_t shared = shared_for_block != nullptr ? shared_for_block(size) : shared_bytes;
@@ -177,7 +177,7 @@ CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize
   }
   const size_t share =
       shared_per_multiprocessor(*function, 0) / blocks / kSharedGranularity * kSharedGranularity;
-  // An H200's driver does not take the system's 1 KB off here.
+  // An H200's driver does not subtract the system's 1 KB here.
   const size_t used = function->kernel().static_shared_bytes;
   *dynamicSmemSize =
       std::min<size_t>(share > used ? share - used : 0,

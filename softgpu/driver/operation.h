@@ -1,13 +1,12 @@
 // Operations: the work that streams execute and that graphs consist of.
 //
-// Every asynchronous entry point of the driver builds one Operation and hands it to submit(). If
-// the stream is capturing, the operation becomes a graph node; otherwise it is appended to the
-// stream and carried out, in order, by that stream's thread. Graph launches append a captured
-// graph's operations again. So each kind of work has one description and one executor, whichever
-// way it was asked for.
+// Every asynchronous entry point of the driver builds an Operation and passes it to submit(). If
+// the stream is capturing, the operation becomes a graph node. Otherwise it is appended to the
+// stream, and the stream's thread executes it in order. A graph launch executes a captured graph's
+// operations. So each kind of work has one description and one executor, however it was requested.
 //
-// An Operation owns everything it needs (parameter bytes are copied); handles inside it are
-// shared_ptrs or raw CUDA handles that the caller validated.
+// An Operation owns everything it needs (parameter bytes are copied). The handles in it are
+// shared_ptrs, or raw CUDA handles that the caller has validated.
 #pragma once
 
 #include <cstddef>
@@ -36,21 +35,21 @@ struct KernelOperation {
   uint32_t block[3] = {1, 1, 1};
   uint32_t dynamic_shared_bytes = 0;
   bool cooperative = false;
-  std::vector<std::byte> parameters;  // packed as the kernel wants them
-  // What a graph's node tells of it: the library's kernel that was named, if one was, and whether
-  // the parameters came packed (CU_LAUNCH_PARAM_*).
+  std::vector<std::byte> parameters;  // in the kernel's layout
+  // What a graph node reports: the library's kernel, if one was named, and whether the parameters
+  // were given packed (CU_LAUNCH_PARAM_*).
   CUkernel kernel = nullptr;
   bool came_packed = false;
 };
 
-// Any copy: 1D copies are copies of height and depth 1. Both contexts are set for peer copies.
+// A copy of any shape: 1D copies have height and depth 1. Both contexts are set for peer copies.
 struct CopyOperation {
   CUDA_MEMCPY3D_PEER shape{};
-  bool unified = false;  // given by unified addresses, which is what a graph's node then tells
-  // A source that was read when the call was made, see stage_source(). Then srcHost is not read.
+  bool unified = false;  // given by unified addresses; a graph node then reports these
+  // A source that was read at the call, see stage_source(). srcHost is then not read.
   std::shared_ptr<const std::vector<std::byte>> staged;
-  // MemoryRegistry::hold() of both ends, unless they are pageable: the memory stays until the copy
-  // is over. Not in graphs.
+  // MemoryRegistry::hold() of both ends, unless they are pageable: keeps the memory until the copy
+  // has ended. Not in graphs.
   std::shared_ptr<Allocation> source_memory, destination_memory;
 };
 
@@ -70,13 +69,13 @@ struct HostOperation {
   void* user_data = nullptr;
 };
 
-// `record` is the recording that this execution completes; graph nodes get one at each launch.
+// `record` is the recording that this execution completes. Graph nodes get one at each launch.
 struct EventRecordOperation {
   std::shared_ptr<Event> event;
   std::shared_ptr<EventRecord> record;
   uint64_t interprocess_value = 0;  // for events shared between processes
 };
-// Only in graphs: cuStreamWaitEvent on a stream turns into Points, taken at the time of the call.
+// Only in graphs. cuStreamWaitEvent on a stream takes Points at the time of the call instead.
 struct EventWaitOperation {
   std::shared_ptr<Event> event;
 };
@@ -88,8 +87,8 @@ struct InterprocessWaitOperation {
 struct MemOpOperation {
   std::vector<CUstreamBatchMemOpParams> operations;
 };
-// Stream-ordered memory. While a stream captures they become memory nodes of the graph, and
-// `memory` is that node's allocation.
+// Stream-ordered memory. While a stream captures, these become memory nodes of the graph; `memory`
+// is then the node's allocation.
 struct AllocateOperation {
   CUdeviceptr address = 0;
   std::shared_ptr<GraphMemory> memory;
@@ -110,22 +109,23 @@ using Operation = std::variant<EmptyOperation, KernelOperation, CopyOperation, F
                                InterprocessWaitOperation, MemOpOperation, AllocateOperation,
                                FreeOperation, ChildGraphOperation, GraphLaunchOperation>;
 
-// Validates the stream handle (0, legacy, per-thread or created), then captures or appends.
-// Returns the context's sticky error if it has one. Never waits for the operation.
+// Validates the stream handle (0, legacy, per-thread or created), then captures or appends the
+// operation. Returns the context's sticky error if it has one. Does not wait for the operation.
 CUresult submit(CUstream stream, Operation operation);
 
-// submit() on `stream`, then waits for it to finish: synchronous copies. Refused while capturing
-// (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED / _IMPLICIT as the real driver does).
+// For synchronous copies: submit() on `stream`, then waits until the operation has finished.
+// Refused during a capture (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED or _IMPLICIT, as by the real
+// driver).
 CUresult submit_and_wait(CUstream stream, Operation operation);
 
-// True while the stream captures: cuMemAllocAsync and its like take another way then.
+// True while the stream captures; cuMemAllocAsync and similar calls then add graph nodes.
 bool is_capturing(CUstream stream);
 
-// True on a thread that is inside a host function or stream callback: no CUDA call may be made
-// there, every entry point returns CUDA_ERROR_NOT_PERMITTED.
+// True on a thread that is inside a host function or stream callback. CUDA calls are not allowed
+// there: every entry point returns CUDA_ERROR_NOT_PERMITTED.
 bool in_host_function();
 
-// Executors, called on a stream's thread. A result other than success becomes sticky.
+// Executors, called on a stream's thread. Any result other than success becomes sticky.
 CUresult execute_kernel(Context& context, const KernelOperation& operation);
 CUresult execute_copy(Context& context, const CopyOperation& operation);
 CUresult execute_fill(Context& context, const FillOperation& operation);

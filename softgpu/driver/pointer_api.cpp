@@ -1,4 +1,4 @@
-// cuPointerGetAttribute and its like: what an address is.
+// cuPointerGetAttribute and similar: what lies at an address.
 #include <cstring>
 #include <optional>
 
@@ -14,7 +14,7 @@ using namespace softgpu::driver;
 
 namespace {
 
-// Writes an attribute in the type the API documents for it.
+// Writes an attribute in the type that the API documents.
 template <typename T>
 CUresult put(void* data, T value) {
   std::memcpy(data, &value, sizeof value);
@@ -45,7 +45,7 @@ CUmemAllocationHandleType handle_types(const Allocation& a) {
   return a.pool ? a.pool->handle_types() : CU_MEM_HANDLE_TYPE_NONE;
 }
 
-// For an address that an allocation holds.
+// The attribute of an address inside an allocation.
 CUresult attribute_of(const Allocation& a, CUdeviceptr address, CUpointer_attribute attribute,
                       void* data) {
   switch (attribute) {
@@ -105,7 +105,7 @@ CUresult attribute_of(const Allocation& a, CUdeviceptr address, CUpointer_attrib
   }
 }
 
-// What cuPointerGetAttributes answers for an address that means nothing to the driver.
+// The answer of cuPointerGetAttributes for an address unknown to the driver.
 CUresult attribute_of_unknown(CUpointer_attribute attribute, void* data) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
@@ -148,16 +148,17 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
   if (CUresult result = enter_anywhere(&context)) return result;
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   if (std::shared_ptr<Allocation> allocation = memory_registry().find(address)) {
-    // A graph's memory is nobody's until a launch has allocated it, for an H200's driver as well.
+    // A graph's memory belongs to nobody until a launch has allocated it. An H200's driver does the
+    // same.
     if (allocation->kind == MemoryKind::kGraph && allocation->freeing) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     return attribute_of(*allocation, address, attribute, data);
   }
-  return CUDA_ERROR_INVALID_VALUE;  // reserved addresses that nothing is mapped to included
+  return CUDA_ERROR_INVALID_VALUE;  // also for reserved addresses without a mapping
 }
 
-// Unlike the single form it succeeds for any address and answers with nulls where there is nothing.
+// Unlike the single form, it succeeds for every address and returns nulls for unknown ones.
 CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attributes,
                                         void** data, CUdeviceptr address) {
   Context* context = nullptr;

@@ -11,7 +11,7 @@
 namespace softgpu::driver {
 namespace {
 
-// A kept block serves a request that is at most this part smaller.
+// A kept block serves a request that is smaller by at most this fraction.
 constexpr size_t kReuseSlack = 8;
 
 struct DevicePools {
@@ -132,7 +132,7 @@ CUresult MemoryPool::allocate(Context& context, size_t bytes, CUstream stream,
     lock.unlock();
     auto allocation = std::make_shared<Allocation>();
     allocation->address = block.address;
-    // Whole blocks, so that taking over a queued free changes nothing that a running kernel sees.
+    // Whole blocks, so that a takeover of a queued free changes nothing that a running kernel sees.
     allocation->bytes = block.bytes;
     allocation->kind = MemoryKind::kPool;
     allocation->device = &device_;
@@ -150,7 +150,7 @@ CUresult MemoryPool::allocate(Context& context, size_t bytes, CUstream stream,
 void MemoryPool::free_queued(const std::shared_ptr<Allocation>& allocation, Context& context,
                              CUstream stream) {
   std::lock_guard lock(mutex_);
-  allocation->owner = &context;  // with which frees go that never execute
+  allocation->owner = &context;  // if it ends, frees that never execute end with it
   account_use_locked(-static_cast<int64_t>(allocation->bytes));
   queued_.push_back({allocation, stream});
 }
@@ -174,7 +174,7 @@ bool MemoryPool::free_executes(CUdeviceptr address) {
 void MemoryPool::recycle(Allocation& allocation) {
   if (allocation.block.bytes == 0) return;
   std::lock_guard lock(mutex_);
-  // A free that was queued has been taken off the used account already.
+  // A queued free has already been subtracted from the used account.
   if (!allocation.freeing) account_use_locked(-static_cast<int64_t>(allocation.bytes));
   taken_over_.erase(allocation.address);
   executing_.erase(allocation.address);
@@ -257,7 +257,7 @@ CUresult MemoryPool::set_attribute(CUmemPool_attribute attribute, void* value) {
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
       release_threshold_ = *static_cast<cuuint64_t*>(value);
       return CUDA_SUCCESS;
-    // The high-water marks may only be reset.
+    // The high-water marks can only be reset.
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
       if (*static_cast<cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
       reserved_high_ = reserved_;
@@ -313,16 +313,16 @@ void set_current_pool(Device& device, std::shared_ptr<MemoryPool> pool) {
 
 CUresult execute_allocate(Context&, const AllocateOperation& operation) {
   std::shared_ptr<Allocation> allocation = memory_registry().find_base(operation.address);
-  if (!allocation) return CUDA_SUCCESS;  // freed by a synchronous call meanwhile
+  if (!allocation) return CUDA_SUCCESS;  // a synchronous call has freed it since
   if (allocation->kind != MemoryKind::kGraph) return CUDA_SUCCESS;  // allocated when it was queued
-  // For graph memory `flags` has the devices that may touch it while it is allocated.
+  // For graph memory, `flags` holds the devices that may touch it while it is allocated.
   memory_registry().set_access(allocation, allocation->flags, allocation->flags);
   return CUDA_SUCCESS;
 }
 
 CUresult execute_free(Context&, const FreeOperation& operation) {
   std::shared_ptr<Allocation> allocation = memory_registry().find_base(operation.address);
-  if (!allocation) return CUDA_SUCCESS;  // freed by a synchronous call meanwhile
+  if (!allocation) return CUDA_SUCCESS;  // a synchronous call has freed it since
   if (allocation->kind == MemoryKind::kGraph) {
     memory_registry().set_access(allocation, 0, 0);
     if (!allocation->abandoned) return CUDA_SUCCESS;

@@ -1,20 +1,20 @@
 // Memory pools and stream-ordered allocation, and the memory of graph nodes.
 //
-// A pool hands out blocks of its arena and keeps freed ones for reuse, up to its release threshold.
-// cuMemAllocAsync allocates at once (the address must be known) and shows the memory to kernels at
-// once; cuMemFreeAsync queues a FreeOperation, and the memory becomes invalid when that executes. A
-// block whose free is queued on a stream is reused for an allocation of the same size on that
-// stream without waiting, as stream order allows. When memory runs out, the pool gives back what it
-// keeps, then waits for queued frees, and only then fails.
+// A pool allocates blocks of its arena and keeps freed blocks for reuse, up to its release
+// threshold. cuMemAllocAsync allocates at the call, because the address must be known, and makes
+// the memory visible to kernels at once. cuMemFreeAsync queues a FreeOperation; the memory becomes
+// invalid when that executes. A block whose free is queued on a stream can be reused at once for an
+// allocation of the same size on that stream, because stream order allows it. When memory runs out,
+// the pool first releases the blocks it keeps, then waits for queued frees, and only then fails.
 //
-// What was freed in stream order goes back to the device only once a synchronising call has seen
-// that the free is over: beyond the release threshold in that call itself, as NVIDIA's
-// documentation of the threshold and of cuMemPoolTrimTo says. Until then the pool reuses it, and
+// Memory that was freed in stream order returns to the device only after a synchronising call has
+// seen that the free has completed. Memory beyond the release threshold returns in that call, as
+// NVIDIA documents for the threshold and for cuMemPoolTrimTo. Until then the pool can reuse it, and
 // trimming leaves it.
 //
-// Graph memory has its address from the creation of the node to the end of the graph; kernels may
+// Graph memory has its address from the creation of the node to the end of the graph. Kernels may
 // touch it from execute_allocate to execute_free. The stream layer calls the functions for graphs.
-// Any thread. allocate() may wait for the context's work as said; nothing else blocks.
+// Any thread. allocate() may wait for the context's work as described above; nothing else blocks.
 #pragma once
 
 #include <cstddef>
@@ -45,20 +45,20 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   bool imported() const { return imported_; }
   Arena& arena() { return *arena_; }
 
-  // `stream` is the key of stream order: frees queued on the same one are reused; nullptr for none.
+  // `stream` is the key of stream order: frees queued on the same stream are reused; nullptr: none.
   CUresult allocate(Context& context, size_t bytes, CUstream stream, CUdeviceptr* address);
-  // A free of `allocation` was queued on `stream`, which is of that context.
+  // A free of `allocation` was queued on `stream`, a stream of `context`.
   void free_queued(const std::shared_ptr<Allocation>& allocation, Context& context,
                    CUstream stream);
-  // A queued free of the block at `address` executes: true when the block is really free now, false
-  // when a later allocation has taken it over.
+  // A queued free of the block at `address` executes. True if the block is now free; false if a
+  // later allocation has taken it over.
   bool free_executes(CUdeviceptr address);
-  // A freed allocation, already out of the registry: its block is kept or given back.
+  // Keeps or releases the block of a freed allocation, which has been removed from the registry.
   void recycle(Allocation& allocation);
   void trim(size_t keep_bytes);
-  // A synchronising call has seen all frees that executed.
+  // A synchronising call has seen all frees that have executed.
   void observe_frees();
-  // The pool is destroyed: all that is free goes back, now or when it is freed.
+  // The pool is destroyed: its free blocks are released now, the others when they are freed.
   void retire();
 
   CUresult attribute(CUmemPool_attribute attribute, void* value);
@@ -84,7 +84,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   std::mutex mutex_;
   struct Kept {
     Arena::Block block;
-    bool observed = false;  // may go back to the device
+    bool observed = false;  // may return to the device
   };
   std::multimap<size_t, Kept> kept_;  // free, by size
   bool retired_ = false;
@@ -93,28 +93,28 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
     CUstream stream;
   };
   std::vector<QueuedFree> queued_;
-  std::set<CUdeviceptr> executing_;        // queued frees that have begun: not given back yet
-  std::map<CUdeviceptr, int> taken_over_;  // queued frees that must do nothing when they execute
+  std::set<CUdeviceptr> executing_;  // queued frees that are executing: memory not released yet
+  std::map<CUdeviceptr, int> taken_over_;  // queued frees that do nothing when they execute
   int reuse_policies_[3] = {1, 1, 1};      // by CU_MEMPOOL_ATTR_REUSE_*, from 1
   uint64_t release_threshold_ = 0;
   uint64_t reserved_ = 0, reserved_high_ = 0, used_ = 0, used_high_ = 0;
 };
 
 std::shared_ptr<MemoryPool> default_pool(Device& device);
-// observe_frees() of all the device's pools: what cuStreamSynchronize, cuEventSynchronize and
-// cuCtxSynchronize do when they are done waiting.
+// Calls observe_frees() of all the device's pools. cuStreamSynchronize, cuEventSynchronize and
+// cuCtxSynchronize do this after their wait.
 void observe_frees(Device& device);
 std::shared_ptr<MemoryPool> current_pool(Device& device);
 void set_current_pool(Device& device, std::shared_ptr<MemoryPool> pool);
 
-// Memory for a graph's allocation node, seen by kernels of the devices in `access` (bits by
-// ordinal) while it is allocated. Counted as CU_GRAPH_MEM_ATTR_*.
+// Memory for a graph's allocation node, visible to kernels of the devices in `access` (bits by
+// ordinal) while it is allocated. Counted in CU_GRAPH_MEM_ATTR_*.
 CUresult reserve_graph_memory(Context& context, size_t bytes, uint32_t access,
                               CUdeviceptr* address);
-// The graph with that node is gone: the memory goes now, or when it is freed if it is in use.
+// The node's graph is gone: the memory is released now, or when it is freed if it is in use.
 void abandon_graph_memory(CUdeviceptr address);
-// cuMemFree of graph memory that a launch allocated: waits for the context's work. A later launch
-// allocates it again.
+// cuMemFree of graph memory that a launch has allocated: waits for the context's work. A later
+// launch allocates it again.
 CUresult free_graph_memory(Context& context, Allocation& allocation);
 // release_memory() for MemoryKind::kGraph.
 void release_graph_memory(Allocation& allocation);

@@ -21,7 +21,7 @@ using namespace softgpu::driver;
 
 namespace {
 
-// What CUmemPoolPtrExportData holds.
+// The content of a CUmemPoolPtrExportData.
 struct ExportedPointer {
   uint64_t magic = 0;
   uint64_t file_offset = 0;
@@ -30,12 +30,13 @@ struct ExportedPointer {
 static_assert(sizeof(ExportedPointer) <= sizeof(CUmemPoolPtrExportData));
 constexpr uint64_t kPointerMagic = 0x7265'746e'696f'7031;
 
-// Two per-thread default streams of different threads have one handle, so it is no key of order.
+// Per-thread default streams of different threads share one handle, so it cannot be the key of
+// order.
 CUstream order_key(const Stream& stream, CUstream handle) {
   return stream.kind() == Stream::Kind::kPerThread ? nullptr : handle ? handle : CU_STREAM_LEGACY;
 }
 
-// What captures forbid, to be asked before anything changes: submit() would find it out too late.
+// Checks what captures forbid, before anything changes; submit() would detect it too late.
 CUresult check_immediate(Stream& stream) {
   if (CUresult result = check_unsafe_call()) return result;
   return refuse_implicit(stream);
@@ -81,7 +82,7 @@ CUresult find_pool(CUmemoryPool handle, std::shared_ptr<MemoryPool>* pool) {
   return *pool ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// Pools exist on devices only, of ordinary memory.
+// Pools exist on devices only, with pinned allocation type.
 CUresult find_location(const CUmemLocation* location, CUmemAllocationType type, Device** device) {
   if (CUresult result = check_initialized()) return result;
   if (!location) return CUDA_ERROR_INVALID_VALUE;
@@ -122,7 +123,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (is_capturing(handle)) {
-    if (!graph) return CUDA_ERROR_INVALID_VALUE;  // a graph frees what a graph allocated
+    if (!graph) return CUDA_ERROR_INVALID_VALUE;  // a graph may free only graph memory here
     return submit(*stream, FreeOperation{address});
   }
   if (CUresult result = check_immediate(*stream)) return result;
@@ -160,7 +161,7 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* handle, const CUmemPoolProps* pro
   return CUDA_SUCCESS;
 }
 
-// What is still allocated keeps the pool alive behind its handle.
+// Memory that is still allocated keeps the pool alive without its handle.
 CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle) {
   if (CUresult result = check_initialized()) return result;
   std::shared_ptr<MemoryPool> pool = handle_table<MemoryPool>().remove(handle);

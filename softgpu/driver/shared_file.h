@@ -1,8 +1,8 @@
-// SharedFile: memory files that other processes may open, with a last page that says what they are.
+// SharedFile: memory files that other processes may open. Their last page describes them.
 //
-// Exported physical allocations and pools are passed as file descriptors, without anything beside
-// them. The page behind the data names the kind, the size and the device, and tells our files from
-// others. Pure functions; any thread; errors come back as false or an empty descriptor.
+// Exported physical allocations and pools are passed as file descriptors alone. The page after the
+// data holds the kind, the size and the device, and distinguishes these files from others. Pure
+// functions; any thread; errors are returned as false or an empty descriptor.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ struct SharedFileHeader {
 };
 
 rcuda::UniqueFd make_shared_file(const char* name, SharedFileHeader header);
-// False when the descriptor is no file of make_shared_file(), or one cut short.
+// False if the descriptor is not a file of make_shared_file(), or the file is cut short.
 bool read_shared_file(int file, SharedFileHeader* header);
 
 }  // namespace softgpu::driver

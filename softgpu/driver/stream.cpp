@@ -17,17 +17,17 @@
 namespace softgpu::driver {
 namespace {
 
-// How long a runner keeps looking for more work before it gives its thread back: longer than a
-// program needs between two calls, so that a stream in use is not woken for every operation.
+// How long a runner polls for more work before it returns its thread: longer than a program takes
+// between two calls, so a stream in use is not woken for every operation.
 constexpr int64_t kIdleSpinNs = 20'000;
-// How long it waits for another stream before it gives its thread back.
+// How long a runner waits for another stream before it returns its thread.
 constexpr int64_t kBlockSpinNs = 5'000;
 
-// How long a thread that waits for a stream leaves the work to the stream's runner.
+// How long a waiting thread leaves the work to the stream's runner.
 constexpr int64_t kHelpAfterNs = 2'000;
 
-// How many operations may be under way before submitting another one waits: a stream of an H200
-// takes 1020 launches behind a running kernel (driver 580).
+// How many operations may be unfinished before a submission waits: a stream of an H200 takes 1020
+// launches behind a running kernel (driver 580).
 constexpr uint64_t kMaxQueued = 1021;
 
 constexpr uint64_t kNoLimit = ~uint64_t{0};
@@ -57,8 +57,8 @@ class Hub : public StreamHub {
   std::shared_ptr<StreamSet> set_;
 };
 
-// A thread's own default streams, by context; a stream keeps its set, so the keys stay unique. When
-// the thread ends they take no more work.
+// A thread's default streams, by context. A stream keeps its set alive, so the keys stay unique.
+// After the thread has ended they accept no more work.
 struct ThreadStreams {
   std::unordered_map<const StreamSet*, std::shared_ptr<Stream>> by_set;
   ~ThreadStreams() {
@@ -86,7 +86,7 @@ Stream::Stream(std::shared_ptr<StreamSet> set, Kind kind, int priority)
 Stream::~Stream() = default;
 
 void Stream::set_priority(int priority) {
-  priority_.store(std::clamp(priority, kGreatestStreamPriority, kLeastStreamPriority),
+  priority_.store(std::clamp(priority, kGreatestStreamPriority, kMinStreamPriority),
                   std::memory_order_relaxed);
 }
 
@@ -183,8 +183,8 @@ void Stream::run(uint64_t runner, uint64_t until) {
     if (!perform(*task)) return;
     const uint64_t sequence = task->sequence;
     {
-      // What the operation owns goes before it counts as finished: a module, for instance, must not
-      // outlive the context whose shutdown waits for us.
+      // The operation's resources are released before it counts as finished. A module, for
+      // instance, must not outlive its context, and the context's shutdown waits for this stream.
       Task finished;
       std::lock_guard lock(mutex_);
       finished = std::move(queue_.front());
@@ -224,7 +224,7 @@ void Stream::wait_for(uint64_t sequence) {
   uint64_t runner = 0;
   {
     std::lock_guard lock(mutex_);
-    // Nobody may begin a task before the one in front of it is complete.
+    // No thread may begin a task before the task in front of it is complete.
     if (state_ == State::kRunning && !queue_.empty() && !queue_.front().begun &&
         timeline_->reached(queue_.front().sequence - 1)) {
       runner = ++runner_;
@@ -236,7 +236,8 @@ void Stream::wait_for(uint64_t sequence) {
 
 bool Stream::perform(Task& task) {
   for (size_t i = 0; i < task.waits.size(); ++i) {
-    const Point point = task.waits[i];  // a copy: close() empties the list once we are blocked
+    // A copy: close() empties the list once the stream is blocked.
+    const Point point = task.waits[i];
     if (!point.reached() && !block_on(point)) return false;
   }
   if (auto* launch = std::get_if<GraphLaunchOperation>(&task.operation)) {
@@ -273,7 +274,7 @@ bool Stream::block_on(const Point& point) {
 void Stream::resume(uint64_t runner) {
   {
     std::lock_guard lock(mutex_);
-    // close() may have been faster, and the stream be blocked on something else by now.
+    // close() may have come first, and the stream may be blocked on something else now.
     if (state_ != State::kBlocked || runner_ + 1 != runner) return;
     runner_ = runner;
     state_ = State::kRunning;
@@ -306,15 +307,15 @@ void Stream::synchronize() {
   for (const auto& [stream, sequence] : pending()) stream->wait_for(sequence);
 }
 
-// With the stream closed, operations in the queue are skipped (Context::stopping()) and waits on
-// other streams are given up, so that the queue runs empty at once.
+// Once the stream is closed, queued operations are skipped (Context::stopping()) and waits for
+// other streams are given up, so the queue empties at once.
 void Stream::close() {
   uint64_t woken = 0;
   {
     std::lock_guard lock(mutex_);
     closed_.store(true, std::memory_order_release);
     for (Task& task : queue_) {
-      // The front one may be executing; its waits are over or are given up below.
+      // The front task may be executing; its waits are over or are given up below.
       if (&task != &queue_.front()) task.waits.clear();
     }
     if (state_ == State::kBlocked && !queue_.front().started) {
@@ -330,7 +331,7 @@ std::shared_ptr<Stream> StreamSet::legacy() {
   std::lock_guard order(order_mutex_);
   if (legacy_ == nullptr) {
     legacy_ =
-        std::make_shared<Stream>(shared_from_this(), Stream::Kind::kLegacy, kLeastStreamPriority);
+        std::make_shared<Stream>(shared_from_this(), Stream::Kind::kLegacy, kMinStreamPriority);
     add_locked(legacy_);
   }
   return legacy_;
@@ -341,7 +342,7 @@ std::shared_ptr<Stream> StreamSet::per_thread() {
   if (const auto own = by_set.find(this); own != by_set.end()) return own->second;
   std::erase_if(by_set, [](const auto& entry) { return entry.second->closed(); });
   auto made =
-      std::make_shared<Stream>(shared_from_this(), Stream::Kind::kPerThread, kLeastStreamPriority);
+      std::make_shared<Stream>(shared_from_this(), Stream::Kind::kPerThread, kMinStreamPriority);
   add(made);
   by_set.emplace(this, made);
   return made;
@@ -352,7 +353,8 @@ std::shared_ptr<Stream> StreamSet::create(unsigned flags, int priority) {
       shared_from_this(),
       (flags & CU_STREAM_NON_BLOCKING) != 0 ? Stream::Kind::kNonBlocking : Stream::Kind::kBlocking,
       priority);
-  handle_table<Stream>().insert(stream);  // first: shutdown() takes out the handles of what it has
+  // First, because shutdown() removes the handles of its streams.
+  handle_table<Stream>().insert(stream);
   add(stream);
   if (!stream->closed()) return stream;
   handle_table<Stream>().remove(stream.get());
@@ -403,7 +405,7 @@ CUresult StreamSet::record_all(Operation operation, Point* end) {
 }
 
 CUresult StreamSet::wait_in_all(const Operation& operation, const std::vector<Point>& waits) {
-  legacy();  // streams made later wait for it, as far as they are blocking
+  legacy();  // streams made later wait for it if they are blocking
   std::lock_guard order(order_mutex_);
   if (closed_) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   for (const auto& stream : streams_) {

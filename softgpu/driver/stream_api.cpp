@@ -1,4 +1,4 @@
-// cuStream* (but for capture, memory operations and attachments) and the context's stream queries.
+// cuStream* (except capture and memory operations) and the context's stream queries.
 #include <cstring>
 #include <utility>
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr unsigned kMemorySyncDomains = 4;  // CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT
 
-// What asking after a stream or waiting for it may not do during captures.
+// Checks whether captures forbid a query of the stream or a wait for it.
 CUresult check_wait(Stream& stream) {
   if (CUresult result = refuse_on_capturing(stream)) return result;
   if (CUresult result = refuse_implicit(stream)) return result;
@@ -47,7 +47,7 @@ CUresult create_stream(CUstream* stream, unsigned flags, int priority) {
   if (CUresult result = enter(&context)) return result;
   if (stream == nullptr || (flags & ~CU_STREAM_NON_BLOCKING) != 0) return CUDA_ERROR_INVALID_VALUE;
   const std::shared_ptr<Stream> made = streams_of(*context).create(flags, priority);
-  if (made == nullptr) return CUDA_ERROR_CONTEXT_IS_DESTROYED;  // by another thread, just now
+  if (made == nullptr) return CUDA_ERROR_CONTEXT_IS_DESTROYED;  // destroyed by another thread
   *stream = made->handle();
   return CUDA_SUCCESS;
 }
@@ -68,7 +68,7 @@ CUresult destroy_stream(CUstream handle) {
 extern "C" {
 
 CUresult CUDAAPI cuStreamCreate(CUstream* phStream, unsigned int Flags) {
-  return create_stream(phStream, Flags, kLeastStreamPriority);
+  return create_stream(phStream, Flags, kMinStreamPriority);
 }
 
 CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* phStream, unsigned int flags, int priority) {
@@ -124,7 +124,7 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
 }
 
 CUresult CUDAAPI cuStreamGetCtx_v2(CUstream hStream, CUcontext* pCtx, CUgreenCtx* pGreenCtx) {
-  CUcontext found = nullptr;  // unlike in the first version both outputs are optional
+  CUcontext found = nullptr;  // unlike in the first version, both outputs are optional
   const CUresult result = cuStreamGetCtx(hStream, &found);
   if (result != CUDA_SUCCESS) return result;
   if (pCtx != nullptr) *pCtx = found;
@@ -170,7 +170,7 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void* userData)
   return host_operation(hStream, {fn, nullptr, hStream, userData});
 }
 
-// Every allocation is visible to every stream, so this checks its arguments and does nothing.
+// Every allocation is visible to every stream, so this only checks its arguments.
 CUresult CUDAAPI cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t length,
                                         unsigned int flags) {
   Context* context = nullptr;
@@ -282,7 +282,7 @@ CUresult CUDAAPI cuStreamCopyAttributes(CUstream dst, CUstream src) {
 CUresult CUDAAPI cuCtxGetStreamPriorityRange(int* leastPriority, int* greatestPriority) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
-  if (leastPriority != nullptr) *leastPriority = kLeastStreamPriority;
+  if (leastPriority != nullptr) *leastPriority = kMinStreamPriority;
   if (greatestPriority != nullptr) *greatestPriority = kGreatestStreamPriority;
   return CUDA_SUCCESS;
 }

@@ -1,4 +1,4 @@
-// The door between entry points and streams: submit() and its kin of operation.h.
+// submit() and the other functions of operation.h through which entry points reach streams.
 #include <utility>
 
 #include "softgpu/driver/capture.h"

@@ -9,8 +9,8 @@
 namespace softgpu::driver {
 namespace {
 
-// Long enough to catch a short operation on a running stream thread, short enough to cost a waiting
-// program nothing that matters.
+// Long enough to catch a short operation on a running stream thread, and short enough that the
+// waiting program does not notice the cost.
 constexpr int64_t kSpinNs = 20'000;
 
 constexpr int64_t kYieldAfterNs = 3'000;
@@ -35,7 +35,7 @@ bool spin_until(const std::function<bool()>& done, int64_t spin_ns) {
     }
     const int64_t spun_ns = now_ns() - start_ns;
     if (spun_ns >= spin_ns) return done();
-    // What we wait for may need this very core.
+    // The thread that this one waits for may need this core.
     if (spun_ns >= kYieldAfterNs) sched_yield();
   }
 }

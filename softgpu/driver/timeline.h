@@ -1,13 +1,13 @@
-// Timelines and points: what everything that waits in this driver waits for.
+// Timelines and points: all waits in this driver are waits for a Point.
 //
-// A Timeline is a counter that only rises: a stream's counts its finished operations, the one of an
-// event recorded by a graph node goes from 0 to 1. A Point is "timeline T has reached n"; event
-// records, implicit waits on the default stream and ordered graph launches are all Points.
+// A Timeline is a counter that only rises. A stream's timeline counts its finished operations; that
+// of an event recorded by a graph node goes from 0 to 1. A Point is "timeline T has reached n".
+// Event records, implicit waits on the default stream and ordered graph launches are all Points.
 //
-// Threads: every function may be called from any thread. complete() is called by one thread at a
-// time with rising values. wait() blocks (spins a few microseconds, then sleeps); notify_at() does
-// not. Callbacks run on the completing thread without locks held and must not block.
-// A Timeline outlives its stream for as long as anybody holds a Point of it.
+// Threads: any thread may call any function. complete() is called by one thread at a time, with
+// rising values. wait() blocks (spins a few microseconds, then sleeps); notify_at() does not.
+// Callbacks run on the completing thread without locks held, and must not block. A Timeline lives
+// as long as a Point refers to it, even after its stream is gone.
 #pragma once
 
 #include <atomic>
@@ -27,19 +27,21 @@ class Timeline {
   }
   uint64_t completed() const { return completed_.load(std::memory_order_acquire); }
 
-  // Raises the counter, wakes waiters and runs the callbacks that are due. Lower values are
+  // Raises the counter, wakes waiters and runs the callbacks that are due. A lower value is
   // ignored.
   void complete(uint64_t value);
 
   void wait(uint64_t value);
 
-  // Calls `callback` once the counter has reached `value`; false, and no call, if it already has.
+  // Calls `callback` once the counter has reached `value`. If it already has, returns false without
+  // a call.
   bool notify_at(uint64_t value, std::function<void()> callback);
 
  private:
   std::atomic<uint64_t> completed_{0};
-  // Sleepers and callbacks. Raised before the waiter looks at completed_, read after complete() has
-  // stored it (both sequentially consistent), so one of the two always sees the other.
+  // The number of sleepers and callbacks. A waiter raises it before it reads completed_; complete()
+  // reads it after storing completed_ (both sequentially consistent), so one of the two always sees
+  // the other.
   std::atomic<uint32_t> waiting_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -47,7 +49,7 @@ class Timeline {
 };
 
 struct Point {
-  std::shared_ptr<Timeline> timeline;  // null: reached
+  std::shared_ptr<Timeline> timeline;  // null: always reached
   uint64_t value = 0;
 
   bool reached() const { return timeline == nullptr || timeline->reached(value); }
@@ -56,7 +58,7 @@ struct Point {
   }
 };
 
-// Runs `done` for about `spin_ns` until it returns true; its last result.
+// Calls `done` for about `spin_ns` until it returns true; returns its last result.
 bool spin_until(const std::function<bool()>& done, int64_t spin_ns);
 
 // CLOCK_MONOTONIC in nanoseconds: the clock of event times.

@@ -1,8 +1,9 @@
-// User objects: reference-counted things of the application that graphs keep alive (cuUserObject*).
+// User objects: reference-counted objects of the application that graphs keep alive
+// (cuUserObject*).
 //
-// References held by the application, by graphs and by executable graphs are counted together; when
-// the last goes, the destructor callback runs on a thread of the driver, where no CUDA call may be
-// made. Any thread; nothing blocks.
+// References of the application, of graphs and of executable graphs are counted together. When the
+// last is released, the destructor callback runs on a thread of the driver, where CUDA calls are
+// not allowed. Any thread; nothing blocks.
 #pragma once
 
 #include <atomic>
@@ -19,7 +20,8 @@ class UserObject {
 
   CUuserObject handle() { return reinterpret_cast<CUuserObject>(this); }
   void retain(unsigned count) { references_.fetch_add(count, std::memory_order_relaxed); }
-  // Gives back at most what there is; the last one ends the handle and destroys the object.
+  // Releases at most the existing references. The last release invalidates the handle and destroys
+  // the object.
   void release(unsigned count);
 
  private:

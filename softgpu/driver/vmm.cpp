@@ -35,7 +35,7 @@ std::shared_ptr<Arena> host_arena() {
   return *arena;
 }
 
-// The reservation that holds [address, address + bytes); end() when none does.
+// The reservation that contains [address, address + bytes), or end().
 std::map<uint64_t, size_t>::iterator reservation_locked(Vmm& state, uint64_t address,
                                                         size_t bytes) {
   auto it = state.reservations.upper_bound(address);
@@ -46,7 +46,7 @@ std::map<uint64_t, size_t>::iterator reservation_locked(Vmm& state, uint64_t add
   return it;
 }
 
-// Inaccessible pages: exactly at `hint` if that is free, else wherever the kernel finds room.
+// Reserves inaccessible pages: at `hint` if that is free, otherwise where the kernel finds room.
 uint64_t reserve_pages(size_t bytes, size_t align, uint64_t hint) {
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   if (hint != 0 && hint % align == 0) {
@@ -67,8 +67,8 @@ uint64_t reserve_pages(size_t bytes, size_t align, uint64_t hint) {
   return aligned;
 }
 
-// The mappings that make up exactly [address, address + bytes); false when some of it is not mapped
-// or a mapping sticks out.
+// The mappings that together cover exactly [address, address + bytes). False if a part is not
+// mapped or a mapping extends beyond the range.
 bool mappings_of(uint64_t address, size_t bytes,
                  std::vector<std::shared_ptr<Allocation>>* mappings) {
   uint64_t end = 0;
@@ -111,7 +111,7 @@ CUmemGenericAllocationHandle handle_of(const PhysicalMemory& memory) {
   return reinterpret_cast<CUmemGenericAllocationHandle>(&memory);
 }
 
-// Registers one more reference of the application.
+// Adds a reference of the application.
 CUmemGenericAllocationHandle retain_locked(Vmm& state, std::shared_ptr<PhysicalMemory> memory) {
   ++memory->handles;
   const CUmemGenericAllocationHandle handle = handle_of(*memory);
@@ -236,7 +236,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes,
 CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
   if (CUresult result = check_initialized()) return result;
   Vmm& state = vmm();
-  std::shared_ptr<PhysicalMemory> memory;  // destroyed after the lock
+  std::shared_ptr<PhysicalMemory> memory;  // destroyed after the lock is released
   std::lock_guard lock(state.mutex);
   memory = find_locked(state, handle);
   if (!memory) return CUDA_ERROR_INVALID_VALUE;
@@ -269,7 +269,7 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* pro
 CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
                           CUmemGenericAllocationHandle handle, unsigned long long flags) {
   if (CUresult result = check_initialized()) return result;
-  // The offset must be zero; so says the real driver's documentation, and so it does.
+  // The offset must be zero: the real driver documents this and enforces it.
   if (bytes == 0 || bytes % kPhysicalGranularity != 0 || address % kPhysicalGranularity != 0 ||
       offset != 0 || flags != 0) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -300,14 +300,14 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
 CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t bytes) {
   if (CUresult result = check_initialized()) return result;
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  // Work that still uses the pages must not find them gone: a queued copy would fault in this
+  // Work that still uses the pages must not find them unmapped: a queued copy would fault in this
   // process.
   if (Context* context = current_context(); context && context->alive()) context->synchronize();
   Vmm& state = vmm();
-  std::vector<std::shared_ptr<Allocation>> mappings;  // physical memory goes after the lock
+  std::vector<std::shared_ptr<Allocation>> mappings;  // physical memory is released after the lock
   std::lock_guard lock(state.mutex);
   if (!mappings_of(address, bytes, &mappings)) {
-    // Unmapping reserved addresses that nothing is mapped to is no error.
+    // Unmapping reserved addresses without a mapping is not an error.
     const bool reserved = reservation_locked(state, address, bytes) != state.reservations.end();
     return reserved && !memory_registry().overlaps(address, bytes) ? CUDA_SUCCESS
                                                                    : CUDA_ERROR_INVALID_VALUE;
@@ -339,7 +339,7 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAc
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (!device) {
-      // The host reaches host memory only.
+      // The host can reach host memory only.
       for (const std::shared_ptr<Allocation>& mapping : mappings) {
         if (!mapping->on_host()) return CUDA_ERROR_NOT_SUPPORTED;
       }
@@ -403,7 +403,7 @@ CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* ha
   const auto file = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
   SharedFileHeader header;
   if (!read_shared_file(file, &header) || header.kind != SharedFileKind::kPhysicalMemory) {
-    return CUDA_ERROR_UNKNOWN;  // as driver 580 says of a descriptor that is not its own
+    return CUDA_ERROR_UNKNOWN;  // driver 580 returns this for a descriptor that is not its own
   }
   auto memory = std::make_shared<PhysicalMemory>();
   memory->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;

@@ -1,11 +1,11 @@
 // The VMM family: reserved addresses, physical memory, and mappings of one onto the other.
 //
-// Reservations are inaccessible pages of this process; mapping replaces them by pages of the
+// A reservation is inaccessible pages of this process; mapping replaces them by pages of the
 // physical memory's file. Kernels may touch a mapping once cuMemSetAccess has named their device.
-// Physical memory lives until its handles are released and its mappings gone; the device is charged
-// for it that long. Exportable memory has a file of its own (shared_file.h), the rest a range of an
-// arena's. Any thread; one mutex for reservations and handles. Unmapping waits for the current
-// context's work.
+// Physical memory lives until its handles are released and its mappings unmapped; the device is
+// charged for it until then. Exportable memory has its own file (shared_file.h); other memory is a
+// range of an arena's file. Any thread; one mutex for reservations and handles. Unmapping waits for
+// the current context's work.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ struct PhysicalMemory {
   int file() { return own_file ? own_file.get() : arena->file(); }
 };
 
-// The reserved range that holds `address`, mapped or not; false when there is none.
+// The reserved range that contains `address`, mapped or not; false if there is none.
 bool find_reservation(CUdeviceptr address, CUdeviceptr* base, size_t* bytes);
 
 }  // namespace softgpu::driver

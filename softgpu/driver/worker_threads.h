@@ -1,10 +1,9 @@
-// Threads that streams and graph branches borrow while they have something to do.
+// Threads that streams and graph branches borrow while they have work.
 //
-// post() may be called from any thread and never blocks for the job: an idle thread takes it, or a
-// new one is started. A job may block for as long as it likes (it is a stream's kernel), so the
-// number of threads is bounded only by what is asked for at once; idle ones end after a second.
-// The threads block all signals, are detached, and are never joined: at process exit they die where
-// they are, like the device they stand for.
+// Any thread may call post(). It never waits for the job: an idle thread takes it, or a new one is
+// started. A job may block as long as it needs (it may be a stream's kernel), so only the number of
+// simultaneous jobs limits the number of threads. Idle threads end after a second. The threads
+// block all signals, are detached and never joined: they die with the process, wherever they are.
 #pragma once
 
 #include <functional>

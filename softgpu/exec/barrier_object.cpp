@@ -1,7 +1,7 @@
 // mbarrier: barriers that are 64-bit objects in shared memory.
 //
-// Only the threads of one block reach them, and those run on one worker thread, so plain reads and
-// writes do. Layout, which no program may depend on: pending arrivals in bits 0-19, arrivals
+// Only the threads of one block reach them, and these run on one worker thread, so plain reads and
+// writes suffice. No program may depend on the layout: pending arrivals in bits 0-19, arrivals
 // expected per phase in bits 20-39, pending transactions (biased) in bits 40-60, and the phase in
 // bits 61-63. A phase ends when both pending counts are zero.
 #include <algorithm>
@@ -103,7 +103,7 @@ void wait(Lanes& x, const Instr& i) {
   uint32_t complete = 0;
   update_each(x, i, [&](uint32_t l, BarrierObject& object, uint64_t) {
     bool done;
-    if (kParity) {  // the phase with this parity is over when the current one has the other
+    if (kParity) {  // the phase with this parity has ended if the current one has the other
       done = (object.phase & 1) != (x.at<uint32_t>(i.b)[l] & 1);
     } else {
       done = object.phase != BarrierObject::unpack(x.at<uint64_t>(i.b)[l]).phase;
@@ -121,8 +121,8 @@ void pending_count(Lanes& x, const Instr& i) {
     d[l] = BarrierObject::unpack(state[l]).pending;
   }
 }
-// The thread's copies are done already, so the arrival they trigger happens now. Unless noinc is
-// given (i.count), it counts on top of the arrivals expected: pending goes up and down by one.
+// The thread's copies are already done, so their arrival happens now. Without noinc (i.count) it
+// adds to the expected arrivals: the pending count goes up and down by one.
 void cp_async_arrive(Lanes& x, const Instr& i) {
   update_each(x, i, [&](uint32_t, BarrierObject& object, uint64_t) {
     if (i.count == 0) return;
@@ -131,7 +131,7 @@ void cp_async_arrive(Lanes& x, const Instr& i) {
   });
 }
 
-// cp.async.bulk: done at once, 16 bytes at a time; then the barrier hears of the bytes.
+// cp.async.bulk: copies at once, 16 bytes at a time, then adds the bytes to the barrier's count.
 void bulk_copy(Lanes& x, const Instr& i) {
   BulkCopy how;
   std::memcpy(&how, &i.sub, sizeof how);

@@ -11,7 +11,8 @@
 namespace softgpu::exec {
 namespace {
 
-// A warp's turn. Long, because warps rarely wait for each other except at barriers.
+// The instructions of a warp's turn. Long, because warps rarely wait for each other except at
+// barriers.
 constexpr int64_t kWarpTurn = 64 * 1024;
 
 }  // namespace
@@ -32,7 +33,7 @@ Block::Block(const GridContext& grid) : grid_(grid) {
   const uint32_t warp_count = (threads_ + kLanes - 1) / kLanes;
   for (uint32_t w = 0; w < warp_count; ++w) {
     warps_.push_back(std::make_unique<Warp>(*this, w));
-    warps_.back()->start(*grid.entry, 1);  // makes the special registers' memory
+    warps_.back()->start(*grid.entry, 1);  // also allocates the memory of the special registers
     std::byte* special = warps_.back()->special();
     const auto set = [&](SpecialRegister which, uint32_t lane, uint32_t value) {
       std::memcpy(special + special_offset(which) + lane * sizeof value, &value, sizeof value);
@@ -110,7 +111,7 @@ Block::Outcome Block::run(int64_t fuel) {
     if (fuel <= 0 || grid_.cancelled->load(std::memory_order_relaxed)) {
       uint64_t executed = 0;
       for (const auto& warp : warps_) executed += warp->instructions;
-      // Most of the fuel went into spin loops.
+      // Spin loops used most of the fuel.
       spinning_ = static_cast<int64_t>(executed - executed_before) * 4 < fuel_before - fuel;
       return Outcome::kYielded;
     }
@@ -158,7 +159,7 @@ void Block::complete_if_full(uint32_t number) {
   if (barrier.expected == 0) {
     if (barrier.arrived < live_threads_) return;
   } else {
-    // A thread count is given in whole warps: lanes that do not exist, or not any more, count with
+    // A thread count is given in whole warps: lanes that never existed, or have exited, count with
     // the rest of their warp.
     uint32_t counted = barrier.arrived;
     for (const auto& warp : warps_) {

@@ -1,4 +1,4 @@
-// One block (CTA) being run: its warps, shared memory and barriers.
+// One running block (CTA): its warps, shared memory and barriers.
 //
 // A Block is used by one worker thread at a time and is reused for many blocks of the same grid.
 #pragma once
@@ -17,7 +17,7 @@ namespace softgpu::exec {
 
 class LoadedProgram;
 
-// What every block of a grid shares; set up once by the launch, constant while it runs.
+// Shared by all blocks of a grid; set up once by the launch, constant while it runs.
 struct GridContext {
   const Launch* launch = nullptr;
   const Environment* environment = nullptr;
@@ -25,9 +25,9 @@ struct GridContext {
   const Function* entry = nullptr;
   const std::byte* parameters = nullptr;
   uint32_t parameter_bytes = 0;
-  uint32_t static_shared_bytes = 0;  // as reported: what the kernel declares
-  uint32_t shared_bytes = 0;         // the extent of shared memory, dynamic included
-  uint64_t workspace = 0;            // of grid-wide barriers; 0 unless cooperative
+  uint32_t static_shared_bytes = 0;  // the kernel's declared size, as reported
+  uint32_t shared_bytes = 0;         // size of shared memory, including dynamic
+  uint64_t workspace = 0;            // of grid-wide barriers; 0 unless the launch is cooperative
   const std::atomic<bool>* cancelled = nullptr;
 };
 
@@ -39,7 +39,7 @@ class Block {
 
   void start(uint64_t index);
   // Runs the block's warps in turn for about `fuel` instructions. kStuck: every thread waits for
-  // another one of this block, for ever.
+  // another thread of this block, for ever.
   Outcome run(int64_t fuel);
 
   const GridContext& grid() const { return grid_; }
@@ -51,12 +51,12 @@ class Block {
   // Thread index of a lane.
   Dim3 thread(uint32_t warp, uint32_t lane) const;
   uint64_t index() const { return index_; }
-  // Whether the last run() consisted of waiting for something outside the block.
+  // Whether the last run() only waited for something outside the block.
   bool spinning() const { return spinning_; }
   void take_counts(uint64_t* warp_instructions, uint64_t* thread_instructions);
 
-  // Barriers. arrive() counts `lanes` of a warp in; when the barrier is complete it releases
-  // whoever waits, the caller's strand included if that is marked as waiting already.
+  // Barriers. arrive() counts `lanes` of a warp as arrived. If this completes the barrier, it
+  // releases all waiters, including the caller's strand if that is already marked as waiting.
   void arrive(uint32_t barrier, uint32_t warp, uint32_t lanes, bool has_count, uint32_t count,
               uint32_t votes);
   void lanes_exited(uint32_t count);
@@ -70,7 +70,7 @@ class Block {
     uint32_t popc = 0;
     bool all = true;
     bool any = false;
-    uint32_t lanes[32] = {};  // arrived, by warp
+    uint32_t lanes[32] = {};  // arrived lanes, by warp
   };
 
   void complete_if_full(uint32_t number);

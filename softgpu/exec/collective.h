@@ -1,8 +1,8 @@
-// What warp collectives and block barriers compute from their participants' operands.
+// Computes warp collectives and block barriers from the operands of their participants.
 //
-// Who takes part, and when all have arrived, is the warp's and the block's business (warp.h,
-// block.h); here is only the arithmetic: shuffles, votes, matches, reductions. Pure functions over
-// arrays of lanes, called by the worker that runs the block; nothing blocks, nothing fails.
+// The warp and the block (warp.h, block.h) decide who takes part and when all have arrived. This
+// file has only the arithmetic: shuffles, votes, matches, reductions. Pure functions over arrays of
+// lanes, called by the worker that runs the block; nothing blocks or fails.
 #pragma once
 
 #include <cstdint>
@@ -56,14 +56,14 @@ struct CollectiveOperands {
   alignas(64) uint64_t a[kLanes];
   alignas(64) uint32_t b[kLanes];
   alignas(64) uint32_t c[kLanes];
-  uint32_t votes;  // predicate operand, a bit a lane
+  uint32_t votes;  // predicate operand, a bit per lane
 };
 struct CollectiveResult {
   alignas(64) uint32_t value[kLanes];
-  uint32_t predicate;  // second destination, or the first where gives_predicate()
+  uint32_t predicate;  // second destination, or the first with gives_predicate()
 };
 
-// `lanes` take part; the results of others are left undefined.
+// `lanes` take part; the results of the other lanes are undefined.
 void compute(Collective kind, uint32_t lanes, const CollectiveOperands& in, CollectiveResult* out);
 
 }  // namespace softgpu::exec

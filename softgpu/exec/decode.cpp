@@ -15,8 +15,8 @@ using ptx::Type;
 
 namespace {
 
-// Of a function's registers, which every warp that runs it has, and of its constants. A Slot could
-// name 1 GiB.
+// The limit of a function's registers, which every warp that runs it has, and of its constants. A
+// Slot could address 1 GiB.
 constexpr uint64_t kMaxBankBytes = 64 << 20;
 
 constexpr uint64_t align_up(uint64_t value, uint32_t align) {
@@ -39,8 +39,9 @@ bool is_integer(Type type) {
   }
 }
 
-// Which roundings PTX wants with which types: an integer rounding wherever the result is an integer
-// or the types are equal floats, a floating-point one wherever precision may be lost, none else.
+// Which rounding modifiers PTX requires for which types: an integer rounding if the result is an
+// integer or both types are the same float, a floating-point rounding if precision may be lost,
+// otherwise none.
 bool rounding_fits(const Form& form) {
   const bool to_integer = is_integer(form.type);
   const bool from_integer = is_integer(form.type2);
@@ -58,7 +59,7 @@ bool rounding_fits(const Form& form) {
   return form.rounding == Rounding::kNone;
 }
 
-// gt and ge, ordered or not, are lt and le of exchanged operands.
+// gt and ge, ordered or unordered, become lt and le with exchanged operands.
 bool exchange_comparison(Compare* compare) {
   switch (*compare) {
     case Compare::kGt:
@@ -98,7 +99,7 @@ Decoder::Decoder(const Linker& linker, uint32_t index,
 rcuda::Status Decoder::run() {
   out_.name = std::string(source_.name);
   out_.is_entry = source_.is_entry;
-  // .blocksareclusters and .explicitcluster change nothing as long as a cluster is one block.
+  // .blocksareclusters and .explicitcluster have no effect as long as a cluster is one block.
   const auto& cluster = source_.required_cluster;
   if (cluster[0] > 1 || cluster[1] > 1 || cluster[2] > 1) {
     refuse(".reqnctapercluster " + std::to_string(cluster[0]) + ", " + std::to_string(cluster[1]) +
@@ -144,7 +145,7 @@ rcuda::Status Decoder::lay_out_registers() {
     return {rcuda::Code::kInvalidArgument, "function '" + out_.name + "' has too many registers"};
   }
   out_.register_bytes = static_cast<uint32_t>(align_up(end, 64));
-  uint32_t words = 16;  // what addresses and spills would take
+  uint32_t words = 16;  // room for addresses and spills
   for (const ptx::Register& r : source_.registers) words += std::max(ptx::size_of(r.type), 4u) / 4;
   out_.register_count = std::min(words, 255u);
   return {};
@@ -160,7 +161,7 @@ void Decoder::lay_out_locals() {
     if (in_buffer || (variable.space != Space::kLocal && variable.space != Space::kParam)) continue;
     const uint64_t offset = align_up(end, std::max(variable.align_bytes, 1u));
     if (offset + variable.size_bytes > kMaxLocalBytes || variable.size_bytes > kMaxLocalBytes) {
-      // Nothing after this variable is reachable, so the layout need not make sense.
+      // Nothing after this variable can be reached, so the layout does not matter.
       refuse(std::to_string(variable.size_bytes) + " bytes of local memory", 0);
       break;
     }
@@ -207,7 +208,7 @@ rcuda::Status Decoder::write_constants() {
   if (constant_bytes_ > kMaxBankBytes) {
     return {rcuda::Code::kInvalidArgument, "function '" + out_.name + "' has too many constants"};
   }
-  // A predicate reads its 4-byte constant as one word, so its slot serves both.
+  // A predicate reads its 4-byte constant as one word, so one slot serves both.
   out_.constants = AlignedBytes(std::max<size_t>(constant_bytes_, 64));
   for (const auto& [key, offset] : constants_) {
     const auto [bytes, bits] = key;
@@ -243,7 +244,7 @@ void Decoder::decode_instruction(const ptx::Instruction& source, Instr* out) {
   refuse(full_name(source), source.line);
 }
 
-// Notes something this function needs and the interpreter does not have; line 0 for what is no
+// Notes a feature that this function needs and the interpreter lacks. `line` is 0 if it is not an
 // instruction.
 void Decoder::refuse(const std::string& what, uint32_t line) {
   if (out_.unsupported.empty()) {
@@ -263,7 +264,7 @@ bool Decoder::try_pattern(const ptx::Instruction& source, const Pattern& pattern
   }
   Form form = form_of(source, pattern.op);
   Operands operands;
-  // cvta of a variable is a mov of its generic address.
+  // cvta of a variable is a mov of the variable's generic address.
   if ((pattern.op == Op::kCvta || pattern.op == Op::kCvtaTo) && source.operands.size() == 2 &&
       (source.operands[1].kind == Operand::Kind::kSymbol ||
        source.operands[1].kind == Operand::Kind::kVariable)) {
@@ -331,7 +332,7 @@ bool Decoder::decode_mov(const ptx::Instruction& source, Instr* out, bool* handl
   if (a.kind == Operand::Kind::kSpecial && dynamic_special(a.name) != Op::kNone) {
     const Op op = dynamic_special(a.name);
     const bool wide = op == Op::kClock64 || op == Op::kGlobalTimer;
-    // %clock64 may be read into 32 bits by nobody, %clock into 32 bits only.
+    // %clock64 may be read into 64 bits only, %clock into 32 bits only.
     if (whole != (wide ? 8u : 4u) || !destination(d, whole, &out->d)) return false;
     out->handler = system_handler(op);
     return true;
@@ -424,7 +425,7 @@ bool Decoder::assemble(const ptx::Instruction& source, Form& form, const Operand
       out->imm = -static_cast<int64_t>(window_of(form.space, !source_.is_entry));
       break;
     case Op::kIsspacep:
-      // .const memory lies among the globals, so nothing is ever in a window of its own.
+      // .const memory lies among the globals, so it never needs a window.
       out->imm = form.space == Space::kConst
                      ? static_cast<int64_t>(kFunctionWindow)
                      : static_cast<int64_t>(window_of(form.space, !source_.is_entry));
@@ -462,7 +463,7 @@ bool Decoder::assemble_memory(const ptx::Instruction& source, Form& form, const 
   Space actual = form.space;
   if (!address(*operands.addresses[0], form.space, &out->a, &out->imm, &out->flags, &actual))
     return false;
-  // Constant memory is reached by address like any other; a vector of local variables is too.
+  // Constant memory is addressed like global memory, also by vectors of local variables.
   out->sub = static_cast<uint8_t>(actual == Space::kConst ? Space::kGlobal : actual);
 
   if (form.op == Op::kCpAsync) {
@@ -477,7 +478,7 @@ bool Decoder::assemble_memory(const ptx::Instruction& source, Form& form, const 
     const bool size_fits = size == 16 || (has_modifier(source, "ca") && (size == 4 || size == 8));
     if (!size_fits || from_flags != 0 || from_space != Space::kGlobal) return false;
     if (out->imm != static_cast<int32_t>(out->imm)) return false;
-    if (from_offset != static_cast<int32_t>(from_offset)) {  // a global's own address
+    if (from_offset != static_cast<int32_t>(from_offset)) {  // the address of a global itself
       if (from == constant(0, 8))
         from = constant(static_cast<uint64_t>(from_offset), 8), from_offset = 0;
       else
@@ -517,7 +518,8 @@ bool Decoder::assemble_memory(const ptx::Instruction& source, Form& form, const 
   return out->handler != nullptr;
 }
 
-// Instr::imm: offsets of destination (low half) and source (high half); target: of the barrier.
+// Instr::imm: offset of the destination (low half) and the source (high half). Instr::target: of
+// the barrier.
 bool Decoder::assemble_bulk_copy(const ptx::Instruction& source, const Operands& operands,
                                  Instr* out) {
   const auto space_named = [&](size_t k) {

@@ -1,8 +1,8 @@
 // Turns one parsed function into its executable form.
 //
-// Called by load() for every function of a program, on one thread. Instructions outside the list of
-// supported forms become kUnsupported ones, and the first of them is named in
-// Function::unsupported; that is no error, because programs carry kernels nobody launches.
+// load() calls it for every function of a program, on one thread. An instruction that is not in the
+// list of supported forms becomes a kUnsupported one, and Function::unsupported names the first.
+// That is not an error, because programs contain kernels that nobody launches.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@
 
 namespace softgpu::exec {
 
-// Fills *functions[index]; `functions` are those of Linker::functions(), in order, and serve to
-// name callees. kNotFound for a symbol that no unit defines.
+// Fills *functions[index]. `functions` are those of Linker::functions(), in order; callees are
+// named by them. kNotFound for a symbol that no unit defines.
 rcuda::Status decode(const Linker& linker, uint32_t index,
                      const std::vector<std::unique_ptr<Function>>& functions);
 

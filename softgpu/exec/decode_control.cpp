@@ -1,4 +1,4 @@
-// Branches, calls, barriers and warp collectives: what the warp's loop carries out itself.
+// Branches, calls, barriers and warp collectives, which the warp's loop executes itself.
 #include <algorithm>
 
 #include "softgpu/exec/collective.h"
@@ -94,8 +94,9 @@ bool Decoder::decode_call(const ptx::Instruction& source, Instr* out) {
 
   out->flow = Flow::kCall;
   if (target.kind == Operand::Kind::kSymbol) {
-    // The device runtime (dynamic parallelism) is not linked in, and not missed until it is called.
-    // cnp: what libcudadevrt, which nvcc adds to every -rdc=true program, wants of the driver.
+    // The device runtime (dynamic parallelism) is not linked in; this matters only when it is
+    // called. cnp*: functions that libcudadevrt, which nvcc adds to every -rdc=true program, needs
+    // from the driver.
     const bool device_runtime = target.name.starts_with("cuda") ||
                                 target.name.starts_with("__cuda") || target.name.starts_with("cnp");
     if (device_runtime && linker_.find(where_.unit, target.name).kind == Symbol::Kind::kMissing)

@@ -1,4 +1,4 @@
-// Operands against a pattern's signature. The roles:
+// Reads operands according to a pattern's signature. The roles:
 //   d a      a register of the type's width (d: written); a may also be an immediate, a special
 //            register or, for mov and cvta, the address of a variable
 //   dw aw    of twice the width;  d32 a32 d64 a64: of this width;  a2: of the second type's width
@@ -86,7 +86,7 @@ Op dynamic_special(std::string_view name) {
 
 uint32_t Decoder::register_bytes(uint32_t index) const {
   const uint32_t bytes = ptx::size_of(source_.registers[index].type);
-  return bytes == 1 ? 2 : bytes;  // 8-bit registers are kept in 16 bits
+  return bytes == 1 ? 2 : bytes;  // 8-bit registers are stored in 16 bits
 }
 
 bool Decoder::destination(const Operand& operand, uint32_t bytes, Slot* slot) {
@@ -191,7 +191,7 @@ bool Decoder::vector(const Operand& operand, bool is_source, Form& form, Operand
   const bool braces = operand.kind == Operand::Kind::kVector;
   const size_t count = braces ? operand.elements.size() : 1;
   if (count != form.elements) return false;
-  uint32_t bytes = 0;  // of the registers
+  uint32_t bytes = 0;  // width of the registers
   for (size_t k = 0; k < count; ++k) {
     const Operand& element = braces ? operand.elements[k] : operand;
     if (element.kind != Operand::Kind::kRegister) continue;
@@ -201,7 +201,7 @@ bool Decoder::vector(const Operand& operand, bool is_source, Form& form, Operand
   const uint32_t width = ptx::size_of(form.type);
   if (bytes == 0) bytes = width == 1 ? 2 : width;
   if (bytes < width) return false;
-  if (form.d_bytes != 0 && form.d_bytes != bytes) return false;  // an atomic's two vectors
+  if (form.d_bytes != 0 && form.d_bytes != bytes) return false;  // both vectors of an atomic
   form.d_bytes = static_cast<uint8_t>(bytes);
   for (size_t k = 0; k < count; ++k) {
     const Operand& element = braces ? operand.elements[k] : operand;

@@ -22,7 +22,7 @@ class Decoder {
   rcuda::Status run();
 
  private:
-  // What a signature's operands were, in order of their role.
+  // The operands of an instruction, in order of their role.
   struct Operands {
     std::vector<Slot> destinations;
     std::vector<Slot> sources;
@@ -59,7 +59,7 @@ class Decoder {
   bool special(std::string_view name, uint32_t bytes, Slot* slot);
   bool address(const ptx::Operand& operand, ptx::Space space, Slot* base, int64_t* offset,
                uint8_t* flags, ptx::Space* actual);
-  // The address a variable or symbol stands for as a value; *frame_relative for local ones.
+  // The address of a variable or symbol, as a value. Sets *frame_relative for local variables.
   bool address_value(const ptx::Operand& operand, uint64_t* value, bool* frame_relative);
 
   // decode_control.cpp
@@ -83,13 +83,13 @@ class Decoder {
   const std::vector<std::unique_ptr<Function>>& functions_;
   Function& out_;
   std::vector<uint32_t> register_offset_;
-  std::vector<uint32_t> local_offset_;  // of variables that live in the frame's local area
+  std::vector<uint32_t> local_offset_;  // of variables in the frame's local area
   std::map<std::pair<uint32_t, uint64_t>, uint32_t> constants_;  // (bytes, bits) -> offset
   uint64_t constant_bytes_ = 0;
   std::string missing_symbol_;
 };
 
-// Whether a special register has no fixed slot, and the operation that reads it then.
+// Whether a special register has no fixed slot; returns the operation that reads it.
 Op dynamic_special(std::string_view name);
 
 }  // namespace softgpu::exec

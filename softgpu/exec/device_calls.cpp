@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kLongestString = 64 * 1024;
 
-// A lane's view of the call: its arguments and the place of its result, in its local memory.
+// A call as seen by a lane: its arguments and the place of its result, in its local memory.
 class Call {
  public:
   Call(const CallSite& site, Lanes& x, uint32_t lane)
@@ -113,7 +113,7 @@ void device_call(Block& block, Warp& warp, const CallSite& site, Lanes& x) {
         const uint64_t address = call.argument<uint64_t>(0);
         if (address != 0 && environment.heap_release && !environment.heap_release(address)) {
           x.fault_at(lane, CUDA_ERROR_ILLEGAL_ADDRESS, address,
-                     "free of memory that malloc did not give");
+                     "free of memory that malloc did not return");
         }
         break;
       }

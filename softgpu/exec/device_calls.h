@@ -1,5 +1,4 @@
-// The functions that device code calls and the driver provides: vprintf, malloc, free,
-// __assertfail.
+// Functions that device code calls and the driver provides: vprintf, malloc, free, __assertfail.
 #pragma once
 
 #include "softgpu/exec/code.h"
@@ -10,7 +9,7 @@ namespace softgpu::exec {
 class Block;
 class Warp;
 
-// Carries out the call for the lanes in x.mask; x.faulted afterwards if it ended the grid.
+// Executes the call for the lanes in x.mask. Sets x.faulted if the call ended the grid.
 void device_call(Block& block, Warp& warp, const CallSite& site, Lanes& x);
 
 }  // namespace softgpu::exec

@@ -1,8 +1,8 @@
-// One supported shape of an instruction, as decode read it off the modifiers and handlers are
-// chosen by: opcode family, types, rounding and options.
+// One supported shape of an instruction: opcode family, types, rounding and options. Decode reads
+// it from the modifiers, and the handler is chosen by it.
 //
-// A Form lives while an instruction is decoded. What its handler still needs when it runs is in the
-// Instr: i.sub, i.imm and i.flags hold what the handler's comment says. Plain data, any thread.
+// A Form exists only while an instruction is decoded. What the handler needs at run time is in the
+// Instr: the handler's comment says what i.sub, i.imm and i.flags hold. Plain data, any thread.
 #pragma once
 
 #include <cstdint>
@@ -105,7 +105,7 @@ enum class Op : uint8_t {
   kNop,
   kTrap,
   kActiveMask,
-  // the warp's own: see Flow
+  // Executed by the warp itself: see Flow.
   kBra,
   kBrx,
   kCall,
@@ -162,8 +162,8 @@ enum class PermuteMode : uint8_t { kIndex, kF4e, kB4e, kRc8, kEcl, kEcr, kRc16 }
 
 struct Form {
   Op op = Op::kNone;
-  ptx::Type type = ptx::Type::kNone;   // the instruction's; the destination's where it has several
-  ptx::Type type2 = ptx::Type::kNone;  // the source's
+  ptx::Type type = ptx::Type::kNone;  // of the instruction; of the destination if there are several
+  ptx::Type type2 = ptx::Type::kNone;  // of the source
   ptx::Type type3 = ptx::Type::kNone;
   ptx::Space space = ptx::Space::kGeneric;
   Rounding rounding = Rounding::kNone;
@@ -182,24 +182,24 @@ struct Form {
   bool carry_out = false;
   bool approximate = false;
   bool full_range = false;  // div.full
-  bool coarse = false;      // rcp.approx.ftz.f64: only the upper word of the result
+  bool coarse = false;      // rcp.approx.ftz.f64: result has only its upper word
   Compare compare = Compare::kEq;
   Combine combine = Combine::kNone;
   AtomicOp atomic = AtomicOp::kAdd;
   BarrierOp barrier = BarrierOp::kInit;
   PermuteMode permute = PermuteMode::kIndex;
-  bool strong = false;   // volatile, relaxed, acquire, release: not a weak access
+  bool strong = false;   // volatile, relaxed, acquire, release: not weak
   uint8_t elements = 1;  // .v2, .v4, .v8
-  // Register widths of operands whose size need not be the type's (ld, st, cvt).
+  // Register widths of operands whose size may differ from the type's (ld, st, cvt).
   uint8_t d_bytes = 0;
   uint8_t a_bytes = 0;
 };
 
-// What a handler that serves many conversions needs to know when it runs: Instr::imm.
+// Data for a handler that serves many conversions, passed in Instr::imm.
 struct Conversion {
   ptx::Type to;
   ptx::Type from;
-  uint8_t to_bytes;  // of the destination register, which may be wider than the type
+  uint8_t to_bytes;  // of the destination register; may be wider than the type
   uint8_t from_bytes;
   Rounding rounding;
   bool round_to_integer : 1;
@@ -213,10 +213,10 @@ static_assert(sizeof(Conversion) == sizeof(int64_t));
 // The handlers compiled for one instruction set.
 struct InstructionSet {
   const char* name;
-  Handler (*find)(const Form& form);          // nullptr for a form they do not have
+  Handler (*find)(const Form& form);          // nullptr if it lacks the form
   uintptr_t (*comparison)(const Form& form);  // setp and set: goes into Instr::imm; 0: none
 };
-// The best one this processor can run.
+// The best instruction set that this processor supports.
 const InstructionSet& instruction_set();
 
 }  // namespace softgpu::exec

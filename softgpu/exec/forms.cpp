@@ -311,7 +311,7 @@ constexpr Pattern kPatterns[] = {
     {"setmaxnreg", "inc|dec sync aligned u32", "i", Op::kNop},
 };
 
-// A pattern's modifiers, split once.
+// The groups of a pattern's modifiers, split once.
 struct Group {
   std::vector<std::string_view> names;
   bool optional = false;
@@ -394,7 +394,7 @@ bool matches(const Compiled& pattern, const std::vector<std::string_view>& modif
   return at == modifiers.size();
 }
 
-// What a modifier means wherever it has one meaning.
+// The effect of a modifier, for modifiers with only one meaning.
 using Apply = void (*)(Form&);
 const std::unordered_map<std::string_view, Apply>& meanings() {
   static const std::unordered_map<std::string_view, Apply> table = {

@@ -16,8 +16,8 @@
 namespace softgpu::exec {
 namespace {
 
-// What a block may spend before others get its worker: some milliseconds of arithmetic, or much
-// less of spinning. Blocks of a cooperative grid wait for each other all the time.
+// How many instructions a block runs before others get its worker: some milliseconds of arithmetic,
+// or much less of spinning. Blocks of a cooperative grid often wait for each other.
 constexpr int64_t kBlockFuel = 4 * 1024 * 1024;
 constexpr int64_t kCooperativeFuel = 256 * 1024;
 constexpr auto kStopPoll = std::chrono::milliseconds(20);
@@ -57,7 +57,7 @@ Grid::Grid(const Launch& launch, const Environment& environment) {
   total_ = uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
   resident_limit_ = std::max<uint64_t>(2ull * environment.multiprocessors, 16);
   if (launch.cooperative) {
-    // The grid-wide barrier of cooperative groups lies in device memory that the driver provides.
+    // The grid-wide barrier of cooperative groups is in device memory that the driver provides.
     const auto address = reinterpret_cast<uint64_t>(workspace_);
     if (environment.memory->add(address, sizeof workspace_)) context_.workspace = address;
     resident_limit_ = total_;
@@ -75,7 +75,7 @@ WorkerPool& WorkerPool::instance() {
 }
 
 WorkerPool::WorkerPool() {
-  // The workers take no part in the application's signal handling.
+  // Signals of the application must not be delivered to the workers.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -106,8 +106,9 @@ Fault WorkerPool::run(Grid& grid, const std::atomic<bool>* stop) {
     if (stop->load(std::memory_order_relaxed) && !grid.cancelled_.load(std::memory_order_relaxed)) {
       grid.cancelled_.store(true, std::memory_order_relaxed);
       if (grid.fault_.code == CUDA_SUCCESS) {
-        grid.fault_ = {CUDA_ERROR_LAUNCH_FAILED, "kernel '" + grid.context_.launch->kernel->name +
-                                                     "' was stopped: its context goes away"};
+        grid.fault_ = {CUDA_ERROR_LAUNCH_FAILED,
+                       "kernel '" + grid.context_.launch->kernel->name +
+                           "' was stopped: its context is being destroyed"};
       }
     }
   }
@@ -159,14 +160,13 @@ void WorkerPool::finish(Grid& grid, std::unique_ptr<Block> block, Block::Outcome
       grid.spare_.push_back(std::move(block));
       break;
     case Block::Outcome::kYielded:
-      // What a block spins for is more likely in one that has not started than in one that spins
-      // too.
+      // The awaited block is more likely one that has not started than another that also spins.
       if (block->spinning()) grid.new_one_next_ = true;
       grid.parked_.push_back(std::move(block));
       work_available_.notify_one();
       break;
     case Block::Outcome::kStuck:
-      // What hardware does: hang. The worker is free for other grids, and so is the log for a hint.
+      // Hardware hangs too. The worker becomes free for other grids, and the log gets a hint.
       if (!std::exchange(grid.warned_, true)) {
         RCUDA_ERROR(
             "kernel '%s' hangs: every thread of block %llu waits at a barrier or for other threads "
@@ -186,7 +186,8 @@ void WorkerPool::finish(Grid& grid, std::unique_ptr<Block> block, Block::Outcome
 }
 
 void WorkerPool::work() {
-  // Whatever the thread that started the pool had set: round to nearest, keep subnormals.
+  // Independent of the settings of the thread that started the pool: round to nearest, keep
+  // subnormals.
   _mm_setcsr(0x1f80);
   std::unique_lock lock(mutex_);
   while (true) {
@@ -209,7 +210,8 @@ void WorkerPool::work() {
     size_t waiting = 0;
     for (const Grid* g : grids_) waiting += g->parked_.size();
     if (fruitless_turns_ <= waiting) continue;
-    // All that has started spins, a whole round long: perhaps for another thread or process.
+    // All started blocks have spun for a whole round, perhaps waiting for another thread or
+    // process.
     fruitless_turns_ = 0;
     lock.unlock();
     std::this_thread::yield();
@@ -219,12 +221,12 @@ void WorkerPool::work() {
 
 Fault run(const Launch& launch, const Environment& environment, const std::atomic<bool>* stop) {
   if (launch.kernel == nullptr || launch.kernel->code == nullptr || environment.memory == nullptr) {
-    return {CUDA_ERROR_INVALID_VALUE, "launch of no kernel"};
+    return {CUDA_ERROR_INVALID_VALUE, "launch without a kernel"};
   }
   const uint64_t threads = uint64_t{launch.block.x} * launch.block.y * launch.block.z;
   if (threads == 0 || threads > 1024 || launch.grid.x == 0 || launch.grid.y == 0 ||
       launch.grid.z == 0) {
-    return {CUDA_ERROR_INVALID_VALUE, "launch of an impossible number of threads"};
+    return {CUDA_ERROR_INVALID_VALUE, "launch with an invalid number of threads"};
   }
   if (!launch.kernel->unsupported.empty()) {
     return {CUDA_ERROR_NOT_SUPPORTED,

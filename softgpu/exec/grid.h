@@ -1,9 +1,9 @@
-// A grid being run, and the worker pool that runs all grids of the process.
+// A running grid, and the worker pool that runs all grids of the process.
 //
-// Blocks start in index order. A block that has used its time up, or that only waits for others, is
-// parked and another one gets the worker; a grid never has more blocks under way than its device
-// could hold at once (a cooperative one: all of them). So blocks that wait for earlier blocks, for
-// co-resident ones, or for another grid, make progress, on however few workers.
+// Blocks start in index order. A block that has used up its time, or that only waits for others, is
+// parked, and another block gets the worker. A grid never has more started blocks than its device
+// could hold at once (a cooperative grid has all of them). So blocks that wait for earlier blocks,
+// for co-resident blocks, or for another grid make progress with any number of workers.
 #pragma once
 
 #include <atomic>
@@ -36,15 +36,15 @@ class Grid {
 
   // Guarded by the pool's mutex.
   uint64_t total_ = 0;
-  uint64_t next_ = 0;  // the first block not started yet
+  uint64_t next_ = 0;  // index of the next block to start
   uint64_t finished_ = 0;
   uint64_t resident_ = 0;  // started and not finished
   uint64_t resident_limit_ = 0;
-  uint32_t workers_ = 0;  // running one of its blocks now
+  uint32_t workers_ = 0;  // workers that run one of its blocks now
   bool new_one_next_ = true;
   bool warned_ = false;
   std::deque<std::unique_ptr<Block>> parked_;
-  std::vector<std::unique_ptr<Block>> stuck_;  // can never go on
+  std::vector<std::unique_ptr<Block>> stuck_;  // can never continue
   std::vector<std::unique_ptr<Block>> spare_;
   Fault fault_;
   std::condition_variable done_;
@@ -60,11 +60,11 @@ class WorkerPool {
   void work();
   struct Claim {
     Grid* grid = nullptr;
-    std::unique_ptr<Block> block;  // parked, or to be reused; nullptr: to be made
+    std::unique_ptr<Block> block;  // parked or to be reused; nullptr: must be made
     bool starts = false;
-    uint64_t index = 0;  // of the block to start
+    uint64_t index = 0;  // index of the block to start
   };
-  // Something to run; waits for it. Called with the lock held.
+  // Returns something to run; waits for it. Called with the lock held.
   Claim next_claim(std::unique_lock<std::mutex>& lock);
   static bool claim_from(Grid& grid, Claim* claim);
   void finish(Grid& grid, std::unique_ptr<Block> block, Block::Outcome outcome);
@@ -72,8 +72,8 @@ class WorkerPool {
 
   std::mutex mutex_;
   std::condition_variable work_available_;
-  std::deque<Grid*> grids_;     // in turn
-  size_t fruitless_turns_ = 0;  // since a block did anything but spin
+  std::deque<Grid*> grids_;     // served in turn
+  size_t fruitless_turns_ = 0;  // turns since a block last did anything but spin
 };
 
 }  // namespace softgpu::exec

@@ -15,7 +15,7 @@ Handler find_handler(const Form& form);
 uintptr_t find_comparison(const Form& form);
 }  // namespace v3
 
-// Of x86-64-v3 what clang's __builtin_cpu_supports() does not know before version 16.
+// Features of x86-64-v3 that clang's __builtin_cpu_supports() does not know before version 16.
 static bool has_lzcnt_movbe_f16c() {
   unsigned a, b, features, extended, d;
   return __get_cpuid(1, &a, &b, &features, &d) && (features & bit_MOVBE) && (features & bit_F16C) &&

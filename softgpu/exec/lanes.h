@@ -1,9 +1,9 @@
-// What an instruction's handler sees: the operands of 32 lanes and the memory they may touch.
+// The data that an instruction's handler works on: the operands of 32 lanes and the memory they may
+// touch.
 //
-// One Lanes belongs to each block being run and is set up by the warp's loop for the strand it is
-// about to execute; a handler reads and writes it only while it runs, on the block's worker thread.
-// Handlers report a bad access through fault_at() and leave the rest of the lanes alone; the loop
-// ends the grid then.
+// Each running block has one Lanes. The warp's loop sets it up for the strand that it is about to
+// execute. A handler uses it only while it runs, on the block's worker thread. It reports a bad
+// access with fault_at() and leaves the other lanes alone; the loop then ends the grid.
 #pragma once
 
 #include <cstddef>
@@ -25,20 +25,20 @@ struct Lanes {
   uint32_t mask = 0;  // the lanes that execute
   bool faulted = false;
 
-  // Shared memory of the block, local memory of the warp (lane l's starts at local + l * stride),
-  // and the kernel's parameters.
+  // The block's shared memory, the warp's local memory (that of lane l starts at local + l *
+  // stride) and the kernel's parameters.
   std::byte* shared = nullptr;
   uint32_t shared_bytes = 0;
   uint32_t parameter_bytes = 0;
   std::byte* local = nullptr;
   uint32_t local_stride = 0;
-  uint32_t local_base = 0;   // where this frame's local area begins in each lane's
-  uint32_t local_limit = 0;  // and where it ends: the highest local address that may be used
+  uint32_t local_base = 0;   // start of this frame's local area in each lane's memory
+  uint32_t local_limit = 0;  // its end: the highest local address that may be used
   const std::byte* parameters = nullptr;
   Memory* memory = nullptr;     // global memory
   const Slot* lists = nullptr;  // of the running function: see Function::lists
 
-  // What is left of the strand's turn. Instructions that spin loops are made of take more of it.
+  // The rest of the strand's turn. Instructions that are typical of spin loops use up more of it.
   int64_t fuel = 0;
   Warp* warp = nullptr;
 
@@ -68,7 +68,7 @@ struct Lanes {
   }
 };
 
-// What an instruction takes from its strand's turn beyond the one it counts for.
+// The cost of an instruction for its strand's turn, beyond the 1 of every instruction.
 inline constexpr int64_t kSpinCost = 512;    // atomics, volatile and acquire accesses
 inline constexpr int64_t kSleepCost = 4096;  // nanosleep, failed waits
 

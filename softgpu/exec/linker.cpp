@@ -11,7 +11,7 @@ using rcuda::Status;
 
 constexpr uint64_t kArenaAlignBytes = 256;
 constexpr uint32_t kDynamicSharedAlignBytes = 128;
-constexpr uint64_t kMaxSharedBytes = 256 << 20;  // of all kernels of a program together
+constexpr uint64_t kMaxSharedBytes = 256 << 20;  // limit for all kernels of a program together
 
 uint64_t align_up(uint64_t value, uint64_t align) {
   if (align == 0) align = 1;
@@ -45,7 +45,7 @@ void Linker::define(uint32_t unit, std::string_view name, ptx::Linkage linkage, 
   if (linkage == ptx::Linkage::kInternal) {
     local_[unit].emplace(name, symbol);
   } else {
-    program_.emplace(name, symbol);  // the first weak definition stays
+    program_.emplace(name, symbol);  // keeps the first weak definition
   }
 }
 
@@ -96,7 +96,7 @@ Status Linker::index_variables() {
                                                                : Arena::kGlobal;
       uint64_t& end = arena_bytes_[static_cast<int>(arena)];
       uint64_t bytes = std::max<uint64_t>(variable.size_bytes, 1);
-      if (variable.linkage == ptx::Linkage::kCommon) {  // as large as the largest of its name
+      if (variable.linkage == ptx::Linkage::kCommon) {  // as large as the largest of that name
         for (const auto& other : units_) {
           for (const ptx::Variable& v : other->variables) {
             if (v.name == variable.name) bytes = std::max(bytes, v.size_bytes);
@@ -128,8 +128,7 @@ void Linker::place_shared(const ptx::Variable& variable, uint32_t unit) {
   define(unit, variable.name, variable.linkage, {Symbol::Kind::kShared, offset, index});
 }
 
-// Shared memory far beyond any GPU's is refused here; what a launch may have is the driver's to
-// say.
+// Refuses shared memory far beyond any GPU's. The driver decides how much a launch may use.
 Status Linker::place_function_shared() {
   uint64_t total = 0;
   for (const auto& unit : units_) {
@@ -246,7 +245,7 @@ Status Linker::relocate(const Placed& placed, std::byte* at, const ptx::Relocati
       value = dynamic_shared_offset_ + (relocation.generic ? kSharedWindow : 0);
       break;
     case Symbol::Kind::kSystemCall:
-      break;  // taking vprintf's address has no use
+      break;  // the address of a system function is of no use
     case Symbol::Kind::kMissing:
       return {Code::kNotFound, "unresolved symbol '" + std::string(relocation.symbol) + "'"};
   }

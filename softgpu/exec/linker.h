@@ -1,7 +1,7 @@
-// Joins the units of a program: gives every symbol its meaning and every variable its place.
+// Joins the units of a program: resolves every symbol and places every variable.
 //
-// Used by load() on one thread, and by decode while it runs; it keeps pointers into the units. What
-// outlives it is the memory it obtained from the device, which it hands over as Placement.
+// load() uses it on one thread, and decode uses it while it runs. It keeps pointers into the units.
+// Only the device memory that it allocated outlives it, as a Placement.
 #pragma once
 
 #include <memory>
@@ -20,12 +20,12 @@ struct Symbol {
   enum class Kind : uint8_t { kMissing, kAddress, kShared, kDynamicShared, kFunction, kSystemCall };
   Kind kind = Kind::kMissing;
   // kAddress: the device address. kShared: the offset. kFunction: index into functions().
-  // kSystemCall: which.
+  // kSystemCall: the SystemCall.
   uint64_t value = 0;
   uint32_t shared_index = 0;  // kShared: into shared_variables()
 };
 
-// The memory of a program's variables, released when it goes.
+// The memory of a program's variables, released with the program.
 class Placement {
  public:
   explicit Placement(std::function<void(CUdeviceptr)> release) : release_(std::move(release)) {}
@@ -61,18 +61,18 @@ class Linker {
 
   const std::vector<FunctionSource>& functions() const { return functions_; }
   const std::vector<Global>& globals() const { return globals_; }
-  // Functions whose addresses initialisers contain.
+  // Functions whose addresses occur in initialisers.
   const std::vector<uint32_t>& relocated_functions() const { return relocated_functions_; }
   std::unique_ptr<Placement> take_placement() { return std::move(placement_); }
   uint32_t constant_bytes() const { return constant_bytes_; }
 
   // Shared memory: first the variables of module scope and those of .func bodies, at the same
-  // offset in every kernel, then a kernel's own, then, at the same offset in every kernel, the
-  // dynamic one.
+  // offset in every kernel; then the kernel's own variables; then dynamic shared memory, again at
+  // the same offset in every kernel.
   const std::vector<SharedVariable>& shared_variables() const { return shared_variables_; }
   uint32_t module_shared_bytes() const { return module_shared_bytes_; }
   uint32_t dynamic_shared_offset() const { return dynamic_shared_offset_; }
-  // The offset of a shared variable declared in a function's body.
+  // The offset of a shared variable that is declared in a function's body.
   uint32_t shared_offset(const ptx::Function& function, uint32_t variable) const;
 
  private:
@@ -97,7 +97,7 @@ class Linker {
 
   const std::vector<std::unique_ptr<ptx::Module>>& units_;
   Names program_;             // visible, weak and common symbols
-  std::vector<Names> local_;  // a unit's internal symbols
+  std::vector<Names> local_;  // internal symbols, by unit
   std::vector<FunctionSource> functions_;
   std::vector<Placed> placed_;
   uint64_t arena_bytes_[kArenas] = {};

@@ -1,9 +1,9 @@
-// What load() returns: the Program behind program.h, that is, kernels, functions as decoded code
-// and where every variable lies.
+// LoadedProgram: the result of load(), the Program behind program.h. It holds kernels, functions as
+// decoded code, and the places of all variables.
 //
-// Complete when load() returns and constant from then on, so any number of grids and threads read
-// it at once. It owns the code and the memory of its variables, which go with it; whoever launches
-// a kernel keeps it alive until the grid has ended.
+// Complete when load() returns and constant afterwards, so any number of grids and threads may read
+// it. It owns the code and the memory of its variables. The caller that launches a kernel keeps it
+// alive until the grid has ended.
 #pragma once
 
 #include <memory>
@@ -30,7 +30,7 @@ class LoadedProgram final : public Program {
   const std::vector<const Kernel*>& kernels() const override { return kernels_; }
   const std::vector<const Global*>& globals() const override { return globals_; }
 
-  // The function a pointer in the function window means; nullptr for none.
+  // The function for a pointer in the function window; nullptr if there is none.
   const Function* function_at(uint64_t address) const;
   const std::vector<Range>& constants() const { return placement_->constants; }
   uint32_t dynamic_shared_offset() const { return dynamic_shared_offset_; }
@@ -43,7 +43,7 @@ class LoadedProgram final : public Program {
 
   std::unique_ptr<Placement> placement_;
   std::vector<std::unique_ptr<Function>> functions_;  // as in Linker::functions()
-  std::vector<uint32_t> address_taken_;               // functions that something points to
+  std::vector<uint32_t> address_taken_;               // functions whose address is taken
   std::vector<std::unique_ptr<KernelCode>> codes_;
   std::vector<std::unique_ptr<Kernel>> kernel_storage_;
   std::vector<std::unique_ptr<Global>> global_storage_;

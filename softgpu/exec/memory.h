@@ -1,9 +1,9 @@
-// Checked access to memory for the handlers: which host bytes an address of a lane stands for.
+// Checked memory access for handlers: translates a lane's address to host bytes.
 //
-// One Memory belongs to each block being run and is used by its worker thread only; it remembers
-// the ranges it last found in the context's MemoryMap and forgets them when the map changes. A host
-// pointer it returned is good for the instruction at hand: the driver frees memory that running
-// kernels use no more than CUDA's does.
+// Each running block has one Memory, used only by its worker thread. It caches the ranges that it
+// last found in the device's MemoryMap, and drops them when the map changes. A returned host
+// pointer is valid for the current instruction: as in CUDA, memory that a running kernel uses must
+// not be freed.
 #pragma once
 
 #include <cstddef>
@@ -46,21 +46,21 @@ class Memory {
   Range recent_[2];  // last readable, last writable
   Range readable_[kRemembered];
   Range writable_[kRemembered];
-  uint32_t next_[2] = {0, 0};  // victims
+  uint32_t next_[2] = {0, 0};  // next entries to replace
 };
 
-// Whether an access ends within a window of `limit` bytes; a negative offset is a huge address.
+// Whether an access ends inside a window of `limit` bytes. A negative offset is a huge address.
 SOFTGPU_INLINE bool inside(uint64_t address, uint32_t bytes, uint64_t limit) {
   return address <= limit && bytes <= limit - address;
 }
 
-// The host address of one lane's access, or nullptr after recording a fault. Used where lanes go
-// one by one; loads and stores of whole registers have their own, vectorised resolution.
+// The host address of one lane's access, or nullptr after recording a fault. For lanes processed
+// one by one; loads and stores of whole registers have their own, vectorised translation.
 std::byte* host_address(Lanes& x, uint32_t lane, ptx::Space space, uint64_t address, uint32_t bytes,
                         bool write);
 
-// A NUL-terminated string in the lane's memory, at most `limit` long; false after recording a
-// fault.
+// Reads a NUL-terminated string from the lane's memory, at most `limit` long. False after recording
+// a fault.
 bool read_string(Lanes& x, uint32_t lane, uint64_t address, size_t limit, std::string* text);
 
 }  // namespace softgpu::exec

@@ -1,9 +1,9 @@
-// Which addresses a kernel may touch: a set of disjoint ranges, each with access rights.
+// The addresses that a kernel may touch: a set of disjoint ranges, each with access rights.
 //
-// One MemoryMap per device context; the driver adds and removes ranges as memory is allocated,
-// mapped, registered or opened, and the interpreter asks for every global access. Lookups are
-// lock-free for readers through a per-thread cache of the last range, which a generation counter
-// invalidates; add() and remove() take a mutex and may come from any thread, also while grids run.
+// Each device has one MemoryMap. The driver adds and removes ranges when memory is allocated,
+// mapped, registered or opened. The interpreter looks up every global access: without a lock,
+// through a per-thread cache of the last range, which a generation counter invalidates. add() and
+// remove() take a mutex and may be called from any thread, also while grids run.
 #pragma once
 
 #include <atomic>
@@ -24,15 +24,15 @@ struct Range {
 
 class MemoryMap {
  public:
-  // False when the range is empty or overlaps one that is there.
+  // False if the range is empty or overlaps an existing one.
   bool add(uint64_t begin, size_t bytes, Access access = Access::kReadWrite);
-  // Removes the range that begins there; false if none does.
+  // Removes the range that begins at `begin`; false if there is none.
   bool remove(uint64_t begin);
   bool set_access(uint64_t begin, Access access);
 
-  // The range that holds address, or an empty one.
+  // The range that contains `address`, or an empty one.
   Range find(uint64_t address) const;
-  // Changes with every add, remove and set_access; a cached Range is valid while it stays the same.
+  // Changes with every add, remove and set_access. A cached Range is valid while it is unchanged.
   uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
 
  private:

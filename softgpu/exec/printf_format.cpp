@@ -6,9 +6,9 @@
 namespace softgpu::exec {
 namespace {
 
-// One conversion specification, "%-08.3lld" say.
+// One conversion specification, such as "%-08.3lld".
 struct Specification {
-  std::string flags;       // with '%', flags, width and precision, '*' already replaced
+  std::string flags;       // with '%', flags, width and precision; '*' already replaced
   bool is_64_bit = false;  // l, ll, j, z or t: integers of 8 bytes
   bool is_short = false;   // h
   bool is_char = false;    // hh
@@ -33,7 +33,7 @@ class Formatter {
       }
       Specification spec;
       if (!read_specification(&spec)) return false;
-      if (spec.conversion == 0) {  // not a conversion: printed as it stands
+      if (spec.conversion == 0) {  // not a conversion: printed unchanged
         out_->append(format_.substr(percent, at_ - percent));
         continue;
       }

@@ -29,8 +29,8 @@ const Function* LoadedProgram::function_at(uint64_t address) const {
   return index == 0 || index > functions_.size() ? nullptr : functions_[index - 1].get();
 }
 
-// The entry and everything it may call. An indirect call may reach every function whose address is
-// taken anywhere: a pointer to it may have come through memory.
+// The entry and all functions that it may call. An indirect call may reach every function whose
+// address is taken anywhere, because the pointer may have come through memory.
 std::vector<const Function*> LoadedProgram::reachable_from(const Function& entry) const {
   std::set<const Function*> seen = {&entry};
   std::vector<const Function*> order = {&entry};
@@ -71,7 +71,7 @@ void LoadedProgram::add_kernel(const Linker& linker, uint32_t index, const ptx::
   }
   for (const uint32_t s : shared)
     kernel->static_shared_bytes += linker.shared_variables()[s].size_bytes;
-  // .reqntid does not lower the most that the kernel is said to take, as on hardware.
+  // As on hardware, .reqntid does not lower the reported maximum of the kernel.
   const uint32_t* threads = source.max_threads;
   if (threads[0] != 0) {
     const uint64_t most =

@@ -1,13 +1,15 @@
 // A loaded program: PTX units linked, placed in a device's memory and decoded, ready to launch.
 //
-// Purpose: the only door between the driver (softgpu/driver) and the interpreter. The driver loads
-// programs, looks up kernels and globals, and runs launches; it knows nothing of PTX.
-// Threads: load() from any thread; a Program is immutable afterwards except through its globals'
-// memory, so any number of launches may run at once. run() blocks its caller until the grid has
-// finished and spreads blocks over a process-wide worker pool.
-// Errors: load() returns kInvalidArgument for text that is no PTX (CUDA_ERROR_INVALID_PTX) and
-// kNotFound for unresolved symbols. A form that is not supported is logged by name when the module
-// loads and recorded in Kernel::unsupported; launching such a kernel gives a Fault.
+// Purpose: the only interface between the driver (softgpu/driver) and the interpreter. The driver
+// loads programs, looks up kernels and globals, and runs launches; it does not deal with PTX.
+//
+// Threads: any thread may call load(). Afterwards a Program is immutable, except the memory of its
+// globals, so any number of launches may run at once. run() blocks its caller until the grid has
+// finished, and distributes blocks over a process-wide worker pool.
+//
+// Errors: load() returns kInvalidArgument for text that is not PTX (CUDA_ERROR_INVALID_PTX) and
+// kNotFound for unresolved symbols. An unsupported form is logged by name when the module is loaded
+// and recorded in Kernel::unsupported; a launch of such a kernel gives a Fault.
 #pragma once
 
 #include <atomic>
@@ -39,7 +41,7 @@ struct Kernel {
   uint32_t static_shared_bytes = 0;
   uint32_t local_bytes = 0;  // per thread
   uint32_t const_bytes = 0;
-  uint32_t max_threads_per_block = 1024;   // the product of .maxntid, where there is one
+  uint32_t max_threads_per_block = 1024;   // the product of .maxntid, if present
   uint32_t required_block[3] = {0, 0, 0};  // .reqntid; zeros where absent
   uint32_t registers = 0;                  // estimate, at most 255
   uint32_t ptx_version = 0;  // CU_FUNC_ATTRIBUTE_PTX_VERSION: the target of the PTX, e.g. 75
@@ -54,8 +56,8 @@ struct Global {
   bool managed = false;
 };
 
-// Memory for a program's globals and constants, from the device it is loaded on; it must be
-// readable and writable through the MemoryMap that launches are given.
+// Memory for a program's globals and constants, from the device it is loaded on. It must be
+// readable and writable through the MemoryMap that launches use.
 struct DeviceAllocator {
   std::function<CUdeviceptr(size_t bytes, size_t align, bool managed)>
       allocate;  // 0: out of memory
@@ -64,7 +66,7 @@ struct DeviceAllocator {
 
 struct LoadOptions {
   DeviceAllocator allocator;
-  uint32_t compute_capability = 90;  // for messages only; images are chosen by the driver
+  uint32_t compute_capability = 90;  // for messages only; the driver chooses images
 };
 
 class Program {
@@ -76,8 +78,8 @@ class Program {
   virtual const std::vector<const Global*>& globals() const = 0;
 };
 
-// Links `units` (one, or several of an -rdc=true program), allocates and initialises globals, and
-// decodes every function. The units are consumed.
+// Links `units` (one, or several for an -rdc=true program), allocates and initialises globals, and
+// decodes every function. Consumes the units.
 rcuda::Result<std::unique_ptr<Program>> load(std::vector<std::unique_ptr<ptx::Module>> units,
                                              const LoadOptions& options);
 
@@ -85,13 +87,13 @@ struct Dim3 {
   uint32_t x = 1, y = 1, z = 1;
 };
 
-// What a running grid needs from its device besides memory. All callbacks may come from any worker
-// thread, several at once.
+// What a running grid needs from its device besides memory. Any worker thread may call the
+// callbacks, several at once.
 struct Environment {
   MemoryMap* memory = nullptr;  // every global access is checked against it
   // Text of printf and assert; called once per complete line or flush.
   std::function<void(std::string_view text, bool is_stderr)> print;
-  // Device-side malloc and free; 0 when the heap (CU_LIMIT_MALLOC_HEAP_SIZE) is exhausted.
+  // Device-side malloc and free. Returns 0 if the heap (CU_LIMIT_MALLOC_HEAP_SIZE) is exhausted.
   std::function<CUdeviceptr(size_t bytes)> heap_allocate;
   std::function<bool(CUdeviceptr)> heap_release;
   uint32_t multiprocessors = 132;
@@ -103,26 +105,27 @@ struct Launch {
   Dim3 grid, block;
   uint32_t dynamic_shared_bytes = 0;
   std::span<const std::byte> parameters;  // kernel->parameter_bytes long; read until run() returns
-  bool cooperative = false;               // all blocks co-resident, grid-wide barriers work
+  bool cooperative = false;               // all blocks are co-resident; grid-wide barriers work
   uint64_t grid_id = 0;
 };
 
-// Why a grid ended early. `code` is what every later call of the context gets
+// Why a grid ended early. Every later call of the context returns `code`
 // (CUDA_ERROR_ILLEGAL_ADDRESS, _MISALIGNED_ADDRESS, _ASSERT, _LAUNCH_FAILED for trap,
-// _ILLEGAL_INSTRUCTION, _INVALID_ADDRESS_SPACE, ...); `message` names kernel, block, thread,
-// address and PTX line, for the log.
+// _ILLEGAL_INSTRUCTION, _INVALID_ADDRESS_SPACE, ...). `message` is for the log and names kernel,
+// block, thread, address and PTX line.
 struct Fault {
   CUresult code = CUDA_SUCCESS;
   std::string message;
 };
 
-// Runs a grid to its end. code is CUDA_SUCCESS when every thread returned. `stop`, when not null,
-// ends the grid early (with CUDA_ERROR_LAUNCH_FAILED) once it becomes true: context destruction.
+// Runs a grid to its end. `code` is CUDA_SUCCESS if every thread returned. When `stop`, if not
+// null, becomes true (the context is being destroyed), the grid ends early with
+// CUDA_ERROR_LAUNCH_FAILED.
 Fault run(const Launch& launch, const Environment& environment,
           const std::atomic<bool>* stop = nullptr);
 
-// How many threads run blocks, of all grids of the process; 0 (unless said): one per core. To be
-// said before the first run().
+// Sets the number of threads that run blocks, for all grids of the process; 0 (default): one per
+// core. Call it before the first run().
 void set_worker_count(unsigned count);
 
 // Totals since the process started, for benchmarks.

@@ -10,8 +10,8 @@
 namespace softgpu::exec {
 namespace {
 
-// The SM clock of the device we model. It ticks in real time, so that kernels which wait by
-// counting cycles wait as long as they mean to.
+// The SM clock of the modelled device. It ticks in real time, so a kernel that waits by counting
+// cycles waits for the intended time.
 constexpr uint64_t kClockMhz = 1980;
 constexpr int64_t kClockCost = 16;  // loops that wait for the clock should let others run
 

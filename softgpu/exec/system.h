@@ -1,5 +1,5 @@
-// Handlers that are about the machine rather than about data: clocks, fences, sleeping, traps,
-// mbarrier objects and bulk copies. They exist once, for every instruction set.
+// Handlers that concern the machine, not data: clocks, fences, sleeping, traps, mbarrier objects
+// and bulk copies. One version serves all instruction sets.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,10 @@ Handler system_handler(Op op);
 // raises the expected transaction count.
 Handler barrier_object_handler(BarrierOp op, bool parity, bool with_expect);
 
-// cp.async.bulk. Which addresses are 32 bits wide and where they lie: Instr::sub.
+// cp.async.bulk: which addresses are 32 bits wide, and their positions, in Instr::sub.
 struct BulkCopy {
-  uint8_t narrow : 3;  // bit 0: the destination's address, 1: the source's, 2: the barrier's
+  // Bit 0: the destination's address, bit 1: the source's, bit 2: the barrier's.
+  uint8_t narrow : 3;
   bool to_global : 1;
   bool from_global : 1;
   bool has_barrier : 1;

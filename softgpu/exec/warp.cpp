@@ -14,8 +14,8 @@ namespace softgpu::exec {
 namespace {
 
 constexpr uint32_t kNoLimit = std::numeric_limits<uint32_t>::max();
-// What diverged strands may spend before the one that waits longest gets a short turn, out of
-// order.
+// How many instructions diverged strands may execute before the strand that has waited longest gets
+// a short turn out of order.
 constexpr int64_t kPatience = 128 * 1024;
 constexpr int64_t kShortTurn = 4096;
 
@@ -76,7 +76,7 @@ Warp::Outcome Warp::run(int64_t* fuel) {
   }
 }
 
-// Compares where two strands are, at the deepest call they are both in.
+// Compares the positions of two strands, at the deepest call that both are in.
 bool Warp::before(const Strand& a, const Strand& b) {
   const Frame* fa = a.frame;
   const Frame* fb = b.frame;
@@ -109,7 +109,7 @@ uint32_t Warp::pick() {
   return best;
 }
 
-// The pc at which the strand has to look around: another runnable strand is there.
+// The pc at which the strand must check for others: another runnable strand is there.
 uint32_t Warp::limit_for(const Strand& strand) const {
   uint32_t limit = kNoLimit;
   for (uint32_t k = 0; k < strand_count_; ++k) {
@@ -144,7 +144,7 @@ void Warp::add_strand(uint32_t mask, uint32_t pc, Frame* frame) {
 
 void Warp::remove_strand(uint32_t index) { strands_[index] = strands_[--strand_count_]; }
 
-// Takes in the strands that stand where this one does.
+// Merges the strands that are at the same position into this one.
 void Warp::merge_into(uint32_t index) {
   for (uint32_t k = 0; k < strand_count_;) {
     const Strand& other = strands_[k];
@@ -171,8 +171,8 @@ void Warp::enter(Frame* frame) {
   x.local_limit = frame->stack_end;
 }
 
-// Runs one strand until it must give way. `alone_in_turn`: it was chosen for fairness and may run
-// past the others.
+// Runs one strand until it must give way. `alone_in_turn`: it was chosen for fairness and may pass
+// the others.
 void Warp::execute(uint32_t index, bool alone_in_turn) {
   Lanes& x = block_.lanes();
   merge_into(index);
@@ -184,13 +184,13 @@ void Warp::execute(uint32_t index, bool alone_in_turn) {
   const Instr* code = frame->function->code.data();
   uint32_t pc = strand.pc;
   uint32_t mask = strand.mask;
-  uint32_t segment = pc;  // where the current straight run of instructions began
-  strand.pc = kNoLimit;   // while it runs nothing may be merged into it
+  uint32_t segment = pc;  // start of the current straight run of instructions
+  strand.pc = kNoLimit;   // while it runs, no strand may be merged into it
   enter(frame);
   uint32_t limit = alone_in_turn ? kNoLimit : limit_for(strand);
   x.mask = mask;
 
-  // Accounts for the straight run up to here and starts another at `next`.
+  // Counts the straight run up to here and starts another at `next`.
   const auto settle = [&](uint32_t next) {
     const uint32_t executed = pc + 1 - segment;
     instructions += executed;
@@ -199,7 +199,7 @@ void Warp::execute(uint32_t index, bool alone_in_turn) {
     x.fuel -= executed;
     pc = segment = next;
   };
-  // Writes the strand back; the next pick() goes on from there.
+  // Writes the strand back; the next pick() continues from there.
   const auto leave = [&] {
     strand.pc = pc;
     strand.mask = mask;
@@ -250,7 +250,7 @@ void Warp::execute(uint32_t index, bool alone_in_turn) {
           const uint32_t next = pc + 1;
           settle(next);
           const uint32_t other = mask & ~active;
-          // Go on with whichever half is behind.
+          // Continue with the half that is behind.
           if (i.target < next) {
             mask = active;
             pc = segment = i.target;
@@ -315,7 +315,8 @@ void Warp::execute(uint32_t index, bool alone_in_turn) {
         }
         const uint32_t at = pc;
         settle(pc + 1);
-        // Lanes that do not call go on behind it; those with another target call by themselves.
+        // Lanes that do not call continue after the call; lanes with another target call
+        // separately.
         if (mask != active) add_strand(mask & ~active, at + 1, frame);
         if (active != callers) add_strand(active & ~callers, at, frame);
         mask = callers;
@@ -384,7 +385,7 @@ void Warp::execute(uint32_t index, bool alone_in_turn) {
         settle(pc + 1);
         if (i.flow == Flow::kArrive && together == mask) {
           block_.arrive(number, index_, together, has_count, count, votes);
-          if (!alone_in_turn) limit = limit_for(strand);  // others may have been released
+          if (!alone_in_turn) limit = limit_for(strand);  // other strands may have been released
           continue;
         }
         if (mask != active) add_strand(mask & ~active, at + 1, frame);
@@ -410,7 +411,7 @@ void Warp::execute(uint32_t index, bool alone_in_turn) {
           ++pc;
           continue;
         }
-        // Those whose partners are not here yet wait; the rest goes on.
+        // Lanes whose partners have not arrived wait; the others continue.
         const uint32_t at = pc;
         settle(pc + 1);
         const uint32_t* members = x.at<uint32_t>(i.e);

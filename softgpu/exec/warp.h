@@ -1,11 +1,11 @@
-// One warp: 32 lanes that execute together for as long as they agree on where to go.
+// One warp: 32 lanes that execute together while they follow the same path.
 //
-// Lanes that take different branches become strands: sets of lanes with a program counter and a
-// frame of their own. The strand furthest behind runs first, and strands that meet are merged, so
-// diverged lanes come together again where their paths join. A strand that has had its turn gives
-// way to the others, which is what spin locks between lanes of one warp need.
+// Lanes that take different branches become strands: sets of lanes with their own program counter
+// and frame. The strand furthest behind runs first, and strands that meet are merged, so diverged
+// lanes join again where their paths join. A strand that has had its turn gives way to the others;
+// spin locks between lanes of one warp need this.
 //
-// A warp belongs to a Block and is run by the block's worker thread only.
+// A warp belongs to a Block and runs only on the block's worker thread.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Frame {
   Frame* caller = nullptr;
   const CallSite* site = nullptr;
   uint32_t return_pc = 0;
-  uint32_t lanes = 0;  // how many are in it or in calls it made
+  uint32_t lanes = 0;  // lanes in it or in calls made from it
   uint32_t depth = 0;
   uint32_t local_base = 0;
   uint32_t stack_end = 0;  // of each lane's stack
@@ -56,12 +56,12 @@ class Warp {
   Warp(const Warp&) = delete;
   Warp& operator=(const Warp&) = delete;
 
-  // Readies the warp for a new block: `lanes` exist and start at the entry.
+  // Prepares the warp for a new block: the lanes in `lanes` exist and start at the entry.
   void start(const Function& entry, uint32_t lanes);
   std::byte* special() { return special_.data.get(); }
 
-  // Runs until all lanes have exited, none can go on, or `fuel` is spent; what is left of it is
-  // returned there.
+  // Runs until all lanes have exited, none can continue, or `fuel` is used up. Returns the rest of
+  // the fuel in `*fuel`.
   Outcome run(int64_t* fuel);
 
   bool done() const { return strand_count_ == 0; }
@@ -69,7 +69,7 @@ class Warp {
   uint32_t live_lanes() const { return live_; }
   uint32_t index() const { return index_; }
 
-  // Lets the strands waiting at a barrier go, with the result of its reduction.
+  // Releases the strands that wait at a barrier, with the result of its reduction.
   void release(uint32_t barrier, uint32_t popc, bool all, bool any);
 
   uint64_t instructions = 0;  // since start()
@@ -113,7 +113,7 @@ class Warp {
   uint32_t strand_count_ = 0;
   uint64_t turn_ = 0;
   int64_t patience_ = 0;
-  bool rotate_ = false;  // the strand that waits longest is next, wherever it is
+  bool rotate_ = false;  // the strand that has waited longest is next, wherever it is
   bool faulted_ = false;
   AlignedBytes special_;
   AlignedBytes stack_;

@@ -10,9 +10,9 @@
 namespace softgpu::exec {
 namespace {
 
-constexpr uint32_t kFrameOverheadBytes = 32;  // return address and saved registers, at least
+constexpr uint32_t kFrameOverheadBytes = 32;  // at least the return address and saved registers
 
-constexpr uint32_t align_up(uint32_t value, uint32_t align) {  // a power of two
+constexpr uint32_t align_up(uint32_t value, uint32_t align) {  // `align` is a power of two
   return (value + align - 1) & ~(align - 1);
 }
 
@@ -20,7 +20,7 @@ constexpr uint32_t align_up(uint32_t value, uint32_t align) {  // a power of two
 
 Frame* Warp::new_frame(const Function& function) {
   Frame* frame = nullptr;
-  // The smallest free one that is large enough; few are ever free.
+  // The smallest free frame that is large enough. Few frames are ever free.
   for (Frame*& candidate : free_frames_) {
     if (candidate->capacity < function.register_bytes) continue;
     if (frame == nullptr || candidate->capacity < frame->capacity) frame = candidate;
@@ -46,7 +46,7 @@ Frame* Warp::new_frame(const Function& function) {
 
 void Warp::leave_frame(Frame* frame, uint32_t lanes) {
   const auto count = static_cast<uint32_t>(std::popcount(lanes));
-  // Lanes that return leave one frame; lanes that exit (they are not live any more) leave all.
+  // Lanes that return leave one frame; lanes that exit (no longer live) leave all frames.
   const bool all = (lanes & live_) == 0;
   while (frame != nullptr) {
     Frame* caller = frame->caller;
@@ -80,7 +80,7 @@ const Function* Warp::indirect_callee(const Instr& i, uint32_t* lanes) {
   const uint64_t target = targets[first];
   const Function* callee = block_.grid().program->function_at(target);
   if (callee == nullptr || callee->is_entry) {
-    fault(i, first, CUDA_ERROR_ILLEGAL_INSTRUCTION, "call of something that is no function");
+    fault(i, first, CUDA_ERROR_ILLEGAL_INSTRUCTION, "call of an address that is not a function");
     return nullptr;
   }
   uint32_t same = 0;

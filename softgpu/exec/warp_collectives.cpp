@@ -1,5 +1,5 @@
-// Warp collectives. Lanes that name the same members meet, wherever in the code each of them is, as
-// long as they execute the same operation; lanes that have exited are not waited for.
+// Warp collectives. Lanes that name the same members meet, wherever each of them is in the code, as
+// long as they execute the same operation. Lanes that have exited are not waited for.
 #include <bit>
 #include <cstring>
 
@@ -54,8 +54,8 @@ void Warp::scatter(const Instr& i, uint32_t lanes, Frame* frame, const Collectiv
   }
 }
 
-// Carries the collective out for those of the active lanes whose partners are all among them.
-// True when that is all of them; else *done says which.
+// Executes the collective for those active lanes whose partners are all among them. Returns true if
+// these are all active lanes; otherwise *done holds them.
 bool Warp::collective_now(const Instr& i, uint32_t active, Strand* strand, uint32_t* done) {
   const uint32_t* members = block_.lanes().at<uint32_t>(i.e);
   for (uint32_t rest = active; rest != 0;) {
@@ -77,7 +77,7 @@ bool Warp::collective_now(const Instr& i, uint32_t active, Strand* strand, uint3
   return *done == active;
 }
 
-// Lets go the waiting strands whose partners have all arrived.
+// Releases the waiting strands whose partners have all arrived.
 void Warp::check_collectives() {
   const auto same = [](const Strand& a, const Strand& b) {
     return b.state == Strand::State::kAtCollective && a.waits_for == b.waits_for &&

@@ -94,7 +94,7 @@ bool parse_number(std::string_view text, Constant* result) {
     const char* end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data(), end, value);
     if (error == std::errc::invalid_argument || stop != end) return false;
-    if (error == std::errc::result_out_of_range) {  // from_chars leaves value alone
+    if (error == std::errc::result_out_of_range) {  // from_chars leaves value unchanged
       value =
           text.find('-') == std::string_view::npos ? std::numeric_limits<double>::infinity() : 0;
     }
@@ -246,7 +246,7 @@ uint64_t element_bits(Type type, const Constant& value) {
     return std::bit_cast<uint64_t>(value.as_double());
   }
   if (type == Type::kF32 || (size_of(type) == 4 && value.is_float())) {
-    // The float's own bits, not a round trip through double, which would quieten a NaN.
+    // The float's own bits. A conversion through double would quieten a NaN.
     if (value.kind == Constant::Kind::kFloat32) return value.bits;
     return std::bit_cast<uint32_t>(static_cast<float>(value.as_double()));
   }

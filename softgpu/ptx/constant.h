@@ -1,6 +1,6 @@
-// Numbers as PTX writes them, and the arithmetic of its constant expressions.
+// Numbers as written in PTX, and the arithmetic of its constant expressions.
 //
-// Pure functions and values. An error is reported as false; the parser adds where.
+// Pure functions and values. An error is returned as false; the parser adds the position.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace softgpu::ptx {
 struct Constant {
   enum class Kind : uint8_t { kSigned, kUnsigned, kFloat32, kFloat64 };
   Kind kind = Kind::kSigned;
-  uint64_t bits = 0;  // of kFloat32: its 32 bits
+  uint64_t bits = 0;  // kFloat32: its 32 bits
 
   bool is_float() const { return kind == Kind::kFloat32 || kind == Kind::kFloat64; }
   double as_double() const;
@@ -43,14 +43,14 @@ enum class Operator : uint8_t {
   kLogicalAnd,
   kLogicalOr,
 };
-// Binds tighter the higher it is; 0 for kNone.
+// A higher value binds tighter; 0 for kNone.
 int precedence(Operator op);
 
-// False: division by zero, or an operator that floats do not have.
+// False for a division by zero, or an operator that floats do not have.
 bool apply_unary(char op, Constant* value);
 bool apply_binary(Operator op, const Constant& left, const Constant& right, Constant* result);
 
-// The bytes that `value` has as an element of a variable: converted for float types, cut otherwise.
+// The bytes of `value` as an element of a variable: converted for float types, otherwise cut.
 uint64_t element_bits(Type type, const Constant& value);
 
 }  // namespace softgpu::ptx

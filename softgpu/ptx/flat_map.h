@@ -1,7 +1,7 @@
-// A hash table of the parser: open addressing, no removal, insertion never invalidates keys.
+// A hash table for the parser: open addressing, no removal; insertion never invalidates keys.
 //
-// std::unordered_map allocates a node per element; this is asked several times per instruction.
-// Values must be cheap to copy. Not thread-safe.
+// std::unordered_map would allocate a node per element, and the parser looks names up several times
+// per instruction. Values must be cheap to copy. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ class FlatMap {
  public:
   FlatMap() : slots_(64) {}
 
-  // nullptr when the key was never inserted. Valid until the next insertion.
+  // nullptr if the key was never inserted. Valid until the next insertion.
   Value* find(const Key& key) {
     Slot& slot = slots_[locate(key)];
     return slot.used ? &slot.value : nullptr;
@@ -45,7 +45,7 @@ class FlatMap {
   };
 
   size_t locate(const Key& key) const {
-    // Fibonacci hashing: std::hash of an integer is the integer itself.
+    // Fibonacci hashing, because std::hash of an integer is the integer itself.
     const size_t mask = slots_.size() - 1;
     size_t at = (std::hash<Key>{}(key)*0x9E3779B97F4A7C15ull >> 20) & mask;
     while (slots_[at].used && !(slots_[at].key == key)) at = (at + 1) & mask;

@@ -72,7 +72,7 @@ void Lexer::advance() {
     return finish(Token::Kind::kWord, begin);
   }
   if (first == '.' && at_ < end_ && has_class(*at_, kWordPart)) {
-    // "::" belongs to the word only in front of a further part: ".shared::cta".
+    // "::" belongs to the word only if another part follows: ".shared::cta".
     while (at_ < end_) {
       if (has_class(*at_, kWordPart)) {
         ++at_;

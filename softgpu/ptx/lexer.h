@@ -1,9 +1,9 @@
 // Splits PTX text into tokens, one at a time, without copying.
 //
-// Used by one Parser on one thread. Tokens are views into the text, which must outlive them.
-// A dotted word comes in pieces: "ld.shared::cta.u32" is the word "ld" and the dot-words
-// ".shared::cta" and ".u32". Operators of several characters come as single characters.
-// Errors (an unterminated string or comment, a stray byte) are thrown as ParseError.
+// Used by one Parser on one thread. Tokens are views into the text, which must outlive them. A
+// dotted word comes in pieces: "ld.shared::cta.u32" is the word "ld" and the dot-words
+// ".shared::cta" and ".u32". Operators of several characters come as single characters. Errors (an
+// unterminated string or comment, an unexpected byte) are thrown as ParseError.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace softgpu::ptx {
 struct ParseError {
   std::string message;
 };
-// "PTX line 7: expected ';' near 'foo'"; a long token is cut.
+// "PTX line 7: expected ';' near 'foo'". A long token is cut.
 ParseError make_error(uint32_t line, std::string_view what, std::string_view near);
 
 struct Token {
@@ -47,7 +47,7 @@ class Lexer {
   bool touches(const Token& previous) const {
     return current_.text.data() == previous.text.data() + previous.text.size();
   }
-  // The character right behind the current token; '\0' at the end.
+  // The character directly after the current token; '\0' at the end.
   char following() const { return at_ < end_ ? *at_ : '\0'; }
 
  private:

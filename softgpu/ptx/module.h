@@ -1,11 +1,11 @@
 // The parsed form of one PTX translation unit: what ptx::parse() produces and exec/ consumes.
 //
-// Names are resolved as far as one unit allows: every register is an index into its function's
-// register list (nested `{ .reg ... }` scopes and `%r<10>` ranges are gone), every label is an
-// index into the instruction list, every parameter or local variable an index into the function's
-// variables. Symbols of module scope (globals, shared variables, functions) stay names, because the
-// linker joins several units. Opcode and modifiers stay text: exec/ decodes them against its list
-// of supported forms, so this header does not grow with the instruction set.
+// Names are resolved as far as one unit allows. Every register is an index into its function's
+// register list (nested `{ .reg ... }` scopes and `%r<10>` ranges are resolved), every label an
+// index into the instruction list, and every parameter or local variable an index into the
+// function's variables. Symbols of module scope (globals, shared variables, functions) stay names,
+// because the linker joins several units. Opcode and modifiers stay text: exec/ decodes them with
+// its list of supported forms, so this header does not grow with the instruction set.
 //
 // A Module owns the text it was parsed from; every string_view points into that text.
 #pragma once
@@ -50,13 +50,13 @@ enum class Type : uint8_t {
   kE5m2x2,
   kF32x2,
 };
-// "f32" -> kF32; kNone for anything that names no type.
+// "f32" gives kF32; kNone if the name is not a type.
 Type type_from_name(std::string_view name);
 uint32_t size_of(Type type);  // bytes; 0 for kNone, 1 for kPred
 
-// What an initialised variable's bytes contain besides numbers: the address of `symbol` plus
-// `addend`, shifted right by `shift_bits` and cut to `size_bytes`, at byte `offset`. `generic` asks
-// for the generic address (PTX's generic(symbol)).
+// Content of an initialised variable that is not a number: the address of `symbol` plus `addend`,
+// shifted right by `shift_bits` and cut to `size_bytes`, at byte `offset`. `generic` requests the
+// generic address (generic(symbol) in PTX).
 struct Relocation {
   uint64_t offset = 0;
   std::string_view symbol;
@@ -83,9 +83,9 @@ struct Variable {
 // A formal parameter or return value, in declaration order.
 struct Parameter {
   std::string_view name;
-  uint32_t offset_bytes = 0;  // in the parameter buffer, aligned as the ABI wants
+  uint32_t offset_bytes = 0;  // in the parameter buffer, with the ABI's alignment
   uint32_t size_bytes = 0;
-  uint32_t align_bytes = 1;  // of the parameter itself, never of what a pointer points to
+  uint32_t align_bytes = 1;  // of the parameter itself, never of a pointer's target
   Type element = Type::kB8;
 };
 
@@ -100,8 +100,8 @@ struct Operand {
     kVariable,   // index: into Function::variables (a parameter or local/shared/param variable)
     kSymbol,     // name: a variable or function of module scope
     kLabel,      // index: into Function::code
-    kAddress,    // [elements[0] + offset]: a register, variable, symbol or immediate; what else
-                 // stands in the brackets (a tensor's coordinates) follows in elements
+    kAddress,    // [elements[0] + offset]: a register, variable, symbol or immediate; more
+                 // contents of the brackets (a tensor's coordinates) follow in elements
     kVector,     // {elements...}
     kPair,       // elements[0] | elements[1]: setp's and shfl's second destination
     kList,       // (elements...): arguments of call
@@ -130,8 +130,7 @@ struct Instruction {
 };
 
 // `proto: .callprototype (.param .b32 _) _ (.param .b64 _);`: the shape of an indirect call. Empty
-// for
-// `.calltargets`.
+// for `.calltargets`.
 struct Prototype {
   std::vector<Parameter> returns;
   std::vector<Parameter> parameters;
@@ -149,10 +148,10 @@ struct Function {
   Linkage linkage = Linkage::kInternal;
   std::vector<Parameter> returns;
   std::vector<Parameter> parameters;
-  // Parameters first (space kParam; `parameters` then `returns`, in order), then every variable
-  // declared in the body, of whatever scope.
+  // First the parameters (space kParam; `parameters` then `returns`, in order), then all variables
+  // declared in the body, in any scope.
   std::vector<Variable> variables;
-  std::vector<Register> registers;                   // only those the code mentions
+  std::vector<Register> registers;                   // only those that the code uses
   std::vector<Instruction> code;                     // a label may equal code.size()
   std::vector<std::vector<uint32_t>> branch_tables;  // .branchtargets: label positions
   std::vector<Prototype> prototypes;
@@ -170,7 +169,7 @@ struct Module {
   uint32_t target_sm = 0;                         // .target sm_75 -> 75
   bool debug = false;
   std::vector<Variable> variables;
-  // One entry a name: a definition replaces its declaration. An alias is a copy of its target.
+  // One entry per name: a definition replaces its declaration. An alias is a copy of its target.
   std::vector<Function> functions;
 };
 

@@ -107,7 +107,7 @@ void Parser::target_directive() {
     if (name == "debug") {
       module_->debug = true;
     } else if (name.starts_with("sm_") || name.starts_with("compute_")) {
-      // Behind the number: 'a' (this architecture only) or 'f' (its family).
+      // After the number: 'a' (this architecture only) or 'f' (its family).
       const size_t digits = name.find('_') + 1;
       const auto [stop, error] =
           std::from_chars(name.data() + digits, name.data() + name.size(), module_->target_sm);
@@ -144,8 +144,8 @@ void Parser::alias_directive() {
 }
 
 void Parser::resolve_aliases() {
-  // Copies are as large as their targets, of which there may be few: keep hostile text from
-  // growing.
+  // A copy is as large as its target, and one target may have many aliases: limits the growth by
+  // hostile text.
   constexpr size_t kCopiedInstructions = 4u << 20;
   size_t copied = 0;
   for (const Alias& alias : aliases_) {

@@ -1,11 +1,11 @@
-// The door to the PTX front end: text in, Module out.
+// The entry to the PTX front end: takes text, returns a Module.
 //
-// Called by the driver for every PTX image an application loads, on whatever thread loads it; calls
+// The driver calls it for every PTX image that an application loads, on the loading thread; calls
 // share nothing. The Module owns the text. Nothing blocks. Time and memory are linear in the size
-// of the text whatever it contains: it may come from an untrusted client. Errors: kInvalidArgument
-// naming the line and the offending token; kOutOfMemory. Not checked here: whether an instruction
-// exists and fits its operands (exec/ decodes it), whether module-scope symbols exist (exec/ links
-// them).
+// of the text, whatever it contains: it may come from an untrusted client. Errors:
+// kInvalidArgument, which names the line and the offending token; kOutOfMemory. Not checked here:
+// whether an instruction exists and fits its operands (exec/ decodes it), and whether symbols of
+// module scope exist (exec/ links them).
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace softgpu::ptx {
 
-// `text` ends at its first NUL, as text from a fatbin entry is padded with them.
+// `text` ends at its first NUL, because text from a fatbin entry is padded with NULs.
 rcuda::Result<std::unique_ptr<Module>> parse(std::string text);
 
 }  // namespace softgpu::ptx

@@ -1,13 +1,13 @@
 // The recursive-descent parser behind parse(). Private to softgpu/ptx.
 //
 // One Parser per text, on one thread. Errors are ParseError exceptions, which parse() catches.
-// Split by what it reads: parser.cpp the module, parser_variable.cpp declarations and initialisers,
+// Split by content: parser.cpp reads the module, parser_variable.cpp declarations and initialisers,
 // parser_function.cpp functions with their scopes and labels, parser_operand.cpp instructions.
 //
-// Names: one table holds, for each name, what it means in the scope being read; leaving a scope
-// undoes what the scope declared. A range `.reg .b32 %r<100>` is one entry under "%r", and a
-// register gets its index when it is first mentioned. Labels may be mentioned before they are
-// defined, so mentions wait until the scope that may define them closes.
+// Names: one table holds the meaning of each name in the current scope; leaving a scope undoes its
+// declarations. A range `.reg .b32 %r<100>` is one entry under "%r", and a register gets its index
+// at its first mention. A label may be mentioned before its definition, so mentions wait until the
+// scope that may define it is closed.
 #pragma once
 
 #include <cstdint>
@@ -29,13 +29,13 @@ class Parser {
   void run();
 
  private:
-  // What a name stands for in a function. kNone also marks a name that went out of scope.
+  // The meaning of a name in a function. kNone also marks a name that went out of scope.
   struct Name {
     enum class Kind : uint8_t { kNone, kRegister, kRegisterRange, kVariable };
     Kind kind = Kind::kNone;
     Type type = Type::kNone;
-    uint32_t depth = 0;  // of the scope that declared it
-    uint32_t index = 0;  // register or variable; of a range: its identity
+    uint32_t depth = 0;  // depth of the declaring scope
+    uint32_t index = 0;  // register or variable; for a range: its identity
     uint32_t count = 0;  // registers in a range
   };
   struct Label {
@@ -71,7 +71,7 @@ class Parser {
     uint32_t vector = 1;
     bool managed = false;
     bool unsized = false;              // the first dimension is []
-    std::vector<uint64_t> dimensions;  // the unsized one is 0
+    std::vector<uint64_t> dimensions;  // 0 for the unsized one
     uint64_t size_bytes = 0;
   };
 
@@ -100,7 +100,7 @@ class Parser {
   // parser_variable.cpp
   void module_variables(Space space, Linkage linkage);
   void add_module_variable(Variable variable, const Token& at);
-  // Everything up to the name; then name and dimensions, of each of several declarators.
+  // Everything up to the name; then the name and dimensions of each declarator.
   bool attribute_list();
   void declaration_type(Declaration* declaration);
   void declarator(Declaration* declaration, bool name_required);
@@ -164,7 +164,7 @@ class Parser {
   std::vector<Alias> aliases_;
   uint64_t initial_bytes_ = 0;  // of all variables together
 
-  // Of the function being read.
+  // State of the function being read.
   Function* function_ = nullptr;
   std::vector<Scope> scopes_;
   FlatMap<std::string_view, Name> names_;

@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kDeepestExpression = 32;
 
-// Without '%' and component, sorted. A name behind '%' that is neither declared nor here is a
-// typing error; whether a special register is supported is exec's business.
+// Names without '%' and component, sorted. A name after '%' that is neither declared nor listed
+// here is a typing error. exec/ decides whether a special register is supported.
 constexpr std::string_view kSpecialRegisters[] = {
     "aggr_smem_size",
     "clock",
@@ -46,7 +46,7 @@ constexpr std::string_view kSpecialRegisters[] = {
     "warpid",
 };
 static_assert(std::is_sorted(std::begin(kSpecialRegisters), std::end(kSpecialRegisters)));
-// Families with a number or word behind.
+// Families of names that continue with a number or word.
 constexpr std::string_view kSpecialPrefixes[] = {"envreg", "pm", "reserved_smem_offset_"};
 
 bool is_special(std::string_view word) {
@@ -150,7 +150,7 @@ void Parser::simple_operand(Operand* result) {
       return;
     }
     Constant value = unary(0);
-    if (!apply_unary(first.text[0], &value)) fail_at(first, "impossible constant expression");
+    if (!apply_unary(first.text[0], &value)) fail_at(first, "invalid constant expression");
     return set_immediate(constant_tail(value, 0, 0), result);
   }
   set_immediate(constant(), result);
@@ -209,7 +209,7 @@ void Parser::word_operand(Operand* result) {
   }
 }
 
-// [base + offset, ...]; the opening bracket is gone.
+// [base + offset, ...], after the opening bracket.
 void Parser::address_operand(Operand* result) {
   result->kind = Operand::Kind::kAddress;
   Operand& base = result->elements.emplace_back();
@@ -227,7 +227,7 @@ void Parser::address_operand(Operand* result) {
   expect(']');
 }
 
-// The opening brace or parenthesis is gone.
+// After the opening brace or parenthesis.
 void Parser::operand_list(char close, Operand::Kind kind, Operand* result) {
   result->kind = kind;
   if (accept(close)) return;
@@ -237,7 +237,7 @@ void Parser::operand_list(char close, Operand::Kind kind, Operand* result) {
   expect(close);
 }
 
-// "+8", "-4" or "+-4" behind a name; 0 if there is none.
+// "+8", "-4" or "+-4" after a name; 0 if there is none.
 int64_t Parser::trailing_offset() {
   uint64_t offset = 0;
   while (lexer_.peek().is('+') || lexer_.peek().is('-')) {
@@ -262,7 +262,7 @@ Constant Parser::unary(int depth) {
   } else if (token.is('-') || token.is('+') || token.is('!') || token.is('~')) {
     lexer_.advance();
     value = unary(depth + 1);
-    if (!apply_unary(token.text[0], &value)) fail_at(token, "impossible constant expression");
+    if (!apply_unary(token.text[0], &value)) fail_at(token, "invalid constant expression");
   } else if (accept('(')) {
     if (at_directive(".s64") || at_directive(".u64")) {  // a cast
       const bool is_unsigned = lexer_.take().text == ".u64";
@@ -280,7 +280,7 @@ Constant Parser::unary(int depth) {
   return value;
 }
 
-// Takes the operators behind `left` that bind tighter than `lowest`.
+// Reads the operators after `left` that bind tighter than `lowest`.
 Constant Parser::constant_tail(Constant left, int lowest, int depth) {
   for (;;) {
     const Token at = lexer_.peek();
@@ -288,7 +288,7 @@ Constant Parser::constant_tail(Constant left, int lowest, int depth) {
     if (op == Operator::kNone) break;
     const Constant right = constant_tail(unary(depth), precedence(op), depth);
     Constant result;
-    if (!apply_binary(op, left, right, &result)) fail_at(at, "impossible constant expression");
+    if (!apply_binary(op, left, right, &result)) fail_at(at, "invalid constant expression");
     left = result;
   }
   if (lowest == 0 && accept('?')) {

@@ -8,11 +8,11 @@ namespace softgpu::ptx {
 namespace {
 
 constexpr uint64_t kLargestAlignment = 1u << 20;
-constexpr uint64_t kLargestVariable = 1ull << 40;  // products of dimensions stay far from overflow
+constexpr uint64_t kLargestVariable = 1ull << 40;  // keeps products of dimensions far from overflow
 
 }  // namespace
 
-// `.attribute(.managed, .unified(n, n))`; true if .managed is among them.
+// `.attribute(.managed, .unified(n, n))`. Returns true if .managed is among them.
 bool Parser::attribute_list() {
   bool managed = false;
   expect('(');
@@ -27,7 +27,7 @@ bool Parser::attribute_list() {
 }
 
 void Parser::declaration_type(Declaration* declaration) {
-  bool pointee = false;  // behind .ptr, space and alignment are those of what is pointed to
+  bool pointee = false;  // after .ptr, space and alignment describe the target
   bool aligned = false;
   while (lexer_.peek().is_dot_word()) {
     const Token token = lexer_.take();
@@ -75,11 +75,11 @@ void Parser::declarator(Declaration* declaration, bool name_required) {
     }
     const Token at = lexer_.peek();
     const Constant count = constant();
-    if (count.is_float() || count.bits > kLargestVariable) fail_at(at, "impossible array size");
+    if (count.is_float() || count.bits > kLargestVariable) fail_at(at, "invalid array size");
     expect(']');
     declaration->dimensions.push_back(count.bits);
     declaration->size_bytes *= count.bits;
-    if (declaration->size_bytes > kLargestVariable) fail_at(at, "impossible array size");
+    if (declaration->size_bytes > kLargestVariable) fail_at(at, "invalid array size");
   }
   if (declaration->unsized) {
     declaration->size_bytes = 0;
@@ -131,7 +131,7 @@ void Parser::add_module_variable(Variable variable, const Token& at) {
   known = std::move(variable);
 }
 
-// `= 5`, `= symbol+4` or `= {...}`, nested as the array is.
+// `= 5`, `= symbol+4` or `= {...}`, nested like the array.
 void Parser::initialiser(const Declaration& declaration, Variable* variable) {
   const uint32_t element = size_of(declaration.element);
   if (!lexer_.peek().is('{')) {
@@ -145,18 +145,17 @@ void Parser::initialiser(const Declaration& declaration, Variable* variable) {
   if (declaration.unsized) {
     uint64_t row = uint64_t{element} * declaration.vector;
     for (size_t i = 1; i < declaration.dimensions.size(); ++i) row *= declaration.dimensions[i];
-    if (row == 0) fail("impossible array size");
+    if (row == 0) fail("invalid array size");
     variable->size_bytes = (variable->initial.size() + row - 1) / row * row;
   }
 }
 
-// Reads one pair of braces that fills [begin, begin + extent). `dimension` is the one whose
-// elements the commas separate; behind the last one comes the vector, whose parts may also stand in
-// braces.
+// Reads one pair of braces that fills [begin, begin + extent). Its commas separate the elements of
+// `dimension`. After the last dimension comes the vector, whose parts may also be in braces.
 void Parser::initialiser_list(const Declaration& declaration, size_t dimension,
                               uint64_t begin_bytes, uint64_t extent_bytes, Variable* variable) {
   const uint32_t element = size_of(declaration.element);
-  uint64_t row = element;  // what a nested pair of braces fills
+  uint64_t row = element;  // bytes that a nested pair of braces fills
   const bool nestable = dimension < declaration.dimensions.size();
   if (nestable) {
     row *= declaration.vector;
@@ -199,7 +198,7 @@ void Parser::initialiser_element(Type type, uint64_t offset, uint64_t limit, Var
       put_bytes(offset, element_bits(type, value), size, variable);
       return;
     }
-    // A mask selects whole neighbouring bits: 0xFF, 0xFF00, ...
+    // A mask selects adjacent bits: 0xFF, 0xFF00, ...
     if (value.is_float() || value.bits == 0) fail_at(at, "expected a mask");
     relocation.shift_bits = static_cast<uint8_t>(std::countr_zero(value.bits));
     const uint64_t bits = value.bits >> relocation.shift_bits;
@@ -227,7 +226,7 @@ void Parser::initialiser_element(Type type, uint64_t offset, uint64_t limit, Var
 }
 
 void Parser::put_bytes(uint64_t offset, uint64_t bits, uint32_t size, Variable* variable) {
-  // Nested braces can skip far ahead with few characters; a real initialiser is about as long as
+  // Nested braces can skip far ahead with few characters. A real initialiser is about as long as
   // its text.
   const uint64_t allowance = (64u << 20) + 16 * module_->text.size();
   const uint64_t end = offset + size;

@@ -7,12 +7,12 @@ namespace {
 struct Extent {
   uint64_t low;
   uint64_t high;
-  uint64_t bits;  // all of them or-ed together: misalignment of any lane
+  uint64_t bits;  // all of them or-ed together: shows misalignment of any lane
   bool uniform;
   bool consecutive;  // lane l is l elements above lane 0
 };
 
-// All loops are vectorised; the two common patterns need no minimum and maximum.
+// All loops are vectorised. The two common patterns need no minimum and maximum.
 SOFTGPU_INLINE Extent extent_of(const uint64_t* address, uint64_t first, uint32_t bytes) {
   uint64_t differs = 0;
   uint64_t uneven = 0;
@@ -25,8 +25,8 @@ SOFTGPU_INLINE Extent extent_of(const uint64_t* address, uint64_t first, uint32_
     const uint64_t last = address[0] + static_cast<uint64_t>(kLanes - 1) * bytes;
     return {address[0], last, address[0], false, true};
   }
-  // Addresses are below 2^63, so the cheaper signed comparison serves; others fail the range
-  // checks.
+  // Valid addresses are below 2^63, so the cheaper signed comparison suffices; others fail the
+  // range checks.
   int64_t low = static_cast<int64_t>(address[0]);
   int64_t high = low;
   uint64_t bits = 0;
@@ -39,8 +39,8 @@ SOFTGPU_INLINE Extent extent_of(const uint64_t* address, uint64_t first, uint32_
   return {static_cast<uint64_t>(low), static_cast<uint64_t>(high), bits, false, false};
 }
 
-// Lane by lane: for generic addresses in several windows, accesses to several allocations, and to
-// find the lane to blame.
+// Lane by lane: for generic addresses in several windows, for accesses to several allocations, and
+// to find the faulting lane.
 bool resolve_each(Lanes& x, ptx::Space space, const uint64_t* address, uint32_t bytes, bool write,
                   Addresses& out) {
   uint64_t any = 0;
@@ -126,7 +126,7 @@ bool resolve(Lanes& x, const Instr& i, uint32_t bytes, bool write, Addresses& ou
   if (!good) {
     const ptx::Space each =
         static_cast<ptx::Space>(i.sub) == ptx::Space::kGeneric ? ptx::Space::kGeneric : space;
-    // Blame the address the program used.
+    // Report the address that the program used.
     if (each == ptx::Space::kGeneric && space != ptx::Space::kGlobal) {
       const uint64_t window = extent.low & kWindowMask;
       SOFTGPU_LANE_LOOP address[l] += window;

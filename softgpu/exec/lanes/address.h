@@ -1,9 +1,9 @@
 // The addresses of a load, store or atomic: computed, checked and translated for all lanes at once.
 //
-// Shared, local, constant and parameter addresses are checked against their window, global ones
-// against the device's map of addresses (memory.h). An illegal or misaligned access of an active
-// lane is recorded as the grid's fault with thread and address; inactive lanes are never looked at.
-// Runs on the worker of the block; nothing blocks.
+// Shared, local, constant and parameter addresses are checked against their window, global
+// addresses against the device's map (memory.h). An illegal or misaligned access of an active lane
+// is recorded as the grid's fault, with thread and address. Inactive lanes are not checked. Runs on
+// the block's worker; nothing blocks.
 #pragma once
 
 #include "softgpu/exec/lanes/lane_loops.h"
@@ -12,16 +12,16 @@
 namespace softgpu::exec::SOFTGPU_ISA {
 
 struct Addresses {
-  alignas(64) uint64_t host[kLanes];  // valid for every lane; inactive ones repeat an active one's
+  alignas(64) uint64_t host[kLanes];  // valid for every lane; inactive lanes repeat an active one's
   bool uniform;                       // all active lanes access the same host bytes
   bool contiguous;                    // all 32 lanes are active and access consecutive elements
 };
 
-// [i.a + i.imm] in the space i.sub. False when an active lane's access of `bytes` is not allowed;
-// the fault is recorded then. `bytes` is a power of two and the alignment required.
+// Resolves [i.a + i.imm] in the space i.sub. Returns false, after recording the fault, if an active
+// lane may not access `bytes` there. `bytes` is a power of two and also the required alignment.
 bool resolve(Lanes& x, const Instr& i, uint32_t bytes, bool write, Addresses& out);
 
-// PTX addresses before translation, for handlers that go lane by lane.
+// PTX addresses before translation, for handlers that process lanes one by one.
 void compute_addresses(const Lanes& x, const Instr& i, Slot base, int64_t offset, bool is_32_bit,
                        uint64_t* out);
 

@@ -1,7 +1,7 @@
-// atom and red. Lanes go one after the other, in lane order, with the processor's atomic
-// instructions; a red is an atom whose result goes to the bit bucket.
+// atom and red. Lanes run one after another, in lane order, with the processor's atomic
+// instructions. A red is an atom whose result goes to the bit bucket.
 //
-// All orderings run as sequentially consistent: a locked instruction on x86 is nothing less.
+// All orderings run as sequentially consistent: on x86 every locked instruction is.
 #include "softgpu/exec/lanes/address.h"
 #include "softgpu/exec/lanes/handlers.h"
 #include "softgpu/exec/lanes/numeric.h"
@@ -15,7 +15,7 @@ struct alignas(16) Wide128 {
   uint64_t low, high;
 };
 
-// Replaces *p by f(*p) and returns what it was.
+// Replaces *p by f(*p) and returns the old value.
 template <class T, class F>
 SOFTGPU_INLINE T update(T* p, F f) {
   T old = __atomic_load_n(p, __ATOMIC_RELAXED);
@@ -114,7 +114,7 @@ void floating(Lanes& x, const Instr& i) {
   });
 }
 
-// Vector reductions and atomics (.v2, .v4, .v8): each element is atomic by itself.
+// Vector reductions and atomics (.v2, .v4, .v8): each element is atomic on its own.
 template <class Op>
 void floating_vector(Lanes& x, const Instr& i) {
   using Bits = typename Op::Bits;
@@ -123,7 +123,7 @@ void floating_vector(Lanes& x, const Instr& i) {
   if (!resolve(x, i, static_cast<uint32_t>(sizeof(Bits)) * i.count, true, at)) return;
   // The list holds the destinations (the bit bucket for red), then the sources.
   const Slot* slots = x.lists + i.target;
-  // All sources are read before any destination is written: they may be the same registers.
+  // All sources are read before any destination is written, because they may be the same registers.
   alignas(64) Bits sources[8][kLanes];
   for (uint32_t k = 0; k < i.count; ++k) {
     __builtin_memcpy(sources[k], x.at<Bits>(slots[i.count + k]), sizeof sources[k]);

@@ -48,7 +48,7 @@ struct Copy {
     return a;
   }
 };
-// Shift amounts beyond the width behave as the width.
+// Shift amounts above the width have the effect of the width.
 struct Shl {
   template <class D>
   SOFTGPU_INLINE static D apply(D a, uint32_t n) {
@@ -92,7 +92,7 @@ struct Clz {
                                          : __builtin_clz(static_cast<uint32_t>(a)));
   }
 };
-// The most significant bit that is not a sign bit; all ones when there is none.
+// The most significant bit that is not a sign bit; all ones if there is none.
 template <bool kShiftAmount>
 struct Bfind {
   template <class D, class A>
@@ -115,9 +115,9 @@ struct Brev {
     return static_cast<D>(v >> (64 - kBitsOf<D>));
   }
 };
-// A field's position or length. The 32-bit forms look at the low byte, as PTX has it; the 64-bit
-// ones, for which hardware has no instruction, at all bits (as compiled by ptxas 13.0, seen on an
-// H200).
+// The position or length of a field. The 32-bit forms use the low byte, as PTX says. The 64-bit
+// forms, for which hardware has no instruction, use all bits (as compiled by ptxas 13.0, observed
+// on an H200).
 template <class D>
 SOFTGPU_INLINE uint32_t field_operand(uint32_t n) {
   return sizeof(D) == 8 ? (n < 64 ? n : 64) : n & 0xff;
@@ -222,7 +222,7 @@ void lop3(Lanes& x, const Instr& i) {
   const uint32_t* a = x.at<uint32_t>(i.a);
   const uint32_t* b = x.at<uint32_t>(i.b);
   const uint32_t* c = x.at<uint32_t>(i.c);
-  uint32_t table[8];  // one word of copies for each bit of the truth table
+  uint32_t table[8];  // a word of copies of each bit of the truth table
   for (uint32_t k = 0; k < 8; ++k) table[k] = (i.imm >> k & 1) != 0 ? ~0u : 0;
   store_lanes(x.at<uint32_t>(i.d), x.mask, [=](uint32_t l) SOFTGPU_LAMBDA {
     const uint32_t va = a[l], vb = b[l], vc = c[l];
@@ -275,7 +275,7 @@ void slct(Lanes& x, const Instr& i) {
   });
 }
 
-// Predicates are one word a warp.
+// A predicate is one word per warp.
 template <class Op>
 void predicate_binary(Lanes& x, const Instr& i) {
   x.set_predicate(i.d, Op::template apply<uint32_t>(x.predicate(i.a), x.predicate(i.b)));

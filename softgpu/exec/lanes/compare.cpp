@@ -1,7 +1,7 @@
 // Comparisons: setp and set.
 //
-// A comparison is a function from two registers to a word with a bit a lane. gt and ge are lt and
-// le with the operands exchanged, which decode does.
+// A comparison is a function from two registers to a word with a bit per lane. Decode replaces gt
+// and ge by lt and le with exchanged operands.
 #include <type_traits>
 
 #include "softgpu/exec/lanes/handlers.h"
@@ -49,7 +49,7 @@ SOFTGPU_INLINE bool holds(T a, T b) {
   return false;
 }
 
-// How an element is read: as it is, flushed, or widened from 16 bits.
+// How an element is read: unchanged, flushed, or widened from 16 bits.
 template <class T>
 struct Plain {
   using Element = T;
@@ -100,7 +100,7 @@ SOFTGPU_INLINE uint32_t combined(uint32_t bits, Combine combine, uint32_t other)
   return bits;
 }
 
-// Everything beyond one destination: i.imm is the CompareFunction, i.sub the Combine.
+// Everything except the single destination: i.imm is the CompareFunction, i.sub the Combine.
 SOFTGPU_INLINE uint32_t evaluate(Lanes& x, const Instr& i) {
   const auto function = reinterpret_cast<CompareFunction>(static_cast<uintptr_t>(i.imm));
   return function(x.at<void>(i.a), x.at<void>(i.b));
@@ -118,8 +118,8 @@ void setp_general(Lanes& x, const Instr& i) {
   x.set_predicate(i.d2, second);
 }
 
-// set: all ones for an integer destination, 1.0 for a floating-point one. i.count is 2 for packed
-// halves, whose two results are computed from the halves of each register.
+// set gives all ones for an integer destination, 1.0 for a floating-point one. i.count is 2 for
+// packed halves: the two results are computed from the halves of each register.
 template <class D, D kTrue>
 void set(Lanes& x, const Instr& i) {
   uint32_t bits = evaluate(x, i);
@@ -130,7 +130,7 @@ void set(Lanes& x, const Instr& i) {
               [=](uint32_t l) SOFTGPU_LAMBDA { return (bits & kBit[l]) != 0 ? kTrue : D{0}; });
 }
 
-// The bits of both halves of packed operands.
+// The result bits of both halves of packed operands.
 SOFTGPU_INLINE void evaluate_pair(Lanes& x, const Instr& i, uint32_t bits[2]) {
   const auto function = reinterpret_cast<CompareFunction>(static_cast<uintptr_t>(i.imm));
   const uint32_t* a = x.at<uint32_t>(i.a);
@@ -142,7 +142,7 @@ SOFTGPU_INLINE void evaluate_pair(Lanes& x, const Instr& i, uint32_t bits[2]) {
     bits[k] = function(ha, hb);
   }
 }
-// setp.f16x2: p is the low halves' result, q the high ones'.
+// setp.f16x2: p is the result of the low halves, q that of the high halves.
 void setp_pair(Lanes& x, const Instr& i) {
   uint32_t bits[2];
   evaluate_pair(x, i, bits);
@@ -212,7 +212,7 @@ Found floating(Compare c) {
     case Compare::kNan:
       return found<Compare::kNan, R>();
     default:
-      return {};  // gt, ge and their unordered forms have been exchanged
+      return {};  // gt, ge and their unordered forms were exchanged
   }
 }
 
@@ -269,7 +269,7 @@ Handler find_set(Type d) {
 
 }  // namespace
 
-// For everything but the simple setp the caller also needs the comparison: see comparison_of().
+// Except for simple setp, the caller also needs the comparison: see comparison_of().
 Handler find_compare(const Form& form) {
   if (form.op == Op::kSetp) {
     if (form.type == Type::kF16x2 || form.type == Type::kBf16x2) return setp_pair;
@@ -277,7 +277,7 @@ Handler find_compare(const Form& form) {
     if (f.simple == nullptr) return nullptr;
     return form.combine == Combine::kNone && form.elements == 1 ? f.simple : setp_general;
   }
-  if (form.op == Op::kSet) {  // type: the result's, type2: the operands'
+  if (form.op == Op::kSet) {  // type: of the result, type2: of the operands
     if (find(form.compare, form.type2, form.ftz).function == nullptr) return nullptr;
     if (form.type2 == Type::kF16x2 || form.type2 == Type::kBf16x2) {
       if (form.type == Type::kF16x2) return set_pair<0x3c00>;

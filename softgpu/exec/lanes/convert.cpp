@@ -1,5 +1,5 @@
-// cvt. The conversions programs are full of have vector loops; all others go lane by lane through
-// one general routine, which the vector loops must agree with.
+// cvt. Frequent conversions have vector loops. All others go lane by lane through one general
+// routine, and the vector loops must agree with it.
 #include <cmath>
 
 #include "softgpu/exec/lanes/handlers.h"
@@ -64,8 +64,8 @@ SOFTGPU_INLINE double round_integer(double v, Rounding rounding) {
   }
 }
 
-// A double that rounds to any smaller format as the integer itself would: of an integer with more
-// than 53 bits the lowest ones are folded into a sticky bit.
+// A double that rounds to every smaller format as the integer itself would: if the integer has more
+// than 53 bits, its lowest bits are folded into a sticky bit.
 SOFTGPU_INLINE double sticky_double(bool negative, uint64_t magnitude) {
   double v;
   if (magnitude >> 53 != 0) {
@@ -88,8 +88,8 @@ double integer_to_double(bool is_signed, uint64_t bits, Rounding rounding) {
   return result;
 }
 
-// A NaN of f64 narrowed: its sign and the upper bits of its payload stay. (All other NaNs that a
-// conversion makes are canonical, but for those of bf16, whose bits stay as they are.)
+// Narrows a NaN of f64: its sign and the upper bits of its payload stay. (All other NaNs made by a
+// conversion are canonical, except those of bf16, whose bits stay unchanged.)
 SOFTGPU_INLINE uint64_t narrow_nan(double v, SmallFormat format) {
   const uint64_t bits = bits_to<uint64_t>(v);
   const uint64_t payload = (bits & 0xfffffffffffff) >> (52 - format.mantissa_bits);
@@ -126,7 +126,7 @@ SOFTGPU_INLINE uint64_t clamp_integer(__int128 v, IntegerShape shape) {
   return static_cast<uint64_t>(v < low ? low : v > high ? high : v);
 }
 
-// Cut to the type, then extended as it says to fill the register.
+// Cuts to the type, then extends to fill the register, by the type's signedness.
 SOFTGPU_INLINE uint64_t extend(uint64_t bits, IntegerShape shape) {
   const uint32_t unused = 64 - shape.bits;
   return shape.is_signed ? static_cast<uint64_t>(static_cast<int64_t>(bits << unused) >> unused)
@@ -134,12 +134,12 @@ SOFTGPU_INLINE uint64_t extend(uint64_t bits, IntegerShape shape) {
 }
 
 SOFTGPU_INLINE uint64_t double_to_integer(double v, const Conversion& how, IntegerShape to) {
-  if (v != v) {  // 0, but the sign bit alone wherever 64 bits are involved
+  if (v != v) {  // 0; with 64 bits on either side only the sign bit
     const bool wide = how.from == Type::kF64 || to.bits == 64;
     return wide ? uint64_t{1} << (to.bits - 1) : 0;
   }
   v = round_integer(v, how.rounding);
-  if (v >= 0x1p64) v = 0x1p64;  // keep the conversion to 128 bits defined
+  if (v >= 0x1p64) v = 0x1p64;  // keeps the conversion to 128 bits defined
   if (v <= -0x1p64) v = -0x1p64;
   return clamp_integer(static_cast<__int128>(v), to);
 }
@@ -188,7 +188,7 @@ uint64_t convert(uint64_t bits, const Conversion& how) {
   if (how.saturate) v = saturate(v);
   if (how.relu) v = __builtin_signbit(v) != 0 && v == v ? 0.0 : v;
   Conversion exact = how;
-  if (how.round_to_integer) exact.rounding = Rounding::kNearest;  // v is representable already
+  if (how.round_to_integer) exact.rounding = Rounding::kNearest;  // v is already representable
   return write_float(v, exact);
 }
 
@@ -205,7 +205,7 @@ void convert_general(Lanes& x, const Instr& i) {
   }
 }
 
-// A plain C++ conversion, where it means the same.
+// A plain C++ conversion, where it gives the same result.
 template <class D, class A>
 void direct(Lanes& x, const Instr& i) {
   const A* a = x.at<A>(i.a);
@@ -361,9 +361,9 @@ Handler find_cvt(const Form& form) {
   return convert_general;
 }
 
-// Two f32 into one packed register: a to the upper half, b to the lower.
+// Converts two f32 into one packed register: a to the upper half, b to the lower half.
 SOFTGPU_INLINE uint32_t small_float(float v, const Conversion& how) {
-  if (how.relu && __builtin_signbit(v) != 0 && v == v) v = 0;  // -0 too
+  if (how.relu && __builtin_signbit(v) != 0 && v == v) v = 0;  // also -0
   switch (how.to) {
     case Type::kF16x2: {
       const uint32_t r = round_to<kHalf>(v, how.rounding);
@@ -373,10 +373,10 @@ SOFTGPU_INLINE uint32_t small_float(float v, const Conversion& how) {
       const uint32_t r = round_to<kBf16>(v, how.rounding);
       return how.saturate && (r & 0x7fff) == 0x7f80 ? r - 1 : r;
     }
-    case Type::kE4m3x2: {  // no infinity; 0x7f is NaN and 0x7e (448) the greatest number
+    case Type::kE4m3x2: {  // no infinity; 0x7f is NaN, and 0x7e (448) is the largest number
       if (v != v) return 0x7f;
       const uint32_t sign = bits_to<uint32_t>(v) >> 24 & 0x80;
-      // Rounded with a wider exponent, since the all-ones exponent holds numbers.
+      // Rounded with a wider exponent, because the all-ones exponent holds numbers.
       constexpr SmallFormat kWide{3, 5};
       const float magnitude = __builtin_fabsf(v);
       if (magnitude >= 464.0f) return sign | 0x7e;

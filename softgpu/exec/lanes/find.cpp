@@ -1,4 +1,4 @@
-// The door to one instruction set's handlers.
+// Entry to one instruction set's handlers.
 #include "softgpu/exec/lanes/find.h"
 
 #include "softgpu/exec/lanes/handlers.h"

@@ -1,5 +1,5 @@
-// The handlers of one instruction set, whichever family they belong to: what InstructionSet's
-// pointers lead to.
+// Finds the handlers of one instruction set, for all families; the pointers of InstructionSet point
+// to these functions.
 #pragma once
 
 #include "softgpu/exec/form.h"

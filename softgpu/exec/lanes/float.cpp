@@ -89,7 +89,7 @@ struct Neg {
     return a != a ? a : -a;
   }
 };
-// Bits only: neither flushes nor quiets.
+// Changes bits only: neither flushes nor quiets.
 struct Copysign {
   template <class T>
   SOFTGPU_INLINE static T apply(T sign, T magnitude) {
@@ -105,8 +105,8 @@ SOFTGPU_INLINE T apply(T a, T b, T c) {
   if constexpr (kOperands == 3) return Op::apply(a, b, c);
 }
 
-// Operations whose result can become the smallest normal number by rounding it to the subnormal
-// numbers' steps; sums are exact there, roots and reciprocals too large.
+// Operations whose result may become the smallest normal number when it is rounded to the spacing
+// of subnormal numbers. Sums are exact there; roots and reciprocals are too large.
 template <class Op>
 inline constexpr bool kMayBecomeNormal = false;
 template <>
@@ -116,9 +116,9 @@ inline constexpr bool kMayBecomeNormal<Fma> = true;
 template <>
 inline constexpr bool kMayBecomeNormal<Div> = true;
 
-// With .ftz. Whether a result is subnormal is decided after rounding it to 24 bits, not to the
-// steps of subnormal numbers. That is found out 32 exponents higher, where all operands that can
-// have such a result fit as well.
+// With .ftz. A result counts as subnormal by its value after rounding to 24 bits, not to the
+// spacing of subnormal numbers. This is computed 32 exponents higher, where all operands that can
+// have such a result also fit.
 template <class Op, int kOperands>
 SOFTGPU_INLINE float apply_flushing(float a, float b, float c) {
   const float result = apply<Op, kOperands>(a, b, c);
@@ -130,7 +130,7 @@ SOFTGPU_INLINE float apply_flushing(float a, float b, float c) {
   return bits_to<float>(is_subnormal ? bits & 0x80000000 : bits);
 }
 
-// Nearest rounding is the mode the threads run in; the others wrap the loop in a RoundingScope.
+// The threads run in nearest rounding; for other modes the loop is wrapped in a RoundingScope.
 template <class Op, int kOperands, class T, bool kFtz, bool kSat>
 SOFTGPU_INLINE void compute(Lanes& x, const Instr& i) {
   const T* a = x.at<T>(i.a);
@@ -210,7 +210,7 @@ Handler find_min_max(const Form& form) {
   return form.nan ? selection<MinMax<kMax, true, false>>(form)
                   : selection<MinMax<kMax, false, false>>(form);
 }
-// abs and neg work on the sign bit; f32 NaNs stay unspecified NaNs, f64 payloads are kept.
+// abs and neg change the sign bit. NaNs of f32 stay unspecified NaNs; payloads of f64 are kept.
 template <class Op>
 Handler sign_change(const Form& form) {
   if (form.type == Type::kF64) return nearest<Op, 1, double, false, false>;

@@ -1,5 +1,5 @@
 // f16, bf16 and their packed pairs. Operands are widened to f64, where sums and products are exact
-// (and fma is rounded to odd), and results rounded once: every result is correctly rounded.
+// (and fma is rounded to odd). Results are rounded once, so every result is correctly rounded.
 #include <cmath>
 
 #include "softgpu/exec/lanes/handlers.h"
@@ -10,9 +10,9 @@ namespace {
 
 using ptx::Type;
 
-// Below kTiny a number rounded to the format's precision, but with exponents of any size, is
-// subnormal. By that, and not by what is left after rounding to the steps of subnormal numbers,
-// hardware decides what .ftz flushes.
+// A number is subnormal if, rounded to the format's precision with an unlimited exponent, it is
+// below kTiny. Hardware decides by this value what .ftz flushes, not by the value rounded to the
+// spacing of subnormal numbers.
 struct F16 {
   static constexpr uint16_t kExponent = 0x7c00;
   static constexpr double kTiny = 0x1p-14 * (1 - 0x1p-12);
@@ -106,7 +106,7 @@ void small(Lanes& x, const Instr& i) {
   }
 }
 
-// neg and abs touch the sign bits only (and flush), but for NaN.
+// neg and abs change only the sign bits (and flush), except for NaN.
 template <bool kNeg, class Format>
 SOFTGPU_INLINE uint16_t change_sign(uint32_t element, bool ftz) {
   auto v = static_cast<uint16_t>(element);

@@ -1,6 +1,6 @@
-// The families of handlers of one instruction set; each finds the handler of a form, or nullptr for
-// a form that it does not have. Called when code is decoded, on any thread. The handlers themselves
-// run on the worker of their block, for one warp's lanes at a time.
+// The families of handlers of one instruction set. Each function returns the handler of a form, or
+// nullptr if the family lacks it. Called when code is decoded, on any thread. The handlers
+// themselves run on the worker of their block, for one warp's lanes at a time.
 #pragma once
 
 #include "softgpu/exec/form.h"
@@ -11,7 +11,7 @@ Handler find_integer(const Form& form);
 Handler find_packed_integer(const Form& form);
 Handler find_bits(const Form& form);
 Handler find_compare(const Form& form);
-// The comparison that instructions beyond the simplest setp carry in Instr::imm.
+// The comparison in Instr::imm, for all instructions except the simplest setp.
 uintptr_t comparison_of(const Form& form);
 Handler find_float(const Form& form);
 Handler find_transcendental(const Form& form);

@@ -29,8 +29,8 @@ SOFTGPU_INTEGER_TRAITS(uint64_t, false, unsigned __int128, uint64_t, int64_t)
 SOFTGPU_INTEGER_TRAITS(int64_t, true, __int128, uint64_t, int64_t)
 #undef SOFTGPU_INTEGER_TRAITS
 
-// Signed arithmetic wraps: it is done on the unsigned type. 16-bit operands promote to int, where
-// 0xffff * 0xffff would overflow, so they are widened to 32 unsigned bits first.
+// Signed arithmetic wraps, so it is done on the unsigned type. 16-bit operands would be promoted to
+// int, where 0xffff * 0xffff overflows, so they are first widened to 32 unsigned bits.
 template <class T>
 struct Wrapping {
   using Type = typename Traits<T>::Unsigned;
@@ -162,7 +162,7 @@ struct Sad {
   }
 };
 
-// Division by zero gives all ones, and the remainder the dividend, as NVIDIA's hardware does.
+// Division by zero gives all ones, and its remainder is the dividend, as on NVIDIA's hardware.
 struct Div {
   template <class D>
   SOFTGPU_INLINE static D apply(D a, D b) {
@@ -214,7 +214,7 @@ struct Mad24 {
   }
 };
 
-// Four bytes against four bytes; two halves against two bytes.
+// Dot products of four bytes with four bytes, or of two halves with two bytes.
 template <class A, class B>
 struct Dp4a {
   template <class D>
@@ -258,9 +258,9 @@ struct AbsDiff {
   }
 };
 
-// Carry chains. The carry is one bit a lane in the frame's registers. Subtraction adds the
-// complement, so it leaves the opposite of a borrow: nvcc's 128-bit division takes that up with
-// addc.
+// Carry chains. The carry is one bit per lane in the frame's registers. Subtraction adds the
+// complement, so its carry is the inverse of a borrow; nvcc's 128-bit division continues from it
+// with addc.
 enum class Chain : uint8_t { kAdd, kSub, kMadLo, kMadHi };
 
 template <Chain kChain, class D, bool kIn, bool kOut>
@@ -303,7 +303,7 @@ Handler chain_of(const Form& form) {
   return chained<kChain, D, false, true>;
 }
 
-// mad.hi of a signed type multiplies signed; only the addition is on unsigned words.
+// mad.hi of a signed type multiplies signed; only the addition uses unsigned words.
 template <class D, bool kIn, bool kOut>
 void chained_signed_high(Lanes& x, const Instr& i) {
   using U = typename Traits<D>::Unsigned;
@@ -355,7 +355,7 @@ Handler find_chain(const Form& form) {
   }
 }
 
-// By width alone, for operations whose result does not depend on signedness.
+// Chosen by width alone, for operations whose result does not depend on signedness.
 template <class Op>
 Handler binary_by_width(Type type) {
   switch (ptx::size_of(type)) {

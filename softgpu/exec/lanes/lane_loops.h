@@ -1,9 +1,9 @@
 // Loops over the 32 lanes of a warp, written so that the compiler turns them into vector code.
 //
 // The handlers of this folder are compiled twice, for baseline x86-64 and for x86-64-v3, each into
-// its own namespace (SOFTGPU_ISA); exec/instruction_sets.cpp picks one when the process starts.
-// Everything in this folder's headers must therefore be inlined or in that namespace: an inline
-// function shared by name between the two builds could end up as AVX2 code that the baseline calls.
+// its own namespace (SOFTGPU_ISA). exec/instruction_sets.cpp chooses one when the process starts.
+// So everything in this folder's headers must be inlined or in that namespace: an inline function
+// with one name in both builds could become AVX2 code that the baseline calls.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ alignas(64) static constexpr uint32_t kBit[kLanes] = {
 #define SOFTGPU_LAMBDA __attribute__((always_inline))
 #define SOFTGPU_LANE_LOOP _Pragma("GCC ivdep") for (uint32_t l = 0; l < kLanes; ++l)
 
-// d[l] = f(l) for the active lanes. f has no effect besides its result, so inactive lanes may
-// compute one too.
+// d[l] = f(l) for the active lanes. f has no side effects, so it may also be computed for inactive
+// lanes.
 template <class D, class F>
 SOFTGPU_INLINE void store_lanes(D* d, uint32_t mask, F f) {
   if (mask == kFullMask) {
@@ -43,7 +43,7 @@ SOFTGPU_INLINE void store_lanes(D* d, uint32_t mask, F f) {
   }
 }
 
-// For operations that may not run on garbage (division) or are too heavy to run for nothing.
+// For operations that must not run on meaningless operands (division) or are too expensive for it.
 template <class D, class F>
 SOFTGPU_INLINE void store_active_lanes(D* d, uint32_t mask, F f) {
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
@@ -52,7 +52,7 @@ SOFTGPU_INLINE void store_active_lanes(D* d, uint32_t mask, F f) {
   }
 }
 
-// The signs of 32 words, a bit a lane.
+// The signs of 32 words, a bit per lane.
 SOFTGPU_INLINE uint32_t pack_signs(const int32_t* words) {
   uint32_t bits = 0;
   for (uint32_t i = 0; i < kLanes; i += 4) {
@@ -62,7 +62,7 @@ SOFTGPU_INLINE uint32_t pack_signs(const int32_t* words) {
   return bits;
 }
 
-// A bit for every lane (active or not) for which f(l) holds.
+// A bit for every lane, active or not, for which f(l) is true.
 template <class F>
 SOFTGPU_INLINE uint32_t test_lanes(F f) {
   alignas(64) int32_t words[kLanes];

@@ -1,7 +1,7 @@
 // ld, st, cp.async, address conversions.
 //
-// Weak accesses are plain loads and stores. Volatile, relaxed, acquire and release ones are atomic
-// and cost a strand more of its turn, because spin loops are made of them.
+// Weak accesses are plain loads and stores. Volatile, relaxed, acquire and release accesses are
+// atomic and use up more of a strand's turn, because spin loops consist of them.
 #include "softgpu/exec/lanes/address.h"
 #include "softgpu/exec/lanes/handlers.h"
 
@@ -15,7 +15,7 @@ struct Wide128 {
   uint64_t low, high;
 };
 
-// ThreadSanitizer looks for races of the interpreter. Those of a kernel are its own.
+// ThreadSanitizer is to find races of the interpreter, not those of a kernel.
 #if defined(__SANITIZE_THREAD__)
 #define SOFTGPU_WEAK_ACCESS __attribute__((noinline, no_sanitize_thread))
 #else
@@ -33,7 +33,7 @@ SOFTGPU_WEAK_ACCESS void store_weak(uint64_t host, M v) {
   __builtin_memcpy(reinterpret_cast<void*>(host), &v, sizeof v);
 }
 
-// Of all lanes, side by side.
+// Converts all lanes, vectorised.
 template <class M, class R>
 SOFTGPU_WEAK_ACCESS void load_row(R* row, const M* source) {
   SOFTGPU_LANE_LOOP row[l] = static_cast<R>(source[l]);
@@ -71,7 +71,7 @@ SOFTGPU_INLINE R widen(M v) {
   }
 }
 
-// M is what lies in memory, R the register; signed M extends its sign.
+// M is the type in memory, R the register. A signed M is sign-extended.
 template <class M, class R, bool kStrong>
 void ld(Lanes& x, const Instr& i) {
   if constexpr (kStrong) x.fuel -= kSpinCost;
@@ -122,7 +122,7 @@ void ld_vector(Lanes& x, const Instr& i) {
   Addresses at;
   if (!resolve(x, i, static_cast<uint32_t>(sizeof(M)) * i.count, false, at)) return;
   const Slot* slots = x.lists + i.target;
-  // All elements are read before any is written: a destination may be the address.
+  // All elements are read before any is written: a destination may be the address register.
   alignas(64) R values[8][kLanes];
   for (uint32_t k = 0; k < i.count; ++k) {
     for (uint32_t l = 0; l < kLanes; ++l) {
@@ -150,7 +150,7 @@ void st_vector(Lanes& x, const Instr& i) {
   }
 }
 
-// Pairs (and v2.b64, v4.b32) that other threads poll are read and written as one where x86 can.
+// Pairs (also v2.b64, v4.b32) that other threads poll are read and written as one unit if x86 can.
 template <bool kStore>
 void strong_64(Lanes& x, const Instr& i) {
   x.fuel -= kSpinCost;
@@ -171,7 +171,7 @@ void strong_64(Lanes& x, const Instr& i) {
   }
 }
 
-// cp.async runs at once; the groups that wait for it have nothing left to do.
+// cp.async copies at once, so the groups that wait for it have nothing to do.
 // Instr::imm: offset of the destination (low half) and of the source (high half).
 void cp_async(Lanes& x, const Instr& i) {
   alignas(64) uint64_t to[kLanes], from[kLanes];
@@ -180,7 +180,8 @@ void cp_async(Lanes& x, const Instr& i) {
   const uint32_t* sizes = x.at<uint32_t>(i.c);
   for (uint32_t rest = x.mask; rest != 0; rest &= rest - 1) {
     const uint32_t l = static_cast<uint32_t>(__builtin_ctz(rest));
-    const uint32_t copied = sizes[l] < i.count ? sizes[l] : i.count;  // the rest is zero-filled
+    // The rest is filled with zeros.
+    const uint32_t copied = sizes[l] < i.count ? sizes[l] : i.count;
     std::byte* target = host_address(x, l, Space::kShared, to[l], i.count, true);
     if (target == nullptr) return;
     if (copied != 0) {
@@ -196,7 +197,7 @@ void cp_async(Lanes& x, const Instr& i) {
   }
 }
 
-// cvta: i.imm is the window's base, added or taken away.
+// cvta: i.imm is the base of the window, added or subtracted.
 void cvta(Lanes& x, const Instr& i) {
   const uint64_t* a = x.at<uint64_t>(i.a);
   const uint64_t base = static_cast<uint64_t>(i.imm);
@@ -204,7 +205,7 @@ void cvta(Lanes& x, const Instr& i) {
 }
 void isspacep(Lanes& x, const Instr& i) {
   const uint64_t* a = x.at<uint64_t>(i.a);
-  const uint64_t window = static_cast<uint64_t>(i.imm);  // 0: global, outside all windows
+  const uint64_t window = static_cast<uint64_t>(i.imm);  // 0: global, in no window
   const uint32_t bits = test_lanes([=](uint32_t l) SOFTGPU_LAMBDA {
     return window == 0 ? a[l] < kSharedWindow || a[l] >= kFunctionWindow
                        : (a[l] & kWindowMask) == window;
@@ -262,7 +263,7 @@ Handler find_access(const Form& form, bool store) {
   if (width == 16)
     return form.d_bytes == 16 ? access<Wide128, Wide128>(shape, form.strong) : nullptr;
   if (!store) {
-    switch (form.type) {  // the register is at least as wide and takes the sign
+    switch (form.type) {  // the register is at least as wide and is sign-extended
       case Type::kS8:
         return by_register<int8_t>(shape, form.strong, form.d_bytes);
       case Type::kS16:

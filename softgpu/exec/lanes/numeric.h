@@ -1,8 +1,8 @@
-// Floating point as PTX defines it: flushing, canonical NaNs, rounding modes, small formats.
+// Floating point as defined by PTX: flushing, canonical NaNs, rounding modes, small formats.
 //
-// Where PTX leaves something open, it is what an H200 does (docs/softgpu.md). Threads that
-// interpret run in the nearest rounding mode, with subnormal numbers; whatever changes that,
-// RoundingScope alone, changes it back before the handler ends.
+// Where PTX leaves a choice, this follows an H200 (docs/softgpu.md). Interpreting threads run in
+// nearest rounding, with subnormal numbers. Only RoundingScope changes that, and restores it before
+// the handler ends.
 #pragma once
 
 #include <bit>
@@ -27,8 +27,8 @@ SOFTGPU_INLINE float flush(float v) {
   return bits_to<float>((bits & 0x7f800000) == 0 ? bits & 0x80000000 : bits);
 }
 
-// Whether .ftz flushes what becomes an f32: results are subnormal by their value after rounding to
-// 24 bits, not to the steps of subnormal numbers.
+// Whether .ftz flushes a value that becomes an f32: a result is subnormal by its value after
+// rounding to 24 bits, not to the spacing of subnormal numbers.
 SOFTGPU_INLINE bool becomes_subnormal(double v, Rounding rounding) {
   const double magnitude = __builtin_fabs(v);
   if (rounding == (v < 0 ? Rounding::kDown : Rounding::kUp))  // away from zero
@@ -37,7 +37,7 @@ SOFTGPU_INLINE bool becomes_subnormal(double v, Rounding rounding) {
   return magnitude < (nearest ? 0x1p-126 * (1 - 0x1p-25) : 0x1p-126);
 }
 
-// Every f32 operation that yields a NaN yields this one. Operations on f64 keep payloads.
+// The NaN of every f32 operation that yields one. Operations on f64 keep payloads.
 SOFTGPU_INLINE float canonical(float v) {
   return bits_to<float>(v != v ? 0x7fffffffu : bits_to<uint32_t>(v));
 }
@@ -51,8 +51,8 @@ SOFTGPU_INLINE T saturate(T v) {
 }
 
 // Sets the rounding mode of the scalar and vector units for the lanes of one instruction. The
-// barriers keep the compiler from moving the loads and stores of a lane loop, and with them its
-// arithmetic, out of the scope.
+// barriers keep the compiler from moving loads and stores of a lane loop, and so its arithmetic,
+// out of the scope.
 class RoundingScope {
  public:
   explicit SOFTGPU_INLINE RoundingScope(Rounding rounding) {
@@ -93,7 +93,7 @@ struct SmallFormat {
 };
 inline constexpr SmallFormat kHalf{10, 5};
 inline constexpr SmallFormat kBf16{7, 8};
-inline constexpr uint16_t kSmallNan = 0x7fff;  // canonical NaN of both
+inline constexpr uint16_t kSmallNan = 0x7fff;  // canonical NaN of f16 and bf16
 
 // Rounds a double to a smaller format once, exactly. NaN gives `nan`.
 template <SmallFormat kFormat>
@@ -135,7 +135,7 @@ SOFTGPU_INLINE uint32_t round_to(double value, Rounding rounding, uint32_t nan =
       break;
   }
   kept += up ? 1 : 0;
-  uint64_t result = kept;  // a carry out of the significand steps into the exponent by itself
+  uint64_t result = kept;  // a carry out of the significand increments the exponent
   if (exponent >= kMinExponent) {
     result += static_cast<uint64_t>(exponent - kMinExponent) << kMantissa;
   }
@@ -155,8 +155,8 @@ SOFTGPU_INLINE uint16_t to_bf16(double v, Rounding rounding = Rounding::kNearest
   return static_cast<uint16_t>(round_to<kBf16>(v, rounding));
 }
 
-// a * b + c for operands of at most 16 bits, such that rounding the result once more to such a
-// format gives the correctly rounded value: the product is exact, and the sum is rounded to odd.
+// a * b + c for operands of at most 16 bits, such that rounding the result to such a format gives
+// the correctly rounded value: the product is exact, and the sum is rounded to odd.
 SOFTGPU_INLINE double fma_to_odd(double a, double b, double c) {
   const double product = a * b;
   const double sum = product + c;
@@ -164,16 +164,16 @@ SOFTGPU_INLINE double fma_to_odd(double a, double b, double c) {
   const double error = (product - (sum - back)) + (c - back);
   const uint64_t bits = bits_to<uint64_t>(sum);
   if (error == 0 || error != error || (bits & 1) != 0) return sum;
-  // Step towards the error: away from zero when it has the sum's sign.
+  // Step towards the error: away from zero if it has the sign of the sum.
   return bits_to<double>((error > 0) == (sum > 0) ? bits + 1 : bits - 1);
 }
 
-// PTX's min and max: a NaN loses against a number (or, with .NaN, wins), -0 is less than +0.
+// min and max of PTX: a number wins over a NaN (or, with .NaN, the NaN wins); -0 is less than +0.
 template <bool kMax, bool kNan, class T>
 SOFTGPU_INLINE T min_max(T a, T b) {
   const bool a_nan = a != a;
   const bool b_nan = b != b;
-  // Equal operands differ at most in the sign of zero.
+  // Equal operands can differ only in the sign of zero.
   const bool a_negative = __builtin_signbit(a) != 0;
   const bool take_a = kMax ? (a > b || (a == b && !a_negative)) : (a < b || (a == b && a_negative));
   T result = take_a ? a : b;

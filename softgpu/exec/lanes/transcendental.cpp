@@ -1,5 +1,5 @@
-// The approximate functions. Each is computed in more precision than it needs and rounded, so its
-// error is below what PTX documents; special values are the documented ones.
+// The approximate functions. Each is computed with more precision than needed and then rounded, so
+// its error is below what PTX documents. Special values are as documented.
 #include <cmath>
 
 #include "softgpu/exec/lanes/handlers.h"
@@ -50,8 +50,8 @@ Handler find_approximate(const Form& form) {
   return form.ftz ? approximate<Op, true> : approximate<Op, false>;
 }
 
-// a * (1 / b): when b is so large that its reciprocal is subnormal, the quotient is 0, or NaN for
-// an infinite dividend. div.full scales first and has no such range.
+// a * (1 / b): if b is so large that its reciprocal is subnormal, the quotient is 0, or NaN for an
+// infinite dividend. div.full scales first and has no such range.
 template <bool kFtz, bool kFull>
 void divide(Lanes& x, const Instr& i) {
   const float* a = x.at<float>(i.a);
@@ -75,8 +75,8 @@ void divide(Lanes& x, const Instr& i) {
   });
 }
 
-// The gross f64 approximations: subnormal operands and results are flushed, and the low word of the
-// result is zero.
+// The coarse f64 approximations: subnormal operands and results are flushed, and the low word of
+// the result is zero.
 SOFTGPU_INLINE double flush_double(double v) {
   const uint64_t bits = bits_to<uint64_t>(v);
   return bits_to<double>((bits & 0x7ff0000000000000) == 0 ? bits & 0x8000000000000000 : bits);
