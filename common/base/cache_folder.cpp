@@ -5,7 +5,7 @@
 namespace rcuda {
 namespace {
 
-// A relative path is not valid in these variables (XDG base directory specification).
+// These variables must hold absolute paths (XDG base directory specification); others are ignored.
 std::string absolute(const char* variable) {
   const char* path = std::getenv(variable);
   return path != nullptr && *path == '/' ? path : "";

@@ -1,6 +1,7 @@
-// Where files that can be made again are kept between runs: $CACHE_DIRECTORY (systemd's, for a
-// service with CacheDirectory=), else $XDG_CACHE_HOME/rcuda, else ~/.cache/rcuda; empty where there
-// is none of them. The folder need not exist. Any thread, as long as none changes the environment.
+// The folder for files that can be recreated and are kept between runs: $CACHE_DIRECTORY (set by
+// systemd for a service with CacheDirectory=), else $XDG_CACHE_HOME/rcuda, else ~/.cache/rcuda.
+// Empty if none of them is set. The folder may not exist. Any thread, while none changes the
+// environment.
 #pragma once
 
 #include <string>

@@ -5,7 +5,7 @@
 
 namespace rcuda {
 
-// Printable ASCII: whatever else a host calls itself comes as '?'. Does not look anything up.
+// Printable ASCII; other characters become '?'. Looks nothing up in the network.
 std::string host_name();
 
 }  // namespace rcuda

@@ -1,4 +1,4 @@
-// What LeakSanitizer must be told. Nothing is compiled without AddressSanitizer.
+// Calls for LeakSanitizer. Empty without AddressSanitizer.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@
 
 namespace rcuda {
 
-// For processes that end by _exit(), as workers do: it looks for leaks in exit() only. What no
-// pointer leads to any more is reported, and is a leak whatever threads still run.
+// For processes that end by _exit(), as workers do, because LeakSanitizer checks only in exit(). It
+// reports memory that no pointer reaches; that is a leak, even while threads still run.
 inline void look_for_leaks() {
 #if defined(__SANITIZE_ADDRESS__)
   __lsan_do_recoverable_leak_check();
 #endif
 }
 
-// Memory that was mapped, and whose pointers count.
+// Tells it about mapped memory that holds pointers.
 inline void look_for_pointers_in([[maybe_unused]] const void* base,
                                  [[maybe_unused]] std::size_t bytes) {
 #if defined(__SANITIZE_ADDRESS__)

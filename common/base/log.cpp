@@ -32,7 +32,8 @@ struct Logger {
   std::string name = "rcuda";
   std::shared_ptr<spdlog::logger> sink;
 };
-// A child of fork() has only the thread that forked, so no other may hold the lock over the fork.
+// A child of fork() has only the thread that forked, so no other thread may hold the lock during a
+// fork.
 Logger& logger() {
   static Logger* const instance = [] {
     auto* made = new Logger;
@@ -42,11 +43,11 @@ Logger& logger() {
   }();
   return *instance;
 }
-// Made when the program or library is loaded: before there are threads, and before other handlers
-// of fork(), whose locks are then taken before this one.
+// Created when the program or library is loaded: before there are threads, and before other fork()
+// handlers, so that their locks are taken before this one.
 [[maybe_unused]] const Logger& made_early = logger();
 
-// Lines to a descriptor, one write() each. Writers are serialised by Logger::mutex.
+// Writes lines to a descriptor, one write() each. Logger::mutex serialises the writers.
 class DescriptorSink : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
  public:
   explicit DescriptorSink(int descriptor) : descriptor_(descriptor) {}
@@ -62,7 +63,7 @@ class DescriptorSink : public spdlog::sinks::base_sink<spdlog::details::null_mut
   const int descriptor_;
 };
 
-// Creating the sink on first use keeps a process that never logs free of it.
+// The sink is created at first use, so a process that never logs has none.
 spdlog::logger& sink_locked(Logger& log) {
   if (!log.sink) {
     auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
@@ -86,7 +87,7 @@ void log_line(LogLevel level, const char* format, ...) {
   va_start(args, format);
   std::vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  // Lines quote what peers say of themselves: none is to look like several, or command a terminal.
+  // Lines quote text from peers. It must not look like several lines or control a terminal.
   for (char* c = text; *c != '\0'; ++c) {
     if (static_cast<unsigned char>(*c) < ' ' || *c == '\x7f') *c = '?';
   }

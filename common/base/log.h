@@ -1,11 +1,11 @@
-// Logging for every component. Lines go to stderr (or the file set_log_file names), never to
-// stdout, which belongs to the application. printf formatting, so that this header costs nothing to
-// include.
+// Logging for all components. Lines go to stderr or to the file given to set_log_file, never to
+// stdout, which belongs to the application. Formatting is printf's, so including this header is
+// cheap.
 //
 // Levels: error = an operation was lost; warn = degraded; info = once per session; debug = once per
 // object; trace = once per call. The default shows warn and above.
-// Any thread may log, also in a child of fork(); a line is written whole, its control characters as
-// '?'. A disabled level costs one relaxed load.
+// Any thread may log, also in a child of fork(). A line is written whole, with control characters
+// replaced by '?'. A disabled level costs one relaxed load.
 #pragma once
 
 #include <atomic>
@@ -26,11 +26,11 @@ inline bool log_enabled(LogLevel level) {
 void set_log_level(LogLevel level);
 // "trace", "debug", "info", "warn", "error" or "off"; false for anything else.
 bool set_log_level(const char* name);
-// The word at the start of every line: "rcuda", "rcuda-server", "softgpu". Copied.
+// The word at the start of every line: "rcuda", "rcuda-server", "softgpu". The string is copied.
 void set_log_name(const char* name);
 // Sends lines to a file (appended) instead of stderr; false if it cannot be opened.
 bool set_log_file(const char* path);
-// Sends lines to an open descriptor, which stays the caller's and must stay open.
+// Sends lines to an open descriptor. The caller keeps it, and keeps it open.
 void set_log_descriptor(int descriptor);
 
 }  // namespace rcuda

@@ -1,10 +1,11 @@
-// Orders that a peer keeps, told to ThreadSanitizer, which sees one process only: what this process
-// did before it sent something to a peer happens before what the peer's answer to it allows.
+// Tells ThreadSanitizer about the order that a peer keeps. It sees one process only, and this
+// cannot know it: what this process does before it sends something happens before what the peer's
+// answer allows.
 //
-// before_peer(key) goes before the sending and after_peer(key) after the receiving; `key` is any
-// address that both agree upon, such as the connection's, but not a mutex's (nor that of an object
-// which begins with one): who unlocks it overwrites what before_peer() has noted since the lock.
-// Nothing is compiled without ThreadSanitizer.
+// Call before_peer(key) before sending and after_peer(key) after receiving. `key` is any address
+// that both use, such as the connection's. It must not be the address of a mutex, or of an object
+// that begins with one: unlocking the mutex overwrites what before_peer() has noted since the lock.
+// Empty without ThreadSanitizer.
 #pragma once
 
 #if defined(__SANITIZE_THREAD__)

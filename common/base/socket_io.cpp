@@ -27,7 +27,7 @@ Status wait_for(int socket, short events, Deadline deadline) {
   }
 }
 
-// The end of a connection by the peer, in any of the forms in which the kernel reports it.
+// Translates the errors by which the kernel reports that the peer closed the connection.
 Status transfer_error(int error, const char* call) {
   if (error == EPIPE || error == ECONNRESET) return peer_closed();
   return Status::from_errno(error, call);
@@ -54,7 +54,7 @@ int poll_timeout_ms(Deadline deadline) {
 
 ssize_t recv_spinning(int socket, void* data, size_t bytes, int flags,
                       std::chrono::nanoseconds spin) {
-  // Between two looks the kernel's side has the socket for itself.
+  // Pauses between two attempts leave the socket to the kernel.
   constexpr int kPauses = 32;
   if (spin.count() > 0) {
     const auto end = std::chrono::steady_clock::now() + spin;
@@ -127,7 +127,8 @@ Status recv_all(int socket, std::span<std::byte> bytes, Deadline deadline) {
 
 Status send_with_fds(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
                      Deadline deadline) {
-  // One descriptor per message: the first bytes carry one each, the last message all that is left.
+  // One descriptor per message: each of the first messages carries one byte, the last carries the
+  // rest.
   while (!bytes.empty()) {
     RCUDA_RETURN_IF_ERROR(wait_for(socket, POLLOUT, deadline));
     const bool more_fds = fds.size() > 1;

@@ -1,9 +1,9 @@
 // Blocking socket helpers with a deadline, for handshakes, and descriptor passing over Unix
 // sockets.
 //
-// Any thread may call. They work on blocking and non-blocking sockets alike,
-// never raise SIGPIPE, and never allocate what the peer asks for. Errors: kTimeout, kUnavailable
-// when the peer closed, kSystem otherwise.
+// Any thread may call. The functions work on blocking and non-blocking sockets, never raise
+// SIGPIPE, and never allocate a size that the peer asks for. Errors: kTimeout, kUnavailable when
+// the peer has closed, kSystem otherwise.
 #pragma once
 
 #include <chrono>
@@ -23,7 +23,7 @@ using Deadline = std::chrono::steady_clock::time_point;
 // Descriptors that one message may carry.
 inline constexpr size_t kMaxPassedFds = 4;
 
-// Milliseconds left as poll() takes them, rounded up; -1 for Deadline::max().
+// The remaining milliseconds for poll(), rounded up; -1 for Deadline::max().
 int poll_timeout_ms(Deadline deadline);
 
 Status send_all(int socket, std::span<const std::byte> bytes, Deadline deadline);
@@ -32,23 +32,23 @@ Status recv_all(int socket, std::span<std::byte> bytes, Deadline deadline);
 // Sends `bytes` (not empty) and the descriptors in one message.
 Status send_with_fds(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
                      Deadline deadline);
-// Receives exactly `bytes` and appends the descriptors that came along (close-on-exec) to `fds`.
+// Receives exactly `bytes` and appends the descriptors that arrived (close-on-exec) to `fds`.
 Status recv_with_fds(int socket, std::span<std::byte> bytes, std::vector<UniqueFd>& fds,
                      Deadline deadline);
 
-// Receives one message of a packet socket, of whatever length; what does not fit is cut off. The
+// Receives one message of a packet socket, of any length; bytes that do not fit are cut off. The
 // end of the connection is kUnavailable.
 Result<size_t> recv_packet_with_fds(int socket, std::span<std::byte> bytes,
                                     std::vector<UniqueFd>& fds, Deadline deadline);
 
-// One non-blocking attempt. Returns bytes moved, 0 if it would block, or an error; the end of the
-// stream is kUnavailable. A descriptor that came along and that this process had no room for is an
-// empty one in `fds`.
+// One non-blocking attempt. Returns the bytes moved, 0 if it would block, or an error. The end of
+// the stream is kUnavailable. A descriptor that arrived, but for which this process had no room, is
+// an empty entry in `fds`.
 Result<size_t> try_send_with_fd(int socket, std::span<const std::byte> bytes, int fd);
 Result<size_t> try_recv_with_fds(int socket, std::span<std::byte> bytes,
                                  std::vector<UniqueFd>& fds);
 
-// recv(2) of a blocking socket that looks for `spin` before it sleeps.
+// recv(2) on a blocking socket that polls for `spin` before it sleeps.
 ssize_t recv_spinning(int socket, void* data, size_t bytes, int flags,
                       std::chrono::nanoseconds spin);
 

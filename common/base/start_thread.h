@@ -1,9 +1,10 @@
-// Starts a thread, or says what is in the way: the exception of std::thread ends here, because
-// what asks for threads runs inside of other people's programs. Any thread may call; nothing
-// blocks. `thread` must not be running.
+// Starts a thread, or returns an error that says why it could not be started. The exception of
+// std::thread is caught here, because rcuda runs inside other people's programs. Any thread may
+// call; nothing blocks. `thread` must not be running.
 //
-// The program's signals are not for the thread: a program that blocks a signal in all threads it
-// knows of and takes it with sigwait() or a signalfd would otherwise be ended by way of this one.
+// The new thread blocks the program's signals. Some programs block a signal in all their threads
+// and take it with sigwait() or a signalfd; delivered to this thread, the signal would end the
+// program.
 #pragma once
 
 #include <csignal>
@@ -16,8 +17,9 @@
 
 namespace rcuda {
 
-// While it lives, its thread takes no signals but those of its own faults: blocked, these would end
-// the process without asking the program's handlers. Threads inherit what is blocked.
+// During its life, the current thread receives no signals except those of its own faults (blocked,
+// these would end the process without calling the program's handlers). New threads inherit the
+// mask.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

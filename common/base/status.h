@@ -1,9 +1,9 @@
 // Status and Result<T>: how functions of this project report failure.
 //
-// A Status is cheap when ok. An error carries a code of ours, optionally the CUresult or errno that
-// caused it, and a context: one sentence that names the culprit and, where there is one, the mend.
-// The detector of an error fills the context and logs; forwarders may add context and stay silent.
-// Nothing here throws or blocks; values are as thread-safe as any value type.
+// A Status is cheap when ok. An error carries one of our codes, optionally the CUresult or errno
+// that caused it, and a context: one sentence that names the cause and, if there is one, the
+// remedy. The function that detects an error fills the context and logs; callers may add context
+// and do not log. Nothing here throws or blocks. Values are as thread-safe as any value type.
 #pragma once
 
 #include <cassert>
@@ -18,14 +18,14 @@ enum class Code : int {
   kInvalidArgument,  // the caller's value is wrong
   kNotFound,
   kOutOfMemory,
-  kUnsupported,  // well-formed, but not something we do
+  kUnsupported,  // well-formed, but not implemented
   kUnavailable,  // the peer cannot be reached, refused, or is gone
   kTimeout,
-  kProtocol,  // the peer sent something that cannot be
+  kProtocol,  // the peer sent something invalid
   kCuda,      // a driver call failed; see cuda()
   kSystem,    // a system call failed; see sys_errno()
   kInternal,
-  kDenied,  // the peer serves other users only
+  kDenied,  // the peer does not serve this user
 };
 
 const char* to_string(Code code);
@@ -59,7 +59,7 @@ class [[nodiscard]] Status {
   std::string context_;
 };
 
-// A value or the Status that explains its absence.
+// A value, or the Status that explains why there is none.
 template <typename T>
 class [[nodiscard]] Result {
  public:

@@ -1,8 +1,8 @@
 // of_this_thread<T>(): one T per thread, made at its first use and deleted when the thread ends.
 //
-// Unlike a thread_local T it lives on when the process exits: the thread that calls exit() destroys
-// its thread_local objects first, and the application's static objects and exit handlers, which
-// come after them, may still call CUDA.
+// Unlike a thread_local T, it survives the thread that calls exit(). exit() destroys that thread's
+// thread_local objects first; the application's static destructors and exit handlers come later and
+// may still call CUDA.
 #pragma once
 
 #include <cstdlib>
@@ -19,7 +19,7 @@ T& of_this_thread() {
   static const pthread_key_t key = [] {
     pthread_key_t created{};
     const auto end = [](void* ended) {
-      object = nullptr;  // first: the destructor may ask for another one
+      object = nullptr;  // reset first: the destructor may ask for a new object
       delete static_cast<T*>(ended);
     };
     if (pthread_key_create(&created, end) != 0) std::abort();

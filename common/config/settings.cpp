@@ -25,7 +25,7 @@ std::string lower(std::string_view text) {
   return result;
 }
 
-// The whole of `text` as a number, and nothing else.
+// Parses the whole of `text` as a number.
 template <typename T>
 bool parse_number(std::string_view text, T* value) {
   T parsed{};
@@ -35,7 +35,7 @@ bool parse_number(std::string_view text, T* value) {
   return true;
 }
 
-// A number and the unit behind it.
+// Splits a number and the unit after it.
 bool parse_with_unit(std::string_view text, uint64_t* value, std::string* unit) {
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
   if (error != std::errc()) return false;
@@ -48,7 +48,7 @@ bool parse_with_unit(std::string_view text, uint64_t* value, std::string* unit) 
 SettingBase::SettingBase(Registry& registry, const char* variable, const char* help)
     : variable_(variable), help_(help) {
   std::string_view name = variable;
-  // Variables that several programs share begin with RCUDA_ only.
+  // Variables that several programs share have the prefix RCUDA_ only.
   for (std::string_view prefix :
        {std::string_view(registry.prefix()), std::string_view("RCUDA_")}) {
     if (name.starts_with(prefix)) {
@@ -95,7 +95,7 @@ Status Registry::load(const std::map<std::string, std::string>& values, std::str
         known += (known.empty() ? "" : ", ") + other->key();
       }
       return Status(Code::kInvalidArgument, "'" + key + "' in " + std::string(origin) +
-                                                " is no setting; these are: " + known);
+                                                " is not a setting; the settings are: " + known);
     }
     RCUDA_RETURN_IF_ERROR(setting->set(value, key, origin));
   }
@@ -141,13 +141,13 @@ bool Bool::parse(std::string_view text) {
 
 bool Integer::parse(std::string_view text) {
   int64_t value = 0;
-  if (!parse_number(text, &value) || value < least_ || value > most_) return false;
+  if (!parse_number(text, &value) || value < min_ || value > max_) return false;
   value_ = value;
   return true;
 }
 
 std::string Integer::accepted() const {
-  return "a whole number from " + std::to_string(least_) + " to " + std::to_string(most_);
+  return "a whole number from " + std::to_string(min_) + " to " + std::to_string(max_);
 }
 
 bool Bytes::parse(std::string_view text) {
@@ -187,8 +187,8 @@ bool Duration::parse(std::string_view text) {
   } else if (!unit.empty() && unit != "s") {
     return false;
   }
-  constexpr auto kMost = static_cast<uint64_t>(std::chrono::nanoseconds(kLongest).count());
-  if (value > kMost / scale) return false;
+  constexpr auto kMax = static_cast<uint64_t>(std::chrono::nanoseconds(kLongest).count());
+  if (value > kMax / scale) return false;
   value_ = std::chrono::nanoseconds(static_cast<int64_t>(value * scale));
   return true;
 }

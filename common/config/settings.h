@@ -1,11 +1,11 @@
 // Settings: declared once with type, default and help; filled from the environment and, where a
 // program has one, a TOML file and its command line.
 //
-// An absent setting has its default. A malformed one is an error that names where it came from and
-// what would be accepted; it never falls back silently. A later source wins: a program loads the
-// file first, then the environment, then its options. Each setting remembers where its value came
-// from. Registries and settings are plain objects of one thread; a registry must not outlive its
-// settings. Nothing blocks but reading the file (toml_file.h). Nothing throws.
+// An absent setting has its default. A malformed setting is an error that names its source and the
+// accepted values; it never falls back silently. A later source overrides an earlier one: a program
+// loads the file first, then the environment, then its options. Each setting remembers the source
+// of its value. Registries and settings are used by one thread. A registry must not outlive its
+// settings. Only reading the file (toml_file.h) blocks. Nothing throws.
 #pragma once
 
 #include <chrono>
@@ -36,13 +36,13 @@ class SettingBase {
   // "the environment", "rcuda.toml", "--port"; empty for the default.
   const std::string& origin() const { return origin_; }
 
-  // Takes the text as the new value. `name` is what a user would call the setting there.
+  // Sets the value from text. `name` is the setting's name in that source.
   Status set(std::string_view text, std::string_view name, std::string_view origin);
   virtual std::string text() const = 0;      // parses back to the value
-  virtual std::string accepted() const = 0;  // "a whole number from 0 to 65535"
+  virtual std::string accepted() const = 0;  // for messages: "a whole number from 0 to 65535"
 
  protected:
-  virtual bool parse(std::string_view text) = 0;  // false leaves the value as it was
+  virtual bool parse(std::string_view text) = 0;  // false: the value is unchanged
 
  private:
   const char* variable_;
@@ -53,7 +53,7 @@ class SettingBase {
 
 class Registry {
  public:
-  // `prefix` is what the variables of this program begin with, e.g. "RCUDA_SERVER_".
+  // `prefix` is the start of this program's variables, such as "RCUDA_SERVER_".
   explicit Registry(const char* prefix) : prefix_(prefix) {}
   Registry(const Registry&) = delete;
   Registry& operator=(const Registry&) = delete;
@@ -63,10 +63,10 @@ class Registry {
   SettingBase* find_key(std::string_view key) const;
 
   Status load_environment();
-  // Key and value as text, e.g. from a parsed file. An unknown key is an error that lists near
-  // ones.
+  // Sets values from keys and texts, such as those of a parsed file. An unknown key is an error
+  // that lists the known ones.
   Status load(const std::map<std::string, std::string>& values, std::string_view origin);
-  // "NAME=value" of every setting that is not at its default: a child's environment.
+  // "NAME=value" for every setting that differs from its default, for the environment of a child.
   std::vector<std::string> environment() const;
   // One line per setting: variable, type, current value, origin, help.
   std::string describe() const;
@@ -110,9 +110,9 @@ class Bool : public SettingBase {
 
 class Integer : public SettingBase {
  public:
-  Integer(Registry& registry, const char* variable, int64_t initial, int64_t least, int64_t most,
+  Integer(Registry& registry, const char* variable, int64_t initial, int64_t min, int64_t max,
           const char* help)
-      : SettingBase(registry, variable, help), value_(initial), least_(least), most_(most) {}
+      : SettingBase(registry, variable, help), value_(initial), min_(min), max_(max) {}
   int64_t get() const { return value_; }
   std::string text() const override { return std::to_string(value_); }
   std::string accepted() const override;
@@ -122,7 +122,7 @@ class Integer : public SettingBase {
 
  private:
   int64_t value_;
-  int64_t least_, most_;
+  int64_t min_, max_;
 };
 
 // "64M", "1G", "4096": powers of 1024.
@@ -141,8 +141,8 @@ class Bytes : public SettingBase {
   uint64_t value_;
 };
 
-// "250ms", "10s", "80us"; a bare number means seconds. At most kLongest, whose milliseconds fit an
-// int, as poll() takes them.
+// "250ms", "10s", "80us"; a bare number means seconds. At most kLongest, so that the milliseconds
+// fit the int that poll() takes.
 class Duration : public SettingBase {
  public:
   static constexpr std::chrono::hours kLongest{24 * 24};
@@ -151,7 +151,7 @@ class Duration : public SettingBase {
            const char* help)
       : SettingBase(registry, variable, help), value_(initial) {}
   std::chrono::nanoseconds get() const { return value_; }
-  // Rounded up: only 0, which may have a meaning of its own, is 0.
+  // Rounded up: only 0 becomes 0, which may have its own meaning.
   std::chrono::milliseconds milliseconds() const {
     return std::chrono::ceil<std::chrono::milliseconds>(value_);
   }
@@ -167,7 +167,7 @@ class Duration : public SettingBase {
   std::chrono::nanoseconds value_;
 };
 
-// "0,2,3"; the empty text is the empty list.
+// "0,2,3". An empty text is an empty list.
 class OrdinalList : public SettingBase {
  public:
   OrdinalList(Registry& registry, const char* variable, const char* help)

@@ -58,7 +58,7 @@ Status load_toml_file(Registry& registry, const std::string& path) {
                                                 ": only lines that are comments may hold other "
                                                 "characters than ASCII; in \"text\" write \\u00e9");
     }
-    // Without the file, toml++ says so.
+    // If the file could not be opened, toml++ reports it.
     const toml::table table = file ? toml::parse(text, path) : toml::parse_file(path);
     if (Status status = flatten(table, "", &values); !status.ok()) {
       return std::move(status).with_context(path);

@@ -1,6 +1,6 @@
-// Fills a Registry from a TOML file. Tables are flattened with '_': `[image_cache] bytes = "2G"` is
-// the key image_cache_bytes. Kept apart from settings.h so that only programs that read files carry
-// the parser. Blocks for reading the file; errors name file and line.
+// Fills a Registry from a TOML file. Tables are flattened with '_': `[image_cache] bytes = "2G"`
+// sets the key image_cache_bytes. Separate from settings.h, so that only programs that read files
+// contain the parser. Blocks while it reads the file. Errors name file and line.
 #pragma once
 
 #include <string>

@@ -1,9 +1,9 @@
-// A look at TOML text before toml++ 3.3 parses it.
+// Checks TOML text before toml++ 3.3 parses it.
 //
-// toml++ asks of characters that are not ASCII, wherever it does not expect them, whether they are
-// blanks, by a table with __builtin_unreachable() where many of them lead (U+0468, found by
-// text_fuzz): what happens then is undefined. So they are refused everywhere but in lines that are
-// comments; text in quotes can have them as \u escapes.
+// Where toml++ does not expect a character that is not ASCII, it looks the character up in a table
+// of blanks. That table has __builtin_unreachable() where many characters lead (U+0468, found by
+// text_fuzz), so the behaviour is undefined. Such characters are therefore refused, except in
+// comment lines. Quoted text can contain them as \u escapes.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace rcuda::config {
 
-// The first line, from 1, that is no comment and not all ASCII.
+// The number, from 1, of the first line that is not a comment and not all ASCII.
 inline std::optional<size_t> foreign_character(std::string_view text) {
   size_t line = 1;
   bool blank = true, comment = false;

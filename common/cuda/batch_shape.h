@@ -1,5 +1,5 @@
-// An operation of cuMemcpy3DBatchAsync in the one form for every copy (memcpy_shapes.h). Pure
-// functions on the caller's values; pointers are passed on and never followed.
+// Converts an operation of cuMemcpy3DBatchAsync to the common form of all copies (memcpy_shapes.h).
+// Pure functions of the caller's values; pointers are passed on and never followed.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace rcuda::cuda {
 
-// Of one channel; 0 for a format there is not.
+// Bytes per channel; 0 for an unknown format.
 inline size_t format_bytes(CUarray_format format) {
   switch (format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
@@ -31,8 +31,8 @@ inline bool is_source_order(CUmemcpySrcAccessOrder order) {
   return order >= CU_MEMCPY_SRC_ACCESS_ORDER_STREAM && order <= CU_MEMCPY_SRC_ACCESS_ORDER_ANY;
 }
 
-// Extents and offsets are counted in elements: those of the array that takes part, else bytes.
-// `bytes_of` tells of an array: CUresult(CUarray, size_t* bytes).
+// Extents and offsets are counted in elements of the array that takes part, otherwise in bytes.
+// `bytes_of` gives the element size of an array: CUresult(CUarray, size_t* bytes).
 template <typename BytesOf>
 CUresult element_bytes(const CUDA_MEMCPY3D_BATCH_OP& operation, const BytesOf& bytes_of,
                        size_t* bytes) {
@@ -80,7 +80,7 @@ inline CUresult read_operand(const CUmemcpy3DOperand& given, const CUextent3D& e
                                                                : CUDA_SUCCESS;
 }
 
-// CUDA_ERROR_INVALID_VALUE, or what `bytes_of` says, for an operation that cannot be.
+// CUDA_ERROR_INVALID_VALUE for an invalid operation, or the error of `bytes_of`.
 template <typename BytesOf>
 CUresult peer_shape(const CUDA_MEMCPY3D_BATCH_OP& operation, const BytesOf& bytes_of,
                     CUDA_MEMCPY3D_PEER* copy) {

@@ -1,4 +1,4 @@
-// cuDeviceGetProperties, which is deprecated and says what attributes say, in another form.
+// cuDeviceGetProperties, which is deprecated: it returns values of attributes in another form.
 #pragma once
 
 #include <cuda.h>

@@ -1,11 +1,11 @@
-// What kinds of CUresult there are.
+// Classifies CUresult values.
 #pragma once
 
 #include <cuda.h>
 
 namespace rcuda::cuda {
 
-// An error that its context keeps: after it every call fails with the same code, and only a new
+// An error that its context keeps: every later call fails with the same code, and only a new
 // process helps (cuda.h says so for each of these).
 inline bool is_sticky(CUresult result) {
   switch (result) {

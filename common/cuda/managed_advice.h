@@ -1,6 +1,6 @@
-// What a program advised about a range of managed memory, and how cuMemRangeGetAttribute tells it.
+// A program's advice about a range of managed memory, and its answers to cuMemRangeGetAttribute.
 //
-// A plain value: whoever holds one guards it. Locations have been checked before they come here.
+// A plain value; its owner guards it. Callers have checked the locations.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ class ManagedAdvice {
            advice == CU_MEM_ADVISE_SET_ACCESSED_BY || advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
   }
 
-  // CUDA_ERROR_INVALID_VALUE for an advice that there is not.
+  // CUDA_ERROR_INVALID_VALUE for an unknown advice.
   CUresult take(CUmem_advise advice, const CUmemLocation& location) {
     switch (advice) {
       case CU_MEM_ADVISE_SET_READ_MOSTLY:
@@ -46,7 +46,7 @@ class ManagedAdvice {
 
   void prefetched_to(const CUmemLocation& location) { prefetched_ = location; }
 
-  // CUDA_ERROR_INVALID_VALUE for an attribute that there is not, or a size that it has not.
+  // CUDA_ERROR_INVALID_VALUE for an unknown attribute or a wrong size.
   CUresult get(CUmem_range_attribute attribute, void* data, size_t bytes) const {
     switch (attribute) {
       case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY:

@@ -17,7 +17,7 @@ inline bool fits(uint64_t offset, uint64_t size, uint64_t limit) {
   return offset <= limit && size <= limit - offset;
 }
 
-// Copies a T from `offset`, of any alignment; false if it does not fit.
+// Copies a T from `offset`, which needs no alignment. False if the T does not fit.
 template <typename T>
 bool read_at(Bytes bytes, uint64_t offset, T* value) {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -13,8 +13,8 @@ constexpr unsigned char kEntryPoint = 0x10;  // in st_other of kernels
 constexpr uint16_t kCudaMachine = 190;
 constexpr uint32_t kLargestParameters = 1u << 16;
 
-// An attribute of .nv.info: {u8 format; u8 attribute; u16 value}, and with kSized `value` bytes
-// more.
+// An attribute of .nv.info: {u8 format; u8 attribute; u16 value}; with kSized, `value` more bytes
+// follow.
 enum Format : uint8_t { kSized = 4 };
 enum Attribute : uint8_t {
   kParameterInfo = 0x17,
@@ -63,7 +63,7 @@ Status read_attributes(Bytes info, KernelLayout* kernel) {
     }
     at += header.value;
   }
-  // An ordinal that is missing leaves a hole that cannot be told from an empty parameter.
+  // A missing ordinal leaves a hole that looks like an empty parameter.
   if (std::any_of(kernel->parameters.begin(), kernel->parameters.end(),
                   [](const KernelParameter& p) { return p.size_bytes == 0; })) {
     return malformed("missing parameter");
@@ -90,7 +90,7 @@ Result<std::vector<KernelLayout>> cubin_kernels(Bytes image) {
     }
   }
 
-  // Sections of a real image do not overlap, so all attributes together are smaller than it.
+  // Sections of a real image do not overlap, so all attributes together are smaller than the image.
   uint64_t unread_bytes = image.size();
   std::vector<KernelLayout> kernels;
   for (const Elf64_Shdr& section : sections->headers) {

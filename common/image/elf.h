@@ -1,4 +1,4 @@
-// The little of ELF64 that cubins need: how long an image is, and its sections. Private to this
+// The parts of ELF64 that cubins need: the length of an image, and its sections. Private to this
 // folder.
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace rcuda::image {
 
-// The bytes that headers, sections and segments cover. `bytes` may be longer; kInvalidArgument if
-// it is shorter or no ELF64 image.
+// The size of the image: the end of its headers, sections and segments. `bytes` may be longer.
+// kInvalidArgument if it is shorter or not an ELF64 image.
 Result<uint64_t> elf_size(Bytes bytes);
 
 // Section headers and names of an image that elf_size() accepted.
@@ -25,7 +25,7 @@ struct ElfSections {
 };
 Result<ElfSections> elf_sections(Bytes image);
 
-// The string at `offset` of a string table, without its NUL; "" if it is not terminated.
+// The string at `offset` of a string table, without its NUL; "" if it has none.
 std::string_view string_at(Bytes table, uint64_t offset);
 
 }  // namespace rcuda::image

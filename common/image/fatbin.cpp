@@ -9,7 +9,7 @@ struct ContainerHeader {
   uint32_t magic;
   uint16_t version;
   uint16_t header_bytes;
-  uint64_t size_bytes;  // behind the header
+  uint64_t size_bytes;  // of everything after the header
 };
 static_assert(sizeof(ContainerHeader) == 16);
 

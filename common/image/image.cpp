@@ -10,9 +10,9 @@ namespace rcuda::image {
 namespace {
 
 // More translation units than any program links.
-constexpr size_t kMostContainers = 1u << 20;
+constexpr size_t kMaxContainers = 1u << 20;
 
-// Compares byte by byte: text may end before the fourth.
+// Compares byte by byte: `bytes` may have fewer than four.
 bool starts_with(Bytes bytes, uint32_t magic) {
   for (size_t i = 0; i < sizeof magic; ++i) {
     if (i == bytes.size() || std::to_integer<uint8_t>(bytes[i]) != uint8_t(magic >> (8 * i))) {
@@ -24,7 +24,7 @@ bool starts_with(Bytes bytes, uint32_t magic) {
 
 constexpr uint32_t kElfMagic = 0x464C457F;
 
-// PTX begins with a directive or a comment, perhaps behind blanks.
+// PTX begins with a directive or a comment, possibly after blanks.
 bool may_be_text(Bytes bytes) {
   if (bytes.empty()) return false;
   switch (std::to_integer<char>(bytes[0])) {
@@ -53,7 +53,7 @@ Result<Image> inspect_bare(Bytes bytes) {
     image.format = Format::kElf;
     image.parts.push_back(bytes.first(*size));
   } else if (may_be_text(bytes)) {
-    // memchr needs a true bound, which strnlen does not.
+    // memchr needs a true bound; strnlen does not.
     const char* text = reinterpret_cast<const char*>(bytes.data());
     image.format = Format::kText;
     image.parts.push_back(bytes.first(strnlen(text, bytes.size())));
@@ -63,7 +63,7 @@ Result<Image> inspect_bare(Bytes bytes) {
   return image;
 }
 
-// All of memory from `pointer` on: the headers say where to stop.
+// All memory from `pointer` on; the headers say where to stop.
 Bytes unbounded(const void* pointer) {
   const uint64_t room =
       std::numeric_limits<uint64_t>::max() / 2 - reinterpret_cast<uintptr_t>(pointer);
@@ -90,7 +90,7 @@ Result<Image> measure_wrapper(const void* pointer) {
   RCUDA_RETURN_IF_ERROR(add(wrapper.data));
   if (wrapper.version == 2 && wrapper.prelinked != nullptr) {
     for (size_t i = 0; wrapper.prelinked[i] != nullptr; ++i) {
-      if (i == kMostContainers) return Status(Code::kInvalidArgument, "endless fatbin wrapper");
+      if (i == kMaxContainers) return Status(Code::kInvalidArgument, "endless fatbin wrapper");
       RCUDA_RETURN_IF_ERROR(add(wrapper.prelinked[i]));
     }
   }
@@ -108,7 +108,7 @@ Result<Image> measure(const void* pointer) {
 
 Result<Image> inspect(Bytes bytes) {
   if (starts_with(bytes, kWrapperMagic)) {
-    return Status(Code::kInvalidArgument, "a fatbin wrapper means nothing outside its process");
+    return Status(Code::kInvalidArgument, "a fatbin wrapper is meaningless outside its process");
   }
   return inspect_bare(bytes);
 }

@@ -1,9 +1,9 @@
-// The kernels of a module's image and how their parameters lie in memory.
+// The kernels of a module's image and the layout of their parameters.
 //
-// cuLaunchKernel gets pointers to parameters without their sizes. A driver of CUDA 12.4 and later
-// tells them (cuFuncGetParamInfo); for an older one the image itself has to. cubin.h and
-// ptx_kernels.h read one image; kernel_layouts() below takes whatever a module is loaded from. Any
-// thread; nothing blocks or is kept; results own their strings.
+// cuLaunchKernel gets pointers to parameters without their sizes. A driver of CUDA 12.4 or later
+// knows the sizes (cuFuncGetParamInfo); with an older driver they must come from the image. cubin.h
+// and ptx_kernels.h each read one format; kernel_layouts() reads any image that a module is loaded
+// from. Any thread; nothing blocks; results own their strings.
 #pragma once
 
 #include <string>
@@ -23,10 +23,10 @@ struct KernelLayout {
   uint32_t parameter_bytes = 0;
 };
 
-// Each kernel once. Of a container, what a device of compute capability `sm` (90) would run is
-// read, and other entries only where that cannot be: one source has one layout for all
-// architectures. Kernels of an image in an unknown form are missing. (Part of rcuda_image_unpack:
-// containers are compressed.)
+// Each kernel once. In a container, it reads the entries that a device of compute capability `sm`
+// (90) would run; it reads others only if these cannot be read, because one source has the same
+// layout for all architectures. Kernels of an image in an unknown format are missing. (In
+// rcuda_image_unpack, because containers are compressed.)
 std::vector<KernelLayout> kernel_layouts(const Image& image, uint32_t sm);
 
 }  // namespace rcuda::image

@@ -17,7 +17,7 @@ bool is_word(char c) {
          c == '%';
 }
 
-// Words (names, directives, numbers) and single characters, without comments.
+// Splits a text into words (names, directives, numbers) and single characters, without comments.
 class Words {
  public:
   explicit Words(std::string_view text) : text_(text) {}
@@ -65,7 +65,7 @@ bool parse_number(std::string_view word, uint64_t* value) {
   return error == std::errc() && end != word.data();
 }
 
-// ".u64": 8; 0 for what is no type.
+// ".u64" gives 8; a word that is not a type gives 0.
 uint64_t bytes_of_type(std::string_view word) {
   if (word == ".texref" || word == ".samplerref" || word == ".surfref") return 8;
   uint64_t bits = 0;
@@ -80,10 +80,10 @@ struct Declaration {
   uint64_t element_bytes = 0, elements = 1, alignment = 0;
 };
 
-// From behind ".param" to the `,` or `)` that ends the declaration, which becomes `*end`.
+// Reads from after ".param" up to the `,` or `)` that ends the declaration, returned in `*end`.
 Result<Declaration> read_declaration(Words& words, std::string_view* end) {
   Declaration parameter;
-  bool is_pointer = false;  // then .align is that of what it points to
+  bool is_pointer = false;  // .align is then that of the target
   for (std::string_view word = words.next();; word = words.next()) {
     if (word.empty()) return malformed("a parameter list does not end");
     if (word == "," || word == ")") {
@@ -115,7 +115,7 @@ Result<Declaration> read_declaration(Words& words, std::string_view* end) {
   return parameter;
 }
 
-// From behind ".entry".
+// Reads from after ".entry".
 Result<KernelLayout> read_entry(Words& words) {
   KernelLayout kernel;
   kernel.name = words.next();

@@ -1,8 +1,8 @@
 // Kernels of a PTX text and the layout of their parameters.
 //
-// Only `.entry` declarations are read; the text need not be valid otherwise, and its driver judges
-// that. Any thread; bounded reads; results own their strings. Errors: kInvalidArgument when a
-// declaration cannot be understood.
+// Only `.entry` declarations are read. The rest of the text may be invalid; the driver that loads
+// it judges that. Any thread; bounded reads; results own their strings. Errors: kInvalidArgument if
+// a declaration cannot be understood.
 #pragma once
 
 #include <string_view>

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kLargestImage = 1ull << 30;
 constexpr uint64_t kLz4BestRatio = 255;
-// A block of 128 KiB that is one byte repeated takes four bytes.
+// Four bytes can encode a block of 128 KiB in which one byte repeats.
 constexpr uint64_t kZstdBestRatio = (128u << 10) / 4;
 
 Status malformed(const char* what) {
@@ -51,7 +51,7 @@ bool runs_on(const Entry& entry, uint32_t sm) {
   return entry.sm <= sm;
 }
 
-// Among PTX of one version, that for fewer devices may use more of them.
+// Among PTX of one version, the text for fewer devices may use more of their features.
 int specificity(const Entry& entry) {
   return entry.arch_specific ? 2 : entry.family_specific ? 1 : 0;
 }
@@ -102,8 +102,8 @@ Result<std::vector<std::string>> ptx_units(const Image& image, uint32_t sm) {
     return units;
   }
   if (image.format == Format::kFatbin) {
-    // The linked container of a version 2 wrapper repeats what the units hold: it is used only if
-    // there are none.
+    // The linked container of a version 2 wrapper repeats the content of the units. It is used only
+    // if there are none.
     for (size_t i = image.parts.size(); i-- > 0;) {
       if (i == 0 && !units.empty()) break;
       const Result<std::vector<Entry>> list = entries(image.parts[i]);

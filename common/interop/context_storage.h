@@ -1,9 +1,8 @@
-// Values that NVIDIA's runtime keeps with a context, by key (the table CONTEXT_LOCAL_STORAGE).
+// Values that NVIDIA's runtime stores with a context, by key (the table CONTEXT_LOCAL_STORAGE).
 //
-// The runtime looks a value up on most of its calls, so get() costs two comparisons when the thread
-// asks for what it asked last: each thread caches one entry, valid while the storage's generation
-// is unchanged. put, remove and destroy take a mutex. Any thread. Destructors run outside the
-// mutex.
+// The runtime looks up a value in most of its calls. Each thread caches its last lookup, valid
+// while the storage's generation is unchanged, so get() of the same value costs two comparisons.
+// put, remove and destroy take a mutex. Any thread. Destructors run outside the mutex.
 #pragma once
 
 #include <atomic>
@@ -20,12 +19,12 @@ class ContextStorage {
  public:
   using Destructor = void (*)(CUcontext context, void* key, void* value);
 
-  // Replaces a value that is there, without running its destructor.
+  // Replaces an existing value without running its destructor.
   void put(CUcontext context, void* key, void* value, Destructor destructor);
-  // False when there is no such value. Does not run the destructor: whoever deletes owns the value.
+  // False if there is no such value. Does not run the destructor; the caller owns the value.
   bool remove(CUcontext context, void* key);
   std::optional<void*> get(CUcontext context, void* key);
-  // Removes everything of `context` and runs the destructors.
+  // Removes all values of `context` and runs their destructors.
   void destroy(CUcontext context);
 
  private:

@@ -1,10 +1,10 @@
-// Which default stream the functions without a stream parameter use on this thread.
+// The default stream that functions without a stream parameter use on this thread.
 //
-// A program compiled for per-thread default streams reaches cuMemcpy_ptds and its like. Those
-// wrappers (generated) open a PerThreadDefaultStreamScope and call the plain function, which asks
-// per_thread_default_stream() when it needs its stream. Functions that have a stream parameter do
-// not look here: their _ptsz wrappers pass CU_STREAM_PER_THREAD for stream 0. Thread-local, so
-// callable from any thread; nothing blocks.
+// A program compiled for per-thread default streams calls cuMemcpy_ptds and its like. These
+// generated wrappers open a PerThreadDefaultStreamScope and call the plain function, which asks
+// per_thread_default_stream() for its stream. Functions with a stream parameter do not use this:
+// their _ptsz wrappers pass CU_STREAM_PER_THREAD for stream 0. Thread-local, so any thread may
+// call; nothing blocks.
 #pragma once
 
 namespace rcuda::interop {

@@ -25,10 +25,10 @@ ContextStorage& storage() {
   return *instance;
 }
 
-// Slots nobody has been seen to need: one function per slot, so that a call names its table and
-// index.
+// For slots that no known program needs. Each has its own function, so that a call names its table
+// and slot.
 void report_slot(const char* table, int slot) {
-  RCUDA_WARN("export table %s: slot %d was called and is not known", table, slot);
+  RCUDA_WARN("export table %s: unknown slot %d was called", table, slot);
 }
 
 template <const char* Name, int Slot>
@@ -45,7 +45,7 @@ Word slot(Function* function) {
   return reinterpret_cast<Word>(function);
 }
 
-// A table of Words words, all slots unknown; word 0 is its size in bytes.
+// A table of Words words, with all slots unknown. Word 0 is its size in bytes.
 template <const char* Name, int Words>
 struct Table {
   std::array<Word, Words> words;
@@ -79,8 +79,8 @@ CUresult primary_context(CUcontext* context, CUdevice device) {
   return provider().primary_context(device, context);
 }
 
-// CUDA 11's runtime loads its modules here, from the fatbin wrapper that nvcc made. The names and host
-// addresses are those of variables that live in host memory, which nvcc has not made since CUDA 5.
+// CUDA 11's runtime loads its modules here, from the fatbin wrapper that nvcc made. `names` and
+// `addresses` belong to variables in host memory, which nvcc has not made since CUDA 5.
 CUresult load_fatbin(CUmodule* module, const void* wrapper, const char** names, void** addresses,
                      uint32_t count) {
   if (count != 0 && names && addresses) {
@@ -91,10 +91,10 @@ CUresult load_fatbin(CUmodule* module, const void* wrapper, const char** names, 
 }
 CUresult unload_fatbin(CUmodule module) { return provider().unload_module(module); }
 
-// CUDA 13.5's runtime asks when it starts, with no argument, and does not start without success.
+// CUDA 13.5's runtime calls this at its start, without arguments, and needs success to go on.
 CUresult may_start() { return CUDA_SUCCESS; }
 
-// Tools hang callbacks into these; zeroed, they say that no tool is attached.
+// Tools hang callbacks into these; zeros mean that no tool is attached.
 void first_hooks(void** buffer, size_t* words) {
   static uint32_t hooks[1024];
   *buffer = hooks;
@@ -142,7 +142,7 @@ CUresult context_check(CUcontext, uint32_t* result, void**) {
 }
 uint32_t context_check_mode() { return 0; }
 
-// cuBLAS and cuFFT ask these of a context; the values were seen to change no choice of theirs.
+// cuBLAS and cuFFT ask a context for these. No value was seen to change what they do.
 CUresult library_context_flag(CUcontext, uint32_t* flag) {
   *flag = 1;
   return CUDA_SUCCESS;
@@ -156,7 +156,7 @@ CUresult library_stream_property(CUcontext, uint64_t, uint32_t* property) {
   return CUDA_SUCCESS;
 }
 
-// Which graphics cluster each pair of multiprocessors is in; cuBLASLt on sm_90 crashes without it.
+// Maps pairs of multiprocessors to graphics clusters. cuBLASLt on sm_90 crashes without it.
 constexpr unsigned kClusters = 8;
 
 CUresult topology_map(uint8_t** map, uint32_t* count) {
@@ -173,7 +173,7 @@ CUresult topology_release(uint8_t* map, uint32_t) {
   return CUDA_SUCCESS;
 }
 
-// The answer 1 means success here.
+// Here the answer 1 means success.
 uint32_t enumerate_functions(CUcontext, CUmodule module, void (*visit)(void*, CUfunction),
                              void* user) {
   std::vector<CUfunction> functions;
@@ -182,7 +182,7 @@ uint32_t enumerate_functions(CUcontext, CUmodule module, void (*visit)(void*, CU
   return 1;
 }
 
-// What the runtime does without when it is told so.
+// Features that the runtime goes without when they are declined.
 CUresult declined() { return CUDA_ERROR_NOT_SUPPORTED; }
 
 CUresult integrity_check(uint32_t version, uint64_t seconds, uint8_t* answer);
@@ -192,7 +192,7 @@ struct Tables {
   Table<kCudartName, 0x68 / 8> cudart;
   Table<kHooksName, 0x38 / 8> hooks;
   Table<kToolsName, 0x18 / 8> tools;
-  Table<kStorageName, 4> storage;  // no size word; its end is a null
+  Table<kStorageName, 4> storage;  // no size word; a null word ends it
   Table<kChecksName, 0x78 / 8> checks;
   Table<kIntegrityName, 0x18 / 8> integrity;
   Table<kOptionalName, 0x18 / 8> optional;

@@ -1,11 +1,11 @@
-// The undocumented tables behind cuGetExportTable that NVIDIA's runtime and libraries ask for.
+// The undocumented tables behind cuGetExportTable that NVIDIA's runtime and libraries request.
 //
-// One component for both libcuda.so.1 of this repository: softgpu answers from its own state, the
-// client library from what it knows of its session. Each implements Provider and hands it over
-// once, before the application can call anything. docs/interop.md says which table is needed by
-// whom, and what each slot that is known does. Every other slot of a known table exists too, logs
-// its table and index once and returns CUDA_ERROR_NOT_SUPPORTED. Any thread. get_export_table gives
-// CUDA_ERROR_NOT_FOUND for an unknown table; built with RCUDA_INTEROP=OFF every table is unknown.
+// Both libcuda.so.1 of this repository use this component: softgpu answers from its own state, the
+// client library from its session. Each implements Provider and sets it once, before the
+// application can call anything. docs/interop.md says which program needs which table, and what
+// each known slot does. Every other slot of a known table logs its table and index once and returns
+// CUDA_ERROR_NOT_SUPPORTED. Any thread. get_export_table returns CUDA_ERROR_NOT_FOUND for an
+// unknown table; with RCUDA_INTEROP=OFF every table is unknown.
 #pragma once
 
 #include <vector>
@@ -19,8 +19,8 @@ struct DeviceIdentity {
   int pci_domain = 0, pci_bus = 0, pci_device = 0;
 };
 
-// What the tables need from the driver they belong to. Methods are called on application threads,
-// several at once; current_context() is called on most runtime calls and must be local and fast.
+// What the tables need from their driver. Application threads call the methods, several at once.
+// Most runtime calls call current_context(), so it must be local and fast.
 class Provider {
  public:
   virtual ~Provider() = default;
@@ -41,8 +41,8 @@ void set_provider(Provider* provider);
 
 CUresult get_export_table(const void** table, const CUuuid* id);
 
-// A context is about to go: runs the destructors of what was stored with it, on the calling thread,
-// in no particular order. To be called while the context still works.
+// Runs the destructors of the values stored with a context, on the calling thread, in no particular
+// order. Call it before the context is destroyed, while it still works.
 void context_destroyed(CUcontext context);
 
 }  // namespace rcuda::interop

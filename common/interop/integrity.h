@@ -1,5 +1,5 @@
-// The answer to INTEGRITY_CHECK: how NVIDIA's runtime tells that it talks to a driver of the same
-// make. Facts published by the ZLUDA project; reproduced against driver 580 bit for bit. Any
+// The answer to INTEGRITY_CHECK, by which NVIDIA's runtime checks that the driver is NVIDIA's too.
+// Facts published by the ZLUDA project; the results equal those of driver 580 bit for bit. Any
 // thread.
 #pragma once
 

@@ -1,6 +1,6 @@
-// MD2 (RFC 1319) and HMAC-MD2 (RFC 2104): what NVIDIA's runtime signs its integrity check with.
-// MD2 is broken as a hash; nothing else may use it. OpenSSL is usually built without it.
-// Pure functions; any thread.
+// MD2 (RFC 1319) and HMAC-MD2 (RFC 2104), with which NVIDIA's runtime signs its integrity check.
+// MD2 is broken as a hash; nothing else may use it. OpenSSL is usually built without it. Pure
+// functions; any thread.
 #pragma once
 
 #include <array>

@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// More than any sane number of regions announced while the peer does not read.
+// No sane peer announces this many regions while it does not read.
 constexpr size_t kMaxQueued = 1u << 18;
 
 }  // namespace
@@ -36,7 +36,7 @@ Status ControlChannel::start() {
   if (!poke_) return Status::from_errno(errno, "eventfd");
   last_heard_ = last_sent_ = Clock::now();
   const Status started = start_thread(&thread_, [this] { run(); });
-  if (!started.ok()) hang_up();  // the peer is to see a loss
+  if (!started.ok()) hang_up();  // the peer must see a loss, not a farewell
   return started;
 }
 
@@ -64,7 +64,8 @@ Status ControlChannel::send(const ControlMessage& message, int fd) {
 
 void ControlChannel::enqueue(ControlMessage message, UniqueFd fd) {
   std::lock_guard lock(mutex_);
-  if (finished_ || queue_.size() >= kMaxQueued) return;  // then the peer is as good as gone
+  // A peer that reads so little counts as lost.
+  if (finished_ || queue_.size() >= kMaxQueued) return;
   message.has_fd = static_cast<bool>(fd);
   queue_.push_back({message, 0, std::move(fd)});
   (void)flush_locked();  // the thread meets the same error
@@ -156,7 +157,7 @@ std::string ControlChannel::poll_once(bool& intended) {
   if (entries[0].revents != 0) {
     if (std::string why = receive(intended); !why.empty()) return why;
   }
-  // After reading: a peer may have said farewell and exited.
+  // Checked after reading: a peer may have said farewell and then exited.
   if (entries[2].revents != 0) return "the peer's process has ended";
   if (timing_.expect_within.count() != 0 && now >= last_heard_ + timing_.expect_within) {
     return "the peer has been silent for " + std::to_string(timing_.expect_within.count()) +
@@ -171,7 +172,7 @@ std::string ControlChannel::poll_once(bool& intended) {
   }
   Status sent = flush_locked();
   if (sent.ok()) return {};
-  // A closed socket may still hold the farewell: receiving finds out.
+  // The closed socket may still hold the peer's farewell; receiving finds out.
   queue_.clear();
   return sent.code() == Code::kUnavailable ? std::string() : sent.context();
 }

@@ -1,11 +1,11 @@
-// ControlChannel: what the control socket of a shared-memory or verbs Link does once the Link
-// stands: it carries the announcements of regions (with their descriptors), the farewell, signs of
-// life, and its end tells that the peer is gone.
+// ControlChannel uses the control socket of a shared-memory or verbs Link once the Link is up. The
+// socket carries announcements of regions (with their descriptors), heartbeats and the farewell.
+// When it closes, the peer is gone.
 //
-// One thread of its own sleeps in poll() on the socket and on the peer's pidfd. (The pidfd matters
-// when the peer has forked: a child holds the socket open after its parent was killed.) send() may
-// be called from any thread and never blocks: what the socket does not take at once is queued and
-// sent by the thread. The two callbacks run on that thread. After on_end no callback follows.
+// One thread sleeps in poll() on the socket and on the peer's pidfd. (The pidfd matters if the peer
+// has forked: after the parent is killed, the child still holds the socket open.) Any thread may
+// call send(), which never blocks: bytes that the socket does not accept at once are queued, and
+// the channel's thread sends them. Both callbacks run on that thread. No callback follows on_end.
 #pragma once
 
 #include <chrono>
@@ -22,7 +22,7 @@
 
 namespace rcuda::transport {
 
-// Read from the peer: every field is a claim.
+// Received from the peer: no field can be trusted.
 struct ControlMessage {
   enum Kind : uint32_t {
     kHeartbeat = 1,
@@ -43,35 +43,36 @@ static_assert(sizeof(ControlMessage) == 40);
 class ControlChannel {
  public:
   struct Callbacks {
-    // Announcements and retirements. A descriptor that this process had no room for is empty here,
-    // though has_fd is set. An error ends the channel as a protocol violation.
+    // Announcements and retirements. If this process had no free descriptor to receive one, `fd` is
+    // empty although has_fd is set. An error ends the channel as a protocol violation.
     std::function<Status(const ControlMessage&, UniqueFd fd)> on_message;
-    // The peer said farewell (intended) or is gone or broke the protocol.
+    // The peer said farewell (intended), is gone, or broke the protocol.
     std::function<void(bool intended, const std::string& why)> on_end;
   };
   struct Timing {
-    std::chrono::milliseconds send_every{0};     // zero: no signs of life wanted by the peer
-    std::chrono::milliseconds expect_within{0};  // zero: silence is fine
+    std::chrono::milliseconds send_every{0};     // zero: the peer expects no heartbeats
+    std::chrono::milliseconds expect_within{0};  // zero: silence is allowed
   };
 
-  // Takes the socket over. `peer_process` may be empty.
+  // Takes ownership of the socket. `peer_process` may be empty.
   ControlChannel(UniqueFd socket, UniqueFd peer_process, Timing timing, Callbacks callbacks);
-  ~ControlChannel();  // as join()
+  ~ControlChannel();  // calls join()
   ControlChannel(const ControlChannel&) = delete;
 
   Status start();
   void send(const ControlMessage& message);
-  // The same with a descriptor, unless that is -1. It is duplicated; where this process may have no
-  // further ones nothing is sent.
+  // The same with a descriptor, unless `fd` is -1. The descriptor is duplicated. If this process
+  // has no free descriptor, nothing is sent.
   Status send(const ControlMessage& message, int fd);
-  // Says farewell and makes the thread end without calling on_end.
+  // Says farewell and makes the thread end. on_end is not called.
   void finish();
-  // finish(), and no callback runs any more: of an owner whose callbacks send by way of it.
+  // Calls finish() and returns when no callback can run any more. Call it first in an owner whose
+  // callbacks send through that owner.
   void join();
-  // The session is lost on this side: the peer gets no farewell, but the end of the connection.
-  // on_end is not called any more.
+  // The session is lost on this side: closes the connection without a farewell. on_end is not
+  // called.
   void hang_up();
-  // As Link::abandon.
+  // See Link::abandon.
   void abandon() noexcept;
 
  private:
@@ -82,7 +83,7 @@ class ControlChannel {
   };
 
   void run();
-  std::string poll_once(bool& intended);  // the reason to end, or empty
+  std::string poll_once(bool& intended);  // returns the reason to end, or an empty string
   std::string receive(bool& intended);
   void enqueue(ControlMessage message, UniqueFd fd);
   Status flush_locked();
@@ -90,7 +91,7 @@ class ControlChannel {
 
   UniqueFd socket_;
   UniqueFd peer_process_;
-  UniqueFd poke_;  // eventfd: there is something to send, or the end
+  UniqueFd poke_;  // eventfd: there is something to send, or the thread must end
   const Timing timing_;
   const Callbacks callbacks_;
   std::thread thread_;
@@ -99,7 +100,7 @@ class ControlChannel {
   std::deque<Outgoing> queue_;
   bool finished_ = false;
 
-  // Of the thread.
+  // Used by the thread only.
   ControlMessage incoming_;
   size_t incoming_bytes_ = 0;
   std::vector<UniqueFd> incoming_fds_;

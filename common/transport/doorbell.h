@@ -1,19 +1,19 @@
-// Doorbell: how a thread sleeps until a word in memory changes, and how whoever changes it wakes
-// the sleeper without a system call when there is none.
+// Doorbell: lets a thread sleep until a word in memory changes. The thread that changes the word
+// wakes the sleeper, and makes no system call if nobody sleeps.
 //
-// Used by every Link. For shared memory the state lies in the window's header page and both
-// processes use it; otherwise it is private. sleep() runs on any number of waiting threads; ring()
-// on the thread that made something visible; neither allocates. A peer that scribbles over the
-// shared state can only cost this session spurious or lost wake-ups: ring_always() does not depend
-// on the sleeper count.
+// Every Link uses one. With shared memory, its state lies in the header page of the window and both
+// processes use it; otherwise it is private. Any number of threads may call sleep(); the thread
+// that made something visible calls ring(). Neither allocates. A peer that corrupts the shared
+// state can only cause spurious or lost wake-ups in this session: ring_always() does not depend on
+// the count of sleepers.
 //
-// Why no wake-up is lost. A sleeper counts itself (S1), then looks at the data (S2), and sleeps
-// only while `sequence` is what it was before S2. A ringer stores the data (R1), then reads the
-// count (R2). S1 and R2 are both read-modify-writes of `sleepers`, so one comes first: if R2 does,
-// S1 acquires what it released and S2 sees the data; if S1 does, R2 sees the sleeper, changes
-// `sequence` and calls the kernel, which refuses to put anyone to sleep on the old value. (Adding
-// zero is no dearer than the full fence it replaces, and the line is the ringer's own unless
-// somebody sleeps.)
+// Why no wake-up is lost: a sleeper counts itself (S1), then checks the data (S2), and sleeps only
+// while `sequence` has the value it had before S2. A ringer stores the data (R1), then reads the
+// count (R2). S1 and R2 are both read-modify-writes of `sleepers`, so one comes first. If R2 is
+// first, S1 acquires what R2 released, and S2 sees the data. If S1 is first, R2 sees the sleeper,
+// changes `sequence` and calls the kernel, which lets nobody sleep on the old value. (R2 adds zero.
+// That costs no more than the full fence it replaces, and the cache line stays with the ringer
+// unless somebody sleeps.)
 #pragma once
 
 #include <atomic>
@@ -32,13 +32,15 @@ class Doorbell {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `shared`: the state is mapped by two processes.
+  // `shared`: two processes map the state.
   Doorbell(DoorbellState* state, bool shared) : state_(state), shared_(shared) {}
 
-  // Returns true as soon as `ready` does, false when the deadline passed. `ready` runs first.
+  // Returns true as soon as `ready` does, or false when the deadline has passed. Calls `ready`
+  // first.
   bool sleep(const std::function<bool()>& ready, Clock::time_point deadline);
 
-  // Wakes the sleepers, if any; call after the data is stored. True if a system call was needed.
+  // Wakes the sleepers, if any. Call it after storing the data. Returns true if it made a system
+  // call.
   bool ring() {
     if (state_->sleepers.fetch_add(0, std::memory_order_acq_rel) == 0) [[likely]]
       return false;  // R2

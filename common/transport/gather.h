@@ -1,9 +1,11 @@
 // Copies the pieces of a put into a window with the visibility that link.h promises: the first and
-// the last eight bytes are single words, and the last one is stored with release semantics after
-// everything else. Its partner is the acquire load of whoever polls that word.
+// the last eight bytes are stored as single words, and the last word is stored with release
+// semantics after everything else. Its partner is the acquire load of the thread that polls that
+// word.
 //
-// The caller serialises the puts of one Link, and calls begin_put() first: the fence keeps the
-// bytes of this put behind the last word of the previous one, which a release store alone does not.
+// The caller serialises the puts of one Link and calls begin_put() first. The fence in begin_put()
+// keeps the bytes of this put behind the last word of the previous put; a release store alone does
+// not.
 #pragma once
 
 #include <algorithm>
@@ -27,8 +29,8 @@ inline size_t total_bytes(std::span<const Bytes> pieces) {
 
 inline void begin_put() {
 #ifdef __SANITIZE_THREAD__
-  // ThreadSanitizer does not know fences, and GCC says so in a warning; on x86 this one costs
-  // nothing and emits nothing, so leaving it out only matters to the compiler's own reordering.
+  // ThreadSanitizer does not know fences, and GCC warns about them. On x86 this fence emits no
+  // instruction, so without it only the compiler could reorder.
   std::atomic_signal_fence(std::memory_order_release);
 #else
   std::atomic_thread_fence(std::memory_order_release);

@@ -13,8 +13,8 @@ Status check_window_bytes(uint64_t bytes, const char* whose) {
 }
 
 std::chrono::milliseconds heartbeat_interval(uint32_t timeout_ms) {
-  constexpr uint32_t kLeast = 10;
-  return std::chrono::milliseconds(timeout_ms == 0 ? 0 : std::max(timeout_ms / 4, kLeast));
+  constexpr uint32_t kMin = 10;
+  return std::chrono::milliseconds(timeout_ms == 0 ? 0 : std::max(timeout_ms / 4, kMin));
 }
 
 Status LinkCore::wait(const std::function<bool()>& ready,

@@ -1,9 +1,9 @@
-// LinkCore: what every medium has in common: the status that ends a Link, sleeping, counters.
+// LinkCore: the parts that all media share: the status that ends a Link, sleeping, and counters.
 //
-// A medium derives from it, stores data first and then calls notify(). fail() may be called from
-// any thread, any number of times: the first status stays, is logged unless the end was intended,
-// wakes every waiter, and calls on_broken() once so that the medium releases its own blocked
-// threads.
+// A medium derives from it. To publish data it stores the data first and then rings doorbell_. Any
+// thread may call fail(), any number of times. The first status is kept, and logged unless the end
+// was intended; fail() wakes every waiter and calls on_broken() once, so that the medium can
+// release its own blocked threads.
 #pragma once
 
 #include <atomic>
@@ -16,11 +16,11 @@ namespace rcuda::transport {
 
 inline constexpr size_t kMaxWindowBytes = 1u << 30;
 
-// Validates what both sides' users and peers may say about a window.
+// Checks the size of a window, as given by a user on this side or by the peer.
 Status check_window_bytes(uint64_t bytes, const char* whose);
 
-// How often to give a sign of life to a peer that gives up after `timeout_ms` (zero: never). The
-// timeout is the peer's claim, so there is a least interval.
+// The interval of heartbeats for a peer that gives up after `timeout_ms` (zero: no heartbeats). The
+// timeout comes from the peer, so the interval has a lower limit.
 std::chrono::milliseconds heartbeat_interval(uint32_t timeout_ms);
 
 class LinkCore : public Link {
@@ -31,7 +31,7 @@ class LinkCore : public Link {
   Status status() const final;
   LinkCounters counters() const final;
   void on_immediate(ImmediateArrived arrived) final;
-  // What only verbs has.
+  // Refuse the call. Verbs overrides them.
   Result<Region> expose_device(void* base, size_t bytes, const DeviceMemory& memory) override;
   Status loop_back(void* to, const void* from, size_t bytes) override;
 
@@ -42,18 +42,18 @@ class LinkCore : public Link {
 
   bool broken() const { return broken_.load(std::memory_order_acquire); }
   void fail(End end, const std::string& why);
-  // The medium's threads blocked in system calls must return soon after this.
+  // Must make the medium's threads return from blocking system calls soon.
   virtual void on_broken() = 0;
-  // Runs before a thread sleeps in wait(), each time: a medium that batches sends what it holds
-  // back; verbs asks the peer for a wake-up.
+  // Called each time before a thread sleeps in wait(). A medium that gathers puts sends them; verbs
+  // asks the peer for a wake-up.
   virtual void before_sleep() {}
 
-  // So many bytes of a write with that immediate have come.
+  // `bytes` more of a write with this immediate have arrived.
   void immediate_arrived(uint32_t immediate, uint64_t bytes);
 
-  // Refuses what put() may not be given.
+  // Refuses arguments that put() does not allow.
   Status check_put(uint64_t offset, size_t pieces, size_t total, size_t peer_window_bytes) const;
-  // Adds to a counter that only the holder of the put lock writes: no locked instruction.
+  // Adds to a counter that only the holder of the put lock writes, without a locked instruction.
   static void bump(std::atomic<uint64_t>& counter, uint64_t by) {
     counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
   }
@@ -62,7 +62,7 @@ class LinkCore : public Link {
     bump(window_bytes_, total);
   }
 
-  Doorbell doorbell_;  // of this side's window
+  Doorbell doorbell_;  // threads sleep on it until this side's window changes
 
   std::atomic<uint64_t> puts_{0};
   std::atomic<uint64_t> wakes_{0};

@@ -13,8 +13,7 @@ namespace rcuda::transport {
 class Mapping {
  public:
   Mapping() = default;
-  // `reserved`: the range belongs to the caller, so that unmapping leaves it inaccessible, not
-  // free.
+  // `reserved`: the range belongs to the caller; unmapping leaves it reserved and inaccessible.
   Mapping(void* base, size_t bytes, bool reserved = false)
       : base_(base), bytes_(bytes), reserved_(reserved) {}
   Mapping(Mapping&& other) noexcept

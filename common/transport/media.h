@@ -1,7 +1,6 @@
-// The media that Links go over. One table (media_table.cpp) serves the client, the server, workers
-// that call on one another, tools and tests: what a medium is called, what it can do, whether it
-// can be used here, and how a Link over it is made. docs/architecture.md says how to add one.
-// Any thread.
+// The media that Links use. One table (media_table.cpp) serves client, server, connections between
+// workers, tools and tests. It holds each medium's name and traits, and the functions that check
+// and make a Link. docs/architecture.md says how to add one. Any thread may call.
 #pragma once
 
 #include <memory>
@@ -18,8 +17,8 @@ namespace rcuda::transport {
 
 struct Medium {
   MediumTraits traits;
-  // Whether make() has a chance on this side of a control socket; kUnsupported with the reason
-  // where it has none. Null: it always has. May block for as long as loading a library takes.
+  // Whether make() can work on this side of a control socket; kUnsupported with the reason if it
+  // cannot. Null: it always can. May block while a library is loaded.
   Status (*usable_over)(int control_socket) = nullptr;
   Result<std::unique_ptr<Link>> (*make)(Bootstrap bootstrap, const LinkOptions& options) = nullptr;
 
@@ -29,20 +28,20 @@ struct Medium {
   }
 };
 
-// All media. Of those with the same reach the first needs nothing but a socket (usable_over is
-// null), and a later one is preferred by whoever may use any that is usable.
+// All media. Among media of the same reach, the first needs only a socket (usable_over is null),
+// and a later one is preferred if it is usable.
 std::span<const Medium> media();
 
-// Null where there is none of that name.
+// Null if no medium has that name.
 const Medium* find_medium(std::string_view name);
-// The first of that reach; it can be used wherever a socket can be had.
+// The first medium of that reach. It works wherever a socket does.
 const Medium& plain_medium(Reach reach);
-// The last one that is usable over this socket and has that reach.
+// The last medium of that reach that is usable over this socket.
 const Medium& best_medium(Reach reach, int control_socket);
-// "shm, tcp or verbs", for messages; of one reach only, if it is given.
+// "shm, tcp or verbs", for messages. With `reach`, only the media of that reach.
 std::string medium_names(std::optional<Reach> reach = {});
 
-// Makes one end of a Link; see Bootstrap. The only way to one outside of the media's own folders.
+// Makes one end of a Link; see Bootstrap. Code outside the media's folders makes Links only here.
 Result<std::unique_ptr<Link>> make_link(const Medium& medium, Bootstrap bootstrap,
                                         const LinkOptions& options);
 

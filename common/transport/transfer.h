@@ -1,4 +1,4 @@
-// What a read() or a write() is to the media that cut it into pieces.
+// A read() or write() of a Link, for media that cut it into pieces.
 #pragma once
 
 #include <atomic>
@@ -11,22 +11,22 @@
 
 namespace rcuda::transport {
 
-// What a read() or a write() is to move.
-struct BulkTransfer {
+// The arguments of a read() or write().
+struct TransferRequest {
   bool to_peer = false;
   RegionId region = RegionId::kNone;
   uint64_t offset = 0;
   std::byte* local = nullptr;
   uint64_t bytes = 0;
-  uint32_t immediate = 0;  // to_peer: 0 for none
+  uint32_t immediate = 0;  // to_peer only: 0 for none
   Company company = Company::kAlone;
 };
 
-// One that travels in several pieces. Each piece reports once, from any thread; the last one calls
-// the caller's `done` with the first error, if any.
-class Transfer {
+// A transfer that travels in several pieces. Each piece reports once, from any thread. The last one
+// calls the caller's `done` with the first error, if there was one.
+class PendingTransfer {
  public:
-  Transfer(size_t pieces, TransferDone done) : left_(pieces), done_(std::move(done)) {}
+  PendingTransfer(size_t pieces, TransferDone done) : left_(pieces), done_(std::move(done)) {}
 
   void piece_done(const Status& status) {
     if (!status.ok()) {

@@ -1,20 +1,20 @@
-// The addresses that the processes of a session agree upon, in the one number space of device and
-// host pointers (docs/architecture.md: Addresses). Constants only.
+// Addresses that the processes of a session agree on. Device and host pointers share one number
+// space (docs/architecture.md: Addresses). Constants only.
 //
-// Device memory: window k is the k-th kWindowBytes from kWindowBase; each worker of a client has
-// one to itself. Page-locked client memory lies in the host range, which every worker keeps free,
-// so that it has the same address in client and worker and a kernel can use the host pointer. Both
-// are clear of ordinary mappings, which grow down from 0x7fff'ffff'f000, of position-independent
-// programs (0x55..., 0x56...) and of the shadow and the heap (from 0x6000'0000'0000 a little
-// over 4 TiB) of AddressSanitizer, which the client's program may be built with.
+// Device memory: window k is the k-th kWindowBytes from kWindowBase, and each worker of a client
+// has one window. Page-locked client memory lies in the host range, which every worker keeps free.
+// So it has the same address in client and worker, and a kernel can use the host pointer. Both
+// ranges avoid ordinary mappings, which grow down from 0x7fff'ffff'f000; position-independent
+// programs (0x55..., 0x56...); and the shadow and the heap of AddressSanitizer (a little over 4 TiB
+// from 0x6000'0000'0000), because the client's program may be built with it.
 //
-// NVIDIA's stream-ordered pools lie elsewhere: the driver takes the lowest free addresses from
-// kPoolBase for them, twice the device's memory for each. Worker k leaves the first k * kPoolBytes
-// there alone, so that pools of several workers lie apart, too.
+// NVIDIA's stream-ordered pools lie elsewhere: for each pool the driver takes the lowest free
+// addresses from kPoolBase, twice the size of the device's memory. Worker k leaves the first k *
+// kPoolBytes of them unused, so pools of several workers do not overlap either.
 //
-// ThreadSanitizer allows mappings in a few ranges only (compiler-rt: tsan_platform.h). What is
-// built with it has its own, smaller ranges inside those, with every process of the session built
-// alike.
+// ThreadSanitizer allows mappings in a few ranges only (compiler-rt: tsan_platform.h). A build with
+// ThreadSanitizer has its own, smaller ranges inside those. All processes of a session must then be
+// built with it.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +35,6 @@ inline constexpr uint64_t kHostRangeBytes = 1ull << 40;
 inline constexpr uint64_t kPoolBytes = 4ull << 40;
 #endif
 inline constexpr uint32_t kWindowCount = 16;
-inline constexpr uint64_t kPoolBase = 0x3'0000'0000;  // what lies below is the driver's own
+inline constexpr uint64_t kPoolBase = 0x3'0000'0000;  // lower addresses are the driver's own
 
 }  // namespace rcuda::wire

@@ -1,9 +1,9 @@
-// What a descriptor of an exported allocation carries in place of the allocation
+// The content of an exported allocation's descriptor, in place of the allocation itself
 // (docs/architecture.md).
 //
-// The worker that exported it keeps the driver's descriptor, and hands it to whoever asks for it on
-// a Unix socket of its own and knows the secret: so far as workers run on one host, any client's
-// worker can import what another client exported, over whatever medium the clients are connected.
+// The exporting worker keeps the driver's descriptor. It hands the descriptor to any process that
+// asks for it on the worker's Unix socket and knows the secret. So among workers of one host, any
+// client's worker can import what another client has exported, whatever media the clients use.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct AllocationToken {
   uint64_t magic;
   uint32_t worker_pid;
   uint32_t reserved;
-  uint8_t socket[16];  // part of the socket's abstract name, random
+  uint8_t socket[16];  // random part of the socket's abstract name
   uint8_t secret[16];
 };
 static_assert(sizeof(AllocationToken) == 48);

@@ -4,7 +4,7 @@
 
 namespace rcuda::wire {
 namespace {
-// The count that stands for a null string.
+// The count that encodes a null string.
 constexpr uint32_t kNullString = ~0u;
 }  // namespace
 

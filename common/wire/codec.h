@@ -1,12 +1,11 @@
-// Encoder and Decoder: how the generated commands and their replies become bytes.
+// Encoder and Decoder convert generated commands and their replies to bytes and back.
 //
-// Values lie one after another in declaration order, each aligned to its size; arrays and strings
-// are a u32 count, then the elements on an 8-byte boundary. Offsets count from the start of the
-// body, which itself starts on an 8-byte boundary. Padding is zero. An Encoder needs no heap for
-// small bodies and never grows beyond its limit; a Decoder reads memory that it does not own and
-// that must not change meanwhile (the worker copies commands out of the ring first). Both stick to
-// their first failure, so that callers check once, at the end. Not thread-safe; nothing here
-// blocks, throws or logs.
+// Values follow one another in declaration order, each aligned to its size. An array or a string is
+// a u32 count, then the elements on an 8-byte boundary. Offsets count from the start of the body,
+// which is on an 8-byte boundary. Padding is zero. An Encoder needs no heap for small bodies and
+// never grows beyond its limit. A Decoder reads memory that it does not own, which must not change
+// while it reads (the worker copies commands out of the ring first). Both keep their first failure,
+// so callers check once, at the end. Not thread-safe; nothing here blocks, throws or logs.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +22,7 @@ namespace rcuda::wire {
 inline constexpr size_t kMaxBodyBytes = kMaxCommandBytes - sizeof(CommandHeader);
 inline constexpr size_t kBodyAlignment = 8;
 
-// What one item can be: a number, an enumeration, or a plain struct.
+// The type of one item: a number, an enumeration, or a plain struct.
 template <typename T>
 concept Encodable = std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>;
 
@@ -44,15 +43,15 @@ class Encoder {
   void array(const T* items, size_t count) {
     bytes_of(items, count, sizeof(T));
   }
-  // With its terminator. A null string is not the empty string.
+  // Includes the terminating zero. A null string differs from an empty one.
   void string(const char* text);
 
-  bool ok() const { return ok_; }  // false: the body would have exceeded the limit
+  bool ok() const { return ok_; }  // false: the body would exceed the limit
   size_t size() const { return size_; }
   std::span<const std::byte> body() const { return {data_, size_}; }
 
  private:
-  // Room for `bytes` on an `alignment` boundary, or null, with ok() false from then on.
+  // Returns room for `bytes` on an `alignment` boundary, or null; then ok() is false from now on.
   std::byte* take(size_t bytes, size_t alignment) {
     const size_t at = (size_ + alignment - 1) & ~(alignment - 1);
     if (!ok_ || bytes > limit_ || at > limit_ - bytes) return fail();
@@ -83,11 +82,11 @@ class Decoder {
   // `body` must begin on an 8-byte boundary.
   explicit Decoder(std::span<const std::byte> body) : data_(body.data()), size_(body.size()) {}
 
-  // Zero once something failed.
+  // Returns zero after a failure.
   template <Encodable T>
   T value() {
     if constexpr (std::is_enum_v<T>) {
-      // Not loaded as an enumeration: the peer's number may be none of its values.
+      // Not loaded as an enumeration: the peer's number may match none of its values.
       return static_cast<T>(value<std::underlying_type_t<T>>());
     } else {
       T item{};
@@ -97,8 +96,8 @@ class Decoder {
       return item;
     }
   }
-  // Points into the body. Empty once something failed. Elements of more than 8-byte alignment do
-  // not occur in the driver API's arrays.
+  // Points into the body. Empty after a failure. The driver API has no arrays whose elements need
+  // more than 8-byte alignment.
   template <Encodable T>
   std::span<const T> array() {
     static_assert(alignof(T) <= kBodyAlignment);
@@ -108,11 +107,10 @@ class Decoder {
     if (at == nullptr) return {};
     return {reinterpret_cast<const T*>(at), count};
   }
-  // Points into the body and ends with a zero byte; null for a null string, and once something
-  // failed.
+  // Points into the body and ends with a zero byte. Null for a null string and after a failure.
   const char* string();
 
-  // For readers that know no more of an item than its size and alignment: a struct, or an array of
+  // For a reader that knows only the size and alignment of an item: skips a struct, or an array of
   // them (returns its count).
   void skip(size_t bytes, size_t alignment) {
     take(bytes, alignment < kBodyAlignment ? alignment : kBodyAlignment);
@@ -123,11 +121,11 @@ class Decoder {
     return take(count * item_bytes, kBodyAlignment) == nullptr ? 0 : count;
   }
 
-  // Something was cut short or out of bounds.
+  // False if something was cut short or out of bounds, or after reject().
   bool ok() const { return ok_; }
-  // Everything was in bounds and nothing is left over.
+  // Whether every read was in bounds and no bytes are left over.
   bool complete() const { return ok_ && position_ == size_; }
-  // For values that are in bounds but cannot be.
+  // Rejects a value that is in bounds but invalid.
   void reject() { ok_ = false; }
   size_t remaining() const { return size_ - position_; }
 

@@ -41,7 +41,7 @@ Result<AddressList> resolve_host(const std::string& host, uint16_t port) {
   return AddressList(list, &freeaddrinfo);
 }
 
-// An interface that cannot be asked for leaves TCP.
+// If the interfaces cannot be queried, the host counts as another one, and TCP is used.
 bool is_this_machine(const addrinfo* addresses) {
   std::vector<Endpoint> endpoints;
   for (const addrinfo* address = addresses; address; address = address->ai_next) {
@@ -51,14 +51,14 @@ bool is_this_machine(const addrinfo* addresses) {
   return found.ok() && *found;
 }
 
-// Zero: for ever.
+// Zero: no limit.
 void set_send_timeout(int socket, std::chrono::microseconds timeout) {
   const timeval value{timeout.count() / 1'000'000, timeout.count() % 1'000'000};
   setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &value, sizeof value);
 }
 
-// connect() waits while the server's queue of callers is full; SO_SNDTIMEO bounds that. An abstract
-// name is whose process took it first: only a server that serves this user is trusted.
+// connect() waits while the server's queue of connections is full; SO_SNDTIMEO limits that. Any
+// process may have taken an abstract name first, so only a server that serves this user is trusted.
 Result<UniqueFd> connect_unix(uint16_t port, Clock::time_point deadline) {
   using std::chrono::microseconds;
   const LocalAddress address(port);
@@ -73,7 +73,7 @@ Result<UniqueFd> connect_unix(uint16_t port, Clock::time_point deadline) {
   if (error == EAGAIN || error == EINTR) {
     return Status(Code::kTimeout, "the rcuda-server on this machine for port " +
                                       std::to_string(port) +
-                                      " takes no callers: is it stopped? see its log");
+                                      " accepts no connections: is it stopped? see its log");
   }
   if (error != 0) {
     return Status(Code::kUnavailable, "no rcuda-server listens on this machine for port " +
@@ -88,7 +88,7 @@ Result<UniqueFd> connect_unix(uint16_t port, Clock::time_point deadline) {
   return socket;
 }
 
-// Connects to one address; 0 or an errno.
+// Connects to one address. Returns 0 or an errno.
 int connect_address(const addrinfo& address, Clock::time_point deadline, UniqueFd* out) {
   UniqueFd socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return errno;
@@ -113,8 +113,8 @@ int connect_address(const addrinfo& address, Clock::time_point deadline, UniqueF
   return 0;
 }
 
-// Each address has an equal share of the time left: one that is silent, as IPv6 behind a firewall,
-// leaves the others theirs.
+// Each address gets an equal share of the remaining time, so one that does not answer (IPv6 behind
+// a firewall) leaves time for the others.
 Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where,
                              Clock::time_point deadline) {
   int left = 0;
@@ -126,12 +126,12 @@ Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where
     error = connect_address(*address, now + (deadline - now) / left--, &socket);
     if (error == 0) return socket;
   }
-  std::string mend = "check host and port, and that rcuda-server runs there";
+  std::string remedy = "check host and port, and that rcuda-server runs there";
   if (error == ECONNREFUSED)
-    mend = "nothing listens there: start rcuda-server (--listen for other hosts)";
-  if (error == ETIMEDOUT) mend = "no answer: check the host, the network and its firewall";
+    remedy = "nothing listens there: start rcuda-server (--listen for other hosts)";
+  if (error == ETIMEDOUT) remedy = "no answer: check the host, the network and its firewall";
   return Status(Code::kUnavailable,
-                "cannot connect to " + where + " (" + std::strerror(error) + "); " + mend);
+                "cannot connect to " + where + " (" + std::strerror(error) + "); " + remedy);
 }
 
 }  // namespace

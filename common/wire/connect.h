@@ -1,5 +1,5 @@
-// Finding and reaching a server: name resolution, choice of medium, the connecting socket. Used by
-// clients, and by workers that call on workers of other servers; servers listen at LocalAddress.
+// Finds and reaches a server: name resolution, choice of medium, the connecting socket. Clients use
+// it, and workers that connect to workers of other servers. Servers listen at LocalAddress.
 #pragma once
 
 #include <chrono>
@@ -19,27 +19,26 @@ namespace rcuda::wire {
 
 struct Connection {
   UniqueFd socket;
-  const transport::Medium* medium = nullptr;  // what the socket is good for; never null
+  const transport::Medium* medium = nullptr;  // the medium to use over this socket; never null
 };
 
-// `medium` null: the plain medium of this machine when `host` is it and a server listens there for
-// it, else the plain one of the network.
-// Resolving the name takes what it takes; then it blocks up to the timeout. Errors name host and
-// port and say what to check; kDenied when this machine's server is not for this user.
+// If `medium` is null, chooses one: the plain medium of this machine if `host` is this machine and
+// a server listens there for it, otherwise the plain medium of the network. Name resolution takes
+// its own time; after it, the call blocks up to the timeout. Errors name host and port and say what
+// to check. kDenied if this machine's server does not serve this user.
 Result<Connection> connect_server(const std::string& host, uint16_t port,
                                   const transport::Medium* medium,
                                   std::chrono::milliseconds timeout);
 
-// Must come first on a connection of Reach::kNetwork that begins with a Hello or a StatusQuery.
-// Where `socket` stays on this machine: gets a ticket for it over the server's local socket and
-// presents it.
-// Without a local socket, as behind a proxy, it presents none, and the server decides.
+// Must come first on a connection of Reach::kNetwork that begins with a Hello or a StatusQuery. If
+// both ends of `socket` are on this machine, it gets a ticket over the server's local socket and
+// presents it. Without a local socket (behind a proxy) it presents none, and the server decides.
 Status present_ticket(int socket, std::chrono::steady_clock::time_point deadline);
 
-// The client's end of a session's Link: `connection` is where the worker's Welcome came, with that
-// token. Errors as of transport::make_link().
+// Makes the client's end of a session's Link. `connection` is the one on which the worker's Welcome
+// arrived, with that token. Errors: see transport::make_link().
 struct LinkTimeouts {
-  std::chrono::milliseconds whole;       // for the worker to do its part
+  std::chrono::milliseconds whole;       // for the worker to do its part of the Link
   std::chrono::milliseconds connecting;  // for each further socket
 };
 Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
@@ -47,8 +46,8 @@ Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
                                                         const transport::LinkOptions& options,
                                                         const LinkTimeouts& timeouts);
 
-// Where clients of its machine find the server of a port: an abstract Unix socket, which vanishes
-// with the server.
+// Where clients on the same machine find the server of a port: an abstract Unix socket, which
+// disappears with the server.
 class LocalAddress {
  public:
   explicit LocalAddress(uint16_t port);
@@ -63,8 +62,8 @@ class LocalAddress {
 
 Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port,
                              std::chrono::steady_clock::time_point deadline);
-// One more connection to where `socket`, a TCP one, is connected. Its host's name may mean another
-// host each time that it is resolved.
+// Opens another connection to the peer address of `socket`, a TCP socket. A host name could resolve
+// to another host this time.
 Result<UniqueFd> connect_again(int socket, std::chrono::steady_clock::time_point deadline);
 
 }  // namespace rcuda::wire

@@ -1,9 +1,9 @@
-// What every message of a session consists of: the windows and what lies in them, a command's
-// header, object ids, and the enumerations, limits and structs that bodies of custom commands are
-// made of (api/table/commands.toml).
+// The parts of all messages of a session: the windows and their layout, a command's header, object
+// ids, and the enumerations, limits and structs used in bodies of custom commands
+// (api/table/commands.toml).
 //
-// All structs here are fixed-width, little-endian, 8-byte aligned, without pointers; sizes are
-// asserted.
+// All structs here are fixed-width, little-endian, 8-byte aligned and without pointers; their sizes
+// are asserted.
 #pragma once
 
 #include <cstddef>
@@ -31,13 +31,13 @@ struct ClientWindow {
   static constexpr uint64_t kCommandRingConsumed = 2048;  // u64, see ring.h
   static constexpr uint64_t kEventRingWant = 2048 + 64;   // u64, see ring.h
   // u64: CompletionWord::make(count, result) of the latest asynchronous error; 0: none yet. A
-  // sticky error stays until its context is reset (then: result 0).
+  // sticky error stays until its context is reset (then the result is 0).
   static constexpr uint64_t kErrorWord = 2048 + 128;
   static constexpr uint64_t kCompletionWords = 64u << 10;  // u64[kCompletionCount]
   static constexpr uint32_t kCompletionCount = 32768;
   static constexpr uint64_t kSmallReplies = kCompletionWords + 8ull * kCompletionCount;
   static constexpr uint32_t kSmallReplyCount = 1024;
-  static constexpr uint32_t kSmallReplyBytes = 512;  // stamp included
+  static constexpr uint32_t kSmallReplyBytes = 512;  // including the stamp
   static constexpr uint64_t kLargeReplies =
       kSmallReplies + 1ull * kSmallReplyCount * kSmallReplyBytes;
   static constexpr uint32_t kLargeReplyCount = 64;
@@ -54,7 +54,7 @@ inline constexpr RingLayout kEventRingLayout{
     ClientWindow::kEventRing, ClientWindow::kEventRingBytes, ClientWindow::kEventRingWant,
     WorkerWindow::kEventRingConsumed};
 
-// A stream's or event's progress, as the worker reports it. Sequences of one word only grow.
+// Progress of a stream or event, as the worker reports it. The sequence of a word only grows.
 struct CompletionWord {
   static constexpr uint64_t make(uint64_t sequence, uint32_t result) {
     return (sequence << 16) | (result & 0xffff);
@@ -63,7 +63,7 @@ struct CompletionWord {
   static constexpr uint32_t result(uint64_t word) { return word & 0xffff; }  // a CUresult
 };
 
-// Last word of a reply slot. `call` never is 0, so a zeroed slot is no reply.
+// Last word of a reply slot. `call` is never 0, so a zeroed slot is not a reply.
 struct ReplyStamp {
   static constexpr uint64_t make(uint32_t call, uint32_t body_bytes) {
     return (static_cast<uint64_t>(call) << 32) | body_bytes;
@@ -75,8 +75,8 @@ struct ReplyStamp {
 // First bytes of every reply body.
 struct ReplyHeader {
   uint32_t result;         // CUresult
-  uint32_t events_before;  // device output events published before this reply (wraps): a client
-                           // that returns from a synchronising call first prints that many
+  uint32_t events_before;  // device output events published before this reply (wraps). A client
+                           // that returns from a synchronising call prints that many first
 };
 static_assert(sizeof(ReplyHeader) == 8);
 
@@ -84,14 +84,14 @@ static_assert(sizeof(ReplyHeader) == 8);
 
 enum CommandFlags : uint16_t {
   kFlagNone = 0,
-  kFlagTraced = 1,  // the worker records begin and end of this command for RCUDA_TRACE
+  kFlagTraced = 1,  // the worker records when this command begins and ends, for RCUDA_TRACE
 };
 
 struct CommandHeader {
   uint16_t opcode;
   uint16_t flags;
-  uint32_t context;      // ContextId current in the calling thread; 0: none
-  uint32_t call;         // echoed in the reply's stamp; 0: posted, nobody waits
+  uint32_t context;      // ContextId that is current in the calling thread; 0: none
+  uint32_t call;         // repeated in the reply's stamp; 0: posted, no reply
   uint32_t reply_slot;   // byte offset of the slot in the client's window
   uint32_t reply_bytes;  // size of that slot: kSmallReplyBytes or kLargeReplyBytes
   uint32_t thread;       // the client's thread, numbered from 1 by the client
@@ -99,12 +99,13 @@ struct CommandHeader {
 static_assert(sizeof(CommandHeader) == 24);
 
 inline constexpr uint32_t kMaxCommandBytes = 60u << 10;  // header included
-inline constexpr uint32_t kMaxInlineBytes = 56u << 10;   // a copy in a command has no more
+// limit of a copy whose bytes are in the command
+inline constexpr uint32_t kMaxInlineBytes = 56u << 10;
 
-// Object ids. The client mints ids of what it creates, dense from 1 per kind, and reuses them after
-// the (ordered) destroy. Objects that only the worker can name (nodes of a captured graph, a
-// kernel's function) get ids with kWorkerMinted set. 0 is "no object" (for streams: the legacy
-// default stream).
+// Object ids. The client assigns the ids of objects that it creates, dense from 1 per kind, and
+// reuses them after the (ordered) destroy. Objects that only the worker can name (nodes of a
+// captured graph, a kernel's function) get ids with kWorkerMinted set. 0 means "no object" (for
+// streams: the legacy default stream).
 enum class Kind : uint8_t {
   kNone = 0,
   kContext,
@@ -137,19 +138,18 @@ inline constexpr ObjectId kMaxObjectId = 1u << 24;
 inline constexpr ObjectId primary_context_id(uint32_t device) { return device + 1; }
 inline constexpr ObjectId kFirstCreatedContext = 1024;
 
-// Stream 0 is the legacy default stream. Per-thread default streams are ordinary streams
-// that the client creates when a thread first uses one.
+// Stream 0 is the legacy default stream. Per-thread default streams are ordinary streams that the
+// client creates when a thread first uses one.
 
-// ---- parts of bodies of custom commands
-// ----------------------------------------------------------
+// ---- parts of bodies of custom commands --------------------------------------------------------
 
-// Of a copy's sides that are client memory which the worker has a shadow of.
+// About sides of a copy that are client memory with a shadow in the worker.
 enum CopyFlags : uint32_t {
-  // Nothing in front of the copy can still change the source: its bytes may be fetched before the
-  // stream gets there.
+  // Nothing queued before the copy can change the source: its bytes may be fetched before the
+  // stream reaches the copy.
   kSourceReady = 1,
-  // The side is mirrored, and the client has sent what it changed: the shadow's bytes are the ones
-  // to read, or to write, and none are moved.
+  // The side is mirrored, and the client has sent its changes. The copy uses the shadow's bytes;
+  // none are moved.
   kSourceMirrored = 2,
   kDestinationMirrored = 4,
 };
@@ -162,7 +162,7 @@ struct CopyShapeSide {
   uint64_t height;  // rows per slice
   uint64_t x_bytes, y, z, lod;
   MemoryType type;
-  uint32_t context;  // 0 unless a peer copy
+  uint32_t context;  // 0 unless this is a peer copy
 };
 static_assert(sizeof(CopyShapeSide) == 64);
 
@@ -178,8 +178,8 @@ static_assert(sizeof(ParameterInfo) == 8);
 enum PeerCopyFlags : uint32_t {
   kPeerOutgoing = 1,     // this worker has the source
   kPeerInStream = 2,     // the copy has a place in `stream` of this worker
-  kPeerHolds = 4,        // and what follows in the stream waits for the copy
-  kPeerOtherStream = 8,  // outgoing: the other half has a place in a stream as well
+  kPeerHolds = 4,        // and later work in the stream waits for the copy
+  kPeerOtherStream = 8,  // outgoing: the other half has a place in a stream too
 };
 
 }  // namespace rcuda::wire

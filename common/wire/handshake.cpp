@@ -11,7 +11,7 @@
 namespace rcuda::wire {
 namespace {
 
-// Bounds on what a message may claim to hold; all far above what a real one has.
+// Limits of what a message may claim to contain, all far above real messages.
 constexpr uint32_t kMaxString = 4096;
 constexpr uint32_t kMaxDevices = 1024;
 constexpr uint32_t kMaxWindows = 4096;
@@ -47,7 +47,7 @@ class Writer {
   std::vector<std::byte> out_;
 };
 
-// Every read is bounded by what is left; after the first failure all reads fail.
+// Every read is limited to the bytes that are left. After the first failure all reads fail.
 class Reader {
  public:
   explicit Reader(const std::vector<std::byte>& in) : at_(in.data()), end_(in.data() + in.size()) {}
@@ -72,8 +72,8 @@ class Reader {
   bool medium(std::string* name) {
     return string(name) && ((!name->empty() && name->size() <= kMaxMediumName) || fail());
   }
-  // A list's length: bounded by `limit`, and by the bytes that are left at `item_bytes` at least
-  // each, so that a short message cannot ask for a large allocation.
+  // The length of a list. It must not exceed `limit`, nor the bytes left divided by `item_bytes`,
+  // the least size of an item, so a short message cannot cause a large allocation.
   bool count(uint32_t* count, uint32_t limit, size_t item_bytes) {
     if (!number(count) || *count > limit || *count > left() / item_bytes) return fail();
     return true;
@@ -258,12 +258,12 @@ Result<Welcome> decode_welcome(const std::vector<std::byte>& body) {
   Reader in(body);
   Welcome message;
   uint32_t devices = 0;
-  constexpr size_t kLeastDeviceBytes = 4 + 4 + 16 + 8 + 4 + 4 + 4;
+  constexpr size_t kMinDeviceBytes = 4 + 4 + 16 + 8 + 4 + 4 + 4;
   if (!in.bytes(message.token, sizeof message.token) || !in.number(&message.driver_version) ||
       !in.number(&message.worker_pid) || !in.string(&message.server) ||
       !get_window(in, &message.window) || !in.number(&message.staging_bytes) ||
       !in.number(&message.priority_least) || !in.number(&message.priority_greatest) ||
-      !in.count(&devices, kMaxDevices, kLeastDeviceBytes)) {
+      !in.count(&devices, kMaxDevices, kMinDeviceBytes)) {
     return malformed("Welcome");
   }
   message.devices.resize(devices);
@@ -325,11 +325,11 @@ Result<ServerStatus> decode_status(const std::vector<std::byte>& body) {
   Reader in(body);
   ServerStatus message;
   uint32_t devices = 0, sessions = 0;
-  constexpr size_t kLeastDeviceBytes = 4 + 4 + 8;
-  constexpr size_t kLeastSessionBytes = 3 * 4 + 4 + 4 + 4 + 8 + 4;
+  constexpr size_t kMinDeviceBytes = 4 + 4 + 8;
+  constexpr size_t kMinSessionBytes = 3 * 4 + 4 + 4 + 4 + 8 + 4;
   if (!in.string(&message.server) || !in.string(&message.driver) ||
       !in.number(&message.idle_workers) || !in.number(&message.max_sessions) ||
-      !in.count(&devices, kMaxDevices, kLeastDeviceBytes)) {
+      !in.count(&devices, kMaxDevices, kMinDeviceBytes)) {
     return malformed("status");
   }
   message.devices.resize(devices);
@@ -339,7 +339,7 @@ Result<ServerStatus> decode_status(const std::vector<std::byte>& body) {
       return malformed("status");
     }
   }
-  if (!in.count(&sessions, kMaxSessions, kLeastSessionBytes)) return malformed("status");
+  if (!in.count(&sessions, kMaxSessions, kMinSessionBytes)) return malformed("status");
   message.sessions.resize(sessions);
   for (ServerStatus::Session& session : message.sessions) {
     if (!in.string(&session.user) || !in.string(&session.program) || !in.string(&session.host) ||

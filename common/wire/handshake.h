@@ -1,34 +1,33 @@
-// The handshake: what client, daemon and worker say on the control socket before a Link stands.
+// The handshake: messages of client, daemon and worker on the control socket before a Link is made.
 //
 //   client -> daemon   Hello: who I am, which devices, over which medium
 //   daemon -> client   Queued: at once, and every second while no worker is free
-//   daemon -> worker   the socket and the Hello, over a socket pair of theirs
+//   daemon -> worker   the socket and the Hello, over their socket pair
 //   worker -> client   Welcome: devices with all attributes, window of addresses, staging; or
 //                      Refusal
 //   both               transport::make_link() on the same socket
 //   worker -> client   the first frame of the event ring: ReadyEvent, which names the staging
 //                      region. From now on the client may send commands
 //
-// Further sockets of a session open with Attach in place of Hello; the daemon passes them to the
-// worker whose token they name.
+// Further sockets of a session begin with Attach in place of Hello. The daemon passes each to the
+// worker whose token it names.
 //
-//   worker -> daemon   PeerHello: of another server's worker, which the client introduced
+//   worker -> daemon   PeerHello, from another server's worker that the client has introduced
 //   daemon -> worker   the socket and the PeerHello, to the worker that it names
 //   worker -> worker   PeerWelcome or Refusal, then both make a Link
 //
-// Further sockets of a Link between workers open with a PeerHello as well.
+// Further sockets of a Link between workers begin with a PeerHello too.
 //
-// A client of the server's own machine that connects by TCP first proves its user
+// A client on the server's own machine that connects by TCP first proves which user it is
 // (docs/security.md):
 //
 //   client -> daemon   over the local socket: TicketQuery, which names the TCP connection
 //   daemon -> client   over the local socket: Ticket, and the end of that connection; or Refusal
-//   client -> daemon   over the TCP connection: Ticket, then what it begins with (Hello,
-//   StatusQuery)
+//   client -> daemon   over the TCP connection: Ticket, then Hello or StatusQuery
 //
-// Every message is MessageHeader + body, bounded by kMaxMessageBytes; strings are length-prefixed.
-// Encoded and decoded in handshake.cpp; both directions are fuzzed.
-// Blocking: read_message/write_message block until done or the deadline.
+// Every message is a MessageHeader and a body of at most kMaxMessageBytes. Strings are
+// length-prefixed. handshake.cpp encodes and decodes; both directions are fuzzed. read_message and
+// write_message block until they are done or the deadline has passed.
 #pragma once
 
 #include <chrono>
@@ -55,7 +54,7 @@ enum class MessageType : uint32_t {
   kStatus = 6,
   kPeerHello = 7,
   kPeerWelcome = 8,  // empty body
-  kQueued = 9,  // empty body, daemon to client: your Hello is in order, a worker is being started
+  kQueued = 9,       // empty body, daemon to client: your Hello is valid, a worker is being started
   kTicketQuery = 10,
   kTicket = 11,
 };
@@ -68,10 +67,10 @@ struct MessageHeader {
 };
 static_assert(sizeof(MessageHeader) == 16);
 
-// A client may give up a server that it has not heard of for a few of these.
+// A client may give up a server after a few of these intervals without a message.
 inline constexpr std::chrono::seconds kQueuedInterval{1};
 
-// Media travel by name. Whoever is asked for one that it does not have refuses it.
+// Media are sent by name. A side that does not have the requested medium refuses it.
 inline constexpr size_t kMaxMediumName = 32;
 
 struct AddressWindow {
@@ -80,47 +79,48 @@ struct AddressWindow {
 };
 
 struct Hello {
-  uint64_t api_hash = 0;  // of the generated table: both sides must have been built from one
+  // Hash of the generated table: both sides must have been built from the same table.
+  uint64_t api_hash = 0;
   std::string medium;     // transport::Medium::name(); never empty
   uint32_t pid = 0, uid = 0;
   std::string host, program;  // for the server's log
   std::string user;
   uint8_t session[16] = {};       // random, the same for all servers of one client process
   std::vector<uint32_t> devices;  // ordinals on that server, in the client's order
-  std::vector<AddressWindow> taken_windows;  // of this client's other workers
-  uint32_t worker = 0;                 // which of the client's workers this will be, counted from 0
+  std::vector<AddressWindow> taken_windows;  // windows of this client's other workers
+  uint32_t worker = 0;                 // index of this worker among the client's workers, from 0
   std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client
 };
 
-struct Attach {            // a further socket of a session
+struct Attach {            // opens a further socket of a session
   uint8_t token[16] = {};  // from Welcome
   uint32_t index = 0;
 };
 
-// A worker calls on another worker of its session, at that one's daemon. The session is known to
-// its client and its servers only, which opens the daemon's door; who may join is then decided by
-// the token that the client gave both workers (p2p/pipeline/authentication.h).
+// Sent by a worker to another worker of its session, at the other's daemon. Only the session's
+// client and servers know the session id, which makes the daemon accept the connection. The token
+// that the client gave both workers then decides who may join (p2p/pipeline/authentication.h).
 struct PeerHello {
   uint8_t session[16] = {};  // of Hello
-  uint32_t worker = 0;       // who is called on: Hello::worker of that session
+  uint32_t worker = 0;       // the worker to reach: its Hello::worker in that session
   uint32_t link = 0;         // the client's name for this connection
   uint32_t stream = 0;       // 0: the Link's control socket; from 1: its further sockets
   std::string medium;        // as in Hello
 };
 
-// An address and port of IP; of IPv4 as ::ffff:a.b.c.d.
+// An IP address and port. An IPv4 address is stored as ::ffff:a.b.c.d.
 struct Endpoint {
   uint8_t address[16] = {};
   uint16_t port = 0;
   bool operator==(const Endpoint&) const = default;
 };
 
-// Asks for a ticket for one TCP connection, both ends as the client sees them.
+// Asks for a ticket for one TCP connection. Names both ends as the client sees them.
 struct TicketQuery {
   Endpoint client, server;
 };
 
-// Good for one use, on that connection only. What is random in it is secret.
+// Valid once, on that connection only. Its random part is secret.
 struct Ticket {
   uint8_t secret[32] = {};
 };
@@ -132,7 +132,7 @@ struct DeviceInfo {
   uint64_t total_bytes = 0;
   uint32_t ordinal = 0;             // on the worker: index among the session's devices
   std::vector<int32_t> attributes;  // by CUdevice_attribute; INT32_MIN: not supported
-  // By device of the session, itself too: CUdevice_P2PAttribute 1..4 of each.
+  // For each device of the session, itself included: its CUdevice_P2PAttribute 1 to 4.
   std::vector<int32_t> peer_attributes;
 };
 
@@ -150,10 +150,10 @@ struct Welcome {
 
 struct Refusal {
   uint32_t code = 0;   // rcuda::Code
-  std::string reason;  // one sentence with the mend
+  std::string reason;  // one sentence that includes the remedy
 };
 
-// What a server does, for rcuda-smi.
+// The state of a server, for rcuda-smi.
 struct ServerStatus {
   struct Device {
     uint32_t ordinal = 0;
@@ -175,7 +175,7 @@ struct ServerStatus {
   std::vector<Session> sessions;
 };
 
-// First frame of the event ring, once the Link stands.
+// First frame of the event ring after the Link is made.
 struct ReadyEvent {
   uint32_t event;       // wire::Event value 4
   uint32_t body_bytes;  // 16
@@ -202,11 +202,10 @@ Result<Welcome> decode_welcome(const std::vector<std::byte>& body);
 Result<Refusal> decode_refusal(const std::vector<std::byte>& body);
 Result<ServerStatus> decode_status(const std::vector<std::byte>& body);
 
-// Whether a header that was received may be believed: kProtocol with the versions, or what is
-// wrong.
+// Checks a received header. kProtocol with both versions, or with what is wrong.
 Status check_header(const MessageHeader& header);
 
-// On a connected stream socket. A version or magic mismatch is kProtocol and says which versions.
+// On a connected stream socket. A wrong version or magic is kProtocol and names both versions.
 Status write_message(int socket, MessageType type, const std::vector<std::byte>& body,
                      std::chrono::steady_clock::time_point deadline);
 Result<std::pair<MessageType, std::vector<std::byte>>> read_message(

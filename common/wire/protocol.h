@@ -1,4 +1,4 @@
-// The session protocol: what a client process and its worker say to one another once a Link stands.
+// The session protocol: the messages of a client process and its worker after their Link is made.
 //
 // Layout. The client writes commands into a ring in the worker's window (common/wire/ring.h). The
 // worker writes into the client's window: the ring's credit, fixed words, completion words, reply
@@ -9,13 +9,14 @@
 // body with wire::Encoder; bodies of custom ones are plain structs, some followed by bytes. They
 // are declared in api/table/commands.toml, from which common/wire/commands.h is generated.
 //
-// Answers come in three ways, and no other:
-//  - reply slot: the worker writes [body ... | ReplyStamp] so that the stamp is the slot's last
-//    word; the body's length is in the stamp, and it ends right before it, 8-byte aligned;
-//  - completion word: CompletionWord::make(sequence, result), for "has the stream got there?";
-//  - nothing: posted commands. A posted command that fails sets the session's error word.
+// There are three ways to answer:
+//  - reply slot: the worker writes [body ... | ReplyStamp] so that the stamp is the last word of
+//  the
+//    slot. The stamp holds the length of the body, which ends right before it, 8-byte aligned.
+//  - completion word: CompletionWord::make(sequence, result), which tells how far a stream has got.
+//  - none, for posted commands. A posted command that fails sets the session's error word.
 //
-// Anything read from the wire is hostile: every count, offset, id and length is checked before use.
+// Data from the wire cannot be trusted: every count, offset, id and length is checked before use.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +27,8 @@
 
 namespace rcuda::wire {
 
-// Of the handshake's framing. Two sides whose declarations differ in anything else refuse one
-// another by Hello::api_hash, for which nobody has to raise a number.
+// The version of the handshake's framing. If the declarations of two sides differ in anything else,
+// their Hello::api_hash differs and they refuse each other; no number has to be raised for that.
 inline constexpr uint32_t kProtocolVersion = 2;
 
 // ---- events: worker to client, in the event ring ----------------------------------------------
@@ -46,8 +47,8 @@ struct EventHeader {
 static_assert(sizeof(EventHeader) == 8);
 
 // The client runs callback `callback`, then writes `sequence` to WorkerWindow::kCallbackAcks[slot].
-// With `mirrored`, the regions of all mirrors hold the worker's bytes first, and the client's when
-// the callback has run.
+// With `mirrored`, the regions of all mirrors hold the worker's bytes before the callback runs, and
+// the client's bytes after it has run.
 struct HostCallbackEvent {
   EventHeader header;
   uint64_t callback;
@@ -59,15 +60,15 @@ struct HostCallbackEvent {
 };
 static_assert(sizeof(HostCallbackEvent) == 40);
 
-// No graph holds what the client named `callback` any more, and no launch that is under way: it may
-// be forgotten. Sent once for each that reached a graph.
+// No graph and no launch in progress holds the callback that the client named `callback`: the
+// client may forget it. Sent once for each callback that reached a graph.
 struct ReleasedEvent {
   EventHeader header;
   uint64_t callback;
 };
 static_assert(sizeof(ReleasedEvent) == 16);
 
-// What a kernel printed; printed by the client on its own stdout or stderr.
+// Output of a kernel. The client prints it on its own stdout or stderr.
 struct OutputEvent {
   EventHeader header;
   uint32_t is_stderr;
@@ -75,16 +76,16 @@ struct OutputEvent {
 };
 static_assert(sizeof(OutputEvent) == 16);
 
-// What became of a command that was sent with kFlagTraced: its execution by the executor, or, with
-// a stream, what the GPU did for it.
+// The times of a command that was sent with kFlagTraced: of its execution by the executor, or, with
+// a stream, of its work on the GPU.
 struct TraceEvent {
   static constexpr uint32_t kOnDevice = 1;
   uint64_t begin_ns, end_ns;  // worker's CLOCK_MONOTONIC
-  uint64_t command;           // the session's commands, counted from 1
+  uint64_t command;           // number of the command in the session, from 1
   uint16_t opcode;
   uint16_t thread;   // as in the command's header
   uint32_t flags;    // kOnDevice
-  uint32_t context;  // and the stream in it, for work on a device
+  uint32_t context;  // for work on a device: its context, and its stream
   uint32_t stream;
 };
 static_assert(sizeof(TraceEvent) == 40);

@@ -10,7 +10,7 @@ namespace {
 using transport::Bytes;
 using transport::Wake;
 
-// The partner of the release store (or of the RDMA write's last word) by which the peer's put ends.
+// Partner of the release store (or of the last word of an RDMA write) that ends the peer's put.
 uint64_t load_word(const std::byte* word) {
   return std::atomic_ref(*reinterpret_cast<uint64_t*>(const_cast<std::byte*>(word)))
       .load(std::memory_order_acquire);
@@ -67,7 +67,7 @@ Status RingWriter::append(Bytes head, Bytes body, Wake wake,
 Status RingWriter::read_consumed() {
   const uint64_t consumed = load_word(link_.window().data() + layout_.consumed_offset);
   if (consumed < consumed_ || consumed > sent_) {
-    return {Code::kProtocol, "the peer says it consumed what was not sent"};
+    return {Code::kProtocol, "the peer claims to have consumed bytes that were not sent"};
   }
   consumed_ = consumed;
   return {};
@@ -106,7 +106,7 @@ bool RingReader::pending() const {
   if (header == 0) return false;
   const auto payload = static_cast<uint32_t>(header);
   const uint64_t bytes = frame_bytes(payload);
-  // Nonsense is something to do as well: try_next() says what is wrong with it.
+  // An invalid header is pending too: try_next() reports what is wrong.
   if (payload == 0 || payload > layout_.max_frame_bytes) return true;
   if (bytes > layout_.ring_bytes - position_) return true;
   return load(position_ + bytes - 8) != 0;
@@ -153,7 +153,7 @@ Status RingReader::skip_to_start() {
 }
 
 Status RingReader::release(uint64_t written, uint64_t bytes) {
-  // Other threads may be looking at the header (next_offset()).
+  // Other threads may be reading the header (next_offset()).
   auto& header = *reinterpret_cast<uint64_t*>(ring_ + position_);
   std::atomic_ref(header).store(0, std::memory_order_release);
   std::memset(ring_ + position_ + 8, 0, written - 8);

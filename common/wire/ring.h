@@ -1,37 +1,36 @@
 // The command ring: frames in order from one sender to one receiver, in the receiver's Link window.
 //
 // A frame costs its sender exactly one put and its receiver no message: a posted kernel launch is
-// one RDMA write. What frames mean is none of the ring's business. The sender (RingWriter) lives in
-// one process, the receiver (RingReader) in the other.
+// one RDMA write. The ring does not interpret frames. The sender (RingWriter) lives in one process,
+// the receiver (RingReader) in the other.
 //
 //   in the receiver's window
-//     want_offset      u64  how far `consumed` must get before a blocked writer can go on; 0: none
-//                           is blocked
+//     want_offset      u64  value of `consumed` that a blocked writer waits for; 0: no writer is
+//                           blocked
 //     ring_offset      ring_bytes of frames, each of them contiguous and 8-byte aligned:
 //
-//       +0   u32 payload_bytes   1 ... max_frame_bytes; or kWrapMark: nothing follows, go on at the
-//                                ring's start
+//       +0   u32 payload_bytes   1 ... max_frame_bytes; or kWrapMark: no frame here, go on at the
+//                                start of the ring
 //       +4   u32 sequence        low half of the frame's number; frames count from 1
 //       +8   payload, padded with zeros to a multiple of 8
-//       ...  u64 stamp           frame_stamp(number): the last word of the put, so once it is there
-//                                the whole frame is. A wrap mark has none and takes a number as
-//                                well
+//       ...  u64 stamp           frame_stamp(number): the last word of the put, so when it is there
+//                                the whole frame is. A wrap mark has no stamp, but takes a number
 //
 //   in the sender's window
-//     consumed_offset  u64  bytes taken out of the ring since the start, padding and skipped ends
-//                           included; written every quarter of the ring, or when `want` is reached
+//     consumed_offset  u64  bytes taken out of the ring since the start, with padding and skipped
+//                           ends; written every quarter of the ring, or when `want` is reached
 //
-// A word that is not written yet is zero: the reader clears what it has consumed before it gives
-// the space back, so that old payload is never taken for a header or a stamp.
+// A word that has not been written yet is zero: the reader clears what it has consumed before it
+// returns the space, so old payload is never taken for a header or a stamp.
 //
-// Trust. Neither side believes the other. The reader copies a frame out of the window before anyone
-// looks at it (the peer can rewrite its memory at any time) and checks length, sequence, stamp and
-// bounds; the writer checks that `consumed` only grows and never passes what was sent. Violations
-// are kProtocol; the owner should then close the Link.
+// Trust. Neither side trusts the other. The reader copies a frame out of the window before the
+// frame is used (the peer can change its bytes at any time) and checks length, sequence, stamp and
+// bounds. The writer checks that `consumed` only grows and never passes what was sent. A violation
+// is kProtocol; the owner should then close the Link.
 //
-// Threads. RingWriter: one caller at a time (the session holds its order lock anyway). append()
-// blocks while the ring is full. RingReader: one thread; pending() may run inside Link::wait on
-// that thread.
+// Threads. RingWriter: one caller at a time (the session holds a lock for the order of commands).
+// append() blocks while the ring is full. RingReader: one thread; pending() may run inside
+// Link::wait on that thread.
 #pragma once
 
 #include <chrono>
@@ -48,8 +47,9 @@ namespace rcuda::wire {
 inline constexpr size_t kMaxFrameBytes = 64u << 10;
 inline constexpr uint32_t kWrapMark = 0xffff'ffff;
 
-// Where a ring lies; both sides are built with the same values. All are multiples of 8; ring_bytes
-// is at least four times the largest frame, so that a frame never waits for its own space to wrap.
+// The place of a ring; both sides are built with the same values. All are multiples of 8.
+// ring_bytes is at least four times the largest frame, so that a frame never waits for its own
+// space to wrap.
 struct RingLayout {
   uint64_t ring_offset = 0;
   uint64_t ring_bytes = 0;
@@ -61,29 +61,29 @@ struct RingLayout {
   Status check(size_t receiver_window_bytes, size_t sender_window_bytes) const;
 };
 
-// What a frame of `payload_bytes` takes in the ring.
+// The space of a frame with `payload_bytes` in the ring.
 constexpr uint64_t frame_bytes(uint64_t payload_bytes) {
   return 8 + (payload_bytes + 7) / 8 * 8 + 8;
 }
 constexpr uint64_t frame_header(uint64_t number, uint32_t payload_bytes) {
   return payload_bytes | number << 32;
 }
-// Never zero: numbers do not get that high.
+// Never zero, because frame numbers never get that high.
 constexpr uint64_t frame_stamp(uint64_t number) { return ~number; }
 
 class RingWriter {
  public:
-  // `link` outlives the writer.
+  // `link` must outlive the writer.
   RingWriter(transport::Link& link, const RingLayout& layout) : link_(link), layout_(layout) {}
 
   // Sends one frame, head and body back to back. Blocks while the ring is full, until `deadline` at
-  // most (kTimeout: nothing was sent).
+  // most (then kTimeout, and nothing was sent).
   Status append(std::span<const std::byte> head, std::span<const std::byte> body,
                 transport::Wake wake,
                 std::chrono::steady_clock::time_point deadline =
                     std::chrono::steady_clock::time_point::max());
 
-  uint64_t frames() const { return number_ - 1; }  // wrap marks included
+  uint64_t frames() const { return number_ - 1; }  // including wrap marks
 
  private:
   Status reserve(uint64_t bytes, std::chrono::steady_clock::time_point deadline);
@@ -101,22 +101,22 @@ class RingReader {
  public:
   RingReader(transport::Link& link, const RingLayout& layout);
 
-  // The next frame's payload, in private memory, valid until the next call; empty when no frame is
-  // there. Also reports consumption to the writer. kProtocol for a frame that cannot be.
+  // Returns the next frame's payload, in private memory, valid until the next call; empty if there
+  // is no frame. Also reports consumption to the writer. kProtocol for an invalid frame.
   Result<std::span<const std::byte>> try_next();
   // Whether try_next() has something to do: the predicate for Link::wait.
   bool pending() const;
-  // Where in the receiver's window the next frame's header will be: nonzero there means that a
-  // frame has arrived. For other threads' eyes, which the owner may tell this offset.
+  // Where in the receiver's window the next frame's header will be. A nonzero word there means that
+  // a frame has arrived. Other threads may look there if the owner tells them this offset.
   uint64_t next_offset() const { return layout_.ring_offset + position_; }
-  // Bytes taken out since the start: a name for the place that next_offset() is. What the owner
-  // wrote before try_next() is seen by whoever sees a header that it cleared.
+  // Bytes taken out since the start; identifies the place of next_offset(). A thread that sees a
+  // header cleared by try_next() also sees what the owner wrote before that call.
   uint64_t consumed() const { return consumed_; }
 
  private:
   uint64_t load(uint64_t position) const;
   Status skip_to_start();
-  // Clears `written` bytes and gives `bytes` back.
+  // Clears `written` bytes and returns `bytes` to the writer.
   Status release(uint64_t written, uint64_t bytes);
   Status report_if_due();
 

@@ -1,4 +1,4 @@
-// Shared memory: the Link between two processes of one machine. See shm_link.cpp.
+// Shared memory: Links between two processes of one machine. See shm_link.cpp.
 #pragma once
 
 #include "common/transport/media.h"

@@ -4,10 +4,10 @@
 //   page 1 ...    the window
 //
 // The memfd is sealed against resizing, so neither side can make the other fault. put() is a memcpy
-// under a lock and touches the kernel only when the peer sleeps. Regions with a backing descriptor
-// are announced over the control channel and mapped by the peer; transfers are copies by the CPU of
-// the side that asks for them, small ones at once, large ones on a copy thread that starts when
-// needed. Where it cannot be started, whoever asks copies.
+// under a lock; it makes a system call only if the peer sleeps. Regions with a backing descriptor
+// are announced over the control channel, and the peer maps them. The CPU of the requesting side
+// copies transfers: small ones in the calling thread, large ones on a copy thread, which is started
+// when it is first needed. If that thread cannot be started, the calling thread copies.
 #include <algorithm>
 #include <cerrno>
 #include <condition_variable>
@@ -37,10 +37,10 @@ namespace {
 
 constexpr size_t kHeaderBytes = 4096;
 constexpr uint64_t kHelloMagic = 0x316d687361647563;  // "cudashm1"
-// Up to this size a transfer is copied before read() or write() returns: about what handing it to a
-// sleeping thread would cost.
+// A transfer of up to this size is copied before read() or write() returns; the copy takes about as
+// long as waking a thread.
 constexpr size_t kInlineCopyBytes = 64u << 10;
-// How often a long copy looks whether the Link still stands.
+// A long copy checks after each piece of this size whether the Link still works.
 constexpr size_t kCopyPieceBytes = 1u << 20;
 
 struct WindowHeader {
@@ -52,7 +52,7 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free);
 struct Hello {
   uint64_t magic = kHelloMagic;
   uint64_t window_bytes = 0;
-  uint32_t peer_timeout_ms = 0;  // what this side expects of the other
+  uint32_t peer_timeout_ms = 0;  // this side expects a sign of life within this time
   uint32_t reserved = 0;
 };
 static_assert(sizeof(Hello) == 24);
@@ -96,7 +96,7 @@ Result<Window> adopt_window(UniqueFd file, uint64_t window_bytes) {
   const int seals = ::fcntl(file.get(), F_GET_SEALS);
   if (::fstat(file.get(), &state) != 0 || seals < 0 || !(seals & F_SEAL_SHRINK) ||
       static_cast<uint64_t>(state.st_size) != kHeaderBytes + window_bytes) {
-    return Status{Code::kProtocol, "the peer's window is not what its greeting says"};
+    return Status{Code::kProtocol, "the peer's window differs from its greeting"};
   }
   Result<Mapping> memory = map_window(file.get(), kHeaderBytes + window_bytes);
   if (!memory) return memory.status();
@@ -221,7 +221,8 @@ Result<Region> ShmLink::expose(void* base, size_t bytes, int backing, uint64_t b
       return Status{Code::kInvalidArgument, "a backing must be a memfd with MFD_ALLOW_SEALING"};
     }
   }
-  std::lock_guard lock(exposed_mutex_);  // held while sending: announcements go in the order of ids
+  // Held while sending: announcements go out in ascending order of ids.
+  std::lock_guard lock(exposed_mutex_);
   const uint64_t id = next_region_;
   RCUDA_RETURN_IF_ERROR(control_->send(
       {.kind = ControlMessage::kAnnounce, .region = id, .bytes = bytes, .address = backing_offset},
@@ -283,7 +284,7 @@ void ShmLink::transfer(Copy copy) {
       return;
     }
     if (!std::exchange(warned_of_copies_, true)) {
-      RCUDA_WARN("shm link: large copies hold their caller: %s", started.context().c_str());
+      RCUDA_WARN("shm link: large copies block their caller: %s", started.context().c_str());
     }
   }
   copy.done(run_copy(copy));
@@ -321,7 +322,8 @@ void ShmLink::run_copies() {
   }
 }
 
-// The peer's window, and a descriptor that tells when its process ends (absent on old kernels).
+// Receives the peer's window and a descriptor that tells when its process ends (absent on old
+// kernels).
 struct Greeting {
   Hello hello;
   UniqueFd window;

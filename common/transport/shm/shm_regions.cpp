@@ -109,7 +109,7 @@ Result<Mapping> ShmRegions::map_entry(Entry& entry, void* address) {
                   MAP_SHARED | (address != nullptr ? MAP_FIXED : 0), entry.file->get(),
                   static_cast<off_t>(entry.offset - before));
   } else {
-    // Of shared pages, 0 bytes to be moved make a second mapping.
+    // For shared pages, mremap with a size of 0 makes a second mapping.
     base = ::mremap(known->data(), 0, bytes,
                     MREMAP_MAYMOVE | (address != nullptr ? MREMAP_FIXED : 0), wanted);
   }

@@ -1,12 +1,12 @@
-// ShmRegions: the peer's regions as its announcements describe them, and their mappings here.
+// ShmRegions: the peer's regions, as announced by the peer, and their mappings in this process.
 //
-// add() and retire() run on the control channel's thread; everything else on any thread. Lookups
-// wait for an announcement that is still on its way (ids are minted in ascending order and
-// announcements keep it, so an id not above the highest seen is either there or retired).
-// Announcements are claims: size, offset and seals are checked before anything is mapped, so that
-// the peer cannot make an access here fault. Descriptors are scarce (ulimit -n): that of a region
-// is kept until the region is mapped, after which further mappings are made of that one, and those
-// of one file once, however many regions lie in it.
+// The control channel's thread calls add() and retire(); any thread may call the others. Lookups
+// wait for an announcement that has not arrived yet. Ids are assigned in ascending order and
+// announced in that order, so a region whose id is not above the highest seen is either known or
+// retired. Announcements cannot be trusted: size, offset and seals are checked before anything is
+// mapped, so the peer cannot cause a fault here. Descriptors are scarce (ulimit -n): a region's
+// descriptor is kept only until the region is mapped. Further mappings are made from the first.
+// Regions of the same file share one descriptor.
 #pragma once
 
 #include <condition_variable>
@@ -28,23 +28,23 @@ namespace rcuda::transport {
 
 class ShmRegions {
  public:
-  // `fd` is empty for a region without backing, or where this process had no room for it: then
-  // whoever asks for the region hears of it.
+  // `fd` is empty for a region without backing, or if this process had no free descriptor for it.
+  // In the second case, map() and piece() of the region fail with that reason.
   Status add(uint64_t id, uint64_t bytes, uint64_t offset, bool has_backing, UniqueFd fd);
   Status retire(uint64_t id);
-  // Nothing more will arrive: waiting lookups return `status`.
+  // No more announcements will arrive: waiting lookups return `status`.
   void end(const Status& status);
 
-  // As Link::map and unmap.
+  // See Link::map and Link::unmap.
   Result<void*> map(uint64_t id, uint64_t bytes, void* address, std::chrono::milliseconds patience);
   Status unmap(uint64_t id);
 
-  // A piece of a region for a transfer; keeps its mapping alive.
+  // A part of a region, for a transfer. Keeps the region's mapping alive.
   struct Piece {
     std::byte* data = nullptr;
     std::shared_ptr<Mapping> keeps;
   };
-  // True if piece() would not wait.
+  // Whether piece() would return without waiting.
   bool arrived(uint64_t id);
   Result<Piece> piece(uint64_t id, uint64_t offset, uint64_t bytes,
                       std::chrono::milliseconds patience);
@@ -55,7 +55,7 @@ class ShmRegions {
     uint64_t bytes = 0;
     uint64_t offset = 0;
     bool has_backing = false;
-    std::shared_ptr<UniqueFd> file;      // of the backing, until it is mapped
+    std::shared_ptr<UniqueFd> file;      // the backing, until it is mapped
     std::shared_ptr<Mapping> transfers;  // made by the first piece() or unmap()
     Mapping user;                        // made by map()
     bool retired = false;                // kept only for `user`
@@ -65,7 +65,7 @@ class ShmRegions {
   Result<Mapping> map_entry(Entry& entry, void* address);
   Status keep_for_transfers(Entry& entry);
   void drop_file(Entry& entry);
-  // Where the region starts in a mapping, which starts with the page that the region starts in.
+  // Where the region starts in `mapping`, which begins at the start of the region's first page.
   static std::byte* data_in(const Entry& entry, const Mapping& mapping);
 
   std::mutex mutex_;  // guards everything below

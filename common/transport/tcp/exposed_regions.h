@@ -1,8 +1,9 @@
-// ExposedRegions: this side's regions on media where this side's own threads serve the peer (tcp).
+// ExposedRegions: the regions that this side exposes, for media whose own threads serve the peer
+// (tcp).
 //
-// Any thread. A server thread touches region memory only while it holds a Pin, and holds one only
-// across a system call that does not block; so remove() waits microseconds, and after it returned
-// nothing touches the memory again.
+// Any thread may call. A thread of the Link touches region memory only while it holds a Pin, and
+// holds a Pin only across one system call that does not block. So remove() waits for microseconds
+// at most, and after it returns nothing touches the memory.
 #pragma once
 
 #include <atomic>
@@ -28,7 +29,8 @@ class ExposedRegions {
   class Pin {
    public:
     explicit Pin(Entry& entry) : entry_(entry) {
-      // Either this sees `retired`, or remove() sees the pin: both are sequentially consistent.
+      // Either this sees `retired`, or remove() sees the pin: all these operations are sequentially
+      // consistent.
       entry_.pins.fetch_add(1);
       valid_ = !entry_.retired.load();
     }
@@ -43,9 +45,9 @@ class ExposedRegions {
 
   Result<Region> add(void* base, size_t bytes);
   Status remove(RegionId region);
-  // What the peer asks for, checked: kNotFound, or kInvalidArgument outside of the region.
+  // Checks a request of the peer: kNotFound, or kInvalidArgument if it is outside of the region.
   Result<std::shared_ptr<Entry>> find(uint64_t id, uint64_t offset, uint64_t bytes);
-  // What the connection's puts and transfers tell of one another: see peer_order.h.
+  // Orders the puts and transfers of the connection for ThreadSanitizer: see peer_order.h.
   const void* peer_order() const { return &peer_order_; }
 
  private:

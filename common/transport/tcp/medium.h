@@ -1,4 +1,4 @@
-// TCP: the Link that works wherever a socket can be had. See tcp_link.cpp.
+// TCP: Links between any two machines. See tcp_link.cpp.
 #pragma once
 
 #include "common/transport/media.h"

@@ -10,10 +10,11 @@
 namespace rcuda::transport {
 namespace {
 
-// Of a user who has very many, pipes have two pages: not worth the calls.
-constexpr int kLeastPipeBytes = 64 << 10;
+// The kernel gives users with very many pipes only two pages each. Such a pipe is not worth its
+// system calls.
+constexpr int kMinPipeBytes = 64 << 10;
 
-bool of_the_connection(int error) {
+bool is_connection_error(int error) {
   return error == EPIPE || error == ECONNRESET || error == ETIMEDOUT || error == EINTR ||
          error == EAGAIN;
 }
@@ -25,10 +26,10 @@ bool PagePipe::make() {
   if (::pipe2(ends, O_CLOEXEC) != 0) return false;
   out_.reset(ends[0]);
   in_.reset(ends[1]);
-  return ::fcntl(ends[1], F_GETPIPE_SZ) >= kLeastPipeBytes;
+  return ::fcntl(ends[1], F_GETPIPE_SZ) >= kMinPipeBytes;
 }
 
-// What is in the pipe is still where it was, and will be sent from there.
+// Bytes that are still in the pipe are lost with it; the caller sends them again from memory.
 ssize_t PagePipe::refused() {
   usable_ = false;
   inside_ = 0;
@@ -48,7 +49,7 @@ ssize_t PagePipe::send(int socket, const std::byte* data, size_t bytes) {
   }
   const unsigned flags = inside_ < bytes ? SPLICE_F_MORE : 0;
   const ssize_t sent = ::splice(out_.get(), nullptr, socket, nullptr, inside_, flags);
-  if (sent < 0) return of_the_connection(errno) ? -1 : refused();
+  if (sent < 0) return is_connection_error(errno) ? -1 : refused();
   inside_ -= std::min(inside_, static_cast<size_t>(sent));
   return sent;
 }

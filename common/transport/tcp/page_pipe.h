@@ -1,12 +1,13 @@
-// PagePipe: sends memory over a socket without copying it into the socket's buffer. The pages go
-// through a pipe, by reference (vmsplice, splice), which takes half of what a copy takes; what is
-// received over the loopback device is then copied once, from where it lies.
+// PagePipe: sends memory over a socket without copying it into the socket's buffer. The pages pass
+// through a pipe by reference (vmsplice, splice), in half the time of a copy. Over the loopback
+// device the receiver then makes the only copy, straight from these pages.
 //
-// The kernel reads the memory until the receiver has its bytes, long after send() returned: it must
-// not change before the receiver has told so. It may be unmapped.
+// The kernel reads the memory until the receiver has the bytes, long after send() has returned. The
+// memory must not change until the receiver has confirmed them. It may be unmapped.
 //
-// Made when first used; the size of a pipe is left as it is, since a user's pipes share a limit.
-// Used by one thread at a time, which has SIGPIPE blocked: splice() cannot be told to raise none.
+// The pipe is made at the first send() and keeps its default size, because all pipes of a user
+// share a limit. One thread at a time may use it. That thread must block SIGPIPE: splice() cannot
+// suppress it.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +20,10 @@ namespace rcuda::transport {
 
 class PagePipe {
  public:
-  // False once the kernel refused, for good: then memory has to be copied.
+  // False after the kernel has refused once: from then on memory must be copied.
   bool usable() const { return usable_; }
-  // As send(2) on a blocking socket, but that 0 says that nothing was sent as it is not usable.
+  // Like send(2) on a blocking socket. Returns 0 if nothing was sent because the pipe is not
+  // usable.
   ssize_t send(int socket, const std::byte* data, size_t bytes);
 
  private:
@@ -30,7 +32,7 @@ class PagePipe {
 
   UniqueFd in_;
   UniqueFd out_;
-  size_t inside_ = 0;  // bytes at the beginning of what send() was last asked for
+  size_t inside_ = 0;  // bytes in the pipe: the first ones of the last call's `data`
   bool usable_ = true;
 };
 

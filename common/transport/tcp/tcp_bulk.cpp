@@ -17,32 +17,32 @@
 namespace rcuda::transport {
 namespace {
 
-// Below this, cutting a transfer costs more than a second stream gains. Every piece of one without
-// immediate has a message back.
+// Smaller pieces cost more than a second stream gains. Each piece without an immediate is answered
+// with a message.
 constexpr uint64_t kMinPieceBytes = 128u << 10;
 constexpr uint64_t kMinPieceBytesWithImmediate = 32u << 10;
-// Among many, whole transfers keep all streams busy, and each piece has its price.
+// With many transfers in progress, whole transfers keep all streams busy, and each piece adds cost.
 constexpr uint64_t kMinPieceBytesAmongMany = 256u << 10;
-// Whoever asks or answers sends up to here itself: the kernel takes 64 KB in some 10 us, less than
-// waking a thread takes, and a pipeline's thread is not held up for long.
+// Up to this size, the requesting or answering thread sends by itself: the kernel takes 64 KB in
+// about 10 us, less than waking a thread takes, so the calling thread is not delayed for long.
 constexpr uint64_t kDirectBytes = 64u << 10;
-// Of transfers without immediate that come closer behind one another than this, those after the
-// first few are handed to the sending threads: whoever asks has more to do than to send, and the
-// threads stay awake.
+// Transfers without immediate that follow each other within this time are a burst. After the first
+// few of a burst, the sending threads send the rest: the calling thread has other work, and the
+// sending threads stay awake.
 constexpr auto kBurstGap = std::chrono::microseconds(50);
 constexpr uint32_t kFewOfBurst = 4;
-// ThreadSanitizer takes sendmsg() to read its buffers after it sent them, when the peer may already
-// use the memory again: there the kDone that allows it goes out in a call of its own.
+// ThreadSanitizer assumes that sendmsg() reads its buffers even after they were sent, when the peer
+// may already reuse the memory. Under it, the kDone that allows the reuse is sent in its own call.
 #ifdef __SANITIZE_THREAD__
 constexpr bool kDoneWithData = false;
 #else
 constexpr bool kDoneWithData = true;
 #endif
-// Held pins are as long as one system call: this bounds what one of them moves.
+// A pin is held for one system call. This limits how many bytes one such call moves.
 constexpr size_t kPinnedBytes = 1u << 20;
 constexpr size_t kScratchBytes = 64u << 10;
-// From here on giving the socket pages costs less than having it copy them.
-constexpr uint64_t kLeastPages = 64u << 10;
+// From this size on, passing pages to the socket costs less than copying them.
+constexpr uint64_t kMinPages = 64u << 10;
 
 std::string last_error() {
   return errno == EPIPE || errno == ECONNRESET
@@ -52,7 +52,7 @@ std::string last_error() {
 
 using Clock = std::chrono::steady_clock;
 
-// Meanwhile the kernel's side has the socket for itself, and more comes together.
+// The pause leaves the socket to the kernel, and more bytes gather.
 void pause_briefly() {
   for (int i = 0; i < 64; ++i) __builtin_ia32_pause();
   std::this_thread::yield();
@@ -113,7 +113,7 @@ void BulkStream::start_sender_locked() {
     ++running_;
     return;
   }
-  // The receiving thread finds the end of the stream, and ends everything with this reason.
+  // The receiving thread sees the end of the stream and ends everything with this reason.
   if (send_error_.empty()) {
     send_error_ = started.context();
     ours_ = true;
@@ -150,10 +150,10 @@ void BulkStream::join() {
   if (sender_.joinable()) sender_.join();
 }
 
-// Memory of pieces may only be given back to their callers when no thread can touch it any more.
+// The memory of pieces goes back to their callers only when no thread can touch it any more.
 void BulkStream::leave(Lock& lock) {
   if (--running_ != 0) return;
-  std::vector<std::shared_ptr<Transfer>> failed;
+  std::vector<std::shared_ptr<PendingTransfer>> failed;
   const Status why = why_stopped_;
   for (const auto& [id, flying] : in_flight_) failed.push_back(flying.piece.transfer);
   for (const Piece& piece : requests_) failed.push_back(piece.transfer);
@@ -192,7 +192,7 @@ void BulkStream::send() {
     if (stopped_) break;
     drive(lock, kAnyBytes, Blocking::kYes);
     if (!message_ || stopped_) continue;
-    // The others only queue meanwhile.
+    // Other threads only queue while this is set.
     sending_ = true;
     lock.unlock();
     poll_for(socket_.get(), POLLOUT);
@@ -202,7 +202,7 @@ void BulkStream::send() {
   leave(lock);
 }
 
-// Takes the next message in hand, if it carries no more than `most`.
+// Makes the next message the current one, unless it carries more than `most` bytes.
 bool BulkStream::next_message(uint64_t most) {
   if (!answers_.empty() && (answer_next_ || !can_request())) {
     const BulkHeader& asked = answers_.front().asked;
@@ -236,9 +236,8 @@ bool BulkStream::next_message(uint64_t most) {
   return true;
 }
 
-// Sends what is there as far as the socket takes it, or until all is sent; the rest is the sending
-// thread's. The caller holds the lock, and so it does again afterwards; callbacks may run
-// meanwhile.
+// Sends until all is sent or the socket takes no more; the sending thread sends the rest. The
+// caller holds the lock before and after the call. Callbacks may run during it.
 void BulkStream::drive(Lock& lock, uint64_t most, Blocking blocking) {
   sending_ = true;
   while (!stopped_ && (message_ || next_message(most))) {
@@ -247,7 +246,7 @@ void BulkStream::drive(Lock& lock, uint64_t most, Blocking blocking) {
     const bool taken = push(blocking, &why);
     lock.lock();
     if (!why.empty()) {
-      // The receiving thread finds the end of the stream, and ends this one.
+      // The receiving thread sees the end of the stream and ends this one.
       if (send_error_.empty()) send_error_ = why;
       ::shutdown(socket_.get(), SHUT_RDWR);
       message_.reset();
@@ -262,7 +261,7 @@ void BulkStream::drive(Lock& lock, uint64_t most, Blocking blocking) {
   sending_ = false;
 }
 
-// As drive() for a thread with other things to do.
+// drive() for a thread with other work to do.
 void BulkStream::drive_briefly(Lock& lock) {
   if (!sending_ && !message_ && !stopped_) {
     ++running_;
@@ -308,7 +307,7 @@ std::string BulkStream::take_write(const BulkHeader& header) {
   Result<std::shared_ptr<ExposedRegions::Entry>> region =
       regions_.find(header.region, header.offset, header.bytes);
   Code code = region ? Code::kOk : region.status().code();
-  after_peer(regions_.peer_order());  // what this side put let the peer write there
+  after_peer(regions_.peer_order());  // this side's puts allowed the peer to write there
   uint64_t at = 0;
   auto sleep_at = Clock::now() + spin_;
   while (at < header.bytes) {
@@ -337,10 +336,10 @@ std::string BulkStream::take_write(const BulkHeader& header) {
       return last_error();
     }
   }
-  before_peer(regions_.peer_order());  // what the peer puts from now on may tell of it
+  before_peer(regions_.peer_order());  // later puts of the peer may announce this data
   if (header.immediate == 0) return queue_answer(header, code);
   if (code == Code::kOk) on_immediate_(header.immediate, header.bytes);
-  // One into a region that is withdrawn meanwhile is dropped.
+  // A write into a region that has been withdrawn is dropped.
   if (code == Code::kInvalidArgument) return "protocol violation: a write outside of a region";
   return {};
 }
@@ -352,7 +351,7 @@ std::string BulkStream::take_data(const BulkHeader& header) {
     const auto found = in_flight_.find(header.piece);
     if (found == in_flight_.end() || found->second.piece.to_peer || found->second.done ||
         found->second.piece.bytes != header.bytes) {
-      return "protocol violation: data that nobody asked for";
+      return "protocol violation: data that was not requested";
     }
     local = found->second.piece.local;  // stays valid: only this thread completes pieces
   }
@@ -371,8 +370,9 @@ std::string BulkStream::take_done(const BulkHeader& header) {
   return {};
 }
 
-// The outcome may overtake the sending side's return from its last send. Only when both are over
-// is the caller's memory free; a peer that lies about the outcome must not make this side read on.
+// The peer's outcome may arrive before this side's last send has returned. The memory goes back to
+// the caller only when both are over; a peer that lies about the outcome must not make this side
+// read freed memory.
 void BulkStream::piece_sent(Lock& lock, uint64_t id) {
   InFlight& flying = in_flight_.at(id);
   flying.sent = true;
@@ -411,7 +411,7 @@ BulkStream::Message BulkStream::answer_message(const Answer& answer) {
     message.header.status = static_cast<uint32_t>(region.status().code());
     return message;
   }
-  after_peer(regions_.peer_order());  // what this side put made the peer ask
+  after_peer(regions_.peer_order());  // this side's puts made the peer ask
   message.header.kind = BulkHeader::kData;
   message.header.bytes = answer.asked.bytes;
   message.payload = (*region)->base + answer.asked.offset;
@@ -422,9 +422,9 @@ BulkStream::Message BulkStream::answer_message(const Answer& answer) {
   return message;
 }
 
-// One attempt: false when the socket takes nothing now. A region may be withdrawn at any moment: it
-// is pinned for one call at a time, which then does not block, and what cannot be sent any more is
-// made up, because the stream owes the peer the bytes it announced.
+// Makes one attempt; returns false if the socket takes nothing now. A region may be withdrawn at
+// any moment, so it is pinned for one call at a time, which then does not block. If it has been
+// withdrawn, filler bytes are sent, because the stream owes the peer the bytes it has announced.
 bool BulkStream::push(Blocking blocking, std::string* why) {
   static constexpr std::byte kZeros[4096] = {};
   Message& message = *message_;
@@ -453,7 +453,7 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
   }
   if (!message.as_pages) add(source, some);
   if (message.has_done && at + (kDoneWithData ? some : 0) == message.payload_bytes) {
-    // The peer may let this side use the memory again once it has kDone.
+    // After kDone, the peer may let this side use the memory again.
     before_peer(regions_.peer_order());
     const uint64_t done_sent = message.sent - header_sent - at;
     add(reinterpret_cast<const std::byte*>(&message.done) + done_sent,
@@ -473,7 +473,7 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
   return false;
 }
 
-// Blocks. What the pipe or the socket does not take is left to push().
+// Blocks. push() sends what the pipe or the socket does not take.
 bool BulkStream::push_pages(std::string* why) {
   Message& message = *message_;
   const uint64_t at = message.sent - sizeof message.header;
@@ -503,7 +503,7 @@ bool TcpBulk::in_burst() {
   return ++burst_ > kFewOfBurst;
 }
 
-void TcpBulk::transfer(const BulkTransfer& what, TransferDone done) {
+void TcpBulk::transfer(const TransferRequest& what, TransferDone done) {
   if (what.bytes == 0) return done({});
   const bool among_many = what.immediate == 0 ? in_burst() : what.company == Company::kMany;
   const uint64_t share = (what.bytes + streams_.size() - 1) / streams_.size();
@@ -513,9 +513,9 @@ void TcpBulk::transfer(const BulkTransfer& what, TransferDone done) {
                                                       : kMinPieceBytesWithImmediate;
   const uint64_t piece_bytes = std::clamp(share, least, BulkStream::kMaxPieceBytes);
   const size_t pieces = (what.bytes + piece_bytes - 1) / piece_bytes;
-  const auto transfer = std::make_shared<Transfer>(pieces, std::move(done));
+  const auto transfer = std::make_shared<PendingTransfer>(pieces, std::move(done));
   for (uint64_t at = 0; at < what.bytes; at += piece_bytes) {
-    // The least loaded stream; of equals the first, whose threads are the likeliest to be awake.
+    // The least loaded stream. Among equals the first, whose threads are most likely awake.
     BulkStream* best = streams_.front().get();
     for (const auto& other : streams_) {
       if (other->queued_bytes() < best->queued_bytes()) best = other.get();
@@ -527,9 +527,10 @@ void TcpBulk::transfer(const BulkTransfer& what, TransferDone done) {
     piece.local = what.local + at;
     piece.bytes = std::min<uint64_t>(piece_bytes, what.bytes - at);
     piece.immediate = what.immediate;
-    piece.as_pages = what.immediate != 0 && among_many && piece.bytes >= kLeastPages;
+    piece.as_pages = what.immediate != 0 && among_many && piece.bytes >= kMinPages;
     piece.transfer = transfer;
-    // A caller with several pieces would send one after the other what threads send at once.
+    // With several pieces, the caller would send one after the other what the threads send in
+    // parallel.
     best->submit(std::move(piece), pieces == 1 && !among_many);
   }
 }

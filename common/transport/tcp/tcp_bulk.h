@@ -1,17 +1,19 @@
-// TcpBulk: the transfers of a TCP Link, over sockets of their own.
+// TcpBulk: the transfers of a TCP Link, over separate sockets.
 //
-// Large transfers are cut into pieces that travel on all streams at once, and data goes straight
-// from and into its place: no buffer of ours lies between the socket and the memory. Large ones
-// with an immediate, among many, are not even copied into the socket's buffer, which gets the
-// caller's pages (PagePipe); for one alone the copy pays, as the receiver then finds the bytes in
-// the processor's caches. Each stream has one receiving thread and, once it is needed, one sending
-// thread. What is small is sent at once by whoever asks or answers, because waking a thread takes
-// longer than sending it; the sending thread takes over what is large, what comes among many or
-// what the socket does not take. Only that thread ever waits for a socket to take something, so the
-// two directions cannot block each other.
+// Large transfers are cut into pieces, which travel on all streams at once. Data goes straight
+// between the memory and the socket, without a buffer in between. A large piece with an immediate,
+// one of many in progress, is not even copied into the socket's buffer: the socket gets the
+// caller's pages (PagePipe). For a single transfer the copy pays off, because the receiver then
+// finds the bytes in the CPU's caches.
 //
-// One stream carries, in both directions, a BulkHeader and then `bytes` of payload for kWrite,
-// kData:
+// Each stream has one receiving thread and, once it is needed, one sending thread. The requesting
+// or answering thread sends small pieces at once, because waking a thread takes longer than sending
+// them. The sending thread sends large pieces, those of many transfers, and bytes that the socket
+// did not take. It is the only thread that waits until a socket takes bytes, so the two directions
+// cannot block each other.
+//
+// In each direction, a stream carries messages: a BulkHeader, then `bytes` of payload (kWrite and
+// kData only):
 //
 //   kWrite  store the payload in the receiver's region       answered by kDone, unless it carries
 //                                                            an immediate
@@ -19,10 +21,10 @@
 //   kData   the bytes that a kRead asked for
 //   kDone   the piece is over; `status` tells how
 //
-// A piece has at most kMaxPieceBytes, and a side has at most kMaxInFlight of them unanswered on a
-// stream: whoever exceeds that breaks the Link. transfer() may be called from any thread and does
-// not block; callbacks run on the streams' threads. A stream whose sending thread cannot be started
-// when it is needed is lost, and the Link with it.
+// A piece has at most kMaxPieceBytes, and a side has at most kMaxInFlight unanswered pieces on a
+// stream; a peer that exceeds this breaks the Link. Any thread may call transfer(), which does not
+// block. Callbacks run on the streams' threads. If a sending thread cannot be started when it is
+// needed, the stream is lost, and the Link with it.
 #pragma once
 
 #include <atomic>
@@ -52,11 +54,11 @@ struct BulkHeader {
   enum Kind : uint32_t { kWrite = 1, kRead = 2, kData = 3, kDone = 4 };
   uint32_t kind = 0;
   uint32_t status = 0;     // kDone: a Code
-  uint64_t piece = 0;      // minted by the asking side, per stream
+  uint64_t piece = 0;      // assigned by the requesting side, per stream
   uint64_t region = 0;     // kWrite, kRead
   uint64_t offset = 0;     // kWrite, kRead
   uint64_t bytes = 0;      // kWrite, kRead, kData
-  uint32_t immediate = 0;  // kWrite: what the receiver tells its user with the piece, unless 0
+  uint32_t immediate = 0;  // kWrite: passed to the receiver's user with the piece, unless 0
   uint32_t unused = 0;
 };
 static_assert(sizeof(BulkHeader) == 48);
@@ -66,7 +68,7 @@ class BulkStream {
   static constexpr uint64_t kMaxPieceBytes = 4u << 20;
   static constexpr size_t kMaxInFlight = 32;
 
-  // A part of a transfer, on the asking side.
+  // A part of a transfer, on the requesting side.
   struct Piece {
     bool to_peer = false;
     uint64_t region = 0;
@@ -75,10 +77,10 @@ class BulkStream {
     uint64_t bytes = 0;
     uint32_t immediate = 0;
     bool as_pages = false;
-    std::shared_ptr<Transfer> transfer;
+    std::shared_ptr<PendingTransfer> transfer;
   };
 
-  // Why the stream ended; `ours`: for want of something on this side, not by the peer.
+  // Why the stream ended. `ours`: this side lacked a resource; the peer did nothing wrong.
   using OnError = std::function<void(const std::string& why, bool ours)>;
 
   // `spin`: LinkOptions::receive_spin.
@@ -86,40 +88,41 @@ class BulkStream {
              ImmediateArrived on_immediate, OnError on_error);
 
   Status start();
-  // `at_once`: on this thread if it is small and nothing else is being sent.
+  // `at_once`: send on this thread if the piece is small and nothing else is being sent.
   void submit(Piece piece, bool at_once);
   size_t queued_bytes() const { return queued_bytes_.load(std::memory_order_relaxed); }
-  // Ends the threads; what is pending completes with `why`.
+  // Ends the threads. Pending pieces complete with `why`.
   void stop(const Status& why);
-  // Returns when the threads have ended. Comes before the end of this object.
+  // Returns when the threads have ended. Must be called before the destructor.
   void join();
   void abandon() noexcept { ::close(socket_.get()); }
 
  private:
-  // What this side owes the peer: the data of a piece it reads, or the outcome of one it wrote.
+  // An answer that this side owes the peer: data the peer reads, or the outcome of its write.
   struct Answer {
     BulkHeader asked;
     Code code = Code::kOk;
   };
 
-  // What is being sent: a header, its payload, and after the data of a kRead the kDone.
+  // The message being sent: a header, its payload, and after the data of a kRead also the kDone.
   struct Message {
     BulkHeader header;
     std::byte* payload = nullptr;
     uint64_t payload_bytes = 0;
-    std::shared_ptr<ExposedRegions::Entry> region;  // that the payload lies in; else the caller's
+    // Holds the payload; null: it is the caller's memory.
+    std::shared_ptr<ExposedRegions::Entry> region;
     bool has_done = false;
     bool as_pages = false;  // the payload goes through pages_
     BulkHeader done;
-    uint64_t piece = 0;  // of ours, whose memory is the caller's again afterwards; 0: none
-    uint64_t sent = 0;   // of all three together
+    uint64_t piece = 0;  // this side's piece, whose memory is the caller's again once sent; 0: none
+    uint64_t sent = 0;   // bytes of header, payload and kDone together
     uint64_t bytes() const { return sizeof header + payload_bytes + (has_done ? sizeof done : 0); }
   };
 
   struct InFlight {
     Piece piece;
-    bool sent = false;  // the sending thread is through with the caller's memory
-    bool done = false;  // the peer has told the outcome, or will not
+    bool sent = false;  // the sending thread no longer uses the caller's memory
+    bool done = false;  // the peer has reported the outcome, or never will
     Status outcome;
   };
 
@@ -131,7 +134,7 @@ class BulkStream {
   bool can_request() const { return !requests_.empty() && in_flight_.size() < kMaxInFlight; }
   bool next_message(uint64_t most);
   Message answer_message(const Answer& answer);
-  // Whether a call may wait until the socket takes what it has.
+  // Whether a call may wait until the socket takes the bytes.
   enum class Blocking { kNo, kYes };
   bool push(Blocking blocking, std::string* why);
   bool push_pages(std::string* why);
@@ -157,15 +160,15 @@ class BulkStream {
   const OnError on_error_;
   std::thread receiver_;
   std::atomic<size_t> queued_bytes_{0};
-  std::vector<std::byte> scratch_;  // of the receiving thread: payload nobody wants
+  std::vector<std::byte> scratch_;  // receiving thread only: takes payload that is dropped
 
-  std::atomic<bool> called_{false};  // for a sending thread that spins
+  std::atomic<bool> called_{false};  // wakes a sending thread that spins
 
-  std::mutex mutex_;  // guards the members below, but see message_
+  std::mutex mutex_;  // guards the members below, except message_
   std::condition_variable to_send_;
   std::thread sender_;
   bool sending_ = false;            // some thread is in drive()
-  std::optional<Message> message_;  // in hand; of the thread that set sending_
+  std::optional<Message> message_;  // being sent; used only by the thread that set sending_
   PagePipe pages_;                  // likewise
   std::string send_error_;
   bool ours_ = false;        // see OnError
@@ -185,9 +188,10 @@ class TcpBulk {
           const ImmediateArrived& on_immediate, const BulkStream::OnError& on_error);
 
   Status start();
-  void transfer(const BulkTransfer& what, TransferDone done);
+  void transfer(const TransferRequest& what, TransferDone done);
   void stop(const Status& why);
-  // As BulkStream::join(). No stream goes before: a thread of one may use the others.
+  // See BulkStream::join(). Call it before any stream is destroyed: a stream's thread may use
+  // others.
   void join();
   void abandon() noexcept;
 
@@ -195,8 +199,8 @@ class TcpBulk {
   bool in_burst();
 
   std::vector<std::unique_ptr<BulkStream>> streams_;
-  std::atomic<std::chrono::steady_clock::time_point> last_{};  // transfer
-  std::atomic<uint32_t> burst_{0};  // transfers that came close behind one another
+  std::atomic<std::chrono::steady_clock::time_point> last_{};  // time of the last transfer
+  std::atomic<uint32_t> burst_{0};  // transfers that followed each other closely
 };
 
 }  // namespace rcuda::transport

@@ -2,12 +2,13 @@
 //
 //   u32 bytes; u32 place; payload of `bytes`        place: offset in the window | PutKind
 //
-// TcpSender gathers them on the way out. On the way in one thread copies small puts out of a buffer
-// that one recv() filled and receives large ones straight into the window. It never sends, so both
-// sides may be full without a deadlock. Transfers use further sockets (tcp_bulk.h).
+// TcpSender gathers outgoing puts. For incoming ones, a thread copies small puts out of a buffer
+// that one recv() has filled, and receives large puts straight into the window. This thread never
+// sends, so the sockets of both sides may be full without a deadlock. Transfers use other sockets
+// (tcp_bulk.h).
 //
-// A dead peer shows as the end of the stream; one that stopped, by its missing signs of life; a
-// lost host, by the kernel's unanswered probes and segments.
+// A dead peer shows as the end of the stream, a stopped peer by its missing heartbeats, and a lost
+// host by the kernel's unanswered probes and segments.
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -41,16 +42,16 @@ using Clock = std::chrono::steady_clock;
 constexpr uint64_t kHelloMagic = 0x3170637461647563;   // "cudatcp1"
 constexpr uint64_t kStreamMagic = 0x336b6c6261647563;  // "cudablk3"
 constexpr size_t kBufferBytes = 128u << 10;
-// Puts up to here pass through the buffer; larger ones are received in place.
+// Smaller puts pass through the buffer; larger ones are received in place.
 constexpr size_t kBufferedPut = 16u << 10;
-// How long data may stay unacknowledged before the peer's host counts as lost, where the peer may
-// be silent for ever. Probes of a closed window are acknowledged, so a stopped peer is not meant.
+// With a peer that may stay silent for ever, its host counts as lost if data stays unacknowledged
+// for this long. The kernel of a stopped peer still acknowledges probes of a closed window.
 constexpr auto kHostLost = std::chrono::seconds(60);
-// How long a closing Link waits for the peer to close as well, so that what was sent last is read
-// and not thrown away with the connection.
+// How long a closing Link waits until the peer closes too. Otherwise the last bytes sent could be
+// discarded with the connection.
 constexpr auto kLinger = std::chrono::milliseconds(300);
 
-// In the low bits of `place`: offsets are multiples of eight.
+// Stored in the low bits of `place`: offsets are multiples of eight.
 enum PutKind : uint32_t { kPut = 0, kPutAndWake = 1, kHeartbeat = 2, kFarewell = 3 };
 
 struct PutHeader {
@@ -110,12 +111,12 @@ class TcpLink final : public LinkCore {
  private:
   void on_broken() override;
   void before_sleep() override { sender_.flush(); }
-  void transfer(const BulkTransfer& what, TransferDone done);
-  // A peer that answers a farewell by closing is not lost.
+  void transfer(const TransferRequest& what, TransferDone done);
+  // A peer that closes in answer to a farewell is not lost.
   void lost(const std::string& why) { fail(closing_ ? End::kIntended : End::kLost, why); }
   void bulk_lost(const std::string& why);
 
-  // The receiving thread. Functions return why the stream ended, or nothing.
+  // The receiving thread. Functions return the reason why the stream ended, or an empty string.
   void receive();
   std::string fill();
   std::string take_puts();
@@ -135,13 +136,13 @@ class TcpLink final : public LinkCore {
   std::condition_variable receiver_ended_;
   bool receiver_over_ = false;  // guarded by end_mutex_
   std::atomic<bool> closing_{false};
-  // Their threads use what is above.
+  // Declared last: their threads use the members above.
   TcpSender sender_;
   TcpBulk bulk_;
 
   std::thread receiver_;
   std::vector<std::byte> buffer_;
-  size_t begin_ = 0;  // of what is in the buffer
+  size_t begin_ = 0;  // start of the bytes in the buffer
   size_t end_ = 0;
   bool farewell_ = false;
   Clock::time_point last_heard_;
@@ -162,7 +163,7 @@ TcpLink::TcpLink(Setup setup)
           [this](const std::string& why, bool ours) { ours ? lost(why) : bulk_lost(why); }),
       buffer_(kBufferBytes) {}
 
-// After an error the Link has ended; whoever made it tells why.
+// After an error the Link has ended; its maker reports why.
 Status TcpLink::start() {
   last_heard_ = Clock::now();
   Status started = sender_.start();
@@ -185,7 +186,7 @@ TcpLink::~TcpLink() {
   }
   ::shutdown(control_.get(), SHUT_RDWR);
   if (receiver_.joinable()) receiver_.join();
-  // The thread that broke the Link may still be on its way to on_broken(), which uses both.
+  // The thread that broke the Link may still be on its way to on_broken(), which uses both members.
   bulk_.join();
   sender_.join();
 }
@@ -204,7 +205,7 @@ void TcpLink::on_broken() {
   if (!closing_) ::shutdown(control_.get(), SHUT_RDWR);
 }
 
-// The bulk connections of a peer that ends on purpose may close before its farewell has been read.
+// If the peer ends on purpose, its bulk connections may close before its farewell has been read.
 void TcpLink::bulk_lost(const std::string& why) {
   std::unique_lock lock(end_mutex_);
   receiver_ended_.wait_for(lock, kLinger, [this] { return receiver_over_ || broken(); });
@@ -255,13 +256,13 @@ void TcpLink::read(RegionId region, uint64_t offset, void* local, size_t bytes, 
   transfer({false, region, offset, static_cast<std::byte*>(local), bytes}, std::move(done));
 }
 
-void TcpLink::transfer(const BulkTransfer& what, TransferDone done) {
+void TcpLink::transfer(const TransferRequest& what, TransferDone done) {
   if (what.offset > UINT64_MAX - what.bytes) {
     return done({Code::kInvalidArgument, "offset out of range"});
   }
   const auto counted = [this, bytes = what.bytes, done = std::move(done)](const Status& status) {
     if (status.ok()) {
-      // The kernel's copy between the socket and the memory is this CPU's work as well.
+      // The kernel's copy between socket and memory also runs on this CPU.
       transfer_bytes_.fetch_add(bytes, std::memory_order_relaxed);
       copied_bytes_.fetch_add(bytes, std::memory_order_relaxed);
     }
@@ -286,7 +287,7 @@ void TcpLink::receive() {
   receiver_ended_.notify_all();
 }
 
-// One recv(); with silence allowed it returns now and then to look after the peer (SO_RCVTIMEO).
+// One recv(). With a timeout for silence, it returns now and then to check the peer (SO_RCVTIMEO).
 std::string TcpLink::receive_some(std::byte* data, size_t bytes, size_t* received) {
   while (true) {
     const ssize_t count = recv_spinning(control_.get(), data, bytes, 0, receive_spin_);
@@ -298,7 +299,7 @@ std::string TcpLink::receive_some(std::byte* data, size_t bytes, size_t* receive
     if (count == 0) return "the peer closed the connection";
     if (errno == ECONNRESET) return "the peer closed the connection";
     if (errno == ETIMEDOUT) return "the peer's host does not answer";
-    if (errno == EINTR) continue;  // this process was stopped: what came meanwhile is read first
+    if (errno == EINTR) continue;  // this process was stopped: read first what has arrived since
     if (errno != EAGAIN) return std::strerror(errno);
     if (std::string why = check_peer(); !why.empty()) return why;
   }
@@ -352,9 +353,9 @@ std::string TcpLink::take_puts() {
       why = "protocol violation: put outside of the window";
       break;
     }
-    after_peer(regions_.peer_order());  // transfers that the peer has seen finished
+    after_peer(regions_.peer_order());  // transfers whose end the peer has seen
     if (header.bytes > kBufferedPut) {
-      if (std::exchange(wake, false)) doorbell_.ring();  // the rest may be long in coming
+      if (std::exchange(wake, false)) doorbell_.ring();  // the rest may take long to arrive
       why = take_large_put(header);
     } else {
       if (end_ - begin_ < sizeof header + header.bytes) break;
@@ -365,7 +366,7 @@ std::string TcpLink::take_puts() {
     }
     wake = wake || kind == kPutAndWake;
   }
-  // One wake-up for all puts that came together.
+  // One wake-up for all puts that arrived together.
   if (wake) doorbell_.ring();
   return why;
 }
@@ -373,7 +374,8 @@ std::string TcpLink::take_puts() {
 std::string TcpLink::take_large_put(const PutHeader& header) {
   std::byte* const place = window_.data() + (header.place & ~7u);
   begin_ += sizeof header;
-  // The first word is stored whole, then the middle in place, then the last word.
+  // The first word is stored whole, then the middle is received in place, then the last word is
+  // stored.
   while (end_ - begin_ < kWord) {
     if (std::string why = fill(); !why.empty()) return why;
   }
@@ -409,14 +411,14 @@ void set_option(int socket, int level, int name, const T& value) {
 }
 
 // Buffer sizes are left to the kernel: its automatic tuning grows them further than an unprivileged
-// process may ask for (tcp_rmem and tcp_wmem against rmem_max and wmem_max).
+// process may ask for (tcp_rmem and tcp_wmem, against rmem_max and wmem_max).
 void tune(int socket, std::chrono::milliseconds peer_timeout) {
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 30);
   set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 10);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  // Not for a peer that may be stopped: the kernel counts a window that stays closed as well.
+  // Not for a peer that may be stopped: the kernel also counts the time that a window stays closed.
   if (peer_timeout.count() != 0) {
     set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(peer_timeout.count()));
   }
@@ -483,7 +485,7 @@ Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOpti
   void* window = ::mmap(nullptr, options.window_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (window == MAP_FAILED) return Status::from_errno(errno, "allocating a window");
-  // How often the receiving thread looks after a silent peer.
+  // How often the receiving thread checks whether the peer is silent.
   set_receive_timeout(socket,
                       options.peer_timeout.count() != 0
                           ? std::max(options.peer_timeout / 4, std::chrono::milliseconds(10))

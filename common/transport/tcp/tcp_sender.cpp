@@ -15,8 +15,8 @@
 namespace rcuda::transport {
 namespace {
 
-// Puts closer to each other than this are a burst. A send costs 3 to 10 us, so below that gathering
-// always wins; the answer to a call takes longer to arrive than this.
+// Puts that follow each other within this time are a burst. A send costs 3 to 10 us, so gathering
+// always wins within this time. The answer to a call takes longer to arrive.
 constexpr auto kBurstGap = std::chrono::microseconds(10);
 // How long the flusher stays awake after a burst, so that the next one needs no wake-up.
 constexpr auto kLinger = std::chrono::microseconds(50);
@@ -60,11 +60,11 @@ bool TcpSender::send(std::span<const Bytes> pieces, size_t total, Wake wake) {
   } else if ((urgent || gap >= kBurstGap) && idle()) {
     if (close) flusher_asleep_ = false;
     const bool sent = send_now(lock, pieces, total);
-    if (close) flusher_wanted_.notify_one();  // for those to come
+    if (close) flusher_wanted_.notify_one();  // for the next puts
     return sent;
   }
 
-  // A single message may be larger than the buffer: it is let in when the buffer is empty.
+  // A message larger than the buffer is accepted when the buffer is empty.
   while (!pending_.empty() && pending_.size() + total > kMaxPending) {
     if (sending_) {
       space_.wait(lock);
@@ -82,7 +82,7 @@ bool TcpSender::send(std::span<const Bytes> pieces, size_t total, Wake wake) {
   return true;
 }
 
-// Releases the lock, which the flusher takes first.
+// Releases the lock; the flusher takes it first.
 void TcpSender::call_flusher(Lock& lock) {
   called_.store(true, std::memory_order_relaxed);
   const bool asleep = std::exchange(flusher_asleep_, false);
@@ -116,7 +116,7 @@ bool TcpSender::send_now(Lock& lock, std::span<const Bytes> pieces, size_t total
   }
   const size_t sent = result < 0 ? 0 : static_cast<size_t>(result);
   if (sent < total) {
-    // What others appended meanwhile comes after the rest of this message.
+    // Messages that other threads have appended come after the rest of this one.
     outgoing_.clear();
     sent_ = 0;
     std::swap(outgoing_, pending_);

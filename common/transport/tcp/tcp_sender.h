@@ -1,16 +1,17 @@
-// TcpSender: the sending half of a TCP Link's control stream; gathers small puts into large sends.
+// TcpSender: the sending half of a TCP Link's control stream. It gathers small puts into large
+// sends.
 //
-// A put that finds the stream quiet is sent by its own thread at once. Puts that follow each other
-// closely (a burst of posted launches) are only appended to a buffer, about 50 ns each, and a
-// flusher thread sends whatever has gathered while its previous send ran. A put whose answer is
-// waited for is sent by its own thread with everything before it, because waking the flusher takes
-// longer than sending. A thread about to sleep in Link::wait flushes as well.
+// A put that finds the stream quiet is sent by the calling thread at once. Puts that follow each
+// other closely (a burst of posted launches) are only appended to a buffer, which takes about 50 ns
+// each; a flusher thread sends what has gathered during its previous send. A put whose answer
+// somebody waits for is sent by the calling thread, with everything before it, because waking the
+// flusher takes longer than sending. A thread that is about to sleep in Link::wait flushes too.
 //
-// Puts that may be handed over (Wake::kHandOver) and come closer to one another than `hand_over`
-// wake the flusher, which stays awake for as long, and are left to it while it is.
+// Puts with Wake::kHandOver that follow each other within `hand_over` wake the flusher. It stays
+// awake for that time and sends such puts.
 //
-// send() may be called from any thread; it blocks while kMaxPending bytes wait for the peer. The
-// flusher also sends the signs of life. Errors go to the callback, on the thread that met them.
+// Any thread may call send(), which blocks while kMaxPending bytes wait for the peer. The flusher
+// also sends the heartbeats. Errors go to the callback, on the thread that met them.
 #pragma once
 
 #include <atomic>
@@ -31,23 +32,23 @@ class TcpSender {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `heartbeat` is sent when nothing else was for `interval` (zero: never). The socket outlives
-  // this.
+  // `heartbeat` is sent if nothing else was sent for `interval` (zero: never). The socket must
+  // outlive this object.
   TcpSender(int socket, Bytes heartbeat, std::chrono::milliseconds interval,
             std::chrono::nanoseconds hand_over, std::function<void(const std::string&)> on_error);
 
   Status start();
-  // `pieces` make one message of `total` bytes, which is not held back if somebody waits for what
-  // becomes of it. Returns false once stopped.
+  // `pieces` form one message of `total` bytes. It is not held back if `wake` says that somebody
+  // waits for the answer. Returns false once stopped.
   bool send(std::span<const Bytes> pieces, size_t total, Wake wake);
-  // Sends what is gathered as far as the socket takes it without blocking.
+  // Sends gathered bytes as far as the socket takes them without blocking.
   void flush();
-  // Sends what is gathered and `farewell`, until the deadline at most, then stops.
+  // Sends gathered bytes and `farewell`, until the deadline at most, then stops.
   void finish(Bytes farewell, Clock::time_point deadline);
-  // Makes every call return; the owner has shut the socket down.
+  // Makes every call return. The owner has shut the socket down.
   void stop();
-  // Returns when the flusher has ended, which stop(), finish() or an error makes it do. Comes
-  // before the end of this object.
+  // Returns when the flusher has ended; stop(), finish() or an error makes it end. Must be called
+  // before the destructor.
   void join();
 
  private:
@@ -69,17 +70,19 @@ class TcpSender {
   const std::chrono::nanoseconds hand_over_;
   const std::function<void(const std::string&)> on_error_;
   std::thread flusher_;
-  std::atomic<bool> called_{false};  // for a flusher that lingers, which leaves the lock to others
+  // Wakes a flusher that lingers, which leaves the lock to others.
+  std::atomic<bool> called_{false};
 
-  std::mutex mutex_;  // guards everything below, but see outgoing_
+  std::mutex mutex_;  // guards everything below, except outgoing_
   std::condition_variable flusher_wanted_;
   std::condition_variable space_;
   std::vector<std::byte> pending_;
-  std::vector<std::byte> outgoing_;  // of the thread that set sending_; sent before pending_
+  // Used only by the thread that set sending_; sent before pending_.
+  std::vector<std::byte> outgoing_;
   size_t sent_ = 0;                  // of outgoing_
   bool sending_ = false;
-  bool flusher_asleep_ = false;  // and nobody has called it
-  bool flusher_awake_ = false;   // a called one takes its time to wake up
+  bool flusher_asleep_ = false;  // and has not been called
+  bool flusher_awake_ = false;   // after a call the flusher takes time to wake up
   bool stopped_ = false;
   Clock::time_point last_put_{};
   Clock::time_point last_send_{};

@@ -18,7 +18,7 @@ struct Registry {
   std::vector<AdapterEvents::Attachment*> attachments;
 };
 
-// Never destroyed: Links may end after static destructors began.
+// Never destroyed: Links may outlive the static destructors.
 Registry& registry() {
   static Registry* instance = new Registry;
   return *instance;
@@ -44,7 +44,8 @@ void tell_of_port(ibv_context* context, const ibv_async_event& event) {
     RCUDA_INFO("verbs: port %d of %s is up", port, device);
     return;
   }
-  // Up again by now, or an event from before this process looked: no problem.
+  // If the port is up again, or the event is older than this process's first look, there is no
+  // problem.
   const std::string problem = port_problem(context, port);
   if (problem.empty()) return;
   RCUDA_WARN("verbs: %s; sessions over it end if it stays down for about %d s", problem.c_str(),

@@ -1,13 +1,14 @@
-// AdapterEvents: what an adapter reports of itself, delivered to the Links that use it.
+// AdapterEvents delivers an adapter's asynchronous events to the Links that use the adapter.
 //
 // rdma_cm opens each device once per process, so all Links over it share one queue of asynchronous
-// events. Each Link's progress thread sleeps on its descriptor; whichever takes an event delivers
-// it to every Link that it concerns. A port that goes down ends no Link, because queue pairs
-// outlive a short interruption: it is said in the log, once per process, and is the reason if they
-// fail.
+// events. Each Link's progress thread sleeps on the descriptor of this queue. The thread that takes
+// an event delivers it to every Link that it concerns. A port that goes down does not end a Link,
+// because queue pairs survive a short interruption. It is logged once per process, and given as the
+// reason if the queue pairs fail.
 //
-// Listeners are called by the thread that calls take(), with a lock held that attach() and the end
-// of an Attachment wait for: they note what they are told, and call nothing here.
+// The thread that calls take() calls the listeners, and holds a lock that attach() and the
+// destructor of an Attachment take. So a listener only notes what it is told, and calls nothing of
+// AdapterEvents.
 #pragma once
 
 #include <functional>
@@ -25,8 +26,8 @@ class AdapterEvents {
     Attachment() = default;
     Attachment(const Attachment&) = delete;
     ~Attachment() { end(); }
-    // From here on `note` hears of the device, and of queue pairs whose qp_context is `owner` and
-    // completion queues whose cq_context is.
+    // From now on `note` is told of events of the device, of queue pairs whose qp_context is
+    // `owner`, and of completion queues whose cq_context is `owner`.
     void begin(ibv_context* context, const void* owner, Loss::Note note);
     void end();
 
@@ -37,7 +38,7 @@ class AdapterEvents {
     Loss::Note note_;
   };
 
-  // Takes and delivers what there is; never blocks.
+  // Takes and delivers all pending events. Never blocks.
   static void take(ibv_context* context);
 };
 

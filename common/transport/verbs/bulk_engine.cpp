@@ -14,10 +14,10 @@
 namespace rcuda::transport::verbs {
 namespace {
 
-// Large enough that a work request costs nothing beside its data, small enough to spread one
-// transfer over several queue pairs. Never more than the port's largest message.
-constexpr uint64_t kMostPieceBytes = 1u << 20;
-constexpr size_t kMostRegions = 1u << 20;
+// Large enough that the cost of a work request does not matter, small enough to spread one transfer
+// over several queue pairs. Never more than the port's largest message.
+constexpr uint64_t kMaxPieceBytes = 1u << 20;
+constexpr size_t kMaxRegions = 1u << 20;
 
 Status not_found(uint64_t region) {
   return {Code::kNotFound, "region " + std::to_string(region) + " of the peer does not exist"};
@@ -29,7 +29,7 @@ void BulkEngine::start(ibv_pd* pd, std::vector<ibv_qp*> qps, ibv_cq* cq,
                        uint64_t max_message_bytes) {
   pd_ = pd;
   cq_ = cq;
-  piece_bytes_ = std::min(kMostPieceBytes, max_message_bytes);
+  piece_bytes_ = std::min(kMaxPieceBytes, max_message_bytes);
   for (ibv_qp* qp : qps) queues_.push_back({qp, 0});
 }
 
@@ -37,7 +37,7 @@ Status BulkEngine::add_remote(uint64_t id, uint64_t bytes, uint64_t address, uin
   std::vector<Waiting> ready;
   {
     std::lock_guard lock(mutex_);
-    if (id <= highest_remote_ || bytes == 0 || remotes_.size() >= kMostRegions) {
+    if (id <= highest_remote_ || bytes == 0 || remotes_.size() >= kMaxRegions) {
       return {Code::kProtocol, "protocol violation: bad announcement of a region"};
     }
     highest_remote_ = id;
@@ -81,7 +81,7 @@ Status BulkEngine::retire_remote(uint64_t id) {
   return {};
 }
 
-bool BulkEngine::transfer(const BulkTransfer& what, std::chrono::milliseconds patience,
+bool BulkEngine::transfer(const TransferRequest& what, std::chrono::milliseconds patience,
                           TransferDone done) {
   if (what.bytes == 0) {
     done({});
@@ -116,14 +116,14 @@ Status BulkEngine::begin(const Waiting& request) {
   const std::shared_ptr<Registration> registration = memory_.prepare(request.local, request.bytes);
   const uint64_t most = registration ? piece_bytes_ : std::min<uint64_t>(piece_bytes_, kSlotBytes);
   const uint64_t share = (request.bytes + queues_.size() - 1) / queues_.size();
-  // Cutting below 64 KiB would cost more than a second queue pair gains.
+  // Pieces below 64 KiB would cost more than a second queue pair gains.
   const uint64_t piece = std::clamp<uint64_t>(share, std::min<uint64_t>(64u << 10, most), most);
   const size_t pieces = (request.bytes + piece - 1) / piece;
   const auto counted = [this, bytes = request.bytes, done = request.done](const Status& status) {
     if (status.ok()) counters_.transfer_bytes.fetch_add(bytes, std::memory_order_relaxed);
     done(status);
   };
-  const auto transfer = std::make_shared<Transfer>(pieces, counted);
+  const auto transfer = std::make_shared<PendingTransfer>(pieces, counted);
   {
     std::lock_guard lock(mutex_);
     for (uint64_t at = 0; at < request.bytes; at += piece) {
@@ -166,8 +166,8 @@ bool BulkEngine::take_slot_locked(Operation& operation) {
   return true;
 }
 
-// The next operation that there is room for, with its place in a queue and, if it needs one, its
-// slot; nullptr: none. Whoever gets it posts it.
+// The next operation for which there is room, with its place in a queue and, if it needs one, its
+// slot; nullptr if there is none. The caller posts it.
 BulkEngine::Operation* BulkEngine::next_locked(Outcomes& outcomes) {
   while (!pending_.empty()) {
     Operation& next = pending_.front();
@@ -200,11 +200,11 @@ BulkEngine::Operation* BulkEngine::next_locked(Outcomes& outcomes) {
   return nullptr;
 }
 
-// What is posted at once; false: nothing. A piece that must be copied first is the last: what can
-// go, goes.
+// Takes operations to post at once; false if there are none. An operation that must be copied first
+// ends the batch, so that those before it are posted without delay.
 bool BulkEngine::take_batch_locked(Outcomes& outcomes, std::vector<Operation*>& batch) {
   batch.clear();
-  while (batch.size() < kMostPosted && (batch.empty() || batch.back()->registration)) {
+  while (batch.size() < kMaxPosted && (batch.empty() || batch.back()->registration)) {
     Operation* operation = next_locked(outcomes);
     if (operation == nullptr) break;
     batch.push_back(operation);
@@ -212,8 +212,8 @@ bool BulkEngine::take_batch_locked(Outcomes& outcomes, std::vector<Operation*>& 
   return !batch.empty();
 }
 
-// Posts what there is room for. Copies and posts without the lock, which threads take that may not
-// wait for either: the control thread gives its signs of life between two messages.
+// Posts operations while there is room. Copies and posts without the lock, because threads that
+// must not wait for either take it: the control thread sends its heartbeats between two messages.
 void BulkEngine::pump() {
   Outcomes outcomes;
   std::vector<uint64_t> retired;
@@ -237,11 +237,11 @@ void BulkEngine::pump() {
   report(outcomes, retired);
 }
 
-// One list, and one doorbell, for each queue pair. What was posted may be gone before this returns;
-// `batch` keeps what was not.
+// Posts one list of work requests, with one doorbell, per queue pair. A posted operation may be
+// deleted before this returns. `batch` keeps the operations that were not posted.
 int BulkEngine::post(std::vector<Operation*>& batch) {
-  std::array<ibv_send_wr, kMostPosted> requests;
-  std::array<ibv_sge, kMostPosted> pieces;
+  std::array<ibv_send_wr, kMaxPosted> requests;
+  std::array<ibv_sge, kMaxPosted> pieces;
   std::vector<Operation*> left;
   int error = 0;
   std::stable_sort(batch.begin(), batch.end(),
@@ -317,7 +317,7 @@ void BulkEngine::poll() {
   int count;
   while ((count = ibv_poll_cq(cq_, static_cast<int>(std::size(completions)), completions)) > 0) {
     counters_.completions.fetch_add(count, std::memory_order_relaxed);
-    // Those of receives carry no operation.
+    // Completions of receives carry no operation.
     const auto first_receive = std::stable_partition(
         completions, completions + count, [](const ibv_wc& done) { return done.wr_id != 0; });
     std::for_each(first_receive, completions + count,
@@ -354,7 +354,7 @@ void BulkEngine::poll() {
   pump();
 }
 
-// What came with an immediate, or a receive that ended with its queue pair.
+// Handles an arrival with an immediate, or a receive that ended with its queue pair.
 void BulkEngine::receive(const ibv_wc& completion) {
   counters_.receives.fetch_add(1, std::memory_order_relaxed);
   if (completion.status != IBV_WC_SUCCESS) {
@@ -406,7 +406,7 @@ void BulkEngine::stop(const Status& why) {
     failed_.clear();
   }
   report(outcomes, {});
-  pump();  // which now ends everything that has not been posted
+  pump();  // ends everything that has not been posted
   for (const Waiting& request : waiting) request.done(why);
 }
 

@@ -1,19 +1,19 @@
-// BulkEngine: the transfers of a verbs Link: RDMA writes and reads over queue pairs of their own.
+// BulkEngine: the transfers of a verbs Link, as RDMA writes and reads over separate queue pairs.
 //
-// The peer's regions are known by the announcements that its Link sends over the control socket; a
-// transfer of a region whose announcement is still on its way waits for it. How the adapter reaches
-// local memory is told by LocalMemory; what it does not reach is copied through registered slots.
+// The peer announces its regions over the control socket. A transfer of a region that has not been
+// announced yet waits for the announcement. LocalMemory says how the adapter reaches local memory;
+// memory that it does not reach is copied through registered slots.
 //
 // A region is withdrawn in two steps, because an access that the adapter refuses would end the
-// queue pair: the owner asks (kRetire), the peer stops using it, waits for what is in flight and
-// answers (kRetired), and only then the owner deregisters.
+// queue pair. The owner asks (kRetire). The peer stops using the region, waits for its work
+// requests in flight and answers (kRetired). Only then does the owner deregister the region.
 //
-// A write with immediate takes one of the receives that the peer has posted. Each queue pair has
-// kReceives, which its progress thread posts again before it tells of what came; where it does not
-// keep up, the writer's adapter waits and tries again (RNR), and nothing is lost.
+// A write with immediate consumes one of the receives that the peer has posted. Each queue pair has
+// kReceives of them. The peer's progress thread posts them again before it reports the arrivals. If
+// it is too slow, the writer's adapter waits and retries (RNR), and nothing is lost.
 //
-// transfer() may be called from any thread; callbacks run there, on the Link's progress thread or
-// on its control thread.
+// Any thread may call transfer(). Callbacks run on the calling thread, on the Link's progress
+// thread or on its control thread.
 #pragma once
 
 #include <atomic>
@@ -61,22 +61,23 @@ class BulkEngine {
 
   void start(ibv_pd* pd, std::vector<ibv_qp*> qps, ibv_cq* cq, uint64_t max_message_bytes);
 
-  // The peer's regions, as announced. Control thread.
+  // The peer's regions, as announced. Called by the control thread.
   Status add_remote(uint64_t id, uint64_t bytes, uint64_t address, uint64_t rkey);
   Status retire_remote(uint64_t id);
 
-  // True if it waits for the region's announcement: expire() then knows a new deadline.
-  bool transfer(const BulkTransfer& what, std::chrono::milliseconds patience, TransferDone done);
-  // Progress thread.
+  // Returns true if the transfer waits for the region's announcement; expire() then has a new
+  // deadline.
+  bool transfer(const TransferRequest& what, std::chrono::milliseconds patience, TransferDone done);
+  // Called by the progress thread.
   void poll();
-  // Fails transfers that have waited too long for an announcement; when to call again.
+  // Fails transfers that have waited too long for an announcement. Returns when to call it again.
   std::chrono::steady_clock::time_point expire();
-  // Nothing new is posted.
+  // From now on nothing new is posted.
   void stop(const Status& why);
-  // After stop(): returns when no thread uses the queue pairs any more.
+  // After stop(): returns when no thread uses the queue pairs.
   void quiesce();
   bool idle();
-  // The queue pairs are gone: completes what never came back.
+  // After the queue pairs are destroyed: completes the operations that have not come back.
   void fail_in_flight();
 
  private:
@@ -96,12 +97,12 @@ class BulkEngine {
     std::byte* local = nullptr;
     uint32_t bytes = 0;
     uint32_t immediate = 0;
-    std::shared_ptr<Registration> registration;  // none: through a slot
+    std::shared_ptr<Registration> registration;  // null: through a slot
     int slot = -1;
     size_t queue = 0;
-    std::shared_ptr<Transfer> transfer;
+    std::shared_ptr<PendingTransfer> transfer;
   };
-  struct Waiting : BulkTransfer {
+  struct Waiting : TransferRequest {
     Clock::time_point deadline;
     TransferDone done;
   };
@@ -109,8 +110,8 @@ class BulkEngine {
     ibv_qp* qp = nullptr;
     uint32_t in_flight = 0;
   };
-  // What must be called once the lock is released.
-  using Outcomes = std::vector<std::pair<std::shared_ptr<Transfer>, Status>>;
+  // Callbacks to call once the lock is released.
+  using Outcomes = std::vector<std::pair<std::shared_ptr<PendingTransfer>, Status>>;
 
   Status begin(const Waiting& request);
   Operation* next_locked(Outcomes& outcomes);
@@ -125,7 +126,7 @@ class BulkEngine {
   void report(const Outcomes& outcomes, const std::vector<uint64_t>& retired);
   void receive(const ibv_wc& completion);
 
-  static constexpr size_t kMostPosted = 32;  // at once
+  static constexpr size_t kMaxPosted = 32;  // in one call
   static constexpr size_t kSlots = 8;
   static constexpr size_t kSlotBytes = 256u << 10;
 
@@ -138,13 +139,13 @@ class BulkEngine {
   ibv_cq* cq_ = nullptr;
   uint64_t piece_bytes_ = 0;
 
-  std::mutex mutex_;           // guards everything below, but for what post() and poll() may read
-  std::vector<Queue> queues_;  // the pairs themselves are fixed from start() on
+  std::mutex mutex_;           // guards everything below, except what post() and poll() may read
+  std::vector<Queue> queues_;  // their queue pairs do not change after start()
   std::deque<Operation> pending_;
   std::unordered_set<Operation*> in_flight_;
-  uint32_t posting_ = 0;  // threads that post without the lock
-  // Transfers of pieces that the adapter failed. They end when the Link does, with its reason.
-  std::vector<std::shared_ptr<Transfer>> failed_;
+  uint32_t posting_ = 0;  // threads that are posting without the lock
+  // Transfers with pieces that the adapter failed. They end with the Link, and with its reason.
+  std::vector<std::shared_ptr<PendingTransfer>> failed_;
   std::vector<Waiting> waiting_;
   std::unordered_map<uint64_t, std::shared_ptr<Remote>> remotes_;
   uint64_t highest_remote_ = 0;

@@ -15,7 +15,7 @@ namespace rcuda::transport::verbs {
 namespace {
 
 constexpr int kResolveMs = 2000;
-constexpr uint8_t kMostReads = 16;  // outstanding RDMA reads per queue pair
+constexpr uint8_t kMaxReads = 16;  // outstanding RDMA reads per queue pair
 
 struct PrivateData {
   Token token;
@@ -29,7 +29,7 @@ constexpr char kTestByHand[] =
 
 Status failed(const char* call) { return allocation_error(errno, call); }
 
-// Where the kernel is too old for it, rdma_cm's choice stands.
+// If the kernel is too old for this option, rdma_cm's own choice remains.
 void set_ack_timeout(rdma_cm_id* id) {
   uint8_t timeout = kAckTimeout;
   (void)rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, sizeof timeout);
@@ -40,7 +40,8 @@ Status event_problem(const rdma_cm_event& event, const std::string& what) {
     return {Code::kUnavailable, what + ": " + device_gone(event.id->verbs)};
   }
   std::string text = what + ": " + rdma_event_str(event.event);
-  // -1: librdmacm could not set the device up for itself, and has forgotten why. It allocates.
+  // -1: librdmacm could not set up the device and has lost the reason. Setting it up allocates
+  // memory.
   if (event.status == -ENOMEM || event.status == -1) return allocation_error(ENOMEM, text);
   if (event.status != 0) {
     text += " (" +
@@ -95,10 +96,11 @@ Status Connection::adopt_context(ibv_context* context) {
     if (ibv_query_device(context, &attributes) == 0) {
       read_depth_ = static_cast<uint8_t>(
           std::clamp(std::min(attributes.max_qp_rd_atom, attributes.max_qp_init_rd_atom), 1,
-                     static_cast<int>(kMostReads)));
+                     static_cast<int>(kMaxReads)));
     }
   }
-  if (context_ != context) return {Code::kUnsupported, "the peer came in over another RDMA device"};
+  if (context_ != context)
+    return {Code::kUnsupported, "the peer connected over another RDMA device"};
   return {};
 }
 
@@ -128,7 +130,8 @@ Result<rdma_cm_event*> Connection::next_event(const Patience& patience) {
                     std::string("the peer did not connect its queue pairs in time") + kTestByHand};
     }
     if (entries[1].revents == 0 || entries[0].revents != 0) continue;
-    // A peer that is through already is only waited for; one that gave up may have said why.
+    // A peer that has already connected everything is waited for; a peer that gave up may have said
+    // why.
     if (watched != POLLRDHUP && ready_has_come(patience.control_socket)) {
       watched = POLLRDHUP;
       continue;
@@ -154,7 +157,8 @@ Status Connection::resolve(const Address& local, const Address& server, const Pa
   RCUDA_RETURN_IF_ERROR(create_id(id));
   Address from = local;
   Address to = server;
-  // The source is bound: left to itself rdma_cm takes the destination's device for a local address.
+  // The source address is bound. Without it, rdma_cm takes the destination's device for a local
+  // address.
   if (rdma_resolve_addr(id->get(), from.get(), to.get(), kResolveMs) != 0) {
     if (errno == ENODEV || errno == EADDRNOTAVAIL) return adopt_context(nullptr);
     return failed("rdma_resolve_addr");
@@ -180,12 +184,12 @@ Status Connection::create_qp(rdma_cm_id* id, const QueuePairPlan& plan, size_t i
   attributes.send_cq = plan.sends;
   attributes.recv_cq = plan.receives;
   attributes.cap.max_send_wr = plan.sizes.sends;
-  attributes.cap.max_recv_wr = std::max(plan.sizes.receives, 1u);  // none is not always allowed
+  attributes.cap.max_recv_wr = std::max(plan.sizes.receives, 1u);  // some adapters refuse 0
   attributes.cap.max_send_sge = 1;
   attributes.cap.max_recv_sge = 1;
   attributes.cap.max_inline_data = plan.sizes.inline_bytes;
   while (rdma_create_qp(id, pd_.get(), &attributes) != 0) {
-    // A device that cannot send so much inline says no instead of less.
+    // A device that cannot send this much inline refuses instead of reducing the size.
     if (errno != EINVAL || attributes.cap.max_inline_data == 0) return failed("rdma_create_qp");
     attributes.cap.max_inline_data /= 2;
   }
@@ -207,7 +211,8 @@ rdma_conn_param Connection::parameters(const void* data, size_t bytes) const {
   parameters.responder_resources = read_depth_;
   parameters.initiator_depth = read_depth_;
   parameters.retry_count = kRetries;
-  parameters.rnr_retry_count = 7;  // for ever: see the protocols in verbs_link.cpp, bulk_engine.h
+  // For ever: see the protocols in verbs_link.cpp and bulk_engine.h.
+  parameters.rnr_retry_count = 7;
   return parameters;
 }
 
@@ -235,10 +240,10 @@ Status Connection::accept(rdma_cm_event* event, const Token& token,
   if (asked.private_data_len >= sizeof data) {
     std::memcpy(&data, asked.private_data, sizeof data);
   }
-  rdma_ack_cm_event(event);  // ends the life of what it points to
+  rdma_ack_cm_event(event);  // frees what it points to
   if (data.token != token || data.index >= plans.size() || ids_[data.index]) {
     rdma_reject(id.get(), nullptr, 0);
-    return {};  // a stranger is no reason to give up
+    return {};  // a stranger's request does not end the connecting
   }
   RCUDA_RETURN_IF_ERROR(adopt_context(id->verbs));
   RCUDA_RETURN_IF_ERROR(create_qp(id.get(), plans[data.index], data.index));
@@ -259,7 +264,7 @@ Status Connection::connect_server(const Token& token, const std::vector<QueuePai
     switch ((*event)->event) {
       case RDMA_CM_EVENT_CONNECT_REQUEST:
         RCUDA_RETURN_IF_ERROR(accept(*event, token, plans));
-        continue;  // acknowledged there
+        continue;  // accept() has acknowledged it
       case RDMA_CM_EVENT_ESTABLISHED:
         ++established;
         break;

@@ -1,12 +1,12 @@
-// Connection: the queue pairs between two sides, made by rdma_cm.
+// Connection: the queue pairs between two sides, made with rdma_cm.
 //
-// The server listens on a port of its own for this one session and tells the client address, port
-// and a random token over the control socket; the client connects queue pair 0 (commands) and 1 ...
-// n (transfers), each with the token and its index in the private data. Anything else that connects
-// is rejected. Both sides call connect_*(), which block until the deadline at most, or until the
-// peer gives up and closes the control socket.
+// The server listens on a port for this session only. Over the control socket it tells the client
+// the address, the port and a random token. The client connects queue pair 0 (commands) and 1 ... n
+// (transfers), each with the token and its index in the private data. All other connection requests
+// are rejected. Each side calls its connect_*(), which blocks until the deadline at most, or until
+// the peer gives up and closes the control socket.
 //
-// Afterwards events() delivers disconnections; one thread of the Link reads them.
+// After that, events() delivers disconnections. One thread of the Link reads them.
 #pragma once
 
 #include <array>
@@ -23,19 +23,20 @@ namespace rcuda::transport::verbs {
 using Token = std::array<uint8_t, 16>;
 using Deadline = std::chrono::steady_clock::time_point;
 
-// How long to wait for the peer: until then, and not once it has hung up.
+// Limits a wait for the peer: it ends at the deadline, or when the peer closes the control socket.
 struct Patience {
   int control_socket = -1;
   Deadline deadline;
 };
 
-// How often a request that gets no answer is sent again, and how long an answer is waited for:
-// 4.096 us * 2^kAckTimeout, 1.07 s. Long enough for a switch to find another way, and over before
-// a peer that is silent on the control connection is given up (LinkOptions::peer_timeout). Left to
-// itself rdma_cm chooses by kernel version. Not 7 times, which soft-RoCE takes for ever and ever.
+// How often an unanswered request is sent again, and how long each try waits for its answer: 4.096
+// us * 2^kAckTimeout, 1.07 s. That is long enough for a switch to find another path, and ends
+// before a peer that is silent on the control connection is given up (LinkOptions::peer_timeout).
+// rdma_cm's own value depends on the kernel version. Not 7 retries: soft-RoCE takes 7 as "for
+// ever".
 inline constexpr uint8_t kRetries = 6;
 inline constexpr uint8_t kAckTimeout = 18;
-// After so long without an answer the queue pair fails. (Adapters may take four times as long.)
+// A queue pair fails after this time without an answer. (Adapters may take four times as long.)
 inline constexpr std::chrono::seconds kGivesUpAfter{
     (kRetries + 1) * (4096ull << kAckTimeout) / 1'000'000'000 + 1};
 
@@ -45,7 +46,7 @@ struct QueueSizes {
   uint32_t inline_bytes = 0;
 };
 
-// Which completion queues a queue pair reports to.
+// The completion queues and sizes of one queue pair.
 struct QueuePairPlan {
   ibv_cq* sends = nullptr;
   ibv_cq* receives = nullptr;
@@ -60,9 +61,10 @@ class Connection {
   Connection& operator=(Connection&&) = default;
   ~Connection();
 
-  // Finds the device of `local`. The server also starts to listen; port() is what the client needs.
+  // Finds the device of `local`. The server also starts to listen; the client needs its port().
   Status open_server(const Address& local);
-  // The client needs the server's address to find its device. Keeps what it resolved for pair 0.
+  // The client needs the server's address to find its own device. Keeps the resolved id for queue
+  // pair 0.
   Status open_client(const Address& local, const Address& server, const Patience& patience);
 
   ibv_context* context() const { return context_; }
@@ -71,7 +73,7 @@ class Connection {
   const Address& local() const { return local_; }
   uint16_t port() const;
 
-  // One plan for each queue pair; its receives are posted before it is connected.
+  // One plan for each queue pair. Its receives are posted before it is connected.
   Status connect_server(const Token& token, const std::vector<QueuePairPlan>& plans,
                         const Patience& patience);
   Status connect_client(const Token& token, const std::vector<QueuePairPlan>& plans,
@@ -82,7 +84,7 @@ class Connection {
   uint32_t inline_bytes(size_t index) const { return inline_bytes_[index]; }
   rdma_event_channel* events() const { return events_.get(); }
 
-  // Puts every queue pair into the error state: what is posted comes back flushed.
+  // Puts every queue pair into the error state; posted work requests come back flushed.
   void flush();
   void destroy_queue_pairs();
 
@@ -91,7 +93,7 @@ class Connection {
   Status create_id(CmId* id);
   Status create_qp(rdma_cm_id* id, const QueuePairPlan& plan, size_t index);
   Status resolve(const Address& local, const Address& server, const Patience& patience, CmId* id);
-  // Waits for the next event; the caller acknowledges it.
+  // Waits for the next event. The caller acknowledges it.
   Result<rdma_cm_event*> next_event(const Patience& patience);
   Status expect(rdma_cm_event_type wanted, const Patience& patience);
   Status accept(rdma_cm_event* event, const Token& token, const std::vector<QueuePairPlan>& plans);
@@ -100,9 +102,9 @@ class Connection {
   EventChannel events_;
   Pd pd_;
   CmId listen_;
-  std::vector<CmId> ids_;  // destroyed before what is above
+  std::vector<CmId> ids_;  // destroyed before the members above
   std::vector<uint32_t> inline_bytes_;
-  ibv_context* context_ = nullptr;  // rdma_cm's, shared by the process
+  ibv_context* context_ = nullptr;  // owned by rdma_cm, shared by the process
   uint8_t read_depth_ = 1;
   Address local_;
   Address server_;

@@ -21,8 +21,8 @@ bool is_ip(const sockaddr* address) {
   return address != nullptr && (address->sa_family == AF_INET || address->sa_family == AF_INET6);
 }
 
-// A listener for both families has IPv4 connections with addresses like ::ffff:10.0.0.7; the
-// devices know them as IPv4.
+// A listener for both families reports IPv4 connections with addresses like ::ffff:10.0.0.7. The
+// devices have them as IPv4 addresses.
 void unmap_ipv4(Address* address) {
   const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&address->storage);
   if (address->storage.ss_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr)) return;
@@ -41,7 +41,7 @@ Address copy_of(const sockaddr* address) {
   return copy;
 }
 
-// A GID of RoCE is the address itself, IPv4 in its IPv6 form.
+// On RoCE the GID is the address itself; an IPv4 address in its IPv6 form.
 ibv_gid gid_of(const Address& address) {
   ibv_gid gid{};
   if (address.storage.ss_family == AF_INET6) {
@@ -82,7 +82,7 @@ Result<std::vector<InterfaceAddress>> interface_addresses() {
   return found;
 }
 
-// "mlx5_0, mlx5_1"; all that the kernel has, with or without an address.
+// "mlx5_0, mlx5_1": all devices of the kernel, with or without an address.
 std::string device_names() {
   int count = 0;
   const std::unique_ptr<ibv_device*, Destroy<::ibv_free_device_list>> list(
@@ -107,7 +107,7 @@ Status no_such_device(const std::string& device) {
               (names.empty() ? "this host has none" : "this host has " + names)};
 }
 
-// The address of a device, given a GID index the one that has it.
+// The address of a device. With a GID index, the address that has this index.
 Result<Address> address_of_device(const std::string& device, const char* wanted_gid) {
   Result<std::vector<InterfaceAddress>> all = interface_addresses();
   if (!all) return all.status();
@@ -149,8 +149,8 @@ bool same_network(const InterfaceAddress& interface, const Address& peer) {
   return true;
 }
 
-// Replaces the address that the route chose by that of an adapter on the same network that is
-// nearer to the GPU, if there is one.
+// Replaces the address that the route has chosen, if another adapter on the same network is nearer
+// to the GPU.
 void move_nearer(const Address& peer, const std::string& near_pci, Address* address,
                  std::string* why) {
   const CmId chosen = bind(*address);

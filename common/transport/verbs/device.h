@@ -1,5 +1,5 @@
-// Which address, and with it which device, port and GID, a verbs Link uses. Called while a Link is
-// made; nothing here blocks.
+// Chooses the address, and with it the device, port and GID, that a verbs Link uses. Called while a
+// Link is made; nothing here blocks.
 #pragma once
 
 #include <string>
@@ -20,15 +20,15 @@ struct Address {
   std::string text() const;
 };
 
-// This side's address for RDMA: that of the control connection, so that the route to the peer
-// decides. Where several adapters are on the peer's network, the nearest to the GPU at `near_pci`
-// (empty: no matter). RCUDA_VERBS_DEVICE names another adapter, RCUDA_VERBS_GID (an index) another
-// address of the adapter; a wrong value is an error that names the variable and what there is.
-// `why` says what decided in a few words.
+// This side's address for RDMA. By default it is the address of the control connection, so the
+// route to the peer decides. If several adapters are on the peer's network, the one nearest to the
+// GPU at `near_pci` is used (empty: no preference). RCUDA_VERBS_DEVICE names another adapter, and
+// RCUDA_VERBS_GID (an index) another address of the adapter. A wrong value is an error that names
+// the variable and the possible values. `why` says in a few words what decided.
 Result<Address> choose_local_address(int control_socket, const std::string& near_pci,
                                      std::string* why);
 
-// The index of the RoCE v2 GID that an address has on a port, or -1.
+// The index of an address's RoCE v2 GID on a port, or -1.
 int roce_gid_index(ibv_context* context, uint8_t port, const Address& address);
 
 // "mlx5_0 port 1, GID 3 (10.0.0.7), RoCE v2, MTU 4096"

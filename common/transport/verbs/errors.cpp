@@ -47,25 +47,25 @@ Status registration_error(int error, size_t bytes) {
 }
 
 std::string completion_problem(ibv_wc_status status, const std::string& what) {
-  std::string mend;
+  std::string remedy;
   switch (status) {
     case IBV_WC_RETRY_EXC_ERR:
-      mend =
+      remedy =
           "the peer's adapter no longer answers: see whether the peer's host is up, its link and "
           "the switches between ('rdma link' on both sides)";
       break;
     case IBV_WC_RNR_RETRY_EXC_ERR:
-      mend = "the peer was not ready, which the protocol rules out: please report it";
+      remedy = "the peer was not ready, which the protocol rules out: please report it";
       break;
     case IBV_WC_REM_ACCESS_ERR:
     case IBV_WC_REM_OP_ERR:
     case IBV_WC_REM_INV_REQ_ERR:
-      mend = "the peer's adapter refused it: the peer's log and its 'dmesg' say why";
+      remedy = "the peer's adapter refused it: the peer's log and its 'dmesg' say why";
       break;
     default:
-      mend = "this host's adapter gave up: 'dmesg' and 'rdma res show qp' say more";
+      remedy = "this host's adapter gave up: 'dmesg' and 'rdma res show qp' say more";
   }
-  return what + ": " + ibv_wc_status_str(status) + "; " + mend;
+  return what + ": " + ibv_wc_status_str(status) + "; " + remedy;
 }
 
 std::string device_gone(ibv_context* context) {

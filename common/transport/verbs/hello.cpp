@@ -21,7 +21,7 @@ struct Refusal {
   char why[512] = {};
 };
 
-// The first word of what the peer sends.
+// Receives the first word of a message.
 Status receive_magic(int socket, uint64_t expected, Deadline deadline) {
   uint64_t magic = 0;
   RCUDA_RETURN_IF_ERROR(recv_all(socket, writable_bytes_of(magic), deadline));

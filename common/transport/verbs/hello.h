@@ -1,7 +1,6 @@
-// What the two sides of a verbs Link tell each other over the control socket before it stands:
-// windows, timeouts, the server's address and the token of the session, that a side stands, or why
-// there will be no Link. What is received is checked here. The functions block until their deadline
-// at most.
+// Messages of a verbs Link over the control socket while it is being made: windows, timeouts, the
+// server's address and the session's token, that a side is ready, or why there will be no Link.
+// Received messages are checked here. The functions block until their deadline at most.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,7 @@ struct Hello {
   uint64_t window_address = 0;
   uint32_t window_rkey = 0;
   uint32_t peer_timeout_ms = 0;
-  uint32_t queues = 0;  // for transfers
+  uint32_t queues = 0;  // queue pairs for transfers
   uint16_t family = 0;  // of the server's address
   uint16_t port = 0;
   uint8_t address[16] = {};
@@ -31,16 +30,16 @@ static_assert(sizeof(Hello) == 72);
 void write_address(const Address& address, uint16_t port, Hello* hello);
 Address read_address(const Hello& hello);
 
-// In place of a Hello or of ready: `status` is why there will be none, so that both sides can tell
-// their users.
+// Sent in place of a Hello or of ready: `status` says why there will be no Link, so that both sides
+// can tell their users.
 void send_refusal(int socket, const Status& status);
-// A refusal of the peer is kUnavailable, with its reason.
+// A refusal of the peer is returned as kUnavailable, with the peer's reason.
 Status receive_hello(int socket, Hello* peer, Deadline deadline);
 
-// This side's queue pairs stand. A refusal may come in its place.
+// This side's queue pairs are connected. The peer may send a refusal instead.
 Status send_ready(int socket, Deadline deadline);
 Status receive_ready(int socket, Deadline deadline);
-// Whether it has arrived; it stays to be received.
+// Whether it has arrived. It remains to be received.
 bool ready_has_come(int socket);
 
 }  // namespace rcuda::transport::verbs

@@ -1,4 +1,4 @@
-// Finds and loads the verbs plug-in when a verbs Link is first asked for, once per process.
+// Finds and loads the verbs plug-in, once per process, when a verbs Link is first requested.
 #include <climits>
 #include <cstdlib>
 #include <cstring>
@@ -38,7 +38,7 @@ std::vector<std::string> folders() {
       map == nullptr) {
     return {};
   }
-  // Only a library has a name here. A program's would be what its starter chose to call it.
+  // The dynamic linker gives a name to libraries only; a program's argv[0] could be anything.
   if (map->l_name[0] != '\0') return {folder_of(map->l_name) + "/rcuda"};
   const std::string tree = folder_of(own_executable()) + "/..";
   return {tree + "/" RCUDA_LIBDIR "/rcuda", tree + "/lib/rcuda"};  // installed, built
@@ -50,7 +50,7 @@ Result<const VerbsPlugin*> load() {
     const std::string path = folder + "/" + kVerbsPluginFile;
     void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
-      // A file that is there but does not load is the interesting case: a library it needs is not.
+      // If the file exists but does not load, say so: usually a library that it needs is missing.
       if (::access(path.c_str(), F_OK) == 0) {
         why = ::dlerror();
       } else if (why.empty()) {

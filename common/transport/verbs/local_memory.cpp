@@ -18,12 +18,12 @@ namespace rcuda::transport::verbs {
 namespace {
 
 constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
-constexpr size_t kMostKept = 64;
+constexpr size_t kMaxKept = 64;
 
-// Whatever is measured: below, a registration is never worth its system calls; above, a copy never
-// its cycles.
-constexpr size_t kLeastThreshold = 16u << 10;
-constexpr size_t kMostThreshold = 1u << 20;
+// Bounds of the measured threshold. Below the lower one, a registration never pays for its system
+// calls; above the upper one, a copy never pays for its CPU time.
+constexpr size_t kMinThreshold = 16u << 10;
+constexpr size_t kMaxThreshold = 1u << 20;
 
 size_t kept_bytes_limit() {
   static const size_t limit = [] {
@@ -51,7 +51,7 @@ size_t measure_threshold(ibv_pd* pd) {
   constexpr size_t kLarge = 512u << 10;
   void* base =
       ::mmap(nullptr, 2 * kLarge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base == MAP_FAILED) return kMostThreshold;
+  if (base == MAP_FAILED) return kMaxThreshold;
   const Mapping memory(base, 2 * kLarge);
   std::memset(memory.data(), 1, 2 * kLarge);
   bool refused = false;
@@ -65,11 +65,11 @@ size_t measure_threshold(ibv_pd* pd) {
       best_us([&] { std::memcpy(memory.data() + kLarge, memory.data(), kLarge); }) / kLarge;
   const double page_us = std::max(0.0, (large_us - small_us) / (kLarge - kSmall));  // per byte
   const double fixed_us = std::max(0.0, small_us - page_us * kSmall);
-  const double even = copy_us > page_us ? fixed_us / (copy_us - page_us) : kMostThreshold;
+  const double even = copy_us > page_us ? fixed_us / (copy_us - page_us) : kMaxThreshold;
   const size_t threshold =
-      refused ? kMostThreshold
-              : std::clamp(static_cast<size_t>(std::min<double>(even, kMostThreshold)),
-                           kLeastThreshold, kMostThreshold);
+      refused ? kMaxThreshold
+              : std::clamp(static_cast<size_t>(std::min<double>(even, kMaxThreshold)),
+                           kMinThreshold, kMaxThreshold);
   RCUDA_INFO(
       "verbs: pageable memory is registered from %zu KiB on: copying costs %.0f us/MiB, "
       "registering %.0f us and %.0f us/MiB",
@@ -93,7 +93,7 @@ Result<std::shared_ptr<Registration>> LocalMemory::expose(void* base, size_t byt
   made->bytes = bytes;
   made->mr.reset(ibv_reg_mr(pd_, base, bytes, kAccess));
   if (!made->mr && errno == ENOMEM) {
-    clear();  // what is kept counts against the same limit
+    clear();  // kept registrations count against the same limit
     made->mr.reset(ibv_reg_mr(pd_, base, bytes, kAccess));
   }
   if (!made->mr) return registration_error(errno, bytes);
@@ -128,7 +128,7 @@ void LocalMemory::withdraw(const std::shared_ptr<Registration>& registration) {
 std::shared_ptr<Registration> LocalMemory::find(const void* local, size_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(local);
   std::lock_guard lock(mutex_);
-  // Regions may overlap: look at all that begin early enough to reach this far.
+  // Regions may overlap: check all that begin early enough to reach this address.
   for (auto at = exposed_.upper_bound(address); at != exposed_.begin();) {
     --at;
     if (address - at->first > longest_) break;
@@ -144,10 +144,10 @@ size_t LocalMemory::threshold() {
 
 std::shared_ptr<Registration> LocalMemory::prepare(const void* local, size_t bytes) {
   if (std::shared_ptr<Registration> exposed = find(local, bytes)) return exposed;
-  if (bytes < kLeastThreshold || bytes < threshold()) return nullptr;
+  if (bytes < kMinThreshold || bytes < threshold()) return nullptr;
   const auto base = reinterpret_cast<uintptr_t>(local);
   if (std::shared_ptr<Registration> kept = find_kept(base, bytes)) return kept;
-  // Where a fork moves the parent's pages away from under a registration, none is kept.
+  // If a fork could give the parent other pages than those registered, no registration is kept.
   const bool may_keep =
       kept_bytes_limit() >= bytes && ibv_is_fork_initialized() != IBV_FORK_DISABLED;
   UnmapMonitor* const monitor =
@@ -177,7 +177,7 @@ std::shared_ptr<Registration> LocalMemory::register_range(uintptr_t base, size_t
       clear();
       error = attempt() ? 0 : errno;
     }
-    // Read-only memory is refused too (EFAULT), and is nobody's mistake.
+    // Read-only memory is refused too (EFAULT); that is no configuration error.
     if (error != 0) {
       if (error != EFAULT && !refusal_told_.exchange(true)) {
         RCUDA_WARN("verbs: pageable memory is copied, because %s",
@@ -202,7 +202,7 @@ bool LocalMemory::asked_before(uintptr_t base, size_t bytes) {
 }
 
 std::shared_ptr<Registration> LocalMemory::find_kept(uintptr_t base, size_t bytes) {
-  std::list<Kept> over;  // deregistered without the lock
+  std::list<Kept> over;  // deregistered after the lock is released
   std::shared_ptr<Registration> found;
   {
     std::lock_guard lock(mutex_);
@@ -230,7 +230,7 @@ void LocalMemory::keep(std::shared_ptr<Registration> registration, int watch) {
   std::lock_guard lock(mutex_);
   kept_bytes_ += registration->bytes;
   kept_.push_front({std::move(registration), watch});
-  while (kept_.size() > kMostKept || kept_bytes_ > kept_bytes_limit()) {
+  while (kept_.size() > kMaxKept || kept_bytes_ > kept_bytes_limit()) {
     UnmapMonitor::get()->release(kept_.back().watch);
     kept_bytes_ -= kept_.back().registration->bytes;
     over.splice(over.end(), kept_, std::prev(kept_.end()));

@@ -1,18 +1,19 @@
 // LocalMemory: how the adapter reaches memory of this side. Used by BulkEngine and its Link.
 //
-// For a transfer, in this order:
-//   - inside a region that this side exposes: the region's registration, no byte is copied by the
-//     CPU (pinned client memory, staging slots of a worker, GPU memory);
-//   - below a threshold: none, the caller copies through slots of its own;
-//   - a registration kept from an earlier transfer, while UnmapMonitor vouches for it;
-//   - a registration for this transfer alone. One that is asked for a second time is kept.
-// A registration that is refused is no failure here either: the slots serve any size.
+// A transfer uses the first of these that applies:
+//   - The memory is inside a region that this side exposes: the region's registration. The CPU
+//   copies
+//     nothing (pinned client memory, staging slots of a worker, GPU memory).
+//   - The transfer is smaller than a threshold: none. The caller copies through its own slots.
+//   - A registration was kept from an earlier transfer, and UnmapMonitor confirms it: that one.
+//   - Otherwise a new registration, for this transfer only. It is kept at the second request.
+// A refused registration is no failure of the transfer: the slots serve any size.
 //
-// The threshold is measured when it is first needed, once per process: where copying costs what
-// registering and deregistering costs.
+// The threshold is the size where copying costs as much as registering and deregistering. It is
+// measured once per process, when it is first needed.
 //
-// Any thread may call. expose() and prepare() block for registration. Registrations live as long as
-// somebody holds them, and must be gone before the protection domain.
+// Any thread may call. expose() and prepare() block while memory is registered. A registration
+// lives as long as somebody holds it, and must be released before the protection domain is.
 #pragma once
 
 #include <array>
@@ -49,12 +50,12 @@ class LocalMemory {
   Result<std::shared_ptr<Registration>> expose_device(void* base, size_t bytes,
                                                       const DeviceMemory& memory);
   void withdraw(const std::shared_ptr<Registration>& registration);
-  // The exposed region that holds the range, or nullptr.
+  // The exposed region that contains the range, or nullptr.
   std::shared_ptr<Registration> find(const void* local, size_t bytes);
 
-  // What a transfer should use; nullptr: copy.
+  // The registration that a transfer should use; nullptr: copy.
   std::shared_ptr<Registration> prepare(const void* local, size_t bytes);
-  // Lets go of what is kept.
+  // Releases the kept registrations.
   void clear();
 
  private:
@@ -80,10 +81,10 @@ class LocalMemory {
 
   std::mutex mutex_;                                                 // guards the rest
   std::multimap<uintptr_t, std::shared_ptr<Registration>> exposed_;  // by base
-  size_t longest_ = 0;                                               // of exposed_, so far
+  size_t longest_ = 0;  // size of the largest of exposed_ so far
   std::list<Kept> kept_;                                             // most recently used first
   size_t kept_bytes_ = 0;
-  std::array<Asked, 64> asked_{};  // lately, in turns
+  std::array<Asked, 64> asked_{};  // recent requests; entries are reused in turn
   size_t next_asked_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// How much memory this process may lock, which is what registering memory for RDMA does. Needs no
-// rdma-core: rcuda-doctor asks too. Any thread may call; nothing blocks.
+// How much memory this process may lock; registering memory for RDMA locks it. Needs no rdma-core,
+// because rcuda-doctor uses it too. Any thread may call; nothing blocks.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 namespace rcuda::transport {
 
 struct LockedMemoryLimit {
-  bool none = false;   // no limit is set, or CAP_IPC_LOCK exempts this process from it
-  uint64_t bytes = 0;  // otherwise
+  bool none = false;   // there is no limit, or CAP_IPC_LOCK exempts this process from it
+  uint64_t bytes = 0;  // the limit, if there is one
 };
 
 LockedMemoryLimit locked_memory_limit();

@@ -1,6 +1,6 @@
 // Moves bytes from one registration to another of the same adapter, over a queue pair that is
-// connected with itself: what proves that the adapter reaches GPU memory. Blocks until the bytes
-// have arrived, or `deadline`; used rarely, so the queue pair lives for one call.
+// connected to itself. This proves that the adapter reaches GPU memory. Blocks until the bytes have
+// arrived or `deadline` has passed. It is used rarely, so each call makes its own queue pair.
 #pragma once
 
 #include <chrono>

@@ -1,9 +1,10 @@
-// Loss: why a verbs Link comes to its end, as one sentence that names the culprit and the mend.
+// Loss: why a verbs Link ends, as one sentence that names the cause and the remedy.
 //
 // One failure shows in several places at once: in asynchronous events of the adapter, in events of
-// rdma_cm, in completions with an error, in requests flushed behind them, on the control socket.
-// Whoever sees something notes it; the first note starts a short time in which the others may come,
-// and the strongest of them is the reason. Any thread may call; nothing blocks for long.
+// rdma_cm, in completions with an error, in requests flushed behind them, and on the control
+// socket. Each thread that sees such a sign notes it. The first note starts a short time in which
+// the others may arrive; the strongest sign becomes the reason. Any thread may call; nothing blocks
+// for long.
 #pragma once
 
 #include <chrono>
@@ -19,35 +20,35 @@ class Loss {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // What was seen; the later in this list, the more it explains.
+  // What was seen. A later one in this list explains more.
   enum class Sign {
     kNone,
-    kFlushed,       // requests came back undone, because of something else
+    kFlushed,       // requests came back unexecuted, because of another failure
     kDisconnected,  // the peer's queue pairs are gone
     kRequest,       // a request failed
     kQueuePair,     // the adapter stopped one of this side's queue pairs or completion queues
     kDevice,        // the adapter itself is gone
   };
-  // How producers of signs see a Loss.
+  // The function with which other components report signs to a Loss.
   using Note = std::function<void(Sign, const std::string& what)>;
 
-  // `on_first` is called by the first note().
+  // The first note() calls `on_first`.
   explicit Loss(std::function<void()> on_first) : on_first_(std::move(on_first)) {}
 
-  // The port to look at when the reason is asked for. Before the first note().
+  // Names the port to check when the reason is requested. Call it before the first note().
   void watch(ibv_context* context, uint8_t port);
 
   void note(Sign sign, const std::string& what);
-  // When the reason should be asked for and the Link ended: never before the first note().
+  // When to request the reason and end the Link. Never before the first note().
   Clock::time_point due() const;
 
   std::string reason() const;
-  // The reason when the control socket told of the end: `what` it said, unless the end has its
-  // cause on this side.
+  // The reason if the control socket reported the end: `what` it reported, unless the cause is on
+  // this side.
   std::string reason_behind(const std::string& what) const;
 
  private:
-  // How long a lost queue pair may precede the peer's farewell on the control socket.
+  // How long before the peer's farewell on the control socket a queue pair may be lost.
   static constexpr auto kGrace = std::chrono::milliseconds(300);
 
   const std::function<void()> on_first_;

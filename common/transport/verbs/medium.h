@@ -1,17 +1,17 @@
 // InfiniBand and RoCE. The Link itself is in a plug-in library (plugin.h), so that nothing links
-// against rdma-core; what stands here finds and loads it: loader.cpp.
+// against rdma-core. loader.cpp finds and loads the plug-in.
 #pragma once
 
 #include "common/transport/media.h"
 
 namespace rcuda::transport::verbs {
 
-// kUnsupported, with the reason, unless the plug-in is there and the socket's local address belongs
-// to an RDMA device (or RCUDA_VERBS_DEVICE names one).
+// kUnsupported with the reason, unless the plug-in can be loaded and the socket's local address
+// belongs to an RDMA device (or RCUDA_VERBS_DEVICE names one).
 Status usable_by_plugin(int control_socket);
-// Loads the plug-in librcuda-verbs.so from rcuda/ beside the calling library or in the lib folder
-// of the calling program's tree, or from RCUDA_PLUGIN_DIR; kUnsupported with the reason where there
-// is none.
+// Loads the plug-in librcuda-verbs.so from rcuda/ beside the calling library, from the lib folder
+// of the calling program's tree, or from RCUDA_PLUGIN_DIR. kUnsupported with the reason if there is
+// none.
 Result<std::unique_ptr<Link>> make_by_plugin(Bootstrap bootstrap, const LinkOptions& options);
 
 inline constexpr MediumTraits kTraits{

@@ -26,7 +26,7 @@ std::optional<PciDevice> pci_device(const fs::path& link) {
 
 std::optional<PciDevice> pci_device_at(const fs::path& root, std::string address) {
   for (char& c : address) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  // CUDA and nvidia-smi write domains of eight digits where there are such.
+  // CUDA and nvidia-smi write eight-digit domains on some machines.
   if (address.size() == 16 && address.rfind("0000", 0) == 0) address.erase(0, 4);
   if (!is_pci_address(address)) return std::nullopt;
   return pci_device(root / "sys/bus/pci/devices" / address);
@@ -61,7 +61,7 @@ PciDistance pci_distance(const PciDevice& a, const PciDevice& b) {
   using Level = PciDistance::Level;
   const PciRoute route = pci_route(a, b);
   const bool same_node = a.numa_node >= 0 && a.numa_node == b.numa_node;
-  // One shared port is the root port; anything below it is a switch.
+  // If only one bridge is shared, it is the root port; anything below it is a switch.
   const Level level = route.shared.size() > 1 ? Level::kSameSwitch
                       : route.same_root       ? Level::kSameRootComplex
                       : same_node             ? Level::kSameNumaNode

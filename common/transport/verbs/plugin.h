@@ -1,5 +1,6 @@
-// The door between librcuda and its verbs plug-in. The plug-in is a part of the same build, loaded
-// with dlopen when a verbs Link is first asked for, so that nothing links against rdma-core.
+// The interface between librcuda and its verbs plug-in. The plug-in comes from the same build and
+// is loaded with dlopen when a verbs Link is first requested, so that nothing links against
+// rdma-core.
 #pragma once
 
 #include <memory>
@@ -11,7 +12,7 @@ namespace rcuda::transport {
 
 inline constexpr char kVerbsPluginFile[] = "librcuda-verbs.so";
 inline constexpr char kVerbsPluginEntry[] = "rcuda_verbs_plugin";
-// Changes with everything that crosses the door: both sides must come from one build of the
+// Changes with every type that crosses this interface: both sides must be built with the same
 // headers.
 inline constexpr char kVerbsPluginVersion[] = "rcuda-verbs-6";
 

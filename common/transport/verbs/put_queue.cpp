@@ -52,7 +52,7 @@ void PutQueue::poll_locked() {
     counters_.completions.fetch_add(count, std::memory_order_relaxed);
     for (const ibv_wc& completion : std::span(completions, count)) {
       if (completion.status == IBV_WC_SUCCESS) {
-        // The queue is ordered: this one confirms all before it.
+        // The queue is ordered: this completion confirms all earlier requests.
         confirmed_ = completion.wr_id;
         freed_ = staged_by_[completion.wr_id % kDepth];
         continue;
@@ -104,7 +104,7 @@ Status PutQueue::wait_for_room(Lock& lock, size_t staged_bytes) {
   }
 }
 
-// Contiguous space; the caller has made room for twice as much as it needs at most.
+// Returns contiguous space. The caller has made room for up to twice the size.
 std::byte* PutQueue::stage(size_t bytes) {
   const size_t at = staged_ % kStagingBytes;
   if (bytes > kStagingBytes - at) staged_ += kStagingBytes - at;
@@ -139,23 +139,23 @@ void PutQueue::finish(Entry& entry, bool force_signal) {
 Status PutQueue::put(uint64_t offset, std::span<const Bytes> pieces, size_t total,
                      const std::function<bool()>& wakes, uint32_t immediate) {
   Lock lock(mutex_);
-  while (cutting_) {
+  while (splitting_) {
     lock.unlock();
     std::this_thread::yield();
     lock.lock();
   }
-  if (total > kMostStaged) cutting_ = true;
+  if (total > kMaxStaged) splitting_ = true;
   Status status = add_put(lock, offset, pieces, total, wakes, immediate);
-  if (total > kMostStaged) cutting_ = false;
+  if (total > kMaxStaged) splitting_ = false;
   if (!status.ok()) return status;
   return post(lock);
 }
 
 Status PutQueue::add_put(Lock& lock, uint64_t offset, std::span<const Bytes> pieces, size_t total,
                          const std::function<bool()>& wakes, uint32_t immediate) {
-  size_t within = 0;  // the first of `pieces`
+  size_t within = 0;  // offset in the first of `pieces`
   for (size_t done = 0; done < total;) {
-    const auto bytes = static_cast<uint32_t>(std::min(kMostStaged, total - done));
+    const auto bytes = static_cast<uint32_t>(std::min(kMaxStaged, total - done));
     const bool is_inline = bytes <= inline_bytes_;
     RCUDA_RETURN_IF_ERROR(wait_for_room(lock, is_inline ? 0 : 2 * bytes));
     Entry& entry = add(offset + done, bytes);
@@ -196,7 +196,7 @@ Status PutQueue::signal(uint32_t immediate, const std::function<void()>& before)
   return post(lock);
 }
 
-// Posts what is gathered, unless another thread is at it: that one will take it along.
+// Posts the gathered requests. If another thread is posting, that thread posts them too.
 Status PutQueue::post(Lock& lock) {
   if (busy_) return {};
   busy_ = true;
@@ -214,7 +214,7 @@ Status PutQueue::post(Lock& lock) {
       entry.request.num_sge = entry.piece.length == 0 ? 0 : 1;
       entry.request.next = i + 1 < posting_.size() ? &posting_[i + 1].request : nullptr;
     }
-    // Counted first: who has seen what a request wrote finds it counted.
+    // Counted first: a peer that has seen what a request wrote must find it counted.
     counters_.work_requests.fetch_add(posting_.size(), std::memory_order_relaxed);
     counters_.doorbells.fetch_add(1, std::memory_order_relaxed);
     ibv_send_wr* bad = nullptr;

@@ -1,16 +1,18 @@
-// PutQueue: the sending half of the command queue pair: every put becomes one RDMA write.
+// PutQueue: the sending half of the command queue pair. Every put becomes one RDMA write.
 //
 // Small puts are sent inline; others are copied into a registered staging ring. (A put larger than
-// a quarter of that ring is cut; the order of the queue pair keeps its last word last.) One thread
-// at a time posts; what other threads add meanwhile is posted by it as one list, with one doorbell.
-// Only every quarter of the queue asks for a completion. Nothing is ever sent that the peer must be
-// ready for, except the immediates of the wake protocol, of which verbs_link.cpp bounds the number.
+// a quarter of the ring is split; the order of the queue pair keeps its last word last.) One thread
+// at a time posts. Requests that other threads add in that time are then posted as one list, with
+// one doorbell. Only one request per quarter of the queue asks for a completion. The only requests
+// that need a receive of the peer are the immediates of the wake protocol; verbs_link.cpp bounds
+// their number.
 //
-// Within one RDMA write bytes arrive in ascending order: InfiniBand leaves that open, every RC
-// adapter does it as long as relaxed ordering is not asked for, which the window's registration
-// does not.
+// Within one RDMA write, bytes arrive in ascending order. InfiniBand does not guarantee this, but
+// every RC adapter does it unless relaxed ordering is requested, and the window's registration does
+// not request it.
 //
-// Any thread may call; put() blocks (polling its completions) while the queue or the ring is full.
+// Any thread may call. put() blocks (and polls for its completions) while the queue or the ring is
+// full.
 #pragma once
 
 #include <atomic>
@@ -36,7 +38,7 @@ struct PutCounters {
 
 class PutQueue {
  public:
-  static constexpr uint32_t kInlineBytes = 220;  // asked for; a launch of about 100 bytes fits
+  static constexpr uint32_t kInlineBytes = 220;  // requested size; a launch of about 100 bytes fits
   static constexpr uint32_t kDepth = 256;
 
   struct Target {
@@ -48,16 +50,16 @@ class PutQueue {
       : counters_(counters), on_error_(std::move(on_error)) {}
 
   Status open(ibv_pd* pd);
-  // Before the first put, once the queue pair stands.
+  // Called before the first put, once the queue pair is connected.
   void start(ibv_qp* qp, ibv_cq* cq, uint32_t inline_bytes, Target window);
 
-  // `wakes` decides, in the order of the puts, whether this one carries immediate data.
+  // `wakes` is called in the order of the puts and decides whether this put carries immediate data.
   Status put(uint64_t offset, std::span<const Bytes> pieces, size_t total,
              const std::function<bool()>& wakes, uint32_t immediate);
-  // A write of nothing with immediate data. `before` runs in the order of the puts.
+  // An empty write with immediate data. `before` is called in the order of the puts.
   Status signal(uint32_t immediate, const std::function<void()>& before);
 
-  // Takes completions; true if everything posted up to the last signal() is confirmed.
+  // Polls for completions. Returns true if everything posted up to the last signal() is confirmed.
   bool poll();
   void stop();
   // Stops, and returns when no thread uses the queue pair any more.
@@ -65,7 +67,7 @@ class PutQueue {
 
  private:
   static constexpr size_t kStagingBytes = 1u << 20;
-  static constexpr size_t kMostStaged = kStagingBytes / 4;
+  static constexpr size_t kMaxStaged = kStagingBytes / 4;
 
   struct Entry {
     ibv_send_wr request;
@@ -94,16 +96,16 @@ class PutQueue {
 
   std::mutex mutex_;  // guards everything below
   std::vector<Entry> gathered_;
-  std::vector<Entry> posting_;  // of the thread that set busy_
+  std::vector<Entry> posting_;  // used only by the thread that set busy_
   bool busy_ = false;
-  bool cutting_ = false;  // a put of several requests is being added: others wait
+  bool splitting_ = false;  // a put of several requests is being added: other puts wait
   bool stopped_ = false;
   Loss::Sign sign_ = Loss::Sign::kNone;  // of error_
   std::string error_;
   uint64_t added_ = 0;      // work requests
-  uint64_t confirmed_ = 0;  // of these
+  uint64_t confirmed_ = 0;  // of these, confirmed by a completion
   uint64_t unsignalled_ = 0;
-  uint64_t staged_ = 0;  // bytes ever staged, ends skipped by wrapping included
+  uint64_t staged_ = 0;  // bytes ever staged, including ends skipped by wrapping
   uint64_t freed_ = 0;
   uint64_t staged_at_signal_ = 0;
   uint64_t last_signal_ = 0;         // `added_` of the last signal()

@@ -37,8 +37,8 @@ bool watch_pages(int fd, uintptr_t begin, uintptr_t end) {
   return ::ioctl(fd, UFFDIO_REGISTER, &request) == 0;
 }
 
-// Whether every page of the range belongs to a private anonymous mapping that can be written; then
-// the range is widened to whole mappings.
+// Whether every page of the range belongs to a writable private anonymous mapping. If so, widens
+// the range to whole mappings.
 bool widen_to_mappings(uintptr_t* begin, uintptr_t* end) {
   std::FILE* maps = std::fopen("/proc/self/maps", "re");
   if (maps == nullptr) return false;
@@ -150,7 +150,7 @@ void UnmapMonitor::invalidate_locked(uintptr_t begin, uintptr_t end) {
   }
 }
 
-// A full table is condensed: what is not watched for no good reason is only slower.
+// If the table is full, entries are merged: a range that is needlessly not watched is only slower.
 void UnmapMonitor::poison_locked(uintptr_t begin, uintptr_t end) {
   for (Range& range : poisoned_) {
     if (range.used && begin <= range.end && range.begin <= end) {
@@ -169,7 +169,8 @@ void UnmapMonitor::poison_locked(uintptr_t begin, uintptr_t end) {
   poisoned_[0].end = std::max(poisoned_[0].end, end);
 }
 
-// The kernel refuses to work on watched memory from before a change until its news was read.
+// Between a change of watched memory and the reading of its event, the kernel refuses some
+// operations on watched memory.
 bool UnmapMonitor::change_under_way() {
   uffdio_writeprotect request{};
   request.range = {own_page_, page_bytes()};
@@ -180,8 +181,8 @@ int UnmapMonitor::watch(uintptr_t begin, size_t bytes) {
   const uintptr_t from = begin & ~(page_bytes() - 1);
   const uintptr_t to = (begin + bytes + page_bytes() - 1) & ~(page_bytes() - 1);
   std::lock_guard watching(watching_);
-  // Part of a mapping, watched, would be a mapping of its own, which mremap() of the program does
-  // not expect.
+  // Watching a part of a mapping would split the mapping, and the program's mremap() would then
+  // fail.
   uintptr_t wide_from = from, wide_to = to;
   if (!widen_to_mappings(&wide_from, &wide_to)) return -1;
   int found = -1;
@@ -191,13 +192,13 @@ int UnmapMonitor::watch(uintptr_t begin, size_t bytes) {
     for (const Range& range : poisoned_) {
       if (range.used && range.meets(from, to)) return -1;
     }
-    for (int i = 0; i < kMost && found < 0; ++i) {
+    for (int i = 0; i < kMax && found < 0; ++i) {
       if (!ranges_[i].used) found = i;
     }
     if (found < 0) return -1;
     ranges_[found] = {from, to, wide_from, wide_to, true, true};
   }
-  // A change before this line may have put other memory there, a change after it is news.
+  // A change before this line may have put other memory there; a later change is reported.
   uintptr_t again_from = from, again_to = to;
   if (watch_pages(fd_.get(), wide_from, wide_to) && widen_to_mappings(&again_from, &again_to) &&
       holds(found)) {
@@ -235,7 +236,7 @@ void UnmapMonitor::release_watching(int watch) {
                           range.wide_begin < other.wide_end);
     }
   }
-  // A range that changed stays watched, so that its end is heard of.
+  // A range that has changed stays watched, so that its unmapping is reported.
   if (!range.valid || shared) return;
   uffdio_range pages{range.wide_begin, range.wide_end - range.wide_begin};
   ::ioctl(fd_.get(), UFFDIO_UNREGISTER, &pages);

@@ -1,22 +1,25 @@
-// UnmapMonitor: tells whether memory that a program owns is still the memory it was.
+// UnmapMonitor: tells whether a range of the program's memory is still the same memory.
 //
-// A registration pins pages, not addresses: once the program unmaps, moves or discards a range, the
-// adapter goes on reading the old pages. Registrations that outlive one transfer are kept only
-// while the kernel vouches for their range: it is watched by a userfaultfd that asks for no page
-// faults (write protection is registered and never armed), only for the news of munmap, mremap and
-// madvise. The kernel holds the thread that changes the range until the news is read.
+// A registration pins pages, not addresses: after the program unmaps, moves or discards a range,
+// the adapter goes on reading the old pages. A registration is kept beyond one transfer only while
+// the kernel reports changes of its range. A userfaultfd watches the range. It asks for no page
+// faults (write protection is registered and never armed), only for events of munmap, mremap and
+// madvise. The kernel holds the thread that changes the range until the event has been read.
 //
-//   - The news of munmap comes after the deed, so a range may be mapped anew before it is read.
-//     holds() therefore also asks the kernel whether any change is under way, and then says no.
-//   - The news of madvise(MADV_DONTNEED) comes before the deed, so old pages could be registered
-//     again meanwhile. Such a range is watched no more until it is unmapped.
-//   - Only private anonymous memory can be watched: files can be truncated behind the kernel's
-//     news.
+//   - The event of munmap comes after the change, so the range may be mapped anew before the event
+//   is
+//     read. holds() therefore also asks the kernel whether a change is in progress, and if so
+//     returns false.
+//   - The event of madvise(MADV_DONTNEED) comes before the change, so the old pages could be
+//   registered
+//     again in between. Such a range is not watched again until it is unmapped.
+//   - Only private anonymous memory can be watched: a file can be truncated without an event.
 //
-// One per process, since memory can be watched by one userfaultfd only; never destroyed. Its thread
-// must be able to run while any other thread is stuck inside munmap with locks of the program's
-// allocator held, so neither it nor anybody who holds `mutex_` allocates, frees or unmaps memory.
-// All functions may be called from any thread; watch() and release() block for a system call.
+// There is one per process, because memory can be watched by one userfaultfd only. It is never
+// destroyed. Its thread must be able to run while another thread is held inside munmap with locks
+// of the program's allocator. So neither this thread nor a thread that holds `mutex_` allocates,
+// frees or unmaps memory. Any thread may call any function; watch() and release() block for a
+// system call.
 #pragma once
 
 #include <array>
@@ -32,17 +35,18 @@ namespace rcuda::transport::verbs {
 
 class UnmapMonitor {
  public:
-  // nullptr where the kernel has no such thing or does not grant it, and in a forked child.
+  // nullptr if the kernel has no userfaultfd or does not permit it, and in a forked child.
   static UnmapMonitor* get();
 
-  static constexpr int kMost = 256;
+  static constexpr int kMax = 256;
 
-  // Starts to watch the pages of [begin, begin + bytes): a number for the functions below, or -1 if
-  // they cannot be watched. Register the memory after this.
+  // Starts to watch the pages of [begin, begin + bytes). Returns a number for the functions below,
+  // or -1 if the pages cannot be watched. Register the memory after this call.
   int watch(uintptr_t begin, size_t bytes);
-  // Whether the range has been the same memory ever since; false also when that cannot be told now.
+  // Whether the range has been the same memory since watch(). Also false if that is unknown at
+  // present.
   bool holds(int watch);
-  // Whether holds() will never be true again.
+  // Whether holds() can never return true again.
   bool lost(int watch);
   void release(int watch);
 
@@ -50,7 +54,7 @@ class UnmapMonitor {
   struct Range {
     uintptr_t begin = 0;
     uintptr_t end = 0;
-    uintptr_t wide_begin = 0;  // the mappings that it lies in, which are watched as a whole
+    uintptr_t wide_begin = 0;  // the mappings around the range, which are watched as a whole
     uintptr_t wide_end = 0;
     bool used = false;
     bool valid = false;
@@ -68,10 +72,10 @@ class UnmapMonitor {
 
   UniqueFd fd_;
   pid_t owner_ = 0;
-  std::mutex watching_;     // one at a time begins or ends to watch; may be held across anything
-  uintptr_t own_page_ = 0;  // watched as well, to ask the kernel questions about
+  std::mutex watching_;     // held while a watch begins or ends, across any call
+  uintptr_t own_page_ = 0;  // also watched: serves to ask the kernel questions
   std::mutex mutex_;
-  std::array<Range, kMost> ranges_;   // mutex_
+  std::array<Range, kMax> ranges_;    // mutex_
   std::array<Range, 32> poisoned_{};  // mutex_: discarded, not yet unmapped
 };
 

@@ -1,4 +1,4 @@
-// How a verbs Link comes to be: device, memory and queues of this side, then the queue pairs.
+// Makes a verbs Link: first the device, memory and queues of this side, then the queue pairs.
 #include <algorithm>
 #include <cerrno>
 #include <vector>
@@ -36,9 +36,9 @@ Status VerbsLink::make_queues() {
   const auto make = [&](int depth) {
     return Cq(ibv_create_cq(context, depth, this, channel_.get(), 0));
   };
-  // One after the other: errno is the first one's.
+  // Created one after the other, so that errno belongs to the first failure.
   if (!(send_cq_ = make(PutQueue::kDepth + 16)) || !(receive_cq_ = make(4 * kReceives)) ||
-      !(bulk_cq_ = make(kMostQueues * (BulkEngine::kDepth + BulkEngine::kReceives) + 16))) {
+      !(bulk_cq_ = make(kMaxQueues * (BulkEngine::kDepth + BulkEngine::kReceives) + 16))) {
     return allocation_error(errno, "ibv_create_cq");
   }
   if (ibv_req_notify_cq(receive_cq_.get(), 0) != 0 || ibv_req_notify_cq(bulk_cq_.get(), 0) != 0) {
@@ -60,7 +60,7 @@ std::vector<QueuePairPlan> VerbsLink::plans(size_t queues) {
   return plans;
 }
 
-// The server goes first: the client needs its address to find the device, and with that its window.
+// The server goes first: the client needs its address to find the device and register its window.
 Status VerbsLink::open(int socket, bool server, Hello* own, Hello* peer, Deadline deadline) {
   std::string why;
   Result<Address> local = choose_local_address(socket, near_pci_, &why);
@@ -96,15 +96,15 @@ Status VerbsLink::connect(Bootstrap bootstrap, const LinkOptions& options) {
   Hello peer;
   own.window_bytes = options.window_bytes;
   own.peer_timeout_ms = static_cast<uint32_t>(options.peer_timeout.count());
-  own.queues = static_cast<uint32_t>(
-      std::clamp<int>(options.bulk_streams, 1, static_cast<int>(kMostQueues)));
+  own.queues =
+      static_cast<uint32_t>(std::clamp<int>(options.bulk_streams, 1, static_cast<int>(kMaxQueues)));
   Status stands = open(socket, bootstrap.server, &own, &peer, deadline);
   if (stands.ok()) stands = connect_queues(socket, bootstrap.server, own, peer, deadline);
   if (!stands.ok()) {
-    send_refusal(socket, stands);  // unless the peer gave up itself, it waits to hear of this side
+    send_refusal(socket, stands);  // the peer waits for this side, unless it gave up itself
     return stands;
   }
-  // Only when both sides stand may either use the other.
+  // Neither side may use the other before both are ready.
   RCUDA_RETURN_IF_ERROR(send_ready(socket, deadline));
   RCUDA_RETURN_IF_ERROR(receive_ready(socket, deadline));
   return start(std::move(bootstrap.control), peer);
@@ -113,7 +113,7 @@ Status VerbsLink::connect(Bootstrap bootstrap, const LinkOptions& options) {
 Status VerbsLink::connect_queues(int socket, bool server, const Hello& own, const Hello& peer,
                                  Deadline deadline) {
   const std::vector<QueuePairPlan> queues =
-      plans(std::min<size_t>(server ? own.queues : peer.queues, kMostQueues));
+      plans(std::min<size_t>(server ? own.queues : peer.queues, kMaxQueues));
   const Patience patience{socket, deadline};
   RCUDA_RETURN_IF_ERROR(server ? connection_.connect_server(own.token, queues, patience)
                                : connection_.connect_client(peer.token, queues, patience));

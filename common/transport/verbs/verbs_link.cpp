@@ -1,10 +1,11 @@
-// The Link over InfiniBand verbs. Windows are registered memory; a put is one RDMA write into the
+// The Link over InfiniBand verbs. Windows are registered memory. A put is one RDMA write into the
 // peer's window; transfers are RDMA writes and reads of registered regions (bulk_engine.h). The
-// control socket stays: it carries announcements and signs of life, and its end is the peer's.
+// control socket stays open: it carries announcements and heartbeats, and its end means the end of
+// the peer.
 //
-// Sleeping. A receiver polls memory and costs its peer nothing. To sleep it must be woken, by a
-// write with immediate data, which costs a receive and a completion; so the peer sends one only
-// when asked:
+// Sleeping. A receiver that polls memory costs its peer nothing. A receiver that sleeps must be
+// woken by a write with immediate data, which costs a receive and a completion. So the peer sends
+// one only when asked:
 //
 //   sleeper                                   peer
 //   look at the window: nothing
@@ -16,14 +17,15 @@
 //                                              false
 //   kWake: look again <----------------------
 //
-// No wake-up is lost: the queue pair is ordered, so what was put before `armed` was set has arrived
-// when kAck does, and every later put with wake sees `armed`. A side has at most one kArm, one kAck
-// and one kWake underway that the other has not taken (the next kArm follows the kWake, which
-// follows the kAck), and one kFlush at the end; sixteen posted receives can never run out.
+// No wake-up is lost: the queue pair is ordered, so everything put before `armed` was set has
+// arrived when kAck does, and every later put with wake sees `armed`. At most one kArm, one kAck
+// and one kWake of a side are in flight before the peer has taken them (the next kArm follows the
+// kWake, which follows the kAck), plus one kFlush at the end. So the sixteen posted receives never
+// run out.
 //
-// Completions. Puts ask for one every quarter of the queue, which the next putters poll. A thread
+// Completions. Puts ask for a completion every quarter of the queue; later puts poll it. A thread
 // that goes to sleep sends kArm signalled and has the adapter report its completion, so the failure
-// of anything it sent before is noticed while it sleeps. One progress thread sleeps on the
+// of anything sent before is noticed while the thread sleeps. One progress thread sleeps on the
 // completion channel, handles immediates and finished transfers, and costs nothing while nothing
 // happens.
 #include "common/transport/verbs/verbs_link.h"
@@ -38,14 +40,14 @@ namespace rcuda::transport::verbs {
 VerbsLink::~VerbsLink() {
   close();
   if (progress_.joinable()) progress_.join();
-  if (control_) control_->join();  // its thread may be answering the peer by way of control_
+  if (control_) control_->join();  // its thread may be sending an answer through control_
   connection_.destroy_queue_pairs();
 }
 
 void VerbsLink::close() {
   if (closing_.exchange(true)) return;
   if (!broken() && control_) {
-    // The farewell takes another way than the puts before it, and must not overtake them.
+    // The farewell travels on another path than the puts before it, and must not overtake them.
     const auto deadline = Clock::now() + kLastPuts;
     if (put_queue_.signal(kFlush, [] {}).ok()) {
       while (!put_queue_.poll() && !broken() && Clock::now() < deadline) std::this_thread::yield();
@@ -92,7 +94,8 @@ Status VerbsLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake)
   window_bytes_.fetch_add(total, std::memory_order_relaxed);
   Status sent = put_queue_.put(offset, pieces, total, wakes, kWake);
   if (!sent.ok()) {
-    // The loss is noted, and the progress thread ends the Link for all alike, unless this is it.
+    // The loss is noted. The progress thread ends the Link for all threads, unless this is that
+    // thread.
     if (std::this_thread::get_id() != progress_.get_id()) {
       return wait([] { return false; }, Clock::time_point::max());
     }
@@ -106,7 +109,7 @@ void VerbsLink::before_sleep() {
   if (broken() || armed_.exchange(true)) return;
   ibv_req_notify_cq(send_cq_.get(), 0);
   arms_.fetch_add(1, std::memory_order_relaxed);
-  (void)put_queue_.signal(kArm, [] {});  // a failure has been noted
+  (void)put_queue_.signal(kArm, [] {});  // a failure is noted by the queue
 }
 
 Result<Region> VerbsLink::expose(void* base, size_t bytes, int, uint64_t) {
@@ -126,7 +129,7 @@ Result<Region> VerbsLink::expose_device(void* base, size_t bytes, const DeviceMe
 }
 
 Region VerbsLink::add_region(std::shared_ptr<Registration> registration, bool for_peer) {
-  std::lock_guard lock(regions_mutex_);  // held while sending: announcements go in order
+  std::lock_guard lock(regions_mutex_);  // held while sending: announcements go out in order
   const uint64_t id = next_region_++;
   const size_t bytes = registration->bytes;
   if (for_peer) {
@@ -167,7 +170,7 @@ Status VerbsLink::unexpose(RegionId region) {
     if (exposed.for_peer) {
       retiring_.insert(id);
       control_->send({.kind = ControlMessage::kRetire, .region = id});
-      // A peer that is alive answers; one that is not breaks the Link.
+      // A live peer answers; a dead one breaks the Link.
       retired_.wait(lock, [&] { return broken() || !retiring_.contains(id); });
     }
   }
@@ -210,8 +213,8 @@ void VerbsLink::read(RegionId region, uint64_t offset, void* local, size_t bytes
   transfer({false, region, offset, static_cast<std::byte*>(local), bytes}, std::move(done));
 }
 
-void VerbsLink::transfer(const BulkTransfer& what, TransferDone done) {
-  // One that must wait for an announcement has a deadline that the progress thread keeps.
+void VerbsLink::transfer(const TransferRequest& what, TransferDone done) {
+  // A transfer that waits for an announcement has a deadline; the progress thread keeps it.
   if (bulk_.transfer(what, peer_timeout_, std::move(done))) poke();
 }
 

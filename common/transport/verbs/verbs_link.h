@@ -1,7 +1,8 @@
-// What the plug-in exports, as C++, and its Link. See common/transport/link.h for the contract.
+// The functions that the plug-in exports, and its Link. common/transport/link.h has the contract.
 //
-// VerbsLink is one class in three files: verbs_connect.cpp makes it, verbs_link.cpp does what its
-// users ask for, verbs_progress.cpp is its own thread. The protocol stands in verbs_link.cpp.
+// VerbsLink is one class in three files: verbs_connect.cpp makes it, verbs_link.cpp has the
+// functions for its users, verbs_progress.cpp has its thread. verbs_link.cpp describes the
+// protocol.
 #pragma once
 
 #include <atomic>
@@ -76,15 +77,15 @@ class VerbsLink final : public LinkCore {
  private:
   using Clock = std::chrono::steady_clock;
 
-  static constexpr size_t kMostQueues = 16;
+  static constexpr size_t kMaxQueues = 16;
   static constexpr uint32_t kReceives = 16;
-  // How long the last puts may take to arrive when a Link is closed, and posted transfers to come
+  // How long a closing Link waits for its last puts to arrive and for posted transfers to come
   // back.
   static constexpr std::chrono::seconds kLastPuts{2};
 
   enum Immediate : uint32_t { kFlush = 0, kArm = 1, kAck = 2, kWake = 3 };
 
-  // Making it: verbs_connect.cpp.
+  // Making the Link: verbs_connect.cpp.
   Status make_window(size_t bytes);
   Status make_queues();
   Status open(int socket, bool server, Hello* own, Hello* peer, Deadline deadline);
@@ -95,7 +96,7 @@ class VerbsLink final : public LinkCore {
 
   void on_broken() override;
   void before_sleep() override;
-  void transfer(const BulkTransfer& what, TransferDone done);
+  void transfer(const TransferRequest& what, TransferDone done);
   Status on_control(const ControlMessage& message);
   Region add_region(std::shared_ptr<Registration> registration, bool for_peer);
   void on_control_end(bool intended, const std::string& why);
@@ -107,7 +108,7 @@ class VerbsLink final : public LinkCore {
   void take_completion_events();
   void take_immediates();
   void take_connection_events();
-  void wind_up();
+  void shut_down();
 
   const std::chrono::milliseconds peer_timeout_;
   const std::string near_pci_;
@@ -117,7 +118,7 @@ class VerbsLink final : public LinkCore {
   Loss loss_;
   const Loss::Note note_;
 
-  // Destroyed from the bottom up: queue pairs go first, explicitly.
+  // Members are destroyed from the bottom up; queue pairs are destroyed first, explicitly.
   Connection connection_;
   CompChannel channel_;
   Cq send_cq_;
@@ -129,8 +130,8 @@ class VerbsLink final : public LinkCore {
   LocalMemory memory_;
   BulkEngine bulk_;
 
-  std::atomic<bool> armed_{false};       // this side asked to be woken and was not yet
-  std::atomic<bool> peer_armed_{false};  // written in the order of the puts only
+  std::atomic<bool> armed_{false};       // this side has asked for a wake-up and has not had it
+  std::atomic<bool> peer_armed_{false};  // written only in the order of the puts
   std::atomic<bool> closing_{false};
 
   std::mutex regions_mutex_;

@@ -1,5 +1,5 @@
-// The progress thread of a verbs Link: it sleeps until the adapter, rdma_cm or another thread has
-// something for it, and ends the Link when the queue pairs are lost.
+// The progress thread of a verbs Link. It sleeps until the adapter, rdma_cm or another thread has
+// work for it, and ends the Link when the queue pairs are lost.
 #include <algorithm>
 #include <thread>
 
@@ -19,8 +19,7 @@ void VerbsLink::run() {
     take_completion_events();
     take_immediates();
     bulk_.poll();
-    // Completions of puts matter here only while somebody sleeps on what they may have failed to
-    // do.
+    // Completions of puts matter here only while a thread sleeps that their failure must wake.
     if (!put_queue_.poll()) {
       ibv_req_notify_cq(send_cq_.get(), 0);
       put_queue_.poll();
@@ -28,7 +27,7 @@ void VerbsLink::run() {
     take_connection_events();
     if (Clock::now() >= loss_.due()) fail(End::kLost, loss_.reason());
   }
-  wind_up();
+  shut_down();
 }
 
 void VerbsLink::wait_for_events() {
@@ -45,7 +44,7 @@ void VerbsLink::wait_for_events() {
   }
 }
 
-// The queues are polled after their notification is renewed, so nothing falls between.
+// The queues are polled after notification has been requested again, so no completion is missed.
 void VerbsLink::take_completion_events() {
   ibv_cq* cq = nullptr;
   void* context = nullptr;
@@ -105,9 +104,9 @@ void VerbsLink::take_connection_events() {
   }
 }
 
-// Callers get their memory back only when the adapter is through with it.
-void VerbsLink::wind_up() {
-  // The thread that broke the Link may not have got to on_broken() yet.
+// Callers get their memory back only when the adapter no longer uses it.
+void VerbsLink::shut_down() {
+  // The thread that broke the Link may not have reached on_broken() yet.
   bulk_.stop(status());
   bulk_.quiesce();
   put_queue_.quiesce();
