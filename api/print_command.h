@@ -1,7 +1,7 @@
-// A command as text, for logs and traces: "cuMemsetD8Async(dstDevice=0x600000000000, uc=7, N=16,
-// hStream=#3)". Objects are printed by id, what a command creates as "phGraph->#5".
+// Formats a command for logs and traces: "cuMemsetD8Async(dstDevice=0x600000000000, uc=7, N=16,
+// hStream=#3)". Objects are printed by id; an object that the command creates as "phGraph->#5".
 //
-// Reads any bytes safely; says "malformed" where they are no such command. Any thread; allocates.
+// Reads any bytes safely; prints "malformed" if they are not such a command. Any thread; allocates.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace rcuda::api {
 
-// `body` is what follows the CommandHeader, on an 8-byte boundary.
+// `body` is the part after the CommandHeader, on an 8-byte boundary.
 std::string print_command(uint16_t opcode, std::span<const std::byte> body);
 
 }  // namespace rcuda::api

@@ -1,10 +1,11 @@
-// The version of the driver that this library is, or stands for, and what it lacks therefore.
+// The version of the driver that this library is or represents, and the functions that are missing
+// because of it.
 //
-// A library exports every function of the headers that it was built with, whatever its driver's
-// version is: an ELF file cannot do otherwise. What the driver lacks, cuGetProcAddress does not
-// find, and a call of the exported symbol returns CUDA_ERROR_NOT_SUPPORTED. Every driver that is
-// served has the functions of kOldestDriver, so that these ask nothing. Any thread; nothing blocks
-// but find_driver_version().
+// A library exports every function of the headers it was built with, whatever its driver's version:
+// an ELF file cannot do otherwise. If the driver lacks a function, cuGetProcAddress does not find
+// it, and a call of the exported symbol returns CUDA_ERROR_NOT_SUPPORTED. Every supported driver
+// has the functions of kOldestDriver, so these check nothing. Any thread; only
+// find_driver_version() blocks.
 #pragma once
 
 #include <atomic>
@@ -17,15 +18,15 @@ namespace rcuda::api {
 inline constexpr int kOldestDriver = 12000;
 
 namespace internal {
-// INT_MAX until it is known.
+// INT_MAX until the version is known.
 [[gnu::visibility("hidden")]] inline std::atomic<int> driver_version{INT_MAX};
 }  // namespace internal
 
 inline void set_driver_version(int version) {
   internal::driver_version.store(version, std::memory_order_relaxed);
 }
-// Whether the driver is older than the version that brought a function. Before the version is known
-// the answer is no: the function itself says that nothing is initialised.
+// Whether the driver is older than the version that introduced a function. False until the driver's
+// version is known: the function itself then reports that nothing is initialised.
 inline bool lacks(int version) {
   return version > internal::driver_version.load(std::memory_order_relaxed);
 }
@@ -33,8 +34,8 @@ inline bool lacks(int version) {
 // Logs the function once and returns CUDA_ERROR_NOT_SUPPORTED. `name` is a literal.
 CUresult lacking(const char* name, int version);
 
-// The driver's version, for cuGetProcAddress, which programs call before cuInit. May have to find
-// it out, and block for that. The weak definition here tells what was set.
+// The driver's version, for cuGetProcAddress, which programs call before cuInit. May block to find
+// it out. The weak definition in this folder returns driver_version.
 int find_driver_version();
 
 }  // namespace rcuda::api

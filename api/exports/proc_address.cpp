@@ -17,7 +17,7 @@ ProcAddress find_proc(const char* name, int version, bool per_thread) {
   ProcAddress found;
   for (; entry != end && std::strcmp(entry->name, name) == 0; ++entry) {
     if (entry->version > version) {
-      // A driver has not heard of what came after it.
+      // A driver does not know symbols that were introduced after it.
       const bool is_known =
           entry->version <= kOldestDriver || entry->version <= find_driver_version();
       if (found.function == nullptr && is_known) {
@@ -41,7 +41,8 @@ extern "C" __attribute__((weak, visibility("default"))) CUresult cuGetProcAddres
   if (symbol == nullptr || pfn == nullptr || (flags & ~kKnownFlags) != 0 || flags == kKnownFlags) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // As driver 580: of a later version than its own a driver knows nothing, not even what is older.
+  // Like driver 580: a request for a version later than the driver's fails, even for an older
+  // symbol.
   if (cudaVersion > rcuda::api::kOldestDriver && cudaVersion > rcuda::api::find_driver_version()) {
     RCUDA_DEBUG("cuGetProcAddress(%s, %d): the driver is of version %d", symbol, cudaVersion,
                 rcuda::api::find_driver_version());

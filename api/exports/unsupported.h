@@ -1,4 +1,4 @@
-// What the generated weak definitions stand on (api/gen/exports.py). Internal to them.
+// Helpers of the generated weak definitions (api/gen/exports.py). Internal to them.
 //
 // Any thread; nothing blocks. The first call of each unsupported function logs its name.
 #pragma once
@@ -22,7 +22,7 @@ inline CUstream per_thread_stream(CUstream stream) {
   return stream == nullptr ? CU_STREAM_PER_THREAD : stream;
 }
 
-// For old_versions.toml.
+// Used in old_versions.toml.
 inline CUmemLocation device_location(CUdevice device) {
   CUmemLocation location{};
   location.type = device == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE;

@@ -1,5 +1,5 @@
-"""Generates the client's side of every command: forward_cuX, which sends it and takes the answer,
-and, unless that is handwritten, the entry point cuX itself."""
+"""Generates the client's side of every command: forward_cuX, which sends the command and takes the
+answer, and the entry point cuX unless that is handwritten."""
 
 from emit import NOTICE
 
@@ -42,7 +42,7 @@ def element_bytes(argument):
 
 
 def count_expression(argument):
-    """How many elements the application's array has."""
+    """The number of elements in the application's array."""
     if argument.count_from:
         return f"({argument.count_from} != nullptr ? static_cast<size_t>(*{argument.count_from}) : 0)"
     return f"static_cast<size_t>({argument.count})"
@@ -141,10 +141,10 @@ def emit_inputs(function, types):
             else:
                 lines.append(f"  call.array({byte_pointer(a, True)}, {count});\n")
         elif a.form in ("out", "named") and not a.count and a.nullable:
-            # The driver is told of a null, and answers what it answers locally.
+            # A null is passed to the driver, which then answers as it does locally.
             lines.append(f"  in.value<uint32_t>({a.name} != nullptr);\n")
         elif a.form in ("out", "named") and a.count:
-            # How many elements are wanted, 0 for none; an absent array asks for nothing.
+            # The number of requested elements; 0 if the array is null.
             room = "room" if a.count_from else "whole"
             lines.append(f"  const uint32_t {a.name}_room = call.{room}({a.name} != nullptr ? "
                          f"{count_expression(a)} : 0, {element_bytes(a)}, {arrays});\n"
@@ -227,7 +227,7 @@ def emit_function(function, types):
     created = "".join(
         f"  *{a.name} = from_pointer<{a.element}>({a.name}_handle);\n"
         for a in function.arguments if a.form == "create")
-    # What the driver refused to destroy is still there. A posted command's answer is not awaited.
+    # An object that the driver refused to destroy still exists. A posted command has no answer.
     is_call = function.klass == "call"
     destroyed = "".join(
         f"  call.retire_if_gone({a.name}, wire::Kind::k{a.kind}, result);\n" if is_call else
@@ -251,7 +251,7 @@ def emit_function(function, types):
         lines += [f"  if (CUresult read = call.read_rest({a.name}); read != CUDA_SUCCESS) return read;\n"
                   for a in function.arguments if a.form == "blob"]
     if created and function.klass == "post":
-        # Sent: the object exists, whatever earlier error came back.
+        # The command was sent, so the object exists, even if an earlier error was returned.
         lines.append(created)
     elif created:
         lines.append("  if (result == CUDA_SUCCESS) {\n" + created + "  }\n")
@@ -305,7 +305,7 @@ def fixup_lines(struct, types, to_wire):
 
 
 def emit_fixups(table):
-    """to_wire and from_wire of structs with members that cannot cross as they are."""
+    """to_wire and from_wire of structs with members that cannot be sent unchanged."""
     lines = [NOTICE, '#pragma once\n\n#include <cuda.h>\n\n#include "api/stubs/client.h"\n\n'
              "namespace rcuda::client {\n\n"]
     for struct in table.types.structs.values():

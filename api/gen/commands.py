@@ -10,9 +10,11 @@ from traits import Traits
 
 FAMILY = "commands"
 CLASSES = ("post", "call")
-PROPERTIES = {"class", "server", "body", "tail", "reply", "reply_tail"}
-# SessionEnd is not carried out but ends the loop.
+PROPERTIES = {"class", "family", "server", "body", "tail", "reply", "reply_tail"}
+# SessionEnd is not executed; it ends the loop.
 SERVERS = ("", "loop")
+# Each has its services in server/executor/services.h.
+FAMILIES = ("blob", "copy", "launch", "memory", "module", "peer", "stream")
 NAME = re.compile(r"[A-Z][A-Za-z0-9]*")
 MEMBER = re.compile(r"(\w+) (\w+)(?:\[(\w+)\])?\s*(?://\s*(.*))?")
 
@@ -34,9 +36,10 @@ class Member:
 class Command:
     name: str
     klass: str
-    handled: bool  # by a function of the worker's
+    family: str  # whose services its handler gets
+    handled: bool  # a function of the worker handles it
     body: tuple  # of Member
-    body_of: str  # the command whose body it is; "": it has none
+    body_of: str  # the command that declares the body; "": no body
     tail: str
     reply: tuple
     reply_of: str
@@ -54,7 +57,7 @@ class Command:
 
     @property
     def replies(self):
-        """Whether the handler is given the reply to write."""
+        """Whether the handler gets a reply to fill."""
         return bool(self.reply or self.reply_tail)
 
     @property
@@ -63,7 +66,7 @@ class Command:
 
 
 def members_of(where, text):
-    """One member a line; a line that is a comment belongs to the member below it."""
+    """One member per line; a comment line belongs to the member below it."""
     members, comments = [], []
     for line in filter(None, map(str.strip, text.splitlines())):
         if line.startswith("//"):
@@ -81,7 +84,7 @@ def members_of(where, text):
 
 
 def resolve(raw, name, key):
-    """The members of `key`, and the command that they are declared at."""
+    """The members of `key`, and the command that declares them."""
     text = raw[name].get(key, "")
     if not NAME.fullmatch(text):
         return members_of(f"{name}: {key}", text), name if text else ""
@@ -99,6 +102,9 @@ def command_of(raw, name):
         raise TableError(f"{name}: class must be one of {', '.join(CLASSES)}")
     if entry.get("server", "") not in SERVERS:
         raise TableError(f"{name}: server must be \"loop\" or left out")
+    family = entry.get("family", "")
+    if "server" not in entry and family not in FAMILIES:
+        raise TableError(f"{name}: family must be one of {', '.join(FAMILIES)}")
     for key in entry:
         if key not in PROPERTIES and key not in Traits.COLUMNS:
             raise TableError(f"{name}: {key} is no property of a custom command")
@@ -119,7 +125,7 @@ def command_of(raw, name):
     traits = Traits.of(name, entry, types)
     if traits.while_held == "asks" and "server" in entry:
         raise TableError(f"{name}: while_held: it has no handler that could be asked")
-    return Command(name, klass, entry.get("server", "") != "loop", body, body_of,
+    return Command(name, klass, family, entry.get("server", "") != "loop", body, body_of,
                    entry.get("tail", ""), reply, reply_of, entry.get("reply_tail", ""), traits)
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/coverage.md, and lists what a toolkit has that the table does not know."""
+"""Writes docs/coverage.md, and lists functions of a toolkit that the table lacks."""
 
 from cuda_header import PER_THREAD_SUFFIX
 
@@ -55,7 +55,7 @@ def emit(table, toolkit, old_versions):
 
 
 def report(table):
-    """What the installed header and the table do not have in common; "" when nothing."""
+    """The differences between the installed header and the table; "" if there are none."""
     lines = []
     if table.unknown:
         lines.append("In this cuda.h, but neither in api/table nor excused in unsupported.toml:\n")

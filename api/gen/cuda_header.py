@@ -1,4 +1,4 @@
-"""Reads what the installed CUDA toolkit declares: prototypes, exported symbols, symbol versions.
+"""Reads the declarations of the installed CUDA toolkit: prototypes, exported symbols, symbol versions.
 
 Prototypes come from the preprocessed cuda.h and cudaProfiler.h (with __CUDA_API_VERSION_INTERNAL,
 so that every version of every function appears under its own name). The toolkit's stub libcuda.so
@@ -21,7 +21,7 @@ class Parameter:
 
     @property
     def pointee(self):
-        """The type this parameter points to, without const; None if it is no pointer."""
+        """The type this parameter points to, without const; None if it is not a pointer."""
         if not self.type.endswith("*"):
             return None
         return self.type[:-1].removeprefix("const ").strip()
@@ -92,8 +92,8 @@ def parse_prototypes(preprocessed):
 def parse_versions(typedefs):
     """base name -> sorted versions, from the PFN_<name>_v<version> typedefs."""
     versions = {}
-    # The _ptds and _ptsz typedefs repeat the plain ones with the version that brought per-thread
-    # streams, which selects no other symbol.
+    # The _ptds and _ptsz typedefs repeat the plain ones with the version that introduced per-thread
+    # streams; they select no other symbol.
     for match in re.finditer(r"\bPFN_(cu\w+?)_v(\d{4,5})\s*\)", typedefs):
         versions.setdefault(match[1], set()).add(int(match[2]))
     return {name: sorted(found) for name, found in sorted(versions.items())}

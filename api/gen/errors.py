@@ -1,4 +1,4 @@
-"""What is wrong with the table: the message names the entry and the column."""
+"""An error in the table: the message names the entry and the column."""
 
 
 class TableError(Exception):

@@ -1,4 +1,4 @@
-"""Generates what makes a library a libcuda.so.1: every symbol defined, and the ways to look it up.
+"""Generates the parts that make a library a libcuda.so.1: a definition of every symbol, and the look-up.
 
 Everything is weak. A handwritten strong definition in an object of the same library replaces it:
   - cuX_ptsz, cuX_ptds: call cuX for the per-thread default stream;
@@ -94,7 +94,7 @@ def emit_definitions(toolkit, adaptations, claimed=()):
             continue
         prototype = toolkit.prototypes.get(symbol)
         if prototype is None:
-            # No header declares it; on x86-64 the caller cleans up, so any arguments are fine.
+            # No header declares it. On x86-64 the caller cleans up, so any arguments work.
             lines.append(f"RCUDA_WEAK CUresult {symbol}(void) {{\n"
                          f"  return rcuda::api::unsupported({len(unsupported)});\n}}\n")
             unsupported.append(symbol)
@@ -125,8 +125,8 @@ def symbol_of_versions(toolkit):
     for base, family in sorted(version_families(toolkit.symbols).items()):
         abis = sorted(family)
         versions = toolkit.versions.get(base, [])[-len(abis):]
-        # As a rule there is one typedef per ABI. Where a header has fewer, the newest belong
-        # together; symbols without any typedef were always there.
+        # Usually there is one typedef per ABI. If a header has fewer, they belong to the newest
+        # symbols; symbols without a typedef have always existed.
         oldest = 1 if versions else 2000
         versions = [oldest] * (len(abis) - len(versions)) + versions
         rows += [(base, version, family[abi]) for version, abi in zip(versions, abis)]
@@ -140,12 +140,12 @@ def per_thread_symbol(toolkit, symbol):
     return symbol
 
 
-# What every driver that rcuda serves has; functions that came later may be missing.
+# Every supported driver has the functions of this version; later functions may be missing.
 OLDEST_DRIVER = 12000
 
 
 def newer_functions(toolkit):
-    """symbol -> the CUDA version that brought it, for declared functions that came after OLDEST_DRIVER."""
+    """symbol -> the CUDA version that introduced it, for declared functions later than OLDEST_DRIVER."""
     result = {}
     for _, version, symbol in symbol_of_versions(toolkit):
         if version > OLDEST_DRIVER:

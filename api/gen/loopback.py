@@ -1,6 +1,6 @@
-"""Generates a test of every command: the client's call is carried to the worker's handler, which
-calls a recording driver; what the driver was told must be what the application said, and what it
-answered must come back. The rest of the test is tests/unit/api/loopback.h."""
+"""Generates a test of every command: the client's call goes to the worker's handler, which calls a
+recording driver. The driver must get the application's arguments, and the application must get the
+driver's answer. The rest of the test is tests/unit/api/loopback.h."""
 
 import re
 
@@ -13,7 +13,7 @@ def is_tested(function):
 
 
 def counting_names(function):
-    """Parameters that array lengths are computed from."""
+    """Parameters from which array lengths are computed."""
     names = set()
     for a in function.arguments:
         names |= set(re.findall(r"[A-Za-z_]\w*", a.count))
@@ -21,7 +21,7 @@ def counting_names(function):
 
 
 def emit_record(function, types):
-    """What a side sees of the inputs."""
+    """The inputs as one side sees them."""
     lines = []
     for a in function.arguments:
         if a.form in ("handle", "destroy", "function"):
@@ -197,7 +197,7 @@ def emit(table):
     for f in handwritten:
         names = ", ".join(p.name for p in f.prototype.parameters)
         lines.append(f"{server.serve_declaration(f)} {{\n"
-                     f"  return driver(executor).{f.name}({names});\n}}\n")
+                     f"  return loopback::Recorded::get().driver.{f.name}({names});\n}}\n")
     for f in table.functions.values():
         if f.travels and not f.is_driver and not f.served_in_api:
             declaration = server.serve_declaration(f)

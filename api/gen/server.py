@@ -1,5 +1,5 @@
-"""Generates the worker's side: one handler per opcode, which decodes a command's body, looks its
-objects up, calls the driver (or serve_cuX, where that is handwritten) and encodes what comes back."""
+"""Generates the worker's side: one handler per opcode, which decodes a command's body, looks up its
+objects, calls the driver (or a handwritten serve_cuX) and encodes the results."""
 
 from emit import NOTICE
 from traits import FIRST_OPCODE
@@ -66,12 +66,12 @@ def element_bytes(a):
 
 
 def told_count(a):
-    """An array's length as the driver is told it."""
+    """The array length that is passed to the driver."""
     return f"static_cast<uint64_t>({a.count})"
 
 
 def emit_counts(function):
-    """Array lengths have to be those that the driver is told."""
+    """Array lengths must equal those that are passed to the driver."""
     lines = []
     for a in function.arguments:
         if a.form == "in" and a.count:
@@ -187,7 +187,16 @@ def emit_outputs(function, types):
 
 def serve_declaration(function):
     rest = "".join(f", {p.type} {p.name}" for p in function.prototype.parameters)
-    return f"CUresult serve_{function.name}(Executor& executor{rest})"
+    if function.served_in_api:
+        first = "const api::DriverTable& table"
+    else:
+        first = f"{function.family.capitalize()}Services& services"
+    return f"CUresult serve_{function.name}({first}{rest})"
+
+
+def serve_call(function, arguments):
+    first = "driver" if function.served_in_api else f"{function.family}_services"
+    return f"serve_{function.name}({', '.join([f'{first}(executor)'] + arguments)})"
 
 
 def emit_function(function, types):
@@ -204,13 +213,13 @@ def emit_function(function, types):
     lines += emit_locals(function)
     arguments = [driver_argument(a, types) for a in function.arguments]
     if function.handwritten_server:
-        call = f"serve_{function.name}({', '.join(['executor'] + arguments)})"
+        call = serve_call(function, arguments)
     else:
         call = f"function({', '.join(arguments)})"
     after = []
     for a in function.arguments:
         if a.form == "destroy":
-            # The client keeps what a call did not destroy, and has forgotten what it posted.
+            # The client keeps an object that a call did not destroy; after a post it has dropped the object.
             kept = "if (is_gone(result)) " if function.klass == "call" else ""
             after.append(f"  {kept}unbind(executor, wire::Kind::k{a.kind}, {a.name}_wire);\n")
         elif a.form == "create":
@@ -244,8 +253,8 @@ def emit_family(table, family):
 def emit_handlers_header(table):
     lines = [NOTICE, '#pragma once\n\n#include "server/executor/dispatch.h"\n\n'
              "namespace rcuda::server {\n\n"
-             "// Handwritten, in server/executor: what runs in place of the driver function. Handles are\n"
-             "// the driver's; an output pointer is null only where the parameter is optional.\n"]
+             "// Handwritten, in server/executor (or api/stubs): what runs in place of the driver function.\n"
+             "// Handles are the driver's; an output pointer is null only where the parameter is optional.\n"]
     for f in table.functions.values():
         if f.travels and f.handwritten_server:
             lines.append(serve_declaration(f) + ";\n")

@@ -1,5 +1,5 @@
-"""Generates the worker's table of custom commands: what decodes a command's body, checks what every
-command's body is checked for, and calls its handler, which is handwritten in server/executor."""
+"""Generates the worker's table of custom commands. Each entry decodes a command's body, makes the checks
+that all commands need, and calls the handler, which is handwritten in server/executor."""
 
 from emit import NOTICE
 from traits import FIRST_OPCODE
@@ -8,11 +8,15 @@ from traits import FIRST_OPCODE
 def handler_parameters(c):
     body = f", const wire::{c.struct}& body" if c.struct else ""
     reply = ", std::vector<std::byte>* reply" if c.replies else ""
-    return f"(Executor& executor, const Command& command{body}{reply})"
+    return f"({services(c)}Services& services, const Command& command{body}{reply})"
+
+
+def services(c):
+    return c.family.capitalize()
 
 
 def emit_header(table):
-    lines = ["""// The handlers of custom commands, one each, in server/executor/custom_*.cpp.
+    lines = ["""// The handlers of custom commands, one each, in server/executor/handlers.
 //
 // A handler gets the body, whose completion word exists, and in the command what follows the body.
 // All of it is what the peer sent, else unchecked. A class = "call" command has a caller who waits. A
@@ -22,7 +26,7 @@ def emit_header(table):
         if c.handled:
             lines.append(f"HandlerResult {c.handler}{handler_parameters(c)};\n")
         if c.traits.while_held == "asks":
-            lines.append(f"bool {c.handler}_may_wait(Executor& executor, const Command& command"
+            lines.append(f"bool {c.handler}_may_wait({services(c)}Services& services, const Command& command"
                          + (f", const wire::{c.struct}& body" if c.struct else "") + ");\n")
     lines.append("\n}  // namespace rcuda::server\n")
     return "".join(lines)
@@ -34,28 +38,29 @@ def emit_run(c):
     if c.klass == "call":
         lines.append("  if (command.target.call == 0) return kMalformed;\n")
     if not c.struct:
-        lines.append(f"  return {c.handler}(executor, command{', reply' if c.replies else ''});\n}}\n\n")
+        lines.append(f"  return {c.handler}(executor.{c.family}_services, command{', reply' if c.replies else ''});\n}}\n\n")
         return "".join(lines)
     test = "!in.read(&body)" + (" || !word_exists(body.word)" if c.signals else "")
     lines.append(f"  BodyReader in(command.tail);\n  wire::{c.struct} body;\n"
                  f"  if ({test}) return kMalformed;\n"
-                 f"  return {c.handler}(executor, {{command.header, in.rest(), command.target}}, body"
+                 f"  return {c.handler}(executor.{c.family}_services, {{command.header, in.rest(), command.target}}, body"
                  f"{', reply' if c.replies else ''});\n}}\n\n")
     return "".join(lines)
 
 
 def emit_question(c):
     if not c.struct:
-        return ""
+        return (f"bool ask_{c.name}(Executor& executor, const Command& command) {{\n"
+                f"  return {c.handler}_may_wait(executor.{c.family}_services, command);\n}}\n\n")
     return (f"bool ask_{c.name}(Executor& executor, const Command& command) {{\n"
             f"  BodyReader in(command.tail);\n  wire::{c.struct} body;\n"
-            f"  return in.read(&body) && {c.handler}_may_wait(executor, "
+            f"  return in.read(&body) && {c.handler}_may_wait(executor.{c.family}_services, "
             "{command.header, in.rest(), command.target}, body);\n}\n\n")
 
 
 def emit_dispatch(table):
     by_opcode = {c.opcode: c for c in table.commands.values()}
-    lines = [NOTICE, '#include "api/server_commands.h"\n\n#include <iterator>\n\n'
+    lines = [NOTICE, '#include "api/server_commands.h"\n\n#include <iterator>\n\n#include "server/executor/executor.h"\n\n'
              "namespace rcuda::server {\nnamespace {\n\n"]
     for c in table.commands.values():
         if c.handled:
@@ -70,7 +75,7 @@ def emit_dispatch(table):
             continue
         ask = "nullptr"
         if c.traits.while_held == "asks":
-            ask = f"&ask_{c.name}" if c.struct else f"&{c.handler}_may_wait"
+            ask = f"&ask_{c.name}"
         lines.append(f"    {{&run_{c.name}, {ask}}},\n")
     lines.append(f"""}};
 static_assert(std::size(kEntries) <= 0x{FIRST_OPCODE:x});

@@ -1,11 +1,11 @@
-"""Generates what both sides and the tools share: opcodes, their names, the hash of the interface."""
+"""Generates the parts shared by both sides and the tools: opcodes, their names, the hash of the interface."""
 
 import hashlib
 
 from emit import NOTICE
 
-# Files that define what client and worker, and workers among themselves, say to one another. The same
-# list stands in api/CMakeLists.txt.
+# Files that define the messages between client and worker, and between workers. api/CMakeLists.txt has
+# the same list.
 PROTOCOL_FILES = (
     "common/wire/address_ranges.h", "common/wire/allocation_token.h", "common/wire/codec.cpp",
     "common/wire/codec.h", "common/wire/frame.h", "common/wire/handshake.cpp", "common/wire/handshake.h",

@@ -1,14 +1,14 @@
 """Generates the client's exported symbols: cuX records the call when a trace is written, calls the
-entry point, and lets no exception out.
+entry point, and catches every exception.
 
 The entry points themselves (client/entry, generated ones, weak fallbacks) are written under their own
-names, but assembled as rcuda_cuX: entry_labels.h, which their targets include in front of everything,
-says so. So no entry point has to mention tracing or exceptions, calls among them are not recorded, and
-what an application calls costs one load and one call more while no trace is written.
+names, but assembled as rcuda_cuX by entry_labels.h, which their targets include before everything else.
+So entry points contain no code for tracing or exceptions, calls among them are not recorded, and without
+a trace a call of the application costs one more load and one more call.
 
-A function that came after CUDA 12.0 first asks whether the driver has it (api/exports/driver_version.h).
-Any other libcuda.so.1 has the same question, and nothing else, in front of these functions: newer_labels.h
-and newer_symbols.cpp.
+A function introduced after CUDA 12.0 first checks whether the driver has it
+(api/exports/driver_version.h). In any other libcuda.so.1, newer_labels.h and newer_symbols.cpp add only
+this check to these functions.
 """
 
 from emit import NOTICE
@@ -18,7 +18,7 @@ HEADERS = "#include <cuda.h>\n#include <cudaProfiler.h>\n\n"
 
 
 def declared(toolkit):
-    """Symbols without a prototype are exported as they are: nothing is known of their arguments."""
+    """Symbols without a prototype are exported unchanged, because their arguments are unknown."""
     return [toolkit.prototypes[s] for s in toolkit.symbols if s in toolkit.prototypes]
 
 
@@ -34,7 +34,7 @@ def emit_labels(toolkit, names=None):
 def emit_definitions(toolkit):
     newer = newer_functions(toolkit)
     lines = [NOTICE, HEADERS, '#include "api/exports/driver_version.h"\n'
-             '#include "client/session/thrown.h"\n#include "client/session/trace.h"\n\n'
+             '#include "client/base/thrown.h"\n#include "client/base/trace.h"\n\n'
              "using rcuda::client::trace::Span;\n\n"
              "#define RCUDA_TRACED static __attribute__((noinline, cold))\n\n"
              "// Of this library alone.\n#pragma GCC visibility push(hidden)\nextern \"C\" {\n"]
@@ -44,8 +44,8 @@ def emit_definitions(toolkit):
                  '#pragma GCC visibility push(default)\n\n')
     for p in declared(toolkit):
         names = ", ".join(q.name for q in p.parameters)
-        # The traced call is a function of its own so that the other one is nothing but a call. Only
-        # std::exception is caught: the end of a thread by pthread_exit() has to pass.
+        # The traced call is a separate function, so that the untraced path is only a call. Only
+        # std::exception is caught, because the unwinding of pthread_exit() must pass.
         gate = refusal(p.name, newer[p.name]) if p.name in newer else ""
         lines.append(f"RCUDA_TRACED CUresult traced_{p.name}({p.parameter_list}) {{\n"
                      f"  Span span(\"{p.name}\");\n"

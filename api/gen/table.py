@@ -1,21 +1,21 @@
-"""The annotated table of functions (api/table/*.toml): reading, checking, and what it means.
+"""The annotated table of functions (api/table/*.toml): reads, checks and interprets it.
 
 See api/table/README.md for the notation. A Function carries everything the emitters need; each of
 its parameters has a form:
 
-  value          a number or enumeration, as it is
+  value          a number or enumeration, sent unchanged
   struct         a struct by value with members that must be translated
   device         a CUdevice: routes the call; the worker gets its own ordinal
   handle         an object's id; `nullable`: null becomes 0
   function       like handle, but the application may pass a CUkernel as a CUfunction
-  destroy        a handle that is gone afterwards
-  create         out: an object whose id the client mints
+  destroy        a handle that is invalid after the call
+  create         out: an object whose id the client assigns
   named          out: an object that the worker names
   string         in: const char*
   in             one struct or number behind a pointer; with a count: an array
-  out, inout     the same, coming back
+  out, inout     the same, returned
   null           must be null; not sent
-  blob           out: bytes of any size, of a call of our own
+  blob           out: bytes of any size, returned by one of rcuda's own calls
 """
 
 import dataclasses
@@ -39,13 +39,13 @@ BLOB = "Blob*"
 
 @dataclasses.dataclass(frozen=True)
 class Fixup:
-    """A member of a struct that cannot cross as it is."""
+    """A member of a struct that cannot be sent unchanged."""
     path: str
     form: str  # handle, location, null, array, callback
     type: str = ""  # handle: the handle's type; array: the element's
     count: str = ""  # array: the member that counts its elements
     when: str = ""  # condition on the struct, over `it`
-    direction: str = ""  # in or out: the only way it goes
+    direction: str = ""  # in or out: the only direction in which it is sent
 
     @property
     def member(self):
@@ -84,7 +84,7 @@ class Argument:
     kind: str = ""  # for handles
     nullable: bool = False
     count: str = ""  # C++ expression over the parameters
-    count_from: str = ""  # the parameter that is the count, when it is one and inout
+    count_from: str = ""  # the inout parameter that is the count, if there is one
 
     @property
     def is_input(self):
@@ -106,11 +106,11 @@ class Function:
     handwritten_client: bool = False
     handwritten_server: bool = False
     served_in_api: bool = False  # its serve_cuX is in api/stubs, not in server/executor
-    is_driver: bool = True  # False: a call of our own, with its signature in the table
+    is_driver: bool = True  # False: one of rcuda's own calls, with its signature in the table
     route: str = "auto"
     always_outputs: bool = False
     server_after: str = ""
-    stream_near: str = ""  # a null stream is the one of the worker that owns this address
+    stream_near: str = ""  # a null stream means that of the worker that owns this address
     older: tuple = ()  # earlier versions with the same prototype, for older drivers
     alias: str = ""  # a call of another function of the table that does the same
     constant: str = ""  # the result of a local function that does nothing
@@ -119,7 +119,7 @@ class Function:
 
     @property
     def travels(self):
-        """Whether there are messages for it: a remote:: function, an opcode and a handler."""
+        """Whether it is sent: it then has a forward_cuX, an opcode and a handler."""
         return self.opcode != 0
 
     def argument(self, name):
@@ -286,7 +286,7 @@ def read_lock(path):
 
 
 def following(opcodes, first, last):
-    """The number behind all that were given between `first` and `last`."""
+    """The number after all that are in use between `first` and `last`."""
     number = max((n for n in opcodes.values() if first <= n <= last), default=first - 1) + 1
     if number > last:
         raise TableError(f"no opcodes left between {first:#x} and {last:#x}")
@@ -372,7 +372,7 @@ def load(folder, toolkit, old_versions, update_lock=False):
 
 
 def keep_used_structs(types, functions):
-    """Forgets structs that no function needs: an older header may not have them."""
+    """Drops structs that no function needs, because an older header may lack them."""
     used = {a.element for f in functions.values() for a in f.arguments}
     for name in [n for n in types.structs if n in used]:
         used |= {fixup.type for fixup in types.structs[name].fixups}
@@ -381,7 +381,7 @@ def keep_used_structs(types, functions):
 
 
 def has_32_bit_addresses(prototype):
-    """Whether it is a function of CUDA 3.1 and before, which nothing calls any more."""
+    """Whether it is a function of CUDA 3.1 or before, which no program calls now."""
     text = " ".join(prototype.types)
     return "CUdeviceptr_v1" in text or re.search(r"CUDA_\w+_v1\*", text) is not None \
         or prototype.name in OLDEST

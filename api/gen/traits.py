@@ -1,5 +1,5 @@
-"""What a command is (api/table/README.md, "Traits"): the columns, their checks, and the constexpr table
-that client and worker read (api/traits.h)."""
+"""The traits of commands (api/table/README.md, "Traits"): the columns, their checks, and the constexpr
+table that client and worker read (api/traits.h)."""
 
 import dataclasses
 import re

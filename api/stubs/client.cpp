@@ -52,7 +52,7 @@ FunctionId Call::function(CUfunction function) {
   FunctionId found;
   if (function == nullptr) fix(CUDA_ERROR_INVALID_HANDLE);
   if (failed()) return found;
-  // A kernel stays one: its function in a context may have other attributes.
+  // A kernel stays a kernel: its function in a context may have other attributes.
   CUresult result = resolve(function, wire::Kind::kKernel, &target_, &found.id);
   found.is_kernel = result != CUDA_ERROR_INVALID_HANDLE;
   if (!found.is_kernel) result = resolve(function, wire::Kind::kFunction, &target_, &found.id);
@@ -108,15 +108,13 @@ bool Call::may_send() {
 
 CUresult Call::post(api::Opcode opcode) {
   if (!may_send()) return result_;
-  // What comes back is an earlier command's error: this one is on its way, and what it creates will
+  // The result is an earlier command's error. This command has been sent, and its object will
   // exist, so nothing is retired.
-  const StreamUse use(target_);
   return client::post(target_, static_cast<uint16_t>(opcode), in_.body());
 }
 
 CUresult Call::call(api::Opcode opcode, size_t reply_bytes) {
   if (!may_send()) return result_;
-  const StreamUse use(target_);
   const CUresult result =
       client::call(target_, static_cast<uint16_t>(opcode), in_.body(), reply_bytes, &reply_);
   out_.emplace(reply_.body());

@@ -1,8 +1,7 @@
-// What the generated forward_cuX functions stand on. Internal to them.
+// Helpers of the generated forward_cuX functions. Internal to them.
 //
-// A Call is one command on its way: checks, routing, body, reply. It keeps the first error, so that
-// the generated code reads as a list; nothing is sent once there is one. Lives on the caller's
-// stack.
+// A Call is one command: its checks, routing, body and reply. It keeps the first error, so that the
+// generated code is a plain list; after an error nothing is sent. Lives on the caller's stack.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +14,7 @@
 #include "api/opcodes.h"
 #include "api/stubs/blob.h"
 #include "api/stubs/shared.h"
-#include "client/session/marshal.h"
+#include "client/calls/marshal.h"
 #include "common/base/log.h"
 #include "common/wire/codec.h"
 
@@ -27,7 +26,7 @@ using api::pool_attribute_bytes;
 using api::tensor_elements;
 using api::to_pointer;
 
-// Members of structs that name objects or devices cross as ids and as the worker's ordinals.
+// Struct members that name objects or devices are sent as ids and as the worker's ordinals.
 CUresult location_to_wire(CUmemLocation& location, Target* target);
 void location_from_wire(CUmemLocation& location, const Target* target);
 template <typename Handle>
@@ -57,7 +56,7 @@ class Call {
   wire::Encoder& in() { return in_; }
   wire::Decoder& out() { return *out_; }
 
-  // Checks. fix() takes over an error.
+  // Checks. fix() stores an error.
   void fix(CUresult result) {
     if (result_ == CUDA_SUCCESS) result_ = result;
   }
@@ -66,7 +65,7 @@ class Call {
   }
   void unsupported_unless(bool holds, const char* parameter);
 
-  // Routing: the first that names a worker decides.
+  // Routing: the first of these that names a worker decides.
   wire::ObjectId handle(const void* handle, wire::Kind kind, CUresult if_null);
   template <typename Handle>
   wire::ObjectId handle(Handle value, wire::Kind kind, CUresult if_null) {
@@ -75,14 +74,14 @@ class Call {
   wire::ObjectId stream(CUstream stream) {
     return handle(static_cast<const void*>(stream), wire::Kind::kStream, CUDA_SUCCESS);
   }
-  // A default stream is that of the worker that owns the address.
+  // A default stream means that of the worker that owns the address.
   wire::ObjectId stream_near(CUstream stream, CUdeviceptr address);
   FunctionId function(CUfunction function);
   uint32_t device(CUdevice device);
   void route_address(CUdeviceptr address);
   void route_anywhere();
   void route_location(const CUmemLocation& location);
-  void route_current();  // unless something has named a worker
+  void route_current();  // unless a worker has been chosen
 
   // Body.
   template <typename T>
@@ -110,12 +109,12 @@ class Call {
     in_.array(ids.data(), ids.size());
   }
   wire::ObjectId create(wire::Kind kind, void** handle);
-  // How many elements of an output array the reply will have room for, beside `arrays` - 1 others.
+  // How many elements of an output array the reply has room for, with `arrays` - 1 other arrays.
   uint32_t room(size_t count, size_t element_bytes, size_t arrays) {
     return static_cast<uint32_t>(
         std::min(count, (api::kMaxReplyBytes - 256) / arrays / element_bytes));
   }
-  // For arrays that must come back whole.
+  // For arrays that must be returned completely.
   uint32_t whole(size_t count, size_t element_bytes, size_t arrays) {
     const uint32_t fits = room(count, element_bytes, arrays);
     if (fits != count) fix(CUDA_ERROR_NOT_SUPPORTED);
@@ -146,7 +145,7 @@ class Call {
           from_pointer<Handle>(i < ids.size() ? client::adopt(target_, kind, ids[i]) : nullptr);
     }
   }
-  // The first piece; read_rest() asks for the others.
+  // Takes the first piece; read_rest() requests the others.
   void take_blob(api::Blob* blob);
   CUresult read_rest(api::Blob* blob);
   CUresult bad_reply() const;
@@ -165,7 +164,7 @@ class Call {
   Reply reply_;
   std::optional<wire::Decoder> out_;
   uint64_t blob_bytes_ = 0;
-  uint32_t blob_ = 0;  // its number at the worker
+  uint32_t blob_ = 0;  // its number in the worker
   struct Created {
     void* handle = nullptr;
     wire::Kind kind = wire::Kind::kNone;

@@ -1,4 +1,4 @@
-// How a command's body is laid out, for the printer. Generated tables; internal to it.
+// The layout of a command's body, for the printer. Tables are generated; internal to it.
 #pragma once
 
 #include <cstddef>
@@ -17,13 +17,13 @@ enum class Form : uint8_t {
   kString,
   kBlob,  // a struct
   kArray,
-  kPresent,  // 0: the next items are left out; how many is in `name`
+  kPresent,  // 0: the next items are absent; `name` holds their number
   kFlag,
   kRoom,     // how many elements the reply may have
-  kCreated,  // the id of what is created
+  kCreated,  // the id of the created object
 };
 
-// Of a parameter by value.
+// For a parameter passed by value.
 template <typename T>
 inline constexpr Form form_of = std::is_class_v<T> ? Form::kBlob : Form::kNumber;
 

@@ -1,5 +1,5 @@
-// What stands in for a driver function where the driver's own interface cannot cross: kernel nodes
-// take their parameters packed, and capture information is copied out of the driver's arrays.
+// Replacements for driver functions whose interface cannot be sent: kernel nodes take their
+// parameters packed, and capture information is copied out of the driver's arrays.
 #include <algorithm>
 #include <vector>
 
@@ -10,8 +10,8 @@
 namespace rcuda::server {
 namespace {
 
-// Kernel node parameters from their parts, in the form in which the application gave them: the node
-// reads back in that form. Has to outlive the driver call.
+// Assembles kernel node parameters in the form in which the application gave them; the node reads
+// back in that form. Must outlive the driver call.
 class KernelNode {
  public:
   KernelNode(const api::DriverTable& table, const CUDA_KERNEL_NODE_PARAMS& shape,
@@ -32,7 +32,7 @@ class KernelNode {
     };
     auto* bytes = static_cast<char*>(const_cast<void*>(parameters));
     for (size_t i = 0; get(i) == CUDA_SUCCESS; ++i) {
-      // The driver reads as many bytes as the kernel has parameters, whatever it is told.
+      // The driver reads as many bytes as the kernel has parameters, whatever size it is given.
       if (size > parameter_bytes || offset > parameter_bytes - size) {
         result_ = CUDA_ERROR_INVALID_VALUE;
         return;
@@ -61,58 +61,59 @@ class KernelNode {
 
 }  // namespace
 
-CUresult serve_rcuda_graph_add_kernel_node(Executor& executor, CUgraphNode* node, CUgraph graph,
-                                           const CUgraphNode* dependencies, size_t dependency_count,
-                                           CUfunction device_function, CUkernel kernel,
-                                           CUcontext context, const CUDA_KERNEL_NODE_PARAMS* shape,
+CUresult serve_rcuda_graph_add_kernel_node(const api::DriverTable& table, CUgraphNode* node,
+                                           CUgraph graph, const CUgraphNode* dependencies,
+                                           size_t dependency_count, CUfunction device_function,
+                                           CUkernel kernel, CUcontext context,
+                                           const CUDA_KERNEL_NODE_PARAMS* shape,
                                            const void* parameters, size_t parameter_bytes,
                                            unsigned are_packed) {
-  const auto add = driver(executor).cuGraphAddKernelNode_v2;
+  const auto add = table.cuGraphAddKernelNode_v2;
   if (add == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  const KernelNode built(driver(executor), *shape, device_function, kernel, context, parameters,
+  const KernelNode built(table, *shape, device_function, kernel, context, parameters,
                          parameter_bytes, are_packed != 0);
   if (built.result() != CUDA_SUCCESS) return built.result();
   return add(node, graph, dependencies, dependency_count, built.params());
 }
 
-CUresult serve_rcuda_graph_set_kernel_node(Executor& executor, CUgraphNode node,
+CUresult serve_rcuda_graph_set_kernel_node(const api::DriverTable& table, CUgraphNode node,
                                            CUfunction device_function, CUkernel kernel,
                                            CUcontext context, const CUDA_KERNEL_NODE_PARAMS* shape,
                                            const void* parameters, size_t parameter_bytes,
                                            unsigned are_packed) {
-  const auto set = driver(executor).cuGraphKernelNodeSetParams_v2;
+  const auto set = table.cuGraphKernelNodeSetParams_v2;
   if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  const KernelNode built(driver(executor), *shape, device_function, kernel, context, parameters,
+  const KernelNode built(table, *shape, device_function, kernel, context, parameters,
                          parameter_bytes, are_packed != 0);
   if (built.result() != CUDA_SUCCESS) return built.result();
   return set(node, built.params());
 }
 
-CUresult serve_rcuda_graph_exec_set_kernel_node(Executor& executor, CUgraphExec exec,
+CUresult serve_rcuda_graph_exec_set_kernel_node(const api::DriverTable& table, CUgraphExec exec,
                                                 CUgraphNode node, CUfunction device_function,
                                                 CUkernel kernel, CUcontext context,
                                                 const CUDA_KERNEL_NODE_PARAMS* shape,
                                                 const void* parameters, size_t parameter_bytes,
                                                 unsigned are_packed) {
-  const auto set = driver(executor).cuGraphExecKernelNodeSetParams_v2;
+  const auto set = table.cuGraphExecKernelNodeSetParams_v2;
   if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  const KernelNode built(driver(executor), *shape, device_function, kernel, context, parameters,
+  const KernelNode built(table, *shape, device_function, kernel, context, parameters,
                          parameter_bytes, are_packed != 0);
   if (built.result() != CUDA_SUCCESS) return built.result();
   return set(exec, node, built.params());
 }
 
-CUresult serve_rcuda_stream_capture_info(Executor& executor, CUstream stream,
+CUresult serve_rcuda_stream_capture_info(const api::DriverTable& table, CUstream stream,
                                          CUstreamCaptureStatus* status, cuuint64_t* id,
                                          CUgraph* graph, CUgraphNode* dependencies,
                                          CUgraphEdgeData* edges, size_t* count) {
-  const auto ask = driver(executor).cuStreamGetCaptureInfo_v3;
+  const auto ask = table.cuStreamGetCaptureInfo_v3;
   if (ask == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const size_t room = *count;
   const CUgraphNode* found = nullptr;
   const CUgraphEdgeData* found_edges = nullptr;
   *count = 0;
-  // Without a place for edge data the driver refuses when there is some, and edge data without
+  // Without an output for edge data, the driver refuses edges that have data, and edge data without
   // dependencies, as it does locally.
   const CUresult result = ask(stream, status, id, graph, dependencies != nullptr ? &found : nullptr,
                               edges != nullptr ? &found_edges : nullptr, count);

@@ -1,6 +1,6 @@
-// Variables by name. Names of functions and kernels, zero-terminated one after another, as many as
-// fit, from a given one on. The client makes handles by looking names up, so that each comes with
-// its parameters' layout.
+// Variables by name, and names of functions and kernels: zero-terminated, one after another, as
+// many as fit, starting from a given one. The client makes handles by looking names up, because the
+// look-up also returns the layout of the parameters.
 #include <cstring>
 #include <vector>
 
@@ -11,8 +11,7 @@
 namespace rcuda::server {
 namespace {
 
-// Appends names until one does not fit. `*bytes` is the room on the way in, what is used on the way
-// out.
+// Appends names until one does not fit. `*bytes` is the room on entry and the used size on return.
 template <typename Handle, typename GetName>
 CUresult join_names(const std::vector<Handle>& handles, size_t first, GetName get_name, char* names,
                     size_t* bytes) {
@@ -32,20 +31,18 @@ CUresult join_names(const std::vector<Handle>& handles, size_t first, GetName ge
 
 }  // namespace
 
-CUresult serve_rcuda_module_global(Executor& executor, CUmodule module, const char* name,
+CUresult serve_rcuda_module_global(const api::DriverTable& table, CUmodule module, const char* name,
                                    CUdeviceptr* address, size_t* bytes, unsigned* is_managed) {
-  const api::DriverTable& table = driver(executor);
   const CUresult result = table.cuModuleGetGlobal_v2(address, bytes, module, name);
   *is_managed = 0;
   if (result != CUDA_SUCCESS || table.cuPointerGetAttribute == nullptr) return result;
-  // What is no pointer of a kind that the driver knows is not managed.
+  // A pointer that the driver does not recognise is not managed.
   (void)table.cuPointerGetAttribute(is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, *address);
   return result;
 }
 
-CUresult serve_rcuda_module_function_names(Executor& executor, CUmodule module, unsigned int first,
-                                           char* names, size_t* bytes) {
-  const api::DriverTable& table = driver(executor);
+CUresult serve_rcuda_module_function_names(const api::DriverTable& table, CUmodule module,
+                                           unsigned int first, char* names, size_t* bytes) {
   if (table.cuModuleGetFunctionCount == nullptr || table.cuModuleEnumerateFunctions == nullptr ||
       table.cuFuncGetName == nullptr) {
     return CUDA_ERROR_NOT_SUPPORTED;
@@ -60,9 +57,8 @@ CUresult serve_rcuda_module_function_names(Executor& executor, CUmodule module, 
   return join_names(functions, first, table.cuFuncGetName, names, bytes);
 }
 
-CUresult serve_rcuda_library_kernel_names(Executor& executor, CUlibrary library, unsigned int first,
-                                          char* names, size_t* bytes) {
-  const api::DriverTable& table = driver(executor);
+CUresult serve_rcuda_library_kernel_names(const api::DriverTable& table, CUlibrary library,
+                                          unsigned int first, char* names, size_t* bytes) {
   if (table.cuLibraryGetKernelCount == nullptr || table.cuLibraryEnumerateKernels == nullptr ||
       table.cuKernelGetName == nullptr) {
     return CUDA_ERROR_NOT_SUPPORTED;
@@ -77,9 +73,9 @@ CUresult serve_rcuda_library_kernel_names(Executor& executor, CUlibrary library,
   return join_names(kernels, first, table.cuKernelGetName, names, bytes);
 }
 
-CUresult serve_rcuda_function_name(Executor& executor, CUfunction device_function, char* text,
-                                   size_t* bytes) {
-  const auto get_name = driver(executor).cuFuncGetName;
+CUresult serve_rcuda_function_name(const api::DriverTable& table, CUfunction device_function,
+                                   char* text, size_t* bytes) {
+  const auto get_name = table.cuFuncGetName;
   if (get_name == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   return join_names(std::vector{device_function}, 0, get_name, text, bytes);
 }

@@ -1,4 +1,4 @@
-// What the generated handlers stand on. Internal to them.
+// Helpers of the generated handlers. Internal to them.
 #pragma once
 
 #include <algorithm>
@@ -21,9 +21,7 @@ using api::pool_attribute_bytes;
 using api::tensor_elements;
 using api::to_pointer;
 
-inline constexpr HandlerResult kMalformed = {CUDA_ERROR_INVALID_VALUE, true, false};
-
-// Ids to the driver's handles, keeping the first error.
+// Translates ids to the driver's handles and keeps the first error.
 class Objects {
  public:
   explicit Objects(Executor& executor) : executor_(executor) {}
@@ -55,7 +53,7 @@ class Objects {
   CUresult result_ = CUDA_SUCCESS;
 };
 
-// Older drivers have some functions only under an earlier version's name.
+// Older drivers have some functions only under the name of an earlier version.
 template <typename Function>
 Function first_of(Function function) {
   return function;
@@ -65,7 +63,7 @@ Function first_of(Function function, Older... older) {
   return function != nullptr ? function : first_of(older...);
 }
 
-// An array whose elements are changed before the driver sees them.
+// An array whose elements are changed before the driver gets them.
 template <typename T>
 std::vector<T> copy_array(wire::Decoder& in) {
   const std::span<const T> items = in.array<T>();
@@ -88,12 +86,13 @@ inline void encode_blob(Executor& executor, wire::Encoder& out, Blob blob) {
   out.value<uint32_t>(is_all ? 0 : keep_blob(executor, std::move(blob)));
 }
 
-// cuCtxCreate pushed its context onto the worker's thread, which keeps its own account of that.
+// cuCtxCreate pushed its context onto the worker thread's stack; the worker tracks the current
+// context itself.
 void leave_created_context(Executor& executor, CUresult result);
 
 CUresult location_from_wire(CUmemLocation& location, Executor& executor);
 void location_to_wire(CUmemLocation& location, Executor& executor);
-// A host function of the client's, by its number there.
+// A host function of the client, by the client's number for it.
 void callback_from_wire(CUhostFn& function, void*& argument, Executor& executor);
 template <typename Handle>
 CUresult handle_from_wire(Handle& handle, wire::Kind kind, Executor& executor) {

@@ -1,4 +1,4 @@
-// What generated code on both sides has in common.
+// Parts shared by the generated code of both sides.
 #pragma once
 
 #include <cstddef>
@@ -36,25 +36,25 @@ struct FunctionId {
   uint32_t is_kernel = 0;
 };
 
-// What one reply may bring back.
+// The most bytes that one reply may carry.
 inline constexpr size_t kMaxReplyBytes =
     wire::ClientWindow::kLargeReplyBytes - sizeof(wire::ReplyHeader) - sizeof(uint64_t);
 
-// Whether an object is gone after a call that destroys it: what a driver refused to destroy is
-// still there. Client and worker decide alike.
+// Whether an object is gone after a call that destroys it: if the driver refused, it still exists.
+// Client and worker both use this.
 inline bool is_gone(CUresult result) {
   return result == CUDA_SUCCESS || cuda::is_sticky(result) ||
          result == CUDA_ERROR_DEVICE_UNAVAILABLE;  // the session is lost
 }
 
-// Elements of an array of `rank` - `fewer`; none for a rank that no tensor map has, which the
-// driver refuses.
+// The number of elements of an array of `rank` - `fewer`; 0 for a rank that no tensor map has,
+// which the driver refuses.
 inline size_t tensor_elements(cuuint32_t rank, cuuint32_t fewer) {
-  constexpr cuuint32_t kMostDimensions = 5;
-  return rank > kMostDimensions || rank < fewer ? 0 : rank - fewer;
+  constexpr cuuint32_t kMaxDimensions = 5;
+  return rank > kMaxDimensions || rank < fewer ? 0 : rank - fewer;
 }
 
-// Sizes of what a void* points to, for the table's length expressions. 0: no such attribute.
+// The size of a void* target, for the table's length expressions. 0: unknown attribute.
 inline size_t pool_attribute_bytes(CUmemPool_attribute attribute) {
   switch (attribute) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:

@@ -1,6 +1,6 @@
-// What a command is: what the columns of api/table/README.md, "Traits", become. The generated
-// api/traits.h has the traits of every opcode; those of an opcode that is none are the defaults
-// here. Any thread; nothing blocks.
+// The traits of a command: the columns in section "Traits" of api/table/README.md. The generated
+// api/traits.h has them for every opcode; an unknown opcode has the defaults below. Any thread;
+// nothing blocks.
 #pragma once
 
 #include <cstddef>
@@ -12,46 +12,46 @@
 
 namespace rcuda::api {
 
-// What the worker does with the command while a stream is held for a copy between workers.
+// How the worker treats the command while a stream is held for a copy between workers.
 enum class WhileHeld : uint8_t {
-  kWaits,   // a driver may wait for the device in it: it waits until no stream is held
-  kAsks,    // as kWaits or kQueues; a function of the worker's looks at the command
-  kQueues,  // queues work: it runs while the device has room for one more busy stream
-  kPasses,  // needs no room: it runs
+  kWaits,   // waits until no stream is held, because a driver may wait for the device in it
+  kAsks,    // as kWaits or kQueues; a function in the worker decides from the command
+  kQueues,  // queues work: runs while the device has room for one more busy stream
+  kPasses,  // needs no room: runs
 };
 enum class Queues : uint8_t {
-  kWork,       // afterwards a stream may have more to do, or memory may be gone
-  kIfItHolds,  // only when it holds the stream; the worker's handler counts that itself
+  kWork,       // afterwards a stream may have more work, or memory may be gone
+  kIfItHolds,  // only if it holds the stream; the worker's handler reports that itself
   kNothing,
 };
 enum class Frees : uint8_t {
   kNothing,
-  kAtOnce,    // the device memory at the address with which the body begins
-  kInStream,  // the same when the stream gets there
-  kContext,   // all that a context has
+  kAtOnce,    // the device memory at the address at the start of the body
+  kInStream,  // the same, when the stream reaches the command
+  kContext,   // all memory of a context
 };
 
 struct CommandTraits {
-  // Offsets in a custom command's body are of 32-bit members (`sequence`: 64 bits).
+  // Offsets in a custom command's body; members have 32 bits (`sequence`: 64 bits).
   static constexpr uint16_t kNone = 0xffff;
 
   WhileHeld while_held = WhileHeld::kWaits;
   Queues queues = Queues::kWork;
   Frees frees = Frees::kNothing;
   bool waits_for_device = false;  // a driver returns only when the device is idle
-  bool holds_stream = false;      // at times; see holds_stream() below
-  uint16_t body_bytes = 0;        // of a custom command, what follows the body left out
-  uint16_t word = kNone;          // the completion word that it signals, whatever happens
-  uint16_t sequence = kNone;      // and the value
-  uint16_t device_work = kNone;   // the stream in which the device does what a trace shows
-  uint16_t link = kNone;          // of what holds a stream: the other worker
-  uint16_t flags = kNone;         // it holds one if `hold_flag` is set here; none: always
+  bool holds_stream = false;      // in some cases; see holds_stream() below
+  uint16_t body_bytes = 0;        // custom commands: size of the body without its tail
+  uint16_t word = kNone;          // the completion word that it signals in every case
+  uint16_t sequence = kNone;      // the value of that word
+  uint16_t device_work = kNone;   // the stream whose device work a trace shows
+  uint16_t link = kNone;          // commands that hold a stream: the other worker
+  uint16_t flags = kNone;         // it holds one only if `hold_flag` is set here; kNone: always
   uint32_t hold_flag = 0;
 
   constexpr bool signals() const { return word != kNone; }
 };
 
-// A member of a body that a peer sent; nothing where it has none, or is too short.
+// Reads a member of a body that a peer sent; nullopt if there is none or the body is too short.
 template <typename T = uint32_t>
 std::optional<T> member(std::span<const std::byte> body, uint16_t offset) {
   T value;
@@ -63,7 +63,7 @@ std::optional<T> member(std::span<const std::byte> body, uint16_t offset) {
   return value;
 }
 
-// Whether this command makes what follows in its stream wait for another worker.
+// Whether this command makes later work in its stream wait for another worker.
 inline bool holds_stream(const CommandTraits& traits, std::span<const std::byte> body) {
   if (!traits.holds_stream) return false;
   if (traits.flags == CommandTraits::kNone) return true;

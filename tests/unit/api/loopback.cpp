@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "api/print_command.h"
-#include "client/session/marshal.h"
+#include "client/calls/marshal.h"
 #include "server/executor/dispatch.h"
 
 namespace rcuda::client {
@@ -18,6 +18,12 @@ class Session {
 
 namespace rcuda::server {
 class Executor {};
+// Nothing reads them: what would is replaced by the recording driver.
+struct ContextServices {};
+struct GraphServices {};
+struct MemoryServices {};
+struct ModuleServices {};
+struct StreamServices {};
 }  // namespace rcuda::server
 
 namespace rcuda::loopback {
@@ -163,8 +169,6 @@ CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::Obje
   return CUDA_SUCCESS;
 }
 
-StreamUse::~StreamUse() {}  // streams are not destroyed meanwhile
-
 CUresult mint(const Target&, wire::Kind kind, void** handle, wire::ObjectId* id) {
   *id = Recorded::get().next_id++;
   *handle = reinterpret_cast<void*>(handle_number(Side::kClient, kind, *id));
@@ -238,6 +242,20 @@ int32_t device_ordinal(Executor&, CUdevice device) {
 }
 
 const api::DriverTable& driver(Executor&) { return Recorded::get().driver; }
+
+namespace {
+template <typename Services>
+Services& no_services() {
+  static Services services;
+  return services;
+}
+}  // namespace
+
+ContextServices& context_services(Executor&) { return no_services<ContextServices>(); }
+GraphServices& graph_services(Executor&) { return no_services<GraphServices>(); }
+MemoryServices& memory_services(Executor&) { return no_services<MemoryServices>(); }
+ModuleServices& module_services(Executor&) { return no_services<ModuleServices>(); }
+StreamServices& stream_services(Executor&) { return no_services<StreamServices>(); }
 
 uint32_t keep_blob(Executor&, Blob) { return 1; }
 

@@ -1,5 +1,5 @@
 // The two ends of a command in one process, for tests of generated code: a client side without
-// sessions (client/session/marshal.h) and a worker side without a driver
+// sessions (client/calls/marshal.h) and a worker side without a driver
 // (server/executor/dispatch.h), joined by a function call.
 //
 // Handles are numbers that tell their kind, side and id, so that translation can be checked: see
