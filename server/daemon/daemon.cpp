@@ -41,7 +41,7 @@ size_t most_newcomers() {
 
 void send_refusal(int socket, const Status& status) {
   const wire::Refusal refusal{static_cast<uint32_t>(status.code()), status.context()};
-  // A Refusal fits any socket buffer; a peer that cannot take it at once does not get it.
+  // A Refusal fits any socket buffer; a client that cannot take it at once does not get it.
   (void)wire::write_message(socket, wire::MessageType::kRefusal, wire::encode(refusal),
                             std::chrono::steady_clock::now());
 }
@@ -65,8 +65,8 @@ Status Daemon::run() {
   pool_ = &pool;
   for (;;) {
     std::vector<const wire::Hello*> waiting;
-    for (const Peer& peer : peers_) {
-      if (peer.waits) waiting.push_back(&peer.hello);
+    for (const Connection& connection : connections_) {
+      if (connection.waits) waiting.push_back(&connection.hello);
     }
     pool.refill(waiting);
     if (!announced_) {
@@ -79,9 +79,10 @@ Status Daemon::run() {
       items.push_back({listener_.tcp.get(), POLLIN, 0});
       items.push_back({listener_.local.get(), POLLIN, 0});
     }
-    for (const Peer& peer : peers_) {
+    for (const Connection& connection : connections_) {
       // One that waits for a worker says nothing more, but may go away.
-      items.push_back({peer.socket.get(), static_cast<short>(peer.waits ? POLLRDHUP : POLLIN), 0});
+      items.push_back(
+          {connection.socket.get(), static_cast<short>(connection.waits ? POLLRDHUP : POLLIN), 0});
     }
     pool.add_descriptors(&items);
     if (::poll(items.data(), items.size(), poll_timeout_ms()) < 0 && errno != EINTR) {
@@ -95,26 +96,28 @@ Status Daemon::run() {
     };
     pool.handle(items);
     const Clock::time_point now = Clock::now();
-    for (auto peer = peers_.begin(); peer != peers_.end();) {
+    for (auto connection = connections_.begin(); connection != connections_.end();) {
       bool keep = true;
-      if (is_ready(peer->socket.get())) {
-        if (peer->waits) {
-          RCUDA_INFO("%s went away while it waited for a worker", peer->name.c_str());
+      if (is_ready(connection->socket.get())) {
+        if (connection->waits) {
+          RCUDA_INFO("%s went away while it waited for a worker", connection->name.c_str());
           keep = false;
         } else {
-          keep = read(*peer);
+          keep = read(*connection);
         }
-      } else if (now >= peer->deadline) {
-        if (peer->waits) {
-          refuse(*peer, pool.last_failure().ok()
-                            ? Status(Code::kTimeout, "no worker became free in time; try again")
-                            : pool.last_failure());
+      } else if (now >= connection->deadline) {
+        if (connection->waits) {
+          refuse(*connection,
+                 pool.last_failure().ok()
+                     ? Status(Code::kTimeout, "no worker became free in time; try again")
+                     : pool.last_failure());
         } else {
-          RCUDA_WARN("%s did not introduce itself in time and is dropped", peer->name.c_str());
+          RCUDA_WARN("%s did not introduce itself in time and is dropped",
+                     connection->name.c_str());
         }
         keep = false;
       }
-      peer = keep ? std::next(peer) : peers_.erase(peer);
+      connection = keep ? std::next(connection) : connections_.erase(connection);
     }
     if (is_ready(listener_.tcp.get())) accept_some(listener_.tcp.get(), false);
     if (is_ready(listener_.local.get())) accept_some(listener_.local.get(), true);
@@ -123,7 +126,7 @@ Status Daemon::run() {
   }
   RCUDA_INFO("stopping: %zu session(s) end", pool.sessions());
   listener_ = {};
-  peers_.clear();
+  connections_.clear();
   pool.shutdown();
   pool_ = nullptr;
   return {};
@@ -158,8 +161,9 @@ void Daemon::announce() {
 
 int Daemon::poll_timeout_ms() const {
   Clock::time_point next = pool_->next_deadline();
-  for (const Peer& peer : peers_) {
-    next = std::min(next, peer.waits ? std::min(peer.deadline, peer.tell_at) : peer.deadline);
+  for (const Connection& connection : connections_) {
+    next = std::min(next, connection.waits ? std::min(connection.deadline, connection.tell_at)
+                                           : connection.deadline);
   }
   if (accept_from_ > Clock::now()) next = std::min(next, accept_from_);
   if (next == Clock::time_point::max()) return -1;
@@ -182,37 +186,39 @@ void Daemon::accept_some(int listening, bool local) {
 }
 
 void Daemon::greet(Accepted accepted, bool local) {
-  Peer peer;
-  peer.socket = std::move(accepted.socket);
-  peer.name = std::move(accepted.peer);
-  peer.origin = std::move(accepted.origin);
-  peer.user = accepted.user;
-  peer.connection = accepted.connection;
-  peer.local = local;
-  peer.deadline = Clock::now() + settings_.handshake_timeout.get();
-  RCUDA_DEBUG("%s connected", peer.name.c_str());
-  if (peer.user && !wire::serves(::geteuid(), *peer.user)) {
-    return refuse(peer, wire::not_served(listener_.port, ::geteuid(), *peer.user));
+  Connection connection;
+  connection.socket = std::move(accepted.socket);
+  connection.name = std::move(accepted.peer);
+  connection.origin = std::move(accepted.origin);
+  connection.user = accepted.user;
+  connection.ends = accepted.connection;
+  connection.local = local;
+  connection.deadline = Clock::now() + settings_.handshake_timeout.get();
+  RCUDA_DEBUG("%s connected", connection.name.c_str());
+  if (connection.user && !wire::serves(::geteuid(), *connection.user)) {
+    return refuse(connection, wire::not_served(listener_.port, ::geteuid(), *connection.user));
   }
   if (newcomers() >= most_newcomers_) drop_newcomer();
-  peers_.push_back(std::move(peer));
+  connections_.push_back(std::move(connection));
 }
 
 size_t Daemon::newcomers() const {
   return static_cast<size_t>(
-      std::count_if(peers_.begin(), peers_.end(), [](const Peer& peer) { return !peer.waits; }));
+      std::count_if(connections_.begin(), connections_.end(),
+                    [](const Connection& connection) { return !connection.waits; }));
 }
 
 // There is one at least.
 void Daemon::drop_newcomer() {
   std::map<std::string_view, size_t> origins;
-  for (const Peer& peer : peers_) origins[peer.origin] += !peer.waits;
+  for (const Connection& connection : connections_) origins[connection.origin] += !connection.waits;
   const auto most =
       std::max_element(origins.begin(), origins.end(),
                        [](const auto& a, const auto& b) { return a.second < b.second; });
-  const auto oldest = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& peer) {
-    return !peer.waits && origins[peer.origin] == most->second;
-  });
+  const auto oldest =
+      std::find_if(connections_.begin(), connections_.end(), [&](const Connection& connection) {
+        return !connection.waits && origins[connection.origin] == most->second;
+      });
   if (Clock::now() >= say_crowded_from_) {
     RCUDA_WARN(
         "too many connections have not introduced themselves, %zu of %s: the oldest are dropped "
@@ -225,135 +231,138 @@ void Daemon::drop_newcomer() {
       Status(Code::kUnavailable,
              "too many connections to the server have not introduced themselves, and this "
              "is the oldest: try again, and see the server's log for where they come from"));
-  peers_.erase(oldest);
+  connections_.erase(oldest);
 }
 
-bool Daemon::read(Peer& peer) {
+bool Daemon::read(Connection& connection) {
   wire::MessageHeader header;
   for (;;) {
     size_t wanted = sizeof header;
-    if (peer.received.size() >= sizeof header) {
-      std::memcpy(&header, peer.received.data(), sizeof header);
+    if (connection.received.size() >= sizeof header) {
+      std::memcpy(&header, connection.received.data(), sizeof header);
       Status status = wire::check_header(header);
       if (status.ok() && header.body_bytes > kMaxHelloBytes) {
         status = Status(Code::kProtocol, "the introduction is too long");
       }
       if (!status.ok()) {
-        refuse(peer, status);
+        refuse(connection, status);
         return false;
       }
       wanted += header.body_bytes;
     }
-    if (peer.received.size() == wanted) {
-      return introduce(peer, header.type,
-                       {peer.received.begin() + sizeof header, peer.received.end()});
+    if (connection.received.size() == wanted) {
+      return introduce(connection, header.type,
+                       {connection.received.begin() + sizeof header, connection.received.end()});
     }
-    const size_t have = peer.received.size();
-    peer.received.resize(wanted);
-    const ssize_t got =
-        ::recv(peer.socket.get(), peer.received.data() + have, wanted - have, MSG_DONTWAIT);
-    peer.received.resize(have + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    const size_t have = connection.received.size();
+    connection.received.resize(wanted);
+    const ssize_t got = ::recv(connection.socket.get(), connection.received.data() + have,
+                               wanted - have, MSG_DONTWAIT);
+    connection.received.resize(have + static_cast<size_t>(std::max<ssize_t>(got, 0)));
     if (got > 0) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return true;
     // Port scanners and health checks connect and leave without a word.
     RCUDA_LOG(have == 0 ? LogLevel::kDebug : LogLevel::kWarn, "%s left during the handshake",
-              peer.name.c_str());
+              connection.name.c_str());
     return false;
   }
 }
 
-bool Daemon::introduce(Peer& peer, wire::MessageType type, const std::vector<std::byte>& body) {
+bool Daemon::introduce(Connection& connection, wire::MessageType type,
+                       const std::vector<std::byte>& body) {
   if (type == wire::MessageType::kTicketQuery) {
-    give_ticket(peer, body);
+    give_ticket(connection, body);
     return false;
   }
-  if (type == wire::MessageType::kTicket) return take_ticket(peer, body);
+  if (type == wire::MessageType::kTicket) return take_ticket(connection, body);
   // These two know a secret of the session that they are for.
   if (type == wire::MessageType::kAttach) {
     Result<wire::Attach> attach = wire::decode_attach(body);
     if (!attach.ok()) {
-      refuse(peer, attach.status());
-    } else if (!pool_->attach(*attach, std::move(peer.socket))) {
-      RCUDA_WARN("%s wants to join a session that does not exist", peer.name.c_str());
+      refuse(connection, attach.status());
+    } else if (!pool_->attach(*attach, std::move(connection.socket))) {
+      RCUDA_WARN("%s wants to join a session that does not exist", connection.name.c_str());
     }
     return false;
   }
   if (type == wire::MessageType::kPeerHello) {
     Result<wire::PeerHello> hello = wire::decode_peer_hello(body);
     if (!hello.ok()) {
-      refuse(peer, hello.status());
-    } else if (!pool_->call_on(*hello, &peer.socket)) {
-      refuse(peer, Status(Code::kUnavailable,
-                          "no worker of that session is here: it has ended, or the address is "
-                          "another server's"));
+      refuse(connection, hello.status());
+    } else if (!pool_->call_on(*hello, &connection.socket)) {
+      refuse(connection,
+             Status(Code::kUnavailable,
+                    "no worker of that session is here: it has ended, or the address is "
+                    "another server's"));
     }
     return false;
   }
-  if (Status status = admit(peer); !status.ok()) {
-    refuse(peer, status);
+  if (Status status = admit(connection); !status.ok()) {
+    refuse(connection, status);
     return false;
   }
   if (type == wire::MessageType::kStatusQuery) {
-    report(peer);
+    report(connection);
     return false;
   }
   if (type != wire::MessageType::kHello) {
-    refuse(peer, Status(Code::kProtocol, "the client began with the wrong message"));
+    refuse(connection, Status(Code::kProtocol, "the client began with the wrong message"));
     return false;
   }
   Result<wire::Hello> hello = wire::decode_hello(body);
   Status status = hello.ok() ? check(*hello) : hello.status();
   if (!status.ok()) {
-    refuse(peer, status);
+    refuse(connection, status);
     return false;
   }
-  peer.hello = std::move(hello).value();
-  peer.waits = true;
-  peer.received = {};
-  peer.tell_at = Clock::now();
-  peer.deadline = peer.tell_at + settings_.start_timeout.get();
+  connection.hello = std::move(hello).value();
+  connection.waits = true;
+  connection.received = {};
+  connection.tell_at = Clock::now();
+  connection.deadline = connection.tell_at + settings_.start_timeout.get();
   return true;
 }
 
-void Daemon::give_ticket(Peer& peer, const std::vector<std::byte>& body) {
-  if (!peer.local) {
-    return refuse(peer, Status(Code::kProtocol, "tickets are given over the local socket only"));
+void Daemon::give_ticket(Connection& connection, const std::vector<std::byte>& body) {
+  if (!connection.local) {
+    return refuse(connection,
+                  Status(Code::kProtocol, "tickets are given over the local socket only"));
   }
   const Result<wire::TicketQuery> query = wire::decode_ticket_query(body);
-  if (!query.ok()) return refuse(peer, query.status());
-  const Result<wire::Ticket> ticket = tickets_.issue(*peer.user, *query, Clock::now());
-  if (!ticket.ok()) return refuse(peer, ticket.status());
-  (void)wire::write_message(peer.socket.get(), wire::MessageType::kTicket, wire::encode(*ticket),
-                            Clock::now());
+  if (!query.ok()) return refuse(connection, query.status());
+  const Result<wire::Ticket> ticket = tickets_.issue(*connection.user, *query, Clock::now());
+  if (!ticket.ok()) return refuse(connection, ticket.status());
+  (void)wire::write_message(connection.socket.get(), wire::MessageType::kTicket,
+                            wire::encode(*ticket), Clock::now());
 }
 
 // False when it is refused; otherwise the introduction follows.
-bool Daemon::take_ticket(Peer& peer, const std::vector<std::byte>& body) {
+bool Daemon::take_ticket(Connection& connection, const std::vector<std::byte>& body) {
   const Result<wire::Ticket> ticket = wire::decode_ticket(body);
   Status status = ticket.status();
-  if (status.ok() && peer.local)
+  if (status.ok() && connection.local)
     status = Status(Code::kProtocol, "tickets are for TCP connections");
   if (status.ok()) {
-    peer.user = tickets_.redeem(*ticket, peer.connection, Clock::now());
-    if (!peer.user) {
+    connection.user = tickets_.redeem(*ticket, connection.ends, Clock::now());
+    if (!connection.user) {
       status = Status(Code::kDenied,
                       "its ticket is unknown, used, expired or for another connection: try again, "
                       "and connect to the server itself, not through a tunnel or a proxy");
     }
   }
   if (!status.ok()) {
-    refuse(peer, status);
+    refuse(connection, status);
     return false;
   }
-  peer.name += " of uid " + std::to_string(*peer.user);
-  peer.received = {};
+  connection.name += " of uid " + std::to_string(*connection.user);
+  connection.received = {};
   return true;
 }
 
 // Whoever is not known by user must be of another machine.
-Status Daemon::admit(const Peer& peer) const {
-  if (peer.user) return {};
-  const Result<bool> of_this_machine = wire::any_on_this_machine({&peer.connection.client, 1});
+Status Daemon::admit(const Connection& connection) const {
+  if (connection.user) return {};
+  const Result<bool> of_this_machine = wire::any_on_this_machine({&connection.ends.client, 1});
   if (!of_this_machine.ok()) return of_this_machine.status();
   if (!*of_this_machine) return {};
   return Status(Code::kDenied,
@@ -385,7 +394,7 @@ Status Daemon::check(const wire::Hello& hello) const {
     }
   }
   size_t sessions = pool_->sessions();
-  for (const Peer& peer : peers_) sessions += peer.waits;
+  for (const Connection& connection : connections_) sessions += connection.waits;
   if (sessions >= static_cast<size_t>(settings_.max_sessions.get())) {
     return Status(Code::kUnavailable, "all " + std::to_string(settings_.max_sessions.get()) +
                                           " sessions are taken: wait for one to end, or raise "
@@ -403,26 +412,26 @@ Status Daemon::check(const wire::Hello& hello) const {
                                         " address windows: name fewer servers in RCUDA_DEVICES");
 }
 
-void Daemon::refuse(Peer& peer, const Status& status) {
-  RCUDA_WARN("%s refused: %s", peer.name.c_str(), status.message().c_str());
-  send_refusal(peer.socket.get(), status);
+void Daemon::refuse(Connection& connection, const Status& status) {
+  RCUDA_WARN("%s refused: %s", connection.name.c_str(), status.message().c_str());
+  send_refusal(connection.socket.get(), status);
 }
 
-void Daemon::report(Peer& peer) {
+void Daemon::report(Connection& connection) {
   wire::ServerStatus status;
   status.server = host_name();
   status.max_sessions = static_cast<uint32_t>(settings_.max_sessions.get());
   pool_->report(&status);
-  (void)wire::write_message(peer.socket.get(), wire::MessageType::kStatus, wire::encode(status),
-                            Clock::now() + std::chrono::milliseconds(100));
+  (void)wire::write_message(connection.socket.get(), wire::MessageType::kStatus,
+                            wire::encode(status), Clock::now() + std::chrono::milliseconds(100));
 }
 
 void Daemon::serve_waiting() {
-  for (auto peer = peers_.begin(); peer != peers_.end();) {
-    if (peer->waits && pool_->assign(peer->hello, &peer->socket)) {
-      peer = peers_.erase(peer);
+  for (auto connection = connections_.begin(); connection != connections_.end();) {
+    if (connection->waits && pool_->assign(connection->hello, &connection->socket)) {
+      connection = connections_.erase(connection);
     } else {
-      ++peer;
+      ++connection;
     }
   }
 }
@@ -430,10 +439,10 @@ void Daemon::serve_waiting() {
 // So that a client can tell a server that is busy from something that does not answer.
 void Daemon::reassure_waiting() {
   const Clock::time_point now = Clock::now();
-  for (Peer& peer : peers_) {
-    if (!peer.waits || now < peer.tell_at) continue;
-    (void)wire::write_message(peer.socket.get(), wire::MessageType::kQueued, {}, now);
-    peer.tell_at = now + wire::kQueuedInterval;
+  for (Connection& connection : connections_) {
+    if (!connection.waits || now < connection.tell_at) continue;
+    (void)wire::write_message(connection.socket.get(), wire::MessageType::kQueued, {}, now);
+    connection.tell_at = now + wire::kQueuedInterval;
   }
 }
 

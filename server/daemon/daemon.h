@@ -1,16 +1,18 @@
 // The daemon: accepts clients, finds each a worker, and never touches CUDA itself.
 //
-// One thread, one poll loop. A client that connects says Hello (or Attach, for a further socket of
-// a session) within the handshake timeout; the daemon checks what it can, waits for a worker that
-// suits, and passes the socket on. From then on client and worker are alone with one another. What
-// cannot be served is answered with a Refusal that names the mend, and logged in one line.
+// One thread runs one poll loop. A client that connects sends a Hello (or an Attach, for a further
+// socket of a session) within the handshake timeout. The daemon checks it, waits for a worker that
+// suits, and passes the socket to that worker. From then on client and worker need no daemon. A
+// client that cannot be served gets a Refusal that names the remedy, and one line is logged.
 //
-// Of its own machine it serves its own user and root only: the local socket says who connects, and
-// a TCP client brings a ticket (docs/security.md). Of the connections that have not introduced
-// themselves it keeps a bounded number; beyond that each new one takes the place of the oldest of
-// the origin that has most, so that silent ones keep nobody out.
+// On its own machine the daemon serves its own user and root only. The local socket says who
+// connects; a TCP client brings a ticket (docs/security.md). The number of connections that have
+// not introduced themselves is bounded. Beyond that, a new one replaces the oldest of the origin
+// that has the most, so that silent connections keep nobody out.
 //
-// run() blocks until `stop` becomes readable; it then ends all sessions within the stop timeout.
+// Threads: the caller of run(). Blocking: run(), until `stop` becomes readable; it then ends all
+// sessions within the stop timeout. Errors: run() fails if it cannot listen or if the first worker
+// cannot start.
 #pragma once
 
 #include <chrono>
@@ -35,7 +37,7 @@ namespace rcuda::server {
 
 class Daemon {
  public:
-  // `ready`: where to write the port and a newline once sessions can be served; -1: nowhere.
+  // `ready`: a descriptor that gets the port and a newline once sessions can be served; -1: none.
   Daemon(const Settings& settings, int stop, int ready);
 
   // Fails when it cannot listen, or when the first worker cannot start.
@@ -44,13 +46,13 @@ class Daemon {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // A connection that has not yet been handed to a worker.
-  struct Peer {
+  // A connection that has not yet been passed to a worker.
+  struct Connection {
     UniqueFd socket;
     std::string name;
     std::string origin;
     std::optional<uid_t> user;     // as the local socket or a ticket says
-    wire::TicketQuery connection;  // by TCP
+    wire::TicketQuery ends;        // of a TCP connection
     bool local = false;
     Clock::time_point deadline;
     std::vector<std::byte> received;
@@ -63,15 +65,16 @@ class Daemon {
   void greet(Accepted accepted, bool local);
   size_t newcomers() const;
   void drop_newcomer();
-  // False when the peer is done with, either way.
-  bool read(Peer& peer);
-  bool introduce(Peer& peer, wire::MessageType type, const std::vector<std::byte>& body);
-  bool take_ticket(Peer& peer, const std::vector<std::byte>& body);
-  void give_ticket(Peer& peer, const std::vector<std::byte>& body);
-  Status admit(const Peer& peer) const;
+  // False if the connection is done with: passed on, answered or refused.
+  bool read(Connection& connection);
+  bool introduce(Connection& connection, wire::MessageType type,
+                 const std::vector<std::byte>& body);
+  bool take_ticket(Connection& connection, const std::vector<std::byte>& body);
+  void give_ticket(Connection& connection, const std::vector<std::byte>& body);
+  Status admit(const Connection& connection) const;
   Status check(const wire::Hello& hello) const;
-  void refuse(Peer& peer, const Status& status);
-  void report(Peer& peer);
+  void refuse(Connection& connection, const Status& status);
+  void report(Connection& connection);
   void serve_waiting();
   void reassure_waiting();
   void announce();
@@ -84,10 +87,10 @@ class Daemon {
   Listener listener_;
   WorkerPool* pool_ = nullptr;
   Tickets tickets_;
-  std::list<Peer> peers_;  // the oldest first
+  std::list<Connection> connections_;  // the oldest first
   bool announced_ = false;
-  Clock::time_point say_crowded_from_{};  // so that a flood does not fill the log
-  Clock::time_point accept_from_{};  // after a failure, so that it is not repeated at once
+  Clock::time_point say_crowded_from_{};  // limits the lines of a flood
+  Clock::time_point accept_from_{};       // later after a failure
 };
 
 }  // namespace rcuda::server

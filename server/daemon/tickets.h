@@ -1,9 +1,10 @@
-// Tickets: what a TCP client of the server's own machine proves its user with (docs/security.md).
+// Tickets: with a ticket a TCP client of the server's own machine proves its user
+// (docs/security.md).
 //
-// A ticket is given to a user, whom the local socket tells, for one TCP connection. It is good for
-// one use within its lifetime, by whoever presents it on that connection. Each user has at most
-// kMostPerUser at a time; the next one takes the place of the user's oldest. Not thread-safe: the
-// daemon's one thread uses it. Nothing blocks.
+// A ticket is issued to a user, whom the local socket tells, for one TCP connection. It is good for
+// one use within its lifetime, on that connection. A user has at most kMostPerUser; the next one
+// replaces the user's oldest.
+// Threads: the daemon's one thread. Nothing blocks. Errors: as the functions say.
 #pragma once
 
 #include <chrono>
@@ -28,8 +29,8 @@ class Tickets {
   // Fails when the kernel gives no random numbers.
   Result<wire::Ticket> issue(uid_t user, const wire::TicketQuery& connection,
                              Clock::time_point now);
-  // Whom it was given to; nothing when it is unknown, used, expired or for another connection. It
-  // is used in any case. Takes the same time whatever the secret is.
+  // The user it was issued to; nothing if it is unknown, used, expired or for another connection.
+  // The ticket is used up in any case. Takes the same time whatever the secret is.
   std::optional<uid_t> redeem(const wire::Ticket& ticket, const wire::TicketQuery& connection,
                               Clock::time_point now);
   size_t size() const { return tickets_.size(); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <thread>
 
 #include <fcntl.h>
@@ -49,16 +50,16 @@ WorkerPool::WorkerPool(const Settings& settings, uint32_t first_window)
 WorkerPool::~WorkerPool() { shutdown(); }
 
 size_t WorkerPool::sessions() const {
-  return static_cast<size_t>(std::count_if(
-      workers_.begin(), workers_.end(), [](const Worker& w) { return w.state == State::kBusy; }));
+  return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(),
+                                           [](const Worker& w) { return w.is(State::kBusy); }));
 }
 
 void WorkerPool::report(wire::ServerStatus* status) const {
   status->driver = offer_.driver;
   status->devices = offer_.devices;
   for (const Worker& worker : workers_) {
-    if (worker.state == State::kIdle) ++status->idle_workers;
-    if (worker.state != State::kBusy) continue;
+    if (worker.is(State::kIdle)) ++status->idle_workers;
+    if (!worker.is(State::kBusy)) continue;
     status->sessions.push_back(worker.session);
     status->sessions.back().seconds = static_cast<uint64_t>(
         std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - worker.since).count());
@@ -66,9 +67,8 @@ void WorkerPool::report(wire::ServerStatus* status) const {
 }
 
 size_t WorkerPool::starting() const {
-  return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) {
-    return w.state == State::kStarting;
-  }));
+  return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(),
+                                           [](const Worker& w) { return w.is(State::kStarting); }));
 }
 
 uint32_t WorkerPool::choose_window(const wire::Hello* hello) const {
@@ -92,7 +92,7 @@ uint32_t WorkerPool::choose_window(const wire::Hello* hello) const {
 
 void WorkerPool::refill(const std::vector<const wire::Hello*>& waiting) {
   if (Clock::now() < retry_at_) return;
-  // Starting workers that suit nobody who waits count for the pool only.
+  // Workers that suit none of the waiting clients count for the pool only.
   std::vector<Worker*> spare;
   for (Worker& worker : workers_) {
     if (worker.is_spare()) spare.push_back(&worker);
@@ -112,9 +112,9 @@ void WorkerPool::refill(const std::vector<const wire::Hello*>& waiting) {
     if (starting() >= most_starting()) return;
     if (Status status = start(choose_window(nullptr)); !status.ok()) return failed(status);
   }
-  // Those who waited for the others have left.
+  // The clients that the others were started for have left.
   for (; spare.size() > pool; spare.pop_back()) {
-    if (spare.back()->state == State::kIdle) stop(*spare.back());
+    if (spare.back()->is(State::kIdle)) stop(*spare.back());
   }
 }
 
@@ -122,7 +122,7 @@ void WorkerPool::stop(Worker& worker) {
   WorkerMessage message;
   message.type = WorkerMessageType::kStop;
   (void)send_worker_message(worker.control.get(), message, Clock::now());
-  // The end of the socket says the same, should it not have been read.
+  // The end of the socket says the same, if the message is not read.
   worker.control.reset();
   worker.state = State::kEnding;
 }
@@ -182,7 +182,7 @@ Status WorkerPool::start(uint32_t window) {
 
 bool WorkerPool::assign(const wire::Hello& hello, UniqueFd* socket) {
   for (Worker& worker : workers_) {
-    if (worker.state != State::kIdle || taken(hello, worker.window)) continue;
+    if (!worker.is(State::kIdle) || taken(hello, worker.window)) continue;
     WorkerMessage message;
     message.type = WorkerMessageType::kSession;
     if (::getrandom(worker.token.data(), worker.token.size(), 0) !=
@@ -216,7 +216,7 @@ bool WorkerPool::assign(const wire::Hello& hello, UniqueFd* socket) {
 
 bool WorkerPool::attach(const wire::Attach& attach, UniqueFd socket) {
   for (Worker& worker : workers_) {
-    if (worker.state != State::kBusy ||
+    if (!worker.is(State::kBusy) ||
         CRYPTO_memcmp(worker.token.data(), attach.token, sizeof attach.token) != 0) {
       continue;
     }
@@ -231,7 +231,7 @@ bool WorkerPool::attach(const wire::Attach& attach, UniqueFd socket) {
 
 bool WorkerPool::call_on(const wire::PeerHello& hello, UniqueFd* socket) {
   for (Worker& worker : workers_) {
-    if (worker.state != State::kBusy || worker.index != hello.worker ||
+    if (!worker.is(State::kBusy) || worker.index != hello.worker ||
         CRYPTO_memcmp(worker.client, hello.session, sizeof hello.session) != 0) {
       continue;
     }
@@ -248,8 +248,8 @@ bool WorkerPool::call_on(const wire::PeerHello& hello, UniqueFd* socket) {
 
 void WorkerPool::add_descriptors(std::vector<pollfd>* items) const {
   for (const Worker& worker : workers_) {
-    items->push_back({worker.process.get(), POLLIN, 0});
-    if (worker.state == State::kStarting) items->push_back({worker.control.get(), POLLIN, 0});
+    if (!worker.ask_at) items->push_back({worker.process.get(), POLLIN, 0});
+    if (worker.is(State::kStarting)) items->push_back({worker.control.get(), POLLIN, 0});
   }
 }
 
@@ -261,19 +261,15 @@ void WorkerPool::handle(const std::vector<pollfd>& items) {
   };
   const Clock::time_point now = Clock::now();
   for (auto worker = workers_.begin(); worker != workers_.end();) {
-    if (worker->state == State::kStarting && is_ready(worker->control.get())) read(*worker);
-    if (worker->state == State::kStarting && now - worker->since > settings_.start_timeout.get()) {
+    if (worker->is(State::kStarting) && is_ready(worker->control.get())) read(*worker);
+    if (worker->is(State::kStarting) && now - worker->since > settings_.start_timeout.get()) {
       worker->said_why = true;
       failed(Status(Code::kTimeout, "a worker did not initialise its driver in time"));
       ::kill(worker->pid, SIGKILL);
       worker->since = now;
     }
-    if (is_ready(worker->process.get())) {
-      reap(*worker);
-      worker = workers_.erase(worker);
-    } else {
-      ++worker;
-    }
+    const bool ended = worker->ask_at ? now >= *worker->ask_at : is_ready(worker->process.get());
+    worker = ended && reap(*worker) ? workers_.erase(worker) : std::next(worker);
   }
 }
 
@@ -300,28 +296,33 @@ void WorkerPool::read(Worker& worker) {
   }
 }
 
-void WorkerPool::reap(Worker& worker) {
+bool WorkerPool::reap(Worker& worker) {
+  int status = 0;
+  if (::waitpid(worker.pid, &status, WNOHANG) == 0) {
+    worker.ask_at = Clock::now() + kCollectPause;
+    return false;
+  }
+  worker.ask_at.reset();
   // Its last words may still be in the socket.
-  if (worker.state == State::kStarting) {
+  if (worker.is(State::kStarting)) {
     pollfd item{worker.control.get(), POLLIN, 0};
     if (::poll(&item, 1, 0) > 0) read(worker);
   }
-  int status = 0;
-  ::waitpid(worker.pid, &status, 0);
   const bool clean = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  if (worker.state == State::kBusy) {
+  if (worker.is(State::kBusy)) {
     if (clean) {
       RCUDA_DEBUG("worker %d ended with its session", worker.pid);
     } else {
       RCUDA_WARN("worker %d, which served a session, ended with %s", worker.pid,
                  outcome(status).c_str());
     }
-  } else if (worker.state == State::kStarting && !worker.said_why) {
+  } else if (worker.is(State::kStarting) && !worker.said_why) {
     failed(Status(Code::kUnavailable,
                   "a worker ended with " + outcome(status) + " before it was ready"));
-  } else if (worker.state == State::kIdle) {
+  } else if (worker.is(State::kIdle)) {
     RCUDA_WARN("idle worker %d ended with %s", worker.pid, outcome(status).c_str());
   }
+  return true;
 }
 
 void WorkerPool::failed(const Status& status) {
@@ -337,7 +338,8 @@ WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
   Clock::time_point next = Clock::time_point::max();
   if (retry_at_ > Clock::now()) next = retry_at_;
   for (const Worker& worker : workers_) {
-    if (worker.state == State::kStarting) {
+    if (worker.ask_at) next = std::min(next, *worker.ask_at);
+    if (worker.is(State::kStarting)) {
       next = std::min(next, worker.since + settings_.start_timeout.get());
     }
   }
@@ -361,8 +363,8 @@ void WorkerPool::shutdown() {
   workers_.clear();
 }
 
-// Forgets the workers that end until the deadline. A process descriptor may say so before waitpid()
-// does, where a debugger is told first.
+// Forgets the workers that end until the deadline. A process descriptor may tell of the end before
+// waitpid() does, because a debugger is told first.
 void WorkerPool::collect(Clock::time_point deadline) {
   const auto gone = [](const Worker& worker) {
     return ::waitpid(worker.pid, nullptr, WNOHANG) != 0;
@@ -372,7 +374,7 @@ void WorkerPool::collect(Clock::time_point deadline) {
     if (workers_.empty() || Clock::now() >= deadline) return;
     std::vector<pollfd> items;
     for (const Worker& worker : workers_) items.push_back({worker.process.get(), POLLIN, 0});
-    // Those that poll() has told of are there still: look again soon.
+    // The workers that poll() reports are still there, so waitpid() is asked again soon.
     if (::poll(items.data(), items.size(), 0) > 0) {
       std::this_thread::sleep_for(kCollectPause);
     } else {

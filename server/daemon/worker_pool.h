@@ -1,17 +1,19 @@
 // WorkerPool: the worker processes of a daemon, from their start to their reaping.
 //
-// Keeps some started workers idle, each in another window of addresses; gives sessions to them;
-// starts more when a client's other servers already use the windows of the idle ones. A worker that
-// dies is reaped and logged, and concerns nobody but its client. Workers that fail to start are
-// retried with growing pauses, and their reason is kept for those who wait. The daemon's one thread
-// uses it: it polls descriptors() and calls handle() for what is ready. Nothing blocks but
-// shutdown(): a worker that does not read what it is sent counts as dead for who wants it.
+// The pool keeps some started workers idle, each in another window of addresses, and gives sessions
+// to them. It starts more when a client's other servers already use the windows of the idle ones. A
+// worker that dies is reaped and logged; only its client notices. Workers that fail to start are
+// retried with growing pauses, and the reason is kept for those who wait.
+// Threads: the daemon's one thread, which polls the descriptors (add_descriptors()) and calls
+// handle() for those that are ready. Blocking: shutdown() only. A worker that does not read what it
+// is sent counts as dead. Errors: last_failure() says why no worker starts.
 #pragma once
 
 #include <array>
 #include <chrono>
 #include <cstdint>
 #include <list>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,42 +34,41 @@ class WorkerPool {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `first_window`: where to begin handing out windows; servers that begin at different ones seldom
+  // `first_window`: the first window that is given to a worker. Servers with different ones seldom
   // clash in one client.
   WorkerPool(const Settings& settings, uint32_t first_window);
   ~WorkerPool();
 
-  // Starts what the pool lacks for its idle target plus `waiting` sessions, and ends what is idle
-  // beyond that.
+  // Starts the workers that the pool lacks for its idle target and the `waiting` sessions, and ends
+  // idle workers beyond that.
   void refill(const std::vector<const wire::Hello*>& waiting);
-  // Gives a session to an idle worker whose window the client does not use. False: none is idle.
+  // Gives a session to an idle worker whose window the client does not use. False if there is none.
   // The socket is taken, and closed here, only on success.
   bool assign(const wire::Hello& hello, UniqueFd* socket);
-  // A further socket of a session; false when no worker has the token.
+  // Passes on a further socket of a session. False if no worker has the token.
   bool attach(const wire::Attach& attach, UniqueFd socket);
 
-  // A connection from another worker of a session; false when no worker is the one it calls on.
-  // The socket is taken, and closed here, only on success.
+  // Passes on a connection from another worker of a session. False if the worker that it calls on
+  // is not here. The socket is taken, and closed here, only on success.
   bool call_on(const wire::PeerHello& hello, UniqueFd* socket);
 
   void add_descriptors(std::vector<pollfd>* items) const;
   // Looks after every worker whose descriptors are ready.
   void handle(const std::vector<pollfd>& items);
-  // When refill() should be called again without an event, for workers that failed to start.
+  // When handle() and refill() should be called again without an event.
   Clock::time_point next_deadline() const;
 
-  // Tells all to end, waits, kills what is left, and waits for that. Blocks for twice the stop
-  // timeout at most: a process that is stuck in a driver may not even be killed, and is left
-  // behind.
+  // Tells all workers to end, waits, kills the rest, and waits again. Blocks for twice the stop
+  // timeout at most. A process that is stuck in a driver may survive even that, and is left behind.
   void shutdown();
 
   size_t sessions() const;
-  // Idle workers and sessions, for who asks.
+  // Adds the idle workers and the sessions.
   void report(wire::ServerStatus* status) const;
   size_t starting() const;
   bool ever_ready() const { return !offer_.driver.empty(); }
   const WorkerReady& offer() const { return offer_; }  // of the latest worker that became ready
-  // Why the latest worker did not start; ok when it did.
+  // Why the latest worker did not start; ok if it did.
   const Status& last_failure() const { return last_failure_; }
 
  private:
@@ -84,15 +85,19 @@ class WorkerPool {
     uint8_t client[16] = {};              // Hello::session
     uint32_t index = 0;                   // Hello::worker
     bool said_why = false;                // it could not start, and failed() has been told
+    // It has ended, but the kernel tells its tracer first (a debugger); when to ask again.
+    std::optional<Clock::time_point> ask_at;
 
-    bool is_spare() const { return state == State::kStarting || state == State::kIdle; }
+    bool is(State what) const { return state == what && !ask_at; }
+    bool is_spare() const { return is(State::kStarting) || is(State::kIdle); }
   };
 
   Status start(uint32_t window);
   void stop(Worker& worker);
   uint32_t choose_window(const wire::Hello* hello) const;
   void read(Worker& worker);
-  void reap(Worker& worker);
+  // False while a tracer keeps the end of the process from us.
+  bool reap(Worker& worker);
   void collect(Clock::time_point deadline);
   void failed(const Status& status);
 

@@ -1,12 +1,12 @@
-// What custom commands (wire::Custom) are carried out with. The handlers stand in custom_*.cpp by
+// What custom commands (wire::Custom) are carried out with. The handlers stand in handlers/ by
 // family; the generated api/server_commands.h declares them.
 //
-// Each gets a command whose header is valid, in whose context the thread is, and whose body is
-// whatever the peer sent: bytes behind it are read with BodyReader, which bounds every read. A
-// command that
-// carries a completion word always signals it, with the error where there is one, since somebody
-// waits for it; such an error is not latched as well unless it is sticky, or the word is a staging
-// slot's that the copy reads.
+// Each handler gets the services of its family (services.h) and a command. The command's header is
+// valid, and the thread is in its context. The body is whatever the peer sent: bytes behind it are
+// read with BodyReader, which bounds every read.
+// A command that carries a completion word always signals it, with the error if there is one, since
+// somebody waits for it. Such an error is latched as well only if it is sticky, or if the word is
+// that of a staging slot that the copy reads.
 // Executor thread only; none blocks.
 #pragma once
 
@@ -17,8 +17,9 @@
 #include <vector>
 
 #include "common/wire/protocol.h"
+#include "server/executor/answers/answers.h"
 #include "server/executor/dispatch.h"
-#include "server/executor/executor.h"
+#include "server/executor/services.h"
 
 namespace rcuda::server {
 
@@ -38,9 +39,6 @@ struct CustomEntry {
 // Generated: the entry of an opcode below kFirstGenerated. Returns nullptr if the opcode is no
 // custom command, or is SessionEnd, which is the loop's.
 const CustomEntry* custom_command(uint16_t opcode);
-
-inline constexpr HandlerResult kMalformed{CUDA_SUCCESS, true, false};
-inline constexpr HandlerResult kDeferred{CUDA_SUCCESS, false, true};
 
 class BodyReader {
  public:

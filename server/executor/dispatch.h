@@ -1,10 +1,10 @@
-// What the generated dispatcher (api/gen) stands on, on the worker's side.
+// What the generated handlers (api/gen) ask of a session. They know the Executor by name only.
 //
 // The session loop reads a command, checks its header, makes its context current and looks the
-// opcode up in the table; the handler decodes the body with wire::Decoder (which bounds every
-// read), resolves ids, calls the driver through DriverTable and encodes its outputs. Threads:
-// everything here runs on the worker's one executor thread. Handlers never block: see executor.h
-// for completions.
+// opcode up in the table. The handler decodes the body with wire::Decoder (which bounds every
+// read), resolves ids, calls the driver through DriverTable, or a handwritten handler with the
+// services of its family, and encodes its outputs.
+// Executor thread only. Handlers never block: what has to wait becomes a Completion.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,7 @@
 #include "api/stubs/blob.h"
 #include "common/wire/codec.h"
 #include "common/wire/protocol.h"
+#include "server/executor/answers/handler.h"
 
 namespace rcuda::api {
 struct DriverTable;  // generated, api/driver_table.h: one pointer per driver function; null: lacks
@@ -23,15 +24,7 @@ struct DriverTable;  // generated, api/driver_table.h: one pointer per driver fu
 
 namespace rcuda::server {
 
-class Executor;  // executor.h: objects, driver table, completions of one session
-
-// Result of a handler: a CUresult for the reply (or, posted, for the error word). A body that
-// cannot be decoded gives kMalformed, which ends the session.
-struct HandlerResult {
-  CUresult result = CUDA_SUCCESS;
-  bool malformed = false;
-  bool deferred = false;  // the reply comes later from a completion; nothing is sent now
-};
+class Executor;  // executor.h
 
 using Handler = HandlerResult (*)(Executor& executor, const wire::CommandHeader& header,
                                   wire::Decoder& in, wire::Encoder& out);
@@ -58,16 +51,23 @@ CUresult lookup_device(Executor& executor, uint32_t ordinal, CUdevice* device);
 // The session's number of a driver's device, for outputs; -1 when it is not one of the session's.
 int32_t device_ordinal(Executor& executor, CUdevice device);
 const api::DriverTable& driver(Executor& executor);
+// What the handwritten handlers of a family may use: services.h.
+struct ContextServices;
+struct GraphServices;
+struct MemoryServices;
+struct ModuleServices;
+struct StreamServices;
+ContextServices& context_services(Executor& executor);
+GraphServices& graph_services(Executor& executor);
+MemoryServices& memory_services(Executor& executor);
+ModuleServices& module_services(Executor& executor);
+StreamServices& stream_services(Executor& executor);
 using api::Blob;
 // Keeps what a reply cannot carry whole, and returns the number by which BlobRead asks for it.
 uint32_t keep_blob(Executor& executor, Blob blob);
-// For host nodes of graphs: a callback that the client named becomes a host function
-// that publishes a HostCallbackEvent and waits for its ack. The handler that adds it to a graph
-// takes it (host_callbacks.h); otherwise it is gone when the next one is made.
-struct HostFunction {
-  CUhostFn function = nullptr;
-  void* argument = nullptr;
-};
+// For host nodes of graphs: makes a host function of a callback of the client's. The handler that
+// adds the function to a graph takes it (host_callbacks.h); else it is gone when the next one is
+// made.
 HostFunction host_function(Executor& executor, uint64_t callback);
 
 }  // namespace rcuda::server

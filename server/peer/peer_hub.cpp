@@ -20,6 +20,9 @@ namespace {
 // Sockets that wait for an introduction: those of all Links of a session, and no flood of them.
 constexpr size_t kMostCallers = 1024;
 
+// What staging memory is divided by at most, whatever a client says.
+constexpr uint32_t kMostWorkers = 256;
+
 Status session_ends() { return {Code::kUnavailable, "the session ends"}; }
 
 }  // namespace
@@ -44,6 +47,7 @@ Status PeerHub::introduce(const Introduction& introduction,
     ops_ = *std::move(ops);
     p2p::EngineOptions engine;
     engine.planner = options_.planner;
+    engine.peers = std::clamp(introduction.workers, 2u, kMostWorkers) - 1;
     engine.measurements_path = p2p::default_measurements_path();
     engine.host_name = host_name();
     engine.spin = options_.spin;

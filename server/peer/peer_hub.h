@@ -56,7 +56,8 @@ class PeerHub {
 
   struct Introduction {
     p2p::PeerId link = 0;
-    uint32_t worker = 0;  // the other, as the client counts
+    uint32_t worker = 0;   // the other, as the client counts
+    uint32_t workers = 2;  // of the session
     p2p::SessionToken token{};
     bool connects = false;
     std::string host;  // of the other's server

@@ -1,8 +1,10 @@
-// DaemonListener: hears what the daemon sends while a session begins and runs: further sockets of
-// the client, those of its other workers, the order to stop, and the daemon's death.
+// DaemonListener: receives what the daemon sends while a session begins and runs: further sockets
+// of the client, sockets of the session's other workers, and the order to stop. It also notices the
+// daemon's death.
 //
-// One thread of its own, from start() to the destructor, which calls `peer` and `stop`; `stop` is
-// called once at most. Blocking: wait_for_stream() until the deadline.
+// Threads: one of its own, from start() to the destructor. It calls `peer` and `stop`, and `stop`
+// at most once. Blocking: wait_for_stream(), until the deadline. Errors: start() fails without a
+// thread.
 #pragma once
 
 #include <chrono>

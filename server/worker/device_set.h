@@ -1,9 +1,10 @@
 // DeviceSet: the devices of a worker, made ready before a session asks for them: primary contexts
 // retained, attributes read, page-locked staging memory registered.
 //
-// Made and used on the worker's main thread, then by the session it is handed to. prepare() blocks
-// for the driver (a tenth of a second per device with NVIDIA's). In one process there may be
-// several.
+// Threads: the worker's main thread makes and uses it, then the session. Blocking: prepare(), for
+// the driver (a tenth of a second per device with NVIDIA's). Errors name what the driver refused
+// and the remedy. A process may have several; each owns its staging memory and its references to
+// contexts.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/wire/handshake.h"
-#include "server/executor/executor.h"
+#include "server/executor/session_resources.h"
 
 namespace rcuda::server {
 
@@ -30,8 +31,8 @@ class DeviceSet {
   ~DeviceSet();
 
   const std::vector<uint32_t>& ordinals() const { return ordinals_; }
-  // A session's choice of them, in its order, as the client is told and as the executor needs them.
-  // kNotFound names the ordinal that is not offered and those that are.
+  // A session's choice of devices, in its order, for the client and for the executor. kNotFound
+  // names the ordinal that is not offered and those that are.
   Status select(const std::vector<uint32_t>& wanted, wire::Welcome* welcome,
                 SessionResources* resources) const;
   // Whether plain and pinned memory land in the window.

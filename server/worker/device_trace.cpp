@@ -10,7 +10,7 @@ namespace {
 
 constexpr auto kAnchorAge = std::chrono::seconds(1);
 constexpr auto kAnchorPatience = std::chrono::milliseconds(20);
-// Work under way beyond this is not timed: each takes two events of the driver.
+// With more work under way a command is not measured, because each takes two events.
 constexpr size_t kMostPending = 4096;
 
 uint64_t nanoseconds(std::chrono::steady_clock::time_point time) {
@@ -20,37 +20,36 @@ uint64_t nanoseconds(std::chrono::steady_clock::time_point time) {
 
 }  // namespace
 
-// On a stream without work the event comes at once, so now is when it was recorded.
+// The stream has no work, so the event comes at once: its time is now.
 bool DeviceTrace::take_anchor(Context& context) {
   const Clock::time_point begin = Clock::now();
   if (context.anchor && begin - context.anchor->time < kAnchorAge) return true;
-  const api::DriverTable& driver = executor_.driver();
   if (!context.stream &&
-      driver.cuStreamCreate(&context.stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) {
+      driver_.cuStreamCreate(&context.stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) {
     return false;
   }
   auto anchor = std::make_shared<Anchor>();
-  if (driver.cuEventCreate(&anchor->event, CU_EVENT_DEFAULT) != CUDA_SUCCESS) return false;
-  CUresult result = driver.cuEventRecord(anchor->event, context.stream);
+  if (driver_.cuEventCreate(&anchor->event, CU_EVENT_DEFAULT) != CUDA_SUCCESS) return false;
+  CUresult result = driver_.cuEventRecord(anchor->event, context.stream);
   const Clock::time_point recorded = Clock::now();
   while (result == CUDA_SUCCESS &&
-         (result = driver.cuEventQuery(anchor->event)) == CUDA_ERROR_NOT_READY &&
+         (result = driver_.cuEventQuery(anchor->event)) == CUDA_ERROR_NOT_READY &&
          Clock::now() - recorded < kAnchorPatience) {
     result = CUDA_SUCCESS;
   }
   if (result != CUDA_SUCCESS) {
-    driver.cuEventDestroy_v2(anchor->event);
+    driver_.cuEventDestroy_v2(anchor->event);
     return false;
   }
   anchor->time = recorded + (Clock::now() - recorded) / 2;
-  // The one before stays for work that was timed from it; two events a second are not missed.
+  // The old anchor stays for work that is measured from it.
   context.anchor = std::move(anchor);
   return true;
 }
 
 bool DeviceTrace::take_event(Context& context, CUevent* event) {
   if (context.free_events.empty()) {
-    return executor_.driver().cuEventCreate(event, CU_EVENT_DEFAULT) == CUDA_SUCCESS;
+    return driver_.cuEventCreate(event, CU_EVENT_DEFAULT) == CUDA_SUCCESS;
   }
   *event = context.free_events.back();
   context.free_events.pop_back();
@@ -62,23 +61,22 @@ void DeviceTrace::before(const wire::CommandHeader& header, std::span<const std:
   open_ = {};
   // The stream of a command that gives the GPU something to do.
   const auto id = api::member(body, api::traits_of(header.opcode).device_work);
-  if (pending_ >= kMostPending || !id || executor_.find_stream(*id, &stream_) != CUDA_SUCCESS) {
+  if (pending_ >= kMostPending || !id || objects_.find_stream(*id, &stream_) != CUDA_SUCCESS) {
     return;
   }
-  const api::DriverTable& driver = executor_.driver();
   // An event recorded in a capture would become part of the graph.
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (driver.cuStreamIsCapturing &&
-      (driver.cuStreamIsCapturing(stream_.handle, &capture) != CUDA_SUCCESS ||
+  if (driver_.cuStreamIsCapturing &&
+      (driver_.cuStreamIsCapturing(stream_.handle, &capture) != CUDA_SUCCESS ||
        capture != CU_STREAM_CAPTURE_STATUS_NONE)) {
     return;
   }
-  ContextState* const current = executor_.current_context();
-  if (executor_.make_current(stream_.context->id) != CUDA_SUCCESS) return;
+  ContextState* const current = objects_.current_context();
+  if (objects_.make_current(stream_.context->id) != CUDA_SUCCESS) return;
   Context& context = contexts_[stream_.context->id];
   CUevent start = nullptr;
   if (take_anchor(context) && take_event(context, &start) && take_event(context, &open_.end) &&
-      driver.cuEventRecord(start, stream_.handle) == CUDA_SUCCESS) {
+      driver_.cuEventRecord(start, stream_.handle) == CUDA_SUCCESS) {
     open_.start = start;
     open_.anchor = context.anchor;
     open_.event = {nanoseconds(Clock::now()),
@@ -90,30 +88,29 @@ void DeviceTrace::before(const wire::CommandHeader& header, std::span<const std:
                    stream_.context->id,
                    *id};
   }
-  if (current) executor_.make_current(current->id);
+  if (current) objects_.make_current(current->id);
 }
 
 void DeviceTrace::after() {
   if (!open_.start) return;
-  if (executor_.driver().cuEventRecord(open_.end, stream_.handle) != CUDA_SUCCESS) return;
+  if (driver_.cuEventRecord(open_.end, stream_.handle) != CUDA_SUCCESS) return;
   queues_[stream_.key].push_back(std::exchange(open_, {}));
   ++pending_;
 }
 
 bool DeviceTrace::finish(const Work& work, std::vector<wire::TraceEvent>* events) {
-  const api::DriverTable& driver = executor_.driver();
-  const CUresult result = driver.cuEventQuery(work.end);
+  const CUresult result = driver_.cuEventQuery(work.end);
   if (result == CUDA_ERROR_NOT_READY) return false;
   float begin_ms = 0, end_ms = 0;
   if (result == CUDA_SUCCESS &&
-      driver.cuEventElapsedTime(&begin_ms, work.anchor->event, work.start) == CUDA_SUCCESS &&
-      driver.cuEventElapsedTime(&end_ms, work.anchor->event, work.end) == CUDA_SUCCESS) {
+      driver_.cuEventElapsedTime(&begin_ms, work.anchor->event, work.start) == CUDA_SUCCESS &&
+      driver_.cuEventElapsedTime(&end_ms, work.anchor->event, work.end) == CUDA_SUCCESS) {
     const auto at = [&](float ms) {
       return nanoseconds(work.anchor->time + std::chrono::duration_cast<Clock::duration>(
                                                  std::chrono::duration<double, std::milli>(ms)));
     };
     wire::TraceEvent event = work.event;
-    // Where the anchor was seen late, the queueing still tells what it cannot have been before.
+    // If the anchor was seen late, the work still cannot have begun before it was queued.
     event.begin_ns = std::max(event.begin_ns, at(begin_ms));
     event.end_ns = std::max(event.begin_ns, at(end_ms));
     events->push_back(event);

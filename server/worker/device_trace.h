@@ -1,11 +1,12 @@
-// DeviceTrace: when the GPU did what traced commands asked for.
+// DeviceTrace: measures when the GPU did the work of traced commands.
 //
-// A timing event before and one after the work of each launch and copy, as far as the stream is not
-// in capture; how far they lie from an event whose time is known says when they came. That event is
-// recorded anew every second, on a stream of its own where it comes at once, because times between
-// events have the resolution of a float. Made for a session that is traced; others pay nothing.
-// The executor thread's alone. Nothing blocks, but a new context's first event and one a second are
-// spun for, some 10 µs as a rule. Whatever fails costs a slice of the timeline and nothing else.
+// Each launch and copy gets a timing event before it and one after it, unless its stream is in
+// capture. Their distance to an anchor, an event whose time is known, says when they came. The
+// anchor is recorded anew every second, because times between events have the resolution of a
+// float. It has an idle stream of its own, so it comes at once. A session makes this object with
+// its first traced command; other sessions pay nothing. Executor thread only. Blocking: the first
+// command of a context and one a second spin until the anchor has come, some 10 µs as a rule.
+// Errors: a command that cannot be measured is missing in the timeline.
 #pragma once
 
 #include <chrono>
@@ -19,18 +20,20 @@
 #include <cuda.h>
 
 #include "common/wire/protocol.h"
-#include "server/executor/executor.h"
+#include "server/executor/objects/objects.h"
 
 namespace rcuda::server {
 
 class DeviceTrace {
  public:
-  explicit DeviceTrace(Executor& executor) : executor_(executor) {}
+  // Both outlive this object.
+  DeviceTrace(const api::DriverTable& driver, SessionObjects& objects)
+      : driver_(driver), objects_(objects) {}
 
-  // Around the handler of a command. Its context is current.
+  // To be called before and after the handler of a command, whose context is current.
   void before(const wire::CommandHeader& header, std::span<const std::byte> body, uint64_t number);
   void after();
-  // Appends what the GPU has finished.
+  // Appends the events of commands that the GPU has finished.
   void poll(std::vector<wire::TraceEvent>* events);
   bool pending() const { return !queues_.empty(); }
   // A context is about to be destroyed or reset, and its events with it.
@@ -59,12 +62,13 @@ class DeviceTrace {
   bool take_event(Context& context, CUevent* event);
   bool finish(const Work& work, std::vector<wire::TraceEvent>* events);
 
-  Executor& executor_;
+  const api::DriverTable& driver_;
+  SessionObjects& objects_;
   std::unordered_map<wire::ObjectId, Context> contexts_;
-  std::unordered_map<uint64_t, std::deque<Work>> queues_;  // by StreamRef::key, while not empty
+  std::unordered_map<uint64_t, std::deque<Work>> queues_;  // by SessionStream::key, while not empty
   size_t pending_ = 0;
-  StreamRef stream_;  // of the command between before() and after()
-  Work open_;         // start: null without one
+  SessionStream stream_;  // of the command between before() and after()
+  Work open_;             // of that command; start is null if it is not measured
 };
 
 }  // namespace rcuda::server

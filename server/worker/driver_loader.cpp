@@ -83,7 +83,7 @@ Result<LoadedDriver> try_driver(const std::string& path) {
 
 constexpr std::string_view kConnectionsVariable = "CUDA_DEVICE_MAX_CONNECTIONS";
 
-// What the driver makes of it: 32 at most.
+// The driver makes 32 queues at most.
 int connections_of(const char* value) { return std::clamp(std::atoi(value), 0, 32); }
 
 }  // namespace
@@ -106,7 +106,7 @@ Result<LoadedDriver> load_driver(const std::string& choice) {
 }
 
 int most_streams() {
-  // Of one kind of work: the engine's copies within the device and small ones to it.
+  // Queues of one kind for the engine: copies within the device, and small ones to it.
   constexpr int kOthers = 2;
   const char* value = std::getenv(kConnectionsVariable.data());
   return std::max(kConnections, value ? connections_of(value) : 0) - kOthers;

@@ -1,11 +1,12 @@
 // EndWatch: ends a worker whose session is over but whose thread a call into the driver keeps.
 //
-// A driver waits in many calls until kernels have finished (580: loading a module, ending a
-// context, a launch into a queue that is full), and a kernel may never finish. The executor thread
-// sits in such a call and cannot see that its client has left or that the server stops. This
-// watches from another thread, and ends the process `patience` after the session should have ended;
-// the kernel and all that the session had go with it, as they do with a local process.
-// One thread of its own, from start() to the destructor, which does not wait for anything else.
+// In many calls a driver waits until kernels have finished (580: loading a module, ending a
+// context, a launch into a full queue), and a kernel may never finish. The executor thread is in
+// such a call then and cannot see that its client has left or that the server stops. An EndWatch
+// watches from another thread. It ends the process `patience` after the session should have ended,
+// and with it the kernel and all that the session had, as with a local process. Threads: one of its
+// own, from start() to the destructor. Blocking: the destructor, for that thread only. Errors:
+// start() fails without a thread.
 #pragma once
 
 #include <chrono>
@@ -20,9 +21,9 @@ namespace rcuda::server {
 
 class EndWatch {
  public:
-  // `over` says why the session should have ended, or ok while it should not; any thread may call
-  // it, and it does not block. `expire` is called where the session goes on for `patience`
-  // nevertheless; by default it says so and ends the process.
+  // `over` says why the session should have ended, or ok while it should go on. It is called on the
+  // watch's thread and must not block. `expire` is called if the session then goes on for
+  // `patience`. By default it logs that and ends the process.
   EndWatch(std::function<Status()> over, std::chrono::nanoseconds patience,
            std::function<void(const Status& why)> expire = {});
   ~EndWatch();

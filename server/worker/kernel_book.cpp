@@ -72,7 +72,7 @@ class KernelBook {
     }
   }
 
-  // Valid for as long as its owner is loaded; null when it is not known.
+  // Null if the function is not known. Valid as long as its owner is loaded.
   const KernelLayout* layout(void* function) const {
     std::lock_guard lock(mutex_);
     const auto found = functions_.find(function);
@@ -109,8 +109,7 @@ class KernelBook {
 
 KernelBook* book = nullptr;  // never freed
 
-// ---- what is wrapped
-// ------------------------------------------------------------------------------
+// ---- functions that are wrapped
 
 CUresult module_load(CUmodule* module, const void* code) {
   const CUresult result = book->driver.cuModuleLoadData(module, code);
@@ -168,8 +167,7 @@ CUresult kernel_function(CUfunction* function, CUkernel kernel) {
   return result;
 }
 
-// ---- what is missing
-// ------------------------------------------------------------------------------
+// ---- functions that may be missing
 
 CUresult name_of(const char** name, void* function) {
   const KernelLayout* layout = book->layout(function);

@@ -9,7 +9,8 @@
 namespace rcuda::server {
 namespace {
 
-// As it was loaded. Never freed: the functions below are called until the process ends.
+// The table as it was loaded. Never freed, because the functions below are called until the process
+// ends.
 const api::DriverTable* original = nullptr;
 
 // Older drivers have no edges that carry data.
@@ -65,7 +66,7 @@ CUresult capture_info(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t
       original->cuStreamGetCaptureInfo_v2(stream, status, id, graph, dependencies, &found);
   if (count) *count = found;
   if (edges) {
-    // Valid until the thread's next call, and longer than the array of the nodes is.
+    // Valid until the thread's next call, which is at least as long as the array of nodes is.
     static thread_local std::vector<CUgraphEdgeData> plain;
     plain.assign(found, {});
     *edges = plain.data();

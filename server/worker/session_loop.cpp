@@ -12,28 +12,24 @@
 #include "common/base/log.h"
 #include "server/executor/custom.h"
 #include "server/executor/dispatch.h"
-#include "server/executor/gpu_direct.h"
-#include "server/executor/output_capture.h"
-#include "server/executor/peers.h"
 
 namespace rcuda::server {
 namespace {
 
 using Window = wire::ClientWindow;
 
-// Commands taken before completions are looked after again.
+// Commands that are carried out before the loop looks after completions again.
 constexpr int kBatch = 64;
 constexpr size_t kTraceBatch = 256;
-// While the GPU is busy and something of it is waited for, the executor polls for this many times
-// the spin for commands before it sleeps between polls: a local driver's wait spins for as long as
-// it takes. Then a sleep is a small part of what has passed, so that it adds little to any wait.
+// While completions are pending, the executor polls for this many times the spin for commands
+// before it sleeps between polls. (A local driver's wait spins as long as it takes.) After that
+// each sleep is a small part of the time that has passed, so it adds little to any wait.
 constexpr int kSpinsForCompletions = 64;
 constexpr int kSleepFraction = 64;
 constexpr auto kShortestSleep = std::chrono::microseconds(20);
 constexpr auto kLongestSleep = std::chrono::microseconds(500);
 
-// Whether the header names one of the client's reply slots; what is written there goes nowhere
-// else.
+// Whether the header names one of the client's reply slots. A reply is written nowhere else.
 bool slot_exists(const wire::CommandHeader& header) {
   const auto inside = [&](uint64_t base, uint32_t count, uint32_t bytes) {
     return header.reply_bytes == bytes && header.reply_slot >= base &&
@@ -43,7 +39,7 @@ bool slot_exists(const wire::CommandHeader& header) {
          inside(Window::kLargeReplies, Window::kLargeReplyCount, Window::kLargeReplyBytes);
 }
 
-// Memory of pools is the one kind that a driver frees while kernels run.
+// Whether the command frees memory of a pool, which a driver frees while kernels run.
 bool frees_pool_memory(const api::DriverTable& driver, uint16_t opcode,
                        std::span<const std::byte> body) {
   if (api::traits_of(opcode).frees != api::Frees::kAtOnce) return false;
@@ -73,10 +69,15 @@ SessionLoop::SessionLoop(const SessionResources& resources, const SessionLoopOpt
       executor_(resources),
       ring_(*resources.link, wire::kCommandRingLayout),
       last_activity_(Clock::now()),
-      peer_waits_(executor_) {}
+      peer_waits_(executor_.peers, executor_.objects, executor_.completions, executor_.idle,
+                  resources.most_streams,
+                  [this](const wire::CommandHeader& header, std::span<const std::byte> body) {
+                    const CustomEntry* entry = custom_command(header.opcode);
+                    return entry->may_wait(executor_, {header, body, {}});
+                  }) {}
 
 SessionLoop::~SessionLoop() {
-  if (executor_.resources().output) executor_.resources().output->set_sink(nullptr);
+  if (executor_.resources.output) executor_.resources.output->set_sink(nullptr);
 }
 
 void SessionLoop::stop() {
@@ -85,7 +86,7 @@ void SessionLoop::stop() {
 }
 
 Status SessionLoop::run() {
-  const SessionResources& resources = executor_.resources();
+  const SessionResources& resources = executor_.resources;
   if (link_.peer_window_bytes() < Window::kBytes ||
       link_.window().size() < wire::WorkerWindow::kBytes) {
     return Status(Code::kProtocol, "the client's window is too small");
@@ -93,17 +94,17 @@ Status SessionLoop::run() {
   Result<transport::Region> staging =
       link_.expose(resources.staging, resources.staging_bytes, resources.staging_file);
   if (!staging.ok()) return Status(staging.status()).with_context("exposing the staging region");
-  // All threads of the client run on this one here: which of them may make unsafe calls during a
-  // capture is the client's to decide, and our own event queries must not break a capture.
-  if (executor_.driver().cuThreadExchangeStreamCaptureMode) {
+  // Commands of all client threads run on this thread. The client decides which of its threads may
+  // make unsafe calls during a capture, and this worker's own queries must not end a capture.
+  if (executor_.driver.cuThreadExchangeStreamCaptureMode) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    executor_.driver().cuThreadExchangeStreamCaptureMode(&mode);
+    executor_.driver.cuThreadExchangeStreamCaptureMode(&mode);
   }
-  if (resources.output) resources.output->set_sink(&executor_.events());
-  executor_.gpu_direct().prove();
-  // The kernel would stretch every sleep between polls by 50 us, to wake several threads at once.
+  if (resources.output) resources.output->set_sink(&executor_.answers.events());
+  if (resources.gpudirect) executor_.gpu_direct.prove(resources.devices);
+  // By default the kernel adds up to 50 us to every sleep, to wake several threads at once.
   ::prctl(PR_SET_TIMERSLACK, 1);
-  RCUDA_RETURN_IF_ERROR(executor_.events().ready(*staging));
+  RCUDA_RETURN_IF_ERROR(executor_.answers.events().ready(*staging));
   Status status = serve();
   if (status.ok()) {
     flush_trace();
@@ -123,8 +124,8 @@ Status SessionLoop::serve() {
       if (ended_) return {};
       worked = true;
     }
-    if (executor_.run_posted() || peer_waits_.run_freed()) worked = true;
-    if (executor_.completions().poll()) worked = true;
+    if (executor_.jobs.run() || peer_waits_.run_freed()) worked = true;
+    if (executor_.completions.poll()) worked = true;
     if (device_trace_) [[unlikely]]
       device_trace_->poll(&trace_);
     RCUDA_RETURN_IF_ERROR(failure_);
@@ -157,19 +158,18 @@ Result<bool> SessionLoop::next() {
 
 Status SessionLoop::idle() {
   const Clock::time_point now = Clock::now();
-  // The client waits for the engine's copies as it does for the GPU, and goes on when they are
-  // over.
-  const bool copying = executor_.peers().copying();
+  // The client may be waiting for the engine's copies, and sends commands when they are over.
+  const bool copying = executor_.peers.copying();
   if (std::exchange(copied_, copying) && !copying) last_activity_ = now;
   const auto quiet = now - last_activity_;
-  const bool polls = !executor_.completions().empty() || peer_waits_.crowded();
+  const bool polls = !executor_.completions.empty() || peer_waits_.crowded();
   if (quiet < (polls || copying ? kSpinsForCompletions * options_.spin : options_.spin)) {
     __builtin_ia32_pause();
     return {};
   }
   flush_trace();
   const auto ready = [this] {
-    return stop_.load() || executor_.has_posted() || (held_back_.empty() && ring_.pending());
+    return stop_.load() || executor_.jobs.any() || (held_back_.empty() && ring_.pending());
   };
   Clock::time_point until = now + std::chrono::hours(1);
   if (polls || (device_trace_ && device_trace_->pending())) {
@@ -177,8 +177,8 @@ Status SessionLoop::idle() {
         now + std::clamp<Clock::duration>(quiet / kSleepFraction, kShortestSleep, kLongestSleep);
   }
   const Status status = link_.wait(ready, until);
-  // A program that goes on may be about to copy: both threads wake up at the same time.
-  if (status.ok() && executor_.peers().active()) executor_.peers().engine().wake();
+  // A program that goes on may be about to copy, so the engine's thread wakes up as well.
+  if (status.ok() && executor_.peers.active()) executor_.peers.engine().wake();
   return status.code() == Code::kTimeout ? Status() : status;
 }
 
@@ -194,32 +194,38 @@ Status SessionLoop::handle(std::span<const std::byte> frame) {
     ended_ = true;
     return {};
   }
-  // What else a driver waits for the device in, the client asks for when the context is idle
-  // (await_idle() of client/session/marshal.h).
+  // Posted commands in which a driver waits for the device come when the context is idle: the
+  // client waits first (await_idle() of client/calls/marshal.h).
   if (header.call != 0 && api::traits_of(header.opcode).waits_for_device &&
-      executor_.make_current(header.context) == CUDA_SUCCESS && executor_.current_context()) {
+      executor_.objects.make_current(header.context) == CUDA_SUCCESS &&
+      executor_.objects.current_context()) {
     postpone(header, frame.subspan(sizeof header), number);
     return {};
   }
-  note_stream_ordered_free(executor_, header.opcode, frame.subspan(sizeof header));
+  executor_.peer_frees.note_stream_ordered(header.opcode, frame.subspan(sizeof header));
   return carry_out(header, frame.subspan(sizeof header), number);
 }
 
-// The driver would hold its caller until the device is idle; the executor thread waits for nobody,
-// so the command is carried out when the device is. Only its own caller waits for it. Memory is not
-// freed either while copies between servers use it.
+// The driver would hold its caller until the device is idle. The executor thread never waits, so it
+// carries the command out when the device is idle, and only the command's caller waits. Memory is
+// not freed either while copies between servers use it.
 void SessionLoop::postpone(const wire::CommandHeader& header, std::span<const std::byte> body,
                            uint64_t number) {
   const auto copy = std::make_shared<const std::vector<std::byte>>(body.begin(), body.end());
+  // As a job: the handler of another command may be what notices that the device is idle, and its
+  // context and reply must stay its own.
   const auto run = [this, header, number, copy] {
-    const Status status = carry_out(header, *copy, number);
-    if (failure_.ok()) failure_ = status;
+    executor_.jobs.post([=, this] {
+      const Status status = carry_out(header, *copy, number);
+      if (failure_.ok()) failure_ = status;
+    });
   };
   const auto let_go = [this, header, copy, run](CUresult) {
-    when_peers_let_go(executor_, header.opcode, *copy, [this, run] { peer_waits_.when_free(run); });
+    executor_.peer_frees.when_let_go(header.opcode, *copy,
+                                     [this, run] { peer_waits_.when_free(run); });
   };
-  if (frees_pool_memory(executor_.driver(), header.opcode, body)) return let_go(CUDA_SUCCESS);
-  executor_.when_idle(*executor_.current_context(), let_go);
+  if (frees_pool_memory(executor_.driver, header.opcode, body)) return let_go(CUDA_SUCCESS);
+  executor_.idle.when_idle(*executor_.objects.current_context(), let_go);
 }
 
 Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const std::byte> body,
@@ -230,20 +236,20 @@ Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const
   const uint64_t begin_ns = traced ? monotonic_ns() : 0;
   reply_.clear();
   const api::CommandTraits& traits = api::traits_of(header.opcode);
-  if (traits.queues == api::Queues::kWork) executor_.note_work();
+  if (traits.queues == api::Queues::kWork) executor_.work.note();
   HandlerResult result;
-  if (CUresult current = executor_.make_current(header.context);
+  if (CUresult current = executor_.objects.make_current(header.context);
       current != CUDA_SUCCESS && !traits.signals()) {
     result.result = current;
   } else {
-    // Somebody waits for a signal, whatever the context: without a current one it carries the
-    // error.
-    if (current != CUDA_SUCCESS) executor_.forget_current();
+    // Somebody waits for the signal, also if the context is wrong. Without a current context the
+    // signal carries the error.
+    if (current != CUDA_SUCCESS) executor_.objects.forget_current();
     if (traced) [[unlikely]]
       trace_device(header, body, number);
     result = dispatch(header, body, target);
     const bool frees = traits.frees == api::Frees::kAtOnce || traits.frees == api::Frees::kContext;
-    if (frees) executor_.gpu_direct().sweep();
+    if (frees) executor_.gpu_direct.sweep();
   }
   if (traced) [[unlikely]] {
     if (device_trace_) device_trace_->after();
@@ -254,11 +260,11 @@ Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const
   if (result.malformed) return malformed(header.opcode, "its body");
   if (result.deferred) return {};
   if (target.call) {
-    executor_.reply(target, result.result, reply_);
+    executor_.answers.reply(target, result.result, reply_);
   } else if (result.result != CUDA_SUCCESS) {
     RCUDA_DEBUG("posted command %u failed: CUDA error %d", header.opcode,
                 static_cast<int>(result.result));
-    executor_.latch(result.result);
+    executor_.answers.latch(result.result);
   }
   return {};
 }
@@ -284,7 +290,8 @@ HandlerResult SessionLoop::dispatch(const wire::CommandHeader& header,
 
 void SessionLoop::trace_device(const wire::CommandHeader& header, std::span<const std::byte> body,
                                uint64_t number) {
-  if (!device_trace_) device_trace_ = std::make_unique<DeviceTrace>(executor_);
+  if (!device_trace_)
+    device_trace_ = std::make_unique<DeviceTrace>(executor_.driver, executor_.objects);
   if (api::traits_of(header.opcode).frees == api::Frees::kContext) device_trace_->forget_all();
   device_trace_->before(header, body, number);
 }
@@ -293,7 +300,7 @@ void SessionLoop::flush_trace() {
   std::span<const wire::TraceEvent> left(trace_);
   while (!left.empty()) {
     const auto batch = left.first(std::min(left.size(), kTraceBatch));
-    (void)executor_.events().trace(batch);
+    (void)executor_.answers.events().trace(batch);
     left = left.subspan(batch.size());
   }
   trace_.clear();

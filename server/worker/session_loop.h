@@ -2,13 +2,14 @@
 // ends.
 //
 // The thread that calls run() is the executor thread. It reads a command, checks its header, makes
-// its context current and hands it to the generated or custom handler; between commands it looks
-// after completions. It never waits for a GPU: while completions are pending and no command comes
-// it polls, after some milliseconds with sleeps between, the longer the longer nothing happens;
-// with nothing pending it sleeps in Link::wait. Everything about one session is in here, so a
-// process may run several, on threads (tests do). Errors: run() returns ok when the client ended
-// the session or stop() was called, kUnavailable when the client or the Link is gone, kProtocol
-// when a command cannot be.
+// its context current and hands it to the generated or custom handler. Between commands it looks
+// after completions. It never waits for a GPU: while completions are pending and no command comes,
+// it polls. After some milliseconds it sleeps between polls, longer the longer nothing happens.
+// With nothing pending it sleeps in Link::wait. A session has no state outside of this object, so a
+// process may run several on threads (tests do).
+// Threads: stop() from any thread, everything else on the executor thread. Blocking: run(), until
+// the session is over. Errors: run() returns ok if the client ended the session or stop() was
+// called, kUnavailable if the client or the Link is gone, kProtocol for a malformed command.
 #pragma once
 
 #include <atomic>
@@ -21,14 +22,14 @@
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"
 #include "server/executor/executor.h"
-#include "server/executor/peers.h"
+#include "server/executor/peers/peer_waits.h"
 #include "server/worker/device_trace.h"
 
 namespace rcuda::server {
 
 struct SessionLoopOptions {
-  // How long to poll for the next command before sleeping: a wake-up costs some 10 µs. Short where
-  // the spinner may be what keeps the client from running.
+  // How long to poll for the next command before sleeping. A wake-up costs some 10 µs. On few cores
+  // it should be short, because polling may keep the client from running.
   std::chrono::nanoseconds spin = std::chrono::microseconds(50);
 };
 
@@ -48,10 +49,10 @@ class SessionLoop {
   using Clock = std::chrono::steady_clock;
 
   Status serve();
-  // Carries out the next command; false: there is none, or it must wait.
+  // Carries out the next command. False if there is none, or if it must wait.
   Result<bool> next();
   Status handle(std::span<const std::byte> frame);
-  // `number`: the command's among all of the session, from 1, by which traces name it.
+  // `number`: the command's in the session, counted from 1. Traces name it so.
   Status carry_out(const wire::CommandHeader& header, std::span<const std::byte> body,
                    uint64_t number);
   void postpone(const wire::CommandHeader& header, std::span<const std::byte> body,
@@ -69,11 +70,11 @@ class SessionLoop {
   wire::RingReader ring_;
   std::atomic<bool> stop_{false};
   bool ended_ = false;
-  Status failure_;  // of a command that was carried out between others
+  Status failure_;  // of a postponed command
   Clock::time_point last_activity_;
-  bool copied_ = false;  // when the loop last had nothing to do, a peer copy was under way
+  bool copied_ = false;  // a peer copy was under way when the loop was last idle
   PeerWaits peer_waits_;
-  std::vector<std::byte> held_back_;  // the next command, while it must wait for other workers
+  std::vector<std::byte> held_back_;  // the next command, while it waits for other workers
   std::vector<std::byte> reply_;
   std::vector<wire::TraceEvent> trace_;
   std::unique_ptr<DeviceTrace> device_trace_;  // null: no command was traced so far

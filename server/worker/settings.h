@@ -1,5 +1,6 @@
-// What can be set of a server, by environment, TOML file or option; the daemon passes its settings
-// on to its workers through their environment.
+// Settings: what can be set of a server, by environment, TOML file or option. The daemon passes its
+// settings to its workers through their environment. Read-only once the server has started, so any
+// thread may read them.
 #pragma once
 
 #include <chrono>
@@ -58,9 +59,9 @@ struct Settings {
                               "RCUDA_VERBS_CACHE",
                               transport::verbs::kKeptMiB,
                               0,
-                              transport::verbs::kMostKeptMiB,
+                              transport::verbs::kMaxKeptMiB,
                               "MiB of pageable memory that may stay registered with the adapter"};
-  // Read where they are used, from the environment that a worker gets of these.
+  // These are read from the worker's environment, where they are used.
   config::String verbs_device{registry, "RCUDA_VERBS_DEVICE", "",
                               "another adapter than the route to the peer says"};
   config::String verbs_gid{registry, "RCUDA_VERBS_GID", "",
@@ -74,7 +75,7 @@ struct Settings {
                             "let clients crash their worker; for tests"};
   config::Bool fence{registry, "RCUDA_FENCE", true,
                      "keep each worker's device addresses in a window of its own"};
-  // What workers are started from; tests set another.
+  // The binary that workers are started from. Tests set another.
   std::string worker_binary = "/proc/self/exe";
   config::String log{registry, "RCUDA_LOG", "info", "trace, debug, info, warn, error or off"};
 };

@@ -1,13 +1,14 @@
-// What the daemon and its workers say to one another, over the sequenced-packet socket pair that
-// the worker was started with. Both ends are the same binary, so the packets are plain structs.
+// Messages between the daemon and its workers, over the sequenced-packet socket pair that a worker
+// is started with. Both ends are the same binary, so the packets are plain structs.
 //
 // worker -> daemon   kReady or kFailed, once
 // daemon -> worker   kSession (+ the client's socket, then the encoded Hello), once;
 //                    kAttach (+ a further socket of that client); kPeer (+ the socket of another
 //                    worker of that client, then its PeerHello); kStop
-// The end of the socket says the rest: a worker whose daemon is gone ends its session and exits.
-// Neither side ever has more than a few in flight; a worker that has stopped reading (a debugger's,
-// a client's that floods it) does not hold the daemon, whose deadline is now.
+// A worker whose socket ends, because the daemon is gone, ends its session and exits. Neither side
+// has more than a few messages under way. A worker that has stopped reading (in a debugger, or
+// flooded by a client) does not hold the daemon, because the daemon's deadline is now.
+// Threads: any; one thread reads a socket. Blocking and errors: as the functions say.
 #pragma once
 
 #include <cstddef>

@@ -17,8 +17,8 @@
 namespace rcuda::server {
 namespace {
 
-// The log goes where stderr led when the worker started: descriptors 1 and 2 will belong to the
-// kernels of the session.
+// The log goes where stderr led when the worker started, because descriptors 1 and 2 will carry
+// what the session's kernels print.
 void keep_log_apart() {
   const int copy = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
   if (copy >= 0) set_log_descriptor(copy);
@@ -71,7 +71,7 @@ Status work(const Settings& settings, int daemon, uint32_t window_index) {
   WorkerMessage ready;
   ready.type = WorkerMessageType::kReady;
   ready.body = encode(offer_of(*driver, **devices));
-  // A daemon that is gone needs no worker, and no word about it.
+  // If the daemon is gone, nobody needs this worker, and nothing is logged.
   if (!send_worker_message(daemon, ready, Deadline::max()).ok()) return {};
   Result<WorkerMessage> message = receive_worker_message(daemon);
   if (!message.ok() || message->type != WorkerMessageType::kSession) return {};
@@ -86,7 +86,7 @@ int run_worker(const Settings& settings, UniqueFd daemon, uint32_t window_index)
   keep_log_apart();
   const Status status = work(settings, daemon.get(), window_index);
   if (!status.ok()) RCUDA_WARN("worker: %s", status.message().c_str());
-  // The driver's threads are still there; its exit handlers have nothing to save.
+  // The driver's threads still run, and its exit handlers have nothing to save.
   ::_exit(status.ok() ? 0 : 2);
 }
 

@@ -34,7 +34,7 @@ void refuse(int socket, const Status& status) {
 
 std::chrono::nanoseconds spin_time(const Settings& settings) {
   if (settings.spin.get().count() > 0) return settings.spin.get();
-  // With few cores the spinner may be what keeps the client from running.
+  // With few cores, polling may keep the client from running.
   const unsigned cores = std::thread::hardware_concurrency();
   return std::chrono::microseconds(cores >= 8 ? 80 : cores >= 4 ? 20 : 5);
 }
@@ -82,7 +82,7 @@ Status WorkerSession::serve(WorkerMessage message) {
     return {};
   }
   if (const Status status = connect(std::move(message.socket)); !status.ok()) {
-    // No failure of this worker.
+    // This is no failure of the worker.
     RCUDA_WARN("the client (%s, pid %u) left before its session began: %s", hello_.program.c_str(),
                hello_.pid, status.message().c_str());
     return {};
@@ -91,10 +91,11 @@ Status WorkerSession::serve(WorkerMessage message) {
   return run();
 }
 
-// Whether the client asks for what there is; the refusal, if not.
+// Checks what the client asks for. An error is the refusal.
 Status WorkerSession::admit(const WorkerMessage& message) {
   Result<wire::Hello> hello = wire::decode_hello(message.body);
-  // The daemon starts workers by the path of its binary, and has understood this Hello itself.
+  // The daemon starts workers by the path of its binary, and has accepted this Hello. So if the
+  // Hello is wrong here, the binary has changed.
   if (!hello.ok() || hello->api_hash != api::kApiHash) {
     return {Code::kProtocol,
             "another build of rcuda was installed while the server ran: restart rcuda-server"};
@@ -125,7 +126,7 @@ Status WorkerSession::admit(const WorkerMessage& message) {
   return {};
 }
 
-// What the daemon passes on may come before the session runs.
+// Messages of the daemon may come before the session runs.
 Status WorkerSession::listen() {
   listener_.emplace(
       worker_.daemon, [this](WorkerMessage peer) { called_on(std::move(peer)); },
@@ -141,10 +142,10 @@ void WorkerSession::called_on(WorkerMessage peer) {
   const Result<wire::PeerHello> called = wire::decode_peer_hello(peer.body);
   if (!called) return;
   std::lock_guard lock(mutex_);
-  // The other worker may have been introduced already by a client whose end of this one's Link
-  // stands.
+  // The client may have introduced the other worker already, since its end of the Link may stand
+  // before ours.
   if (loop_) {
-    loop_->executor().peers().called_on(*called, std::move(peer.socket));
+    loop_->executor().peers.called_on(*called, std::move(peer.socket));
   } else if (early_.size() < kMostEarlyCallers) {
     early_.emplace_back(*called, std::move(peer.socket));
   }
@@ -185,7 +186,7 @@ void WorkerSession::prepare() {
   resources_.allow_faults = settings.allow_faults.get();
   resources_.gpudirect = settings.gpudirect.get();
   resources_.most_streams = static_cast<size_t>(most_streams());
-  resources_.closed = std::move(worker_.closed);
+  resources_.host_memory.closed = std::move(worker_.closed);
 }
 
 Status WorkerSession::run() {
@@ -201,7 +202,7 @@ Status WorkerSession::run() {
     std::lock_guard lock(mutex_);
     loop_ = &session;
     for (auto& [called, socket] : early_) {
-      session.executor().peers().called_on(called, std::move(socket));
+      session.executor().peers.called_on(called, std::move(socket));
     }
     early_.clear();
     if (stopped_) session.stop();
@@ -212,13 +213,13 @@ Status WorkerSession::run() {
   end(session.run(), session);
 }
 
-// The process ends here, and with it everything the session had: the driver's threads may still be
-// in this session's host functions, so nothing is taken apart under them.
+// The process ends here. The driver's threads may still be in this session's host functions, so no
+// object is destroyed first.
 void WorkerSession::end(const Status& status, SessionLoop& session) {
   const char* ended_by = nullptr;
   {
     std::lock_guard lock(mutex_);
-    loop_ = nullptr;  // who calls now is left to the end of this process
+    loop_ = nullptr;  // later callers end with this process
     ended_by = stopped_;
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();

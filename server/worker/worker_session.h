@@ -10,8 +10,9 @@
 // Up to connect() the client may leave or be refused, and serve() returns. Afterwards the process
 // ends with the session.
 //
-// Threads: serve() on the worker's main thread, which becomes the executor thread; the listener has
-// one of its own, and what they share is under mutex_. Blocking: serve() until the session is over.
+// Threads: serve() on the worker's main thread, which becomes the executor thread. The listener has
+// a thread of its own; mutex_ guards what the two share. Blocking: serve(), until the session is
+// over. Errors: those before the session go to the client as a refusal; later ones to the log.
 #pragma once
 
 #include <chrono>
@@ -25,9 +26,9 @@
 #include "common/base/unique_fd.h"
 #include "common/transport/media.h"
 #include "common/wire/handshake.h"
-#include "server/executor/executor.h"
-#include "server/executor/image_cache.h"
-#include "server/executor/output_capture.h"
+#include "server/executor/answers/output_capture.h"
+#include "server/executor/images/image_cache.h"
+#include "server/executor/session_resources.h"
 #include "server/worker/daemon_listener.h"
 #include "server/worker/device_set.h"
 #include "server/worker/driver_loader.h"
@@ -53,7 +54,8 @@ class WorkerSession {
   explicit WorkerSession(PreparedWorker worker);
   ~WorkerSession();
 
-  // `message`: kSession. Returns ok where there was no session: the client was refused, or left.
+  // `message`: kSession. Returns ok if there was no session, because the client was refused or
+  // left.
   Status serve(WorkerMessage message);
 
  private:

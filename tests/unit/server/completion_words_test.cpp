@@ -1,5 +1,5 @@
 // Completion words that several threads signal at once.
-#include "server/executor/completion_words.h"
+#include "server/executor/answers/completion_words.h"
 
 #include <atomic>
 #include <thread>

@@ -11,7 +11,7 @@
 
 #include "api/opcodes.h"
 #include "common/wire/codec.h"
-#include "server/executor/image_cache.h"
+#include "server/executor/images/image_cache.h"
 #include "tests/support/session_harness.h"
 
 namespace rcuda::server {

@@ -10,7 +10,6 @@
 
 #include "common/base/log.h"
 #include "server/executor/executor.h"
-#include "server/executor/host_memory.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/session_target.h"
 
@@ -68,7 +67,7 @@ TEST_F(HostileSessionTest, NoRoomForExposedMemoryIsOutOfMemory) {
   ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
   const rlimit none{0, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &none), 0);
-  const CUresult result = executor.host_memory().expose(body);
+  const CUresult result = executor.host_memory.expose(body);
   ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
   EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
 }

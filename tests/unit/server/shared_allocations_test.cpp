@@ -1,5 +1,5 @@
 // Exported allocations between two workers, both in this process, while it runs out of descriptors.
-#include "server/executor/shared_allocations.h"
+#include "server/executor/memory/shared_allocations.h"
 
 #include <cerrno>
 #include <ctime>

@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "server/executor/output_capture.h"
-#include "server/executor/shared_allocations.h"
+#include "server/executor/answers/output_capture.h"
+#include "server/executor/memory/shared_allocations.h"
 #include "server/peer/peer_hub.h"
 #include "tests/support/session_harness.h"
 #include "tests/support/thread_limit.h"

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/socket.h>
 
 #include "api/api_hash.h"
@@ -94,6 +95,32 @@ TEST(WorkerPoolTest, AWorkerThatCannotBeKilledIsLeftBehind) {
   ASSERT_EQ(idle(pool), 1u) << pool.last_failure().message() << " (ptrace is not allowed here?)";
   pool.shutdown();
   EXPECT_EQ(idle(pool), 0u);
+}
+
+// A debugger hears of the end first. The daemon goes on, and asks again.
+TEST(WorkerPoolTest, ATracedWorkerThatEndedHoldsNobody) {
+  PoolSettings settings("1", RCUDA_TEST_HELD_WORKER);
+  ASSERT_TRUE(settings.stop_timeout.set("50ms", "stop timeout", "the test").ok());
+  WorkerPool pool(settings, 0);
+  pool.refill({});
+  run_until(pool, [&] { return pool.starting() == 0; });
+  ASSERT_EQ(idle(pool), 1u) << pool.last_failure().message() << " (ptrace is not allowed here?)";
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  UniqueFd ours(ends[0]), theirs(ends[1]);
+  ASSERT_TRUE(pool.assign(hello(), &theirs));
+  wire::ServerStatus status;
+  pool.report(&status);
+  ASSERT_EQ(status.sessions.size(), 1u);
+  ASSERT_EQ(::kill(static_cast<pid_t>(status.sessions[0].worker_pid), SIGKILL), 0);
+  run_until(pool, [&] { return pool.sessions() == 0; });
+  // Its descriptor stays readable, so it is not polled any more.
+  std::vector<pollfd> items;
+  pool.add_descriptors(&items);
+  EXPECT_TRUE(items.empty());
+  EXPECT_NE(pool.next_deadline(), Clock::time_point::max());
+  pool.refill({});
+  EXPECT_EQ(pool.starting(), 1u) << "another worker takes its place";
 }
 
 TEST(WorkerPoolTest, AWorkerOfAnotherBuildThanTheClientsRefusesIt) {

@@ -16,10 +16,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "server/executor/blobs.h"
-#include "server/executor/image_cache.h"
-#include "server/executor/image_store.h"
-#include "server/executor/object_table.h"
+#include "server/executor/answers/blobs.h"
+#include "server/executor/images/image_cache.h"
+#include "server/executor/images/image_store.h"
+#include "server/executor/objects/object_table.h"
 #include "server/worker/address_fence.h"
 #include "server/worker/driver_loader.h"
 #include "server/worker/end_watch.h"

@@ -1,0 +1,54 @@
+#include "server/executor/answers/answers.h"
+
+#include "common/base/log.h"
+#include "common/cuda/errors.h"
+
+namespace rcuda::server {
+
+void Answers::signal(WordSignal signal, CUresult result, transport::Wake wake) {
+  if (cuda::is_sticky(result)) latch(result);
+  words_.signal(signal, result, wake);
+}
+
+void Answers::reply(const ReplyTarget& target, CUresult result, std::span<const std::byte> body) {
+  if (cuda::is_sticky(result)) latch(result);
+  if (body.size() > target.capacity()) {
+    RCUDA_DEBUG("a reply of %zu bytes does not fit its slot", body.size());
+    body = {};
+    if (result == CUDA_SUCCESS) result = CUDA_ERROR_INVALID_VALUE;
+  }
+  const wire::ReplyHeader header{static_cast<uint32_t>(result), events_.outputs()};
+  const auto bytes = static_cast<uint32_t>(sizeof header + body.size());
+  const uint32_t padded = (bytes + 7) & ~7u;
+  const uint64_t stamp = wire::ReplyStamp::make(target.call, bytes);
+  constexpr std::byte kZeros[8] = {};
+  const transport::Bytes pieces[] = {std::as_bytes(std::span(&header, 1)), body,
+                                     transport::Bytes(kZeros, padded - bytes),
+                                     std::as_bytes(std::span(&stamp, 1))};
+  (void)link_.put(uint64_t{target.slot} + target.slot_bytes - sizeof stamp - padded, pieces,
+                  transport::Wake::kNow);
+}
+
+void Answers::latch(CUresult error) {
+  std::lock_guard lock(mutex_);
+  if (sticky_ != CUDA_SUCCESS) return;
+  if (cuda::is_sticky(error)) {
+    sticky_ = error;
+    RCUDA_INFO("the session's context is lost: CUDA error %d", static_cast<int>(error));
+  }
+  publish(error);
+}
+
+void Answers::forget_sticky() {
+  std::lock_guard lock(mutex_);
+  if (sticky_ != CUDA_SUCCESS) publish(CUDA_SUCCESS);
+  sticky_ = CUDA_SUCCESS;
+}
+
+void Answers::publish(CUresult error) {
+  const uint64_t value = wire::CompletionWord::make(++errors_, static_cast<uint32_t>(error));
+  (void)link_.put(wire::ClientWindow::kErrorWord, std::as_bytes(std::span(&value, 1)), {},
+                  transport::Wake::kNo);
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,58 @@
+// Answers: everything that a session tells its client: replies, completion words, the error word
+// and events.
+//
+// Answers go out in the order in which they are given. A sticky error is latched before it is told,
+// so that the client's next post() finds it as well. A broken Link is no error here: the session
+// loop finds it.
+// Threads: reply() on the executor thread, everything else on any. Blocking: as Link::put(); events
+// as EventSink says.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+
+#include <cuda.h>
+
+#include "common/transport/link.h"
+#include "common/wire/protocol.h"
+#include "server/executor/answers/completion_words.h"
+#include "server/executor/answers/event_sink.h"
+
+namespace rcuda::server {
+
+// Where a reply goes; taken from a validated CommandHeader.
+struct ReplyTarget {
+  uint32_t call = 0;
+  uint32_t slot = 0;
+  uint32_t slot_bytes = 0;
+  size_t capacity() const { return slot_bytes - sizeof(uint64_t) - sizeof(wire::ReplyHeader); }
+};
+
+class Answers {
+ public:
+  explicit Answers(transport::Link& link) : link_(link), words_(link), events_(link) {}
+
+  // `wake`: kYes if no thread of the client is likely to wait.
+  void signal(WordSignal signal, CUresult result, transport::Wake wake = transport::Wake::kNow);
+  void reply(const ReplyTarget& target, CUresult result, std::span<const std::byte> body);
+  // A posted command failed, or work failed asynchronously. A sticky error is never overwritten.
+  // The engine of peer copies latches a stream's error before it lets the stream go on.
+  void latch(CUresult error);
+  // The context with the sticky error was reset: the session goes on without the error.
+  void forget_sticky();
+  EventSink& events() { return events_; }
+
+ private:
+  void publish(CUresult error);  // with mutex_ held
+
+  transport::Link& link_;
+  CompletionWords words_;
+  EventSink events_;
+  std::mutex mutex_;  // guards what follows
+  uint64_t errors_ = 0;
+  CUresult sticky_ = CUDA_SUCCESS;
+};
+
+}  // namespace rcuda::server

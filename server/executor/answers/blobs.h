@@ -1,0 +1,33 @@
+// Blobs: keeps data that did not fit into a reply (api/stubs/blob.h) until the client has read it.
+//
+// A client that gives up leaves its blob here. When there are too many, the oldest are dropped.
+// Executor thread only; nothing blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+
+#include "api/stubs/blob.h"
+
+namespace rcuda::server {
+
+class Blobs {
+ public:
+  static constexpr size_t kMost = 1024;
+
+  // Returns its number, which is not 0.
+  uint32_t keep(api::Blob blob);
+  // At most `room` bytes from `offset` on. None if there is no such blob or it ends before.
+  std::span<const std::byte> read(uint32_t number, uint64_t offset, size_t room) const;
+  // Forgets the blob if it ends at `end`.
+  void drop_at(uint32_t number, uint64_t end);
+
+ private:
+  uint32_t last_ = 0;
+  uint64_t bytes_ = 0;
+  std::map<uint32_t, api::Blob> blobs_;  // by number, the oldest first
+};
+
+}  // namespace rcuda::server

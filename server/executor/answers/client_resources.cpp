@@ -1,0 +1,15 @@
+#include "server/executor/answers/client_resources.h"
+
+namespace rcuda::server {
+
+ClientResource::~ClientResource() {
+  std::lock_guard lock(sink_->mutex);
+  if (sink_->events) (void)sink_->events->released(id_);
+}
+
+ClientResources::~ClientResources() {
+  std::lock_guard lock(sink_->mutex);
+  sink_->events = nullptr;
+}
+
+}  // namespace rcuda::server

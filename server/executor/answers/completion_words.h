@@ -1,0 +1,39 @@
+// CompletionWords: writes the words in the client's window that say how far something is. A word
+// only grows, even if several threads signal it.
+//
+// Threads: any. Blocking: as Link::put(). Errors: none; the session loop finds a broken Link.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include <cuda.h>
+
+#include "common/transport/link.h"
+#include "common/wire/protocol.h"
+
+namespace rcuda::server {
+
+// A completion word and what to write into it. Sequence 0: nothing to signal.
+struct WordSignal {
+  uint32_t word = 0;
+  uint64_t sequence = 0;
+};
+
+class CompletionWords {
+ public:
+  explicit CompletionWords(transport::Link& link) : link_(link) {}
+
+  // Drops a signal that is older than the word's value: the word may have a new owner while a
+  // destroyed stream still has to signal it. The word must exist.
+  void signal(WordSignal signal, CUresult result, transport::Wake wake);
+
+ private:
+  transport::Link& link_;
+  // Held across the put, so that two threads write a word in the order of its values.
+  std::mutex mutex_;
+  std::vector<uint64_t> latest_ = std::vector<uint64_t>(wire::ClientWindow::kCompletionCount);
+};
+
+}  // namespace rcuda::server

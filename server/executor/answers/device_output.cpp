@@ -1,0 +1,23 @@
+#include "server/executor/answers/device_output.h"
+
+namespace rcuda::server {
+
+// The driver passes on what kernels printed when something synchronises. An idle stream serves for
+// that, because all work that must be seen is done already.
+void DeviceOutput::synchronize_and_drain(ContextState& context) {
+  ContextState* const before = objects_.current_context();
+  if (objects_.make_current(context.id) == CUDA_SUCCESS) {
+    if (!context.idle_stream) {
+      driver_.cuStreamCreate(&context.idle_stream, CU_STREAM_NON_BLOCKING);
+    }
+    if (context.idle_stream) driver_.cuStreamSynchronize(context.idle_stream);
+  }
+  if (before) objects_.make_current(before->id);
+  drain();
+}
+
+void DeviceOutput::drain() {
+  if (capture_) capture_->drain();
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,66 @@
+#include "server/executor/answers/event_sink.h"
+
+#include <algorithm>
+
+namespace rcuda::server {
+namespace {
+
+constexpr size_t kMaxTextBytes = 16u << 10;
+
+template <typename T>
+std::span<const std::byte> bytes_of(const T& item) {
+  return std::as_bytes(std::span(&item, 1));
+}
+
+}  // namespace
+
+Status EventSink::append(std::span<const std::byte> head, std::span<const std::byte> body) {
+  std::lock_guard lock(mutex_);
+  return ring_.append(head, body, transport::Wake::kYes);
+}
+
+Status EventSink::ready(transport::Region staging) {
+  wire::ReadyEvent event{wire::kReadyEvent, sizeof event - sizeof(wire::EventHeader),
+                         static_cast<uint64_t>(staging.id), staging.bytes};
+  return append(bytes_of(event), {});
+}
+
+Status EventSink::host_callback(uint64_t callback, uint32_t slot, uint64_t sequence,
+                                CUresult status, bool mirrored) {
+  wire::HostCallbackEvent event{};
+  event.header = {wire::Event::kHostCallback, sizeof event - sizeof event.header};
+  event.callback = callback;
+  event.sequence = sequence;
+  event.slot = slot;
+  event.status = static_cast<uint32_t>(status);
+  event.mirrored = mirrored;
+  return append(bytes_of(event), {});
+}
+
+Status EventSink::released(uint64_t callback) {
+  const wire::ReleasedEvent event{
+      {wire::Event::kReleased, sizeof event - sizeof(wire::EventHeader)}, callback};
+  return append(bytes_of(event), {});
+}
+
+Status EventSink::output(bool is_stderr, std::string_view text) {
+  while (!text.empty()) {
+    const std::string_view part = text.substr(0, kMaxTextBytes);
+    wire::OutputEvent event{};
+    event.header = {wire::Event::kOutput,
+                    static_cast<uint32_t>(sizeof event - sizeof event.header + part.size())};
+    event.is_stderr = is_stderr;
+    event.text_bytes = static_cast<uint32_t>(part.size());
+    RCUDA_RETURN_IF_ERROR(append(bytes_of(event), std::as_bytes(std::span(part))));
+    outputs_.fetch_add(1, std::memory_order_relaxed);
+    text.remove_prefix(part.size());
+  }
+  return {};
+}
+
+Status EventSink::trace(std::span<const wire::TraceEvent> events) {
+  wire::EventHeader header{wire::Event::kTrace, static_cast<uint32_t>(events.size_bytes())};
+  return append(bytes_of(header), std::as_bytes(events));
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,48 @@
+// EventSink: writes events into the client's event ring.
+//
+// Threads: any (the executor thread, the output reader, the driver's callback threads). Blocking:
+// each call blocks while the ring is full, until the client takes an event or the Link breaks.
+// Errors: those of the Link.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <string_view>
+
+#include <cuda.h>
+
+#include "common/base/status.h"
+#include "common/transport/link.h"
+#include "common/wire/handshake.h"
+#include "common/wire/protocol.h"
+#include "common/wire/ring.h"
+
+namespace rcuda::server {
+
+class EventSink {
+ public:
+  explicit EventSink(transport::Link& link) : ring_(link, wire::kEventRingLayout) {}
+
+  Status ready(transport::Region staging);
+  Status host_callback(uint64_t callback, uint32_t slot, uint64_t sequence, CUresult status,
+                       bool mirrored);
+  Status released(uint64_t callback);
+  // Any length; split into events of bounded size.
+  Status output(bool is_stderr, std::string_view text);
+  Status trace(std::span<const wire::TraceEvent> events);
+
+  // The number of output events published so far; it wraps. See ReplyHeader::events_before.
+  uint32_t outputs() const { return outputs_.load(std::memory_order_relaxed); }
+
+ private:
+  Status append(std::span<const std::byte> head, std::span<const std::byte> body);
+
+  std::mutex mutex_;
+  wire::RingWriter ring_;
+  std::atomic<uint32_t> outputs_{0};
+};
+
+}  // namespace rcuda::server

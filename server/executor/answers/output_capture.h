@@ -1,0 +1,53 @@
+// OutputCapture: takes what kernels print from this process's stdout and stderr to the client.
+//
+// When something synchronises, a driver writes device printf to the process's stdout, and failed
+// assertions to its stderr. Here both descriptors become pipes. A thread reads them, so that the
+// driver never blocks on a full pipe. drain() reads what is left at once, so that its caller knows
+// that all output was published. The process's own messages must go elsewhere (the log has a file
+// of its own).
+// There is one per process, because the descriptors belong to the process. Threads: a reader of its
+// own; all functions may be called from any thread. Blocking: drain(), as EventSink does. Errors:
+// start() fails without pipes or a thread.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+#include "server/executor/answers/event_sink.h"
+
+namespace rcuda::server {
+
+class OutputCapture {
+ public:
+  // Takes over descriptors 1 and 2 until destroyed. The sink may be set and changed later. Without
+  // one, output goes where it went before.
+  static Result<std::unique_ptr<OutputCapture>> start();
+  ~OutputCapture();
+
+  void set_sink(EventSink* sink);
+  // Publishes everything that was written so far.
+  void drain();
+
+ private:
+  struct Stream {
+    int descriptor = -1;  // 1 or 2
+    UniqueFd before;      // where it led
+    UniqueFd read_end;
+  };
+
+  OutputCapture() = default;
+  void run();
+  void drain_locked();
+
+  std::mutex mutex_;  // held from reading to publishing, to keep the text in order
+  EventSink* sink_ = nullptr;
+  Stream streams_[2];
+  UniqueFd stop_event_;
+  std::thread thread_;
+};
+
+}  // namespace rcuda::server

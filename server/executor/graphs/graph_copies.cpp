@@ -1,0 +1,409 @@
+#include "server/executor/graphs/graph_copies.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "server/executor/streams/capture.h"
+
+namespace rcuda::server {
+namespace {
+
+// One side of a copy that needs something done.
+struct SideWork {
+  std::shared_ptr<ShadowCopies::Transfer> transfer;  // null: the memory is shared
+  ShadowCopies::Piece first;                         // of what it moves
+  std::shared_ptr<ClientResource> client;            // null: it is the application's own
+  bool empty() const { return !transfer && !client; }
+};
+
+// A side of CUDA_MEMCPY3D.
+struct CopySide {
+  CUmemorytype type;
+  uint64_t base;
+  size_t x_bytes, y, z, pitch, height;
+};
+
+CopySide source_of(const CUDA_MEMCPY3D& copy) {
+  return {copy.srcMemoryType,
+          copy.srcMemoryType == CU_MEMORYTYPE_HOST ? reinterpret_cast<uintptr_t>(copy.srcHost)
+                                                   : copy.srcDevice,
+          copy.srcXInBytes,
+          copy.srcY,
+          copy.srcZ,
+          copy.srcPitch,
+          copy.srcHeight};
+}
+
+CopySide destination_of(const CUDA_MEMCPY3D& copy) {
+  return {copy.dstMemoryType,
+          copy.dstMemoryType == CU_MEMORYTYPE_HOST ? reinterpret_cast<uintptr_t>(copy.dstHost)
+                                                   : copy.dstDevice,
+          copy.dstXInBytes,
+          copy.dstY,
+          copy.dstZ,
+          copy.dstPitch,
+          copy.dstHeight};
+}
+
+// The bytes that the copy touches, in pieces without holes. The driver has accepted the shape, so
+// its numbers are sane.
+std::vector<ShadowCopies::Piece> pieces_of(const CopySide& side, const CUDA_MEMCPY3D& copy) {
+  const uint64_t pitch = side.pitch ? side.pitch : side.x_bytes + copy.WidthInBytes;
+  const uint64_t rows = side.height ? side.height : side.y + copy.Height;
+  std::vector<ShadowCopies::Piece> pieces;
+  for (uint64_t z = 0; z < copy.Depth; ++z) {
+    for (uint64_t y = 0; y < copy.Height; ++y) {
+      const uint64_t address =
+          side.base + ((side.z + z) * rows + side.y + y) * pitch + side.x_bytes;
+      if (!pieces.empty() && pieces.back().address + pieces.back().bytes == address) {
+        pieces.back().bytes += copy.WidthInBytes;
+      } else {
+        pieces.push_back({address, copy.WidthInBytes});
+      }
+    }
+  }
+  return pieces;
+}
+
+// The client keeps mirrored memory equal, before each launch and after it.
+bool is_mirrored(const Mirrors& mirrors, const ShadowCopies::Piece& piece) {
+  return mirrors.covers(piece.address, piece.bytes);
+}
+
+SideWork work_of(const GraphCopies::Parts& parts, const CopySide& side, const CUDA_MEMCPY3D& copy,
+                 bool to_client) {
+  if (side.type == CU_MEMORYTYPE_ARRAY || copy.WidthInBytes == 0) return {};
+  const HostMemory::Range* range = parts.host_memory.find(side.base, 1);
+  std::vector<ShadowCopies::Piece> pieces;
+  if (!range && (side.x_bytes || side.y || side.z)) {
+    pieces = pieces_of(side, copy);  // the base may lie before what is touched
+    range = pieces.empty() ? nullptr : parts.host_memory.find(pieces.front().address, 1);
+  }
+  if (!range) return {};
+  SideWork work;
+  work.client = range->resource.lock();
+  if (range->shadow) {
+    if (pieces.empty()) pieces = pieces_of(side, copy);
+    if (!pieces.empty() && !is_mirrored(parts.mirrors, pieces.front())) {
+      work.transfer = parts.shadow_copies.prepare(to_client, pieces);
+      work.first = pieces.front();
+    }
+  }
+  return work;
+}
+
+CUresult neighbours(const api::DriverTable& driver, CUgraphNode node, bool dependents,
+                    std::vector<CUgraphNode>* nodes) {
+  const auto ask = [&](CUgraphNode* out, CUgraphEdgeData* edges, size_t* count) {
+    if (dependents) {
+      if (driver.cuGraphNodeGetDependentNodes_v2) {
+        return driver.cuGraphNodeGetDependentNodes_v2(node, out, edges, count);
+      }
+      return driver.cuGraphNodeGetDependentNodes
+                 ? driver.cuGraphNodeGetDependentNodes(node, out, count)
+                 : CUDA_ERROR_NOT_SUPPORTED;
+    }
+    if (driver.cuGraphNodeGetDependencies_v2) {
+      return driver.cuGraphNodeGetDependencies_v2(node, out, edges, count);
+    }
+    return driver.cuGraphNodeGetDependencies ? driver.cuGraphNodeGetDependencies(node, out, count)
+                                             : CUDA_ERROR_NOT_SUPPORTED;
+  };
+  size_t count = 0;
+  if (CUresult result = ask(nullptr, nullptr, &count); result != CUDA_SUCCESS) return result;
+  nodes->resize(count);
+  std::vector<CUgraphEdgeData> edges(count);
+  return count ? ask(nodes->data(), edges.data(), &count) : CUDA_SUCCESS;
+}
+
+CUresult connect(const api::DriverTable& driver, CUgraph graph, CUgraphNode from, CUgraphNode to) {
+  if (driver.cuGraphAddDependencies_v2) {
+    return driver.cuGraphAddDependencies_v2(graph, &from, &to, nullptr, 1);
+  }
+  return driver.cuGraphAddDependencies ? driver.cuGraphAddDependencies(graph, &from, &to, 1)
+                                       : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+}  // namespace
+
+// Owned by the executables that have the copy. The mutex guards the two sides: a change of the
+// executable replaces them while an earlier launch may be under way.
+struct GraphCopies::Steps {
+  struct Step {
+    Steps* steps;
+    bool after;
+  };
+
+  explicit Steps(const Parts& all) : parts(all) {}
+
+  const Parts parts;
+  CUgraphNode node = nullptr;                  // of the graph that the executable was made from
+  size_t position = 0;                         // among that graph's copies
+  bool has_before = false, has_after = false;  // whether there is a host node for it
+  std::mutex mutex;
+  SideWork source, destination;
+  Step before_copy{this, false}, after_copy{this, true};
+
+  static void CUDA_CB run(void* argument) {
+    const Step& step = *static_cast<Step*>(argument);
+    carry_out(step.steps->parts, step.steps->work(step.after), step.after);
+  }
+
+  SideWork work(bool after) {
+    std::lock_guard lock(mutex);
+    return after ? destination : source;
+  }
+
+  static void carry_out(const Parts& parts, const SideWork& work, bool after) {
+    HostCallbacks& callbacks = parts.host_callbacks;
+    if (!after && work.client) callbacks.run_internal(work.client->id());
+    // The memory may be mirrored only since a kernel got it, after the graph was instantiated.
+    if (work.transfer && !is_mirrored(parts.mirrors, work.first)) {
+      ShadowCopies::carry_out(*work.transfer);
+    }
+    if (after && work.client) callbacks.run_internal(work.client->id());
+  }
+};
+
+namespace {
+
+// A side's work around one launch.
+struct AroundLaunch {
+  GraphCopies::Parts parts;
+  SideWork work;
+  bool after;
+};
+
+}  // namespace
+
+GraphCopies::~GraphCopies() = default;
+
+std::shared_ptr<GraphCopies::Steps> GraphCopies::plan(CUgraphNode node, const CUDA_MEMCPY3D& copy) {
+  auto steps = std::make_shared<Steps>(parts_);
+  steps->node = node;
+  steps->source = work_of(parts_, source_of(copy), copy, false);
+  steps->destination = work_of(parts_, destination_of(copy), copy, true);
+  return steps;
+}
+
+// ---- dressing ----------------------------------------------------------------------------------
+
+GraphCopies::Dressing::Dressing(GraphCopies& copies, CUgraph graph, CUgraphExec like,
+                                CUgraphNode child)
+    : copies_(copies), graph_(graph), like_(like) {
+  copies_.list_copies(graph, &nodes_);
+  if (CUgraph replaced = child ? copies_.graph_keeper_.child_of(child) : nullptr) {
+    std::vector<CUgraphNode> before;
+    copies_.list_copies(replaced, &before);
+    const std::vector<CUgraphNode>& all = copies_.executables_[like].copies;
+    if (!before.empty()) {
+      first_ = static_cast<size_t>(std::find(all.begin(), all.end(), before.front()) - all.begin());
+    }
+  }
+  const auto known = copies_.executables_.find(like);
+  const bool like_has_nodes = known != copies_.executables_.end() && !known->second.steps.empty();
+  if (!like_has_nodes && !copies_.parts_.host_memory.any_for_graphs()) return;
+  result_ = dress(graph);
+  if (steps_.empty()) return;
+  owner_ = copies_.graph_keeper_.retain(
+      graph, std::make_shared<std::vector<std::shared_ptr<Steps>>>(steps_));
+}
+
+GraphCopies::Dressing::~Dressing() {
+  const api::DriverTable& driver = copies_.driver_;
+  bool undressed = true;
+  for (auto added = added_.rbegin(); added != added_.rend(); ++added) {
+    undressed &= driver.cuGraphDestroyNode(added->node) == CUDA_SUCCESS;
+  }
+  // A driver removes no nodes from graphs that allocate memory. There the nodes stay, and what they
+  // need.
+  if (undressed) copies_.graph_keeper_.release(graph_, owner_);
+}
+
+CUgraphNode GraphCopies::Dressing::named(CUgraphNode node) const {
+  for (const Added& added : added_) {
+    if (added.node == node) return added.copy;
+  }
+  return node;
+}
+
+CUresult GraphCopies::Dressing::dress(CUgraph graph) {
+  const api::DriverTable& driver = copies_.driver_;
+  if (!driver.cuGraphMemcpyNodeGetParams || !driver.cuGraphAddHostNode ||
+      !driver.cuGraphDestroyNode) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  for (const CUgraphNode node : copies_.graph_keeper_.nodes_of(graph)) {
+    CUresult result = CUDA_SUCCESS;
+    if (CUgraph child = copies_.graph_keeper_.child_of(node)) {
+      result = dress(child);
+    } else if (dressed_ < nodes_.size() && nodes_[dressed_] == node) {
+      result = dress(graph, node);
+      ++dressed_;
+    }
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult GraphCopies::Dressing::dress(CUgraph graph, CUgraphNode node) {
+  CUDA_MEMCPY3D copy{};
+  if (copies_.driver_.cuGraphMemcpyNodeGetParams(node, &copy) != CUDA_SUCCESS) {
+    return CUDA_SUCCESS;
+  }
+  std::shared_ptr<Steps> steps = copies_.plan(node, copy);
+  steps->position = first_ + dressed_;
+  bool before = !steps->source.empty(), after = !steps->destination.empty();
+  const bool is_needed = before || after;
+  if (like_) {
+    const Steps* had = copies_.find(like_, steps->position);
+    before = had && had->has_before;
+    after = had && had->has_after;
+  }
+  if (!is_needed && !before && !after) return CUDA_SUCCESS;
+  steps_.push_back(steps);
+  return surround(graph, node, *steps, before, after);
+}
+
+// Existing edges stay, and only nodes come and go, so the order of the graph does not change.
+CUresult GraphCopies::Dressing::surround(CUgraph graph, CUgraphNode copy, Steps& steps, bool before,
+                                         bool after) {
+  const api::DriverTable& driver = copies_.driver_;
+  if (before) {
+    std::vector<CUgraphNode> dependencies;
+    if (CUresult result = neighbours(driver, copy, false, &dependencies); result != CUDA_SUCCESS) {
+      return result;
+    }
+    const CUDA_HOST_NODE_PARAMS call{&Steps::run, &steps.before_copy};
+    CUgraphNode node = nullptr;
+    CUresult result =
+        driver.cuGraphAddHostNode(&node, graph, dependencies.data(), dependencies.size(), &call);
+    if (result != CUDA_SUCCESS) return result;
+    added_.push_back({node, copy});
+    steps.has_before = true;
+    result = connect(driver, graph, node, copy);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  if (!after) return CUDA_SUCCESS;
+  std::vector<CUgraphNode> dependents;
+  if (CUresult result = neighbours(driver, copy, true, &dependents); result != CUDA_SUCCESS) {
+    return result;
+  }
+  const CUDA_HOST_NODE_PARAMS call{&Steps::run, &steps.after_copy};
+  CUgraphNode node = nullptr;
+  CUresult result = driver.cuGraphAddHostNode(&node, graph, &copy, 1, &call);
+  if (result != CUDA_SUCCESS) return result;
+  added_.push_back({node, copy});
+  steps.has_after = true;
+  for (const CUgraphNode dependent : dependents) {
+    result = connect(driver, graph, node, dependent);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+// ---- executables -------------------------------------------------------------------------------
+
+void GraphCopies::list_copies(CUgraph graph, std::vector<CUgraphNode>* nodes) const {
+  const api::DriverTable& driver = driver_;
+  if (!driver.cuGraphNodeGetType) return;
+  for (const CUgraphNode node : graph_keeper_.nodes_of(graph)) {
+    CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+    if (driver.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) continue;
+    if (type == CU_GRAPH_NODE_TYPE_MEMCPY) nodes->push_back(node);
+    if (type != CU_GRAPH_NODE_TYPE_GRAPH) continue;
+    if (CUgraph child = graph_keeper_.child_of(node)) list_copies(child, nodes);
+  }
+}
+
+void GraphCopies::instantiated(CUgraphExec executable, const Dressing& dressing) {
+  if (!dressing.nodes_.empty()) executables_[executable] = {dressing.nodes_, dressing.steps_};
+}
+
+void GraphCopies::updated(CUgraphExec executable, const Dressing& dressing) {
+  Executable& known = executables_[executable];
+  const size_t first = dressing.first_, end = first + dressing.nodes_.size();
+  std::erase_if(known.steps, [=](const std::shared_ptr<Steps>& steps) {
+    return steps->position >= first && steps->position < end;
+  });
+  for (const std::shared_ptr<Steps>& steps : dressing.steps_) {
+    // The application goes on naming the nodes of the graph it instantiated.
+    if (steps->position < known.copies.size()) steps->node = known.copies[steps->position];
+    known.steps.push_back(steps);
+  }
+}
+
+GraphCopies::Steps* GraphCopies::find(CUgraphExec executable, CUgraphNode node) {
+  const auto found = executables_.find(executable);
+  if (found == executables_.end()) return nullptr;
+  for (const auto& steps : found->second.steps) {
+    if (steps->node == node) return steps.get();
+  }
+  return nullptr;
+}
+
+const GraphCopies::Steps* GraphCopies::find(CUgraphExec executable, size_t position) const {
+  const auto found = executables_.find(executable);
+  if (found == executables_.end()) return nullptr;
+  for (const auto& steps : found->second.steps) {
+    if (steps->position == position) return steps.get();
+  }
+  return nullptr;
+}
+
+void GraphCopies::changed(CUgraphExec executable, CUgraphNode node, const CUDA_MEMCPY3D& copy) {
+  const std::shared_ptr<Steps> now = plan(node, copy);
+  Steps* steps = find(executable, node);
+  if (!steps) {
+    if (now->source.empty() && now->destination.empty()) return;
+    Executable& known = executables_[executable];
+    now->position = static_cast<size_t>(std::find(known.copies.begin(), known.copies.end(), node) -
+                                        known.copies.begin());
+    known.steps.push_back(now);
+    return;
+  }
+  std::lock_guard lock(steps->mutex);
+  std::swap(steps->source, now->source);
+  std::swap(steps->destination, now->destination);
+}
+
+CUresult GraphCopies::launch(CUgraphExec executable, CUstream stream) {
+  const api::DriverTable& driver = driver_;
+  if (driver.cuGraphLaunch == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  std::vector<std::unique_ptr<AroundLaunch>> around[2];
+  if (const auto found = executables_.find(executable); found != executables_.end()) {
+    for (const std::shared_ptr<Steps>& steps : found->second.steps) {
+      for (const bool after : {false, true}) {
+        if (after ? steps->has_after : steps->has_before) continue;
+        SideWork work = steps->work(after);
+        if (work.empty()) continue;
+        around[after].push_back(
+            std::make_unique<AroundLaunch>(AroundLaunch{parts_, std::move(work), after}));
+      }
+    }
+  }
+  if ((!around[0].empty() || !around[1].empty()) &&
+      (driver.cuLaunchHostFunc == nullptr || captured_into(driver, stream))) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  const auto queue = [&](std::vector<std::unique_ptr<AroundLaunch>>& all) {
+    for (std::unique_ptr<AroundLaunch>& one : all) {
+      const CUhostFn run = [](void* argument) {
+        const std::unique_ptr<AroundLaunch> own(static_cast<AroundLaunch*>(argument));
+        Steps::carry_out(own->parts, own->work, own->after);
+      };
+      if (CUresult result = driver.cuLaunchHostFunc(stream, run, one.get());
+          result != CUDA_SUCCESS) {
+        return result;
+      }
+      (void)one.release();
+    }
+    return CUDA_SUCCESS;
+  };
+  CUresult result = queue(around[0]);
+  if (result == CUDA_SUCCESS) result = driver.cuGraphLaunch(executable, stream);
+  return result == CUDA_SUCCESS ? queue(around[1]) : result;
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,192 @@
+#include "server/executor/graphs/graph_keeper.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/executor/streams/capture.h"
+
+namespace rcuda::server {
+namespace {
+
+void CUDA_CB let_go(void* owner) { delete static_cast<Kept*>(owner); }
+
+}  // namespace
+
+// ---- owners ------------------------------------------------------------------------------------
+
+CUuserObject GraphKeeper::retain(CUgraph graph, Kept kept) {
+  CUuserObject object = nullptr;
+  auto owner = std::make_unique<Kept>(kept);
+  if (graph && driver_.cuUserObjectCreate && driver_.cuGraphRetainUserObject &&
+      driver_.cuUserObjectCreate(&object, owner.get(), &let_go, 1,
+                                 CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) == CUDA_SUCCESS) {
+    (void)owner.release();
+    if (driver_.cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE) ==
+        CUDA_SUCCESS) {
+      return object;
+    }
+    driver_.cuUserObjectRelease(object, 1);
+  }
+  for_session_.push_back(std::move(kept));
+  return nullptr;
+}
+
+void GraphKeeper::release(CUgraph graph, CUuserObject object) {
+  if (object) (void)driver_.cuGraphReleaseUserObject(graph, object, 1);
+}
+
+void GraphKeeper::retain_for(CUgraphNode node, Kept kept) {
+  (void)retain(graph_of(node), std::move(kept));
+}
+
+void GraphKeeper::retain_for(CUgraphExec executable, CUgraphNode node, Kept kept) {
+  Kept& place = executables_[executable][node];
+  if (place) waiting_.push_back(std::move(place));
+  place = std::move(kept);
+}
+
+void GraphKeeper::forget(CUgraphExec executable) {
+  if (auto found = executables_.find(executable); found != executables_.end()) {
+    for (auto& [node, kept] : found->second) waiting_.push_back(std::move(kept));
+    executables_.erase(found);
+  }
+  ContextState* context = objects_.current_context();
+  if (waiting_.empty() || !context) return;
+  auto kept = std::make_shared<std::vector<Kept>>(std::exchange(waiting_, {}));
+  idle_.when_idle(*context, [this, kept](CUresult result) {
+    // Nothing can be said while something captures: they wait for the next executable's end.
+    if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) {
+      waiting_.insert(waiting_.end(), kept->begin(), kept->end());
+    }
+  });
+}
+
+CUresult GraphKeeper::retain_number(CUgraph graph, uint64_t number) {
+  struct Entry {
+    std::shared_ptr<ClientResource> resource;
+    std::shared_ptr<Numbers> numbers;
+    ~Entry() {
+      std::lock_guard lock(numbers->mutex);
+      numbers->objects.erase(resource->id());
+    }
+  };
+  auto entry = std::make_shared<Entry>();
+  entry->resource = resources_.make(number);
+  entry->numbers = numbers_;
+  CUuserObject object = retain(graph, std::move(entry));
+  std::lock_guard lock(numbers_->mutex);
+  if (object) numbers_->objects[number] = object;
+  return CUDA_SUCCESS;
+}
+
+CUresult GraphKeeper::release_number(CUgraph graph, uint64_t number) {
+  CUuserObject object = nullptr;
+  {
+    std::lock_guard lock(numbers_->mutex);
+    auto found = numbers_->objects.find(number);
+    if (found == numbers_->objects.end()) return CUDA_ERROR_INVALID_VALUE;
+    object = found->second;
+  }
+  return driver_.cuGraphReleaseUserObject(graph, object, 1);
+}
+
+// ---- names -------------------------------------------------------------------------------------
+
+std::vector<CUgraphNode> GraphKeeper::nodes_of(CUgraph graph) const {
+  size_t count = 0;
+  std::vector<CUgraphNode> nodes;
+  if (!driver_.cuGraphGetNodes || driver_.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS) {
+    return nodes;
+  }
+  nodes.resize(count);
+  if (count && driver_.cuGraphGetNodes(graph, nodes.data(), &count) != CUDA_SUCCESS) nodes.clear();
+  return nodes;
+}
+
+bool GraphKeeper::is_known(CUdeviceptr address, CUstream stream) const {
+  unsigned type = 0;
+  if (driver_.cuPointerGetAttribute == nullptr) return false;
+  if (driver_.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) ==
+      CUDA_SUCCESS) {
+    return true;
+  }
+  if (!driver_.cuGraphMemAllocNodeGetParams || !driver_.cuGraphNodeGetType) return false;
+  const auto allocated_by = [&](CUgraph graph) {
+    const std::vector<CUgraphNode> nodes = nodes_of(graph);
+    return std::any_of(nodes.begin(), nodes.end(), [&](CUgraphNode node) {
+      CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+      CUDA_MEM_ALLOC_NODE_PARAMS memory{};
+      return driver_.cuGraphNodeGetType(node, &type) == CUDA_SUCCESS &&
+             type == CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
+             driver_.cuGraphMemAllocNodeGetParams(node, &memory) == CUDA_SUCCESS &&
+             memory.dptr <= address && address - memory.dptr < memory.bytesize;
+    });
+  };
+  if (CUgraph captured = captured_into(driver_, stream); captured && allocated_by(captured))
+    return true;
+  bool found = false;
+  objects_.of(wire::Kind::kGraph).for_each([&](wire::ObjectId, const Object& object) {
+    found = found || allocated_by(static_cast<CUgraph>(object.handle));
+  });
+  return found;
+}
+
+CUgraph GraphKeeper::child_of(CUgraphNode node) const {
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+  CUgraph child = nullptr;
+  if (driver_.cuGraphNodeGetType && driver_.cuGraphNodeGetType(node, &type) == CUDA_SUCCESS &&
+      type == CU_GRAPH_NODE_TYPE_GRAPH && driver_.cuGraphChildGraphNodeGetGraph) {
+    (void)driver_.cuGraphChildGraphNodeGetGraph(node, &child);
+  }
+  return child;
+}
+
+// The client holds a node only of a graph that it knows.
+CUgraph GraphKeeper::graph_of(CUgraphNode node) {
+  CUgraph graph = nullptr;
+  objects_.of(wire::Kind::kGraph).for_each([&](wire::ObjectId, const Object& object) {
+    if (graph) return;
+    const auto candidate = static_cast<CUgraph>(object.handle);
+    for (const CUgraphNode other : nodes_of(candidate)) {
+      if (other == node) graph = candidate;
+    }
+  });
+  return graph;
+}
+
+void GraphKeeper::collect(CUgraph graph, Names* names) const {
+  for (const CUgraphNode node : nodes_of(graph)) {
+    collect(node, names);
+    names->nodes.push_back(node);
+  }
+}
+
+void GraphKeeper::collect(CUgraphNode node, Names* names) const {
+  const CUgraph child = child_of(node);
+  if (!child) return;
+  collect(child, names);
+  names->children.push_back(child);
+}
+
+GraphKeeper::Names GraphKeeper::names_in(CUgraph graph) const {
+  Names names;
+  collect(graph, &names);
+  return names;
+}
+
+GraphKeeper::Names GraphKeeper::names_in(CUgraphNode node) const {
+  Names names;
+  collect(node, &names);
+  return names;
+}
+
+void GraphKeeper::forget(const Names& names) {
+  for (const CUgraphNode node : names.nodes) {
+    objects_.of(wire::Kind::kGraphNode).unbind_handle(node);
+  }
+  for (const CUgraph child : names.children) {
+    objects_.of(wire::Kind::kGraph).unbind_handle(child);
+  }
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,112 @@
+#include "server/executor/graphs/host_callbacks.h"
+
+#include <atomic>
+#include <chrono>
+#include <utility>
+
+#include "server/executor/streams/capture.h"
+
+namespace rcuda::server {
+
+HostCallbacks::HostCallbacks(const api::DriverTable& driver, transport::Link& link,
+                             EventSink& events, ClientResources& resources,
+                             GraphKeeper& graph_keeper, Mirrors& mirrors)
+    : driver_(driver),
+      link_(link),
+      events_(events),
+      resources_(resources),
+      graph_keeper_(graph_keeper),
+      mirrors_(mirrors) {
+  for (uint32_t slot = wire::WorkerWindow::kCallbackSlots; slot-- > 0;) free_slots_.push_back(slot);
+}
+
+HostFunction HostCallbacks::make(uint64_t callback) {
+  made_ = std::make_shared<Function>(Function{this, resources_.make(callback)});
+  return {&run_kept, made_.get()};
+}
+
+std::shared_ptr<void> HostCallbacks::take(const void* argument) {
+  return made_.get() == argument ? std::exchange(made_, nullptr) : nullptr;
+}
+
+uint64_t HostCallbacks::number_of(CUhostFn function, const void* argument) {
+  return function == &run_kept ? static_cast<const Function*>(argument)->resource->id() : 0;
+}
+
+CUresult HostCallbacks::launch(const SessionStream& stream, uint64_t callback,
+                               bool is_stream_callback) {
+  if (!(is_stream_callback ? static_cast<bool>(driver_.cuStreamAddCallback)
+                           : static_cast<bool>(driver_.cuLaunchHostFunc))) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  if (CUgraph graph = captured_into(driver_, stream.handle); graph && !is_stream_callback) {
+    const HostFunction function = make(callback);
+    const std::shared_ptr<void> kept = take(function.argument);
+    const CUresult result =
+        driver_.cuLaunchHostFunc(stream.handle, function.function, function.argument);
+    if (result == CUDA_SUCCESS) (void)graph_keeper_.retain(graph, kept);
+    return result;
+  }
+  auto once = std::make_unique<Once>(Once{this, callback});
+  const CUresult result =
+      is_stream_callback
+          ? driver_.cuStreamAddCallback(stream.handle, &run_stream_callback, once.get(), 0)
+          : driver_.cuLaunchHostFunc(stream.handle, &run_once, once.get());
+  if (result == CUDA_SUCCESS) (void)once.release();
+  return result;
+}
+
+void CUDA_CB HostCallbacks::run_kept(void* argument) {
+  auto* function = static_cast<Function*>(argument);
+  function->owner->run(function->resource->id(), CUDA_SUCCESS);
+}
+
+void CUDA_CB HostCallbacks::run_once(void* argument) {
+  run_stream_callback(nullptr, CUDA_SUCCESS, argument);
+}
+
+void CUDA_CB HostCallbacks::run_stream_callback(CUstream, CUresult status, void* argument) {
+  const std::unique_ptr<Once> once(static_cast<Once*>(argument));
+  once->owner->run(once->callback, status);
+}
+
+uint32_t HostCallbacks::take_slot() {
+  std::unique_lock lock(mutex_);
+  slot_free_.wait(lock, [this] { return !free_slots_.empty(); });
+  const uint32_t slot = free_slots_.back();
+  free_slots_.pop_back();
+  return slot;
+}
+
+void HostCallbacks::return_slot(uint32_t slot) {
+  std::lock_guard lock(mutex_);
+  free_slots_.push_back(slot);
+  slot_free_.notify_one();
+}
+
+void HostCallbacks::run(uint64_t callback, CUresult status) {
+  const Mirrors::Loan loan(mirrors_);
+  call(callback, status, loan.held());
+}
+
+void HostCallbacks::call(uint64_t callback, CUresult status, bool mirrored) {
+  const uint32_t slot = take_slot();
+  const uint64_t sequence = ++sequences_[slot];
+  if (events_.host_callback(callback, slot, sequence, status, mirrored).ok()) {
+    auto* word = reinterpret_cast<uint64_t*>(link_.window().data() +
+                                             wire::WorkerWindow::kCallbackAcks + 8ull * slot);
+    // Acquire: what the application's function wrote into shared memory is seen by what follows in
+    // the stream. Its partner is the client's put of the ack.
+    const auto acknowledged = [&] {
+      return std::atomic_ref(*word).load(std::memory_order_acquire) >= sequence;
+    };
+    // An application may take as long as it likes; only the Link's end frees the stream.
+    while (
+        link_.wait(acknowledged, std::chrono::steady_clock::now() + std::chrono::hours(1)).code() ==
+        Code::kTimeout) {
+    }
+  }
+  return_slot(slot);
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,86 @@
+// HostCallbacks: host functions of the application. The client runs them when a stream reaches
+// them.
+//
+// The driver calls a trampoline on a thread of its own. The trampoline publishes a
+// HostCallbackEvent and waits, holding the stream, until the client has run the function and
+// written the ack word. If the Link breaks, the stream goes on, because nobody will look at its
+// results. A function that a graph may run any number of times is a ClientResource, which the graph
+// owns (graph_keeper.h).
+// Threads: launch(), make() and take() on the executor thread, run_internal() on the driver's
+// threads, at any time until the driver is shut down. Blocking: run_internal(), until the client
+// answers. Errors: those of the driver.
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include <cuda.h>
+
+#include "api/driver_table.h"
+#include "common/transport/link.h"
+#include "common/wire/protocol.h"
+#include "server/executor/answers/client_resources.h"
+#include "server/executor/answers/event_sink.h"
+#include "server/executor/answers/handler.h"
+#include "server/executor/graphs/graph_keeper.h"
+#include "server/executor/memory/mirrors.h"
+#include "server/executor/objects/objects.h"
+
+namespace rcuda::server {
+
+class HostCallbacks {
+ public:
+  // All outlive this object.
+  HostCallbacks(const api::DriverTable& driver, transport::Link& link, EventSink& events,
+                ClientResources& resources, GraphKeeper& graph_keeper, Mirrors& mirrors);
+  HostCallbacks(const HostCallbacks&) = delete;
+  HostCallbacks& operator=(const HostCallbacks&) = delete;
+
+  CUresult launch(const SessionStream& stream, uint64_t callback, bool is_stream_callback);
+
+  // A host function for a graph's node. The caller of take() keeps what the function needs.
+  HostFunction make(uint64_t callback);
+  std::shared_ptr<void> take(const void* argument);
+  // The client's number of a function that make() made; 0 for other functions.
+  static uint64_t number_of(CUhostFn function, const void* argument);
+
+  // Has the client run one of its own callbacks, and waits for it.
+  void run_internal(uint64_t callback) { call(callback, CUDA_SUCCESS, false); }
+
+ private:
+  struct Function {
+    HostCallbacks* owner;
+    std::shared_ptr<ClientResource> resource;
+  };
+  struct Once {
+    HostCallbacks* owner;
+    uint64_t callback;
+  };
+
+  static void CUDA_CB run_kept(void* argument);
+  static void CUDA_CB run_once(void* argument);
+  static void CUDA_CB run_stream_callback(CUstream stream, CUresult status, void* argument);
+  // Runs a function of the application, which sees mirrored memory.
+  void run(uint64_t callback, CUresult status);
+  void call(uint64_t callback, CUresult status, bool mirrored);
+  uint32_t take_slot();
+  void return_slot(uint32_t slot);
+
+  const api::DriverTable& driver_;
+  transport::Link& link_;
+  EventSink& events_;
+  ClientResources& resources_;
+  GraphKeeper& graph_keeper_;
+  Mirrors& mirrors_;
+  std::shared_ptr<Function> made_;  // until it is taken
+  std::mutex mutex_;
+  std::condition_variable slot_free_;
+  std::vector<uint32_t> free_slots_;
+  std::array<uint64_t, wire::WorkerWindow::kCallbackSlots> sequences_{};  // last used, by slot
+};
+
+}  // namespace rcuda::server

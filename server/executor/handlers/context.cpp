@@ -1,0 +1,71 @@
+// Handlers about contexts (api/table/context.toml): their ends.
+#include "api/server_handlers.h"
+#include "server/executor/answers/answers.h"
+#include "server/executor/answers/device_output.h"
+#include "server/executor/memory/host_memory.h"
+#include "server/executor/objects/objects.h"
+#include "server/executor/services.h"
+#include "server/executor/session_resources.h"
+#include "server/executor/streams/completions.h"
+#include "server/peer/peer_hub.h"
+
+namespace rcuda::server {
+namespace {
+
+// What is pending in the context comes due, and the ids of what is in it go. To be called before
+// the driver ends the context: afterwards its events must not be queried.
+void forget(ContextServices& services, ContextState& context) {
+  services.completions.drop_context(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  services.peers.forget_context(context.handle);
+  services.objects.forget_objects_of(context);
+}
+
+}  // namespace
+
+CUresult serve_cuCtxDestroy_v2(ContextServices& services, CUcontext ctx) {
+  if (ContextState* context = services.objects.find_context(ctx)) forget(services, *context);
+  const CUresult result = services.driver.cuCtxDestroy_v2(ctx);
+  // Memory that was locked first in this context may be in use by others.
+  if (services.objects.make_current(wire::primary_context_id(0)) == CUDA_SUCCESS) {
+    services.host_memory.lock_again();
+  }
+  return result;
+}
+
+CUresult serve_cuDevicePrimaryCtxReset_v2(ContextServices& services, CUdevice dev) {
+  const api::DriverTable& driver = services.driver;
+  ContextState* const context = services.objects.primary_of(dev);
+  if (!context) return CUDA_ERROR_INVALID_DEVICE;
+  forget(services, *context);
+  // Its streams are in the primary contexts. The client introduces the workers anew.
+  services.peers.shut();
+  if (CUresult result = driver.cuDevicePrimaryCtxReset_v2(dev); result != CUDA_SUCCESS) {
+    return result;
+  }
+  services.output.drain();  // a driver prints what is left
+  // The worker goes on using the context. It holds it for the session, and its page-locked memory
+  // may have gone with the old one.
+  driver.cuDevicePrimaryCtxRelease_v2(dev);
+  if (CUresult result = driver.cuDevicePrimaryCtxRetain(&context->handle, dev);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (CUresult result = services.objects.make_current(context->id); result != CUDA_SUCCESS) {
+    return result;
+  }
+  services.answers.forget_sticky();
+  services.host_memory.lock_again();
+  const SessionResources& resources = services.resources;
+  unsigned flags = 0;
+  if (driver.cuMemHostGetFlags(&flags, resources.staging) == CUDA_SUCCESS) return CUDA_SUCCESS;
+  return driver.cuMemHostRegister_v2(resources.staging, resources.pinned_bytes,
+                                     CU_MEMHOSTREGISTER_PORTABLE);
+}
+
+CUresult serve_cuCtxRecordEvent(ContextServices& services, CUcontext hCtx, CUevent hEvent) {
+  if (services.driver.cuCtxRecordEvent == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  services.completions.forget_event(hEvent);
+  return services.driver.cuCtxRecordEvent(hCtx, hEvent);
+}
+
+}  // namespace rcuda::server

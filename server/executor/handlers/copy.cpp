@@ -1,0 +1,388 @@
+// Handlers of copies: between device memory and commands, replies, the staging region, exposed
+// client memory and other devices.
+#include <initializer_list>
+#include <limits>
+
+#include "api/server_commands.h"
+#include "server/executor/answers/answers.h"
+#include "server/executor/answers/device_output.h"
+#include "server/executor/custom.h"
+#include "server/executor/graphs/graph_keeper.h"
+#include "server/executor/memory/gpu_direct.h"
+#include "server/executor/memory/host_memory.h"
+#include "server/executor/memory/shadow_copy.h"
+#include "server/executor/objects/objects.h"
+#include "server/executor/session_resources.h"
+#include "server/executor/streams/capture.h"
+#include "server/executor/streams/completions.h"
+
+namespace rcuda::server {
+namespace {
+
+// Whether a copy may touch the memory: the driver knows it, or the client exposed it. Any other
+// address would be one of this process's own, and a wrong pointer would end the worker.
+bool reachable(CopyServices& services, CUstream stream, uint64_t address, uint64_t bytes) {
+  return services.host_memory.find(address, bytes) ||
+         services.graph_keeper.is_known(address, stream);
+}
+
+// For a captured copy: what stands for pageable memory in it belongs to the graph from now on.
+void hand_to_graph(CopyServices& services, const SessionStream& stream,
+                   std::initializer_list<uint64_t> addresses) {
+  if (!services.host_memory.any_for_graphs()) return;
+  for (const uint64_t address : addresses) {
+    if (auto resource = services.host_memory.claim(address)) {
+      (void)services.graph_keeper.retain(captured_into(services.driver, stream.handle),
+                                         std::move(resource));
+    }
+  }
+}
+
+}  // namespace
+
+HandlerResult copy_inline(CopyServices& services, const Command& command,
+                          const wire::CopyInlineBody& body) {
+  BodyReader in(command.tail);
+  std::span<const std::byte> bytes;
+  if (!in.bytes(body.bytes, &bytes) || body.bytes > wire::kMaxInlineBytes) {
+    return kMalformed;
+  }
+  SessionStream stream;
+  if (CUresult result = services.objects.find_stream(body.stream, &stream);
+      result != CUDA_SUCCESS) {
+    return {result, false, false};
+  }
+  services.copied_bytes += body.bytes;
+  // The source is pageable, so the driver has taken the bytes before it returns.
+  return {services.driver.cuMemcpyHtoDAsync_v2(body.destination, bytes.data(), bytes.size(),
+                                               stream.handle),
+          false, false};
+}
+
+HandlerResult copy_to_reply(CopyServices& services, const Command& command,
+                            const wire::CopyToReplyBody& body) {
+  if (body.bytes > command.target.capacity()) return kMalformed;
+  SessionStream stream;
+  if (CUresult result = services.objects.find_stream(body.stream, &stream);
+      result != CUDA_SUCCESS) {
+    return {result, false, false};
+  }
+  services.copied_bytes += body.bytes;
+  // Each reply slot has a twin in page-locked memory, so answers under way never share memory.
+  std::byte* const memory =
+      services.resources.reply_memory + (command.target.slot - wire::ClientWindow::kSmallReplies);
+  const CUresult result =
+      services.driver.cuMemcpyDtoHAsync_v2(memory, body.source, body.bytes, stream.handle);
+  if (result != CUDA_SUCCESS) return {result, false, false};
+  ContextState* const context = stream.context;
+  services.completions.add(
+      stream, [&output = services.output, &answers = services.answers, context, memory,
+               bytes = body.bytes, target = command.target](CUresult done) {
+        output.flush(*context);
+        answers.reply(target, done,
+                      done == CUDA_SUCCESS ? std::span<const std::byte>(memory, bytes)
+                                           : std::span<const std::byte>());
+      });
+  return kDeferred;
+}
+
+HandlerResult copy_staged(CopyServices& services, const Command&,
+                          const wire::CopyStagedBody& body) {
+  if (body.to_device > 1) return kMalformed;
+  const uint64_t limit = services.resources.staging_bytes;
+  if (body.bytes > limit || body.staging_offset > limit - body.bytes) return kMalformed;
+  const WordSignal signal{body.word, body.sequence};
+  SessionStream stream;
+  CUresult result = services.objects.find_stream(body.stream, &stream);
+  if (result == CUDA_SUCCESS) {
+    const api::DriverTable& driver = services.driver;
+    std::byte* const staging = services.resources.staging + body.staging_offset;
+    result =
+        body.to_device
+            ? driver.cuMemcpyHtoDAsync_v2(body.device_address, staging, body.bytes, stream.handle)
+            : driver.cuMemcpyDtoHAsync_v2(staging, body.device_address, body.bytes, stream.handle);
+  }
+  if (result != CUDA_SUCCESS) {
+    services.answers.signal(signal, result);
+    // The word of a copy to the device only says when the slot is free, so the error is returned.
+    return {body.to_device ? result : CUDA_SUCCESS, false, false};
+  }
+  services.copied_bytes += body.bytes;
+  services.completions.add(stream, signal, body.to_device == 0);
+  return {};
+}
+
+namespace {
+
+// For memory that the driver knows. If one side is client memory, the driver is told which, so it
+// need not look up both addresses, and a graph's node says what it copies between.
+CUresult queue_linear(CopyServices& services, const wire::CopyBody& body, CUstream stream,
+                      bool captured) {
+  const api::DriverTable& driver = services.driver;
+  const bool from_host = services.host_memory.find(body.source, body.bytes) != nullptr;
+  const bool to_host = services.host_memory.find(body.destination, body.bytes) != nullptr;
+  if (from_host && !to_host) {
+    return driver.cuMemcpyHtoDAsync_v2(body.destination, reinterpret_cast<void*>(body.source),
+                                       body.bytes, stream);
+  }
+  if (to_host && !from_host) {
+    return driver.cuMemcpyDtoHAsync_v2(reinterpret_cast<void*>(body.destination), body.source,
+                                       body.bytes, stream);
+  }
+  if (captured && !from_host && !to_host) {
+    return driver.cuMemcpyDtoDAsync_v2(body.destination, body.source, body.bytes, stream);
+  }
+  return driver.cuMemcpyAsync(body.destination, body.source, body.bytes, stream);
+}
+
+CUresult queue_copy(CopyServices& services, const wire::CopyBody& body,
+                    const SessionStream& stream) {
+  if (!reachable(services, stream.handle, body.destination, body.bytes) ||
+      !reachable(services, stream.handle, body.source, body.bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const api::DriverTable& driver = services.driver;
+  services.copied_bytes += body.bytes;
+  if (!(body.flags & (wire::kSourceMirrored | wire::kDestinationMirrored))) {
+    const auto direct = services.gpu_direct.copy(stream, body.destination, body.source, body.bytes);
+    if (direct) return *direct;
+  }
+  // A graph gets what its copies of shadows need when it is instantiated.
+  const bool captured = captured_into(services.driver, stream.handle) != nullptr;
+  if (!captured && services.shadow_copies.concerns(body)) {
+    return services.shadow_copies.copy(stream, body);
+  }
+  // A driver captures no copy between contexts. The addresses tell it the devices as well.
+  if (captured || (body.destination_context == 0 && body.source_context == 0)) {
+    const CUresult result = queue_linear(services, body, stream.handle, captured);
+    if (result == CUDA_SUCCESS) hand_to_graph(services, stream, {body.destination, body.source});
+    return result;
+  }
+  ContextState* destination = services.objects.find_context(body.destination_context);
+  ContextState* source = services.objects.find_context(body.source_context);
+  if (!destination || !source) return CUDA_ERROR_INVALID_CONTEXT;
+  return driver.cuMemcpyPeerAsync(body.destination, destination->handle, body.source,
+                                  source->handle, body.bytes, stream.handle);
+}
+
+// Ends a command that may carry a word. If it does, somebody waits for the word, also after an
+// error.
+HandlerResult signal_or_fail(CopyServices& services, const SessionStream& stream, WordSignal signal,
+                             CUresult result) {
+  if (signal.sequence == 0) return {result, false, false};
+  if (result != CUDA_SUCCESS) {
+    services.answers.signal(signal, result);
+  } else {
+    services.completions.add(stream, signal, true);
+  }
+  return {};
+}
+
+}  // namespace
+
+HandlerResult copy(CopyServices& services, const Command&, const wire::CopyBody& body) {
+  SessionStream stream;
+  CUresult result = services.objects.find_stream(body.stream, &stream);
+  if (result == CUDA_SUCCESS && body.bytes != 0) result = queue_copy(services, body, stream);
+  return signal_or_fail(services, stream, {body.word, body.sequence}, result);
+}
+
+// ---- shapes ------------------------------------------------------------------------------------
+
+namespace {
+
+// The bytes that one side of a shape spans in linear memory, from the first to the last that is
+// touched. False if the numbers overflow or say too little.
+bool span_of(const wire::CopyShapeSide& side, const wire::CopyShapeBody& body, uint64_t* first,
+             uint64_t* bytes) {
+  using Wide = unsigned __int128;
+  constexpr Wide kMost = std::numeric_limits<uint64_t>::max();
+  if (body.width_bytes == 0 || body.height == 0 || body.depth == 0) {
+    *first = side.address;
+    *bytes = 0;
+    return true;
+  }
+  // The client says both. The driver takes 0 for that of packed rows, which span more.
+  if (side.pitch_bytes == 0 || side.height == 0) return false;
+  // Products of three 64-bit numbers do not fit. No real shape has such numbers.
+  constexpr uint64_t kLimit = 1ull << 40;
+  for (uint64_t number : {side.pitch_bytes, side.height, side.x_bytes, side.y, side.z,
+                          body.width_bytes, body.height, body.depth}) {
+    if (number > kLimit) return false;
+  }
+  const Wide start_row = Wide{side.z} * side.height + side.y;
+  const Wide end_row = Wide{side.z + body.depth - 1} * side.height + side.y + body.height - 1;
+  const Wide start = start_row * side.pitch_bytes + side.x_bytes;
+  const Wide end = end_row * side.pitch_bytes + side.x_bytes + body.width_bytes;
+  if (end > kMost || Wide{side.address} + end > kMost) return false;
+  *first = side.address + static_cast<uint64_t>(start);
+  *bytes = static_cast<uint64_t>(end - start);
+  return true;
+}
+
+struct Side {
+  CUmemorytype type = CU_MEMORYTYPE_DEVICE;
+  void* host = nullptr;
+  CUdeviceptr device = 0;
+  CUarray array = nullptr;
+  CUcontext context = nullptr;
+};
+
+// Checks one side and resolves it to what the driver takes. `malformed`: a staged side lies outside
+// of the staging region, which no correct client sends.
+CUresult resolve_side(CopyServices& services, CUstream stream, const wire::CopyShapeSide& side,
+                      bool staged, const wire::CopyShapeBody& body, Side* out, bool* malformed) {
+  if (side.context != 0) {
+    ContextState* context = services.objects.find_context(side.context);
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+    out->context = context->handle;
+  }
+  if (side.type == wire::MemoryType::kArray) {
+    void* handle = nullptr;
+    if (side.address > std::numeric_limits<wire::ObjectId>::max()) return CUDA_ERROR_INVALID_HANDLE;
+    const CUresult result = services.objects.find_handle(
+        wire::Kind::kArray, static_cast<wire::ObjectId>(side.address), &handle);
+    if (result != CUDA_SUCCESS || !handle) return CUDA_ERROR_INVALID_HANDLE;
+    out->type = CU_MEMORYTYPE_ARRAY;
+    out->array = static_cast<CUarray>(handle);
+    return CUDA_SUCCESS;
+  }
+  uint64_t first = 0, bytes = 0;
+  if (!span_of(side, body, &first, &bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (staged) {
+    const uint64_t limit = services.resources.staging_bytes;
+    if (first > limit || bytes > limit - first) {
+      *malformed = true;
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    out->type = CU_MEMORYTYPE_HOST;
+    out->host = services.resources.staging + side.address;
+    return CUDA_SUCCESS;
+  }
+  if (!reachable(services, stream, first, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  switch (side.type) {
+    case wire::MemoryType::kHost:
+      out->type = CU_MEMORYTYPE_HOST;
+      out->host = reinterpret_cast<void*>(side.address);
+      return CUDA_SUCCESS;
+    case wire::MemoryType::kDevice:
+      out->type = CU_MEMORYTYPE_DEVICE;
+      break;
+    case wire::MemoryType::kUnified:
+      out->type = CU_MEMORYTYPE_UNIFIED;
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  out->device = side.address;
+  return CUDA_SUCCESS;
+}
+
+// CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER name their common fields alike.
+template <typename Shape>
+Shape shape_of(const wire::CopyShapeBody& body, const Side& source, const Side& destination) {
+  Shape shape{};
+  shape.srcXInBytes = body.source.x_bytes;
+  shape.srcY = body.source.y;
+  shape.srcZ = body.source.z;
+  shape.srcLOD = body.source.lod;
+  shape.srcMemoryType = source.type;
+  shape.srcHost = source.host;
+  shape.srcDevice = source.device;
+  shape.srcArray = source.array;
+  shape.srcPitch = body.source.pitch_bytes;
+  shape.srcHeight = body.source.height;
+  shape.dstXInBytes = body.destination.x_bytes;
+  shape.dstY = body.destination.y;
+  shape.dstZ = body.destination.z;
+  shape.dstLOD = body.destination.lod;
+  shape.dstMemoryType = destination.type;
+  shape.dstHost = destination.host;
+  shape.dstDevice = destination.device;
+  shape.dstArray = destination.array;
+  shape.dstPitch = body.destination.pitch_bytes;
+  shape.dstHeight = body.destination.height;
+  shape.WidthInBytes = body.width_bytes;
+  shape.Height = body.height;
+  shape.Depth = body.depth;
+  return shape;
+}
+
+// The rows of one side if they lie in a shadow and have to be moved. Empty for other memory, and if
+// the bytes are `here`. False if there are too many rows to move one by one.
+bool shadow_rows(CopyServices& services, const wire::CopyShapeSide& side, bool here,
+                 const wire::CopyShapeBody& body, std::vector<ShadowCopies::Piece>* rows) {
+  constexpr uint64_t kMostRows = 1u << 20;
+  uint64_t first = 0, bytes = 0;
+  if (here || side.type == wire::MemoryType::kArray || !span_of(side, body, &first, &bytes) ||
+      bytes == 0) {
+    return true;
+  }
+  const HostMemory::Range* range = services.host_memory.find(first, bytes);
+  if (!range || !range->shadow) return true;
+  if (body.height > kMostRows || body.depth > kMostRows / body.height) return false;
+  const uint64_t slice = side.pitch_bytes * side.height;
+  for (uint64_t z = 0; z < body.depth; ++z) {
+    for (uint64_t y = 0; y < body.height; ++y) {
+      rows->push_back({first + z * slice + y * side.pitch_bytes, body.width_bytes});
+    }
+  }
+  return true;
+}
+
+CUresult queue_shape(CopyServices& services, const wire::CopyShapeBody& body,
+                     const SessionStream& stream, const Side& source, const Side& destination) {
+  const api::DriverTable& driver = services.driver;
+  const bool captured = captured_into(services.driver, stream.handle) != nullptr;
+  if (!captured && (source.context || destination.context)) {  // as in queue_copy()
+    auto shape = shape_of<CUDA_MEMCPY3D_PEER>(body, source, destination);
+    CUcontext current =
+        services.objects.current_context() ? services.objects.current_context()->handle : nullptr;
+    shape.srcContext = source.context ? source.context : current;
+    shape.dstContext = destination.context ? destination.context : current;
+    return driver.cuMemcpy3DPeerAsync(&shape, stream.handle);
+  }
+  const auto shape = shape_of<CUDA_MEMCPY3D>(body, source, destination);
+  return driver.cuMemcpy3DAsync_v2(&shape, stream.handle);
+}
+
+}  // namespace
+
+HandlerResult copy_shape(CopyServices& services, const Command&, const wire::CopyShapeBody& body) {
+  bool malformed = false;
+  Side source, destination;
+  SessionStream stream;
+  CUresult result = services.objects.find_stream(body.stream, &stream);
+  if (result == CUDA_SUCCESS) {
+    result = resolve_side(services, stream.handle, body.source, body.source_staged, body, &source,
+                          &malformed);
+  }
+  if (result == CUDA_SUCCESS) {
+    result = resolve_side(services, stream.handle, body.destination, body.destination_staged, body,
+                          &destination, &malformed);
+  }
+  if (malformed) return kMalformed;
+  const bool source_here = body.source_staged || (body.flags & wire::kSourceMirrored);
+  const bool destination_here =
+      body.destination_staged || (body.flags & wire::kDestinationMirrored);
+  std::vector<ShadowCopies::Piece> pulled, pushed;
+  if (result == CUDA_SUCCESS &&
+      (!shadow_rows(services, body.source, source_here, body, &pulled) ||
+       !shadow_rows(services, body.destination, destination_here, body, &pushed))) {
+    result = CUDA_ERROR_NOT_SUPPORTED;
+  }
+  if (result == CUDA_SUCCESS && !pulled.empty()) {
+    result = services.shadow_copies.pull(stream, pulled);
+  }
+  if (result == CUDA_SUCCESS) result = queue_shape(services, body, stream, source, destination);
+  if (result == CUDA_SUCCESS && !pushed.empty()) {
+    result = services.shadow_copies.push(stream, pushed);
+  }
+  if (result == CUDA_SUCCESS && body.source_staged == 0 && body.destination_staged == 0) {
+    hand_to_graph(services, stream, {body.source.address, body.destination.address});
+  }
+  const HandlerResult ended = signal_or_fail(services, stream, {body.word, body.sequence}, result);
+  return body.source_staged ? HandlerResult{result, false, false} : ended;  // as in copy_staged()
+}
+
+}  // namespace rcuda::server

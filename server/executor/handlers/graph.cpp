@@ -1,0 +1,361 @@
+// Handlers about graphs that need more than the driver's function of the same name: nodes with
+// addresses of the client or things that it keeps, kernel nodes as they read back, and executables.
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "api/server_handlers.h"
+#include "api/stubs/shared.h"
+#include "common/base/log.h"
+#include "server/executor/custom.h"
+#include "server/executor/graphs/graph_copies.h"
+#include "server/executor/graphs/graph_keeper.h"
+#include "server/executor/graphs/host_callbacks.h"
+#include "server/executor/memory/host_memory.h"
+#include "server/executor/objects/objects.h"
+
+namespace rcuda::server {
+namespace {
+
+// Whether the driver knows the first and the last byte that one side of a copy touches. Any other
+// address would be one of this process's own. `first`: where the side begins.
+bool is_known(GraphServices& services, CUmemorytype type, const void* host, CUdeviceptr device,
+              size_t x_bytes, size_t y, size_t z, size_t pitch, size_t height,
+              const CUDA_MEMCPY3D& copy, uint64_t* first) {
+  *first = 0;
+  if (type == CU_MEMORYTYPE_ARRAY) return true;
+  if (copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0) return true;
+  using Wide = unsigned __int128;
+  const Wide base = type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uintptr_t>(host) : device;
+  const Wide row = pitch != 0 ? pitch : copy.WidthInBytes;
+  const Wide rows = height != 0 ? height : copy.Height;
+  constexpr uint64_t kLimit = 1ull << 40;  // three such numbers multiplied fit
+  for (const uint64_t number :
+       {uint64_t{x_bytes}, uint64_t{y}, uint64_t{z}, uint64_t{pitch}, uint64_t{height},
+        uint64_t{copy.WidthInBytes}, uint64_t{copy.Height}, uint64_t{copy.Depth}}) {
+    if (number > kLimit) return false;
+  }
+  const Wide begin = base + (Wide{z} * rows + y) * row + x_bytes;
+  const Wide last = base + ((Wide{z} + copy.Depth - 1) * rows + y + copy.Height - 1) * row +
+                    x_bytes + copy.WidthInBytes - 1;
+  if (last > ~uint64_t{0}) return false;
+  *first = static_cast<uint64_t>(begin);
+  return services.graph_keeper.is_known(*first, nullptr) &&
+         services.graph_keeper.is_known(static_cast<CUdeviceptr>(last), nullptr);
+}
+
+// The two sides of a copy, checked, and what the client keeps for them.
+struct CheckedCopy {
+  CheckedCopy(GraphServices& services, const CUDA_MEMCPY3D& copy)
+      : host_memory_(services.host_memory) {
+    is_valid =
+        is_known(services, copy.srcMemoryType, copy.srcHost, copy.srcDevice, copy.srcXInBytes,
+                 copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight, copy, &source_) &&
+        is_known(services, copy.dstMemoryType, copy.dstHost, copy.dstDevice, copy.dstXInBytes,
+                 copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight, copy, &destination_);
+  }
+  // To be called when the driver has taken the copy. Null if there is nothing to keep.
+  Kept claim() {
+    auto source = host_memory_.claim(source_);
+    auto destination = host_memory_.claim(destination_);
+    if (!source && !destination) return nullptr;
+    return std::make_shared<std::pair<Kept, Kept>>(std::move(source), std::move(destination));
+  }
+
+  bool is_valid = false;
+
+ private:
+  HostMemory& host_memory_;
+  uint64_t source_ = 0, destination_ = 0;
+};
+
+// The library's kernel that a function belongs to. The driver made the function at the launch, so
+// it has no id. Kernels of the same name are the candidates; their functions decide.
+CUkernel kernel_behind(GraphServices& services, CUfunction function) {
+  const api::DriverTable& driver = services.driver;
+  const char* name = nullptr;
+  if (!driver.cuFuncGetName || !driver.cuKernelGetName || !driver.cuKernelGetFunction)
+    return nullptr;
+  if (driver.cuFuncGetName(&name, function) != CUDA_SUCCESS) name = nullptr;
+  CUkernel found = nullptr;
+  services.objects.of(wire::Kind::kKernel).for_each([&](wire::ObjectId, const Object& object) {
+    const auto kernel = static_cast<CUkernel>(object.handle);
+    const char* candidate = nullptr;
+    CUfunction made = nullptr;
+    if (!found && driver.cuKernelGetName(&candidate, kernel) == CUDA_SUCCESS &&
+        candidate != nullptr && (name == nullptr || std::strcmp(candidate, name) == 0) &&
+        driver.cuKernelGetFunction(&made, kernel) == CUDA_SUCCESS && made == function) {
+      found = kernel;
+    }
+  });
+  return found;
+}
+
+// What a node launches, as one of the client's objects: a library's kernel, which is what cudart
+// knows, or else a module's function. A driver reports a kernel in `kern`, with or without its
+// function for the node's context in `func`. Older drivers report it in `func` alone.
+void find_launched(GraphServices& services, const CUDA_KERNEL_NODE_PARAMS& node,
+                   CUfunction* function, CUkernel* kernel) {
+  const auto is_clients = [&](wire::Kind kind, void* handle) {
+    return handle != nullptr && services.objects.of(kind).id_of(handle) != 0;
+  };
+  if (is_clients(wire::Kind::kKernel, node.kern)) {
+    *kernel = node.kern;
+  } else if (is_clients(wire::Kind::kFunction, node.func)) {
+    *function = node.func;
+  } else if (is_clients(wire::Kind::kKernel, node.func)) {
+    *kernel = reinterpret_cast<CUkernel>(node.func);
+  } else if (node.func != nullptr) {
+    *kernel = kernel_behind(services, node.func);
+  }
+}
+
+// The packed buffer in an `extra` array of the driver's; empty if there is none.
+std::span<const std::byte> packed_parameters(void* const* extra) {
+  const std::byte* buffer = nullptr;
+  size_t bytes = 0;
+  for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+    if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER) {
+      buffer = static_cast<const std::byte*>(extra[1]);
+    } else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE && extra[1] != nullptr) {
+      bytes = *static_cast<const size_t*>(extra[1]);
+    }
+  }
+  return {buffer, buffer != nullptr ? bytes : 0};
+}
+
+}  // namespace
+
+// ---- lifetime ----------------------------------------------------------------------------------
+
+CUresult serve_cuGraphDestroy(GraphServices& services, CUgraph hGraph) {
+  const GraphKeeper::Names names = services.graph_keeper.names_in(hGraph);
+  const CUresult result = services.driver.cuGraphDestroy(hGraph);
+  if (api::is_gone(result)) services.graph_keeper.forget(names);
+  return result;
+}
+
+CUresult serve_cuGraphDestroyNode(GraphServices& services, CUgraphNode hNode) {
+  const GraphKeeper::Names names = services.graph_keeper.names_in(hNode);
+  const CUresult result = services.driver.cuGraphDestroyNode(hNode);
+  if (api::is_gone(result)) services.graph_keeper.forget(names);
+  return result;
+}
+
+CUresult serve_rcuda_graph_retain(GraphServices& services, CUgraph graph,
+                                  unsigned long long number) {
+  return services.graph_keeper.retain_number(graph, number);
+}
+
+CUresult serve_rcuda_graph_release(GraphServices& services, CUgraph graph,
+                                   unsigned long long number) {
+  return services.graph_keeper.release_number(graph, number);
+}
+
+// ---- executables -------------------------------------------------------------------------------
+
+CUresult serve_cuGraphInstantiateWithFlags(GraphServices& services, CUgraphExec* phGraphExec,
+                                           CUgraph hGraph, unsigned long long flags) {
+  const auto instantiate = services.driver.cuGraphInstantiateWithFlags;
+  if (instantiate == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const GraphCopies::Dressing dressing(services.graph_copies, hGraph);
+  if (dressing.result() != CUDA_SUCCESS) return dressing.result();
+  const CUresult result = instantiate(phGraphExec, hGraph, flags);
+  if (result == CUDA_SUCCESS) services.graph_copies.instantiated(*phGraphExec, dressing);
+  return result;
+}
+
+CUresult serve_cuGraphInstantiateWithParams(GraphServices& services, CUgraphExec* phGraphExec,
+                                            CUgraph hGraph,
+                                            CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) {
+  const auto instantiate = services.driver.cuGraphInstantiateWithParams;
+  if (instantiate == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const GraphCopies::Dressing dressing(services.graph_copies, hGraph);
+  if (dressing.result() != CUDA_SUCCESS) return dressing.result();
+  const CUresult result = instantiate(phGraphExec, hGraph, instantiateParams);
+  instantiateParams->hErrNode_out = dressing.named(instantiateParams->hErrNode_out);
+  if (result == CUDA_SUCCESS) services.graph_copies.instantiated(*phGraphExec, dressing);
+  return result;
+}
+
+CUresult serve_cuGraphExecUpdate_v2(GraphServices& services, CUgraphExec hGraphExec, CUgraph hGraph,
+                                    CUgraphExecUpdateResultInfo* resultInfo) {
+  const auto update = services.driver.cuGraphExecUpdate_v2;
+  if (update == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const GraphCopies::Dressing dressing(services.graph_copies, hGraph, hGraphExec);
+  if (dressing.result() != CUDA_SUCCESS) return dressing.result();
+  const CUresult result = update(hGraphExec, hGraph, resultInfo);
+  if (resultInfo != nullptr) {
+    resultInfo->errorNode = dressing.named(resultInfo->errorNode);
+    resultInfo->errorFromNode = dressing.named(resultInfo->errorFromNode);
+  }
+  if (result == CUDA_SUCCESS) services.graph_copies.updated(hGraphExec, dressing);
+  return result;
+}
+
+CUresult serve_cuGraphExecChildGraphNodeSetParams(GraphServices& services, CUgraphExec hGraphExec,
+                                                  CUgraphNode hNode, CUgraph childGraph) {
+  const auto set = services.driver.cuGraphExecChildGraphNodeSetParams;
+  if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const GraphCopies::Dressing dressing(services.graph_copies, childGraph, hGraphExec, hNode);
+  if (dressing.result() != CUDA_SUCCESS) return dressing.result();
+  const CUresult result = set(hGraphExec, hNode, childGraph);
+  if (result == CUDA_SUCCESS) services.graph_copies.updated(hGraphExec, dressing);
+  return result;
+}
+
+CUresult serve_cuGraphLaunch(GraphServices& services, CUgraphExec hGraphExec, CUstream hStream) {
+  return services.graph_copies.launch(hGraphExec, hStream);
+}
+
+CUresult serve_cuGraphExecDestroy(GraphServices& services, CUgraphExec hGraphExec) {
+  services.graph_copies.forget(hGraphExec);
+  services.graph_keeper.forget(hGraphExec);
+  return services.driver.cuGraphExecDestroy(hGraphExec);
+}
+
+// ---- host nodes --------------------------------------------------------------------------------
+
+CUresult serve_cuGraphAddHostNode(GraphServices& services, CUgraphNode* phGraphNode, CUgraph hGraph,
+                                  const CUgraphNode* dependencies, size_t numDependencies,
+                                  const CUDA_HOST_NODE_PARAMS* nodeParams) {
+  const auto add = services.driver.cuGraphAddHostNode;
+  if (add == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  Kept function = services.host_callbacks.take(nodeParams->userData);
+  const CUresult result = add(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+  if (result == CUDA_SUCCESS) (void)services.graph_keeper.retain(hGraph, std::move(function));
+  return result;
+}
+
+CUresult serve_cuGraphHostNodeSetParams(GraphServices& services, CUgraphNode hNode,
+                                        const CUDA_HOST_NODE_PARAMS* nodeParams) {
+  const auto set = services.driver.cuGraphHostNodeSetParams;
+  if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  Kept function = services.host_callbacks.take(nodeParams->userData);
+  const CUresult result = set(hNode, nodeParams);
+  if (result == CUDA_SUCCESS) services.graph_keeper.retain_for(hNode, std::move(function));
+  return result;
+}
+
+CUresult serve_cuGraphExecHostNodeSetParams(GraphServices& services, CUgraphExec hGraphExec,
+                                            CUgraphNode hNode,
+                                            const CUDA_HOST_NODE_PARAMS* nodeParams) {
+  const auto set = services.driver.cuGraphExecHostNodeSetParams;
+  if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  Kept function = services.host_callbacks.take(nodeParams->userData);
+  const CUresult result = set(hGraphExec, hNode, nodeParams);
+  if (result == CUDA_SUCCESS) {
+    services.graph_keeper.retain_for(hGraphExec, hNode, std::move(function));
+  }
+  return result;
+}
+
+CUresult serve_rcuda_graph_host_node(GraphServices& services, CUgraphNode node,
+                                     unsigned long long* number) {
+  const auto get = services.driver.cuGraphHostNodeGetParams;
+  if (get == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  CUDA_HOST_NODE_PARAMS params{};
+  const CUresult result = get(node, &params);
+  *number = result == CUDA_SUCCESS ? HostCallbacks::number_of(params.fn, params.userData) : 0;
+  return result;
+}
+
+// ---- copy nodes --------------------------------------------------------------------------------
+
+CUresult serve_cuGraphAddMemcpyNode(GraphServices& services, CUgraphNode* phGraphNode,
+                                    CUgraph hGraph, const CUgraphNode* dependencies,
+                                    size_t numDependencies, const CUDA_MEMCPY3D* copyParams,
+                                    CUcontext ctx) {
+  const auto add = services.driver.cuGraphAddMemcpyNode;
+  if (add == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  CheckedCopy copy(services, *copyParams);
+  if (!copy.is_valid) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = add(phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx);
+  if (result != CUDA_SUCCESS) return result;
+  if (Kept kept = copy.claim()) (void)services.graph_keeper.retain(hGraph, std::move(kept));
+  return result;
+}
+
+CUresult serve_cuGraphMemcpyNodeSetParams(GraphServices& services, CUgraphNode hNode,
+                                          const CUDA_MEMCPY3D* nodeParams) {
+  const auto set = services.driver.cuGraphMemcpyNodeSetParams;
+  if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  CheckedCopy copy(services, *nodeParams);
+  if (!copy.is_valid) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = set(hNode, nodeParams);
+  if (result != CUDA_SUCCESS) return result;
+  if (Kept kept = copy.claim()) services.graph_keeper.retain_for(hNode, std::move(kept));
+  return result;
+}
+
+CUresult serve_cuGraphExecMemcpyNodeSetParams(GraphServices& services, CUgraphExec hGraphExec,
+                                              CUgraphNode hNode, const CUDA_MEMCPY3D* copyParams,
+                                              CUcontext ctx) {
+  const auto set = services.driver.cuGraphExecMemcpyNodeSetParams;
+  if (set == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  CheckedCopy copy(services, *copyParams);
+  if (!copy.is_valid) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = set(hGraphExec, hNode, copyParams, ctx);
+  if (result != CUDA_SUCCESS) return result;
+  services.graph_copies.changed(hGraphExec, hNode, *copyParams);
+  if (Kept kept = copy.claim()) {
+    services.graph_keeper.retain_for(hGraphExec, hNode, std::move(kept));
+  }
+  return result;
+}
+
+// ---- kernel nodes ------------------------------------------------------------------------------
+
+CUresult serve_rcuda_graph_kernel_node(GraphServices& services, CUgraphNode node,
+                                       CUDA_KERNEL_NODE_PARAMS* shape, CUfunction* device_function,
+                                       unsigned* kernel_id, CUcontext* context, void* parameters,
+                                       size_t* parameter_bytes, unsigned* are_packed) {
+  const api::DriverTable& driver = services.driver;
+  const size_t room = parameters != nullptr ? *parameter_bytes : 0;
+  *parameter_bytes = 0;
+  *device_function = nullptr;
+  *kernel_id = 0;
+  if (driver.cuGraphKernelNodeGetParams_v2 == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  CUDA_KERNEL_NODE_PARAMS found{};
+  if (CUresult result = driver.cuGraphKernelNodeGetParams_v2(node, &found);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  *shape = found;
+  *context = found.ctx;
+  CUkernel kernel = nullptr;
+  find_launched(services, found, device_function, &kernel);
+  if (*device_function == nullptr && kernel == nullptr) {
+    RCUDA_DEBUG("a graph's kernel node launches nothing that the client has");
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (kernel != nullptr) *kernel_id = services.objects.of(wire::Kind::kKernel).id_of(kernel);
+  // "The params will contain either kernelParams or extra, according to which of these was most
+  // recently set on the node" (CUDA's documentation).
+  *are_packed = found.kernelParams == nullptr && found.extra != nullptr;
+  auto* bytes = static_cast<std::byte*>(parameters);
+  if (*are_packed) {
+    const std::span<const std::byte> packed = packed_parameters(found.extra);
+    if (packed.size() > room) return CUDA_ERROR_INVALID_VALUE;
+    if (!packed.empty()) std::memcpy(bytes, packed.data(), packed.size());
+    *parameter_bytes = packed.size();
+    return CUDA_SUCCESS;
+  }
+  if (found.kernelParams == nullptr) return CUDA_SUCCESS;
+  const bool is_kernel = kernel != nullptr;
+  const auto all =
+      parameters_of(driver, is_kernel ? static_cast<void*>(kernel) : *device_function, is_kernel);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const size_t end = size_t{all[i].offset_bytes} + all[i].size_bytes;
+    if (end > room) return CUDA_ERROR_INVALID_VALUE;
+    if (end > *parameter_bytes) {
+      std::memset(bytes + *parameter_bytes, 0, end - *parameter_bytes);
+      *parameter_bytes = end;
+    }
+    std::memcpy(bytes + all[i].offset_bytes, found.kernelParams[i], all[i].size_bytes);
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,226 @@
+// Handlers of launches: kernels, host functions, and what the client asks of a function first.
+#include <algorithm>
+#include <climits>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "api/server_commands.h"
+#include "server/executor/custom.h"
+#include "server/executor/graphs/host_callbacks.h"
+#include "server/executor/objects/objects.h"
+#include "server/executor/streams/completions.h"
+
+namespace rcuda::server {
+namespace {
+
+HandlerResult done(CUresult result) { return {result, false, false}; }
+
+void remember_parameters(Object& object, const std::vector<wire::ParameterInfo>& parameters) {
+  object.parameters_known = true;
+  object.parameter_bytes = 0;
+  for (const wire::ParameterInfo& parameter : parameters) {
+    object.parameter_bytes =
+        std::max(object.parameter_bytes, parameter.offset_bytes + parameter.size_bytes);
+  }
+}
+
+// Event handles in launch attributes are ids on the wire. Attributes with other pointers are
+// refused.
+CUresult translate(LaunchServices& services, CUlaunchAttribute* attribute) {
+  const auto event_of = [&](CUevent* event) {
+    const auto id = reinterpret_cast<uintptr_t>(*event);
+    if (id > UINT32_MAX) return CUDA_ERROR_INVALID_HANDLE;
+    return services.completions.find_event(static_cast<wire::ObjectId>(id), event);
+  };
+  switch (attribute->id) {
+    case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
+      return event_of(&attribute->value.programmaticEvent.event);
+    case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
+      return event_of(&attribute->value.launchCompletionEvent.event);
+    case CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE:
+      return CUDA_ERROR_NOT_SUPPORTED;
+    default:
+      return CUDA_SUCCESS;
+  }
+}
+
+}  // namespace
+
+std::vector<wire::ParameterInfo> parameters_of(const api::DriverTable& driver, void* handle,
+                                               bool is_kernel) {
+  std::vector<wire::ParameterInfo> all;
+  // There cannot be more parameters than bytes for them.
+  for (size_t i = 0; i < wire::kMaxParameterBytes; ++i) {
+    size_t offset = 0, size = 0;
+    CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+    if (is_kernel && driver.cuKernelGetParamInfo) {
+      result = driver.cuKernelGetParamInfo(static_cast<CUkernel>(handle), i, &offset, &size);
+    } else if (!is_kernel && driver.cuFuncGetParamInfo) {
+      result = driver.cuFuncGetParamInfo(static_cast<CUfunction>(handle), i, &offset, &size);
+    }
+    if (result != CUDA_SUCCESS) break;
+    all.push_back({static_cast<uint32_t>(offset), static_cast<uint32_t>(size)});
+  }
+  return all;
+}
+
+bool launch_may_wait(LaunchServices& services, const Command& command,
+                     const wire::LaunchBody& body) {
+  const Object* function =
+      services.objects.of(body.is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction)
+          .find(body.function);
+  return function && function->launched_in != command.header.context;
+}
+
+HandlerResult launch(LaunchServices& services, const Command& command,
+                     const wire::LaunchBody& body) {
+  BodyReader in(command.tail);
+  std::span<const std::byte> parameters, attribute_bytes;
+  if (body.parameter_bytes > wire::kMaxParameterBytes ||
+      body.attribute_count > wire::kMaxLaunchAttributes ||
+      !in.bytes((body.parameter_bytes + 7u) & ~7u, &parameters) ||
+      !in.bytes(body.attribute_count * sizeof(CUlaunchAttribute), &attribute_bytes)) {
+    return kMalformed;
+  }
+  Object* object = services.objects.of(body.is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction)
+                       .find(body.function);
+  if (!object) return done(CUDA_ERROR_INVALID_HANDLE);
+  const api::DriverTable& driver = services.driver;
+  if (!object->parameters_known) {
+    remember_parameters(*object, parameters_of(driver, object->handle, body.is_kernel));
+  }
+  // The driver reads as many bytes as the kernel has parameters, whatever it is told.
+  if (body.parameter_bytes < object->parameter_bytes) return done(CUDA_ERROR_INVALID_VALUE);
+  const auto function = static_cast<CUfunction>(object->handle);
+  SessionStream stream;
+  if (CUresult result = services.objects.find_stream(body.stream, &stream);
+      result != CUDA_SUCCESS) {
+    return done(result);
+  }
+  object->launched_in = stream.context->id;
+  size_t parameter_bytes = body.parameter_bytes;
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<std::byte*>(parameters.data()),
+                   CU_LAUNCH_PARAM_BUFFER_SIZE, &parameter_bytes, CU_LAUNCH_PARAM_END};
+  void** packed = parameter_bytes ? extra : nullptr;
+  void** separate = nullptr;
+  std::vector<void*> pointers;
+  if (packed && body.as_array) {
+    // A node of a graph reads back its parameters in the form in which it got them.
+    for (const wire::ParameterInfo& parameter :
+         parameters_of(driver, object->handle, body.is_kernel)) {
+      pointers.push_back(const_cast<std::byte*>(parameters.data()) + parameter.offset_bytes);
+    }
+    if (!pointers.empty()) {
+      separate = pointers.data();
+      packed = nullptr;
+    }
+  }
+  if (body.attribute_count == 0 && !body.cooperative) [[likely]] {
+    return done(driver.cuLaunchKernel(function, body.grid[0], body.grid[1], body.grid[2],
+                                      body.block[0], body.block[1], body.block[2],
+                                      body.shared_bytes, stream.handle, separate, packed));
+  }
+  if (!driver.cuLaunchKernelEx) return done(CUDA_ERROR_NOT_SUPPORTED);
+  CUlaunchAttribute attributes[wire::kMaxLaunchAttributes + 1];
+  unsigned count = body.attribute_count;
+  if (count) std::memcpy(attributes, attribute_bytes.data(), attribute_bytes.size());
+  for (unsigned i = 0; i < count; ++i) {
+    if (CUresult result = translate(services, &attributes[i]); result != CUDA_SUCCESS) {
+      return done(result);
+    }
+  }
+  if (body.cooperative) {
+    // cuLaunchCooperativeKernel takes no packed parameters. The attribute makes the same launch.
+    attributes[count] = {};
+    attributes[count].id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+    attributes[count].value.cooperative = 1;
+    ++count;
+  }
+  CUlaunchConfig config{};
+  config.gridDimX = body.grid[0];
+  config.gridDimY = body.grid[1];
+  config.gridDimZ = body.grid[2];
+  config.blockDimX = body.block[0];
+  config.blockDimY = body.block[1];
+  config.blockDimZ = body.block[2];
+  config.sharedMemBytes = body.shared_bytes;
+  config.hStream = stream.handle;
+  config.attrs = attributes;
+  config.numAttrs = count;
+  return done(driver.cuLaunchKernelEx(&config, function, separate, packed));
+}
+
+HandlerResult launch_host(LaunchServices& services, const Command&,
+                          const wire::LaunchHostBody& body) {
+  SessionStream stream;
+  if (CUresult result = services.objects.find_stream(body.stream, &stream);
+      result != CUDA_SUCCESS) {
+    return done(result);
+  }
+  return done(services.host_callbacks.launch(stream, body.callback, body.is_stream_callback != 0));
+}
+
+HandlerResult function_info(LaunchServices& services, const Command& command,
+                            const wire::FunctionInfoBody& body, std::vector<std::byte>* reply) {
+  BodyReader in(command.tail);
+  std::span<const std::byte> name_bytes;
+  if (!in.bytes(body.name_bytes, &name_bytes)) return kMalformed;
+  const std::string name(reinterpret_cast<const char*>(name_bytes.data()), name_bytes.size());
+  if (name.find('\0') != std::string::npos) return kMalformed;
+  const api::DriverTable& driver = services.driver;
+  const bool is_kernel = body.is_kernel != 0;
+
+  void* owner = nullptr;
+  CUresult result = services.objects.find_handle(
+      is_kernel ? wire::Kind::kLibrary : wire::Kind::kModule, body.owner, &owner);
+  if (result != CUDA_SUCCESS) return done(result);
+  if (!owner) return done(CUDA_ERROR_INVALID_HANDLE);
+  void* handle = nullptr;
+  if (is_kernel) {
+    if (!driver.cuLibraryGetKernel) return done(CUDA_ERROR_NOT_SUPPORTED);
+    result = driver.cuLibraryGetKernel(reinterpret_cast<CUkernel*>(&handle),
+                                       static_cast<CUlibrary>(owner), name.c_str());
+  } else {
+    result = driver.cuModuleGetFunction(reinterpret_cast<CUfunction*>(&handle),
+                                        static_cast<CUmodule>(owner), name.c_str());
+  }
+  if (result != CUDA_SUCCESS) return done(result);
+
+  const std::vector<wire::ParameterInfo> parameters = parameters_of(driver, handle, is_kernel);
+  const wire::Kind kind = is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction;
+  // Functions end with their module without a command, and the client mints their ids again. An
+  // object that still has this id is gone, and owned nothing.
+  services.objects.of(kind).unbind(body.object);
+  if (!services.objects.bind(kind, body.object, handle)) return kMalformed;
+  Object& bound = *services.objects.of(kind).find(body.object);
+  remember_parameters(bound, parameters);
+  bound.owner_kind = is_kernel ? wire::Kind::kLibrary : wire::Kind::kModule;
+  bound.owner = body.owner;
+
+  wire::FunctionInfoReply info{};
+  info.parameter_count = static_cast<uint32_t>(parameters.size());
+  CUdevice device = 0;
+  driver.cuCtxGetDevice(&device);
+  for (uint32_t i = 0; i < wire::kFunctionAttributeCount; ++i) {
+    const auto attribute = static_cast<CUfunction_attribute>(i);
+    int value = 0;
+    CUresult got = CUDA_ERROR_INVALID_VALUE;
+    if (i < CU_FUNC_ATTRIBUTE_MAX) {
+      got = is_kernel
+                ? (driver.cuKernelGetAttribute
+                       ? driver.cuKernelGetAttribute(&value, attribute,
+                                                     static_cast<CUkernel>(handle), device)
+                       : CUDA_ERROR_NOT_SUPPORTED)
+                : driver.cuFuncGetAttribute(&value, attribute, static_cast<CUfunction>(handle));
+    }
+    info.attributes[i] = got == CUDA_SUCCESS ? value : INT32_MIN;
+  }
+  // The reply's header is the session's to write; the body starts after it.
+  const auto* bytes = reinterpret_cast<const std::byte*>(&info);
+  reply->insert(reply->end(), bytes + sizeof(wire::ReplyHeader), bytes + sizeof info);
+  for (const wire::ParameterInfo& parameter : parameters) append(reply, parameter);
+  return {};
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,320 @@
+// Handlers about images, modules and libraries.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+#include "api/server_commands.h"
+#include "api/server_handlers.h"
+#include "common/base/log.h"
+#include "common/image/fatbin.h"
+#include "common/image/image.h"
+#include "server/executor/answers/answers.h"
+#include "server/executor/answers/device_output.h"
+#include "server/executor/custom.h"
+#include "server/executor/images/image_store.h"
+#include "server/executor/objects/objects.h"
+#include "server/executor/session_resources.h"
+#include "server/executor/streams/idle.h"
+
+namespace rcuda::server {
+namespace {
+
+HandlerResult done(CUresult result) { return {result, false, false}; }
+
+constexpr uint32_t kMaxImages = 1024;
+constexpr uint32_t kMaxOptions = 64;
+constexpr uint64_t kInlineChunk = ~0ull;
+
+Sha256 hash_of(const uint8_t (&bytes)[32]) {
+  Sha256 hash;
+  std::memcpy(hash.data(), bytes, sizeof bytes);
+  return hash;
+}
+
+struct WireOption {
+  uint32_t option;
+  uint32_t reserved;
+  uint64_t value;
+};
+static_assert(sizeof(WireOption) == 16);
+
+// Options whose value is a number come from the client. Logs are asked for by size. Other options
+// with pointers mean nothing here.
+bool carries_number(CUjit_option option) {
+  switch (option) {
+    case CU_JIT_MAX_REGISTERS:
+    case CU_JIT_THREADS_PER_BLOCK:
+    case CU_JIT_OPTIMIZATION_LEVEL:
+    case CU_JIT_TARGET_FROM_CUCONTEXT:
+    case CU_JIT_TARGET:
+    case CU_JIT_FALLBACK_STRATEGY:
+    case CU_JIT_GENERATE_DEBUG_INFO:
+    case CU_JIT_LOG_VERBOSE:
+    case CU_JIT_GENERATE_LINE_INFO:
+    case CU_JIT_CACHE_MODE:
+    case CU_JIT_POSITION_INDEPENDENT_CODE:
+    case CU_JIT_MIN_CTA_PER_SM:
+    case CU_JIT_MAX_THREADS_PER_BLOCK:
+    case CU_JIT_OVERRIDE_DIRECTIVE_VALUES:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool contains(image::Bytes bytes, std::string_view word) {
+  return ::memmem(bytes.data(), bytes.size(), word.data(), word.size()) != nullptr;
+}
+
+// Whether kernels of an image may print: code that prints names certain functions. Only entries
+// that are not compressed can be searched. ELF entries usually are not, and they name the same
+// functions as their PTX twins. If all entries are compressed the answer is yes, which costs a
+// system call per synchronisation.
+bool may_print(const ImagePointer& loaded) {
+  const auto names_printer = [](image::Bytes bytes) {
+    return contains(bytes, "vprintf") || contains(bytes, "__assertfail");
+  };
+  const image::Bytes bytes = loaded->bytes();
+  Result<image::Image> parsed = image::inspect(bytes);
+  if (!parsed.ok() || parsed->format != image::Format::kFatbin) return names_printer(bytes);
+  bool plain = false;
+  for (image::Bytes part : parsed->parts) {
+    Result<std::vector<image::Entry>> entries = image::entries(part);
+    if (!entries.ok()) return true;
+    for (const image::Entry& entry : *entries) {
+      if (entry.compression != image::Compression::kNone) continue;
+      plain = true;
+      if (names_printer(entry.payload)) return true;
+    }
+  }
+  return !plain;
+}
+
+// JIT options in the driver's form, with room for the logs.
+class JitOptions {
+ public:
+  JitOptions(size_t info_bytes, size_t error_bytes) : info_(info_bytes), error_(error_bytes) {
+    if (info_bytes) add_log(CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, &info_);
+    if (error_bytes) add_log(CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, &error_);
+  }
+  void add(CUjit_option option, uint64_t value) {
+    names_.push_back(option);
+    values_.push_back(reinterpret_cast<void*>(value));
+  }
+  unsigned count() const { return static_cast<unsigned>(names_.size()); }
+  CUjit_option* names() { return names_.data(); }
+  void** values() { return values_.data(); }
+
+  void write_logs(std::vector<std::byte>* reply) const {
+    const std::string_view info = text(info_), error = text(error_);
+    append(reply, static_cast<uint32_t>(info.size()));
+    append(reply, static_cast<uint32_t>(error.size()));
+    for (std::string_view log : {info, error}) {
+      const auto* bytes = reinterpret_cast<const std::byte*>(log.data());
+      reply->insert(reply->end(), bytes, bytes + log.size());
+    }
+  }
+
+ private:
+  void add_log(CUjit_option buffer, CUjit_option size, std::vector<char>* log) {
+    add(buffer, reinterpret_cast<uintptr_t>(log->data()));
+    add(size, log->size());
+  }
+  static std::string_view text(const std::vector<char>& log) {
+    return {log.data(), log.empty() ? 0 : ::strnlen(log.data(), log.size())};
+  }
+
+  std::vector<char> info_, error_;
+  std::vector<CUjit_option> names_;
+  std::vector<void*> values_;
+};
+
+HandlerResult load(ModuleServices& services, const Command& command,
+                   const wire::ModuleLoadBody& body, bool is_library,
+                   std::vector<std::byte>* reply) {
+  BodyReader in(command.tail);
+  if (body.image_count == 0 || body.image_count > kMaxImages || body.option_count > kMaxOptions ||
+      body.library_option_count > kMaxOptions) {
+    return kMalformed;
+  }
+  auto loaded = std::make_shared<ImageStore::Loaded>();
+  std::vector<ImagePointer> images;
+  for (uint32_t i = 0; i < body.image_count; ++i) {
+    uint8_t hash[32];
+    if (!in.read(&hash)) return kMalformed;
+    ImagePointer image = services.images.find(hash_of(hash));
+    if (!image) return done(CUDA_ERROR_INVALID_IMAGE);
+    images.push_back(std::move(image));
+  }
+  // The logs share the reply's slot with their two sizes.
+  const size_t room = command.target.capacity() - 2 * sizeof(uint32_t);
+  const size_t info_bytes = std::min<size_t>(body.info_log_bytes, room / 2);
+  const size_t error_bytes = std::min<size_t>(body.error_log_bytes, room / 2);
+  JitOptions options(info_bytes, error_bytes);
+  for (uint32_t i = 0; i < body.option_count; ++i) {
+    WireOption option;
+    if (!in.read(&option)) return kMalformed;
+    const auto name = static_cast<CUjit_option>(option.option);
+    if (carries_number(name)) options.add(name, option.value);
+  }
+  CUlibraryOption library_options[kMaxOptions];
+  void* library_values[kMaxOptions];
+  unsigned library_count = 0;
+  for (uint32_t i = 0; i < body.library_option_count; ++i) {
+    WireOption option;
+    if (!in.read(&option)) return kMalformed;
+    if (option.option != CU_LIBRARY_BINARY_IS_PRESERVED) continue;
+    library_options[library_count] = CU_LIBRARY_BINARY_IS_PRESERVED;
+    library_values[library_count++] = reinterpret_cast<void*>(option.value);
+  }
+
+  for (const ImagePointer& image : images) {
+    // The driver trusts the sizes in an image's headers.
+    if (!image::inspect(image->bytes()).ok()) return done(CUDA_ERROR_INVALID_IMAGE);
+  }
+  const void* code = images.front()->bytes().data();
+  image::FatbinWrapper wrapper{};
+  if (images.size() > 1) {
+    for (size_t i = 1; i < images.size(); ++i) {
+      loaded->prelinked.push_back(images[i]->bytes().data());
+    }
+    loaded->prelinked.push_back(nullptr);
+    wrapper = {image::kWrapperMagic, 2, code, loaded->prelinked.data()};
+    loaded->wrapper.resize(sizeof wrapper);
+    std::memcpy(loaded->wrapper.data(), &wrapper, sizeof wrapper);
+    code = loaded->wrapper.data();
+  }
+
+  const api::DriverTable& driver = services.driver;
+  void* handle = nullptr;
+  CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+  if (is_library && driver.cuLibraryLoadData) {
+    result = driver.cuLibraryLoadData(reinterpret_cast<CUlibrary*>(&handle), code, options.names(),
+                                      options.values(), options.count(), library_options,
+                                      library_values, library_count);
+  } else if (!is_library) {
+    result = driver.cuModuleLoadDataEx(reinterpret_cast<CUmodule*>(&handle), code, options.count(),
+                                       options.names(), options.values());
+  }
+  options.write_logs(reply);
+  if (result != CUDA_SUCCESS) return done(result);
+  const wire::Kind kind = is_library ? wire::Kind::kLibrary : wire::Kind::kModule;
+  if (!services.objects.bind(kind, body.object, handle)) return kMalformed;
+  services.images.keep(kind, body.object, std::move(loaded));
+  if (std::any_of(images.begin(), images.end(), may_print)) services.output.enable();
+  RCUDA_DEBUG("%s %u loaded from %zu image(s)", is_library ? "library" : "module", body.object,
+              images.size());
+  return {};
+}
+
+// The driver keeps who unloads code waiting until the device is idle, and the services waits for
+// nobody. The object's id is free at once all the same, since the client may mint it anew.
+template <typename Code>
+CUresult unload_when_idle(ModuleServices& services, CUresult (*unload)(Code), Code code) {
+  ContextState* const context = services.objects.current_context();
+  if (!context) return unload(code);
+  services.idle.when_idle(*context, [&objects = services.objects, &answers = services.answers,
+                                     id = context->id, unload, code](CUresult) {
+    CUresult result = objects.make_current(id);
+    if (result == CUDA_SUCCESS) result = unload(code);
+    if (result != CUDA_SUCCESS) answers.latch(result);
+  });
+  return CUDA_SUCCESS;
+}
+
+// The object that a handle of the driver's is, named in the current context if it has no name.
+Object* name_here(SessionObjects& objects, wire::Kind kind, void* handle) {
+  const ContextState* context = objects.current_context();
+  return objects.of(kind).find(objects.of(kind).name(handle, context ? context->id : 0));
+}
+
+}  // namespace
+
+CUresult serve_cuModuleUnload(ModuleServices& services, CUmodule hmod) {
+  const wire::ObjectId id = services.objects.of(wire::Kind::kModule).id_of(hmod);
+  services.objects.of(wire::Kind::kFunction).unbind_owned(wire::Kind::kModule, id);
+  return unload_when_idle(services, services.driver.cuModuleUnload, hmod);
+}
+
+CUresult serve_cuLibraryUnload(ModuleServices& services, CUlibrary library) {
+  if (!services.driver.cuLibraryUnload) return CUDA_ERROR_NOT_SUPPORTED;
+  SessionObjects& objects = services.objects;
+  const wire::ObjectId id = objects.of(wire::Kind::kLibrary).id_of(library);
+  // Its modules go as well, and what is in them.
+  objects.of(wire::Kind::kModule).for_each([&](wire::ObjectId module, const Object& object) {
+    if (object.owner == id && object.owner_kind == wire::Kind::kLibrary && id != 0) {
+      objects.of(wire::Kind::kFunction).unbind_owned(wire::Kind::kModule, module);
+    }
+  });
+  for (const wire::Kind kind : {wire::Kind::kKernel, wire::Kind::kFunction, wire::Kind::kModule}) {
+    objects.of(kind).unbind_owned(wire::Kind::kLibrary, id);
+  }
+  return unload_when_idle(services, services.driver.cuLibraryUnload, library);
+}
+
+CUresult serve_cuLibraryGetModule(ModuleServices& services, CUmodule* module, CUlibrary library) {
+  if (!services.driver.cuLibraryGetModule) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = services.driver.cuLibraryGetModule(module, library);
+  if (result != CUDA_SUCCESS) return result;
+  if (Object* const named = name_here(services.objects, wire::Kind::kModule, *module)) {
+    named->owner_kind = wire::Kind::kLibrary;
+    named->owner = services.objects.of(wire::Kind::kLibrary).id_of(library);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult serve_cuKernelGetFunction(ModuleServices& services, CUfunction* function,
+                                   CUkernel kernel) {
+  if (!services.driver.cuKernelGetFunction) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = services.driver.cuKernelGetFunction(function, kernel);
+  if (result != CUDA_SUCCESS) return result;
+  Object* const named = name_here(services.objects, wire::Kind::kFunction, *function);
+  ObjectTable& kernels = services.objects.of(wire::Kind::kKernel);
+  const Object* const of = kernels.find(kernels.id_of(kernel));
+  if (named && of) {
+    named->owner_kind = of->owner_kind;
+    named->owner = of->owner;
+  }
+  return CUDA_SUCCESS;
+}
+
+HandlerResult image_query(ModuleServices& services, const Command&,
+                          const wire::ImageQueryBody& body, std::vector<std::byte>* reply) {
+  bool present = false;
+  const CUresult result = services.images.query(hash_of(body.sha256), body.bytes, &present);
+  append(reply, static_cast<uint32_t>(present));
+  append(reply, uint32_t{0});
+  return done(result);
+}
+
+HandlerResult image_chunk(ModuleServices& services, const Command& command,
+                          const wire::ImageChunkBody& body) {
+  BodyReader in(command.tail);
+  std::span<const std::byte> bytes;
+  if (body.staging_offset == kInlineChunk) {
+    if (!in.bytes(body.bytes, &bytes)) return kMalformed;
+    return done(services.images.add_chunk(hash_of(body.sha256), body.offset, bytes));
+  }
+  const SessionResources& resources = services.resources;
+  if (body.bytes > resources.staging_bytes ||
+      body.staging_offset > resources.staging_bytes - body.bytes) {
+    return kMalformed;
+  }
+  bytes = {resources.staging + body.staging_offset, body.bytes};
+  const CUresult result = services.images.add_chunk(hash_of(body.sha256), body.offset, bytes);
+  services.answers.signal({body.word, body.sequence}, result);
+  return {};
+}
+
+HandlerResult module_load(ModuleServices& services, const Command& command,
+                          const wire::ModuleLoadBody& body, std::vector<std::byte>* reply) {
+  return load(services, command, body, false, reply);
+}
+
+HandlerResult library_load(ModuleServices& services, const Command& command,
+                           const wire::ModuleLoadBody& body, std::vector<std::byte>* reply) {
+  return load(services, command, body, true, reply);
+}
+
+}  // namespace rcuda::server

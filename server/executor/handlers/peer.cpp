@@ -1,0 +1,163 @@
+// Handlers of copies and event waits between this worker and others of the session. Each command is
+// this worker's half; the client sends the other half to the other worker.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "api/server_commands.h"
+#include "common/base/log.h"
+#include "server/executor/answers/answers.h"
+#include "server/executor/custom.h"
+#include "server/executor/objects/objects.h"
+#include "server/executor/peers/peer_memory.h"
+#include "server/executor/session_resources.h"
+#include "server/executor/streams/idle.h"
+#include "server/executor/streams/work_count.h"
+#include "server/peer/peer_hub.h"
+
+namespace rcuda::server {
+namespace {
+
+HandlerResult answer(CUresult result) { return {result, false, false}; }
+
+// The client did not introduce the other worker, or the engine could not be started.
+constexpr CUresult kNoPeer = CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+
+// With the primary contexts as they are now, because a reset replaces them.
+std::vector<CudaDeviceOps::Device> devices_of(PeerServices& services) {
+  std::vector<CudaDeviceOps::Device> devices;
+  for (uint32_t i = 0; i < services.resources.devices.size(); ++i) {
+    devices.push_back({services.resources.devices[i].device,
+                       services.objects.find_context(wire::primary_context_id(i))->handle,
+                       services.resources.gpudirect});
+  }
+  return devices;
+}
+
+}  // namespace
+
+HandlerResult peer_introduce(PeerServices& services, const Command& command,
+                             const wire::PeerIntroduceBody& body) {
+  BodyReader in(command.tail);
+  std::span<const std::byte> host;
+  if (body.connects > 1 || !in.bytes(body.host_bytes, &host)) return kMalformed;
+  PeerHub::Introduction introduction;
+  introduction.link = body.link;
+  introduction.worker = body.worker;
+  introduction.workers = body.workers;
+  std::memcpy(introduction.token.data(), body.token, introduction.token.size());
+  introduction.connects = body.connects == 1;
+  introduction.host.assign(reinterpret_cast<const char*>(host.data()), host.size());
+  introduction.port = body.port;
+  const Status status = services.peers.introduce(introduction, devices_of(services));
+  // A program that never copies between servers works without the peer.
+  if (!status.ok()) {
+    RCUDA_ERROR("no copies between servers in this session: %s", status.message().c_str());
+    (void)services.answers.events().output(true, "rcuda: copies with worker " +
+                                                     std::to_string(body.worker) +
+                                                     " will fail: " + status.context() + "\n");
+  }
+  return {};
+}
+
+HandlerResult peer_copy(PeerServices& services, const Command&, const wire::PeerCopyBody& body) {
+  const WordSignal word{body.word, body.sequence};
+  const auto failed = [&](CUresult result) {
+    if (body.sequence == 0) return answer(result);
+    services.answers.signal(word, result);
+    return answer(CUDA_SUCCESS);
+  };
+  PeerHub& peers = services.peers;
+  if (!peers.knows(body.link)) return failed(kNoPeer);
+
+  const bool in_stream = body.flags & wire::kPeerInStream;
+  p2p::PeerCopy copy;
+  copy.id = body.id;
+  copy.peer = body.link;
+  copy.outgoing = body.flags & wire::kPeerOutgoing;
+  copy.device = static_cast<int>(body.device);
+  copy.peer_device = static_cast<int>(body.peer_device);
+  copy.memory = {body.address, body.width_bytes, body.height,
+                 body.depth,   body.pitch_bytes, body.slice_bytes};
+  copy.hold = body.flags & wire::kPeerHolds;
+  copy.peer_has_stream = body.flags & wire::kPeerOtherStream;
+  copy.done = [&answers = services.answers, word, in_stream](const Status& status) {
+    const CUresult result = cuda_error_of(status);
+    // A stream's error is latched when the stream is released.
+    if (result != CUDA_SUCCESS && !in_stream) answers.latch(result);
+    answers.signal(word, result);
+  };
+  Status failure = services.memory.check(copy.memory);
+  if (in_stream) {
+    SessionStream stream;
+    if (CUresult found = services.objects.find_stream(body.stream, &stream);
+        found != CUDA_SUCCESS) {
+      failure = Status::from_cuda(found, "the stream of a peer copy");
+    } else {
+      copy.stream = CudaDeviceOps::stream_ref(stream.handle, stream.context->handle);
+      if (copy.hold) {
+        copy.stream->follows = services.work.note_hold(stream.key);
+      } else if (body.stream == 0) {
+        // An event in the default stream takes longer than a small copy's DMA.
+        copy.stream->idle = services.idle.known_idle(*stream.context);
+      }
+    }
+  }
+  if (failure.ok()) services.copied_bytes += copy.memory.bytes();
+  const Status queued = peers.copy(std::move(copy), std::move(failure));
+  if (queued.ok()) return answer(CUDA_SUCCESS);
+  services.work.note();  // the copy holds no stream, so a later copy does not follow a hold
+  return failed(cuda_error_of(queued));
+}
+
+HandlerResult peer_signal(PeerServices& services, const Command&,
+                          const wire::PeerSignalBody& body) {
+  if (!services.peers.knows(body.link)) return answer(kNoPeer);
+  // A stream or event that does not exist has no context. The engine cannot enter it, and tells the
+  // other worker, whose stream waits.
+  p2p::StreamRef signalled;
+  if (body.is_event) {
+    Object* event = services.objects.of(wire::Kind::kEvent).find(body.place);
+    ContextState* context = event ? services.objects.find_context(event->context) : nullptr;
+    if (context) {
+      signalled = CudaDeviceOps::event_ref(static_cast<CUevent>(event->handle), context->handle);
+    }
+  } else {
+    SessionStream stream;
+    if (services.objects.find_stream(body.place, &stream) == CUDA_SUCCESS) {
+      signalled = CudaDeviceOps::stream_ref(stream.handle, stream.context->handle);
+    }
+  }
+  return answer(cuda_error_of(services.peers.engine().signal(body.link, body.id, signalled)));
+}
+
+HandlerResult peer_await(PeerServices& services, const Command&, const wire::PeerSignalBody& body) {
+  if (!services.peers.knows(body.link)) return answer(kNoPeer);
+  SessionStream stream;
+  if (CUresult result = services.objects.find_stream(body.place, &stream); result != CUDA_SUCCESS) {
+    return answer(result);
+  }
+  return answer(cuda_error_of(services.peers.engine().await(
+      body.link, body.id, CudaDeviceOps::stream_ref(stream.handle, stream.context->handle))));
+}
+
+HandlerResult peer_plan(PeerServices& services, const Command& command,
+                        const wire::PeerPlanBody& body, std::vector<std::byte>* reply) {
+  if (!services.peers.knows(body.link)) return answer(kNoPeer);
+  const Result<p2p::Forecast> forecast = services.peers.engine().plan(
+      body.link, static_cast<int>(body.device), static_cast<int>(body.peer_device), body.bytes);
+  if (!forecast && forecast.status().code() != Code::kUnavailable) {
+    return answer(cuda_error_of(forecast.status()));
+  }
+  std::string text = forecast ? to_string(forecast->plan) : forecast.status().context();
+  const size_t room = command.target.capacity() - sizeof(wire::PeerPlanReply);
+  text.resize(std::min(text.size(), room));
+  append(reply, forecast ? forecast->plan.predicted_us : 0.0);
+  append(reply, static_cast<uint32_t>(forecast && forecast->measured));
+  append(reply, static_cast<uint32_t>(text.size()));
+  const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
+  reply->insert(reply->end(), bytes, bytes + text.size());
+  return forecast ? answer(CUDA_SUCCESS) : answer(CUDA_ERROR_NOT_READY);
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,69 @@
+// ImageCache: module images by SHA-256, on disk, shared by the workers of a server.
+//
+// A file is written under a temporary name, synced and renamed, so a reader always finds it whole.
+// Afterwards it is only mapped and read. When the cache exceeds its bound, the least recently used
+// files are removed; those that are mapped stay readable. The directory must be the server's own
+// (mode 0700), because the driver is given what lies in it. If no directory can be used, images are
+// kept in memory for their session, and the reason is logged once.
+// Threads: any; sessions share one object. Blocking: find() and insert(), for the file system.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "common/base/status.h"
+
+namespace rcuda::server {
+
+using Sha256 = std::array<uint8_t, 32>;
+Sha256 sha256(std::span<const std::byte> bytes);
+std::string to_hex(const Sha256& hash);
+
+// An image in memory, followed by at least eight zero bytes: PTX text has to end in one.
+class CachedImage {
+ public:
+  CachedImage(void* mapping, size_t mapped_bytes, size_t image_bytes)
+      : mapping_(mapping), mapped_bytes_(mapped_bytes), image_bytes_(image_bytes) {}
+  ~CachedImage();
+  CachedImage(const CachedImage&) = delete;
+  CachedImage& operator=(const CachedImage&) = delete;
+  std::span<const std::byte> bytes() const {
+    return {static_cast<const std::byte*>(mapping_), image_bytes_};
+  }
+
+ private:
+  void* mapping_;
+  size_t mapped_bytes_;
+  size_t image_bytes_;
+};
+using ImagePointer = std::shared_ptr<const CachedImage>;
+
+class ImageCache {
+ public:
+  // With an empty `directory` nothing is kept.
+  ImageCache(std::string directory, uint64_t max_bytes);
+
+  // Returns nullptr if the image is not there.
+  ImagePointer find(const Sha256& hash, uint64_t image_bytes);
+  // kInvalidArgument if the bytes do not have that hash.
+  Result<ImagePointer> insert(const Sha256& hash, std::span<const std::byte> bytes);
+
+  const std::string& directory() const { return directory_; }
+
+ private:
+  Status write_file(const std::string& name, std::span<const std::byte> bytes);
+  void evict();
+
+  std::string directory_;
+  const uint64_t max_bytes_;
+};
+
+// Where images are kept unless the settings say otherwise: the service's cache directory under
+// systemd, else $XDG_CACHE_HOME/rcuda or ~/.cache/rcuda, else none.
+std::string default_image_directory();
+
+}  // namespace rcuda::server

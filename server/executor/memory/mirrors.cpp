@@ -1,0 +1,198 @@
+#include "server/executor/memory/mirrors.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "common/base/log.h"
+
+namespace rcuda::server {
+namespace {
+
+constexpr uint64_t kMostBytes = 1ull << 40;
+
+// Moves bytes between here and a region of the client's, and waits for it.
+bool move(transport::Link& link, bool to_client, uint64_t region, uint64_t offset, void* local,
+          uint64_t bytes) {
+  struct Outcome {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool over = false, ok = false;
+  };
+  auto outcome = std::make_shared<Outcome>();
+  auto done = [outcome](const Status& status) {
+    std::lock_guard lock(outcome->mutex);
+    outcome->over = true;
+    outcome->ok = status.ok();
+    outcome->changed.notify_all();
+  };
+  const auto id = static_cast<transport::RegionId>(region);
+  if (to_client) {
+    link.write(id, offset, local, bytes, std::move(done));
+  } else {
+    link.read(id, offset, local, bytes, std::move(done));
+  }
+  std::unique_lock lock(outcome->mutex);
+  outcome->changed.wait(lock, [&] { return outcome->over; });
+  return outcome->ok;
+}
+
+}  // namespace
+
+struct Mirrors::Loan::Sent {
+  std::shared_ptr<Mirror> mirror;
+  std::vector<std::byte> bytes;
+};
+
+Mirrors::~Mirrors() = default;
+
+CUresult Mirrors::add(const wire::MirrorBody& body) {
+  if (body.bytes == 0 || body.bytes > kMostBytes || body.address + body.bytes < body.address) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  // This process's CPU reads and writes it: only what is made for that may be named.
+  if (!host_memory_.find(body.address, body.bytes)) {
+    const auto ask = driver_.cuPointerGetAttribute;
+    for (const uint64_t address : {body.address, body.address + body.bytes - 1}) {
+      unsigned managed = 0;
+      if (!ask || ask(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) != CUDA_SUCCESS ||
+          !managed) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
+    }
+  }
+  auto mirror = std::make_shared<Mirror>();
+  mirror->address = body.address;
+  mirror->bytes = body.bytes;
+  mirror->region = body.region;
+  mirror->fetch_offset = body.fetch_offset;
+  std::lock_guard lock(mutex_);
+  return mirrors_.emplace(body.address, std::move(mirror)).second ? CUDA_SUCCESS
+                                                                  : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult Mirrors::remove(uint64_t address) {
+  std::shared_ptr<Mirror> mirror;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = mirrors_.find(address);
+    if (found == mirrors_.end()) return CUDA_ERROR_INVALID_VALUE;
+    mirror = std::move(found->second);
+    mirrors_.erase(found);
+  }
+  std::lock_guard lock(mirror->mutex);
+  mirror->removed = true;
+  return CUDA_SUCCESS;
+}
+
+bool Mirrors::covers(uint64_t address, uint64_t bytes) const {
+  std::lock_guard lock(mutex_);
+  auto after = mirrors_.upper_bound(address);
+  if (after == mirrors_.begin()) return false;
+  const Mirror& mirror = *std::prev(after)->second;
+  const uint64_t offset = address - mirror.address;
+  return offset <= mirror.bytes && bytes <= mirror.bytes - offset;
+}
+
+HandlerResult Mirrors::fetch(uint64_t address, const ReplyTarget& target) {
+  const auto failed = [](CUresult result) { return HandlerResult{result, false, false}; };
+  std::shared_ptr<Mirror> mirror;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = mirrors_.find(address);
+    if (found == mirrors_.end()) return failed(CUDA_ERROR_INVALID_VALUE);
+    mirror = found->second;
+  }
+  ContextState* context = objects_.current_context();
+  if (!context || !driver_.cuLaunchHostFunc) return failed(CUDA_ERROR_INVALID_CONTEXT);
+  if (!context->fetch_stream) {
+    const CUresult made = driver_.cuStreamCreate(&context->fetch_stream, CU_STREAM_NON_BLOCKING);
+    if (made != CUDA_SUCCESS) return failed(made);
+  }
+  struct Fetch {
+    Mirrors* mirrors;
+    std::shared_ptr<Mirror> mirror;
+    bool ok = false;
+  };
+  auto fetch = std::make_shared<Fetch>(Fetch{this, std::move(mirror), false});
+  const auto run = [](void* argument) {
+    const std::unique_ptr<std::shared_ptr<Fetch>> owner(
+        static_cast<std::shared_ptr<Fetch>*>(argument));
+    Fetch& fetch = **owner;
+    std::lock_guard lock(fetch.mirror->mutex);
+    if (fetch.mirror->removed) return;
+    fetch.ok =
+        fetch.mirrors->send(*fetch.mirror, reinterpret_cast<const void*>(fetch.mirror->address),
+                            fetch.mirror->fetch_offset);
+  };
+  auto owner = std::make_unique<std::shared_ptr<Fetch>>(fetch);
+  const CUresult queued = driver_.cuLaunchHostFunc(context->fetch_stream, run, owner.get());
+  if (queued != CUDA_SUCCESS) return failed(queued);
+  (void)owner.release();
+  SessionStream stream;
+  stream.handle = context->fetch_stream;
+  stream.context = context;
+  stream.object = &context->fetch_uses;
+  stream.key = kFetchKey | context->id;
+  completions_.add(stream, [this, fetch, target](CUresult result) {
+    if (result == CUDA_SUCCESS && !fetch->ok) result = CUDA_ERROR_INVALID_VALUE;
+    answers_.reply(target, result, {});
+  });
+  return kDeferred;
+}
+
+bool Mirrors::send(Mirror& mirror, const void* bytes, uint64_t offset) {
+  return move(link_, true, mirror.region, offset, const_cast<void*>(bytes), mirror.bytes);
+}
+
+Mirrors::Loan::Loan(Mirrors& mirrors) : mirrors_(mirrors) {
+  std::vector<std::shared_ptr<Mirror>> all;
+  const auto collect = [&] {
+    std::lock_guard lock(mirrors_.mutex_);
+    for (const auto& [address, mirror] : mirrors_.mirrors_) all.push_back(mirror);
+  };
+  collect();
+  if (all.empty()) return;
+  one_at_a_time_ = std::unique_lock(mirrors_.lent_);
+  for (auto& mirror : all) {
+    Sent sent{mirror, {}};
+    {
+      // The GPU may be writing elsewhere in it: what is sent and what it is compared with later
+      // must be the same.
+      std::lock_guard lock(mirror->mutex);
+      if (mirror->removed) continue;
+      const auto* from = reinterpret_cast<const std::byte*>(mirror->address);
+      sent.bytes.assign(from, from + mirror->bytes);
+    }
+    if (mirrors_.send(*mirror, sent.bytes.data(), 0)) sent_.push_back(std::move(sent));
+  }
+}
+
+Mirrors::Loan::~Loan() {
+  std::vector<std::byte> now;
+  for (Sent& sent : sent_) {
+    now.resize(sent.bytes.size());
+    if (!move(mirrors_.link_, false, sent.mirror->region, 0, now.data(), now.size())) {
+      continue;
+    }
+    std::lock_guard lock(sent.mirror->mutex);
+    if (sent.mirror->removed) continue;
+    auto* to = reinterpret_cast<std::byte*>(sent.mirror->address);
+    for (size_t i = 0; i < now.size();) {
+      // Runs of changed bytes; most of it is as it was.
+      constexpr size_t kStep = 64;
+      const size_t step = std::min(kStep, now.size() - i);
+      if (std::memcmp(&now[i], &sent.bytes[i], step) == 0) {
+        i += step;
+        continue;
+      }
+      for (const size_t end = i + step; i < end; ++i) {
+        if (now[i] != sent.bytes[i]) to[i] = now[i];
+      }
+    }
+  }
+}
+
+}  // namespace rcuda::server

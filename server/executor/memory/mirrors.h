@@ -1,0 +1,86 @@
+// Mirrors: memory of this worker that the client has a copy of and keeps equal
+// (client/process/mirror.h).
+//
+// The client moves the bytes before launches and after waits. Around host functions the worker has
+// to: a host function sees what the stream has done so far, and the stream sees what the function
+// writes. So before each host function the bytes of all mirrors go to regions of the client's,
+// which merges them, and afterwards they come back. Only bytes that the client changed are taken.
+// Threads: add(), remove() and fetch() on the executor thread, a Loan on the driver's threads,
+// covers() on any. Blocking: remove() waits for bytes under way, a Loan for the Link. Errors: the
+// CUresults that a program gets; a Loan leaves out what the Link did not carry.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "api/driver_table.h"
+#include "common/transport/link.h"
+#include "common/wire/protocol.h"
+#include "server/executor/answers/answers.h"
+#include "server/executor/answers/handler.h"
+#include "server/executor/memory/host_memory.h"
+#include "server/executor/objects/objects.h"
+#include "server/executor/streams/completions.h"
+
+namespace rcuda::server {
+
+class Mirrors {
+ public:
+  // All outlive this object.
+  Mirrors(const api::DriverTable& driver, transport::Link& link, SessionObjects& objects,
+          Answers& answers, Completions& completions, const HostMemory& host_memory)
+      : driver_(driver),
+        link_(link),
+        objects_(objects),
+        answers_(answers),
+        completions_(completions),
+        host_memory_(host_memory) {}
+  ~Mirrors();
+
+  CUresult add(const wire::MirrorBody& body);
+  CUresult remove(uint64_t address);
+  // Whether one mirror holds all of [address, address + bytes).
+  bool covers(uint64_t address, uint64_t bytes) const;
+  // Replies when the client has the bytes.
+  HandlerResult fetch(uint64_t address, const ReplyTarget& target);
+
+  // While it exists, the client's regions have the bytes. held() is false if there are none.
+  class Loan {
+   public:
+    explicit Loan(Mirrors& mirrors);
+    ~Loan();
+    Loan(const Loan&) = delete;
+    Loan& operator=(const Loan&) = delete;
+    bool held() const { return !sent_.empty(); }
+
+   private:
+    struct Sent;
+    Mirrors& mirrors_;
+    std::unique_lock<std::mutex> one_at_a_time_;
+    std::vector<Sent> sent_;
+  };
+
+ private:
+  struct Mirror {
+    uint64_t address = 0, bytes = 0, region = 0, fetch_offset = 0;
+    std::mutex mutex;  // held while its bytes are touched
+    bool removed = false;
+  };
+  bool send(Mirror& mirror, const void* bytes, uint64_t offset);
+
+  const api::DriverTable& driver_;
+  transport::Link& link_;
+  SessionObjects& objects_;
+  Answers& answers_;
+  Completions& completions_;
+  const HostMemory& host_memory_;
+  std::mutex lent_;           // one host function at a time, as the client runs them
+  mutable std::mutex mutex_;  // of the map
+  std::map<uint64_t, std::shared_ptr<Mirror>> mirrors_;
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,200 @@
+#include "server/executor/memory/shadow_copy.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <unordered_map>
+
+#include "common/base/log.h"
+#include "server/executor/streams/capture.h"
+
+namespace rcuda::server {
+namespace {
+
+// Large enough that a host function per chunk costs little, small enough to overlap.
+constexpr uint64_t kChunkBytes = 4u << 20;
+
+std::vector<ShadowCopies::Piece> chunks_of(uint64_t address, uint64_t bytes) {
+  std::vector<ShadowCopies::Piece> chunks;
+  for (uint64_t at = 0; at < bytes; at += kChunkBytes) {
+    chunks.push_back({address + at, std::min(kChunkBytes, bytes - at)});
+  }
+  return chunks;
+}
+
+}  // namespace
+
+// Host functions start the items and wait for them; the Link ends them.
+class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
+ public:
+  struct Item {
+    Piece piece;
+    transport::RegionId region;
+    uint64_t offset;
+    bool busy = false;
+  };
+
+  Transfer(transport::Link& link, bool to_client, std::vector<Item> items)
+      : link_(link), to_client_(to_client), items_(std::move(items)) {}
+
+  size_t size() const { return items_.size(); }
+
+  void start(size_t index) {
+    Item& item = items_[index];
+    {
+      std::lock_guard lock(mutex_);
+      item.busy = true;
+    }
+    auto done = [self = shared_from_this(), index](const Status& status) {
+      if (!status.ok()) RCUDA_DEBUG("client memory was not moved: %s", status.message().c_str());
+      std::lock_guard lock(self->mutex_);
+      self->items_[index].busy = false;
+      self->changed_.notify_all();
+    };
+    void* const local = reinterpret_cast<void*>(item.piece.address);
+    if (to_client_) {
+      link_.write(item.region, item.offset, local, item.piece.bytes, std::move(done));
+    } else {
+      link_.read(item.region, item.offset, local, item.piece.bytes, std::move(done));
+    }
+  }
+
+  void wait(size_t index) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !items_[index].busy; });
+  }
+
+ private:
+  transport::Link& link_;
+  const bool to_client_;
+  std::vector<Item> items_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+// What one host function does: first start some items, then wait for some.
+struct ShadowCopies::Step {
+  std::shared_ptr<Transfer> transfer;
+  size_t start_from = 0, start_to = 0;
+  size_t wait_from = 0, wait_to = 0;
+};
+
+// The steps that the driver has. It never runs a step whose context was reset before. Such a step
+// stays until the process ends, because nobody can tell whether the driver will still run it.
+struct ShadowCopies::Steps {
+  std::mutex mutex;
+  std::unordered_map<const void*, std::unique_ptr<Step>> by_address;
+
+  static Steps& get() {
+    static auto* steps = new Steps;
+    return *steps;
+  }
+  void* add(std::unique_ptr<Step> step) {
+    void* const address = step.get();
+    std::lock_guard lock(mutex);
+    by_address.emplace(address, std::move(step));
+    return address;
+  }
+  std::unique_ptr<Step> take(void* address) {
+    std::lock_guard lock(mutex);
+    auto node = by_address.extract(address);
+    return node ? std::move(node.mapped()) : nullptr;
+  }
+};
+
+void CUDA_CB ShadowCopies::run(void* argument) {
+  const std::unique_ptr<Step> step = Steps::get().take(argument);
+  for (size_t i = step->start_from; i < step->start_to; ++i) step->transfer->start(i);
+  for (size_t i = step->wait_from; i < step->wait_to; ++i) step->transfer->wait(i);
+}
+
+void ShadowCopies::carry_out(Transfer& transfer) {
+  for (size_t i = 0; i < transfer.size(); ++i) transfer.start(i);
+  for (size_t i = 0; i < transfer.size(); ++i) transfer.wait(i);
+}
+
+CUresult ShadowCopies::queue(const SessionStream& stream, Step step) {
+  if (!driver_.cuLaunchHostFunc) return CUDA_ERROR_NOT_SUPPORTED;
+  void* const argument = Steps::get().add(std::make_unique<Step>(std::move(step)));
+  const CUresult result = driver_.cuLaunchHostFunc(stream.handle, &run, argument);
+  if (result != CUDA_SUCCESS) (void)Steps::get().take(argument);
+  return result;
+}
+
+std::shared_ptr<ShadowCopies::Transfer> ShadowCopies::prepare(bool to_client,
+                                                              const std::vector<Piece>& pieces) {
+  std::vector<Transfer::Item> items;
+  for (const Piece& piece : pieces) {
+    uint64_t base = 0;
+    const HostMemory::Range* range = host_memory_.find(piece.address, piece.bytes, &base);
+    if (!range || !range->shadow) return nullptr;
+    items.push_back({piece, static_cast<transport::RegionId>(range->region), piece.address - base});
+  }
+  return std::make_shared<Transfer>(link_, to_client, std::move(items));
+}
+
+bool ShadowCopies::is_shadow(uint64_t address, uint64_t bytes) const {
+  const HostMemory::Range* range = host_memory_.find(address, bytes);
+  return range && range->shadow;
+}
+
+bool ShadowCopies::fetches(const wire::CopyBody& body) const {
+  return !(body.flags & wire::kSourceMirrored) && is_shadow(body.source, body.bytes);
+}
+
+bool ShadowCopies::sends_back(const wire::CopyBody& body) const {
+  return !(body.flags & wire::kDestinationMirrored) && is_shadow(body.destination, body.bytes);
+}
+
+bool ShadowCopies::concerns(const wire::CopyBody& body) const {
+  return fetches(body) || sends_back(body);
+}
+
+CUresult ShadowCopies::copy(const SessionStream& stream, const wire::CopyBody& body) {
+  std::shared_ptr<Transfer> in, out;
+  const std::vector<Piece> chunks = chunks_of(body.source, body.bytes);
+  if (fetches(body)) {
+    in = prepare(false, chunks);
+    if (!in) return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (sends_back(body)) {
+    out = prepare(true, chunks_of(body.destination, body.bytes));
+    if (!out) return CUDA_ERROR_INVALID_VALUE;
+  }
+  CUresult result = CUDA_SUCCESS;
+  // Reading starts now, or at the latest with the first chunk, and runs ahead of the copies.
+  size_t unread = in ? in->size() : 0;
+  if (in && (body.flags & wire::kSourceReady)) {
+    for (size_t i = 0; i < unread; ++i) in->start(i);
+    unread = 0;
+  }
+  for (size_t i = 0; i < chunks.size() && result == CUDA_SUCCESS; ++i) {
+    if (in) result = queue(stream, {in, 0, i == 0 ? unread : 0, i, i + 1});
+    const uint64_t offset = chunks[i].address - body.source;
+    if (result == CUDA_SUCCESS) {
+      result = driver_.cuMemcpyAsync(body.destination + offset, chunks[i].address, chunks[i].bytes,
+                                     stream.handle);
+    }
+    // The stream goes past the copy only when the client has everything.
+    if (result == CUDA_SUCCESS && out) {
+      const bool last = i + 1 == chunks.size();
+      result = queue(stream, {out, i, i + 1, 0, last ? out->size() : 0});
+    }
+  }
+  return result;
+}
+
+CUresult ShadowCopies::pull(const SessionStream& stream, const std::vector<Piece>& pieces) {
+  if (captured_into(driver_, stream.handle)) return CUDA_SUCCESS;
+  std::shared_ptr<Transfer> transfer = prepare(false, pieces);
+  if (!transfer) return CUDA_ERROR_INVALID_VALUE;
+  return queue(stream, {transfer, 0, transfer->size(), 0, transfer->size()});
+}
+
+CUresult ShadowCopies::push(const SessionStream& stream, const std::vector<Piece>& pieces) {
+  if (captured_into(driver_, stream.handle)) return CUDA_SUCCESS;
+  std::shared_ptr<Transfer> transfer = prepare(true, pieces);
+  if (!transfer) return CUDA_ERROR_INVALID_VALUE;
+  return queue(stream, {transfer, 0, transfer->size(), 0, transfer->size()});
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,76 @@
+// ObjectTable: the ids of one kind of object, and the driver's handle behind each.
+//
+// The client mints dense ids for what it creates. Objects that only the driver can name (the nodes
+// of a captured graph, a kernel's function) get ids from the worker, with kWorkerMinted set. Ids
+// come from the wire, so find() takes any number. A driver uses a handle again for another object,
+// so a handle's id is the latest one that it was bound to or named with.
+// Executor thread only. Nothing blocks. Handles belong to the driver.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "common/wire/protocol.h"
+
+namespace rcuda::server {
+
+struct Object {
+  void* handle = nullptr;
+  wire::ObjectId context = 0;    // current when it was bound
+  bool watched = false;          // events: a watch waits for its latest record
+  uint32_t parameter_bytes = 0;  // functions, kernels: the least a launch must bring, once known
+  bool parameters_known = false;
+  // Functions, kernels, modules: the module or library that they end with. 0: none is known.
+  wire::Kind owner_kind = wire::Kind::kModule;
+  wire::ObjectId owner = 0;
+  wire::ObjectId launched_in = 0;  // functions, kernels: the context it was last launched in
+  uint64_t key = 0;                // streams: SessionStream::key
+  uint64_t last_use = 0;           // streams: the latest command that named it,
+  uint64_t done_use = 0;           // and the latest one whose work is known to be done
+};
+
+class ObjectTable {
+ public:
+  // Returns nullptr if the id names nothing. The pointer is good until the next bind() or name().
+  Object* find(wire::ObjectId id) {
+    std::vector<Object>& side = id & wire::kWorkerMinted ? workers_ : clients_;
+    const wire::ObjectId index = id & ~wire::kWorkerMinted;
+    if (index == 0 || index >= side.size() || !side[index].handle) return nullptr;
+    return &side[index];
+  }
+
+  // False if the id is in use, is not the client's to mint, or is too far beyond the ids minted
+  // before. (Ids are dense. Several threads mint them, so they need not come in order.)
+  bool bind(wire::ObjectId id, void* handle, wire::ObjectId context);
+  wire::ObjectId name(void* handle, wire::ObjectId context);
+  void unbind(wire::ObjectId id);
+  // Unbinds all that ends with a module or library, because the driver may use these handles again.
+  void unbind_owned(wire::Kind owner_kind, wire::ObjectId owner);
+  // The handle's id; 0 if it has none.
+  wire::ObjectId id_of(void* handle) const {
+    const auto known = ids_.find(handle);
+    return known == ids_.end() ? 0 : known->second;
+  }
+  // Unbinds the handle's id, if it has one.
+  void unbind_handle(void* handle) {
+    if (auto known = ids_.find(handle); known != ids_.end()) unbind(known->second);
+  }
+
+  template <typename Visit>
+  void for_each(Visit visit) {
+    for (wire::ObjectId i = 1; i < clients_.size(); ++i) {
+      if (clients_[i].handle) visit(i, clients_[i]);
+    }
+    for (wire::ObjectId i = 1; i < workers_.size(); ++i) {
+      if (workers_[i].handle) visit(i | wire::kWorkerMinted, workers_[i]);
+    }
+  }
+
+ private:
+  std::vector<Object> clients_, workers_;  // by id; 0 stays empty
+  std::vector<wire::ObjectId> free_workers_;
+  std::unordered_map<void*, wire::ObjectId> ids_;
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,34 @@
+#include "server/executor/peers/peer_memory.h"
+
+namespace rcuda::server {
+
+bool PeerMemory::is_device_memory(uint64_t address) const {
+  unsigned type = 0;
+  return driver_.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) ==
+             CUDA_SUCCESS &&
+         type == CU_MEMORYTYPE_DEVICE;
+}
+
+Status PeerMemory::check(const p2p::Shape& memory) {
+  RCUDA_RETURN_IF_ERROR(memory.check());
+  if (memory.bytes() == 0) return {};
+  const uint64_t last = memory.address + (memory.depth - 1) * memory.slice_bytes +
+                        (memory.height - 1) * memory.pitch_bytes + memory.width_bytes - 1;
+  // The driver answers more slowly while other threads ask it about their DMA. Memory that is
+  // copied again and again is checked once.
+  if (at_ != work_.without_holds()) {
+    at_ = work_.without_holds();
+    checked_ = {};
+    next_ = 0;
+  }
+  for (const Range& known : checked_) {
+    if (known.first <= memory.address && last <= known.last) return {};
+  }
+  if (!is_device_memory(memory.address) || !is_device_memory(last)) {
+    return {Code::kInvalidArgument, "a peer copy outside of device memory"};
+  }
+  checked_[next_++ % checked_.size()] = {memory.address, last};
+  return {};
+}
+
+}  // namespace rcuda::server

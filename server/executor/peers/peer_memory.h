@@ -1,0 +1,43 @@
+// PeerMemory: checks that what a peer copy reads or writes here is device memory of the program.
+//
+// Executor thread only. Nothing blocks.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "api/driver_table.h"
+#include "common/base/status.h"
+#include "p2p/engine.h"
+#include "server/executor/streams/work_count.h"
+
+namespace rcuda::server {
+
+class PeerMemory {
+ public:
+  // Both outlive this object.
+  PeerMemory(const api::DriverTable& driver, const WorkCount& work)
+      : driver_(driver), work_(work) {}
+
+  // kInvalidArgument if the first or the last byte is no device memory. What lies between them is
+  // one allocation of the program's, or several.
+  Status check(const p2p::Shape& memory);
+
+ private:
+  struct Range {
+    uint64_t first = 1, last = 0;  // addresses; none
+  };
+
+  bool is_device_memory(uint64_t address) const;
+
+  const api::DriverTable& driver_;
+  const WorkCount& work_;
+  // Ranges that were checked. They hold while there is no other work than peer copies, because
+  // another command may free the memory.
+  uint64_t at_ = 0;  // WorkCount::without_holds()
+  std::array<Range, 4> checked_{};
+  size_t next_ = 0;
+};
+
+}  // namespace rcuda::server

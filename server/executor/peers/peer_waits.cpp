@@ -1,0 +1,88 @@
+#include "server/executor/peers/peer_waits.h"
+
+#include <cstring>
+#include <utility>
+
+#include "api/traits.h"
+
+namespace rcuda::server {
+
+bool PeerWaits::may_run(std::span<const std::byte> frame) {
+  // As many commands fit behind a held stream without a wait. A driver's queues take a thousand.
+  constexpr int kMostBehind = 256;
+  if (!peers_.active()) [[likely]]
+    return true;
+  const p2p::Pause paused = peers_.paused();
+  if (paused == p2p::Pause::kWork) return false;
+  wire::CommandHeader header;
+  if (frame.size() < sizeof header) return true;  // malformed: refused where it is carried out
+  std::memcpy(&header, frame.data(), sizeof header);
+  const auto body = frame.subspan(sizeof header);
+  const api::CommandTraits& traits = api::traits_of(header.opcode);
+  bool holds = false;
+  if (traits.holds_stream) {
+    if (body.size() < traits.body_bytes) return true;
+    const p2p::PeerId link = *api::member(body, traits.link);
+    holds = api::holds_stream(traits, body) && peers_.knows(link);
+    const bool others_wait =
+        !when_free_.empty() || paused != p2p::Pause::kNone || peers_.wants(p2p::Pause::kHolds);
+    if (holds && (others_wait || !peers_.settled(link))) return false;
+  }
+  crowded_ = false;
+  if (!peers_.holding()) {
+    behind_ = 0;
+    if (!holds) return true;
+  }
+  const api::WhileHeld effect = effect_of(traits, header, body);
+  if (behind_ >= kMostBehind || effect == api::WhileHeld::kWaits) return false;
+  if (effect == api::WhileHeld::kQueues && !has_room(header.context)) {
+    crowded_ = true;
+    return false;
+  }
+  ++behind_;
+  return true;
+}
+
+// Whether one more stream may have work under way. The command's own stream counts like any other,
+// even if it has work already.
+bool PeerWaits::has_room(wire::ObjectId id) {
+  const size_t most = most_streams_;
+  ContextState* context = most > 0 ? objects_.find_context(id) : nullptr;
+  if (!context) return true;
+  const size_t waiting =
+      completions_.waiting_streams() + static_cast<size_t>(peers_.waiting_streams());
+  return waiting + idle_.busy_streams(context->device, false) < most ||
+         waiting + idle_.busy_streams(context->device, true) < most;
+}
+
+void PeerWaits::when_free(std::function<void()> job) {
+  if (when_free_.empty() && !peers_.holding()) return job();
+  when_free_.push_back(std::move(job));
+}
+
+// This thread also queues the program's work, so none is queued between the question and the end of
+// the pause.
+bool PeerWaits::begin_pause() {
+  if (peers_.holding()) return false;
+  if (peers_.wants(p2p::Pause::kWork) && idle_.known_idle()) {
+    return peers_.begin_pause(p2p::Pause::kWork);
+  }
+  return peers_.wants(p2p::Pause::kHolds) && peers_.begin_pause(p2p::Pause::kHolds);
+}
+
+bool PeerWaits::run_freed() {
+  if (begin_pause()) return true;
+  if (when_free_.empty() || peers_.holding()) return false;
+  for (const auto& job : std::exchange(when_free_, {})) job();
+  return true;
+}
+
+api::WhileHeld PeerWaits::effect_of(const api::CommandTraits& traits,
+                                    const wire::CommandHeader& header,
+                                    std::span<const std::byte> body) {
+  using api::WhileHeld;
+  if (traits.while_held != WhileHeld::kAsks) return traits.while_held;
+  return may_wait_(header, body) ? WhileHeld::kWaits : WhileHeld::kQueues;
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,119 @@
+// What the handlers of a family may use. A family is a file of api/table, or the `family` of a
+// custom command. Each handler gets its family's services as its first argument, and reaches
+// nothing else of the session.
+//
+// Everything that is referred to lives as long as the session. Executor thread only.
+#pragma once
+
+#include <cstdint>
+
+#include "api/driver_table.h"
+
+namespace rcuda::server {
+
+class Answers;
+class Blobs;
+class Completions;
+class DeviceOutput;
+class GpuDirect;
+class GraphCopies;
+class GraphKeeper;
+class HostCallbacks;
+class HostMemory;
+class IdleCheck;
+class ImageStore;
+class Mirrors;
+class PeerHub;
+class PeerMemory;
+class PoolFrees;
+class SessionObjects;
+class ShadowCopies;
+class SharedAllocations;
+class WorkCount;
+struct SessionResources;
+
+struct BlobServices {
+  Blobs& blobs;
+};
+
+struct ContextServices {
+  const api::DriverTable& driver;
+  const SessionResources& resources;
+  SessionObjects& objects;
+  Answers& answers;
+  DeviceOutput& output;
+  PeerHub& peers;
+  Completions& completions;
+  HostMemory& host_memory;
+};
+
+struct CopyServices {
+  const api::DriverTable& driver;
+  const SessionResources& resources;
+  SessionObjects& objects;
+  Answers& answers;
+  DeviceOutput& output;
+  Completions& completions;
+  HostMemory& host_memory;
+  GraphKeeper& graph_keeper;
+  ShadowCopies& shadow_copies;
+  GpuDirect& gpu_direct;
+  uint64_t& copied_bytes;
+};
+
+struct GraphServices {
+  const api::DriverTable& driver;
+  SessionObjects& objects;
+  HostMemory& host_memory;
+  GraphKeeper& graph_keeper;
+  GraphCopies& graph_copies;
+  HostCallbacks& host_callbacks;
+};
+
+struct LaunchServices {
+  const api::DriverTable& driver;
+  SessionObjects& objects;
+  Completions& completions;
+  HostCallbacks& host_callbacks;
+};
+
+struct MemoryServices {
+  const api::DriverTable& driver;
+  PoolFrees& pool_frees;
+  HostMemory& host_memory;
+  Mirrors& mirrors;
+  SharedAllocations& shared_allocations;
+};
+
+struct ModuleServices {
+  const api::DriverTable& driver;
+  const SessionResources& resources;
+  SessionObjects& objects;
+  Answers& answers;
+  DeviceOutput& output;
+  IdleCheck& idle;
+  ImageStore& images;
+};
+
+struct PeerServices {
+  const SessionResources& resources;
+  SessionObjects& objects;
+  Answers& answers;
+  WorkCount& work;
+  IdleCheck& idle;
+  PeerHub& peers;
+  PeerMemory& memory;
+  uint64_t& copied_bytes;
+};
+
+struct StreamServices {
+  const api::DriverTable& driver;
+  const SessionResources& resources;
+  SessionObjects& objects;
+  Answers& answers;
+  DeviceOutput& output;
+  Completions& completions;
+  IdleCheck& idle;
+};
+
+}  // namespace rcuda::server

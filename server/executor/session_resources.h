@@ -1,0 +1,44 @@
+// What a worker brings to a session: the driver, the Link, the devices, memory and settings. Made
+// once by the worker, and passed on as it is. Everything it points to outlives the session.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "api/driver_table.h"
+#include "common/transport/link.h"
+#include "common/wire/protocol.h"
+#include "server/executor/answers/output_capture.h"
+#include "server/executor/images/image_cache.h"
+#include "server/executor/memory/host_memory.h"
+#include "server/executor/objects/objects.h"
+#include "server/peer/peer_settings.h"
+
+namespace rcuda::server {
+
+struct SessionResources {
+  const api::DriverTable* driver = nullptr;
+  transport::Link* link = nullptr;
+  std::vector<SessionDevice> devices;
+  // Page-locked memory: the client's staging region, and a place for replies that the GPU writes,
+  // as large as all reply slots together.
+  std::byte* staging = nullptr;
+  size_t staging_bytes = 0;
+  int staging_file = -1;  // a memfd behind the staging region; -1: none
+  std::byte* reply_memory = nullptr;
+  size_t pinned_bytes = 0;  // from `staging`: what was registered in one piece
+  ImageCache* images = nullptr;
+  OutputCapture* output = nullptr;  // null: device output is left where the driver puts it
+  bool allow_faults = false;
+  bool gpudirect = true;  // where the Link has it and a probe proves it
+  // The most streams of a device that may have work under way while one of them is held for another
+  // worker. 0: any number.
+  size_t most_streams = 0;
+  PeerSettings peers;
+  HostMemory::Options host_memory;
+};
+
+inline constexpr size_t kReplyMemoryBytes =
+    wire::ClientWindow::kEventRing - wire::ClientWindow::kSmallReplies;
+
+}  // namespace rcuda::server

@@ -1,0 +1,261 @@
+#include "server/executor/streams/completions.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/cuda/errors.h"
+
+namespace rcuda::server {
+
+Completions::~Completions() = default;
+
+CUresult Completions::take_event(ContextState& context, CUevent* event) {
+  if (!context.free_events.empty()) {
+    *event = context.free_events.back();
+    context.free_events.pop_back();
+    return CUDA_SUCCESS;
+  }
+  ContextState* const before = objects_.current_context();
+  if (CUresult result = objects_.make_current(context.id); result != CUDA_SUCCESS) return result;
+  const CUresult result = driver_.cuEventCreate(event, CU_EVENT_DISABLE_TIMING);
+  if (before) objects_.make_current(before->id);
+  return result;
+}
+
+void Completions::enqueue(const SessionStream& stream, Pending pending) {
+  CUresult result = take_event(*stream.context, &pending.event);
+  if (result == CUDA_SUCCESS) {
+    result = driver_.cuEventRecord(pending.event, stream.handle);
+  }
+  pending.context = stream.context;
+  pending.stream = stream.id;
+  pending.use = stream.object->last_use;
+  if (result != CUDA_SUCCESS) {
+    // Nothing can be pending behind an event that was not recorded; earlier ones stay in order
+    // because they are asked first.
+    poll();
+    finish(pending, stream.key, result);
+    return;
+  }
+  std::unique_ptr<Queue>& queue = queues_[stream.key];
+  if (!queue) {
+    queue = std::make_unique<Queue>();
+    queue->key = stream.key;
+    queue->context = stream.context;
+  }
+  if (!std::exchange(queue->active, true)) active_.push_back(queue.get());
+  queue->pending.push_back(std::move(pending));
+}
+
+void Completions::add(const SessionStream& stream, WordSignal signal, bool prints) {
+  Pending pending;
+  pending.signal = signal;
+  pending.prints = prints;
+  enqueue(stream, std::move(pending));
+}
+
+void Completions::add(const SessionStream& stream, WhenDone when_done) {
+  Pending pending;
+  pending.when_done = std::move(when_done);
+  enqueue(stream, std::move(pending));
+}
+
+void Completions::finish(Pending& pending, uint64_t key, CUresult result) {
+  if (result == CUDA_SUCCESS) {
+    Object* stream = nullptr;
+    if (pending.stream != 0) {
+      stream = objects_.of(wire::Kind::kStream).find(pending.stream);
+      if (stream && stream->key != key) stream = nullptr;
+    } else if (key == (kLegacyKey | pending.context->id)) {
+      stream = &pending.context->legacy_stream;
+    }
+    if (stream) stream->done_use = std::max(stream->done_use, pending.use);
+    if (pool_frees_.any()) {
+      pool_frees_.reached(*pending.context, pending.event, stream != nullptr,
+                          stream ? static_cast<CUstream>(stream->handle) : nullptr);
+    }
+    if (pending.event) pending.context->free_events.push_back(pending.event);
+  } else {
+    if (pending.event) driver_.cuEventDestroy_v2(pending.event);
+    if (cuda::is_sticky(result)) answers_.latch(result);
+  }
+  if (pending.prints) output_.flush(*pending.context);
+  if (pending.when_done) {
+    work_.note();
+    pending.when_done(result);
+  } else {
+    answers_.signal(pending.signal, result,
+                    pending.prints ? transport::Wake::kNow : transport::Wake::kYes);
+  }
+}
+
+void Completions::watch(wire::ObjectId id, WordSignal signal, bool waits) {
+  Object* object = objects_.of(wire::Kind::kEvent).find(id);
+  ContextState* context = object ? objects_.find_context(object->context) : nullptr;
+  if (!context) {
+    answers_.signal(signal, CUDA_ERROR_INVALID_HANDLE);
+    return;
+  }
+  if (waits) {
+    object->watched = true;
+  } else if (const auto known =
+                 std::find_if(watches_.begin(), watches_.end(),
+                              [id](const Watch& watch) { return watch.id == id && !watch.waits; });
+             known != watches_.end()) {
+    known->signal = signal;
+    return;
+  }
+  watches_.push_back({id, waits, static_cast<CUevent>(object->handle), nullptr, context, signal});
+}
+
+CUresult Completions::find_event(wire::ObjectId id, CUevent* event) {
+  *event = nullptr;
+  if (id == 0) return CUDA_SUCCESS;
+  const Object* object = objects_.of(wire::Kind::kEvent).find(id);
+  if (!object) return CUDA_ERROR_INVALID_HANDLE;
+  *event = static_cast<CUevent>(object->handle);
+  if (object->watched) move_watches(id);
+  return CUDA_SUCCESS;
+}
+
+void Completions::move_watches(wire::ObjectId id) {
+  // Those that are done need no private event.
+  poll();
+  for (size_t i = 0; i < watches_.size();) {
+    if (watches_[i].id == id && watches_[i].waits) {
+      move(watches_[i]);
+      if (watches_[i].id == id) {  // could not be moved, and has been answered
+        watches_.erase(watches_.begin() + static_cast<long>(i));
+        continue;
+      }
+    }
+    ++i;
+  }
+  if (Object* object = objects_.of(wire::Kind::kEvent).find(id)) object->watched = false;
+}
+
+void Completions::forget_event(CUevent event) {
+  std::erase_if(watches_, [event](const Watch& watch) { return watch.event == event; });
+}
+
+void Completions::move(Watch& watch) {
+  ContextState& context = *watch.context;
+  ContextState* const before = objects_.current_context();
+  CUresult result = objects_.make_current(context.id);
+  CUstream stream = nullptr;
+  if (result == CUDA_SUCCESS) {
+    if (!context.free_streams.empty()) {
+      stream = context.free_streams.back();
+      context.free_streams.pop_back();
+    } else {
+      result = driver_.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+    }
+  }
+  CUevent event = nullptr;
+  if (result == CUDA_SUCCESS) result = take_event(context, &event);
+  if (result == CUDA_SUCCESS) result = driver_.cuStreamWaitEvent(stream, watch.event, 0);
+  if (result == CUDA_SUCCESS) result = driver_.cuEventRecord(event, stream);
+  if (before) objects_.make_current(before->id);
+  if (result != CUDA_SUCCESS) {
+    if (event) context.free_events.push_back(event);
+    if (stream) context.free_streams.push_back(stream);
+    finish(watch, result);
+    return;
+  }
+  watch.id = 0;
+  watch.event = event;
+  watch.stream = stream;
+}
+
+void Completions::finish(Watch& watch, CUresult result) {
+  if (result == CUDA_SUCCESS && pool_frees_.any()) {
+    pool_frees_.reached(*watch.context, watch.event, false, nullptr);
+  }
+  if (watch.stream) {
+    watch.context->free_streams.push_back(watch.stream);
+    watch.context->free_events.push_back(watch.event);
+  }
+  output_.flush(*watch.context);
+  answers_.signal(watch.signal, result);
+}
+
+bool Completions::poll() {
+  bool any = false;
+  for (size_t i = 0; i < active_.size();) {
+    Queue& queue = *active_[i];
+    while (!queue.pending.empty()) {
+      const CUresult result = driver_.cuEventQuery(queue.pending.front().event);
+      if (result == CUDA_ERROR_NOT_READY) break;
+      Pending pending = std::move(queue.pending.front());
+      queue.pending.pop_front();
+      finish(pending, queue.key, result);
+      any = true;
+    }
+    if (queue.pending.empty()) {
+      queue.active = false;
+      if (queue.forgotten) queues_.erase(queue.key);
+      active_[i] = active_.back();
+      active_.pop_back();
+    } else {
+      ++i;
+    }
+  }
+  for (size_t i = 0; i < watches_.size();) {
+    const CUresult result = driver_.cuEventQuery(watches_[i].event);
+    if (result == CUDA_ERROR_NOT_READY) {
+      ++i;
+      continue;
+    }
+    Watch watch = watches_[i];
+    watches_.erase(watches_.begin() + static_cast<long>(i));
+    finish(watch, result);
+    any = true;
+  }
+  return any;
+}
+
+size_t Completions::waiting_streams() const {
+  return static_cast<size_t>(
+      std::count_if(watches_.begin(), watches_.end(),
+                    [](const Watch& watch) { return watch.stream != nullptr; }));
+}
+
+void Completions::forget_stream(uint64_t key) {
+  const auto found = queues_.find(key);
+  if (found == queues_.end()) return;
+  if (found->second->active) {
+    found->second->forgotten = true;
+  } else {
+    queues_.erase(found);
+  }
+}
+
+void Completions::drop_context(ContextState& context, CUresult error) {
+  poll();
+  for (size_t i = 0; i < active_.size();) {
+    Queue& queue = *active_[i];
+    if (queue.context != &context) {
+      ++i;
+      continue;
+    }
+    while (!queue.pending.empty()) {
+      Pending pending = std::move(queue.pending.front());
+      queue.pending.pop_front();
+      finish(pending, queue.key, error);
+    }
+    active_[i] = active_.back();
+    active_.pop_back();
+  }
+  std::erase_if(queues_, [&](const auto& item) { return item.second->context == &context; });
+  for (size_t i = 0; i < watches_.size();) {
+    if (watches_[i].context != &context) {
+      ++i;
+      continue;
+    }
+    Watch watch = watches_[i];
+    watches_.erase(watches_.begin() + static_cast<long>(i));
+    finish(watch, error);
+  }
+}
+
+}  // namespace rcuda::server

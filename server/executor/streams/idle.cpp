@@ -1,0 +1,126 @@
+#include "server/executor/streams/idle.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/executor/streams/capture.h"
+
+namespace rcuda::server {
+
+std::vector<SessionStream> IdleCheck::busy_streams(ContextState& context) {
+  // The legacy stream always counts: functions without a stream parameter use it.
+  std::vector<SessionStream> streams = {
+      {nullptr, &context, &context.legacy_stream, 0, kLegacyKey | context.id}};
+  objects_.of(wire::Kind::kStream).for_each([&](wire::ObjectId id, Object& object) {
+    if (object.context == context.id && object.last_use > object.done_use) {
+      streams.push_back({static_cast<CUstream>(object.handle), &context, &object, id, object.key});
+    }
+  });
+  return streams;
+}
+
+void IdleCheck::stream_departs(CUstream handle) {
+  SessionStream stream;
+  const wire::ObjectId id = objects_.of(wire::Kind::kStream).id_of(handle);
+  if (objects_.find_stream(id, &stream) != CUDA_SUCCESS || !stream.id ||
+      query(stream) != CUDA_ERROR_NOT_READY) {
+    return;
+  }
+  (void)any_departed(*stream.context);
+  auto departed = std::make_shared<Departed>();
+  stream.context->departed.push_back(departed);
+  completions_.add(stream, [departed](CUresult result) {
+    departed->done = true;
+    for (const WhenDone& waiter : std::exchange(departed->waiters, {})) waiter(result);
+  });
+}
+
+bool IdleCheck::any_departed(ContextState& context) {
+  std::erase_if(context.departed, [](const auto& departed) { return departed->done; });
+  return !context.departed.empty();
+}
+
+CUresult IdleCheck::query(const SessionStream& stream) {
+  const CUresult result = refuse_capture(driver_, stream.handle);
+  return result == CUDA_SUCCESS ? driver_.cuStreamQuery(stream.handle) : result;
+}
+
+size_t IdleCheck::busy_streams(CUdevice device, bool ask) {
+  size_t busy = 0;
+  const auto count = [&](ContextState& context) {
+    if (context.device != device) return;
+    const std::vector<SessionStream> streams = busy_streams(context);
+    if (context.legacy_stream.last_use > context.legacy_stream.done_use) ++busy;
+    for (auto stream = streams.begin() + 1; stream != streams.end(); ++stream) {
+      const CUresult result = ask ? query(*stream) : CUDA_ERROR_NOT_READY;
+      if (result == CUDA_SUCCESS) stream->object->done_use = stream->object->last_use;
+      if (result == CUDA_ERROR_NOT_READY) ++busy;
+    }
+    if (any_departed(context)) busy += context.departed.size();
+  };
+  objects_.for_each_context(count);
+  return busy;
+}
+
+bool IdleCheck::known_idle(ContextState& context) {
+  constexpr size_t kMostAsked = 4;
+  // Asking the driver takes longer than anything else on the way of a small command.
+  if (context.idle_at == work_.all()) return true;
+  ContextState* const before = objects_.current_context();
+  const std::vector<SessionStream> streams = busy_streams(context);
+  if (streams.size() > 1 + kMostAsked || any_departed(context) ||
+      objects_.make_current(context.id) != CUDA_SUCCESS) {
+    return false;
+  }
+  // The legacy stream is not asked while another captures, which would end the capture.
+  bool idle = std::all_of(streams.begin() + 1, streams.end(), [this](const SessionStream& stream) {
+    return query(stream) == CUDA_SUCCESS;
+  });
+  idle = idle && driver_.cuStreamQuery(nullptr) == CUDA_SUCCESS;
+  if (idle) {
+    for (const SessionStream& stream : streams) stream.object->done_use = stream.object->last_use;
+    context.idle_at = work_.all();
+  }
+  if (before) objects_.make_current(before->id);
+  return idle;
+}
+
+bool IdleCheck::known_idle() {
+  bool idle = true;
+  objects_.for_each_context([&](ContextState& context) { idle = idle && known_idle(context); });
+  return idle;
+}
+
+void IdleCheck::when_idle(ContextState& context, WhenDone when_done) {
+  const std::vector<SessionStream> streams = busy_streams(context);
+  // After calls that waited themselves nothing is left to wait for, and no event has to travel
+  // through the GPU. While work is left, to ask first would only add to the time.
+  const Object& legacy = context.legacy_stream;
+  if (streams.size() == 1 && legacy.last_use <= legacy.done_use && known_idle(context)) {
+    return when_done(CUDA_SUCCESS);
+  }
+  if (driver_.cuStreamIsCapturing) {
+    // An event recorded on a stream in capture would become part of the graph.
+    for (const SessionStream& stream : streams) {
+      const CUresult result = refuse_capture(driver_, stream.handle);
+      if (result != CUDA_SUCCESS) return when_done(result);
+    }
+  }
+  struct Outstanding {
+    size_t streams;
+    CUresult result;
+    WhenDone when_done;
+  };
+  (void)any_departed(context);
+  work_.note();  // a later copy must not join a hold that these events are behind
+  auto outstanding = std::make_shared<Outstanding>(
+      Outstanding{streams.size() + context.departed.size(), CUDA_SUCCESS, std::move(when_done)});
+  const auto one_is_done = [outstanding](CUresult result) {
+    if (outstanding->result == CUDA_SUCCESS) outstanding->result = result;
+    if (--outstanding->streams == 0) outstanding->when_done(outstanding->result);
+  };
+  for (const auto& departed : context.departed) departed->waiters.push_back(one_is_done);
+  for (const SessionStream& stream : streams) completions_.add(stream, one_is_done);
+}
+
+}  // namespace rcuda::server

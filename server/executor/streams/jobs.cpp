@@ -1,0 +1,29 @@
+#include "server/executor/streams/jobs.h"
+
+#include <utility>
+
+namespace rcuda::server {
+
+void Jobs::post(std::function<void()> job) {
+  {
+    std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+  }
+  any_ = true;
+  link_.interrupt();
+}
+
+bool Jobs::run() {
+  if (!any_.load(std::memory_order_relaxed)) return false;
+  std::vector<std::function<void()>> jobs;
+  {
+    std::lock_guard lock(mutex_);
+    any_ = false;
+    jobs.swap(jobs_);
+  }
+  work_.note();
+  for (const auto& job : jobs) job();
+  return true;
+}
+
+}  // namespace rcuda::server

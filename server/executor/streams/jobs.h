@@ -1,0 +1,35 @@
+// Jobs: lets other threads run something on the executor thread, between two commands.
+//
+// Threads: post() and any() from any thread, run() on the executor thread. Nothing blocks. Jobs
+// that were not run when the session ends are dropped.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "common/transport/link.h"
+#include "server/executor/streams/work_count.h"
+
+namespace rcuda::server {
+
+class Jobs {
+ public:
+  // Both outlive this object. post() wakes a thread that waits in link.wait().
+  Jobs(transport::Link& link, WorkCount& work) : link_(link), work_(work) {}
+
+  void post(std::function<void()> job);
+  bool any() const { return any_.load(); }
+  // Returns whether there was anything to run. A job may queue work.
+  bool run();
+
+ private:
+  transport::Link& link_;
+  WorkCount& work_;
+  std::mutex mutex_;
+  std::vector<std::function<void()>> jobs_;  // guarded by mutex_
+  std::atomic<bool> any_{false};
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,32 @@
+#include "server/executor/streams/pool_frees.h"
+
+#include "server/executor/streams/capture.h"
+#include "server/peer/peer_hub.h"
+
+namespace rcuda::server {
+
+void PoolFrees::synchronize_if_idle(CUstream stream) {
+  if (refuse_capture(driver_, stream) != CUDA_SUCCESS) return;
+  // Only this thread gives the stream work, so the wait finds it idle as well.
+  if (driver_.cuStreamQuery(stream) == CUDA_SUCCESS) driver_.cuStreamSynchronize(stream);
+}
+
+void PoolFrees::reached(ContextState& context, CUevent event, bool has_stream, CUstream stream) {
+  if (!any_ || peers_.holding()) return;
+  // The event tells the driver what was before it, even if the stream has more to do.
+  if (event) driver_.cuEventSynchronize(event);
+  if (!has_stream) return;
+  ContextState* const before = objects_.current_context();
+  if (objects_.make_current(context.id) == CUDA_SUCCESS) synchronize_if_idle(stream);
+  if (before) objects_.make_current(before->id);
+}
+
+void PoolFrees::reached_all() {
+  if (!any_ || peers_.holding()) return;
+  synchronize_if_idle(nullptr);
+  objects_.of(wire::Kind::kStream).for_each([&](wire::ObjectId, const Object& object) {
+    synchronize_if_idle(static_cast<CUstream>(object.handle));
+  });
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,33 @@
+// WorkCount: counts the commands that may have queued work on a GPU, so that what was found out
+// about the streams holds for as long as the count stays the same. Executor thread only.
+#pragma once
+
+#include <cstdint>
+
+namespace rcuda::server {
+
+class WorkCount {
+ public:
+  // Something may have been queued in some stream.
+  void note() { ++work_; }
+  // A peer copy that holds a stream was queued. Returns whether the work before it was one as well,
+  // in the same stream.
+  bool note_hold(uint64_t stream_key) {
+    const bool follows = held_at_ == work_ && held_key_ == stream_key;
+    held_at_ = ++work_;
+    held_key_ = stream_key;
+    ++holds_;
+    return follows;
+  }
+  uint64_t all() const { return work_; }
+  // Without peer copies that hold a stream.
+  uint64_t without_holds() const { return work_ - holds_; }
+
+ private:
+  uint64_t work_ = 1;
+  uint64_t held_at_ = 0;  // work_ at the latest peer copy that holds a stream
+  uint64_t held_key_ = 0;
+  uint64_t holds_ = 0;
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Checks that no include points upwards: what a folder may include, and that there is no circle.
+
+    tests/check_layers.py [ROOT]
+
+A component is a header together with the source of the same name. An include that breaks a rule is printed with its
+file and line, and the exit status is 1.
+"""
+
+import pathlib
+import re
+import sys
+
+# Folders from the ground up, and what each may include beside itself. A folder that is not named belongs to the
+# nearest one above it that is.
+COMMON = ("common/base", "common/cuda", "common/config", "common/image", "common/interop", "common/transport",
+          "common/wire")
+ENGINE = ("common/base", "common/cuda", "common/config", "common/transport", "common/wire")
+STREAMS = ("server/executor/objects", "server/executor/answers", "server/executor/streams")
+COMPONENTS = (*STREAMS, "server/executor/images", "server/executor/memory", "server/executor/graphs",
+              "server/executor/peers")
+CLIENT_GROUND = ("client/base", "client/channel", "client/objects")
+MAY_INCLUDE = {
+    "common/base": (),
+    "common/cuda": ("common/base",),
+    "common/config": ("common/base",),
+    "common/image": ("common/base",),
+    "common/interop": ("common/base",),
+    "common/transport": ("common/base",),
+    "common/wire": ("common/base", "common/transport"),
+    "p2p": ENGINE,
+    "server/peer": ("api", *COMMON, "p2p"),
+    "server/executor/objects": ("api", *COMMON),
+    "server/executor/answers": ("api", *COMMON, "server/executor/objects"),
+    "server/executor/streams": ("api", *COMMON, "server/peer", "server/executor/objects", "server/executor/answers"),
+    "server/executor/images": COMMON,
+    "server/executor/memory": ("api", *COMMON, "server/peer", *STREAMS),
+    "server/executor/graphs": ("api", *COMMON, *STREAMS, "server/executor/memory"),
+    "server/executor/peers": ("api", *COMMON, "p2p", "server/peer", *STREAMS),
+    "server/executor": ("api", *COMMON, "p2p", "server/peer", *COMPONENTS),
+    "server/executor/handlers": ("api", *COMMON, "p2p", "server/peer", *COMPONENTS, "server/executor"),
+    "server/worker": ("api", *COMMON, "p2p", "server/peer", *COMPONENTS, "server/executor"),
+    "server/daemon": ("api", *COMMON, "p2p", "server/worker"),
+    "client": (),  # all of it is in the folders below
+    "client/base": ("api", *COMMON),
+    "client/channel": ("api", *COMMON, "client/base"),
+    "client/objects": ("api", *COMMON, "client/base", "client/channel"),
+    "client/process": ("api", *COMMON, *CLIENT_GROUND),
+    "client/calls": ("api", "generated", *COMMON, *CLIENT_GROUND, "client/process"),
+    "client/memory": ("api", "generated", *COMMON, *CLIENT_GROUND, "client/process", "client/calls"),
+    "client/entry": ("api", "generated", *COMMON, *CLIENT_GROUND, "client/process", "client/calls", "client/memory"),
+    "softgpu": ("api", "common/base", "common/cuda", "common/image", "common/interop"),
+}
+# In these there is no circle of components either.
+NO_CIRCLES = ("client", "p2p", "server")
+# But a session owns the timelines and the staging that send their commands through it.
+MAY_CIRCLE = ("client/channel",)
+INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
+
+
+def folder_of(path):
+    """The folder that a file is counted to; the topmost one if none is named."""
+    parts = path.split("/")
+    for length in range(len(parts) - 1, 0, -1):
+        if "/".join(parts[:length]) in MAY_INCLUDE:
+            return "/".join(parts[:length])
+    return parts[0]
+
+
+def component_of(path):
+    return path.rsplit(".", 1)[0]
+
+
+def includes(root):
+    """(file, line, what it includes) of the project's own headers."""
+    for top in sorted({folder.split("/")[0] for folder in MAY_INCLUDE}):
+        for file in sorted((root / top).rglob("*")):
+            if file.suffix not in (".h", ".cpp"):
+                continue
+            for number, line in enumerate(file.read_text().splitlines(), 1):
+                if found := INCLUDE.match(line):
+                    yield file.relative_to(root).as_posix(), number, found[1]
+
+
+def upward(edges):
+    for file, line, included in edges:
+        folder, other = folder_of(file), folder_of(included)
+        if folder != other and folder in MAY_INCLUDE and other not in MAY_INCLUDE[folder]:
+            yield f"{file}:{line}: {folder} may not include {included}"
+
+
+def circle_from(start, needs):
+    """A shortest way from a component back to it, as a list of components; none if there is no way."""
+    ways, seen = [[start]], set()
+    for way in ways:
+        for component in sorted(needs.get(way[-1], {})):
+            if component == start:
+                return way + [start]
+            if component not in seen:
+                seen.add(component)
+                ways.append(way + [component])
+    return []
+
+
+def is_checked(component):
+    return component.split("/")[0] in NO_CIRCLES and folder_of(component) not in MAY_CIRCLE
+
+
+def circles(edges):
+    needs = {}
+    for file, line, included in edges:
+        a, b = component_of(file), component_of(included)
+        if a != b and all(is_checked(name) for name in (a, b)):
+            needs.setdefault(a, {}).setdefault(b, f"{file}:{line}")
+    told = set()
+    for start in sorted(needs):
+        way = circle_from(start, needs)
+        if way and not told & set(way):
+            told |= set(way)
+            steps = "".join(f"\n    {needs[a][b]}: {b}" for a, b in zip(way, way[1:]))
+            yield f"{needs[way[0]][way[1]]}: a circle of includes:{steps}"
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[1])
+    edges = list(includes(root))
+    if not edges:
+        sys.exit(f"no sources under {root}")
+    wrong = [*upward(edges), *circles(edges)]
+    for line in wrong:
+        print(line)
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

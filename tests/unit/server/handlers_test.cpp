@@ -1,0 +1,72 @@
+// Handlers by themselves, with the services of their family and a driver that only names things.
+#include <gtest/gtest.h>
+
+#include "api/server_handlers.h"
+#include "server/executor/executor.h"
+#include "tests/fuzz/session_target.h"
+
+namespace rcuda::server {
+namespace {
+
+template <typename Handle>
+Handle handle(uintptr_t number) {
+  return reinterpret_cast<Handle>(number);
+}
+
+class ModuleHandlersTest : public testing::Test {
+ protected:
+  ModuleHandlersTest() {
+    driver_.cuLibraryUnload = [](CUlibrary) { return CUDA_SUCCESS; };
+    driver_.cuLibraryGetModule = [](CUmodule* module, CUlibrary library) {
+      *module = handle<CUmodule>(reinterpret_cast<uintptr_t>(library) + 1);
+      return CUDA_SUCCESS;
+    };
+    resources_.driver = &driver_;
+    executor_.emplace(resources_);
+  }
+  ObjectTable& table(wire::Kind kind) { return executor_->objects.of(kind); }
+  // What a library or module owns.
+  void add(wire::Kind kind, wire::ObjectId id, void* at, wire::Kind owner_kind,
+           wire::ObjectId owner) {
+    ASSERT_TRUE(executor_->objects.bind(kind, id, at));
+    table(kind).find(id)->owner_kind = owner_kind;
+    table(kind).find(id)->owner = owner;
+  }
+
+  fuzz::World& world_ = fuzz::World::get();
+  fuzz::MemoryLink link_{world_.worker_window, world_.client_window};
+  ImageCache images_{"", 0};
+  api::DriverTable driver_ = world_.driver;
+  SessionResources resources_ = world_.resources(link_, images_);
+  std::optional<Executor> executor_;
+};
+
+// The driver may give these handles to other code.
+TEST_F(ModuleHandlersTest, UnloadingALibraryGivesBackTheIdsOfAllThatIsInIt) {
+  for (const uintptr_t library : {0x100, 0x200}) {
+    ASSERT_TRUE(executor_->objects.bind(wire::Kind::kLibrary,
+                                        static_cast<wire::ObjectId>(library / 0x100),
+                                        handle<void*>(library)));
+    CUmodule module = nullptr;
+    ASSERT_EQ(
+        serve_cuLibraryGetModule(executor_->module_services, &module, handle<CUlibrary>(library)),
+        CUDA_SUCCESS);
+    EXPECT_EQ(module, handle<CUmodule>(library + 1));
+    const auto owner = static_cast<wire::ObjectId>(library / 0x100);
+    add(wire::Kind::kKernel, owner, handle<void*>(library + 2), wire::Kind::kLibrary, owner);
+    add(wire::Kind::kFunction, owner, handle<void*>(library + 3), wire::Kind::kModule,
+        table(wire::Kind::kModule).id_of(module));
+  }
+  ASSERT_EQ(serve_cuLibraryUnload(executor_->module_services, handle<CUlibrary>(0x100)),
+            CUDA_SUCCESS);
+  EXPECT_EQ(table(wire::Kind::kModule).id_of(handle<void*>(0x101)), 0u);
+  EXPECT_EQ(table(wire::Kind::kKernel).id_of(handle<void*>(0x102)), 0u);
+  EXPECT_EQ(table(wire::Kind::kFunction).id_of(handle<void*>(0x103)), 0u);
+  // The other library keeps what is in it.
+  EXPECT_NE(table(wire::Kind::kModule).id_of(handle<void*>(0x201)), 0u);
+  EXPECT_EQ(table(wire::Kind::kKernel).id_of(handle<void*>(0x202)), 2u);
+  EXPECT_EQ(table(wire::Kind::kFunction).id_of(handle<void*>(0x203)), 2u);
+}
+
+}  // namespace
+}  // namespace rcuda::server
