@@ -4,13 +4,13 @@
 #include <cuda.h>
 
 #include "api/stubs/shared.h"
+#include "client/calls/capture.h"
+#include "client/calls/marshal.h"
+#include "client/channel/session.h"
 #include "client/memory/host_memory.h"
 #include "client/objects/allocation.h"
 #include "client/objects/arena.h"
-#include "client/session/capture.h"
-#include "client/session/marshal.h"
-#include "client/session/process.h"
-#include "client/session/session.h"
+#include "client/process/process.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {

@@ -6,12 +6,12 @@
 #include <cuda.h>
 #include <cudaProfiler.h>
 
+#include "client/calls/capture.h"
+#include "client/calls/functions.h"
+#include "client/calls/marshal.h"
 #include "client/memory/host_memory.h"
 #include "client/objects/kinds.h"
-#include "client/session/capture.h"
-#include "client/session/functions.h"
-#include "client/session/marshal.h"
-#include "client/session/process.h"
+#include "client/process/process.h"
 #include "common/interop/export_tables.h"
 #include "generated/client/forward.h"
 
@@ -330,9 +330,7 @@ CUresult cuCtxSynchronize_v2(CUcontext handle) {
   if (CUresult result = find_alive(handle, &context); result != CUDA_SUCCESS) return result;
   if (CUresult result = check_context_wait(*context); result != CUDA_SUCCESS) return result;
   if (CUresult result = check_unsafe_call(); result != CUDA_SUCCESS) return result;
-  const CUresult result = context->session->synchronize_context(context->id);
-  if (result == CUDA_SUCCESS) context->waits.fetch_add(1, std::memory_order_release);
-  return result;
+  return context->session->synchronize_context(context->id);
 }
 
 CUresult cuCtxSynchronize() { return cuCtxSynchronize_v2(nullptr); }

@@ -1,6 +1,6 @@
 // The memcpy family. Every entry point says what it is given; client/memory does the rest.
 
-#include "client/memory/copy.h"
+#include "client/memory/copy/copy.h"
 
 #include <cuda.h>
 

@@ -6,8 +6,8 @@
 
 #include <cuda.h>
 
-#include "client/memory/copy.h"
-#include "client/session/capture.h"
+#include "client/calls/capture.h"
+#include "client/memory/copy/copy.h"
 #include "common/cuda/batch_shape.h"
 
 namespace rcuda::client {

@@ -7,7 +7,7 @@
 
 #include <cuda.h>
 
-#include "client/session/process.h"
+#include "client/process/process.h"
 #include "common/base/log.h"
 #include "common/cuda/device_properties.h"
 

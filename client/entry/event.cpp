@@ -1,16 +1,19 @@
-// Events: records are posted; progress comes from completion words (progress.h).
+// Events: records are posted; queries are answered by timelines and completion words
+// (event_state.h).
 
 #include <chrono>
 #include <thread>
 
 #include <cuda.h>
 
-#include "client/memory/mirror.h"
+#include "api/opcodes.h"
+#include "client/calls/capture.h"
+#include "client/calls/marshal.h"
+#include "client/channel/timeline.h"
 #include "client/objects/arena.h"
-#include "client/session/capture.h"
-#include "client/session/marshal.h"
-#include "client/session/process.h"
-#include "client/session/progress.h"
+#include "client/process/mirror.h"
+#include "client/process/process.h"
+#include "common/wire/codec.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -25,11 +28,27 @@ CUresult find_event(CUevent handle, Event** event) {
   return *event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-// What a call returns that found, or made sure, that an event's work is done; the session has
-// learned it.
+// What a call returns that found, or made sure, that an event's work is done.
 CUresult finished(Session& session, CUresult result) {
   if (result == CUDA_SUCCESS) result = pull_mirrors(session);
   return result == CUDA_SUCCESS ? session.take_error() : result;
+}
+
+CUresult send_record(Event& event, const Target& target, wire::ObjectId stream, unsigned flags) {
+  EventState::Recording recording(event.state);
+  wire::Encoder body;
+  body.value(event.id);
+  body.value(stream);
+  if (flags) body.value(flags);
+  const auto opcode =
+      flags ? rcuda::api::Opcode::cuEventRecordWithFlags : rcuda::api::Opcode::cuEventRecord;
+  const CaptureAnswers answers;
+  uint64_t position = 0;
+  const CUresult result = target.session->post(target, static_cast<uint16_t>(opcode), body.body(),
+                                               {}, transport::Wake::kYes, &position);
+  // A record that a capture takes is none yet.
+  if (target.timeline && !any_capture()) recording.is_at(*target.timeline, position);
+  return result == CUDA_SUCCESS ? target.session->take_error() : result;
 }
 
 CUresult record(CUevent handle, CUstream stream, unsigned flags) {
@@ -37,17 +56,15 @@ CUresult record(CUevent handle, CUstream stream, unsigned flags) {
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
   Target target;
   wire::ObjectId id;
-  if (CUresult result = resolve_unused(stream, &target, &id); result != CUDA_SUCCESS) return result;
+  if (CUresult result = resolve(stream, wire::Kind::kStream, &target, &id);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
   if (target.session != event->session || target.context != event->context) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  // Counted before it is posted: whoever polls meanwhile asks again rather than takes an old
-  // answer. And after: what he was told may be older than the record.
-  event->progress.uses.fetch_add(1, std::memory_order_acq_rel);
-  const CaptureAnswers answers;
-  const CUresult result = flags ? forward_cuEventRecordWithFlags(handle, stream, flags)
-                                : forward_cuEventRecord(handle, stream);
-  event->progress.uses.fetch_add(1, std::memory_order_acq_rel);
+  if (flags) event->state.leave_to_worker();  // a node of a graph, whose launches record it
+  const CUresult result = send_record(*event, target, id, flags);
   if (result != CUDA_SUCCESS || !(event->flags & CU_EVENT_INTERPROCESS)) return result;
   // Another process may be told at once, and asks its own worker: this one has to have recorded by
   // then.
@@ -71,7 +88,10 @@ CUresult cuEventCreate(CUevent* event, unsigned flags) {
   }
   const CUresult result = forward_cuEventCreate(event, flags);
   if (result != CUDA_SUCCESS) return result;
-  find<Event>(*event)->flags = flags;
+  auto* created = find<Event>(*event);
+  created->flags = flags;
+  // Its records are counted by every process that has it open, so only the worker knows.
+  if (flags & CU_EVENT_INTERPROCESS) created->state.leave_to_worker();
   return CUDA_SUCCESS;
 }
 
@@ -95,7 +115,6 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) 
 CUresult cuEventQuery(CUevent handle) {
   Event* event;
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
-  const uint64_t state = event_state(*event);
   Session& session = *event->session;
   CUresult result = CUDA_SUCCESS;
   if (any_capture()) {
@@ -104,14 +123,8 @@ CUresult cuEventQuery(CUevent handle) {
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) return result;
     if (CUresult forbidden = check_unsafe_call(); forbidden != CUDA_SUCCESS) return forbidden;
   }
-  // Its records are counted by every process that has it open, so only the worker knows.
-  if (event->flags & CU_EVENT_INTERPROCESS) {
-    result = forward_cuEventQuery(handle);
-    if (result != CUDA_SUCCESS) return result;
-    session.learn();
-    return finished(session, result);
-  }
-  switch (progress_of(session, *event, state, &result)) {
+  uint64_t record = 0;
+  switch (event->state.progress(&record, &result)) {
     case Progress::kPending:
       return session.lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
     case Progress::kDone:
@@ -119,11 +132,11 @@ CUresult cuEventQuery(CUevent handle) {
     case Progress::kUnknown:
       break;
   }
-  const uint64_t learned = session.learned();
+  const uint64_t news = session.timelines().news();
   result = forward_cuEventQuery(handle);
-  if (result == CUDA_ERROR_NOT_READY) watch_event(session, *event, state, learned);
+  if (result == CUDA_ERROR_NOT_READY) event->state.found_pending(record, news);
   if (result != CUDA_SUCCESS) return result;
-  note_finished(session, event->progress, state);
+  event->state.found_done(record);
   return finished(session, result);
 }
 
@@ -131,7 +144,6 @@ CUresult cuEventSynchronize(CUevent handle) {
   Event* event;
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
   Session& session = *event->session;
-  const uint64_t state = event_state(*event);
   CUresult result = CUDA_SUCCESS;
   if (any_capture()) {
     // An event of a capture cannot be waited for; only the worker knows.
@@ -144,14 +156,15 @@ CUresult cuEventSynchronize(CUevent handle) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     if (result != CUDA_SUCCESS) return result;
-    session.learn();
+    session.timelines().add_news();
     return finished(session, result);
   }
-  if (state != 0 && progress_of(session, *event, state, &result) == Progress::kDone) {
+  uint64_t record = 0;
+  if (event->state.progress(&record, &result) == Progress::kDone) {
     return finished(session, result);
   }
-  result = await_event(session, *event);
-  if (result == CUDA_SUCCESS) note_finished(session, event->progress, state);
+  result = event->state.wait();
+  if (result == CUDA_SUCCESS) event->state.found_done(record);
   return finished(session, result);
 }
 
@@ -167,11 +180,9 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) 
 CUresult cuCtxRecordEvent(CUcontext context, CUevent handle) {
   Event* event;
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
-  event->progress.uses.fetch_add(1, std::memory_order_acq_rel);
+  const EventState::Recording recording(event->state);  // of all streams: at no position of one
   const CaptureAnswers answers;
-  const CUresult result = forward_cuCtxRecordEvent(context, handle);
-  event->progress.uses.fetch_add(1, std::memory_order_acq_rel);
-  return result;
+  return forward_cuCtxRecordEvent(context, handle);
 }
 
 CUresult cuCtxWaitEvent(CUcontext context, CUevent handle) {
@@ -179,6 +190,25 @@ CUresult cuCtxWaitEvent(CUcontext context, CUevent handle) {
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
   const CaptureAnswers answers;
   return forward_cuCtxWaitEvent(context, handle);
+}
+
+// ---- records that graphs make ------------------------------------------------------------------
+
+CUresult cuGraphAddEventRecordNode(CUgraphNode* node, CUgraph graph,
+                                   const CUgraphNode* dependencies, size_t count, CUevent event) {
+  if (auto* recorded = find<Event>(event)) recorded->state.leave_to_worker();
+  return forward_cuGraphAddEventRecordNode(node, graph, dependencies, count, event);
+}
+
+CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode node, CUevent event) {
+  if (auto* recorded = find<Event>(event)) recorded->state.leave_to_worker();
+  return forward_cuGraphEventRecordNodeSetEvent(node, event);
+}
+
+CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec executable, CUgraphNode node,
+                                            CUevent event) {
+  if (auto* recorded = find<Event>(event)) recorded->state.leave_to_worker();
+  return forward_cuGraphExecEventRecordNodeSetEvent(executable, node, event);
 }
 
 }  // extern "C"

@@ -4,7 +4,7 @@
 
 #include <cuda.h>
 
-#include "client/session/process.h"
+#include "client/process/process.h"
 #include "common/interop/export_tables.h"
 
 namespace rcuda::client {

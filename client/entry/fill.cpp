@@ -5,10 +5,10 @@
 
 #include <cuda.h>
 
+#include "client/calls/capture.h"
+#include "client/memory/copy/locate.h"
 #include "client/memory/host_memory.h"
-#include "client/memory/locate.h"
-#include "client/memory/mirror.h"
-#include "client/session/capture.h"
+#include "client/process/mirror.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -56,12 +56,12 @@ CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
   const bool visible = location.home == Home::kExposed ||
                        is_mirrored(*target.session, fill.destination, 1);  // a managed variable
   if (visible) {
-    const CUresult result = mirror_for(target, stream, id, fill.destination);
+    const CUresult result = mirror_for(target, stream, fill.destination);
     if (result != CUDA_SUCCESS) return result;
   }
   const CUresult result = forward();
   return result == CUDA_SUCCESS && visible && fill.synchronous && !may_capture(stream)
-             ? target.session->synchronize(target.context, id)
+             ? target.session->synchronize(target)
              : result;
 }
 

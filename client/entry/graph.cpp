@@ -8,12 +8,12 @@
 
 #include <cuda.h>
 
-#include "client/memory/host_writes.h"
-#include "client/memory/mirror.h"
+#include "client/calls/capture.h"
+#include "client/calls/marshal.h"
+#include "client/channel/timeline.h"
 #include "client/objects/arena.h"
-#include "client/session/capture.h"
-#include "client/session/process.h"
-#include "client/session/progress.h"
+#include "client/process/mirror.h"
+#include "client/process/process.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -71,19 +71,16 @@ CUresult cuGraphDestroyNode(CUgraphNode handle) {
 }
 
 CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
-  graph_launched();
   Target target;
   wire::ObjectId id;
   if (CUresult result = resolve_unused(stream, &target, &id); result != CUDA_SUCCESS) return result;
-  if (CUresult result = push_mirrors(*target.session, target.context, id); result != CUDA_SUCCESS) {
+  if (CUresult result = push_mirrors(target); result != CUDA_SUCCESS) {
     return result;
   }
-  host_writes::begun(*target.session, target.context, id);
+  const HostWrite writing(target.timeline);
   // Memory of the graph's that has not been freed since forbids the launch.
   const CaptureAnswers answers(Process::get().memory().any_of_graph());
-  const CUresult result = forward_cuGraphLaunch(executable, stream);
-  graph_launched();  // as for a record of an event: counted before and after
-  return result;
+  return forward_cuGraphLaunch(executable, stream);
 }
 
 // ---- user objects ------------------------------------------------------------------------------

@@ -5,7 +5,7 @@
 
 #include <cuda.h>
 
-#include "client/session/process.h"
+#include "client/process/process.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {

@@ -5,16 +5,16 @@
 
 #include <cuda.h>
 
+#include "client/calls/functions.h"
+#include "client/calls/parameters.h"
+#include "client/memory/copy/locate.h"
+#include "client/memory/copy/peer_node.h"
+#include "client/memory/copy/stand_in.h"
 #include "client/memory/host_memory.h"
-#include "client/memory/locate.h"
-#include "client/memory/peer_copy_node.h"
 #include "client/memory/registered_pages.h"
-#include "client/memory/stand_in.h"
 #include "client/objects/arena.h"
 #include "client/objects/graph.h"
-#include "client/session/functions.h"
-#include "client/session/parameters.h"
-#include "client/session/process.h"
+#include "client/process/process.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {

@@ -9,7 +9,7 @@
 
 #include "client/objects/arena.h"
 #include "client/objects/graph.h"
-#include "client/session/process.h"
+#include "client/process/process.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {

@@ -4,8 +4,8 @@
 
 #include <cuda.h>
 
-#include "client/session/marshal.h"
-#include "client/session/process.h"
+#include "client/calls/marshal.h"
+#include "client/process/process.h"
 
 using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
 

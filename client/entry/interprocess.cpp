@@ -3,8 +3,8 @@
 
 #include <cuda.h>
 
-#include "client/session/marshal.h"
-#include "client/session/process.h"
+#include "client/calls/marshal.h"
+#include "client/process/process.h"
 #include "generated/client/forward.h"
 
 using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
@@ -51,7 +51,9 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
 CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle) {
   const CUresult result = forward_cuIpcOpenEventHandle(event, handle);
   if (result != CUDA_SUCCESS) return result;
-  find<Event>(*event)->flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
+  auto* opened = find<Event>(*event);
+  opened->flags = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
+  opened->state.leave_to_worker();
   return CUDA_SUCCESS;
 }
 

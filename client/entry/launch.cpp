@@ -6,14 +6,14 @@
 
 #include <cuda.h>
 
+#include "client/calls/capture.h"
+#include "client/calls/functions.h"
+#include "client/calls/host_functions.h"
+#include "client/calls/marshal.h"
+#include "client/calls/parameters.h"
 #include "client/memory/host_memory.h"
-#include "client/memory/mirror.h"
-#include "client/session/capture.h"
-#include "client/session/functions.h"
-#include "client/session/host_functions.h"
-#include "client/session/marshal.h"
-#include "client/session/parameters.h"
-#include "client/session/process.h"
+#include "client/process/mirror.h"
+#include "client/process/process.h"
 
 namespace rcuda::client {
 namespace {
@@ -114,6 +114,7 @@ CUresult pack_attributes(const CUlaunchAttribute* attributes, unsigned count, co
           result != CUDA_SUCCESS) {
         return result;
       }
+      find<Event>(*event)->state.leave_to_worker();  // the launch records it
       *event = reinterpret_cast<CUevent>(static_cast<uintptr_t>(id));
     }
     std::memcpy(out + i * sizeof attribute, &attribute, sizeof attribute);
@@ -173,7 +174,6 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
       result != CUDA_SUCCESS) {
     return result;
   }
-  const StreamUse use(target);
   const auto refuse = [&](CUresult why) {
     invalidate_capture(stream);
     return why;
@@ -204,12 +204,12 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
   if (CUresult result =
           pack_parameters(*callable.info, parameters, extra, tail.bytes().first(packed_bytes));
       result != CUDA_SUCCESS) {
-    return result;
+    return refuse(result);
   }
   if (CUresult result = pack_attributes(attributes, attribute_count, target,
                                         tail.bytes().subspan(packed_bytes).data());
       result != CUDA_SUCCESS) {
-    return result;
+    return refuse(result);
   }
   body.parameter_bytes = static_cast<uint32_t>(exact_bytes);
   body.function = callable.info->id;
@@ -223,26 +223,27 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
   mirror_reachable(target, std::span<const std::byte>(tail.bytes().first(packed_bytes)));
   // Into a graph nothing is pushed: its launches do it.
   if (any_mirrored() && !may_capture(stream)) {
-    if (CUresult result = push_mirrors(*target.session, target.context, body.stream);
-        result != CUDA_SUCCESS) {
+    if (CUresult result = push_mirrors(target); result != CUDA_SUCCESS) {
       return result;
     }
   }
   const auto opcode = static_cast<uint16_t>(wire::Custom::kLaunch);
   const auto head = std::as_bytes(std::span(&body, 1));
+  const auto send = [&] {
+    const CUresult result = target.session->post(target, opcode, head, tail.bytes());
+    return result == CUDA_SUCCESS ? target.session->take_error() : result;
+  };
   if (attribute_count == 0) [[likely]] {
-    return target.session->post(target.context, opcode, head, tail.bytes());
+    return send();
   }
   std::vector<std::byte> key = attributes_key(shape, attributes, attribute_count);
-  {
+  const bool was_accepted = [&] {
     std::lock_guard lock(callable.info->launches_mutex);
-    if (callable.info->accepted_launches.contains(key)) {
-      return target.session->post(target.context, opcode, head, tail.bytes());
-    }
-  }
+    return callable.info->accepted_launches.contains(key);
+  }();
+  if (was_accepted) return send();
   Reply reply;
-  const CUresult result =
-      target.session->call(target.context, opcode, head, tail.bytes(), 0, &reply);
+  const CUresult result = target.session->call(target, opcode, head, tail.bytes(), 0, &reply);
   if (result == CUDA_SUCCESS) {
     constexpr size_t kMostKept = 1024;  // of one function; whoever has more asks
     std::lock_guard lock(callable.info->launches_mutex);

@@ -9,8 +9,8 @@
 
 #include <cuda.h>
 
-#include "client/session/marshal.h"
-#include "client/session/process.h"
+#include "client/calls/marshal.h"
+#include "client/process/process.h"
 #include "common/cuda/managed_advice.h"
 
 namespace rcuda::client {

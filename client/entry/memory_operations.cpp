@@ -1,14 +1,14 @@
 // Stream memory operations: words that a stream writes, or waits for. Where a worker has
-// page-locked memory of its own (client/memory/mirror.h), the host sees what was written once it
+// page-locked memory of its own (client/process/mirror.h), the host sees what was written once it
 // has waited for the stream; but a stream would never see what the host writes while it waits, so
 // that is refused.
 
 #include <cuda.h>
 
 #include "client/memory/host_memory.h"
-#include "client/memory/mirror.h"
 #include "client/objects/kinds.h"
-#include "client/session/process.h"
+#include "client/process/mirror.h"
+#include "client/process/process.h"
 #include "common/base/log.h"
 #include "generated/client/forward.h"
 
@@ -35,7 +35,7 @@ CUresult prepare_write(CUstream stream, CUdeviceptr address) {
   Target target;
   wire::ObjectId id;
   const CUresult result = resolve_unused(stream, &target, &id);
-  return result == CUDA_SUCCESS ? mirror_for(target, stream, id, address) : result;
+  return result == CUDA_SUCCESS ? mirror_for(target, stream, address) : result;
 }
 
 // Each word of a batch; both variants have the address in the same place.

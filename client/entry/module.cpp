@@ -10,12 +10,13 @@
 
 #include <cuda.h>
 
-#include "client/memory/mirror.h"
+#include "client/calls/functions.h"
+#include "client/calls/marshal.h"
+#include "client/calls/module_images.h"
 #include "client/objects/arena.h"
-#include "client/session/functions.h"
-#include "client/session/marshal.h"
-#include "client/session/module_images.h"
-#include "client/session/process.h"
+#include "client/objects/named.h"
+#include "client/process/mirror.h"
+#include "client/process/process.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -312,7 +313,7 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule handle, const char* 
   const Identity identity{info->id, module->context, module->session, module->device};
   auto* created = create<Function>(identity, std::move(info));
   if (!created) return CUDA_ERROR_OUT_OF_MEMORY;
-  module->session->remember(created);
+  remember_named(created);
   module->functions.emplace(name, created);
   *function = reinterpret_cast<CUfunction>(created);
   return CUDA_SUCCESS;

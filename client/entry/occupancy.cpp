@@ -6,8 +6,9 @@
 
 #include <cuda.h>
 
-#include "client/session/functions.h"
-#include "client/session/process.h"
+#include "client/calls/functions.h"
+#include "client/calls/marshal.h"
+#include "client/process/process.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {

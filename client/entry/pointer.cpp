@@ -4,8 +4,9 @@
 
 #include <cuda.h>
 
-#include "client/memory/locate.h"
-#include "client/session/process.h"
+#include "client/memory/copy/locate.h"
+#include "client/objects/named.h"
+#include "client/process/process.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -17,7 +18,7 @@ CUcontext context_handle(const Allocation& allocation) {
   const Device* device = Process::get().device(static_cast<CUdevice>(allocation.device));
   if (!device) return nullptr;
   return reinterpret_cast<CUcontext>(
-      device->session->adopted<Context>(allocation.context, allocation.context, allocation.device));
+      context_of({device->session, allocation.context, allocation.device}));
 }
 
 // Null for what is of no pool, a graph's memory among it.

@@ -16,11 +16,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "client/calls/marshal.h"
+#include "client/channel/session.h"
 #include "client/objects/allocation.h"
 #include "client/objects/arena.h"
-#include "client/session/marshal.h"
-#include "client/session/process.h"
-#include "client/session/session.h"
+#include "client/process/process.h"
 #include "common/base/unique_fd.h"
 #include "common/wire/allocation_token.h"
 #include "generated/client/forward.h"

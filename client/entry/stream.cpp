@@ -7,14 +7,14 @@
 #include <cuda.h>
 
 #include "api/opcodes.h"
-#include "client/memory/mirror.h"
-#include "client/memory/peer_copy.h"
+#include "client/calls/capture.h"
+#include "client/calls/marshal.h"
+#include "client/channel/timelines.h"
+#include "client/memory/copy/peer.h"
 #include "client/objects/arena.h"
-#include "client/session/capture.h"
-#include "client/session/marshal.h"
-#include "client/session/pace.h"
-#include "client/session/process.h"
-#include "client/session/progress.h"
+#include "client/objects/named.h"
+#include "client/process/mirror.h"
+#include "client/process/process.h"
 #include "common/base/thread_object.h"
 #include "common/wire/codec.h"
 #include "generated/client/forward.h"
@@ -36,21 +36,16 @@ CUresult view_stream(CUstream stream, StreamView* view) {
   return result;
 }
 
-uint64_t uses_of(const Stream& stream) {
-  return stream.progress.uses.load(std::memory_order_acquire);
-}
-
 // What a stream in capture depends on is seldom more; then it is asked again.
 constexpr size_t kUsualDependencies = 64;
 
-// The worker's word; forward_cuStreamQuery() would count as a use.
+// The worker's word; forward_cuStreamQuery() would count as a command in the stream.
 CUresult ask_stream(const StreamView& view) {
   wire::Encoder body;
   body.value(view.id);
   Reply reply;
-  return view.target.session->call(view.target.context,
-                                   static_cast<uint16_t>(rcuda::api::Opcode::cuStreamQuery),
-                                   body.body(), {}, 0, &reply);
+  return call(view.target.session->in_context(view.target.context),
+              static_cast<uint16_t>(rcuda::api::Opcode::cuStreamQuery), body.body(), 0, &reply);
 }
 
 // Priorities out of range are brought into it, as cuStreamCreateWithPriority documents.
@@ -106,6 +101,8 @@ CUresult create_stream(CUstream* stream, unsigned flags, int priority) {
   auto* object = find<Stream>(*stream);
   object->flags = flags;
   object->priority = clamped;
+  object->timeline->set_with_legacy(flags & CU_STREAM_NON_BLOCKING ? Timeline::WithLegacy::kNo
+                                                                   : Timeline::WithLegacy::kYes);
   return CUDA_SUCCESS;
 }
 
@@ -130,6 +127,7 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
   const auto* object = find<Stream>(stream);
   if (!object) return CUDA_ERROR_INVALID_HANDLE;
   capture_ended(object);  // if it began there
+  if (!any_capture()) object->timeline->mark_end();
   return forward_cuStreamDestroy_v2(stream);
 }
 
@@ -173,8 +171,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   StreamView view;
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
   if (!context) return CUDA_ERROR_INVALID_VALUE;
-  *context = reinterpret_cast<CUcontext>(view.target.session->adopted<Context>(
-      view.target.context, view.target.context, view.target.device));
+  *context = reinterpret_cast<CUcontext>(context_of(view.target));
   return CUDA_SUCCESS;
 }
 
@@ -209,16 +206,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
   bool capturing;
   if (CUresult result = check_wait(stream, view, &capturing); result != CUDA_SUCCESS) return result;
   if (capturing) return forward_cuStreamQuery(stream);
-  const Ref<Context> context = current_context();  // alive: view_stream() has looked
-  WorkQueue& queue = view.object ? static_cast<WorkQueue&>(*view.object) : *context.handle();
-  const uint64_t uses = view.object ? uses_of(*view.object) : 0;
-  const uint32_t queued = queue.queue.queued.load(std::memory_order_acquire);
-  const CUresult result = view.target.session->synchronize(view.target.context, view.id);
-  if (result == CUDA_SUCCESS) {
-    note_done(queue, queued);
-    if (view.object) note_finished(*view.target.session, view.object->progress, uses);
-  }
-  return result;
+  return view.target.session->synchronize(view.target);
 }
 
 CUresult cuStreamQuery(CUstream stream) {
@@ -232,9 +220,10 @@ CUresult cuStreamQuery(CUstream stream) {
     const CUresult result = forward_cuStreamQuery(stream);
     return result == CUDA_SUCCESS ? pull_mirrors(session) : result;
   }
-  const uint64_t uses = uses_of(*view.object);
+  Timeline& timeline = *view.object->timeline;
+  const uint64_t position = timeline.sent();
   CUresult result = CUDA_SUCCESS;
-  switch (progress_of(session, *view.object, uses, &result)) {
+  switch (timeline.progress(position, &result)) {
     case Progress::kPending:
       return session.lost() ? kSessionLost : CUDA_ERROR_NOT_READY;
     case Progress::kDone:
@@ -243,14 +232,13 @@ CUresult cuStreamQuery(CUstream stream) {
     case Progress::kUnknown:
       break;
   }
-  const uint64_t learned = session.learned();
+  const uint64_t news = session.timelines().news();
   result = ask_stream(view);
-  if (result == CUDA_ERROR_NOT_READY) {
-    watch_stream(session, *view.object, view.target.context, view.id, uses, learned);
-  }
+  if (result == CUDA_ERROR_NOT_READY) timeline.found_busy(news);
   if (result != CUDA_SUCCESS) return result;
-  note_finished(session, view.object->progress, uses);
-  return pull_mirrors(session);
+  timeline.advance(position);
+  result = pull_mirrors(session);
+  return result == CUDA_SUCCESS ? session.take_error() : result;
 }
 
 // ---- capture -----------------------------------------------------------------------------------
@@ -364,7 +352,6 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned flags) {
     const CaptureAnswers answers;  // it may join the stream to a capture, or break a rule
     return forward_cuStreamWaitEvent(stream, handle, flags);
   }
-  const StreamUse use(view.target);
   return wait_across_servers(stream, view.target, view.id, handle, *event);
 }
 

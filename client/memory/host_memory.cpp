@@ -13,13 +13,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "client/memory/host_writes.h"
-#include "client/memory/mirror.h"
+#include "client/calls/capture.h"
+#include "client/calls/marshal.h"
 #include "client/memory/move_pages.h"
 #include "client/memory/registered_pages.h"
-#include "client/session/capture.h"
-#include "client/session/marshal.h"
-#include "client/session/process.h"
+#include "client/process/mirror.h"
+#include "client/process/process.h"
 #include "common/base/log.h"
 #include "common/base/unique_fd.h"
 #include "common/wire/address_ranges.h"
@@ -94,8 +93,9 @@ CUresult unexpose_from(Session& session, wire::ObjectId context, uint64_t addres
                        transport::RegionId region) {
   const wire::HostUnexposeBody body{address, static_cast<uint64_t>(region)};
   Reply reply;
-  const CUresult result = session.call(context, static_cast<uint16_t>(wire::Custom::kHostUnexpose),
-                                       std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+  const CUresult result =
+      session.call(session.in_context(context), static_cast<uint16_t>(wire::Custom::kHostUnexpose),
+                   std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
   (void)session.link().unexpose(region);
   return result;
 }
@@ -118,8 +118,9 @@ CUresult expose_to(Session& session, wire::ObjectId context, void* address, size
   body.has_backing = backing >= 0;
   body.callback = callback;
   Reply reply;
-  const CUresult result = session.call(context, static_cast<uint16_t>(wire::Custom::kHostExpose),
-                                       std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+  const CUresult result =
+      session.call(session.in_context(context), static_cast<uint16_t>(wire::Custom::kHostExpose),
+                   std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
   if (result != CUDA_SUCCESS) {
     (void)session.link().unexpose(exposed->id);
     return result;
@@ -418,14 +419,14 @@ void mirror_reachable(const Target& target, const void* address) {
   const auto [base, bytes] = unmirrored().take(reinterpret_cast<uintptr_t>(address));
   if (bytes == 0) return;
   // A copy under way still writes to it here, which the bytes sent now would undo at the worker.
-  if (host_writes::pending()) (void)await_idle(*target.session, target.context);
+  if (Timeline::host_writes_pending()) (void)await_idle(*target.session, target.context);
   mirror_where_needed(target, reinterpret_cast<void*>(base), bytes);
 }
 
-CUresult mirror_for(const Target& target, CUstream stream, wire::ObjectId id, uint64_t address) {
+CUresult mirror_for(const Target& target, CUstream stream, uint64_t address) {
   mirror_reachable(target, reinterpret_cast<const void*>(address));
   if (!is_mirrored(*target.session, address, 1) || may_capture(stream)) return CUDA_SUCCESS;
-  return push_mirrors(*target.session, target.context, id);
+  return push_mirrors(target);
 }
 
 void mirror_reachable(const Target& target, std::span<const std::byte> parameters) {

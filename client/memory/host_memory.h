@@ -21,9 +21,9 @@
 
 #include <cuda.h>
 
-#include "client/memory/registry.h"
-#include "client/session/marshal.h"
-#include "client/session/session.h"
+#include "client/calls/marshal.h"
+#include "client/channel/session.h"
+#include "client/process/registry.h"
 
 namespace rcuda::client {
 
@@ -39,7 +39,7 @@ void mirror_reachable(const Target& target, std::span<const std::byte> parameter
 void mirror_reachable(const Target& target, const void* address);
 // The same for other work in the stream that uses memory where it is. The worker gets what the
 // application changed; in a stream that captures, each launch of the graph does that.
-CUresult mirror_for(const Target& target, CUstream stream, wire::ObjectId id, uint64_t address);
+CUresult mirror_for(const Target& target, CUstream stream, uint64_t address);
 
 // Memory of this library's own that one session's worker has at the same address and that no
 // application sees.

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/session/session.h"
+#include "client/channel/session.h"
 
 namespace rcuda::client {
 

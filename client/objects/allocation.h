@@ -1,4 +1,4 @@
-// cuMemCreate's allocations, which CUDA names by handles of their own.
+// Allocations of cuMemCreate. CUDA gives them handles of their own.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ struct AllocationHandle : Object {
   static constexpr wire::Kind kKind = wire::Kind::kAllocation;
   explicit AllocationHandle(const Identity& identity) : Object(kKind, identity) {}
 
-  // References of cuMemRetainAllocationHandle. Guarded by Session::references_mutex().
+  // References taken by cuMemRetainAllocationHandle. Guarded by Session::references_mutex().
   uint64_t retained = 0;
 };
 

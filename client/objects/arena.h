@@ -1,12 +1,13 @@
-// The objects of one type, and handles to them.
+// The objects of one type, and their handles.
 //
-// Any pointer that an application passes, however wrong, is checked before it is used: find<T>()
-// gives an object of that very type or null. A slot is used again when its object is retired, so a
-// stale handle reads as "no such object" or as its successor, never as freed memory. Ref<T> tells
-// the two apart.
+// Any pointer that an application passes is checked before it is used: find<T>() returns a live
+// object of exactly this type, or null. A slot is reused after its object is destroyed, so a stale
+// handle leads to no object or to a newer one, never to freed memory. Ref<T> tells the two objects
+// apart.
 //
-// Threads: any. find() is lock-free. An object is whole when others can find it. Whoever destroys
-// an object must know that nobody uses it: CUDA demands that of the application.
+// Threads: any. find() is lock-free. An object is fully constructed before other threads can find
+// it. A thread that destroys an object must know that nobody uses it; CUDA demands that of the
+// application.
 #pragma once
 
 #include <atomic>
@@ -39,7 +40,7 @@ class Arena {
     return at(index)->object_if_alive();
   }
 
-  // Null when no slot or no memory is left.
+  // Returns null when no slot or no memory is left.
   template <typename... Arguments>
   T* create(const Identity& identity, Arguments&&... arguments) {
     auto* slot = static_cast<Slot*>(slots_.take());
@@ -60,7 +61,8 @@ class Arena {
     slots_.give(slot);
   }
 
-  // The serial of the object that is there now; 0: none. `object`: one that was.
+  // The serial of the object that is now in the slot of `object`, which may be gone; 0 if there is
+  // none.
   static uint64_t serial_at(const T* object) {
     return reinterpret_cast<const Slot*>(object)->serial.load(std::memory_order_acquire);
   }
@@ -85,7 +87,7 @@ class Arena {
  private:
   struct Slot {
     alignas(64) std::byte memory[sizeof(T)];
-    std::atomic<uint64_t> serial;  // of the object; 0 while there is none
+    std::atomic<uint64_t> serial;  // of the object; 0 if there is none
 
     T* object_if_alive() {
       return serial.load(std::memory_order_acquire) == 0 ? nullptr : reinterpret_cast<T*>(memory);
@@ -97,7 +99,7 @@ class Arena {
   Slot* at(size_t index) const { return reinterpret_cast<Slot*>(slots_.base()) + index; }
 
   Slots slots_;
-  std::mutex search_mutex_;  // held while objects are looked at that others may be destroying
+  std::mutex search_mutex_;  // held while select() reads objects that other threads may destroy
 };
 
 // Null when the handle is not a live object of that type.
@@ -117,14 +119,15 @@ void destroy(T* object) {
   Arena<T>::get().destroy(object);
 }
 
-// Calls `visit` with every live object. The caller keeps them from going; others may come.
+// Calls `visit` with every live object. The caller must keep objects from being destroyed during
+// the call; other threads may create objects.
 template <typename T, typename Visit>
 void for_each(const Visit& visit) {
   Arena<T>::get().each(visit);
 }
 
-// Every live object of which `wanted`, a short look at it, says so. Objects may come and go
-// meanwhile, and those that are returned may be gone.
+// Returns every live object for which `wanted` is true; `wanted` must be short. Other threads may
+// create and destroy objects during the call, so a returned object may be gone.
 template <typename T, typename Wanted>
 std::vector<T*> select(const Wanted& wanted) {
   return Arena<T>::get().select(wanted);
@@ -137,16 +140,16 @@ std::vector<T*> objects_in(const Session* session, wire::ObjectId context) {
       [=](const T& object) { return object.session == session && object.context == context; });
 }
 
-// An object that may be destroyed meanwhile, by whoever.
+// A reference to an object that any thread may destroy.
 template <typename T>
 class Ref {
  public:
   Ref() = default;
   explicit Ref(T* object) : object_(object), serial_(object ? object->serial : 0) {}
 
-  // The object, or null where it is gone, even if its slot is another's now.
+  // Returns the object, or null if it is gone, even if another object uses its slot now.
   T* get() const { return object_ && Arena<T>::serial_at(object_) == serial_ ? object_ : nullptr; }
-  // Its handle, for whoever asks for it although it may be gone.
+  // The object's handle, even if the object is gone.
   T* handle() const { return object_; }
 
   bool operator==(const Ref&) const = default;

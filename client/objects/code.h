@@ -2,7 +2,7 @@
 //
 // A module and its functions belong to one session. A library and its kernels are independent of
 // contexts: they are loaded on a session when it first needs them. cudart passes a CUkernel where a
-// CUfunction is expected. session/functions.h has what can be done with them.
+// CUfunction is expected. calls/functions.h has what can be done with them.
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ using ImageHash = std::array<uint8_t, 32>;  // SHA-256
 struct ImageParts {
   std::vector<std::span<const std::byte>> parts;
   std::vector<ImageHash> hashes;
-  std::vector<std::vector<std::byte>> copies;  // when the application may free its own
+  std::vector<std::vector<std::byte>> copies;  // used when the application may free its images
 };
 
 struct JitOptions {
@@ -45,27 +45,29 @@ struct JitOptions {
   std::vector<void*> library_values;
 };
 
-// What is known of a function, or of a kernel on one device: asked once.
+// The known facts about a function, or about a kernel on one device. The worker is asked once.
 struct FunctionInfo {
   const Session* session = nullptr;
-  wire::ObjectId id = 0;  // of the function or kernel on its session
+  wire::ObjectId id = 0;  // id of the function or kernel in its session
   std::vector<wire::ParameterInfo> parameters;
   uint32_t parameter_bytes = 0;
   std::array<std::atomic<int32_t>, wire::kFunctionAttributeCount> attributes;
 
-  // Resident blocks, by device, block size, shared memory, flags and the attributes that change the
-  // answer: what cuOccupancyMaxActiveBlocksPerMultiprocessor was told before.
+  // Earlier answers of cuOccupancyMaxActiveBlocksPerMultiprocessor: resident blocks by device,
+  // block size, shared memory, flags and the attributes that change the answer.
   using OccupancyQuestion = std::tuple<uint32_t, int, size_t, unsigned, int32_t, int32_t>;
   std::mutex occupancy_mutex;
   std::map<OccupancyQuestion, int> occupancy;
 
-  // Attributes of launches that the driver took, with the shapes that it judges them by: what is
-  // not among them is asked about in a round trip, so that a refusal comes from the launch itself.
+  // Launch attributes that the driver has accepted, with the launch shapes that it checks them
+  // against. A launch with other attributes is a round trip, so that a refusal comes from the
+  // launch itself.
   std::mutex launches_mutex;
   std::set<std::vector<std::byte>> accepted_launches;
 };
 
-// The variables of a module or library that were asked for, by address: Registry's buffer ids.
+// The variables of a module or library that the application has asked for: address to buffer id (of
+// the Registry).
 struct Variables {
   std::mutex mutex;
   std::map<CUdeviceptr, uint64_t> buffer_ids;
@@ -76,18 +78,19 @@ struct Function : Object {
   explicit Function(const Identity& identity, std::unique_ptr<FunctionInfo> known = nullptr)
       : Object(kKind, identity), info(std::move(known)) {}
 
-  std::unique_ptr<FunctionInfo> info;  // null: the worker named it, and nobody asked about it yet
-  const Kernel* kernel = nullptr;      // of a library, whose function it is
+  // null until someone asks about a function that the worker named
+  std::unique_ptr<FunctionInfo> info;
+  const Kernel* kernel = nullptr;  // the library kernel that it belongs to; otherwise null
 };
 
-// A module that cuModuleLoad* made owns its functions, by name: a driver gives the same handle each
-// time. The module of a library in a context (cuLibraryGetModule) has the functions of the
-// library's kernels and the library's variables, and goes with the library.
+// A module of cuModuleLoad* owns its functions by name, because a driver returns the same handle
+// each time. The module of a library in a context (cuLibraryGetModule) has the functions of the
+// library's kernels and the library's variables, and ends with the library.
 struct Module : Object {
   static constexpr wire::Kind kKind = wire::Kind::kModule;
   explicit Module(const Identity& identity) : Object(kKind, identity) {}
 
-  // The driver names a library's modules; those of cuModuleLoad* are named by the client.
+  // The worker assigns the ids of a library's modules; the client assigns those of cuModuleLoad*.
   bool is_of_library() const { return (id & wire::kWorkerMinted) != 0; }
 
   struct Global {
@@ -95,10 +98,10 @@ struct Module : Object {
     size_t bytes = 0;
   };
   Variables variables;
-  std::atomic<Library*> library{nullptr};  // null for a module of its own
+  std::atomic<Library*> library{nullptr};  // null for a module of cuModuleLoad*
   std::mutex mutex;                        // of what follows
   std::unordered_map<std::string, Function*> functions;
-  std::unordered_map<std::string, Global> globals;  // those that were asked for
+  std::unordered_map<std::string, Global> globals;  // those that the application has asked for
 };
 
 struct Library : Object {
@@ -107,11 +110,11 @@ struct Library : Object {
       : Object(kKind, identity), image(std::move(its_image)), options(std::move(its_options)) {}
 
   const ImageParts image;
-  JitOptions options;  // what a driver writes back goes into the application's memory
+  JitOptions options;  // values that a driver writes back go to the application's memory
   Variables variables;
   std::mutex mutex;  // of what follows
   std::unordered_map<Session*, wire::ObjectId> ids;
-  std::unordered_map<std::string, Kernel*> kernels;  // one object a name
+  std::unordered_map<std::string, Kernel*> kernels;  // one object per name
 };
 
 struct Kernel : Object {
@@ -121,11 +124,13 @@ struct Kernel : Object {
 
   Library& library;
   const std::string name;
-  std::atomic<FunctionInfo*> first_info{nullptr};  // of first_device: nearly always the only one
+  // for first_device, nearly always the only device
+  std::atomic<FunctionInfo*> first_info{nullptr};
   uint32_t first_device = 0;
   std::mutex mutex;                                                   // of what follows
   std::unordered_map<uint32_t, std::unique_ptr<FunctionInfo>> infos;  // by the client's device
-  std::unordered_map<uint64_t, Function*> functions;  // by the client's device and the context
+  // by the client's device ordinal and the context
+  std::unordered_map<uint64_t, Function*> functions;
 };
 
 }  // namespace rcuda::client

@@ -1,6 +1,6 @@
 // Graphs and their nodes, and the user objects that graphs hold.
 //
-// Threads: CUDA does not allow concurrent changes of one graph, and neither does this.
+// Threads: CUDA forbids concurrent changes of one graph, and so does this class.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,8 @@
 
 namespace rcuda::client {
 
-// cuUserObjectCreate's: a reference count and what to do at its end.
+// A user object of cuUserObjectCreate: a reference count and a function that runs when it reaches
+// 0.
 struct UserObject : Object {
   static constexpr wire::Kind kKind = wire::Kind::kUserObject;
   UserObject(const Identity& identity, void* its_pointer, CUhostFn its_end, unsigned count)
@@ -26,11 +27,12 @@ struct UserObject : Object {
   std::atomic<unsigned> references;
 };
 
-// References of a user object that the worker's graph holds under a number.
+// References to a user object that the worker's graph holds under a number.
 struct HeldObject {
   UserObject* object = nullptr;
   uint64_t number = 0;
-  std::shared_ptr<std::atomic<unsigned>> count;  // shared with what happens when it lets go
+  // shared with the callback that runs when the graph releases the references
+  std::shared_ptr<std::atomic<unsigned>> count;
 };
 
 struct Graph : Object {
@@ -40,9 +42,9 @@ struct Graph : Object {
   std::vector<HeldObject> held;
 };
 
-// Memory that cuGraphKernelNodeGetParams and its like point into. A worker's ids of nodes are used
-// again when their graph is gone, so this says nothing about the node: it is filled anew each time
-// that it is asked for.
+// A graph node. It owns the memory that cuGraphKernelNodeGetParams and similar calls return
+// pointers into. The worker reuses ids of nodes after their graph is gone, so the contents say
+// nothing about the node; each call fills them again.
 struct GraphNode : Object {
   static constexpr wire::Kind kKind = wire::Kind::kGraphNode;
   explicit GraphNode(const Identity& identity) : Object(kKind, identity) {}
@@ -50,11 +52,12 @@ struct GraphNode : Object {
   struct Answers {
     std::vector<std::byte> parameters;  // packed
     size_t parameter_bytes = 0;
-    std::vector<void*> parameter_pointers;  // into these: what kernelParams or extra reads back as
-    std::vector<CUmemAccessDesc> access;    // of an allocation
-    std::vector<CUstreamBatchMemOpParams> operations;  // of a batch
+    // pointers into `parameters`, returned as kernelParams or extra
+    std::vector<void*> parameter_pointers;
+    std::vector<CUmemAccessDesc> access;               // of an allocation node
+    std::vector<CUstreamBatchMemOpParams> operations;  // of a batch of memory operations
   };
-  // Made on first need: most nodes are never asked.
+  // Created on first use: most nodes never need it.
   Answers& answers() {
     if (!answers_) answers_ = std::make_unique<Answers>();
     return *answers_;

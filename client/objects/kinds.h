@@ -1,4 +1,4 @@
-// From a kind, as generated code has it, to the type: one place lists them all.
+// Maps a kind, which generated code uses, to its type. This is the only list of all types.
 #pragma once
 
 #include "client/objects/allocation.h"
@@ -10,8 +10,8 @@
 
 namespace rcuda::client {
 
-// Calls `use` as use.template operator()<T>() with the type of the kind; a value-initialised result
-// for kinds that have none.
+// Calls use.template operator()<T>() with the type of the kind. Returns a value-initialised result
+// for kinds without a type.
 template <typename Use>
 auto with_type(wire::Kind kind, const Use& use) {
   switch (kind) {

@@ -1,6 +1,6 @@
 // What every handle that the application holds has in common: streams, events, modules, graphs, ...
 //
-// Each kind is a type of its own (context.h, stream.h, ...) that derives from Object; the handle is
+// Each kind is a type of its own (stream.h, code.h, ...) that derives from Object; the handle is
 // the object's address. arena.h makes, finds and retires them.
 #pragma once
 

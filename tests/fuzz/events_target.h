@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "client/session/event_thread.h"
+#include "client/channel/event_thread.h"
 #include "common/wire/handshake.h"
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 
 #include "api/opcodes.h"
-#include "server/executor/image_cache.h"
+#include "server/executor/images/image_cache.h"
 #include "tests/support/session_harness.h"
 
 namespace rcuda::test {

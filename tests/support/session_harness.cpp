@@ -143,7 +143,7 @@ SessionHarness::SessionHarness(const Options& options) {
   EXPECT_TRUE(selected.ok()) << selected.message();
   resources_.link = links_.server.get();
   resources_.images = images_.get();
-  resources_.shared_address_space = true;
+  resources_.host_memory.shared_address_space = true;
   resources_.allow_faults = options.allow_faults;
   loop_ =
       std::make_unique<server::SessionLoop>(resources_, server::SessionLoopOptions{options.spin});

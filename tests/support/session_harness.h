@@ -25,7 +25,7 @@
 #include "common/wire/handshake.h"
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"
-#include "server/executor/image_cache.h"
+#include "server/executor/images/image_cache.h"
 #include "server/worker/device_set.h"
 #include "server/worker/session_loop.h"
 #include "tests/support/link_pair.h"

@@ -46,6 +46,11 @@ void TwoPuppetsTest::SetUp() {
 void TwoPuppetsTest::TearDown() {
   for (const CUdeviceptr address : allocated_) process().memory().remove(address);
   pop_context();
+  // What a test has left under way is over for the next one.
+  for (int ordinal = 0; ordinal < 3; ++ordinal) {
+    const Context& context = *process().device(ordinal)->primary;
+    EXPECT_EQ(context.session->synchronize_context(context.id), CUDA_SUCCESS);
+  }
 }
 
 CUdeviceptr TwoPuppetsTest::allocate(Session& session, uint64_t offset, size_t bytes) {
@@ -62,7 +67,8 @@ CUdeviceptr TwoPuppetsTest::allocate(Session& session, uint64_t offset, size_t b
 
 void TwoPuppetsTest::settle(Session& session) {
   Reply reply;
-  EXPECT_EQ(session.call(0, static_cast<uint16_t>(wire::Custom::kPing), {}, {}, 0, &reply),
+  EXPECT_EQ(session.call(session.in_context(0), static_cast<uint16_t>(wire::Custom::kPing), {}, {},
+                         0, &reply),
             CUDA_SUCCESS);
   after_peer(&TwoPuppets::get().first);
   after_peer(&TwoPuppets::get().second);
@@ -82,8 +88,8 @@ LoneSession::LoneSession() : puppet(test::PuppetServer::welcome_with(1)) {
 CUresult LoneSession::ping() {
   Reply reply;
   before_peer(&puppet);
-  const CUresult result =
-      session->call(0, static_cast<uint16_t>(wire::Custom::kPing), {}, {}, 0, &reply);
+  const CUresult result = session->call(
+      session->in_context(0), static_cast<uint16_t>(wire::Custom::kPing), {}, {}, 0, &reply);
   after_peer(&puppet);
   return result;
 }

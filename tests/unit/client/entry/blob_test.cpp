@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "api/opcodes.h"
+#include "common/wire/codec.h"
 #include "generated/client/forward.h"
 #include "tests/unit/client/two_puppets.h"
 

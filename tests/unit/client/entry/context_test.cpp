@@ -6,9 +6,9 @@
 #include <gtest/gtest.h>
 
 #include "api/opcodes.h"
-#include "client/session/capture.h"
-#include "client/session/functions.h"
-#include "client/session/marshal.h"
+#include "client/calls/capture.h"
+#include "client/calls/functions.h"
+#include "client/calls/marshal.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {

@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "client/memory/copy.h"
-#include "client/session/staging.h"
+#include "client/channel/staging.h"
+#include "client/memory/copy/copy.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {

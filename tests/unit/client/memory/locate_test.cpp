@@ -1,4 +1,4 @@
-#include "client/memory/locate.h"
+#include "client/memory/copy/locate.h"
 
 #include <gtest/gtest.h>
 
@@ -98,7 +98,7 @@ TEST_F(LocateTest, ACopyInAnotherServersStreamWaitsForItFirst) {
   ASSERT_EQ(stream_at(owner, nullptr, &stream), CUDA_SUCCESS);
   pop_context();
   EXPECT_EQ(stream.target.session, &first_session());
-  EXPECT_EQ(stream.id, 0u);
+  EXPECT_EQ(stream_id(stream.target), 0u);
   EXPECT_EQ(sent_to_second(wire::Custom::kSignal).size(), 1u);
 }
 

@@ -1,11 +1,10 @@
 // What the two workers are asked to do for a blocking copy: where they must ask a stream whether it
 // has come to the copy, and where the client knows.
-#include "client/memory/peer_copy.h"
-
 #include <gtest/gtest.h>
 
 #include "api/opcodes.h"
-#include "client/memory/locate.h"
+#include "client/memory/copy/locate.h"
+#include "client/memory/copy/peer.h"
 #include "tests/unit/client/two_puppets.h"
 
 namespace rcuda::client {
@@ -49,7 +48,7 @@ class PeerCopyTest : public TwoPuppetsTest {
     return asked;
   }
   static void fill(const PeerSide& side) {
-    EXPECT_EQ(side.owner.session->post(side.owner.context,
+    EXPECT_EQ(side.owner.session->post(side.owner,
                                        static_cast<uint16_t>(api::Opcode::cuMemsetD8Async), {}),
               CUDA_SUCCESS);
   }

@@ -1,0 +1,90 @@
+#include "client/calls/functions.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "client/channel/session.h"
+#include "client/objects/arena.h"
+
+namespace rcuda::client {
+
+void note_attribute(FunctionInfo& info, int which, int value) {
+  if (which < 0 || which >= static_cast<int>(info.attributes.size())) return;
+  info.attributes[static_cast<size_t>(which)].store(value, std::memory_order_relaxed);
+}
+
+namespace {
+
+// False when the answer is none.
+bool read_function_info(std::span<const std::byte> answer, FunctionInfo* info) {
+  // FunctionInfoReply without its header, then the parameters.
+  struct Fixed {
+    uint32_t parameter_count, reserved;
+    int32_t attributes[wire::kFunctionAttributeCount];
+  } fixed;
+  if (answer.size() < sizeof fixed) return false;
+  std::memcpy(&fixed, answer.data(), sizeof fixed);
+  if (fixed.parameter_count > (answer.size() - sizeof fixed) / sizeof(wire::ParameterInfo)) {
+    return false;
+  }
+  info->parameters.resize(fixed.parameter_count);
+  if (fixed.parameter_count) {
+    std::memcpy(info->parameters.data(), answer.data() + sizeof fixed,
+                fixed.parameter_count * sizeof(wire::ParameterInfo));
+  }
+  for (const wire::ParameterInfo& parameter : info->parameters) {
+    const uint64_t end = uint64_t{parameter.offset_bytes} + parameter.size_bytes;
+    if (end > wire::kMaxParameterBytes) return false;
+    info->parameter_bytes = std::max(info->parameter_bytes, static_cast<uint32_t>(end));
+  }
+  for (size_t i = 0; i < info->attributes.size(); ++i) {
+    info->attributes[i].store(fixed.attributes[i], std::memory_order_relaxed);
+  }
+  return true;
+}
+
+}  // namespace
+
+CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner,
+                      bool is_kernel, const char* name, std::unique_ptr<FunctionInfo>* info) {
+  const size_t length = std::strlen(name);
+  if (length > 32768) return CUDA_ERROR_NOT_FOUND;
+  const wire::Kind kind = is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction;
+  auto found = std::make_unique<FunctionInfo>();
+  found->session = &session;
+  found->id = session.ids().mint(kind);
+  if (found->id == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  wire::FunctionInfoBody body{};
+  body.object = found->id;
+  body.owner = owner;
+  body.is_kernel = is_kernel;
+  body.name_bytes = static_cast<uint16_t>(length);
+  Reply reply;
+  const CUresult result =
+      session.call(session.in_context(context), static_cast<uint16_t>(wire::Custom::kFunctionInfo),
+                   std::as_bytes(std::span(&body, 1)), std::as_bytes(std::span(name, length)),
+                   wire::ClientWindow::kLargeReplyBytes - 64, &reply);
+  if (result != CUDA_SUCCESS) {
+    session.ids().release(kind, found->id);
+    return result;
+  }
+  if (!read_function_info(reply.body(), found.get())) return CUDA_ERROR_UNKNOWN;
+  *info = std::move(found);
+  return CUDA_SUCCESS;
+}
+
+CUresult resolve_callable(CUfunction handle, const Target& target, Callable* callable) {
+  if (const auto* function = find<Function>(handle)) {
+    if (function->session != target.session) return CUDA_ERROR_INVALID_HANDLE;
+    callable->info = function->info.get();
+    return callable->info ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (auto* kernel = find<Kernel>(handle)) {
+    callable->is_kernel = true;
+    return info_on(*kernel, target, &callable->info);
+  }
+  return CUDA_ERROR_INVALID_HANDLE;
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,68 @@
+#include "client/calls/host_functions.h"
+
+#include <utility>
+
+#include "client/calls/capture.h"
+#include "client/calls/marshal.h"
+#include "client/channel/session.h"
+#include "client/channel/timeline.h"
+
+namespace rcuda::client {
+namespace {
+
+CUresult find_stream(CUstream stream, Target* target, wire::LaunchHostBody* body) {
+  if (CUresult result = target_of_stream(stream, target); result != CUDA_SUCCESS) return result;
+  return resolve(stream, wire::Kind::kStream, target, &body->stream);
+}
+
+CUresult send(const Target& target, const wire::LaunchHostBody& body) {
+  const HostWrite writing(target.timeline);
+  const CUresult result = post(target, wire::Custom::kLaunchHost, body);
+  // Another error is an earlier command's: this one is on its way.
+  if (result == CUDA_SUCCESS || !target.session->lost()) return result;
+  return target.session->events().remove_callback(body.callback) ? result : CUDA_SUCCESS;
+}
+
+CUresult launch(CUstream stream, EventThread::GraphCallback callback) {
+  Target target;
+  wire::LaunchHostBody body{};
+  if (CUresult result = find_stream(stream, &target, &body); result != CUDA_SUCCESS) return result;
+  EventThread& events = target.session->events();
+  const Result<uint64_t> id = may_capture(stream)
+                                  ? events.add_graph_callback(std::move(callback))
+                                  : events.add_callback([function = std::move(callback.function)](
+                                                            CUresult) { function(); });
+  if (!id) return CUDA_ERROR_OUT_OF_MEMORY;
+  body.callback = *id;
+  return send(target, body);
+}
+
+}  // namespace
+
+CUresult launch_host_function(CUstream stream, CUhostFn function, void* user_data) {
+  EventThread::GraphCallback callback;
+  callback.function = [=] { function(user_data); };
+  callback.given = {function, user_data};
+  return launch(stream, std::move(callback));
+}
+
+CUresult launch_graph_function(CUstream stream, EventThread::GraphCallback callback) {
+  return launch(stream, std::move(callback));
+}
+
+CUresult launch_stream_callback(CUstream stream, std::function<void(CUresult)> callback) {
+  Target target;
+  wire::LaunchHostBody body{};
+  if (CUresult result = find_stream(stream, &target, &body); result != CUDA_SUCCESS) return result;
+  if (may_capture(stream)) {
+    invalidate_capture(stream);
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  const Result<uint64_t> id = target.session->events().add_callback(std::move(callback), true);
+  if (!id) return CUDA_ERROR_OUT_OF_MEMORY;
+  body.callback = *id;
+  body.is_stream_callback = 1;
+  return send(target, body);
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,269 @@
+#include "client/calls/marshal.h"
+
+#include "client/calls/capture.h"
+#include "client/calls/default_streams.h"
+#include "client/calls/functions.h"
+#include "client/channel/session.h"
+#include "client/channel/timeline.h"
+#include "client/objects/kinds.h"
+#include "client/objects/named.h"
+#include "client/process/process.h"
+#include "common/interop/default_stream.h"
+
+namespace rcuda::client {
+namespace {
+
+// The calling thread's current context, if it is alive.
+CUresult find_current(Context** context) {
+  const Ref<Context> current = current_context();
+  if (!current.handle()) return CUDA_ERROR_INVALID_CONTEXT;
+  *context = current.get();
+  return *context && !(*context)->given_back.load(std::memory_order_acquire)
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id, bool used) {
+  const bool per_thread =
+      handle == CU_STREAM_PER_THREAD || (!handle && interop::per_thread_default_stream());
+  Stream* stream = nullptr;
+  if (per_thread || !handle || handle == CU_STREAM_LEGACY) {
+    Context* context;
+    if (CUresult result = find_current(&context); result != CUDA_SUCCESS) return result;
+    if (!target->session) *target = target_of(*context);
+    if (!per_thread) {
+      *id = 0;
+      const bool is_its = target->session == context->session && target->context == context->id;
+      target->timeline = is_its ? context->timeline.get() : nullptr;
+      target->stream = nullptr;
+      const CUresult result = check_legacy_stream();
+      if (used && is_its && result == CUDA_SUCCESS) target->timeline->pace();
+      return result;
+    }
+    if (CUresult result = per_thread_stream(*context, &stream); result != CUDA_SUCCESS)
+      return result;
+  } else {
+    stream = find<Stream>(handle);
+    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    if (!target->session) *target = target_of(*stream);
+  }
+  if (target->session != stream->session) return CUDA_ERROR_INVALID_HANDLE;
+  target->timeline = stream->timeline.get();
+  target->stream = stream;
+  *id = stream->id;
+  if (used) target->timeline->pace();
+  return CUDA_SUCCESS;
+}
+
+// The context in which a new object is: one that is always there for what belongs to none.
+wire::ObjectId home_of(const Target& target, wire::Kind kind, wire::ObjectId id) {
+  switch (kind) {
+    case wire::Kind::kContext:
+      return id;
+    case wire::Kind::kGraph:
+    case wire::Kind::kGraphNode:
+    case wire::Kind::kMemoryPool:
+      return Process::get().device(static_cast<CUdevice>(target.device))->primary->id;
+    default:
+      return target.context;
+  }
+}
+
+bool is_code(wire::Kind kind) {
+  return kind == wire::Kind::kLibrary || kind == wire::Kind::kKernel ||
+         kind == wire::Kind::kFunction;
+}
+
+bool is_graph(wire::Kind kind) {
+  return kind == wire::Kind::kGraph || kind == wire::Kind::kGraphNode ||
+         kind == wire::Kind::kGraphExec;
+}
+
+// All of an object but its id, which stays taken.
+void forget(Object* object) {
+  forget_named(*object);
+  destroy_object(object);
+}
+
+// Libraries and kernels have an id per session, and a kernel may stand where a function is
+// expected.
+CUresult resolve_code(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
+  auto* library = kind == wire::Kind::kLibrary ? find<Library>(handle) : nullptr;
+  auto* kernel = kind == wire::Kind::kLibrary ? nullptr : find<Kernel>(handle);
+  if (!library && !kernel) return CUDA_ERROR_INVALID_HANDLE;
+  // Libraries are independent of contexts: without a current one, any session will do.
+  if (!target->session) *target = target_anywhere();
+  if (library) return id_on(*library, *target->session, target->context, id);
+  if (kind == wire::Kind::kKernel) {
+    FunctionInfo* info;
+    const CUresult result = info_on(*kernel, *target, &info);
+    if (result == CUDA_SUCCESS) *id = info->id;
+    return result;
+  }
+  Function* function;
+  const CUresult result = function_in(*kernel, *target, &function);
+  if (result == CUDA_SUCCESS) *id = function->id;
+  return result;
+}
+
+}  // namespace
+
+Target target_of(const Object& object) { return {object.session, object.context, object.device}; }
+
+CUresult target_current(Target* target) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  Context* context;
+  if (CUresult result = find_current(&context); result != CUDA_SUCCESS) return result;
+  *target = target_of(*context);
+  return CUDA_SUCCESS;
+}
+
+CUresult target_for_work(CUstream stream, Target* target) {
+  const CUresult result = target_current(target);
+  if (result == CUDA_SUCCESS) return result;
+  const auto* created = find<Stream>(stream);
+  if (!created) return result;
+  *target = target_of(*created);
+  return CUDA_SUCCESS;
+}
+
+CUresult target_of_stream(CUstream stream, Target* target) {
+  if (CUresult result = target_for_work(stream, target); result != CUDA_SUCCESS) return result;
+  if (const auto* created = find<Stream>(stream)) *target = target_of(*created);
+  return CUDA_SUCCESS;
+}
+
+CUresult target_for_copy(CUstream stream, Target* target) {
+  const CUresult result = target_current(target);
+  return result == CUDA_ERROR_INVALID_CONTEXT ? target_for_work(stream, target) : result;
+}
+
+Target target_anywhere() {
+  Target target;
+  if (target_current(&target) == CUDA_SUCCESS) return target;
+  return {Process::get().sessions().front().get(), wire::primary_context_id(0), 0};
+}
+
+CUresult target_device(CUdevice device, Target* target, uint32_t* ordinal) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  const Device* found = Process::get().device(device);
+  if (!found) return CUDA_ERROR_INVALID_DEVICE;
+  *target = {found->session, 0, static_cast<uint32_t>(device)};
+  *ordinal = found->ordinal;
+  return CUDA_SUCCESS;
+}
+
+int client_ordinal(const Target& target, uint32_t worker_ordinal) {
+  return static_cast<int>(Process::get().ordinal_of(*target.session, worker_ordinal));
+}
+
+Target target_of_graph(const Object& object) {
+  Target current;
+  const bool is_there = target_current(&current) == CUDA_SUCCESS;
+  return is_there && current.session == object.session ? current : target_of(object);
+}
+
+CUresult target_address(CUdeviceptr address, Target* target) {
+  Process& process = Process::get();
+  if (CUresult result = process.check(); result != CUDA_SUCCESS) return result;
+  if (const auto allocation = process.memory().find(address); allocation && allocation->session) {
+    *target = {allocation->session, allocation->context, allocation->device};
+    return CUDA_SUCCESS;
+  }
+  const CUresult result = target_current(target);
+  Session* session = process.session_of_address(address);
+  if (!session) session = process.memory().reserved_by(address);
+  if (!session || (result == CUDA_SUCCESS && session == target->session)) return result;
+  *target = {session, wire::primary_context_id(0), process.ordinal_of(*session, 0)};
+  return CUDA_SUCCESS;
+}
+
+CUresult check_not_destroyed() {
+  Target target;
+  const CUresult result = target_current(&target);
+  return result == CUDA_ERROR_INVALID_CONTEXT ? CUDA_SUCCESS : result;
+}
+
+InContext::InContext(const Target& target) { push_context(context_of(target)); }
+
+InContext::~InContext() { (void)pop_context(); }
+
+CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (kind == wire::Kind::kStream) return resolve_stream(handle, target, id, true);
+  if (!handle) {
+    *id = 0;
+    return CUDA_SUCCESS;
+  }
+  if (is_code(kind)) {
+    const CUresult result = resolve_code(handle, kind, target, id);
+    if (result != CUDA_ERROR_INVALID_HANDLE || kind != wire::Kind::kFunction) return result;
+  }
+  const Object* object = find_object(handle, kind);
+  if (!object) return CUDA_ERROR_INVALID_HANDLE;
+  if (kind == wire::Kind::kContext && static_cast<const Context*>(object)->given_back) {
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  }
+  if (!target->session) *target = is_graph(kind) ? target_of_graph(*object) : target_of(*object);
+  if (target->session != object->session) return CUDA_ERROR_INVALID_HANDLE;
+  *id = object->id;
+  return CUDA_SUCCESS;
+}
+
+CUresult resolve_unused(CUstream stream, Target* target, wire::ObjectId* id) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  return resolve_stream(stream, target, id, false);
+}
+
+CUresult mint(const Target& target, wire::Kind kind, void** handle, wire::ObjectId* id) {
+  *id = target.session->ids().mint(kind);
+  if (*id == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  Object* object =
+      create_object(kind, {*id, home_of(target, kind, *id), target.session, target.device});
+  if (!object) {
+    target.session->ids().release(kind, *id);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  remember_named(object);
+  *handle = object;
+  return CUDA_SUCCESS;
+}
+
+void* adopt(const Target& target, wire::Kind kind, wire::ObjectId id) {
+  if (id == 0) return nullptr;
+  return named(kind, {id, home_of(target, kind, id), target.session, target.device});
+}
+
+void retire(const void* handle, wire::Kind kind) {
+  Object* object = find_object(handle, kind);
+  if (!object) return;
+  Session* session = object->session;
+  const wire::ObjectId id = object->id;
+  forget(object);
+  session->ids().release(kind, id);
+}
+
+RetiredEarly::~RetiredEarly() {
+  for (const TakenId& taken : taken_) taken.session->ids().release(taken.kind, taken.id);
+}
+
+void RetiredEarly::add(Object* object) {
+  taken_.push_back({object->session, object->kind, object->id});
+  forget(object);
+}
+
+CUresult await_idle(Session& session, wire::ObjectId context) {
+  return any_capture() ? CUDA_SUCCESS : session.synchronize_context(context);
+}
+
+CUresult post(const Target& target, uint16_t opcode, std::span<const std::byte> body) {
+  const CUresult result = target.session->post(target, opcode, body);
+  return result == CUDA_SUCCESS ? target.session->take_error() : result;
+}
+
+CUresult call(const Target& target, uint16_t opcode, std::span<const std::byte> body,
+              size_t reply_bytes, Reply* reply) {
+  return target.session->call(target, opcode, body, {}, reply_bytes, reply);
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,35 @@
+// Decides which posted commands the client waits for. A stream capture may refuse a command; its
+// error must then come from the call that sent it (calls/capture.h). Threads: any. A CaptureAnswers
+// applies to the thread that makes it.
+#pragma once
+
+#include <cuda.h>
+
+namespace rcuda::client {
+
+// Sets how many captures are in progress. With 0, earlier refusals are forgotten.
+void set_captures(int count);
+bool any_capture();
+
+// While it exists and a capture is in progress, the client waits for each command that the thread
+// posts, because the command may join the capture or break its rules. `always`: it waits even if no
+// capture is in progress.
+class CaptureAnswers {
+ public:
+  explicit CaptureAnswers(bool always = false);
+  ~CaptureAnswers();
+  CaptureAnswers(const CaptureAnswers&) = delete;
+  CaptureAnswers& operator=(const CaptureAnswers&) = delete;
+
+ private:
+  const bool always_;
+};
+
+// Whether the client must wait for a posted command (see CaptureAnswers). Once a capture is
+// invalidated, this holds for every command until no capture is in progress, because the streams of
+// the capture refuse all work.
+bool awaits_answers();
+// Called when a command was refused. An error of the capture family invalidates the capture.
+void note_refusal(CUresult result);
+
+}  // namespace rcuda::client

@@ -1,0 +1,38 @@
+// The completion words of a session: 64-bit words in this process's memory. The worker writes one
+// when a stream, an event or a copy has reached a given point.
+//
+// Each request that uses a word raises the word's sequence, and the sequence continues when the
+// word gets another owner. So a late write of the worker can never be mistaken for the answer to a
+// newer request.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+namespace rcuda::client {
+
+// A word and the sequence of its latest request.
+struct Word {
+  uint32_t index = 0;
+  uint64_t sequence = 0;
+};
+
+class CompletionWords {
+ public:
+  explicit CompletionWords(uint32_t count);
+
+  // Takes a word for a wait; the caller releases it afterwards. In the unlikely case that all words
+  // are taken, it blocks until one is free.
+  Word acquire();
+  // To keep until something happens that may never happen: some are left for those who wait.
+  std::optional<Word> acquire_spare();
+  void release(Word word);
+
+ private:
+  std::mutex mutex_;
+  std::vector<Word> free_;
+};
+
+}  // namespace rcuda::client

@@ -1,0 +1,143 @@
+// The thread that takes events from a worker: the output of kernels, and host functions that a
+// stream has reached.
+//
+// Output is written to this process's stdout or stderr by the event thread itself, in order, and
+// every reply waits for that. Host functions run on a second thread, because the application's code
+// may take as long as it likes, and copies of graphs on a third, which no reply and no host
+// function waits for. The second is made when the first host
+// function or graph copy is registered, the third with the first graph copy. A host function may
+// not call CUDA: in_host_function() tells entry points, which return CUDA_ERROR_NOT_PERMITTED.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+#include <cuda.h>
+
+#include "common/transport/link.h"
+#include "common/wire/handshake.h"
+#include "common/wire/protocol.h"
+#include "common/wire/ring.h"
+
+namespace rcuda::client {
+
+// True on a thread that is running an application's host function.
+bool in_host_function();
+
+class EventThread {
+ public:
+  explicit EventThread(transport::Link& link);
+  Status start();  // before everything else
+  ~EventThread();  // stops all three; a host function that is running is waited for
+
+  // Returns the worker's first event. Blocks until it arrives, the Link breaks or the deadline
+  // passes.
+  Result<wire::ReadyEvent> ready(std::chrono::steady_clock::time_point deadline);
+
+  // Registers a host function that runs once and gets the stream's status. The returned id goes
+  // into LaunchHostBody. `always`: if the worker is lost before it asks for the function, the
+  // function still runs, with kSessionLost. Returns an error if its thread cannot be started.
+  Result<uint64_t> add_callback(std::function<void(CUresult)> function, bool always = false);
+
+  // A callback that graphs of the worker hold by its id: a function that may run any number of
+  // times, or only a notification. It is forgotten when the last graph releases it.
+  struct GraphCallback {
+    std::function<void()> function;
+    CUDA_HOST_NODE_PARAMS given{};  // the application's parameters of a host function
+    // The application's parameters of a copy node that the worker replaced by a host node.
+    std::shared_ptr<const CUDA_MEMCPY3D> copy;
+    // The function only copies bytes. It runs on the copy thread, so the application's own
+    // functions cannot delay it.
+    bool is_internal = false;
+    std::function<void()> released;  // called after the release, on the host function thread
+  };
+  Result<uint64_t> add_graph_callback(GraphCallback callback);
+  // Gets the parameters that add_graph_callback() got for a host function. False if it got none.
+  bool host_function_given(uint64_t id, CUDA_HOST_NODE_PARAMS* given);
+  // The same for a copy.
+  bool copy_given(uint64_t id, CUDA_MEMCPY3D* given);
+
+  // Forgets a function that the worker does not know; nothing is called. Returns false if the
+  // function is no longer registered: it was called or will be called.
+  bool remove_callback(uint64_t id);
+  // The session ends on purpose. Functions that the worker has not asked for will not be called.
+  void forget_callbacks();
+  // Starts the host function thread, for run_later().
+  Status start_host_functions();
+  // Runs the function on the host function thread, which must have been started.
+  void run_later(std::function<void()> function);
+
+  // Blocks until all output that the worker published before this call is printed. Spins first,
+  // then sleeps.
+  void drain_output();
+
+  // Run around a host function when the worker has sent the mirrored memory (process/mirror.h). Set
+  // before the first can come.
+  void set_mirror_hooks(std::function<void()> arrived, std::function<void()> leave) {
+    mirrors_arrived_ = std::move(arrived);
+    mirrors_leave_ = std::move(leave);
+  }
+
+  using TraceSink = std::function<void(std::span<const wire::TraceEvent>)>;
+  void set_trace_sink(TraceSink sink);
+
+ private:
+  struct Once {
+    std::function<void(CUresult)> function;
+    bool always = false;
+  };
+  using Shared = std::shared_ptr<const GraphCallback>;
+
+  // Runs functions in order on a thread of its own. Guarded by mutex_.
+  struct Runner {
+    const char* name;  // of the thread
+    bool runs_application;
+    std::thread thread;
+    std::deque<std::function<void()>> pending;
+  };
+
+  void run_events();
+  bool is_drained(uint64_t since) const;
+  void run(Runner& runner);
+  void handle(std::span<const std::byte> frame);
+  void host_callback(const wire::HostCallbackEvent& event);
+  void released(uint64_t id);
+  void call_after_loss();
+  void acknowledge(const wire::HostCallbackEvent& event);
+  Status start_locked(Runner& runner);
+  void enqueue(Runner& runner, std::function<void()> work, std::unique_lock<std::mutex>& lock);
+
+  transport::Link& link_;
+  wire::RingReader ring_;
+  std::atomic<bool> stop_{false};
+  // handled_: RingReader::consumed() after the last handled event. taking_: an event is being
+  // handled or looked for. Both are written by the event thread only.
+  std::atomic<uint64_t> handled_{0};
+  std::atomic<bool> taking_{false};
+  std::mutex drained_mutex_;  // only for threads that wait for the two above
+  std::condition_variable drained_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_ready_ = false;
+  wire::ReadyEvent ready_{};
+  std::map<uint64_t, Once> callbacks_;  // oldest first
+  std::unordered_map<uint64_t, Shared> graph_callbacks_;
+  uint64_t next_callback_ = 1;
+  TraceSink trace_sink_;
+  std::function<void()> mirrors_arrived_, mirrors_leave_;
+
+  Runner host_functions_{"rcuda-hostfn", true, {}, {}};
+  Runner copies_{"rcuda-graphcopy", false, {}, {}};
+  std::thread event_thread_;
+};
+
+}  // namespace rcuda::client

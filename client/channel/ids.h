@@ -1,0 +1,49 @@
+// Ids of what the client creates on one worker: dense from 1 per kind, the one that was released
+// last first. A destroyed object's id may be minted again at once: commands are ordered, so the
+// worker has unbound it by then. Contexts start at kFirstCreatedContext, below are the primary
+// ones.
+#pragma once
+
+#include <array>
+#include <mutex>
+#include <vector>
+
+#include "common/wire/protocol.h"
+
+namespace rcuda::client {
+
+class Ids {
+ public:
+  // Returns 0 when kMaxObjectId objects of the kind are alive.
+  wire::ObjectId mint(wire::Kind kind) {
+    PerKind& ids = kinds_[static_cast<size_t>(kind)];
+    std::lock_guard lock(ids.mutex);
+    if (!ids.free.empty()) {
+      const wire::ObjectId id = ids.free.back();
+      ids.free.pop_back();
+      return id;
+    }
+    const wire::ObjectId first = kind == wire::Kind::kContext ? wire::kFirstCreatedContext : 1;
+    const wire::ObjectId id = first + ids.used;
+    if (id >= wire::kMaxObjectId) return 0;
+    ++ids.used;
+    return id;
+  }
+
+  void release(wire::Kind kind, wire::ObjectId id) {
+    if (id == 0 || (id & wire::kWorkerMinted)) return;
+    PerKind& ids = kinds_[static_cast<size_t>(kind)];
+    std::lock_guard lock(ids.mutex);
+    ids.free.push_back(id);
+  }
+
+ private:
+  struct PerKind {
+    std::mutex mutex;
+    wire::ObjectId used = 0;
+    std::vector<wire::ObjectId> free;
+  };
+  std::array<PerKind, static_cast<size_t>(wire::Kind::kCount)> kinds_;
+};
+
+}  // namespace rcuda::client

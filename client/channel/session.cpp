@@ -1,0 +1,533 @@
+#include "client/channel/session.h"
+
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include <sys/mman.h>
+
+#include "api/traits.h"
+#include "client/base/trace.h"
+#include "client/channel/capture_answers.h"
+#include "client/channel/staging.h"
+#include "common/base/log.h"
+#include "common/cuda/errors.h"
+#include "common/wire/connect.h"
+
+namespace rcuda::client {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Window = wire::ClientWindow;
+constexpr auto kForever = std::chrono::hours(24);
+
+// How long a waiting thread spins before it sleeps. A local driver spins until the wait ends.
+// Waking a thread whose core sleeps may take 100 us, which matters little only in a wait of
+// milliseconds. With few cores, the spinning thread may keep the worker from running, or the
+// threads that move the bytes on media that have such threads.
+std::chrono::nanoseconds spin_time(const transport::MediumTraits& medium) {
+  const unsigned cores = std::thread::hardware_concurrency();
+  if (cores < 4) return std::chrono::microseconds(3);
+  if (medium.copies_by_cpu) return std::chrono::microseconds(50);
+  return std::chrono::microseconds(cores < 8 ? 200 : 5000);
+}
+
+// The client never accesses device addresses. Reserving them keeps its own mappings out of the
+// range, so that a number is either a device address or a host address, never both.
+void reserve_window(const wire::AddressWindow& window, const std::string& server) {
+  if (window.bytes == 0) return;
+  void* wanted = reinterpret_cast<void*>(window.base);
+  void* got = mmap(wanted, window.bytes, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+  if (got == wanted) return;
+  if (got != MAP_FAILED) munmap(got, window.bytes);
+  RCUDA_WARN(
+      "the device addresses of %s overlap memory of this process at %p: pointers of both may "
+      "be confused",
+      server.c_str(), wanted);
+}
+
+// Explains a handshake in which no rcuda-server answered.
+Status no_server(const Status& status) {
+  constexpr const char* kRemedy =
+      ": is it an rcuda-server? Check host and port in RCUDA_DEVICES, and the server's log";
+  if (status.code() == Code::kTimeout) {
+    return Status(status.code(),
+                  std::string("it accepted the connection and does not answer") + kRemedy);
+  }
+  if (status.code() == Code::kUnavailable) {
+    return Status(status.code(),
+                  std::string("it closed the connection in the handshake") + kRemedy);
+  }
+  return status;
+}
+
+Result<wire::Welcome> shake_hands(const UniqueFd& socket, const wire::Hello& hello,
+                                  std::chrono::milliseconds patience) {
+  // A server that refuses a connection closes it without reading, so this write may fail; the
+  // server's reason can still be read.
+  const Status sent = wire::write_message(socket.get(), wire::MessageType::kHello,
+                                          wire::encode(hello), Clock::now() + patience);
+  if (sent.code() == Code::kTimeout) return no_server(sent);
+  while (true) {
+    auto message = wire::read_message(socket.get(), Clock::now() + patience);
+    if (!message) return no_server(sent.ok() ? message.status() : sent);
+    switch (message->first) {
+      case wire::MessageType::kQueued:
+        continue;  // no limit here: the server ends the wait
+      case wire::MessageType::kWelcome:
+        return wire::decode_welcome(message->second);
+      case wire::MessageType::kRefusal: {
+        Result<wire::Refusal> refusal = wire::decode_refusal(message->second);
+        if (!refusal) return refusal.status();
+        return Status(Code::kUnavailable, "the session was refused: " + refusal->reason);
+      }
+      default:
+        return Status(Code::kProtocol, "the server answered with message type " +
+                                           std::to_string(static_cast<uint32_t>(message->first)));
+    }
+  }
+}
+
+}  // namespace
+
+uint32_t thread_number() {
+  static std::atomic<uint32_t> threads{0};
+  thread_local const uint32_t number = threads.fetch_add(1, std::memory_order_relaxed) + 1;
+  return number;
+}
+
+Session::Session()
+    : serial_([] {
+        static std::atomic<uint64_t> sessions{0};
+        return ++sessions;
+      }()) {}
+
+Status Session::connect(const ServerDevices& server, const SessionOptions& options) {
+  const std::string address = server.host + ":" + std::to_string(server.port);
+  Result<wire::Connection> connection =
+      wire::connect_server(server.host, server.port, server.medium ? server.medium : options.medium,
+                           options.connect_timeout);
+  if (!connection) return connection.status();
+  const transport::MediumTraits& traits = connection->medium->traits;
+  if (traits.reach == transport::Reach::kNetwork) {
+    RCUDA_RETURN_IF_ERROR(
+        wire::present_ticket(connection->socket.get(), Clock::now() + options.answer_timeout)
+            .with_context(address));
+  }
+
+  name_ = address + " over " + traits.name;
+  server_ = server;
+  index_ = options.hello.worker;
+  synchronous_ = options.synchronous;
+  traits_ = traits;
+  spin_ = spin_time(traits);
+
+  wire::Hello hello = options.hello;
+  hello.medium = traits.name;
+  hello.devices = server.gpus;
+  Result<wire::Welcome> welcome = shake_hands(connection->socket, hello, options.answer_timeout);
+  if (!welcome) return Status(welcome.status()).with_context(address);
+  welcome_ = std::move(welcome).value();
+  if (welcome_.devices.size() != server.gpus.size()) {
+    return Status(Code::kProtocol,
+                  address + " granted a different number of devices than requested");
+  }
+  reserve_window(welcome_.window, name_);
+
+  transport::LinkOptions link_options = options.link;
+  link_options.window_bytes = Window::kBytes;
+  auto link = wire::link_to_worker(std::move(connection).value(), welcome_.token, link_options,
+                                   {options.handshake_timeout, options.connect_timeout});
+  if (!link) return Status(link.status()).with_context(name_);
+  link_ = std::move(link).value();
+  if (link_->peer_window_bytes() < wire::WorkerWindow::kBytes ||
+      link_->window().size() < Window::kBytes) {
+    return Status(Code::kProtocol, name_ + ": the worker's window is too small");
+  }
+  return {};
+}
+
+Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
+                                               const SessionOptions& options) {
+  std::unique_ptr<Session> session(new Session);
+  RCUDA_RETURN_IF_ERROR(session->connect(server, options));
+  session->commands_ring_ =
+      std::make_unique<wire::RingWriter>(*session->link_, wire::kCommandRingLayout);
+  session->events_ = std::make_unique<EventThread>(*session->link_);
+  session->events_->set_mirror_hooks(
+      [raw = session.get()] {
+        if (const MirrorHooks* hooks = raw->mirror_hooks_) hooks->arrived(*raw);
+      },
+      [raw = session.get()] {
+        if (const MirrorHooks* hooks = raw->mirror_hooks_) hooks->leave(*raw);
+      });
+  if (Status started = session->events_->start(); !started.ok()) {
+    return std::move(started).with_context(session->name_);
+  }
+
+  for (uint32_t i = Window::kSmallReplyCount; i-- > 0;) {
+    session->small_slots_.push_back(
+        static_cast<uint32_t>(Window::kSmallReplies + uint64_t{i} * Window::kSmallReplyBytes));
+  }
+  for (uint32_t i = Window::kLargeReplyCount; i-- > 0;) {
+    session->large_slots_.push_back(
+        static_cast<uint32_t>(Window::kLargeReplies + uint64_t{i} * Window::kLargeReplyBytes));
+  }
+
+  Result<wire::ReadyEvent> ready =
+      session->events_->ready(Clock::now() + options.handshake_timeout);
+  if (!ready) return Status(ready.status()).with_context(session->name_);
+  auto staging = Staging::open(*session, *ready);
+  if (!staging) return Status(staging.status()).with_context(session->name_);
+  session->staging_ = std::move(staging).value();
+  if (trace::on()) session->trace();
+  RCUDA_INFO("connected to %s: %zu device(s), driver %u, worker %u", session->name_.c_str(),
+             server.gpus.size(), session->welcome_.driver_version, session->welcome_.worker_pid);
+  return session;
+}
+
+// The worker's reports go into the trace. Some round trips measure how far its clock differs from
+// ours.
+void Session::trace() {
+  constexpr int kRoundTrips = 16;
+  trace_ = trace::add_server(name_, welcome_.worker_pid,
+                             traits_.reach == transport::Reach::kThisMachine);
+  events_->set_trace_sink([index = trace_](std::span<const wire::TraceEvent> events) {
+    trace::server_events(index, events);
+  });
+  for (int i = 0; i < kRoundTrips; ++i) {
+    Reply reply;
+    (void)call(in_context(0), static_cast<uint16_t>(wire::Custom::kPing), {}, {}, 0, &reply);
+  }
+}
+
+// Waits for the last reports. The worker sends them when it is idle, which a hanging worker never
+// is.
+void Session::await_trace() {
+  constexpr auto kPatience = std::chrono::seconds(1);
+  const uint64_t last = commands();
+  const Clock::time_point deadline = Clock::now() + kPatience;
+  while (!lost() && !trace::reported(trace_, last) && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+Session::~Session() {
+  events_.reset();
+  staging_.reset();
+}
+
+// ---- commands ----------------------------------------------------------------------------------
+
+namespace {
+
+// How much room the command takes in a queue of the driver's.
+uint64_t room_of(uint16_t opcode, std::span<const std::byte> body) {
+  const api::CommandTraits& traits = api::traits_of(opcode);
+  if (traits.queues == api::Queues::kIfItHolds) return api::holds_stream(traits, body) ? 1 : 0;
+  if (traits.queues != api::Queues::kWork) return 0;
+  // A copy that writes a completion word queues an event behind itself.
+  if (!traits.signals() || traits.device_work == api::CommandTraits::kNone ||
+      body.size() < traits.body_bytes)
+    return 1;
+  uint64_t sequence;
+  std::memcpy(&sequence, body.data() + traits.sequence, sizeof sequence);
+  return sequence == 0 ? 1 : 2;
+}
+
+}  // namespace
+
+CUresult Session::send(const wire::CommandHeader& header, Timeline* timeline,
+                       std::span<const std::byte> body, std::span<const std::byte> tail,
+                       transport::Wake wake, Sent* sent) {
+  if (body.size() + tail.size() + sizeof header > wire::kMaxCommandBytes) {
+    RCUDA_ERROR("a command (opcode %u) of %zu bytes exceeds the limit of %u: it is not sent",
+                header.opcode, body.size() + tail.size() + sizeof header, wire::kMaxCommandBytes);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  // Header and body are sent as one piece. Bodies are small; tails (bytes to copy, parameters) are
+  // not copied here.
+  std::byte head[sizeof header + 1024];
+  std::span<const std::byte> first;
+  std::vector<std::byte> large;
+  if (body.size() <= 1024) {
+    std::memcpy(head, &header, sizeof header);
+    if (!body.empty()) std::memcpy(head + sizeof header, body.data(), body.size());
+    first = {head, sizeof header + body.size()};
+  } else {
+    large.resize(sizeof header + body.size());
+    std::memcpy(large.data(), &header, sizeof header);
+    std::memcpy(large.data() + sizeof header, body.data(), body.size());
+    first = large;
+  }
+  std::lock_guard lock(order_mutex_);
+  sent->number = ++commands_;
+  const uint64_t room = room_of(header.opcode, body);
+  if (timeline) {
+    sent->position = timeline->count(room);
+  } else if (room > 0) {
+    timelines_.count_unplaced();
+  }
+  const Status appended = commands_ring_->append(first, tail, wake);
+  if (!appended.ok()) return lost() ? session_lost() : lose(appended);
+  return CUDA_SUCCESS;
+}
+
+CUresult Session::post(const Target& target, uint16_t opcode, std::span<const std::byte> body,
+                       std::span<const std::byte> tail, transport::Wake wake, uint64_t* position) {
+  if (synchronous_ || awaits_answers()) {
+    Reply reply;
+    return call(target, opcode, body, tail, 0, &reply, position);
+  }
+  trace::CommandSpan span(trace_, opcode, true);
+  wire::CommandHeader header{};
+  header.opcode = opcode;
+  header.flags = span.flags();
+  header.context = target.context;
+  header.thread = thread_number();
+  Sent sent;
+  const CUresult result = send(header, target.timeline, body, tail, wake, &sent);
+  if (result != CUDA_SUCCESS) return result;
+  span.sent(sent.number);
+  if (position) *position = sent.position;
+  return CUDA_SUCCESS;
+}
+
+bool Session::begin(const Target& target, uint16_t opcode, std::span<const std::byte> body,
+                    std::span<const std::byte> tail, size_t reply_bytes, bool patient,
+                    PendingCall* call, bool at_once) {
+  if (!acquire_slot(reply_bytes, patient, call)) return false;
+  trace::CommandSpan& span = call->span.emplace(trace_, opcode, !at_once);
+  call->call = next_call_.fetch_add(1, std::memory_order_relaxed);
+  if (call->call == 0) call->call = next_call_.fetch_add(1, std::memory_order_relaxed);
+  wire::CommandHeader header{};
+  header.opcode = opcode;
+  header.flags = span.flags();
+  header.context = target.context;
+  header.call = call->call;
+  header.reply_slot = call->slot;
+  header.reply_bytes = call->slot_bytes;
+  header.thread = thread_number();
+  Sent sent;
+  call->sent = send(header, target.timeline, body, tail, transport::Wake::kNow, &sent);
+  call->position = sent.position;
+  span.sent(sent.number);
+  if (!at_once) call->span.reset();
+  return true;
+}
+
+CUresult Session::finish(PendingCall& call, Reply* reply) {
+  std::optional<trace::Span> wait;
+  if (!call.span) wait.emplace("wait for an answer", "wait");
+  const CUresult result = call.sent == CUDA_SUCCESS ? wait_for_reply(call, reply) : call.sent;
+  call.span.reset();
+  if (!reply->session_) release_slot(call.slot);
+  return result;
+}
+
+CUresult Session::call(const Target& target, uint16_t opcode, std::span<const std::byte> body,
+                       std::span<const std::byte> tail, size_t reply_bytes, Reply* reply,
+                       uint64_t* position) {
+  PendingCall call;
+  begin(target, opcode, body, tail, reply_bytes, true, &call, true);
+  if (position) *position = call.position;
+  const CUresult result = finish(call, reply);
+  if (result != CUDA_SUCCESS) note_refusal(result);
+  return result;
+}
+
+bool Session::acquire_slot(size_t reply_bytes, bool patient, PendingCall* call) {
+  const bool small =
+      reply_bytes + sizeof(wire::ReplyHeader) + sizeof(uint64_t) <= Window::kSmallReplyBytes;
+  std::vector<uint32_t>& slots = small ? small_slots_ : large_slots_;
+  while (true) {
+    {
+      std::lock_guard lock(slots_mutex_);
+      if (!slots.empty()) {
+        call->slot = slots.back();
+        call->slot_bytes = small ? Window::kSmallReplyBytes : Window::kLargeReplyBytes;
+        slots.pop_back();
+        return true;
+      }
+    }
+    if (!patient) return false;
+    // About a thousand threads are waiting for replies, so a slot will become free.
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+void Session::release_slot(uint32_t offset) {
+  std::lock_guard lock(slots_mutex_);
+  (offset < Window::kLargeReplies ? small_slots_ : large_slots_).push_back(offset);
+}
+
+const std::atomic<uint64_t>& Session::client_word(uint64_t offset) const {
+  return *reinterpret_cast<const std::atomic<uint64_t>*>(
+      const_cast<transport::Link&>(*link_).window().data() + offset);
+}
+
+template <typename Ready>
+CUresult Session::wait_until(const Ready& ready) {
+  // An answer that does not wait for a GPU takes no longer than this. After that, other threads may
+  // have the core.
+  constexpr auto kAnswer = std::chrono::microseconds(50);
+  const Clock::time_point begin = Clock::now();
+  for (Clock::duration waited{0}; waited < spin_; waited = Clock::now() - begin) {
+    for (int i = 0; i < 64; ++i) {
+      if (ready()) return CUDA_SUCCESS;
+      __builtin_ia32_pause();
+    }
+    if (waited > kAnswer) std::this_thread::yield();
+  }
+  while (true) {
+    const Status status = link_->wait(ready, Clock::now() + kForever);
+    if (status.ok()) return CUDA_SUCCESS;
+    if (status.code() != Code::kTimeout) return ready() ? CUDA_SUCCESS : session_lost();
+  }
+}
+
+CUresult Session::wait_for_reply(const PendingCall& call, Reply* reply) {
+  const std::atomic<uint64_t>& stamp = client_word(call.slot + call.slot_bytes - sizeof(uint64_t));
+  // Acquire pairs with the worker's put: once the stamp is visible, the body is too.
+  const auto arrived = [&] {
+    return wire::ReplyStamp::call(stamp.load(std::memory_order_acquire)) == call.call;
+  };
+  if (CUresult result = wait_until(arrived); result != CUDA_SUCCESS) return result;
+  const uint32_t body_bytes = wire::ReplyStamp::body_bytes(stamp.load(std::memory_order_acquire));
+  if (body_bytes < sizeof(wire::ReplyHeader) || body_bytes > call.slot_bytes - sizeof(uint64_t)) {
+    RCUDA_ERROR("%s sent a reply of %u bytes into a slot of %u: the session ends", name_.c_str(),
+                body_bytes, call.slot_bytes);
+    link_->close();
+    return session_lost();
+  }
+  const uint32_t padded = (body_bytes + 7) & ~7u;
+  const std::byte* body =
+      link_->window().data() + call.slot + call.slot_bytes - sizeof(uint64_t) - padded;
+  wire::ReplyHeader header;
+  std::memcpy(&header, body, sizeof header);
+  reply->session_ = this;
+  reply->slot_ = call.slot;
+  reply->body_ = {body + sizeof header, body_bytes - sizeof header};
+  events_->drain_output();
+  return static_cast<CUresult>(header.result);
+}
+
+wire::ObjectId stream_id(const Target& target) {
+  return target.timeline ? target.timeline->stream() : 0;
+}
+
+Reply::~Reply() {
+  if (session_) session_->release_slot(slot_);
+}
+
+// ---- completion words --------------------------------------------------------------------------
+
+bool Session::word_reached(uint32_t index, uint64_t sequence, CUresult* result) const {
+  const uint64_t value =
+      client_word(Window::kCompletionWords + 8ull * index).load(std::memory_order_acquire);
+  if (wire::CompletionWord::sequence(value) < sequence) return false;
+  *result = static_cast<CUresult>(wire::CompletionWord::result(value));
+  return true;
+}
+
+CUresult Session::wait_word(uint32_t index, uint64_t sequence) {
+  trace::Span span("wait for the worker's word", "wait");
+  CUresult result = CUDA_SUCCESS;
+  const auto reached = [&] { return word_reached(index, sequence, &result); };
+  if (CUresult waited = wait_until(reached); waited != CUDA_SUCCESS) return waited;
+  events_->drain_output();
+  return result;
+}
+
+CUresult Session::post_and_wait(const Target& target, wire::Custom opcode,
+                                std::span<const std::byte> body, Word word) {
+  const bool whole = opcode == wire::Custom::kSynchronizeContext;
+  const bool in_default_stream = !whole && (!target.timeline || target.timeline->stream() == 0);
+  std::optional<Timelines::Positions> before;
+  if (whole) before = timelines_.now(Timelines::Scope::kContext, target.context);
+  if (in_default_stream) before = timelines_.now(Timelines::Scope::kDefaultStream, target.context);
+  uint64_t position = 0;
+  CUresult result =
+      post(target, static_cast<uint16_t>(opcode), body, {}, transport::Wake::kNow, &position);
+  // The worker writes the word even if it refuses the command.
+  const CUresult waited = lost() ? session_lost() : wait_word(word.index, word.sequence);
+  words_.release(word);
+  timelines_.add_news();
+  if (waited == CUDA_SUCCESS) {
+    if (before) timelines_.done(*before);
+    if (target.timeline) target.timeline->advance(position);
+  }
+  if (result == CUDA_SUCCESS) result = waited;
+  const MirrorHooks* const hooks = mirror_hooks_.load(std::memory_order_acquire);
+  if (result == CUDA_SUCCESS && hooks) result = hooks->pull(*this);
+  return result == CUDA_SUCCESS ? take_error() : result;
+}
+
+CUresult Session::synchronize(const Target& target) {
+  return post_and_wait(target, wire::Custom::kSignal, wire::SignalBody{stream_id(target), 0, 0});
+}
+
+CUresult Session::synchronize_context(wire::ObjectId context) {
+  if (timelines_.is_quiet(Timelines::Scope::kContext, context)) return take_error();
+  return post_and_wait(in_context(context), wire::Custom::kSynchronizeContext, wire::SignalBody{});
+}
+
+uint64_t Session::commands() {
+  std::lock_guard lock(order_mutex_);
+  return commands_;
+}
+
+// ---- errors and the end ------------------------------------------------------------------------
+
+CUresult Session::take_error() {
+  if (lost()) return session_lost();
+  const uint64_t error = client_word(Window::kErrorWord).load(std::memory_order_acquire);
+  if (error == 0) [[likely]]
+    return CUDA_SUCCESS;
+  const auto result = static_cast<CUresult>(wire::CompletionWord::result(error));
+  if (result == kSessionLost || cuda::is_sticky(result)) return result;
+  // Reported once, like any error that leaves the context usable. Another thread may have reported
+  // a later one by now.
+  uint64_t reported = reported_error_.load();
+  do {
+    if (wire::CompletionWord::sequence(reported) >= wire::CompletionWord::sequence(error)) {
+      return CUDA_SUCCESS;
+    }
+  } while (!reported_error_.compare_exchange_weak(reported, error));
+  return result;
+}
+
+CUresult Session::report_loss(const Status& why) {
+  if (!loss_logged_.exchange(true)) {
+    RCUDA_ERROR("%s is lost: %s; every call on its devices returns an error from now on",
+                name_.c_str(), why.message().c_str());
+  }
+  return kSessionLost;
+}
+
+CUresult Session::session_lost() { return report_loss(link_->status()); }
+
+CUresult Session::lose(const Status& why) {
+  const CUresult result = report_loss(why);
+  link_->close();
+  return result;
+}
+
+void Session::abandon() noexcept { link_->abandon(); }
+
+void Session::end() {
+  if (lost()) {
+    (void)session_lost();  // the loss may not have been logged yet
+    return;
+  }
+  if (trace::on()) await_trace();
+  loss_logged_.store(true);  // threads that still call find the session closed; that is no loss
+  events_->forget_callbacks();
+  wire::CommandHeader header{};
+  header.opcode = static_cast<uint16_t>(wire::Custom::kSessionEnd);
+  Sent sent;
+  if (send(header, nullptr, {}, {}, transport::Wake::kNow, &sent) == CUDA_SUCCESS) link_->close();
+}
+
+}  // namespace rcuda::client

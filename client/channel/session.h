@@ -1,0 +1,230 @@
+// Session: this process's connection to one worker, and through it to one server's GPUs.
+//
+// Owns the Link, the command ring's writing side, the reply slots, the completion words, the
+// timelines, the staging region, the ids of what the client creates on that worker, and a thread
+// that takes events (device output, host callbacks) from the worker. Opened by Process (process.h)
+// in cuInit and kept until the process ends.
+//
+// Threads: everything may be called from any thread. Commands of all threads enter one ring in the
+// order of their post() and call(), which is the order the worker carries them out in.
+// Blocking: post() while the ring is full, and where a capture asks for answers until one has come;
+// call() and wait_word() until the worker has answered or the Link broke.
+// Errors: CUresult throughout, because callers are entry points. A broken Link becomes
+// kSessionLost, and stays; it is logged once with the reason.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <cuda.h>
+
+#include "client/base/device_list.h"
+#include "client/base/trace.h"
+#include "client/channel/completion_words.h"
+#include "client/channel/event_thread.h"
+#include "client/channel/ids.h"
+#include "client/channel/reply.h"
+#include "client/channel/target.h"
+#include "client/channel/timelines.h"
+#include "common/base/status.h"
+#include "common/transport/link.h"
+#include "common/wire/handshake.h"
+#include "common/wire/protocol.h"
+#include "common/wire/ring.h"
+
+namespace rcuda::client {
+
+class Staging;
+
+class Session;
+
+// The functions that mirrored memory (process/mirror.h) adds to a session's waits.
+struct MirrorHooks {
+  void (*arrived)(Session&);  // before a host function; the worker has sent its bytes
+  void (*leave)(Session&);    // after a host function
+  // after a wait; fetches the worker's bytes into the application's memory
+  CUresult (*pull)(Session&);
+};
+
+struct SessionOptions {
+  wire::Hello hello;                          // devices and medium are filled in by open()
+  const transport::Medium* medium = nullptr;  // null: auto
+  std::chrono::milliseconds connect_timeout{5'000};
+  // How long a server may be silent after the Hello. A server whose workers are still starting
+  // reports that.
+  std::chrono::milliseconds answer_timeout{5'000};
+  std::chrono::milliseconds handshake_timeout{30'000};  // for each step after the Welcome
+  transport::LinkOptions link;
+  bool synchronous = false;  // RCUDA_SYNC=1: every post() is a round trip
+};
+
+class Session {
+ public:
+  // Connects, shakes hands and makes the Link. An error names the server and the remedy.
+  static Result<std::unique_ptr<Session>> open(const ServerDevices& server,
+                                               const SessionOptions& options);
+  ~Session();
+
+  const wire::Welcome& welcome() const { return welcome_; }
+  const ServerDevices& server() const { return server_; }
+  uint64_t serial() const { return serial_; }        // unique among all sessions, also ended ones
+  uint32_t index() const { return index_; }          // among the process's sessions, from 0
+  const std::string& name() const { return name_; }  // "node1:8308 over shm", for messages
+  const std::vector<uint32_t>& ordinals() const { return server_.ordinals; }
+  transport::Link& link() { return *link_; }
+  Staging& staging() { return *staging_; }
+  Ids& ids() { return ids_; }
+
+  // Sends one command: `body` then `tail` follow the header. An error means that it was not sent:
+  // kSessionLost, or CUDA_ERROR_INVALID_VALUE for one of more than wire::kMaxCommandBytes. With
+  // RCUDA_SYNC, and where a capture asks for answers (capture_answers.h), it waits for the worker's
+  // answer and returns its refusal. take_error() reports errors of earlier commands. `position`:
+  // where the command is in the target's timeline.
+  CUresult post(const Target& target, uint16_t opcode, std::span<const std::byte> body,
+                std::span<const std::byte> tail = {}, transport::Wake wake = transport::Wake::kYes,
+                uint64_t* position = nullptr);
+  // Sends one command and waits for its reply. The result is the worker's.
+  CUresult call(const Target& target, uint16_t opcode, std::span<const std::byte> body,
+                std::span<const std::byte> tail, size_t reply_bytes, Reply* reply,
+                uint64_t* position = nullptr);
+  // For commands that go to no stream. `context` is 0 for those that need none.
+  Target in_context(wire::ObjectId context) { return {this, context}; }
+
+  // A call in two steps, so that several may be under way: begin() sends it, if a reply slot is
+  // free or `patient`; each that returned true must be finished, in any order. `at_once`: finish()
+  // follows directly. Otherwise a trace shows the command as posted and the wait apart from it,
+  // since calls that overlap on one thread cannot be drawn.
+  struct PendingCall {
+    uint32_t slot = 0, slot_bytes = 0;
+    uint32_t call = 0;
+    uint64_t position = 0;  // in the target's timeline
+    CUresult sent = CUDA_SUCCESS;
+    std::optional<trace::CommandSpan> span;
+  };
+  bool begin(const Target& target, uint16_t opcode, std::span<const std::byte> body,
+             std::span<const std::byte> tail, size_t reply_bytes, bool patient, PendingCall* call,
+             bool at_once = false);
+  CUresult finish(PendingCall& call, Reply* reply);
+
+  // Returns the pending asynchronous error, or kSessionLost. An error is reported once, unless it
+  // is sticky (the context is lost). Every call that may return an asynchronous error calls this.
+  CUresult take_error();
+
+  CompletionWords& words() { return words_; }
+  bool word_reached(uint32_t index, uint64_t sequence, CUresult* result) const;
+  // Blocks until the word has reached `sequence` and returns the word's result, or kSessionLost.
+  // Prints the output of kernels up to that point.
+  CUresult wait_word(uint32_t index, uint64_t sequence);
+  // Posts a command that carries a completion word, and waits for the word. Sets `body.word` and
+  // `body.sequence`. Otherwise like synchronize(), for the point in the stream that the command
+  // names.
+  template <typename Body>
+  CUresult post_and_wait(const Target& target, wire::Custom opcode, Body body) {
+    Word word = words_.acquire();
+    body.word = word.index;
+    body.sequence = ++word.sequence;
+    return post_and_wait(target, opcode, std::as_bytes(std::span(&body, 1)), word);
+  }
+  // Blocks until everything posted so far on the target's stream (or in the context) is done.
+  // Prints the output of kernels and returns errors of earlier commands.
+  CUresult synchronize(const Target& target);
+  CUresult synchronize_context(wire::ObjectId context);
+  Timelines& timelines() { return timelines_; }
+  uint64_t commands();  // how many have been sent
+
+  // Held while an image is sent. The next thread with the same image then learns that the worker
+  // has it.
+  std::mutex& image_mutex() { return image_mutex_; }
+  // Held while a reference to an allocation's handle is taken or given back, so that the worker
+  // sees these commands in the order of the count (client/entry/shareable.cpp).
+  std::mutex& references_mutex() { return references_mutex_; }
+  // The stream that memory/copy/peer.cpp makes on first need; null until then.
+  CUstream& passing_stream() { return passing_stream_; }
+
+  // Set with the first mirrored memory and never cleared.
+  void set_mirror_hooks(const MirrorHooks* hooks) { mirror_hooks_.store(hooks); }
+
+  EventThread& events() { return *events_; }
+  bool lost() const { return !link_->status().ok(); }
+  // A transfer failed, so the session is lost: logs it, closes the Link and returns kSessionLost.
+  CUresult lose(const Status& why);
+  // What the session's medium can do: a copy of link().traits().
+  const transport::MediumTraits& traits() const { return traits_; }
+  // How long a waiting thread spins before it sleeps.
+  std::chrono::nanoseconds spin() const { return spin_; }
+
+  // See Link::abandon().
+  void abandon() noexcept;
+  // Tells the worker that the session ends on purpose. No call may follow.
+  void end();
+
+ private:
+  friend class Reply;
+  Session();
+
+  // Connects up to the point where the Link works.
+  Status connect(const ServerDevices& server, const SessionOptions& options);
+  bool acquire_slot(size_t reply_bytes, bool patient, PendingCall* call);
+  void release_slot(uint32_t offset);
+  struct Sent {
+    uint64_t number = 0;    // the command's number in the session, from 1
+    uint64_t position = 0;  // in the target's timeline
+  };
+  CUresult send(const wire::CommandHeader& header, Timeline* timeline,
+                std::span<const std::byte> body, std::span<const std::byte> tail,
+                transport::Wake wake, Sent* sent);
+  CUresult wait_for_reply(const PendingCall& call, Reply* reply);
+  template <typename Ready>
+  CUresult wait_until(const Ready& ready);
+  CUresult session_lost();
+  CUresult report_loss(const Status& why);
+  void trace();
+  void await_trace();
+  CUresult post_and_wait(const Target& target, wire::Custom opcode, std::span<const std::byte> body,
+                         Word word);
+  const std::atomic<uint64_t>& client_word(uint64_t offset) const;
+
+  const uint64_t serial_;
+  std::string name_;
+  ServerDevices server_;
+  uint32_t index_ = 0;
+  wire::Welcome welcome_;
+  bool synchronous_ = false;
+  transport::MediumTraits traits_;
+  uint32_t trace_ = 0;  // this session's number in the trace
+  std::chrono::nanoseconds spin_{0};
+  std::unique_ptr<transport::Link> link_;
+  std::mutex order_mutex_;  // held while a command enters the ring
+  uint64_t commands_ = 0;   // number of commands that have entered the ring
+  std::unique_ptr<wire::RingWriter> commands_ring_;
+  std::unique_ptr<EventThread> events_;
+  std::unique_ptr<Staging> staging_;
+  Ids ids_;
+
+  std::mutex image_mutex_;
+  std::mutex references_mutex_;
+  CUstream passing_stream_ = nullptr;
+  std::atomic<const MirrorHooks*> mirror_hooks_{nullptr};
+  std::atomic<uint32_t> next_call_{1};
+  std::atomic<uint64_t> reported_error_{0};  // the error word's value that was already reported
+  std::atomic<bool> loss_logged_{false};
+
+  std::mutex slots_mutex_;
+  std::vector<uint32_t> small_slots_, large_slots_;  // free ones, by offset
+  CompletionWords words_{wire::ClientWindow::kCompletionCount};
+  Timelines timelines_;
+};
+
+// The calling thread's number, from 1, in order of first use.
+uint32_t thread_number();
+
+}  // namespace rcuda::client

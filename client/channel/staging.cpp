@@ -1,0 +1,244 @@
+#include "client/channel/staging.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+
+#include "common/base/log.h"
+
+namespace rcuda::client {
+namespace {
+
+// A small copy in a few large chunks would leave threads idle; each additional chunk costs a
+// command.
+size_t chunk_bytes(size_t bytes) {
+  const size_t share = bytes / (2 * copy_threads());
+  constexpr size_t kSmallest = 256u << 10;
+  if (share >= Staging::kSlotBytes) return Staging::kSlotBytes;
+  return std::max(kSmallest, (share + 4095) & ~size_t{4095});
+}
+
+// Waits for one transfer of the Link. It spins first: a small transfer ends before a sleeping
+// thread would wake up.
+class Transfer {
+ public:
+  explicit Transfer(std::chrono::nanoseconds spin) : spin_(spin) {}
+
+  transport::TransferDone done() {
+    return [shared = shared_](const Status& status) {
+      shared->outcome = status;
+      shared->over.store(1, std::memory_order_release);
+      shared->over.notify_one();
+    };
+  }
+  const Status& wait() {
+    const auto spin_end = std::chrono::steady_clock::now() + spin_;
+    while (shared_->over.load(std::memory_order_acquire) == 0) {
+      if (std::chrono::steady_clock::now() < spin_end) {
+        __builtin_ia32_pause();
+      } else {
+        shared_->over.wait(0, std::memory_order_acquire);
+      }
+    }
+    return shared_->outcome;
+  }
+
+ private:
+  struct Shared {
+    std::atomic<int> over{0};
+    Status outcome;
+  };
+  const std::chrono::nanoseconds spin_;
+  // Shared, because the Link's thread may notify after the waiting thread has continued.
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Staging>> Staging::open(Session& session, const wire::ReadyEvent& ready) {
+  std::unique_ptr<Staging> staging(new Staging(session));
+  staging->region_ = static_cast<transport::RegionId>(ready.staging_region);
+  if (ready.staging_bytes < kSlotBytes || ready.staging_bytes > (1ull << 40)) {
+    return Status(Code::kProtocol, "the worker offers a staging region of " +
+                                       std::to_string(ready.staging_bytes) + " bytes");
+  }
+  Result<void*> mapping = session.link().map(staging->region_, ready.staging_bytes);
+  if (!mapping) return mapping.status();
+  staging->mapping_ = static_cast<std::byte*>(*mapping);
+  const uint64_t offered = ready.staging_bytes / kSlotBytes;
+  const auto slots = static_cast<uint32_t>(std::min<uint64_t>(offered, kMostSlots));
+  if (slots < offered) {
+    RCUDA_INFO("%s: %u MiB of its %llu MiB staging region are used", session.name().c_str(),
+               slots * static_cast<uint32_t>(kSlotBytes >> 20),
+               static_cast<unsigned long long>(ready.staging_bytes >> 20));
+  }
+  for (uint32_t i = 0; i < slots; ++i) {
+    staging->free_.push_back({i, uint64_t{i} * kSlotBytes, session.words().acquire()});
+  }
+  return staging;
+}
+
+Staging::~Staging() {
+  if (mapping_) (void)session_.link().unmap(region_);
+}
+
+Staging::Slot Staging::acquire() {
+  Slot slot;
+  {
+    std::unique_lock lock(mutex_);
+    freed_.wait(lock, [this] { return !free_.empty(); });
+    slot = free_.front();
+    free_.pop_front();
+  }
+  make_ready(&slot);
+  return slot;
+}
+
+std::optional<Staging::Slot> Staging::try_acquire() {
+  Slot slot;
+  {
+    std::lock_guard lock(mutex_);
+    if (free_.empty()) return std::nullopt;
+    slot = free_.front();
+    free_.pop_front();
+  }
+  make_ready(&slot);
+  return slot;
+}
+
+void Staging::make_ready(Slot* slot) {
+  // The worker may still use the slot for its previous user.
+  (void)session_.wait_word(slot->word.index, slot->word.sequence);
+  ++slot->word.sequence;
+}
+
+void Staging::release(const Slot& slot) {
+  std::lock_guard lock(mutex_);
+  free_.push_back(slot);
+  freed_.notify_one();
+}
+
+CUresult Staging::fill(const Slot& slot, const void* source, size_t bytes) {
+  if (mapping_) {
+    std::memcpy(mapping_ + slot.offset, source, bytes);
+    return CUDA_SUCCESS;
+  }
+  Transfer transfer(session_.spin());
+  session_.link().write(region_, slot.offset, source, bytes, transfer.done());
+  const Status& outcome = transfer.wait();
+  return outcome.ok() ? CUDA_SUCCESS : session_.lose(outcome);
+}
+
+CUresult Staging::drain(const Slot& slot, void* destination, size_t bytes) {
+  if (mapping_) {
+    std::memcpy(destination, mapping_ + slot.offset, bytes);
+    return CUDA_SUCCESS;
+  }
+  Transfer transfer(session_.spin());
+  session_.link().read(region_, slot.offset, destination, bytes, transfer.done());
+  const Status& outcome = transfer.wait();
+  return outcome.ok() ? CUDA_SUCCESS : session_.lose(outcome);
+}
+
+namespace {
+
+wire::CopyStagedBody staged_copy(const Staging::Slot& slot, CUdeviceptr device_address,
+                                 size_t bytes, wire::ObjectId stream, bool to_device) {
+  wire::CopyStagedBody body{};
+  body.device_address = device_address;
+  body.staging_offset = slot.offset;
+  body.bytes = bytes;
+  body.stream = stream;
+  body.to_device = to_device;
+  body.word = slot.word.index;
+  body.sequence = slot.word.sequence;
+  return body;
+}
+
+// Keeps the first failure of several threads.
+void note(std::atomic<int>* first, CUresult result) {
+  int none = CUDA_SUCCESS;
+  if (result != CUDA_SUCCESS) first->compare_exchange_strong(none, result);
+}
+
+}  // namespace
+
+CUresult Staging::to_device(const Target& target, CUdeviceptr destination, const void* source,
+                            size_t bytes) {
+  const size_t chunk = chunk_bytes(bytes);
+  const size_t chunks = (bytes + chunk - 1) / chunk;
+  std::atomic<int> first_error{CUDA_SUCCESS};
+  run_parallel(chunks, [&](size_t index) {
+    if (first_error.load() != CUDA_SUCCESS) return;
+    const size_t begin = index * chunk;
+    const size_t length = std::min(chunk, bytes - begin);
+    Slot slot = acquire();
+    CUresult result = fill(slot, static_cast<const std::byte*>(source) + begin, length);
+    if (result == CUDA_SUCCESS) {
+      if (target.timeline) target.timeline->pace();
+      const auto body = staged_copy(slot, destination + begin, length, stream_id(target), true);
+      result = session_.post(target, static_cast<uint16_t>(wire::Custom::kCopyStaged),
+                             std::as_bytes(std::span(&body, 1)));
+    } else {
+      --slot.word.sequence;  // the worker will not write the word
+    }
+    note(&first_error, result);
+    release(slot);
+  });
+  return static_cast<CUresult>(first_error.load());
+}
+
+CUresult Staging::to_host(const Target& target, void* destination, CUdeviceptr source,
+                          size_t bytes) {
+  const size_t chunk = chunk_bytes(bytes);
+  const size_t chunks = (bytes + chunk - 1) / chunk;
+  const size_t lanes = std::min(chunks, copy_threads());
+  std::atomic<int> first_error{CUDA_SUCCESS};
+  // Each lane uses two slots: the worker fills one while the lane empties the other.
+  run_parallel(lanes, [&](size_t lane) {
+    struct Pending {
+      Slot slot;
+      size_t begin, length;
+      uint64_t position;  // of its copy in the timeline
+    };
+    std::deque<Pending> pending;
+    const auto ask = [&](size_t index, const Slot& slot) {
+      const size_t begin = index * chunk;
+      Pending next{slot, begin, std::min(chunk, bytes - begin), 0};
+      if (target.timeline) target.timeline->pace();
+      const auto body =
+          staged_copy(next.slot, source + begin, next.length, stream_id(target), false);
+      note(&first_error, session_.post(target, static_cast<uint16_t>(wire::Custom::kCopyStaged),
+                                       std::as_bytes(std::span(&body, 1)), {},
+                                       transport::Wake::kNow, &next.position));
+      pending.push_back(next);
+    };
+    size_t next = lane;
+    while (true) {
+      // The second slot is taken only if one is free: lanes that each hold one slot and wait for
+      // another would deadlock.
+      while (next < chunks && pending.size() < 2 && first_error.load() == CUDA_SUCCESS) {
+        const std::optional<Slot> slot =
+            pending.empty() ? std::optional<Slot>(acquire()) : try_acquire();
+        if (!slot) break;
+        ask(next, *slot);
+        next += lanes;
+      }
+      if (pending.empty()) break;
+      const Pending done = pending.front();
+      pending.pop_front();
+      CUresult result = session_.wait_word(done.slot.word.index, done.slot.word.sequence);
+      if (result == CUDA_SUCCESS) {
+        if (target.timeline) target.timeline->advance(done.position);
+        result = drain(done.slot, static_cast<std::byte*>(destination) + done.begin, done.length);
+      }
+      note(&first_error, result);
+      release(done.slot);
+    }
+  });
+  const auto result = static_cast<CUresult>(first_error.load());
+  return result == CUDA_SUCCESS ? session_.take_error() : result;
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,27 @@
+// The destination of a command.
+#pragma once
+
+#include <cstdint>
+
+#include "common/wire/protocol.h"
+
+namespace rcuda::client {
+
+class Session;
+class Timeline;
+struct Stream;
+
+// The worker that a command goes to, the context it runs in, and its queue.
+struct Target {
+  Session* session = nullptr;
+  wire::ObjectId context = 0;
+  uint32_t device = 0;  // the client's ordinal of the context's device
+  // The stream that resolve() found last. Null for commands that go to no stream.
+  Timeline* timeline = nullptr;
+  Stream* stream = nullptr;  // null for the legacy default stream
+};
+
+// The id of the target's stream; 0 for the legacy default stream or if there is no stream.
+wire::ObjectId stream_id(const Target& target);
+
+}  // namespace rcuda::client

@@ -1,0 +1,20 @@
+// Threads that copy. The pool starts them on the first large pageable copy; all sessions of the
+// process share them.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+namespace rcuda::client {
+
+// The number of threads that one copy may use, including the caller: RCUDA_COPY_THREADS, or the
+// number of cores up to 8.
+size_t copy_threads();
+
+// Runs task(0) ... task(count - 1) once each, on the caller and up to copy_threads() - 1 other
+// threads, and returns when all are done. A task must not depend on a later one having started.
+// After the first exception no further task begins; the caller gets it when the running tasks have
+// ended.
+void run_parallel(size_t count, const std::function<void(size_t)>& task);
+
+}  // namespace rcuda::client

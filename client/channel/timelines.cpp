@@ -1,0 +1,92 @@
+#include "client/channel/timelines.h"
+
+#include <algorithm>
+
+namespace rcuda::client {
+namespace {
+
+using WithLegacy = Timeline::WithLegacy;
+
+size_t index_of(Timelines::Scope scope) { return static_cast<size_t>(scope); }
+
+// Whether a wait of this scope covers the timeline's stream; kMaybe if that is not known.
+WithLegacy covers(Timelines::Scope scope, const Timeline& timeline) {
+  const bool all = scope == Timelines::Scope::kContext || timeline.stream() == 0;
+  return all ? WithLegacy::kYes : timeline.with_legacy();
+}
+
+bool is_over(const std::shared_ptr<Timeline>& timeline) {
+  return timeline->is_closed() && timeline->has_reached(timeline->sent());
+}
+
+}  // namespace
+
+std::shared_ptr<Timeline> Timelines::make(Session& session, wire::ObjectId context,
+                                          wire::ObjectId stream) {
+  auto timeline = std::make_shared<Timeline>(session, context, stream);
+  std::lock_guard lock(mutex_);
+  contexts_[context].timelines.push_back(timeline);
+  return timeline;
+}
+
+void Timelines::end_stream(const std::shared_ptr<Timeline>& timeline) {
+  timeline->close();
+  std::lock_guard lock(mutex_);
+  const auto found = contexts_.find(timeline->context());
+  if (found == contexts_.end()) return;
+  std::erase_if(found->second.timelines, is_over);
+}
+
+void Timelines::end_context(wire::ObjectId context) {
+  // destroyed after the lock is released: its timelines may be the last and then release their
+  // words
+  OfContext ended;
+  std::lock_guard lock(mutex_);
+  const auto found = contexts_.find(context);
+  if (found == contexts_.end()) return;
+  ended = std::move(found->second);
+  contexts_.erase(found);
+}
+
+Timelines::Positions Timelines::now(Scope scope, wire::ObjectId context) {
+  Positions positions{context, scope, unplaced_.load(std::memory_order_acquire), {}};
+  std::lock_guard lock(mutex_);
+  const auto found = contexts_.find(context);
+  if (found == contexts_.end()) return positions;
+  positions.timelines.reserve(found->second.timelines.size());
+  for (const auto& timeline : found->second.timelines) {
+    if (covers(scope, *timeline) == WithLegacy::kYes) {
+      positions.timelines.emplace_back(timeline, timeline->sent());
+    }
+  }
+  return positions;
+}
+
+void Timelines::done(const Positions& positions) {
+  for (const auto& [timeline, position] : positions.timelines) timeline->advance(position);
+  std::lock_guard lock(mutex_);
+  const auto found = contexts_.find(positions.context);
+  if (found == contexts_.end()) return;
+  OfContext& context = found->second;
+  // A wait for the context also covers its default stream.
+  for (size_t i = index_of(positions.scope); i < context.unplaced_reached.size(); ++i) {
+    context.unplaced_reached[i] = std::max(context.unplaced_reached[i], positions.unplaced);
+  }
+  std::erase_if(context.timelines, is_over);
+}
+
+bool Timelines::is_quiet(Scope scope, wire::ObjectId context) {
+  std::lock_guard lock(mutex_);
+  const auto found = contexts_.find(context);
+  if (found == contexts_.end()) return false;
+  if (found->second.unplaced_reached[index_of(scope)] !=
+      unplaced_.load(std::memory_order_acquire)) {
+    return false;
+  }
+  return std::all_of(found->second.timelines.begin(), found->second.timelines.end(),
+                     [&](const auto& timeline) {
+                       return covers(scope, *timeline) == WithLegacy::kNo || timeline->is_level();
+                     });
+}
+
+}  // namespace rcuda::client

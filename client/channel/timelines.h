@@ -1,0 +1,68 @@
+// All timelines of a session. They tell whether a context is idle, so that a synchronisation with
+// nothing to wait for costs no round trip.
+//
+// A context is quiet when the timelines of its streams and of its legacy default stream are level,
+// and a wait has covered the commands that were sent to no stream that the client knows. These are
+// counted for the whole session, since they may work in any context.
+// Threads: any. The session calls count_unplaced() with its lock on the order of commands held.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "client/channel/timeline.h"
+
+namespace rcuda::client {
+
+class Timelines {
+ public:
+  // What is waited for, the wider one first. The legacy default stream waits for all streams of its
+  // context that block, so it is quiet where the context is.
+  enum class Scope { kContext, kDefaultStream };
+
+  // `stream`: 0 for the context's legacy default stream.
+  std::shared_ptr<Timeline> make(Session& session, wire::ObjectId context, wire::ObjectId stream);
+  // The stream is gone. Its timeline stays until its work is known to be done.
+  void end_stream(const std::shared_ptr<Timeline>& timeline);
+  void end_context(wire::ObjectId context);
+
+  // Counts a command that enters the ring and may queue work on an unknown stream.
+  void count_unplaced() { unplaced_.fetch_add(1, std::memory_order_acq_rel); }
+
+  // The positions that a wait covers if it is sent after now().
+  struct Positions {
+    wire::ObjectId context = 0;
+    Scope scope = Scope::kContext;
+    uint64_t unplaced = 0;
+    std::vector<std::pair<std::shared_ptr<Timeline>, uint64_t>> timelines;
+  };
+  Positions now(Scope scope, wire::ObjectId context);
+  // The wait that was sent after now() has succeeded.
+  void done(const Positions& positions);
+  bool is_quiet(Scope scope, wire::ObjectId context);
+
+  // Grows whenever a caller is about to be told that something is done: what was unfinished before
+  // may be finished since, and its own word may come later than what told the caller. One count for
+  // the process, since streams of different servers may wait for each other. From 1.
+  static uint64_t news() { return news_.load(std::memory_order_acquire); }
+  static void add_news() { news_.fetch_add(1, std::memory_order_acq_rel); }
+
+ private:
+  struct OfContext {
+    std::vector<std::shared_ptr<Timeline>> timelines;
+    std::array<uint64_t, 2> unplaced_reached{};  // by Scope
+  };
+
+  static inline std::atomic<uint64_t> news_{1};
+  std::atomic<uint64_t> unplaced_{0};
+  std::mutex mutex_;  // locked before a timeline's mutex
+  std::unordered_map<wire::ObjectId, OfContext> contexts_;
+};
+
+}  // namespace rcuda::client

@@ -1,0 +1,265 @@
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "client/calls/capture.h"
+#include "client/channel/staging.h"
+#include "client/channel/timeline.h"
+#include "client/memory/copy/copy.h"
+#include "client/memory/copy/peer.h"
+#include "client/memory/copy/peer_node.h"
+#include "client/memory/copy/plan.h"
+#include "client/memory/copy/stand_in.h"
+#include "client/objects/named.h"
+#include "client/process/mirror.h"
+#include "client/process/process.h"
+
+namespace rcuda::client {
+namespace {
+
+// What one reply may bring back.
+constexpr size_t kMaxReplyBytes = wire::ClientWindow::kLargeReplyBytes - 1024;
+// Copies of pageable memory up to here travel in commands and replies; larger ones through the
+// staging region, which costs the worker a copy less but, over sockets, the client round trips.
+constexpr size_t kSmallToDevice = 8u << 10;
+constexpr size_t kSmallToHost = kMaxReplyBytes;
+constexpr size_t kSmallOverSockets = 256u << 10;
+
+// Whether nothing under way can still write to this process's page-locked memory.
+bool source_is_settled() { return !Timeline::host_writes_pending() && !any_mirrored(); }
+
+wire::CopyBody body_of(const LinearCopy& copy, const CopyStream& stream,
+                       const Location& destination, const Location& source, uint32_t flags = 0) {
+  wire::CopyBody body{};
+  body.destination = copy.destination;
+  body.source = copy.source;
+  body.bytes = copy.bytes;
+  body.stream = stream_id(stream.target);
+  body.flags = flags;
+  if (copy.peer && destination.home == Home::kDevice && source.home == Home::kDevice) {
+    body.destination_context = destination.owner.context;
+    body.source_context = source.owner.context;
+  }
+  return body;
+}
+
+// A round trip: whoever asks learns whether the worker took the copy.
+CUresult ask_to_copy(const CopyStream& stream, const wire::CopyBody& body) {
+  Reply reply;
+  return stream.target.session->call(stream.target, static_cast<uint16_t>(wire::Custom::kCopy),
+                                     std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+}
+
+CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, bool synchronous) {
+  if (source_is_settled()) body.flags |= wire::kSourceReady;
+  return synchronous
+             ? stream.target.session->post_and_wait(stream.target, wire::Custom::kCopy, body)
+             : post(stream.target, wire::Custom::kCopy, body);
+}
+
+// Sends all of it, also where an earlier command has failed, whose error it reports at its end.
+CUresult copy_from_pageable(const CopyStream& stream, CUdeviceptr destination, const void* source,
+                            size_t bytes) {
+  Session& session = *stream.target.session;
+  if (bytes > (session.traits().copies_by_cpu ? kSmallOverSockets : kSmallToDevice)) {
+    const CUresult result = session.staging().to_device(stream.target, destination, source, bytes);
+    return result == CUDA_SUCCESS ? session.take_error() : result;
+  }
+  for (size_t at = 0; at < bytes;) {
+    const size_t length = std::min<size_t>(bytes - at, wire::kMaxInlineBytes);
+    const wire::CopyInlineBody body{destination + at, static_cast<uint32_t>(length),
+                                    stream_id(stream.target)};
+    const CUresult result = session.post(
+        stream.target, static_cast<uint16_t>(wire::Custom::kCopyInline),
+        std::as_bytes(std::span(&body, 1)), {static_cast<const std::byte*>(source) + at, length});
+    if (result != CUDA_SUCCESS) return result;
+    at += length;
+  }
+  return session.take_error();
+}
+
+// In replies, all of which are asked for before the first is awaited, if there are slots.
+CUresult fetch(const CopyStream& stream, std::byte* destination, CUdeviceptr source, size_t bytes) {
+  constexpr size_t kMost = kSmallOverSockets / kMaxReplyBytes + 1;
+  Session& session = *stream.target.session;
+  const size_t pieces = std::min((bytes + kMaxReplyBytes - 1) / kMaxReplyBytes, kMost);
+  const size_t piece = (bytes + pieces - 1) / pieces;
+  std::array<Session::PendingCall, kMost> calls;
+  CUresult result = CUDA_SUCCESS;
+  size_t asked = 0, taken = 0;  // bytes
+  size_t first = 0, last = 0;   // calls under way
+  while (taken < bytes) {
+    while (asked < bytes) {
+      const size_t length = std::min(piece, bytes - asked);
+      const wire::CopyToReplyBody body{source + asked, static_cast<uint32_t>(length),
+                                       stream_id(stream.target)};
+      if (!session.begin(stream.target, static_cast<uint16_t>(wire::Custom::kCopyToReply),
+                         std::as_bytes(std::span(&body, 1)), {}, length, first == last,
+                         &calls[last % kMost])) {
+        break;
+      }
+      ++last;
+      asked += length;
+    }
+    const size_t length = std::min(piece, bytes - taken);
+    Reply reply;
+    Session::PendingCall& call = calls[first++ % kMost];
+    CUresult copied = session.finish(call, &reply);
+    if (copied == CUDA_SUCCESS && reply.body().size() != length) copied = CUDA_ERROR_UNKNOWN;
+    if (copied == CUDA_SUCCESS) {
+      std::memcpy(destination + taken, reply.body().data(), length);
+      if (stream.target.timeline) stream.target.timeline->advance(call.position);
+    } else if (result == CUDA_SUCCESS) {
+      result = copied;
+    }
+    taken += length;
+  }
+  return result;
+}
+
+CUresult copy_to_pageable(const CopyStream& stream, void* destination, CUdeviceptr source,
+                          size_t bytes) {
+  Session& session = *stream.target.session;
+  CUresult result;
+  if (bytes > (session.traits().copies_by_cpu ? kSmallOverSockets : kSmallToHost)) {
+    result = session.staging().to_host(stream.target, destination, source, bytes);
+  } else {
+    result = fetch(stream, static_cast<std::byte*>(destination), source, bytes);
+  }
+  if (result == CUDA_SUCCESS) result = pull_mirrors(session);
+  return result == CUDA_SUCCESS ? session.take_error() : result;
+}
+
+// Into the graph that the stream is being captured into. A round trip: a copy that the worker
+// refused must not leave behind what was made for it.
+CUresult capture_copy(const LinearCopy& copy, const Location& destination, const Location& source,
+                      const CopyStream& stream) {
+  Session& session = *stream.target.session;
+  wire::CopyBody body = body_of(copy, stream, destination, source);
+  std::vector<uint64_t> callbacks;
+  const auto replace = [&](const Location& location, uint64_t* address, bool is_source) {
+    if (location.home != Home::kPageable) return CUDA_SUCCESS;
+    HostRows row;
+    row.first = *address;
+    row.width_bytes = copy.bytes;
+    StandIn made;
+    const CUresult result = make_stand_in(session, stream.target.context, row, is_source, &made);
+    if (result != CUDA_SUCCESS) return result;
+    callbacks.push_back(made.callback);
+    *address = made.first;
+    return CUDA_SUCCESS;
+  };
+  CUresult result = replace(destination, &body.destination, false);
+  if (result == CUDA_SUCCESS) result = replace(source, &body.source, true);
+  if (result == CUDA_SUCCESS) result = ask_to_copy(stream, body);
+  if (result != CUDA_SUCCESS) {
+    for (const uint64_t callback : callbacks) session.events().remove_callback(callback);
+  }
+  return result;
+}
+
+// A copy of page-locked memory over sockets, where page-locked buys nothing: a copy that is waited
+// for goes the way of pageable memory, which asks the worker once.
+CUresult copy_page_locked(const CopyStream& stream, const LinearCopy& copy, bool to_device) {
+  Session& session = *stream.target.session;
+  if (!to_device) {
+    return copy_to_pageable(stream, reinterpret_cast<void*>(copy.destination), copy.source,
+                            copy.bytes);
+  }
+  if (!source_is_settled()) {
+    const CUresult result = session.synchronize(stream.target);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  const CUresult result = copy_from_pageable(
+      stream, copy.destination, reinterpret_cast<const void*>(copy.source), copy.bytes);
+  return result == CUDA_SUCCESS ? session.synchronize(stream.target) : result;
+}
+
+// Both sides have addresses in the worker.
+CUresult copy_addressed(const LinearCopy& copy, const Location& destination, const Location& source,
+                        const CopyPlan& plan) {
+  const CopyStream& stream = plan.stream;
+  const bool to_device = destination.home == Home::kDevice;
+  const bool from_device = source.home == Home::kDevice;
+  if (stream.target.session->traits().copies_by_cpu && to_device != from_device && !plan.mirrored &&
+      !plan.captures) {
+    if (plan.waits) return copy_page_locked(stream, copy, to_device);
+    if (to_device && copy.bytes <= kSmallOverSockets && source_is_settled()) {
+      return copy_from_pageable(stream, copy.destination,
+                                reinterpret_cast<const void*>(copy.source), copy.bytes);
+    }
+  }
+  const HostWrite writing(!plan.waits && !to_device ? stream.target.timeline : nullptr);
+  const wire::CopyBody body = body_of(copy, stream, destination, source, plan.mirrored);
+  if (!plan.waits && (needs_access(destination, stream) || needs_access(source, stream))) {
+    return ask_to_copy(stream, body);
+  }
+  return copy_in_worker(stream, body, plan.waits);
+}
+
+CUresult copy_from_pageable(const LinearCopy& copy, const Location& destination,
+                            const CopyPlan& plan) {
+  std::optional<CaptureAnswers> answers;
+  if (needs_access(destination, plan.stream)) answers.emplace(true);
+  const CUresult result = copy_from_pageable(
+      plan.stream, copy.destination, reinterpret_cast<const void*>(copy.source), copy.bytes);
+  const bool waits = plan.waits || (plan.mirrored && copy.synchronous);
+  return result == CUDA_SUCCESS && waits
+             ? plan.stream.target.session->synchronize(plan.stream.target)
+             : result;
+}
+
+CUresult copy_on_servers(const LinearCopy& copy, const Location& destination,
+                         const Location& source) {
+  PeerCopy between;
+  between.destination = {destination.owner, copy.destination};
+  between.source = {source.owner, copy.source};
+  between.extent.width_bytes = copy.bytes;
+  return issue_between_servers(between, copy.stream, copy.synchronous);
+}
+
+}  // namespace
+
+CUresult copy_linear(const LinearCopy& copy) {
+  Target target;
+  if (CUresult result = target_for_copy(copy.stream, &target); result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (copy.bytes == 0) return CUDA_SUCCESS;
+  Location destination, source;
+  if (CUresult result = locate(copy.destination, copy.bytes, copy.destination_side, &destination);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (CUresult result = locate(copy.source, copy.bytes, copy.source_side, &source);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  CopyPlan plan;
+  if (CUresult result = plan_copy(destination, source, copy.stream, copy.synchronous, true, &plan);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  switch (plan.way) {
+    case CopyWay::kBetweenServers:
+      return copy_on_servers(copy, destination, source);
+    case CopyWay::kCapturePageable:
+      return capture_copy(copy, destination, source, plan.stream);
+    case CopyWay::kOnHost:
+      std::memmove(reinterpret_cast<void*>(copy.destination),
+                   reinterpret_cast<const void*>(copy.source), copy.bytes);
+      return CUDA_SUCCESS;
+    case CopyWay::kInWorker:
+      return copy_addressed(copy, destination, source, plan);
+    case CopyWay::kFromPageable:
+      return copy_from_pageable(copy, destination, plan);
+    case CopyWay::kToPageable:
+      return copy_to_pageable(plan.stream, reinterpret_cast<void*>(copy.destination), copy.source,
+                              copy.bytes);
+  }
+  return CUDA_ERROR_UNKNOWN;
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,56 @@
+#include "client/memory/copy/locate.h"
+
+#include "client/memory/registered_pages.h"
+#include "client/objects/named.h"
+#include "client/process/process.h"
+
+namespace rcuda::client {
+
+CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
+  if (address == 0 || address + bytes < address) return CUDA_ERROR_INVALID_VALUE;
+  Process& process = Process::get();
+  const auto known = process.memory().find(address);
+  if (known && address + bytes > known->base + known->bytes) {
+    // Neighbouring mappings of one reserved range are one piece to the application.
+    if (known->placement != Placement::kMapped) return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (known && known->session) {
+    *location = {Home::kDevice,
+                 {known->session, known->context, known->device},
+                 known->placement == Placement::kDeviceAsync,
+                 address,
+                 bytes};
+    return side == Side::kHost ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  }
+  // A copy is of one region: of memory that workers have in several it goes as one of pageable
+  // memory, which the CPU reads and writes.
+  if (known && known->reachable &&
+      (known->placement != Placement::kRegistered || pieces_in_runs(address, bytes).size() == 1)) {
+    *location = {Home::kExposed, {}, false, address, bytes};
+    return CUDA_SUCCESS;
+  }
+  // A device address that no allocation holds: freed, or never one.
+  if (process.session_of_address(address)) return CUDA_ERROR_INVALID_VALUE;
+  *location = {Home::kPageable, {}, false, address, bytes};
+  return side == Side::kDevice ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult stream_at(const Target& owner, CUstream handle, CopyStream* stream) {
+  Target issued;
+  wire::ObjectId id;
+  if (CUresult result = resolve(handle, wire::Kind::kStream, &issued, &id);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  if (!owner.session || issued.session == owner.session) {
+    *stream = {issued};
+    return CUDA_SUCCESS;
+  }
+  if (CUresult result = issued.session->synchronize(issued); result != CUDA_SUCCESS) {
+    return result;
+  }
+  *stream = {in_default_stream(owner), true};
+  return CUDA_SUCCESS;
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,235 @@
+#include "client/memory/copy/peer.h"
+
+#include <array>
+#include <mutex>
+#include <span>
+
+#include "client/calls/capture.h"
+#include "client/objects/named.h"
+#include "client/process/process.h"
+#include "generated/client/forward.h"
+
+namespace rcuda::client {
+namespace {
+
+// A place in a stream of one worker; or an event, whose latest record is the place.
+struct Place {
+  Target target;
+  wire::ObjectId stream = 0;
+  wire::ObjectId event = 0;
+};
+
+CUresult either(CUresult first, CUresult second) { return first != CUDA_SUCCESS ? first : second; }
+
+// The two halves of a copy, and what is sent of them.
+class Halves {
+ public:
+  explicit Halves(const PeerCopy& copy)
+      : source_(*copy.source.owner.session), destination_(*copy.destination.owner.session) {
+    const Process& process = Process::get();
+    const uint32_t from = process.device(static_cast<CUdevice>(copy.source.owner.device))->ordinal;
+    const uint32_t to =
+        process.device(static_cast<CUdevice>(copy.destination.owner.device))->ordinal;
+    out_ = half(copy.source, copy.extent, from, to);
+    out_.flags = wire::kPeerOutgoing;
+    in_ = half(copy.destination, copy.extent, to, from);
+    out_target_ = copy.source.owner;
+    in_target_ = copy.destination.owner;
+  }
+
+  bool has_side_on(const Session* session) const {
+    return session == &source_ || session == &destination_;
+  }
+  // Gives the half of the place's worker that place. `hold`: what follows there waits.
+  void order_with(const Place& place, bool hold) {
+    const bool outgoing = place.target.session == &source_;
+    wire::PeerCopyBody& body = outgoing ? out_ : in_;
+    body.stream = place.stream;
+    body.flags |= wire::kPeerInStream | (hold ? wire::kPeerHolds : 0u);
+    (outgoing ? out_target_ : in_target_) = place.target;
+    if (!outgoing) out_.flags |= wire::kPeerOtherStream;
+  }
+
+  CUresult post() { return post_with({}); }
+
+  CUresult post_and_wait() {
+    Word word = destination_.words().acquire();
+    ++word.sequence;
+    CUresult result = post_with(word);
+    // The word comes whatever either post reported, unless its worker is gone.
+    if (posted_) {
+      const CUresult over = destination_.wait_word(word.index, word.sequence);
+      Timelines::add_news();
+      result = either(result, over);
+    } else {
+      --word.sequence;
+    }
+    destination_.words().release(word);
+    return result;
+  }
+
+ private:
+  static wire::PeerCopyBody half(const PeerSide& side, const PeerExtent& extent, uint32_t device,
+                                 uint32_t peer_device) {
+    wire::PeerCopyBody body{};
+    body.device = device;
+    body.peer_device = peer_device;
+    body.address = side.address;
+    body.width_bytes = extent.width_bytes;
+    body.height = extent.height;
+    body.depth = extent.depth;
+    body.pitch_bytes = side.pitch_bytes;
+    body.slice_bytes = side.slice_bytes;
+    return body;
+  }
+
+  CUresult post_with(Word word) {
+    Peers& peers = Process::get().peers();
+    std::lock_guard lock(peers.order());
+    uint32_t link = 0;
+    if (CUresult result = peers.link(source_, destination_, &link); result != CUDA_SUCCESS) {
+      return result;
+    }
+    out_.link = in_.link = link;
+    out_.id = in_.id = peers.next_id();
+    in_.word = word.index;
+    in_.sequence = word.sequence;
+    const CUresult sent = client::post(out_target_, wire::Custom::kPeerCopy, out_);
+    if (source_.lost()) return kSessionLost;
+    // What an earlier command of the source's worker did wrong is no reason to keep the other half.
+    const CUresult received = client::post(in_target_, wire::Custom::kPeerCopy, in_);
+    posted_ = true;
+    return either(sent, received);
+  }
+
+  Session& source_;
+  Session& destination_;
+  wire::PeerCopyBody out_{}, in_{};
+  Target out_target_, in_target_;
+  bool posted_ = false;
+};
+
+// What is posted to `later`, a stream, from now on waits for what `earlier`, on another worker, has
+// by now.
+CUresult order(const Place& earlier, const Place& later) {
+  Session& signalling = *earlier.target.session;
+  Peers& peers = Process::get().peers();
+  std::lock_guard lock(peers.order());
+  uint32_t link = 0;
+  if (CUresult result = peers.link(signalling, *later.target.session, &link);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  wire::PeerSignalBody body{};
+  body.id = peers.next_id();
+  body.link = link;
+  body.is_event = earlier.event != 0;
+  body.place = body.is_event ? earlier.event : earlier.stream;
+  const CUresult signalled = client::post(earlier.target, wire::Custom::kPeerSignal, body);
+  // Nobody would tell the other stream to go on.
+  if (signalling.lost()) return kSessionLost;
+  body.is_event = 0;
+  body.place = later.stream;
+  return either(signalled, client::post(later.target, wire::Custom::kPeerAwait, body));
+}
+
+// A stream beside those of the application, in which copies that are issued in a third server's
+// streams have their place. Their order in it is that of their calls, as any order between them is.
+CUresult passing_stream(const Target& owner, Place* place) {
+  static auto* mutex = new std::mutex;
+  std::lock_guard lock(*mutex);
+  Session& session = *owner.session;
+  CUstream& known = session.passing_stream();
+  const auto* stream = find<Stream>(known);
+  if (!stream || stream->session != &session || stream->context != owner.context) {
+    const InContext scope(owner);
+    const CUresult result = forward_cuStreamCreate(&known, CU_STREAM_NON_BLOCKING);
+    if (result != CUDA_SUCCESS) return result;
+    find<Stream>(known)->timeline->set_with_legacy(Timeline::WithLegacy::kNo);
+  }
+  place->target = owner;
+  return resolve_unused(known, &place->target, &place->stream);
+}
+
+CUresult copy_asynchronously(const PeerCopy& copy, const Place& issued) {
+  Halves halves(copy);
+  if (halves.has_side_on(issued.target.session)) {
+    halves.order_with(issued, true);
+    return halves.post();
+  }
+  Place passing;
+  CUresult result = passing_stream(copy.source.owner, &passing);
+  if (result == CUDA_SUCCESS) result = order(issued, passing);
+  if (result != CUDA_SUCCESS) return result;
+  halves.order_with(passing, true);
+  result = halves.post();
+  return either(result, order(passing, issued));
+}
+
+CUresult copy_and_wait(const PeerCopy& copy, const Place& issued) {
+  const Target& source = copy.source.owner;
+  const Target& destination = copy.destination.owner;
+  Halves halves(copy);
+  const auto is_side = [&](const Target& owner) {
+    return issued.target.session == owner.session && issued.target.context == owner.context;
+  };
+  // Nothing follows in any of these streams before this call returns: they need not be held.
+  const bool legacy = issued.stream == 0;
+  if (legacy ? !is_side(source) && !is_side(destination)
+             : !halves.has_side_on(issued.target.session)) {
+    if (CUresult result = issued.target.session->synchronize(issued.target);
+        result != CUDA_SUCCESS) {
+      return result;
+    }
+  }
+  if (!legacy) {
+    if (halves.has_side_on(issued.target.session)) halves.order_with(issued, false);
+    return halves.post_and_wait();
+  }
+  constexpr auto kScope = Timelines::Scope::kDefaultStream;
+  const std::array<const Target*, 2> sides{&source, &destination};
+  std::array<Timelines::Positions, 2> before;
+  for (size_t i = 0; i < sides.size(); ++i) {
+    Timelines& timelines = sides[i]->session->timelines();
+    before[i] = timelines.now(kScope, sides[i]->context);
+    // Where nothing is under way no place needs to be waited for.
+    if (!timelines.is_quiet(kScope, sides[i]->context)) {
+      halves.order_with({in_default_stream(*sides[i]), 0}, false);
+    }
+  }
+  const CUresult result = halves.post_and_wait();
+  if (result == CUDA_SUCCESS) {
+    // It began when both default streams had come to it: the next one need not ask.
+    for (size_t i = 0; i < sides.size(); ++i) {
+      sides[i]->session->timelines().done(before[i]);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+CUresult copy_between_servers_now(const PeerCopy& copy) { return Halves(copy).post_and_wait(); }
+
+CUresult copy_between_servers(const PeerCopy& copy, CUstream stream, bool synchronous) {
+  Place issued;
+  if (CUresult result = resolve(stream, wire::Kind::kStream, &issued.target, &issued.stream);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  return synchronous ? copy_and_wait(copy, issued) : copy_asynchronously(copy, issued);
+}
+
+CUresult wait_across_servers(CUstream handle, const Target& stream, wire::ObjectId id,
+                             CUevent event_handle, const Event& event) {
+  if (any_capture() &&
+      (may_capture(handle) || forward_cuEventQuery(event_handle) == CUDA_ERROR_CAPTURED_EVENT)) {
+    // A capture cannot span servers.
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  Place recorded{target_of(event)};
+  recorded.event = event.id;
+  return order(recorded, {stream, id});
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,73 @@
+#include "client/memory/copy/plan.h"
+
+#include "client/calls/capture.h"
+#include "client/channel/session.h"
+#include "client/objects/named.h"
+#include "client/process/mirror.h"
+
+namespace rcuda::client {
+namespace {
+
+// The worker gets what the application changed in mirrored memory (process/mirror.h). If the CPU
+// copies, what the stream had to do with the memory comes here first.
+CUresult prepare_mirrors(const Location& destination, const Location& source, bool cpu_copies,
+                         CopyPlan* plan) {
+  const Session& session = *plan->stream.target.session;
+  if (is_mirrored(session, destination.first, destination.bytes)) {
+    plan->mirrored |= wire::kDestinationMirrored;
+  }
+  if (is_mirrored(session, source.first, source.bytes)) plan->mirrored |= wire::kSourceMirrored;
+  if (plan->mirrored == 0 || plan->captures) return CUDA_SUCCESS;
+  if (cpu_copies) {
+    const CUresult result = plan->stream.target.session->synchronize(plan->stream.target);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return push_mirrors(plan->stream.target);
+}
+
+}  // namespace
+
+CUresult plan_copy(const Location& destination, const Location& source, CUstream stream,
+                   bool synchronous, bool worker_copies_host, CopyPlan* plan) {
+  const bool to_device = destination.home == Home::kDevice;
+  const bool from_device = source.home == Home::kDevice;
+  if (to_device && from_device && destination.owner.session != source.owner.session) {
+    plan->way = CopyWay::kBetweenServers;
+    return CUDA_SUCCESS;
+  }
+  const Target& owner = to_device ? destination.owner : source.owner;
+  if (CUresult result = stream_at(owner, stream, &plan->stream); result != CUDA_SUCCESS) {
+    return result;
+  }
+  const bool pageable = destination.home == Home::kPageable || source.home == Home::kPageable;
+  plan->captures = may_capture(stream);
+  if (pageable && plan->captures) {
+    plan->way = CopyWay::kCapturePageable;
+    return CUDA_SUCCESS;
+  }
+  if (!to_device && !from_device && (pageable || !worker_copies_host)) {
+    // In stream order as far as the host can see: after what the stream had to do.
+    plan->way = CopyWay::kOnHost;
+    return plan->stream.target.session->synchronize(plan->stream.target);
+  }
+  if (CUresult result = prepare_mirrors(destination, source, pageable, plan);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  // What follows in the other session's stream must find the copy over, and no stream there waits
+  // for this one.
+  plan->waits = plan->stream.is_elsewhere;
+  if (pageable) {
+    plan->way = to_device ? CopyWay::kFromPageable : CopyWay::kToPageable;
+    return CUDA_SUCCESS;
+  }
+  // Within a device the host never waits, whatever the function's name says. Between two contexts
+  // a synchronous copy has its place in the default streams of both.
+  const bool between =
+      to_device && from_device && destination.owner.context != source.owner.context;
+  if (synchronous && (between || !(to_device && from_device))) plan->waits = true;
+  if (!synchronous || !between) return CUDA_SUCCESS;
+  return source.owner.session->synchronize(in_default_stream(source.owner));
+}
+
+}  // namespace rcuda::client

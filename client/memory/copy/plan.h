@@ -1,0 +1,45 @@
+// How a copy is made: one decision for all shapes.
+//
+// Both sides are located first (locate.h). The first of these that is so decides:
+// - The sides are device memory of two servers: their workers copy (peer.h). In a capture the copy
+//   becomes a node of the graph (peer_node.h).
+// - A side is pageable, and the stream captures: page-locked memory stands in for it in the graph
+//   (stand_in.h).
+// - No side is on a device: this process copies, when the stream has come to that point.
+// - A side is pageable: its bytes travel in the command, in the reply or through the staging
+// region.
+// - Otherwise the worker can address both sides: one command.
+//
+// Threads: any. Blocking: plan_copy() waits for what must be over before the copy can be made.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda.h>
+
+#include "client/memory/copy/locate.h"
+
+namespace rcuda::client {
+
+enum class CopyWay {
+  kBetweenServers,
+  kCapturePageable,
+  kOnHost,
+  kInWorker,
+  kFromPageable,
+  kToPageable
+};
+
+struct CopyPlan {
+  CopyWay way = CopyWay::kInWorker;
+  CopyStream stream;      // where it runs; none between servers
+  bool captures = false;  // the stream does; not said between servers
+  uint32_t mirrored = 0;  // flags of wire::CopyBody: which sides are mirrored
+  bool waits = false;     // the caller waits until the copy is over
+};
+
+// `worker_copies_host`: a worker can copy between two places of page-locked memory, too.
+CUresult plan_copy(const Location& destination, const Location& source, CUstream stream,
+                   bool synchronous, bool worker_copies_host, CopyPlan* plan);
+
+}  // namespace rcuda::client

@@ -1,0 +1,79 @@
+#include "client/objects/named.h"
+
+#include <cstddef>
+#include <mutex>
+#include <unordered_map>
+
+#include "client/channel/session.h"
+#include "client/objects/kinds.h"
+
+namespace rcuda::client {
+namespace {
+
+struct Name {
+  uint64_t session;
+  wire::Kind kind;
+  wire::ObjectId id;
+  bool operator==(const Name&) const = default;
+};
+
+struct HashName {
+  size_t operator()(const Name& name) const {
+    const uint64_t of_session = uint64_t{static_cast<uint32_t>(name.kind)} << 32 | name.id;
+    return std::hash<uint64_t>()(of_session ^ name.session << 40);
+  }
+};
+
+Name name_of(wire::Kind kind, const Identity& identity) {
+  return {identity.session->serial(), kind, identity.id};
+}
+
+// Nothing is waited for while it is held.
+std::mutex mutex;
+std::unordered_map<Name, Object*, HashName>& objects() {
+  static auto* instance = new std::unordered_map<Name, Object*, HashName>;
+  return *instance;
+}
+
+}  // namespace
+
+void remember_named(Object* object) {
+  std::lock_guard lock(mutex);
+  objects()[name_of(object->kind, *object)] = object;
+}
+
+void forget_named(const Object& object) {
+  if (!object.session) return;
+  std::lock_guard lock(mutex);
+  objects().erase(name_of(object.kind, object));
+}
+
+Object* named(wire::Kind kind, const Identity& identity) {
+  std::lock_guard lock(mutex);
+  const Name name = name_of(kind, identity);
+  if (const auto found = objects().find(name); found != objects().end()) {
+    Object* known = found->second;
+    // Ids of nodes and of their graphs are used again: the context of the one before may be gone.
+    const bool is_reused = kind == wire::Kind::kGraphNode || kind == wire::Kind::kGraph;
+    if (is_reused && (identity.id & wire::kWorkerMinted) && known->context != identity.context) {
+      known->context = identity.context;
+      known->device = identity.device;
+    }
+    return known;
+  }
+  Object* object = create_object(kind, identity);
+  if (object) objects().emplace(name, object);
+  return object;
+}
+
+Context* context_of(const Target& target) {
+  return named<Context>({target.context, target.context, target.session, target.device});
+}
+
+Target in_default_stream(const Target& target) {
+  Target known = target;
+  if (!known.timeline) known.timeline = context_of(target)->timeline.get();
+  return known;
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,45 @@
+// Mirrored memory: host-visible memory whose pages client and worker cannot share. The two sides
+// keep it equal by copying. Mirrored are the managed variables of modules, on every medium, and
+// mapped or managed allocations on media that cannot map (TCP, verbs).
+//
+// Before the client posts work that may read or write mirrored memory, it sends the blocks that the
+// application changed, in the stream's order. After a synchronising call returns, the client
+// fetches the bytes that the GPU changed. Copies in between use the worker's bytes
+// (server/executor/memory/shadow_copy.h). Around each host function, the worker sends all mirrored
+// memory and takes back the bytes that the function changed (server/executor/memory/mirrors.h). If
+// both sides changed a byte in between, the GPU's value wins; CUDA forbids such concurrent access
+// anyway. Cost: none while nothing is mirrored; with large regions, every synchronising call and
+// every host function moves them whole. Threads: any. A thread that waits for the worker holds no
+// lock that a host function needs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <cuda.h>
+
+#include "client/channel/session.h"
+
+namespace rcuda::client {
+
+// Mirrors memory that is already mapped here. The next push sends its contents.
+void mirror(Session& session, wire::ObjectId context, void* address, size_t bytes);
+// Maps the address range here first, then mirrors it: a managed variable, at the worker's address.
+CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes);
+void unmirror(const void* address);
+// Whether kernels may have changed host memory since the last synchronising call.
+bool any_mirrored();
+// Whether any part of [address, address + bytes) is mirrored with this worker.
+bool is_mirrored(const Session& session, uint64_t address, size_t bytes);
+
+// Sends the blocks that the application changed. On error, not all were sent; the next push sends
+// the rest. Errors of earlier commands are not reported here.
+CUresult push_mirrors(const Target& target);
+CUresult pull_mirrors(Session& session);
+
+// Called before and after a host function: the session's worker has sent its bytes and waits for
+// ours.
+void mirrors_arrived(Session& session);
+void mirrors_leave(Session& session);
+
+}  // namespace rcuda::client

@@ -1,0 +1,73 @@
+#include "client/process/peers.h"
+
+#include <algorithm>
+#include <string>
+
+#include <sys/random.h>
+
+#include "client/channel/session.h"
+
+namespace rcuda::client {
+namespace {
+
+// Whether the address means the local machine, on any machine.
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
+}
+
+// The result of the post is ignored: if the session is lost, its next call says so.
+void post_introduction(Session& to, const Session& other, wire::PeerIntroduceBody body,
+                       bool connects) {
+  const std::string& host = other.server().host;
+  body.worker = other.index();
+  body.connects = connects;
+  body.port = other.server().port;
+  body.host_bytes = static_cast<uint16_t>(host.size());
+  (void)to.post(to.in_context(0), static_cast<uint16_t>(wire::Custom::kPeerIntroduce),
+                std::as_bytes(std::span(&body, 1)), std::as_bytes(std::span(host)));
+}
+
+}  // namespace
+
+void Peers::introduce_all(const std::vector<std::unique_ptr<Session>>& sessions) {
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      uint32_t name = 0;
+      (void)link(*sessions[j], *sessions[i], &name);
+    }
+  }
+}
+
+CUresult Peers::link(Session& one, Session& other, uint32_t* link) {
+  if (one.lost() || other.lost()) return kSessionLost;
+  const Pair pair = std::minmax<const Session*>(&one, &other);
+  std::lock_guard lock(mutex_);
+  if (const auto known = links_.find(pair); known != links_.end()) {
+    *link = known->second;
+    return CUDA_SUCCESS;
+  }
+  wire::PeerIntroduceBody body{};
+  body.link = next_link_++;
+  body.workers = workers_;
+  if (getrandom(body.token, sizeof body.token, 0) != sizeof body.token) {
+    return CUDA_ERROR_OPERATING_SYSTEM;
+  }
+  // A loopback address means a different machine elsewhere, so the worker with that address must
+  // connect to the other.
+  const bool other_way = is_loopback(other.server().host) && !is_loopback(one.server().host);
+  // Sent under the lock, so that no command names the connection before the worker knows it.
+  post_introduction(one, other, body, !other_way);
+  post_introduction(other, one, body, other_way);
+  links_[pair] = body.link;
+  *link = body.link;
+  return CUDA_SUCCESS;
+}
+
+void Peers::forget(const Session& session) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(links_, [&](const auto& entry) {
+    return entry.first.first == &session || entry.first.second == &session;
+  });
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,54 @@
+// Peers: introduces this process's workers to one another, so that copies and event waits between
+// servers go directly from worker to worker, never through this process.
+//
+// Both workers of a pair get the same random secret and the same name for their connection. One of
+// them connects to the other's server, at the address that this process uses for that server. All
+// pairs are introduced when the process initialises (RCUDA_P2P=eager), or each pair on first need
+// (lazy). Nothing here blocks until a connection exists: commands that need one wait in the
+// workers. Threads: any.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <cuda.h>
+
+namespace rcuda::client {
+
+class Session;
+
+class Peers {
+ public:
+  // Sets how many workers this process has. Called before the first introduction.
+  void set_workers(size_t count) { workers_ = static_cast<uint32_t>(count); }
+  void introduce_all(const std::vector<std::unique_ptr<Session>>& sessions);
+  // Gets the name of the connection between two workers, and introduces them if necessary. Returns
+  // kSessionLost when either worker is gone.
+  CUresult link(Session& one, Session& other, uint32_t* link);
+  // The worker has dropped its connections. They are made again when needed.
+  void forget(const Session& session);
+
+  // Held while both halves of a copy or signal are sent, so that all workers get the pairs in one
+  // order. A worker that waits for the other half of a pair therefore never waits for a later pair.
+  std::mutex& order() { return order_; }
+
+  // A number for a copy or a signal, used once.
+  uint64_t next_id() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  using Pair = std::pair<const Session*, const Session*>;
+
+  uint32_t workers_ = 0;
+  std::mutex order_;
+  std::mutex mutex_;
+  std::map<Pair, uint32_t> links_;  // guarded by mutex_
+  uint32_t next_link_ = 1;          // guarded by mutex_
+  std::atomic<uint64_t> next_id_{1};
+};
+
+}  // namespace rcuda::client

@@ -1,0 +1,336 @@
+#include "client/process/process.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include <pthread.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "api/api_hash.h"
+#include "api/exports/driver_version.h"
+#include "client/base/trace.h"
+#include "client/objects/named.h"
+#include "common/base/host_name.h"
+#include "common/base/log.h"
+#include "common/base/thread_object.h"
+#include "common/transport/verbs/kept_memory.h"
+#include "common/wire/address_ranges.h"
+
+namespace rcuda::client {
+namespace {
+
+struct ContextStack {
+  std::vector<Ref<Context>> contexts;  // the current one last
+};
+
+std::vector<Ref<Context>>& context_stack() { return of_this_thread<ContextStack>().contexts; }
+
+Process* instance = nullptr;  // null until the process calls CUDA
+
+// Returns null for auto.
+Result<const transport::Medium*> medium_from_environment() {
+  const char* text = std::getenv("RCUDA_TRANSPORT");
+  if (!text || !*text || std::strcmp(text, "auto") == 0) return nullptr;
+  if (const transport::Medium* medium = transport::find_medium(text)) return medium;
+  return Status(Code::kInvalidArgument, std::string("RCUDA_TRANSPORT=") + text +
+                                            " is not a transport; use auto, " +
+                                            transport::medium_names());
+}
+
+Result<bool> flag_from_environment(const char* name) {
+  const char* text = std::getenv(name);
+  if (!text || !*text || std::strcmp(text, "0") == 0) return false;
+  if (std::strcmp(text, "1") == 0) return true;
+  return Status(Code::kInvalidArgument, std::string(name) + "=" + text + " must be 0 or 1");
+}
+
+// Whether the workers of several servers are introduced to one another at the start.
+Result<bool> eager_from_environment() {
+  const char* text = std::getenv("RCUDA_P2P");
+  if (!text || !*text || std::strcmp(text, "eager") == 0) return true;
+  if (std::strcmp(text, "lazy") == 0) return false;
+  return Status(Code::kInvalidArgument,
+                std::string("RCUDA_P2P=") + text + " is not usable: it takes eager or lazy");
+}
+
+std::string text_from_environment(const char* name) {
+  const char* text = std::getenv(name);
+  return text ? text : "";
+}
+
+// Checks a number that other code reads.
+Status check_number(const char* name, unsigned least, unsigned most) {
+  const std::string text = text_from_environment(name);
+  if (text.empty()) return {};
+  unsigned number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  if (error == std::errc() && rest == end && number >= least && number <= most) return {};
+  return Status(Code::kInvalidArgument, std::string(name) + "=" + text +
+                                            " is not usable: it takes a number from " +
+                                            std::to_string(least) + " to " + std::to_string(most));
+}
+
+Status configure_log() {
+  const char* text = std::getenv("RCUDA_LOG");
+  if (!text || !*text) return {};
+  // "info" or "info:file"
+  const char* colon = std::strchr(text, ':');
+  const std::string level(text, colon ? static_cast<size_t>(colon - text) : std::strlen(text));
+  if (!set_log_level(level.c_str())) {
+    return Status(
+        Code::kInvalidArgument,
+        std::string("RCUDA_LOG=") + text +
+            " is not a level; use trace, debug, info, warn, error or off, and :FILE for a file");
+  }
+  if (colon && !set_log_file(colon + 1)) {
+    return Status::from_errno(errno, std::string("RCUDA_LOG: cannot write to ") + (colon + 1));
+  }
+  return {};
+}
+
+Result<wire::Hello> make_hello() {
+  wire::Hello hello;
+  hello.api_hash = api::kApiHash;
+  hello.pid = static_cast<uint32_t>(getpid());
+  hello.uid = getuid();
+  hello.host = host_name();
+  hello.program = program_invocation_short_name;
+  // USER is often unset in a container. A lookup of the name may need the network.
+  const char* user = std::getenv("USER");
+  hello.user = user && *user ? user : "uid " + std::to_string(hello.uid);
+  if (getrandom(hello.session, sizeof hello.session, 0) != sizeof hello.session) {
+    return Status::from_errno(errno, "getrandom");
+  }
+  return hello;
+}
+
+// CUDA_VISIBLE_DEVICES picks from the pool by position, as it does from local devices: the list
+// ends at the first invalid entry.
+std::vector<DeviceAddress> visible(const std::vector<DeviceAddress>& pool) {
+  const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (!text) return pool;
+  std::vector<DeviceAddress> chosen;
+  std::vector<bool> taken(pool.size());
+  for (const char* position = text; *position;) {
+    char* end = nullptr;
+    const long index = std::strtol(position, &end, 10);
+    if (end == position || index < 0 || static_cast<size_t>(index) >= pool.size() ||
+        taken[static_cast<size_t>(index)]) {
+      break;
+    }
+    taken[static_cast<size_t>(index)] = true;
+    chosen.push_back(pool[static_cast<size_t>(index)]);
+    position = *end == ',' ? end + 1 : end;
+    if (*end && *end != ',') break;
+  }
+  return chosen;
+}
+
+}  // namespace
+
+Process& Process::get() {
+  static Process* created = [] {
+    auto* process = new Process;
+    instance = process;  // set before another thread's fork() can use it
+    pthread_atfork(nullptr, nullptr, [] { instance->fork_child(); });
+    return process;
+  }();
+  return *created;
+}
+
+CUresult Process::initialize() {
+  if (forked_.load(std::memory_order_acquire)) return CUDA_ERROR_NOT_INITIALIZED;
+  std::lock_guard lock(mutex_);
+  if (state_.load() == CUDA_ERROR_DEINITIALIZED) return CUDA_ERROR_DEINITIALIZED;
+  if (tried_.load()) return init_result_;
+  tried_.store(true);
+  connecting_.store(true);
+  std::atexit([] { instance->end(); });
+  const Status status = connect();
+  if (status.ok()) {
+    api::set_driver_version(oldest_driver());
+    init_result_ = CUDA_SUCCESS;
+    state_.store(CUDA_SUCCESS, std::memory_order_release);
+  } else {
+    // One clear line, and the error that programs expect on a machine without a GPU.
+    RCUDA_ERROR("%s", status.context().c_str());
+    init_result_ = CUDA_ERROR_NO_DEVICE;
+    devices_.clear();
+    for (auto& session : sessions_) session->end();
+  }
+  connecting_.store(false);
+  return init_result_;
+}
+
+CUresult Process::check() const {
+  const CUresult state = state_.load(std::memory_order_acquire);
+  if (state != CUDA_SUCCESS) [[unlikely]]
+    return state;
+  return in_host_function() ? CUDA_ERROR_NOT_PERMITTED : CUDA_SUCCESS;
+}
+
+Status Process::connect() {
+  RCUDA_RETURN_IF_ERROR(configure_log());
+  SessionOptions options;
+  const auto medium = medium_from_environment();
+  if (!medium) return medium.status();
+  options.medium = *medium;
+  if (const char* file = std::getenv("RCUDA_TRACE"); file && *file) {
+    RCUDA_RETURN_IF_ERROR(trace::start(file));
+  }
+  trace::Span span("connect");
+  Result<bool> synchronous = flag_from_environment("RCUDA_SYNC");
+  if (!synchronous) return synchronous.status();
+  options.synchronous = *synchronous;
+  Result<wire::Hello> hello = make_hello();
+  if (!hello) return hello.status();
+  options.hello = std::move(hello).value();
+  Result<bool> eager = eager_from_environment();
+  if (!eager) return eager.status();
+  RCUDA_RETURN_IF_ERROR(check_number("RCUDA_COPY_THREADS", 1, 64));
+  RCUDA_RETURN_IF_ERROR(check_number("RCUDA_VERBS_CACHE", 0, transport::verbs::kMaxKeptMiB));
+  // The workers know the valid values, and refuse the session for any other.
+  options.hello.p2p_strategy = text_from_environment("RCUDA_P2P_STRATEGY");
+  options.hello.p2p_path = text_from_environment("RCUDA_P2P_PATH");
+
+  Result<std::vector<DeviceAddress>> pool =
+      devices_from([](const char* name) { return static_cast<const char*>(std::getenv(name)); });
+  if (!pool) return pool.status();
+  const std::vector<DeviceAddress> chosen = visible(*pool);
+  if (chosen.empty()) {
+    return Status(Code::kNotFound, "CUDA_VISIBLE_DEVICES leaves no device of RCUDA_DEVICES");
+  }
+  Result<std::vector<ServerDevices>> servers = group_by_server(chosen);
+  if (!servers) return servers.status();
+
+  devices_.resize(chosen.size());
+  for (const ServerDevices& server : *servers) {
+    Result<std::unique_ptr<Session>> session = Session::open(server, options);
+    if (!session) return session.status();
+    const wire::Welcome& welcome = (*session)->welcome();
+    options.hello.taken_windows.push_back(welcome.window);
+    ++options.hello.worker;
+    for (uint32_t i = 0; i < welcome.devices.size(); ++i) {
+      auto device = std::make_unique<Device>();
+      device->session = session->get();
+      device->ordinal = i;
+      device->info = welcome.devices[i];
+      const wire::ObjectId primary = wire::primary_context_id(i);
+      device->primary = create<Context>({primary, primary, session->get(), server.ordinals[i]});
+      if (!device->primary) return Status(Code::kOutOfMemory, "no address space for handles");
+      device->primary->given_back = true;  // until cuDevicePrimaryCtxRetain
+      remember_named(device->primary);     // the worker also uses this id
+      tell_apart(device.get());
+      devices_[server.ordinals[i]] = std::move(device);
+    }
+    sessions_.push_back(std::move(session).value());
+  }
+  peers_.set_workers(sessions_.size());
+  if (*eager) peers_.introduce_all(sessions_);
+  return {};
+}
+
+// GPUs of different servers may have the same PCI address, and applications tell devices apart by
+// it. The later GPU therefore gets a different PCI domain.
+void Process::tell_apart(Device* device) const {
+  const auto taken = [&](const std::string& address) {
+    return std::any_of(devices_.begin(), devices_.end(), [&](const auto& known) {
+      return known && known->info.pci_bus_id == address;
+    });
+  };
+  const size_t colon = device->info.pci_bus_id.find(':');
+  if (colon == std::string::npos || !taken(device->info.pci_bus_id)) return;
+  const std::string rest = device->info.pci_bus_id.substr(colon);
+  for (int domain = 1; domain < 0x10000; ++domain) {
+    char text[8];
+    std::snprintf(text, sizeof text, "%04x", domain);
+    if (taken(text + rest)) continue;
+    device->info.pci_bus_id = text + rest;
+    if (device->info.attributes.size() > CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID) {
+      device->info.attributes[CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID] = domain;
+    }
+    return;
+  }
+}
+
+Device* Process::device(CUdevice ordinal) const {
+  if (ordinal < 0 || static_cast<size_t>(ordinal) >= devices_.size()) return nullptr;
+  return devices_[static_cast<size_t>(ordinal)].get();
+}
+
+uint32_t Process::ordinal_of(const Session& session, uint32_t worker_ordinal) const {
+  const std::vector<uint32_t>& ordinals = session.ordinals();
+  return worker_ordinal < ordinals.size() ? ordinals[worker_ordinal]
+                                          : static_cast<uint32_t>(CU_DEVICE_INVALID);
+}
+
+Session* Process::session_of_address(CUdeviceptr address) const {
+  for (const auto& session : sessions_) {
+    const wire::AddressWindow& window = session->welcome().window;
+    if (address - window.base < window.bytes) return session.get();
+  }
+  return nullptr;
+}
+
+int Process::driver_version() {
+  (void)initialize();
+  return oldest_driver();
+}
+
+int Process::oldest_driver() const {
+  int version = CUDA_VERSION;
+  for (const auto& session : sessions_) {
+    version = std::min(version, static_cast<int>(session->welcome().driver_version));
+  }
+  return version;
+}
+
+void Process::fork_child() noexcept {
+  trace::abandon();
+  // Another thread of the parent may hold the lock, which no thread will release in this process.
+  if (connecting_.load()) forked_.store(true);
+  if (state_.exchange(CUDA_ERROR_NOT_INITIALIZED) != CUDA_SUCCESS) return;
+  forked_.store(true);
+  for (const auto& session : sessions_) session->abandon();
+}
+
+void Process::end() {
+  CUresult ready = CUDA_SUCCESS;
+  if (state_.compare_exchange_strong(ready, CUDA_ERROR_DEINITIALIZED)) {
+    for (const auto& session : sessions_) session->end();
+  }
+  trace::finish();
+}
+
+Ref<Context> current_context() {
+  const auto& contexts = context_stack();
+  return contexts.empty() ? Ref<Context>() : contexts.back();
+}
+
+void set_current_context(Context* context) {
+  auto& contexts = context_stack();
+  if (!contexts.empty()) contexts.pop_back();
+  if (context) contexts.emplace_back(context);
+}
+
+void push_context(Context* context) { context_stack().emplace_back(context); }
+
+Ref<Context> pop_context() {
+  auto& contexts = context_stack();
+  if (contexts.empty()) return {};
+  const Ref<Context> context = contexts.back();
+  contexts.pop_back();
+  return context;
+}
+
+}  // namespace rcuda::client
+
+// The servers must be asked, so this connects to them: a runtime calls cuDriverGetVersion early and
+// does not continue without an answer.
+int rcuda::api::find_driver_version() { return client::Process::get().driver_version(); }

@@ -1,0 +1,125 @@
+#include "client/process/registry.h"
+
+#include <mutex>
+#include <utility>
+
+namespace rcuda::client {
+namespace {
+
+bool is_host(Placement placement) {
+  return placement == Placement::kHost || placement == Placement::kRegistered ||
+         placement == Placement::kManaged;
+}
+
+}  // namespace
+
+bool Registry::add(Allocation allocation) {
+  std::unique_lock lock(mutex_);
+  forget_stale(allocation.base, allocation.bytes);
+  auto next = allocations_.lower_bound(allocation.base);
+  if (next != allocations_.end() && next->first < allocation.base + allocation.bytes) return false;
+  if (next != allocations_.begin()) {
+    const Allocation& before = std::prev(next)->second;
+    if (before.base + before.bytes > allocation.base) return false;
+  }
+  allocation.buffer_id = next_buffer_id_++;
+  if (allocation.of_graph) any_of_graph_.store(true, std::memory_order_relaxed);
+  const uint64_t base = allocation.base;
+  allocations_.emplace_hint(next, base, std::move(allocation));
+  return true;
+}
+
+void Registry::forget_stale(uint64_t base, size_t bytes) {
+  auto it = allocations_.upper_bound(base);
+  if (it != allocations_.begin()) --it;
+  while (it != allocations_.end() && it->first < base + bytes) {
+    const bool goes_unannounced = it->second.placement == Placement::kGlobal ||
+                                  it->second.placement == Placement::kDeviceAsync;
+    const bool stale = goes_unannounced && it->first + it->second.bytes > base;
+    it = stale ? allocations_.erase(it) : std::next(it);
+  }
+}
+
+std::optional<Allocation> Registry::find(uint64_t address) const {
+  std::shared_lock lock(mutex_);
+  auto next = allocations_.upper_bound(address);
+  if (next == allocations_.begin()) return std::nullopt;
+  const Allocation& candidate = std::prev(next)->second;
+  if (address >= candidate.base + candidate.bytes) return std::nullopt;
+  return candidate;
+}
+
+void Registry::reserve(uint64_t base, size_t bytes, Session* session) {
+  std::unique_lock lock(mutex_);
+  reservations_[base] = {bytes, session};
+}
+
+void Registry::unreserve(uint64_t base) {
+  std::unique_lock lock(mutex_);
+  reservations_.erase(base);
+}
+
+Session* Registry::reserved_by(uint64_t address) const {
+  std::shared_lock lock(mutex_);
+  const auto next = reservations_.upper_bound(address);
+  if (next == reservations_.begin()) return nullptr;
+  const auto& [base, reservation] = *std::prev(next);
+  return address - base < reservation.bytes ? reservation.session : nullptr;
+}
+
+std::optional<Allocation> Registry::remove(uint64_t base) {
+  std::unique_lock lock(mutex_);
+  auto found = allocations_.find(base);
+  if (found == allocations_.end()) return std::nullopt;
+  Allocation allocation = std::move(found->second);
+  allocations_.erase(found);
+  return allocation;
+}
+
+bool Registry::overlaps(uint64_t address, size_t bytes) const {
+  std::shared_lock lock(mutex_);
+  auto next = allocations_.lower_bound(address);
+  if (next != allocations_.end() && next->first < address + bytes) return true;
+  if (next == allocations_.begin()) return false;
+  const Allocation& before = std::prev(next)->second;
+  return before.base + before.bytes > address;
+}
+
+std::vector<Allocation> Registry::remove_context(uint32_t device, wire::ObjectId context) {
+  std::vector<Allocation> host;
+  std::unique_lock lock(mutex_);
+  for (auto it = allocations_.begin(); it != allocations_.end();) {
+    const Allocation& allocation = it->second;
+    const bool stays = allocation.placement == Placement::kDeviceAsync ||
+                       allocation.placement == Placement::kMapped;
+    if (allocation.device != device || allocation.context != context || stays) {
+      ++it;
+      continue;
+    }
+    if (is_host(allocation.placement)) host.push_back(std::move(it->second));
+    it = allocations_.erase(it);
+  }
+  return host;
+}
+
+void Registry::set_flags(uint64_t base, unsigned flags) {
+  std::unique_lock lock(mutex_);
+  if (auto found = allocations_.find(base); found != allocations_.end())
+    found->second.flags = flags;
+}
+
+void Registry::set_sync_memops(uint64_t base, bool on) {
+  std::unique_lock lock(mutex_);
+  if (auto found = allocations_.find(base); found != allocations_.end())
+    found->second.sync_memops = on;
+}
+
+void Registry::set_exposed(uint64_t base,
+                           std::vector<std::pair<Session*, transport::RegionId>> exposed) {
+  std::unique_lock lock(mutex_);
+  if (auto found = allocations_.find(base); found != allocations_.end()) {
+    found->second.exposed = std::move(exposed);
+  }
+}
+
+}  // namespace rcuda::client

@@ -1,0 +1,97 @@
+// The client's record of memory: every allocation that it made, by address. It answers routing,
+// pointer attributes and the direction of default-kind copies without a round trip.
+//
+// Threads: any; lookups share a lock. Entries are returned as copies.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <shared_mutex>
+#include <vector>
+
+#include <cuda.h>
+
+#include "common/transport/link.h"
+#include "common/wire/protocol.h"
+
+namespace rcuda::client {
+
+class Session;
+
+enum class Placement : uint8_t {
+  kDevice,       // cuMemAlloc and friends
+  kDeviceAsync,  // cuMemAllocAsync: freed in stream order
+  kGlobal,       // a module's variable
+  kHost,         // page-locked client memory, usable by kernels at the same address
+  kRegistered,   // cuMemHostRegister
+  kManaged,
+  kMapped,  // cuMemMap
+};
+
+struct Allocation {
+  uint64_t base = 0;
+  size_t bytes = 0;
+  Placement placement = Placement::kDevice;
+  Session* session = nullptr;  // null for host memory known to all sessions
+  uint32_t device = 0;         // the client's ordinal
+  wire::ObjectId context = 0;
+  unsigned flags = 0;           // as given to the allocating call
+  uint64_t buffer_id = 0;       // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process
+  CUmemoryPool pool = nullptr;  // kDeviceAsync: the pool; null for the device's current one
+  bool sync_memops = false;     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+  bool of_graph = false;        // kDeviceAsync: each launch of a graph allocates it anew
+  bool reachable = false;       // host memory: kernels of every session can use it
+  // sessions that know this memory, and its region there
+  std::vector<std::pair<Session*, transport::RegionId>> exposed;
+};
+
+// Whether it is a managed allocation or a managed variable. Variables are recorded with the flag.
+inline bool is_managed(const Allocation& allocation) {
+  return allocation.placement == Placement::kManaged ||
+         (allocation.placement == Placement::kGlobal && (allocation.flags & CU_MEM_ATTACH_GLOBAL));
+}
+
+class Registry {
+ public:
+  // Sets buffer_id. Returns false when it overlaps a known allocation.
+  bool add(Allocation allocation);
+  // the allocation that contains the address
+  std::optional<Allocation> find(uint64_t address) const;
+  std::optional<Allocation> remove(uint64_t base);  // the allocation that begins there
+  // Whether any registered host memory lies in [address, address + bytes).
+  bool overlaps(uint64_t address, size_t bytes) const;
+  // Whether an allocation of a graph was ever added.
+  bool any_of_graph() const { return any_of_graph_.load(std::memory_order_relaxed); }
+  // Forgets the allocations of a context that ends. Returns those in host memory, which the caller
+  // must free. Memory of pools and mapped memory belong to the device and stay.
+  std::vector<Allocation> remove_context(uint32_t device, wire::ObjectId context);
+  // Ranges of cuMemAddressReserve. They may lie outside of the window of the worker that owns them.
+  void reserve(uint64_t base, size_t bytes, Session* session);
+  void unreserve(uint64_t base);
+  Session* reserved_by(uint64_t address) const;  // null if nobody reserved it
+  void set_flags(uint64_t base, unsigned flags);
+  void set_sync_memops(uint64_t base, bool on);
+  void set_exposed(uint64_t base, std::vector<std::pair<Session*, transport::RegionId>> exposed);
+
+ private:
+  // Removes stale entries in the range. The client is not told when a module's variables end, nor
+  // when a graph's memory ends with the graph or with a node that frees it. A new allocation in
+  // their place replaces them.
+  void forget_stale(uint64_t base, size_t bytes);
+
+  mutable std::shared_mutex mutex_;
+  struct Reservation {
+    size_t bytes = 0;
+    Session* session = nullptr;
+  };
+
+  std::map<uint64_t, Allocation> allocations_;    // by base
+  std::map<uint64_t, Reservation> reservations_;  // by base
+  uint64_t next_buffer_id_ = 1;
+  std::atomic<bool> any_of_graph_{false};
+};
+
+}  // namespace rcuda::client

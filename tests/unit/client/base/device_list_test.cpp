@@ -1,0 +1,118 @@
+#include "client/base/device_list.h"
+
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace rcuda::client {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Environment environment(std::map<std::string, std::string> variables) {
+  return [kept = std::move(variables)](const char* name) {
+    const auto found = kept.find(name);
+    return found == kept.end() ? nullptr : found->second.c_str();
+  };
+}
+
+std::string error_of(const std::string& devices) {
+  const auto list = devices_from(environment({{"RCUDA_DEVICES", devices}}));
+  return list.ok() ? "none" : list.status().context();
+}
+
+TEST(DeviceListTest, ReadsEveryFormOfAnEntry) {
+  const auto list = devices_from(environment(
+      {{"RCUDA_DEVICES", "node1:0, node2@9000:3,tcp:node1:1,[fe80::1]@8309:2,verbs:[::1]:0,"}}));
+  ASSERT_TRUE(list.ok()) << list.status().message();
+  ASSERT_EQ(list->size(), 5u);
+  const auto& all = *list;
+  EXPECT_EQ(all[0].host, "node1");
+  EXPECT_EQ(all[0].port, wire::kDefaultPort);
+  EXPECT_EQ(all[0].medium, nullptr);
+  EXPECT_EQ(all[1].host, "node2");
+  EXPECT_EQ(all[1].port, 9000);
+  EXPECT_EQ(all[1].gpu, 3u);
+  EXPECT_EQ(all[2].medium, transport::find_medium("tcp"));
+  EXPECT_EQ(all[2].gpu, 1u);
+  EXPECT_EQ(all[3].host, "fe80::1");
+  EXPECT_EQ(all[3].port, 8309);
+  EXPECT_EQ(all[4].medium, transport::find_medium("verbs"));
+  EXPECT_EQ(all[4].host, "::1");
+}
+
+TEST(DeviceListTest, AHostMayBeCalledLikeAMedium) {
+  const auto list = devices_from(environment({{"RCUDA_DEVICES", "tcp:0,shm@9000:1"}}));
+  ASSERT_TRUE(list.ok());
+  EXPECT_EQ((*list)[0].host, "tcp");
+  EXPECT_EQ((*list)[0].medium, nullptr);
+  EXPECT_EQ((*list)[1].host, "shm");
+  EXPECT_EQ((*list)[1].port, 9000);
+}
+
+TEST(DeviceListTest, ErrorsNameTheEntryAndWhatItShouldLookLike) {
+  EXPECT_THAT(error_of("node1:0,node2"),
+              testing::AllOf(HasSubstr("RCUDA_DEVICES"), HasSubstr("\"node2\""),
+                             HasSubstr("\":gpu\" is missing"), HasSubstr("host[@port]:gpu")));
+  EXPECT_THAT(error_of("node1:first"), HasSubstr("\"first\" is no GPU number"));
+  EXPECT_THAT(error_of("node1:"), HasSubstr("is no GPU number"));
+  EXPECT_THAT(error_of("node1:-1"), HasSubstr("is no GPU number"));
+  EXPECT_THAT(error_of("node1:4294967296"), HasSubstr("is no GPU number"));
+  EXPECT_THAT(error_of("node1@0:0"), HasSubstr("\"0\" is no port"));
+  EXPECT_THAT(error_of("node1@65536:0"), HasSubstr("is no port"));
+  EXPECT_THAT(error_of("node1@:0"), HasSubstr("is no port"));
+  EXPECT_THAT(error_of(":0"), HasSubstr("the host is missing"));
+  EXPECT_THAT(error_of("[]:0"), HasSubstr("the host is missing"));
+  EXPECT_THAT(error_of("fe80::1:0"), HasSubstr("an IPv6 address needs brackets"));
+  EXPECT_THAT(error_of(" , "), HasSubstr("RCUDA_DEVICES is empty"));
+}
+
+TEST(DeviceListTest, TheOlderFormNamesWhatIsMissing) {
+  const auto list = devices_from(environment(
+      {{"RCUDA_DEVICE_COUNT", "2"}, {"RCUDA_DEVICE_0", "a:1"}, {"RCUDA_DEVICE_1", "b@9:0"}}));
+  ASSERT_TRUE(list.ok());
+  EXPECT_EQ((*list)[1].port, 9);
+  const auto error = [](std::map<std::string, std::string> variables) {
+    const auto bad = devices_from(environment(std::move(variables)));
+    return bad.ok() ? "none" : bad.status().context();
+  };
+  EXPECT_THAT(error({{"RCUDA_DEVICE_COUNT", "2"}, {"RCUDA_DEVICE_0", "a:1"}}),
+              HasSubstr("RCUDA_DEVICE_1 is not set"));
+  EXPECT_THAT(error({{"RCUDA_DEVICE_COUNT", "1"}, {"RCUDA_DEVICE_0", "a"}}),
+              HasSubstr("RCUDA_DEVICE_0"));
+  for (const char* count : {"0", "1025", "two", "", "1 "}) {
+    EXPECT_THAT(error({{"RCUDA_DEVICE_COUNT", count}}), HasSubstr("is no number of devices"));
+  }
+  EXPECT_EQ(devices_from(environment({})).status().code(), Code::kNotFound);
+}
+
+TEST(DeviceListTest, TheNewerFormIsPreferred) {
+  const auto list = devices_from(environment(
+      {{"RCUDA_DEVICES", "a:0"}, {"RCUDA_DEVICE_COUNT", "1"}, {"RCUDA_DEVICE_0", "b:0"}}));
+  ASSERT_TRUE(list.ok());
+  EXPECT_EQ((*list)[0].host, "a");
+}
+
+TEST(DeviceListTest, GroupsByServerAndKeepsTheOrder) {
+  const auto list = devices_from(environment({{"RCUDA_DEVICES", "a:1,b:0,a:0,a@9000:0,tcp:a:0"}}));
+  ASSERT_TRUE(list.ok());
+  const auto servers = group_by_server(*list);
+  ASSERT_TRUE(servers.ok());
+  ASSERT_EQ(servers->size(), 4u);  // another port or medium is another session
+  EXPECT_THAT((*servers)[0].gpus, ElementsAre(1, 0));
+  EXPECT_THAT((*servers)[0].ordinals, ElementsAre(0, 2));
+  EXPECT_THAT((*servers)[1].ordinals, ElementsAre(1));
+  EXPECT_EQ((*servers)[2].port, 9000);
+  EXPECT_EQ((*servers)[3].medium, transport::find_medium("tcp"));
+}
+
+TEST(DeviceListTest, AGpuIsNamedOnce) {
+  const auto list = devices_from(environment({{"RCUDA_DEVICES", "a:0,b:0,a:0"}}));
+  ASSERT_TRUE(list.ok());
+  EXPECT_THAT(group_by_server(*list).status().context(), HasSubstr("GPU 0 of a is named twice"));
+}
+
+}  // namespace
+}  // namespace rcuda::client

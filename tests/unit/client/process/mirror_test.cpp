@@ -1,0 +1,266 @@
+// Memory that client and worker keep alike by copying: which bytes travel, and whose win.
+#include "client/process/mirror.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include "client/calls/capture.h"
+#include "common/base/peer_order.h"
+#include "tests/unit/client/two_puppets.h"
+
+namespace rcuda::client {
+namespace {
+
+constexpr size_t kBlock = 4096, kBytes = 5 * kBlock + 100;
+
+class MirrorTest : public ::testing::Test {
+ protected:
+  struct Run {
+    size_t at;
+    std::vector<std::byte> content;
+  };
+
+  void SetUp() override {
+    // The worker's copy, and the region of the client's where it puts its bytes.
+    lone_.puppet.on(wire::Custom::kMirror, [this](const auto& command) {
+      const auto body = command.template as<wire::MirrorBody>();
+      auto mapped = lone_.puppet.link().map(static_cast<transport::RegionId>(body.region),
+                                            2 * body.fetch_offset);
+      if (!mapped.ok()) return test::PuppetServer::Answer{CUDA_ERROR_UNKNOWN, {}};
+      exchanged_ = static_cast<std::byte*>(*mapped);
+      fetched_ = exchanged_ + body.fetch_offset;
+      return test::PuppetServer::Answer{};
+    });
+    lone_.puppet.on(wire::Custom::kMirrorFetch, [this](const auto&) {
+      std::memcpy(fetched_, worker_.data(), kBytes);
+      return test::PuppetServer::Answer{};
+    });
+    lone_.puppet.on(wire::Custom::kCopyInline,
+                    [this](const auto& command) { return take(command); });
+    for (size_t i = 0; i < kBytes; ++i) memory_[i] = static_cast<std::byte>(i % 255);
+    mirror(*lone_.session, 1, memory_.data(), kBytes);
+    ASSERT_TRUE(any_mirrored());
+  }
+  void TearDown() override {
+    unmirror(memory_.data());
+    EXPECT_FALSE(any_mirrored());
+  }
+
+  test::PuppetServer::Answer take(const test::PuppetServer::Command& command) {
+    const auto body = command.as<wire::CopyInlineBody>();
+    const auto bytes = command.behind<wire::CopyInlineBody>();
+    const size_t at = body.destination - reinterpret_cast<uintptr_t>(memory_.data());
+    std::memcpy(worker_.data() + at, bytes.data(), bytes.size());
+    return {};
+  }
+
+  std::vector<Run> pushed() {
+    EXPECT_EQ(push_mirrors(lone_.session->in_context(1)), CUDA_SUCCESS);
+    EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
+    std::vector<Run> runs;
+    for (const auto& command : lone_.puppet.taken(wire::Custom::kCopyInline)) {
+      const auto body = command.as<wire::CopyInlineBody>();
+      const auto bytes = command.behind<wire::CopyInlineBody>();
+      runs.push_back({body.destination - reinterpret_cast<uintptr_t>(memory_.data()),
+                      {bytes.begin(), bytes.end()}});
+    }
+    return runs;
+  }
+
+  CUresult pulled() {
+    before_peer(&lone_.puppet);
+    const CUresult result = pull_mirrors(*lone_.session);
+    after_peer(&lone_.puppet);
+    return result;
+  }
+
+  LoneSession lone_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(kBytes);
+  std::vector<std::byte> worker_ = std::vector<std::byte>(kBytes);
+  std::byte* exchanged_ = nullptr;
+  std::byte* fetched_ = nullptr;
+};
+
+TEST_F(MirrorTest, TheFirstPushSendsEverythingAndTheNextNothing) {
+  const auto runs = pushed();
+  ASSERT_EQ(runs.size(), 1u);
+  EXPECT_EQ(runs[0].at, 0u);
+  EXPECT_EQ(runs[0].content, memory_);
+  EXPECT_TRUE(pushed().empty());
+}
+
+TEST_F(MirrorTest, ChangedBlocksTravelInRuns) {
+  (void)pushed();
+  memory_[kBlock + 1] = std::byte{0xff};  // block 1
+  memory_[2 * kBlock] = std::byte{0xff};  // and its neighbour: one run
+  memory_[kBytes - 1] = std::byte{0xff};  // the last, short block
+  const auto runs = pushed();
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0].at, kBlock);
+  EXPECT_EQ(runs[0].content.size(), 2 * kBlock);
+  EXPECT_EQ(runs[1].at, 5 * kBlock);
+  EXPECT_EQ(runs[1].content.size(), kBytes - 5 * kBlock);
+  EXPECT_EQ(worker_, memory_);
+}
+
+// It is the launch's to report.
+TEST_F(MirrorTest, AnErrorOfAnEarlierCommandStopsNoPush) {
+  (void)pushed();
+  memory_[0] = memory_[2 * kBlock] = memory_[4 * kBlock] = std::byte{0xff};
+  lone_.puppet.set_error(CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(pushed().size(), 3u);
+  EXPECT_EQ(worker_, memory_);
+  EXPECT_EQ(lone_.session->take_error(), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(MirrorTest, WhatCouldNotBeSentIsSentWithTheNextPush) {
+  (void)pushed();
+  memory_[0] = memory_[2 * kBlock] = memory_[4 * kBlock] = std::byte{0xff};
+  int commands = 0;
+  lone_.puppet.on(wire::Custom::kCopyInline, [&](const auto& command) {
+    if (++commands == 2) return test::PuppetServer::Answer{CUDA_ERROR_OUT_OF_MEMORY, {}};
+    return take(command);
+  });
+  {
+    const CaptureAnswers answers(true);  // each command says whether it was carried out
+    EXPECT_EQ(push_mirrors(lone_.session->in_context(1)), CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  EXPECT_EQ(lone_.puppet.taken(wire::Custom::kCopyInline).size(), 2u);
+  const auto runs = pushed();
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0].at, 2 * kBlock);
+  EXPECT_EQ(runs[1].at, 4 * kBlock);
+  EXPECT_EQ(worker_, memory_);
+}
+
+TEST_F(MirrorTest, WhatTheWorkerChangedArrives) {
+  (void)pushed();
+  worker_[3] = std::byte{0xaa};
+  worker_[kBytes - 1] = std::byte{0xbb};
+  ASSERT_EQ(pulled(), CUDA_SUCCESS);
+  EXPECT_EQ(memory_, worker_);
+  EXPECT_TRUE(pushed().empty());  // and is no change of the application's
+}
+
+TEST_F(MirrorTest, ChangesOfBothSidesMeetByteByByteAndTheWorkersWin) {
+  (void)pushed();
+  memory_[10] = std::byte{0x01};  // only here
+  worker_[11] = std::byte{0x02};  // only there
+  memory_[12] = std::byte{0x03};  // both
+  worker_[12] = std::byte{0x04};
+  ASSERT_EQ(pulled(), CUDA_SUCCESS);
+  EXPECT_EQ(memory_[10], std::byte{0x01});
+  EXPECT_EQ(memory_[11], std::byte{0x02});
+  EXPECT_EQ(memory_[12], std::byte{0x04});
+  EXPECT_EQ(pushed().size(), 1u);  // byte 10 is still to be sent
+  EXPECT_EQ(worker_[10], std::byte{0x01});
+}
+
+TEST_F(MirrorTest, NothingIsFetchedBeforeAnythingWasSent) {
+  worker_[0] = std::byte{0xcc};
+  const std::byte mine = memory_[0];
+  ASSERT_EQ(pulled(), CUDA_SUCCESS);
+  EXPECT_EQ(memory_[0], mine);
+}
+
+TEST_F(MirrorTest, AHostFunctionSeesTheWorkersBytesAndLeavesItsOwn) {
+  (void)pushed();
+  std::memcpy(exchanged_, memory_.data(), kBytes);
+  exchanged_[7] = std::byte{0x70};
+  mirrors_arrived(*lone_.session);
+  EXPECT_EQ(memory_[7], std::byte{0x70});
+  memory_[8] = std::byte{0x80};  // the host function
+  mirrors_leave(*lone_.session);
+  EXPECT_EQ(exchanged_[7], std::byte{0x70});
+  EXPECT_EQ(exchanged_[8], std::byte{0x80});
+  EXPECT_TRUE(pushed().empty());  // the worker has them
+}
+
+TEST_F(MirrorTest, OtherSessionsAreNotAsked) {
+  LoneSession other;
+  ASSERT_EQ(push_mirrors(other.session->in_context(1)), CUDA_SUCCESS);
+  ASSERT_EQ(pull_mirrors(*other.session), CUDA_SUCCESS);
+  EXPECT_EQ(other.ping(), CUDA_SUCCESS);
+  EXPECT_TRUE(other.puppet.taken(wire::Custom::kCopyInline).empty());
+  EXPECT_TRUE(other.puppet.taken(wire::Custom::kMirrorFetch).empty());
+}
+
+// A thread waits for its stream while another frees mirrored memory.
+TEST_F(MirrorTest, MemoryThatGoesMeanwhileIsNoErrorOfAPull) {
+  (void)pushed();
+  std::thread freeing;
+  lone_.puppet.on(wire::Custom::kMirrorFetch, [&](const auto&) {
+    freeing = std::thread([this] { unmirror(memory_.data()); });
+    while (any_mirrored()) std::this_thread::yield();
+    return test::PuppetServer::Answer{CUDA_ERROR_INVALID_VALUE, {}};  // it knows already
+  });
+  EXPECT_EQ(pulled(), CUDA_SUCCESS);
+  freeing.join();
+}
+
+TEST_F(MirrorTest, NothingIsLeftOfMemoryThatTheWorkerRefuses) {
+  const auto mapped = [] {
+    std::ifstream maps("/proc/self/maps");
+    size_t count = 0;
+    for (std::string line; std::getline(maps, line);) {
+      count += line.find("rcuda-mirror") != std::string::npos;
+    }
+    return count;
+  };
+  const size_t before = mapped();
+  ASSERT_GT(before, 0u);
+  LoneSession other;
+  wire::MirrorBody asked{};
+  other.puppet.on(wire::Custom::kMirror, [&](const auto& command) {
+    asked = command.template as<wire::MirrorBody>();
+    return test::PuppetServer::Answer{CUDA_ERROR_OUT_OF_MEMORY, {}};
+  });
+  std::vector<std::byte> memory(kBytes);
+  mirror(*other.session, 1, memory.data(), kBytes);
+  EXPECT_FALSE(is_mirrored(*other.session, reinterpret_cast<uintptr_t>(memory.data()), kBytes));
+  EXPECT_EQ(mapped(), before);
+  EXPECT_EQ(other.ping(), CUDA_SUCCESS);
+  // That the region is gone comes by another way than the answer to a ping.
+  const auto region = static_cast<transport::RegionId>(asked.region);
+  while (other.puppet.link().map(region, 2 * asked.fetch_offset).ok()) {
+    EXPECT_TRUE(other.puppet.link().unmap(region).ok());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+TEST_F(MirrorTest, FreedMemoryIsTouchedNoMore) {
+  constexpr int kRounds = 200;
+  LoneSession other;
+  std::atomic<bool> over{false};
+  std::thread freeing([&] {
+    for (int round = 0; round < kRounds; ++round) {
+      void* memory =
+          ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      ASSERT_NE(memory, MAP_FAILED);
+      mirror(*other.session, 1, memory, kBytes);
+      unmirror(memory);
+      ::munmap(memory, kBytes);
+    }
+    over = true;
+  });
+  while (!over) {
+    EXPECT_EQ(push_mirrors(other.session->in_context(1)), CUDA_SUCCESS);
+    EXPECT_EQ(pull_mirrors(*other.session), CUDA_SUCCESS);
+    mirrors_arrived(*other.session);
+    mirrors_leave(*other.session);
+  }
+  freeing.join();
+  // The worker was sent nothing for memory that it had to forget before.
+  EXPECT_EQ(other.ping(), CUDA_SUCCESS);
+}
+
+}  // namespace
+}  // namespace rcuda::client

@@ -1,0 +1,106 @@
+#include "client/process/process.h"
+
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "client/calls/marshal.h"
+#include "tests/unit/client/two_puppets.h"
+
+namespace rcuda::client {
+namespace {
+
+using ProcessTest = TwoPuppetsTest;
+
+TEST_F(ProcessTest, DevicesAreInTheOrderOfTheList) {
+  ASSERT_EQ(process().device_count(), 3u);
+  EXPECT_EQ(process().device(0)->session, &first_session());
+  EXPECT_EQ(process().device(1)->session, &second_session());
+  EXPECT_EQ(process().device(2)->session, &first_session());
+  EXPECT_EQ(process().device(3), nullptr);
+  EXPECT_EQ(process().device(-1), nullptr);
+  EXPECT_EQ(process().ordinal_of(first_session(), 1), 2u);
+  // A number that a worker made up.
+  EXPECT_EQ(client_ordinal({&first_session(), 1, 0}, 2), CU_DEVICE_INVALID);
+  EXPECT_EQ(client_ordinal({&first_session(), 1, 0}, 0x8000'0000), CU_DEVICE_INVALID);
+  EXPECT_EQ(first().hello().devices, (std::vector<uint32_t>{1, 0}));
+}
+
+TEST_F(ProcessTest, EachServerHearsWhichWindowsAreTaken) {
+  EXPECT_TRUE(first().hello().taken_windows.empty());
+  ASSERT_EQ(second().hello().taken_windows.size(), 1u);
+  EXPECT_EQ(second().hello().taken_windows[0].base, first_session().welcome().window.base);
+  EXPECT_EQ(first().hello().worker, 0u);
+  EXPECT_EQ(second().hello().worker, 1u);
+  EXPECT_TRUE(
+      std::equal(first().hello().session, first().hello().session + 16, second().hello().session));
+}
+
+// Applications tell GPUs apart by their PCI address; both servers say 0000:01:00.0.
+TEST_F(ProcessTest, NoTwoDevicesHaveOnePciAddress) {
+  std::set<std::string> addresses;
+  for (int i = 0; i < 3; ++i) addresses.insert(process().device(i)->info.pci_bus_id);
+  EXPECT_EQ(addresses.size(), 3u);
+  const Device& moved = *process().device(1);
+  EXPECT_EQ(moved.info.pci_bus_id, "0001:01:00.0");
+  EXPECT_EQ(moved.attribute(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID), 1);
+}
+
+TEST_F(ProcessTest, TheOldestDriverIsTheVersion) { EXPECT_EQ(process().driver_version(), 12080); }
+
+TEST_F(ProcessTest, WindowsTellWhoseAnAddressIs) {
+  const wire::AddressWindow window = second_session().welcome().window;
+  EXPECT_EQ(process().session_of_address(window.base), &second_session());
+  EXPECT_EQ(process().session_of_address(window.base + window.bytes - 1), &second_session());
+  EXPECT_EQ(process().session_of_address(window.base + window.bytes), nullptr);
+  EXPECT_EQ(process().session_of_address(window.base - 1), nullptr);
+}
+
+TEST_F(ProcessTest, AWrongAttributeIsZeroAndNoCrash) {
+  EXPECT_EQ(process().device(0)->attribute(static_cast<CUdevice_attribute>(100'000)), 0);
+  EXPECT_EQ(process().device(0)->attribute(static_cast<CUdevice_attribute>(-1)), 0);
+}
+
+TEST_F(ProcessTest, EachThreadHasItsContexts) {
+  std::thread([&] {
+    EXPECT_EQ(current_context().get(), nullptr);
+    Target target;
+    EXPECT_EQ(target_current(&target), CUDA_ERROR_INVALID_CONTEXT);
+    push_context(process().device(1)->primary);
+    push_context(process().device(2)->primary);
+    EXPECT_EQ(target_current(&target), CUDA_SUCCESS);
+    EXPECT_EQ(target.session, &first_session());
+    EXPECT_EQ(target.device, 2u);
+    process().device(2)->primary->given_back = true;
+    EXPECT_EQ(target_current(&target), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    EXPECT_EQ(target_anywhere().session, process().sessions().front().get());
+    process().device(2)->primary->given_back = false;
+    EXPECT_EQ(pop_context().get(), process().device(2)->primary);
+    EXPECT_EQ(current_context().get(), process().device(1)->primary);
+    set_current_context(nullptr);
+    EXPECT_EQ(current_context().get(), nullptr);
+    EXPECT_EQ(pop_context().get(), nullptr);
+  }).join();
+  EXPECT_EQ(current_context().get(), process().device(0)->primary);
+}
+
+TEST_F(ProcessTest, AnUnknownAddressGoesToItsWindowsServer) {
+  Target target;
+  const CUdeviceptr there = allocate(second_session(), 0x1000, 64);
+  ASSERT_EQ(target_address(there + 8, &target), CUDA_SUCCESS);
+  EXPECT_EQ(target.session, &second_session());
+  // In the window, but of no allocation: a pool's, say.
+  ASSERT_EQ(target_address(second_session().welcome().window.base + 0x100000, &target),
+            CUDA_SUCCESS);
+  EXPECT_EQ(target.session, &second_session());
+  EXPECT_EQ(target.device, 1u);
+  int host = 0;
+  ASSERT_EQ(target_address(reinterpret_cast<uintptr_t>(&host), &target), CUDA_SUCCESS);
+  EXPECT_EQ(target.session, &first_session());
+}
+
+}  // namespace
+}  // namespace rcuda::client
