@@ -15,7 +15,8 @@
 //
 // Pauses. A driver may wait for the device in functions that allocate, register and give back, and
 // a device waits for a stream that is held, which only the engine lets go. So the engine asks for a
-// pause first (pause()): until the end of its round nothing new is held, or even queued.
+// pause first (pause()): until the end of its round nothing new is held, or even queued. The rules
+// and why they never stop a session: p2p/pause.h.
 //
 // Threads. devices() is called by whoever makes the engine, enter() by whoever calls Engine::copy
 // (the worker's executor thread); everything else by the engine's thread, to its end. No function
@@ -32,6 +33,7 @@
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
+#include "p2p/pause.h"
 
 namespace rcuda::p2p {
 
@@ -90,14 +92,6 @@ struct MappedMemory {
 struct DmaBuf {
   UniqueFd file;
   uint64_t offset = 0;  // of the address asked for
-};
-
-// What of the program's stands still.
-enum class Pause : uint8_t {
-  kNone,
-  kHolds,  // no stream is held, and none becomes so
-  kWork,   // besides, nothing is running and nothing is queued: who waits for the device is back
-           // soon
 };
 
 struct EngineDevice {

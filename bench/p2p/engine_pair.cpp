@@ -2,16 +2,25 @@
 // with a GPU of its own, without client and server. Shows what the engine itself reaches, over each
 // medium.
 //
-//   engine_pair [--medium shm|tcp] [--devices 0,1] [--min 4K] [--max 256M] [--driver auto]
-//               [--strategy auto,v3b,v4b:1Mx4/shm,...] [--rounds N] [--cache FILE]
-//               [--streams on|off]
+//   engine_pair [--medium shm|tcp|late-tcp] [--devices 0,1] [--min 4K] [--max 256M]
+//               [--driver auto] [--strategy auto,v3b,v4b:1Mx4/shm,...] [--rounds N] [--cache FILE]
+//               [--streams on|off] [--sizes 64K,1M,...] [--passes start,settled,loaded]
+//               [--destination NAME=VALUE]
 //
 // A strategy is one of RCUDA_P2P_STRATEGY, with RCUDA_P2P_PATH after a slash. With --cache each
 // side keeps its measurements in a file (FILE.0, FILE.1).
 //
+// A pass is one turn through all sizes:
+//   start    right after the peers are open, a fifth of the time: legs are measured beside copies
+//   settled  after a pause in which all legs are measured; at least 16 copies of a size
+//   loaded   while both workers copy 1 MB to and from host memory without pause in other streams,
+//            as programs do, so that a peer copy has half of each bus
+// --destination sets a variable of the environment in the destination's process alone, so that its
+// device of softgpu may have another link.
+//
 // Each copy is in a stream of the source, as cudaMemcpyPeerAsync puts it there, and is timed from
-// the call until the stream is idle again. CSV: the first copy, the median of those after it, and
-// one of a train.
+// the call until the stream is idle again. CSV: the first copy, the median of those after it, one
+// of a train, the mean of all single ones, and the median of their last half.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -19,8 +28,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -43,6 +54,7 @@ using namespace rcuda;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kAhead = 8;
+constexpr int kFirst = 3;  // copies that tell how many follow
 
 struct Options {
   std::string medium = "shm";
@@ -55,6 +67,9 @@ struct Options {
   std::string cache;
   bool streams = true;
   double seconds_per_size = 0.1;
+  std::vector<uint64_t> sizes;
+  std::vector<std::string> passes{"settled"};
+  std::vector<std::string> destination;  // NAME=VALUE
 };
 
 [[noreturn]] void die(const std::string& why) {
@@ -85,6 +100,17 @@ Options parse(int argc, char** argv) {
   app.add_option("--cache", options.cache);
   app.add_option("--rounds", options.rounds)->check(CLI::PositiveNumber);
   app.add_option("--seconds", options.seconds_per_size)->check(CLI::PositiveNumber);
+  app.add_option("--sizes", options.sizes)->delimiter(',')->transform(CLI::AsSizeValue(false));
+  app.add_option("--passes", options.passes)
+      ->delimiter(',')
+      ->check(CLI::IsMember({"start", "settled", "loaded"}));
+  app.add_option("--destination", options.destination)
+      ->check(CLI::Validator(
+          [](std::string& text) {
+            return text.find('=') == std::string::npos ? std::string("NAME=VALUE is expected")
+                                                       : std::string();
+          },
+          "NAME=VALUE"));
   app.add_option("--strategy", options.strategies)->delimiter(',');
   try {
     app.parse(argc, argv);
@@ -92,10 +118,14 @@ Options parse(int argc, char** argv) {
     std::exit(app.exit(error));
   }
   std::copy(devices.begin(), devices.end(), options.devices);
+  if (!options.sizes.empty()) {
+    options.max_bytes = *std::max_element(options.sizes.begin(), options.sizes.end());
+  }
   return options;
 }
 
 std::vector<uint64_t> sizes_of(const Options& options) {
+  if (!options.sizes.empty()) return options.sizes;
   std::vector<uint64_t> sizes;
   for (uint64_t bytes = 4; bytes <= options.max_bytes; bytes *= 2) {
     if (bytes >= options.min_bytes) sizes.push_back(bytes);
@@ -159,7 +189,10 @@ class Worker {
     engine_ = *std::move(engine);
     engine_->attach(static_cast<p2p::PeerId>(1 - index_), std::move(link), token(), index_ == 0);
     if (!engine_->wait_until_open(std::chrono::seconds(60))) die("the peer did not open");
-    // The legs are measured in the background; the copies are to be timed afterwards.
+    barrier();
+  }
+  // The legs are measured in the background.
+  void settle() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1500));
     barrier();
   }
@@ -170,43 +203,61 @@ class Worker {
     barrier();
   }
 
-  // The source's part of one size.
-  void send(const std::string& label, uint64_t bytes, int copies) {
-    std::vector<double> times;
+  // Other work of the program on both directions of the device's bus, until unload().
+  void load() {
     barrier();
-    over_ = 0;
-    for (int i = 0; i < copies; ++i) {
-      const Clock::time_point begin = Clock::now();
-      start(bytes, true);
-      wait(i + 1);
-      times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
+    loading_ = true;
+    for (const bool to_device : {true, false}) {
+      load_.emplace_back([this, to_device] { keep_busy(to_device); });
     }
-    const double first = times.front();
-    std::nth_element(times.begin(), times.begin() + static_cast<long>(times.size() / 2),
-                     times.end());
-    const double median = times[times.size() / 2];
     barrier();
+  }
+  void unload() {
+    barrier();
+    loading_ = false;
+    for (std::thread& thread : load_) thread.join();
+    load_.clear();
+    barrier();
+  }
+
+  // The source's part of one size, for so many seconds or at least so many single copies.
+  void send(const std::string& label, uint64_t bytes, double seconds, int least) {
+    std::vector<double> times;
+    const auto single = [&](int copies) {
+      barrier();
+      over_ = 0;
+      for (int i = 0; i < copies; ++i) {
+        const Clock::time_point begin = Clock::now();
+        start(bytes, true);
+        wait(i + 1);
+        times.push_back(us_since(begin));
+      }
+      barrier();
+    };
+    single(kFirst);
+    const double enough = seconds * 1e6 / *std::min_element(times.begin(), times.end());
+    const int copies = static_cast<int>(std::clamp(enough, static_cast<double>(least), 300.0));
+    tell(copies);
+    single(copies);
     // A train: the next copy is asked for while the last one runs.
+    barrier();
     const Clock::time_point begin = Clock::now();
     over_ = 0;
     for (int i = 0; i < copies; ++i) start(bytes, true);
     wait(copies);
-    const double train =
-        std::chrono::duration<double, std::micro>(Clock::now() - begin).count() / copies;
+    const double train = us_since(begin) / copies;
     barrier();
-    const auto size = static_cast<double>(bytes);
-    std::printf("%s,%llu,%.2f,%.2f,%.2f,%.4f,%.4f\n", label.c_str(),
-                static_cast<unsigned long long>(bytes), first, median, train, size / median * 1e-3,
-                size / train * 1e-3);
-    std::fflush(stdout);
+    print(label, static_cast<double>(bytes), times, train);
   }
   // The destination's part: halves ahead of the source's, then the bytes are looked at. Not all of
   // them at once: the source's engine looks at each that has been announced in every round.
-  void receive(uint64_t bytes, int copies) {
+  void receive(uint64_t bytes) {
     const auto& table = driver_.table;
     check(table.cuMemsetD8_v2(memory_, 0x5a, bytes), "cuMemsetD8");
     check(table.cuStreamSynchronize(nullptr), "cuStreamSynchronize");
-    for (int part = 0; part < 2; ++part) {
+    int copies = kFirst;
+    for (int part = 0; part < 3; ++part) {
+      if (part == 1) copies = told();
       over_ = 0;
       int started = 0;
       const auto keep_ahead = [&] {
@@ -221,8 +272,8 @@ class Worker {
         keep_ahead();
         __builtin_ia32_pause();
       }
+      barrier();
     }
-    barrier();
     std::vector<std::byte> seen(bytes);
     check(table.cuMemcpyDtoH_v2(seen.data(), memory_, bytes), "cuMemcpyDtoH");
     if (std::memcmp(seen.data(), host_.data(), bytes) != 0) {
@@ -235,6 +286,62 @@ class Worker {
   }
 
  private:
+  static double us_since(Clock::time_point begin) {
+    return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+  }
+  static double median_of(std::vector<double> times) {
+    const auto middle = times.begin() + static_cast<long>(times.size() / 2);
+    std::nth_element(times.begin(), middle, times.end());
+    return *middle;
+  }
+  static void print(const std::string& label, double bytes, const std::vector<double>& times,
+                    double train) {
+    const double median = median_of(times);
+    const auto half = times.begin() + static_cast<long>(times.size() / 2);
+    const double mean =
+        std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(times.size());
+    std::printf("%s,%.0f,%.2f,%.2f,%.2f,%.4f,%.4f,%.2f,%.2f\n", label.c_str(), bytes, times.front(),
+                median, train, bytes / median * 1e-3, bytes / train * 1e-3, mean,
+                median_of({half, times.end()}));
+    std::fflush(stdout);
+  }
+  // How many copies follow, from the source to the destination.
+  void tell(int copies) {
+    if (::write(partner_, &copies, sizeof copies) != sizeof copies) die("partner gone");
+  }
+  int told() {
+    int copies = 0;
+    if (::read(partner_, &copies, sizeof copies) != sizeof copies) die("partner gone");
+    return copies;
+  }
+  void keep_busy(bool to_device) {
+    constexpr size_t kBytes = size_t{1} << 20;
+    const auto& table = driver_.table;
+    check(table.cuCtxSetCurrent(context_), "cuCtxSetCurrent");
+    CUstream stream = nullptr;
+    CUdeviceptr device = 0;
+    void* host = nullptr;
+    CUevent over[2] = {};
+    check(table.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    check(table.cuMemAlloc_v2(&device, kBytes), "cuMemAlloc");
+    check(table.cuMemHostAlloc(&host, kBytes, 0), "cuMemHostAlloc");
+    for (CUevent& event : over) {
+      check(table.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+    }
+    // Two at a time: the bus is never idle, and nobody queues behind more than those.
+    for (int i = 0; loading_; i = 1 - i) {
+      check(table.cuEventSynchronize(over[i]), "cuEventSynchronize");
+      check(to_device ? table.cuMemcpyHtoDAsync_v2(device, host, kBytes, stream)
+                      : table.cuMemcpyDtoHAsync_v2(host, device, kBytes, stream),
+            "a copy of the load");
+      check(table.cuEventRecord(over[i], stream), "cuEventRecord");
+    }
+    check(table.cuStreamSynchronize(stream), "cuStreamSynchronize");
+    for (CUevent event : over) check(table.cuEventDestroy_v2(event), "cuEventDestroy");
+    check(table.cuMemFreeHost(host), "cuMemFreeHost");
+    check(table.cuMemFree_v2(device), "cuMemFree");
+    check(table.cuStreamDestroy_v2(stream), "cuStreamDestroy");
+  }
   // Until the stream is idle, or, without streams, until so many copies are over.
   void wait(int copies) {
     if (options_.streams) {
@@ -270,14 +377,10 @@ class Worker {
   std::unique_ptr<server::CudaDeviceOps> ops_;
   std::unique_ptr<p2p::Engine> engine_;
   std::atomic<int> over_ = 0;
+  std::atomic<bool> loading_ = false;
+  std::vector<std::thread> load_;
   uint64_t id_ = 0;
 };
-
-// Both processes know the plan, so nothing but bytes at barriers passes between them.
-int copies_of(const Options& options, uint64_t bytes) {
-  const double expected_us = 20 + static_cast<double>(bytes) / 20e3;
-  return static_cast<int>(std::clamp(options.seconds_per_size * 1e6 / expected_us, 5.0, 300.0));
-}
 
 std::unique_ptr<transport::Link> make_link(const transport::Medium& medium, int control,
                                            int server_index, int listener) {
@@ -306,20 +409,35 @@ std::unique_ptr<transport::Link> make_link(const transport::Medium& medium, int 
 
 int run(const Options& options, int index, int partner, const std::vector<int>& controls,
         int listener) {
+  for (const std::string& setting : options.destination) {
+    const size_t equals = setting.find('=');
+    if (index == 1) {
+      ::setenv(setting.substr(0, equals).c_str(), setting.substr(equals + 1).c_str(), 1);
+    }
+  }
   Worker worker(options, index, partner);
   size_t control = 0;
   const transport::Medium& medium = test::medium_named(options.medium);
   for (int round = 0; round < options.rounds; ++round) {
     for (const std::string& strategy : options.strategies) {
       worker.open(strategy, make_link(medium, controls[control++], index, listener));
-      for (const uint64_t bytes : sizes_of(options)) {
-        const int copies = copies_of(options, bytes);
-        if (index == 0) {
-          worker.send(strategy + " " + medium.name() + (options.streams ? "" : " no stream"), bytes,
-                      copies);
-        } else {
-          worker.receive(bytes, copies);
+      bool settled = false;
+      for (const std::string& pass : options.passes) {
+        if (pass != "start" && !std::exchange(settled, true)) worker.settle();
+        if (pass == "loaded") worker.load();
+        const std::string label = strategy + " " + medium.name() +
+                                  (options.streams ? "" : " no stream") +
+                                  (options.passes.size() == 1 ? "" : " " + pass);
+        for (const uint64_t bytes : sizes_of(options)) {
+          if (index == 0) {
+            const bool starting = pass == "start";
+            worker.send(label, bytes, options.seconds_per_size * (starting ? 0.2 : 1),
+                        pass == "settled" ? 16 : 4);
+          } else {
+            worker.receive(bytes);
+          }
         }
+        if (pass == "loaded") worker.unload();
       }
       worker.close();
     }
@@ -361,7 +479,7 @@ int main(int argc, char** argv) {
     controls[0].push_back(pair[0]);
     controls[1].push_back(pair[1]);
   }
-  std::printf("label,bytes,first_us,median_us,train_us,median_gbps,train_gbps\n");
+  std::printf("label,bytes,first_us,median_us,train_us,median_gbps,train_gbps,mean_us,last_us\n");
   std::fflush(stdout);
   const pid_t child = ::fork();
   const int index = child == 0 ? 1 : 0;

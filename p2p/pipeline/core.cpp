@@ -6,6 +6,7 @@
 
 #include "common/base/log.h"
 #include "p2p/pipeline/numa.h"
+#include "p2p/planner/without.h"
 
 namespace rcuda::p2p {
 namespace {
@@ -13,11 +14,18 @@ namespace {
 // When another process keeps the file of measurements locked.
 constexpr double kSaveAgainUs = 1e6;
 
+// What RCUDA_P2P_WITHOUT leaves of the options.
+EngineOptions debugged(EngineOptions options) {
+  if (without().persisted) options.measurements_path.clear();
+  if (without().prober) options.measure = false;
+  return options;
+}
+
 }  // namespace
 
 Core::Core(DeviceOps& ops, EngineOptions options, std::function<uint64_t()> now_ns,
            std::function<void()> wake)
-    : environment_(ops, std::move(options), std::move(now_ns), std::move(wake)) {
+    : environment_(ops, debugged(std::move(options)), std::move(now_ns), std::move(wake)) {
   // The node of the first device that has one: staging memory serves all of them, and the adapter
   // nearest to it is what Links choose.
   for (const EngineDevice& device : environment_.devices) {
@@ -47,7 +55,7 @@ Core::~Core() {
   // No stream is held any more, and nothing is left to put the end off for.
   (void)environment_.ops.pause(Pause::kWork);
   peers_.clear();
-  environment_.drop_probe_memory();
+  environment_.drop_device_memory();
   environment_.ops.resume();
 }
 
@@ -140,6 +148,12 @@ bool Core::step() {
       if (started) turn_ = (index + 1) % peers_.size();
     }
     moved |= started;
+  }
+  if (environment_.has_spare_scratch() &&
+      std::none_of(peers_.begin(), peers_.end(),
+                   [](const auto& peer) { return peer->measuring(); }) &&
+      environment_.ops.pause(Pause::kWork)) {
+    environment_.drop_spare_scratch();
   }
   if (!environment_.fresh.legs().empty() && idle()) save_measurements();
   environment_.ops.resume();

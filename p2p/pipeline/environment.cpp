@@ -41,4 +41,19 @@ const std::optional<ExportedMemory>& Environment::probe_memory(int device) {
   return probe.exported;
 }
 
+DeviceAddress Environment::existing_scratch(int device) const {
+  const auto index = static_cast<size_t>(device);
+  if (index < probes_.size() && probes_[index].exported) return probes_[index].buffer.address();
+  return index < scratch_.size() ? scratch_[index].address() : 0;
+}
+
+Result<DeviceAddress> Environment::scratch(int device) {
+  if (const DeviceAddress existing = existing_scratch(device)) return existing;
+  Result<DeviceBuffer> made = DeviceBuffer::create(ops, device, kProbeBytes);
+  if (!made) return made.status();
+  scratch_.resize(devices.size());
+  scratch_[static_cast<size_t>(device)] = *std::move(made);
+  return scratch_[static_cast<size_t>(device)].address();
+}
+
 }  // namespace rcuda::p2p

@@ -19,6 +19,7 @@
 #include "p2p/pipeline/orders.h"
 #include "p2p/pipeline/requests.h"
 #include "p2p/pipeline/staging.h"
+#include "p2p/pipeline/staging_arena.h"
 #include "p2p/planner/measurements.h"
 
 namespace rcuda::p2p {
@@ -88,6 +89,8 @@ struct Environment {
         options(std::move(engine_options)),
         now_ns(std::move(clock_ns)),
         devices(device_ops.devices()),
+        mappable_staging(device_ops, options, Mappable::kYes),
+        other_staging(device_ops, options, Mappable::kNo),
         lanes(device_ops),
         orders(device_ops),
         shipments(std::make_shared<Reports<Shipment>>(wake)),
@@ -99,13 +102,26 @@ struct Environment {
   // Memory of a device that peers of this host may try to map, to see whether they can; made when
   // first asked for. Empty where it cannot be exported, and where no copy is to be mapped.
   const std::optional<ExportedMemory>& probe_memory(int device);
-  void drop_probe_memory() { probes_.clear(); }
+  // 16 MB of a device to measure legs with, one for all peers: what peers may map, where there is
+  // any. The bytes are anybody's. scratch() makes it, in a pause, where there is none (0).
+  DeviceAddress existing_scratch(int device) const;
+  Result<DeviceAddress> scratch(int device);
+  // In a pause: what was made to measure with and nothing else. drop_device_memory(): all of it.
+  bool has_spare_scratch() const { return !scratch_.empty(); }
+  void drop_spare_scratch() { scratch_.clear(); }
+  void drop_device_memory() {
+    scratch_.clear();
+    probes_.clear();
+  }
   double now_us() const { return static_cast<double>(now_ns()) * 1e-3; }
 
   DeviceOps& ops;
   const EngineOptions options;
   const std::function<uint64_t()> now_ns;
   const std::vector<EngineDevice> devices;
+  // What this worker stages in, with peers that share pages and with the others.
+  StagingArena mappable_staging;
+  StagingArena other_staging;
   Lanes lanes;
   Orders orders;
   // Callbacks of a Link may outlive the copy that caused them, not the Link; shared all the same,
@@ -127,14 +143,12 @@ struct Environment {
   Measurements fresh;               // of `measurements`: to be saved, and not saved yet
   // The prober whose sample is under way. There is one at a time: they use the same legs.
   const Prober* measuring = nullptr;
-  uint64_t staging_bytes = 0;  // held by all peers
-  uint64_t generations = 0;    // Links so far
+  bool measures = false;     // some peer's prober was begun: see Peer::measuring()
+  uint64_t generations = 0;  // Links so far
   int numa_node = -1;
   std::vector<Exported> exported;
 
-  // How many copies are running, and a number that changes whenever two run at once: a copy whose
-  // life saw one value, and was alone at its start, had the legs to itself. Of those running, how
-  // many have sent everything and only wait for Done.
+  // How many copies are running, and how many of those have sent everything and only wait for Done.
   uint32_t running_copies = 0;
   uint32_t ending_copies = 0;
   // Incoming bytes that are being copied in. `activity` grows with every copy that begins to run
@@ -142,7 +156,6 @@ struct Environment {
   uint32_t landings = 0;
   uint64_t activity = 0;
   bool copying() const { return running_copies > 0 || landings > 0; }
-  uint64_t crowd = 0;
 
  private:
   struct Probe {
@@ -151,6 +164,7 @@ struct Environment {
     std::optional<ExportedMemory> exported;
   };
   std::vector<Probe> probes_;
+  std::vector<DeviceBuffer> scratch_;  // by device
 };
 
 }  // namespace rcuda::p2p

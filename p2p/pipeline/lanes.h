@@ -50,7 +50,7 @@ class Lanes {
     Ticket finished = 0;
     Status failure;
     std::map<Ticket, Status> refused;  // of what is finished, and not yet told
-    Ticket failed_up_to = 0;  // tickets in (finished, failed_up_to] ended with `failure`
+    Ticket failed_up_to = 0;           // tickets in (finished, failed_up_to] ended with `failure`
   };
   State& state(int device, Lane lane) {
     return lanes_[static_cast<size_t>(device) * kLaneCount + static_cast<size_t>(lane)];

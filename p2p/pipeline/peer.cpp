@@ -77,6 +77,7 @@ void Peer::end_signals() {
 }
 
 void Peer::add(PeerCopy copy, Order order, uint64_t before, const Status& failure) {
+  measure_ = true;
   if (copy.outgoing) {
     sender_.add(std::move(copy), order, before, failure);
   } else {
@@ -299,24 +300,23 @@ Status Peer::step(bool& moved) {
   if (link_->open) {
     RCUDA_RETURN_IF_ERROR(advance_signals(moved));
     RCUDA_RETURN_IF_ERROR(advance_probes(moved));
-    if (prober_ && probes_.empty()) {
+    if (measuring() && probes_.empty()) {
       // Copies go first: the prober throws away the sample they disturb. And it allocates.
       const bool busy = !sender_.empty() || !receiver_.empty() || environment_.ops.holding();
       const Result<bool> probed = prober_->advance(busy);
       if (!probed) return probed.status();
       moved |= *probed;
       if (prober_->over()) {
-        spent_prober_ = std::move(prober_);
+        prober_.reset();
         moved = true;
         link_->refresh_models();
         RCUDA_RETURN_IF_ERROR(send_legs());
       }
     }
-    if (spent_prober_ && environment_.ops.pause(Pause::kWork)) spent_prober_.reset();
     const double now_us = environment_.now_us();
     const bool resting = sender_.resting() && receiver_.empty();
     if (!sender_.empty() || !receiver_.empty()) copied_us_ = now_us;
-    if (resting && !prober_ && (now_us - copied_us_ > kPauseUs || now_us >= plan_again_us_)) {
+    if (resting && !measuring() && (now_us - copied_us_ > kPauseUs || now_us >= plan_again_us_)) {
       moved |= prepare_plan();
       const double end_us = environment_.now_us();
       plan_again_us_ = end_us + kPlanningShare * (end_us - now_us);
@@ -354,7 +354,6 @@ bool Peer::advance() {
   if (!lost_.ok() && link_ && sender_.empty() && receiver_.empty() && link_->shipping == 0 &&
       environment_.lanes.passed(last_copies_) && environment_.ops.pause(Pause::kWork)) {
     prober_.reset();
-    spent_prober_.reset();
     for (const Prober::Mapped& mapping : mapped_) {
       environment_.ops.close(mapping.device, mapping.base);
     }
@@ -374,13 +373,14 @@ Result<Forecast> Peer::forecast(int device, int peer_device, uint64_t bytes) {
       static_cast<uint32_t>(peer_device) >= link_->offer.device_count) {
     return Status(Code::kInvalidArgument, "no such device here or at the peer");
   }
+  measure_ = true;
   Result<Plan> plan = link_->planner(device, peer_device).plan(bytes, true);
   if (!plan) return plan.status();
   return Forecast{*std::move(plan), !prober_ && !link_->probing};
 }
 
 bool Peer::idle() const {
-  return sender_.empty() && receiver_.empty() && signals_.empty() && !prober_;
+  return sender_.empty() && receiver_.empty() && signals_.empty() && !measuring();
 }
 
 bool Peer::polling() const {

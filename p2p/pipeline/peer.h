@@ -52,6 +52,7 @@ class Peer {
   Result<Forecast> forecast(int device, int peer_device, uint64_t bytes);
 
   bool open() const { return link_ && link_->open; }
+  bool measuring() const { return prober_ && measure_; }
   bool idle() const;     // no copy and no measurement
   bool polling() const;  // something only asking tells about
   bool pending() const {
@@ -112,7 +113,10 @@ class Peer {
   Sender sender_;
   Receiver receiver_;
   std::unique_ptr<Prober> prober_;
-  std::unique_ptr<Prober> spent_prober_;  // until its memory can be given back
+  // Whether this peer's legs are to be measured: the first peer's at once, since most legs are this
+  // worker's own, those of the others when a copy with them was asked for. A session over many
+  // servers measures what it uses.
+  bool measure_ = false;
   Status lost_;
   double copied_us_ = 0;       // when a copy was last under way
   double plan_again_us_ = 0;   // when the next plan may be made without a pause

@@ -13,20 +13,6 @@ namespace {
 // Chunks of one peer whose bytes have begun to come. It has room for 32 MB.
 constexpr size_t kMostBegun = 1u << 16;
 
-// Room for a buffer of `wish` bytes under the engine's limit, halved until it fits.
-Result<uint64_t> grant(Environment& environment, uint64_t wish) {
-  const uint64_t limit = environment.options.staging_limit_bytes;
-  const uint64_t left = limit - std::min(limit, environment.staging_bytes);
-  uint64_t bytes = std::bit_floor(std::max<uint64_t>(wish, EngineOptions::kLeastInboxBytes));
-  while (bytes > left && bytes > EngineOptions::kLeastInboxBytes) bytes /= 2;
-  if (bytes > left) {
-    return Status(Code::kOutOfMemory,
-                  "the peer-to-peer staging limit of " + bytes_text(limit) +
-                      " is used up; raise it or use fewer servers in one session");
-  }
-  return bytes;
-}
-
 }  // namespace
 
 Status Arrivals::add(uint32_t immediate, uint64_t bytes) {
@@ -47,20 +33,15 @@ Result<bool> Arrivals::complete(uint32_t immediate, uint64_t bytes) {
 PeerLink::~PeerLink() {
   link->close();
   for (const transport::RegionId region : regions) (void)link->unexpose(region);
-  environment.staging_bytes -= staging_bytes;
 }
 
 Status PeerLink::make_inbox() {
-  const Result<uint64_t> bytes = grant(environment, environment.options.inbox_bytes);
-  if (!bytes) return bytes.status();
   const transport::MediumTraits& medium = link->traits();
-  Result<HostBuffer> buffer =
-      HostBuffer::create(environment.ops, *bytes, environment.numa_node,
-                         medium.shares_pages ? Mappable::kYes : Mappable::kNo);
-  if (!buffer) return Status(buffer.status()).with_context("peer-to-peer inbox");
-  inbox = *std::move(buffer);
-  staging_bytes += *bytes;
-  environment.staging_bytes += *bytes;
+  StagingArena& arena =
+      medium.shares_pages ? environment.mappable_staging : environment.other_staging;
+  Result<Slice> slice = arena.take(environment.options.inbox_bytes, 0, environment.numa_node);
+  if (!slice) return Status(slice.status()).with_context("peer-to-peer inbox");
+  inbox = *std::move(slice);
 
   device_inbox.resize(environment.devices.size());
   device_outbox.resize(environment.devices.size());
@@ -111,21 +92,18 @@ Status PeerLink::make_host_path() {
     host_path = std::make_unique<ShmPath>(mapped.data(), peer_inbox);
     return {};
   }
-  const Result<uint64_t> bytes = grant(environment, offer.inbox_bytes);
-  if (!bytes) return bytes.status();
-  Result<HostBuffer> buffer = HostBuffer::create(environment.ops, *bytes + kScratchBytes,
-                                                 environment.numa_node, Mappable::kNo);
-  if (!buffer) return Status(buffer.status()).with_context("peer-to-peer outbox");
+  Result<Slice> slice =
+      environment.other_staging.take(offer.inbox_bytes, kScratchBytes, environment.numa_node);
+  if (!slice) return Status(slice.status()).with_context("peer-to-peer outbox");
   if (medium.has_adapter) {
     // Registered once, for all copies; otherwise the Link would register or copy every chunk.
-    const auto exposed = link->expose_device(buffer->data(), buffer->bytes(), {.for_peer = false});
+    const auto exposed =
+        link->expose_device(slice->data(), slice->bytes() + kScratchBytes, {.for_peer = false});
     if (!exposed) return Status(exposed.status()).with_context("peer-to-peer outbox");
     regions.push_back(exposed->id);
   }
-  outbox = *std::move(buffer);
-  staging_bytes += *bytes;
-  environment.staging_bytes += *bytes;
-  outbox_arena = Arena(*bytes, fit);
+  outbox = *std::move(slice);
+  outbox_arena = Arena(outbox.bytes(), fit);
   host_path = std::make_unique<WirePath>(*link, Where::kHostInbox, outbox.address(), outbox_arena,
                                          region, peer_inbox);
   return {};

@@ -75,9 +75,8 @@ struct PeerLink {
   Arrivals arrivals;      // of chunks of the peer's
   uint32_t last_immediate = 0;  // given to chunks of this side's, in turn
 
-  uint64_t staging_bytes = 0;
-  HostBuffer inbox;                        // written by the peer
-  HostBuffer outbox;                       // wire media
+  Slice inbox;                             // written by the peer
+  Slice outbox;                            // wire media; with kScratchBytes behind it
   MappedInbox mapped;                      // shm: the peer's inbox
   std::vector<DeviceBuffer> device_inbox;  // by device; empty buffers where there is none
   std::vector<DeviceBuffer> device_outbox;

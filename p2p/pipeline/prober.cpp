@@ -90,7 +90,6 @@ void Prober::plan() {
   const PairKey pair = link_.pair_key(0, 0);
   want({{"message", "", pair.nic, pair.destination_host}, Kind::kEcho});  // which the next needs
   if (link_.host_path->ships()) want({{"wire", "", pair.nic, pair.destination_host}, Kind::kWire});
-  scratch_.resize(environment_.devices.size());
 }
 
 Result<bool> Prober::advance(bool busy) {
@@ -139,7 +138,7 @@ Result<bool> Prober::start() {
     }
   }
   const bool in_gpu = job.kind == Kind::kLane || job.kind == Kind::kRegister;
-  const bool allocates = in_gpu && scratch_[static_cast<size_t>(job.device)].bytes() == 0;
+  const bool allocates = in_gpu && environment_.existing_scratch(job.device) == 0;
   if ((allocates || job.kind == Kind::kRegister) && !environment_.ops.pause(Pause::kHolds))
     return false;
   const uint32_t singles = job.kind == Kind::kWire ? kWireSingles : kSingles;
@@ -171,25 +170,21 @@ Result<bool> Prober::start() {
     }
     return true;
   }
-  DeviceBuffer& scratch = scratch_[static_cast<size_t>(job.device)];
-  if (scratch.bytes() == 0) {
-    Result<DeviceBuffer> made = DeviceBuffer::create(environment_.ops, job.device, kLargestBytes);
-    if (!made) {
-      RCUDA_DEBUG("no GPU memory to measure device %d with", job.device);
-      jobs_.pop_front();
-      give_back();
-      return true;
-    }
-    scratch = *std::move(made);
+  const Result<DeviceAddress> scratch = environment_.scratch(job.device);
+  if (!scratch) {
+    RCUDA_DEBUG("no GPU memory to measure device %d with", job.device);
+    jobs_.pop_front();
+    give_back();
+    return true;
   }
   if (job.kind == Kind::kRegister) {
-    start_registration();
+    start_registration(*scratch);
     return true;
   }
   CopyBox box;
   box.width_bytes = job.bytes;
-  box.source = scratch.address();
-  box.destination = scratch.address();
+  box.source = *scratch;
+  box.destination = *scratch;
   if (job.mapped != 0) {
     box.source = job.mapped;
   } else if (job.lane == Lane::kOut) {
@@ -199,7 +194,7 @@ Result<bool> Prober::start() {
   } else {
     // Within the device: between two halves.
     box.width_bytes = std::min(job.bytes, kLargestBytes / 2);
-    box.destination = scratch.address() + kLargestBytes / 2;
+    box.destination = *scratch + kLargestBytes / 2;
   }
   begin_sample();
   for (uint32_t i = 0; i < transfers_; ++i) {
@@ -216,12 +211,11 @@ Result<bool> Prober::start() {
 
 // And ends it: nothing is waited for. Both ends of a copy give their registration back before it is
 // over, as its memory may be freed then: that counts as well.
-void Prober::start_registration() {
+void Prober::start_registration(DeviceAddress scratch) {
   const Job& job = jobs_.front();
   transfers_ = 1;
   begin_sample();
-  const auto region = expose_device_memory(environment_.ops, *link_.link, job.device,
-                                           scratch_[static_cast<size_t>(job.device)].address(),
+  const auto region = expose_device_memory(environment_.ops, *link_.link, job.device, scratch,
                                            job.bytes, For::kThisSide);
   if (region) (void)link_.link->unexpose(region->id);
   end_sample(region.ok());

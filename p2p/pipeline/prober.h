@@ -78,7 +78,7 @@ class Prober {
   void begin_sample();
   Path& path_of(const Job& job) const { return job.path ? *job.path : *link_.host_path; }
   Result<bool> start();
-  void start_registration();
+  void start_registration(DeviceAddress scratch);
   void end_sample(bool good);
   void finish_job();
   void give_back();
@@ -88,8 +88,7 @@ class Prober {
   PeerLink& link_;
   const std::vector<Mapped> mapped_;
   std::deque<Job> jobs_;
-  std::vector<DeviceBuffer> scratch_;  // by device
-  Path* path_ = nullptr;               // that place_ is of
+  Path* path_ = nullptr;  // that place_ is of
   std::optional<Place> place_;
 
   bool running_ = false;

@@ -15,7 +15,7 @@
 
 namespace rcuda::p2p {
 
-// Another worker of the same client session, as the client numbers them.
+// The number that the client gave the connection with another worker of its session.
 using PeerId = uint32_t;
 
 // One half of a copy between two workers. The client gives both workers their halves under one id.
@@ -47,10 +47,16 @@ struct Forecast {
 
 struct EngineOptions {
   PlannerOptions planner;
-  // Staging memory: per peer an inbox, and an outbox where the medium cannot map the inbox. Their
-  // sum over all peers stays below the limit: later peers get less, down to kLeastInboxBytes.
+  // How many peers the session will have. The staging arena (p2p/pipeline/staging_arena.h) is
+  // divided among so many.
+  uint32_t peers = 1;
+  // Staging memory in host memory: each peer has an inbox of at most `inbox_bytes`, and an outbox
+  // of the same size where it cannot map that inbox. The limit is that of the inboxes of one arena,
+  // of all peers together; their outboxes may take as much again. So four peers of either kind have
+  // whole inboxes. With more peers each gets less, down to kLeastInboxBytes, which they get
+  // whatever the limit.
   uint64_t inbox_bytes = 32ull << 20;
-  uint64_t staging_limit_bytes = 512ull << 20;
+  uint64_t inboxes_limit_bytes = 128ull << 20;
   uint64_t device_inbox_bytes = 16ull << 20;  // in GPU memory, only where GPUDirect may work
   // Measure the legs in the background when a peer is attached and they are not in the cache.
   bool measure = true;

@@ -1,6 +1,7 @@
 #include "p2p/pipeline/sender.h"
 
 #include <algorithm>
+#include <cassert>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -29,6 +30,18 @@ Sender::Outgoing& Sender::find_or_make(uint64_t id) {
   return copy;
 }
 
+// The event is one that the state allows: what the peer sends is checked before.
+void Sender::move(Outgoing& copy, CopyEvent event) {
+  const std::optional<CopyState> next = after(copy.state, event);
+  assert(next);
+  if (next) copy.state = *next;
+}
+
+void Sender::fail(Outgoing& copy, const Status& why, CopyEvent event) {
+  if (copy.failure.ok()) copy.failure = why;
+  move(copy, event);
+}
+
 void Sender::add(PeerCopy request, Order order, uint64_t before, const Status& failure) {
   Outgoing& copy = find_or_make(request.id);
   if (copy.request) {
@@ -42,15 +55,15 @@ void Sender::add(PeerCopy request, Order order, uint64_t before, const Status& f
   copy.order = order;
   copy.before = before;
   copy.request = std::move(request);
-  copy.failure = failure;
-  if (!lost_.ok() && copy.failure.ok()) copy.failure = lost_;
+  move(copy, CopyEvent::kCommand);
+  if (!failure.ok()) fail(copy, failure);
+  if (!lost_.ok()) fail(copy, lost_, CopyEvent::kPeerLost);
 }
 
 Status Sender::on_ready(uint64_t id) {
   if (copies_.size() >= kMostCopies) return {Code::kProtocol, "too many copies announced"};
   Outgoing& copy = find_or_make(id);
   copy.peer_ready = true;
-  copy.held_up |= copy.phase != Phase::kWaiting && copy.request && copy.request->peer_has_stream;
   return {};
 }
 
@@ -70,12 +83,11 @@ Status Sender::on_target(const TargetMessage& message, PeerLink& link) {
   const auto found = copies_.find(message.copy);
   if (found == copies_.end()) return unknown_copy("Target", message.copy);
   Outgoing& copy = found->second;
-  const bool pulled = copy.phase == Phase::kEnding && copy.plan.strategy == Strategy::kIpc;
-  if (pulled && message.refused != 0) {
+  if (copy.state == CopyState::kPulling && message.refused != 0) {
     stage_instead(copy, link, "the peer could not map the source");
     return {};
   }
-  if (copy.phase != Phase::kAsking) return unknown_copy("Target", message.copy);
+  if (copy.state != CopyState::kAsking) return unknown_copy("Target", message.copy);
   const Shape& memory = copy.request->memory;
   Status refused;
   if (message.refused != 0) {
@@ -88,8 +100,8 @@ Status Sender::on_target(const TargetMessage& message, PeerLink& link) {
       copy.direct = std::make_unique<DirectPath>(*link.link, memory.address, copy.total,
                                                  transport::RegionId{message.region});
       copy.path = copy.direct.get();
-      copy.plan.chunking = {copy.total, 1};
-      copy.phase = Phase::kSending;
+      copy.plan->chunking = {copy.total, 1};
+      move(copy, CopyEvent::kStage);
       return {};
     }
     refused = own.status();
@@ -99,11 +111,10 @@ Status Sender::on_target(const TargetMessage& message, PeerLink& link) {
 }
 
 void Sender::plan_staged(Outgoing& copy, const std::string& why) {
-  RCUDA_DEBUG("peer copies to worker %u: v4b stands in for %s, as %s", peer_,
-              to_string(copy.plan.strategy), why.c_str());
-  copy.plan.strategy = Strategy::kV4b;
-  copy.plan.chunking = paper_chunking(Strategy::kV4b, copy.total);
-  copy.held_up = true;
+  RCUDA_DEBUG("peer copies to worker %u: %s stands in for %s, as %s", peer_, to_string(kStandIn),
+              to_string(copy.plan->strategy), why.c_str());
+  copy.plan->strategy = kStandIn;
+  copy.plan->chunking = paper_chunking(kStandIn, copy.total);
 }
 
 void Sender::stage_instead(Outgoing& copy, PeerLink& link, const std::string& why) {
@@ -121,20 +132,22 @@ Status Sender::on_done(const EndMessage& message) {
     if (copies_.size() >= kMostCopies) return {Code::kProtocol, "too many copies announced"};
   }
   Outgoing& copy = find_or_make(message.copy);
-  if (copy.done) return {Code::kProtocol, "a peer ended a copy twice"};
-  if (status.ok()) {
-    const bool sent =
-        copy.phase == Phase::kEnding ||
-        (copy.phase == Phase::kSending && copy.next == copy.total && all_with_peer(copy));
-    if (!sent) return {Code::kProtocol, "a peer ended a copy it does not have"};
+  const bool ended = copy.state == CopyState::kDone || copy.state == CopyState::kRefused ||
+                     copy.state == CopyState::kClosing;
+  if (ended) return {Code::kProtocol, "a peer ended a copy twice"};
+  if (!status.ok()) {
+    fail(copy, status, CopyEvent::kRefusal);
+    return {};
   }
-  copy.done = status;
+  const bool sent = copy.state == CopyState::kPulling || copy.state == CopyState::kSent ||
+                    (copy.total > 0 && copy.next == copy.total && all_with_peer(copy));
+  if (!sent) return {Code::kProtocol, "a peer ended a copy it does not have"};
+  move(copy, CopyEvent::kDone);
   return {};
 }
 
 Result<bool> Sender::advance(PeerLink* link) {
   bool moved = false;
-  const bool lost = !lost_.ok();
   for (auto at = awake_.begin(); at != awake_.end();) {
     Outgoing& copy = copies_.at(*at);
     if (waits_behind(copy)) {
@@ -142,84 +155,90 @@ Result<bool> Sender::advance(PeerLink* link) {
       continue;
     }
     RCUDA_RETURN_IF_ERROR(advance(copy, link, moved));
-    if (copy.running && !copy.ending && all_sent(copy)) {
-      copy.ending = true;
-      ++ending_;
-      ++environment_.ending_copies;
-    }
-    bool over = false;
-    if (copy.request && quiet(copy)) {
-      if (lost) {
-        finish(copy, link, copy.done && copy.done->ok() ? Status() : copy.failure);
-        over = true;
-      } else if (copy.done && copy.done->ok()) {
-        finish(copy, link, {});
-        over = true;
-      } else if (copy.done || !copy.failure.ok()) {
-        if (copy.failure.ok()) copy.failure = *copy.done;
-        const bool may_abort = !copy.abort_sent && link && link->open;
-        if (may_abort) RCUDA_RETURN_IF_ERROR(abort(copy, *link, moved));
-        if (copy.done && copy.abort_sent && copy.consumed == with_peer(copy)) {
-          finish(copy, link, copy.failure);
-          over = true;
-        }
-      }
-    } else if (!copy.request && lost) {
-      over = true;
-    }
-    moved |= over;
-    if (copy.behind != 0 && (over || copy.phase != Phase::kWaiting)) {
+    const Result<bool> over = end(copy, link, moved);
+    if (!over) return over.status();
+    moved |= *over;
+    if (copy.behind != 0 && (*over || copy.running.held())) {
       const uint64_t behind = std::exchange(copy.behind, 0);
       // It may have failed at the peer, and be over, without ever having begun.
       if (copies_.contains(behind)) awake_.insert(behind);
     }
-    if (over) copies_.erase(*at);
-    at = over || (!lost && dormant(copy)) ? awake_.erase(at) : std::next(at);
+    const bool sleeps = *over || (lost_.ok() && dormant(copy));
+    if (*over) copies_.erase(*at);
+    at = sleeps ? awake_.erase(at) : std::next(at);
   }
   return moved;
 }
 
+// Ends the copy if it can: true when it is over.
+Result<bool> Sender::end(Outgoing& copy, PeerLink* link, bool& moved) {
+  if (!copy.request) return !lost_.ok();
+  if (!quiet(copy)) return false;
+  if (owes_abort(copy.state) && link && link->open) {
+    RCUDA_RETURN_IF_ERROR(abort(copy, *link, moved));
+  }
+  const bool over = copy.state == CopyState::kDone || copy.state == CopyState::kLost ||
+                    (copy.state == CopyState::kClosing && copy.consumed == with_peer(copy));
+  if (over) finish(copy, link, copy.state == CopyState::kDone ? Status() : copy.failure);
+  return over;
+}
+
 // Whether the copy right before it in its stream has yet to begin, which then wakes this one.
 bool Sender::waits_behind(const Outgoing& copy) {
-  if (copy.before == 0 || copy.phase != Phase::kWaiting || !copy.failure.ok() || copy.done) {
-    return false;
-  }
+  if (copy.before == 0 || !before_begin(copy.state)) return false;
   const auto before = copies_.find(copy.before);
-  if (before == copies_.end() || before->second.phase != Phase::kWaiting) return false;
+  if (before == copies_.end() || before->second.running.held()) return false;
   before->second.behind = copy.id;
   return true;
 }
 
 // Whether only a message of the peer, or the client's half, can move the copy on.
 bool Sender::dormant(const Outgoing& copy) {
-  if (!copy.failure.ok() || copy.done) return false;
-  const bool all_started =
-      copy.phase == Phase::kEnding || (copy.phase == Phase::kSending && copy.next == copy.total);
-  return !copy.request || (all_started && all_with_peer(copy));
+  switch (copy.state) {
+    case CopyState::kAnnounced:
+    case CopyState::kSent:
+    case CopyState::kPulling:
+      return true;
+    case CopyState::kSending:
+      return copy.next == copy.total && all_with_peer(copy);
+    default:
+      return false;
+  }
 }
 
 Status Sender::advance(Outgoing& copy, PeerLink* link, bool& moved) {
   if (!copy.request) return {};
-  const bool ending = !copy.failure.ok() || (copy.done && !copy.done->ok());
-  if (copy.phase == Phase::kWaiting && !ending && link && link->open) {
+  if (before_begin(copy.state) && link && link->open) {
     RCUDA_RETURN_IF_ERROR(begin(copy, *link, moved));
   }
-  return advance_chunks(copy, link, moved);
+  RCUDA_RETURN_IF_ERROR(advance_chunks(copy, link, moved));
+  const bool all_sent = copy.state == CopyState::kSending && copy.next == copy.total &&
+                        all_with_peer(copy) && quiet(copy);
+  if (all_sent) rest(copy);
+  return {};
+}
+
+// It has sent everything.
+void Sender::rest(Outgoing& copy) {
+  move(copy, CopyEvent::kAllSent);
+  copy.ending.take(environment_.ending_copies);
+  copy.ending_here.take(ending_);
 }
 
 Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
   const PeerCopy& request = *copy.request;
-  if (!copy.reached) {
+  if (copy.state == CopyState::kWaiting) {
     if (!has_reached(copy, link)) return {};
     moved = true;
-    if (!copy.failure.ok()) return {};
-    copy.reached = true;
+    if (fails(copy.state)) return {};
+    move(copy, CopyEvent::kStreamReached);
   }
   if (link.probing) return {};
-  if (!copy.planned) {
+  if (copy.state == CopyState::kReached) {
     moved = true;
-    plan(copy, link, has_legs(copy) ? Copies::kAlone : Copies::kWithOthers);
-    if (!copy.failure.ok()) return {};
+    if (!copy.plan) plan(copy, link, false);
+    if (fails(copy.state)) return {};
+    move(copy, CopyEvent::kPlan);
   }
   // Copying out reads the source, which must not be before the destination's stream is there. And
   // chunks take up the peer's inbox: if its half of the copy is not there yet, which may wait for
@@ -227,29 +246,25 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
   // is before it in the order of commands can wait for those behind; and those that have sent
   // everything need no place any more. Otherwise the receiver waits by itself, before it pulls or
   // offers its memory.
-  const bool staged = copy.total > 0 && staging_of(copy.plan.strategy) != Staging::kNone;
+  const bool staged = copy.total > 0 && has_buffers(staging_of(copy.plan->strategy));
   if (staged && !copy.peer_ready && (request.peer_has_stream || !first_in_line(copy))) return {};
   moved = true;
 
-  copy.running = true;
-  copy.alone = has_legs(copy);
-  ++environment_.running_copies;
+  copy.company = has_legs(copy) ? transport::Company::kAlone : transport::Company::kMany;
+  copy.running.take(environment_.running_copies);
   ++environment_.activity;
-  if (!copy.alone) ++environment_.crowd;
-  copy.crowd = environment_.crowd;
-  copy.began_us = environment_.now_us();
 
   if (copy.total == 0) {
     ChunkMessage empty;
     empty.copy = copy.id;
-    copy.phase = Phase::kEnding;
+    rest(copy);
     return link.mailbox.send(empty);
   }
-  switch (copy.plan.strategy) {
-    case Strategy::kIpc:
+  switch (staging_of(copy.plan->strategy)) {
+    case Staging::kMapped:
       return begin_pull(copy, link);
-    case Strategy::kV1: {
-      copy.phase = Phase::kAsking;
+    case Staging::kRegistered: {
+      move(copy, CopyEvent::kWant);
       WantMessage want;
       want.copy = copy.id;
       return link.mailbox.send(want);
@@ -262,7 +277,7 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
 
 bool Sender::first_in_line(const Outgoing& copy) const {
   const auto first = std::find_if(copies_.begin(), copies_.end(),
-                                  [](const auto& entry) { return !entry.second.ending; });
+                                  [](const auto& entry) { return !entry.second.ending.held(); });
   return first->first == copy.id;
 }
 
@@ -275,10 +290,13 @@ bool Sender::has_legs(const Outgoing& copy) const {
 
 // Whether the stream got to the copy, or may be taken as there; or asking failed.
 bool Sender::has_reached(Outgoing& copy, PeerLink& link) {
-  copy.overlaps = copy.order != Order::kNone && may_overlap(copy, link);
-  if (copy.order == Order::kNone || copy.overlaps) return true;
+  if (copy.order == Order::kNone) return true;
+  if (may_overlap(copy, link)) {
+    copy.after = copy.before;
+    return true;
+  }
   const Result<bool> reached = environment_.orders.reached(copy.order);
-  if (!reached) copy.failure = reached.status();
+  if (!reached) fail(copy, reached.status());
   return !reached || *reached;
 }
 
@@ -290,51 +308,36 @@ bool Sender::may_overlap(Outgoing& copy, PeerLink& link) {
   const auto found = copies_.find(copy.before);
   if (found == copies_.end()) return false;
   const Outgoing& before = found->second;
-  if (!before.request || before.request->peer_has_stream || !before.failure.ok() || before.done ||
-      before.total == 0 || before.request->device != copy.request->device ||
+  if (!before.request || before.request->peer_has_stream || before.total == 0 ||
+      before.request->device != copy.request->device ||
       before.request->peer_device != copy.request->peer_device) {
     return false;
   }
-  const bool pulled = before.phase == Phase::kEnding && before.plan.strategy == Strategy::kIpc;
-  const bool staged = before.phase == Phase::kSending && before.next == before.total &&
-                      before.path->in_host_memory();
+  const bool pulled = before.state == CopyState::kPulling;
+  const bool sending = before.state == CopyState::kSending || before.state == CopyState::kSent;
+  const bool staged = sending && before.next == before.total && before.path->in_host_memory();
   if (!pulled && !staged) return false;
-  if (!copy.planned) plan(copy, link, Copies::kInTrain);
-  if (!copy.failure.ok() || copy.total == 0) return false;
-  return pulled ? copy.plan.strategy == Strategy::kIpc
-                : staging_of(copy.plan.strategy) == Staging::kHost;
+  if (!copy.plan) plan(copy, link, true);
+  if (fails(copy.state) || copy.total == 0) return false;
+  return staging_of(copy.plan->strategy) == (pulled ? Staging::kMapped : Staging::kHost);
 }
 
-// Whether the copy before this one, which it overlaps with, has yet to announce chunks.
-bool Sender::must_not_overtake(const Outgoing& copy) const {
-  const auto found = copy.before == 0 ? copies_.end() : copies_.find(copy.before);
-  if (found == copies_.end()) return false;
-  const Outgoing& before = found->second;
-  return before.phase == Phase::kSending && before.failure.ok() && !before.done &&
-         (before.next != before.total ||
-          std::any_of(before.flight.begin(), before.flight.end(),
-                      [](const Chunk& chunk) { return !chunk.announced; }));
-}
-
-void Sender::plan(Outgoing& copy, PeerLink& link, Copies when) {
+void Sender::plan(Outgoing& copy, PeerLink& link, bool in_train) {
   const PeerCopy& request = *copy.request;
-  copy.planned = true;
+  copy.plan.emplace();
   if (static_cast<uint32_t>(request.peer_device) >= link.offer.device_count) {
-    copy.failure = {Code::kInvalidArgument,
-                    "the peer has no device " + std::to_string(request.peer_device)};
-    return;
+    return fail(copy, {Code::kInvalidArgument,
+                       "the peer has no device " + std::to_string(request.peer_device)});
   }
   if (copy.total == 0) return;
   Planner& planner = link.planner(request.device, request.peer_device);
-  Result<Plan> plan = planner.ready_plan(copy.total, request.memory.contiguous(), when);
-  if (!plan) {
-    copy.failure = plan.status();
-    return;
-  }
+  Result<Plan> plan = in_train ? planner.plan_in_train(copy.total, request.memory.contiguous())
+                               : planner.plan(copy.total, request.memory.contiguous());
+  if (!plan) return fail(copy, plan.status());
   copy.plan = *std::move(plan);
   RCUDA_DEBUG("peer copy %llu of %s to worker %u: %s", static_cast<unsigned long long>(copy.id),
-              bytes_text(copy.total).c_str(), peer_, to_string(copy.plan).c_str());
-  if (copy.plan.strategy != Strategy::kIpc) return;
+              bytes_text(copy.total).c_str(), peer_, to_string(*copy.plan).c_str());
+  if (staging_of(copy.plan->strategy) != Staging::kMapped) return;
   Result<ExportedMemory> exported =
       environment_.ops.export_memory(request.device, request.memory.address);
   if (exported) {
@@ -346,15 +349,15 @@ void Sender::plan(Outgoing& copy, PeerLink& link, Copies when) {
 
 void Sender::begin_staged(Outgoing& copy, PeerLink& link) {
   const PeerCopy& request = *copy.request;
-  Chunking& chunking = copy.plan.chunking;
+  Chunking& chunking = copy.plan->chunking;
   chunking.depth = std::max<uint32_t>(chunking.depth, 1);
   chunking.chunk_bytes = std::min(chunking.chunk_bytes, copy.total);
   copy.path = link.host_path.get();
-  if (staging_of(copy.plan.strategy) == Staging::kDevice) {
+  if (staging_of(copy.plan->strategy) == Staging::kDevice) {
     if (Path* path = link.device_path(request.device, request.peer_device)) copy.path = path;
   }
   chunking.chunk_bytes = std::clamp<uint64_t>(chunking.chunk_bytes, 1, copy.path->capacity_bytes());
-  copy.phase = Phase::kSending;
+  move(copy, CopyEvent::kStage);
 }
 
 Status Sender::begin_pull(Outgoing& copy, PeerLink& link) {
@@ -380,213 +383,26 @@ Status Sender::begin_pull(Outgoing& copy, PeerLink& link) {
   pull.depth = request.memory.depth;
   pull.pitch_bytes = request.memory.pitch_bytes;
   pull.slice_bytes = request.memory.slice_bytes;
-  pull.after = copy.overlaps ? copy.before : 0;
-  copy.phase = Phase::kEnding;
+  pull.after = copy.after;
+  move(copy, CopyEvent::kPull);
   return link.mailbox.send(pull);
-}
-
-bool Sender::start_chunk(PeerLink& link) {
-  auto at = awake_.upper_bound(turn_);
-  for (size_t left = awake_.size(); left > 0; --left, ++at) {
-    if (at == awake_.end()) at = awake_.begin();
-    Outgoing& copy = copies_.at(*at);
-    if (copy.phase != Phase::kSending) continue;
-    if (!copy.failure.ok() || copy.done || copy.next == copy.total) continue;
-    if (copy.flight.size() >= copy.plan.chunking.depth) continue;
-    const uint64_t bytes = std::min(copy.plan.chunking.chunk_bytes, copy.total - copy.next);
-    const PeerCopy& request = *copy.request;
-    const Lane lane = copy.path->in_host_memory() ? Lane::kOut : Lane::kLocal;
-    if (copy.path->copies_out() && !environment_.lanes.has_room(request.device, lane, bytes)) {
-      continue;
-    }
-    const auto place = copy.path->reserve(copy.next, bytes);
-    // The copy whose turn it is waits for room at the front: smaller chunks do not overtake it for
-    // ever.
-    if (!place) return false;
-
-    Chunk chunk{copy.next, *place, Stage::kCopyingOut, lane, 0};
-    if (copy.path->tells_arrival()) {
-      chunk.immediate = link.last_immediate = std::max(link.last_immediate + 1, 1u);
-    }
-    if (copy.path->copies_out()) {
-      const Boxes boxes =
-          boxes_of(request.memory, copy.next, bytes, place->local, Direction::kPack);
-      const Result<Ticket> ticket =
-          environment_.lanes.copy(request.device, lane, boxes.span(), bytes);
-      if (!ticket) {
-        copy.path->release(*place);
-        copy.failure = ticket.status();
-        return true;
-      }
-      chunk.ticket = *ticket;
-    }
-    copy.flight.push_back(chunk);
-    copy.next += bytes;
-    turn_ = copy.id;
-    if (!copy.path->copies_out()) {
-      ship(copy, copy.flight.back(), copy.gone + copy.flight.size() - 1, link);
-    }
-    return true;
-  }
-  return false;
-}
-
-void Sender::ship(Outgoing& copy, Chunk& chunk, uint64_t number, PeerLink& link) {
-  chunk.stage = chunk.immediate != 0 ? Stage::kSent : Stage::kShipping;
-  chunk.under_way = true;
-  const auto company = copy.alone ? transport::Company::kAlone : transport::Company::kMany;
-  copy.path->ship(chunk.place, chunk.immediate, company, link.begin_shipment(copy.id, number));
-}
-
-void Sender::shipped(const Shipment& shipment) {
-  const auto found = copies_.find(shipment.copy);
-  if (found == copies_.end()) return;
-  Outgoing& copy = found->second;
-  if (shipment.number < copy.gone || shipment.number - copy.gone >= copy.flight.size()) return;
-  Chunk& chunk = copy.flight[shipment.number - copy.gone];
-  chunk.under_way = false;
-  if (chunk.stage == Stage::kShipping) {
-    chunk.stage = shipment.status.ok() ? Stage::kSent : Stage::kKept;
-  }
-  if (!shipment.status.ok() && copy.failure.ok()) copy.failure = shipment.status;
-  release_consumed(copy);
-  awake_.insert(copy.id);
-}
-
-Status Sender::advance_chunks(Outgoing& copy, PeerLink* link, bool& moved) {
-  const bool ending = !copy.failure.ok() || copy.done.has_value() || !lost_.ok();
-  for (size_t i = 0; i < copy.flight.size(); ++i) {
-    Chunk& chunk = copy.flight[i];
-    if (chunk.stage != Stage::kCopyingOut) continue;
-    const Result<bool> finished =
-        environment_.lanes.finished(copy.request->device, chunk.lane, chunk.ticket);
-    if (!finished) {
-      if (copy.failure.ok()) copy.failure = finished.status();
-      chunk.stage = Stage::kKept;
-      moved = true;
-      continue;
-    }
-    if (!*finished) break;  // the lane is in order
-    moved = true;
-    if (ending || !copy.failure.ok() || !link) {
-      chunk.stage = Stage::kKept;
-    } else if (copy.path->ships()) {
-      ship(copy, chunk, copy.gone + i, *link);
-    } else {
-      chunk.stage = Stage::kSent;
-    }
-  }
-  if (ending || !copy.failure.ok() || !link || must_not_overtake(copy)) return {};
-  return announce(copy, *link, moved);
-}
-
-// Those that have arrived, and those that tell of that themselves.
-Status Sender::announce(Outgoing& copy, PeerLink& link, bool& moved) {
-  const bool crowd = copies_.size() > ending_ + 1;
-  const auto announces = [](const Chunk& chunk) {
-    return chunk.stage == Stage::kSent || chunk.immediate != 0;
-  };
-  for (size_t i = 0; i < copy.flight.size() && announces(copy.flight[i]); ++i) {
-    Chunk& chunk = copy.flight[i];
-    if (chunk.announced) continue;
-    ChunkMessage message;
-    message.where = copy.path->where();
-    message.copy = copy.id;
-    message.offset = chunk.offset;
-    message.bytes = chunk.place.bytes;
-    message.place = chunk.place.remote;
-    message.total = copy.total;
-    message.immediate = chunk.immediate;
-    message.place_wanted = crowd || copy.next != copy.total ? 1 : 0;
-    message.after = copy.overlaps ? copy.before : 0;
-    const bool more = i + 1 < copy.flight.size() && announces(copy.flight[i + 1]);
-    RCUDA_RETURN_IF_ERROR(
-        link.mailbox.send(message, crowd || more ? When::kSoon : When::kNow, chunk.place.bytes));
-    chunk.announced = true;
-    moved = true;
-  }
-  return {};
-}
-
-// The receiver must know of all that is on its way, in whatever order it lands.
-Status Sender::abort(Outgoing& copy, PeerLink& link, bool& moved) {
-  const auto sent = [](const Chunk& chunk) { return chunk.stage == Stage::kSent; };
-  while (!copy.flight.empty() && !sent(copy.flight.back())) drop_back(copy);
-  RCUDA_RETURN_IF_ERROR(announce(copy, link, moved));
-  EndMessage message = make_end(MessageKind::kAbort, copy.id, copy.failure);
-  message.chunks = with_peer(copy);
-  copy.abort_sent = true;
-  moved = true;
-  return link.mailbox.send(message);
-}
-
-// How many chunks the receiver has been sent and told of.
-uint64_t Sender::with_peer(const Outgoing& copy) {
-  const auto first_other = std::find_if(copy.flight.begin(), copy.flight.end(),
-                                        [](const Chunk& chunk) { return !chunk.with_peer(); });
-  return copy.gone + static_cast<uint64_t>(first_other - copy.flight.begin());
-}
-
-bool Sender::all_with_peer(const Outgoing& copy) {
-  return with_peer(copy) == copy.gone + copy.flight.size();
-}
-
-bool Sender::all_sent(const Outgoing& copy) {
-  return copy.phase == Phase::kSending && copy.next == copy.total && all_with_peer(copy) &&
-         quiet(copy);
-}
-
-bool Sender::quiet(const Outgoing& copy) {
-  return std::none_of(copy.flight.begin(), copy.flight.end(), [](const Chunk& chunk) {
-    return chunk.stage == Stage::kCopyingOut || chunk.under_way;
-  });
-}
-
-void Sender::release_front(Outgoing& copy) {
-  copy.path->release(copy.flight.front().place);
-  copy.flight.pop_front();
-  ++copy.gone;
-}
-
-void Sender::drop_back(Outgoing& copy) {
-  copy.path->release(copy.flight.back().place);
-  copy.flight.pop_back();
-}
-
-// A chunk may be consumed before this side's end of its transfer is known, which may use the place
-// until then.
-void Sender::release_consumed(Outgoing& copy) {
-  while (copy.gone < copy.consumed && !copy.flight.front().under_way) release_front(copy);
 }
 
 void Sender::finish(Outgoing& copy, PeerLink* link, const Status& status) {
   while (!copy.flight.empty()) release_front(copy);
   if (copy.direct && link) (void)link->link->unexpose(copy.exposed);
-  const double took_us = copy.running ? environment_.now_us() - copy.began_us : 0;
   if (!status.ok()) {
     RCUDA_DEBUG("peer copy %llu to worker %u: %s", static_cast<unsigned long long>(copy.id), peer_,
                 status.message().c_str());
   }
   environment_.orders.release(copy.order, status);
   if (copy.request->done) copy.request->done(status);
-  // Nobody waits any more.
-  if (!copy.running) return;
-  --environment_.running_copies;
-  if (copy.ending) {
-    --ending_;
-    --environment_.ending_copies;
-  }
-  if (status.ok() && link && link->open && copy.alone && copy.crowd == environment_.crowd &&
-      copy.total > 0 && !copy.held_up) {
-    link->planner(copy.request->device, copy.request->peer_device)
-        .observe(copy.plan, copy.total, took_us);
-  }
 }
 
 void Sender::lose(const Status& why) {
   lost_ = why;
   for (auto& [id, copy] : copies_) {
-    if (copy.failure.ok()) copy.failure = why;
+    fail(copy, why, CopyEvent::kPeerLost);
     awake_.insert(id);
   }
 }
@@ -594,8 +410,7 @@ void Sender::lose(const Status& why) {
 bool Sender::polling() const {
   return std::any_of(awake_.begin(), awake_.end(), [this](uint64_t id) {
     const Outgoing& copy = copies_.at(id);
-    return copy.request && copy.phase == Phase::kWaiting && !copy.reached &&
-           copy.order != Order::kNone && copy.failure.ok() && !copy.done;
+    return copy.state == CopyState::kWaiting && copy.order != Order::kNone;
   });
 }
 

@@ -1,16 +1,13 @@
-// Sender: the outgoing copies to one peer, each a small state machine.
+// Sender: the outgoing copies to one peer. p2p/pipeline/copy_state.h has the states of a copy and
+// draws them. sender.cpp moves copies from state to state, sender_chunks.cpp has their chunks.
 //
-// Waiting: for the Link, for the source's stream, and if it is staged for the destination's
-// (Ready). Asking (v1 only): for the destination's registration (Target). Sending: its chunks are
-// copied out, shipped, announced and consumed; the last one's Done ends the copy. Ending: there is
-// nothing to send, because the receiver pulls the bytes or there are none, and Done is to come.
+// Chunks are copied out, shipped, announced and consumed; Done gives back the places of the last
+// ones. A chunk that tells of its arrival is announced when its copy-out begins. So its message is
+// there sooner than its bytes, and one frame announces all chunks that begin together.
 //
-// A chunk that tells of its arrival is announced when its copy-out begins: its message is there
-// sooner than its bytes, and one frame has those of all chunks that begin together.
-//
-// A copy that fails starts nothing more, lets what is under way end, says Abort, and is over when
-// Done has come and the receiver has all that was sent; then its places are given back. A lost peer
-// needs no Done.
+// A copy that fails starts nothing more, lets what is under way end, and sends Abort. It is over
+// when Done has come and the receiver has consumed all that it was sent. Then its places are given
+// back. A lost peer needs no Done.
 // Used by the engine's thread alone; nothing blocks.
 #pragma once
 
@@ -22,6 +19,7 @@
 #include <set>
 #include <string>
 
+#include "p2p/pipeline/copy_state.h"
 #include "p2p/pipeline/environment.h"
 #include "p2p/pipeline/peer_link.h"
 
@@ -56,7 +54,6 @@ class Sender {
   bool polling() const;
 
  private:
-  enum class Phase : uint8_t { kWaiting, kAsking, kSending, kEnding };
   // kSent: there, or on its way and telling of its arrival; kKept: to be sent no more.
   enum class Stage : uint8_t { kCopyingOut, kShipping, kSent, kKept };
 
@@ -72,48 +69,59 @@ class Sender {
     bool with_peer() const { return announced && stage == Stage::kSent; }
   };
 
+  // One more in a counter for as long as this lasts. The counter outlives it.
+  class Count {
+   public:
+    Count() = default;
+    Count(const Count&) = delete;
+    Count& operator=(const Count&) = delete;
+    ~Count() {
+      if (counter_) --*counter_;
+    }
+    void take(uint32_t& counter) { ++*(counter_ = &counter); }
+    bool held() const { return counter_ != nullptr; }
+
+   private:
+    uint32_t* counter_ = nullptr;
+  };
+
   struct Outgoing {
     uint64_t id = 0;
     std::optional<PeerCopy> request;  // none: the peer's half came first
     Order order = Order::kNone;
-    uint64_t before = 0;    // the copy right before in the stream, if it goes to the same peer
-    bool overlaps = false;  // with `before`, whose chunks it must not overtake
-    uint64_t behind = 0;    // the copy that sleeps until this one has begun
-    bool reached = false;
-    bool peer_ready = false;
-    bool planned = false;
-    // The receiver may have waited for its stream, or the plan is not the planner's: what it takes
-    // tells nothing.
-    bool held_up = false;
-    Phase phase = Phase::kWaiting;
-    Plan plan;
+    uint64_t before = 0;  // the copy right before in the stream, if it goes to the same peer
+    uint64_t after = 0;   // the same if they overlap: its chunks come first
+    uint64_t behind = 0;  // the copy that sleeps until this one has begun
+    CopyState state = CopyState::kAnnounced;
+    Status failure;            // the first, of a state that fails()
+    bool peer_ready = false;   // Ready has come, which it may in any state
+    std::optional<Plan> plan;  // from kPlanned on, and before if the copy may overlap
     Path* path = nullptr;
     std::unique_ptr<DirectPath> direct;
     ExportedMemory exported;                                   // ipc: the source
     transport::RegionId exposed = transport::RegionId::kNone;  // v1: the source, registered
     uint64_t total = 0;
-    uint64_t next = 0;         // packed bytes started so far
-    std::deque<Chunk> flight;  // chunks [gone, gone + size)
-    uint64_t gone = 0;         // chunks consumed and at their transfers' ends
-    uint64_t consumed = 0;     // chunks
-    bool running = false;      // counted in Environment::running_copies
-    bool ending = false;       // and in ending_copies
-    bool alone = false;
-    uint64_t crowd = 0;
-    double began_us = 0;
-    Status failure;
-    bool abort_sent = false;
-    std::optional<Status> done;
+    uint64_t next = 0;          // packed bytes started so far
+    std::deque<Chunk> flight;   // chunks [gone, gone + size)
+    uint64_t gone = 0;          // chunks consumed and at their transfers' ends
+    uint64_t consumed = 0;      // chunks
+    Count running;              // in Environment::running_copies, from its beginning to its end
+    Count ending, ending_here;  // in ending_copies and ending_, since it has sent everything
+    transport::Company company = transport::Company::kMany;
   };
 
   Outgoing& find_or_make(uint64_t id);
+  static void move(Outgoing& copy, CopyEvent event);
+  static void fail(Outgoing& copy, const Status& why, CopyEvent event = CopyEvent::kFailure);
   Status advance(Outgoing& copy, PeerLink* link, bool& moved);
   Status begin(Outgoing& copy, PeerLink& link, bool& moved);
+  Result<bool> end(Outgoing& copy, PeerLink* link, bool& moved);
+  void rest(Outgoing& copy);
   bool first_in_line(const Outgoing& copy) const;
   bool has_legs(const Outgoing& copy) const;
   bool has_reached(Outgoing& copy, PeerLink& link);
   bool may_overlap(Outgoing& copy, PeerLink& link);
-  void plan(Outgoing& copy, PeerLink& link, Copies when);
+  void plan(Outgoing& copy, PeerLink& link, bool in_train);
   void begin_staged(Outgoing& copy, PeerLink& link);
   // For memory that this side or the peer cannot export, register or map: in host memory, with
   // published constants.
@@ -129,7 +137,6 @@ class Sender {
   static bool dormant(const Outgoing& copy);
   static uint64_t with_peer(const Outgoing& copy);
   static bool all_with_peer(const Outgoing& copy);
-  static bool all_sent(const Outgoing& copy);
   static bool quiet(const Outgoing& copy);
   static void release_front(Outgoing& copy);
   static void drop_back(Outgoing& copy);
@@ -138,11 +145,11 @@ class Sender {
 
   Environment& environment_;
   const PeerId peer_;
+  uint32_t ending_ = 0;  // of copies_: have sent everything
   std::map<uint64_t, Outgoing> copies_;
   // Those that may move on by themselves. A program may have queued hundreds in one stream: behind
   // one that waits, all do; and the peer may have said Ready to as many before they come.
   std::set<uint64_t> awake_;
-  size_t ending_ = 0;  // of copies_
   uint64_t turn_ = 0;  // the copy after which the next chunk's turn begins
   Status lost_;
 };

@@ -12,19 +12,10 @@ constexpr uint64_t kLargestChunk = uint64_t{16} << 20;
 constexpr uint32_t kDepths[] = {2, 3, 4, 8, 16};
 constexpr uint32_t kEqualParts[] = {2, 3, 4, 6, 8};
 constexpr uint64_t kChunkAlignment = 4096;
-// A plan already in use stays until another is better by this much: no flapping on noise.
-constexpr double kHysteresis = 0.03;
 // What each turn of a window over sockets takes beside what its legs say: threads of both hosts
 // wake one another, and how long that takes varies. Measured with fourteen chunkings of 1 to 64 MB
 // over the loopback of two H200s' host (docs/p2p_measurements.md): 125 to 260 us.
 constexpr double kTcpTurnUs = 150;
-// Models err by some percent, so the best of the predicted is often not the best. The first few
-// within this span of it are tried, each by a few copies of the program, until it is known how long
-// they take; no more than so many plans of an octave.
-constexpr size_t kContenders = 4;
-constexpr double kContenderSpan = 1.25;
-constexpr uint32_t kMostTries = 6;
-constexpr size_t kMostKnown = 8;
 // Chunks of copies in a train: on an H200 a chunk costs 3 us beside its bytes' time, 4 % of what
 // 2 MB take; but the last chunk of the last copy is waited for on its own, so they are no more than
 // a quarter of a copy where that is much. Over sockets a chunk costs more, and is cut over the
@@ -32,6 +23,9 @@ constexpr size_t kMostKnown = 8;
 constexpr uint64_t kTrainChunk = uint64_t{2} << 20;
 constexpr uint64_t kLargestTrainChunk = uint64_t{4} << 20;
 constexpr uint64_t kTrainBytes = uint64_t{16} << 20;  // of a copy, under way
+
+// floor(log2) of a size that is not 0.
+unsigned octave_of(uint64_t bytes) { return static_cast<unsigned>(std::bit_width(bytes) - 1); }
 
 uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
@@ -63,10 +57,6 @@ Plan fitted(Plan plan, uint64_t planned, uint64_t bytes) {
     chunking.chunk_bytes = round_up((bytes + chunks - 1) / chunks, kChunkAlignment);
   }
   return plan;
-}
-
-bool same_choice(const Plan& a, const Plan& b) {
-  return a.strategy == b.strategy && a.route == b.route && a.chunking == b.chunking;
 }
 
 // What plans are chosen by: the prediction, and what it does not know of.
@@ -129,7 +119,6 @@ Planner::Planner(PlannerOptions options, Capabilities capabilities, PairModel mo
 
 void Planner::set_model(PairModel model) {
   model_ = std::move(model);
-  corrections_.clear();
   cache_.clear();
   prepared_ = 0;
 }
@@ -155,9 +144,9 @@ bool Planner::possible(Strategy strategy, Route route, bool contiguous) const {
       if (!capabilities_.ipc) return false;
       break;
   }
-  if ((strategy == Strategy::kIpc) != (route == Route::kIpc)) return false;
-  if (strategy == Strategy::kIpc) return true;
-  if (strategy == Strategy::kV1 && !contiguous) return false;
+  if ((staging_of(strategy) == Staging::kMapped) != (route == Route::kIpc)) return false;
+  if (staging_of(strategy) == Staging::kMapped) return true;
+  if (staging_of(strategy) == Staging::kRegistered && !contiguous) return false;
   if (staging_of(strategy) != Staging::kHost) {
     return route == Route::kVerbs && capabilities_.gpudirect;
   }
@@ -166,7 +155,7 @@ bool Planner::possible(Strategy strategy, Route route, bool contiguous) const {
 
 std::optional<Route> Planner::staging_route() const {
   for (Route route : {Route::kShm, Route::kVerbs, Route::kTcp}) {
-    if (possible(Strategy::kV4b, route, true)) return route;
+    if (possible(kStandIn, route, true)) return route;
   }
   return std::nullopt;
 }
@@ -177,12 +166,12 @@ Pipeline Planner::pipeline_of(const Plan& plan, uint64_t bytes) const {
   pipeline.handoff_us = plan.route == Route::kShm ? model_.message_us : 0;
   pipeline.credit_us = model_.message_us;
   pipeline.finish_us = model_.message_us;
-  if (plan.strategy == Strategy::kIpc) {
+  if (staging_of(plan.strategy) == Staging::kMapped) {
     pipeline.add_leg(model_.ipc);
     pipeline.setup_us = model_.message_us;
     return pipeline;
   }
-  if (plan.strategy == Strategy::kV1) {
+  if (staging_of(plan.strategy) == Staging::kRegistered) {
     pipeline.add_leg(model_.gpudirect);
     // Both ends register at the same time; the sender asks for the receiver's key and gets it, and
     // the end of the transfer comes back to it and is announced.
@@ -207,13 +196,13 @@ Prediction Planner::predict_plan(const Plan& plan, uint64_t bytes) const {
   for (size_t leg = 0; leg < pipeline.leg_count; ++leg) {
     if (pipeline.legs[leg]->empty()) return {};
   }
-  if (plan.strategy == Strategy::kV1 && model_.registration.empty()) return {};
+  if (staging_of(plan.strategy) == Staging::kRegistered && model_.registration.empty()) return {};
   return predict(pipeline, bytes, plan.chunking);
 }
 
 const char* Planner::leg_name(const Plan& plan, size_t leg) const {
-  if (plan.strategy == Strategy::kIpc) return "the mapped copy";
-  if (plan.strategy == Strategy::kV1) return "GPUDirect";
+  if (staging_of(plan.strategy) == Staging::kMapped) return "the mapped copy";
+  if (staging_of(plan.strategy) == Staging::kRegistered) return "GPUDirect";
   const bool device = staging_of(plan.strategy) == Staging::kDevice;
   if (leg == 0) return device ? "the copy within the source" : "copy-out";
   if (leg == 1 && plan.route != Route::kShm) return device ? "GPUDirect" : "the wire";
@@ -244,9 +233,8 @@ std::vector<Plan> Planner::candidates(uint64_t bytes, bool contiguous) const {
     if (!possible(strategy, route, contiguous)) return;
     if (options_.route && *options_.route != route) return;
     Plan plan{strategy, route, chunking, 0, {}};
-    const double us = predict_plan(plan, bytes).us;
-    if (us <= 0) return;
-    plan.predicted_us = us * corrections_.factor(plan, bytes);
+    plan.predicted_us = predict_plan(plan, bytes).us;
+    if (plan.predicted_us <= 0) return;
     plans.push_back(std::move(plan));
   };
   consider(Strategy::kIpc, Route::kIpc, {bytes, 1});
@@ -272,7 +260,7 @@ Result<Plan> Planner::plan_by_rule(Strategy strategy, uint64_t bytes, bool conti
   plan.reason = why;
   std::vector<Route> routes{Route::kShm, Route::kVerbs, Route::kTcp};
   if (staging_of(strategy) != Staging::kHost) routes = {Route::kVerbs};
-  if (strategy == Strategy::kIpc) routes = {Route::kIpc};
+  if (staging_of(strategy) == Staging::kMapped) routes = {Route::kIpc};
   bool wish_dropped = false;
   const auto find_route = [&](bool heed_wish) -> std::optional<Route> {
     for (Route route : routes) {
@@ -287,8 +275,8 @@ Result<Plan> Planner::plan_by_rule(Strategy strategy, uint64_t bytes, bool conti
     plan.strategy = host_counterpart(wanted);
     routes = {Route::kShm, Route::kVerbs, Route::kTcp};
     if (plan.strategy != wanted) {
-      const char* lacking = wanted == Strategy::kIpc ? "mapped memory of the peer"
-                            : wanted == Strategy::kV1 && capabilities_.gpudirect
+      const char* lacking = staging_of(wanted) == Staging::kMapped ? "mapped memory of the peer"
+                            : staging_of(wanted) == Staging::kRegistered && capabilities_.gpudirect
                                 ? "plain ranges at both ends"
                                 : "GPUDirect";
       plan.reason += std::string("; ") + to_string(wanted) + " needs " + lacking + ", which is " +
@@ -313,24 +301,9 @@ Result<Plan> Planner::plan_by_rule(Strategy strategy, uint64_t bytes, bool conti
                   : options_.policy == Policy::kFixed && options_.chunking
                       ? *options_.chunking
                       : paper_chunking(plan.strategy, bytes);
-  if (plan.strategy == Strategy::kIpc || plan.strategy == Strategy::kV1) plan.chunking = {bytes, 1};
-  plan.predicted_us = predict_plan(plan, bytes).us * corrections_.factor(plan, bytes);
+  if (!has_buffers(staging_of(plan.strategy))) plan.chunking = {bytes, 1};
+  plan.predicted_us = predict_plan(plan, bytes).us;
   return plan;
-}
-
-std::vector<Planner::Trial> Planner::trials_of(const std::vector<Plan>& plans,
-                                               uint64_t bytes) const {
-  std::vector<Trial> trials;
-  if (corrections_.known_plans(bytes) >= kMostKnown) return trials;
-  const double most_us = preference_us(plans.front(), bytes) * kContenderSpan;
-  for (size_t i = 0; i < std::min(plans.size(), kContenders); ++i) {
-    if (preference_us(plans[i], bytes) > most_us) break;
-    if (corrections_.known(plans[i], bytes)) continue;
-    trials.push_back({plans[i], kMostTries});
-    trials.back().plan.reason = "tried, as it may be the fastest";
-  }
-  std::reverse(trials.begin(), trials.end());
-  return trials;
 }
 
 // Equal chunks, and so many of them that the staging memory is in use all the time.
@@ -350,7 +323,7 @@ Plan Planner::train_plan(Plan plan, uint64_t bytes) const {
   return plan;
 }
 
-Result<Plan> Planner::plan_auto(uint64_t bytes, bool contiguous, std::vector<Trial>* trials) const {
+Result<Plan> Planner::plan_auto(uint64_t bytes, bool contiguous) const {
   std::vector<Plan> plans = candidates(bytes, contiguous);
   if (plans.empty()) {
     const bool ipc = possible(Strategy::kIpc, Route::kIpc, contiguous) &&
@@ -358,18 +331,12 @@ Result<Plan> Planner::plan_auto(uint64_t bytes, bool contiguous, std::vector<Tri
     return plan_by_rule(ipc ? Strategy::kIpc : Strategy::kV4b, bytes, contiguous,
                         "by rule, as the legs have not been measured");
   }
-  *trials = trials_of(plans, bytes);
   Plan best = plans.front();
   const Prediction prediction = predict_plan(best, bytes);
   char text[192];
-  int used = std::snprintf(text, sizeof text, "least of %zu candidates, %s busy %.0f %% of it",
-                           plans.size(), leg_name(best, prediction.busiest_leg),
-                           prediction.busiest_share * 100);
-  const double factor = corrections_.factor(best, bytes);
-  if (factor != 1.0) {
-    used += std::snprintf(text + used, sizeof text - static_cast<size_t>(used),
-                          ", corrected by %.2f", factor);
-  }
+  const int used = std::snprintf(
+      text, sizeof text, "least of %zu candidates, %s busy %.0f %% of it", plans.size(),
+      leg_name(best, prediction.busiest_leg), prediction.busiest_share * 100);
   // The best of another kind tells more than the best's own neighbour.
   const auto other = std::find_if(plans.begin(), plans.end(), [&](const Plan& plan) {
     return plan.strategy != best.strategy || plan.route != best.route;
@@ -397,61 +364,23 @@ Result<Plan> Planner::plan(uint64_t bytes, bool contiguous) {
       break;
   }
   const auto key = std::make_pair(size_class(bytes), contiguous);
-  const uint64_t version = corrections_.version(bytes) + 1;
-  auto found = cache_.find(key);
-  if (found != cache_.end() && found->second.version == version) {
+  if (const auto found = cache_.find(key); found != cache_.end()) {
     return fitted(found->second.plan, found->second.bytes, bytes);
   }
-  std::vector<Trial> trials;
-  Result<Plan> fresh = plan_auto(bytes, contiguous, &trials);
-  if (!fresh) return fresh;
-  if (found != cache_.end() && !same_choice(found->second.plan, *fresh)) {
-    Plan kept = fitted(found->second.plan, found->second.bytes, bytes);
-    kept.predicted_us = predict_plan(kept, bytes).us * corrections_.factor(kept, bytes);
-    if (kept.predicted_us > 0 &&
-        preference_us(kept, bytes) <= preference_us(*fresh, bytes) * (1 + kHysteresis)) {
-      fresh = kept;
-    }
-  }
-  cache_[key] = {version, bytes, *fresh, std::move(trials)};
+  Result<Plan> fresh = plan_auto(bytes, contiguous);
+  if (fresh) cache_[key] = {bytes, *fresh};
   return fresh;
 }
 
-Result<Plan> Planner::ready_plan(uint64_t bytes, bool contiguous, Copies when) {
-  if (options_.policy != Policy::kAuto) return plan(bytes, contiguous);
-  const auto key = std::make_pair(size_class(bytes), contiguous);
-  auto found = cache_.find(key);
-  if (found == cache_.end()) {
-    const Result<Plan> fresh = plan(bytes, contiguous);
-    if (!fresh) return fresh;
-    found = cache_.find(key);
-  }
-  Cached& cached = found->second;
-  if (cached.version != corrections_.version(bytes) + 1) overtaken_[key] = bytes;
-  if (when == Copies::kInTrain) return train_plan(cached.plan, bytes);
-  if (when == Copies::kAlone) {
-    while (!cached.trials.empty()) {
-      Trial& trial = cached.trials.back();
-      Plan plan = fitted(trial.plan, cached.bytes, bytes);
-      if (trial.left > 0 && !corrections_.known(plan, bytes)) {
-        --trial.left;
-        return plan;
-      }
-      cached.trials.pop_back();
-    }
-  }
-  return fitted(cached.plan, cached.bytes, bytes);
+Result<Plan> Planner::plan_in_train(uint64_t bytes, bool contiguous) {
+  Result<Plan> alone = plan(bytes, contiguous);
+  if (!alone || options_.policy != Policy::kAuto) return alone;
+  return train_plan(*std::move(alone), bytes);
 }
 
 bool Planner::prepare_one() {
   constexpr uint64_t kLargestPrepared = uint64_t{1} << 30;
   if (options_.policy != Policy::kAuto) return false;
-  if (!overtaken_.empty()) {
-    const auto [key, overtaken_bytes] = *overtaken_.begin();
-    overtaken_.erase(overtaken_.begin());
-    (void)plan(overtaken_bytes, key.second);
-    return true;
-  }
   // The smallest size of a class: classes below 4 bytes are sizes, the others quarters of octaves.
   const unsigned octave = prepared_ / 4;
   const uint64_t bytes = prepared_ < 4 ? prepared_ : (uint64_t{4} + prepared_ % 4) << octave >> 2;
@@ -460,10 +389,6 @@ bool Planner::prepare_one() {
   if (prepared_ >= 4 && octave < 2) return true;  // between 4 bytes and the classes' beginning
   (void)plan(bytes, true);
   return true;
-}
-
-void Planner::observe(const Plan& plan, uint64_t bytes, double us) {
-  corrections_.observe(plan, bytes, us, predict_plan(plan, bytes).us);
 }
 
 }  // namespace rcuda::p2p

@@ -1,7 +1,7 @@
 // Planner: which strategy, route, chunk size and depth a copy of a given size should use.
 //
 // A pure function of measurements (PairModel), of what the two ends can do (Capabilities) and of
-// the user's wishes (PlannerOptions), corrected by what copies really took. Policies:
+// the user's wishes (PlannerOptions). Policies:
 //   auto   the least predicted time over every possible (strategy, route, chunk size, depth);
 //   paper  the published hybrid with its published constants;
 //   fixed  one strategy with its published constants, or with a given chunking (for sweeps).
@@ -21,7 +21,6 @@
 
 #include "common/base/status.h"
 #include "common/transport/media.h"
-#include "p2p/planner/correction.h"
 #include "p2p/planner/leg_model.h"
 #include "p2p/planner/predict.h"
 #include "p2p/planner/strategy.h"
@@ -54,11 +53,6 @@ struct Capabilities {
 
 enum class Policy : uint8_t { kAuto, kPaper, kFixed };
 
-// What is under way when a copy starts: nothing, others, or others of which one is right before it
-// in its stream. Copies of a train overlap with one another, so a plan need not see to that, only
-// to what each chunk costs.
-enum class Copies : uint8_t { kAlone, kWithOthers, kInTrain };
-
 struct PlannerOptions {
   Policy policy = Policy::kAuto;
   Strategy strategy = Strategy::kV4b;  // of kFixed
@@ -87,22 +81,18 @@ class Planner {
   // The plan for a copy. `contiguous`: both ends are plain ranges, so GPUDirect without staging is
   // possible.
   Result<Plan> plan(uint64_t bytes, bool contiguous);
-  // The same for a copy that is about to start: a plan that corrections have overtaken is taken as
-  // it is, and made anew by prepare_one(). A copy that has the legs to itself may be one that tries
-  // what might be as good: see kContenders.
-  Result<Plan> ready_plan(uint64_t bytes, bool contiguous, Copies when);
+  // The same for a copy that is right behind another one in its stream. The two overlap, so only
+  // the cost of each chunk counts.
+  Result<Plan> plan_in_train(uint64_t bytes, bool contiguous);
 
-  // Makes one plan ahead, overtaken ones first, then the smallest sizes, so that no copy waits for
-  // its own; false when there is none left to make. A plan costs up to a millisecond.
+  // Makes one plan ahead, the smallest sizes first, so that no copy waits for its own; false when
+  // there is none left to make. A plan costs up to a millisecond.
   bool prepare_one();
 
-  // What a copy took that had the legs to itself.
-  void observe(const Plan& plan, uint64_t bytes, double us);
-
-  // Every candidate of policy auto with its prediction, corrections applied, best first; over
+  // Every candidate of policy auto with its prediction, best first; over
   // sockets what a window's turns cost counts as well, which is in no prediction.
   std::vector<Plan> candidates(uint64_t bytes, bool contiguous) const;
-  // The time the model gives a plan, without corrections; 0 where a leg is not measured.
+  // The time the model gives a plan; 0 where a leg is not measured.
   Prediction predict_plan(const Plan& plan, uint64_t bytes) const;
   // "copy-out", "wire", ... : the name of a leg of such a plan.
   const char* leg_name(const Plan& plan, size_t leg) const;
@@ -114,36 +104,24 @@ class Planner {
   const PlannerOptions& options() const { return options_; }
 
  private:
-  struct Trial {
-    Plan plan;
-    uint32_t left = 0;  // copies that may still try it, since not every one of them tells how long
-  };
-
   bool possible(Strategy strategy, Route route, bool contiguous) const;
   std::optional<Route> staging_route() const;  // best route for staging in host memory
   Result<Plan> plan_by_rule(Strategy strategy, uint64_t bytes, bool contiguous,
                             const std::string& why) const;
-  Result<Plan> plan_auto(uint64_t bytes, bool contiguous, std::vector<Trial>* trials) const;
-  std::vector<Trial> trials_of(const std::vector<Plan>& plans, uint64_t bytes) const;
+  Result<Plan> plan_auto(uint64_t bytes, bool contiguous) const;
   Plan train_plan(Plan plan, uint64_t bytes) const;
   Pipeline pipeline_of(const Plan& plan, uint64_t bytes) const;
 
   PlannerOptions options_;
   Capabilities capabilities_;
   PairModel model_;
-  Corrections corrections_;
-  // Plans of policy auto by size class and contiguity; an entry lasts until a correction of its
-  // sizes moved.
+  // Plans of policy auto by size class and contiguity.
   struct Cached {
-    uint64_t version = 0;
     uint64_t bytes = 0;  // of the copy it was made for
     Plan plan;
-    std::vector<Trial> trials;  // the next last
   };
-  using Key = std::pair<unsigned, bool>;
-  std::map<Key, Cached> cache_;
-  std::map<Key, uint64_t> overtaken_;  // entries to make anew, and for which copy
-  unsigned prepared_ = 0;              // size classes below this have been planned
+  std::map<std::pair<unsigned, bool>, Cached> cache_;
+  unsigned prepared_ = 0;  // size classes below this have been planned
 };
 
 }  // namespace rcuda::p2p

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstdio>
+#include <span>
 
 namespace rcuda::p2p {
 namespace {
@@ -27,37 +28,42 @@ constexpr std::array<PaperRow, 4> kPaperV4b{{
     {0, {128 * kKiB, 8}},
 }};
 
-template <size_t N>
-Chunking look_up(const std::array<PaperRow, N>& rows, uint64_t bytes) {
-  for (const PaperRow& row : rows) {
-    if (bytes > row.above_bytes) return row.chunking;
+constexpr std::array<PaperRow, 1> kPaperV2Rows{{{0, kPaperV2}}};
+constexpr std::array<PaperRow, 1> kPaperV3Rows{{{0, kPaperV3}}};
+
+// All that there is to know of a strategy. A new one is a row here and its name in the enum.
+struct StrategyRow {
+  Strategy strategy;
+  const char* name;
+  Staging staging;
+  Strategy in_host_memory;           // see host_counterpart()
+  std::span<const PaperRow> pieces;  // none: the whole copy at once
+};
+constexpr std::array<StrategyRow, kStrategies.size()> kTable{{
+    {Strategy::kV1, "v1", Staging::kRegistered, Strategy::kV2b, {}},
+    {Strategy::kV2a, "v2a", Staging::kDevice, Strategy::kV2b, kPaperV2Rows},
+    {Strategy::kV2b, "v2b", Staging::kHost, Strategy::kV2b, kPaperV2Rows},
+    {Strategy::kV3a, "v3a", Staging::kDevice, Strategy::kV3b, kPaperV3Rows},
+    {Strategy::kV3b, "v3b", Staging::kHost, Strategy::kV3b, kPaperV3Rows},
+    {Strategy::kV4a, "v4a", Staging::kDevice, Strategy::kV4b, kPaperV4a},
+    {Strategy::kV4b, "v4b", Staging::kHost, Strategy::kV4b, kPaperV4b},
+    {Strategy::kIpc, "ipc", Staging::kMapped, Strategy::kV4b, {}},
+}};
+constexpr bool in_enum_order() {
+  for (size_t i = 0; i < kTable.size(); ++i) {
+    if (kTable[i].strategy != kStrategies[i] || static_cast<size_t>(kStrategies[i]) != i) {
+      return false;
+    }
   }
-  return rows.back().chunking;
+  return true;
 }
+static_assert(in_enum_order());
+
+const StrategyRow& row(Strategy strategy) { return kTable.at(static_cast<size_t>(strategy)); }
 
 }  // namespace
 
-const char* to_string(Strategy strategy) {
-  switch (strategy) {
-    case Strategy::kV1:
-      return "v1";
-    case Strategy::kV2a:
-      return "v2a";
-    case Strategy::kV2b:
-      return "v2b";
-    case Strategy::kV3a:
-      return "v3a";
-    case Strategy::kV3b:
-      return "v3b";
-    case Strategy::kV4a:
-      return "v4a";
-    case Strategy::kV4b:
-      return "v4b";
-    case Strategy::kIpc:
-      return "ipc";
-  }
-  return "?";
-}
+const char* to_string(Strategy strategy) { return row(strategy).name; }
 
 const char* to_string(Route route) {
   switch (route) {
@@ -85,37 +91,9 @@ Route route_of(const transport::MediumTraits& traits) {
   return traits.has_adapter ? Route::kVerbs : Route::kTcp;
 }
 
-Staging staging_of(Strategy strategy) {
-  switch (strategy) {
-    case Strategy::kV1:
-    case Strategy::kIpc:
-      return Staging::kNone;
-    case Strategy::kV2a:
-    case Strategy::kV3a:
-    case Strategy::kV4a:
-      return Staging::kDevice;
-    case Strategy::kV2b:
-    case Strategy::kV3b:
-    case Strategy::kV4b:
-      return Staging::kHost;
-  }
-  return Staging::kHost;
-}
+Staging staging_of(Strategy strategy) { return row(strategy).staging; }
 
-Strategy host_counterpart(Strategy strategy) {
-  switch (strategy) {
-    case Strategy::kV1:
-    case Strategy::kV2a:
-      return Strategy::kV2b;
-    case Strategy::kV3a:
-      return Strategy::kV3b;
-    case Strategy::kV4a:
-    case Strategy::kIpc:
-      return Strategy::kV4b;
-    default:
-      return strategy;
-  }
-}
+Strategy host_counterpart(Strategy strategy) { return row(strategy).in_host_memory; }
 
 std::string bytes_text(uint64_t bytes) {
   char text[32];
@@ -162,22 +140,12 @@ std::string to_string(const Plan& plan) {
 }
 
 Chunking paper_chunking(Strategy strategy, uint64_t bytes) {
-  switch (strategy) {
-    case Strategy::kV1:
-    case Strategy::kIpc:
-      return {bytes, 1};
-    case Strategy::kV2a:
-    case Strategy::kV2b:
-      return kPaperV2;
-    case Strategy::kV3a:
-    case Strategy::kV3b:
-      return kPaperV3;
-    case Strategy::kV4a:
-      return look_up(kPaperV4a, bytes);
-    case Strategy::kV4b:
-      return look_up(kPaperV4b, bytes);
+  const std::span<const PaperRow> pieces = row(strategy).pieces;
+  if (pieces.empty()) return {bytes, 1};
+  for (const PaperRow& piece : pieces) {
+    if (bytes > piece.above_bytes) return piece.chunking;
   }
-  return kPaperV3;
+  return pieces.back().chunking;
 }
 
 Strategy paper_hybrid(uint64_t bytes) {

@@ -38,8 +38,16 @@ enum class Route : uint8_t {
 };
 inline constexpr std::array kRoutes{Route::kShm, Route::kTcp, Route::kVerbs, Route::kIpc};
 
-// Where a strategy keeps its buffers.
-enum class Staging : uint8_t { kNone, kDevice, kHost };
+// Where a strategy stages copies, or how it does without.
+enum class Staging : uint8_t {
+  kMapped,      // nowhere: the receiver maps the source
+  kRegistered,  // nowhere: the adapter reads the source and writes the destination
+  kDevice,      // in buffers of GPU memory
+  kHost,        // in pinned host memory
+};
+constexpr bool has_buffers(Staging staging) {
+  return staging == Staging::kDevice || staging == Staging::kHost;
+}
 
 const char* to_string(Strategy strategy);
 const char* to_string(Route route);
@@ -50,6 +58,9 @@ Staging staging_of(Strategy strategy);
 // The strategy that stages in host memory as `strategy` does in GPU memory: what runs where
 // GPUDirect does not work. v1 falls back to v2b.
 Strategy host_counterpart(Strategy strategy);
+
+// What any copy can use over any Link.
+inline constexpr Strategy kStandIn = Strategy::kV4b;
 
 // At most `depth` chunks of `chunk_bytes` are between copy-out and the end of their copy-in.
 struct Chunking {

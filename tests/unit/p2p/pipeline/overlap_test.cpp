@@ -428,18 +428,103 @@ TEST(FairnessTest, StagingMemoryIsBounded) {
   EngineOptions options;
   options.measure = false;
   options.inbox_bytes = 8 * kMiB;
-  options.staging_limit_bytes = 20 * kMiB;
+  options.inboxes_limit_bytes = 20 * kMiB;
+  options.peers = 2;
   SimSession session("v4b", options);
   for (size_t i = 0; i < 5; ++i) session.add();
   std::vector<bool> open;
   for (size_t i = 1; i < 5; ++i) {
     session.connect(0, i, "shm");
     session.settle();
-    EXPECT_LE(session.core(0).environment().staging_bytes, options.staging_limit_bytes);
+    EXPECT_LE(session.core(0).environment().mappable_staging.bytes(), options.inboxes_limit_bytes);
     open.push_back(session.core(0).peer(static_cast<PeerId>(i)).open());
   }
-  EXPECT_EQ(open, (std::vector<bool>{true, true, true, false}));  // 8 + 8 + 4, then nothing is left
+  EXPECT_EQ(open, (std::vector<bool>{true, true, true,
+                                     false}));  // 8 + 8, 4 for one more, then nothing is left
   EXPECT_EQ(session.core(0).peer(4).lost().code(), Code::kOutOfMemory);
+}
+
+// Made and registered once for all peers, however many they are, and given back after the last.
+TEST(StagingTest, AllPeersOfOneKindShareAnArena) {
+  for (const char* medium : {"shm", "tcp"}) {
+    EngineOptions options;
+    options.measure = false;
+    options.inboxes_limit_bytes = 32 * kMiB;
+    options.peers = 4;
+    SimSession session("v4b", options);
+    for (size_t i = 0; i < 5; ++i) session.add();
+    const bool mapped = medium == std::string("shm");
+    std::vector<SimLinkPair> cables;
+    for (size_t i = 1; i < 5; ++i) {
+      cables.push_back(session.connect(0, i, medium));
+      session.settle();
+      ASSERT_TRUE(session.core(0).peer(static_cast<PeerId>(i)).open());
+      // The mapping of a peer's inbox is registered for each peer.
+      EXPECT_EQ(session.workers[0].devices->registered(), mapped ? 1 + i : 1);
+    }
+    const Environment& environment = session.core(0).environment();
+    EXPECT_EQ(environment.mappable_staging.bytes(), mapped ? 32 * kMiB : 0u);
+    EXPECT_EQ(environment.other_staging.bytes(), mapped ? 0u : 64 * kMiB + 4 * 4096);
+    for (const SimLinkPair& cable : cables) cable.cut();
+    session.settle();
+    EXPECT_EQ(session.workers[0].devices->registered(), 0u);
+    EXPECT_EQ(environment.mappable_staging.bytes() + environment.other_staging.bytes(), 0u);
+  }
+}
+
+// Four peers that have an outbox besides get inboxes as large as four that need none: a smaller
+// one costs trains over sockets a quarter (docs/p2p_measurements.md).
+TEST(StagingTest, FourPeersOfEitherKindHaveWholeInboxes) {
+  for (const char* medium : {"shm", "tcp"}) {
+    EngineOptions options;
+    options.measure = false;
+    options.peers = 4;
+    SimSession session("v4b", options);
+    for (size_t i = 0; i < 5; ++i) session.add();
+    const bool mapped = medium == std::string("shm");
+    session.connect(0, 1, medium);
+    session.settle();
+    ASSERT_TRUE(session.core(0).peer(1).open());
+    const Environment& environment = session.core(0).environment();
+    const uint64_t bytes =
+        mapped ? environment.mappable_staging.bytes() : environment.other_staging.bytes();
+    const uint64_t slices = mapped ? 4 : 8;
+    EXPECT_EQ(bytes, slices * options.inbox_bytes + (mapped ? 0u : 4 * 4096u)) << medium;
+  }
+}
+
+// The legs to the first peer are measured at once, those to another with the first copy to it.
+TEST(StagingTest, APeerThatNobodyCopiesWithIsNotMeasured) {
+  SimSession session;
+  session.world.move_bytes = false;
+  for (size_t i = 0; i < 3; ++i) session.add();
+  session.connect(0, 1, "tcp");
+  session.connect(0, 2, "tcp");
+  session.settle();
+  const auto wire_to = [&](size_t peer) {
+    const auto legs = session.core(0).environment().measurements.legs();
+    return std::any_of(legs.begin(), legs.end(), [&](const auto& leg) {
+      return leg.first.kind == "wire" && leg.first.peer == "node" + std::to_string(peer);
+    });
+  };
+  EXPECT_TRUE(wire_to(1));
+  EXPECT_FALSE(wire_to(2));
+  EXPECT_TRUE(session.core(0).idle());
+  CopyRequest request;
+  request.from = 0;
+  request.to = 2;
+  request.source = Shape::plain(address_of(session.workers[0].devices->make_memory(kMiB)), kMiB);
+  request.destination =
+      Shape::plain(address_of(session.workers[2].devices->make_memory(kMiB)), kMiB);
+  const auto copy = start_copy(session, request);
+  session.settle();
+  EXPECT_TRUE(copy->over());
+  // Samples wait until no copy has come for a while, and time passes with events only.
+  for (int i = 0; i < 100 && !wire_to(2); ++i) {
+    session.world.after_us(10'000, [] {});
+    session.settle();
+  }
+  EXPECT_TRUE(wire_to(2));
 }
 
 // Copies queued right behind one another in a stream keep both lanes busy, and a kernel behind them

@@ -143,7 +143,7 @@ TEST_P(ExhaustiveTest, NothingIsFivePercentFasterThanThePlanThatIsTaken) {
       sizes.insert(sizes.end(), {bytes, bytes + bytes / 4 - 1, bytes / 8 * 11, bytes + 1});
     }
     for (const uint64_t bytes : sizes) {
-      const auto taken = planner.ready_plan(bytes, true, Copies::kWithOthers);
+      const auto taken = planner.plan(bytes, true);
       ASSERT_TRUE(taken.ok());
       const double taken_us = planner.predict_plan(*taken, bytes).us;
       const Plan best = best_of_all(planner, bytes);

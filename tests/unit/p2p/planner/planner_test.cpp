@@ -173,52 +173,6 @@ TEST(PlannerTest, WindowBoundsEveryCandidate) {
   }
 }
 
-TEST(PlannerTest, CorrectionsAreBoundedRobustAndChangeTheChoice) {
-  PairModel model = h200();
-  Planner planner({}, {.shm = true, .ipc = true}, model);
-  const uint64_t bytes = 1 * kMiB;
-  const Plan first = *planner.plan(bytes, true);
-  ASSERT_EQ(first.strategy, Strategy::kIpc);
-  const double predicted = planner.predict_plan(first, bytes).us;
-
-  // Two terrible copies among good ones move nothing.
-  for (double ratio : {1.0, 50.0, 1.0, 1.01, 50.0, 0.99, 1.0}) {
-    planner.observe(first, bytes, predicted * ratio);
-  }
-  EXPECT_EQ(planner.plan(bytes, true)->strategy, Strategy::kIpc);
-  EXPECT_NEAR(planner.plan(bytes, true)->predicted_us / predicted, 1, 0.03);
-
-  // A path that is consistently a hundred times slower is corrected, by no more than the limit.
-  for (int i = 0; i < 20; ++i) planner.observe(first, bytes, predicted * 100);
-  const auto all = planner.candidates(bytes, true);
-  for (const Plan& plan : all) {
-    if (plan.strategy == Strategy::kIpc) {
-      EXPECT_NEAR(plan.predicted_us / predicted, Corrections::kLimit, 1e-9);
-    }
-  }
-  // Sizes of other octaves are not touched.
-  EXPECT_NEAR(planner.plan(8 * kMiB, true)->predicted_us /
-                  planner.predict_plan(*planner.plan(8 * kMiB, true), 8 * kMiB).us,
-              1, 1e-9);
-}
-
-TEST(PlannerTest, ObservedTimesTurnAChoiceBetweenCloseCandidates) {
-  PairModel model = published_testbed();
-  model.gpudirect = LegModel::linear(1, 6.0, 1);  // GPUDirect promises a little more here
-  Planner planner({}, verbs_gpudirect(), model);
-  const uint64_t bytes = 8 * kMiB;
-  const Plan first = *planner.plan(bytes, true);
-  ASSERT_NE(staging_of(first.strategy), Staging::kHost);
-  // Every GPUDirect plan turns out slower; the planner tries its neighbours and then leaves them.
-  for (int i = 0; i < 200; ++i) {
-    const Plan plan = *planner.plan(bytes, true);
-    const double us = planner.predict_plan(plan, bytes).us;
-    planner.observe(plan, bytes, staging_of(plan.strategy) == Staging::kHost ? us : us * 1.8);
-  }
-  const Plan last = *planner.plan(bytes, true);
-  EXPECT_EQ(staging_of(last.strategy), Staging::kHost) << to_string(last);
-}
-
 TEST(PlannerTest, PreparedPlansAreThePlansItMakes) {
   Planner prepared({}, verbs_gpudirect(), published_testbed());
   int made = 0;
@@ -233,99 +187,29 @@ TEST(PlannerTest, PreparedPlansAreThePlansItMakes) {
   }
 }
 
-TEST(PlannerTest, ACopyTakesAnOvertakenPlanAndTheNextOneANewOne) {
-  Planner planner({}, verbs_gpudirect(), published_testbed());
-  const uint64_t bytes = 64 * kKiB;
-  const Plan first = *planner.ready_plan(bytes, true, Copies::kWithOthers);
-  while (planner.prepare_one()) {
-  }
-  for (int i = 0; i < 9; ++i) planner.observe(first, bytes, first.predicted_us * 1.9);
-  EXPECT_EQ(planner.ready_plan(bytes, true, Copies::kWithOthers)->chunking, first.chunking);
-  EXPECT_EQ(planner.ready_plan(bytes, true, Copies::kWithOthers)->strategy, first.strategy);
-  while (planner.prepare_one()) {
-  }
-  const Plan renewed = *planner.ready_plan(bytes, true, Copies::kWithOthers);
-  const Plan fresh = *planner.plan(bytes, true);
-  EXPECT_EQ(to_string(renewed), to_string(fresh));
-  EXPECT_FALSE(renewed.strategy == first.strategy && renewed.chunking == first.chunking);
-}
-
-// What copies of a plan take on a machine that the model does not know everything of.
-double real_us(const Planner& planner, const Plan& plan, uint64_t bytes) {
-  const double predicted_us = planner.predict_plan(plan, bytes).us;
-  const uint64_t chunks = (bytes + plan.chunking.chunk_bytes - 1) / plan.chunking.chunk_bytes;
-  return chunks == 4 ? predicted_us * 0.8 : predicted_us;
-}
-
-TEST(PlannerTest, TriesContendersAndKeepsTheFastest) {
-  PairModel model = published_testbed();
-  Capabilities shm;
-  shm.shm = true;
-  Planner planner({}, shm, model);
-  const uint64_t bytes = 512 * kKiB;
-  while (planner.prepare_one()) {
-  }
-  const std::vector<Plan> plans = planner.candidates(bytes, true);
-  const auto contender = std::find_if(plans.begin(), plans.begin() + 4, [&](const Plan& plan) {
-    return real_us(planner, plan, bytes) < plan.predicted_us;
-  });
-  ASSERT_NE(contender, plans.begin()) << "the model alone would find it";
-  ASSERT_NE(contender, plans.begin() + 4);
-  int others = 0;
-  for (int i = 0; i < 200; ++i) {
-    const Plan plan = *planner.ready_plan(bytes, true, Copies::kAlone);
-    planner.observe(plan, bytes, real_us(planner, plan, bytes));
-    while (planner.prepare_one()) {
-    }
-    others += plan.chunking == planner.plan(bytes, true)->chunking ? 0 : 1;
-  }
-  EXPECT_EQ(planner.plan(bytes, true)->chunking, contender->chunking);
-  EXPECT_LE(others, 50);
-  // Copies that would learn nothing take the best.
-  EXPECT_EQ(planner.ready_plan(bytes, true, Copies::kWithOthers)->chunking, contender->chunking);
-}
-
-TEST(PlannerTest, TriesEndThoughNothingIsLearntFromThem) {
-  Planner planner({}, verbs_gpudirect(), published_testbed());
-  const uint64_t bytes = kMiB;
-  const Plan best = *planner.plan(bytes, true);
-  int others = 0;
-  for (int i = 0; i < 200; ++i) {
-    const Plan plan = *planner.ready_plan(bytes, true, Copies::kAlone);
-    others += plan.chunking == best.chunking && plan.strategy == best.strategy ? 0 : 1;
-  }
-  EXPECT_GT(others, 0);
-  EXPECT_LT(others, 30);
-}
-
 TEST(PlannerTest, CopiesInATrainGoInFewLargeChunks) {
   Capabilities shm;
   shm.shm = true;
   Planner planner({}, shm, published_testbed());
   for (const uint64_t bytes : {uint64_t{1}, 64 * kKiB, uint64_t{200'000}, 2 * kMiB}) {
-    const Plan plan = *planner.ready_plan(bytes, true, Copies::kInTrain);
+    const Plan plan = *planner.plan_in_train(bytes, true);
     EXPECT_EQ(plan.chunking, (Chunking{bytes, 1})) << bytes;
     EXPECT_EQ(plan.strategy, Strategy::kV2b);
   }
-  EXPECT_EQ(planner.ready_plan(3 * kMiB, true, Copies::kInTrain)->chunking,
-            (Chunking{3 * kMiB / 2, 8}));
-  EXPECT_EQ(planner.ready_plan(8 * kMiB, true, Copies::kInTrain)->chunking,
-            (Chunking{2 * kMiB, 8}));
-  EXPECT_EQ(planner.ready_plan(256 * kMiB, true, Copies::kInTrain)->chunking,
-            (Chunking{4 * kMiB, 4}));
+  EXPECT_EQ(planner.plan_in_train(3 * kMiB, true)->chunking, (Chunking{3 * kMiB / 2, 8}));
+  EXPECT_EQ(planner.plan_in_train(8 * kMiB, true)->chunking, (Chunking{2 * kMiB, 8}));
+  EXPECT_EQ(planner.plan_in_train(256 * kMiB, true)->chunking, (Chunking{4 * kMiB, 4}));
   PlannerOptions options;
   options.window_bytes = 4 * kMiB;
   Planner small(options, shm, published_testbed());
-  EXPECT_EQ(small.ready_plan(2 * kMiB, true, Copies::kInTrain)->chunking,
-            (Chunking{256 * kKiB, 8}));
+  EXPECT_EQ(small.plan_in_train(2 * kMiB, true)->chunking, (Chunking{256 * kKiB, 8}));
   Capabilities tcp;
   tcp.tcp = true;
   Planner sockets({}, tcp, published_testbed());
-  EXPECT_EQ(sockets.ready_plan(8 * kMiB, true, Copies::kInTrain)->chunking,
-            (Chunking{4 * kMiB, 4}));
+  EXPECT_EQ(sockets.plan_in_train(8 * kMiB, true)->chunking, (Chunking{4 * kMiB, 4}));
   options = *parse_planner_options("v4b:64Kx3", "");
   Planner fixed(options, shm, published_testbed());
-  EXPECT_EQ(fixed.ready_plan(2 * kMiB, true, Copies::kInTrain)->chunking, (Chunking{64 * kKiB, 3}));
+  EXPECT_EQ(fixed.plan_in_train(2 * kMiB, true)->chunking, (Chunking{64 * kKiB, 3}));
 }
 
 TEST(PlannerTest, ReasonNamesBottleneckAndRunnerUp) {
@@ -348,20 +232,5 @@ TEST(PlannerTest, MalformedSettingsAreErrorsThatSayWhatMayBe) {
 
 // Otherwise several chunks would be tried for no other reason than that nothing is known against
 // them.
-TEST(CorrectionsTest, OneChunkTeachesSeveralOverItsRouteUntilTheyAreKnown) {
-  constexpr uint64_t kBytes = 64 << 10;
-  const Plan single{Strategy::kV2b, Route::kShm, {kBytes, 1}, 0, {}};
-  const Plan several{Strategy::kV4b, Route::kShm, {kBytes / 4, 4}, 0, {}};
-  const Plan elsewhere{Strategy::kV4b, Route::kTcp, {kBytes / 4, 4}, 0, {}};
-  Corrections corrections;
-  for (size_t i = 0; i < Corrections::kEnough; ++i) corrections.observe(single, kBytes, 15, 10);
-  EXPECT_NEAR(corrections.factor(several, kBytes), 1.5, 1e-9);
-  EXPECT_EQ(corrections.factor(several, 4 * kBytes), 1.0);
-  EXPECT_EQ(corrections.factor(elsewhere, kBytes), 1.0);
-  for (size_t i = 0; i < Corrections::kEnough; ++i) corrections.observe(several, kBytes, 11, 10);
-  EXPECT_NEAR(corrections.factor(several, kBytes), 1.1, 1e-9);
-  EXPECT_NEAR(corrections.factor(single, kBytes), 1.5, 1e-9);
-}
-
 }  // namespace
 }  // namespace rcuda::p2p

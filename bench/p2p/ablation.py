@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+"""What does `auto` lose without persisted legs and without the online prober? They are turned off
+one at a time, and together (RCUDA_P2P_WITHOUT, p2p/planner/without.h).
+
+    bench/p2p/ablation.py --build build/release [--quick]
+    bench/p2p/ablation.py --build build/release --driver nvidia       # two workers on one GPU
+
+Needs python3 and of the build folder: bench/p2p/engine_pair (target bench_engine_pair) and, on
+softgpu, softgpu/lib (softgpu_driver) and bench/p2p/simulated (bench_p2p_simulated; left out if it is
+missing). With --driver nvidia, or with --servers, also two rcuda-server daemons for each run:
+bin/rcuda-server, lib/librcuda.so and bench/p2p/p2p (rcuda-server, rcuda_client, bench_p2p).
+
+Links are those of softgpu's link model (PCIe of either side, its latency), shm, TCP, and TCP with
+random delays. Passes: `start`, right after the session began; `settled`, when all legs are measured;
+`loaded`, when the program copies in both directions of both buses beside the peer copies. Verbs and
+GPUDirect are simulated, with a simulated clock (bench/p2p/simulated.cpp).
+
+Each round runs every variant of a case, in turn; `nothing` is the state with all mechanisms a second
+time, so its loss is what chance makes. Figures are medians over rounds. A loss is bandwidth, in
+percent of that with all mechanisms; its spread is half the range over rounds, or what `nothing` lost
+in the same cell, whichever is larger. The last lines tell the worst of each mechanism: at all, and
+of those losses that are larger than their spread; and the mean over all cells.
+"""
+import argparse
+import concurrent.futures
+import csv
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+MECHANISMS = ["nothing", "persisted", "prober", "prober,persisted"]
+
+# name: (environment of both sides, of the destination only)
+LINKS = {
+    "fast": ({"SOFTGPU_PCIE_LATENCY_US": "5"}, {}),
+    "slow": ({"SOFTGPU_PCIE_GBPS": "2", "SOFTGPU_PCIE_LATENCY_US": "10"}, {}),
+    "asymmetric": ({"SOFTGPU_PCIE_GBPS": "8", "SOFTGPU_PCIE_LATENCY_US": "10"},
+                   {"SOFTGPU_PCIE_GBPS": "1.5"}),
+    "late": ({"SOFTGPU_PCIE_GBPS": "4", "SOFTGPU_PCIE_LATENCY_US": "150"}, {}),
+}
+CASES = [("fast", "shm"), ("fast", "tcp"), ("slow", "shm"), ("slow", "tcp"), ("asymmetric", "shm"),
+         ("asymmetric", "tcp"), ("late", "shm"), ("slow", "late-tcp")]
+
+
+class Case:
+    def __init__(self, name, alone):
+        self.name = name
+        self.alone = alone  # nothing else may run beside it
+        self.warm = None    # folder with what was measured in an earlier session
+
+    def folder(self, root):
+        """A fresh folder with the measurements that an earlier session left."""
+        folder = tempfile.mkdtemp(dir=root)
+        if self.warm:
+            shutil.copytree(self.warm, folder, dirs_exist_ok=True)
+        return folder
+
+
+def environment_of(mechanism, **more):
+    without = "" if mechanism in ("all", "nothing") else mechanism
+    return dict(os.environ, RCUDA_P2P_WITHOUT=without, **more)
+
+
+def run(command, environment):
+    done = subprocess.run([str(word) for word in command], env=environment, capture_output=True,
+                          text=True, timeout=300)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(map(str, command))}: {done.stderr.strip()[-2000:]}")
+    return list(csv.DictReader(done.stdout.splitlines()))
+
+
+class Pair(Case):
+    """Two workers without client and server."""
+
+    def __init__(self, arguments, link, medium):
+        super().__init__(f"{link} {medium}", arguments.driver != "softgpu" or link == "fast")
+        self.arguments, self.link, self.medium = arguments, link, medium
+
+    def measure(self, mechanism, root, warm_up=False):
+        arguments = self.arguments
+        folder = self.folder(root)
+        command = [arguments.build / "bench/p2p/engine_pair", "--driver", arguments.driver,
+                   "--medium", self.medium, "--strategy", f"auto/{self.medium}",
+                   "--cache", f"{folder}/legs", "--seconds", arguments.seconds,
+                   "--sizes", "64K" if warm_up else arguments.sizes,
+                   "--passes", "settled" if warm_up else arguments.passes]
+        environment = environment_of(mechanism)
+        if arguments.driver == "softgpu":
+            both, destination = LINKS[self.link]
+            libraries = [str(arguments.build / "softgpu/lib"), environment.get("LD_LIBRARY_PATH")]
+            environment |= both | {"SOFTGPU_DEVICES": "2",
+                                   "LD_LIBRARY_PATH": ":".join(filter(None, libraries))}
+            for name, value in destination.items():
+                command += ["--destination", f"{name}={value}"]
+        else:
+            command += ["--devices", arguments.devices]
+        rows = run(command, environment)
+        if warm_up:
+            self.warm = folder
+            return {}
+        shutil.rmtree(folder)
+        result = {}
+        several = "," in arguments.passes
+        for row in rows:
+            stage = row["label"].split()[-1] if several else arguments.passes
+            single = "mean_us" if stage == "start" else "last_us"
+            result[stage, int(row["bytes"]), "single"] = float(row[single])
+            result[stage, int(row["bytes"]), "train"] = float(row["train_us"])
+        return result
+
+
+class Servers(Case):
+    """A CUDA program on two daemons, from the beginning of its session."""
+
+    def __init__(self, arguments, medium):
+        super().__init__(f"servers {medium}", True)
+        self.arguments, self.medium = arguments, medium
+
+    def measure(self, mechanism, root, warm_up=False):
+        sys.path.insert(0, str(SOURCE / "tests/e2e"))
+        from servers import Server, client_environment
+        arguments = self.arguments
+        folder = self.folder(root)
+        servers = [Server(str(arguments.build), arguments.driver, index=index, environment={
+            "RCUDA_P2P_CACHE": f"{folder}/p2p.{index}.toml", "RCUDA_LOG": "warn",
+            "RCUDA_P2P_WITHOUT": environment_of(mechanism)["RCUDA_P2P_WITHOUT"]})
+            for index in range(2)]
+        try:
+            command = [arguments.build / "bench/p2p/p2p", "--seconds", arguments.seconds,
+                       "--min", "64K", "--max", "64K" if warm_up else "64M"]
+            rows = run(command + (["--settle", "1.5"] if warm_up else []), client_environment(
+                str(arguments.build), servers, RCUDA_P2P_PATH=self.medium))
+        finally:
+            for server in servers:
+                server.stop()
+        if warm_up:
+            self.warm = folder
+            return {}
+        shutil.rmtree(folder)
+        result = {}
+        for row in rows:
+            result["program", int(row["bytes"]), "single"] = float(row["median_us"])
+            result["program", int(row["bytes"]), "train"] = float(row["train_us"])
+        return result
+
+
+class Simulated(Case):
+    """Two engines in one process with a simulated clock, which no machine disturbs."""
+
+    def __init__(self, arguments, name):
+        super().__init__(f"simulated {name}", False)
+        self.arguments, self.link = arguments, name
+
+    def measure(self, mechanism, root, warm_up=False):
+        folder = self.folder(root)
+        rows = run([self.arguments.build / "bench/p2p/simulated", "--link", self.link, "--cache",
+                    f"{folder}/legs", "--sizes", self.arguments.sizes] +
+                   (["--passes", "settled"] if warm_up else []), environment_of(mechanism))
+        if warm_up:
+            self.warm = folder
+            return {}
+        shutil.rmtree(folder)
+        return {(row["pass"], int(row["bytes"]), kind): float(row[f"{kind}_us"])
+                for row in rows for kind in ("single", "train")}
+
+
+def cases_of(arguments):
+    if arguments.driver != "softgpu":
+        return ([Pair(arguments, "GPU", medium) for medium in ("shm", "tcp")] +
+                [Servers(arguments, medium) for medium in ("shm", "tcp")])
+    chosen = [("slow", "shm"), ("asymmetric", "tcp")] if arguments.quick else CASES
+    cases = [Pair(arguments, *case) for case in chosen]
+    if arguments.servers:
+        cases += [Servers(arguments, medium) for medium in ("shm", "tcp")]
+    simulated = arguments.build / "bench/p2p/simulated"
+    if simulated.exists():
+        names = subprocess.run([simulated, "--list"], capture_output=True, text=True,
+                               check=True).stdout.split()
+        cases += [Simulated(arguments, name) for name in names]
+    return cases
+
+
+def one_round(case, root):
+    return {mechanism: case.measure(mechanism, root) for mechanism in ["all", *MECHANISMS]}
+
+
+def measure_all(arguments, cases, root):
+    """{case: [results of a round]}; further rounds as long as the time allows."""
+    begin = time.monotonic()
+    rounds = {case.name: [] for case in cases}
+    groups = [([case for case in cases if not case.alone], arguments.jobs),
+              ([case for case in cases if case.alone], 1)]
+    for group, jobs in groups:  # one session each that measures, before
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(lambda case: case.measure("all", root, warm_up=True), group))
+    longest = 0
+    for number in range(arguments.rounds):
+        started = time.monotonic()
+        if number > 0 and started - begin + longest > arguments.budget:
+            break
+        for group, jobs in groups:
+            # A simulated clock gives the same figures in every round.
+            group = [case for case in group if number == 0 or not isinstance(case, Simulated)]
+            with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+                for case, result in zip(group, pool.map(lambda case: one_round(case, root), group)):
+                    rounds[case.name].append(result)
+        longest = max(longest, time.monotonic() - started)
+        print(f"round {number + 1}: {time.monotonic() - started:.0f} s", file=sys.stderr)
+    return rounds
+
+
+def text_of(size):
+    return f"{size >> 20}M" if size >= 1 << 20 else f"{size >> 10}K"
+
+
+def cells_of(rounds):
+    """[(case, pass, size, kind, mechanism, GB/s with, GB/s without, loss in %, spread in %)]"""
+    cells = []
+    for case, results in rounds.items():
+        for key in results[0]["all"]:
+            chance = 0
+            for mechanism in MECHANISMS:
+                pairs = [(result["all"][key], result[mechanism][key]) for result in results]
+                losses = [100 * (1 - with_us / without_us) for with_us, without_us in pairs]
+                loss = statistics.median(losses)
+                if mechanism == "nothing":
+                    chance = max(map(abs, losses))
+                spread = max((max(losses) - min(losses)) / 2, chance)
+                with_us, without_us = (statistics.median(column) for column in zip(*pairs))
+                stage, size, kind = key
+                cells.append((case, stage, size, kind, mechanism, size / with_us * 1e-3,
+                              size / without_us * 1e-3, loss, spread))
+    return cells
+
+
+def report(cells, out):
+    if out:
+        with open(out, "w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["case", "pass", "bytes", "kind", "without", "gbps_with",
+                             "gbps_without", "loss_percent", "spread_percent"])
+            for row in cells:
+                writer.writerow([*row[:5], *(f"{value:.4f}" for value in row[5:])])
+    print("| case | pass | without | mean loss | worst at | with | without | loss | spread |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for case, stage, mechanism in dict.fromkeys((row[0], row[1], row[4]) for row in cells):
+        mine = [row for row in cells if (row[0], row[1], row[4]) == (case, stage, mechanism)]
+        mean = statistics.mean(row[7] for row in mine)
+        worst = max(mine, key=lambda row: row[7])
+        print(f"| {case} | {stage} | {mechanism} | {mean:.1f} % | {text_of(worst[2])} {worst[3]} | "
+              f"{worst[5]:.3f} GB/s | {worst[6]:.3f} GB/s | {worst[7]:.1f} % | {worst[8]:.1f} % |")
+    print()
+    for mechanism in MECHANISMS:
+        mine = [row for row in cells if row[4] == mechanism]
+        worst = max(mine, key=lambda row: row[7])
+        sure = max(mine, key=lambda row: row[7] - row[8])
+        print(f"without {mechanism}: worst loss {worst[7]:.1f} % (spread {worst[8]:.1f} %; {worst[0]}, "
+              f"{worst[1]}, {text_of(worst[2])} {worst[3]}); most beyond its spread {sure[7]:.1f} % "
+              f"(spread {sure[8]:.1f} %; {sure[0]}, {sure[1]}, {text_of(sure[2])} {sure[3]}); mean "
+              f"{statistics.mean(row[7] for row in mine):.1f} % of {len(mine)} cells")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", required=True, type=pathlib.Path)
+    parser.add_argument("--driver", default="softgpu", help="softgpu, nvidia")
+    parser.add_argument("--devices", default="0,0", help="of the two workers, on nvidia")
+    parser.add_argument("--servers", action="store_true", help="two daemons as well, on softgpu")
+    parser.add_argument("--quick", action="store_true", help="two cases, two sizes, one round")
+    parser.add_argument("--rounds", type=int, default=5, help="at most")
+    parser.add_argument("--budget", type=float, default=320, help="seconds; no round begins that "
+                        "would end later")
+    parser.add_argument("--seconds", type=float, default=0.03, help="of single copies, per size")
+    parser.add_argument("--sizes", default="64K,512K,4M,16M,64M")
+    parser.add_argument("--passes", default="start,settled,loaded")
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 4),
+                        help="cases of slow links that run at the same time")
+    parser.add_argument("--out", help="a CSV file with all cells")
+    arguments = parser.parse_args()
+    arguments.build = arguments.build.resolve()
+    if arguments.quick:
+        arguments.sizes, arguments.rounds, arguments.seconds = "256K,4M", 1, 0.01
+    with tempfile.TemporaryDirectory() as root:
+        rounds = measure_all(arguments, cases_of(arguments), root)
+    report(cells_of(rounds), arguments.out)
+    print(f"{min(map(len, rounds.values()))} to {max(map(len, rounds.values()))} rounds, "
+          f"{arguments.driver}, {os.cpu_count()} cores")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+// StagingArena: the page-locked host memory in which a worker stages copies with all its peers. It
+// is made and registered with the driver once, when the first peer needs it, for as many peers as
+// the session will have, and cut into equal slices. So its cost does not grow with the number of
+// peers, and a later peer costs no registration.
+//
+// A slice is never handed out again while the arena lasts: a peer of this host that is lost may
+// still have DMA under way into the pages that it mapped. When no peer has a slice any more, the
+// memory is given back, and the next peer begins a new arena. Slices are for peers of one session
+// only, which belong to one user: whoever maps one slice has a descriptor of the whole arena.
+//
+// Peers beyond the expected number get a buffer of their own, of what is left below the limit.
+// Owned by the engine's Environment, used by its thread alone. take(), and the destruction of the
+// last slice, block for the driver: the caller has a pause then (DeviceOps::pause).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "common/base/status.h"
+#include "p2p/device_ops.h"
+#include "p2p/pipeline/requests.h"
+#include "p2p/pipeline/staging.h"
+
+namespace rcuda::p2p {
+
+class StagingArena;
+
+// Part of an arena, which lasts longer.
+class Slice {
+ public:
+  Slice() = default;
+  Slice(StagingArena& arena, std::byte* data, size_t bytes, int file, uint64_t offset)
+      : arena_(&arena), data_(data), bytes_(bytes), file_(file), offset_(offset) {}
+  Slice(Slice&& other) noexcept { swap(other); }
+  Slice& operator=(Slice&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~Slice();
+
+  std::byte* data() const { return data_; }
+  uint64_t address() const { return reinterpret_cast<uint64_t>(data_); }
+  size_t bytes() const { return bytes_; }
+  int fd() const { return file_; }             // -1: not mappable
+  uint64_t offset() const { return offset_; }  // within fd()
+
+ private:
+  void swap(Slice& other) noexcept;
+
+  StagingArena* arena_ = nullptr;
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
+  int file_ = -1;
+  uint64_t offset_ = 0;
+};
+
+class StagingArena {
+ public:
+  // An arena that peers of this host can map has an inbox for each peer; one that they cannot map
+  // has an outbox as well. `options` and `ops` outlive the arena.
+  StagingArena(DeviceOps& ops, const EngineOptions& options, Mappable mappable)
+      : ops_(ops), options_(options), mappable_(mappable) {}
+
+  // The inbox or the outbox of one more peer, of at most `most_bytes` and at least
+  // kLeastInboxBytes, a power of two, with `extra_bytes` (whole pages) behind it. kOutOfMemory: the
+  // limit of staging memory is used up. Otherwise the driver's error.
+  Result<Slice> take(uint64_t most_bytes, uint64_t extra_bytes, int numa_node);
+
+  uint64_t bytes() const { return bytes_; }  // of all buffers
+
+ private:
+  friend class Slice;
+  Status make_buffer(uint64_t bytes, int numa_node);
+  void give_back();
+  // How many slices a peer has: an inbox, and where it cannot map that, an outbox.
+  uint64_t slices_per_peer() const { return mappable_ == Mappable::kYes ? 1 : 2; }
+  uint64_t left() const { return buffers_.empty() ? 0 : buffers_.back().bytes() - used_; }
+
+  DeviceOps& ops_;
+  const EngineOptions& options_;
+  const Mappable mappable_;
+  std::vector<HostBuffer> buffers_;
+  uint64_t slice_bytes_ = 0;
+  uint32_t slices_ = 0;  // that peers have
+  uint64_t used_ = 0;    // of the last buffer
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace rcuda::p2p
