@@ -2,13 +2,14 @@
 """Compares a local GPU with the same GPU behind rcuda, alternately in one run.
 
     remote_vs_native.py --build FOLDER [--rounds 3] [--torch-rounds 1] [--transports shm,tcp] [--device 0]
-                        [--before FOLDER]
+                        [--before FOLDER] [--budget SECONDS]
 
 Starts an rcuda-server on this machine, runs bench/remote_vs_native/figures natively and over every
 transport in turn, and prints the median of each figure and its ratio to native: above 1 is better than
 native, for latencies as for bandwidths. Where PyTorch is installed, a small training loop as well.
 With --before, the build folder of another commit, that runs in turn as well; a second table has the
 ratio to it, and the largest ratio of two of its own rounds, which is what the machine adds.
+With --budget no round begins that would end later.
 Needs an NVIDIA GPU.
 """
 
@@ -54,11 +55,18 @@ def remote_environment(build, server, transport, device):
                 LD_PRELOAD=os.path.join(build, "lib/librcuda.so"))
 
 
-def run_rounds(environments, program, rounds, torch_rounds):
+def run_rounds(environments, program, rounds, torch_rounds, budget):
     """By mode and figure: a value for each round."""
     samples = {mode: {} for mode in environments}
+    start, longest = time.perf_counter(), 0.0
     for round_number in range(rounds):
-        for mode, environment in environments.items():
+        begin = time.perf_counter()
+        if begin - start + longest > budget:
+            print(f"{round_number} rounds", file=sys.stderr)
+            break
+        # Every other round in the other order: a run feels what the one before it has left on the machine.
+        order = list(environments.items())
+        for mode, environment in order if round_number % 2 == 0 else reversed(order):
             figures = first_result([program, "--first"], environment)
             figures.update(measure([program], environment))
             if round_number < torch_rounds:
@@ -67,6 +75,7 @@ def run_rounds(environments, program, rounds, torch_rounds):
                 figures.update(measure([sys.executable, os.path.join(HERE, "torch_loop.py")], seen))
             for name, value in figures.items():
                 samples[mode].setdefault(name, []).append(value)
+        longest = max(longest, time.perf_counter() - begin)
     return samples
 
 
@@ -106,6 +115,7 @@ def main():
     parser.add_argument("--build", required=True)
     parser.add_argument("--before", help="build folder of another commit")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--budget", type=float, default=float("inf"))
     parser.add_argument("--transports", default="shm,tcp")
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--torch-rounds", type=int,
@@ -124,7 +134,8 @@ def main():
                                                                   arguments.device)
     program = os.path.join(builds[""], "bench/remote_vs_native/figures")
     try:
-        samples = run_rounds(environments, program, arguments.rounds, arguments.torch_rounds)
+        samples = run_rounds(environments, program, arguments.rounds, arguments.torch_rounds,
+                             arguments.budget)
     finally:
         for server in servers.values():
             outcome = server.stop()

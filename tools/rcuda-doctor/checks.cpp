@@ -98,7 +98,7 @@ std::vector<PciDevice> gpus(const fs::path& root) {
 // Whether the bridge's Access Control Services redirect requests or completions upwards.
 std::optional<bool> acs_redirects(const fs::path& bridge) {
   const std::string config = read_all(bridge / "config");
-  if (config.size() < 4096) return std::nullopt;  // without root only 64 bytes are shown
+  if (config.size() < 4096) return std::nullopt;  // without root, only 64 bytes can be read
   const auto byte = [&](size_t at) { return static_cast<unsigned char>(config[at]); };
   const auto word = [&](size_t at) { return byte(at) | byte(at + 1) << 8; };
   constexpr unsigned kAcs = 0x000d;
@@ -203,18 +203,18 @@ Findings check_memlock(const transport::LockedMemoryLimit& limit, bool matters) 
   if (!matters) {
     return {{Verdict::kGood, what + ", which matters only with an RDMA device", ""}};
   }
-  const std::string mend =
+  const std::string remedy =
       "ulimit -l unlimited; for users: '* - memlock unlimited' in /etc/security/limits.d/; "
       "for the service: LimitMEMLOCK=infinity";
-  // Staging memory of a worker (--staging-bytes), as it is by default, and windows with some room.
-  constexpr uint64_t kLeast = (64u << 20) + (16u << 20);
-  if (limit.bytes < kLeast) {
+  // A worker's default staging memory (--staging-bytes), and windows with some room.
+  constexpr uint64_t kMin = (64u << 20) + (16u << 20);
+  if (limit.bytes < kMin) {
     return {{Verdict::kBad,
-             what + ", and a session registers " + std::to_string(kLeast >> 10) + " KiB at once",
-             mend}};
+             what + ", and a session registers " + std::to_string(kMin >> 10) + " KiB at once",
+             remedy}};
   }
   return {
-      {Verdict::kNote, what + ", in which all page-locked memory of a program has to fit", mend}};
+      {Verdict::kNote, what + ", in which all page-locked memory of a program has to fit", remedy}};
 }
 
 Findings check_gpudirect(const fs::path& root) {
@@ -265,8 +265,7 @@ Findings check_pci(const fs::path& root) {
                                             : "NVIDIA GPU and no RDMA adapter";
     findings.push_back(
         {Verdict::kNote,
-         std::string("no ") + missing +
-             " on the PCI bus: no distance between them, and no ACS, to look at",
+         std::string("no ") + missing + " on the PCI bus: no distance and no ACS to check",
          "nothing to do on a client; on a server, 'lspci' shows what the host sees"});
   }
   return findings;

@@ -1,8 +1,8 @@
-// The checks of one node: what an administrator would look up by hand for RDMA and GPUDirect.
+// The checks of one node: everything an administrator would check by hand for RDMA and GPUDirect.
 //
-// All of them read files below `root` ("/" in real life, a made-up tree in tests) and change
-// nothing. A file that cannot be read is reported as what it means, never as a crash; checks that
-// need root say so. See docs/rdma.md for the background of each mend.
+// All of them read files below `root` ("/" in real use, a made-up tree in tests) and change
+// nothing. A file that cannot be read is reported with its meaning, never as a crash; checks that
+// need root say so. docs/rdma.md has the background of each remedy.
 #pragma once
 
 #include <filesystem>
@@ -21,13 +21,13 @@ struct Gid {
   int index = 0;
   std::string type;       // "RoCE v2", "IB/RoCE v1"
   std::string interface;  // network interface
-  std::string ipv4;       // empty unless the GID is one
+  std::string ipv4;       // empty unless the GID holds an IPv4 address
 };
 
 std::vector<Gid> usable_gids(const std::filesystem::path& root);
 
 Findings check_devices(const std::filesystem::path& root);
-// `matters`: there is an RDMA device.
+// `matters`: whether there is an RDMA device.
 Findings check_memlock(const transport::LockedMemoryLimit& limit, bool matters);
 Findings check_gpudirect(const std::filesystem::path& root);
 // How far each GPU is from each RDMA device, and whether ACS sends their traffic through the CPU.

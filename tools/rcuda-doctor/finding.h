@@ -1,4 +1,4 @@
-// What rcuda-doctor found: one line each, with the mend where something is wrong.
+// A finding of rcuda-doctor: one line, with the remedy if something is wrong.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ enum class Verdict { kGood, kNote, kWarning, kBad };
 struct Finding {
   Verdict verdict = Verdict::kGood;
   std::string what;
-  std::string mend;  // a command or a setting; empty when nothing is to be done
+  std::string remedy;  // a command or a setting; empty when nothing is to be done
 };
 
 using Findings = std::vector<Finding>;

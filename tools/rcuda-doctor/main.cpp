@@ -1,5 +1,5 @@
 // rcuda-doctor: checks whether this node is ready for RDMA and GPUDirect, and prints each finding
-// with its mend. Changes nothing. Exits with 1 if something is broken.
+// with its remedy. Changes nothing. Exits with 1 if something is broken.
 #include <cstdio>
 #include <string>
 
@@ -29,7 +29,7 @@ bool print(const char* title, const Findings& findings) {
   if (!findings.empty()) std::printf("%s\n", title);
   for (const Finding& finding : findings) {
     std::printf("  %s  %s\n", kMarks[static_cast<int>(finding.verdict)], finding.what.c_str());
-    if (!finding.mend.empty()) std::printf("           -> %s\n", finding.mend.c_str());
+    if (!finding.remedy.empty()) std::printf("           -> %s\n", finding.remedy.c_str());
     broken = broken || finding.verdict == Verdict::kBad;
   }
   return broken;
@@ -39,7 +39,7 @@ Findings check_limits() {
   return doctor::check_memlock(transport::locked_memory_limit(), !doctor::usable_gids("/").empty());
 }
 
-// Whether rcuda's own verbs transport would take each address that an RDMA device has.
+// Whether rcuda's verbs transport would accept each address of an RDMA device.
 Findings check_transport() {
   Findings findings;
   for (const doctor::Gid& gid : doctor::usable_gids("/")) {

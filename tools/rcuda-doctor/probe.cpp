@@ -32,14 +32,15 @@ constexpr size_t kBlockBytes = 64u << 20;
 constexpr auto kPatience = std::chrono::seconds(20);
 constexpr uint64_t kMagic = 0x32726f7463646372;  // "rcdctor2"
 
-// The first thing on a connection: the medium it is for; none: a further socket of a Link.
+// The first message on a connection: the name of its medium, or none for a further socket of a
+// Link.
 struct Request {
   uint64_t magic = kMagic;
   char medium[wire::kMaxMediumName] = {};
 };
 
 constexpr char kMend[] =
-    "run rcuda-doctor on both hosts and mend what it finds; then docs/rdma.md, \"How it fails\"";
+    "run rcuda-doctor on both hosts and fix what it finds; then docs/rdma.md, \"How it fails\"";
 
 struct AddressList {
   explicit AddressList(addrinfo* list) : list(list) {}
@@ -73,7 +74,7 @@ Result<UniqueFd> connect_to(const std::string& host, uint16_t port) {
   return last;
 }
 
-// Says on a new connection what it is for.
+// Sends the purpose of a new connection.
 Result<UniqueFd> request(Result<UniqueFd> socket, std::string_view medium) {
   if (!socket) return socket;
   Request request;
@@ -125,7 +126,7 @@ Status measure(Link& link, std::string* figures) {
   RCUDA_RETURN_IF_ERROR(move(link, false, region, in));
   const double read = gigabytes_per_s(start);
   if (std::memcmp(in.data(), out.data(), kBlockBytes) != 0) {
-    return {Code::kProtocol, "what came back is not what was sent"};
+    return {Code::kProtocol, "the bytes that came back differ from those sent"};
   }
   char text[100];
   std::snprintf(text, sizeof text, "64 MiB there at %.2f GB/s and back at %.2f GB/s, verified",
@@ -139,7 +140,7 @@ Result<std::unique_ptr<Link>> make(const Medium& medium, Bootstrap bootstrap) {
   return transport::make_link(medium, std::move(bootstrap), {.window_bytes = 1u << 20});
 }
 
-// The medium is null for a further socket of a Link.
+// `medium` is null for a further socket of a Link.
 struct Caller {
   UniqueFd socket;
   const Medium* medium = nullptr;
@@ -201,7 +202,7 @@ Status serve_probes(const std::string& address, uint16_t port) {
   while (true) {
     Result<Caller> caller = accept_request(listener.get());
     if (caller.status().code() == Code::kSystem) return caller.status();
-    if (!caller || !caller->medium) continue;  // somebody else's connection
+    if (!caller || !caller->medium) continue;  // not a probe
     Bootstrap bootstrap;
     bootstrap.control = std::move(caller->socket);
     bootstrap.server = true;

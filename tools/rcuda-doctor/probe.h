@@ -1,5 +1,5 @@
 // A probe transfer between two nodes: one runs `rcuda-doctor --listen`, the other names it. For
-// each medium that both ends have, a Link is made as a session makes it, and bytes are moved and
+// each medium that both ends have, a Link is made as for a session, and bytes are moved and
 // compared.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace rcuda::doctor {
 
 inline constexpr uint16_t kProbePort = 8309;
 
-// Serves probes, one after the other, until killed or an error of the listening socket.
+// Serves probes one after another, until it is killed or the listening socket fails.
 Status serve_probes(const std::string& address, uint16_t port);
 
 Findings probe(const std::string& host, uint16_t port);

@@ -14,7 +14,7 @@
 
 #include "api/api_hash.h"
 #include "api/opcodes.h"
-#include "client/session/device_list.h"
+#include "client/base/device_list.h"
 #include "common/transport/link.h"
 #include "common/wire/codec.h"
 #include "common/wire/connect.h"
@@ -31,7 +31,7 @@ using Window = wire::ClientWindow;
 constexpr auto kTimeout = std::chrono::seconds(30);
 constexpr int kCuSuccess = 0, kCuNotReady = 600;
 
-// A client of one worker that speaks the session protocol and nothing more.
+// A client of one worker that speaks only the session protocol.
 class Worker {
  public:
   static Result<std::unique_ptr<Worker>> open(const client::DeviceAddress& address,
@@ -44,7 +44,7 @@ class Worker {
   Status post(wire::Custom opcode, const Body& body, std::span<const std::byte> tail = {}) {
     return send(static_cast<uint16_t>(opcode), 0, std::as_bytes(std::span(&body, 1)), tail);
   }
-  // The reply's body after its header, and the driver's result.
+  // Returns the reply's body after its header, and the driver's result.
   Result<std::vector<std::byte>> call(uint16_t opcode, std::span<const std::byte> body,
                                       int* result);
   Result<uint64_t> allocate(uint64_t bytes);
@@ -134,7 +134,7 @@ Result<std::vector<std::byte>> Worker::call(uint16_t opcode, std::span<const std
   const uint32_t bytes = wire::ReplyStamp::body_bytes(word_at(end).load());
   wire::ReplyHeader header;
   if (bytes < sizeof header || bytes > Window::kLargeReplyBytes - sizeof(uint64_t)) {
-    return Status(Code::kProtocol, "a worker's reply that cannot be");
+    return Status(Code::kProtocol, "a worker sent an invalid reply");
   }
   const std::byte* reply = link_->window().data() + end - ((bytes + 7) & ~7u);
   std::memcpy(&header, reply, sizeof header);
@@ -168,14 +168,14 @@ Status Worker::wait_word(uint32_t word, uint64_t sequence) {
   return result == kCuSuccess ? Status() : Status::from_cuda(static_cast<int>(result), "the copy");
 }
 
-// The two workers, introduced.
+// Two workers, introduced to each other.
 class Pair {
  public:
   static constexpr uint32_t kLink = 1;
 
   Status open(const LiveQuery& query, uint64_t most_bytes);
   std::string names() const { return from_->gpu() + " to " + to_->gpu(); }
-  // Until all legs are measured, of which each worker has its own. kUnavailable when the two cannot
+  // Waits until all legs are measured; each worker has its own. kUnavailable if the two cannot
   // connect.
   Status wait_until_measured();
 
@@ -184,7 +184,7 @@ class Pair {
     bool measured = false;
     std::string text;
   };
-  // Of copies to the destination's worker.
+  // The forecast for copies to the destination's worker.
   Result<Forecast> forecast(uint64_t bytes) { return forecast(*from_, bytes); }
   Result<double> copy_us(uint64_t bytes);
 
@@ -310,7 +310,7 @@ Status print_live_plan(const LiveQuery& query, std::FILE* out) {
   std::fprintf(out, "%s\n%10s %12s %12s %8s  plan\n", pair.names().c_str(), "size", "predicted us",
                "measured us", "GB/s");
   for (const uint64_t bytes : query.sizes) {
-    // The first plans are made and corrected by the first copies.
+    // The first copies make and correct the first plans.
     constexpr int kCopies = 11;
     std::vector<double> times;
     for (int i = 0; i < kCopies; ++i) {

@@ -1,11 +1,11 @@
-// rcuda-p2p: what the peer-to-peer planner does and why.
+// rcuda-p2p: shows what the peer-to-peer planner decides and why.
 //
 //   rcuda-p2p plan --from node1:0 --to node2:0
-//       the table of choices for two GPUs of running servers, and what copies take
+//       plans for two GPUs of running servers, and the measured times of copies
 //   rcuda-p2p plan --from GPU-1234 --to GPU-5678 [--same-host]
-//       the same from a measurements file
+//       the same from a measurements file, without copies
 //   rcuda-p2p legs
-//       what has been measured
+//       the measured legs
 //   rcuda-p2p outlook
 //       other links and buses, simulated
 #include <cstdio>
@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
   for (const std::string& size : sizes) {
     const auto bytes = p2p::parse_bytes(size);
     if (!bytes) {
-      return fail({Code::kInvalidArgument, "--sizes: \"" + size + "\" is no size"});
+      return fail({Code::kInvalidArgument, "--sizes: \"" + size + "\" is not a size"});
     }
     query.sizes.push_back(*bytes);
   }

@@ -10,22 +10,22 @@ namespace {
 
 using p2p::LegModel;
 
-// A copy between GPU and pinned host memory: busy for this long before the first byte (measured on
-// an H200: a queue of 64 KB copies), delivered so much later (a single 4-byte copy takes 7 us).
+// A copy between a GPU and pinned host memory: time before the first byte (measured on an H200: a
+// queue of 64 KB copies), and delay until delivery (a single 4-byte copy takes 7 us).
 constexpr double kCopyBusyUs = 1.5;
 constexpr double kCopyDelayUs = 5.0;
-// A copy within a GPU, and its bandwidth: far above any bus.
+// A copy within a GPU; its bandwidth is far above any bus.
 constexpr double kDeviceBusyUs = 1.5;
 constexpr double kDeviceDelayUs = 4.0;
 constexpr double kDeviceGbps = 1000;
 // RDMA write of a queue pair: vendors state about 1 us from post to the remote memory.
 constexpr double kWireBusyUs = 0.3;
 constexpr double kWireDelayUs = 1.2;
-// A message in the peer's memory and the engine's reaction to it.
+// A message to the peer's memory and the engine's reaction.
 constexpr double kMessageUs = 2.0;
 // GPUDirect through the host bridge: processors forward PCIe reads between root ports far below the
-// bus's speed. The published testbed (Sandy Bridge, PCIe 2) had 0.9 GB/s of 6; later ones about
-// half.
+// speed of the bus. The published testbed (Sandy Bridge, PCIe 2) had 0.9 of 6 GB/s; later ones
+// about half.
 constexpr double kHostBridgeShare = 0.5;
 constexpr double kPublishedBridgeShare = 0.15;
 // Registering and deregistering a GPU range: about 100 us and 1 us per MB with pinned page tables.
@@ -53,7 +53,7 @@ void append(std::string& out, const char* format, ...) {
   out += text;
 }
 
-// The smallest size from which on the automatic plan stays ahead of CUDA's own copy, 0 for never.
+// The smallest size from which the automatic plan is always faster than CUDA's own copy; 0: never.
 uint64_t ahead_from(p2p::Planner& planner, const Bus& bus) {
   uint64_t from = 0;
   for (uint64_t bytes = 4096; bytes <= (256u << 20); bytes *= 2) {
@@ -83,7 +83,7 @@ const std::vector<Bus>& buses() {
 
 const std::vector<Network>& networks() {
   static const std::vector<Network> list{
-      // Signalling rate less encoding and headers, as perftest commonly shows.
+      // Signalling rate minus encoding and headers, as perftest usually shows.
       {"FDR", 6.2},
       {"EDR", 12.0},
       {"HDR", 24.2},
@@ -107,7 +107,7 @@ p2p::PairModel outlook_model(const Bus& bus, const Network& network, Gpudirect g
   p2p::PairModel model;
   model.copy_out = LegModel::linear(kCopyBusyUs, bus.gbps, kCopyDelayUs);
   model.copy_in = LegModel::linear(kCopyBusyUs, bus.gbps, kCopyDelayUs);
-  // The NIC sits on the same kind of bus: neither can be faster than the other.
+  // The NIC is on the same kind of bus, so neither can be faster than the other.
   const double wire = std::min(network.gbps, bus.gbps);
   model.wire_verbs = LegModel::linear(kWireBusyUs, wire, kWireDelayUs);
   model.device_out = LegModel::linear(kDeviceBusyUs, kDeviceGbps, kDeviceDelayUs);
@@ -145,7 +145,7 @@ std::string outlook_markdown() {
       append(out, " %.2f |", gbps(bytes, native_copy_us(bus, bytes)));
     out += " |\n";
     for (const Network& network : networks()) {
-      // A network beyond its bus is the bus again: shown once.
+      // A network faster than its bus equals the bus: shown once.
       const bool beyond = network.gbps > bus.gbps && &network != &networks().front() &&
                           (&network - 1)->gbps > 0.9 * bus.gbps;
       if (beyond) continue;

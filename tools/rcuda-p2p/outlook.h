@@ -1,7 +1,8 @@
-// The simulated outlook: the planner's model fed with links and buses that are not at hand.
+// The simulated outlook: the planner's model with links and buses that are not available for
+// measurement.
 //
-// What is assumed is in outlook.cpp, one constant each with its origin: measured on the target,
-// published, or a projection. Pure functions of these; docs/p2p.md holds the output.
+// outlook.cpp holds the assumptions, one constant each with its origin: measured on the target,
+// published, or a projection. Pure functions of these; docs/p2p.md contains the output.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ namespace rcuda::tools {
 
 struct Bus {
   const char* name;
-  double gbps;  // x16, one direction, as copies reach it
+  double gbps;  // x16, one direction, as reached by copies
 };
 struct Network {
   const char* name;
@@ -27,7 +28,7 @@ const std::vector<Network>& networks();
 const char* to_string(Gpudirect gpudirect);
 
 p2p::PairModel outlook_model(const Bus& bus, const Network& network, Gpudirect gpudirect);
-// What CUDA's own copy between two GPUs of one node takes without peer access.
+// The time of CUDA's own copy between two GPUs of one node without peer access.
 double native_copy_us(const Bus& bus, uint64_t bytes);
 
 // The tables as Markdown.

@@ -29,7 +29,7 @@ Result<std::string> find_gpu(const Measurements& measurements, const std::string
                     list);
 }
 
-// The first leg of a kind whose source fits, for what the query leaves open.
+// The first leg of a kind whose source matches; used for parts that the query leaves open.
 const LegKey* find_leg(const Measurements& measurements, const char* kind, const PlanQuery& query,
                        bool sockets) {
   for (const auto& [key, leg] : measurements.legs()) {

@@ -12,22 +12,22 @@
 namespace rcuda::tools {
 
 struct PlanQuery {
-  std::string from_gpu;  // UUID or the beginning of one
+  std::string from_gpu;  // UUID, or its beginning
   std::string to_gpu;
-  std::string nic;      // of the source; empty: whichever was measured
-  std::string to_host;  // empty: whichever was measured
+  std::string nic;      // of the source; empty: any measured one
+  std::string to_host;  // empty: any measured one
   bool same_host = false;
-  std::string strategy;  // as RCUDA_P2P_STRATEGY
-  std::string path;      // as RCUDA_P2P_PATH
+  std::string strategy;  // value of RCUDA_P2P_STRATEGY
+  std::string path;      // value of RCUDA_P2P_PATH
   std::vector<uint64_t> sizes;
 };
 
-// The GPUs a measurements file knows, in its order.
+// The GPUs in a measurements file, in its order.
 std::vector<std::string> known_gpus(const p2p::Measurements& measurements);
-// One line per size: the plan, its predicted time and bandwidth, what the published hybrid would
-// take, and the reason. kNotFound and kInvalidArgument say what the query should have been.
+// One line per size: the plan, its predicted time and bandwidth, the time of the published hybrid,
+// and the reason. kNotFound and kInvalidArgument say how to correct the query.
 Result<std::string> plan_table(const p2p::Measurements& measurements, const PlanQuery& query);
-// The legs of the file, one line each.
+// The legs in the file, one line each.
 std::string legs_table(const p2p::Measurements& measurements);
 
 }  // namespace rcuda::tools

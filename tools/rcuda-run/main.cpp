@@ -1,9 +1,10 @@
-// rcuda-run: starts a program with the client library preloaded and the pool of remote GPUs named.
+// rcuda-run: starts a program with the client library preloaded and the remote GPUs selected.
 //
 //   rcuda-run --devices node1:0,node2:0 -- ./app arguments
 //
-// Sets LD_PRELOAD, RCUDA_DEVICES and what else its options say, puts the folder with libcuda.so in
-// front of LD_LIBRARY_PATH for programs that open it by path search, and becomes the program.
+// Sets LD_PRELOAD, RCUDA_DEVICES and the variables of its other options, puts the folder with
+// libcuda.so in front of LD_LIBRARY_PATH for programs that search it there, and executes the
+// program.
 
 #include <cerrno>
 #include <cstdlib>
@@ -22,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The client library, seen from this binary: in a build folder and in an installed tree.
+// The client library, relative to this binary: in a build folder and in an installed tree.
 fs::path find_library() {
   std::error_code error;
   const fs::path self = fs::read_symlink("/proc/self/exe", error).parent_path();
@@ -57,7 +58,7 @@ int main(int argc, char** argv) {
   app.add_flag("--sync", synchronous, "make every call a round trip, for debugging");
   app.add_option("--library", library,
                  "librcuda.so to preload, if not the one next to this program");
-  // Not a positional option for the program and its arguments: CLI11 takes apart what is in
+  // The program and its arguments are not a positional option, because CLI11 splits arguments in
   // brackets.
   app.prefix_command();
   CLI11_PARSE(app, argc, argv);
@@ -90,7 +91,7 @@ int main(int argc, char** argv) {
   if (!log.empty()) setenv("RCUDA_LOG", log.c_str(), 1);
   if (!trace.empty()) setenv("RCUDA_TRACE", trace.c_str(), 1);
   if (synchronous) setenv("RCUDA_SYNC", "1", 1);
-  // Behind what the user preloads: a sanitizer's runtime must come first.
+  // After the user's preloads: a sanitizer's runtime must come first.
   const std::string preloads = value_of("LD_PRELOAD");
   setenv("LD_PRELOAD",
          (preloads.empty() ? client.string() : preloads + ":" + client.string()).c_str(), 1);

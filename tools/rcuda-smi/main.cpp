@@ -28,7 +28,7 @@ struct Server {
   std::string text() const { return host + ":" + std::to_string(port); }
 };
 
-// host[:port], host[@port] as in RCUDA_DEVICES, with an IPv6 address in brackets.
+// Parses host[:port], or host[@port] as in RCUDA_DEVICES; an IPv6 address is in brackets.
 Result<Server> parse_server(const std::string& text) {
   Server server;
   const size_t host_end = text.find(']') == std::string::npos ? 0 : text.find(']');
@@ -43,8 +43,9 @@ Result<Server> parse_server(const std::string& text) {
   if (error == std::errc() && rest == end && server.port != 0 && !server.host.empty()) {
     return server;
   }
-  return Status(Code::kInvalidArgument,
-                "\"" + text + "\" is no server: write host or host:port, [address]:port for IPv6");
+  return Status(
+      Code::kInvalidArgument,
+      "\"" + text + "\" is not a server: write host or host:port, [address]:port for IPv6");
 }
 
 Result<wire::ServerStatus> ask(const Server& server) {
@@ -64,7 +65,7 @@ Result<wire::ServerStatus> ask(const Server& server) {
   return wire::decode_status(answer->second);
 }
 
-// Names come from clients: what could steer a terminal is not passed on.
+// Names come from clients: characters that could control a terminal are replaced.
 std::string printable(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = '?';

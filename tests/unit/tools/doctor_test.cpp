@@ -64,7 +64,7 @@ TEST_F(DoctorTest, ANodeWithoutDevicesGetsANote) {
   const Findings findings = check_devices(root_);
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_EQ(findings[0].verdict, Verdict::kNote);
-  EXPECT_FALSE(findings[0].mend.empty());
+  EXPECT_FALSE(findings[0].remedy.empty());
 }
 
 TEST_F(DoctorTest, AGoodRocePortIsGood) {
@@ -86,7 +86,7 @@ TEST_F(DoctorTest, WhatIsWrongWithAPortHasItsMend) {
   const Finding* port = find(findings, "DOWN");
   ASSERT_NE(port, nullptr);
   EXPECT_EQ(port->verdict, Verdict::kWarning);
-  EXPECT_NE(port->mend.find("ip link set"), std::string::npos);
+  EXPECT_NE(port->remedy.find("ip link set"), std::string::npos);
   const Finding* mtu = find(findings, "MTU of eth2 is 1500");
   ASSERT_NE(mtu, nullptr);
   EXPECT_EQ(mtu->verdict, Verdict::kWarning);
@@ -101,7 +101,7 @@ TEST_F(DoctorTest, AnInfinibandPortThatInitialisesWantsASubnetManager) {
   const Findings findings = check_devices(root_);
   const Finding* port = find(findings, "INIT");
   ASSERT_NE(port, nullptr);
-  EXPECT_NE(port->mend.find("opensm"), std::string::npos);
+  EXPECT_NE(port->remedy.find("opensm"), std::string::npos);
 }
 
 TEST_F(DoctorTest, LockedMemory) {
@@ -111,10 +111,10 @@ TEST_F(DoctorTest, LockedMemory) {
   EXPECT_EQ(check_memlock(limit, false)[0].verdict, Verdict::kGood);
   EXPECT_EQ(limited[0].verdict, Verdict::kBad);
   EXPECT_NE(limited[0].what.find("8192 KiB"), std::string::npos);
-  EXPECT_NE(limited[0].mend.find("ulimit -l unlimited"), std::string::npos);
+  EXPECT_NE(limited[0].remedy.find("ulimit -l unlimited"), std::string::npos);
   const Findings large = check_memlock({.none = false, .bytes = 64ull << 30}, true);
   EXPECT_EQ(large[0].verdict, Verdict::kNote);
-  EXPECT_NE(large[0].mend.find("ulimit -l unlimited"), std::string::npos);
+  EXPECT_NE(large[0].remedy.find("ulimit -l unlimited"), std::string::npos);
 }
 
 TEST_F(DoctorTest, GpudirectByEitherModule) {
@@ -142,7 +142,7 @@ TEST_F(DoctorTest, PciDistanceAndAcs) {
   EXPECT_NE(find(findings, "mlx5_1 are on different NUMA nodes"), nullptr);
   const Finding* hidden = find(findings, "cannot be read");  // no config space in the tree yet
   ASSERT_NE(hidden, nullptr);
-  EXPECT_NE(hidden->mend.find("root"), std::string::npos);
+  EXPECT_NE(hidden->remedy.find("root"), std::string::npos);
 
   std::string config(4096, '\0');
   config[0x100] = 0x0d;  // the ACS capability, last in its list
@@ -160,7 +160,7 @@ TEST_F(DoctorTest, PciDistanceAndAcs) {
   const Finding* acs = find(findings, "ACS of bridge 0000:02:01.0");
   ASSERT_NE(acs, nullptr);
   EXPECT_EQ(acs->verdict, Verdict::kWarning);
-  EXPECT_NE(acs->mend.find("setpci"), std::string::npos);
+  EXPECT_NE(acs->remedy.find("setpci"), std::string::npos);
 }
 
 TEST_F(DoctorTest, WithoutGpuOrAdapterThereIsNoDistance) {
@@ -168,7 +168,7 @@ TEST_F(DoctorTest, WithoutGpuOrAdapterThereIsNoDistance) {
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_EQ(findings[0].verdict, Verdict::kNote);
   EXPECT_NE(findings[0].what.find("no NVIDIA GPU and no RDMA adapter"), std::string::npos);
-  EXPECT_FALSE(findings[0].mend.empty());
+  EXPECT_FALSE(findings[0].remedy.empty());
 }
 
 // Whatever is not good says what to do about it.
@@ -190,7 +190,7 @@ TEST_F(DoctorTest, EveryProblemHasItsMend) {
     for (const Finding& finding : findings) {
       if (finding.verdict == Verdict::kGood) continue;
       ++problems;
-      EXPECT_FALSE(finding.mend.empty()) << finding.what;
+      EXPECT_FALSE(finding.remedy.empty()) << finding.what;
     }
   }
   EXPECT_GE(problems, 8);
