@@ -24,7 +24,8 @@
 // The other functions may be called from any thread. Callbacks run on the engine thread and must
 // not block. The destructor ends all copies with an error and returns when no DMA is under way.
 //
-// Errors. A copy's error goes to its stream on both sides (DeviceOps::release) and to `done`.
+// Errors. A copy's error goes to `done` on both sides, and to the streams of the halves that ask for
+// it (DeviceOps::release).
 #pragma once
 
 #include <chrono>

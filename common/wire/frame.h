@@ -180,6 +180,7 @@ enum PeerCopyFlags : uint32_t {
   kPeerInStream = 2,     // the copy has a place in `stream` of this worker
   kPeerHolds = 4,        // and later work in the stream waits for the copy
   kPeerOtherStream = 8,  // outgoing: the other half has a place in a stream too
+  kPeerReports = 16,     // the copy's error becomes an asynchronous error of this session
 };
 
 }  // namespace rcuda::wire

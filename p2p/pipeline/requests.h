@@ -32,6 +32,9 @@ struct PeerCopy {
   // False: the caller waits for `done` before it puts anything else into the stream, which then
   // need not be held (a held stream notices some microseconds late that it may go on).
   bool hold = true;
+  // Whether the stream reports an error of the copy as well as `done` (DeviceOps::release). The two
+  // halves have the same error, so the client asks one of them.
+  bool stream_gets_error = true;
   // Outgoing: the peer's half has a stream as well, whose place is to be waited for.
   bool peer_has_stream = false;
   // Called once on the engine's thread when the copy is over, after the stream was let go. Must not

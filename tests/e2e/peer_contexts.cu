@@ -45,8 +45,25 @@ void contexts_in_turn(CUcontext other, CUdeviceptr target) {
   }
 }
 
+void wait_for_both_workers() {
+  const timespec ample{0, 300'000'000};
+  nanosleep(&ample, nullptr);
+}
+
+// Errors that the next calls of both devices return.
+int later_errors() {
+  int errors = 0;
+  for (int call = 0; call < 4; ++call) {
+    CUDA(cudaSetDevice(call % 2));
+    errors += cudaDeviceSynchronize() != cudaSuccess;
+  }
+  CUDA(cudaSetDevice(0));
+  (void)cudaGetLastError();
+  return errors;
+}
+
 // Half of the source is mapped: only its worker can tell. What comes behind comes behind the
-// kernel.
+// kernel. An error is reported once, although both workers know it.
 void behind_a_failed_copy(char* target) {
   char* source;
   cudaStream_t stream;
@@ -82,6 +99,14 @@ void behind_a_failed_copy(char* target) {
   char copied = 0;
   CUDA(cudaMemcpy(&copied, target, 1, cudaMemcpyDeviceToHost));
   CHECK(copied == 2);
+
+  const auto* half_mapped = reinterpret_cast<void*>(range);
+  const cudaError_t issued = cudaMemcpyPeerAsync(target, 1, half_mapped, 0, 2 * part, stream);
+  wait_for_both_workers();
+  CHECK(later_errors() + (issued != cudaSuccess) == 1);
+  CHECK(cudaMemcpyPeer(target, 1, half_mapped, 0, 2 * part) == cudaErrorInvalidValue);
+  wait_for_both_workers();
+  CHECK(later_errors() == 0);
 }
 
 }  // namespace

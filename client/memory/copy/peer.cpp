@@ -21,7 +21,8 @@ struct Place {
 
 CUresult either(CUresult first, CUresult second) { return first != CUDA_SUCCESS ? first : second; }
 
-// The two halves of a copy, and what is sent of them.
+// The two halves of a copy, and what is sent of them. An error of the copy is reported once: by the
+// session of the stream that waits for the copy, or to the caller that waits for it.
 class Halves {
  public:
   explicit Halves(const PeerCopy& copy)
@@ -40,15 +41,19 @@ class Halves {
   bool has_side_on(const Session* session) const {
     return session == &source_ || session == &destination_;
   }
-  // Gives the half of the place's worker that place. `hold`: what follows there waits.
+  // Gives the half of the place's worker that place. `hold`: what follows there waits, and the
+  // worker's session reports an error.
   void order_with(const Place& place, bool hold) {
     const bool outgoing = place.target.session == &source_;
     wire::PeerCopyBody& body = outgoing ? out_ : in_;
     body.stream = place.stream;
-    body.flags |= wire::kPeerInStream | (hold ? wire::kPeerHolds : 0u);
+    body.flags |= wire::kPeerInStream | (hold ? wire::kPeerHolds | wire::kPeerReports : 0u);
     (outgoing ? out_target_ : in_target_) = place.target;
     if (!outgoing) out_.flags |= wire::kPeerOtherStream;
   }
+
+  // For copies whose result no caller takes: the destination's session reports an error.
+  void report_later() { in_.flags |= wire::kPeerReports; }
 
   CUresult post() { return post_with({}); }
 
@@ -209,7 +214,11 @@ CUresult copy_and_wait(const PeerCopy& copy, const Place& issued) {
 
 }  // namespace
 
-CUresult copy_between_servers_now(const PeerCopy& copy) { return Halves(copy).post_and_wait(); }
+void copy_between_servers_now(const PeerCopy& copy) {
+  Halves halves(copy);
+  halves.report_later();
+  (void)halves.post_and_wait();
+}
 
 CUresult copy_between_servers(const PeerCopy& copy, CUstream stream, bool synchronous) {
   Place issued;

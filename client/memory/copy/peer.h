@@ -33,8 +33,9 @@ struct PeerCopy {
 };
 
 CUresult copy_between_servers(const PeerCopy& copy, CUstream stream, bool synchronous);
-// The copy with a place in no stream, waited for: for host functions, which have their place.
-CUresult copy_between_servers_now(const PeerCopy& copy);
+// The copy with a place in no stream, waited for: for host functions, which have their place. An
+// error is reported by the program's next call that uses the destination's server.
+void copy_between_servers_now(const PeerCopy& copy);
 // cuStreamWaitEvent where stream and event are of different servers. `stream`: resolved.
 CUresult wait_across_servers(CUstream handle, const Target& stream, wire::ObjectId id,
                              CUevent event_handle, const Event& event);

@@ -67,8 +67,7 @@ CUresult copy_between_servers_of(const CUDA_MEMCPY3D& given, std::optional<PeerC
 
 EventThread::GraphCallback node_function_of(const PeerCopy& copy, const CUDA_MEMCPY3D& given) {
   EventThread::GraphCallback callback;
-  // An error is latched by the workers and comes back from the program's next call.
-  callback.function = [copy] { (void)copy_between_servers_now(copy); };
+  callback.function = [copy] { copy_between_servers_now(copy); };
   callback.copy = std::make_shared<const CUDA_MEMCPY3D>(given);
   return callback;
 }

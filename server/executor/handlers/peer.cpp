@@ -62,10 +62,11 @@ HandlerResult peer_introduce(PeerServices& services, const Command& command,
 
 HandlerResult peer_copy(PeerServices& services, const Command&, const wire::PeerCopyBody& body) {
   const WordSignal word{body.word, body.sequence};
+  // One half of the two reports an error, or the word of the caller that waits.
+  const bool reports = body.flags & wire::kPeerReports;
   const auto failed = [&](CUresult result) {
-    if (body.sequence == 0) return answer(result);
     services.answers.signal(word, result);
-    return answer(CUDA_SUCCESS);
+    return answer(reports ? result : CUDA_SUCCESS);
   };
   PeerHub& peers = services.peers;
   if (!peers.knows(body.link)) return failed(kNoPeer);
@@ -81,10 +82,12 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
                  body.depth,   body.pitch_bytes, body.slice_bytes};
   copy.hold = body.flags & wire::kPeerHolds;
   copy.peer_has_stream = body.flags & wire::kPeerOtherStream;
-  copy.done = [&answers = services.answers, word, in_stream](const Status& status) {
+  copy.stream_gets_error = reports;
+  copy.done = [&answers = services.answers, word, latches = reports && !in_stream](
+                  const Status& status) {
     const CUresult result = cuda_error_of(status);
     // A stream's error is latched when the stream is released.
-    if (result != CUDA_SUCCESS && !in_stream) answers.latch(result);
+    if (result != CUDA_SUCCESS && latches) answers.latch(result);
     answers.signal(word, result);
   };
   Status failure = services.memory.check(copy.memory);
