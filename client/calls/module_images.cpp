@@ -1,11 +1,13 @@
 #include "client/calls/module_images.h"
 
 #include <algorithm>
-#include <cstring>
+#include <fstream>
+#include <iterator>
 #include <span>
 #include <vector>
 
 #include "client/calls/images.h"
+#include "client/calls/jit_options.h"
 #include "client/calls/marshal.h"
 #include "client/channel/session.h"
 #include "common/base/log.h"
@@ -15,88 +17,6 @@
 namespace rcuda::client {
 namespace {
 
-// Every value an option carries is a number except these, which are the application's own memory.
-bool is_buffer(CUjit_option option) {
-  return option == CU_JIT_INFO_LOG_BUFFER || option == CU_JIT_ERROR_LOG_BUFFER ||
-         option == CU_JIT_WALL_TIME || option == CU_JIT_GLOBAL_SYMBOL_NAMES ||
-         option == CU_JIT_GLOBAL_SYMBOL_ADDRESSES;
-}
-
-struct LogBuffer {
-  char* text = nullptr;
-  size_t capacity = 0;
-  void** size_option = nullptr;  // gets the number of bytes written, terminator included
-};
-
-struct LogBuffers {
-  LogBuffer info, error;
-};
-
-LogBuffers log_buffers(const JitOptions& options) {
-  LogBuffers buffers;
-  for (size_t i = 0; i < options.keys.size(); ++i) {
-    void* const* value = &options.values[i];
-    switch (options.keys[i]) {
-      case CU_JIT_INFO_LOG_BUFFER:
-        buffers.info.text = static_cast<char*>(*value);
-        break;
-      case CU_JIT_ERROR_LOG_BUFFER:
-        buffers.error.text = static_cast<char*>(*value);
-        break;
-      case CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES:
-        buffers.info.capacity = reinterpret_cast<uintptr_t>(*value) & 0xffffffffu;
-        buffers.info.size_option = const_cast<void**>(value);
-        break;
-      case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
-        buffers.error.capacity = reinterpret_cast<uintptr_t>(*value) & 0xffffffffu;
-        buffers.error.size_option = const_cast<void**>(value);
-        break;
-      default:
-        break;
-    }
-  }
-  return buffers;
-}
-
-void fill_log(const LogBuffer& buffer, std::span<const char> text) {
-  if (!buffer.text || buffer.capacity == 0) return;
-  const size_t length = std::min(text.size(), buffer.capacity - 1);
-  std::memcpy(buffer.text, text.data(), length);
-  buffer.text[length] = '\0';
-}
-
-// ModuleLoadReply without its header, then the two texts.
-void fill_logs(const LogBuffers& buffers, std::span<const std::byte> body) {
-  uint32_t lengths[2];
-  if (body.size() < sizeof lengths) return;
-  std::memcpy(lengths, body.data(), sizeof lengths);
-  body = body.subspan(sizeof lengths);
-  if (lengths[0] > body.size() || lengths[1] > body.size() - lengths[0]) return;
-  const char* text = reinterpret_cast<const char*>(body.data());
-  fill_log(buffers.info, {text, lengths[0]});
-  fill_log(buffers.error, {text + lengths[0], lengths[1]});
-}
-
-bool is_buffer(CUlibraryOption option) {
-  return option == CU_LIBRARY_HOST_UNIVERSAL_FUNCTION_AND_DATA_TABLE;
-}
-
-// An option as it travels, behind the images' hashes.
-struct WireOption {
-  uint32_t key, reserved;
-  uint64_t value;
-};
-
-template <typename Key>
-std::vector<WireOption> numbers_of(const std::vector<Key>& keys, const std::vector<void*>& values) {
-  std::vector<WireOption> numbers;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    if (is_buffer(keys[i])) continue;
-    numbers.push_back({static_cast<uint32_t>(keys[i]), 0, reinterpret_cast<uintptr_t>(values[i])});
-  }
-  return numbers;
-}
-
 template <typename Item>
 void append(const std::vector<Item>& items, std::vector<std::byte>* bytes) {
   const auto more = std::as_bytes(std::span(items));
@@ -104,6 +24,19 @@ void append(const std::vector<Item>& items, std::vector<std::byte>* bytes) {
 }
 
 }  // namespace
+
+CUresult read_file(const char* path, std::vector<char>* contents) {
+  if (!path) return CUDA_ERROR_INVALID_VALUE;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
+  // A folder can be opened, and reading it throws.
+  try {
+    contents->assign(std::istreambuf_iterator<char>(file), {});
+  } catch (const std::ios_base::failure&) {
+    return CUDA_ERROR_FILE_NOT_FOUND;
+  }
+  return CUDA_SUCCESS;
+}
 
 CUresult measure_image(const void* pointer, std::optional<size_t> bytes, ImageParts* image) {
   if (!pointer && !bytes) return CUDA_ERROR_INVALID_VALUE;
@@ -122,12 +55,12 @@ CUresult measure_image(const void* pointer, std::optional<size_t> bytes, ImagePa
 }
 
 CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcode,
-                    wire::ObjectId id, const ImageParts& image, const JitOptions& options) {
-  const LogBuffers buffers = log_buffers(options);
+                    wire::ObjectId id, const ImageParts& image, JitOptions& options) {
+  const LogBuffers buffers = log_buffers(options.keys, options.values.data());
   constexpr size_t kLogLimit = 24u << 10;  // of each: both fit a large reply slot
-  const std::vector<WireOption> values = numbers_of(options.keys, options.values);
-  const std::vector<WireOption> library_values =
-      numbers_of(options.library_keys, options.library_values);
+  const std::vector<wire::JitOption> values = numbers_of(options.keys, options.values.data());
+  const std::vector<wire::JitOption> library_values =
+      numbers_of(options.library_keys, options.library_values.data());
   wire::ModuleLoadBody body{};
   body.object = id;
   body.image_count = static_cast<uint32_t>(image.hashes.size());

@@ -1,7 +1,6 @@
 // Modules, libraries and kernels: loading, looking up, attributes.
 
 #include <climits>
-#include <fstream>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -11,6 +10,7 @@
 #include <cuda.h>
 
 #include "client/calls/functions.h"
+#include "client/calls/jit_options.h"
 #include "client/calls/marshal.h"
 #include "client/calls/module_images.h"
 #include "client/objects/arena.h"
@@ -22,22 +22,14 @@
 namespace rcuda::client {
 namespace {
 
-CUresult read_file(const char* path, std::vector<char>* contents) {
-  if (!path) return CUDA_ERROR_INVALID_VALUE;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
-  // A folder can be opened, and reading it throws.
-  try {
-    contents->assign(std::istreambuf_iterator<char>(file), {});
-  } catch (const std::ios_base::failure&) {
-    return CUDA_ERROR_FILE_NOT_FOUND;
-  }
-  return CUDA_SUCCESS;
+// The numbers that a driver writes back go into the application's own array.
+void give_back(const JitOptions& options, void** values) {
+  for (size_t i = 0; i < options.values.size(); ++i) values[i] = options.values[i];
 }
 
-// `bytes`: as for measure_image().
+// `bytes`: as for measure_image(). `values`: the application's array that `options` was read from.
 CUresult load_module(CUmodule* handle, const void* pointer, std::optional<size_t> bytes,
-                     const JitOptions& options) {
+                     JitOptions options, void** values = nullptr) {
   Target target;
   if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
@@ -55,6 +47,7 @@ CUresult load_module(CUmodule* handle, const void* pointer, std::optional<size_t
   }
   const CUresult result =
       load_image(*target.session, target.context, wire::Custom::kModuleLoad, id, image, options);
+  if (values) give_back(options, values);
   if (result != CUDA_SUCCESS) {
     retire(created, wire::Kind::kModule);
     return result;
@@ -89,11 +82,6 @@ CUresult read_options(unsigned jit_count, const CUjit_option* jit_keys, void* co
                       JitOptions* options) {
   const CUresult result = read_options(jit_count, jit_keys, jit_values, options);
   return result == CUDA_SUCCESS ? read_options(count, keys, values, options) : result;
-}
-
-// The numbers that a driver writes back go into the application's own array.
-void give_back(const JitOptions& options, void** values) {
-  for (size_t i = 0; i < options.values.size(); ++i) values[i] = options.values[i];
 }
 
 // Keeps the parts alive when the application may free or reuse its memory after the call.
@@ -133,6 +121,8 @@ CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size
     destroy(library);
     return result;
   }
+  // The log buffers are the application's again.
+  forget_logs(&library->options);
   *handle = reinterpret_cast<CUlibrary>(library);
   return CUDA_SUCCESS;
 }
@@ -253,9 +243,7 @@ CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned count,
   if (CUresult result = read_options(count, keys, values, &options); result != CUDA_SUCCESS) {
     return result;
   }
-  const CUresult result = load_module(module, image, std::nullopt, options);
-  if (values) give_back(options, values);
-  return result;
+  return load_module(module, image, std::nullopt, std::move(options), values);
 }
 
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {

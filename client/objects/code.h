@@ -133,4 +133,15 @@ struct Kernel : Object {
   std::unordered_map<uint64_t, Function*> functions;
 };
 
+// Inputs that are being linked (cuLinkCreate).
+struct LinkState : Object {
+  static constexpr wire::Kind kKind = wire::Kind::kLinkState;
+  explicit LinkState(const Identity& identity) : Object(kKind, identity) {}
+
+  // The application keeps the values and the log buffers alive as long as the state.
+  std::vector<CUjit_option> options;
+  void** option_values = nullptr;
+  std::vector<std::byte> image;  // the result of cuLinkComplete
+};
+
 }  // namespace rcuda::client

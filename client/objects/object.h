@@ -46,7 +46,6 @@ using Array = PlainObject<wire::Kind::kArray>;
 using MipmappedArray = PlainObject<wire::Kind::kMipmappedArray>;
 using Texture = PlainObject<wire::Kind::kTexture>;
 using Surface = PlainObject<wire::Kind::kSurface>;
-using LinkState = PlainObject<wire::Kind::kLinkState>;
 using GreenContext = PlainObject<wire::Kind::kGreenContext>;
 using External = PlainObject<wire::Kind::kExternal>;
 

@@ -166,6 +166,24 @@ struct CopyShapeSide {
 };
 static_assert(sizeof(CopyShapeSide) == 64);
 
+// An option with a number as its value.
+struct JitOption {
+  uint32_t key, reserved;
+  uint64_t value;
+};
+static_assert(sizeof(JitOption) == 16);
+
+// What a driver has written into a log buffer, and the value that it gave to the option with the
+// buffer's size. Zero if the application has no such buffer.
+struct JitLog {
+  uint32_t text_bytes;  // without a terminator
+  uint32_t size_value;
+};
+struct JitLogs {
+  JitLog info, error;
+};
+static_assert(sizeof(JitLogs) == 16);
+
 inline constexpr uint32_t kMaxParameterBytes = 32764;  // CUDA 12.1's limit for sm_70 and later
 inline constexpr uint32_t kMaxLaunchAttributes = 32;
 

@@ -50,7 +50,7 @@ Executor::Executor(const SessionResources& given)
       graph_services{driver, objects, host_memory, graph_keeper, graph_copies, host_callbacks},
       launch_services{driver, objects, completions, host_callbacks},
       memory_services{driver, pool_frees, host_memory, mirrors, shared_allocations},
-      module_services{driver, resources, objects, answers, output, idle, images},
+      module_services{driver, resources, objects, answers, output, idle, images, links},
       peer_services{resources, objects, answers, work, idle, peers, peer_memory, copied_bytes},
       stream_services{driver, resources, objects, answers, output, completions, idle} {}
 

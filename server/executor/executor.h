@@ -24,6 +24,7 @@
 #include "server/executor/graphs/graph_keeper.h"
 #include "server/executor/graphs/host_callbacks.h"
 #include "server/executor/images/image_store.h"
+#include "server/executor/images/link_states.h"
 #include "server/executor/memory/gpu_direct.h"
 #include "server/executor/memory/host_memory.h"
 #include "server/executor/memory/mirrors.h"
@@ -76,6 +77,7 @@ class Executor {
   GraphCopies graph_copies;
   SharedAllocations shared_allocations;
   ImageStore images;
+  LinkStates links;
   Blobs blobs;
 
   BlobServices blob_services;

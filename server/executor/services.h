@@ -22,6 +22,7 @@ class HostCallbacks;
 class HostMemory;
 class IdleCheck;
 class ImageStore;
+class LinkStates;
 class Mirrors;
 class PeerHub;
 class PeerMemory;
@@ -93,6 +94,7 @@ struct ModuleServices {
   DeviceOutput& output;
   IdleCheck& idle;
   ImageStore& images;
+  LinkStates& links;
 };
 
 struct PeerServices {

@@ -108,6 +108,11 @@ CUresult read_image(const Result<rcuda::image::Image>& image, std::vector<std::s
   return CUDA_SUCCESS;
 }
 
+CUresult check_ptx(const std::string& text, JitLog* log) {
+  std::vector<std::unique_ptr<ptx::Module>> units;
+  return parse_units({text}, &units, log);
+}
+
 CUresult load_module(Context& context, const std::vector<std::string>& texts, JitLog* log,
                      std::shared_ptr<Module>* module) {
   std::vector<std::unique_ptr<ptx::Module>> units;

@@ -155,6 +155,8 @@ CUresult read_file(const char* path, std::string* contents);
 // PTX text.
 CUresult read_image(const rcuda::Result<rcuda::image::Image>& image,
                     std::vector<std::string>* units, JitLog* log);
+// CUDA_ERROR_INVALID_PTX, with a line in the log, if the text cannot be parsed.
+CUresult check_ptx(const std::string& text, JitLog* log);
 // Loads PTX into a context as a module without a library, and registers it.
 CUresult load_module(Context& context, const std::vector<std::string>& units, JitLog* log,
                      std::shared_ptr<Module>* module);

@@ -205,6 +205,9 @@ CUresult CUDAAPI cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void*
     case CU_JIT_INPUT_PTX: {
       std::string text(static_cast<const char*>(data), bytes);
       if (const size_t end = text.find('\0'); end != std::string::npos) text.resize(end);
+      const CUresult result = check_ptx(text, &state->log);
+      state->log.finish();
+      if (result != CUDA_SUCCESS) return result;
       state->units.push_back(std::move(text));
       return CUDA_SUCCESS;
     }

@@ -13,6 +13,7 @@
 #include "server/executor/answers/device_output.h"
 #include "server/executor/custom.h"
 #include "server/executor/images/image_store.h"
+#include "server/executor/images/jit_options.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/session_resources.h"
 #include "server/executor/streams/idle.h"
@@ -30,37 +31,6 @@ Sha256 hash_of(const uint8_t (&bytes)[32]) {
   Sha256 hash;
   std::memcpy(hash.data(), bytes, sizeof bytes);
   return hash;
-}
-
-struct WireOption {
-  uint32_t option;
-  uint32_t reserved;
-  uint64_t value;
-};
-static_assert(sizeof(WireOption) == 16);
-
-// Options whose value is a number come from the client. Logs are asked for by size. Other options
-// with pointers mean nothing here.
-bool carries_number(CUjit_option option) {
-  switch (option) {
-    case CU_JIT_MAX_REGISTERS:
-    case CU_JIT_THREADS_PER_BLOCK:
-    case CU_JIT_OPTIMIZATION_LEVEL:
-    case CU_JIT_TARGET_FROM_CUCONTEXT:
-    case CU_JIT_TARGET:
-    case CU_JIT_FALLBACK_STRATEGY:
-    case CU_JIT_GENERATE_DEBUG_INFO:
-    case CU_JIT_LOG_VERBOSE:
-    case CU_JIT_GENERATE_LINE_INFO:
-    case CU_JIT_CACHE_MODE:
-    case CU_JIT_POSITION_INDEPENDENT_CODE:
-    case CU_JIT_MIN_CTA_PER_SM:
-    case CU_JIT_MAX_THREADS_PER_BLOCK:
-    case CU_JIT_OVERRIDE_DIRECTIVE_VALUES:
-      return true;
-    default:
-      return false;
-  }
 }
 
 bool contains(image::Bytes bytes, std::string_view word) {
@@ -91,45 +61,6 @@ bool may_print(const ImagePointer& loaded) {
   return !plain;
 }
 
-// JIT options in the driver's form, with room for the logs.
-class JitOptions {
- public:
-  JitOptions(size_t info_bytes, size_t error_bytes) : info_(info_bytes), error_(error_bytes) {
-    if (info_bytes) add_log(CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, &info_);
-    if (error_bytes) add_log(CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, &error_);
-  }
-  void add(CUjit_option option, uint64_t value) {
-    names_.push_back(option);
-    values_.push_back(reinterpret_cast<void*>(value));
-  }
-  unsigned count() const { return static_cast<unsigned>(names_.size()); }
-  CUjit_option* names() { return names_.data(); }
-  void** values() { return values_.data(); }
-
-  void write_logs(std::vector<std::byte>* reply) const {
-    const std::string_view info = text(info_), error = text(error_);
-    append(reply, static_cast<uint32_t>(info.size()));
-    append(reply, static_cast<uint32_t>(error.size()));
-    for (std::string_view log : {info, error}) {
-      const auto* bytes = reinterpret_cast<const std::byte*>(log.data());
-      reply->insert(reply->end(), bytes, bytes + log.size());
-    }
-  }
-
- private:
-  void add_log(CUjit_option buffer, CUjit_option size, std::vector<char>* log) {
-    add(buffer, reinterpret_cast<uintptr_t>(log->data()));
-    add(size, log->size());
-  }
-  static std::string_view text(const std::vector<char>& log) {
-    return {log.data(), log.empty() ? 0 : ::strnlen(log.data(), log.size())};
-  }
-
-  std::vector<char> info_, error_;
-  std::vector<CUjit_option> names_;
-  std::vector<void*> values_;
-};
-
 HandlerResult load(ModuleServices& services, const Command& command,
                    const wire::ModuleLoadBody& body, bool is_library,
                    std::vector<std::byte>* reply) {
@@ -147,24 +78,23 @@ HandlerResult load(ModuleServices& services, const Command& command,
     if (!image) return done(CUDA_ERROR_INVALID_IMAGE);
     images.push_back(std::move(image));
   }
-  // The logs share the reply's slot with their two sizes.
-  const size_t room = command.target.capacity() - 2 * sizeof(uint32_t);
+  // The logs share the reply's slot with their sizes.
+  const size_t room = command.target.capacity() - sizeof(wire::JitLogs);
   const size_t info_bytes = std::min<size_t>(body.info_log_bytes, room / 2);
   const size_t error_bytes = std::min<size_t>(body.error_log_bytes, room / 2);
   JitOptions options(info_bytes, error_bytes);
   for (uint32_t i = 0; i < body.option_count; ++i) {
-    WireOption option;
+    wire::JitOption option;
     if (!in.read(&option)) return kMalformed;
-    const auto name = static_cast<CUjit_option>(option.option);
-    if (carries_number(name)) options.add(name, option.value);
+    options.add(static_cast<CUjit_option>(option.key), option.value);
   }
   CUlibraryOption library_options[kMaxOptions];
   void* library_values[kMaxOptions];
   unsigned library_count = 0;
   for (uint32_t i = 0; i < body.library_option_count; ++i) {
-    WireOption option;
+    wire::JitOption option;
     if (!in.read(&option)) return kMalformed;
-    if (option.option != CU_LIBRARY_BINARY_IS_PRESERVED) continue;
+    if (option.key != CU_LIBRARY_BINARY_IS_PRESERVED) continue;
     library_options[library_count] = CU_LIBRARY_BINARY_IS_PRESERVED;
     library_values[library_count++] = reinterpret_cast<void*>(option.value);
   }

@@ -1,0 +1,39 @@
+// JIT options of cuModuleLoadDataEx, cuLibraryLoadData and cuLinkCreate on their way to the worker,
+// and the compiler's logs on their way back. Pure functions; any thread.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include <cuda.h>
+
+#include "client/objects/code.h"
+#include "common/wire/protocol.h"
+
+namespace rcuda::client {
+
+// The application's two log buffers, and the option values that get the sizes of the logs.
+struct LogBuffer {
+  char* text = nullptr;
+  size_t capacity = 0;
+  void** size_value = nullptr;
+};
+struct LogBuffers {
+  LogBuffer info, error;
+  bool any() const { return info.capacity != 0 || error.capacity != 0; }
+};
+
+// `values`: the array that gets the sizes; it must outlive the result.
+LogBuffers log_buffers(std::span<const CUjit_option> options, void** values);
+// Later loads with these options leave the application's buffers alone.
+void forget_logs(JitOptions* options);
+// Copies both logs and their sizes. `bytes`: wire::JitLogs and the texts, as a worker sent them.
+void fill_logs(const LogBuffers& buffers, std::span<const std::byte> bytes);
+
+// The options whose value is a number. The others are the application's own memory.
+std::vector<wire::JitOption> numbers_of(std::span<const CUjit_option> options, void* const* values);
+std::vector<wire::JitOption> numbers_of(std::span<const CUlibraryOption> options,
+                                        void* const* values);
+
+}  // namespace rcuda::client

@@ -1,0 +1,120 @@
+// cuLink*: the worker's driver links. Each input is sent like a module image, once by its hash. The
+// linked image comes back as a blob and belongs to the link state, as a driver's does.
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include <cuda.h>
+
+#include "client/calls/images.h"
+#include "client/calls/jit_options.h"
+#include "client/calls/marshal.h"
+#include "client/calls/module_images.h"
+#include "client/channel/session.h"
+#include "client/objects/arena.h"
+#include "client/objects/code.h"
+#include "client/process/process.h"
+#include "generated/client/forward.h"
+
+namespace rcuda::client {
+namespace {
+
+// Options as a generated call takes them.
+struct NumberOptions {
+  NumberOptions(unsigned count, const CUjit_option* options, void* const* given) {
+    for (const wire::JitOption& option : numbers_of(std::span(options, count), given)) {
+      keys.push_back(static_cast<CUjit_option>(option.key));
+      values.push_back(option.value);
+    }
+  }
+  unsigned count() const { return static_cast<unsigned>(keys.size()); }
+
+  std::vector<CUjit_option> keys;
+  std::vector<unsigned long long> values;
+};
+
+bool readable(unsigned count, const CUjit_option* options, void* const* values) {
+  return count == 0 || (options && values);
+}
+
+CUresult find_state(CUlinkState handle, LinkState** state) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  *state = find<LinkState>(handle);
+  return *state ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+// Brings the logs up to date after a call, whether the call succeeded or not.
+void fetch_logs(CUlinkState handle, LinkState& state) {
+  const LogBuffers buffers = log_buffers(state.options, state.option_values);
+  Blob logs;
+  if (buffers.any() && forward_rcuda_link_logs(handle, &logs) == CUDA_SUCCESS) {
+    fill_logs(buffers, logs);
+  }
+}
+
+CUresult add_input(CUlinkState handle, CUjitInputType type, std::span<const std::byte> input,
+                   const char* name, unsigned count, CUjit_option* options, void** values) {
+  LinkState* state;
+  if (CUresult result = find_state(handle, &state); result != CUDA_SUCCESS) return result;
+  if (!input.data() || input.empty() || !readable(count, options, values)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  const ImageHash hash = hash_image(input);
+  CUresult result = send_image(*state->session, state->context, hash, input);
+  if (result != CUDA_SUCCESS) return result;
+  const NumberOptions numbers(count, options, values);
+  result = forward_rcuda_link_add(handle, type, hash.data(), name ? name : "", numbers.count(),
+                                  numbers.keys.data(), numbers.values.data());
+  fetch_logs(handle, *state);
+  return result;
+}
+
+}  // namespace
+}  // namespace rcuda::client
+
+using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+
+extern "C" {
+
+CUresult cuLinkCreate_v2(unsigned count, CUjit_option* options, void** values, CUlinkState* state) {
+  Target target;
+  if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+  if (!state || !readable(count, options, values)) return CUDA_ERROR_INVALID_VALUE;
+  const LogBuffers logs = log_buffers(std::span(options, count), values);
+  const NumberOptions numbers(count, options, values);
+  const CUresult result = forward_rcuda_link_create(
+      numbers.count(), numbers.keys.data(), numbers.values.data(),
+      static_cast<unsigned>(logs.info.capacity), static_cast<unsigned>(logs.error.capacity), state);
+  if (result != CUDA_SUCCESS) return result;
+  auto* created = find<LinkState>(*state);
+  created->options.assign(options, options + count);
+  created->option_values = values;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, size_t bytes,
+                          const char* name, unsigned count, CUjit_option* options, void** values) {
+  return add_input(state, type, {static_cast<const std::byte*>(data), bytes}, name, count, options,
+                   values);
+}
+
+CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path, unsigned count,
+                          CUjit_option* options, void** values) {
+  std::vector<char> contents;
+  if (CUresult result = read_file(path, &contents); result != CUDA_SUCCESS) return result;
+  return add_input(state, type, std::as_bytes(std::span(contents)), path, count, options, values);
+}
+
+CUresult cuLinkComplete(CUlinkState handle, void** image, size_t* bytes) {
+  LinkState* state;
+  if (CUresult result = find_state(handle, &state); result != CUDA_SUCCESS) return result;
+  if (!image) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = forward_rcuda_link_complete(handle, &state->image);
+  fetch_logs(handle, *state);
+  if (result != CUDA_SUCCESS) return result;
+  *image = state->image.data();
+  if (bytes) *bytes = state->image.size();
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,97 @@
+// Handlers of cuLink*. The inputs are images that the client has sent (image_store.h).
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "api/server_handlers.h"
+#include "common/image/image.h"
+#include "server/executor/dispatch.h"
+#include "server/executor/images/image_store.h"
+#include "server/executor/images/link_states.h"
+#include "server/executor/services.h"
+
+namespace rcuda::server {
+namespace {
+
+constexpr unsigned kMaxOptions = 64;
+constexpr unsigned kMaxLogBytes = 1u << 20;
+
+CUresult read_options(unsigned count, const CUjit_option* options, const unsigned long long* values,
+                      JitOptions* read) {
+  if (count > kMaxOptions) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < count; ++i) read->add(options[i], values[i]);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult serve_rcuda_link_create(ModuleServices& services, unsigned count,
+                                 const CUjit_option* options, const unsigned long long* values,
+                                 unsigned info_bytes, unsigned error_bytes, CUlinkState* state) {
+  const auto create = services.driver.cuLinkCreate_v2;
+  if (create == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  auto read = std::make_unique<JitOptions>(std::min(info_bytes, kMaxLogBytes),
+                                           std::min(error_bytes, kMaxLogBytes));
+  if (CUresult result = read_options(count, options, values, read.get()); result != CUDA_SUCCESS) {
+    return result;
+  }
+  const CUresult result = create(read->count(), read->names(), read->values(), state);
+  if (result == CUDA_SUCCESS) services.links.add(*state, std::move(read));
+  return result;
+}
+
+CUresult serve_rcuda_link_add(ModuleServices& services, CUlinkState state, CUjitInputType type,
+                              const unsigned char* sha256, const char* name, unsigned count,
+                              const CUjit_option* options, const unsigned long long* values) {
+  const auto add = services.driver.cuLinkAddData_v2;
+  if (add == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  Sha256 hash;
+  std::memcpy(hash.data(), sha256, hash.size());
+  const ImagePointer input = services.images.find(hash);
+  if (!input) return CUDA_ERROR_INVALID_VALUE;
+  JitOptions read(0, 0);
+  if (CUresult result = read_options(count, options, values, &read); result != CUDA_SUCCESS) {
+    return result;
+  }
+  // The driver trusts the sizes in an image's headers.
+  const bool is_image = type == CU_JIT_INPUT_CUBIN || type == CU_JIT_INPUT_FATBINARY;
+  if (is_image && !image::inspect(input->bytes()).ok()) return CUDA_ERROR_INVALID_IMAGE;
+  // The driver only reads the input, and keeps no reference to it. It may read PTX up to a null
+  // character after the given size.
+  std::vector<std::byte> text;
+  auto* bytes = const_cast<std::byte*>(input->bytes().data());
+  if (type == CU_JIT_INPUT_PTX) {
+    text.assign(input->bytes().begin(), input->bytes().end());
+    text.push_back(std::byte{0});
+    bytes = text.data();
+  }
+  return add(state, type, bytes, input->bytes().size(), name, read.count(), read.names(),
+             read.values());
+}
+
+CUresult serve_rcuda_link_complete(ModuleServices& services, CUlinkState state, Blob* image) {
+  void* linked = nullptr;
+  size_t bytes = 0;
+  const CUresult result = services.driver.cuLinkComplete(state, &linked, &bytes);
+  if (result != CUDA_SUCCESS) return result;
+  const auto* first = static_cast<const std::byte*>(linked);
+  image->assign(first, first + bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult serve_rcuda_link_logs(ModuleServices& services, CUlinkState state, Blob* logs) {
+  const JitOptions* options = services.links.find(state);
+  if (!options) return CUDA_ERROR_INVALID_HANDLE;
+  options->write_logs(logs);
+  return CUDA_SUCCESS;
+}
+
+CUresult serve_cuLinkDestroy(ModuleServices& services, CUlinkState state) {
+  const CUresult result = services.driver.cuLinkDestroy(state);
+  if (result == CUDA_SUCCESS) services.links.remove(state);
+  return result;
+}
+
+}  // namespace rcuda::server
