@@ -31,7 +31,7 @@ CUresult send_chunk(Session& session, wire::ObjectId context, const ImageHash& h
     return session.post(session.in_context(context), opcode, bytes_of(body),
                         image.subspan(offset, length));
   }
-  Staging::Slot slot = session.staging().acquire();
+  Staging::Slot slot = session.staging().acquire(nullptr);
   CUresult result = session.staging().fill(slot, image.data() + offset, length);
   if (result == CUDA_SUCCESS) {
     body.staging_offset = slot.offset;

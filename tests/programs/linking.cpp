@@ -112,8 +112,8 @@ void link_from_file() {
   CUlinkState state;
   CU(cuLinkCreate(0, nullptr, nullptr, &state));
   add_text(state, kCaller, "caller");
-  EXPECT(CUDA_ERROR_FILE_NOT_FOUND, cuLinkAddFile(state, CU_JIT_INPUT_PTX, "/does/not/exist", 0,
-                                                  nullptr, nullptr));
+  EXPECT(CUDA_ERROR_FILE_NOT_FOUND,
+         cuLinkAddFile(state, CU_JIT_INPUT_PTX, "/does/not/exist", 0, nullptr, nullptr));
   CU(cuLinkAddFile(state, CU_JIT_INPUT_PTX, path, 0, nullptr, nullptr));
   CHECK(unlink(path) == 0);
   void* image = nullptr;
@@ -148,8 +148,8 @@ void text_with_an_error() {
   CUlinkState state;
   CU(cuLinkCreate(5, options.keys, options.values, &state));
   char text[] = ".version 6.3\n.target sm_75\n.address_size 64\nthis is not PTX\n";
-  EXPECT(CUDA_ERROR_INVALID_PTX, cuLinkAddData(state, CU_JIT_INPUT_PTX, text, sizeof text, "text",
-                                               0, nullptr, nullptr));
+  EXPECT(CUDA_ERROR_INVALID_PTX,
+         cuLinkAddData(state, CU_JIT_INPUT_PTX, text, sizeof text, "text", 0, nullptr, nullptr));
   CHECK(std::strlen(options.error) != 0);
   CU(cuLinkDestroy(state));
   std::printf("text with an error: refused, with a log\n");

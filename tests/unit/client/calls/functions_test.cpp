@@ -199,7 +199,8 @@ TEST(LoadImage, AProgramOfTooManyPartsIsAnErrorAndNoLoss) {
   ImageParts image;
   image.parts.resize(2000);
   image.hashes.resize(2000);
-  EXPECT_EQ(load_image(*lone.session, 1, wire::Custom::kModuleLoad, 5, image, {}),
+  JitOptions none;
+  EXPECT_EQ(load_image(*lone.session, 1, wire::Custom::kModuleLoad, 5, image, none),
             CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(lone.ping(), CUDA_SUCCESS);
   EXPECT_TRUE(lone.puppet.taken(wire::Custom::kImageQuery).empty());
