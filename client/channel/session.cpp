@@ -387,6 +387,8 @@ CUresult Session::wait_until(const Ready& ready) {
   }
 }
 
+CUresult Session::wait_for(const std::function<bool()>& ready) { return wait_until(ready); }
+
 CUresult Session::wait_for_reply(const PendingCall& call, Reply* reply) {
   const std::atomic<uint64_t>& stamp = client_word(call.slot + call.slot_bytes - sizeof(uint64_t));
   // Acquire pairs with the worker's put: once the stamp is visible, the body is too.

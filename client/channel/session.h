@@ -18,6 +18,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -124,6 +125,9 @@ class Session {
   // Blocks until the word has reached `sequence` and returns the word's result, or kSessionLost.
   // Prints the output of kernels up to that point.
   CUresult wait_word(uint32_t index, uint64_t sequence);
+  // Blocks until `ready` returns true, or returns kSessionLost. `ready` is called again whenever
+  // the worker has written something, and after Link::interrupt().
+  CUresult wait_for(const std::function<bool()>& ready);
   // Posts a command that carries a completion word, and waits for the word. Sets `body.word` and
   // `body.sequence`. Otherwise like synchronize(), for the point in the stream that the command
   // names.

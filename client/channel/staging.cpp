@@ -76,6 +76,7 @@ Result<std::unique_ptr<Staging>> Staging::open(Session& session, const wire::Rea
   for (uint32_t i = 0; i < slots; ++i) {
     staging->free_.push_back({i, uint64_t{i} * kSlotBytes, session.words().acquire()});
   }
+  staging->slot_count_ = slots;
   return staging;
 }
 
@@ -83,40 +84,76 @@ Staging::~Staging() {
   if (mapping_) (void)session_.link().unmap(region_);
 }
 
-Staging::Slot Staging::acquire() {
-  Slot slot;
-  {
-    std::unique_lock lock(mutex_);
-    freed_.wait(lock, [this] { return !free_.empty(); });
-    slot = free_.front();
-    free_.pop_front();
+bool Staging::is_ready(const Slot& slot) const {
+  CUresult ignored;
+  return session_.word_reached(slot.word.index, slot.word.sequence, &ignored);
+}
+
+bool Staging::has_room() {
+  std::lock_guard lock(mutex_);
+  const auto ready = std::count_if(free_.begin(), free_.end(),
+                                   [this](const Slot& slot) { return is_ready(slot); });
+  return 2 * static_cast<size_t>(ready) >= slot_count_;
+}
+
+std::optional<Staging::Slot> Staging::take(const Timeline* user, bool only_ready) {
+  std::lock_guard lock(mutex_);
+  const size_t most = slot_count_ - slot_count_ / 4;
+  size_t of_user = 0;
+  auto ready = free_.end(), oldest_of_user = free_.end();
+  for (auto slot = free_.begin(); slot != free_.end(); ++slot) {
+    if (is_ready(*slot)) {
+      if (ready == free_.end()) ready = slot;
+    } else if (slot->user == user && of_user++ == 0) {
+      oldest_of_user = slot;
+    }
   }
-  make_ready(&slot);
+  auto chosen = of_user < most ? ready : free_.end();
+  if (chosen == free_.end() && !only_ready) chosen = oldest_of_user;
+  if (chosen == free_.end()) return std::nullopt;
+  Slot slot = *chosen;
+  free_.erase(chosen);
+  slot.user = user;
   return slot;
 }
 
-std::optional<Staging::Slot> Staging::try_acquire() {
-  Slot slot;
-  {
-    std::lock_guard lock(mutex_);
-    if (free_.empty()) return std::nullopt;
-    slot = free_.front();
-    free_.pop_front();
-  }
-  make_ready(&slot);
+Staging::Slot Staging::take_any() {
+  std::unique_lock lock(mutex_);
+  freed_.wait(lock, [this] { return !free_.empty(); });
+  const Slot slot = free_.front();
+  free_.pop_front();
   return slot;
 }
 
-void Staging::make_ready(Slot* slot) {
-  // The worker may still use the slot for its previous user.
+Staging::Slot Staging::acquire(const Timeline* user) {
+  std::optional<Slot> slot = take(user, false);
+  if (!slot) {
+    ++waiting_;
+    const CUresult waited = session_.wait_for([&] {
+      if (!slot) slot = take(user, false);
+      return slot.has_value();
+    });
+    --waiting_;
+    if (waited != CUDA_SUCCESS) slot = take_any();
+  }
   (void)session_.wait_word(slot->word.index, slot->word.sequence);
   ++slot->word.sequence;
+  return *slot;
+}
+
+std::optional<Staging::Slot> Staging::try_acquire(const Timeline* user) {
+  std::optional<Slot> slot = take(user, true);
+  if (slot) ++slot->word.sequence;
+  return slot;
 }
 
 void Staging::release(const Slot& slot) {
-  std::lock_guard lock(mutex_);
-  free_.push_back(slot);
+  {
+    std::lock_guard lock(mutex_);
+    free_.push_back(slot);
+  }
   freed_.notify_one();
+  if (waiting_ > 0) session_.link().interrupt();
 }
 
 CUresult Staging::fill(const Slot& slot, const void* source, size_t bytes) {
@@ -173,7 +210,7 @@ CUresult Staging::to_device(const Target& target, CUdeviceptr destination, const
     if (first_error.load() != CUDA_SUCCESS) return;
     const size_t begin = index * chunk;
     const size_t length = std::min(chunk, bytes - begin);
-    Slot slot = acquire();
+    Slot slot = acquire(target.timeline);
     CUresult result = fill(slot, static_cast<const std::byte*>(source) + begin, length);
     if (result == CUDA_SUCCESS) {
       if (target.timeline) target.timeline->pace();
@@ -219,8 +256,9 @@ CUresult Staging::to_host(const Target& target, void* destination, CUdeviceptr s
       // The second slot is taken only if one is free: lanes that each hold one slot and wait for
       // another would deadlock.
       while (next < chunks && pending.size() < 2 && first_error.load() == CUDA_SUCCESS) {
-        const std::optional<Slot> slot =
-            pending.empty() ? std::optional<Slot>(acquire()) : try_acquire();
+        const std::optional<Slot> slot = pending.empty()
+                                             ? std::optional<Slot>(acquire(target.timeline))
+                                             : try_acquire(target.timeline);
         if (!slot) break;
         ask(next, *slot);
         next += lanes;

@@ -10,6 +10,7 @@
 // has been read (the DMA may still run), to_host() until the destination is written.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -41,6 +42,8 @@ class Staging {
   CUresult to_device(const Target& target, CUdeviceptr destination, const void* source,
                      size_t bytes);
   CUresult to_host(const Target& target, void* destination, CUdeviceptr source, size_t bytes);
+  // Whether at least half of the slots are ready, so that a copy of one slot does not block.
+  bool has_room();
 
   // One slot for the caller's own use. The caller fills or reads it, sends its offset to the worker
   // together with {word, sequence}, and releases it. Its next user first waits until the word has
@@ -49,8 +52,12 @@ class Staging {
     uint32_t index = 0;
     uint64_t offset = 0;  // in the staging region
     Word word;            // its sequence is the one to send
+    const Timeline* user = nullptr;
   };
-  Slot acquire();
+  // Blocks until the worker no longer uses the slot. `user`: the timeline that the slot's command
+  // goes to; null if the worker executes it at once. The commands of one timeline never occupy all
+  // slots, so a stream that is stalled does not stop the copies of others.
+  Slot acquire(const Timeline* user);
   void release(const Slot& slot);
   // The slot's memory. Null if the medium cannot map it; the caller then needs fill() and drain().
   std::byte* memory(const Slot& slot) { return mapping_ ? mapping_ + slot.offset : nullptr; }
@@ -60,15 +67,23 @@ class Staging {
  private:
   explicit Staging(Session& session) : session_(session) {}
 
-  std::optional<Slot> try_acquire();
-  void make_ready(Slot* slot);
+  // Without blocking; none if no slot is ready for `user`.
+  std::optional<Slot> try_acquire(const Timeline* user);
+  bool is_ready(const Slot& slot) const;
+  // The next slot for `user`: one that is ready, or else, unless `only_ready`, the one that this
+  // user's commands have used for longest.
+  std::optional<Slot> take(const Timeline* user, bool only_ready);
+  Slot take_any();  // for a lost session, whose words do not come
 
   Session& session_;
   transport::RegionId region_{};
   std::byte* mapping_ = nullptr;  // null where the medium cannot map
   std::mutex mutex_;
   std::condition_variable freed_;
-  std::deque<Slot> free_;  // oldest first, because those are most likely done
+  // Oldest first, because those are most likely ready. The worker may still use them.
+  std::deque<Slot> free_;
+  size_t slot_count_ = 0;
+  std::atomic<int> waiting_{0};  // threads in acquire() that wait for a release()
 };
 
 }  // namespace rcuda::client

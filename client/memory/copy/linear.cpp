@@ -26,6 +26,8 @@ constexpr size_t kMaxReplyBytes = wire::ClientWindow::kLargeReplyBytes - 1024;
 constexpr size_t kSmallToDevice = 8u << 10;
 constexpr size_t kSmallToHost = kMaxReplyBytes;
 constexpr size_t kSmallOverSockets = 256u << 10;
+// A driver stages pageable memory of up to 64 KB itself, so such a copy never waits for its stream.
+constexpr size_t kStagedByDrivers = 64u << 10;
 
 // Whether nothing under way can still write to this process's page-locked memory.
 bool source_is_settled() { return !Timeline::host_writes_pending() && !any_mirrored(); }
@@ -63,7 +65,8 @@ CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, bool sync
 CUresult copy_from_pageable(const CopyStream& stream, CUdeviceptr destination, const void* source,
                             size_t bytes) {
   Session& session = *stream.target.session;
-  if (bytes > (session.traits().copies_by_cpu ? kSmallOverSockets : kSmallToDevice)) {
+  const size_t small = session.traits().copies_by_cpu ? kSmallOverSockets : kSmallToDevice;
+  if (bytes > small && (bytes > kStagedByDrivers || session.staging().has_room())) {
     const CUresult result = session.staging().to_device(stream.target, destination, source, bytes);
     return result == CUDA_SUCCESS ? session.take_error() : result;
   }

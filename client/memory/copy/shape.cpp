@@ -188,7 +188,7 @@ CUresult from_pageable(const CopyStream& where, const ShapeSide& destination,
   Staging& staging = where.target.session->staging();
   std::vector<std::byte> packed;  // only for media that cannot map the slots
   const CUresult result = for_each_piece(extent, [&](const Piece& piece) {
-    Staging::Slot slot = staging.acquire();
+    Staging::Slot slot = staging.acquire(where.target.timeline);
     CUresult result = CUDA_SUCCESS;
     if (std::byte* memory = staging.memory(slot)) {
       copy_rows(memory, source.wire, piece, true);
@@ -218,7 +218,7 @@ CUresult to_pageable(const CopyStream& where, const ShapeSide& destination, cons
   Staging& staging = session.staging();
   std::vector<std::byte> packed;
   CUresult result = for_each_piece(extent, [&](const Piece& piece) {
-    const Staging::Slot slot = staging.acquire();
+    const Staging::Slot slot = staging.acquire(where.target.timeline);
     wire::CopyShapeBody body = piece_body(piece, slot);
     body.destination = staged(slot, piece);
     body.destination_staged = 1;

@@ -295,6 +295,39 @@ TEST_F(SessionTest, AHugeStagingRegionLeavesWordsForOthers) {
   ::munmap(memory, kBytes);
 }
 
+// The worker never says that the stalled stream's slots are free.
+TEST_F(SessionTest, AStalledStreamDoesNotStopCopiesOfOthers) {
+  constexpr wire::ObjectId kStalled = 7;
+  constexpr size_t kSlots = test::PuppetServer::kStagingBytes / Staging::kSlotBytes;
+  const auto timeline = std::make_shared<Timeline>(session(), 1, kStalled);
+  Target stalled = in_context();
+  stalled.timeline = timeline.get();
+  puppet().on(Custom::kCopyStaged, [](const auto& command) {
+    const bool is_stalled = command.template as<wire::CopyStagedBody>().stream == kStalled;
+    return is_stalled ? std::nullopt : std::optional(test::PuppetServer::Answer{});
+  });
+  Staging& staging = session().staging();
+  std::vector<Staging::Slot> slots;
+  for (size_t i = 0; i + 1 < kSlots; ++i) {
+    EXPECT_EQ(staging.has_room(), i <= kSlots / 2);
+    slots.push_back(staging.acquire(stalled.timeline));
+    staging.release(slots.back());  // its word has not come
+  }
+  std::vector<std::byte> memory(4 * test::PuppetServer::kStagingBytes);
+  EXPECT_EQ(staging.to_device(in_context(), 0x1000, memory.data(), memory.size()), CUDA_SUCCESS);
+  EXPECT_EQ(staging.to_host(in_context(), memory.data(), 0x1000, memory.size()), CUDA_SUCCESS);
+  // Also once the stalled stream wants every slot there is.
+  std::thread wants_more([&] { staging.release(staging.acquire(stalled.timeline)); });
+  EXPECT_EQ(staging.to_device(in_context(), 0x1000, memory.data(), memory.size()), CUDA_SUCCESS);
+  wire::SignalBody reached{};
+  reached.word = slots.front().word.index;
+  reached.sequence = slots.front().word.sequence;
+  EXPECT_EQ(session().post(in_context(), static_cast<uint16_t>(Custom::kSignal),
+                           std::as_bytes(std::span(&reached, 1))),
+            CUDA_SUCCESS);
+  wants_more.join();
+}
+
 TEST_F(SessionTest, ACopyToTheHostReportsItsFailure) {
   puppet().on(Custom::kCopyStaged, [](const auto&) {
     return test::PuppetServer::Answer{CUDA_ERROR_ILLEGAL_ADDRESS, {}};
