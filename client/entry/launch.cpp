@@ -108,14 +108,10 @@ CUresult pack_attributes(const CUlaunchAttribute* attributes, unsigned count, co
       event = &attribute.value.launchCompletionEvent.event;
     }
     if (event) {
-      Target same = target;
-      wire::ObjectId id;
-      if (CUresult result = resolve(*event, wire::Kind::kEvent, &same, &id);
-          result != CUDA_SUCCESS) {
-        return result;
-      }
-      find<Event>(*event)->state.leave_to_worker();  // the launch records it
-      *event = reinterpret_cast<CUevent>(static_cast<uintptr_t>(id));
+      auto* recorded = find<Event>(*event);
+      if (!recorded || recorded->session != target.session) return CUDA_ERROR_INVALID_HANDLE;
+      recorded->state.leave_to_worker();  // the launch records it
+      *event = reinterpret_cast<CUevent>(static_cast<uintptr_t>(recorded->id));
     }
     std::memcpy(out + i * sizeof attribute, &attribute, sizeof attribute);
   }
