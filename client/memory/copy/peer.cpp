@@ -153,7 +153,7 @@ CUresult passing_stream(const Target& owner, Place* place) {
     find<Stream>(known)->timeline->set_with_legacy(Timeline::WithLegacy::kNo);
   }
   place->target = owner;
-  return resolve_unused(known, &place->target, &place->stream);
+  return resolve(known, wire::Kind::kStream, &place->target, &place->stream);
 }
 
 CUresult copy_asynchronously(const PeerCopy& copy, const Place& issued) {

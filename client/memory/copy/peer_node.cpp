@@ -68,6 +68,7 @@ CUresult copy_between_servers_of(const CUDA_MEMCPY3D& given, std::optional<PeerC
 EventThread::GraphCallback node_function_of(const PeerCopy& copy, const CUDA_MEMCPY3D& given) {
   EventThread::GraphCallback callback;
   callback.function = [copy] { copy_between_servers_now(copy); };
+  callback.is_internal = true;
   callback.copy = std::make_shared<const CUDA_MEMCPY3D>(given);
   return callback;
 }
