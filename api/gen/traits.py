@@ -22,10 +22,11 @@ class Traits:
     queues: str = "work"
     frees: str = ""
     waits_for_device: bool = False
+    any_context: bool = False
     device_work: str = "none"  # or the body's member that names the stream
     holds_stream: str | bool = False  # True, or "member & kFlag"
 
-    COLUMNS = ("while_held", "queues", "frees", "waits_for_device", "device_work", "holds_stream")
+    COLUMNS = ("while_held", "queues", "frees", "waits_for_device", "any_context", "device_work", "holds_stream")
     OF_BODIES = ("device_work", "holds_stream")
 
     @staticmethod
@@ -39,8 +40,9 @@ class Traits:
             if key in Traits.OF_BODIES and body is None:
                 raise TableError(f"{name}: {key} is for custom commands, whose body has a fixed form")
         traits = Traits(**given)
-        if not isinstance(traits.waits_for_device, bool):
-            raise TableError(f"{name}: waits_for_device must be true or false")
+        for column in ("waits_for_device", "any_context"):
+            if not isinstance(getattr(traits, column), bool):
+                raise TableError(f"{name}: {column} must be true or false")
         if traits.frees == "at_once" and not traits.waits_for_device:
             raise TableError(f"{name}: frees: what frees at once is kept until the device and other "
                              "workers have let go: waits_for_device must be true")
@@ -85,6 +87,8 @@ def initialiser(traits, struct="", signals=False):
             parts.append(f".{column} = {type_name}::{ENUMERATIONS[column][value]}")
     if traits.waits_for_device:
         parts.append(".waits_for_device = true")
+    if traits.any_context:
+        parts.append(".any_context = true")
     if traits.holds_stream:
         parts.append(".holds_stream = true")
     if struct:

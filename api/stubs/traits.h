@@ -39,6 +39,7 @@ struct CommandTraits {
   Queues queues = Queues::kWork;
   Frees frees = Frees::kNothing;
   bool waits_for_device = false;  // a driver returns only when the device is idle
+  bool any_context = false;       // executed even if its context is not valid
   bool holds_stream = false;      // in some cases; see holds_stream() below
   uint16_t body_bytes = 0;        // custom commands: size of the body without its tail
   uint16_t word = kNone;          // the completion word that it signals in every case

@@ -239,7 +239,7 @@ Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const
   if (traits.queues == api::Queues::kWork) executor_.work.note();
   HandlerResult result;
   if (CUresult current = executor_.objects.make_current(header.context);
-      current != CUDA_SUCCESS && !traits.signals()) {
+      current != CUDA_SUCCESS && !traits.signals() && !traits.any_context) {
     result.result = current;
   } else {
     // Somebody waits for the signal, also if the context is wrong. Without a current context the
