@@ -10,7 +10,7 @@ PeerHub::Options peer_options(const PeerSettings& settings, Answers& answers, Jo
   PeerHub::Options options{settings};
   options.on_error = [&answers](CUresult error) { answers.latch(error); };
   // Wakes an executor thread that may be waiting in PeerWaits.
-  options.on_change = [&jobs] { jobs.post([] {}); };
+  options.on_change = [&jobs] { jobs.wake(); };
   options.report = [&answers](const std::string& line) {
     (void)answers.events().output(true, line);
   };
@@ -38,8 +38,8 @@ Executor::Executor(const SessionResources& given)
       mirrors(driver, link, objects, answers, completions, host_memory),
       graph_keeper(driver, objects, client_resources, idle),
       host_callbacks(driver, link, answers.events(), client_resources, graph_keeper, mirrors),
-      shadow_copies(driver, link, host_memory),
-      gpu_direct(driver, link, host_memory),
+      shadow_copies(driver, link, answers, host_memory),
+      gpu_direct(driver, link, answers, host_memory),
       graph_copies(driver, graph_keeper, {host_memory, mirrors, shadow_copies, host_callbacks}),
       images(resources.images),
       blob_services{blobs},

@@ -231,6 +231,7 @@ std::optional<CUresult> GpuDirect::copy(const SessionStream& stream, uint64_t de
   if (refuse_capture(driver_, stream.handle) != CUDA_SUCCESS) return std::nullopt;
   struct Step {
     transport::Link& link;
+    Answers& answers;
     bool to_client;
     transport::RegionId region;
     uint64_t offset;
@@ -250,13 +251,13 @@ std::optional<CUresult> GpuDirect::copy(const SessionStream& stream, uint64_t de
   std::shared_ptr<Window> window = reach(device_address, bytes);
   if (!window) return std::nullopt;
   auto step = std::make_unique<Step>(
-      Step{link_, to_client, transport::RegionId{client->region}, client_address - base,
+      Step{link_, answers_, to_client, transport::RegionId{client->region}, client_address - base,
            reinterpret_cast<void*>(device_address), bytes, std::move(window)});
   const auto run = [](void* argument) {
     const std::unique_ptr<Step> own(static_cast<Step*>(argument));
     const auto over = std::make_shared<std::promise<void>>();
-    const auto done = [over](const Status& status) {
-      if (!status.ok()) RCUDA_DEBUG("client memory was not moved: %s", status.message().c_str());
+    const auto done = [over, &answers = own->answers](const Status& status) {
+      if (!status.ok()) answers.latch(not_moved(status));
       over->set_value();
     };
     if (own->to_client) {

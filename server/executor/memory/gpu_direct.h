@@ -23,6 +23,7 @@
 
 #include "api/driver_table.h"
 #include "common/transport/link.h"
+#include "server/executor/answers/answers.h"
 #include "server/executor/memory/host_memory.h"
 #include "server/executor/objects/objects.h"
 
@@ -31,8 +32,9 @@ namespace rcuda::server {
 class GpuDirect {
  public:
   // All outlive this object.
-  GpuDirect(const api::DriverTable& driver, transport::Link& link, const HostMemory& host_memory)
-      : driver_(driver), link_(link), host_memory_(host_memory) {}
+  GpuDirect(const api::DriverTable& driver, transport::Link& link, Answers& answers,
+            const HostMemory& host_memory)
+      : driver_(driver), link_(link), answers_(answers), host_memory_(host_memory) {}
   ~GpuDirect();
 
   // Finds out which of the devices can. One line of log for each.
@@ -56,6 +58,7 @@ class GpuDirect {
 
   const api::DriverTable& driver_;
   transport::Link& link_;
+  Answers& answers_;
   const HostMemory& host_memory_;
   std::unordered_map<CUdevice, Method> methods_;
   std::list<std::shared_ptr<Window>> windows_;  // most recently used first

@@ -27,6 +27,11 @@ constexpr unsigned kKnownFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTE
 
 }  // namespace
 
+CUresult not_moved(const Status& why) {
+  RCUDA_INFO("client memory was not moved: %s", why.message().c_str());
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
 HostMemory::HostMemory(const api::DriverTable& driver, transport::Link& link,
                        ClientResources& resources, const Options& options)
     : driver_(driver),

@@ -23,6 +23,10 @@
 
 namespace rcuda::server {
 
+// Logs that bytes between client memory and its shadow were not moved, and returns the error that
+// the session reports. Any thread.
+CUresult not_moved(const Status& why);
+
 class HostMemory {
  public:
   struct Range {

@@ -4,7 +4,6 @@
 #include <condition_variable>
 #include <unordered_map>
 
-#include "common/base/log.h"
 #include "server/executor/streams/capture.h"
 
 namespace rcuda::server {
@@ -33,8 +32,8 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
     bool busy = false;
   };
 
-  Transfer(transport::Link& link, bool to_client, std::vector<Item> items)
-      : link_(link), to_client_(to_client), items_(std::move(items)) {}
+  Transfer(transport::Link& link, Answers& answers, bool to_client, std::vector<Item> items)
+      : link_(link), answers_(answers), to_client_(to_client), items_(std::move(items)) {}
 
   size_t size() const { return items_.size(); }
 
@@ -45,7 +44,7 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
       item.busy = true;
     }
     auto done = [self = shared_from_this(), index](const Status& status) {
-      if (!status.ok()) RCUDA_DEBUG("client memory was not moved: %s", status.message().c_str());
+      if (!status.ok()) self->answers_.latch(not_moved(status));
       std::lock_guard lock(self->mutex_);
       self->items_[index].busy = false;
       self->changed_.notify_all();
@@ -65,6 +64,7 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
 
  private:
   transport::Link& link_;
+  Answers& answers_;
   const bool to_client_;
   std::vector<Item> items_;
   std::mutex mutex_;
@@ -129,7 +129,7 @@ std::shared_ptr<ShadowCopies::Transfer> ShadowCopies::prepare(bool to_client,
     if (!range || !range->shadow) return nullptr;
     items.push_back({piece, static_cast<transport::RegionId>(range->region), piece.address - base});
   }
-  return std::make_shared<Transfer>(link_, to_client, std::move(items));
+  return std::make_shared<Transfer>(link_, answers_, to_client, std::move(items));
 }
 
 bool ShadowCopies::is_shadow(uint64_t address, uint64_t bytes) const {

@@ -21,6 +21,7 @@
 #include "api/driver_table.h"
 #include "common/transport/link.h"
 #include "common/wire/protocol.h"
+#include "server/executor/answers/answers.h"
 #include "server/executor/memory/host_memory.h"
 #include "server/executor/objects/objects.h"
 
@@ -29,8 +30,9 @@ namespace rcuda::server {
 class ShadowCopies {
  public:
   // All outlive this object, and the streams' work.
-  ShadowCopies(const api::DriverTable& driver, transport::Link& link, const HostMemory& host_memory)
-      : driver_(driver), link_(link), host_memory_(host_memory) {}
+  ShadowCopies(const api::DriverTable& driver, transport::Link& link, Answers& answers,
+               const HostMemory& host_memory)
+      : driver_(driver), link_(link), answers_(answers), host_memory_(host_memory) {}
 
   // A range of client memory that lies in one shadow.
   struct Piece {
@@ -66,6 +68,7 @@ class ShadowCopies {
 
   const api::DriverTable& driver_;
   transport::Link& link_;
+  Answers& answers_;
   const HostMemory& host_memory_;
 };
 
