@@ -9,6 +9,10 @@ void Jobs::post(std::function<void()> job) {
     std::lock_guard lock(mutex_);
     jobs_.push_back(std::move(job));
   }
+  wake();
+}
+
+void Jobs::wake() {
   any_ = true;
   link_.interrupt();
 }
@@ -21,6 +25,7 @@ bool Jobs::run() {
     any_ = false;
     jobs.swap(jobs_);
   }
+  if (jobs.empty()) return true;
   work_.note();
   for (const auto& job : jobs) job();
   return true;

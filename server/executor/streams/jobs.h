@@ -20,6 +20,8 @@ class Jobs {
   Jobs(transport::Link& link, WorkCount& work) : link_(link), work_(work) {}
 
   void post(std::function<void()> job);
+  // Wakes the executor thread, as post() does, without a job.
+  void wake();
   bool any() const { return any_.load(); }
   // Returns whether there was anything to run. A job may queue work.
   bool run();
