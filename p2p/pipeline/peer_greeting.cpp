@@ -12,6 +12,9 @@
 namespace rcuda::p2p {
 namespace {
 
+// This side maps the inbox of a peer on the same host, with all its pages.
+constexpr uint64_t kMaxInboxBytes = 1ull << 30;
+
 bool text_ends(std::span<const char> text) {
   return std::find(text.begin(), text.end(), '\0') != text.end();
 }
@@ -84,7 +87,8 @@ Status Peer::on_offer(const OfferMessage& message) {
   if (link_->open || !offered_) return {Code::kProtocol, "an Offer out of place"};
   bool good = message.device_count <= kMaxDevices && text_ends(message.host) &&
               text_ends(message.name) && message.inbox_region != 0 &&
-              message.inbox_bytes >= EngineOptions::kLeastInboxBytes;
+              message.inbox_bytes >= EngineOptions::kLeastInboxBytes &&
+              message.inbox_bytes <= kMaxInboxBytes;
   for (uint32_t i = 0; good && i < message.device_count; ++i) {
     good = text_ends(message.devices[i].uuid);
   }

@@ -109,7 +109,9 @@ void Receiver::pop_arrived(Incoming& copy) {
 }
 
 Status Receiver::on_want(const WantMessage& message) {
-  if (copies_.size() >= kMostCopies) return {Code::kProtocol, "too many copies announced"};
+  if (copies_.size() >= kMostCopies && !copies_.contains(message.copy)) {
+    return {Code::kProtocol, "too many copies announced"};
+  }
   Incoming& copy = find_or_make(message.copy);
   if (copy.wanted || copy.any_chunk || copy.pull || copy.aborted) {
     return {Code::kProtocol, "a Want out of place"};
@@ -119,7 +121,9 @@ Status Receiver::on_want(const WantMessage& message) {
 }
 
 Status Receiver::on_pull(const PullMessage& message) {
-  if (copies_.size() >= kMostCopies) return {Code::kProtocol, "too many copies announced"};
+  if (copies_.size() >= kMostCopies && !copies_.contains(message.copy)) {
+    return {Code::kProtocol, "too many copies announced"};
+  }
   Incoming& copy = find_or_make(message.copy);
   if (copy.wanted || copy.any_chunk || copy.pull || copy.refused || copy.aborted ||
       (message.after != 0 && message.after == message.copy)) {

@@ -61,7 +61,9 @@ void Sender::add(PeerCopy request, Order order, uint64_t before, const Status& f
 }
 
 Status Sender::on_ready(uint64_t id) {
-  if (copies_.size() >= kMostCopies) return {Code::kProtocol, "too many copies announced"};
+  if (copies_.size() >= kMostCopies && !copies_.contains(id)) {
+    return {Code::kProtocol, "too many copies announced"};
+  }
   Outgoing& copy = find_or_make(id);
   copy.peer_ready = true;
   return {};

@@ -174,6 +174,7 @@ void Sender::release_front(Outgoing& copy) {
 
 void Sender::drop_back(Outgoing& copy) {
   copy.path->release(copy.flight.back().place);
+  copy.next = copy.flight.back().offset;
   copy.flight.pop_back();
 }
 

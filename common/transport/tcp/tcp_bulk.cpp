@@ -350,9 +350,10 @@ std::string BulkStream::take_data(const BulkHeader& header) {
     std::lock_guard lock(mutex_);
     const auto found = in_flight_.find(header.piece);
     if (found == in_flight_.end() || found->second.piece.to_peer || found->second.done ||
-        found->second.piece.bytes != header.bytes) {
+        found->second.arrived || found->second.piece.bytes != header.bytes) {
       return "protocol violation: data that was not requested";
     }
+    found->second.arrived = true;
     local = found->second.piece.local;  // stays valid: only this thread completes pieces
   }
   return receive_bytes(local, header.bytes);
@@ -364,8 +365,12 @@ std::string BulkStream::take_done(const BulkHeader& header) {
   if (found == in_flight_.end() || found->second.done) {
     return "protocol violation: end of an unknown transfer";
   }
+  const Status outcome = refused(header.status);
+  if (outcome.ok() && !found->second.piece.to_peer && !found->second.arrived) {
+    return "protocol violation: the end of a read without its data";
+  }
   found->second.done = true;
-  found->second.outcome = refused(header.status);
+  found->second.outcome = outcome;
   if (found->second.sent) complete(lock, header.piece);
   return {};
 }

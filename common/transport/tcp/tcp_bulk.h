@@ -121,8 +121,9 @@ class BulkStream {
 
   struct InFlight {
     Piece piece;
-    bool sent = false;  // the sending thread no longer uses the caller's memory
-    bool done = false;  // the peer has reported the outcome, or never will
+    bool sent = false;     // the sending thread no longer uses the caller's memory
+    bool done = false;     // the peer has reported the outcome, or never will
+    bool arrived = false;  // reads: the bytes are here
     Status outcome;
   };
 
