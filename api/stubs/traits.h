@@ -17,7 +17,7 @@ enum class WhileHeld : uint8_t {
   kWaits,   // waits until no stream is held, because a driver may wait for the device in it
   kAsks,    // as kWaits or kQueues; a function in the worker decides from the command
   kQueues,  // queues work: runs while the device has room for one more busy stream
-  kPasses,  // needs no room: runs
+  kPasses,  // needs no room: one of the first 256 commands runs
 };
 enum class Queues : uint8_t {
   kWork,       // afterwards a stream may have more work, or memory may be gone

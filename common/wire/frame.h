@@ -198,7 +198,11 @@ enum PeerCopyFlags : uint32_t {
   kPeerInStream = 2,     // the copy has a place in `stream` of this worker
   kPeerHolds = 4,        // and later work in the stream waits for the copy
   kPeerOtherStream = 8,  // outgoing: the other half has a place in a stream too
-  kPeerReports = 16,     // the copy's error becomes an asynchronous error of this session
+  // An error of the copy, which both halves have, becomes an asynchronous error of this session: at
+  // once if the worker refuses the half, else when its stream is released (DeviceOps::release), or
+  // at the copy's end if it has no stream. Of the two halves of an asynchronous copy, that of the
+  // stream that waits reports. No half reports if a caller waits for the completion word.
+  kPeerReports = 16,
 };
 
 }  // namespace rcuda::wire

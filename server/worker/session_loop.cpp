@@ -208,14 +208,20 @@ Status SessionLoop::handle(std::span<const std::byte> frame) {
 
 // The driver would hold its caller until the device is idle. The executor thread never waits, so it
 // carries the command out when the device is idle, and only the command's caller waits. Memory is
-// not freed either while copies between servers use it.
+// not freed either while copies between servers use it. Threads that never stop queueing work must
+// not delay the command for ever: in the end the driver waits for what they queued last.
 void SessionLoop::postpone(const wire::CommandHeader& header, std::span<const std::byte> body,
-                           uint64_t number) {
+                           uint64_t number, int attempts) {
+  constexpr int kMaxAttempts = 3;
   const auto copy = std::make_shared<const std::vector<std::byte>>(body.begin(), body.end());
   // As a job: the handler of another command may be what notices that the device is idle, and its
   // context and reply must stay its own.
-  const auto run = [this, header, number, copy] {
+  const bool waits = !frees_pool_memory(executor_.driver, header.opcode, body);
+  const auto run = [this, header, number, copy, attempts, waits] {
     executor_.jobs.post([=, this] {
+      if (waits && attempts < kMaxAttempts && is_busy(header)) {
+        return postpone(header, *copy, number, attempts + 1);
+      }
       const Status status = carry_out(header, *copy, number);
       if (failure_.ok()) failure_ = status;
     });
@@ -224,8 +230,14 @@ void SessionLoop::postpone(const wire::CommandHeader& header, std::span<const st
     executor_.peer_frees.when_let_go(header.opcode, *copy,
                                      [this, run] { peer_waits_.when_free(run); });
   };
-  if (frees_pool_memory(executor_.driver, header.opcode, body)) return let_go(CUDA_SUCCESS);
+  if (!waits) return let_go(CUDA_SUCCESS);
   executor_.idle.when_idle(*executor_.objects.current_context(), let_go);
+}
+
+bool SessionLoop::is_busy(const wire::CommandHeader& header) {
+  if (executor_.objects.make_current(header.context) != CUDA_SUCCESS) return false;
+  ContextState* context = executor_.objects.current_context();
+  return context && !executor_.idle.known_idle(*context);
 }
 
 Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const std::byte> body,

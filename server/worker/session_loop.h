@@ -55,8 +55,11 @@ class SessionLoop {
   // `number`: the command's in the session, counted from 1. Traces name it so.
   Status carry_out(const wire::CommandHeader& header, std::span<const std::byte> body,
                    uint64_t number);
+  // `attempts`: how often the command has been postponed already.
   void postpone(const wire::CommandHeader& header, std::span<const std::byte> body,
-                uint64_t number);
+                uint64_t number, int attempts = 0);
+  // Whether the header's context is valid and has work that is not known to be done.
+  bool is_busy(const wire::CommandHeader& header);
   HandlerResult dispatch(const wire::CommandHeader& header, std::span<const std::byte> body,
                          const ReplyTarget& target);
   Status idle();
