@@ -1,9 +1,9 @@
-// What the media cost, measured between two threads of one process: one put, a round trip of two
-// puts, a frame through the command ring, and transfers by size.
+// The cost of each medium, measured between two threads of one process: one put, a round trip of
+// two puts, a frame through the command ring, and transfers by size.
 //
 //   link_bench [shm|tcp|verbs]...        default: shm tcp
 //
-// Prints one table per medium. Verbs needs an RDMA device; the rig in tests/rdma brings one.
+// Prints one table per medium. Verbs needs an RDMA device; tests/rdma provides one.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -129,7 +129,7 @@ void bench_ring(Link& client, Link& server, int count) {
   report_counters("frame", client, before, count);
 }
 
-// Transfers of one thread: one by one, and with so many under way as a pipeline has.
+// Transfers of one thread: one at a time, and as many in flight as a pipeline has.
 void bench_transfers(Link& link, transport::RegionId region, std::byte* local, size_t most,
                      int scale) {
   constexpr int kUnderWay = 8;
@@ -180,7 +180,7 @@ int bench(const Medium& medium) {
     std::fprintf(stderr, "%s: %s\n", medium.name(), pair.status().message().c_str());
     return 1;
   }
-  // Emulated hardware is slow: fewer repetitions.
+  // Emulated hardware is slow, so it gets fewer repetitions.
   const int scale = medium.usable_over ? 500 : 1;
   std::printf("%s\n", medium.name());
   bench_put(*pair->client, 1'000'000 / scale);
@@ -196,7 +196,7 @@ int bench(const Medium& medium) {
   Result<transport::Region> region = pair->client->expose(base, most, file.get());
   if (!region) return 1;
   std::vector<std::byte> local(most);
-  // As a worker's staging memory: registered once, by exposing it.
+  // Registered once, by exposing it, as a worker's staging memory is.
   if (!pair->server->expose(local.data(), most)) return 1;
   bench_transfers(*pair->server, region->id, local.data(), most, scale);
   return 0;

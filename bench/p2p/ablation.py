@@ -1,25 +1,25 @@
 #!/usr/bin/env python3
-"""What does `auto` lose without persisted legs and without the online prober? They are turned off
-one at a time, and together (RCUDA_P2P_WITHOUT, p2p/planner/without.h).
+"""What does `auto` lose without persisted legs and without the online prober? Each is turned off
+alone, then both together (RCUDA_P2P_WITHOUT, p2p/planner/without.h).
 
     bench/p2p/ablation.py --build build/release [--quick]
     bench/p2p/ablation.py --build build/release --driver nvidia       # two workers on one GPU
 
-Needs python3 and of the build folder: bench/p2p/engine_pair (target bench_engine_pair) and, on
-softgpu, softgpu/lib (softgpu_driver) and bench/p2p/simulated (bench_p2p_simulated; left out if it is
-missing). With --driver nvidia, or with --servers, also two rcuda-server daemons for each run:
+Needs python3 and, in the build folder, bench/p2p/engine_pair (target bench_engine_pair). On softgpu
+it also needs softgpu/lib (softgpu_driver) and bench/p2p/simulated (bench_p2p_simulated; left out if
+it is missing). With --driver nvidia or --servers, each run also uses two rcuda-server daemons:
 bin/rcuda-server, lib/librcuda.so and bench/p2p/p2p (rcuda-server, rcuda_client, bench_p2p).
 
-Links are those of softgpu's link model (PCIe of either side, its latency), shm, TCP, and TCP with
-random delays. Passes: `start`, right after the session began; `settled`, when all legs are measured;
-`loaded`, when the program copies in both directions of both buses beside the peer copies. Verbs and
-GPUDirect are simulated, with a simulated clock (bench/p2p/simulated.cpp).
+Links combine softgpu's link model (PCIe bandwidth and latency of each side) with shm, TCP, or TCP
+with random delays. Passes: `start`, right after the session began; `settled`, when all legs are
+measured; `loaded`, while the program copies in both directions of both buses during the peer copies.
+Verbs and GPUDirect are simulated, with a simulated clock (bench/p2p/simulated.cpp).
 
-Each round runs every variant of a case, in turn; `nothing` is the state with all mechanisms a second
-time, so its loss is what chance makes. Figures are medians over rounds. A loss is bandwidth, in
-percent of that with all mechanisms; its spread is half the range over rounds, or what `nothing` lost
-in the same cell, whichever is larger. The last lines tell the worst of each mechanism: at all, and
-of those losses that are larger than their spread; and the mean over all cells.
+Each round runs every variant of a case, in turn. `nothing` turns nothing off, so its loss is noise.
+Figures are medians over rounds. A loss is lost bandwidth, in percent of the bandwidth with all
+mechanisms. Its spread is half the range over rounds, or the largest loss of `nothing` in the same
+cell, whichever is larger. The last lines show, for each mechanism, the worst loss, the worst loss
+that is larger than its spread, and the mean over all cells.
 """
 import argparse
 import concurrent.futures
@@ -51,11 +51,11 @@ CASES = [("fast", "shm"), ("fast", "tcp"), ("slow", "shm"), ("slow", "tcp"), ("a
 class Case:
     def __init__(self, name, alone):
         self.name = name
-        self.alone = alone  # nothing else may run beside it
-        self.warm = None    # folder with what was measured in an earlier session
+        self.alone = alone  # no other case may run at the same time
+        self.warm = None    # folder with the measurements of an earlier session
 
     def folder(self, root):
-        """A fresh folder with the measurements that an earlier session left."""
+        """Makes a fresh folder with the measurements of an earlier session."""
         folder = tempfile.mkdtemp(dir=root)
         if self.warm:
             shutil.copytree(self.warm, folder, dirs_exist_ok=True)
@@ -151,7 +151,7 @@ class Servers(Case):
 
 
 class Simulated(Case):
-    """Two engines in one process with a simulated clock, which no machine disturbs."""
+    """Two engines in one process with a simulated clock, which the machine's load does not disturb."""
 
     def __init__(self, arguments, name):
         super().__init__(f"simulated {name}", False)
@@ -191,12 +191,12 @@ def one_round(case, root):
 
 
 def measure_all(arguments, cases, root):
-    """{case: [results of a round]}; further rounds as long as the time allows."""
+    """{case: [results of a round]}; makes further rounds as long as the time allows."""
     begin = time.monotonic()
     rounds = {case.name: [] for case in cases}
     groups = [([case for case in cases if not case.alone], arguments.jobs),
               ([case for case in cases if case.alone], 1)]
-    for group, jobs in groups:  # one session each that measures, before
+    for group, jobs in groups:  # first, one session each that measures
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             list(pool.map(lambda case: case.measure("all", root, warm_up=True), group))
     longest = 0

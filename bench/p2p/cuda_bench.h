@@ -1,4 +1,4 @@
-// What the CUDA programs of this folder share: errors that end the program, and times.
+// Shared by the CUDA programs of this folder: error checks that end the program, and timing.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ inline double us_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
 
-// Looks without pause.
+// Polls without a pause.
 inline void await(cudaEvent_t event) {
   cudaError_t result;
   while ((result = cudaEventQuery(event)) == cudaErrorNotReady) {
@@ -34,13 +34,13 @@ inline void await(cudaEvent_t event) {
   CHECK(result);
 }
 
-// Of at least one value, whose order changes.
+// `values` must not be empty; their order changes.
 inline double median(std::vector<double>& values) {
   std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
   return values[values.size() / 2];
 }
 
-// For copies from device 0: the second one, where there is one.
+// The destination of copies from device 0: device 1 if it exists, otherwise device 0.
 inline int destination_device() {
   int count = 0;
   CHECK(cudaGetDeviceCount(&count));

@@ -1,26 +1,27 @@
 // Two workers and nothing else: the peer-to-peer engine between two processes of one host, each
-// with a GPU of its own, without client and server. Shows what the engine itself reaches, over each
-// medium.
+// with its own GPU, without client and server. Shows the performance of the engine itself, over
+// each medium.
 //
 //   engine_pair [--medium shm|tcp|late-tcp] [--devices 0,1] [--min 4K] [--max 256M]
 //               [--driver auto] [--strategy auto,v3b,v4b:1Mx4/shm,...] [--rounds N] [--cache FILE]
 //               [--streams on|off] [--sizes 64K,1M,...] [--passes start,settled,loaded]
 //               [--destination NAME=VALUE]
 //
-// A strategy is one of RCUDA_P2P_STRATEGY, with RCUDA_P2P_PATH after a slash. With --cache each
-// side keeps its measurements in a file (FILE.0, FILE.1).
+// A strategy is a value of RCUDA_P2P_STRATEGY, optionally followed by a slash and a value of
+// RCUDA_P2P_PATH. With --cache each side keeps its measurements in a file (FILE.0, FILE.1).
 //
 // A pass is one turn through all sizes:
-//   start    right after the peers are open, a fifth of the time: legs are measured beside copies
+//   start    right after the peers are open, for a fifth of the time: legs are measured meanwhile
 //   settled  after a pause in which all legs are measured; at least 16 copies of a size
 //   loaded   while both workers copy 1 MB to and from host memory without pause in other streams,
 //            as programs do, so that a peer copy has half of each bus
-// --destination sets a variable of the environment in the destination's process alone, so that its
-// device of softgpu may have another link.
+// --destination sets an environment variable in the destination's process only, for example to give
+// its softgpu device another link.
 //
-// Each copy is in a stream of the source, as cudaMemcpyPeerAsync puts it there, and is timed from
-// the call until the stream is idle again. CSV: the first copy, the median of those after it, one
-// of a train, the mean of all single ones, and the median of their last half.
+// Each copy is in a stream of the source, where cudaMemcpyPeerAsync puts it, and is timed from the
+// call until the stream is idle again. CSV: the first copy; the median of all single copies; the
+// time per copy of a train; the bandwidths of these two; the mean of all single copies; the median
+// of their last half.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -54,7 +55,7 @@ using namespace rcuda;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kAhead = 8;
-constexpr int kFirst = 3;  // copies that tell how many follow
+constexpr int kFirst = 3;  // copies whose times decide how many follow
 
 struct Options {
   std::string medium = "shm";
@@ -83,7 +84,7 @@ void check(CUresult result, const char* what) {
   if (result != CUDA_SUCCESS) die(std::string(what) + " gave " + std::to_string(result));
 }
 
-// Exits where the arguments ask for help or cannot be.
+// Exits if the arguments request help or are invalid.
 Options parse(int argc, char** argv) {
   Options options;
   std::vector<int> devices{options.devices[0], options.devices[1]};
@@ -191,7 +192,7 @@ class Worker {
     if (!engine_->wait_until_open(std::chrono::seconds(60))) die("the peer did not open");
     barrier();
   }
-  // The legs are measured in the background.
+  // Waits while the legs are measured in the background.
   void settle() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1500));
     barrier();
@@ -203,7 +204,7 @@ class Worker {
     barrier();
   }
 
-  // Other work of the program on both directions of the device's bus, until unload().
+  // Keeps both directions of the device's bus busy with other work of the program, until unload().
   void load() {
     barrier();
     loading_ = true;
@@ -220,7 +221,8 @@ class Worker {
     barrier();
   }
 
-  // The source's part of one size, for so many seconds or at least so many single copies.
+  // The source's part of one size: single copies for about `seconds`, but from `least` to 300 of
+  // them, then a train.
   void send(const std::string& label, uint64_t bytes, double seconds, int least) {
     std::vector<double> times;
     const auto single = [&](int copies) {
@@ -239,7 +241,7 @@ class Worker {
     const int copies = static_cast<int>(std::clamp(enough, static_cast<double>(least), 300.0));
     tell(copies);
     single(copies);
-    // A train: the next copy is asked for while the last one runs.
+    // A train: the next copy is issued while the last one runs.
     barrier();
     const Clock::time_point begin = Clock::now();
     over_ = 0;
@@ -249,8 +251,9 @@ class Worker {
     barrier();
     print(label, static_cast<double>(bytes), times, train);
   }
-  // The destination's part: halves ahead of the source's, then the bytes are looked at. Not all of
-  // them at once: the source's engine looks at each that has been announced in every round.
+  // The destination's part: starts its halves before the source's, then compares the bytes. It
+  // starts only kAhead of them in advance, because the source's engine looks at each announced half
+  // in every round.
   void receive(uint64_t bytes) {
     const auto& table = driver_.table;
     check(table.cuMemsetD8_v2(memory_, 0x5a, bytes), "cuMemsetD8");
@@ -305,7 +308,7 @@ class Worker {
                 median_of({half, times.end()}));
     std::fflush(stdout);
   }
-  // How many copies follow, from the source to the destination.
+  // Sends the number of copies that follow from the source to the destination.
   void tell(int copies) {
     if (::write(partner_, &copies, sizeof copies) != sizeof copies) die("partner gone");
   }
@@ -328,7 +331,7 @@ class Worker {
     for (CUevent& event : over) {
       check(table.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
     }
-    // Two at a time: the bus is never idle, and nobody queues behind more than those.
+    // Two copies at a time, so the bus is never idle and no peer copy queues after more than two.
     for (int i = 0; loading_; i = 1 - i) {
       check(table.cuEventSynchronize(over[i]), "cuEventSynchronize");
       check(to_device ? table.cuMemcpyHtoDAsync_v2(device, host, kBytes, stream)
@@ -342,7 +345,7 @@ class Worker {
     check(table.cuMemFree_v2(device), "cuMemFree");
     check(table.cuStreamDestroy_v2(stream), "cuStreamDestroy");
   }
-  // Until the stream is idle, or, without streams, until so many copies are over.
+  // Waits until the stream is idle or, without streams, until `copies` copies have ended.
   void wait(int copies) {
     if (options_.streams) {
       check(driver_.table.cuStreamSynchronize(stream_), "cuStreamSynchronize");

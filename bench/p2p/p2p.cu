@@ -1,13 +1,13 @@
 // Latency and bandwidth of cudaMemcpyPeer by size, as CSV.
 //
-// A plain CUDA program: natively it measures CUDA's own copy (--peer-access off|on), under
-// LD_PRELOAD=librcuda.so with two servers in RCUDA_DEVICES it measures ours, with the strategy that
-// RCUDA_P2P_STRATEGY names. run.py alternates them and draws the figures.
+// A plain CUDA program. Natively it measures CUDA's own copy (--peer-access off|on). Under
+// LD_PRELOAD=librcuda.so, with two servers in RCUDA_DEVICES, it measures rcuda's copy, with the
+// strategy in RCUDA_P2P_STRATEGY. run.py alternates them and draws the figures.
 //
-// Every size: the first copy and the second, each after the destination was overwritten and both
-// devices had nothing to do for as long as comparing the bytes takes; then the median of
-// single blocking copies, then the time per copy of a train in one stream. After the first, the
-// second and the train all bytes are compared.
+// For every size: the first and the second copy; the median of single blocking copies; the time per
+// copy of a train in one stream. All bytes are compared after the first copy, after the second and
+// after the train, and the destination is overwritten before each of these. So before the first and
+// the second copy, both devices have been idle at least while bytes were compared.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -30,7 +30,7 @@ struct Options {
   uint64_t min_bytes = 4;
   uint64_t max_bytes = 256ull << 20;
   double seconds_per_size = 0.2;
-  double settle_seconds = 0;  // nothing is done for so long before the first copy
+  double settle_seconds = 0;  // time without work before the first copy
   bool peer_access = false;
   bool header = true;
   std::string label = "native";
@@ -87,7 +87,7 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// Powers of two, and 200 KB, where the published hybrid changes over.
+// Powers of two, and 200 KB, where the published hybrid switches.
 std::vector<uint64_t> sizes_of(const Options& options) {
   std::vector<uint64_t> sizes;
   for (uint64_t bytes = 4; bytes <= options.max_bytes; bytes *= 2) {
@@ -130,7 +130,7 @@ class Pair {
     CHECK(cudaStreamSynchronize(stream_));
     return us_since(begin) / copies;
   }
-  // One copy on its own, with its bytes looked at before and behind.
+  // One blocking copy. The destination is overwritten before it and compared after it.
   double checked_us(uint64_t bytes) {
     spoil(bytes);
     const Clock::time_point begin = Clock::now();

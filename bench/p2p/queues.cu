@@ -1,12 +1,13 @@
-// How many streams can wait until another one does not get on: streams share a GPU's queues, and
-// the engine of copies between servers must find one that is free (docs/p2p.md, "Queues").
+// The number of streams that can wait before another stream makes no progress. Streams share a
+// GPU's queues, and the engine for copies between servers needs a free one (docs/p2p.md, "Queues").
 //
 //   CUDA_DEVICE_MAX_CONNECTIONS=8 queues [--most STREAMS] [--patience MS]
 //
-// Prints, for each kind of work, with how many waiting streams that also have such work to do one
-// more stream no longer does its own: of the default priority, of the greatest, and in a context of
-// its own. Then with how many, of all kinds, three lanes with eight copies each stop. A stream
-// whose work takes longer than --patience, of some ten microseconds on an idle GPU, has stopped.
+// For each kind of work, prints the number of waiting streams with such work at which one more
+// stream no longer does its own: a stream of the default priority, of the greatest priority, and in
+// another context. The last line is the number of waiting streams, with all kinds of work, at which
+// three lanes with eight copies each stop. -1: never. A stream has stopped if its work, which takes
+// some ten microseconds on an idle GPU, takes longer than --patience.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -70,10 +71,10 @@ bool gets_on(CUstream stream) {
   return false;
 }
 
-// Streams that wait for the gate and have work behind it, `most` of them.
+// Up to `most` streams that wait for the gate and have work after the wait.
 class Waiting {
  public:
-  // No stream can be made any more while all queues for kernels wait.
+  // Makes all streams now: none can be made while all queues for kernels wait.
   Waiting(const Memory& memory, int most) : memory_(memory) {
     for (int i = 0; i < most; ++i) streams_.push_back(make_stream(0));
   }
@@ -97,8 +98,8 @@ class Waiting {
   size_t waiting_ = 0;
 };
 
-// One stream of `context` with work of this kind beside more and more that wait: -1 if it never
-// stops.
+// Returns the number of waiting streams at which a stream of `context` with this kind of work
+// stops; -1 if it never does.
 int streams_until_stuck(const Memory& memory, Kind kind, CUcontext own, CUcontext context,
                         int priority, int most) {
   check(cuCtxSetCurrent(context), "a context");
@@ -121,7 +122,7 @@ int streams_until_stuck(const Memory& memory, Kind kind, CUcontext own, CUcontex
   return found;
 }
 
-// The same for lanes as the engine has them, busy all the time.
+// The same for three lanes like those of the engine, which are always busy.
 int streams_until_a_lane_is_stuck(const Memory& memory, int priority, int most) {
   const std::vector<Kind> kinds = {kToHost, kToDevice, kWithinDevice};
   std::vector<CUstream> lanes;

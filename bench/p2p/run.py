@@ -5,16 +5,16 @@
         --native --remote 'RCUDA_DEVICES=node1:0,node2:0 LD_PRELOAD=/usr/lib/librcuda.so' \\
         --strategies v2b,v3b,v4b,hybrid,auto --paths shm,ipc
 
-Rounds go through all variants in turn, so that a change of the machine's mood hits all alike; the
-CSV holds the median of the rounds. Natively (--native) with peer access off and on. --sockets
-build/release/bench/p2p/sockets adds what plain TCP sockets carry on this host. The figures need
+Rounds go through all variants in turn, so that a change in the machine's speed affects all alike. The
+CSV contains the median of the rounds. --native adds native copies with peer access off and on.
+--sockets build/release/bench/p2p/sockets adds plain TCP sockets on this host. The figures need
 matplotlib and are left out without it.
 
-With --exhaustive it asks instead how good the planner's choice is: every chunk size and depth of a
-grid is measured once on each of --paths, then those that were best at some size are measured again,
-in turn with the automatic choice, and exhaustive.csv tells for each size what was best and how long
-the planner's choice took in relation to it. (Measured again, because the least of many noisy values
-is less than what the best candidate takes.)
+With --exhaustive it measures instead how good the planner's choice is. Every chunk size and depth of a
+grid is measured once on each of --paths. Then those that were best at some size are measured again,
+in turn with the automatic choice. For each size, exhaustive.csv contains the best candidate and the
+planner's time in relation to it. (The second measurement is needed because the smallest of many noisy
+values is smaller than the true time of the best candidate.)
 
     bench/p2p/run.py --program ... --out results --remote '...' --exhaustive --paths shm,ipc,tcp \\
         --min 64K
@@ -32,7 +32,7 @@ FIELDS = ["first_us", "second_us", "median_us", "train_us"]
 
 
 def variants(arguments):
-    """(label, environment, command) of everything to be measured."""
+    """(label, environment, command) of each variant."""
     result = []
     if arguments.native:
         for access in ("off", "on"):
@@ -75,7 +75,7 @@ def of_remote(arguments, path, strategy):
 
 
 def grid_of(arguments, path):
-    """Every strategy that can differ from another: v2, v3 and v4 are chunk sizes and depths."""
+    """All distinct strategies. v2 and v3 are v4 with certain chunk sizes and depths."""
     if path == "ipc":
         return ["ipc"]
     staged = ["v4b", "v4a"] if path == "verbs" else ["v4b"]
@@ -130,7 +130,7 @@ def exhaustive(arguments):
 
 
 def compare(table):
-    """What copies between servers reach of what the same machine does without them."""
+    """Prints copies between servers in relation to the same machine without servers."""
     references = {"shm": "native peer access off", "ipc": "native peer access on",
                   "tcp": "sockets walking"}
     for label in dict.fromkeys(label for label, _ in table):

@@ -1,6 +1,7 @@
-// How long a session takes to begin, as CSV in milliseconds: the first CUDA call; the first work on
-// every device; the first and the second copy from the first device to the last; a copy from each
-// device of the first server to each of the last. A plain CUDA program, for session_start.py.
+// The time that a session takes to start, as CSV in milliseconds: the first CUDA call; the first
+// work on every device; the first and the second copy from the first device to the last; a copy
+// from each device of the first server to each of the last. A plain CUDA program, for
+// session_start.py.
 //
 //   session_start [GPUS_PER_SERVER]
 #include <cstdio>

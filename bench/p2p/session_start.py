@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How long a session over several servers takes to begin, by the number of servers, on softgpu.
+"""Measures the start of a session over several servers, by the number of servers, on softgpu.
 
     bench/p2p/session_start.py --build build/release [--servers 1,2,4,8,16] [--gpus 4] [--rounds 3]
                                [--mode eager,lazy]
 
-Prints medians: the program's own times (session_start.cu) and its whole life. Needs of the build folder
+Prints medians: the program's own times (session_start.cu) and its total time. Needs, in the build folder,
 bin/rcuda-server, lib/librcuda.so, softgpu/lib and bench/p2p/session_start (targets rcuda-server,
 rcuda_client, softgpu_driver, bench_p2p).
 """
@@ -49,7 +49,7 @@ def main():
         for mode in arguments.mode.split(","):
             rows = []
             for _ in range(arguments.rounds):
-                # Of a fresh start: nothing is measured and no worker was used before.
+                # Fresh servers: no measurements exist, and no worker has been used.
                 servers = [Server(arguments.build, index=index,
                                   environment={"SOFTGPU_DEVICES": str(arguments.gpus),
                                                "SOFTGPU_MEMORY": "2G"})

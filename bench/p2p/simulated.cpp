@@ -1,12 +1,13 @@
 // Two engines with simulated devices, links and time (tests/support/p2p_world.h): peer copies over
-// links that are not at hand, RDMA with and without GPUDirect among them. For ablation.py.
+// links that are not available here, such as RDMA with and without GPUDirect. Used by ablation.py.
 //
 //   simulated --link NAME [--cache FILE] [--sizes 64K,1M,...] [--passes start,settled,loaded]
 //   simulated --list
 //
 // A pass is one turn through all sizes: `start` right after the peers are connected, `settled` when
-// all legs are measured, `loaded` with buses half as fast as they were measured. CSV: the mean of
-// single copies (of the last half, but for `start`), and one of a train, in simulated us.
+// all legs are measured, `loaded` with buses half as fast as they were measured. CSV, in simulated
+// us: the mean of single copies (except in `start`, of their last half), and the time per copy of a
+// train.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -75,15 +76,15 @@ class Pair {
     cores_[0]->attach(1, std::move(links.first), token, true);
     cores_[1]->attach(0, std::move(links.second), token, false);
     if (!run([&] { return cores_[0]->all_open() && cores_[1]->all_open(); })) die("no connection");
-    // The probes of GPUDirect look at bytes; nothing after them does.
+    // The probe transfers of GPUDirect compare bytes; nothing after them does.
     pass_us(1000);
     world_.move_bytes = false;
   }
 
-  // An engine does not end while something is under way, and only run() lets time pass.
+  // An engine does not end while work is in flight, and time passes only while the world runs.
   ~Pair() { world_.settle(cores()); }
 
-  // Half a second, in steps: engines look at the clock, but time passes with events only.
+  // Lets half a second pass, in steps, because simulated time passes only with events.
   void settle() {
     for (int i = 0; i < 500; ++i) pass_us(1000);
   }
@@ -117,7 +118,7 @@ class Pair {
     world_.after_us(us, [&] { passed = true; });
     run([&] { return passed; });
   }
-  // So many copies in one stream, the next right behind the last.
+  // Time of `copies` copies in one stream, each right after the last.
   double copies_us(uint64_t bytes, int copies) {
     const double begin_us = world_.now_us();
     int over = 0;

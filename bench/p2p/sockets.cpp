@@ -1,14 +1,15 @@
-// What plain sockets carry between two processes of this host: the bar for copies over TCP.
+// The speed of plain sockets between two processes of this host: the reference for copies over TCP.
 //
 //   sockets [--streams 4] [--address 127.0.0.1] [--min 64K] [--max 256M] [--seconds PER_SIZE]
 //           [--walk BYTES] [--label TEXT] [--no-header]
 //
-// A transfer is cut evenly over the streams (parts of 64 KB at least), each with a thread at either
-// end that blocks in send and recv, from memory to memory. With --walk 32M each takes the next part
-// of so much memory at either end, as bytes do that a GPU has just written; without, transfers up
-// to some MB are in the processor's caches when they are sent again. It is over when the receiver
-// has acknowledged every part. Single transfers and trains are timed as p2p.cu times copies, and
-// printed in its columns, so that run.py can put both into one table.
+// A transfer is cut evenly over the streams (parts of 64 KB at least). Each stream has a thread at
+// either end that blocks in send or recv, from memory to memory. With --walk 32M, each transfer
+// uses the next part of 32 MB of memory at either end, so its bytes are in no cache, like bytes
+// that a GPU has just written. Without --walk, transfers up to some MB are in the processor's
+// caches when they are sent again. A transfer is over when the receiver has acknowledged every
+// part. Single transfers and trains are timed as p2p.cu times copies, and printed in its columns,
+// so that run.py can put both into one table.
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -48,7 +49,7 @@ struct Options {
   bool no_header = false;
 };
 
-struct Part {  // of no bytes: the stream ends
+struct Part {  // without bytes: the stream ends
   uint64_t offset = 0;
   uint64_t bytes = 0;
 };
@@ -66,7 +67,7 @@ void send_all(int socket, const void* data, size_t bytes) {
     bytes -= static_cast<size_t>(sent);
   }
 }
-// False at the end of the stream.
+// Returns false at the end of the stream.
 bool receive_all(int socket, void* data, size_t bytes) {
   for (auto* at = static_cast<char*>(data); bytes > 0;) {
     const ssize_t received = ::recv(socket, at, bytes, 0);
@@ -87,8 +88,8 @@ void receive_parts(int socket, char* memory) {
   ::close(socket);
 }
 
-// The sending end of a stream. A thread sends, another takes the acknowledgements, so that a train
-// does not stop between its transfers.
+// The sending end of a stream. One thread sends and another receives the acknowledgements, so a
+// train does not stop between its transfers.
 class Stream {
  public:
   Stream(int socket, const char* memory)
@@ -172,7 +173,7 @@ class Sender {
  private:
   std::vector<std::unique_ptr<Stream>> streams_;
   const uint64_t walk_bytes_;
-  uint64_t at_ = 0;  // where the next transfer's memory begins
+  uint64_t at_ = 0;  // offset of the next transfer's memory
 };
 
 void no_delay(int socket) {

@@ -1,21 +1,21 @@
-// What a copy between two GPUs that is staged in host memory takes at best on this machine: nothing
-// but the two DMA legs, in chunks, tied in the two ways there are.
+// The shortest time of a copy between two GPUs that is staged in host memory, on this machine: only
+// the two DMA legs, in chunks, coupled in two ways.
 //
 //   staged [--rounds 100]
 //   staged --settle SECONDS [--rounds 5]
 //
-//   events    one process with both GPUs; the GPUs wait for one another's events
-//   hand-over two processes with a GPU each, as two servers have them; each chunk is handed over in
-//             shared memory by a thread that looks for the end of its copy out
+//   events    one process with both GPUs; the GPUs wait for each other's events
+//   hand-over two processes with a GPU each, like two servers; a thread polls for the end of each
+//             chunk's copy out and then hands the chunk over in shared memory
 //
-// Prints the median of each in microseconds by size and chunk, beside cudaMemcpyPeer with peer
-// access off, alternating. No engine between two workers can be faster than `hand-over`, and none
-// of two processes has `events` (CUDA's events of other processes are slower than both). With one
-// GPU the copies are within it, and only the driver's does not go over the bus.
+// Prints the median of each in microseconds by size and chunk, alternating with cudaMemcpyPeer with
+// peer access off. No engine between two workers can be faster than `hand-over`, and none of two
+// processes can have `events` (CUDA's events between processes are slower than both). With one GPU,
+// source and destination are on that GPU, and only the driver's copy does not use the bus.
 //
-// With --settle, the first and the second copy after so many seconds in which the GPUs had nothing
-// to do, while the threads of `hand-over` went on looking: what the first copy costs more when no
-// thread has to wake up. `kept warm` is `hand-over` whose threads copied 4 KB over the bus every
+// With --settle, prints the first and the second copy after SECONDS in which the GPUs were idle
+// while the threads of `hand-over` kept polling. This shows the extra cost of the first copy when
+// no thread has to wake up. `kept warm` is `hand-over` whose threads copied 4 KB over the bus every
 // millisecond of the pause.
 #include <algorithm>
 #include <atomic>
@@ -43,11 +43,11 @@ constexpr size_t kMostChunks = 32;
 constexpr double kWarmEveryUs = 1000;
 constexpr size_t kWarmBytes = 4096;
 
-// What the two processes share, beside the staging buffer.
+// Shared by the two processes, in addition to the staging buffer.
 struct Shared {
   std::atomic<bool> destination_ready{false};
   std::atomic<bool> over{false};
-  std::atomic<bool> warm{false};  // both copy a little now and then
+  std::atomic<bool> warm{false};  // both keep their bus warm (keep_warm())
   std::atomic<size_t> bytes{0}, chunk{0};
   std::atomic<uint64_t> asked{0}, done{0};  // copies
   std::atomic<uint64_t> staged{0};          // chunks
@@ -79,7 +79,7 @@ struct Side {
     CHECK(cudaMemcpyAsync(to, from, bytes, kind, stream));
     CHECK(cudaEventRecord(events[chunk], stream));
   }
-  // Called without pause: keeps the last copy in `direction` from being long ago.
+  // Called without pause. Copies a little in `direction` if the last such copy is kWarmEveryUs ago.
   void keep_warm(char* staging, cudaMemcpyKind direction, Clock::time_point& last) const {
     if (us_since(last) < kWarmEveryUs) return;
     use();
@@ -113,7 +113,7 @@ double by_events(const Side& from, const Side& to, char* staging, size_t bytes, 
   return us_since(begin);
 }
 
-// The source's process. Looks for the end of chunks between queueing others.
+// Runs in the source's process. Polls for the end of chunks while it queues others.
 double by_hand_over(const Side& from, char* staging, Shared& shared, size_t bytes, size_t chunk) {
   from.use();
   shared.bytes = bytes;
@@ -253,7 +253,8 @@ int main(int argc, char** argv) {
   char* staging = map_shared<char>(kMostBytes);
   const pid_t child = ::fork();  // before CUDA is used
   if (child == 0) be_the_destination(staging, *shared);
-  // It has said why, and nobody would answer any more.
+  // If the destination ends, it has printed the reason. End too, instead of waiting for it for
+  // ever.
   std::signal(SIGCHLD, [](int) { std::_Exit(1); });
 
   const Side from(0), to(destination_device());

@@ -1,20 +1,20 @@
-// What a copy between two GPUs takes at best when sockets carry it: two processes with a GPU each,
-// the way out of the one, the sockets, the way into the other and nothing else.
+// The shortest time of a copy between two GPUs over sockets: two processes with a GPU each, which
+// only copy out of one GPU, through the sockets and into the other.
 //
 //   staged_sockets [--streams 4] [--rounds 20] [--most BYTES]
 //
 // Each chunk is cut over the streams (parts of 32 KB at least). A thread for each end of a stream
-// looks without pause for what there is to send or to receive; what is ready, landed and free again
-// is told in memory that the processes share, which costs less than any message. The staging memory
-// of either process is walked through, 32 MB of it. With the GPUs left out the same threads carry
-// the same chunks from memory to memory (`plain`). Sockets get a copy of the bytes, or their pages
+// polls for bytes to send or to receive. The processes report through shared memory, which costs
+// less than any message, which chunks are ready, have landed and are free again. Each process
+// cycles through its 32 MB of staging memory. Without the GPUs, the same threads carry the same
+// chunks from memory to memory (`plain`). Sockets get a copy of the bytes, or their pages
 // (vmsplice, splice).
 //
-// Prints for each size the median of single copies and the time of one in a train of them, in
-// microseconds, with the best chunk for each and for plain ones as well, and a p behind those for
-// which pages were better. A single copy of an engine that stages in host memory and uses as many
-// sockets can take less than `staged` only by cutting better; trains have been seen to take 10 %
-// less, with threads that do not all look without pause.
+// Prints, for each size, the median of single copies and the time per copy of a train, in
+// microseconds, each with its best chunk, and the same for `plain`. A p marks figures for which
+// pages were better. An engine that stages in host memory and uses as many sockets can make a
+// single copy faster than `staged` only by cutting better. Trains of such an engine have been seen
+// to take 10 % less, with threads that do not all poll without pause.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -61,7 +61,7 @@ void until(const Ready& ready) {
   }
 }
 
-// Some copies of the same size behind one another, cut into chunks.
+// Several copies of one size, one after the other, cut into chunks.
 struct Run {
   size_t bytes = 0;  // of a copy
   size_t chunk = 0;
@@ -81,13 +81,13 @@ struct alignas(64) Counter {
   std::atomic<size_t> value{0};
 };
 
-// What the two processes share. Counters count chunks of the run.
+// Shared by the two processes. Counters count chunks of the run.
 struct Shared {
   std::atomic<bool> destination_ready{false};
   std::atomic<bool> over{false};
-  Run run;                             // passed on by `asked`
+  Run run;                             // published by `asked`
   alignas(64) std::atomic<int> asked;  // runs
-  Counter ready;                       // to be sent
+  Counter ready;                       // chunks that can be sent
   Counter received[kMostStreams];
   Counter landed;
 };
@@ -126,7 +126,7 @@ class End {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  // The source's main thread: one run, and how long a copy of it took.
+  // Called on the source's main thread. Executes one run and returns the time per copy.
   double run_us(const Run& run) {
     shared_.ready.value = 0;
     shared_.landed.value = 0;
@@ -139,12 +139,12 @@ class End {
         shared_.ready);
     until([&] { return shared_.landed.value == run.chunks(); });
     const double us = us_since(begin) / static_cast<double>(run.copies);
-    // A thread that had no part of the last chunk may not have seen it yet.
+    // A sending thread without a part of the last chunk may not have finished the run yet.
     until([&] { return sent_runs_ == static_cast<size_t>(shared_.asked * streams()); });
     return us;
   }
 
-  // The destination's main thread.
+  // Called on the destination's main thread.
   void land_runs() {
     for (int runs = 0; next_run(&runs);) {
       copy_chunks(
@@ -215,7 +215,7 @@ class End {
     }
     return static_cast<size_t>(taken);
   }
-  // Small chunks go over one stream after the other.
+  // The part of a chunk that a stream carries. Small chunks use the streams in turn.
   Part part_of(const Run& run, size_t chunk, int stream) const {
     const size_t bytes = run.size(chunk), all = sockets_.size();
     const size_t parts = std::clamp<size_t>(bytes / kLeastPart, 1, all);
@@ -236,8 +236,8 @@ class End {
     }
     return least;
   }
-  // All chunks of the run out of the GPU or into it, as many as `limit` says at the time; `copied`
-  // tells of those that are over.
+  // Copies all chunks of the run out of the GPU or into it. `limit` returns how many chunks may be
+  // queued so far; `copied` counts those that have finished.
   template <typename Limit>
   void copy_chunks(const Run run, cudaMemcpyKind kind, const Limit& limit, Counter& copied) {
     for (size_t queued = 0, done = 0; done < run.chunks();) {
@@ -267,7 +267,7 @@ class End {
   }
 
   const std::vector<int> sockets_;
-  std::vector<std::array<int, 2>> pipes_;  // of each, for pages: out of it, into it
+  std::vector<std::array<int, 2>> pipes_;  // per stream, for pages: read end, write end
   Shared& shared_;
   char* memory_ = nullptr;
   char* staging_ = nullptr;
@@ -371,7 +371,8 @@ int main(int argc, char** argv) {
     destination.join();
     return 0;
   }
-  // It has said why, and nobody would answer any more.
+  // If the destination ends, it has printed the reason. End too, instead of waiting for it for
+  // ever.
   ::signal(SIGCHLD, [](int) { std::_Exit(1); });
   End source(0, senders, *shared, static_cast<size_t>(most));
   source.start(&End::send_parts);

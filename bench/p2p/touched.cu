@@ -1,13 +1,13 @@
-// What a DMA between a GPU and page-locked memory costs behind threads that have touched that
-// memory, as they do on both sides of a copy over sockets and nowhere on one over shared memory.
+// The cost of a DMA between a GPU and page-locked memory after threads have touched that memory.
+// They do so on both sides of a copy over sockets, and on neither side of one over shared memory.
 //
 //   touched [--threads 4] [--rounds 100]
 //
-// Prints the median of one transfer in microseconds, from the call until an event behind it has
-// been seen: out (to memory that nobody touches, or that threads have read since the last time, as
-// send() does) and in (from memory that nobody touches, or that threads have just written, as
-// recv() does). Each time the next part of 32 MB is taken, so that it is not the same few lines
-// that lie in the threads' caches.
+// Prints the median of one transfer in microseconds, from the call until an event after it has been
+// seen: out (to memory that no thread touches, or that threads have read since the last time, as
+// send() does) and in (from memory that no thread touches, or that threads have just written, as
+// recv() does). Each transfer uses the next part of 32 MB, so the threads' caches do not always
+// hold the same few lines.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -63,7 +63,7 @@ class Touchers {
   }
 
   char* const memory_;
-  Touch how_ = Touch::kNothing;  // these three are passed on by asked_
+  Touch how_ = Touch::kNothing;  // asked_ publishes these three
   size_t offset_ = 0;
   size_t bytes_ = 0;
   std::atomic<int> asked_{0};

@@ -1,9 +1,9 @@
 // One pass over the figures that remote_vs_native compares. Prints "name value" lines: microseconds
-// for latencies, GB/s (10^9 bytes) for copies. A plain CUDA program: whether its device is local or
-// remote is decided by how it is started.
+// for latencies, GB/s (10^9 bytes) for copies. A plain CUDA program: the way it is started decides
+// whether its device is local or remote.
 //
-//   figures            everything but the start of the process
-//   figures --first    nothing but a first result, for timing a whole process
+//   figures            everything except the start of the process
+//   figures --first    only a first result, for timing a whole process
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -51,8 +51,8 @@ double median_us(int rounds, int count, const Work& work) {
 
 void print(const char* name, double value) { std::printf("%s %.4g\n", name, value); }
 
-// The driver's own entry point, below the CUDA runtime: what of a launch is the driver's part, or
-// the forwarding client's.
+// The driver's own entry point, below the CUDA runtime. It shows the part of a launch that the
+// driver, or rcuda's client, takes.
 decltype(&cuLaunchKernel) driver_launch() {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found;
@@ -69,7 +69,7 @@ void latencies() {
   const auto launch = driver_launch();
   std::vector<double> part, queued, total;
   for (int round = 0; round < 9; ++round) {
-    // Few enough to fit every queue: what is measured is the caller's cost.
+    // Few enough to fit every queue, so only the caller's cost is measured.
     auto start = Clock::now();
     for (int i = 0; i < 500; ++i) launch(function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
     part.push_back(seconds_since(start) * 1e6 / 500);
@@ -137,7 +137,8 @@ void copies() {
     for (size_t bytes :
          {size_t{4} << 10, size_t{64} << 10, size_t{1} << 20, size_t{16} << 20, largest}) {
       const int count = bytes >= (16u << 20) ? 3 : 50;
-      // A copy to the device may return before its DMA ran; the last one is waited for.
+      // A copy to the device may return before its DMA has run, so each round waits for the last
+      // one.
       std::vector<double> times;
       for (int round = 0; round < 7; ++round) {
         CHECK(cudaDeviceSynchronize());

@@ -6,10 +6,10 @@
 
 Starts an rcuda-server on this machine, runs bench/remote_vs_native/figures natively and over every
 transport in turn, and prints the median of each figure and its ratio to native: above 1 is better than
-native, for latencies as for bandwidths. Where PyTorch is installed, a small training loop as well.
-With --before, the build folder of another commit, that runs in turn as well; a second table has the
-ratio to it, and the largest ratio of two of its own rounds, which is what the machine adds.
-With --budget no round begins that would end later.
+native, for latencies as for bandwidths. If PyTorch is installed, it also runs a small training loop.
+--before names the build folder of another commit, which then runs in turn as well. A second table has
+the ratio to that build, and the largest ratio between two rounds of that build, which shows the noise.
+--budget prevents rounds that would end after this time.
 Needs an NVIDIA GPU.
 """
 
@@ -56,7 +56,7 @@ def remote_environment(build, server, transport, device):
 
 
 def run_rounds(environments, program, rounds, torch_rounds, budget):
-    """By mode and figure: a value for each round."""
+    """By mode and figure: the values of the rounds."""
     samples = {mode: {} for mode in environments}
     start, longest = time.perf_counter(), 0.0
     for round_number in range(rounds):
@@ -64,7 +64,7 @@ def run_rounds(environments, program, rounds, torch_rounds, budget):
         if begin - start + longest > budget:
             print(f"{round_number} rounds", file=sys.stderr)
             break
-        # Every other round in the other order: a run feels what the one before it has left on the machine.
+        # Every second round has the reverse order, because a run may affect the next one.
         order = list(environments.items())
         for mode, environment in order if round_number % 2 == 0 else reversed(order):
             figures = first_result([program, "--first"], environment)

@@ -3,9 +3,9 @@
 //
 //   interpreter [KERNELS.ptx]
 //
-// The number of workers is fixed when a process starts, so every figure is measured in a child of
-// its own: the best of three launches by the clock, and, for machines that have other work to do,
-// by the processor time spent ("per core").
+// The number of workers is fixed when a process starts, so every figure is measured in its own
+// child process: the best of three launches, by wall-clock time and, for machines with other load,
+// by processor time ("per core").
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -65,7 +65,7 @@ class Bench {
     return address;
   }
 
-  // The best of some launches.
+  // Runs the kernel kRepetitions times and returns the best rates.
   template <class... T>
   Rate measure(const char* kernel, exec::Dim3 grid, exec::Dim3 block, T... arguments) {
     std::vector<std::byte> bytes;

@@ -1,6 +1,6 @@
 // The kernels that interpreter.cpp times, as nvcc translates them to PTX.
 
-// Arithmetic with divergence: a column of the escape-time fractal, as many iterations as asked for.
+// Arithmetic with divergence: the escape-time fractal, one point per thread, `iterations` at most.
 extern "C" __global__ void mandelbrot(int* counts, int width, int height, int iterations) {
   const int x = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   const int y = static_cast<int>(blockIdx.y * blockDim.y + threadIdx.y);

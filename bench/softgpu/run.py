@@ -3,7 +3,7 @@
 
     run.py --build BUILD
 
-Build the target bench_softgpu first. On a machine with other work to do, go by processor time.
+Build the target bench_softgpu first. On a machine with other load, compare processor times.
 """
 
 import argparse

@@ -1,5 +1,5 @@
-// thrust::sort of some million ints, on any driver: "first", which loads the kernels, and the best
-// of three more, by the clock and by the processor time of the process.
+// thrust::sort of some million ints, on any driver: the first sort, which loads the kernels, and
+// the best of three more, in wall-clock time and in processor time of the process.
 //
 //   thrust_sort [MILLIONS]
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Kronecker graphs (R-MAT), the same on host and device, from a counter: edge i of a seed is always
-// the same, whoever makes it. Parameters are Graph500's: a = 0.57, b = c = 0.19.
+// Kronecker graphs (R-MAT), generated from a counter: edge i of a seed is always the same, on the
+// host and on every device. Parameters are Graph500's: a = 0.57, b = c = 0.19.
 #pragma once
 
 #include <cstdint>

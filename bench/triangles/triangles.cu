@@ -1,10 +1,10 @@
-// Counts the triangles of a Kronecker graph on several GPUs, and says what each stage took.
+// Counts the triangles of a Kronecker graph on several GPUs, and prints the time of each stage.
 //
 //   generate   edges, on the first GPU
 //   sort       as keys, duplicates and self-loops dropped
 //   orient     every edge from the vertex of smaller degree to the other; rows of the result
 //   copy       the oriented graph from the first GPU to all others: peer copies
-//   count      every GPU its share of the edges: the common neighbours of both ends
+//   count      on every GPU, for its share of the edges: the common neighbours of both ends
 //
 // A plain CUDA program with one or more devices, run natively or under LD_PRELOAD=librcuda.so.
 // --check counts again on the CPU (up to scale 16) and compares.
@@ -58,7 +58,8 @@ __global__ void count_degrees(const EdgeKey* keys, uint64_t count, uint32_t* deg
   atomicAdd(&degrees[static_cast<uint32_t>(keys[i])], 1u);
 }
 
-// From the vertex of smaller degree, or the smaller vertex: no vertex keeps more than sqrt(2 m).
+// Directs each edge from the vertex of smaller degree (for equal degrees, from the smaller vertex)
+// to the other, so no vertex keeps more than sqrt(2 m) edges.
 __global__ void orient(EdgeKey* keys, uint64_t count, const uint32_t* degrees) {
   const uint64_t i = blockIdx.x * static_cast<uint64_t>(blockDim.x) + threadIdx.x;
   if (i >= count) return;
@@ -67,7 +68,7 @@ __global__ void orient(EdgeKey* keys, uint64_t count, const uint32_t* degrees) {
   if (degrees[u] > degrees[v]) keys[i] = static_cast<uint64_t>(v) << 32 | u;
 }
 
-// rows[u] is the first edge of u; `targets` the other ends.
+// rows[u] is the first edge of u; `targets` are the other ends.
 __global__ void split(const EdgeKey* keys, uint64_t count, uint32_t vertices, uint32_t* rows,
                       uint32_t* sources, uint32_t* targets) {
   const uint64_t i = blockIdx.x * static_cast<uint64_t>(blockDim.x) + threadIdx.x;
@@ -98,8 +99,8 @@ __device__ bool contains(const uint32_t* list, uint32_t count, uint32_t value) {
   return false;
 }
 
-// One warp per edge of this GPU's share: the lanes look the shorter list's vertices up in the
-// longer.
+// One warp per edge of this GPU's share. The lanes look up the vertices of the shorter list in the
+// longer one.
 __global__ void count_triangles(const uint32_t* rows, const uint32_t* sources,
                                 const uint32_t* targets, uint64_t edges, unsigned share,
                                 unsigned shares, unsigned long long* triangles) {
@@ -172,7 +173,7 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// Wall-clock time of the stages, every device at rest in between.
+// Wall-clock time of the stages; every device is idle in between.
 class Stages {
  public:
   explicit Stages(int gpus) : gpus_(gpus) {}
@@ -310,7 +311,7 @@ unsigned long long count_on_gpus(const Options& options, int gpus, Stages& stage
   return total;
 }
 
-// The textbook way, with nothing of the above but the edges.
+// The textbook algorithm. It shares only the edges with the code above.
 unsigned long long count_on_cpu(const Options& options) {
   const uint32_t vertices = 1u << options.scale;
   const uint64_t made = static_cast<uint64_t>(vertices) * options.edge_factor;

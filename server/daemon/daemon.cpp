@@ -24,15 +24,16 @@
 namespace rcuda::server {
 namespace {
 
-// Connections that have not introduced themselves, and how many of those that connect at once are
-// taken before the others are read: a new one has its turn before enough others can take its place.
+// The bound on connections that have not introduced themselves, and the bound on connections
+// accepted in one round. The second is so small that a new connection is read before enough others
+// can replace it.
 constexpr rlim_t kMostNewcomers = 512;
 constexpr int kMostAcceptedAtOnce = 64;
 constexpr auto kCrowdedInterval = std::chrono::seconds(10);
-// A real Hello has some hundred bytes, and it travels on to a worker in one packet.
+// A real Hello has a few hundred bytes, and it is passed to a worker in one packet.
 constexpr uint32_t kMaxHelloBytes = 64u << 10;
 
-// Sessions and workers need descriptors, too.
+// Leaves descriptors for sessions and workers.
 size_t most_newcomers() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMostNewcomers;
@@ -80,7 +81,7 @@ Status Daemon::run() {
       items.push_back({listener_.local.get(), POLLIN, 0});
     }
     for (const Connection& connection : connections_) {
-      // One that waits for a worker says nothing more, but may go away.
+      // A client that waits for a worker sends nothing more, but may disconnect.
       items.push_back(
           {connection.socket.get(), static_cast<short>(connection.waits ? POLLRDHUP : POLLIN), 0});
     }
@@ -175,7 +176,8 @@ void Daemon::accept_some(int listening, bool local) {
   for (int i = 0; i < kMostAcceptedAtOnce; ++i) {
     Result<Accepted> accepted = accept_from(listening, local);
     if (!accepted.ok()) {
-      // Out of descriptors, most likely; who waits in the backlog is served when some are back.
+      // Most likely out of descriptors. Connections in the backlog are accepted when descriptors
+      // are free again.
       RCUDA_WARN("%s", accepted.status().message().c_str());
       accept_from_ = Clock::now() + std::chrono::seconds(1);
       return;
@@ -208,7 +210,7 @@ size_t Daemon::newcomers() const {
                     [](const Connection& connection) { return !connection.waits; }));
 }
 
-// There is one at least.
+// Drops the oldest newcomer of the origin that has the most. There is at least one newcomer.
 void Daemon::drop_newcomer() {
   std::map<std::string_view, size_t> origins;
   for (const Connection& connection : connections_) origins[connection.origin] += !connection.waits;
@@ -261,7 +263,7 @@ bool Daemon::read(Connection& connection) {
     connection.received.resize(have + static_cast<size_t>(std::max<ssize_t>(got, 0)));
     if (got > 0) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return true;
-    // Port scanners and health checks connect and leave without a word.
+    // Port scanners and health checks connect and leave without sending anything.
     RCUDA_LOG(have == 0 ? LogLevel::kDebug : LogLevel::kWarn, "%s left during the handshake",
               connection.name.c_str());
     return false;
@@ -275,7 +277,8 @@ bool Daemon::introduce(Connection& connection, wire::MessageType type,
     return false;
   }
   if (type == wire::MessageType::kTicket) return take_ticket(connection, body);
-  // These two know a secret of the session that they are for.
+  // kAttach and kPeerHello contain a secret of their session, so admit() does not check these
+  // connections.
   if (type == wire::MessageType::kAttach) {
     Result<wire::Attach> attach = wire::decode_attach(body);
     if (!attach.ok()) {
@@ -336,7 +339,7 @@ void Daemon::give_ticket(Connection& connection, const std::vector<std::byte>& b
                             wire::encode(*ticket), Clock::now());
 }
 
-// False when it is refused; otherwise the introduction follows.
+// Returns false if the ticket is refused. Otherwise the client sends its introduction next.
 bool Daemon::take_ticket(Connection& connection, const std::vector<std::byte>& body) {
   const Result<wire::Ticket> ticket = wire::decode_ticket(body);
   Status status = ticket.status();
@@ -359,7 +362,7 @@ bool Daemon::take_ticket(Connection& connection, const std::vector<std::byte>& b
   return true;
 }
 
-// Whoever is not known by user must be of another machine.
+// Admits a client if its user is known or if it is on another machine.
 Status Daemon::admit(const Connection& connection) const {
   if (connection.user) return {};
   const Result<bool> of_this_machine = wire::any_on_this_machine({&connection.ends.client, 1});
@@ -436,7 +439,7 @@ void Daemon::serve_waiting() {
   }
 }
 
-// So that a client can tell a server that is busy from something that does not answer.
+// Lets a client distinguish a busy server from one that does not answer.
 void Daemon::reassure_waiting() {
   const Clock::time_point now = Clock::now();
   for (Connection& connection : connections_) {

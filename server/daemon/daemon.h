@@ -1,14 +1,15 @@
-// The daemon: accepts clients, finds each a worker, and never touches CUDA itself.
+// The daemon: accepts clients and gives each a worker. It never uses CUDA itself.
 //
 // One thread runs one poll loop. A client that connects sends a Hello (or an Attach, for a further
-// socket of a session) within the handshake timeout. The daemon checks it, waits for a worker that
-// suits, and passes the socket to that worker. From then on client and worker need no daemon. A
-// client that cannot be served gets a Refusal that names the remedy, and one line is logged.
+// socket of a session) within the handshake timeout. The daemon checks it, waits for a suitable
+// worker, and passes the socket to that worker. After that, the session's data does not pass
+// through the daemon. A client that cannot be served gets a Refusal that names the remedy, and one
+// line is logged.
 //
-// On its own machine the daemon serves its own user and root only. The local socket says who
-// connects; a TCP client brings a ticket (docs/security.md). The number of connections that have
-// not introduced themselves is bounded. Beyond that, a new one replaces the oldest of the origin
-// that has the most, so that silent connections keep nobody out.
+// On its own machine the daemon serves its own user and root only. The local socket reports the
+// client's user; a TCP client brings a ticket (docs/security.md). The number of connections that
+// have not introduced themselves is bounded. Beyond the bound, a new connection replaces the oldest
+// one of the origin that has the most, so silent connections cannot lock other clients out.
 //
 // Threads: the caller of run(). Blocking: run(), until `stop` becomes readable; it then ends all
 // sessions within the stop timeout. Errors: run() fails if it cannot listen or if the first worker
@@ -37,7 +38,8 @@ namespace rcuda::server {
 
 class Daemon {
  public:
-  // `ready`: a descriptor that gets the port and a newline once sessions can be served; -1: none.
+  // `ready`: a descriptor to which the port and a newline are written once sessions can be served;
+  // -1: none.
   Daemon(const Settings& settings, int stop, int ready);
 
   // Fails when it cannot listen, or when the first worker cannot start.
@@ -51,13 +53,13 @@ class Daemon {
     UniqueFd socket;
     std::string name;
     std::string origin;
-    std::optional<uid_t> user;     // as the local socket or a ticket says
-    wire::TicketQuery ends;        // of a TCP connection
+    std::optional<uid_t> user;  // from the local socket or a ticket
+    wire::TicketQuery ends;     // the two ends of a TCP connection
     bool local = false;
     Clock::time_point deadline;
     std::vector<std::byte> received;
     bool waits = false;         // for a worker
-    Clock::time_point tell_at;  // while it waits: when to say so again
+    Clock::time_point tell_at;  // while it waits: when to send the next kQueued
     wire::Hello hello;
   };
 
@@ -65,7 +67,7 @@ class Daemon {
   void greet(Accepted accepted, bool local);
   size_t newcomers() const;
   void drop_newcomer();
-  // False if the connection is done with: passed on, answered or refused.
+  // Returns false if the connection is finished: passed on, answered or refused.
   bool read(Connection& connection);
   bool introduce(Connection& connection, wire::MessageType type,
                  const std::vector<std::byte>& body);
@@ -89,8 +91,8 @@ class Daemon {
   Tickets tickets_;
   std::list<Connection> connections_;  // the oldest first
   bool announced_ = false;
-  Clock::time_point say_crowded_from_{};  // limits the lines of a flood
-  Clock::time_point accept_from_{};       // later after a failure
+  Clock::time_point say_crowded_from_{};  // time of the next warning of a flood
+  Clock::time_point accept_from_{};       // set to a later time after a failure
 };
 
 }  // namespace rcuda::server

@@ -104,8 +104,8 @@ Result<Accepted> accept_from(int listening, bool local) {
   Accepted accepted;
   sockaddr_storage address{};
   socklen_t length = sizeof address;
-  // Blocking, as the Link of the worker that gets it expects; the daemon asks for what is there
-  // only.
+  // The socket is blocking, because the Link of the worker that gets it expects that. The daemon
+  // itself only reads bytes that have arrived.
   accepted.socket.reset(
       ::accept4(listening, reinterpret_cast<sockaddr*>(&address), &length, SOCK_CLOEXEC));
   if (!accepted.socket) {

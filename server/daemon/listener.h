@@ -1,8 +1,9 @@
 // The daemon's sockets: TCP for other machines and tools, and an abstract Unix socket, named after
 // the port, over which clients of this machine pass descriptors for shared memory.
 //
-// All sockets are non-blocking and close on exec. Threads: the daemon's one thread. Nothing blocks.
-// Errors name the address and the remedy.
+// The listening sockets are non-blocking; accepted sockets are blocking. All close on exec.
+// Threads: the daemon's only thread. Blocking: listen_on(), if it gets a name that must be
+// resolved. Errors name the address and the remedy.
 #pragma once
 
 #include <cstdint>
@@ -25,22 +26,23 @@ struct Listener {
   bool is_loopback = true;
 };
 
-// Port 0 takes a free one. kUnavailable if the port is taken, with the remedy.
+// Port 0 takes a free one. kUnavailable if the port is taken; the text has the remedy.
 Result<Listener> listen_on(const std::string& address, uint16_t port);
 
 struct Accepted {
   UniqueFd socket;
   std::string peer;  // "10.0.0.7:51312", "pid 812 of uid 1000"
-  // Connections of one origin share a bound: those of a user of this machine, of a host, of a
-  // network of IPv6, or of loopback.
+  // Connections from one origin compete for the same places (see daemon.h): those of a user of this
+  // machine, of a host, of an IPv6 network, or of loopback.
   std::string origin;
   std::optional<uid_t> user;     // of a local connection
   wire::TicketQuery connection;  // of a TCP connection: its two ends
 };
-// The next connection. Its socket is invalid if none waits.
+// Accepts the next connection. Its socket is invalid if no connection is waiting.
 Result<Accepted> accept_from(int listening, bool local);
 
-// Accepted::origin of a TCP connection. A host of IPv6 may have a whole /64 of addresses.
+// Accepted::origin of a TCP connection. An IPv6 host may own a whole /64 of addresses, so a /64 is
+// one origin.
 std::string origin_of(const wire::Endpoint& client);
 
 }  // namespace rcuda::server

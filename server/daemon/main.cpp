@@ -1,9 +1,10 @@
 // rcuda-server: offers this machine's GPUs to clients elsewhere.
 //
-// Process model. The daemon listens and passes each client's socket to a worker, a process of its
-// own that serves this one session: contexts, faults and addresses of a client are its worker's
-// alone. The same binary is both; workers are started with the hidden --worker, so that each has a
-// fresh address space, and get their settings through the environment.
+// Process model. The daemon listens and passes each client's socket to a worker, a separate process
+// that serves only this session. So contexts, faults and addresses of a session belong to its
+// worker alone. Daemon and workers run the same binary. The daemon starts a worker with the hidden
+// option --worker, so each has a fresh address space, and passes its settings through the
+// environment.
 
 #include <cstdio>
 #include <string>
@@ -45,7 +46,8 @@ void add_option(CLI::App* app, const std::string& names, config::SettingBase* se
       ->take_last();
 }
 
-// The soft limit is low for the sake of select(), which nothing here uses. Workers inherit it.
+// The default soft limit is low because of select(), which this program does not use. Workers
+// inherit the raised limit.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -55,7 +57,7 @@ void raise_descriptor_limit() {
 
 int run_daemon(const Settings& settings, int ready) {
   raise_descriptor_limit();
-  // Taken from a descriptor in the poll loop, not in a handler.
+  // The poll loop reads these signals from a descriptor; they have no handler.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -97,8 +99,8 @@ int start(int argc, char** argv) {
   app.add_flag("--list-settings", list_settings, "print every setting and where it came from");
   app.add_option("--worker", worker_window)->group("");
 
-  // The file and the environment come first, so options are only parsed once these are in: CLI11
-  // calls the setters while it parses, hence the look at --config beforehand.
+  // Options override the environment, which overrides the file. CLI11 calls the setters while it
+  // parses, so the file and the environment are loaded before that, and --config is looked up here.
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--config" && i + 1 < argc) config_file = argv[i + 1];
@@ -127,7 +129,8 @@ int start(int argc, char** argv) {
     return 0;
   }
   if (ready >= 0) ::fcntl(ready, F_SETFD, FD_CLOEXEC);
-  // By its name, so that ps shows workers under it; the link itself survives a replaced binary.
+  // Workers are started by the binary's path, so that ps shows it. If there is no such file,
+  // because the binary has already been replaced, /proc/self/exe is used, which still works.
   char binary[4096];
   const ssize_t length = ::readlink("/proc/self/exe", binary, sizeof binary - 1);
   if (length > 0 && ::access(std::string(binary, static_cast<size_t>(length)).c_str(), X_OK) == 0) {

@@ -1,10 +1,10 @@
-// Tickets: with a ticket a TCP client of the server's own machine proves its user
+// Tickets: a TCP client on the server's own machine proves its user with a ticket
 // (docs/security.md).
 //
-// A ticket is issued to a user, whom the local socket tells, for one TCP connection. It is good for
-// one use within its lifetime, on that connection. A user has at most kMostPerUser; the next one
-// replaces the user's oldest.
-// Threads: the daemon's one thread. Nothing blocks. Errors: as the functions say.
+// A ticket is issued for one TCP connection, to the user that the local socket reports. It can be
+// redeemed once, within its lifetime, on that connection. A user has at most kMostPerUser tickets;
+// the next one replaces the user's oldest.
+// Threads: the daemon's only thread. No function blocks. Errors: as the functions say.
 #pragma once
 
 #include <chrono>
@@ -26,11 +26,12 @@ class Tickets {
 
   explicit Tickets(Clock::duration lifetime) : lifetime_(lifetime) {}
 
-  // Fails when the kernel gives no random numbers.
+  // Fails if the kernel returns no random numbers.
   Result<wire::Ticket> issue(uid_t user, const wire::TicketQuery& connection,
                              Clock::time_point now);
-  // The user it was issued to; nothing if it is unknown, used, expired or for another connection.
-  // The ticket is used up in any case. Takes the same time whatever the secret is.
+  // Returns the user to whom the ticket was issued, or nothing if the ticket is unknown, used,
+  // expired or for another connection. A known ticket is used up in any case. The time of the call
+  // does not depend on the secret.
   std::optional<uid_t> redeem(const wire::Ticket& ticket, const wire::TicketQuery& connection,
                               Clock::time_point now);
   size_t size() const { return tickets_.size(); }

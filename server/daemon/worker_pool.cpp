@@ -34,7 +34,7 @@ bool taken(const wire::Hello& hello, uint32_t window) {
                      [&](const wire::AddressWindow& theirs) { return overlap(ours, theirs); });
 }
 
-// More workers at once than cores would only make each of them slower.
+// Starting many more workers at once than there are cores only slows each of them down.
 size_t most_starting() { return std::max(4u, 2 * std::thread::hardware_concurrency()); }
 
 std::string outcome(int status) {
@@ -72,7 +72,8 @@ size_t WorkerPool::starting() const {
 }
 
 uint32_t WorkerPool::choose_window(const wire::Hello* hello) const {
-  // The window with the fewest workers that are not yet serving, so that the idle ones differ.
+  // Chooses the window with the fewest starting or idle workers, so that idle workers are in
+  // different windows.
   uint32_t best = first_window_;
   size_t fewest = ~size_t{0};
   for (uint32_t i = 0; i < wire::kWindowCount; ++i) {
@@ -112,7 +113,7 @@ void WorkerPool::refill(const std::vector<const wire::Hello*>& waiting) {
     if (starting() >= most_starting()) return;
     if (Status status = start(choose_window(nullptr)); !status.ok()) return failed(status);
   }
-  // The clients that the others were started for have left.
+  // The other idle workers were started for clients that have left.
   for (; spare.size() > pool; spare.pop_back()) {
     if (spare.back()->is(State::kIdle)) stop(*spare.back());
   }
@@ -122,7 +123,7 @@ void WorkerPool::stop(Worker& worker) {
   WorkerMessage message;
   message.type = WorkerMessageType::kStop;
   (void)send_worker_message(worker.control.get(), message, Clock::now());
-  // The end of the socket says the same, if the message is not read.
+  // If the worker does not read the message, the end of the socket tells it the same.
   worker.control.reset();
   worker.state = State::kEnding;
 }
@@ -146,14 +147,15 @@ Status WorkerPool::start(uint32_t window) {
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawnattr_init(&attributes);
   ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  // dup2 clears close-on-exec; a descriptor that already is number 3 gets the same treatment.
+  // dup2 clears close-on-exec, and does so even if the descriptor already is number 3.
   ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), kWorkerControl);
   sigset_t none, all;
   ::sigemptyset(&none);
   ::sigfillset(&all);
   ::posix_spawnattr_setsigmask(&attributes, &none);
   ::posix_spawnattr_setsigdefault(&attributes, &all);
-  // A process group of its own: Ctrl-C at the daemon's terminal is the daemon's to pass on.
+  // Each worker has its own process group, so Ctrl-C at the terminal reaches only the daemon, which
+  // then stops the workers.
   ::posix_spawnattr_setpgroup(&attributes, 0);
   ::posix_spawnattr_setflags(
       &attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
@@ -240,7 +242,7 @@ bool WorkerPool::call_on(const wire::PeerHello& hello, UniqueFd* socket) {
     message.body = wire::encode(hello);
     message.socket = std::move(*socket);
     if (send_worker_message(worker.control.get(), message, Clock::now()).ok()) return true;
-    *socket = std::move(message.socket);  // it has just died, or reads nothing
+    *socket = std::move(message.socket);  // it has just died, or does not read
     return false;
   }
   return false;
@@ -275,7 +277,7 @@ void WorkerPool::handle(const std::vector<pollfd>& items) {
 
 void WorkerPool::read(Worker& worker) {
   Result<WorkerMessage> message = receive_worker_message(worker.control.get());
-  if (!message.ok()) return;  // it died; its process descriptor says so too
+  if (!message.ok()) return;  // it died; its pidfd reports that too
   if (message->type == WorkerMessageType::kReady) {
     Result<WorkerReady> ready = decode_worker_ready(message->body);
     if (!ready.ok()) {
@@ -303,7 +305,7 @@ bool WorkerPool::reap(Worker& worker) {
     return false;
   }
   worker.ask_at.reset();
-  // Its last words may still be in the socket.
+  // Its message about the failure may still be in the socket.
   if (worker.is(State::kStarting)) {
     pollfd item{worker.control.get(), POLLIN, 0};
     if (::poll(&item, 1, 0) > 0) read(worker);
@@ -363,8 +365,8 @@ void WorkerPool::shutdown() {
   workers_.clear();
 }
 
-// Forgets the workers that end until the deadline. A process descriptor may tell of the end before
-// waitpid() does, because a debugger is told first.
+// Removes workers as they end, until the deadline. A pidfd may report the end of a process before
+// waitpid() does, because a debugger is notified first.
 void WorkerPool::collect(Clock::time_point deadline) {
   const auto gone = [](const Worker& worker) {
     return ::waitpid(worker.pid, nullptr, WNOHANG) != 0;
@@ -374,7 +376,7 @@ void WorkerPool::collect(Clock::time_point deadline) {
     if (workers_.empty() || Clock::now() >= deadline) return;
     std::vector<pollfd> items;
     for (const Worker& worker : workers_) items.push_back({worker.process.get(), POLLIN, 0});
-    // The workers that poll() reports are still there, so waitpid() is asked again soon.
+    // waitpid() does not yet report the workers that poll() reports, so call it again soon.
     if (::poll(items.data(), items.size(), 0) > 0) {
       std::this_thread::sleep_for(kCollectPause);
     } else {

@@ -1,12 +1,12 @@
 // WorkerPool: the worker processes of a daemon, from their start to their reaping.
 //
-// The pool keeps some started workers idle, each in another window of addresses, and gives sessions
-// to them. It starts more when a client's other servers already use the windows of the idle ones. A
-// worker that dies is reaped and logged; only its client notices. Workers that fail to start are
-// retried with growing pauses, and the reason is kept for those who wait.
-// Threads: the daemon's one thread, which polls the descriptors (add_descriptors()) and calls
-// handle() for those that are ready. Blocking: shutdown() only. A worker that does not read what it
-// is sent counts as dead. Errors: last_failure() says why no worker starts.
+// The pool keeps some started workers idle, each in a different window of addresses, and assigns
+// sessions to them. It starts more workers if a client's other servers already use the windows of
+// the idle ones. A worker that dies is reaped and logged; only its client notices. If workers fail
+// to start, the pool tries again after growing pauses, and keeps the reason for clients that wait.
+// Threads: the daemon's only thread, which polls the descriptors (add_descriptors()) and calls
+// handle() for those that are ready. Blocking: shutdown() only. A worker that does not read its
+// messages counts as dead. Errors: last_failure() says why no worker starts.
 #pragma once
 
 #include <array>
@@ -34,32 +34,32 @@ class WorkerPool {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `first_window`: the first window that is given to a worker. Servers with different ones seldom
+  // `first_window`: the window of the first worker. Servers with different first windows seldom
   // clash in one client.
   WorkerPool(const Settings& settings, uint32_t first_window);
   ~WorkerPool();
 
-  // Starts the workers that the pool lacks for its idle target and the `waiting` sessions, and ends
-  // idle workers beyond that.
+  // Starts the workers that are missing for the idle target and for the `waiting` sessions, and
+  // ends idle workers beyond that.
   void refill(const std::vector<const wire::Hello*>& waiting);
-  // Gives a session to an idle worker whose window the client does not use. False if there is none.
-  // The socket is taken, and closed here, only on success.
+  // Assigns a session to an idle worker whose window the client does not use. Returns false if
+  // there is none. On success it takes the socket and closes it here.
   bool assign(const wire::Hello& hello, UniqueFd* socket);
-  // Passes on a further socket of a session. False if no worker has the token.
+  // Passes on a further socket of a session. Returns false if no worker has the token.
   bool attach(const wire::Attach& attach, UniqueFd socket);
 
-  // Passes on a connection from another worker of a session. False if the worker that it calls on
-  // is not here. The socket is taken, and closed here, only on success.
+  // Passes on a connection from another worker of a session. Returns false if the worker that it is
+  // for is not in this pool. On success it takes the socket and closes it here.
   bool call_on(const wire::PeerHello& hello, UniqueFd* socket);
 
   void add_descriptors(std::vector<pollfd>* items) const;
-  // Looks after every worker whose descriptors are ready.
+  // Handles the events of every worker whose descriptors are ready.
   void handle(const std::vector<pollfd>& items);
-  // When handle() and refill() should be called again without an event.
+  // When handle() and refill() must be called again even without an event.
   Clock::time_point next_deadline() const;
 
   // Tells all workers to end, waits, kills the rest, and waits again. Blocks for twice the stop
-  // timeout at most. A process that is stuck in a driver may survive even that, and is left behind.
+  // timeout at most. A process that is stuck in a driver may survive even that and is left behind.
   void shutdown();
 
   size_t sessions() const;
@@ -81,11 +81,12 @@ class WorkerPool {
     uint32_t window = 0;
     Token token{};
     Clock::time_point since;
-    wire::ServerStatus::Session session;  // while busy, as what follows
+    wire::ServerStatus::Session session;  // while busy, like the next two
     uint8_t client[16] = {};              // Hello::session
     uint32_t index = 0;                   // Hello::worker
-    bool said_why = false;                // it could not start, and failed() has been told
-    // It has ended, but the kernel tells its tracer first (a debugger); when to ask again.
+    bool said_why = false;                // why it could not start is already reported to failed()
+    // Set if the process has ended but waitpid() does not report it yet, because a tracer (a
+    // debugger) is notified first: when to call waitpid() again.
     std::optional<Clock::time_point> ask_at;
 
     bool is(State what) const { return state == what && !ask_at; }
@@ -96,7 +97,7 @@ class WorkerPool {
   void stop(Worker& worker);
   uint32_t choose_window(const wire::Hello* hello) const;
   void read(Worker& worker);
-  // False while a tracer keeps the end of the process from us.
+  // Returns false while waitpid() does not report the end, because of a tracer.
   bool reap(Worker& worker);
   void collect(Clock::time_point deadline);
   void failed(const Status& status);

@@ -1,12 +1,14 @@
-// What custom commands (wire::Custom) are carried out with. The handlers stand in handlers/ by
-// family; the generated api/server_commands.h declares them.
+// Types and helpers of the handlers of custom commands (wire::Custom). The handlers are in
+// handlers/, by family; the generated api/server_commands.h declares them.
 //
 // Each handler gets the services of its family (services.h) and a command. The command's header is
-// valid, and the thread is in its context. The body is whatever the peer sent: bytes behind it are
-// read with BodyReader, which bounds every read.
-// A command that carries a completion word always signals it, with the error if there is one, since
-// somebody waits for it. Such an error is latched as well only if it is sticky, or if the word is
-// that of a staging slot that the copy reads.
+// valid, and its context is current. Exception: a command that carries a completion word also runs
+// if its context is invalid; then no context is current. The body is untrusted input from the
+// client. The bytes after it are read with BodyReader, which bounds every read.
+// A command that carries a completion word always signals it, with the error if there is one,
+// because a thread of the client waits for it. Such an error is latched as well only if it is
+// sticky, if the word is that of a staging slot that the copy reads, or if the command is the half
+// of a peer copy that reports errors (wire::kPeerReports).
 // Executor thread only; none blocks.
 #pragma once
 
@@ -25,19 +27,20 @@ namespace rcuda::server {
 
 struct Command {
   const wire::CommandHeader& header;
-  std::span<const std::byte> tail;  // a handler's: what follows the body; else body and tail
+  std::span<const std::byte> tail;  // for a handler: the bytes after the body; else body and tail
   ReplyTarget target;               // call 0: posted
 };
 
 struct CustomEntry {
-  // `reply` becomes the reply's body, unless the result is deferred or nobody waits.
+  // `reply` becomes the reply's body, unless the command was posted or its reply is deferred.
   HandlerResult (*run)(Executor& executor, const Command& command,
                        std::vector<std::byte>* reply) = nullptr;
-  // WhileHeld::kAsks: whether a driver may wait for the device in it. Else null.
+  // For commands with WhileHeld::kAsks: whether a driver may wait for the device in the command.
+  // Null for other commands.
   bool (*may_wait)(Executor& executor, const Command& command) = nullptr;
 };
-// Generated: the entry of an opcode below kFirstGenerated. Returns nullptr if the opcode is no
-// custom command, or is SessionEnd, which is the loop's.
+// Generated: the entry of an opcode below kFirstGenerated. Returns nullptr if the opcode is not a
+// custom command, or is SessionEnd, which the session loop executes.
 const CustomEntry* custom_command(uint16_t opcode);
 
 class BodyReader {
@@ -71,7 +74,7 @@ void append(std::vector<std::byte>* reply, const T& item) {
   reply->insert(reply->end(), bytes, bytes + sizeof item);
 }
 
-// The parameters of a function or kernel, by ordinal.
+// The parameters of a function or kernel, in order.
 std::vector<wire::ParameterInfo> parameters_of(const api::DriverTable& driver, void* handle,
                                                bool is_kernel);
 

@@ -1,4 +1,3 @@
-// What the generated handlers ask of a session (dispatch.h).
 #include "server/executor/dispatch.h"
 
 #include <utility>

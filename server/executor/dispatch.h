@@ -1,10 +1,11 @@
-// What the generated handlers (api/gen) ask of a session. They know the Executor by name only.
+// The functions of a session that the generated handlers (api/gen) call. These handlers know the
+// Executor by name only.
 //
 // The session loop reads a command, checks its header, makes its context current and looks the
-// opcode up in the table. The handler decodes the body with wire::Decoder (which bounds every
-// read), resolves ids, calls the driver through DriverTable, or a handwritten handler with the
-// services of its family, and encodes its outputs.
-// Executor thread only. Handlers never block: what has to wait becomes a Completion.
+// opcode up in the table. The handler decodes the body with wire::Decoder, which bounds every read,
+// and resolves ids. Then it calls the driver through DriverTable, or a handwritten handler with the
+// services of its family, and encodes the outputs.
+// Executor thread only. Handlers never block: work that has to wait becomes a Completion.
 #pragma once
 
 #include <cstddef>
@@ -38,20 +39,24 @@ struct HandlerEntry {
 // Generated: the handler of an opcode >= kFirstGenerated, or nullptr.
 const HandlerEntry* generated_handler(uint16_t opcode);
 
-// Ids to the driver's handles. CUDA_ERROR_INVALID_HANDLE for what is not there.
+// Resolves an id to the driver's handle, as SessionObjects::find_handle() does or, for events,
+// Completions::find_event(). CUDA_ERROR_INVALID_HANDLE if the id names no object.
 CUresult lookup(Executor& executor, wire::Kind kind, wire::ObjectId id, void** handle);
-// Binds a client-minted id; replaces nothing: an id in use is a malformed command (false).
+// Binds an id that the client minted. Returns false if the id is in use or may not be minted by a
+// client; the command is then malformed.
 bool bind(Executor& executor, wire::Kind kind, wire::ObjectId id, void* handle);
-// The id of a handle that the driver named; minted with kWorkerMinted on first sight, 0 for null.
+// Returns the id of a handle that the driver reported. The first call mints the id, with
+// kWorkerMinted. 0 for a null handle.
 wire::ObjectId name(Executor& executor, wire::Kind kind, void* handle);
 void unbind(Executor& executor, wire::Kind kind, wire::ObjectId id);
-// The driver's device for a session's device number: a session has some of the server's devices, in
-// the client's order. CUDA_ERROR_INVALID_DEVICE beyond them.
+// Returns the driver's device for a device number of the session. A session has some of the
+// server's devices, in the client's order. CUDA_ERROR_INVALID_DEVICE if it has no such number.
 CUresult lookup_device(Executor& executor, uint32_t ordinal, CUdevice* device);
-// The session's number of a driver's device, for outputs; -1 when it is not one of the session's.
+// Returns the session's number of a driver's device, for outputs. -1 if the session does not have
+// the device.
 int32_t device_ordinal(Executor& executor, CUdevice device);
 const api::DriverTable& driver(Executor& executor);
-// What the handwritten handlers of a family may use: services.h.
+// The services of handwritten handlers, by family (services.h).
 struct ContextServices;
 struct GraphServices;
 struct MemoryServices;
@@ -63,11 +68,11 @@ MemoryServices& memory_services(Executor& executor);
 ModuleServices& module_services(Executor& executor);
 StreamServices& stream_services(Executor& executor);
 using api::Blob;
-// Keeps what a reply cannot carry whole, and returns the number by which BlobRead asks for it.
+// Keeps a blob that is too large for one reply. Returns the number by which BlobRead reads it.
 uint32_t keep_blob(Executor& executor, Blob blob);
-// For host nodes of graphs: makes a host function of a callback of the client's. The handler that
-// adds the function to a graph takes it (host_callbacks.h); else it is gone when the next one is
-// made.
+// For host nodes of graphs: makes a host function from a callback of the client. The handler that
+// adds the function to a graph takes ownership of it (HostCallbacks::take()). If none does, the
+// next call destroys it.
 HostFunction host_function(Executor& executor, uint64_t callback);
 
 }  // namespace rcuda::server

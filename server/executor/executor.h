@@ -1,17 +1,18 @@
-// Executor: owns the components of a session, and the services that handlers get of them.
+// Executor: owns the components of a session, and the services through which handlers use them.
 //
-// The members stand in the order in which they are made: each uses only those above it, and ends
-// before them. Only the session loop, the generated dispatch and dispatch.cpp name this type as
-// more than a name. A component gets what it needs in its constructor, and a handler gets the
-// services of its family (services.h).
+// Members are declared in the order of construction: each uses only those above it, and is
+// destroyed before them. Apart from tests, only the session loop, dispatch.cpp and the generated
+// api/server_commands.cpp include this header; other code knows the type by name only. A component
+// gets everything it needs in its constructor. A handler gets the services of its family
+// (services.h).
 //
 // Threads: everything runs on the executor thread (server/worker/session_loop.h), except where a
 // component says otherwise. That thread never blocks in the driver: a command that has to wait
 // becomes a Completion.
-// Ownership: what `resources` points to outlives the Executor. What the client created belongs to
-// the process and ends with it, because a worker serves one session.
-// Errors are CUresults, because they are the application's answers. A malformed command is told
-// apart by HandlerResult::malformed and ends the session.
+// Ownership: everything that `resources` points to outlives the Executor. Objects that the client
+// created belong to the process and end with it, because a worker serves one session.
+// Errors are CUresults, because they are the application's answers. HandlerResult::malformed marks
+// a malformed command, which ends the session.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +54,7 @@ class Executor {
   const SessionResources resources;
   const api::DriverTable& driver;
   transport::Link& link;
-  uint64_t commands = 0;  // for the session's last log line, as the next one
+  uint64_t commands = 0;  // so far; logged at the end of the session, like copied_bytes
   uint64_t copied_bytes = 0;
 
   SessionObjects objects;

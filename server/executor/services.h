@@ -1,8 +1,8 @@
-// What the handlers of a family may use. A family is a file of api/table, or the `family` of a
-// custom command. Each handler gets its family's services as its first argument, and reaches
-// nothing else of the session.
+// Services: the components that the handlers of a family may use. A family is a file of api/table;
+// a custom command names its `family`. Each handler gets the services of its family as its first
+// argument, and uses nothing else of the session.
 //
-// Everything that is referred to lives as long as the session. Executor thread only.
+// All references are valid as long as the session. Executor thread only.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// What a worker brings to a session: the driver, the Link, the devices, memory and settings. Made
-// once by the worker, and passed on as it is. Everything it points to outlives the session.
+// SessionResources: the driver, the Link, the devices, the memory and the settings that a worker
+// provides to its session. The worker fills it in once and passes it on unchanged. Everything it
+// points to outlives the session.
 #pragma once
 
 #include <cstddef>
@@ -20,19 +21,19 @@ struct SessionResources {
   const api::DriverTable* driver = nullptr;
   transport::Link* link = nullptr;
   std::vector<SessionDevice> devices;
-  // Page-locked memory: the client's staging region, and a place for replies that the GPU writes,
-  // as large as all reply slots together.
+  // Page-locked memory: the client's staging region, and memory for replies that the GPU writes, as
+  // large as all reply slots together.
   std::byte* staging = nullptr;
   size_t staging_bytes = 0;
   int staging_file = -1;  // a memfd behind the staging region; -1: none
   std::byte* reply_memory = nullptr;
-  size_t pinned_bytes = 0;  // from `staging`: what was registered in one piece
+  size_t pinned_bytes = 0;  // from `staging` on; registered with CUDA in one piece
   ImageCache* images = nullptr;
-  OutputCapture* output = nullptr;  // null: device output is left where the driver puts it
+  OutputCapture* output = nullptr;  // null: device output is not captured
   bool allow_faults = false;
-  bool gpudirect = true;  // where the Link has it and a probe proves it
-  // The most streams of a device that may have work under way while one of them is held for another
-  // worker. 0: any number.
+  bool gpudirect = true;  // use it if the Link has an adapter and a probe succeeds
+  // The largest number of streams of a device that may have work in progress while one of them is
+  // held for another worker. 0: no limit.
   size_t most_streams = 0;
   PeerSettings peers;
   HostMemory::Options host_memory;

@@ -28,9 +28,11 @@ using p2p::Ticket;
 
 // Every word has a cache line of its own.
 constexpr size_t kLineBytes = 64;
-// Streams held at once; a program with more copies pending than this is told to wait its turn.
+// The number of streams that can be held at once. If it is exceeded, enter() fails with
+// kOutOfMemory.
 constexpr size_t kGates = 4096;
-// Handles of allocations that are kept, most of them perhaps of memory that is gone.
+// The number of IPC handles that are kept. Many of them may be of memory that has been freed; if
+// there are more, all are dropped.
 constexpr size_t kMostExports = 4096;
 
 class ContextGuard {
@@ -53,10 +55,10 @@ Status status_of(CUresult result, const char* what) {
   return result == CUDA_SUCCESS ? Status() : Status::from_cuda(result, what);
 }
 
-// Has the kernel make the pages now, on several threads. Page-locking makes those that are missing
-// one after the other, while it keeps every other thread out of the driver: 13.5 ms for 32 MB on an
-// H200's host, 2.4 where they are there. Where the kernel cannot (before Linux 5.14) page-locking
-// still does.
+// Makes the kernel populate the pages now, on several threads. Page-locking would populate missing
+// pages one after the other, and meanwhile keep every other thread out of the driver: 13.5 ms for
+// 32 MB on an H200's host, 2.4 ms if the pages exist. If the kernel does not support this (before
+// Linux 5.14), page-locking still populates them.
 void make_pages(std::byte* base, size_t bytes) {
   constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers lack
   constexpr size_t kMostThreads = 4;
@@ -206,13 +208,13 @@ std::vector<p2p::EngineDevice> CudaDeviceOps::devices() {
   return list;
 }
 
-// Addresses are unified: the driver tells host from device memory itself.
+// Addresses are unified: the driver itself distinguishes host from device memory.
 Status CudaDeviceOps::issue(const CopyBox& box, CUstream stream) {
   if (box.rows == 1 && box.slices == 1) {
     return status_of(driver_.cuMemcpyAsync(box.destination, box.source, box.width_bytes, stream),
                      "cuMemcpyAsync of a peer copy");
   }
-  // A slice pitch that is no multiple of the row pitch cannot be said to the 3D copy.
+  // A 3D copy can express only slice pitches that are multiples of the row pitch.
   const bool whole = box.slices > 1 && box.source_pitch > 0 && box.destination_pitch > 0 &&
                      box.source_slice % box.source_pitch == 0 &&
                      box.destination_slice % box.destination_pitch == 0;
@@ -281,7 +283,7 @@ Result<Ticket> CudaDeviceOps::finished(int device, Lane lane) {
     state.running.pop_front();
     state.free_events.push_back(oldest.event);
     if (result != CUDA_SUCCESS) {
-      // What follows on this lane does not end well either.
+      // The later copies of this lane fail as well.
       for (const Running& other : state.running) state.free_events.push_back(other.event);
       state.running.clear();
       return Status::from_cuda(result, "a peer copy's lane");
@@ -299,7 +301,7 @@ void CudaDeviceOps::give_back(const Place& place) {
   if (place.stream) spare.streams.push_back(place.stream);
 }
 
-// Another context may come to have the same handle.
+// Removes everything that names the context, because a later context may get the same handle.
 void CudaDeviceOps::forget_context(CUcontext context) {
   const auto concerned = [context](const auto& entry) { return entry.second.context == context; };
   std::unique_lock lock(mutex_);
@@ -319,7 +321,7 @@ void CudaDeviceOps::forget_context(CUcontext context) {
   if (last_held_.context == reinterpret_cast<uint64_t>(context)) last_hold_ = 0;
 }
 
-// An event after what the stream has to do by now.
+// Records an event after the stream's present work.
 Status CudaDeviceOps::mark(CUstream stream, Place* place) {
   auto& pool = spare_[place->context].events;
   if (pool.empty()) {
@@ -366,8 +368,8 @@ Status CudaDeviceOps::hold(CUstream stream, Place* place) {
   return {};
 }
 
-// Whether the stream is still held by the copy before: then it stays held until both are over, and
-// the GPU need not notice in between.
+// If the previous copy still holds the stream, returns true. Then the stream stays held until both
+// copies have ended, and nothing has to pass through the GPU in between.
 bool CudaDeviceOps::join(p2p::StreamRef ref, Place* place) {
   const auto last = places_.find(last_hold_);
   if (!ref.follows || last == places_.end() || ref.stream != last_held_.stream ||
@@ -394,14 +396,14 @@ Result<Order> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {
   ContextGuard guard(driver_, place.context);
   RCUDA_RETURN_IF_ERROR(status_of(guard.result(), "cuCtxPushCurrent"));
   std::unique_lock lock(mutex_);
-  // Who grants pauses asks for no order in one.
+  // The thread that grants a pause never requests an order during it, so it does not block here.
   if (hold_it) resumed_.wait(lock, [this] { return paused_ == p2p::Pause::kNone; });
   Status status;
   if (ref.event) {
     status = mark_event(reinterpret_cast<CUevent>(ref.event), &place);
   } else if (!hold_it || !join(ref, &place)) {
-    // An idle stream is where it will be: no event needs to travel through the GPU to tell. Whether
-    // the legacy default stream is idle depends on other streams, so it is always recorded.
+    // An idle stream has already reached the place, so no event is needed. Whether the legacy
+    // default stream is idle depends on other streams, so an event is always recorded in it.
     const bool legacy = stream == nullptr || stream == CU_STREAM_LEGACY;
     const CUresult idle = legacy ? CUDA_ERROR_NOT_READY : driver_.cuStreamQuery(stream);
     status = idle == CUDA_ERROR_NOT_READY ? mark(stream, &place) : status_of(idle, "cuStreamQuery");
@@ -450,7 +452,7 @@ void CudaDeviceOps::release(Order order, const Status& status) {
     --held_;
     Gate& gate = gates_[place.gate];
     if (--gate.holds > 0) return;
-    // Pairs with the GPU's read: whatever the copy wrote is in memory before.
+    // Pairs with the GPU's read: everything that the copy wrote is in memory before this store.
     gate.word->store(gate.generation, std::memory_order_seq_cst);
     free_gates_.push_back(place.gate);
     if (held_ > 0) return;
@@ -460,7 +462,7 @@ void CudaDeviceOps::release(Order order, const Status& status) {
 
 bool CudaDeviceOps::pause(p2p::Pause what) {
   std::atomic<bool>& wanted = what == p2p::Pause::kWork ? wants_work_ : wants_holds_;
-  if (wanted && !by_itself_) return false;  // asked for, in each round until it begins
+  if (wanted && !by_itself_) return false;  // requested; called again each round
   {
     std::lock_guard lock(mutex_);
     if (by_itself_ && paused_ < what && held_ == 0) paused_ = what;
@@ -478,7 +480,7 @@ void CudaDeviceOps::resume() {
   if (paused_ == p2p::Pause::kNone) return;
   {
     std::lock_guard lock(mutex_);
-    // One that began in the middle of a round is for the next.
+    // A pause that began in the middle of a round is for the next round.
     if (!pause_used_ && !std::exchange(pause_stale_, true)) return;
     paused_ = p2p::Pause::kNone;
     pause_used_ = pause_stale_ = false;
@@ -528,7 +530,7 @@ void CudaDeviceOps::free(int device, DeviceAddress address) {
 
 Result<p2p::ExportedMemory> CudaDeviceOps::export_memory(int device, DeviceAddress address) {
   RCUDA_RETURN_IF_ERROR(make_current(device));
-  // Never given to another allocation, so that no notice of a free is needed.
+  // A buffer id is never used again for another allocation, so a free needs no notification.
   unsigned long long id = 0;
   const bool has_id =
       driver_.cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address) == CUDA_SUCCESS &&
@@ -540,7 +542,7 @@ Result<p2p::ExportedMemory> CudaDeviceOps::export_memory(int device, DeviceAddre
     CUresult result = driver_.cuMemGetAddressRange_v2(&made.base, &bytes, address);
     if (result == CUDA_SUCCESS) result = driver_.cuIpcGetMemHandle(&made.handle, made.base);
     if (result != CUDA_SUCCESS) {
-      // Memory of the virtual-memory family and of pools has no such handle.
+      // Memory of cuMemCreate and of pools has no such handle.
       return Status(Code::kUnsupported, "cuIpcGetMemHandle refused the memory");
     }
     if (exports_.size() >= kMostExports) exports_.clear();

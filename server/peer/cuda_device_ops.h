@@ -1,23 +1,23 @@
-// CudaDeviceOps: what the peer-to-peer engine needs of a GPU (p2p/device_ops.h), over the worker's
-// driver table.
+// CudaDeviceOps: the GPU operations of the peer-to-peer engine (p2p/device_ops.h), over the
+// worker's driver table.
 //
 // Lanes are non-blocking streams of the highest priority in the primary contexts. They share the
-// GPU's queues with the program's streams; that some are left for them while one is held is the
-// executor's care (PeerWaits). Every copy is followed by an event, which the copy engine itself
-// reports. (A ticket written by the stream, cuStreamWriteValue64, is cheaper to look at, but goes
-// through the queue of the compute engine: while a stream of the program was held there, each took
-// up to 9 us more on an H200.)
+// GPU's queues with the program's streams; the executor makes sure that some queues are left for
+// them while a stream is held (PeerWaits). Every copy is followed by an event, which the copy
+// engine itself reports. (Rejected: a ticket that the stream writes with cuStreamWriteValue64. It
+// is cheaper to read, but goes through the queue of the compute engine: while a stream of the
+// program was held there, each took up to 9 us more on an H200.)
 //
-// A held stream waits (cuStreamWaitValue32) for a pinned word of its own; the words count upwards
-// for ever, so a word can serve the next stream before the last one has been scheduled past its
+// A held stream waits (cuStreamWaitValue32) for a pinned word of its own. The value of a word only
+// increases, so a word can serve the next stream before the last one has been scheduled past its
 // wait.
 //
-// Pauses are granted by whoever gives the streams their work (begin_pause(): the executor), so that
-// nothing can be held or queued between the grant and the calls it is for. No lock is held over a
-// driver call that may wait for the device.
+// The thread that gives the streams their work (the executor thread) grants pauses (begin_pause()).
+// So no stream can be held and no work queued between the grant and the calls for which it was
+// requested. No lock is held over a driver call that may wait for the device.
 //
-// Threads: as p2p::DeviceOps says; enter() restores the calling thread's current context.
-// `on_error` runs on the engine's thread, `on_change` on any.
+// Threads: as for p2p::DeviceOps; enter() restores the calling thread's current context. `on_error`
+// runs on the engine's thread, `on_change` on any thread.
 #pragma once
 
 #include <array>
@@ -40,7 +40,7 @@
 
 namespace rcuda::server {
 
-// The CUresult a program gets for an error of a peer copy.
+// The CUresult that a program gets for an error of a peer copy.
 CUresult cuda_error_of(const Status& status);
 
 class CudaDeviceOps final : public p2p::DeviceOps {
@@ -48,25 +48,26 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   struct Device {
     CUdevice device = 0;
     CUcontext primary = nullptr;  // outlives this object
-    bool gpudirect = true;        // adapters may reach its memory, if they can
+    bool gpudirect = true;        // RDMA adapters may access its memory, if they can
   };
 
-  // `on_error`: a copy of a stream of this worker ended badly. `on_change`: no stream is held any
-  // more, a pause is wanted or is over. Without it nobody grants pauses: they begin as soon as no
-  // stream is held, and enter() waits for their end.
+  // `on_error`: called when a copy in a stream of this worker has failed. `on_change`: called when
+  // the last held stream is released, and when a pause is requested or has ended. Without
+  // `on_change` no thread grants pauses: a pause begins as soon as no stream is held, and enter()
+  // waits for its end.
   static Result<std::unique_ptr<CudaDeviceOps>> create(const api::DriverTable& driver,
                                                        std::vector<Device> devices,
                                                        std::function<void(CUresult)> on_error,
                                                        std::function<void()> on_change = {});
   ~CudaDeviceOps() override;
 
-  // A stream of the program for PeerCopy::stream; `context` is the stream's (for the default
-  // streams the one that was current).
+  // Names a stream of the program, for PeerCopy::stream. `context` is the stream's context; for a
+  // default stream, the context that was current.
   static p2p::StreamRef stream_ref(CUstream stream, CUcontext context) {
     return {reinterpret_cast<uint64_t>(stream), reinterpret_cast<uint64_t>(context)};
   }
 
-  // An event of the program, of which the latest record counts, for Engine::signal.
+  // Names an event of the program, for Engine::signal. Its latest record counts.
   static p2p::StreamRef event_ref(CUevent event, CUcontext context) {
     return {0, reinterpret_cast<uint64_t>(context), reinterpret_cast<uint64_t>(event)};
   }
@@ -79,7 +80,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Result<bool> reached(p2p::Order order) override;
   void release(p2p::Order order, const Status& status) override;
   bool holding() override { return held_.load() > 0; }
-  // Streams of this object that wait for events of the program. Any thread.
+  // The number of this object's own streams that wait for events of the program. Any thread.
   int waiting_streams() const { return waiting_streams_.load(); }
   bool pause(p2p::Pause what) override;
   void resume() override;
@@ -93,18 +94,20 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Result<p2p::DmaBuf> dma_buf(int device, p2p::DeviceAddress address, size_t bytes) override;
   bool may_use_gpudirect(int device) override;
 
-  // For the thread that calls enter(). What is wanted and has not begun; the pause there is.
+  // For the thread that calls enter(): whether this pause is requested and has not begun; the pause
+  // in progress.
   bool wants(p2p::Pause what) const {
     return (what == p2p::Pause::kWork ? wants_work_ : wants_holds_).load();
   }
   p2p::Pause paused() const { return paused_.load(); }
-  // Grants it; false while a stream is held or another pause is not over. The engine is to be
-  // woken.
+  // Grants the pause. Returns false while a stream is held or another pause is in progress. After
+  // success the caller must wake the engine.
   bool begin_pause(p2p::Pause what);
-  // That thread grants no more, and enters no stream: it waits for the engine's end.
+  // From now on pauses need no grant. The granting thread calls this before it waits for the
+  // engine's end; it enters no stream any more.
   void grant_by_itself();
-  // Before the program's context ends, and with it every stream and event in it. Waits, as the
-  // driver is about to do, until its streams are where orders want them to be.
+  // Call before the program's context is destroyed, and with it every stream and event in it. If
+  // orders wait in the context, blocks until all its work is done, as the driver is about to do.
   void forget_context(CUcontext context);
 
  private:
@@ -123,13 +126,13 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     std::atomic<uint32_t>* word = nullptr;
     CUdeviceptr address = 0;
     uint32_t generation = 0;
-    uint32_t holds = 0;  // orders whose release it waits for
+    uint32_t holds = 0;  // orders that must be released first
   };
   struct Place {
-    CUevent event = nullptr;      // null: the stream was idle, or `behind`
-    uint64_t behind = 0;          // the order that this one follows and shares the gate with
-    CUstream stream = nullptr;    // of this object: it waits for an event of the program
-    CUcontext context = nullptr;  // null: it has ended, and the stream as `ended` says
+    CUevent event = nullptr;      // null: the stream was idle, or `behind` is set
+    uint64_t behind = 0;          // the order after which this one comes, in the same gate
+    CUstream stream = nullptr;    // this object's own; it waits for the program's event
+    CUcontext context = nullptr;  // null: destroyed; `ended` says how its work ended
     CUresult ended = CUDA_SUCCESS;
     bool hold = false;
     size_t gate = 0;
@@ -154,7 +157,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   const std::vector<Device> devices_;
   const std::function<void(CUresult)> on_error_;
   const std::function<void()> on_change_;
-  std::atomic<int> held_{0};  // streams
+  std::atomic<int> held_{0};  // orders that hold a stream
   std::atomic<int> waiting_streams_{0};
   std::vector<std::array<LaneState, p2p::kLaneCount>> lanes_;
   void* words_ = nullptr;  // pinned: the gates' words
@@ -163,9 +166,9 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     CUipcMemHandle handle{};
   };
   std::unordered_map<unsigned long long, Export> exports_;  // by buffer id; the engine's thread
-  int current_ = -1;  // device whose context the engine's thread has current
+  int current_ = -1;  // the device whose context is current on the engine's thread
 
-  std::mutex mutex_;  // guards what follows: enter() is called by another thread
+  std::mutex mutex_;  // guards the members below; enter() runs on another thread
   std::deque<Gate> gates_;
   std::vector<size_t> free_gates_;
   struct Spare {
@@ -175,15 +178,15 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   std::map<CUcontext, Spare> spare_;
   std::map<uint64_t, Place> places_;
   uint64_t next_order_ = 1;
-  uint64_t last_hold_ = 0;  // the order that held a stream last, and which stream
+  uint64_t last_hold_ = 0;  // the last order that held a stream, and that stream
   p2p::StreamRef last_held_;
   // Written with mutex_ held.
   std::atomic<p2p::Pause> paused_{p2p::Pause::kNone};
   std::atomic<bool> wants_holds_{false}, wants_work_{false};
   std::condition_variable resumed_;
   std::atomic<bool> by_itself_;  // pauses need no grant
-  bool pause_used_ = false;      // pause() has told of it
-  bool pause_stale_ = false;     // a round went by and it has not
+  bool pause_used_ = false;      // pause() has reported the pause in progress
+  bool pause_stale_ = false;     // a round has ended without that
 };
 
 }  // namespace rcuda::server

@@ -1,5 +1,5 @@
-// What adapters need of a GPU to reach its memory: a file descriptor of it that other drivers of
-// this host understand, and an order of their writes.
+// Support for RDMA adapters that access GPU memory: its dma-buf (a file descriptor that other
+// drivers of this host understand), and a check that the GPU orders the adapters' writes.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,12 @@
 
 namespace rcuda::server {
 
-// kUnsupported where driver, kernel or the kind of memory cannot (and always on softgpu). Any
-// thread with the memory's context current; blocks as the driver does.
+// kUnsupported if the driver, the kernel or this kind of memory has no dma-buf (always on softgpu).
+// Call it on any thread, with the memory's context current. Blocks as the driver does.
 Result<p2p::DmaBuf> export_dma_buf(const api::DriverTable& driver, CUdeviceptr address,
                                    size_t bytes);
 
-// Whether what an adapter has written is there for what the GPU begins afterwards.
+// Whether work that the GPU begins after an adapter has written sees the written data.
 bool orders_adapter_writes(const api::DriverTable& driver, CUdevice device);
 inline constexpr char kWritesOutOfOrder[] =
     "this GPU does not order an adapter's writes before its kernels";

@@ -17,10 +17,11 @@
 namespace rcuda::server {
 namespace {
 
-// Sockets that wait for an introduction: those of all Links of a session, and no flood of them.
+// The number of sockets that may wait for an introduction: enough for all Links of a session, but
+// no flood.
 constexpr size_t kMostCallers = 1024;
 
-// What staging memory is divided by at most, whatever a client says.
+// The most workers among which staging memory is divided, whatever number a client sends.
 constexpr uint32_t kMostWorkers = 256;
 
 Status session_ends() { return {Code::kUnavailable, "the session ends"}; }
@@ -85,14 +86,14 @@ void PeerHub::connect(Attempt& attempt) {
     auto link = introduction.connects ? call_on(attempt) : be_called_on(attempt);
     std::unique_lock lock(mutex_);
     attempt.socket.reset();
-    // The engine is there until shut() has given the attempt up.
+    // The engine exists until shut() has given the attempt up.
     if (!attempt.given_up && link) {
       engine_->attach(introduction.link, *std::move(link), introduction.token,
                       introduction.connects);
     } else if (!attempt.given_up) {
       engine_->lose(introduction.link, link.status());
       lock.unlock();
-      // The side that connects knows why; the other only knows that nobody came.
+      // The side that connects knows the cause; the other side only knows that no connection came.
       say_lost(introduction, link.status(), introduction.connects);
     }
   }
@@ -128,9 +129,8 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt) {
   const transport::Medium* const wanted = options_.planner.medium;
   auto link = call_on(attempt, wanted);
   if (wanted) return link;
-  // The medium that it called over is not usable at the other side; or the other server of this
-  // machine is another user's, whose local socket is closed to us. By TCP the session's name is
-  // enough.
+  // Either the other worker cannot use this medium, or the other server on this machine belongs to
+  // another user and its local socket refuses us. Over TCP the session's id is enough.
   if (link.status().code() == Code::kUnsupported || link.status().code() == Code::kDenied) {
     const transport::Medium& plain = transport::plain_medium(transport::Reach::kNetwork);
     RCUDA_INFO("peer-to-peer with worker %u goes over %s: %s", attempt.introduction.worker,
@@ -196,7 +196,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt)
   if (!usable.ok()) {
     const wire::Refusal refusal{static_cast<uint32_t>(Code::kUnsupported), usable.context()};
     (void)wire::write_message(socket, wire::MessageType::kRefusal, wire::encode(refusal), deadline);
-    // Unless the session wants this medium and no other, the other worker calls again.
+    // Unless the session requires this medium, the other worker connects again over another one.
     return options_.planner.medium ? Result<std::unique_ptr<transport::Link>>(usable)
                                    : be_called_on(attempt);
   }
@@ -298,8 +298,9 @@ void PeerHub::copy_over(std::list<Use>::iterator use) {
 void PeerHub::when_unused(p2p::DeviceAddress base, uint64_t bytes, std::function<void()> done) {
   if (!engine_) return done();
   const Use memory{base, base + bytes};
-  // Unmapped last: a copy under way may still have it mapped. When the engine ends, which is not
-  // engine_ any more by then, it unmaps by itself and takes no more requests.
+  // The peers' mappings are released last, because a copy in progress may still use them. An engine
+  // that is ending releases its mappings itself and takes no more requests; engine_ no longer
+  // points to it by then.
   auto release = [this, engine = engine_.get(), base, bytes, done = std::move(done)]() mutable {
     if (shutting()) return done();
     engine->release_memory(base, bytes, std::move(done));
@@ -337,7 +338,7 @@ void PeerHub::shut() {
     attempt->thread.join();
     return true;
   });
-  if (ops_) ops_->grant_by_itself();  // nobody else will: this thread waits for the engine
+  if (ops_) ops_->grant_by_itself();  // no thread grants: this one waits for the engine
   engine_.reset();
   ops_.reset();
   settled_.clear();

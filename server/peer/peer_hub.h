@@ -1,20 +1,20 @@
-// PeerHub: a worker's dealings with the other workers of its session. Owns the peer-to-peer engine
-// and makes its connections.
+// PeerHub: a worker's connections to the other workers of its session. Owns the peer-to-peer engine
+// and makes its Links.
 //
-// The client introduces two workers to one another (introduce()): one of them connects to the
-// other's server, whose daemon hands the socket to the other worker (called_on()), and both make a
-// Link of it, over shared memory on one host, else over verbs where both can, else over TCP. That
-// takes a thread per connection until it stands; meanwhile copies wait in the engine. A connection
-// that cannot be made ends its copies with an error, and `report` says why.
-// The engine is made with the first introduction and ended by shut(), before the primary contexts
-// that it copies in are; the next introduction makes another.
+// The client introduces two workers to each other (introduce()). One of them connects to the
+// other's server, whose daemon passes the socket to the other worker (called_on()). Both make a
+// Link of it: over shared memory on one host, otherwise over verbs if both can use it, otherwise
+// over TCP. A thread for each connection does this; meanwhile copies wait in the engine. If a
+// connection cannot be made, its copies end with an error, and `report` says why.
+// The first introduction makes the engine. shut() ends it, before the primary contexts in which it
+// copies are destroyed; the next introduction makes another.
 //
-// Threads: called_on() from any thread, everything else from the executor thread. `on_error` and
-// `report` are called from threads of the hub and the engine, and must not block for the executor.
-// Blocking: introduce() for making the engine (a few streams and a page-locked page), shut() until
-// no DMA is under way. Neither waits for a connection that is being made: shut() gives it up, and
-// its thread ends by itself, at the handshake's timeout at the latest. The destructor waits for
-// that.
+// Threads: called_on() from any thread, everything else from the executor thread. Threads of the
+// hub and of the engine call `on_error` and `report`, which must not wait for the executor thread.
+// Blocking: introduce() while it makes the engine (a few streams and 256 KiB of page-locked
+// memory), shut() until no DMA is in flight. Neither waits for a connection in progress: shut()
+// gives it up, and its thread ends at the handshake's timeout at the latest. The destructor waits
+// for these threads.
 #pragma once
 
 #include <array>
@@ -45,10 +45,11 @@ namespace rcuda::server {
 class PeerHub {
  public:
   struct Options : PeerSettings {
-    std::function<void(CUresult)> on_error;          // a copy of this worker ended badly
+    std::function<void(CUresult)> on_error;          // a copy of this worker failed
     std::function<void(const std::string&)> report;  // one line for the user
-    // Holding() ended, a connection became settled, or a pause is wanted or over. Whoever is given
-    // it grants pauses; without it none need be granted.
+    // Called when no stream is held any more, when a connection is settled, and when a pause is
+    // requested or has ended. The owner of the hub then grants pauses; without this function,
+    // pauses need no grant.
     std::function<void()> on_change;
   };
   PeerHub(const api::DriverTable& driver, Options options);
@@ -56,43 +57,45 @@ class PeerHub {
 
   struct Introduction {
     p2p::PeerId link = 0;
-    uint32_t worker = 0;   // the other, as the client counts
-    uint32_t workers = 2;  // of the session
+    uint32_t worker = 0;   // the other worker, as the client counts
+    uint32_t workers = 2;  // number in the session
     p2p::SessionToken token{};
     bool connects = false;
-    std::string host;  // of the other's server
+    std::string host;  // of the other worker's server
     uint16_t port = 0;
   };
-  // `devices`: as the client counts them. kInvalidArgument for a link that is known already.
+  // `devices`: in the client's order. kInvalidArgument if the link is already known.
   Status introduce(const Introduction& introduction, std::vector<CudaDeviceOps::Device> devices);
-  // A connection of another worker. One that nobody introduces in time is closed.
+  // Takes a connection from another worker. It is closed if the client does not introduce that
+  // worker in time.
   void called_on(const wire::PeerHello& hello, UniqueFd socket);
 
-  // Whether copies go over this link; others must not be given to it.
+  // Whether this link has been introduced. Copies may be submitted only for such links.
   bool knows(p2p::PeerId link) const { return links_.contains(link); }
   // Whether a stream is held for a copy or an event of another worker.
   bool holding() const { return ops_ && ops_->holding(); }
   int waiting_streams() const { return ops_ ? ops_->waiting_streams() : 0; }
-  // See p2p::DeviceOps::pause(). What the engine wants; the pause there is; granting one.
+  // See p2p::DeviceOps::pause(). Whether the engine requests this pause; the pause in progress;
+  // grants a pause.
   bool wants(p2p::Pause what) const { return ops_ && ops_->wants(what); }
   p2p::Pause paused() const { return ops_ ? ops_->paused() : p2p::Pause::kNone; }
   bool begin_pause(p2p::Pause what);
-  // Whether the connection stands, or cannot be had. Before, no stream should be held for it:
-  // making it takes driver calls that wait for the device.
+  // Whether the connection has been made or has failed. Until then no stream should be held for it,
+  // because making it needs driver calls that wait for the device.
   bool settled(p2p::PeerId link) const;
   p2p::Engine& engine() { return *engine_; }
   bool active() const { return engine_ != nullptr; }
-  // Engine::copy, with account of the memory that is in use.
+  // Calls Engine::copy, and records the memory as in use until the copy has ended.
   Status copy(p2p::PeerCopy copy, Status failure);
   // See CudaDeviceOps.
   void forget_context(CUcontext context) {
     if (ops_) ops_->forget_context(context);
   }
   bool copying() const { return copying_.load(std::memory_order_relaxed) > 0; }
-  // `done` runs, perhaps at once, perhaps on the engine's thread, when no copy under way uses the
-  // memory and no peer maps it.
+  // Runs `done` when no copy in progress uses the memory and no peer maps it. `done` may run before
+  // this returns, or on the engine's thread.
   void when_unused(p2p::DeviceAddress base, uint64_t bytes, std::function<void()> done);
-  // All copies end with an error, and memory counts as unused.
+  // Ends all copies with an error. After that no memory counts as in use.
   void shut();
 
  private:
@@ -110,20 +113,21 @@ class PeerHub {
     Use memory;
     std::function<void()> done;
   };
-  // A connection that is being made, or was.
+  // A connection attempt, in progress or ended.
   struct Attempt {
     Introduction introduction;
-    bool given_up = false;  // guarded by mutex_, as `socket` is
-    // The same connection as the thread's: what waits for the other worker ends with it.
+    bool given_up = false;  // guarded by mutex_, like `socket`
+    // A duplicate of the thread's socket. shut() shuts the connection down through it, so the
+    // thread stops waiting for the other worker.
     UniqueFd socket;
-    std::atomic<bool> over{false};  // the thread does nothing any more
-    std::thread thread;             // none: it could not be started
+    std::atomic<bool> over{false};  // the thread has done its work
+    std::thread thread;             // not joinable: it could not be started
   };
 
   void connect(Attempt& attempt);
-  // Says why the connection is not there. `tell_user`: the user as well.
+  // Logs why there is no connection. `tell_user`: also reports it to the user.
   void say_lost(const Introduction& introduction, const Status& why, bool tell_user) const;
-  // False where the attempt was given up meanwhile.
+  // Keeps a duplicate of the attempt's socket. Returns false if the attempt has been given up.
   bool note_socket(Attempt& attempt, int socket);
   Result<std::unique_ptr<transport::Link>> call_on(Attempt& attempt);
   Result<std::unique_ptr<transport::Link>> call_on(Attempt& attempt,
@@ -139,12 +143,12 @@ class PeerHub {
   const api::DriverTable& driver_;
   const Options options_;
   std::map<p2p::PeerId, std::unique_ptr<Attempt>> links_;
-  std::list<std::unique_ptr<Attempt>> given_up_;  // whose threads have not ended yet
+  std::list<std::unique_ptr<Attempt>> given_up_;  // their threads may still run
   std::unique_ptr<CudaDeviceOps> ops_;
   std::unique_ptr<p2p::Engine> engine_;
-  std::atomic<int> copying_{0};  // copies under way
+  std::atomic<int> copying_{0};  // copies in progress
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   bool shut_ = false;
   std::map<StreamKey, Caller> callers_;

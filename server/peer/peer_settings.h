@@ -1,5 +1,5 @@
-// What a session's dealings with its other workers are set to. Made once, from the server's
-// settings and the client's Hello, and passed on as it is.
+// PeerSettings: a session's settings for connections to its other workers. Made once, from the
+// server's settings and the client's Hello, and passed on unchanged.
 #pragma once
 
 #include <array>

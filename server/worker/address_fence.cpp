@@ -13,7 +13,7 @@ namespace rcuda::server {
 namespace {
 
 constexpr uint64_t kUserEnd = 0x7fff'ffff'f000;
-// Left open below the main thread's stack, which grows downwards.
+// The room that stays free below the main thread's stack, which grows downwards.
 constexpr uint64_t kLeastStackRoom = 64ull << 20;
 constexpr uint64_t kMostStackRoom = 1ull << 30;
 

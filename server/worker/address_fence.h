@@ -2,13 +2,13 @@
 //
 // Device pointers of several servers and the client's own host pointers share one number space
 // (common/wire/address_ranges.h). A driver takes addresses from the kernel, which hands them out
-// from the top. So all that is free above the window is mapped inaccessible before the driver is
-// initialised, and allocations land in the window. Stream-ordered pools take the lowest free
+// from the top. So before the driver is initialised, all free addresses above the window are mapped
+// inaccessible, and allocations land in the window. Stream-ordered pools take the lowest free
 // addresses from kPoolBase instead, so the addresses from there to the worker's share are mapped
 // inaccessible as well. Measured with driver 580: plain, pinned and managed memory follow the first
 // rule, pools the second, with every window.
 // Threads: raise_fence() is called once, before any other thread exists. Blocking: it maps a few
-// ranges in microseconds and commits no memory. Errors: as it says.
+// ranges in microseconds and commits no memory. Errors: as the function says.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@
 
 namespace rcuda::server {
 
-// The window of this index, below wire::kWindowCount.
+// The window with this index, which must be less than wire::kWindowCount.
 wire::AddressWindow address_window(uint32_t index);
 bool overlap(const wire::AddressWindow& a, const wire::AddressWindow& b);
 
@@ -30,8 +30,8 @@ bool overlap(const wire::AddressWindow& a, const wire::AddressWindow& b);
 std::vector<AddressRange> gaps(const std::vector<AddressRange>& mappings, uint64_t from,
                                uint64_t to);
 
-// Closes the addresses above the window and below its pools, and returns what it closed.
-// kInvalidArgument if an address of the window is in use.
+// Makes the free addresses above the window and below its pools inaccessible, and returns these
+// ranges. kInvalidArgument if an address of the window is in use.
 Result<std::vector<AddressRange>> raise_fence(const wire::AddressWindow& window);
 
 }  // namespace rcuda::server

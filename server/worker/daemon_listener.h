@@ -1,10 +1,10 @@
-// DaemonListener: receives what the daemon sends while a session begins and runs: further sockets
+// DaemonListener: receives the daemon's messages while a session begins and runs: further sockets
 // of the client, sockets of the session's other workers, and the order to stop. It also notices the
 // daemon's death.
 //
-// Threads: one of its own, from start() to the destructor. It calls `peer` and `stop`, and `stop`
-// at most once. Blocking: wait_for_stream(), until the deadline. Errors: start() fails without a
-// thread.
+// Threads: one of its own, from start() to the destructor. It calls `peer`, and at most once
+// `stop`. Blocking: wait_for_stream(), until the deadline. Errors: start() fails if the thread
+// cannot be started.
 #pragma once
 
 #include <chrono>
@@ -34,7 +34,8 @@ class DaemonListener {
 
   Status start();
 
-  // The client's socket of this index. kTimeout; kUnavailable where the server stops.
+  // Waits for the client's socket with this index. kTimeout at the deadline; kUnavailable if the
+  // server stops.
   Result<UniqueFd> wait_for_stream(int index, Clock::time_point deadline);
 
  private:
@@ -46,7 +47,7 @@ class DaemonListener {
   UniqueFd end_event_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<uint32_t, UniqueFd> streams_;  // guarded by mutex_, as what follows
+  std::map<uint32_t, UniqueFd> streams_;  // guarded by mutex_, like stopped_
   bool stopped_ = false;
   std::thread thread_;
 };

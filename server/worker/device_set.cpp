@@ -107,7 +107,7 @@ Status DeviceSet::add(uint32_t ordinal) {
 Status DeviceSet::make_staging(uint64_t bytes) {
   staging_bytes_ = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   pinned_bytes_ = staging_bytes_ + kReplyMemoryBytes;
-  // A file, so that clients on this host can map it and fill it without another copy.
+  // The memory is a file, so clients on this host can map it and fill it without another copy.
   staging_file_.reset(::memfd_create("rcuda-staging", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!staging_file_ || ::ftruncate(staging_file_.get(), static_cast<off_t>(pinned_bytes_)) != 0) {
     return Status::from_errno(errno, "making the staging region");

@@ -1,10 +1,10 @@
-// DeviceSet: the devices of a worker, made ready before a session asks for them: primary contexts
+// DeviceSet: the devices of a worker, prepared before a session requests them: primary contexts
 // retained, attributes read, page-locked staging memory registered.
 //
-// Threads: the worker's main thread makes and uses it, then the session. Blocking: prepare(), for
-// the driver (a tenth of a second per device with NVIDIA's). Errors name what the driver refused
-// and the remedy. A process may have several; each owns its staging memory and its references to
-// contexts.
+// Threads: the worker's main thread, which later runs the session. Blocking: prepare(), for the
+// driver (a tenth of a second per device with NVIDIA's). Errors name the call that the driver
+// refused and the remedy. A process may have several DeviceSets; each owns its staging memory and
+// its references to contexts.
 #pragma once
 
 #include <cstddef>
@@ -24,15 +24,16 @@ namespace rcuda::server {
 
 class DeviceSet {
  public:
-  // `ordinals`: which of the driver's devices; empty: all of them.
+  // `ordinals`: the driver's devices to use; empty: all.
   static Result<std::unique_ptr<DeviceSet>> prepare(const api::DriverTable& driver,
                                                     const std::vector<uint32_t>& ordinals,
                                                     uint64_t staging_bytes);
   ~DeviceSet();
 
   const std::vector<uint32_t>& ordinals() const { return ordinals_; }
-  // A session's choice of devices, in its order, for the client and for the executor. kNotFound
-  // names the ordinal that is not offered and those that are.
+  // Selects the devices that a session requests, in its order, and fills in `welcome` for the
+  // client and `resources` for the executor. The text of kNotFound names the ordinal that is not
+  // offered and those that are.
   Status select(const std::vector<uint32_t>& wanted, wire::Welcome* welcome,
                 SessionResources* resources) const;
   // Whether plain and pinned memory land in the window.
@@ -51,9 +52,9 @@ class DeviceSet {
 
   const api::DriverTable& driver_;
   std::vector<uint32_t> ordinals_;
-  std::vector<Device> devices_;  // as ordinals_
+  std::vector<Device> devices_;  // in the order of ordinals_
   UniqueFd staging_file_;
-  std::byte* pinned_ = nullptr;  // staging, then the reply memory
+  std::byte* pinned_ = nullptr;  // staging memory, then reply memory
   size_t pinned_bytes_ = 0;
   size_t staging_bytes_ = 0;
 };

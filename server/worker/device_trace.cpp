@@ -10,7 +10,8 @@ namespace {
 
 constexpr auto kAnchorAge = std::chrono::seconds(1);
 constexpr auto kAnchorPatience = std::chrono::milliseconds(20);
-// With more work under way a command is not measured, because each takes two events.
+// While this much work is pending, further commands are not measured, because each needs two
+// events.
 constexpr size_t kMostPending = 4096;
 
 uint64_t nanoseconds(std::chrono::steady_clock::time_point time) {
@@ -20,7 +21,8 @@ uint64_t nanoseconds(std::chrono::steady_clock::time_point time) {
 
 }  // namespace
 
-// The stream has no work, so the event comes at once: its time is now.
+// Records a new anchor if the last one is too old. Its stream has no other work, so the event
+// completes at once, and its time is about now.
 bool DeviceTrace::take_anchor(Context& context) {
   const Clock::time_point begin = Clock::now();
   if (context.anchor && begin - context.anchor->time < kAnchorAge) return true;
@@ -42,7 +44,7 @@ bool DeviceTrace::take_anchor(Context& context) {
     return false;
   }
   anchor->time = recorded + (Clock::now() - recorded) / 2;
-  // The old anchor stays for work that is measured from it.
+  // The old anchor exists until the work that is measured from it has finished.
   context.anchor = std::move(anchor);
   return true;
 }
@@ -59,7 +61,7 @@ bool DeviceTrace::take_event(Context& context, CUevent* event) {
 void DeviceTrace::before(const wire::CommandHeader& header, std::span<const std::byte> body,
                          uint64_t number) {
   open_ = {};
-  // The stream of a command that gives the GPU something to do.
+  // The stream in which the command queues device work; empty if it queues none.
   const auto id = api::member(body, api::traits_of(header.opcode).device_work);
   if (pending_ >= kMostPending || !id || objects_.find_stream(*id, &stream_) != CUDA_SUCCESS) {
     return;
@@ -110,7 +112,7 @@ bool DeviceTrace::finish(const Work& work, std::vector<wire::TraceEvent>* events
                                                  std::chrono::duration<double, std::milli>(ms)));
     };
     wire::TraceEvent event = work.event;
-    // If the anchor was seen late, the work still cannot have begun before it was queued.
+    // The anchor's time is not exact, but the work cannot have begun before it was queued.
     event.begin_ns = std::max(event.begin_ns, at(begin_ms));
     event.end_ns = std::max(event.begin_ns, at(end_ms));
     events->push_back(event);

@@ -1,12 +1,13 @@
 // DeviceTrace: measures when the GPU did the work of traced commands.
 //
 // Each launch and copy gets a timing event before it and one after it, unless its stream is in
-// capture. Their distance to an anchor, an event whose time is known, says when they came. The
-// anchor is recorded anew every second, because times between events have the resolution of a
-// float. It has an idle stream of its own, so it comes at once. A session makes this object with
-// its first traced command; other sessions pay nothing. Executor thread only. Blocking: the first
-// command of a context and one a second spin until the anchor has come, some 10 µs as a rule.
-// Errors: a command that cannot be measured is missing in the timeline.
+// capture. An anchor is an event whose host time is known; the time from the anchor to these events
+// tells when the work ran. The anchor is recorded again every second, because times between events
+// have the resolution of a float. It has an idle stream of its own, so it completes at once. A
+// session makes this object with its first traced command; other sessions pay nothing. Executor
+// thread only. Blocking: the first command of a context, and then one command per second, spins
+// until the anchor has completed, usually about 10 µs. Errors: a command that cannot be measured is
+// missing from the trace.
 #pragma once
 
 #include <chrono>
@@ -30,19 +31,19 @@ class DeviceTrace {
   DeviceTrace(const api::DriverTable& driver, SessionObjects& objects)
       : driver_(driver), objects_(objects) {}
 
-  // To be called before and after the handler of a command, whose context is current.
+  // Call these before and after a command's handler, with the command's context current.
   void before(const wire::CommandHeader& header, std::span<const std::byte> body, uint64_t number);
   void after();
   // Appends the events of commands that the GPU has finished.
   void poll(std::vector<wire::TraceEvent>* events);
   bool pending() const { return !queues_.empty(); }
-  // A context is about to be destroyed or reset, and its events with it.
+  // Call before a context is destroyed or reset, because its events are then destroyed too.
   void forget_all();
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  // An event and when it was recorded.
+  // An event and the host time at which it completed.
   struct Anchor {
     CUevent event = nullptr;
     Clock::time_point time;
@@ -55,7 +56,7 @@ class DeviceTrace {
   struct Work {
     CUevent start = nullptr, end = nullptr;
     std::shared_ptr<Anchor> anchor;
-    wire::TraceEvent event{};  // begin_ns: when it was queued
+    wire::TraceEvent event{};  // begin_ns: time at which it was queued
   };
 
   bool take_anchor(Context& context);
@@ -65,7 +66,7 @@ class DeviceTrace {
   const api::DriverTable& driver_;
   SessionObjects& objects_;
   std::unordered_map<wire::ObjectId, Context> contexts_;
-  std::unordered_map<uint64_t, std::deque<Work>> queues_;  // by SessionStream::key, while not empty
+  std::unordered_map<uint64_t, std::deque<Work>> queues_;  // by SessionStream::key; none is empty
   size_t pending_ = 0;
   SessionStream stream_;  // of the command between before() and after()
   Work open_;             // of that command; start is null if it is not measured

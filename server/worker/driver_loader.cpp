@@ -33,7 +33,7 @@ std::string executable_folder() {
   return path.substr(0, path.rfind('/'));
 }
 
-// Next to the binary, as installed and as built.
+// Searches relative to this binary, in an installed tree and in a build folder.
 std::string softgpu_path() {
   const std::string folder = executable_folder();
   for (const char* relative :
@@ -106,7 +106,8 @@ Result<LoadedDriver> load_driver(const std::string& choice) {
 }
 
 int most_streams() {
-  // Queues of one kind for the engine: copies within the device, and small ones to it.
+  // The queues of one kind that the engine needs: for copies within the device, and for small
+  // copies to it.
   constexpr int kOthers = 2;
   const char* value = std::getenv(kConnectionsVariable.data());
   return std::max(kConnections, value ? connections_of(value) : 0) - kOthers;

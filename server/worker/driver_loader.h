@@ -3,9 +3,11 @@
 //
 // rcuda's own client library has the same name, libcuda.so.1, and may be preloaded or first in
 // LD_LIBRARY_PATH. A server that loaded it would call itself. The daemon starts workers with
-// worker_environment(), which removes it from both, and load_driver() refuses it as well.
-// Threads: load_driver() is called once per worker, before other threads. Blocking: it, for cuInit
-// (half a second with NVIDIA's driver). Errors say what was tried and what to do.
+// worker_environment(), which removes the client library from both variables, and load_driver()
+// refuses it as well.
+// Threads: load_driver() is called once per worker, before other threads exist. Blocking:
+// load_driver(), for cuInit (half a second with NVIDIA's driver). Errors say what was tried and
+// name the remedy.
 #pragma once
 
 #include <string>
@@ -16,11 +18,11 @@
 
 namespace rcuda::server {
 
-// CUDA 12.0, the first with libraries.
+// CUDA 12.0, the first version with libraries (CUlibrary).
 inline constexpr int kOldestVersion = 12000;
 
 struct LoadedDriver {
-  // Completed, if the driver is older (older_driver.h).
+  // For an older driver, completed by older_driver.h.
   api::DriverTable table;
   std::string path;
   int version = 0;
@@ -30,17 +32,18 @@ struct LoadedDriver {
 // `choice`: "auto", "nvidia", "softgpu" or a path.
 Result<LoadedDriver> load_driver(const std::string& choice);
 
-// This process's environment for a worker: without LD_PRELOAD, and without the folders of
-// LD_LIBRARY_PATH in which libcuda.so.1 is rcuda's client library; with `more` added or replaced;
-// with CUDA_DEVICE_MAX_CONNECTIONS no less than kConnections.
+// Returns this process's environment, changed for a worker: without LD_PRELOAD; without the folders
+// of LD_LIBRARY_PATH in which libcuda.so.1 is rcuda's client library; with `more` added or
+// replaced; with CUDA_DEVICE_MAX_CONNECTIONS no less than kConnections.
 std::vector<std::string> worker_environment(const std::vector<std::string>& more);
 
-// How many queues NVIDIA's driver is to make for each kind of a device's work. By default it makes
-// 8 for kernels and 4 for copies of either direction; if it is told 8, it makes 8 of each. Each
-// queue takes time at a worker's start (docs/p2p_measurements.md).
+// The number of queues that NVIDIA's driver makes for each kind of a device's work. By default it
+// makes 8 for kernels and 4 for copies in each direction; if CUDA_DEVICE_MAX_CONNECTIONS is 8, it
+// makes 8 of each. Each queue takes time at a worker's start (docs/p2p_measurements.md).
 inline constexpr int kConnections = 8;
-// How many streams of a device may have work under way while one is held for another worker. That
-// many leave queues for the copies that end the hold, with this process's environment.
+// The number of a device's streams that may have unfinished work while one is held for another
+// worker. The remaining queues are for the copies that end the hold. The result depends on this
+// process's environment.
 int most_streams();
 
 }  // namespace rcuda::server

@@ -1,12 +1,13 @@
-// EndWatch: ends a worker whose session is over but whose thread a call into the driver keeps.
+// EndWatch: ends a worker whose session is over but whose executor thread does not return from a
+// call into the driver.
 //
-// In many calls a driver waits until kernels have finished (580: loading a module, ending a
-// context, a launch into a full queue), and a kernel may never finish. The executor thread is in
-// such a call then and cannot see that its client has left or that the server stops. An EndWatch
+// In many calls a driver waits until kernels have finished (580: loading a module, destroying a
+// context, a launch into a full queue), and a kernel may never finish. While the executor thread is
+// in such a call, it cannot notice that its client has left or that the server stops. An EndWatch
 // watches from another thread. It ends the process `patience` after the session should have ended,
-// and with it the kernel and all that the session had, as with a local process. Threads: one of its
-// own, from start() to the destructor. Blocking: the destructor, for that thread only. Errors:
-// start() fails without a thread.
+// and with it the kernel and everything that the session had, as with a local process. Threads: one
+// of its own, from start() to the destructor. Blocking: the destructor, until that thread has
+// ended. Errors: start() fails if the thread cannot be started.
 #pragma once
 
 #include <chrono>
@@ -21,9 +22,9 @@ namespace rcuda::server {
 
 class EndWatch {
  public:
-  // `over` says why the session should have ended, or ok while it should go on. It is called on the
-  // watch's thread and must not block. `expire` is called if the session then goes on for
-  // `patience`. By default it logs that and ends the process.
+  // `over` returns the reason why the session should have ended, or ok while it should continue. It
+  // runs on the watch's thread and must not block. `expire` runs if the session then continues for
+  // `patience`. By default it logs the reason and ends the process.
   EndWatch(std::function<Status()> over, std::chrono::nanoseconds patience,
            std::function<void(const Status& why)> expire = {});
   ~EndWatch();

@@ -48,7 +48,7 @@ class KernelBook {
     owners_.erase(found);
   }
 
-  // A function or kernel was looked up in its owner.
+  // Adds a function or kernel that was looked up in its owner.
   CUresult add_function(void* function, void* owner, const char* name) {
     std::lock_guard lock(mutex_);
     const auto found = owners_.find(owner);
@@ -85,7 +85,7 @@ class KernelBook {
     return found == owners_.end() ? nullptr : found->second;
   }
 
-  const api::DriverTable driver;  // as it was loaded
+  const api::DriverTable driver;  // the table as it was loaded
 
  private:
   struct Entry {
@@ -109,7 +109,7 @@ class KernelBook {
 
 KernelBook* book = nullptr;  // never freed
 
-// ---- functions that are wrapped
+// ---- wrapped functions
 
 CUresult module_load(CUmodule* module, const void* code) {
   const CUresult result = book->driver.cuModuleLoadData(module, code);
@@ -167,7 +167,7 @@ CUresult kernel_function(CUfunction* function, CUkernel kernel) {
   return result;
 }
 
-// ---- functions that may be missing
+// ---- replacements for missing functions
 
 CUresult name_of(const char** name, void* function) {
   const KernelLayout* layout = book->layout(function);

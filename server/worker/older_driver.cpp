@@ -66,7 +66,7 @@ CUresult capture_info(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t
       original->cuStreamGetCaptureInfo_v2(stream, status, id, graph, dependencies, &found);
   if (count) *count = found;
   if (edges) {
-    // Valid until the thread's next call, which is at least as long as the array of nodes is.
+    // Valid until the thread's next call, at least as long as the driver's array of nodes.
     static thread_local std::vector<CUgraphEdgeData> plain;
     plain.assign(found, {});
     *edges = plain.data();

@@ -18,12 +18,12 @@ namespace {
 
 using Window = wire::ClientWindow;
 
-// Commands that are carried out before the loop looks after completions again.
+// The number of commands that are executed before the loop polls completions again.
 constexpr int kBatch = 64;
 constexpr size_t kTraceBatch = 256;
-// While completions are pending, the executor polls for this many times the spin for commands
-// before it sleeps between polls. (A local driver's wait spins as long as it takes.) After that
-// each sleep is a small part of the time that has passed, so it adds little to any wait.
+// While completions are pending, the executor polls for SessionLoopOptions::spin times this factor
+// before it sleeps between polls. (A local driver's wait spins until it is done.) After that each
+// sleep is a small fraction of the time that has passed, so it adds little to any wait.
 constexpr int kSpinsForCompletions = 64;
 constexpr int kSleepFraction = 64;
 constexpr auto kShortestSleep = std::chrono::microseconds(20);
@@ -39,7 +39,7 @@ bool slot_exists(const wire::CommandHeader& header) {
          inside(Window::kLargeReplies, Window::kLargeReplyCount, Window::kLargeReplyBytes);
 }
 
-// Whether the command frees memory of a pool, which a driver frees while kernels run.
+// Whether the command frees memory of a pool, which a driver frees even while kernels run.
 bool frees_pool_memory(const api::DriverTable& driver, uint16_t opcode,
                        std::span<const std::byte> body) {
   if (api::traits_of(opcode).frees != api::Frees::kAtOnce) return false;
@@ -158,7 +158,8 @@ Result<bool> SessionLoop::next() {
 
 Status SessionLoop::idle() {
   const Clock::time_point now = Clock::now();
-  // The client may be waiting for the engine's copies, and sends commands when they are over.
+  // The client may be waiting for the engine's copies and send commands when they end. So the end
+  // of copies counts as activity.
   const bool copying = executor_.peers.copying();
   if (std::exchange(copied_, copying) && !copying) last_activity_ = now;
   const auto quiet = now - last_activity_;
@@ -177,7 +178,7 @@ Status SessionLoop::idle() {
         now + std::clamp<Clock::duration>(quiet / kSleepFraction, kShortestSleep, kLongestSleep);
   }
   const Status status = link_.wait(ready, until);
-  // A program that goes on may be about to copy, so the engine's thread wakes up as well.
+  // A program that continues may copy next, so the engine's thread is woken as well.
   if (status.ok() && executor_.peers.active()) executor_.peers.engine().wake();
   return status.code() == Code::kTimeout ? Status() : status;
 }
@@ -194,8 +195,8 @@ Status SessionLoop::handle(std::span<const std::byte> frame) {
     ended_ = true;
     return {};
   }
-  // Posted commands in which a driver waits for the device come when the context is idle: the
-  // client waits first (await_idle() of client/calls/marshal.h).
+  // Posted commands in which a driver waits for the device arrive when the context is idle, because
+  // the client waits first (await_idle() of client/calls/marshal.h).
   if (header.call != 0 && api::traits_of(header.opcode).waits_for_device &&
       executor_.objects.make_current(header.context) == CUDA_SUCCESS &&
       executor_.objects.current_context()) {
@@ -206,17 +207,18 @@ Status SessionLoop::handle(std::span<const std::byte> frame) {
   return carry_out(header, frame.subspan(sizeof header), number);
 }
 
-// The driver would hold its caller until the device is idle. The executor thread never waits, so it
-// carries the command out when the device is idle, and only the command's caller waits. Memory is
-// not freed either while copies between servers use it. Threads that never stop queueing work must
-// not delay the command for ever: in the end the driver waits for what they queued last.
+// The driver would block its caller until the device is idle. The executor thread must not wait, so
+// it executes the command once the device is idle, and only the client thread that made the call
+// waits. In addition, memory is not freed while copies between servers use it.
+// Threads that never stop queueing work cannot delay the command for ever: after the last attempt
+// the driver waits for what they have queued.
 void SessionLoop::postpone(const wire::CommandHeader& header, std::span<const std::byte> body,
                            uint64_t number, int attempts) {
   constexpr int kMaxAttempts = 3;
   const auto copy = std::make_shared<const std::vector<std::byte>>(body.begin(), body.end());
-  // As a job: the handler of another command may be what notices that the device is idle, and its
-  // context and reply must stay its own.
   const bool waits = !frees_pool_memory(executor_.driver, header.opcode, body);
+  // Runs as a job: the idle device may be noticed in the handler of another command, whose context
+  // and reply must not be changed.
   const auto run = [this, header, number, copy, attempts, waits] {
     executor_.jobs.post([=, this] {
       if (waits && attempts < kMaxAttempts && is_busy(header)) {
@@ -254,8 +256,8 @@ Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const
       current != CUDA_SUCCESS && !traits.signals() && !traits.any_context) {
     result.result = current;
   } else {
-    // Somebody waits for the signal, also if the context is wrong. Without a current context the
-    // signal carries the error.
+    // A client thread waits for the signal, even if the context is invalid. Without a current
+    // context the signal carries the error.
     if (current != CUDA_SUCCESS) executor_.objects.forget_current();
     if (traced) [[unlikely]]
       trace_device(header, body, number);

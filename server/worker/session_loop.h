@@ -1,15 +1,14 @@
-// SessionLoop: reads a session's commands in order and has them carried out, until the session
-// ends.
+// SessionLoop: reads a session's commands in order and executes them, until the session ends.
 //
 // The thread that calls run() is the executor thread. It reads a command, checks its header, makes
-// its context current and hands it to the generated or custom handler. Between commands it looks
-// after completions. It never waits for a GPU: while completions are pending and no command comes,
-// it polls. After some milliseconds it sleeps between polls, longer the longer nothing happens.
-// With nothing pending it sleeps in Link::wait. A session has no state outside of this object, so a
-// process may run several on threads (tests do).
+// its context current and calls the generated or custom handler. Between commands it polls
+// completions. It never waits for a GPU: while completions are pending and no command arrives, it
+// keeps polling. After some milliseconds it sleeps between polls; the longer nothing happens, the
+// longer it sleeps. With nothing pending it sleeps in Link::wait. A session has no state outside of
+// this object, so a process may run several on threads (tests do).
 // Threads: stop() from any thread, everything else on the executor thread. Blocking: run(), until
 // the session is over. Errors: run() returns ok if the client ended the session or stop() was
-// called, kUnavailable if the client or the Link is gone, kProtocol for a malformed command.
+// called, kUnavailable if the client or the Link is lost, kProtocol for a malformed command.
 #pragma once
 
 #include <atomic>
@@ -28,8 +27,8 @@
 namespace rcuda::server {
 
 struct SessionLoopOptions {
-  // How long to poll for the next command before sleeping. A wake-up costs some 10 µs. On few cores
-  // it should be short, because polling may keep the client from running.
+  // How long to poll for the next command before sleeping. A wake-up costs some 10 µs. With few
+  // cores it should be short, because polling may keep the client from running.
   std::chrono::nanoseconds spin = std::chrono::microseconds(50);
 };
 
@@ -40,7 +39,7 @@ class SessionLoop {
 
   // Exposes the staging region, tells the client that the session is ready, and serves it.
   Status run();
-  // Ends run() soon; from any thread.
+  // Makes run() return soon. Any thread.
   void stop();
 
   Executor& executor() { return executor_; }
@@ -49,10 +48,10 @@ class SessionLoop {
   using Clock = std::chrono::steady_clock;
 
   Status serve();
-  // Carries out the next command. False if there is none, or if it must wait.
+  // Executes the next command. Returns false if there is none, or if it must wait.
   Result<bool> next();
   Status handle(std::span<const std::byte> frame);
-  // `number`: the command's in the session, counted from 1. Traces name it so.
+  // `number`: the command's number in the session, from 1, as traces show it.
   Status carry_out(const wire::CommandHeader& header, std::span<const std::byte> body,
                    uint64_t number);
   // `attempts`: how often the command has been postponed already.
@@ -75,7 +74,7 @@ class SessionLoop {
   bool ended_ = false;
   Status failure_;  // of a postponed command
   Clock::time_point last_activity_;
-  bool copied_ = false;  // a peer copy was under way when the loop was last idle
+  bool copied_ = false;  // a peer copy was in progress when the loop was last idle
   PeerWaits peer_waits_;
   std::vector<std::byte> held_back_;  // the next command, while it waits for other workers
   std::vector<std::byte> reply_;

@@ -1,6 +1,6 @@
-// Settings: what can be set of a server, by environment, TOML file or option. The daemon passes its
-// settings to its workers through their environment. Read-only once the server has started, so any
-// thread may read them.
+// Settings: the settings of a server, from the environment, a TOML file or options. The daemon
+// passes its settings to its workers through their environment. Read-only once the server has
+// started, so any thread may read them.
 #pragma once
 
 #include <chrono>
@@ -61,7 +61,7 @@ struct Settings {
                               0,
                               transport::verbs::kMaxKeptMiB,
                               "MiB of pageable memory that may stay registered with the adapter"};
-  // These are read from the worker's environment, where they are used.
+  // Documented here; the code that uses these reads them from the worker's environment.
   config::String verbs_device{registry, "RCUDA_VERBS_DEVICE", "",
                               "another adapter than the route to the peer says"};
   config::String verbs_gid{registry, "RCUDA_VERBS_GID", "",
@@ -75,7 +75,7 @@ struct Settings {
                             "let clients crash their worker; for tests"};
   config::Bool fence{registry, "RCUDA_FENCE", true,
                      "keep each worker's device addresses in a window of its own"};
-  // The binary that workers are started from. Tests set another.
+  // The binary from which workers are started. Tests set another one.
   std::string worker_binary = "/proc/self/exe";
   config::String log{registry, "RCUDA_LOG", "info", "trace, debug, info, warn, error or off"};
 };

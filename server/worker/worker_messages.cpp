@@ -28,7 +28,7 @@ Status send_worker_message(int socket, const WorkerMessage& message, Deadline de
 }
 
 Result<WorkerMessage> receive_worker_message(int socket) {
-  // One byte more than there may be: a packet that fills it was too long.
+  // One byte more than the longest packet: a packet that fills the buffer was too long.
   std::vector<std::byte> buffer(kMaxWorkerMessageBytes + 1);
   std::vector<UniqueFd> descriptors;
   Result<size_t> got = recv_packet_with_fds(socket, buffer, descriptors, Deadline::max());
@@ -54,7 +54,7 @@ std::vector<uint32_t> WorkerReady::ordinals() const {
   return all;
 }
 
-// A status without sessions says just this.
+// A ServerStatus without sessions contains exactly these values.
 std::vector<std::byte> encode(const WorkerReady& ready) {
   wire::ServerStatus status;
   status.driver = ready.driver;

@@ -5,10 +5,10 @@
 // daemon -> worker   kSession (+ the client's socket, then the encoded Hello), once;
 //                    kAttach (+ a further socket of that client); kPeer (+ the socket of another
 //                    worker of that client, then its PeerHello); kStop
-// A worker whose socket ends, because the daemon is gone, ends its session and exits. Neither side
-// has more than a few messages under way. A worker that has stopped reading (in a debugger, or
-// flooded by a client) does not hold the daemon, because the daemon's deadline is now.
-// Threads: any; one thread reads a socket. Blocking and errors: as the functions say.
+// If the daemon dies, the socket ends, and the worker ends its session and exits. Neither side has
+// more than a few messages in flight. A worker that does not read (in a debugger, or flooded by a
+// client) does not block the daemon, whose deadline for sending is now.
+// Threads: any; only one thread reads a socket. Blocking and errors: as the functions say.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ enum class WorkerMessageType : uint32_t { kReady = 1, kFailed, kSession, kAttach
 
 struct WorkerMessage {
   WorkerMessageType type{};
-  uint32_t index = 0;      // kAttach: of the stream
+  uint32_t index = 0;      // kAttach: index of the stream
   uint8_t token[16] = {};  // kSession: names the session in Attach
   std::vector<std::byte>
       body;  // kSession: the Hello; kPeer: the PeerHello; kReady: WorkerReady; kFailed: the reason
@@ -36,12 +36,12 @@ struct WorkerMessage {
 
 inline constexpr size_t kMaxWorkerMessageBytes = 96u << 10;
 
-// Blocks while the other process does not read, until the deadline: kTimeout.
+// Blocks until the deadline while the other process does not read; then kTimeout.
 Status send_worker_message(int socket, const WorkerMessage& message, Deadline deadline);
-// Blocks until a packet is there. kUnavailable at the end of the socket.
+// Blocks until a packet has arrived. kUnavailable at the end of the socket.
 Result<WorkerMessage> receive_worker_message(int socket);
 
-// What a ready worker offers, for the daemon's log line and its checks.
+// The driver and devices of a ready worker, for the daemon's log line and its checks.
 struct WorkerReady {
   std::string driver;  // "CUDA 13.0 by /usr/lib/x86_64-linux-gnu/libcuda.so.1"
   std::vector<wire::ServerStatus::Device> devices;

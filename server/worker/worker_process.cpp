@@ -17,8 +17,8 @@
 namespace rcuda::server {
 namespace {
 
-// The log goes where stderr led when the worker started, because descriptors 1 and 2 will carry
-// what the session's kernels print.
+// The log keeps the stderr with which the worker was started, because descriptors 1 and 2 will
+// carry the output of the session's kernels.
 void keep_log_apart() {
   const int copy = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
   if (copy >= 0) set_log_descriptor(copy);
@@ -71,7 +71,7 @@ Status work(const Settings& settings, int daemon, uint32_t window_index) {
   WorkerMessage ready;
   ready.type = WorkerMessageType::kReady;
   ready.body = encode(offer_of(*driver, **devices));
-  // If the daemon is gone, nobody needs this worker, and nothing is logged.
+  // If the daemon has died, this worker is not needed, and nothing is logged.
   if (!send_worker_message(daemon, ready, Deadline::max()).ok()) return {};
   Result<WorkerMessage> message = receive_worker_message(daemon);
   if (!message.ok() || message->type != WorkerMessageType::kSession) return {};

@@ -22,7 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Sockets of other workers that are kept until the session runs.
+// The number of sockets of other workers that are kept until the session runs.
 constexpr size_t kMostEarlyCallers = 1024;
 
 void refuse(int socket, const Status& status) {
@@ -39,7 +39,7 @@ std::chrono::nanoseconds spin_time(const Settings& settings) {
   return std::chrono::microseconds(cores >= 8 ? 80 : cores >= 4 ? 20 : 5);
 }
 
-// The medium that a client asks for, if this worker can use it.
+// The medium that a client requests, if this worker can use it.
 Result<const transport::Medium*> medium_for(const wire::Hello& hello, int socket) {
   const transport::Medium* const medium = transport::find_medium(hello.medium);
   if (!medium) {
@@ -82,7 +82,7 @@ Status WorkerSession::serve(WorkerMessage message) {
     return {};
   }
   if (const Status status = connect(std::move(message.socket)); !status.ok()) {
-    // This is no failure of the worker.
+    // The worker has not failed.
     RCUDA_WARN("the client (%s, pid %u) left before its session began: %s", hello_.program.c_str(),
                hello_.pid, status.message().c_str());
     return {};
@@ -91,7 +91,7 @@ Status WorkerSession::serve(WorkerMessage message) {
   return run();
 }
 
-// Checks what the client asks for. An error is the refusal.
+// Checks the client's request. An error becomes the refusal.
 Status WorkerSession::admit(const WorkerMessage& message) {
   Result<wire::Hello> hello = wire::decode_hello(message.body);
   // The daemon starts workers by the path of its binary, and has accepted this Hello. So if the
@@ -126,7 +126,7 @@ Status WorkerSession::admit(const WorkerMessage& message) {
   return {};
 }
 
-// Messages of the daemon may come before the session runs.
+// Messages of the daemon may arrive before the session runs.
 Status WorkerSession::listen() {
   listener_.emplace(
       worker_.daemon, [this](WorkerMessage peer) { called_on(std::move(peer)); },
@@ -142,8 +142,8 @@ void WorkerSession::called_on(WorkerMessage peer) {
   const Result<wire::PeerHello> called = wire::decode_peer_hello(peer.body);
   if (!called) return;
   std::lock_guard lock(mutex_);
-  // The client may have introduced the other worker already, since its end of the Link may stand
-  // before ours.
+  // Another worker may connect before loop_ is set: the client's end of the Link may be complete
+  // before this one, and the client may already have introduced the two workers.
   if (loop_) {
     loop_->executor().peers.called_on(*called, std::move(peer.socket));
   } else if (early_.size() < kMostEarlyCallers) {
@@ -171,7 +171,7 @@ Status WorkerSession::connect(UniqueFd socket) {
   return {};
 }
 
-// What the executor works with besides the driver and the devices.
+// Prepares the executor's resources other than the driver, the devices and the peers.
 void WorkerSession::prepare() {
   const Settings& settings = worker_.settings;
   images_.emplace(cache_folder_of(settings), settings.image_cache_bytes.get());
@@ -219,7 +219,7 @@ void WorkerSession::end(const Status& status, SessionLoop& session) {
   const char* ended_by = nullptr;
   {
     std::lock_guard lock(mutex_);
-    loop_ = nullptr;  // later callers end with this process
+    loop_ = nullptr;  // later connections of workers end with this process
     ended_by = stopped_;
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();

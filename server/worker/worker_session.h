@@ -1,18 +1,19 @@
 // WorkerSession: the one session of a worker, from the client's Hello to the end of the process.
 //
 // Its phases, each a function of that name:
-//   admit     checks what the client asks for, and makes the Welcome
-//   listen    to the daemon from now on: further sockets of the client, other workers, the stop
-//   connect   welcomes the client and makes the Link
-//   prepare   the image cache and the capture of output
-//   run       the executor's loop, under the EndWatch
-//   end       the last line of the log, and _exit
-// Up to connect() the client may leave or be refused, and serve() returns. Afterwards the process
-// ends with the session.
+//   admit     checks the client's request and makes the Welcome
+//   listen    starts to listen to the daemon: further sockets of the client, other workers, kStop
+//   connect   sends the Welcome and makes the Link
+//   prepare   makes the image cache and the capture of output
+//   run       runs the executor's loop, under the EndWatch
+//   end       logs the last line and calls _exit
+// Until connect() has succeeded, the client may leave or be refused, and serve() returns. After
+// that the process ends with the session.
 //
-// Threads: serve() on the worker's main thread, which becomes the executor thread. The listener has
-// a thread of its own; mutex_ guards what the two share. Blocking: serve(), until the session is
-// over. Errors: those before the session go to the client as a refusal; later ones to the log.
+// Threads: serve() runs on the worker's main thread, which becomes the executor thread. The
+// listener has a thread of its own; mutex_ guards the data that the two share. Blocking: serve(),
+// until the session is over. Errors: those before the session go to the client as a refusal; later
+// ones are logged.
 #pragma once
 
 #include <chrono>
@@ -39,10 +40,10 @@ namespace rcuda::server {
 
 class SessionLoop;
 
-// What a worker has made ready before its session comes. The references outlive the session.
+// The parts that a worker prepares before its session begins. The references outlive the session.
 struct PreparedWorker {
   const Settings& settings;
-  int daemon;  // the socket to it
+  int daemon;  // the socket to the daemon
   const DeviceSet& devices;
   const LoadedDriver& driver;
   wire::AddressWindow window;
@@ -75,10 +76,10 @@ class WorkerSession {
   SessionResources resources_;
   const transport::Medium* medium_ = nullptr;
 
-  std::mutex mutex_;  // guards what follows up to the listener
+  std::mutex mutex_;  // guards the next three members
   SessionLoop* loop_ = nullptr;
-  std::vector<std::pair<wire::PeerHello, UniqueFd>> early_;  // before there is a loop
-  const char* stopped_ = nullptr;                            // why the session is to end
+  std::vector<std::pair<wire::PeerHello, UniqueFd>> early_;  // until loop_ is set
+  const char* stopped_ = nullptr;  // why the session must end; null: it continues
 
   std::optional<DaemonListener> listener_;
   std::unique_ptr<transport::Link> link_;

@@ -1,7 +1,8 @@
-// The checks of one node: everything an administrator would check by hand for RDMA and GPUDirect.
+// The checks of one node: everything that an administrator would check by hand for RDMA and
+// GPUDirect.
 //
 // All of them read files below `root` ("/" in real use, a made-up tree in tests) and change
-// nothing. A file that cannot be read is reported with its meaning, never as a crash; checks that
+// nothing. A file that cannot be read leads to a finding that says what this means. Checks that
 // need root say so. docs/rdma.md has the background of each remedy.
 #pragma once
 

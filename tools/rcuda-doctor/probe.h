@@ -1,6 +1,6 @@
-// A probe transfer between two nodes: one runs `rcuda-doctor --listen`, the other names it. For
-// each medium that both ends have, a Link is made as for a session, and bytes are moved and
-// compared.
+// A probe transfer between two nodes: one runs `rcuda-doctor --listen`, the other `rcuda-doctor
+// --probe` with its name. For each medium that both ends have, both make a Link as for a session,
+// and bytes are moved and compared.
 #pragma once
 
 #include <cstdint>

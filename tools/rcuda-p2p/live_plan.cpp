@@ -310,7 +310,7 @@ Status print_live_plan(const LiveQuery& query, std::FILE* out) {
   std::fprintf(out, "%s\n%10s %12s %12s %8s  plan\n", pair.names().c_str(), "size", "predicted us",
                "measured us", "GB/s");
   for (const uint64_t bytes : query.sizes) {
-    // The first copies make and correct the first plans.
+    // The planner makes and corrects its plans for this size during the first copies.
     constexpr int kCopies = 11;
     std::vector<double> times;
     for (int i = 0; i < kCopies; ++i) {

@@ -3,8 +3,7 @@
 //   rcuda-run --devices node1:0,node2:0 -- ./app arguments
 //
 // Sets LD_PRELOAD, RCUDA_DEVICES and the variables of its other options, puts the folder with
-// libcuda.so in front of LD_LIBRARY_PATH for programs that search it there, and executes the
-// program.
+// libcuda.so first in LD_LIBRARY_PATH, for programs that search it there, and executes the program.
 
 #include <cerrno>
 #include <cstdlib>

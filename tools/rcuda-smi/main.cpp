@@ -1,7 +1,7 @@
 // rcuda-smi: the devices and sessions of rcuda servers.
 //
-//   rcuda-smi                     the server of this machine
-//   rcuda-smi node1 node2:9000    others
+//   rcuda-smi                     this machine's server
+//   rcuda-smi node1 node2:9000    other servers
 
 #include <algorithm>
 #include <charconv>

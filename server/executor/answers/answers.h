@@ -1,11 +1,11 @@
-// Answers: everything that a session tells its client: replies, completion words, the error word
-// and events.
+// Answers: sends everything that a session reports to its client: replies, completion words, the
+// error word and events.
 //
-// Answers go out in the order in which they are given. A sticky error is latched before it is told,
-// so that the client's next post() finds it as well. A broken Link is no error here: the session
-// loop finds it.
-// Threads: reply() on the executor thread, everything else on any. Blocking: as Link::put(); events
-// as EventSink says.
+// Answers are sent in the order of the calls. A sticky error is latched before its answer is sent,
+// so that the client's next post() finds it as well. A broken Link is not reported here; the
+// session loop notices it.
+// Threads: reply() on the executor thread, everything else on any. Blocking: as Link::put(); for
+// events see EventSink.
 #pragma once
 
 #include <cstddef>
@@ -37,10 +37,11 @@ class Answers {
   // `wake`: kYes if no thread of the client is likely to wait.
   void signal(WordSignal signal, CUresult result, transport::Wake wake = transport::Wake::kNow);
   void reply(const ReplyTarget& target, CUresult result, std::span<const std::byte> body);
-  // A posted command failed, or work failed asynchronously. A sticky error is never overwritten.
-  // The engine of peer copies latches a stream's error before it lets the stream go on.
+  // Sets the session's error word after a posted command failed, or work failed asynchronously. A
+  // sticky error is never overwritten. The engine of peer copies latches a stream's error before it
+  // releases the stream.
   void latch(CUresult error);
-  // The context with the sticky error was reset: the session goes on without the error.
+  // Clears the sticky error. To be called after its context was reset.
   void forget_sticky();
   EventSink& events() { return events_; }
 
@@ -50,7 +51,7 @@ class Answers {
   transport::Link& link_;
   CompletionWords words_;
   EventSink events_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   uint64_t errors_ = 0;
   CUresult sticky_ = CUDA_SUCCESS;
 };

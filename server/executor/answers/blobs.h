@@ -17,9 +17,9 @@ class Blobs {
  public:
   static constexpr size_t kMost = 1024;
 
-  // Returns its number, which is not 0.
+  // Returns the blob's number, which is never 0.
   uint32_t keep(api::Blob blob);
-  // At most `room` bytes from `offset` on. None if there is no such blob or it ends before.
+  // Returns at most `room` bytes from `offset` on; none if no such blob exists or it ends before.
   std::span<const std::byte> read(uint32_t number, uint64_t offset, size_t room) const;
   // Forgets the blob if it ends at `end`.
   void drop_at(uint32_t number, uint64_t end);

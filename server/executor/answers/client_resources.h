@@ -1,10 +1,10 @@
-// ClientResources: things that the client keeps for this worker's graphs, by the client's numbers.
+// ClientResources: objects that the client keeps for this worker's graphs, by the client's numbers.
 //
-// Whoever needs such a thing owns a share of its ClientResource. When the last owner is gone, on
-// whatever thread, the client is told.
-// Threads: make() on the executor thread; resources end on any thread. Blocking: the end of a
-// resource, while the event ring is full. Resources may outlive the session: the driver holds on to
-// them. Nobody is told of those.
+// Each user of such an object owns a share of its ClientResource. When the last share is released,
+// on any thread, an event tells the client that it may drop the object (EventSink::released()).
+// Threads: make() on the executor thread; resources are destroyed on any thread. Blocking: a
+// resource's destructor, while the event ring is full. Resources may outlive the session, because
+// the driver may keep them; then no event is sent.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ namespace rcuda::server {
 // A host function, memory that stands for pageable memory, or a user object.
 class ClientResource {
  public:
-  // Where the ends of resources are told.
+  // Takes the events of destroyed resources.
   struct Sink {
     std::mutex mutex;
-    EventSink* events = nullptr;  // null once the session is over
+    EventSink* events = nullptr;  // null after the session's end
   };
 
   ClientResource(std::shared_ptr<Sink> sink, uint64_t id) : sink_(std::move(sink)), id_(id) {}

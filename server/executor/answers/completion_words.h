@@ -1,7 +1,7 @@
-// CompletionWords: writes the words in the client's window that say how far something is. A word
-// only grows, even if several threads signal it.
+// CompletionWords: writes the completion words in the client's window, which report the progress of
+// work. The value of a word only grows, even if several threads signal it.
 //
-// Threads: any. Blocking: as Link::put(). Errors: none; the session loop finds a broken Link.
+// Threads: any. Blocking: as Link::put(). Errors: none; the session loop notices a broken Link.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace rcuda::server {
 
-// A completion word and what to write into it. Sequence 0: nothing to signal.
+// A completion word and the sequence to write into it. Sequence 0: nothing to signal.
 struct WordSignal {
   uint32_t word = 0;
   uint64_t sequence = 0;

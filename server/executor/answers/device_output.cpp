@@ -2,8 +2,8 @@
 
 namespace rcuda::server {
 
-// The driver passes on what kernels printed when something synchronises. An idle stream serves for
-// that, because all work that must be seen is done already.
+// A driver writes out device printf during a synchronisation. Synchronising an idle stream is
+// enough, because all work whose output must appear is already done.
 void DeviceOutput::synchronize_and_drain(ContextState& context) {
   ContextState* const before = objects_.current_context();
   if (objects_.make_current(context.id) == CUDA_SUCCESS) {

@@ -1,8 +1,8 @@
-// DeviceOutput: makes the driver pass on what kernels printed, so that it reaches the client before
-// the answer that the client waits for.
+// DeviceOutput: makes the driver write out the output of kernels, so that it reaches the client
+// before the answer that the client waits for.
 //
-// Executor thread only. flush() does not wait for a GPU: it is called when the work that may have
-// printed is done, and synchronises a stream that is never used.
+// Executor thread only. flush() does not wait for a GPU: it is called after the work that may have
+// printed is done, and it synchronises a stream that never gets work.
 #pragma once
 
 #include "api/driver_table.h"
@@ -13,17 +13,17 @@ namespace rcuda::server {
 
 class DeviceOutput {
  public:
-  // `capture` null: output stays where the driver puts it. All outlive this object.
+  // `capture` null: output is not captured. All outlive this object.
   DeviceOutput(const api::DriverTable& driver, SessionObjects& objects, OutputCapture* capture)
       : driver_(driver), objects_(objects), capture_(capture) {}
 
-  // Code that may print was loaded. Before that flush() has nothing to do.
+  // To be called when code that may print is loaded. Until then flush() does nothing.
   void enable() { may_print_ = true; }
-  // Publishes what kernels of the context printed so far.
+  // Publishes the output that kernels of the context have printed so far.
   void flush(ContextState& context) {
     if (capture_ && may_print_) synchronize_and_drain(context);
   }
-  // Publishes what the driver has passed on so far.
+  // Publishes the output that the driver has written so far.
   void drain();
 
  private:

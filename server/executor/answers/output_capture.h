@@ -1,13 +1,14 @@
-// OutputCapture: takes what kernels print from this process's stdout and stderr to the client.
+// OutputCapture: forwards the output of kernels from this process's stdout and stderr to the
+// client.
 //
-// When something synchronises, a driver writes device printf to the process's stdout, and failed
-// assertions to its stderr. Here both descriptors become pipes. A thread reads them, so that the
-// driver never blocks on a full pipe. drain() reads what is left at once, so that its caller knows
-// that all output was published. The process's own messages must go elsewhere (the log has a file
-// of its own).
-// There is one per process, because the descriptors belong to the process. Threads: a reader of its
-// own; all functions may be called from any thread. Blocking: drain(), as EventSink does. Errors:
-// start() fails without pipes or a thread.
+// During a synchronisation, a driver writes device printf to the process's stdout, and failed
+// assertions to its stderr. This class replaces both descriptors by pipes. A thread reads them, so
+// that the driver never blocks on a full pipe. drain() reads the rest on the calling thread: when
+// it returns, all output so far is published. The process's own messages must go elsewhere (the log
+// has its own file).
+// Each process has at most one, because the descriptors belong to the process. Threads: it starts a
+// reader thread; all functions may be called from any thread. Blocking: drain(), as EventSink does.
+// Errors: start() fails if the pipes or the thread cannot be made.
 #pragma once
 
 #include <atomic>
@@ -24,7 +25,7 @@ namespace rcuda::server {
 class OutputCapture {
  public:
   // Takes over descriptors 1 and 2 until destroyed. The sink may be set and changed later. Without
-  // one, output goes where it went before.
+  // a sink, output goes to the original descriptors.
   static Result<std::unique_ptr<OutputCapture>> start();
   ~OutputCapture();
 
@@ -35,7 +36,7 @@ class OutputCapture {
  private:
   struct Stream {
     int descriptor = -1;  // 1 or 2
-    UniqueFd before;      // where it led
+    UniqueFd before;      // a copy of the original descriptor
     UniqueFd read_end;
   };
 

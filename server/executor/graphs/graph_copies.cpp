@@ -9,15 +9,15 @@
 namespace rcuda::server {
 namespace {
 
-// One side of a copy that needs something done.
+// The work that one side of a copy needs.
 struct SideWork {
-  std::shared_ptr<ShadowCopies::Transfer> transfer;  // null: the memory is shared
-  ShadowCopies::Piece first;                         // of what it moves
-  std::shared_ptr<ClientResource> client;            // null: it is the application's own
+  std::shared_ptr<ShadowCopies::Transfer> transfer;  // null: no bytes have to move over the Link
+  ShadowCopies::Piece first;                         // of `transfer`
+  std::shared_ptr<ClientResource> client;  // null: the memory does not stand for pageable memory
   bool empty() const { return !transfer && !client; }
 };
 
-// A side of CUDA_MEMCPY3D.
+// One side of a CUDA_MEMCPY3D.
 struct CopySide {
   CUmemorytype type;
   uint64_t base;
@@ -46,8 +46,8 @@ CopySide destination_of(const CUDA_MEMCPY3D& copy) {
           copy.dstHeight};
 }
 
-// The bytes that the copy touches, in pieces without holes. The driver has accepted the shape, so
-// its numbers are sane.
+// The bytes that the copy touches on this side, as contiguous pieces. The driver has accepted the
+// shape, so its numbers do not overflow.
 std::vector<ShadowCopies::Piece> pieces_of(const CopySide& side, const CUDA_MEMCPY3D& copy) {
   const uint64_t pitch = side.pitch ? side.pitch : side.x_bytes + copy.WidthInBytes;
   const uint64_t rows = side.height ? side.height : side.y + copy.Height;
@@ -66,7 +66,7 @@ std::vector<ShadowCopies::Piece> pieces_of(const CopySide& side, const CUDA_MEMC
   return pieces;
 }
 
-// The client keeps mirrored memory equal, before each launch and after it.
+// Mirrored memory needs no transfer: the client keeps it equal before and after each launch.
 bool is_mirrored(const Mirrors& mirrors, const ShadowCopies::Piece& piece) {
   return mirrors.covers(piece.address, piece.bytes);
 }
@@ -77,7 +77,7 @@ SideWork work_of(const GraphCopies::Parts& parts, const CopySide& side, const CU
   const HostMemory::Range* range = parts.host_memory.find(side.base, 1);
   std::vector<ShadowCopies::Piece> pieces;
   if (!range && (side.x_bytes || side.y || side.z)) {
-    pieces = pieces_of(side, copy);  // the base may lie before what is touched
+    pieces = pieces_of(side, copy);  // the base may lie before the first byte touched
     range = pieces.empty() ? nullptr : parts.host_memory.find(pieces.front().address, 1);
   }
   if (!range) return {};
@@ -127,8 +127,10 @@ CUresult connect(const api::DriverTable& driver, CUgraph graph, CUgraphNode from
 
 }  // namespace
 
-// Owned by the executables that have the copy. The mutex guards the two sides: a change of the
-// executable replaces them while an earlier launch may be under way.
+// Owned by the executables that contain the copy: in executables_, and by a user object of the
+// driver (Dressing::owner_) that lives until their last launch has ended. The mutex guards the two
+// sides, because a change of the executable replaces them while an earlier launch may be in
+// progress.
 struct GraphCopies::Steps {
   struct Step {
     Steps* steps;
@@ -138,9 +140,9 @@ struct GraphCopies::Steps {
   explicit Steps(const Parts& all) : parts(all) {}
 
   const Parts parts;
-  CUgraphNode node = nullptr;                  // of the graph that the executable was made from
-  size_t position = 0;                         // among that graph's copies
-  bool has_before = false, has_after = false;  // whether there is a host node for it
+  CUgraphNode node = nullptr;  // the copy, in the graph that the executable was made from
+  size_t position = 0;         // among that graph's copies
+  bool has_before = false, has_after = false;  // whether a host node does this work
   std::mutex mutex;
   SideWork source, destination;
   Step before_copy{this, false}, after_copy{this, true};
@@ -158,7 +160,8 @@ struct GraphCopies::Steps {
   static void carry_out(const Parts& parts, const SideWork& work, bool after) {
     HostCallbacks& callbacks = parts.host_callbacks;
     if (!after && work.client) callbacks.run_internal(work.client->id());
-    // The memory may be mirrored only since a kernel got it, after the graph was instantiated.
+    // Checked again: memory becomes mirrored when a kernel gets its address, which may be after the
+    // graph was instantiated.
     if (work.transfer && !is_mirrored(parts.mirrors, work.first)) {
       ShadowCopies::carry_out(*work.transfer);
     }
@@ -168,7 +171,7 @@ struct GraphCopies::Steps {
 
 namespace {
 
-// A side's work around one launch.
+// The work of one side around one launch.
 struct AroundLaunch {
   GraphCopies::Parts parts;
   SideWork work;
@@ -216,8 +219,8 @@ GraphCopies::Dressing::~Dressing() {
   for (auto added = added_.rbegin(); added != added_.rend(); ++added) {
     undressed &= driver.cuGraphDestroyNode(added->node) == CUDA_SUCCESS;
   }
-  // A driver removes no nodes from graphs that allocate memory. There the nodes stay, and what they
-  // need.
+  // A driver removes no nodes from graphs that allocate memory. There the host nodes stay, so the
+  // graph keeps the owner of their Steps.
   if (undressed) copies_.graph_keeper_.release(graph_, owner_);
 }
 
@@ -266,7 +269,8 @@ CUresult GraphCopies::Dressing::dress(CUgraph graph, CUgraphNode node) {
   return surround(graph, node, *steps, before, after);
 }
 
-// Existing edges stay, and only nodes come and go, so the order of the graph does not change.
+// Existing edges stay. Only nodes are added, and removed later, so the order of the graph does not
+// change.
 CUresult GraphCopies::Dressing::surround(CUgraph graph, CUgraphNode copy, Steps& steps, bool before,
                                          bool after) {
   const api::DriverTable& driver = copies_.driver_;
@@ -328,7 +332,7 @@ void GraphCopies::updated(CUgraphExec executable, const Dressing& dressing) {
     return steps->position >= first && steps->position < end;
   });
   for (const std::shared_ptr<Steps>& steps : dressing.steps_) {
-    // The application goes on naming the nodes of the graph it instantiated.
+    // The application still names the nodes of the graph that it instantiated.
     if (steps->position < known.copies.size()) steps->node = known.copies[steps->position];
     known.steps.push_back(steps);
   }

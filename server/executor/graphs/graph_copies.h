@@ -1,18 +1,21 @@
-// GraphCopies: copies in graphs whose host side is a shadow, or stands for pageable memory of the
+// GraphCopies: copies in graphs whose host memory is a shadow, or stands for pageable memory of the
 // client.
 //
-// The application's graph has the one copy node that it would have locally, and the driver answers
-// all questions about it. Only the executable needs more. The bytes of a shadow (host_memory.h)
-// have to come over the Link before the copy reads them, or go back after the copy wrote them. For
-// memory that stands for pageable memory, the client has to fill it before the copy, or empty it
-// afterwards.
-// So the graph is dressed while an executable is made or updated: it gets host nodes before and
-// after each such copy. They are removed when the driver has its own picture of the graph. A graph
-// that updates an executable is dressed like the one that the executable was made from, so that
-// both have the same nodes. A copy may need more only since the executable was updated or its
-// parameters were set. It gets that around each launch: before the whole graph, and after it.
+// The application's graph has only the copy node that it would have locally, and the driver answers
+// all queries about it. The executable needs more. The bytes of a shadow (host_memory.h) must
+// arrive over the Link before the copy reads them, or go back after the copy has written them.
+// Memory that stands for pageable memory must be filled by the client before the copy, or emptied
+// by it afterwards.
+//
+// So the graph is dressed while an executable is made or updated: it gets a host node before or
+// after each such copy. The host nodes are removed again when the driver has made or updated the
+// executable. A graph that updates an executable is dressed like the graph from which the
+// executable was made, because both must have the same nodes. If a copy needs this work only since
+// an update of the executable or of its parameters, the work runs around each launch instead:
+// before or after the whole graph.
+//
 // Threads: all functions on the executor thread; host nodes on the driver's threads. Blocking: host
-// nodes hold their branch of the graph while the network or the client is busy. Errors: those of
+// nodes block their branch of the graph while the network or the client is busy. Errors: those of
 // the driver.
 #pragma once
 
@@ -34,9 +37,9 @@ namespace rcuda::server {
 
 class GraphCopies {
  public:
-  struct Steps;  // around one copy
+  struct Steps;  // the work around one copy
 
-  // What the two sides of a copy may need done. All outlive the graphs' work.
+  // The components that do the work for the two sides of a copy. All outlive the graphs' work.
   struct Parts {
     const HostMemory& host_memory;
     const Mirrors& mirrors;
@@ -49,8 +52,8 @@ class GraphCopies {
 
   class Dressing {
    public:
-    // `like`: the executable to be updated. `child`: its node that holds a graph, if only that
-    // graph is to be updated.
+    // `like`: the executable that the graph will update; null: a new one is made. `child`: if only
+    // a child graph of the executable is updated, the node that contains it.
     explicit Dressing(GraphCopies& copies, CUgraph graph, CUgraphExec like = nullptr,
                       CUgraphNode child = nullptr);
     ~Dressing();
@@ -58,7 +61,8 @@ class GraphCopies {
     Dressing& operator=(const Dressing&) = delete;
 
     CUresult result() const { return result_; }
-    // For a node that the driver reports: the copy, if the node is one of those around a copy.
+    // Translates a node that the driver reports: returns the copy if the node was added around a
+    // copy, otherwise the node itself.
     CUgraphNode named(CUgraphNode node) const;
 
    private:
@@ -73,33 +77,33 @@ class GraphCopies {
     GraphCopies& copies_;
     const CUgraph graph_;
     const CUgraphExec like_;
-    size_t first_ = 0;  // the first of the executable's copies that is in `graph_`
+    size_t first_ = 0;  // position of graph_'s first copy among the executable's copies
     CUresult result_ = CUDA_SUCCESS;
-    size_t dressed_ = 0;              // how many of nodes_
-    std::vector<CUgraphNode> nodes_;  // its copies, in the order in which they were added
+    size_t dressed_ = 0;              // number of nodes_ visited so far
+    std::vector<CUgraphNode> nodes_;  // copies in graph_, in the order in which they were added
     std::vector<Added> added_;
     std::vector<std::shared_ptr<Steps>> steps_;
     CUuserObject owner_ = nullptr;
   };
 
-  // The executable was made from the dressed graph, or was updated by it.
+  // To be called after the executable was made from the dressed graph, or updated by it.
   void instantiated(CUgraphExec executable, const Dressing& dressing);
   void updated(CUgraphExec executable, const Dressing& dressing);
   void forget(CUgraphExec executable) { executables_.erase(executable); }
-  // The driver gave an executable's copy these parameters.
+  // To be called after the driver has given a copy of the executable new parameters.
   void changed(CUgraphExec executable, CUgraphNode node, const CUDA_MEMCPY3D& copy);
-  // CUDA_ERROR_NOT_SUPPORTED into a capture, if copies need something around the launch.
+  // CUDA_ERROR_NOT_SUPPORTED if the stream is captured and copies need work around the launch.
   CUresult launch(CUgraphExec executable, CUstream stream);
 
  private:
   struct Executable {
-    std::vector<CUgraphNode>
-        copies;  // of the graph it was made from, as its application names them
+    // The copies of the graph from which it was made. The application names them by these nodes.
+    std::vector<CUgraphNode> copies;
     std::vector<std::shared_ptr<Steps>> steps;
   };
 
   std::shared_ptr<Steps> plan(CUgraphNode node, const CUDA_MEMCPY3D& copy);
-  // Copies of the graph and of those in it, in the order in which they were added.
+  // Appends the copies of the graph and of its child graphs, in the order in which they were added.
   void list_copies(CUgraph graph, std::vector<CUgraphNode>* nodes) const;
   Steps* find(CUgraphExec executable, CUgraphNode node);
   const Steps* find(CUgraphExec executable, size_t position) const;

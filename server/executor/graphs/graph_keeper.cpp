@@ -54,7 +54,8 @@ void GraphKeeper::forget(CUgraphExec executable) {
   if (waiting_.empty() || !context) return;
   auto kept = std::make_shared<std::vector<Kept>>(std::exchange(waiting_, {}));
   idle_.when_idle(*context, [this, kept](CUresult result) {
-    // Nothing can be said while something captures: they wait for the next executable's end.
+    // The device cannot be queried during a capture. The resources then wait until the next
+    // executable is destroyed.
     if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) {
       waiting_.insert(waiting_.end(), kept->begin(), kept->end());
     }
@@ -141,7 +142,7 @@ CUgraph GraphKeeper::child_of(CUgraphNode node) const {
   return child;
 }
 
-// The client holds a node only of a graph that it knows.
+// Searches only the graphs that the client knows, because it names no nodes of other graphs.
 CUgraph GraphKeeper::graph_of(CUgraphNode node) {
   CUgraph graph = nullptr;
   objects_.of(wire::Kind::kGraph).for_each([&](wire::ObjectId, const Object& object) {

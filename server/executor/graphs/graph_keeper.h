@@ -1,12 +1,14 @@
-// GraphKeeper: keeps what the client's graphs use, and gives back the ids of their nodes.
+// GraphKeeper: keeps the resources that the client's graphs use, and frees the ids of destroyed
+// nodes.
 //
-// A graph's host functions and copies use things of the client (ClientResource) and of this worker.
-// The driver's user objects own them, so that they live as long as CUDA lets graphs use them: until
-// the graph, its clones, the graphs it is a child of, the executables made from any of these, and
-// their launches are all gone. A change of a single node of an executable has no such owner. What
-// it needs is kept until the executable is destroyed and the device is idle.
-// Threads: all functions on the executor thread; owners end on the driver's threads. Nothing
-// blocks. Errors: those of the driver.
+// A graph's host functions and copies use resources of the client (ClientResource) and of this
+// worker. User objects of the driver own them. So they live as long as CUDA lets graphs use them:
+// until the graph, its clones, the graphs that contain it, the executables made from any of these,
+// and their launches have all ended. If a single node of an executable is changed, no user object
+// can own its new resource. The resource is then kept until the executable is destroyed and the
+// device is idle.
+// Threads: all functions on the executor thread; user objects are destroyed on the driver's
+// threads. Nothing blocks. Errors: those of the driver.
 #pragma once
 
 #include <cstdint>
@@ -34,23 +36,24 @@ class GraphKeeper {
               IdleCheck& idle)
       : driver_(driver), objects_(objects), resources_(resources), idle_(idle) {}
 
-  // Keeps `kept` as long as the graph and what is made from it; until the session ends if the
-  // driver has no user objects. Returns the user object, for release(), or null.
+  // Keeps `kept` as long as the graph and everything made from it; without a user object, until the
+  // session ends. Returns the user object, for release(), or null.
   CUuserObject retain(CUgraph graph, Kept kept);
-  // The graph needs it no longer. What was made from the graph may.
+  // Drops the graph's reference. Everything made from the graph keeps its own.
   void release(CUgraph graph, CUuserObject object);
-  // The same for the graph that a node belongs to.
+  // As retain(): for the graph that contains the node, or for a changed node of an executable.
   void retain_for(CUgraphNode node, Kept kept);
   void retain_for(CUgraphExec executable, CUgraphNode node, Kept kept);
-  // The executable is about to be destroyed.
+  // To be called before the executable is destroyed.
   void forget(CUgraphExec executable);
 
   // For user objects of the client, by the client's number.
   CUresult retain_number(CUgraph graph, uint64_t number);
   CUresult release_number(CUgraph graph, uint64_t number);
 
-  // What ends with a graph or a node: its nodes and child graphs, and theirs. To be asked before
-  // the graph or node is destroyed. Afterwards forget() frees their ids, unless the driver refused.
+  // The nodes and child graphs, at all levels, that are destroyed with a graph or a node.
+  // names_in() must be called before the destruction. Afterwards forget() frees the ids, unless the
+  // driver refused.
   struct Names {
     std::vector<CUgraphNode> nodes;
     std::vector<CUgraph> children;
@@ -60,11 +63,11 @@ class GraphKeeper {
   void forget(const Names& names);
 
   std::vector<CUgraphNode> nodes_of(CUgraph graph) const;
-  // Whether a copy may touch the address: the driver knows it, or a node of a graph allocates it,
-  // which may be a graph of the client's or the one that the stream is captured into. A driver does
-  // not know the memory of a graph before the first launch.
+  // Whether a copy may touch the address: the driver knows it, or a node of a graph allocates it.
+  // The graph may be any graph of the client, or the one that the stream is captured into. (A
+  // driver does not know the memory of a graph before its first launch.)
   bool is_known(CUdeviceptr address, CUstream stream) const;
-  // The graph that a node holds; null if it holds none.
+  // The node's child graph; null if it has none.
   CUgraph child_of(CUgraphNode node) const;
 
  private:
@@ -78,8 +81,10 @@ class GraphKeeper {
   IdleCheck& idle_;
   std::vector<Kept> for_session_;
   std::unordered_map<CUgraphExec, std::unordered_map<CUgraphNode, Kept>> executables_;
-  std::vector<Kept> waiting_;  // until the device is idle, which cannot be told during a capture
-  // By the client's number. Erased on a driver's thread when the last reference is gone.
+  // To be dropped when the device is idle, which cannot be queried during a capture.
+  std::vector<Kept> waiting_;
+  // User objects by the client's number. Erased on a thread of the driver when the last reference
+  // is released.
   struct Numbers {
     std::mutex mutex;
     std::unordered_map<uint64_t, CUuserObject> objects;

@@ -95,12 +95,12 @@ void HostCallbacks::call(uint64_t callback, CUresult status, bool mirrored) {
   if (events_.host_callback(callback, slot, sequence, status, mirrored).ok()) {
     auto* word = reinterpret_cast<uint64_t*>(link_.window().data() +
                                              wire::WorkerWindow::kCallbackAcks + 8ull * slot);
-    // Acquire: what the application's function wrote into shared memory is seen by what follows in
-    // the stream. Its partner is the client's put of the ack.
+    // Acquire: later work in the stream sees what the application's function wrote into shared
+    // memory. The partner is the client's put of the ack.
     const auto acknowledged = [&] {
       return std::atomic_ref(*word).load(std::memory_order_acquire) >= sequence;
     };
-    // An application may take as long as it likes; only the Link's end frees the stream.
+    // An application may take any time; only a broken Link ends the wait.
     while (
         link_.wait(acknowledged, std::chrono::steady_clock::now() + std::chrono::hours(1)).code() ==
         Code::kTimeout) {

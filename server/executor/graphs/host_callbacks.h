@@ -1,11 +1,11 @@
-// HostCallbacks: host functions of the application. The client runs them when a stream reaches
-// them.
+// HostCallbacks: host functions of the application. The client runs a function when a stream
+// reaches it.
 //
-// The driver calls a trampoline on a thread of its own. The trampoline publishes a
-// HostCallbackEvent and waits, holding the stream, until the client has run the function and
-// written the ack word. If the Link breaks, the stream goes on, because nobody will look at its
-// results. A function that a graph may run any number of times is a ClientResource, which the graph
-// owns (graph_keeper.h).
+// The driver calls a trampoline on one of its threads. The trampoline publishes a HostCallbackEvent
+// and waits until the client has run the function and written the ack word. Meanwhile the stream is
+// blocked. If the Link breaks, the stream continues, because no client is left to see its results.
+// A function that a graph may run any number of times is a ClientResource, which the graph owns
+// (graph_keeper.h).
 // Threads: launch(), make() and take() on the executor thread, run_internal() on the driver's
 // threads, at any time until the driver is shut down. Blocking: run_internal(), until the client
 // answers. Errors: those of the driver.
@@ -42,13 +42,14 @@ class HostCallbacks {
 
   CUresult launch(const SessionStream& stream, uint64_t callback, bool is_stream_callback);
 
-  // A host function for a graph's node. The caller of take() keeps what the function needs.
+  // Makes a host function for a graph's host node. take() passes the ownership of its data to the
+  // caller; it returns null if `argument` does not belong to the function made last.
   HostFunction make(uint64_t callback);
   std::shared_ptr<void> take(const void* argument);
   // The client's number of a function that make() made; 0 for other functions.
   static uint64_t number_of(CUhostFn function, const void* argument);
 
-  // Has the client run one of its own callbacks, and waits for it.
+  // Makes the client run one of its internal callbacks, and waits until it has run.
   void run_internal(uint64_t callback) { call(callback, CUDA_SUCCESS, false); }
 
  private:
@@ -64,7 +65,7 @@ class HostCallbacks {
   static void CUDA_CB run_kept(void* argument);
   static void CUDA_CB run_once(void* argument);
   static void CUDA_CB run_stream_callback(CUstream stream, CUresult status, void* argument);
-  // Runs a function of the application, which sees mirrored memory.
+  // Runs a function of the application, with the contents of mirrored memory exchanged around it.
   void run(uint64_t callback, CUresult status);
   void call(uint64_t callback, CUresult status, bool mirrored);
   uint32_t take_slot();

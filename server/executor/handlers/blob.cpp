@@ -1,4 +1,4 @@
-// The handler that reads what did not fit into a reply, piece by piece.
+// The handler that reads data that did not fit into a reply, piece by piece.
 #include "api/server_commands.h"
 #include "server/executor/answers/blobs.h"
 #include "server/executor/custom.h"

@@ -1,4 +1,4 @@
-// Handlers about contexts (api/table/context.toml): their ends.
+// Handlers of contexts (api/table/context.toml): destroy, reset, record an event.
 #include "api/server_handlers.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/answers/device_output.h"
@@ -12,8 +12,8 @@
 namespace rcuda::server {
 namespace {
 
-// What is pending in the context comes due, and the ids of what is in it go. To be called before
-// the driver ends the context: afterwards its events must not be queried.
+// Ends the pending completions of the context with an error, and unbinds the ids of its objects. To
+// be called before the driver ends the context, because afterwards its events must not be queried.
 void forget(ContextServices& services, ContextState& context) {
   services.completions.drop_context(context, CUDA_ERROR_CONTEXT_IS_DESTROYED);
   services.peers.forget_context(context.handle);
@@ -25,7 +25,7 @@ void forget(ContextServices& services, ContextState& context) {
 CUresult serve_cuCtxDestroy_v2(ContextServices& services, CUcontext ctx) {
   if (ContextState* context = services.objects.find_context(ctx)) forget(services, *context);
   const CUresult result = services.driver.cuCtxDestroy_v2(ctx);
-  // Memory that was locked first in this context may be in use by others.
+  // Memory that was first page-locked in this context may be in use by other contexts.
   if (services.objects.make_current(wire::primary_context_id(0)) == CUDA_SUCCESS) {
     services.host_memory.lock_again();
   }
@@ -37,14 +37,14 @@ CUresult serve_cuDevicePrimaryCtxReset_v2(ContextServices& services, CUdevice de
   ContextState* const context = services.objects.primary_of(dev);
   if (!context) return CUDA_ERROR_INVALID_DEVICE;
   forget(services, *context);
-  // Its streams are in the primary contexts. The client introduces the workers anew.
+  // The engine's streams are in the primary contexts. The client introduces the workers again.
   services.peers.shut();
   if (CUresult result = driver.cuDevicePrimaryCtxReset_v2(dev); result != CUDA_SUCCESS) {
     return result;
   }
-  services.output.drain();  // a driver prints what is left
-  // The worker goes on using the context. It holds it for the session, and its page-locked memory
-  // may have gone with the old one.
+  services.output.drain();  // a driver prints the rest during the reset
+  // The worker keeps using the device's primary context: it retains the new one for the session.
+  // The worker's page-locked memory may have ended with the old one.
   driver.cuDevicePrimaryCtxRelease_v2(dev);
   if (CUresult result = driver.cuDevicePrimaryCtxRetain(&context->handle, dev);
       result != CUDA_SUCCESS) {

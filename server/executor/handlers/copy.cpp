@@ -20,13 +20,13 @@ namespace rcuda::server {
 namespace {
 
 // Whether a copy may touch the memory: the driver knows it, or the client exposed it. Any other
-// address would be one of this process's own, and a wrong pointer would end the worker.
+// address belongs to this process itself, and a wrong pointer would crash the worker.
 bool reachable(CopyServices& services, CUstream stream, uint64_t address, uint64_t bytes) {
   return services.host_memory.find(address, bytes) ||
          services.graph_keeper.is_known(address, stream);
 }
 
-// For a captured copy: what stands for pageable memory in it belongs to the graph from now on.
+// For a captured copy: passes the ownership of memory that stands for pageable memory to the graph.
 void hand_to_graph(CopyServices& services, const SessionStream& stream,
                    std::initializer_list<uint64_t> addresses) {
   if (!services.host_memory.any_for_graphs()) return;
@@ -53,7 +53,7 @@ HandlerResult copy_inline(CopyServices& services, const Command& command,
     return {result, false, false};
   }
   services.copied_bytes += body.bytes;
-  // The source is pageable, so the driver has taken the bytes before it returns.
+  // The source is pageable, so the driver copies the bytes before it returns.
   return {services.driver.cuMemcpyHtoDAsync_v2(body.destination, bytes.data(), bytes.size(),
                                                stream.handle),
           false, false};
@@ -68,7 +68,8 @@ HandlerResult copy_to_reply(CopyServices& services, const Command& command,
     return {result, false, false};
   }
   services.copied_bytes += body.bytes;
-  // Each reply slot has a twin in page-locked memory, so answers under way never share memory.
+  // Each reply slot has its own part of the page-locked memory, so replies in progress never share
+  // memory.
   std::byte* const memory =
       services.resources.reply_memory + (command.target.slot - wire::ClientWindow::kSmallReplies);
   const CUresult result =
@@ -104,7 +105,8 @@ HandlerResult copy_staged(CopyServices& services, const Command&,
   }
   if (result != CUDA_SUCCESS) {
     services.answers.signal(signal, result);
-    // The word of a copy to the device only says when the slot is free, so the error is returned.
+    // The word of a copy to the device only reports that the slot is free, so the error is
+    // returned.
     return {body.to_device ? result : CUDA_SUCCESS, false, false};
   }
   services.copied_bytes += body.bytes;
@@ -114,8 +116,9 @@ HandlerResult copy_staged(CopyServices& services, const Command&,
 
 namespace {
 
-// For memory that the driver knows. If one side is client memory, the driver is told which, so it
-// need not look up both addresses, and a graph's node says what it copies between.
+// For memory that the driver knows. If only one side is client memory, the call names the
+// direction. So the driver need not look up both addresses, and a graph's node has the right memory
+// types.
 CUresult queue_linear(CopyServices& services, const wire::CopyBody& body, CUstream stream,
                       bool captured) {
   const api::DriverTable& driver = services.driver;
@@ -147,12 +150,13 @@ CUresult queue_copy(CopyServices& services, const wire::CopyBody& body,
     const auto direct = services.gpu_direct.copy(stream, body.destination, body.source, body.bytes);
     if (direct) return *direct;
   }
-  // A graph gets what its copies of shadows need when it is instantiated.
+  // The transfers of captured shadow copies are added when the graph is instantiated
+  // (graph_copies.h).
   const bool captured = captured_into(services.driver, stream.handle) != nullptr;
   if (!captured && services.shadow_copies.concerns(body)) {
     return services.shadow_copies.copy(stream, body);
   }
-  // A driver captures no copy between contexts. The addresses tell it the devices as well.
+  // A driver cannot capture a copy between contexts. It also finds the devices by the addresses.
   if (captured || (body.destination_context == 0 && body.source_context == 0)) {
     const CUresult result = queue_linear(services, body, stream.handle, captured);
     if (result == CUDA_SUCCESS) hand_to_graph(services, stream, {body.destination, body.source});
@@ -165,8 +169,8 @@ CUresult queue_copy(CopyServices& services, const wire::CopyBody& body,
                                   source->handle, body.bytes, stream.handle);
 }
 
-// Ends a command that may carry a word. If it does, somebody waits for the word, also after an
-// error.
+// Ends a command that may carry a completion word. If it does, a thread of the client waits for the
+// word, also after an error.
 HandlerResult signal_or_fail(CopyServices& services, const SessionStream& stream, WordSignal signal,
                              CUresult result) {
   if (signal.sequence == 0) return {result, false, false};
@@ -191,8 +195,8 @@ HandlerResult copy(CopyServices& services, const Command&, const wire::CopyBody&
 
 namespace {
 
-// The bytes that one side of a shape spans in linear memory, from the first to the last that is
-// touched. False if the numbers overflow or say too little.
+// Computes the range of linear memory from the first to the last byte that one side of a shape
+// touches. Returns false if the numbers overflow or are incomplete.
 bool span_of(const wire::CopyShapeSide& side, const wire::CopyShapeBody& body, uint64_t* first,
              uint64_t* bytes) {
   using Wide = unsigned __int128;
@@ -202,9 +206,10 @@ bool span_of(const wire::CopyShapeSide& side, const wire::CopyShapeBody& body, u
     *bytes = 0;
     return true;
   }
-  // The client says both. The driver takes 0 for that of packed rows, which span more.
+  // The client always sends both. The driver would take 0 as packed rows, which span a larger
+  // range.
   if (side.pitch_bytes == 0 || side.height == 0) return false;
-  // Products of three 64-bit numbers do not fit. No real shape has such numbers.
+  // Products of three 64-bit numbers do not fit into 128 bits. No real shape has such numbers.
   constexpr uint64_t kLimit = 1ull << 40;
   for (uint64_t number : {side.pitch_bytes, side.height, side.x_bytes, side.y, side.z,
                           body.width_bytes, body.height, body.depth}) {
@@ -228,8 +233,8 @@ struct Side {
   CUcontext context = nullptr;
 };
 
-// Checks one side and resolves it to what the driver takes. `malformed`: a staged side lies outside
-// of the staging region, which no correct client sends.
+// Checks one side and converts it to the driver's types. Sets `malformed` if a staged side lies
+// outside of the staging region, which no correct client sends.
 CUresult resolve_side(CopyServices& services, CUstream stream, const wire::CopyShapeSide& side,
                       bool staged, const wire::CopyShapeBody& body, Side* out, bool* malformed) {
   if (side.context != 0) {
@@ -308,8 +313,9 @@ Shape shape_of(const wire::CopyShapeBody& body, const Side& source, const Side& 
   return shape;
 }
 
-// The rows of one side if they lie in a shadow and have to be moved. Empty for other memory, and if
-// the bytes are `here`. False if there are too many rows to move one by one.
+// Appends the rows of one side if they lie in a shadow and have to be moved over the Link. Appends
+// nothing for other memory, or if the bytes are already `here`. Returns false if there are too many
+// rows to move one by one.
 bool shadow_rows(CopyServices& services, const wire::CopyShapeSide& side, bool here,
                  const wire::CopyShapeBody& body, std::vector<ShadowCopies::Piece>* rows) {
   constexpr uint64_t kMostRows = 1u << 20;

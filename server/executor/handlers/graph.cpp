@@ -1,5 +1,5 @@
-// Handlers about graphs that need more than the driver's function of the same name: nodes with
-// addresses of the client or things that it keeps, kernel nodes as they read back, and executables.
+// Handlers of graphs that need more than the driver's function of the same name: nodes with
+// addresses of the client or objects that it keeps, queries of kernel nodes, and executables.
 #include <cstring>
 #include <span>
 #include <utility>
@@ -19,7 +19,7 @@ namespace rcuda::server {
 namespace {
 
 // Whether the driver knows the first and the last byte that one side of a copy touches. Any other
-// address would be one of this process's own. `first`: where the side begins.
+// address belongs to this process itself. `first`: the address of the first byte.
 bool is_known(GraphServices& services, CUmemorytype type, const void* host, CUdeviceptr device,
               size_t x_bytes, size_t y, size_t z, size_t pitch, size_t height,
               const CUDA_MEMCPY3D& copy, uint64_t* first) {
@@ -30,7 +30,7 @@ bool is_known(GraphServices& services, CUmemorytype type, const void* host, CUde
   const Wide base = type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uintptr_t>(host) : device;
   const Wide row = pitch != 0 ? pitch : copy.WidthInBytes;
   const Wide rows = height != 0 ? height : copy.Height;
-  constexpr uint64_t kLimit = 1ull << 40;  // three such numbers multiplied fit
+  constexpr uint64_t kLimit = 1ull << 40;  // the product of three such numbers fits
   for (const uint64_t number :
        {uint64_t{x_bytes}, uint64_t{y}, uint64_t{z}, uint64_t{pitch}, uint64_t{height},
         uint64_t{copy.WidthInBytes}, uint64_t{copy.Height}, uint64_t{copy.Depth}}) {
@@ -45,7 +45,7 @@ bool is_known(GraphServices& services, CUmemorytype type, const void* host, CUde
          services.graph_keeper.is_known(static_cast<CUdeviceptr>(last), nullptr);
 }
 
-// The two sides of a copy, checked, and what the client keeps for them.
+// Checks the two sides of a copy, and claims the resources that the client keeps for them.
 struct CheckedCopy {
   CheckedCopy(GraphServices& services, const CUDA_MEMCPY3D& copy)
       : host_memory_(services.host_memory) {
@@ -55,7 +55,7 @@ struct CheckedCopy {
         is_known(services, copy.dstMemoryType, copy.dstHost, copy.dstDevice, copy.dstXInBytes,
                  copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight, copy, &destination_);
   }
-  // To be called when the driver has taken the copy. Null if there is nothing to keep.
+  // To be called when the driver has accepted the copy. Returns null if there is nothing to keep.
   Kept claim() {
     auto source = host_memory_.claim(source_);
     auto destination = host_memory_.claim(destination_);
@@ -70,8 +70,10 @@ struct CheckedCopy {
   uint64_t source_ = 0, destination_ = 0;
 };
 
-// The library's kernel that a function belongs to. The driver made the function at the launch, so
-// it has no id. Kernels of the same name are the candidates; their functions decide.
+// Finds the kernel of a library that a function belongs to. The driver made the function at the
+// launch, so it has no id. Candidates are the kernels of the same name (all kernels, if the driver
+// gives no name). The driver reports the function of each candidate; the one with this function
+// matches.
 CUkernel kernel_behind(GraphServices& services, CUfunction function) {
   const api::DriverTable& driver = services.driver;
   const char* name = nullptr;
@@ -92,9 +94,9 @@ CUkernel kernel_behind(GraphServices& services, CUfunction function) {
   return found;
 }
 
-// What a node launches, as one of the client's objects: a library's kernel, which is what cudart
-// knows, or else a module's function. A driver reports a kernel in `kern`, with or without its
-// function for the node's context in `func`. Older drivers report it in `func` alone.
+// Finds the client's object that a node launches: a library's kernel, which cudart knows, or
+// otherwise a module's function. A driver reports a kernel in `kern`; `func` may also have its
+// function for the node's context. Older drivers report the kernel only in `func`.
 void find_launched(GraphServices& services, const CUDA_KERNEL_NODE_PARAMS& node,
                    CUfunction* function, CUkernel* kernel) {
   const auto is_clients = [&](wire::Kind kind, void* handle) {
@@ -111,7 +113,7 @@ void find_launched(GraphServices& services, const CUDA_KERNEL_NODE_PARAMS& node,
   }
 }
 
-// The packed buffer in an `extra` array of the driver's; empty if there is none.
+// The packed parameters in an `extra` array of the driver; empty if it has none.
 std::span<const std::byte> packed_parameters(void* const* extra) {
   const std::byte* buffer = nullptr;
   size_t bytes = 0;

@@ -1,4 +1,4 @@
-// Handlers of questions about graphs that the driver answers with pointers or with a file.
+// Handlers of graph queries that the driver answers with pointers or with a file.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -14,7 +14,7 @@
 namespace rcuda::server {
 namespace {
 
-// Copies as many of the driver's items as fit, and says how many there are.
+// Copies as many of the driver's items as fit, and sets *room to the number of all items.
 template <typename T>
 void give(const T* found, size_t count, T* items, size_t* room) {
   const size_t fits = items ? std::min(*room, count) : 0;

@@ -1,4 +1,5 @@
-// Handlers of launches: kernels, host functions, and what the client asks of a function first.
+// Handlers of launches: kernels, host functions, and the query that the client sends before it
+// launches a function.
 #include <algorithm>
 #include <climits>
 #include <cstddef>
@@ -25,8 +26,8 @@ void remember_parameters(Object& object, const std::vector<wire::ParameterInfo>&
   }
 }
 
-// Event handles in launch attributes are ids on the wire. Attributes with other pointers are
-// refused.
+// Replaces the event id in a launch attribute by the handle. Refuses attributes with other
+// pointers.
 CUresult translate(LaunchServices& services, CUlaunchAttribute* attribute) {
   const auto event_of = [&](CUevent* event) {
     const auto id = reinterpret_cast<uintptr_t>(*event);
@@ -50,7 +51,7 @@ CUresult translate(LaunchServices& services, CUlaunchAttribute* attribute) {
 std::vector<wire::ParameterInfo> parameters_of(const api::DriverTable& driver, void* handle,
                                                bool is_kernel) {
   std::vector<wire::ParameterInfo> all;
-  // There cannot be more parameters than bytes for them.
+  // A kernel has no more parameters than bytes for them.
   for (size_t i = 0; i < wire::kMaxParameterBytes; ++i) {
     size_t offset = 0, size = 0;
     CUresult result = CUDA_ERROR_NOT_SUPPORTED;
@@ -90,7 +91,7 @@ HandlerResult launch(LaunchServices& services, const Command& command,
   if (!object->parameters_known) {
     remember_parameters(*object, parameters_of(driver, object->handle, body.is_kernel));
   }
-  // The driver reads as many bytes as the kernel has parameters, whatever it is told.
+  // The driver reads all of the kernel's parameters, whatever size it is given.
   if (body.parameter_bytes < object->parameter_bytes) return done(CUDA_ERROR_INVALID_VALUE);
   const auto function = static_cast<CUfunction>(object->handle);
   SessionStream stream;
@@ -106,7 +107,7 @@ HandlerResult launch(LaunchServices& services, const Command& command,
   void** separate = nullptr;
   std::vector<void*> pointers;
   if (packed && body.as_array) {
-    // A node of a graph reads back its parameters in the form in which it got them.
+    // A query of a graph node returns the parameters in the form in which the node got them.
     for (const wire::ParameterInfo& parameter :
          parameters_of(driver, object->handle, body.is_kernel)) {
       pointers.push_back(const_cast<std::byte*>(parameters.data()) + parameter.offset_bytes);
@@ -189,8 +190,8 @@ HandlerResult function_info(LaunchServices& services, const Command& command,
 
   const std::vector<wire::ParameterInfo> parameters = parameters_of(driver, handle, is_kernel);
   const wire::Kind kind = is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction;
-  // Functions end with their module without a command, and the client mints their ids again. An
-  // object that still has this id is gone, and owned nothing.
+  // Functions end with their module without a command, and the client reuses their ids. An object
+  // that still has this id no longer exists, and it owned nothing.
   services.objects.of(kind).unbind(body.object);
   if (!services.objects.bind(kind, body.object, handle)) return kMalformed;
   Object& bound = *services.objects.of(kind).find(body.object);
@@ -216,7 +217,7 @@ HandlerResult function_info(LaunchServices& services, const Command& command,
     }
     info.attributes[i] = got == CUDA_SUCCESS ? value : INT32_MIN;
   }
-  // The reply's header is the session's to write; the body starts after it.
+  // Answers::reply() writes the reply's header; `reply` starts after it.
   const auto* bytes = reinterpret_cast<const std::byte*>(&info);
   reply->insert(reply->end(), bytes + sizeof(wire::ReplyHeader), bytes + sizeof info);
   for (const wire::ParameterInfo& parameter : parameters) append(reply, parameter);

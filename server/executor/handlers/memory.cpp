@@ -1,4 +1,4 @@
-// Handlers about memory: client memory that the GPUs can reach, memory of pools, and exported
+// Handlers of memory: client memory that the GPUs can reach, memory of pools, and exported
 // allocations.
 #include <cstring>
 #include <utility>
@@ -68,7 +68,7 @@ CUresult keep(MemoryServices& services, UniqueFd descriptor, void* token) {
   return CUDA_SUCCESS;
 }
 
-// Invalid when nothing can be had for the token.
+// The descriptor that the token names; invalid if it cannot be imported.
 UniqueFd named_by(MemoryServices& services, const void* token) {
   wire::AllocationToken named;
   std::memcpy(&named, token, sizeof named);

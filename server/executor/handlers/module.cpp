@@ -1,4 +1,4 @@
-// Handlers about images, modules and libraries.
+// Handlers of images, modules and libraries.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -37,10 +37,10 @@ bool contains(image::Bytes bytes, std::string_view word) {
   return ::memmem(bytes.data(), bytes.size(), word.data(), word.size()) != nullptr;
 }
 
-// Whether kernels of an image may print: code that prints names certain functions. Only entries
-// that are not compressed can be searched. ELF entries usually are not, and they name the same
-// functions as their PTX twins. If all entries are compressed the answer is yes, which costs a
-// system call per synchronisation.
+// Whether kernels of an image may print: code that prints refers to certain functions by name. Only
+// uncompressed entries can be searched. ELF entries are usually uncompressed, and they name the
+// same functions as their PTX counterparts. If all entries are compressed, the answer is yes, which
+// costs a DeviceOutput::flush() per synchronisation.
 bool may_print(const ImagePointer& loaded) {
   const auto names_printer = [](image::Bytes bytes) {
     return contains(bytes, "vprintf") || contains(bytes, "__assertfail");
@@ -138,8 +138,9 @@ HandlerResult load(ModuleServices& services, const Command& command,
   return {};
 }
 
-// The driver keeps who unloads code waiting until the device is idle, and the services waits for
-// nobody. The object's id is free at once all the same, since the client may mint it anew.
+// A driver blocks a thread that unloads code until the device is idle, and the executor thread must
+// not block. So the code is unloaded later. The object's id is free at once, because the client may
+// mint it again.
 template <typename Code>
 CUresult unload_when_idle(ModuleServices& services, CUresult (*unload)(Code), Code code) {
   ContextState* const context = services.objects.current_context();
@@ -153,7 +154,8 @@ CUresult unload_when_idle(ModuleServices& services, CUresult (*unload)(Code), Co
   return CUDA_SUCCESS;
 }
 
-// The object that a handle of the driver's is, named in the current context if it has no name.
+// The object of a handle of the driver. If the handle has no id, it gets one in the current
+// context.
 Object* name_here(SessionObjects& objects, wire::Kind kind, void* handle) {
   const ContextState* context = objects.current_context();
   return objects.of(kind).find(objects.of(kind).name(handle, context ? context->id : 0));
@@ -171,7 +173,7 @@ CUresult serve_cuLibraryUnload(ModuleServices& services, CUlibrary library) {
   if (!services.driver.cuLibraryUnload) return CUDA_ERROR_NOT_SUPPORTED;
   SessionObjects& objects = services.objects;
   const wire::ObjectId id = objects.of(wire::Kind::kLibrary).id_of(library);
-  // Its modules go as well, and what is in them.
+  // The library's modules and their functions end as well.
   objects.of(wire::Kind::kModule).for_each([&](wire::ObjectId module, const Object& object) {
     if (object.owner == id && object.owner_kind == wire::Kind::kLibrary && id != 0) {
       objects.of(wire::Kind::kFunction).unbind_owned(wire::Kind::kModule, module);

@@ -1,5 +1,5 @@
 // Handlers of copies and event waits between this worker and others of the session. Each command is
-// this worker's half; the client sends the other half to the other worker.
+// this worker's half; the client sends the other half to the peer worker.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -20,10 +20,10 @@ namespace {
 
 HandlerResult answer(CUresult result) { return {result, false, false}; }
 
-// The client did not introduce the other worker, or the engine could not be started.
+// The client did not introduce the peer worker, or the engine could not be started.
 constexpr CUresult kNoPeer = CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
 
-// With the primary contexts as they are now, because a reset replaces them.
+// The devices with their present primary contexts; a reset replaces a context.
 std::vector<CudaDeviceOps::Device> devices_of(PeerServices& services) {
   std::vector<CudaDeviceOps::Device> devices;
   for (uint32_t i = 0; i < services.resources.devices.size(); ++i) {
@@ -50,7 +50,7 @@ HandlerResult peer_introduce(PeerServices& services, const Command& command,
   introduction.host.assign(reinterpret_cast<const char*>(host.data()), host.size());
   introduction.port = body.port;
   const Status status = services.peers.introduce(introduction, devices_of(services));
-  // A program that never copies between servers works without the peer.
+  // No error of the command: a program that never copies between servers needs no peer.
   if (!status.ok()) {
     RCUDA_ERROR("no copies between servers in this session: %s", status.message().c_str());
     (void)services.answers.events().output(true, "rcuda: copies with worker " +
@@ -62,7 +62,7 @@ HandlerResult peer_introduce(PeerServices& services, const Command& command,
 
 HandlerResult peer_copy(PeerServices& services, const Command&, const wire::PeerCopyBody& body) {
   const WordSignal word{body.word, body.sequence};
-  // One half of the two reports an error, or the word of the caller that waits.
+  // An error is reported once: by one of the two halves, or in the word of the caller that waits.
   const bool reports = body.flags & wire::kPeerReports;
   const auto failed = [&](CUresult result) {
     services.answers.signal(word, result);
@@ -101,7 +101,7 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
       if (copy.hold) {
         copy.stream->follows = services.work.note_hold(stream.key);
       } else if (body.stream == 0) {
-        // An event in the default stream takes longer than a small copy's DMA.
+        // Saves an event in the default stream, which takes longer than the DMA of a small copy.
         copy.stream->idle = services.idle.known_idle(*stream.context);
       }
     }
@@ -116,8 +116,8 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
 HandlerResult peer_signal(PeerServices& services, const Command&,
                           const wire::PeerSignalBody& body) {
   if (!services.peers.knows(body.link)) return answer(kNoPeer);
-  // A stream or event that does not exist has no context. The engine cannot enter it, and tells the
-  // other worker, whose stream waits.
+  // A stream or event that does not exist has no context. The engine cannot use it, and reports
+  // that to the peer worker, whose stream waits.
   p2p::StreamRef signalled;
   if (body.is_event) {
     Object* event = services.objects.of(wire::Kind::kEvent).find(body.place);

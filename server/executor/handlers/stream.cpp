@@ -1,4 +1,4 @@
-// Handlers about progress: ping, signals, watches, events, the end of a stream, faults.
+// Handlers of progress: ping, signals, watches, events, destroying a stream, faults.
 #include <cstdlib>
 
 #include <signal.h>

@@ -24,7 +24,7 @@ namespace {
 constexpr size_t kTrailingZeros = 8;
 constexpr const char* kTemporaryPrefix = ".incoming-";
 
-// Makes the directory and those above it; the last one must be ours alone.
+// Makes the directory and its parents. No other user may be able to write the directory itself.
 Status prepare(const std::string& directory) {
   for (size_t slash = directory.find('/', 1); slash != std::string::npos;
        slash = directory.find('/', slash + 1)) {
@@ -106,7 +106,7 @@ ImagePointer ImageCache::find(const Sha256& hash, uint64_t image_bytes) {
   const auto mapped = static_cast<size_t>(status.st_size);
   void* memory = ::mmap(nullptr, mapped, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (memory == MAP_FAILED) return nullptr;
-  ::futimens(file.get(), nullptr);  // used now
+  ::futimens(file.get(), nullptr);  // marks it as used now, for evict()
   return std::make_shared<CachedImage>(memory, mapped, image_bytes);
 }
 
@@ -136,7 +136,7 @@ Status ImageCache::write_file(const std::string& name, std::span<const std::byte
   UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) return Status::from_errno(errno, temporary);
   constexpr std::byte kZeros[kTrailingZeros] = {};
-  // Synced before it gets its name: after a power cut a name never stands for half an image.
+  // Synced before it gets its name, so that a name stands for a whole image even after a power cut.
   const bool written = write_all(file.get(), bytes.data(), bytes.size()) &&
                        write_all(file.get(), kZeros, sizeof kZeros) && ::fsync(file.get()) == 0 &&
                        ::rename(temporary.c_str(), (directory_ + "/" + name).c_str()) == 0;

@@ -2,9 +2,9 @@
 //
 // A file is written under a temporary name, synced and renamed, so a reader always finds it whole.
 // Afterwards it is only mapped and read. When the cache exceeds its bound, the least recently used
-// files are removed; those that are mapped stay readable. The directory must be the server's own
-// (mode 0700), because the driver is given what lies in it. If no directory can be used, images are
-// kept in memory for their session, and the reason is logged once.
+// files are removed; those that are mapped stay readable. The directory must belong to the server's
+// user, and no other user may write it, because its files are passed to the driver. If no directory
+// can be used, images are kept in memory for their session, and the reason is logged once.
 // Threads: any; sessions share one object. Blocking: find() and insert(), for the file system.
 #pragma once
 
@@ -44,10 +44,10 @@ using ImagePointer = std::shared_ptr<const CachedImage>;
 
 class ImageCache {
  public:
-  // With an empty `directory` nothing is kept.
+  // With an empty `directory` no image is kept on disk.
   ImageCache(std::string directory, uint64_t max_bytes);
 
-  // Returns nullptr if the image is not there.
+  // Returns nullptr if the image is not on disk.
   ImagePointer find(const Sha256& hash, uint64_t image_bytes);
   // kInvalidArgument if the bytes do not have that hash.
   Result<ImagePointer> insert(const Sha256& hash, std::span<const std::byte> bytes);
@@ -62,7 +62,7 @@ class ImageCache {
   const uint64_t max_bytes_;
 };
 
-// Where images are kept unless the settings say otherwise: the service's cache directory under
+// The directory for images unless the settings name another: the service's cache directory under
 // systemd, else $XDG_CACHE_HOME/rcuda or ~/.cache/rcuda, else none.
 std::string default_image_directory();
 

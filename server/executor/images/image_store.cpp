@@ -39,7 +39,7 @@ CUresult ImageStore::query(const Sha256& hash, uint64_t bytes, bool* present) {
 CUresult ImageStore::add_chunk(const Sha256& hash, uint64_t offset,
                                std::span<const std::byte> bytes) {
   auto found = assemblies_.find(hash);
-  // Chunks may come again, also of an image that is complete already.
+  // Chunks may be repeated, even after the image is complete.
   if (found == assemblies_.end()) return find(hash) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
   Assembly& assembly = found->second;
   if (offset > assembly.bytes || bytes.size() > assembly.bytes - offset) {

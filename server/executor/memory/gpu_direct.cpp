@@ -13,10 +13,10 @@
 namespace rcuda::server {
 namespace {
 
-// Below this the way over staging costs less than the driver's answers about the memory.
+// Below this size, copying through staging costs less than the driver queries about the memory.
 constexpr uint64_t kLeastBytes = 4096;
 // Allocations are registered in parts of this size and alignment: large enough to serve many
-// copies, small enough to register while one waits.
+// copies, small enough to register while a copy waits.
 constexpr uint64_t kPartBytes = 64ull << 20;
 constexpr size_t kMostWindows = 64;
 constexpr size_t kProbeBytes = 64u << 10;
@@ -120,7 +120,7 @@ Status GpuDirect::prove(const SessionDevice& device, Method method) {
   const Result<transport::RegionId> region = expose(probe.memory, kProbeBytes, method);
   if (!region) return region.status();
   const Result<transport::Region> host = link_.expose_device(
-      probe.host, 2 * kProbeBytes, {.for_peer = false});  // host memory, of no concern to the peer
+      probe.host, 2 * kProbeBytes, {.for_peer = false});  // host memory; the peer never uses it
   Status status = host.status();
   void* const memory = reinterpret_cast<void*>(probe.memory);
   if (status.ok()) {
@@ -159,7 +159,7 @@ Result<transport::RegionId> GpuDirect::expose(CUdeviceptr address, uint64_t byte
   return region->id;
 }
 
-// Unique among all allocations the process ever makes.
+// An id that is unique among all allocations the process ever makes.
 std::optional<unsigned long long> GpuDirect::buffer_id(CUdeviceptr address) const {
   unsigned long long id = 0;
   if (driver_.cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address) != CUDA_SUCCESS) {
@@ -203,10 +203,10 @@ std::shared_ptr<GpuDirect::Window> GpuDirect::reach(CUdeviceptr address, uint64_
   const CUdeviceptr first = std::max(base, address / kPartBytes * kPartBytes);
   const CUdeviceptr last =
       std::min(base + size, (address + bytes + kPartBytes - 1) / kPartBytes * kPartBytes);
-  if (last < address + bytes) return nullptr;  // of two allocations
+  if (last < address + bytes) return nullptr;  // spans two allocations
   Result<transport::RegionId> region = expose(first, last - first, method->second);
   if (!region && !windows_.empty()) {
-    windows_.clear();  // may free what was short: memory to pin, or places in the adapter
+    windows_.clear();  // may free the missing resource: pinned memory or adapter entries
     region = expose(first, last - first, method->second);
   }
   if (!region) {

@@ -1,15 +1,17 @@
-// GpuDirect: copies between page-locked client memory and GPU memory that the adapter makes by
-// itself, without a buffer in between.
+// GpuDirect: copies between page-locked client memory and GPU memory. The adapter accesses GPU
+// memory directly, without a buffer in between.
 //
-// A device takes part only if a probe proves it: a pattern goes through the adapter into GPU memory
-// and back, and is compared with what the driver reads there. The memory is registered as dma-buf,
-// or else by address (nvidia-peermem). GPUs that may start kernels before an adapter's writes are
-// visible take no part. Registrations of GPU memory are kept by range. Before each use the driver
-// says whether the allocation is still the same (its buffer id). sweep() drops registrations of
-// freed memory. Memory of pools, mapped memory and managed memory go through staging.
+// A device takes part only if a probe succeeds: a pattern goes through the adapter into GPU memory
+// and back, and is compared with the bytes that the driver reads there. The memory is registered as
+// dma-buf, or else by address (nvidia-peermem). GPUs that may start kernels before an adapter's
+// writes are visible take no part. Registrations of GPU memory are kept by range. Before each use,
+// the allocation's buffer id from the driver tells whether it is still the same allocation. sweep()
+// drops registrations of freed memory. Memory of pools, mapped memory and managed memory go through
+// staging.
 // A copy is one host function in its stream, which waits for the transfer.
-// Threads: the executor's; host functions run on the driver's. Blocking: prove(), for milliseconds,
-// before the session begins. Errors: a copy that cannot go this way is nullopt.
+// Threads: the executor thread; host functions run on the driver's threads. Blocking: prove(), for
+// milliseconds, before the session begins. Errors: copy() returns nullopt for a copy that has to go
+// another way.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +39,7 @@ class GpuDirect {
       : driver_(driver), link_(link), answers_(answers), host_memory_(host_memory) {}
   ~GpuDirect();
 
-  // Finds out which of the devices can. One line of log for each.
+  // Probes each device, and logs one line for it.
   void prove(const std::vector<SessionDevice>& devices);
 
   // Returns nullopt if the copy has to go another way.
@@ -48,7 +50,7 @@ class GpuDirect {
 
  private:
   enum class Method : uint8_t { kNone, kDmaBuf, kAddress };
-  // A registered part of an allocation; transfers under way share it.
+  // A registered part of an allocation; transfers in flight share it.
   struct Window;
 
   Status prove(const SessionDevice& device, Method method);

@@ -15,8 +15,8 @@ namespace rcuda::server {
 namespace {
 
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kMost = 1ull << 47;  // of user addresses
-// Null pointers must fault, also if this process runs as root, which may map the lowest pages
+constexpr uint64_t kMost = 1ull << 47;  // end of the user addresses
+// Null pointers must fault, even if this process runs as root, which may map the lowest pages
 // (vm.mmap_min_addr).
 constexpr uint64_t kLowest = 64u << 10;
 
@@ -54,8 +54,8 @@ const HostMemory::Range* HostMemory::find(uint64_t address, uint64_t bytes, uint
   return &range;
 }
 
-// The address comes from the wire, and a mapping replaces what is at its address. So only addresses
-// are taken that are free, or that are kept inaccessible for the client.
+// The address comes from the wire, and a mapping replaces any other mapping at its address. So only
+// addresses are accepted that are free, or that are kept inaccessible for the client.
 CUresult HostMemory::claim_addresses(uint64_t begin, uint64_t end) {
   std::vector<AddressRange> claimed;
   for (uint64_t at = begin; at < end;) {
@@ -65,7 +65,8 @@ CUresult HostMemory::claim_addresses(uint64_t begin, uint64_t end) {
       continue;
     }
     const uint64_t until = next == kept_.end() ? end : std::min(end, next->first);
-    // ThreadSanitizer's mmap() treats the address as a hint and maps elsewhere.
+    // A raw system call, because ThreadSanitizer's mmap() treats the address as a hint and maps
+    // elsewhere.
     const long mapped =
         ::syscall(SYS_mmap, at, until - at, PROT_NONE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
@@ -84,7 +85,7 @@ CUresult HostMemory::claim_addresses(uint64_t begin, uint64_t end) {
   return CUDA_SUCCESS;
 }
 
-// Puts the client's pages, or a shadow of them, at their address.
+// Maps the client's pages, or a shadow of them, at their address.
 CUresult HostMemory::place(uint64_t address, uint64_t bytes, Range* range) {
   if (CUresult claimed = claim_addresses(address, address + bytes); claimed != CUDA_SUCCESS) {
     return claimed;
@@ -96,7 +97,7 @@ CUresult HostMemory::place(uint64_t address, uint64_t bytes, Range* range) {
     if (!mapped.ok()) {
       RCUDA_WARN("client memory at %p cannot be mapped: %s", wanted,
                  mapped.status().message().c_str());
-      // This process has no room for it, or what the client says of the region is wrong.
+      // This process has no room for it, or the client's data about the region is wrong.
       return mapped.status().code() == Code::kSystem ? CUDA_ERROR_OUT_OF_MEMORY
                                                      : CUDA_ERROR_INVALID_VALUE;
     }
@@ -129,7 +130,7 @@ void HostMemory::take_away(uint64_t address, const Range& range) {
     (void)link_.unmap(static_cast<transport::RegionId>(range.region));
     return;
   }
-  // Reserved, as the Link leaves its mappings, so that nothing else of this process is put there.
+  // Leaves the range reserved, as Link::unmap() does, so that nothing else is mapped there.
   ::mmap(reinterpret_cast<void*>(address), whole_pages(range.bytes), PROT_NONE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
@@ -154,7 +155,7 @@ CUresult HostMemory::expose(const wire::HostExposeBody& body) {
     CUresult placed = place(body.address, whole_pages(body.bytes), &range);
     if (placed != CUDA_SUCCESS) return placed;
   }
-  // Portable: all contexts of the client see it, as they see memory that is registered locally.
+  // Portable: all contexts of the client can use it, as they can use locally registered memory.
   const CUresult result =
       driver_.cuMemHostRegister_v2(reinterpret_cast<void*>(body.address), body.bytes, range.flags);
   if (result != CUDA_SUCCESS) {

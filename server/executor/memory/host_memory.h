@@ -1,10 +1,11 @@
 // HostMemory: client memory that the GPUs can reach, at the address that it has in the client.
 //
-// Over shared memory the client's pages are mapped here and registered with CUDA, so there is one
-// memory and nothing to move. Over other media the worker has page-locked memory of its own at the
-// same address, a shadow. shadow_copy.h moves the bytes over the Link when a stream reaches a copy.
+// Over shared memory the client's pages are mapped here and registered with CUDA, so both sides
+// share the memory and no bytes move. Over other media the worker has its own page-locked memory at
+// the same address, a shadow. ShadowCopies (shadow_copy.h) moves the bytes over the Link when a
+// stream reaches a copy.
 // Executor thread only. Blocking: expose(), for mapping and registration (15 ms for 256 MB).
-// Errors: the CUresults that a program gets. An address that this process uses is
+// Errors: the CUresults that a program gets. An address that this process already uses gives
 // CUDA_ERROR_INVALID_VALUE.
 #pragma once
 
@@ -33,11 +34,11 @@ class HostMemory {
     uint64_t bytes = 0;
     uint64_t region = 0;
     unsigned flags = 0;       // CU_MEMHOSTREGISTER_*
-    bool shadow = false;      // the client's bytes are elsewhere
-    bool mapped = false;      // here; not when the client shares this address space
+    bool shadow = false;      // not the client's pages, but a shadow of them
+    bool mapped = false;      // set by place(); false if the client shares this address space
     bool for_graphs = false;  // counted in for_graphs_
     // The client's callback, for memory that stands for pageable memory. The graphs that use the
-    // memory own it; until the first one does, `unclaimed` owns it.
+    // memory own it; until a graph claims it, `unclaimed` owns it.
     std::weak_ptr<ClientResource> resource;
     std::shared_ptr<ClientResource> unclaimed;
   };
@@ -45,7 +46,7 @@ class HostMemory {
   struct Options {
     // Addresses that this process keeps inaccessible; client memory may be mapped there.
     std::vector<AddressRange> closed;
-    // The client lives in this process (tests): its memory is not mapped, only registered.
+    // The client is in this process (tests): its memory is not mapped, only registered.
     bool shared_address_space = false;
   };
   // All outlive this object.
@@ -55,19 +56,19 @@ class HostMemory {
 
   CUresult expose(const wire::HostExposeBody& body);
   CUresult unexpose(const wire::HostUnexposeBody& body);
-  // To be called when a context is gone: memory that was page-locked first in that context is not
-  // any more. Page-locks it again, in the current context.
+  // To be called after a context was destroyed or reset: memory that was first page-locked in that
+  // context no longer is. Page-locks it again, in the current context.
   void lock_again();
 
-  // The one exposed range that holds [address, address + bytes), or nullptr.
+  // The exposed range that contains [address, address + bytes), or nullptr.
   const Range* find(uint64_t address, uint64_t bytes, uint64_t* base = nullptr) const;
-  // The callback of the range that holds the address, for a graph to own; null if there is none.
+  // The callback of the range that contains the address, for a graph to own; null if it has none.
   std::shared_ptr<ClientResource> claim(uint64_t address);
-  // Whether there is memory that copies in graphs need GraphCopies for.
+  // Whether there is memory whose copies in graphs need GraphCopies.
   bool any_for_graphs() const { return for_graphs_ != 0; }
 
  private:
-  CUresult claim_addresses(uint64_t begin, uint64_t end);  // into kept_, all or none
+  CUresult claim_addresses(uint64_t begin, uint64_t end);  // adds all of them to kept_, or none
   CUresult place(uint64_t address, uint64_t bytes, Range* range);
   void take_away(uint64_t address, const Range& range);
   void keep(uint64_t begin, uint64_t end);
@@ -78,11 +79,11 @@ class HostMemory {
   ClientResources& resources_;
   const bool shared_address_space_;
   std::map<uint64_t, Range> ranges_;  // by address; they do not overlap
-  // Addresses that nothing else of this process uses, begin to end: those closed at its start, and
-  // those where client memory is or was, because it often comes back there. They are inaccessible
-  // where there is no client memory.
+  // Addresses that nothing else in this process uses, begin to end: those closed at its start, and
+  // those where client memory is or was, because a client often exposes memory there again. They
+  // are inaccessible where no client memory is exposed.
   std::map<uint64_t, uint64_t> kept_;
-  size_t for_graphs_ = 0;  // the ranges that are shadows or have a callback
+  size_t for_graphs_ = 0;  // number of ranges that are shadows or have a callback
 };
 
 }  // namespace rcuda::server

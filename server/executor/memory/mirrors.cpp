@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kMostBytes = 1ull << 40;
 
-// Moves bytes between here and a region of the client's, and waits for it.
+// Moves bytes between this process and a region of the client, and waits for the transfer.
 bool move(transport::Link& link, bool to_client, uint64_t region, uint64_t offset, void* local,
           uint64_t bytes) {
   struct Outcome {
@@ -52,7 +52,8 @@ CUresult Mirrors::add(const wire::MirrorBody& body) {
   if (body.bytes == 0 || body.bytes > kMostBytes || body.address + body.bytes < body.address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // This process's CPU reads and writes it: only what is made for that may be named.
+  // This process's CPU reads and writes the memory, so only client memory and managed memory are
+  // accepted.
   if (!host_memory_.find(body.address, body.bytes)) {
     const auto ask = driver_.cuPointerGetAttribute;
     for (const uint64_t address : {body.address, body.address + body.bytes - 1}) {
@@ -159,8 +160,8 @@ Mirrors::Loan::Loan(Mirrors& mirrors) : mirrors_(mirrors) {
   for (auto& mirror : all) {
     Sent sent{mirror, {}};
     {
-      // The GPU may be writing elsewhere in it: what is sent and what it is compared with later
-      // must be the same.
+      // A private copy: the GPU may be writing to the memory, but the bytes that are sent now and
+      // compared later must be the same.
       std::lock_guard lock(mirror->mutex);
       if (mirror->removed) continue;
       const auto* from = reinterpret_cast<const std::byte*>(mirror->address);
@@ -181,7 +182,7 @@ Mirrors::Loan::~Loan() {
     if (sent.mirror->removed) continue;
     auto* to = reinterpret_cast<std::byte*>(sent.mirror->address);
     for (size_t i = 0; i < now.size();) {
-      // Runs of changed bytes; most of it is as it was.
+      // Skips unchanged bytes in large steps, because most are unchanged.
       constexpr size_t kStep = 64;
       const size_t step = std::min(kStep, now.size() - i);
       if (std::memcmp(&now[i], &sent.bytes[i], step) == 0) {

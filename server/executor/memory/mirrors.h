@@ -1,13 +1,14 @@
-// Mirrors: memory of this worker that the client has a copy of and keeps equal
+// Mirrors: memory of this worker of which the client has a copy. The client keeps both equal
 // (client/process/mirror.h).
 //
-// The client moves the bytes before launches and after waits. Around host functions the worker has
-// to: a host function sees what the stream has done so far, and the stream sees what the function
-// writes. So before each host function the bytes of all mirrors go to regions of the client's,
-// which merges them, and afterwards they come back. Only bytes that the client changed are taken.
+// The client moves the bytes before launches and after waits. Around a host function the worker
+// moves them, because the function must see the stream's results so far, and the stream must see
+// the bytes that the function writes. Before each host function, the bytes of all mirrors go to
+// regions of the client, which merges them. Afterwards they come back, and the worker takes over
+// only the bytes that the client changed.
 // Threads: add(), remove() and fetch() on the executor thread, a Loan on the driver's threads,
-// covers() on any. Blocking: remove() waits for bytes under way, a Loan for the Link. Errors: the
-// CUresults that a program gets; a Loan leaves out what the Link did not carry.
+// covers() on any. Blocking: remove() waits for transfers in progress, a Loan for the Link. Errors:
+// the CUresults that a program gets; a Loan skips mirrors whose transfer failed.
 #pragma once
 
 #include <cstddef>
@@ -43,12 +44,13 @@ class Mirrors {
 
   CUresult add(const wire::MirrorBody& body);
   CUresult remove(uint64_t address);
-  // Whether one mirror holds all of [address, address + bytes).
+  // Whether one mirror contains all of [address, address + bytes).
   bool covers(uint64_t address, uint64_t bytes) const;
-  // Replies when the client has the bytes.
+  // Sends the bytes to the client, and replies when they have arrived.
   HandlerResult fetch(uint64_t address, const ReplyTarget& target);
 
-  // While it exists, the client's regions have the bytes. held() is false if there are none.
+  // While it exists, the client's regions have the bytes of the mirrors. held() is false if none
+  // were sent.
   class Loan {
    public:
     explicit Loan(Mirrors& mirrors);
@@ -67,7 +69,7 @@ class Mirrors {
  private:
   struct Mirror {
     uint64_t address = 0, bytes = 0, region = 0, fetch_offset = 0;
-    std::mutex mutex;  // held while its bytes are touched
+    std::mutex mutex;  // held while its bytes are read or written
     bool removed = false;
   };
   bool send(Mirror& mirror, const void* bytes, uint64_t offset);
@@ -79,7 +81,7 @@ class Mirrors {
   Completions& completions_;
   const HostMemory& host_memory_;
   std::mutex lent_;           // one host function at a time, as the client runs them
-  mutable std::mutex mutex_;  // of the map
+  mutable std::mutex mutex_;  // guards mirrors_
   std::map<uint64_t, std::shared_ptr<Mirror>> mirrors_;
 };
 

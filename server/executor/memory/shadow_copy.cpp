@@ -9,7 +9,7 @@
 namespace rcuda::server {
 namespace {
 
-// Large enough that a host function per chunk costs little, small enough to overlap.
+// Large enough that a host function per chunk costs little, small enough for chunks to overlap.
 constexpr uint64_t kChunkBytes = 4u << 20;
 
 std::vector<ShadowCopies::Piece> chunks_of(uint64_t address, uint64_t bytes) {
@@ -22,7 +22,7 @@ std::vector<ShadowCopies::Piece> chunks_of(uint64_t address, uint64_t bytes) {
 
 }  // namespace
 
-// Host functions start the items and wait for them; the Link ends them.
+// Host functions start the items and wait for them; threads of the Link complete them.
 class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
  public:
   struct Item {
@@ -71,15 +71,16 @@ class ShadowCopies::Transfer : public std::enable_shared_from_this<Transfer> {
   std::condition_variable changed_;
 };
 
-// What one host function does: first start some items, then wait for some.
+// The work of one host function: first start some items, then wait for some.
 struct ShadowCopies::Step {
   std::shared_ptr<Transfer> transfer;
   size_t start_from = 0, start_to = 0;
   size_t wait_from = 0, wait_to = 0;
 };
 
-// The steps that the driver has. It never runs a step whose context was reset before. Such a step
-// stays until the process ends, because nobody can tell whether the driver will still run it.
+// The steps that are queued in the driver. It never runs a step whose context was reset before.
+// Such a step stays here until the process ends, because the worker cannot know whether the driver
+// will still run it.
 struct ShadowCopies::Steps {
   std::mutex mutex;
   std::unordered_map<const void*, std::unique_ptr<Step>> by_address;
@@ -161,7 +162,8 @@ CUresult ShadowCopies::copy(const SessionStream& stream, const wire::CopyBody& b
     if (!out) return CUDA_ERROR_INVALID_VALUE;
   }
   CUresult result = CUDA_SUCCESS;
-  // Reading starts now, or at the latest with the first chunk, and runs ahead of the copies.
+  // With kSourceReady all reads start now, otherwise when the stream reaches the first chunk. They
+  // run ahead of the copies.
   size_t unread = in ? in->size() : 0;
   if (in && (body.flags & wire::kSourceReady)) {
     for (size_t i = 0; i < unread; ++i) in->start(i);
@@ -174,7 +176,7 @@ CUresult ShadowCopies::copy(const SessionStream& stream, const wire::CopyBody& b
       result = driver_.cuMemcpyAsync(body.destination + offset, chunks[i].address, chunks[i].bytes,
                                      stream.handle);
     }
-    // The stream goes past the copy only when the client has everything.
+    // The stream passes the copy only when the client has all bytes.
     if (result == CUDA_SUCCESS && out) {
       const bool last = i + 1 == chunks.size();
       result = queue(stream, {out, i, i + 1, 0, last ? out->size() : 0});

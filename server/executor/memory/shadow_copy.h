@@ -1,14 +1,14 @@
-// ShadowCopies: copies whose host side is client memory of which this worker has a shadow only.
+// ShadowCopies: copies whose host memory is client memory of which this worker has only a shadow.
 //
 // The bytes move over the Link when the stream reaches the copy. Host functions in the stream start
 // the transfers and wait for them, in chunks, so that the network carries one chunk while the DMA
-// engine works on another. A stream in capture gets the copy alone; the transfers come with the
-// graph's executables (graph_copies.h). Nothing is moved for mirrored memory (mirrors.h), because
-// the shadow has what the stream made of it.
+// engine works on another. A stream in capture gets only the copy; the graph's executables add the
+// transfers (graph_copies.h). For mirrored memory (mirrors.h) no bytes are moved, because the
+// shadow already has the stream's bytes.
 // Threads: all functions on the executor thread, carry_out() on any. The host functions run on the
-// driver's threads. Blocking: carry_out(); the host functions hold the stream while the network is
-// busy. Errors: those of the driver. A transfer that fails leaves the bytes as they were: the Link
-// is broken, or the client took its memory away during the copy.
+// driver's threads. Blocking: carry_out(); the host functions block the stream during the
+// transfers. Errors: those of the driver. A transfer fails if the Link breaks, or if the client
+// withdraws its memory during the copy; the bytes then stay unchanged.
 #pragma once
 
 #include <cstdint>
@@ -42,17 +42,19 @@ class ShadowCopies {
 
   // Whether a side is a shadow whose bytes have to be moved. Such a copy must go through copy().
   bool concerns(const wire::CopyBody& body) const;
-  // A contiguous copy between memory the driver knows and shadows, either way or both.
+  // Queues a contiguous copy whose source, destination or both are shadows. The driver must know
+  // other memory.
   CUresult copy(const SessionStream& stream, const wire::CopyBody& body);
 
-  // Pieces to be moved, any number of times, one time after the other.
+  // Pieces that can be moved any number of times, but only once at a time.
   class Transfer;
   // Returns null if a piece lies in no shadow.
   std::shared_ptr<Transfer> prepare(bool to_client, const std::vector<Piece>& pieces);
-  // Blocks until the pieces have arrived. Any thread.
+  // Moves the pieces. Blocks until they have arrived. Any thread.
   static void carry_out(Transfer& transfer);
 
-  // For shapes: brings pieces in, or sends them out, as one step of the stream.
+  // For shapes: fetches pieces from the client, or sends them to it, in one host function of the
+  // stream. Does nothing in a capture.
   CUresult pull(const SessionStream& stream, const std::vector<Piece>& pieces);
   CUresult push(const SessionStream& stream, const std::vector<Piece>& pieces);
 

@@ -112,7 +112,7 @@ Result<UniqueFd> SharedAllocations::import_descriptor(const wire::AllocationToke
   const socklen_t length = address_of(token.worker_pid, token.socket, &address);
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket) return Status::from_errno(errno, "socket");
-  const timeval second{1, 0};  // for connect(), which waits while the other side's queue is full
+  const timeval second{1, 0};  // limits connect(), which waits while the backlog is full
   ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &second, sizeof second);
   if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
     return Status::from_errno(errno, "the worker that exported an allocation");
@@ -148,7 +148,7 @@ void SharedAllocations::serve() {
     if (!(items[1].revents & POLLIN)) continue;
     const UniqueFd peer(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!peer) {
-      // Whoever calls waits in the backlog, so that poll() would return at once again.
+      // The caller stays in the backlog, so poll() would return at once again.
       if (errno == EINTR || errno == EAGAIN || errno == ECONNABORTED) continue;
       if (!std::exchange(warned, true)) {
         RCUDA_WARN(

@@ -4,9 +4,10 @@
 // abstract Unix socket and passes the descriptor to the worker that imports it. The socket's name
 // and the secret are in the token that the client gets (common/wire/allocation_token.h). Thread and
 // socket exist from the first export on.
-// Threads: all functions on the executor thread. Blocking: import_descriptor(), for at most a
-// second, on another worker. Errors say what could not be had. When this process has no free
-// descriptor, callers wait until it has one.
+// Threads: all functions on the executor thread. Blocking: import_descriptor() waits for another
+// worker, at most a second for the connection and a second for the answer. An error names the
+// resource that is missing. While this process has no free descriptor, importing workers wait until
+// it has one.
 #pragma once
 
 #include <array>
@@ -33,7 +34,7 @@ class SharedAllocations {
   // Takes ownership of the driver's descriptor.
   Result<wire::AllocationToken> add(UniqueFd descriptor);
   bool remove(const wire::AllocationToken& token);
-  // A descriptor of the allocation that the token names, from whichever worker keeps it.
+  // Returns a descriptor of the allocation that the token names, from the worker that exported it.
   Result<UniqueFd> import_descriptor(const wire::AllocationToken& token);
 
  private:
@@ -46,7 +47,7 @@ class SharedAllocations {
   std::shared_ptr<const UniqueFd> find(const Secret& secret);  // null if there is none
 
   std::mutex mutex_;
-  std::map<Secret, std::shared_ptr<const UniqueFd>> kept_;  // shared while one is passed on
+  std::map<Secret, std::shared_ptr<const UniqueFd>> kept_;  // shared while serve() sends one
   Secret name_{};
   UniqueFd listener_;
   UniqueFd stop_;

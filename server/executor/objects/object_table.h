@@ -1,9 +1,9 @@
-// ObjectTable: the ids of one kind of object, and the driver's handle behind each.
+// ObjectTable: maps the ids of one kind of object to the driver's handles.
 //
-// The client mints dense ids for what it creates. Objects that only the driver can name (the nodes
-// of a captured graph, a kernel's function) get ids from the worker, with kWorkerMinted set. Ids
-// come from the wire, so find() takes any number. A driver uses a handle again for another object,
-// so a handle's id is the latest one that it was bound to or named with.
+// The client mints dense ids for the objects that it creates. Objects that only the driver can name
+// (the nodes of a captured graph, a kernel's function) get ids from the worker, with kWorkerMinted
+// set. Ids come from the wire, so find() accepts any number. A driver may reuse a handle for
+// another object, so a handle's id is the latest one that it was bound to or named with.
 // Executor thread only. Nothing blocks. Handles belong to the driver.
 #pragma once
 
@@ -17,11 +17,11 @@ namespace rcuda::server {
 
 struct Object {
   void* handle = nullptr;
-  wire::ObjectId context = 0;    // current when it was bound
+  wire::ObjectId context = 0;    // the current one when it was bound
   bool watched = false;          // events: a watch waits for its latest record
-  uint32_t parameter_bytes = 0;  // functions, kernels: the least a launch must bring, once known
+  uint32_t parameter_bytes = 0;  // functions, kernels: minimum of a launch's parameters, if known
   bool parameters_known = false;
-  // Functions, kernels, modules: the module or library that they end with. 0: none is known.
+  // Functions, kernels, modules: the module or library with which they end. 0: unknown.
   wire::Kind owner_kind = wire::Kind::kModule;
   wire::ObjectId owner = 0;
   wire::ObjectId launched_in = 0;  // functions, kernels: the context it was last launched in
@@ -32,7 +32,8 @@ struct Object {
 
 class ObjectTable {
  public:
-  // Returns nullptr if the id names nothing. The pointer is good until the next bind() or name().
+  // Returns nullptr if the id names no object. The pointer is valid until the next bind() or
+  // name().
   Object* find(wire::ObjectId id) {
     std::vector<Object>& side = id & wire::kWorkerMinted ? workers_ : clients_;
     const wire::ObjectId index = id & ~wire::kWorkerMinted;
@@ -40,12 +41,12 @@ class ObjectTable {
     return &side[index];
   }
 
-  // False if the id is in use, is not the client's to mint, or is too far beyond the ids minted
-  // before. (Ids are dense. Several threads mint them, so they need not come in order.)
+  // Returns false if the id is in use, may not be minted by a client, or is too far beyond the
+  // earlier ids. (Ids are dense, but several threads mint them, so they may arrive out of order.)
   bool bind(wire::ObjectId id, void* handle, wire::ObjectId context);
   wire::ObjectId name(void* handle, wire::ObjectId context);
   void unbind(wire::ObjectId id);
-  // Unbinds all that ends with a module or library, because the driver may use these handles again.
+  // Unbinds all objects that end with a module or library. The driver may reuse their handles.
   void unbind_owned(wire::Kind owner_kind, wire::ObjectId owner);
   // The handle's id; 0 if it has none.
   wire::ObjectId id_of(void* handle) const {

@@ -1,8 +1,8 @@
-// SessionObjects: what the ids of a session stand for: its contexts, and one ObjectTable for each
-// other kind. Also the thread's current context.
+// SessionObjects: resolves the ids of a session. It has the session's contexts and an ObjectTable
+// for each kind of object, and tracks the thread's current context.
 //
-// Each device's primary context has an id from the start. Other contexts come with bind(). Ids come
-// from the wire, so every function takes any number.
+// Each device's primary context has an id from the start. Other contexts are added by bind(). Ids
+// come from the wire, so every function accepts any number.
 // Executor thread only. Nothing blocks. Ownership: handles belong to the driver and end with the
 // process; this object only names them. Errors are the CUresults that a program gets.
 #pragma once
@@ -36,11 +36,11 @@ struct ContextState {
   CUdevice device = 0;
   std::vector<CUevent> free_events;    // without timing
   std::vector<CUstream> free_streams;  // non-blocking ones, for moved watches
-  CUstream idle_stream = nullptr;      // never used: synchronising it flushes device printf
-  CUstream fetch_stream = nullptr;     // for mirrors.h; waits for no other
-  Object fetch_uses;
-  Object legacy_stream;  // handle stays null; for its use counts
-  uint64_t idle_at = 0;  // WorkCount::all() when everything was last known to be done
+  CUstream idle_stream = nullptr;      // never gets work: synchronising it flushes device printf
+  CUstream fetch_stream = nullptr;     // for Mirrors::fetch(); waits for no other stream
+  Object fetch_uses;                   // fetch_stream's use counts; handle stays null
+  Object legacy_stream;                // the legacy stream's use counts; handle stays null
+  uint64_t idle_at = 0;                // WorkCount::all() when everything was last known to be done
   std::vector<std::shared_ptr<Departed>> departed;
 };
 
@@ -50,11 +50,11 @@ struct SessionStream {
   ContextState* context = nullptr;
   Object* object = nullptr;
   wire::ObjectId id = 0;
-  uint64_t key = 0;  // differs for every stream, even if a new one has a destroyed one's handle
+  uint64_t key = 0;  // unique, even if a new stream has the handle of a destroyed one
 };
 
-// Keys of streams that have no id: legacy default streams, and those that serve mirrors. Those of
-// created streams are counted from 1.
+// Flags in the keys of streams without an id, beside the context's id: legacy default streams and
+// ContextState::fetch_stream. The keys of created streams count from 1.
 inline constexpr uint64_t kLegacyKey = 1ull << 63;
 inline constexpr uint64_t kFetchKey = 1ull << 62;
 
@@ -62,7 +62,7 @@ class SessionObjects {
  public:
   SessionObjects(const api::DriverTable& driver, const std::vector<SessionDevice>& devices);
 
-  // The ids of a kind other than kContext.
+  // The ids of a kind. Contexts are found with find_context().
   ObjectTable& of(wire::Kind kind) { return tables_[static_cast<size_t>(kind)]; }
 
   ContextState* find_context(wire::ObjectId id);
@@ -74,21 +74,21 @@ class SessionObjects {
     for (auto& [id, context] : contexts_) visit(*context);
   }
 
-  // Makes it the thread's current context. 0 leaves the thread as it is.
+  // Makes the context current on this thread. 0 changes nothing.
   CUresult make_current(wire::ObjectId id);
   ContextState* current_context() { return current_; }
   // A driver call may have changed the thread's current context.
   void forget_current() { current_ = nullptr; }
 
-  // 0 is the legacy default stream of the current context. Counts the use.
+  // 0 is the legacy default stream of the current context. Counts as a use of the stream.
   CUresult find_stream(wire::ObjectId id, SessionStream* stream);
-  // The driver's handle; null for id 0, except for streams.
+  // The driver's handle; null for id 0. Counts as a use if it is a stream.
   CUresult find_handle(wire::Kind kind, wire::ObjectId id, void** handle);
-  // False if the id is in use or is not the client's to mint.
+  // Returns false if the id is in use or may not be minted by a client.
   bool bind(wire::Kind kind, wire::ObjectId id, void* handle);
   void unbind(wire::Kind kind, wire::ObjectId id);
-  // A context is about to be destroyed or reset: its streams, events, modules, functions and
-  // arrays have no ids any more, and what the driver kept in it for this worker is gone.
+  // To be called before a context is destroyed or reset. Unbinds the ids of its streams, events,
+  // modules, functions and arrays, and forgets the events and streams that this worker made in it.
   void forget_objects_of(ContextState& context);
 
  private:

@@ -8,7 +8,7 @@
 namespace rcuda::server {
 namespace {
 
-// The memory that a command frees; false for commands that free none, or in another way.
+// Finds the memory that a command frees. Returns false if it frees none, or not in the way `how`.
 bool freed_memory(const api::DriverTable& driver, api::Frees how, uint16_t opcode,
                   std::span<const std::byte> body, CUdeviceptr* base, size_t* bytes) {
   if (api::traits_of(opcode).frees != how) return false;

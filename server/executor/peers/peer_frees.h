@@ -1,5 +1,5 @@
-// PeerFrees: keeps memory that a command frees until other workers have let go of it: they may be
-// copying it, or may have it mapped.
+// PeerFrees: delays the freeing of memory until peer workers have released it. They may be copying
+// it, or may have it mapped.
 //
 // Executor thread only. Nothing blocks.
 #pragma once
@@ -21,11 +21,12 @@ class PeerFrees {
   PeerFrees(const api::DriverTable& driver, PeerHub& peers, Jobs& jobs)
       : driver_(driver), peers_(peers), jobs_(jobs) {}
 
-  // Calls `then` on the executor thread once the memory that the command frees is the session's
-  // alone; at once if it is already, or if the command frees none.
+  // Calls `then` on the executor thread when no peer worker uses the memory that the command frees:
+  // as a job (Jobs), or before the return if the command frees no memory or the session has no
+  // peers.
   void when_let_go(uint16_t opcode, std::span<const std::byte> body, std::function<void()> then);
-  // The same for memory that is freed in stream order. Its copies are over by then, and mappings
-  // end by and by, so there is nothing to wait for.
+  // The same for memory that is freed in stream order, but nothing is delayed: its copies are over
+  // when the stream reaches the command, and peer workers may end their mappings later.
   void note_stream_ordered(uint16_t opcode, std::span<const std::byte> body);
 
  private:

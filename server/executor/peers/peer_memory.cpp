@@ -14,8 +14,8 @@ Status PeerMemory::check(const p2p::Shape& memory) {
   if (memory.bytes() == 0) return {};
   const uint64_t last = memory.address + (memory.depth - 1) * memory.slice_bytes +
                         (memory.height - 1) * memory.pitch_bytes + memory.width_bytes - 1;
-  // The driver answers more slowly while other threads ask it about their DMA. Memory that is
-  // copied again and again is checked once.
+  // The driver answers more slowly while other threads query their DMA. So memory that is copied
+  // repeatedly is checked only once.
   if (at_ != work_.without_holds()) {
     at_ = work_.without_holds();
     checked_ = {};

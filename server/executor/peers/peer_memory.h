@@ -1,4 +1,4 @@
-// PeerMemory: checks that what a peer copy reads or writes here is device memory of the program.
+// PeerMemory: checks that a peer copy reads or writes only device memory of the program here.
 //
 // Executor thread only. Nothing blocks.
 #pragma once
@@ -20,21 +20,21 @@ class PeerMemory {
   PeerMemory(const api::DriverTable& driver, const WorkCount& work)
       : driver_(driver), work_(work) {}
 
-  // kInvalidArgument if the first or the last byte is no device memory. What lies between them is
-  // one allocation of the program's, or several.
+  // kInvalidArgument if the first or the last byte is not device memory. The bytes between them are
+  // not checked: they belong to one allocation of the program, or several.
   Status check(const p2p::Shape& memory);
 
  private:
   struct Range {
-    uint64_t first = 1, last = 0;  // addresses; none
+    uint64_t first = 1, last = 0;  // addresses; empty at first
   };
 
   bool is_device_memory(uint64_t address) const;
 
   const api::DriverTable& driver_;
   const WorkCount& work_;
-  // Ranges that were checked. They hold while there is no other work than peer copies, because
-  // another command may free the memory.
+  // Ranges that were checked. They are valid while only peer copies run, because another command
+  // may free the memory.
   uint64_t at_ = 0;  // WorkCount::without_holds()
   std::array<Range, 4> checked_{};
   size_t next_ = 0;

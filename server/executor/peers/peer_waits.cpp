@@ -8,14 +8,14 @@
 namespace rcuda::server {
 
 bool PeerWaits::may_run(std::span<const std::byte> frame) {
-  // As many commands fit behind a held stream without a wait. A driver's queues take a thousand.
+  // The number of commands that may run while a stream is held. A driver's queue holds a thousand.
   constexpr int kMostBehind = 256;
   if (!peers_.active()) [[likely]]
     return true;
   const p2p::Pause paused = peers_.paused();
   if (paused == p2p::Pause::kWork) return false;
   wire::CommandHeader header;
-  if (frame.size() < sizeof header) return true;  // malformed: refused where it is carried out
+  if (frame.size() < sizeof header) return true;  // malformed: the session loop refuses it
   std::memcpy(&header, frame.data(), sizeof header);
   const auto body = frame.subspan(sizeof header);
   const api::CommandTraits& traits = api::traits_of(header.opcode);
@@ -43,8 +43,8 @@ bool PeerWaits::may_run(std::span<const std::byte> frame) {
   return true;
 }
 
-// Whether one more stream may have work under way. The command's own stream counts like any other,
-// even if it has work already.
+// Whether one more stream may have work in progress. The command's own stream counts as one more,
+// even if it already has work.
 bool PeerWaits::has_room(wire::ObjectId id) {
   const size_t most = most_streams_;
   ContextState* context = most > 0 ? objects_.find_context(id) : nullptr;
@@ -60,8 +60,8 @@ void PeerWaits::when_free(std::function<void()> job) {
   when_free_.push_back(std::move(job));
 }
 
-// This thread also queues the program's work, so none is queued between the question and the end of
-// the pause.
+// This thread also queues the program's work. So none is queued between the query and the start of
+// a kWork pause; may_run() refuses it until the pause ends.
 bool PeerWaits::begin_pause() {
   if (peers_.holding()) return false;
   if (peers_.wants(p2p::Pause::kWork) && idle_.known_idle()) {

@@ -1,14 +1,14 @@
-// PeerWaits: says which commands may run while streams are held for other workers.
+// PeerWaits: decides which commands may run while streams are held for peer workers.
 //
 // While a stream is held, a command must wait if a driver may wait for the device in it
-// (allocations, loading code, which the first launch of a kernel does, ...): the driver would keep
-// the engine from ending the copy that holds the stream. Of the commands that queue work only a
-// bounded number may run, because the queues behind a held stream are finite and the streams of a
-// device share few of them: work that waits in all queues is in the way of the copies that it waits
-// for. For the same reason no stream is held while too many have work, nor before the connection to
-// the peer stands.
-// No two workers wait for each other: what a command waits for here are copies whose halves the
-// client sent before it, on both sides (client/memory/copy/peer.cpp).
+// (allocations; loading code, also by the first launch of a kernel; ...). During that call the
+// driver would block the engine, which has to end the copy that holds the stream.
+// Commands that only queue work may run, but only a bounded number of them: the queues behind a
+// held stream are finite, and the streams of a device share few of them. Work waiting in all queues
+// would block the copies that it waits for. For the same reason no stream is held while too many
+// streams have work, or before the connection to the peer is made.
+// No two workers wait for each other: a command waits here only for copies whose two halves the
+// client sent before it (client/memory/copy/peer.cpp; the proof is in p2p/pause.h).
 //
 // Executor thread only. Nothing blocks.
 #pragma once
@@ -29,7 +29,7 @@ namespace rcuda::server {
 
 class PeerWaits {
  public:
-  // What a handler's may_wait() says (WhileHeld::kAsks).
+  // Calls the may_wait() of a command's handler (WhileHeld::kAsks).
   using MayWait =
       std::function<bool(const wire::CommandHeader& header, std::span<const std::byte> body)>;
 
@@ -49,15 +49,15 @@ class PeerWaits {
   // stream is held.
   void when_free(std::function<void()> job);
   // To be called between two commands: runs such jobs, or grants a pause that the engine wants.
-  // Returns whether there was anything to do.
+  // Returns whether it did anything.
   bool run_freed();
-  // Whether the last command has to wait until streams have done their work. It must be tried
-  // again.
+  // Whether may_run() refused the last command because too many streams have work. The caller must
+  // try it again.
   bool crowded() const { return crowded_; }
 
  private:
   bool begin_pause();
-  // What the table says of the command; for kAsks, what its handler's may_wait() says.
+  // The command's trait `while_held`; for kAsks, the decision of its handler's may_wait().
   api::WhileHeld effect_of(const api::CommandTraits& traits, const wire::CommandHeader& header,
                            std::span<const std::byte> body);
   bool has_room(wire::ObjectId context);
@@ -68,7 +68,7 @@ class PeerWaits {
   IdleCheck& idle_;
   const size_t most_streams_;
   const MayWait may_wait_;
-  int behind_ = 0;  // commands carried out since a stream was first held
+  int behind_ = 0;  // commands allowed to run since a stream was first held
   bool crowded_ = false;
   std::vector<std::function<void()>> when_free_;
 };

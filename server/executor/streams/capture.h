@@ -1,5 +1,6 @@
-// What a stream captures. To query a stream in capture, or the legacy stream beside it, would end
-// the capture, so callers ask this first. Executor thread only; nothing blocks.
+// The capture state of a stream. Querying a stream in capture, or the legacy stream meanwhile,
+// would invalidate the capture, so callers call these functions first. Executor thread only;
+// nothing blocks.
 #pragma once
 
 #include <cuda.h>
@@ -8,11 +9,11 @@
 
 namespace rcuda::server {
 
-// CUDA_SUCCESS if the stream does not capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if it does,
-// else the driver's error.
+// CUDA_SUCCESS if the stream is not in capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if it is,
+// otherwise the driver's error.
 CUresult refuse_capture(const api::DriverTable& driver, CUstream stream);
 
-// The graph that the stream is captured into; null if it does not capture.
+// The graph that the stream is captured into; null if it is not in capture.
 CUgraph captured_into(const api::DriverTable& driver, CUstream stream);
 
 }  // namespace rcuda::server

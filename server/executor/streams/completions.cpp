@@ -31,8 +31,8 @@ void Completions::enqueue(const SessionStream& stream, Pending pending) {
   pending.stream = stream.id;
   pending.use = stream.object->last_use;
   if (result != CUDA_SUCCESS) {
-    // Nothing can be pending behind an event that was not recorded; earlier ones stay in order
-    // because they are asked first.
+    // The event was not recorded, so this completion ends now. poll() ends earlier ones that are
+    // done first, to keep the order.
     poll();
     finish(pending, stream.key, result);
     return;
@@ -119,7 +119,7 @@ CUresult Completions::find_event(wire::ObjectId id, CUevent* event) {
 }
 
 void Completions::move_watches(wire::ObjectId id) {
-  // Those that are done need no private event.
+  // Watches that are done need no private event.
   poll();
   for (size_t i = 0; i < watches_.size();) {
     if (watches_[i].id == id && watches_[i].waits) {

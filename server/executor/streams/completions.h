@@ -1,10 +1,10 @@
-// Completions: what is to happen when a stream has reached a point, without waiting for it.
+// Completions: actions that run when a stream has reached a point. No thread blocks for them.
 //
-// add() records an event on the stream and remembers what to do. poll() queries the oldest event of
-// each stream (within a stream events complete in order) and does what has come due. So the
-// executor thread goes on with other commands while any number of client threads wait.
-// Events come from a pool per context and go back to it. After an asynchronous error every pending
-// completion comes due with that error, as every wait in CUDA would.
+// add() records an event on the stream and stores the action. poll() queries the oldest event of
+// each stream (within a stream events complete in order) and runs the actions of complete events.
+// So the executor thread continues with other commands while any number of client threads wait.
+// Events come from a pool per context and return to it. After an asynchronous error every pending
+// completion ends with that error, like every wait in CUDA.
 // Executor thread only. Nothing blocks.
 #pragma once
 
@@ -27,7 +27,7 @@
 
 namespace rcuda::server {
 
-// Called once, on the executor thread, with how the stream got there.
+// Called once, on the executor thread, with the result of the stream's work.
 using WhenDone = std::function<void(CUresult)>;
 
 class Completions {
@@ -45,30 +45,33 @@ class Completions {
   Completions(const Completions&) = delete;
   Completions& operator=(const Completions&) = delete;
 
-  // When everything queued on the stream so far is done. A stream that cannot take an event is done
-  // at once, with the driver's error. `prints`: somebody on the client's side waits for this point,
-  // so what kernels printed before it must arrive first.
+  // Signals, or calls `when_done`, when all work queued on the stream so far is done. If the event
+  // cannot be recorded, this happens at once, with the driver's error. `prints`: a thread of the
+  // client waits for this point, so the output of earlier kernels must arrive first.
   void add(const SessionStream& stream, WordSignal signal, bool prints);
   void add(const SessionStream& stream, WhenDone when_done);
-  // When the latest record so far of the client's event is done. `waits`: somebody waits for it.
-  // Otherwise one watch of an event is kept, and only while it is not recorded again.
+  // Signals when the latest record so far of the client's event is done. `waits`: a thread of the
+  // client waits for it. Without `waits`, only the latest watch of an event is kept, and only until
+  // the event is recorded again.
   void watch(wire::ObjectId id, WordSignal signal, bool waits);
-  // The driver's event, for a command that may record it again. Each waiting watch first gets a
-  // private event, which stands for the record that it waits for. A private event takes a stream,
-  // and streams that wait may hold others up, because a device has few queues.
+  // Returns the driver's event, for a command that may record it again. Before that, each watch
+  // with `waits` gets a private event, which stands for the record that the watch waits for. A
+  // private event takes a stream, and waiting streams may block others, because a device has few
+  // queues.
   CUresult find_event(wire::ObjectId id, CUevent* event);
-  // The client's event is about to be recorded, or was destroyed: nobody waits for its earlier
-  // record. While a capture has the event, to query it would end the capture.
+  // Drops the watches of a client's event that is about to be recorded, or was destroyed; no thread
+  // waits for its earlier record. While the event is captured, querying it would invalidate the
+  // capture.
   void forget_event(CUevent event);
 
-  // Does what has come due; true if there was anything.
+  // Runs the actions of complete events. Returns whether there were any.
   bool poll();
   bool empty() const { return active_.empty() && watches_.empty(); }
-  // Streams of this object that wait for events of the program.
+  // The number of streams of this object that wait for events of the program (private events).
   size_t waiting_streams() const;
-  // A stream was destroyed; what is pending in it still comes due.
+  // To be called when a stream is destroyed. Its pending completions still run.
   void forget_stream(uint64_t key);
-  // A context is about to be destroyed or reset: its completions come due with `error`.
+  // To be called before a context is destroyed or reset. Ends its pending completions with `error`.
   void drop_context(ContextState& context, CUresult error);
 
  private:
@@ -78,7 +81,7 @@ class Completions {
     WordSignal signal;
     bool prints = false;
     WhenDone when_done;
-    wire::ObjectId stream = 0;  // whose done_use moves on to `use`
+    wire::ObjectId stream = 0;  // its done_use becomes `use`
     uint64_t use = 0;
   };
   struct Queue {
@@ -86,13 +89,13 @@ class Completions {
     ContextState* context = nullptr;
     std::deque<Pending> pending;
     bool active = false;     // in active_
-    bool forgotten = false;  // its stream is gone
+    bool forgotten = false;  // its stream was destroyed
   };
   struct Watch {
     wire::ObjectId id = 0;  // 0: moved to a private event
     bool waits = false;
     CUevent event = nullptr;
-    CUstream stream = nullptr;  // the private event's, back to the pool afterwards
+    CUstream stream = nullptr;  // the private event's; returns to the pool afterwards
     ContextState* context = nullptr;
     WordSignal signal;
   };
@@ -110,10 +113,10 @@ class Completions {
   Answers& answers_;
   DeviceOutput& output_;
   PoolFrees& pool_frees_;
-  // By SessionStream::key, from a stream's first completion to its end. Programs wait for streams
-  // too often to make a queue each time.
+  // By SessionStream::key, from a stream's first completion until the stream is destroyed. Programs
+  // wait for streams too often to make a queue for each wait.
   std::unordered_map<uint64_t, std::unique_ptr<Queue>> queues_;
-  std::vector<Queue*> active_;  // those that are not empty, or are being emptied
+  std::vector<Queue*> active_;  // queues that are not empty, or are being emptied
   std::vector<Watch> watches_;
 };
 

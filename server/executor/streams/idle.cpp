@@ -64,7 +64,7 @@ size_t IdleCheck::busy_streams(CUdevice device, bool ask) {
 
 bool IdleCheck::known_idle(ContextState& context) {
   constexpr size_t kMostAsked = 4;
-  // Asking the driver takes longer than anything else on the way of a small command.
+  // Querying the driver takes longer than any other step of a small command.
   if (context.idle_at == work_.all()) return true;
   ContextState* const before = objects_.current_context();
   const std::vector<SessionStream> streams = busy_streams(context);
@@ -72,7 +72,8 @@ bool IdleCheck::known_idle(ContextState& context) {
       objects_.make_current(context.id) != CUDA_SUCCESS) {
     return false;
   }
-  // The legacy stream is not asked while another captures, which would end the capture.
+  // The legacy stream is queried only if the others are idle: during a capture the query would
+  // invalidate the capture.
   bool idle = std::all_of(streams.begin() + 1, streams.end(), [this](const SessionStream& stream) {
     return query(stream) == CUDA_SUCCESS;
   });
@@ -93,8 +94,8 @@ bool IdleCheck::known_idle() {
 
 void IdleCheck::when_idle(ContextState& context, WhenDone when_done) {
   const std::vector<SessionStream> streams = busy_streams(context);
-  // After calls that waited themselves nothing is left to wait for, and no event has to travel
-  // through the GPU. While work is left, to ask first would only add to the time.
+  // If the program has already waited for its work, a query suffices, and no event has to pass
+  // through the GPU. If work is left, a query would only add to the time.
   const Object& legacy = context.legacy_stream;
   if (streams.size() == 1 && legacy.last_use <= legacy.done_use && known_idle(context)) {
     return when_done(CUDA_SUCCESS);
@@ -112,7 +113,7 @@ void IdleCheck::when_idle(ContextState& context, WhenDone when_done) {
     WhenDone when_done;
   };
   (void)any_departed(context);
-  work_.note();  // a later copy must not join a hold that these events are behind
+  work_.note();  // a later copy must not join a hold in front of these events
   auto outstanding = std::make_shared<Outstanding>(
       Outstanding{streams.size() + context.departed.size(), CUDA_SUCCESS, std::move(when_done)});
   const auto one_is_done = [outstanding](CUresult result) {

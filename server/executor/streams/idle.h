@@ -1,7 +1,7 @@
-// IdleCheck: whether the GPUs have done what the session queued, and what is to happen once they
+// IdleCheck: tells whether the GPUs have done all work of the session, and runs actions when they
 // have.
 //
-// Executor thread only. Nothing blocks: the driver is asked, or a Completion waits.
+// Executor thread only. Nothing blocks: the driver is queried, or a Completion waits.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@
 
 namespace rcuda::server {
 
-// The work of a destroyed stream. The driver carries it out, so whoever waits for the context waits
-// for it as well.
+// The remaining work of a destroyed stream. The driver still carries it out, so a wait for the
+// context includes it.
 struct Departed {
   bool done = false;
   std::vector<WhenDone> waiters;
@@ -29,26 +29,29 @@ class IdleCheck {
             Completions& completions)
       : driver_(driver), objects_(objects), work_(work), completions_(completions) {}
 
-  // Whether all work of the context, in whatever stream, is known to be done. Nothing is recorded.
-  // False where the answer would take too many questions to the driver.
+  // Whether all work of the context, in all streams, is known to be done. Records no event. Returns
+  // false if the answer would take too many driver queries.
   bool known_idle(ContextState& context);
   bool known_idle();  // in all contexts
-  // How many streams of the device have work that is not known to be done. Streams with which a
-  // component waits for the program's events do not count. `ask`: asks the driver as well.
+  // The number of streams of the device with work that is not known to be done, including destroyed
+  // ones. Streams with which a component waits for the program's events do not count. `ask`: also
+  // queries the driver.
   size_t busy_streams(CUdevice device, bool ask);
-  // Calls `when_done` once all work that the context has so far is done, with the first error. A
-  // context with a stream in capture is refused at once, as CUDA refuses to synchronise it.
+  // Calls `when_done`, with the first error, when all work that the context has so far is done. If
+  // a stream of the context is in capture, calls it at once with
+  // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, as CUDA refuses to synchronise such a context.
   void when_idle(ContextState& context, WhenDone when_done);
-  // The stream is about to be destroyed.
+  // To be called before a stream is destroyed.
   void stream_departs(CUstream stream);
 
  private:
-  // All streams of a context that have work which is not known to be done.
+  // The legacy stream of a context, followed by its other streams with work that is not known to be
+  // done.
   std::vector<SessionStream> busy_streams(ContextState& context);
-  // Whether destroyed streams of the context have work under way.
+  // Whether destroyed streams of the context have work in progress.
   bool any_departed(ContextState& context);
-  // What cuStreamQuery says of a stream other than the legacy one. CUDA_ERROR_NOT_READY: it has
-  // work to do. A stream in capture is not asked and gives an error.
+  // The result of cuStreamQuery for a stream other than the legacy one. CUDA_ERROR_NOT_READY: it
+  // has unfinished work. A stream in capture is not queried; the result is an error.
   CUresult query(const SessionStream& stream);
 
   const api::DriverTable& driver_;

@@ -7,13 +7,13 @@ namespace rcuda::server {
 
 void PoolFrees::synchronize_if_idle(CUstream stream) {
   if (refuse_capture(driver_, stream) != CUDA_SUCCESS) return;
-  // Only this thread gives the stream work, so the wait finds it idle as well.
+  // Only this thread queues work on the stream, so the stream is still idle in the second call.
   if (driver_.cuStreamQuery(stream) == CUDA_SUCCESS) driver_.cuStreamSynchronize(stream);
 }
 
 void PoolFrees::reached(ContextState& context, CUevent event, bool has_stream, CUstream stream) {
   if (!any_ || peers_.holding()) return;
-  // The event tells the driver what was before it, even if the stream has more to do.
+  // Shows the driver that the work before the event is done, even if the stream has more work.
   if (event) driver_.cuEventSynchronize(event);
   if (!has_stream) return;
   ContextState* const before = objects_.current_context();

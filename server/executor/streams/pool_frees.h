@@ -1,16 +1,16 @@
-// PoolFrees: makes the driver give back memory that was freed in stream order.
+// PoolFrees: makes the driver release memory that was freed in stream order.
 //
-// A driver lets go of a pool's memory in calls that synchronise: beyond the release threshold "on
-// the next call to stream, event or context synchronize", and cuMemPoolTrimTo may take a free for
-// outstanding "whose completion has not been observed on the host (eg. by a synchronize)" (CUDA's
-// documentation; on an H200 polled events alone left pools as they were). The worker waits by
-// polling. So once a session has freed memory in stream order, the driver also synchronises with
-// what polling found done, which returns at once.
+// A driver releases a pool's memory in calls that synchronise: memory beyond the release threshold
+// "on the next call to stream, event or context synchronize". cuMemPoolTrimTo may treat a free as
+// outstanding "whose completion has not been observed on the host (eg. by a synchronize)". (The
+// quotations are from CUDA's documentation; on an H200, polled events alone left pools unchanged.)
+// The worker waits by polling. So after a session has freed memory in stream order, the worker also
+// synchronises the events and streams that polling found complete. Such a call returns at once.
 //
-// While a stream is held for another worker this does nothing, because to give memory back may wait
-// for the device. The next synchronisation gives it back.
-// Executor thread only. That thread alone holds streams, so no stream becomes held between the
-// check and the call. Nothing blocks.
+// While a stream is held for another worker this does nothing, because releasing memory may wait
+// for the device. The next synchronisation releases it.
+// Executor thread only. Only this thread holds streams, so no stream becomes held between the check
+// and the call. Nothing blocks.
 #pragma once
 
 #include <cuda.h>
@@ -28,12 +28,13 @@ class PoolFrees {
   PoolFrees(const api::DriverTable& driver, SessionObjects& objects, const PeerHub& peers)
       : driver_(driver), objects_(objects), peers_(peers) {}
 
-  // Something was freed in stream order.
+  // Memory was freed in stream order.
   void note() { any_ = true; }
   bool any() const { return any_; }
-  // `event` is complete. It was recorded in `stream`, if that still exists.
+  // To be called when `event` is complete. `has_stream`: it was recorded in `stream`, which still
+  // exists.
   void reached(ContextState& context, CUevent event, bool has_stream, CUstream stream);
-  // The same for all streams of the session that have nothing to do.
+  // The same for all idle streams of the session.
   void reached_all();
 
  private:

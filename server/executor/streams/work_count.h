@@ -1,5 +1,5 @@
-// WorkCount: counts the commands that may have queued work on a GPU, so that what was found out
-// about the streams holds for as long as the count stays the same. Executor thread only.
+// WorkCount: counts the commands that may have queued work on a GPU, so that a result about the
+// streams stays valid while the count stays the same. Executor thread only.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@ namespace rcuda::server {
 
 class WorkCount {
  public:
-  // Something may have been queued in some stream.
+  // Work may have been queued in some stream.
   void note() { ++work_; }
-  // A peer copy that holds a stream was queued. Returns whether the work before it was one as well,
-  // in the same stream.
+  // A peer copy that holds a stream was queued. Returns whether the work before it was also such a
+  // copy, in the same stream.
   bool note_hold(uint64_t stream_key) {
     const bool follows = held_at_ == work_ && held_key_ == stream_key;
     held_at_ = ++work_;
@@ -20,7 +20,7 @@ class WorkCount {
     return follows;
   }
   uint64_t all() const { return work_; }
-  // Without peer copies that hold a stream.
+  // The count without peer copies that hold a stream.
   uint64_t without_holds() const { return work_ - holds_; }
 
  private:
