@@ -30,7 +30,10 @@ bool DeviceTrace::take_anchor(Context& context) {
       driver_.cuStreamCreate(&context.stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) {
     return false;
   }
-  auto anchor = std::make_shared<Anchor>();
+  const std::shared_ptr<Anchor> anchor(new Anchor, [&driver = driver_](Anchor* gone) {
+    if (gone->event) driver.cuEventDestroy_v2(gone->event);
+    delete gone;
+  });
   if (driver_.cuEventCreate(&anchor->event, CU_EVENT_DEFAULT) != CUDA_SUCCESS) return false;
   CUresult result = driver_.cuEventRecord(anchor->event, context.stream);
   const Clock::time_point recorded = Clock::now();
@@ -39,13 +42,10 @@ bool DeviceTrace::take_anchor(Context& context) {
          Clock::now() - recorded < kAnchorPatience) {
     result = CUDA_SUCCESS;
   }
-  if (result != CUDA_SUCCESS) {
-    driver_.cuEventDestroy_v2(anchor->event);
-    return false;
-  }
+  if (result != CUDA_SUCCESS) return false;
   anchor->time = recorded + (Clock::now() - recorded) / 2;
   // The old anchor exists until the work that is measured from it has finished.
-  context.anchor = std::move(anchor);
+  context.anchor = anchor;
   return true;
 }
 
@@ -76,10 +76,9 @@ void DeviceTrace::before(const wire::CommandHeader& header, std::span<const std:
   ContextState* const current = objects_.current_context();
   if (objects_.make_current(stream_.context->id) != CUDA_SUCCESS) return;
   Context& context = contexts_[stream_.context->id];
-  CUevent start = nullptr;
-  if (take_anchor(context) && take_event(context, &start) && take_event(context, &open_.end) &&
-      driver_.cuEventRecord(start, stream_.handle) == CUDA_SUCCESS) {
-    open_.start = start;
+  if (take_anchor(context) && take_event(context, &open_.start) &&
+      take_event(context, &open_.end) &&
+      driver_.cuEventRecord(open_.start, stream_.handle) == CUDA_SUCCESS) {
     open_.anchor = context.anchor;
     open_.event = {nanoseconds(Clock::now()),
                    0,
@@ -89,15 +88,27 @@ void DeviceTrace::before(const wire::CommandHeader& header, std::span<const std:
                    wire::TraceEvent::kOnDevice,
                    stream_.context->id,
                    *id};
+  } else {
+    give_back(context, open_);
+    open_ = {};
   }
   if (current) objects_.make_current(current->id);
 }
 
 void DeviceTrace::after() {
   if (!open_.start) return;
-  if (driver_.cuEventRecord(open_.end, stream_.handle) != CUDA_SUCCESS) return;
-  queues_[stream_.key].push_back(std::exchange(open_, {}));
+  Work work = std::exchange(open_, {});
+  if (driver_.cuEventRecord(work.end, stream_.handle) != CUDA_SUCCESS) {
+    return give_back(contexts_[work.event.context], work);
+  }
+  queues_[stream_.key].push_back(std::move(work));
   ++pending_;
+}
+
+void DeviceTrace::give_back(Context& context, const Work& work) {
+  for (CUevent event : {work.start, work.end}) {
+    if (event) context.free_events.push_back(event);
+  }
 }
 
 bool DeviceTrace::finish(const Work& work, std::vector<wire::TraceEvent>* events) {
@@ -117,9 +128,7 @@ bool DeviceTrace::finish(const Work& work, std::vector<wire::TraceEvent>* events
     event.end_ns = std::max(event.begin_ns, at(end_ms));
     events->push_back(event);
   }
-  Context& context = contexts_[work.event.context];
-  context.free_events.push_back(work.start);
-  context.free_events.push_back(work.end);
+  give_back(contexts_[work.event.context], work);
   return true;
 }
 

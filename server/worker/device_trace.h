@@ -61,6 +61,7 @@ class DeviceTrace {
 
   bool take_anchor(Context& context);
   bool take_event(Context& context, CUevent* event);
+  void give_back(Context& context, const Work& work);  // its events, whether or not it was measured
   bool finish(const Work& work, std::vector<wire::TraceEvent>* events);
 
   const api::DriverTable& driver_;

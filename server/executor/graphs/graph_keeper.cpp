@@ -75,8 +75,9 @@ CUresult GraphKeeper::retain_number(CUgraph graph, uint64_t number) {
   entry->resource = resources_.make(number);
   entry->numbers = numbers_;
   CUuserObject object = retain(graph, std::move(entry));
+  if (!object) return CUDA_ERROR_OUT_OF_MEMORY;
   std::lock_guard lock(numbers_->mutex);
-  if (object) numbers_->objects[number] = object;
+  numbers_->objects[number] = object;
   return CUDA_SUCCESS;
 }
 
