@@ -19,10 +19,10 @@ bool parse_number(std::string_view text, T* value) {
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
-// The medium in front of an address, if there is one, which is taken away.
+// Removes the medium from the front of an address and returns it. Returns null if there is none.
 const transport::Medium* take_medium(std::string_view* text) {
   const size_t colon = text->find(':');
-  // "tcp:0" is GPU 0 of a host called tcp; a medium is followed by a whole address.
+  // "tcp:0" is GPU 0 of a host called tcp; a medium is followed by a host and a GPU.
   if (colon == std::string_view::npos || text->find(':', colon + 1) == std::string_view::npos) {
     return nullptr;
   }

@@ -1,9 +1,10 @@
-// The pool of remote GPUs, as the environment names it.
+// Reads the list of remote GPUs from the environment.
 //
 //   RCUDA_DEVICES=host[@port]:gpu[,host[@port]:gpu ...]    e.g. node1:0,node1:1,node2@9000:0
 //   RCUDA_DEVICE_COUNT=2 RCUDA_DEVICE_0=node1:0 RCUDA_DEVICE_1=node2@9000:0   (the older form)
-// A medium may stand in front: shm:node1:0, tcp:node1:0, verbs:node1:0. IPv6 addresses go in
-// brackets: [fe80::1]@8308:0. Pure functions; errors name the entry and what it should look like.
+// An entry may begin with a medium: shm:node1:0, tcp:node1:0, verbs:node1:0. An IPv6 address needs
+// brackets: [fe80::1]@8308:0. The functions are pure. An error names the entry and shows the
+// right form.
 #pragma once
 
 #include <cstdint>
@@ -24,13 +25,13 @@ struct DeviceAddress {
   uint32_t gpu = 0;
 };
 
-using Environment = std::function<const char*(const char* name)>;  // getenv's shape
+using Environment = std::function<const char*(const char* name)>;  // like getenv()
 
 Result<DeviceAddress> parse_device(const std::string& text);
-// kNotFound when neither form is set. The order is the application's device order.
+// Returns kNotFound if neither form is set. The order is that of the application's devices.
 Result<std::vector<DeviceAddress>> devices_from(const Environment& environment);
 
-// One server of the pool and the devices asked of it.
+// One server and the devices requested from it.
 struct ServerDevices {
   const transport::Medium* medium = nullptr;  // null: auto
   std::string host;

@@ -8,7 +8,7 @@
 namespace rcuda::client {
 
 CUresult thrown(const char* function, const std::exception& exception) noexcept {
-  // Not logged: a line takes memory as well, and programs expect this error.
+  // Not logged: logging needs memory too, and programs expect this error.
   if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr ||
       dynamic_cast<const std::length_error*>(&exception) != nullptr) {
     return CUDA_ERROR_OUT_OF_MEMORY;

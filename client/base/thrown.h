@@ -1,5 +1,5 @@
-// What an exported function returns when an exception reaches it: none may get any further, because
-// its caller is C, or C++ with a runtime of its own. Any thread.
+// Turns an exception in an exported function into the function's result. No exception may leave an
+// exported function, because its caller is C, or C++ with its own runtime. Any thread.
 #pragma once
 
 #include <exception>
@@ -8,9 +8,9 @@
 
 namespace rcuda::client {
 
-// CUDA_ERROR_OUT_OF_MEMORY where memory was not to be had, be it that the arguments ask for more
-// than there can be; CUDA_ERROR_UNKNOWN and a line in the log for anything else. `function` is the
-// exported function's name.
+// Returns CUDA_ERROR_OUT_OF_MEMORY if an allocation failed, even if the arguments requested more
+// memory than can exist. For any other exception, logs a line and returns CUDA_ERROR_UNKNOWN.
+// `function`: the name of the exported function.
 CUresult thrown(const char* function, const std::exception& exception) noexcept;
 
 }  // namespace rcuda::client

@@ -33,11 +33,11 @@ std::atomic<bool> internal::writing{false};
 namespace {
 
 constexpr auto kWriteInterval = std::chrono::milliseconds(100);
-// Of one thread and one interval: some 50 MB. What is beyond is counted, not kept.
+// Per thread and interval: 56 MiB. Further records are counted, not kept.
 constexpr size_t kMaxRecords = 1u << 20;
-// Two machines' clocks, each of them steered, part by less than this.
+// Two machines' clocks, each disciplined, drift apart by less than this.
 constexpr double kDriftPerNs = 100e-6;
-// Servers stand beside the client in the timeline, under ids that no process has.
+// The timeline shows servers as processes, with process ids that no real process has.
 constexpr uint32_t kFirstServerPid = 5'000'000;
 constexpr uint32_t kExecutorTrack = 1;
 constexpr size_t kMaxOpenCalls = 4096;
@@ -62,15 +62,15 @@ struct Record {
 };
 
 struct ThreadLog {
-  std::mutex mutex;  // of all below; the writer takes the records away
+  std::mutex mutex;  // guards records and dropped; the writer takes both
   std::vector<Record> records;
   uint64_t dropped = 0;
-  bool introduced = false;
+  bool introduced = false;  // used by the writer only
   uint32_t thread = 0;
   char name[16] = {};
 };
 
-// The latest tight pair of a round trip, and the difference of the clocks that follows.
+// The difference of the clocks, measured by the best of the recent round trips.
 struct ClockOffset {
   bool known = false;
   int64_t worker_minus_ours_ns = 0;
@@ -80,7 +80,7 @@ struct ClockOffset {
   void learn(const Record& call, const wire::TraceEvent& execution) {
     const uint64_t out = call.end_ns - call.begin_ns;
     const uint64_t inside = execution.end_ns - execution.begin_ns;
-    if (inside > out) return;  // answered before the executor was through with it
+    if (inside > out) return;  // the worker answered before the execution ended
     const double uncertainty = static_cast<double>(out - inside) / 2;
     const double age = static_cast<double>(call.end_ns) - static_cast<double>(at_ns);
     if (known && uncertainty > uncertainty_ns + std::max(age, 0.0) * kDriftPerNs) return;
@@ -97,16 +97,16 @@ struct Server {
   uint32_t worker_pid = 0;
   bool same_clock = false;
   ClockOffset clock;
-  double worst_uncertainty_ns = 0;  // of what has been written
-  std::mutex mutex;                 // of the two below
+  double worst_uncertainty_ns = 0;  // of the events that are written
+  std::mutex mutex;                 // guards events, and writes of reported
   std::vector<wire::TraceEvent> events;
-  std::atomic<uint64_t> reported{0};  // the latest command the worker told of
-  // Of the thread that writes:
+  std::atomic<uint64_t> reported{0};  // the latest command that the worker has reported
+  // Used by the writing thread only:
   bool introduced = false;
   std::vector<wire::TraceEvent> unwritten;
-  std::map<uint64_t, Record> calls;  // by command, whose execution may still be reported
-  std::vector<std::pair<uint32_t, uint32_t>> streams;  // (context, stream), of the tracks from 2 up
-  std::vector<uint64_t> track_ends;                    // by track: no slice begins before it
+  std::map<uint64_t, Record> calls;  // round trips not yet reported by the worker, by command
+  std::vector<std::pair<uint32_t, uint32_t>> streams;  // (context, stream) of each track from 2 on
+  std::vector<uint64_t> track_ends;                    // by track: the end of its last slice
 };
 
 class Writer {
@@ -140,7 +140,7 @@ class Writer {
   uint64_t dropped_ = 0;
   std::string text_;
 
-  std::mutex mutex_;  // of the lists and `stopping_`
+  std::mutex mutex_;  // guards the lists and `stopping_`
   std::condition_variable changed_;
   std::vector<std::shared_ptr<ThreadLog>> logs_;
   std::vector<std::unique_ptr<Server>> servers_;
@@ -148,9 +148,9 @@ class Writer {
   std::thread thread_;
 };
 
-Writer* writer = nullptr;  // set once, before `writing`; never deleted: late spans may look at it
+Writer* writer = nullptr;  // set once, before `writing`; never deleted: late spans may use it
 
-// As JSON wants it inside quotation marks.
+// Escapes text for a JSON string. A control character becomes a space.
 std::string in_quotes(const std::string& text) {
   std::string safe;
   for (const char c : text) {
@@ -160,7 +160,7 @@ std::string in_quotes(const std::string& text) {
   return safe;
 }
 
-// Nanoseconds as the format's microseconds.
+// Nanoseconds as text in microseconds, the unit of the format.
 struct Microseconds {
   explicit Microseconds(uint64_t ns) {
     std::snprintf(text, sizeof text, "%llu.%03u", static_cast<unsigned long long>(ns / 1000),
@@ -192,7 +192,7 @@ Status Writer::open(const std::string& pattern) {
   }
   if (!file.ok()) return file.status();
   file_ = std::move(file).value();
-  // A device or a pipe cannot be shortened, and need not be.
+  // A device or a pipe cannot be truncated and need not be.
   struct stat about {};
   if (::fstat(file_.get(), &about) == 0 && S_ISREG(about.st_mode) &&
       ::ftruncate(file_.get(), 0) != 0) {
@@ -246,7 +246,7 @@ void Writer::stop() {
 }
 
 ThreadLog& Writer::log_of_this_thread() {
-  // The list keeps a thread's log until it is written, the thread until it ends.
+  // Two owners: the thread until it ends, and logs_ until the log of an ended thread is written.
   auto& log = of_this_thread<std::shared_ptr<ThreadLog>>();
   if (!log) {
     log = std::make_shared<ThreadLog>();
@@ -273,7 +273,7 @@ void Writer::write_all(bool last) {
   size_t servers = 0;
   {
     std::lock_guard lock(mutex_);
-    // Logs of ended threads are held by nobody else; what they hold is written now.
+    // Two references, those of logs_ and logs: the thread has ended. Its log is written now.
     for (auto& log : logs_) logs.push_back(log);
     std::erase_if(logs_, [](const auto& log) { return log.use_count() == 2; });
     servers = servers_.size();
@@ -346,7 +346,7 @@ void Writer::write_server(uint32_t index, Server& server, bool last) {
       server.calls.erase(call);
     }
   }
-  if (!server.same_clock && !server.clock.known && !last) return;  // until its clock is known
+  if (!server.same_clock && !server.clock.known && !last) return;  // waits until the clock is known
   if (!server.unwritten.empty()) {
     server.worst_uncertainty_ns =
         std::max(server.worst_uncertainty_ns, server.clock.uncertainty_ns);
@@ -373,7 +373,7 @@ uint32_t Writer::track_of(uint32_t pid, Server& server, const wire::TraceEvent& 
 void Writer::write_execution(uint32_t pid, Server& server, const wire::TraceEvent& event) {
   const uint32_t track = track_of(pid, server, event);
   if (server.track_ends.size() <= track) server.track_ends.resize(track + 1);
-  // On one track nothing overlaps, also where a better estimate of the clock has moved it.
+  // Slices of one track must not overlap, even if a better estimate of the clock moves one.
   const auto ours = [&](uint64_t worker_ns) {
     return std::max(worker_ns - static_cast<uint64_t>(server.clock.worker_minus_ours_ns),
                     server.track_ends[track]);
@@ -463,7 +463,7 @@ void server_events(uint32_t index, std::span<const wire::TraceEvent> events) {
   server->events.insert(server->events.end(), events.begin(), events.end());
   for (const wire::TraceEvent& event : events) {
     if (event.flags & wire::TraceEvent::kOnDevice) continue;
-    // Postponed commands are reported after later ones.
+    // The maximum, because a postponed command is reported after later ones.
     server->reported = std::max(server->reported.load(), event.command);
   }
 }

@@ -1,25 +1,27 @@
-// RCUDA_TRACE=file.json: a timeline of this process's CUDA calls and of what its servers did for
-// them, in Chrome's trace format, which Perfetto opens.
+// RCUDA_TRACE=file.json: writes a timeline of this process's CUDA calls and of their execution by
+// the servers, in Chrome's trace format, which Perfetto opens.
 //
-// What is in it: a slice per driver call of the application, on the calling thread; inside it the
-// commands that the call sent (posted, or waited for) and the waits for the GPU. Per server the
-// same commands as its executor carried them out, and kernels and copies as the GPU did. An arrow
-// (flow) leads from a command to its execution; both have the same number, counted per session.
+// Contents. The calling thread has a slice for each driver call of the application. Inside it are
+// the commands that the call sent (posts and round trips) and its waits for the GPU. Each server
+// has slices for the same commands on its executor thread, and for kernels and copies on the GPU.
+// An arrow (flow) leads from a command to its execution; both carry the command's number, counted
+// per session.
 //
-// Clocks: times are this machine's CLOCK_MONOTONIC. A server on this machine has the same. Of any
-// other, each command that was waited for tells that its execution lies between sending and answer;
-// the middle of the tightest such pair gives the difference, at worst half of what the network took
-// (the file says how much). A pair grows less certain with age, by as much as clocks may drift
+// Clocks. Times are this machine's CLOCK_MONOTONIC. A server on this machine uses the same clock.
+// For any other server, round trips measure the difference of the clocks: the execution lies
+// between the sending of the command and the answer, so the midpoints of both intervals are
+// compared. The round trip with the least time in the network counts. The error is at most half of
+// that time; the file states it. An older measurement counts as less certain, because clocks drift
 // apart.
 //
-// The file: %p in the name becomes the process's id. Without one, a process that finds the file
-// being written by another inserts its id before the suffix. Events are appended several times a
-// second, so a process that dies leaves a file that Perfetto opens; one that exits closes the JSON
-// properly.
+// The file. %p in the name is replaced by the process id. Without %p, if another process is writing
+// the file, this process inserts its id before the suffix. Events are appended several times a
+// second, so Perfetto can open the file of a process that died. A process that exits also completes
+// the JSON.
 //
 // Threads: any, unless a function says otherwise. Recording appends to a list of the calling
-// thread; a thread of this module's own writes. Nothing blocks but start() and finish(). While no
-// trace is written all this costs a load per call.
+// thread; the trace thread writes the file. Only start() and finish() block. While no trace is
+// written, the cost is one load per call.
 #pragma once
 
 #include <atomic>
@@ -41,20 +43,20 @@ inline bool on() { return internal::writing.load(std::memory_order_relaxed); }
 
 // Creates the file and starts recording. Called once, by cuInit.
 Status start(const std::string& path);
-// Writes what is left and closes the file; the sessions have ended.
+// Writes the remaining events and closes the file. Called after the sessions have ended.
 void finish();
-// In a forked child: the file is the parent's.
+// In a forked child: closes the child's descriptor. The parent continues to write the file.
 void abandon() noexcept;
 
-// A session's number in the trace. `same_clock`: the server runs on this machine.
+// Returns the session's number in the trace. `same_clock`: the server runs on this machine.
 uint32_t add_server(const std::string& name, uint32_t worker_pid, bool same_clock);
-// What the worker reports. Called by the session's event thread.
+// Takes the events that the worker reports. Called by the session's event thread.
 void server_events(uint32_t server, std::span<const wire::TraceEvent> events);
-// Whether the worker's report of a command has come.
+// Whether the worker has reported this command or a later one. True if no trace is written.
 bool reported(uint32_t server, uint64_t command);
 
 // A slice on the calling thread, from construction to destruction: a call of the application, or a
-// part of one. Name and category are literals.
+// part of one. Name and category must be string literals.
 class Span {
  public:
   explicit Span(const char* name, const char* category = "api");
@@ -73,16 +75,17 @@ class Span {
   CUresult result_ = CUDA_SUCCESS;
 };
 
-// A command, from before it is sent until it is sent (posted) or answered.
+// The slice of a command: from before it is sent until it is sent (post) or answered (call).
 class CommandSpan {
  public:
   CommandSpan(uint32_t server, uint16_t opcode, bool posted);
   ~CommandSpan();
   CommandSpan(const CommandSpan&) = delete;
   CommandSpan& operator=(const CommandSpan&) = delete;
-  // What the command's header wants for the worker to report on it.
+  // The flags of the command's header. They make the worker report the command.
   uint16_t flags() const { return begin_ns_ ? wire::kFlagTraced : wire::kFlagNone; }
-  void sent(uint64_t command) { command_ = command; }  // its number; never called: it was not sent
+  // Sets the command's number. 0, or no call: the command was not sent and is not recorded.
+  void sent(uint64_t command) { command_ = command; }
 
  private:
   const uint32_t server_;

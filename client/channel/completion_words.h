@@ -26,7 +26,8 @@ class CompletionWords {
   // Takes a word for a wait; the caller releases it afterwards. In the unlikely case that all words
   // are taken, it blocks until one is free.
   Word acquire();
-  // To keep until something happens that may never happen: some are left for those who wait.
+  // Takes a word for something that may never happen. Leaves some words for acquire(): returns
+  // nullopt if no others are free.
   std::optional<Word> acquire_spare();
   void release(Word word);
 

@@ -38,7 +38,7 @@ Progress EventState::progress(uint64_t* record, CUresult* result) {
   std::lock_guard lock(mutex_);
   *record = record_;
   if (left_to_worker_) return Progress::kUnknown;
-  // Before the words are looked at: what is learned afterwards is none of this caller's.
+  // Read before the word: news that arrives after this point does not concern this caller.
   const bool is_stale = asked_news_ != session().timelines().news();
   if (timeline_ && timeline_->has_reached(position_)) {
     set_done();
@@ -81,7 +81,7 @@ void EventState::found_done(uint64_t record) {
 void EventState::set_done() {
   if (timeline_) timeline_->advance(position_);
   done_ = true;
-  // The word goes back unless the worker still has to write it.
+  // Releases the word unless the worker still has to write it.
   CUresult ignored;
   if (word_ && session().word_reached(word_->index, word_->sequence, &ignored)) release_word();
 }

@@ -4,10 +4,11 @@
 // a later event in it, therefore answers for this event without a round trip. Otherwise the client
 // asks the worker. If the event is unfinished, the client also sends kWatchEvent with a completion
 // word, so that the next query is only a load. A mark in the stream cannot replace this command:
-// the mark might be queued behind later work that does not end.
+// the mark might follow later work that does not end.
 //
-// Only the worker knows three kinds of records: those of graphs, those of other processes, and
-// those made by a launch's attributes. For an event that may have one, each query asks the worker.
+// Three kinds of records are known to the worker only: those of graphs, those of other processes,
+// and those made by a launch's attributes. For an event that may have one, each query asks the
+// worker.
 //
 // Threads: any. A thread that sends kWatchEvent for an event holds the event's lock until the
 // command ring has room.
@@ -29,7 +30,7 @@ class EventState {
  public:
   // `target`: the event's worker and context. `event`: its id in the worker.
   EventState(const Target& target, wire::ObjectId event) : target_(target), event_(event) {}
-  ~EventState();  // gives its completion word back
+  ~EventState();  // releases its completion word
   EventState(const EventState&) = delete;
   EventState& operator=(const EventState&) = delete;
 
@@ -42,7 +43,7 @@ class EventState {
     Recording(const Recording&) = delete;
     Recording& operator=(const Recording&) = delete;
 
-    // The record was sent and has this position in the timeline.
+    // Sets the position of the record, which has been sent, in the timeline.
     void is_at(Timeline& timeline, uint64_t position);
 
    private:
@@ -52,25 +53,25 @@ class EventState {
     uint64_t position_ = 0;
   };
 
-  // From now on, the event may have records that only the worker knows.
+  // From now on, the event may have records that only the worker knows. Permanent.
   void leave_to_worker();
 
-  // *record: what the answer is about, for the functions below, unless it is kDone. An error in
-  // *result: the event's work has failed.
+  // Whether the latest record is done. If not kDone, *record is the number of that record, for the
+  // functions below. kDone with an error in *result: the event's work has failed.
   Progress progress(uint64_t* record, CUresult* result);
   // The worker, asked when Timelines::news() was `news`, answered that the record is not done. This
   // makes the worker report when it is. The report only saves round trips: it may never come if the
   // event is destroyed or recorded again first.
   void found_pending(uint64_t record, uint64_t news);
-  // The worker answered another request by saying that the record is done.
+  // The worker has answered a query or a wait of the caller: the record is done.
   void found_done(uint64_t record);
-  // Blocks until the record that is the latest one now is done. Later use of the event by other
-  // threads does not matter.
+  // Blocks until the record that is the latest at the time of the call is done. Later records of
+  // other threads do not matter.
   CUresult wait() const;
 
  private:
   Session& session() const { return *target_.session; }
-  // Both with mutex_ held, or where nobody else knows the event.
+  // Both are called with mutex_ held, or by the destructor.
   void set_done();
   void release_word();
 
@@ -79,15 +80,16 @@ class EventState {
   mutable std::mutex mutex_;
   uint64_t record_ = 0;  // grows before and after each record is sent
   bool left_to_worker_ = false;
-  // The record with this number. Written with mutex_ held; never true where only the worker knows.
+  // Whether the record with the number record_ is done. Written with mutex_ held. Never true if
+  // left_to_worker_ is.
   std::atomic<bool> done_{false};
-  // Of the latest record; null where only the worker knows.
+  // Timeline and position of the latest record. Null if only the worker knows the record.
   std::shared_ptr<Timeline> timeline_;
   uint64_t position_ = 0;
 
   std::optional<Word> word_;
-  uint64_t watched_ = 0;     // the record that the word's last sequence stands for
-  uint64_t asked_news_ = 0;  // Timelines::news() when the worker last called it unfinished
+  uint64_t watched_ = 0;     // the record that the worker last watched with word_
+  uint64_t asked_news_ = 0;  // Timelines::news() when the worker last answered "not done"
 };
 
 }  // namespace rcuda::client

@@ -307,7 +307,7 @@ void EventThread::released(uint64_t id) {
   if (found == graph_callbacks_.end()) return;
   Shared shared = std::move(found->second);
   graph_callbacks_.erase(found);
-  // Not on this thread: it may own memory, and freeing that takes a round trip.
+  // Not on this thread: the callback may own memory, and freeing memory takes a round trip.
   enqueue(
       host_functions_,
       [shared = std::move(shared)]() mutable {
@@ -327,8 +327,8 @@ void EventThread::acknowledge(const wire::HostCallbackEvent& event) {
 
 void EventThread::enqueue(Runner& runner, std::function<void()> work,
                           std::unique_lock<std::mutex>&) {
-  // The thread of every registered function exists. A worker that asks for anything else may find
-  // none.
+  // The registration of a function has started its thread. Only for an unregistered id from the
+  // worker can the thread be missing.
   if (!start_locked(runner).ok()) return link_.close();
   runner.pending.push_back(std::move(work));
   changed_.notify_all();

@@ -1,12 +1,16 @@
 // The thread that takes events from a worker: the output of kernels, and host functions that a
 // stream has reached.
 //
-// Output is written to this process's stdout or stderr by the event thread itself, in order, and
-// every reply waits for that. Host functions run on a second thread, because the application's code
-// may take as long as it likes, and copies of graphs on a third, which no reply and no host
-// function waits for. The second is made when the first host
-// function or graph copy is registered, the third with the first graph copy. A host function may
-// not call CUDA: in_host_function() tells entry points, which return CUDA_ERROR_NOT_PERMITTED.
+// Three threads:
+// - The event thread writes output to this process's stdout or stderr, in order. The client returns
+//   no reply, and ends no wait for a word, before the output that precedes it is printed.
+// - The host function thread runs host functions, because the application's code may take any time.
+//   It starts when the first host function or graph copy is registered.
+// - The copy thread makes copies of graphs. No reply and no host function waits for it. It starts
+//   when the first graph copy is registered.
+//
+// A host function may not call CUDA: entry points return CUDA_ERROR_NOT_PERMITTED if
+// in_host_function() is true.
 #pragma once
 
 #include <atomic>
@@ -35,20 +39,20 @@ bool in_host_function();
 class EventThread {
  public:
   explicit EventThread(transport::Link& link);
-  Status start();  // before everything else
-  ~EventThread();  // stops all three; a host function that is running is waited for
+  Status start();  // called before every other function but set_mirror_hooks()
+  ~EventThread();  // stops the three threads; waits for a host function that is running
 
   // Returns the worker's first event. Blocks until it arrives, the Link breaks or the deadline
   // passes.
   Result<wire::ReadyEvent> ready(std::chrono::steady_clock::time_point deadline);
 
   // Registers a host function that runs once and gets the stream's status. The returned id goes
-  // into LaunchHostBody. `always`: if the worker is lost before it asks for the function, the
+  // into LaunchHostBody. `always`: if the worker is lost before it requests the function, the
   // function still runs, with kSessionLost. Returns an error if its thread cannot be started.
   Result<uint64_t> add_callback(std::function<void(CUresult)> function, bool always = false);
 
   // A callback that graphs of the worker hold by its id: a function that may run any number of
-  // times, or only a notification. It is forgotten when the last graph releases it.
+  // times, or only a notification of the release. It is removed when the last graph releases it.
   struct GraphCallback {
     std::function<void()> function;
     CUDA_HOST_NODE_PARAMS given{};  // the application's parameters of a host function
@@ -60,15 +64,15 @@ class EventThread {
     std::function<void()> released;  // called after the release, on the host function thread
   };
   Result<uint64_t> add_graph_callback(GraphCallback callback);
-  // Gets the parameters that add_graph_callback() got for a host function. False if it got none.
+  // Returns the application's parameters of a host function. False if the callback has none.
   bool host_function_given(uint64_t id, CUDA_HOST_NODE_PARAMS* given);
   // The same for a copy.
   bool copy_given(uint64_t id, CUDA_MEMCPY3D* given);
 
-  // Forgets a function that the worker does not know; nothing is called. Returns false if the
+  // Removes a function whose id the worker does not know; nothing is called. Returns false if the
   // function is no longer registered: it was called or will be called.
   bool remove_callback(uint64_t id);
-  // The session ends on purpose. Functions that the worker has not asked for will not be called.
+  // For a session that ends on purpose: functions that the worker has not requested are not called.
   void forget_callbacks();
   // Starts the host function thread, for run_later().
   Status start_host_functions();
@@ -79,8 +83,8 @@ class EventThread {
   // then sleeps.
   void drain_output();
 
-  // Run around a host function when the worker has sent the mirrored memory (process/mirror.h). Set
-  // before the first can come.
+  // Sets the functions that run before and after a host function for which the worker has sent the
+  // mirrored memory (process/mirror.h). Called before start().
   void set_mirror_hooks(std::function<void()> arrived, std::function<void()> leave) {
     mirrors_arrived_ = std::move(arrived);
     mirrors_leave_ = std::move(leave);
@@ -118,8 +122,8 @@ class EventThread {
   transport::Link& link_;
   wire::RingReader ring_;
   std::atomic<bool> stop_{false};
-  // handled_: RingReader::consumed() after the last handled event. taking_: an event is being
-  // handled or looked for. Both are written by the event thread only.
+  // handled_: RingReader::consumed() after the last handled event. taking_: the event thread is
+  // looking for an event or handling one. Both are written by the event thread only.
   std::atomic<uint64_t> handled_{0};
   std::atomic<bool> taking_{false};
   std::mutex drained_mutex_;  // only for threads that wait for the two above

@@ -1,4 +1,4 @@
-// What a worker answered, or that it is gone.
+// A worker's reply, and the error of a lost session.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,11 @@ namespace rcuda::client {
 
 class Session;
 
-// What the application sees when a worker or its server is gone: "all CUDA-capable devices are busy
-// or unavailable", and it stays.
+// The result of every call after a worker or its server is lost: "all CUDA-capable devices are busy
+// or unavailable". It is permanent.
 inline constexpr CUresult kSessionLost = CUDA_ERROR_DEVICE_UNAVAILABLE;
 
-// A reply's body, after ReplyHeader; owns its slot until destroyed.
+// The body of a reply, without the ReplyHeader. Owns the reply slot until it is destroyed.
 class Reply {
  public:
   Reply() = default;

@@ -22,9 +22,9 @@ using Window = wire::ClientWindow;
 constexpr auto kForever = std::chrono::hours(24);
 
 // How long a waiting thread spins before it sleeps. A local driver spins until the wait ends.
-// Waking a thread whose core sleeps may take 100 us, which matters little only in a wait of
-// milliseconds. With few cores, the spinning thread may keep the worker from running, or the
-// threads that move the bytes on media that have such threads.
+// Waking a thread whose core sleeps may take 100 us. A wait of milliseconds hides this time, a
+// shorter wait does not. With few cores, a spinning thread may keep the worker from running, and
+// with copies_by_cpu also the threads that move the bytes.
 std::chrono::nanoseconds spin_time(const transport::MediumTraits& medium) {
   const unsigned cores = std::thread::hardware_concurrency();
   if (cores < 4) return std::chrono::microseconds(3);
@@ -187,8 +187,7 @@ Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
   return session;
 }
 
-// The worker's reports go into the trace. Some round trips measure how far its clock differs from
-// ours.
+// Adds the worker's reports to the trace. Some round trips measure the difference of the clocks.
 void Session::trace() {
   constexpr int kRoundTrips = 16;
   trace_ = trace::add_server(name_, welcome_.worker_pid,
@@ -202,8 +201,8 @@ void Session::trace() {
   }
 }
 
-// Waits for the last reports. The worker sends them when it is idle, which a hanging worker never
-// is.
+// Waits for the last reports, at most kPatience. The worker sends them when it is idle; a worker
+// that hangs never sends them.
 void Session::await_trace() {
   constexpr auto kPatience = std::chrono::seconds(1);
   const uint64_t last = commands();
@@ -222,12 +221,12 @@ Session::~Session() {
 
 namespace {
 
-// How much room the command takes in a queue of the driver's.
+// The number of places that the command takes in a driver's queue.
 uint64_t room_of(uint16_t opcode, std::span<const std::byte> body) {
   const api::CommandTraits& traits = api::traits_of(opcode);
   if (traits.queues == api::Queues::kIfItHolds) return api::holds_stream(traits, body) ? 1 : 0;
   if (traits.queues != api::Queues::kWork) return 0;
-  // A copy that writes a completion word queues an event behind itself.
+  // A copy that writes a completion word queues an event after itself.
   if (!traits.signals() || traits.device_work == api::CommandTraits::kNone ||
       body.size() < traits.body_bytes)
     return 1;
@@ -352,7 +351,8 @@ bool Session::acquire_slot(size_t reply_bytes, bool patient, PendingCall* call) 
       }
     }
     if (!patient) return false;
-    // About a thousand threads are waiting for replies, so a slot will become free.
+    // All slots of this size are in use (kSmallReplyCount, kLargeReplyCount). One becomes free when
+    // a reply is destroyed.
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 }
@@ -369,8 +369,8 @@ const std::atomic<uint64_t>& Session::client_word(uint64_t offset) const {
 
 template <typename Ready>
 CUresult Session::wait_until(const Ready& ready) {
-  // An answer that does not wait for a GPU takes no longer than this. After that, other threads may
-  // have the core.
+  // An answer that needs no GPU work arrives within this time. After it, the thread yields the core
+  // to others.
   constexpr auto kAnswer = std::chrono::microseconds(50);
   const Clock::time_point begin = Clock::now();
   for (Clock::duration waited{0}; waited < spin_; waited = Clock::now() - begin) {
@@ -489,8 +489,8 @@ CUresult Session::take_error() {
     return CUDA_SUCCESS;
   const auto result = static_cast<CUresult>(wire::CompletionWord::result(error));
   if (result == kSessionLost || cuda::is_sticky(result)) return result;
-  // Reported once, like any error that leaves the context usable. Another thread may have reported
-  // a later one by now.
+  // The error leaves the context usable, so it is reported once. Another thread may have reported a
+  // later error by now.
   uint64_t reported = reported_error_.load();
   do {
     if (wire::CompletionWord::sequence(reported) >= wire::CompletionWord::sequence(error)) {
@@ -524,7 +524,7 @@ void Session::end() {
     return;
   }
   if (trace::on()) await_trace();
-  loss_logged_.store(true);  // threads that still call find the session closed; that is no loss
+  loss_logged_.store(true);  // later calls of other threads fail, which is no loss
   events_->forget_callbacks();
   wire::CommandHeader header{};
   header.opcode = static_cast<uint16_t>(wire::Custom::kSessionEnd);

@@ -1,16 +1,17 @@
 // Session: this process's connection to one worker, and through it to one server's GPUs.
 //
 // Owns the Link, the command ring's writing side, the reply slots, the completion words, the
-// timelines, the staging region, the ids of what the client creates on that worker, and a thread
-// that takes events (device output, host callbacks) from the worker. Opened by Process (process.h)
-// in cuInit and kept until the process ends.
+// timelines, the staging region, the ids of the objects that the client creates on that worker, and
+// the threads that take events (device output, host callbacks) from the worker. Opened by Process
+// (process.h) in cuInit and kept until the process ends.
 //
-// Threads: everything may be called from any thread. Commands of all threads enter one ring in the
-// order of their post() and call(), which is the order the worker carries them out in.
-// Blocking: post() while the ring is full, and where a capture asks for answers until one has come;
-// call() and wait_word() until the worker has answered or the Link broke.
-// Errors: CUresult throughout, because callers are entry points. A broken Link becomes
-// kSessionLost, and stays; it is logged once with the reason.
+// Threads: every function may be called from any thread. Commands of all threads enter one ring in
+// the order of post() and call(). The worker executes them in this order; it postpones only round
+// trips in which a driver would wait for the device.
+// Blocking: post() blocks while the ring is full, and until the answer has arrived if it must wait
+// for one. call() and wait_word() block until the worker has answered or the Link is broken.
+// Errors: CUresult after open(), because callers are entry points. A broken Link becomes
+// kSessionLost, permanently; it is logged once, with the reason.
 #pragma once
 
 #include <array>
@@ -60,8 +61,8 @@ struct SessionOptions {
   wire::Hello hello;                          // devices and medium are filled in by open()
   const transport::Medium* medium = nullptr;  // null: auto
   std::chrono::milliseconds connect_timeout{5'000};
-  // How long a server may be silent after the Hello. A server whose workers are still starting
-  // reports that.
+  // How long a server may be silent after the Hello. While it starts a worker, it sends kQueued
+  // every second.
   std::chrono::milliseconds answer_timeout{5'000};
   std::chrono::milliseconds handshake_timeout{30'000};  // for each step after the Welcome
   transport::LinkOptions link;
@@ -85,11 +86,11 @@ class Session {
   Staging& staging() { return *staging_; }
   Ids& ids() { return ids_; }
 
-  // Sends one command: `body` then `tail` follow the header. An error means that it was not sent:
-  // kSessionLost, or CUDA_ERROR_INVALID_VALUE for one of more than wire::kMaxCommandBytes. With
-  // RCUDA_SYNC, and where a capture asks for answers (capture_answers.h), it waits for the worker's
-  // answer and returns its refusal. take_error() reports errors of earlier commands. `position`:
-  // where the command is in the target's timeline.
+  // Sends one command: a header, `body`, `tail`. An error means that the command was not sent:
+  // kSessionLost, or CUDA_ERROR_INVALID_VALUE if it exceeds wire::kMaxCommandBytes. With RCUDA_SYNC
+  // or while awaits_answers() is true (capture_answers.h), post() waits for the worker's answer and
+  // returns the worker's error. Errors of earlier commands are left to take_error(). *position
+  // becomes the command's position in the target's timeline.
   CUresult post(const Target& target, uint16_t opcode, std::span<const std::byte> body,
                 std::span<const std::byte> tail = {}, transport::Wake wake = transport::Wake::kYes,
                 uint64_t* position = nullptr);
@@ -97,13 +98,14 @@ class Session {
   CUresult call(const Target& target, uint16_t opcode, std::span<const std::byte> body,
                 std::span<const std::byte> tail, size_t reply_bytes, Reply* reply,
                 uint64_t* position = nullptr);
-  // For commands that go to no stream. `context` is 0 for those that need none.
+  // The target of commands that go to no stream. `context`: 0 if the command needs none.
   Target in_context(wire::ObjectId context) { return {this, context}; }
 
-  // A call in two steps, so that several may be under way: begin() sends it, if a reply slot is
-  // free or `patient`; each that returned true must be finished, in any order. `at_once`: finish()
-  // follows directly. Otherwise a trace shows the command as posted and the wait apart from it,
-  // since calls that overlap on one thread cannot be drawn.
+  // A call in two steps, so that several can be in flight. begin() sends the command. If no reply
+  // slot is free, it waits for one (`patient`) or returns false and sends nothing. After true, the
+  // caller must call finish(); the order of several finish() calls does not matter. `at_once`:
+  // finish() follows directly. Otherwise a trace shows the command as posted and the wait
+  // separately, because slices that overlap on one thread cannot be drawn.
   struct PendingCall {
     uint32_t slot = 0, slot_bytes = 0;
     uint32_t call = 0;
@@ -129,8 +131,7 @@ class Session {
   // the worker has written something, and after Link::interrupt().
   CUresult wait_for(const std::function<bool()>& ready);
   // Posts a command that carries a completion word, and waits for the word. Sets `body.word` and
-  // `body.sequence`. Otherwise like synchronize(), for the point in the stream that the command
-  // names.
+  // `body.sequence`. Works like synchronize(), but up to the point that the command names.
   template <typename Body>
   CUresult post_and_wait(const Target& target, wire::Custom opcode, Body body) {
     Word word = words_.acquire();
@@ -143,15 +144,16 @@ class Session {
   CUresult synchronize(const Target& target);
   CUresult synchronize_context(wire::ObjectId context);
   Timelines& timelines() { return timelines_; }
-  uint64_t commands();  // how many have been sent
+  uint64_t commands();  // number of commands sent
 
   // Held while an image is sent. The next thread with the same image then learns that the worker
   // has it.
   std::mutex& image_mutex() { return image_mutex_; }
-  // Held while a reference to an allocation's handle is taken or given back, so that the worker
-  // sees these commands in the order of the count (client/entry/shareable.cpp).
+  // Held while a reference to an allocation's handle is taken or released, so that the worker gets
+  // these commands in the order of the count (client/entry/shareable.cpp).
   std::mutex& references_mutex() { return references_mutex_; }
-  // The stream that memory/copy/peer.cpp makes on first need; null until then.
+  // The stream that memory/copy/peer.cpp makes when it first needs one; null until then. Guarded by
+  // a mutex of that file.
   CUstream& passing_stream() { return passing_stream_; }
 
   // Set with the first mirrored memory and never cleared.
@@ -161,7 +163,7 @@ class Session {
   bool lost() const { return !link_->status().ok(); }
   // A transfer failed, so the session is lost: logs it, closes the Link and returns kSessionLost.
   CUresult lose(const Status& why);
-  // What the session's medium can do: a copy of link().traits().
+  // The traits of the session's medium: a copy of link().traits().
   const transport::MediumTraits& traits() const { return traits_; }
   // How long a waiting thread spins before it sleeps.
   std::chrono::nanoseconds spin() const { return spin_; }
@@ -175,7 +177,7 @@ class Session {
   friend class Reply;
   Session();
 
-  // Connects up to the point where the Link works.
+  // Connects, shakes hands and makes the Link.
   Status connect(const ServerDevices& server, const SessionOptions& options);
   bool acquire_slot(size_t reply_bytes, bool patient, PendingCall* call);
   void release_slot(uint32_t offset);
@@ -219,7 +221,7 @@ class Session {
   CUstream passing_stream_ = nullptr;
   std::atomic<const MirrorHooks*> mirror_hooks_{nullptr};
   std::atomic<uint32_t> next_call_{1};
-  std::atomic<uint64_t> reported_error_{0};  // the error word's value that was already reported
+  std::atomic<uint64_t> reported_error_{0};  // the error word's value when last reported
   std::atomic<bool> loss_logged_{false};
 
   std::mutex slots_mutex_;

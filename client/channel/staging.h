@@ -1,4 +1,4 @@
-// Staging: how pageable memory reaches the GPUs of a session.
+// Staging: copies between pageable memory and the GPUs of a session.
 //
 // The worker owns a page-locked region; the client divides it into slots. For a copy to the device,
 // several threads fill slots (shared memory: memcpy into the mapping; other media: Link::write from
@@ -36,9 +36,9 @@ class Staging {
   // Every slot keeps a completion word. The other half of the words is for waits and events.
   static constexpr uint32_t kMostSlots = wire::ClientWindow::kCompletionCount / 2;
 
-  // Both work in the order of the target's stream; to_host() waits for it. An error: of
-  // this copy, part of which may have been sent. to_device() leaves errors of earlier commands to
-  // the caller, to_host() reports them once all is there.
+  // Both copy in the order of the target's stream. An error of the copy itself is returned; a part
+  // of the copy may have been sent. Errors of earlier commands: to_device() leaves them to the
+  // caller, to_host() returns them after the copy has succeeded.
   CUresult to_device(const Target& target, CUdeviceptr destination, const void* source,
                      size_t bytes);
   CUresult to_host(const Target& target, void* destination, CUdeviceptr source, size_t bytes);

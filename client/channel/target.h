@@ -16,7 +16,8 @@ struct Target {
   Session* session = nullptr;
   wire::ObjectId context = 0;
   uint32_t device = 0;  // the client's ordinal of the context's device
-  // The stream that resolve() found last. Null for commands that go to no stream.
+  // Of the stream that resolve() found last. Null for commands that go to no stream, and for the
+  // legacy default stream of a context that is not current.
   Timeline* timeline = nullptr;
   Stream* stream = nullptr;  // null for the legacy default stream
 };

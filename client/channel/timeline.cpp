@@ -38,7 +38,7 @@ uint64_t Timeline::count(uint64_t room) {
 void Timeline::advance(uint64_t position) {
   uint64_t known = reached_.load(std::memory_order_acquire);
   if (known >= position) return;
-  // First: a thread that sees the new position and tells another must not be ahead of the news.
+  // Before the new position becomes visible: a thread that acts on the position must find the news.
   session_.timelines().add_news();
   while (known < position &&
          !reached_.compare_exchange_weak(known, position, std::memory_order_acq_rel)) {
@@ -67,7 +67,7 @@ void Timeline::collect() {
       failure_ = result;
     }
   }
-  // A wait may have gone past these marks.
+  // A wait may already have covered these marks.
   const uint64_t reached = reached_.load(std::memory_order_acquire);
   while (!marks_.empty() && marks_.front().position <= reached) marks_.pop_front();
 }
@@ -132,8 +132,8 @@ void Timeline::found_busy(uint64_t news) {
 
 void Timeline::pace() {
   if (any_capture()) {
-    // Captures take the commands that are sent now, or may take them: the next pace() counts from
-    // here.
+    // The capture may take the commands that are sent now, so they are not counted. After the
+    // capture, pace() counts from here.
     paced_from_.store(sent(), std::memory_order_relaxed);
     return;
   }

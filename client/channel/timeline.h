@@ -20,15 +20,15 @@
 // Timelines::news() counts what the client has learned.
 //
 // Pacing: a driver's queues are finite. On an H200 a stream holds 1020 launches, copies or records
-// behind one that does not end (driver 580); the next caller blocks. The worker has one thread for
+// after one that does not end (driver 580); the next caller blocks. The worker has one thread for
 // all streams, so that thread must not block. pace() makes the application's thread wait here
 // instead. Two effects are not counted: a large graph takes more room than one command (81 launches
 // of a graph of 100 nodes side by side fill an H200's queue), and streams beyond the eighth share
 // queues.
 //
-// Threads: any. The session calls count() with its lock on the order of commands held. A thread
-// that waits holds no lock; one that makes a mark holds this timeline's lock until the command ring
-// has room.
+// Threads: any. The session calls count() while it holds the lock that orders its commands. A
+// thread that waits holds no lock. A thread that makes a mark holds this timeline's lock until the
+// command ring has room.
 #pragma once
 
 #include <atomic>
@@ -65,11 +65,12 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   WithLegacy with_legacy() const { return with_legacy_.load(std::memory_order_relaxed); }
   void set_with_legacy(WithLegacy relation) { with_legacy_.store(relation); }
 
-  // One more command enters the ring, which takes `room` places of the queue; its position.
+  // Counts a command that enters the ring and takes `room` places of the queue. Returns the
+  // command's position.
   uint64_t count(uint64_t room = 1);
   uint64_t sent() const { return sent_.load(std::memory_order_acquire); }
   bool is_level() const { return reached_.load(std::memory_order_acquire) >= sent(); }
-  // Everything up to `position` is done.
+  // Notes that everything up to `position` is done.
   void advance(uint64_t position);
   // Whether everything up to `position` is known to be done. Sends nothing.
   bool has_reached(uint64_t position);
@@ -86,7 +87,7 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
 
   // The stream is about to be destroyed. Its work continues; a mark tells when it is done.
   void mark_end();
-  // The stream is gone. The word is released when no mark needs it.
+  // The stream is destroyed. Releases the word unless a mark still needs it.
   void close();
   bool is_closed() const { return closed_.load(std::memory_order_acquire); }
 
@@ -126,17 +127,19 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   // Guarded by mutex_:
   std::optional<Word> word_;
   std::deque<Mark> marks_;  // not known to be reached, oldest first
-  uint64_t busy_news_ = 0;  // Timelines::news() when the worker was asked; 0: it was not
-  uint64_t failed_at_ = 0;  // the mark that was reached with an error
+  uint64_t busy_news_ = 0;  // Timelines::news() when the worker was last asked; 0: never
+  uint64_t failed_at_ = 0;  // position of the last mark that was reached with an error
   CUresult failure_ = CUDA_SUCCESS;
 };
 
-// Exists while a command is sent that may write to page-locked memory when it runs: a copy to the
-// host that nobody waits for, a host function, or a graph, which may contain either.
+// Exists while a command is sent that may write to page-locked memory when it runs: an asynchronous
+// copy to the host, a host function, or a graph, which may contain either.
 //
-// Over media without shared memory, a copy from page-locked memory to a device sends the bytes with
-// its command, unless work in progress can still change the source. Otherwise the worker has to
-// fetch the bytes when the stream reaches the copy.
+// Over media that do not share pages, it decides when the source of a copy from page-locked memory
+// to a device is read. If no work in progress can change the source, it is read early: over TCP,
+// the command of a small copy carries the bytes; otherwise the worker fetches them at once
+// (wire::kSourceReady). If work in progress can change the source, the worker fetches the bytes
+// when the stream reaches the copy.
 class HostWrite {
  public:
   explicit HostWrite(Timeline* timeline);  // null: nothing happens

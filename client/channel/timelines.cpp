@@ -38,8 +38,7 @@ void Timelines::end_stream(const std::shared_ptr<Timeline>& timeline) {
 }
 
 void Timelines::end_context(wire::ObjectId context) {
-  // destroyed after the lock is released: its timelines may be the last and then release their
-  // words
+  // destroyed after the lock is released: the last reference to a timeline releases its word
   OfContext ended;
   std::lock_guard lock(mutex_);
   const auto found = contexts_.find(context);

@@ -4,7 +4,8 @@
 // A context is quiet when the timelines of its streams and of its legacy default stream are level,
 // and a wait has covered the commands that were sent to no stream that the client knows. These are
 // counted for the whole session, since they may work in any context.
-// Threads: any. The session calls count_unplaced() with its lock on the order of commands held.
+// Threads: any. The session calls count_unplaced() while it holds the lock that orders its
+// commands.
 #pragma once
 
 #include <array>
@@ -22,13 +23,13 @@ namespace rcuda::client {
 
 class Timelines {
  public:
-  // What is waited for, the wider one first. The legacy default stream waits for all streams of its
-  // context that block, so it is quiet where the context is.
+  // The work that a wait covers, the wider scope first. The legacy default stream waits for all
+  // blocking streams of its context. So if the context is quiet, its default stream is quiet too.
   enum class Scope { kContext, kDefaultStream };
 
   // `stream`: 0 for the context's legacy default stream.
   std::shared_ptr<Timeline> make(Session& session, wire::ObjectId context, wire::ObjectId stream);
-  // The stream is gone. Its timeline stays until its work is known to be done.
+  // The stream is destroyed. Its timeline stays until its work is known to be done.
   void end_stream(const std::shared_ptr<Timeline>& timeline);
   void end_context(wire::ObjectId context);
 
@@ -47,9 +48,9 @@ class Timelines {
   void done(const Positions& positions);
   bool is_quiet(Scope scope, wire::ObjectId context);
 
-  // Grows whenever a caller is about to be told that something is done: what was unfinished before
-  // may be finished since, and its own word may come later than what told the caller. One count for
-  // the process, since streams of different servers may wait for each other. From 1.
+  // Grows before a caller learns that work is done. Other work that was unfinished at an earlier
+  // query may then be done too, although its own word has not arrived yet. One count for the
+  // process, because streams of different servers may wait for each other. Starts at 1.
   static uint64_t news() { return news_.load(std::memory_order_acquire); }
   static void add_news() { news_.fetch_add(1, std::memory_order_acq_rel); }
 

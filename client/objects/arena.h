@@ -2,11 +2,11 @@
 //
 // Any pointer that an application passes is checked before it is used: find<T>() returns a live
 // object of exactly this type, or null. A slot is reused after its object is destroyed, so a stale
-// handle leads to no object or to a newer one, never to freed memory. Ref<T> tells the two objects
-// apart.
+// handle leads to no object or to a newer one, never to freed memory. Ref<T> detects the newer
+// object.
 //
 // Threads: any. find() is lock-free. An object is fully constructed before other threads can find
-// it. A thread that destroys an object must know that nobody uses it; CUDA demands that of the
+// it. A thread may destroy an object only if no other thread uses it; CUDA demands this of the
 // application.
 #pragma once
 
@@ -61,8 +61,8 @@ class Arena {
     slots_.give(slot);
   }
 
-  // The serial of the object that is now in the slot of `object`, which may be gone; 0 if there is
-  // none.
+  // The serial of the object that is now in the slot of `object`; 0 if there is none. `object` may
+  // be destroyed.
   static uint64_t serial_at(const T* object) {
     return reinterpret_cast<const Slot*>(object)->serial.load(std::memory_order_acquire);
   }
@@ -102,13 +102,13 @@ class Arena {
   std::mutex search_mutex_;  // held while select() reads objects that other threads may destroy
 };
 
-// Null when the handle is not a live object of that type.
+// Returns null if the handle is not a live object of this type.
 template <typename T>
 T* find(const void* handle) {
   return Arena<T>::get().find(handle);
 }
 
-// Null when four million objects of the type are alive.
+// Returns null if four million objects of the type are alive, or if no memory is left.
 template <typename T, typename... Arguments>
 T* create(const Identity& identity, Arguments&&... arguments) {
   return Arena<T>::get().create(identity, std::forward<Arguments>(arguments)...);
@@ -127,13 +127,13 @@ void for_each(const Visit& visit) {
 }
 
 // Returns every live object for which `wanted` is true; `wanted` must be short. Other threads may
-// create and destroy objects during the call, so a returned object may be gone.
+// create and destroy objects during the call, so a returned object may be destroyed.
 template <typename T, typename Wanted>
 std::vector<T*> select(const Wanted& wanted) {
   return Arena<T>::get().select(wanted);
 }
 
-// Every live object of the type in a context.
+// Returns every live object of the type in a context.
 template <typename T>
 std::vector<T*> objects_in(const Session* session, wire::ObjectId context) {
   return select<T>(
@@ -147,9 +147,9 @@ class Ref {
   Ref() = default;
   explicit Ref(T* object) : object_(object), serial_(object ? object->serial : 0) {}
 
-  // Returns the object, or null if it is gone, even if another object uses its slot now.
+  // Returns the object, or null if it is destroyed, even if another object uses its slot now.
   T* get() const { return object_ && Arena<T>::serial_at(object_) == serial_ ? object_ : nullptr; }
-  // The object's handle, even if the object is gone.
+  // The object's handle, even if the object is destroyed.
   T* handle() const { return object_; }
 
   bool operator==(const Ref&) const = default;

@@ -2,7 +2,7 @@
 //
 // A module and its functions belong to one session. A library and its kernels are independent of
 // contexts: they are loaded on a session when it first needs them. cudart passes a CUkernel where a
-// CUfunction is expected. calls/functions.h has what can be done with them.
+// CUfunction is expected. calls/functions.h declares their operations.
 #pragma once
 
 #include <array>
@@ -45,7 +45,7 @@ struct JitOptions {
   std::vector<void*> library_values;
 };
 
-// The known facts about a function, or about a kernel on one device. The worker is asked once.
+// Data about a function, or about a kernel on one device. The client asks the worker once.
 struct FunctionInfo {
   const Session* session = nullptr;
   wire::ObjectId id = 0;  // id of the function or kernel in its session
@@ -66,7 +66,7 @@ struct FunctionInfo {
   std::set<std::vector<std::byte>> accepted_launches;
 };
 
-// The variables of a module or library that the application has asked for: address to buffer id (of
+// The variables of a module or library that the application has looked up: address to buffer id (of
 // the Registry).
 struct Variables {
   std::mutex mutex;
@@ -78,7 +78,7 @@ struct Function : Object {
   explicit Function(const Identity& identity, std::unique_ptr<FunctionInfo> known = nullptr)
       : Object(kKind, identity), info(std::move(known)) {}
 
-  // null until someone asks about a function that the worker named
+  // Null for a function that the worker named, until the client has its data.
   std::unique_ptr<FunctionInfo> info;
   const Kernel* kernel = nullptr;  // the library kernel that it belongs to; otherwise null
 };
@@ -99,9 +99,9 @@ struct Module : Object {
   };
   Variables variables;
   std::atomic<Library*> library{nullptr};  // null for a module of cuModuleLoad*
-  std::mutex mutex;                        // of what follows
+  std::mutex mutex;                        // guards the members below
   std::unordered_map<std::string, Function*> functions;
-  std::unordered_map<std::string, Global> globals;  // those that the application has asked for
+  std::unordered_map<std::string, Global> globals;  // those that the application has looked up
 };
 
 struct Library : Object {
@@ -112,7 +112,7 @@ struct Library : Object {
   const ImageParts image;
   JitOptions options;  // values that a driver writes back go to the application's memory
   Variables variables;
-  std::mutex mutex;  // of what follows
+  std::mutex mutex;  // guards the members below
   std::unordered_map<Session*, wire::ObjectId> ids;
   std::unordered_map<std::string, Kernel*> kernels;  // one object per name
 };
@@ -124,11 +124,13 @@ struct Kernel : Object {
 
   Library& library;
   const std::string name;
-  // for first_device, nearly always the only device
+  // The entry of `infos` for first_device, nearly always the only device. Set once, after
+  // first_device, with a release store; readers take no lock.
   std::atomic<FunctionInfo*> first_info{nullptr};
   uint32_t first_device = 0;
-  std::mutex mutex;                                                   // of what follows
-  std::unordered_map<uint32_t, std::unique_ptr<FunctionInfo>> infos;  // by the client's device
+  std::mutex mutex;  // guards the members below
+  // by the client's device ordinal
+  std::unordered_map<uint32_t, std::unique_ptr<FunctionInfo>> infos;
   // by the client's device ordinal and the context
   std::unordered_map<uint64_t, Function*> functions;
 };

@@ -1,6 +1,6 @@
 // Graphs and their nodes, and the user objects that graphs hold.
 //
-// Threads: CUDA forbids concurrent changes of one graph, and so does this class.
+// Threads: CUDA forbids concurrent changes of one graph, and so do these classes.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,8 @@ struct UserObject : Object {
   std::atomic<unsigned> references;
 };
 
-// References to a user object that the worker's graph holds under a number.
+// References to a user object that a graph holds. `number`: the id of the callback for their
+// release.
 struct HeldObject {
   UserObject* object = nullptr;
   uint64_t number = 0;
@@ -43,8 +44,8 @@ struct Graph : Object {
 };
 
 // A graph node. It owns the memory that cuGraphKernelNodeGetParams and similar calls return
-// pointers into. The worker reuses ids of nodes after their graph is gone, so the contents say
-// nothing about the node; each call fills them again.
+// pointers into. The worker reuses a node's id after its graph is destroyed, so the contents may
+// belong to an earlier node; each call fills them again.
 struct GraphNode : Object {
   static constexpr wire::Kind kKind = wire::Kind::kGraphNode;
   explicit GraphNode(const Identity& identity) : Object(kKind, identity) {}

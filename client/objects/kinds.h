@@ -62,10 +62,10 @@ auto with_type(wire::Kind kind, const Use& use) {
   return decltype(use.template operator()<Context>())();
 }
 
-// Null when the handle is not a live object of the kind.
+// Returns null if the handle is not a live object of the kind.
 Object* find_object(const void* handle, wire::Kind kind);
-// An object of a type that needs nothing but its identity; null for others, and when four million
-// of its type are alive.
+// Creates an object of a type that needs only an identity. Returns null for other types, and if
+// four million objects of the type are alive.
 Object* create_object(wire::Kind kind, const Identity& identity);
 void destroy_object(Object* object);
 

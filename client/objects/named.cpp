@@ -28,7 +28,7 @@ Name name_of(wire::Kind kind, const Identity& identity) {
   return {identity.session->serial(), kind, identity.id};
 }
 
-// Nothing is waited for while it is held.
+// No thread waits for the worker while it holds this.
 std::mutex mutex;
 std::unordered_map<Name, Object*, HashName>& objects() {
   static auto* instance = new std::unordered_map<Name, Object*, HashName>;
@@ -53,7 +53,8 @@ Object* named(wire::Kind kind, const Identity& identity) {
   const Name name = name_of(kind, identity);
   if (const auto found = objects().find(name); found != objects().end()) {
     Object* known = found->second;
-    // Ids of nodes and of their graphs are used again: the context of the one before may be gone.
+    // The worker reuses ids of nodes and their graphs: the context of the earlier object may be
+    // destroyed.
     const bool is_reused = kind == wire::Kind::kGraphNode || kind == wire::Kind::kGraph;
     if (is_reused && (identity.id & wire::kWorkerMinted) && known->context != identity.context) {
       known->context = identity.context;

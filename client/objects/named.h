@@ -1,7 +1,8 @@
-// Objects by the ids that their workers know them by.
+// Finds objects by their ids in the worker.
 //
-// A worker may name an object that the client created (a graph's own stream), or one of its own (a
-// captured graph's nodes), whose object is made when it is first named. Threads: any.
+// A worker may name an object that the client created (a graph's own stream), or one that the
+// worker created (a captured graph's nodes). The client makes its object for the latter when the
+// worker first names it. Threads: any.
 #pragma once
 
 #include "client/channel/target.h"
@@ -13,8 +14,8 @@ namespace rcuda::client {
 void remember_named(Object* object);
 void forget_named(const Object& object);
 
-// The session's object of the kind with that id; made with this identity if there is none. Null
-// when no more of its kind can be made.
+// Returns the session's object with this kind and id. If there is none, makes it with this
+// identity. Returns null if no object of the kind can be made.
 Object* named(wire::Kind kind, const Identity& identity);
 template <typename T>
 T* named(const Identity& identity) {
@@ -23,7 +24,7 @@ T* named(const Identity& identity) {
 
 // The context of a target.
 Context* context_of(const Target& target);
-// The target in its context's legacy default stream, unless it has a timeline already.
+// Returns the target. If it has no timeline, it gets that of its context's legacy default stream.
 Target in_default_stream(const Target& target);
 
 }  // namespace rcuda::client

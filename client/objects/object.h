@@ -1,7 +1,8 @@
-// What every handle that the application holds has in common: streams, events, modules, graphs, ...
+// Object: the base of all objects that the application has a handle of: streams, events, modules,
+// graphs, ...
 //
-// Each kind is a type of its own (stream.h, code.h, ...) that derives from Object; the handle is
-// the object's address. arena.h makes, finds and retires them.
+// Each kind is a separate type (stream.h, code.h, ...) that derives from Object. The handle is the
+// object's address. arena.h creates, finds and destroys the objects.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +13,19 @@ namespace rcuda::client {
 
 class Session;
 
-// What an object is on its worker, and where it belongs. Libraries, kernels and user objects are on
-// several workers or on none: they have no session and no id.
+// An object's id in its worker, and where the object belongs. Libraries, kernels and user objects
+// exist on several workers or on none: they have no session and no id.
 struct Identity {
   wire::ObjectId id = 0;
-  wire::ObjectId context = 0;  // in which it was created; its own id for contexts
+  wire::ObjectId context = 0;  // the one it was created in; a context's own id
   Session* session = nullptr;
   uint32_t device = 0;  // the client's ordinal of the context's device
 };
 
 struct Object : Identity {
   const wire::Kind kind;
-  uint64_t serial = 0;  // which no other object of the process has or had; set by the arena
+  // Unique among all objects of the process, also destroyed ones. Set by the arena.
+  uint64_t serial = 0;
 
   Object(const Object&) = delete;
   Object& operator=(const Object&) = delete;
@@ -33,7 +35,7 @@ struct Object : Identity {
   ~Object() = default;
 };
 
-// An object that the client knows nothing of but its identity.
+// An object of which the client stores only the identity.
 template <wire::Kind kItsKind>
 struct PlainObject : Object {
   static constexpr wire::Kind kKind = kItsKind;

@@ -13,7 +13,7 @@ constexpr size_t kPieceBytes = 1u << 20;
 
 }  // namespace
 
-// Without access the range does not count as memory, whatever the machine's overcommit policy is.
+// A range without access does not count as memory under any overcommit policy.
 Slots::Slots(size_t slot_bytes) : slot_bytes_(slot_bytes) {
   void* memory = mmap(nullptr, kMost * slot_bytes, PROT_NONE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -1,8 +1,8 @@
 // Memory for the objects of one type: equal slots in one reserved range of addresses.
 //
-// The range is reserved whole and made usable piece by piece, so that slots never move and a
-// process pays for what it uses. It is never unmapped. Threads: any; take() and give() take a
-// mutex, the rest is lock-free.
+// The whole range is reserved at once and made accessible piece by piece. So slots never move, and
+// a process uses only the memory that it needs. The range is never unmapped. Threads: any; take()
+// and give() lock a mutex, the other functions are lock-free.
 #pragma once
 
 #include <atomic>
@@ -19,20 +19,21 @@ class Slots {
 
   explicit Slots(size_t slot_bytes);
 
-  // A slot that nobody has, filled with zeros before its first use; null when all are taken.
+  // Returns a free slot, or null if all are taken or no memory is left. A slot that take() returns
+  // for the first time is filled with zeros.
   void* take();
   void give(void* slot);
 
-  // Of what take() has ever returned: addresses from base() on, used() slots.
+  // The slots that take() has ever returned: used() slots from base() on.
   std::byte* base() const { return base_; }
   size_t used() const { return used_.load(std::memory_order_acquire); }
 
-  // Numbers that no slot of any type has had, from 1.
+  // Returns a number that no object of any type has had, from 1 on.
   static uint64_t next_serial();
 
  private:
   const size_t slot_bytes_;
-  std::byte* base_ = nullptr;  // null when no addresses were left
+  std::byte* base_ = nullptr;  // null if the range could not be reserved
   std::mutex mutex_;
   size_t usable_bytes_ = 0;
   std::atomic<size_t> used_{0};

@@ -1,4 +1,5 @@
-// Streams, contexts and events: what work is queued in, and what tells how far it is.
+// Streams, contexts and events. Work is queued in streams and contexts; events tell whether it is
+// done.
 #pragma once
 
 #include <atomic>
@@ -12,10 +13,10 @@ namespace rcuda::client {
 
 class Timeline;
 
-// What commands are queued in: a stream, or a context for its legacy default stream.
+// A queue of commands: a stream, or a context for its legacy default stream.
 struct WorkQueue : Object {
-  // Null only without a session. Events that were recorded in the stream may outlive it, and so
-  // does its timeline.
+  // Null only without a session. Shared, because events that were recorded in the stream may
+  // outlive it and need its timeline.
   const std::shared_ptr<Timeline> timeline;
 
  protected:
@@ -29,8 +30,9 @@ struct Context : WorkQueue {
   explicit Context(const Identity& identity) : WorkQueue(kKind, identity, 0) {}
   ~Context();
 
-  unsigned flags = 0;                   // as given at creation
-  std::atomic<bool> given_back{false};  // a primary one that nobody holds
+  unsigned flags = 0;  // as given at creation
+  // A primary context that is not active: not retained so far, released, or reset.
+  std::atomic<bool> given_back{false};
 };
 
 struct Stream : WorkQueue {

@@ -27,10 +27,11 @@ struct Mirror {
   size_t bytes = 0;
   // Guarded by mirrors_mutex.
   std::vector<std::byte> known;  // the bytes at the last exchange, equal on both sides
-  bool sent = false;             // before the first exchange, `known` has no meaning
+  bool sent = false;             // exchanged at least once; before, `known` has no meaning
   uint64_t version = 0;          // of `known`
   bool removed = false;          // `address` may be unmapped already
-  // Where the worker writes its bytes: `exchanged` around host functions, `fetched` on request.
+  // The two halves of the region. The worker writes and reads `exchanged` around host functions,
+  // and writes `fetched` on request.
   std::byte* exchanged = nullptr;
   std::byte* fetched = nullptr;
   transport::RegionId region{};
@@ -44,7 +45,7 @@ std::mutex mirrors_mutex;
 // Ensures that bytes enter the command ring in the order in which they were found changed, and that
 // none are sent after the worker has dropped the memory.
 std::mutex push_mutex;
-std::mutex pull_mutex;      // of `fetched`
+std::mutex pull_mutex;      // guards `fetched`
 std::mutex variable_mutex;  // guards mirror_at(): a variable is mapped and mirrored only once
 std::vector<Shared>& mirrors() {
   static auto* instance = new std::vector<Shared>;
@@ -150,8 +151,9 @@ CUresult pull(Mirror& mirror) {
     // Another thread is freeing the memory, and the worker may already know.
     if (mirror.removed && result != kSessionLost) return CUDA_SUCCESS;
     if (result != CUDA_SUCCESS) return result;
-    // There was another exchange in between, so these bytes are older. The number of attempts is
-    // limited, because a stream that never stops must not keep its caller for ever.
+    // Another exchange took place during the call, so these bytes may be older: fetch them again.
+    // The number of attempts is limited, because a stream whose work never ends must not keep the
+    // caller for ever. The bytes of the last attempt are used in any case.
     constexpr int kAttempts = 4;
     if (mirror.version != version && attempt < kAttempts) continue;
     merge(mirror, mirror.fetched);
@@ -159,8 +161,8 @@ CUresult pull(Mirror& mirror) {
   }
 }
 
-// Tells the worker about the mirror. Without this, the memory is kept equal only at launches and
-// synchronising calls.
+// Exposes the region for the worker's bytes and tells the worker about the mirror. Without both,
+// the memory is not mirrored.
 CUresult introduce(Mirror& mirror) {
   static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t half = (mirror.bytes + page - 1) / page * page;
@@ -253,7 +255,7 @@ CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address
       add(session, context, reinterpret_cast<std::byte*>(address), bytes, &added);
   if (result != CUDA_SUCCESS) return result;
   std::lock_guard lock(pull_mutex);
-  return pull(*added);  // its initial value is the worker's
+  return pull(*added);  // the worker has the initial value
 }
 
 void unmirror(const void* address) {

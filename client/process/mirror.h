@@ -1,6 +1,7 @@
-// Mirrored memory: host-visible memory whose pages client and worker cannot share. The two sides
-// keep it equal by copying. Mirrored are the managed variables of modules, on every medium, and
-// mapped or managed allocations on media that cannot map (TCP, verbs).
+// Mirrored memory: memory for host and kernels whose pages client and worker cannot share. Both
+// have a copy, and the copies are kept equal. Managed variables of modules are mirrored on every
+// medium. Managed memory and page-locked memory that kernels may use are mirrored on media that do
+// not share pages (TCP, verbs).
 //
 // Before the client posts work that may read or write mirrored memory, it sends the blocks that the
 // application changed, in the stream's order. After a synchronising call returns, the client
@@ -8,9 +9,11 @@
 // (server/executor/memory/shadow_copy.h). Around each host function, the worker sends all mirrored
 // memory and takes back the bytes that the function changed (server/executor/memory/mirrors.h). If
 // both sides changed a byte in between, the GPU's value wins; CUDA forbids such concurrent access
-// anyway. Cost: none while nothing is mirrored; with large regions, every synchronising call and
-// every host function moves them whole. Threads: any. A thread that waits for the worker holds no
-// lock that a host function needs.
+// anyway.
+//
+// Cost: none while nothing is mirrored; every synchronising call and every host function moves all
+// mirrored memory, which is slow for large regions. Threads: any. A thread that waits for the
+// worker holds no lock that a host function needs.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +30,7 @@ void mirror(Session& session, wire::ObjectId context, void* address, size_t byte
 // Maps the address range here first, then mirrors it: a managed variable, at the worker's address.
 CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes);
 void unmirror(const void* address);
-// Whether kernels may have changed host memory since the last synchronising call.
+// Whether any memory is mirrored, so that host memory may be older than the worker's bytes.
 bool any_mirrored();
 // Whether any part of [address, address + bytes) is mirrored with this worker.
 bool is_mirrored(const Session& session, uint64_t address, size_t bytes);
@@ -37,8 +40,8 @@ bool is_mirrored(const Session& session, uint64_t address, size_t bytes);
 CUresult push_mirrors(const Target& target);
 CUresult pull_mirrors(Session& session);
 
-// Called before and after a host function: the session's worker has sent its bytes and waits for
-// ours.
+// Called before and after a host function. The session's worker has sent its bytes before the first
+// call, and takes the client's bytes after the second.
 void mirrors_arrived(Session& session);
 void mirrors_leave(Session& session);
 

@@ -28,9 +28,9 @@ class Peers {
   void set_workers(size_t count) { workers_ = static_cast<uint32_t>(count); }
   void introduce_all(const std::vector<std::unique_ptr<Session>>& sessions);
   // Gets the name of the connection between two workers, and introduces them if necessary. Returns
-  // kSessionLost when either worker is gone.
+  // kSessionLost if either worker is lost.
   CUresult link(Session& one, Session& other, uint32_t* link);
-  // The worker has dropped its connections. They are made again when needed.
+  // The worker has dropped its connections. link() introduces the workers again when needed.
   void forget(const Session& session);
 
   // Held while both halves of a copy or signal are sent, so that all workers get the pairs in one

@@ -110,8 +110,8 @@ Result<wire::Hello> make_hello() {
   return hello;
 }
 
-// CUDA_VISIBLE_DEVICES picks from the pool by position, as it does from local devices: the list
-// ends at the first invalid entry.
+// The devices of the pool that CUDA_VISIBLE_DEVICES selects by their positions. As with local
+// devices, the list ends at the first invalid entry.
 std::vector<DeviceAddress> visible(const std::vector<DeviceAddress>& pool) {
   const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
   if (!text) return pool;
@@ -293,7 +293,7 @@ int Process::oldest_driver() const {
 
 void Process::fork_child() noexcept {
   trace::abandon();
-  // Another thread of the parent may hold the lock, which no thread will release in this process.
+  // Another thread of the parent may have held the lock; no thread of this process releases it.
   if (connecting_.load()) forked_.store(true);
   if (state_.exchange(CUDA_ERROR_NOT_INITIALIZED) != CUDA_SUCCESS) return;
   forked_.store(true);
@@ -331,6 +331,6 @@ Ref<Context> pop_context() {
 
 }  // namespace rcuda::client
 
-// The servers must be asked, so this connects to them: a runtime calls cuDriverGetVersion early and
-// does not continue without an answer.
+// Connects to the servers, because only they know their drivers' versions. A runtime calls
+// cuDriverGetVersion early and does not continue without an answer.
 int rcuda::api::find_driver_version() { return client::Process::get().driver_version(); }

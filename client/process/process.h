@@ -1,12 +1,15 @@
-// Process: the client library's state of this process: the pool of devices, their sessions,
-// contexts, and the known facts about every allocation.
+// Process: the state of the client library in this process: the devices, their sessions and primary
+// contexts, and the registry of all allocations.
 //
 // Created by the first CUDA call; a process that never calls CUDA has none. initialize() reads the
-// environment, connects to every server and never tries again: its result is the result of cuInit.
-// After fork() every call in the child returns CUDA_ERROR_NOT_INITIALIZED, as with a local driver.
-// At the end of the process, the sessions end where a local driver ends (580): exit handlers and
-// global objects that are younger than cuInit run before that and may use CUDA; older ones get
-// CUDA_ERROR_DEINITIALIZED. Threads: any. Devices and sessions do not change after initialisation.
+// environment and connects to every server, once: its result is the result of cuInit. In a child
+// that was forked during initialize() or after its success, every call returns
+// CUDA_ERROR_NOT_INITIALIZED, as with a local driver.
+//
+// At the end of the process, the sessions end at the point where a local driver ends (580). Exit
+// handlers registered and global objects constructed after cuInit run before this point and may use
+// CUDA; in older ones, calls return CUDA_ERROR_DEINITIALIZED. Threads: any. Devices and sessions do
+// not change after initialisation.
 #pragma once
 
 #include <atomic>
@@ -31,12 +34,12 @@ struct Device {
   uint32_t ordinal = 0;  // the worker's number of the device
   wire::DeviceInfo info;
   Context* primary = nullptr;  // its primary context; never null
-  std::mutex mutex;            // of what follows
+  std::mutex mutex;            // guards the members below, except implied_flags
   uint32_t primary_references = 0;
   unsigned primary_flags = 0;
-  std::atomic<int> implied_flags{
-      -1};  // Flags of the primary context beyond those that were set; -1: not yet known.
-  // Result of making a new primary context in the worker after the last one ended.
+  // Flags that the driver adds to those that the application has set; -1: not yet known.
+  std::atomic<int> implied_flags{-1};
+  // The result of making a new primary context in the worker after the last one ended.
   CUresult renewed = CUDA_SUCCESS;
 
   // The attribute's value from the worker; 0 for attributes that the worker did not know.
@@ -60,11 +63,12 @@ class Process {
   const std::vector<std::unique_ptr<Session>>& sessions() const { return sessions_; }
   // The client's ordinal of a worker's device; CU_DEVICE_INVALID if the worker has no such device.
   uint32_t ordinal_of(const Session& session, uint32_t worker_ordinal) const;
-  Session* session_of_address(CUdeviceptr address) const;  // by window; null for host memory
+  // The session whose window contains the address; null for host memory.
+  Session* session_of_address(CUdeviceptr address) const;
   Registry& memory() { return memory_; }
   Peers& peers() { return peers_; }
   // The driver version that this library reports: that of the oldest driver of all servers, or of
-  // cuda.h if that is older. Connects if no call has tried to.
+  // cuda.h if that is older. Connects if no call has tried to connect.
   int driver_version();
 
   void fork_child() noexcept;
@@ -79,9 +83,9 @@ class Process {
   mutable std::mutex mutex_;
   std::atomic<bool> tried_{false};
   std::atomic<bool> connecting_{false};
-  // the result of check(), without host functions
+  // the result of check() outside of host functions
   std::atomic<CUresult> state_{CUDA_ERROR_NOT_INITIALIZED};
-  // this is a fork of a process that had sessions or was connecting
+  // this process was forked from one that had sessions or was connecting
   std::atomic<bool> forked_{false};
   CUresult init_result_ = CUDA_ERROR_NOT_INITIALIZED;
   std::vector<std::unique_ptr<Session>> sessions_;

@@ -1,5 +1,5 @@
-// The client's record of memory: every allocation that it made, by address. It answers routing,
-// pointer attributes and the direction of default-kind copies without a round trip.
+// Registry: all allocations of the client, by address. It gives the worker of an address, pointer
+// attributes and the direction of default-kind copies without a round trip.
 //
 // Threads: any; lookups share a lock. Entries are returned as copies.
 #pragma once
@@ -22,7 +22,7 @@ namespace rcuda::client {
 class Session;
 
 enum class Placement : uint8_t {
-  kDevice,       // cuMemAlloc and friends
+  kDevice,       // cuMemAlloc and its variants
   kDeviceAsync,  // cuMemAllocAsync: freed in stream order
   kGlobal,       // a module's variable
   kHost,         // page-locked client memory, usable by kernels at the same address
@@ -48,7 +48,7 @@ struct Allocation {
   std::vector<std::pair<Session*, transport::RegionId>> exposed;
 };
 
-// Whether it is a managed allocation or a managed variable. Variables are recorded with the flag.
+// Whether it is a managed allocation or a managed variable, which has CU_MEM_ATTACH_GLOBAL set.
 inline bool is_managed(const Allocation& allocation) {
   return allocation.placement == Placement::kManaged ||
          (allocation.placement == Placement::kGlobal && (allocation.flags & CU_MEM_ATTACH_GLOBAL));
@@ -56,30 +56,30 @@ inline bool is_managed(const Allocation& allocation) {
 
 class Registry {
  public:
-  // Sets buffer_id. Returns false when it overlaps a known allocation.
+  // Sets buffer_id. Returns false if the allocation overlaps a known one that is not stale.
   bool add(Allocation allocation);
   // the allocation that contains the address
   std::optional<Allocation> find(uint64_t address) const;
   std::optional<Allocation> remove(uint64_t base);  // the allocation that begins there
-  // Whether any registered host memory lies in [address, address + bytes).
+  // Whether any known allocation overlaps [address, address + bytes).
   bool overlaps(uint64_t address, size_t bytes) const;
   // Whether an allocation of a graph was ever added.
   bool any_of_graph() const { return any_of_graph_.load(std::memory_order_relaxed); }
-  // Forgets the allocations of a context that ends. Returns those in host memory, which the caller
+  // Removes the allocations of a context that ends. Returns those in host memory, which the caller
   // must free. Memory of pools and mapped memory belong to the device and stay.
   std::vector<Allocation> remove_context(uint32_t device, wire::ObjectId context);
-  // Ranges of cuMemAddressReserve. They may lie outside of the window of the worker that owns them.
+  // Records a range of cuMemAddressReserve. It may lie outside of the window of its worker.
   void reserve(uint64_t base, size_t bytes, Session* session);
   void unreserve(uint64_t base);
-  Session* reserved_by(uint64_t address) const;  // null if nobody reserved it
+  Session* reserved_by(uint64_t address) const;  // null if it is not reserved
   void set_flags(uint64_t base, unsigned flags);
   void set_sync_memops(uint64_t base, bool on);
   void set_exposed(uint64_t base, std::vector<std::pair<Session*, transport::RegionId>> exposed);
 
  private:
-  // Removes stale entries in the range. The client is not told when a module's variables end, nor
-  // when a graph's memory ends with the graph or with a node that frees it. A new allocation in
-  // their place replaces them.
+  // Removes stale entries in the range, before a new allocation takes their place. The client is
+  // not notified when a module's variables end, or when memory of a graph ends with the graph or
+  // with a node that frees it.
   void forget_stale(uint64_t base, size_t bytes);
 
   mutable std::shared_mutex mutex_;
