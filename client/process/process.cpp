@@ -295,6 +295,7 @@ void Process::fork_child() noexcept {
   trace::abandon();
   // Another thread of the parent may have held the lock; no thread of this process releases it.
   if (connecting_.load()) forked_.store(true);
+  if (state_.load() == CUDA_ERROR_DEINITIALIZED) return;
   if (state_.exchange(CUDA_ERROR_NOT_INITIALIZED) != CUDA_SUCCESS) return;
   forked_.store(true);
   for (const auto& session : sessions_) session->abandon();

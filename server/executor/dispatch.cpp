@@ -9,7 +9,7 @@ namespace rcuda::server {
 CUresult lookup(Executor& executor, wire::Kind kind, wire::ObjectId id, void** handle) {
   if (kind != wire::Kind::kEvent) return executor.objects.find_handle(kind, id, handle);
   CUevent event = nullptr;
-  const CUresult result = executor.completions.find_event(id, &event);
+  const CUresult result = executor.completions.event_for_command(id, &event);
   *handle = event;
   return result;
 }

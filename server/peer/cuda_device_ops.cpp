@@ -293,12 +293,12 @@ Result<Ticket> CudaDeviceOps::finished(int device, Lane lane) {
   return state.finished;
 }
 
-void CudaDeviceOps::give_back(const Place& place) {
-  if (place.stream) --waiting_streams_;
-  if (!place.context) return;
-  Spare& spare = spare_[place.context];
-  if (place.event) spare.events.push_back(place.event);
-  if (place.stream) spare.streams.push_back(place.stream);
+void CudaDeviceOps::give_back(const PendingOrder& pending) {
+  if (pending.stream) --waiting_streams_;
+  if (!pending.context) return;
+  Spare& spare = spare_[pending.context];
+  if (pending.event) spare.events.push_back(pending.event);
+  if (pending.stream) spare.streams.push_back(pending.stream);
 }
 
 // Removes everything that names the context, because a later context may get the same handle.
@@ -306,14 +306,14 @@ void CudaDeviceOps::forget_context(CUcontext context) {
   const auto concerned = [context](const auto& entry) { return entry.second.context == context; };
   std::unique_lock lock(mutex_);
   CUresult ended = CUDA_SUCCESS;
-  if (std::any_of(places_.begin(), places_.end(), concerned)) {
+  if (std::any_of(orders_.begin(), orders_.end(), concerned)) {
     lock.unlock();
     ContextGuard guard(driver_, context);
     ended = guard.result() == CUDA_SUCCESS ? driver_.cuCtxSynchronize() : guard.result();
     lock.lock();
   }
   spare_.erase(context);
-  for (auto& entry : places_) {
+  for (auto& entry : orders_) {
     if (!concerned(entry)) continue;
     entry.second.context = nullptr;
     entry.second.ended = ended;
@@ -322,35 +322,35 @@ void CudaDeviceOps::forget_context(CUcontext context) {
 }
 
 // Records an event after the stream's present work.
-Status CudaDeviceOps::mark(CUstream stream, Place* place) {
-  auto& pool = spare_[place->context].events;
+Status CudaDeviceOps::mark(CUstream stream, PendingOrder* pending) {
+  auto& pool = spare_[pending->context].events;
   if (pool.empty()) {
-    RCUDA_RETURN_IF_ERROR(
-        status_of(driver_.cuEventCreate(&place->event, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
+    RCUDA_RETURN_IF_ERROR(status_of(driver_.cuEventCreate(&pending->event, CU_EVENT_DISABLE_TIMING),
+                                    "cuEventCreate"));
   } else {
-    place->event = pool.back();
+    pending->event = pool.back();
     pool.pop_back();
   }
-  return status_of(driver_.cuEventRecord(place->event, stream), "cuEventRecord");
+  return status_of(driver_.cuEventRecord(pending->event, stream), "cuEventRecord");
 }
 
 // The program may record its event again or destroy it, so a stream of our own waits for it.
-Status CudaDeviceOps::mark_event(CUevent event, Place* place) {
-  auto& pool = spare_[place->context].streams;
+Status CudaDeviceOps::mark_event(CUevent event, PendingOrder* pending) {
+  auto& pool = spare_[pending->context].streams;
   if (pool.empty()) {
-    RCUDA_RETURN_IF_ERROR(status_of(driver_.cuStreamCreate(&place->stream, CU_STREAM_NON_BLOCKING),
-                                    "cuStreamCreate"));
+    RCUDA_RETURN_IF_ERROR(status_of(
+        driver_.cuStreamCreate(&pending->stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate"));
   } else {
-    place->stream = pool.back();
+    pending->stream = pool.back();
     pool.pop_back();
   }
   ++waiting_streams_;
   RCUDA_RETURN_IF_ERROR(
-      status_of(driver_.cuStreamWaitEvent(place->stream, event, 0), "cuStreamWaitEvent"));
-  return mark(place->stream, place);
+      status_of(driver_.cuStreamWaitEvent(pending->stream, event, 0), "cuStreamWaitEvent"));
+  return mark(pending->stream, pending);
 }
 
-Status CudaDeviceOps::hold(CUstream stream, Place* place) {
+Status CudaDeviceOps::hold(CUstream stream, PendingOrder* pending) {
   if (free_gates_.empty()) {
     return {Code::kOutOfMemory,
             "more than " + std::to_string(kGates) + " streams wait for peer copies at once"};
@@ -361,7 +361,7 @@ Status CudaDeviceOps::hold(CUstream stream, Place* place) {
                                                CU_STREAM_WAIT_VALUE_GEQ),
                 "cuStreamWaitValue32"));
   ++held_;
-  place->gate = free_gates_.back();
+  pending->gate = free_gates_.back();
   free_gates_.pop_back();
   ++gate.generation;
   gate.holds = 1;
@@ -370,54 +370,55 @@ Status CudaDeviceOps::hold(CUstream stream, Place* place) {
 
 // If the previous copy still holds the stream, returns true. Then the stream stays held until both
 // copies have ended, and nothing has to pass through the GPU in between.
-bool CudaDeviceOps::join(p2p::StreamRef ref, Place* place) {
-  const auto last = places_.find(last_hold_);
-  if (!ref.follows || last == places_.end() || ref.stream != last_held_.stream ||
+bool CudaDeviceOps::join(p2p::StreamRef ref, PendingOrder* pending) {
+  const auto last = orders_.find(last_hold_);
+  if (!ref.follows || last == orders_.end() || ref.stream != last_held_.stream ||
       ref.context != last_held_.context) {
     return false;
   }
-  place->behind = last_hold_;
-  place->gate = last->second.gate;
-  ++gates_[place->gate].holds;
+  pending->behind = last_hold_;
+  pending->gate = last->second.gate;
+  ++gates_[pending->gate].holds;
   ++held_;
   return true;
 }
 
 Result<Order> CudaDeviceOps::enter(p2p::StreamRef ref, bool hold_it) {
   const auto stream = reinterpret_cast<CUstream>(ref.stream);
-  Place place;
-  place.context = reinterpret_cast<CUcontext>(ref.context);
-  place.hold = hold_it;
+  PendingOrder pending;
+  pending.context = reinterpret_cast<CUcontext>(ref.context);
+  pending.hold = hold_it;
   if (ref.idle && !hold_it) {
     std::lock_guard lock(mutex_);
-    places_[next_order_] = place;
+    orders_[next_order_] = pending;
     return Order{next_order_++};
   }
-  ContextGuard guard(driver_, place.context);
+  ContextGuard guard(driver_, pending.context);
   RCUDA_RETURN_IF_ERROR(status_of(guard.result(), "cuCtxPushCurrent"));
   std::unique_lock lock(mutex_);
   // The thread that grants a pause never requests an order during it, so it does not block here.
   if (hold_it) resumed_.wait(lock, [this] { return paused_ == p2p::Pause::kNone; });
   Status status;
   if (ref.event) {
-    status = mark_event(reinterpret_cast<CUevent>(ref.event), &place);
-  } else if (!hold_it || !join(ref, &place)) {
+    status = mark_event(reinterpret_cast<CUevent>(ref.event), &pending);
+  } else if (!hold_it || !join(ref, &pending)) {
     // An idle stream has already reached the place, so no event is needed. Whether the legacy
     // default stream is idle depends on other streams, so an event is always recorded in it.
     const bool legacy = stream == nullptr || stream == CU_STREAM_LEGACY;
     const CUresult idle = legacy ? CUDA_ERROR_NOT_READY : driver_.cuStreamQuery(stream);
-    status = idle == CUDA_ERROR_NOT_READY ? mark(stream, &place) : status_of(idle, "cuStreamQuery");
-    if (status.ok() && hold_it) status = hold(stream, &place);
+    status =
+        idle == CUDA_ERROR_NOT_READY ? mark(stream, &pending) : status_of(idle, "cuStreamQuery");
+    if (status.ok() && hold_it) status = hold(stream, &pending);
   }
   if (!status.ok()) {
-    give_back(place);
+    give_back(pending);
     return status;
   }
   if (hold_it) {
     last_hold_ = next_order_;
     last_held_ = ref;
   }
-  places_[next_order_] = place;
+  orders_[next_order_] = pending;
   return Order{next_order_++};
 }
 
@@ -425,13 +426,13 @@ Result<bool> CudaDeviceOps::reached(Order order) {
   CUevent event = nullptr;
   {
     std::lock_guard lock(mutex_);
-    const Place& place = places_.at(static_cast<uint64_t>(order));
-    if (!place.context) {
-      if (place.ended == CUDA_SUCCESS) return true;
-      return Status::from_cuda(place.ended, "the stream of a peer copy");
+    const PendingOrder& pending = orders_.at(static_cast<uint64_t>(order));
+    if (!pending.context) {
+      if (pending.ended == CUDA_SUCCESS) return true;
+      return Status::from_cuda(pending.ended, "the stream of a peer copy");
     }
-    if (place.behind != 0) return !places_.contains(place.behind);
-    event = place.event;
+    if (pending.behind != 0) return !orders_.contains(pending.behind);
+    event = pending.event;
   }
   if (!event) return true;
   const CUresult result = driver_.cuEventQuery(event);
@@ -444,17 +445,17 @@ void CudaDeviceOps::release(Order order, const Status& status) {
   if (!status.ok() && on_error_) on_error_(cuda_error_of(status));
   {
     std::lock_guard lock(mutex_);
-    const auto found = places_.find(static_cast<uint64_t>(order));
-    const Place place = found->second;
-    places_.erase(found);
-    give_back(place);
-    if (!place.hold) return;
+    const auto found = orders_.find(static_cast<uint64_t>(order));
+    const PendingOrder pending = found->second;
+    orders_.erase(found);
+    give_back(pending);
+    if (!pending.hold) return;
     --held_;
-    Gate& gate = gates_[place.gate];
+    Gate& gate = gates_[pending.gate];
     if (--gate.holds > 0) return;
     // Pairs with the GPU's read: everything that the copy wrote is in memory before this store.
     gate.word->store(gate.generation, std::memory_order_seq_cst);
-    free_gates_.push_back(place.gate);
+    free_gates_.push_back(pending.gate);
     if (held_ > 0) return;
   }
   if (on_change_) on_change_();

@@ -128,7 +128,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     uint32_t generation = 0;
     uint32_t holds = 0;  // orders that must be released first
   };
-  struct Place {
+  struct PendingOrder {
     CUevent event = nullptr;      // null: the stream was idle, or `behind` is set
     uint64_t behind = 0;          // the order after which this one comes, in the same gate
     CUstream stream = nullptr;    // this object's own; it waits for the program's event
@@ -144,11 +144,11 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   Status make_current(int device);
   Status issue(const p2p::CopyBox& box, CUstream stream);
   // With mutex_ held and the context current.
-  Status mark(CUstream stream, Place* place);
-  Status mark_event(CUevent event, Place* place);
-  Status hold(CUstream stream, Place* place);
-  bool join(p2p::StreamRef ref, Place* place);
-  void give_back(const Place& place);
+  Status mark(CUstream stream, PendingOrder* pending);
+  Status mark_event(CUevent event, PendingOrder* pending);
+  Status hold(CUstream stream, PendingOrder* pending);
+  bool join(p2p::StreamRef ref, PendingOrder* pending);
+  void give_back(const PendingOrder& pending);
   LaneState& lane_of(int device, p2p::Lane lane) {
     return lanes_[static_cast<size_t>(device)][static_cast<size_t>(lane)];
   }
@@ -176,7 +176,7 @@ class CudaDeviceOps final : public p2p::DeviceOps {
     std::vector<CUstream> streams;
   };
   std::map<CUcontext, Spare> spare_;
-  std::map<uint64_t, Place> places_;
+  std::map<uint64_t, PendingOrder> orders_;
   uint64_t next_order_ = 1;
   uint64_t last_hold_ = 0;  // the last order that held a stream, and that stream
   p2p::StreamRef last_held_;

@@ -63,7 +63,7 @@ void DeviceTrace::before(const wire::CommandHeader& header, std::span<const std:
   open_ = {};
   // The stream in which the command queues device work; empty if it queues none.
   const auto id = api::member(body, api::traits_of(header.opcode).device_work);
-  if (pending_ >= kMostPending || !id || objects_.find_stream(*id, &stream_) != CUDA_SUCCESS) {
+  if (pending_ >= kMostPending || !id || objects_.use_stream(*id, &stream_) != CUDA_SUCCESS) {
     return;
   }
   // An event recorded in a capture would become part of the graph.

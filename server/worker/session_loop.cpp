@@ -229,8 +229,8 @@ void SessionLoop::postpone(const wire::CommandHeader& header, std::span<const st
     });
   };
   const auto let_go = [this, header, copy, run](CUresult) {
-    executor_.peer_frees.when_let_go(header.opcode, *copy,
-                                     [this, run] { peer_waits_.when_free(run); });
+    executor_.peer_frees.when_released(header.opcode, *copy,
+                                       [this, run] { peer_waits_.when_free(run); });
   };
   if (!waits) return let_go(CUDA_SUCCESS);
   executor_.idle.when_idle(*executor_.objects.current_context(), let_go);

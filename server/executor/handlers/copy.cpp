@@ -48,8 +48,7 @@ HandlerResult copy_inline(CopyServices& services, const Command& command,
     return kMalformed;
   }
   SessionStream stream;
-  if (CUresult result = services.objects.find_stream(body.stream, &stream);
-      result != CUDA_SUCCESS) {
+  if (CUresult result = services.objects.use_stream(body.stream, &stream); result != CUDA_SUCCESS) {
     return {result, false, false};
   }
   services.copied_bytes += body.bytes;
@@ -63,8 +62,7 @@ HandlerResult copy_to_reply(CopyServices& services, const Command& command,
                             const wire::CopyToReplyBody& body) {
   if (body.bytes > command.target.capacity()) return kMalformed;
   SessionStream stream;
-  if (CUresult result = services.objects.find_stream(body.stream, &stream);
-      result != CUDA_SUCCESS) {
+  if (CUresult result = services.objects.use_stream(body.stream, &stream); result != CUDA_SUCCESS) {
     return {result, false, false};
   }
   services.copied_bytes += body.bytes;
@@ -94,7 +92,7 @@ HandlerResult copy_staged(CopyServices& services, const Command&,
   if (body.bytes > limit || body.staging_offset > limit - body.bytes) return kMalformed;
   const WordSignal signal{body.word, body.sequence};
   SessionStream stream;
-  CUresult result = services.objects.find_stream(body.stream, &stream);
+  CUresult result = services.objects.use_stream(body.stream, &stream);
   if (result == CUDA_SUCCESS) {
     const api::DriverTable& driver = services.driver;
     std::byte* const staging = services.resources.staging + body.staging_offset;
@@ -186,7 +184,7 @@ HandlerResult signal_or_fail(CopyServices& services, const SessionStream& stream
 
 HandlerResult copy(CopyServices& services, const Command&, const wire::CopyBody& body) {
   SessionStream stream;
-  CUresult result = services.objects.find_stream(body.stream, &stream);
+  CUresult result = services.objects.use_stream(body.stream, &stream);
   if (result == CUDA_SUCCESS && body.bytes != 0) result = queue_copy(services, body, stream);
   return signal_or_fail(services, stream, {body.word, body.sequence}, result);
 }
@@ -358,7 +356,7 @@ HandlerResult copy_shape(CopyServices& services, const Command&, const wire::Cop
   bool malformed = false;
   Side source, destination;
   SessionStream stream;
-  CUresult result = services.objects.find_stream(body.stream, &stream);
+  CUresult result = services.objects.use_stream(body.stream, &stream);
   if (result == CUDA_SUCCESS) {
     result = resolve_side(services, stream.handle, body.source, body.source_staged, body, &source,
                           &malformed);

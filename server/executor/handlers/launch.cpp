@@ -32,7 +32,7 @@ CUresult translate(LaunchServices& services, CUlaunchAttribute* attribute) {
   const auto event_of = [&](CUevent* event) {
     const auto id = reinterpret_cast<uintptr_t>(*event);
     if (id > UINT32_MAX) return CUDA_ERROR_INVALID_HANDLE;
-    return services.completions.find_event(static_cast<wire::ObjectId>(id), event);
+    return services.completions.event_for_command(static_cast<wire::ObjectId>(id), event);
   };
   switch (attribute->id) {
     case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
@@ -95,8 +95,7 @@ HandlerResult launch(LaunchServices& services, const Command& command,
   if (body.parameter_bytes < object->parameter_bytes) return done(CUDA_ERROR_INVALID_VALUE);
   const auto function = static_cast<CUfunction>(object->handle);
   SessionStream stream;
-  if (CUresult result = services.objects.find_stream(body.stream, &stream);
-      result != CUDA_SUCCESS) {
+  if (CUresult result = services.objects.use_stream(body.stream, &stream); result != CUDA_SUCCESS) {
     return done(result);
   }
   object->launched_in = stream.context->id;
@@ -155,8 +154,7 @@ HandlerResult launch(LaunchServices& services, const Command& command,
 HandlerResult launch_host(LaunchServices& services, const Command&,
                           const wire::LaunchHostBody& body) {
   SessionStream stream;
-  if (CUresult result = services.objects.find_stream(body.stream, &stream);
-      result != CUDA_SUCCESS) {
+  if (CUresult result = services.objects.use_stream(body.stream, &stream); result != CUDA_SUCCESS) {
     return done(result);
   }
   return done(services.host_callbacks.launch(stream, body.callback, body.is_stream_callback != 0));

@@ -83,8 +83,8 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
   copy.hold = body.flags & wire::kPeerHolds;
   copy.peer_has_stream = body.flags & wire::kPeerOtherStream;
   copy.stream_gets_error = reports;
-  copy.done = [&answers = services.answers, word, latches = reports && !in_stream](
-                  const Status& status) {
+  copy.done = [&answers = services.answers, word,
+               latches = reports && !in_stream](const Status& status) {
     const CUresult result = cuda_error_of(status);
     // A stream's error is latched when the stream is released.
     if (result != CUDA_SUCCESS && latches) answers.latch(result);
@@ -93,8 +93,7 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
   Status failure = services.memory.check(copy.memory);
   if (in_stream) {
     SessionStream stream;
-    if (CUresult found = services.objects.find_stream(body.stream, &stream);
-        found != CUDA_SUCCESS) {
+    if (CUresult found = services.objects.use_stream(body.stream, &stream); found != CUDA_SUCCESS) {
       failure = Status::from_cuda(found, "the stream of a peer copy");
     } else {
       copy.stream = CudaDeviceOps::stream_ref(stream.handle, stream.context->handle);
@@ -127,7 +126,7 @@ HandlerResult peer_signal(PeerServices& services, const Command&,
     }
   } else {
     SessionStream stream;
-    if (services.objects.find_stream(body.place, &stream) == CUDA_SUCCESS) {
+    if (services.objects.use_stream(body.place, &stream) == CUDA_SUCCESS) {
       signalled = CudaDeviceOps::stream_ref(stream.handle, stream.context->handle);
     }
   }
@@ -137,7 +136,7 @@ HandlerResult peer_signal(PeerServices& services, const Command&,
 HandlerResult peer_await(PeerServices& services, const Command&, const wire::PeerSignalBody& body) {
   if (!services.peers.knows(body.link)) return answer(kNoPeer);
   SessionStream stream;
-  if (CUresult result = services.objects.find_stream(body.place, &stream); result != CUDA_SUCCESS) {
+  if (CUresult result = services.objects.use_stream(body.place, &stream); result != CUDA_SUCCESS) {
     return answer(result);
   }
   return answer(cuda_error_of(services.peers.engine().await(

@@ -22,8 +22,7 @@ HandlerResult ping(StreamServices&, const Command&) { return {}; }
 HandlerResult signal(StreamServices& services, const Command&, const wire::SignalBody& body) {
   const WordSignal signal{body.word, body.sequence};
   SessionStream stream;
-  if (CUresult result = services.objects.find_stream(body.stream, &stream);
-      result != CUDA_SUCCESS) {
+  if (CUresult result = services.objects.use_stream(body.stream, &stream); result != CUDA_SUCCESS) {
     services.answers.signal(signal, result);
   } else {
     services.completions.add(stream, signal, true);

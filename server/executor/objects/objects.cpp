@@ -71,7 +71,7 @@ CUresult SessionObjects::make_current(wire::ObjectId id) {
   return CUDA_SUCCESS;
 }
 
-CUresult SessionObjects::find_stream(wire::ObjectId id, SessionStream* stream) {
+CUresult SessionObjects::use_stream(wire::ObjectId id, SessionStream* stream) {
   if (id == 0) {
     if (!current_) return CUDA_ERROR_INVALID_CONTEXT;
     *stream = {nullptr, current_, &current_->legacy_stream, 0, kLegacyKey | current_->id};
@@ -91,7 +91,7 @@ CUresult SessionObjects::find_handle(wire::Kind kind, wire::ObjectId id, void** 
   if (kind == wire::Kind::kStream) {
     if (id == 0 && !current_) return CUDA_SUCCESS;
     SessionStream stream;
-    const CUresult result = find_stream(id, &stream);
+    const CUresult result = use_stream(id, &stream);
     *handle = stream.handle;
     return result;
   }

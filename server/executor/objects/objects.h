@@ -81,7 +81,7 @@ class SessionObjects {
   void forget_current() { current_ = nullptr; }
 
   // 0 is the legacy default stream of the current context. Counts as a use of the stream.
-  CUresult find_stream(wire::ObjectId id, SessionStream* stream);
+  CUresult use_stream(wire::ObjectId id, SessionStream* stream);
   // The driver's handle; null for id 0. Counts as a use if it is a stream.
   CUresult find_handle(wire::Kind kind, wire::ObjectId id, void** handle);
   // Returns false if the id is in use or may not be minted by a client.

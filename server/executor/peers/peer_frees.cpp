@@ -18,8 +18,8 @@ bool freed_memory(const api::DriverTable& driver, api::Frees how, uint16_t opcod
 
 }  // namespace
 
-void PeerFrees::when_let_go(uint16_t opcode, std::span<const std::byte> body,
-                            std::function<void()> then) {
+void PeerFrees::when_released(uint16_t opcode, std::span<const std::byte> body,
+                              std::function<void()> then) {
   CUdeviceptr base = 0;
   size_t bytes = 0;
   if (!peers_.active() ||

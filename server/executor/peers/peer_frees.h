@@ -24,7 +24,7 @@ class PeerFrees {
   // Calls `then` on the executor thread when no peer worker uses the memory that the command frees:
   // as a job (Jobs), or before the return if the command frees no memory or the session has no
   // peers.
-  void when_let_go(uint16_t opcode, std::span<const std::byte> body, std::function<void()> then);
+  void when_released(uint16_t opcode, std::span<const std::byte> body, std::function<void()> then);
   // The same for memory that is freed in stream order, but nothing is delayed: its copies are over
   // when the stream reaches the command, and peer workers may end their mappings later.
   void note_stream_ordered(uint16_t opcode, std::span<const std::byte> body);

@@ -51,8 +51,8 @@ bool PeerWaits::has_room(wire::ObjectId id) {
   if (!context) return true;
   const size_t waiting =
       completions_.waiting_streams() + static_cast<size_t>(peers_.waiting_streams());
-  return waiting + idle_.busy_streams(context->device, false) < most ||
-         waiting + idle_.busy_streams(context->device, true) < most;
+  return waiting + idle_.count_busy_streams(context->device, false) < most ||
+         waiting + idle_.count_busy_streams(context->device, true) < most;
 }
 
 void PeerWaits::when_free(std::function<void()> job) {

@@ -108,7 +108,7 @@ void Completions::watch(wire::ObjectId id, WordSignal signal, bool waits) {
   watches_.push_back({id, waits, static_cast<CUevent>(object->handle), nullptr, context, signal});
 }
 
-CUresult Completions::find_event(wire::ObjectId id, CUevent* event) {
+CUresult Completions::event_for_command(wire::ObjectId id, CUevent* event) {
   *event = nullptr;
   if (id == 0) return CUDA_SUCCESS;
   const Object* object = objects_.of(wire::Kind::kEvent).find(id);

@@ -58,7 +58,7 @@ class Completions {
   // with `waits` gets a private event, which stands for the record that the watch waits for. A
   // private event takes a stream, and waiting streams may block others, because a device has few
   // queues.
-  CUresult find_event(wire::ObjectId id, CUevent* event);
+  CUresult event_for_command(wire::ObjectId id, CUevent* event);
   // Drops the watches of a client's event that is about to be recorded, or was destroyed; no thread
   // waits for its earlier record. While the event is captured, querying it would invalidate the
   // capture.

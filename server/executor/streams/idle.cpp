@@ -7,7 +7,7 @@
 
 namespace rcuda::server {
 
-std::vector<SessionStream> IdleCheck::busy_streams(ContextState& context) {
+std::vector<SessionStream> IdleCheck::streams_to_check(ContextState& context) {
   // The legacy stream always counts: functions without a stream parameter use it.
   std::vector<SessionStream> streams = {
       {nullptr, &context, &context.legacy_stream, 0, kLegacyKey | context.id}};
@@ -22,7 +22,7 @@ std::vector<SessionStream> IdleCheck::busy_streams(ContextState& context) {
 void IdleCheck::stream_departs(CUstream handle) {
   SessionStream stream;
   const wire::ObjectId id = objects_.of(wire::Kind::kStream).id_of(handle);
-  if (objects_.find_stream(id, &stream) != CUDA_SUCCESS || !stream.id ||
+  if (objects_.use_stream(id, &stream) != CUDA_SUCCESS || !stream.id ||
       query(stream) != CUDA_ERROR_NOT_READY) {
     return;
   }
@@ -45,11 +45,11 @@ CUresult IdleCheck::query(const SessionStream& stream) {
   return result == CUDA_SUCCESS ? driver_.cuStreamQuery(stream.handle) : result;
 }
 
-size_t IdleCheck::busy_streams(CUdevice device, bool ask) {
+size_t IdleCheck::count_busy_streams(CUdevice device, bool ask) {
   size_t busy = 0;
   const auto count = [&](ContextState& context) {
     if (context.device != device) return;
-    const std::vector<SessionStream> streams = busy_streams(context);
+    const std::vector<SessionStream> streams = streams_to_check(context);
     if (context.legacy_stream.last_use > context.legacy_stream.done_use) ++busy;
     for (auto stream = streams.begin() + 1; stream != streams.end(); ++stream) {
       const CUresult result = ask ? query(*stream) : CUDA_ERROR_NOT_READY;
@@ -67,7 +67,7 @@ bool IdleCheck::known_idle(ContextState& context) {
   // Querying the driver takes longer than any other step of a small command.
   if (context.idle_at == work_.all()) return true;
   ContextState* const before = objects_.current_context();
-  const std::vector<SessionStream> streams = busy_streams(context);
+  const std::vector<SessionStream> streams = streams_to_check(context);
   if (streams.size() > 1 + kMostAsked || any_departed(context) ||
       objects_.make_current(context.id) != CUDA_SUCCESS) {
     return false;
@@ -93,7 +93,7 @@ bool IdleCheck::known_idle() {
 }
 
 void IdleCheck::when_idle(ContextState& context, WhenDone when_done) {
-  const std::vector<SessionStream> streams = busy_streams(context);
+  const std::vector<SessionStream> streams = streams_to_check(context);
   // If the program has already waited for its work, a query suffices, and no event has to pass
   // through the GPU. If work is left, a query would only add to the time.
   const Object& legacy = context.legacy_stream;

@@ -36,7 +36,7 @@ class IdleCheck {
   // The number of streams of the device with work that is not known to be done, including destroyed
   // ones. Streams with which a component waits for the program's events do not count. `ask`: also
   // queries the driver.
-  size_t busy_streams(CUdevice device, bool ask);
+  size_t count_busy_streams(CUdevice device, bool ask);
   // Calls `when_done`, with the first error, when all work that the context has so far is done. If
   // a stream of the context is in capture, calls it at once with
   // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, as CUDA refuses to synchronise such a context.
@@ -47,7 +47,7 @@ class IdleCheck {
  private:
   // The legacy stream of a context, followed by its other streams with work that is not known to be
   // done.
-  std::vector<SessionStream> busy_streams(ContextState& context);
+  std::vector<SessionStream> streams_to_check(ContextState& context);
   // Whether destroyed streams of the context have work in progress.
   bool any_departed(ContextState& context);
   // The result of cuStreamQuery for a stream other than the legacy one. CUDA_ERROR_NOT_READY: it
