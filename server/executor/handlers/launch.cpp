@@ -46,6 +46,40 @@ CUresult translate(LaunchServices& services, CUlaunchAttribute* attribute) {
   }
 }
 
+// `separate`, `packed`: the parameters, as cuLaunchKernel takes them.
+CUresult launch_with_attributes(LaunchServices& services, const wire::LaunchBody& body,
+                                std::span<const std::byte> attribute_bytes, CUfunction function,
+                                CUstream stream, void** separate, void** packed) {
+  if (!services.driver.cuLaunchKernelEx) return CUDA_ERROR_NOT_SUPPORTED;
+  CUlaunchAttribute attributes[wire::kMaxLaunchAttributes + 1];
+  unsigned count = body.attribute_count;
+  if (count) std::memcpy(attributes, attribute_bytes.data(), attribute_bytes.size());
+  for (unsigned i = 0; i < count; ++i) {
+    if (CUresult result = translate(services, &attributes[i]); result != CUDA_SUCCESS) {
+      return result;
+    }
+  }
+  if (body.cooperative) {
+    // cuLaunchCooperativeKernel takes no packed parameters. The attribute makes the same launch.
+    attributes[count] = {};
+    attributes[count].id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+    attributes[count].value.cooperative = 1;
+    ++count;
+  }
+  CUlaunchConfig config{};
+  config.gridDimX = body.grid[0];
+  config.gridDimY = body.grid[1];
+  config.gridDimZ = body.grid[2];
+  config.blockDimX = body.block[0];
+  config.blockDimY = body.block[1];
+  config.blockDimZ = body.block[2];
+  config.sharedMemBytes = body.shared_bytes;
+  config.hStream = stream;
+  config.attrs = attributes;
+  config.numAttrs = count;
+  return services.driver.cuLaunchKernelEx(&config, function, separate, packed);
+}
+
 }  // namespace
 
 std::vector<wire::ParameterInfo> parameters_of(const api::DriverTable& driver, void* handle,
@@ -121,34 +155,8 @@ HandlerResult launch(LaunchServices& services, const Command& command,
                                       body.block[0], body.block[1], body.block[2],
                                       body.shared_bytes, stream.handle, separate, packed));
   }
-  if (!driver.cuLaunchKernelEx) return done(CUDA_ERROR_NOT_SUPPORTED);
-  CUlaunchAttribute attributes[wire::kMaxLaunchAttributes + 1];
-  unsigned count = body.attribute_count;
-  if (count) std::memcpy(attributes, attribute_bytes.data(), attribute_bytes.size());
-  for (unsigned i = 0; i < count; ++i) {
-    if (CUresult result = translate(services, &attributes[i]); result != CUDA_SUCCESS) {
-      return done(result);
-    }
-  }
-  if (body.cooperative) {
-    // cuLaunchCooperativeKernel takes no packed parameters. The attribute makes the same launch.
-    attributes[count] = {};
-    attributes[count].id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
-    attributes[count].value.cooperative = 1;
-    ++count;
-  }
-  CUlaunchConfig config{};
-  config.gridDimX = body.grid[0];
-  config.gridDimY = body.grid[1];
-  config.gridDimZ = body.grid[2];
-  config.blockDimX = body.block[0];
-  config.blockDimY = body.block[1];
-  config.blockDimZ = body.block[2];
-  config.sharedMemBytes = body.shared_bytes;
-  config.hStream = stream.handle;
-  config.attrs = attributes;
-  config.numAttrs = count;
-  return done(driver.cuLaunchKernelEx(&config, function, separate, packed));
+  return done(launch_with_attributes(services, body, attribute_bytes, function, stream.handle,
+                                     separate, packed));
 }
 
 HandlerResult launch_host(LaunchServices& services, const Command&,

@@ -61,6 +61,20 @@ bool may_print(const ImagePointer& loaded) {
   return !plain;
 }
 
+// The address of the only image, or of a wrapper of several images, which form one program.
+const void* join(const std::vector<ImagePointer>& images, ImageStore::Loaded* joined) {
+  const void* code = images.front()->bytes().data();
+  if (images.size() == 1) return code;
+  for (size_t i = 1; i < images.size(); ++i) {
+    joined->prelinked.push_back(images[i]->bytes().data());
+  }
+  joined->prelinked.push_back(nullptr);
+  const image::FatbinWrapper wrapper{image::kWrapperMagic, 2, code, joined->prelinked.data()};
+  joined->wrapper.resize(sizeof wrapper);
+  std::memcpy(joined->wrapper.data(), &wrapper, sizeof wrapper);
+  return joined->wrapper.data();
+}
+
 HandlerResult load(ModuleServices& services, const Command& command,
                    const wire::ModuleLoadBody& body, bool is_library,
                    std::vector<std::byte>* reply) {
@@ -103,19 +117,7 @@ HandlerResult load(ModuleServices& services, const Command& command,
     // The driver trusts the sizes in an image's headers.
     if (!image::inspect(image->bytes()).ok()) return done(CUDA_ERROR_INVALID_IMAGE);
   }
-  const void* code = images.front()->bytes().data();
-  image::FatbinWrapper wrapper{};
-  if (images.size() > 1) {
-    for (size_t i = 1; i < images.size(); ++i) {
-      loaded->prelinked.push_back(images[i]->bytes().data());
-    }
-    loaded->prelinked.push_back(nullptr);
-    wrapper = {image::kWrapperMagic, 2, code, loaded->prelinked.data()};
-    loaded->wrapper.resize(sizeof wrapper);
-    std::memcpy(loaded->wrapper.data(), &wrapper, sizeof wrapper);
-    code = loaded->wrapper.data();
-  }
-
+  const void* code = join(images, loaded.get());
   const api::DriverTable& driver = services.driver;
   void* handle = nullptr;
   CUresult result = CUDA_ERROR_NOT_SUPPORTED;
