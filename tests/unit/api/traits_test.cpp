@@ -40,6 +40,8 @@ TEST(TraitsTest, CommandsAreWhatTheTableSays) {
   EXPECT_EQ(traits_of(Opcode::cuMemsetD8Async).while_held, WhileHeld::kQueues);
   EXPECT_EQ(api::traits_of(Custom::kLaunch).while_held, WhileHeld::kAsks);
   EXPECT_EQ(api::traits_of(Custom::kPing).queues, Queues::kNothing);
+  EXPECT_TRUE(api::traits_of(Custom::kPeerSignal).any_context);
+  EXPECT_FALSE(api::traits_of(Custom::kPeerAwait).any_context);
   EXPECT_TRUE(api::traits_of(Custom::kHostUnexpose).waits_for_device);
 }
 

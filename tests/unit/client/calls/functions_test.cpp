@@ -194,6 +194,27 @@ TEST_F(FunctionsTest, ParametersThatCannotBeAreRefused) {
   unload(*library_);
 }
 
+TEST_F(FunctionsTest, ALaunchWithoutTheEventOfItsAttributeIsRefused) {
+  Kernel* kernel = nullptr;
+  ASSERT_EQ(find_kernel(*library_, target_, "climb", &kernel), CUDA_SUCCESS);
+  uint64_t first = 0;
+  uint32_t second = 0;
+  void* parameters[] = {&first, &second};
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT;
+  CUlaunchConfig config{};
+  config.gridDimX = config.gridDimY = config.gridDimZ = 1;
+  config.blockDimX = config.blockDimY = config.blockDimZ = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  const auto function = reinterpret_cast<CUfunction>(kernel);
+  for (CUevent event : {CUevent{}, reinterpret_cast<CUevent>(&attribute)}) {
+    attribute.value.programmaticEvent.event = event;
+    EXPECT_EQ(cuLaunchKernelEx(&config, function, parameters, nullptr), CUDA_ERROR_INVALID_HANDLE);
+  }
+  unload(*library_);
+}
+
 TEST(LoadImage, AProgramOfTooManyPartsIsAnErrorAndNoLoss) {
   LoneSession lone;
   ImageParts image;
