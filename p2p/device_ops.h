@@ -1,27 +1,29 @@
-// DeviceOps: everything the peer-to-peer engine asks of a GPU. The server implements it with the
-// driver's function table, tests with memory and a clock.
+// DeviceOps: all GPU operations of the peer-to-peer engine. The server implements it with the
+// driver's function table; tests implement it with memory and a clock.
 //
-// Lanes. Each device has three in-order queues of its own, apart from every stream of the program
-// (CUDA: non-blocking streams): kOut for copies to host memory, kIn for copies from it, kLocal for
-// copies between device memory. Copies of one lane finish in order and are counted by tickets:
-// ticket t is over when finished() returns t or more.
+// Lanes. Each device has three in-order queues that belong to the engine, apart from the program's
+// streams (CUDA: non-blocking streams): kOut for copies to host memory, kIn for copies from host
+// memory, kLocal for copies between device memory. Copies of one lane finish in order and are
+// counted by tickets: ticket t is finished when finished() returns t or more.
 //
-// Orders. A copy has a place in a stream of the program: it starts when the stream gets there, and
-// what follows in the stream waits for it. enter() takes the place: it records where the stream is
-// and holds the stream there (CUDA: cuEventRecord, then cuStreamWaitValue32 on a pinned word);
-// reached() asks whether the stream got there; release() lets it go on. With hold = false the
-// stream is only observed (a cross-server event), and release() only forgets the order. An order
-// over two streams' contexts is two orders.
+// Orders. An *order* is the place of a copy in a stream of the program. The copy starts when the
+// stream reaches that place, and later work in the stream waits for the copy. enter() takes the
+// place: it records the stream's position and holds the stream there (CUDA: cuEventRecord, then
+// cuStreamWaitValue32 on a pinned word). reached() tells whether the stream has reached the place.
+// release() lets the stream continue. With hold = false the stream is only observed (for an event
+// that another server waits for), and release() only forgets the order. Places in streams of two
+// contexts need two orders.
 //
-// Pauses. A driver may wait for the device in functions that allocate, register and give back, and
-// a device waits for a stream that is held, which only the engine lets go. So the engine asks for a
-// pause first (pause()): until the end of its round nothing new is held, or even queued. The rules
-// and why they never stop a session: p2p/pause.h.
+// Pauses. Driver functions that allocate, register or free memory may wait for the device. The
+// device may wait for a held stream, which only the engine releases. So the engine first requests a
+// pause (pause()): until the end of the engine's round, no further stream is held, and in a kWork
+// pause no work is queued. p2p/pause.h has the rules and shows that they never stop a session.
 //
-// Threads. devices() is called by whoever makes the engine, enter() by whoever calls Engine::copy
-// (the worker's executor thread); everything else by the engine's thread, to its end. No function
-// blocks for device work, but those that want a pause. Errors are kCuda with the driver's code. An
-// error of copy() or finished() ends the copies of that lane and of nothing else.
+// Threads. The thread that makes the engine calls devices(). The thread that calls Engine::copy
+// (the worker's executor thread) calls enter(). The engine thread makes all other calls, until it
+// ends. A function blocks for device work only if its comment says "in a pause". Errors are kCuda
+// with the driver's code. An error of copy() or finished() ends the copies of that lane and nothing
+// else.
 #pragma once
 
 #include <array>
@@ -46,106 +48,109 @@ inline constexpr size_t kLaneCount = 3;
 // A place in a stream; 0: none.
 enum class Order : uint64_t { kNone = 0 };
 
-// A stream of the program, as the implementer names it (CUDA: the CUstream and its context); or,
-// where it is only observed, an event, whose latest record is the place.
+// A stream of the program, in the implementer's terms (CUDA: the CUstream and its context). If it
+// is only observed, it may be an event instead; the place is then the event's latest record.
 struct StreamRef {
   uint64_t stream = 0;
   uint64_t context = 0;
   uint64_t event = 0;
-  // The caller knows that the stream is idle, and all that it would wait for. A place in it that
-  // holds nothing is reached at once then.
+  // The caller knows that the stream is idle, and so is all work that the stream would wait for. A
+  // place that does not hold the stream is then reached at once.
   bool idle = false;
-  // The last thing the stream was given is a copy of the engine that holds it, and no stream has
-  // been given anything since. If it is still held, the new copy's place is behind that copy and
-  // nothing else, and the stream is held once for both.
+  // The stream's last work is a copy of the engine that holds it, and no stream has been given work
+  // since. If the stream is still held, the new copy comes directly after that copy, and the stream
+  // is held once for both.
   bool follows = false;
 };
 
-// A box of bytes between two places, each with pitches of its own. Addresses are those of device or
-// registered host memory.
+// A box of bytes that is copied from one place to another, each with its own pitches. Addresses are
+// those of device memory or of registered host memory.
 struct CopyBox {
   uint64_t destination = 0;
   uint64_t source = 0;
   uint64_t width_bytes = 0;
   uint64_t rows = 1;
   uint64_t slices = 1;
-  uint64_t destination_pitch = 0;  // row to row; means nothing for one row
-  uint64_t destination_slice = 0;  // slice to slice; means nothing for one slice
+  uint64_t destination_pitch = 0;  // from row to row; ignored for one row
+  uint64_t destination_slice = 0;  // from slice to slice; ignored for one slice
   uint64_t source_pitch = 0;
   uint64_t source_slice = 0;
 };
 
-// Device memory as another process of this host can map it.
+// Device memory in a form that another process of this host can map.
 struct ExportedMemory {
   static constexpr size_t kHandleBytes = 128;
-  std::array<std::byte, kHandleBytes> handle{};  // as the implementer likes; compared bytewise
-  uint64_t offset = 0;                           // of the address asked for, within what is mapped
+  std::array<std::byte, kHandleBytes> handle{};  // opaque; compared bytewise
+  uint64_t offset = 0;                           // of the given address in the mapped memory
 };
 
-// Such memory of another process, mapped here.
+// Exported memory of another process, mapped in this one.
 struct MappedMemory {
   DeviceAddress base = 0;
-  uint64_t bytes = 0;  // from `base` on, by this side's driver
+  uint64_t bytes = 0;  // from `base`, as reported by this side's driver
 };
 
-// Device memory as a file that the drivers of adapters understand.
+// Device memory as a file descriptor that the drivers of RDMA adapters accept.
 struct DmaBuf {
   UniqueFd file;
-  uint64_t offset = 0;  // of the address asked for
+  uint64_t offset = 0;  // of the given address in the file
 };
 
 struct EngineDevice {
   std::string uuid;
-  std::string pci_bus_id;  // "0000:3b:00.0", for the NUMA node; may be empty
+  std::string pci_bus_id;  // "0000:3b:00.0"; gives the NUMA node; may be empty
 };
 
 class DeviceOps {
  public:
   virtual ~DeviceOps() = default;
 
-  // The worker's devices; the index is the `device` of every other function. Fixed.
+  // The worker's devices. The index is the `device` of the other functions. The list is constant.
   virtual std::vector<EngineDevice> devices() = 0;
 
-  // Issues copies on a lane, in order; the ticket is of the last. Never waits for them. After an
-  // error some of them may be under way; a copy of nothing has a ticket for all that came before.
+  // Issues copies on a lane, in order. Returns the ticket of the last one and does not wait for
+  // them. After an error some of them may be in progress. An empty list gets a ticket that is
+  // finished when all earlier copies of the lane are.
   virtual Result<Ticket> copy(int device, Lane lane, std::span<const CopyBox> boxes) = 0;
   virtual Result<Ticket> finished(int device, Lane lane) = 0;
 
   virtual Result<Order> enter(StreamRef stream, bool hold) = 0;
   virtual Result<bool> reached(Order order) = 0;
-  // A status that is not ok becomes the stream's asynchronous error (CUDA: latched by the worker
-  // and returned by the program's next call). Called exactly once per order, reached or not.
+  // Called exactly once per order, whether it has been reached or not. An error becomes the
+  // stream's asynchronous error (CUDA: kept by the worker and returned by the program's next call).
   virtual void release(Order order, const Status& status) = 0;
-  // Whether some stream is being held.
+  // Whether a stream is held.
   virtual bool holding() = 0;
 
-  // Whether such a pause, or a stronger one, has begun, which lasts until resume(); otherwise it is
-  // asked for, and whoever grants it wakes the engine. The engine calls resume() after each round
-  // of work. kHolds is what goes on only with it (a connection, memory that somebody waits for to
-  // be given back), and no further stream is held until it has been; kWork comes when the program
-  // happens to have nothing to do, which may be never.
+  // Returns true if a pause of this kind, or a stronger one, is in progress; it lasts until
+  // resume(). Otherwise requests it and returns false; the thread that grants it wakes the engine.
+  // The engine calls resume() after each round of work.
+  //
+  // kHolds is for work that cannot continue without a pause (connecting, freeing memory for which a
+  // peer waits). Once it has been requested, no further stream is held before it. kWork begins when
+  // the program happens to have no work, which may be never.
   virtual bool pause(Pause what) = 0;
   virtual void resume() = 0;
 
-  // In a pause: page-locks host memory for every device (CUDA: cuMemHostRegister, portable).
+  // In a pause: page-lock host memory for every device (CUDA: cuMemHostRegister, portable).
   virtual Status register_host(void* base, size_t bytes) = 0;
   virtual void unregister_host(void* base) = 0;
-  // In a pause: staging buffers in GPU memory.
+  // In a pause: allocate and free staging buffers in GPU memory.
   virtual Result<DeviceAddress> allocate(int device, size_t bytes) = 0;
   virtual void free(int device, DeviceAddress address) = 0;
 
-  // Memory of this process for a peer of the same host, and the other way. kUnsupported where the
-  // memory or the pair of devices cannot. open() is given each handle once until close(), which
-  // wants a pause.
+  // Exports memory of this process for a peer on the same host, and maps exported memory of a peer.
+  // kUnsupported if the memory or the pair of devices does not support it. open() is called once
+  // for each handle until close(). close() is called in a pause.
   virtual Result<ExportedMemory> export_memory(int device, DeviceAddress address) = 0;
   virtual Result<MappedMemory> open(int device, const ExportedMemory& memory) = 0;
   virtual void close(int device, DeviceAddress base) = 0;
 
-  // kUnsupported where driver, kernel or the kind of memory cannot: it may be registered by its
-  // address all the same.
+  // kUnsupported if the driver, the kernel or the kind of memory does not support dma-buf. The
+  // memory may still be registered by its address.
   virtual Result<DmaBuf> dma_buf(int device, DeviceAddress address, size_t bytes) = 0;
-  // Whether an adapter may read and write this device's memory in place, as far as can be told
-  // before a probe transfer (CUDA: dma-buf or peermem).
+  // Whether an adapter may read and write this device's memory in place, as far as this can be
+  // known before a probe transfer (CUDA: dma-buf or peermem).
   virtual bool may_use_gpudirect(int device) = 0;
 };
 

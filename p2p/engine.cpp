@@ -24,14 +24,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// While device work is under way the engine asks for it without pause for this long, then between
-// yields, then with sleeps of a sixteenth of the time it has been waiting: at most 6 % late, and a
-// copy that waits behind a kernel of seconds costs no CPU.
+// While device work is in progress the engine thread polls without pause for kSpin, then with
+// yields until kYield, then with sleeps of a sixteenth of the time it has waited. So it is at most
+// 6 % late, and a copy that waits for a kernel of some seconds costs no CPU time.
 constexpr auto kSpin = std::chrono::microseconds(30);
 constexpr auto kYield = std::chrono::milliseconds(3);
 constexpr auto kLongestNap = std::chrono::milliseconds(1);
-// After the last copy the engine looks for messages this long before it sleeps: a program that
-// copies in a loop finds it awake. Short where the spinner may be what keeps others from running.
+// After the last copy the engine thread polls for messages for this time before it sleeps, so a
+// program that copies in a loop finds it awake. The time is short on hosts with few cores, where a
+// spinning thread may keep others from running.
 std::chrono::nanoseconds linger() {
   return std::chrono::microseconds(std::thread::hardware_concurrency() >= 8 ? 1000 : 100);
 }
@@ -89,7 +90,7 @@ class Engine::Runner {
     return answer.get();
   }
 
-  Core& core() { return *core_; }  // for jobs
+  Core& core() { return *core_; }  // only for jobs on the engine thread
 
   void attach(PeerId id, std::unique_ptr<transport::Link> link, const SessionToken& token,
               bool connected) {
@@ -106,8 +107,8 @@ class Engine::Runner {
   }
 
  private:
-  // Sleeps in Link::wait while the engine thread sleeps, and wakes it when a message comes. Gone
-  // before its Link (before_drop).
+  // Sleeps in Link::wait while the engine thread sleeps, and wakes it when a message comes.
+  // Destroyed before its Link (before_drop).
   class Listener {
    public:
     Listener(Runner& runner, Peer& peer) : runner_(runner), peer_(peer), link_(*peer.link()) {}
@@ -127,16 +128,16 @@ class Engine::Runner {
 
     const transport::Link& link() const { return link_; }
     void interrupt() { link_.interrupt(); }
-    // By the engine thread, before it sleeps: where the next message will show. A lost peer has
-    // none, though some may lie there unread.
+    // Called by the engine thread before it sleeps: stores where the next message will begin.
+    // Messages of a lost peer do not count, although some may be in the window unread.
     void look_out() {
       listens_ = peer_.lost().ok();
       next_offset_ = peer_.next_message_offset();
     }
 
    private:
-    // While the runner's mutex is held and awake_ is false the engine thread cannot go on, so its
-    // rings may be looked at.
+    // While the runner's mutex is held and awake_ is false, the engine thread takes no message, so
+    // next_offset_ is valid.
     bool enough() {
       std::lock_guard lock(runner_.mutex_);
       if (retired_ || runner_.awake_) return true;
@@ -156,7 +157,8 @@ class Engine::Runner {
         const Status status = link_.wait([this] { return enough(); }, Clock::time_point::max());
         runner_.wake();
         lock.lock();
-        // A broken Link would return at once for ever; the engine retires this thread soon.
+        // Link::wait would return at once for ever on a broken Link. The engine thread retires this
+        // thread soon.
         if (!status.ok()) runner_.asleep_.wait(lock, [this] { return retired_; });
       }
     }
@@ -171,8 +173,9 @@ class Engine::Runner {
     std::thread thread_;
   };
 
-  // Whoever has put something where the engine thread will find it calls this afterwards. Pairs
-  // with sleep(): the flag is cleared before the last look, so one of the two sees the other.
+  // A thread calls this after it has left work for the engine thread. Pairs with sleep(): the
+  // engine thread clears awake_ before it looks for work the last time, so either it sees the work
+  // or the caller sees awake_ false. All accesses to awake_ are sequentially consistent.
   void wake() {
     if (awake_.load()) return;
     {
@@ -201,7 +204,8 @@ class Engine::Runner {
     } else {
       RCUDA_INFO("the peer-to-peer engine is bound to no NUMA node");
     }
-    // The first HMAC of a process loads what it needs, for 3 ms: while the connections are made.
+    // The first HMAC of a process takes 3 ms to load its implementation. It is done here, while the
+    // connections are being made.
     (void)make_proof({}, false, {}, {});
     Clock::time_point moved_at = Clock::now();
     while (!stop_) {
@@ -219,7 +223,7 @@ class Engine::Runner {
         moved_at = Clock::now();
       }
     }
-    // Here, since what it gives back to the driver is for this thread to give back.
+    // Destroyed here, because only this thread may free its driver resources.
     core_.reset();
   }
 
@@ -244,22 +248,23 @@ class Engine::Runner {
       }
       awake_ = true;
     }
-    // Messages that find nobody asleep cost their sender no system call.
+    // Ends the listeners' waits. A peer that puts a message for which no thread sleeps needs no
+    // system call to wake one.
     for (const auto& listener : listeners_) listener->interrupt();
   }
 
   std::mutex mutex_;
-  std::condition_variable wanted_;           // the engine thread is to wake
-  std::condition_variable asleep_;           // the listeners are to look out
+  std::condition_variable wanted_;           // wakes the engine thread
+  std::condition_variable asleep_;           // wakes the listeners
   std::vector<std::function<void()>> jobs_;  // guarded by mutex_
   std::atomic<bool> has_jobs_ = false;
   const std::chrono::nanoseconds linger_;
   std::atomic<bool> awake_ = true;  // written under mutex_
-  bool stop_ = false;               // the engine thread's
+  bool stop_ = false;               // used only by the engine thread
 
-  // The engine thread's. Listeners go before their Link (before_drop).
+  // Used only by the engine thread. A listener is destroyed before its Link (before_drop).
   std::vector<std::unique_ptr<Listener>> listeners_;
-  std::optional<Core> core_;  // until the thread ends
+  std::optional<Core> core_;  // destroyed at the end of the engine thread
   std::thread thread_;
 };
 
@@ -269,8 +274,8 @@ Engine::Engine(DeviceOps& ops, EngineOptions options)
       device_count_(static_cast<int>(ops.devices().size())) {}
 
 transport::LinkOptions Engine::link_options(transport::LinkOptions options) {
-  // Between two transfers of a program that copies in a loop lie the DMA at either end and a few
-  // messages: 100 to 200 us on an H200.
+  // A program that copies in a loop has 100 to 200 us between two transfers on an H200: the DMA at
+  // both ends and a few messages.
   constexpr int kLonger = 5;
   options.window_bytes = PeerWindow::kBytes;
   options.receive_spin *= kLonger;
@@ -298,7 +303,7 @@ void Engine::lose(PeerId peer, const Status& why) {
 }
 
 Status Engine::copy(PeerCopy copy, Status failure) {
-  // No half of a copy without an id can be told to the peer.
+  // Without a valid id, the peer's half cannot be notified.
   RCUDA_RETURN_IF_ERROR(check_id(copy.id));
   if (failure.ok()) failure = copy.memory.check();
   if (failure.ok() && (copy.device < 0 || copy.device >= device_count_)) {
@@ -315,7 +320,7 @@ Status Engine::copy(PeerCopy copy, Status failure) {
     }
   }
   if (!failure.ok()) {
-    // The peer's half must end as well: a half that fails tells it.
+    // The peer's half must end as well: a half that fails notifies it.
     copy.memory = {};
     copy.device = 0;
     copy.done = {};
@@ -339,7 +344,7 @@ Status Engine::signal(PeerId peer, uint64_t id, StreamRef place) {
 Status Engine::await(PeerId peer, uint64_t id, StreamRef stream) {
   RCUDA_RETURN_IF_ERROR(check_id(id));
   const Result<Order> entered = ops_.enter(stream, true);
-  const Order order = entered ? *entered : Order::kNone;  // the signal comes all the same
+  const Order order = entered ? *entered : Order::kNone;  // the signal comes anyway
   runner_->post(
       [this, peer, id, stream, order] { runner_->core().await(peer, id, stream, order); });
   return entered.status();

@@ -1,6 +1,6 @@
-// Registers GPU memory with a Link that reaches it in place (verbs): as dma-buf where the driver
-// exports one, else by its address, as nvidia-peermem and softgpu's plain memory allow. Whether
-// bytes really get there is for a probe transfer to show. Blocks for registration.
+// Registers GPU memory with a Link that reaches it in place (verbs): as dma-buf if the driver
+// exports one, otherwise by its address, which nvidia-peermem and softgpu's plain memory support.
+// Only a probe transfer shows whether bytes really arrive there. Blocks for the registration.
 #pragma once
 
 #include <cstddef>

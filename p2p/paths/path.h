@@ -1,15 +1,16 @@
-// Path: how staged chunks reach the peer. It says where copy-out puts a chunk and what carries it.
+// Path: how chunks reach the peer. A path decides where the copy-out puts a chunk and what
+// transports it.
 //
-//   shm     copy-out writes straight into the peer's pinned inbox, which is mapped here; nothing is
-//           carried
-//   wire    copy-out writes into this side's outbox; Link::write carries it to the peer's inbox,
-//           over tcp or verbs; both in GPU memory with GPUDirect
-//   direct  no copy-out: Link::write carries it from where it is to where it belongs (v1)
+//   shm     the copy-out writes straight into the peer's pinned inbox, which is mapped here; the
+//           bytes need no transport
+//   wire    the copy-out writes into this side's outbox; Link::write moves it to the peer's inbox,
+//           over tcp or verbs. With GPUDirect both are in GPU memory
+//   direct  no copy-out: Link::write moves the bytes from the source to the destination (v1)
 //
-// Copies share a path, and paths share arenas (two GPUs of a sender write one inbox); reserve()
-// bounds what they may have in flight. Arenas and Link outlive the path. Called by the engine's
-// thread; nothing blocks but Link::put, which waits while its send queue is full. The done function
-// of ship() runs on a thread of the Link, or before ship() returns.
+// Copies share a path, and paths share arenas (two GPUs of a sender write into one inbox).
+// reserve() limits the bytes in flight. Arenas and Link outlive the path. Only the engine thread
+// calls a path. Nothing blocks except Link::put, which waits while the send queue is full. The
+// `done` function of ship() runs on a thread of the Link, or before ship() returns.
 #pragma once
 
 #include <cstdint>
@@ -20,16 +21,16 @@
 
 namespace rcuda::p2p {
 
-// Where a chunk's bytes are when the receiver hears of them; on the wire in ChunkMessage.
+// Where a chunk's bytes are when the receiver learns of them. On the wire in ChunkMessage.
 enum class Where : uint32_t {
   kHostInbox = 1,    // in the receiver's pinned inbox
-  kDeviceInbox = 2,  // in the inbox in its GPU's memory
-  kTarget = 3,       // where they belong (v1)
+  kDeviceInbox = 2,  // in the receiver's inbox in GPU memory
+  kTarget = 3,       // at their destination (v1)
 };
 
 // Room for one chunk at both ends.
 struct Place {
-  uint64_t local = 0;   // address where copy-out writes, or (direct) where the bytes are
+  uint64_t local = 0;   // address where copy-out writes, or (direct) of the source bytes
   uint64_t remote = 0;  // offset in the receiver's inbox or target
   uint64_t bytes = 0;
 };
@@ -39,27 +40,27 @@ class Path {
   virtual ~Path() = default;
 
   virtual Where where() const = 0;
-  // Whether chunks are in host memory between the copies.
+  // Whether chunks are in host memory between copy-out and copy-in.
   virtual bool in_host_memory() const = 0;
-  // Whether a chunk must be copied out before it can go.
+  // Whether a chunk must be copied out before ship().
   virtual bool copies_out() const { return true; }
   // Whether ship() is needed.
   virtual bool ships() const = 0;
 
-  // The most that reserve() can ever grant at once.
+  // The most bytes that reserve() can grant in total.
   virtual uint64_t capacity_bytes() const = 0;
-  // Room for the chunk [offset, offset + bytes) of a copy; nullopt: not now.
+  // Room for the chunk [offset, offset + bytes) of a copy. nullopt: there is no room now.
   virtual std::optional<Place> reserve(uint64_t offset, uint64_t bytes) = 0;
   virtual void release(const Place& place) = 0;
-  // Whether the receiver hears by itself of what is shipped with an immediate, so that it can be
-  // announced before it has arrived.
+  // Whether a chunk shipped with an immediate reports its own arrival to the receiver. Such a chunk
+  // can be announced before it has arrived.
   virtual bool tells_arrival() const { return false; }
   // `immediate`: 0 for none.
   virtual void ship(const Place& place, uint32_t immediate, transport::Company company,
                     transport::TransferDone done) = 0;
 };
 
-// Over memory of the peer that is mapped here.
+// Through the peer's inbox, which is mapped here.
 class ShmPath final : public Path {
  public:
   ShmPath(void* mapped_inbox, Arena& inbox)
@@ -78,7 +79,7 @@ class ShmPath final : public Path {
   Arena& inbox_;
 };
 
-// From an outbox here to an inbox there.
+// From an outbox of this side to an inbox of the peer.
 class WirePath final : public Path {
  public:
   WirePath(transport::Link& link, Where where, uint64_t outbox_base, Arena& outbox,
@@ -109,7 +110,7 @@ class WirePath final : public Path {
   Arena& inbox_;
 };
 
-// From the source's range to the destination's range, of one copy.
+// From the source's range to the destination's range, for one copy.
 class DirectPath final : public Path {
  public:
   DirectPath(transport::Link& link, uint64_t source, uint64_t bytes, transport::RegionId target)

@@ -1,11 +1,11 @@
-// How two engines prove to one another that one client introduced them.
+// How two engines prove to each other that the same client introduced them.
 //
-// The client of a session gives each worker the same 32-byte token (over its authenticated
-// session). Each engine sends a random nonce; the proof is
+// The client of a session gives each worker the same 32-byte token, over its authenticated session.
+// Each engine sends a random nonce. The proof is
 //   HMAC-SHA256(token, "rcuda-p2p" || version || role || own nonce || peer's nonce)
-// with role 1 for the side that connected and 0 for the side that accepted, so that a proof cannot
-// be reflected. No window of memory is offered and no copy matched before both proofs hold.
-// Pure functions but for random_bytes; any thread.
+// with role 1 for the side that connected and 0 for the side that accepted, so a proof cannot be
+// reflected. Before both proofs hold, no memory is offered and no copy is matched. Pure functions,
+// except make_nonce(); any thread.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ using Proof = std::array<std::byte, 32>;
 
 Result<Nonce> make_nonce();
 Proof make_proof(const SessionToken& token, bool connected, const Nonce& own, const Nonce& peer);
-// In constant time.
+// Compares in constant time.
 bool proof_holds(const Proof& expected, const Proof& received);
 
 }  // namespace rcuda::p2p

@@ -6,7 +6,7 @@ namespace {
 using State = CopyState;
 using Event = CopyEvent;
 
-// While nothing is wrong with the copy. Done is checked against what was sent by the caller.
+// The transitions of a copy without an error. For Done the caller checks what has been sent.
 std::optional<State> after_work(State state, Event event) {
   switch (event) {
     case Event::kCommand:
@@ -43,7 +43,7 @@ std::optional<State> after_work(State state, Event event) {
   return {};
 }
 
-// Once it fails.
+// The transitions of a copy with an error.
 std::optional<State> after_failure(State state, Event event) {
   const bool may_be_refused = state == State::kFailing || state == State::kAborting;
   switch (event) {
@@ -71,7 +71,7 @@ std::optional<State> after_failure(State state, Event event) {
 
 std::optional<CopyState> after(CopyState state, CopyEvent event) {
   if (state == State::kDone) {
-    // The receiver has all bytes: what this side meets with afterwards changes nothing.
+    // The receiver has all bytes, so later events of this side change nothing.
     const bool idle = event == Event::kFailure || event == Event::kPeerLost;
     return idle ? std::optional(State::kDone) : std::nullopt;
   }

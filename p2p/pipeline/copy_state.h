@@ -4,7 +4,7 @@
 //   Planned --want--> Asking --Target--> Sending           (v1: the destination is registered)
 //   Planned --chunks--> Sending --all sent--> Sent         (staged)
 //   Planned --pull--> Pulling                              (ipc: the receiver maps the source)
-//   Pulling --Target, refused--> Sending                   (it could not: the copy is staged)
+//   Pulling --Target, refused--> Sending                   (mapping failed: the copy is staged)
 //   Planned --nothing to copy--> Sent
 //   Sending, Sent, Pulling --Done--> Done
 //
@@ -12,11 +12,11 @@
 //   any of these --Done with an error--> Refused
 //   Failing --Done with an error--> Refused --Abort sent--> Closing
 //   Aborting --Done with an error--> Closing
-//   Failing, Aborting --Done--> Done                       (the receiver had all bytes already)
+//   Failing, Aborting --Done--> Done                       (the receiver already had all bytes)
 //   any state but Done --peer lost--> Lost
 //
-// A copy in Done or Lost is over when its own transfers have ended; one in Closing when the
-// receiver has consumed all that it was sent as well. Pure functions.
+// A copy in Done or Lost is over when its own transfers have ended. A copy in Closing is over when,
+// in addition, the receiver has consumed everything that it was sent. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -25,47 +25,47 @@
 namespace rcuda::p2p {
 
 enum class CopyState : uint8_t {
-  kAnnounced,  // the peer's half is known, the client's command is to come
-  kWaiting,    // for the Link and for the source's stream
-  kReached,    // for the probes of the Link to end, then for a plan
-  kPlanned,    // for the destination's stream, if the copy is staged
-  kAsking,     // v1: for the registration of the destination
+  kAnnounced,  // the peer's half is known; waits for the client's half
+  kWaiting,    // waits for the Link and for the source's stream
+  kReached,    // waits for the end of the Link's probes, then for a plan
+  kPlanned,    // if staged: waits for the destination's stream
+  kAsking,     // v1: waits for the registration of the destination
   kSending,    // chunks are copied out, shipped, announced and consumed
-  kSent,       // every chunk is with the peer, or there is none: for Done
-  kPulling,    // the receiver maps the source and copies: for Done
-  kDone,       // the receiver has everything; for this side's end of its transfers
-  kFailing,    // nothing more starts; for what is under way, then Abort is sent
-  kRefused,    // the same, and the receiver's Done with an error is here
-  kAborting,   // Abort is sent: for Done
-  kClosing,    // both are said: for Consumed of the chunks the receiver was sent
-  kLost,       // the peer is gone; for what is under way
+  kSent,       // every chunk has been sent, or there is none; waits for Done
+  kPulling,    // the receiver maps the source and copies; waits for Done
+  kDone,       // the receiver has everything; waits for the end of this side's transfers
+  kFailing,    // nothing more starts; waits for transfers in progress, then sends Abort
+  kRefused,    // the same, and the receiver's Done with an error has arrived
+  kAborting,   // Abort has been sent; waits for Done
+  kClosing,    // Abort sent, Done received; waits for Consumed of the chunks that were sent
+  kLost,       // the peer is lost; waits for transfers in progress
 };
 inline constexpr auto kLastCopyState = CopyState::kLost;
 
 enum class CopyEvent : uint8_t {
-  kCommand,        // the client's half
-  kStreamReached,  // or the copy may overlap the one before it in its stream
+  kCommand,        // the client's half has come
+  kStreamReached,  // or the copy may overlap with the previous one in its stream
   kPlan,
-  kWant,     // the destination's registration is asked for
-  kPull,     // the receiver is told to pull
-  kStage,    // the copy goes in chunks: from its beginning, or as the direct way was refused
-  kAllSent,  // every chunk is announced and at the end of its transfer
-  kDone,     // the receiver's word: well
-  kRefusal,  // the receiver's word: an error
+  kWant,     // the registration of the destination has been requested
+  kPull,     // Pull has been sent
+  kStage,    // the copy is sent in chunks: from its beginning, or after a refused direct copy
+  kAllSent,  // every chunk has been announced and its transfer has ended
+  kDone,     // Done without an error
+  kRefusal,  // Done with an error
   kFailure,  // an error of this side
-  kAbort,    // Abort is sent
+  kAbort,    // Abort has been sent
   kPeerLost,
 };
 inline constexpr auto kLastCopyEvent = CopyEvent::kPeerLost;
 
-// The state that follows; none where the event cannot be in that state.
+// The next state; none if the event is impossible in that state.
 std::optional<CopyState> after(CopyState state, CopyEvent event);
 
-// Whether the copy has not begun, and nothing is wrong with it: copies behind it wait for it.
+// Whether the copy has not begun and has no error. Copies after it in its stream wait for it.
 constexpr bool before_begin(CopyState state) { return state <= CopyState::kPlanned; }
 // Whether the copy ends with an error.
 constexpr bool fails(CopyState state) { return state >= CopyState::kFailing; }
-// Whether Abort is still to be sent.
+// Whether Abort must still be sent.
 constexpr bool owes_abort(CopyState state) {
   return state == CopyState::kFailing || state == CopyState::kRefused;
 }

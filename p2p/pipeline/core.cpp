@@ -11,10 +11,10 @@
 namespace rcuda::p2p {
 namespace {
 
-// When another process keeps the file of measurements locked.
+// The time between attempts to save while another process has locked the file of measurements.
 constexpr double kSaveAgainUs = 1e6;
 
-// What RCUDA_P2P_WITHOUT leaves of the options.
+// The options without the mechanisms that RCUDA_P2P_WITHOUT turns off.
 EngineOptions debugged(EngineOptions options) {
   if (without().persisted) options.measurements_path.clear();
   if (without().prober) options.measure = false;
@@ -26,8 +26,8 @@ EngineOptions debugged(EngineOptions options) {
 Core::Core(DeviceOps& ops, EngineOptions options, std::function<uint64_t()> now_ns,
            std::function<void()> wake)
     : environment_(ops, debugged(std::move(options)), std::move(now_ns), std::move(wake)) {
-  // The node of the first device that has one: staging memory serves all of them, and the adapter
-  // nearest to it is what Links choose.
+  // The node of the first device that has one. Staging memory serves all devices, and Links choose
+  // the adapter nearest to that device.
   for (const EngineDevice& device : environment_.devices) {
     if (environment_.numa_node < 0) environment_.numa_node = numa_node_of_pci(device.pci_bus_id);
   }
@@ -45,14 +45,14 @@ Core::~Core() {
   for (const auto& peer : peers_) {
     peer->lose({Code::kUnavailable, "the session ends"});
   }
-  // DMA under way must end before its memory goes. A device that never answers again ends with an
-  // error, so this does not hang on it.
+  // DMA in progress must end before its memory is freed. If a device stops responding, the driver
+  // reports an error, so this loop ends.
   while (environment_.lanes.busy() ||
          std::any_of(peers_.begin(), peers_.end(),
                      [](const auto& peer) { return peer->link() || !peer->idle(); })) {
     step();
   }
-  // No stream is held any more, and nothing is left to put the end off for.
+  // No stream is held any more. The session ends in any case, so the result is ignored.
   (void)environment_.ops.pause(Pause::kWork);
   peers_.clear();
   environment_.drop_device_memory();
@@ -69,7 +69,8 @@ Peer& Core::peer(PeerId id) {
 
 void Core::attach(PeerId id, std::unique_ptr<transport::Link> link, const SessionToken& token,
                   bool connected) {
-  // Where the devices have no node, the first adapter may tell it: staging memory goes there.
+  // If the devices have no NUMA node, staging memory goes to the node of the first adapter that has
+  // one.
   const std::string adapter = link->adapter();
   if (environment_.numa_node < 0 && !adapter.empty()) {
     environment_.numa_node = numa_node_of_rdma(adapter);
@@ -104,7 +105,7 @@ void Core::await(PeerId id, uint64_t signal, StreamRef stream, Order order) {
 }
 
 void Core::release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done) {
-  // Counts the answers that are missing, one more while asking.
+  // The number of outstanding answers, plus one while requests are being sent.
   auto missing = std::make_shared<size_t>(1);
   const auto answered = [missing, done = std::move(done)] {
     if (--*missing == 0 && done) done();
@@ -138,7 +139,7 @@ bool Core::step() {
   }
   for (const auto& peer : peers_) moved |= peer->receive();
   for (const auto& peer : peers_) moved |= peer->advance();
-  // One chunk at a time, the peer after the one that had the last goes first.
+  // One chunk at a time. The peer after the one that started the last chunk goes first.
   bool started = true;
   while (started) {
     started = false;

@@ -1,9 +1,10 @@
-// Core: the engine without its thread. A round (step()) handles what arrived, moves every copy on,
-// and starts chunks in turn, peer by peer and copy by copy. Whoever drives it calls step() until
-// nothing moves, then waits: for a wake, a message, or, when polling() says so, a little while.
-// Tests drive it with a simulated clock.
-// Not thread-safe: one thread at a time. Nothing blocks but registration, allocation and mapping
-// when a peer is attached.
+// Core: the engine without its thread. A round (step()) handles everything that has arrived,
+// advances every copy, and starts chunks in turn, peer by peer and copy by copy. The caller repeats
+// step() until it returns false, then waits for a wake or a message; if polling() is true, it waits
+// only briefly. Tests drive it with a simulated clock.
+//
+// Not thread-safe: one thread at a time. A round blocks only to register, allocate, map or free
+// memory, to save the measurements, and in Link::put while the send queue is full.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ namespace rcuda::p2p {
 
 class Core {
  public:
-  // `ops` outlives the core. `wake` is called from threads of the Links when a transfer ended.
+  // `ops` outlives the core. Threads of the Links call `wake` when a transfer has ended. Blocks for
+  // reading the file of measurements.
   Core(DeviceOps& ops, EngineOptions options, std::function<uint64_t()> now_ns,
        std::function<void()> wake);
   ~Core();
@@ -28,19 +30,20 @@ class Core {
               bool connected);
   void lose(PeerId peer, const Status& why);
   void copy(PeerCopy copy, Order order, const Status& failure);
-  // `stream` is where `order` was taken.
+  // `stream` is the stream in which `order` has its place.
   void signal(PeerId peer, uint64_t id, StreamRef stream, Order order, const Status& failure);
   void await(PeerId peer, uint64_t id, StreamRef stream, Order order);
   void release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done);
 
   bool step();
-  // Whether progress may come about without a wake or a message: device work, or a stream.
+  // Whether progress may happen without a wake or a message: device work is in progress, or a
+  // stream must reach a place.
   bool polling() const;
   bool busy() const { return environment_.lanes.busy(); }
-  // A message or a finished transfer waits for the next round.
+  // Whether a message or a finished transfer waits for the next round.
   bool pending() const;
   bool idle() const;
-  // Whether every connection that was begun is open or lost.
+  // Whether every peer is open or lost.
   bool settled() const;
   bool all_open() const;
   Environment& environment() { return environment_; }
@@ -50,12 +53,12 @@ class Core {
   void save_measurements();
 
   Environment environment_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // by id; few
+  std::vector<std::unique_ptr<Peer>> peers_;  // few; found by id
   struct LastHold {
     uint64_t id = 0;
     PeerId peer = 0;
     bool outgoing = false;
-  } last_hold_;  // the copy that held a stream last: what StreamRef::follows speaks of
+  } last_hold_;  // the last copy that held a stream, for StreamRef::follows
   size_t turn_ = 0;
   double save_again_us_ = 0;  // not before this time
 };

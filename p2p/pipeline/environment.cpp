@@ -5,7 +5,7 @@
 namespace rcuda::p2p {
 namespace {
 
-// Large enough to measure a mapped copy's bandwidth with (Prober::kLargestBytes).
+// Large enough to measure the bandwidth of a copy from mapped memory (Prober::kLargestBytes).
 constexpr size_t kProbeBytes = size_t{16} << 20;
 
 }  // namespace

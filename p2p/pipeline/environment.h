@@ -1,5 +1,5 @@
-// What all peers of one engine share. Owned by the engine's core; used by the engine's thread
-// alone, but for Reports.
+// The state that all peers of one engine share. The engine's core owns it. Only the engine thread
+// uses it, except Reports.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@
 
 namespace rcuda::p2p {
 
-// A chunk that a Link carried, or failed to.
+// A transfer of a chunk that has ended, well or with an error.
 struct Shipment {
   PeerId peer = 0;
   uint64_t generation = 0;  // of the peer's Link
@@ -33,7 +33,7 @@ struct Shipment {
   Status status;
 };
 
-// What a peer's Link brought with an immediate.
+// Bytes that a peer's Link has received with an immediate.
 struct Arrival {
   PeerId peer = 0;
   uint64_t generation = 0;
@@ -41,7 +41,7 @@ struct Arrival {
   uint64_t bytes = 0;
 };
 
-// Where threads of the Links put what happened. The only state shared with them.
+// Events that threads of the Links report to the engine thread. The only state shared with them.
 template <typename Event>
 class Reports {
  public:
@@ -62,7 +62,7 @@ class Reports {
     empty_.store(true, std::memory_order_relaxed);
     return std::exchange(list_, {});
   }
-  // Looked at in every round of the engine.
+  // Checked in every round of the engine, so it takes no lock.
   bool empty() const { return empty_; }
 
  private:
@@ -72,7 +72,7 @@ class Reports {
   std::atomic<bool> empty_{true};
 };
 
-// Memory of this process that peers have mapped, so that freeing it can wait for them.
+// Memory of this process that peers have mapped. Freeing it waits for them.
 struct Exported {
   int device = 0;
   DeviceAddress base = 0;
@@ -99,14 +99,16 @@ struct Environment {
   bool valid_device(int device) const {
     return device >= 0 && static_cast<size_t>(device) < devices.size();
   }
-  // Memory of a device that peers of this host may try to map, to see whether they can; made when
-  // first asked for. Empty where it cannot be exported, and where no copy is to be mapped.
+  // Memory of a device that peers on this host try to map, to find out whether they can. The first
+  // call allocates it, in a pause. Empty if it cannot be exported, or if no plan may map memory.
   const std::optional<ExportedMemory>& probe_memory(int device);
-  // 16 MB of a device to measure legs with, one for all peers: what peers may map, where there is
-  // any. The bytes are anybody's. scratch() makes it, in a pause, where there is none (0).
+  // 16 MB of a device for measuring legs, shared by all peers: the probe memory if there is any.
+  // Its contents do not matter. existing_scratch() returns 0 if there is none; scratch() then
+  // allocates it, in a pause.
   DeviceAddress existing_scratch(int device) const;
   Result<DeviceAddress> scratch(int device);
-  // In a pause: what was made to measure with and nothing else. drop_device_memory(): all of it.
+  // In a pause. drop_spare_scratch() frees the memory that is only for measuring,
+  // drop_device_memory() also the probe memory.
   bool has_spare_scratch() const { return !scratch_.empty(); }
   void drop_spare_scratch() { scratch_.clear(); }
   void drop_device_memory() {
@@ -119,40 +121,40 @@ struct Environment {
   const EngineOptions options;
   const std::function<uint64_t()> now_ns;
   const std::vector<EngineDevice> devices;
-  // What this worker stages in, with peers that share pages and with the others.
+  // This worker's staging memory, for peers that share pages and for the others.
   StagingArena mappable_staging;
   StagingArena other_staging;
   Lanes lanes;
   Orders orders;
-  // Callbacks of a Link may outlive the copy that caused them, not the Link; shared all the same,
-  // so that destruction needs no order.
+  // A callback of a Link may outlive its copy, but not the Link. They are shared anyway, so that
+  // the order of destruction does not matter.
   const std::shared_ptr<Reports<Shipment>> shipments;
   const std::shared_ptr<Reports<Arrival>> arrivals;
   // Called before a peer's Link is destroyed, if set.
   std::function<void(const transport::Link*)> before_drop;
-  // Stores a leg that was measured here or told by a peer. One that a copy disturbed serves this
-  // session alone, and only where there is no better one.
+  // Stores a leg that this worker has measured or a peer has reported. A leg that a copy disturbed
+  // serves this session only, and only while no undisturbed one is known.
   void keep(const LegKey& key, LegModel leg, bool disturbed);
-  // Whether the leg is known as it is without copies beside it.
+  // Whether the leg has been measured without a disturbing copy.
   bool measured(const LegKey& key) const {
     return measurements.find(key) != nullptr && !disturbed_legs.contains(key);
   }
 
   Measurements measurements;
-  std::set<LegKey> disturbed_legs;  // of `measurements`
-  Measurements fresh;               // of `measurements`: to be saved, and not saved yet
-  // The prober whose sample is under way. There is one at a time: they use the same legs.
+  std::set<LegKey> disturbed_legs;  // in `measurements`
+  Measurements fresh;               // those of `measurements` that must still be saved
+  // The prober that is taking a sample. There is at most one, because probers use the same legs.
   const Prober* measuring = nullptr;
-  bool measures = false;     // some peer's prober was begun: see Peer::measuring()
-  uint64_t generations = 0;  // Links so far
+  bool measures = false;     // some peer's prober has begun; see Peer::measuring()
+  uint64_t generations = 0;  // number of Links so far
   int numa_node = -1;
   std::vector<Exported> exported;
 
-  // How many copies are running, and how many of those have sent everything and only wait for Done.
+  // The number of running copies, and of those that have sent everything and only wait for Done.
   uint32_t running_copies = 0;
   uint32_t ending_copies = 0;
-  // Incoming bytes that are being copied in. `activity` grows with every copy that begins to run
-  // and every landing.
+  // The number of chunks and pulls that are being copied in. `activity` grows with every copy that
+  // begins to run, and with every chunk or pull that begins to be copied in.
   uint32_t landings = 0;
   uint64_t activity = 0;
   bool copying() const { return running_copies > 0 || landings > 0; }

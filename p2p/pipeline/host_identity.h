@@ -5,7 +5,7 @@
 
 namespace rcuda::p2p {
 
-// Identifies the running kernel: two processes that read the same text share a host. Any thread.
+// Identifies the running kernel: two processes that get the same text are on one host. Any thread.
 std::string host_identity();
 
 }  // namespace rcuda::p2p

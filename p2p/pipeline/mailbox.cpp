@@ -5,7 +5,8 @@
 namespace rcuda::p2p {
 namespace {
 
-// A peer that stopped reading is found dead by its Link; until then this much may pile up.
+// The most frames that may wait; then send() fails. The Link of a dead peer normally breaks
+// earlier.
 constexpr size_t kMostWaiting = 1u << 16;
 
 constexpr auto kAtOnce = std::chrono::steady_clock::time_point::min();

@@ -1,29 +1,32 @@
-// The peer protocol: what two engines tell one another in the rings of their Link.
+// The peer protocol: the messages of two engines in the rings of their Link.
 //
 // Greeting    Challenge and Proof both ways (see authentication.h), then Offer both ways.
 // A copy      sender                          receiver
-//                                             Ready         its stream got there (if it has one)
-//             Chunk ...                       Consumed ...  cumulative, gives places back
-//                                             Done          over, in whatever way
-//             Abort                           the sender gave up, or heard a bad Done: its last
-//             word
-//   v1        Want -> Target, then one Chunk; ipc: Pull instead of chunks, or Pull -> Target that
-//             refuses, then chunks.
-//   failure   Abort and a bad Done, in either order, and Consumed for what had been sent
+//                                             Ready         its stream reached the copy (if any)
+//             Chunk ...                       Consumed ...  cumulative; places are free again
+//                                             Done          the copy is over, well or not
+//             Abort, its last message: the sender has failed, or has received Done with an error
+//   v1        Want -> Target, then one Chunk
+//   ipc       Pull instead of chunks; or Pull -> Target that refuses, then chunks
+//   failure   Abort and Done with an error, in either order, and Consumed for everything sent
 // Events      Signal. Memory: Forget -> Forgotten. Measuring: Echo -> Echoed, Leg.
 //
-// Order within a Link carries the protocol: a Chunk is sent after its bytes arrived, unless it says
-// how the receiver hears of them, and then before they are sent, or even copied out. The places of
-// a copy that ended well are free at the sender once Done was received and its own transfers ended,
-// those of any other once what was sent has been consumed as well: bytes that are still on their
-// way must not land on what is sent next. A receiver forgets a copy that ended well when it sent
-// Done, any other when it has received Abort, and all that Abort says was sent.
+// The protocol relies on the order of messages within a Link. A Chunk without an immediate is sent
+// after its bytes have arrived. A Chunk with an immediate is sent before its bytes are sent, or
+// even copied out.
 //
-// A frame of the ring is one message or several behind one another.
+// The sender may reuse the places of a copy that ended well when it has received Done and its own
+// transfers have ended. After a failure it also waits until everything that was sent has been
+// consumed, because bytes that are still in flight must not overwrite later ones. A receiver
+// forgets a copy that ended well when it has sent Done. It forgets a failed copy when it has
+// received Abort and everything that Abort says was sent.
 //
-// All structs are fixed-width, little-endian and 8-byte aligned. parse() checks kind and size;
-// meaning (ids, offsets, places) is checked by the handler against its own state. Anything wrong is
-// kProtocol and ends the Link.
+// A frame of the ring is one or more messages, one after the other.
+//
+// All structs are fixed-width, little-endian and 8-byte aligned. kind_of() checks the kind and
+// parse() the size. The handler checks the meaning (ids, offsets, places) against its own state.
+// Any violation is kProtocol and ends the Link. Two errors end no Link: a Pull outside of the
+// mapped memory is refused, and halves that disagree end their copy only.
 #pragma once
 
 #include <array>
@@ -43,9 +46,10 @@ namespace rcuda::p2p {
 
 inline constexpr uint32_t kPeerProtocolVersion = 7;
 
-// The windows of a Link between two engines: one ring each way and its credit word.
+// The windows of a Link between two engines: one ring in each direction and its two flow-control
+// words (common/wire/ring.h).
 struct PeerWindow {
-  static constexpr uint64_t kConsumed = 0;  // of the ring this window's owner writes
+  static constexpr uint64_t kConsumed = 0;  // of the ring that this window's owner writes
   static constexpr uint64_t kWant = 64;     // of the ring in this window
   static constexpr uint64_t kRing = 4096;
   static constexpr uint64_t kRingBytes = 256u << 10;
@@ -101,9 +105,9 @@ static_assert(sizeof(ProofMessage) == 40);
 
 struct DeviceOffer {
   std::array<char, 48> uuid{};  // padded with zeros
-  uint64_t inbox_region = 0;    // GPU memory the peer may write, 0: none
+  uint64_t inbox_region = 0;    // GPU memory that the peer may write; 0: none
   uint64_t inbox_bytes = 0;
-  uint32_t has_probe = 0;  // 1: `probe` is a page another process of this host can map
+  uint32_t has_probe = 0;  // 1: `probe` is memory that another process of this host can map
   uint32_t reserved = 0;
   std::array<std::byte, ExportedMemory::kHandleBytes> probe{};
 };
@@ -113,9 +117,9 @@ struct OfferMessage {
   static constexpr MessageKind kKind = MessageKind::kOffer;
   MessageKind kind = kKind;
   uint32_t device_count = 0;
-  std::array<char, 48> host{};  // identifies the running kernel: same text, same host
-  std::array<char, 64> name{};  // of the host, for messages and the measurements file
-  uint64_t inbox_region = 0;    // pinned host memory the peer may write
+  std::array<char, 48> host{};  // host_identity(): same text, same host
+  std::array<char, 64> name{};  // of the host, for log messages and the measurements file
+  uint64_t inbox_region = 0;    // pinned host memory that the peer may write
   uint64_t inbox_bytes = 0;
   std::array<DeviceOffer, kMaxDevices> devices{};
 };
@@ -134,17 +138,19 @@ struct ChunkMessage {
   MessageKind kind = kKind;
   Where where = Where::kHostInbox;
   uint64_t copy = 0;
-  uint64_t offset = 0;  // in the packed stream; chunks of a copy are sent in order
+  uint64_t offset = 0;  // in the packed stream; chunks of a copy are announced in order
   uint64_t bytes = 0;
   uint64_t place = 0;  // offset in the inbox
-  uint64_t total = 0;  // of the copy, so that a receiver can tell a disagreement
-  // 0: the bytes are there. Else they are when so many have come with this immediate, which no
-  // other chunk under way over the Link has; that may never be where Abort says so.
+  uint64_t total = 0;  // of the copy; lets the receiver detect a disagreement of the halves
+  // 0: the bytes have arrived. Otherwise the chunk has arrived when `bytes` bytes have come with
+  // this immediate. No other chunk in flight over the Link has the same one. If Abort says that the
+  // chunk was not sent, its bytes never come.
   uint32_t immediate = 0;
-  // 1: its place is waited for, so Consumed is wanted as soon as it has landed. (Of a copy that has
-  // the way to itself and room for all it has left, Done gives the places back as well.)
+  // 1: the sender waits for places, so Consumed must be sent as soon as the chunk has landed. 0:
+  // the sender has no other copy to this peer with anything to send, and no chunk of this one left
+  // to start. Then Done frees the places early enough.
   uint32_t place_wanted = 0;
-  uint64_t after = 0;  // the copy before it in a train, whose chunks it must not overtake, or 0
+  uint64_t after = 0;  // the previous copy of its train, whose chunks it must not overtake; or 0
 };
 static_assert(sizeof(ChunkMessage) == 64);
 
@@ -153,7 +159,7 @@ struct ConsumedMessage {
   MessageKind kind = kKind;
   uint32_t reserved = 0;
   uint64_t copy = 0;
-  uint64_t chunks = 0;  // so many of the copy's chunks are out of the inbox
+  uint64_t chunks = 0;  // the number of the copy's chunks whose places are free
 };
 static_assert(sizeof(ConsumedMessage) == 24);
 
@@ -167,7 +173,7 @@ struct WantMessage {
 struct TargetMessage {
   static constexpr MessageKind kKind = MessageKind::kTarget;
   MessageKind kind = kKind;
-  uint32_t refused = 0;  // 1: cannot be registered, or for a Pull mapped; stage instead
+  uint32_t refused = 0;  // 1: cannot register, or for a Pull cannot map; stage the copy instead
   uint64_t copy = 0;
   uint64_t region = 0;
 };
@@ -185,12 +191,12 @@ struct PullMessage {
 };
 static_assert(sizeof(PullMessage) == 16 + 128 + 56);
 
-// Done and Abort. `code` is rcuda::Code, `cuda` the CUresult where code is kCuda.
+// Done and Abort. `code` is an rcuda::Code; with kCuda, `cuda` is the CUresult.
 struct EndMessage {
   MessageKind kind = MessageKind::kDone;
   uint32_t code = 0;
   uint64_t copy = 0;
-  uint64_t chunks = 0;  // Abort: so many of the announced ones were sent, the others never will be
+  uint64_t chunks = 0;  // Abort: how many of the announced chunks were sent; the others never come
   uint32_t cuda = 0;
   uint32_t text_bytes = 0;
   std::array<char, kMaxErrorText> text{};
@@ -200,7 +206,7 @@ static_assert(sizeof(EndMessage) == 232);
 struct SignalMessage {
   static constexpr MessageKind kKind = MessageKind::kSignal;
   MessageKind kind = kKind;
-  uint32_t code = 0;  // of what the event's stream met, as in EndMessage
+  uint32_t code = 0;  // error of the event's stream, as in EndMessage
   uint64_t signal = 0;
   uint32_t cuda = 0;
   uint32_t reserved = 0;
@@ -228,23 +234,23 @@ struct EchoMessage {
   uint64_t tag = 0;
 };
 
-// A leg the sender of this message measured, for the peer's planner.
+// A leg that the sender of this message has measured, for the peer's planner.
 struct LegMessage {
   static constexpr MessageKind kKind = MessageKind::kLeg;
   MessageKind kind = kKind;
   uint32_t knot_count = 0;
   std::array<char, 16> leg{};  // "copy_out", "copy_in", "device_copy", "ipc"
   std::array<char, 48> gpu{};
-  std::array<char, 48> peer{};  // ipc: the GPU that pulls; `gpu` is the source
-  double delay_us = 0;          // of all sizes, as copy engines have it
-  uint32_t disturbed = 0;       // 1: copies came between its samples; not to be saved
+  std::array<char, 48> peer{};  // ipc: the GPU that pulls; `gpu` is the source's
+  double delay_us = 0;          // for all sizes, as for copy engines
+  uint32_t disturbed = 0;       // 1: copies disturbed its samples; not saved
   uint32_t reserved = 0;
   std::array<uint64_t, kMaxLegKnots> bytes{};
   std::array<double, kMaxLegKnots> us{};
 };
 static_assert(sizeof(LegMessage) == 136 + kMaxLegKnots * 16);
 
-// "Is this pattern at the start of your device's inbox?" proves GPUDirect.
+// Asks whether this pattern is at the start of the device's inbox. A match proves GPUDirect.
 struct ProbeMessage {
   static constexpr MessageKind kKind = MessageKind::kProbe;
   MessageKind kind = kKind;
@@ -255,8 +261,9 @@ struct ProbeMessage {
 };
 static_assert(sizeof(ProbeMessage) == 24);
 
-// What the receiver of a Probe found. Unasked, for each device whose probe was offered by a worker
-// of the same host, and each of its own: whether it could map the memory (kIpc, kNoIpc).
+// kNothing and kGpudirect answer a Probe. kIpc and kNoIpc are sent without a Probe, by a worker of
+// the same host: for each device whose probe memory it was offered and each of its own devices,
+// whether the memory could be mapped.
 enum class Proven : uint32_t { kNothing = 0, kGpudirect = 1, kIpc = 2, kNoIpc = 3 };
 struct ProbedMessage {
   static constexpr MessageKind kKind = MessageKind::kProbed;
@@ -267,14 +274,15 @@ struct ProbedMessage {
 };
 static_assert(sizeof(ProbedMessage) == 16);
 
-// The kind of a received frame; kProtocol when it is too short to have one or has an unknown one.
+// The kind of the first message of a frame. kProtocol if the frame is too short for a kind, or the
+// kind is unknown.
 Result<MessageKind> kind_of(std::span<const std::byte> frame);
 
-// How much of the frame its first message takes: what a message of its kind has, or all that there
-// is, where that is less or the kind unknown.
+// The size of the first message of a frame: the size of its kind, or the whole frame if it is
+// shorter or the kind is unknown.
 size_t first_message_bytes(std::span<const std::byte> frame);
 
-// The frame as a message of the type; kProtocol unless its size is exactly that.
+// The frame as a message of this type. kProtocol unless the size is exactly that of the type.
 template <typename Message>
 Result<Message> parse(std::span<const std::byte> frame) {
   static_assert(std::is_trivially_copyable_v<Message> && sizeof(Message) % 8 == 0);
@@ -289,7 +297,7 @@ Result<Message> parse(std::span<const std::byte> frame) {
 
 EndMessage make_end(MessageKind kind, uint64_t copy, const Status& status);
 SignalMessage make_signal(uint64_t signal, const Status& status);
-// The status a message carries; its text is bounded and made printable.
+// The status in a message. Its text is limited in length and made printable.
 Status status_of(const EndMessage& message);
 Status status_of(const SignalMessage& message);
 

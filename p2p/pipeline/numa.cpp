@@ -13,7 +13,7 @@
 namespace rcuda::p2p {
 namespace {
 
-// From the kernel's ABI (linux/mempolicy.h), which not every distribution installs.
+// From the kernel's ABI (linux/mempolicy.h); not every distribution installs that header.
 constexpr int kMpolPreferred = 1;
 
 int read_node(const std::string& path) {
@@ -23,7 +23,7 @@ int read_node(const std::string& path) {
   return node;
 }
 
-// "0-3,8,10-11" to a CPU set; false when malformed or empty.
+// Parses a list such as "0-3,8,10-11". Returns false if it is malformed or empty.
 bool parse_cpu_list(const std::string& text, cpu_set_t& set) {
   CPU_ZERO(&set);
   bool any = false;
@@ -53,7 +53,7 @@ bool parse_cpu_list(const std::string& text, cpu_set_t& set) {
 
 int numa_node_of_pci(const std::string& pci_bus_id, const std::string& sysfs) {
   if (pci_bus_id.empty() || pci_bus_id.find('/') != std::string::npos) return -1;
-  std::string name = pci_bus_id;  // CUDA writes hexadecimal digits in upper case, sysfs in lower
+  std::string name = pci_bus_id;  // CUDA has upper-case hexadecimal digits, sysfs lower-case
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return read_node(sysfs + "/bus/pci/devices/" + name + "/numa_node");
@@ -70,7 +70,7 @@ bool run_on_numa_node(int node, const std::string& sysfs) {
   std::string list;
   cpu_set_t wanted;
   if (!std::getline(file, list) || !parse_cpu_list(list, wanted)) return false;
-  // Never beyond what the administrator (taskset, cgroup) allows this process.
+  // Use only the CPUs that the administrator (taskset, cgroup) allows this process.
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   if (pthread_getaffinity_np(pthread_self(), sizeof allowed, &allowed) != 0) return false;

@@ -1,6 +1,7 @@
-// Orders: which copies' streams have got to them. Asking a driver costs a microsecond, and a
-// program may queue hundreds of copies in one stream: only the first of each stream is asked for,
-// once per round, since no other can be reached before it. Used by the engine's thread alone.
+// Orders: which orders have been reached by their streams. A query of the driver costs a
+// microsecond, and a program may queue hundreds of copies in one stream. So only the first order of
+// each stream is queried, once per round; no other can be reached before it. Used only by the
+// engine thread.
 #pragma once
 
 #include <array>
@@ -19,19 +20,20 @@ class Orders {
  public:
   explicit Orders(DeviceOps& ops) : ops_(ops) {}
 
-  // In the order in which they were taken. With Order::kNone, which has no place in a stream, these
-  // two do nothing.
+  // Call add() in the sequence in which the orders were taken. Order::kNone has no place in a
+  // stream; add() and release() ignore it.
   void add(Order order, StreamRef stream);
   void release(Order order, const Status& status);
   void next_round() { ++round_; }
   Result<bool> reached(Order order);
 
  private:
-  // Stream and context; an event's places have no order among one another, so each is its own.
+  // Stream, context and, if the place is an event, the order itself: places of events are in no
+  // order with each other.
   using Stream = std::array<uint64_t, 3>;
   struct Waiting {
     std::deque<Order> orders;  // not yet known to be reached, in stream order
-    uint64_t asked = 0;        // the round in which the first was asked for
+    uint64_t asked = 0;        // the round in which the first was queried
   };
   void remove(Order order);
 

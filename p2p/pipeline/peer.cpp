@@ -12,9 +12,9 @@ namespace rcuda::p2p {
 namespace {
 
 constexpr size_t kMostEarlySignals = 1u << 16;
-// A plan takes up to a tenth of a millisecond to make. Made when no copy has been under way for so
-// long, it keeps nobody waiting; a program that copies in a loop gives no such pause and waits for
-// plans a twentieth of its time at most.
+// A plan takes up to a tenth of a millisecond. If no copy has been in progress for kPauseUs, making
+// a plan delays no copy. A program that copies in a loop gives no such pause; it waits for plans at
+// most a twentieth of its time.
 constexpr double kPauseUs = 50;
 constexpr double kPlanningShare = 20;
 
@@ -87,7 +87,7 @@ void Peer::add(PeerCopy copy, Order order, uint64_t before, const Status& failur
 
 void Peer::signal(uint64_t id, Order order, const Status& failure) {
   if (!lost_.ok()) return environment_.orders.release(order, {});
-  // A stream that could not be watched has failed; the waiting side learns of it at once.
+  // A stream that cannot be observed has failed. The waiting side is notified at once.
   if (!failure.ok())
     RCUDA_DEBUG("signal %llu of a failed stream", static_cast<unsigned long long>(id));
   signals_.push_back({id, order, failure});
@@ -138,7 +138,7 @@ bool Peer::receive() {
     }
   }
   if (!moved && lost_.ok()) {
-    // After the last message: what was sent before the Link broke still counts.
+    // Checked after the last message, because messages sent before the Link broke still count.
     const Status status = link_->link->status();
     if (!status.ok()) {
       lose(status);
@@ -301,7 +301,8 @@ Status Peer::step(bool& moved) {
     RCUDA_RETURN_IF_ERROR(advance_signals(moved));
     RCUDA_RETURN_IF_ERROR(advance_probes(moved));
     if (measuring() && probes_.empty()) {
-      // Copies go first: the prober throws away the sample they disturb. And it allocates.
+      // Copies go first: a copy spoils the prober's sample. And the prober allocates, which a held
+      // stream forbids.
       const bool busy = !sender_.empty() || !receiver_.empty() || environment_.ops.holding();
       const Result<bool> probed = prober_->advance(busy);
       if (!probed) return probed.status();
@@ -350,7 +351,7 @@ bool Peer::advance() {
   const Result<bool> received = receiver_.advance(link_.get());
   if (!received) lose(received.status());
   moved |= !sent || !received || *sent || *received;
-  // Copies and transfers of the staging memory may be those of probes and measurements as well.
+  // The Link and its buffers are destroyed when no copy, probe or measurement uses them any more.
   if (!lost_.ok() && link_ && sender_.empty() && receiver_.empty() && link_->shipping == 0 &&
       environment_.lanes.passed(last_copies_) && environment_.ops.pause(Pause::kWork)) {
     prober_.reset();

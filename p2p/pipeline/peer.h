@@ -1,9 +1,9 @@
-// Peer: one other worker of the session, from before it is connected until it is lost.
+// Peer: another worker of the session, from before it is connected until it is lost.
 //
-// It holds copies until the Link is open, greets and authenticates, dispatches messages, and keeps
-// apart what must outlive what: a lost peer's Link and buffers stay until every transfer that uses
-// them has ended, then copies end with the error and memory is given back. Lost is for good.
-// Used by the engine's thread alone.
+// It keeps copies until the Link is open, greets and authenticates the peer, and dispatches
+// messages. The Link and the buffers of a lost peer stay until every transfer that uses them has
+// ended. Then the copies have ended with the error, and the memory is freed. A lost peer stays
+// lost. Used only by the engine thread.
 #pragma once
 
 #include <cstdint>
@@ -22,45 +22,48 @@
 
 namespace rcuda::p2p {
 
-// Shipment::copy of the transfer that probes GPUDirect; the client mints no such id.
+// Shipment::copy of the transfer that probes GPUDirect. The client assigns no such id.
 inline constexpr uint64_t kProbeShipment = UINT64_MAX - 1;
 
 class Peer {
  public:
   Peer(Environment& environment, PeerId id);
 
-  // The Link stands; `connected`: this side opened it. Only once.
+  // The Link is connected. `connected`: this side opened it. Called only once.
   void attach(std::unique_ptr<transport::Link> link, const SessionToken& token, bool connected);
-  // The Link cannot be had, or is no longer wanted.
+  // The Link cannot be made, or must not be used any more.
   void lose(const Status& why);
 
-  // `before`: the copy to this peer that the copy's place in its stream is right behind, or 0.
+  // `before`: the copy to this peer that is directly before this one in its stream, or 0.
   void add(PeerCopy copy, Order order, uint64_t before, const Status& failure);
-  // A stream of this side got to an event that the peer's streams wait for, and the other way.
+  // signal(): the peer's streams wait for an event of this side. await(): a stream of this side
+  // waits for an event of the peer.
   void signal(uint64_t id, Order order, const Status& failure);
   void await(uint64_t id, Order order);
-  // Tells the peer to unmap; `done` runs when it has, or is gone.
+  // Requests that the peer unmaps the memory. `done` runs when it has, or when the peer is lost.
   void forget(const Exported& exported, std::function<void()> done);
 
-  bool receive();  // handles what arrived
-  bool advance();  // moves everything on
+  bool receive();  // handles the messages that have arrived
+  bool advance();  // advances copies, signals, probes and measurements
   bool start_chunk();
   void shipped(const Shipment& shipment);
   void arrived(const Arrival& arrival);
 
-  // Of an open peer: how a plain copy would go now, and whether all legs are measured.
+  // For an open peer: how a contiguous copy would be made now, and whether all legs have been
+  // measured.
   Result<Forecast> forecast(int device, int peer_device, uint64_t bytes);
 
   bool open() const { return link_ && link_->open; }
   bool measuring() const { return prober_ && measure_; }
   bool idle() const;     // no copy and no measurement
-  bool polling() const;  // something only asking tells about
+  bool polling() const;  // something in progress must be polled
   bool pending() const {
     return link_ && lost_.ok() && due_ == Due::kNothing && link_->mailbox.pending();
   }
-  // Where in this side's window the next message will show (its first word turns nonzero).
+  // The offset in this side's window at which the next message begins (its first word becomes
+  // nonzero).
   uint64_t next_message_offset() const { return link_ ? link_->mailbox.next_offset() : 0; }
-  // The Link to sleep on; nullptr when there is none.
+  // The Link on which to sleep; nullptr if there is none.
   transport::Link* link() const { return link_ ? link_->link.get() : nullptr; }
   PeerLink* peer_link() { return link_.get(); }
   PeerId id() const { return id_; }
@@ -69,7 +72,7 @@ class Peer {
  private:
   struct Signal {
     uint64_t id = 0;
-    Order order = Order::kNone;  // none: the stream cannot be watched, for `failure`
+    Order order = Order::kNone;  // none: the stream cannot be observed, because of `failure`
     Status failure;
   };
   struct GpudirectProbe {
@@ -80,9 +83,9 @@ class Peer {
     Stage stage = Stage::kFilling;
     Ticket ticket = 0;
   };
-  // What the greeting has come to and takes a pause. Until then no message is taken.
+  // The next step of the greeting that needs a pause. Until the pause no message is handled.
   enum class Due : uint8_t { kNothing, kOffer, kOpen };
-  struct ProbeCheck {  // of the peer's probe, here
+  struct ProbeCheck {  // this side's check of a probe of the peer
     ProbeMessage probe;
     Ticket ticket = 0;
   };
@@ -113,14 +116,14 @@ class Peer {
   Sender sender_;
   Receiver receiver_;
   std::unique_ptr<Prober> prober_;
-  // Whether this peer's legs are to be measured: the first peer's at once, since most legs are this
-  // worker's own, those of the others when a copy with them was asked for. A session over many
-  // servers measures what it uses.
+  // Whether this peer's legs must be measured. Those of the first peer are measured at once,
+  // because most legs belong to this worker. Those of another peer are measured when a copy with it
+  // is first requested, so a session with many servers measures only the legs that it uses.
   bool measure_ = false;
   Status lost_;
-  double copied_us_ = 0;       // when a copy was last under way
-  double plan_again_us_ = 0;   // when the next plan may be made without a pause
-  Lanes::Moment last_copies_;  // when the peer was lost
+  double copied_us_ = 0;       // when a copy was last in progress
+  double plan_again_us_ = 0;   // when the next plan may be made although copies keep coming
+  Lanes::Moment last_copies_;  // taken when the peer was lost
 
   SessionToken token_{};
   bool connected_ = false;
@@ -130,14 +133,14 @@ class Peer {
   bool offered_ = false;
   Due due_ = Due::kNothing;
 
-  std::deque<Signal> signals_;         // to be sent when their stream gets there
+  std::deque<Signal> signals_;         // to be sent when their stream reaches them
   std::map<uint64_t, Order> awaited_;  // streams held until the peer's signal
-  std::map<uint64_t, Status> early_;   // signals that came first, with what they tell
+  std::map<uint64_t, Status> early_;   // signals that came before await(), with their status
   std::map<uint64_t, std::function<void()>> forgetting_;
   uint64_t next_forget_ = 1;
-  // The peer's probe memory, mapped to see whether it can be; unmapped when the peer goes.
+  // The peer's probe memory, mapped to find out whether that works. Unmapped when the peer is lost.
   std::vector<Prober::Mapped> mapped_;
-  size_t unmapped_ = 0;  // answers that the peer owes about mapping this side's memory
+  size_t unmapped_ = 0;  // outstanding answers of the peer about mapping this side's memory
   std::deque<GpudirectProbe> probes_;
   std::deque<ProbeCheck> checks_;
 };

@@ -1,4 +1,4 @@
-// How a peer becomes usable: proofs of the secret, offers, and what is made of them.
+// The greeting: proofs of the secret, offers, and the parts that are made from them.
 #include <algorithm>
 #include <span>
 #include <string>

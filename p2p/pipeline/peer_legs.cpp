@@ -1,4 +1,4 @@
-// What the two ends tell one another of the legs that they measured.
+// The exchange of measured legs between the two ends.
 #include <algorithm>
 #include <span>
 #include <string>
@@ -32,7 +32,8 @@ Status Peer::send_leg(const LegKey& key, const LegModel& leg) {
   return link_->mailbox.send(message);
 }
 
-// What the peer's planner needs of this side: its devices' own legs, and mapped copies it pulls.
+// Sends the legs that the peer's planner needs from this side: those of its devices, and of mapped
+// copies that it pulls.
 Status Peer::send_legs() {
   const auto own = [&](const std::string& gpu) {
     return std::any_of(environment_.devices.begin(), environment_.devices.end(),

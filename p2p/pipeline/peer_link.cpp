@@ -10,7 +10,8 @@
 namespace rcuda::p2p {
 namespace {
 
-// Chunks of one peer whose bytes have begun to come. It has room for 32 MB.
+// The most chunks of one peer whose bytes have begun to arrive. An inbox of 32 MB has so many
+// places (Arena::kAlignment).
 constexpr size_t kMostBegun = 1u << 16;
 
 }  // namespace
@@ -28,8 +29,8 @@ Result<bool> Arrivals::complete(uint32_t immediate, uint64_t bytes) {
   return all ? Result<bool>(true) : Status(Code::kProtocol, "a chunk with too many bytes");
 }
 
-// Threads of the Link and adapters use the buffers until their regions are withdrawn. Once the Link
-// is closed no peer is asked before.
+// Threads of the Link and adapters use the buffers until unexpose(). After close(), unexpose() does
+// not wait for the peer.
 PeerLink::~PeerLink() {
   link->close();
   for (const transport::RegionId region : regions) (void)link->unexpose(region);
@@ -58,7 +59,7 @@ Status PeerLink::make_inbox() {
       RCUDA_INFO("no GPU memory for GPUDirect staging on device %zu; host memory is used", device);
       continue;
     }
-    // Registered once: without that, the Link's CPU would copy what the adapter is to carry.
+    // Registered once. Without it, the Link would copy with the CPU instead of the adapter.
     const auto exposed = expose_device_memory(environment.ops, *link, static_cast<int>(device),
                                               out->address(), size, For::kThisSide);
     if (!exposed) {
@@ -76,7 +77,7 @@ Status PeerLink::make_inbox() {
 
 Status PeerLink::make_host_path() {
   const transport::MediumTraits& medium = link->traits();
-  // The Link's threads read and write what lies between the copies.
+  // With copies_by_cpu, threads of the Link read and write the staging memory.
   const auto fit = medium.copies_by_cpu ? Arena::Fit::kNext : Arena::Fit::kFirst;
   peer_inbox = Arena(offer.inbox_bytes, fit);
   peer_device_inbox.clear();
@@ -96,7 +97,7 @@ Status PeerLink::make_host_path() {
       environment.other_staging.take(offer.inbox_bytes, kScratchBytes, environment.numa_node);
   if (!slice) return Status(slice.status()).with_context("peer-to-peer outbox");
   if (medium.has_adapter) {
-    // Registered once, for all copies; otherwise the Link would register or copy every chunk.
+    // Registered once for all copies. Otherwise the Link would register or copy every chunk.
     const auto exposed =
         link->expose_device(slice->data(), slice->bytes() + kScratchBytes, {.for_peer = false});
     if (!exposed) return Status(exposed.status()).with_context("peer-to-peer outbox");

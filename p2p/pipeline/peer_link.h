@@ -1,6 +1,6 @@
 // PeerLink: the parts of one connection that its sender and its receiver both use: the Link, its
-// mailbox, staging memory, paths and planners. Made when a peer is attached, gone when it is lost
-// and nothing is under way any more. Used by the engine's thread alone.
+// mailbox, staging memory, paths and planners. Made when a peer is attached; destroyed when the
+// peer is lost and nothing is in progress any more. Used only by the engine thread.
 #pragma once
 
 #include <array>
@@ -19,13 +19,14 @@
 
 namespace rcuda::p2p {
 
-// How much has come of the chunks that tell of their arrival themselves. A chunk's bytes may come
-// before its announcement.
+// The number of bytes that have arrived of each chunk with an immediate. They may arrive before the
+// chunk's announcement.
 class Arrivals {
  public:
-  // kProtocol: more chunks begun than a peer may have under way.
+  // kProtocol: more chunks have begun to arrive than a peer may have in flight.
   Status add(uint32_t immediate, uint64_t bytes);
-  // Whether all of it is there; that is said once. kProtocol: more is there than there should be.
+  // Whether all bytes have arrived. Returns true once, and then forgets the immediate. kProtocol:
+  // more bytes have arrived than expected.
   Result<bool> complete(uint32_t immediate, uint64_t bytes);
 
  private:
@@ -42,45 +43,48 @@ struct PeerLink {
         mailbox(*link) {}
   ~PeerLink();
 
-  // The memory peers write and this side reads. Fails as registration does.
+  // Makes the memory that the peer writes and this side reads and, where GPUDirect may work, the
+  // outboxes in GPU memory. Fails if the registration fails.
   Status make_inbox();
-  // What this side needs to write the peer's inbox, from its checked offer.
+  // Makes the parts that write the peer's inbox, from the peer's checked offer.
   Status make_host_path();
-  // Once a probe transfer from `device` to `peer_device` arrived.
+  // Called when a probe transfer from `device` to `peer_device` has arrived.
   void make_device_path(int device, int peer_device);
 
   Path* device_path(int device, int peer_device) const {
     const auto found = device_paths.find({device, peer_device});
     return found == device_paths.end() ? nullptr : found->second.get();
   }
-  // The planner of one pair of GPUs, made when first asked for.
+  // The planner of one pair of GPUs. The first call makes it.
   Planner& planner(int device, int peer_device);
   Capabilities capabilities(int device, int peer_device) const;
-  // Counts a transfer that is about to start; its end comes to Peer::shipped under these two.
+  // Counts a transfer that is about to start. Its end is reported to Peer::shipped with these two
+  // numbers.
   transport::TransferDone begin_shipment(uint64_t copy, uint64_t number);
-  // Models from what has been measured by now.
+  // Updates the planners' models from the measurements so far.
   void refresh_models();
   PairKey pair_key(int device, int peer_device) const;
 
   Environment& environment;
   const PeerId id;
   const uint64_t generation;
-  // Destroyed last: the mapping of the peer's inbox and the regions are its own.
+  // Destroyed after the other parts, because the mapping of the peer's inbox and the regions belong
+  // to it.
   std::unique_ptr<transport::Link> link;
   Mailbox mailbox;
-  bool open = false;      // proofs and offers were exchanged
-  bool probing = false;   // what works, GPUDirect or mapping, is not known yet: no copy is planned
-  uint32_t shipping = 0;  // transfers of this side that have not ended
-  OfferMessage offer;     // the peer's, checked
-  Arrivals arrivals;      // of chunks of the peer's
-  uint32_t last_immediate = 0;  // given to chunks of this side's, in turn
+  bool open = false;      // proofs and offers have been exchanged
+  bool probing = false;   // not yet known whether GPUDirect and mapping work: no copy is planned
+  uint32_t shipping = 0;  // transfers of this side in progress
+  OfferMessage offer;     // the peer's; checked
+  Arrivals arrivals;      // of the peer's chunks
+  uint32_t last_immediate = 0;  // of this side's chunks; increases with each one
 
   Slice inbox;                             // written by the peer
-  Slice outbox;                            // wire media; with kScratchBytes behind it
+  Slice outbox;                            // wire media only; followed by kScratchBytes
   MappedInbox mapped;                      // shm: the peer's inbox
-  std::vector<DeviceBuffer> device_inbox;  // by device; empty buffers where there is none
+  std::vector<DeviceBuffer> device_inbox;  // by device; may be empty buffers
   std::vector<DeviceBuffer> device_outbox;
-  std::vector<transport::RegionId> regions;  // of all of those, but for `mapped`
+  std::vector<transport::RegionId> regions;  // of all these buffers, except `mapped`
 
   Arena peer_inbox;
   Arena outbox_arena;
@@ -88,7 +92,7 @@ struct PeerLink {
   std::vector<Arena> device_outbox_arena;
   std::unique_ptr<Path> host_path;
   std::map<std::pair<int, int>, std::unique_ptr<Path>> device_paths;
-  std::map<std::pair<int, int>, bool> ipc;  // (own device, peer's device): the peer can map ours
+  std::map<std::pair<int, int>, bool> ipc;  // (own device, peer's): the peer can map own memory
   std::map<std::pair<int, int>, Planner> planners;
 };
 

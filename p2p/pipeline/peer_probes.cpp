@@ -1,6 +1,6 @@
-// What works between two peers: whether one can map the other's GPU memory, and whether GPUDirect
-// carries bytes from GPU to GPU. A pattern is written and looked for: a successful registration
-// proves nothing.
+// The probes of a connection: whether one worker can map the other's GPU memory, and whether
+// GPUDirect moves bytes from GPU to GPU. For GPUDirect a pattern is written and checked at its
+// destination, because a successful registration proves nothing.
 #include <algorithm>
 #include <cstring>
 
@@ -11,15 +11,15 @@
 namespace rcuda::p2p {
 namespace {
 
-// Within the outbox's scratch page: the pattern this side sends, and the one it checks for the
-// peer.
+// In the scratch page after the outbox: this side's pattern is at offset 0, the one it checks for
+// the peer at this offset.
 constexpr size_t kCheckScratch = 64;
 
 }  // namespace
 
 Status Peer::start_probes() {
-  // A mapping that succeeds here says that this side can pull from the peer. The peer plans its
-  // copies to this side, so it is told.
+  // If this side can map the peer's memory, it can pull from the peer. The peer plans the copies to
+  // this side, so it gets the result.
   const bool same_host = get_text(link_->offer.host) == host_identity();
   const size_t offered = std::min<size_t>(environment_.devices.size(), kMaxDevices);
   for (size_t own = 0; same_host && own < offered; ++own) {
@@ -66,8 +66,8 @@ Status Peer::start_probes() {
   return {};
 }
 
-// One probe at a time: fill the start of the GPU's outbox from host memory, let the NIC carry it,
-// ask the peer to look.
+// One probe at a time: fill the start of the GPU's outbox from host memory, let the NIC write it to
+// the peer, ask the peer to check it.
 Status Peer::advance_probes(bool& moved) {
   while (!probes_.empty() && probes_.front().stage == GpudirectProbe::Stage::kOver) {
     probes_.pop_front();

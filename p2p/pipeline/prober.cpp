@@ -12,22 +12,22 @@ namespace {
 constexpr uint64_t kSmallestBytes = 4096;
 constexpr uint64_t kGrowth = 4;
 constexpr uint64_t kWarmUpBytes = uint64_t{256} << 10;
-// Of each size; the first single transfer warms up and is dropped. Sockets differ more from one
-// transfer to the next than copy engines.
+// The number of samples of each size. The first single transfer warms up and is dropped. Times of
+// sockets vary more than those of copy engines.
 constexpr uint32_t kSingles = 4;
 constexpr uint32_t kTrains = 2;
 constexpr uint32_t kWireSingles = 6;
 constexpr uint32_t kWireTrains = 5;
 constexpr uint32_t kTrainLength = 4;
 constexpr uint32_t kEchoes = 9;
-// A size whose single transfer takes this long is the last one.
+// If a transfer takes this long, its size is the last one.
 constexpr double kLongUs = 5000;
-// Copies wait behind a sample that is under way, a millisecond for the largest. Until there has
-// been no copy for so long, samples take a twentieth of the time at most.
+// A copy waits for the sample in progress, a millisecond for the largest. Until no copy has come
+// for kQuietUs, samples take at most a twentieth of the time.
 constexpr double kQuietUs = 20'000;
 constexpr double kMeasuringShare = 20;
-// In a program that never pauses a copy comes into every long sample: one so often disturbed
-// counts, for this session.
+// In a program that never pauses, a copy disturbs every long sample. After this many attempts a
+// disturbed sample counts, for this session.
 constexpr uint32_t kMostAttempts = 2;
 
 }  // namespace
@@ -79,7 +79,7 @@ void Prober::plan() {
     }
   }
   for (const Mapped& mapped : mapped_) {
-    // Keyed by source and destination, as the peer plans with it.
+    // The key has source and destination, as the peer's planner needs it.
     const PairKey pair = link_.pair_key(mapped.device, mapped.peer_device);
     want({{"ipc", pair.destination_gpu, "", pair.source_gpu},
           Kind::kLane,
@@ -88,13 +88,14 @@ void Prober::plan() {
           mapped.base});
   }
   const PairKey pair = link_.pair_key(0, 0);
-  want({{"message", "", pair.nic, pair.destination_host}, Kind::kEcho});  // which the next needs
+  want({{"message", "", pair.nic, pair.destination_host}, Kind::kEcho});  // the next job uses it
   if (link_.host_path->ships()) want({{"wire", "", pair.nic, pair.destination_host}, Kind::kWire});
 }
 
 Result<bool> Prober::advance(bool busy) {
   const double now_us = environment_.now_us();
-  // Copies with other peers use the same lanes and adapters. One may have come and gone since.
+  // Copies with other peers use the same lanes and adapters. `activity` also shows a copy that
+  // began and ended between two calls.
   busy |= environment_.copying() || environment_.activity != seen_activity_;
   seen_activity_ = environment_.activity;
   if (busy) busy_us_ = now_us;
@@ -118,7 +119,8 @@ Result<bool> Prober::advance(bool busy) {
   return false;
 }
 
-// Echoes take nothing that others measure with, and whether the peer answers is up to the peer.
+// An echo uses nothing that other probers measure, and the peer may never answer it. So it does not
+// block other probers.
 void Prober::begin_sample() {
   running_ = true;
   if (jobs_.front().kind != Kind::kEcho) environment_.measuring = this;
@@ -129,7 +131,7 @@ Result<bool> Prober::start() {
   Job& job = jobs_.front();
   if (environment_.measuring != nullptr) return false;
   if (!job.known && job.taken == 0 && job.samples.empty() && environment_.measured(job.key)) {
-    // Another peer's prober was first.
+    // Another peer's prober has measured it in the meantime.
     job.known = true;
     job.bytes = kWarmUpBytes;
     if (!moves_bytes(job)) {
@@ -154,7 +156,7 @@ Result<bool> Prober::start() {
   }
   if (job.kind != Kind::kRegister && job.mapped == 0) {
     path_ = &path_of(job);
-    // Transfers of a train may be carried at the same time: each goes to a place of its own.
+    // Transfers of a train may run at the same time, so each has its own place.
     place_ = path_->reserve(0, job.kind == Kind::kWire ? job.bytes * transfers_ : job.bytes);
     if (!place_) {
       finish_job();
@@ -192,7 +194,7 @@ Result<bool> Prober::start() {
   } else if (job.lane == Lane::kIn) {
     box.source = place_->local;
   } else {
-    // Within the device: between two halves.
+    // Within the device: from one half of the scratch memory to the other.
     box.width_bytes = std::min(job.bytes, kLargestBytes / 2);
     box.destination = *scratch + kLargestBytes / 2;
   }
@@ -209,8 +211,8 @@ Result<bool> Prober::start() {
   return true;
 }
 
-// And ends it: nothing is waited for. Both ends of a copy give their registration back before it is
-// over, as its memory may be freed then: that counts as well.
+// Also ends the sample, because registration blocks. The time includes the deregistration: both
+// ends of a copy deregister before it is over, because its memory may be freed then.
 void Prober::start_registration(DeviceAddress scratch) {
   const Job& job = jobs_.front();
   transfers_ = 1;
@@ -260,7 +262,7 @@ void Prober::end_sample(bool good) {
   attempts_ = 0;
   job.disturbed |= disturbed_;
   const bool echo = job.kind == Kind::kEcho;
-  // There and back is two messages. A clock too coarse for the sample gives no time: take 1 ns.
+  // A round trip is two messages. If the clock is too coarse for the sample, 1 ns counts.
   const double value = std::max(echo ? us / 2 : us, 1e-3);
   if (job.taken > 0) job.samples.push_back({echo ? 0 : job.bytes, transfers_, value});
   ++job.taken;
@@ -294,7 +296,7 @@ void Prober::finish_job() {
   } else {
     leg =
         LegModel::fit(job.samples, job.kind == Kind::kWire ? Sharing::kTogether : Sharing::kInTurn);
-    // Where the receiver hears of the arrival itself, the answer's way back holds up nobody.
+    // If the chunk reports its own arrival, nothing waits for the answer's way back.
     if (leg && job.kind == Kind::kWire && path_of(job).tells_arrival()) {
       leg = leg->sooner(message_us());
     }

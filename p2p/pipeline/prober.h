@@ -1,14 +1,18 @@
-// Prober: measures, in the background, the legs that are not known yet: this worker's devices to
-// and from host memory, the wire to one peer, from host memory and, once GPUDirect is proven, from
-// and to GPU memory, the registration of GPU memory, the mapped copy from the peer's, a message.
-// The others it uses once, as drivers put off work until a stream or an engine is first used.
+// Prober: measures in the background the legs that are not yet known: the copies of this worker's
+// devices to and from host memory; the wire to one peer, from host memory and, once GPUDirect is
+// proven, from GPU memory to GPU memory; the registration of GPU memory; the copy from mapped
+// memory of the peer; a message. It uses every known leg once, because drivers delay work until a
+// stream or an engine is first used.
 //
-// One transfer or short train is under way at a time, of all probers of the engine. A sample that a
-// copy disturbed, with whichever peer, is taken again, once. A leg with a sample that was disturbed
-// again serves this session and is not kept (Environment::keep). While copies come, samples take a
-// twentieth of the time at most. Staging room is borrowed from the path like any chunk's, for one
-// sample. Sizes stop growing when a sample takes long, so a slow link is not measured for seconds.
-// Used by the engine's thread alone; nothing blocks. Results go to Environment::measurements.
+// All probers of the engine together have one transfer or short train in progress at a time. A
+// sample that a copy with any peer disturbed is repeated once. If it is disturbed again, the leg
+// serves this session only and is not saved (Environment::keep). While copies keep coming, samples
+// take at most a twentieth of the time. A sample borrows its staging memory from the path, as a
+// chunk does. Sizes stop growing when a sample takes long, so that a slow link is not measured for
+// seconds.
+//
+// Used only by the engine thread. Nothing blocks except calls in a pause (allocating and
+// registering memory). Results go to Environment::measurements.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +32,7 @@ class Prober {
   static constexpr uint64_t kShipment = UINT64_MAX;
   static constexpr uint64_t kLargestBytes = 16ull << 20;
 
-  // The peer's memory, mapped for one of this worker's devices.
+  // Memory of the peer that is mapped for one of this worker's devices.
   struct Mapped {
     int device = 0;
     int peer_device = 0;
@@ -38,19 +42,20 @@ class Prober {
   Prober(Environment& environment, PeerLink& link, const std::vector<Mapped>& mapped);
   ~Prober();
 
-  // GPUDirect was proven from a device to the peer's, before the first advance().
+  // GPUDirect has been proven from `device` to `peer_device`. Called before the first advance().
   void add_gpudirect(int device, int peer_device);
 
-  // Takes the next step; `busy`: copies are under way, so measure nothing now. Errors are the
-  // mailbox's.
+  // Takes the next step. `busy`: copies are in progress, so nothing is measured now. Errors are
+  // those of the mailbox.
   Result<bool> advance(bool busy);
   void echoed(uint64_t tag);
   void shipped(const Status& status);
 
-  // The peer is lost: the sample under way never ends, and keeps no other prober from measuring.
+  // The peer is lost. A sample in progress never ends and no longer keeps other probers from
+  // measuring.
   void abandon();
 
-  // Nothing left to measure.
+  // Whether nothing is left to measure.
   bool over() const { return jobs_.empty() && !running_; }
 
  private:
@@ -60,11 +65,12 @@ class Prober {
     Kind kind = Kind::kLane;
     int device = 0;
     Lane lane = Lane::kOut;
-    DeviceAddress mapped = 0;  // the source of a mapped copy, 0 for the others
-    Path* path = nullptr;      // of a wire; null: through host memory
-    // Measured before: one transfer is made, so that no copy pays for what a driver does at first.
+    DeviceAddress mapped = 0;  // the source of a copy from mapped memory; otherwise 0
+    Path* path = nullptr;      // of a wire; null: the path through host memory
+    // Already measured. One transfer is made, so that no copy pays for the driver's work at the
+    // first use.
     bool known = false;
-    bool disturbed = false;  // a sample that counts was
+    bool disturbed = false;  // a sample that counts was disturbed
     uint64_t bytes = 0;      // of the next sample
     uint32_t taken = 0;      // samples of that size
     std::vector<LegSample> samples;
@@ -88,7 +94,7 @@ class Prober {
   PeerLink& link_;
   const std::vector<Mapped> mapped_;
   std::deque<Job> jobs_;
-  Path* path_ = nullptr;  // that place_ is of
+  Path* path_ = nullptr;  // the path to which place_ belongs
   std::optional<Place> place_;
 
   bool running_ = false;
@@ -100,9 +106,9 @@ class Prober {
   Ticket ticket_ = 0;
   uint64_t tag_ = 0;
   double began_us_ = 0;
-  uint32_t attempts_ = 0;  // at this sample
-  double again_us_ = 0;    // when the next may begin although copies come
-  double busy_us_ = std::numeric_limits<double>::lowest();  // when a copy was under way last
+  uint32_t attempts_ = 0;  // of this sample
+  double again_us_ = 0;    // when the next sample may begin although copies keep coming
+  double busy_us_ = std::numeric_limits<double>::lowest();  // when a copy was last in progress
 };
 
 }  // namespace rcuda::p2p

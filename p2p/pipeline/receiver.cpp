@@ -68,7 +68,7 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
       inbox_bytes = link.inbox.bytes();
       break;
     case Where::kDeviceInbox:
-      // Which device's inbox is known when the client's half is; checked there.
+      // The client's half names the device. land() checks the place in that device's inbox.
       inbox_bytes = UINT64_MAX;
       break;
     case Where::kTarget:
@@ -95,8 +95,8 @@ Status Receiver::on_chunk(const ChunkMessage& message, const PeerLink& link) {
   return {};
 }
 
-// Each has a place in an inbox until it is consumed, but for the empty one of a copy of nothing and
-// those that go to their copy's destination.
+// The most chunks that may be announced and not yet copied in. Each has a place in an inbox, except
+// the empty chunk of an empty copy and chunks for their copy's destination.
 uint64_t Receiver::most_arrived(const PeerLink& link) {
   uint64_t inbox_bytes = link.inbox.bytes();
   for (const DeviceBuffer& inbox : link.device_inbox) inbox_bytes += inbox.bytes();
@@ -153,7 +153,7 @@ Status Receiver::on_abort(const EndMessage& message) {
 }
 
 Status Receiver::on_forget(const ForgetMessage& message) {
-  // One handle may be mapped for several devices; the answer goes out with the last of them.
+  // One handle may be mapped for several devices. The answer is sent after the last unmapping.
   bool in_use = false;
   for (auto& [key, mapping] : mappings_) {
     if (key.second != message.handle) continue;
@@ -183,7 +183,8 @@ Result<bool> Receiver::advance(PeerLink* link) {
   return moved;
 }
 
-// Whether only a message of the sender can move the copy on. A program may have queued thousands.
+// Whether only a message of the sender can advance the copy. A program may have queued thousands of
+// copies.
 bool Receiver::dormant(const Incoming& copy) {
   return copy.request && copy.reached && copy.failure.ok() && !copy.any_chunk && !copy.pull &&
          !copy.wanted;
@@ -198,10 +199,11 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
       if (!reached) copy.failure = reached.status();
       if (reached && !*reached) copy.reached = false;
     }
-    if (!usable) copy.reached = false;  // Ready can only be said once the Link is open
+    if (!usable) copy.reached = false;  // Ready needs an open Link
     if (copy.reached && copy.failure.ok()) {
       moved = true;
-      // Who sends or asks already has no need of it, but for what it tells of the stream.
+      // A sender that has already sent a message for this copy needs Ready only to learn that this
+      // side's stream has reached it.
       if (copy.order != Order::kNone || !(copy.any_chunk || copy.pull || copy.wanted)) {
         ReadyMessage ready;
         ready.copy = copy.id;
@@ -233,8 +235,8 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
     --environment_.landings;
     moved = true;
   }
-  // Places go back as chunks land, not when all have: the sender may be waiting for the first.
-  // After the last there is only Done.
+  // Places are released as chunks land, not all at the end, because the sender may wait for the
+  // first. After the last chunk, Done alone is sent.
   const bool more_to_come =
       !copy.landing.empty() || (copy.request && copy.landed < copy.request->memory.bytes());
   if (usable && copy.failure.ok() && more_to_come && copy.tell) {
@@ -249,7 +251,7 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
                         copy.arrived.empty() && copy.landed == copy.request->memory.bytes();
   const bool over = complete || !copy.failure.ok();
   const bool tell = over && !copy.done_sent && usable;
-  // Who waits for the copy hears of it before the sender, which only gives places back.
+  // The program is notified before the sender, which only releases places.
   if (over && copy.request && !copy.finished && (tell || copy.done_sent || !lost_.ok())) {
     moved = true;
     finish(copy, link, copy.failure);
@@ -283,7 +285,7 @@ Status Receiver::answer_want(Incoming& copy, PeerLink& link) {
   return link.mailbox.send(message);
 }
 
-// Where `source` is at this offset of the peer's memory, all of which must be mapped.
+// Maps the peer's memory. The box `source` at this offset must lie inside it.
 Result<Receiver::Mapping*> Receiver::map(int device, const Handle& handle, uint64_t offset,
                                          const Shape& source) {
   const auto key = std::make_pair(device, handle);
@@ -302,7 +304,7 @@ Result<Receiver::Mapping*> Receiver::map(int device, const Handle& handle, uint6
   return &known->second;
 }
 
-// An error is the Link's.
+// A returned error is the Link's.
 Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
   const PeerCopy& request = *copy.request;
   const PullMessage& pull = *copy.pull;
@@ -346,8 +348,8 @@ Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
   return {};
 }
 
-// Whether the copy before it in a train, if there is one, has begun to land through the same lane,
-// which is in order, or is over.
+// Whether the previous copy of the train, if there is one, is over or has begun to land through the
+// same lane, which is in order.
 bool Receiver::may_land(const Incoming& copy, uint64_t after) const {
   const auto found = copies_.find(after);
   if (after == 0 || found == copies_.end() || found->second.finished) return true;
@@ -361,7 +363,7 @@ void Receiver::note_landing(Incoming& copy, const Landing& landing) {
   ++environment_.activity;
 }
 
-// True when it started something, or failed.
+// Returns true if it started a chunk or the copy failed.
 bool Receiver::start_landing(Incoming& copy, PeerLink& link) {
   bool started = false;
   while (!copy.arrived.empty() && copy.failure.ok()) {
@@ -382,7 +384,7 @@ bool Receiver::start_landing(Incoming& copy, PeerLink& link) {
   return started;
 }
 
-// That it has is said once.
+// Whether the chunk has arrived. Returns true only once for each chunk (Arrivals::complete).
 Result<bool> Receiver::has_come(const ChunkMessage& chunk, PeerLink& link) {
   if (chunk.immediate == 0) return true;
   return link.arrivals.complete(chunk.immediate, chunk.bytes);
@@ -413,8 +415,8 @@ Status Receiver::land(Incoming& copy, const ChunkMessage& chunk, const PeerLink&
   return {};
 }
 
-// The sender has given the copy up: what it had sent is waited for, so that its places can be used
-// again, and what it announced besides never comes.
+// The sender has aborted the copy. Chunks that it had sent are waited for, so that their places can
+// be reused. Chunks that it only announced never come.
 Status Receiver::drop_arrived(Incoming& copy, PeerLink& link, bool& moved) {
   while (copy.consumed < copy.sent && !copy.arrived.empty()) {
     const Result<bool> here = has_come(copy.arrived.front(), link);

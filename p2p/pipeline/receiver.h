@@ -1,11 +1,11 @@
 // Receiver: the incoming copies from one peer. A copy waits for the stream of this side, if it has
-// one (and tells the sender: Ready), lets every chunk that arrived be copied in, tells the sender
-// what it consumed, and ends with Done.
+// one, and sends Ready to the sender. Then every chunk that has arrived is copied in, the sender is
+// notified of consumed chunks, and the copy ends with Done.
 //
-// Chunks may arrive before the client's command does; they wait in the inbox. A copy that fails
-// lets what is under way end, says Done with the error, and is forgotten when the sender's Abort
-// and all that it had sent have come. Used by the engine's thread alone; nothing blocks but
-// registration (v1) and mapping (ipc).
+// Chunks may arrive before the client's half; they wait in the inbox. A copy that fails lets
+// transfers in progress end and sends Done with the error. It is forgotten when the sender's Abort
+// and everything that the sender had sent have arrived. Used only by the engine thread. Nothing
+// blocks except registering memory (v1) and mapping and unmapping it (ipc).
 #pragma once
 
 #include <array>
@@ -26,21 +26,22 @@ class Receiver {
   Receiver(Environment& environment, PeerId peer) : environment_(environment), peer_(peer) {}
   ~Receiver() { close_mappings(); }
 
-  // `failure`: the copy could not take its place in the stream and ends with that.
+  // `failure`: the copy could not take its place in the stream; it ends with this error.
   void add(PeerCopy copy, Order order, const Status& failure);
 
-  // Messages of the peer; kProtocol when they cannot be.
+  // Messages of the peer. kProtocol if a message is impossible in the current state.
   Status on_chunk(const ChunkMessage& message, const PeerLink& link);
   Status on_want(const WantMessage& message);
   Status on_pull(const PullMessage& message);
   Status on_abort(const EndMessage& message);
   Status on_forget(const ForgetMessage& message);
 
-  // Moves every copy on as far as it gets; true when something happened. Errors are the mailbox's.
+  // Advances every copy as far as possible. Returns true if something happened. Errors are those of
+  // the mailbox.
   Result<bool> advance(PeerLink* link);
 
   void lose(const Status& why);
-  // In a pause: unmaps the memory of a peer that is lost. There are no copies any more.
+  // In a pause: unmaps the memory of a lost peer. No copies are left then.
   void close_mappings();
   bool empty() const { return copies_.empty(); }
   bool polling() const;
@@ -60,34 +61,34 @@ class Receiver {
     std::optional<PeerCopy> request;  // none: the peer's half came first
     Order order = Order::kNone;
     bool reached = false;
-    std::deque<ChunkMessage> arrived;  // announced, and not yet being copied in
+    std::deque<ChunkMessage> arrived;  // announced; not yet being copied in
     std::deque<Landing> landing;
-    uint64_t next = 0;         // packed offset of the next chunk to arrive
-    uint64_t landed = 0;       // bytes in place
+    uint64_t next = 0;         // packed offset of the next chunk to be announced
+    uint64_t landed = 0;       // bytes at their destination
     uint64_t chunk_bytes = 0;  // of the largest chunk so far
-    bool any_chunk = false;    // of a copy of nothing: whether it was announced
-    uint64_t consumed = 0;     // chunks landed, or of no use any more
-    uint64_t told = 0;         // chunks the sender knows were consumed
-    bool tell = false;         // it waits for the place of one more
-    bool wanted = false;       // v1: a Want to answer
+    bool any_chunk = false;    // a chunk was announced (also that of an empty copy)
+    uint64_t consumed = 0;     // chunks that have landed or are dropped
+    uint64_t told = 0;         // chunks reported to the sender as consumed
+    bool tell = false;         // the sender waits for the place of a landed chunk
+    bool wanted = false;       // v1: a Want must be answered
     transport::RegionId target = transport::RegionId::kNone;
     std::optional<PullMessage> pull;
     std::optional<Handle> pulling;  // the mapping in use
-    bool refused = false;           // the Pull could not be followed, and chunks come
+    bool refused = false;           // the Pull was refused; chunks come instead
     Status failure;
     bool done_sent = false;
     bool aborted = false;
-    uint64_t sent = 0;      // aborted: chunks that have come or are on their way
-    bool finished = false;  // the client's half is over; only the sender's end of it is missing
+    uint64_t sent = 0;      // aborted: chunks that have arrived or are in flight
+    bool finished = false;  // the client's half is over; only the sender's end is missing
   };
 
   struct Mapping {
     MappedMemory memory;
     uint32_t uses = 0;
-    std::optional<uint64_t> forget_request;  // close when unused, then say Forgotten
+    std::optional<uint64_t> forget_request;  // close when unused, then send Forgotten
   };
 
-  Incoming& find_or_make(uint64_t id);  // and wakes it
+  Incoming& find_or_make(uint64_t id);  // also wakes it
   static bool dormant(const Incoming& copy);
   When when() const { return copies_.size() > 1 ? When::kSoon : When::kNow; }
   Status advance(Incoming& copy, PeerLink* link, bool& moved);
@@ -109,10 +110,10 @@ class Receiver {
   Environment& environment_;
   const PeerId peer_;
   std::map<uint64_t, Incoming> copies_;
-  uint64_t arrived_ = 0;      // Incoming::arrived of all copies
-  std::set<uint64_t> awake_;  // of copies_: those that are not dormant, in the same order
+  uint64_t arrived_ = 0;      // size of Incoming::arrived of all copies
+  std::set<uint64_t> awake_;  // those of copies_ that are not dormant, in the same order
   std::map<std::pair<int, Handle>, Mapping> mappings_;
-  std::deque<uint64_t> forgotten_;  // requests to answer
+  std::deque<uint64_t> forgotten_;  // requests that must be answered
   Status lost_;
 };
 

@@ -12,8 +12,8 @@
 namespace rcuda::p2p {
 namespace {
 
-// Halves of copies the peer may announce before this side's client did. A session that gets here
-// has lost its client's commands.
+// The most copies that the peer may announce before this side's halves come. A session that reaches
+// this number has lost its client's commands.
 constexpr size_t kMostCopies = 1u << 16;
 
 Status unknown_copy(const char* what, uint64_t copy) {
@@ -30,7 +30,7 @@ Sender::Outgoing& Sender::find_or_make(uint64_t id) {
   return copy;
 }
 
-// The event is one that the state allows: what the peer sends is checked before.
+// The state allows the event: messages of the peer are checked before.
 void Sender::move(Outgoing& copy, CopyEvent event) {
   const std::optional<CopyState> next = after(copy.state, event);
   assert(next);
@@ -45,7 +45,7 @@ void Sender::fail(Outgoing& copy, const Status& why, CopyEvent event) {
 void Sender::add(PeerCopy request, Order order, uint64_t before, const Status& failure) {
   Outgoing& copy = find_or_make(request.id);
   if (copy.request) {
-    // The client's mistake; the first of the two goes on.
+    // An error of the client. The first of the two copies continues.
     const Status status(Code::kInvalidArgument, "two peer copies with one id");
     environment_.orders.release(order, status);
     if (request.done) request.done(status);
@@ -129,7 +129,7 @@ Status Sender::on_done(const EndMessage& message) {
   const Status status = status_of(message);
   const auto found = copies_.find(message.copy);
   if (found == copies_.end()) {
-    // A receiver may end its half before this side's client sent the other.
+    // A receiver may end its half before this side's half has come from the client.
     if (status.ok()) return unknown_copy("Done", message.copy);
     if (copies_.size() >= kMostCopies) return {Code::kProtocol, "too many copies announced"};
   }
@@ -162,7 +162,7 @@ Result<bool> Sender::advance(PeerLink* link) {
     moved |= *over;
     if (copy.behind != 0 && (*over || copy.running.held())) {
       const uint64_t behind = std::exchange(copy.behind, 0);
-      // It may have failed at the peer, and be over, without ever having begun.
+      // It may be over without having begun, because it failed at the peer.
       if (copies_.contains(behind)) awake_.insert(behind);
     }
     const bool sleeps = *over || (lost_.ok() && dormant(copy));
@@ -172,7 +172,7 @@ Result<bool> Sender::advance(PeerLink* link) {
   return moved;
 }
 
-// Ends the copy if it can: true when it is over.
+// Ends the copy if possible. Returns true when it is over.
 Result<bool> Sender::end(Outgoing& copy, PeerLink* link, bool& moved) {
   if (!copy.request) return !lost_.ok();
   if (!quiet(copy)) return false;
@@ -185,7 +185,8 @@ Result<bool> Sender::end(Outgoing& copy, PeerLink* link, bool& moved) {
   return over;
 }
 
-// Whether the copy right before it in its stream has yet to begin, which then wakes this one.
+// Whether the copy directly before this one in its stream has not yet begun. That copy then wakes
+// this one.
 bool Sender::waits_behind(const Outgoing& copy) {
   if (copy.before == 0 || !before_begin(copy.state)) return false;
   const auto before = copies_.find(copy.before);
@@ -194,7 +195,7 @@ bool Sender::waits_behind(const Outgoing& copy) {
   return true;
 }
 
-// Whether only a message of the peer, or the client's half, can move the copy on.
+// Whether only a message of the peer, or the client's half, can advance the copy.
 bool Sender::dormant(const Outgoing& copy) {
   switch (copy.state) {
     case CopyState::kAnnounced:
@@ -220,7 +221,7 @@ Status Sender::advance(Outgoing& copy, PeerLink* link, bool& moved) {
   return {};
 }
 
-// It has sent everything.
+// The copy has sent everything.
 void Sender::rest(Outgoing& copy) {
   move(copy, CopyEvent::kAllSent);
   copy.ending.take(environment_.ending_copies);
@@ -242,12 +243,16 @@ Status Sender::begin(Outgoing& copy, PeerLink& link, bool& moved) {
     if (fails(copy.state)) return {};
     move(copy, CopyEvent::kPlan);
   }
-  // Copying out reads the source, which must not be before the destination's stream is there. And
-  // chunks take up the peer's inbox: if its half of the copy is not there yet, which may wait for
-  // other copies, none may wait for the place. The first in line may go ahead, since nothing that
-  // is before it in the order of commands can wait for those behind; and those that have sent
-  // everything need no place any more. Otherwise the receiver waits by itself, before it pulls or
-  // offers its memory.
+  // A staged copy begins before Ready only if it need not wait for a stream of the destination and
+  // is first in line.
+  //  - Copy-out reads the source. It must not do so before the destination's stream has reached the
+  //    copy.
+  //  - Its chunks occupy places in the peer's inbox until the peer's half has come, and that half
+  //    may wait for other copies. So no other copy may need these places. The first in line may
+  //    begin, because commands before it never wait for a later copy. Copies that have sent
+  //    everything need no place any more and do not count.
+  //
+  // Other copies begin now. Their receiver waits before it pulls or offers its memory.
   const bool staged = copy.total > 0 && has_buffers(staging_of(copy.plan->strategy));
   if (staged && !copy.peer_ready && (request.peer_has_stream || !first_in_line(copy))) return {};
   moved = true;
@@ -283,14 +288,16 @@ bool Sender::first_in_line(const Outgoing& copy) const {
   return first->first == copy.id;
 }
 
-// Whether no other copy is in its way. The next one of a program that waits for each copy comes
-// before the Done of the last, which the program hears of sooner.
+// Whether no other copy uses the legs. If a program waits for each copy, the next copy comes before
+// the Done of the last one, because the receiver notifies the program first. Such a last copy does
+// not count.
 bool Sender::has_legs(const Outgoing& copy) const {
   const bool waited_for = copy.order == Order::kNone && !copy.request->peer_has_stream;
   return environment_.running_copies == (waited_for ? environment_.ending_copies : 0);
 }
 
-// Whether the stream got to the copy, or may be taken as there; or asking failed.
+// Whether the stream has reached the copy, the copy may overlap with the one before it, or the
+// query has failed.
 bool Sender::has_reached(Outgoing& copy, PeerLink& link) {
   if (copy.order == Order::kNone) return true;
   if (may_overlap(copy, link)) {
@@ -302,9 +309,9 @@ bool Sender::has_reached(Outgoing& copy, PeerLink& link) {
   return !reached || *reached;
 }
 
-// A copy right behind another one in its stream need not wait for the other's end where both take
-// the same lanes, which are in order, at either side. Chunks on a wire may overtake one another:
-// they are announced in order.
+// A copy directly after another one in its stream need not wait for the end of that copy if both
+// use the same lanes at both ends, because lanes are in order. Chunks on a wire may overtake one
+// another, so they are announced in order.
 bool Sender::may_overlap(Outgoing& copy, PeerLink& link) {
   if (copy.before == 0 || copy.request->peer_has_stream || link.probing) return false;
   const auto found = copies_.find(copy.before);

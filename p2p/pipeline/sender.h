@@ -1,14 +1,15 @@
-// Sender: the outgoing copies to one peer. p2p/pipeline/copy_state.h has the states of a copy and
-// draws them. sender.cpp moves copies from state to state, sender_chunks.cpp has their chunks.
+// Sender: the outgoing copies to one peer. p2p/pipeline/copy_state.h has the states of a copy and a
+// drawing of them. sender.cpp moves copies from state to state, sender_chunks.cpp handles their
+// chunks.
 //
-// Chunks are copied out, shipped, announced and consumed; Done gives back the places of the last
-// ones. A chunk that tells of its arrival is announced when its copy-out begins. So its message is
-// there sooner than its bytes, and one frame announces all chunks that begin together.
+// A chunk is copied out, shipped, announced and consumed. Done frees the places of the last chunks.
+// A chunk with an immediate is announced when its copy-out begins. So its message arrives before
+// its bytes, and one frame announces all chunks that begin together.
 //
-// A copy that fails starts nothing more, lets what is under way end, and sends Abort. It is over
-// when Done has come and the receiver has consumed all that it was sent. Then its places are given
-// back. A lost peer needs no Done.
-// Used by the engine's thread alone; nothing blocks.
+// A copy that fails starts nothing more, lets transfers in progress end, and sends Abort. It is
+// over when Done has arrived and the receiver has consumed everything that it was sent. Then its
+// places are free. If the peer is lost, no Done is needed. Used only by the engine thread. Nothing
+// blocks except registering the source (v1), and shipping (p2p/paths/path.h).
 #pragma once
 
 #include <cstdint>
@@ -29,32 +30,34 @@ class Sender {
  public:
   Sender(Environment& environment, PeerId peer) : environment_(environment), peer_(peer) {}
 
-  // `before`: see Peer::add. `failure`: the copy could not take its place in the stream and ends
-  // with that.
+  // `before`: see Peer::add. `failure`: the copy could not take its place in the stream; it ends
+  // with this error.
   void add(PeerCopy copy, Order order, uint64_t before, const Status& failure);
 
-  // Messages of the peer; kProtocol when they cannot be.
+  // Messages of the peer. kProtocol if a message is impossible in the current state.
   Status on_ready(uint64_t copy);
   Status on_consumed(const ConsumedMessage& message);
   Status on_target(const TargetMessage& message, PeerLink& link);
   Status on_done(const EndMessage& message);
 
-  // Moves every copy on as far as it gets; true when something happened. Errors are the mailbox's.
+  // Advances every copy as far as possible. Returns true if something happened. Errors are those of
+  // the mailbox.
   Result<bool> advance(PeerLink* link);
-  // Starts at most one chunk, of the copy whose turn it is.
+  // Starts at most one chunk, of the copy whose turn it is. Returns true if it did something.
   bool start_chunk(PeerLink& link);
   void shipped(const Shipment& shipment);
 
-  // The peer is gone: every copy ends with this once its own transfers have.
+  // The peer is lost: every copy ends with `why` when its own transfers have ended.
   void lose(const Status& why);
   bool empty() const { return copies_.empty(); }
-  // Whether there is nothing to do but to wait for the Done of copies that have sent everything.
+  // Whether every copy has sent everything and only waits for Done.
   bool resting() const { return copies_.size() == ending_; }
-  // Whether some copy waits for what only asking tells (a stream's progress).
+  // Whether a copy waits for a stream's progress, which must be polled.
   bool polling() const;
 
  private:
-  // kSent: there, or on its way and telling of its arrival; kKept: to be sent no more.
+  // kSent: the bytes have arrived, or are in flight with an immediate. kKept: they will not be
+  // sent.
   enum class Stage : uint8_t { kCopyingOut, kShipping, kSent, kKept };
 
   struct Chunk {
@@ -63,13 +66,13 @@ class Sender {
     Stage stage = Stage::kCopyingOut;
     Lane lane = Lane::kOut;
     Ticket ticket = 0;
-    uint32_t immediate = 0;  // if it tells of its arrival
-    bool under_way = false;  // the Link has not ended its transfer
+    uint32_t immediate = 0;  // nonzero if the chunk reports its own arrival
+    bool under_way = false;  // its transfer by the Link has not ended
     bool announced = false;
     bool with_peer() const { return announced && stage == Stage::kSent; }
   };
 
-  // One more in a counter for as long as this lasts. The counter outlives it.
+  // Adds one to a counter until it is destroyed. The counter outlives it.
   class Count {
    public:
     Count() = default;
@@ -89,13 +92,13 @@ class Sender {
     uint64_t id = 0;
     std::optional<PeerCopy> request;  // none: the peer's half came first
     Order order = Order::kNone;
-    uint64_t before = 0;  // the copy right before in the stream, if it goes to the same peer
-    uint64_t after = 0;   // the same if they overlap: its chunks come first
-    uint64_t behind = 0;  // the copy that sleeps until this one has begun
+    uint64_t before = 0;  // the copy directly before it in the stream, if to the same peer
+    uint64_t after = 0;   // the same copy if the two overlap: its chunks come first
+    uint64_t behind = 0;  // the copy that sleeps until this one begins
     CopyState state = CopyState::kAnnounced;
-    Status failure;            // the first, of a state that fails()
-    bool peer_ready = false;   // Ready has come, which it may in any state
-    std::optional<Plan> plan;  // from kPlanned on, and before if the copy may overlap
+    Status failure;            // the first error; set when fails(state)
+    bool peer_ready = false;   // Ready has come; it may come in any state
+    std::optional<Plan> plan;  // from kPlanned on; earlier if the copy may overlap
     Path* path = nullptr;
     std::unique_ptr<DirectPath> direct;
     ExportedMemory exported;                                   // ipc: the source
@@ -103,10 +106,10 @@ class Sender {
     uint64_t total = 0;
     uint64_t next = 0;          // packed bytes started so far
     std::deque<Chunk> flight;   // chunks [gone, gone + size)
-    uint64_t gone = 0;          // chunks consumed and at their transfers' ends
-    uint64_t consumed = 0;      // chunks
-    Count running;              // in Environment::running_copies, from its beginning to its end
-    Count ending, ending_here;  // in ending_copies and ending_, since it has sent everything
+    uint64_t gone = 0;          // chunks that are consumed and whose transfers have ended
+    uint64_t consumed = 0;      // chunks, as reported by the receiver
+    Count running;              // in Environment::running_copies, while it runs
+    Count ending, ending_here;  // in ending_copies and ending_, once it has sent everything
     transport::Company company = transport::Company::kMany;
   };
 
@@ -123,8 +126,8 @@ class Sender {
   bool may_overlap(Outgoing& copy, PeerLink& link);
   void plan(Outgoing& copy, PeerLink& link, bool in_train);
   void begin_staged(Outgoing& copy, PeerLink& link);
-  // For memory that this side or the peer cannot export, register or map: in host memory, with
-  // published constants.
+  // Plans host staging with published constants, for memory that this side or the peer cannot
+  // export, register or map.
   void plan_staged(Outgoing& copy, const std::string& why);
   void stage_instead(Outgoing& copy, PeerLink& link, const std::string& why);
   Status begin_pull(Outgoing& copy, PeerLink& link);
@@ -145,12 +148,13 @@ class Sender {
 
   Environment& environment_;
   const PeerId peer_;
-  uint32_t ending_ = 0;  // of copies_: have sent everything
+  uint32_t ending_ = 0;  // the number of copies that have sent everything
   std::map<uint64_t, Outgoing> copies_;
-  // Those that may move on by themselves. A program may have queued hundreds in one stream: behind
-  // one that waits, all do; and the peer may have said Ready to as many before they come.
+  // The copies that may advance without a message of the peer. A program may have queued hundreds
+  // in one stream, and if one of them waits, all later ones do. The peer may also have sent Ready
+  // for as many copies before this side's halves come.
   std::set<uint64_t> awake_;
-  uint64_t turn_ = 0;  // the copy after which the next chunk's turn begins
+  uint64_t turn_ = 0;  // the copy that started the last chunk; the next copy has the next turn
   Status lost_;
 };
 

@@ -1,4 +1,4 @@
-// The chunks of outgoing copies: copied out, shipped, announced, and their places given back.
+// The chunks of outgoing copies: copy-out, shipping, announcing, and releasing their places.
 #include <algorithm>
 #include <utility>
 
@@ -20,8 +20,8 @@ bool Sender::start_chunk(PeerLink& link) {
       continue;
     }
     const auto place = copy.path->reserve(copy.next, bytes);
-    // The copy whose turn it is waits for room at the front: smaller chunks do not overtake it for
-    // ever.
+    // The copy whose turn it is goes first and waits for room, so that smaller chunks do not
+    // overtake it for ever.
     if (!place) return false;
 
     Chunk chunk{copy.next, *place, Stage::kCopyingOut, lane, 0};
@@ -72,7 +72,7 @@ void Sender::shipped(const Shipment& shipment) {
   awake_.insert(copy.id);
 }
 
-// Whether the copy before this one, which it overlaps with, has yet to announce chunks.
+// Whether the copy with which this one overlaps must still announce chunks.
 bool Sender::must_not_overtake(const Outgoing& copy) const {
   const auto found = copy.before == 0 ? copies_.end() : copies_.find(copy.before);
   if (found == copies_.end()) return false;
@@ -109,7 +109,7 @@ Status Sender::advance_chunks(Outgoing& copy, PeerLink* link, bool& moved) {
   return announce(copy, *link, moved);
 }
 
-// Those that have arrived, and those that tell of that themselves.
+// Announces the chunks that have arrived and those that report their own arrival.
 Status Sender::announce(Outgoing& copy, PeerLink& link, bool& moved) {
   const bool crowd = copies_.size() > ending_ + 1;
   const auto announces = [](const Chunk& chunk) {
@@ -137,7 +137,8 @@ Status Sender::announce(Outgoing& copy, PeerLink& link, bool& moved) {
   return {};
 }
 
-// The receiver must know of all that is on its way, in whatever order it lands.
+// Before Abort, announces every chunk that was sent. The receiver must know all chunks in flight,
+// in whatever order they land.
 Status Sender::abort(Outgoing& copy, PeerLink& link, bool& moved) {
   const auto sent = [](const Chunk& chunk) { return chunk.stage == Stage::kSent; };
   while (!copy.flight.empty() && !sent(copy.flight.back())) drop_back(copy);
@@ -149,7 +150,7 @@ Status Sender::abort(Outgoing& copy, PeerLink& link, bool& moved) {
   return link.mailbox.send(message);
 }
 
-// How many chunks the receiver has been sent and told of.
+// The number of chunks that have been sent and announced to the receiver.
 uint64_t Sender::with_peer(const Outgoing& copy) {
   const auto first_other = std::find_if(copy.flight.begin(), copy.flight.end(),
                                         [](const Chunk& chunk) { return !chunk.with_peer(); });
@@ -178,8 +179,8 @@ void Sender::drop_back(Outgoing& copy) {
   copy.flight.pop_back();
 }
 
-// A chunk may be consumed before this side's end of its transfer is known, which may use the place
-// until then.
+// A chunk may be consumed before this side knows that its transfer has ended. The transfer may use
+// the place until then.
 void Sender::release_consumed(Outgoing& copy) {
   while (copy.gone < copy.consumed && !copy.flight.front().under_way) release_front(copy);
 }

@@ -5,7 +5,7 @@
 namespace rcuda::p2p {
 namespace {
 
-// a * b + c, or false on overflow.
+// Computes a * b + c. Returns false on overflow.
 bool multiply_add(uint64_t a, uint64_t b, uint64_t c, uint64_t& result) {
   uint64_t product = 0;
   return !__builtin_mul_overflow(a, b, &product) && !__builtin_add_overflow(product, c, &result);

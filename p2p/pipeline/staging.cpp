@@ -12,7 +12,7 @@
 namespace rcuda::p2p {
 namespace {
 
-constexpr size_t kLargePage = size_t{2} << 20;  // of x86-64
+constexpr size_t kLargePage = size_t{2} << 20;  // on x86-64
 
 }  // namespace
 
@@ -41,7 +41,8 @@ Status HostBuffer::map_file() {
   return {};
 }
 
-// Large pages begin at multiples of their size, so there is some to cut off at both ends.
+// Large pages begin at multiples of their size. So more is mapped, and the excess at both ends is
+// unmapped.
 Status HostBuffer::map_large_pages() {
   void* base = ::mmap(nullptr, bytes_ + kLargePage, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -93,8 +94,8 @@ Result<DeviceBuffer> DeviceBuffer::create(DeviceOps& ops, int device, size_t byt
 
 MappedInbox::~MappedInbox() {
   if (registered_) ops_->unregister_host(data_);
-  // An error means the Link broke and took the mapping's announcement with it; the mapping goes
-  // with the Link then.
+  // An error means that the Link is broken and has dropped the announcement of the region. The
+  // mapping then ends with the Link.
   if (data_) (void)link_->unmap(region_);
 }
 

@@ -1,5 +1,5 @@
-// Staging buffers: page-locked host memory that a peer of the same host can map, GPU memory that a
-// NIC can reach, and the mapping of a peer's inbox. Owned by the engine's thread; construction and
+// Staging buffers: page-locked host memory that a peer on the same host may map, GPU memory that a
+// NIC can reach, and the mapping of a peer's inbox. Owned by the engine thread. Construction and
 // destruction block for the driver's registration.
 #pragma once
 
@@ -13,12 +13,12 @@
 
 namespace rcuda::p2p {
 
-// Whether a peer of this host is to map it.
+// Whether a peer on this host will map the memory.
 enum class Mappable : bool { kNo, kYes };
 
-// Memory on one NUMA node, registered with CUDA: a memfd where it is mappable, otherwise memory of
-// this process in pages as large as the kernel grants (a file in memory gets none of 2 MB by
-// default), which are made, page-locked and walked through sooner.
+// Memory on one NUMA node, registered with CUDA. Mappable memory is a memfd. Other memory is
+// anonymous, in pages as large as the kernel grants: large pages are faster to populate, to
+// page-lock and to walk through, and by default a memfd gets none of 2 MB.
 class HostBuffer {
  public:
   HostBuffer() = default;
@@ -29,7 +29,7 @@ class HostBuffer {
   }
   ~HostBuffer();
 
-  // numa_node < 0: wherever the kernel likes.
+  // numa_node < 0: no preference.
   static Result<HostBuffer> create(DeviceOps& ops, size_t bytes, int numa_node, Mappable mappable);
 
   std::byte* data() const { return data_; }
@@ -73,7 +73,7 @@ class DeviceBuffer {
   size_t bytes_ = 0;
 };
 
-// The peer's pinned inbox, mapped here and registered here.
+// The peer's pinned inbox, mapped and registered with CUDA in this process.
 class MappedInbox {
  public:
   MappedInbox() = default;
@@ -84,7 +84,7 @@ class MappedInbox {
   }
   ~MappedInbox();
 
-  // kUnsupported where the medium cannot map. `link` outlives the mapping.
+  // kUnsupported if the medium cannot map. `link` outlives the mapping.
   static Result<MappedInbox> create(DeviceOps& ops, transport::Link& link,
                                     transport::RegionId region, size_t bytes);
   void* data() const { return data_; }

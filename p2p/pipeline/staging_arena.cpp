@@ -47,7 +47,7 @@ Result<Slice> StagingArena::take(uint64_t most_bytes, uint64_t extra_bytes, int 
     slice_bytes_ = std::clamp(
         std::bit_floor(std::max<uint64_t>(limit / slices, 1)), EngineOptions::kLeastInboxBytes,
         std::max(std::bit_floor(options_.inbox_bytes), EngineOptions::kLeastInboxBytes));
-    // Half of the slices that peers cannot map are outboxes, with a page more.
+    // Half of the slices of an arena that peers cannot map are outboxes, each with one more page.
     const uint64_t pages = mappable_ == Mappable::kYes ? 0 : kPageBytes * slices / 2;
     RCUDA_RETURN_IF_ERROR(make_buffer(slice_bytes_ * slices + pages, numa_node));
   }

@@ -1,16 +1,16 @@
 // StagingArena: the page-locked host memory in which a worker stages copies with all its peers. It
-// is made and registered with the driver once, when the first peer needs it, for as many peers as
-// the session will have, and cut into equal slices. So its cost does not grow with the number of
-// peers, and a later peer costs no registration.
+// is allocated and registered with the driver once, when the first peer needs it, for as many peers
+// as the session will have, and cut into equal slices. So its cost does not grow with the number of
+// peers, and a later peer needs no registration.
 //
-// A slice is never handed out again while the arena lasts: a peer of this host that is lost may
-// still have DMA under way into the pages that it mapped. When no peer has a slice any more, the
-// memory is given back, and the next peer begins a new arena. Slices are for peers of one session
-// only, which belong to one user: whoever maps one slice has a descriptor of the whole arena.
+// A slice is never reused while the arena exists: a lost peer on this host may still have DMA in
+// flight to the pages that it has mapped. When no peer has a slice any more, the memory is freed,
+// and the next peer starts a new arena. Slices are for peers of one session only, which belong to
+// one user: a peer that maps one slice has a descriptor of the whole arena.
 //
-// Peers beyond the expected number get a buffer of their own, of what is left below the limit.
-// Owned by the engine's Environment, used by its thread alone. take(), and the destruction of the
-// last slice, block for the driver: the caller has a pause then (DeviceOps::pause).
+// Peers beyond the expected number get a buffer of their own, out of the rest of the limit. Owned
+// by the engine's Environment, used only by the engine thread. take() and the destruction of the
+// last slice block for the driver, so the caller must be in a pause (DeviceOps::pause).
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ namespace rcuda::p2p {
 
 class StagingArena;
 
-// Part of an arena, which lasts longer.
+// Part of an arena. The arena outlives it.
 class Slice {
  public:
   Slice() = default;
@@ -57,14 +57,14 @@ class Slice {
 
 class StagingArena {
  public:
-  // An arena that peers of this host can map has an inbox for each peer; one that they cannot map
-  // has an outbox as well. `options` and `ops` outlive the arena.
+  // kYes: the arena has an inbox for each peer. kNo: it has an inbox and an outbox for each peer.
+  // `options` and `ops` outlive the arena.
   StagingArena(DeviceOps& ops, const EngineOptions& options, Mappable mappable)
       : ops_(ops), options_(options), mappable_(mappable) {}
 
-  // The inbox or the outbox of one more peer, of at most `most_bytes` and at least
-  // kLeastInboxBytes, a power of two, with `extra_bytes` (whole pages) behind it. kOutOfMemory: the
-  // limit of staging memory is used up. Otherwise the driver's error.
+  // The inbox or the outbox of one more peer: a power of two of at most `most_bytes` and at least
+  // kLeastInboxBytes, followed by `extra_bytes` (whole pages). kOutOfMemory: the limit of staging
+  // memory is used up. Otherwise the driver's error.
   Result<Slice> take(uint64_t most_bytes, uint64_t extra_bytes, int numa_node);
 
   uint64_t bytes() const { return bytes_; }  // of all buffers
@@ -73,7 +73,7 @@ class StagingArena {
   friend class Slice;
   Status make_buffer(uint64_t bytes, int numa_node);
   void give_back();
-  // How many slices a peer has: an inbox, and where it cannot map that, an outbox.
+  // The number of slices per peer: an inbox, and an outbox if the peer cannot map the inbox.
   uint64_t slices_per_peer() const { return mappable_ == Mappable::kYes ? 1 : 2; }
   uint64_t left() const { return buffers_.empty() ? 0 : buffers_.back().bytes() - used_; }
 
@@ -82,8 +82,8 @@ class StagingArena {
   const Mappable mappable_;
   std::vector<HostBuffer> buffers_;
   uint64_t slice_bytes_ = 0;
-  uint32_t slices_ = 0;  // that peers have
-  uint64_t used_ = 0;    // of the last buffer
+  uint32_t slices_ = 0;  // in use by peers
+  uint64_t used_ = 0;    // bytes of the last buffer that are handed out
   uint64_t bytes_ = 0;
 };
 

@@ -9,7 +9,7 @@ namespace rcuda::p2p {
 namespace {
 
 constexpr double kStraightLineTolerance = 0.02;
-// The second knot of a linear leg; any size does, the pieces are extrapolated.
+// The second knot of a linear leg. Any size will do, because the pieces are extrapolated.
 constexpr uint64_t kLinearKnotBytes = uint64_t{1} << 20;
 
 double median(std::vector<double> values) {
@@ -24,8 +24,8 @@ double interpolate(const LegModel::Knot& a, const LegModel::Knot& b, uint64_t by
   return a.us + (b.us - a.us) * at / span;
 }
 
-// Pool-adjacent-violators: the closest non-decreasing sequence. A larger transfer never takes less
-// time; measurements that say so are noise.
+// Pool-adjacent-violators: makes the sequence non-decreasing with the smallest change. A larger
+// transfer never takes less time; measurements that show it are noise.
 void make_monotone(std::vector<LegModel::Knot>& knots) {
   struct Pool {
     double sum;
@@ -124,13 +124,13 @@ Result<LegModel> LegModel::fit(std::span<const LegSample> samples, Sharing shari
     return Status(Code::kInvalidArgument, "a leg needs samples of two sizes at least");
   }
 
-  // What else goes on takes time from sockets and gives none: the least of a few samples is nearest
-  // to what a stream of transfers finds.
+  // Other activity on the machine only adds to the time of sockets. So the least of a few samples
+  // is nearest to the time in a stream of transfers.
   const auto typical = [sharing](const std::vector<double>& times) {
     return sharing == Sharing::kTogether ? *std::min_element(times.begin(), times.end())
                                          : median(times);
   };
-  // A train of k takes delay + k × occupancy, a single one delay + occupancy.
+  // A train of k transfers takes delay + k × occupancy, a single transfer delay + occupancy.
   std::map<uint64_t, double> occupancies;
   std::vector<double> delays;
   for (const auto& [bytes, times] : per_transfer_in_trains) {
@@ -139,11 +139,11 @@ Result<LegModel> LegModel::fit(std::span<const LegSample> samples, Sharing shari
     const double k = train_length[bytes];
     const double one = typical(single->second);
     const double occupancy = (typical(times) * k - one) / (k - 1);
-    // Noise may say that all but the first came for nothing.
+    // With noise the result may be that all transfers after the first cost no time.
     occupancies[bytes] = std::clamp(occupancy, std::min(typical(times) / 2, one), one);
     delays.push_back(std::clamp(one - occupancy, 0.0, one));
   }
-  // Large transfers say little about a delay of microseconds: the smallest sizes decide.
+  // Large transfers show little of a delay of microseconds, so the smallest sizes decide.
   double delay_us = 0;
   if (!delays.empty()) {
     delays.resize((delays.size() + 1) / 2);
@@ -156,7 +156,7 @@ Result<LegModel> LegModel::fit(std::span<const LegSample> samples, Sharing shari
     const bool by_train = sharing == Sharing::kTogether && shared != occupancies.end();
     knots.push_back({bytes, by_train ? shared->second : std::max(median(times) - delay_us, 0.0)});
     if (!by_train || knots.size() < 2) continue;
-    // A train of larger transfers does not carry fewer bytes in its time.
+    // The bandwidth does not fall with the size of the transfers.
     const Knot& before = knots[knots.size() - 2];
     const double growth = static_cast<double>(bytes) / static_cast<double>(before.bytes);
     knots.back().us = std::min(knots.back().us, before.us * growth);
@@ -185,7 +185,7 @@ LegModel LegModel::sooner(double us) const {
 
 namespace {
 
-// The knot at the right end of the piece that `bytes` is in, or of the nearest one.
+// The knot at the right end of the piece that contains `bytes`, or of the nearest piece.
 auto right_of(const std::vector<LegModel::Knot>& knots, uint64_t bytes) {
   const auto right = std::lower_bound(
       knots.begin() + 1, knots.end(), bytes,

@@ -1,11 +1,14 @@
-// LegModel: how long one leg of a copy (out of a GPU, over the wire, into a GPU, GPU to GPU) takes.
+// LegModel: how long one leg of a copy takes (out of a GPU, over the wire, into a GPU, from GPU to
+// GPU).
 //
-// A leg that carries n bytes is busy for occupancy_us(n), during which the next transfer waits, and
-// delivers delay_us(n) after that (the part of a transfer's latency that successors overlap).
-// Occupancy is piecewise latency + n/bandwidth: linear between knots, beyond the last knot on with
-// the last piece's bandwidth. The delay is linear between knots and stays as it is beyond them.
+// A leg that transports n bytes is busy for occupancy_us(n), and the next transfer waits for that
+// time. It delivers the bytes delay_us(n) later (the part of a transfer's latency that the next
+// transfers overlap). Occupancy is latency + n/bandwidth, piecewise: linear between knots, and
+// beyond the last knot with the bandwidth of the last piece. The delay is linear between knots and
+// constant beyond them.
 //
-// Values; pure functions; any thread. Times are microseconds, sizes bytes, bandwidths GB/s (1e9).
+// Values and pure functions; any thread. Times are in microseconds, sizes in bytes, bandwidths in
+// GB/s (1e9).
 #pragma once
 
 #include <cstdint>
@@ -16,18 +19,18 @@
 
 namespace rcuda::p2p {
 
-// One timing: `transfers` transfers of `bytes` each, issued back to back, took `us` until the last
-// had been delivered.
+// One timing of `transfers` transfers of `bytes` each, issued back to back. `us` is the time until
+// the last one was delivered.
 struct LegSample {
   uint64_t bytes = 0;
   uint32_t transfers = 1;
   double us = 0;
 };
 
-// How a leg carries transfers of which several are under way.
+// How a leg executes several transfers that are in flight.
 enum class Sharing : uint8_t {
-  kInTurn,    // one after the other (a copy engine): a single one tells how long it is busy
-  kTogether,  // at the same time (sockets): a single one does not fill it, only trains do
+  kInTurn,    // one after the other (a copy engine): a single transfer shows the occupancy
+  kTogether,  // at the same time (sockets): only a train fills the leg, a single transfer does not
 };
 
 class LegModel {
@@ -40,21 +43,25 @@ class LegModel {
   };
 
   LegModel() = default;
-  // The textbook leg: busy for latency_us + n/gbps, delivering delay_us later.
+  // The textbook leg: busy for latency_us + n/gbps, delivers delay_us later.
   static LegModel linear(double latency_us, double gbps, double delay_us = 0);
-  // From knots sorted by size with non-decreasing occupancies; kInvalidArgument otherwise.
+  // From knots that are sorted by size and have non-decreasing occupancies; otherwise
+  // kInvalidArgument.
   static Result<LegModel> from_knots(std::vector<Knot> knots);
   // The same with one delay for all sizes.
   static Result<LegModel> from_knots(std::vector<Knot> knots, double delay_us);
-  // From measurements: medians per size (repeats are welcome, outliers harmless), made monotone,
-  // knots within 2 % of a straight line dropped. Needs single transfers of two sizes at least;
-  // trains (transfers > 1) of the same sizes separate delay from occupancy. Where transfers share
-  // the leg, trains alone tell the occupancy of each size, and its delay is what a single transfer
-  // takes beside it: how much must be under way to fill the leg follows from that.
+  // From measurements: medians per size, made monotone, without the knots that are within 2 % of a
+  // straight line. Needs single transfers of at least two sizes. Repeated samples of a size are
+  // useful, and outliers do no harm. Trains (transfers > 1) of the same sizes separate delay from
+  // occupancy.
+  //
+  // With kTogether only trains give the occupancy of a size. The rest of a single transfer's time
+  // is the delay, which shows how much must be in flight to fill the leg. The least sample counts
+  // instead of the median, and no knot is dropped.
   static Result<LegModel> fit(std::span<const LegSample> samples,
                               Sharing sharing = Sharing::kInTurn);
 
-  // The same leg with so much less delay, where there is that much.
+  // The same leg with every delay reduced by `us`, but not below 0.
   LegModel sooner(double us) const;
 
   bool empty() const { return knots_.empty(); }
@@ -62,14 +69,14 @@ class LegModel {
   double delay_us(uint64_t bytes) const;
   // One transfer on an idle leg, from issue to delivery.
   double time_us(uint64_t bytes) const { return occupancy_us(bytes) + delay_us(bytes); }
-  // The bandwidth of the last piece: what large transfers approach.
+  // The bandwidth of the last piece, which large transfers approach.
   double peak_gbps() const;
 
   const std::vector<Knot>& knots() const { return knots_; }
   friend bool operator==(const LegModel&, const LegModel&) = default;
 
  private:
-  std::vector<Knot> knots_;  // two at least, unless empty
+  std::vector<Knot> knots_;  // at least two, or none
 };
 
 }  // namespace rcuda::p2p

@@ -28,7 +28,7 @@ namespace {
 constexpr int64_t kFileVersion = 1;
 constexpr size_t kMaxFileBytes = size_t{4} << 20;
 constexpr size_t kMaxKnots = 1024;
-// Whoever holds the lock of the file has it for a millisecond, unless it is stopped.
+// A process holds the lock of the file for about a millisecond, unless it is stopped.
 constexpr auto kLockPatience = std::chrono::milliseconds(100);
 constexpr auto kLockNap = std::chrono::milliseconds(2);
 
@@ -56,8 +56,8 @@ Result<LegModel> parse_leg(const toml::table& table) {
   return LegModel::from_knots(std::move(knots));
 }
 
-// TOML basic string. Keys are UUIDs, device and host names, all ASCII; but a peer may call itself
-// anything, and parse() refuses a file with the rest.
+// A TOML basic string. Keys are UUIDs, device and host names, and should be ASCII. A peer may send
+// any name, so all other characters become '?': parse() refuses a file that contains them.
 std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -67,8 +67,8 @@ std::string quoted(const std::string& text) {
   return out + '"';
 }
 
-// The locked file, made where there is none. Saving replaces it, so the lock counts only if the
-// file is still the one under its name.
+// Opens and locks the file; creates it if it does not exist. save() replaces the file, so the lock
+// counts only if the locked file still has this name.
 Result<UniqueFd> lock_file(const std::string& path) {
   const auto deadline = std::chrono::steady_clock::now() + kLockPatience;
   while (true) {
@@ -138,7 +138,7 @@ Result<Measurements> Measurements::parse(std::string_view text) {
 }
 
 std::string Measurements::to_toml() const {
-  // Written by hand: the order of keys is kept, and numbers have a fixed form.
+  // Formatted here and not by toml++, so that keys keep their order and numbers have a fixed form.
   std::string out =
       "# Measured by rcuda-server; delete the file to measure anew.\n"
       "# A transfer keeps its leg busy for the time interpolated between the knots and is "
@@ -173,7 +173,7 @@ Result<Measurements> Measurements::load(const std::string& path) {
   text.resize(kMaxFileBytes + 1);
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(file.gcount()));
-  if (text.empty()) return Status(Code::kNotFound, path + " is empty");  // made to be locked
+  if (text.empty()) return Status(Code::kNotFound, path + " is empty");  // created by lock_file()
   if (text.size() > kMaxFileBytes) return malformed(path + " is larger than it may be");
   Result<Measurements> parsed = parse(text);
   if (!parsed) return Status(parsed.status()).with_context(path);
@@ -193,7 +193,7 @@ Status Measurements::save(const std::string& path) const {
 }
 
 Status Measurements::replace(const std::string& path) const {
-  // A name of its own: workers of other hosts may save to the same folder, with the same pid.
+  // A unique name: workers of other hosts may save to the same folder and have the same pid.
   std::string fresh = path + ".XXXXXX";
   const UniqueFd made(::mkstemp(fresh.data()));
   if (!made || ::fchmod(made.get(), 0644) != 0) {

@@ -12,32 +12,32 @@ constexpr uint64_t kLargestChunk = uint64_t{16} << 20;
 constexpr uint32_t kDepths[] = {2, 3, 4, 8, 16};
 constexpr uint32_t kEqualParts[] = {2, 3, 4, 6, 8};
 constexpr uint64_t kChunkAlignment = 4096;
-// What each turn of a window over sockets takes beside what its legs say: threads of both hosts
-// wake one another, and how long that takes varies. Measured with fourteen chunkings of 1 to 64 MB
+// The cost of each turn of a window over sockets in addition to its legs. Threads of both hosts
+// wake one another, and the time for that varies. Measured with fourteen chunkings of 1 to 64 MB
 // over the loopback of two H200s' host (docs/p2p_measurements.md): 125 to 260 us.
 constexpr double kTcpTurnUs = 150;
-// Chunks of copies in a train: on an H200 a chunk costs 3 us beside its bytes' time, 4 % of what
-// 2 MB take; but the last chunk of the last copy is waited for on its own, so they are no more than
-// a quarter of a copy where that is much. Over sockets a chunk costs more, and is cut over the
-// streams besides.
+// Chunks of copies in a train. On an H200 a chunk costs 3 us in addition to the time of its bytes,
+// which is 4 % of the time of 2 MB. The last chunk of the last copy overlaps with nothing, so
+// chunks are at most a quarter of a copy, if that is 2 MB or more. Over sockets a chunk costs more,
+// and it is also cut into pieces for the streams.
 constexpr uint64_t kTrainChunk = uint64_t{2} << 20;
 constexpr uint64_t kLargestTrainChunk = uint64_t{4} << 20;
-constexpr uint64_t kTrainBytes = uint64_t{16} << 20;  // of a copy, under way
+constexpr uint64_t kTrainBytes = uint64_t{16} << 20;  // of one copy, in flight
 
 // floor(log2) of a size that is not 0.
 unsigned octave_of(uint64_t bytes) { return static_cast<unsigned>(std::bit_width(bytes) - 1); }
 
 uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
-// Four classes to the octave: a plan made for one size serves its neighbours.
+// Four classes per octave. A plan made for one size serves all sizes of its class.
 unsigned size_class(uint64_t bytes) {
   if (bytes < 4) return static_cast<unsigned>(bytes);
   const unsigned octave = octave_of(bytes);
   return octave * 4 + static_cast<unsigned>((bytes >> (octave - 2)) & 3);
 }
 
-// What a session without measurements does: chunks that the target showed to be good for staging
-// through host memory (eight in flight, 64 KB to 4 MB each).
+// The chunking of a session without measurements: four chunks in flight, of 64 KB to 4 MB each. On
+// the target hardware such chunks were good for staging in host memory.
 Chunking unmeasured_chunking(uint64_t bytes, uint64_t window_bytes) {
   constexpr uint32_t kDepth = 4;
   const uint64_t chunk = std::clamp(std::bit_floor(std::max<uint64_t>(bytes / 4, 1)),
@@ -45,8 +45,8 @@ Chunking unmeasured_chunking(uint64_t bytes, uint64_t window_bytes) {
   return {std::min(chunk, std::max<uint64_t>(window_bytes / kDepth, kChunkAlignment)), kDepth};
 }
 
-// A plan for copies of `planned` bytes, for one of `bytes` of the same size class: where all chunks
-// are in flight at once, their number is what was chosen, and their size follows.
+// Adapts a plan for copies of `planned` bytes to a copy of `bytes` in the same size class. If all
+// chunks are in flight at once, the plan's choice is their number, and their size follows from it.
 Plan fitted(Plan plan, uint64_t planned, uint64_t bytes) {
   Chunking& chunking = plan.chunking;
   const uint64_t chunks =
@@ -59,7 +59,7 @@ Plan fitted(Plan plan, uint64_t planned, uint64_t bytes) {
   return plan;
 }
 
-// What plans are chosen by: the prediction, and what it does not know of.
+// The value by which plans are compared: the prediction and the costs that it does not include.
 double preference_us(const Plan& plan, uint64_t bytes) {
   if (plan.route != Route::kTcp) return plan.predicted_us;
   const uint64_t window = plan.chunking.chunk_bytes * plan.chunking.depth;
@@ -99,7 +99,7 @@ Result<PlannerOptions> parse_planner_options(std::string_view strategy, std::str
                         "ipc, a strategy with chunk size and depth as in v4b:256Kx8");
     }
   }
-  if (path == to_string(Route::kIpc)) {  // only ever within a machine
+  if (path == to_string(Route::kIpc)) {  // only within a machine
     options.medium = &transport::plain_medium(transport::Reach::kThisMachine);
     options.route = Route::kIpc;
   } else if (!path.empty() && path != "auto") {
@@ -162,7 +162,8 @@ std::optional<Route> Planner::staging_route() const {
 
 Pipeline Planner::pipeline_of(const Plan& plan, uint64_t bytes) const {
   Pipeline pipeline;
-  // On a wire a chunk is handed on within a process, at either end: the write itself tells of it.
+  // On a wire both hand-offs of a chunk are within a process, because the write itself reports its
+  // arrival.
   pipeline.handoff_us = plan.route == Route::kShm ? model_.message_us : 0;
   pipeline.credit_us = model_.message_us;
   pipeline.finish_us = model_.message_us;
@@ -173,8 +174,8 @@ Pipeline Planner::pipeline_of(const Plan& plan, uint64_t bytes) const {
   }
   if (staging_of(plan.strategy) == Staging::kRegistered) {
     pipeline.add_leg(model_.gpudirect);
-    // Both ends register at the same time; the sender asks for the receiver's key and gets it, and
-    // the end of the transfer comes back to it and is announced.
+    // Both ends register at the same time. The four messages: the sender requests the receiver's
+    // key and gets it; the completion of the transfer comes back to the sender, which announces it.
     pipeline.setup_us = 4 * model_.message_us + model_.registration.time_us(bytes);
     return pipeline;
   }
@@ -218,13 +219,13 @@ std::vector<Plan> Planner::candidates(uint64_t bytes, bool contiguous) const {
     for (uint32_t depth : kDepths) {
       if (chunk * depth > window) continue;
       chunkings.push_back({chunk, depth});
-      if (depth >= chunks) break;  // deeper than there are chunks
+      if (depth >= chunks) break;  // more depth than chunks
     }
   }
   for (uint32_t parts : kEqualParts) {
     const uint64_t chunk = round_up(bytes / parts, kChunkAlignment);
     if (chunk < kSmallestChunk || chunk >= bytes || chunk * parts > window) continue;
-    if (std::has_single_bit(chunk)) continue;  // already there
+    if (std::has_single_bit(chunk)) continue;  // already in the list
     chunkings.push_back({chunk, parts});
   }
 
@@ -246,7 +247,7 @@ std::vector<Plan> Planner::candidates(uint64_t bytes, bool contiguous) const {
     }
     consider(single ? Strategy::kV2a : Strategy::kV4a, Route::kVerbs, chunking);
   }
-  // Of equals the first considered wins: fewer buffers, less memory.
+  // Among equals the first one considered wins: it has fewer buffers and less memory.
   std::stable_sort(plans.begin(), plans.end(), [bytes](const Plan& a, const Plan& b) {
     return preference_us(a, bytes) < preference_us(b, bytes);
   });
@@ -306,7 +307,7 @@ Result<Plan> Planner::plan_by_rule(Strategy strategy, uint64_t bytes, bool conti
   return plan;
 }
 
-// Equal chunks, and so many of them that the staging memory is in use all the time.
+// Equal chunks, and enough of them to keep the staging memory in use all the time.
 Plan Planner::train_plan(Plan plan, uint64_t bytes) const {
   if (staging_of(plan.strategy) != Staging::kHost) return plan;
   const uint64_t best = plan.route == Route::kTcp
@@ -337,7 +338,7 @@ Result<Plan> Planner::plan_auto(uint64_t bytes, bool contiguous) const {
   const int used = std::snprintf(
       text, sizeof text, "least of %zu candidates, %s busy %.0f %% of it", plans.size(),
       leg_name(best, prediction.busiest_leg), prediction.busiest_share * 100);
-  // The best of another kind tells more than the best's own neighbour.
+  // The best plan with another strategy or route says more than a neighbour of the best plan.
   const auto other = std::find_if(plans.begin(), plans.end(), [&](const Plan& plan) {
     return plan.strategy != best.strategy || plan.route != best.route;
   });
@@ -381,12 +382,13 @@ Result<Plan> Planner::plan_in_train(uint64_t bytes, bool contiguous) {
 bool Planner::prepare_one() {
   constexpr uint64_t kLargestPrepared = uint64_t{1} << 30;
   if (options_.policy != Policy::kAuto) return false;
-  // The smallest size of a class: classes below 4 bytes are sizes, the others quarters of octaves.
+  // The smallest size of a class. Classes below 4 are sizes in bytes, the others are quarters of
+  // octaves.
   const unsigned octave = prepared_ / 4;
   const uint64_t bytes = prepared_ < 4 ? prepared_ : (uint64_t{4} + prepared_ % 4) << octave >> 2;
   if (bytes > kLargestPrepared) return false;
   ++prepared_;
-  if (prepared_ >= 4 && octave < 2) return true;  // between 4 bytes and the classes' beginning
+  if (prepared_ >= 4 && octave < 2) return true;  // these classes have no sizes
   (void)plan(bytes, true);
   return true;
 }

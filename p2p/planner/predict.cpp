@@ -6,8 +6,9 @@
 namespace rcuda::p2p {
 namespace {
 
-// Chunks evaluated exactly before extrapolating: the transient of the recurrence is over after a
-// few windows, or its remaining error is below the measurements' own.
+// The number of chunks that are evaluated exactly before extrapolating. After a few windows the
+// transient of the recurrence is over, or its remaining error is smaller than that of the
+// measurements.
 constexpr uint64_t kExactWindows = 6;
 constexpr uint64_t kExactExtraChunks = 32;
 
@@ -16,13 +17,13 @@ class Recurrence {
   Recurrence(const Pipeline& pipeline, uint32_t depth)
       : pipeline_(pipeline), ends_(depth, 0.0), depth_(depth) {}
 
-  // What a chunk takes of each leg.
+  // The times of a chunk on each leg.
   struct Times {
     std::array<double, Pipeline::kMaxLegs> occupancy_us{};
     std::array<double, Pipeline::kMaxLegs> delay_us{};
   };
 
-  // Sends one more chunk through and returns when it has left the last leg.
+  // Sends one more chunk through the legs. Returns the time at which it leaves the last leg.
   double advance(const Times& times) {
     const size_t place = count_ % depth_;
     double ready = count_ < depth_ ? pipeline_.setup_us : ends_[place] + pipeline_.credit_us;
@@ -37,12 +38,12 @@ class Recurrence {
     return ready;
   }
 
-  // Lets `chunks` chunks pass that each take `us` in the steady state.
+  // Lets `chunks` chunks pass, each of which takes `us` in the steady state.
   void skip(uint64_t chunks, double us) {
     const double shift = static_cast<double>(chunks) * us;
     for (double& end : ends_) end += shift;
     for (double& free : free_) free += shift;
-    // `chunks` is a multiple of depth_, so places keep their chunks.
+    // `chunks` is a multiple of depth_, so every chunk keeps its place in ends_.
     count_ += chunks;
   }
 

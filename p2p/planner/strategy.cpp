@@ -15,7 +15,7 @@ struct PaperRow {
   Chunking chunking;
 };
 
-// Largest first; the last row holds for everything.
+// Largest first. The last row holds for all other sizes.
 constexpr std::array<PaperRow, 3> kPaperV4a{{
     {4 * kMiB, {256 * kKiB, 16}},
     {700 * kKiB, {512 * kKiB, 2}},
@@ -31,13 +31,13 @@ constexpr std::array<PaperRow, 4> kPaperV4b{{
 constexpr std::array<PaperRow, 1> kPaperV2Rows{{{0, kPaperV2}}};
 constexpr std::array<PaperRow, 1> kPaperV3Rows{{{0, kPaperV3}}};
 
-// All that there is to know of a strategy. A new one is a row here and its name in the enum.
+// All properties of a strategy. A new strategy needs a row here and a name in the enum.
 struct StrategyRow {
   Strategy strategy;
   const char* name;
   Staging staging;
   Strategy in_host_memory;           // see host_counterpart()
-  std::span<const PaperRow> pieces;  // none: the whole copy at once
+  std::span<const PaperRow> pieces;  // empty: the whole copy at once
 };
 constexpr std::array<StrategyRow, kStrategies.size()> kTable{{
     {Strategy::kV1, "v1", Staging::kRegistered, Strategy::kV2b, {}},

@@ -1,5 +1,5 @@
-// The debugging switch RCUDA_P2P_WITHOUT: turns mechanisms of the engine off, to find out what each
-// of them is worth (bench/p2p/ablation.py). A list separated by commas:
+// The debugging switch RCUDA_P2P_WITHOUT. It turns mechanisms of the engine off, to measure the
+// worth of each (bench/p2p/ablation.py). Its value is a list separated by commas:
 //
 //   persisted   measurements are neither read from the file nor written to it
 //   prober      no leg is measured; a leg in the file still counts
@@ -17,11 +17,11 @@ struct Without {
   bool prober = false;
 };
 
-// nullopt: the list names something else.
+// nullopt: the list has an unknown name.
 std::optional<Without> parse_without(std::string_view list);
 
-// What the environment says, read at the first call. A list that is wrong is logged and turns
-// nothing off.
+// The setting of the environment, read at the first call. A wrong list is logged and turns nothing
+// off.
 const Without& without();
 
 }  // namespace rcuda::p2p

@@ -1,5 +1,5 @@
-// The engine with its threads, over real Links: what the simulated tests cannot show. Meant for
-// ThreadSanitizer as much as for its assertions.
+// The engine with its threads, over real Links: behaviour that the simulated tests cannot show. For
+// ThreadSanitizer as much as for the assertions.
 #include "p2p/engine.h"
 
 #include <atomic>
@@ -85,7 +85,7 @@ class EngineTest : public ::testing::TestWithParam<const Medium*> {
     EXPECT_TRUE(engines_[from]->copy(std::move(sending)).ok());
     EXPECT_TRUE(engines_[1 - from]->copy(std::move(receiving)).ok());
   }
-  // Waits without a limit of its own: CTest's ends a hang.
+  // Waits without a limit. CTest's limit ends a hang.
   static void wait_for(Ends& ends, int over) {
     while (ends.over < over) std::this_thread::sleep_for(200us);
   }
@@ -113,14 +113,14 @@ TEST_P(EngineTest, CopiesInBothDirectionsFromSeveralThreads) {
         start(static_cast<uint64_t>(t * 1000 + i), i % 2, source, destination, ends);
         wait_for(ends, 2);
         if (ends.failed != 0 || source != destination) ++wrong;
-        // Let the engines fall asleep between some of the copies.
+        // Let the engine threads fall asleep between some of the copies.
         if (i % 3 == 0) std::this_thread::sleep_for(3ms);
       }
     });
   }
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
-  // The legs are measured once no copy is in the way.
+  // The legs are measured when no copy is in progress.
   while (engines_[0]->measurements().legs().empty()) std::this_thread::sleep_for(1ms);
 }
 
@@ -154,20 +154,19 @@ TEST_P(EngineTest, ADeadPeerEndsCopiesOnBothSides) {
   wait_for(ends, 2);
   EXPECT_EQ(ends.failed, 2);
   EXPECT_EQ(devices_[0]->errors() + devices_[1]->errors(), 2u);
-  // What comes later fails as well, at once.
+  // Later copies fail as well, at once.
   Ends later;
   start(2, 1, source, destination, later);
   wait_for(later, 2);
   EXPECT_EQ(later.failed, 2);
 }
 
-// A program that is never idle lets the Link of a lost peer stay, and with it what lies there
-// unread.
+// If the program is never idle, the Link of a lost peer stays, and so do its unread messages.
 TEST_P(EngineTest, TheEngineSleepsAfterALoss) {
   ASSERT_TRUE(engines_[0]->wait_until_open(30s));
   ASSERT_TRUE(engines_[1]->wait_until_open(30s));
   devices_[1]->allow_pauses(Pause::kHolds);
-  // Keeps the second engine's thread from the messages that come after this copy.
+  // Keeps the second engine thread from the messages that come after this copy.
   std::atomic<bool> stopped = false;
   std::atomic<bool> go_on = false;
   std::vector<std::byte> source(64);
@@ -196,8 +195,8 @@ TEST_P(EngineTest, TheEngineSleepsAfterALoss) {
   while (devices_[0]->open_orders() != 0) std::this_thread::sleep_for(200us);
   go_on = true;
   wait_for(ends, 1);
-  // In each of its rounds it asks for the pause in which to drop the Link. CTest ends the wait for
-  // a thread that never sleeps.
+  // In each round the engine requests the pause in which it drops the Link. If the thread never
+  // sleeps, CTest ends this loop.
   size_t asked = devices_[1]->pauses_asked();
   for (size_t before = asked + 1; asked != before; asked = devices_[1]->pauses_asked()) {
     before = asked;
@@ -238,8 +237,7 @@ TEST_P(EngineTest, WhatIsWrongAtOnceIsRefusedAndThePeerHearsOfIt) {
   EXPECT_EQ(engines_[0]->copy(bad).code(), Code::kInvalidArgument);
 }
 
-// ---- a host without threads to spare
-// ------------------------------------------------------------
+// ---- a host without spare threads ----
 
 TEST(EngineThreads, AnEngineThatCannotStartSaysWhatToDo) {
   ThreadedDevices devices("0");
@@ -251,7 +249,7 @@ TEST(EngineThreads, AnEngineThatCannotStartSaysWhatToDo) {
 }
 
 TEST_P(EngineTest, APeerThatNoThreadCanListenToIsLost) {
-  // A second Link to peers of other names, which get no thread.
+  // A second Link, to peers with other numbers, which get no thread.
   transport::LinkOptions link_options;
   link_options.window_bytes = PeerWindow::kBytes;
   auto pair = test::make_link_pair(*GetParam(), link_options, link_options);
@@ -277,7 +275,7 @@ TEST_P(EngineTest, APeerThatNoThreadCanListenToIsLost) {
     EXPECT_TRUE(engines_[0]->copy(copy).ok());
     while (over == 0) std::this_thread::sleep_for(200us);
   }
-  // The other peer is none the worse for it.
+  // The other peer is not affected.
   std::vector<std::byte> source(kMiB, std::byte{5});
   Ends ends;
   start(3, 0, source, memory, ends);

@@ -1,4 +1,4 @@
-// The tables of rcuda-p2p: what the outlook concludes, and how a query finds its legs.
+// The tables of rcuda-p2p: the conclusions of the outlook, and the legs that a query finds.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ double gbps(const char* on_bus, const char* over, Gpudirect gpudirect, uint64_t 
   return static_cast<double>(bytes) / planner.plan(bytes, true)->predicted_us * 1e-3;
 }
 
-// docs/p2p.md says so; the numbers it rests on may change, then this must be looked at again.
+// docs/p2p.md states this conclusion. If the constants of the outlook change, check both.
 TEST(OutlookTest, ThePublishedConclusionHoldsWhereTheLinkIsSevenTenthsOfTheBus) {
   const uint64_t large = 256u << 20;
   const auto ahead = [&](const char* on_bus, const char* over) {

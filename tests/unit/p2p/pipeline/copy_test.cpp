@@ -1,4 +1,5 @@
-// Copies between simulated workers: the right bytes, in order with streams, whatever the strategy.
+// Copies between simulated workers: the right bytes, in the order of the streams, with every
+// strategy.
 #include <string>
 #include <tuple>
 #include <vector>
@@ -22,9 +23,9 @@ struct Way {
 
 class CopyTest : public ::testing::TestWithParam<Way> {};
 
-// A kernel writes the source, the copy follows in its stream, a kernel spoils the source right
-// after; the destination's stream spoils the destination before the copy and reads it after. Any
-// order that is not kept shows in the bytes.
+// A kernel writes the source, the copy follows in its stream, and another kernel overwrites the
+// source directly after it. The destination's stream overwrites the destination before the copy and
+// reads it afterwards. Any violation of the order shows in the bytes.
 TEST_P(CopyTest, OddSizesAndAlignmentsInOrderWithBothStreams) {
   const Way way = GetParam();
   EngineOptions options;
@@ -49,7 +50,7 @@ TEST_P(CopyTest, OddSizesAndAlignmentsInOrderWithBothStreams) {
     for (const uint64_t shift : {0ul, 1ul, 7ul}) {
       for (const int streams : {3, 1, 2, 0}) {
         ++id;
-        if (bytes > 2 * kMiB && (shift == 7) != (streams == 3)) continue;  // time, not truth
+        if (bytes > 2 * kMiB && (shift == 7) != (streams == 3)) continue;  // saves time only
         const size_t room = bytes + 2 * kGuard;
         std::byte* source = a.make_memory(room);
         std::byte* destination = b.make_memory(room);
@@ -124,8 +125,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Way{"verbs", "v4a", false, false}, Way{"verbs", "auto", true, false}),
     name_of);
 
-// Streams of the same worker that have nothing to do with the copy go on; the stream of the copy
-// waits for its end at the peer.
+// Other streams of the same worker continue. The stream of the copy waits until the copy has ended
+// at the peer.
 TEST(CopyOrderTest, OnlyTheCopysStreamsWait) {
   EngineOptions options;
   options.measure = false;
@@ -154,7 +155,7 @@ TEST(CopyOrderTest, OnlyTheCopysStreamsWait) {
   EXPECT_GE(after_us, result->over_us);
 }
 
-// The half of the destination comes late, as when its worker is busy: what arrives waits.
+// The destination's half comes late, as from a busy worker. Chunks that arrive earlier wait.
 TEST(CopyOrderTest, ChunksMayComeBeforeTheClientsCommand) {
   for (const char* medium : {"shm", "tcp"}) {
     EngineOptions options;
@@ -164,7 +165,7 @@ TEST(CopyOrderTest, ChunksMayComeBeforeTheClientsCommand) {
     SimDevices& b = session.add();
     session.connect(0, 1, medium);
     session.settle();
-    const uint64_t bytes = 40 * kMiB + 3;  // more than fits into the inbox
+    const uint64_t bytes = 40 * kMiB + 3;  // larger than the inbox
     std::byte* source = a.make_memory(bytes);
     std::byte* destination = b.make_memory(bytes);
     fill(source, bytes, 3);
@@ -184,8 +185,8 @@ TEST(CopyOrderTest, ChunksMayComeBeforeTheClientsCommand) {
   }
 }
 
-// Copies asked for before the workers are connected wait for the connection. (No stream is held for
-// them: making the connection waits until none is.)
+// Copies that are requested before the workers are connected wait for the connection. (No stream is
+// held for them, because connecting waits until no stream is held.)
 TEST(CopyOrderTest, CopiesWaitForTheConnection) {
   EngineOptions options;
   options.measure = false;
@@ -207,8 +208,8 @@ TEST(CopyOrderTest, CopiesWaitForTheConnection) {
   EXPECT_EQ(std::memcmp(source, destination, kMiB), 0);
 }
 
-// What was asked for is not replaced by another strategy because the probe of GPUDirect, which v1
-// needs, was still under way: the devices copied for the two probes and for nothing else.
+// v1 needs the probe of GPUDirect. The copy waits for it and is not made with another strategy: the
+// devices copied for the two probes and for nothing else.
 TEST(CopyOrderTest, CopiesWaitForTheProbeOfGpudirect) {
   EngineOptions options;
   options.measure = false;
@@ -232,8 +233,8 @@ TEST(CopyOrderTest, CopiesWaitForTheProbeOfGpudirect) {
   EXPECT_EQ(b.copies(), 2u);
 }
 
-// As for mapped memory, whichever side's connection is made first: the plan is not for what the
-// peer has not answered yet.
+// The same for mapped memory, whichever side connects first: no copy is planned before the peer has
+// answered.
 TEST(CopyOrderTest, CopiesWaitForTheAnswerWhetherMemoryCanBeMapped) {
   for (const bool other_is_late : {false, true}) {
     EngineOptions options;
@@ -252,7 +253,7 @@ TEST(CopyOrderTest, CopiesWaitForTheAnswerWhetherMemoryCanBeMapped) {
     const auto result = start_copy(session, request);
     session.connect(0, 1, "shm");
     if (other_is_late) {
-      // Its Offer goes out, and it cannot go on.
+      // It sends its Offer, and then it cannot proceed.
       ASSERT_TRUE(session.run([&] { return b.registered() > 0; }));
       b.allow_pauses(Pause::kNone);
       session.settle();
@@ -273,7 +274,8 @@ struct Box {
   uint64_t width, height, depth, source_pitch, destination_pitch, source_rows, destination_rows;
 };
 
-// Who will not map memory does not try whether it could: the first time takes milliseconds.
+// A worker whose plans map no memory does not try whether mapping works, because the first mapping
+// takes milliseconds.
 TEST(CopyOrderTest, MemoryIsTriedOnlyWhereAPlanMayMapIt) {
   const auto opened = [](const char* strategy, const char* path) {
     EngineOptions options;

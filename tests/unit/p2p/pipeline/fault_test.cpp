@@ -1,4 +1,4 @@
-// Whatever breaks, both halves end with an error, streams go on, memory comes back.
+// After any fault both halves end with an error, the streams continue, and memory is freed.
 #include <random>
 #include <string>
 #include <vector>
@@ -88,14 +88,14 @@ TEST(FaultTest, AFailedCopyEndsBothHalvesAndNothingElse) {
         EXPECT_EQ(pair.a().stream_errors(pair.streams[0]).size(), 1u);
         EXPECT_EQ(pair.b().stream_errors(pair.streams[1]).size(), 1u);
         pair.expect_streams_free();
-        // All places came back: the whole window is there for the next copies.
+        // All places are free again: the next copies have the whole window.
         for (uint64_t id = 2; id < 6; ++id) pair.expect_works(id);
       }
     }
   }
 }
 
-// What the driver took before it refused the rest is still under way.
+// Boxes that the driver accepted before it refused one are still in progress.
 TEST(FaultTest, ACopyThatIsRefusedHalfwayIsNotOverBeforeWhatWasIssued) {
   for (const char* medium : {"shm", "tcp"}) {
     for (const Lane lane : {Lane::kOut, Lane::kIn}) {
@@ -109,7 +109,7 @@ TEST(FaultTest, ACopyThatIsRefusedHalfwayIsNotOverBeforeWhatWasIssued) {
         ASSERT_TRUE(result->over()) << medium << " " << nth;
         EXPECT_EQ(result->source.cuda(), 1);
         EXPECT_EQ(result->destination.cuda(), 1);
-        // The program may free what was copied now.
+        // The program may free the memory of the copy now.
         pair.a().free_memory(pair.source);
         pair.b().free_memory(pair.destination);
         pair.session.settle();
@@ -120,8 +120,8 @@ TEST(FaultTest, ACopyThatIsRefusedHalfwayIsNotOverBeforeWhatWasIssued) {
   }
 }
 
-// Sockets have taken a chunk's bytes long before they arrive: its place in the inbox must not be
-// given to the next copy until then.
+// Sockets take a chunk's bytes long before they arrive. Until then its place in the inbox must not
+// be given to the next copy.
 TEST(FaultTest, LateBytesOfAFailedCopyDoNotLandOnTheNext) {
   EngineOptions options = quiet_options();
   options.inbox_bytes = EngineOptions::kLeastInboxBytes;
@@ -157,14 +157,14 @@ TEST(FaultTest, ACutLinkEndsCopiesAtAnyMoment) {
       EXPECT_EQ(later->source.code(), Code::kUnavailable);
       EXPECT_EQ(later->destination.code(), Code::kUnavailable);
       pair.expect_streams_free();
-      // Staging memory is given back although the engines live on.
+      // Staging memory is freed although the engines still exist.
       EXPECT_EQ(pair.a().registered(), 0u);
       EXPECT_EQ(pair.b().registered(), 0u);
     }
   }
 }
 
-// Probes and measurements use staging memory as well: it stays until their transfers have ended.
+// Probes and measurements use staging memory as well. It stays until their transfers have ended.
 TEST(FaultTest, ACutLinkInTheMiddleOfMeasurements) {
   for (const char* medium : {"shm", "tcp", "verbs"}) {
     for (double cut_us = 3; cut_us < 20'000; cut_us *= 1.6) {
@@ -185,7 +185,7 @@ TEST(FaultTest, ACutLinkInTheMiddleOfMeasurements) {
   }
 }
 
-// A program that is never idle lets the Link of a lost peer stay.
+// If the program is never idle, the Link of a lost peer stays.
 TEST(FaultTest, MessagesToAndFromALostPeerAreNoWork) {
   Pair pair("tcp");
   Core& receiver = pair.session.core(1);
@@ -275,7 +275,8 @@ TEST(FaultTest, RefusedRegistrationOfV1FallsBackToStaging) {
   }
 }
 
-// In chunks that overlap: the planner takes v1 for the fastest and does not learn otherwise.
+// The fallback sends chunks that overlap. The planner still predicts v1 to be the fastest and does
+// not learn that it is refused.
 TEST(FaultTest, WhatStandsInForV1TakesLittleMoreThanStagingDoes) {
   double took_us[2];
   for (const bool refused : {false, true}) {
@@ -291,7 +292,7 @@ TEST(FaultTest, WhatStandsInForV1TakesLittleMoreThanStagingDoes) {
 }
 
 TEST(FaultTest, GpudirectThatLosesBytesIsFoundByTheProbe) {
-  // The device's memory is exposed, but what is written there never shows: host staging is used.
+  // The peer cannot allocate GPU memory, so there is no probe and host staging is used.
   SimSession session("v4a", quiet_options());
   SimDevices& a = session.add();
   SimDevices& b = session.add();
@@ -358,7 +359,7 @@ TEST(FaultTest, ACopyMayFailBeforeTheOneBeforeItInItsStreamBegins) {
   PeerCopy sending = sending_half(request);
   sending.done = [&](const Status& status) { second = status; };
   pair.session.core(0).copy(sending, order_in(pair.a(), pair.streams[0], true), {});
-  // The second copy sleeps behind the first, which waits for the kernel.
+  // The second copy sleeps until the first begins, which waits for the kernel.
   while (pair.session.core(0).step()) {
   }
   pair.session.core(1).copy(receiving_half(request), Order::kNone,
@@ -380,7 +381,8 @@ TEST(FaultTest, TheEnginesEndInTheMiddleOfCopies) {
       bool stop = false;
       pair.session.world.after_us(stop_us, [&] { stop = true; });
       pair.session.run([&] { return stop; });
-      // The simulated devices need the clock to end their copies: run it beside the destructor.
+      // The simulated devices need the clock to end their copies, so the clock runs here and not in
+      // the destructor.
       pair.session.core(0).lose(1, {Code::kUnavailable, "the session ends"});
       pair.session.settle();
       EXPECT_TRUE(result->over());
@@ -401,7 +403,7 @@ TEST(EventTest, SignalsCrossInOrderWithStreams) {
   pair.session.settle();
   EXPECT_GT(kernel_us, 0);
   EXPECT_GT(after_us, kernel_us);
-  // The signal first, the wait later.
+  // The signal comes first, the wait later.
   pair.session.core(1).signal(0, 5, {pair.streams[1], 0},
                               *pair.b().enter({pair.streams[1], 0}, false), {});
   pair.session.settle();
@@ -410,8 +412,8 @@ TEST(EventTest, SignalsCrossInOrderWithStreams) {
   pair.expect_streams_free();
 }
 
-// The waiting stream gets the error, whichever comes first: of the driver that refused the event's
-// place, or of the stream that does not get there.
+// The waiting stream gets the error, whether the signal or the wait comes first: the driver's error
+// for the event's place, or that of the stream that does not reach it.
 TEST(EventTest, ASignalOfAFailedStreamFailsTheOtherOne) {
   for (const bool signal_first : {false, true}) {
     for (const bool refused : {false, true}) {
@@ -436,8 +438,8 @@ TEST(EventTest, ASignalOfAFailedStreamFailsTheOtherOne) {
   }
 }
 
-// The driver refused the waiting stream's place: the signal is for nobody, and not kept. An id that
-// comes twice would be a breach of the protocol if it were.
+// The driver has refused the waiting stream's place. The signal has no waiter and is not kept. If
+// it were kept, the second signal with the same id would violate the protocol.
 TEST(EventTest, ASignalForAWaitThatWasRefusedIsTaken) {
   for (const bool signal_first : {false, true}) {
     Pair pair("tcp");
@@ -505,7 +507,7 @@ TEST(MappedMemoryTest, FreeingWaitsForThePeersToUnmap) {
   pair.session.settle();
   ASSERT_TRUE(result->over() && result->source.ok());
   request.id = 2;
-  result = start_copy(pair.session, request);  // mapped once for both
+  result = start_copy(pair.session, request);  // one mapping for both copies
   pair.session.settle();
   ASSERT_TRUE(result->over() && result->source.ok());
   EXPECT_EQ(pair.b().opened(), opened + 1);
@@ -515,7 +517,7 @@ TEST(MappedMemoryTest, FreeingWaitsForThePeersToUnmap) {
   EXPECT_FALSE(forgotten);
   pair.session.settle();
   EXPECT_TRUE(forgotten);
-  // Unknown memory is nobody's concern, at once.
+  // Memory that no peer has mapped is released at once.
   bool unknown = false;
   pair.session.core(0).release_memory(4096, 64, [&] { unknown = true; });
   EXPECT_TRUE(unknown);
@@ -543,7 +545,7 @@ TEST(MappedMemoryTest, MemoryThatCannotBeMappedIsStaged) {
   EXPECT_EQ(pair.b().opened(), opened + 1);
 }
 
-// Whichever of a train is staged, the copies of a stream land in its order.
+// The copies of a stream land in its order, whichever of them is staged.
 TEST(MappedMemoryTest, AStagedCopyKeepsItsPlaceAmongMappedOnes) {
   constexpr uint64_t kBytes[] = {16 * kMiB, kMiB, 4096};
   for (const int refused : {1, 2, 3}) {

@@ -1,4 +1,4 @@
-// Who may speak, and what happens to nonsense.
+// Which peers are accepted, and what happens after malformed or impossible messages.
 #include <iterator>
 #include <random>
 #include <span>
@@ -82,10 +82,9 @@ TEST(GreetingTest, NothingIsHeardBeforeTheProof) {
   }
 }
 
-// ---- every state
-// ---------------------------------------------------------------------------------
+// ---- every state ----
 
-// A peer that has got so far with a greeting as it should be.
+// How far a peer has come in a correct greeting.
 enum class State { kNew, kChallenged, kProven };
 constexpr State kStates[] = {State::kNew, State::kChallenged, State::kProven};
 
@@ -100,7 +99,7 @@ struct Named {
   std::vector<std::byte> frame;
 };
 
-// Each message there is, as long as it should be and of zeros; one of no known kind; and one cut
+// Every message, with its right size and zeros as contents; one of an unknown kind; and one cut
 // off.
 std::vector<Named> all_messages() {
   std::vector<Named> all;
@@ -131,7 +130,7 @@ TEST(GreetingTest, InEachStateOnlyWhatIsDueIsTaken) {
   set_log_level(LogLevel::kOff);
   for (const State state : kStates) {
     for (const Named& message : all_messages()) {
-      // That it is short of a good one: see the tests of its contents.
+      // A Challenge is due in this state. The tests of its contents are elsewhere.
       if (state == State::kNew && message.name == to_string(MessageKind::kChallenge)) continue;
       SimSession session("auto", quiet_options());
       session.add();
@@ -161,7 +160,7 @@ TEST(GreetingTest, AProofOfAnythingElseIsRefused) {
       case 0:  // another session's token
         proof.proof = make_proof(token_of(8), false, own, theirs);
         break;
-      case 1:  // what the engine itself has sent
+      case 1:  // the proof that the engine itself has sent
         proof.proof = peer.receive<ProofMessage>()->proof;
         break;
       case 2:  // for the other role
@@ -249,7 +248,7 @@ TEST(GreetingTest, ARightGreetingOpens) {
   EXPECT_TRUE(peer.open());
 }
 
-// Each of these ends the connection, and nothing else.
+// Each of these messages ends the connection and nothing else.
 TEST(HostileTest, MessagesThatCannotBeEndTheLink) {
   using Act = std::function<void(RawPeer&)>;
   const auto chunk = [](auto change) {
@@ -283,7 +282,7 @@ TEST(HostileTest, MessagesThatCannotBeEndTheLink) {
       [](RawPeer& peer) { peer.send(make_end(MessageKind::kAbort, 5, {})); },
       [](RawPeer& peer) {
         EndMessage abort = make_end(MessageKind::kAbort, 5, {Code::kInternal, "no"});
-        abort.chunks = 1;  // of none
+        abort.chunks = 1;  // but none was announced
         peer.send(abort);
       },
       [](RawPeer& peer) { peer.send(ForgottenMessage{}); },
@@ -313,7 +312,7 @@ TEST(HostileTest, MessagesThatCannotBeEndTheLink) {
   }
 }
 
-// The client's half of the copy need not have come, so nothing is consumed.
+// The client's half of the copy may be missing, and then no chunk is consumed.
 TEST(HostileTest, ChunksWithoutPlacesDoNotPileUp) {
   constexpr uint64_t kFrame = PeerWindow::kMaxMessageBytes / sizeof(ChunkMessage);
   for (const bool empty : {false, true}) {
@@ -343,7 +342,7 @@ TEST(HostileTest, ChunksWithoutPlacesDoNotPileUp) {
   }
 }
 
-// What has a place may wait for the client's half, however small it is.
+// Chunks that have a place may wait for the client's half, however small they are.
 TEST(HostileTest, AnInboxFullOfSmallChunksIsTaken) {
   EngineOptions options = quiet_options();
   options.inbox_bytes = 1 << 20;
@@ -363,7 +362,7 @@ TEST(HostileTest, AnInboxFullOfSmallChunksIsTaken) {
   EXPECT_TRUE(peer.alive()) << peer.lost().message();
 }
 
-// The driver here says how large the memory is, whatever the peer does.
+// This side's driver reports the size of the memory. A peer cannot influence it.
 TEST(HostileTest, OnlyWhatIsMappedIsPulled) {
   constexpr uint64_t kBytes = 1 << 20;
   struct Case {
@@ -436,8 +435,6 @@ Message message_of(const std::array<uint64_t, 40>& words) {
   return *parse<Message>(std::as_bytes(std::span(words)).first(sizeof(Message)));
 }
 
-// An authenticated peer that sends anything at all: the engine neither crashes nor touches memory
-// that is not staging (SimDevices checks every copy), and its own copies end.
 TEST(HostileTest, AFrameOfSeveralMessagesIsTakenUpToTheOneThatCannotBe) {
   SimSession session("auto", quiet_options());
   session.add();
@@ -461,6 +458,8 @@ TEST(HostileTest, AFrameOfSeveralMessagesIsTakenUpToTheOneThatCannotBe) {
   set_log_level(LogLevel::kWarn);
 }
 
+// An authenticated peer may send anything: the engine does not crash, accesses only staging memory
+// and the memory of copies (SimDevices checks every copy), and its own copies end.
 TEST(HostileTest, RandomMessagesNeverHarm) {
   set_log_level(LogLevel::kOff);  // hundreds of ended connections
   std::mt19937_64 random(11);

@@ -1,5 +1,6 @@
-// Time, on the simulated clock: a pipelined copy takes close to its slowest leg, a sequential one
-// the sum, the planner's prediction is what happens, and the automatic choice is the best there is.
+// Times on the simulated clock: a pipelined copy takes about as long as its slowest leg, a
+// sequential one the sum of its legs. The planner's prediction is right, and the automatic choice
+// is the best one.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -27,7 +28,7 @@ struct Setting {
   bool ipc = false;
 };
 
-// What one copy takes on two idle workers, in simulated microseconds.
+// The time of one copy between two idle workers, in simulated microseconds.
 struct Timed {
   double us = 0;
   Plan plan;
@@ -38,7 +39,7 @@ Timed time_copy(const Setting& setting, const std::string& strategy, uint64_t by
   EngineOptions options;
   options.measure = measure;
   SimSession session(strategy, options);
-  session.world.move_bytes = setting.gpudirect;  // its probe looks at bytes
+  session.world.move_bytes = setting.gpudirect;  // its probe checks bytes
   for (int i = 0; i < 2; ++i) {
     SimDevices& devices = session.add();
     devices.set_speeds(setting.speeds);
@@ -83,7 +84,7 @@ TEST(OverlapTest, PipelinedTakesTheSlowestLegSequentialTheSum) {
   EXPECT_GT(time_copy(shm, "v2b", bytes).us, shm_slowest + us_at(bytes, 12));
 }
 
-// Prediction and event must agree: the planner knows no more of the world than its prober measured.
+// The prediction must agree with the simulation. The planner knows the world only from its prober.
 TEST(OverlapTest, PredictionsHoldForEveryStrategyAndSize) {
   std::vector<Setting> settings(4);
   settings[1].medium = "shm";
@@ -95,7 +96,7 @@ TEST(OverlapTest, PredictionsHoldForEveryStrategyAndSize) {
     for (const char* strategy : setting.gpudirect ? Strategies{"v1", "v2a", "v3a", "v4a"}
                                                   : Strategies{"v2b", "v3b", "v4b", "v4b:64Kx3"}) {
       for (const uint64_t bytes : {4 * kKiB, 200 * kKiB, 1 * kMiB + 77, 16 * kMiB, 64 * kMiB}) {
-        if (setting.gpudirect && bytes > 16 * kMiB) continue;  // whose bytes are moved
+        if (setting.gpudirect && bytes > 16 * kMiB) continue;  // bytes are really moved
         const Timed timed = time_copy(setting, strategy, bytes);
         EXPECT_NEAR(timed.predicted_us / timed.us, 1, 0.05)
             << setting.medium << " " << strategy << " " << bytes << ": " << timed.predicted_us
@@ -163,9 +164,9 @@ TEST(OverlapTest, TheProberFindsTheLegsAsTheyAre) {
                                      session.core(0).peer(1).peer_link()->pair_key(0, 0));
   for (const uint64_t bytes : {4 * kKiB, 100 * kKiB, 3 * kMiB, 64 * kMiB}) {
     EXPECT_NEAR(model.copy_out.time_us(bytes) / (8 + us_at(bytes, 10)), 1, 0.03) << bytes;
-    // Measured by the other side and told.
+    // Measured and reported by the peer.
     EXPECT_NEAR(model.copy_in.time_us(bytes) / (8 + us_at(bytes, 12)), 1, 0.03) << bytes;
-    // The message behind a small chunk comes with it, which the model charges for.
+    // The message after a small chunk arrives with it, but the model counts it separately.
     const double wire_us = 7 + us_at(bytes, 8);
     const double with_message_us = bytes < 256 * kKiB ? 1.5 : 0;
     EXPECT_LT(model.wire_tcp.time_us(bytes), 1.03 * wire_us) << bytes;
@@ -175,7 +176,7 @@ TEST(OverlapTest, TheProberFindsTheLegsAsTheyAre) {
   EXPECT_NEAR(model.message_us, 1.5, 0.01);
 }
 
-// Legs that are in the cache are not measured again, and each is used once before the first copy.
+// Legs that are in the file are not measured again. Each is used once before the first copy.
 TEST(OverlapTest, KnownLegsAreWarmedUpAndNoMore) {
   EngineOptions options;
   options.measurements_path = ::testing::TempDir() + "rcuda-known-legs.toml";
@@ -194,8 +195,8 @@ TEST(OverlapTest, KnownLegsAreWarmedUpAndNoMore) {
   std::remove(options.measurements_path.c_str());
 }
 
-// A program that copies in a loop from the session's start is measured all the same, and its copies
-// are hardly slower meanwhile.
+// In a program that copies in a loop from the start of the session, the legs are measured anyway,
+// and its copies are hardly slower meanwhile.
 TEST(OverlapTest, AProgramThatNeverPausesIsMeasuredInATwentiethOfItsTime) {
   constexpr uint64_t kBytes = 64 * kKiB;
   constexpr int kCopies = 20'000;
@@ -231,7 +232,7 @@ TEST(OverlapTest, AProgramThatNeverPausesIsMeasuredInATwentiethOfItsTime) {
   EXPECT_LT(took_us[true], 1.1 * took_us[false]);
 }
 
-// Three workers; the first one's legs are the same to both others.
+// Three workers. The legs of the first one are the same for both others.
 class SharedLegsTest : public ::testing::Test {
  protected:
   void SetUp() override { std::remove(options_.measurements_path.c_str()); }
@@ -260,10 +261,10 @@ TEST_F(SharedLegsTest, TwoPeersAreNotMeasuredAtTheSameTime) {
   const auto session = connect();
   session->settle();
   expect_copy_out_of_first(session->core(0).environment().measurements);
-  expect_copy_out_of_first(session->core(1).environment().measurements);  // as it was told
+  expect_copy_out_of_first(session->core(1).environment().measurements);  // as reported by the peer
 }
 
-// Copies with one peer come into the samples taken with the other.
+// Copies with one peer disturb samples that are taken with the other.
 TEST_F(SharedLegsTest, WhatCopiesDisturbedIsNotKept) {
   constexpr uint64_t kBytes = 8 * kMiB;
   {
@@ -281,13 +282,13 @@ TEST_F(SharedLegsTest, WhatCopiesDisturbedIsNotKept) {
       ASSERT_TRUE(session->run([&] { return result->over(); }));
       ++request.id;
     }
-    // Better than nothing, for now.
+    // A disturbed leg is better than none, for this session.
     ASSERT_NE(measured.find(leg), nullptr);
     session->settle();
     const auto kept = Measurements::load(options_.measurements_path);
     ASSERT_TRUE(kept.ok()) << kept.status().message();
     EXPECT_EQ(kept->find(leg), nullptr);
-    EXPECT_NE(kept->find({"copy_in", "GPU-1-0", "", ""}), nullptr);  // nobody copied there
+    EXPECT_NE(kept->find({"copy_in", "GPU-1-0", "", ""}), nullptr);  // not disturbed by any copy
   }
   const auto session = connect();
   session->settle();
@@ -312,8 +313,8 @@ TEST_F(SharedLegsTest, WhatCannotBeSavedNowIsSavedLater) {
   expect_copy_out_of_first(*kept);
 }
 
-// A chunk over TCP is announced when its copy-out begins and tells of its arrival itself: nothing
-// goes back between the copy out and the copy in, and the announcement travels beside the bytes.
+// A chunk over TCP is announced when its copy-out begins, and it reports its own arrival. So no
+// message goes back between copy-out and copy-in, and the announcement travels beside the bytes.
 TEST(OverlapTest, ChunksOverTcpCostOneWay) {
   for (const uint64_t bytes : {64 * kKiB, kMiB}) {
     for (const double message_us : {40.0, 400.0}) {
@@ -330,7 +331,7 @@ TEST(OverlapTest, ChunksOverTcpCostOneWay) {
   }
 }
 
-// The other direction has legs of its own, and both run at once.
+// The other direction has its own legs, so both directions run at once.
 TEST(OverlapTest, BothDirectionsAtOnceCostOne) {
   EngineOptions options;
   options.measure = false;
@@ -358,7 +359,7 @@ TEST(OverlapTest, BothDirectionsAtOnceCostOne) {
   }
 }
 
-// Many to one: the receiver's copy-in is the bottleneck and is shared evenly; a small copy does not
+// Many to one: the receiver's copy-in is the bottleneck and is shared evenly. A small copy does not
 // wait for large ones.
 TEST(FairnessTest, ManyToOneShareAndASmallCopyOvertakes) {
   EngineOptions options;
@@ -394,7 +395,7 @@ TEST(FairnessTest, ManyToOneShareAndASmallCopyOvertakes) {
     EXPECT_GT(result->over_us - begin_us, 0.85 * together_us);
     EXPECT_LT(result->over_us - begin_us, 1.15 * together_us);
   }
-  // Behind what three windows of 4 MB have queued at the receiver, not behind 192 MB.
+  // It waits for the chunks that three windows of 4 MB have queued at the receiver, not for 192 MB.
   EXPECT_LT(small->over_us - begin_us - 2000, 0.15 * together_us);
 }
 
@@ -440,11 +441,12 @@ TEST(FairnessTest, StagingMemoryIsBounded) {
     open.push_back(session.core(0).peer(static_cast<PeerId>(i)).open());
   }
   EXPECT_EQ(open, (std::vector<bool>{true, true, true,
-                                     false}));  // 8 + 8, 4 for one more, then nothing is left
+                                     false}));  // 8 + 8 MB, 4 MB for one more, then nothing is left
   EXPECT_EQ(session.core(0).peer(4).lost().code(), Code::kOutOfMemory);
 }
 
-// Made and registered once for all peers, however many they are, and given back after the last.
+// The arena is allocated and registered once for all peers, however many there are, and freed after
+// the last.
 TEST(StagingTest, AllPeersOfOneKindShareAnArena) {
   for (const char* medium : {"shm", "tcp"}) {
     EngineOptions options;
@@ -459,7 +461,7 @@ TEST(StagingTest, AllPeersOfOneKindShareAnArena) {
       cables.push_back(session.connect(0, i, medium));
       session.settle();
       ASSERT_TRUE(session.core(0).peer(static_cast<PeerId>(i)).open());
-      // The mapping of a peer's inbox is registered for each peer.
+      // The mapping of each peer's inbox is registered, too.
       EXPECT_EQ(session.workers[0].devices->registered(), mapped ? 1 + i : 1);
     }
     const Environment& environment = session.core(0).environment();
@@ -472,8 +474,8 @@ TEST(StagingTest, AllPeersOfOneKindShareAnArena) {
   }
 }
 
-// Four peers that have an outbox besides get inboxes as large as four that need none: a smaller
-// one costs trains over sockets a quarter (docs/p2p_measurements.md).
+// Four peers that also have an outbox get inboxes as large as four that need none. A smaller inbox
+// costs trains over sockets a quarter (docs/p2p_measurements.md).
 TEST(StagingTest, FourPeersOfEitherKindHaveWholeInboxes) {
   for (const char* medium : {"shm", "tcp"}) {
     EngineOptions options;
@@ -493,7 +495,7 @@ TEST(StagingTest, FourPeersOfEitherKindHaveWholeInboxes) {
   }
 }
 
-// The legs to the first peer are measured at once, those to another with the first copy to it.
+// The legs to the first peer are measured at once, those to another peer with the first copy to it.
 TEST(StagingTest, APeerThatNobodyCopiesWithIsNotMeasured) {
   SimSession session;
   session.world.move_bytes = false;
@@ -519,7 +521,7 @@ TEST(StagingTest, APeerThatNobodyCopiesWithIsNotMeasured) {
   const auto copy = start_copy(session, request);
   session.settle();
   EXPECT_TRUE(copy->over());
-  // Samples wait until no copy has come for a while, and time passes with events only.
+  // Samples wait until no copy has come for a while, and simulated time passes only with events.
   for (int i = 0; i < 100 && !wire_to(2); ++i) {
     session.world.after_us(10'000, [] {});
     session.settle();
@@ -527,15 +529,15 @@ TEST(StagingTest, APeerThatNobodyCopiesWithIsNotMeasured) {
   EXPECT_TRUE(wire_to(2));
 }
 
-// Copies queued right behind one another in a stream keep both lanes busy, and a kernel behind them
-// waits for the last.
+// Copies that directly follow one another in a stream keep both lanes busy. A kernel after them
+// waits for the last copy.
 TEST(OverlapTest, ATrainInOneStreamTakesItsSlowestLeg) {
   constexpr int kCopies = 20;
   struct Case {
     const char* strategy;
     const char* medium;
     uint64_t bytes;
-    double uneven_us = 0;  // arrivals on the wire in another order
+    double uneven_us = 0;  // nonzero: chunks on the wire overtake one another
   };
   for (const Case& path :
        {Case{"v4b", "shm", 64 * kKiB}, Case{"ipc", "shm", 64 * kKiB},
@@ -584,7 +586,8 @@ TEST(OverlapTest, ATrainInOneStreamTakesItsSlowestLeg) {
     EXPECT_TRUE(std::is_sorted(results.begin(), results.end(), [](const auto& x, const auto& y) {
       return x->over_us < y->over_us;
     }));
-    // Each copy wrote one byte further on: what is left of each but the last is its first byte.
+    // Each copy was written one byte further on, so only the first byte of each but the last
+    // remains.
     for (int i = 0; i < kCopies; ++i) EXPECT_EQ(to[i], from[i * kBytes]);
     EXPECT_EQ(std::memcmp(to + kCopies - 1, from + (kCopies - 1) * kBytes, kBytes), 0);
     double leg_us =
@@ -597,8 +600,8 @@ TEST(OverlapTest, ATrainInOneStreamTakesItsSlowestLeg) {
   }
 }
 
-// What a copy may overlap with is the one before it in its stream, not one that another thread of
-// the program waits for meanwhile.
+// A copy may overlap only with the previous one in its stream, not with a copy for which another
+// thread of the program waits.
 TEST(OverlapTest, ACopyOutsideOfTheStreamIsNotTheOneBefore) {
   constexpr uint64_t kBytes = 256 * kKiB;
   EngineOptions options;

@@ -1,4 +1,4 @@
-// The small parts on their own: arenas, boxes, NUMA look-up.
+// The small parts alone: arenas, boxes, the lookup of NUMA nodes, arrivals.
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -66,7 +66,7 @@ TEST(ArenaFitTest, FirstTakesTheSamePlaceAgainAndNextAnother) {
   EXPECT_EQ(places(Arena::Fit::kNext), (std::vector<uint64_t>{0, 1536, 0, 1536}));
 }
 
-// What lies in front of where it has got to is not lost.
+// Holes before the current position are found again.
 TEST(ArenaFitTest, NextGoesBackToTheFirstHoleThatIsLargeEnough) {
   Arena arena(4096, Arena::Fit::kNext);
   EXPECT_EQ(arena.reserve(1024), 0u);
@@ -98,7 +98,7 @@ TEST(ShapeTest, TheExtentEndsWithTheLastByte) {
   EXPECT_EQ((Shape{4096, 8, 0, 2, 64, 1000}.extent_bytes()), 0u);
 }
 
-// Any cut of any shape packs exactly the bytes it names, in at most five boxes.
+// Any range of any shape is packed exactly, with at most five boxes.
 TEST(ShapeTest, BoxesCoverAnyRange) {
   std::mt19937 random(7);
   for (int i = 0; i < 3000; ++i) {

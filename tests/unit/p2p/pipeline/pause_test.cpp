@@ -1,5 +1,5 @@
-// Driver calls that may wait for the device wait for a pause, and what does not need them goes on.
-// (SimDevices takes any such call outside of a pause for a violation, in every test.)
+// Driver calls that may wait for the device wait for a pause; other work continues. (In every test,
+// SimDevices counts such a call outside of a pause as a violation.)
 #include <gtest/gtest.h>
 
 #include "tests/unit/p2p/pipeline/raw_peer.h"
@@ -21,8 +21,9 @@ CopyRequest copy_between(SimSession& session, size_t from, size_t to) {
   return request;
 }
 
-// Three servers: one connection is made while a copy over another holds a stream. The registrations
-// of the first would wait for the stream, and the stream for the thread that registers.
+// Three servers: one connection is made while a copy over another one holds a stream. The
+// registrations of the new connection would wait for the stream, and the stream for the thread that
+// registers.
 TEST(PauseTest, AConnectionIsMadeWhenNoStreamIsHeldForAnotherPeer) {
   for (const char* medium : {"shm", "tcp"}) {
     SimSession session("auto", quiet_options());
@@ -31,7 +32,7 @@ TEST(PauseTest, AConnectionIsMadeWhenNoStreamIsHeldForAnotherPeer) {
     session.settle();
     ASSERT_TRUE(session.core(0).peer(1).open());
 
-    // The destination's stream has something to do first, so the source's is held for long.
+    // The destination's stream runs a kernel first, so the source's stream is held for long.
     SimDevices& source = *session.workers[0].devices;
     SimDevices& destination = *session.workers[1].devices;
     CopyRequest request = copy_between(session, 0, 1);
@@ -81,10 +82,10 @@ TEST(PauseTest, AMessageThatComesMeanwhileIsTakenAfterwards) {
   SimDevices& devices = session.add();
   devices.allow_pauses(Pause::kNone);
   RawPeer peer(session);
-  peer.greet();  // the Offer comes when this side has not made its own
+  peer.greet();  // the Offer arrives before this side has sent its own
   EXPECT_TRUE(peer.alive());
   EXPECT_FALSE(peer.open());
-  EXPECT_FALSE(session.core(0).pending());  // nothing that the next round could take
+  EXPECT_FALSE(session.core(0).pending());  // the next round can handle nothing
   peer.send(EchoMessage{});
   EXPECT_FALSE(peer.receive<OfferMessage>());
   devices.allow_pauses(Pause::kWork);
@@ -103,7 +104,7 @@ TEST(PauseTest, ALinkThatBreaksMeanwhileIsLost) {
   pair.cut();
   session.settle();
   EXPECT_FALSE(session.core(0).peer(1).lost().ok());
-  // Its memory is given back when that holds nobody up.
+  // Its memory is freed in a kWork pause.
   EXPECT_NE(session.core(0).peer(1).link(), nullptr);
   session.workers[0].devices->allow_pauses(Pause::kWork);
   session.settle();
@@ -111,7 +112,7 @@ TEST(PauseTest, ALinkThatBreaksMeanwhileIsLost) {
   EXPECT_EQ(session.workers[0].devices->registered(), 0u);
 }
 
-// The program never has nothing to do: measuring ends all the same, memory goes at the end.
+// The program is never idle. The measurements end anyway, and their memory is freed at the end.
 TEST(PauseTest, MeasurementsEndThoughTheirMemoryStays) {
   SimSession session;
   session.add().allow_pauses(Pause::kHolds);

@@ -1,4 +1,4 @@
-// A peer of the engine that the test plays itself, down to the bytes of its messages.
+// A peer of the engine that is played by the test, down to the bytes of its messages.
 #pragma once
 
 #include <chrono>
@@ -38,7 +38,7 @@ class RawPeer {
   void send(const Message& message) {
     send_bytes(std::as_bytes(std::span(&message, 1)));
   }
-  // The next message of the kind; others are passed over.
+  // The next message of the kind. Messages of other kinds are skipped.
   template <typename Message>
   std::optional<Message> receive_as(MessageKind kind) {
     while (true) {
@@ -51,7 +51,7 @@ class RawPeer {
   std::optional<Message> receive() {
     return receive_as<Message>(Message::kKind);
   }
-  // The steps of a greeting, and all of them.
+  // challenge() and prove() are the steps of a greeting, greet() is a whole greeting.
   void challenge() {
     ChallengeMessage challenge;
     challenge.nonce = own_nonce_ = *make_nonce();

@@ -1,4 +1,4 @@
-// What waits for the destination's stream, and where.
+// The parts of a copy that wait for the destination's stream.
 #include <memory>
 #include <vector>
 
@@ -12,8 +12,8 @@ namespace {
 constexpr uint64_t kKiB = 1024;
 constexpr uint64_t kMiB = 1024 * kKiB;
 
-// A copy has its place in both streams: what the destination's stream waits for may be what writes
-// the source.
+// A copy has a place in both streams: the source may be written by work for which the destination's
+// stream waits.
 TEST(ReadyTest, TheSourceIsNotReadBeforeTheDestinationsStreamIsThere) {
   for (const char* strategy : {"v1", "v2b", "v3b", "v4b", "v4a", "ipc"}) {
     for (const uint64_t bytes : {uint64_t{100}, 64 * kKiB + 1, 9 * kMiB}) {
@@ -47,8 +47,8 @@ TEST(ReadyTest, TheSourceIsNotReadBeforeTheDestinationsStreamIsThere) {
   }
 }
 
-// Nothing of a mapped copy is staged: the receiver pulls as soon as its stream is there, without
-// telling first. What may be known of the source's memory is settled before.
+// A mapped copy is not staged. The receiver pulls as soon as its stream has reached the copy,
+// without a message first. Pull was sent and handled before.
 TEST(ReadyTest, AMappedCopyIsPulledWhenTheDestinationsStreamIsThere) {
   EngineOptions options;
   options.measure = false;
@@ -71,12 +71,12 @@ TEST(ReadyTest, AMappedCopyIsPulledWhenTheDestinationsStreamIsThere) {
   session.settle();
   ASSERT_TRUE(result->over() && result->destination.ok());
   EXPECT_EQ(std::memcmp(from, to, kMiB), 0);
-  // The kernel, the copy, and Done: no message between the first two.
+  // The kernel, the copy, and Done. There is no message between kernel and copy.
   EXPECT_LT(result->over_us - begin_us, 1000 + 20 + 100 + 50);
 }
 
-// A worker may get its half of a copy only when another copy is over. The chunks of copies whose
-// halves are missing take no place that those before them need.
+// A worker may get its half of a copy only after another copy is over. Chunks of copies whose other
+// half is missing take no place that earlier copies need.
 TEST(ReadyTest, CopiesWithoutTheirOtherHalfLeaveRoomForThoseBefore) {
   for (const char* medium : {"shm", "tcp"}) {
     SCOPED_TRACE(medium);

@@ -1,4 +1,5 @@
-// Workers of one session in a simulated world, connected pairwise: what the pipeline's tests share.
+// Workers of one session in a simulated world, connected in pairs. Shared by the tests of the
+// pipeline.
 #pragma once
 
 #include <cstring>
@@ -41,7 +42,7 @@ class SimSession {
     EXPECT_TRUE(world.violations.empty()) << world.violations.front();
   }
 
-  // Adds a worker; configure its devices before connecting it.
+  // Adds a worker. Configure its devices before connecting it.
   SimDevices& add(int devices = 1) {
     const std::string name = std::to_string(workers.size());
     Worker worker;
@@ -59,7 +60,7 @@ class SimSession {
     }
     return *of.core;
   }
-  // Attaches the two ends; run() lets them greet.
+  // Attaches the two ends. The greeting happens in run() or settle().
   SimLinkPair connect(size_t a, size_t b, const char* medium, const SimWire& wire = {}) {
     SimLinkPair pair = testing::make_sim_links(world, medium, wire);
     core(a).attach(static_cast<PeerId>(b), std::move(pair.first), token_of(7), true);
@@ -83,7 +84,7 @@ class SimSession {
   EngineOptions options_;
 };
 
-// One copy with both its halves, and how they ended.
+// The outcome of both halves of a copy.
 struct CopyResult {
   bool source_over = false;
   bool destination_over = false;
@@ -100,7 +101,7 @@ struct CopyRequest {
   Shape source;
   Shape destination;
   uint64_t source_stream = 0;  // 0: none
-  bool follows = false;        // in the source's stream, right behind the copy asked for before
+  bool follows = false;        // StreamRef::follows of the source's stream
   uint64_t destination_stream = 0;
   int source_device = 0;
   int destination_device = 0;
@@ -167,7 +168,7 @@ inline std::shared_ptr<CopyResult> start_copy(SimSession& session, const CopyReq
 
 inline uint64_t address_of(const std::byte* memory) { return reinterpret_cast<uint64_t>(memory); }
 
-// Bytes that tell their position.
+// Fills memory with a pseudo-random pattern, so that misplaced bytes are detected.
 inline void fill(std::byte* memory, size_t bytes, uint32_t seed) {
   uint64_t state = seed * 0x9e3779b97f4a7c15ull + 1;
   for (size_t i = 0; i < bytes; i += 8) {

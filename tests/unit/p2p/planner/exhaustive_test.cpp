@@ -1,7 +1,7 @@
-// The planner against an exhaustive search of its own model: on a grid far finer than the one it
-// searches, no way of carrying a copy may be predicted to be more than 5 % faster than the one it
-// takes. The legs are measured, plausible and extreme ones; the sizes fall on, before and between
-// those that plans are made for ahead of time.
+// The planner against an exhaustive search of its own model. On a grid far finer than the
+// planner's, no plan may be predicted to be more than 5 % faster than the planner's choice. The
+// legs are measured, plausible and extreme ones. The sizes are equal to, below and between those
+// for which the planner prepares plans.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -24,7 +24,7 @@ struct Machine {
   PairModel model;
 };
 
-// Sockets that carry small transfers badly, and several streams that help large ones only.
+// Sockets that are slow for small transfers, with several streams that help only large ones.
 PairModel bent_tcp() {
   PairModel model = h200();
   model.wire_tcp = *LegModel::from_knots(
@@ -33,7 +33,7 @@ PairModel bent_tcp() {
   return model;
 }
 
-// NDR below the switch of the GPU.
+// An NDR adapter and the GPU below one PCIe switch.
 PairModel one_switch() {
   PairModel model = h200();
   model.wire_verbs = LegModel::linear(0.3, 48, 1.2);
@@ -45,7 +45,7 @@ PairModel one_switch() {
   return model;
 }
 
-// Legs that cost much to begin and little to go on with, and legs as unlike as can be.
+// Legs with a high latency and a high bandwidth, next to very different ones.
 PairModel lopsided() {
   PairModel model;
   model.copy_out = LegModel::linear(40, 50);
@@ -85,8 +85,8 @@ std::vector<std::pair<Strategy, Route>> ways(const Capabilities& can) {
   return list;
 }
 
-// Chunk sizes in steps of a sixteenth of an octave, every equal division into up to 64 parts, the
-// copy as one; with every depth that the window allows.
+// Chunk sizes in steps of a sixteenth of an octave, every equal division into up to 64 parts, and
+// the whole copy, each with every depth that the window allows.
 std::vector<Chunking> every_chunking(uint64_t bytes, uint64_t window_bytes) {
   std::set<uint64_t> chunks;
   for (uint64_t octave = 4 * kKiB; octave <= 64 * kMiB; octave *= 2) {
@@ -119,7 +119,7 @@ Plan best_of_all(const Planner& planner, uint64_t bytes) {
       consider(strategy, route, {bytes, 1});
       continue;
     }
-    // v2, v3 and v4 differ in their chunkings only, and here each has all of them.
+    // v2, v3 and v4 differ only in their chunkings, and here each has all of them.
     if (strategy != Strategy::kV4a && strategy != Strategy::kV4b) continue;
     for (const Chunking& chunking : chunkings) consider(strategy, route, chunking);
   }
@@ -139,7 +139,8 @@ TEST_P(ExhaustiveTest, NothingIsFivePercentFasterThanThePlanThatIsTaken) {
     }
     std::vector<uint64_t> sizes{1, 4096, 200 * 1000, 256 * kMiB};
     for (uint64_t bytes = 16 * kKiB; bytes <= 64 * kMiB; bytes *= 4) {
-      // On a class's first size, at the end of the class, within one, and just beside.
+      // The first size of a class, its last one, one in the middle of the next class, its second
+      // one.
       sizes.insert(sizes.end(), {bytes, bytes + bytes / 4 - 1, bytes / 8 * 11, bytes + 1});
     }
     for (const uint64_t bytes : sizes) {

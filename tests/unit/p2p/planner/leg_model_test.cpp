@@ -34,7 +34,7 @@ TEST(LegModelTest, RejectsKnotsThatCannotBe) {
   EXPECT_FALSE(LegModel::from_knots({{0, 1}, {8, std::nan("")}}, 0).ok());
 }
 
-// A leg with two regimes, sampled as an engine samples it.
+// Samples of a leg, taken as the engine takes them.
 std::vector<LegSample> samples_of(const LegModel& leg, double slow_factor) {
   std::vector<LegSample> samples;
   for (uint64_t bytes = 4096; bytes <= (16u << 20); bytes *= 2) {
@@ -58,8 +58,8 @@ TEST(LegModelTest, FitRecoversPiecesDelayAndIgnoresOutliers) {
   }
 }
 
-// Sockets: one transfer takes 100 us beside its share of 10 GB/s, and as many as are under way fill
-// that time.
+// Sockets: one transfer takes 100 us (small ones 20 us) in addition to its share of 10 GB/s. Other
+// transfers in flight fill that time.
 TEST(LegModelTest, FitOfASharedLegTakesWhatTrainsSay) {
   std::vector<LegSample> samples;
   for (uint64_t bytes = 4096; bytes <= (4u << 20); bytes *= 4) {
@@ -78,7 +78,8 @@ TEST(LegModelTest, FitOfASharedLegTakesWhatTrainsSay) {
   EXPECT_NEAR(fitted->delay_us(64u << 20), 100, 1);
   EXPECT_NEAR(fitted->occupancy_us(4u << 20), (4u << 20) / 10'000.0, 5);
   EXPECT_NEAR(fitted->peak_gbps(), 10, 0.3);
-  // A train that seems to take no longer than its first transfer does not make the leg infinite.
+  // A train that seems to take no longer than its first transfer does not make the bandwidth
+  // infinite.
   const auto noisy = LegModel::fit(
       std::vector<LegSample>{
           {1 << 20, 1, 200}, {1 << 20, 4, 200}, {2 << 20, 1, 400}, {2 << 20, 4, 400}},

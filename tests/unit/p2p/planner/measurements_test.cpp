@@ -56,11 +56,11 @@ TEST_F(MeasurementsFileTest, SurvivesTheFile) {
     EXPECT_NEAR(read->time_us(300'000), leg.time_us(300'000), 1e-3);
     EXPECT_NEAR(read->delay_us(100'000), leg.delay_us(100'000), 1e-4);
   }
-  // The replacement left nothing behind.
+  // The replacement has left no other file.
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_ + "/new"), {}), 1);
 }
 
-// The workers of a server end their measurements at about the same time.
+// The workers of a server finish their measurements at about the same time.
 TEST_F(MeasurementsFileTest, WorkersThatSaveAtOnceKeepWhatTheOthersSaved) {
   constexpr int kWorkers = 4;
   constexpr int kLegs = 8;
@@ -75,7 +75,7 @@ TEST_F(MeasurementsFileTest, WorkersThatSaveAtOnceKeepWhatTheOthersSaved) {
         Measurements one;
         one.set(key(worker, leg), LegModel::linear(2, 50, 5));
         Status saved = one.save(path);
-        // On a busy machine the others may take longer than the patience.
+        // On a busy machine the others may hold the lock for longer than save() waits.
         while (saved.code() == Code::kTimeout) saved = one.save(path);
         EXPECT_TRUE(saved.ok()) << saved.message();
       }
@@ -90,13 +90,13 @@ TEST_F(MeasurementsFileTest, WorkersThatSaveAtOnceKeepWhatTheOthersSaved) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
 }
 
-// A worker may be stopped while it holds the lock: the others give up, and try again later.
+// A worker may be stopped while it holds the lock. The others give up and try again later.
 TEST_F(MeasurementsFileTest, ALockThatIsNotGivenBackIsNotWaitedForForEver) {
   const std::string path = folder_ + "/p2p.toml";
   const UniqueFd holder(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   ASSERT_EQ(::flock(holder.get(), LOCK_EX), 0);
   EXPECT_EQ(example().save(path).code(), Code::kTimeout);
-  // Made to be locked, and not written yet: no reason for a warning.
+  // Created for the lock and not yet written: this deserves no warning.
   EXPECT_EQ(Measurements::load(path).status().code(), Code::kNotFound);
   ASSERT_EQ(::flock(holder.get(), LOCK_UN), 0);
   EXPECT_TRUE(example().save(path).ok());
@@ -112,7 +112,7 @@ TEST_F(MeasurementsFileTest, ADamagedFileIsReplaced) {
   EXPECT_EQ(loaded->legs().size(), example().legs().size());
 }
 
-// What a peer calls itself must not make the file unreadable.
+// The name of a peer must not make the file unreadable.
 TEST_F(MeasurementsFileTest, NamesThatTomlCannotHoldAreWrittenAsQuestionMarks) {
   Measurements measurements;
   measurements.set({"wire", "", "tcp", "b\xc3\xbcro\x7f\xff\n"}, LegModel::linear(1, 24, 1));

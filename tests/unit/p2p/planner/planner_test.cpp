@@ -134,12 +134,12 @@ TEST(PlannerTest, AutoOnSharedMemoryPipelinesLargeCopiesAndNotSmallOnes) {
   EXPECT_EQ(large.route, Route::kShm);
   EXPECT_GT(large.chunking.depth, 1u);
   EXPECT_GE(large.chunking.chunk_bytes, 512 * kKiB);
-  // Close to the slowest leg.
+  // Close to the time of the slowest leg.
   EXPECT_LT(large.predicted_us, 1.06 * h200().copy_out.time_us(256 * kMiB));
 }
 
-// The published conclusion: GPUDirect wins small copies, host staging wins where GPUDirect's
-// bandwidth is a fraction of PCIe's.
+// The published conclusion: GPUDirect is faster for small copies. Host staging is faster where
+// GPUDirect's bandwidth is a fraction of that of PCIe.
 TEST(PlannerTest, AutoTurnsFromGpudirectToHostStagingOnThePublishedTestbed) {
   Planner planner({}, verbs_gpudirect(), published_testbed());
   EXPECT_EQ(staging_of(planner.plan(4 * kKiB, true)->strategy), Staging::kDevice);
@@ -153,7 +153,7 @@ TEST(PlannerTest, AutoIsTheLeastOfItsCandidatesAndNeverWorseThanPaper) {
     const Plan plan = *best.plan(bytes, true);
     const auto all = best.candidates(bytes, true);
     ASSERT_FALSE(all.empty());
-    // The plan of a size class serves all its sizes, so a few percent may lie between.
+    // One plan serves all sizes of its class, so it may be some percent slower than the best one.
     EXPECT_LE(best.predict_plan(plan, bytes).us, all.front().predicted_us * 1.05) << bytes;
     for (const char* name : {"v2b", "v3b", "v4b", "v1", "hybrid"}) {
       Planner fixed(*parse_planner_options(name, ""), capabilities, published_testbed());
@@ -230,7 +230,5 @@ TEST(PlannerTest, MalformedSettingsAreErrorsThatSayWhatMayBe) {
   EXPECT_FALSE(parse_planner_options("auto", "roce").ok());
 }
 
-// Otherwise several chunks would be tried for no other reason than that nothing is known against
-// them.
 }  // namespace
 }  // namespace rcuda::p2p

@@ -1,5 +1,5 @@
-// The recurrence against a discrete-event simulation written another way: chunks and legs as
-// actors, an event queue, no formula.
+// The recurrence against a discrete-event simulation that is written differently: chunks and legs
+// are actors with an event queue, without a formula.
 #include "p2p/planner/predict.h"
 
 #include <deque>
@@ -116,7 +116,7 @@ TEST(PredictTest, AgreesWithSimulationOnRandomPipelines) {
                             1 + static_cast<uint32_t>(random() % 16)};
     const double simulated = Simulation(pipeline, bytes, chunking).run();
     const double predicted = predict(pipeline, bytes, chunking).us;
-    // Short copies are evaluated exactly, long ones extrapolated.
+    // Short copies are evaluated exactly, long ones are extrapolated.
     const uint64_t chunks = bytes / chunking.chunk_bytes;
     const double tolerance = chunks <= 6 * chunking.depth + 32 ? 1e-9 : 0.01;
     ASSERT_NEAR(predicted / simulated, 1, tolerance)
