@@ -30,7 +30,7 @@ bool is_of(const Capture& capture, const Context& context) {
   return capture.origin->session == context.session && capture.origin->context == context.id;
 }
 
-// Makes those captures invalid that `concerned` says yes to; false if there are none.
+// Invalidates the captures for which `concerned` is true. Returns false if there are none.
 template <typename Concerned>
 bool invalidate(const Concerned& concerned) {
   std::vector<const Stream*> origins;
@@ -117,7 +117,7 @@ CUresult check_context_wait(const Context& context) {
 CUresult check_legacy_stream() {
   if (!any_capture() || questions > 0) return CUDA_SUCCESS;
   const StreamQuestion question;
-  // Drivers refuse even this question, and it spoils the captures.
+  // Drivers refuse even this query, and it invalidates the captures.
   const CUresult result = forward_cuStreamQuery(CU_STREAM_LEGACY);
   return result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ? result : CUDA_SUCCESS;
 }
@@ -125,8 +125,7 @@ CUresult check_legacy_stream() {
 void invalidate_capture(CUstream stream) {
   if (!any_capture()) return;
   const StreamQuestion question;
-  // A stream that captures must not be asked how far it is, and asking has the same effect on its
-  // capture.
+  // A query of a capturing stream is forbidden and invalidates its capture.
   (void)forward_cuStreamQuery(stream);
 }
 

@@ -1,13 +1,14 @@
-// Captures under way, as far as the client must know: queries of a process that captures nothing
-// must not ask the worker, host functions and staging work differently in a captured stream, and
-// calls that a capture forbids are refused here.
+// The client's view of stream captures. It is needed for three things:
+// - A process that captures nothing sends no capture queries to the worker.
+// - Host functions and copies of pageable memory take another path in a capturing stream.
+// - The client refuses calls that a capture forbids.
 //
 // A stream captures between cuStreamBeginCapture and cuStreamEndCapture, or because it waited for
-// an event of a capturing stream. The worker is told to capture in relaxed mode, because its one
-// executor thread carries out every client thread's commands: which thread may do what is decided
-// here, where the threads are. What is refused here spoils the captures that forbid it, as with a
-// local driver. A command that the worker may refuse for a capture's sake is waited for, so that
-// its error is its own.
+// an event of a capturing stream. The worker captures in relaxed mode, because its one executor
+// thread executes the commands of all client threads. Capture modes depend on the calling thread,
+// so the client enforces them. A refused call invalidates the captures that forbid it, as with a
+// local driver. If the worker may refuse a command because of a capture, the client waits for the
+// answer, so that the error comes from the call itself (capture_answers.h).
 // Threads: any.
 #pragma once
 
@@ -20,35 +21,38 @@ namespace rcuda::client {
 struct Context;
 struct Stream;
 
-// `origin`: the stream that a capture began at.
+// `origin`: the stream on which the capture began.
 void capture_begun(const Stream* origin, CUstreamCaptureMode mode);
-// Nothing happens if none began there.
+// Does nothing if no capture began on the stream.
 void capture_ended(const Stream* origin);
-// The context is gone, with its streams.
+// The context ends, and its streams with it.
 void captures_lost(const Context& context);
-// False: another thread began it, and only that one may end it. True if none began there.
+// False if another thread began the capture and only that thread may end it. True if no capture
+// began on the stream.
 bool may_end_capture(const Stream* origin);
 
-// Whether the stream captures now. Asks the worker only while any_capture().
+// Whether the stream captures now. A round trip if any_capture(), otherwise free.
 bool may_capture(CUstream stream);
 
-// cuThreadExchangeStreamCaptureMode: the calling thread's mode becomes *mode, which gets the old
-// one.
+// cuThreadExchangeStreamCaptureMode: sets the calling thread's mode to *mode and returns the old
+// mode in *mode.
 CUresult exchange_capture_mode(CUstreamCaptureMode* mode);
-// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED when a call that may synchronise (an allocation, say) is
-// forbidden to this thread by a capture of its own or, in global mode, of any thread. Those
-// captures are invalid then.
+// For calls that may synchronise, such as an allocation. Returns
+// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if a capture of this thread or, in global mode, of any
+// thread forbids the call. Invalidates those captures.
 CUresult check_unsafe_call();
-// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT when the current context's legacy stream is about to be used
-// while a stream captures that waits for it. Those captures are invalid then.
+// For calls that use the current context's legacy stream. Returns
+// CUDA_ERROR_STREAM_CAPTURE_IMPLICIT if a capturing stream synchronises with the legacy stream.
+// Invalidates those captures.
 CUresult check_legacy_stream();
-// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED when a stream of the context captures: nobody can wait for
-// all of them. The captures are invalid then.
+// Returns CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED if a stream of the context captures, because a wait
+// for the context would include that stream. Invalidates those captures.
 CUresult check_context_wait(const Context& context);
-// The stream's capture, if there is one, becomes invalid: a call to it was refused.
+// Invalidates the stream's capture, if it has one, because a call on the stream was refused.
 void invalidate_capture(CUstream stream);
 
-// While it lives, the thread's calls only ask about streams: check_legacy_stream() lets them pass.
+// While one exists, the thread's calls only query streams, and check_legacy_stream() lets them
+// pass.
 class StreamQuestion {
  public:
   StreamQuestion();

@@ -15,7 +15,7 @@ namespace {
 class ThreadStreams {
  public:
   ~ThreadStreams() {
-    // The thread ends; its work goes on, as with cudaStreamDestroy.
+    // The thread ends. Its work continues, as with cudaStreamDestroy.
     for (const Known& known : streams_) {
       if (Stream* stream = known.stream.get()) {
         (void)forward_cuStreamDestroy_v2(reinterpret_cast<CUstream>(stream));
@@ -41,7 +41,7 @@ class ThreadStreams {
 
  private:
   struct Known {
-    const Context* context;  // a stream goes with its context, before another one takes its place
+    const Context* context;  // its stream is destroyed before another context can get this address
     Ref<Stream> stream;
   };
 

@@ -1,5 +1,6 @@
-// Per-thread default streams: for CU_STREAM_PER_THREAD, each thread has an ordinary blocking stream
-// of its own in every context it uses, created on first use and destroyed when the thread ends.
+// Per-thread default streams. For CU_STREAM_PER_THREAD, each thread has its own ordinary blocking
+// stream in every context that it uses. The stream is created on first use and destroyed when the
+// thread ends.
 #pragma once
 
 #include <cuda.h>

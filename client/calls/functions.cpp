@@ -16,9 +16,9 @@ void note_attribute(FunctionInfo& info, int which, int value) {
 
 namespace {
 
-// False when the answer is none.
+// Returns false if the answer is malformed.
 bool read_function_info(std::span<const std::byte> answer, FunctionInfo* info) {
-  // FunctionInfoReply without its header, then the parameters.
+  // A FunctionInfoReply without its header; the parameters follow.
   struct Fixed {
     uint32_t parameter_count, reserved;
     int32_t attributes[wire::kFunctionAttributeCount];

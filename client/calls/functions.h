@@ -1,7 +1,8 @@
-// What can be done with modules' functions, libraries and their kernels (objects/code.h): asking
-// the worker about them, loading a library on a session, finding the function that a launch means.
+// Operations on functions, libraries and kernels (objects/code.h): query the worker about them,
+// load a library on a session, find the function that a launch means.
 //
-// Threads: any. What asks the worker blocks for a round trip; each thing is asked once.
+// Threads: any. A function that must ask the worker blocks for a round trip; the client asks once
+// for each object and session.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +18,14 @@ namespace rcuda::client {
 
 // ---- functions ---------------------------------------------------------------------------------
 
-// A setting that the worker took.
+// Notes a setting that was sent to the worker.
 void note_attribute(FunctionInfo& info, int which, int value);
 
-// Looks a function or kernel up on a session. `owner`: module or library there.
+// Looks up a function or kernel on a session. `owner`: the id of its module or library there.
 CUresult ask_function(Session& session, wire::ObjectId context, wire::ObjectId owner,
                       bool is_kernel, const char* name, std::unique_ptr<FunctionInfo>* info);
 
-// A CUfunction or CUkernel as a launch needs it.
+// A CUfunction or CUkernel, resolved for a launch.
 struct Callable {
   FunctionInfo* info = nullptr;
   bool is_kernel = false;
@@ -33,35 +34,38 @@ CUresult resolve_callable(CUfunction handle, const Target& target, Callable* cal
 
 // ---- variables ---------------------------------------------------------------------------------
 
-// Makes it known to Registry. `managed`: it is mirrored, too.
+// Adds the variable to the Registry. `managed`: the memory is also mirrored.
 void add_variable(Variables& variables, CUdeviceptr address, size_t bytes, const Target& target,
                   bool managed);
-// Before the worker is told to unload them: then their memory is no more, or another's.
+// Call it before the unload is sent: afterwards the memory is freed, and another thread may get the
+// same addresses.
 void forget_variables(Variables& variables);
 
 // ---- libraries ---------------------------------------------------------------------------------
 
-// The library's id on a session, where it is loaded now if it was not.
+// Returns the library's id on a session. Loads the library there if it is not loaded.
 CUresult id_on(Library& library, Session& session, wire::ObjectId context, wire::ObjectId* id);
-// The module of a library in the target's context.
+// Returns the module of a library in the target's context.
 CUresult library_module(Library& library, const Target& target, CUmodule* module);
-// `target` is where to look it up first.
+// Returns the library's kernel with this name. The first call for a name looks it up on `target`.
 CUresult find_kernel(Library& library, const Target& target, const char* name, Kernel** kernel);
-// From every session, with its kernels and modules. The handles are gone then.
+// Unloads the library from every session. Destroys it, its kernels and its modules; their handles
+// become invalid.
 void unload(Library& library);
 
 // ---- kernels -----------------------------------------------------------------------------------
 
-// As the kernel is on a device, which has attributes of its own for it.
+// Returns the kernel's data on the target's device. Each device has its own attributes.
 CUresult info_on(Kernel& kernel, const Target& target, FunctionInfo** info);
-// An attribute was set for a device, and with it for the functions in that device's contexts.
+// Notes an attribute that was set for the target's device. It also applies to the kernel's
+// functions in the contexts of that device.
 void note_attribute(Kernel& kernel, const Target& target, int which, int value);
-// The kernel's function in a context.
+// Returns the kernel's function in the target's context.
 CUresult function_in(Kernel& kernel, const Target& target, Function** function);
-// The kernel that has this id on a session; null when there is none.
+// Returns the kernel with this id on a session, or null.
 Kernel* find_kernel(const Session& session, wire::ObjectId id);
-// A context is about to be destroyed or reset, and its functions with it. What cuKernelSetAttribute
-// has set stays.
+// Call it when a context is about to be destroyed or reset, which destroys its functions.
+// Attributes set by cuKernelSetAttribute stay.
 void forget_kernels_in(const Session& session, wire::ObjectId context);
 
 }  // namespace rcuda::client

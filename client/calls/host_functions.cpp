@@ -18,7 +18,7 @@ CUresult find_stream(CUstream stream, Target* target, wire::LaunchHostBody* body
 CUresult send(const Target& target, const wire::LaunchHostBody& body) {
   const HostWrite writing(target.timeline);
   const CUresult result = post(target, wire::Custom::kLaunchHost, body);
-  // Another error is an earlier command's: this one is on its way.
+  // While the session lives, an error is that of an earlier command, and this command was sent.
   if (result == CUDA_SUCCESS || !target.session->lost()) return result;
   return target.session->events().remove_callback(body.callback) ? result : CUDA_SUCCESS;
 }

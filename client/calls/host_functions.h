@@ -9,14 +9,14 @@
 
 namespace rcuda::client {
 
-// Appends a function to the stream. In a stream that captures it becomes a node of the graph and
-// runs with every launch of it.
+// Appends a function to the stream. In a capturing stream it becomes a node of the graph and runs
+// at every launch of the graph.
 CUresult launch_host_function(CUstream stream, CUhostFn function, void* user_data);
-// Not in a stream that captures. `callback` runs also after an error, even if that is the loss of
-// the session, and gets the status.
+// Refused in a capturing stream. `callback` gets the status. It runs even after an error, including
+// the loss of the session.
 CUresult launch_stream_callback(CUstream stream, std::function<void(CUresult)> callback);
-// In a stream that captures, with the function and what else a node of it needs: for copies between
-// servers, which become such nodes.
+// For capturing streams: appends a function together with the other data of its node. A copy
+// between servers becomes such a node.
 CUresult launch_graph_function(CUstream stream, EventThread::GraphCallback callback);
 
 }  // namespace rcuda::client

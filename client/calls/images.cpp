@@ -1,7 +1,7 @@
 #include "client/calls/images.h"
 
-// The low-level digest: EVP would link the whole of libcrypto's provider machinery into every
-// process that preloads this library.
+// The low-level digest functions. EVP would link all of libcrypto's providers into every process
+// that preloads this library.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <algorithm>
 #include <cstring>
@@ -39,7 +39,7 @@ CUresult send_chunk(Session& session, wire::ObjectId context, const ImageHash& h
     body.sequence = slot.word.sequence;
     result = session.post(session.in_context(context), opcode, bytes_of(body));
   } else {
-    --slot.word.sequence;  // nothing was asked of the worker
+    --slot.word.sequence;  // no command carries this sequence
   }
   session.staging().release(slot);
   return result;

@@ -1,4 +1,4 @@
-// Libraries, their kernels, and variables of modules and libraries.
+// Libraries and their kernels, and the variables of modules and libraries.
 
 #include <algorithm>
 #include <mutex>
@@ -48,7 +48,7 @@ void forget_variables(Variables& variables) {
   std::lock_guard lock(variables.mutex);
   for (const auto& [address, buffer_id] : variables.buffer_ids) {
     const auto known = registry.find(address);
-    if (!known || known->buffer_id != buffer_id) continue;  // it went with its context
+    if (!known || known->buffer_id != buffer_id) continue;  // it ended with its context
     if (is_managed(*known)) unmirror(reinterpret_cast<const void*>(address));
     (void)registry.remove(address);
   }
@@ -59,13 +59,14 @@ void forget_variables(Variables& variables) {
 
 namespace {
 
-// Held shared by whoever looks at kernels that others may be unloading. Before Kernel::mutex.
+// Held shared by a thread that reads kernels which other threads may be unloading. Locked before
+// Kernel::mutex.
 std::shared_mutex& kernels_mutex() {
   static auto* mutex = new std::shared_mutex;
   return *mutex;
 }
 
-// In all contexts.
+// The library's modules in all contexts.
 std::vector<Module*> modules_of(const Library& library) {
   return select<Module>([&](const Module& module) {
     return module.library.load(std::memory_order_acquire) == &library;
@@ -132,7 +133,7 @@ CUresult find_kernel(Library& library, const Target& target, const char* name, K
   std::lock_guard lock(library.mutex);
   Kernel*& known = library.kernels[name];
   if (known) {
-    destroy(created);  // another thread was first
+    destroy(created);  // another thread has created it first
   } else {
     known = created;
   }
@@ -142,7 +143,7 @@ CUresult find_kernel(Library& library, const Target& target, const char* name, K
 
 void unload(Library& library) {
   forget_variables(library.variables);
-  // First: once the library is unloaded, the worker gives the ids of its functions to others.
+  // Before the unload: after it, the worker reuses the ids of the library's functions.
   {
     std::unique_lock gone(kernels_mutex());
     for (const auto& [name, kernel] : library.kernels) destroy_kernel(kernel);
@@ -201,7 +202,7 @@ void note_attribute(Kernel& kernel, const Target& target, int which, int value) 
 
 namespace {
 
-// Shares nothing: the function's attributes are its own.
+// A deep copy, because the function has its own attributes.
 std::unique_ptr<FunctionInfo> copy_of(const FunctionInfo& info, const Function& function) {
   auto copy = std::make_unique<FunctionInfo>();
   copy->session = function.session;

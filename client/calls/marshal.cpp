@@ -13,7 +13,7 @@
 namespace rcuda::client {
 namespace {
 
-// The calling thread's current context, if it is alive.
+// Returns the calling thread's current context, or an error if there is none or it is destroyed.
 CUresult find_current(Context** context) {
   const Ref<Context> current = current_context();
   if (!current.handle()) return CUDA_ERROR_INVALID_CONTEXT;
@@ -55,7 +55,8 @@ CUresult resolve_stream(const void* handle, Target* target, wire::ObjectId* id, 
   return CUDA_SUCCESS;
 }
 
-// The context in which a new object is: one that is always there for what belongs to none.
+// The context of a new object. An object that belongs to no context gets the primary context of its
+// device, which always exists.
 wire::ObjectId home_of(const Target& target, wire::Kind kind, wire::ObjectId id) {
   switch (kind) {
     case wire::Kind::kContext:
@@ -79,19 +80,19 @@ bool is_graph(wire::Kind kind) {
          kind == wire::Kind::kGraphExec;
 }
 
-// All of an object but its id, which stays taken.
+// Destroys the object but keeps its id in use.
 void forget(Object* object) {
   forget_named(*object);
   destroy_object(object);
 }
 
-// Libraries and kernels have an id per session, and a kernel may stand where a function is
+// Libraries and kernels have an id per session. A kernel is also accepted where a function is
 // expected.
 CUresult resolve_code(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id) {
   auto* library = kind == wire::Kind::kLibrary ? find<Library>(handle) : nullptr;
   auto* kernel = kind == wire::Kind::kLibrary ? nullptr : find<Kernel>(handle);
   if (!library && !kernel) return CUDA_ERROR_INVALID_HANDLE;
-  // Libraries are independent of contexts: without a current one, any session will do.
+  // Libraries are independent of contexts: without a current context, any session works.
   if (!target->session) *target = target_anywhere();
   if (library) return id_on(*library, *target->session, target->context, id);
   if (kind == wire::Kind::kKernel) {

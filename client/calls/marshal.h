@@ -1,9 +1,12 @@
-// What the generated entry points (api/gen) stand on: find out where a call goes, send it, wait.
+// The basis of the generated entry points (api/gen): find the worker of a call, send the command,
+// wait for the reply.
 //
-// A generated entry point does: Target from the routing handle or the current context; encode the
-// arguments with wire::Encoder, handles as ids; post() or call(); on success decode the outputs.
-// Threads: any. post() blocks only while the command ring is full; call() until the reply is there
-// or the session broke, which gives kSessionLost (session.h).
+// A generated entry point works in four steps. It gets a Target from the routing handle or the
+// current context, encodes the arguments with wire::Encoder (handles as ids), calls post() or
+// call(), and decodes the outputs on success.
+// Threads: any. post() blocks while the command ring is full, and until the answer has arrived if
+// it must wait for one. call() blocks until the reply has arrived or the session is lost, which
+// returns kSessionLost (session.h).
 #pragma once
 
 #include <cstddef>
@@ -27,32 +30,34 @@ struct Object;
 // The worker and context of an object.
 Target target_of(const Object& object);
 
-// CUDA_ERROR_NOT_INITIALIZED before cuInit; CUDA_ERROR_INVALID_CONTEXT without a current context,
-// CUDA_ERROR_CONTEXT_IS_DESTROYED where it was destroyed, or is a primary one that was given back.
+// The current context. Errors: CUDA_ERROR_NOT_INITIALIZED before cuInit, CUDA_ERROR_INVALID_CONTEXT
+// without a current context, CUDA_ERROR_CONTEXT_IS_DESTROYED if the current context was destroyed
+// or is a primary context that is no longer active.
 CUresult target_current(Target* target);
-// The same for work in a stream: a stream that was created has a context, and needs no current one.
+// For work in a stream: the current context, or without a valid one that of a created stream.
 CUresult target_for_work(CUstream stream, Target* target);
-// The same for copies, which a driver refuses all the same where the current one is destroyed.
+// For copies: as target_for_work(), but a destroyed current context is an error, as with a driver.
 CUresult target_for_copy(CUstream stream, Target* target);
-// The same for what a driver takes in streams of any context: the target is the stream's own.
+// For commands that a driver accepts in streams of any context: the stream's own context.
 CUresult target_of_stream(CUstream stream, Target* target);
-// For what needs no context: the current one, else the first session's.
+// For commands that need no context: the current context, otherwise one of the first session.
 Target target_anywhere();
-// The worker of a device; `ordinal` becomes that worker's own device number.
+// The worker of a device. `ordinal` becomes the worker's own number of the device.
 CUresult target_device(CUdevice device, Target* target, uint32_t* ordinal);
-// The other way: the application's number of a device that the target's worker named.
+// The reverse: the application's number of a device that the target's worker named.
 int client_ordinal(const Target& target, uint32_t worker_ordinal);
-// The worker of a graph, a node or an executable. They belong to no context: what they do is done
-// in the current one if it is that worker's, else in the one in which the object was named.
+// The worker of a graph, a node or an executable. These objects belong to no context. Their
+// commands run in the current context if it is on the same worker, otherwise in the object's own
+// context.
 Target target_of_graph(const Object& object);
-// Uses the worker that owns an address; the current context's for addresses that are no worker's.
+// The worker that owns an address. If no worker owns it: the current context.
 CUresult target_address(CUdeviceptr address, Target* target);
-// For what needs no context, but as with a driver none that is destroyed: target_current() without
-// CUDA_ERROR_INVALID_CONTEXT.
+// For calls that need no context but fail, as with a driver, if the current context is destroyed:
+// target_current() without CUDA_ERROR_INVALID_CONTEXT.
 CUresult check_not_destroyed();
 
-// Makes the target's context the calling thread's current one for its scope: for calls that go to
-// the current context, where another one is meant.
+// Makes the target's context the calling thread's current context while it exists. For calls that
+// go to the current context when another context is meant.
 class InContext {
  public:
   explicit InContext(const Target& target);
@@ -61,25 +66,28 @@ class InContext {
   InContext& operator=(const InContext&) = delete;
 };
 
-// A handle to its id. Null handles give id 0 and leave the target alone (streams: legacy default).
-// A target without session takes the handle's; another session gives CUDA_ERROR_INVALID_HANDLE, as
-// does a handle that is none. Streams: CU_STREAM_LEGACY, CU_STREAM_PER_THREAD and the per-thread
-// flag of common/interop/default_stream.h are resolved here.
-// The target's timeline becomes the stream's. The caller waits if the stream's queue is full.
+// Translates a handle to its id. A null handle gives id 0 and leaves the target unchanged; a null
+// stream is the default stream. If the target has no session, it becomes the handle's. A handle of
+// another session, or one that is no live object, is CUDA_ERROR_INVALID_HANDLE. Resolves
+// CU_STREAM_LEGACY, CU_STREAM_PER_THREAD and the per-thread flag of
+// common/interop/default_stream.h. For a stream, the target's timeline becomes the stream's, and
+// the caller waits while the stream's queue is full.
 CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id);
-// The same for a stream that is only asked about.
+// The same for a stream that gets no command, for example in a query. Does not wait for the queue.
 CUresult resolve_unused(CUstream stream, Target* target, wire::ObjectId* id);
 
-// Mints an object for a create call; the handle is what the application gets.
+// Creates an object and assigns its id, for a create call. `handle` is what the application gets.
 CUresult mint(const Target& target, wire::Kind kind, void** handle, wire::ObjectId* id);
-// The handle for an id that the worker named (kWorkerMinted), made on first sight; null for 0.
+// Returns the handle for an id that the worker assigned (kWorkerMinted). Makes the object when the
+// worker first names it. Null for id 0.
 void* adopt(const Target& target, wire::Kind kind, wire::ObjectId id);
-// Forgets a handle after its destroy was posted, or after its create failed.
+// Destroys a handle's object and releases its id, after its destroy was posted or its create
+// failed.
 void retire(const void* handle, wire::Kind kind);
 
-// Forgets handles before the command is sent that destroys with one object all that is in it. Their
-// ids stay taken while it lives, which is until that command was sent: the worker has them bound
-// until then, and another thread's create must not come first with one of them.
+// Destroys the handles of all objects inside another object, before the command is sent that
+// destroys that object. The RetiredEarly must exist until the command is sent. Until then the ids
+// stay in use: the worker still has them bound, so no create of another thread may use them.
 class RetiredEarly {
  public:
   RetiredEarly() = default;
@@ -98,20 +106,20 @@ class RetiredEarly {
   std::vector<TakenId> taken_;
 };
 
-// Until nothing is under way in the context, for calls in which a driver waits for that: the
-// worker's one thread must not wait there, with whatever else was asked of it. Other threads may go
-// on using the context; while anything captures nothing is waited for.
+// For calls in which a driver waits until the context is idle: waits here instead, because the
+// worker's executor thread serves all commands and must not block. Other threads may keep using the
+// context. Does nothing while any capture is in progress.
 CUresult await_idle(Session& session, wire::ObjectId context);
 
-// Sends a command for an entry point that reports asynchronous errors. The result is that the
-// session is lost, or the error of an earlier command, else success.
+// Sends a command for an entry point that reports asynchronous errors. Returns kSessionLost, the
+// error of an earlier command, or CUDA_SUCCESS.
 CUresult post(const Target& target, uint16_t opcode, std::span<const std::byte> body);
 template <typename Body>
 CUresult post(const Target& target, wire::Custom opcode, const Body& body) {
   return post(target, static_cast<uint16_t>(opcode), std::as_bytes(std::span(&body, 1)));
 }
 
-// Round trip. The returned CUresult is the worker's. `reply_bytes`: what the body may take.
+// A round trip. Returns the worker's CUresult. `reply_bytes`: capacity for the reply's body.
 CUresult call(const Target& target, uint16_t opcode, std::span<const std::byte> body,
               size_t reply_bytes, Reply* reply);
 

@@ -57,7 +57,7 @@ CUresult measure_image(const void* pointer, std::optional<size_t> bytes, ImagePa
 CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcode,
                     wire::ObjectId id, const ImageParts& image, JitOptions& options) {
   const LogBuffers buffers = log_buffers(options.keys, options.values.data());
-  constexpr size_t kLogLimit = 24u << 10;  // of each: both fit a large reply slot
+  constexpr size_t kLogLimit = 24u << 10;  // of each log; both fit into a large reply slot
   const std::vector<wire::JitOption> values = numbers_of(options.keys, options.values.data());
   const std::vector<wire::JitOption> library_values =
       numbers_of(options.library_keys, options.library_values.data());

@@ -1,5 +1,5 @@
-// Loading modules and libraries: what the application's pointer holds, and the command that loads
-// it.
+// Loads modules and libraries: measures the image behind the application's pointer and sends the
+// command that loads it.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@ namespace rcuda::client {
 
 // The contents of a file. CUDA_ERROR_FILE_NOT_FOUND if it cannot be read.
 CUresult read_file(const char* path, std::vector<char>* contents);
-// What the application's pointer holds, or a file's contents, of which there are just so many
-// `bytes`. CUDA_ERROR_INVALID_IMAGE when it is nothing known.
+// Finds the extent of the image behind `pointer` and hashes its parts. `bytes`: the exact size, for
+// the contents of a file. CUDA_ERROR_INVALID_IMAGE if the format is not known.
 CUresult measure_image(const void* pointer, std::optional<size_t> bytes, ImageParts* image);
-// kModuleLoad or kLibraryLoad of an image that is sent first; fills the options' log buffers.
-// Blocks for a round trip at least.
+// Sends the image, then kModuleLoad or kLibraryLoad. Fills the log buffers of the options. Blocks
+// for at least a round trip.
 CUresult load_image(Session& session, wire::ObjectId context, wire::Custom opcode,
                     wire::ObjectId id, const ImageParts& image, JitOptions& options);
 

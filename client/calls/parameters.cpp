@@ -5,7 +5,7 @@
 namespace rcuda::client {
 namespace {
 
-// The packed buffer of an `extra` array.
+// Returns the packed buffer that an `extra` array describes.
 CUresult extra_buffer(void** extra, std::span<const std::byte>* buffer) {
   const void* data = nullptr;
   const size_t* bytes = nullptr;

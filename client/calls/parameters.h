@@ -1,5 +1,5 @@
-// Kernel parameters: from the application's pointers, or its `extra` buffer, to the bytes that the
-// kernel wants.
+// Kernel parameters: packs the application's pointers or its `extra` buffer into the kernel's
+// parameter layout.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,11 @@
 
 namespace rcuda::client {
 
-// How many bytes the parameters take. CUDA_ERROR_INVALID_VALUE for parameters
-// given both ways, a malformed `extra`, or more bytes than a launch may have.
+// Gets the size of the parameters. CUDA_ERROR_INVALID_VALUE if parameters are given in both ways,
+// if `extra` is malformed, or if there are more bytes than a launch may have.
 CUresult parameter_bytes(const FunctionInfo& info, void** parameters, void** extra, size_t* bytes);
-// Writes them, and zeros up to the end of `out`, which holds at least that many.
+// Writes the parameters to `out` and fills the rest of `out` with zeros. `out` holds at least the
+// size above.
 CUresult pack_parameters(const FunctionInfo& info, void** parameters, void** extra,
                          std::span<std::byte> out);
 

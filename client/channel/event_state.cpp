@@ -40,14 +40,17 @@ Progress EventState::progress(uint64_t* record, CUresult* result) {
   if (left_to_worker_) return Progress::kUnknown;
   // Read before the word: news that arrives after this point does not concern this caller.
   const bool is_stale = asked_news_ != session().timelines().news();
+  const bool is_watched = word_ && watched_ == record_;
+  const bool is_reported =
+      is_watched && session().word_reached(word_->index, word_->sequence, result);
+  // Nothing has been learned since the worker answered, so the timeline need not be asked.
+  if (is_watched && !is_reported && !is_stale) return Progress::kPending;
   if (timeline_ && timeline_->has_reached(position_)) {
+    *result = CUDA_SUCCESS;
     set_done();
     return Progress::kDone;
   }
-  if (!word_ || watched_ != record_) return Progress::kUnknown;
-  if (!session().word_reached(word_->index, word_->sequence, result)) {
-    return is_stale ? Progress::kUnknown : Progress::kPending;
-  }
+  if (!is_reported) return Progress::kUnknown;
   if (*result != CUDA_SUCCESS) return Progress::kDone;
   session().timelines().add_news();
   set_done();

@@ -1,5 +1,5 @@
-// Device memory: allocated by the worker, recorded here, so that routing, pointer attributes and
-// copy directions never need to ask, and a wrong pointer is refused at once.
+// Device memory. The worker allocates it and the client records it. So routing, pointer attributes
+// and copy directions need no round trip, and an invalid pointer is refused at once.
 
 #include <cuda.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 Registry& registry() { return Process::get().memory(); }
 
-// Memory of pools and mapped memory belong to their device, whose contexts come and go.
+// Memory of pools and mapped memory belong to a device, not to a context, which may end earlier.
 CUresult record(const Target& target, CUdeviceptr address, size_t bytes, Placement placement,
                 bool of_graph = false, CUmemoryPool pool = nullptr) {
   Allocation allocation;
@@ -33,7 +33,8 @@ CUresult record(const Target& target, CUdeviceptr address, size_t bytes, Placeme
   allocation.device = target.device;
   allocation.of_graph = of_graph;
   allocation.pool = pool;
-  // Only a worker that broke the rules of addresses hands out what is known already.
+  // This fails only if a worker breaks the rules for addresses and returns memory that is still
+  // known.
   return registry().add(std::move(allocation)) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
 
@@ -41,12 +42,12 @@ bool is_device(Placement placement) {
   return placement == Placement::kDevice || placement == Placement::kDeviceAsync;
 }
 
-// Frees memory with `send`. It is forgotten first: once the worker has let go of it, another thread
-// may be given the address. What the driver refused to free is known again; `is_own`: the result is
-// that of this call, and not an error of an earlier one.
+// Frees memory with `send`. Forgets it first, because another thread may get the same address as
+// soon as the worker has freed it. Records it again if the driver refused to free it. `is_own`:
+// `send` returns the result of this call, not an error of an earlier command.
 template <typename Send>
 CUresult free_with(const Allocation& allocation, bool is_own, const Send& send) {
-  if (!registry().remove(allocation.base)) return CUDA_ERROR_INVALID_VALUE;  // another was faster
+  if (!registry().remove(allocation.base)) return CUDA_ERROR_INVALID_VALUE;  // another was first
   const CUresult result = send();
   if (is_own && !rcuda::api::is_gone(result)) (void)registry().add(allocation);
   return result;
@@ -66,17 +67,18 @@ CUresult free_device(CUdeviceptr address) {
   return free_with(*allocation, true, [=] { return forward_cuMemFree_v2(address); });
 }
 
-// Stream-ordered memory of a stream that captures belongs to the graph; elsewhere it is memory.
+// In a capturing stream, stream-ordered memory becomes part of the graph. In any other stream the
+// call really allocates or frees, which a capture may forbid.
 CUresult check_beside_capture(CUstream stream) {
   return !any_capture() || may_capture(stream) ? CUDA_SUCCESS : check_unsafe_call();
 }
 
-// Memory of the target's device. That of a stream which captures is a node's, and stays known when
-// it is freed: the next launch allocates it again.
+// Records memory of the target's device. Memory allocated in a capturing stream belongs to a graph
+// node. It stays recorded when it is freed, because the next launch allocates it again.
 CUresult record_async(const Target& target, CUdeviceptr address, size_t bytes, CUstream stream,
                       CUmemoryPool pool = nullptr) {
-  if (address == 0) return CUDA_SUCCESS;  // of no bytes
-  // The address may be one that was freed in stream order and is known still.
+  if (address == 0) return CUDA_SUCCESS;  // an allocation of 0 bytes
+  // Memory that was freed in stream order may still be recorded at this address.
   (void)registry().remove(address);
   return record(target, address, bytes, Placement::kDeviceAsync, may_capture(stream), pool);
 }
@@ -129,8 +131,8 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPoo
   return record_async({owner.session, owner.context, owner.device}, *address, bytes, stream, pool);
 }
 
-// As cuMemFree, it does nothing with a null address, and takes memory of cuMemAlloc: cuSPARSE frees
-// both with it.
+// Like cuMemFree, accepts a null address, which does nothing, and memory of cuMemAlloc. cuSPARSE
+// frees both kinds with it.
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   Target target;
   rcuda::wire::ObjectId id;
@@ -142,19 +144,20 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   if (allocation->placement == Placement::kManaged) return CUDA_ERROR_NOT_SUPPORTED;
   if (!is_device(allocation->placement)) return CUDA_ERROR_INVALID_VALUE;
   if (target.session != allocation->session) {
-    // The stream is another server's. Its owner frees the memory once the stream has got there.
+    // The stream is on another server. The owner frees the memory after the stream has reached this
+    // call.
     if (may_capture(stream)) return CUDA_ERROR_INVALID_VALUE;
     if (CUresult result = cuStreamSynchronize(stream); result != CUDA_SUCCESS) return result;
     stream = nullptr;
   }
-  // Only the worker knows whether a graph's memory is there.
+  // Only the worker knows whether a graph's memory is allocated at the moment.
   const CaptureAnswers answers(allocation->of_graph);
   const auto send = [=] { return forward_cuMemFreeAsync(address, stream); };
   return allocation->of_graph ? send() : free_with(*allocation, awaits_answers(), send);
 }
 
-// The address is the node's from now on, so that other nodes can name it; memory is there after a
-// launch, until it is freed.
+// The node owns the address from now on, so other nodes can use it. The memory exists from a launch
+// until it is freed.
 CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
                                 size_t count, CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
   const CUresult result =
@@ -179,7 +182,7 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* node, CUgraph graph, const CUgraphN
 CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_t alignment, CUdeviceptr hint,
                              unsigned long long flags) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  // An address of another worker's window would be taken for memory of that worker.
+  // A hint in another worker's window would make the memory look like that worker's.
   rcuda::client::Session* const session = target_anywhere().session;
   const rcuda::wire::AddressWindow& window = session->welcome().window;
   if (hint - window.base >= window.bytes) hint = 0;
@@ -198,7 +201,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
                   CUmemGenericAllocationHandle handle, unsigned long long flags) {
   const CUresult result = forward_cuMemMap(address, bytes, offset, handle, flags);
   if (result != CUDA_SUCCESS) return result;
-  // It is the handle's device's; the calling thread need not have a context.
+  // The memory belongs to the handle's device. The calling thread may have no current context.
   const auto* memory = find<AllocationHandle>(reinterpret_cast<const void*>(handle));
   if (!memory) return CUDA_ERROR_INVALID_VALUE;
   const Target target{memory->session, memory->context, memory->device};

@@ -1,5 +1,5 @@
-// Contexts: the thread's stack of current contexts and the primary contexts' references are kept in
-// the client; what a context owns lives on its worker.
+// Contexts. The client keeps each thread's stack of current contexts and the reference counts of
+// primary contexts. The contents of a context are on its worker.
 
 #include <vector>
 
@@ -20,7 +20,7 @@ namespace {
 
 CUresult check() { return Process::get().check(); }
 
-// The context meant by a handle that may be null for the current one, alive or given back.
+// Returns the context of a handle; null means the current one. The context may be given back.
 CUresult context_or_current(CUcontext handle, Context** context) {
   if (CUresult result = check(); result != CUDA_SUCCESS) return result;
   const Ref<Context> found = handle ? Ref(find<Context>(handle)) : current_context();
@@ -39,14 +39,14 @@ void retire_all(const Context& context, RetiredEarly* retired) {
   for (T* object : objects_in<T>(context.session, context.id)) retired->add(object);
 }
 
-// A context is about to go: what lived in it is forgotten, its memory and the handles of objects,
-// which the worker destroys with it. Returned is its memory of the host, to be ended after the
-// context.
+// Forgets the contents of a context that is about to end: its memory and the handles of its
+// objects, which the worker destroys with it. Returns its host memory, which the caller must end
+// after the context.
 std::vector<Allocation> forget_context(const Context& context, RetiredEarly* retired) {
   captures_lost(context);
   forget_kernels_in(*context.session, context.id);
   for (Module* module : objects_in<Module>(context.session, context.id)) {
-    forget_variables(module->variables);  // managed ones are the host's no more
+    forget_variables(module->variables);  // ends the mirroring of managed variables
   }
   retire_all<Stream>(context, retired);
   retire_all<Event>(context, retired);
@@ -65,7 +65,7 @@ unsigned valid_flags() {
          CU_CTX_USER_COREDUMP_ENABLE | CU_CTX_SYNC_MEMOPS;
 }
 
-// The worker ends the context and makes the next one.
+// The worker ends the primary context and makes a new one.
 void end_primary(CUdevice dev, Device& device) {
   Process::get().peers().forget(*device.session);
   interop::context_destroyed(reinterpret_cast<CUcontext>(device.primary));
@@ -76,8 +76,8 @@ void end_primary(CUdevice dev, Device& device) {
   end_all(host);
 }
 
-// A driver ends a context when its device has nothing more to do, in whatever context (580 on an
-// H200). Other threads may go on using it.
+// A driver ends a context only when all contexts of its device are idle (580 on an H200). Other
+// threads may keep using the device.
 void await_device(const Context& ending) {
   if (ending.given_back) return;
   std::vector<wire::ObjectId> contexts;
@@ -135,9 +135,9 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   return device->session->lost() ? kSessionLost : CUDA_SUCCESS;
 }
 
-// What is in the context goes, references stay: whoever holds one may still release it. That the
-// device can have no other context, as after a fault of a kernel, is what the next one to retain it
-// is told (driver 580).
+// Destroys the contents of the context. The reference count stays, so a thread that holds a
+// reference may still release it. The device may be unable to have a new context, for example after
+// a kernel's fault. The next cuDevicePrimaryCtxRetain returns that error (driver 580).
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   Device* device;
   if (CUresult result = find_device(dev, &device); result != CUDA_SUCCESS) return result;
@@ -184,7 +184,7 @@ CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice dev) {
 
 CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam*, int affinity_count,
                         unsigned flags, CUdevice dev) {
-  // Execution affinity divides a GPU under MPS, which a remote client is not part of.
+  // Execution affinity divides a GPU under MPS. A remote client is no client of MPS.
   if (affinity_count != 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
   return cuCtxCreate_v2(context, flags, dev);
 }
@@ -265,9 +265,10 @@ CUresult cuCtxGetFlags(unsigned* flags) {
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   *flags = context->flags;
   if (context->id >= rcuda::wire::kFirstCreatedContext) return CUDA_SUCCESS;
-  // What a driver gives primary contexts of itself ("cudaDeviceMapHost ... is implicit in runtime
-  // API flags", says CUDA's documentation of cudaGetDeviceFlags). How a thread waits is the
-  // client's own matter; the worker's context has flags of its own there.
+  // Flags that a driver itself adds to primary contexts (CUDA's documentation of
+  // cudaGetDeviceFlags: "cudaDeviceMapHost ... is implicit in runtime API flags"). Only this flag
+  // is taken from the worker. The scheduling flags concern the client's threads; the worker's
+  // context has its own.
   Device& device = *Process::get().device(static_cast<CUdevice>(context->device));
   int implied = device.implied_flags.load(std::memory_order_relaxed);
   if (implied < 0 && !context->given_back) {
@@ -291,7 +292,7 @@ CUresult cuCtxSetFlags(unsigned flags) {
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
   Context* context;
   if (CUresult result = find_alive(nullptr, &context); result != CUDA_SUCCESS) return result;
-  // A driver waits before it gives every thread another stack.
+  // A driver waits until the context is idle before it changes the stack size of all threads.
   if (limit == CU_LIMIT_STACK_SIZE) {
     if (CUresult result = await_idle(*context->session, context->id); result != CUDA_SUCCESS) {
       return result;
@@ -356,7 +357,7 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer_handle) {
   return forward_cuCtxDisablePeerAccess(peer_handle);
 }
 
-// There is no GPU here that a profiler could look at, but a context that it would need.
+// No profiler can see a GPU from this machine. The call still needs a valid context.
 CUresult cuProfilerStart() {
   Context* context;
   return find_alive(nullptr, &context);

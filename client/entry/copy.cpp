@@ -1,4 +1,5 @@
-// The memcpy family. Every entry point says what it is given; client/memory does the rest.
+// The memcpy family. Each entry point passes on what its signature says; client/memory does the
+// rest.
 
 #include "client/memory/copy/copy.h"
 
@@ -26,7 +27,7 @@ CUresult linear(uint64_t destination, Side destination_side, uint64_t source, Si
   return copy_linear(copy);
 }
 
-// One row between an array and an address or another array.
+// Copies one row between an array and an address or another array.
 class ArrayRow {
  public:
   explicit ArrayRow(size_t bytes) {
@@ -114,7 +115,7 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr destination, CUdeviceptr source, size_
   return linear(destination, Side::kDevice, source, Side::kDevice, bytes, stream, false);
 }
 
-// Addresses say which contexts they belong to.
+// The contexts are not needed: the addresses determine them.
 CUresult cuMemcpyPeer(CUdeviceptr destination, CUcontext, CUdeviceptr source, CUcontext,
                       size_t bytes) {
   return linear(destination, Side::kDevice, source, Side::kDevice, bytes, nullptr, true, true);

@@ -1,6 +1,6 @@
 // cuMemcpyBatchAsync and cuMemcpy3DBatchAsync: copies that may run in any order. Here they run in
-// the given one, each on its own best way; the attributes' hints of place and overlap change
-// nothing over a network. No graph has a node for a batch, so none can be captured.
+// the given order, each in its own best way. The hints about location and overlap have no effect
+// over a network. Graphs have no node for a batch, so a batch cannot be captured.
 
 #include <vector>
 
@@ -59,7 +59,7 @@ CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* destinations, CUdeviceptr* sources, 
   return read_before_return ? cuStreamSynchronize(stream) : CUDA_SUCCESS;
 }
 
-// Checked as a whole before its first copy is sent.
+// Checks the whole batch before it sends the first copy.
 CUresult cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP* operations,
                                  unsigned long long flags, CUstream stream) {
   if (count == 0 || !operations || flags != 0 || !stream || stream == CU_STREAM_LEGACY) {

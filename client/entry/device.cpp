@@ -1,4 +1,4 @@
-// Devices: everything is answered from what each worker told at the handshake.
+// Devices. All answers come from the data that each worker sent in the handshake.
 
 #include <climits>
 #include <cstdio>
@@ -14,7 +14,7 @@
 namespace rcuda::client {
 namespace {
 
-// CUDA_SUCCESS and the device, or the error a local driver would give.
+// Returns the device, or the error that a local driver would return.
 CUresult find_device(CUdevice ordinal, Device** device) {
   Process& process = Process::get();
   if (CUresult result = process.check(); result != CUDA_SUCCESS) return result;
@@ -33,8 +33,9 @@ CUresult attribute(const Device& device, int attribute, int* value) {
   return CUDA_SUCCESS;
 }
 
-// What a pair of devices can do for one another: only what their worker's driver says, and nothing
-// across servers, where copies work but kernels cannot reach.
+// What two devices can do with each other's memory. Devices of one worker: as its driver says.
+// Devices of different servers: nothing; copies between them work, but kernels cannot reach the
+// other device.
 int peer_attribute(const Device& device, const Device& peer, int attribute) {
   if (device.session != peer.session) return 0;
   constexpr size_t kAttributes = 4;

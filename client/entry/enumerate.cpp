@@ -1,6 +1,6 @@
-// What a module or library contains, and what a function is called. The worker tells names; handles
-// are made here by looking each name up, which also brings the parameters' layout that a launch
-// needs.
+// The contents of a module or library, and the names of functions. The worker returns names. The
+// client makes the handles by looking up each name, which also gets the parameter layout for
+// launches.
 
 #include <cstring>
 #include <mutex>
@@ -15,9 +15,9 @@
 namespace rcuda::client {
 namespace {
 
-constexpr size_t kNamesBytes = 60u << 10;  // of one reply
+constexpr size_t kNamesBytes = 60u << 10;  // capacity of one reply
 
-// Up to `limit` names. `ask(first, names, bytes)` is one of the forward_rcuda_*_names.
+// Gets up to `limit` names. `ask(first, names, bytes)` calls one of the forward_rcuda_*_names.
 template <typename Ask>
 CUresult collect_names(unsigned limit, const Ask& ask, std::vector<std::string>* found) {
   std::vector<char> names(kNamesBytes);
@@ -25,7 +25,7 @@ CUresult collect_names(unsigned limit, const Ask& ask, std::vector<std::string>*
     size_t bytes = names.size();
     const CUresult result = ask(static_cast<unsigned>(found->size()), names.data(), &bytes);
     if (result != CUDA_SUCCESS) return result;
-    // Nothing more, or a name that is longer than a reply.
+    // No more names, or a name that does not fit into a reply.
     if (bytes == 0 || bytes > names.size() || names[bytes - 1] != '\0') break;
     for (size_t at = 0; at < bytes && found->size() < limit; at += found->back().size() + 1) {
       found->emplace_back(names.data() + at);
@@ -76,7 +76,7 @@ CUresult cuFuncGetName(const char** name, CUfunction function) {
   const CUresult result = forward_rcuda_function_name(function, text.data(), &bytes);
   if (result != CUDA_SUCCESS) return result;
   if (bytes == 0 || bytes > text.size() || text[bytes - 1] != '\0') return CUDA_ERROR_UNKNOWN;
-  // The application keeps the pointer for as long as it likes.
+  // The application may keep the pointer forever.
   static std::mutex mutex;
   static auto* const names = new std::unordered_set<std::string>;
   std::lock_guard lock(mutex);

@@ -1,5 +1,4 @@
-// Events: records are posted; queries are answered by timelines and completion words
-// (event_state.h).
+// Events. Records are posted. Timelines and completion words answer queries (event_state.h).
 
 #include <chrono>
 #include <thread>
@@ -28,7 +27,7 @@ CUresult find_event(CUevent handle, Event** event) {
   return *event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-// What a call returns that found, or made sure, that an event's work is done.
+// The result of a call that has found an event done, or has waited for it.
 CUresult finished(Session& session, CUresult result) {
   if (result == CUDA_SUCCESS) result = pull_mirrors(session);
   return result == CUDA_SUCCESS ? session.take_error() : result;
@@ -46,7 +45,7 @@ CUresult send_record(Event& event, const Target& target, wire::ObjectId stream, 
   uint64_t position = 0;
   const CUresult result = target.session->post(target, static_cast<uint16_t>(opcode), body.body(),
                                                {}, transport::Wake::kYes, &position);
-  // A record that a capture takes is none yet.
+  // A captured record is a graph node and records nothing yet.
   if (target.timeline && !any_capture()) recording.is_at(*target.timeline, position);
   return result == CUDA_SUCCESS ? target.session->take_error() : result;
 }
@@ -63,11 +62,11 @@ CUresult record(CUevent handle, CUstream stream, unsigned flags) {
   if (target.session != event->session || target.context != event->context) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  if (flags) event->state.leave_to_worker();  // a node of a graph, whose launches record it
+  if (flags) event->state.leave_to_worker();  // it becomes a graph node, and the launches record
   const CUresult result = send_record(*event, target, id, flags);
   if (result != CUDA_SUCCESS || !(event->flags & CU_EVENT_INTERPROCESS)) return result;
-  // Another process may be told at once, and asks its own worker: this one has to have recorded by
-  // then.
+  // The application may notify another process at once, and that process asks its own worker. So
+  // this worker must have recorded the event before this call returns.
   const CUresult state = forward_cuEventQuery(handle);
   return state == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : state;
 }
@@ -90,7 +89,7 @@ CUresult cuEventCreate(CUevent* event, unsigned flags) {
   if (result != CUDA_SUCCESS) return result;
   auto* created = find<Event>(*event);
   created->flags = flags;
-  // Its records are counted by every process that has it open, so only the worker knows.
+  // Every process that has opened the event may record it, so only the worker knows its state.
   if (flags & CU_EVENT_INTERPROCESS) created->state.leave_to_worker();
   return CUDA_SUCCESS;
 }
@@ -105,7 +104,8 @@ CUresult cuEventRecord(CUevent event, CUstream stream) { return record(event, st
 
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags) {
   if (flags & ~unsigned{CU_EVENT_RECORD_EXTERNAL}) return CUDA_ERROR_INVALID_VALUE;
-  // An external record is a node of a graph; softgpu refuses it elsewhere as driver 580 does.
+  // An external record exists only as a graph node. Driver 580 refuses it in other streams, and so
+  // does softgpu.
   if (flags && find<Event>(event) && !may_capture(stream)) {
     return CUDA_ERROR_ILLEGAL_STATE;
   }
@@ -118,7 +118,7 @@ CUresult cuEventQuery(CUevent handle) {
   Session& session = *event->session;
   CUresult result = CUDA_SUCCESS;
   if (any_capture()) {
-    // An event of a capture cannot be asked for; only the worker knows.
+    // The query of a captured event is an error. Only the worker knows whether it is one.
     result = forward_cuEventQuery(handle);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) return result;
     if (CUresult forbidden = check_unsafe_call(); forbidden != CUDA_SUCCESS) return forbidden;
@@ -146,7 +146,7 @@ CUresult cuEventSynchronize(CUevent handle) {
   Session& session = *event->session;
   CUresult result = CUDA_SUCCESS;
   if (any_capture()) {
-    // An event of a capture cannot be waited for; only the worker knows.
+    // The wait for a captured event is an error. Only the worker knows whether it is one.
     result = forward_cuEventQuery(handle);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) return result;
     if (CUresult forbidden = check_unsafe_call(); forbidden != CUDA_SUCCESS) return forbidden;
@@ -173,14 +173,14 @@ CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) 
   if (CUresult result = find_event(start, &first); result != CUDA_SUCCESS) return result;
   if (CUresult result = find_event(end, &second); result != CUDA_SUCCESS) return result;
   if ((first->flags | second->flags) & CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_INVALID_HANDLE;
-  if (!milliseconds) return CUDA_ERROR_INVALID_HANDLE;  // as driver 580
+  if (!milliseconds) return CUDA_ERROR_INVALID_HANDLE;  // as in driver 580
   return forward_cuEventElapsedTime_v2(milliseconds, start, end);
 }
 
 CUresult cuCtxRecordEvent(CUcontext context, CUevent handle) {
   Event* event;
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
-  const EventState::Recording recording(event->state);  // of all streams: at no position of one
+  const EventState::Recording recording(event->state);  // of all streams: it has no position
   const CaptureAnswers answers;
   return forward_cuCtxRecordEvent(context, handle);
 }

@@ -1,4 +1,4 @@
-// cuGetExportTable: the shared component of common/interop, answered from what the client knows.
+// cuGetExportTable: the shared component of common/interop, with the client's data.
 
 #include <cstring>
 
@@ -57,7 +57,7 @@ class ClientProvider final : public interop::Provider {
 extern "C" CUresult cuGetExportTable(const void** table, const CUuuid* id) {
   using namespace rcuda;
   static const bool provided = [] {
-    interop::set_provider(new client::ClientProvider);  // lives as long as the process
+    interop::set_provider(new client::ClientProvider);  // never destroyed
     return true;
   }();
   (void)provided;

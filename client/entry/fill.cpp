@@ -1,5 +1,5 @@
-// Memset: posted, after the checks that a local driver makes at once. Without Async it is waited
-// for where the host can see the memory, and only there, as CUDA documents it.
+// Memset: posted after the checks that a local driver makes at once. A function without Async waits
+// only if the host can see the memory, as CUDA documents it.
 
 #include <optional>
 
@@ -14,14 +14,15 @@
 namespace rcuda::client {
 namespace {
 
-// What is filled: rows of elements, as cuMemsetD2D* takes them.
+// The area that is filled: rows of elements, as in cuMemsetD2D*.
 struct Fill {
   CUdeviceptr destination;
   size_t pitch, element_bytes, width, height;
   bool synchronous = false;
 };
 
-// Whether it is device-accessible memory of one allocation and aligned to the element.
+// Checks that the area lies in device-accessible memory of one allocation and is aligned to the
+// element.
 CUresult check(const Fill& fill, Location* location) {
   if (fill.destination % fill.element_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
   size_t row_bytes, bytes;
@@ -46,8 +47,8 @@ CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
   if (CUresult result = check(fill, &location); result != CUDA_SUCCESS) return result;
   wire::ObjectId id = 0;
   if (CUresult result = resolve_unused(stream, &target, &id); result != CUDA_SUCCESS) return result;
-  // Whether a stream may fill another device's memory is for the driver to say, at once. Another
-  // server's memory no stream can reach.
+  // The driver decides whether a stream may fill another device's memory. The client waits for the
+  // answer, so that a refusal comes from this call. No stream can reach another server's memory.
   std::optional<CaptureAnswers> answers;
   if (location.home == Home::kDevice && location.owner.device != target.device) {
     if (location.owner.session != target.session) return CUDA_ERROR_INVALID_VALUE;
@@ -65,7 +66,8 @@ CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
              : result;
 }
 
-// A memset node's memory, which each launch of the graph fills where it is.
+// Each launch of the graph fills the node's memory in place, so page-locked memory there is
+// mirrored from now on.
 void mirror_filled(const CUDA_MEMSET_NODE_PARAMS* fill) {
   if (fill) mirror_reachable(target_anywhere(), reinterpret_cast<const void*>(fill->dst));
 }

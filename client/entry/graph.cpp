@@ -1,5 +1,5 @@
-// Graphs: launching, lifetime and user objects. What a graph is made of is in graph_nodes.cpp; the
-// rest of the family is generated.
+// Graphs: launching, lifetime and user objects. graph_nodes.cpp has the nodes; the rest of the
+// family is generated.
 
 #include "client/objects/graph.h"
 
@@ -26,8 +26,9 @@ CUresult find_as(const void* handle, T** object) {
   return *object ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// False when `object` has fewer references. At the last one its end is called, never on the
-// application's thread, which may hold locks that it waits for.
+// Returns false if `object` has fewer references. Releasing the last one calls the object's
+// function, but never on the application's thread: that thread may hold locks that the function
+// takes.
 bool release_user_object(UserObject* object, unsigned count) {
   unsigned have = object->references.load();
   do {
@@ -59,7 +60,7 @@ CUresult cuGraphClone(CUgraph* clone, CUgraph handle) {
   if (CUresult result = find_as(handle, &graph); result != CUDA_SUCCESS) return result;
   if (!clone) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = forward_cuGraphClone(clone, handle);
-  // The worker's clone holds what its original holds.
+  // The worker's clone holds the same user objects as the original.
   if (result == CUDA_SUCCESS) find<Graph>(*clone)->held = graph->held;
   return result;
 }
@@ -78,7 +79,8 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
     return result;
   }
   const HostWrite writing(target.timeline);
-  // Memory of the graph's that has not been freed since forbids the launch.
+  // A driver refuses the launch if memory that an earlier launch allocated is not freed yet. So the
+  // client waits for the answer if a graph has ever allocated memory.
   const CaptureAnswers answers(Process::get().memory().any_of_graph());
   return forward_cuGraphLaunch(executable, stream);
 }
@@ -152,7 +154,7 @@ CUresult cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, uns
   const auto of_object = [&](const HeldObject& held) { return held.object == object; };
   if (count == 0 || std::none_of(all.begin(), all.end(), of_object))
     return CUDA_ERROR_INVALID_VALUE;
-  // A local driver gives back at most what the graph holds.
+  // Releases at most the references that the graph holds, like a local driver.
   for (auto held = all.begin(); held != all.end() && count > 0;) {
     if (!of_object(*held)) {
       ++held;
@@ -164,7 +166,8 @@ CUresult cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, uns
       (void)release_user_object(object, count);
       return CUDA_SUCCESS;
     }
-    // What was made of the graph may hold them still; the worker tells when that is over.
+    // Clones or executables of the graph may still hold these references. The worker reports when
+    // they are released.
     count -= have;
     const uint64_t number = held->number;
     held = all.erase(held);

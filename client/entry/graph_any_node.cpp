@@ -1,4 +1,4 @@
-// Graph nodes of any type: the entry points of each type, chosen by the type.
+// Graph nodes of any type: calls the entry point of the node's type.
 
 #include <algorithm>
 #include <vector>
@@ -129,7 +129,7 @@ CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* 
            edge.to_port == 0;
   });
   if (is_plain) return add_node(node, graph, dependencies, count, parameters);
-  // Only the function for edges has their data.
+  // Only cuGraphAddDependencies_v2 takes edge data. So the node is added without edges first.
   CUgraphNode added = nullptr;
   if (CUresult result = add_node(&added, graph, nullptr, 0, parameters); result != CUDA_SUCCESS) {
     return result;

@@ -1,4 +1,5 @@
-// Graph nodes whose parameters hold pointers of the application: kernels, host functions, copies.
+// Graph nodes whose parameters contain pointers of the application: kernels, host functions,
+// copies.
 
 #include <optional>
 #include <vector>
@@ -28,12 +29,12 @@ CUresult find_node(CUgraphNode handle, GraphNode** node) {
 
 // ---- kernels -----------------------------------------------------------------------------------
 
-// The parameters of a kernel node, packed.
+// A kernel node with packed parameters.
 struct PackedKernel {
   CUfunction function = nullptr;
   CUkernel kernel = nullptr;
   std::vector<std::byte> parameters;
-  bool were_packed = false;  // by the application: it gave `extra`
+  bool were_packed = false;  // by the application, in `extra`
 };
 
 CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) {
@@ -42,7 +43,7 @@ CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) 
   // cudart passes a CUkernel in either member.
   CUfunction callable_handle = node.func ? node.func : reinterpret_cast<CUfunction>(node.kern);
   if (node.func && node.kern) {
-    // What a node read back as, perhaps: it remains a node of the kernel.
+    // cuGraphKernelNodeGetParams returns both members for a node of a kernel. The node stays one.
     auto* kernel = find<Kernel>(node.kern);
     Function* made;
     if (kernel && function_in(*kernel, target, &made) == CUDA_SUCCESS &&
@@ -77,8 +78,9 @@ CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) 
 
 // ---- host functions ----------------------------------------------------------------------------
 
-// The node's function under a number that the worker can name; it runs with every launch. Forgotten
-// when the worker says so, or by the caller when the worker did not take it.
+// Registers the node's function under an id that the worker uses to request it. The function runs
+// at every launch. It is removed when the worker's last graph releases it, or by the caller if the
+// worker refuses the node.
 CUresult register_host(const CUDA_HOST_NODE_PARAMS& given, const Object& owner,
                        CUDA_HOST_NODE_PARAMS* numbered, uint64_t* id) {
   if (!given.fn) return CUDA_ERROR_INVALID_VALUE;
@@ -108,7 +110,7 @@ CUresult with_host_function(const CUDA_HOST_NODE_PARAMS& given, const Object& ow
 
 // ---- copies ------------------------------------------------------------------------------------
 
-// A copy as the worker can make it: pageable memory is replaced by what stands in for it.
+// A copy whose pageable memory is replaced by stand-ins, so that the worker can make it.
 class CopyNode {
  public:
   CopyNode(const CUDA_MEMCPY3D& given, const Object& owner) : owner_(owner), copy_(given) {
@@ -120,7 +122,7 @@ class CopyNode {
                    copy_.srcXInBytes, copy_.srcY, copy_.srcZ, true);
     copy_.srcHost = source;
   }
-  // Unless the worker took the copy, what was made for it is given up.
+  // Removes the stand-ins, unless the worker has accepted the copy.
   ~CopyNode() {
     for (uint64_t callback : callbacks_) owner_.session->events().remove_callback(callback);
   }
@@ -176,7 +178,7 @@ class CopyNode {
   std::vector<uint64_t> callbacks_;
 };
 
-// As with_host_function(), for a copy between servers.
+// Like with_host_function(), for a copy between servers.
 template <typename Send>
 CUresult with_peer_copy(const PeerCopy& copy, const CUDA_MEMCPY3D& given, const Object& owner,
                         const Send& send) {
@@ -190,22 +192,22 @@ CUresult with_peer_copy(const PeerCopy& copy, const CUDA_MEMCPY3D& given, const 
   return result;
 }
 
-// What a node copies between servers; false for other nodes.
+// Gets the parameters of a node that copies between servers. Returns false for other nodes.
 bool peer_copy_given(CUgraphNode handle, const Object& node, CUDA_MEMCPY3D* given) {
   unsigned long long number = 0;
   return forward_rcuda_graph_host_node(handle, &number) == CUDA_SUCCESS &&
          node.session->events().copy_given(number, given);
 }
 
-// Whether a copy node may be given the parameters. One between servers is a host node at the worker
-// and stays one, and a copy of one server stays a copy. `between`: what it will copy between
-// servers, if it does.
+// Whether a copy node may get these parameters. A copy between servers is a host node in the
+// worker, so a node cannot change between that and a copy within a server. `between`: the new copy
+// between servers, if it is one.
 CUresult check_change(CUgraphNode handle, const Object& node, const CUDA_MEMCPY3D& given,
                       bool in_executable, std::optional<PeerCopy>* between) {
   if (CUresult result = copy_between_servers_of(given, between); result != CUDA_SUCCESS) {
     return result;
   }
-  // Few programs have several servers, and the others are not to pay for a question.
+  // Saves programs with one server a round trip: they have no copies between servers.
   if (Process::get().sessions().size() < 2) return CUDA_SUCCESS;
   CUDA_MEMCPY3D had;
   if (!peer_copy_given(handle, node, &had)) {
@@ -220,7 +222,7 @@ CUresult check_change(CUgraphNode handle, const Object& node, const CUDA_MEMCPY3
   return before && may_become(*before, **between) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// The other way: what the application gave, where the worker has a stand-in.
+// The reverse: replaces the address of a stand-in by the application's address.
 void restore_side(CUmemorytype type, void** host, size_t pitch, size_t height, size_t x, size_t y,
                   size_t z, const CUDA_MEMCPY3D& copy) {
   if (type != CU_MEMORYTYPE_HOST) return;
@@ -272,7 +274,7 @@ CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARA
   }
   CUkernel kernel = nullptr;
   if (kernel_id != 0) {
-    // A kernel belongs to all sessions, and has an id of its own on each.
+    // A kernel belongs to all sessions and has its own id in each.
     Kernel* known = find_kernel(*node->session, kernel_id);
     if (!known) return CUDA_ERROR_INVALID_HANDLE;
     kernel = reinterpret_cast<CUkernel>(known);

@@ -1,5 +1,5 @@
-// What graphs say of themselves with more than one reply holds as it is: their picture, and nodes
-// whose parameters point to arrays.
+// Graph queries whose answers do not fit the generated calls: the DOT text, and nodes whose
+// parameters point to arrays.
 
 #include <cstdio>
 #include <memory>
@@ -15,7 +15,7 @@
 namespace rcuda::client {
 namespace {
 
-// Replies hold this many elements at least; nobody's nodes have more.
+// A reply holds at least this many elements. No known node has more.
 constexpr size_t kMostAccess = 64;       // devices
 constexpr size_t kMostOperations = 256;  // CUDA allows this many in one batch
 
@@ -32,8 +32,8 @@ using namespace rcuda::client;  // NOLINT: entry points live outside every names
 
 extern "C" {
 
-// The text comes from the worker's driver, so that what it names are the worker's addresses. The
-// file is the application's.
+// The text comes from the worker's driver and contains the worker's addresses. The file is written
+// by the client.
 CUresult cuGraphDebugDotPrint(CUgraph graph, const char* path, unsigned flags) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   if (!path) return CUDA_ERROR_INVALID_VALUE;
@@ -49,7 +49,7 @@ CUresult cuGraphDebugDotPrint(CUgraph graph, const char* path, unsigned flags) {
   return CUDA_SUCCESS;
 }
 
-// Both arrays belong to the node, as a driver's do.
+// The node owns both arrays, as in a local driver.
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
   GraphNode* node;
   if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;

@@ -35,7 +35,7 @@ CUresult cuMemAllocHost_v2(void** pointer, size_t bytes) {
   return allocate_host(pointer, bytes, 0, false);
 }
 
-// Managed memory is not of this kind: cuMemFree takes it.
+// Not for managed memory, which cuMemFree frees.
 CUresult cuMemFreeHost(void* pointer) {
   if (!pointer) return check_not_destroyed();
   const auto found = Process::get().memory().find(reinterpret_cast<uintptr_t>(pointer));
@@ -63,13 +63,13 @@ CUresult cuMemHostGetFlags(unsigned* flags, void* pointer) {
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   if (CUresult result = find_host(pointer, &allocation); result != CUDA_SUCCESS) return result;
-  // With unified addresses page-locked memory is mapped whether it was asked for or not.
+  // With unified addresses, page-locked memory is mapped even if it was not requested as mapped.
   *flags = allocation.flags | CU_MEMHOSTALLOC_DEVICEMAP;
   return CUDA_SUCCESS;
 }
 
-// Managed memory is page-locked client memory: coherent by being in one place, which kernels read
-// over the bus. Placement hints therefore have nothing to move.
+// Managed memory is page-locked client memory. It is coherent because it has one place, and kernels
+// read it over the bus. So placement hints have nothing to move.
 CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned flags) {
   if (!pointer || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) {
     return CUDA_ERROR_INVALID_VALUE;

@@ -1,5 +1,5 @@
 // Memory and events of another process, which has its own worker on the same server. An address
-// that was opened here belongs to this process's worker.
+// opened here belongs to this process's worker.
 
 #include <cuda.h>
 
@@ -31,7 +31,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* address, CUipcMemHandle handle, unsi
   allocation.session = target.session;
   allocation.context = target.context;
   allocation.device = target.device;
-  // Known already when the same memory was opened before: the driver counts.
+  // Fails if the same memory is already open. The driver counts the openings.
   (void)Process::get().memory().add(std::move(allocation));
   *address = opened;
   return CUDA_SUCCESS;
@@ -43,7 +43,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address) {
   if (result != CUDA_SUCCESS) return result;
   size_t bytes = 0;
   if (forward_cuMemGetAddressRange_v2(nullptr, &bytes, address) != CUDA_SUCCESS) {
-    (void)Process::get().memory().remove(address);  // closed as often as it was opened
+    (void)Process::get().memory().remove(address);  // this was the last opening
   }
   return result;
 }

@@ -1,6 +1,6 @@
-// Launches. What CUDA rejects at once is rejected here, against what the session told about the
-// device and the function; everything else is posted and fails, if it does, like any asynchronous
-// error. The parameters are packed as the kernel wants them, so the command carries plain bytes.
+// Launches. The client makes the checks for which CUDA returns an error at once, with the worker's
+// data about device and function. Everything else is posted; an error is asynchronous. Parameters
+// are packed in the kernel's layout, so the command carries plain bytes.
 
 #include <cstring>
 
@@ -60,8 +60,8 @@ CUresult check_shape(const LaunchShape& shape, const Device& device, const Funct
   return CUDA_SUCCESS;
 }
 
-// Packs parameters and attributes behind a LaunchBody. Launches are small; the buffer is only
-// larger than a page when the kernel's parameters are.
+// The tail of a launch command: parameters and attributes. A page is inline; only a kernel with
+// larger parameters needs the heap.
 class LaunchTail {
  public:
   void reserve(size_t bytes) {
@@ -82,7 +82,7 @@ class LaunchTail {
   size_t size_ = 0;
 };
 
-// All blocks of a cooperative launch must fit on the device at once.
+// All blocks of a cooperative launch must be resident on the device at once.
 CUresult check_cooperative(CUfunction function, const LaunchShape& shape, const Device& device) {
   int blocks = 0;
   const CUresult result = cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
@@ -96,7 +96,7 @@ CUresult check_cooperative(CUfunction function, const LaunchShape& shape, const 
   return wanted > resident ? CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE : CUDA_SUCCESS;
 }
 
-// Attributes travel as they are, but for the event handles in two of them, which become ids.
+// Copies attributes unchanged, except that event handles (in two kinds of attributes) become ids.
 CUresult pack_attributes(const CUlaunchAttribute* attributes, unsigned count, const Target& target,
                          std::byte* out) {
   for (unsigned i = 0; i < count; ++i) {
@@ -118,9 +118,9 @@ CUresult pack_attributes(const CUlaunchAttribute* attributes, unsigned count, co
   return CUDA_SUCCESS;
 }
 
-// What a driver judges a launch's attributes by: themselves, but for the events in them, the block,
-// and whether the grid is made of whole clusters. Grids differ from launch to launch and cannot be
-// kept all.
+// The key of everything against which a driver checks the attributes: the attributes without their
+// events, the block, and whether the grid consists of whole clusters. The grid itself would make
+// too many keys.
 std::vector<std::byte> attributes_key(const LaunchShape& shape, const CUlaunchAttribute* attributes,
                                       unsigned count) {
   std::vector<std::byte> key;
@@ -136,9 +136,9 @@ std::vector<std::byte> attributes_key(const LaunchShape& shape, const CUlaunchAt
     switch (attribute.id) {
       case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
       case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
-        break;  // an event that may not be used is told of by its handle
+        break;  // an event this launch may not use is reported by its handle
       case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
-        append(shape.grid, sizeof shape.grid);  // all blocks must fit
+        append(shape.grid, sizeof shape.grid);  // the driver checks that all blocks fit
         append(&attribute.value.cooperative, sizeof attribute.value.cooperative);
         break;
       case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: {
@@ -151,7 +151,7 @@ std::vector<std::byte> attributes_key(const LaunchShape& shape, const CUlaunchAt
         break;
       }
       case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
-        break;  // a hint about addresses, which differ each time
+        break;  // a hint about addresses, which differ in each launch
       default:
         append(&attribute.value, sizeof attribute.value);
         break;
@@ -217,7 +217,7 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
   std::memcpy(body.block, shape.block, sizeof body.block);
   body.shared_bytes = shape.shared_bytes;
   mirror_reachable(target, std::span<const std::byte>(tail.bytes().first(packed_bytes)));
-  // Into a graph nothing is pushed: its launches do it.
+  // In a capture nothing is sent now: each launch of the graph does it.
   if (any_mirrored() && !may_capture(stream)) {
     if (CUresult result = push_mirrors(target); result != CUDA_SUCCESS) {
       return result;
@@ -241,7 +241,7 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
   Reply reply;
   const CUresult result = target.session->call(target, opcode, head, tail.bytes(), 0, &reply);
   if (result == CUDA_SUCCESS) {
-    constexpr size_t kMostKept = 1024;  // of one function; whoever has more asks
+    constexpr size_t kMostKept = 1024;  // per function; more are round trips
     std::lock_guard lock(callable.info->launches_mutex);
     if (callable.info->accepted_launches.size() < kMostKept) {
       callable.info->accepted_launches.insert(std::move(key));

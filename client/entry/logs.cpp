@@ -1,5 +1,5 @@
-// The driver's log of errors. What rcuda has to say goes to stderr (RCUDA_LOG), and what a worker's
-// driver says to the server's log: this one stays empty.
+// The driver's error log. It is always empty: rcuda logs to stderr (RCUDA_LOG), and messages of a
+// worker's driver go to the server's log.
 
 #include <cstdio>
 #include <mutex>

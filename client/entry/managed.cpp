@@ -1,6 +1,6 @@
-// Hints about managed memory, and where it is. Managed memory here is page-locked client memory
-// that kernels read where it is (client/memory/host_memory.h), so there is nothing to move: calls
-// are checked as a driver checks them, and what was advised is told again when it is asked for.
+// Hints about managed memory, and queries of its location. Managed memory is page-locked client
+// memory that kernels access in place (client/memory/host_memory.h), so hints move nothing. The
+// calls make the same checks as a driver, and queries return the hints that were given.
 
 #include <algorithm>
 #include <map>
@@ -17,7 +17,7 @@ namespace rcuda::client {
 namespace {
 
 struct Advice {
-  uint64_t buffer_id = 0;  // of the allocation; another one may have its address since
+  uint64_t buffer_id = 0;  // of the allocation; a newer one may have the same address
   cuda::ManagedAdvice given;
 };
 
@@ -61,8 +61,8 @@ CUresult check_location(const CUmemLocation& location) {
   }
 }
 
-// Checks a whole batch, then notes where it went. Without locations it only discards: what is
-// discarded reads as anything, so also as what it was.
+// Checks the whole batch, then notes the locations. Without locations the batch is only discarded,
+// which needs no action: discarded memory may have any contents.
 CUresult prefetch_batch(const CUdeviceptr* addresses, const size_t* bytes, size_t count,
                         const CUmemLocation* locations, const size_t* location_starts,
                         size_t location_count, unsigned long long flags, CUstream stream) {
@@ -173,7 +173,7 @@ CUresult cuMemRangeGetAttributes(void** data, size_t* data_bytes, CUmem_range_at
   return CUDA_SUCCESS;
 }
 
-// All streams see what one of them was given.
+// Only checks its arguments: memory attached to one stream stays accessible to all.
 CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t bytes,
                                 unsigned flags) {
   Target target;

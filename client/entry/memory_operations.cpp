@@ -1,7 +1,7 @@
-// Stream memory operations: words that a stream writes, or waits for. Where a worker has
-// page-locked memory of its own (client/process/mirror.h), the host sees what was written once it
-// has waited for the stream; but a stream would never see what the host writes while it waits, so
-// that is refused.
+// Stream memory operations: words that a stream writes or waits for. If the worker has its own
+// page-locked memory (client/process/mirror.h), the host sees a written word only after it has
+// waited for the stream. A stream that waits for a word would never see the host's write, so this
+// is refused.
 
 #include <cuda.h>
 
@@ -38,7 +38,7 @@ CUresult prepare_write(CUstream stream, CUdeviceptr address) {
   return result == CUDA_SUCCESS ? mirror_for(target, stream, address) : result;
 }
 
-// Each word of a batch; both variants have the address in the same place.
+// Visits each word of a batch. waitValue and writeValue have the address at the same offset.
 template <typename Wait, typename Write>
 CUresult for_each_word(const CUstreamBatchMemOpParams* operations, unsigned count, const Wait& wait,
                        const Write& write) {

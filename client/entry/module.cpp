@@ -1,4 +1,4 @@
-// Modules, libraries and kernels: loading, looking up, attributes.
+// Modules, libraries and kernels: loading, lookup, attributes.
 
 #include <climits>
 #include <iterator>
@@ -22,8 +22,8 @@
 namespace rcuda::client {
 namespace {
 
-// The numbers that a driver writes back go into the application's own array.
-void give_back(const JitOptions& options, void** values) {
+// Copies the values back into the application's array, in which a driver returns some numbers.
+void return_values(const JitOptions& options, void** values) {
   for (size_t i = 0; i < options.values.size(); ++i) values[i] = options.values[i];
 }
 
@@ -47,7 +47,7 @@ CUresult load_module(CUmodule* handle, const void* pointer, std::optional<size_t
   }
   const CUresult result =
       load_image(*target.session, target.context, wire::Custom::kModuleLoad, id, image, options);
-  if (values) give_back(options, values);
+  if (values) return_values(options, values);
   if (result != CUDA_SUCCESS) {
     retire(created, wire::Kind::kModule);
     return result;
@@ -65,7 +65,7 @@ CUresult read_options(unsigned count, const CUjit_option* keys, void* const* val
   return CUDA_SUCCESS;
 }
 
-// An option of libraries may do without a value.
+// A library option may have no value.
 CUresult read_options(unsigned count, const CUlibraryOption* keys, void* const* values,
                       JitOptions* options) {
   if (count == 0) return CUDA_SUCCESS;
@@ -76,7 +76,7 @@ CUresult read_options(unsigned count, const CUlibraryOption* keys, void* const* 
   return CUDA_SUCCESS;
 }
 
-// Both lists of a call that loads a library.
+// Reads both lists of options of a call that loads a library.
 CUresult read_options(unsigned jit_count, const CUjit_option* jit_keys, void* const* jit_values,
                       unsigned count, const CUlibraryOption* keys, void* const* values,
                       JitOptions* options) {
@@ -84,7 +84,7 @@ CUresult read_options(unsigned jit_count, const CUjit_option* jit_keys, void* co
   return result == CUDA_SUCCESS ? read_options(count, keys, values, options) : result;
 }
 
-// Keeps the parts alive when the application may free or reuse its memory after the call.
+// Copies the parts, for when the application may free or reuse its memory after the call.
 void own_parts(ImageParts* image) {
   for (auto& part : image->parts) {
     image->copies.emplace_back(part.begin(), part.end());
@@ -109,11 +109,13 @@ CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size
   if (CUresult result = measure_image(pointer, bytes, &image); result != CUDA_SUCCESS) {
     return result;
   }
-  // Other sessions load it when they first need it; a file's contents are gone by then.
+  // Other sessions load the library when they first need it. The contents of a file no longer exist
+  // then.
   if (bytes || (process.sessions().size() > 1 && !is_preserved(options))) own_parts(&image);
   auto* library = create<Library>({}, std::move(image), std::move(options));
   if (!library) return CUDA_ERROR_OUT_OF_MEMORY;
-  // Loading now tells the application now what is wrong with the image, as a local driver does.
+  // Loads the library now, so that errors in the image are reported by this call, as by a local
+  // driver.
   const Target target = target_anywhere();
   wire::ObjectId id;
   if (CUresult result = id_on(*library, *target.session, target.context, &id);
@@ -143,7 +145,7 @@ CUresult read_attribute(const FunctionInfo& info, int which, int* value) {
   return CUDA_SUCCESS;
 }
 
-// What a driver refuses at once; the setting itself is posted.
+// The checks for which a driver returns an error at once. The setting itself is posted.
 CUresult check_setting(const FunctionInfo& info, const Device& device, int which, int value) {
   const auto of_function = [&](CUfunction_attribute attribute) {
     return info.attributes[attribute].load(std::memory_order_relaxed);
@@ -163,11 +165,11 @@ CUresult check_setting(const FunctionInfo& info, const Device& device, int which
     case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE:
       return CUDA_SUCCESS;
     default:
-      return CUDA_ERROR_INVALID_VALUE;  // tells of the code, and cannot be set
+      return CUDA_ERROR_INVALID_VALUE;  // describes the code, cannot be set
   }
 }
 
-// A kernel, and the device whose attributes of it are meant. No context need be there.
+// Finds a kernel and its data on a device. Needs no current context.
 CUresult kernel_on(CUkernel handle, CUdevice ordinal, Kernel** kernel, Target* target,
                    FunctionInfo** info) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
@@ -179,7 +181,7 @@ CUresult kernel_on(CUkernel handle, CUdevice ordinal, Kernel** kernel, Target* t
   return info_on(**kernel, *target, info);
 }
 
-// A function has a context of its own; a kernel in its place stands for the one of the current
+// A function has its own context. A kernel in its place stands for its function in the current
 // context.
 CUresult find_callable(CUfunction handle, Target* target, Callable* callable) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
@@ -191,8 +193,8 @@ CUresult find_callable(CUfunction handle, Target* target, Callable* callable) {
   return resolve_callable(handle, *target, callable);
 }
 
-// A variable of a module. The worker is asked once: runtimes of CUDA 12 look a variable up whenever
-// they use it.
+// Gets a variable of a module. The worker is asked once, because runtimes of CUDA 12 look a
+// variable up at every use.
 CUresult find_global(CUmodule handle, Module& module, const char* name, Module::Global* found) {
   std::lock_guard lock(module.mutex);
   if (auto known = module.globals.find(name); known != module.globals.end()) {
@@ -215,7 +217,8 @@ CUresult find_global(CUmodule handle, Module& module, const char* name, Module::
   return CUDA_SUCCESS;
 }
 
-// A function of a library's module: that of the library's kernel in the module's context.
+// Gets a function of a library's module: the function of the library's kernel in the module's
+// context.
 CUresult library_function(Library& library, const Module& module, const char* name,
                           CUfunction* function) {
   const Target target{module.session, module.context, module.device};
@@ -264,9 +267,9 @@ CUresult cuModuleUnload(CUmodule handle) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   auto* module = find<Module>(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
-  if (module->is_of_library()) return CUDA_ERROR_NOT_PERMITTED;  // it goes with its library
+  if (module->is_of_library()) return CUDA_ERROR_NOT_PERMITTED;  // it ends with its library
   forget_variables(module->variables);
-  RetiredEarly retired;  // its functions go with it
+  RetiredEarly retired;  // its functions end with it
   for (const auto& [name, function] : module->functions) retired.add(function);
   module->functions.clear();
   module->globals.clear();
@@ -378,7 +381,7 @@ CUresult cuLibraryGetModule(CUmodule* module, CUlibrary handle) {
 
 CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library,
                             const char* name) {
-  if (!address && !bytes) return CUDA_ERROR_INVALID_VALUE;  // one of them may be null
+  if (!address && !bytes) return CUDA_ERROR_INVALID_VALUE;  // one may be null
   CUdeviceptr found = 0;
   size_t size = 0;
   const CUresult result = forward_cuLibraryGetGlobal(&found, &size, library, name);
@@ -395,12 +398,12 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary libra
 
 CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary library,
                              const char* name) {
-  if (!address && !bytes) return CUDA_ERROR_INVALID_VALUE;  // one of them may be null
+  if (!address && !bytes) return CUDA_ERROR_INVALID_VALUE;  // one may be null
   CUdeviceptr found = 0;
   size_t size = 0;
   const CUresult result = forward_cuLibraryGetManaged(&found, &size, library, name);
   if (result != CUDA_SUCCESS) return result;
-  // The application reads and writes it at this address.
+  // The application accesses the variable at this address.
   const Target target = target_anywhere();
   if (CUresult mapped = mirror_at(*target.session, target.context, found, size);
       mapped != CUDA_SUCCESS) {
@@ -465,7 +468,7 @@ CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
     return result;
   }
   if (!state) return CUDA_ERROR_INVALID_VALUE;
-  *state = CU_FUNCTION_LOADING_STATE_LOADED;  // the worker has it: its parameters are known
+  *state = CU_FUNCTION_LOADING_STATE_LOADED;  // the worker has reported its parameters
   return CUDA_SUCCESS;
 }
 
@@ -480,7 +483,7 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction h
   if (CUresult result = find_callable(handle, &target, &callable); result != CUDA_SUCCESS) {
     return result;
   }
-  // Only here a kernel does not stand for its function.
+  // This is the only call in which a kernel does not stand for its function.
   return callable.is_kernel ? CUDA_ERROR_INVALID_HANDLE
                             : read_attribute(*callable.info, which, value);
 }

@@ -1,5 +1,5 @@
-// Occupancy: asked of the worker's driver once per question, then answered from memory: libraries
-// ask before every launch.
+// Occupancy. The worker's driver is asked once per combination of arguments; the answer is kept
+// with the function, because libraries ask before every launch.
 
 #include <algorithm>
 #include <mutex>
@@ -65,8 +65,8 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction fun
                                                               shared_bytes, 0);
 }
 
-// Tries every block size in steps of a warp and keeps the one with most resident threads; of equals
-// the larger, as the driver does.
+// Tries all block sizes in steps of a warp and picks the one with the most resident threads. Of
+// equal ones it picks the largest, like the driver.
 CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_size,
                                                    CUfunction function,
                                                    CUoccupancyB2DSize shared_of_block,

@@ -1,4 +1,4 @@
-// Pointer queries: answered from the registry of allocations, without asking but for a pool.
+// Pointer queries: answered from the registry. Only the query for a pool may be a round trip.
 
 #include <algorithm>
 
@@ -21,7 +21,7 @@ CUcontext context_handle(const Allocation& allocation) {
       context_of({device->session, allocation.context, allocation.device}));
 }
 
-// Null for what is of no pool, a graph's memory among it.
+// Null for memory that belongs to no pool, and for memory of graphs.
 CUresult find_pool(const Allocation& allocation, CUmemoryPool* pool) {
   *pool = allocation.pool;
   if (allocation.placement != Placement::kDeviceAsync || allocation.of_graph || *pool) {
@@ -86,13 +86,14 @@ CUresult attribute(void* data, CUpointer_attribute which, CUdeviceptr address) {
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
       return give<unsigned>(data, 0);
     default:
-      // Runtimes ask for attributes that came after this driver, too: cudart 13.5 for 22.
+      // Newer runtimes also query attributes that this driver does not know, for example cudart
+      // 13.5 attribute 22.
       return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
-// What the multi-attribute query gives for what memory does not have, and for memory that CUDA does
-// not know.
+// Writes the value that the multi-attribute query returns if memory lacks the attribute or is
+// unknown to CUDA.
 void give_nothing(void* data, CUpointer_attribute which) {
   switch (which) {
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
@@ -138,7 +139,7 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* which, void
   const bool is_known = Process::get().memory().find(address).has_value();
   for (unsigned i = 0; i < count; ++i) {
     if (attribute(data[i], which[i], address) == CUDA_SUCCESS) continue;
-    // As driver 580 does: an address that it does not know may be one of the host.
+    // As in driver 580: an unknown address may be host memory.
     if (which[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER && !is_known) {
       (void)give<CUdeviceptr>(data[i], address);
     } else {
@@ -154,7 +155,7 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute which, CUd
   if (!value || !allocation || which != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // Only noted: copies of this memory already are as synchronous as their functions document.
+  // Only stored: copies of this memory are already as synchronous as their functions document.
   Process::get().memory().set_sync_memops(allocation->base, *static_cast<const unsigned*>(value));
   return CUDA_SUCCESS;
 }

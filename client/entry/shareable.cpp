@@ -1,10 +1,12 @@
-// Allocations and pools shared by POSIX file descriptor, and how many references a handle has.
+// Allocations and pools that are shared by POSIX file descriptor, and the reference counts of
+// allocation handles.
 //
-// The memory is on a server, so the descriptor that an application gets, passes to another process
-// and closes is a socket here with a token in it: importing looks at the token without taking it,
-// so that it can be imported any number of times, in any process whose device is on the same server
-// host. The other end of the socket stays with this library, and tells when the last duplicate of
-// the application's was closed: then the worker lets go of the allocation, as a local driver would.
+// The memory is on a server. So the descriptor that the application gets, passes on and closes is a
+// socket that contains a token. An import peeks at the token and leaves it in the socket. So any
+// process whose device is on the same server host can import the memory any number of times. This
+// library keeps the other end of the socket, which shows when the last duplicate of the
+// application's descriptor is closed. The worker then releases the allocation, as a local driver
+// would.
 
 #include <cstring>
 #include <mutex>
@@ -31,7 +33,7 @@ namespace {
 struct Exported {
   UniqueFd end;
   wire::AllocationToken token;
-  CUdevice device = 0;  // of the session that exported it
+  CUdevice device = 0;  // the device whose worker exported it
 };
 
 std::mutex exported_mutex;
@@ -40,8 +42,8 @@ std::vector<Exported>& exported() {
   return *instance;
 }
 
-// Those whose descriptors are all closed. Looked at when it may matter: when memory is asked for or
-// given back.
+// Releases exports whose descriptors are all closed. Called when memory is exported, imported or
+// released, because only then does it matter.
 void forget_closed() {
   std::vector<Exported> closed;
   {
@@ -63,7 +65,8 @@ void forget_closed() {
   }
 }
 
-// A descriptor for what the worker keeps under the token; without one the worker lets go of it.
+// Makes a descriptor for the export that the worker keeps under the token. On error, the worker
+// releases the export.
 CUresult share(Exported made, void* shareable) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -83,7 +86,7 @@ CUresult share(Exported made, void* shareable) {
   return CUDA_SUCCESS;
 }
 
-// What a descriptor of share() names; it stays there.
+// Reads the token from a descriptor of share(). The token stays in the socket.
 bool read_token(void* shareable, wire::AllocationToken* token) {
   const int descriptor = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
   return recv(descriptor, token, sizeof *token, MSG_PEEK | MSG_DONTWAIT) ==
@@ -170,13 +173,14 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* address, CUmemoryPool pool,
   allocation.context = imported->context;
   allocation.device = imported->device;
   Registry& registry = Process::get().memory();
-  (void)registry.remove(found);  // freed in stream order, perhaps, and known still
+  (void)registry.remove(found);  // it may be recorded still after a free in stream order
   if (!registry.add(std::move(allocation))) return CUDA_ERROR_UNKNOWN;
   *address = found;
   return CUDA_SUCCESS;
 }
 
-// A handle that cuMemCreate or an import made has one reference more than were retained.
+// `retained` counts references of cuMemRetainAllocationHandle. A handle made by cuMemCreate or an
+// import has one more.
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
@@ -189,7 +193,8 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
   std::lock_guard lock(target.session->references_mutex());
   const CUresult result = forward_cuMemRetainAllocationHandle(handle, address);
   if (result != CUDA_SUCCESS) return result;
-  // A handle that the application has given up entirely is a new one's first reference.
+  // If the application had released the handle completely, the worker returns a new handle, and
+  // this is its first reference.
   ++find_allocation(*handle)->retained;
   return CUDA_SUCCESS;
 }
@@ -199,7 +204,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   auto* allocation = find_allocation(handle);
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
   forget_closed();
-  // Another thread may give back the last reference until the mutex is held.
+  // Until the mutex is locked, another thread may release the last reference.
   const Session* const session = allocation->session;
   std::lock_guard lock(allocation->session->references_mutex());
   allocation = find_allocation(handle);

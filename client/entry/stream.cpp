@@ -1,6 +1,5 @@
-// Streams: queries that the client answers itself, waiting, and the bookkeeping of captures.
-// Creating, destroying and everything that is posted to a stream goes through the generated
-// forward_ functions.
+// Streams: queries that the client answers, waits, and the state of captures. Creation, destruction
+// and all commands in a stream use the generated forward_ functions.
 
 #include <vector>
 
@@ -22,7 +21,7 @@
 namespace rcuda::client {
 namespace {
 
-// What is known of a stream handle without asking anyone. The legacy default stream has no object.
+// The client's data about a stream handle. The legacy default stream has no object.
 struct StreamView {
   Target target;
   wire::ObjectId id = 0;
@@ -36,10 +35,11 @@ CUresult view_stream(CUstream stream, StreamView* view) {
   return result;
 }
 
-// What a stream in capture depends on is seldom more; then it is asked again.
+// A capturing stream seldom depends on more nodes. If it does, the worker is asked again.
 constexpr size_t kUsualDependencies = 64;
 
-// The worker's word; forward_cuStreamQuery() would count as a command in the stream.
+// Asks the worker whether the stream is done. forward_cuStreamQuery() would count as a command in
+// the stream.
 CUresult ask_stream(const StreamView& view) {
   wire::Encoder body;
   body.value(view.id);
@@ -48,14 +48,15 @@ CUresult ask_stream(const StreamView& view) {
               static_cast<uint16_t>(rcuda::api::Opcode::cuStreamQuery), body.body(), 0, &reply);
 }
 
-// Priorities out of range are brought into it, as cuStreamCreateWithPriority documents.
+// Clamps the priority to the valid range, as cuStreamCreateWithPriority documents.
 int priority_in_range(const Session& session, int priority) {
   const int least = static_cast<int>(session.welcome().priority_least);
   const int greatest = session.welcome().priority_greatest;
   return priority > least ? least : priority < greatest ? greatest : priority;
 }
 
-// A thread's default stream has an object, too; the legacy stream cannot capture.
+// Gets the stream's object. A per-thread default stream has one. The legacy stream has none, but it
+// cannot capture.
 CUresult find_origin(CUstream stream, Stream** origin) {
   StreamView view;
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
@@ -63,8 +64,8 @@ CUresult find_origin(CUstream stream, Stream** origin) {
   return CUDA_SUCCESS;
 }
 
-// What waiting for a stream, or asking how far it is, may not do while something captures.
-// `capturing`: the worker is to refuse it.
+// Returns the error of a wait for a stream, or of a query of it, that captures forbid. `capturing`:
+// the stream itself captures; send the call to the worker, which refuses it.
 CUresult check_wait(CUstream stream, const StreamView& view, bool* capturing) {
   *capturing = false;
   if (!any_capture()) return CUDA_SUCCESS;
@@ -77,7 +78,7 @@ CUresult check_wait(CUstream stream, const StreamView& view, bool* capturing) {
   return check_unsafe_call();
 }
 
-// `begin` has the worker capture; what is forbidden meanwhile is decided here.
+// `begin` starts the worker's capture, in relaxed mode. The client enforces the real mode.
 template <typename Begin>
 CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode, const Begin& begin) {
   if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
@@ -126,7 +127,7 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   const auto* object = find<Stream>(stream);
   if (!object) return CUDA_ERROR_INVALID_HANDLE;
-  capture_ended(object);  // if it began there
+  capture_ended(object);  // if a capture began on it
   if (!any_capture()) object->timeline->mark_end();
   return forward_cuStreamDestroy_v2(stream);
 }
@@ -162,7 +163,7 @@ CUresult cuStreamGetId(CUstream stream, unsigned long long* id) {
   StreamView view;
   if (CUresult result = view_stream(stream, &view); result != CUDA_SUCCESS) return result;
   if (!id) return CUDA_ERROR_INVALID_VALUE;
-  // Default streams are one per context.
+  // Each context has one legacy default stream, so the context's serial identifies it.
   *id = view.object ? view.object->serial : current_context().handle()->serial;
   return CUDA_SUCCESS;
 }
@@ -176,7 +177,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
 }
 
 CUresult cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green) {
-  CUcontext found = nullptr;  // unlike in the first version both outputs are optional
+  CUcontext found = nullptr;  // in this version both outputs are optional
   const CUresult result = cuStreamGetCtx(stream, &found);
   if (result != CUDA_SUCCESS) return result;
   if (context) *context = found;
@@ -257,7 +258,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph,
   });
 }
 
-// A capture that was spoiled ends without a graph: null is returned for it.
+// An invalidated capture ends without a graph: *graph becomes null.
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   if (graph) *graph = nullptr;
   Stream* origin;
@@ -266,7 +267,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   const bool is_mine = may_end_capture(origin);
   CUgraph captured = nullptr;
   const CUresult result = forward_cuStreamEndCapture(stream, graph ? &captured : nullptr);
-  // Ended too when it was invalidated or unjoined; not when the stream did not capture at all.
+  // An invalidated or unjoined capture also ends here. These errors mean that no capture ended.
   if (result != CUDA_ERROR_ILLEGAL_STATE && result != CUDA_ERROR_INVALID_HANDLE &&
       result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD &&
       result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED && result != CUDA_ERROR_INVALID_VALUE) {
@@ -276,7 +277,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
     if (graph) *graph = captured;
     return result;
   }
-  // Over, and of no use, with a local driver.
+  // As with a local driver: the capture has ended, and its graph is lost.
   if (captured) (void)cuGraphDestroy(captured);
   return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
 }
@@ -291,7 +292,7 @@ CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
   return CUDA_SUCCESS;
 }
 
-// All outputs but the status are optional, and are written only while the stream captures.
+// All outputs except the status are optional. They are written only if the stream captures.
 CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
                                    CUgraph* graph, const CUgraphNode** dependencies,
                                    const CUgraphEdgeData** edges, size_t* count) {
@@ -304,8 +305,8 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* statu
   }
   if (!status) return CUDA_ERROR_INVALID_VALUE;
   const StreamQuestion question;
-  // The arrays that a driver returns belong to it and stay valid until the stream's next operation;
-  // here they belong to the thread.
+  // A driver owns the returned arrays; they stay valid until the stream's next operation. Here the
+  // thread owns them.
   auto& nodes = rcuda::of_this_thread<std::vector<CUgraphNode>>();
   auto& edge_data = rcuda::of_this_thread<std::vector<CUgraphEdgeData>>();
   cuuint64_t found_id = 0;
@@ -320,7 +321,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* statu
         dependencies ? nodes.data() : nullptr, edges ? edge_data.data() : nullptr, &found);
     if (result != CUDA_SUCCESS || *status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return result;
   } while (dependencies && found > room);
-  // More than an answer can hold.
+  // There are more dependencies than a reply can hold.
   if (dependencies && found > 0 && !nodes[found - 1]) return CUDA_ERROR_NOT_SUPPORTED;
   if (id) *id = found_id;
   if (graph) *graph = found_graph;
@@ -343,13 +344,13 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent handle, unsigned flags) {
   const auto* event = find<Event>(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   if (flags & ~unsigned{CU_EVENT_WAIT_EXTERNAL}) return CUDA_ERROR_INVALID_VALUE;
-  // An external wait is a node of a graph.
+  // An external wait exists only as a graph node.
   if ((flags & CU_EVENT_WAIT_EXTERNAL) && !may_capture(stream)) return CUDA_ERROR_ILLEGAL_STATE;
   if (!view.object) {
     if (CUresult result = check_legacy_stream(); result != CUDA_SUCCESS) return result;
   }
   if (event->session == view.target.session) {
-    const CaptureAnswers answers;  // it may join the stream to a capture, or break a rule
+    const CaptureAnswers answers;  // the stream may join a capture, or break its rules
     return forward_cuStreamWaitEvent(stream, handle, flags);
   }
   return wait_across_servers(stream, view.target, view.id, handle, *event);

@@ -33,8 +33,8 @@ size_t page_bytes() {
 
 size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
-// Hands out addresses of the host range: lowest first, freed ones again. Guard pages keep
-// neighbouring allocations apart.
+// Allocates addresses in the host range, the lowest first. Freed addresses are reused. Guard pages
+// separate neighbouring allocations.
 class AddressRange {
  public:
   uint64_t take(size_t bytes) {
@@ -105,7 +105,7 @@ CUresult expose_to(Session& session, wire::ObjectId context, void* address, size
                    uint64_t callback = 0) {
   Result<transport::Region> exposed = session.link().expose(address, bytes, backing, 0);
   if (!exposed) {
-    if (session.lost()) return session.lose(session.link().status());  // says so once
+    if (session.lost()) return session.lose(session.link().status());  // logged only once
     RCUDA_WARN("page-locked memory could not be shared with %s: %s", session.name().c_str(),
                exposed.status().message().c_str());
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -141,8 +141,8 @@ void unexpose_all(const Exposures& exposures, uint64_t address, const Target& ta
   }
 }
 
-// Known to every session or to none. One of another server that is lost is left out: this server's
-// GPUs have no need of it.
+// Exposes the memory to every session, or to none if one fails. Skips lost sessions of other
+// servers: the target's GPUs do not need them.
 CUresult expose_to_all(const Target& target, void* address, size_t bytes, int backing,
                        unsigned flags, Exposures* exposures) {
   for (const auto& session : Process::get().sessions()) {
@@ -177,12 +177,13 @@ CUresult record(const Target& target, void* address, size_t bytes, Placement pla
              : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
 
-// Whether its worker maps memory of this process rather than having bytes of its own.
+// Whether the session's worker maps the pages of this process. Otherwise it has its own bytes.
 bool shares_pages(const std::unique_ptr<Session>& session) {
   return session->traits().shares_pages;
 }
 
-// Kernels may read and write it, and not every worker has the same pages.
+// Mirrors memory that kernels may read and write, with every worker that does not map the same
+// pages.
 void mirror_where_needed(const Target& target, void* address, size_t bytes) {
   for (const auto& session : Process::get().sessions()) {
     if (shares_pages(session) || session->lost()) continue;
@@ -193,7 +194,7 @@ void mirror_where_needed(const Target& target, void* address, size_t bytes) {
   }
 }
 
-// The whole pages that hold the range.
+// The whole pages that contain the range.
 std::pair<uint64_t, size_t> pages_of(uint64_t begin, size_t bytes) {
   const uint64_t first = begin / page_bytes() * page_bytes();
   return {first, round_up(begin + bytes - first, page_bytes())};
@@ -204,8 +205,8 @@ void end_pages(uint64_t first, size_t bytes, const Target& target) {
               [&](const PageRun& run) { unexpose_all(run.exposed, run.first, target); });
 }
 
-// Page-locked memory that kernels have not been seen to use, where it would have to be mirrored
-// then.
+// Page-locked memory that must be mirrored as soon as a kernel may use it. So far, no kernel was
+// seen to use it.
 class Unmirrored {
  public:
   void add(const void* address, size_t bytes) {
@@ -221,7 +222,7 @@ class Unmirrored {
     count_.store(ranges_.size(), std::memory_order_relaxed);
   }
   bool empty() const { return count_.load(std::memory_order_relaxed) == 0; }
-  // The range around the address, which is forgotten; 0 bytes when there is none.
+  // Removes the range that contains the address, and returns it. 0 bytes if there is none.
   std::pair<uint64_t, size_t> take(uint64_t address) {
     std::lock_guard lock(mutex_);
     auto after = ranges_.upper_bound(address);
@@ -237,7 +238,7 @@ class Unmirrored {
  private:
   std::mutex mutex_;
   std::map<uint64_t, size_t> ranges_;
-  std::atomic<size_t> count_{0};  // what launches look at first
+  std::atomic<size_t> count_{0};  // read by every launch before it takes the lock
 };
 
 Unmirrored& unmirrored() {
@@ -245,8 +246,9 @@ Unmirrored& unmirrored() {
   return *instance;
 }
 
-// Whole pages of a new memfd in the host range; null when there are none. Mapped and exposed, they
-// need no descriptor, of which the application has only so many (ulimit -n).
+// Maps whole pages of a new memfd in the host range. Returns null if that fails. Once the memory is
+// mapped and exposed, no descriptor is kept: the application has a limited number of them (ulimit
+// -n).
 void* map_in_range(size_t length, UniqueFd* backing) {
   const uint64_t base = host_range().take(length);
   if (base == 0) return nullptr;
@@ -266,8 +268,8 @@ void unmap_from_range(void* memory, size_t length) {
   host_range().give_back(reinterpret_cast<uintptr_t>(memory), length);
 }
 
-// For what was given back whether its workers could be told or not: like every call, an error when
-// the current context's session is lost.
+// The result of a call that has freed memory, whether or not its workers could be notified: as for
+// every call, an error if the current context's session is lost.
 CUresult check_current_session() {
   Target target;
   const bool current = target_current(&target) == CUDA_SUCCESS;
@@ -295,7 +297,7 @@ CUresult allocate_internal(Session& session, wire::ObjectId context, size_t byte
 }
 
 void free_internal(const InternalHostMemory& memory) {
-  // Context 0: whichever the worker has, for the one it was made in may be gone.
+  // Context 0: any context of the worker, because the one in which it was made may be destroyed.
   (void)unexpose_from(*memory.session, 0, reinterpret_cast<uintptr_t>(memory.address),
                       memory.region);
   unmap_from_range(memory.address, memory.bytes);
@@ -332,7 +334,7 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
 
 void end_host_memory(const Allocation& memory) {
   Target target;
-  (void)target_current(&target);  // no context need be there
+  (void)target_current(&target);  // there may be no current context
   void* const address = reinterpret_cast<void*>(memory.base);
   unmirrored().remove(address);
   if (memory.placement == Placement::kRegistered) {
@@ -357,7 +359,7 @@ CUresult free_host(void* address) {
       (found->placement != Placement::kHost && found->placement != Placement::kManaged)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was faster
+  if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was first
   end_host_memory(*found);
   return check_current_session();
 }
@@ -384,7 +386,7 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
   const auto make = [&](PageRun* run) {
     void* pages = reinterpret_cast<void*>(run->first);
     UniqueFd backing;
-    // Pages that others share, a file or other processes, must stay what they are.
+    // Pages that are shared with a file or other processes must stay what they are.
     if (mapping_of(run->first, run->bytes) == Mapping::kPrivate) {
       backing = make_backing(run->bytes);
       run->inode = backing ? inode_of(backing.get()) : 0;
@@ -418,7 +420,8 @@ void mirror_reachable(const Target& target, const void* address) {
   if (unmirrored().empty()) return;
   const auto [base, bytes] = unmirrored().take(reinterpret_cast<uintptr_t>(address));
   if (bytes == 0) return;
-  // A copy under way still writes to it here, which the bytes sent now would undo at the worker.
+  // A copy in progress may still write to the memory here. The bytes sent now would overwrite that
+  // in the worker.
   if (Timeline::host_writes_pending()) (void)await_idle(*target.session, target.context);
   mirror_where_needed(target, reinterpret_cast<void*>(base), bytes);
 }
@@ -449,7 +452,7 @@ CUresult unregister_host(void* address) {
   if (found->base != begin || found->placement != Placement::kRegistered) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was faster
+  if (!registry.remove(found->base)) return CUDA_ERROR_INVALID_VALUE;  // another thread was first
   end_host_memory(*found);
   return check_current_session();
 }

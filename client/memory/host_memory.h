@@ -1,18 +1,19 @@
-// Page-locked client memory that the GPUs of every session can use at the address the application
-// has.
+// Page-locked client memory. The GPUs of every session can use it at the application's address.
 //
-// allocate() maps a memfd in a range that all workers keep free (common/wire/address_ranges.h); on
-// shared memory the workers map the same pages, elsewhere they make page-locked memory of their own
-// at that address and move the bytes when a copy needs them. Memory that the application already
-// has and registers (cuMemHostRegister) is moved onto a memfd in place, at its address, so that it
-// becomes the same thing; where a worker cannot have that address, it stays pageable: copies work,
-// kernels cannot reach it, and the device pointer query says so.
+// allocate_host() maps a memfd in a range that all workers keep free
+// (common/wire/address_ranges.h). Over shared memory, the workers map the same pages. Over other
+// media, each worker has its own page-locked memory at that address, and the bytes are moved when a
+// copy needs them. Memory that the application already has and registers (cuMemHostRegister) is
+// moved onto a memfd in place and then works the same way. If a worker cannot have it at that
+// address, the memory stays pageable: copies work, kernels cannot reach it, and
+// cuMemHostGetDevicePointer fails.
 //
-// With unified addresses kernels reach all of it by its pointer, asked for as mapped or not. On
-// media that cannot share pages it would be costly to keep all of it alike: memory that was not
-// asked for as mapped is mirrored (mirror.h) from the first time on that its pointer is asked for
-// as a device's, or is seen among a kernel's parameters or in a fill. Threads: any. Blocking: a
-// round trip per session.
+// With unified addresses, kernels reach all page-locked memory by its pointer, whether or not it
+// was requested as mapped. Over media that do not share pages, keeping all of it equal would cost
+// too much. So memory that was not requested as mapped is mirrored (mirror.h) only after its device
+// pointer is first requested, or its address first appears in a kernel's parameters, a fill or a
+// write of a value.
+// Threads: any. Blocking: a round trip per session.
 #pragma once
 
 #include <cstddef>
@@ -31,18 +32,19 @@ CUresult allocate_host(void** address, size_t bytes, unsigned flags, bool manage
 CUresult free_host(void* address);
 CUresult register_host(void* address, size_t bytes, unsigned flags);
 CUresult unregister_host(void* address);
-// What the two above do with memory of the host that is out of the registry.
+// Ends host memory that is already removed from the registry, as free_host() and unregister_host()
+// do.
 void end_host_memory(const Allocation& memory);
-// A kernel of `target` will have these parameters: page-locked memory that they point to is
-// mirrored from now on, where it has to be. The calling thread needs no current context.
+// For a kernel of `target` that will have these parameters: the page-locked memory that they point
+// to is mirrored from now on, where necessary. The calling thread needs no current context.
 void mirror_reachable(const Target& target, std::span<const std::byte> parameters);
 void mirror_reachable(const Target& target, const void* address);
-// The same for other work in the stream that uses memory where it is. The worker gets what the
-// application changed; in a stream that captures, each launch of the graph does that.
+// The same for other work in the stream that accesses the memory directly. Sends the application's
+// changes to the worker. In a capturing stream it sends nothing: each launch of the graph does.
 CUresult mirror_for(const Target& target, CUstream stream, uint64_t address);
 
-// Memory of this library's own that one session's worker has at the same address and that no
-// application sees.
+// This library's own memory, which the worker of one session has at the same address. The
+// application never sees it.
 struct InternalHostMemory {
   Session* session = nullptr;
   void* address = nullptr;

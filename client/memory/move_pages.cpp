@@ -20,7 +20,7 @@
 namespace rcuda::client {
 namespace {
 
-// While it lives, threads that write to the pages wait; those that read go on.
+// While it exists, threads that write to the pages wait; threads that read continue.
 class HeldWrites {
  public:
   HeldWrites(void* begin, size_t bytes) : range_{reinterpret_cast<uintptr_t>(begin), bytes} {
@@ -32,7 +32,8 @@ class HeldWrites {
   }
   ~HeldWrites() {
     if (!fd_) return;
-    // Does nothing where other pages lie by now. The threads go on when the descriptor is closed.
+    // Has no effect if other pages are mapped here by now. The waiting threads continue when the
+    // descriptor is closed.
     uffdio_writeprotect open{range_, UFFDIO_WRITEPROTECT_MODE_DONTWAKE};
     (void)ioctl(fd_.get(), UFFDIO_WRITEPROTECT, &open);
   }
@@ -41,14 +42,14 @@ class HeldWrites {
 
  private:
   bool hold(void* begin, size_t bytes) {
-    // Privileged processes may have those writes wait as well that system calls make.
+    // In a privileged process, the writes of system calls can wait too.
     fd_.reset(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC)));
     if (!fd_)
       fd_.reset(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY)));
     uffdio_api api{UFFD_API, UFFD_FEATURE_PAGEFAULT_FLAG_WP, 0};
     uffdio_register pages{range_, UFFDIO_REGISTER_MODE_WP, 0};
     uffdio_writeprotect hold{range_, UFFDIO_WRITEPROTECT_MODE_WP};
-    // Only pages that are there can be protected.
+    // Only populated pages can be write-protected.
     return fd_ && ioctl(fd_.get(), UFFDIO_API, &api) == 0 &&
            madvise(begin, bytes, MADV_POPULATE_READ) == 0 &&
            ioctl(fd_.get(), UFFDIO_REGISTER, &pages) == 0 &&
@@ -59,9 +60,10 @@ class HeldWrites {
   UniqueFd fd_;
 };
 
-// Writes to the beginning of the memfd. Whole pages also hold what lies beside the application's
-// object, which a program built with AddressSanitizer may not touch, nor memcpy() and pwrite() in
-// its name: the system call itself may, and tells of memory that cannot be read.
+// Writes the bytes to the beginning of the memfd. The whole pages also contain memory beside the
+// application's object. In a program built with AddressSanitizer, neither this code nor its
+// memcpy() and pwrite() may read that memory. The bare system call may, and it returns an error for
+// unreadable memory.
 bool fill(int backing, const void* begin, size_t bytes) {
   const auto* from = static_cast<const std::byte*>(begin);
   for (size_t at = 0; at < bytes;) {
@@ -74,14 +76,15 @@ bool fill(int backing, const void* begin, size_t bytes) {
   return true;
 }
 
-// At once: no thread sees memory without pages, or older contents.
+// Replaces the pages in one step: no thread ever sees missing pages or older contents.
 bool put_in_place(void* pages, void* begin, size_t bytes) {
   if (mremap(pages, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, begin) != MAP_FAILED) return true;
   munmap(pages, bytes);
   return false;
 }
 
-// Does it with writes held. A thread that held its own stack's would wait for itself.
+// Calls `replace` while writes are held. If the pages contain this thread's stack, another thread
+// does it: this thread would wait for itself.
 bool move(void* begin, size_t bytes, const std::function<bool()>& replace) {
   constexpr uintptr_t kFramesBelow = 64 << 10, kFramesAbove = 4 << 10;
   const auto first = reinterpret_cast<uintptr_t>(begin);
@@ -95,7 +98,8 @@ bool move(void* begin, size_t bytes, const std::function<bool()>& replace) {
   int error = 0;
   std::thread other;
   const Status started = start_thread(&other, [&] {
-    // Kept apart from the stack that is held.
+    // Until held() returns, this thread must not write to `moved` and `error`, which are on the
+    // held stack.
     const bool done = held();
     const int why = errno;
     moved = done;
@@ -122,8 +126,8 @@ bool move_off(void* begin, size_t bytes) {
 }
 
 bool copy_off(void* begin, size_t bytes) noexcept {
-  // Shared pages of which 0 bytes are to be moved get a second mapping. That one can be read,
-  // whatever the application has made of its own.
+  // With size 0, mremap() makes a second mapping of the same shared pages. It can be made readable,
+  // even if the application has protected its own mapping.
   void* from = mremap(begin, 0, bytes, MREMAP_MAYMOVE);
   if (from == MAP_FAILED) return false;
   void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -20,8 +20,8 @@
 namespace rcuda::client {
 namespace {
 
-std::mutex change_mutex;  // held while runs are made and ended
-std::mutex runs_mutex;    // what others see; taken for changes, too
+std::mutex change_mutex;  // held while runs are made or ended
+std::mutex runs_mutex;    // guards runs(); writers hold both mutexes, readers one
 std::map<uint64_t, PageRun>& runs() {
   static auto* instance = new std::map<uint64_t, PageRun>;
   return *instance;
@@ -32,8 +32,8 @@ struct Line {
   bool is_shared;
 };
 
-// Calls `visit` for every mapping of this process in [begin, end), in order of addresses; `visit`
-// says whether to go on.
+// Calls `visit` for each mapping of this process that overlaps [begin, end), in address order,
+// until it returns false.
 template <typename Visit>
 void for_each_mapping(uint64_t begin, uint64_t end, const Visit& visit) {
   std::FILE* maps = std::fopen("/proc/self/maps", "re");
@@ -68,8 +68,8 @@ std::vector<Line> shared_mappings(uint64_t begin, uint64_t end) {
   return lines;
 }
 
-// What of [begin, end) is on the run's memfd still. The application may have unmapped the rest:
-// what registered it need not be what keeps the run.
+// The parts of [begin, end) that are still mapped to the run's memfd. The application may have
+// unmapped the rest, because a run can outlive the registration that made it.
 std::vector<Piece> pieces_of(const PageRun& run, uint64_t begin, uint64_t end,
                              const std::vector<Line>& shared) {
   std::vector<Piece> pieces;
@@ -92,7 +92,7 @@ bool are_of(const PageRun& run, uint64_t begin, uint64_t end) {
   return bytes == end - begin;
 }
 
-// The pages are like any others of the application again.
+// Makes the pages ordinary memory of the application again.
 void give_back(const PageRun& run) {
   const uint64_t end = run.first + run.bytes;
   for (const Piece& piece : pieces_of(run, run.first, end, shared_mappings(run.first, end))) {
@@ -103,7 +103,7 @@ void give_back(const PageRun& run) {
   }
 }
 
-// The runs that have pages in [begin, end).
+// Returns the runs that have pages in [begin, end).
 std::vector<PageRun*> runs_in(uint64_t begin, uint64_t end) {
   std::vector<PageRun*> found;
   auto run = runs().upper_bound(begin);
@@ -125,11 +125,12 @@ void take_out(uint64_t first, const std::function<void(const PageRun&)>& end_run
   give_back(run);
 }
 
-// A child of fork() has private memory to itself, and as it was then. On a memfd it would be the
-// parent's as well, so the child copies it, and the parent waits. (The kernel copies pinned pages
-// likewise for a child.) The thread that forks holds the locks.
+// A child of fork() must get its own copy of private memory, with the contents at the time of the
+// fork. Pages on a memfd would be shared with the parent. So the child copies them, and the parent
+// waits. (The kernel also copies pinned pages for a child.) The forking thread holds both mutexes
+// meanwhile.
 std::vector<Piece> forked;
-int copied[2] = {-1, -1};  // a pipe
+int copied[2] = {-1, -1};  // a pipe: the child reports that it has copied
 
 void before_fork() {
   change_mutex.lock();
@@ -148,7 +149,7 @@ void after_fork_in_parent() {
   if (copied[0] >= 0) {
     ::close(copied[1]);
     char byte;
-    while (::read(copied[0], &byte, 1) < 0 && errno == EINTR) continue;  // or the child has died
+    while (::read(copied[0], &byte, 1) < 0 && errno == EINTR) continue;  // or the child dies
     ::close(copied[0]);
   }
   runs_mutex.unlock();
@@ -156,14 +157,14 @@ void after_fork_in_parent() {
 }
 
 void after_fork_in_child() {
-  // Without memory for a copy they stay the parent's.
+  // If there is no memory for a copy, the pages stay shared with the parent.
   for (const Piece& piece : forked) (void)copy_off(piece.begin, piece.bytes);
   if (copied[0] >= 0) {
     (void)!::write(copied[1], "", 1);
     ::close(copied[0]);
     ::close(copied[1]);
   }
-  runs().clear();  // what they were exposed to is the parent's
+  runs().clear();  // only the parent has exposed them
   runs_mutex.unlock();
   change_mutex.unlock();
 }

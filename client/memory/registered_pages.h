@@ -1,11 +1,13 @@
-// The pages that registered memory lies in.
+// The pages that contain registered memory.
 //
-// Registrations need not end where pages do. Neighbours may have a page in common, which must stay
-// where it is for as long as one of them lives. So pages are made ready for the workers in runs:
-// what the first registration needs is one, later ones use what is there and add runs for the rest,
-// and a run ends with the last registration that lies in it. Then the pages are private and
-// anonymous again. A child of fork() has its own from the start.
-// Threads: any. use_pages() and leave_pages() wait for one another, pieces_in_runs() for nobody.
+// A registration need not end at a page boundary. Two neighbours may share a page, which must stay
+// in place while either exists. So pages are prepared for the workers in runs. The pages of a first
+// registration form one run. A later registration uses the existing runs and adds runs for its
+// other pages. A run ends with the last registration that uses it; pages that were moved onto a
+// memfd then become private and anonymous again. A child of fork() gets its own private pages at
+// once.
+// Threads: any. use_pages() and leave_pages() exclude each other. pieces_in_runs() waits for
+// neither, only for a fork in progress.
 #pragma once
 
 #include <cstddef>
@@ -21,26 +23,28 @@ namespace rcuda::client {
 struct PageRun {
   uint64_t first = 0;
   size_t bytes = 0;
-  // Of the memfd that the pages were moved onto; 0 when they were not. The file lives while it is
-  // mapped, and needs no descriptor: the application has only so many (ulimit -n).
+  // Inode of the memfd onto which the pages were moved; 0 if they were not moved. The mapping keeps
+  // the file alive, so no descriptor is kept: the application has a limited number of them (ulimit
+  // -n).
   uint64_t inode = 0;
   std::vector<std::pair<Session*, transport::RegionId>> exposed;
   size_t users = 0;
 };
 
-// Every page of [first, first + bytes) becomes part of a run, those that are in none by `make`,
-// which says whether it could. `end` undoes it. False, with nothing changed, when a page cannot be
-// used: `make` failed, or the application has mapped something else there since.
+// Makes every page of [first, first + bytes) part of a run. Calls `make` for a new run of pages
+// that are in none; it returns whether it succeeded. `end` undoes `make`. Returns false, with
+// nothing changed, if a page cannot be used: `make` failed, or the application has since mapped
+// something else there.
 bool use_pages(uint64_t first, size_t bytes, const std::function<bool(PageRun*)>& make,
                const std::function<void(const PageRun&)>& end);
 void leave_pages(uint64_t first, size_t bytes, const std::function<void(const PageRun&)>& end);
 
-// Where a run ends the workers have another region: [address, address + bytes) without such a place
-// in the middle. One piece for memory that is in no run.
+// Splits the range at the ends of runs, because the workers have one region per run. Memory in no
+// run is one piece.
 std::vector<std::pair<uint64_t, size_t>> pieces_in_runs(uint64_t address, size_t bytes);
 
-// How the range is mapped in this process. kNone: not all of it is; kShared: others may see what is
-// written there, files, processes or, in a run, workers.
+// How this process maps the range. kNone: at least a part is not mapped. kShared: others see writes
+// to it (a file, other processes or, in a run, workers).
 enum class Mapping { kNone, kPrivate, kShared };
 Mapping mapping_of(uint64_t address, size_t bytes);
 

@@ -1,14 +1,16 @@
-// libnvidia-ml.so.1 for programs that run on the pool: JAX uses no GPU unless nvmlInit_v2 succeeds,
-// and PyTorch and NCCL take it for granted that a machine with a libcuda.so.1 has an NVML. It has
-// what these look up, and answers by the driver API of libcuda.so.1, which is librcuda.so.
+// libnvidia-ml.so.1 for programs that use the remote GPUs. JAX uses no GPU unless nvmlInit_v2
+// succeeds. PyTorch and NCCL assume that a machine with a libcuda.so.1 has an NVML. This library
+// has the functions that they look up. It answers them with the driver API of libcuda.so.1, which
+// is librcuda.so.
 //
-// What is left out, because programs then take another way, which leads to the right answer:
-// - nvmlInit, without _v2. PyTorch's Python calls it by that name, before it counts devices by
-// NVML. That
-//   count may neither start CUDA, since PyTorch forks workers after it, nor leave
-//   CUDA_VISIBLE_DEVICES out. Without nvmlInit, PyTorch asks the runtime, as it does on a machine
+// Two functions are left out. Without them, programs take another path, which gives the right
+// answer:
+// - nvmlInit, without _v2. PyTorch's Python code calls it by that name before it counts devices
+//   with NVML. Such a count must not start CUDA, because PyTorch forks workers after it, and must
+//   respect CUDA_VISIBLE_DEVICES. Without nvmlInit, PyTorch asks the runtime, as on a machine
 //   without NVML.
-// - nvmlDeviceGetGpuFabricInfoV. Its absence means that the driver knows no fabric.
+// - nvmlDeviceGetGpuFabricInfoV. If it is absent, programs conclude that the driver knows no
+//   fabric.
 #include <atomic>
 #include <functional>
 
@@ -19,9 +21,9 @@
 
 namespace {
 
-std::atomic<int> users{0};  // nvmlInit_v2 less nvmlShutdown
+std::atomic<int> users{0};  // calls of nvmlInit_v2 minus calls of nvmlShutdown
 
-// What is called of libcuda.so.1.
+// The functions of libcuda.so.1 that this library uses.
 struct Driver {
   decltype(&cuInit) init = nullptr;
   decltype(&cuDriverGetVersion) version = nullptr;
@@ -38,7 +40,8 @@ bool find(void* library, const char* name, Function* function) {
   return *function;
 }
 
-// The preloaded library if there is one, else what lies beside this one. Nothing is called yet.
+// Loads the preloaded library if there is one, otherwise the one in this library's folder. Calls
+// none of its functions.
 bool load(Driver* driver) {
   void* library = dlopen("libcuda.so.1", RTLD_LAZY);
   return library && find(library, "cuInit", &driver->init) &&
@@ -69,15 +72,15 @@ nvmlReturn_t translated(CUresult result) {
   }
 }
 
-// The driver, with CUDA started.
+// Starts CUDA and returns the driver.
 nvmlReturn_t start(const Driver** driver) {
   if (users.load() <= 0) return NVML_ERROR_UNINITIALIZED;
   *driver = find_driver();
   return *driver ? translated((*driver)->init(0)) : NVML_ERROR_DRIVER_NOT_LOADED;
 }
 
-// A handle is the address of its device's place in here, so that any other pointer is told from
-// one.
+// A handle is the address of its device's element in `places`. This distinguishes handles from all
+// other pointers.
 constexpr int kMostDevices = 4096;
 char places[kMostDevices];
 
@@ -132,7 +135,7 @@ nvmlReturn_t by_pci_bus_id(const char* address, nvmlDevice_t* handle) {
   return NVML_SUCCESS;
 }
 
-// Which links a GPU has only its own machine's NVML knows.
+// Only the NVML of the server's machine knows the links of a GPU.
 nvmlReturn_t unknown_link(nvmlDevice_t handle, const void* answer) {
   const Driver* driver;
   CUdevice device;
@@ -146,14 +149,14 @@ nvmlReturn_t unknown_link(nvmlDevice_t handle, const void* answer) {
 
 extern "C" {
 
-// Starts no session: a program may look whether there is an NVML, and never use CUDA.
+// Starts no session: a program may only test whether NVML exists, and never use CUDA.
 nvmlReturn_t nvmlInit_v2() {
   if (!find_driver()) return NVML_ERROR_DRIVER_NOT_LOADED;
   users.fetch_add(1);
   return NVML_SUCCESS;
 }
 
-// The flags allow for fewer GPUs than there are.
+// The flags only allow for missing GPUs; here nvmlInit_v2 also succeeds without them.
 nvmlReturn_t nvmlInitWithFlags(unsigned) { return nvmlInit_v2(); }
 
 nvmlReturn_t nvmlShutdown() {
@@ -183,7 +186,7 @@ const char* nvmlErrorString(nvmlReturn_t result) {
   }
 }
 
-// The servers do not tell their drivers' names ("580.95.05"), and may have different ones.
+// The servers do not report the names of their drivers ("580.95.05"), which may differ.
 nvmlReturn_t nvmlSystemGetDriverVersion(char* version, unsigned) {
   if (users.load() <= 0) return NVML_ERROR_UNINITIALIZED;
   return version ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
@@ -194,8 +197,8 @@ nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int* version) {
   return cuda_driver_version(version);
 }
 
-// Counts once CUDA runs and does not start it, so that a program which counts by NVML may fork
-// after it. NCCL calls this without a look whether there is such a function.
+// Counts only if CUDA is initialised, and does not initialise it, so that a program may count with
+// NVML and fork afterwards. NCCL calls this function without checking that it exists.
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned* count) {
   if (users.load() <= 0) return NVML_ERROR_UNINITIALIZED;
   if (!count) return NVML_ERROR_INVALID_ARGUMENT;
@@ -235,7 +238,7 @@ nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t handle, int* major,
   return translated(driver->attribute(minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device));
 }
 
-// What cuDeviceCanAccessPeer says: kernels reach devices of the same server at most.
+// The same answer as cuDeviceCanAccessPeer: kernels reach at most the devices of the same server.
 nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t handle, nvmlDevice_t peer_handle,
                                     nvmlGpuP2PCapsIndex_t what, nvmlGpuP2PStatus_t* status) {
   const Driver* driver;
@@ -261,7 +264,7 @@ nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t handle, nvmlDevice_t peer_handl
       }
       break;
     default:
-      return NVML_ERROR_NOT_SUPPORTED;  // whether it is NVLink or PCIe the driver API does not tell
+      return NVML_ERROR_NOT_SUPPORTED;  // the driver API does not tell NVLink from PCIe
   }
   if (result == CUDA_SUCCESS) *status = can ? NVML_P2P_STATUS_OK : NVML_P2P_STATUS_NOT_SUPPORTED;
   return translated(result);
@@ -275,9 +278,9 @@ nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned,
   return unknown_link(device, pci);
 }
 
-// None: a server's processes are not of this machine, and their numbers mean nothing here. NVML
-// says the same in a container, which does not see other processes. PyTorch asks when memory runs
-// out, and takes any code but success for a bug.
+// Reports no processes: those on a server do not belong to this machine, and their ids mean nothing
+// here. NVML also reports none in a container that cannot see other processes. PyTorch calls this
+// when memory runs out, and treats any code but success as a bug.
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t handle, unsigned* count,
                                                   nvmlProcessInfo_v1_t*) {
   const Driver* driver;

@@ -1,8 +1,10 @@
-// The part of NVML's C interface that client/nvml/nvml.cpp has: codes, types and functions, by the
-// names and values that programs are compiled with. The toolkit's parts on PyPI have no nvml.h.
+// The part of NVML's C interface that client/nvml/nvml.cpp implements: codes, types and functions,
+// with the names and values that programs are compiled with. The toolkit packages on PyPI contain
+// no nvml.h.
 //
-// Every function may be called from any thread. None of them blocks, but one that asks about a
-// device calls cuInit, which connects to the servers if nothing has yet.
+// Every function may be called from any thread. A function that uses a device calls cuInit, and the
+// CUDA version comes from cuDriverGetVersion. Both connect to the servers if no call has done so;
+// otherwise nothing blocks.
 #pragma once
 
 extern "C" {
@@ -17,7 +19,7 @@ enum nvmlReturn_t : unsigned {
   NVML_ERROR_UNKNOWN = 999,
 };
 
-// What a pair of devices is asked for, and what is answered.
+// What a pair of devices is queried for, and the answer.
 enum nvmlGpuP2PCapsIndex_t : unsigned {
   NVML_P2P_CAPS_INDEX_READ = 0,
   NVML_P2P_CAPS_INDEX_WRITE = 1,
@@ -25,8 +27,8 @@ enum nvmlGpuP2PCapsIndex_t : unsigned {
 };
 enum nvmlGpuP2PStatus_t : unsigned { NVML_P2P_STATUS_OK = 0, NVML_P2P_STATUS_NOT_SUPPORTED = 5 };
 
-typedef struct nvmlDevice_st*
-    nvmlDevice_t;  // of a device of the pool, as long as the process lives
+// The handle of a remote device. Valid until the process ends.
+typedef struct nvmlDevice_st* nvmlDevice_t;
 struct nvmlPciInfo_t;
 struct nvmlProcessInfo_v1_t;
 

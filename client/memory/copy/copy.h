@@ -1,12 +1,12 @@
 // Copies of every direction and shape.
 //
-// Where each side lives decides the way: device memory and page-locked client memory have addresses
-// that are valid in the worker, so a copy between them is one posted command; pageable memory goes
-// inside the command when it is small and through the staging region otherwise; between servers the
-// two workers copy (peer.h).
-// Threads: any. Blocking, as CUDA documents it: copies from pageable memory return when the source
-// has been read, copies to pageable memory when the destination is written, everything else at once
-// unless `synchronous`.
+// The places of source and destination decide how a copy is made. Addresses of device memory and of
+// page-locked client memory are valid in the worker, so a copy between them is one posted command.
+// Pageable memory travels in the command if it is small, otherwise through the staging region.
+// Between servers, the two workers copy (peer.h).
+// Threads: any. Blocking, as CUDA documents it: a copy from pageable memory returns when the source
+// has been read, a copy to pageable memory when the destination is written. All others return at
+// once unless `synchronous`.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace rcuda::client {
 
-// What the entry point promised about an address; kAny is found out.
+// The kind of memory that the entry point's signature promises for an address. kAny: no promise.
 enum class Side { kAny, kHost, kDevice };
 
 struct LinearCopy {
@@ -26,13 +26,13 @@ struct LinearCopy {
   size_t bytes = 0;
   CUstream stream = nullptr;
   bool synchronous = true;
-  // Asked for as a copy between contexts: the driver then also takes memory of pools that the
-  // stream's device has no access to.
+  // A copy between contexts (cuMemcpyPeer*). For these the driver also accepts memory of pools to
+  // which the stream's device has no access.
   bool peer = false;
 };
 CUresult copy_linear(const LinearCopy& copy);
 
-// Contexts in `shape` may be null (the current one).
+// Contexts in `shape` may be null, which means the current one.
 CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synchronous);
 
 }  // namespace rcuda::client

@@ -19,17 +19,18 @@
 namespace rcuda::client {
 namespace {
 
-// What one reply may bring back.
+// Capacity of one reply.
 constexpr size_t kMaxReplyBytes = wire::ClientWindow::kLargeReplyBytes - 1024;
-// Copies of pageable memory up to here travel in commands and replies; larger ones through the
-// staging region, which costs the worker a copy less but, over sockets, the client round trips.
+// Copies of pageable memory up to these sizes travel in commands and replies. Larger ones go
+// through the staging region. This saves the worker one copy of the bytes, but over sockets it
+// costs the client round trips.
 constexpr size_t kSmallToDevice = 8u << 10;
 constexpr size_t kSmallToHost = kMaxReplyBytes;
 constexpr size_t kSmallOverSockets = 256u << 10;
 // A driver stages pageable memory of up to 64 KB itself, so such a copy never waits for its stream.
 constexpr size_t kStagedByDrivers = 64u << 10;
 
-// Whether nothing under way can still write to this process's page-locked memory.
+// Whether no work in progress can still write to this process's page-locked memory.
 bool source_is_settled() { return !Timeline::host_writes_pending() && !any_mirrored(); }
 
 wire::CopyBody body_of(const LinearCopy& copy, const CopyStream& stream,
@@ -47,7 +48,7 @@ wire::CopyBody body_of(const LinearCopy& copy, const CopyStream& stream,
   return body;
 }
 
-// A round trip: whoever asks learns whether the worker took the copy.
+// A round trip. The caller learns whether the worker accepted the copy.
 CUresult ask_to_copy(const CopyStream& stream, const wire::CopyBody& body) {
   Reply reply;
   return stream.target.session->call(stream.target, static_cast<uint16_t>(wire::Custom::kCopy),
@@ -61,7 +62,7 @@ CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, bool sync
              : post(stream.target, wire::Custom::kCopy, body);
 }
 
-// Sends all of it, also where an earlier command has failed, whose error it reports at its end.
+// Sends all pieces even if an earlier command has failed; returns that error at the end.
 CUresult copy_from_pageable(const CopyStream& stream, CUdeviceptr destination, const void* source,
                             size_t bytes) {
   Session& session = *stream.target.session;
@@ -83,7 +84,8 @@ CUresult copy_from_pageable(const CopyStream& stream, CUdeviceptr destination, c
   return session.take_error();
 }
 
-// In replies, all of which are asked for before the first is awaited, if there are slots.
+// Copies through replies. Requests all pieces before it waits for the first, as far as there are
+// free reply slots.
 CUresult fetch(const CopyStream& stream, std::byte* destination, CUdeviceptr source, size_t bytes) {
   constexpr size_t kMost = kSmallOverSockets / kMaxReplyBytes + 1;
   Session& session = *stream.target.session;
@@ -92,7 +94,7 @@ CUresult fetch(const CopyStream& stream, std::byte* destination, CUdeviceptr sou
   std::array<Session::PendingCall, kMost> calls;
   CUresult result = CUDA_SUCCESS;
   size_t asked = 0, taken = 0;  // bytes
-  size_t first = 0, last = 0;   // calls under way
+  size_t first = 0, last = 0;   // calls in flight
   while (taken < bytes) {
     while (asked < bytes) {
       const size_t length = std::min(piece, bytes - asked);
@@ -135,8 +137,8 @@ CUresult copy_to_pageable(const CopyStream& stream, void* destination, CUdevicep
   return result == CUDA_SUCCESS ? session.take_error() : result;
 }
 
-// Into the graph that the stream is being captured into. A round trip: a copy that the worker
-// refused must not leave behind what was made for it.
+// Adds the copy to the graph that the stream captures. A round trip: if the worker refuses the
+// copy, the stand-ins are removed.
 CUresult capture_copy(const LinearCopy& copy, const Location& destination, const Location& source,
                       const CopyStream& stream) {
   Session& session = *stream.target.session;
@@ -163,8 +165,8 @@ CUresult capture_copy(const LinearCopy& copy, const Location& destination, const
   return result;
 }
 
-// A copy of page-locked memory over sockets, where page-locked buys nothing: a copy that is waited
-// for goes the way of pageable memory, which asks the worker once.
+// A blocking copy of page-locked memory over sockets, where page-locked memory has no advantage. It
+// is made like one of pageable memory, which takes one round trip.
 CUresult copy_page_locked(const CopyStream& stream, const LinearCopy& copy, bool to_device) {
   Session& session = *stream.target.session;
   if (!to_device) {
@@ -180,7 +182,7 @@ CUresult copy_page_locked(const CopyStream& stream, const LinearCopy& copy, bool
   return result == CUDA_SUCCESS ? session.synchronize(stream.target) : result;
 }
 
-// Both sides have addresses in the worker.
+// For copies whose two sides have addresses in the worker.
 CUresult copy_addressed(const LinearCopy& copy, const Location& destination, const Location& source,
                         const CopyPlan& plan) {
   const CopyStream& stream = plan.stream;

@@ -11,7 +11,7 @@ CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
   Process& process = Process::get();
   const auto known = process.memory().find(address);
   if (known && address + bytes > known->base + known->bytes) {
-    // Neighbouring mappings of one reserved range are one piece to the application.
+    // The application may treat neighbouring mappings of one reserved range as one piece.
     if (known->placement != Placement::kMapped) return CUDA_ERROR_INVALID_VALUE;
   }
   if (known && known->session) {
@@ -22,14 +22,14 @@ CUresult locate(uint64_t address, size_t bytes, Side side, Location* location) {
                  bytes};
     return side == Side::kHost ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
   }
-  // A copy is of one region: of memory that workers have in several it goes as one of pageable
-  // memory, which the CPU reads and writes.
+  // A copy can use only one region. If the workers have the range in several regions, it is copied
+  // like pageable memory, by this process's CPU.
   if (known && known->reachable &&
       (known->placement != Placement::kRegistered || pieces_in_runs(address, bytes).size() == 1)) {
     *location = {Home::kExposed, {}, false, address, bytes};
     return CUDA_SUCCESS;
   }
-  // A device address that no allocation holds: freed, or never one.
+  // A device address that belongs to no allocation: freed, or never allocated.
   if (process.session_of_address(address)) return CUDA_ERROR_INVALID_VALUE;
   *location = {Home::kPageable, {}, false, address, bytes};
   return side == Side::kDevice ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;

@@ -1,4 +1,4 @@
-// Where an address lives, and in which stream its worker copies, seen from a copy.
+// Finds where the memory of a copy is, and in which stream a worker makes the copy.
 #pragma once
 
 #include <cstddef>
@@ -20,25 +20,25 @@ struct Location {
   Home home = Home::kPageable;
   Target owner;  // kDevice: session, a context there, device
   bool of_pool = false;
-  uint64_t first = 0;  // what was asked for; of an array nothing
+  uint64_t first = 0;  // the first byte of the range; 0 for an array
   size_t bytes = 0;
 };
 
-// CUDA_ERROR_INVALID_VALUE when [address, address + bytes) runs out of its allocation, or is not
-// what `side` promises.
+// CUDA_ERROR_INVALID_VALUE if [address, address + bytes) leaves its allocation, or is not the kind
+// of memory that `side` promises.
 CUresult locate(uint64_t address, size_t bytes, Side side, Location* location);
 
-// The stream a copy runs in on the worker that owns the device memory (`owner` without session:
-// any). A copy issued in another session's stream waits for that stream first, and then runs in the
-// owner's default stream.
+// The stream in which a copy runs on the worker that owns the device memory (`owner` without
+// session: any). If the copy was issued in another session's stream, stream_at() waits for that
+// stream, and the copy runs in the owner's default stream.
 struct CopyStream {
   Target target;
   bool is_elsewhere = false;  // the copy was issued in another session's stream
 };
 CUresult stream_at(const Target& owner, CUstream handle, CopyStream* stream);
 
-// Whether the driver judges by a pool's access if the stream may copy there: to be asked, so that a
-// refusal comes from the call itself.
+// Whether the pool's access rights decide if the stream may copy the memory. The driver checks
+// them, so the copy is a round trip and a refusal comes from the call itself.
 inline bool needs_access(const Location& location, const CopyStream& stream) {
   return location.of_pool && location.owner.device != stream.target.device;
 }

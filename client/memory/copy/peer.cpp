@@ -12,7 +12,7 @@
 namespace rcuda::client {
 namespace {
 
-// A place in a stream of one worker; or an event, whose latest record is the place.
+// A place in a stream of one worker, or the latest record of an event.
 struct Place {
   Target target;
   wire::ObjectId stream = 0;
@@ -21,8 +21,8 @@ struct Place {
 
 CUresult either(CUresult first, CUresult second) { return first != CUDA_SUCCESS ? first : second; }
 
-// The two halves of a copy, and what is sent of them. An error of the copy is reported once: by the
-// session of the stream that waits for the copy, or to the caller that waits for it.
+// The two halves of a copy, and the commands for them. An error of the copy is reported once: by
+// the session of the stream that waits for the copy, or to the caller that waits for it.
 class Halves {
  public:
   explicit Halves(const PeerCopy& copy)
@@ -41,8 +41,8 @@ class Halves {
   bool has_side_on(const Session* session) const {
     return session == &source_ || session == &destination_;
   }
-  // Gives the half of the place's worker that place. `hold`: what follows there waits, and the
-  // worker's session reports an error.
+  // Puts the half of the place's worker at that place. `hold`: later work in the stream waits for
+  // the copy, and the worker's session reports an error.
   void order_with(const Place& place, bool hold) {
     const bool outgoing = place.target.session == &source_;
     wire::PeerCopyBody& body = outgoing ? out_ : in_;
@@ -52,7 +52,7 @@ class Halves {
     if (!outgoing) out_.flags |= wire::kPeerOtherStream;
   }
 
-  // For copies whose result no caller takes: the destination's session reports an error.
+  // For copies whose result no caller receives: the destination's session reports an error.
   void report_later() { in_.flags |= wire::kPeerReports; }
 
   CUresult post() { return post_with({}); }
@@ -61,7 +61,8 @@ class Halves {
     Word word = destination_.words().acquire();
     ++word.sequence;
     CUresult result = post_with(word);
-    // The word comes whatever either post reported, unless its worker is gone.
+    // The worker signals the word even if a post returned an earlier error, unless the worker is
+    // lost.
     if (posted_) {
       const CUresult over = destination_.wait_word(word.index, word.sequence);
       Timelines::add_news();
@@ -101,7 +102,8 @@ class Halves {
     in_.sequence = word.sequence;
     const CUresult sent = client::post(out_target_, wire::Custom::kPeerCopy, out_);
     if (source_.lost()) return kSessionLost;
-    // What an earlier command of the source's worker did wrong is no reason to keep the other half.
+    // Send the other half even if the first post returned an error: the error is that of an earlier
+    // command of the source's worker.
     const CUresult received = client::post(in_target_, wire::Custom::kPeerCopy, in_);
     posted_ = true;
     return either(sent, received);
@@ -114,8 +116,8 @@ class Halves {
   bool posted_ = false;
 };
 
-// What is posted to `later`, a stream, from now on waits for what `earlier`, on another worker, has
-// by now.
+// Orders work of two workers: commands sent to the stream `later` from now on wait for everything
+// sent to `earlier` so far.
 CUresult order(const Place& earlier, const Place& later) {
   Session& signalling = *earlier.target.session;
   Peers& peers = Process::get().peers();
@@ -131,15 +133,16 @@ CUresult order(const Place& earlier, const Place& later) {
   body.is_event = earlier.event != 0;
   body.place = body.is_event ? earlier.event : earlier.stream;
   const CUresult signalled = client::post(earlier.target, wire::Custom::kPeerSignal, body);
-  // Nobody would tell the other stream to go on.
+  // The worker that would release the other stream is lost.
   if (signalling.lost()) return kSessionLost;
   body.is_event = 0;
   body.place = later.stream;
   return either(signalled, client::post(later.target, wire::Custom::kPeerAwait, body));
 }
 
-// A stream beside those of the application, in which copies that are issued in a third server's
-// streams have their place. Their order in it is that of their calls, as any order between them is.
+// Returns a stream of this library on a side's worker, in which copies issued in a third server's
+// streams get their place. They run in the order of their calls. This order is safe, as any order
+// between unrelated streams is.
 CUresult passing_stream(const Target& owner, Place* place) {
   static auto* mutex = new std::mutex;
   std::lock_guard lock(*mutex);
@@ -178,7 +181,7 @@ CUresult copy_and_wait(const PeerCopy& copy, const Place& issued) {
   const auto is_side = [&](const Target& owner) {
     return issued.target.session == owner.session && issued.target.context == owner.context;
   };
-  // Nothing follows in any of these streams before this call returns: they need not be held.
+  // No later work can be ordered after the copy before this call returns, so no stream is held.
   const bool legacy = issued.stream == 0;
   if (legacy ? !is_side(source) && !is_side(destination)
              : !halves.has_side_on(issued.target.session)) {
@@ -197,14 +200,15 @@ CUresult copy_and_wait(const PeerCopy& copy, const Place& issued) {
   for (size_t i = 0; i < sides.size(); ++i) {
     Timelines& timelines = sides[i]->session->timelines();
     before[i] = timelines.now(kScope, sides[i]->context);
-    // Where nothing is under way no place needs to be waited for.
+    // A quiet default stream needs no place: there is nothing to wait for.
     if (!timelines.is_quiet(kScope, sides[i]->context)) {
       halves.order_with({in_default_stream(*sides[i]), 0}, false);
     }
   }
   const CUresult result = halves.post_and_wait();
   if (result == CUDA_SUCCESS) {
-    // It began when both default streams had come to it: the next one need not ask.
+    // The copy started after both default streams had reached it, so the work before it is done.
+    // The next copy need not ask the workers.
     for (size_t i = 0; i < sides.size(); ++i) {
       sides[i]->session->timelines().done(before[i]);
     }

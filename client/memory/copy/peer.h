@@ -1,9 +1,10 @@
-// Copies and event waits between servers. Each of the two workers gets its half at the place in its
-// command stream where it belongs; they find one another by an id (p2p/engine.h).
+// Copies and event waits between servers. Each of the two workers gets its half at the right place
+// in its command stream. The workers match the halves by an id (p2p/engine.h).
 //
-// Threads: any. Blocking: synchronous copies until the copy is over, nothing else. A copy is
-// ordered with the stream it is issued in, whichever server that belongs to; a synchronous one in
-// the default stream also with the default streams of both devices.
+// Threads: any. Blocking: a synchronous copy and copy_between_servers_now() block until the copy
+// has ended; nothing else blocks. A copy is ordered in the stream in which it is issued, whichever
+// server owns that stream. A synchronous copy in the default stream is also ordered in the default
+// streams of both devices.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +34,12 @@ struct PeerCopy {
 };
 
 CUresult copy_between_servers(const PeerCopy& copy, CUstream stream, bool synchronous);
-// The copy with a place in no stream, waited for: for host functions, which have their place. An
-// error is reported by the program's next call that uses the destination's server.
+// Makes the copy outside of any stream and waits for it. For host functions, which already run at
+// their place in a stream. An error is reported by the program's next call that uses the
+// destination's server.
 void copy_between_servers_now(const PeerCopy& copy);
-// cuStreamWaitEvent where stream and event are of different servers. `stream`: resolved.
+// cuStreamWaitEvent for a stream and an event of different servers. `stream`, `id`: of the resolved
+// handle.
 CUresult wait_across_servers(CUstream handle, const Target& stream, wire::ObjectId id,
                              CUevent event_handle, const Event& event);
 

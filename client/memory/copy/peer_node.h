@@ -1,9 +1,10 @@
 // Copy nodes of graphs whose two sides are device memory of different servers.
 //
-// No driver has both memories, so at the worker such a node is a host node: with each launch this
-// process has the two workers copy, as for copies that a capture recorded (peer.h). What was
-// given is kept with the node's function, under the number by which the worker's graph holds it, so
-// that nodes of clones read back as well. Threads: any; nothing here waits for a copy.
+// No driver has both memories, so in the worker such a node is a host node. At each launch, its
+// function in this process makes the two workers copy, and the node waits for them. Captured copies
+// between servers work the same way (peer.h). The node's parameters are kept with the function,
+// under the id by which the worker's graph holds it. So they can also be read back from nodes of
+// cloned graphs. Threads: any; nothing here waits for a copy, except a synchronous one.
 #pragma once
 
 #include <optional>
@@ -15,19 +16,19 @@
 
 namespace rcuda::client {
 
-// Makes the copy in the stream (peer.h), or puts it into the graph that the stream is being
-// captured into. A graph belongs to one server: its node waits while this process has the two
-// workers copy.
+// Makes the copy in the stream (peer.h). If the stream captures, adds a node for the copy to the
+// graph instead.
 CUresult issue_between_servers(const PeerCopy& copy, CUstream stream, bool synchronous);
-// The copy between servers that a node's parameters say; empty when they say another one.
-// CUDA_ERROR_NOT_SUPPORTED when one side is an array, whose bytes no other worker can address.
+// Returns the copy between servers that a node's parameters describe; empty if they describe
+// another copy. CUDA_ERROR_NOT_SUPPORTED if one side is an array: other workers cannot address its
+// bytes.
 CUresult copy_between_servers_of(const CUDA_MEMCPY3D& given, std::optional<PeerCopy>* copy);
-// What runs with each launch.
+// The function that runs at each launch of the node.
 EventThread::GraphCallback node_function_of(const PeerCopy& copy, const CUDA_MEMCPY3D& given);
-// The other way, for copies that a capture recorded.
+// Returns the parameters of a captured copy.
 CUDA_MEMCPY3D parameters_of(const PeerCopy& copy);
-// Whether a node that copies as `before` says may copy as `after` says in an executable: between
-// the same devices.
+// Whether a node of an executable that makes the copy `before` may be changed to make `after`: only
+// between the same devices.
 bool may_become(const PeerCopy& before, const PeerCopy& after);
 
 }  // namespace rcuda::client

@@ -8,8 +8,8 @@
 namespace rcuda::client {
 namespace {
 
-// The worker gets what the application changed in mirrored memory (process/mirror.h). If the CPU
-// copies, what the stream had to do with the memory comes here first.
+// Sends the worker the application's changes of mirrored memory (process/mirror.h). If the CPU
+// copies, first waits for the stream's earlier use of the memory.
 CUresult prepare_mirrors(const Location& destination, const Location& source, bool cpu_copies,
                          CopyPlan* plan) {
   const Session& session = *plan->stream.target.session;
@@ -46,7 +46,7 @@ CUresult plan_copy(const Location& destination, const Location& source, CUstream
     return CUDA_SUCCESS;
   }
   if (!to_device && !from_device && (pageable || !worker_copies_host)) {
-    // In stream order as far as the host can see: after what the stream had to do.
+    // The host's copy comes after all earlier work in the stream.
     plan->way = CopyWay::kOnHost;
     return plan->stream.target.session->synchronize(plan->stream.target);
   }
@@ -54,15 +54,16 @@ CUresult plan_copy(const Location& destination, const Location& source, CUstream
       result != CUDA_SUCCESS) {
     return result;
   }
-  // What follows in the other session's stream must find the copy over, and no stream there waits
-  // for this one.
+  // Later work in the stream of the other session must find the copy done, and that stream does not
+  // wait for the stream of the copy.
   plan->waits = plan->stream.is_elsewhere;
   if (pageable) {
     plan->way = to_device ? CopyWay::kFromPageable : CopyWay::kToPageable;
     return CUDA_SUCCESS;
   }
-  // Within a device the host never waits, whatever the function's name says. Between two contexts
-  // a synchronous copy has its place in the default streams of both.
+  // For a copy from device memory to device memory of the same context, the host need not wait,
+  // even in a synchronous function. Between two contexts, a synchronous copy is ordered in the
+  // default streams of both.
   const bool between =
       to_device && from_device && destination.owner.context != source.owner.context;
   if (synchronous && (between || !(to_device && from_device))) plan->waits = true;

@@ -1,16 +1,17 @@
-// How a copy is made: one decision for all shapes.
+// Decides how a copy is made, for all shapes.
 //
-// Both sides are located first (locate.h). The first of these that is so decides:
-// - The sides are device memory of two servers: their workers copy (peer.h). In a capture the copy
+// Both sides are located first (locate.h). The first case that applies decides:
+// - The sides are device memory of two servers: their workers copy (peer.h). In a capture, the copy
 //   becomes a node of the graph (peer_node.h).
 // - A side is pageable, and the stream captures: page-locked memory stands in for it in the graph
 //   (stand_in.h).
-// - No side is on a device: this process copies, when the stream has come to that point.
+// - No side is device memory: this process copies, after it has waited for the stream. If both
+//   sides are page-locked, the worker copies where it can (`worker_copies_host`).
 // - A side is pageable: its bytes travel in the command, in the reply or through the staging
-// region.
+//   region.
 // - Otherwise the worker can address both sides: one command.
 //
-// Threads: any. Blocking: plan_copy() waits for what must be over before the copy can be made.
+// Threads: any. Blocking: plan_copy() waits for everything that must end before the copy.
 #pragma once
 
 #include <cstdint>
@@ -32,13 +33,13 @@ enum class CopyWay {
 
 struct CopyPlan {
   CopyWay way = CopyWay::kInWorker;
-  CopyStream stream;      // where it runs; none between servers
-  bool captures = false;  // the stream does; not said between servers
+  CopyStream stream;      // where it runs; not set between servers
+  bool captures = false;  // the stream captures; not set between servers
   uint32_t mirrored = 0;  // flags of wire::CopyBody: which sides are mirrored
-  bool waits = false;     // the caller waits until the copy is over
+  bool waits = false;     // the caller waits until the copy has ended
 };
 
-// `worker_copies_host`: a worker can copy between two places of page-locked memory, too.
+// `worker_copies_host`: a worker can also copy from page-locked memory to page-locked memory.
 CUresult plan_copy(const Location& destination, const Location& source, CUstream stream,
                    bool synchronous, bool worker_copies_host, CopyPlan* plan);
 

@@ -1,5 +1,5 @@
-// 2D and 3D copies. Sides that the worker can address go into one command as they are; a pageable
-// side is packed into, or unpacked from, staging slots, as many whole rows as fit at a time.
+// 2D and 3D copies. If the worker can address both sides, the copy is one command. A pageable side
+// is packed into staging slots, or unpacked from them, as many whole rows at a time as fit.
 
 #include <algorithm>
 #include <cstring>
@@ -32,7 +32,8 @@ struct Extent {
   size_t width_bytes = 0, height = 0, depth = 0;
 };
 
-// No real shape has larger numbers, whose products would not fit the widest integers.
+// Limit for every number of a shape. Real shapes are smaller, and products of three numbers below
+// it fit the widest integers.
 constexpr size_t kMostOfAny = size_t{1} << 40;
 
 bool is_real(const Extent& extent) {
@@ -43,7 +44,7 @@ bool is_real(const wire::CopyShapeSide& side) {
   return std::max({side.pitch_bytes, side.height, side.x_bytes, side.y, side.z}) <= kMostOfAny;
 }
 
-// First byte of a row of a side that has an address.
+// Address of the first copied byte of a row. Not for arrays.
 uint64_t row_address(const wire::CopyShapeSide& side, size_t y, size_t z) {
   return side.address + ((side.z + z) * side.height + side.y + y) * side.pitch_bytes + side.x_bytes;
 }
@@ -101,7 +102,7 @@ CUresult describe(CUmemorytype type, const void* host, CUdeviceptr device, CUarr
   return CUDA_SUCCESS;
 }
 
-// One piece of a copy: errors of earlier commands wait until all pieces are sent.
+// Sends one piece of a copy. Errors of earlier commands are left until all pieces are sent.
 CUresult post_piece(const CopyStream& where, wire::CopyShapeBody body,
                     uint64_t* position = nullptr) {
   body.stream = stream_id(where.target);
@@ -115,7 +116,7 @@ CUresult post_shape(const CopyStream& where, wire::CopyShapeBody body) {
   return post(where.target, wire::Custom::kCopyShape, body);
 }
 
-// A piece of the extent that fits a staging slot: whole rows where possible.
+// A piece of the extent that fits into a staging slot: whole rows if possible.
 struct Piece {
   size_t x, y, z;
   size_t width_bytes, rows;
@@ -186,7 +187,7 @@ wire::CopyShapeBody piece_body(const Piece& piece, const Staging::Slot& slot) {
 CUresult from_pageable(const CopyStream& where, const ShapeSide& destination,
                        const ShapeSide& source, const Extent& extent) {
   Staging& staging = where.target.session->staging();
-  std::vector<std::byte> packed;  // only for media that cannot map the slots
+  std::vector<std::byte> packed;  // used only if the medium cannot map the slots
   const CUresult result = for_each_piece(extent, [&](const Piece& piece) {
     Staging::Slot slot = staging.acquire(where.target.timeline);
     CUresult result = CUDA_SUCCESS;
@@ -243,7 +244,7 @@ CUresult to_pageable(const CopyStream& where, const ShapeSide& destination, cons
   return result == CUDA_SUCCESS ? session.take_error() : result;
 }
 
-// Into the graph that the stream is being captured into; see capture_copy() of linear ones.
+// Adds the copy to the graph that the stream captures, like capture_copy() in linear.cpp.
 CUresult capture_shape(const CopyStream& where, ShapeSide destination, ShapeSide source,
                        const Extent& extent) {
   Session& session = *where.target.session;
@@ -306,7 +307,7 @@ CUresult copy_linear_sides(const ShapeSide& destination, const ShapeSide& source
   return issue_between_servers(copy, stream, synchronous);
 }
 
-// Plain memory beside an array, packed: an array has no address that another worker could use.
+// A packed buffer in device memory beside an array, because other workers cannot address an array.
 class BesideArray {
  public:
   CUresult make(const Target& owner, const Extent& extent) {
@@ -343,7 +344,7 @@ CUresult copy_on_worker(const ShapeSide& destination, const ShapeSide& source, c
   return where.target.session->synchronize(where.target);
 }
 
-// Waits for each step, whatever the copy's form.
+// Waits for each step, even if the copy is asynchronous.
 CUresult copy_arrays(const ShapeSide& destination, const ShapeSide& source, const Extent& extent,
                      CUstream stream) {
   if (may_capture(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -381,7 +382,7 @@ void name_contexts(ShapeSide* destination, ShapeSide* source) {
   source->wire.context = source->owner.context;
 }
 
-// Both sides have addresses in the worker.
+// For copies whose two sides have addresses in the worker.
 CUresult copy_addressed(const ShapeSide& destination, const ShapeSide& source, const Extent& extent,
                         const CopyPlan& plan) {
   const Target& target = plan.stream.target;
@@ -392,7 +393,8 @@ CUresult copy_addressed(const ShapeSide& destination, const ShapeSide& source, c
     return target.session->post_and_wait(target, wire::Custom::kCopyShape, body);
   }
   const HostWrite writing(destination.home == Home::kDevice ? nullptr : target.timeline);
-  // Not asked for as a peer copy, it is for the driver to say whether the stream may, at once.
+  // Unless this is a peer copy, the driver decides whether the stream may copy another device's
+  // memory. The client waits for the answer, so that a refusal comes from this call.
   const auto foreign = [&](const ShapeSide& side) {
     return side.home == Home::kDevice && side.wire.context == 0 &&
            side.owner.device != target.device;

@@ -17,7 +17,7 @@ std::map<uint64_t, uint64_t>& originals() {
   return *instance;
 }
 
-// Owned by the callback's function.
+// The memory of a stand-in. Owned by the callback's function.
 class Memory {
  public:
   Memory(const HostRows& rows, bool is_source) : rows_(rows), is_source_(is_source) {}
@@ -39,7 +39,7 @@ class Memory {
         result != CUDA_SUCCESS) {
       return result;
     }
-    before_peer(this);  // the worker's callback comes after a command that names the memory
+    before_peer(this);  // the worker calls back after a command that names the memory
     std::lock_guard lock(originals_mutex);
     originals()[address()] = rows_.first;
     return CUDA_SUCCESS;

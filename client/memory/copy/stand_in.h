@@ -1,11 +1,11 @@
 // Pageable memory in graphs.
 //
-// A graph's copy reads and writes host memory at every launch, when its turn has come, and the
-// worker cannot reach pageable memory. So page-locked memory of this library's own stands in for
-// it: the graph at the worker copies from or to that, and right before or after has a callback of
-// this process move the bytes (server/executor/graphs/graph_copies.h). A stand-in belongs to the
-// graphs, and what was made of them, that the worker uses it in; it ends with the last of those.
-// Threads: any. Blocking: a round trip for each.
+// A graph's copy reads or writes host memory at every launch, when its turn comes. The worker
+// cannot reach pageable memory. So page-locked memory of this library stands in for it. The graph's
+// copy in the worker uses the stand-in, and a callback of this process moves the bytes directly
+// before or after the copy (server/executor/graphs/graph_copies.h). Graphs and their executables
+// own the stand-ins that they use; a stand-in ends with the last of its owners. Threads: any.
+// Blocking: a round trip for each stand-in.
 #pragma once
 
 #include <cstddef>
@@ -19,21 +19,21 @@ namespace rcuda::client {
 
 // The bytes of one side of a copy.
 struct HostRows {
-  uint64_t first = 0;  // address
+  uint64_t first = 0;  // address of the first byte
   size_t width_bytes = 0;
   size_t rows = 1, slices = 1;
-  size_t pitch_bytes = 0, slice_bytes = 0;  // from row to row, from slice to slice
+  size_t pitch_bytes = 0, slice_bytes = 0;  // distance from row to row, from slice to slice
 };
 
 struct StandIn {
-  uint64_t first = 0;     // where HostRows::first has gone, laid out alike
-  uint64_t callback = 0;  // EventThread::remove_callback() undoes it while no graph has it
+  uint64_t first = 0;     // stands for HostRows::first; the layout is the same
+  uint64_t callback = 0;  // EventThread::remove_callback() undoes it, as long as no graph holds it
 };
 // `is_source`: the copy reads it.
 CUresult make_stand_in(Session& session, wire::ObjectId context, const HostRows& rows,
                        bool is_source, StandIn* made);
 
-// The application's address that a stand-in's first byte stands for; 0 for other addresses.
+// Returns the application's address that a stand-in's first byte stands for; 0 for other addresses.
 uint64_t original_of(uint64_t first);
 
 }  // namespace rcuda::client
