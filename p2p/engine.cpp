@@ -99,7 +99,7 @@ class Engine::Runner {
     if (core_->peer(id).link() != raw) return;
     auto listener = std::make_unique<Listener>(*this, core_->peer(id));
     if (const Status started = listener->start(); !started.ok()) {
-      RCUDA_WARN("the connection with worker %u cannot be used: %s", id, started.message().c_str());
+      RCUDA_WARN("the connection with peer %u cannot be used: %s", id, started.message().c_str());
       core_->lose(id, started);
     } else {
       listeners_.push_back(std::move(listener));
@@ -215,9 +215,9 @@ class Engine::Runner {
       if (moved) {
         moved_at = now;
       } else if (core_->polling()) {
-        pause(now - moved_at);
+        back_off(now - moved_at);
       } else if (now - moved_at < linger_) {
-        pause(std::min<Clock::duration>(now - moved_at, kSpin));
+        back_off(std::min<Clock::duration>(now - moved_at, kSpin));
       } else {
         sleep();
         moved_at = Clock::now();
@@ -227,7 +227,7 @@ class Engine::Runner {
     core_.reset();
   }
 
-  static void pause(Clock::duration waited) {
+  static void back_off(Clock::duration waited) {
     if (waited < kSpin) {
       __builtin_ia32_pause();
     } else if (waited < kYield) {

@@ -10,8 +10,7 @@ namespace {
 
 bool is_buffer(CUjit_option option) {
   return option == CU_JIT_INFO_LOG_BUFFER || option == CU_JIT_ERROR_LOG_BUFFER ||
-         option == CU_JIT_WALL_TIME || option == CU_JIT_GLOBAL_SYMBOL_NAMES ||
-         option == CU_JIT_GLOBAL_SYMBOL_ADDRESSES;
+         option == CU_JIT_GLOBAL_SYMBOL_NAMES || option == CU_JIT_GLOBAL_SYMBOL_ADDRESSES;
 }
 
 bool is_buffer(CUlibraryOption option) {
@@ -60,6 +59,9 @@ LogBuffers log_buffers(std::span<const CUjit_option> options, void** values) {
       case CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES:
         take_capacity(&buffers.error, &values[i]);
         break;
+      case CU_JIT_WALL_TIME:
+        buffers.wall_time = &values[i];
+        break;
       default:
         break;
     }
@@ -88,6 +90,7 @@ void fill_logs(const LogBuffers& buffers, std::span<const std::byte> bytes) {
       logs.error.text_bytes > bytes.size() - logs.info.text_bytes) {
     return;
   }
+  if (buffers.wall_time) *buffers.wall_time = reinterpret_cast<void*>(uintptr_t{logs.wall_time});
   const char* text = reinterpret_cast<const char*>(bytes.data());
   fill_log(buffers.info, logs.info, text);
   fill_log(buffers.error, logs.error, text + logs.info.text_bytes);

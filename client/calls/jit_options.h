@@ -21,14 +21,16 @@ struct LogBuffer {
 };
 struct LogBuffers {
   LogBuffer info, error;
-  bool any() const { return info.capacity != 0 || error.capacity != 0; }
+  void** wall_time = nullptr;  // the value of CU_JIT_WALL_TIME
+  bool any() const { return info.capacity != 0 || error.capacity != 0 || wall_time; }
 };
 
 // `values`: the array that gets the sizes; it must outlive the result.
 LogBuffers log_buffers(std::span<const CUjit_option> options, void** values);
 // Later loads with these options leave the application's buffers alone.
 void forget_logs(JitOptions* options);
-// Copies both logs and their sizes. `bytes`: wire::JitLogs and the texts, as a worker sent them.
+// Copies both logs, their sizes and the wall time. `bytes`: wire::JitLogs and the texts, as a
+// worker sent them.
 void fill_logs(const LogBuffers& buffers, std::span<const std::byte> bytes);
 
 // The options whose value is a number. The others are the application's own memory.

@@ -211,7 +211,7 @@ CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::Obje
   return CUDA_SUCCESS;
 }
 
-CUresult resolve_unused(CUstream stream, Target* target, wire::ObjectId* id) {
+CUresult resolve_without_pacing(CUstream stream, Target* target, wire::ObjectId* id) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   return resolve_stream(stream, target, id, false);
 }

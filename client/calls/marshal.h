@@ -74,7 +74,7 @@ class InContext {
 // the caller waits while the stream's queue is full.
 CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id);
 // The same for a stream that gets no command, for example in a query. Does not wait for the queue.
-CUresult resolve_unused(CUstream stream, Target* target, wire::ObjectId* id);
+CUresult resolve_without_pacing(CUstream stream, Target* target, wire::ObjectId* id);
 
 // Creates an object and assigns its id, for a create call. `handle` is what the application gets.
 CUresult mint(const Target& target, wire::Kind kind, void** handle, wire::ObjectId* id);

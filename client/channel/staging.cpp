@@ -21,9 +21,9 @@ size_t chunk_bytes(size_t bytes) {
 
 // Waits for one transfer of the Link. It spins first: a small transfer ends before a sleeping
 // thread would wake up.
-class Transfer {
+class LinkTransfer {
  public:
-  explicit Transfer(std::chrono::nanoseconds spin) : spin_(spin) {}
+  explicit LinkTransfer(std::chrono::nanoseconds spin) : spin_(spin) {}
 
   transport::TransferDone done() {
     return [shared = shared_](const Status& status) {
@@ -161,7 +161,7 @@ CUresult Staging::fill(const Slot& slot, const void* source, size_t bytes) {
     std::memcpy(mapping_ + slot.offset, source, bytes);
     return CUDA_SUCCESS;
   }
-  Transfer transfer(session_.spin());
+  LinkTransfer transfer(session_.spin());
   session_.link().write(region_, slot.offset, source, bytes, transfer.done());
   const Status& outcome = transfer.wait();
   return outcome.ok() ? CUDA_SUCCESS : session_.lose(outcome);
@@ -172,7 +172,7 @@ CUresult Staging::drain(const Slot& slot, void* destination, size_t bytes) {
     std::memcpy(destination, mapping_ + slot.offset, bytes);
     return CUDA_SUCCESS;
   }
-  Transfer transfer(session_.spin());
+  LinkTransfer transfer(session_.spin());
   session_.link().read(region_, slot.offset, destination, bytes, transfer.done());
   const Status& outcome = transfer.wait();
   return outcome.ok() ? CUDA_SUCCESS : session_.lose(outcome);

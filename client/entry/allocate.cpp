@@ -136,7 +136,8 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, size_t bytes, CUmemoryPoo
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
   Target target;
   rcuda::wire::ObjectId id;
-  if (CUresult result = resolve_unused(stream, &target, &id); result != CUDA_SUCCESS) return result;
+  if (CUresult result = resolve_without_pacing(stream, &target, &id); result != CUDA_SUCCESS)
+    return result;
   if (address == 0) return CUDA_SUCCESS;
   if (CUresult result = check_beside_capture(stream); result != CUDA_SUCCESS) return result;
   const auto allocation = registry().find(address);

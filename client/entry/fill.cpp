@@ -46,7 +46,8 @@ CUresult fill_by(const Fill& fill, CUstream stream, const Forward& forward) {
   Location location;
   if (CUresult result = check(fill, &location); result != CUDA_SUCCESS) return result;
   wire::ObjectId id = 0;
-  if (CUresult result = resolve_unused(stream, &target, &id); result != CUDA_SUCCESS) return result;
+  if (CUresult result = resolve_without_pacing(stream, &target, &id); result != CUDA_SUCCESS)
+    return result;
   // The driver decides whether a stream may fill another device's memory. The client waits for the
   // answer, so that a refusal comes from this call. No stream can reach another server's memory.
   std::optional<CaptureAnswers> answers;

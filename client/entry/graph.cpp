@@ -74,7 +74,8 @@ CUresult cuGraphDestroyNode(CUgraphNode handle) {
 CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
   Target target;
   wire::ObjectId id;
-  if (CUresult result = resolve_unused(stream, &target, &id); result != CUDA_SUCCESS) return result;
+  if (CUresult result = resolve_without_pacing(stream, &target, &id); result != CUDA_SUCCESS)
+    return result;
   if (CUresult result = push_mirrors(target); result != CUDA_SUCCESS) {
     return result;
   }

@@ -180,8 +180,8 @@ class CopyNode {
 
 // Like with_host_function(), for a copy between servers.
 template <typename Send>
-CUresult with_peer_copy(const PeerCopy& copy, const CUDA_MEMCPY3D& given, const Object& owner,
-                        const Send& send) {
+CUresult with_peer_copy(const CopyBetweenServers& copy, const CUDA_MEMCPY3D& given,
+                        const Object& owner, const Send& send) {
   EventThread& events = owner.session->events();
   const auto id = events.add_graph_callback(node_function_of(copy, given));
   if (!id) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -203,7 +203,7 @@ bool peer_copy_given(CUgraphNode handle, const Object& node, CUDA_MEMCPY3D* give
 // worker, so a node cannot change between that and a copy within a server. `between`: the new copy
 // between servers, if it is one.
 CUresult check_change(CUgraphNode handle, const Object& node, const CUDA_MEMCPY3D& given,
-                      bool in_executable, std::optional<PeerCopy>* between) {
+                      bool in_executable, std::optional<CopyBetweenServers>* between) {
   if (CUresult result = copy_between_servers_of(given, between); result != CUDA_SUCCESS) {
     return result;
   }
@@ -215,7 +215,7 @@ CUresult check_change(CUgraphNode handle, const Object& node, const CUDA_MEMCPY3
   }
   if (!*between) return in_executable ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
   if (!in_executable) return CUDA_SUCCESS;
-  std::optional<PeerCopy> before;
+  std::optional<CopyBetweenServers> before;
   if (CUresult result = copy_between_servers_of(had, &before); result != CUDA_SUCCESS) {
     return result;
   }
@@ -381,7 +381,7 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNod
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   const auto* owner = find<Graph>(graph);
   if (!owner || !given) return CUDA_ERROR_INVALID_VALUE;
-  std::optional<PeerCopy> between;
+  std::optional<CopyBetweenServers> between;
   if (CUresult result = copy_between_servers_of(*given, &between); result != CUDA_SUCCESS) {
     return result;
   }
@@ -416,7 +416,7 @@ CUresult cuGraphMemcpyNodeSetParams(CUgraphNode handle, const CUDA_MEMCPY3D* giv
   GraphNode* node;
   if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
   if (!given) return CUDA_ERROR_INVALID_VALUE;
-  std::optional<PeerCopy> between;
+  std::optional<CopyBetweenServers> between;
   if (CUresult result = check_change(handle, *node, *given, false, &between);
       result != CUDA_SUCCESS) {
     return result;
@@ -436,7 +436,7 @@ CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphNode hand
   GraphNode* node;
   if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
   if (!given) return CUDA_ERROR_INVALID_VALUE;
-  std::optional<PeerCopy> between;
+  std::optional<CopyBetweenServers> between;
   if (CUresult result = check_change(handle, *node, *given, true, &between);
       result != CUDA_SUCCESS) {
     return result;

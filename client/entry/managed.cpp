@@ -85,7 +85,8 @@ CUresult prefetch_batch(const CUdeviceptr* addresses, const size_t* bytes, size_
   }
   Target target;
   wire::ObjectId id;
-  if (CUresult result = resolve_unused(stream, &target, &id); result != CUDA_SUCCESS) return result;
+  if (CUresult result = resolve_without_pacing(stream, &target, &id); result != CUDA_SUCCESS)
+    return result;
   std::lock_guard lock(advice_mutex);
   for (size_t i = 0; i < count; ++i) {
     if (places[i]) advice_locked(ranges[i]).given.prefetched_to(*places[i]);
@@ -124,7 +125,8 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation 
   if (CUresult result = check_location(location); result != CUDA_SUCCESS) return result;
   Target target;
   wire::ObjectId id;
-  if (CUresult result = resolve_unused(stream, &target, &id); result != CUDA_SUCCESS) return result;
+  if (CUresult result = resolve_without_pacing(stream, &target, &id); result != CUDA_SUCCESS)
+    return result;
   std::lock_guard lock(advice_mutex);
   advice_locked(allocation).given.prefetched_to(location);
   return CUDA_SUCCESS;
@@ -178,7 +180,8 @@ CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t byt
                                 unsigned flags) {
   Target target;
   wire::ObjectId id;
-  if (CUresult result = resolve_unused(stream, &target, &id); result != CUDA_SUCCESS) return result;
+  if (CUresult result = resolve_without_pacing(stream, &target, &id); result != CUDA_SUCCESS)
+    return result;
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST &&
       flags != CU_MEM_ATTACH_SINGLE) {
     return CUDA_ERROR_INVALID_VALUE;

@@ -27,14 +27,14 @@ CUresult check_wait(const Target& target, CUdeviceptr address) {
 CUresult prepare_wait(CUstream stream, CUdeviceptr address) {
   Target target;
   wire::ObjectId id;
-  const CUresult result = resolve_unused(stream, &target, &id);
+  const CUresult result = resolve_without_pacing(stream, &target, &id);
   return result == CUDA_SUCCESS ? check_wait(target, address) : result;
 }
 
 CUresult prepare_write(CUstream stream, CUdeviceptr address) {
   Target target;
   wire::ObjectId id;
-  const CUresult result = resolve_unused(stream, &target, &id);
+  const CUresult result = resolve_without_pacing(stream, &target, &id);
   return result == CUDA_SUCCESS ? mirror_for(target, stream, address) : result;
 }
 

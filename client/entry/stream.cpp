@@ -30,7 +30,7 @@ struct StreamView {
 
 CUresult view_stream(CUstream stream, StreamView* view) {
   const StreamQuestion question;
-  const CUresult result = resolve_unused(stream, &view->target, &view->id);
+  const CUresult result = resolve_without_pacing(stream, &view->target, &view->id);
   view->object = view->target.stream;
   return result;
 }

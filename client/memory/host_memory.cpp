@@ -380,14 +380,14 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
   }
   if (registry.overlaps(begin, bytes)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   const auto [first, length] = pages_of(begin, bytes);
-  if (mapping_of(first, length) == Mapping::kNone) return CUDA_ERROR_INVALID_VALUE;
+  if (mapping_of(first, length) == PageMapping::kNone) return CUDA_ERROR_INVALID_VALUE;
   const unsigned everywhere = flags | CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
   const auto& sessions = Process::get().sessions();
   const auto make = [&](PageRun* run) {
     void* pages = reinterpret_cast<void*>(run->first);
     UniqueFd backing;
     // Pages that are shared with a file or other processes must stay what they are.
-    if (mapping_of(run->first, run->bytes) == Mapping::kPrivate) {
+    if (mapping_of(run->first, run->bytes) == PageMapping::kPrivate) {
       backing = make_backing(run->bytes);
       run->inode = backing ? inode_of(backing.get()) : 0;
       if (run->inode == 0 || !move_onto(backing.get(), pages, run->bytes)) return false;

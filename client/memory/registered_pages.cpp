@@ -84,7 +84,7 @@ std::vector<Piece> pieces_of(const PageRun& run, uint64_t begin, uint64_t end,
 }
 
 bool are_of(const PageRun& run, uint64_t begin, uint64_t end) {
-  if (run.inode == 0) return mapping_of(begin, end - begin) == Mapping::kShared;
+  if (run.inode == 0) return mapping_of(begin, end - begin) == PageMapping::kShared;
   size_t bytes = 0;
   for (const Piece& piece : pieces_of(run, begin, end, shared_mappings(begin, end))) {
     bytes += piece.bytes;
@@ -225,7 +225,7 @@ std::vector<std::pair<uint64_t, size_t>> pieces_in_runs(uint64_t address, size_t
   return pieces;
 }
 
-Mapping mapping_of(uint64_t address, size_t bytes) {
+PageMapping mapping_of(uint64_t address, size_t bytes) {
   uint64_t reached = address;
   bool is_shared = false;
   for_each_mapping(address, address + bytes, [&](const Line& line) {
@@ -234,8 +234,8 @@ Mapping mapping_of(uint64_t address, size_t bytes) {
     is_shared |= line.is_shared;
     return true;
   });
-  if (reached < address + bytes) return Mapping::kNone;
-  return is_shared ? Mapping::kShared : Mapping::kPrivate;
+  if (reached < address + bytes) return PageMapping::kNone;
+  return is_shared ? PageMapping::kShared : PageMapping::kPrivate;
 }
 
 }  // namespace rcuda::client

@@ -45,7 +45,7 @@ std::vector<std::pair<uint64_t, size_t>> pieces_in_runs(uint64_t address, size_t
 
 // How this process maps the range. kNone: at least a part is not mapped. kShared: others see writes
 // to it (a file, other processes or, in a run, workers).
-enum class Mapping { kNone, kPrivate, kShared };
-Mapping mapping_of(uint64_t address, size_t bytes);
+enum class PageMapping { kNone, kPrivate, kShared };
+PageMapping mapping_of(uint64_t address, size_t bytes);
 
 }  // namespace rcuda::client

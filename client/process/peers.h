@@ -35,7 +35,7 @@ class Peers {
 
   // Held while both halves of a copy or signal are sent, so that all workers get the pairs in one
   // order. A worker that waits for the other half of a pair therefore never waits for a later pair.
-  std::mutex& order() { return order_; }
+  std::mutex& pairs_mutex() { return pairs_mutex_; }
 
   // A number for a copy or a signal, used once.
   uint64_t next_id() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
@@ -44,7 +44,7 @@ class Peers {
   using Pair = std::pair<const Session*, const Session*>;
 
   uint32_t workers_ = 0;
-  std::mutex order_;
+  std::mutex pairs_mutex_;
   std::mutex mutex_;
   std::map<Pair, uint32_t> links_;  // guarded by mutex_
   uint32_t next_link_ = 1;          // guarded by mutex_

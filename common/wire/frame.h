@@ -181,8 +181,10 @@ struct JitLog {
 };
 struct JitLogs {
   JitLog info, error;
+  uint32_t wall_time;  // the value of CU_JIT_WALL_TIME: a float in place of a pointer
+  uint32_t reserved;
 };
-static_assert(sizeof(JitLogs) == 16);
+static_assert(sizeof(JitLogs) == 24);
 
 inline constexpr uint32_t kMaxParameterBytes = 32764;  // CUDA 12.1's limit for sm_70 and later
 inline constexpr uint32_t kMaxLaunchAttributes = 32;

@@ -5,15 +5,15 @@
 
 namespace rcuda::p2p {
 
-std::optional<Place> ShmPath::reserve(uint64_t, uint64_t bytes) {
+std::optional<Slot> ShmPath::reserve(uint64_t, uint64_t bytes) {
   const auto remote = inbox_.reserve(bytes);
   if (!remote) return std::nullopt;
-  return Place{base_ + *remote, *remote, bytes};
+  return Slot{base_ + *remote, *remote, bytes};
 }
 
 uint64_t WirePath::capacity_bytes() const { return std::min(outbox_.bytes(), inbox_.bytes()); }
 
-std::optional<Place> WirePath::reserve(uint64_t, uint64_t bytes) {
+std::optional<Slot> WirePath::reserve(uint64_t, uint64_t bytes) {
   const auto local = outbox_.reserve(bytes);
   if (!local) return std::nullopt;
   const auto remote = inbox_.reserve(bytes);
@@ -21,15 +21,15 @@ std::optional<Place> WirePath::reserve(uint64_t, uint64_t bytes) {
     outbox_.release(*local, bytes);
     return std::nullopt;
   }
-  return Place{base_ + *local, *remote, bytes};
+  return Slot{base_ + *local, *remote, bytes};
 }
 
-void WirePath::release(const Place& place) {
+void WirePath::release(const Slot& place) {
   outbox_.release(place.local - base_, place.bytes);
   inbox_.release(place.remote, place.bytes);
 }
 
-void WirePath::ship(const Place& place, uint32_t immediate, transport::Company company,
+void WirePath::ship(const Slot& place, uint32_t immediate, transport::Company company,
                     transport::TransferDone done) {
   const auto* local = reinterpret_cast<const void*>(place.local);
   if (immediate == 0) {
@@ -40,7 +40,7 @@ void WirePath::ship(const Place& place, uint32_t immediate, transport::Company c
   }
 }
 
-void DirectPath::ship(const Place& place, uint32_t, transport::Company,
+void DirectPath::ship(const Slot& place, uint32_t, transport::Company,
                       transport::TransferDone done) {
   link_.write(target_, place.remote, reinterpret_cast<const void*>(place.local), place.bytes,
               std::move(done));

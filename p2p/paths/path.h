@@ -29,7 +29,7 @@ enum class Where : uint32_t {
 };
 
 // Room for one chunk at both ends.
-struct Place {
+struct Slot {
   uint64_t local = 0;   // address where copy-out writes, or (direct) of the source bytes
   uint64_t remote = 0;  // offset in the receiver's inbox or target
   uint64_t bytes = 0;
@@ -50,13 +50,13 @@ class Path {
   // The most bytes that reserve() can grant in total.
   virtual uint64_t capacity_bytes() const = 0;
   // Room for the chunk [offset, offset + bytes) of a copy. nullopt: there is no room now.
-  virtual std::optional<Place> reserve(uint64_t offset, uint64_t bytes) = 0;
-  virtual void release(const Place& place) = 0;
+  virtual std::optional<Slot> reserve(uint64_t offset, uint64_t bytes) = 0;
+  virtual void release(const Slot& place) = 0;
   // Whether a chunk shipped with an immediate reports its own arrival to the receiver. Such a chunk
   // can be announced before it has arrived.
   virtual bool tells_arrival() const { return false; }
   // `immediate`: 0 for none.
-  virtual void ship(const Place& place, uint32_t immediate, transport::Company company,
+  virtual void ship(const Slot& place, uint32_t immediate, transport::Company company,
                     transport::TransferDone done) = 0;
 };
 
@@ -70,9 +70,9 @@ class ShmPath final : public Path {
   bool in_host_memory() const override { return true; }
   bool ships() const override { return false; }
   uint64_t capacity_bytes() const override { return inbox_.bytes(); }
-  std::optional<Place> reserve(uint64_t offset, uint64_t bytes) override;
-  void release(const Place& place) override { inbox_.release(place.remote, place.bytes); }
-  void ship(const Place&, uint32_t, transport::Company, transport::TransferDone) override {}
+  std::optional<Slot> reserve(uint64_t offset, uint64_t bytes) override;
+  void release(const Slot& place) override { inbox_.release(place.remote, place.bytes); }
+  void ship(const Slot&, uint32_t, transport::Company, transport::TransferDone) override {}
 
  private:
   uint64_t base_;
@@ -95,10 +95,10 @@ class WirePath final : public Path {
   bool in_host_memory() const override { return where_ == Where::kHostInbox; }
   bool ships() const override { return true; }
   uint64_t capacity_bytes() const override;
-  std::optional<Place> reserve(uint64_t offset, uint64_t bytes) override;
-  void release(const Place& place) override;
+  std::optional<Slot> reserve(uint64_t offset, uint64_t bytes) override;
+  void release(const Slot& place) override;
   bool tells_arrival() const override { return link_.traits().has_immediates; }
-  void ship(const Place& place, uint32_t immediate, transport::Company company,
+  void ship(const Slot& place, uint32_t immediate, transport::Company company,
             transport::TransferDone done) override;
 
  private:
@@ -121,11 +121,11 @@ class DirectPath final : public Path {
   bool copies_out() const override { return false; }
   bool ships() const override { return true; }
   uint64_t capacity_bytes() const override { return bytes_; }
-  std::optional<Place> reserve(uint64_t offset, uint64_t bytes) override {
-    return Place{source_ + offset, offset, bytes};
+  std::optional<Slot> reserve(uint64_t offset, uint64_t bytes) override {
+    return Slot{source_ + offset, offset, bytes};
   }
-  void release(const Place&) override {}
-  void ship(const Place& place, uint32_t immediate, transport::Company company,
+  void release(const Slot&) override {}
+  void ship(const Slot& place, uint32_t immediate, transport::Company company,
             transport::TransferDone done) override;
 
  private:

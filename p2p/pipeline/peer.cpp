@@ -26,7 +26,7 @@ Peer::Peer(Environment& environment, PeerId id)
 void Peer::attach(std::unique_ptr<transport::Link> link, const SessionToken& token,
                   bool connected) {
   if (!lost_.ok() || link_) {
-    RCUDA_WARN("a second connection to worker %u was refused", id_);
+    RCUDA_WARN("a second connection to peer %u was refused", id_);
     link->close();
     return;
   }
@@ -125,7 +125,7 @@ bool Peer::receive() {
   while (lost_.ok() && due_ == Due::kNothing) {
     Result<std::span<const std::byte>> frame = link_->mailbox.next();
     if (!frame) {
-      RCUDA_ERROR("worker %u: %s", id_, frame.status().message().c_str());
+      RCUDA_ERROR("peer %u: %s", id_, frame.status().message().c_str());
       lose(frame.status());
       return true;
     }
@@ -133,7 +133,7 @@ bool Peer::receive() {
     moved = true;
     const Status handled = handle(*frame);
     if (!handled.ok()) {
-      RCUDA_ERROR("worker %u: %s", id_, handled.message().c_str());
+      RCUDA_ERROR("peer %u: %s", id_, handled.message().c_str());
       lose(handled);
     }
   }
@@ -233,7 +233,7 @@ void Peer::shipped(const Shipment& shipment) {
   if (probes_.empty() || probes_.front().stage != GpudirectProbe::Stage::kShipping) return;
   GpudirectProbe& probe = probes_.front();
   if (!shipment.status.ok()) {
-    RCUDA_INFO("GPUDirect to worker %u does not work: %s", id_, shipment.status.message().c_str());
+    RCUDA_INFO("GPUDirect to peer %u does not work: %s", id_, shipment.status.message().c_str());
     probe.stage = GpudirectProbe::Stage::kOver;
     return;
   }

@@ -46,7 +46,7 @@ Status Peer::on_proof(const ProofMessage& message) {
 }
 
 Status Peer::send_offer() {
-  RCUDA_RETURN_IF_ERROR(link_->make_inbox());
+  RCUDA_RETURN_IF_ERROR(link_->make_receiving_side());
   OfferMessage offer;
   const auto region = link_->link->expose(link_->inbox.data(), link_->inbox.bytes(),
                                           link_->inbox.fd(), link_->inbox.offset());
@@ -100,9 +100,9 @@ Status Peer::on_offer(const OfferMessage& message) {
 
 Status Peer::open_link() {
   const OfferMessage& message = link_->offer;
-  RCUDA_RETURN_IF_ERROR(link_->make_host_path());
+  RCUDA_RETURN_IF_ERROR(link_->make_sending_side());
   link_->open = true;
-  RCUDA_INFO("peer-to-peer with worker %u on %s over %s: inboxes of %s here, %s there", id_,
+  RCUDA_INFO("peer-to-peer with peer %u on %s over %s: inboxes of %s here, %s there", id_,
              get_text(message.name).c_str(), link_->link->medium(),
              bytes_text(link_->inbox.bytes()).c_str(), bytes_text(message.inbox_bytes).c_str());
   RCUDA_RETURN_IF_ERROR(start_probes());

@@ -36,7 +36,7 @@ PeerLink::~PeerLink() {
   for (const transport::RegionId region : regions) (void)link->unexpose(region);
 }
 
-Status PeerLink::make_inbox() {
+Status PeerLink::make_receiving_side() {
   const transport::MediumTraits& medium = link->traits();
   StagingArena& arena =
       medium.shares_pages ? environment.mappable_staging : environment.other_staging;
@@ -75,7 +75,7 @@ Status PeerLink::make_inbox() {
   return {};
 }
 
-Status PeerLink::make_host_path() {
+Status PeerLink::make_sending_side() {
   const transport::MediumTraits& medium = link->traits();
   // With copies_by_cpu, threads of the Link read and write the staging memory.
   const auto fit = medium.copies_by_cpu ? Arena::Fit::kNext : Arena::Fit::kFirst;

@@ -45,9 +45,9 @@ struct PeerLink {
 
   // Makes the memory that the peer writes and this side reads and, where GPUDirect may work, the
   // outboxes in GPU memory. Fails if the registration fails.
-  Status make_inbox();
+  Status make_receiving_side();
   // Makes the parts that write the peer's inbox, from the peer's checked offer.
-  Status make_host_path();
+  Status make_sending_side();
   // Called when a probe transfer from `device` to `peer_device` has arrived.
   void make_device_path(int device, int peer_device);
 

@@ -42,7 +42,7 @@ Status Peer::start_probes() {
       } else {
         if (mapped) environment_.ops.close(static_cast<int>(own), mapped->base);
         RCUDA_INFO(
-            "worker %u's device %u cannot be mapped for device %zu: %s", id_, theirs, own,
+            "peer %u's device %u cannot be mapped for device %zu: %s", id_, theirs, own,
             mapped ? "its memory is smaller than it must be" : mapped.status().message().c_str());
         message.proven = Proven::kNoIpc;
       }
@@ -165,11 +165,11 @@ Status Peer::on_probed(const ProbedMessage& message) {
   if (message.proven == Proven::kGpudirect) {
     link_->make_device_path(own, theirs);
     if (prober_) prober_->add_gpudirect(own, theirs);
-    RCUDA_INFO("GPUDirect from device %d to worker %u's device %d: proven by a probe", own, id_,
+    RCUDA_INFO("GPUDirect from device %d to peer %u's device %d: proven by a probe", own, id_,
                theirs);
   } else {
     RCUDA_WARN(
-        "GPUDirect from device %d to worker %u's device %d was accepted but its bytes did "
+        "GPUDirect from device %d to peer %u's device %d was accepted but its bytes did "
         "not arrive; host staging is used",
         own, id_, theirs);
   }

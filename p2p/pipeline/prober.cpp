@@ -167,7 +167,7 @@ Result<bool> Prober::start() {
     shipments_left_ = transfers_;
     begin_sample();
     for (uint32_t i = 0; i < transfers_; ++i) {
-      const Place part{place_->local + i * job.bytes, place_->remote + i * job.bytes, job.bytes};
+      const Slot part{place_->local + i * job.bytes, place_->remote + i * job.bytes, job.bytes};
       path_->ship(part, 0, transport::Company::kMany, link_.begin_shipment(kShipment, i));
     }
     return true;

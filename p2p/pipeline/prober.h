@@ -95,7 +95,7 @@ class Prober {
   const std::vector<Mapped> mapped_;
   std::deque<Job> jobs_;
   Path* path_ = nullptr;  // the path to which place_ belongs
-  std::optional<Place> place_;
+  std::optional<Slot> place_;
 
   bool running_ = false;
   bool disturbed_ = false;

@@ -286,8 +286,8 @@ Status Receiver::answer_want(Incoming& copy, PeerLink& link) {
 }
 
 // Maps the peer's memory. The box `source` at this offset must lie inside it.
-Result<Receiver::Mapping*> Receiver::map(int device, const Handle& handle, uint64_t offset,
-                                         const Shape& source) {
+Result<Receiver::PeerMapping*> Receiver::map(int device, const Handle& handle, uint64_t offset,
+                                             const Shape& source) {
   const auto key = std::make_pair(device, handle);
   auto known = mappings_.find(key);
   if (known == mappings_.end()) {
@@ -295,7 +295,7 @@ Result<Receiver::Mapping*> Receiver::map(int device, const Handle& handle, uint6
     memory.handle = handle;
     const Result<MappedMemory> opened = environment_.ops.open(device, memory);
     if (!opened) return opened.status();
-    known = mappings_.emplace(key, Mapping{*opened, 0, std::nullopt}).first;
+    known = mappings_.emplace(key, PeerMapping{*opened, 0, std::nullopt}).first;
   }
   const uint64_t bytes = known->second.memory.bytes;
   if (offset > bytes || source.extent_bytes() > bytes - offset) {
@@ -323,9 +323,9 @@ Status Receiver::start_pull(Incoming& copy, PeerLink& link) {
     copy.failure = sane;
     return {};
   }
-  const Result<Mapping*> mapping = map(request.device, pull.handle, pull.offset, source);
+  const Result<PeerMapping*> mapping = map(request.device, pull.handle, pull.offset, source);
   if (!mapping) {
-    RCUDA_INFO("memory of worker %u could not be mapped: %s", peer_,
+    RCUDA_INFO("memory of peer %u could not be mapped: %s", peer_,
                mapping.status().message().c_str());
     copy.pull.reset();
     copy.refused = true;
@@ -454,7 +454,7 @@ void Receiver::finish(Incoming& copy, PeerLink* link, const Status& status) {
 
 Status Receiver::close_forgotten(PeerLink* link, bool& moved) {
   for (auto at = mappings_.begin(); at != mappings_.end();) {
-    const Mapping& mapping = at->second;
+    const PeerMapping& mapping = at->second;
     if (!mapping.forget_request || mapping.uses > 0 || !environment_.ops.pause(Pause::kHolds)) {
       ++at;
       continue;

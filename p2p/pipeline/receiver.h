@@ -82,7 +82,7 @@ class Receiver {
     bool finished = false;  // the client's half is over; only the sender's end is missing
   };
 
-  struct Mapping {
+  struct PeerMapping {
     MappedMemory memory;
     uint32_t uses = 0;
     std::optional<uint64_t> forget_request;  // close when unused, then send Forgotten
@@ -103,7 +103,7 @@ class Receiver {
   static uint64_t most_arrived(const PeerLink& link);
   void pop_arrived(Incoming& copy);
   Status drop_arrived(Incoming& copy, PeerLink& link, bool& moved);
-  Result<Mapping*> map(int device, const Handle& handle, uint64_t offset, const Shape& source);
+  Result<PeerMapping*> map(int device, const Handle& handle, uint64_t offset, const Shape& source);
   Status close_forgotten(PeerLink* link, bool& moved);
   void finish(Incoming& copy, PeerLink* link, const Status& status);
 
@@ -112,7 +112,7 @@ class Receiver {
   std::map<uint64_t, Incoming> copies_;
   uint64_t arrived_ = 0;      // size of Incoming::arrived of all copies
   std::set<uint64_t> awake_;  // those of copies_ that are not dormant, in the same order
-  std::map<std::pair<int, Handle>, Mapping> mappings_;
+  std::map<std::pair<int, Handle>, PeerMapping> mappings_;
   std::deque<uint64_t> forgotten_;  // requests that must be answered
   Status lost_;
 };

@@ -113,7 +113,7 @@ Status Sender::on_target(const TargetMessage& message, PeerLink& link) {
 }
 
 void Sender::plan_staged(Outgoing& copy, const std::string& why) {
-  RCUDA_DEBUG("peer copies to worker %u: %s stands in for %s, as %s", peer_, to_string(kStandIn),
+  RCUDA_DEBUG("peer copies to peer %u: %s stands in for %s, as %s", peer_, to_string(kStandIn),
               to_string(copy.plan->strategy), why.c_str());
   copy.plan->strategy = kStandIn;
   copy.plan->chunking = paper_chunking(kStandIn, copy.total);
@@ -344,7 +344,7 @@ void Sender::plan(Outgoing& copy, PeerLink& link, bool in_train) {
                                : planner.plan(copy.total, request.memory.contiguous());
   if (!plan) return fail(copy, plan.status());
   copy.plan = *std::move(plan);
-  RCUDA_DEBUG("peer copy %llu of %s to worker %u: %s", static_cast<unsigned long long>(copy.id),
+  RCUDA_DEBUG("peer copy %llu of %s to peer %u: %s", static_cast<unsigned long long>(copy.id),
               bytes_text(copy.total).c_str(), peer_, to_string(*copy.plan).c_str());
   if (staging_of(copy.plan->strategy) != Staging::kMapped) return;
   Result<ExportedMemory> exported =
@@ -401,7 +401,7 @@ void Sender::finish(Outgoing& copy, PeerLink* link, const Status& status) {
   while (!copy.flight.empty()) release_front(copy);
   if (copy.direct && link) (void)link->link->unexpose(copy.exposed);
   if (!status.ok()) {
-    RCUDA_DEBUG("peer copy %llu to worker %u: %s", static_cast<unsigned long long>(copy.id), peer_,
+    RCUDA_DEBUG("peer copy %llu to peer %u: %s", static_cast<unsigned long long>(copy.id), peer_,
                 status.message().c_str());
   }
   environment_.orders.release(copy.order, copy.request->stream_gets_error ? status : Status());

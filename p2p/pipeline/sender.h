@@ -62,7 +62,7 @@ class Sender {
 
   struct Chunk {
     uint64_t offset = 0;
-    Place place;
+    Slot place;
     Stage stage = Stage::kCopyingOut;
     Lane lane = Lane::kOut;
     Ticket ticket = 0;

@@ -153,13 +153,6 @@ bool Planner::possible(Strategy strategy, Route route, bool contiguous) const {
   return true;
 }
 
-std::optional<Route> Planner::staging_route() const {
-  for (Route route : {Route::kShm, Route::kVerbs, Route::kTcp}) {
-    if (possible(kStandIn, route, true)) return route;
-  }
-  return std::nullopt;
-}
-
 Pipeline Planner::pipeline_of(const Plan& plan, uint64_t bytes) const {
   Pipeline pipeline;
   // On a wire both hand-offs of a chunk are within a process, because the write itself reports its

@@ -106,7 +106,6 @@ class Planner {
 
  private:
   bool possible(Strategy strategy, Route route, bool contiguous) const;
-  std::optional<Route> staging_route() const;  // the best route for staging in host memory
   Result<Plan> plan_by_rule(Strategy strategy, uint64_t bytes, bool contiguous,
                             const std::string& why) const;
   Result<Plan> plan_auto(uint64_t bytes, bool contiguous) const;

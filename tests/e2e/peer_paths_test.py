@@ -67,7 +67,7 @@ class PeerPathsTest(unittest.TestCase):
             ends = [server.stop() for server in servers]
         self.assertEqual(client.returncode, 0, client.stderr + servers[0].text())
         self.assertEqual(ends, [0, 0])
-        plans = re.findall(r"peer copy \d+ of 5\S* MB to worker 1: (\w+ over \w+), (\d+) x (\S+ \S+),",
+        plans = re.findall(r"peer copy \d+ of 5\S* MB to peer 1: (\w+ over \w+), (\d+) x (\S+ \S+),",
                            servers[0].text())
         self.assertEqual(len(plans), 1, servers[0].text())
         return plans[0]

@@ -63,8 +63,8 @@ CUresult copy_in_worker(const CopyStream& stream, wire::CopyBody body, bool sync
 }
 
 // Sends all pieces even if an earlier command has failed; returns that error at the end.
-CUresult copy_from_pageable(const CopyStream& stream, CUdeviceptr destination, const void* source,
-                            size_t bytes) {
+CUresult send_pageable(const CopyStream& stream, CUdeviceptr destination, const void* source,
+                       size_t bytes) {
   Session& session = *stream.target.session;
   const size_t small = session.traits().copies_by_cpu ? kSmallOverSockets : kSmallToDevice;
   if (bytes > small && (bytes > kStagedByDrivers || session.staging().has_room())) {
@@ -177,8 +177,8 @@ CUresult copy_page_locked(const CopyStream& stream, const LinearCopy& copy, bool
     const CUresult result = session.synchronize(stream.target);
     if (result != CUDA_SUCCESS) return result;
   }
-  const CUresult result = copy_from_pageable(
-      stream, copy.destination, reinterpret_cast<const void*>(copy.source), copy.bytes);
+  const CUresult result = send_pageable(stream, copy.destination,
+                                        reinterpret_cast<const void*>(copy.source), copy.bytes);
   return result == CUDA_SUCCESS ? session.synchronize(stream.target) : result;
 }
 
@@ -192,8 +192,8 @@ CUresult copy_addressed(const LinearCopy& copy, const Location& destination, con
       !plan.captures) {
     if (plan.waits) return copy_page_locked(stream, copy, to_device);
     if (to_device && copy.bytes <= kSmallOverSockets && source_is_settled()) {
-      return copy_from_pageable(stream, copy.destination,
-                                reinterpret_cast<const void*>(copy.source), copy.bytes);
+      return send_pageable(stream, copy.destination, reinterpret_cast<const void*>(copy.source),
+                           copy.bytes);
     }
   }
   const HostWrite writing(!plan.waits && !to_device ? stream.target.timeline : nullptr);
@@ -208,8 +208,8 @@ CUresult copy_from_pageable(const LinearCopy& copy, const Location& destination,
                             const CopyPlan& plan) {
   std::optional<CaptureAnswers> answers;
   if (needs_access(destination, plan.stream)) answers.emplace(true);
-  const CUresult result = copy_from_pageable(
-      plan.stream, copy.destination, reinterpret_cast<const void*>(copy.source), copy.bytes);
+  const CUresult result = send_pageable(plan.stream, copy.destination,
+                                        reinterpret_cast<const void*>(copy.source), copy.bytes);
   const bool waits = plan.waits || (plan.mirrored && copy.synchronous);
   return result == CUDA_SUCCESS && waits
              ? plan.stream.target.session->synchronize(plan.stream.target)
@@ -218,7 +218,7 @@ CUresult copy_from_pageable(const LinearCopy& copy, const Location& destination,
 
 CUresult copy_on_servers(const LinearCopy& copy, const Location& destination,
                          const Location& source) {
-  PeerCopy between;
+  CopyBetweenServers between;
   between.destination = {destination.owner, copy.destination};
   between.source = {source.owner, copy.source};
   between.extent.width_bytes = copy.bytes;
@@ -243,7 +243,8 @@ CUresult copy_linear(const LinearCopy& copy) {
     return result;
   }
   CopyPlan plan;
-  if (CUresult result = plan_copy(destination, source, copy.stream, copy.synchronous, true, &plan);
+  if (CUresult result =
+          prepare_copy(destination, source, copy.stream, copy.synchronous, true, &plan);
       result != CUDA_SUCCESS) {
     return result;
   }

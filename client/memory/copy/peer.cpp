@@ -13,7 +13,7 @@ namespace rcuda::client {
 namespace {
 
 // A place in a stream of one worker, or the latest record of an event.
-struct Place {
+struct StreamPoint {
   Target target;
   wire::ObjectId stream = 0;
   wire::ObjectId event = 0;
@@ -25,7 +25,7 @@ CUresult either(CUresult first, CUresult second) { return first != CUDA_SUCCESS 
 // the session of the stream that waits for the copy, or to the caller that waits for it.
 class Halves {
  public:
-  explicit Halves(const PeerCopy& copy)
+  explicit Halves(const CopyBetweenServers& copy)
       : source_(*copy.source.owner.session), destination_(*copy.destination.owner.session) {
     const Process& process = Process::get();
     const uint32_t from = process.device(static_cast<CUdevice>(copy.source.owner.device))->ordinal;
@@ -43,7 +43,7 @@ class Halves {
   }
   // Puts the half of the place's worker at that place. `hold`: later work in the stream waits for
   // the copy, and the worker's session reports an error.
-  void order_with(const Place& place, bool hold) {
+  void order_with(const StreamPoint& place, bool hold) {
     const bool outgoing = place.target.session == &source_;
     wire::PeerCopyBody& body = outgoing ? out_ : in_;
     body.stream = place.stream;
@@ -91,7 +91,7 @@ class Halves {
 
   CUresult post_with(Word word) {
     Peers& peers = Process::get().peers();
-    std::lock_guard lock(peers.order());
+    std::lock_guard lock(peers.pairs_mutex());
     uint32_t link = 0;
     if (CUresult result = peers.link(source_, destination_, &link); result != CUDA_SUCCESS) {
       return result;
@@ -118,10 +118,10 @@ class Halves {
 
 // Orders work of two workers: commands sent to the stream `later` from now on wait for everything
 // sent to `earlier` so far.
-CUresult order(const Place& earlier, const Place& later) {
+CUresult signal_then_await(const StreamPoint& earlier, const StreamPoint& later) {
   Session& signalling = *earlier.target.session;
   Peers& peers = Process::get().peers();
-  std::lock_guard lock(peers.order());
+  std::lock_guard lock(peers.pairs_mutex());
   uint32_t link = 0;
   if (CUresult result = peers.link(signalling, *later.target.session, &link);
       result != CUDA_SUCCESS) {
@@ -143,7 +143,7 @@ CUresult order(const Place& earlier, const Place& later) {
 // Returns a stream of this library on a side's worker, in which copies issued in a third server's
 // streams get their place. They run in the order of their calls. This order is safe, as any order
 // between unrelated streams is.
-CUresult passing_stream(const Target& owner, Place* place) {
+CUresult passing_stream(const Target& owner, StreamPoint* place) {
   static auto* mutex = new std::mutex;
   std::lock_guard lock(*mutex);
   Session& session = *owner.session;
@@ -159,22 +159,22 @@ CUresult passing_stream(const Target& owner, Place* place) {
   return resolve(known, wire::Kind::kStream, &place->target, &place->stream);
 }
 
-CUresult copy_asynchronously(const PeerCopy& copy, const Place& issued) {
+CUresult copy_asynchronously(const CopyBetweenServers& copy, const StreamPoint& issued) {
   Halves halves(copy);
   if (halves.has_side_on(issued.target.session)) {
     halves.order_with(issued, true);
     return halves.post();
   }
-  Place passing;
+  StreamPoint passing;
   CUresult result = passing_stream(copy.source.owner, &passing);
-  if (result == CUDA_SUCCESS) result = order(issued, passing);
+  if (result == CUDA_SUCCESS) result = signal_then_await(issued, passing);
   if (result != CUDA_SUCCESS) return result;
   halves.order_with(passing, true);
   result = halves.post();
-  return either(result, order(passing, issued));
+  return either(result, signal_then_await(passing, issued));
 }
 
-CUresult copy_and_wait(const PeerCopy& copy, const Place& issued) {
+CUresult copy_and_wait(const CopyBetweenServers& copy, const StreamPoint& issued) {
   const Target& source = copy.source.owner;
   const Target& destination = copy.destination.owner;
   Halves halves(copy);
@@ -218,14 +218,14 @@ CUresult copy_and_wait(const PeerCopy& copy, const Place& issued) {
 
 }  // namespace
 
-void copy_between_servers_now(const PeerCopy& copy) {
+void copy_between_servers_now(const CopyBetweenServers& copy) {
   Halves halves(copy);
   halves.report_later();
   (void)halves.post_and_wait();
 }
 
-CUresult copy_between_servers(const PeerCopy& copy, CUstream stream, bool synchronous) {
-  Place issued;
+CUresult copy_between_servers(const CopyBetweenServers& copy, CUstream stream, bool synchronous) {
+  StreamPoint issued;
   if (CUresult result = resolve(stream, wire::Kind::kStream, &issued.target, &issued.stream);
       result != CUDA_SUCCESS) {
     return result;
@@ -240,9 +240,9 @@ CUresult wait_across_servers(CUstream handle, const Target& stream, wire::Object
     // A capture cannot span servers.
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
-  Place recorded{target_of(event)};
+  StreamPoint recorded{target_of(event)};
   recorded.event = event.id;
-  return order(recorded, {stream, id});
+  return signal_then_await(recorded, {stream, id});
 }
 
 }  // namespace rcuda::client

@@ -28,16 +28,16 @@ struct PeerExtent {
   uint64_t width_bytes = 0, height = 1, depth = 1;
 };
 
-struct PeerCopy {
+struct CopyBetweenServers {
   PeerSide destination, source;
   PeerExtent extent;
 };
 
-CUresult copy_between_servers(const PeerCopy& copy, CUstream stream, bool synchronous);
+CUresult copy_between_servers(const CopyBetweenServers& copy, CUstream stream, bool synchronous);
 // Makes the copy outside of any stream and waits for it. For host functions, which already run at
 // their place in a stream. An error is reported by the program's next call that uses the
 // destination's server.
-void copy_between_servers_now(const PeerCopy& copy);
+void copy_between_servers_now(const CopyBetweenServers& copy);
 // cuStreamWaitEvent for a stream and an event of different servers. `stream`, `id`: of the resolved
 // handle.
 CUresult wait_across_servers(CUstream handle, const Target& stream, wire::ObjectId id,

@@ -43,7 +43,8 @@ CUresult find_side(CUmemorytype type, CUdeviceptr device, CUarray array, size_t 
 
 }  // namespace
 
-CUresult copy_between_servers_of(const CUDA_MEMCPY3D& given, std::optional<PeerCopy>* copy) {
+CUresult copy_between_servers_of(const CUDA_MEMCPY3D& given,
+                                 std::optional<CopyBetweenServers>* copy) {
   copy->reset();
   if (given.WidthInBytes == 0 || given.Height == 0 || given.Depth == 0) return CUDA_SUCCESS;
   NodeSide destination, source;
@@ -65,7 +66,8 @@ CUresult copy_between_servers_of(const CUDA_MEMCPY3D& given, std::optional<PeerC
   return CUDA_SUCCESS;
 }
 
-EventThread::GraphCallback node_function_of(const PeerCopy& copy, const CUDA_MEMCPY3D& given) {
+EventThread::GraphCallback node_function_of(const CopyBetweenServers& copy,
+                                            const CUDA_MEMCPY3D& given) {
   EventThread::GraphCallback callback;
   callback.function = [copy] { copy_between_servers_now(copy); };
   callback.is_internal = true;
@@ -73,7 +75,7 @@ EventThread::GraphCallback node_function_of(const PeerCopy& copy, const CUDA_MEM
   return callback;
 }
 
-CUDA_MEMCPY3D parameters_of(const PeerCopy& copy) {
+CUDA_MEMCPY3D parameters_of(const CopyBetweenServers& copy) {
   CUDA_MEMCPY3D parameters{};
   parameters.WidthInBytes = copy.extent.width_bytes;
   parameters.Height = copy.extent.height;
@@ -91,7 +93,7 @@ CUDA_MEMCPY3D parameters_of(const PeerCopy& copy) {
   return parameters;
 }
 
-bool may_become(const PeerCopy& before, const PeerCopy& after) {
+bool may_become(const CopyBetweenServers& before, const CopyBetweenServers& after) {
   const auto same = [](const Target& a, const Target& b) {
     return a.session == b.session && a.device == b.device;
   };
@@ -99,7 +101,7 @@ bool may_become(const PeerCopy& before, const PeerCopy& after) {
          same(before.destination.owner, after.destination.owner);
 }
 
-CUresult issue_between_servers(const PeerCopy& copy, CUstream stream, bool synchronous) {
+CUresult issue_between_servers(const CopyBetweenServers& copy, CUstream stream, bool synchronous) {
   if (!may_capture(stream)) return copy_between_servers(copy, stream, synchronous);
   return launch_graph_function(stream, node_function_of(copy, parameters_of(copy)));
 }

@@ -18,17 +18,19 @@ namespace rcuda::client {
 
 // Makes the copy in the stream (peer.h). If the stream captures, adds a node for the copy to the
 // graph instead.
-CUresult issue_between_servers(const PeerCopy& copy, CUstream stream, bool synchronous);
+CUresult issue_between_servers(const CopyBetweenServers& copy, CUstream stream, bool synchronous);
 // Returns the copy between servers that a node's parameters describe; empty if they describe
 // another copy. CUDA_ERROR_NOT_SUPPORTED if one side is an array: other workers cannot address its
 // bytes.
-CUresult copy_between_servers_of(const CUDA_MEMCPY3D& given, std::optional<PeerCopy>* copy);
+CUresult copy_between_servers_of(const CUDA_MEMCPY3D& given,
+                                 std::optional<CopyBetweenServers>* copy);
 // The function that runs at each launch of the node.
-EventThread::GraphCallback node_function_of(const PeerCopy& copy, const CUDA_MEMCPY3D& given);
+EventThread::GraphCallback node_function_of(const CopyBetweenServers& copy,
+                                            const CUDA_MEMCPY3D& given);
 // Returns the parameters of a captured copy.
-CUDA_MEMCPY3D parameters_of(const PeerCopy& copy);
+CUDA_MEMCPY3D parameters_of(const CopyBetweenServers& copy);
 // Whether a node of an executable that makes the copy `before` may be changed to make `after`: only
 // between the same devices.
-bool may_become(const PeerCopy& before, const PeerCopy& after);
+bool may_become(const CopyBetweenServers& before, const CopyBetweenServers& after);
 
 }  // namespace rcuda::client

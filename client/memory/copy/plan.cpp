@@ -27,8 +27,8 @@ CUresult prepare_mirrors(const Location& destination, const Location& source, bo
 
 }  // namespace
 
-CUresult plan_copy(const Location& destination, const Location& source, CUstream stream,
-                   bool synchronous, bool worker_copies_host, CopyPlan* plan) {
+CUresult prepare_copy(const Location& destination, const Location& source, CUstream stream,
+                      bool synchronous, bool worker_copies_host, CopyPlan* plan) {
   const bool to_device = destination.home == Home::kDevice;
   const bool from_device = source.home == Home::kDevice;
   if (to_device && from_device && destination.owner.session != source.owner.session) {

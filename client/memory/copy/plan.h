@@ -11,7 +11,7 @@
 //   region.
 // - Otherwise the worker can address both sides: one command.
 //
-// Threads: any. Blocking: plan_copy() waits for everything that must end before the copy.
+// Threads: any. Blocking: prepare_copy() waits for everything that must end before the copy.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ struct CopyPlan {
 };
 
 // `worker_copies_host`: a worker can also copy from page-locked memory to page-locked memory.
-CUresult plan_copy(const Location& destination, const Location& source, CUstream stream,
-                   bool synchronous, bool worker_copies_host, CopyPlan* plan);
+CUresult prepare_copy(const Location& destination, const Location& source, CUstream stream,
+                      bool synchronous, bool worker_copies_host, CopyPlan* plan);
 
 }  // namespace rcuda::client

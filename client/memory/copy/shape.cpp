@@ -300,7 +300,7 @@ PeerSide peer_side(const ShapeSide& side) {
 
 CUresult copy_linear_sides(const ShapeSide& destination, const ShapeSide& source,
                            const Extent& extent, CUstream stream, bool synchronous) {
-  PeerCopy copy;
+  CopyBetweenServers copy;
   copy.destination = peer_side(destination);
   copy.source = peer_side(source);
   copy.extent = {extent.width_bytes, extent.height, extent.depth};
@@ -436,7 +436,7 @@ CUresult copy_shape(const CUDA_MEMCPY3D_PEER& shape, CUstream stream, bool synch
     return result;
   }
   CopyPlan plan;
-  if (CUresult result = plan_copy(destination, source, stream, synchronous, false, &plan);
+  if (CUresult result = prepare_copy(destination, source, stream, synchronous, false, &plan);
       result != CUDA_SUCCESS) {
     return result;
   }

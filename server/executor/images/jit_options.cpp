@@ -57,7 +57,12 @@ JitOptions::Log JitOptions::make_log(size_t bytes, CUjit_option buffer, CUjit_op
 }
 
 void JitOptions::add(CUjit_option option, uint64_t value) {
-  if (!carries_number(option)) return;
+  if (option == CU_JIT_WALL_TIME) {
+    wall_time_ = values_.size();
+    value = 0;
+  } else if (!carries_number(option)) {
+    return;
+  }
   names_.push_back(option);
   values_.push_back(reinterpret_cast<void*>(value));
 }
@@ -73,7 +78,10 @@ wire::JitLog JitOptions::described(const Log& log) const {
 }
 
 void JitOptions::write_logs(std::vector<std::byte>* bytes) const {
-  const wire::JitLogs logs{described(info_), described(error_)};
+  // The driver writes a float into the space of a pointer.
+  const uintptr_t wall_time = wall_time_ ? reinterpret_cast<uintptr_t>(values_[*wall_time_]) : 0;
+  const wire::JitLogs logs{described(info_), described(error_), static_cast<uint32_t>(wall_time),
+                           0};
   append(bytes, std::span(&logs, 1));
   for (const Log* log : {&info_, &error_}) {
     const std::string_view text = text_of(log->text);

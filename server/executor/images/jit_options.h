@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -22,7 +23,8 @@ class JitOptions {
   JitOptions(const JitOptions&) = delete;
   JitOptions& operator=(const JitOptions&) = delete;
 
-  // Ignores options whose value is a pointer, because it is an address of the client.
+  // Ignores options whose value is a pointer, because it is an address of the client. The driver
+  // writes the value of CU_JIT_WALL_TIME.
   void add(CUjit_option option, uint64_t value);
   unsigned count() const { return static_cast<unsigned>(names_.size()); }
   CUjit_option* names() { return names_.data(); }
@@ -42,6 +44,7 @@ class JitOptions {
 
   std::vector<CUjit_option> names_;
   std::vector<void*> values_;
+  std::optional<size_t> wall_time_;  // index of CU_JIT_WALL_TIME in values_
   Log info_, error_;
 };
 

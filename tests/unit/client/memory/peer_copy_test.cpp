@@ -53,7 +53,7 @@ class PeerCopyTest : public TwoPuppetsTest {
               CUDA_SUCCESS);
   }
 
-  PeerCopy copy_;
+  CopyBetweenServers copy_;
 };
 
 TEST_F(PeerCopyTest, AsksAStreamOnlyIfSomethingMayBeUnderWay) {

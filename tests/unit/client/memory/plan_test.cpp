@@ -43,7 +43,7 @@ class PlanTest : public TwoPuppetsTest {
   static CopyPlan plan(const Location& destination, const Location& source, CUstream stream,
                        bool synchronous) {
     CopyPlan plan;
-    EXPECT_EQ(plan_copy(destination, source, stream, synchronous, true, &plan), CUDA_SUCCESS);
+    EXPECT_EQ(prepare_copy(destination, source, stream, synchronous, true, &plan), CUDA_SUCCESS);
     return plan;
   }
 

@@ -112,18 +112,18 @@ TEST_F(RegisteredPagesTest, PagesThatWereMappedAnewAreNotTheRuns) {
 }
 
 TEST_F(RegisteredPagesTest, KnowsHowMemoryIsMapped) {
-  EXPECT_EQ(mapping_of(first_, 3 * kPage), Mapping::kPrivate);
+  EXPECT_EQ(mapping_of(first_, 3 * kPage), PageMapping::kPrivate);
   ASSERT_TRUE(use(1, 1));
-  EXPECT_EQ(mapping_of(first_, 3 * kPage), Mapping::kShared);
+  EXPECT_EQ(mapping_of(first_, 3 * kPage), PageMapping::kShared);
   leave(1, 1);
-  EXPECT_EQ(mapping_of(first_, 3 * kPage), Mapping::kPrivate);  // again
+  EXPECT_EQ(mapping_of(first_, 3 * kPage), PageMapping::kPrivate);  // again
   ASSERT_EQ(
       ::mmap(at(2), kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
       at(2));
-  EXPECT_EQ(mapping_of(first_, 3 * kPage), Mapping::kShared);
-  EXPECT_EQ(mapping_of(first_, 2 * kPage), Mapping::kPrivate);
+  EXPECT_EQ(mapping_of(first_, 3 * kPage), PageMapping::kShared);
+  EXPECT_EQ(mapping_of(first_, 2 * kPage), PageMapping::kPrivate);
   ::munmap(at(1), kPage);
-  EXPECT_EQ(mapping_of(first_, 3 * kPage), Mapping::kNone);
+  EXPECT_EQ(mapping_of(first_, 3 * kPage), PageMapping::kNone);
 }
 
 }  // namespace
