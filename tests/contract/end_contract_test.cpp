@@ -21,7 +21,7 @@ using transport::LinkOptions;
 using transport::Region;
 using transport::RegionId;
 
-// The peers of these tests, in processes of their own.
+// The roles of the peer processes.
 constexpr size_t kLargeBlock = 64 << 20;
 constexpr int kStoppedPuts = 3000;
 
@@ -67,7 +67,7 @@ const PeerRole kRoles[] = {{"expose_and_stay", expose_and_stay},
 
 class EndContract : public LinkContract {
  protected:
-  // Every kind of call on a Link that has ended.
+  // Makes every kind of call on a Link that has ended.
   void expect_ended(Link& link) {
     const Status why = link.status();
     EXPECT_EQ(why.code(), Code::kUnavailable);
@@ -99,7 +99,7 @@ TEST_P(EndContract, CloseEndsBothSides) {
   EXPECT_NE(server().status().context().find("ended the session"), std::string::npos)
       << server().status().message();
   expect_ended(server());
-  EXPECT_EQ(load(server(), 0), 17u);  // what was put before is there
+  EXPECT_EQ(load(server(), 0), 17u);  // an earlier put has arrived
 }
 
 TEST_P(EndContract, ABrokenMediumEndsBothSides) {
@@ -189,7 +189,7 @@ TEST_P(EndContract, ASilentPeerIsGivenUpAfterItsTimeout) {
   const LinkOptions impatient{.peer_timeout = std::chrono::milliseconds(2000)};
   Result<PeerProcess> peer = PeerProcess::start(medium(), impatient, "stay");
   ASSERT_TRUE(peer.ok()) << peer.status().message();
-  // The client end was made with the same options; nothing but signs of life keeps it.
+  // Both ends have the same options; only heartbeats keep the Link alive.
   const std::unique_ptr<Link> link = wrap(peer->take_link());
   EXPECT_EQ(link->wait([] { return false; },
                        std::chrono::steady_clock::now() + std::chrono::milliseconds(3000))
@@ -215,7 +215,7 @@ TEST_P(EndContract, AStoppedPeerHoldsPutsBackAndLosesNone) {
       ASSERT_TRUE(link->put(0, bytes, {}, transport::Wake::kYes).ok());
     }
   });
-  // Let the buffers fill; however far it gets, nothing may be lost or broken.
+  // Lets the buffers fill. However many puts fit, none may be lost, and the Link may not break.
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   EXPECT_TRUE(link->status().ok());
   peer->kill(SIGCONT);
@@ -233,7 +233,7 @@ TEST_P(EndContract, AStoppedPeerThatGoesOnHearsWhatWasSentMeanwhile) {
   Link& link = peer->link();
   ASSERT_TRUE(link.wait([&] { return load(link, 0) == 1; }, soon()).ok());
   peer->kill(SIGSTOP);
-  // Longer than it lets this side be silent; the signs of life go on and wait for it.
+  // Longer than the peer's timeout. The heartbeats continue and wait for the peer.
   std::this_thread::sleep_for(impatient.peer_timeout * 3 / 2);
   peer->kill(SIGCONT);
   ASSERT_TRUE(put_word(link, 8, 1).ok());
@@ -242,7 +242,7 @@ TEST_P(EndContract, AStoppedPeerThatGoesOnHearsWhatWasSentMeanwhile) {
 }
 
 TEST_P(EndContract, AForkedChildThatAbandonsDoesNotKeepTheSessionAlive) {
-  // The peer forks; its child abandons the Link and lives on; the peer is killed.
+  // The peer forks, its child abandons the Link and keeps running, and the peer is killed.
   Result<PeerProcess> peer = PeerProcess::start(medium(), {}, "fork_a_child_that_abandons");
   ASSERT_TRUE(peer.ok()) << peer.status().message();
   const std::unique_ptr<Link> link = wrap(peer->take_link());
@@ -258,7 +258,7 @@ TEST_P(EndContract, LinksComeAndGoWithoutLeavingDescriptorsBehind) {
     for (int fd = 0; fd < 4096; ++fd) count += ::fcntl(fd, F_GETFD) >= 0;
     return count;
   };
-  connect();  // whatever opens once, opens now
+  connect();  // opens the descriptors that stay open
   client_.reset();
   server_.reset();
   cut_ = nullptr;

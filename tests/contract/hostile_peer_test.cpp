@@ -1,5 +1,5 @@
-// A peer that does not keep to the protocol may end its own session and nothing else. These tests
-// speak to a Link with raw bytes; they also pin the layout of what both media send.
+// A peer that violates the protocol may end its own session and nothing else. These tests send raw
+// bytes to a Link. They also pin the format of the bytes that shm and tcp send.
 #include <array>
 #include <bit>
 #include <future>
@@ -47,7 +47,7 @@ class Words {
   std::vector<std::byte> bytes_;
 };
 
-// What a Link made of `socket` is fed by: greeting first, then whatever the test likes.
+// A Link, and the sockets through which the test feeds it: a greeting first, then any bytes.
 struct Victim {
   UniqueFd attacker;
   std::vector<UniqueFd> streams;  // tcp: the attacker's ends
@@ -63,11 +63,11 @@ Words tcp_hello(uint32_t peer_timeout_ms = 0) {
 Words shm_hello() { return Words().u64(0x316d687361647563).u64(kWindowBytes).u32(0).u32(0); }
 
 void send(const UniqueFd& socket, const std::vector<std::byte>& bytes) {
-  // The victim may have hung up already, which is fine.
+  // The victim may already have closed the connection.
   (void)send_all(socket.get(), bytes, soon());
 }
 
-// For tests of who says nothing at all: all others have time, however busy the machine is.
+// For tests of a peer that sends nothing. All other tests wait longer, in case the machine is busy.
 constexpr auto kImpatience = std::chrono::milliseconds(300);
 
 Victim attack_tcp(const std::vector<std::byte>& greeting,
@@ -218,7 +218,7 @@ TEST(HostileTcpPeer, TransfersOutsideOfARegionAreRefusedAndTouchNothing) {
     EXPECT_EQ(words[1], static_cast<uint32_t>(Code::kInvalidArgument));
   }
   EXPECT_TRUE(victim.link->status().ok());
-  // Nobody waits for an answer to one that tells of itself.
+  // A write with an immediate gets no answer, so an invalid one breaks the Link.
   send(victim.streams[0], write(4040, 64, 3));
   expect_protocol_violation(*victim.link);
   victim.link->on_immediate(nullptr);
@@ -226,8 +226,8 @@ TEST(HostileTcpPeer, TransfersOutsideOfARegionAreRefusedAndTouchNothing) {
   EXPECT_EQ(memory, std::vector(4096, std::byte{0x5a}));
 }
 
-// A line of the log that takes long, such as one to a terminal that is stopped: until a descriptor
-// is closed, or for a second.
+// A log line that blocks its thread, like one to a stopped terminal: until a descriptor is closed,
+// or for a second.
 struct SlowLine {
   const int descriptor;
   std::promise<void> begun;
@@ -249,10 +249,10 @@ TEST(HostileTcpPeer, NothingOfALinkGoesBeforeTheThreadThatBrokeIt) {
   SlowLine line{.descriptor = victim.stream};
   slow_line = &line;
   forward_log(write_slowly);
-  // Now a sign of life cannot be sent, which the thread that sends them is the one to find.
+  // Now no heartbeat can be sent. The thread that sends heartbeats notices this first.
   ::shutdown(victim.control, SHUT_WR);
   line.begun.get_future().wait();
-  victim.streams.clear();  // and all other threads end
+  victim.streams.clear();  // all other threads end
   victim.attacker.reset();
   victim.link.reset();
   forward_log(nullptr);
@@ -268,7 +268,7 @@ TEST(HostileTcpPeer, RandomStreamsNeverDoMoreThanEndTheSession) {
     ASSERT_NE(victim.link, nullptr);
     (void)victim.link->expose(memory.data(), memory.size());
     for (int i = 0; i < 40; ++i) {
-      // Mostly plausible, now and then not.
+      // Mostly plausible values, sometimes random ones.
       const auto small = [&](uint64_t limit) {
         return random() % 16 == 0 ? random() : random() % limit / 8 * 8;
       };
@@ -349,7 +349,7 @@ TEST(HostileShmPeer, AnnouncementsThatCannotBeEndTheSession) {
   }
 }
 
-// Not the peer's doing: it may go on using everything else.
+// The peer has done nothing wrong, so the Link and its other regions stay usable.
 TEST(HostileShmPeer, ADescriptorForWhichThereIsNoRoomIsMissingFromItsRegionOnly) {
   const UniqueFd window = window_file(4096 + kWindowBytes, F_SEAL_SHRINK | F_SEAL_GROW);
   const UniqueFd block = window_file(8192, F_SEAL_SHRINK | F_SEAL_GROW);

@@ -134,7 +134,7 @@ Status read_and_wait(Link& link, RegionId region, uint64_t offset, std::span<std
 }
 
 namespace {
-// An emulated machine on a loaded host stands still for longer than a peer may normally be silent.
+// An emulated machine on a loaded host may stand still for longer than the default peer_timeout.
 transport::LinkOptions patient(transport::LinkOptions options) {
   const bool by_default = options.peer_timeout == transport::LinkOptions().peer_timeout;
   if (by_default && std::getenv("RCUDA_TEST_SLOWDOWN")) options.peer_timeout = kPatience;
@@ -159,7 +159,7 @@ void LinkContract::connect(const transport::LinkOptions& client,
 
 }  // namespace rcuda::test
 
-// In place of GoogleTest's: a peer's process is this program as well.
+// Replaces GoogleTest's main(), because a peer process runs this program too.
 int main(int argc, char** argv) {
   rcuda::test::run_peer_if_asked();
   testing::InitGoogleTest(&argc, argv);

@@ -1,6 +1,6 @@
-// The fixture of the transport contract suite: every test runs over every medium of the table, bare
-// and behind a FaultLink, and asks traits for what holds there. RCUDA_TEST_MEDIA ("shm,tcp,verbs")
-// chooses the media; what needs more than a socket is left out unless named.
+// The fixture of the transport contract suite. Every test runs over every medium of the table, bare
+// and behind a FaultLink, and asks the traits what must hold. RCUDA_TEST_MEDIA ("shm,tcp,verbs")
+// chooses the media. Media that need more than a socket run only if it names them.
 #pragma once
 
 #include <atomic>
@@ -21,19 +21,20 @@ namespace rcuda::test {
 
 struct LinkCase {
   const Medium* medium = nullptr;
-  bool faulty = false;   // Links are slow and late
-  bool wrapped = false;  // since the suite makes them so
+  bool faulty = false;   // the Links are slow and late
+  bool wrapped = false;  // by the FaultLinks of the suite; otherwise the medium itself is late
 };
 void PrintTo(const LinkCase& link_case, std::ostream* out);
 
 std::vector<LinkCase> link_cases();
 std::string link_case_name(const testing::TestParamInfo<LinkCase>& info);
 
-// Long enough to never decide a test on a loaded machine; a test that waits for it has failed.
+// A working test never reaches this limit, even on a loaded machine; a test that reaches it has
+// failed.
 inline constexpr auto kPatience = std::chrono::seconds(100);
 inline auto soon() { return std::chrono::steady_clock::now() + kPatience; }
 
-// Sanitizers, emulation and faults are slow: scales the number of repetitions.
+// Scales a number of repetitions: sanitizers, emulation and faults are slow.
 int rounds(int full, bool faulty);
 
 inline uint64_t load(transport::Link& link, uint64_t offset) {
@@ -43,11 +44,11 @@ inline uint64_t load(transport::Link& link, uint64_t offset) {
 Status put_word(transport::Link& link, uint64_t offset, uint64_t word,
                 transport::Wake wake = transport::Wake::kYes);
 
-// Fills or checks bytes that depend on a seed and their place.
+// Fills or checks bytes that depend on a seed and their position.
 void fill_pattern(std::span<std::byte> bytes, uint64_t seed);
 testing::AssertionResult has_pattern(std::span<const std::byte> bytes, uint64_t seed);
 
-// A memfd-backed block of memory, as pinned client memory is.
+// A memfd-backed block of memory, like page-locked client memory.
 struct SharedBlock {
   explicit SharedBlock(size_t bytes);
   ~SharedBlock();
@@ -57,7 +58,7 @@ struct SharedBlock {
   std::span<std::byte> bytes;
 };
 
-// This process has all the open files that it may have, for as long as this lives.
+// While this object lives, the process cannot open another descriptor.
 class DescriptorLimit {
  public:
   DescriptorLimit();
@@ -69,7 +70,7 @@ class DescriptorLimit {
   std::vector<UniqueFd> taken_;
 };
 
-// Runs one transfer to its end.
+// Runs one transfer and blocks until it has ended.
 Status write_and_wait(transport::Link& link, transport::RegionId region, uint64_t offset,
                       std::span<const std::byte> from);
 Status read_and_wait(transport::Link& link, transport::RegionId region, uint64_t offset,

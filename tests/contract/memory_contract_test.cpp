@@ -1,5 +1,5 @@
-// What a Link may assume of the memory that transfers come from and go to: nothing but that it is
-// there while they run. Memory that is unmapped and mapped anew, or of devices alone.
+// The only assumption of a Link about the local memory of transfers: it is valid while they run.
+// Tests memory that is unmapped and mapped again, and memory of devices only.
 #include <thread>
 
 #include <sys/mman.h>
@@ -14,7 +14,7 @@ using transport::RegionId;
 
 class MemoryContract : public LinkContract {};
 
-// Large enough to be registered rather than copied, whatever was measured.
+// Large enough to be registered rather than copied, whatever the measured costs are.
 constexpr size_t kBytes = 2u << 20;
 
 std::span<std::byte> map_memory(void* at = nullptr, size_t bytes = kBytes) {
@@ -35,7 +35,7 @@ struct Target {
   RegionId id = RegionId::kNone;
 };
 
-// Fills the memory, writes it into the peer's region, reads it back elsewhere and looks at all.
+// Fills the memory, writes it into the peer's region, reads it back, and checks both.
 void exchange(transport::Link& link, const Target& target, std::span<std::byte> memory,
               uint64_t seed) {
   fill_pattern(memory, seed);
@@ -53,12 +53,12 @@ TEST_P(MemoryContract, NoTransferSeesPagesThatAreNoLongerThere) {
   const Target target(server());
   std::span<std::byte> memory = map_memory();
   uint64_t seed = 1;
-  const auto twice = [&] {  // what is asked for again is what may be remembered
+  const auto twice = [&] {  // a repeated transfer may use a cached registration
     for (int i = 0; i < 3; ++i)
       ASSERT_NO_FATAL_FAILURE(exchange(client(), target, memory, seed += 2));
   };
   ASSERT_NO_FATAL_FAILURE(twice());
-  // Unmapped, and other memory at the same address.
+  // Unmapped, then other memory at the same address.
   ::munmap(memory.data(), memory.size());
   memory = map_memory(memory.data());
   ASSERT_NO_FATAL_FAILURE(twice());
@@ -71,7 +71,7 @@ TEST_P(MemoryContract, NoTransferSeesPagesThatAreNoLongerThere) {
   ::munmap(memory.data(), memory.size());
   memory = map_memory();
   ASSERT_NO_FATAL_FAILURE(twice());
-  // Moved away as a whole, and other memory moved there.
+  // Moved away as a whole; other memory is moved to its address.
   const std::span<std::byte> other = map_memory();
   void* moved =
       ::mremap(memory.data(), kBytes, kBytes, MREMAP_MAYMOVE | MREMAP_FIXED, map_memory().data());
@@ -92,7 +92,7 @@ TEST_P(MemoryContract, MemoryThatComesAndGoesInSeveralThreads) {
     threads.emplace_back([&, t] {
       const Target target(server());
       for (int i = 0; i < count; ++i) {
-        // The kernel hands the same addresses out again and again, to one thread or another.
+        // The kernel reuses the same addresses, for any of the threads.
         const std::span<std::byte> memory = map_memory();
         const auto seed = static_cast<uint64_t>(t * 100'000 + 4 * i);
         for (int again = 0; again < 2; ++again) {
@@ -144,7 +144,7 @@ TEST_P(MemoryContract, DeviceMemoryIsReachedByAnAdapterOnly) {
   }
   ASSERT_TRUE(region.ok()) << region.status().message();
   const transport::LinkCounters before = server().counters();
-  // From and to the device without a byte copied, small or large, by either side.
+  // Neither side's CPU copies a byte from or to the device, for small and large transfers.
   for (size_t bytes : {size_t{8}, size_t{100'001}, kBytes}) {
     ASSERT_NO_FATAL_FAILURE(exchange(server(), target, memory.first(bytes), bytes));
     fill_pattern(target.block.bytes, bytes + 5);
@@ -154,7 +154,7 @@ TEST_P(MemoryContract, DeviceMemoryIsReachedByAnAdapterOnly) {
   EXPECT_EQ(server().counters().copied_bytes, before.copied_bytes);
   EXPECT_TRUE(server().unexpose(region->id).ok());
   EXPECT_EQ(server().expose_device(nullptr, 8, {}).status().code(), Code::kInvalidArgument);
-  // A descriptor that is no dma-buf is refused, not believed.
+  // A descriptor that is not a dma-buf is refused.
   EXPECT_FALSE(server().expose_device(memory.data(), 4096, {.dma_buf = target.block.fd}).ok());
   EXPECT_TRUE(server().status().ok());
   ::munmap(memory.data(), memory.size());

@@ -64,7 +64,7 @@ void PutContract::put_by_many_threads(const LinkOptions& options, Wake wake) {
   std::vector<std::thread> writers;
   for (int i = 0; i < 4; ++i) writers.emplace_back(writer);
 
-  // Whatever is seen, everything before it must be there.
+  // If a word is visible, all words put before it must be visible.
   int seen = 0;
   std::mt19937 random(1);
   while (seen < count) {
@@ -81,14 +81,14 @@ void PutContract::put_by_many_threads(const LinkOptions& options, Wake wake) {
   for (std::thread& thread : writers) thread.join();
 }
 
-// Where and how large the n-th put is; both sides compute it.
+// Offset and size of the n-th put; both sides compute them.
 struct Place {
   explicit Place(int number) {
     std::mt19937 random(number);
     words = 2 + random() % (number % 100 == 0 ? 60'000 : 200);
     offset = random() % 1000 * 8;
   }
-  size_t payload() const { return (words - 1) * 8; }  // what precedes the last word
+  size_t payload() const { return (words - 1) * 8; }  // bytes before the last word
   size_t words;
   uint64_t offset;
 };
@@ -102,7 +102,8 @@ TEST_P(PutContract, PutsThatAreHandedOverArriveInTheOrderOfIssue) {
   put_by_many_threads({.receive_spin = std::chrono::milliseconds(1)}, Wake::kHandOver);
 }
 
-// Both sides only look: nothing but the put itself sends it, whether a thread is awake or not.
+// Both sides only poll: no later call may be needed to send the put, whether a thread is awake or
+// not.
 TEST_P(PutContract, APutThatIsHandedOverNeedsNoFurtherCall) {
   if (!traits().copies_by_cpu) GTEST_SKIP() << "hands nothing over";
   constexpr auto kSpin = std::chrono::milliseconds(1);
@@ -267,8 +268,8 @@ TEST_P(PutContract, CountsPutsAndBytes) {
   EXPECT_EQ(counters.transfer_bytes, 0u);
 }
 
-// What the RDMA figures promise: a posted command is one work request, which the receiver does not
-// even notice; only a receiver that sleeps costs more.
+// The documented cost of RDMA: a posted command is one work request, and the receiver handles no
+// completion. Only a receiver that sleeps costs more.
 TEST_P(PutContract, WithAnAdapterAPutIsOneWorkRequestAndNoReceive) {
   if (!traits().has_adapter || faulty()) GTEST_SKIP() << "about adapters";
   connect();

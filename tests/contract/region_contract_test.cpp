@@ -1,4 +1,4 @@
-// Regions: transfers of every size and place, mappings, and what happens to those withdrawn.
+// Regions: transfers of every size and offset, mappings, and withdrawn regions.
 #include <cerrno>
 #include <condition_variable>
 #include <filesystem>
@@ -27,10 +27,10 @@ class RegionContract : public LinkContract {
   void transfer_both_ways();
 };
 
-// Counts transfers that are under way.
+// Counts transfers in flight.
 class Pending {
  public:
-  ~Pending() { (void)wait(); }  // also where a test gives up
+  ~Pending() { (void)wait(); }  // also after a failed assertion
   transport::TransferDone begin() {
     std::lock_guard lock(mutex_);
     ++count_;
@@ -91,10 +91,10 @@ TEST_P(RegionContract, EveryByteArrivesWhateverSizeAndPlace) {
   EXPECT_TRUE(write_and_wait(server(), region->id, 0, {}).ok());
 }
 
-// What the peer hears of a write is all of it, once, and only when the bytes are there.
+// The peer is notified of all bytes of a write, once, and only after the bytes have arrived.
 TEST_P(RegionContract, WritesWithImmediateTellOfTheirArrival) {
   connect();
-  constexpr size_t kAlone = 5;  // the others are among many
+  constexpr size_t kAlone = 5;  // the number of writes with Company::kAlone; the others have kMany
   constexpr size_t kSizes[] = {1,      4097,   65'537,  300'001,      (9 << 20) + 1,
                                65'535, 65'536, 300'001, (9 << 20) + 1};
   constexpr size_t kSlot = 10 << 20;
@@ -115,7 +115,7 @@ TEST_P(RegionContract, WritesWithImmediateTellOfTheirArrival) {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<uint64_t, uint64_t> arrived;  // guarded by mutex
-  bool wrong = false;                    // likewise
+  bool wrong = false;                    // also guarded by mutex
   client().on_immediate([&](uint32_t immediate, uint64_t bytes) {
     std::lock_guard lock(mutex);
     const size_t slot = immediate - 1;
@@ -148,7 +148,7 @@ TEST_P(RegionContract, WritesWithImmediateTellOfTheirArrival) {
     EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(10), all_arrived));
     EXPECT_FALSE(wrong);
   }
-  // What did not arrive is not told of, nor what is written without one.
+  // The peer is not notified of a write that did not arrive, or that has no immediate.
   ASSERT_TRUE(write_and_wait(server(), region->id, 0, std::span(local).first(8)).ok());
   const Result<Region> withdrawn =
       client().expose(block.bytes.data(), block.bytes.size(), block.fd, 0);
@@ -160,10 +160,11 @@ TEST_P(RegionContract, WritesWithImmediateTellOfTheirArrival) {
     EXPECT_TRUE(pending.wait());
   };
   write(withdrawn->id, 0);
-  // On the same stream, as nothing else is under way: what was dropped has been read when it ends.
+  // On the same stream, because nothing else is in flight. When this write ends, the dropped write
+  // has been read.
   ASSERT_TRUE(write_and_wait(server(), region->id, 0, std::span(local).first(8)).ok());
   write(region->id, block.bytes.size());
-  if (traits().has_adapter) {  // has refused both of them itself
+  if (traits().has_adapter) {  // the adapter has refused both writes
     client().on_immediate(nullptr);
     std::lock_guard lock(mutex);
     EXPECT_EQ(arrived[0], kSizes[0]);
@@ -178,7 +179,7 @@ TEST_P(RegionContract, WritesWithImmediateTellOfTheirArrival) {
   EXPECT_EQ(arrived[0], kSizes[0]);
 }
 
-// Between connected ends.
+// Both Links must be connected.
 void RegionContract::transfer_both_ways() {
   constexpr size_t kSlot = 700'001;
   constexpr size_t kSlots = 8;
@@ -245,7 +246,8 @@ TEST_P(RegionContract, APutAfterATransferIsSeenAfterItsData) {
   ASSERT_TRUE(region.ok());
   std::vector<std::byte> bytes(block.bytes.size());
   const int count = rounds(200, faulty());
-  std::atomic<int> finished{0};  // tells ThreadSanitizer what it cannot see through two mappings
+  // Shows ThreadSanitizer the order, which it cannot see through two mappings.
+  std::atomic<int> finished{0};
   for (int i = 1; i <= count; ++i) {
     std::memset(bytes.data(), i % 251, bytes.size());
     server().write(region->id, 0, bytes.data(), bytes.size(), [&, i](const Status& status) {
@@ -291,7 +293,7 @@ TEST_P(RegionContract, AWithdrawnRegionIsNeverTouchedAgain) {
     ASSERT_TRUE(region.ok());
     Pending transfers;
     for (size_t n = 0; n < kTransfers; ++n) {
-      // Each to a place of its own: transfers have no order.
+      // Each goes to its own place, because transfers have no order.
       server().write(region->id, n * bytes.size(), bytes.data(), bytes.size(), transfers.begin());
     }
     ASSERT_TRUE(transfers.wait(4));
@@ -299,7 +301,8 @@ TEST_P(RegionContract, AWithdrawnRegionIsNeverTouchedAgain) {
     ASSERT_TRUE(withdrawn.ok()) << withdrawn.message();
     EXPECT_EQ(client().unexpose(region->id).code(), Code::kNotFound);
     if (!traits().shares_pages) {
-      // The peer's writes fail or went before. (Shared memory keeps the pages alive instead.)
+      // The peer's writes have arrived or will fail. (With shared memory the pages stay valid
+      // instead.)
       ::mprotect(block.bytes.data(), block.bytes.size(), PROT_NONE);
     }
     ASSERT_TRUE(transfers.wait());
@@ -307,7 +310,7 @@ TEST_P(RegionContract, AWithdrawnRegionIsNeverTouchedAgain) {
       return write_and_wait(server(), region->id, 0, std::span(bytes).first(8)).code();
     };
     if (traits().shares_pages) {
-      while (write() == Code::kOk) std::this_thread::yield();  // until the peer has heard of it
+      while (write() == Code::kOk) std::this_thread::yield();  // until the peer has been notified
     } else {
       EXPECT_NE(write(), Code::kOk);
     }
@@ -334,7 +337,7 @@ TEST_P(RegionContract, MapShowsTheSamePagesWhereTheyAreShared) {
   there[16383] = std::byte{9};
   EXPECT_EQ(block.bytes[8192 + 16383], std::byte{9});
   EXPECT_EQ(*server().map(region->id, 16384), *mapped);
-  // A mapping outlives the announcement, until it is given up.
+  // A mapping stays valid after unexpose(), until unmap().
   ASSERT_TRUE(client().unexpose(region->id).ok());
   there[0] = std::byte{3};
   EXPECT_EQ(block.bytes[8192], std::byte{3});
@@ -355,7 +358,7 @@ TEST_P(RegionContract, MapAtAnAddressLeavesTheRangeReserved) {
   block.bytes[100] = std::byte{42};
   EXPECT_EQ(static_cast<std::byte*>(range)[100], std::byte{42});
   ASSERT_TRUE(server().unmap(region->id).ok());
-  // Still taken: a mapping that must not replace anything is refused.
+  // The range is still reserved: a mapping with MAP_FIXED_NOREPLACE fails.
   EXPECT_EQ(
       ::mmap(range, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
       MAP_FAILED);
@@ -382,7 +385,7 @@ TEST_P(RegionContract, AMappedRegionKeepsNoDescriptorAndIsStillReached) {
   }
   EXPECT_LT(descriptors(), before + kRegions / 2);
 
-  // Transfers, and further mappings, are of the same pages.
+  // Transfers and further mappings use the same pages.
   auto* mapped = static_cast<std::byte*>(*server().map(regions[7], 4096));
   std::vector<std::byte> bytes(100, std::byte{5});
   ASSERT_TRUE(write_and_wait(server(), regions[7], 1000, bytes).ok());
@@ -404,7 +407,8 @@ TEST_P(RegionContract, MapRefusesARegionOfAnotherSizeThanTheCallerCountsOn) {
   const Result<Region> region = client().expose(block.bytes.data(), 32768, block.fd);
   ASSERT_TRUE(region.ok());
   void* range = ::mmap(nullptr, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  // Too short, the caller would fault beyond it; too long, it would replace the caller's pages.
+  // If the region were shorter, the caller would fault beyond it; if longer, it would replace the
+  // caller's pages.
   for (const size_t bytes : {size_t{65536}, size_t{32768 + 4096}, size_t{4096}, size_t{0}}) {
     EXPECT_EQ(server().map(region->id, bytes, range).status().code(), Code::kInvalidArgument);
     EXPECT_EQ(server().map(region->id, bytes).status().code(), Code::kInvalidArgument);
@@ -457,7 +461,7 @@ TEST_P(RegionContract, ABackingThatCannotBePassedOnIsAnErrorOfExposing) {
     EXPECT_NE(region.status().context().find("ulimit -n"), std::string::npos)
         << region.status().message();
   }
-  // The Link is none the worse for it.
+  // The Link still works.
   const Result<Region> region = client().expose(block.bytes.data(), 4096, block.fd);
   ASSERT_TRUE(region.ok()) << region.status().message();
   std::vector<std::byte> bytes(4096);

@@ -1,5 +1,4 @@
-// Much at once: connection storms, and commands and transfers mixed at random with every byte
-// checked.
+// Load: connection storms, and a random mix of commands and transfers with every byte checked.
 #include <mutex>
 #include <random>
 #include <thread>
@@ -39,9 +38,9 @@ TEST_P(StressContract, ManyPairsConnectAndEndAtOnce) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// One thread sends frames through the ring, another takes them out; meanwhile others write and read
-// regions that come and go. The contents are functions of counters, so nothing is compared with a
-// copy.
+// One thread sends frames through the ring, another receives them. Meanwhile other threads write
+// and read regions that come and go. The contents are functions of counters, so the test keeps no
+// copies.
 TEST_P(StressContract, CommandsAndTransfersMixed) {
   connect({.window_bytes = 64 << 10}, {.window_bytes = 1 << 20});
   const wire::RingLayout layout{.ring_offset = 4096,
@@ -120,7 +119,7 @@ TEST_P(StressContract, CommandsAndTransfersMixed) {
   EXPECT_TRUE(server().status().ok()) << server().status().message();
 }
 
-// Whoever withdraws a region over verbs waits until its peer has answered.
+// Over verbs, unexpose() waits for the peer's answer.
 TEST_P(StressContract, ALinkEndsWhileItsPeerWithdrawsRegions) {
   constexpr size_t kBytes = 4096;
   constexpr int kThreads = 4;

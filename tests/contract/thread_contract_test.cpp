@@ -1,5 +1,5 @@
-// A Link on a host that lets this process have no further threads: an error that says so, or
-// transfers that go on without, and never the end of the program.
+// A Link in a process that may start no further threads. The result is an error that says so, or
+// transfers that continue without the threads; the program is never terminated.
 #include <string>
 
 #include "tests/contract/link_contract.h"
@@ -28,7 +28,7 @@ TEST_P(ThreadContract, AnEndWhoseThreadsCannotStartIsAnError) {
   int needed = 0;
   for (bool refused = true; refused; ++needed) {
     ASSERT_LT(needed, 64);
-    // The pair's other end is made by a thread of its own, the first to be started.
+    // The first thread that starts makes the pair's server end.
     ThreadLimit limit(1 + needed);
     const Result<LinkPair> pair = make_link_pair(medium());
     refused = limit.refused() > 0;
@@ -50,7 +50,7 @@ TEST_P(ThreadContract, TransfersEndWithoutTheThreadsTheyWouldHave) {
     fill_pattern(here.bytes, 2);
     const auto region = server().expose(there.bytes.data(), there.bytes.size(), there.fd);
     ASSERT_TRUE(region.ok()) << region.status().message();
-    (void)client().map(region->id, kBytes, nullptr);  // where there is such a thing; it has arrived
+    (void)client().map(region->id, kBytes, nullptr);  // the announcement has arrived now
     const ThreadLimit limit(0, ThreadLimit::Of::kProcess);
     const Status status = writes ? write_and_wait(client(), region->id, 0, here.bytes)
                                  : read_and_wait(client(), region->id, 0, here.bytes);
@@ -58,7 +58,7 @@ TEST_P(ThreadContract, TransfersEndWithoutTheThreadsTheyWouldHave) {
       EXPECT_TRUE(has_pattern(writes ? there.bytes : here.bytes, writes ? 2 : 1));
       continue;
     }
-    // The Link is lost; the side whose thread it was says why.
+    // The Link is lost. The side that could not start its thread gives the reason.
     EXPECT_GT(limit.refused(), 0);
     EXPECT_EQ(status.code(), Code::kUnavailable);
     EXPECT_FALSE(client().wait([] { return false; }, soon()).ok());

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Servers that cannot be had: one clear line on stderr with culprit and mend, no device for the program,
-and no hang.
+"""Unreachable servers: the client prints one clear line on stderr with the cause and the remedy, the
+program sees no device, and nothing hangs.
 
     addresses_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """
@@ -15,12 +15,13 @@ import unittest
 from servers import client_environment, run_tests, Server
 
 BUILD = PROGRAMS = None
-# "Within seconds": what connecting and the answer may take by session.h, twice over for a slow machine.
+# "Within seconds": twice the time limit of connecting and of the answer (session.h), for slow
+# machines.
 PATIENCE_SECONDS = 20
 
 
 class Listener:
-    """Listens as something that is no rcuda-server; `answer` gets each connection."""
+    """Listens, but is not an rcuda-server; `answer` gets each connection."""
 
     def __init__(self, answer):
         self.socket = socket.create_server(("127.0.0.1", 0))
@@ -104,7 +105,7 @@ class AddressesTest(unittest.TestCase):
         self.check("no-such-host.invalid:0", "no-such-host.invalid", "check its name in RCUDA_DEVICES")
 
     def test_a_host_that_is_not_there(self):
-        # An address for documentation, which no network has.
+        # An address reserved for documentation; no host has it.
         self.check("192.0.2.1:0", "192.0.2.1:8308")
 
     def test_malformed_lists(self):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Clients that come and go: killed at random points, and many at once. Afterwards the server holds what
-it held before.
+"""Clients that come and go: killed at random points, and many at once. Afterwards the server holds the same
+resources as before.
 
     churn_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """
@@ -18,17 +18,18 @@ BUILD = PROGRAMS = None
 POOL = 2
 KILLS = 100
 CLIENTS = 64
-# A kill comes at any time from before the client's first instruction to long after its program is under
-# way: what endless needs from its start to its second round on a fast machine.
+# A client is killed at any time from before its first instruction to well into its program: the
+# time that endless needs from its start to its second round on a fast machine.
 LATEST_KILL_SECONDS = 0.25
-# What the daemon's own memory may differ by. It has no reason to grow with the sessions it has had; what
-# the allocator keeps in pieces, and pages that code and libraries touched for the first time, comes
-# to some hundred kilobytes. A leak of a session's Hello and buffers, some 10 KB, would be a megabyte.
+# The allowed growth of the daemon's own memory. The daemon has no reason to grow with the number of
+# past sessions. Free blocks of the allocator, and pages that code and libraries touched for the
+# first time, come to some hundred kilobytes. A leak of a session's Hello and buffers, some 10 KB,
+# would be a megabyte.
 SLACK_BYTES = 768 << 10
 
 
 class Holdings:
-    """What a server and its clients may leave behind."""
+    """Resources that a server and its clients may leave behind."""
 
     def __init__(self, server):
         server.settle()
@@ -57,20 +58,21 @@ class ChurnTest(unittest.TestCase):
 
     def check_held(self, before):
         self.assertTrue(eventually(self.settled), self.server.text())
-        # The daemon hears of the last worker's end before it has closed what was that worker's.
+        # The daemon is notified of the last worker's end before it has closed that worker's
+        # descriptors.
         self.assertTrue(eventually(lambda: self.server.descriptors() == before.descriptors),
                         f"{before.descriptors} -> {self.server.descriptors()} descriptors")
-        # Other tests may have segments of their own there for a while.
+        # Other tests may have segments there for a while.
         self.assertTrue(eventually(lambda: set(os.listdir("/dev/shm")) <= before.shared_memory))
         after = Holdings(self.server)
         self.assertEqual(after.workers, before.workers)
-        # A sanitizer's own memory (shadow, quarantine) grows with what was ever touched. There
-        # AddressSanitizer's leak check at the server's end tells.
+        # The sanitizer's own memory (shadow, quarantine) grows with the memory ever touched.
+        # AddressSanitizer's leak check at the server's end finds leaks instead.
         if not servers.PRELOAD:
             self.assertLess(after.resident_bytes, before.resident_bytes + SLACK_BYTES)
 
     def warm_up(self, transport):
-        # Ordinary sessions, so that what is made once is made.
+        # Ordinary sessions, so that everything that is made once exists.
         for _ in range(4):
             self.run_to_end(transport)
         self.assertTrue(eventually(self.settled))
@@ -88,7 +90,7 @@ class ChurnTest(unittest.TestCase):
             client.kill()
             client.wait()
         self.check_held(before)
-        # Some were killed before their session began, others in it.
+        # Some clients were killed before their session began, others during it.
         self.assertIn("over after", self.server.text())
         self.run_to_end(transport)
 

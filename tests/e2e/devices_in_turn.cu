@@ -1,5 +1,5 @@
-// cudaMemcpyPeer and cudaMemcpy3DPeer have their place in the default streams of both devices:
-// after what either had to do, before what either is given next.
+// cudaMemcpyPeer and cudaMemcpy3DPeer are ordered in the default streams of both devices: after
+// earlier work of both devices and before later work of both.
 #include "program.h"
 
 __global__ void fill_slowly(int* values, int n, int seed) {
@@ -39,15 +39,15 @@ int main() {
       CUDA(cudaSetDevice(from));
       fill_slowly<<<blocks, 256>>>(source.get(), n, round);
       CUDA(cudaSetDevice(to));
-      fill_slowly<<<blocks, 256>>>(destination.get(), n, -1);  // is overwritten
+      fill_slowly<<<blocks, 256>>>(destination.get(), n, -1);  // the copy overwrites it
       CUDA(cudaMemcpyPeer(destination.get(), to, source.get(), from, bytes));
       CUDA(cudaSetDevice(from));
-      fill_slowly<<<blocks, 256>>>(source.get(), n, 99);  // comes too late to be copied
+      fill_slowly<<<blocks, 256>>>(source.get(), n, 99);  // too late to be copied
       CUDA(cudaSetDevice(to));
       CHECK(holds(destination.values(), round));
     }
 
-    // The same with arrays, and from memory of the program just before.
+    // The same with arrays, filled just before from memory of the program.
     constexpr size_t kWidth = 256, kHeight = 64;
     std::vector<unsigned char> given(kWidth * kHeight), got(given.size());
     const cudaChannelFormatDesc format = cudaCreateChannelDesc<unsigned char>();

@@ -1,6 +1,6 @@
-// Uses a device in every way that takes something of a server, again and again, until it is killed
-// or a call fails: then it says which error and how long after the last call that had succeeded,
-// and exits with 3. Prints "running" once the first round is over.
+// Uses every kind of resource of a server, repeatedly, until it is killed or a call fails. Then it
+// prints the error and the time since the last successful call, and exits with 3. Prints "running"
+// after the first round.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

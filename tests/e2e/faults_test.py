@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Faults while programs run: what their clients get, and that nobody else notices.
+"""Faults while programs run: the errors that their clients get. Other sessions are not affected.
 
     faults_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """
@@ -14,13 +14,14 @@ import unittest
 from servers import client_environment, eventually, fetch_ticket, run_tests, Server
 
 BUILD = PROGRAMS = None
-# Nobody waits so long for what happens; only a hang does.
+# Only a hang lasts so long.
 HANG_SECONDS = 120
 
 
 class Proxy:
-    """Passes TCP connections on to a port of this machine, until the network is gone: then it keeps
-    them and passes nothing. It fetches their tickets: its clients know nothing of that port."""
+    """Forwards TCP connections to a port of this machine. Once the network is lost, it keeps the
+    connections and forwards nothing. It fetches the connections' tickets, because its clients do not
+    know that port."""
 
     def __init__(self, port):
         self.port_behind = int(port)
@@ -76,7 +77,7 @@ class FaultsTest(unittest.TestCase):
         return server
 
     def start(self, environment, program="endless"):
-        """A program that uses its device until that fails, and is already doing so."""
+        """Starts a program that uses its device until that fails; returns when it is using it."""
         run = subprocess.Popen([os.path.join(BUILD, "tests/e2e", program)], env=environment,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.running.append(run)
@@ -84,7 +85,8 @@ class FaultsTest(unittest.TestCase):
         return run
 
     def check_lost(self, run, server):
-        """It got an error from CUDA, and one line that names the server; its seconds without success."""
+        """Checks that the program got an error from CUDA and printed one line that names the server.
+        Returns the seconds since its last successful call."""
         out, err = run.communicate(timeout=HANG_SECONDS)
         self.assertEqual(run.returncode, 3, err)
         error, seconds = out.split()
@@ -108,7 +110,7 @@ class FaultsTest(unittest.TestCase):
         victim = self.start(environment)
         os.kill(server.sessions(BUILD)[victim.pid], signal.SIGKILL)
         seconds = self.check_lost(victim, server.port)
-        self.assertLessEqual(seconds, 1.0)  # the promise itself
+        self.assertLessEqual(seconds, 1.0)  # the documented limit
         out, _ = bystander.communicate(timeout=HANG_SECONDS)
         self.assertEqual((out, bystander.returncode), ("150 rounds\n", 0))
         self.check_works(server, transport)
@@ -121,7 +123,7 @@ class FaultsTest(unittest.TestCase):
         self.check_killed_worker("tcp")
 
     def check_host_memory(self, transport, others=0):
-        """The program goes on with the GPU of another server, if there is one."""
+        """If there is another server, the program continues with its GPU."""
         servers = [self.server() for _ in range(1 + others)]
         run = self.start(client_environment(BUILD, servers, transport), "rcuda_lost_host_memory")
         os.kill(servers[0].sessions(BUILD)[run.pid], signal.SIGKILL)
@@ -153,7 +155,7 @@ class FaultsTest(unittest.TestCase):
             self.check_lost(run, server.port)
         finally:
             os.kill(worker, signal.SIGCONT)
-        # Awake again, it finds that its client has gone.
+        # The worker continues and finds that its client has ended.
         self.assertTrue(eventually(lambda: worker not in server.workers()))
         self.check_works(server, transport)
 
@@ -173,7 +175,7 @@ class FaultsTest(unittest.TestCase):
         worker = server.sessions(BUILD)[run.pid]
         proxy.gone.set()
         self.check_lost(run, str(proxy.port))
-        # The worker does not wait for a client that it cannot hear either.
+        # The worker gives up a silent client too.
         self.assertTrue(eventually(lambda: worker not in server.workers()))
         self.assertIn("silent", server.text())
         self.check_works(server, "tcp")
@@ -183,11 +185,11 @@ class FaultsTest(unittest.TestCase):
         environment = client_environment(BUILD, [server], transport)
         run = self.start(environment, "stuck")
         worker = server.sessions(BUILD)[run.pid]
-        # The call is on its way, or in the driver.
+        # The call is in flight, or in the driver.
         self.assertFalse(eventually(lambda: run.poll() is not None, seconds=2))
         self.assertIn(worker, server.workers())
         run.kill()
-        # The driver holds the worker's thread, and still it ends with its client.
+        # The worker ends with its client, although its thread is blocked in the driver.
         self.assertTrue(eventually(lambda: worker not in server.workers()))
         self.assertIn("a call into the driver does not return", server.text())
         self.check_works(server, transport)

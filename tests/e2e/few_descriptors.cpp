@@ -1,5 +1,6 @@
-// Page-locked memory takes no descriptors of the program, which may have only so many: it allocates
-// and registers more pieces than this process and the server may have open files.
+// Page-locked memory uses no descriptors of the program, whose number is limited. The program
+// allocates and registers more pieces of memory than this process and the server may have open
+// files.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -25,7 +26,7 @@ long descriptors() {
   return std::distance(begin(open), end(open));
 }
 
-// The device writes to it.
+// The device writes to `memory`.
 void use(CUdeviceptr from, char* memory, size_t bytes, const char* what, size_t at) {
   check(cuMemsetD8(from, static_cast<unsigned char>(at), bytes), what, at);
   check(cuMemcpy(reinterpret_cast<CUdeviceptr>(memory), from, bytes), what, at);
@@ -54,7 +55,7 @@ int main() {
     void* allocated;
     check(cuMemHostAlloc(&allocated, kBytes, 0), "cuMemHostAlloc", i);
     use(memory, static_cast<char*>(allocated), kBytes, "memory allocated", i);
-    // Not the neighbour's pages, so that each is a region of its own.
+    // Leaves the neighbour's pages out, so that each piece is its own region.
     check(cuMemHostRegister(own + i * kBytes, kBytes / 2, 0), "cuMemHostRegister", i);
     use(memory, own + i * kBytes, kBytes / 2, "memory registered", i);
     CUdeviceptr seen;

@@ -1,4 +1,4 @@
-// One kind of CUDA call, many times: frames_test.py counts what it sends.
+// Makes one kind of CUDA call many times. frames_test.py counts the commands and answers.
 //
 //   frames NAME COUNT
 #include <cstring>

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What CUDA calls cost on the wire: nothing that is posted is answered, and what is waited for is asked
-once. Counts, as the worker does, the commands that it got and the answers that it wrote, for one call
-and for many, so that what a session costs anyway does not count.
+"""The cost of CUDA calls on the wire: a post is not answered, and a waiting call is one round trip. The
+commands received and the answers sent are counted by the worker, for one call and for many, so that the
+cost of the session itself cancels out.
 
     frames_test.py --build FOLDER [unittest arguments]
 """
@@ -32,8 +32,8 @@ EVERYWHERE = {
     "synchronize": (1, 1),
     "allocate": (2, 2),
 }
-# Page-locked memory that cannot be shared travels with the command, and the wait is one of its own;
-# a copy of 64 KB comes in two answers, both asked for at once.
+# Page-locked memory that cannot be shared travels with the command, and the wait is a separate
+# command. A copy of 64 KB comes in two answers, which are both requested at once.
 BY_MEDIUM = {
     "shm": {"pinned_up": (1, 1), "pinned_down_64k": (1, 1)},
     "tcp": {"pinned_up": (2, 1), "pinned_down_64k": (2, 2)},
@@ -48,7 +48,7 @@ class FramesTest(unittest.TestCase):
         self.assertEqual(self.server.stop(), 0, self.server.text())
 
     def session(self, medium, call, count):
-        """Commands and answers of a session that makes the call so often."""
+        """Commands and answers of a session that makes the call `count` times."""
         client = subprocess.Popen(
             [os.path.join(BUILD, "tests/e2e/frames"), call, str(count)],
             env=client_environment(BUILD, [self.server], medium))
@@ -62,7 +62,7 @@ class FramesTest(unittest.TestCase):
             with self.subTest(medium=medium, call=call):
                 few = self.session(medium, call, FEW)
                 many = self.session(medium, call, MANY)
-                # A session's last answer may find its client gone.
+                # The client may have ended before the last answer of a session.
                 for got, expected, slack in zip([m - f for m, f in zip(many, few)],
                                                 (commands, answers), (0, 1)):
                     self.assertAlmostEqual(got, expected * (MANY - FEW), delta=slack)

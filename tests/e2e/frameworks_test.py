@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The harness of tests/gpu/frameworks: what crashes, hangs and differs is told as that, and nothing else
-is; and its programs that need no framework, through the whole remote path on softgpu.
+"""The harness of tests/gpu/frameworks: it reports crashes, hangs and differences as such, and reports
+nothing else. Also runs its programs that need no framework, through the whole remote path on softgpu.
 
     frameworks_test.py --build FOLDER [unittest arguments]
 """

@@ -1,6 +1,6 @@
-// A stream that waits for a word of the host's: where the worker has the host's pages it goes on
-// when the host writes the word; where it has pages of its own it never would, and the wait is
-// refused.
+// A stream that waits for a word of host memory. If the worker shares the host's pages, the stream
+// continues when the host writes the word. If the worker has its own pages, it would wait forever,
+// so the wait is refused.
 //
 //   host_waits waits|refused
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Loads modules and libraries from files, whole ones and ones that end too early.
+// Loads modules and libraries from complete and from truncated files.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>

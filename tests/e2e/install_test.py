@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`cmake --install`: the installed tree serves a program in each of the ways the README names.
+"""`cmake --install`: the installed tree serves a program in each of the ways that the README describes.
 
     install_test.py --build FOLDER --programs FOLDER --nvml PROGRAM [unittest arguments]
 """
@@ -71,7 +71,8 @@ class InstallTest(unittest.TestCase):
         self.program("vector_add", LD_PRELOAD=os.path.join(self.libraries, "librcuda.so"))
 
     def test_found_by_its_usual_name(self):
-        # Linked with cudart statically, it loads libcuda.so.1; driver_api was linked with -lcuda.
+        # vector_add is linked with cudart statically and loads libcuda.so.1; driver_api was linked
+        # with -lcuda.
         folder = os.path.join(self.libraries, "rcuda")
         self.program("vector_add", LD_LIBRARY_PATH=folder)
         self.program("driver_api", LD_LIBRARY_PATH=folder)
@@ -88,7 +89,7 @@ class InstallTest(unittest.TestCase):
         plan = subprocess.run([os.path.join(self.prefix, "bin/rcuda-p2p"), "plan", "--from", gpu, "--to", gpu],
                               env=environment, capture_output=True, text=True)
         self.assertNotIn("librcuda-verbs.so", plan.stderr)
-        if plan.returncode != 0:  # there is no adapter, says the plug-in
+        if plan.returncode != 0:  # the plug-in reports that there is no adapter
             self.assertIn("this server cannot use verbs", plan.stderr)
 
     def test_the_server_serves_softgpu_of_the_installed_tree(self):

@@ -1,6 +1,6 @@
-// Page-locked memory of a program whose server is lost: says what each call returns from then on.
-// Prints "running" once it has such memory. With two servers the second one's GPU is used
-// afterwards, for which nothing may have changed.
+// Page-locked memory of a program whose server is lost: prints the result of each later call.
+// Prints "running" when the memory is allocated. With two servers, it then uses the second server's
+// GPU, which must work as before.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -25,7 +25,7 @@ void say(CUresult result) {
 
 bool works(CUresult result) { return result == CUDA_SUCCESS; }
 
-// Through page-locked memory from before the loss into the GPU, and out into some of after.
+// Copies from page-locked memory of before the loss into the GPU, and out into memory of after it.
 void use_the_other(CUcontext other, void* before, void* registered) {
   CUdeviceptr memory, managed;
   void* after;

@@ -1,5 +1,5 @@
-// A program that has run out of memory gets an error from CUDA, and nothing else happens to it:
-// each call is made once with every allocation of the calling thread refused, then again without.
+// A program that has run out of memory gets an error from CUDA and is otherwise unaffected. Each
+// call is made once while every allocation of the calling thread fails, then again with memory.
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// libnvidia-ml.so.1 as programs find it: by name, with nothing of it linked. First what must hold
-// before CUDA runs, then what is said of the devices, which is what the driver API says of them.
+// libnvidia-ml.so.1 as programs load it: by name, without linking. First checks the answers before
+// CUDA is initialised, then that the answers about devices agree with the driver API.
 #include <cstdio>
 #include <cstring>
 #include <initializer_list>
@@ -32,13 +32,13 @@ void before_cuda_runs() {
   CHECK(NVML(nvmlInit_v2)() == NVML_SUCCESS);
   CHECK(NVML(nvmlInitWithFlags)(1) == NVML_SUCCESS);
   CHECK(NVML(nvmlShutdown)() == NVML_SUCCESS);
-  // Of neither is CUDA started; a program may fork yet.
+  // None of these calls initialises CUDA, so a program may still fork.
   CHECK(NVML(nvmlDeviceGetCount_v2)(&count) == NVML_ERROR_NOT_SUPPORTED);
   CHECK(count == 77);
   int devices;
   EXPECT(CUDA_ERROR_NOT_INITIALIZED, cuDeviceGetCount(&devices));
 
-  // What PyTorch goes on without.
+  // Symbols that PyTorch works without.
   CHECK(!dlsym(library, "nvmlInit"));
   CHECK(!dlsym(library, "nvmlDeviceGetGpuFabricInfoV"));
 }
@@ -66,7 +66,7 @@ nvmlDevice_t find_device(CUdevice device) {
   CU(cuDeviceGetPCIBusId(address, sizeof address, device));
   CHECK(NVML(nvmlDeviceGetHandleByPciBusId)(address, &by_address) == NVML_SUCCESS);
   CHECK(by_address == by_index);
-  // With eight digits for the domain, as NVML and PyTorch write it.
+  // NVML and PyTorch write the domain with eight digits.
   unsigned domain, bus, slot;
   CHECK(std::sscanf(address, "%x:%x:%x", &domain, &bus, &slot) == 3);
   std::snprintf(address_of_nvml, sizeof address_of_nvml, "%08X:%02X:%02X.0", domain, bus, slot);
@@ -139,7 +139,7 @@ int main() {
   CHECK(library);
   before_cuda_runs();
 
-  // A question about a device starts CUDA.
+  // A query of a device initialises CUDA.
   nvmlDevice_t first;
   unsigned count;
   int devices;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Order: a program that is wrong if any two dependent commands swap, a thousand rounds of it under random
-delays that both sides' Links inject, over each medium. tests/support/late_media.h says how.
+"""Order: a program that fails if any two dependent commands change places runs a thousand rounds, over each
+medium, while the Links of both sides inject random delays (tests/support/late_media.h).
 
     order_test.py --build FOLDER --softgpu LIBRARY [unittest arguments]
 """
@@ -30,7 +30,7 @@ class OrderTest(unittest.TestCase):
         finally:
             outcome = server.stop()
         self.assertEqual(outcome, 0, server.text())
-        # Neither side without the delays that are the point of this.
+        # Both sides must have had delays.
         for log in (result.stderr, server.text()):
             self.assertIn(f"delays in the link over {transport}", log)
         return result

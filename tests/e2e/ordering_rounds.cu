@@ -1,11 +1,11 @@
-// ordering_rounds ROUNDS SEED [swap]: a random web of dependent work, that many times over. In each
-// round, several host threads give work to streams that all of them use: kernels that do not
-// commute, copies of every kind, fills. What follows from what is told by nothing but the order of
-// calls into one stream (also from different threads), events that other streams wait for, and
-// results that a thread reads before it goes on. If any two dependent commands change places, a
-// round ends with another value than the host computed: "round R: wrong", and exit status 1. With
-// `swap` it launches a kernel behind the work of the next step now and then, as if the two had
-// changed places on their way: that this is found shows that the check can fail.
+// ordering_rounds ROUNDS SEED [swap]: runs ROUNDS random graphs of dependent work. In each round,
+// several host threads put work into streams that all of them use: kernels that do not commute,
+// copies of every kind, fills. Only three things order the work: the order of calls into one stream
+// (also from different threads), events that other streams wait for, and results that a thread
+// reads before it continues. If any two dependent commands change places, a round ends with a value
+// that differs from the host's: "round R: wrong", and exit status 1. With `swap`, it sometimes
+// launches a kernel after the work of the next step, as if the two had changed places on their way.
+// This must be detected, which shows that the check can fail.
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -18,8 +18,8 @@
 #include "program.h"
 
 constexpr int kThreads = 4, kStreams = 3, kSteps = 24;
-constexpr int kSwapEvery = 5;  // of the kernels
-constexpr int kWords = 1024;   // of a cell: copies of them are more than one command carries
+constexpr int kSwapEvery = 5;  // one of so many kernels is swapped
+constexpr int kWords = 1024;   // of a cell
 
 __global__ void mix(unsigned* target, const unsigned* source, unsigned salt) {
   for (int i = threadIdx.x; i < kWords; i += blockDim.x) {
@@ -32,7 +32,7 @@ enum Kind { kMix, kFill, kToDevice, kToDeviceSmall, kFromPinned, kBetween, kToHo
 struct Step {
   Kind kind;
   int target, source;  // cells; cell c is written in stream c only
-  int thread;          // that makes the calls
+  int thread;          // the thread that makes the calls
   unsigned salt;
 };
 
@@ -55,7 +55,7 @@ struct World {
       step.source = (step.target + 1 + random.below(kStreams - 1)) % kStreams;
     }
   }
-  // What the host sends in a step: a pattern that nothing else has.
+  // The words that the host sends in a step; the pattern is unique to the step.
   static Cell payload(const Step& step) {
     Cell words(step.kind == kToDeviceSmall ? 16 : kWords);
     for (size_t i = 0; i < words.size(); ++i)
@@ -113,8 +113,8 @@ struct Device {
   }
 };
 
-// One step's calls. Its stream waits for the last steps that touched what it touches.
-// `late`: what an earlier step left to this one to launch; null: nothing is swapped.
+// Makes the calls of one step. Its stream waits for the last steps that touched the same cells.
+// `late`: a launch that an earlier step left to this one; null: nothing is swapped.
 void carry_out(Device& device, const World& world, int s, const int* last_touch,
                std::function<void()>* late, Cell* result) {
   const Step& step = world.steps[s];
@@ -145,7 +145,7 @@ void carry_out(Device& device, const World& world, int s, const int* last_touch,
       break;
     case kToDevice:
     case kToDeviceSmall: {
-      // Pageable: the call has taken the words when it returns.
+      // Pageable memory: the call has copied the words when it returns.
       Cell words = World::payload(step);
       CUDA(cudaMemcpyAsync(target, words.data(), words.size() * sizeof(unsigned),
                            cudaMemcpyHostToDevice, stream));

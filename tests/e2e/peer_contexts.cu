@@ -1,4 +1,5 @@
-// Copies between two servers in streams of contexts that end, and behind a copy that fails.
+// Copies between two servers in streams of contexts that are destroyed, and copies after a failed
+// copy.
 #include <cuda.h>
 
 #include "program.h"
@@ -14,7 +15,7 @@ void take_a_while(void*) {
   nanosleep(&while_busy, nullptr);
 }
 
-// A context often gets the handle of the one before.
+// A new context often gets the handle of the previous one.
 void contexts_in_turn(CUcontext other, CUdeviceptr target) {
   for (int round = 0; round < 6; ++round) {
     CUcontext context;
@@ -29,7 +30,7 @@ void contexts_in_turn(CUcontext other, CUdeviceptr target) {
     CHECK(cuLaunchHostFunc(stream, take_a_while, nullptr) == CUDA_SUCCESS);
     CHECK(cuMemcpyPeerAsync(target, other, source, context, kBytes, stream) == CUDA_SUCCESS);
     CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
-    // What a context ends with is waited for, also by another server.
+    // Destroying the context waits for its last work. Another server waits for it too.
     CHECK(cuLaunchHostFunc(stream, take_a_while, nullptr) == CUDA_SUCCESS);
     CHECK(cuEventRecord(event, stream) == CUDA_SUCCESS);
     CHECK(cuCtxSetCurrent(other) == CUDA_SUCCESS);
@@ -50,7 +51,7 @@ void wait_for_both_workers() {
   nanosleep(&ample, nullptr);
 }
 
-// Errors that the next calls of both devices return.
+// The number of errors that the next calls of both devices return.
 int later_errors() {
   int errors = 0;
   for (int call = 0; call < 4; ++call) {
@@ -62,8 +63,8 @@ int later_errors() {
   return errors;
 }
 
-// Half of the source is mapped: only its worker can tell. What comes behind comes behind the
-// kernel. An error is reported once, although both workers know it.
+// Only half of the source is mapped, which only its worker can detect. Work after the failed copy
+// is still ordered after the kernel. The error is reported once, although both workers know it.
 void behind_a_failed_copy(char* target) {
   char* source;
   cudaStream_t stream;
@@ -91,7 +92,7 @@ void behind_a_failed_copy(char* target) {
   CUDA(cudaMemcpyPeerAsync(target, 1, source, 0, 64, stream));
   fill<<<1, 64, 0, stream>>>(source, 2);
   (void)cudaMemcpyPeerAsync(target, 1, reinterpret_cast<void*>(range), 0, 2 * part, stream);
-  // Told by the next call that comes after the worker has found it.
+  // Reported by the first call after the worker has detected the error.
   const cudaError_t behind = cudaMemcpyPeerAsync(target, 1, source, 0, 64, stream);
   const cudaError_t synchronised = cudaStreamSynchronize(stream);
   CHECK((behind != cudaSuccess) != (synchronised != cudaSuccess));

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""What copies between servers do when something breaks, and how wrong settings are refused.
+"""Copies between servers when something breaks, and the refusal of wrong settings.
 
     peer_faults.py --build FOLDER [--preload LIBRARY] CASE
 
-Cases: killed (a worker dies in mid-copy: the copy's stream and the other device get errors, another
-session goes on, the servers serve on and hold nothing of the dead session), settings (each wrong
-value is one line on stderr and no device), unreachable (two workers that cannot reach one
-another: the copies fail, and one line says why), plan (rcuda-p2p's table for two running servers).
+Cases:
+  killed       a worker dies during a copy: the copy's stream and the other device get errors, another
+               session continues, and the servers keep serving and hold nothing of the dead session
+  settings     each wrong value gives one line on stderr and no device
+  unreachable  two workers that cannot reach each other: the copies fail, and one line gives the reason
+  plan         rcuda-p2p's table for two running servers
 """
 
 import argparse
@@ -22,11 +24,11 @@ from with_servers import Server  # noqa: E402
 
 MIB = 1 << 20
 UNAVAILABLE, EXTERNAL_DEVICE = 46, 911
-PRELOAD = ""  # a sanitizer's runtime, before the library
+PRELOAD = ""  # a sanitizer's runtime, preloaded before the library
 
 
 class Cuda:
-    """The few driver calls a client needs, in whatever libcuda.so.1 the process has."""
+    """The driver calls that a client needs, from the process's libcuda.so.1."""
 
     def __init__(self):
         self.driver = ctypes.CDLL("libcuda.so.1")
@@ -66,7 +68,7 @@ class Cuda:
 
 
 def client_copying():
-    """Copies from device 0 to device 1 until a worker is killed; says what came of it."""
+    """Copies from device 0 to device 1 until a worker is killed; prints the results."""
     cuda = Cuda()
     size = 64 * MIB
     source, target = cuda.allocate(0, size), cuda.allocate(1, size)
@@ -81,7 +83,7 @@ def client_copying():
 
 
 def client_going_on():
-    """Copies between two devices, checks what arrives, and says so, until its stdin ends."""
+    """Copies between two devices, checks the bytes that arrive and prints the count, until its stdin ends."""
     cuda = Cuda()
     size = 3 * MIB + 1
     source, target = cuda.allocate(0, size), cuda.allocate(1, size)
@@ -108,11 +110,11 @@ def client_going_on():
 
 
 def client_once():
-    """One copy in a stream; says how it went."""
+    """Makes one copy in a stream and prints its result."""
     cuda = Cuda()
     source, target = cuda.allocate(0, MIB), cuda.allocate(1, MIB)
     stream = cuda.stream(0)
-    # A copy that fails at once may say so itself.
+    # A copy that fails at once may return the error itself.
     print(cuda.peer(target, source, MIB, stream) or cuda.call("cuStreamSynchronize", stream),
           flush=True)
 
@@ -148,17 +150,17 @@ class Rig:
 
 
 def eventually(condition):
-    """Bounded by the test's timeout only."""
+    """Waits without a limit of its own; the test's timeout ends it."""
     while not condition():
         time.sleep(0.05)
 
 
 def case_killed(build):
-    # Slow enough that the copies last for seconds.
+    # The link is so slow that the copies last for seconds.
     rig = Rig(build, SOFTGPU_PCIE_GBPS="0.5")
     other = rig.client("going-on")
     rig.expect(other.stdout.readline() != "", "another session copies")
-    # The other session's workers and one in the pool of each server.
+    # The other session's worker and one pool worker on each server.
     settled = [2, 2]
     eventually(lambda: [len(server.workers()) for server in rig.servers] == settled)
     before = [server.descriptors() for server in rig.servers]
@@ -210,7 +212,7 @@ def case_settings(build):
 
 def case_unreachable(build):
     rig = Rig(build)
-    # There is no RDMA device here, or none that reaches the other process.
+    # This machine has no RDMA device, or none that reaches the other process.
     client = rig.client("once", RCUDA_P2P_PATH="verbs")
     out, error = client.communicate()
     print(error.strip())

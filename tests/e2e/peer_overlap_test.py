@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A pipelined copy between two servers takes the time of its slowest leg, one with a single buffer that
-of all of them: read off the order in which softgpu's copy engines really carried the chunks.
+"""A pipelined copy between two servers takes the time of its slowest leg; a copy with a single buffer
+takes the sum of its legs. Read from the order in which softgpu's copy engines carried the chunks.
 
     peer_overlap_test.py --build FOLDER [unittest arguments]
 
-softgpu's link model (SOFTGPU_PCIE_GBPS) writes down when each copy engine was busy with what
-(SOFTGPU_COPY_LOG). No time is compared with a clock: what counts is which copy began before which other
-one had ended. Out of that follows the time that the legs, at their rates, allow at best: the longest
-chain of copies of which each began after the one before had ended.
+softgpu's link model (SOFTGPU_PCIE_GBPS) logs when each copy engine was busy with which copy
+(SOFTGPU_COPY_LOG). The test measures no time with a clock. It only uses which copies began before which
+others had ended. This gives the shortest time that the legs' rates allow: the longest chain of copies,
+each of which began after the one before had ended.
 """
 
 import os
@@ -45,7 +45,7 @@ print(*copy(int(sys.argv[2])))
 
 
 class Leg:
-    """The copies of one copy engine from or to one buffer, in the order of their place in it."""
+    """The copies of one copy engine from or to one buffer, in the order of their place in the buffer."""
 
     def __init__(self, lines, engine, base):
         self.chunks = []
@@ -64,7 +64,7 @@ class Leg:
 
 
 def longest_chain(*legs):
-    """In bytes: every byte takes the same time on each leg."""
+    """The length of the longest chain in bytes; every byte takes the same time on each leg."""
     copies = sorted((end, begin, size) for leg in legs for _, size, begin, end in leg.chunks)
     best = []  # (end, the longest chain that has ended by then), both rising
     for end, begin, size in copies:
@@ -102,7 +102,7 @@ class PeerOverlapTest(unittest.TestCase):
         return out, into
 
     def overlapping(self, out, into):
-        """How many chunks began to leave before the chunk before them had arrived."""
+        """The number of chunks that began to leave before the previous chunk had arrived."""
         return sum(out.begin(i + 1) < into.end(i) for i in range(len(out.chunks) - 1))
 
     def check_pipelined(self, path, strategy):
@@ -110,7 +110,7 @@ class PeerOverlapTest(unittest.TestCase):
         chunks = len(out.chunks)
         self.assertGreaterEqual(chunks, 4)
         self.assertGreaterEqual(self.overlapping(out, into), 3 * (chunks - 1) // 4)
-        # The legs take as long as one another, so their sum is 2.
+        # The legs take equally long, so their sum is 2.
         self.assertLess(longest_chain(out, into), 1.5 * BYTES)
 
     def check_sequential(self, path, strategy):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What RCUDA_P2P_PATH and RCUDA_P2P_STRATEGY ask for is what carries the bytes, or its stand-in where it
-cannot be had: read from the plans that the source's worker logs.
+"""The path and strategy that RCUDA_P2P_PATH and RCUDA_P2P_STRATEGY request carry the bytes, or their
+substitutes if they are unavailable. Read from the plans that the source's worker logs.
 
     peer_paths_test.py --build FOLDER [unittest arguments]
 """
@@ -37,7 +37,7 @@ sys.exit(0 if got.raw == given[:size] else "wrong bytes")
 
 
 def connections_to(ports):
-    """How many established TCP connections of this machine go to one of the ports."""
+    """The number of established TCP connections of this machine to one of the ports."""
     count = 0
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with open(table, encoding="ascii") as lines:
@@ -49,7 +49,7 @@ def connections_to(ports):
 
 class PeerPathsTest(unittest.TestCase):
     def plan_of(self, path, strategy, one_node):
-        """'STRATEGY over ROUTE' of a copy of 5 MB and a byte."""
+        """'STRATEGY over ROUTE' of a copy of 5 MB plus one byte."""
         variables = {"RCUDA_LOG": "debug"}
         if one_node:
             variables |= {"SOFTGPU_NODE": "shared", "SOFTGPU_DEVICES": "2"}
@@ -80,7 +80,7 @@ class PeerPathsTest(unittest.TestCase):
                     "v4b": ("v4b", "4", "512 KB"),
                     "hybrid": ("v4b", "4", "512 KB"),
                     "v4b:64Kx3": ("v4b", "3", "64 KB"),
-                    # Without GPUDirect the same in host memory.
+                    # Without GPUDirect, the same strategy with host memory.
                     "v1": ("v2b", "1", "1 MB"),
                     "v2a": ("v2b", "1", "1 MB"),
                     "v4a": ("v4b", "4", "512 KB")}.items():
@@ -90,7 +90,7 @@ class PeerPathsTest(unittest.TestCase):
                                      (f"{kind} over {path}", depth, chunk))
 
     def test_sockets(self):
-        """The server that is connected to says how many sockets carry the bytes."""
+        """The server that accepts the connection decides how many sockets carry the bytes."""
         for streams in (4, 7):
             with self.subTest(streams=streams):
                 variables = {"RCUDA_SERVER_BULK_STREAMS": str(streams)}
@@ -102,7 +102,7 @@ class PeerPathsTest(unittest.TestCase):
                     env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
                 try:
                     self.assertEqual(client.stdout.readline(), "copied\n")
-                    # And the one for messages. The client's own go over shared memory.
+                    # One more for messages. The client's own Links use shared memory.
                     self.assertEqual(connections_to([int(s.port) for s in servers]), 1 + streams)
                     client.communicate("\n", timeout=60)
                     self.assertEqual(client.returncode, 0)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Preloading costs a process that never calls CUDA nothing: no connection, thread, descriptor, output
-or address space, although everything of the environment says what to do.
+or address space, although the environment configures everything.
 
     quiet_test.py --build FOLDER [unittest arguments]
 """
@@ -16,7 +16,7 @@ from servers import client_environment, run_tests
 
 BUILD = None
 
-# What a process sees of itself, for comparison.
+# What a process sees of itself, to compare the two runs.
 LOOK = """
 import os
 print(len(os.listdir('/proc/self/task')), sorted(os.listdir('/proc/self/fd')),
@@ -36,14 +36,14 @@ class QuietTest(unittest.TestCase):
             RCUDA_TRACE=os.path.join(self.folder.name, "trace.json"))
 
     def tearDown(self):
-        with self.assertRaises(BlockingIOError):  # nobody has connected
+        with self.assertRaises(BlockingIOError):  # no client has connected
             self.listener.accept()
         self.assertEqual(os.listdir(self.folder.name), [])
         self.listener.close()
         self.folder.cleanup()
 
     def run_both(self, command):
-        """With the library in front and without."""
+        """Runs the command with the library preloaded and without."""
         without = {name: value for name, value in self.environment.items()
                    if not name.startswith(("RCUDA_", "LD_PRELOAD"))}
         return [subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -65,7 +65,7 @@ class QuietTest(unittest.TestCase):
         self.assertEqual((preloaded.returncode, preloaded.stderr), (0, ""))
 
     def test_a_program_that_looks_for_nvml(self):
-        # JAX and PyTorch do so before it is known whether they use CUDA.
+        # JAX and PyTorch do so before it is known whether the program uses CUDA.
         library = os.path.join(BUILD, "lib/rcuda/libnvidia-ml.so.1")
         loads = f"import ctypes; nvml = ctypes.CDLL({library!r}); print(nvml.nvmlInit_v2(), nvml.nvmlShutdown())"
         preloaded, _ = self.run_both([sys.executable, "-c", loads])

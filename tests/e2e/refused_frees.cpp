@@ -1,6 +1,6 @@
-// What a refused call leaves as it was, where CUDA itself says nothing of the refusal, or leaves it
-// undefined: streams that are gone, children of graphs, graphs that are captured into. And memory
-// that is freed in a stream of another device, which may be another server's.
+// A refused call changes nothing, also where CUDA does not refuse the call or leaves the result
+// undefined: destroyed streams, child graphs, graphs into which a capture records. Also memory that
+// is freed in a stream of another device, which may belong to another server.
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
@@ -58,7 +58,7 @@ void fill_in(CUgraph graph, CUcontext context, CUgraphNode* node, CUdeviceptr me
   CU(cuGraphAddMemsetNode(node, graph, nullptr, 0, &params, context));
 }
 
-// A child belongs to its node, and says of itself what it did before.
+// A child graph belongs to its node. A refused cuGraphDestroy leaves it unchanged.
 void children(CUcontext context, CUdeviceptr memory) {
   CUgraph outer, inner, child;
   CUgraphNode of_child, fill, found;
@@ -79,7 +79,8 @@ void children(CUcontext context, CUdeviceptr memory) {
   CU(cuGraphDestroy(outer));
 }
 
-// What is captured into lives until the capture is over, with its nodes and their children.
+// A graph into which a stream is captured cannot be destroyed during the capture; nor can its
+// nodes.
 void captures(CUcontext context, CUdeviceptr memory) {
   CUstream stream;
   CUgraph graph, inner, child, ended;
@@ -118,7 +119,7 @@ void captures(CUcontext context, CUdeviceptr memory) {
   CU(cuStreamDestroy(stream));
 }
 
-// The stream's copies of the memory come before it is freed.
+// The stream's copies of the memory end before it is freed.
 void another_device(CUcontext first, CUdeviceptr scratch_of_second, CUcontext second) {
   CUstream stream;
   CU(cuCtxSetCurrent(second));

@@ -1,5 +1,5 @@
-// Loads a library with CUDA kernels, calls it, unloads it, and again: each time its module is new
-// on the device, and a context of the program's own outlives it.
+// Loads a library with CUDA kernels, calls it and unloads it, repeatedly. Each time its module is
+// new on the device. A context of the program itself outlives the library.
 //
 //   reloaded LIBRARY
 #include <cstdio>
@@ -48,9 +48,9 @@ void load_and_unload(const char* path, int* value) {
 int main(int, char** arguments) {
   const char* path = arguments[1];
   int value = 0;
-  // The library's runtime is the only user of CUDA: with it goes the primary context.
+  // The library's runtime is the only user of CUDA, so the primary context is destroyed with it.
   for (int round = 0; round < 3; ++round) load_and_unload(path, &value);
-  // One of several: what the others have stays.
+  // With other users of the context, their memory stays.
   CUcontext context = nullptr;
   CUdeviceptr memory = 0;
   unsigned read = 0;

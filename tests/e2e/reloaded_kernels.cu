@@ -1,4 +1,4 @@
-// A plug-in with a kernel, a constant and a runtime of its own (nvcc links cudart statically).
+// A plug-in with a kernel, a constant and its own runtime (nvcc links cudart statically).
 #include <cuda_runtime.h>
 
 __constant__ int step = 3;
@@ -9,7 +9,8 @@ __global__ void climb(int* value) {
   if (threadIdx.x == 0) ++calls;
 }
 
-// value + 3 and what was called since the library was loaded; a cudaError_t.
+// Adds 3 to *value, and sets *called to the number of calls since the library was loaded. Returns a
+// cudaError_t.
 extern "C" __attribute__((visibility("default"))) int climb_once(int* value, int* called) {
   int* memory;
   cudaError_t error = cudaMalloc(&memory, sizeof *memory);

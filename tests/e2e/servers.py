@@ -1,4 +1,4 @@
-"""Servers and clients of the whole remote path, for tests: rcuda-server as it is built, on free ports."""
+"""Servers and clients of the whole remote path, for tests: the built rcuda-server, on free ports."""
 
 import argparse
 import atexit
@@ -27,19 +27,19 @@ class Server:
             command += ["--pool", "1"]
         if devices:
             command += ["--devices", devices]
-        # Several servers on one machine are several nodes: their GPUs must be told apart. Nor do they
-        # read or write what servers of this user have kept.
+        # Several servers on one machine stand for several nodes, so their GPUs must have different
+        # names. They neither read nor write the caches of this user's servers.
         self.folder = tempfile.TemporaryDirectory()
         variables = dict(os.environ, RCUDA_DRIVER=driver, RCUDA_LOG="info",
                          RCUDA_SERVER_IMAGE_CACHE="none", SOFTGPU_NODE=str(index),
                          RCUDA_P2P_CACHE=os.path.join(self.folder.name, "p2p.toml"))
         variables.update(environment)
         for name in ("ASAN_OPTIONS", "TSAN_OPTIONS"):
-            # Not to stderr: a worker's belongs to its kernels. What a program may leave to the end of
-            # its process, a server may not.
+            # Reports do not go to stderr, because a worker's stderr carries its kernels' output.
+            # Memory that a program may leave to the end of its process is a leak in a server.
             options = variables.get(name, "").replace("detect_leaks=0", "detect_leaks=1")
             variables[name] = f"{options}:log_path={self.folder.name}/report"
-        # As another user, who has no home folder to keep anything in.
+        # Runs as another user, who has no home folder.
         identity = {}
         if user is not None:
             identity = dict(user=user, group=user, extra_groups=[], cwd="/")
@@ -55,14 +55,14 @@ class Server:
             raise SystemExit("rcuda-server did not start:\n" + self.text() + self.sanitizers())
 
     def stop(self):
-        """0, or what was wrong with its end."""
+        """Stops the server. Returns 0, or a description of what went wrong."""
         self.process.send_signal(signal.SIGTERM)
         try:
             outcome = self.process.wait(timeout=20)
         except subprocess.TimeoutExpired:
             self.process.kill()
             return "did not stop within 20 s"
-        # A worker ends by _exit(), so nothing else tells of what was found in it.
+        # A worker ends by _exit(), so its exit status does not show the reports.
         return "sanitizers reported:\n" + self.sanitizers() if self.sanitizers() else outcome
 
     def sanitizers(self):
@@ -81,7 +81,7 @@ class Server:
     def address(self, gpu=0):
         return f"127.0.0.1@{self.port}:{gpu}"
 
-    # What the daemon holds. Its workers are its children.
+    # Resources of the daemon. Its workers are its children.
 
     def workers(self):
         pid = self.process.pid
@@ -89,16 +89,17 @@ class Server:
             return [int(child) for child in children.read().split()]
 
     def sessions(self, build):
-        """{client's process id: its worker's}, as rcuda-smi tells."""
+        """{client's process id: its worker's process id}, from rcuda-smi."""
         text = subprocess.run([os.path.join(build, "bin/rcuda-smi"), f"127.0.0.1@{self.port}"],
                               capture_output=True, text=True, check=True).stdout
         return {int(client): int(worker)
                 for client, worker in re.findall(r"pid (\d+), over .* worker (\d+):", text)}
 
     def settle(self):
-        """Returns when the daemon, which does one thing after another, has done all that it had begun."""
+        """Returns when the daemon, which does one thing at a time, has finished everything it had
+        begun."""
         with local_connection(self.port) as connection:
-            connection.sendall(message(5))  # a StatusQuery, after whose answer it closes the connection
+            connection.sendall(message(5))  # a StatusQuery; the daemon closes after its answer
             while connection.recv(1 << 16):
                 pass
 
@@ -112,7 +113,7 @@ class Server:
 
 PROTOCOL_VERSION = 2
 
-# A sanitizer's runtime, which goes in front of libraries that are built with it.
+# A sanitizer's runtime, which is preloaded before libraries that are built with it.
 PRELOAD = ""
 
 
@@ -124,7 +125,8 @@ def client_environment(build, servers, transport="auto", library="lib/librcuda.s
 
 
 def eventually(condition, seconds=60):
-    """Whether it comes true; waiting longer than any sane machine needs costs only who fails."""
+    """Returns whether the condition becomes true in time. The limit is generous: only failures wait for
+    it."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():
@@ -133,14 +135,14 @@ def eventually(condition, seconds=60):
     return condition()
 
 
-# What common/wire/handshake.h says of messages.
+# The message format of common/wire/handshake.h.
 
 def message(kind, body=b""):
     return struct.pack("<4I", 0x41445543, PROTOCOL_VERSION, kind, len(body)) + body
 
 
 def read_message(connection):
-    """The kind of the next message, and its body; the text of a Refusal."""
+    """The kind of the next message and its body; for a Refusal, its text."""
     kind, length = struct.unpack("<8x2I", receive(connection, 16))
     body = receive(connection, length)
     return (kind, body[8:].decode()) if kind == 4 else (kind, body)
@@ -158,13 +160,14 @@ def receive(connection, length):
 
 def local_connection(port):
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(f"\0rcuda-{port}")  # which waits for its turn, as with a timeout it would not
+    # Blocks while the backlog is full; with a timeout it would fail.
+    connection.connect(f"\0rcuda-{port}")
     connection.settimeout(60)
     return connection
 
 
 def fetch_ticket(connection):
-    """What opens a TCP connection to a server of this machine: a Ticket, as the message that it is."""
+    """The Ticket message that opens a TCP connection to a server of this machine."""
     def endpoint(address):
         return (b"\0" * 10 + b"\xff\xff" + ipaddress.IPv4Address(address[0]).packed
                 + struct.pack("<H", address[1]))
@@ -181,8 +184,8 @@ def load_trace(path):
 
 
 def run_tests(settings, *names):
-    """unittest.main() for the file whose globals these are: --build and the other names given become
-    BUILD, ... there."""
+    """Runs unittest.main() for the file whose globals are `settings`. --build and the options `names`
+    become the globals BUILD, ... there."""
     global PRELOAD
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--preload", default="")
@@ -192,4 +195,4 @@ def run_tests(settings, *names):
     PRELOAD = arguments.preload
     for name in ("build", *names):
         settings[name.upper()] = getattr(arguments, name)
-    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)  # names what is skipped, and why
+    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)  # lists the skipped tests and the reasons

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""More connections that say nothing than a server keeps, and while they last: programs are served.
+"""More silent connections than a server keeps. While they exist, programs are served.
 
     silent_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """
@@ -23,7 +23,8 @@ def connect_tcp(server):
 
 class SilentTest(unittest.TestCase):
     def server(self, **more):
-        """They do not go by themselves before this is over."""
+        """Starts a server. Its handshake timeout is longer than the test, so silent connections do not
+        time out."""
         server = Server(BUILD, environment={"RCUDA_SERVER_HANDSHAKE_TIMEOUT": "120s"}, **more)
 
         def stop():
@@ -44,7 +45,7 @@ class SilentTest(unittest.TestCase):
         server = self.server(**more)
         silent = [self.silent(connect, server) for _ in range(SILENT)]
         self.check_serves(server)
-        # Some go, as others come.
+        # Some connections close while others open.
         for connection in silent[:SILENT // 2]:
             connection.close()
         for _ in range(SILENT):
@@ -82,7 +83,7 @@ class SilentTest(unittest.TestCase):
         self.check_serves(server)
         early.sendall(message(STATUS_QUERY))
         self.assertEqual(read_message(early)[0], STATUS)
-        # The oldest of the others hears why.
+        # The oldest of the others gets the reason.
         kind, body = read_message(silent[0])
         self.assertEqual(kind, REFUSAL)
         self.assertIn("try again", body)

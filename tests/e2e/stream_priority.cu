@@ -1,4 +1,4 @@
-// A stream has the priority that its program gave it, also where an attribute gave it another one.
+// A stream has the priority that its program requested, also if an attribute changed it later.
 #include "program.h"
 
 int seen(cudaStream_t stream) {

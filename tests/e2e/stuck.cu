@@ -1,4 +1,4 @@
-// A call that a driver holds while a kernel runs that never ends. softgpu holds cuMemUnmap.
+// A call that blocks in the driver while a kernel runs forever. softgpu blocks in cuMemUnmap.
 #include <cstdio>
 #include <cstdlib>
 
@@ -33,5 +33,5 @@ int main() {
   std::printf("running\n");
   std::fflush(stdout);
   cuMemUnmap(address, bytes);
-  return 4;  // it came back
+  return 4;  // the call returned
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""RCUDA_TRACE: what the timeline of a real program holds, over each medium, with one server and two.
+"""RCUDA_TRACE: the contents of a real program's timeline, over each medium, with one server and with
+two.
 
     trace_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """
@@ -16,7 +17,7 @@ from collections import defaultdict
 from servers import client_environment, eventually, load_trace, run_tests, Server
 
 BUILD = PROGRAMS = None
-FIRST_SERVER = 5_000_000  # what trace.cpp numbers servers from
+FIRST_SERVER = 5_000_000  # the first number that trace.cpp gives to a server
 
 
 class Timeline:
@@ -65,7 +66,7 @@ class TraceTest(unittest.TestCase):
             return file.read()
 
     def check_nesting(self, timeline):
-        """On each track, slices are inside one another or apart; the format cannot show others."""
+        """On each track, slices are nested or disjoint; the format cannot represent others."""
         tracks = defaultdict(list)
         for event in timeline.slices:
             self.assertGreaterEqual(event["dur"], 0)
@@ -80,7 +81,7 @@ class TraceTest(unittest.TestCase):
                 open_ends.append(end_of(event))
 
     def check_pairs(self, timeline, servers):
-        """Every command that was sent was carried out, in order, and not before it was sent."""
+        """Every command that was sent was executed, in order, and not before it was sent."""
         for server in range(servers):
             sent = {e["args"]["command"]: e
                     for category in ("post", "call") for e in timeline.by_category[category]
@@ -105,7 +106,7 @@ class TraceTest(unittest.TestCase):
         self.assertEqual(len(posts), len(launches))
         executed = timeline.named("executor", "Launch")
         self.assertEqual(len(executed), len(launches))
-        # The GPU's part, where it could be timed, lies behind its being queued.
+        # The GPU's slice, if it was timed, begins after the launch was queued.
         queued = {(e["pid"], e["args"]["command"]): e for e in executed}
         ran = timeline.named("device", "Launch")
         self.assertLessEqual(len(ran), len(launches))
@@ -137,11 +138,11 @@ class TraceTest(unittest.TestCase):
         self.check_nesting(timeline)
         self.check_pairs(timeline, 1)
         self.assertGreaterEqual(len({e["tid"] for e in timeline.named("api", "cuLaunchKernel")}), 6)
-        # Of so many launches some are timed on the busiest machine.
+        # With so many launches, some are timed even on a busy machine.
         self.assertTrue(timeline.named("device", "Launch"))
 
     def test_copies_of_several_pieces(self):
-        # Over sockets their calls are under way at the same time.
+        # Over sockets, the calls of the pieces overlap in time.
         self.start()
         timeline = self.run_program("copies", "tcp")
         self.check_nesting(timeline)
@@ -177,7 +178,7 @@ class TraceTest(unittest.TestCase):
         owners = set()
         for file in files:
             owners |= {e["pid"] for e in load_trace(file) if e["pid"] < FIRST_SERVER}
-        # When the second one began after the first had ended, it took the file over.
+        # If the second program began after the first had ended, it replaced the file.
         self.assertEqual(owners & {run.pid for run in runs}, owners)
         self.assertEqual(len(owners), len(files))
 
@@ -203,7 +204,7 @@ class TraceTest(unittest.TestCase):
         self.assertTrue(eventually(lambda: "post Launch" in self.text()))
         run.kill()
         run.communicate()
-        # Perfetto takes an array that is not closed; its last line may have been cut.
+        # Perfetto accepts an array that is not closed; its last line may be truncated.
         lines = [line.rstrip(",") for line in self.text().split("\n")[1:]]
         events = [json.loads(line) for line in lines[:-1]]
         self.assertTrue(any(e["name"] == "post Launch" for e in events))

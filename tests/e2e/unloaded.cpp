@@ -1,5 +1,5 @@
-// Functions of modules and libraries that come and go: the driver gives the next ones the handles of
-// those that are gone, and they take other parameters and do something else.
+// Functions of modules and libraries that are loaded and unloaded. The driver reuses the handles of
+// destroyed functions for new ones, which have other parameters and do something else.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -14,12 +14,13 @@ void check(CUresult result, const char* what) {
   std::exit(1);
 }
 
-// `name` adds `amount` to *p; after p it has parameters that it does not look at.
+// PTX of a kernel `name` that adds `amount` to *p. After p it has parameters that it does not use.
 std::string adder(const char* name, int unused, int amount) {
   std::string text = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry ";
   text += std::string(name) + "(.param .u64 p";
   for (int i = 0; i < unused; ++i) text += ", .param .u64 unused" + std::to_string(i);
-  text += ")\n{\n.reg .u32 %r<3>;\n.reg .u64 %a;\nld.param.u64 %a, [p];\nld.global.u32 %r1, [%a];\n";
+  text +=
+      ")\n{\n.reg .u32 %r<3>;\n.reg .u64 %a;\nld.param.u64 %a, [p];\nld.global.u32 %r1, [%a];\n";
   text += "add.u32 %r2, %r1, " + std::to_string(amount) + ";\nst.global.u32 [%a], %r2;\nret;\n}\n";
   return text;
 }
@@ -29,13 +30,15 @@ void launch(CUfunction function, CUdeviceptr counter) {
   void* parameters[16];
   parameters[0] = &counter;
   for (int i = 1; i < 16; ++i) parameters[i] = &unused;
-  check(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr), "cuLaunchKernel");
+  check(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr),
+        "cuLaunchKernel");
 }
 
 void by_module(int unused, int amount, CUdeviceptr counter) {
   CUmodule module;
   CUfunction function;
-  check(cuModuleLoadData(&module, adder("from_module", unused, amount).c_str()), "cuModuleLoadData");
+  check(cuModuleLoadData(&module, adder("from_module", unused, amount).c_str()),
+        "cuModuleLoadData");
   check(cuModuleGetFunction(&function, module, "from_module"), "cuModuleGetFunction");
   launch(function, counter);
   check(cuModuleUnload(module), "cuModuleUnload");
@@ -46,10 +49,12 @@ void by_library(int unused, int amount, CUdeviceptr counter) {
   CUkernel kernel;
   CUfunction function;
   const std::string code = adder("from_library", unused, amount);
-  check(cuLibraryLoadData(&library, code.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0), "cuLibraryLoadData");
+  check(cuLibraryLoadData(&library, code.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+        "cuLibraryLoadData");
   check(cuLibraryGetKernel(&kernel, library, "from_library"), "cuLibraryGetKernel");
   check(cuKernelGetFunction(&function, kernel), "cuKernelGetFunction");
-  // A module's function while the library is there: it must not get the id of the library's.
+  // A module's function that is created while the library exists must not get the id of the
+  // library's function.
   CUmodule module;
   CUfunction other;
   check(cuModuleLoadData(&module, adder("beside", unused / 2, 1000).c_str()), "cuModuleLoadData");

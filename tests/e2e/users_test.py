@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Whom a server of this machine serves: its own user and root, whatever the transport. Another user gets
-one clear line, and no device.
+"""The users that a server of this machine serves: its own user and root, over every transport. Another
+user gets one clear line and no device.
 
     users_test.py --build FOLDER --programs FOLDER [unittest arguments]
 
-Exits with 77 where it cannot be another user: it needs to be root, and a build that others can read.
+Exits with 77 if it cannot act as another user: it needs root and a build that others can read.
 """
 
 import contextlib
@@ -96,7 +96,7 @@ class UsersTest(unittest.TestCase):
         self.assertEqual(self.smi(server, NOBODY).returncode, 0)
 
     def test_the_daemon_turns_another_user_away_itself(self):
-        """Whatever the client checks: this one checks nothing."""
+        """The client of this test makes no checks itself."""
         server = self.server()
         with effective_user(NOBODY):
             connection = local_connection(server.port)
@@ -108,7 +108,7 @@ class UsersTest(unittest.TestCase):
         self.assertIn(f"of uid {NOBODY} refused", server.text())
 
     def test_a_client_says_nothing_to_whom_it_does_not_trust(self):
-        """Another user has taken the name of the local socket first."""
+        """Another user has bound the name of the local socket first."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         taken = socket.socket(socket.AF_UNIX)

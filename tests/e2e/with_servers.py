@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Runs a program through the whole remote path: servers of its own, then the program preloaded.
+"""Starts servers and runs a program through the whole remote path, with the client library preloaded.
 
     with_servers.py --build FOLDER [--transport shm|tcp] [--servers N] [--driver softgpu|nvidia]
                     [--gpus N] [--devices LIST] [--driver-versions LIST] [--preload LIBRARY] [--late]
                     -- PROGRAM [ARGUMENT...]
 
-Starts N servers on free ports, runs PROGRAM with one device of each (or with --gpus many), stops the
-servers and exits with the program's code; a server that does not stop cleanly fails the run. Its log is
-printed then. Each server is a node of its own; with --devices they share one, and each has the device of
-its place in LIST. --driver-versions: each softgpu's SOFTGPU_DRIVER_VERSION. --late: server and client
-have the media of tests/support/late_media.h as well; the driver must then be a path.
+Starts N servers on free ports, runs PROGRAM with one device of each (or as many as --gpus says), stops
+the servers and exits with the program's code. A server that does not stop cleanly fails the run. If the
+run fails, the servers' logs are printed. Each server is its own node; with --devices they share one node,
+and the n-th server has the n-th device of LIST. --driver-versions: SOFTGPU_DRIVER_VERSION of each server.
+--late: server and client also have the media of tests/support/late_media.h; the driver must then be a
+path.
 """
 
 import argparse

@@ -2,7 +2,8 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::vector<std::string> corpus = rcuda::fuzz::command_corpus();
-  // Any opcode the fuzzer invents becomes one that exists, so that it spends its time on bodies.
+  // Any opcode that the fuzzer invents is mapped to an existing one, so that it spends its time on
+  // bodies.
   std::string input(reinterpret_cast<const char*>(data), size);
   if (size >= 2) {
     const uint16_t choice = static_cast<uint16_t>(data[0] | data[1] << 8);

@@ -1,6 +1,6 @@
-// What the command fuzzer does with one input; also run by hostile_commands_test over fixed
-// mutations. The first two bytes choose a generated command, the rest is its body. The handler runs
-// against a recording driver that reads every input to its end and fills every output.
+// The command fuzzer's work on one input. hostile_commands_test runs it over fixed mutations, too.
+// The first two bytes choose a generated command, the rest is its body. The handler runs against a
+// recording driver that reads every input to its end and fills every output.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace rcuda::fuzz {
 
-// Sets the recording driver up; returns a well-formed input for every command.
+// Sets up the recording driver; returns a well-formed input for every command.
 inline std::vector<std::string> command_corpus() {
   std::vector<std::string> corpus;
   for (const loopback::Sample& sample : loopback::samples_of_commands()) {
@@ -26,7 +26,7 @@ inline std::vector<std::string> command_corpus() {
   return corpus;
 }
 
-// True when the handler accepted it.
+// Returns whether the handler accepted the input.
 inline bool fuzz_command(const uint8_t* data, size_t size) {
   if (size < sizeof(uint16_t)) return false;
   const uint16_t opcode = static_cast<uint16_t>(data[0] | data[1] << 8);

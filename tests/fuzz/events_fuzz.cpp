@@ -5,7 +5,7 @@
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
   rcuda::set_log_level("off");
-  // Events carry text of kernels; what the fuzzer itself says goes to the descriptor.
+  // Events carry output of kernels, which is dropped; the fuzzer itself writes to the descriptor.
   return std::freopen("/dev/null", "w", stdout) ? 0 : 1;
 }
 

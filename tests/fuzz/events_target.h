@@ -1,9 +1,9 @@
-// What the event fuzzer does with one input; also run by fuzz_replay_test over fixed mutations.
+// The event fuzzer's work on one input. fuzz_replay_test runs it over fixed mutations, too.
 //
-// What a client takes from its worker: the event ring is filled with what the input says, and an
-// EventThread as it is reads it to its end. First byte 0: the rest is the ring's memory. Else the
-// rest is a list of events: u8 size, then so many bytes as a frame. Callbacks 1 to 4 are known, the
-// even ones as a graph's.
+// Tests what a client accepts from its worker: the input fills the event ring, and a real
+// EventThread reads it to its end. First byte 0: the rest is the ring's memory. Otherwise the rest
+// is a list of events: u8 size, then so many bytes as a frame. Callbacks 1 to 4 are known; the even
+// ones belong to a graph.
 #pragma once
 
 #include <algorithm>
@@ -23,13 +23,13 @@
 namespace rcuda::fuzz {
 
 inline void fuzz_events(const uint8_t* data, size_t size) {
-  static size_t used = 0;  // of the ring, by the input before
+  static size_t used = 0;  // bytes of the ring, by the previous input
   if (size == 0 || size > wire::ClientWindow::kEventRingBytes) return;
-  // Kept, because clearing megabytes each time is most of the time.
+  // Static, because clearing megabytes each time would take most of the time.
   static std::vector<std::byte> client(wire::ClientWindow::kBytes);
   static std::vector<std::byte> worker(wire::WorkerWindow::kBytes);
-  constexpr size_t kWords = 16u << 10;  // in front of either window's rings and slots
-  constexpr size_t kMostOfAByte = 32;   // a frame of one byte takes less of the ring
+  constexpr size_t kWords = 16u << 10;  // before the rings and slots of either window
+  constexpr size_t kMostOfAByte = 32;   // a frame of one byte takes less room in the ring
   const auto ring_memory = client.begin() + wire::ClientWindow::kEventRing;
   std::fill_n(client.begin(), kWords, std::byte{0});
   std::fill_n(worker.begin(), kWords, std::byte{0});
@@ -86,7 +86,7 @@ inline std::vector<std::string> events_corpus() {
     all += frame(callback);
     all += frame(wire::ReleasedEvent{{Event::kReleased, 8}, callback.callback});
   }
-  // The same as the ring's memory.
+  // The same events as the ring's memory.
   std::string raw(1, '\0');
   uint64_t number = 1;
   for (size_t at = 1; at < all.size();) {

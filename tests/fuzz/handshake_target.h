@@ -1,5 +1,6 @@
-// What the handshake fuzzer does with one input; also run by handshake_test over fixed mutations.
-// Decodes the bytes as every message. What a decoder accepts must survive another trip unchanged.
+// The handshake fuzzer's work on one input. handshake_test runs it over fixed mutations, too.
+// Decodes the bytes as every message. A message that a decoder accepts must be unchanged after
+// another encoding and decoding.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// What the image fuzzer does with one input; also run by common_image_test over fixed mutations.
-// Takes the bytes through everything that is done with an image that a client sent or a file holds.
+// The image fuzzer's work on one input. common_image_test runs it over fixed mutations, too. Does
+// with the bytes everything that is done with an image from a client or a file.
 #pragma once
 
 #include <cstddef>

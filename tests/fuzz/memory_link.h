@@ -1,4 +1,4 @@
-// A Link that is two blocks of memory, for fuzzers.
+// A Link that consists of two blocks of memory, for fuzzers.
 #pragma once
 
 #include <atomic>
@@ -12,8 +12,8 @@
 
 namespace rcuda::fuzz {
 
-// One side of a Link whose other side is `peer_window`. Nobody ever answers: who has to wait finds
-// the Link closed.
+// One side of a Link; the other side is the memory `peer_window`. No peer ever answers, so a caller
+// that has to wait finds the Link closed.
 class MemoryLink final : public transport::Link {
  public:
   MemoryLink(std::span<std::byte> own, std::span<std::byte> peer) : own_(own), peer_(peer) {}

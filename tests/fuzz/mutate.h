@@ -1,4 +1,4 @@
-// Deterministic mutations of an input, for tests that replay a fuzzer's work under any compiler.
+// Deterministic mutations of an input, for tests that repeat a fuzzer's work under any compiler.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace rcuda::fuzz {
 
-// The same sequence on every machine: a new one per (input, seed).
+// Gives the same sequence on every machine. Make a new Mutator per (input, seed).
 class Mutator {
  public:
   explicit Mutator(uint32_t seed) : random_(seed) {}

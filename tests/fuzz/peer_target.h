@@ -1,10 +1,10 @@
-// What the peer fuzzer does with one input; also run by fuzz_replay_test over fixed mutations.
+// The peer fuzzer's work on one input. fuzz_replay_test runs it over fixed mutations, too.
 //
-// A worker of the same session, which knows the secret, sends anything at all to the peer-to-peer
-// engine while copies both ways are under way: the engine touches no memory that is not its own
-// (SimDevices checks every copy), lets go of every stream, and every copy ends. The first byte
-// chooses what the two ends can do; the rest is a list of messages: u8 size in words of eight
-// bytes, the message.
+// A worker of the same session, which knows the secret, sends arbitrary messages to the
+// peer-to-peer engine while copies in both directions are in progress. The engine must touch only
+// its own memory (SimDevices checks every copy) and release every stream, and every copy must end.
+// The first byte chooses the capabilities of the two ends; the rest is a list of messages: u8 size
+// in words of eight bytes, then the message.
 #pragma once
 
 #include <algorithm>
@@ -64,7 +64,7 @@ inline std::vector<std::string> peer_corpus() {
   p2p::ChunkMessage chunk;
   chunk.copy = 1;
   chunk.bytes = chunk.total = kPeerCopyBytes;
-  p2p::ChunkMessage coming = chunk;  // and never comes
+  p2p::ChunkMessage coming = chunk;  // announced, but never sent
   coming.copy = 3;
   coming.immediate = coming.place_wanted = 1;
   p2p::EndMessage given_up = p2p::make_end(p2p::MessageKind::kAbort, 3, {Code::kInternal, "no"});

@@ -1,7 +1,7 @@
-// What the program fuzzer does with one input; also run by softgpu_exec_test over fixed mutations.
-// Whatever the PTX, loading gives an error with a message or a program whose kernels run to an end:
-// by themselves, with a fault, or because they are stopped. Nothing but the program's own memory
-// and one buffer, whose address is in every parameter, may be touched; the sanitizers see to that.
+// The program fuzzer's work on one input. softgpu_exec_test runs it over fixed mutations, too. For
+// any PTX, loading gives either an error with a message or a program whose kernels end: normally,
+// with a fault, or because they are stopped. They may touch only the program's own memory and one
+// buffer, whose address is in every parameter; the sanitizers check this.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@
 
 namespace softgpu::exec {
 
-// Memory that vanishes with it; little of it.
+// A small amount of memory, which is freed with this object.
 class FuzzMemory {
  public:
   CUdeviceptr allocate(size_t bytes) {
@@ -50,10 +50,10 @@ class FuzzMemory {
  private:
   std::mutex mutex_;
   std::map<CUdeviceptr, std::unique_ptr<std::byte[]>> blocks_;
-  size_t used_ = 0;  // never given back: programs that allocate in a loop come to an end
+  size_t used_ = 0;  // never decreased, so that programs which allocate in a loop end
 };
 
-// Sets a flag some time after arm(), unless it is disarmed before.
+// Sets a flag some time after arm(), unless it is disarmed first.
 class Watchdog {
  public:
   Watchdog() : thread_([this] { watch(); }) {}
@@ -125,7 +125,7 @@ inline void run_kernel(const Kernel& kernel, FuzzMemory& memory, CUdeviceptr buf
   if (fault.code != CUDA_SUCCESS && fault.message.empty()) std::abort();
 }
 
-// True when the program was loaded.
+// Returns whether the program was loaded.
 inline bool fuzz_program(const uint8_t* data, size_t size) {
   auto module = ptx::parse(std::string(reinterpret_cast<const char*>(data), size));
   if (!module.ok()) return false;
@@ -143,7 +143,7 @@ inline bool fuzz_program(const uint8_t* data, size_t size) {
   const CUdeviceptr buffer = memory.allocate(64 << 10);
   if (buffer == 0) return true;
   std::memset(reinterpret_cast<void*>(buffer), 0, 64 << 10);
-  size_t left = 8;  // a text can be all kernels
+  size_t left = 8;  // a text may consist of kernels only
   for (const Kernel* kernel : (*program)->kernels()) {
     if (left-- == 0) break;
     run_kernel(*kernel, memory, buffer);

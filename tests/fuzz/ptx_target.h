@@ -1,5 +1,5 @@
-// What the PTX fuzzer does with one input; also run by softgpu_ptx_test over fixed mutations.
-// Whatever the text, the result is an error with a message or a Module whose indices all exist.
+// The PTX fuzzer's work on one input. softgpu_ptx_test runs it over fixed mutations, too. For any
+// text, the result is an error with a message or a Module whose indices are all valid.
 #pragma once
 
 #include <cstddef>

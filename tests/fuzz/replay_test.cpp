@@ -1,4 +1,5 @@
-// Fixed stretches of what the fuzzers do that have no unit test of their own to go with.
+// Fixed parts of the fuzzers' work, for fuzzers whose code has no unit test that could include
+// them.
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -19,11 +20,11 @@ class FuzzReplayTest : public ::testing::Test {
   void SetUp() override { set_log_level(LogLevel::kOff); }
   void TearDown() override { set_log_level(LogLevel::kWarn); }
 
-  // As they are, cut short everywhere, and changed.
+  // The inputs unchanged, truncated at many places, and mutated.
   static void replay(void (*target)(const uint8_t*, size_t), const std::vector<std::string>& corpus,
                      uint32_t rounds) {
     const auto run = [target](const std::string& input) {
-      // Of its own size on the heap, so that a sanitizer sees what is read behind it.
+      // An exact heap block, so that a sanitizer detects reads beyond its end.
       const std::vector<uint8_t> bytes(input.begin(), input.end());
       target(bytes.data(), bytes.size());
     };
@@ -40,7 +41,7 @@ class FuzzReplayTest : public ::testing::Test {
 TEST_F(FuzzReplayTest, WhatUsersWrite) { replay(fuzz_text, text_corpus(), 20'000); }
 
 TEST_F(FuzzReplayTest, EventsOfAWorker) {
-  ::testing::internal::CaptureStdout();  // text of kernels
+  ::testing::internal::CaptureStdout();  // output of kernels
   ::testing::internal::CaptureStderr();
   replay(fuzz_events, events_corpus(), 1'000);
   std::fflush(stdout);

@@ -2,7 +2,7 @@
 #include "tests/fuzz/session_target.h"
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
-  rcuda::set_log_level("off");  // hostile input is worth a line in production, not here
+  rcuda::set_log_level("off");  // each refused session would log a line
   return 0;
 }
 

@@ -1,13 +1,11 @@
-// What the session fuzzer does with one input; also run by hostile_session_test over fixed
-// mutations.
+// The session fuzzer's work on one input. hostile_session_test runs it over fixed mutations, too.
 //
-// A worker's session as it is, from the command ring to the driver's table: the ring is filled with
-// what the input says, and the session loop serves it until it is empty. The Link is memory without
-// a peer. The driver is a table of functions that succeed and do nothing, except that copies touch
-// the host memory that they were given, so that a bound that was not checked is found by
-// AddressSanitizer. First byte 0: the rest is the ring's memory. Else the rest is a list of
-// commands: u16 that chooses the opcode, u8 flags (1: somebody waits, 2: in a large slot, 4 and 8:
-// context), u16 body size, body.
+// A real session of a worker, from the command ring to the driver's table: the input fills the
+// ring, and the session loop serves it until it is empty. The Link is memory without a peer. The
+// driver is a table of functions that succeed and do nothing, except that copies touch the host
+// memory that they get, so that AddressSanitizer detects a missing bounds check. First byte 0: the
+// rest is the ring's memory. Otherwise the rest is a list of commands: u16 that chooses the opcode,
+// u8 flags (1: a round trip, 2: with a large reply slot, 4 and 8: context), u16 body size, body.
 #pragma once
 
 #include <algorithm>
@@ -33,7 +31,7 @@
 
 namespace rcuda::fuzz {
 
-// Device memory is what lies in this range; it has no bytes.
+// Addresses of device memory; it has no bytes.
 inline constexpr uint64_t kDeviceBase = 0x6000'0000'0000, kDeviceBytes = 1ull << 40;
 
 inline CUresult touch_read(const void* memory, size_t bytes) {
@@ -44,7 +42,7 @@ inline CUresult touch_read(const void* memory, size_t bytes) {
   return CUDA_SUCCESS;
 }
 
-// That the corpus gets as far as it means to.
+// Counts calls, so that a test can check how far the corpus gets.
 struct Reached {
   int launches = 0, copies = 0;
 };
@@ -106,7 +104,7 @@ inline api::DriverTable memory_driver() {
     if (bytes != 0) std::memset(to, 0x5a, bytes);
     return CUDA_SUCCESS;
   };
-  // Nobody would ever acknowledge a host function, so no stream takes any.
+  // No client would acknowledge a host function, so no stream accepts any.
   table.cuLaunchHostFunc = [](CUstream, CUhostFn, void*) { return CUDA_ERROR_NOT_SUPPORTED; };
   table.cuStreamAddCallback = [](CUstream, CUstreamCallback, void*, unsigned) {
     return CUDA_ERROR_NOT_SUPPORTED;
@@ -127,8 +125,8 @@ inline api::DriverTable memory_driver() {
   return table;
 }
 
-// The opcodes a command of the input may have. Not those that would connect to where the input
-// says, and start threads: tests of server/peer have them.
+// The opcodes that a command of the input may have. Commands that connect to an address of the
+// input and start threads are excluded: the tests of server/peer cover them.
 inline const std::vector<uint16_t>& opcodes() {
   static const std::vector<uint16_t> all = [] {
     std::vector<uint16_t> list;
@@ -154,14 +152,14 @@ struct World {
   std::vector<std::byte> staging = std::vector<std::byte>(kStagingBytes);
   std::vector<std::byte> replies = std::vector<std::byte>(server::kReplyMemoryBytes);
   api::DriverTable driver = memory_driver();
-  bool clears_host_range = true;  // after each session; not when a test has memory of its own there
+  bool clears_host_range = true;  // after each session; false if a test has its own memory there
 
   static World& get() {
     static World world;
     return world;
   }
 
-  // Commands as the input lists them, through the client's end of the ring.
+  // Sends the commands of the input through the client's end of the ring.
   void send(const uint8_t* data, size_t size) {
     MemoryLink client(client_window, worker_window);
     wire::RingWriter ring(client, wire::kCommandRingLayout);
@@ -203,7 +201,7 @@ struct World {
     return resources;
   }
 
-  // False when the session ended because of something malformed.
+  // Returns false if the session ended because of a malformed command.
   bool serve() {
     MemoryLink link(worker_window, client_window);
     server::ImageCache images("", 0);
@@ -212,7 +210,7 @@ struct World {
       server::SessionLoop loop(resources(link, images), {std::chrono::nanoseconds(0)});
       status = loop.run();
     }
-    // As the end of a worker's process does.
+    // As at the end of a worker's process.
     if (clears_host_range) ::munmap(reinterpret_cast<void*>(kHostRange), kHostRangeBytes);
     return status.code() != Code::kProtocol;
   }
@@ -322,7 +320,7 @@ inline std::string well_formed_session() {
 inline bool fuzz_session(const uint8_t* data, size_t size) {
   if (size == 0 || size > (256u << 10)) return true;
   World& world = World::get();
-  // Each command of an input takes less than this more in the ring than in the input.
+  // In the ring, each command takes less than this many bytes more than in the input.
   constexpr size_t kOverhead = 64;
   size_t used = size;
   if (data[0] == 0) {

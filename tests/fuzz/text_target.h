@@ -1,6 +1,7 @@
-// What the text fuzzer does with one input; also run by fuzz_replay_test over fixed mutations. The
-// first byte says what the rest is: what a user writes into the environment and into files. What is
-// accepted survives being written and read again; what is refused says why.
+// The text fuzzer's work on one input. fuzz_replay_test runs it over fixed mutations, too. The
+// first byte chooses the kind of the rest: texts that a user writes into the environment and into
+// files. A text that is accepted must survive being written and read again; a text that is refused
+// must give a reason.
 #pragma once
 
 #include <cstddef>

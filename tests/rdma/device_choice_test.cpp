@@ -1,5 +1,5 @@
-// Which device, port and GID a Link takes, and what it says about it. Runs in the rig: rxe0 has
-// 10.77.0.1, rxe1 has 10.77.0.2 and, as a second GID, 10.77.0.3.
+// The device, port and GID that a Link chooses, and its log lines about them. Runs in the rig: rxe0
+// has 10.77.0.1, rxe1 has 10.77.0.2 and, as a second GID, 10.77.0.3.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -29,7 +29,7 @@ class DeviceChoice : public testing::Test {
     ::close(log_);
   }
 
-  // What both ends logged while they connected, from the client's 10.77.0.2 to 10.77.0.1.
+  // Connects the client's 10.77.0.2 to 10.77.0.1 and returns the log of both ends.
   std::string connect() {
     const Result<LinkPair> pair = make_link_pair(medium_named("verbs"));
     EXPECT_TRUE(pair.ok()) << pair.status().message();

@@ -1,5 +1,5 @@
-// What breaks under a verbs Link, and what it says then: the host out of memory at every place of
-// its making and later, and queue pairs in error. Runs in the rig.
+// Faults under a verbs Link and its error messages: the host runs out of memory at every step of
+// making the Link and later, and queue pairs go into error. Runs in the rig.
 #include <future>
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ using transport::Link;
 using transport::LinkOptions;
 using transport::Region;
 
-// What an administrator can do about it stands in the message.
+// The remedy for an administrator, which the message must contain.
 constexpr char kMemoryMend[] = "free memory on this host";
 
 class VerbsFault : public testing::Test {
@@ -45,7 +45,7 @@ class VerbsFault : public testing::Test {
 };
 
 TEST_F(VerbsFault, EveryRefusedAllocationOfTheMakingIsSaidWithItsMend) {
-  connect();  // whatever a process does once has been done
+  connect();  // makes everything that a process makes once
   client_.reset();
   server_.reset();
   long refused = 0;
@@ -67,14 +67,14 @@ TEST_F(VerbsFault, EveryRefusedAllocationOfTheMakingIsSaidWithItsMend) {
   // Two sides with a window, a staging ring, their registrations, a protection domain, a channel,
   // three completion queues and five queue pairs each.
   EXPECT_GE(refused, 2 * 14);
-  connect();  // and nothing is left of it
+  connect();  // nothing of the failed attempts is left
 }
 
 TEST_F(VerbsFault, AThreadThatCannotBeStartedIsSaidWithItsMend) {
   connect();
   client_.reset();
   server_.reset();
-  // The first is the test's own, which makes the server's end; then one Link needs two.
+  // The first thread is the test's own, which makes the server's end. Then each Link needs two.
   for (const long first : {2, 3}) {
     refuse_threads(first);
     const Result<LinkPair> pair = make_link_pair(medium_named("verbs"));
@@ -121,8 +121,8 @@ TEST_F(VerbsFault, ATransferWithoutMemoryForItsSlotsFailsAndTheNextOneDoesNot) {
   EXPECT_TRUE(has_pattern(std::span<const std::byte>(block.bytes).first(bytes.size()), 3));
 }
 
-// Both the commands' queue pair and those of transfers; while the other side sleeps and sends
-// nothing, so that it must be told.
+// Breaks the commands' queue pair, then those of transfers. The other side sleeps and sends
+// nothing, so it must be notified.
 TEST_F(VerbsFault, AQueuePairInErrorEndsBothSidesAndSaysWhatToLookAt) {
   for (const bool commands : {true, false}) {
     SCOPED_TRACE(commands ? "commands" : "transfers");
@@ -131,7 +131,8 @@ TEST_F(VerbsFault, AQueuePairInErrorEndsBothSidesAndSaysWhatToLookAt) {
     connect();
     const Result<Region> region = server_->expose(block.bytes.data(), block.bytes.size(), block.fd);
     ASSERT_TRUE(region.ok());
-    // Pairs are made in turns, the client's first; its first is that of its commands.
+    // The two sides make queue pairs in turns, the client first. The client's first pair is that of
+    // commands.
     const std::vector<ibv_qp*> pairs = queue_pairs();
     ASSERT_GE(pairs.size(), others + 4);
     auto sleeper = std::async(std::launch::async, [&] { return wait_for_end(*server_); });
@@ -157,7 +158,8 @@ TEST_F(VerbsFault, AQueuePairInErrorEndsBothSidesAndSaysWhatToLookAt) {
   }
 }
 
-// An adapter reports of a queue pair or of itself to whoever asks first, for all who use it.
+// An adapter reports an error of a queue pair or of itself to one caller only; the report concerns
+// all Links that use it.
 TEST_F(VerbsFault, WhatTheAdapterReportsEndsThoseWhomItConcerns) {
   connect();
   const std::unique_ptr<Link> other_client = std::move(client_);
@@ -166,7 +168,8 @@ TEST_F(VerbsFault, WhatTheAdapterReportsEndsThoseWhomItConcerns) {
   connect();
   ibv_qp* const qp = queue_pairs()[others];
   ibv_context* const context = qp->context;
-  // Readable in place of the kernel's descriptor: nothing else makes a soft device report this.
+  // Replaces the kernel's descriptor by one that the test makes readable, because a soft device
+  // never reports this itself.
   const UniqueFd kernels(::dup(context->async_fd));
   const UniqueFd ready(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   const auto report = [&](ibv_async_event event) {
@@ -175,8 +178,8 @@ TEST_F(VerbsFault, WhatTheAdapterReportsEndsThoseWhomItConcerns) {
     ASSERT_EQ(::write(ready.get(), &one, sizeof one), ssize_t{sizeof one});
   };
   ASSERT_EQ(::dup2(ready.get(), context->async_fd), context->async_fd);
-  // Whoever sleeps does so on the old descriptor, until a transfer wakes its progress thread: of a
-  // region that never comes.
+  // A sleeping progress thread waits on the old descriptor until a transfer wakes it. So the test
+  // starts transfers, of a region that does not exist.
   ibv_async_event event{};
   event.event_type = IBV_EVENT_QP_FATAL;
   event.element.qp = qp;
@@ -199,7 +202,7 @@ TEST_F(VerbsFault, WhatTheAdapterReportsEndsThoseWhomItConcerns) {
   ::dup2(kernels.get(), context->async_fd);
 }
 
-// Requests that come while another thread is posting are posted by it, as one list.
+// Requests that arrive while another thread is posting are posted by that thread, as one list.
 std::atomic<int> lists{0};
 std::atomic<int> requests{0};
 std::promise<void>* gate = nullptr;
@@ -228,7 +231,7 @@ TEST_F(VerbsFault, PutsOfManyThreadsShareADoorbell) {
     threads.emplace_back(
         [&, i] { EXPECT_TRUE(put_word(*client_, 16 + 8 * i, 1, transport::Wake::kNo).ok()); });
   }
-  for (std::thread& thread : threads) thread.join();  // none of them waits for the adapter
+  for (std::thread& thread : threads) thread.join();  // none of the threads waits for the adapter
   EXPECT_EQ(requests, 1);
   open.set_value();
   first.join();

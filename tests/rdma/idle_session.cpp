@@ -1,6 +1,6 @@
-// A CUDA program with a session that has nothing to do: copies, says "idle", waits for a line on
-// its standard input, allocates more page-locked memory and says with which result, and shows that
-// the session is good all the same. The rig measures it while it waits, and takes memory away.
+// A CUDA program with an idle session: it copies, prints "idle" and waits for a line on standard
+// input. Then it allocates more page-locked memory, prints the result, and shows that the session
+// still works. The rig measures it while it waits, and then makes allocations fail.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -1,6 +1,6 @@
 // Copies between workers over verbs: two engines on softgpu with a Link of real queue pairs between
-// them, every strategy there is. softgpu's memory registers like any memory, so that GPUDirect
-// works. Run by the rig; what counts are bytes and counters, not times.
+// them, and every strategy. softgpu's memory registers like any memory, so GPUDirect works. Run by
+// the rig; the test checks bytes and counters, not times.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -56,7 +56,7 @@ done:
 
 struct Case {
   const char* name;
-  Strategy small;  // what a copy of a byte is to use, and one of kRoom
+  Strategy small;  // expected strategy for a copy of a byte, and for one of kRoom
   Strategy large;
 };
 constexpr Case kCases[] = {
@@ -66,7 +66,7 @@ constexpr Case kCases[] = {
     {"v4b", Strategy::kV4b, Strategy::kV4b}, {"hybrid", Strategy::kV4a, Strategy::kV4b},
 };
 
-// Registered memory of either side, and what its CPUs and adapters moved.
+// Counters of both sides: registrations, and bytes moved by CPUs and by adapters.
 struct Cost {
   uint64_t registrations, copied_bytes, transfer_bytes;
 };
@@ -93,7 +93,7 @@ class VerbsCopy : public ::testing::TestWithParam<Case> {
     EngineOptions options;
     options.planner = *planner;
     options.inbox_bytes = options.device_inbox_bytes = 4 * kMiB;
-    options.measure = false;  // which would send what no copy asked for
+    options.measure = false;  // measuring would send bytes of its own
     for (int i = 0; i < 2; ++i) {
       Side& side = sides_[i];
       CUmodule module = nullptr;
@@ -160,10 +160,11 @@ class VerbsCopy : public ::testing::TestWithParam<Case> {
     return sum;
   }
 
-  // Whether the copy is the one that was asked for, and not another that stands in.
+  // Checks that the requested strategy is used, and not a substitute.
   void expect_plan(int from, uint64_t bytes, Strategy strategy) {
     auto forecast = sides_[from].engine->plan(1 - from, 0, 0, bytes);
-    // Each side proves GPUDirect for its own copies: the other's first copy says nothing of ours.
+    // Each side proves GPUDirect for its own copies: the peer's first copy proves nothing for this
+    // side.
     const auto deadline = std::chrono::steady_clock::now() + 60s;
     while (forecast.ok() && !forecast->measured && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(1ms);
@@ -175,7 +176,7 @@ class VerbsCopy : public ::testing::TestWithParam<Case> {
     EXPECT_EQ(forecast->plan.route, Route::kVerbs) << to_string(forecast->plan);
   }
 
-  // One copy, without streams of the program or in one of either side.
+  // Makes one copy, without streams of the program or in one stream of each side.
   void copy(int from, const Shape& source, const Shape& destination, bool in_streams) {
     PeerCopy halves[2];
     for (int i = 0; i < 2; ++i) {
@@ -220,7 +221,7 @@ class VerbsCopy : public ::testing::TestWithParam<Case> {
   void set(int side, unsigned char value, size_t bytes) {
     ASSERT_EQ(driver().cuCtxSetCurrent(sides_[side].context), CUDA_SUCCESS);
     ASSERT_EQ(driver().cuMemsetD8_v2(sides_[side].memory, value, bytes), CUDA_SUCCESS);
-    ASSERT_EQ(driver().cuCtxSynchronize(), CUDA_SUCCESS);  // copies without streams wait for none
+    ASSERT_EQ(driver().cuCtxSynchronize(), CUDA_SUCCESS);  // copies without streams do not wait
   }
   std::vector<unsigned char> read(int side, size_t bytes) {
     std::vector<unsigned char> all(bytes);
@@ -238,7 +239,8 @@ class VerbsCopy : public ::testing::TestWithParam<Case> {
 
   Side sides_[2];
   size_t free_at_start_[2] = {};
-  std::function<void()> cut_;  // the connection, as the death of a worker or a network does
+  // Cuts the connection, as the death of a worker or of the network does.
+  std::function<void()> cut_;
   std::vector<unsigned char> pattern_;
   uint64_t next_id_ = 1;
   int started_ = 0;
@@ -248,7 +250,8 @@ class VerbsCopy : public ::testing::TestWithParam<Case> {
 };
 
 TEST_P(VerbsCopy, EverySizeAndAlignmentArrivesAndNothingIsRegisteredAnew) {
-  // Asked for before the Links stand, and as good as the second: with GPUDirect, if that is used.
+  // Requested before the Links are made. The first copy must be as good as the second: with
+  // GPUDirect, if that is used.
   constexpr size_t kFirst = 4099;
   write(0, pattern_);
   set(1, kUntouched, 2 * kFirst);
@@ -269,7 +272,7 @@ TEST_P(VerbsCopy, EverySizeAndAlignmentArrivesAndNothingIsRegisteredAnew) {
   int turn = 0;
   for (const uint64_t size : kSizes) {
     for (const auto& [out, in] : kOffsets) {
-      if (size > 65'535 && turn++ % 3 != 0) continue;  // emulated bandwidth
+      if (size > 65'535 && turn++ % 3 != 0) continue;  // emulated bandwidth is low
       const int from = static_cast<int>(copies % 2);
       const size_t shown = size + in + 64;
       write(from, pattern_);
@@ -316,13 +319,14 @@ TEST_P(VerbsCopy, ShapesArrive) {
   EXPECT_TRUE(read(1, shown) == expected);
 }
 
-// In streams of both sides, which fill before and add after, while kernels run in other streams;
-// both directions at once, the halves of each device in disjoint halves of its memory.
+// In streams of both sides, which fill the memory before the copy and add to it after, while
+// kernels run in other streams. Both directions run at once, in disjoint halves of each device's
+// memory.
 TEST_P(VerbsCopy, CopiesKeepTheirPlaceInStreamsBesideKernels) {
   constexpr uint32_t kBytes = 700'001;
   constexpr uint64_t kHalf = kRoom / 2;
   constexpr int kRounds = 3, kKernels = 8;
-  // Streams are held for peers that are open only.
+  // Streams are only held for peers whose connection is open.
   for (const Side& side : sides_) ASSERT_TRUE(side.engine->wait_until_open(60s));
   for (int round = 0; round < kRounds; ++round) {
     const auto value = static_cast<unsigned char>(10 * round + 1);
@@ -339,7 +343,7 @@ TEST_P(VerbsCopy, CopiesKeepTheirPlaceInStreamsBesideKernels) {
     }
     for (const Side& side : sides_) {
       ASSERT_EQ(driver().cuCtxSetCurrent(side.context), CUDA_SUCCESS);
-      // Comes too late to be copied.
+      // Too late to be copied.
       ASSERT_EQ(driver().cuMemsetD8Async(side.memory, 0, kBytes, side.stream), CUDA_SUCCESS);
       launch(side, side.stream, side.memory + kHalf, 1000);
     }
@@ -364,8 +368,8 @@ TEST_P(VerbsCopy, CopiesKeepTheirPlaceInStreamsBesideKernels) {
   }
 }
 
-// Four large copies each way, the Link cut while they are under way: both sides hear of it, streams
-// go on, staging memory comes back, and the GPUs are good for something else.
+// Four large copies each way, and the Link is cut while they are in flight. Both sides are
+// notified, streams continue, staging memory is freed, and the GPUs stay usable.
 TEST_P(VerbsCopy, APeerThatDiesInMidCopyEndsCopiesOnBothSides) {
   constexpr uint64_t kBytes = kRoom / 2;
   copy(0, Shape::plain(sides_[0].memory, 4096), Shape::plain(sides_[1].memory + kBytes, 4096),
@@ -385,7 +389,7 @@ TEST_P(VerbsCopy, APeerThatDiesInMidCopyEndsCopiesOnBothSides) {
   cut_();
   await_ends();
   EXPECT_GT(failed_, 0);
-  // In a stream each half that failed is an error of that stream.
+  // Each failed half in a stream is an error of that stream.
   EXPECT_EQ(errors_, failed_);
   copy(0, Shape::plain(sides_[0].memory, 4096), Shape::plain(sides_[1].memory, 4096), false);
   const int failed = failed_;

@@ -1,7 +1,6 @@
-// What a session costs over verbs, in work requests, completions and copied bytes, and what GPU
-// memory that the adapter reaches in place must withstand. Run by the rig, where the "GPU" is
-// softgpu and the adapter soft-RoCE: counts are what real hardware would be asked for, times are
-// not.
+// The cost of a session over verbs, in work requests, completions and copied bytes; and GPU memory
+// that the adapter accesses directly. Run by the rig, where the "GPU" is softgpu and the adapter is
+// soft-RoCE: the counts are those of real hardware, the times are not.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -55,7 +54,7 @@ class VerbsSession : public ::testing::Test {
     LinkCounters client, worker;
   };
 
-  // A worker that polls all along: what a sleeping one costs more is the wake-up.
+  // The worker polls all the time: a sleeping worker costs one wake-up more.
   VerbsSession()
       : session_({.medium = &medium_named("verbs"),
                   .allow_faults = false,
@@ -97,9 +96,9 @@ class VerbsSession : public ::testing::Test {
     }
   }
 
-  // Whoever sleeps asks to be woken, is answered and is woken once, which takes as long as the
-  // progress threads take. Only the client sleeps here, while it waits for an answer; once all of
-  // that is over, nothing is sent but what a test sends.
+  // A sleeping side asks to be woken (arm), gets an answer, and is woken once; this takes as long
+  // as the progress threads need. Here only the client sleeps, while it waits for an answer. When
+  // all of that has ended, only the test itself sends anything.
   void settle() {
     const auto answered = [this] {
       const Both now = counters();
@@ -114,7 +113,7 @@ class VerbsSession : public ::testing::Test {
     ASSERT_TRUE(spin_until(taken)) << "the client is woken and does not notice";
   }
 
-  // Without ever sleeping: as a client that polls.
+  // Never sleeps, like a client that polls.
   static bool spin_until(const std::function<bool()>& reached) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (!reached()) {
@@ -168,7 +167,7 @@ class VerbsSession : public ::testing::Test {
     return address;
   }
 
-  // Page-locked client memory, which over verbs the worker has no mapping of.
+  // Page-locked client memory, which the worker cannot map over verbs.
   std::span<std::byte> pin(size_t bytes) {
     void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     EXPECT_NE(base, MAP_FAILED);
@@ -208,7 +207,7 @@ TEST_F(VerbsSession, APostedLaunchCostsOneWriteAndNoReceive) {
   const CUdeviceptr memory = allocate(4);
   driver().cuMemsetD8_v2(memory, 0, 4);
   settle();
-  constexpr int kLaunches = 48;  // less than what the flow control of the ring answers
+  constexpr int kLaunches = 48;  // so few that the ring's flow control sends no answer
   const Both before = counters();
   for (int i = 0; i < kLaunches; ++i) ASSERT_TRUE(launch(memory).ok());
   const LinkCounters posted = client().link().counters() - before.client;
@@ -217,7 +216,7 @@ TEST_F(VerbsSession, APostedLaunchCostsOneWriteAndNoReceive) {
   signal_and_spin();
   report("posted launch (and one signal)", kLaunches, before);
   const Both after = counters();
-  EXPECT_EQ(after.worker.work_requests, before.worker.work_requests + 1);  // the signal's
+  EXPECT_EQ(after.worker.work_requests, before.worker.work_requests + 1);  // for the signal
   EXPECT_EQ(after.worker.receives, before.worker.receives);
   EXPECT_EQ(after.client.receives, before.client.receives);
   EXPECT_EQ((after.client - before.client).copied_bytes, 0u);
@@ -263,7 +262,7 @@ TEST_F(VerbsSession, APinnedCopyCostsItsBytesAndNoneOfAnyCpu) {
     EXPECT_EQ(client_side.work_requests, 2u);  // the command and the signal
     EXPECT_EQ(client_side.transfer_bytes, 0u);
     EXPECT_EQ(client_side.copied_bytes, 0u);
-    // One request for each of the queue pairs, and the signal; a completion for each of the former.
+    // One request for each queue pair of transfers, with a completion, and one for the signal.
     EXPECT_EQ(worker_side.work_requests, 5u);
     EXPECT_EQ(worker_side.completions, 4u);
     EXPECT_EQ(worker_side.transfer_bytes, kBytes);
@@ -276,8 +275,8 @@ TEST_F(VerbsSession, APinnedCopyCostsItsBytesAndNoneOfAnyCpu) {
   driver().cuMemFree_v2(memory);
 }
 
-// The GPU's memory is registered when first used and forgotten when it is freed: other memory at
-// the same address is not what it was.
+// GPU memory is registered when it is first used and deregistered when it is freed: other memory at
+// the same address is registered anew.
 TEST_F(VerbsSession, GpuMemoryIsForgottenWhenItIsFreed) {
   constexpr size_t kBytes = 1u << 20;
   const std::span<std::byte> pinned = pin(kBytes);
@@ -303,7 +302,7 @@ TEST_F(VerbsSession, GpuMemoryIsForgottenWhenItIsFreed) {
       ASSERT_TRUE(std::equal(seen.begin(), seen.end(), pinned.begin())) << i << ' ' << again;
     }
     EXPECT_EQ(session_.worker_link().counters().registrations, registered + 1);
-    // Behind the worker's back too, every other time.
+    // Every other time it is freed without the worker's knowledge.
     if (i % 2 == 0) {
       free_remotely(memory);
     } else {
@@ -313,7 +312,7 @@ TEST_F(VerbsSession, GpuMemoryIsForgottenWhenItIsFreed) {
   std::printf("%d of 5 allocations had their predecessor's address\n", same_address);
 }
 
-// Commands and copies of all kinds mixed at random, every byte looked at.
+// A random mix of commands and copies of all kinds, with every byte checked.
 TEST_F(VerbsSession, ARandomMixMovesEveryByte) {
   constexpr size_t kBytes = 2u << 20;
   constexpr int kBuffers = 3;

@@ -18,14 +18,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// verbs.h makes it a macro.
+// verbs.h defines it as a macro.
 #undef ibv_reg_mr
 
 namespace rcuda::test {
 namespace {
 
 constexpr size_t kLeastMapping = 64u << 10;
-// Memory of the program, whose addresses are chosen.
+// Flags of mappings at chosen addresses, which are memory of the program.
 constexpr int kPlaced = MAP_FIXED | MAP_FIXED_NOREPLACE;
 
 std::atomic<bool> counting{false};
@@ -53,10 +53,10 @@ QueuePairs& made() {
   return *instance;
 }
 
-// At most one, and until it is acknowledged.
+// The reported event: at most one at a time, kept until it is acknowledged.
 struct Reported {
   std::mutex mutex;
-  ibv_context* context = nullptr;  // nullptr: taken, or none
+  ibv_context* context = nullptr;  // nullptr: none, or already taken
   ibv_async_event event{};
   bool given = false;
 };
@@ -70,7 +70,7 @@ Function* next(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
 }
 
-// Waits for the order to break something, asleep, for the life of the process.
+// Sleeps until `file` contains an order, executes it, and returns.
 void await_orders(std::string file) {
   const int watcher = ::inotify_init1(IN_CLOEXEC);
   const std::string folder = file.substr(0, file.rfind('/'));

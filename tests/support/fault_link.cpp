@@ -22,7 +22,7 @@ FaultLink::~FaultLink() {
 
 void FaultLink::close() {
   std::unique_lock lock(mutex_);
-  // Puts that were accepted are delivered before the farewell, as a medium does.
+  // Puts that were accepted are delivered before the inner Link closes, as a medium does.
   changed_.wait(lock, [this] { return ending_ || puts_.empty() || !inner_->status().ok(); });
   ending_ = true;
   changed_.notify_all();
@@ -45,7 +45,7 @@ Status FaultLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake)
   for (Bytes piece : pieces) total += piece.size();
   if (total < 8 || total % 8 != 0 || offset % 8 != 0 || total > peer_window_bytes() ||
       offset > peer_window_bytes() - total) {
-    return inner_->put(offset, pieces, wake);  // refuses it
+    return inner_->put(offset, pieces, wake);  // the inner Link refuses it
   }
   LatePut late{offset, {}, wake, {}};
   late.bytes.reserve(total);

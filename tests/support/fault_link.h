@@ -1,14 +1,13 @@
-// FaultLink: a Link that makes another one slow, late and unreliable within what link.h allows.
+// FaultLink: a Link that makes another one slow and late, and may break it, within the contract of
+// link.h.
 //
-// - Puts are accepted at once and delivered later by a thread, in order, after random delays: a
-// peer
-//   sees them as late as a busy network would show them. A put without wake may wait for the next
-//   put with one. Spurious wake-ups are frequent.
+// - put() returns at once. A thread delivers the puts later, in order, after random delays. A peer
+//   sees them as late as over a busy network. Spurious wake-ups are frequent.
 // - Transfers start after random delays and overtake each other.
 // - After `break_after` operations the medium fails, through `cut`.
 //
-// Whatever delays are drawn depends on the seed and the order of calls only. All of Link may be
-// called from any thread, as ever.
+// The drawn delays depend only on the seed and the order of calls. As for every Link, all functions
+// may be called from any thread.
 #pragma once
 
 #include <condition_variable>
@@ -29,10 +28,10 @@ struct FaultPlan {
   std::chrono::microseconds max_put_delay{200};
   std::chrono::microseconds max_transfer_delay{2000};
   double delayed_share = 0.1;                       // of puts and transfers
-  double spurious_share = 0.02;                     // of puts: interrupt() of this side's waiters
+  double spurious_share = 0.02;                     // of puts that also call interrupt()
   uint64_t break_after = 0;                         // operations; 0: never
-  std::function<void()> cut;                        // called once, then
-  const transport::MediumTraits* traits = nullptr;  // of what this Link is; null: the inner one's
+  std::function<void()> cut;                        // called once, by that operation
+  const transport::MediumTraits* traits = nullptr;  // of this Link; null: those of the inner Link
 };
 
 class FaultLink final : public transport::Link {

@@ -1,5 +1,5 @@
-// A worker that a kill does not end, as one that is stuck in a driver: another process traces it
-// and does not let go of it before the test has ended.
+// A worker that does not disappear when it is killed, like one that is stuck in a driver: another
+// process traces it, and detaches only when the test has ended.
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kControl = 3;
 
-// In a process of its own: traces its parent until `test` has ended.
+// Runs in another process: traces its parent until `test` has ended.
 [[noreturn]] void hold(pid_t test, int told) {
   ::close(kControl);
   const bool holds = ::ptrace(PTRACE_SEIZE, ::getppid(), nullptr, nullptr) == 0;

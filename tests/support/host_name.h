@@ -1,8 +1,9 @@
-// HostName: a name whose addresses a test chooses, which are of this machine. MovingHost: such a
-// name of two hosts in turn, as name servers give out the hosts of a pool.
+// HostName: a host name that resolves to the addresses a test chooses, all of this machine.
+// MovingHost: such a name that resolves to two hosts in turn, as name servers do for a pool of
+// hosts.
 //
-// Programs that link this (rcuda_test_host_name) have getaddrinfo wrapped by the linker. One name
-// at a time.
+// In programs that link this (rcuda_test_host_name), the linker wraps getaddrinfo. Only one name
+// may exist at a time.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +19,13 @@ class HostName {
   static constexpr char kName[] = "host.test";
   using Addresses = std::vector<std::string>;
 
-  // Who resolves the name gets the next of these, or the last one again.
+  // Each resolution of the name returns the next of these; the last one is repeated.
   explicit HostName(std::vector<Addresses> answers);
   ~HostName();
   HostName(const HostName&) = delete;
 };
 
-// A TCP socket bound to this port of this machine's address, or to a free one if it is 0.
+// Returns a TCP socket bound to `address` and to `port`, or to a free port if `port` is 0.
 UniqueFd bind_tcp(const std::string& address, uint16_t* port);
 
 class MovingHost {
@@ -32,7 +33,7 @@ class MovingHost {
   MovingHost();
 
   uint16_t port() const { return port_; }
-  // A connection to either host; whether it is to the one that the name stood for at first.
+  // Accepts a connection to either host. `to_first`: to the host that the name resolved to first.
   struct Caller {
     UniqueFd socket;
     bool to_first = false;

@@ -36,7 +36,7 @@ sockaddr_in socket_address(const char* variable, uint16_t port) {
   return address;
 }
 
-// Stands for the daemon: everything that connects belongs to the one session.
+// Stands for the daemon: every connection belongs to the one session.
 class Listener {
  public:
   Listener() = default;
@@ -133,7 +133,7 @@ Result<LinkPair> make_link_pair(const Medium& medium, const LinkOptions& client,
   Result<std::unique_ptr<Link>> client_link =
       make_end(medium, std::move(sockets->ours), false, listener, client);
   other.join();
-  // The side that gave up knows why; the other one only sees it go.
+  // The side that gave up knows the reason; the other side only sees the connection end.
   if (!server_link && server_link.status().code() != Code::kUnavailable) {
     return server_link.status();
   }
@@ -158,7 +158,8 @@ std::map<std::string, void (*)(Link&)>& roles() {
   return roles;
 }
 
-// What a peer is told: its role, how to make its Link, and the descriptors it was left.
+// The parameters of a peer process: its role, how to make its Link, and the descriptors that it
+// inherits.
 struct PeerOrders {
   std::string role;
   std::string medium;

@@ -1,8 +1,8 @@
 // Pairs of connected Links for tests: both ends in this process, or the peer in another one.
 //
-// Bootstraps exactly as a session does: a connected control socket, both sides making their Link at
-// the same time. Over TCP and verbs the addresses are 127.0.0.1 unless RCUDA_TEST_SERVER and
-// RCUDA_TEST_CLIENT name others (the RDMA rig sets them to its two devices).
+// The bootstrap is that of a session: there is a connected control socket, and both sides make
+// their Link at the same time. Over TCP and verbs, the addresses are 127.0.0.1 unless
+// RCUDA_TEST_SERVER and RCUDA_TEST_CLIENT name others (the RDMA rig sets them to its two devices).
 #pragma once
 
 #include <functional>
@@ -19,30 +19,30 @@ namespace rcuda::test {
 
 using transport::Medium;
 
-// Of the table; the test ends where it has none of that name.
+// Looks the medium up in the table. Aborts if the table has no medium of that name.
 const Medium& medium_named(std::string_view name);
 
 struct LinkPair {
   std::unique_ptr<transport::Link> client;
   std::unique_ptr<transport::Link> server;
-  // Cuts the control connection without a word, as a broken network or a killed peer does.
+  // Cuts the control connection without notice, as a broken network or a killed peer does.
   std::function<void()> cut;
 };
 
 Result<LinkPair> make_link_pair(const Medium& medium, const transport::LinkOptions& client = {},
                                 const transport::LinkOptions& server = {});
 
-// What a peer in another process does with its (server) end of the Link, by name: the process is
-// this program started anew, so that it inherits nothing (RDMA devices do not survive a fork).
+// A named function that a peer in another process runs on its (server) end of the Link. The process
+// executes this program again and inherits nothing, because RDMA devices do not survive a fork.
 // Roles are static objects of the test; main() calls run_peer_if_asked() first.
 class PeerRole {
  public:
   PeerRole(const char* name, void (*body)(transport::Link&));
 };
-// Returns false in an ordinary start; in a peer's, runs its role and does not return.
+// Returns false in an ordinary start. In a peer process, runs its role and does not return.
 bool run_peer_if_asked();
 
-// A peer in a process of its own. Killed and reaped by the destructor.
+// A peer in another process. The destructor kills and reaps it.
 class PeerProcess {
  public:
   PeerProcess(PeerProcess&& other) noexcept;
@@ -70,8 +70,8 @@ class PeerProcess {
   std::unique_ptr<transport::Link> link_;
 };
 
-// One end of a connection to be, for tests that speak to a Link with raw bytes: `ours` is a plain
-// socket, `theirs` what a Link is made from.
+// The sockets of a connection, for tests that send raw bytes to a Link: `ours` is a plain socket,
+// and a Link is made from `theirs`.
 struct RawPair {
   UniqueFd ours;
   UniqueFd theirs;

@@ -1,5 +1,5 @@
-// Takes the place of common/transport/media_table.cpp: the same table, and a line for each medium
-// of late_media.h.
+// Replaces common/transport/media_table.cpp: the same table, with a line for each medium of
+// late_media.h.
 #include "common/transport/verbs/medium.h"
 #include "tests/support/late_media.h"
 
@@ -10,8 +10,8 @@ std::span<const Medium> media() {
       shm::kMedium,    //
       tcp::kMedium,    //
       verbs::kMedium,  //
-      test::kLateShm,  // this one
-      test::kLateTcp,  // and this one
+      test::kLateShm,  // added
+      test::kLateTcp,  // added
   };
   return kMedia;
 }

@@ -1,6 +1,6 @@
 // ThreadedDevices: DeviceOps in real time, for tests of the engine's threads over real Links. Each
-// lane is a thread that copies memory; streams are only counters: an order is reached at once
-// unless the test holds its stream back. Thread-safe, unlike SimDevices, and without a model of
+// lane is a thread that copies memory. Streams are only counters: an order is reached at once
+// unless the test holds its stream back. Unlike SimDevices, it is thread-safe and has no model of
 // time.
 #pragma once
 
@@ -25,15 +25,15 @@ class ThreadedDevices final : public p2p::DeviceOps {
   explicit ThreadedDevices(std::string name);
   ~ThreadedDevices() override;
 
-  // Orders of this stream are not reached until it is let go.
+  // After hold_back(), orders of this stream are not reached until let_go().
   void hold_back(uint64_t stream);
   void let_go(uint64_t stream);
   size_t open_orders();
   size_t errors();
-  // The strongest pause that is granted; how often one was asked for.
+  // The strongest pause that is granted; the number of requests.
   void allow_pauses(p2p::Pause strongest) { strongest_pause_ = strongest; }
   size_t pauses_asked() const { return pauses_asked_; }
-  // Host memory that was given back by another thread than the one that registered it.
+  // Number of host memory blocks unregistered by another thread than the one that registered them.
   size_t given_back_elsewhere();
 
   std::vector<p2p::EngineDevice> devices() override { return {{"GPU-" + name_, ""}}; }
@@ -79,11 +79,11 @@ class ThreadedDevices final : public p2p::DeviceOps {
   std::condition_variable work_;
   bool stop_ = false;
   std::array<LaneState, p2p::kLaneCount> lanes_;
-  std::map<uint64_t, uint64_t> orders_;  // order to stream
+  std::map<uint64_t, uint64_t> orders_;  // stream of each order
   std::set<uint64_t> held_back_;
   uint64_t next_order_ = 1;
   size_t errors_ = 0;
-  std::map<void*, std::thread::id> registered_;  // by whom
+  std::map<void*, std::thread::id> registered_;  // the thread that registered it
   size_t given_back_elsewhere_ = 0;
   std::atomic<p2p::Pause> strongest_pause_{p2p::Pause::kWork};
   std::atomic<size_t> pauses_asked_{0};

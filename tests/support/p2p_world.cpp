@@ -199,7 +199,8 @@ Result<Ticket> SimDevices::copy(int device, Lane lane, std::span<const CopyBox> 
 Result<Ticket> SimDevices::finished(int device, Lane lane) {
   LaneState& state = lanes_[static_cast<size_t>(device)][static_cast<size_t>(lane)];
   if (!state.failure.ok()) {
-    // The error is told once; a real context would stay broken, other devices' lanes would not.
+    // The error is reported once, so the lane works again. (A real context would stay broken; lanes
+    // of other devices would not.)
     return std::exchange(state.failure, {});
   }
   return state.finished;
@@ -346,7 +347,7 @@ struct SimRegion {
   std::shared_ptr<UniqueFd> backing;
 };
 
-// What both ends of a pair share.
+// Shared by both ends of a pair.
 struct SimCable {
   SimWorld& world;
   transport::MediumTraits traits;
@@ -358,7 +359,7 @@ struct SimCable {
     double wire_free_us = 0;  // of the direction away from this end
     bool gone = false;        // the Link object was destroyed
     bool refuse = false;
-    std::map<uint64_t, transport::TransferDone> pending;  // transfers under way from this end
+    std::map<uint64_t, transport::TransferDone> pending;  // transfers in flight from this end
     transport::ImmediateArrived immediate_arrived;
     uint64_t next_transfer = 1;
   };
@@ -442,7 +443,7 @@ class SimLink final : public transport::Link {
     const auto found = peer().regions.find(static_cast<uint64_t>(region));
     if (found == peer().regions.end()) return Status(Code::kNotFound, "no such region");
     if (!traits().shares_pages || !found->second.backing) return static_cast<void*>(nullptr);
-    // Each end has a mapping of its own, as two processes have.
+    // Each end has its own mapping, as two processes have.
     void* base = ::mmap(nullptr, found->second.bytes, PROT_READ | PROT_WRITE, MAP_SHARED,
                         found->second.backing->get(), 0);
     if (base == MAP_FAILED) return Status::from_errno(errno, "mapping a region");
@@ -475,7 +476,8 @@ class SimLink final : public transport::Link {
     const uint64_t id = end.next_transfer++;
     end.pending[id] = std::move(done);
     const double late_us = id % 2 == 1 ? cable_->wire.uneven_us : 0;
-    // Sockets have taken a write long before it arrives, and may read its memory until then.
+    // A socket takes the bytes of a write long before they arrive, and may read the caller's memory
+    // until they have arrived.
     if (immediate != 0 && traits().copies_by_cpu) {
       cable_->world.after_us(end.wire_free_us - now, [cable = cable_, from = end_, id] {
         const auto pending = cable->ends[from].pending.find(id);
@@ -504,7 +506,7 @@ class SimLink final : public transport::Link {
             arrived(immediate, bytes - bytes / 2);
           }
           if (immediate != 0) return finished({});
-          // What nobody is told of at the other end is answered.
+          // Without an immediate, the write completes when the peer's answer arrives.
           cable->world.after_us(cable->wire.message_us, [finished] { finished({}); });
         });
   }

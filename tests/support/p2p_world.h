@@ -1,12 +1,12 @@
-// A world for the peer-to-peer engine: devices, links and a clock, all simulated in one thread.
+// A simulated world for the peer-to-peer engine: devices, links and a clock, all in one thread.
 //
-// SimWorld holds the clock and what happens when. SimDevices implements DeviceOps: each lane is a
-// queue with a latency and a bandwidth; bytes move when a copy ends, so reading too early or
+// SimWorld holds the clock and the queue of events. SimDevices implements DeviceOps: each lane is a
+// queue with a latency and a bandwidth. Bytes move when a copy ends, so reading too early or
 // reusing a buffer too soon gives wrong data. Program streams run tasks in order and stop at held
-// orders. SimLinks implement transport::Link in pairs, each direction with a wire of its own.
-// Everything can be made to fail. Misuse (host memory that is not registered, freed memory, an
-// order released twice, a call that wants a pause and has none, memory given back that a peer may
-// still touch) is recorded in SimWorld::violations, which tests expect to be empty.
+// orders. SimLinks implement transport::Link in pairs; each direction has its own wire. Every
+// operation can be made to fail. Misuse is recorded in SimWorld::violations, which tests expect to
+// be empty: host memory that is not registered, freed memory, an order released twice, a call
+// outside of the pause that it needs, memory freed while a peer may still touch it.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ namespace rcuda::testing {
 struct Speed {
   double latency_us = 0;
   double gbps = 10;
-  double delay_us = 0;  // delivered so much later than the leg is free again
+  double delay_us = 0;  // from the time the leg is free again to the delivery
   double busy_us(uint64_t bytes) const {
     return latency_us + static_cast<double>(bytes) / gbps * 1e-3;
   }
@@ -42,20 +42,20 @@ class SimWorld {
   double now_us() const { return static_cast<double>(now_ns_) * 1e-3; }
   void after_us(double us, std::function<void()> action);
 
-  // Steps the cores until `done` holds; false when nothing is left that could make it so, or after
+  // Steps the cores until `done` returns true. Returns false if no event is left, or after
   // `limit_us` more of simulated time.
   bool run(const std::vector<p2p::Core*>& cores, const std::function<bool()>& done,
            double limit_us = 1e9);
-  // Until nothing moves any more.
+  // Runs until no event is left.
   void settle(const std::vector<p2p::Core*>& cores) {
     run(cores, [] { return false; });
   }
 
-  // Off: copies and transfers take their time and move nothing, for tests of time alone.
+  // False: copies and transfers take their time but move no bytes, for tests of time alone.
   bool move_bytes = true;
 
-  // Where memory begins that a Link has exposed and not withdrawn: whoever is at the other end may
-  // touch it.
+  // Start addresses of the memory that a Link has exposed and not withdrawn. A peer may touch this
+  // memory.
   std::multiset<uint64_t> exposed;
 
   void violation(std::string what) { violations.push_back(std::move(what)); }
@@ -86,7 +86,7 @@ class SimDevices final : public p2p::DeviceOps {
   SimDevices(SimWorld& world, std::string name, int count);
   ~SimDevices() override;
 
-  // The program's side. Streams are numbered from 1.
+  // Called for the program. Streams are numbered from 1.
   uint64_t make_stream();
   void run_kernel(uint64_t stream, double us, std::function<void()> work);
   bool stream_idle(uint64_t stream) const;
@@ -96,15 +96,15 @@ class SimDevices final : public p2p::DeviceOps {
   void free_memory(std::byte* memory);
 
   void set_speeds(const Speeds& speeds) { speeds_ = speeds; }
-  // The n-th copy from now on this lane fails, with a CUDA error; 1 is the next.
+  // The n-th copy from now on this lane fails with a CUDA error; 1 is the next copy.
   void fail_copy(p2p::Lane lane, int nth) { failing_[lane] = nth; }
-  // Of the n-th copy from now on this lane only the first half is issued, then the driver refuses.
+  // The driver refuses the n-th copy from now on this lane after it has issued the first half.
   void refuse_copy(p2p::Lane lane, int nth) { refusing_[lane] = nth; }
-  // What waits for the stream to get anywhere is told that it failed.
+  // reached() fails with this error for every order of the stream.
   void fail_stream(uint64_t stream, int cuda) { failed_streams_[stream] = cuda; }
   void fail_registration(bool fail) { fail_registration_ = fail; }
   void fail_allocation(bool fail) { fail_allocation_ = fail; }
-  // The n-th memory of a peer that is to be mapped from now on cannot be; 1 is the next.
+  // The n-th open() of a peer's memory from now fails; 1 is the next.
   void fail_mapping(int nth) { failing_mapping_ = nth; }
   void allow_gpudirect(bool allow) { gpudirect_ = allow; }
   void allow_ipc(bool allow) { ipc_ = allow; }
@@ -161,8 +161,8 @@ class SimDevices final : public p2p::DeviceOps {
     uint64_t stream = 0;
     bool hold = false;
     bool reached = false;
-    uint64_t behind = 0;  // the order that this one follows, while the stream was still held
-    uint64_t task = 0;    // the order whose task in the stream stands for this one as well
+    uint64_t behind = 0;  // the order that this one follows, if that held the stream; 0: none
+    uint64_t task = 0;    // the order whose task in the stream stands for this one too
   };
 
   void want_pause(const char* call);
@@ -181,7 +181,7 @@ class SimDevices final : public p2p::DeviceOps {
   uint64_t last_hold_ = 0;
   std::map<uint64_t, uint64_t> registered_;  // host ranges
   std::map<uint64_t, uint64_t> memory_;      // the program's device memory
-  std::map<uint64_t, uint64_t> allocated_;   // the engine's
+  std::map<uint64_t, uint64_t> allocated_;   // device memory of the engine
   std::map<p2p::Lane, int> failing_, refusing_;
   std::map<uint64_t, int> failed_streams_;
   int failing_mapping_ = 0;
@@ -193,7 +193,7 @@ class SimDevices final : public p2p::DeviceOps {
   bool paused_ = false;
   uint64_t copies_ = 0;
   uint64_t opened_ = 0;
-  // Device memory of all workers of the world, so that one can map another's.
+  // Device memory of all workers of the world, so that one worker can map another's.
   static std::map<uint64_t, uint64_t>& everywhere();
   std::set<std::pair<int, uint64_t>> mapped_;  // by device and base
 };
@@ -201,16 +201,16 @@ class SimDevices final : public p2p::DeviceOps {
 struct SimWire {
   Speed speed{1, 8, 0};
   double message_us = 1;
-  double uneven_us = 0;  // every other transfer arrives so much later
+  double uneven_us = 0;  // extra delay of every other transfer
 };
 
 class SimLink;
 struct SimLinkPair {
   std::unique_ptr<transport::Link> first;
   std::unique_ptr<transport::Link> second;
-  // Breaks both ends, as a cable does.
+  // Breaks both ends, as a cut cable does.
   std::function<void()> cut;
-  // Lets every expose() of one end fail, from now on.
+  // From now on, every expose() of one end fails.
   std::function<void(bool first)> refuse_registration;
 };
 SimLinkPair make_sim_links(SimWorld& world, const char* medium, const SimWire& wire);

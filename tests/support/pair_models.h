@@ -1,14 +1,14 @@
-// What the legs between two GPUs take on machines that the planner's tests plan for.
+// Costs of the legs between two GPUs, for the machines of the planner's tests.
 #pragma once
 
 #include "p2p/planner/planner.h"
 
 namespace rcuda::p2p {
 
-// As the engine measured it between two workers of a machine with two H200s, PCIe 5 and NVLink
-// (docs/p2p.md): 4 KB in 8.1 us out and 7.4 us in, 55.4 and 55.6 GB/s; mapped over NVLink 8.2 us
-// and 368 GB/s. How much of the microseconds successors overlap was not kept; the loopback is one
-// stream's.
+// Measured by the engine between two workers of a machine with two H200s, PCIe 5 and NVLink
+// (docs/p2p.md): 4 KB take 8.1 us out and 7.4 us in, at 55.4 and 55.6 GB/s; mapped over NVLink 8.2
+// us, at 368 GB/s. The share of these microseconds that successive copies overlap was not recorded.
+// The loopback has one stream.
 inline PairModel h200() {
   PairModel model;
   model.copy_out = LegModel::linear(3, 55.4, 5);

@@ -1,4 +1,4 @@
-// How the files ptx_cases_*.cpp state their cases.
+// The builder with which the files ptx_cases_*.cpp define their cases.
 #pragma once
 
 #include <array>
@@ -35,10 +35,11 @@ struct Tolerance {
   double absolute = 0;
 };
 
-// `code` names destinations D0, D1 and sources S0, S1, ...; `destinations` and `sources` give one
-// letter each. Destinations: see Word. Sources: the same letters choose registers and typical
-// inputs; besides, n: a 32-bit shift amount or count, z: a nonzero divisor of 32 bits (y: 16, x: 64
-// bits), t: an f32 in [-4, 4], v: a positive f32, w: an f32 of moderate magnitude.
+// `code` names destinations D0, D1 and sources S0, S1, ... `destinations` and `sources` have one
+// letter for each. The letters of destinations are those of Word. The same letters choose registers
+// and typical inputs of sources. Sources have further letters: n: a 32-bit shift amount or count,
+// z: a nonzero divisor of 32 bits (y: 16, x: 64 bits), t: an f32 in [-4, 4], v: a positive f32, w:
+// an f32 of moderate magnitude.
 class CaseList {
  public:
   explicit CaseList(std::vector<PtxCase>* cases) : cases_(cases) {}
@@ -48,7 +49,7 @@ class CaseList {
   // Results that depend on other threads.
   void add_whole(const std::string& name, const std::string& code, const std::string& destinations,
                  const std::string& sources, const WholeReference& reference);
-  // Inputs that must take certain values: fix(in) is applied to every thread's words.
+  // For inputs that must have certain values: fix(in) is applied to every thread's words.
   void add_fixed(const std::string& name, const std::string& code, const std::string& destinations,
                  const std::string& sources, const std::function<void(uint64_t*, Random&)>& fix,
                  const Reference& reference, Tolerance tolerance = {});
@@ -113,7 +114,7 @@ inline float flushed(float v) {
              : v;
 }
 
-// Small formats, by searching the table of all their values.
+// Rounding to small formats, by a search in the table of all their values.
 float half_value(uint16_t bits);
 float bf16_value(uint16_t bits);
 enum class Round { kNearest, kZero, kDown, kUp };
@@ -129,9 +130,9 @@ inline constexpr RoundingMode kRoundingModes[] = {{"rn", Round::kNearest, FE_TON
 uint16_t nearest_half(__float128 exact, Round round = Round::kNearest);
 uint16_t nearest_bf16(__float128 exact, Round round = Round::kNearest);
 
-// What .ftz flushes: results below the smallest normal number, 2^least, after rounding to
-// `precision` bits as if exponents had no lower end. (Rounding to the steps of subnormal numbers,
-// which are wider, would keep some that hardware flushes.)
+// Whether .ftz flushes a result: it does if the result, rounded to `precision` bits without a lower
+// bound for the exponent, is below the smallest normal number, 2^least. (Subnormal numbers have
+// wider steps. Rounding to those would keep some results that hardware flushes.)
 bool becomes_subnormal(__float128 exact, int precision, int least, Round round);
 
 std::string replace_all(std::string text, std::string_view from, std::string_view to);

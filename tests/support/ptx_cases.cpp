@@ -213,7 +213,7 @@ double value_of(Word type, uint64_t w) {
       return bf16_value(static_cast<uint16_t>(w));
   }
 }
-// Distance in representable numbers.
+// The distance of two values, in representable numbers.
 double ulp_distance(Word type, uint64_t a, uint64_t b) {
   const int bits = type == Word::kF64 ? 64 : type == Word::kF32 ? 32 : 16;
   const auto order = [bits](uint64_t w) {
@@ -276,7 +276,8 @@ bool becomes_subnormal(__float128 exact, int precision, int least, Round round) 
   const __float128 magnitude = negative ? -exact : exact;
   const auto power_of_two = [](int n) { return static_cast<__float128>(std::ldexp(1.0, n)); };
   const __float128 least_normal = power_of_two(least);
-  // Away from zero, everything beyond the number before it is rounded up to it.
+  // Rounding away from zero: everything above the predecessor of the smallest normal number becomes
+  // the smallest normal number.
   if (round == (negative ? Round::kDown : Round::kUp))
     return magnitude <= least_normal - least_normal * power_of_two(-precision);
   if (round == Round::kNearest)

@@ -1,6 +1,6 @@
-// Kernels that exercise one PTX instruction form each, with inputs and independently computed
-// results. The unit tests run them on softgpu; tests/gpu/compare_ptx runs the very same kernels
-// through a real driver. Pure data and functions, no threads, no CUDA.
+// Kernels that each exercise one PTX instruction form, with inputs and independently computed
+// results. The unit tests run them on softgpu; tests/gpu/compare_ptx runs the same kernels through
+// a real driver. Only data and functions: no threads, no CUDA.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace softgpu::test {
 
-// How a result word is compared, and which class of register it came from.
+// How a result word is compared, and the class of its register.
 enum class Word : char {
   kU16 = 'h',
   kU32 = 'r',
@@ -32,12 +32,12 @@ struct PtxCase {
   std::string kernel;  // its PTX
   uint32_t blocks = 1;
   uint32_t threads = 256;
-  uint32_t sources = 0;  // 64-bit words of input a thread; its results are outputs.size() words
+  uint32_t sources = 0;  // 64-bit input words per thread; outputs.size() result words per thread
   std::vector<Word> outputs;
   std::vector<uint64_t> input;
   std::vector<uint64_t> expected;
-  // Largest allowed error: in units in the last place, or relative to the magnitude, or absolute;
-  // an approximate result is good if any of them holds. All zero: exact.
+  // Largest allowed error: in units in the last place, relative to the magnitude, or absolute. An
+  // approximate result is good if it meets one of the three. All zero: exact.
   double max_ulp = 0;
   double max_relative = 0;
   double max_absolute = 0;
@@ -46,13 +46,13 @@ struct PtxCase {
 // Every case, always in the same order and with the same inputs.
 const std::vector<PtxCase>& ptx_cases();
 
-// A module with these cases' kernels.
+// The PTX of a module with the kernels of these cases.
 std::string ptx_module(const std::vector<const PtxCase*>& cases);
 
 struct Comparison {
   size_t words = 0;
   size_t exact = 0;
-  size_t nan_bits = 0;  // both NaN, of different bits: counted as good
+  size_t nan_bits = 0;  // both NaN, with different bits: counted as good
   size_t bad = 0;
   double worst_ulp = 0;
   std::string first_bad;  // "thread 3: inputs ..., got ..., expected ..."

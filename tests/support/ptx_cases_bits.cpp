@@ -44,7 +44,7 @@ void add_logic(CaseList* list, int bits) {
 }
 
 void add_counts(CaseList* list, int bits) {
-  // PTX looks at eight bits; the 64-bit forms on hardware at all of them.
+  // The PTX ISA uses eight bits of the operand; on hardware the 64-bit forms use all of them.
   const auto field_operand = [=](uint64_t n) {
     return static_cast<int>(bits == 32 ? n & 0xff : std::min<uint64_t>(n, 64));
   };
@@ -105,7 +105,7 @@ void add_permutations(CaseList* list) {
       out[0] |= b << (8 * k);
     }
   });
-  // Which byte each of the four takes, least significant first, for control values 0 to 3.
+  // The source of each of the four bytes, least significant first, for control values 0 to 3.
   struct Mode {
     const char* name;
     int from[4][4];

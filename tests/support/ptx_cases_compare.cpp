@@ -23,7 +23,7 @@ bool holds(const std::string& op, T a, T b, bool unordered) {
 
 using Test = std::function<bool(uint64_t, uint64_t)>;
 
-// One comparison in all its forms: plain, combined, with two destinations, and set.
+// Adds all forms of a comparison: plain, combined, with two destinations, and set.
 void add_forms(CaseList* list, const std::string& op, const std::string& type,
                const std::string& letter, const Test& test, bool all_forms) {
   const auto pair_of = [&](const std::string& extra) { return letter + letter + extra; };

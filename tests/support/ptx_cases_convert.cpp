@@ -39,7 +39,7 @@ double read(const Float& f, uint64_t w) {
   }
 }
 
-// A narrowing of an exact value.
+// Rounds an exact value to a narrower format.
 uint64_t write(const Float& f, __float128 exact, const RoundingMode& mode) {
   switch (f.letter) {
     case 'e':
@@ -52,7 +52,8 @@ uint64_t write(const Float& f, __float128 exact, const RoundingMode& mode) {
   std::fesetround(mode.fenv);
   uint64_t result;
   if (f.letter == 'f') {
-    // From integers of up to 64 bits and from doubles: both are exact in an x87 extended double.
+    // The value comes from an integer of up to 64 bits or a double; an x87 extended double holds
+    // both exactly.
     volatile long double wide = static_cast<long double>(exact);
     volatile float narrow = static_cast<float>(wide);
     result = word(static_cast<float>(narrow));
@@ -65,7 +66,7 @@ uint64_t write(const Float& f, __float128 exact, const RoundingMode& mode) {
   return result;
 }
 
-// Of an f64: the sign and the upper bits of the payload stay.
+// Narrows the NaN of an f64: the sign and the upper bits of the payload are kept.
 uint64_t narrow_nan(uint64_t w, const Float& to) {
   const int mantissa = to.letter == 'f' ? 23 : 10, width = 8 * to.bytes;
   const uint64_t exponent = ((uint64_t{1} << (width - 1 - mantissa)) - 1) << mantissa;
@@ -97,7 +98,7 @@ uint64_t float_to_integer(double v, const Float& from, const Integer& to,
   return cut(static_cast<__int128>(r), 64);
 }
 
-// A value of a narrow type fills its register by extension.
+// Extends a value of a narrow type to the width of its register.
 uint64_t fill(uint64_t value, const Integer& type) {
   const int width = type.letter == 'h' ? 16 : type.letter == 'r' ? 32 : 64;
   return cut(integer_value(value, type.bits, type.is_signed), width);
@@ -111,7 +112,7 @@ void add_integers(CaseList* list) {
       list->add("cvt." + types, "cvt." + types + " D0, S0;", d, s, [=](In in, Out out) {
         out[0] = fill(cut(integer_value(in[0], from.bits, from.is_signed), 64), to);
       });
-      // ptxas refuses .sat where nothing can be out of range.
+      // ptxas refuses .sat if no value can be out of range.
       const bool contained = from.is_signed == to.is_signed
                                  ? from.bits <= to.bits
                                  : !from.is_signed && from.bits < to.bits;
@@ -238,7 +239,7 @@ void add_floats(CaseList* list) {
     out[0] = word(v > 0 ? std::min(v, 1.0f) : 0.0f);
   });
   list->add("cvt.rna.tf32.f32", "cvt.rna.tf32.f32 D0, S0;", "r", "w", [](In in, Out out) {
-    out[0] = (in[0] + 0x1000) & 0xffffe000;  // half of the dropped part, away from zero
+    out[0] = (in[0] + 0x1000) & 0xffffe000;  // adds half of the dropped part: ties away from zero
   });
 }
 

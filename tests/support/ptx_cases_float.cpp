@@ -9,7 +9,7 @@
 namespace softgpu::test {
 namespace {
 
-// Volatile operands keep the compiler from computing at translation time, in the wrong mode.
+// Volatile operands keep the compiler from computing at compile time, in the wrong rounding mode.
 template <class T, class F>
 T in_mode(int mode, F f) {
   std::fesetround(mode);
@@ -200,7 +200,7 @@ void add_approximate(CaseList* list) {
                 {2, 0, 0});
     }
   }
-  // Special values, where the result is exact.
+  // Special values, for which the result is exact.
   struct Special {
     const char* name;
     Function f;

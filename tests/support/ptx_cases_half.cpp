@@ -8,7 +8,7 @@
 namespace softgpu::test {
 namespace {
 
-// The finite non-negative values of a 16-bit format, ascending: their bits are 0, 1, 2, ...
+// The finite non-negative values of a 16-bit format in ascending order; their bits are 0, 1, 2, ...
 struct Format {
   float (*value)(uint16_t);
   uint16_t infinity;
@@ -23,14 +23,15 @@ uint16_t nearest(const Format& format, __float128 exact, Round round) {
   const __float128 magnitude = exact < 0 ? -exact : exact;
   if (magnitude > static_cast<__float128>(std::numeric_limits<double>::max()))
     return sign | format.infinity;
-  uint16_t low = 0, high = format.infinity;  // the greatest value not above, by bisection
+  uint16_t low = 0, high = format.infinity;  // bisection for the greatest value <= magnitude
   while (high - low > 1) {
     const auto middle = static_cast<uint16_t>((low + high) / 2);
     (static_cast<__float128>(format.value(middle)) <= magnitude ? low : high) = middle;
   }
   const __float128 below = format.value(low);
   if (below == magnitude) return sign | low;
-  // The next value up; beyond the greatest one, what it would be with a larger exponent.
+  // The next greater value. Above the greatest finite value, the one that a larger exponent would
+  // give.
   const __float128 step = low == 0 ? static_cast<__float128>(format.value(1))
                                    : below - format.value(static_cast<uint16_t>(low - 1));
   const __float128 above =
@@ -54,7 +55,7 @@ uint16_t nearest(const Format& format, __float128 exact, Round round) {
   return sign | (up ? high : low);
 }
 
-// a * b + c, off by less than any rounding to 16 bits can tell when 113 bits do not hold the sum.
+// a * b + c. If 113 bits do not hold the sum, the error is too small to affect rounding to 16 bits.
 __float128 fused(__float128 a, __float128 b, __float128 c) {
   const __float128 product = a * b;
   const __float128 sum = product + c;
@@ -76,7 +77,7 @@ const Kind kKinds[] = {{"f16", &kHalf, 'e', 'E', true}, {"bf16", &kBf16, 'b', 'B
 
 using Scalar = std::function<uint16_t(uint16_t, uint16_t, uint16_t)>;
 
-// The form on single elements and on pairs.
+// Adds the form for single elements and the form for pairs.
 void add_both(CaseList* list, const Kind& kind, const std::string& op, int operands,
               const Scalar& f, Tolerance tolerance = {}) {
   const char* tail[] = {"", " D0, S0;", " D0, S0, S1;", " D0, S0, S1, S2;"};

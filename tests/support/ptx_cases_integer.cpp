@@ -28,7 +28,8 @@ void add_typed(CaseList* list, const IntegerType& type) {
   binary("sub", [](Wide a, Wide b) { return a - b; });
   binary("min", [](Wide a, Wide b) { return a < b ? a : b; });
   binary("max", [](Wide a, Wide b) { return a < b ? b : a; });
-  // Products of 64-bit integers: unsigned wrap-around is what the low half needs.
+  // Products of 64-bit integers are computed unsigned: they wrap around, and the low half is
+  // correct.
   const auto product = [=](Wide a, Wide b) {
     return static_cast<Wide>(static_cast<unsigned __int128>(a) * static_cast<unsigned __int128>(b));
   };
@@ -107,7 +108,7 @@ void add_carry_chains(CaseList* list) {
                     cut(static_cast<Wide>(in[0]) - static_cast<Wide>(in[3]) - (second < 0 ? 1 : 0),
                         bits);
               });
-    // The product of two words plus two words, as multi-word arithmetic uses it.
+    // The product of two words plus two words, as in multi-word arithmetic.
     list->add("mad.lo.cc/madc.hi." + t,
               "mad.lo.cc." + t + " D0, S0, S1, S2;\n  madc.hi." + t + " D1, S0, S1, S3;", l + l,
               l + l + l + l, [=](In in, Out out) {

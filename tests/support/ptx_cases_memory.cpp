@@ -12,7 +12,7 @@ struct Access {
   const char* type;
   int bits;
   bool is_signed;
-  char letter;  // the smallest register that takes it
+  char letter;  // the smallest register that holds it
 };
 constexpr Access kAccesses[] = {
     {"b8", 8, false, 'h'},   {"u8", 8, false, 'h'},   {"s8", 8, true, 'h'},
@@ -23,13 +23,13 @@ constexpr Access kAccesses[] = {
 
 int bits_of(char letter) { return letter == 'h' ? 16 : letter == 'r' ? 32 : 64; }
 
-// Each thread stores to a place of its own and loads it back, the register being wider than the
-// access where types allow.
+// Each thread stores to its own place and loads it back. Where types allow, the register is wider
+// than the access.
 void add_spaces(CaseList* list) {
   struct Space {
     const char* name;
-    const char* declaration;  // of 32 bytes a thread
-    const char* address;      // into %a
+    const char* declaration;  // 32 bytes per thread
+    const char* address;      // computes the address in %a
   };
   static constexpr Space kSpaces[] = {
       {".local", ".local .align 16 .b8 area[32];", "mov.u64 %a, area;"},
@@ -83,7 +83,7 @@ void add_spaces(CaseList* list) {
   }
 }
 
-// Strong accesses and cache operators; the value must come through.
+// Strong accesses and cache operators; the value must arrive unchanged.
 void add_qualified(CaseList* list) {
   for (const std::string form :
        {"volatile.global.u32", "relaxed.gpu.global.u32", "acquire.gpu.global.u32",
@@ -128,7 +128,7 @@ void add_qualified(CaseList* list) {
             "ppppp", "r", [](In, Out out) { out[0] = out[1] = out[2] = 1, out[3] = out[4] = 0; });
 }
 
-// Each thread's own 16 bytes: what the operation leaves and what it returns.
+// On each thread's own 16 bytes: checks the value in memory and the returned value.
 void add_atomics(CaseList* list) {
   const auto add = [&](const std::string& op, const std::string& type, char letter, bool ternary,
                        const std::function<uint64_t(uint64_t, uint64_t, uint64_t)>& f) {
@@ -252,7 +252,7 @@ void add_atomics(CaseList* list) {
                 out[k] = half_sum(static_cast<uint16_t>(in[k]), static_cast<uint16_t>(in[3 - k]));
             });
 
-  // All threads of a block on one word, and the sum seen by everybody after a barrier.
+  // All threads of a block add to one word; after a barrier all of them see the sum.
   list->add_whole("contended shared atomics",
                   ".shared .b32 total;\n  .shared .b64 wide;\n  .reg .b64 %ws;\n  st.shared.u32 "
                   "[total], 0;\n  st.shared.u64 [wide], 0;\n  bar.sync 0;\n"
@@ -280,7 +280,7 @@ void add_async(CaseList* list) {
             "  cp.async.commit_group;\n  cp.async.wait_group 0;\n  cp.async.wait_all;\n  "
             "ld.shared.v2.b64 {D0, D1}, [%a];",
             "dd", "dd", [](In in, Out out) { out[0] = in[0], out[1] = in[1] & 0xffffffff; });
-  // One thread copies the block's 2048 bytes of input, all wait for their arrival.
+  // One thread copies the block's 2048 bytes of input; all threads wait until they have arrived.
   list->add_whole(
       "cp.async.bulk to shared",
       ".shared .align 128 .b8 area[2048];\n  .shared .align 8 .b64 object;\n  .reg .b32 %a, %m, "
@@ -310,7 +310,7 @@ void add_async(CaseList* list) {
                     for (size_t k = 0; k < in.size(); ++k)
                       (*out)[k] = in[k / 256 * 256 + 255 - k % 256];
                   });
-  // Every thread arrives and waits; then all see what the others wrote before.
+  // Every thread arrives and waits; then all see the values that the others wrote before.
   list->add_whole("mbarrier",
                   ".shared .align 8 .b64 object;\n  .shared .align 4 .b8 area[1024];\n  .reg .b32 "
                   "%a, %next;\n  .reg .b64 %state;\n  .reg .pred %done, %first;\n"

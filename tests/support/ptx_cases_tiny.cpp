@@ -1,4 +1,4 @@
-// Results around the smallest normal number, where rounding decides what .ftz flushes.
+// Results around the smallest normal number, where rounding decides whether .ftz flushes.
 #include <algorithm>
 #include <cfenv>
 #include <string>
@@ -8,7 +8,7 @@
 namespace softgpu::test {
 namespace {
 
-// A format by its precision and the exponent of its smallest normal number.
+// A format, by its precision and the exponent of its smallest normal number.
 struct Format {
   const char* name;
   int precision;
@@ -28,7 +28,8 @@ uint64_t flush(const Format& format, uint64_t bits) {
   return magnitude >> (format.precision - 1) == 0 ? bits & sign_of(format) : bits;
 }
 
-// A normal number: `significand` of `precision` bits, its lowest worth 2^exponent.
+// Encodes a normal number: `significand` has `precision` bits, and its lowest bit is worth
+// 2^exponent.
 uint64_t encode(const Format& format, uint64_t significand, int exponent, bool negative) {
   const int biased = exponent - format.least + format.precision;
   return (negative ? sign_of(format) : 0) |
@@ -83,7 +84,7 @@ void choose(const Format& format, Operation operation, Random& random, uint64_t 
     case 1:  // subnormal
       operand[2] = 1 + random.below(3);
       break;
-    default: {  // the smallest normal numbers and a product that just takes some off them
+    default: {  // one of the two smallest normal numbers, minus a small product
       operand[2] = encode(format, top + random.below(2), lowest, negative);
       const int other = static_cast<int>(random.below(5)) - p - 3;
       operand[0] = encode(format, x, lowest, false);
@@ -147,7 +148,9 @@ void add_narrowing(CaseList* list) {
     const std::string name = std::string("cvt.") + mode.name + ".ftz.f32.f64";
     list->add_fixed(
         name, name + " D0, S0;", "f", "g",
-        [](uint64_t* in, Random& random) {  // 2^-126 less 2^28 and its neighbours in units of f64
+        // 2^-126 minus 2^24 to 2^31 units of f64, -1 to +1 unit. (The tie of rounding to 24 bits
+        // is at 2^28 units.)
+        [](uint64_t* in, Random& random) {
           const uint64_t off = (uint64_t{1} << (24 + random.below(8))) + random.below(3) - 1;
           in[0] = (0x3810000000000000 - off) | static_cast<uint64_t>(random.below(2)) << 63;
         },

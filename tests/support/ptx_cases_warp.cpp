@@ -9,7 +9,7 @@ namespace {
 
 using Warp = std::function<void(const uint64_t* in, size_t sources, uint64_t* out, size_t outputs)>;
 
-// A reference that gets 32 threads at a time.
+// A reference that is called once per warp, with 32 threads.
 WholeReference by_warp(size_t sources, size_t outputs, Warp f) {
   return [=](const std::vector<uint64_t>& in, std::vector<uint64_t>* out) {
     for (size_t w = 0; w * 32 * sources < in.size(); ++w)
@@ -96,8 +96,7 @@ void add_matches(CaseList* list) {
   for (const int bits : {32, 64}) {
     const std::string l(1, bits == 32 ? 'r' : 'd');
     const std::string t = "b" + std::to_string(bits);
-    const std::string narrow =
-        "and." + t + " S0, S0, 3;\n  ";  // few values, so that there are matches
+    const std::string narrow = "and." + t + " S0, S0, 3;\n  ";  // few values, so that threads match
     list->add_whole("match.any.sync." + t, narrow + "match.any.sync." + t + " D0, S0, 0xffffffff;",
                     "r", l, by_warp(1, 1, [](const uint64_t* in, size_t, uint64_t* out, size_t) {
                       for (int a = 0; a < 32; ++a) {
@@ -182,7 +181,7 @@ void add_barriers(CaseList* list) {
                       }
                     });
   }
-  // A producer and a consumer half of the block on named barriers.
+  // Half of the block produces and the other half consumes, with named barriers.
   list->add_whole(
       "bar.arrive and bar.sync",
       ".shared .align 4 .b8 area[1024];\n  .reg .pred %low;\n  .reg .b32 %a;\n  mov.u32 %a, "
@@ -204,7 +203,7 @@ void add_barriers(CaseList* list) {
                   });
 }
 
-// Diverged control flow, where every thread's result depends on its own input only.
+// Diverged control flow. Every thread's result depends only on its own input.
 void add_control(CaseList* list) {
   list->add(
       "loop",

@@ -25,8 +25,8 @@ using Window = wire::ClientWindow;
 
 Clock::time_point patience() { return Clock::now() + std::chrono::seconds(60); }
 
-// Where clients of this machine look for the server of a port. No port is taken for it: tests that
-// run at once choose by process and count.
+// Listens where clients of this machine look for the server of `port`. This takes no TCP port, so
+// concurrent tests choose numbers by process id and count upwards.
 UniqueFd listen_for(uint16_t port) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const wire::LocalAddress address(port);
@@ -233,7 +233,7 @@ void PuppetServer::serve(std::span<const std::byte> frame) {
 }
 
 void PuppetServer::put(uint64_t offset, std::span<const std::byte> bytes) {
-  (void)link_->put(offset, bytes, {}, transport::Wake::kYes);  // the client may have gone
+  (void)link_->put(offset, bytes, {}, transport::Wake::kYes);  // the client may have ended
 }
 
 void PuppetServer::reply(const wire::CommandHeader& header, const Answer& answer) {

@@ -1,12 +1,12 @@
-// A server whose worker does what a test says: the other side for tests of the client library.
+// A server whose worker does as a test says: the peer for tests of the client library.
 //
-// Listens on this machine, shakes hands with one client over shared memory and keeps every command
-// that comes. By itself it answers each call with success and no body, and each completion word at
-// once with success; handlers, which run on the puppet's thread, say otherwise. All the rest of
-// what a worker may send, well-formed or not, tests write themselves through link(). Threads: one
-// of its own; the functions here may be called from any. ThreadSanitizer, which takes the two
-// mappings of a window for different memory, is told of the order of handlers by
-// common/base/peer_order.h, with the puppet as key.
+// It listens on this machine, accepts one client over shared memory and keeps every command it
+// receives. By default it answers each call with success and no body, and completes each completion
+// word at once with success. Handlers, which run on the puppet's thread, can answer otherwise. A
+// test sends everything else that a worker may send, well-formed or not, through link(). The puppet
+// has one thread; its functions may be called from any thread. ThreadSanitizer takes the two
+// mappings of a window for different memory, so common/base/peer_order.h tells it the order of
+// handlers, with the puppet as key.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,7 @@ class PuppetServer {
     wire::CommandHeader header{};
     std::vector<std::byte> body;
 
-    // The body's first bytes; zeros where it is shorter.
+    // The first bytes of the body, padded with zeros if the body is shorter.
     template <typename Body>
     Body as() const {
       Body read{};
@@ -61,30 +61,30 @@ class PuppetServer {
   };
   using Handler = std::function<std::optional<Answer>(const Command&)>;
 
-  // What it says of itself; the window stays unreserved when it has no bytes.
+  // `welcome` is sent to the client. If its address window has no bytes, the client reserves none.
   explicit PuppetServer(wire::Welcome welcome);
   ~PuppetServer();
   static wire::Welcome welcome_with(uint32_t devices);
 
   uint16_t port() const { return port_; }
-  // A client that gives up in the middle of the handshake is no failure of the test.
+  // A client that gives up during the handshake does not fail the test.
   void let_client_leave() { client_may_leave_.store(true); }
 
-  // For a call: the answer. For a posted command that carries a completion word: the word's result.
-  // Without an answer neither is written.
+  // Sets the handler of a command. For a call it returns the answer; for a posted command with a
+  // completion word, the word's result. If it returns no answer, neither is written.
   void on(uint16_t opcode, Handler handler);
   void on(wire::Custom opcode, Handler handler) { on(static_cast<uint16_t>(opcode), handler); }
 
-  // The commands of this kind that came and were not taken yet. Whoever wants to see what was just
-  // posted waits for an answer first.
+  // Removes and returns the commands of this kind received so far. A command that was just posted
+  // may still be missing; a round trip after it ensures that it has arrived.
   std::vector<Command> taken(uint16_t opcode);
   std::vector<Command> taken(wire::Custom opcode) { return taken(static_cast<uint16_t>(opcode)); }
 
-  // An asynchronous error, as of a posted command that failed. 0 takes a sticky one back.
+  // Reports an asynchronous error, as after a posted command that failed. 0 revokes a sticky error.
   void set_error(CUresult error);
   void send_event(std::span<const std::byte> frame);
 
-  // These wait for the client to come.
+  // These block until the client has connected.
   transport::Link& link();
   std::byte* staging();
   const wire::Hello& hello();
@@ -105,7 +105,7 @@ class PuppetServer {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool connected_ = false;  // the four below do not change any more
+  bool connected_ = false;  // the four members below no longer change
   wire::Hello hello_;
   std::byte* staging_ = nullptr;
   std::unique_ptr<transport::Link> link_;

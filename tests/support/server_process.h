@@ -1,5 +1,5 @@
-// The real rcuda-server on softgpu as a child process, and the sockets on which a test speaks to
-// it. Used by one thread; sockets may be opened by several.
+// The real rcuda-server on softgpu as a child process, and the sockets that a test connects to it.
+// One thread uses the object; several threads may open sockets.
 #pragma once
 
 #include <chrono>
@@ -16,12 +16,13 @@
 
 namespace rcuda::test {
 
-// Longer than any sane machine needs for a step.
+// A deadline that no step of a working test reaches.
 std::chrono::steady_clock::time_point patience();
 
 class ServerProcess {
  public:
-  // Blocks until it serves, or has ended. `variables` are lines of its environment.
+  // Blocks until the server accepts connections or has ended. `variables` are lines of its
+  // environment.
   explicit ServerProcess(std::vector<std::string> options = {},
                          const std::vector<std::string>& variables = {});
   ~ServerProcess();  // kills it
@@ -29,7 +30,7 @@ class ServerProcess {
 
   pid_t pid() const { return pid_; }
   uint16_t port() const { return port_; }  // 0: it did not start
-  // Its exit status; -1 when a signal ended it.
+  // Waits for the server to end. Returns its exit status, or -1 if a signal ended it.
   int wait();
 
   UniqueFd connect_local() const;
@@ -41,7 +42,7 @@ class ServerProcess {
 };
 
 wire::Hello hello(const char* medium);
-// The answer to a Hello, once a worker is there.
+// Reads the answer to a Hello. Blocks while the client is queued for a worker.
 Result<std::pair<wire::MessageType, std::vector<std::byte>>> read_answer(int socket);
 
 }  // namespace rcuda::test

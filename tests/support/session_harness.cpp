@@ -166,7 +166,8 @@ SessionHarness::~SessionHarness() {
     links_.client->close();
     thread_.join();
   }
-  // The driver's threads may still be in host functions of this session; they end with the Link.
+  // The driver's threads may still be in host functions of this session. These return because the
+  // Link is closed.
   for (const server::SessionDevice& device : resources_.devices) {
     driver().cuCtxSetCurrent(device.primary);
     driver().cuCtxSynchronize();

@@ -1,5 +1,5 @@
-// One session in this process: a worker's SessionLoop on a thread, on the software driver, and a
-// client that is nothing but the protocol, so that tests can send what no real client would.
+// One session in this process: a worker's SessionLoop on a thread, on softgpu, and a client that
+// speaks only the protocol, so that tests can send commands that no real client would send.
 //
 // The driver is loaded once per process; every harness has its own Link and its own executor.
 // Client and worker share this address space, and so do their CUDA objects: tests may call the
@@ -32,21 +32,21 @@
 
 namespace rcuda::test {
 
-// The software driver with its devices ready; made on first use, for the life of the process.
+// softgpu with its devices ready. Made on first use and kept until the process ends.
 struct TestDriver {
   api::DriverTable table;
   std::unique_ptr<server::DeviceSet> devices;
   static TestDriver& get();
 };
 
-// The client's side of a session.
+// The client end of a session.
 class ProtocolClient {
  public:
   explicit ProtocolClient(transport::Link& link);
 
   // Raw bytes as one frame.
   Status send_frame(std::span<const std::byte> frame);
-  // A command: the header is filled in. `call` false: posted.
+  // Sends a command whose header is filled in, without requesting a reply.
   Status post(uint16_t opcode, std::span<const std::byte> body, uint32_t context = 1);
   template <typename Body>
   Status post(wire::Custom opcode, const Body& body, std::span<const std::byte> tail = {},
@@ -58,7 +58,7 @@ class ProtocolClient {
     uint32_t events_before = 0;
     std::vector<std::byte> body;
   };
-  // nullopt when the session ended before it answered.
+  // Returns nullopt if the session ended before it answered.
   std::optional<Answer> call(uint16_t opcode, std::span<const std::byte> body,
                              uint32_t context = 1);
   template <typename Body>
@@ -67,15 +67,17 @@ class ProtocolClient {
     return call(static_cast<uint16_t>(opcode), join(body, tail), context);
   }
 
-  // With a header of the caller's making; safe beside another thread's calls if the slots differ.
+  // Like call(), with the caller's header. May run concurrently with another thread's call if the
+  // reply slots differ.
   std::optional<Answer> call_with(const wire::CommandHeader& header,
                                   std::span<const std::byte> body);
 
-  // The result in a completion word once it reached `sequence`; nullopt when the session ended.
+  // Blocks until the completion word has reached `sequence` and returns its result; nullopt if the
+  // session ended.
   std::optional<CUresult> wait_word(uint32_t word, uint64_t sequence);
   bool word_reached(uint32_t word, uint64_t sequence);
   uint64_t error_word();
-  // The next event frame; empty when the session ended.
+  // Returns the next event frame; empty if the session ended.
   std::vector<std::byte> next_event();
   void acknowledge(uint32_t slot, uint64_t sequence);
 
@@ -93,7 +95,7 @@ class ProtocolClient {
   uint64_t load(uint64_t offset);
 
   transport::Link& link_;
-  std::mutex mutex_;  // commands_
+  std::mutex mutex_;  // guards commands_
   wire::RingWriter commands_;
   wire::RingReader events_;
   uint32_t next_call_ = 1;
@@ -102,8 +104,8 @@ class ProtocolClient {
 class SessionHarness {
  public:
 #if defined(__SANITIZE_THREAD__)
-  // Over shared memory each end has a mapping of its own, which ThreadSanitizer takes for other
-  // memory and sees no order in.
+  // Over shared memory each end has its own mapping. ThreadSanitizer takes the two for different
+  // memory and sees no order between them.
   static constexpr const char* kMedium = "tcp";
 #else
   static constexpr const char* kMedium = "shm";
@@ -122,9 +124,9 @@ class SessionHarness {
   const api::DriverTable& driver() { return TestDriver::get().table; }
   transport::Link& worker_link() { return *links_.server; }
   std::byte* staging();  // the worker's, which a real client maps
-  // Waits for the session to end by itself.
+  // Blocks until the session has ended without being asked to. Returns its outcome.
   Status wait_end();
-  // Ends it as a client does, or as a network does.
+  // end() ends the session as a client does; cut() as a broken network does.
   Status end();
   void cut();
 

@@ -1,4 +1,4 @@
-// Images that are too short: what their headers name lies outside of them, where nothing is.
+// Truncated images: their headers refer to bytes past the end, where nothing is mapped.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ inline std::string short_elf() {
   return as_text(header);
 }
 
-// As it lies in the memory of another process.
+// A wrapper as it is in another process: its pointer is not valid here.
 inline std::string wrapper_from_elsewhere() {
   return as_text(image::FatbinWrapper{image::kWrapperMagic, 1,
                                       reinterpret_cast<const void*>(uint64_t{1} << 46), nullptr});

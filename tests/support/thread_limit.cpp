@@ -5,8 +5,8 @@
 #include <system_error>
 #include <thread>
 
-// std::thread::_M_start_thread(std::unique_ptr<_State>, void (*)()), whose first parameter is
-// passed by reference as every object with a destructor is.
+// std::thread::_M_start_thread(std::unique_ptr<_State>, void (*)()). Its first parameter is passed
+// by reference, like every object with a destructor.
 #define RCUDA_START_THREAD \
   _ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE
 #define RCUDA_JOIN(a, b) a##b
@@ -16,7 +16,7 @@ namespace rcuda::test {
 namespace {
 
 struct Limit {
-  std::mutex mutex;  // of all below
+  std::mutex mutex;  // guards the members below
   bool holds = false;
   bool of_process = false;
   std::thread::id thread;
@@ -24,7 +24,7 @@ struct Limit {
   int refused = 0;
 };
 
-// Never destroyed: threads are started to the end of the process.
+// Never destroyed, because threads may start until the process ends.
 Limit& limit() {
   static auto* instance = new Limit;
   return *instance;

@@ -1,15 +1,15 @@
-// ThreadLimit: a limit on processes that is reached. Threads that std::thread starts beyond `more`
-// are refused with EAGAIN, as the kernel refuses them, until the limit goes.
+// ThreadLimit: simulates a limit on processes that has been reached. std::thread may start `more`
+// threads; further starts fail with EAGAIN, as from the kernel, until the ThreadLimit is destroyed.
 //
-// Programs that link this (rcuda_test_threads) have std::thread's start wrapped by the linker. One
-// limit at a time.
+// In programs that link this (rcuda_test_threads), the linker wraps the start function of
+// std::thread. Only one limit may exist at a time.
 #pragma once
 
 namespace rcuda::test {
 
 class ThreadLimit {
  public:
-  enum class Of { kThisThread, kProcess };  // whose starts are counted
+  enum class Of { kThisThread, kProcess };  // whose thread starts are counted
 
   explicit ThreadLimit(int more, Of whose = Of::kThisThread);
   ~ThreadLimit();

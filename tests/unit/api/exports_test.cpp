@@ -1,4 +1,4 @@
-// The generated export layer, through a small shared library that defines five functions itself.
+// The generated export layer, in a small shared library that defines five functions itself.
 #include <cstring>
 #include <fstream>
 #include <sstream>
@@ -56,7 +56,7 @@ TEST_F(ExportsTest, ExportsEverySymbolOfTheToolkitsStub) {
   EXPECT_THAT(missing_symbols(library), testing::IsEmpty());
 }
 
-// Both drivers of this repository, as they are delivered.
+// The two libraries of this repository that export the driver API, as delivered.
 class DeliveredLibraryTest : public testing::TestWithParam<const char*> {};
 
 TEST_P(DeliveredLibraryTest, ExportsEverySymbolOfTheToolkitsStub) {

@@ -1,6 +1,6 @@
-// Every handler against damaged bodies: what it refuses is refused as malformed, and nothing is
-// read or written out of bounds (run under AddressSanitizer for that). The fuzzer's corpus and
-// mutations, fixed.
+// Every handler against damaged bodies: it refuses them only as malformed, and reads or writes
+// nothing out of bounds (run under AddressSanitizer to check). Uses the fuzzer's corpus and fixed
+// mutations of it.
 #include <gtest/gtest.h>
 
 #include "tests/fuzz/command_target.h"

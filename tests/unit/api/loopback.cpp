@@ -9,7 +9,7 @@
 #include "server/executor/dispatch.h"
 
 namespace rcuda::client {
-// Stands in for the real one; as Reply's friend it fills replies in.
+// Replaces the real Session. It is a friend of Reply and fills replies.
 class Session {
  public:
   static CUresult carry(uint16_t opcode, std::span<const std::byte> body, Reply* reply);
@@ -18,7 +18,7 @@ class Session {
 
 namespace rcuda::server {
 class Executor {};
-// Nothing reads them: what would is replaced by the recording driver.
+// Never read, because the recording driver replaces the code that would.
 struct ContextServices {};
 struct GraphServices {};
 struct MemoryServices {};
@@ -74,7 +74,7 @@ CUmemLocation client_location() {
 
 server::HandlerResult run_handler(uint16_t opcode, std::span<const std::byte> body,
                                   std::vector<uint64_t>* reply, size_t* reply_bytes) {
-  // malloc aligns as a copy of a command is aligned, and the block ends where the body ends.
+  // malloc aligns like the worker's copy of a command, and the block ends where the body ends.
   const std::unique_ptr<void, decltype(&std::free)> exact(
       body.empty() ? nullptr : std::malloc(body.size()), &std::free);
   if (!body.empty()) std::memcpy(exact.get(), body.data(), body.size());
@@ -113,7 +113,7 @@ using loopback::Recorded;
 using loopback::Side;
 
 Session the_session;
-// Replies stay until the next call, aligned as in a reply slot.
+// Replies are valid until the next call and aligned as in a reply slot.
 std::vector<uint64_t> reply_memory;
 
 Target the_target() { return {&the_session, 1, loopback::kClientDevice}; }

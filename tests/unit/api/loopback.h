@@ -1,9 +1,9 @@
-// The two ends of a command in one process, for tests of generated code: a client side without
-// sessions (client/calls/marshal.h) and a worker side without a driver
-// (server/executor/dispatch.h), joined by a function call.
+// The two ends of a command in one process, for tests of generated code: a client without sessions
+// (client/calls/marshal.h) and a worker without a driver (server/executor/dispatch.h), joined by a
+// function call.
 //
-// Handles are numbers that tell their kind, side and id, so that translation can be checked: see
-// handle_number(). The client's device 3 is the worker's ordinal 1, which is the driver's
+// Handles are numbers that encode their kind, side and id, so that tests can check the translation:
+// see handle_number(). The client's device 3 is the worker's ordinal 1, which is the driver's
 // device 11.
 #pragma once
 
@@ -46,7 +46,7 @@ Handle client_handle(wire::Kind kind, uint32_t id) {
 struct Recorded {
   static Recorded& get();
   api::DriverTable driver;
-  std::string seen;     // inputs, as the driver got them
+  std::string seen;     // inputs that the driver got
   std::string printed;  // the last command, by print_command()
   uint16_t opcode = 0;
   std::vector<std::byte> body;
@@ -57,8 +57,8 @@ struct Recorded {
   bool malformed = false;
 };
 
-// Structs are copied member by member, so the bytes between members need not survive. A compiler
-// that cannot clear them compares no struct that has some.
+// Structs are copied member by member, so padding may get lost. With a compiler that cannot clear
+// padding, structs that have some are not compared.
 template <typename T>
 T without_padding(T item) {
   if constexpr (std::is_class_v<T> && !std::has_unique_object_representations_v<T>) {
@@ -71,7 +71,7 @@ T without_padding(T item) {
   return item;
 }
 
-// The inputs of a call as text, the same on both sides if everything was translated.
+// The inputs of a call as text; the text is the same on both sides if everything was translated.
 class Record {
  public:
   explicit Record(Side side) : side_(side) {}
@@ -106,7 +106,7 @@ class Record {
     for (size_t i = 0; i < count; ++i) structure(items[i]);
   }
 
-  // Members of structs without what differs between the sides.
+  // Members of structs, without the parts that differ between the sides.
   template <typename Handle>
   Handle plain(Handle handle, wire::Kind kind) {
     this->handle(api::to_pointer(handle), kind);
@@ -121,13 +121,13 @@ class Record {
   std::string text_;
 };
 
-// Decodes and runs a command's body as the worker would; every read beyond it is a read beyond a
-// heap block. `reply` takes the outputs.
+// Decodes and runs a command's body as the worker would. The body is an exact heap block, so a read
+// beyond it is out of bounds. `reply` receives the outputs.
 server::HandlerResult run_handler(uint16_t opcode, std::span<const std::byte> body,
                                   std::vector<uint64_t>* reply, size_t* reply_bytes);
 
-// Generated: makes a call with sample arguments and checks what arrived and came back. The
-// recording driver function stays in Recorded::driver.
+// Generated: makes a call with sample arguments, and checks the inputs that arrived and the outputs
+// that came back. The recording driver function stays in Recorded::driver.
 struct Sample {
   uint16_t opcode;
   void (*run)();
@@ -141,7 +141,7 @@ class LoopbackTest : public testing::Test {
   static api::DriverTable& table() { return Recorded::get().driver; }
 };
 
-// What a driver answers, and that it came back.
+// The driver's answer, and the check that it arrived.
 inline constexpr unsigned char kAnswer = 0x5a;
 template <typename Handle>
 void answer_handles(Handle* items, size_t count, wire::Kind kind) {

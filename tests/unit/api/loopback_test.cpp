@@ -1,4 +1,5 @@
-// What the generated loopback tests do not reach: unions, kernels passed as functions, refusals.
+// Cases that the generated loopback tests do not reach: unions, kernels passed as functions,
+// refusals.
 #include "tests/unit/api/loopback.h"
 
 #include <gtest/gtest.h>
@@ -97,7 +98,7 @@ TEST_F(LoopbackTest, TheDriverRefusesARankThatNoTensorMapHas) {
   const cuuint64_t sizes[1] = {64};
   const cuuint32_t box[1] = {8}, strides[1] = {1};
   for (const cuuint32_t rank : {0u, 1u, 6u, 1000u, ~0u}) {
-    // One dimension has no strides between rows.
+    // With one dimension there are no strides.
     const CUresult result = client::forward_cuTensorMapEncodeTiled(
         &map, CU_TENSOR_MAP_DATA_TYPE_UINT8, rank, nullptr, sizes, nullptr, box, strides,
         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE,
@@ -161,7 +162,7 @@ TEST_F(LoopbackTest, ArraysInResourceDescriptionsAreTranslated) {
   EXPECT_EQ(client::forward_cuTexObjectCreate(&object, &resource, &texture, nullptr), CUDA_SUCCESS);
   EXPECT_EQ(object, handle_number(Side::kWorker, wire::Kind::kArray, 6));
 
-  // A linear resource's address has the same bytes and is left alone.
+  // A linear resource's address is in the same bytes and is not translated.
   resource.resType = CU_RESOURCE_TYPE_LINEAR;
   resource.res.linear.devPtr = 0x6000'0000'0000ull;
   EXPECT_EQ(client::forward_cuTexObjectCreate(&object, &resource, &texture, nullptr), CUDA_SUCCESS);

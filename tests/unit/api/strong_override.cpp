@@ -1,4 +1,5 @@
-// A libcuda.so.1 of three functions for exports_test.cpp; the generated definitions do the rest.
+// A libcuda.so.1 that defines five functions itself, for exports_test.cpp; the generated
+// definitions do the rest.
 #include <cuda.h>
 
 #include "common/interop/default_stream.h"

@@ -1,4 +1,4 @@
-// What the columns of api/table say of commands, as client and worker read it.
+// The traits of commands from the columns of api/table, as client and worker read them.
 #include "api/traits.h"
 
 #include <cstring>

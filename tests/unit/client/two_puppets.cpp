@@ -36,7 +36,7 @@ TwoPuppets& TwoPuppets::get() {
 void TwoPuppetsTest::SetUp() {
   TwoPuppets::get();
   ASSERT_EQ(process().check(), CUDA_SUCCESS);
-  // Retained, as an application would have them.
+  // Marked as retained, as by an application.
   for (CUdevice i = 0; i < static_cast<CUdevice>(process().device_count()); ++i) {
     process().device(i)->primary->given_back = false;
   }
@@ -46,7 +46,7 @@ void TwoPuppetsTest::SetUp() {
 void TwoPuppetsTest::TearDown() {
   for (const CUdeviceptr address : allocated_) process().memory().remove(address);
   pop_context();
-  // What a test has left under way is over for the next one.
+  // Work that a test has left in flight ends before the next test.
   for (int ordinal = 0; ordinal < 3; ++ordinal) {
     const Context& context = *process().device(ordinal)->primary;
     EXPECT_EQ(context.session->synchronize_context(context.id), CUDA_SUCCESS);

@@ -1,5 +1,5 @@
-// A process of the client library on two puppets (tests/support/puppet_server.h): what
-// RCUDA_DEVICES lists is GPUs 1 and 0 of the first server with GPU 0 of the second between them.
+// The client library in this process, connected to two puppets (tests/support/puppet_server.h).
+// RCUDA_DEVICES lists GPU 1 of the first server, GPU 0 of the second, and GPU 0 of the first.
 // Initialised at the first use, once per process; every test must leave the sessions alive.
 #pragma once
 
@@ -23,7 +23,7 @@ struct TwoPuppets {
   TwoPuppets();
 };
 
-// With a context of device 0 current, which the first server has.
+// The current context is one of device 0, which belongs to the first server.
 class TwoPuppetsTest : public ::testing::Test {
  protected:
   using Command = test::PuppetServer::Command;
@@ -37,10 +37,10 @@ class TwoPuppetsTest : public ::testing::Test {
   Session& first_session() { return *process().sessions()[0]; }
   Session& second_session() { return *process().sessions()[1]; }
 
-  // An address of memory that the server's worker would have allocated, known to the client.
+  // An address that the client knows as memory allocated by the session's worker.
   CUdeviceptr allocate(Session& session, uint64_t offset, size_t bytes);
 
-  // What of this kind the first server was sent since it was last asked.
+  // The commands of this kind that the first server has received since the last call.
   template <typename Opcode>
   std::vector<Command> sent(Opcode opcode) {
     settle(first_session());
@@ -51,14 +51,14 @@ class TwoPuppetsTest : public ::testing::Test {
     settle(second_session());
     return second().taken(opcode);
   }
-  // Until the worker has seen everything that was posted.
+  // Blocks until the worker has received everything that was posted.
   static void settle(Session& session);
 
  private:
   std::vector<CUdeviceptr> allocated_;
 };
 
-// A session of its own with a puppet of its own, for tests that may lose it.
+// A separate session with its own puppet, for tests that may lose it.
 struct LoneSession {
   LoneSession();
 

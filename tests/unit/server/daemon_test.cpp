@@ -1,4 +1,4 @@
-// The daemon as it runs: the real binary, on softgpu, spoken to over its sockets.
+// The daemon: the real binary, on softgpu, reached over its sockets.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -74,7 +74,8 @@ struct Outcome {
   std::string refusal;
 };
 
-// `meanwhile` runs when the worker has welcomed the client, which has no Link to it yet.
+// Introduces a client. `meanwhile` runs when the worker has welcomed the client, before the client
+// makes its Link.
 Outcome introduce(const Server& server, const wire::Hello& message,
                   const std::function<void()>& meanwhile = {}) {
   const bool local = message.medium == "shm";
@@ -125,7 +126,7 @@ TEST(DaemonTest, SessionsRunOverEveryMedium) {
     EXPECT_TRUE(answers(*outcome.session));
     EXPECT_EQ(outcome.session->welcome.devices.size(), 1u);
     EXPECT_NE(outcome.session->welcome.window.base, 0u);
-    // Commands find the device: memory is allocated in the window.
+    // Commands reach the device: memory is allocated in the window.
     wire::Encoder body;
     body.value(size_t{4096});
     auto answer = outcome.session->client->call(static_cast<uint16_t>(api::Opcode::cuMemAlloc_v2),
@@ -137,7 +138,8 @@ TEST(DaemonTest, SessionsRunOverEveryMedium) {
   }
 }
 
-// The client has introduced the other worker before this one's session runs.
+// The client has introduced this worker to another one before this worker's session runs, so the
+// other worker calls early.
 TEST(DaemonTest, AnotherWorkerMayCallEarly) {
   Server server;
   constexpr uint32_t kLink = 3;
@@ -153,7 +155,7 @@ TEST(DaemonTest, AnotherWorkerMayCallEarly) {
     EXPECT_TRUE(wire::write_message(socket.get(), wire::MessageType::kPeerHello,
                                     wire::encode(caller), patience())
                     .ok());
-    // It is to be there first; whoever comes later is let in at any rate.
+    // The call should arrive first; a later one is accepted in any case.
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   });
   ASSERT_TRUE(outcome.session) << outcome.refusal;
@@ -203,7 +205,8 @@ TEST(DaemonTest, TheWindowIsOneThatTheClientDoesNotUse) {
   wire::Hello message = hello("shm");
   std::vector<Outcome> outcomes;
   std::set<uint64_t> windows;
-  // Each session as if on another server, so that more windows are asked for than workers wait.
+  // Each session claims to use another server, so that more windows are requested than workers are
+  // idle.
   for (int i = 0; i < 6; ++i) {
     outcomes.push_back(introduce(server, message));
     ASSERT_TRUE(outcomes.back().session) << outcomes.back().refusal;
@@ -237,7 +240,7 @@ TEST(DaemonTest, BadPeersAreDroppedAndOthersServed) {
   ASSERT_TRUE(wire::write_message(stranger.get(), wire::MessageType::kAttach, wire::encode(attach),
                                   patience())
                   .ok());
-  server.connect_tcp();  // and away again
+  server.connect_tcp();  // and disconnects again
 
   Outcome outcome = introduce(server, hello("tcp"));
   ASSERT_TRUE(outcome.session) << outcome.refusal;
@@ -288,7 +291,7 @@ TEST(DaemonTest, AWorkerThatReadsNothingDoesNotHoldTheDaemon) {
   ASSERT_TRUE(outcome.session);
   const auto worker = static_cast<pid_t>(outcome.session->welcome.worker_pid);
   ASSERT_EQ(::kill(worker, SIGSTOP), 0);
-  // More than its socket takes.
+  // More than its socket can buffer.
   wire::Attach attach;
   std::memcpy(attach.token, outcome.session->welcome.token, sizeof attach.token);
   for (int i = 0; i < 1000; ++i) {
@@ -316,7 +319,7 @@ TEST(DaemonTest, NothingIsLeftOfSessions) {
       ASSERT_TRUE(outcomes.back().session) << outcomes.back().refusal;
     }
     for (Outcome& outcome : outcomes) EXPECT_TRUE(answers(*outcome.session));
-    // Some end well, some just go, some lose their worker.
+    // Some sessions end properly, some disconnect, some lose their worker.
     for (size_t i = 0; i < outcomes.size(); i += 3) {
       (void)outcomes[i].session->client->post(static_cast<uint16_t>(wire::Custom::kSessionEnd), {});
       ::kill(static_cast<pid_t>(outcomes[i + 1].session->welcome.worker_pid), SIGKILL);
@@ -396,7 +399,7 @@ TEST(DaemonTest, AKilledDaemonTakesItsWorkersAlong) {
   ASSERT_TRUE(outcome.session);
   const std::set<pid_t> workers = children_of(server.pid());
   ASSERT_FALSE(workers.empty());
-  // Orphans become this process's, so that their end can be seen.
+  // Orphans become children of this process, so that it can wait for their end.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ASSERT_EQ(::kill(server.pid(), SIGKILL), 0);
   EXPECT_EQ(server.wait(), -1);
@@ -432,7 +435,7 @@ TEST(DaemonTest, EverySettingThatTheReadmeNamesIsOne) {
     listed.insert(std::string(text, std::strcspn(text, "=")));
   EXPECT_EQ(::pclose(list), 0);
   for (const std::string& name : named) EXPECT_TRUE(listed.contains(name)) << name;
-  // Those of programs that are for servers, too.
+  // Also the variables of programs, as far as they apply to servers.
   for (const char* name : {"RCUDA_VERBS_DEVICE", "RCUDA_VERBS_GID", "RCUDA_PLUGIN_DIR"}) {
     EXPECT_TRUE(listed.contains(name)) << name;
   }

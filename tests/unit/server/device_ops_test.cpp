@@ -1,4 +1,4 @@
-// What the peer-to-peer engine asks of a GPU, on softgpu.
+// The GPU operations of the peer-to-peer engine (DeviceOps), on softgpu.
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -48,8 +48,8 @@ class DeviceOpsTest : public ::testing::Test {
   std::unique_ptr<CudaDeviceOps> ops_;
 };
 
-// The driver frees memory when the device is idle, and a held stream waits for the thread that
-// frees.
+// The driver frees memory only when the device is idle. A held stream would wait for the thread
+// that frees.
 TEST_F(DeviceOpsTest, APauseBeginsWhenNoStreamIsHeldAndThenNoneIs) {
   make();
   const p2p::Order one = hold();
@@ -60,7 +60,8 @@ TEST_F(DeviceOpsTest, APauseBeginsWhenNoStreamIsHeldAndThenNoneIs) {
   ops_->release(other, {});
   ASSERT_TRUE(ops_->pause(Pause::kHolds));
 
-  // Another thread's stream is held only afterwards; until then the driver waits for nobody.
+  // Another thread's stream is held only after the pause; until then no call of the driver blocks
+  // on it.
   std::atomic<bool> asked = false;
   p2p::Order late = p2p::Order::kNone;
   std::thread enters([&] {
@@ -87,31 +88,31 @@ TEST_F(DeviceOpsTest, WhoGivesTheStreamsTheirWorkGrantsPauses) {
   const p2p::Order order = hold();
   EXPECT_FALSE(ops_->pause(Pause::kHolds));
   EXPECT_FALSE(ops_->pause(Pause::kHolds));
-  EXPECT_EQ(changes, 1);  // told once
+  EXPECT_EQ(changes, 1);  // notified once
   EXPECT_TRUE(ops_->wants(Pause::kHolds));
   EXPECT_FALSE(ops_->wants(Pause::kWork));
   EXPECT_FALSE(ops_->begin_pause(Pause::kHolds));  // not while a stream is held
   ops_->release(order, {});
   EXPECT_EQ(changes, 2);
-  EXPECT_FALSE(ops_->pause(Pause::kHolds));  // not by itself
+  EXPECT_FALSE(ops_->pause(Pause::kHolds));  // a pause must be granted
   EXPECT_TRUE(ops_->begin_pause(Pause::kHolds));
   EXPECT_FALSE(ops_->wants(Pause::kHolds));
   EXPECT_EQ(ops_->paused(), Pause::kHolds);
   EXPECT_TRUE(ops_->pause(Pause::kHolds));
-  EXPECT_FALSE(ops_->pause(Pause::kWork));  // which is more
+  EXPECT_FALSE(ops_->pause(Pause::kWork));  // stronger than the pause in progress
   EXPECT_TRUE(ops_->wants(Pause::kWork));
   EXPECT_FALSE(ops_->begin_pause(Pause::kWork));  // one at a time
   ops_->resume();
   EXPECT_EQ(ops_->paused(), Pause::kNone);
   const int before = changes;
   EXPECT_TRUE(ops_->begin_pause(Pause::kWork));
-  EXPECT_TRUE(ops_->pause(Pause::kHolds));  // which is less
+  EXPECT_TRUE(ops_->pause(Pause::kHolds));  // weaker than the pause in progress
   EXPECT_TRUE(ops_->pause(Pause::kWork));
   ops_->resume();
   EXPECT_EQ(changes, before + 1);
 }
 
-// It may begin in the middle of the engine's round, or when nobody has a use for it any more.
+// A pause may begin in the middle of the engine's round, or when it is no longer needed.
 TEST_F(DeviceOpsTest, AnUnusedPauseEndsAfterAWholeRound) {
   make([] {});
   EXPECT_FALSE(ops_->pause(Pause::kWork));
@@ -144,7 +145,7 @@ TEST_F(DeviceOpsTest, ACopyThatIsRefusedHalfwayEndsWithWhatWasIssued) {
   whole.width_bytes = kBytes;
   wrong.width_bytes = 64;
   wrong.rows = 2;
-  wrong.source_pitch = wrong.destination_pitch = 16;  // less than a row
+  wrong.source_pitch = wrong.destination_pitch = 16;  // shorter than a row
   const p2p::CopyBox boxes[] = {whole, wrong};
   p2p::Lanes lanes(*ops_);
   const auto ticket = lanes.copy(0, p2p::Lane::kLocal, boxes, kBytes);

@@ -1,5 +1,5 @@
-// Whom the daemon lets in of its own machine: the real binary, spoken to over its sockets.
-// tests/e2e/users_test.py shows what programs of other users get.
+// The users of its own machine that the daemon accepts: the real binary, reached over its sockets.
+// tests/e2e/users_test.py shows the errors that programs of other users get.
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -28,7 +28,7 @@ Status send(int socket, MessageType type, const std::vector<std::byte>& body = {
   return wire::write_message(socket, type, body, patience());
 }
 
-// The reason of the Refusal that comes; empty when something else does.
+// Reads an answer. Returns the reason if it is a Refusal, otherwise an empty string.
 std::string refusal(int socket) {
   auto answer = test::read_answer(socket);
   if (!answer.ok()) return "no answer: " + answer.status().message();
@@ -36,14 +36,14 @@ std::string refusal(int socket) {
   return wire::decode_refusal(answer->second)->reason;
 }
 
-// Whether the server answers what it tells those only that it serves.
+// Whether the server answers a query that it answers only to users it accepts.
 bool is_served(int socket) {
   EXPECT_TRUE(send(socket, MessageType::kStatusQuery).ok());
   auto answer = test::read_answer(socket);
   return answer.ok() && answer->first == MessageType::kStatus;
 }
 
-// A ticket for a connection with these ends, as bytes of a message's body.
+// A ticket for a connection with these ends, encoded as the body of a message.
 std::vector<std::byte> ticket_for(const ServerProcess& server, const wire::TicketQuery& query) {
   const UniqueFd local = server.connect_local();
   EXPECT_TRUE(send(local.get(), MessageType::kTicketQuery, wire::encode(query)).ok());
@@ -59,7 +59,7 @@ std::vector<std::byte> ticket_for(const ServerProcess& server, int socket) {
   return ticket_for(server, {*wire::own_endpoint(socket), *wire::peer_endpoint(socket)});
 }
 
-// Addresses of IPv4 that this machine has.
+// The IPv4 addresses of this machine.
 std::vector<std::string> own_addresses() {
   ifaddrs* interfaces = nullptr;
   EXPECT_EQ(::getifaddrs(&interfaces), 0);
@@ -105,8 +105,8 @@ TEST(DoorTest, ATicketIsGoodOnce) {
   EXPECT_NE(refusal(socket.get()).find("ticket is unknown, used"), std::string::npos);
 }
 
-// As when something else listens at the address that a client connects to, and shows its ticket to
-// the server.
+// As if another program listened at the address to which a client connects, and presented the
+// client's ticket to the server.
 TEST(DoorTest, AnothersTicketIsRefusedAndSpent) {
   const ServerProcess server;
   const UniqueFd theirs = server.connect_tcp(), mine = server.connect_tcp();
@@ -126,7 +126,7 @@ TEST(DoorTest, AnothersTicketIsRefusedAndSpent) {
 TEST(DoorTest, ATicketExpires) {
   const auto lifetime = std::chrono::milliseconds(300);
   const ServerProcess server({}, {"RCUDA_SERVER_HANDSHAKE_TIMEOUT=300ms"});
-  // The connection that it is for comes when the ticket is old.
+  // The ticket's connection is made when the ticket has expired.
   const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -159,7 +159,7 @@ TEST(DoorTest, TicketsAreGivenAndTakenWhereTheyProveSomething) {
   EXPECT_TRUE(is_served(server.connect_local().get()));
 }
 
-// An Attach and a PeerHello name a secret of a session; without it they get nowhere.
+// An Attach and a PeerHello carry a secret of a session; without it the server rejects them.
 TEST(DoorTest, ASecretOfASessionIsNoGuess) {
   const ServerProcess server;
   const UniqueFd attach = server.connect_tcp(), caller = server.connect_tcp();

@@ -1,4 +1,4 @@
-// A worker's driver, of every version that softgpu can be. Each test is a process of its own.
+// A worker's driver, in every version that softgpu can act as. Each test runs in its own process.
 #include "server/worker/driver_loader.h"
 
 #include <cstdlib>

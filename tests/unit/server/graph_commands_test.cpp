@@ -1,5 +1,5 @@
-// Commands about graphs against a real worker loop on the software driver: copies of client memory,
-// and when the client is told that no graph holds something of its any more.
+// Graph commands against a real worker loop on softgpu: copies of client memory, and the
+// notification that no graph holds an object of the client any more.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -124,7 +124,7 @@ TEST_F(GraphCommandsTest, TheClientFillsItsMemoryBeforeEachLaunchReadsIt) {
     ASSERT_TRUE(answer && answer->result == CUDA_SUCCESS);
     EXPECT_EQ(answer->body, std::vector<std::byte>(1, static_cast<std::byte>(round)));
   }
-  // Graph and executable both hold it.
+  // The graph and the executable graph both hold it.
   ASSERT_EQ(call(api::Opcode::cuGraphDestroy, kGraph), CUDA_SUCCESS);
   ASSERT_EQ(call(api::Opcode::cuGraphExecDestroy, kExecutable), CUDA_SUCCESS);
   const auto event = next_event<wire::ReleasedEvent>();
@@ -150,8 +150,8 @@ TEST_F(GraphCommandsTest, MemoryThatNoGraphTookIsReleasedWhenItGoes) {
   EXPECT_EQ(next_event<wire::ReleasedEvent>().callback, 5u);
 }
 
-// Drivers differ in how a node names a library's kernel, and tell of parameters in the form in
-// which they were given: the client hears of its kernel and of the bytes in every case.
+// Drivers differ in how a node names a library's kernel, and return parameters in the form in which
+// they were given. In every case the client gets its own kernel and the bytes of the parameters.
 TEST_F(GraphCommandsTest, KernelNodesAreTheClientsHoweverTheDriverNamesThem) {
   constexpr wire::ObjectId kLibrary = 1, kKernel = 9;
   const std::string image = R"(
@@ -257,7 +257,8 @@ TEST_F(GraphCommandsTest, KernelNodesAreTheClientsHoweverTheDriverNamesThem) {
   table.cuGraphKernelNodeGetParams_v2 = real;
 }
 
-// A picture that no reply holds: the rest is asked for, and kept until it has been read.
+// A graph's DOT output that is too large for one reply: the worker keeps the rest until the client
+// has read it.
 TEST_F(GraphCommandsTest, ALargePictureIsReadInPieces) {
   for (uint32_t i = 0; i < 4000; ++i) {
     wire::Encoder node;
@@ -295,7 +296,7 @@ TEST_F(GraphCommandsTest, ALargePictureIsReadInPieces) {
   EXPECT_EQ(text.size(), bytes);
   EXPECT_TRUE(text.starts_with("digraph"));
   EXPECT_EQ(text.find_last_not_of("\n"), text.rfind('}'));
-  // Read to its end it is gone.
+  // Once it has been read to its end, it is destroyed.
   for (const uint64_t offset : {uint64_t{0}, bytes - 1, bytes, ~uint64_t{0}}) {
     const auto again = read(offset);
     ASSERT_TRUE(again);

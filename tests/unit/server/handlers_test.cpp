@@ -1,4 +1,4 @@
-// Handlers by themselves, with the services of their family and a driver that only names things.
+// Handlers alone, with the services of their family and a driver that does no work.
 #include <gtest/gtest.h>
 
 #include "api/server_handlers.h"
@@ -25,7 +25,7 @@ class ModuleHandlersTest : public testing::Test {
     executor_.emplace(resources_);
   }
   ObjectTable& table(wire::Kind kind) { return executor_->objects.of(kind); }
-  // What a library or module owns.
+  // Adds an object that a library or module owns.
   void add(wire::Kind kind, wire::ObjectId id, void* at, wire::Kind owner_kind,
            wire::ObjectId owner) {
     ASSERT_TRUE(executor_->objects.bind(kind, id, at));
@@ -41,7 +41,7 @@ class ModuleHandlersTest : public testing::Test {
   std::optional<Executor> executor_;
 };
 
-// The driver may give these handles to other code.
+// The driver may reuse these handles for other code.
 TEST_F(ModuleHandlersTest, UnloadingALibraryGivesBackTheIdsOfAllThatIsInIt) {
   for (const uintptr_t library : {0x100, 0x200}) {
     ASSERT_TRUE(executor_->objects.bind(wire::Kind::kLibrary,
@@ -62,7 +62,7 @@ TEST_F(ModuleHandlersTest, UnloadingALibraryGivesBackTheIdsOfAllThatIsInIt) {
   EXPECT_EQ(table(wire::Kind::kModule).id_of(handle<void*>(0x101)), 0u);
   EXPECT_EQ(table(wire::Kind::kKernel).id_of(handle<void*>(0x102)), 0u);
   EXPECT_EQ(table(wire::Kind::kFunction).id_of(handle<void*>(0x103)), 0u);
-  // The other library keeps what is in it.
+  // The other library keeps its objects.
   EXPECT_NE(table(wire::Kind::kModule).id_of(handle<void*>(0x201)), 0u);
   EXPECT_EQ(table(wire::Kind::kKernel).id_of(handle<void*>(0x202)), 2u);
   EXPECT_EQ(table(wire::Kind::kFunction).id_of(handle<void*>(0x203)), 2u);

@@ -1,6 +1,6 @@
-// Hostile rings against a whole session on a driver that does nothing: the session fuzzer's corpus
-// and mutations, fixed. Nothing may be read or written out of bounds (run under AddressSanitizer
-// for that).
+// Hostile rings against a whole session, on a driver that does nothing: the session fuzzer's corpus
+// and fixed mutations of it. Nothing may be read or written out of bounds (run under
+// AddressSanitizer to check).
 #include <string>
 #include <vector>
 
@@ -25,7 +25,7 @@ using fuzz::well_formed_session;
 
 class HostileSessionTest : public testing::Test {
  protected:
-  // Each refused session is worth a line in production.
+  // In production each refused session logs a line.
   void SetUp() override { set_log_level("off"); }
   void TearDown() override { set_log_level("warn"); }
 };
@@ -37,8 +37,8 @@ TEST_F(HostileSessionTest, AWellFormedSessionIsServed) {
   EXPECT_EQ(fuzz::reached.copies, 4);
 }
 
-#if !defined(__SANITIZE_THREAD__)  // whose programs may map nothing there
-// What else of this process is inaccessible is not the client's.
+#if !defined(__SANITIZE_THREAD__)  // its programs cannot map memory there
+// Other inaccessible memory of this process must not be given to the client.
 TEST_F(HostileSessionTest, ExposedMemoryTakesNoAddressesThatAreInUse) {
   void* const wanted = reinterpret_cast<void*>(fuzz::World::kHostRange + 4096);
   auto* const guard =
@@ -56,7 +56,7 @@ TEST_F(HostileSessionTest, ExposedMemoryTakesNoAddressesThatAreInUse) {
 }
 #endif
 
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // which need room themselves
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)  // they need room themselves
 TEST_F(HostileSessionTest, NoRoomForExposedMemoryIsOutOfMemory) {
   fuzz::World& world = fuzz::World::get();
   fuzz::MemoryLink link(world.worker_window, world.client_window);

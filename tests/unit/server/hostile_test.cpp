@@ -1,4 +1,5 @@
-// Commands that no client would send: the session ends or an error comes back, and nothing crashes.
+// Commands that no client would send: the session ends or the command returns an error; nothing
+// crashes.
 #include <cstring>
 #include <random>
 #include <vector>
@@ -59,7 +60,7 @@ TEST(HostileTest, HugeNumbersEndTheSessionOrAreRefused) {
   }
 }
 
-// The table says of these that somebody waits for an answer.
+// The command table says that these are round trips.
 TEST(HostileTest, ACallThatNobodyWaitsForEndsTheSession) {
   for (const Custom opcode : {Custom::kPing, Custom::kCopyToReply, Custom::kModuleLoad}) {
     SessionHarness session;
@@ -112,7 +113,7 @@ TEST(HostileTest, RepliesGoIntoReplySlotsOnly) {
 }
 
 TEST(HostileTest, StagingCannotBeLeft) {
-  const uint64_t bytes = 8u << 20;  // as the harness has
+  const uint64_t bytes = 8u << 20;  // the size of the harness's staging region
   const struct {
     uint64_t offset, bytes;
   } kRanges[] = {{bytes, 1}, {0, bytes + 1}, {1, bytes}, {~0ull, 2}, {~0ull - 7, 8}, {8, ~0ull}};
@@ -142,7 +143,7 @@ TEST(HostileTest, AnObjectsIdIsBoundOnce) {
   EXPECT_EQ(session.wait_end().code(), Code::kProtocol);
 }
 
-// Random bodies behind valid headers, with values that are near something real more often than not.
+// Random bodies after valid headers. More often than not, the values are near valid ones.
 TEST(HostileTest, RandomBodiesNeverCrash) {
   std::mt19937 random(99);
   const std::vector<CommandToTry> all = commands();
@@ -163,7 +164,8 @@ TEST(HostileTest, RandomBodiesNeverCrash) {
         const uint32_t value = kValues[random() % std::size(kValues)];
         std::memcpy(body.data() + at, &value, sizeof value);
       }
-      // Not into memory that is neither the client's nor the GPU's: this process is the client too.
+      // Would write into memory that is neither the client's nor the GPU's, because this process is
+      // the client too.
       if (command.opcode == Custom::kHostExpose) continue;
       if (!session.client().call(static_cast<uint16_t>(command.opcode), body, random() % 3)) break;
     }

@@ -1,5 +1,5 @@
-// A worker that waits for another to connect, and what may come instead: the copies end with an
-// error, and so does the waiting.
+// A worker waits for another worker to connect, and something else happens: the copies end with an
+// error, and the wait ends too.
 #include <array>
 #include <condition_variable>
 #include <functional>
@@ -50,7 +50,7 @@ class PeerCallersTest : public ::testing::Test {
     };
     ASSERT_TRUE(hub_->copy(std::move(copy), {}).ok());
   }
-  // As the daemon passes it on; what is left is the other worker's end.
+  // Calls the worker as the daemon passes a connection on. Returns the other worker's end.
   UniqueFd call(const char* medium, uint32_t link = kLink, uint32_t stream = 0) {
     int ends[2];
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
@@ -104,7 +104,7 @@ TEST_F(PeerCallersTest, ACallerThatSpeaksAnotherProtocolEndsTheCopies) {
   }
 }
 
-// Nobody was introduced under these names, or not as this.
+// No worker was introduced with these link or stream numbers.
 TEST_F(PeerCallersTest, CallersOfOtherNamesAreNoSubstitute) {
   wait_for_a_caller(std::chrono::milliseconds(300));
   const UniqueFd stale = call("shm", kLink + 1);
@@ -118,7 +118,7 @@ TEST_F(PeerCallersTest, AFloodOfCallersLeavesRoomForNoMore) {
   std::vector<UniqueFd> flood;
   for (uint32_t i = 0; i < 1100; ++i) {
     flood.push_back(call("shm", kLink + 1 + i));
-    if (i == 1050) {  // one too many is closed at once
+    if (i == 1050) {  // beyond the limit, a connection is closed at once
       char byte;
       EXPECT_EQ(::recv(flood.back().get(), &byte, 1, 0), 0);
     }
@@ -134,8 +134,8 @@ TEST_F(PeerCallersTest, ShuttingEndsTheWaiting) {
   EXPECT_FALSE(hub_->active());
 }
 
-// A reset is the executor's: it must not wait for a worker that connected and says no more. The
-// next introduction is not disturbed by what is left of the one before.
+// The executor makes the reset, so it must not wait for a worker that connected and then stays
+// silent. Leftovers of the previous introduction do not disturb the next one.
 TEST_F(PeerCallersTest, ShuttingDoesNotWaitForACallerThatIsSilent) {
   for (const char* medium : {"shm", "tcp"}) {
     outcome_.reset();

@@ -1,4 +1,4 @@
-// A worker's dealings with other workers, on softgpu: how they end.
+// Connections of a worker to other workers, on softgpu: how they end.
 #include "server/peer/peer_hub.h"
 
 #include <atomic>
@@ -12,7 +12,7 @@
 namespace rcuda::server {
 namespace {
 
-// A reset ends the copies under way. Whoever waits for their memory, to free it, must be told.
+// A reset ends the copies in progress. A caller that waits to free their memory must be notified.
 TEST(PeerHub, TellsWhoWaitsForMemoryWhenItIsShut) {
   const api::DriverTable& driver = test::TestDriver::get().table;
   constexpr size_t kBytes = 1u << 20;
@@ -47,7 +47,7 @@ TEST(PeerHub, TellsWhoWaitsForMemoryWhenItIsShut) {
     hub.shut();
     EXPECT_EQ(ended, 1);
     EXPECT_EQ(unused, 1);
-    // With nobody to copy with, nobody uses memory.
+    // Without a peer no copy uses memory.
     hub.when_unused(memory, kBytes, [&] { ++unused; });
     EXPECT_EQ(unused, 2);
   }
@@ -55,7 +55,8 @@ TEST(PeerHub, TellsWhoWaitsForMemoryWhenItIsShut) {
   driver.cuDevicePrimaryCtxRelease_v2(0);
 }
 
-// The executor resets a device while a server of another worker takes a connection and is silent.
+// The executor resets a device while the server of another worker has accepted a connection and
+// stays silent.
 TEST(PeerHub, ShuttingDoesNotWaitForAServerThatIsSilent) {
   const api::DriverTable& driver = test::TestDriver::get().table;
   CUcontext context = nullptr;
@@ -84,7 +85,7 @@ TEST(PeerHub, ShuttingDoesNotWaitForAServerThatIsSilent) {
       EXPECT_FALSE(hub.active());
       EXPECT_FALSE(hub.knows(link));
     }
-    EXPECT_EQ(reports, 0);  // nothing is wrong with the connections that were given up
+    EXPECT_EQ(reports, 0);  // abandoned connections are not reported as errors
   }
   driver.cuDevicePrimaryCtxRelease_v2(0);
 }

@@ -1,4 +1,4 @@
-// Commands of the protocol against a real worker loop on the software driver.
+// Commands of the protocol against a real worker loop on softgpu.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -54,7 +54,7 @@ class SessionTest : public ::testing::Test {
   ProtocolClient& client() { return session_.client(); }
   const api::DriverTable& driver() { return session_.driver(); }
 
-  // Contexts are per thread: the test's own thread uses the first device's too.
+  // Contexts are per thread, so the test's own thread also uses that of the first device.
   void SetUp() override {
     CUdevice device;
     CUcontext context;
@@ -86,14 +86,14 @@ class SessionTest : public ::testing::Test {
     return answer ? answer->body : std::vector<std::byte>();
   }
 
-  // The next event, which must be a host function's.
+  // Receives the next event, which must be a host function's.
   void next_callback(wire::HostCallbackEvent* event) {
     const std::vector<std::byte> frame = client().next_event();
     ASSERT_EQ(frame.size(), sizeof *event);
     std::memcpy(event, frame.data(), sizeof *event);
   }
 
-  // Sends the image if need be and loads it as module 1; the driver's answer.
+  // Sends the image if the worker lacks it, and loads it as module 1. Returns the driver's result.
   CUresult load_module(const std::vector<std::byte>& image, uint32_t id = 1) {
     const Sha256 hash = sha256(image);
     wire::ImageQueryBody query{};
@@ -175,7 +175,7 @@ TEST_F(SessionTest, StagedCopiesSignalTheirWords) {
   EXPECT_EQ(client().wait_word(3, 2), CUDA_SUCCESS);
   EXPECT_EQ(std::memcmp(staging, staging + (2 << 20), 1 << 20), 0);
 
-  copy.device_address = 0x1234;  // the word carries the error, and nothing is latched beside it
+  copy.device_address = 0x1234;  // the word carries the error; the error word is not set
   copy.sequence = 3;
   ASSERT_TRUE(client().post(Custom::kCopyStaged, copy).ok());
   EXPECT_EQ(client().wait_word(3, 3), CUDA_ERROR_INVALID_VALUE);
@@ -183,7 +183,8 @@ TEST_F(SessionTest, StagedCopiesSignalTheirWords) {
   driver().cuMemFree_v2(memory);
 }
 
-// The word is the slot's: whoever fills the slot next waits for it.
+// The completion word belongs to the slot: the next user of the slot waits for it and gets the
+// error.
 TEST_F(SessionTest, AFailedCopyFromASlotIsReported) {
   wire::CopyStagedBody copy{};
   copy.device_address = 0x1234;
@@ -195,7 +196,7 @@ TEST_F(SessionTest, AFailedCopyFromASlotIsReported) {
   ASSERT_TRUE(answer);
   EXPECT_EQ(answer->result, CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(client().wait_word(3, 1), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(client().error_word(), 0u);  // it has been reported
+  EXPECT_EQ(client().error_word(), 0u);  // reported by the word
   copy.sequence = 2;
   ASSERT_TRUE(client().post(Custom::kCopyStaged, copy).ok());
   ASSERT_TRUE(client().call(Custom::kPing, Nothing{}));
@@ -242,7 +243,7 @@ TEST_F(SessionTest, ShapesArePackedThroughStaging) {
   driver().cuMemFree_v2(memory);
 }
 
-// A driver has defaults for them, with which the copy would span more than was checked.
+// For these a driver uses defaults, with which the copy would cover more than was checked.
 TEST_F(SessionTest, AShapeWithoutPitchOrHeightIsRefused) {
   constexpr uint64_t kWidth = 64, kHeight = 4, kDepth = 4;
   const CUdeviceptr memory = allocate(kWidth * kHeight * kDepth);
@@ -328,7 +329,8 @@ TEST_F(SessionTest, ASignalComesWhateverIsWrongWithItsStreamOrContext) {
   EXPECT_EQ(synchronize(), CUDA_SUCCESS);
 }
 
-// The word was a stream's that was destroyed at work, and is another's when that work is done.
+// The completion word belonged to a stream that was destroyed while it had work. When that work
+// ends, the word belongs to another stream.
 TEST_F(SessionTest, ALateSignalTakesNothingBack) {
   ASSERT_TRUE(
       post(api::Opcode::cuStreamCreate, unsigned{CU_STREAM_NON_BLOCKING}, uint32_t{1}).ok());
@@ -354,7 +356,7 @@ TEST_F(SessionTest, AHostFunctionHoldsItsStreamUntilItIsAcknowledged) {
   EXPECT_EQ(event.header.event, wire::Event::kHostCallback);
   EXPECT_EQ(event.callback, 4711u);
   EXPECT_EQ(event.status, static_cast<uint32_t>(CUDA_SUCCESS));
-  // Other streams go on meanwhile, and so does the executor.
+  // Other streams and the executor continue meanwhile.
   EXPECT_EQ(synchronize(), CUDA_SUCCESS);
   EXPECT_FALSE(client().word_reached(9, 1));
   client().acknowledge(event.slot, event.sequence);
@@ -368,11 +370,11 @@ TEST_F(SessionTest, AWatchStandsForTheRecordItWasAskedAbout) {
       post(api::Opcode::cuStreamCreate, unsigned{CU_STREAM_NON_BLOCKING}, uint32_t{2}).ok());
   ASSERT_TRUE(
       post(api::Opcode::cuEventCreate, unsigned{CU_EVENT_DISABLE_TIMING}, uint32_t{1}).ok());
-  // A stream held by a host function, an event recorded behind it, and a watch of that record.
+  // A stream that a host function holds, an event recorded after it, and a watch of that record.
   ASSERT_TRUE(client().post(Custom::kLaunchHost, wire::LaunchHostBody{1, 1, 0}).ok());
   ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{1}).ok());
   ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 1, 1, 0}).ok());
-  // The event is recorded again, where nothing holds it, and watched again.
+  // The event is recorded again in a stream that is not held, and watched again.
   ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{2}).ok());
   ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 21, 1, 1, 0}).ok());
   EXPECT_EQ(client().wait_word(21, 1), CUDA_SUCCESS);
@@ -381,7 +383,7 @@ TEST_F(SessionTest, AWatchStandsForTheRecordItWasAskedAbout) {
   ASSERT_NO_FATAL_FAILURE(next_callback(&event));
   client().acknowledge(event.slot, event.sequence);
   EXPECT_EQ(client().wait_word(20, 1), CUDA_SUCCESS);
-  // Never recorded, or no event at all.
+  // An event that was never recorded, and an id that is not an event.
   ASSERT_TRUE(post(api::Opcode::cuEventCreate, 0u, uint32_t{2}).ok());
   ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{2, 22, 1, 1, 0}).ok());
   EXPECT_EQ(client().wait_word(22, 1), CUDA_SUCCESS);
@@ -398,7 +400,7 @@ TEST_F(SessionTest, AWatchOfWhoOnlyAsksEndsWithItsRecord) {
   ASSERT_TRUE(client().post(Custom::kLaunchHost, wire::LaunchHostBody{1, 1, 0}).ok());
   ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{1}).ok());
   ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 1, 0, 0}).ok());
-  // Naming the event is not recording it; of two watches the later is kept.
+  // Waiting for the event does not record it. Of two watches, the later one is kept.
   ASSERT_TRUE(post(api::Opcode::cuStreamWaitEvent, uint32_t{2}, uint32_t{1}, 0u).ok());
   ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 2, 0, 0}).ok());
   wire::HostCallbackEvent event{};
@@ -407,7 +409,7 @@ TEST_F(SessionTest, AWatchOfWhoOnlyAsksEndsWithItsRecord) {
   client().acknowledge(event.slot, event.sequence);
   EXPECT_EQ(client().wait_word(20, 2), CUDA_SUCCESS);
 
-  // Recorded again in a stream that captures, it must not be asked for.
+  // The event is recorded again in a stream in capture, so it must not be queried.
   ASSERT_TRUE(client().post(Custom::kLaunchHost, wire::LaunchHostBody{1, 1, 0}).ok());
   ASSERT_TRUE(post(api::Opcode::cuEventRecord, uint32_t{1}, uint32_t{1}).ok());
   ASSERT_TRUE(client().post(Custom::kWatchEvent, wire::WatchEventBody{1, 20, 3, 0, 0}).ok());
@@ -420,7 +422,7 @@ TEST_F(SessionTest, AWatchOfWhoOnlyAsksEndsWithItsRecord) {
   EXPECT_EQ(synchronize(1), CUDA_SUCCESS);
   EXPECT_FALSE(client().word_reached(20, 3));
   ASSERT_TRUE(post(api::Opcode::cuStreamDestroy_v2, uint32_t{2}).ok());  // ends the capture
-  // Destroyed, the event is not asked for either.
+  // A destroyed event must not be queried either.
   ASSERT_TRUE(post(api::Opcode::cuEventDestroy_v2, uint32_t{1}).ok());
   EXPECT_EQ(synchronize(1), CUDA_SUCCESS);
   EXPECT_FALSE(client().word_reached(20, 3));
@@ -450,7 +452,7 @@ TEST_F(SessionTest, FreeingMemoryHoldsItsCallerOnly) {
   std::optional<ProtocolClient::Answer> freed;
   std::atomic<bool> answered{false};
   std::thread caller([&] {
-    // A slot of its own, beside the one that calls of the test's thread use.
+    // Another slot than that of the test thread's calls.
     wire::CommandHeader header{};
     header.opcode = static_cast<uint16_t>(api::Opcode::cuMemFree_v2);
     header.context = 1;
@@ -462,7 +464,8 @@ TEST_F(SessionTest, FreeingMemoryHoldsItsCallerOnly) {
   });
   wire::HostCallbackEvent event{};
   ASSERT_NO_FATAL_FAILURE(next_callback(&event));
-  // The stream is held, so the memory stays, and the executor goes on with others' commands.
+  // The stream is held, so the memory is not freed, and the executor runs the commands of other
+  // threads.
   EXPECT_EQ(synchronize(), CUDA_SUCCESS);
   EXPECT_FALSE(answered);
   client().acknowledge(event.slot, event.sequence);
@@ -478,11 +481,11 @@ TEST_F(SessionTest, UnloadingCodeHoldsNobody) {
   ASSERT_TRUE(client().post(Custom::kLaunchHost, wire::LaunchHostBody{1, 1, 0}).ok());
   wire::HostCallbackEvent event{};
   ASSERT_NO_FATAL_FAILURE(next_callback(&event));
-  // The device is busy, and the driver would wait for it.
+  // The device is busy, so the driver would wait for it.
   ASSERT_TRUE(post(api::Opcode::cuModuleUnload, uint32_t{1}).ok());
   EXPECT_TRUE(client().call(Custom::kPing, Nothing{}));
   client().acknowledge(event.slot, event.sequence);
-  // The id is free: another module may have it, whether or not the first is unloaded by now.
+  // The id is free: another module may have it, whether or not the first module has been unloaded.
   EXPECT_EQ(load_module(bytes_of(std::string(kPtx))), CUDA_SUCCESS);
   EXPECT_EQ(synchronize(), CUDA_SUCCESS);
   EXPECT_EQ(client().error_word(), 0u);
@@ -505,7 +508,7 @@ TEST_F(SessionTest, ExposedMemoryIsCopiedInPlace) {
   ASSERT_TRUE(client().post(Custom::kCopy, copy).ok());
   EXPECT_EQ(synchronize(), CUDA_SUCCESS);
   EXPECT_EQ(read_back(device + 1000, 4), std::vector<std::byte>(4, std::byte{0x5a}));
-  // Memory that is neither the driver's nor exposed is not touched.
+  // Memory that is neither the driver's nor exposed is refused.
   int local = 0;
   copy.destination = reinterpret_cast<uint64_t>(&local);
   copy.source = device;

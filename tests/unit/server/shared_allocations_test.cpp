@@ -1,4 +1,4 @@
-// Exported allocations between two workers, both in this process, while it runs out of descriptors.
+// Exported allocations between two workers, both in this process, which runs out of descriptors.
 #include "server/executor/memory/shared_allocations.h"
 
 #include <cerrno>
@@ -16,7 +16,7 @@ namespace {
 
 UniqueFd open_null() { return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
-// Of what this process may open, `left` descriptors are left.
+// While this object lives, the process can open `left` more descriptors.
 class FewDescriptors {
  public:
   static constexpr const char* kNotHere = "UBSan asks with a pipe whether memory can be read";
@@ -70,8 +70,8 @@ class SharedAllocationsTest : public ::testing::Test {
   wire::AllocationToken token_{};
 };
 
-// What a caller waits for, in vain, must not keep a processor busy. Nobody has called before, of
-// whose socket the exporter might let go meanwhile.
+// While a caller waits in vain, the exporter must not use the CPU. There is no earlier caller whose
+// socket the exporter could close meanwhile.
 TEST_F(SharedAllocationsTest, WithoutADescriptorForTheCallerItRests) {
   if (!FewDescriptors::kAreEnough) GTEST_SKIP() << FewDescriptors::kNotHere;
   {
@@ -88,7 +88,7 @@ TEST_F(SharedAllocationsTest, AnotherWorkerGetsTheDescriptor) { expect_import();
 TEST_F(SharedAllocationsTest, PassingAnAllocationOnTakesNoDescriptorButTheCallers) {
   if (!FewDescriptors::kAreEnough) GTEST_SKIP() << FewDescriptors::kNotHere;
   for (int i = 0; i < 100; ++i) {
-    const FewDescriptors few(3);  // the two sockets and what arrives
+    const FewDescriptors few(3);  // the two sockets and the descriptor that arrives
     const auto imported = importer_.import_descriptor(token_);
     ASSERT_TRUE(imported) << i << ": " << imported.status().message();
   }

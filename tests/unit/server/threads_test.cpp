@@ -1,5 +1,5 @@
-// A worker on a host that lets it have no further threads: errors that say so, where a thread is
-// wanted, and a session that goes on.
+// A worker that may start no further threads: a request that needs a thread gets an error that says
+// so, and the session continues.
 #include <condition_variable>
 #include <mutex>
 #include <string>
@@ -66,7 +66,7 @@ TEST_F(WorkerThreads, WithoutAnEngineNoPeerIsKnown) {
 
 TEST_F(WorkerThreads, WithoutAThreadToConnectCopiesEndWithTheReason) {
   {
-    const ThreadLimit limit(1);  // the engine's
+    const ThreadLimit limit(1);  // for the engine
     EXPECT_TRUE(introduce().ok());
     EXPECT_EQ(limit.refused(), 1);
   }
@@ -107,7 +107,7 @@ TEST(Threads, OutputThatCannotBeCapturedStays) {
   const ThreadLimit limit(0);
   expect_mend(OutputCapture::start().status());
   EXPECT_EQ(limit.refused(), 1);
-  // Descriptor 1 is no pipe of the capture's.
+  // Descriptor 1 is not a pipe of the capture.
   EXPECT_GE(::write(1, "\n", 1), 1);
 }
 

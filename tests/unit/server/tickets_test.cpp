@@ -70,7 +70,7 @@ TEST_F(TicketsTest, TicketsDiffer) {
   EXPECT_EQ(seen.size(), 1000u);
 }
 
-// Whoever was shown it instead of the server can do nothing with it.
+// A program that got the ticket instead of the server cannot use it.
 TEST_F(TicketsTest, OnAnotherConnectionItIsSpent) {
   const wire::Ticket other_client = issue(kAda, 1);
   EXPECT_EQ(redeem(other_client, 2), std::nullopt);

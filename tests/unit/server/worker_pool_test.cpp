@@ -1,4 +1,4 @@
-// The pool by itself, with real workers on softgpu or with processes that are none.
+// The pool alone, with real workers on softgpu or with processes that are not workers.
 #include "server/daemon/worker_pool.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ wire::Hello hello() {
   return message;
 }
 
-// Looks after the pool until `done`, as the daemon does while nobody calls.
+// Serves the pool until `done` returns true, as the daemon does while no client connects.
 void run_until(WorkerPool& pool, const std::function<bool()>& done) {
   const Clock::time_point end = Clock::now() + std::chrono::seconds(60);
   while (!done()) {
@@ -85,7 +85,7 @@ TEST(WorkerPoolTest, WhatClientsThatLeftWaitedForIsNotKept) {
   EXPECT_TRUE(pool.last_failure().ok());
 }
 
-// Neither the order to stop nor a kill ends it. The server ends all the same.
+// Neither the request to stop nor a kill removes the worker. The server ends nevertheless.
 TEST(WorkerPoolTest, AWorkerThatCannotBeKilledIsLeftBehind) {
   PoolSettings settings("1", RCUDA_TEST_HELD_WORKER);
   ASSERT_TRUE(settings.stop_timeout.set("50ms", "stop timeout", "the test").ok());
@@ -97,7 +97,7 @@ TEST(WorkerPoolTest, AWorkerThatCannotBeKilledIsLeftBehind) {
   EXPECT_EQ(idle(pool), 0u);
 }
 
-// A debugger hears of the end first. The daemon goes on, and asks again.
+// A debugger is notified of the end first. The daemon continues and polls again.
 TEST(WorkerPoolTest, ATracedWorkerThatEndedHoldsNobody) {
   PoolSettings settings("1", RCUDA_TEST_HELD_WORKER);
   ASSERT_TRUE(settings.stop_timeout.set("50ms", "stop timeout", "the test").ok());
@@ -114,7 +114,7 @@ TEST(WorkerPoolTest, ATracedWorkerThatEndedHoldsNobody) {
   ASSERT_EQ(status.sessions.size(), 1u);
   ASSERT_EQ(::kill(static_cast<pid_t>(status.sessions[0].worker_pid), SIGKILL), 0);
   run_until(pool, [&] { return pool.sessions() == 0; });
-  // Its descriptor stays readable, so it is not polled any more.
+  // Its descriptor stays readable, so it is no longer polled.
   std::vector<pollfd> items;
   pool.add_descriptors(&items);
   EXPECT_TRUE(items.empty());

@@ -116,7 +116,7 @@ TEST(AddressFenceTest, AllocationsLandInTheWindow) {
       const auto address = reinterpret_cast<uint64_t>(got);
       if (address < window.base || address >= window.base + window.bytes) ::_exit(2);
     }
-    // As a driver looks for its pools' addresses.
+    // As a driver looks for addresses for its pools.
     for (uint64_t at = wire::kPoolBase; at < wire::kPoolBase + 6 * wire::kPoolBytes;
          at += wire::kPoolBytes) {
       const bool closed = at < wire::kPoolBase + 5 * wire::kPoolBytes;
@@ -283,7 +283,7 @@ TEST(ImageCacheTest, ImagesOutliveTheirCacheObject) {
   const ImagePointer found = cache.find(hash, image.size());
   ASSERT_NE(found, nullptr);
   EXPECT_TRUE(std::ranges::equal(found->bytes(), image));
-  // PTX text must end in a zero, also where the image fills its last page.
+  // PTX text must end in a zero, also if the image fills its last page.
   EXPECT_EQ(found->bytes().data()[image.size()], std::byte{0});
   EXPECT_EQ(cache.find(hash, image.size() - 1), nullptr) << "another length is another image";
 }
@@ -304,7 +304,7 @@ TEST(ImageCacheTest, TheLeastRecentlyUsedGoesFirst) {
     const std::vector<std::byte> image = some_bytes(1000, i);
     hashes.push_back(sha256(image));
     ASSERT_TRUE(cache.insert(hashes.back(), image).ok());
-    // Times of files have the kernel's tick as their grain.
+    // File times have the resolution of the kernel's tick.
     const auto old = std::filesystem::file_time_type::clock::now() - std::chrono::hours(2 - i);
     std::filesystem::last_write_time(folder.path() + "/" + to_hex(hashes.back()), old);
   }

@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A made-up /sys, /proc and /dev.
+// An artificial /sys, /proc and /dev.
 class DoctorTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -40,7 +40,7 @@ class DoctorTest : public testing::Test {
     file("sys/class/net/eth2/mtu", mtu + "\n");
   }
 
-  // A PCI function below the given bridges; `link` is where sysfs refers to it.
+  // Adds a PCI function below the given bridges; `link` is the place where sysfs refers to it.
   void add_pci(const std::string& path, const std::string& link, const std::string& vendor,
                const std::string& kind, const std::string& node) {
     file("sys/devices/" + path + "/vendor", vendor + "\n");
@@ -140,7 +140,7 @@ TEST_F(DoctorTest, PciDistanceAndAcs) {
   Findings findings = check_pci(root_);
   EXPECT_NE(find(findings, "mlx5_0 are behind the same PCIe switch"), nullptr);
   EXPECT_NE(find(findings, "mlx5_1 are on different NUMA nodes"), nullptr);
-  const Finding* hidden = find(findings, "cannot be read");  // no config space in the tree yet
+  const Finding* hidden = find(findings, "cannot be read");  // the tree has no config space yet
   ASSERT_NE(hidden, nullptr);
   EXPECT_NE(hidden->remedy.find("root"), std::string::npos);
 
@@ -171,7 +171,7 @@ TEST_F(DoctorTest, WithoutGpuOrAdapterThereIsNoDistance) {
   EXPECT_FALSE(findings[0].remedy.empty());
 }
 
-// Whatever is not good says what to do about it.
+// Every finding that is not good states a remedy.
 TEST_F(DoctorTest, EveryProblemHasItsMend) {
   add_roce_device("1: DOWN", "1500");
   fs::remove(root_ / "dev/infiniband/rdma_cm");

@@ -19,7 +19,7 @@ constexpr CUresult kForbidden = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 
 class CaptureTest : public ::testing::Test {
  protected:
-  // Without a worker: what is to be told to one goes nowhere.
+  // There is no worker: messages to it are dropped.
   void begin(CUstreamCaptureMode mode) { capture_begun(&origins_[begun_++], mode); }
   void end() { capture_ended(&origins_[--begun_]); }
   void TearDown() override {
@@ -59,7 +59,7 @@ TEST_F(CaptureTest, AThreadMayRelaxItself) {
   begin(CU_STREAM_CAPTURE_MODE_GLOBAL);
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   EXPECT_EQ(exchange_capture_mode(&mode), CUDA_SUCCESS);
-  EXPECT_EQ(mode, CU_STREAM_CAPTURE_MODE_GLOBAL);  // what every thread begins with
+  EXPECT_EQ(mode, CU_STREAM_CAPTURE_MODE_GLOBAL);  // the initial mode of every thread
   EXPECT_EQ(check_unsafe_call(), CUDA_SUCCESS);
   EXPECT_EQ(elsewhere(check_unsafe_call), kForbidden);
   EXPECT_EQ(exchange_capture_mode(&mode), CUDA_SUCCESS);

@@ -26,7 +26,7 @@ class FunctionsTest : public TwoPuppetsTest {
   void SetUp() override {
     TwoPuppetsTest::SetUp();
     first().on(wire::Custom::kImageQuery, [](const auto&) {
-      return Answer{CUDA_SUCCESS, bytes_of(std::array<uint32_t, 2>{1, 0})};  // it is there
+      return Answer{CUDA_SUCCESS, bytes_of(std::array<uint32_t, 2>{1, 0})};  // the worker has it
     });
     first().on(wire::Custom::kLibraryLoad, [](const auto&) {
       return Answer{CUDA_SUCCESS, bytes_of(std::array<uint32_t, 2>{})};
@@ -46,7 +46,7 @@ class FunctionsTest : public TwoPuppetsTest {
     const auto bytes = std::as_bytes(std::span(&body, 1));
     return {bytes.begin(), bytes.end()};
   }
-  // What the worker says of every kernel; `count` may be a lie.
+  // Sets the worker's answer about every kernel. `count` may be false.
   void answer_with(const std::vector<wire::ParameterInfo>& parameters, int64_t count = -1) {
     first().on(wire::Custom::kFunctionInfo, [=](const auto&) {
       struct {
@@ -125,7 +125,7 @@ TEST_F(FunctionsTest, WithALibraryGoWhatItsKernelsWere) {
   EXPECT_EQ(sent(static_cast<uint16_t>(api::Opcode::cuLibraryUnload)).size(), 1u);
 }
 
-// As when one thread reads a graph's nodes and another unloads a library.
+// As if one thread read a graph's nodes while another unloaded a library.
 TEST_F(FunctionsTest, KernelsAreLookedForWhileOthersGo) {
   constexpr int kRounds = 100;
   Kernel* kernel = nullptr;
@@ -152,7 +152,7 @@ TEST_F(FunctionsTest, KernelsAreLookedForWhileOthersGo) {
   unload(*library_);
 }
 
-// As when one thread makes streams and another resets a device.
+// As if one thread made streams while another reset a device.
 TEST_F(FunctionsTest, ObjectsAreLookedForByContextWhileOthersComeAndGo) {
   constexpr int kRounds = 1000;
   constexpr wire::ObjectId kContext = wire::kFirstCreatedContext + 77;
@@ -182,7 +182,7 @@ TEST_F(FunctionsTest, ObjectsAreLookedForByContextWhileOthersComeAndGo) {
 TEST_F(FunctionsTest, ParametersThatCannotBeAreRefused) {
   Kernel* kernel = nullptr;
   const std::vector<std::pair<std::vector<wire::ParameterInfo>, int64_t>> lies{
-      {{{0, 8}}, 2},  // more than came
+      {{{0, 8}}, 2},  // more than were sent
       {{{0, 8}}, 0xffff'ffff},
       {{{wire::kMaxParameterBytes, 1}}, -1},
       {{{0xffff'ffff, 0xffff'ffff}}, -1},

@@ -19,7 +19,7 @@ namespace {
 TEST(ImagesTest, ThreadsThatLoadTheSameImageSendItOnce) {
   using Command = test::PuppetServer::Command;
   using Answer = test::PuppetServer::Answer;
-  std::map<ImageHash, uint64_t> missing;  // the puppet's own
+  std::map<ImageHash, uint64_t> missing;  // images that the puppet lacks
   LoneSession lone;
   const auto hash_in = [](const Command& command) {
     ImageHash hash;

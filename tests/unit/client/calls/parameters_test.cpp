@@ -32,10 +32,10 @@ TEST(ParametersTest, ArePackedWhereTheKernelWantsThem) {
   size_t bytes = 0;
   ASSERT_EQ(parameter_bytes(info, parameters, nullptr, &bytes), CUDA_SUCCESS);
   ASSERT_EQ(bytes, 16u);
-  std::vector<std::byte> packed(24, std::byte{0xee});  // padded to 8, and more
+  std::vector<std::byte> packed(24, std::byte{0xee});  // padded to 8, plus a guard
   ASSERT_EQ(pack_parameters(info, parameters, nullptr, packed), CUDA_SUCCESS);
   EXPECT_EQ(at<char>(packed, 0), 'r');
-  EXPECT_EQ(at<char>(packed, 1), 0);  // nothing of this process leaks into gaps
+  EXPECT_EQ(at<char>(packed, 1), 0);  // gaps are zeroed, so that no bytes of this process leak
   EXPECT_EQ(at<int>(packed, 4), -7);
   EXPECT_EQ(at<double>(packed, 8), 0.5);
   EXPECT_EQ(at<uint64_t>(packed, 16), 0u);
@@ -63,7 +63,7 @@ TEST(ParametersTest, ABufferIsTakenAsItIs) {
   std::vector<std::byte> packed(bytes);
   ASSERT_EQ(pack_parameters(info, nullptr, extra, packed), CUDA_SUCCESS);
   EXPECT_EQ(at<uint64_t>(packed, 8), 2u);
-  // Both ways at once.
+  // Both forms at once.
   void* parameters[] = {buffer};
   EXPECT_EQ(parameter_bytes(info, parameters, extra, &bytes), CUDA_ERROR_INVALID_VALUE);
 }

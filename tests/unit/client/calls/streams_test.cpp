@@ -1,4 +1,4 @@
-// Which stream a handle means, and on which worker.
+// The stream that a handle names, and its worker.
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ TEST_F(StreamsTest, NullAndLegacyAreTheDefaultStreamOfTheCurrentContext) {
   std::thread([&] { EXPECT_EQ(resolved(nullptr).result, CUDA_ERROR_INVALID_CONTEXT); }).join();
 }
 
-// What a command queues in a stream has a position there; a question has none.
+// A command that queues work has a position in the stream's timeline; a query has none.
 TEST_F(StreamsTest, ACommandCountsInTheTimelineOfItsStream) {
   CUstream stream = nullptr;
   ASSERT_EQ(forward_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
@@ -68,7 +68,7 @@ TEST_F(StreamsTest, TheLegacyDefaultStreamHasATimelineInEachContext) {
   wire::ObjectId id = 0;
   ASSERT_EQ(resolve(nullptr, wire::Kind::kStream, &target, &id), CUDA_SUCCESS);
   EXPECT_EQ(target.timeline, process().device(0)->primary->timeline.get());
-  // A command for another context says nothing of the current one's.
+  // A command for another context does not advance the current context's timeline.
   Target other = target_of(*process().device(2)->primary);
   ASSERT_EQ(resolve(nullptr, wire::Kind::kStream, &other, &id), CUDA_SUCCESS);
   EXPECT_EQ(other.timeline, nullptr);
@@ -83,7 +83,7 @@ TEST_F(StreamsTest, AStreamBringsItsWorkerAlong) {
   EXPECT_EQ(answer.result, CUDA_SUCCESS);
   EXPECT_EQ(answer.session, &second_session());
   EXPECT_NE(answer.id, 0u);
-  // A command for one server cannot name another's stream.
+  // A command for one server cannot use a stream of another.
   Target first;
   ASSERT_EQ(target_current(&first), CUDA_SUCCESS);
   EXPECT_EQ(resolved(stream, first).result, CUDA_ERROR_INVALID_HANDLE);
@@ -111,12 +111,13 @@ TEST_F(StreamsTest, EachThreadHasAPerThreadStreamInEachContext) {
     set_current_context(process().device(2)->primary);
     EXPECT_NE(resolved(CU_STREAM_PER_THREAD).id, once.id);
     EXPECT_EQ(created(), 3u);
-    EXPECT_EQ(destroyed(), 1u);  // the thread that is over
+    EXPECT_EQ(destroyed(), 1u);  // that of the thread that has ended
   }).join();
   EXPECT_EQ(destroyed(), 2u);
 }
 
-// As after a reset: the application's next stream is where the thread's was, and has its id.
+// As after a reset: the application's next stream has the address and the id of the thread's old
+// stream.
 TEST_F(StreamsTest, APerThreadStreamThatWentWithItsContextIsNobodyElses) {
   for (const bool used_again : {true, false}) {
     (void)destroyed();

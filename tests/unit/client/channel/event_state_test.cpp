@@ -1,4 +1,4 @@
-// How far an event's latest record is, as queries see it.
+// The progress of an event's latest record, as queries see it.
 #include "client/channel/event_state.h"
 
 #include <optional>
@@ -29,17 +29,17 @@ class EventStateTest : public ::testing::Test {
     recording.is_at(timeline(), timeline().count());
   }
   Progress progress() { return event_->state.progress(&record_, &result_); }
-  // The worker says that it is not done.
+  // The worker answers that the record is not done.
   void find_pending() {
     EXPECT_EQ(progress(), Progress::kUnknown);
     event_->state.found_pending(record_, session().timelines().news());
-    EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);  // it has seen the command
+    EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);  // the worker has received the command
   }
   void hold_watches() {
     lone_.puppet.on(Custom::kWatchEvent, [](const auto&) { return std::nullopt; });
   }
   size_t watches() { return lone_.puppet.taken(Custom::kWatchEvent).size(); }
-  size_t words() {  // that can be kept
+  size_t words() {  // number of words that can be kept
     std::vector<Word> taken;
     while (const std::optional<Word> word = session().words().acquire_spare())
       taken.push_back(*word);
@@ -71,7 +71,7 @@ TEST_F(EventStateTest, ItKeepsItsWordUntilItIsDone) {
   EXPECT_EQ(progress(), Progress::kPending);
   EXPECT_EQ(words(), all - 1);
   lone_.puppet.on(Custom::kWatchEvent, nullptr);
-  record();  // the answer of before is none for this record
+  record();  // the earlier answer does not apply to this record
   find_pending();
   EXPECT_EQ(progress(), Progress::kDone);
   EXPECT_EQ(words(), all);
@@ -99,7 +99,7 @@ TEST_F(EventStateTest, AnotherThreadsAnswerIsNoneForALaterRecord) {
   EXPECT_FALSE(timeline().has_reached(1));
 }
 
-// One of them is the latest, and nobody here knows which.
+// One of the two is the latest, and the client does not know which.
 TEST_F(EventStateTest, RecordsOfTwoThreadsAtOnceAreLeftToTheWorker) {
   {
     EventState::Recording first(event_->state), second(event_->state);

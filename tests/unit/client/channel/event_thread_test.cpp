@@ -1,5 +1,5 @@
-// What a worker tells on its own account: host functions to run, text of kernels, things let go of;
-// and what no worker would say.
+// Events that a worker sends: host functions to run, output of kernels, released objects. Also
+// events that no worker would send.
 #include "client/channel/event_thread.h"
 
 #include <atomic>
@@ -48,14 +48,14 @@ class EventThreadTest : public ::testing::Test {
     std::memcpy(frame.data(), &header, sizeof header);
     puppet().send_event(frame);
   }
-  // Until the client said that the host function is over.
+  // Waits until the client has acknowledged the host function. Returns whether it has.
   bool acknowledged(uint32_t slot, uint64_t sequence) {
     auto* word = reinterpret_cast<uint64_t*>(puppet().link().window().data() +
                                              wire::WorkerWindow::kCallbackAcks + 8ull * slot);
     const Status came = puppet().link().wait(
         [&] { return std::atomic_ref(*word).load(std::memory_order_acquire) == sequence; },
         std::chrono::steady_clock::now() + std::chrono::seconds(60));
-    after_peer(&lone_.session->link());  // what acknowledged before it did
+    after_peer(&lone_.session->link());  // pairs with before_peer() of the acknowledging thread
     return came.ok();
   }
   bool alive() { return lone_.ping() == CUDA_SUCCESS && !lone_.session->lost(); }
@@ -73,7 +73,8 @@ TEST_F(EventThreadTest, AHostFunctionRunsOnceAndIsAcknowledged) {
   call_back(id, 3, 1, CUDA_ERROR_LAUNCH_FAILED);
   EXPECT_TRUE(acknowledged(3, 1));
   EXPECT_EQ(status.load(), CUDA_ERROR_LAUNCH_FAILED);
-  // Asked again: warned of, acknowledged so that no stream hangs, and not run.
+  // A second request is logged as a warning and acknowledged, so that no stream hangs, but the
+  // function is not run.
   call_back(id, 3, 2);
   EXPECT_TRUE(acknowledged(3, 2));
   EXPECT_EQ(runs.load(), 1);
@@ -117,12 +118,12 @@ TEST_F(EventThreadTest, AGraphsFunctionRunsAsOftenAsItIsLaunched) {
   send(Event::kReleased, wire::ReleasedEvent{{}, id});
   while (released.load() == 0) std::this_thread::yield();
   EXPECT_FALSE(events().host_function_given(id, &given));
-  send(Event::kReleased, wire::ReleasedEvent{{}, id});  // nothing is left to let go of
+  send(Event::kReleased, wire::ReleasedEvent{{}, id});  // nothing is left to release
   EXPECT_TRUE(alive());
   EXPECT_EQ(released.load(), 1);
 }
 
-// The application's functions may take as long as they like; bytes that a graph wants do not wait.
+// The application's functions may take any time; bytes for a graph must not wait for them.
 TEST_F(EventThreadTest, AnInternalFunctionOvertakesOneOfTheApplication) {
   std::atomic<bool> go_on{false};
   const uint64_t slow = *events().add_callback([&](CUresult) {
@@ -166,7 +167,7 @@ TEST_F(EventThreadTest, StreamCallbacksAreToldOfALossAndHostFunctionsAreNotCalle
   EXPECT_TRUE(events().remove_callback(host_function));
 }
 
-// What Session::end() does before it closes the Link.
+// As Session::end() does before it closes the Link.
 TEST_F(EventThreadTest, ForgottenCallbacksAreNotCalledAfterALoss) {
   std::atomic<int> runs{0};
   std::promise<void> other;
@@ -189,8 +190,8 @@ TEST_F(EventThreadTest, TextOfKernelsComesBeforeTheCallReturns) {
   EXPECT_EQ(::testing::internal::GetCapturedStdout(), "hello");
 }
 
-// An event has left the ring before it is handled: the reply that came behind it waits all the
-// same.
+// An event leaves the ring before it is handled. The reply that follows it must wait for the
+// handling.
 TEST_F(EventThreadTest, ACallReturnsWhenTheEventsBeforeItsReplyAreHandled) {
   std::atomic<bool> handled{false};
   events().set_trace_sink([&](std::span<const wire::TraceEvent>) {
@@ -226,7 +227,7 @@ TEST_F(EventThreadTest, NoEventIsForgottenAtTheEndOfTheRing) {
   events().set_trace_sink({});
 }
 
-// A graph copies what may be gigabytes, and other threads' calls go on.
+// A graph may copy gigabytes; the calls of other threads must not wait for it.
 TEST_F(EventThreadTest, ACallWaitsForOutputBehindAGraphsCopyAndNotForTheCopy) {
   std::promise<void> called;
   EventThread::GraphCallback copies;
@@ -246,17 +247,17 @@ TEST_F(EventThreadTest, ACallWaitsForOutputBehindAGraphsCopyAndNotForTheCopy) {
   EXPECT_TRUE(acknowledged(1, 1));
 }
 
-// ---- what no worker would say
-// --------------------------------------------------------------------
+// ---- events that no worker would send
+// ------------------------------------------------------------
 
 TEST_F(EventThreadTest, MalformedEventsAreDroppedAndTheSessionGoesOn) {
   ::testing::internal::CaptureStdout();
   wire::HostCallbackEvent callback{};
-  callback.slot = wire::WorkerWindow::kCallbackSlots;  // one too far
+  callback.slot = wire::WorkerWindow::kCallbackSlots;  // one past the last
   send(Event::kHostCallback, callback);
   callback.slot = 0xffff'ffff;
   send(Event::kHostCallback, callback);
-  send(Event::kOutput, wire::OutputEvent{{}, 0, 6}, "hello");  // says more than it has
+  send(Event::kOutput, wire::OutputEvent{{}, 0, 6}, "hello");  // claims more than it has
   send(Event::kOutput, wire::OutputEvent{{}, 1, 0xffff'fff0}, "hello");
   send(static_cast<Event>(99), wire::ReleasedEvent{});
   send(static_cast<Event>(0), wire::ReleasedEvent{});

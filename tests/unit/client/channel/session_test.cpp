@@ -1,4 +1,4 @@
-// One session against a worker that errs, dies or lies.
+// A session with a worker that errs, dies or lies.
 #include "client/channel/session.h"
 
 #include <atomic>
@@ -36,7 +36,7 @@ class SessionTest : public ::testing::Test {
                 std::as_bytes(std::span(&body, 1)));
   }
   Target in_context() { return session().in_context(1); }
-  // Written by the worker itself, at a place of its choosing in the client's window.
+  // Writes like a worker, at any offset of the client's window.
   void write(uint64_t offset, uint64_t word) {
     ASSERT_TRUE(puppet()
                     .link()
@@ -48,7 +48,7 @@ class SessionTest : public ::testing::Test {
     EXPECT_EQ(ping(), kSessionLost);
     EXPECT_EQ(post_something(), kSessionLost);
     EXPECT_EQ(session().synchronize(in_context()), kSessionLost);
-    EXPECT_EQ(session().take_error(), kSessionLost);  // as of what was done before
+    EXPECT_EQ(session().take_error(), kSessionLost);  // as for earlier commands
   }
 
   LoneSession lone_;
@@ -92,7 +92,7 @@ TEST_F(SessionTest, AnAsynchronousErrorIsReportedOnceByTheNextPost) {
   puppet().set_error(CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(post_something(), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(post_something(), CUDA_SUCCESS);
-  puppet().set_error(CUDA_ERROR_INVALID_VALUE);  // once more is another one
+  puppet().set_error(CUDA_ERROR_INVALID_VALUE);  // this is another error
   EXPECT_EQ(session().take_error(), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(session().take_error(), CUDA_SUCCESS);
 }
@@ -135,8 +135,8 @@ TEST_F(SessionTest, ACallsResultIsTheWorkersAndNoAsynchronousOne) {
   EXPECT_EQ(session().take_error(), CUDA_ERROR_INVALID_VALUE);
 }
 
-// ---- what is too large
-// ---------------------------------------------------------------------------
+// ---- too large
+// -----------------------------------------------------------------------------------
 
 TEST_F(SessionTest, ACommandThatIsTooLargeIsAnErrorOfItsOwnAndNoLoss) {
   const auto opcode = static_cast<uint16_t>(Custom::kPing);
@@ -214,7 +214,7 @@ TEST_F(SessionTest, AReplyToAnotherCallIsNone) {
 }
 
 TEST_F(SessionTest, AnEventRingThatMakesNoSenseEndsTheSession) {
-  // Beyond the ring's largest frame.
+  // Larger than the ring's largest frame.
   write(Window::kEventRing + sizeof(wire::ReadyEvent) + 16, wire::frame_header(2, 0x7fff'ffff));
   while (!session().lost()) std::this_thread::yield();
   expect_lost();
@@ -257,7 +257,7 @@ TEST_F(SessionTest, LargeCopiesGoThroughEverySlotInOrder) {
   constexpr size_t kBytes = 3 * test::PuppetServer::kStagingBytes + 12345;
   std::vector<std::byte> source(kBytes), arrived(kBytes);
   for (size_t i = 0; i < kBytes; ++i) source[i] = static_cast<std::byte>(i * 2654435761u >> 13);
-  // What the copy engine of a GPU would do.
+  // As the copy engine of a GPU would do.
   puppet().on(Custom::kCopyStaged, [&](const auto& command) {
     const auto body = command.template as<wire::CopyStagedBody>();
     std::byte* slot = puppet().staging() + body.staging_offset;
@@ -338,7 +338,7 @@ TEST_F(SessionTest, ACopyToTheHostReportsItsFailure) {
       CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-// A copy that reports an error of an earlier command has been made all the same.
+// A copy that reports an error of an earlier command has been made nevertheless.
 TEST_F(SessionTest, AnErrorOfAnEarlierCommandLeavesNoCopyHalfDone) {
   constexpr size_t kBytes = 2 * test::PuppetServer::kStagingBytes;
   std::vector<std::byte> memory(kBytes);

@@ -1,4 +1,4 @@
-// Exceptions in copies: bad_alloc, most likely. Helpers use what is on the caller's stack.
+// Exceptions in copies, most likely bad_alloc. The helpers use objects on the caller's stack.
 #include "client/channel/task_pool.h"
 
 #include <atomic>
@@ -15,8 +15,8 @@ namespace {
 
 constexpr size_t kTasks = 64;
 
-// In a process of its own, whose pool has two threads: the caller's task throws once the helper is
-// in a task of its own, or the helper's throws.
+// Runs in its own process, whose pool has two threads. Either the caller's task throws while the
+// helper runs a task, or the helper's task throws.
 [[noreturn]] void run_and_throw(bool in_caller) {
   ::setenv("RCUDA_COPY_THREADS", "2", 1);
   const std::thread::id caller = std::this_thread::get_id();

@@ -1,5 +1,5 @@
-// A program on a host that lets it have no further threads: an error of CUDA's and a line that says
-// what to do, or work that goes on without, and never the end of the program.
+// A program that may start no further threads. It gets a CUDA error and a line with the remedy, or
+// the work continues without the thread; the program is never terminated.
 #include <atomic>
 #include <cstdlib>
 #include <string>
@@ -38,7 +38,7 @@ TEST(Threads, ASessionThatCannotHaveItsThreadsIsNotOpened) {
     EXPECT_EQ(session.ok(), !refused) << "with " << needed << " threads";
     if (!session) expect_mend(session.status());
   }
-  EXPECT_GT(needed, 2);  // the Link's and the events'
+  EXPECT_GT(needed, 2);  // for the Link and for the events
 }
 
 TEST(Threads, AHostFunctionThatCouldNotRunIsNotTaken) {
@@ -70,7 +70,7 @@ TEST(Threads, AWorkerThatAsksForOneAllTheSameIsLost) {
   EXPECT_EQ(lone.ping(), kSessionLost);
 }
 
-// Each of these in a process of its own, which has none of the threads yet.
+// Each of these runs in its own process, which has none of the threads yet.
 
 TEST_F(TwoPuppetsTest, ALaunchOfAHostFunctionFailsWithoutAThread) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");

@@ -1,4 +1,4 @@
-// How far a stream is: positions, marks, pacing, and work that may still write to host memory.
+// Progress of a stream: positions, marks, pacing, and work that may still write to host memory.
 #include "client/channel/timeline.h"
 
 #include <atomic>
@@ -44,7 +44,7 @@ class TimelineTest : public ::testing::Test {
       EXPECT_EQ(session().post(target(), static_cast<uint16_t>(Custom::kLaunch), {}), CUDA_SUCCESS);
     }
   }
-  // As cuStreamQuery does it; what the worker would say if it is asked.
+  // Queries as cuStreamQuery does. `worker` is the worker's answer, if it is asked.
   CUresult query(CUresult worker, int* asked = nullptr) {
     CUresult result = CUDA_SUCCESS;
     const uint64_t position = timeline().sent();
@@ -59,7 +59,7 @@ class TimelineTest : public ::testing::Test {
     if (asked) ++*asked;
     if (worker == CUDA_SUCCESS) timeline().advance(position);
     if (worker == CUDA_ERROR_NOT_READY) timeline().found_busy(session().timelines().news());
-    EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);  // the worker has seen the mark
+    EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);  // the worker has received the mark
     return worker;
   }
   void hold_signals() {
@@ -82,7 +82,7 @@ TEST_F(TimelineTest, ItIsLevelUntilSomethingIsSentAndAgainWhenItWasWaitedFor) {
   EXPECT_TRUE(timeline().has_reached(3));
 }
 
-// A driver's queue has an event behind it, too.
+// A driver's queue also holds an event after the copy.
 TEST_F(TimelineTest, ACopyThatWritesAWordTakesTwoPlaces) {
   wire::CopyStagedBody body{};
   const auto bytes = std::as_bytes(std::span(&body, 1));
@@ -119,11 +119,11 @@ TEST_F(TimelineTest, WhatIsSentDuringAWaitIsNotReached) {
   });
   launch();
   std::thread waiting([&] { EXPECT_EQ(session().synchronize(target()), CUDA_SUCCESS); });
-  while (timeline().sent() < 2) std::this_thread::yield();  // the signal is on its way
+  while (timeline().sent() < 2) std::this_thread::yield();  // until the signal has been posted
   launch();
   launched = true;
   waiting.join();
-  lone_.puppet.on(Custom::kSignal, nullptr);  // which looked at a variable of this test's
+  lone_.puppet.on(Custom::kSignal, nullptr);  // removes the handler, which uses a local variable
   EXPECT_TRUE(timeline().has_reached(2));
   EXPECT_FALSE(timeline().is_level());
 }
@@ -143,9 +143,9 @@ TEST_F(TimelineTest, ABusyStreamIsAskedOnceAndThenPolledByItsMark) {
   int asked = 0;
   for (int i = 0; i < 3; ++i) EXPECT_EQ(query(CUDA_ERROR_NOT_READY, &asked), CUDA_ERROR_NOT_READY);
   EXPECT_EQ(asked, 1);
-  // However often it is polled, one mark is under way.
+  // However often it is queried, only one mark is in flight.
   EXPECT_EQ(lone_.puppet.taken(Custom::kSignal).size(), 1u);
-  // Something else was learned, which may imply that the stream is done.
+  // The client has learned something else, which may imply that the stream is done.
   session().timelines().add_news();
   EXPECT_EQ(query(CUDA_SUCCESS, &asked), CUDA_SUCCESS);
   EXPECT_EQ(asked, 2);
@@ -182,7 +182,7 @@ TEST_F(TimelineTest, WithoutAWordTheWorkerIsAskedEachTimeAndNobodyWaits) {
   int asked = 0;
   for (int i = 0; i < 2; ++i) EXPECT_EQ(query(CUDA_ERROR_NOT_READY, &asked), CUDA_ERROR_NOT_READY);
   EXPECT_EQ(asked, 2);
-  for (int i = 0; i < 3000; ++i) {  // more than a queue takes
+  for (int i = 0; i < 3000; ++i) {  // more than a queue holds
     timeline().pace();
     launch();
   }
@@ -206,7 +206,7 @@ TEST_F(TimelineTest, ItWaitsWhenTheQueueIsFullUntilTheOldestMarkIsReached) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   EXPECT_GT(launched.load(), 900);
-  EXPECT_LT(launched.load(), 1020);  // what a stream of an H200 takes
+  EXPECT_LT(launched.load(), 1020);  // the capacity of a stream's queue on an H200
   lone_.puppet.on(Custom::kSignal, nullptr);
   for (const auto& held : lone_.puppet.taken(Custom::kSignal)) {
     const auto body = held.as<wire::SignalBody>();
@@ -229,12 +229,12 @@ TEST_F(TimelineTest, CommandsOfACaptureTakeNoRoom) {
   }
   timeline().pace();
   set_captures(0);
-  timeline().pace();  // waits for nothing
+  timeline().pace();  // does not wait
   launch();
   EXPECT_TRUE(lone_.puppet.taken(Custom::kSignal).empty());
 }
 
-// A worker that reads no commands stops those that have some for it, and nobody else.
+// A worker that reads no commands blocks only the threads that send it commands.
 TEST(PaceTest, AStalledServerStopsNoLaunchesOnAnother) {
   LoneSession stalled, other;
   std::promise<void> go_on;
@@ -257,7 +257,7 @@ TEST(PaceTest, AStalledServerStopsNoLaunchesOnAnother) {
   }
   const auto launch_on = [](LoneSession& lone) {
     auto* stream = create<Stream>({1, 1, lone.session.get()});
-    for (int i = 0; i < 300; ++i) {  // a mark or more
+    for (int i = 0; i < 300; ++i) {  // at least one mark
       stream->timeline->pace();
       stream->timeline->count();
     }

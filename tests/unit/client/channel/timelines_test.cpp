@@ -1,4 +1,4 @@
-// Contexts in which nothing is under way.
+// Contexts without work in flight.
 #include "client/channel/timelines.h"
 
 #include <gtest/gtest.h>

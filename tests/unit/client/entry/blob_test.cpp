@@ -1,5 +1,5 @@
-// Blobs (api/stubs/blob.h) as the client reads them: in pieces, and of workers that say what cannot
-// be.
+// Blobs (api/stubs/blob.h) as the client reads them: in pieces, and with impossible answers of a
+// worker.
 #include "api/stubs/blob.h"
 
 #include <string>
@@ -30,7 +30,7 @@ class BlobTest : public TwoPuppetsTest {
     TwoPuppetsTest::TearDown();
   }
 
-  // The first reply: that there are `total` bytes, the `first` ones, and the blob's number.
+  // Sets the first reply: the size `total`, the first `first_bytes` bytes, and the blob's number.
   void answer(uint64_t total, size_t first_bytes, uint32_t number) {
     first().on(kDot, [=](const Command&) {
       wire::Encoder out;
@@ -78,7 +78,7 @@ TEST_F(BlobTest, AnErrorOnTheWayIsTheCallers) {
 
 TEST_F(BlobTest, WhatCannotBeIsRefused) {
   Blob blob;
-  // More bytes than there are, a rest without a number, a number without a rest, too many.
+  // More bytes than the total, a rest without a number, a number without a rest, too many bytes.
   answer(10, 11, 0);
   EXPECT_EQ(read(&blob), CUDA_ERROR_UNKNOWN);
   answer(10, 9, 0);
@@ -87,7 +87,7 @@ TEST_F(BlobTest, WhatCannotBeIsRefused) {
   EXPECT_EQ(read(&blob), CUDA_ERROR_UNKNOWN);
   answer(api::kMaxBlobBytes + 1, 10, 7);
   EXPECT_EQ(read(&blob), CUDA_ERROR_UNKNOWN);
-  // Pieces without an end, or behind it.
+  // Pieces that never end, or that go past the end.
   answer(1000, 100, 7);
   for (const size_t bytes : {0, 901}) {
     first().on(wire::Custom::kBlobRead, [=](const Command&) {

@@ -1,5 +1,5 @@
-// Exported functions: contexts and modules that end while other threads go on, and what identifies
-// an object.
+// Exported functions: contexts and modules that end while other threads continue, and the ids of
+// objects.
 #include <set>
 #include <thread>
 
@@ -16,8 +16,8 @@ namespace {
 
 class ContextTest : public TwoPuppetsTest {
  protected:
-  // Calls `end`, which sends a command of this opcode. Whether an object that another thread
-  // creates before the worker has carried that out gets another id than `id`.
+  // Calls `end`, which sends a command of this opcode. Returns whether an object that another
+  // thread creates before the worker has executed the command gets another id than `id`.
   template <typename End>
   bool is_taken_until(api::Opcode opcode, wire::Kind kind, wire::ObjectId id, End end) {
     bool taken = false;
@@ -31,7 +31,7 @@ class ContextTest : public TwoPuppetsTest {
     }
     settle(first_session());
     first().on(static_cast<uint16_t>(opcode), nullptr);
-    EXPECT_EQ(next_id(kind), id);  // and no longer
+    EXPECT_EQ(next_id(kind), id);  // free again
     return taken;
   }
 
@@ -92,7 +92,7 @@ TEST_F(ContextTest, OneThatAnotherThreadDestroyedIsNotUsed) {
     EXPECT_EQ(cuCtxGetStreamPriorityRange(&least, &greatest), CUDA_ERROR_CONTEXT_IS_DESTROYED);
   };
   expect_refused();
-  // Another one that takes its place is not this thread's.
+  // A new context with the same handle is not the one of this thread.
   CUcontext successor = nullptr;
   std::thread([&] { EXPECT_EQ(cuCtxCreate_v2(&successor, 0, 0), CUDA_SUCCESS); }).join();
   ASSERT_EQ(successor, context);

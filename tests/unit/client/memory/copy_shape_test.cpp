@@ -1,4 +1,4 @@
-// What a worker is asked to do for a 2D or 3D copy, with host memory packed and unpacked here.
+// The commands that a worker gets for a 2D or 3D copy; the client packs and unpacks host memory.
 #include <array>
 #include <cstring>
 #include <utility>
@@ -63,7 +63,7 @@ class CopyShapeTest : public TwoPuppetsTest {
     made->srcHeight = height;
   }
 
-  // The puppet as a worker with one device: device addresses are offsets into `device_`.
+  // Makes the puppet act as a worker with one device: device addresses are offsets into `device_`.
   void be_a_worker(CUdeviceptr base) {
     first().on(wire::Custom::kCopyShape, [this, base](const auto& command) {
       const auto body = command.template as<wire::CopyShapeBody>();
@@ -100,7 +100,7 @@ TEST_F(CopyShapeTest, PitchAndHeightDefaultToTheExtent) {
   EXPECT_EQ(sent[0].source.height, 5u);
   EXPECT_EQ(sent[0].destination.pitch_bytes, 128u);
   EXPECT_EQ(sent[0].destination.height, 8u);
-  EXPECT_EQ(sent[0].sequence, 0u);  // between two device addresses nobody waits
+  EXPECT_EQ(sent[0].sequence, 0u);  // a copy between two device addresses does not block
 }
 
 TEST_F(CopyShapeTest, RefusesAtOnceWhatCannotBe) {
@@ -114,13 +114,13 @@ TEST_F(CopyShapeTest, RefusesAtOnceWhatCannotBe) {
   to_device(&copy, base, 64, 4);
   const CUDA_MEMCPY3D_PEER good = copy;
   EXPECT_FALSE(refused(good));
-  copy.dstPitch = 63;  // less than a row
+  copy.dstPitch = 63;  // shorter than a row
   EXPECT_TRUE(refused(copy));
   copy = good;
-  copy.dstXInBytes = 1;  // the row does not fit the pitch any more
+  copy.dstXInBytes = 1;  // the row no longer fits the pitch
   EXPECT_TRUE(refused(copy));
   copy = good;
-  copy.Height = 65;  // runs out of the allocation
+  copy.Height = 65;  // exceeds the allocation
   EXPECT_TRUE(refused(copy));
   copy = good;
   copy.dstY = 61;
@@ -130,17 +130,17 @@ TEST_F(CopyShapeTest, RefusesAtOnceWhatCannotBe) {
   copy.srcHeight = 3;  // slices would overlap
   EXPECT_TRUE(refused(copy));
   copy = good;
-  copy.Height = (size_t{1} << 58) + 1;  // 64 times that begins anew at 0
+  copy.Height = (size_t{1} << 58) + 1;  // 64 times this wraps around
   EXPECT_TRUE(refused(copy));
   copy = good;
-  copy.Depth = (size_t{1} << 32) + 1;  // slices of 4 GiB do
+  copy.Depth = (size_t{1} << 32) + 1;  // slices of 4 GiB wrap around
   copy.srcHeight = copy.dstHeight = size_t{1} << 26;
   EXPECT_TRUE(refused(copy));
   copy = good;
-  copy.dstDevice = reinterpret_cast<uintptr_t>(host.data());  // not a device's
+  copy.dstDevice = reinterpret_cast<uintptr_t>(host.data());  // not device memory
   EXPECT_TRUE(refused(copy));
   copy = good;
-  copy.srcHost = reinterpret_cast<void*>(base);  // not the host's
+  copy.srcHost = reinterpret_cast<void*>(base);  // not host memory
   EXPECT_TRUE(refused(copy));
   copy = good;
   copy.srcMemoryType = static_cast<CUmemorytype>(9);
@@ -181,7 +181,7 @@ TEST_F(CopyShapeTest, PageableRowsAreGatheredAndScattered) {
                 0);
     }
   }
-  // And back, into a frame that must not be touched.
+  // And back, into a buffer whose margins must not be touched.
   std::vector<std::byte> back(host.size(), std::byte{0xee});
   CUDA_MEMCPY3D_PEER reverse = shape(kWidth, 3, kSlices);
   from_device(&reverse, base, 64, 4);
@@ -212,7 +212,7 @@ TEST_F(CopyShapeTest, WhatIsLargerThanASlotGoesInPieces) {
   ASSERT_EQ(sent.size(), 3u);
   EXPECT_EQ(sent[0].height, Staging::kSlotBytes / kWidth);  // whole rows only
   EXPECT_EQ(sent[1].destination.y, sent[0].height);
-  EXPECT_NE(sent[0].word, sent[1].word);  // while one is copied the next is filled
+  EXPECT_NE(sent[0].word, sent[1].word);  // while one slot is copied, the next one is filled
   EXPECT_EQ(device_, host);
 }
 

@@ -70,7 +70,7 @@ TEST_F(LocateTest, PageLockedMemoryIsEverywhere) {
   EXPECT_EQ(at(host + 8, 8), CUDA_SUCCESS);
   EXPECT_EQ(found_.home, Home::kExposed);
   EXPECT_EQ(at(host, 64, Side::kHost), CUDA_SUCCESS);
-  EXPECT_EQ(at(host, 64, Side::kDevice), CUDA_SUCCESS);  // kernels may use the pointer as well
+  EXPECT_EQ(at(host, 64, Side::kDevice), CUDA_SUCCESS);  // kernels may use the pointer too
   EXPECT_EQ(at(host, 65), kInvalid);
   process().memory().remove(pinned.base);
 }

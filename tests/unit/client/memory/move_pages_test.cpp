@@ -41,7 +41,7 @@ UniqueFd memfd(size_t bytes) {
   return fd;
 }
 
-// On pages of a memfd too, which kernels can since 5.19.
+// Whether writes can be held, also to pages of a memfd, which kernels support since 5.19.
 bool writes_can_be_held() {
   const UniqueFd fd(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY)));
   uffdio_api api{UFFD_API, UFFD_FEATURE_WP_HUGETLBFS_SHMEM, 0};
@@ -85,12 +85,12 @@ TEST(MovePages, MemoryMovedOffAgainIsPrivateAndAnonymous) {
   ASSERT_EQ(pread(backing.get(), &seen[1], sizeof seen[1], kPage), sizeof seen[1]);
   EXPECT_EQ(seen[0], 4711u) << "the first page was not to be moved";
   EXPECT_NE(seen[1], 4711u);
-  // What allocators do to pages that they will hand out as zero.
+  // As allocators do with pages that they will hand out as zero.
   ASSERT_EQ(madvise(second, kPage, MADV_DONTNEED), 0);
   EXPECT_EQ(second[0], 0u);
 }
 
-// What other threads count in these pages, first touches included, is all there in the end.
+// All increments of other threads in these pages, first touches included, arrive in the end.
 TEST(MovePages, NoWriteOfAnotherThreadIsLost) {
   if (!writes_can_be_held()) GTEST_SKIP() << "this kernel does not hold writes for this process";
   constexpr size_t kThreads = 3, kPages = 500;

@@ -1,5 +1,5 @@
-// What the two workers are asked to do for a blocking copy: where they must ask a stream whether it
-// has come to the copy, and where the client knows.
+// The commands that the two workers get for a blocking copy: where a worker must check that a
+// stream has reached the copy, and where the client already knows.
 #include <gtest/gtest.h>
 
 #include "api/opcodes.h"
@@ -31,7 +31,8 @@ class PeerCopyTest : public TwoPuppetsTest {
     made.owner = location.owner;
     return made;
   }
-  // In which default streams a copy of 64 bytes from the first server to the second took a place.
+  // Copies 64 bytes from the first server to the second. Returns the default streams in which the
+  // copy took a place.
   Asked copy() {
     (void)sent(wire::Custom::kPeerCopy), (void)sent_to_second(wire::Custom::kPeerCopy);
     EXPECT_EQ(copy_between_servers(copy_, nullptr, true), CUDA_SUCCESS);
@@ -43,7 +44,7 @@ class PeerCopyTest : public TwoPuppetsTest {
     const auto source = out[0].as<wire::PeerCopyBody>(), target = in[0].as<wire::PeerCopyBody>();
     const Asked asked{(source.flags & wire::kPeerInStream) != 0,
                       (target.flags & wire::kPeerInStream) != 0};
-    // Without a place of its own there, the destination need not say that it is ready.
+    // If the destination took no place in a stream, it need not report that it is ready.
     EXPECT_EQ((source.flags & wire::kPeerOtherStream) != 0, asked.destination);
     return asked;
   }
@@ -60,7 +61,7 @@ TEST_F(PeerCopyTest, AsksAStreamOnlyIfSomethingMayBeUnderWay) {
   fill(copy_.source);
   fill(copy_.destination);
   EXPECT_EQ(copy(), (Asked{true, true}));
-  // That it is over tells of both.
+  // The end of the copy shows that both streams are idle.
   EXPECT_EQ(copy(), (Asked{false, false}));
   fill(copy_.destination);
   EXPECT_EQ(copy(), (Asked{false, true}));
@@ -81,7 +82,7 @@ TEST_F(PeerCopyTest, ACopyThatFailedTellsNothingOfItsStreams) {
 
 TEST_F(PeerCopyTest, WhatIsQueuedDuringACopyIsAskedAbout) {
   fill(copy_.destination);
-  // The puppet's thread stands in for another one of the program.
+  // The puppet's thread acts as another thread of the program.
   second().on(wire::Custom::kPeerCopy, [this](const Command&) {
     fill(copy_.destination);
     return test::PuppetServer::Answer{};

@@ -1,4 +1,4 @@
-// How copies are made: which way, and whether the caller waits.
+// The plan of a copy: the way it takes, and whether the caller waits.
 #include "client/memory/copy/plan.h"
 
 #include <gtest/gtest.h>
@@ -66,8 +66,8 @@ TEST_F(PlanTest, NobodyWaitsForACopyWithinADevice) {
   EXPECT_FALSE(plan(device_, also_device_, here_, false).waits);
 }
 
-// It runs in a stream of the memory's own worker: what follows in the stream that it was issued in
-// must find it over.
+// The copy runs in a stream of the memory's own worker. Later work in the stream in which it was
+// issued must come after it.
 TEST_F(PlanTest, ACopyInAnotherServersStreamIsWaitedFor) {
   for (const Location& source : {also_device_, host_}) {
     const CopyPlan planned = plan(device_, source, there_, false);

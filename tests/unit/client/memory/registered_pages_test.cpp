@@ -15,7 +15,7 @@
 namespace rcuda::client {
 namespace {
 
-// Pages of the test's own, which runs are put onto memfds of.
+// Pages of this test; runs of them are moved onto memfds.
 class RegisteredPagesTest : public ::testing::Test {
  protected:
   RegisteredPagesTest() {
@@ -65,7 +65,7 @@ class RegisteredPagesTest : public ::testing::Test {
 
 TEST_F(RegisteredPagesTest, NeighboursShareARunUntilTheLastHasLeft) {
   ASSERT_TRUE(use(0, 3));
-  ASSERT_TRUE(use(2, 3));  // page 2 is there
+  ASSERT_TRUE(use(2, 3));  // page 2 is already in use
   EXPECT_EQ(made_.size(), 2u);
   EXPECT_EQ(pieces(0, 3), 1u);
   EXPECT_EQ(pieces(2, 3), 2u);
@@ -93,7 +93,7 @@ TEST_F(RegisteredPagesTest, FillsWhatIsMissingOnBothSidesAndInBetween) {
 TEST_F(RegisteredPagesTest, WhatCannotBeMadeChangesNothing) {
   ASSERT_TRUE(use(2, 1));
   refused_ = first_ + 3 * kPage;
-  EXPECT_FALSE(use(0, 5));  // pages 0 and 1 could be
+  EXPECT_FALSE(use(0, 5));  // pages 0 and 1 could be moved
   EXPECT_EQ(made_.size(), 1u);
   leave(2, 1);
 }

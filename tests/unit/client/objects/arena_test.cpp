@@ -67,7 +67,7 @@ TEST(ArenaTest, ThreadsNeverGetTheSameSlot) {
     for_each<Graph>([&](Graph&) { ++visited; });
     return visited;
   };
-  const size_t before = count();  // of other tests
+  const size_t before = count();  // objects of other tests
   std::vector<std::vector<Graph*>> made(kThreads);
   std::vector<std::thread> threads;
   for (auto& mine : made) {

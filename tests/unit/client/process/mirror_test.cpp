@@ -1,4 +1,5 @@
-// Memory that client and worker keep alike by copying: which bytes travel, and whose win.
+// Memory that is mirrored between client and worker: the bytes that travel, and which side's bytes
+// win.
 #include "client/process/mirror.h"
 
 #include <atomic>
@@ -29,7 +30,7 @@ class MirrorTest : public ::testing::Test {
   };
 
   void SetUp() override {
-    // The worker's copy, and the region of the client's where it puts its bytes.
+    // Sets up the worker's copy, and the client's region into which the worker puts its bytes.
     lone_.puppet.on(wire::Custom::kMirror, [this](const auto& command) {
       const auto body = command.template as<wire::MirrorBody>();
       auto mapped = lone_.puppet.link().map(static_cast<transport::RegionId>(body.region),
@@ -111,7 +112,7 @@ TEST_F(MirrorTest, ChangedBlocksTravelInRuns) {
   EXPECT_EQ(worker_, memory_);
 }
 
-// It is the launch's to report.
+// The launch must report the error.
 TEST_F(MirrorTest, AnErrorOfAnEarlierCommandStopsNoPush) {
   (void)pushed();
   memory_[0] = memory_[2 * kBlock] = memory_[4 * kBlock] = std::byte{0xff};
@@ -130,7 +131,7 @@ TEST_F(MirrorTest, WhatCouldNotBeSentIsSentWithTheNextPush) {
     return take(command);
   });
   {
-    const CaptureAnswers answers(true);  // each command says whether it was carried out
+    const CaptureAnswers answers(true);  // each command reports whether it was executed
     EXPECT_EQ(push_mirrors(lone_.session->in_context(1)), CUDA_ERROR_OUT_OF_MEMORY);
   }
   EXPECT_EQ(lone_.puppet.taken(wire::Custom::kCopyInline).size(), 2u);
@@ -147,14 +148,14 @@ TEST_F(MirrorTest, WhatTheWorkerChangedArrives) {
   worker_[kBytes - 1] = std::byte{0xbb};
   ASSERT_EQ(pulled(), CUDA_SUCCESS);
   EXPECT_EQ(memory_, worker_);
-  EXPECT_TRUE(pushed().empty());  // and is no change of the application's
+  EXPECT_TRUE(pushed().empty());  // not a change by the application
 }
 
 TEST_F(MirrorTest, ChangesOfBothSidesMeetByteByByteAndTheWorkersWin) {
   (void)pushed();
-  memory_[10] = std::byte{0x01};  // only here
-  worker_[11] = std::byte{0x02};  // only there
-  memory_[12] = std::byte{0x03};  // both
+  memory_[10] = std::byte{0x01};  // changed in the client only
+  worker_[11] = std::byte{0x02};  // changed in the worker only
+  memory_[12] = std::byte{0x03};  // changed in both
   worker_[12] = std::byte{0x04};
   ASSERT_EQ(pulled(), CUDA_SUCCESS);
   EXPECT_EQ(memory_[10], std::byte{0x01});
@@ -177,7 +178,7 @@ TEST_F(MirrorTest, AHostFunctionSeesTheWorkersBytesAndLeavesItsOwn) {
   exchanged_[7] = std::byte{0x70};
   mirrors_arrived(*lone_.session);
   EXPECT_EQ(memory_[7], std::byte{0x70});
-  memory_[8] = std::byte{0x80};  // the host function
+  memory_[8] = std::byte{0x80};  // changed by the host function
   mirrors_leave(*lone_.session);
   EXPECT_EQ(exchanged_[7], std::byte{0x70});
   EXPECT_EQ(exchanged_[8], std::byte{0x80});
@@ -200,7 +201,7 @@ TEST_F(MirrorTest, MemoryThatGoesMeanwhileIsNoErrorOfAPull) {
   lone_.puppet.on(wire::Custom::kMirrorFetch, [&](const auto&) {
     freeing = std::thread([this] { unmirror(memory_.data()); });
     while (any_mirrored()) std::this_thread::yield();
-    return test::PuppetServer::Answer{CUDA_ERROR_INVALID_VALUE, {}};  // it knows already
+    return test::PuppetServer::Answer{CUDA_ERROR_INVALID_VALUE, {}};  // the worker unmirrored it
   });
   EXPECT_EQ(pulled(), CUDA_SUCCESS);
   freeing.join();
@@ -228,7 +229,7 @@ TEST_F(MirrorTest, NothingIsLeftOfMemoryThatTheWorkerRefuses) {
   EXPECT_FALSE(is_mirrored(*other.session, reinterpret_cast<uintptr_t>(memory.data()), kBytes));
   EXPECT_EQ(mapped(), before);
   EXPECT_EQ(other.ping(), CUDA_SUCCESS);
-  // That the region is gone comes by another way than the answer to a ping.
+  // The peer learns of the region's end through another channel than the answer to a ping.
   const auto region = static_cast<transport::RegionId>(asked.region);
   while (other.puppet.link().map(region, 2 * asked.fetch_offset).ok()) {
     EXPECT_TRUE(other.puppet.link().unmap(region).ok());
@@ -258,7 +259,7 @@ TEST_F(MirrorTest, FreedMemoryIsTouchedNoMore) {
     mirrors_leave(*other.session);
   }
   freeing.join();
-  // The worker was sent nothing for memory that it had to forget before.
+  // The worker got no command for memory that it had already been told to forget.
   EXPECT_EQ(other.ping(), CUDA_SUCCESS);
 }
 

@@ -44,7 +44,7 @@ TEST_F(PeersTest, BothWorkersLearnOneSecretAndOneOfThemConnects) {
   EXPECT_EQ(two[0].body.link, link);
   EXPECT_EQ(std::memcmp(one[0].body.token, two[0].body.token, sizeof one[0].body.token), 0);
   EXPECT_EQ(one[0].body.connects + two[0].body.connects, 1u);
-  // Each is told of the other.
+  // Each worker is introduced to the other.
   EXPECT_EQ(one[0].body.worker, 1u);
   EXPECT_EQ(one[0].body.port, second().port());
   EXPECT_EQ(two[0].body.worker, 0u);

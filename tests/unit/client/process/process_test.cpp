@@ -23,7 +23,7 @@ TEST_F(ProcessTest, DevicesAreInTheOrderOfTheList) {
   EXPECT_EQ(process().device(3), nullptr);
   EXPECT_EQ(process().device(-1), nullptr);
   EXPECT_EQ(process().ordinal_of(first_session(), 1), 2u);
-  // A number that a worker made up.
+  // An ordinal that does not exist.
   EXPECT_EQ(client_ordinal({&first_session(), 1, 0}, 2), CU_DEVICE_INVALID);
   EXPECT_EQ(client_ordinal({&first_session(), 1, 0}, 0x8000'0000), CU_DEVICE_INVALID);
   EXPECT_EQ(first().hello().devices, (std::vector<uint32_t>{1, 0}));
@@ -39,7 +39,7 @@ TEST_F(ProcessTest, EachServerHearsWhichWindowsAreTaken) {
       std::equal(first().hello().session, first().hello().session + 16, second().hello().session));
 }
 
-// Applications tell GPUs apart by their PCI address; both servers say 0000:01:00.0.
+// Applications identify GPUs by their PCI address; both servers report 0000:01:00.0.
 TEST_F(ProcessTest, NoTwoDevicesHaveOnePciAddress) {
   std::set<std::string> addresses;
   for (int i = 0; i < 3; ++i) addresses.insert(process().device(i)->info.pci_bus_id);
@@ -92,7 +92,7 @@ TEST_F(ProcessTest, AnUnknownAddressGoesToItsWindowsServer) {
   const CUdeviceptr there = allocate(second_session(), 0x1000, 64);
   ASSERT_EQ(target_address(there + 8, &target), CUDA_SUCCESS);
   EXPECT_EQ(target.session, &second_session());
-  // In the window, but of no allocation: a pool's, say.
+  // In the window but in no known allocation, such as memory of a pool.
   ASSERT_EQ(target_address(second_session().welcome().window.base + 0x100000, &target),
             CUDA_SUCCESS);
   EXPECT_EQ(target.session, &second_session());

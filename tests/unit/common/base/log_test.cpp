@@ -32,7 +32,7 @@ TEST(Log, AChildLogsWhateverOtherThreadsDidAtTheFork) {
   for (int i = 0; i < 20 && ended; ++i) {
     const pid_t child = ::fork();
     if (child == 0) {
-      ::alarm(60);  // a child that hangs ends all the same
+      ::alarm(60);  // ends a child that hangs
       RCUDA_ERROR("a line of the child's");
       ::_exit(0);
     }

@@ -1,4 +1,4 @@
-// Threads of the library inside of a program: the program's signals are not theirs.
+// Threads of the library in a program: they must not take the program's signals.
 #include "common/base/start_thread.h"
 
 #include <csignal>
@@ -50,7 +50,7 @@ TEST(StartThread, LeavesTheCallerItsOwn) {
   ASSERT_EQ(::pthread_sigmask(SIG_SETMASK, &before, nullptr), 0);
 }
 
-// What a daemon does: signals blocked in the threads it has, and taken one by one.
+// As a daemon does: signals are blocked in its threads and taken with sigwait().
 TEST(StartThread, AProgramThatWaitsForASignalGetsIt) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(

@@ -1,4 +1,4 @@
-// Images that nvcc made while the tests were built.
+// Images that nvcc makes during the build of the tests.
 #pragma once
 
 #include <fstream>

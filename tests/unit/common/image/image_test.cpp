@@ -13,7 +13,7 @@ TEST(ImageTest, MeasuresBareImagesByTheirHeaders) {
   for (const char* name : {"balance.fatbin", "none.fatbin", "debug.fatbin", "sm_75.cubin",
                            "sm_90.cubin", "sm_100.cubin", "sm_120.cubin"}) {
     const std::string file = read_fixture(name);
-    // What lies behind must not be counted.
+    // Bytes after the image must not be counted.
     const std::string followed = file + std::string(100, 'x');
     const Result<Image> image = measure(followed.data());
     ASSERT_TRUE(image.ok()) << name << ": " << image.status().message();

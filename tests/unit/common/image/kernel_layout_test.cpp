@@ -32,7 +32,7 @@ std::map<std::string, Parameters> layouts_of(const std::string& fixture, uint32_
   return image.ok() ? by_name(kernel_layouts(*image, sm)) : std::map<std::string, Parameters>();
 }
 
-// What nvcc's assembler says of the same kernels.
+// The layout that nvcc's assembler gives to the same kernels.
 std::map<std::string, Parameters> expected() {
   const std::string file = read_fixture("sm_90.cubin");
   const auto kernels = cubin_kernels(bytes_of(file));
@@ -76,7 +76,7 @@ TEST(PtxKernelsTest, ParametersLieAtTheirAlignment) {
             (Parameters{{0, 1}, {16, 20}, {36, 2}}));
   EXPECT_EQ(parameters_of_text(".param .align 4 .b8 a[0x0C], .param .b128 b"),
             (Parameters{{0, 12}, {16, 16}}));
-  // The alignment of what a pointer points to is not the pointer's.
+  // The alignment of a pointer's target is not the pointer's alignment.
   EXPECT_EQ(parameters_of_text(".param .u32 a, .param .u64 .ptr .global .align 128 b"),
             (Parameters{{0, 4}, {8, 8}}));
   EXPECT_EQ(parameters_of_text(".param.u32 a , // the first, not .param .u64 x\n"

@@ -1,4 +1,4 @@
-// A fixed stretch of what the image fuzzer does, over nvcc's own output and softgpu's.
+// A fixed part of the image fuzzer's work, over nvcc's own output and softgpu's.
 
 #include <vector>
 
@@ -10,7 +10,7 @@ namespace rcuda::image {
 namespace {
 
 void fuzz(const std::string& content) {
-  // Of its own size on the heap, so that a sanitizer sees what is read behind it.
+  // An exact heap block, so that a sanitizer detects reads beyond its end.
   const std::vector<uint8_t> bytes(content.begin(), content.end());
   fuzz_image(bytes.data(), bytes.size());
 }

@@ -116,7 +116,7 @@ TEST(UnpackTest, LinkedProgramsGiveOneUnitPerTranslationUnit) {
   EXPECT_NE((*units)[1].find(".target sm_90"), std::string::npos);
 }
 
-// Damages the PTX entry of a file and expects an error, whatever the damage.
+// Damages the PTX entry of a file and expects an error.
 void expect_damage_is_noticed(const std::string& fixture, size_t offset_in_entry, uint64_t value) {
   std::string file = read_fixture(fixture);
   const std::vector<Entry> list = *entries(bytes_of(file));
@@ -152,7 +152,7 @@ TEST(UnpackTest, SizesThatThePayloadCannotHoldAreRefused) {
   }
 }
 
-// The frame says the same as the entry: only its length shows that it cannot be so.
+// The frame and the entry state the same size; only the frame's length shows that it is impossible.
 TEST(UnpackTest, AZstdFrameTooShortForItsSizeIsRefusedBeforeMemoryIsTaken) {
   std::string frame("\x28\xB5\x2F\xFD\xA0\x00\x00\x00\x40\x03\x00\x10\x00", 13);
   Entry entry;
@@ -166,7 +166,7 @@ TEST(UnpackTest, AZstdFrameTooShortForItsSizeIsRefusedBeforeMemoryIsTaken) {
 }
 
 TEST(UnpackTest, ZstdUnpacksWhatIsOneByteRepeated) {
-  // A frame of a single block, 128 KiB of 'x', which is the best that the format can do.
+  // A frame of a single block, 128 KiB of 'x': the best ratio that the format allows.
   std::string frame("\x28\xB5\x2F\xFD\xA0\x00\x00\x02\x00\x03\x00\x10x", 13);
   Entry entry;
   entry.kind = EntryKind::kPtx;

@@ -43,7 +43,7 @@ TEST(ControlChannelTest, ACallbackMaySendUntilJoinHasReturned) {
     EXPECT_TRUE(over);
     channel.reset();
   });
-  // The farewell comes while the callback runs, and is the last that the peer hears.
+  // The farewell is sent while the callback runs, and is the last message to the peer.
   ControlMessage heard;
   EXPECT_TRUE(recv_all(peer.get(), writable_bytes_of(heard), soon()).ok());
   EXPECT_EQ(heard.kind, ControlMessage::kFarewell);

@@ -1,5 +1,5 @@
-// The table of media, and that it is all that has to know of one: this program's table has two
-// media more than the product's (tests/support/media_table.cpp), and nothing else here has.
+// The table of media. It must be the only code that knows a medium: this program's table has two
+// more media than the product's (tests/support/media_table.cpp), and no other code here knows them.
 #include "common/transport/media.h"
 
 #include <set>

@@ -12,7 +12,7 @@
 namespace rcuda::wire {
 namespace {
 
-// A copy that begins on an 8-byte boundary, as the worker makes one of every command.
+// A copy that begins on an 8-byte boundary, like the worker's copy of a command.
 std::vector<uint64_t> aligned(std::span<const std::byte> body) {
   std::vector<uint64_t> copy((body.size() + 7) / 8);
   if (!body.empty()) std::memcpy(copy.data(), body.data(), body.size());
@@ -170,8 +170,8 @@ TEST(CodecTest, RejectSticks) {
   EXPECT_FALSE(out.complete());
 }
 
-// Random bodies, random reads: every read is in bounds (AddressSanitizer looks on) and what a
-// decoder accepts re-encodes to the same bytes.
+// Random bodies and random reads: every read is in bounds (AddressSanitizer checks), and a body
+// that a decoder accepts re-encodes to the same bytes.
 TEST(CodecTest, RandomBodiesNeverLeaveTheirBounds) {
   std::mt19937_64 random(7);
   int accepted = 0;
@@ -179,7 +179,7 @@ TEST(CodecTest, RandomBodiesNeverLeaveTheirBounds) {
     const size_t size = random() % 64;
     std::vector<uint64_t> words(8);
     for (uint64_t& word : words) word = random() % 3 == 0 ? random() : random() % 6;
-    // Its own allocation, so that a read beyond the end is a read beyond a heap block.
+    // An exact heap block, so that a read beyond the end is out of bounds.
     auto body = std::make_unique<uint64_t[]>((size + 7) / 8);
     std::memcpy(body.get(), words.data(), size);
     Decoder out(std::as_bytes(std::span(body.get(), (size + 7) / 8)).first(size));

@@ -15,10 +15,10 @@ namespace {
 using test::bind_tcp;
 using test::HostName;
 
-// Long enough to never decide a test on a loaded machine.
+// A working test never reaches this limit, even on a loaded machine.
 constexpr auto kPatience = std::chrono::seconds(100);
 
-// Listens where clients of this machine find a server, and has room for `backlog` + 1 of them.
+// Listens where clients of this machine look for a server, with room for `backlog` + 1 clients.
 class LocalListener {
  public:
   explicit LocalListener(int backlog)
@@ -54,12 +54,12 @@ TEST(ConnectTest, AllLoopbackAddressesAreThisMachine) {
   }
 }
 
-// Signals of the program, one every millisecond.
+// Sends the program a signal every millisecond.
 class Alarms {
  public:
   Alarms() {
     struct sigaction action {};
-    action.sa_handler = [](int) {};  // and without SA_RESTART
+    action.sa_handler = [](int) {};  // without SA_RESTART
     ::sigaction(SIGALRM, &action, &before_);
     set(1000);
   }
@@ -80,7 +80,7 @@ TEST(ConnectTest, AServerThatTakesNoCallersIsGivenUpInTime) {
   LocalListener server(0);
   const auto waiting = connect_server("127.0.0.1", server.port(), shm(), kPatience);
   ASSERT_TRUE(waiting.ok()) << waiting.status().message();
-  // Sends of what is connected know no timeout.
+  // A connected socket has no send timeout.
   timeval timeout{1, 1};
   socklen_t bytes = sizeof timeout;
   ::getsockopt(waiting->socket.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, &bytes);
@@ -94,7 +94,7 @@ TEST(ConnectTest, AServerThatTakesNoCallersIsGivenUpInTime) {
   }
 }
 
-// What listens here answers nobody: its queue of callers is full.
+// Listens, but accepts no connection: its backlog is full.
 class SilentListener {
  public:
   explicit SilentListener(const char* host)
@@ -119,7 +119,7 @@ TEST(ConnectTest, ASilentAddressLeavesTheOthersTheirShareOfTheTime) {
   uint16_t port = silent.port();
   const UniqueFd listener = bind_tcp("127.0.0.3", &port);
   ASSERT_EQ(::listen(listener.get(), 1), 0);
-  // So many that the first one's share is short, and what is left of the time is long.
+  // So many addresses that the first one's share of the time is short and the rest is long.
   HostName::Addresses addresses(200, "127.0.0.3");
   addresses.front() = "127.0.0.2";
   const HostName name({addresses});
@@ -138,7 +138,7 @@ TEST(ConnectTest, AFurtherConnectionGoesToTheSameHost) {
   const auto further = connect_again(socket->get(), deadline);
   ASSERT_TRUE(further.ok()) << further.status().message();
   EXPECT_TRUE(host.accept().to_first);
-  // The name has moved since.
+  // The name now resolves to the other host.
   const auto named = connect_tcp(HostName::kName, host.port(), deadline);
   ASSERT_TRUE(named.ok()) << named.status().message();
   EXPECT_FALSE(host.accept().to_first);

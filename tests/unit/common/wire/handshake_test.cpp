@@ -276,7 +276,7 @@ TEST(HandshakeTest, AnOversizedBodyIsRefusedBeforeItIsRead) {
   EXPECT_EQ(got.status().code(), Code::kProtocol);
 }
 
-// What the libFuzzer target runs, here over a fixed set of mutations so that CI always runs it.
+// The work of the libFuzzer target over fixed mutations, so that CI always runs it.
 TEST(HandshakeTest, MutationsNeverCrashTheDecoders) {
   std::mt19937 random(20240613);
   const std::vector<std::vector<std::byte>> seeds = {

@@ -56,7 +56,7 @@ class RingTest : public testing::TestWithParam<const Medium*> {
     return writer.append(all.first(cut), all.subspan(cut), Wake::kYes, soon());
   }
 
-  // The next frame, slept for.
+  // Sleeps until the next frame has arrived, and returns it.
   static Result<std::span<const std::byte>> next(Link& link, RingReader& reader) {
     while (true) {
       Result<std::span<const std::byte>> frame = reader.try_next();
@@ -262,7 +262,7 @@ TEST_P(RingTest, RandomWordsNeverDoMoreThanEndTheSession) {
           word = random();
       }
     }
-    words.back() = random() | 1;  // not what the last lap left there
+    words.back() = random() | 1;  // differs from the word of the previous lap
     words.front() = frame_header(1, static_cast<uint32_t>(random() % 32));
     scribble(0, words);
     RingReader reader(*receiver_, small);

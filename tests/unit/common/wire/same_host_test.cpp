@@ -45,7 +45,7 @@ TEST(SameHostTest, OfLoopbackAllAddressesAreThisMachines) {
     EXPECT_TRUE(is_loopback(endpoint(address))) << address;
     EXPECT_TRUE(is_here(address)) << address;
   }
-  // For documentation: no machine has these.
+  // Addresses reserved for documentation; no machine has them.
   for (const char* address : {"192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "::", "0.0.0.0"}) {
     EXPECT_FALSE(is_loopback(endpoint(address))) << address;
     EXPECT_FALSE(is_here(address)) << address;

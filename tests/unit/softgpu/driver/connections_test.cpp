@@ -1,4 +1,4 @@
-// Streams that share queues, in a process of its own settings: two queues.
+// Streams that share queues, in a process with its own settings: two queues.
 #include <array>
 #include <atomic>
 #include <cstdlib>

@@ -1,4 +1,5 @@
-// Which memory kernels may touch: what is allocated, on their device, or where access was given.
+// The memory that kernels may touch: allocated memory of their device, and memory to which access
+// was given.
 #include "tests/unit/softgpu/driver/core_fixture.h"
 
 namespace softgpu::driver {
@@ -25,7 +26,7 @@ constexpr char kPtx[] = R"(
 }
 )";
 
-// A context of its own per test: some of them break it.
+// Each test has its own context, because some tests break it.
 class AccessTest : public CoreTest {
  protected:
   void SetUp() override {
@@ -69,7 +70,7 @@ TEST_F(AccessTest, FreedMemoryIsIllegalAndSticks) {
   EXPECT_EQ(cuMemAlloc_v2(&other, 16), CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_EQ(cuMemsetD8_v2(address, 0, 1), CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
-  // Another context of the device is unharmed.
+  // Another context of the device still works.
   use_context_on(0);
   EXPECT_EQ(run(store_, allocate(16)), CUDA_SUCCESS);
 }
@@ -118,7 +119,7 @@ TEST_F(AccessTest, PeerMemoryNeedsAccess) {
             CUDA_SUCCESS);
   EXPECT_EQ(access, unsigned{CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE});
   EXPECT_EQ(run(load_, before), CUDA_ERROR_ILLEGAL_ADDRESS);
-  // The owner never lost it.
+  // The owner still has access.
   CUDA_OK(cuCtxPushCurrent_v2(first));
   EXPECT_EQ(cuMemsetD8_v2(before, 0, 4096), CUDA_SUCCESS);
   CUDA_OK(cuCtxPopCurrent_v2(nullptr));

@@ -77,7 +77,7 @@ TEST_F(ContextTest, PrimaryContextLivesFromFirstRetainToLastRelease) {
   EXPECT_EQ(cuDevicePrimaryCtxRelease_v2(0), CUDA_ERROR_INVALID_CONTEXT);
   CUDA_OK(cuDevicePrimaryCtxRetain(&again, 0));
   EXPECT_EQ(again, context_);
-  EXPECT_EQ(cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);  // went with the context
+  EXPECT_EQ(cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);  // destroyed with the context
   EXPECT_EQ(free_bytes(), kDeviceBytes);
   EXPECT_EQ(cuCtxDestroy_v2(context_), CUDA_ERROR_INVALID_CONTEXT);
 }
@@ -185,7 +185,7 @@ TEST_F(ContextTest, SettingsWithoutEffect) {
   CUDA_OK(cuCtxSetSharedMemConfig(CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE));
   CUsharedconfig config{};
   CUDA_OK(cuCtxGetSharedMemConfig(&config));
-  EXPECT_EQ(config, CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE);  // all there is since sm_50
+  EXPECT_EQ(config, CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE);  // the only value since sm_50
   EXPECT_EQ(cuCtxSetSharedMemConfig(static_cast<CUsharedconfig>(9)), CUDA_ERROR_INVALID_VALUE);
   CUDA_OK(cuCtxResetPersistingL2Cache());
   CUDA_OK(cuProfilerStart());
@@ -204,7 +204,7 @@ TEST_F(ContextTest, PeerAccessIsCountedByPairs) {
   EXPECT_EQ(cuCtxEnablePeerAccess(peer, 0), CUDA_SUCCESS);
   CUDA_OK(cuDevicePrimaryCtxRelease_v2(1));
   EXPECT_EQ(cuCtxEnablePeerAccess(peer, 0), CUDA_ERROR_CONTEXT_IS_DESTROYED);
-  // A new life of the peer starts without access.
+  // When the peer's context is made again, it starts without access.
   CUDA_OK(cuDevicePrimaryCtxRetain(&peer, 1));
   EXPECT_EQ(cuCtxEnablePeerAccess(peer, 0), CUDA_SUCCESS);
   CUDA_OK(cuDevicePrimaryCtxRelease_v2(1));

@@ -60,7 +60,7 @@ TEST_F(CopyTest, ValidatesRanges) {
   EXPECT_EQ(cuMemcpyHtoD_v2(address + 999, host.data(), 1), CUDA_SUCCESS);
 }
 
-// The same copy on plain arrays: rows of `width` bytes, `height` of them, `depth` times.
+// Reference for copies of plain arrays: rows of `width` bytes, `height` of them, `depth` times.
 struct Box {
   size_t x, y, z, pitch, rows;
   size_t offset(size_t dx, size_t dy, size_t dz) const {
@@ -320,8 +320,8 @@ TEST_F(CopyTest, PeerCopiesNeedNoAccess) {
   CUDA_OK(cuDevicePrimaryCtxRelease_v2(1));
 }
 
-// Whichever context is current, copies between two devices come after what either has in its
-// default stream and before what it is given next, although they name no device.
+// Whichever context is current, copies between two devices are ordered after earlier work and
+// before later work of both default streams, although they do not name the devices.
 TEST_F(CopyTest, CopiesBetweenDevicesHaveTheirPlaceInBothDefaultStreams) {
   constexpr size_t kBytes = size_t{8} << 20;
   constexpr int kFills = 20;
@@ -356,10 +356,10 @@ TEST_F(CopyTest, CopiesBetweenDevicesHaveTheirPlaceInBothDefaultStreams) {
     for (const CUcontext current : {context_, peer, third}) {
       ++round;
       fill(peer, there, round);
-      fill(context_, here, 100);  // is overwritten
+      fill(context_, here, 100);  // the copy overwrites it
       CUDA_OK(cuCtxSetCurrent(current));
       CUDA_OK(copy(here, there));
-      fill(peer, there, 200);  // comes too late to be copied
+      fill(peer, there, 200);  // too late to be copied
       CUDA_OK(cuCtxSetCurrent(context_));
       EXPECT_TRUE(read(here, kBytes) == std::vector<uint8_t>(kBytes, round)) << int{round};
     }
@@ -369,7 +369,7 @@ TEST_F(CopyTest, CopiesBetweenDevicesHaveTheirPlaceInBothDefaultStreams) {
   CUDA_OK(cuDevicePrimaryCtxRelease_v2(1));
 }
 
-// A free waits for the work of its own context; a copy may be another's.
+// A free waits for the work of its own context; a copy may belong to another context.
 TEST_F(CopyTest, MemoryStaysForTheCopiesOfOtherContexts) {
   constexpr size_t kBytes = 1 << 20;
   CUcontext peer = nullptr;
@@ -401,7 +401,7 @@ TEST_F(CopyTest, MemoryStaysForTheCopiesOfOtherContexts) {
   CUDA_OK(cuDevicePrimaryCtxRelease_v2(1));
 }
 
-// Of memory that is gone the context learns, not the process.
+// An access to freed memory is an error of the context and does not crash the process.
 TEST_F(CopyTest, CopiesAndFillsOfGraphsNoticeFreedMemory) {
   for (const bool fill : {false, true}) {
     CUcontext context = nullptr;

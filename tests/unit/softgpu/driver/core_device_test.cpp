@@ -108,7 +108,7 @@ TEST_F(DeviceTest, OlderQueriesAgreeWithAttributes) {
   EXPECT_EQ(std::memcmp(&old, &current, sizeof old), 0);
   char luid[8];
   unsigned mask = 0;
-  EXPECT_EQ(cuDeviceGetLuid(luid, &mask, 0), CUDA_ERROR_NOT_SUPPORTED);  // Windows has them
+  EXPECT_EQ(cuDeviceGetLuid(luid, &mask, 0), CUDA_ERROR_NOT_SUPPORTED);  // exists on Windows only
   size_t elements = 0;
   CUDA_OK(cuDeviceGetTexture1DLinearMaxWidth(&elements, CU_AD_FORMAT_FLOAT, 1, 0));
   EXPECT_EQ(elements, size_t{1} << 30);
@@ -152,7 +152,7 @@ TEST_F(DeviceTest, NamesErrors) {
   EXPECT_EQ(cuGetErrorName(static_cast<CUresult>(12345), &text), CUDA_ERROR_INVALID_VALUE);
 }
 
-// In a forked child the driver's threads are gone: every call says so instead of hanging.
+// A forked child has no driver threads: every call returns an error instead of hanging.
 TEST_F(DeviceTest, IsNotInitializedInAForkedChild) {
   CUgraph graph = nullptr;
   CUgraphNode node = nullptr;

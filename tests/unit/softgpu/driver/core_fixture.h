@@ -1,5 +1,5 @@
-// What the tests of devices, contexts, modules and memory share: two devices of 256 MiB each (set
-// by core_main.cpp), the first one's primary context made current, and shorthands.
+// Shared by the tests of devices, contexts, modules and memory: two devices of 256 MiB each (set by
+// core_main.cpp), the first one's primary context made current, and shorthands.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ class CoreTest : public testing::Test {
     CUcontext current = nullptr;
     while (cuCtxGetCurrent(&current) == CUDA_SUCCESS && current) cuCtxPopCurrent_v2(&current);
     EXPECT_EQ(cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS);
-    // Whatever a test did, nothing may stay on the device.
+    // After any test, no context may stay active on the device.
     int active = 1;
     unsigned flags = 0;
     EXPECT_EQ(cuDevicePrimaryCtxGetState(0, &flags, &active), CUDA_SUCCESS);

@@ -12,7 +12,7 @@
 
 namespace softgpu::driver {
 
-// The peer cannot use assertions: its exit status is its voice.
+// The peer cannot use assertions, so it reports through its exit status.
 #define PEER_CHECK(condition) \
   if (!(condition)) return __LINE__ % 250 + 1
 
@@ -78,7 +78,7 @@ int peer_memory(const PeerMessage& message) {
   return 0;
 }
 
-// What a context has open goes with it; something else may come to lie at its address.
+// Handles that a context has open are closed with it. Other memory may then get the same address.
 int peer_contexts(const PeerMessage& message) {
   CUcontext first = nullptr, second = nullptr;
   CUdeviceptr address = 0, other = 0;
@@ -177,7 +177,7 @@ TEST_F(IpcTest, MemoryHandlesOpenInAnotherProcess) {
   CUDA_OK(cuMemsetD8_v2(address, 0x11, kPeerBytes));
   CUDA_OK(cuCtxSynchronize());
   PeerMessage message;
-  CUDA_OK(cuIpcGetMemHandle(&message.memory, address + 5));  // of the allocation it lies in
+  CUDA_OK(cuIpcGetMemHandle(&message.memory, address + 5));  // of the allocation that contains it
   EXPECT_EQ(run_peer("memory", message), 0);
   EXPECT_TRUE(all_equal(address, 0x22));
   CUdeviceptr opened = 0;

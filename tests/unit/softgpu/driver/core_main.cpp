@@ -1,4 +1,4 @@
-// The tests' devices, unless the environment says otherwise, and the second process of the IPC
+// Sets the tests' devices, unless the environment does, and runs the second process of the IPC
 // tests.
 #include <cstdlib>
 #include <cstring>

@@ -71,7 +71,7 @@ TEST_F(MemoryTest, UseAfterFreeIsRejected) {
   EXPECT_EQ(cuMemcpyDtoH_v2(&word, address, 4), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuMemcpyHtoD_v2(address, &word, 4), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuMemsetD32_v2(address, 0, 1), CUDA_ERROR_INVALID_VALUE);
-  EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);  // nothing sticks
+  EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);  // the error is not sticky
 }
 
 TEST_F(MemoryTest, PitchedRowsAreAligned) {

@@ -37,7 +37,7 @@ constexpr char kPtx[] = R"(
 .visible .entry other(.param .u64 p) { ret; }
 )";
 
-// Two units: the first calls what the second defines.
+// Two units: the first calls a function that the second defines.
 constexpr char kCaller[] = R"(
 .version 7.0
 .target sm_70
@@ -200,7 +200,7 @@ TEST_F(ModuleTest, LoadsFromAFile) {
   ::unlink(path.c_str());
 }
 
-// What headers say of the bytes behind them is believed of an application's own memory only.
+// Sizes in headers are trusted only for an application's own memory.
 TEST_F(ModuleTest, ReadsNothingBehindTheEndOfAFile) {
   const std::string path = testing::TempDir() + "core_module_test.image";
   for (std::string image : rcuda::test::short_images()) {
@@ -361,7 +361,7 @@ TEST_F(LibraryTest, EveryContextHasItsOwnGlobals) {
   EXPECT_NE(here, there);
   EXPECT_EQ(word_at(there), 42u);
   EXPECT_EQ(managed_there, managed_here);
-  EXPECT_EQ(word_at(managed_here), 25u);  // counted on by both
+  EXPECT_EQ(word_at(managed_here), 25u);  // incremented by both
   CUmodule module = nullptr;
   CUDA_OK(cuLibraryGetModule(&module, library_));
   EXPECT_EQ(cuModuleUnload(module), CUDA_ERROR_NOT_PERMITTED);

@@ -84,7 +84,7 @@ TEST_F(PoolTest, KeepsMemoryUpToTheThreshold) {
             CUDA_ERROR_INVALID_VALUE);
 }
 
-// A loop that never synchronises must not use more memory than one iteration does.
+// A loop that never synchronises must not use more memory than one iteration needs.
 TEST_F(PoolTest, ReusesQueuedFreesOfTheSameStream) {
   CUdeviceptr address = allocate_async(kDeviceBytes);
   for (int i = 0; i < 100; ++i) {
@@ -102,7 +102,7 @@ TEST_F(PoolTest, GivesWayBeforeItRunsOut) {
   cuuint64_t threshold = ~cuuint64_t{0};
   CUDA_OK(cuMemPoolSetAttribute(pool_, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
   CUDA_OK(cuMemFreeAsync(allocate_async(kDeviceBytes), stream_));
-  // The free is queued on another stream's key: the pool waits for it and takes another size.
+  // The free is queued in another stream: the pool waits for it and then takes another size.
   const CUdeviceptr other = allocate_async(kDeviceBytes / 2);
   CUdeviceptr more = 0;
   EXPECT_EQ(cuMemAllocAsync(&more, kDeviceBytes / 2 + 1, stream_), CUDA_ERROR_OUT_OF_MEMORY);
@@ -174,7 +174,7 @@ TEST_F(PoolTest, AccessIsGrantedToOtherDevices) {
   EXPECT_EQ(cuMemPoolSetAccess(pool_, &desc, 1), CUDA_ERROR_INVALID_DEVICE);
 }
 
-// A free that is still queued when its context goes must not cost the device its memory.
+// A free that is still queued when its context is destroyed must not leak memory of the device.
 TEST_F(PoolTest, QueuedFreesAreDoneBeforeTheContextEnds) {
   CUcontext other = nullptr;
   CUDA_OK(cuCtxCreate_v2(&other, 0, 0));

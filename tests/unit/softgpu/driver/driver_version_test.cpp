@@ -1,4 +1,4 @@
-// SOFTGPU_DRIVER_VERSION: each test is a process of its own, with its own version.
+// SOFTGPU_DRIVER_VERSION: each test runs in its own process, with its own version.
 #include <cstdlib>
 
 #include <cuda.h>
@@ -58,7 +58,7 @@ TEST(DriverVersionTest, AnOlderDriverDoesNotKnowWhatCameLater) {
   EXPECT_NE(
       find("cuMemPrefetchAsync", 12020, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM).function,
       current.function);
-  // Known, but not yet in the version that was asked for.
+  // Known, but introduced after the requested version.
   EXPECT_EQ(find("cuMemAdvise", 7000).status, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
 }
 
@@ -75,7 +75,7 @@ TEST(DriverVersionTest, ADriverKnowsNothingOfLaterVersions) {
 TEST(DriverVersionTest, WhatAnOlderDriverLacksIsNotSupported) {
   be("12030");
   CUstreamCaptureStatus status{};
-  // Nothing is initialised: that comes first.
+  // Without initialisation, that error comes first.
   CUdevice device = -1;
   EXPECT_EQ(cuStreamGetDevice(nullptr, &device), CUDA_ERROR_NOT_INITIALIZED);
   ASSERT_EQ(cuInit(0), CUDA_SUCCESS);
@@ -86,7 +86,7 @@ TEST(DriverVersionTest, WhatAnOlderDriverLacksIsNotSupported) {
   EXPECT_EQ(device, -1);
   EXPECT_EQ(cuStreamGetDevice_ptsz(nullptr, &device), CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(cuCtxSynchronize_v2(context), CUDA_ERROR_NOT_SUPPORTED);
-  // 12.0's function goes by the newer one inside.
+  // Internally, 12.0's function uses the newer one.
   EXPECT_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
   EXPECT_EQ(
       cuStreamGetCaptureInfo_v3(nullptr, &status, nullptr, nullptr, nullptr, nullptr, nullptr),

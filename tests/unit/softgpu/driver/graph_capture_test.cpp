@@ -1,5 +1,5 @@
-// Stream capture: what becomes of streams, events and calls meanwhile. The table of results is that
-// of driver 580 on an H200.
+// Stream capture: its effect on streams, events and calls. The table of results is that of driver
+// 580 on an H200.
 #include <functional>
 #include <string>
 
@@ -23,7 +23,7 @@ class GraphCaptureTest : public StreamFixture {
   void begin(CUstream s, CUstreamCaptureMode mode = kGlobal) {
     ASSERT_EQ(cuStreamBeginCapture_v2(s, mode), CUDA_SUCCESS);
   }
-  // Ends the capture and throws the graph away; `nodes` is the number it had.
+  // Ends the capture and destroys the graph; `nodes` receives its number of nodes.
   CUresult end(CUstream s, size_t* nodes = nullptr) {
     CUgraph graph = reinterpret_cast<CUgraph>(1);
     const CUresult result = cuStreamEndCapture(s, &graph);
@@ -52,7 +52,7 @@ class GraphCaptureTest : public StreamFixture {
   CUstream s_ = nullptr, other_ = nullptr;
 };
 
-// A call made during a capture: what it returns by mode, and whether the capture survives it.
+// A call made during a capture: its result in each mode, and whether it invalidates the capture.
 struct CallDuringCapture {
   std::string name;
   std::function<CUresult()> call;
@@ -330,7 +330,7 @@ TEST_F(GraphCaptureTest, UnjoinedWorkSpoilsTheGraph) {
   EXPECT_EQ(status(s_), CU_STREAM_CAPTURE_STATUS_NONE);
   EXPECT_EQ(status(other_), CU_STREAM_CAPTURE_STATUS_NONE);
 
-  // Joined before its last work.
+  // The join precedes the stream's last work.
   begin(s_);
   CUDA_OK(empty(s_));
   CUDA_OK(cuEventRecord(forked, s_));
@@ -341,7 +341,7 @@ TEST_F(GraphCaptureTest, UnjoinedWorkSpoilsTheGraph) {
   CUDA_OK(cuStreamWaitEvent(s_, joined, 0));
   EXPECT_EQ(end(s_), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
 
-  // Without work of its own there is nothing to join.
+  // A forked stream without work need not be joined.
   begin(s_);
   CUDA_OK(empty(s_));
   CUDA_OK(cuEventRecord(forked, s_));
@@ -416,7 +416,7 @@ TEST_F(GraphCaptureTest, CapturedEvents) {
   EXPECT_EQ(cuEventSynchronize(e), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuStreamWaitEvent(other_, e, 0), CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuEventElapsedTime_v2(&ms, e, other_event), CUDA_ERROR_INVALID_VALUE);
-  CUDA_OK(cuEventRecord(e, other_));  // from now on an ordinary one
+  CUDA_OK(cuEventRecord(e, other_));  // from now on an ordinary event
   CUDA_OK(cuEventSynchronize(e));
 }
 
@@ -461,7 +461,7 @@ TEST_F(GraphCaptureTest, DestroyedStreams) {
   CUDA_OK(empty(origin));
   CUDA_OK(cuStreamDestroy_v2(origin));
   CUdeviceptr memory = 0;
-  CUDA_OK(cuMemAlloc_v2(&memory, 16));  // nothing captures any more
+  CUDA_OK(cuMemAlloc_v2(&memory, 16));  // no capture is active any more
 
   const CUstream forked = stream();
   const CUevent e = event();
@@ -476,7 +476,7 @@ TEST_F(GraphCaptureTest, DestroyedStreams) {
 }
 
 TEST_F(GraphCaptureTest, StreamsDestroyedAfterTheirJoin) {
-  // As cuda.core's GraphBuilder.join() does. The second is joined only after its end.
+  // As in cuda.core's GraphBuilder.join(). The second stream is joined only after it was destroyed.
   const CUstream first = stream(), second = stream(), idle = stream();
   const CUevent forked = event(), first_end = event(), second_end = event();
   begin(s_);

@@ -1,4 +1,4 @@
-// What the tests of graphs share: an empty graph, a stream to run it in, and nodes of the fixture's
+// Shared by the tests of graphs: an empty graph, a stream to run it in, and nodes of the fixture's
 // kernels.
 #pragma once
 
@@ -16,7 +16,7 @@ class GraphFixture : public StreamFixture {
     CUDA_OK(cuGraphCreate(&graph_, 0));
   }
 
-  // Parameters of a kernel node and the values its parameter pointers point to.
+  // Parameters of a kernel node, and the values that its parameter pointers refer to.
   struct KernelNode {
     CUdeviceptr address = 0;
     uint64_t value = 0;

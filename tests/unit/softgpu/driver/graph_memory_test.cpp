@@ -1,4 +1,4 @@
-// Memory nodes, made by hand and captured, and graphs over memory that is gone. Results of invalid
+// Memory nodes, added explicitly and captured, and graphs over unmapped memory. Results of invalid
 // calls are those of driver 580 on an H200.
 #include "tests/unit/softgpu/driver/graph_fixture.h"
 
@@ -151,8 +151,8 @@ TEST_F(GraphMemoryTest, CapturedAllocationsRunLikeMemoryNodes) {
   }
 }
 
-// A graph with one node over two pages, of which the second is gone when it runs. Each test in a
-// process of its own on hardware, where a fault ends all contexts of the process.
+// A graph with one node over two pages, the second of which is unmapped when it runs. On hardware
+// each test needs its own process, because a fault ends all contexts of the process.
 class GraphOfLostMemoryTest : public GraphFixture {
  protected:
   static constexpr size_t kPage = size_t{2} << 20;

@@ -1,5 +1,5 @@
-// Nodes of graphs: making them, reading and changing their parameters, in graphs and in
-// executables. Results of invalid calls are those of driver 580 on an H200.
+// Nodes of graphs: creation, reading and changing of their parameters, in graphs and in executable
+// graphs. Results of invalid calls are those of driver 580 on an H200.
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -14,7 +14,7 @@ namespace {
 
 class GraphNodeTest : public GraphFixture {
  protected:
-  // A copy of one word between pinned words.
+  // Parameters of a copy of one word between pinned words.
   CUDA_MEMCPY3D word_copy(int to, int from) const {
     CUDA_MEMCPY3D copy{};
     copy.srcMemoryType = copy.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
@@ -63,7 +63,7 @@ TEST_F(GraphNodeTest, EveryKindOfNode) {
   EXPECT_EQ(read(3), 9u);
   CUDA_OK(cuStreamSynchronize(s_));
 
-  // Parameters read back.
+  // Parameters are read back.
   CUDA_MEMSET_NODE_PARAMS fill_back{};
   CUDA_OK(cuGraphMemsetNodeGetParams(filled, &fill_back));
   EXPECT_EQ(fill_back.dst, memory);
@@ -144,7 +144,7 @@ TEST_F(GraphNodeTest, ParametersOfAnExecutableCanBeSet) {
   CUDA_OK(cuGraphLaunch(exec, s_));
   write(9, 1);
   CUDA_OK(cuStreamSynchronize(s_));
-  // Launches keep the parameters of their time.
+  // A launch keeps the parameters that were set when it was issued.
   EXPECT_EQ(read(0), shifted(0, {1, 2}));
   EXPECT_EQ(read(1), 5u);
   changed.params.gridDimX = 0;
@@ -182,7 +182,7 @@ void CUDA_CB add_hundred(void* data) { *static_cast<uint32_t*>(data) += 100; }
 TEST_F(GraphNodeTest, OneCallMakesEveryKind) {
   const CUevent done = event();
   std::vector<CUgraphNode> nodes;
-  // Each after the one before.
+  // Each node depends on the previous one.
   const auto add = [&](CUgraphNodeType type, auto fill) {
     CUgraphNodeParams params{};
     params.type = type;
@@ -231,7 +231,7 @@ TEST_F(GraphNodeTest, OneCallMakesEveryKind) {
   EXPECT_EQ(read(2), 43u);
   EXPECT_EQ(cuEventQuery(done), CUDA_SUCCESS);
 
-  // The same structure changes nodes, of a graph and of an executable.
+  // The same structure changes nodes of a graph and of an executable graph.
   Params changed{};
   changed.type = CU_GRAPH_NODE_TYPE_HOST;
   changed.host = {add_hundred, words_ + 1};

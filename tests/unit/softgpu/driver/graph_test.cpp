@@ -1,5 +1,5 @@
-// Graphs built by hand: structure, execution order and concurrency, updates, user objects.
-// What single nodes are made of: graph_node_test.cpp. Memory: graph_memory_test.cpp. Results of
+// Graphs built explicitly: structure, execution order and concurrency, updates, user objects.
+// Parameters of single nodes: graph_node_test.cpp. Memory: graph_memory_test.cpp. Results of
 // invalid calls are those of driver 580 on an H200.
 #include <algorithm>
 #include <map>
@@ -103,7 +103,7 @@ TEST_F(GraphTest, ALaunchIsAnOperationOfItsStream) {
   EXPECT_EQ(read(1), shifted(0, {1, 2, 4}));
 }
 
-// Ours alone: hardware's queues are of another length.
+// softgpu only: the queues of hardware have another length.
 TEST_F(GraphTest, ALaunchThatWaitsForRoomIsNotSeenAndHoldsUpNobody) {
   const CUevent recorded = event();
   CUgraphNode node = nullptr;
@@ -118,7 +118,7 @@ TEST_F(GraphTest, ALaunchThatWaitsForRoomIsNotSeenAndHoldsUpNobody) {
     launched = true;
   });
   while (!launching) std::this_thread::yield();
-  // Many times, as nothing says when the launch has begun to wait.
+  // Repeated, because nothing shows when the launch has begun to wait.
   int refused = 0;
   CUgraphExecUpdateResultInfo info{};
   for (int i = 0; i < 2000; ++i) {
@@ -192,7 +192,7 @@ TEST_F(GraphTest, EdgesAreChecked) {
   EXPECT_EQ(cuGraphAddEmptyNode(&made, other, &x, 1), CUDA_ERROR_INVALID_VALUE);
   const CUgraphNode foreign = empty_node(other);
   EXPECT_EQ(cuGraphAddDependencies_v2(graph_, &x, &foreign, nullptr, 1), CUDA_ERROR_INVALID_VALUE);
-  // A cycle is noticed when the graph is instantiated.
+  // Instantiation detects a cycle.
   CUDA_OK(cuGraphAddDependencies_v2(graph_, &y, &x, nullptr, 1));
   CUgraphExec exec = nullptr;
   EXPECT_EQ(cuGraphInstantiateWithFlags(&exec, graph_, 0), CUDA_ERROR_INVALID_VALUE);
@@ -296,7 +296,7 @@ TEST_F(GraphTest, UpdatePairsNodesByTheirPlaceInTheGraph) {
   const CUgraphNode first = kernel(graph_, shift_, word(0), 1);
   CUDA_OK(cuGraphAddHostNode(&called, graph_, &first, 1, &host));
   const CUgraphExec exec = instantiate(graph_);
-  // The same graph with its nodes made in the other order.
+  // The same graph, with its nodes created in the other order.
   CUgraph other = nullptr;
   CUDA_OK(cuGraphCreate(&other, 0));
   CUDA_OK(cuGraphAddHostNode(&called, other, nullptr, 0, &host));
@@ -325,7 +325,7 @@ TEST_F(GraphTest, ClonesAreIndependent) {
   EXPECT_EQ(read(0), 7u);
 }
 
-// Ours alone: hardware's driver does not check handles that are gone.
+// softgpu only: NVIDIA's driver does not check destroyed handles.
 TEST_F(GraphTest, HandlesEndWithTheirObjects) {
   const CUgraphNode node = empty_node(graph_);
   CUDA_OK(cuGraphDestroyNode(node));

@@ -1,5 +1,5 @@
-// The driver's parts that no entry point shows: arenas, configuration, the link model, JIT logs,
-// who keeps whom.
+// Parts of the driver that no entry point exposes: arenas, configuration, the link model, JIT logs,
+// and which objects keep others alive.
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -212,12 +212,12 @@ TEST(LinkImage, RefusesDamage) {
     std::vector<std::byte> damaged = image;
     damaged[random() % damaged.size()] = static_cast<std::byte>(random());
     std::vector<std::string> read;
-    linked_units(damaged, &read);  // must stay inside the image, whatever it says
+    linked_units(damaged, &read);  // must not read outside of the image
     for (const std::string& unit : read) EXPECT_LE(unit.size(), image.size());
   }
 }
 
-// A thread may be inside a call with a stream while another one ends the context.
+// A thread may be in a call with a stream while another thread destroys the context.
 TEST(Streams, KeepTheirContextForWhoeverHoldsThem) {
   CUcontext handle = nullptr;
   CUstream stream_handle = nullptr;
@@ -245,7 +245,8 @@ TEST(Streams, RecordingAContextLeavesNoneBehind) {
     ASSERT_EQ(cuCtxRecordEvent(handle, event), CUDA_SUCCESS);
     ASSERT_EQ(cuEventSynchronize(event), CUDA_SUCCESS);
   }
-  // A stream's thread may keep it for a moment; the last one goes with the next recording.
+  // A stream's thread may keep it for a moment; the last reference is released with the next
+  // recording.
   while (context.use_count() > before + 1) std::this_thread::yield();
   EXPECT_EQ(cuCtxDestroy_v2(handle), CUDA_SUCCESS);
 }

@@ -1,5 +1,5 @@
-// What launches refuse and with which error, parameters in both forms, attributes and occupancy.
-// Expected values are those of driver 580 on an H200.
+// Launches: refusals and their errors, parameters in both forms, attributes and occupancy. Expected
+// values are those of driver 580 on an H200.
 #include <cstring>
 
 #include "tests/unit/softgpu/driver/stream_fixture.h"
@@ -109,7 +109,7 @@ TEST_F(LaunchTest, CooperativeGridsMustBeResidentAtOnce) {
   int multiprocessors = 0;
   CUDA_OK(
       cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device_));
-  const auto fit = static_cast<unsigned>(multiprocessors) * 16;  // of 128 threads
+  const auto fit = static_cast<unsigned>(multiprocessors) * 16;  // blocks of 128 threads
   CUDA_OK(cuLaunchCooperativeKernel(empty_, fit, 1, 1, 128, 1, 1, 0, nullptr, nullptr));
   EXPECT_EQ(cuLaunchCooperativeKernel(empty_, fit + 1, 1, 1, 128, 1, 1, 0, nullptr, nullptr),
             CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
@@ -148,7 +148,7 @@ TEST_F(LaunchTest, LaunchAttributes) {
   CUDA_OK(cuCtxSynchronize());
 }
 
-// Ours alone: hardware runs clusters.
+// softgpu only: hardware runs clusters.
 TEST_F(LaunchTest, ClustersAreNotSupported) {
   CUlaunchAttribute attribute{};
   attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;

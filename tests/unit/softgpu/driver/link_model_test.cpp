@@ -1,9 +1,9 @@
-// The link model seen through the driver API, in a process of its own settings: a byte takes 0.1 ms
-// over any link, so that an "endless" copy of 32 MiB lasts for most of an hour. Only the end of the
-// process ends it, so every test runs in a process of its own (CMakeLists.txt).
+// The link model through the driver API, in a process with its own settings. A byte takes 0.1 ms
+// over any link, so an "endless" copy of 32 MiB takes most of an hour. Only the end of the process
+// ends it, so every test runs in its own process (CMakeLists.txt).
 //
-// That two things happen at once shows without a clock: one finishes while an endless copy, which
-// has begun, is not over. Times are bounded from below only, which is all that the model promises.
+// No clock is needed to show that two copies overlap: one finishes while an endless copy has begun
+// and is not done. Times are only bounded from below, which is all that the model promises.
 #include <cstdint>
 #include <cstdlib>
 #include <iterator>
@@ -25,7 +25,7 @@ constexpr float kLatencyMs = 2;  // of the host link
 
 enum class Way { kHostToDevice, kDeviceToHost, kPeerOut, kPeerIn };
 constexpr Way kWays[] = {Way::kHostToDevice, Way::kDeviceToHost, Way::kPeerOut, Way::kPeerIn};
-// A range for each way, and one for a copy behind another of its way.
+// A range for each way, and one for a copy that queues after another copy of its way.
 constexpr size_t kAllBytes = std::size(kWays) * kEndlessBytes + kShortBytes;
 std::ostream& operator<<(std::ostream& out, Way way) {
   constexpr const char* kNames[] = {"host to device", "device to host", "0 to 1", "1 to 0"};
@@ -53,7 +53,7 @@ class LinkModelTest : public testing::TestWithParam<Way> {
     CUDA_OK(cuCtxSetCurrent(contexts_[0]));
     CUDA_OK(cuMemHostAlloc(reinterpret_cast<void**>(&host_), kAllBytes, CU_MEMHOSTALLOC_PORTABLE));
   }
-  // Each way has memory of its own, so that none races with another.
+  // Each way has its own memory, so that no two copies race.
   static size_t begin_of(Way way) { return static_cast<size_t>(way) * kEndlessBytes; }
   CUdeviceptr source(Way way) const {
     const CUdeviceptr memory = way == Way::kHostToDevice ? reinterpret_cast<CUdeviceptr>(host_)
@@ -70,7 +70,7 @@ class LinkModelTest : public testing::TestWithParam<Way> {
   struct Begun {
     CUevent begin = nullptr, end = nullptr;
   };
-  // On a stream of its own.
+  // Copies in a new stream.
   Begun copy(Way way, size_t bytes, size_t offset = 0) {
     CUstream stream = nullptr;
     Begun begun;
@@ -83,7 +83,7 @@ class LinkModelTest : public testing::TestWithParam<Way> {
     EXPECT_EQ(cuEventRecord(begun.end, stream), CUDA_SUCCESS);
     return begun;
   }
-  // Returns when it holds its engine: the bytes move before the time passes.
+  // Returns when the copy occupies its engine: the bytes move before the time passes.
   CUevent begin_endless_copy(Way way) {
     const uint8_t mark = 0x5a;
     const size_t last = kEndlessBytes - 1;

@@ -141,9 +141,9 @@ TEST_F(StreamEventTest, HandlesOfSharedEventsAreChecked) {
 
 }  // namespace
 
-// Two processes: the second is this program again, told by SOFTGPU_TEST_EVENT_PIPES which
-// descriptors to use and by its filter to run the disabled test. A process that has used CUDA
-// cannot just fork.
+// Two processes: the second is this program started again. SOFTGPU_TEST_EVENT_PIPES names its
+// descriptors, and its filter runs the disabled test. (A process that has used CUDA cannot just
+// fork.)
 class SharedEventTest : public ::testing::Test {
  protected:
   static void send(int fd, const void* bytes, size_t size) {
@@ -154,7 +154,7 @@ class SharedEventTest : public ::testing::Test {
   }
 };
 
-// The first process's stream waits for an event that the second has recorded behind a wait.
+// The first process's stream waits for an event that the second process has recorded after a wait.
 TEST_F(SharedEventTest, HoldsBackAnotherProcess) {
   int to_peer[2], from_peer[2];
   ASSERT_EQ(pipe(to_peer), 0);
@@ -182,7 +182,7 @@ TEST_F(SharedEventTest, HoldsBackAnotherProcess) {
   EXPECT_EQ(cuEventQuery(event), CUDA_ERROR_NOT_READY);
   CUDA_OK(cuStreamWaitEvent(stream, event, 0));
   EXPECT_EQ(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
-  // So do a graph's node and a whole context.
+  // A graph's node and a whole context wait for it too.
   CUstream others[2] = {};
   for (CUstream& other : others) CUDA_OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
   CUgraph graph = nullptr;

@@ -1,10 +1,10 @@
-// What the tests of streams, events, launches and graphs share: a context of their own, a module of
+// Shared by the tests of streams, events, launches and graphs: a context for each test, a module of
 // small kernels, pinned words that device and host both see, and shorthands.
 //
-// The tests use nothing but the driver API and also run against NVIDIA's driver, except for those
-// marked "ours alone". Kernels:
+// The tests use only the driver API and also run against NVIDIA's driver, except for those marked
+// "softgpu only". Kernels:
 //   empty()            set(p, v): *p = v            add(p, v): *p += v, atomically, by every thread
-//   shift(p, v): *p = *p * 31 + v, so that the result tells the order of several
+//   shift(p, v): *p = *p * 31 + v, so that the result shows the order of several
 //   copy(d, s): *d = *s      spin(p): until *p is not 0      illegal(), trapping(): fault
 #pragma once
 
@@ -109,7 +109,7 @@ class StreamFixture : public ::testing::Test {
   std::vector<std::thread> threads_;
 };
 
-// `before` followed by what shift() does to it for each value.
+// The result of shift() on `before` with each of the values in turn.
 inline uint32_t shifted(uint32_t before, std::initializer_list<uint32_t> values) {
   for (const uint32_t value : values) before = before * 31 + value;
   return before;

@@ -1,4 +1,4 @@
-// What is destroyed while work is pending, host functions, sticky errors, handles and attributes.
+// Objects destroyed while work is pending, host functions, sticky errors, handles and attributes.
 #include <atomic>
 #include <chrono>
 #include <string>
@@ -36,7 +36,7 @@ TEST_F(StreamLifetimeTest, DestroyedEventStillHoldsBackWaiters) {
   EXPECT_EQ(read(1), shifted(0, {1, 2}));
 }
 
-// Ours alone: hardware's driver does not check handles that are gone.
+// softgpu only: NVIDIA's driver does not check destroyed handles.
 TEST_F(StreamLifetimeTest, HandlesEndWithTheirObjects) {
   const CUstream s = stream();
   const CUevent e = event();
@@ -153,7 +153,7 @@ TEST_F(StreamLifetimeTest, HostFunctionHoldsItsStreamAndMayNotCallCuda) {
       &shared));
   CUDA_OK(set(s, word(0), 1));
   CUDA_OK(set(other, word(1), 1));
-  CUDA_OK(cuStreamSynchronize(other));  // others go on
+  CUDA_OK(cuStreamSynchronize(other));  // other streams continue
   EXPECT_EQ(read(0), 0u);
   shared.go = true;
   CUDA_OK(cuStreamSynchronize(s));
@@ -280,7 +280,7 @@ TEST_F(StreamLifetimeTest, AttributesAreChecked) {
   const CUstream s = stream();
   CUstreamAttrValue value{};
   CUDA_OK(cuStreamGetAttribute(s, CU_STREAM_ATTRIBUTE_SYNCHRONIZATION_POLICY, &value));
-  EXPECT_EQ(static_cast<int>(value.syncPolicy), -1);  // not set, and not to be set
+  EXPECT_EQ(static_cast<int>(value.syncPolicy), -1);  // not set, and cannot be set
   const auto refused = [&](CUstreamAttrID attribute) {
     EXPECT_EQ(cuStreamSetAttribute(s, attribute, &value), CUDA_ERROR_INVALID_VALUE) << attribute;
   };
@@ -345,7 +345,7 @@ TEST_F(StreamLifetimeTest, WaitConditions) {
   }
 }
 
-// Each in a process of its own on hardware, where a fault ends all contexts of the process.
+// On hardware each test needs its own process, because a fault ends all contexts of the process.
 class StreamStickyTest : public StreamFixture {};
 
 TEST_F(StreamStickyTest, AFaultIsReturnedByEveryLaterCall) {
@@ -412,13 +412,13 @@ TEST_F(StreamStickyTest, WorkBehindAFaultIsDroppedAndCallbacksAreTold) {
       &status, 0));
   write(0, 1);
   EXPECT_EQ(cuStreamSynchronize(s), CUDA_ERROR_LAUNCH_FAILED);
-  CUDA_OK(cuCtxDestroy_v2(context_));  // by now the callback has run on hardware, too
+  CUDA_OK(cuCtxDestroy_v2(context_));  // on hardware the callback has run by now, too
   context_ = nullptr;
   EXPECT_EQ(status, CUDA_ERROR_LAUNCH_FAILED);
   EXPECT_EQ(host_calls, 0);
 }
 
-// Ours alone, see above.
+// softgpu only: on hardware a fault ends all contexts of the process.
 TEST_F(StreamStickyTest, OtherContextsAreNotAffected) {
   CUcontext other = nullptr;
   CUDA_OK(cuCtxCreate_v2(&other, 0, device_));

@@ -1,4 +1,4 @@
-// Work in streams happens in order where CUDA promises it, and at the same time where it does not.
+// Work in streams runs in order where CUDA promises it, and concurrently where it does not.
 #include <random>
 
 #include "tests/unit/softgpu/driver/stream_fixture.h"
@@ -51,13 +51,14 @@ TEST_F(StreamOrderTest, StreamsRunAtTheSameTime) {
   const CUstream a = stream(), b = stream();
   CUDA_OK(spin(a, word(0)));
   CUDA_OK(set(a, word(1), 1));
-  // Only a stream that overtakes the spinning one ends it.
+  // Only a stream that overtakes the spinning kernel ends it.
   CUDA_OK(cuStreamWriteValue32_v2(b, word(0), 1, 0));
   CUDA_OK(cuStreamSynchronize(a));
   EXPECT_EQ(read(1), 1u);
 }
 
-// Ours alone: hardware has fewer queues than this, and streams that share one wait for each other.
+// softgpu only: hardware has fewer queues than this, and streams that share one wait for each
+// other.
 TEST_F(StreamOrderTest, ManyStreamsRunAtTheSameTime) {
   // Each waits for its successor; the last one starts the chain.
   constexpr int kStreams = 24;
@@ -110,7 +111,7 @@ TEST_F(StreamOrderTest, LegacyStreamWaitsForBlockingStreams) {
   CUDA_OK(shift(a, word(1), 1));
   CUDA_OK(shift(nullptr, word(1), 2));
   EXPECT_EQ(cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY);
-  // And blocking streams wait for it: this one was idle.
+  // Blocking streams wait for it, even one that was idle.
   CUDA_OK(shift(b, word(1), 3));
   EXPECT_EQ(cuStreamQuery(b), CUDA_ERROR_NOT_READY);
   write(0, 1);
@@ -213,9 +214,10 @@ TEST_F(StreamOrderTest, ContextWideEventsSeparateAllStreams) {
   EXPECT_EQ(read(1), shifted(0, {1, 2}));
 }
 
-// Random operations on random streams. Whoever reads another stream's word first waits for an event
-// recorded behind its last change, and the other way round, so the outcome is that of running all
-// in the order of submission: any two dependent operations that swap show.
+// Random operations on random streams. Before an operation reads another stream's word, it waits
+// for an event recorded after the word's last change; before it changes a word, it waits for the
+// word's readers. So the result is that of running all operations in the order of submission, and a
+// swap of any two dependent operations shows.
 TEST_F(StreamOrderTest, RandomDependenciesGiveTheSequentialResult) {
   constexpr int kStreams = 6, kOperations = 400, kRounds = 5;
   for (int round = 0; round < kRounds; ++round) {

@@ -1,4 +1,4 @@
-// What ends a grid: which error code, and whether the message names the culprit.
+// Faults that end a grid: the error code, and whether the message names the culprit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -113,7 +113,8 @@ TEST_F(FaultTest, AddressesBelowTheirWindow) {
         "ld.param.u32 %r1, [p+-4]"}) {
     EXPECT_EQ(run(variables + access + ";", 0).code, CUDA_ERROR_ILLEGAL_ADDRESS) << access;
   }
-  // One element a lane, ascending, descending and the same for all, every one of them below.
+  // One element per lane: ascending, descending, and the same for all; all of them below the
+  // variable.
   for (const std::string space : {"shared", "local"}) {
     for (const char* index : {"sub.s32 %r1, %t, 32", "sub.s32 %r1, -1, %t", "mov.s32 %r1, -1"}) {
       const std::string body = variables + "  mov.u64 %rd1, " + space[0] + ";\n  " + index +
@@ -197,7 +198,7 @@ TEST_F(FaultTest, UnsupportedFormsFailWhereTheyAreReachable) {
   EXPECT_THAT(fault.message, HasSubstr("wmma.fancy.b32"));
 }
 
-// What nvcc makes of __cluster_dims__ and __block_size__.
+// The directives that nvcc makes of __cluster_dims__ and __block_size__.
 TEST_F(FaultTest, KernelsOfClustersDoNotLaunch) {
   device_.load_body(R"(
 .visible .entry wide() .explicitcluster .reqnctapercluster 2, 1, 1 { ret; }

@@ -1,6 +1,6 @@
-// What nvcc 13.0 makes of ordinary programs (stencils, reductions, atomics, half precision,
-// cooperative groups, pipelines, thrust) for sm_75, sm_90 and sm_100: every form of it must be on
-// the list.
+// Every instruction form that nvcc 13.0 makes of ordinary programs (stencils, reductions, atomics,
+// half precision, cooperative groups, pipelines, thrust) for sm_75, sm_90 and sm_100 must be on the
+// list of supported forms.
 #include "softgpu/exec/forms.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 struct Emitted {
   std::string_view opcode;
-  std::string_view modifiers;  // one word a form; "-" for none
+  std::string_view modifiers;  // one word per form; "-" for none
 };
 constexpr Emitted kEmitted[] = {
     {"abs", "f16 f32 f64 s32"},

@@ -37,7 +37,7 @@ TEST_P(InstructionTest, MatchesItsReference) {
     ASSERT_EQ(fault.code, CUDA_SUCCESS) << fault.message << "\n" << c->kernel;
     const test::Comparison result = test::compare(*c, {out, out + c->expected.size()}, c->expected);
     EXPECT_EQ(result.bad, 0u) << result.first_bad << "\n" << c->kernel;
-    // Payloads of f64 NaNs are not specified; every other NaN is canonical.
+    // Payloads of f64 NaNs are unspecified; all other NaNs are canonical.
     const bool has_f64 =
         std::find(c->outputs.begin(), c->outputs.end(), test::Word::kF64) != c->outputs.end();
     EXPECT_TRUE(has_f64 || result.nan_bits == 0) << result.nan_bits << " NaNs of other bits";

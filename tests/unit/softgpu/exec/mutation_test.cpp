@@ -1,4 +1,5 @@
-// Programs that are almost PTX must load or be refused, never harm the process that loads them.
+// Programs that are almost PTX must load or be refused; they never harm the process that loads
+// them.
 #include <random>
 
 #include <gmock/gmock.h>
@@ -11,7 +12,8 @@
 namespace softgpu::exec {
 namespace {
 
-// One small edit: a word, a number or a character goes, comes twice or is taken from elsewhere.
+// One small edit: a word, a number or a character is removed, duplicated or replaced by another one
+// of the text.
 std::string mutated(std::string text, std::mt19937& random) {
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
   const size_t at = below(text.size());
@@ -53,7 +55,7 @@ TEST(MutationTest, LoadsOrRefuses) {
   EXPECT_GT(refused, 100u);
 }
 
-// What loads must also run without harm, whatever became of it.
+// A program that loads must also run without harm, whatever the edits did to it.
 TEST(MutationTest, RunsToAnEnd) {
   std::mt19937 random(2);
   const auto& cases = test::ptx_cases();

@@ -1,4 +1,4 @@
-// Linking, placement of variables, and what the driver learns about kernels and globals.
+// Linking, placement of variables, and the information about kernels and globals for the driver.
 #include "softgpu/exec/program.h"
 
 #include <gmock/gmock.h>
@@ -90,7 +90,7 @@ TEST(ProgramTest, KernelsTellWhatTheyNeed) {
   EXPECT_EQ(device.program().find_kernel("helper"), nullptr);
 }
 
-// As nvcc -rdc=true writes it: declarations here, definitions there.
+// As nvcc -rdc=true emits it: declarations in one unit, definitions in another.
 TEST(ProgramTest, UnitsAreLinked) {
   TestDevice device;
   device.load({std::string(kHeader) + R"(

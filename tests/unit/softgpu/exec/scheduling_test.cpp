@@ -10,7 +10,7 @@
 namespace softgpu::exec {
 namespace {
 
-// Registers every kernel here uses, and its one parameter in %out.
+// Declares the registers that every kernel here uses, and loads its one parameter into %out.
 std::string kernel(const std::string& body) {
   return R"(
 .visible .entry kernel(.param .u64 p_out)
@@ -107,7 +107,7 @@ DONE:
 }
 
 TEST_F(SchedulingTest, BlocksWaitForLaterBlocks) {
-  // The first 40 blocks wait for the last one: only time-slicing gets there.
+  // The first 40 blocks wait for the last one, which only time-slicing lets run.
   const auto out = run(kernel(R"(
   setp.eq.u32 %p1, %b, 40;
   @%p1 bra LAST;
@@ -139,7 +139,7 @@ WAIT:
 })");
   auto* flag = device_.array<uint32_t>(1);
   *flag = 0;
-  // More waiting blocks than any machine that runs this has workers.
+  // More waiting blocks than any test machine has worker threads.
   std::thread waiter([&] {
     EXPECT_EQ(device_.launch("kernel", {200}, {64}, Arguments() << flag).code, CUDA_SUCCESS);
   });
@@ -186,7 +186,7 @@ JOIN:
 }
 
 TEST_F(SchedulingTest, CountedBarriersTakeAPartialWarpAsWhole) {
-  // 40 threads are two warps, hence 64 towards a thread count.
+  // 40 threads are two warps, which count as 64 threads.
   const auto out = run(kernel(std::string(R"(
   bar.sync 7, 64;
   mov.u32 %r0, 9;
@@ -272,7 +272,7 @@ DONE:
 }
 
 TEST_F(SchedulingTest, GridWideBarrier) {
-  // As cooperative groups do it: the first thread of each block counts its block in and waits.
+  // As in cooperative groups: the first thread of each block adds its block to the count and waits.
   const auto out = run(kernel(R"(
   mov.u32 %r10, %nctaid.x;
   mov.u32 %r9, 1;
@@ -379,7 +379,7 @@ BASE:
 }
 
 TEST_F(SchedulingTest, LocalVariablesOfCalledFunctionsAreAligned) {
-  // What the address of each function's variable has below its alignment.
+  // The bits below its alignment in the address of each function's variable; they must be 0.
   const auto out = run(R"(
 .func (.param .b32 ret) inner() {
   .local .align 256 .b8 wide[256];
@@ -430,7 +430,7 @@ TEST_F(SchedulingTest, ThreadsExitFromInsideCalls) {
   for (size_t k = 0; k < 64; ++k) EXPECT_EQ(out[k], k < 10 ? 0u : k < 32 ? 0xfffffc00u : ~0u);
 }
 
-// Before sm_70 collectives were among the lanes that happen to be there.
+// Before sm_70, a collective's members were the active lanes.
 TEST_F(SchedulingTest, CollectivesWithoutMembers) {
   const auto out = run(kernel(std::string(R"(
   setp.ge.u32 %p1, %t, 12;

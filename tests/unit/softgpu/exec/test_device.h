@@ -45,7 +45,7 @@ class TestDevice {
   void load(const std::vector<std::string>& units);
   void load(const std::string& unit) { load(std::vector<std::string>{unit}); }
   rcuda::Status try_load(const std::vector<std::string>& units);
-  // With the usual header in front.
+  // Loads the body after the usual header.
   void load_body(const std::string& body);
 
   Fault launch(const std::string& kernel, Dim3 grid, Dim3 block, const Arguments& arguments,

@@ -1,4 +1,4 @@
-// Text that is no PTX must give an error that names line and token, in bounded time and memory.
+// Text that is not PTX must give an error that names line and token, in bounded time and memory.
 
 #include <string>
 

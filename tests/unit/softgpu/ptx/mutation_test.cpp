@@ -1,4 +1,4 @@
-// A fixed stretch of what the PTX fuzzer does, over nvcc's own output.
+// A fixed part of the PTX fuzzer's work, over nvcc's own output.
 
 #include <fstream>
 #include <iterator>

@@ -1,4 +1,4 @@
-// Everything nvcc makes of our own kernels must parse into a Module that hangs together.
+// All PTX that nvcc makes of our kernels must parse into a consistent Module.
 
 #include <filesystem>
 #include <fstream>

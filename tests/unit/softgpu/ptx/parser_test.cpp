@@ -36,7 +36,7 @@ Instruction parse_instruction(const std::string& text) {
     ADD_FAILURE() << "no instruction in " << text;
     return {};
   }
-  // The views of the result must outlive the module: keep it.
+  // The result has views into the module, so the module is kept.
   static std::vector<std::unique_ptr<Module>> kept;
   kept.push_back(std::move(module));
   return kept.back()->functions[0].code[0];
@@ -310,7 +310,7 @@ TEST(ParserTest, LabelsAreLocalToTheirScope) {
   EXPECT_EQ(code[2].operands[0].index, 3u);
   EXPECT_EQ(code[4].operands[0].index, 3u);
   EXPECT_EQ(code[5].operands[0].index, 0u);
-  EXPECT_EQ(code[6].operands[0].index, 7u);  // behind the last instruction
+  EXPECT_EQ(code[6].operands[0].index, 7u);  // one past the last instruction
 }
 
 TEST(ParserTest, BranchTables) {

@@ -17,7 +17,7 @@
 namespace rcuda::transport {
 namespace {
 
-// Connected over the loopback device, as Links are.
+// Sockets connected over the loopback interface, as Links are.
 struct Sockets {
   Sockets() {
     sockaddr_in address{};
@@ -37,7 +37,7 @@ struct Sockets {
   UniqueFd to;
 };
 
-// What is sent is received as it was, and none of it twice.
+// Sends the bytes. They must arrive unchanged and once.
 bool sends(PagePipe& pipe, Sockets& sockets, const std::byte* data, size_t bytes) {
   std::vector<std::byte> received(bytes);
   std::thread receiver(
@@ -74,7 +74,7 @@ TEST(PagePipeTest, WhatIsSentArrives) {
 }
 
 TEST(PagePipeTest, MemoryMayBeUnmappedBeforeItIsReceived) {
-  constexpr size_t kBytes = 32 << 10;  // what a pipe and a socket take at once
+  constexpr size_t kBytes = 32 << 10;  // the capacity of a pipe and a socket together
   Sockets sockets;
   PagePipe pipe;
   const std::vector<std::byte> data = pattern(kBytes);
@@ -105,7 +105,7 @@ TEST(PagePipeTest, WithoutAPipeMemoryIsCopied) {
   EXPECT_TRUE(sends(pipe, sockets, data.data(), data.size()));
 }
 
-// As a kernel has it whose sockets cannot be spliced into: what is in the pipe then was not sent.
+// As with a kernel that cannot splice into sockets: the bytes in the pipe were not sent.
 TEST(PagePipeTest, WhatTakesNoPagesIsRefused) {
   const UniqueFd file(::memfd_create("appended to", 0));
   ASSERT_EQ(::fcntl(file.get(), F_SETFL, O_APPEND), 0);

@@ -11,8 +11,8 @@ namespace {
 namespace fs = std::filesystem;
 using Level = PciDistance::Level;
 
-// A made-up /sys: two sockets; on the first a switch with a GPU and an adapter, a switch below that
-// one, and an adapter at a root port of its own; on the second another adapter.
+// An artificial /sys with two sockets. The first has a switch with a GPU and an adapter, another
+// switch below that one, and an adapter at its own root port. The second has another adapter.
 class PciDistanceTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -61,7 +61,7 @@ TEST_F(PciDistanceTest, LevelsAreTold) {
 
 TEST_F(PciDistanceTest, LevelsCountBeforeBridges) {
   EXPECT_LT(from_gpu("beside"), from_gpu("deeper"));
-  EXPECT_LT(from_gpu("deeper"), from_gpu("root_port"));  // though there are fewer bridges
+  EXPECT_LT(from_gpu("deeper"), from_gpu("root_port"));  // although the path has fewer bridges
   EXPECT_LT(from_gpu("root_port"), from_gpu("same_node"));
   EXPECT_LT(from_gpu("same_node"), from_gpu("far"));
 }
