@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Unreachable servers: the client prints one clear line on stderr with the cause and the remedy, the
-program sees no device, and nothing hangs.
+"""Unreachable servers: the client prints one clear line on stderr with the cause and the remedy,
+the program sees no device, and nothing hangs.
 
     addresses_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """

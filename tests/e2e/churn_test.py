@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Clients that come and go: killed at random points, and many at once. Afterwards the server holds the same
-resources as before.
+"""Clients that come and go: killed at random points, and many at once. Afterwards the server holds
+the same resources as before.
 
     churn_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """

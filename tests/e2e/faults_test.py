@@ -20,8 +20,8 @@ HANG_SECONDS = 120
 
 class Proxy:
     """Forwards TCP connections to a port of this machine. Once the network is lost, it keeps the
-    connections and forwards nothing. It fetches the connections' tickets, because its clients do not
-    know that port."""
+    connections and forwards nothing. It fetches the connections' tickets, because its clients do
+    not know that port."""
 
     def __init__(self, port):
         self.port_behind = int(port)
@@ -85,8 +85,8 @@ class FaultsTest(unittest.TestCase):
         return run
 
     def check_lost(self, run, server):
-        """Checks that the program got an error from CUDA and printed one line that names the server.
-        Returns the seconds since its last successful call."""
+        """Checks that the program got an error from CUDA and printed one line that names the
+        server. Returns the seconds since its last successful call."""
         out, err = run.communicate(timeout=HANG_SECONDS)
         self.assertEqual(run.returncode, 3, err)
         error, seconds = out.split()

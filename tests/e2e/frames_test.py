@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The cost of CUDA calls on the wire: a post is not answered, and a waiting call is one round trip. The
-commands received and the answers sent are counted by the worker, for one call and for many, so that the
-cost of the session itself cancels out.
+"""The cost of CUDA calls on the wire: a post is not answered, and a waiting call is one round trip.
+The commands received and the answers sent are counted by the worker, for one call and for many, so
+that the cost of the session itself cancels out.
 
     frames_test.py --build FOLDER [unittest arguments]
 """

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""`cmake --install`: the installed tree serves a program in each of the ways that the README describes.
+"""`cmake --install`: the installed tree serves a program in each of the ways that the README
+describes.
 
     install_test.py --build FOLDER --programs FOLDER --nvml PROGRAM [unittest arguments]
 """

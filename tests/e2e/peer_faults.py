@@ -4,10 +4,12 @@
     peer_faults.py --build FOLDER [--preload LIBRARY] CASE
 
 Cases:
-  killed       a worker dies during a copy: the copy's stream and the other device get errors, another
-               session continues, and the servers keep serving and hold nothing of the dead session
+  killed       a worker dies during a copy: the copy's stream and the other device get errors,
+               another session continues, and the servers keep serving and hold nothing of the dead
+               session
   settings     each wrong value gives one line on stderr and no device
-  unreachable  two workers that cannot reach each other: the copies fail, and one line gives the reason
+  unreachable  two workers that cannot reach each other: the copies fail, and one line gives the
+               reason
   plan         rcuda-p2p's table for two running servers
 """
 
@@ -83,7 +85,8 @@ def client_copying():
 
 
 def client_going_on():
-    """Copies between two devices, checks the bytes that arrive and prints the count, until its stdin ends."""
+    """Copies between two devices, checks the bytes that arrive and prints the count, until its
+    stdin ends."""
     cuda = Cuda()
     size = 3 * MIB + 1
     source, target = cuda.allocate(0, size), cuda.allocate(1, size)

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""A pipelined copy between two servers takes the time of its slowest leg; a copy with a single buffer
-takes the sum of its legs. Read from the order in which softgpu's copy engines carried the chunks.
+"""A pipelined copy between two servers takes the time of its slowest leg; a copy with a single
+buffer takes the sum of its legs. Read from the order in which softgpu's copy engines carried the
+chunks.
 
     peer_overlap_test.py --build FOLDER [unittest arguments]
 
 softgpu's link model (SOFTGPU_PCIE_GBPS) logs when each copy engine was busy with which copy
-(SOFTGPU_COPY_LOG). The test measures no time with a clock. It only uses which copies began before which
-others had ended. This gives the shortest time that the legs' rates allow: the longest chain of copies,
-each of which began after the one before had ended.
+(SOFTGPU_COPY_LOG). The test measures no time with a clock. It only uses which copies began before
+which others had ended. This gives the shortest time that the legs' rates allow: the longest chain
+of copies, each of which began after the one before had ended.
 """
 
 import os
@@ -45,7 +46,8 @@ print(*copy(int(sys.argv[2])))
 
 
 class Leg:
-    """The copies of one copy engine from or to one buffer, in the order of their place in the buffer."""
+    """The copies of one copy engine from or to one buffer, in the order of their place in the
+    buffer."""
 
     def __init__(self, lines, engine, base):
         self.chunks = []

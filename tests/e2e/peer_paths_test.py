@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The path and strategy that RCUDA_P2P_PATH and RCUDA_P2P_STRATEGY request carry the bytes, or their
-substitutes if they are unavailable. Read from the plans that the source's worker logs.
+"""The path and strategy that RCUDA_P2P_PATH and RCUDA_P2P_STRATEGY request carry the bytes, or
+their substitutes if they are unavailable. Read from the plans that the source's worker logs.
 
     peer_paths_test.py --build FOLDER [unittest arguments]
 """

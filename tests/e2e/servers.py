@@ -1,4 +1,5 @@
-"""Servers and clients of the whole remote path, for tests: the built rcuda-server, on free ports."""
+"""Servers and clients of the whole remote path, for tests: the built rcuda-server, on free
+ports."""
 
 import argparse
 import atexit
@@ -125,8 +126,8 @@ def client_environment(build, servers, transport="auto", library="lib/librcuda.s
 
 
 def eventually(condition, seconds=60):
-    """Returns whether the condition becomes true in time. The limit is generous: only failures wait for
-    it."""
+    """Returns whether the condition becomes true in time. The limit is generous: only failures wait
+    for it."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():
@@ -184,8 +185,8 @@ def load_trace(path):
 
 
 def run_tests(settings, *names):
-    """Runs unittest.main() for the file whose globals are `settings`. --build and the options `names`
-    become the globals BUILD, ... there."""
+    """Runs unittest.main() for the file whose globals are `settings`. --build and the options
+    `names` become the globals BUILD, ... there."""
     global PRELOAD
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--preload", default="")

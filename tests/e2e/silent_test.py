@@ -23,8 +23,8 @@ def connect_tcp(server):
 
 class SilentTest(unittest.TestCase):
     def server(self, **more):
-        """Starts a server. Its handshake timeout is longer than the test, so silent connections do not
-        time out."""
+        """Starts a server. Its handshake timeout is longer than the test, so silent connections do
+        not time out."""
         server = Server(BUILD, environment={"RCUDA_SERVER_HANDSHAKE_TIMEOUT": "120s"}, **more)
 
         def stop():

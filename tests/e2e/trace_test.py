@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""RCUDA_TRACE: the contents of a real program's timeline, over each medium, with one server and with
-two.
+"""RCUDA_TRACE: the contents of a real program's timeline, over each medium, with one server and
+with two.
 
     trace_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The users that a server of this machine serves: its own user and root, over every transport. Another
-user gets one clear line and no device.
+"""The users that a server of this machine serves: its own user and root, over every transport.
+Another user gets one clear line and no device.
 
     users_test.py --build FOLDER --programs FOLDER [unittest arguments]
 

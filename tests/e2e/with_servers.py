@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Starts servers and runs a program through the whole remote path, with the client library preloaded.
+"""Starts servers and runs a program through the whole remote path, with the client library
+preloaded.
 
     with_servers.py --build FOLDER [--transport shm|tcp] [--servers N] [--driver softgpu|nvidia]
                     [--gpus N] [--devices LIST] [--driver-versions LIST] [--preload LIBRARY] [--late]
                     -- PROGRAM [ARGUMENT...]
 
-Starts N servers on free ports, runs PROGRAM with one device of each (or as many as --gpus says), stops
-the servers and exits with the program's code. A server that does not stop cleanly fails the run. If the
-run fails, the servers' logs are printed. Each server is its own node; with --devices they share one node,
-and the n-th server has the n-th device of LIST. --driver-versions: SOFTGPU_DRIVER_VERSION of each server.
---late: server and client also have the media of tests/support/late_media.h; the driver must then be a
-path.
+Starts N servers on free ports, runs PROGRAM with one device of each (or as many as --gpus says),
+stops the servers and exits with the program's code. A server that does not stop cleanly fails the
+run. If the run fails, the servers' logs are printed. Each server is its own node; with --devices
+they share one node, and the n-th server has the n-th device of LIST. --driver-versions:
+SOFTGPU_DRIVER_VERSION of each server. --late: server and client also have the media of
+tests/support/late_media.h; the driver must then be a path.
 """
 
 import argparse

@@ -247,8 +247,7 @@ TEST_F(EventThreadTest, ACallWaitsForOutputBehindAGraphsCopyAndNotForTheCopy) {
   EXPECT_TRUE(acknowledged(1, 1));
 }
 
-// ---- events that no worker would send
-// ------------------------------------------------------------
+// ---- events that no worker would send ----
 
 TEST_F(EventThreadTest, MalformedEventsAreDroppedAndTheSessionGoesOn) {
   ::testing::internal::CaptureStdout();

@@ -84,8 +84,7 @@ TEST(SessionOpen, AllConnectionsGoToOneHost) {
   server.join();
 }
 
-// ---- asynchronous errors
-// -------------------------------------------------------------------------
+// ---- asynchronous errors ----
 
 TEST_F(SessionTest, AnAsynchronousErrorIsReportedOnceByTheNextPost) {
   EXPECT_EQ(post_something(), CUDA_SUCCESS);
@@ -135,8 +134,7 @@ TEST_F(SessionTest, ACallsResultIsTheWorkersAndNoAsynchronousOne) {
   EXPECT_EQ(session().take_error(), CUDA_ERROR_INVALID_VALUE);
 }
 
-// ---- too large
-// -----------------------------------------------------------------------------------
+// ---- too large ----
 
 TEST_F(SessionTest, ACommandThatIsTooLargeIsAnErrorOfItsOwnAndNoLoss) {
   const auto opcode = static_cast<uint16_t>(Custom::kPing);
@@ -157,8 +155,7 @@ TEST_F(SessionTest, ACommandThatIsTooLargeIsAnErrorOfItsOwnAndNoLoss) {
   EXPECT_EQ(ping(), CUDA_SUCCESS);
 }
 
-// ---- loss
-// ----------------------------------------------------------------------------------------
+// ---- loss ----
 
 TEST_F(SessionTest, AWorkerThatGoesIsALossForEverybody) {
   std::promise<void> asked;
@@ -173,8 +170,7 @@ TEST_F(SessionTest, AWorkerThatGoesIsALossForEverybody) {
   expect_lost();
 }
 
-// ---- lies
-// ----------------------------------------------------------------------------------------
+// ---- lies ----
 
 TEST_F(SessionTest, AReplyThatIsLargerThanItsSlotEndsTheSession) {
   for (const uint32_t bytes : {Window::kSmallReplyBytes, 0xffff'fff8u}) {
@@ -234,8 +230,7 @@ TEST_F(SessionTest, ALateWordIsNotTakenForAnEarlyOne) {
   session().words().release({second.index, second.sequence + 1});
 }
 
-// ---- objects
-// -------------------------------------------------------------------------------------
+// ---- objects ----
 
 TEST_F(SessionTest, AnObjectThatTheWorkerNamedIsMadeOnce) {
   const wire::ObjectId id = wire::kWorkerMinted | 7;
@@ -249,8 +244,7 @@ TEST_F(SessionTest, AnObjectThatTheWorkerNamedIsMadeOnce) {
   destroy_object(first);
 }
 
-// ---- staging
-// -------------------------------------------------------------------------------------
+// ---- staging ----
 
 TEST_F(SessionTest, LargeCopiesGoThroughEverySlotInOrder) {
   constexpr CUdeviceptr kDestination = 0x10'0000;

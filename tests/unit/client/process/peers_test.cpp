@@ -95,8 +95,7 @@ TEST_F(PeersTest, NumbersOfCopiesAreUsedOnce) {
   EXPECT_NE(peers.next_id(), first);
 }
 
-// ---- host functions
-// ------------------------------------------------------------------------------
+// ---- host functions ----
 
 class HostFunctionsTest : public TwoPuppetsTest {};
 

@@ -23,7 +23,7 @@ TEST_F(ProcessTest, DevicesAreInTheOrderOfTheList) {
   EXPECT_EQ(process().device(3), nullptr);
   EXPECT_EQ(process().device(-1), nullptr);
   EXPECT_EQ(process().ordinal_of(first_session(), 1), 2u);
-  // An ordinal that does not exist.
+  // Ordinals that the worker does not have.
   EXPECT_EQ(client_ordinal({&first_session(), 1, 0}, 2), CU_DEVICE_INVALID);
   EXPECT_EQ(client_ordinal({&first_session(), 1, 0}, 0x8000'0000), CU_DEVICE_INVALID);
   EXPECT_EQ(first().hello().devices, (std::vector<uint32_t>{1, 0}));

@@ -74,7 +74,7 @@ TEST(PagePipeTest, WhatIsSentArrives) {
 }
 
 TEST(PagePipeTest, MemoryMayBeUnmappedBeforeItIsReceived) {
-  constexpr size_t kBytes = 32 << 10;  // the capacity of a pipe and a socket together
+  constexpr size_t kBytes = 32 << 10;  // a pipe and a socket take so much at once
   Sockets sockets;
   PagePipe pipe;
   const std::vector<std::byte> data = pattern(kBytes);
