@@ -33,6 +33,15 @@ CUresult finished(Session& session, CUresult result) {
   return result == CUDA_SUCCESS ? session.take_error() : result;
 }
 
+// A captured event must not be queried or waited for, and only the worker knows whether the event is
+// one. Other captures may forbid the call.
+CUresult check_captures(CUevent handle) {
+  if (!any_capture()) return CUDA_SUCCESS;
+  const CUresult result = forward_cuEventQuery(handle);
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) return result;
+  return check_unsafe_call();
+}
+
 CUresult send_record(Event& event, const Target& target, wire::ObjectId stream, unsigned flags) {
   EventState::Recording recording(event.state);
   wire::Encoder body;
@@ -116,13 +125,8 @@ CUresult cuEventQuery(CUevent handle) {
   Event* event;
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
   Session& session = *event->session;
-  CUresult result = CUDA_SUCCESS;
-  if (any_capture()) {
-    // The query of a captured event is an error. Only the worker knows whether it is one.
-    result = forward_cuEventQuery(handle);
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) return result;
-    if (CUresult forbidden = check_unsafe_call(); forbidden != CUDA_SUCCESS) return forbidden;
-  }
+  CUresult result = check_captures(handle);
+  if (result != CUDA_SUCCESS) return result;
   uint64_t record = 0;
   switch (event->state.progress(&record, &result)) {
     case Progress::kPending:
@@ -144,13 +148,8 @@ CUresult cuEventSynchronize(CUevent handle) {
   Event* event;
   if (CUresult result = find_event(handle, &event); result != CUDA_SUCCESS) return result;
   Session& session = *event->session;
-  CUresult result = CUDA_SUCCESS;
-  if (any_capture()) {
-    // The wait for a captured event is an error. Only the worker knows whether it is one.
-    result = forward_cuEventQuery(handle);
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) return result;
-    if (CUresult forbidden = check_unsafe_call(); forbidden != CUDA_SUCCESS) return forbidden;
-  }
+  CUresult result = check_captures(handle);
+  if (result != CUDA_SUCCESS) return result;
   if (event->flags & CU_EVENT_INTERPROCESS) {
     while ((result = forward_cuEventQuery(handle)) == CUDA_ERROR_NOT_READY) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));

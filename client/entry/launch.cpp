@@ -160,94 +160,124 @@ std::vector<std::byte> attributes_key(const LaunchShape& shape, const CUlaunchAt
   return key;
 }
 
-CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, void** parameters,
-                void** extra, bool cooperative, const CUlaunchAttribute* attributes = nullptr,
-                unsigned attribute_count = 0) {
+struct Launch {
   Target target;
-  if (CUresult result = target_for_work(stream, &target); result != CUDA_SUCCESS) return result;
+  Callable callable;
   wire::LaunchBody body{};
-  if (CUresult result = resolve(stream, wire::Kind::kStream, &target, &body.stream);
+  size_t packed_bytes = 0;  // of parameters in the tail; the attributes follow
+  LaunchTail tail;
+
+  CUresult post() {
+    const CUresult result =
+        target.session->post(target, static_cast<uint16_t>(wire::Custom::kLaunch),
+                             std::as_bytes(std::span(&body, 1)), tail.bytes());
+    return result == CUDA_SUCCESS ? target.session->take_error() : result;
+  }
+  CUresult call() {
+    Reply reply;
+    return target.session->call(target, static_cast<uint16_t>(wire::Custom::kLaunch),
+                                std::as_bytes(std::span(&body, 1)), tail.bytes(), 0, &reply);
+  }
+};
+
+// Checks what a driver refuses at once.
+CUresult check(CUfunction function, const LaunchShape& shape, bool cooperative,
+               unsigned attribute_count, Launch* launch) {
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult result = resolve_callable(function, launch->target, &launch->callable);
       result != CUDA_SUCCESS) {
     return result;
   }
-  const auto refuse = [&](CUresult why) {
-    invalidate_capture(stream);
-    return why;
-  };
-  if (!function) return refuse(CUDA_ERROR_INVALID_HANDLE);
-  Callable callable;
-  if (CUresult result = resolve_callable(function, target, &callable); result != CUDA_SUCCESS) {
-    return refuse(result);
-  }
-  const Device& device = *Process::get().device(static_cast<CUdevice>(target.device));
-  if (CUresult result = check_shape(shape, device, *callable.info); result != CUDA_SUCCESS) {
-    return refuse(result);
+  const Device& device = *Process::get().device(static_cast<CUdevice>(launch->target.device));
+  if (CUresult result = check_shape(shape, device, *launch->callable.info);
+      result != CUDA_SUCCESS) {
+    return result;
   }
   if (cooperative) {
     if (CUresult result = check_cooperative(function, shape, device); result != CUDA_SUCCESS) {
-      return refuse(result);
-    }
-  }
-  if (attribute_count > wire::kMaxLaunchAttributes) return refuse(CUDA_ERROR_INVALID_VALUE);
-  size_t exact_bytes;
-  if (CUresult result = parameter_bytes(*callable.info, parameters, extra, &exact_bytes);
-      result != CUDA_SUCCESS) {
-    return refuse(result);
-  }
-  const size_t packed_bytes = (exact_bytes + 7) & ~size_t{7};
-  LaunchTail tail;
-  tail.reserve(packed_bytes + attribute_count * sizeof(CUlaunchAttribute));
-  if (CUresult result =
-          pack_parameters(*callable.info, parameters, extra, tail.bytes().first(packed_bytes));
-      result != CUDA_SUCCESS) {
-    return refuse(result);
-  }
-  if (CUresult result = pack_attributes(attributes, attribute_count, target,
-                                        tail.bytes().subspan(packed_bytes).data());
-      result != CUDA_SUCCESS) {
-    return refuse(result);
-  }
-  body.parameter_bytes = static_cast<uint32_t>(exact_bytes);
-  body.function = callable.info->id;
-  body.is_kernel = callable.is_kernel;
-  body.cooperative = cooperative;
-  body.as_array = parameters && any_capture();
-  body.attribute_count = static_cast<uint16_t>(attribute_count);
-  std::memcpy(body.grid, shape.grid, sizeof body.grid);
-  std::memcpy(body.block, shape.block, sizeof body.block);
-  body.shared_bytes = shape.shared_bytes;
-  mirror_reachable(target, std::span<const std::byte>(tail.bytes().first(packed_bytes)));
-  // In a capture nothing is sent now: each launch of the graph does it.
-  if (any_mirrored() && !may_capture(stream)) {
-    if (CUresult result = push_mirrors(target); result != CUDA_SUCCESS) {
       return result;
     }
   }
-  const auto opcode = static_cast<uint16_t>(wire::Custom::kLaunch);
-  const auto head = std::as_bytes(std::span(&body, 1));
-  const auto send = [&] {
-    const CUresult result = target.session->post(target, opcode, head, tail.bytes());
-    return result == CUDA_SUCCESS ? target.session->take_error() : result;
-  };
-  if (attribute_count == 0) [[likely]] {
-    return send();
+  return attribute_count > wire::kMaxLaunchAttributes ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUresult fill_tail(void** parameters, void** extra, const CUlaunchAttribute* attributes,
+                   unsigned attribute_count, Launch* launch) {
+  const FunctionInfo& info = *launch->callable.info;
+  size_t exact_bytes;
+  if (CUresult result = parameter_bytes(info, parameters, extra, &exact_bytes);
+      result != CUDA_SUCCESS) {
+    return result;
   }
+  launch->packed_bytes = (exact_bytes + 7) & ~size_t{7};
+  launch->body.parameter_bytes = static_cast<uint32_t>(exact_bytes);
+  launch->body.attribute_count = static_cast<uint16_t>(attribute_count);
+  launch->tail.reserve(launch->packed_bytes + attribute_count * sizeof(CUlaunchAttribute));
+  const auto bytes = launch->tail.bytes();
+  if (CUresult result = pack_parameters(info, parameters, extra, bytes.first(launch->packed_bytes));
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  return pack_attributes(attributes, attribute_count, launch->target,
+                         bytes.subspan(launch->packed_bytes).data());
+}
+
+// A round trip, until the driver has accepted these attributes for this kernel and shape.
+CUresult send_with_attributes(Launch& launch, const LaunchShape& shape,
+                              const CUlaunchAttribute* attributes, unsigned attribute_count) {
+  constexpr size_t kMaxKept = 1024;  // per function; further launches are round trips
+  FunctionInfo& info = *launch.callable.info;
   std::vector<std::byte> key = attributes_key(shape, attributes, attribute_count);
   const bool was_accepted = [&] {
-    std::lock_guard lock(callable.info->launches_mutex);
-    return callable.info->accepted_launches.contains(key);
+    std::lock_guard lock(info.launches_mutex);
+    return info.accepted_launches.contains(key);
   }();
-  if (was_accepted) return send();
-  Reply reply;
-  const CUresult result = target.session->call(target, opcode, head, tail.bytes(), 0, &reply);
+  if (was_accepted) return launch.post();
+  const CUresult result = launch.call();
   if (result == CUDA_SUCCESS) {
-    constexpr size_t kMostKept = 1024;  // per function; more are round trips
-    std::lock_guard lock(callable.info->launches_mutex);
-    if (callable.info->accepted_launches.size() < kMostKept) {
-      callable.info->accepted_launches.insert(std::move(key));
-    }
+    std::lock_guard lock(info.launches_mutex);
+    if (info.accepted_launches.size() < kMaxKept) info.accepted_launches.insert(std::move(key));
   }
   return result;
+}
+
+CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, void** parameters,
+                void** extra, bool cooperative, const CUlaunchAttribute* attributes = nullptr,
+                unsigned attribute_count = 0) {
+  Launch launch;
+  if (CUresult result = target_for_work(stream, &launch.target); result != CUDA_SUCCESS) {
+    return result;
+  }
+  wire::LaunchBody& body = launch.body;
+  if (CUresult result = resolve(stream, wire::Kind::kStream, &launch.target, &body.stream);
+      result != CUDA_SUCCESS) {
+    return result;
+  }
+  CUresult result = check(function, shape, cooperative, attribute_count, &launch);
+  if (result == CUDA_SUCCESS) {
+    result = fill_tail(parameters, extra, attributes, attribute_count, &launch);
+  }
+  if (result != CUDA_SUCCESS) {
+    invalidate_capture(stream);
+    return result;
+  }
+  body.function = launch.callable.info->id;
+  body.is_kernel = launch.callable.is_kernel;
+  body.cooperative = cooperative;
+  body.as_array = parameters && any_capture();
+  std::memcpy(body.grid, shape.grid, sizeof body.grid);
+  std::memcpy(body.block, shape.block, sizeof body.block);
+  body.shared_bytes = shape.shared_bytes;
+  mirror_reachable(launch.target,
+                   std::span<const std::byte>(launch.tail.bytes().first(launch.packed_bytes)));
+  // In a capture nothing is sent now: each launch of the graph does it.
+  if (any_mirrored() && !may_capture(stream)) {
+    result = push_mirrors(launch.target);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  if (attribute_count == 0) [[likely]]
+    return launch.post();
+  return send_with_attributes(launch, shape, attributes, attribute_count);
 }
 
 }  // namespace
