@@ -13,18 +13,6 @@
 
 namespace rcuda::client {
 
-// The application's two log buffers, and the option values that get the sizes of the logs.
-struct LogBuffer {
-  char* text = nullptr;
-  size_t capacity = 0;
-  void** size_value = nullptr;
-};
-struct LogBuffers {
-  LogBuffer info, error;
-  void** wall_time = nullptr;  // the value of CU_JIT_WALL_TIME
-  bool any() const { return info.capacity != 0 || error.capacity != 0 || wall_time; }
-};
-
 // `values`: the array that gets the sizes; it must outlive the result.
 LogBuffers log_buffers(std::span<const CUjit_option> options, void** values);
 // Later loads with these options leave the application's buffers alone.

@@ -48,6 +48,7 @@ void forget_variables(Variables& variables) {
   std::lock_guard lock(variables.mutex);
   for (const auto& [address, buffer_id] : variables.buffer_ids) {
     const auto known = registry.find(address);
+    if (!known) unmirror(reinterpret_cast<const void*>(address));
     if (!known || known->buffer_id != buffer_id) continue;  // it ended with its context
     if (is_managed(*known)) unmirror(reinterpret_cast<const void*>(address));
     (void)registry.remove(address);

@@ -55,7 +55,7 @@ EventThread::~EventThread() {
     std::lock_guard lock(mutex_);
     changed_.notify_all();
   }
-  for (Runner* runner : {&host_functions_, &copies_}) {
+  for (Runner* runner : {&host_functions_, &copies_, &releases_}) {
     if (runner->thread.joinable()) runner->thread.join();
   }
 }
@@ -84,7 +84,10 @@ Result<uint64_t> EventThread::add_graph_callback(GraphCallback callback) {
   auto shared = std::make_shared<const GraphCallback>(std::move(callback));
   std::lock_guard lock(mutex_);
   RCUDA_RETURN_IF_ERROR(start_locked(host_functions_));
-  if (shared->is_internal) RCUDA_RETURN_IF_ERROR(start_locked(copies_));
+  if (shared->is_internal) {
+    RCUDA_RETURN_IF_ERROR(start_locked(copies_));
+    RCUDA_RETURN_IF_ERROR(start_locked(releases_));
+  }
   const uint64_t id = next_callback_++;
   graph_callbacks_.emplace(id, std::move(shared));
   return id;
@@ -276,8 +279,10 @@ void EventThread::host_callback(const wire::HostCallbackEvent& event) {
   if (shared && shared->is_internal) {
     enqueue(
         copies_,
-        [this, event, shared = std::move(shared)] {
+        [this, event, shared = std::move(shared)]() mutable {
           shared->function();
+          // First: as long as the worker waits, this is not the last reference.
+          shared.reset();
           acknowledge(event);
         },
         lock);
@@ -307,9 +312,10 @@ void EventThread::released(uint64_t id) {
   if (found == graph_callbacks_.end()) return;
   Shared shared = std::move(found->second);
   graph_callbacks_.erase(found);
-  // Not on this thread: the callback may own memory, and freeing memory takes a round trip.
+  // Not on this thread, which would then miss events.
+  Runner& runner = shared->is_internal ? releases_ : host_functions_;
   enqueue(
-      host_functions_,
+      runner,
       [shared = std::move(shared)]() mutable {
         if (shared->released) shared->released();
         shared.reset();

@@ -141,6 +141,9 @@ class EventThread {
 
   Runner host_functions_{"rcuda-hostfn", true, {}, {}};
   Runner copies_{"rcuda-graphcopy", false, {}, {}};
+  // Destroys callbacks that own memory. Freeing it takes a round trip, which waits for the device,
+  // and so for host functions and copies that are in progress.
+  Runner releases_{"rcuda-release", false, {}, {}};
   std::thread event_thread_;
 };
 

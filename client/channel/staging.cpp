@@ -98,14 +98,15 @@ bool Staging::has_room() {
 
 std::optional<Staging::Slot> Staging::take(const Timeline* user, bool only_ready) {
   std::lock_guard lock(mutex_);
-  const size_t most = slot_count_ - slot_count_ / 4;
-  size_t of_user = 0;
+  const size_t most = std::max<size_t>(std::min(slot_count_ - slot_count_ / 4, slot_count_ - 1), 1);
+  auto of_user = static_cast<size_t>(std::count(in_hand_.begin(), in_hand_.end(), user));
   auto ready = free_.end(), oldest_of_user = free_.end();
   for (auto slot = free_.begin(); slot != free_.end(); ++slot) {
     if (is_ready(*slot)) {
       if (ready == free_.end()) ready = slot;
-    } else if (slot->user == user && of_user++ == 0) {
-      oldest_of_user = slot;
+    } else if (slot->user == user) {
+      if (oldest_of_user == free_.end()) oldest_of_user = slot;
+      ++of_user;
     }
   }
   auto chosen = of_user < most ? ready : free_.end();
@@ -114,6 +115,7 @@ std::optional<Staging::Slot> Staging::take(const Timeline* user, bool only_ready
   Slot slot = *chosen;
   free_.erase(chosen);
   slot.user = user;
+  in_hand_.push_back(user);
   return slot;
 }
 
@@ -122,6 +124,7 @@ Staging::Slot Staging::take_any() {
   freed_.wait(lock, [this] { return !free_.empty(); });
   const Slot slot = free_.front();
   free_.pop_front();
+  in_hand_.push_back(slot.user);
   return slot;
 }
 
@@ -151,6 +154,7 @@ void Staging::release(const Slot& slot) {
   {
     std::lock_guard lock(mutex_);
     free_.push_back(slot);
+    in_hand_.erase(std::find(in_hand_.begin(), in_hand_.end(), slot.user));
   }
   freed_.notify_one();
   if (waiting_ > 0) session_.link().interrupt();

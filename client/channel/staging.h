@@ -18,6 +18,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include <cuda.h>
 
@@ -82,6 +83,7 @@ class Staging {
   std::condition_variable freed_;
   // Oldest first, because those are most likely ready. The worker may still use them.
   std::deque<Slot> free_;
+  std::vector<const Timeline*> in_hand_;  // the users of the other slots
   size_t slot_count_ = 0;
   std::atomic<int> waiting_{0};  // threads in acquire() that wait for a release()
 };

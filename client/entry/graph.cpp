@@ -4,6 +4,7 @@
 #include "client/objects/graph.h"
 
 #include <algorithm>
+#include <climits>
 #include <memory>
 
 #include <cuda.h>
@@ -18,6 +19,9 @@
 
 namespace rcuda::client {
 namespace {
+
+// CUDA limits the counts of references to INT_MAX.
+bool is_count(unsigned count) { return count > 0 && count <= INT_MAX; }
 
 template <typename T>
 CUresult find_as(const void* handle, T** object) {
@@ -91,7 +95,7 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
 CUresult cuUserObjectCreate(CUuserObject* object, void* pointer, CUhostFn destroy,
                             unsigned references, unsigned flags) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  if (!object || !destroy || references == 0 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) {
+  if (!object || !destroy || !is_count(references) || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (!Process::get().sessions().front()->events().start_host_functions().ok()) {
@@ -106,7 +110,7 @@ CUresult cuUserObjectCreate(CUuserObject* object, void* pointer, CUhostFn destro
 CUresult cuUserObjectRetain(CUuserObject handle, unsigned count) {
   UserObject* object;
   if (CUresult result = find_as(handle, &object); result != CUDA_SUCCESS) return result;
-  if (count == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_count(count)) return CUDA_ERROR_INVALID_VALUE;
   object->references.fetch_add(count);
   return CUDA_SUCCESS;
 }
@@ -114,7 +118,8 @@ CUresult cuUserObjectRetain(CUuserObject handle, unsigned count) {
 CUresult cuUserObjectRelease(CUuserObject handle, unsigned count) {
   UserObject* object;
   if (CUresult result = find_as(handle, &object); result != CUDA_SUCCESS) return result;
-  return count > 0 && release_user_object(object, count) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return is_count(count) && release_user_object(object, count) ? CUDA_SUCCESS
+                                                               : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsigned count,
@@ -123,7 +128,9 @@ CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsi
   UserObject* object;
   if (CUresult result = find_as(graph_handle, &graph); result != CUDA_SUCCESS) return result;
   if (CUresult result = find_as(handle, &object); result != CUDA_SUCCESS) return result;
-  if (count == 0 || (flags & ~unsigned{CU_GRAPH_USER_OBJECT_MOVE})) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_count(count) || (flags & ~unsigned{CU_GRAPH_USER_OBJECT_MOVE})) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   HeldObject held{object, 0, std::make_shared<std::atomic<unsigned>>(count)};
   EventThread::GraphCallback callback;
   callback.released = [object, count = held.count] {
@@ -153,7 +160,7 @@ CUresult cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, uns
   if (CUresult result = find_as(handle, &object); result != CUDA_SUCCESS) return result;
   auto& all = graph->held;
   const auto of_object = [&](const HeldObject& held) { return held.object == object; };
-  if (count == 0 || std::none_of(all.begin(), all.end(), of_object))
+  if (!is_count(count) || std::none_of(all.begin(), all.end(), of_object))
     return CUDA_ERROR_INVALID_VALUE;
   // Releases at most the references that the graph holds, like a local driver.
   for (auto held = all.begin(); held != all.end() && count > 0;) {

@@ -45,10 +45,9 @@ CUresult find_state(CUlinkState handle, LinkState** state) {
 
 // Brings the logs up to date after a call, whether the call succeeded or not.
 void fetch_logs(CUlinkState handle, LinkState& state) {
-  const LogBuffers buffers = log_buffers(state.options, state.option_values);
   Blob logs;
-  if (buffers.any() && forward_rcuda_link_logs(handle, &logs) == CUDA_SUCCESS) {
-    fill_logs(buffers, logs);
+  if (state.logs.any() && forward_rcuda_link_logs(handle, &logs) == CUDA_SUCCESS) {
+    fill_logs(state.logs, logs);
   }
 }
 
@@ -87,8 +86,8 @@ CUresult cuLinkCreate_v2(unsigned count, CUjit_option* options, void** values, C
       static_cast<unsigned>(logs.info.capacity), static_cast<unsigned>(logs.error.capacity), state);
   if (result != CUDA_SUCCESS) return result;
   auto* created = find<LinkState>(*state);
-  created->options.assign(options, options + count);
-  created->option_values = values;
+  created->logs = logs;
+  fetch_logs(*state, *created);
   return CUDA_SUCCESS;
 }
 
@@ -100,6 +99,8 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, si
 
 CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path, unsigned count,
                           CUjit_option* options, void** values) {
+  LinkState* known;
+  if (CUresult result = find_state(state, &known); result != CUDA_SUCCESS) return result;
   std::vector<char> contents;
   if (CUresult result = read_file(path, &contents); result != CUDA_SUCCESS) return result;
   return add_input(state, type, std::as_bytes(std::span(contents)), path, count, options, values);

@@ -193,6 +193,13 @@ CUresult find_callable(CUfunction handle, Target* target, Callable* callable) {
   return resolve_callable(handle, *target, callable);
 }
 
+// A library's variable outlives the context in which it is first looked up. So its bytes are
+// fetched in the primary context, which a worker always has.
+CUresult mirror_variable(const Target& target, CUdeviceptr address, size_t bytes) {
+  const Device& device = *Process::get().device(static_cast<CUdevice>(target.device));
+  return mirror_at(*target.session, device.primary->id, address, bytes);
+}
+
 // Gets a variable of a module. The worker is asked once, because runtimes of CUDA 12 look a
 // variable up at every use.
 CUresult find_global(CUmodule handle, Module& module, const char* name, Module::Global* found) {
@@ -207,7 +214,7 @@ CUresult find_global(CUmodule handle, Module& module, const char* name, Module::
   if (result != CUDA_SUCCESS) return result;
   const Target target{module.session, module.context, module.device};
   if (is_managed) {
-    result = mirror_at(*target.session, target.context, found->address, found->bytes);
+    result = mirror_variable(target, found->address, found->bytes);
     if (result != CUDA_SUCCESS) return result;
   }
   Library* library = module.library.load(std::memory_order_acquire);
@@ -405,8 +412,7 @@ CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary libr
   if (result != CUDA_SUCCESS) return result;
   // The application accesses the variable at this address.
   const Target target = target_anywhere();
-  if (CUresult mapped = mirror_at(*target.session, target.context, found, size);
-      mapped != CUDA_SUCCESS) {
+  if (CUresult mapped = mirror_variable(target, found, size); mapped != CUDA_SUCCESS) {
     return mapped;
   }
   if (auto* object = find<Library>(library)) {

@@ -135,14 +135,24 @@ struct Kernel : Object {
   std::unordered_map<uint64_t, Function*> functions;
 };
 
+// The application's two log buffers, and the option values that get the sizes of the logs.
+struct LogBuffer {
+  char* text = nullptr;
+  size_t capacity = 0;
+  void** size_value = nullptr;
+};
+struct LogBuffers {
+  LogBuffer info, error;
+  void** wall_time = nullptr;  // the value of CU_JIT_WALL_TIME
+  bool any() const { return info.capacity != 0 || error.capacity != 0 || wall_time; }
+};
+
 // Inputs that are being linked (cuLinkCreate).
 struct LinkState : Object {
   static constexpr wire::Kind kKind = wire::Kind::kLinkState;
   explicit LinkState(const Identity& identity) : Object(kKind, identity) {}
 
-  // The application keeps the values and the log buffers alive as long as the state.
-  std::vector<CUjit_option> options;
-  void** option_values = nullptr;
+  LogBuffers logs;               // the application keeps them alive as long as the state
   std::vector<std::byte> image;  // the result of cuLinkComplete
 };
 

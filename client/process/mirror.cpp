@@ -196,8 +196,23 @@ CUresult introduce(Mirror& mirror) {
   return result;
 }
 
+// The reverse of introduce().
+void withdraw(Mirror& mirror) {
+  const wire::MirrorFetchBody body{reinterpret_cast<uintptr_t>(mirror.address)};
+  Reply reply;
+  (void)mirror.session->call(mirror.session->in_context(0),
+                             static_cast<uint16_t>(wire::Custom::kUnmirror),
+                             std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
+  (void)mirror.session->link().unexpose(mirror.region);
+  std::scoped_lock lock(pull_mutex, mirrors_mutex);
+  munmap(mirror.exchanged, 2 * static_cast<size_t>(mirror.fetched - mirror.exchanged));
+  mirror.exchanged = mirror.fetched = nullptr;
+}
+
+// `from_worker`: the worker has the first bytes. They are fetched before other threads can push the
+// memory, which is still zero here.
 CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_t bytes,
-             Shared* added) {
+             bool from_worker) {
   auto mirror = std::make_shared<Mirror>();
   mirror->session = &session;
   mirror->context = context;
@@ -209,19 +224,28 @@ CUresult add(Session& session, wire::ObjectId context, std::byte* address, size_
                static_cast<void*>(address), session.name().c_str(), static_cast<int>(result));
     return result;
   }
+  if (from_worker) {
+    const CUresult pulled = [&] {
+      std::lock_guard lock(pull_mutex);
+      return pull(*mirror);
+    }();
+    if (pulled != CUDA_SUCCESS) {
+      withdraw(*mirror);
+      return pulled;
+    }
+  }
   static constexpr MirrorHooks kHooks{mirrors_arrived, mirrors_leave, pull_mirrors};
   session.set_mirror_hooks(&kHooks);
   std::lock_guard lock(mirrors_mutex);
-  mirrors().push_back(mirror);
+  mirrors().push_back(std::move(mirror));
   mirror_count.fetch_add(1, std::memory_order_release);
-  if (added) *added = std::move(mirror);
   return CUDA_SUCCESS;
 }
 
 }  // namespace
 
 void mirror(Session& session, wire::ObjectId context, void* address, size_t bytes) {
-  (void)add(session, context, static_cast<std::byte*>(address), bytes, nullptr);
+  (void)add(session, context, static_cast<std::byte*>(address), bytes, false);
 }
 
 CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address, size_t bytes) {
@@ -250,12 +274,7 @@ CUresult mirror_at(Session& session, wire::ObjectId context, CUdeviceptr address
       return CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
-  Shared added;
-  const CUresult result =
-      add(session, context, reinterpret_cast<std::byte*>(address), bytes, &added);
-  if (result != CUDA_SUCCESS) return result;
-  std::lock_guard lock(pull_mutex);
-  return pull(*added);  // the worker has the initial value
+  return add(session, context, reinterpret_cast<std::byte*>(address), bytes, true);
 }
 
 void unmirror(const void* address) {
@@ -270,17 +289,7 @@ void unmirror(const void* address) {
     for (const Shared& mirror : removed) mirror->removed = true;
     mirror_count.fetch_sub(removed.size(), std::memory_order_release);
   }
-  for (const Shared& mirror : removed) {
-    const wire::MirrorFetchBody body{reinterpret_cast<uintptr_t>(address)};
-    Reply reply;
-    (void)mirror->session->call(mirror->session->in_context(0),
-                                static_cast<uint16_t>(wire::Custom::kUnmirror),
-                                std::as_bytes(std::span(&body, 1)), {}, 0, &reply);
-    (void)mirror->session->link().unexpose(mirror->region);
-    std::scoped_lock lock(pull_mutex, mirrors_mutex);
-    munmap(mirror->exchanged, 2 * static_cast<size_t>(mirror->fetched - mirror->exchanged));
-    mirror->exchanged = mirror->fetched = nullptr;
-  }
+  for (const Shared& mirror : removed) withdraw(*mirror);
 }
 
 bool any_mirrored() { return mirror_count.load(std::memory_order_acquire) != 0; }

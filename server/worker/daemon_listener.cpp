@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "common/base/log.h"
 #include "common/base/start_thread.h"
 
 namespace rcuda::server {
@@ -56,6 +57,11 @@ void DaemonListener::run() {
     }
     if (message.ok() && message->type == WorkerMessageType::kPeer) {
       peer_(std::move(message).value());
+      continue;
+    }
+    // A descriptor was lost, and with it one connection. The session goes on.
+    if (message.status().code() == Code::kSystem) {
+      RCUDA_WARN("a connection is dropped: %s", message.status().message().c_str());
       continue;
     }
     {

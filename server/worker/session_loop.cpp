@@ -224,13 +224,15 @@ void SessionLoop::postpone(const wire::CommandHeader& header, std::span<const st
       if (waits && attempts < kMaxAttempts && is_busy(header)) {
         return postpone(header, *copy, number, attempts + 1);
       }
-      const Status status = carry_out(header, *copy, number);
-      if (failure_.ok()) failure_ = status;
+      // Last, because a command after the wait may have held a stream again.
+      peer_waits_.when_free([=, this] {
+        const Status status = carry_out(header, *copy, number);
+        if (failure_.ok()) failure_ = status;
+      });
     });
   };
   const auto let_go = [this, header, copy, run](CUresult) {
-    executor_.peer_frees.when_released(header.opcode, *copy,
-                                       [this, run] { peer_waits_.when_free(run); });
+    executor_.peer_frees.when_released(header.opcode, *copy, run);
   };
   if (!waits) return let_go(CUDA_SUCCESS);
   executor_.idle.when_idle(*executor_.objects.current_context(), let_go);

@@ -147,6 +147,7 @@ void text_with_an_error() {
   Options options;
   CUlinkState state;
   CU(cuLinkCreate(5, options.keys, options.values, &state));
+  add_text(state, kCaller, "caller");
   char text[] = ".version 6.3\n.target sm_75\n.address_size 64\nthis is not PTX\n";
   EXPECT(CUDA_ERROR_INVALID_PTX,
          cuLinkAddData(state, CU_JIT_INPUT_PTX, text, sizeof text, "text", 0, nullptr, nullptr));

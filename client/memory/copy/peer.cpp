@@ -1,6 +1,7 @@
 #include "client/memory/copy/peer.h"
 
 #include <array>
+#include <initializer_list>
 #include <mutex>
 #include <span>
 
@@ -20,6 +21,21 @@ struct StreamPoint {
 };
 
 CUresult either(CUresult first, CUresult second) { return first != CUDA_SUCCESS ? first : second; }
+
+// Sends a command. Errors of earlier commands are left for take_errors().
+template <typename Body>
+CUresult send(const Target& target, wire::Custom opcode, const Body& body) {
+  return target.session->post(target, static_cast<uint16_t>(opcode),
+                              std::as_bytes(std::span(&body, 1)));
+}
+
+// Takes an error of earlier commands; the others stay with their sessions.
+CUresult take_errors(std::initializer_list<Session*> sessions) {
+  for (Session* session : sessions) {
+    if (CUresult result = session->take_error(); result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
 
 // The two halves of a copy, and the commands for them. An error of the copy is reported once: by
 // the session of the stream that waits for the copy, or to the caller that waits for it.
@@ -61,8 +77,7 @@ class Halves {
     Word word = destination_.words().acquire();
     ++word.sequence;
     CUresult result = post_with(word);
-    // The worker signals the word even if a post returned an earlier error, unless the worker is
-    // lost.
+    // The worker signals the word even if a half was refused, unless the worker is lost.
     if (posted_) {
       const CUresult over = destination_.wait_word(word.index, word.sequence);
       Timelines::add_news();
@@ -100,11 +115,11 @@ class Halves {
     out_.id = in_.id = peers.next_id();
     in_.word = word.index;
     in_.sequence = word.sequence;
-    const CUresult sent = client::post(out_target_, wire::Custom::kPeerCopy, out_);
+    const CUresult sent = send(out_target_, wire::Custom::kPeerCopy, out_);
     if (source_.lost()) return kSessionLost;
-    // Send the other half even if the first post returned an error: the error is that of an earlier
-    // command of the source's worker.
-    const CUresult received = client::post(in_target_, wire::Custom::kPeerCopy, in_);
+    // The other half is sent even if the first one was refused (RCUDA_SYNC): it ends with that
+    // error.
+    const CUresult received = send(in_target_, wire::Custom::kPeerCopy, in_);
     posted_ = true;
     return either(sent, received);
   }
@@ -132,12 +147,12 @@ CUresult signal_then_await(const StreamPoint& earlier, const StreamPoint& later)
   body.link = link;
   body.is_event = earlier.event != 0;
   body.place = body.is_event ? earlier.event : earlier.stream;
-  const CUresult signalled = client::post(earlier.target, wire::Custom::kPeerSignal, body);
+  const CUresult signalled = send(earlier.target, wire::Custom::kPeerSignal, body);
   // The worker that would release the other stream is lost.
   if (signalling.lost()) return kSessionLost;
   body.is_event = 0;
   body.place = later.stream;
-  return either(signalled, client::post(later.target, wire::Custom::kPeerAwait, body));
+  return either(signalled, send(later.target, wire::Custom::kPeerAwait, body));
 }
 
 // Returns a stream of this library on a side's worker, in which copies issued in a third server's
@@ -230,7 +245,11 @@ CUresult copy_between_servers(const CopyBetweenServers& copy, CUstream stream, b
       result != CUDA_SUCCESS) {
     return result;
   }
-  return synchronous ? copy_and_wait(copy, issued) : copy_asynchronously(copy, issued);
+  const CUresult result =
+      synchronous ? copy_and_wait(copy, issued) : copy_asynchronously(copy, issued);
+  if (result != CUDA_SUCCESS) return result;
+  return take_errors(
+      {issued.target.session, copy.source.owner.session, copy.destination.owner.session});
 }
 
 CUresult wait_across_servers(CUstream handle, const Target& stream, wire::ObjectId id,
@@ -242,7 +261,8 @@ CUresult wait_across_servers(CUstream handle, const Target& stream, wire::Object
   }
   StreamPoint recorded{target_of(event)};
   recorded.event = event.id;
-  return signal_then_await(recorded, {stream, id});
+  const CUresult result = signal_then_await(recorded, {stream, id});
+  return result == CUDA_SUCCESS ? take_errors({stream.session, event.session}) : result;
 }
 
 }  // namespace rcuda::client

@@ -6,6 +6,7 @@
 namespace rcuda::server {
 
 void Answers::signal(WordSignal signal, CUresult result, transport::Wake wake) {
+  if (signal.sequence == 0) return;
   if (cuda::is_sticky(result)) latch(result);
   words_.signal(signal, result, wake);
 }

@@ -43,6 +43,9 @@ void GraphKeeper::retain_for(CUgraphExec executable, CUgraphNode node, Kept kept
   Kept& place = executables_[executable][node];
   if (place) waiting_.push_back(std::move(place));
   place = std::move(kept);
+  // A program may change a node before each launch and never destroy the executable.
+  constexpr size_t kMaxWaiting = 16;
+  if (waiting_.size() >= kMaxWaiting) drop_waiting();
 }
 
 void GraphKeeper::forget(CUgraphExec executable) {
@@ -50,16 +53,25 @@ void GraphKeeper::forget(CUgraphExec executable) {
     for (auto& [node, kept] : found->second) waiting_.push_back(std::move(kept));
     executables_.erase(found);
   }
-  ContextState* context = objects_.current_context();
-  if (waiting_.empty() || !context) return;
+  drop_waiting();
+}
+
+// An executable may run in any context.
+void GraphKeeper::drop_waiting() {
+  ContextState* const before = objects_.current_context();
+  if (waiting_.empty() || !before) return;
   auto kept = std::make_shared<std::vector<Kept>>(std::exchange(waiting_, {}));
-  idle_.when_idle(*context, [this, kept](CUresult result) {
-    // The device cannot be queried during a capture. The resources then wait until the next
-    // executable is destroyed.
+  // The last of these functions to go drops the resources.
+  const auto when_done = [this, kept](CUresult result) {
+    // The device cannot be queried during a capture. The resources then wait until the next call.
     if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) {
       waiting_.insert(waiting_.end(), kept->begin(), kept->end());
     }
+  };
+  objects_.for_each_context([&](ContextState& context) {
+    if (objects_.make_current(context.id) == CUDA_SUCCESS) idle_.when_idle(context, when_done);
   });
+  (void)objects_.make_current(before->id);
 }
 
 CUresult GraphKeeper::retain_number(CUgraph graph, uint64_t number) {

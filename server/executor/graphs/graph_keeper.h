@@ -72,6 +72,7 @@ class GraphKeeper {
 
  private:
   CUgraph graph_of(CUgraphNode node);
+  void drop_waiting();
   void collect(CUgraph graph, Names* names) const;
   void collect(CUgraphNode node, Names* names) const;
 

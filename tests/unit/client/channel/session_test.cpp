@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstring>
 #include <future>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -320,6 +322,54 @@ TEST_F(SessionTest, AStalledStreamDoesNotStopCopiesOfOthers) {
                            std::as_bytes(std::span(&reached, 1))),
             CUDA_SUCCESS);
   wants_more.join();
+}
+
+TEST_F(SessionTest, AStalledCopyToTheHostLeavesSlotsForOthers) {
+  constexpr wire::ObjectId kStalled = 7;
+  const auto timeline = std::make_shared<Timeline>(session(), 1, kStalled);
+  Target stalled = in_context();
+  stalled.timeline = timeline.get();
+  std::mutex mutex;
+  std::vector<wire::SignalBody> withheld;
+  puppet().on(Custom::kCopyStaged, [&](const auto& command) {
+    const auto body = command.template as<wire::CopyStagedBody>();
+    if (body.stream != kStalled) return std::optional(test::PuppetServer::Answer{});
+    std::lock_guard lock(mutex);
+    wire::SignalBody word{};
+    word.word = body.word;
+    word.sequence = body.sequence;
+    withheld.push_back(word);
+    return std::optional<test::PuppetServer::Answer>();
+  });
+  std::vector<std::byte> there(4 * test::PuppetServer::kStagingBytes), memory(there.size());
+  std::atomic<bool> over{false};
+  std::thread copy([&] {
+    EXPECT_EQ(session().staging().to_host(stalled, there.data(), 0x1000, there.size()),
+              CUDA_SUCCESS);
+    over = true;
+  });
+  const auto withheld_count = [&] {
+    std::lock_guard lock(mutex);
+    return withheld.size();
+  };
+  const size_t most = test::PuppetServer::kStagingBytes / Staging::kSlotBytes - 1;
+  while (withheld_count() < std::min(most, 2 * copy_threads())) std::this_thread::yield();
+  EXPECT_EQ(session().staging().to_device(in_context(), 0x1000, memory.data(), memory.size()),
+            CUDA_SUCCESS);
+  while (!over) {
+    std::vector<wire::SignalBody> reached;
+    {
+      std::lock_guard lock(mutex);
+      reached.swap(withheld);
+    }
+    for (const auto& body : reached) {
+      EXPECT_EQ(session().post(in_context(), static_cast<uint16_t>(Custom::kSignal),
+                               std::as_bytes(std::span(&body, 1))),
+                CUDA_SUCCESS);
+    }
+    std::this_thread::yield();
+  }
+  copy.join();
 }
 
 TEST_F(SessionTest, ACopyToTheHostReportsItsFailure) {
