@@ -91,9 +91,11 @@ bool Staging::is_ready(const Slot& slot) const {
 
 bool Staging::has_room() {
   std::lock_guard lock(mutex_);
-  const auto ready = std::count_if(free_.begin(), free_.end(),
-                                   [this](const Slot& slot) { return is_ready(slot); });
-  return 2 * static_cast<size_t>(ready) >= slot_count_;
+  size_t ready = 0;
+  for (auto slot = free_.begin(); slot != free_.end() && 2 * ready < slot_count_; ++slot) {
+    if (is_ready(*slot)) ++ready;
+  }
+  return 2 * ready >= slot_count_;
 }
 
 std::optional<Staging::Slot> Staging::take(const Timeline* user, bool only_ready) {

@@ -51,20 +51,19 @@ void fetch_logs(CUlinkState handle, LinkState& state) {
   }
 }
 
-CUresult add_input(CUlinkState handle, CUjitInputType type, std::span<const std::byte> input,
-                   const char* name, unsigned count, CUjit_option* options, void** values) {
-  LinkState* state;
-  if (CUresult result = find_state(handle, &state); result != CUDA_SUCCESS) return result;
+CUresult add_input(CUlinkState handle, LinkState& state, CUjitInputType type,
+                   std::span<const std::byte> input, const char* name, unsigned count,
+                   CUjit_option* options, void** values) {
   if (!input.data() || input.empty() || !readable(count, options, values)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const ImageHash hash = hash_image(input);
-  CUresult result = send_image(*state->session, state->context, hash, input);
+  CUresult result = send_image(*state.session, state.context, hash, input);
   if (result != CUDA_SUCCESS) return result;
   const NumberOptions numbers(count, options, values);
   result = forward_rcuda_link_add(handle, type, hash.data(), name ? name : "", numbers.count(),
                                   numbers.keys.data(), numbers.values.data());
-  fetch_logs(handle, *state);
+  fetch_logs(handle, state);
   return result;
 }
 
@@ -91,19 +90,22 @@ CUresult cuLinkCreate_v2(unsigned count, CUjit_option* options, void** values, C
   return CUDA_SUCCESS;
 }
 
-CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void* data, size_t bytes,
+CUresult cuLinkAddData_v2(CUlinkState handle, CUjitInputType type, void* data, size_t bytes,
                           const char* name, unsigned count, CUjit_option* options, void** values) {
-  return add_input(state, type, {static_cast<const std::byte*>(data), bytes}, name, count, options,
-                   values);
+  LinkState* state;
+  if (CUresult result = find_state(handle, &state); result != CUDA_SUCCESS) return result;
+  return add_input(handle, *state, type, {static_cast<const std::byte*>(data), bytes}, name, count,
+                   options, values);
 }
 
-CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* path, unsigned count,
+CUresult cuLinkAddFile_v2(CUlinkState handle, CUjitInputType type, const char* path, unsigned count,
                           CUjit_option* options, void** values) {
-  LinkState* known;
-  if (CUresult result = find_state(state, &known); result != CUDA_SUCCESS) return result;
+  LinkState* state;
+  if (CUresult result = find_state(handle, &state); result != CUDA_SUCCESS) return result;
   std::vector<char> contents;
   if (CUresult result = read_file(path, &contents); result != CUDA_SUCCESS) return result;
-  return add_input(state, type, std::as_bytes(std::span(contents)), path, count, options, values);
+  return add_input(handle, *state, type, std::as_bytes(std::span(contents)), path, count, options,
+                   values);
 }
 
 CUresult cuLinkComplete(CUlinkState handle, void** image, size_t* bytes) {
