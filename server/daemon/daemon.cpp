@@ -376,6 +376,16 @@ Status Daemon::admit(const Connection& connection) const {
                     "tunnel or a proxy, and from the server's network namespace");
 }
 
+Identity Daemon::identity_of(const Connection& connection) {
+  Identity identity;
+  // Other machines are not authenticated yet: they run code as the server's user.
+  identity.uid = connection.user.value_or(::geteuid());
+  identity.user = "uid " + std::to_string(*identity.uid);
+  identity.method = connection.local ? "local socket" : connection.user ? "ticket" : "insecure";
+  identity.from = connection.name;
+  return identity;
+}
+
 Status Daemon::check(const wire::Hello& hello) const {
   if (hello.api_hash != api::kApiHash) {
     return Status(Code::kProtocol,
@@ -431,7 +441,12 @@ void Daemon::report(Connection& connection) {
 
 void Daemon::serve_waiting() {
   for (auto connection = connections_.begin(); connection != connections_.end();) {
-    if (connection->waits && pool_->assign(connection->hello, &connection->socket)) {
+    const Result<bool> assigned =
+        connection->waits
+            ? pool_->assign(connection->hello, identity_of(*connection), &connection->socket)
+            : false;
+    if (!assigned.ok()) refuse(*connection, assigned.status());
+    if (!assigned.ok() || *assigned) {
       connection = connections_.erase(connection);
     } else {
       ++connection;

@@ -29,6 +29,7 @@
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/wire/handshake.h"
+#include "server/daemon/identity.h"
 #include "server/daemon/listener.h"
 #include "server/daemon/tickets.h"
 #include "server/daemon/worker_pool.h"
@@ -74,6 +75,7 @@ class Daemon {
   bool take_ticket(Connection& connection, const std::vector<std::byte>& body);
   void give_ticket(Connection& connection, const std::vector<std::byte>& body);
   Status admit(const Connection& connection) const;
+  static Identity identity_of(const Connection& connection);
   Status check(const wire::Hello& hello) const;
   void refuse(Connection& connection, const Status& status);
   void report(Connection& connection);

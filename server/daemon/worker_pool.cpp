@@ -20,6 +20,7 @@
 #include "common/base/socket_io.h"
 #include "server/worker/address_fence.h"
 #include "server/worker/driver_loader.h"
+#include "server/worker/session_grant.h"
 
 namespace rcuda::server {
 namespace {
@@ -182,7 +183,18 @@ Status WorkerPool::start(uint32_t window) {
   return {};
 }
 
-bool WorkerPool::assign(const wire::Hello& hello, UniqueFd* socket) {
+Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identity,
+                                UniqueFd* socket) {
+  // A session runs code of its client. Root's worker becomes the client's user before that.
+  if (::geteuid() == 0 && !identity.uid) {
+    return Status(Code::kDenied, "user " + identity.user +
+                                     " is not known on the server's machine, and a server that "
+                                     "runs as root runs no session as root: create the user "
+                                     "there, or run rcuda-server as a user of its own");
+  }
+  const Result<std::vector<std::byte>> body =
+      encode_session({{identity.user, identity.uid, identity.gid, identity.groups}, hello});
+  if (!body.ok()) return body.status();
   for (Worker& worker : workers_) {
     if (!worker.is(State::kIdle) || taken(hello, worker.window)) continue;
     WorkerMessage message;
@@ -192,7 +204,7 @@ bool WorkerPool::assign(const wire::Hello& hello, UniqueFd* socket) {
       return false;
     }
     std::memcpy(message.token, worker.token.data(), sizeof message.token);
-    message.body = wire::encode(hello);
+    message.body = *body;
     message.socket = std::move(*socket);
     const Status sent = send_worker_message(worker.control.get(), message, Clock::now());
     if (!sent.ok()) {  // it has just died, and will be reaped

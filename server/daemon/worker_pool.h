@@ -23,6 +23,7 @@
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/wire/handshake.h"
+#include "server/daemon/identity.h"
 #include "server/worker/settings.h"
 #include "server/worker/worker_messages.h"
 
@@ -43,8 +44,9 @@ class WorkerPool {
   // ends idle workers beyond that.
   void refill(const std::vector<const wire::Hello*>& waiting);
   // Assigns a session to an idle worker whose window the client does not use. Returns false if
-  // there is none. On success it takes the socket and closes it here.
-  bool assign(const wire::Hello& hello, UniqueFd* socket);
+  // there is none. On success it takes the socket and closes it here. An error means that this
+  // client can have no session, and says why.
+  Result<bool> assign(const wire::Hello& hello, const Identity& identity, UniqueFd* socket);
   // Passes on a further socket of a session. Returns false if no worker has the token.
   bool attach(const wire::Attach& attach, UniqueFd socket);
 

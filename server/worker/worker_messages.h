@@ -2,7 +2,7 @@
 // is started with. Both ends are the same binary, so the packets are plain structs.
 //
 // worker -> daemon   kReady or kFailed, once
-// daemon -> worker   kSession (+ the client's socket, then the encoded Hello), once;
+// daemon -> worker   kSession (+ the client's socket, then the encoded SessionStart), once;
 //                    kAttach (+ a further socket of that client); kPeer (+ the socket of another
 //                    worker of that client, then its PeerHello); kStop
 // If the daemon dies, the socket ends, and the worker ends its session and exits. Neither side has
@@ -29,8 +29,8 @@ struct WorkerMessage {
   WorkerMessageType type{};
   uint32_t index = 0;      // kAttach: index of the stream
   uint8_t token[16] = {};  // kSession: names the session in Attach
-  std::vector<std::byte>
-      body;  // kSession: the Hello; kPeer: the PeerHello; kReady: WorkerReady; kFailed: the reason
+  // kSession: the SessionStart; kPeer: the PeerHello; kReady: WorkerReady; kFailed: the reason
+  std::vector<std::byte> body;
   UniqueFd socket;  // kSession, kAttach, kPeer
 };
 

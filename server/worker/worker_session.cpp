@@ -93,14 +93,15 @@ Status WorkerSession::serve(WorkerMessage message) {
 
 // Checks the client's request. An error becomes the refusal.
 Status WorkerSession::admit(const WorkerMessage& message) {
-  Result<wire::Hello> hello = wire::decode_hello(message.body);
+  Result<SessionStart> start = decode_session(message.body);
   // The daemon starts workers by the path of its binary, and has accepted this Hello. So if the
   // Hello is wrong here, the binary has changed.
-  if (!hello.ok() || hello->api_hash != api::kApiHash) {
+  if (!start.ok() || start->hello.api_hash != api::kApiHash) {
     return {Code::kProtocol,
             "another build of rcuda was installed while the server ran: restart rcuda-server"};
   }
-  hello_ = std::move(hello).value();
+  grant_ = std::move(start->grant);
+  hello_ = std::move(start->hello);
   RCUDA_RETURN_IF_ERROR(worker_.devices.select(hello_.devices, &welcome_, &resources_));
   const auto medium = medium_for(hello_, message.socket.get());
   if (!medium.ok()) return medium.status();

@@ -33,6 +33,7 @@
 #include "server/worker/daemon_listener.h"
 #include "server/worker/device_set.h"
 #include "server/worker/driver_loader.h"
+#include "server/worker/session_grant.h"
 #include "server/worker/settings.h"
 #include "server/worker/worker_messages.h"
 
@@ -71,6 +72,7 @@ class WorkerSession {
 
   PreparedWorker worker_;
   std::chrono::steady_clock::time_point begin_;
+  SessionGrant grant_;
   wire::Hello hello_;
   wire::Welcome welcome_;
   SessionResources resources_;

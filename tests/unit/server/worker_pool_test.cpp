@@ -31,6 +31,15 @@ wire::Hello hello() {
   return message;
 }
 
+Identity our_user() {
+  Identity identity;
+  identity.uid = ::geteuid();
+  identity.gid = ::getegid();
+  identity.user = "tester";
+  identity.method = "local socket";
+  return identity;
+}
+
 // Serves the pool until `done` returns true, as the daemon does while no client connects.
 void run_until(WorkerPool& pool, const std::function<bool()>& done) {
   const Clock::time_point end = Clock::now() + std::chrono::seconds(60);
@@ -108,7 +117,7 @@ TEST(WorkerPoolTest, ATracedWorkerThatEndedHoldsNobody) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
   UniqueFd ours(ends[0]), theirs(ends[1]);
-  ASSERT_TRUE(pool.assign(hello(), &theirs));
+  ASSERT_TRUE(*pool.assign(hello(), our_user(), &theirs));
   wire::ServerStatus status;
   pool.report(&status);
   ASSERT_EQ(status.sessions.size(), 1u);
@@ -133,7 +142,7 @@ TEST(WorkerPoolTest, AWorkerOfAnotherBuildThanTheClientsRefusesIt) {
   UniqueFd ours(ends[0]), theirs(ends[1]);
   wire::Hello message = hello();
   message.api_hash ^= 1;
-  ASSERT_TRUE(pool.assign(message, &theirs));
+  ASSERT_TRUE(*pool.assign(message, our_user(), &theirs));
   auto answer = wire::read_message(ours.get(), Clock::now() + std::chrono::seconds(60));
   ASSERT_TRUE(answer.ok()) << answer.status().message();
   ASSERT_EQ(answer->first, wire::MessageType::kRefusal);

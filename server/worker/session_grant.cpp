@@ -1,0 +1,52 @@
+#include "server/worker/session_grant.h"
+
+#include <utility>
+
+#include "common/wire/codec.h"
+#include "server/worker/worker_messages.h"
+
+namespace rcuda::server {
+
+Result<std::vector<std::byte>> encode_session(const SessionStart& start) {
+  const SessionGrant& grant = start.grant;
+  if (grant.groups.size() > SessionGrant::kMostGroups) {
+    return Status(Code::kInvalidArgument, "user " + grant.user + " is in " +
+                                              std::to_string(grant.groups.size()) +
+                                              " groups, and a session can have " +
+                                              std::to_string(SessionGrant::kMostGroups));
+  }
+  wire::Encoder out(kMaxWorkerMessageBytes);
+  out.string(grant.user.c_str());
+  out.value(uint8_t{grant.uid.has_value()});
+  out.value(grant.uid.value_or(0));
+  out.value(grant.gid);
+  out.array(grant.groups.data(), grant.groups.size());
+  const std::vector<std::byte> hello = wire::encode(start.hello);
+  out.array(hello.data(), hello.size());
+  if (!out.ok()) return Status(Code::kInvalidArgument, "the introduction is too long");
+  return std::vector<std::byte>(out.body().begin(), out.body().end());
+}
+
+Result<SessionStart> decode_session(const std::vector<std::byte>& body) {
+  wire::Decoder in(body);
+  SessionStart start;
+  SessionGrant& grant = start.grant;
+  const char* const user = in.string();
+  const bool has_uid = in.value<uint8_t>() != 0;
+  const auto uid = in.value<uint32_t>();
+  grant.gid = in.value<uint32_t>();
+  const auto groups = in.array<uint32_t>();
+  const auto hello = in.array<std::byte>();
+  if (!in.complete() || !user) {
+    return Status(Code::kProtocol, "what the daemon grants to the session is malformed");
+  }
+  grant.user = user;
+  if (has_uid) grant.uid = uid;
+  grant.groups.assign(groups.begin(), groups.end());
+  Result<wire::Hello> wanted = wire::decode_hello({hello.begin(), hello.end()});
+  if (!wanted.ok()) return wanted.status();
+  start.hello = std::move(wanted).value();
+  return start;
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,39 @@
+// SessionGrant: what the daemon grants to a session. It travels to the worker together with the
+// client's Hello, which only says what the client wants. A worker believes the grant, never the
+// Hello.
+//
+// Any thread; nothing blocks. Errors: decode_session() returns kProtocol for bytes that
+// encode_session() did not make, which happens if another build was installed meanwhile.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/wire/handshake.h"
+
+namespace rcuda::server {
+
+struct SessionGrant {
+  // A packet holds no more beside the longest Hello.
+  static constexpr size_t kMostGroups = 4096;
+
+  std::string user;              // for logs
+  std::optional<uint32_t> uid;   // the user that a root worker becomes
+  uint32_t gid = 0;              // with uid
+  std::vector<uint32_t> groups;  // with uid: supplementary groups
+};
+
+struct SessionStart {
+  SessionGrant grant;
+  wire::Hello hello;
+};
+
+// kInvalidArgument if the user has too many groups.
+Result<std::vector<std::byte>> encode_session(const SessionStart& start);
+Result<SessionStart> decode_session(const std::vector<std::byte>& body);
+
+}  // namespace rcuda::server
