@@ -58,7 +58,7 @@ void set_send_timeout(int socket, std::chrono::microseconds timeout) {
 }
 
 // connect() waits while the server's queue of connections is full; SO_SNDTIMEO limits that. Any
-// process may have taken an abstract name first, so only a server that serves this user is trusted.
+// process may have taken an abstract name first, so only root's and this user's server is trusted.
 Result<UniqueFd> connect_unix(uint16_t port, Clock::time_point deadline) {
   using std::chrono::microseconds;
   const LocalAddress address(port);
@@ -84,7 +84,7 @@ Result<UniqueFd> connect_unix(uint16_t port, Clock::time_point deadline) {
   set_send_timeout(socket.get(), microseconds(0));
   const Result<uid_t> server = peer_user(socket.get());
   if (!server) return server.status();
-  if (!serves(*server, ::geteuid())) return not_served(port, *server, ::geteuid());
+  if (!trusts(::geteuid(), *server)) return not_served(port, *server, ::geteuid());
   return socket;
 }
 

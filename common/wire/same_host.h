@@ -18,8 +18,11 @@ namespace rcuda::wire {
 // The effective user of the process at the other end of a Unix socket, which connected or listens.
 Result<uid_t> peer_user(int local_socket);
 
-// On its own machine, a server serves its own user and root. Others get not_served(), a kDenied.
-inline bool serves(uid_t server, uid_t client) { return client == 0 || client == server; }
+// Whether a user may believe the process behind a local socket: root can read all that the user
+// can.
+inline bool trusts(uid_t user, uid_t server) { return user == 0 || server == 0 || server == user; }
+
+// The refusal, a kDenied, of a server that does not serve a user of its own machine.
 Status not_served(uint16_t port, uid_t server, uid_t client);
 
 // The endpoint of an IPv4 or IPv6 address; the unspecified endpoint for any other family.

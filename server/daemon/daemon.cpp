@@ -30,6 +30,8 @@ namespace {
 constexpr rlim_t kMostNewcomers = 512;
 constexpr int kMostAcceptedAtOnce = 64;
 constexpr auto kCrowdedInterval = std::chrono::seconds(10);
+// A session begins without the name of its user if the name service takes longer.
+constexpr auto kLongestWaitForName = std::chrono::milliseconds(100);
 // A real Hello has a few hundred bytes, and it is passed to a worker in one packet.
 constexpr uint32_t kMaxHelloBytes = 64u << 10;
 
@@ -61,6 +63,9 @@ Status Daemon::run() {
       listen_on(settings_.listen.get(), static_cast<uint16_t>(settings_.port.get()));
   if (!listener.ok()) return listener.status();
   listener_ = std::move(listener).value();
+  Result<ServedUsers> served = ServedUsers::read(settings_.users.get());
+  if (!served.ok()) return served.status();
+  served_ = std::move(served).value();
   WorkerPool pool(settings_,
                   static_cast<uint32_t>(std::hash<std::string>()(host_name() + listener_.address)));
   pool_ = &pool;
@@ -75,7 +80,7 @@ Status Daemon::run() {
       if (pool.ever_ready() || settings_.pool.get() == 0) announce();
     }
 
-    std::vector<pollfd> items = {{stop_, POLLIN, 0}};
+    std::vector<pollfd> items = {{stop_, POLLIN, 0}, {accounts_.descriptor(), POLLIN, 0}};
     if (announced_ && Clock::now() >= accept_from_) {
       items.push_back({listener_.tcp.get(), POLLIN, 0});
       items.push_back({listener_.local.get(), POLLIN, 0});
@@ -90,6 +95,7 @@ Status Daemon::run() {
       return Status::from_errno(errno, "poll");
     }
     if (items[0].revents) break;
+    if (items[1].revents) accounts_.acknowledge();
     const auto is_ready = [&](int descriptor) {
       return std::any_of(items.begin(), items.end(), [&](const pollfd& item) {
         return item.fd == descriptor && item.revents != 0;
@@ -197,8 +203,14 @@ void Daemon::greet(Accepted accepted, bool local) {
   connection.local = local;
   connection.deadline = Clock::now() + settings_.handshake_timeout.get();
   RCUDA_DEBUG("%s connected", connection.name.c_str());
-  if (connection.user && !wire::serves(::geteuid(), *connection.user)) {
-    return refuse(connection, wire::not_served(listener_.port, ::geteuid(), *connection.user));
+  if (local) {
+    Result<Identity> identity = identity_of_local(connection.socket.get());
+    if (!identity.ok()) return refuse(connection, identity.status());
+    connection.identity = std::move(identity).value();
+    if (!served_.contains(*connection.user)) {
+      return refuse(connection, wire::not_served(listener_.port, ::geteuid(), *connection.user));
+    }
+    (void)accounts_.find(*connection.user, Clock::now());  // for its name, which is needed later
   }
   if (newcomers() >= most_newcomers_) drop_newcomer();
   connections_.push_back(std::move(connection));
@@ -322,6 +334,7 @@ bool Daemon::introduce(Connection& connection, wire::MessageType type,
   connection.waits = true;
   connection.received = {};
   connection.tell_at = Clock::now();
+  connection.name_by = connection.tell_at + kLongestWaitForName;
   connection.deadline = connection.tell_at + settings_.start_timeout.get();
   return true;
 }
@@ -376,14 +389,27 @@ Status Daemon::admit(const Connection& connection) const {
                     "tunnel or a proxy, and from the server's network namespace");
 }
 
-Identity Daemon::identity_of(const Connection& connection) {
-  Identity identity;
-  // Other machines are not authenticated yet: they run code as the server's user.
-  identity.uid = connection.user.value_or(::geteuid());
-  identity.user = "uid " + std::to_string(*identity.uid);
-  identity.method = connection.local ? "local socket" : connection.user ? "ticket" : "insecure";
-  identity.from = connection.name;
-  return identity;
+// Who the client is, or nothing while the name service is asked.
+std::optional<Result<Identity>> Daemon::identify(const Connection& connection) {
+  if (!connection.user) {
+    // Other machines are not authenticated yet: they run code as the server's user.
+    Identity identity{::geteuid(), ::getegid(), "unknown", {}, "insecure", connection.name};
+    return Result<Identity>(std::move(identity));
+  }
+  const Clock::time_point now = Clock::now();
+  const std::optional<Result<Account>> account = accounts_.find(*connection.user, now);
+  if (connection.local) {
+    // Only the name is missing, and a session does without if it takes long.
+    if (!account && now < connection.name_by) return std::nullopt;
+    Identity identity = connection.identity;
+    if (account && account->ok()) identity.user = (*account)->user;
+    return Result<Identity>(std::move(identity));
+  }
+  if (!account) return std::nullopt;
+  if (!account->ok()) return Result<Identity>(account->status());
+  Identity identity{(*account)->uid,    (*account)->gid, (*account)->user,
+                    (*account)->groups, "ticket",        connection.name};
+  return Result<Identity>(std::move(identity));
 }
 
 Status Daemon::check(const wire::Hello& hello) const {
@@ -441,10 +467,15 @@ void Daemon::report(Connection& connection) {
 
 void Daemon::serve_waiting() {
   for (auto connection = connections_.begin(); connection != connections_.end();) {
-    const Result<bool> assigned =
-        connection->waits
-            ? pool_->assign(connection->hello, identity_of(*connection), &connection->socket)
-            : false;
+    Result<bool> assigned = false;
+    if (connection->waits) {
+      const std::optional<Result<Identity>> identity = identify(*connection);
+      if (identity && !identity->ok()) {
+        assigned = identity->status();
+      } else if (identity) {
+        assigned = pool_->assign(connection->hello, **identity, &connection->socket);
+      }
+    }
     if (!assigned.ok()) refuse(*connection, assigned.status());
     if (!assigned.ok() || *assigned) {
       connection = connections_.erase(connection);

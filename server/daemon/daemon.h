@@ -29,8 +29,10 @@
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/wire/handshake.h"
+#include "server/daemon/accounts.h"
 #include "server/daemon/identity.h"
 #include "server/daemon/listener.h"
+#include "server/daemon/served_users.h"
 #include "server/daemon/tickets.h"
 #include "server/daemon/worker_pool.h"
 #include "server/worker/settings.h"
@@ -57,9 +59,11 @@ class Daemon {
     std::optional<uid_t> user;  // from the local socket or a ticket
     wire::TicketQuery ends;     // the two ends of a TCP connection
     bool local = false;
+    Identity identity;  // of a local connection
     Clock::time_point deadline;
     std::vector<std::byte> received;
     bool waits = false;         // for a worker
+    Clock::time_point name_by;  // while it waits: until when for the user's name
     Clock::time_point tell_at;  // while it waits: when to send the next kQueued
     wire::Hello hello;
   };
@@ -75,7 +79,7 @@ class Daemon {
   bool take_ticket(Connection& connection, const std::vector<std::byte>& body);
   void give_ticket(Connection& connection, const std::vector<std::byte>& body);
   Status admit(const Connection& connection) const;
-  static Identity identity_of(const Connection& connection);
+  std::optional<Result<Identity>> identify(const Connection& connection);
   Status check(const wire::Hello& hello) const;
   void refuse(Connection& connection, const Status& status);
   void report(Connection& connection);
@@ -91,6 +95,8 @@ class Daemon {
   Listener listener_;
   WorkerPool* pool_ = nullptr;
   Tickets tickets_;
+  ServedUsers served_;
+  Accounts accounts_;
   std::list<Connection> connections_;  // the oldest first
   bool announced_ = false;
   Clock::time_point say_crowded_from_{};  // time of the next warning of a flood

@@ -1,5 +1,5 @@
 // Identity: who a client is, as the daemon has established it before it reads anything else of the
-// client. A plain value; any thread.
+// client. A plain value; any thread. Nothing blocks.
 #pragma once
 
 #include <optional>
@@ -7,6 +7,8 @@
 #include <vector>
 
 #include <sys/types.h>
+
+#include "common/base/status.h"
 
 namespace rcuda::server {
 
@@ -20,5 +22,11 @@ struct Identity {
   std::string method;  // "local socket", "ticket", "munge", "token", "certificate" or "insecure"
   std::string from;    // "pid 812", "10.0.0.7:51312"
 };
+
+// The process at the other end of a Unix socket, as it was when it connected: its effective user
+// and group, and its own supplementary groups. So a session has the rights of the process, not
+// those that the user's account has gained meanwhile or that the process has given up, and no name
+// service is asked. The name is "uid 1000".
+Result<Identity> identity_of_local(int socket);
 
 }  // namespace rcuda::server

@@ -19,6 +19,9 @@ struct Settings {
   config::Integer port{registry, "RCUDA_SERVER_PORT",
                        8308,     0,
                        65535,    "TCP port, and the name of the local socket; 0 picks one"};
+  config::String users{registry, "RCUDA_SERVER_USERS", "",
+                       "users of this machine to serve beside the server's own and root: names "
+                       "or numbers separated by commas, or *"};
   config::OrdinalList devices{registry, "RCUDA_SERVER_DEVICES",
                               "devices to offer, as the driver numbers them; empty: all"};
   config::String driver{registry, "RCUDA_DRIVER", "auto",

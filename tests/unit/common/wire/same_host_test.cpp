@@ -52,12 +52,14 @@ TEST(SameHostTest, OfLoopbackAllAddressesAreThisMachines) {
   }
 }
 
-TEST(SameHostTest, ServersServeTheirUserAndRoot) {
-  EXPECT_TRUE(serves(1000, 1000));
-  EXPECT_TRUE(serves(1000, 0));
-  EXPECT_TRUE(serves(0, 0));
-  EXPECT_FALSE(serves(0, 1000));
-  EXPECT_FALSE(serves(1000, 1001));
+TEST(SameHostTest, AUserTrustsRootAndItself) {
+  EXPECT_TRUE(trusts(1000, 1000));
+  EXPECT_TRUE(trusts(1000, 0));
+  EXPECT_TRUE(trusts(0, 1000));
+  EXPECT_FALSE(trusts(1000, 1001));
+}
+
+TEST(SameHostTest, ARefusalNamesBothUsersAndTheRemedy) {
   const Status status = not_served(8308, 1000, 1001);
   EXPECT_EQ(status.code(), Code::kDenied);
   for (const char* text : {"8308", "runs as uid 1000", "not uid 1001", "run the program as"}) {

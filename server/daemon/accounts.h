@@ -1,0 +1,65 @@
+// Accounts: the users of this machine by number or name, with their groups, without waiting.
+//
+// The name service behind getpwnam() may ask another machine and take long, and the daemon has one
+// thread. So threads of this class ask, and answers are kept: an account for a minute, an error for
+// ten seconds. A few lookups run at the same time; more of them wait for these.
+//
+// Threads: one thread calls. Blocking: nothing, not even the destructor; a lookup that hangs keeps
+// its thread until it returns. Errors: kNotFound if there is no such user, kSystem if the name
+// service failed, kOutOfMemory if no thread could be started.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "common/base/status.h"
+
+namespace rcuda::server {
+
+struct Account {
+  uid_t uid = 0;
+  gid_t gid = 0;
+  std::string user;
+  std::vector<gid_t> groups;  // all that initgroups() would set, `gid` included
+};
+
+// A user's number or name.
+using AccountKey = std::variant<uid_t, std::string>;
+
+// Asks the name service and blocks until it answers.
+Result<Account> look_up_account(const AccountKey& key);
+
+class Accounts {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using LookUp = std::function<Result<Account>(const AccountKey&)>;
+  static constexpr size_t kMostAtOnce = 4;
+  static constexpr size_t kMostKept = 4096;
+
+  // `look_up` runs on other threads, perhaps after this object is gone.
+  explicit Accounts(LookUp look_up = look_up_account);
+  ~Accounts();
+  Accounts(const Accounts&) = delete;
+  Accounts& operator=(const Accounts&) = delete;
+
+  // The answer, or nothing while it is being looked up; then descriptor() becomes readable.
+  std::optional<Result<Account>> find(const AccountKey& key, Clock::time_point now);
+  int descriptor() const;
+  // Makes descriptor() unreadable until the next answer.
+  void acknowledge();
+
+ private:
+  struct State;
+  static void work(const std::shared_ptr<State>& state);
+
+  std::shared_ptr<State> state_;  // shared with the threads
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,34 @@
+#include "server/daemon/identity.h"
+
+#include <cerrno>
+
+#include <sys/socket.h>
+
+namespace rcuda::server {
+
+Result<Identity> identity_of_local(int socket) {
+  ucred credentials{};
+  socklen_t bytes = sizeof credentials;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0) {
+    return Status::from_errno(errno, "asking for the user of a local connection");
+  }
+  Identity identity;
+  identity.uid = credentials.uid;
+  identity.gid = credentials.gid;
+  identity.user = "uid " + std::to_string(credentials.uid);
+  identity.method = "local socket";
+  identity.from = "pid " + std::to_string(credentials.pid);
+  // The first call says how many there are.
+  bytes = 0;
+  int error = ::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, nullptr, &bytes) == 0 ? 0 : errno;
+  if (error == ERANGE) {
+    identity.groups.resize(bytes / sizeof(gid_t));
+    error = ::getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, identity.groups.data(), &bytes) == 0
+                ? 0
+                : errno;
+  }
+  if (error != 0) return Status::from_errno(error, "asking for the groups of a local connection");
+  return identity;
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,61 @@
+#include "server/daemon/served_users.h"
+
+#include <charconv>
+#include <sstream>
+
+#include <unistd.h>
+
+#include "server/daemon/accounts.h"
+
+namespace rcuda::server {
+namespace {
+
+constexpr uid_t kRoot = 0;
+
+AccountKey key_of(const std::string& word) {
+  uid_t number = 0;
+  const char* const end = word.data() + word.size();
+  const auto [rest, error] = std::from_chars(word.data(), end, number);
+  if (error == std::errc() && rest == end) return number;
+  return word;
+}
+
+}  // namespace
+
+Result<ServedUsers> ServedUsers::read(const std::string& list) {
+  ServedUsers users;
+  users.users_ = {kRoot, ::geteuid()};
+  std::istringstream words(list);
+  for (std::string word; std::getline(words, word, ',');) {
+    const size_t first = word.find_first_not_of(' ');
+    if (first == std::string::npos) continue;
+    word = word.substr(first, word.find_last_not_of(' ') + 1 - first);
+    if (word == "*") {
+      users.everybody_ = true;
+      continue;
+    }
+    const AccountKey key = key_of(word);
+    if (const uid_t* uid = std::get_if<uid_t>(&key)) {
+      users.users_.insert(*uid);
+      continue;
+    }
+    const Result<Account> account = look_up_account(key);
+    if (!account.ok()) {
+      return Status(Code::kInvalidArgument,
+                    "RCUDA_SERVER_USERS names \"" + word + "\": " + account.status().context());
+    }
+    users.users_.insert(account->uid);
+  }
+  return users;
+}
+
+bool ServedUsers::contains(uid_t user) const { return everybody_ || users_.contains(user); }
+
+std::string ServedUsers::text() const {
+  if (everybody_) return "every user";
+  std::string text;
+  for (const uid_t user : users_) text += (text.empty() ? "uid " : ", uid ") + std::to_string(user);
+  return text;
+}
+
+}  // namespace rcuda::server

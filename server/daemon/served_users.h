@@ -1,0 +1,29 @@
+// ServedUsers: the users of its own machine that a server serves: its own user, root, and those
+// that RCUDA_SERVER_USERS names.
+//
+// A plain value; any thread. Blocking: read(), for the name service. Errors: kInvalidArgument for a
+// name that this machine does not know.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include <sys/types.h>
+
+#include "common/base/status.h"
+
+namespace rcuda::server {
+
+class ServedUsers {
+ public:
+  // `list`: names or numbers separated by commas; "*" for everybody.
+  static Result<ServedUsers> read(const std::string& list);
+  bool contains(uid_t user) const;
+  std::string text() const;  // "uid 0, uid 1000", "every user"
+
+ private:
+  bool everybody_ = false;
+  std::set<uid_t> users_;
+};
+
+}  // namespace rcuda::server
