@@ -13,8 +13,8 @@ import sys
 
 # Folders from the ground up, and what each may include beside itself. A folder that is not named belongs to the
 # nearest one above it that is.
-COMMON = ("common/base", "common/cuda", "common/config", "common/image", "common/interop", "common/transport",
-          "common/wire")
+COMMON = ("common/base", "common/cuda", "common/config", "common/identity", "common/image", "common/interop",
+          "common/transport", "common/wire")
 ENGINE = ("common/base", "common/cuda", "common/config", "common/transport", "common/wire")
 STREAMS = ("server/executor/objects", "server/executor/answers", "server/executor/streams")
 COMPONENTS = (*STREAMS, "server/executor/images", "server/executor/memory", "server/executor/graphs",
@@ -24,6 +24,7 @@ MAY_INCLUDE = {
     "common/base": (),
     "common/cuda": ("common/base",),
     "common/config": ("common/base",),
+    "common/identity": ("common/base",),
     "common/image": ("common/base",),
     "common/interop": ("common/base",),
     "common/transport": ("common/base",),

@@ -1,0 +1,157 @@
+#include "common/identity/certificate.h"
+
+#include <algorithm>
+#include <climits>
+#include <ctime>
+
+#include <openssl/bio.h>
+#include <openssl/crypto.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/rand.h>
+#include <openssl/x509.h>
+
+#include "common/identity/private_file.h"
+
+namespace rcuda::identity {
+namespace {
+
+constexpr size_t kMostBytes = 1 << 20;
+constexpr size_t kMostCommonName = 64;  // X.520
+
+using Bio = std::unique_ptr<BIO, decltype([](BIO* bio) { BIO_free(bio); })>;
+
+// Takes the thread's OpenSSL errors; the first one is the cause.
+Status openssl_error(Code code, const std::string& what) {
+  char text[256] = "no reason given";
+  if (const unsigned long error = ERR_get_error(); error != 0) {
+    ERR_error_string_n(error, text, sizeof text);
+  }
+  ERR_clear_error();
+  return Status(code, what + " (OpenSSL: " + text + ")");
+}
+
+// An encrypted key must not make OpenSSL ask for a password at the terminal.
+int no_password(char*, int, int, void*) { return -1; }
+
+Bio reader_of(std::string_view text) {
+  return Bio(
+      BIO_new_mem_buf(text.data(), static_cast<int>(std::min<size_t>(text.size(), INT_MAX))));
+}
+
+bool set_name(X509* x509, const std::string& host) {
+  const std::string name = host.empty() ? "rcuda-server" : host.substr(0, kMostCommonName);
+  X509_NAME* subject = X509_get_subject_name(x509);
+  return X509_NAME_add_entry_by_NID(subject, NID_commonName, MBSTRING_UTF8,
+                                    reinterpret_cast<const unsigned char*>(name.data()),
+                                    static_cast<int>(name.size()), -1, 0) == 1 &&
+         X509_set_issuer_name(x509, subject) == 1;
+}
+
+bool set_serial(X509* x509) {
+  unsigned char bytes[16];
+  if (RAND_bytes(bytes, sizeof bytes) != 1) return false;
+  bytes[0] = (bytes[0] & 0x7f) | 0x40;  // a positive number of full length
+  const std::unique_ptr<BIGNUM, decltype([](BIGNUM* number) { BN_free(number); })> number(
+      BN_bin2bn(bytes, sizeof bytes, nullptr));
+  return number && BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(x509)) != nullptr;
+}
+
+// From a day ago, for clients whose clock is late, to the date that RFC 5280 has for "no end".
+bool set_validity(X509* x509) {
+  constexpr long kDay = 24 * 60 * 60;
+  return X509_gmtime_adj(X509_getm_notBefore(x509), -kDay) != nullptr &&
+         ASN1_TIME_set_string_X509(X509_getm_notAfter(x509), "99991231235959Z") == 1;
+}
+
+Result<Certificate> make_certificate(const std::string& host) {
+  Certificate made;
+  made.key.reset(EVP_EC_gen("P-256"));
+  made.x509.reset(X509_new());
+  X509* const x509 = made.x509.get();
+  if (made.key && x509 != nullptr && X509_set_version(x509, X509_VERSION_3) == 1 &&
+      set_serial(x509) && set_validity(x509) && set_name(x509, host) &&
+      X509_set_pubkey(x509, made.key.get()) == 1 &&
+      X509_sign(x509, made.key.get(), EVP_sha256()) > 0) {
+    return made;
+  }
+  return openssl_error(Code::kInternal, "cannot make a certificate for " + host);
+}
+
+Result<std::string> to_pem(const Certificate& certificate) {
+  const Bio pem(BIO_new(BIO_s_mem()));
+  if (!pem || PEM_write_bio_X509(pem.get(), certificate.x509.get()) != 1 ||
+      PEM_write_bio_PrivateKey(pem.get(), certificate.key.get(), nullptr, nullptr, 0, nullptr,
+                               nullptr) != 1) {
+    return openssl_error(Code::kInternal, "cannot write a certificate as PEM");
+  }
+  char* data = nullptr;
+  const long size = BIO_get_mem_data(pem.get(), &data);
+  return std::string(data, static_cast<size_t>(size));
+}
+
+}  // namespace
+
+void FreeOpenSsl::operator()(x509_st* certificate) const { X509_free(certificate); }
+void FreeOpenSsl::operator()(evp_pkey_st* key) const { EVP_PKEY_free(key); }
+
+Result<Certificate> parse_certificate(std::string_view pem) {
+  Certificate parsed;
+  // From the start for each: the two may be in any order.
+  if (const Bio bio = reader_of(pem)) {
+    parsed.x509.reset(PEM_read_bio_X509(bio.get(), nullptr, no_password, nullptr));
+  }
+  if (!parsed.x509) return openssl_error(Code::kInvalidArgument, "it has no certificate in PEM");
+  if (const Bio bio = reader_of(pem)) {
+    parsed.key.reset(PEM_read_bio_PrivateKey(bio.get(), nullptr, no_password, nullptr));
+  }
+  if (!parsed.key) {
+    return openssl_error(Code::kInvalidArgument,
+                         "it has no private key in PEM that can be read without a password");
+  }
+  if (X509_check_private_key(parsed.x509.get(), parsed.key.get()) != 1) {
+    return openssl_error(Code::kInvalidArgument, "its private key belongs to another certificate");
+  }
+  return parsed;
+}
+
+Result<Certificate> load_certificate(const std::string& path) {
+  Result<std::string> pem = read_private_file(path, kMostBytes);
+  if (!pem.ok()) return pem.status();
+  Result<Certificate> parsed = parse_certificate(*pem);
+  OPENSSL_cleanse(pem->data(), pem->size());
+  if (parsed.ok()) return parsed;
+  return Status(parsed.status())
+      .with_context(path +
+                    " is not usable; put a certificate and its key there, or remove the "
+                    "file and the server makes a new one, which needs new tokens");
+}
+
+Result<Certificate> load_or_make_certificate(const std::string& path, const std::string& host) {
+  Result<Certificate> loaded = load_certificate(path);
+  if (loaded.ok() || loaded.status().code() != Code::kNotFound) return loaded;
+  const Result<Certificate> made = make_certificate(host);
+  if (!made.ok()) return made.status();
+  Result<std::string> pem = to_pem(*made);
+  if (!pem.ok()) return pem.status();
+  RCUDA_RETURN_IF_ERROR(make_folders_above(path));
+  const Result<bool> created = create_private_file(path, *pem);
+  OPENSSL_cleanse(pem->data(), pem->size());
+  if (!created.ok()) return created.status();
+  // Another process may have been first: what counts is what the file holds.
+  return load_certificate(path);
+}
+
+Result<Hash> fingerprint_of(const x509_st* certificate) {
+  unsigned char* der = nullptr;
+  const int size = i2d_X509_PUBKEY(X509_get_X509_PUBKEY(certificate), &der);
+  Hash hash;
+  const bool done = size > 0 && EVP_Digest(der, static_cast<size_t>(size), hash.data(), nullptr,
+                                           EVP_sha256(), nullptr) == 1;
+  OPENSSL_free(der);
+  if (!done) return openssl_error(Code::kInternal, "cannot hash a certificate's public key");
+  return hash;
+}
+
+}  // namespace rcuda::identity

@@ -1,0 +1,47 @@
+// The server's certificate and private key, in one PEM file that only the server can read.
+//
+// A server without a certificate makes one: self-signed, EC P-256, without an end of validity.
+// Clients check the public key by its fingerprint, which is in their tokens (token.h), so neither
+// an authority nor the host name matters, and a certificate that is renewed with the same key keeps
+// its tokens. An administrator may put another certificate and key into the file. Threads: any;
+// processes may race, and then all of them get the same certificate. Blocking: for the file system.
+// Errors name the file and the remedy. OpenSSL is hidden, but for its names of two types.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "common/base/status.h"
+#include "common/identity/token.h"
+
+struct x509_st;      // X509
+struct evp_pkey_st;  // EVP_PKEY
+
+namespace rcuda::identity {
+
+struct FreeOpenSsl {
+  void operator()(x509_st* certificate) const;
+  void operator()(evp_pkey_st* key) const;
+};
+
+struct Certificate {
+  std::unique_ptr<x509_st, FreeOpenSsl> x509;
+  std::unique_ptr<evp_pkey_st, FreeOpenSsl> key;  // the private key of x509
+};
+
+// The first certificate and the first private key of a PEM text. A key that is encrypted, or that
+// belongs to another certificate, is kInvalidArgument.
+Result<Certificate> parse_certificate(std::string_view pem);
+
+// kNotFound if there is no such file; kDenied if other users have access to it.
+Result<Certificate> load_certificate(const std::string& path);
+
+// Makes the file and its folders if it is not there. `host` becomes the certificate's common name,
+// for people who read it.
+Result<Certificate> load_or_make_certificate(const std::string& path, const std::string& host);
+
+// The SHA-256 of the public key (SubjectPublicKeyInfo in DER). Also for the certificate of a peer.
+Result<Hash> fingerprint_of(const x509_st* certificate);
+
+}  // namespace rcuda::identity

@@ -1,0 +1,34 @@
+// Files with secrets: only their owner may read or write them, and the owner is this process's
+// effective user or root.
+//
+// The file itself is checked, after it is opened. Its folder is not: a file that another user puts
+// there belongs to that user and is refused. Writing is atomic: a reader finds the old file or the
+// whole new one.
+// Threads: any; processes may race. Blocking: for the file system. Errors name the file and the
+// remedy: kNotFound if there is no such file, kDenied if others have access, else kSystem.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+
+namespace rcuda::identity {
+
+Result<UniqueFd> open_private_file(const std::string& path);
+// Everything from the descriptor's position to the end of the file. A file larger than `most_bytes`
+// is kInvalidArgument. `path` is for errors.
+Result<std::string> read_to_end(int file, const std::string& path, size_t most_bytes);
+Result<std::string> read_private_file(const std::string& path, size_t most_bytes);
+
+// Makes the file, or replaces it.
+Status replace_private_file(const std::string& path, const std::string& text);
+// Makes the file unless there is one already; then returns false.
+Result<bool> create_private_file(const std::string& path, const std::string& text);
+
+// Makes the missing folders above `path`. Root's are open to other users (mode 0755), those of
+// another user are not (0700).
+Status make_folders_above(const std::string& path);
+
+}  // namespace rcuda::identity

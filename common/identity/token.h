@@ -1,0 +1,45 @@
+// Token: what a client needs to use a server over TLS, in one line of text.
+//
+//   rcuda1.<id>.<secret>.<fingerprint>
+//
+// The secret authenticates the client. The fingerprint is the SHA-256 of the public key of the
+// server's certificate (its SubjectPublicKeyInfo in DER), by which the client checks the server.
+// The id is not secret: logs, lists and errors name a token by it. The server keeps only the
+// secret's hash (server/auth/token_store.h). Threads: any. Nothing blocks, but for the kernel's
+// first random numbers after boot. No error contains any part of a token's text but its id.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "common/base/status.h"
+
+namespace rcuda::identity {
+
+using Secret = std::array<uint8_t, 32>;
+using Hash = std::array<uint8_t, 32>;  // SHA-256
+
+struct Token {
+  std::string id;  // is_token_id()
+  Secret secret{};
+  Hash fingerprint{};
+  bool operator==(const Token&) const = default;
+};
+
+// Eight lower-case hexadecimal digits.
+bool is_token_id(std::string_view text);
+
+std::string format(const Token& token);
+// Accepts exactly what format() returns. kInvalidArgument otherwise.
+Result<Token> parse_token(std::string_view text);
+
+// A token with a random id and secret.
+Result<Token> new_token(const Hash& fingerprint);
+
+// A secret has 256 random bits, so one pass of SHA-256 without salt is enough.
+Result<Hash> hash_of(const Secret& secret);
+
+}  // namespace rcuda::identity

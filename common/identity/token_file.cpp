@@ -1,0 +1,142 @@
+#include "common/identity/token_file.h"
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "common/base/config_folder.h"
+#include "common/identity/private_file.h"
+
+namespace rcuda::identity {
+namespace {
+
+constexpr size_t kMostBytes = 1 << 20;
+
+Status refused(const std::string& why) { return Status(Code::kInvalidArgument, why); }
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return result;
+}
+
+// The words of a line up to a comment.
+std::vector<std::string_view> words_of(std::string_view line) {
+  constexpr std::string_view kSpaces = " \t\r";
+  std::vector<std::string_view> words;
+  while (true) {
+    line.remove_prefix(std::min(line.find_first_not_of(kSpaces), line.size()));
+    if (line.empty() || line.front() == '#') return words;
+    const size_t end = std::min(line.find_first_of(kSpaces), line.size());
+    words.push_back(line.substr(0, end));
+    line.remove_prefix(end);
+  }
+}
+
+bool parse_server(std::string_view text, std::string* host, uint16_t* port) {
+  std::string_view rest;
+  if (text.starts_with('[')) {
+    const size_t end = text.find(']');
+    if (end == text.npos) return false;
+    *host = lower(text.substr(1, end - 1));
+    rest = text.substr(end + 1);
+  } else {
+    const size_t end = std::min(text.find_first_of(":@[]"), text.size());
+    *host = lower(text.substr(0, end));
+    rest = text.substr(end);
+  }
+  if (host->empty()) return false;
+  if (rest.empty()) return true;
+  if (rest.front() != ':' && rest.front() != '@') return false;
+  rest.remove_prefix(1);
+  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), *port);
+  return error == std::errc() && end == rest.data() + rest.size() && *port != 0;
+}
+
+}  // namespace
+
+Result<TokenFile::Line> TokenFile::parse_line(const std::vector<std::string_view>& words) {
+  if (words.size() > 2) return refused("more than a server and its token; write one token a line");
+  Result<Token> token = parse_token(words.back());
+  if (!token.ok()) {
+    return words.size() == 2 ? Status(token.status()).with_context("after the server")
+                             : token.status();
+  }
+  Line line;
+  line.token = *std::move(token);
+  if (words.size() == 2 && parse_token(words[0]).ok()) return refused("two tokens in one line");
+  if (words.size() == 2 && !parse_server(words[0], &line.host, &line.port)) {
+    return refused(
+        "what stands before the token is not a server: write host, host:port or [address]:port");
+  }
+  return line;
+}
+
+Status TokenFile::add(Line line) {
+  for (const Line& other : lines_) {
+    if (other.host == line.host && other.port == line.port) {
+      return refused("line " + std::to_string(other.number) +
+                     " has a token for the same server already; remove the one that is out of use");
+    }
+  }
+  lines_.push_back(std::move(line));
+  return {};
+}
+
+Result<TokenFile> TokenFile::parse(std::string_view text) {
+  TokenFile file;
+  for (size_t number = 1; !text.empty(); ++number) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const auto words = words_of(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (words.empty()) continue;
+    Result<Line> line = parse_line(words);
+    Status status = line.status();
+    if (line.ok()) {
+      line->number = number;
+      status = file.add(*std::move(line));
+    }
+    if (!status.ok()) return std::move(status).with_context("line " + std::to_string(number));
+  }
+  return file;
+}
+
+Result<TokenFile> TokenFile::load(const std::string& path) {
+  const Result<std::string> text = read_private_file(path, kMostBytes);
+  if (!text.ok()) return text.status();
+  Result<TokenFile> file = parse(*text);
+  if (!file.ok()) return Status(file.status()).with_context(path);
+  return file;
+}
+
+std::optional<Token> TokenFile::find(std::string_view host, uint16_t port) const {
+  const std::string name = lower(host);
+  const Line* best = nullptr;
+  const auto rank = [](const Line& line) { return line.host.empty() ? 0 : line.port == 0 ? 1 : 2; };
+  for (const Line& line : lines_) {
+    const bool fits =
+        line.host.empty() || (line.host == name && (line.port == 0 || line.port == port));
+    if (fits && (best == nullptr || rank(line) > rank(*best))) best = &line;
+  }
+  if (best == nullptr) return std::nullopt;
+  return best->token;
+}
+
+std::string default_token_file() {
+  const std::string folder = config_folder();
+  return folder.empty() ? folder : folder + "/token";
+}
+
+Result<std::optional<Token>> find_token(const std::string& named_file, std::string_view host,
+                                        uint16_t port) {
+  const std::string path = named_file.empty() ? default_token_file() : named_file;
+  if (path.empty()) return std::optional<Token>();
+  const Result<TokenFile> file = TokenFile::load(path);
+  if (file.ok()) return file->find(host, port);
+  if (named_file.empty() && file.status().code() == Code::kNotFound) return std::optional<Token>();
+  return file.status();
+}
+
+}  // namespace rcuda::identity

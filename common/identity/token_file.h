@@ -1,0 +1,57 @@
+// The client's file of tokens: ~/.config/rcuda/token, or the file that RCUDA_TOKEN_FILE names.
+//
+//   # comment
+//   rcuda1.…                  for every server
+//   node1 rcuda1.…            for the server node1, on any port
+//   node1:9000 rcuda1.…       for that port only; node1@9000 is the same
+//   [fe80::1]:9000 rcuda1.…   an IPv6 address is in brackets
+//
+// A server is named as RCUDA_DEVICES names it; nothing is resolved, and case does not matter. The
+// most specific line counts. Two lines for the same server are an error.
+// Threads: any. Blocking: for the file system. Errors name the file, the line and the remedy, and
+// contain nothing of a line that could be a secret.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/identity/token.h"
+
+namespace rcuda::identity {
+
+class TokenFile {
+ public:
+  static Result<TokenFile> parse(std::string_view text);
+  // kNotFound if there is no such file; kDenied if other users have access to it.
+  static Result<TokenFile> load(const std::string& path);
+
+  // `host` is without brackets.
+  std::optional<Token> find(std::string_view host, uint16_t port) const;
+
+ private:
+  struct Line {
+    std::string host;   // in lower case; empty: every server
+    uint16_t port = 0;  // 0: any
+    Token token;
+    size_t number = 0;
+  };
+
+  static Result<Line> parse_line(const std::vector<std::string_view>& words);
+  Status add(Line line);
+
+  std::vector<Line> lines_;
+};
+
+// Empty if the user has no home.
+std::string default_token_file();
+
+// The token for a server, from `named_file` or, if that is empty, from the default file. No token
+// is no error, and neither is that there is no default file; a named file has to be there.
+Result<std::optional<Token>> find_token(const std::string& named_file, std::string_view host,
+                                        uint16_t port);
+
+}  // namespace rcuda::identity
