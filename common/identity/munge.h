@@ -1,0 +1,50 @@
+// MUNGE: a user of one machine proves to a process of another who they are, where both machines run
+// munged with the same key.
+//
+// munged asks the kernel for the caller's uid and gid and puts them into a credential, with a
+// payload. munged of another machine checks the credential and gives uid, gid and payload back,
+// once: a second time, the credential is refused as replayed. A credential says who made it, not
+// for whom: the payload must bind it to the connection (a nonce of the server, the TLS exporter's
+// value). Threads: any. Blocking: one exchange with munged over its local socket, about 0.1 ms;
+// several seconds if munged hangs or has left its socket behind, so no poll loop may call. SIGPIPE
+// is never raised. Errors name the remedy: kUnavailable if there is no MUNGE here, kDenied if it
+// refuses.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "common/base/status.h"
+
+namespace rcuda::identity::munge {
+
+inline constexpr size_t kMostPayloadBytes = 4096;
+inline constexpr size_t kMostCredentialBytes = 16 << 10;
+
+struct Settings {
+  std::string socket;                 // munged's; empty: the library's own default
+  std::chrono::seconds lifetime{60};  // of a credential; covers the difference of two clocks, too
+};
+
+struct Credential {
+  uid_t uid;
+  gid_t gid;
+  std::vector<std::byte> payload;
+};
+
+// Whether the library is installed and munged's socket is there. munged may still not answer.
+bool available(const Settings& settings = {});
+
+// Only processes of `only_for` can decode the credential; without it, those of every user.
+Result<std::string> encode(std::span<const std::byte> payload, std::optional<uid_t> only_for,
+                           const Settings& settings = {});
+// `credential` may be any text of a peer.
+Result<Credential> decode(const std::string& credential, const Settings& settings = {});
+
+}  // namespace rcuda::identity::munge

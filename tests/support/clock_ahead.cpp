@@ -1,0 +1,12 @@
+// Preloaded into a program, lets its clock be an hour ahead, as far as the program calls time().
+#include <ctime>
+
+#include <sys/time.h>
+
+extern "C" __attribute__((visibility("default"))) std::time_t time(std::time_t* result) noexcept {
+  timeval now{};
+  ::gettimeofday(&now, nullptr);
+  const std::time_t value = now.tv_sec + 3600;
+  if (result != nullptr) *result = value;
+  return value;
+}

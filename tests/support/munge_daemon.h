@@ -1,0 +1,35 @@
+// munged, the real one, as a child process with a key, a socket and files of its own in a folder of
+// its own. It knows nothing of the system's munged, and leaves nothing behind. One thread uses the
+// object.
+#pragma once
+
+#include <csignal>
+#include <string>
+
+#include <sys/types.h>
+
+#include "tests/support/temp_folder.h"
+
+namespace rcuda::test {
+
+class MungeDaemon {
+ public:
+  // Daemons of the same key accept each other's credentials. `preload` is a library for munged.
+  explicit MungeDaemon(char key, const std::string& preload = "");
+  ~MungeDaemon() { stop(SIGKILL); }
+  MungeDaemon(const MungeDaemon&) = delete;
+
+  // Blocks until munged accepts connections. False if it has ended instead; log() says why.
+  bool wait_until_ready();
+  // With SIGTERM it removes its socket, with SIGKILL it leaves it.
+  void stop(int signal);
+
+  std::string socket() const { return folder_.file("socket"); }
+  std::string log() const { return folder_.read("log"); }
+
+ private:
+  TempFolder folder_;
+  pid_t pid_ = -1;
+};
+
+}  // namespace rcuda::test
