@@ -30,6 +30,7 @@ MAY_INCLUDE = {
     "common/transport": ("common/base",),
     "common/wire": ("common/base", "common/transport"),
     "p2p": ENGINE,
+    "server/auth": ("common/base", "common/identity"),
     "server/peer": ("api", *COMMON, "p2p"),
     "server/executor/objects": ("api", *COMMON),
     "server/executor/answers": ("api", *COMMON, "server/executor/objects"),
@@ -41,7 +42,7 @@ MAY_INCLUDE = {
     "server/executor": ("api", *COMMON, "p2p", "server/peer", *COMPONENTS),
     "server/executor/handlers": ("api", *COMMON, "p2p", "server/peer", *COMPONENTS, "server/executor"),
     "server/worker": ("api", *COMMON, "p2p", "server/peer", *COMPONENTS, "server/executor"),
-    "server/daemon": ("api", *COMMON, "p2p", "server/worker"),
+    "server/daemon": ("api", *COMMON, "p2p", "server/auth", "server/worker"),
     "client": (),  # all of it is in the folders below
     "client/base": ("api", *COMMON),
     "client/channel": ("api", *COMMON, "client/base"),

@@ -1,0 +1,20 @@
+#include "server/auth/default_paths.h"
+
+#include <unistd.h>
+
+#include "common/base/config_folder.h"
+
+namespace rcuda::server {
+namespace {
+
+std::string in_folder(const char* name) {
+  const std::string folder = ::geteuid() == 0 ? "/etc/rcuda" : config_folder();
+  return folder.empty() ? folder : folder + "/" + name;
+}
+
+}  // namespace
+
+std::string default_tokens_file() { return in_folder("tokens"); }
+std::string default_certificate_file() { return in_folder("server.pem"); }
+
+}  // namespace rcuda::server

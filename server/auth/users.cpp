@@ -1,0 +1,56 @@
+#include "server/auth/users.h"
+
+#include <cerrno>
+#include <charconv>
+#include <vector>
+
+#include <pwd.h>
+
+namespace rcuda::server {
+namespace {
+
+constexpr uid_t kNoUid = static_cast<uid_t>(-1);
+
+// Calls getpwnam_r or getpwuid_r with enough room. Returns errno's value; `found` is null if there
+// is no such user.
+template <typename Function, typename Key>
+int look_up(Function function, Key key, passwd* entry, std::vector<char>* room, passwd** found) {
+  for (room->resize(1024);; room->resize(room->size() * 4)) {
+    const int error = function(key, entry, room->data(), room->size(), found);
+    if (error != ERANGE || room->size() > (1u << 20)) return error;
+  }
+}
+
+bool parse_uid(const std::string& text, uid_t* uid) {
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, *uid);
+  return error == std::errc() && rest == end && *uid != kNoUid && std::to_string(*uid) == text;
+}
+
+}  // namespace
+
+std::string user_name(uid_t uid) {
+  passwd entry;
+  passwd* found = nullptr;
+  std::vector<char> room;
+  if (look_up(::getpwuid_r, uid, &entry, &room, &found) == 0 && found != nullptr) {
+    return found->pw_name;
+  }
+  return std::to_string(uid);
+}
+
+Result<uid_t> user_id(const std::string& name) {
+  passwd entry;
+  passwd* found = nullptr;
+  std::vector<char> room;
+  const int error = look_up(::getpwnam_r, name.c_str(), &entry, &room, &found);
+  if (found != nullptr) return found->pw_uid;
+  if (uid_t uid = 0; parse_uid(name, &uid)) return uid;
+  // Some user databases report a missing user by one of these errors (getpwnam(3)).
+  if (error == 0 || error == ENOENT || error == ESRCH || error == EBADF || error == EPERM) {
+    return Status(Code::kNotFound, "this machine has no user \"" + name + "\"");
+  }
+  return Status::from_errno(error, "cannot look up the user \"" + name + "\"");
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,20 @@
+// Names of this machine's users. Any thread. Blocking: as the system's user database, which may be
+// on the network (LDAP), so no poll loop may call.
+#pragma once
+
+#include <string>
+
+#include <sys/types.h>
+
+#include "common/base/status.h"
+
+namespace rcuda::server {
+
+// The decimal uid if the user has no name, as in some containers.
+std::string user_name(uid_t uid);
+
+// Takes what user_name() returns. kNotFound if there is no such user; a number is a uid if no user
+// has it as a name.
+Result<uid_t> user_id(const std::string& name);
+
+}  // namespace rcuda::server

@@ -1,0 +1,31 @@
+#include "server/auth/users.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace rcuda::server {
+namespace {
+
+// One that no machine has given to a user.
+constexpr uid_t kNameless = 3'987'654'321;
+
+TEST(UsersTest, NamesAndNumbers) {
+  EXPECT_EQ(user_name(0), "root");
+  EXPECT_EQ(*user_id("root"), 0u);
+  EXPECT_EQ(user_name(kNameless), "3987654321");
+  EXPECT_EQ(*user_id("3987654321"), kNameless);
+  EXPECT_EQ(*user_id("0"), 0u);
+}
+
+TEST(UsersTest, WhatIsNoUser) {
+  for (const char* name :
+       {"", "no such user", "-1", "+1", "01", "1x", "4294967295", "4294967296"}) {
+    const Result<uid_t> uid = user_id(name);
+    ASSERT_FALSE(uid.ok()) << name;
+    EXPECT_EQ(uid.status().code(), Code::kNotFound);
+    EXPECT_THAT(uid.status().context(), testing::HasSubstr("\"" + std::string(name) + "\""));
+  }
+}
+
+}  // namespace
+}  // namespace rcuda::server
