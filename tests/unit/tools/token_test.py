@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""rcuda-token: makes, lists and revokes tokens, for the users for whom the caller may.
+
+    token_test.py RCUDA_TOKEN
+"""
+
+import calendar
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+TOKEN = ""
+NOBODY = 65534
+TEXT = re.compile(r"rcuda1\.([0-9a-f]{8})\.([\w-]{43})\.([\w-]{43})\n")
+
+
+class TokenTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        # As a user who is not root, where that is possible: root's files are in /etc.
+        self.identity = {}
+        self.program = shutil.copy(TOKEN, self.folder)
+        if os.geteuid() == 0:
+            os.chown(self.folder, NOBODY, NOBODY)
+            self.identity = dict(user=NOBODY, group=NOBODY, extra_groups=[])
+        self.home = os.path.join(self.folder, "home")
+
+    def run_as(self, identity, *arguments):
+        environment = {name: value for name, value in os.environ.items() if name != "XDG_CONFIG_HOME"}
+        return subprocess.run([self.program, *arguments], capture_output=True, text=True, cwd="/",
+                              env=dict(environment, HOME=self.home), **identity)
+
+    def run_tool(self, *arguments):
+        return self.run_as(self.identity, *arguments)
+
+    def create(self, *arguments):
+        result = self.run_tool("create", *arguments)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        found = TEXT.fullmatch(result.stdout)
+        self.assertTrue(found, result.stdout)
+        return found, result.stderr
+
+    def check_refused(self, result, *texts):
+        self.assertNotEqual(result.returncode, 0)
+        self.assertEqual(result.stdout, "")
+        self.assertTrue(result.stderr.startswith("rcuda-token: "), result.stderr)
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        for text in texts:
+            self.assertIn(text, result.stderr)
+
+    def rows(self):
+        result = self.run_tool("list")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return {line.split()[0]: line for line in result.stdout.splitlines()}
+
+    def test_a_token_is_made_shown_once_and_revoked(self):
+        first, said = self.create("--label", "my laptop")
+        for text in (first[1], "expires never", "~/.config/rcuda/token", "600"):
+            self.assertIn(text, said)
+        self.assertNotIn(first[2], said)
+        second, _ = self.create()
+        self.assertEqual(first[3], second[3])  # one server
+        self.assertNotEqual(first[2], second[2])
+        rows = self.rows()
+        self.assertEqual(set(rows), {"ID", first[1], second[1]})
+        self.assertIn("my laptop", rows[first[1]])
+        self.assertNotIn(first[2], str(rows))
+        self.assertEqual(self.run_tool("revoke", first[1]).returncode, 0)
+        self.assertEqual(set(self.rows()), {"ID", second[1]})
+
+    def test_files_are_in_the_users_folder_and_only_the_user_reads_them(self):
+        self.create()
+        folder = os.path.join(self.home, ".config/rcuda")
+        self.assertLessEqual({"tokens", "server.pem"}, set(os.listdir(folder)))
+        for path in (folder, *(os.path.join(folder, name) for name in os.listdir(folder))):
+            self.assertEqual(stat.S_IMODE(os.stat(path).st_mode) & 0o077, 0, path)
+
+    def test_files_may_be_elsewhere(self):
+        files = [os.path.join(self.folder, name) for name in ("elsewhere/a", "elsewhere/b")]
+        made, _ = self.create("--file", files[0], "--certificate", files[1])
+        self.assertTrue(all(map(os.path.exists, files)))
+        self.assertFalse(os.path.exists(self.home))
+        self.assertIn(made[1], self.run_tool("list", "--file", files[0]).stdout)
+        self.assertEqual(self.run_tool("revoke", made[1], "--file", files[0]).returncode, 0)
+        self.assertEqual(self.run_tool("list", "--file", files[0]).stdout, "")
+
+    def test_the_time_after_which_a_token_expires(self):
+        for given, seconds in (("90min", 5400), ("12h", 43200), ("30d", 30 * 86400), ("8w", 56 * 86400)):
+            made, said = self.create("--expires", given)
+            expires = re.search(r"expires (\S+Z)", said)[1]
+            created, listed = self.rows()[made[1]].split()[2:4]
+            self.assertEqual(listed, expires)
+            times = [calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")) for text in (created, expires)]
+            self.assertEqual(times[1] - times[0], seconds)
+        self.create("--expires", "never")
+        for bad in ("30", "d", "0d", "-1d", "1y", "1.5d", "30d ", "99999999999999999999d", "999999999w"):
+            self.check_refused(self.run_tool("create", "--expires=" + bad), "--expires", "30d", "never")
+
+    def test_an_expired_token_is_listed_as_one(self):
+        self.create("--label", "old")
+        path = os.path.join(self.home, ".config/rcuda/tokens")
+        with open(path) as file:
+            text = file.read()
+        with open(path, "w") as file:
+            file.write(text.replace(" never ", " 2001-01-01T00:00:00Z "))
+        self.assertIn("(expired) old", "".join(self.rows().values()))
+
+    def test_the_user_of_a_token(self):
+        own = self.run_tool("list")
+        self.assertEqual((own.returncode, own.stdout), (0, ""))
+        self.check_refused(self.run_tool("create", "--user", "no-such-user"), 'no user "no-such-user"')
+        # Whoever is not root has a server that acts for one user.
+        self.check_refused(self.run_tool("create", "--user", "root"), "only root", "cannot act for another",
+                           "sudo rcuda-token create --user root")
+        self.assertFalse(os.path.exists(self.home))
+        made, _ = self.create("--user", str(NOBODY if self.identity else os.geteuid()))
+        mine, _ = self.create()
+        rows = self.rows()
+        self.assertEqual(rows[made[1]].split()[1], rows[mine[1]].split()[1])
+
+    def test_root_makes_tokens_for_others(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can make a token for another user")
+        files = ("--file", os.path.join(self.folder, "tokens"), "--certificate", os.path.join(self.folder, "pem"))
+        result = self.run_as({}, "create", "--user", "nobody", *files)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn(" of nobody,", result.stderr)
+        self.check_refused(self.run_as({}, "create", "--user", "no-such-user", *files), "no-such-user")
+
+    def test_a_file_that_others_can_read_is_refused(self):
+        made, _ = self.create()
+        path = os.path.join(self.home, ".config/rcuda/tokens")
+        os.chmod(path, 0o644)
+        for arguments in (["create"], ["list"], ["revoke", made[1]]):
+            self.check_refused(self.run_tool(*arguments), "chmod 600 " + path)
+
+    def test_what_is_not_there_cannot_be_revoked(self):
+        self.check_refused(self.run_tool("revoke", "01234567"), "no tokens")
+        made, _ = self.create()
+        self.check_refused(self.run_tool("revoke", made[1], "no-token"), "no-token", "nothing was revoked")
+        self.assertIn(made[1], self.rows())
+
+    def test_help(self):
+        result = self.run_tool("--help")
+        self.assertEqual(result.returncode, 0)
+        for text in ("create", "list", "revoke", "RCUDA_TOKEN_FILE", "/etc/rcuda", "Examples:"):
+            self.assertIn(text, result.stdout)
+        self.assertNotEqual(self.run_tool().returncode, 0)
+
+
+if __name__ == "__main__":
+    TOKEN = sys.argv.pop(1)
+    unittest.main(verbosity=2)  # lists the skipped tests and the reasons

@@ -1,0 +1,193 @@
+// rcuda-token: makes, lists and revokes the tokens with which clients of other machines
+// authenticate themselves to this machine's rcuda-server over TLS.
+//
+//   rcuda-token create --user ada --expires 30d --label laptop
+//   rcuda-token list
+//   rcuda-token revoke 1a2b3c4d
+//
+// It edits the server's file of tokens (server/auth/token_store.h); a running server notices that.
+// The new token is the only thing on stdout.
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <unistd.h>
+
+#include "common/base/host_name.h"
+#include "common/base/status.h"
+#include "common/identity/certificate.h"
+#include "common/identity/token.h"
+#include "server/auth/default_paths.h"
+#include "server/auth/token_store.h"
+#include "server/auth/users.h"
+
+namespace rcuda {
+namespace {
+
+constexpr const char* kFooter =
+    R"(A token is one line of text, rcuda1.ID.SECRET.FINGERPRINT. Its holder may use this
+machine's server as USER, and recognises the server by the fingerprint of its key. The user puts
+the line into ~/.config/rcuda/token on the client machine, or into the file that RCUDA_TOKEN_FILE
+names, with mode 600. A line there may begin with the server that it is for:
+    node1 rcuda1.1a2b3c4d....
+    node2:9000 rcuda1.5e6f7a8b....
+
+The server keeps only a hash of the secret. A token that is lost cannot be shown again: revoke it
+and make another. A running server notices every change; sessions that are running go on.
+
+Files, for root in /etc/rcuda, else in $XDG_CONFIG_HOME/rcuda or ~/.config/rcuda:
+    tokens       the server's tokens
+    server.pem   the server's certificate and key; with another key, old tokens are useless
+
+Examples:
+    sudo rcuda-token create --user ada --expires 30d --label laptop
+    sudo rcuda-token revoke 1a2b3c4d
+    ssh root@node1 rcuda-token create --user ada |
+        install -D -m 600 /dev/stdin ~/.config/rcuda/token)";
+
+struct Options {
+  std::string file = server::default_tokens_file();
+  std::string certificate = server::default_certificate_file();
+  std::string user, label, expires = "never";
+  std::vector<std::string> ids;
+};
+
+server::Seconds now() {
+  return std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
+}
+
+// 90min, 12h, 30d, 8w, or never.
+Result<std::optional<server::Seconds>> parse_expiry(const std::string& text, server::Seconds from) {
+  if (text == "never") return std::optional<server::Seconds>();
+  int64_t count = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, count);
+  const std::string unit(rest, end);
+  const int64_t minutes = unit == "min" ? 1
+                          : unit == "h" ? 60
+                          : unit == "d" ? 24 * 60
+                          : unit == "w" ? 7 * 24 * 60
+                                        : 0;
+  constexpr int64_t kMostMinutes = int64_t{1000} * 366 * 24 * 60;
+  if (error != std::errc() || minutes == 0 || count <= 0 || count > kMostMinutes / minutes) {
+    return Status(Code::kInvalidArgument, "--expires " + text +
+                                              " is not usable: write a time from now with its unit "
+                                              "(90min, 12h, 30d, 8w), or never");
+  }
+  return std::optional(from + std::chrono::minutes(count * minutes));
+}
+
+// The user that a token will stand for.
+Result<std::string> choose_user(const std::string& wanted) {
+  const uid_t own = ::geteuid();
+  if (wanted.empty()) return server::user_name(own);
+  const Result<uid_t> uid = server::user_id(wanted);
+  if (!uid.ok()) return uid.status();
+  if (own == 0 || *uid == own) return server::user_name(*uid);
+  return Status(Code::kDenied, "only root can make a token for " + wanted + ": a server of " +
+                                   server::user_name(own) +
+                                   " runs everything as that user and cannot act for " +
+                                   "another; run \"sudo rcuda-token create --user " + wanted +
+                                   "\" for a server that runs as root");
+}
+
+Status create(const Options& options) {
+  const server::Seconds created = now();
+  const auto expires = parse_expiry(options.expires, created);
+  if (!expires.ok()) return expires.status();
+  const Result<std::string> user = choose_user(options.user);
+  if (!user.ok()) return user.status();
+  const auto certificate = identity::load_or_make_certificate(options.certificate, host_name());
+  if (!certificate.ok()) return certificate.status();
+  const auto fingerprint = identity::fingerprint_of(certificate->x509.get());
+  if (!fingerprint.ok()) return fingerprint.status();
+  const auto token =
+      server::create_token(options.file, {*user, *fingerprint, *expires, options.label}, created);
+  if (!token.ok()) return token.status();
+  std::fprintf(stderr,
+               "rcuda-token: token %s of %s, expires %s; %s puts the line into "
+               "~/.config/rcuda/token (mode 600) on the client machine\n",
+               token->id.c_str(), user->c_str(),
+               *expires ? server::format_time(**expires).c_str() : "never", user->c_str());
+  std::printf("%s\n", identity::format(*token).c_str());
+  return {};
+}
+
+Status list(const Options& options) {
+  const Result<server::StoredTokens> tokens = server::list_tokens(options.file);
+  if (!tokens.ok()) return tokens.status();
+  size_t widest = 4;
+  for (const server::StoredToken& token : *tokens) widest = std::max(widest, token.user.size());
+  const int width = static_cast<int>(widest);
+  if (!tokens->empty()) {
+    std::printf("%-8s  %-*s  %-20s  %-20s  %s\n", "ID", width, "USER", "CREATED", "EXPIRES",
+                "LABEL");
+  }
+  for (const server::StoredToken& token : *tokens) {
+    const std::string expires = token.expires ? server::format_time(*token.expires) : "never";
+    std::printf("%-8s  %-*s  %-20s  %-20s  %s%s\n", token.id.c_str(), width, token.user.c_str(),
+                server::format_time(token.created).c_str(), expires.c_str(),
+                token.expires && *token.expires <= now() ? "(expired) " : "", token.label.c_str());
+  }
+  return {};
+}
+
+int report(const Status& status) {
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "rcuda-token: %s\n", status.context().c_str());
+  return 1;
+}
+
+int start(int argc, char** argv) {
+  Options options;
+  CLI::App app("Makes, lists and revokes the tokens of this machine's rcuda-server.",
+               "rcuda-token");
+  app.require_subcommand(1);
+
+  CLI::App* creating = app.add_subcommand("create", "make a token and print it");
+  creating
+      ->add_option("--user", options.user,
+                   "the user that the token stands for; another one than the caller only for root")
+      ->type_name("NAME");
+  creating->add_option("--expires", options.expires, "90min, 12h, 30d, 8w from now, or never")
+      ->type_name("TIME")
+      ->capture_default_str();
+  creating->add_option("--label", options.label, "what the list shows beside it")
+      ->type_name("TEXT");
+  creating
+      ->add_option("--certificate", options.certificate,
+                   "the server's certificate and key; made if it is not there")
+      ->type_name("FILE")
+      ->capture_default_str();
+  CLI::App* listing = app.add_subcommand("list", "show the tokens, without their secrets");
+  CLI::App* revoking = app.add_subcommand("revoke", "make tokens invalid");
+  revoking->add_option("id", options.ids, "ids as the list shows them")
+      ->type_name("ID")
+      ->required();
+  for (CLI::App* command : {creating, listing, revoking}) {
+    command->add_option("--file", options.file, "the server's tokens")
+        ->type_name("FILE")
+        ->capture_default_str();
+  }
+  app.footer(kFooter);  // last, so that the subcommands do not have it as well
+  CLI11_PARSE(app, argc, argv);
+
+  if (options.file.empty() || (creating->parsed() && options.certificate.empty())) {
+    return report(Status(Code::kInvalidArgument,
+                         "HOME is not set: name the files with --file and --certificate"));
+  }
+  if (creating->parsed()) return report(create(options));
+  if (listing->parsed()) return report(list(options));
+  return report(server::revoke_tokens(options.file, options.ids));
+}
+
+}  // namespace
+}  // namespace rcuda
+
+int main(int argc, char** argv) { return rcuda::start(argc, argv); }
