@@ -8,6 +8,7 @@
 
 #include "common/base/log.h"
 #include "tests/fuzz/events_target.h"
+#include "tests/fuzz/identity_target.h"
 #include "tests/fuzz/mutate.h"
 #include "tests/fuzz/peer_target.h"
 #include "tests/fuzz/text_target.h"
@@ -39,6 +40,8 @@ class FuzzReplayTest : public ::testing::Test {
 };
 
 TEST_F(FuzzReplayTest, WhatUsersWrite) { replay(fuzz_text, text_corpus(), 20'000); }
+
+TEST_F(FuzzReplayTest, TokensAndCertificates) { replay(fuzz_identity, identity_corpus(), 20'000); }
 
 TEST_F(FuzzReplayTest, EventsOfAWorker) {
   ::testing::internal::CaptureStdout();  // output of kernels

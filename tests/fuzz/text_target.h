@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <string>
 #include <vector>
@@ -20,18 +19,9 @@
 #include "common/config/toml_file.h"
 #include "p2p/planner/measurements.h"
 #include "p2p/planner/planner.h"
+#include "tests/fuzz/accepted.h"
 
 namespace rcuda::fuzz {
-
-inline void must(bool holds) {
-  if (!holds) std::abort();
-}
-
-template <typename T>
-bool accepted(const Result<T>& result) {
-  must(result.ok() || !result.status().context().empty());
-  return result.ok();
-}
 
 inline void read_devices(const std::string& text, bool older_form) {
   std::map<std::string, std::string> variables{{"RCUDA_DEVICES", text}};
