@@ -1,0 +1,61 @@
+#include "common/base/socket.h"
+
+#include <cerrno>
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+
+namespace rcuda {
+
+// Waits as the kernel would in a blocking call: until the socket is ready, at most for the time
+// that SO_RCVTIMEO or SO_SNDTIMEO sets. Returns false with errno if it is not ready.
+bool Socket::wait(short events, int timeout_option) const {
+  timeval limit{};
+  socklen_t size = sizeof limit;
+  (void)::getsockopt(fd(), SOL_SOCKET, timeout_option, &limit, &size);
+  const auto milliseconds = static_cast<int>(limit.tv_sec * 1000 + limit.tv_usec / 1000);
+  pollfd entry{fd(), events, 0};
+  const int ready = ::poll(&entry, 1, milliseconds == 0 ? -1 : milliseconds);
+  if (ready == 0) errno = EAGAIN;
+  return ready > 0;
+}
+
+ssize_t Socket::send(std::span<const iovec> pieces, int flags) const {
+  if (!cipher_) {
+    msghdr message{};
+    message.msg_iov = const_cast<iovec*>(pieces.data());
+    message.msg_iovlen = pieces.size();
+    return ::sendmsg(fd(), &message, flags | MSG_NOSIGNAL);
+  }
+  for (;;) {
+    const ssize_t sent = cipher_->send(pieces);
+    if (sent >= 0 || errno != EAGAIN || (flags & MSG_DONTWAIT)) return sent;
+    if (!wait(POLLOUT, SO_SNDTIMEO)) return -1;
+  }
+}
+
+ssize_t Socket::send(const void* data, size_t bytes, int flags) const {
+  const iovec piece{const_cast<void*>(data), bytes};
+  return send({&piece, 1}, flags);
+}
+
+ssize_t Socket::recv(void* data, size_t bytes, int flags) const {
+  if (!cipher_) return ::recv(fd(), data, bytes, flags);
+  auto* const to = static_cast<std::byte*>(data);
+  size_t received = 0;
+  for (;;) {
+    const ssize_t count = cipher_->recv(to + received, bytes - received, flags & MSG_PEEK);
+    if (count > 0) received += static_cast<size_t>(count);
+    if (received == bytes || (count > 0 && (flags & MSG_PEEK))) break;
+    if (count > 0) continue;
+    // The next call returns the end or the error again.
+    if (count == 0 || errno != EAGAIN) return received ? static_cast<ssize_t>(received) : count;
+    if (received != 0 && !(flags & MSG_WAITALL)) break;
+    if (flags & MSG_DONTWAIT) return received ? static_cast<ssize_t>(received) : -1;
+    if (!wait(POLLIN, SO_RCVTIMEO)) return received ? static_cast<ssize_t>(received) : -1;
+  }
+  return static_cast<ssize_t>(received);
+}
+
+}  // namespace rcuda

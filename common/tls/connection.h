@@ -1,0 +1,76 @@
+// TLS 1.3 connections over sockets (OpenSSL). docs/security.md says which connections use TLS.
+//
+// A client and a daemon shake hands with the daemon's certificate (client.h, server.h). The
+// connection carries only the handshake messages of a session, whose key both derive from it. The
+// Links of the session are then TLS connections with this key, on the same and on further sockets
+// (keyed.h), because a worker process cannot take over the state of the daemon's connection.
+//
+// Threads: one thread during the handshake, then one sending and one receiving thread. No function
+// blocks. OpenSSL's own configuration file is not read, its exit handler is not installed (a
+// session ends after exit handlers have run), and no function raises SIGPIPE.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "common/base/socket.h"
+#include "common/base/status.h"
+
+typedef struct ssl_st SSL;
+typedef struct ssl_ctx_st SSL_CTX;
+
+namespace rcuda::tls {
+
+// Secret of a session, or a value that only the two ends of a connection know.
+using Key = std::array<uint8_t, 32>;
+
+// Labels of Connection::exported(): the session's key, and the value that MUNGE credentials name.
+inline constexpr char kSessionLabel[] = "EXPORTER-rcuda-session";
+inline constexpr char kMungeLabel[] = "EXPORTER-rcuda-munge";
+
+enum class Role : uint8_t { kClient, kServer };
+
+class Connection final : public Cipher {
+ public:
+  // `context` and `socket` outlive the connection; the SSL object keeps its own reference to the
+  // context.
+  static Result<std::unique_ptr<Connection>> create(SSL_CTX* context, int socket, Role role);
+  ~Connection() override;
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  enum class Progress : uint8_t { kDone, kWantsRead, kWantsWrite };
+  // Continues the handshake. An error says why the peer was not accepted, or that it did not accept
+  // this side.
+  Result<Progress> shake_hands();
+  // After the handshake: a value that only both ends can compute, a different one for each label.
+  Key exported(const char* label) const;
+  // The name (CN) in the peer's certificate. Nothing without a certificate.
+  std::optional<std::string> peer_name() const;
+  SSL* ssl() const { return ssl_; }
+
+  ssize_t send(std::span<const iovec> pieces) override;
+  ssize_t recv(void* data, size_t bytes, bool peek) override;
+
+ private:
+  explicit Connection(SSL* ssl) : ssl_(ssl) {}
+  int outcome(int result) const;
+
+  SSL* const ssl_;
+  // OpenSSL's object serves one thread at a time. No call holds it for longer than one record
+  // takes.
+  std::mutex mutex_;
+  size_t begun_ = 0;  // bytes of a record that the socket has not taken completely
+  std::unique_ptr<std::byte[]> record_;  // gathers small pieces
+};
+
+// Shakes hands on a connected socket until it is done, or until the deadline (kTimeout).
+Status shake_hands(Connection& connection, int socket,
+                   std::chrono::steady_clock::time_point deadline);
+
+}  // namespace rcuda::tls

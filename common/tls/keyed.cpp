@@ -1,0 +1,86 @@
+#include "common/tls/keyed.h"
+
+#include <cstring>
+
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#include "common/tls/openssl.h"
+
+namespace rcuda::tls {
+namespace {
+
+// A connection has one key, so the name on the wire says nothing.
+constexpr unsigned char kName[] = "rcuda";
+constexpr size_t kNameBytes = sizeof kName - 1;
+constexpr unsigned char kAes128GcmSha256[] = {0x13, 0x01};
+
+// The key as the session that TLS resumes.
+SSL_SESSION* session_of(SSL* ssl) {
+  const Key& key = *static_cast<const Key*>(SSL_get_app_data(ssl));
+  const SSL_CIPHER* const cipher = SSL_CIPHER_find(ssl, kAes128GcmSha256);
+  Owned<SSL_SESSION> session(SSL_SESSION_new());
+  if (!session || !cipher ||
+      SSL_SESSION_set1_master_key(session.get(), key.data(), key.size()) != 1 ||
+      SSL_SESSION_set_cipher(session.get(), cipher) != 1 ||
+      SSL_SESSION_set_protocol_version(session.get(), TLS1_3_VERSION) != 1) {
+    return nullptr;
+  }
+  return session.release();
+}
+
+int use_key(SSL* ssl, const EVP_MD*, const unsigned char** name, size_t* bytes,
+            SSL_SESSION** session) {
+  *name = kName;
+  *bytes = kNameBytes;
+  *session = session_of(ssl);
+  return *session != nullptr;
+}
+
+// A peer that offers another name, or none, gets no session, and without a certificate the
+// handshake then fails.
+int find_key(SSL* ssl, const unsigned char* name, size_t bytes, SSL_SESSION** session) {
+  const bool ours = bytes == kNameBytes && std::memcmp(name, kName, bytes) == 0;
+  *session = ours ? session_of(ssl) : nullptr;
+  return !ours || *session;
+}
+
+Result<Owned<SSL_CTX>> make_keyed_context() {
+  Result<Owned<SSL_CTX>> context = make_context(TLS_method());
+  if (!context) return context;
+  // The key's hash has to be that of the cipher.
+  SSL_CTX_set_ciphersuites(context->get(), "TLS_AES_128_GCM_SHA256");
+  SSL_CTX_set_psk_use_session_callback(context->get(), use_key);
+  SSL_CTX_set_psk_find_session_callback(context->get(), find_key);
+  return context;
+}
+
+}  // namespace
+
+Result<Socket> encrypt(UniqueFd socket, const Key& key, Role role,
+                       std::chrono::steady_clock::time_point deadline) {
+  // Kept until the process ends: connections may outlive every object.
+  static const Result<Owned<SSL_CTX>>& context = *new Result<Owned<SSL_CTX>>(make_keyed_context());
+  if (!context) return context.status();
+  auto connection = Connection::create(context->get(), socket.get(), role);
+  if (!connection) return connection.status();
+  SSL* const ssl = (*connection)->ssl();
+  SSL_set_app_data(ssl, const_cast<Key*>(&key));
+  const Status status = shake_hands(**connection, socket.get(), deadline);
+  SSL_set_app_data(ssl, nullptr);
+  RCUDA_RETURN_IF_ERROR(Status(status).with_context("encrypting a connection of the session"));
+  if (SSL_session_reused(ssl) != 1) {
+    return Status(Code::kDenied, "the peer of an encrypted connection does not have its key");
+  }
+  return Socket(std::move(socket), std::move(*connection));
+}
+
+Key derive(const Key& key, const char* label) {
+  Key derived{};
+  unsigned int bytes = 0;
+  HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+       reinterpret_cast<const unsigned char*>(label), std::strlen(label), derived.data(), &bytes);
+  return derived;
+}
+
+}  // namespace rcuda::tls

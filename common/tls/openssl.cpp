@@ -1,0 +1,85 @@
+#include "common/tls/openssl.h"
+
+#include <cerrno>
+
+#include <openssl/err.h>
+#include <sys/socket.h>
+
+namespace rcuda::tls {
+namespace {
+
+int socket_of(BIO* bio) { return static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio))); }
+
+int bio_write(BIO* bio, const char* data, int bytes) {
+  BIO_clear_retry_flags(bio);
+  const ssize_t sent =
+      ::send(socket_of(bio), data, static_cast<size_t>(bytes), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_write(bio);
+  return static_cast<int>(sent);
+}
+
+int bio_read(BIO* bio, char* data, int bytes) {
+  BIO_clear_retry_flags(bio);
+  const ssize_t received = ::recv(socket_of(bio), data, static_cast<size_t>(bytes), MSG_DONTWAIT);
+  if (received < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_read(bio);
+  return static_cast<int>(received);
+}
+
+long bio_control(BIO*, int command, long, void*) { return command == BIO_CTRL_FLUSH; }
+
+const BIO_METHOD* bio_method() {
+  static const BIO_METHOD* const method = [] {
+    BIO_METHOD* made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "socket");
+    if (!made) return made;
+    BIO_meth_set_write(made, bio_write);
+    BIO_meth_set_read(made, bio_read);
+    BIO_meth_set_ctrl(made, bio_control);
+    return made;
+  }();
+  return method;
+}
+
+void initialise() {
+  static const int done =
+      OPENSSL_init_ssl(OPENSSL_INIT_NO_ATEXIT | OPENSSL_INIT_NO_LOAD_CONFIG, nullptr);
+  (void)done;
+}
+
+}  // namespace
+
+Result<Owned<SSL_CTX>> make_context(const SSL_METHOD* method) {
+  initialise();
+  Owned<SSL_CTX> context(SSL_CTX_new(method));
+  if (!context) return ssl_error("cannot use TLS");
+  SSL_CTX* const raw = context.get();
+  SSL_CTX_set_options(raw, SSL_OP_NO_RENEGOTIATION);
+  SSL_CTX_set_mode(raw, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  // No session is resumed: a full handshake takes about a millisecond (docs/performance.md).
+  SSL_CTX_set_session_cache_mode(raw, SSL_SESS_CACHE_OFF);
+  if (SSL_CTX_set_min_proto_version(raw, TLS1_3_VERSION) != 1 ||
+      SSL_CTX_set_ciphersuites(raw,
+                               "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:"
+                               "TLS_CHACHA20_POLY1305_SHA256") != 1 ||
+      SSL_CTX_set_num_tickets(raw, 0) != 1) {
+    return ssl_error("cannot use TLS 1.3");
+  }
+  return context;
+}
+
+Status ssl_error(const std::string& what) {
+  const unsigned long error = ERR_peek_last_error();
+  const char* const reason = error ? ERR_reason_error_string(error) : nullptr;
+  ERR_clear_error();
+  return Status(Code::kDenied, what + (reason ? std::string(" (") + reason + ")" : ""));
+}
+
+BIO* make_bio(int socket) {
+  const BIO_METHOD* const method = bio_method();
+  BIO* const bio = method ? BIO_new(method) : nullptr;
+  if (!bio) return nullptr;
+  BIO_set_data(bio, reinterpret_cast<void*>(static_cast<intptr_t>(socket)));
+  BIO_set_init(bio, 1);
+  return bio;
+}
+
+}  // namespace rcuda::tls

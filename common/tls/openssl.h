@@ -1,0 +1,32 @@
+// What all users of OpenSSL in this folder share. Any thread; nothing blocks.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <openssl/bio.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+
+#include "common/base/status.h"
+#include "common/tls/connection.h"
+
+namespace rcuda::tls {
+
+struct Free {
+  void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
+  void operator()(SSL_SESSION* session) const { SSL_SESSION_free(session); }
+  void operator()(X509* certificate) const { X509_free(certificate); }
+};
+template <typename T>
+using Owned = std::unique_ptr<T, Free>;
+
+// A context for TLS 1.3 only, with AES-128-GCM first. Initialises OpenSSL at the first call.
+Result<Owned<SSL_CTX>> make_context(const SSL_METHOD* method);
+// kDenied with OpenSSL's reason behind `what`. Empties the thread's queue of errors.
+Status ssl_error(const std::string& what);
+// A BIO that sends and receives on the socket without blocking and without SIGPIPE. Null: no
+// memory.
+BIO* make_bio(int socket);
+
+}  // namespace rcuda::tls
