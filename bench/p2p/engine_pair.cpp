@@ -388,14 +388,14 @@ class Worker {
 std::unique_ptr<transport::Link> make_link(const transport::Medium& medium, int control,
                                            int server_index, int listener) {
   transport::Bootstrap bootstrap;
-  bootstrap.control.reset(control);
+  bootstrap.control = UniqueFd(control);
   bootstrap.server = server_index == 1;
-  bootstrap.accept_stream = [listener](int) -> Result<UniqueFd> {
+  bootstrap.accept_stream = [listener](int) -> Result<Socket> {
     const int accepted = ::accept(listener, nullptr, nullptr);
     if (accepted < 0) return Status::from_errno(errno, "accept");
-    return UniqueFd(accepted);
+    return Socket(UniqueFd(accepted));
   };
-  bootstrap.open_stream = [listener](int) -> Result<UniqueFd> {
+  bootstrap.open_stream = [listener](int) -> Result<Socket> {
     sockaddr_in address{};
     socklen_t length = sizeof address;
     ::getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length);
@@ -403,7 +403,7 @@ std::unique_ptr<transport::Link> make_link(const transport::Medium& medium, int 
     if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) {
       return Status::from_errno(errno, "connect");
     }
-    return socket;
+    return Socket(std::move(socket));
   };
   auto link = transport::make_link(medium, std::move(bootstrap), p2p::Engine::link_options());
   if (!link) die(link.status().message());

@@ -47,48 +47,6 @@ void reserve_window(const wire::AddressWindow& window, const std::string& server
       server.c_str(), wanted);
 }
 
-// Explains a handshake in which no rcuda-server answered.
-Status no_server(const Status& status) {
-  constexpr const char* kRemedy =
-      ": is it an rcuda-server? Check host and port in RCUDA_DEVICES, and the server's log";
-  if (status.code() == Code::kTimeout) {
-    return Status(status.code(),
-                  std::string("it accepted the connection and does not answer") + kRemedy);
-  }
-  if (status.code() == Code::kUnavailable) {
-    return Status(status.code(),
-                  std::string("it closed the connection in the handshake") + kRemedy);
-  }
-  return status;
-}
-
-Result<wire::Welcome> shake_hands(const UniqueFd& socket, const wire::Hello& hello,
-                                  std::chrono::milliseconds patience) {
-  // A server that refuses a connection closes it without reading, so this write may fail; the
-  // server's reason can still be read.
-  const Status sent = wire::write_message(socket.get(), wire::MessageType::kHello,
-                                          wire::encode(hello), Clock::now() + patience);
-  if (sent.code() == Code::kTimeout) return no_server(sent);
-  while (true) {
-    auto message = wire::read_message(socket.get(), Clock::now() + patience);
-    if (!message) return no_server(sent.ok() ? message.status() : sent);
-    switch (message->first) {
-      case wire::MessageType::kQueued:
-        continue;  // no limit here: the server ends the wait
-      case wire::MessageType::kWelcome:
-        return wire::decode_welcome(message->second);
-      case wire::MessageType::kRefusal: {
-        Result<wire::Refusal> refusal = wire::decode_refusal(message->second);
-        if (!refusal) return refusal.status();
-        return Status(Code::kUnavailable, "the session was refused: " + refusal->reason);
-      }
-      default:
-        return Status(Code::kProtocol, "the server answered with message type " +
-                                           std::to_string(static_cast<uint32_t>(message->first)));
-    }
-  }
-}
-
 }  // namespace
 
 uint32_t thread_number() {
@@ -111,9 +69,11 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
   if (!connection) return connection.status();
   const transport::MediumTraits& traits = connection->medium->traits;
   if (traits.reach == transport::Reach::kNetwork) {
-    RCUDA_RETURN_IF_ERROR(
-        wire::present_ticket(connection->socket.get(), Clock::now() + options.answer_timeout)
-            .with_context(address));
+    const wire::Credentials defaults;
+    RCUDA_RETURN_IF_ERROR(wire::identify(&*connection, server.host, server.port,
+                                         options.credentials ? *options.credentials : defaults,
+                                         Clock::now() + options.answer_timeout)
+                              .with_context(address));
   }
 
   name_ = address + " over " + traits.name;
@@ -121,12 +81,14 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
   index_ = options.hello.worker;
   synchronous_ = options.synchronous;
   traits_ = traits;
+  encrypted_ = connection->key.has_value();
   spin_ = spin_time(traits);
 
   wire::Hello hello = options.hello;
   hello.medium = traits.name;
   hello.devices = server.gpus;
-  Result<wire::Welcome> welcome = shake_hands(connection->socket, hello, options.answer_timeout);
+  Result<wire::Welcome> welcome =
+      wire::request_session(&*connection, hello, options.answer_timeout);
   if (!welcome) return Status(welcome.status()).with_context(address);
   welcome_ = std::move(welcome).value();
   if (welcome_.devices.size() != server.gpus.size()) {

@@ -40,6 +40,7 @@
 #include "common/base/status.h"
 #include "common/transport/link.h"
 #include "common/wire/handshake.h"
+#include "common/wire/identify.h"
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"
 
@@ -67,6 +68,7 @@ struct SessionOptions {
   std::chrono::milliseconds handshake_timeout{30'000};  // for each step after the Welcome
   transport::LinkOptions link;
   bool synchronous = false;  // RCUDA_SYNC=1: every post() is a round trip
+  const wire::Credentials* credentials = nullptr;  // null: the defaults; outlives open()
 };
 
 class Session {
@@ -78,6 +80,7 @@ class Session {
 
   const wire::Welcome& welcome() const { return welcome_; }
   const ServerDevices& server() const { return server_; }
+  bool encrypted() const { return encrypted_; }
   uint64_t serial() const { return serial_; }        // unique among all sessions, also ended ones
   uint32_t index() const { return index_; }          // among the process's sessions, from 0
   const std::string& name() const { return name_; }  // "node1:8308 over shm", for messages
@@ -204,6 +207,7 @@ class Session {
   ServerDevices server_;
   uint32_t index_ = 0;
   wire::Welcome welcome_;
+  bool encrypted_ = false;  // its connection, over a network
   bool synchronous_ = false;
   transport::MediumTraits traits_;
   uint32_t trace_ = 0;  // this session's number in the trace

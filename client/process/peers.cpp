@@ -49,6 +49,7 @@ CUresult Peers::link(Session& one, Session& other, uint32_t* link) {
   wire::PeerIntroduceBody body{};
   body.link = next_link_++;
   body.workers = workers_;
+  body.encrypted = one.encrypted() || other.encrypted();
   if (getrandom(body.token, sizeof body.token, 0) != sizeof body.token) {
     return CUDA_ERROR_OPERATING_SYSTEM;
   }

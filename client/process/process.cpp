@@ -181,6 +181,9 @@ Status Process::connect() {
   const auto medium = medium_from_environment();
   if (!medium) return medium.status();
   options.medium = *medium;
+  wire::Credentials credentials;
+  RCUDA_RETURN_IF_ERROR(credentials.registry.load_environment());
+  options.credentials = &credentials;
   if (const char* file = std::getenv("RCUDA_TRACE"); file && *file) {
     RCUDA_RETURN_IF_ERROR(trace::start(file));
   }

@@ -52,20 +52,20 @@ int poll_timeout_ms(Deadline deadline) {
   return static_cast<int>(std::clamp<long long>(left, 0, INT_MAX));
 }
 
-ssize_t recv_spinning(int socket, void* data, size_t bytes, int flags,
+ssize_t recv_spinning(const Socket& socket, void* data, size_t bytes, int flags,
                       std::chrono::nanoseconds spin) {
   // Pauses between two attempts leave the socket to the kernel.
   constexpr int kPauses = 32;
   if (spin.count() > 0) {
     const auto end = std::chrono::steady_clock::now() + spin;
     do {
-      const ssize_t count = ::recv(socket, data, bytes, (flags & ~MSG_WAITALL) | MSG_DONTWAIT);
+      const ssize_t count = socket.recv(data, bytes, (flags & ~MSG_WAITALL) | MSG_DONTWAIT);
       if (count >= 0 || !would_block(errno)) return count;
       for (int i = 0; i < kPauses; ++i) __builtin_ia32_pause();
       std::this_thread::yield();
     } while (std::chrono::steady_clock::now() < end);
   }
-  return ::recv(socket, data, bytes, flags);
+  return socket.recv(data, bytes, flags);
 }
 
 Result<size_t> try_send_with_fd(int socket, std::span<const std::byte> bytes, int fd) {
@@ -114,6 +114,47 @@ Result<size_t> try_recv_with_fds(int socket, std::span<std::byte> bytes,
   if (received == 0) return peer_closed();
   if (message.msg_flags & MSG_CTRUNC) fds.emplace_back();
   return static_cast<size_t>(received);
+}
+
+Result<size_t> try_send_with_fd(const Socket& socket, std::span<const std::byte> bytes, int fd) {
+  if (!socket.encrypted()) return try_send_with_fd(socket.fd(), bytes, fd);
+  if (fd >= 0) return Status(Code::kUnsupported, "an encrypted socket carries no descriptors");
+  const ssize_t sent = socket.send(bytes.data(), bytes.size(), MSG_DONTWAIT);
+  if (sent >= 0) return static_cast<size_t>(sent);
+  if (would_block(errno)) return size_t{0};
+  return transfer_error(errno, "sending encrypted bytes");
+}
+
+Result<size_t> try_recv_with_fds(const Socket& socket, std::span<std::byte> bytes,
+                                 std::vector<UniqueFd>& fds) {
+  if (!socket.encrypted()) return try_recv_with_fds(socket.fd(), bytes, fds);
+  const ssize_t received = socket.recv(bytes.data(), bytes.size(), MSG_DONTWAIT);
+  if (received > 0) return static_cast<size_t>(received);
+  if (received == 0) return peer_closed();
+  if (would_block(errno)) return size_t{0};
+  return transfer_error(errno, "receiving encrypted bytes");
+}
+
+Status send_all(const Socket& socket, std::span<const std::byte> bytes, Deadline deadline) {
+  while (!bytes.empty()) {
+    Result<size_t> sent = try_send_with_fd(socket, bytes, -1);
+    if (!sent) return sent.status();
+    if (*sent == 0) RCUDA_RETURN_IF_ERROR(wait_for(socket.fd(), POLLOUT, deadline));
+    bytes = bytes.subspan(*sent);
+  }
+  return {};
+}
+
+// Receives before it waits: a cipher may hold bytes of which poll() knows nothing.
+Status recv_all(const Socket& socket, std::span<std::byte> bytes, Deadline deadline) {
+  std::vector<UniqueFd> unwanted;
+  while (!bytes.empty()) {
+    Result<size_t> received = try_recv_with_fds(socket, bytes, unwanted);
+    if (!received) return received.status();
+    if (*received == 0) RCUDA_RETURN_IF_ERROR(wait_for(socket.fd(), POLLIN, deadline));
+    bytes = bytes.subspan(*received);
+  }
+  return {};
 }
 
 Status send_all(int socket, std::span<const std::byte> bytes, Deadline deadline) {

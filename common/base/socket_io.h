@@ -13,6 +13,7 @@
 
 #include <sys/types.h>
 
+#include "common/base/socket.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 
@@ -28,6 +29,8 @@ int poll_timeout_ms(Deadline deadline);
 
 Status send_all(int socket, std::span<const std::byte> bytes, Deadline deadline);
 Status recv_all(int socket, std::span<std::byte> bytes, Deadline deadline);
+Status send_all(const Socket& socket, std::span<const std::byte> bytes, Deadline deadline);
+Status recv_all(const Socket& socket, std::span<std::byte> bytes, Deadline deadline);
 
 // Sends `bytes` (not empty) and the descriptors in one message.
 Status send_with_fds(int socket, std::span<const std::byte> bytes, std::span<const int> fds,
@@ -43,13 +46,16 @@ Result<size_t> recv_packet_with_fds(int socket, std::span<std::byte> bytes,
 
 // One non-blocking attempt. Returns the bytes moved, 0 if it would block, or an error. The end of
 // the stream is kUnavailable. A descriptor that arrived, but for which this process had no room, is
-// an empty entry in `fds`.
+// an empty entry in `fds`. An encrypted socket carries no descriptors: kUnsupported.
 Result<size_t> try_send_with_fd(int socket, std::span<const std::byte> bytes, int fd);
 Result<size_t> try_recv_with_fds(int socket, std::span<std::byte> bytes,
                                  std::vector<UniqueFd>& fds);
+Result<size_t> try_send_with_fd(const Socket& socket, std::span<const std::byte> bytes, int fd);
+Result<size_t> try_recv_with_fds(const Socket& socket, std::span<std::byte> bytes,
+                                 std::vector<UniqueFd>& fds);
 
-// recv(2) on a blocking socket that polls for `spin` before it sleeps.
-ssize_t recv_spinning(int socket, void* data, size_t bytes, int flags,
+// Socket::recv() on a blocking socket that polls for `spin` before it sleeps.
+ssize_t recv_spinning(const Socket& socket, void* data, size_t bytes, int flags,
                       std::chrono::nanoseconds spin);
 
 // The structs exchanged by handshakes are plain bytes.

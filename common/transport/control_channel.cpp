@@ -22,7 +22,7 @@ constexpr size_t kMaxQueued = 1u << 18;
 
 }  // namespace
 
-ControlChannel::ControlChannel(UniqueFd socket, UniqueFd peer_process, Timing timing,
+ControlChannel::ControlChannel(Socket socket, UniqueFd peer_process, Timing timing,
                                Callbacks callbacks)
     : socket_(std::move(socket)),
       peer_process_(std::move(peer_process)),
@@ -90,19 +90,19 @@ void ControlChannel::hang_up() {
   std::lock_guard lock(mutex_);
   if (std::exchange(finished_, true)) return;
   queue_.clear();
-  ::shutdown(socket_.get(), SHUT_RDWR);
+  ::shutdown(socket_.fd(), SHUT_RDWR);
   poke();
 }
 
 void ControlChannel::abandon() noexcept {
-  for (const UniqueFd* fd : {&socket_, &peer_process_, &poke_}) ::close(fd->get());
+  for (const int fd : {socket_.fd(), peer_process_.get(), poke_.get()}) ::close(fd);
 }
 
 Status ControlChannel::flush_locked() {
   while (!queue_.empty()) {
     Outgoing& next = queue_.front();
     const auto bytes = bytes_of(next.message).subspan(next.sent);
-    Result<size_t> sent = try_send_with_fd(socket_.get(), bytes, next.fd.get());
+    Result<size_t> sent = try_send_with_fd(socket_, bytes, next.fd.get());
     if (!sent) return sent.status();
     if (*sent == 0) return {};
     next.fd.reset();
@@ -142,7 +142,7 @@ std::string ControlChannel::poll_once(bool& intended) {
     sending = !queue_.empty();
   }
   pollfd entries[] = {
-      {socket_.get(), static_cast<short>(POLLIN | (sending ? POLLOUT : 0)), 0},
+      {socket_.fd(), static_cast<short>(POLLIN | (sending ? POLLOUT : 0)), 0},
       {poke_.get(), POLLIN, 0},
       {peer_process_.get(), POLLIN, 0},  // -1 is ignored by poll
   };
@@ -180,7 +180,7 @@ std::string ControlChannel::poll_once(bool& intended) {
 std::string ControlChannel::receive(bool& intended) {
   while (true) {
     const auto space = writable_bytes_of(incoming_).subspan(incoming_bytes_);
-    Result<size_t> received = try_recv_with_fds(socket_.get(), space, incoming_fds_);
+    Result<size_t> received = try_recv_with_fds(socket_, space, incoming_fds_);
     if (!received) return received.status().context();
     if (*received == 0) return {};
     last_heard_ = Clock::now();

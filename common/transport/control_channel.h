@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/base/socket.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 
@@ -55,7 +56,7 @@ class ControlChannel {
   };
 
   // Takes ownership of the socket. `peer_process` may be empty.
-  ControlChannel(UniqueFd socket, UniqueFd peer_process, Timing timing, Callbacks callbacks);
+  ControlChannel(Socket socket, UniqueFd peer_process, Timing timing, Callbacks callbacks);
   ~ControlChannel();  // calls join()
   ControlChannel(const ControlChannel&) = delete;
 
@@ -89,7 +90,7 @@ class ControlChannel {
   Status flush_locked();
   void poke();
 
-  UniqueFd socket_;
+  Socket socket_;
   UniqueFd peer_process_;
   UniqueFd poke_;  // eventfd: there is something to send, or the thread must end
   const Timing timing_;

@@ -31,6 +31,7 @@
 #include <span>
 #include <string>
 
+#include "common/base/socket.h"
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/transport/traits.h"
@@ -225,13 +226,13 @@ struct LinkOptions {
 //
 // A medium that needs more sockets calls `open_stream` on the client and `accept_stream` on the
 // server. The daemon routes these connections to the right worker by the session's token. Both
-// functions are set if the reach is kNetwork.
+// functions are set if the reach is kNetwork. If `control` is encrypted, so are these.
 struct Bootstrap {
-  UniqueFd control;
+  Socket control;
   bool server = false;
   std::chrono::milliseconds timeout{10'000};
-  std::function<Result<UniqueFd>(int index)> open_stream;    // client side
-  std::function<Result<UniqueFd>(int index)> accept_stream;  // server side
+  std::function<Result<Socket>(int index)> open_stream;    // client side
+  std::function<Result<Socket>(int index)> accept_stream;  // server side
 };
 
 }  // namespace rcuda::transport

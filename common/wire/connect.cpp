@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "common/base/socket_io.h"
+#include "common/tls/keyed.h"
 #include "common/wire/same_host.h"
 
 namespace rcuda::wire {
@@ -134,6 +135,32 @@ Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where
                 "cannot connect to " + where + " (" + std::strerror(error) + "); " + remedy);
 }
 
+// Explains a handshake in which no rcuda-server answered.
+Status no_server(const Status& status) {
+  constexpr const char* kRemedy =
+      ": is it an rcuda-server? Check host and port in RCUDA_DEVICES, and the server's log";
+  if (status.code() == Code::kTimeout) {
+    return Status(status.code(),
+                  std::string("it accepted the connection and does not answer") + kRemedy);
+  }
+  if (status.code() == Code::kUnavailable) {
+    return Status(status.code(),
+                  std::string("it closed the connection in the handshake") + kRemedy);
+  }
+  return status;
+}
+
+// The daemon has passed the connection to a worker: encrypts it with the session's key, if it has
+// one.
+Status meet_worker(Connection* connection, Clock::time_point deadline) {
+  if (!connection->key) return {};
+  Result<Socket> stream =
+      tls::encrypt(connection->socket.release(), *connection->key, tls::Role::kClient, deadline);
+  if (!stream) return stream.status();
+  connection->socket = std::move(stream).value();
+  return {};
+}
+
 }  // namespace
 
 LocalAddress::LocalAddress(uint16_t port) {
@@ -167,14 +194,14 @@ Result<UniqueFd> connect_again(int socket, Clock::time_point deadline) {
   return connect_any(&only, std::string(host) + ":" + port, deadline);
 }
 
-Status present_ticket(int socket, Clock::time_point deadline) {
+Result<bool> present_ticket(int socket, Clock::time_point deadline) {
   const Result<Endpoint> own = own_endpoint(socket), server = peer_endpoint(socket);
   if (!own) return own.status();
   if (!server) return server.status();
   const Result<bool> stays_here = any_on_this_machine({&*server, 1});
-  if (!stays_here.ok() || !*stays_here) return {};
+  if (!stays_here.ok() || !*stays_here) return false;
   const Result<UniqueFd> local = connect_unix(server->port, deadline);
-  if (local.status().code() == Code::kUnavailable) return {};
+  if (local.status().code() == Code::kUnavailable) return false;
   if (!local) return local.status();
   RCUDA_RETURN_IF_ERROR(write_message(local->get(), MessageType::kTicketQuery,
                                       encode(TicketQuery{*own, *server}), deadline));
@@ -191,7 +218,8 @@ Status present_ticket(int socket, Clock::time_point deadline) {
   if (answer->first != MessageType::kTicket) {
     return Status(Code::kProtocol, "the server answered a TicketQuery with the wrong message");
   }
-  return write_message(socket, MessageType::kTicket, answer->second, deadline);
+  RCUDA_RETURN_IF_ERROR(write_message(socket, MessageType::kTicket, answer->second, deadline));
+  return true;
 }
 
 Result<Connection> connect_server(const std::string& host, uint16_t port,
@@ -224,6 +252,43 @@ Result<Connection> connect_server(const std::string& host, uint16_t port,
   return Connection{std::move(socket).value(), medium ? medium : &plain_medium(Reach::kNetwork)};
 }
 
+Result<Welcome> request_session(Connection* connection, const Hello& hello,
+                                std::chrono::milliseconds patience) {
+  // A server that refuses a connection closes it without reading, so this write may fail; the
+  // server's reason can still be read.
+  const Status sent = write_message(connection->socket, MessageType::kHello, encode(hello),
+                                    Clock::now() + patience);
+  if (sent.code() == Code::kTimeout) return no_server(sent);
+  while (true) {
+    auto message = read_message(connection->socket, Clock::now() + patience);
+    if (!message) return no_server(sent.ok() ? message.status() : sent);
+    switch (message->first) {
+      case MessageType::kQueued:
+        continue;  // no limit here: the server ends the wait
+      case MessageType::kAssigned:
+        RCUDA_RETURN_IF_ERROR(meet_worker(connection, Clock::now() + patience));
+        continue;
+      case MessageType::kWelcome:
+        return decode_welcome(message->second);
+      case MessageType::kRefusal: {
+        Result<Refusal> refusal = decode_refusal(message->second);
+        if (!refusal) return refusal.status();
+        return Status(Code::kUnavailable, "the session was refused: " + refusal->reason);
+      }
+      default:
+        return Status(Code::kProtocol, "the server answered with message type " +
+                                           std::to_string(static_cast<uint32_t>(message->first)));
+    }
+  }
+}
+
+void session_name(const uint8_t (&session)[16], uint8_t (&name)[16]) {
+  tls::Key secret{};
+  std::copy(std::begin(session), std::end(session), secret.begin());
+  const tls::Key derived = tls::derive(secret, "rcuda session name");
+  std::copy_n(derived.begin(), sizeof name, name);
+}
+
 Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
                                                         const uint8_t (&token)[16],
                                                         const transport::LinkOptions& options,
@@ -231,16 +296,18 @@ Result<std::unique_ptr<transport::Link>> link_to_worker(Connection connection,
   transport::Bootstrap bootstrap;
   bootstrap.control = std::move(connection.socket);
   bootstrap.timeout = timeouts.whole;
-  bootstrap.open_stream = [&, control = bootstrap.control.get()](int index) -> Result<UniqueFd> {
+  bootstrap.open_stream = [&, key = connection.key,
+                           control = bootstrap.control.fd()](int index) -> Result<Socket> {
     const Clock::time_point deadline = Clock::now() + timeouts.connecting;
     Result<UniqueFd> socket = connect_again(control, deadline);
-    if (!socket) return socket;
+    if (!socket) return socket.status();
     Attach attach;
     std::memcpy(attach.token, token, sizeof attach.token);
     attach.index = static_cast<uint32_t>(index);
     RCUDA_RETURN_IF_ERROR(
         write_message(socket->get(), MessageType::kAttach, encode(attach), deadline));
-    return socket;
+    if (!key) return Socket(std::move(socket).value());
+    return tls::encrypt(std::move(socket).value(), *key, tls::Role::kClient, deadline);
   };
   return transport::make_link(*connection.medium, std::move(bootstrap), options);
 }

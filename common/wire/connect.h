@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <sys/socket.h>
@@ -12,14 +13,18 @@
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
+#include "common/tls/connection.h"
 #include "common/transport/media.h"
 #include "common/wire/handshake.h"
 
 namespace rcuda::wire {
 
 struct Connection {
-  UniqueFd socket;
+  Socket socket;
   const transport::Medium* medium = nullptr;  // the medium to use over this socket; never null
+  // The session's key. Set if the client identified itself under TLS: every socket of the session
+  // is then encrypted with it.
+  std::optional<tls::Key> key;
 };
 
 // If `medium` is null, chooses one: the plain medium of this machine if `host` is this machine and
@@ -30,10 +35,19 @@ Result<Connection> connect_server(const std::string& host, uint16_t port,
                                   const transport::Medium* medium,
                                   std::chrono::milliseconds timeout);
 
-// Must come first on a connection of Reach::kNetwork that begins with a Hello or a StatusQuery. If
-// both ends of `socket` are on this machine, it gets a ticket over the server's local socket and
-// presents it. Without a local socket (behind a proxy) it presents none, and the server decides.
-Status present_ticket(int socket, std::chrono::steady_clock::time_point deadline);
+// If both ends of `socket` are on this machine, gets a ticket over the server's local socket and
+// presents it. Returns false if it presents none: the server is on another machine, or it has no
+// local socket here (a proxy). identify.h says what comes then.
+Result<bool> present_ticket(int socket, std::chrono::steady_clock::time_point deadline);
+
+// Asks for a session and waits until a worker welcomes the client, which is then at the other end.
+// `patience`: how long the server may be silent; while it starts a worker, it says so every second.
+// A refusal is kUnavailable, with the server's reason.
+Result<Welcome> request_session(Connection* connection, const Hello& hello,
+                                std::chrono::milliseconds patience);
+
+// The name by which connections between workers call a session. It does not tell the session's id.
+void session_name(const uint8_t (&session)[16], uint8_t (&name)[16]);
 
 // Makes the client's end of a session's Link. `connection` is the one on which the worker's Welcome
 // arrived, with that token. Errors: see transport::make_link().

@@ -231,6 +231,73 @@ Result<Ticket> decode_ticket(const std::vector<std::byte>& body) {
   return message;
 }
 
+std::vector<std::byte> munge_payload(bool of_server, const uint8_t (&nonce)[32]) {
+  Writer out;
+  out.string(of_server ? "rcuda server" : "rcuda client");
+  out.bytes(nonce, sizeof nonce);
+  return out.take();
+}
+
+bool is_munge_payload(const std::vector<std::byte>& payload, bool of_server,
+                      const uint8_t (&nonce)[32]) {
+  const std::vector<std::byte> wanted = munge_payload(of_server, nonce);
+  return payload.size() == wanted.size() &&
+         std::memcmp(payload.data(), wanted.data(), wanted.size()) == 0;
+}
+
+std::vector<std::byte> encode(const Challenge& message) {
+  Writer out;
+  out.bytes(message.nonce, sizeof message.nonce);
+  return out.take();
+}
+
+Result<Challenge> decode_challenge(const std::vector<std::byte>& body) {
+  Reader in(body);
+  Challenge message;
+  in.bytes(message.nonce, sizeof message.nonce);
+  if (!in.complete()) return malformed("Challenge");
+  return message;
+}
+
+std::vector<std::byte> encode(const Authenticate& message) {
+  Writer out;
+  out.number(static_cast<uint32_t>(message.method));
+  out.string(message.id);
+  out.bytes(message.secret, sizeof message.secret);
+  out.string(message.credential);
+  return out.take();
+}
+
+Result<Authenticate> decode_authenticate(const std::vector<std::byte>& body) {
+  Reader in(body);
+  Authenticate message;
+  uint32_t method = 0;
+  in.number(&method);
+  in.string(&message.id);
+  in.bytes(message.secret, sizeof message.secret);
+  in.string(&message.credential);
+  message.method = static_cast<Method>(method);
+  if (!in.complete() || method < static_cast<uint32_t>(Method::kToken) ||
+      method > static_cast<uint32_t>(Method::kMunge)) {
+    return malformed("Authenticate");
+  }
+  return message;
+}
+
+std::vector<std::byte> encode(const Authenticated& message) {
+  Writer out;
+  out.string(message.credential);
+  return out.take();
+}
+
+Result<Authenticated> decode_authenticated(const std::vector<std::byte>& body) {
+  Reader in(body);
+  Authenticated message;
+  in.string(&message.credential);
+  if (!in.complete()) return malformed("Authenticated");
+  return message;
+}
+
 std::vector<std::byte> encode(const Welcome& message) {
   Writer out;
   out.bytes(message.token, sizeof message.token);
@@ -365,14 +432,18 @@ Status check_header(const MessageHeader& header) {
   }
   const auto type = static_cast<uint32_t>(header.type);
   if (type < static_cast<uint32_t>(MessageType::kHello) ||
-      type > static_cast<uint32_t>(MessageType::kTicket) || header.body_bytes > kMaxMessageBytes) {
+      type > static_cast<uint32_t>(MessageType::kAssigned) ||
+      header.body_bytes > kMaxMessageBytes) {
     return malformed("handshake");
   }
   return {};
 }
 
-Status write_message(int socket, MessageType type, const std::vector<std::byte>& body,
-                     std::chrono::steady_clock::time_point deadline) {
+namespace {
+
+template <typename Socket>
+Status write_to(const Socket& socket, MessageType type, const std::vector<std::byte>& body,
+                Deadline deadline) {
   if (body.size() > kMaxMessageBytes) {
     return Status(Code::kInternal,
                   "a handshake message of " + std::to_string(body.size()) + " bytes is too long");
@@ -387,8 +458,9 @@ Status write_message(int socket, MessageType type, const std::vector<std::byte>&
   return send_all(socket, all, deadline).with_context(kWhere);
 }
 
-Result<std::pair<MessageType, std::vector<std::byte>>> read_message(
-    int socket, std::chrono::steady_clock::time_point deadline) {
+template <typename Socket>
+Result<std::pair<MessageType, std::vector<std::byte>>> read_from(const Socket& socket,
+                                                                 Deadline deadline) {
   MessageHeader header;
   const auto receive = [&](std::span<std::byte> bytes) {
     return recv_all(socket, bytes, deadline).with_context(kWhere);
@@ -398,6 +470,28 @@ Result<std::pair<MessageType, std::vector<std::byte>>> read_message(
   std::vector<std::byte> body(header.body_bytes);
   RCUDA_RETURN_IF_ERROR(receive(body));
   return std::make_pair(header.type, std::move(body));
+}
+
+}  // namespace
+
+Status write_message(int socket, MessageType type, const std::vector<std::byte>& body,
+                     std::chrono::steady_clock::time_point deadline) {
+  return write_to(socket, type, body, deadline);
+}
+
+Status write_message(const Socket& socket, MessageType type, const std::vector<std::byte>& body,
+                     std::chrono::steady_clock::time_point deadline) {
+  return write_to(socket, type, body, deadline);
+}
+
+Result<std::pair<MessageType, std::vector<std::byte>>> read_message(
+    int socket, std::chrono::steady_clock::time_point deadline) {
+  return read_from(socket, deadline);
+}
+
+Result<std::pair<MessageType, std::vector<std::byte>>> read_message(
+    const Socket& socket, std::chrono::steady_clock::time_point deadline) {
+  return read_from(socket, deadline);
 }
 
 }  // namespace rcuda::wire

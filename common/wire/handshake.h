@@ -25,6 +25,18 @@
 //   daemon -> client   over the local socket: Ticket, and the end of that connection; or Refusal
 //   client -> daemon   over the TCP connection: Ticket, then Hello or StatusQuery
 //
+// A client on another machine begins with a TLS handshake (common/tls). Inside of it:
+//
+//   client -> daemon   Authenticate: a token, a MUNGE credential, or the certificate it has shown
+//   daemon -> client   Authenticated, for MUNGE with the daemon's own credential; or Refusal
+//   client -> daemon   Hello or StatusQuery
+//   daemon -> client   Queued, as above; then Assigned, which ends this TLS connection
+//   both               client and worker begin another TLS connection on the same socket, with the
+//                      session's key (common/tls/keyed.h); Welcome and the Link are inside of it.
+//                      Further sockets of the session begin with their Attach, then likewise
+//
+// MUNGE without TLS begins with AuthQuery and Challenge, which has the nonce for both credentials.
+//
 // Every message is a MessageHeader and a body of at most kMaxMessageBytes. Strings are
 // length-prefixed. handshake.cpp encodes and decodes; both directions are fuzzed. read_message and
 // write_message block until they are done or the deadline has passed.
@@ -37,6 +49,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/socket.h"
 #include "common/base/status.h"
 
 namespace rcuda::wire {
@@ -57,6 +70,11 @@ enum class MessageType : uint32_t {
   kQueued = 9,       // empty body, daemon to client: your Hello is valid, a worker is being started
   kTicketQuery = 10,
   kTicket = 11,
+  kAuthQuery = 12,  // empty body
+  kChallenge = 13,
+  kAuthenticate = 14,
+  kAuthenticated = 15,
+  kAssigned = 16,  // empty body
 };
 
 struct MessageHeader {
@@ -97,11 +115,13 @@ struct Attach {            // opens a further socket of a session
   uint32_t index = 0;
 };
 
-// Sent by a worker to another worker of its session, at the other's daemon. Only the session's
-// client and servers know the session id, which makes the daemon accept the connection. The token
-// that the client gave both workers then decides who may join (p2p/pipeline/authentication.h).
+// Sent by a worker to another worker of its session, at the other's daemon. It names the session by
+// a hash of its id (common/tls/keyed.h), which makes the daemon pass the connection on. If the
+// client has said so, the connection is then encrypted with a key that only the session's client
+// and servers can derive. The token that the client gave both workers decides who may join
+// (p2p/pipeline/authentication.h).
 struct PeerHello {
-  uint8_t session[16] = {};  // of Hello
+  uint8_t session[16] = {};  // session_name() of Hello::session
   uint32_t worker = 0;       // the worker to reach: its Hello::worker in that session
   uint32_t link = 0;         // the client's name for this connection
   uint32_t stream = 0;       // 0: the Link's control socket; from 1: its further sockets
@@ -124,6 +144,30 @@ struct TicketQuery {
 struct Ticket {
   uint8_t secret[32] = {};
 };
+
+// Random, fresh for each connection.
+struct Challenge {
+  uint8_t nonce[32] = {};
+};
+
+enum class Method : uint32_t { kToken = 1, kCertificate = 2, kMunge = 3 };
+
+struct Authenticate {
+  Method method{};
+  std::string id;           // kToken
+  uint8_t secret[32] = {};  // kToken
+  std::string credential;   // kMunge: the payload is what munge_payload() returns
+};
+
+struct Authenticated {
+  std::string credential;  // kMunge; otherwise empty
+};
+
+// What a MUNGE credential proves to its reader: that its user speaks on this very connection. The
+// nonce is the Challenge's, or under TLS a value that the two ends have derived from the handshake.
+std::vector<std::byte> munge_payload(bool of_server, const uint8_t (&nonce)[32]);
+bool is_munge_payload(const std::vector<std::byte>& payload, bool of_server,
+                      const uint8_t (&nonce)[32]);
 
 struct DeviceInfo {
   std::string name;
@@ -190,6 +234,9 @@ std::vector<std::byte> encode(const Attach& message);
 std::vector<std::byte> encode(const PeerHello& message);
 std::vector<std::byte> encode(const TicketQuery& message);
 std::vector<std::byte> encode(const Ticket& message);
+std::vector<std::byte> encode(const Challenge& message);
+std::vector<std::byte> encode(const Authenticate& message);
+std::vector<std::byte> encode(const Authenticated& message);
 std::vector<std::byte> encode(const Welcome& message);
 std::vector<std::byte> encode(const Refusal& message);
 std::vector<std::byte> encode(const ServerStatus& message);
@@ -198,6 +245,9 @@ Result<Attach> decode_attach(const std::vector<std::byte>& body);
 Result<PeerHello> decode_peer_hello(const std::vector<std::byte>& body);
 Result<TicketQuery> decode_ticket_query(const std::vector<std::byte>& body);
 Result<Ticket> decode_ticket(const std::vector<std::byte>& body);
+Result<Challenge> decode_challenge(const std::vector<std::byte>& body);
+Result<Authenticate> decode_authenticate(const std::vector<std::byte>& body);
+Result<Authenticated> decode_authenticated(const std::vector<std::byte>& body);
 Result<Welcome> decode_welcome(const std::vector<std::byte>& body);
 Result<Refusal> decode_refusal(const std::vector<std::byte>& body);
 Result<ServerStatus> decode_status(const std::vector<std::byte>& body);
@@ -210,5 +260,9 @@ Status write_message(int socket, MessageType type, const std::vector<std::byte>&
                      std::chrono::steady_clock::time_point deadline);
 Result<std::pair<MessageType, std::vector<std::byte>>> read_message(
     int socket, std::chrono::steady_clock::time_point deadline);
+Status write_message(const Socket& socket, MessageType type, const std::vector<std::byte>& body,
+                     std::chrono::steady_clock::time_point deadline);
+Result<std::pair<MessageType, std::vector<std::byte>>> read_message(
+    const Socket& socket, std::chrono::steady_clock::time_point deadline);
 
 }  // namespace rcuda::wire

@@ -81,6 +81,19 @@ bool is_loopback(const Endpoint& endpoint) {
   return std::memcmp(endpoint.address, &in6addr_loopback, sizeof endpoint.address) == 0;
 }
 
+bool is_private(const Endpoint& endpoint) {
+  if (is_loopback(endpoint)) return true;
+  const uint8_t* const address = endpoint.address;
+  if (is_ipv4(endpoint)) {
+    const uint8_t first = address[12], second = address[13];
+    return first == 10 || (first == 172 && second / 16 == 1) || (first == 192 && second == 168) ||
+           (first == 169 && second == 254);
+  }
+  const bool unique_local = (address[0] & 0xfe) == 0xfc;
+  const bool link_local = address[0] == 0xfe && (address[1] & 0xc0) == 0x80;
+  return unique_local || link_local;
+}
+
 Result<bool> any_on_this_machine(std::span<const Endpoint> endpoints) {
   if (std::any_of(endpoints.begin(), endpoints.end(), is_loopback)) return true;
   ifaddrs* interfaces = nullptr;

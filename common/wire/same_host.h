@@ -34,6 +34,9 @@ bool is_ipv4(const Endpoint& endpoint);
 // ::1 or in 127.0.0.0/8. An interface carries one address of that network, but all are this
 // machine's.
 bool is_loopback(const Endpoint& endpoint);
+// Loopback, link-local, or of a network that the internet does not route (RFC 1918, RFC 4193). The
+// unspecified address is not: it stands for all of a machine's.
+bool is_private(const Endpoint& endpoint);
 // Whether one of the addresses is this machine's. Asks the kernel for its interfaces.
 Result<bool> any_on_this_machine(std::span<const Endpoint> endpoints);
 

@@ -1,15 +1,16 @@
 // The daemon: accepts clients and gives each a worker. It never uses CUDA itself.
 //
-// One thread runs one poll loop. A client that connects sends a Hello (or an Attach, for a further
-// socket of a session) within the handshake timeout. The daemon checks it, waits for a suitable
-// worker, and passes the socket to that worker. After that, the session's data does not pass
-// through the daemon. A client that cannot be served gets a Refusal that names the remedy, and one
-// line is logged.
+// One thread runs one poll loop. A client that connects identifies itself, then sends a Hello (or
+// an Attach, for a further socket of a session) within the handshake timeout. The daemon checks it,
+// waits for a suitable worker, and passes the socket to that worker. After that, the session's data
+// does not pass through the daemon. A client that cannot be served gets a Refusal that names the
+// remedy, and one line is logged.
 //
-// On its own machine the daemon serves its own user and root only. The local socket reports the
-// client's user; a TCP client brings a ticket (docs/security.md). The number of connections that
-// have not introduced themselves is bounded. Beyond the bound, a new connection replaces the oldest
-// one of the origin that has the most, so silent connections cannot lock other clients out.
+// Who a client is: the local socket reports the user; a TCP client of the same machine brings a
+// ticket; one of another machine identifies itself under TLS (gate.h, docs/security.md). The number
+// of connections that have not introduced themselves is bounded. Beyond the bound, a new connection
+// replaces the oldest one of the origin that has the most, so silent connections cannot lock other
+// clients out.
 //
 // Threads: the caller of run(). Blocking: run(), until `stop` becomes readable; it then ends all
 // sessions within the stop timeout. Errors: run() fails if it cannot listen or if the first worker
@@ -24,12 +25,13 @@
 #include <string>
 #include <vector>
 
-#include <sys/types.h>
+#include <poll.h>
 
+#include "common/base/socket.h"
 #include "common/base/status.h"
-#include "common/base/unique_fd.h"
 #include "common/wire/handshake.h"
 #include "server/daemon/accounts.h"
+#include "server/daemon/gate.h"
 #include "server/daemon/identity.h"
 #include "server/daemon/listener.h"
 #include "server/daemon/served_users.h"
@@ -53,40 +55,58 @@ class Daemon {
 
   // A connection that has not yet been passed to a worker.
   struct Connection {
-    UniqueFd socket;
+    Socket stream;
+    // The cipher of `stream`, of a client of another machine; its handshake may be in progress.
+    tls::Connection* tls = nullptr;
+    bool shaken = false;  // the handshake is done
     std::string name;
     std::string origin;
-    std::optional<uid_t> user;  // from the local socket or a ticket
-    wire::TicketQuery ends;     // the two ends of a TCP connection
+    wire::TicketQuery ends;  // the two ends of a TCP connection
     bool local = false;
-    Identity identity;  // of a local connection
+    std::optional<tls::Key> nonce;     // of the Challenge
+    std::optional<Proof> proof;        // being examined; meanwhile nothing is read
+    std::optional<Identity> identity;  // once it is known
     Clock::time_point deadline;
     std::vector<std::byte> received;
     bool waits = false;         // for a worker
     Clock::time_point name_by;  // while it waits: until when for the user's name
     Clock::time_point tell_at;  // while it waits: when to send the next kQueued
     wire::Hello hello;
+
+    bool reads() const { return !waits && !proof; }
   };
 
+  // daemon.cpp: the loop
+  Result<bool> take_turn();
+  void serve(const pollfd* events, Clock::time_point now);
+  bool expire(Connection& connection);
   void accept_some(int listening, bool local);
   void greet(Accepted accepted, bool local);
   size_t newcomers() const;
   void drop_newcomer();
-  // Returns false if the connection is finished: passed on, answered or refused.
-  bool read(Connection& connection);
-  bool introduce(Connection& connection, wire::MessageType type,
-                 const std::vector<std::byte>& body);
-  bool take_ticket(Connection& connection, const std::vector<std::byte>& body);
-  void give_ticket(Connection& connection, const std::vector<std::byte>& body);
-  Status admit(const Connection& connection) const;
-  std::optional<Result<Identity>> identify(const Connection& connection);
-  Status check(const wire::Hello& hello) const;
   void refuse(Connection& connection, const Status& status);
   void report(Connection& connection);
   void serve_waiting();
+  Result<bool> assign(Connection& connection);
   void reassure_waiting();
   void announce();
   int poll_timeout_ms() const;
+
+  // introduction.cpp: what a client says. The functions that return a bool return false if the
+  // connection is finished: passed on, answered or refused.
+  bool read(Connection& connection);
+  bool shake_hands(Connection& connection);
+  bool introduce(Connection& connection, wire::MessageType type,
+                 const std::vector<std::byte>& body);
+  bool pass_on(Connection& connection, wire::MessageType type, const std::vector<std::byte>& body);
+  void give_ticket(Connection& connection, const std::vector<std::byte>& body);
+  Status take_ticket(Connection& connection, const std::vector<std::byte>& body);
+  Status challenge(Connection& connection);
+  Status examine(Connection& connection, const std::vector<std::byte>& body);
+  Status finish_proof(Connection& connection);
+  Status admit(Connection& connection) const;
+  Status take_hello(Connection& connection, const std::vector<std::byte>& body);
+  Status check(const wire::Hello& hello) const;
 
   const Settings& settings_;
   const int stop_;
@@ -95,8 +115,7 @@ class Daemon {
   Listener listener_;
   WorkerPool* pool_ = nullptr;
   Tickets tickets_;
-  ServedUsers served_;
-  Accounts accounts_;
+  Gate gate_;
   std::list<Connection> connections_;  // the oldest first
   bool announced_ = false;
   Clock::time_point say_crowded_from_{};  // time of the next warning of a flood

@@ -6,6 +6,8 @@
 
 namespace rcuda::server {
 
+std::string user_text(uid_t user) { return "uid " + std::to_string(user); }
+
 Result<Identity> identity_of_local(int socket) {
   ucred credentials{};
   socklen_t bytes = sizeof credentials;
@@ -15,7 +17,7 @@ Result<Identity> identity_of_local(int socket) {
   Identity identity;
   identity.uid = credentials.uid;
   identity.gid = credentials.gid;
-  identity.user = "uid " + std::to_string(credentials.uid);
+  identity.user = user_text(credentials.uid);
   identity.method = "local socket";
   identity.from = "pid " + std::to_string(credentials.pid);
   // The first call says how many there are.

@@ -23,10 +23,13 @@ struct Identity {
   std::string from;    // "pid 812", "10.0.0.7:51312"
 };
 
+// The name of a user until it is looked up: "uid 1000".
+std::string user_text(uid_t user);
+
 // The process at the other end of a Unix socket, as it was when it connected: its effective user
 // and group, and its own supplementary groups. So a session has the rights of the process, not
 // those that the user's account has gained meanwhile or that the process has given up, and no name
-// service is asked. The name is "uid 1000".
+// service is asked. The name is user_text().
 Result<Identity> identity_of_local(int socket);
 
 }  // namespace rcuda::server

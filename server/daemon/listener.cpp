@@ -30,8 +30,7 @@ std::string text_of(const sockaddr_storage& address, socklen_t length) {
                                        : std::string(host) + ":" + service;
 }
 
-Result<UniqueFd> listen_tcp(const std::string& host, uint16_t port, uint16_t* bound,
-                            std::string* text, bool* loopback) {
+Result<UniqueFd> listen_tcp(const std::string& host, uint16_t port, Listener* listener) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
@@ -59,10 +58,13 @@ Result<UniqueFd> listen_tcp(const std::string& host, uint16_t port, uint16_t* bo
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
-  *bound = ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
-                                               : reinterpret_cast<sockaddr_in&>(address).sin_port);
-  *text = text_of(address, length);
-  *loopback = wire::is_loopback(wire::endpoint_of(reinterpret_cast<sockaddr*>(&address)));
+  listener->port =
+      ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
+                                          : reinterpret_cast<sockaddr_in&>(address).sin_port);
+  listener->address = text_of(address, length);
+  const wire::Endpoint endpoint = wire::endpoint_of(reinterpret_cast<sockaddr*>(&address));
+  listener->is_loopback = wire::is_loopback(endpoint);
+  listener->is_private = wire::is_private(endpoint);
   return socket;
 }
 
@@ -81,8 +83,7 @@ Result<UniqueFd> listen_local(uint16_t port) {
 
 Result<Listener> listen_on(const std::string& address, uint16_t port) {
   Listener listener;
-  Result<UniqueFd> tcp =
-      listen_tcp(address, port, &listener.port, &listener.address, &listener.is_loopback);
+  Result<UniqueFd> tcp = listen_tcp(address, port, &listener);
   if (!tcp.ok()) return tcp.status();
   Result<UniqueFd> local = listen_local(listener.port);
   if (!local.ok()) return local.status();
@@ -121,7 +122,6 @@ Result<Accepted> accept_from(int listening, bool local) {
     if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
       return Status::from_errno(errno, "asking for the user of a local connection");
     }
-    accepted.user = credentials.uid;
     accepted.origin = "uid " + std::to_string(credentials.uid);
     accepted.peer = "pid " + std::to_string(credentials.pid) + " of " + accepted.origin;
   } else {

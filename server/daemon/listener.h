@@ -24,6 +24,7 @@ struct Listener {
   uint16_t port = 0;
   std::string address;  // "127.0.0.1:8308"
   bool is_loopback = true;
+  bool is_private = true;  // loopback, or an address that is not routed on the internet
 };
 
 // Port 0 takes a free one. kUnavailable if the port is taken; the text has the remedy.
@@ -35,7 +36,6 @@ struct Accepted {
   // Connections from one origin compete for the same places (see daemon.h): those of a user of this
   // machine, of a host, of an IPv6 network, or of loopback.
   std::string origin;
-  std::optional<uid_t> user;     // of a local connection
   wire::TicketQuery connection;  // of a TCP connection: its two ends
 };
 // Accepts the next connection. Its socket is invalid if no connection is waiting.

@@ -1,8 +1,10 @@
 #include "server/daemon/served_users.h"
 
+#include <algorithm>
 #include <charconv>
 #include <sstream>
 
+#include <grp.h>
 #include <unistd.h>
 
 #include "server/daemon/accounts.h"
@@ -20,6 +22,22 @@ AccountKey key_of(const std::string& word) {
   return word;
 }
 
+Status unknown(const std::string& word, const std::string& why) {
+  return Status(Code::kInvalidArgument, "RCUDA_SERVER_USERS names \"" + word + "\": " + why);
+}
+
+Result<gid_t> group_id(const std::string& name) {
+  const AccountKey key = key_of(name);
+  if (const gid_t* number = std::get_if<gid_t>(&key)) return *number;
+  std::vector<char> text(1u << 20);
+  group entry{};
+  group* found = nullptr;
+  const int error = ::getgrnam_r(name.c_str(), &entry, text.data(), text.size(), &found);
+  if (found) return entry.gr_gid;
+  if (error != 0) return Status::from_errno(error, "looking up group " + name);
+  return Status(Code::kNotFound, "the server's machine knows no group " + name);
+}
+
 }  // namespace
 
 Result<ServedUsers> ServedUsers::read(const std::string& list) {
@@ -34,27 +52,35 @@ Result<ServedUsers> ServedUsers::read(const std::string& list) {
       users.everybody_ = true;
       continue;
     }
+    if (word.front() == '@') {
+      const Result<gid_t> group = group_id(word.substr(1));
+      if (!group.ok()) return unknown(word, group.status().context());
+      users.groups_.insert(*group);
+      continue;
+    }
     const AccountKey key = key_of(word);
     if (const uid_t* uid = std::get_if<uid_t>(&key)) {
       users.users_.insert(*uid);
       continue;
     }
     const Result<Account> account = look_up_account(key);
-    if (!account.ok()) {
-      return Status(Code::kInvalidArgument,
-                    "RCUDA_SERVER_USERS names \"" + word + "\": " + account.status().context());
-    }
+    if (!account.ok()) return unknown(word, account.status().context());
     users.users_.insert(account->uid);
   }
   return users;
 }
 
-bool ServedUsers::contains(uid_t user) const { return everybody_ || users_.contains(user); }
+bool ServedUsers::contains(uid_t user, const std::vector<gid_t>& groups) const {
+  return everybody_ || users_.contains(user) ||
+         std::any_of(groups.begin(), groups.end(),
+                     [&](gid_t group) { return groups_.contains(group); });
+}
 
 std::string ServedUsers::text() const {
   if (everybody_) return "every user";
   std::string text;
   for (const uid_t user : users_) text += (text.empty() ? "uid " : ", uid ") + std::to_string(user);
+  for (const gid_t group : groups_) text += ", gid " + std::to_string(group);
   return text;
 }
 

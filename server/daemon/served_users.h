@@ -1,5 +1,5 @@
-// ServedUsers: the users of its own machine that a server serves: its own user, root, and those
-// that RCUDA_SERVER_USERS names.
+// ServedUsers: the users that a server serves: its own user, root, and those that
+// RCUDA_SERVER_USERS names, by themselves or by a group.
 //
 // A plain value; any thread. Blocking: read(), for the name service. Errors: kInvalidArgument for a
 // name that this machine does not know.
@@ -7,6 +7,7 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include <sys/types.h>
 
@@ -16,14 +17,16 @@ namespace rcuda::server {
 
 class ServedUsers {
  public:
-  // `list`: names or numbers separated by commas; "*" for everybody.
+  // `list`: names or numbers separated by commas; "@gpu" for the members of a group, "*" for
+  // everybody.
   static Result<ServedUsers> read(const std::string& list);
-  bool contains(uid_t user) const;
-  std::string text() const;  // "uid 0, uid 1000", "every user"
+  bool contains(uid_t user, const std::vector<gid_t>& groups) const;
+  std::string text() const;  // "uid 0, uid 1000, gid 44", "every user"
 
  private:
   bool everybody_ = false;
   std::set<uid_t> users_;
+  std::set<gid_t> groups_;
 };
 
 }  // namespace rcuda::server

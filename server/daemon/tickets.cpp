@@ -8,24 +8,26 @@
 
 namespace rcuda::server {
 
-Result<wire::Ticket> Tickets::issue(uid_t user, const wire::TicketQuery& connection,
+Result<wire::Ticket> Tickets::issue(const Identity& user, const wire::TicketQuery& connection,
                                     Clock::time_point now) {
   forget_expired(now);
   wire::Ticket ticket;
   if (::getrandom(ticket.secret, sizeof ticket.secret, 0) != sizeof ticket.secret) {
     return Status::from_errno(errno, "getrandom");
   }
-  const auto is_theirs = [&](const Given& given) { return given.user == user; };
+  const auto is_theirs = [&](const Given& given) { return given.user.uid == user.uid; };
   if (std::count_if(tickets_.begin(), tickets_.end(), is_theirs) >=
       static_cast<ptrdiff_t>(kMostPerUser)) {
     tickets_.erase(std::find_if(tickets_.begin(), tickets_.end(), is_theirs));
   }
   tickets_.push_back({ticket, user, connection, now + lifetime_});
+  tickets_.back().user.method = "ticket";
   return ticket;
 }
 
-std::optional<uid_t> Tickets::redeem(const wire::Ticket& ticket,
-                                     const wire::TicketQuery& connection, Clock::time_point now) {
+std::optional<Identity> Tickets::redeem(const wire::Ticket& ticket,
+                                        const wire::TicketQuery& connection,
+                                        Clock::time_point now) {
   forget_expired(now);
   auto found = tickets_.end();
   for (auto given = tickets_.begin(); given != tickets_.end(); ++given) {

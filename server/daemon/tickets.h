@@ -12,10 +12,9 @@
 #include <list>
 #include <optional>
 
-#include <sys/types.h>
-
 #include "common/base/status.h"
 #include "common/wire/handshake.h"
+#include "server/daemon/identity.h"
 
 namespace rcuda::server {
 
@@ -27,19 +26,19 @@ class Tickets {
   explicit Tickets(Clock::duration lifetime) : lifetime_(lifetime) {}
 
   // Fails if the kernel returns no random numbers.
-  Result<wire::Ticket> issue(uid_t user, const wire::TicketQuery& connection,
+  Result<wire::Ticket> issue(const Identity& user, const wire::TicketQuery& connection,
                              Clock::time_point now);
   // Returns the user to whom the ticket was issued, or nothing if the ticket is unknown, used,
   // expired or for another connection. A known ticket is used up in any case. The time of the call
   // does not depend on the secret.
-  std::optional<uid_t> redeem(const wire::Ticket& ticket, const wire::TicketQuery& connection,
-                              Clock::time_point now);
+  std::optional<Identity> redeem(const wire::Ticket& ticket, const wire::TicketQuery& connection,
+                                 Clock::time_point now);
   size_t size() const { return tickets_.size(); }
 
  private:
   struct Given {
     wire::Ticket ticket;
-    uid_t user;
+    Identity user;
     wire::TicketQuery connection;
     Clock::time_point expires;
   };

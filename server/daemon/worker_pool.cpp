@@ -18,6 +18,7 @@
 
 #include "common/base/log.h"
 #include "common/base/socket_io.h"
+#include "common/wire/connect.h"
 #include "server/worker/address_fence.h"
 #include "server/worker/driver_loader.h"
 #include "server/worker/session_grant.h"
@@ -184,7 +185,7 @@ Status WorkerPool::start(uint32_t window) {
 }
 
 Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identity,
-                                UniqueFd* socket) {
+                                const std::optional<tls::Key>& key, UniqueFd* socket) {
   // A session runs code of its client. Root's worker becomes the client's user before that.
   if (::geteuid() == 0 && !identity.uid) {
     return Status(Code::kDenied, "user " + identity.user +
@@ -193,7 +194,7 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
                                      "there, or run rcuda-server as a user of its own");
   }
   const Result<std::vector<std::byte>> body =
-      encode_session({{identity.user, identity.uid, identity.gid, identity.groups}, hello});
+      encode_session({{identity.user, identity.uid, identity.gid, identity.groups, key}, hello});
   if (!body.ok()) return body.status();
   for (Worker& worker : workers_) {
     if (!worker.is(State::kIdle) || taken(hello, worker.window)) continue;
@@ -213,7 +214,7 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
     }
     worker.state = State::kBusy;
     worker.since = Clock::now();
-    std::memcpy(worker.client, hello.session, sizeof worker.client);
+    wire::session_name(hello.session, worker.client);
     worker.index = hello.worker;
     worker.session = {hello.user,
                       hello.program,

@@ -22,6 +22,7 @@
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
+#include "common/tls/connection.h"
 #include "common/wire/handshake.h"
 #include "server/daemon/identity.h"
 #include "server/worker/settings.h"
@@ -46,7 +47,9 @@ class WorkerPool {
   // Assigns a session to an idle worker whose window the client does not use. Returns false if
   // there is none. On success it takes the socket and closes it here. An error means that this
   // client can have no session, and says why.
-  Result<bool> assign(const wire::Hello& hello, const Identity& identity, UniqueFd* socket);
+  // `key`: see SessionGrant.
+  Result<bool> assign(const wire::Hello& hello, const Identity& identity,
+                      const std::optional<tls::Key>& key, UniqueFd* socket);
   // Passes on a further socket of a session. Returns false if no worker has the token.
   bool attach(const wire::Attach& attach, UniqueFd socket);
 
@@ -84,7 +87,7 @@ class WorkerPool {
     Token token{};
     Clock::time_point since;
     wire::ServerStatus::Session session;  // while busy, like the next two
-    uint8_t client[16] = {};              // Hello::session
+    uint8_t client[16] = {};              // session_name() of Hello::session
     uint32_t index = 0;                   // Hello::worker
     bool said_why = false;                // why it could not start is already reported to failed()
     // Set if the process has ended but waitpid() does not report it yet, because a tracer (a

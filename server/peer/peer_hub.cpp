@@ -11,6 +11,7 @@
 #include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/start_thread.h"
+#include "common/tls/keyed.h"
 #include "common/wire/connect.h"
 #include "p2p/planner/measurements.h"
 
@@ -146,19 +147,24 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt,
   Result<wire::Connection> connection = wire::connect_server(introduction.host, introduction.port,
                                                              wanted, options_.handshake_timeout);
   if (!connection) return connection.status();
-  if (!note_socket(attempt, connection->socket.get())) return session_ends();
-  const int socket = connection->socket.get();
+  const int socket = connection->socket.fd();
+  if (!note_socket(attempt, socket)) return session_ends();
   const transport::Medium& medium =
       wanted ? *wanted : transport::best_medium(connection->medium->traits.reach, socket);
   wire::PeerHello hello;
-  std::copy(options_.session.begin(), options_.session.end(), hello.session);
+  uint8_t session[16];
+  std::copy(options_.session.begin(), options_.session.end(), session);
+  wire::session_name(session, hello.session);
   hello.worker = introduction.worker;
   hello.link = introduction.link;
   hello.medium = medium.name();
   const auto deadline = Clock::now() + options_.handshake_timeout;
   RCUDA_RETURN_IF_ERROR(
       wire::write_message(socket, wire::MessageType::kPeerHello, wire::encode(hello), deadline));
-  auto answer = wire::read_message(socket, deadline);
+  Result<Socket> stream =
+      secured(introduction, &medium, connection->socket.release(), tls::Role::kClient);
+  if (!stream) return stream.status();
+  auto answer = wire::read_message(*stream, deadline);
   if (!answer) return answer.status();
   if (answer->first == wire::MessageType::kRefusal) {
     Result<wire::Refusal> refusal = wire::decode_refusal(answer->second);
@@ -171,15 +177,15 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt,
     return Status(Code::kProtocol, "the other worker answered with the wrong message");
   }
   transport::Bootstrap bootstrap;
-  bootstrap.control = std::move(connection->socket);
-  bootstrap.open_stream = [&](int index) -> Result<UniqueFd> {
+  bootstrap.control = *std::move(stream);
+  bootstrap.open_stream = [&](int index) -> Result<Socket> {
     const auto until = Clock::now() + options_.handshake_timeout;
-    Result<UniqueFd> stream = wire::connect_again(socket, until);
-    if (!stream) return stream;
+    Result<UniqueFd> further = wire::connect_again(socket, until);
+    if (!further) return further.status();
     hello.stream = static_cast<uint32_t>(index) + 1;
-    RCUDA_RETURN_IF_ERROR(wire::write_message(stream->get(), wire::MessageType::kPeerHello,
+    RCUDA_RETURN_IF_ERROR(wire::write_message(further->get(), wire::MessageType::kPeerHello,
                                               wire::encode(hello), until));
-    return stream;
+    return secured(introduction, &medium, *std::move(further), tls::Role::kClient);
   };
   return link_over(medium, std::move(bootstrap));
 }
@@ -188,28 +194,44 @@ Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt)
   Result<Caller> caller = wait_for_caller(attempt, 0);
   if (!caller) return caller.status();
   if (!note_socket(attempt, caller->socket.get())) return session_ends();
-  const int socket = caller->socket.get();
   const auto deadline = Clock::now() + options_.handshake_timeout;
   const transport::Medium* const medium = transport::find_medium(caller->hello.medium);
-  const Status usable = medium ? medium->usable(socket)
+  Result<Socket> stream =
+      secured(attempt.introduction, medium, std::move(caller->socket), tls::Role::kServer);
+  if (!stream) return stream.status();
+  const Status usable = medium ? medium->usable(stream->fd())
                                : Status(Code::kUnsupported, "the other worker's medium is unknown");
   if (!usable.ok()) {
     const wire::Refusal refusal{static_cast<uint32_t>(Code::kUnsupported), usable.context()};
-    (void)wire::write_message(socket, wire::MessageType::kRefusal, wire::encode(refusal), deadline);
+    (void)wire::write_message(*stream, wire::MessageType::kRefusal, wire::encode(refusal),
+                              deadline);
     // Unless the session requires this medium, the other worker connects again over another one.
     return options_.planner.medium ? Result<std::unique_ptr<transport::Link>>(usable)
                                    : be_called_on(attempt);
   }
-  RCUDA_RETURN_IF_ERROR(wire::write_message(socket, wire::MessageType::kPeerWelcome, {}, deadline));
+  RCUDA_RETURN_IF_ERROR(
+      wire::write_message(*stream, wire::MessageType::kPeerWelcome, {}, deadline));
   transport::Bootstrap bootstrap;
-  bootstrap.control = std::move(caller->socket);
+  bootstrap.control = *std::move(stream);
   bootstrap.server = true;
-  bootstrap.accept_stream = [&](int index) -> Result<UniqueFd> {
-    Result<Caller> stream = wait_for_caller(attempt, static_cast<uint32_t>(index) + 1);
-    if (!stream) return stream.status();
-    return std::move(stream->socket);
+  bootstrap.accept_stream = [&](int index) -> Result<Socket> {
+    Result<Caller> further = wait_for_caller(attempt, static_cast<uint32_t>(index) + 1);
+    if (!further) return further.status();
+    return secured(attempt.introduction, medium, std::move(further->socket), tls::Role::kServer);
   };
   return link_over(*medium, std::move(bootstrap));
+}
+
+// A medium of this machine needs no encryption. A caller cannot avoid it by naming one: such a
+// medium does not work over a network's socket.
+Result<Socket> PeerHub::secured(const Introduction& introduction, const transport::Medium* medium,
+                                UniqueFd socket, tls::Role role) const {
+  const bool network = !medium || medium->traits.reach == transport::Reach::kNetwork;
+  if (!introduction.encrypted || !network) return Socket(std::move(socket));
+  tls::Key secret;
+  std::memcpy(secret.data(), introduction.token.data(), secret.size());
+  return tls::encrypt(std::move(socket), tls::derive(secret, "rcuda peer link"), role,
+                      Clock::now() + options_.handshake_timeout);
 }
 
 bool PeerHub::begin_pause(p2p::Pause what) {

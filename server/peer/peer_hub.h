@@ -34,7 +34,8 @@
 #include <vector>
 
 #include "common/base/unique_fd.h"
-#include "common/transport/link.h"
+#include "common/tls/connection.h"
+#include "common/transport/media.h"
 #include "common/wire/handshake.h"
 #include "p2p/engine.h"
 #include "server/peer/cuda_device_ops.h"
@@ -61,6 +62,7 @@ class PeerHub {
     uint32_t workers = 2;  // number in the session
     p2p::SessionToken token{};
     bool connects = false;
+    bool encrypted = false;  // over a network, with a key derived from the token
     std::string host;  // of the other worker's server
     uint16_t port = 0;
   };
@@ -133,6 +135,9 @@ class PeerHub {
   Result<std::unique_ptr<transport::Link>> call_on(Attempt& attempt,
                                                    const transport::Medium* wanted);
   Result<std::unique_ptr<transport::Link>> be_called_on(Attempt& attempt);
+  // Encrypts a socket between the two workers, if the client has said so.
+  Result<Socket> secured(const Introduction& introduction, const transport::Medium* medium,
+                         UniqueFd socket, tls::Role role) const;
   Result<Caller> wait_for_caller(const Attempt& attempt, uint32_t stream);
   Result<std::unique_ptr<transport::Link>> link_over(const transport::Medium& medium,
                                                      transport::Bootstrap bootstrap) const;

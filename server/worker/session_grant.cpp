@@ -21,6 +21,8 @@ Result<std::vector<std::byte>> encode_session(const SessionStart& start) {
   out.value(grant.uid.value_or(0));
   out.value(grant.gid);
   out.array(grant.groups.data(), grant.groups.size());
+  out.value(uint8_t{grant.key.has_value()});
+  out.value(grant.key.value_or(tls::Key{}));
   const std::vector<std::byte> hello = wire::encode(start.hello);
   out.array(hello.data(), hello.size());
   if (!out.ok()) return Status(Code::kInvalidArgument, "the introduction is too long");
@@ -36,12 +38,15 @@ Result<SessionStart> decode_session(const std::vector<std::byte>& body) {
   const auto uid = in.value<uint32_t>();
   grant.gid = in.value<uint32_t>();
   const auto groups = in.array<uint32_t>();
+  const bool has_key = in.value<uint8_t>() != 0;
+  const auto key = in.value<tls::Key>();
   const auto hello = in.array<std::byte>();
   if (!in.complete() || !user) {
     return Status(Code::kProtocol, "what the daemon grants to the session is malformed");
   }
   grant.user = user;
   if (has_uid) grant.uid = uid;
+  if (has_key) grant.key = key;
   grant.groups.assign(groups.begin(), groups.end());
   Result<wire::Hello> wanted = wire::decode_hello({hello.begin(), hello.end()});
   if (!wanted.ok()) return wanted.status();

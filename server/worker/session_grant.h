@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/tls/connection.h"
 #include "common/wire/handshake.h"
 
 namespace rcuda::server {
@@ -25,6 +26,7 @@ struct SessionGrant {
   std::optional<uint32_t> uid;   // the user that a root worker becomes
   uint32_t gid = 0;              // with uid
   std::vector<uint32_t> groups;  // with uid: supplementary groups
+  std::optional<tls::Key> key;   // every socket of the session is encrypted with it
 };
 
 struct SessionStart {

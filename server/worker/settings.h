@@ -20,8 +20,21 @@ struct Settings {
                        8308,     0,
                        65535,    "TCP port, and the name of the local socket; 0 picks one"};
   config::String users{registry, "RCUDA_SERVER_USERS", "",
-                       "users of this machine to serve beside the server's own and root: names "
-                       "or numbers separated by commas, or *"};
+                       "users to serve beside the server's own and root: names or numbers "
+                       "separated by commas, @group, or *"};
+  config::String security{registry, "RCUDA_SERVER_SECURITY", "tls",
+                          "what other machines need: tls (identity and encryption), plain (MUNGE "
+                          "without encryption is enough), insecure (nothing), insecure-public "
+                          "(the same on a public address)"};
+  config::String certificate{registry, "RCUDA_SERVER_CERTIFICATE", "",
+                             "PEM file with the server's certificate and key; made if it is not "
+                             "there and the server listens for other machines"};
+  config::String client_authorities{registry, "RCUDA_SERVER_CLIENT_AUTHORITIES", "",
+                                    "PEM file with the authorities that sign users' certificates; "
+                                    "a certificate's CN is the user"};
+  config::String tokens{registry, "RCUDA_SERVER_TOKENS", "", "file that rcuda-token writes"};
+  config::String munge_socket{registry, "RCUDA_MUNGE_SOCKET", "",
+                              "socket of munged, if not its own"};
   config::OrdinalList devices{registry, "RCUDA_SERVER_DEVICES",
                               "devices to offer, as the driver numbers them; empty: all"};
   config::String driver{registry, "RCUDA_DRIVER", "auto",

@@ -11,6 +11,7 @@
 #include "common/base/host_name.h"
 #include "common/base/leak_check.h"
 #include "common/base/log.h"
+#include "common/tls/keyed.h"
 #include "common/wire/handshake.h"
 #include "p2p/planner/planner.h"
 #include "server/peer/peer_hub.h"
@@ -25,10 +26,10 @@ using Clock = std::chrono::steady_clock;
 // The number of sockets of other workers that are kept until the session runs.
 constexpr size_t kMostEarlyCallers = 1024;
 
-void refuse(int socket, const Status& status) {
+void refuse(const Socket& client, const Status& status) {
   RCUDA_WARN("session refused: %s", status.message().c_str());
   const wire::Refusal refusal{static_cast<uint32_t>(status.code()), status.context()};
-  (void)wire::write_message(socket, wire::MessageType::kRefusal, wire::encode(refusal),
+  (void)wire::write_message(client, wire::MessageType::kRefusal, wire::encode(refusal),
                             Clock::now() + std::chrono::seconds(5));
 }
 
@@ -73,22 +74,34 @@ WorkerSession::~WorkerSession() = default;
 
 Status WorkerSession::serve(WorkerMessage message) {
   begin_ = Clock::now();
-  if (const Status status = admit(message); !status.ok()) {
-    refuse(message.socket.get(), status);
+  const Status admitted = admit(message);
+  Result<Socket> client = encrypted(std::move(message.socket));
+  if (!client.ok()) return left(client.status());
+  if (!admitted.ok()) {
+    refuse(*client, admitted);
     return {};
   }
   if (Status status = listen(); !status.ok()) {
-    refuse(message.socket.get(), std::move(status).with_context("the server's worker"));
+    refuse(*client, std::move(status).with_context("the server's worker"));
     return {};
   }
-  if (const Status status = connect(std::move(message.socket)); !status.ok()) {
-    // The worker has not failed.
-    RCUDA_WARN("the client (%s, pid %u) left before its session began: %s", hello_.program.c_str(),
-               hello_.pid, status.message().c_str());
-    return {};
-  }
+  if (const Status status = connect(std::move(client).value()); !status.ok()) return left(status);
   prepare();
   return run();
+}
+
+// The client has gone before its session began. The worker has not failed.
+Status WorkerSession::left(const Status& why) const {
+  RCUDA_WARN("the client (%s, pid %u) left before its session began: %s", hello_.program.c_str(),
+             hello_.pid, why.message().c_str());
+  return {};
+}
+
+// Encrypts a socket of the client with the session's key, if it has one.
+Result<Socket> WorkerSession::encrypted(UniqueFd socket) const {
+  if (!grant_.key) return Socket(std::move(socket));
+  return tls::encrypt(std::move(socket), *grant_.key, tls::Role::kServer,
+                      Clock::now() + worker_.settings.handshake_timeout.milliseconds());
 }
 
 // Checks the client's request. An error becomes the refusal.
@@ -153,16 +166,18 @@ void WorkerSession::called_on(WorkerMessage peer) {
 }
 
 // Welcomes the client and makes the Link to it.
-Status WorkerSession::connect(UniqueFd socket) {
+Status WorkerSession::connect(Socket client) {
   const auto timeout = worker_.settings.handshake_timeout.milliseconds();
-  RCUDA_RETURN_IF_ERROR(wire::write_message(socket.get(), wire::MessageType::kWelcome,
+  RCUDA_RETURN_IF_ERROR(wire::write_message(client, wire::MessageType::kWelcome,
                                             wire::encode(welcome_), Clock::now() + timeout));
   transport::Bootstrap bootstrap;
-  bootstrap.control = std::move(socket);
+  bootstrap.control = std::move(client);
   bootstrap.server = true;
   bootstrap.timeout = timeout;
-  bootstrap.accept_stream = [&](int index) {
-    return listener_->wait_for_stream(index, Clock::now() + timeout);
+  bootstrap.accept_stream = [&](int index) -> Result<Socket> {
+    Result<UniqueFd> socket = listener_->wait_for_stream(index, Clock::now() + timeout);
+    if (!socket.ok()) return socket.status();
+    return encrypted(std::move(socket).value());
   };
   transport::LinkOptions options = resources_.peers.link;
   options.window_bytes = wire::WorkerWindow::kBytes;

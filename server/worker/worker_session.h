@@ -63,7 +63,9 @@ class WorkerSession {
  private:
   Status admit(const WorkerMessage& message);
   Status listen();
-  Status connect(UniqueFd socket);
+  Status left(const Status& why) const;
+  Result<Socket> encrypted(UniqueFd socket) const;
+  Status connect(Socket client);
   void prepare();
   Status run();
   [[noreturn]] void end(const Status& status, SessionLoop& session);

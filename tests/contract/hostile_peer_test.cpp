@@ -86,7 +86,9 @@ Victim attack_tcp(const std::vector<std::byte>& greeting,
   bootstrap.control = std::move(control->theirs);
   bootstrap.server = true;
   bootstrap.timeout = timeout;
-  bootstrap.accept_stream = [&](int) -> Result<UniqueFd> { return std::move(stream->theirs); };
+  bootstrap.accept_stream = [&](int) -> Result<Socket> {
+    return Socket(std::move(stream->theirs));
+  };
   const LinkOptions options{.window_bytes = kWindowBytes, .bulk_streams = 1};
   Result<std::unique_ptr<Link>> link = transport::tcp::make_link(std::move(bootstrap), options);
   if (link) {

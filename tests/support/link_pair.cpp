@@ -96,14 +96,19 @@ Result<RawPair> control_sockets(const Medium& medium, const Listener& listener) 
   return RawPair{std::move(*ours), std::move(*theirs)};
 }
 
+Result<Socket> as_socket(Result<UniqueFd> socket) {
+  if (!socket) return socket.status();
+  return Socket(std::move(*socket));
+}
+
 Result<std::unique_ptr<Link>> make_end(const Medium& medium, UniqueFd control, bool server,
                                        const Listener& listener, const LinkOptions& options) {
   Bootstrap bootstrap;
   bootstrap.control = std::move(control);
   bootstrap.server = server;
   bootstrap.timeout = std::chrono::seconds(60);
-  bootstrap.open_stream = [&](int) { return listener.connect(); };
-  bootstrap.accept_stream = [&](int) { return listener.accept(); };
+  bootstrap.open_stream = [&](int) { return as_socket(listener.connect()); };
+  bootstrap.accept_stream = [&](int) { return as_socket(listener.accept()); };
   return transport::make_link(medium, std::move(bootstrap), options);
 }
 

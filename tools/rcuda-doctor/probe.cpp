@@ -173,8 +173,10 @@ Finding probe_medium(const std::string& host, uint16_t port, const Medium& mediu
   }
   Bootstrap bootstrap;
   bootstrap.control = std::move(*control);
-  bootstrap.open_stream = [socket = bootstrap.control.get()](int) {
-    return request(wire::connect_again(socket, Clock::now() + kPatience), {});
+  bootstrap.open_stream = [socket = bootstrap.control.fd()](int) -> Result<Socket> {
+    Result<UniqueFd> stream = request(wire::connect_again(socket, Clock::now() + kPatience), {});
+    if (!stream) return stream.status();
+    return Socket(std::move(*stream));
   };
   Result<std::unique_ptr<Link>> link = make(medium, std::move(bootstrap));
   if (!link) return {Verdict::kBad, what + link.status().message(), kMend};
@@ -206,10 +208,10 @@ Status serve_probes(const std::string& address, uint16_t port) {
     Bootstrap bootstrap;
     bootstrap.control = std::move(caller->socket);
     bootstrap.server = true;
-    bootstrap.accept_stream = [&](int) -> Result<UniqueFd> {
+    bootstrap.accept_stream = [&](int) -> Result<Socket> {
       Result<Caller> stream = accept_request(listener.get());
       if (!stream) return stream.status();
-      return std::move(stream->socket);
+      return Socket(std::move(stream->socket));
     };
     Result<std::unique_ptr<Link>> link = make(*caller->medium, std::move(bootstrap));
     const Status status = link ? serve_link(**link) : link.status();

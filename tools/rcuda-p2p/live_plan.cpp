@@ -19,6 +19,7 @@
 #include "common/wire/codec.h"
 #include "common/wire/connect.h"
 #include "common/wire/handshake.h"
+#include "common/wire/identify.h"
 #include "common/wire/protocol.h"
 #include "p2p/planner/strategy.h"
 
@@ -72,27 +73,15 @@ Result<std::unique_ptr<Worker>> Worker::open(const client::DeviceAddress& addres
   const transport::Medium& medium = *connection->medium;
   hello.medium = medium.name();
   hello.devices = {address.gpu};
-  const int socket = connection->socket.get();
   if (medium.traits.reach == transport::Reach::kNetwork) {
-    RCUDA_RETURN_IF_ERROR(wire::present_ticket(socket, deadline).with_context(address.host));
+    wire::Credentials credentials;
+    RCUDA_RETURN_IF_ERROR(credentials.registry.load_environment());
+    RCUDA_RETURN_IF_ERROR(
+        wire::identify(&*connection, address.host, address.port, credentials, deadline)
+            .with_context(address.host));
   }
-  RCUDA_RETURN_IF_ERROR(
-      wire::write_message(socket, wire::MessageType::kHello, wire::encode(hello), deadline));
-  auto answer = wire::read_message(socket, deadline);
-  while (answer && answer->first == wire::MessageType::kQueued) {
-    answer = wire::read_message(socket, deadline);
-  }
-  if (!answer) return answer.status();
-  if (answer->first == wire::MessageType::kRefusal) {
-    Result<wire::Refusal> refusal = wire::decode_refusal(answer->second);
-    if (!refusal) return refusal.status();
-    return Status(Code::kUnavailable, address.host + " refused the session: " + refusal->reason);
-  }
-  if (answer->first != wire::MessageType::kWelcome) {
-    return Status(Code::kProtocol, address.host + " answered with the wrong message");
-  }
-  Result<wire::Welcome> welcome = wire::decode_welcome(answer->second);
-  if (!welcome) return welcome.status();
+  Result<wire::Welcome> welcome = wire::request_session(&*connection, hello, kTimeout);
+  if (!welcome) return Status(welcome.status()).with_context(address.host);
   auto worker = std::make_unique<Worker>();
   worker->welcome_ = *std::move(welcome);
   if (worker->welcome_.devices.empty()) return Status(Code::kProtocol, "a worker without devices");

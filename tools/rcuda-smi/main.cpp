@@ -16,6 +16,7 @@
 #include "common/base/unique_fd.h"
 #include "common/wire/connect.h"
 #include "common/wire/handshake.h"
+#include "common/wire/identify.h"
 
 namespace rcuda {
 namespace {
@@ -52,10 +53,15 @@ Result<wire::ServerStatus> ask(const Server& server) {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   Result<UniqueFd> socket = wire::connect_tcp(server.host, server.port, deadline);
   if (!socket.ok()) return socket.status();
-  RCUDA_RETURN_IF_ERROR(wire::present_ticket(socket->get(), deadline).with_context(server.text()));
+  wire::Connection connection;
+  connection.socket = std::move(socket).value();
+  wire::Credentials credentials;
+  RCUDA_RETURN_IF_ERROR(credentials.registry.load_environment());
+  RCUDA_RETURN_IF_ERROR(wire::identify(&connection, server.host, server.port, credentials, deadline)
+                            .with_context(server.text()));
   RCUDA_RETURN_IF_ERROR(
-      wire::write_message(socket->get(), wire::MessageType::kStatusQuery, {}, deadline));
-  auto answer = wire::read_message(socket->get(), deadline);
+      wire::write_message(connection.socket, wire::MessageType::kStatusQuery, {}, deadline));
+  auto answer = wire::read_message(connection.socket, deadline);
   if (!answer.ok()) return Status(answer.status()).with_context(server.text());
   if (answer->first == wire::MessageType::kRefusal) {
     Result<wire::Refusal> refusal = wire::decode_refusal(answer->second);

@@ -113,7 +113,7 @@ class ShmLink final : public LinkCore {
         peer_timeout_(peer_timeout) {}
   ~ShmLink() override;
 
-  Status start(UniqueFd control, UniqueFd peer_process, ControlChannel::Timing timing);
+  Status start(Socket control, UniqueFd peer_process, ControlChannel::Timing timing);
 
   const MediumTraits& traits() const override { return shm::kTraits; }
   std::span<std::byte> window() override { return own_.bytes(); }
@@ -167,7 +167,7 @@ class ShmLink final : public LinkCore {
   std::unique_ptr<ControlChannel> control_;
 };
 
-Status ShmLink::start(UniqueFd control, UniqueFd peer_process, ControlChannel::Timing timing) {
+Status ShmLink::start(Socket control, UniqueFd peer_process, ControlChannel::Timing timing) {
   ControlChannel::Callbacks callbacks;
   callbacks.on_message = [this](const ControlMessage& message, UniqueFd fd) {
     return on_message(message, std::move(fd));
@@ -357,7 +357,7 @@ Result<std::unique_ptr<Link>> shm::make_link(Bootstrap bootstrap, const LinkOpti
   Hello hello;
   hello.window_bytes = options.window_bytes;
   hello.peer_timeout_ms = static_cast<uint32_t>(options.peer_timeout.count());
-  const int socket = bootstrap.control.get();
+  const int socket = bootstrap.control.fd();
   RCUDA_RETURN_IF_ERROR(greet(socket, hello, own->file.get(), deadline));
   Result<Greeting> peer_says = hear(socket, deadline);
   if (!peer_says) return peer_says.status();

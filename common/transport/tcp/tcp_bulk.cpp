@@ -85,7 +85,7 @@ Status refused(uint32_t code) {
 
 }  // namespace
 
-BulkStream::BulkStream(UniqueFd socket, ExposedRegions& regions, std::chrono::nanoseconds spin,
+BulkStream::BulkStream(Socket socket, ExposedRegions& regions, std::chrono::nanoseconds spin,
                        ImmediateArrived on_immediate, OnError on_error)
     : socket_(std::move(socket)),
       regions_(regions),
@@ -118,7 +118,7 @@ void BulkStream::start_sender_locked() {
     send_error_ = started.context();
     ours_ = true;
   }
-  ::shutdown(socket_.get(), SHUT_RDWR);
+  ::shutdown(socket_.fd(), SHUT_RDWR);
 }
 
 void BulkStream::submit(Piece piece, bool at_once) {
@@ -141,7 +141,7 @@ void BulkStream::stop(const Status& why) {
   if (std::exchange(stopped_, true)) return;
   called_.store(true, std::memory_order_relaxed);
   why_stopped_ = why;
-  ::shutdown(socket_.get(), SHUT_RDWR);
+  ::shutdown(socket_.fd(), SHUT_RDWR);
   to_send_.notify_all();
 }
 
@@ -195,7 +195,7 @@ void BulkStream::send() {
     // Other threads only queue while this is set.
     sending_ = true;
     lock.unlock();
-    poll_for(socket_.get(), POLLOUT);
+    poll_for(socket_.fd(), POLLOUT);
     lock.lock();
     sending_ = false;
   }
@@ -248,7 +248,7 @@ void BulkStream::drive(Lock& lock, uint64_t most, Blocking blocking) {
     if (!why.empty()) {
       // The receiving thread sees the end of the stream and ends this one.
       if (send_error_.empty()) send_error_ = why;
-      ::shutdown(socket_.get(), SHUT_RDWR);
+      ::shutdown(socket_.fd(), SHUT_RDWR);
       message_.reset();
       break;
     }
@@ -274,7 +274,7 @@ void BulkStream::drive_briefly(Lock& lock) {
 
 std::string BulkStream::receive_bytes(std::byte* data, size_t bytes) {
   while (bytes != 0) {
-    const ssize_t count = recv_spinning(socket_.get(), data, bytes, MSG_WAITALL, spin_);
+    const ssize_t count = recv_spinning(socket_, data, bytes, MSG_WAITALL, spin_);
     if (count == 0) return "the peer closed a bulk connection";
     if (count < 0 && !interrupted()) return last_error();
     if (count < 0) continue;
@@ -316,7 +316,7 @@ std::string BulkStream::take_write(const BulkHeader& header) {
       const ExposedRegions::Pin pin(**region);
       if (pin) {
         const size_t want = std::min<uint64_t>(header.bytes - at, kPinnedBytes);
-        count = ::recv(socket_.get(), (*region)->base + header.offset + at, want, MSG_DONTWAIT);
+        count = socket_.recv((*region)->base + header.offset + at, want, MSG_DONTWAIT);
       } else {
         code = Code::kNotFound;
       }
@@ -324,14 +324,14 @@ std::string BulkStream::take_write(const BulkHeader& header) {
     if (code != Code::kOk) {
       scratch_.resize(kScratchBytes);
       const size_t want = std::min<uint64_t>(header.bytes - at, kScratchBytes);
-      count = ::recv(socket_.get(), scratch_.data(), want, 0);
+      count = socket_.recv(scratch_.data(), want, 0);
     }
     if (count == 0) return "the peer closed a bulk connection";
     if (count > 0) {
       at += static_cast<uint64_t>(count);
       sleep_at = Clock::now() + spin_;
     } else if (interrupted()) {
-      Clock::now() < sleep_at ? pause_briefly() : poll_for(socket_.get(), POLLIN);
+      Clock::now() < sleep_at ? pause_briefly() : poll_for(socket_.fd(), POLLIN);
     } else {
       return last_error();
     }
@@ -439,7 +439,7 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
     if (bytes != 0) pieces[count++] = {const_cast<void*>(data), bytes};
   };
   const uint64_t header_sent = std::min<uint64_t>(message.sent, sizeof message.header);
-  message.as_pages &= blocking == Blocking::kYes && pages_.usable();
+  message.as_pages &= blocking == Blocking::kYes && pages_.usable() && !socket_.encrypted();
   if (message.as_pages && header_sent == sizeof message.header) return push_pages(why);
   add(reinterpret_cast<const std::byte*>(&message.header) + header_sent,
       sizeof message.header - header_sent);
@@ -464,12 +464,9 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
     add(reinterpret_cast<const std::byte*>(&message.done) + done_sent,
         sizeof message.done - done_sent);
   }
-  msghdr header{};
-  header.msg_iov = pieces.data();
-  header.msg_iovlen = count;
   const bool waits = blocking == Blocking::kYes && !message.region;
-  const int flags = MSG_NOSIGNAL | (waits ? 0 : MSG_DONTWAIT) | (message.as_pages ? MSG_MORE : 0);
-  const ssize_t sent = ::sendmsg(socket_.get(), &header, flags);
+  const int flags = (waits ? 0 : MSG_DONTWAIT) | (message.as_pages ? MSG_MORE : 0);
+  const ssize_t sent = socket_.send(std::span(pieces).first(count), flags);
   if (sent >= 0) {
     message.sent += static_cast<uint64_t>(sent);
     return true;
@@ -482,18 +479,18 @@ bool BulkStream::push(Blocking blocking, std::string* why) {
 bool BulkStream::push_pages(std::string* why) {
   Message& message = *message_;
   const uint64_t at = message.sent - sizeof message.header;
-  const ssize_t sent = pages_.send(socket_.get(), message.payload + at, message.payload_bytes - at);
+  const ssize_t sent = pages_.send(socket_.fd(), message.payload + at, message.payload_bytes - at);
   if (sent > 0) message.sent += static_cast<uint64_t>(sent);
   if (sent < 0 && !interrupted()) *why = last_error();
   return sent >= 0;
 }
 
-TcpBulk::TcpBulk(std::vector<UniqueFd> sockets, ExposedRegions& regions,
+TcpBulk::TcpBulk(std::vector<Socket> streams, ExposedRegions& regions,
                  std::chrono::nanoseconds spin, const ImmediateArrived& on_immediate,
                  const BulkStream::OnError& on_error) {
-  for (UniqueFd& socket : sockets) {
+  for (Socket& stream : streams) {
     streams_.push_back(
-        std::make_unique<BulkStream>(std::move(socket), regions, spin, on_immediate, on_error));
+        std::make_unique<BulkStream>(std::move(stream), regions, spin, on_immediate, on_error));
   }
 }
 

@@ -41,7 +41,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "common/base/unique_fd.h"
+#include "common/base/socket.h"
 #include "common/transport/tcp/exposed_regions.h"
 #include "common/transport/tcp/page_pipe.h"
 #include "common/transport/transfer.h"
@@ -84,7 +84,7 @@ class BulkStream {
   using OnError = std::function<void(const std::string& why, bool ours)>;
 
   // `spin`: LinkOptions::receive_spin.
-  BulkStream(UniqueFd socket, ExposedRegions& regions, std::chrono::nanoseconds spin,
+  BulkStream(Socket socket, ExposedRegions& regions, std::chrono::nanoseconds spin,
              ImmediateArrived on_immediate, OnError on_error);
 
   Status start();
@@ -95,7 +95,7 @@ class BulkStream {
   void stop(const Status& why);
   // Returns when the threads have ended. Must be called before the destructor.
   void join();
-  void abandon() noexcept { ::close(socket_.get()); }
+  void abandon() noexcept { ::close(socket_.fd()); }
 
  private:
   // An answer that this side owes the peer: data the peer reads, or the outcome of its write.
@@ -154,7 +154,7 @@ class BulkStream {
   void start_sender_locked();
   void call_sender_locked();
 
-  const UniqueFd socket_;
+  const Socket socket_;
   ExposedRegions& regions_;
   const std::chrono::nanoseconds spin_;
   const ImmediateArrived on_immediate_;
@@ -185,7 +185,7 @@ class BulkStream {
 
 class TcpBulk {
  public:
-  TcpBulk(std::vector<UniqueFd> sockets, ExposedRegions& regions, std::chrono::nanoseconds spin,
+  TcpBulk(std::vector<Socket> streams, ExposedRegions& regions, std::chrono::nanoseconds spin,
           const ImmediateArrived& on_immediate, const BulkStream::OnError& on_error);
 
   Status start();

@@ -78,8 +78,8 @@ struct StreamHello {
 class TcpLink final : public LinkCore {
  public:
   struct Setup {
-    UniqueFd control;
-    std::vector<UniqueFd> streams;
+    Socket control;
+    std::vector<Socket> streams;
     Mapping window;
     size_t peer_window_bytes = 0;
     std::chrono::milliseconds heartbeat{0};
@@ -124,7 +124,7 @@ class TcpLink final : public LinkCore {
   std::string receive_some(std::byte* data, size_t bytes, size_t* received);
   std::string check_peer() const;
 
-  const UniqueFd control_;
+  const Socket control_;
   const Mapping window_;
   const size_t peer_window_bytes_;
   const std::chrono::milliseconds peer_timeout_;
@@ -155,7 +155,7 @@ TcpLink::TcpLink(Setup setup)
       peer_window_bytes_(setup.peer_window_bytes),
       peer_timeout_(setup.peer_timeout),
       receive_spin_(setup.receive_spin),
-      sender_(control_.get(), bytes_of(kHeartbeatFrame), setup.heartbeat, setup.receive_spin,
+      sender_(control_, bytes_of(kHeartbeatFrame), setup.heartbeat, setup.receive_spin,
               [this](const std::string& why) { lost(why); }),
       bulk_(
           std::move(setup.streams), regions_, setup.receive_spin,
@@ -184,7 +184,7 @@ TcpLink::~TcpLink() {
     std::unique_lock lock(end_mutex_);
     receiver_ended_.wait_for(lock, kLinger, [this] { return receiver_over_; });
   }
-  ::shutdown(control_.get(), SHUT_RDWR);
+  ::shutdown(control_.fd(), SHUT_RDWR);
   if (receiver_.joinable()) receiver_.join();
   // The thread that broke the Link may still be on its way to on_broken(), which uses both members.
   bulk_.join();
@@ -194,7 +194,7 @@ TcpLink::~TcpLink() {
 void TcpLink::close() {
   if (closing_.exchange(true) || broken()) return;
   sender_.finish(bytes_of(kFarewellFrame), Clock::now() + kLinger);
-  ::shutdown(control_.get(), SHUT_WR);
+  ::shutdown(control_.fd(), SHUT_WR);
   fail(End::kIntended, "the session was closed");
 }
 
@@ -202,7 +202,7 @@ void TcpLink::on_broken() {
   const Status why = status();
   bulk_.stop(why);
   sender_.stop();
-  if (!closing_) ::shutdown(control_.get(), SHUT_RDWR);
+  if (!closing_) ::shutdown(control_.fd(), SHUT_RDWR);
 }
 
 // If the peer ends on purpose, its bulk connections may close before its farewell has been read.
@@ -214,7 +214,7 @@ void TcpLink::bulk_lost(const std::string& why) {
 }
 
 void TcpLink::abandon() noexcept {
-  ::close(control_.get());
+  ::close(control_.fd());
   bulk_.abandon();
 }
 
@@ -290,7 +290,7 @@ void TcpLink::receive() {
 // One recv(). With a timeout for silence, it returns now and then to check the peer (SO_RCVTIMEO).
 std::string TcpLink::receive_some(std::byte* data, size_t bytes, size_t* received) {
   while (true) {
-    const ssize_t count = recv_spinning(control_.get(), data, bytes, 0, receive_spin_);
+    const ssize_t count = recv_spinning(control_, data, bytes, 0, receive_spin_);
     if (count > 0) {
       last_heard_ = Clock::now();
       *received = static_cast<size_t>(count);
@@ -312,7 +312,7 @@ std::string TcpLink::check_peer() const {
   }
   tcp_info info{};
   socklen_t size = sizeof info;
-  if (::getsockopt(control_.get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
+  if (::getsockopt(control_.fd(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
   const bool unanswered =
       info.tcpi_unacked != 0 && std::chrono::milliseconds(info.tcpi_last_ack_recv) > kHostLost;
   return unanswered ? "the peer's host does not answer" : "";
@@ -429,24 +429,23 @@ void set_receive_timeout(int socket, std::chrono::milliseconds timeout) {
              timeval{timeout.count() / 1000, timeout.count() % 1000 * 1000});
 }
 
-Result<std::vector<UniqueFd>> make_streams(const Bootstrap& bootstrap, int count,
-                                           Deadline deadline) {
+Result<std::vector<Socket>> make_streams(const Bootstrap& bootstrap, int count, Deadline deadline) {
   const auto& make = bootstrap.server ? bootstrap.accept_stream : bootstrap.open_stream;
   if (!make) return Status{Code::kInvalidArgument, "tcp needs a way to make further connections"};
-  std::vector<UniqueFd> streams(count);
+  std::vector<Socket> streams(count);
   for (int i = 0; i < count; ++i) {
-    Result<UniqueFd> socket = make(i);
-    if (!socket) return socket.status();
+    Result<Socket> stream = make(i);
+    if (!stream) return stream.status();
     StreamHello hello{kStreamMagic, static_cast<uint64_t>(i)};
     if (bootstrap.server) {
-      RCUDA_RETURN_IF_ERROR(recv_all(socket->get(), writable_bytes_of(hello), deadline));
+      RCUDA_RETURN_IF_ERROR(recv_all(*stream, writable_bytes_of(hello), deadline));
     } else {
-      RCUDA_RETURN_IF_ERROR(send_all(socket->get(), bytes_of(hello), deadline));
+      RCUDA_RETURN_IF_ERROR(send_all(*stream, bytes_of(hello), deadline));
     }
     if (hello.magic != kStreamMagic || hello.index >= streams.size() || streams[hello.index]) {
       return Status{Code::kProtocol, "a bulk connection does not belong to this session"};
     }
-    streams[hello.index] = std::move(*socket);
+    streams[hello.index] = std::move(*stream);
   }
   return streams;
 }
@@ -466,11 +465,11 @@ Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOpti
   own.peer_timeout_ms = static_cast<uint32_t>(options.peer_timeout.count());
   own.streams = static_cast<uint32_t>(
       std::clamp<int>(options.bulk_streams, 1, static_cast<int>(kMaxBulkStreams)));
-  const int socket = bootstrap.control.get();
-  tune(socket, options.peer_timeout);
-  RCUDA_RETURN_IF_ERROR(send_all(socket, bytes_of(own), deadline));
+  const Socket& control = bootstrap.control;
+  tune(control.fd(), options.peer_timeout);
+  RCUDA_RETURN_IF_ERROR(send_all(control, bytes_of(own), deadline));
   Hello peer;
-  RCUDA_RETURN_IF_ERROR(recv_all(socket, writable_bytes_of(peer), deadline));
+  RCUDA_RETURN_IF_ERROR(recv_all(control, writable_bytes_of(peer), deadline));
   if (peer.magic != kHelloMagic || peer.streams == 0) {
     return Status{Code::kProtocol, "the peer does not speak this TCP protocol"};
   }
@@ -478,15 +477,15 @@ Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOpti
 
   TcpLink::Setup setup;
   const size_t count = bootstrap.server ? own.streams : peer.streams;
-  Result<std::vector<UniqueFd>> streams =
+  Result<std::vector<Socket>> streams =
       make_streams(bootstrap, static_cast<int>(std::min(count, kMaxBulkStreams)), deadline);
   if (!streams) return streams.status();
-  for (const UniqueFd& stream : *streams) tune(stream.get(), options.peer_timeout);
+  for (const Socket& stream : *streams) tune(stream.fd(), options.peer_timeout);
   void* window = ::mmap(nullptr, options.window_bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (window == MAP_FAILED) return Status::from_errno(errno, "allocating a window");
   // How often the receiving thread checks whether the peer is silent.
-  set_receive_timeout(socket,
+  set_receive_timeout(control.fd(),
                       options.peer_timeout.count() != 0
                           ? std::max(options.peer_timeout / 4, std::chrono::milliseconds(10))
                           : std::chrono::milliseconds(kHostLost) / 4);

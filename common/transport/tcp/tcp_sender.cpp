@@ -24,7 +24,7 @@ constexpr size_t kMaxPieces = kMaxPutPieces + 1;
 
 }  // namespace
 
-TcpSender::TcpSender(int socket, Bytes heartbeat, std::chrono::milliseconds interval,
+TcpSender::TcpSender(const Socket& socket, Bytes heartbeat, std::chrono::milliseconds interval,
                      std::chrono::nanoseconds hand_over,
                      std::function<void(const std::string&)> on_error)
     : socket_(socket),
@@ -96,12 +96,9 @@ bool TcpSender::send_now(Lock& lock, std::span<const Bytes> pieces, size_t total
   for (size_t i = 0; i < count; ++i) {
     vectors[i] = {const_cast<std::byte*>(pieces[i].data()), pieces[i].size()};
   }
-  msghdr message{};
-  message.msg_iov = vectors.data();
-  message.msg_iovlen = count;
   sending_ = true;
   lock.unlock();
-  const ssize_t result = ::sendmsg(socket_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  const ssize_t result = socket_.send(std::span(vectors).first(count), MSG_DONTWAIT);
   const int error = errno;
   lock.lock();
   sending_ = false;
@@ -131,12 +128,12 @@ bool TcpSender::send_now(Lock& lock, std::span<const Bytes> pieces, size_t total
 
 bool TcpSender::send_outgoing(Clock::time_point deadline) {
   while (sent_ < outgoing_.size()) {
-    const ssize_t result = ::send(socket_, outgoing_.data() + sent_, outgoing_.size() - sent_,
-                                  MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t result =
+        socket_.send(outgoing_.data() + sent_, outgoing_.size() - sent_, MSG_DONTWAIT);
     if (result > 0) {
       sent_ += static_cast<size_t>(result);
     } else if (errno == EAGAIN) {
-      pollfd entry{socket_, POLLOUT, 0};
+      pollfd entry{socket_.fd(), POLLOUT, 0};
       if (::poll(&entry, 1, poll_timeout_ms(deadline)) == 0) return true;
     } else if (errno != EINTR) {
       return false;

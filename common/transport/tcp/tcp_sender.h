@@ -34,7 +34,7 @@ class TcpSender {
 
   // `heartbeat` is sent if nothing else was sent for `interval` (zero: never). The socket must
   // outlive this object.
-  TcpSender(int socket, Bytes heartbeat, std::chrono::milliseconds interval,
+  TcpSender(const Socket& socket, Bytes heartbeat, std::chrono::milliseconds interval,
             std::chrono::nanoseconds hand_over, std::function<void(const std::string&)> on_error);
 
   Status start();
@@ -64,7 +64,7 @@ class TcpSender {
   void append(std::span<const Bytes> pieces, size_t skip);
   void run();
 
-  const int socket_;
+  const Socket& socket_;
   const Bytes heartbeat_;
   const std::chrono::milliseconds interval_;
   const std::chrono::nanoseconds hand_over_;

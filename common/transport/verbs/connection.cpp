@@ -124,7 +124,7 @@ Result<rdma_cm_event*> Connection::next_event(const Patience& patience) {
     rdma_cm_event* event = nullptr;
     if (rdma_get_cm_event(events_.get(), &event) == 0) return event;
     if (errno != EAGAIN && errno != EINTR) return failed("rdma_get_cm_event");
-    pollfd entries[] = {{events_->fd, POLLIN, 0}, {patience.control_socket, watched, 0}};
+    pollfd entries[] = {{events_->fd, POLLIN, 0}, {patience.control.fd(), watched, 0}};
     if (::poll(entries, std::size(entries), poll_timeout_ms(patience.deadline)) == 0) {
       return Status{Code::kTimeout,
                     std::string("the peer did not connect its queue pairs in time") + kTestByHand};
@@ -132,11 +132,11 @@ Result<rdma_cm_event*> Connection::next_event(const Patience& patience) {
     if (entries[1].revents == 0 || entries[0].revents != 0) continue;
     // A peer that has already connected everything is waited for; a peer that gave up may have said
     // why.
-    if (watched != POLLRDHUP && ready_has_come(patience.control_socket)) {
+    if (watched != POLLRDHUP && ready_has_come(patience.control)) {
       watched = POLLRDHUP;
       continue;
     }
-    RCUDA_RETURN_IF_ERROR(receive_ready(patience.control_socket, patience.deadline));
+    RCUDA_RETURN_IF_ERROR(receive_ready(patience.control, patience.deadline));
     return Status{Code::kUnavailable, "the peer hung up while queue pairs were being connected"};
   }
 }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/base/socket.h"
 #include "common/base/status.h"
 #include "common/transport/verbs/device.h"
 #include "common/transport/verbs/handles.h"
@@ -25,7 +26,7 @@ using Deadline = std::chrono::steady_clock::time_point;
 
 // Limits a wait for the peer: it ends at the deadline, or when the peer closes the control socket.
 struct Patience {
-  int control_socket = -1;
+  const Socket& control;
   Deadline deadline;
 };
 

@@ -22,16 +22,16 @@ struct Refusal {
 };
 
 // Receives the first word of a message.
-Status receive_magic(int socket, uint64_t expected, Deadline deadline) {
+Status receive_magic(const Socket& control, uint64_t expected, Deadline deadline) {
   uint64_t magic = 0;
-  RCUDA_RETURN_IF_ERROR(recv_all(socket, writable_bytes_of(magic), deadline));
+  RCUDA_RETURN_IF_ERROR(recv_all(control, writable_bytes_of(magic), deadline));
   if (magic == expected) return {};
   if (magic != kRefusalMagic) {
     return {Code::kProtocol, "the peer does not speak this verbs protocol"};
   }
   Refusal refusal;
   RCUDA_RETURN_IF_ERROR(
-      recv_all(socket, writable_bytes_of(refusal).subspan(sizeof magic), deadline));
+      recv_all(control, writable_bytes_of(refusal).subspan(sizeof magic), deadline));
   refusal.why[sizeof refusal.why - 1] = '\0';
   return {Code::kUnavailable, std::string("the peer: ") + refusal.why};
 }
@@ -64,31 +64,31 @@ Address read_address(const Hello& hello) {
   return address;
 }
 
-void send_refusal(int socket, const Status& status) {
+void send_refusal(const Socket& control, const Status& status) {
   Refusal refusal;
   status.context().copy(refusal.why, sizeof refusal.why - 1);
   const Deadline deadline = std::chrono::steady_clock::now() + kRefusalPatience;
-  (void)send_all(socket, bytes_of(refusal), deadline);
+  (void)send_all(control, bytes_of(refusal), deadline);
 }
 
-Status send_ready(int socket, Deadline deadline) {
-  return send_all(socket, bytes_of(kReadyMagic), deadline);
+Status send_ready(const Socket& control, Deadline deadline) {
+  return send_all(control, bytes_of(kReadyMagic), deadline);
 }
 
-Status receive_ready(int socket, Deadline deadline) {
-  return receive_magic(socket, kReadyMagic, deadline);
+Status receive_ready(const Socket& control, Deadline deadline) {
+  return receive_magic(control, kReadyMagic, deadline);
 }
 
-bool ready_has_come(int socket) {
+bool ready_has_come(const Socket& control) {
   uint64_t magic = 0;
-  return ::recv(socket, &magic, sizeof magic, MSG_PEEK | MSG_DONTWAIT) == sizeof magic &&
+  return control.recv(&magic, sizeof magic, MSG_PEEK | MSG_DONTWAIT) == sizeof magic &&
          magic == kReadyMagic;
 }
 
-Status receive_hello(int socket, Hello* peer, Deadline deadline) {
-  RCUDA_RETURN_IF_ERROR(receive_magic(socket, kHelloMagic, deadline));
+Status receive_hello(const Socket& control, Hello* peer, Deadline deadline) {
+  RCUDA_RETURN_IF_ERROR(receive_magic(control, kHelloMagic, deadline));
   RCUDA_RETURN_IF_ERROR(
-      recv_all(socket, writable_bytes_of(*peer).subspan(sizeof peer->magic), deadline));
+      recv_all(control, writable_bytes_of(*peer).subspan(sizeof peer->magic), deadline));
   if (peer->queues == 0 || (peer->family != AF_INET && peer->family != AF_INET6)) {
     return {Code::kProtocol, "the peer does not speak this verbs protocol"};
   }

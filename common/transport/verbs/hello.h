@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "common/base/socket.h"
 #include "common/base/status.h"
 #include "common/transport/verbs/connection.h"
 #include "common/transport/verbs/device.h"
@@ -32,14 +33,14 @@ Address read_address(const Hello& hello);
 
 // Sent in place of a Hello or of ready: `status` says why there will be no Link, so that both sides
 // can tell their users.
-void send_refusal(int socket, const Status& status);
+void send_refusal(const Socket& control, const Status& status);
 // A refusal of the peer is returned as kUnavailable, with the peer's reason.
-Status receive_hello(int socket, Hello* peer, Deadline deadline);
+Status receive_hello(const Socket& control, Hello* peer, Deadline deadline);
 
 // This side's queue pairs are connected. The peer may send a refusal instead.
-Status send_ready(int socket, Deadline deadline);
-Status receive_ready(int socket, Deadline deadline);
+Status send_ready(const Socket& control, Deadline deadline);
+Status receive_ready(const Socket& control, Deadline deadline);
 // Whether it has arrived. It remains to be received.
-bool ready_has_come(int socket);
+bool ready_has_come(const Socket& control);
 
 }  // namespace rcuda::transport::verbs

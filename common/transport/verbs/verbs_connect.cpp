@@ -61,9 +61,10 @@ std::vector<QueuePairPlan> VerbsLink::plans(size_t queues) {
 }
 
 // The server goes first: the client needs its address to find the device and register its window.
-Status VerbsLink::open(int socket, bool server, Hello* own, Hello* peer, Deadline deadline) {
+Status VerbsLink::open(const Socket& control, bool server, Hello* own, Hello* peer,
+                       Deadline deadline) {
   std::string why;
-  Result<Address> local = choose_local_address(socket, near_pci_, &why);
+  Result<Address> local = choose_local_address(control.fd(), near_pci_, &why);
   if (!local) return local.status();
   if (server) {
     RCUDA_RETURN_IF_ERROR(connection_.open_server(*local));
@@ -73,8 +74,9 @@ Status VerbsLink::open(int socket, bool server, Hello* own, Hello* peer, Deadlin
       return Status::from_errno(errno, "getrandom");
     }
   } else {
-    RCUDA_RETURN_IF_ERROR(receive_hello(socket, peer, deadline));
-    RCUDA_RETURN_IF_ERROR(connection_.open_client(*local, read_address(*peer), {socket, deadline}));
+    RCUDA_RETURN_IF_ERROR(receive_hello(control, peer, deadline));
+    RCUDA_RETURN_IF_ERROR(
+        connection_.open_client(*local, read_address(*peer), {control, deadline}));
     write_address(*local, 0, own);
   }
   device_name_ = ibv_get_device_name(connection_.first_id().verbs->device);
@@ -84,37 +86,37 @@ Status VerbsLink::open(int socket, bool server, Hello* own, Hello* peer, Deadlin
   RCUDA_RETURN_IF_ERROR(make_queues());
   own->window_address = reinterpret_cast<uint64_t>(window_.data());
   own->window_rkey = window_mr_->rkey;
-  RCUDA_RETURN_IF_ERROR(send_all(socket, bytes_of(*own), deadline));
-  return server ? receive_hello(socket, peer, deadline) : Status();
+  RCUDA_RETURN_IF_ERROR(send_all(control, bytes_of(*own), deadline));
+  return server ? receive_hello(control, peer, deadline) : Status();
 }
 
 Status VerbsLink::connect(Bootstrap bootstrap, const LinkOptions& options) {
   const Deadline deadline = Clock::now() + bootstrap.timeout;
   RCUDA_RETURN_IF_ERROR(check_window_bytes(options.window_bytes, "own"));
-  const int socket = bootstrap.control.get();
+  const Socket& control = bootstrap.control;
   Hello own;
   Hello peer;
   own.window_bytes = options.window_bytes;
   own.peer_timeout_ms = static_cast<uint32_t>(options.peer_timeout.count());
   own.queues =
       static_cast<uint32_t>(std::clamp<int>(options.bulk_streams, 1, static_cast<int>(kMaxQueues)));
-  Status stands = open(socket, bootstrap.server, &own, &peer, deadline);
-  if (stands.ok()) stands = connect_queues(socket, bootstrap.server, own, peer, deadline);
+  Status stands = open(control, bootstrap.server, &own, &peer, deadline);
+  if (stands.ok()) stands = connect_queues(control, bootstrap.server, own, peer, deadline);
   if (!stands.ok()) {
-    send_refusal(socket, stands);  // the peer waits for this side, unless it gave up itself
+    send_refusal(control, stands);  // the peer waits for this side, unless it gave up itself
     return stands;
   }
   // Neither side may use the other before both are ready.
-  RCUDA_RETURN_IF_ERROR(send_ready(socket, deadline));
-  RCUDA_RETURN_IF_ERROR(receive_ready(socket, deadline));
+  RCUDA_RETURN_IF_ERROR(send_ready(control, deadline));
+  RCUDA_RETURN_IF_ERROR(receive_ready(control, deadline));
   return start(std::move(bootstrap.control), peer);
 }
 
-Status VerbsLink::connect_queues(int socket, bool server, const Hello& own, const Hello& peer,
-                                 Deadline deadline) {
+Status VerbsLink::connect_queues(const Socket& control, bool server, const Hello& own,
+                                 const Hello& peer, Deadline deadline) {
   const std::vector<QueuePairPlan> queues =
       plans(std::min<size_t>(server ? own.queues : peer.queues, kMaxQueues));
-  const Patience patience{socket, deadline};
+  const Patience patience{control, deadline};
   RCUDA_RETURN_IF_ERROR(server ? connection_.connect_server(own.token, queues, patience)
                                : connection_.connect_client(peer.token, queues, patience));
   const uint8_t number = connection_.first_id().port_num;
@@ -132,10 +134,10 @@ Status VerbsLink::connect_queues(int socket, bool server, const Hello& own, cons
   return {};
 }
 
-Status VerbsLink::start(UniqueFd control, const Hello& peer) {
+Status VerbsLink::start(Socket control, const Hello& peer) {
   peer_window_bytes_ = peer.window_bytes;
   const int on = 1;
-  ::setsockopt(control.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  ::setsockopt(control.fd(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   poke_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!poke_) return Status::from_errno(errno, "eventfd");
   const ControlChannel::Timing timing{.send_every = heartbeat_interval(peer.peer_timeout_ms),

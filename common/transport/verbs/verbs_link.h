@@ -88,11 +88,11 @@ class VerbsLink final : public LinkCore {
   // Making the Link: verbs_connect.cpp.
   Status make_window(size_t bytes);
   Status make_queues();
-  Status open(int socket, bool server, Hello* own, Hello* peer, Deadline deadline);
-  Status connect_queues(int socket, bool server, const Hello& own, const Hello& peer,
+  Status open(const Socket& control, bool server, Hello* own, Hello* peer, Deadline deadline);
+  Status connect_queues(const Socket& control, bool server, const Hello& own, const Hello& peer,
                         Deadline deadline);
   std::vector<QueuePairPlan> plans(size_t queues);
-  Status start(UniqueFd control, const Hello& peer);
+  Status start(Socket control, const Hello& peer);
 
   void on_broken() override;
   void before_sleep() override;

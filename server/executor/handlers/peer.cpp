@@ -40,13 +40,15 @@ HandlerResult peer_introduce(PeerServices& services, const Command& command,
                              const wire::PeerIntroduceBody& body) {
   BodyReader in(command.tail);
   std::span<const std::byte> host;
-  if (body.connects > 1 || !in.bytes(body.host_bytes, &host)) return kMalformed;
+  if (body.connects > 1 || body.encrypted > 1 || !in.bytes(body.host_bytes, &host))
+    return kMalformed;
   PeerHub::Introduction introduction;
   introduction.link = body.link;
   introduction.worker = body.worker;
   introduction.workers = body.workers;
   std::memcpy(introduction.token.data(), body.token, introduction.token.size());
   introduction.connects = body.connects == 1;
+  introduction.encrypted = body.encrypted == 1;
   introduction.host.assign(reinterpret_cast<const char*>(host.data()), host.size());
   introduction.port = body.port;
   const Status status = services.peers.introduce(introduction, devices_of(services));

@@ -29,13 +29,16 @@ wire::TicketQuery connection_from(uint16_t port) {
 class TicketsTest : public ::testing::Test {
  protected:
   wire::Ticket issue(uid_t user, uint16_t port, Tickets::Clock::time_point now = kStart) {
-    Result<wire::Ticket> ticket = tickets_.issue(user, connection_from(port), now);
+    Identity identity;
+    identity.uid = user;
+    Result<wire::Ticket> ticket = tickets_.issue(identity, connection_from(port), now);
     EXPECT_TRUE(ticket.ok());
     return *ticket;
   }
   std::optional<uid_t> redeem(const wire::Ticket& ticket, uint16_t port,
                               Tickets::Clock::time_point now = kStart) {
-    return tickets_.redeem(ticket, connection_from(port), now);
+    const std::optional<Identity> identity = tickets_.redeem(ticket, connection_from(port), now);
+    return identity ? identity->uid : std::nullopt;
   }
 
   Tickets tickets_{seconds(10)};

@@ -117,7 +117,7 @@ TEST(WorkerPoolTest, ATracedWorkerThatEndedHoldsNobody) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
   UniqueFd ours(ends[0]), theirs(ends[1]);
-  ASSERT_TRUE(*pool.assign(hello(), our_user(), &theirs));
+  ASSERT_TRUE(*pool.assign(hello(), our_user(), {}, &theirs));
   wire::ServerStatus status;
   pool.report(&status);
   ASSERT_EQ(status.sessions.size(), 1u);
@@ -142,7 +142,7 @@ TEST(WorkerPoolTest, AWorkerOfAnotherBuildThanTheClientsRefusesIt) {
   UniqueFd ours(ends[0]), theirs(ends[1]);
   wire::Hello message = hello();
   message.api_hash ^= 1;
-  ASSERT_TRUE(*pool.assign(message, our_user(), &theirs));
+  ASSERT_TRUE(*pool.assign(message, our_user(), {}, &theirs));
   auto answer = wire::read_message(ours.get(), Clock::now() + std::chrono::seconds(60));
   ASSERT_TRUE(answer.ok()) << answer.status().message();
   ASSERT_EQ(answer->first, wire::MessageType::kRefusal);

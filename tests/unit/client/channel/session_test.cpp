@@ -72,7 +72,7 @@ TEST(SessionOpen, AllConnectionsGoToOneHost) {
     transport::Bootstrap bootstrap;
     bootstrap.control = std::move(client.socket);
     bootstrap.server = true;
-    bootstrap.accept_stream = [&host](int) -> Result<UniqueFd> {
+    bootstrap.accept_stream = [&host](int) -> Result<Socket> {
       EXPECT_TRUE(host.accept().to_first);
       return Status(Code::kUnavailable, "that was to be seen");
     };

@@ -1,0 +1,180 @@
+#include "common/wire/identify.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include <unistd.h>
+
+#include "common/identity/munge.h"
+#include "common/identity/token_file.h"
+#include "common/tls/client.h"
+#include "common/wire/same_host.h"
+
+namespace rcuda::wire {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string place(const std::string& host, uint16_t port) {
+  return host + ":" + std::to_string(port);
+}
+
+Status no_credentials(const std::string& where) {
+  return Status(Code::kDenied,
+                "this user has no credentials for the server " + where +
+                    ": ask its administrator for a token (rcuda-token create, on the server) and "
+                    "put it into ~/.config/rcuda/token, or run munged with the same key on both "
+                    "machines, or set RCUDA_TLS_CERTIFICATE and RCUDA_TLS_AUTHORITIES. For a "
+                    "server that was started with --insecure, set RCUDA_SECURITY=none");
+}
+
+Result<std::vector<std::byte>> read_answer(const Socket& socket, MessageType wanted,
+                                           Clock::time_point deadline) {
+  auto answer = read_message(socket, deadline);
+  if (!answer) return answer.status();
+  if (answer->first == MessageType::kRefusal) {
+    const Result<Refusal> refusal = decode_refusal(answer->second);
+    if (!refusal) return refusal.status();
+    return Status(Code::kDenied, "the server refused: " + refusal->reason);
+  }
+  if (answer->first != wanted) {
+    return Status(Code::kProtocol, "the server answered with the wrong message");
+  }
+  return std::move(answer->second);
+}
+
+Result<Authenticated> authenticate(const Socket& socket, const Authenticate& message,
+                                   Clock::time_point deadline) {
+  RCUDA_RETURN_IF_ERROR(
+      write_message(socket, MessageType::kAuthenticate, encode(message), deadline));
+  const auto body = read_answer(socket, MessageType::kAuthenticated, deadline);
+  if (!body) return body.status();
+  return decode_authenticated(*body);
+}
+
+// Proves this process's user by a credential for `nonce`, and has the server do the same.
+Status exchange_credentials(const Socket& socket, const uint8_t (&nonce)[32],
+                            const identity::munge::Settings& settings, Clock::time_point deadline) {
+  Authenticate message;
+  message.method = Method::kMunge;
+  // Only the server knows which user of its machine will decode it.
+  Result<std::string> own = identity::munge::encode(munge_payload(false, nonce), {}, settings);
+  if (!own) return own.status();
+  message.credential = *std::move(own);
+  const Result<Authenticated> answer = authenticate(socket, message, deadline);
+  if (!answer) return answer.status();
+  const auto server = identity::munge::decode(answer->credential, settings);
+  if (!server) return Status(server.status()).with_context("the server's MUNGE credential");
+  if (!is_munge_payload(server->payload, true, nonce)) {
+    return Status(Code::kDenied,
+                  "the server's MUNGE credential is for another connection: something between "
+                  "this machine and the server relays the connection");
+  }
+  if (!trusts(::geteuid(), server->uid)) {
+    return Status(Code::kDenied, "the server runs as uid " + std::to_string(server->uid) +
+                                     ", and uid " + std::to_string(::geteuid()) +
+                                     " uses only servers of its own and of root");
+  }
+  return {};
+}
+
+Status identify_plainly(const Socket& socket, const identity::munge::Settings& munge,
+                        Clock::time_point deadline) {
+  RCUDA_RETURN_IF_ERROR(write_message(socket, MessageType::kAuthQuery, {}, deadline));
+  const auto body = read_answer(socket, MessageType::kChallenge, deadline);
+  if (!body) return body.status();
+  const Result<Challenge> challenge = decode_challenge(*body);
+  if (!challenge) return challenge.status();
+  return exchange_credentials(socket, challenge->nonce, munge, deadline);
+}
+
+// How this client identifies itself under TLS, by what the user has: the first of a token, a
+// certificate and MUNGE.
+struct Plan {
+  Method method{};
+  Authenticate message;
+  tls::ServerCheck check;
+};
+
+Result<Plan> plan_for(const std::string& host, uint16_t port, const Credentials& credentials,
+                      const identity::munge::Settings& munge) {
+  Plan plan;
+  const Result<std::optional<identity::Token>> token =
+      identity::find_token(credentials.token_file.get(), host, port);
+  if (!token) return token.status();
+  plan.check.authorities = credentials.authorities.get();
+  plan.check.host = host;
+  if (*token) {
+    plan.method = Method::kToken;
+    plan.check.pinned = (*token)->fingerprint;
+    plan.message.id = (*token)->id;
+    std::copy((*token)->secret.begin(), (*token)->secret.end(), plan.message.secret);
+  } else if (!credentials.certificate.get().empty()) {
+    plan.method = Method::kCertificate;
+    if (plan.check.authorities.empty()) {
+      return Status(Code::kInvalidArgument,
+                    "RCUDA_TLS_CERTIFICATE is set, but not RCUDA_TLS_AUTHORITIES, by which the "
+                    "server's certificate is checked");
+    }
+  } else if (identity::munge::available(munge)) {
+    plan.method = Method::kMunge;
+  } else {
+    return no_credentials(place(host, port));
+  }
+  plan.message.method = plan.method;
+  return plan;
+}
+
+Status identify_under_tls(Connection* connection, const std::string& host, uint16_t port,
+                          const Credentials& credentials, const identity::munge::Settings& munge,
+                          Clock::time_point deadline) {
+  const Result<Plan> plan = plan_for(host, port, credentials, munge);
+  if (!plan) return plan.status();
+  auto made =
+      tls::connect(connection->socket.fd(), plan->check, credentials.certificate.get(), deadline);
+  if (!made) return made.status();
+  connection->key = (*made)->exported(tls::kSessionLabel);
+  const tls::Key nonce = (*made)->exported(tls::kMungeLabel);
+  connection->socket = Socket(connection->socket.release(), std::move(*made));
+  if (plan->method != Method::kMunge) {
+    return authenticate(connection->socket, plan->message, deadline).status();
+  }
+  uint8_t bytes[32];
+  std::copy(nonce.begin(), nonce.end(), bytes);
+  return exchange_credentials(connection->socket, bytes, munge, deadline);
+}
+
+}  // namespace
+
+Result<Security> parse_security(const std::string& text) {
+  if (text == "auto") return Security::kAuto;
+  if (text == "tls") return Security::kTls;
+  if (text == "plain") return Security::kPlain;
+  if (text == "none") return Security::kNone;
+  return Status(Code::kInvalidArgument,
+                "RCUDA_SECURITY=" + text + " is not usable: it takes auto, tls, plain or none");
+}
+
+Status identify(Connection* connection, const std::string& host, uint16_t port,
+                const Credentials& credentials, Clock::time_point deadline) {
+  const Result<Security> security = parse_security(credentials.security.get());
+  if (!security) return security.status();
+  if (*security == Security::kAuto) {
+    const Result<bool> presented = present_ticket(connection->socket.fd(), deadline);
+    if (!presented) return presented.status();
+    if (*presented) return {};
+  }
+  identity::munge::Settings munge;
+  munge.socket = credentials.munge_socket.get();
+  switch (*security) {
+    case Security::kNone:
+      return {};
+    case Security::kPlain:
+      return identify_plainly(connection->socket, munge, deadline);
+    default:
+      return identify_under_tls(connection, host, port, credentials, munge, deadline);
+  }
+}
+
+}  // namespace rcuda::wire

@@ -1,0 +1,50 @@
+// How a client proves to a server who it is, and checks the server, before it says anything else.
+// docs/security.md describes the ways; this is the client's half of each. The daemon's half is
+// server/daemon/gate.h.
+//
+// Threads: any. Blocking: until the server has answered, or until the deadline. Errors name what is
+// missing and the remedy.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/config/settings.h"
+#include "common/wire/connect.h"
+
+namespace rcuda::wire {
+
+// What a connection over a network must have. A server has such a setting as well: the least that
+// it accepts.
+enum class Security : uint8_t {
+  kAuto,   // client: a ticket from a server of this machine, otherwise kTls
+  kTls,    // identity and encryption
+  kPlain,  // identity by MUNGE, no encryption
+  kNone,   // neither; only with a server that was started with --insecure
+};
+Result<Security> parse_security(const std::string& text);
+
+// A program's credentials, from its environment.
+struct Credentials {
+  config::Registry registry{"RCUDA_"};
+  config::String security{registry, "RCUDA_SECURITY", "auto",
+                          "auto (a ticket on the server's own machine, else tls), tls, plain "
+                          "(MUNGE without encryption) or none (a server with --insecure)"};
+  config::String token_file{registry, "RCUDA_TOKEN_FILE", "",
+                            "file with tokens, if not ~/.config/rcuda/token"};
+  config::String certificate{registry, "RCUDA_TLS_CERTIFICATE", "",
+                             "PEM file with this user's certificate and key"};
+  config::String authorities{registry, "RCUDA_TLS_AUTHORITIES", "",
+                             "PEM file with the authorities that sign servers' certificates"};
+  config::String munge_socket{registry, "RCUDA_MUNGE_SOCKET", "",
+                              "socket of munged, if not its own"};
+};
+
+// For a connection whose medium has Reach::kNetwork. `host` and `port` as the user names them. On
+// return the server knows the client's user, and `connection` may be encrypted.
+Status identify(Connection* connection, const std::string& host, uint16_t port,
+                const Credentials& credentials, std::chrono::steady_clock::time_point deadline);
+
+}  // namespace rcuda::wire

@@ -1,0 +1,56 @@
+// MungeChecks: checks the MUNGE credentials of clients on threads of its own, because munged may
+// take long to answer and the daemon has one thread.
+//
+// Threads: one thread calls. Blocking: nothing, not even the destructor; a check that hangs keeps
+// its thread until it returns. Errors: those of identity::munge, kDenied for a credential of
+// another connection, kUnavailable if too many checks wait.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <sys/types.h>
+
+#include "common/base/status.h"
+#include "common/identity/munge.h"
+#include "common/tls/connection.h"
+
+namespace rcuda::server {
+
+class MungeChecks {
+ public:
+  static constexpr size_t kMostAtOnce = 4;
+  static constexpr size_t kMostWaiting = 512;
+
+  struct Outcome {
+    uid_t uid = 0;
+    std::string answer;  // the server's credential, which only this user can decode
+  };
+
+  explicit MungeChecks(identity::munge::Settings settings);
+  ~MungeChecks();
+  MungeChecks(const MungeChecks&) = delete;
+  MungeChecks& operator=(const MungeChecks&) = delete;
+
+  // Begins a check and returns its number. `nonce`: of this connection; see wire::munge_payload().
+  Result<uint64_t> begin(std::string credential, const tls::Key& nonce);
+  // The outcome, once; nothing before descriptor() has become readable for it.
+  std::optional<Result<Outcome>> take(uint64_t number);
+  // The connection has gone.
+  void forget(uint64_t number);
+
+  int descriptor() const;
+  // Makes descriptor() unreadable until the next outcome.
+  void acknowledge();
+
+ private:
+  struct State;
+  static void work(const std::shared_ptr<State>& state);
+
+  std::shared_ptr<State> state_;  // shared with the threads
+};
+
+}  // namespace rcuda::server

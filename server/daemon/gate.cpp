@@ -1,0 +1,159 @@
+#include "server/daemon/gate.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <unistd.h>
+
+#include "common/base/host_name.h"
+#include "common/base/log.h"
+#include "common/identity/certificate.h"
+#include "server/auth/default_paths.h"
+
+namespace rcuda::server {
+namespace {
+
+std::string or_default(const std::string& path, std::string (*fallback)()) {
+  return path.empty() ? fallback() : path;
+}
+
+identity::munge::Settings munge_settings(const Settings& settings) {
+  identity::munge::Settings munge;
+  munge.socket = settings.munge_socket.get();
+  return munge;
+}
+
+Result<wire::Security> security_of(const Settings& settings) {
+  const std::string& text = settings.security.get();
+  if (text == "tls") return wire::Security::kTls;
+  if (text == "plain") return wire::Security::kPlain;
+  if (text == "insecure" || text == "insecure-public") return wire::Security::kNone;
+  return Status(Code::kInvalidArgument, "RCUDA_SERVER_SECURITY=" + text +
+                                            " is not usable: it takes tls, plain, insecure or "
+                                            "insecure-public");
+}
+
+}  // namespace
+
+Gate::Gate(const Settings& settings)
+    : settings_(settings),
+      tokens_(or_default(settings.tokens.get(), default_tokens_file)),
+      munge_(munge_settings(settings)) {}
+
+Status Gate::open(bool for_others) {
+  Result<wire::Security> security = security_of(settings_);
+  if (!security.ok()) return security.status();
+  security_ = *security;
+  Result<ServedUsers> served = ServedUsers::read(settings_.users.get());
+  if (!served.ok()) return served.status();
+  served_ = std::move(served).value();
+
+  const std::string path = or_default(settings_.certificate.get(), default_certificate_file);
+  const bool wanted = !settings_.certificate.get().empty() || (for_others && !allows_anybody());
+  const auto certificate = wanted ? identity::load_or_make_certificate(path, host_name())
+                                  : identity::load_certificate(path);
+  if (certificate.status().code() == Code::kNotFound && !wanted) return {};
+  if (!certificate.ok()) return certificate.status();
+  auto tls = tls::Server::create(path, settings_.client_authorities.get());
+  if (!tls.ok()) return tls.status();
+  tls_ = std::move(tls).value();
+  return {};
+}
+
+Result<Proof> Gate::examine(const wire::Authenticate& message, const tls::Connection* tls,
+                            const tls::Key& nonce) {
+  Proof proof;
+  switch (message.method) {
+    case wire::Method::kToken:
+      if (!tls) return Status(Code::kDenied, "tokens are taken under TLS only");
+      return examine_token(message);
+    case wire::Method::kCertificate: {
+      std::optional<std::string> name = tls ? tls->peer_name() : std::nullopt;
+      if (!name) {
+        return Status(Code::kDenied,
+                      settings_.client_authorities.get().empty()
+                          ? "this server takes no certificates (its setting client_authorities "
+                            "names the authorities whose certificates it takes)"
+                          : "its certificate was not shown, or names no user (CN)");
+      }
+      proof.method = "certificate";
+      proof.account = *std::move(name);
+      return proof;
+    }
+    case wire::Method::kMunge: {
+      Result<uint64_t> check =
+          munge_.begin(message.credential, tls ? tls->exported(tls::kMungeLabel) : nonce);
+      if (!check.ok()) return check.status();
+      proof.method = "munge";
+      proof.check = *check;
+      return proof;
+    }
+  }
+  return Status(Code::kProtocol, "the client names no method of authentication");
+}
+
+Result<Proof> Gate::examine_token(const wire::Authenticate& message) {
+  if (Status status = tokens_.refresh(); !status.ok()) {
+    RCUDA_ERROR("no token is taken: %s", status.message().c_str());
+    return Status(Code::kDenied, "the server cannot read its tokens: see its log");
+  }
+  identity::Secret secret;
+  std::copy(std::begin(message.secret), std::end(message.secret), secret.begin());
+  const auto now =
+      std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
+  Result<std::string> user = tokens_.find(message.id, secret, now);
+  if (!user.ok()) return user.status();
+  Proof proof;
+  proof.method = "token";
+  proof.account = std::move(user).value();
+  proof.granted = true;
+  return proof;
+}
+
+std::optional<Result<Identity>> Gate::identify(Proof& proof, const std::string& from,
+                                               Clock::time_point now) {
+  if (proof.check) {
+    std::optional<Result<MungeChecks::Outcome>> outcome = munge_.take(*proof.check);
+    if (!outcome) return std::nullopt;
+    proof.check.reset();
+    if (!outcome->ok()) return Result<Identity>(outcome->status());
+    proof.account = (*outcome)->uid;
+    proof.answer = std::move((*outcome)->answer);
+  }
+  const std::optional<Result<Account>> account = accounts_.find(*proof.account, now);
+  if (!account) return std::nullopt;
+  if (!account->ok()) {
+    const std::string* name = std::get_if<std::string>(&*proof.account);
+    // A server that is not root runs every session as its own user, whether or not this machine
+    // knows the client's.
+    if (account->status().code() == Code::kNotFound && proof.granted && name && ::geteuid() != 0) {
+      return Result<Identity>(Identity{{}, 0, *name, {}, proof.method, from});
+    }
+    return Result<Identity>(account->status());
+  }
+  const Account& user = **account;
+  if (!proof.granted && !served_.contains(user.uid, user.groups)) {
+    return Result<Identity>(
+        Status(Code::kDenied, "the server does not serve user " + user.user +
+                                  ": its setting users names those it serves beside its own user "
+                                  "and root"));
+  }
+  return Result<Identity>(Identity{user.uid, user.gid, user.user, user.groups, proof.method, from});
+}
+
+std::optional<std::string> Gate::name_of(uid_t user, Clock::time_point now) {
+  const std::optional<Result<Account>> account = accounts_.find(user, now);
+  if (!account) return std::nullopt;
+  return account->ok() ? (*account)->user : user_text(user);
+}
+
+void Gate::forget(const Proof& proof) {
+  if (proof.check) munge_.forget(*proof.check);
+}
+
+void Gate::acknowledge() {
+  accounts_.acknowledge();
+  munge_.acknowledge();
+}
+
+}  // namespace rcuda::server

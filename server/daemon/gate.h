@@ -1,0 +1,87 @@
+// Gate: who a client is, and whether the server serves it. The daemon asks before it reads anything
+// else of a client; docs/security.md describes the ways. The client's half is
+// common/wire/identify.h.
+//
+// A client first brings a Proof: a ticket, or what its Authenticate contains. From it the gate
+// finds the client's Identity, which may take a while: munged and the system's user database are
+// asked on other threads, and descriptors() become readable when they have answered.
+//
+// Threads: the daemon's only thread. Blocking: open() only, for files and the user database.
+// Errors: kDenied with the reason and the remedy; nothing of it helps to guess a secret.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/base/status.h"
+#include "common/tls/server.h"
+#include "common/wire/handshake.h"
+#include "common/wire/identify.h"
+#include "server/auth/munge_checks.h"
+#include "server/auth/token_store.h"
+#include "server/daemon/accounts.h"
+#include "server/daemon/identity.h"
+#include "server/daemon/served_users.h"
+#include "server/worker/settings.h"
+
+namespace rcuda::server {
+
+// What a client has brought to show who it is.
+struct Proof {
+  const char* method = "";            // Identity::method
+  std::optional<AccountKey> account;  // the user's number or name, once it is known
+  bool granted = false;               // by a token: the user need not be listed
+  std::optional<uint64_t> check;      // of MungeChecks, until it has an outcome
+  std::string answer;                 // for Authenticated
+};
+
+class Gate {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit Gate(const Settings& settings);
+
+  // Reads the certificate, the authorities and the list of users. If `for_others`, other machines
+  // can reach the server; then a certificate is made where there is none.
+  Status open(bool for_others);
+
+  // Null if the server has no certificate.
+  const tls::Server* tls() const { return tls_.get(); }
+  // Whether clients of other machines may use a connection without encryption, and without proof.
+  bool allows_plain() const { return security_ != wire::Security::kTls; }
+  bool allows_anybody() const { return security_ == wire::Security::kNone; }
+  const ServedUsers& served() const { return served_; }
+
+  // `tls`: the connection on which the message came, or null. `nonce`: of its Challenge, else
+  // ignored.
+  Result<Proof> examine(const wire::Authenticate& message, const tls::Connection* tls,
+                        const tls::Key& nonce);
+  // Who the client is, or nothing while that is being found out. kDenied if the server does not
+  // serve that user.
+  std::optional<Result<Identity>> identify(Proof& proof, const std::string& from,
+                                           Clock::time_point now);
+  // The name of a user of this machine, if it is known at once.
+  std::optional<std::string> name_of(uid_t user, Clock::time_point now);
+  // The connection has gone.
+  void forget(const Proof& proof);
+
+  std::array<int, 2> descriptors() const { return {accounts_.descriptor(), munge_.descriptor()}; }
+  void acknowledge();
+
+ private:
+  Result<Proof> examine_token(const wire::Authenticate& message);
+
+  const Settings& settings_;
+  wire::Security security_ = wire::Security::kTls;
+  std::unique_ptr<tls::Server> tls_;
+  TokenStore tokens_;
+  MungeChecks munge_;
+  Accounts accounts_;
+  ServedUsers served_;
+};
+
+}  // namespace rcuda::server

@@ -1,0 +1,319 @@
+// The part of the daemon that reads what a client says before it has a worker.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "api/api_hash.h"
+#include "common/base/log.h"
+#include "common/transport/media.h"
+#include "common/wire/same_host.h"
+#include "server/daemon/daemon.h"
+#include "server/worker/address_fence.h"
+#include "server/worker/device_set.h"
+
+namespace rcuda::server {
+namespace {
+
+using wire::MessageType;
+
+// A real Hello has a few hundred bytes, and it is passed to a worker in one packet.
+constexpr uint32_t kMaxHelloBytes = 64u << 10;
+// A session begins without the name of its user if the name service takes longer.
+constexpr auto kLongestWaitForName = std::chrono::milliseconds(100);
+
+bool begins_with_tls(const Socket& client) {
+  std::byte first{};
+  return ::recv(client.fd(), &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && tls::looks_like_tls(first);
+}
+
+}  // namespace
+
+bool Daemon::read(Connection& connection) {
+  if (!connection.local && !connection.tls && connection.received.empty() && !connection.identity &&
+      begins_with_tls(connection.stream)) {
+    if (!gate_.tls()) {
+      refuse(connection, Status(Code::kUnsupported,
+                                "this server has no certificate, so it cannot speak TLS: start it "
+                                "with --listen and an address, or set RCUDA_SERVER_CERTIFICATE"));
+      return false;
+    }
+    auto tls = gate_.tls()->accept(connection.stream.fd());
+    if (!tls.ok()) {
+      refuse(connection, tls.status());
+      return false;
+    }
+    connection.tls = tls->get();
+    connection.stream = Socket(connection.stream.release(), std::move(tls).value());
+  }
+  if (connection.tls && !connection.shaken) return shake_hands(connection);
+
+  wire::MessageHeader header;
+  for (;;) {
+    size_t wanted = sizeof header;
+    if (connection.received.size() >= sizeof header) {
+      std::memcpy(&header, connection.received.data(), sizeof header);
+      Status status = wire::check_header(header);
+      if (status.ok() && header.body_bytes > kMaxHelloBytes) {
+        status = Status(Code::kProtocol, "the introduction is too long");
+      }
+      if (!status.ok()) {
+        refuse(connection, status);
+        return false;
+      }
+      wanted += header.body_bytes;
+    }
+    if (connection.received.size() == wanted) {
+      const std::vector<std::byte> received = std::exchange(connection.received, {});
+      return introduce(connection, header.type, {received.begin() + sizeof header, received.end()});
+    }
+    const size_t have = connection.received.size();
+    connection.received.resize(wanted);
+    const ssize_t got =
+        connection.stream.recv(connection.received.data() + have, wanted - have, MSG_DONTWAIT);
+    connection.received.resize(have + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    if (got > 0) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return true;
+    // Port scanners and health checks connect and leave without sending anything.
+    RCUDA_LOG(have == 0 ? LogLevel::kDebug : LogLevel::kWarn, "%s left during the handshake",
+              connection.name.c_str());
+    return false;
+  }
+}
+
+bool Daemon::shake_hands(Connection& connection) {
+  const auto progress = connection.tls->shake_hands();
+  if (!progress.ok()) {
+    // The client has got TLS's own alert.
+    RCUDA_WARN("%s refused: %s", connection.name.c_str(), progress.status().message().c_str());
+    return false;
+  }
+  // The few kilobytes of a handshake fit any socket's buffer: a client that takes none wants none.
+  if (*progress == tls::Connection::Progress::kWantsWrite) return false;
+  connection.shaken = *progress == tls::Connection::Progress::kDone;
+  return true;
+}
+
+bool Daemon::introduce(Connection& connection, MessageType type,
+                       const std::vector<std::byte>& body) {
+  Status status;
+  switch (type) {
+    case MessageType::kTicketQuery:
+      give_ticket(connection, body);
+      return false;
+    case MessageType::kAttach:
+    case MessageType::kPeerHello:
+      return pass_on(connection, type, body);
+    case MessageType::kTicket:
+      status = take_ticket(connection, body);
+      break;
+    case MessageType::kAuthQuery:
+      status = challenge(connection);
+      break;
+    case MessageType::kAuthenticate:
+      status = examine(connection, body);
+      break;
+    case MessageType::kStatusQuery:
+      status = admit(connection);
+      if (!status.ok()) break;
+      report(connection);
+      return false;
+    case MessageType::kHello:
+      status = admit(connection);
+      if (status.ok()) status = take_hello(connection, body);
+      break;
+    default:
+      status = Status(Code::kProtocol, "the client began with the wrong message");
+  }
+  if (!status.ok()) refuse(connection, status);
+  return status.ok();
+}
+
+// A further socket of a session. It names a session by something that only the session knows, so
+// the client need not identify itself again. If the session is encrypted, the worker demands its
+// key next.
+bool Daemon::pass_on(Connection& connection, MessageType type, const std::vector<std::byte>& body) {
+  Status status;
+  if (connection.tls) {
+    status = Status(Code::kProtocol, "a further socket of a session begins without TLS");
+  } else if (type == MessageType::kAttach) {
+    const Result<wire::Attach> attach = wire::decode_attach(body);
+    if (!attach.ok()) {
+      status = attach.status();
+    } else if (!pool_->attach(*attach, connection.stream.release())) {
+      RCUDA_WARN("%s wants to join a session that does not exist", connection.name.c_str());
+    }
+  } else {
+    const Result<wire::PeerHello> hello = wire::decode_peer_hello(body);
+    UniqueFd socket = connection.stream.release();
+    if (!hello.ok() || !pool_->call_on(*hello, &socket)) {
+      connection.stream = std::move(socket);
+      status = hello.ok() ? Status(Code::kUnavailable,
+                                   "no worker of that session is here: it has ended, or the "
+                                   "address is another server's")
+                          : hello.status();
+    }
+  }
+  if (!status.ok()) refuse(connection, status);
+  return false;
+}
+
+void Daemon::give_ticket(Connection& connection, const std::vector<std::byte>& body) {
+  if (!connection.local) {
+    return refuse(connection,
+                  Status(Code::kProtocol, "tickets are given over the local socket only"));
+  }
+  const Result<wire::TicketQuery> query = wire::decode_ticket_query(body);
+  if (!query.ok()) return refuse(connection, query.status());
+  const Result<wire::Ticket> ticket = tickets_.issue(*connection.identity, *query, Clock::now());
+  if (!ticket.ok()) return refuse(connection, ticket.status());
+  (void)wire::write_message(connection.stream, MessageType::kTicket, wire::encode(*ticket),
+                            Clock::now());
+}
+
+Status Daemon::take_ticket(Connection& connection, const std::vector<std::byte>& body) {
+  const Result<wire::Ticket> ticket = wire::decode_ticket(body);
+  if (!ticket.ok()) return ticket.status();
+  if (connection.local || connection.tls) {
+    return Status(Code::kProtocol, "tickets are for TCP connections without TLS");
+  }
+  connection.identity = tickets_.redeem(*ticket, connection.ends, Clock::now());
+  if (!connection.identity) {
+    return Status(Code::kDenied,
+                  "its ticket is unknown, used, expired or for another connection: try again, and "
+                  "connect to the server itself, not through a tunnel or a proxy");
+  }
+  connection.identity->from = connection.name;
+  connection.name += " of " + connection.identity->user;
+  return {};
+}
+
+// The nonce of a MUNGE credential that is sent without TLS.
+Status Daemon::challenge(Connection& connection) {
+  if (connection.local || connection.tls || connection.nonce) {
+    return Status(Code::kProtocol, "a challenge is for a connection without TLS, once");
+  }
+  if (!gate_.allows_plain()) {
+    return Status(Code::kDenied,
+                  "this server demands encryption (its setting security is tls): leave "
+                  "RCUDA_SECURITY at auto");
+  }
+  wire::Challenge message;
+  if (::getrandom(message.nonce, sizeof message.nonce, 0) != sizeof message.nonce) {
+    return Status::from_errno(errno, "getrandom");
+  }
+  std::memcpy(connection.nonce.emplace().data(), message.nonce, sizeof message.nonce);
+  return wire::write_message(connection.stream, MessageType::kChallenge, wire::encode(message),
+                             Clock::now());
+}
+
+Status Daemon::examine(Connection& connection, const std::vector<std::byte>& body) {
+  if (connection.identity || (!connection.tls && !connection.nonce)) {
+    return Status(Code::kProtocol, "the client identifies itself at the wrong time");
+  }
+  const Result<wire::Authenticate> message = wire::decode_authenticate(body);
+  if (!message.ok()) return message.status();
+  // A nonce serves once.
+  const tls::Key nonce = std::exchange(connection.nonce, {}).value_or(tls::Key{});
+  Result<Proof> proof = gate_.examine(*message, connection.tls, nonce);
+  if (!proof.ok()) return proof.status();
+  connection.proof = std::move(proof).value();
+  return finish_proof(connection);
+}
+
+// Looks whether the client's identity is known by now. If so, tells the client, which may go on.
+Status Daemon::finish_proof(Connection& connection) {
+  std::optional<Result<Identity>> found =
+      gate_.identify(*connection.proof, connection.name, Clock::now());
+  if (!found) return {};
+  const wire::Authenticated answer{std::move(connection.proof->answer)};
+  connection.proof.reset();
+  if (!found->ok()) return found->status();
+  connection.identity = std::move(*found).value();
+  connection.name += " of " + connection.identity->user;
+  return wire::write_message(connection.stream, MessageType::kAuthenticated, wire::encode(answer),
+                             Clock::now());
+}
+
+// Whether the client is identified, or need not be. Then it has an identity.
+Status Daemon::admit(Connection& connection) const {
+  if (connection.identity) return {};
+  if (connection.tls) {
+    return Status(Code::kProtocol, "the client did not identify itself first");
+  }
+  if (gate_.allows_anybody()) {
+    connection.identity =
+        Identity{::geteuid(), ::getegid(), "unknown", {}, "insecure", connection.name};
+    return {};
+  }
+  const Result<bool> of_this_machine = wire::any_on_this_machine({&connection.ends.client, 1});
+  if (!of_this_machine.ok()) return of_this_machine.status();
+  if (!*of_this_machine) {
+    return Status(Code::kDenied,
+                  "clients of other machines identify themselves, and this one did not: leave "
+                  "RCUDA_SECURITY at auto, and see docs/security.md for the ways");
+  }
+  return Status(Code::kDenied,
+                "it connects by TCP from the server's own machine and brings no ticket from the "
+                "local socket @rcuda-" +
+                    std::to_string(listener_.port) +
+                    ", which would prove its user: connect to the server itself, not through a "
+                    "tunnel or a proxy, and from the server's network namespace; or use a token");
+}
+
+Status Daemon::take_hello(Connection& connection, const std::vector<std::byte>& body) {
+  Result<wire::Hello> hello = wire::decode_hello(body);
+  if (!hello.ok()) return hello.status();
+  RCUDA_RETURN_IF_ERROR(check(*hello));
+  connection.hello = std::move(hello).value();
+  connection.waits = true;
+  connection.tell_at = Clock::now();
+  connection.name_by = connection.tell_at + kLongestWaitForName;
+  connection.deadline = connection.tell_at + settings_.start_timeout.get();
+  return {};
+}
+
+Status Daemon::check(const wire::Hello& hello) const {
+  if (hello.api_hash != api::kApiHash) {
+    return Status(Code::kProtocol,
+                  "client and server were built from different versions of rcuda or of cuda.h: "
+                  "install the same build on both");
+  }
+  if (!transport::find_medium(hello.medium)) {
+    return Status(Code::kProtocol,
+                  "this server does not know the transport that the client chose;"
+                  " it takes " +
+                      transport::medium_names());
+  }
+  if (hello.devices.empty()) return Status(Code::kInvalidArgument, "no device was asked for");
+  const std::vector<uint32_t> offered = pool_->offer().ordinals();
+  for (uint32_t ordinal : hello.devices) {
+    if (!offered.empty() && std::find(offered.begin(), offered.end(), ordinal) == offered.end()) {
+      return Status(Code::kNotFound, "the server does not offer device " + std::to_string(ordinal) +
+                                         "; it offers " + list_of(offered));
+    }
+  }
+  size_t sessions = pool_->sessions();
+  for (const Connection& connection : connections_) sessions += connection.waits;
+  if (sessions >= static_cast<size_t>(settings_.max_sessions.get())) {
+    return Status(Code::kUnavailable, "all " + std::to_string(settings_.max_sessions.get()) +
+                                          " sessions are taken: wait for one to end, or raise "
+                                          "--max-sessions on the server");
+  }
+  for (uint32_t window = 0; window < wire::kWindowCount; ++window) {
+    const wire::AddressWindow ours = address_window(window);
+    if (std::none_of(hello.taken_windows.begin(), hello.taken_windows.end(),
+                     [&](const wire::AddressWindow& theirs) { return overlap(ours, theirs); })) {
+      return {};
+    }
+  }
+  return Status(Code::kUnavailable, "the client's other servers use all " +
+                                        std::to_string(wire::kWindowCount) +
+                                        " address windows: name fewer servers in RCUDA_DEVICES");
+}
+
+}  // namespace rcuda::server
