@@ -291,7 +291,7 @@ void EventThread::host_callback(const wire::HostCallbackEvent& event) {
   enqueue(
       host_functions_,
       [this, event, once = std::move(once), shared = std::move(shared)] {
-        if (event.mirrored) mirrors_arrived_();
+        if (event.loan != 0) mirrors_arrived_(event.loan);
         if (once) {
           once(static_cast<CUresult>(event.status));
         } else if (shared && shared->function) {
@@ -300,7 +300,7 @@ void EventThread::host_callback(const wire::HostCallbackEvent& event) {
           RCUDA_WARN("the worker asked for host function %llu, which is not registered",
                      static_cast<unsigned long long>(event.callback));
         }
-        if (event.mirrored) mirrors_leave_();
+        if (event.loan != 0) mirrors_leave_(event.loan);
         acknowledge(event);
       },
       lock);

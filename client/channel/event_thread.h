@@ -83,9 +83,10 @@ class EventThread {
   // then sleeps.
   void drain_output();
 
-  // Sets the functions that run before and after a host function for which the worker has sent the
-  // mirrored memory (process/mirror.h). Called before start().
-  void set_mirror_hooks(std::function<void()> arrived, std::function<void()> leave) {
+  // Sets the functions that run before and after a host function for which the worker has lent its
+  // bytes of mirrored memory (process/mirror.h). Called before start().
+  void set_mirror_hooks(std::function<void(uint64_t loan)> arrived,
+                        std::function<void(uint64_t loan)> leave) {
     mirrors_arrived_ = std::move(arrived);
     mirrors_leave_ = std::move(leave);
   }
@@ -137,7 +138,7 @@ class EventThread {
   std::unordered_map<uint64_t, Shared> graph_callbacks_;
   uint64_t next_callback_ = 1;
   TraceSink trace_sink_;
-  std::function<void()> mirrors_arrived_, mirrors_leave_;
+  std::function<void(uint64_t loan)> mirrors_arrived_, mirrors_leave_;
 
   Runner host_functions_{"rcuda-hostfn", true, {}, {}};
   Runner copies_{"rcuda-graphcopy", false, {}, {}};

@@ -118,11 +118,11 @@ Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
       std::make_unique<wire::RingWriter>(*session->link_, wire::kCommandRingLayout);
   session->events_ = std::make_unique<EventThread>(*session->link_);
   session->events_->set_mirror_hooks(
-      [raw = session.get()] {
-        if (const MirrorHooks* hooks = raw->mirror_hooks_) hooks->arrived(*raw);
+      [raw = session.get()](uint64_t loan) {
+        if (const MirrorHooks* hooks = raw->mirror_hooks_) hooks->arrived(*raw, loan);
       },
-      [raw = session.get()] {
-        if (const MirrorHooks* hooks = raw->mirror_hooks_) hooks->leave(*raw);
+      [raw = session.get()](uint64_t loan) {
+        if (const MirrorHooks* hooks = raw->mirror_hooks_) hooks->leave(*raw, loan);
       });
   if (Status started = session->events_->start(); !started.ok()) {
     return std::move(started).with_context(session->name_);

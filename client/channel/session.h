@@ -52,8 +52,9 @@ class Session;
 
 // The functions that mirrored memory (process/mirror.h) adds to a session's waits.
 struct MirrorHooks {
-  void (*arrived)(Session&);  // before a host function; the worker has sent its bytes
-  void (*leave)(Session&);    // after a host function
+  // before and after a host function, with the number of the worker's loan (wire::MirrorLoan)
+  void (*arrived)(Session&, uint64_t loan);
+  void (*leave)(Session&, uint64_t loan);
   // after a wait; fetches the worker's bytes into the application's memory
   CUresult (*pull)(Session&);
 };

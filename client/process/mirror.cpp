@@ -29,6 +29,7 @@ struct Mirror {
   std::vector<std::byte> known;  // the bytes at the last exchange, equal on both sides
   bool sent = false;             // exchanged at least once; before, `known` has no meaning
   uint64_t version = 0;          // of `known`
+  uint64_t loan = 0;             // the last one whose bytes were merged
   bool removed = false;          // `address` may be unmapped already
   // The two halves of the region. The worker writes and reads `exchanged` around host functions,
   // and writes `fetched` on request.
@@ -165,7 +166,7 @@ CUresult pull(Mirror& mirror) {
 // the memory is not mirrored.
 CUresult introduce(Mirror& mirror) {
   static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  const size_t half = (mirror.bytes + page - 1) / page * page;
+  const size_t half = (wire::MirrorLoan::region_bytes(mirror.bytes) + page - 1) / page * page;
   UniqueFd backing(memfd_create("rcuda-mirror", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!backing || ftruncate(backing.get(), static_cast<off_t>(2 * half)) != 0) {
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -331,18 +332,22 @@ CUresult pull_mirrors(Session& session) {
   return CUDA_SUCCESS;
 }
 
-void mirrors_arrived(Session& session) {
+void mirrors_arrived(Session& session, uint64_t loan) {
   for (const Shared& mirror : of_session(session)) {
     std::lock_guard lock(mirrors_mutex);
     if (mirror->removed || !mirror->exchanged || !mirror->sent) continue;
+    uint64_t lent = 0;
+    std::memcpy(&lent, mirror->exchanged + wire::MirrorLoan::offset(mirror->bytes), sizeof lent);
+    if (lent != loan) continue;
     merge(*mirror, mirror->exchanged);
+    mirror->loan = loan;
   }
 }
 
-void mirrors_leave(Session& session) {
+void mirrors_leave(Session& session, uint64_t loan) {
   for (const Shared& mirror : of_session(session)) {
     std::lock_guard lock(mirrors_mutex);
-    if (mirror->removed || !mirror->exchanged || !mirror->sent) continue;
+    if (mirror->removed || !mirror->exchanged || mirror->loan != loan) continue;
     std::memcpy(mirror->known.data(), mirror->address, mirror->bytes);
     std::memcpy(mirror->exchanged, mirror->known.data(), mirror->bytes);
     ++mirror->version;

@@ -41,8 +41,9 @@ CUresult push_mirrors(const Target& target);
 CUresult pull_mirrors(Session& session);
 
 // Called before and after a host function. The session's worker has sent its bytes before the first
-// call, and takes the client's bytes after the second.
-void mirrors_arrived(Session& session);
-void mirrors_leave(Session& session);
+// call, and takes the client's bytes after the second. Only mirrors whose region has bytes of this
+// loan (wire::MirrorLoan) are touched.
+void mirrors_arrived(Session& session, uint64_t loan);
+void mirrors_leave(Session& session, uint64_t loan);
 
 }  // namespace rcuda::client

@@ -47,18 +47,29 @@ struct EventHeader {
 static_assert(sizeof(EventHeader) == 8);
 
 // The client runs callback `callback`, then writes `sequence` to WorkerWindow::kCallbackAcks[slot].
-// With `mirrored`, the regions of all mirrors hold the worker's bytes before the callback runs, and
-// the client's bytes after it has run.
+// With a loan (MirrorLoan), the regions of the lent mirrors hold the worker's bytes before the
+// callback runs, and the client's bytes after it has run.
 struct HostCallbackEvent {
   EventHeader header;
   uint64_t callback;
   uint64_t sequence;
   uint32_t slot;
   uint32_t status;  // CUresult, for stream callbacks
-  uint32_t mirrored;
-  uint32_t reserved;
+  uint64_t loan;    // its number; 0: no mirror was lent
 };
 static_assert(sizeof(HostCallbackEvent) == 40);
+
+// Around a host function the worker lends the mirrors: it writes their bytes into their regions of
+// the client. The number of the loan, from 1, follows the bytes. It tells the client which regions
+// have bytes of this loan. A mirror that was made meanwhile has none, nor has one whose transfer
+// failed.
+struct MirrorLoan {
+  // Of the number, in the region of a mirror of `bytes` bytes.
+  static constexpr uint64_t offset(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
+  static constexpr uint64_t region_bytes(uint64_t bytes) {
+    return offset(bytes) + sizeof(uint64_t);
+  }
+};
 
 // No graph and no launch in progress holds the callback that the client named `callback`: the
 // client may forget it. Sent once for each callback that reached a graph.

@@ -50,7 +50,7 @@ inline void fuzz_events(const uint8_t* data, size_t size) {
     }
   }
   client::EventThread events(link);
-  events.set_mirror_hooks([] {}, [] {});
+  events.set_mirror_hooks([](uint64_t) {}, [](uint64_t) {});
   if (!events.start().ok()) return;
   std::atomic<int> ran{0};
   for (int i = 0; i < 2; ++i) {
@@ -82,7 +82,7 @@ inline std::vector<std::string> events_corpus() {
          frame(trace, std::string(reinterpret_cast<const char*>(&traced), sizeof traced));
   for (callback.callback = 1; callback.callback <= 4; ++callback.callback) {
     callback.slot = static_cast<uint32_t>(callback.callback);
-    callback.mirrored = callback.slot & 1;
+    callback.loan = callback.slot & 1;
     all += frame(callback);
     all += frame(wire::ReleasedEvent{{Event::kReleased, 8}, callback.callback});
   }

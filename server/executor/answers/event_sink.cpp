@@ -26,14 +26,14 @@ Status EventSink::ready(transport::Region staging) {
 }
 
 Status EventSink::host_callback(uint64_t callback, uint32_t slot, uint64_t sequence,
-                                CUresult status, bool mirrored) {
+                                CUresult status, uint64_t loan) {
   wire::HostCallbackEvent event{};
   event.header = {wire::Event::kHostCallback, sizeof event - sizeof event.header};
   event.callback = callback;
   event.sequence = sequence;
   event.slot = slot;
   event.status = static_cast<uint32_t>(status);
-  event.mirrored = mirrored;
+  event.loan = loan;
   return append(bytes_of(event), {});
 }
 

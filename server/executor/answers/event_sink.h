@@ -28,7 +28,7 @@ class EventSink {
 
   Status ready(transport::Region staging);
   Status host_callback(uint64_t callback, uint32_t slot, uint64_t sequence, CUresult status,
-                       bool mirrored);
+                       uint64_t loan);
   Status released(uint64_t callback);
   // Any length; split into events of bounded size.
   Status output(bool is_stderr, std::string_view text);

@@ -86,13 +86,13 @@ void HostCallbacks::return_slot(uint32_t slot) {
 
 void HostCallbacks::run(uint64_t callback, CUresult status) {
   const Mirrors::Loan loan(mirrors_);
-  call(callback, status, loan.held());
+  call(callback, status, loan.number());
 }
 
-void HostCallbacks::call(uint64_t callback, CUresult status, bool mirrored) {
+void HostCallbacks::call(uint64_t callback, CUresult status, uint64_t loan) {
   const uint32_t slot = take_slot();
   const uint64_t sequence = ++sequences_[slot];
-  if (events_.host_callback(callback, slot, sequence, status, mirrored).ok()) {
+  if (events_.host_callback(callback, slot, sequence, status, loan).ok()) {
     auto* word = reinterpret_cast<uint64_t*>(link_.window().data() +
                                              wire::WorkerWindow::kCallbackAcks + 8ull * slot);
     // Acquire: later work in the stream sees what the application's function wrote into shared

@@ -50,7 +50,7 @@ class HostCallbacks {
   static uint64_t number_of(CUhostFn function, const void* argument);
 
   // Makes the client run one of its internal callbacks, and waits until it has run.
-  void run_internal(uint64_t callback) { call(callback, CUDA_SUCCESS, false); }
+  void run_internal(uint64_t callback) { call(callback, CUDA_SUCCESS, 0); }
 
  private:
   struct Function {
@@ -67,7 +67,7 @@ class HostCallbacks {
   static void CUDA_CB run_stream_callback(CUstream stream, CUresult status, void* argument);
   // Runs a function of the application, with the contents of mirrored memory exchanged around it.
   void run(uint64_t callback, CUresult status);
-  void call(uint64_t callback, CUresult status, bool mirrored);
+  void call(uint64_t callback, CUresult status, uint64_t loan);
   uint32_t take_slot();
   void return_slot(uint32_t slot);
 

@@ -43,7 +43,7 @@ bool move(transport::Link& link, bool to_client, uint64_t region, uint64_t offse
 
 struct Mirrors::Loan::Sent {
   std::shared_ptr<Mirror> mirror;
-  std::vector<std::byte> bytes;
+  std::vector<std::byte> bytes;  // those of the mirror, then the loan's number
 };
 
 Mirrors::~Mirrors() = default;
@@ -126,7 +126,7 @@ HandlerResult Mirrors::fetch(uint64_t address, const ReplyTarget& target) {
     if (fetch.mirror->removed) return;
     fetch.ok =
         fetch.mirrors->send(*fetch.mirror, reinterpret_cast<const void*>(fetch.mirror->address),
-                            fetch.mirror->fetch_offset);
+                            fetch.mirror->bytes, fetch.mirror->fetch_offset);
   };
   auto owner = std::make_unique<std::shared_ptr<Fetch>>(fetch);
   const CUresult queued = driver_.cuLaunchHostFunc(context->fetch_stream, run, owner.get());
@@ -144,8 +144,8 @@ HandlerResult Mirrors::fetch(uint64_t address, const ReplyTarget& target) {
   return kDeferred;
 }
 
-bool Mirrors::send(Mirror& mirror, const void* bytes, uint64_t offset) {
-  return move(link_, true, mirror.region, offset, const_cast<void*>(bytes), mirror.bytes);
+bool Mirrors::send(Mirror& mirror, const void* from, uint64_t bytes, uint64_t offset) {
+  return move(link_, true, mirror.region, offset, const_cast<void*>(from), bytes);
 }
 
 Mirrors::Loan::Loan(Mirrors& mirrors) : mirrors_(mirrors) {
@@ -157,6 +157,7 @@ Mirrors::Loan::Loan(Mirrors& mirrors) : mirrors_(mirrors) {
   collect();
   if (all.empty()) return;
   one_at_a_time_ = std::unique_lock(mirrors_.lent_);
+  number_ = ++mirrors_.loans_;
   for (auto& mirror : all) {
     Sent sent{mirror, {}};
     {
@@ -164,17 +165,20 @@ Mirrors::Loan::Loan(Mirrors& mirrors) : mirrors_(mirrors) {
       // compared later must be the same.
       std::lock_guard lock(mirror->mutex);
       if (mirror->removed) continue;
-      const auto* from = reinterpret_cast<const std::byte*>(mirror->address);
-      sent.bytes.assign(from, from + mirror->bytes);
+      sent.bytes.resize(wire::MirrorLoan::region_bytes(mirror->bytes));
+      std::memcpy(sent.bytes.data(), reinterpret_cast<const void*>(mirror->address), mirror->bytes);
+      std::memcpy(&sent.bytes[wire::MirrorLoan::offset(mirror->bytes)], &number_, sizeof number_);
     }
-    if (mirrors_.send(*mirror, sent.bytes.data(), 0)) sent_.push_back(std::move(sent));
+    if (mirrors_.send(*mirror, sent.bytes.data(), sent.bytes.size(), 0)) {
+      sent_.push_back(std::move(sent));
+    }
   }
 }
 
 Mirrors::Loan::~Loan() {
   std::vector<std::byte> now;
   for (Sent& sent : sent_) {
-    now.resize(sent.bytes.size());
+    now.resize(sent.mirror->bytes);
     if (!move(mirrors_.link_, false, sent.mirror->region, 0, now.data(), now.size())) {
       continue;
     }

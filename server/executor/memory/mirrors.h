@@ -49,20 +49,21 @@ class Mirrors {
   // Sends the bytes to the client, and replies when they have arrived.
   HandlerResult fetch(uint64_t address, const ReplyTarget& target);
 
-  // While it exists, the client's regions have the bytes of the mirrors. held() is false if none
-  // were sent.
+  // While it exists, the client's regions have the bytes of the mirrors.
   class Loan {
    public:
     explicit Loan(Mirrors& mirrors);
     ~Loan();
     Loan(const Loan&) = delete;
     Loan& operator=(const Loan&) = delete;
-    bool held() const { return !sent_.empty(); }
+    // As wire::MirrorLoan says; 0 if no mirror's bytes were sent.
+    uint64_t number() const { return sent_.empty() ? 0 : number_; }
 
    private:
     struct Sent;
     Mirrors& mirrors_;
     std::unique_lock<std::mutex> one_at_a_time_;
+    uint64_t number_ = 0;
     std::vector<Sent> sent_;
   };
 
@@ -72,7 +73,7 @@ class Mirrors {
     std::mutex mutex;  // held while its bytes are read or written
     bool removed = false;
   };
-  bool send(Mirror& mirror, const void* bytes, uint64_t offset);
+  bool send(Mirror& mirror, const void* from, uint64_t bytes, uint64_t offset);
 
   const api::DriverTable& driver_;
   transport::Link& link_;
@@ -81,6 +82,7 @@ class Mirrors {
   Completions& completions_;
   const HostMemory& host_memory_;
   std::mutex lent_;           // one host function at a time, as the client runs them
+  uint64_t loans_ = 0;        // so far; guarded by lent_
   mutable std::mutex mutex_;  // guards mirrors_
   std::map<uint64_t, std::shared_ptr<Mirror>> mirrors_;
 };

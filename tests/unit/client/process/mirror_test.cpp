@@ -76,6 +76,12 @@ class MirrorTest : public ::testing::Test {
     return runs;
   }
 
+  // What the worker does before a host function.
+  void lend(uint64_t loan) {
+    std::memcpy(exchanged_, worker_.data(), kBytes);
+    std::memcpy(exchanged_ + wire::MirrorLoan::offset(kBytes), &loan, sizeof loan);
+  }
+
   CUresult pulled() {
     before_peer(&lone_.puppet);
     const CUresult result = pull_mirrors(*lone_.session);
@@ -174,15 +180,44 @@ TEST_F(MirrorTest, NothingIsFetchedBeforeAnythingWasSent) {
 
 TEST_F(MirrorTest, AHostFunctionSeesTheWorkersBytesAndLeavesItsOwn) {
   (void)pushed();
-  std::memcpy(exchanged_, memory_.data(), kBytes);
-  exchanged_[7] = std::byte{0x70};
-  mirrors_arrived(*lone_.session);
+  worker_[7] = std::byte{0x70};
+  lend(1);
+  mirrors_arrived(*lone_.session, 1);
   EXPECT_EQ(memory_[7], std::byte{0x70});
   memory_[8] = std::byte{0x80};  // changed by the host function
-  mirrors_leave(*lone_.session);
+  mirrors_leave(*lone_.session, 1);
   EXPECT_EQ(exchanged_[7], std::byte{0x70});
   EXPECT_EQ(exchanged_[8], std::byte{0x80});
   EXPECT_TRUE(pushed().empty());  // the worker has them
+}
+
+// The memory was mirrored, and pushed by another thread's launch, while the worker was lending its
+// other mirrors.
+TEST_F(MirrorTest, MemoryThatWasNotLentKeepsItsBytes) {
+  (void)pushed();
+  const std::vector<std::byte> before = memory_;
+  mirrors_arrived(*lone_.session, 1);
+  EXPECT_EQ(memory_, before);
+  memory_[8] = std::byte{0x80};
+  mirrors_leave(*lone_.session, 1);
+  EXPECT_EQ(pushed().size(), 1u);  // the worker does not take it from the region
+  EXPECT_EQ(worker_, memory_);
+}
+
+// The transfer of a later loan failed. The region still has the bytes of the one before.
+TEST_F(MirrorTest, BytesOfAnEarlierLoanAreNotTaken) {
+  (void)pushed();
+  lend(1);
+  mirrors_arrived(*lone_.session, 1);
+  mirrors_leave(*lone_.session, 1);
+  memory_[8] = std::byte{0x80};
+  (void)pushed();
+  mirrors_arrived(*lone_.session, 2);
+  EXPECT_EQ(memory_[8], std::byte{0x80});
+  memory_[9] = std::byte{0x90};
+  mirrors_leave(*lone_.session, 2);
+  EXPECT_EQ(pushed().size(), 1u);
+  EXPECT_EQ(worker_, memory_);
 }
 
 TEST_F(MirrorTest, OtherSessionsAreNotAsked) {
@@ -255,8 +290,8 @@ TEST_F(MirrorTest, FreedMemoryIsTouchedNoMore) {
   while (!over) {
     EXPECT_EQ(push_mirrors(other.session->in_context(1)), CUDA_SUCCESS);
     EXPECT_EQ(pull_mirrors(*other.session), CUDA_SUCCESS);
-    mirrors_arrived(*other.session);
-    mirrors_leave(*other.session);
+    mirrors_arrived(*other.session, 1);
+    mirrors_leave(*other.session, 1);
   }
   freeing.join();
   // The worker got no command for memory that it had already been told to forget.
