@@ -33,6 +33,7 @@ Executor::Executor(const SessionResources& given)
       pool_frees(driver, objects, peers),
       completions(driver, objects, work, answers, output, pool_frees),
       idle(driver, objects, work, completions),
+      device_waits(objects, idle, jobs, peers),
       client_resources(answers.events()),
       host_memory(driver, link, client_resources, resources.host_memory),
       mirrors(driver, link, objects, answers, completions, host_memory),
@@ -50,7 +51,7 @@ Executor::Executor(const SessionResources& given)
       graph_services{driver, objects, host_memory, graph_keeper, graph_copies, host_callbacks},
       launch_services{driver, objects, completions, host_callbacks},
       memory_services{driver, pool_frees, host_memory, mirrors, shared_allocations},
-      module_services{driver, resources, objects, answers, output, idle, images, links},
+      module_services{driver, resources, objects, answers, output, device_waits, images, links},
       peer_services{resources, objects, answers, work, idle, peers, peer_memory, copied_bytes},
       stream_services{driver, resources, objects, answers, output, completions, idle} {}
 

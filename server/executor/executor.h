@@ -32,6 +32,7 @@
 #include "server/executor/memory/shadow_copy.h"
 #include "server/executor/memory/shared_allocations.h"
 #include "server/executor/objects/objects.h"
+#include "server/executor/peers/device_waits.h"
 #include "server/executor/peers/peer_frees.h"
 #include "server/executor/peers/peer_memory.h"
 #include "server/executor/services.h"
@@ -68,6 +69,7 @@ class Executor {
   PoolFrees pool_frees;
   Completions completions;
   IdleCheck idle;
+  DeviceWaits device_waits;
   ClientResources client_resources;
   HostMemory host_memory;
   Mirrors mirrors;

@@ -16,6 +16,7 @@ class Blobs;
 class Completions;
 class DeviceOutput;
 class GpuDirect;
+class DeviceWaits;
 class GraphCopies;
 class GraphKeeper;
 class HostCallbacks;
@@ -92,7 +93,7 @@ struct ModuleServices {
   SessionObjects& objects;
   Answers& answers;
   DeviceOutput& output;
-  IdleCheck& idle;
+  DeviceWaits& device_waits;
   ImageStore& images;
   LinkStates& links;
 };

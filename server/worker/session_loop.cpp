@@ -70,7 +70,7 @@ SessionLoop::SessionLoop(const SessionResources& resources, const SessionLoopOpt
       ring_(*resources.link, wire::kCommandRingLayout),
       last_activity_(Clock::now()),
       peer_waits_(executor_.peers, executor_.objects, executor_.completions, executor_.idle,
-                  resources.most_streams,
+                  executor_.device_waits, resources.most_streams,
                   [this](const wire::CommandHeader& header, std::span<const std::byte> body) {
                     const CustomEntry* entry = custom_command(header.opcode);
                     return entry->may_wait(executor_, {header, body, {}});
@@ -210,38 +210,20 @@ Status SessionLoop::handle(std::span<const std::byte> frame) {
 // The driver would block its caller until the device is idle. The executor thread must not wait, so
 // it executes the command once the device is idle, and only the client thread that made the call
 // waits. In addition, memory is not freed while copies between servers use it.
-// Threads that never stop queueing work cannot delay the command for ever: after the last attempt
-// the driver waits for what they have queued.
 void SessionLoop::postpone(const wire::CommandHeader& header, std::span<const std::byte> body,
-                           uint64_t number, int attempts) {
-  constexpr int kMaxAttempts = 3;
+                           uint64_t number) {
   const auto copy = std::make_shared<const std::vector<std::byte>>(body.begin(), body.end());
-  const bool waits = !frees_pool_memory(executor_.driver, header.opcode, body);
-  // Runs as a job: the idle device may be noticed in the handler of another command, whose context
-  // and reply must not be changed.
-  const auto run = [this, header, number, copy, attempts, waits] {
-    executor_.jobs.post([=, this] {
-      if (waits && attempts < kMaxAttempts && is_busy(header)) {
-        return postpone(header, *copy, number, attempts + 1);
-      }
-      // Last, because a command after the wait may have held a stream again.
-      peer_waits_.when_free([=, this] {
-        const Status status = carry_out(header, *copy, number);
-        if (failure_.ok()) failure_ = status;
-      });
-    });
+  DeviceWaits::Call call;
+  call.context = executor_.objects.current_context()->id;
+  call.waits_for_work = !frees_pool_memory(executor_.driver, header.opcode, body);
+  call.before = [this, opcode = header.opcode, copy](DeviceWaits::Action then) {
+    executor_.peer_frees.when_released(opcode, *copy, std::move(then));
   };
-  const auto let_go = [this, header, copy, run](CUresult) {
-    executor_.peer_frees.when_released(header.opcode, *copy, run);
+  call.run = [this, header, copy, number] {
+    const Status status = carry_out(header, *copy, number);
+    if (failure_.ok()) failure_ = status;
   };
-  if (!waits) return let_go(CUDA_SUCCESS);
-  executor_.idle.when_idle(*executor_.objects.current_context(), let_go);
-}
-
-bool SessionLoop::is_busy(const wire::CommandHeader& header) {
-  if (executor_.objects.make_current(header.context) != CUDA_SUCCESS) return false;
-  ContextState* context = executor_.objects.current_context();
-  return context && !executor_.idle.known_idle(*context);
+  executor_.device_waits.postpone(std::move(call));
 }
 
 Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const std::byte> body,

@@ -54,11 +54,8 @@ class SessionLoop {
   // `number`: the command's number in the session, from 1, as traces show it.
   Status carry_out(const wire::CommandHeader& header, std::span<const std::byte> body,
                    uint64_t number);
-  // `attempts`: how often the command has been postponed already.
   void postpone(const wire::CommandHeader& header, std::span<const std::byte> body,
-                uint64_t number, int attempts = 0);
-  // Whether the header's context is valid and has work that is not known to be done.
-  bool is_busy(const wire::CommandHeader& header);
+                uint64_t number);
   HandlerResult dispatch(const wire::CommandHeader& header, std::span<const std::byte> body,
                          const ReplyTarget& target);
   Status idle();

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <memory>
 #include <string_view>
+#include <type_traits>
 
 #include "api/server_commands.h"
 #include "api/server_handlers.h"
@@ -15,8 +16,8 @@
 #include "server/executor/images/image_store.h"
 #include "server/executor/images/jit_options.h"
 #include "server/executor/objects/objects.h"
+#include "server/executor/peers/device_waits.h"
 #include "server/executor/session_resources.h"
-#include "server/executor/streams/idle.h"
 
 namespace rcuda::server {
 namespace {
@@ -141,18 +142,22 @@ HandlerResult load(ModuleServices& services, const Command& command,
 }
 
 // A driver blocks a thread that unloads code until the device is idle, and the executor thread must
-// not block. So the code is unloaded later. The object's id is free at once, because the client may
-// mint it again.
+// not block. So the code may be unloaded later. The object's id is free at once, because the client
+// may mint it again.
 template <typename Code>
 CUresult unload_when_idle(ModuleServices& services, CUresult (*unload)(Code), Code code) {
   ContextState* const context = services.objects.current_context();
-  if (!context) return unload(code);
-  services.idle.when_idle(*context, [&objects = services.objects, &answers = services.answers,
-                                     id = context->id, unload, code](CUresult) {
-    CUresult result = objects.make_current(id);
-    if (result == CUDA_SUCCESS) result = unload(code);
-    if (result != CUDA_SUCCESS) answers.latch(result);
-  });
+  if (!context || services.device_waits.may_call(*context)) return unload(code);
+  const auto run = [&objects = services.objects, &answers = services.answers, id = context->id,
+                    generation = context->generation, unload, code] {
+    const ContextState* const state = objects.find_context(id);
+    const bool ended = !state || state->generation != generation;
+    // A module ends with its context. A library belongs to none.
+    if (ended && std::is_same_v<Code, CUmodule>) return;
+    if (objects.make_current(id) != CUDA_SUCCESS) objects.forget_current();
+    if (CUresult result = unload(code); result != CUDA_SUCCESS) answers.latch(result);
+  };
+  services.device_waits.postpone({context->id, true, nullptr, run});
   return CUDA_SUCCESS;
 }
 

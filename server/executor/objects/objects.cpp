@@ -137,6 +137,7 @@ void SessionObjects::unbind(wire::Kind kind, wire::ObjectId id) {
 }
 
 void SessionObjects::forget_objects_of(ContextState& context) {
+  ++context.generation;
   context.free_events.clear();
   context.free_streams.clear();
   context.idle_stream = nullptr;

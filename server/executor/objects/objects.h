@@ -42,6 +42,7 @@ struct ContextState {
   Object legacy_stream;                // the legacy stream's use counts; handle stays null
   uint64_t idle_at = 0;                // WorkCount::all() when everything was last known to be done
   std::vector<std::shared_ptr<Departed>> departed;
+  uint64_t generation = 0;  // counts resets; objects of an earlier generation have ended
 };
 
 // A stream that a command names.

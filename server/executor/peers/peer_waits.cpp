@@ -1,7 +1,6 @@
 #include "server/executor/peers/peer_waits.h"
 
 #include <cstring>
-#include <utility>
 
 #include "api/traits.h"
 
@@ -25,7 +24,7 @@ bool PeerWaits::may_run(std::span<const std::byte> frame) {
     const p2p::PeerId link = *api::member(body, traits.link);
     holds = api::holds_stream(traits, body) && peers_.knows(link);
     const bool others_wait =
-        !when_free_.empty() || paused != p2p::Pause::kNone || peers_.wants(p2p::Pause::kHolds);
+        device_waits_.any() || paused != p2p::Pause::kNone || peers_.wants(p2p::Pause::kHolds);
     if (holds && (others_wait || !peers_.settled(link))) return false;
   }
   crowded_ = false;
@@ -55,11 +54,6 @@ bool PeerWaits::has_room(wire::ObjectId id) {
          waiting + idle_.count_busy_streams(context->device, true) < most;
 }
 
-void PeerWaits::when_free(std::function<void()> job) {
-  if (when_free_.empty() && !peers_.holding()) return job();
-  when_free_.push_back(std::move(job));
-}
-
 // This thread also queues the program's work. So none is queued between the query and the start of
 // a kWork pause; may_run() refuses it until the pause ends.
 bool PeerWaits::begin_pause() {
@@ -70,12 +64,7 @@ bool PeerWaits::begin_pause() {
   return peers_.wants(p2p::Pause::kHolds) && peers_.begin_pause(p2p::Pause::kHolds);
 }
 
-bool PeerWaits::run_freed() {
-  if (begin_pause()) return true;
-  if (when_free_.empty() || peers_.holding()) return false;
-  for (const auto& job : std::exchange(when_free_, {})) job();
-  return true;
-}
+bool PeerWaits::run_freed() { return begin_pause() || device_waits_.run_freed(); }
 
 api::WhileHeld PeerWaits::effect_of(const api::CommandTraits& traits,
                                     const wire::CommandHeader& header,

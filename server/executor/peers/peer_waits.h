@@ -16,11 +16,11 @@
 #include <cstddef>
 #include <functional>
 #include <span>
-#include <vector>
 
 #include "api/stubs/traits.h"
 #include "common/wire/protocol.h"
 #include "server/executor/objects/objects.h"
+#include "server/executor/peers/device_waits.h"
 #include "server/executor/streams/completions.h"
 #include "server/executor/streams/idle.h"
 #include "server/peer/peer_hub.h"
@@ -35,21 +35,19 @@ class PeerWaits {
 
   // All outlive this object. `most_streams`: SessionResources::most_streams.
   PeerWaits(PeerHub& peers, SessionObjects& objects, const Completions& completions,
-            IdleCheck& idle, size_t most_streams, MayWait may_wait)
+            IdleCheck& idle, DeviceWaits& device_waits, size_t most_streams, MayWait may_wait)
       : peers_(peers),
         objects_(objects),
         completions_(completions),
         idle_(idle),
+        device_waits_(device_waits),
         most_streams_(most_streams),
         may_wait_(std::move(may_wait)) {}
 
   // Whether the command may be carried out now.
   bool may_run(std::span<const std::byte> frame);
-  // Runs `job`, which may wait for the device, as soon as no stream is held. Until then no further
-  // stream is held.
-  void when_free(std::function<void()> job);
-  // To be called between two commands: runs such jobs, or grants a pause that the engine wants.
-  // Returns whether it did anything.
+  // To be called between two commands: makes the calls that wait until no stream is held
+  // (DeviceWaits), or grants a pause that the engine wants. Returns whether it did anything.
   bool run_freed();
   // Whether may_run() refused the last command because too many streams have work. The caller must
   // try it again.
@@ -66,11 +64,11 @@ class PeerWaits {
   SessionObjects& objects_;
   const Completions& completions_;
   IdleCheck& idle_;
+  DeviceWaits& device_waits_;
   const size_t most_streams_;
   const MayWait may_wait_;
   int behind_ = 0;  // commands allowed to run since a stream was first held
   bool crowded_ = false;
-  std::vector<std::function<void()>> when_free_;
 };
 
 }  // namespace rcuda::server

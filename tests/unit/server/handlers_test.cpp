@@ -1,4 +1,6 @@
 // Handlers alone, with the services of their family and a driver that does no work.
+#include <cstdlib>
+
 #include <gtest/gtest.h>
 
 #include "api/server_handlers.h"
@@ -66,6 +68,81 @@ TEST_F(ModuleHandlersTest, UnloadingALibraryGivesBackTheIdsOfAllThatIsInIt) {
   EXPECT_NE(table(wire::Kind::kModule).id_of(handle<void*>(0x201)), 0u);
   EXPECT_EQ(table(wire::Kind::kKernel).id_of(handle<void*>(0x202)), 2u);
   EXPECT_EQ(table(wire::Kind::kFunction).id_of(handle<void*>(0x203)), 2u);
+}
+
+// Counts the modules that the driver has unloaded.
+class UnloadTest : public ModuleHandlersTest {
+ protected:
+  static CUresult count(CUmodule) {
+    ++unloaded;
+    return CUDA_SUCCESS;
+  }
+  UnloadTest() {
+    unloaded = 0;
+    driver_.cuModuleUnload = count;
+    // The engine's words.
+    driver_.cuMemHostAlloc = [](void** memory, size_t bytes, unsigned) {
+      *memory = std::aligned_alloc(64, bytes);
+      return CUDA_SUCCESS;
+    };
+    driver_.cuMemFreeHost = [](void* memory) {
+      std::free(memory);
+      return CUDA_SUCCESS;
+    };
+  }
+  // Holds a stream for a copy with a worker that never connects.
+  void hold() {
+    ContextState* const context = executor_->objects.find_context(wire::primary_context_id(0));
+    PeerHub::Introduction introduction;
+    introduction.link = 1;
+    introduction.worker = 1;
+    ASSERT_TRUE(executor_->peers.introduce(introduction, {{0, context->handle}}).ok());
+    p2p::PeerCopy copy;
+    copy.id = 1;
+    copy.peer = introduction.link;
+    copy.outgoing = true;
+    copy.memory = p2p::Shape::plain(fuzz::kDeviceBase, 4096);
+    copy.stream = CudaDeviceOps::stream_ref(handle<CUstream>(0x300), context->handle);
+    ASSERT_TRUE(executor_->peers.copy(std::move(copy), {}).ok());
+    ASSERT_TRUE(executor_->peers.holding());
+  }
+  void unload() {
+    ASSERT_EQ(executor_->objects.make_current(wire::primary_context_id(0)), CUDA_SUCCESS);
+    ASSERT_EQ(serve_cuModuleUnload(executor_->module_services, handle<CUmodule>(0x100)),
+              CUDA_SUCCESS);
+  }
+
+  static inline int unloaded = 0;
+};
+
+TEST_F(UnloadTest, CodeIsUnloadedAtOnceIfNothingIsUnderWay) {
+  unload();
+  EXPECT_EQ(unloaded, 1);
+}
+
+// The driver would block the engine, which has to end the copy that holds the stream.
+TEST_F(UnloadTest, CodeIsNotUnloadedWhileAStreamIsHeld) {
+  hold();
+  unload();
+  while (executor_->jobs.run()) {
+  }
+  EXPECT_FALSE(executor_->device_waits.run_freed());
+  EXPECT_EQ(unloaded, 0);
+  EXPECT_TRUE(executor_->device_waits.any());
+  executor_->peers.shut();
+  EXPECT_TRUE(executor_->device_waits.run_freed());
+  EXPECT_EQ(unloaded, 1);
+}
+
+// A reset ends the context's modules. The driver may reuse their handles.
+TEST_F(UnloadTest, AModuleThatEndedWithItsContextIsNotUnloaded) {
+  hold();
+  unload();
+  while (executor_->jobs.run()) {
+  }
+  ASSERT_EQ(serve_cuDevicePrimaryCtxReset_v2(executor_->context_services, 0), CUDA_SUCCESS);
+  EXPECT_TRUE(executor_->device_waits.run_freed());
+  EXPECT_EQ(unloaded, 0);
 }
 
 }  // namespace

@@ -1,0 +1,64 @@
+// DeviceWaits: delays calls for which a driver waits until the device is idle (unloading code,
+// freeing memory, ...). The executor thread must not wait in the driver: it serves the whole
+// session. While a stream is held for a peer worker, the driver would also block the engine, which
+// has to end the copy that holds the stream.
+//
+// Executor thread only. Nothing blocks, with one exception: threads that never stop queueing work
+// cannot delay a call for ever, so after some attempts it is made although the device is busy.
+#pragma once
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "common/wire/protocol.h"
+#include "server/executor/objects/objects.h"
+#include "server/executor/streams/idle.h"
+#include "server/executor/streams/jobs.h"
+#include "server/peer/peer_hub.h"
+
+namespace rcuda::server {
+
+class DeviceWaits {
+ public:
+  using Action = std::function<void()>;
+
+  // All outlive this object.
+  DeviceWaits(SessionObjects& objects, IdleCheck& idle, Jobs& jobs, const PeerHub& peers)
+      : objects_(objects), idle_(idle), jobs_(jobs), peers_(peers) {}
+
+  struct Call {
+    wire::ObjectId context = 0;
+    // The driver waits for the work in the context. False: only for streams that are held.
+    bool waits_for_work = true;
+    // If set: called when the work is done. It calls its argument, at once or later.
+    std::function<void(Action)> before;
+    // Makes the call. Runs in a job (Jobs), never in the handler of another command, whose context
+    // and reply must not be changed. The context need not be current, and may have ended.
+    Action run;
+  };
+  void postpone(Call call) { postpone(std::move(call), 0); }
+  // Whether such a call would not wait now.
+  bool may_call(ContextState& context);
+
+  // Whether calls wait until no stream is held. Until they are made, no further stream is held.
+  bool any() const { return !when_free_.empty(); }
+  // Makes the calls that wait until no stream is held. To be called between two commands. Returns
+  // whether it did anything.
+  bool run_freed();
+
+ private:
+  // `attempts`: how often work was found to be queued behind the wait.
+  void postpone(Call call, int attempts);
+  void make(Call call, int attempts);
+  // Whether the context is valid and has work that is not known to be done.
+  bool is_busy(wire::ObjectId context);
+
+  SessionObjects& objects_;
+  IdleCheck& idle_;
+  Jobs& jobs_;
+  const PeerHub& peers_;
+  std::vector<Action> when_free_;
+};
+
+}  // namespace rcuda::server
