@@ -331,12 +331,13 @@ Status Engine::copy(PeerCopy copy, Status failure) {
   return failure;
 }
 
-Status Engine::signal(PeerId peer, uint64_t id, StreamRef place) {
+Status Engine::signal(PeerId peer, uint64_t id, StreamRef place,
+                      std::shared_ptr<const Status> outcome) {
   RCUDA_RETURN_IF_ERROR(check_id(id));
   const Result<Order> entered = ops_.enter(place, false);
   const Order order = entered ? *entered : Order::kNone;
-  runner_->post([this, peer, id, place, order, status = entered.status()] {
-    runner_->core().signal(peer, id, place, order, status);
+  runner_->post([this, peer, id, place, order, status = entered.status(), outcome] {
+    runner_->core().signal(peer, id, place, order, status, outcome);
   });
   return entered.status();
 }

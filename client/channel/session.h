@@ -156,9 +156,6 @@ class Session {
   // Held while a reference to an allocation's handle is taken or released, so that the worker gets
   // these commands in the order of the count (client/entry/shareable.cpp).
   std::mutex& references_mutex() { return references_mutex_; }
-  // The stream that memory/copy/peer.cpp makes when it first needs one; null until then. Guarded by
-  // a mutex of that file.
-  CUstream& passing_stream() { return passing_stream_; }
 
   // Set with the first mirrored memory and never cleared.
   void set_mirror_hooks(const MirrorHooks* hooks) { mirror_hooks_.store(hooks); }
@@ -223,7 +220,6 @@ class Session {
 
   std::mutex image_mutex_;
   std::mutex references_mutex_;
-  CUstream passing_stream_ = nullptr;
   std::atomic<const MirrorHooks*> mirror_hooks_{nullptr};
   std::atomic<uint32_t> next_call_{1};
   std::atomic<uint64_t> reported_error_{0};  // the error word's value when last reported

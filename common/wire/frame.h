@@ -203,8 +203,12 @@ enum PeerCopyFlags : uint32_t {
   // An error of the copy, which both halves have, becomes an asynchronous error of this session: at
   // once if the worker refuses the half, else when its stream is released (DeviceOps::release), or
   // at the copy's end if it has no stream. Of the two halves of an asynchronous copy, that of the
-  // stream that waits reports. No half reports if a caller waits for the completion word.
+  // stream that waits reports. No half reports if a caller waits for the completion word, or if the
+  // stream that waits belongs to a third worker.
   kPeerReports = 16,
+  // An error of the copy goes with the PeerSignal that names the copy to another worker. That
+  // worker's session reports it.
+  kPeerSignalled = 32,
 };
 
 }  // namespace rcuda::wire

@@ -93,10 +93,10 @@ void Core::copy(PeerCopy copy, Order order, const Status& failure) {
   other.add(std::move(copy), order, before, failure);
 }
 
-void Core::signal(PeerId id, uint64_t signal, StreamRef stream, Order order,
-                  const Status& failure) {
+void Core::signal(PeerId id, uint64_t signal, StreamRef stream, Order order, const Status& failure,
+                  std::shared_ptr<const Status> outcome) {
   environment_.orders.add(order, stream);
-  peer(id).signal(signal, order, failure);
+  peer(id).signal({signal, order, failure, std::move(outcome)});
 }
 
 void Core::await(PeerId id, uint64_t signal, StreamRef stream, Order order) {

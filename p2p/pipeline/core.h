@@ -31,7 +31,8 @@ class Core {
   void lose(PeerId peer, const Status& why);
   void copy(PeerCopy copy, Order order, const Status& failure);
   // `stream` is the stream in which `order` has its place.
-  void signal(PeerId peer, uint64_t id, StreamRef stream, Order order, const Status& failure);
+  void signal(PeerId peer, uint64_t id, StreamRef stream, Order order, const Status& failure,
+              std::shared_ptr<const Status> outcome = nullptr);
   void await(PeerId peer, uint64_t id, StreamRef stream, Order order);
   void release_memory(DeviceAddress base, uint64_t bytes, std::function<void()> done);
 

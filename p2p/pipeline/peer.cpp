@@ -85,12 +85,12 @@ void Peer::add(PeerCopy copy, Order order, uint64_t before, const Status& failur
   }
 }
 
-void Peer::signal(uint64_t id, Order order, const Status& failure) {
-  if (!lost_.ok()) return environment_.orders.release(order, {});
+void Peer::signal(Signal signal) {
+  if (!lost_.ok()) return environment_.orders.release(signal.order, {});
   // A stream that cannot be observed has failed. The waiting side is notified at once.
-  if (!failure.ok())
-    RCUDA_DEBUG("signal %llu of a failed stream", static_cast<unsigned long long>(id));
-  signals_.push_back({id, order, failure});
+  if (!signal.failure.ok())
+    RCUDA_DEBUG("signal %llu of a failed stream", static_cast<unsigned long long>(signal.id));
+  signals_.push_back(std::move(signal));
 }
 
 void Peer::await(uint64_t id, Order order) {
@@ -280,6 +280,7 @@ Status Peer::advance_signals(bool& moved) {
       if (!reached) met = reached.status();
       environment_.orders.release(at->order, {});
     }
+    if (met.ok() && at->outcome) met = *at->outcome;
     const SignalMessage message = make_signal(at->id, met);
     at = signals_.erase(at);
     moved = true;

@@ -38,7 +38,7 @@ class Peer {
   void add(PeerCopy copy, Order order, uint64_t before, const Status& failure);
   // signal(): the peer's streams wait for an event of this side. await(): a stream of this side
   // waits for an event of the peer.
-  void signal(uint64_t id, Order order, const Status& failure);
+  void signal(Signal signal);
   void await(uint64_t id, Order order);
   // Requests that the peer unmaps the memory. `done` runs when it has, or when the peer is lost.
   void forget(const Exported& exported, std::function<void()> done);
@@ -70,11 +70,6 @@ class Peer {
   const Status& lost() const { return lost_; }
 
  private:
-  struct Signal {
-    uint64_t id = 0;
-    Order order = Order::kNone;  // none: the stream cannot be observed, because of `failure`
-    Status failure;
-  };
   struct GpudirectProbe {
     enum class Stage : uint8_t { kFilling, kShipping, kAsked, kOver };
     int device = 0;

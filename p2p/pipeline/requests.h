@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -42,6 +43,14 @@ struct PeerCopy {
   // Called once on the engine thread when the copy is over, after the stream has been released.
   // Must not block. May be empty.
   std::function<void(const Status&)> done;
+};
+
+// An event for a stream of another worker.
+struct Signal {
+  uint64_t id = 0;
+  Order order = Order::kNone;  // none: the stream cannot be observed, because of `failure`
+  Status failure;
+  std::shared_ptr<const Status> outcome;  // of a copy in front of it; may be null
 };
 
 // How a copy would be made.

@@ -52,7 +52,8 @@ Executor::Executor(const SessionResources& given)
       launch_services{driver, objects, completions, host_callbacks},
       memory_services{driver, pool_frees, host_memory, mirrors, shared_allocations},
       module_services{driver, resources, objects, answers, output, device_waits, images, links},
-      peer_services{resources, objects, answers, work, idle, peers, peer_memory, copied_bytes},
+      peer_services{resources, objects,     answers,       work,        idle,
+                    peers,     peer_memory, copy_outcomes, copied_bytes},
       stream_services{driver, resources, objects, answers, output, completions, idle} {}
 
 }  // namespace rcuda::server

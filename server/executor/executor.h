@@ -32,6 +32,7 @@
 #include "server/executor/memory/shadow_copy.h"
 #include "server/executor/memory/shared_allocations.h"
 #include "server/executor/objects/objects.h"
+#include "server/executor/peers/copy_outcomes.h"
 #include "server/executor/peers/device_waits.h"
 #include "server/executor/peers/peer_frees.h"
 #include "server/executor/peers/peer_memory.h"
@@ -66,6 +67,7 @@ class Executor {
   PeerHub peers;  // its threads post jobs and latch errors
   PeerFrees peer_frees;
   PeerMemory peer_memory;
+  CopyOutcomes copy_outcomes;
   PoolFrees pool_frees;
   Completions completions;
   IdleCheck idle;

@@ -14,6 +14,7 @@ namespace rcuda::server {
 class Answers;
 class Blobs;
 class Completions;
+class CopyOutcomes;
 class DeviceOutput;
 class GpuDirect;
 class DeviceWaits;
@@ -107,6 +108,7 @@ struct PeerServices {
   PeerHub& peers;
   PeerMemory& memory;
   uint64_t& copied_bytes;
+  CopyOutcomes& outcomes;
 };
 
 struct StreamServices {

@@ -1,11 +1,14 @@
 #include "client/memory/copy/peer.h"
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <mutex>
 #include <span>
+#include <vector>
 
 #include "client/calls/capture.h"
+#include "client/objects/arena.h"
 #include "client/objects/named.h"
 #include "client/process/process.h"
 #include "generated/client/forward.h"
@@ -67,6 +70,14 @@ class Halves {
     (outgoing ? out_target_ : in_target_) = place.target;
     if (!outgoing) out_.flags |= wire::kPeerOtherStream;
   }
+
+  // Puts the source's half at a place in a stream of this library, for a copy that was issued in a
+  // stream of a third worker. The signal behind it, which names the copy, takes an error there.
+  void order_between(const StreamPoint& passing) {
+    order_with(passing, true);
+    out_.flags ^= wire::kPeerReports | wire::kPeerSignalled;
+  }
+  uint64_t id() const { return out_.id; }  // 0 before the halves are sent
 
   // For copies whose result no caller receives: the destination's session reports an error.
   void report_later() { in_.flags |= wire::kPeerReports; }
@@ -132,8 +143,10 @@ class Halves {
 };
 
 // Orders work of two workers: commands sent to the stream `later` from now on wait for everything
-// sent to `earlier` so far.
-CUresult signal_then_await(const StreamPoint& earlier, const StreamPoint& later) {
+// sent to `earlier` so far. `copy`: the id of a copy in `earlier` whose error the worker of `later`
+// reports.
+CUresult signal_then_await(const StreamPoint& earlier, const StreamPoint& later,
+                           uint64_t copy = 0) {
   Session& signalling = *earlier.target.session;
   Peers& peers = Process::get().peers();
   std::lock_guard lock(peers.pairs_mutex());
@@ -144,34 +157,42 @@ CUresult signal_then_await(const StreamPoint& earlier, const StreamPoint& later)
   }
   wire::PeerSignalBody body{};
   body.id = peers.next_id();
+  body.copy = copy;
   body.link = link;
   body.is_event = earlier.event != 0;
   body.place = body.is_event ? earlier.event : earlier.stream;
   const CUresult signalled = send(earlier.target, wire::Custom::kPeerSignal, body);
   // The worker that would release the other stream is lost.
   if (signalling.lost()) return kSessionLost;
+  body.copy = 0;
   body.is_event = 0;
   body.place = later.stream;
   return either(signalled, send(later.target, wire::Custom::kPeerAwait, body));
 }
 
-// Returns a stream of this library on a side's worker, in which copies issued in a third server's
-// streams get their place. They run in the order of their calls. This order is safe, as any order
-// between unrelated streams is.
+// Returns a stream of this library in the context of a side, in which copies issued in a third
+// server's streams get their place. They run in the order of their calls. This order is safe, as
+// any order between unrelated streams is.
 CUresult passing_stream(const Target& owner, StreamPoint* place) {
   static auto* mutex = new std::mutex;
+  static auto* streams = new std::vector<Ref<Stream>>;  // one for each context that needed one
   std::lock_guard lock(*mutex);
-  Session& session = *owner.session;
-  CUstream& known = session.passing_stream();
-  const auto* stream = find<Stream>(known);
-  if (!stream || stream->session != &session || stream->context != owner.context) {
+  std::erase_if(*streams, [](const Ref<Stream>& known) { return !known.get(); });
+  const auto found = std::find_if(streams->begin(), streams->end(), [&](const Ref<Stream>& known) {
+    const Stream& stream = *known.handle();
+    return stream.session == owner.session && stream.context == owner.context;
+  });
+  auto stream = found != streams->end() ? reinterpret_cast<CUstream>(found->handle()) : nullptr;
+  if (!stream) {
     const InContext scope(owner);
-    const CUresult result = forward_cuStreamCreate(&known, CU_STREAM_NON_BLOCKING);
+    const CUresult result = forward_cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
     if (result != CUDA_SUCCESS) return result;
-    find<Stream>(known)->timeline->set_with_legacy(Timeline::WithLegacy::kNo);
+    auto* created = find<Stream>(stream);
+    created->timeline->set_with_legacy(Timeline::WithLegacy::kNo);
+    streams->push_back(Ref(created));
   }
   place->target = owner;
-  return resolve(known, wire::Kind::kStream, &place->target, &place->stream);
+  return resolve(stream, wire::Kind::kStream, &place->target, &place->stream);
 }
 
 CUresult copy_asynchronously(const CopyBetweenServers& copy, const StreamPoint& issued) {
@@ -184,9 +205,9 @@ CUresult copy_asynchronously(const CopyBetweenServers& copy, const StreamPoint& 
   CUresult result = passing_stream(copy.source.owner, &passing);
   if (result == CUDA_SUCCESS) result = signal_then_await(issued, passing);
   if (result != CUDA_SUCCESS) return result;
-  halves.order_with(passing, true);
+  halves.order_between(passing);
   result = halves.post();
-  return either(result, signal_then_await(passing, issued));
+  return either(result, signal_then_await(passing, issued, halves.id()));
 }
 
 CUresult copy_and_wait(const CopyBetweenServers& copy, const StreamPoint& issued) {

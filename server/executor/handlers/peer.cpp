@@ -9,6 +9,7 @@
 #include "server/executor/answers/answers.h"
 #include "server/executor/custom.h"
 #include "server/executor/objects/objects.h"
+#include "server/executor/peers/copy_outcomes.h"
 #include "server/executor/peers/peer_memory.h"
 #include "server/executor/session_resources.h"
 #include "server/executor/streams/idle.h"
@@ -64,9 +65,13 @@ HandlerResult peer_introduce(PeerServices& services, const Command& command,
 
 HandlerResult peer_copy(PeerServices& services, const Command&, const wire::PeerCopyBody& body) {
   const WordSignal word{body.word, body.sequence};
-  // An error is reported once: by one of the two halves, or in the word of the caller that waits.
+  // An error is reported once: by one of the two halves, in the word of the caller that waits, or
+  // by the worker that gets a signal.
   const bool reports = body.flags & wire::kPeerReports;
+  const CopyOutcomes::Outcome outcome =
+      body.flags & wire::kPeerSignalled ? services.outcomes.make(body.id) : nullptr;
   const auto failed = [&](CUresult result) {
+    if (outcome) *outcome = Status::from_cuda(result, "a peer copy that was refused");
     services.answers.signal(word, result);
     return answer(reports ? result : CUDA_SUCCESS);
   };
@@ -85,8 +90,9 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
   copy.hold = body.flags & wire::kPeerHolds;
   copy.peer_has_stream = body.flags & wire::kPeerOtherStream;
   copy.stream_gets_error = reports;
-  copy.done = [&answers = services.answers, word,
+  copy.done = [&answers = services.answers, word, outcome,
                latches = reports && !in_stream](const Status& status) {
+    if (outcome) *outcome = status;
     const CUresult result = cuda_error_of(status);
     // A stream's error is latched when the stream is released.
     if (result != CUDA_SUCCESS && latches) answers.latch(result);
@@ -116,6 +122,7 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
 
 HandlerResult peer_signal(PeerServices& services, const Command&,
                           const wire::PeerSignalBody& body) {
+  const CopyOutcomes::Outcome outcome = services.outcomes.take(body.copy);
   if (!services.peers.knows(body.link)) return answer(kNoPeer);
   // A stream or event that does not exist has no context. The engine cannot use it, and reports
   // that to the peer worker, whose stream waits.
@@ -132,7 +139,8 @@ HandlerResult peer_signal(PeerServices& services, const Command&,
       signalled = CudaDeviceOps::stream_ref(stream.handle, stream.context->handle);
     }
   }
-  return answer(cuda_error_of(services.peers.engine().signal(body.link, body.id, signalled)));
+  return answer(
+      cuda_error_of(services.peers.engine().signal(body.link, body.id, signalled, outcome)));
 }
 
 HandlerResult peer_await(PeerServices& services, const Command&, const wire::PeerSignalBody& body) {

@@ -92,5 +92,59 @@ TEST_F(PeerCopyTest, WhatIsQueuedDuringACopyIsAskedAbout) {
   EXPECT_TRUE(copy().destination);
 }
 
+// Copies from the first server to another one, issued in a stream of the second server.
+class ThirdServerTest : public PeerCopyTest {
+ protected:
+  void SetUp() override {
+    PeerCopyTest::SetUp();
+    copy_.destination.owner.session = other_.session.get();
+    push_context(process().device(1)->primary);
+    (void)sent(static_cast<uint16_t>(api::Opcode::cuStreamCreate));
+  }
+  void TearDown() override {
+    EXPECT_EQ(other_.ping(), CUDA_SUCCESS);
+    process().peers().forget(*other_.session);
+    pop_context();
+    PeerCopyTest::TearDown();
+  }
+  void copy_in_stream() { EXPECT_EQ(copy_between_servers(copy_, nullptr, false), CUDA_SUCCESS); }
+
+  LoneSession other_;
+};
+
+TEST_F(ThirdServerTest, EachGpuOfTheSourceHasOneStreamForThem) {
+  const uint32_t ordinals[] = {first_session().ordinals()[0], first_session().ordinals()[1]};
+  for (int round = 0; round < 3; ++round) {
+    for (uint32_t gpu = 0; gpu < 2; ++gpu) {
+      copy_.source.owner.context = wire::primary_context_id(gpu);
+      copy_.source.owner.device = ordinals[gpu];
+      copy_in_stream();
+    }
+  }
+  EXPECT_EQ(sent(wire::Custom::kPeerCopy).size(), 6u);
+  EXPECT_LE(sent(static_cast<uint16_t>(api::Opcode::cuStreamCreate)).size(), 2u);
+}
+
+// The program waits for its stream, which belongs to the second server.
+TEST_F(ThirdServerTest, TheServerOfTheStreamReportsAnError) {
+  (void)sent(wire::Custom::kPeerCopy), (void)sent(wire::Custom::kPeerSignal);
+  (void)sent_to_second(wire::Custom::kPeerAwait);
+  copy_in_stream();
+  const auto out = sent(wire::Custom::kPeerCopy), signals = sent(wire::Custom::kPeerSignal);
+  const auto awaits = sent_to_second(wire::Custom::kPeerAwait);
+  EXPECT_EQ(other_.ping(), CUDA_SUCCESS);
+  const auto in = other_.puppet.taken(wire::Custom::kPeerCopy);
+  ASSERT_EQ(out.size(), 1u);
+  ASSERT_EQ(in.size(), 1u);
+  ASSERT_EQ(signals.size(), 1u);
+  ASSERT_EQ(awaits.size(), 1u);
+  const auto half = out[0].as<wire::PeerCopyBody>();
+  EXPECT_EQ(half.flags & (wire::kPeerReports | wire::kPeerSignalled), wire::kPeerSignalled);
+  EXPECT_EQ(in[0].as<wire::PeerCopyBody>().flags & (wire::kPeerReports | wire::kPeerSignalled), 0u);
+  const auto signal = signals[0].as<wire::PeerSignalBody>();
+  EXPECT_EQ(signal.copy, half.id);
+  EXPECT_EQ(awaits[0].as<wire::PeerSignalBody>().id, signal.id);
+}
+
 }  // namespace
 }  // namespace rcuda::client

@@ -446,6 +446,27 @@ TEST(EventTest, ASignalForAWaitThatWasRefusedIsTaken) {
     const auto signal = [&] {
       pair.session.core(0).signal(1, 9, {pair.streams[0], 0},
                                   *pair.a().enter({pair.streams[0], 0}, false), {});
+// The copy fails after the signal was queued. A stream of a third worker waits for both.
+TEST(EventTest, ASignalTakesTheErrorOfACopyInFrontOfIt) {
+  for (const bool failed : {false, true}) {
+    Pair pair("tcp");
+    const auto outcome = std::make_shared<Status>();
+    pair.a().run_kernel(pair.streams[0], 500, [&] {
+      if (failed) *outcome = Status::from_cuda(400, "a copy");
+    });
+    pair.session.core(0).signal(1, 9, {pair.streams[0], 0},
+                                *pair.a().enter({pair.streams[0], 0}, false), {}, outcome);
+    pair.session.core(1).await(0, 9, {pair.streams[1], 0}, order_in(pair.b(), pair.streams[1]));
+    pair.session.settle();
+    pair.expect_streams_free();
+    const std::vector<Status>& errors = pair.b().stream_errors(pair.streams[1]);
+    ASSERT_EQ(errors.size(), failed ? 1u : 0u);
+    if (failed) {
+      EXPECT_EQ(errors[0].cuda(), 400);
+    }
+  }
+}
+
       pair.session.settle();
     };
     for (int round = 0; round < 2; ++round) {
