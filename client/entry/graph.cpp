@@ -64,9 +64,14 @@ CUresult cuGraphClone(CUgraph* clone, CUgraph handle) {
   if (CUresult result = find_as(handle, &graph); result != CUDA_SUCCESS) return result;
   if (!clone) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = forward_cuGraphClone(clone, handle);
+  if (result != CUDA_SUCCESS) return result;
   // The worker's clone holds the same user objects as the original.
-  if (result == CUDA_SUCCESS) find<Graph>(*clone)->held = graph->held;
-  return result;
+  auto& held = find<Graph>(*clone)->held = graph->held;
+  for (const HeldObject& copied : held) {
+    copied.object->references.fetch_add(copied.count);
+    copied.of_all->fetch_add(copied.count);
+  }
+  return CUDA_SUCCESS;
 }
 
 CUresult cuGraphDestroyNode(CUgraphNode handle) {
@@ -131,10 +136,10 @@ CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsi
   if (!is_count(count) || (flags & ~unsigned{CU_GRAPH_USER_OBJECT_MOVE})) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  HeldObject held{object, 0, std::make_shared<std::atomic<unsigned>>(count)};
+  HeldObject held{object, 0, count, std::make_shared<std::atomic<unsigned>>(count)};
   EventThread::GraphCallback callback;
-  callback.released = [object, count = held.count] {
-    if (const unsigned left = count->exchange(0)) (void)release_user_object(object, left);
+  callback.released = [object, of_all = held.of_all] {
+    if (const unsigned left = of_all->exchange(0)) (void)release_user_object(object, left);
   };
   EventThread& events = graph->session->events();
   const auto number = events.add_graph_callback(std::move(callback));
@@ -168,15 +173,15 @@ CUresult cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, uns
       ++held;
       continue;
     }
-    const unsigned have = held->count->load();
-    if (have > count) {
-      held->count->store(have - count);
+    if (held->count > count) {
+      held->count -= count;
+      held->of_all->fetch_sub(count);
       (void)release_user_object(object, count);
       return CUDA_SUCCESS;
     }
-    // Clones or executables of the graph may still hold these references. The worker reports when
-    // they are released.
-    count -= have;
+    // Clones or executables of the graph may still hold the object. The worker reports when all
+    // have released it, and these references go then.
+    count -= held->count;
     const uint64_t number = held->number;
     held = all.erase(held);
     if (CUresult result = forward_rcuda_graph_release(graph_handle, number);
