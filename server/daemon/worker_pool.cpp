@@ -36,7 +36,8 @@ bool taken(const wire::Hello& hello, uint32_t window) {
                      [&](const wire::AddressWindow& theirs) { return overlap(ours, theirs); });
 }
 
-// Starting many more workers at once than there are cores only slows each of them down.
+// Starting many more workers at once than there are cores only slows each of them down. Workers
+// that hang count too: if the driver hangs, they must not become more and more.
 size_t most_starting() { return std::max(4u, 2 * std::thread::hardware_concurrency()); }
 
 std::string outcome(int status) {
@@ -73,6 +74,12 @@ size_t WorkerPool::starting() const {
                                            [](const Worker& w) { return w.is(State::kStarting); }));
 }
 
+bool WorkerPool::may_start() const {
+  const auto hanging = static_cast<size_t>(
+      std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.hangs; }));
+  return starting() + hanging < most_starting();
+}
+
 uint32_t WorkerPool::choose_window(const wire::Hello* hello) const {
   // Chooses the window with the fewest starting or idle workers, so that idle workers are in
   // different windows.
@@ -107,12 +114,12 @@ void WorkerPool::refill(const std::vector<const wire::Hello*>& waiting) {
       spare.erase(suits);
       continue;
     }
-    if (starting() >= most_starting()) return;
+    if (!may_start()) return;
     if (Status status = start(choose_window(hello)); !status.ok()) return failed(status);
   }
   const auto pool = static_cast<size_t>(settings_.pool.get());
   for (size_t have = spare.size(); have < pool; ++have) {
-    if (starting() >= most_starting()) return;
+    if (!may_start()) return;
     if (Status status = start(choose_window(nullptr)); !status.ok()) return failed(status);
   }
   // The other idle workers were started for clients that have left.
@@ -278,10 +285,11 @@ void WorkerPool::handle(const std::vector<pollfd>& items) {
   for (auto worker = workers_.begin(); worker != workers_.end();) {
     if (worker->is(State::kStarting) && is_ready(worker->control.get())) read(*worker);
     if (worker->is(State::kStarting) && now - worker->since > settings_.start_timeout.get()) {
-      worker->said_why = true;
       failed(Status(Code::kTimeout, "a worker did not initialise its driver in time"));
       ::kill(worker->pid, SIGKILL);
-      worker->since = now;
+      // It may be stuck in the driver and live on. Another one takes its place.
+      worker->state = State::kEnding;
+      worker->hangs = true;
     }
     const bool ended = worker->ask_at ? now >= *worker->ask_at : is_ready(worker->process.get());
     worker = ended && reap(*worker) ? workers_.erase(worker) : std::next(worker);

@@ -90,6 +90,7 @@ class WorkerPool {
     uint8_t client[16] = {};              // session_name() of Hello::session
     uint32_t index = 0;                   // Hello::worker
     bool said_why = false;                // why it could not start is already reported to failed()
+    bool hangs = false;                   // did not start in time; it is killed but has not ended
     // Set if the process has ended but waitpid() does not report it yet, because a tracer (a
     // debugger) is notified first: when to call waitpid() again.
     std::optional<Clock::time_point> ask_at;
@@ -100,6 +101,7 @@ class WorkerPool {
 
   Status start(uint32_t window);
   void stop(Worker& worker);
+  bool may_start() const;
   uint32_t choose_window(const wire::Hello* hello) const;
   void read(Worker& worker);
   // Returns false while waitpid() does not report the end, because of a tracer.

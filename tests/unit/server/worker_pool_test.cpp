@@ -2,11 +2,15 @@
 #include "server/daemon/worker_pool.h"
 
 #include <algorithm>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "api/api_hash.h"
 
@@ -92,6 +96,30 @@ TEST(WorkerPoolTest, WhatClientsThatLeftWaitedForIsNotKept) {
   pool.refill({});
   EXPECT_EQ(idle(pool), 1u);
   EXPECT_TRUE(pool.last_failure().ok());
+}
+
+// A worker that is stuck in its driver may survive even SIGKILL for a while.
+TEST(WorkerPoolTest, AWorkerThatHangsInItsStartIsReplacedBeforeItEnds) {
+  const std::string path = ::testing::TempDir() + "/rcuda-hanging-" + std::to_string(::getpid());
+  std::ofstream(path) << "#!/bin/sh\nexec sleep 1000\n";
+  ASSERT_EQ(::chmod(path.c_str(), 0700), 0);
+  PoolSettings settings("1", path.c_str());
+  ASSERT_TRUE(settings.start_timeout.set("50ms", "start timeout", "the test").ok());
+  ASSERT_TRUE(settings.stop_timeout.set("50ms", "stop timeout", "the test").ok());
+  WorkerPool pool(settings, 0);
+  pool.refill({});
+  ASSERT_EQ(pool.starting(), 1u);
+  // Without descriptors, the pool does not notice that a worker has ended.
+  while (pool.last_failure().ok()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    pool.handle({});
+  }
+  EXPECT_EQ(pool.starting(), 0u);
+  while (pool.starting() == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    pool.refill({});
+  }
+  ::unlink(path.c_str());
 }
 
 // Neither the request to stop nor a kill removes the worker. The server ends nevertheless.
