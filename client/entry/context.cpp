@@ -53,6 +53,7 @@ std::vector<Allocation> forget_context(const Context& context, RetiredEarly* ret
   retire_all<Module>(context, retired);
   retire_all<Function>(context, retired);
   retire_all<Array>(context, retired);
+  retire_all<LinkState>(context, retired);
   return Process::get().memory().remove_context(context.device, context.id);
 }
 

@@ -16,8 +16,8 @@ class Blobs;
 class Completions;
 class CopyOutcomes;
 class DeviceOutput;
-class GpuDirect;
 class DeviceWaits;
+class GpuDirect;
 class GraphCopies;
 class GraphKeeper;
 class HostCallbacks;
@@ -48,6 +48,7 @@ struct ContextServices {
   PeerHub& peers;
   Completions& completions;
   HostMemory& host_memory;
+  LinkStates& links;
 };
 
 struct CopyServices {
@@ -107,8 +108,8 @@ struct PeerServices {
   IdleCheck& idle;
   PeerHub& peers;
   PeerMemory& memory;
-  uint64_t& copied_bytes;
   CopyOutcomes& outcomes;
+  uint64_t& copied_bytes;
 };
 
 struct StreamServices {

@@ -2,6 +2,7 @@
 #include "api/server_handlers.h"
 #include "server/executor/answers/answers.h"
 #include "server/executor/answers/device_output.h"
+#include "server/executor/images/link_states.h"
 #include "server/executor/memory/host_memory.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/services.h"
@@ -23,8 +24,11 @@ void forget(ContextServices& services, ContextState& context) {
 }  // namespace
 
 CUresult serve_cuCtxDestroy_v2(ContextServices& services, CUcontext ctx) {
-  if (ContextState* context = services.objects.find_context(ctx)) forget(services, *context);
+  ContextState* const context = services.objects.find_context(ctx);
+  const wire::ObjectId id = context ? context->id : 0;
+  if (context) forget(services, *context);
   const CUresult result = services.driver.cuCtxDestroy_v2(ctx);
+  services.links.remove_all_of(id);
   // Memory that was first page-locked in this context may be in use by other contexts.
   if (services.objects.make_current(wire::primary_context_id(0)) == CUDA_SUCCESS) {
     services.host_memory.lock_again();
@@ -39,9 +43,9 @@ CUresult serve_cuDevicePrimaryCtxReset_v2(ContextServices& services, CUdevice de
   forget(services, *context);
   // The engine's streams are in the primary contexts. The client introduces the workers again.
   services.peers.shut();
-  if (CUresult result = driver.cuDevicePrimaryCtxReset_v2(dev); result != CUDA_SUCCESS) {
-    return result;
-  }
+  const CUresult reset = driver.cuDevicePrimaryCtxReset_v2(dev);
+  services.links.remove_all_of(context->id);
+  if (reset != CUDA_SUCCESS) return reset;
   services.output.drain();  // a driver prints the rest during the reset
   // The worker keeps using the device's primary context: it retains the new one for the session.
   // The worker's page-locked memory may have ended with the old one.

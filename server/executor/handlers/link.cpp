@@ -10,6 +10,7 @@
 #include "server/executor/dispatch.h"
 #include "server/executor/images/image_store.h"
 #include "server/executor/images/link_states.h"
+#include "server/executor/objects/objects.h"
 #include "server/executor/services.h"
 
 namespace rcuda::server {
@@ -38,8 +39,10 @@ CUresult serve_rcuda_link_create(ModuleServices& services, unsigned count,
     return result;
   }
   const CUresult result = create(read->count(), read->names(), read->values(), state);
-  if (result == CUDA_SUCCESS) services.links.add(*state, std::move(read));
-  return result;
+  if (result != CUDA_SUCCESS) return result;
+  const ContextState* const context = services.objects.current_context();
+  services.links.add(*state, context ? context->id : 0, std::move(read));
+  return CUDA_SUCCESS;
 }
 
 CUresult serve_rcuda_link_add(ModuleServices& services, CUlinkState state, CUjitInputType type,

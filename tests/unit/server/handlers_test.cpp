@@ -70,6 +70,20 @@ TEST_F(ModuleHandlersTest, UnloadingALibraryGivesBackTheIdsOfAllThatIsInIt) {
   EXPECT_EQ(table(wire::Kind::kFunction).id_of(handle<void*>(0x203)), 2u);
 }
 
+TEST_F(ModuleHandlersTest, LinkStatesEndWithTheirContext) {
+  driver_.cuLinkCreate_v2 = [](unsigned, CUjit_option*, void**, CUlinkState* state) {
+    *state = handle<CUlinkState>(0x400);
+    return CUDA_SUCCESS;
+  };
+  ASSERT_EQ(executor_->objects.make_current(wire::primary_context_id(0)), CUDA_SUCCESS);
+  CUlinkState state = nullptr;
+  ASSERT_EQ(serve_rcuda_link_create(executor_->module_services, 0, nullptr, nullptr, 8, 8, &state),
+            CUDA_SUCCESS);
+  ASSERT_NE(executor_->links.find(state), nullptr);
+  ASSERT_EQ(serve_cuDevicePrimaryCtxReset_v2(executor_->context_services, 0), CUDA_SUCCESS);
+  EXPECT_EQ(executor_->links.find(state), nullptr);
+}
+
 // Counts the modules that the driver has unloaded.
 class UnloadTest : public ModuleHandlersTest {
  protected:
