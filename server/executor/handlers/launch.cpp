@@ -100,12 +100,15 @@ std::vector<wire::ParameterInfo> parameters_of(const api::DriverTable& driver, v
   return all;
 }
 
+// The driver loads a function in the context of the stream.
 bool launch_may_wait(LaunchServices& services, const Command& command,
                      const wire::LaunchBody& body) {
+  const Object* stream =
+      body.stream ? services.objects.of(wire::Kind::kStream).find(body.stream) : nullptr;
   const Object* function =
       services.objects.of(body.is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction)
           .find(body.function);
-  return function && function->launched_in != command.header.context;
+  return function && function->launched_in != (stream ? stream->context : command.header.context);
 }
 
 HandlerResult launch(LaunchServices& services, const Command& command,

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "api/server_handlers.h"
+#include "server/executor/custom.h"
 #include "server/executor/executor.h"
 #include "tests/fuzz/session_target.h"
 
@@ -82,6 +83,28 @@ TEST_F(ModuleHandlersTest, LinkStatesEndWithTheirContext) {
   ASSERT_NE(executor_->links.find(state), nullptr);
   ASSERT_EQ(serve_cuDevicePrimaryCtxReset_v2(executor_->context_services, 0), CUDA_SUCCESS);
   EXPECT_EQ(executor_->links.find(state), nullptr);
+}
+
+// Only the first launch of a function in a context may wait for the device.
+TEST_F(ModuleHandlersTest, ALaunchIsInTheContextOfItsStream) {
+  const wire::ObjectId in_stream = wire::primary_context_id(0), other = in_stream + 1;
+  ASSERT_EQ(executor_->objects.make_current(in_stream), CUDA_SUCCESS);
+  ASSERT_TRUE(executor_->objects.bind(wire::Kind::kStream, 1, handle<void*>(0x500)));
+  ASSERT_TRUE(executor_->objects.bind(wire::Kind::kFunction, 1, handle<void*>(0x600)));
+  table(wire::Kind::kFunction).find(1)->launched_in = in_stream;
+  wire::LaunchBody body{};
+  body.function = 1;
+  wire::CommandHeader header{};
+  const auto may_wait = [&](wire::ObjectId stream, wire::ObjectId current) {
+    body.stream = stream;
+    header.context = current;
+    return custom_command(static_cast<uint16_t>(wire::Custom::kLaunch))
+        ->may_wait(*executor_, {header, std::as_bytes(std::span(&body, 1)), {}});
+  };
+  EXPECT_FALSE(may_wait(1, in_stream));
+  EXPECT_FALSE(may_wait(1, other));
+  EXPECT_FALSE(may_wait(0, in_stream));
+  EXPECT_TRUE(may_wait(0, other));
 }
 
 // Counts the modules that the driver has unloaded.
