@@ -277,6 +277,7 @@ Status Receiver::answer_want(Incoming& copy, PeerLink& link) {
     copy.target = region->id;
     message.region = static_cast<uint64_t>(region->id);
   } else {
+// Not in a pause: see pause.h, rule 4.
     RCUDA_INFO("a destination could not be registered for GPUDirect: %s",
                region.status().message().c_str());
     message.refused = 1;

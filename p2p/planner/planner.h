@@ -87,7 +87,7 @@ class Planner {
   Result<Plan> plan_in_train(uint64_t bytes, bool contiguous);
 
   // Makes one plan in advance, smallest sizes first, so that no copy waits for its plan. Returns
-  // false if no plan is left to make. A plan costs up to a millisecond.
+  // false if no plan is left to make. A plan costs up to 0.1 ms.
   bool prepare_one();
 
   // Every candidate of policy auto with its prediction, best first. Over sockets the order also
