@@ -147,13 +147,7 @@ Result<bool> Prober::start() {
   transfers_ = job.taken < singles || job.kind == Kind::kEcho ? 1 : kTrainLength;
   disturbed_ = false;
   failure_ = {};
-  if (job.kind == Kind::kEcho) {
-    begin_sample();
-    EchoMessage echo;
-    echo.tag = ++tag_;
-    RCUDA_RETURN_IF_ERROR(link_.mailbox.send(echo));
-    return true;
-  }
+  if (job.kind == Kind::kEcho) return start_echo();
   if (job.kind != Kind::kRegister && job.mapped == 0) {
     path_ = &path_of(job);
     // Transfers of a train may run at the same time, so each has its own place.
@@ -164,12 +158,7 @@ Result<bool> Prober::start() {
     }
   }
   if (job.kind == Kind::kWire) {
-    shipments_left_ = transfers_;
-    begin_sample();
-    for (uint32_t i = 0; i < transfers_; ++i) {
-      const Slot part{place_->local + i * job.bytes, place_->remote + i * job.bytes, job.bytes};
-      path_->ship(part, 0, transport::Company::kMany, link_.begin_shipment(kShipment, i));
-    }
+    start_shipments();
     return true;
   }
   const Result<DeviceAddress> scratch = environment_.scratch(job.device);
@@ -181,34 +170,28 @@ Result<bool> Prober::start() {
   }
   if (job.kind == Kind::kRegister) {
     start_registration(*scratch);
-    return true;
-  }
-  CopyBox box;
-  box.width_bytes = job.bytes;
-  box.source = *scratch;
-  box.destination = *scratch;
-  if (job.mapped != 0) {
-    box.source = job.mapped;
-  } else if (job.lane == Lane::kOut) {
-    box.destination = place_->local;
-  } else if (job.lane == Lane::kIn) {
-    box.source = place_->local;
   } else {
-    // Within the device: from one half of the scratch memory to the other.
-    box.width_bytes = std::min(job.bytes, kLargestBytes / 2);
-    box.destination = *scratch + kLargestBytes / 2;
-  }
-  begin_sample();
-  for (uint32_t i = 0; i < transfers_; ++i) {
-    const Result<Ticket> ticket =
-        environment_.lanes.copy(job.device, job.lane, {&box, 1}, box.width_bytes);
-    if (!ticket) {
-      end_sample(false);
-      return true;
-    }
-    ticket_ = *ticket;
+    start_copies(*scratch);
   }
   return true;
+}
+
+Result<bool> Prober::start_echo() {
+  begin_sample();
+  EchoMessage echo;
+  echo.tag = ++tag_;
+  RCUDA_RETURN_IF_ERROR(link_.mailbox.send(echo));
+  return true;
+}
+
+void Prober::start_shipments() {
+  const Job& job = jobs_.front();
+  shipments_left_ = transfers_;
+  begin_sample();
+  for (uint32_t i = 0; i < transfers_; ++i) {
+    const Slot part{place_->local + i * job.bytes, place_->remote + i * job.bytes, job.bytes};
+    path_->ship(part, 0, transport::Company::kMany, link_.begin_shipment(kShipment, i));
+  }
 }
 
 // Also ends the sample, because registration blocks. The time includes the deregistration: both
@@ -221,6 +204,32 @@ void Prober::start_registration(DeviceAddress scratch) {
                                            job.bytes, For::kThisSide);
   if (region) (void)link_.link->unexpose(region->id);
   end_sample(region.ok());
+}
+
+void Prober::start_copies(DeviceAddress scratch) {
+  const Job& job = jobs_.front();
+  CopyBox box;
+  box.width_bytes = job.bytes;
+  box.source = scratch;
+  box.destination = scratch;
+  if (job.mapped != 0) {
+    box.source = job.mapped;
+  } else if (job.lane == Lane::kOut) {
+    box.destination = place_->local;
+  } else if (job.lane == Lane::kIn) {
+    box.source = place_->local;
+  } else {
+    // Within the device: from one half of the scratch memory to the other.
+    box.width_bytes = std::min(job.bytes, kLargestBytes / 2);
+    box.destination = scratch + kLargestBytes / 2;
+  }
+  begin_sample();
+  for (uint32_t i = 0; i < transfers_; ++i) {
+    const Result<Ticket> ticket =
+        environment_.lanes.copy(job.device, job.lane, {&box, 1}, box.width_bytes);
+    if (!ticket) return end_sample(false);
+    ticket_ = *ticket;
+  }
 }
 
 double Prober::message_us() const {

@@ -84,7 +84,10 @@ class Prober {
   void begin_sample();
   Path& path_of(const Job& job) const { return job.path ? *job.path : *link_.host_path; }
   Result<bool> start();
+  Result<bool> start_echo();
+  void start_shipments();
   void start_registration(DeviceAddress scratch);
+  void start_copies(DeviceAddress scratch);
   void end_sample(bool good);
   void finish_job();
   void give_back();

@@ -191,37 +191,57 @@ bool Receiver::dormant(const Incoming& copy) {
 }
 
 Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
-  const bool usable = link && link->open && lost_.ok();
+  PeerLink* const open = link && link->open && lost_.ok() ? link : nullptr;
   if (copy.request && !copy.reached && copy.failure.ok()) {
-    copy.reached = true;
-    if (copy.order != Order::kNone) {
-      const Result<bool> reached = environment_.orders.reached(copy.order);
-      if (!reached) copy.failure = reached.status();
-      if (reached && !*reached) copy.reached = false;
-    }
-    if (!usable) copy.reached = false;  // Ready needs an open Link
-    if (copy.reached && copy.failure.ok()) {
-      moved = true;
-      // A sender that has already sent a message for this copy needs Ready only to learn that this
-      // side's stream has reached it.
-      if (copy.order != Order::kNone || !(copy.any_chunk || copy.pull || copy.wanted)) {
-        ReadyMessage ready;
-        ready.copy = copy.id;
-        RCUDA_RETURN_IF_ERROR(link->mailbox.send(ready, when()));
-      }
-    }
+    RCUDA_RETURN_IF_ERROR(await_stream(copy, open, moved));
   }
-  if (copy.reached && copy.failure.ok() && usable) {
+  if (copy.reached && copy.failure.ok() && open) {
     if (copy.wanted && copy.target == transport::RegionId::kNone) {
       moved = true;
-      RCUDA_RETURN_IF_ERROR(answer_want(copy, *link));
+      RCUDA_RETURN_IF_ERROR(answer_want(copy, *open));
     }
     if (copy.pull && !copy.pulling && may_land(copy, copy.pull->after)) {
       moved = true;
-      RCUDA_RETURN_IF_ERROR(start_pull(copy, *link));
+      RCUDA_RETURN_IF_ERROR(start_pull(copy, *open));
     }
-    moved |= start_landing(copy, *link);
+    moved |= start_landing(copy, *open);
   }
+  moved |= collect_landed(copy);
+  // Places are released as chunks land, not all at the end, because the sender may wait for the
+  // first. After the last chunk, Done alone is sent.
+  const bool more_to_come =
+      !copy.landing.empty() || (copy.request && copy.landed < copy.request->memory.bytes());
+  if (open && copy.failure.ok() && more_to_come && copy.tell) {
+    moved = true;
+    RCUDA_RETURN_IF_ERROR(tell_consumed(copy, *open, copy.consumed));
+  }
+  if (!copy.landing.empty()) return {};
+  if (copy.aborted && open) RCUDA_RETURN_IF_ERROR(drop_arrived(copy, *open, moved));
+  return end_if_over(copy, link, open, moved);
+}
+
+// Tells the sender when the stream has reached the copy. `open`: null if no message can be sent.
+Status Receiver::await_stream(Incoming& copy, PeerLink* open, bool& moved) {
+  if (copy.order != Order::kNone) {
+    const Result<bool> reached = environment_.orders.reached(copy.order);
+    if (!reached) copy.failure = reached.status();
+    if (reached && !*reached) return {};
+  }
+  if (!open) return {};  // Ready needs an open Link
+  copy.reached = true;
+  if (!copy.failure.ok()) return {};
+  moved = true;
+  // A sender that has already sent a message for this copy needs Ready only to learn that this
+  // side's stream has reached it.
+  if (copy.order == Order::kNone && (copy.any_chunk || copy.pull || copy.wanted)) return {};
+  ReadyMessage ready;
+  ready.copy = copy.id;
+  return open->mailbox.send(ready, when());
+}
+
+// Counts the chunks whose copy into the destination has ended. Returns whether there were any.
+bool Receiver::collect_landed(Incoming& copy) {
+  bool any = false;
   while (!copy.landing.empty()) {
     const Landing& landing = copy.landing.front();
     const Result<bool> finished =
@@ -233,38 +253,31 @@ Status Receiver::advance(Incoming& copy, PeerLink* link, bool& moved) {
     ++copy.consumed;
     copy.landing.pop_front();
     --environment_.landings;
-    moved = true;
+    any = true;
   }
-  // Places are released as chunks land, not all at the end, because the sender may wait for the
-  // first. After the last chunk, Done alone is sent.
-  const bool more_to_come =
-      !copy.landing.empty() || (copy.request && copy.landed < copy.request->memory.bytes());
-  if (usable && copy.failure.ok() && more_to_come && copy.tell) {
-    moved = true;
-    RCUDA_RETURN_IF_ERROR(tell_consumed(copy, *link, copy.consumed));
-  }
-  if (!copy.landing.empty()) return {};
-  if (copy.aborted && usable) RCUDA_RETURN_IF_ERROR(drop_arrived(copy, *link, moved));
+  return any;
+}
 
+// Ends a copy of which everything has landed, or that has failed, and sends Done.
+Status Receiver::end_if_over(Incoming& copy, PeerLink* link, PeerLink* open, bool& moved) {
   const bool announced = copy.any_chunk || copy.pull.has_value();
   const bool complete = copy.request && copy.failure.ok() && announced && copy.reached &&
                         copy.arrived.empty() && copy.landed == copy.request->memory.bytes();
   const bool over = complete || !copy.failure.ok();
-  const bool tell = over && !copy.done_sent && usable;
+  const bool tell = over && !copy.done_sent && open;
   // The program is notified before the sender, which only releases places.
   if (over && copy.request && !copy.finished && (tell || copy.done_sent || !lost_.ok())) {
     moved = true;
     finish(copy, link, copy.failure);
   }
-  if (tell) {
-    copy.done_sent = true;
-    moved = true;
-    RCUDA_RETURN_IF_ERROR(link->mailbox.send(make_end(MessageKind::kDone, copy.id, copy.failure),
-                                             when(), copy.chunk_bytes));
-  }
-  return {};
+  if (!tell) return {};
+  copy.done_sent = true;
+  moved = true;
+  return open->mailbox.send(make_end(MessageKind::kDone, copy.id, copy.failure), when(),
+                            copy.chunk_bytes);
 }
 
+// Not in a pause: see pause.h, rule 4.
 Status Receiver::answer_want(Incoming& copy, PeerLink& link) {
   TargetMessage message;
   message.copy = copy.id;
@@ -277,7 +290,6 @@ Status Receiver::answer_want(Incoming& copy, PeerLink& link) {
     copy.target = region->id;
     message.region = static_cast<uint64_t>(region->id);
   } else {
-// Not in a pause: see pause.h, rule 4.
     RCUDA_INFO("a destination could not be registered for GPUDirect: %s",
                region.status().message().c_str());
     message.refused = 1;

@@ -92,6 +92,9 @@ class Receiver {
   static bool dormant(const Incoming& copy);
   When when() const { return copies_.size() > 1 ? When::kSoon : When::kNow; }
   Status advance(Incoming& copy, PeerLink* link, bool& moved);
+  Status await_stream(Incoming& copy, PeerLink* open, bool& moved);
+  bool collect_landed(Incoming& copy);
+  Status end_if_over(Incoming& copy, PeerLink* link, PeerLink* open, bool& moved);
   Status answer_want(Incoming& copy, PeerLink& link);
   Status start_pull(Incoming& copy, PeerLink& link);
   bool may_land(const Incoming& copy, uint64_t after) const;

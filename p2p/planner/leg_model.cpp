@@ -105,56 +105,93 @@ Result<LegModel> LegModel::from_knots(std::vector<Knot> knots) {
   return model;
 }
 
-Result<LegModel> LegModel::fit(std::span<const LegSample> samples, Sharing sharing) {
+namespace {
+
+// Samples by the size of their transfers.
+struct Samples {
   std::map<uint64_t, std::vector<double>> singles;
   std::map<uint64_t, std::vector<double>> per_transfer_in_trains;
   std::map<uint64_t, uint32_t> train_length;
+};
+
+Result<Samples> by_size(std::span<const LegSample> samples) {
+  Samples sorted;
   for (const LegSample& sample : samples) {
     if (!std::isfinite(sample.us) || sample.us <= 0 || sample.transfers == 0) {
       return Status(Code::kInvalidArgument, "a leg sample must have taken time");
     }
     if (sample.transfers == 1) {
-      singles[sample.bytes].push_back(sample.us);
+      sorted.singles[sample.bytes].push_back(sample.us);
     } else {
-      per_transfer_in_trains[sample.bytes].push_back(sample.us / sample.transfers);
-      train_length[sample.bytes] = sample.transfers;
+      sorted.per_transfer_in_trains[sample.bytes].push_back(sample.us / sample.transfers);
+      sorted.train_length[sample.bytes] = sample.transfers;
     }
   }
-  if (singles.size() < 2) {
+  if (sorted.singles.size() < 2) {
     return Status(Code::kInvalidArgument, "a leg needs samples of two sizes at least");
   }
+  return sorted;
+}
 
-  // Other activity on the machine only adds to the time of sockets. So the least of a few samples
-  // is nearest to the time in a stream of transfers.
-  const auto typical = [sharing](const std::vector<double>& times) {
-    return sharing == Sharing::kTogether ? *std::min_element(times.begin(), times.end())
-                                         : median(times);
-  };
-  // A train of k transfers takes delay + k × occupancy, a single transfer delay + occupancy.
+// Other activity on the machine only adds to the time of sockets. So the least of a few samples is
+// nearest to the time in a stream of transfers.
+double typical(const std::vector<double>& times, Sharing sharing) {
+  return sharing == Sharing::kTogether ? *std::min_element(times.begin(), times.end())
+                                       : median(times);
+}
+
+// What trains show.
+struct Trains {
   std::map<uint64_t, double> occupancies;
+  double delay_us = 0;
+};
+
+// A train of k transfers takes delay + k × occupancy, a single transfer delay + occupancy.
+Trains compare_trains(const Samples& samples, Sharing sharing) {
+  Trains trains;
   std::vector<double> delays;
-  for (const auto& [bytes, times] : per_transfer_in_trains) {
-    const auto single = singles.find(bytes);
-    if (single == singles.end()) continue;
-    const double k = train_length[bytes];
-    const double one = typical(single->second);
-    const double occupancy = (typical(times) * k - one) / (k - 1);
+  for (const auto& [bytes, times] : samples.per_transfer_in_trains) {
+    const auto single = samples.singles.find(bytes);
+    if (single == samples.singles.end()) continue;
+    const double k = samples.train_length.at(bytes);
+    const double one = typical(single->second, sharing);
+    const double in_train = typical(times, sharing);
+    const double occupancy = (in_train * k - one) / (k - 1);
     // With noise the result may be that all transfers after the first cost no time.
-    occupancies[bytes] = std::clamp(occupancy, std::min(typical(times) / 2, one), one);
+    trains.occupancies[bytes] = std::clamp(occupancy, std::min(in_train / 2, one), one);
     delays.push_back(std::clamp(one - occupancy, 0.0, one));
   }
   // Large transfers show little of a delay of microseconds, so the smallest sizes decide.
-  double delay_us = 0;
   if (!delays.empty()) {
     delays.resize((delays.size() + 1) / 2);
-    delay_us = median(delays);
+    trains.delay_us = median(delays);
   }
+  return trains;
+}
 
+std::vector<LegModel::Knot> bends_of(const std::vector<LegModel::Knot>& knots) {
+  std::vector<bool> keep(knots.size(), false);
+  keep.front() = keep.back() = true;
+  keep_bends(knots, 0, knots.size() - 1, keep);
+  std::vector<LegModel::Knot> bends;
+  for (size_t i = 0; i < knots.size(); ++i) {
+    if (keep[i]) bends.push_back(knots[i]);
+  }
+  return bends;
+}
+
+}  // namespace
+
+Result<LegModel> LegModel::fit(std::span<const LegSample> given, Sharing sharing) {
+  const Result<Samples> samples = by_size(given);
+  if (!samples) return samples.status();
+  const Trains trains = compare_trains(*samples, sharing);
   std::vector<Knot> knots;
-  for (const auto& [bytes, times] : singles) {
-    const auto shared = occupancies.find(bytes);
-    const bool by_train = sharing == Sharing::kTogether && shared != occupancies.end();
-    knots.push_back({bytes, by_train ? shared->second : std::max(median(times) - delay_us, 0.0)});
+  for (const auto& [bytes, times] : samples->singles) {
+    const auto shared = trains.occupancies.find(bytes);
+    const bool by_train = sharing == Sharing::kTogether && shared != trains.occupancies.end();
+    knots.push_back(
+        {bytes, by_train ? shared->second : std::max(median(times) - trains.delay_us, 0.0)});
     if (!by_train || knots.size() < 2) continue;
     // The bandwidth does not fall with the size of the transfers.
     const Knot& before = knots[knots.size() - 2];
@@ -163,18 +200,11 @@ Result<LegModel> LegModel::fit(std::span<const LegSample> samples, Sharing shari
   }
   make_monotone(knots);
   for (Knot& knot : knots) {
-    const double one = typical(singles[knot.bytes]);
-    knot.delay_us = sharing == Sharing::kTogether ? std::max(one - knot.us, 0.0) : delay_us;
+    const double one = typical(samples->singles.at(knot.bytes), sharing);
+    knot.delay_us = sharing == Sharing::kTogether ? std::max(one - knot.us, 0.0) : trains.delay_us;
   }
   if (sharing == Sharing::kTogether) return from_knots(std::move(knots));
-  std::vector<bool> keep(knots.size(), false);
-  keep.front() = keep.back() = true;
-  keep_bends(knots, 0, knots.size() - 1, keep);
-  std::vector<Knot> bends;
-  for (size_t i = 0; i < knots.size(); ++i) {
-    if (keep[i]) bends.push_back(knots[i]);
-  }
-  return from_knots(std::move(bends));
+  return from_knots(bends_of(knots));
 }
 
 LegModel LegModel::sooner(double us) const {
