@@ -291,19 +291,27 @@ TEST(FaultTest, WhatStandsInForV1TakesLittleMoreThanStagingDoes) {
   EXPECT_LT(took_us[true], 1.1 * took_us[false]);
 }
 
-TEST(FaultTest, GpudirectThatLosesBytesIsFoundByTheProbe) {
-  // The peer cannot allocate GPU memory, so there is no probe and host staging is used.
+// Two workers whose adapters may access GPU memory. Returns the strategy of a copy.
+Strategy strategy_with_gpudirect(bool bytes_arrive, bool has_inbox) {
   SimSession session("v4a", quiet_options());
+  session.world.move_bytes = bytes_arrive;
   SimDevices& a = session.add();
   SimDevices& b = session.add();
   a.allow_gpudirect(true);
   b.allow_gpudirect(true);
-  b.fail_allocation(true);  // no inbox in GPU memory is offered
+  b.fail_allocation(!has_inbox);
   session.connect(0, 1, "verbs");
   session.settle();
-  EXPECT_EQ(session.core(0).peer(1).peer_link()->device_path(0, 0), nullptr);
-  const Plan plan = *session.core(0).peer(1).peer_link()->planner(0, 0).plan(kMiB, true);
-  EXPECT_EQ(plan.strategy, Strategy::kV4b);
+  return session.core(0).peer(1).peer_link()->planner(0, 0).plan(kMiB, true)->strategy;
+}
+
+TEST(FaultTest, GpudirectThatLosesBytesIsFoundByTheProbe) {
+  EXPECT_EQ(strategy_with_gpudirect(true, true), Strategy::kV4a);
+  EXPECT_EQ(strategy_with_gpudirect(false, true), Strategy::kV4b);
+}
+
+TEST(FaultTest, WithoutAnInboxInGpuMemoryThereIsNoGpudirect) {
+  EXPECT_EQ(strategy_with_gpudirect(true, false), Strategy::kV4b);
 }
 
 TEST(FaultTest, HalvesThatDisagreeFailOnBothSides) {
@@ -438,14 +446,6 @@ TEST(EventTest, ASignalOfAFailedStreamFailsTheOtherOne) {
   }
 }
 
-// The driver has refused the waiting stream's place. The signal has no waiter and is not kept. If
-// it were kept, the second signal with the same id would violate the protocol.
-TEST(EventTest, ASignalForAWaitThatWasRefusedIsTaken) {
-  for (const bool signal_first : {false, true}) {
-    Pair pair("tcp");
-    const auto signal = [&] {
-      pair.session.core(0).signal(1, 9, {pair.streams[0], 0},
-                                  *pair.a().enter({pair.streams[0], 0}, false), {});
 // The copy fails after the signal was queued. A stream of a third worker waits for both.
 TEST(EventTest, ASignalTakesTheErrorOfACopyInFrontOfIt) {
   for (const bool failed : {false, true}) {
@@ -467,6 +467,14 @@ TEST(EventTest, ASignalTakesTheErrorOfACopyInFrontOfIt) {
   }
 }
 
+// The driver has refused the waiting stream's place. The signal has no waiter and is not kept. If
+// it were kept, the second signal with the same id would violate the protocol.
+TEST(EventTest, ASignalForAWaitThatWasRefusedIsTaken) {
+  for (const bool signal_first : {false, true}) {
+    Pair pair("tcp");
+    const auto signal = [&] {
+      pair.session.core(0).signal(1, 9, {pair.streams[0], 0},
+                                  *pair.a().enter({pair.streams[0], 0}, false), {});
       pair.session.settle();
     };
     for (int round = 0; round < 2; ++round) {
