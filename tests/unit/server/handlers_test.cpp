@@ -1,5 +1,7 @@
 // Handlers alone, with the services of their family and a driver that does no work.
 #include <cstdlib>
+#include <span>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -107,16 +109,10 @@ TEST_F(ModuleHandlersTest, ALaunchIsInTheContextOfItsStream) {
   EXPECT_TRUE(may_wait(0, other));
 }
 
-// Counts the modules that the driver has unloaded.
-class UnloadTest : public ModuleHandlersTest {
+// A session with a peer worker that never connects.
+class PeerHandlersTest : public ModuleHandlersTest {
  protected:
-  static CUresult count(CUmodule) {
-    ++unloaded;
-    return CUDA_SUCCESS;
-  }
-  UnloadTest() {
-    unloaded = 0;
-    driver_.cuModuleUnload = count;
+  PeerHandlersTest() {
     // The engine's words.
     driver_.cuMemHostAlloc = [](void** memory, size_t bytes, unsigned) {
       *memory = std::aligned_alloc(64, bytes);
@@ -127,19 +123,67 @@ class UnloadTest : public ModuleHandlersTest {
       return CUDA_SUCCESS;
     };
   }
-  // Holds a stream for a copy with a worker that never connects.
-  void hold() {
-    ContextState* const context = executor_->objects.find_context(wire::primary_context_id(0));
+  ContextState* context() { return executor_->objects.find_context(wire::primary_context_id(0)); }
+  void introduce() {
     PeerHub::Introduction introduction;
-    introduction.link = 1;
+    introduction.link = kLink;
     introduction.worker = 1;
-    ASSERT_TRUE(executor_->peers.introduce(introduction, {{0, context->handle}}).ok());
+    ASSERT_TRUE(executor_->peers.introduce(introduction, {{0, context()->handle}}).ok());
+  }
+
+  static constexpr p2p::PeerId kLink = 1;
+};
+
+// The error of a copy in a third worker's stream, at once or at the end of the copy.
+TEST_F(PeerHandlersTest, ACopyLeavesItsErrorToTheSignal) {
+  ASSERT_EQ(executor_->objects.make_current(context()->id), CUDA_SUCCESS);
+  ASSERT_TRUE(executor_->objects.bind(wire::Kind::kStream, 1, handle<void*>(0x300)));
+  introduce();
+  for (const bool refused : {true, false}) {
+    wire::PeerCopyBody body{};
+    body.id = refused ? 1 : 2;
+    body.link = refused ? kLink + 1 : kLink;
+    body.flags =
+        wire::kPeerOutgoing | wire::kPeerInStream | wire::kPeerHolds | wire::kPeerSignalled;
+    body.address = fuzz::kDeviceBase;
+    body.width_bytes = 64;
+    body.height = body.depth = 1;
+    body.stream = 1;
+    const wire::CommandHeader header{};
+    std::vector<std::byte> reply;
+    const HandlerResult result =
+        custom_command(static_cast<uint16_t>(wire::Custom::kPeerCopy))
+            ->run(*executor_, {header, std::as_bytes(std::span(&body, 1)), {}}, &reply);
+    EXPECT_EQ(result.result, CUDA_SUCCESS);  // no error of this session
+    const CopyOutcomes::Outcome outcome = executor_->copy_outcomes.take(body.id);
+    ASSERT_NE(outcome, nullptr);
+    EXPECT_EQ(outcome->ok(), !refused);
+    executor_->peers.shut();
+    EXPECT_FALSE(outcome->ok());
+    introduce();
+  }
+  EXPECT_EQ(executor_->copy_outcomes.take(1), nullptr);
+}
+
+// Counts the modules that the driver has unloaded.
+class UnloadTest : public PeerHandlersTest {
+ protected:
+  static CUresult count(CUmodule) {
+    ++unloaded;
+    return CUDA_SUCCESS;
+  }
+  UnloadTest() {
+    unloaded = 0;
+    driver_.cuModuleUnload = count;
+  }
+  void hold() {
+    introduce();
     p2p::PeerCopy copy;
     copy.id = 1;
-    copy.peer = introduction.link;
+    copy.peer = kLink;
     copy.outgoing = true;
     copy.memory = p2p::Shape::plain(fuzz::kDeviceBase, 4096);
-    copy.stream = CudaDeviceOps::stream_ref(handle<CUstream>(0x300), context->handle);
+    copy.stream = CudaDeviceOps::stream_ref(handle<CUstream>(0x300), context()->handle);
     ASSERT_TRUE(executor_->peers.copy(std::move(copy), {}).ok());
     ASSERT_TRUE(executor_->peers.holding());
   }
