@@ -22,9 +22,7 @@ constexpr unsigned kEventFlags =
     CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
 
 CUresult find_event(CUevent handle, Event** event) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  *event = find<Event>(handle);
-  return *event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  return find_object(handle, event, CUDA_ERROR_INVALID_HANDLE);
 }
 
 // The result of a call that has found an event done, or has waited for it.

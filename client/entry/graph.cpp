@@ -23,13 +23,6 @@ namespace {
 // CUDA limits the counts of references to INT_MAX.
 bool is_count(unsigned count) { return count > 0 && count <= INT_MAX; }
 
-template <typename T>
-CUresult find_as(const void* handle, T** object) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  *object = find<T>(handle);
-  return *object ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
 // Returns false if `object` has fewer references. Releasing the last one calls the object's
 // function, but never on the application's thread: that thread may hold locks that the function
 // takes.
@@ -55,13 +48,13 @@ extern "C" {
 
 CUresult cuGraphDestroy(CUgraph handle) {
   Graph* graph;
-  if (CUresult result = find_as(handle, &graph); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_object(handle, &graph); result != CUDA_SUCCESS) return result;
   return forward_cuGraphDestroy(handle);
 }
 
 CUresult cuGraphClone(CUgraph* clone, CUgraph handle) {
   Graph* graph;
-  if (CUresult result = find_as(handle, &graph); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_object(handle, &graph); result != CUDA_SUCCESS) return result;
   if (!clone) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = forward_cuGraphClone(clone, handle);
   if (result != CUDA_SUCCESS) return result;
@@ -76,7 +69,7 @@ CUresult cuGraphClone(CUgraph* clone, CUgraph handle) {
 
 CUresult cuGraphDestroyNode(CUgraphNode handle) {
   GraphNode* node;
-  if (CUresult result = find_as(handle, &node); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
   return forward_cuGraphDestroyNode(handle);
 }
 
@@ -114,7 +107,7 @@ CUresult cuUserObjectCreate(CUuserObject* object, void* pointer, CUhostFn destro
 
 CUresult cuUserObjectRetain(CUuserObject handle, unsigned count) {
   UserObject* object;
-  if (CUresult result = find_as(handle, &object); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_object(handle, &object); result != CUDA_SUCCESS) return result;
   if (!is_count(count)) return CUDA_ERROR_INVALID_VALUE;
   object->references.fetch_add(count);
   return CUDA_SUCCESS;
@@ -122,7 +115,7 @@ CUresult cuUserObjectRetain(CUuserObject handle, unsigned count) {
 
 CUresult cuUserObjectRelease(CUuserObject handle, unsigned count) {
   UserObject* object;
-  if (CUresult result = find_as(handle, &object); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_object(handle, &object); result != CUDA_SUCCESS) return result;
   return is_count(count) && release_user_object(object, count) ? CUDA_SUCCESS
                                                                : CUDA_ERROR_INVALID_VALUE;
 }
@@ -131,8 +124,8 @@ CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsi
                                  unsigned flags) {
   Graph* graph;
   UserObject* object;
-  if (CUresult result = find_as(graph_handle, &graph); result != CUDA_SUCCESS) return result;
-  if (CUresult result = find_as(handle, &object); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_object(graph_handle, &graph); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_object(handle, &object); result != CUDA_SUCCESS) return result;
   if (!is_count(count) || (flags & ~unsigned{CU_GRAPH_USER_OBJECT_MOVE})) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -161,8 +154,8 @@ CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsi
 CUresult cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, unsigned count) {
   Graph* graph;
   UserObject* object;
-  if (CUresult result = find_as(graph_handle, &graph); result != CUDA_SUCCESS) return result;
-  if (CUresult result = find_as(handle, &object); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_object(graph_handle, &graph); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_object(handle, &object); result != CUDA_SUCCESS) return result;
   auto& all = graph->held;
   const auto of_object = [&](const HeldObject& held) { return held.object == object; };
   if (!is_count(count) || std::none_of(all.begin(), all.end(), of_object))

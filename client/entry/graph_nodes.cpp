@@ -21,12 +21,6 @@
 namespace rcuda::client {
 namespace {
 
-CUresult find_node(CUgraphNode handle, GraphNode** node) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  *node = find<GraphNode>(handle);
-  return *node ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
 // ---- kernels -----------------------------------------------------------------------------------
 
 // A kernel node with packed parameters.
@@ -255,7 +249,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph, const CUgraph
 
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS* parameters) {
   GraphNode* node;
-  if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   GraphNode::Answers& state = node->answers();
   state.parameters.resize(wire::kMaxParameterBytes);
@@ -345,7 +339,7 @@ CUresult cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode*
 
 CUresult cuGraphHostNodeGetParams(CUgraphNode handle, CUDA_HOST_NODE_PARAMS* parameters) {
   GraphNode* node;
-  if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   unsigned long long number = 0;
   if (CUresult result = forward_rcuda_graph_host_node(handle, &number); result != CUDA_SUCCESS) {
@@ -357,7 +351,7 @@ CUresult cuGraphHostNodeGetParams(CUgraphNode handle, CUDA_HOST_NODE_PARAMS* par
 
 CUresult cuGraphHostNodeSetParams(CUgraphNode handle, const CUDA_HOST_NODE_PARAMS* parameters) {
   GraphNode* node;
-  if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   return with_host_function(*parameters, *node, [&](const CUDA_HOST_NODE_PARAMS* numbered) {
     return forward_cuGraphHostNodeSetParams(handle, numbered);
@@ -367,7 +361,7 @@ CUresult cuGraphHostNodeSetParams(CUgraphNode handle, const CUDA_HOST_NODE_PARAM
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec executable, CUgraphNode handle,
                                       const CUDA_HOST_NODE_PARAMS* parameters) {
   GraphNode* node;
-  if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   return with_host_function(*parameters, *node, [&](const CUDA_HOST_NODE_PARAMS* numbered) {
     return forward_cuGraphExecHostNodeSetParams(executable, handle, numbered);
@@ -398,7 +392,7 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNod
 
 CUresult cuGraphMemcpyNodeGetParams(CUgraphNode handle, CUDA_MEMCPY3D* copy) {
   GraphNode* node;
-  if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
   if (!copy) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = forward_cuGraphMemcpyNodeGetParams(handle, copy); result != CUDA_SUCCESS) {
     return peer_copy_given(handle, *node, copy) ? CUDA_SUCCESS : result;
@@ -414,7 +408,7 @@ CUresult cuGraphMemcpyNodeGetParams(CUgraphNode handle, CUDA_MEMCPY3D* copy) {
 
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode handle, const CUDA_MEMCPY3D* given) {
   GraphNode* node;
-  if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
   if (!given) return CUDA_ERROR_INVALID_VALUE;
   std::optional<CopyBetweenServers> between;
   if (CUresult result = check_change(handle, *node, *given, false, &between);
@@ -434,7 +428,7 @@ CUresult cuGraphMemcpyNodeSetParams(CUgraphNode handle, const CUDA_MEMCPY3D* giv
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphNode handle,
                                         const CUDA_MEMCPY3D* given, CUcontext context) {
   GraphNode* node;
-  if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
   if (!given) return CUDA_ERROR_INVALID_VALUE;
   std::optional<CopyBetweenServers> between;
   if (CUresult result = check_change(handle, *node, *given, true, &between);

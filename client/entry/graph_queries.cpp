@@ -19,12 +19,6 @@ namespace {
 constexpr size_t kMostAccess = 64;       // devices
 constexpr size_t kMostOperations = 256;  // CUDA allows this many in one batch
 
-CUresult find_node(CUgraphNode handle, GraphNode** node) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  *node = find<GraphNode>(handle);
-  return *node ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
 }  // namespace
 }  // namespace rcuda::client
 
@@ -52,7 +46,7 @@ CUresult cuGraphDebugDotPrint(CUgraph graph, const char* path, unsigned flags) {
 // The node owns both arrays, as in a local driver.
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS* params) {
   GraphNode* node;
-  if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   std::vector<CUmemAccessDesc>& access = node->answers().access;
   access.resize(kMostAccess);
@@ -72,7 +66,7 @@ CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PA
 
 CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode handle, CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
   GraphNode* node;
-  if (CUresult result = find_node(handle, &node); result != CUDA_SUCCESS) return result;
+  if (CUresult result = find_object(handle, &node); result != CUDA_SUCCESS) return result;
   if (!params) return CUDA_ERROR_INVALID_VALUE;
   std::vector<CUstreamBatchMemOpParams>& operations = node->answers().operations;
   operations.resize(kMostOperations);

@@ -38,9 +38,7 @@ bool readable(unsigned count, const CUjit_option* options, void* const* values) 
 }
 
 CUresult find_state(CUlinkState handle, LinkState** state) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  *state = find<LinkState>(handle);
-  return *state ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  return find_object(handle, state, CUDA_ERROR_INVALID_HANDLE);
 }
 
 // Brings the logs up to date after a call, whether the call succeeded or not.

@@ -130,9 +130,7 @@ CUresult load_library(CUlibrary* handle, const void* pointer, std::optional<size
 }
 
 CUresult find_library(CUlibrary handle, Library** library) {
-  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  *library = find<Library>(handle);
-  return *library ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  return find_object(handle, library, CUDA_ERROR_INVALID_HANDLE);
 }
 
 CUresult read_attribute(const FunctionInfo& info, int which, int* value) {

@@ -94,6 +94,15 @@ class Process {
   Peers peers_;
 };
 
+// The first step of an entry point: checks the process, and finds the object of a handle.
+// `if_none`: the result if the handle is not a live object of this type; by default that of graphs.
+template <typename T>
+CUresult find_object(const void* handle, T** object, CUresult if_none = CUDA_ERROR_INVALID_VALUE) {
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  *object = find<T>(handle);
+  return *object ? CUDA_SUCCESS : if_none;
+}
+
 // The calling thread's stack of current contexts. Another thread may destroy a context in it.
 Ref<Context> current_context();
 void set_current_context(Context* context);
