@@ -23,11 +23,11 @@ CUresult send(const Target& target, const wire::LaunchHostBody& body) {
   return target.session->events().remove_callback(body.callback) ? result : CUDA_SUCCESS;
 }
 
-CUresult launch(CUstream stream, EventThread::GraphCallback callback) {
+CUresult launch(CUstream stream, WorkerEvents::GraphCallback callback) {
   Target target;
   wire::LaunchHostBody body{};
   if (CUresult result = find_stream(stream, &target, &body); result != CUDA_SUCCESS) return result;
-  EventThread& events = target.session->events();
+  WorkerEvents& events = target.session->events();
   const Result<uint64_t> id = may_capture(stream)
                                   ? events.add_graph_callback(std::move(callback))
                                   : events.add_callback([function = std::move(callback.function)](
@@ -40,13 +40,13 @@ CUresult launch(CUstream stream, EventThread::GraphCallback callback) {
 }  // namespace
 
 CUresult launch_host_function(CUstream stream, CUhostFn function, void* user_data) {
-  EventThread::GraphCallback callback;
+  WorkerEvents::GraphCallback callback;
   callback.function = [=] { function(user_data); };
   callback.given = {function, user_data};
   return launch(stream, std::move(callback));
 }
 
-CUresult launch_graph_function(CUstream stream, EventThread::GraphCallback callback) {
+CUresult launch_graph_function(CUstream stream, WorkerEvents::GraphCallback callback) {
   return launch(stream, std::move(callback));
 }
 

@@ -5,7 +5,7 @@
 
 #include <cuda.h>
 
-#include "client/channel/event_thread.h"
+#include "client/channel/worker_events.h"
 
 namespace rcuda::client {
 
@@ -17,6 +17,6 @@ CUresult launch_host_function(CUstream stream, CUhostFn function, void* user_dat
 CUresult launch_stream_callback(CUstream stream, std::function<void(CUresult)> callback);
 // For capturing streams: appends a function together with the other data of its node. A copy
 // between servers becomes such a node.
-CUresult launch_graph_function(CUstream stream, EventThread::GraphCallback callback);
+CUresult launch_graph_function(CUstream stream, WorkerEvents::GraphCallback callback);
 
 }  // namespace rcuda::client

@@ -116,7 +116,7 @@ Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
   RCUDA_RETURN_IF_ERROR(session->connect(server, options));
   session->commands_ring_ =
       std::make_unique<wire::RingWriter>(*session->link_, wire::kCommandRingLayout);
-  session->events_ = std::make_unique<EventThread>(*session->link_);
+  session->events_ = std::make_unique<WorkerEvents>(*session->link_);
   session->events_->set_mirror_hooks(
       [raw = session.get()](uint64_t loan) {
         if (const MirrorHooks* hooks = raw->mirror_hooks_) hooks->arrived(*raw, loan);

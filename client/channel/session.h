@@ -32,11 +32,11 @@
 #include "client/base/device_list.h"
 #include "client/base/trace.h"
 #include "client/channel/completion_words.h"
-#include "client/channel/event_thread.h"
 #include "client/channel/ids.h"
 #include "client/channel/reply.h"
 #include "client/channel/target.h"
 #include "client/channel/timelines.h"
+#include "client/channel/worker_events.h"
 #include "common/base/status.h"
 #include "common/transport/link.h"
 #include "common/wire/handshake.h"
@@ -160,7 +160,7 @@ class Session {
   // Set with the first mirrored memory and never cleared.
   void set_mirror_hooks(const MirrorHooks* hooks) { mirror_hooks_.store(hooks); }
 
-  EventThread& events() { return *events_; }
+  WorkerEvents& events() { return *events_; }
   bool lost() const { return !link_->status().ok(); }
   // A transfer failed, so the session is lost: logs it, closes the Link and returns kSessionLost.
   CUresult lose(const Status& why);
@@ -214,7 +214,7 @@ class Session {
   std::mutex order_mutex_;  // held while a command enters the ring
   uint64_t commands_ = 0;   // number of commands that have entered the ring
   std::unique_ptr<wire::RingWriter> commands_ring_;
-  std::unique_ptr<EventThread> events_;
+  std::unique_ptr<WorkerEvents> events_;
   std::unique_ptr<Staging> staging_;
   Ids ids_;
 

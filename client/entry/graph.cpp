@@ -130,11 +130,11 @@ CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsi
     return CUDA_ERROR_INVALID_VALUE;
   }
   HeldObject held{object, 0, count, std::make_shared<std::atomic<unsigned>>(count)};
-  EventThread::GraphCallback callback;
+  WorkerEvents::GraphCallback callback;
   callback.released = [object, of_all = held.of_all] {
     if (const unsigned left = of_all->exchange(0)) (void)release_user_object(object, left);
   };
-  EventThread& events = graph->session->events();
+  WorkerEvents& events = graph->session->events();
   const auto number = events.add_graph_callback(std::move(callback));
   if (!number) return CUDA_ERROR_OUT_OF_MEMORY;
   held.number = *number;

@@ -78,7 +78,7 @@ CUresult pack_kernel(const CUDA_KERNEL_NODE_PARAMS& node, PackedKernel* packed) 
 CUresult register_host(const CUDA_HOST_NODE_PARAMS& given, const Object& owner,
                        CUDA_HOST_NODE_PARAMS* numbered, uint64_t* id) {
   if (!given.fn) return CUDA_ERROR_INVALID_VALUE;
-  EventThread::GraphCallback callback;
+  WorkerEvents::GraphCallback callback;
   callback.function = [given] { given.fn(given.userData); };
   callback.given = given;
   const auto added = owner.session->events().add_graph_callback(std::move(callback));
@@ -176,7 +176,7 @@ class CopyNode {
 template <typename Send>
 CUresult with_peer_copy(const CopyBetweenServers& copy, const CUDA_MEMCPY3D& given,
                         const Object& owner, const Send& send) {
-  EventThread& events = owner.session->events();
+  WorkerEvents& events = owner.session->events();
   const auto id = events.add_graph_callback(node_function_of(copy, given));
   if (!id) return CUDA_ERROR_OUT_OF_MEMORY;
   CUDA_HOST_NODE_PARAMS numbered{};

@@ -1,7 +1,7 @@
 // The event fuzzer's work on one input. fuzz_replay_test runs it over fixed mutations, too.
 //
 // Tests what a client accepts from its worker: the input fills the event ring, and a real
-// EventThread reads it to its end. First byte 0: the rest is the ring's memory. Otherwise the rest
+// WorkerEvents reads it to its end. First byte 0: the rest is the ring's memory. Otherwise the rest
 // is a list of events: u8 size, then so many bytes as a frame. Callbacks 1 to 4 are known; the even
 // ones belong to a graph.
 #pragma once
@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "client/channel/event_thread.h"
+#include "client/channel/worker_events.h"
 #include "common/wire/handshake.h"
 #include "common/wire/protocol.h"
 #include "common/wire/ring.h"
@@ -49,13 +49,13 @@ inline void fuzz_events(const uint8_t* data, size_t size) {
       at += 1 + bytes;
     }
   }
-  client::EventThread events(link);
+  client::WorkerEvents events(link);
   events.set_mirror_hooks([](uint64_t) {}, [](uint64_t) {});
   if (!events.start().ok()) return;
   std::atomic<int> ran{0};
   for (int i = 0; i < 2; ++i) {
     (void)events.add_callback([&](CUresult) { ++ran; });
-    client::EventThread::GraphCallback callback;
+    client::WorkerEvents::GraphCallback callback;
     callback.function = callback.released = [&] { ++ran; };
     callback.is_internal = i == 0;
     (void)events.add_graph_callback(callback);

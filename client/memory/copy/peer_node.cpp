@@ -66,9 +66,9 @@ CUresult copy_between_servers_of(const CUDA_MEMCPY3D& given,
   return CUDA_SUCCESS;
 }
 
-EventThread::GraphCallback node_function_of(const CopyBetweenServers& copy,
-                                            const CUDA_MEMCPY3D& given) {
-  EventThread::GraphCallback callback;
+WorkerEvents::GraphCallback node_function_of(const CopyBetweenServers& copy,
+                                             const CUDA_MEMCPY3D& given) {
+  WorkerEvents::GraphCallback callback;
   callback.function = [copy] { copy_between_servers_now(copy); };
   callback.is_internal = true;
   callback.copy = std::make_shared<const CUDA_MEMCPY3D>(given);

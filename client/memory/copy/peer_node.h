@@ -11,7 +11,7 @@
 
 #include <cuda.h>
 
-#include "client/channel/event_thread.h"
+#include "client/channel/worker_events.h"
 #include "client/memory/copy/peer.h"
 
 namespace rcuda::client {
@@ -25,8 +25,8 @@ CUresult issue_between_servers(const CopyBetweenServers& copy, CUstream stream, 
 CUresult copy_between_servers_of(const CUDA_MEMCPY3D& given,
                                  std::optional<CopyBetweenServers>* copy);
 // The function that runs at each launch of the node.
-EventThread::GraphCallback node_function_of(const CopyBetweenServers& copy,
-                                            const CUDA_MEMCPY3D& given);
+WorkerEvents::GraphCallback node_function_of(const CopyBetweenServers& copy,
+                                             const CUDA_MEMCPY3D& given);
 // Returns the parameters of a captured copy.
 CUDA_MEMCPY3D parameters_of(const CopyBetweenServers& copy);
 // Whether a node of an executable that makes the copy `before` may be changed to make `after`: only

@@ -71,7 +71,7 @@ class Memory {
 CUresult make_stand_in(Session& session, wire::ObjectId context, const HostRows& rows,
                        bool is_source, StandIn* made) {
   auto memory = std::make_shared<Memory>(rows, is_source);
-  EventThread::GraphCallback callback;
+  WorkerEvents::GraphCallback callback;
   callback.function = [memory] { memory->move(); };
   callback.is_internal = true;
   const Result<uint64_t> id = session.events().add_graph_callback(std::move(callback));

@@ -27,7 +27,7 @@ struct HostRows {
 
 struct StandIn {
   uint64_t first = 0;     // stands for HostRows::first; the layout is the same
-  uint64_t callback = 0;  // EventThread::remove_callback() undoes it, as long as no graph holds it
+  uint64_t callback = 0;  // WorkerEvents::remove_callback() undoes it, as long as no graph holds it
 };
 // `is_source`: the copy reads it.
 CUresult make_stand_in(Session& session, wire::ObjectId context, const HostRows& rows,

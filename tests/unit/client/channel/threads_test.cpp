@@ -43,7 +43,7 @@ TEST(Threads, ASessionThatCannotHaveItsThreadsIsNotOpened) {
 
 TEST(Threads, AHostFunctionThatCouldNotRunIsNotTaken) {
   LoneSession lone;
-  EventThread& events = lone.session->events();
+  WorkerEvents& events = lone.session->events();
   {
     const ThreadLimit limit(0);
     expect_mend(events.add_callback([](CUresult) {}).status());

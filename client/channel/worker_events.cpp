@@ -1,4 +1,4 @@
-#include "client/channel/event_thread.h"
+#include "client/channel/worker_events.h"
 
 #include <cstdio>
 #include <cstring>
@@ -40,14 +40,14 @@ void print(std::span<const std::byte> frame) {
 
 bool in_host_function() { return running_host_function; }
 
-EventThread::EventThread(transport::Link& link)
+WorkerEvents::WorkerEvents(transport::Link& link)
     : link_(link), ring_(link, wire::kEventRingLayout) {}
 
-Status EventThread::start() {
+Status WorkerEvents::start() {
   return start_thread(&event_thread_, [this] { run_events(); });
 }
 
-EventThread::~EventThread() {
+WorkerEvents::~WorkerEvents() {
   stop_.store(true);
   link_.interrupt();
   if (event_thread_.joinable()) event_thread_.join();
@@ -60,7 +60,7 @@ EventThread::~EventThread() {
   }
 }
 
-Result<wire::ReadyEvent> EventThread::ready(Clock::time_point deadline) {
+Result<wire::ReadyEvent> WorkerEvents::ready(Clock::time_point deadline) {
   std::unique_lock lock(mutex_);
   while (!is_ready_) {
     if (Status status = link_.status(); !status.ok()) return status;
@@ -72,7 +72,7 @@ Result<wire::ReadyEvent> EventThread::ready(Clock::time_point deadline) {
   return ready_;
 }
 
-Result<uint64_t> EventThread::add_callback(std::function<void(CUresult)> function, bool always) {
+Result<uint64_t> WorkerEvents::add_callback(std::function<void(CUresult)> function, bool always) {
   std::lock_guard lock(mutex_);
   RCUDA_RETURN_IF_ERROR(start_locked(host_functions_));
   const uint64_t id = next_callback_++;
@@ -80,7 +80,7 @@ Result<uint64_t> EventThread::add_callback(std::function<void(CUresult)> functio
   return id;
 }
 
-Result<uint64_t> EventThread::add_graph_callback(GraphCallback callback) {
+Result<uint64_t> WorkerEvents::add_graph_callback(GraphCallback callback) {
   auto shared = std::make_shared<const GraphCallback>(std::move(callback));
   std::lock_guard lock(mutex_);
   RCUDA_RETURN_IF_ERROR(start_locked(host_functions_));
@@ -93,7 +93,7 @@ Result<uint64_t> EventThread::add_graph_callback(GraphCallback callback) {
   return id;
 }
 
-bool EventThread::host_function_given(uint64_t id, CUDA_HOST_NODE_PARAMS* given) {
+bool WorkerEvents::host_function_given(uint64_t id, CUDA_HOST_NODE_PARAMS* given) {
   std::lock_guard lock(mutex_);
   const auto found = graph_callbacks_.find(id);
   if (found == graph_callbacks_.end() || !found->second->given.fn) return false;
@@ -101,7 +101,7 @@ bool EventThread::host_function_given(uint64_t id, CUDA_HOST_NODE_PARAMS* given)
   return true;
 }
 
-bool EventThread::copy_given(uint64_t id, CUDA_MEMCPY3D* given) {
+bool WorkerEvents::copy_given(uint64_t id, CUDA_MEMCPY3D* given) {
   std::lock_guard lock(mutex_);
   const auto found = graph_callbacks_.find(id);
   if (found == graph_callbacks_.end() || !found->second->copy) return false;
@@ -109,7 +109,7 @@ bool EventThread::copy_given(uint64_t id, CUDA_MEMCPY3D* given) {
   return true;
 }
 
-bool EventThread::remove_callback(uint64_t id) {
+bool WorkerEvents::remove_callback(uint64_t id) {
   // destroyed after the lock is released: destroying its contents may need the event thread
   Shared forgotten;
   std::lock_guard lock(mutex_);
@@ -121,17 +121,17 @@ bool EventThread::remove_callback(uint64_t id) {
   return true;
 }
 
-void EventThread::forget_callbacks() {
+void WorkerEvents::forget_callbacks() {
   std::lock_guard lock(mutex_);
   callbacks_.clear();
 }
 
-Status EventThread::start_host_functions() {
+Status WorkerEvents::start_host_functions() {
   std::lock_guard lock(mutex_);
   return start_locked(host_functions_);
 }
 
-Status EventThread::start_locked(Runner& runner) {
+Status WorkerEvents::start_locked(Runner& runner) {
   if (runner.thread.joinable()) return {};
   Status started = start_thread(&runner.thread, [this, &runner] { run(runner); });
   if (!started.ok()) {
@@ -141,17 +141,17 @@ Status EventThread::start_locked(Runner& runner) {
   return started;
 }
 
-void EventThread::run_later(std::function<void()> function) {
+void WorkerEvents::run_later(std::function<void()> function) {
   std::unique_lock lock(mutex_);
   enqueue(host_functions_, std::move(function), lock);
 }
 
-void EventThread::set_trace_sink(TraceSink sink) {
+void WorkerEvents::set_trace_sink(TraceSink sink) {
   std::lock_guard lock(mutex_);
   trace_sink_ = std::move(sink);
 }
 
-void EventThread::drain_output() {
+void WorkerEvents::drain_output() {
   after_peer(&link_);           // the caller may have waited for host functions
   constexpr int kYields = 200;  // enough for printing, unless the reader of our output is slow
   const uint64_t since = handled_.load(std::memory_order_acquire);
@@ -170,7 +170,7 @@ void EventThread::drain_output() {
 // or reply that the caller has just seen. If the header is zero again, the event thread has taken
 // the frame. The caller then sees either `taking_`, which is set before the header is cleared, or
 // the new `handled_`, which is set before `taking_` is cleared.
-bool EventThread::is_drained(uint64_t since) const {
+bool WorkerEvents::is_drained(uint64_t since) const {
   constexpr wire::RingLayout kRing = wire::kEventRingLayout;
   const uint64_t handled = handled_.load(std::memory_order_acquire);
   // After two laps, everything that was in the ring at the beginning is handled. Without this
@@ -182,7 +182,7 @@ bool EventThread::is_drained(uint64_t since) const {
          handled_.load(std::memory_order_acquire) == handled;
 }
 
-void EventThread::run_events() {
+void WorkerEvents::run_events() {
   pthread_setname_np(pthread_self(), "rcuda-events");
   bool readable = true;
   while (readable && !stop_.load()) {
@@ -215,7 +215,7 @@ void EventThread::run_events() {
   changed_.notify_all();
 }
 
-void EventThread::call_after_loss() {
+void WorkerEvents::call_after_loss() {
   std::unique_lock lock(mutex_);
   for (auto next = callbacks_.begin(); next != callbacks_.end();) {
     const auto callback = next++;
@@ -227,7 +227,7 @@ void EventThread::call_after_loss() {
   }
 }
 
-void EventThread::handle(std::span<const std::byte> frame) {
+void WorkerEvents::handle(std::span<const std::byte> frame) {
   wire::EventHeader header;
   if (!read_body(frame, &header)) return;
   switch (static_cast<uint32_t>(header.event)) {
@@ -266,7 +266,7 @@ void EventThread::handle(std::span<const std::byte> frame) {
              static_cast<unsigned>(header.event));
 }
 
-void EventThread::host_callback(const wire::HostCallbackEvent& event) {
+void WorkerEvents::host_callback(const wire::HostCallbackEvent& event) {
   std::function<void(CUresult)> once;
   Shared shared;
   std::unique_lock lock(mutex_);
@@ -306,7 +306,7 @@ void EventThread::host_callback(const wire::HostCallbackEvent& event) {
       lock);
 }
 
-void EventThread::released(uint64_t id) {
+void WorkerEvents::released(uint64_t id) {
   std::unique_lock lock(mutex_);
   const auto found = graph_callbacks_.find(id);
   if (found == graph_callbacks_.end()) return;
@@ -323,7 +323,7 @@ void EventThread::released(uint64_t id) {
       lock);
 }
 
-void EventThread::acknowledge(const wire::HostCallbackEvent& event) {
+void WorkerEvents::acknowledge(const wire::HostCallbackEvent& event) {
   const uint64_t sequence = event.sequence;
   before_peer(&link_);
   // If this fails, the Link is lost and has logged it.
@@ -331,8 +331,8 @@ void EventThread::acknowledge(const wire::HostCallbackEvent& event) {
                   std::as_bytes(std::span(&sequence, 1)), {}, transport::Wake::kYes);
 }
 
-void EventThread::enqueue(Runner& runner, std::function<void()> work,
-                          std::unique_lock<std::mutex>&) {
+void WorkerEvents::enqueue(Runner& runner, std::function<void()> work,
+                           std::unique_lock<std::mutex>&) {
   // The registration of a function has started its thread. Only for an unregistered id from the
   // worker can the thread be missing.
   if (!start_locked(runner).ok()) return link_.close();
@@ -340,7 +340,7 @@ void EventThread::enqueue(Runner& runner, std::function<void()> work,
   changed_.notify_all();
 }
 
-void EventThread::run(Runner& runner) {
+void WorkerEvents::run(Runner& runner) {
   pthread_setname_np(pthread_self(), runner.name);
   running_host_function = runner.runs_application;
   std::unique_lock lock(mutex_);

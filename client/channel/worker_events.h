@@ -1,13 +1,14 @@
-// The thread that takes events from a worker: the output of kernels, and host functions that a
-// stream has reached.
+// WorkerEvents: takes events from a worker: the output of kernels, and host functions that a stream
+// has reached.
 //
-// Three threads:
+// Threads, all of this object:
 // - The event thread writes output to this process's stdout or stderr, in order. The client returns
 //   no reply, and ends no wait for a word, before the output that precedes it is printed.
 // - The host function thread runs host functions, because the application's code may take any time.
 //   It starts when the first host function or graph copy is registered.
 // - The copy thread makes copies of graphs. No reply and no host function waits for it. It starts
 //   when the first graph copy is registered.
+// - The release thread destroys callbacks that own memory. It starts with the copy thread.
 //
 // A host function may not call CUDA: entry points return CUDA_ERROR_NOT_PERMITTED if
 // in_host_function() is true.
@@ -36,11 +37,11 @@ namespace rcuda::client {
 // True on a thread that is running an application's host function.
 bool in_host_function();
 
-class EventThread {
+class WorkerEvents {
  public:
-  explicit EventThread(transport::Link& link);
-  Status start();  // called before every other function but set_mirror_hooks()
-  ~EventThread();  // stops the three threads; waits for a host function that is running
+  explicit WorkerEvents(transport::Link& link);
+  Status start();   // called before every other function but set_mirror_hooks()
+  ~WorkerEvents();  // stops the threads; waits for a host function that is running
 
   // Returns the worker's first event. Blocks until it arrives, the Link breaks or the deadline
   // passes.

@@ -1,6 +1,6 @@
 // Events that a worker sends: host functions to run, output of kernels, released objects. Also
 // events that no worker would send.
-#include "client/channel/event_thread.h"
+#include "client/channel/worker_events.h"
 
 #include <atomic>
 #include <cstring>
@@ -21,9 +21,9 @@ namespace {
 
 using wire::Event;
 
-class EventThreadTest : public ::testing::Test {
+class WorkerEventsTest : public ::testing::Test {
  protected:
-  EventThread& events() { return lone_.session->events(); }
+  WorkerEvents& events() { return lone_.session->events(); }
   test::PuppetServer& puppet() { return lone_.puppet; }
 
   template <typename Body>
@@ -63,7 +63,7 @@ class EventThreadTest : public ::testing::Test {
   LoneSession lone_;
 };
 
-TEST_F(EventThreadTest, AHostFunctionRunsOnceAndIsAcknowledged) {
+TEST_F(WorkerEventsTest, AHostFunctionRunsOnceAndIsAcknowledged) {
   std::atomic<int> runs{0};
   std::atomic<int> status{-1};
   const uint64_t id = *events().add_callback([&](CUresult result) {
@@ -81,7 +81,7 @@ TEST_F(EventThreadTest, AHostFunctionRunsOnceAndIsAcknowledged) {
   EXPECT_TRUE(alive());
 }
 
-TEST_F(EventThreadTest, HostFunctionsRunInOrderOnOneThreadThatMayNotCallCuda) {
+TEST_F(WorkerEventsTest, HostFunctionsRunInOrderOnOneThreadThatMayNotCallCuda) {
   std::vector<int> order;
   std::vector<std::thread::id> threads;
   EXPECT_FALSE(in_host_function());
@@ -101,9 +101,9 @@ TEST_F(EventThreadTest, HostFunctionsRunInOrderOnOneThreadThatMayNotCallCuda) {
   }
 }
 
-TEST_F(EventThreadTest, AGraphsFunctionRunsAsOftenAsItIsLaunched) {
+TEST_F(WorkerEventsTest, AGraphsFunctionRunsAsOftenAsItIsLaunched) {
   std::atomic<int> runs{0}, released{0};
-  EventThread::GraphCallback callback;
+  WorkerEvents::GraphCallback callback;
   callback.function = [&] { ++runs; };
   callback.released = [&] { ++released; };
   callback.given = {[](void*) {}, &runs};
@@ -124,12 +124,12 @@ TEST_F(EventThreadTest, AGraphsFunctionRunsAsOftenAsItIsLaunched) {
 }
 
 // The application's functions may take any time; bytes for a graph must not wait for them.
-TEST_F(EventThreadTest, AnInternalFunctionOvertakesOneOfTheApplication) {
+TEST_F(WorkerEventsTest, AnInternalFunctionOvertakesOneOfTheApplication) {
   std::atomic<bool> go_on{false};
   const uint64_t slow = *events().add_callback([&](CUresult) {
     while (!go_on.load()) std::this_thread::yield();
   });
-  EventThread::GraphCallback copies;
+  WorkerEvents::GraphCallback copies;
   copies.function = [] {};
   copies.is_internal = true;
   const uint64_t quick = *events().add_graph_callback(copies);
@@ -140,7 +140,7 @@ TEST_F(EventThreadTest, AnInternalFunctionOvertakesOneOfTheApplication) {
   EXPECT_TRUE(acknowledged(0, 1));
 }
 
-TEST_F(EventThreadTest, WhatWasTakenBackIsNotRun) {
+TEST_F(WorkerEventsTest, WhatWasTakenBackIsNotRun) {
   std::atomic<int> runs{0};
   const uint64_t id = *events().add_callback([&](CUresult) { ++runs; });
   events().remove_callback(id);
@@ -149,7 +149,7 @@ TEST_F(EventThreadTest, WhatWasTakenBackIsNotRun) {
   EXPECT_EQ(runs.load(), 0);
 }
 
-TEST_F(EventThreadTest, StreamCallbacksAreToldOfALossAndHostFunctionsAreNotCalled) {
+TEST_F(WorkerEventsTest, StreamCallbacksAreToldOfALossAndHostFunctionsAreNotCalled) {
   std::vector<int> order;
   std::promise<CUresult> last;
   const auto add = [&](int number, bool always) {
@@ -168,7 +168,7 @@ TEST_F(EventThreadTest, StreamCallbacksAreToldOfALossAndHostFunctionsAreNotCalle
 }
 
 // As Session::end() does before it closes the Link.
-TEST_F(EventThreadTest, ForgottenCallbacksAreNotCalledAfterALoss) {
+TEST_F(WorkerEventsTest, ForgottenCallbacksAreNotCalledAfterALoss) {
   std::atomic<int> runs{0};
   std::promise<void> other;
   ASSERT_TRUE(events().add_callback([&](CUresult) { ++runs; }, true));
@@ -179,7 +179,7 @@ TEST_F(EventThreadTest, ForgottenCallbacksAreNotCalledAfterALoss) {
   EXPECT_EQ(runs.load(), 0);
 }
 
-TEST_F(EventThreadTest, TextOfKernelsComesBeforeTheCallReturns) {
+TEST_F(WorkerEventsTest, TextOfKernelsComesBeforeTheCallReturns) {
   ::testing::internal::CaptureStdout();
   puppet().on(wire::Custom::kPing, [&](const auto&) {
     send(Event::kOutput, wire::OutputEvent{{}, 0, 5}, "hello");
@@ -192,7 +192,7 @@ TEST_F(EventThreadTest, TextOfKernelsComesBeforeTheCallReturns) {
 
 // An event leaves the ring before it is handled. The reply that follows it must wait for the
 // handling.
-TEST_F(EventThreadTest, ACallReturnsWhenTheEventsBeforeItsReplyAreHandled) {
+TEST_F(WorkerEventsTest, ACallReturnsWhenTheEventsBeforeItsReplyAreHandled) {
   std::atomic<bool> handled{false};
   events().set_trace_sink([&](std::span<const wire::TraceEvent>) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -207,7 +207,7 @@ TEST_F(EventThreadTest, ACallReturnsWhenTheEventsBeforeItsReplyAreHandled) {
   events().set_trace_sink({});
 }
 
-TEST_F(EventThreadTest, NoEventIsForgottenAtTheEndOfTheRing) {
+TEST_F(WorkerEventsTest, NoEventIsForgottenAtTheEndOfTheRing) {
   std::atomic<size_t> sent{0}, handled{0};
   events().set_trace_sink([&](std::span<const wire::TraceEvent> events) {
     std::this_thread::yield();
@@ -228,9 +228,9 @@ TEST_F(EventThreadTest, NoEventIsForgottenAtTheEndOfTheRing) {
 }
 
 // A graph may copy gigabytes; the calls of other threads must not wait for it.
-TEST_F(EventThreadTest, ACallWaitsForOutputBehindAGraphsCopyAndNotForTheCopy) {
+TEST_F(WorkerEventsTest, ACallWaitsForOutputBehindAGraphsCopyAndNotForTheCopy) {
   std::promise<void> called;
-  EventThread::GraphCallback copies;
+  WorkerEvents::GraphCallback copies;
   copies.function = [over = called.get_future().share()] { over.wait(); };
   copies.is_internal = true;
   const uint64_t id = *events().add_graph_callback(copies);
@@ -249,7 +249,7 @@ TEST_F(EventThreadTest, ACallWaitsForOutputBehindAGraphsCopyAndNotForTheCopy) {
 
 // ---- events that no worker would send ----
 
-TEST_F(EventThreadTest, MalformedEventsAreDroppedAndTheSessionGoesOn) {
+TEST_F(WorkerEventsTest, MalformedEventsAreDroppedAndTheSessionGoesOn) {
   ::testing::internal::CaptureStdout();
   wire::HostCallbackEvent callback{};
   callback.slot = wire::WorkerWindow::kCallbackSlots;  // one past the last
@@ -271,7 +271,7 @@ TEST_F(EventThreadTest, MalformedEventsAreDroppedAndTheSessionGoesOn) {
   EXPECT_EQ(::testing::internal::GetCapturedStdout(), "");
 }
 
-TEST_F(EventThreadTest, ASecondReadyEventChangesNothing) {
+TEST_F(WorkerEventsTest, ASecondReadyEventChangesNothing) {
   const wire::ReadyEvent ready{wire::kReadyEvent, 16, 12345, 1};
   puppet().send_event(std::as_bytes(std::span(&ready, 1)));
   EXPECT_TRUE(alive());
