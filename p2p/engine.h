@@ -29,7 +29,7 @@
 // no DMA is in progress.
 //
 // Errors. An error of a copy goes to `done` on both sides, and to the streams of the halves that
-// request it (PeerCopy::stream_gets_error).
+// request it (PeerCopy::reports).
 #pragma once
 
 #include <chrono>

@@ -461,7 +461,7 @@ void Receiver::finish(Incoming& copy, PeerLink* link, const Status& status) {
     const auto mapping = mappings_.find({copy.request->device, *copy.pulling});
     if (mapping != mappings_.end()) --mapping->second.uses;
   }
-  environment_.orders.release(copy.order, copy.request->stream_gets_error ? status : Status());
+  environment_.orders.release(copy.order, copy.request->reports ? status : Status());
   if (copy.request->done) copy.request->done(status);
 }
 

@@ -34,9 +34,9 @@ struct PeerCopy {
   // False: the caller waits for `done` before it queues anything else in the stream, so the stream
   // need not be held. (A held stream notices its release some microseconds late.)
   bool hold = true;
-  // Whether the stream, too, reports an error of the copy (DeviceOps::release). Both halves have
-  // the same error, so the client requests this for one of them.
-  bool stream_gets_error = true;
+  // Whether this half reports an error of the copy: the stream gets it (DeviceOps::release), not
+  // only `done`. Both halves have the same error, so the client requests this for at most one.
+  bool reports = true;
   // Outgoing: the peer's half has a stream as well, and the copy waits until that stream reaches
   // it.
   bool peer_has_stream = false;

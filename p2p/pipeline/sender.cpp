@@ -405,7 +405,7 @@ void Sender::finish(Outgoing& copy, PeerLink* link, const Status& status) {
     RCUDA_DEBUG("peer copy %llu to peer %u: %s", static_cast<unsigned long long>(copy.id), peer_,
                 status.message().c_str());
   }
-  environment_.orders.release(copy.order, copy.request->stream_gets_error ? status : Status());
+  environment_.orders.release(copy.order, copy.request->reports ? status : Status());
   if (copy.request->done) copy.request->done(status);
 }
 

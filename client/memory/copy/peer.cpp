@@ -80,7 +80,7 @@ class Halves {
   uint64_t id() const { return out_.id; }  // 0 before the halves are sent
 
   // For copies whose result no caller receives: the destination's session reports an error.
-  void report_later() { in_.flags |= wire::kPeerReports; }
+  void destination_reports() { in_.flags |= wire::kPeerReports; }
 
   CUresult post() { return post_with({}); }
 
@@ -256,7 +256,7 @@ CUresult copy_and_wait(const CopyBetweenServers& copy, const StreamPoint& issued
 
 void copy_between_servers_now(const CopyBetweenServers& copy) {
   Halves halves(copy);
-  halves.report_later();
+  halves.destination_reports();
   (void)halves.post_and_wait();
 }
 

@@ -89,7 +89,7 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
                  body.depth,   body.pitch_bytes, body.slice_bytes};
   copy.hold = body.flags & wire::kPeerHolds;
   copy.peer_has_stream = body.flags & wire::kPeerOtherStream;
-  copy.stream_gets_error = reports;
+  copy.reports = reports;
   copy.done = [&answers = services.answers, word, outcome,
                latches = reports && !in_stream](const Status& status) {
     if (outcome) *outcome = status;
