@@ -165,8 +165,10 @@ Mirrors::Loan::Loan(Mirrors& mirrors) : mirrors_(mirrors) {
       // compared later must be the same.
       std::lock_guard lock(mirror->mutex);
       if (mirror->removed) continue;
+      sent.bytes.reserve(wire::MirrorLoan::region_bytes(mirror->bytes));
+      const auto* from = reinterpret_cast<const std::byte*>(mirror->address);
+      sent.bytes.assign(from, from + mirror->bytes);
       sent.bytes.resize(wire::MirrorLoan::region_bytes(mirror->bytes));
-      std::memcpy(sent.bytes.data(), reinterpret_cast<const void*>(mirror->address), mirror->bytes);
       std::memcpy(&sent.bytes[wire::MirrorLoan::offset(mirror->bytes)], &number_, sizeof number_);
     }
     if (mirrors_.send(*mirror, sent.bytes.data(), sent.bytes.size(), 0)) {
