@@ -200,8 +200,14 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
                                      "runs as root runs no session as root: create the user "
                                      "there, or run rcuda-server as a user of its own");
   }
-  const Result<std::vector<std::byte>> body =
-      encode_session({{identity.user, identity.uid, identity.gid, identity.groups, key}, hello});
+  SessionGrant grant;
+  grant.user = identity.user;
+  grant.uid = identity.uid;
+  grant.gid = identity.gid;
+  grant.groups = identity.groups;
+  grant.key = key;
+  grant.own_user = identity.uid == ::geteuid() && identity.method != "insecure";
+  const Result<std::vector<std::byte>> body = encode_session({std::move(grant), hello});
   if (!body.ok()) return body.status();
   for (Worker& worker : workers_) {
     if (!worker.is(State::kIdle) || taken(hello, worker.window)) continue;

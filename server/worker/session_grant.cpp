@@ -23,6 +23,9 @@ Result<std::vector<std::byte>> encode_session(const SessionStart& start) {
   out.array(grant.groups.data(), grant.groups.size());
   out.value(uint8_t{grant.key.has_value()});
   out.value(grant.key.value_or(tls::Key{}));
+  out.value(uint8_t{grant.own_user});
+  out.value(grant.most_data_bytes);
+  out.value(grant.most_processes);
   const std::vector<std::byte> hello = wire::encode(start.hello);
   out.array(hello.data(), hello.size());
   if (!out.ok()) return Status(Code::kInvalidArgument, "the introduction is too long");
@@ -40,6 +43,9 @@ Result<SessionStart> decode_session(const std::vector<std::byte>& body) {
   const auto groups = in.array<uint32_t>();
   const bool has_key = in.value<uint8_t>() != 0;
   const auto key = in.value<tls::Key>();
+  grant.own_user = in.value<uint8_t>() != 0;
+  grant.most_data_bytes = in.value<uint64_t>();
+  grant.most_processes = in.value<uint64_t>();
   const auto hello = in.array<std::byte>();
   if (!in.complete() || !user) {
     return Status(Code::kProtocol, "what the daemon grants to the session is malformed");

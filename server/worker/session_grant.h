@@ -27,6 +27,11 @@ struct SessionGrant {
   uint32_t gid = 0;              // with uid
   std::vector<uint32_t> groups;  // with uid: supplementary groups
   std::optional<tls::Key> key;   // every socket of the session is encrypted with it
+  // The client has proved to be the daemon's own user, who owns all that the worker holds.
+  bool own_user = false;
+  // Limits of the process, where no cgroup limits the session; 0: none.
+  uint64_t most_data_bytes = 0;
+  uint64_t most_processes = 0;  // of the user, threads included
 };
 
 struct SessionStart {

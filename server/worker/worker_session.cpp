@@ -16,6 +16,8 @@
 #include "p2p/planner/planner.h"
 #include "server/peer/peer_hub.h"
 #include "server/worker/end_watch.h"
+#include "server/worker/image_folder.h"
+#include "server/worker/isolation.h"
 #include "server/worker/session_loop.h"
 
 namespace rcuda::server {
@@ -74,11 +76,12 @@ WorkerSession::~WorkerSession() = default;
 
 Status WorkerSession::serve(WorkerMessage message) {
   begin_ = Clock::now();
-  const Status admitted = admit(message);
+  Status status = become(message);
+  if (status.ok()) status = admit(message);
   Result<Socket> client = encrypted(std::move(message.socket));
   if (!client.ok()) return left(client.status());
-  if (!admitted.ok()) {
-    refuse(*client, admitted);
+  if (!status.ok()) {
+    refuse(*client, status);
     return {};
   }
   if (Status status = listen(); !status.ok()) {
@@ -104,8 +107,9 @@ Result<Socket> WorkerSession::encrypted(UniqueFd socket) const {
                       Clock::now() + worker_.settings.handshake_timeout.milliseconds());
 }
 
-// Checks the client's request. An error becomes the refusal.
-Status WorkerSession::admit(const WorkerMessage& message) {
+// The worker becomes the session's, with the folder that its user could not open. An error becomes
+// the refusal.
+Status WorkerSession::become(const WorkerMessage& message) {
   Result<SessionStart> start = decode_session(message.body);
   // The daemon starts workers by the path of its binary, and has accepted this Hello. So if the
   // Hello is wrong here, the binary has changed.
@@ -115,6 +119,20 @@ Status WorkerSession::admit(const WorkerMessage& message) {
   }
   grant_ = std::move(start->grant);
   hello_ = std::move(start->hello);
+  if (const std::string cache = cache_folder_of(worker_.settings); !cache.empty()) {
+    Result<UniqueFd> folder = open_image_folder(cache, grant_);
+    if (folder.ok()) {
+      image_folder_ = std::move(folder).value();
+    } else {
+      RCUDA_WARN("module images are not kept between sessions: %s",
+                 folder.status().message().c_str());
+    }
+  }
+  return hand_over(grant_);
+}
+
+// Checks the client's request. An error becomes the refusal.
+Status WorkerSession::admit(const WorkerMessage& message) {
   RCUDA_RETURN_IF_ERROR(worker_.devices.select(hello_.devices, &welcome_, &resources_));
   const auto medium = medium_for(hello_, message.socket.get());
   if (!medium.ok()) return medium.status();
@@ -190,7 +208,7 @@ Status WorkerSession::connect(Socket client) {
 // Prepares the executor's resources other than the driver, the devices and the peers.
 void WorkerSession::prepare() {
   const Settings& settings = worker_.settings;
-  images_.emplace(cache_folder_of(settings), settings.image_cache_bytes.get());
+  images_.emplace(std::move(image_folder_), settings.image_cache_bytes.get());
   if (Result<std::unique_ptr<OutputCapture>> started = OutputCapture::start(); started.ok()) {
     output_ = std::move(started).value();
   } else {

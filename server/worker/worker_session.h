@@ -1,6 +1,7 @@
 // WorkerSession: the one session of a worker, from the client's Hello to the end of the process.
 //
 // Its phases, each a function of that name:
+//   become    makes the process the session's user (isolation.h)
 //   admit     checks the client's request and makes the Welcome
 //   listen    starts to listen to the daemon: further sockets of the client, other workers, kStop
 //   connect   sends the Welcome and makes the Link
@@ -61,6 +62,7 @@ class WorkerSession {
   Status serve(WorkerMessage message);
 
  private:
+  Status become(const WorkerMessage& message);
   Status admit(const WorkerMessage& message);
   Status listen();
   Status left(const Status& why) const;
@@ -75,6 +77,7 @@ class WorkerSession {
   PreparedWorker worker_;
   std::chrono::steady_clock::time_point begin_;
   SessionGrant grant_;
+  UniqueFd image_folder_;
   wire::Hello hello_;
   wire::Welcome welcome_;
   SessionResources resources_;

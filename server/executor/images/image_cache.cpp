@@ -16,30 +16,12 @@
 
 #include "common/base/cache_folder.h"
 #include "common/base/log.h"
-#include "common/base/unique_fd.h"
 
 namespace rcuda::server {
 namespace {
 
 constexpr size_t kTrailingZeros = 8;
 constexpr const char* kTemporaryPrefix = ".incoming-";
-
-// Makes the directory and its parents. No other user may be able to write the directory itself.
-Status prepare(const std::string& directory) {
-  for (size_t slash = directory.find('/', 1); slash != std::string::npos;
-       slash = directory.find('/', slash + 1)) {
-    ::mkdir(directory.substr(0, slash).c_str(), 0755);
-  }
-  ::mkdir(directory.c_str(), 0700);
-  struct stat status;
-  if (::stat(directory.c_str(), &status) != 0) return Status::from_errno(errno, directory);
-  if (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() || (status.st_mode & 022) != 0) {
-    return Status(Code::kInvalidArgument,
-                  directory + " must be a directory that only this user can write (chmod 700)");
-  }
-  if (::access(directory.c_str(), W_OK) != 0) return Status::from_errno(errno, directory);
-  return {};
-}
 
 ImagePointer in_memory(std::span<const std::byte> bytes) {
   const size_t mapped = bytes.size() + kTrailingZeros;
@@ -84,19 +66,40 @@ CachedImage::~CachedImage() { ::munmap(mapping_, mapped_bytes_); }
 
 std::string default_image_directory() { return cache_folder(); }
 
-ImageCache::ImageCache(std::string directory, uint64_t max_bytes)
-    : directory_(std::move(directory)), max_bytes_(max_bytes) {
-  if (directory_.empty()) return;
-  if (Status status = prepare(directory_); !status.ok()) {
-    RCUDA_WARN("module images are not kept between sessions: %s", status.message().c_str());
-    directory_.clear();
+Result<UniqueFd> open_image_directory(const std::string& directory) {
+  for (size_t slash = directory.find('/', 1); slash != std::string::npos;
+       slash = directory.find('/', slash + 1)) {
+    ::mkdir(directory.substr(0, slash).c_str(), 0755);
+  }
+  ::mkdir(directory.c_str(), 0700);
+  UniqueFd folder(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  struct stat status;
+  if (!folder || ::fstat(folder.get(), &status) != 0) return Status::from_errno(errno, directory);
+  if (status.st_uid != ::geteuid() || (status.st_mode & 022) != 0) {
+    return Status(Code::kInvalidArgument,
+                  directory + " must be a directory that only this user can write (chmod 700)");
+  }
+  if (::access(directory.c_str(), W_OK) != 0) return Status::from_errno(errno, directory);
+  return folder;
+}
+
+ImageCache::ImageCache(UniqueFd folder, uint64_t max_bytes)
+    : folder_(std::move(folder)), max_bytes_(max_bytes) {}
+
+ImageCache::ImageCache(const std::string& directory, uint64_t max_bytes) : max_bytes_(max_bytes) {
+  if (directory.empty()) return;
+  Result<UniqueFd> folder = open_image_directory(directory);
+  if (folder.ok()) {
+    folder_ = std::move(folder).value();
+  } else {
+    RCUDA_WARN("module images are not kept between sessions: %s",
+               folder.status().message().c_str());
   }
 }
 
 ImagePointer ImageCache::find(const Sha256& hash, uint64_t image_bytes) {
-  if (directory_.empty()) return nullptr;
-  const std::string path = directory_ + "/" + to_hex(hash);
-  UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!folder_) return nullptr;
+  UniqueFd file(::openat(folder_.get(), to_hex(hash).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!file) return nullptr;
   struct stat status;
   if (::fstat(file.get(), &status) != 0 ||
@@ -114,7 +117,7 @@ Result<ImagePointer> ImageCache::insert(const Sha256& hash, std::span<const std:
   if (sha256(bytes) != hash) {
     return Status(Code::kInvalidArgument, "an image does not have the hash it was announced with");
   }
-  if (!directory_.empty() && bytes.size() <= max_bytes_) {
+  if (folder_ && bytes.size() <= max_bytes_) {
     Status status = write_file(to_hex(hash), bytes);
     if (status.ok()) {
       evict();
@@ -131,18 +134,19 @@ Result<ImagePointer> ImageCache::insert(const Sha256& hash, std::span<const std:
 
 Status ImageCache::write_file(const std::string& name, std::span<const std::byte> bytes) {
   static std::atomic<uint32_t> counter{0};
-  const std::string temporary = directory_ + "/" + kTemporaryPrefix + std::to_string(::getpid()) +
-                                "-" + std::to_string(counter.fetch_add(1));
-  UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  const int folder = folder_.get();
+  const std::string temporary =
+      kTemporaryPrefix + std::to_string(::getpid()) + "-" + std::to_string(counter.fetch_add(1));
+  UniqueFd file(::openat(folder, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file) return Status::from_errno(errno, temporary);
   constexpr std::byte kZeros[kTrailingZeros] = {};
   // Synced before it gets its name, so that a name stands for a whole image even after a power cut.
   const bool written = write_all(file.get(), bytes.data(), bytes.size()) &&
                        write_all(file.get(), kZeros, sizeof kZeros) && ::fsync(file.get()) == 0 &&
-                       ::rename(temporary.c_str(), (directory_ + "/" + name).c_str()) == 0;
+                       ::renameat(folder, temporary.c_str(), folder, name.c_str()) == 0;
   if (written) return {};
   const Status status = Status::from_errno(errno, temporary);
-  ::unlink(temporary.c_str());
+  ::unlinkat(folder, temporary.c_str(), 0);
   return status;
 }
 
@@ -150,24 +154,29 @@ void ImageCache::evict() {
   struct File {
     timespec used;
     uint64_t bytes;
-    std::string path;
+    std::string name;
   };
   std::vector<File> files;
   uint64_t total = 0;
-  DIR* directory = ::opendir(directory_.c_str());
+  // Opened again, because a duplicate would share its position with other listings.
+  UniqueFd listed(::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  DIR* directory = listed ? ::fdopendir(listed.get()) : nullptr;
   if (!directory) return;
+  (void)listed.release();  // closed by closedir()
   timespec now;
   ::clock_gettime(CLOCK_REALTIME, &now);
   while (const dirent* item = ::readdir(directory)) {
-    const std::string path = directory_ + "/" + item->d_name;
     struct stat status;
-    if (::stat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
-    if (std::strncmp(item->d_name, kTemporaryPrefix, std::strlen(kTemporaryPrefix)) == 0) {
-      // Left behind by a worker that was killed while it wrote.
-      if (now.tv_sec - status.st_mtim.tv_sec > 3600) ::unlink(path.c_str());
+    if (::fstatat(folder_.get(), item->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0 ||
+        !S_ISREG(status.st_mode)) {
       continue;
     }
-    files.push_back({status.st_mtim, static_cast<uint64_t>(status.st_size), path});
+    if (std::strncmp(item->d_name, kTemporaryPrefix, std::strlen(kTemporaryPrefix)) == 0) {
+      // Left behind by a worker that was killed while it wrote.
+      if (now.tv_sec - status.st_mtim.tv_sec > 3600) ::unlinkat(folder_.get(), item->d_name, 0);
+      continue;
+    }
+    files.push_back({status.st_mtim, static_cast<uint64_t>(status.st_size), item->d_name});
     total += files.back().bytes;
   }
   ::closedir(directory);
@@ -178,7 +187,7 @@ void ImageCache::evict() {
   });
   for (const File& file : files) {
     if (total <= max_bytes_) break;
-    if (::unlink(file.path.c_str()) == 0) total -= file.bytes;
+    if (::unlinkat(folder_.get(), file.name.c_str(), 0) == 0) total -= file.bytes;
   }
 }
 

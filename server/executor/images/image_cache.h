@@ -2,9 +2,11 @@
 //
 // A file is written under a temporary name, synced and renamed, so a reader always finds it whole.
 // Afterwards it is only mapped and read. When the cache exceeds its bound, the least recently used
-// files are removed; those that are mapped stay readable. The directory must belong to the server's
-// user, and no other user may write it, because its files are passed to the driver. If no directory
-// can be used, images are kept in memory for their session, and the reason is logged once.
+// files are removed; those that are mapped stay readable. The directory must belong to the user of
+// the process, and no other user may write it, because its files are passed to the driver. It is
+// opened once and its path is not used again, so it may lie where this user cannot reach it by path
+// (server/worker/image_folder.h). If no directory can be used, images are kept in memory for their
+// session, and the reason is logged once.
 // Threads: any; sessions share one object. Blocking: find() and insert(), for the file system.
 #pragma once
 
@@ -16,6 +18,7 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "common/base/unique_fd.h"
 
 namespace rcuda::server {
 
@@ -44,23 +47,29 @@ using ImagePointer = std::shared_ptr<const CachedImage>;
 
 class ImageCache {
  public:
-  // With an empty `directory` no image is kept on disk.
-  ImageCache(std::string directory, uint64_t max_bytes);
+  // `folder`: an open directory; none: no image is kept on disk.
+  ImageCache(UniqueFd folder, uint64_t max_bytes);
+  // Makes and opens the directory. An empty path: no image is kept on disk.
+  ImageCache(const std::string& directory, uint64_t max_bytes);
 
   // Returns nullptr if the image is not on disk.
   ImagePointer find(const Sha256& hash, uint64_t image_bytes);
   // kInvalidArgument if the bytes do not have that hash.
   Result<ImagePointer> insert(const Sha256& hash, std::span<const std::byte> bytes);
 
-  const std::string& directory() const { return directory_; }
+  bool keeps_images() const { return static_cast<bool>(folder_); }
 
  private:
   Status write_file(const std::string& name, std::span<const std::byte> bytes);
   void evict();
 
-  std::string directory_;
+  UniqueFd folder_;
   const uint64_t max_bytes_;
 };
+
+// Opens a directory that belongs to the process's user and that no other user may write; makes it
+// and its parents where they are missing.
+Result<UniqueFd> open_image_directory(const std::string& directory);
 
 // The directory for images unless the settings name another: the service's cache directory under
 // systemd, else $XDG_CACHE_HOME/rcuda or ~/.cache/rcuda, else none.

@@ -1,0 +1,56 @@
+#include "server/worker/image_folder.h"
+
+#include <cerrno>
+#include <span>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "server/executor/images/image_cache.h"
+
+namespace rcuda::server {
+namespace {
+
+constexpr char kUsers[] = "users";
+constexpr size_t kNameDigits = 32;  // of the hash, in hexadecimal
+
+std::string folder_name(const SessionGrant& grant) {
+  if (grant.uid) return std::to_string(*grant.uid);
+  return "name-" + to_hex(sha256(std::as_bytes(std::span(grant.user)))).substr(0, kNameDigits);
+}
+
+Status wrong(const std::string& path) { return Status::from_errno(errno, path); }
+
+}  // namespace
+
+Result<UniqueFd> open_image_folder(const std::string& cache, const SessionGrant& grant) {
+  Result<UniqueFd> own = open_image_directory(cache);
+  if (!own.ok() || grant.own_user) return own;
+  const uid_t owner = ::geteuid() == 0 ? grant.uid.value_or(0) : ::geteuid();
+  // Only this process's user can write the two folders above, so none of the names is a trap.
+  ::mkdirat(own->get(), kUsers, 0700);
+  const std::string path = std::string(kUsers) + "/" + folder_name(grant);
+  const std::string whole = cache + "/" + path;
+  if (::mkdirat(own->get(), path.c_str(), 0700) != 0 && errno != EEXIST) return wrong(whole);
+  // O_PATH: root without CAP_DAC_OVERRIDE may not read it, and the user will.
+  UniqueFd folder(
+      ::openat(own->get(), path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat status;
+  if (!folder || ::fstat(folder.get(), &status) != 0) return wrong(whole);
+  if (status.st_uid != owner) {
+    // It is new.
+    if (status.st_uid != ::geteuid() ||
+        ::fchownat(folder.get(), "", owner, grant.gid, AT_EMPTY_PATH) != 0) {
+      return Status(Code::kInvalidArgument, whole + " belongs to uid " +
+                                                std::to_string(status.st_uid) + " and not to " +
+                                                grant.user + ": remove it");
+    }
+  }
+  if ((status.st_mode & 077) != 0) {
+    return Status(Code::kInvalidArgument, whole + " is open to other users: chmod 700");
+  }
+  return folder;
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,160 @@
+#include "server/worker/isolation.h"
+
+#include <cerrno>
+#include <cstddef>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <dirent.h>
+#include <grp.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace rcuda::server {
+namespace {
+
+#if defined(__x86_64__)
+constexpr uint32_t kArchitecture = AUDIT_ARCH_X86_64;
+#elif defined(__aarch64__)
+constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
+#endif
+constexpr uint32_t kOtherNumbers = 0x40000000;  // from here on: x32's system calls
+
+// A sanitizer's runtime starts a program that names the functions of a report.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kStartsPrograms = true;
+#else
+constexpr bool kStartsPrograms = false;
+#endif
+
+// setresuid() takes this number for "leave as it is".
+constexpr uint32_t kNobody = ~uint32_t{0};
+
+Status refusal(const std::string& user, const char* call) {
+  const int error = errno;
+  return Status::from_errno(error, "the worker cannot become user " + user + ": " + call)
+      .with_context(error == EPERM ? "rcuda-server needs the capabilities SETUID and SETGID to run "
+                                     "sessions as their users"
+                                   : "rcuda-server");
+}
+
+// Whether a thread has the user's identity only, and no capability. `path`: its /proc/.../status.
+bool is_only(const std::string& path, uint32_t uid, uint32_t gid) {
+  const auto four_times = [](const char* name, uint32_t id) {
+    std::string line = name;
+    for (int i = 0; i < 4; ++i) line += "\t" + std::to_string(id);
+    return line;
+  };
+  std::vector<std::string> wanted = {four_times("Uid:", uid), four_times("Gid:", gid)};
+  if (uid != 0) {
+    wanted.push_back("CapPrm:\t0000000000000000");
+    wanted.push_back("CapEff:\t0000000000000000");
+  }
+  std::ifstream status(path);
+  if (!status) return true;  // it has ended
+  for (std::string line; std::getline(status, line);) std::erase(wanted, line);
+  // The account of a thread that ends meanwhile is cut short.
+  return wanted.empty() || ::access(path.c_str(), F_OK) != 0;
+}
+
+// The C library changes the threads that it knows. One that it does not know would remain root's.
+Status check_threads(const SessionGrant& grant) {
+  constexpr char kThreads[] = "/proc/self/task";
+  DIR* const folder = ::opendir(kThreads);
+  if (!folder) return Status::from_errno(errno, kThreads);
+  bool all = true;
+  while (const dirent* entry = ::readdir(folder)) {
+    if (entry->d_name[0] == '.') continue;
+    const std::string status = std::string(kThreads) + "/" + entry->d_name + "/status";
+    all = all && is_only(status, *grant.uid, grant.gid);
+  }
+  ::closedir(folder);
+  if (all) return {};
+  return Status(Code::kInternal, "a thread of the worker did not become user " + grant.user);
+}
+
+Status become_user(const SessionGrant& grant) {
+  if (!grant.uid || *grant.uid == kNobody || grant.gid == kNobody) {
+    return Status(Code::kDenied, "a worker of root runs no session as root, and user " +
+                                     grant.user + " is unknown on the server's machine");
+  }
+  // Registering memory with an adapter takes locked memory, which root has without a limit.
+  const rlimit unlimited{RLIM_INFINITY, RLIM_INFINITY};
+  (void)::setrlimit(RLIMIT_MEMLOCK, &unlimited);
+  if (::setgroups(grant.groups.size(), grant.groups.data()) != 0) {
+    return refusal(grant.user, "setgroups");
+  }
+  if (::setresgid(grant.gid, grant.gid, grant.gid) != 0) return refusal(grant.user, "setresgid");
+  if (::setresuid(*grant.uid, *grant.uid, *grant.uid) != 0) {
+    return refusal(grant.user, "setresuid");
+  }
+  return check_threads(grant);
+}
+
+// A filter of system calls for all threads, and with it no_new_privs, which prctl() sets for the
+// calling thread only.
+Status forbid_programs() {
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) {
+    return Status::from_errno(errno, "PR_SET_NO_NEW_PRIVS");
+  }
+  constexpr uint32_t kRefused = SECCOMP_RET_ERRNO | EPERM;
+  constexpr uint32_t kProgram = kStartsPrograms ? SECCOMP_RET_ALLOW : kRefused;
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, arch)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kArchitecture, 0, 4),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, kOtherNumbers, 2, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_execve, 3, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_execveat, 2, 1),
+      BPF_STMT(BPF_RET | BPF_K, kRefused),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+      BPF_STMT(BPF_RET | BPF_K, kProgram),
+  };
+  const sock_fprog program{sizeof filter / sizeof *filter, filter};
+  // Without SPEC_ALLOW, kernels before 5.16 also slow all memory accesses down.
+  const long failed =
+      ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER,
+                SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW, &program);
+  if (failed > 0) return Status(Code::kInternal, "a thread of the worker has a filter of its own");
+  if (failed < 0) return Status::from_errno(errno, "seccomp");
+  return {};
+}
+
+Status limit(int resource, uint64_t most, const char* name) {
+  const rlimit both{most, most};
+  if (::setrlimit(static_cast<__rlimit_resource_t>(resource), &both) == 0) return {};
+  // Without root's rights a limit can only be lowered, and the lower one holds.
+  rlimit now{};
+  if (errno == EPERM && ::getrlimit(static_cast<__rlimit_resource_t>(resource), &now) == 0 &&
+      now.rlim_max <= most) {
+    return {};
+  }
+  return Status::from_errno(errno, std::string("setting ") + name);
+}
+
+}  // namespace
+
+Status hand_over(const SessionGrant& grant) {
+  if (::geteuid() == 0) RCUDA_RETURN_IF_ERROR(become_user(grant));
+  // A process that has changed its user is not dumpable already; other paths are made the same.
+  if (!grant.own_user && ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) {
+    return Status::from_errno(errno, "PR_SET_DUMPABLE");
+  }
+  RCUDA_RETURN_IF_ERROR(forbid_programs());
+  RCUDA_RETURN_IF_ERROR(limit(RLIMIT_CORE, 0, "RLIMIT_CORE"));
+  if (grant.most_data_bytes) {
+    RCUDA_RETURN_IF_ERROR(limit(RLIMIT_DATA, grant.most_data_bytes, "RLIMIT_DATA"));
+  }
+  if (grant.most_processes) {
+    RCUDA_RETURN_IF_ERROR(limit(RLIMIT_NPROC, grant.most_processes, "RLIMIT_NPROC"));
+  }
+  return {};
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,26 @@
+// Isolation of a worker: before the first command of a client, the process becomes the session's
+// user and gives up what a session does not need.
+//
+// hand_over() does this for all threads of the process, those of the driver included:
+//   user          a worker of root takes the uid, gid and groups of the grant, and with that loses
+//                 all capabilities. It never serves a session as root, unless the client is root.
+//                 Any other worker stays the daemon's user
+//   programs      it can start none any more, and no_new_privs is set (docs/security.md)
+//   its memory    it leaves no core file. If its client is not the daemon's own user, it is not
+//                 dumpable: no process but root's may trace it or look into it. It holds more than
+//                 its user may have: the log, the devices of other sessions, the session's limits
+//   limits        RLIMIT_DATA and RLIMIT_NPROC, where the grant names them
+// A worker that fails half way must end: it is neither root's nor the user's.
+// Threads: one, once; other threads may run. Blocking: no.
+// Errors: kDenied if the grant names nobody whom root's worker could become; kSystem with the call
+// that failed.
+#pragma once
+
+#include "common/base/status.h"
+#include "server/worker/session_grant.h"
+
+namespace rcuda::server {
+
+Status hand_over(const SessionGrant& grant);
+
+}  // namespace rcuda::server
