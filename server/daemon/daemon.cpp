@@ -71,6 +71,7 @@ Status Daemon::run() {
   RCUDA_RETURN_IF_ERROR(gate_.open(!listener_.is_loopback));
   WorkerPool pool(settings_,
                   static_cast<uint32_t>(std::hash<std::string>()(host_name() + listener_.address)));
+  RCUDA_RETURN_IF_ERROR(pool.prepare());
   pool_ = &pool;
   Result<bool> goes_on = true;
   while (goes_on.ok() && *goes_on) goes_on = take_turn();

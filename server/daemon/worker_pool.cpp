@@ -40,6 +40,13 @@ bool taken(const wire::Hello& hello, uint32_t window) {
 // that hang count too: if the driver hangs, they must not become more and more.
 size_t most_starting() { return std::max(4u, 2 * std::thread::hardware_concurrency()); }
 
+CgroupLimits limits_of(const Settings& settings) {
+  return {settings.session_memory.get(), static_cast<uint64_t>(settings.session_processes.get()),
+          settings.session_cpu_weight.is_default()
+              ? 0
+              : static_cast<uint64_t>(settings.session_cpu_weight.get())};
+}
+
 std::string outcome(int status) {
   if (WIFEXITED(status)) return "exit status " + std::to_string(WEXITSTATUS(status));
   return std::string("signal ") + ::strsignal(WTERMSIG(status));
@@ -48,9 +55,31 @@ std::string outcome(int status) {
 }  // namespace
 
 WorkerPool::WorkerPool(const Settings& settings, uint32_t first_window)
-    : settings_(settings), first_window_(first_window % wire::kWindowCount) {}
+    : settings_(settings),
+      first_window_(first_window % wire::kWindowCount),
+      device_sets_(settings) {}
 
 WorkerPool::~WorkerPool() { shutdown(); }
+
+Status WorkerPool::prepare() {
+  const std::string& choice = settings_.cgroup.get();
+  if (choice == "none") return {};
+  Result<std::unique_ptr<Cgroups>> cgroups = Cgroups::open(choice);
+  if (cgroups.ok()) {
+    cgroups_ = std::move(cgroups).value();
+    RCUDA_INFO("each session has a cgroup of its own below %s", cgroups_->text().c_str());
+    return {};
+  }
+  if (choice != "auto") {
+    return Status(cgroups.status()).with_context("RCUDA_SERVER_CGROUP=" + choice);
+  }
+  const bool limited = settings_.session_memory.get() || settings_.session_processes.get();
+  RCUDA_LOG(limited ? LogLevel::kWarn : LogLevel::kDebug,
+            "no cgroup is delegated to this server (%s): limits of a session's memory and "
+            "processes are those of its process (setrlimit)",
+            cgroups.status().message().c_str());
+  return {};
+}
 
 size_t WorkerPool::sessions() const {
   return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(),
@@ -100,30 +129,40 @@ uint32_t WorkerPool::choose_window(const wire::Hello* hello) const {
   return best;
 }
 
+bool WorkerPool::suits(const Worker& worker, const wire::Hello& hello) const {
+  return worker.devices == device_sets_.key_of(hello.devices) && !taken(hello, worker.window);
+}
+
 void WorkerPool::refill(const std::vector<const wire::Hello*>& waiting) {
   if (Clock::now() < retry_at_) return;
-  // Workers that suit none of the waiting clients count for the pool only.
   std::vector<Worker*> spare;
   for (Worker& worker : workers_) {
     if (worker.is_spare()) spare.push_back(&worker);
   }
+  const auto take = [&](const auto& is_right) {
+    const auto found = std::find_if(spare.begin(), spare.end(), is_right);
+    if (found == spare.end()) return false;
+    spare.erase(found);
+    return true;
+  };
+  // Workers that suit none of the waiting clients count for the pool only.
   for (const wire::Hello* hello : waiting) {
-    auto suits = std::find_if(spare.begin(), spare.end(),
-                              [&](const Worker* w) { return !taken(*hello, w->window); });
-    if (suits != spare.end()) {
-      spare.erase(suits);
-      continue;
-    }
+    if (device_sets_.needs_scout()) break;
+    if (take([&](const Worker* worker) { return suits(*worker, *hello); })) continue;
     if (!may_start()) return;
-    if (Status status = start(choose_window(hello)); !status.ok()) return failed(status);
+    const Status status = start_for(hello, device_sets_.key_of(hello->devices));
+    if (!status.ok()) return failed(status);
   }
   const auto pool = static_cast<size_t>(settings_.pool.get());
-  for (size_t have = spare.size(); have < pool; ++have) {
+  const size_t idle = device_sets_.needs_scout() && !waiting.empty() ? 1 : pool;
+  for (const DeviceSets::Key& devices : device_sets_.wanted(idle)) {
+    if (take([&](const Worker* worker) { return worker->devices == devices; })) continue;
     if (!may_start()) return;
-    if (Status status = start(choose_window(nullptr)); !status.ok()) return failed(status);
+    if (Status status = start_for(nullptr, devices); !status.ok()) return failed(status);
   }
-  // The other idle workers were started for clients that have left.
-  for (; spare.size() > pool; spare.pop_back()) {
+  // The other idle workers were started for clients that have left, or are for devices that other
+  // sessions have not asked for lately.
+  for (; !spare.empty(); spare.pop_back()) {
     if (spare.back()->is(State::kIdle)) stop(*spare.back());
   }
 }
@@ -137,14 +176,20 @@ void WorkerPool::stop(Worker& worker) {
   worker.state = State::kEnding;
 }
 
-Status WorkerPool::start(uint32_t window) {
+Status WorkerPool::start_for(const wire::Hello* hello, const DeviceSets::Key& devices) {
+  return start(choose_window(hello), devices);
+}
+
+Status WorkerPool::start(uint32_t window, const DeviceSets::Key& devices) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return Status::from_errno(errno, "socketpair");
   }
   UniqueFd ours(ends[0]), theirs(ends[1]);
 
-  std::vector<std::string> environment = worker_environment(settings_.registry.environment());
+  std::vector<std::string> own = settings_.registry.environment();
+  std::ranges::move(device_sets_.environment(devices), std::back_inserter(own));
+  std::vector<std::string> environment = worker_environment(own);
   std::vector<char*> environment_pointers;
   for (std::string& line : environment) environment_pointers.push_back(line.data());
   environment_pointers.push_back(nullptr);
@@ -183,8 +228,20 @@ Status WorkerPool::start(uint32_t window) {
     ::waitpid(worker.pid, nullptr, 0);
     return status;
   }
+  if (cgroups_) {
+    Result<std::unique_ptr<WorkerCgroup>> cgroup = cgroups_->make(worker.pid);
+    Status status = cgroup.status();
+    if (status.ok()) status = (*cgroup)->limit(limits_of(settings_));
+    if (!status.ok()) {
+      ::kill(worker.pid, SIGKILL);
+      ::waitpid(worker.pid, nullptr, 0);
+      return status;
+    }
+    worker.cgroup = std::move(cgroup).value();
+  }
   worker.control = std::move(ours);
   worker.window = window;
+  worker.devices = devices;
   worker.since = Clock::now();
   RCUDA_DEBUG("worker %d starts in window %u", worker.pid, window);
   workers_.push_back(std::move(worker));
@@ -200,17 +257,12 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
                                      "runs as root runs no session as root: create the user "
                                      "there, or run rcuda-server as a user of its own");
   }
-  SessionGrant grant;
-  grant.user = identity.user;
-  grant.uid = identity.uid;
-  grant.gid = identity.gid;
-  grant.groups = identity.groups;
-  grant.key = key;
-  grant.own_user = identity.uid == ::geteuid() && identity.method != "insecure";
-  const Result<std::vector<std::byte>> body = encode_session({std::move(grant), hello});
-  if (!body.ok()) return body.status();
   for (Worker& worker : workers_) {
-    if (!worker.is(State::kIdle) || taken(hello, worker.window)) continue;
+    if (!worker.is(State::kIdle) || !suits(worker, hello)) continue;
+    SessionGrant grant = grant_to(identity, worker);
+    grant.key = key;
+    const Result<std::vector<std::byte>> body = encode_session({std::move(grant), hello});
+    if (!body.ok()) return body.status();
     WorkerMessage message;
     message.type = WorkerMessageType::kSession;
     if (::getrandom(worker.token.data(), worker.token.size(), 0) !=
@@ -225,10 +277,12 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
       *socket = std::move(message.socket);
       continue;
     }
+    device_sets_.used(worker.devices);
     worker.state = State::kBusy;
     worker.since = Clock::now();
     wire::session_name(hello.session, worker.client);
     worker.index = hello.worker;
+    worker.user = identity.user;
     worker.session = {hello.user,
                       hello.program,
                       hello.host,
@@ -240,6 +294,23 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
     return true;
   }
   return false;
+}
+
+SessionGrant WorkerPool::grant_to(const Identity& identity, const Worker& worker) const {
+  SessionGrant grant;
+  grant.user = identity.user;
+  grant.uid = identity.uid;
+  grant.gid = identity.gid;
+  grant.groups = identity.groups;
+  grant.own_user = identity.uid == ::geteuid() && identity.method != "insecure";
+  const auto in_cgroup = [&](const char* controller) {
+    return worker.cgroup && cgroups_->has(controller);
+  };
+  if (!in_cgroup("memory")) grant.most_data_bytes = settings_.session_memory.get();
+  if (!in_cgroup("pids")) {
+    grant.most_processes = static_cast<uint64_t>(settings_.session_processes.get());
+  }
+  return grant;
 }
 
 bool WorkerPool::attach(const wire::Attach& attach, UniqueFd socket) {
@@ -312,11 +383,18 @@ void WorkerPool::read(Worker& worker) {
       return failed(ready.status());
     }
     worker.state = State::kIdle;
-    offer_ = std::move(ready).value();
+    if (!ready->warning.empty() && ready->warning != warning_) {
+      RCUDA_WARN("%s", ready->warning.c_str());
+      warning_ = ready->warning;
+    }
+    const bool scout = !worker.devices;
+    if (scout) device_sets_.learn(*ready);
+    if (scout || !device_sets_.per_session()) offer_ = std::move(ready).value();
     failures_ = 0;
     last_failure_ = {};
     RCUDA_DEBUG("worker %d is ready after %.0f ms", worker.pid,
                 std::chrono::duration<double, std::milli>(Clock::now() - worker.since).count());
+    if (scout) stop(worker);
   } else if (message->type == WorkerMessageType::kFailed) {
     worker.said_why = true;
     failed(Status(
@@ -342,8 +420,7 @@ bool WorkerPool::reap(Worker& worker) {
     if (clean) {
       RCUDA_DEBUG("worker %d ended with its session", worker.pid);
     } else {
-      RCUDA_WARN("worker %d, which served a session, ended with %s", worker.pid,
-                 outcome(status).c_str());
+      report_end(worker, status);
     }
   } else if (worker.is(State::kStarting) && !worker.said_why) {
     failed(Status(Code::kUnavailable,
@@ -352,6 +429,26 @@ bool WorkerPool::reap(Worker& worker) {
     RCUDA_WARN("idle worker %d ended with %s", worker.pid, outcome(status).c_str());
   }
   return true;
+}
+
+// A session that has ended badly.
+void WorkerPool::report_end(const Worker& worker, int status) {
+  const OutOfMemory events = worker.cgroup ? worker.cgroup->out_of_memory() : OutOfMemory();
+  if (events.kills > 0 && events.limit_hits > 0) {
+    RCUDA_WARN(
+        "worker %d, which served a session of %s, was killed: the session needed more host memory "
+        "than the %llu MiB of RCUDA_SERVER_SESSION_MEMORY; other sessions go on",
+        worker.pid, worker.user.c_str(),
+        static_cast<unsigned long long>(settings_.session_memory.get() >> 20));
+  } else if (events.kills > 0) {
+    RCUDA_WARN(
+        "worker %d, which served a session of %s, was killed: this machine ran out of memory; "
+        "RCUDA_SERVER_SESSION_MEMORY limits what a session can take",
+        worker.pid, worker.user.c_str());
+  } else {
+    RCUDA_WARN("worker %d, which served a session, ended with %s", worker.pid,
+               outcome(status).c_str());
+  }
 }
 
 void WorkerPool::failed(const Status& status) {

@@ -4,6 +4,9 @@
 // sessions to them. It starts more workers if a client's other servers already use the windows of
 // the idle ones. A worker that dies is reaped and logged; only its client notices. If workers fail
 // to start, the pool tries again after growing pauses, and keeps the reason for clients that wait.
+//
+// A worker that restricts itself to some devices does so before its driver starts, so a session
+// needs a worker of its set of devices (DeviceSets). Where delegated, each worker has a cgroup.
 // Threads: the daemon's only thread, which polls the descriptors (add_descriptors()) and calls
 // handle() for those that are ready. Blocking: shutdown() only. A worker that does not read its
 // messages counts as dead. Errors: last_failure() says why no worker starts.
@@ -13,6 +16,7 @@
 #include <chrono>
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,7 +28,10 @@
 #include "common/base/unique_fd.h"
 #include "common/tls/connection.h"
 #include "common/wire/handshake.h"
+#include "server/daemon/cgroup.h"
+#include "server/daemon/device_sets.h"
 #include "server/daemon/identity.h"
+#include "server/worker/session_grant.h"
 #include "server/worker/settings.h"
 #include "server/worker/worker_messages.h"
 
@@ -41,6 +48,8 @@ class WorkerPool {
   WorkerPool(const Settings& settings, uint32_t first_window);
   ~WorkerPool();
 
+  // Finds out what this process can limit and hide. An error names a setting that cannot be met.
+  Status prepare();
   // Starts the workers that are missing for the idle target and for the `waiting` sessions, and
   // ends idle workers beyond that.
   void refill(const std::vector<const wire::Hello*>& waiting);
@@ -82,11 +91,14 @@ class WorkerPool {
     State state = State::kStarting;
     pid_t pid = -1;
     UniqueFd process;  // pidfd
+    std::unique_ptr<WorkerCgroup> cgroup;
+    DeviceSets::Key devices;
     UniqueFd control;
     uint32_t window = 0;
     Token token{};
     Clock::time_point since;
-    wire::ServerStatus::Session session;  // while busy, like the next two
+    wire::ServerStatus::Session session;  // while busy, like the next three
+    std::string user;                     // Identity::user
     uint8_t client[16] = {};              // session_name() of Hello::session
     uint32_t index = 0;                   // Hello::worker
     bool said_why = false;                // why it could not start is already reported to failed()
@@ -99,7 +111,11 @@ class WorkerPool {
     bool is_spare() const { return is(State::kStarting) || is(State::kIdle); }
   };
 
-  Status start(uint32_t window);
+  Status start(uint32_t window, const DeviceSets::Key& devices);
+  Status start_for(const wire::Hello* hello, const DeviceSets::Key& devices);
+  bool suits(const Worker& worker, const wire::Hello& hello) const;
+  SessionGrant grant_to(const Identity& identity, const Worker& worker) const;
+  void report_end(const Worker& worker, int status);
   void stop(Worker& worker);
   bool may_start() const;
   uint32_t choose_window(const wire::Hello* hello) const;
@@ -111,8 +127,11 @@ class WorkerPool {
 
   const Settings& settings_;
   const uint32_t first_window_;
+  DeviceSets device_sets_;
+  std::unique_ptr<Cgroups> cgroups_;  // none: processes have limits of their own
   std::list<Worker> workers_;
   WorkerReady offer_;
+  std::string warning_;  // of the latest worker, and already logged
   Status last_failure_;
   int failures_ = 0;  // in a row
   Clock::time_point retry_at_{};

@@ -19,6 +19,15 @@ bool inside(const wire::AddressWindow& window, uint64_t address) {
   return address >= window.base && address - window.base < window.bytes;
 }
 
+bool read_uuid(const api::DriverTable& driver, CUdevice device, uint8_t (&bytes)[16]) {
+  CUuuid uuid{};
+  const auto get_uuid =
+      driver.cuDeviceGetUuid_v2 ? driver.cuDeviceGetUuid_v2 : driver.cuDeviceGetUuid;
+  if (!get_uuid || get_uuid(&uuid, device) != CUDA_SUCCESS) return false;
+  std::memcpy(bytes, uuid.bytes, sizeof bytes);
+  return true;
+}
+
 }  // namespace
 
 std::string list_of(const std::vector<uint32_t>& ordinals) {
@@ -32,14 +41,21 @@ std::string list_of(const std::vector<uint32_t>& ordinals) {
 
 Result<std::unique_ptr<DeviceSet>> DeviceSet::prepare(const api::DriverTable& driver,
                                                       const std::vector<uint32_t>& ordinals,
-                                                      uint64_t staging_bytes) {
+                                                      uint64_t staging_bytes,
+                                                      const DeviceScope& scope) {
   int count = 0;
   if (CUresult result = driver.cuDeviceGetCount(&count); result != CUDA_SUCCESS) {
     return Status::from_cuda(result, "counting devices");
   }
   std::unique_ptr<DeviceSet> set(new DeviceSet(driver));
-  std::vector<uint32_t> wanted = ordinals;
-  for (uint32_t i = 0; ordinals.empty() && i < static_cast<uint32_t>(count); ++i) {
+  for (const DeviceScope::Device& wanted : scope.devices) {
+    const Result<uint32_t> ordinal = set->find(wanted, static_cast<uint32_t>(count));
+    if (!ordinal.ok()) return ordinal.status();
+    RCUDA_RETURN_IF_ERROR(set->add(*ordinal, wanted.ordinal));
+  }
+  std::vector<uint32_t> wanted = scope.devices.empty() ? ordinals : std::vector<uint32_t>();
+  const bool all = scope.devices.empty() && ordinals.empty();
+  for (uint32_t i = 0; all && i < static_cast<uint32_t>(count); ++i) {
     wanted.push_back(i);
   }
   for (uint32_t ordinal : wanted) {
@@ -48,7 +64,7 @@ Result<std::unique_ptr<DeviceSet>> DeviceSet::prepare(const api::DriverTable& dr
                                          ", but " + std::to_string(count) +
                                          " from 0: correct --devices");
     }
-    RCUDA_RETURN_IF_ERROR(set->add(ordinal));
+    RCUDA_RETURN_IF_ERROR(set->add(ordinal, ordinal));
   }
   if (set->devices_.empty()) return Status(Code::kNotFound, "there are no devices");
   RCUDA_RETURN_IF_ERROR(set->make_staging(staging_bytes));
@@ -63,7 +79,31 @@ DeviceSet::~DeviceSet() {
   for (const Device& device : devices_) driver_.cuDevicePrimaryCtxRelease_v2(device.device);
 }
 
-Status DeviceSet::add(uint32_t ordinal) {
+Result<uint32_t> DeviceSet::find(const DeviceScope::Device& wanted, uint32_t count) const {
+  for (uint32_t ordinal = 0; ordinal < count; ++ordinal) {
+    CUdevice device = 0;
+    uint8_t uuid[16] = {};
+    if (driver_.cuDeviceGet(&device, static_cast<int>(ordinal)) == CUDA_SUCCESS &&
+        read_uuid(driver_, device, uuid) && uuid_text(uuid) == wanted.uuid) {
+      return ordinal;
+    }
+  }
+  return Status(Code::kNotFound, "the driver does not show device " +
+                                     std::to_string(wanted.ordinal) + " (" + wanted.uuid +
+                                     ") to a worker that may use no other: set "
+                                     "RCUDA_SERVER_DEVICE_ISOLATION=commands");
+}
+
+std::vector<WorkerReady::Identity> DeviceSet::identities() const {
+  std::vector<WorkerReady::Identity> all;
+  for (const Device& device : devices_) {
+    all.push_back({uuid_text(device.info.uuid), device.info.pci_bus_id});
+  }
+  return all;
+}
+
+// `number`: what the server calls the driver's device `ordinal`.
+Status DeviceSet::add(uint32_t ordinal, uint32_t number) {
   Device device;
   if (CUresult result = driver_.cuDeviceGet(&device.device, static_cast<int>(ordinal));
       result != CUDA_SUCCESS) {
@@ -82,12 +122,7 @@ Status DeviceSet::add(uint32_t ordinal) {
       driver_.cuDeviceGetPCIBusId(bus, sizeof bus - 1, device.device) == CUDA_SUCCESS) {
     device.info.pci_bus_id = bus;
   }
-  CUuuid uuid{};
-  const auto get_uuid =
-      driver_.cuDeviceGetUuid_v2 ? driver_.cuDeviceGetUuid_v2 : driver_.cuDeviceGetUuid;
-  if (get_uuid && get_uuid(&uuid, device.device) == CUDA_SUCCESS) {
-    std::memcpy(device.info.uuid, uuid.bytes, sizeof device.info.uuid);
-  }
+  (void)read_uuid(driver_, device.device, device.info.uuid);
   size_t total = 0;
   driver_.cuDeviceTotalMem_v2(&total, device.device);
   device.info.total_bytes = total;
@@ -99,7 +134,7 @@ Status DeviceSet::add(uint32_t ordinal) {
       device.info.attributes[static_cast<size_t>(i)] = value;
     }
   }
-  ordinals_.push_back(ordinal);
+  ordinals_.push_back(number);
   devices_.push_back(std::move(device));
   return {};
 }

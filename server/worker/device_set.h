@@ -19,15 +19,19 @@
 #include "common/base/unique_fd.h"
 #include "common/wire/handshake.h"
 #include "server/executor/session_resources.h"
+#include "server/worker/device_scope.h"
+#include "server/worker/worker_messages.h"
 
 namespace rcuda::server {
 
 class DeviceSet {
  public:
-  // `ordinals`: the driver's devices to use; empty: all.
+  // `ordinals`: the driver's devices to use; empty: all. Those of a scope are used instead, under
+  // the scope's numbers.
   static Result<std::unique_ptr<DeviceSet>> prepare(const api::DriverTable& driver,
                                                     const std::vector<uint32_t>& ordinals,
-                                                    uint64_t staging_bytes);
+                                                    uint64_t staging_bytes,
+                                                    const DeviceScope& scope = {});
   ~DeviceSet();
 
   const std::vector<uint32_t>& ordinals() const { return ordinals_; }
@@ -36,6 +40,8 @@ class DeviceSet {
   // offered and those that are.
   Status select(const std::vector<uint32_t>& wanted, wire::Welcome* welcome,
                 SessionResources* resources) const;
+  // Of each device, in the order of ordinals().
+  std::vector<WorkerReady::Identity> identities() const;
   // Whether plain and pinned memory land in the window.
   bool allocates_in(const wire::AddressWindow& window) const;
 
@@ -47,7 +53,8 @@ class DeviceSet {
   };
 
   explicit DeviceSet(const api::DriverTable& driver) : driver_(driver) {}
-  Status add(uint32_t ordinal);
+  Status add(uint32_t ordinal, uint32_t number);
+  Result<uint32_t> find(const DeviceScope::Device& wanted, uint32_t count) const;
   Status make_staging(uint64_t bytes);
 
   const api::DriverTable& driver_;

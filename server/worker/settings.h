@@ -11,6 +11,8 @@
 
 namespace rcuda::server {
 
+inline constexpr char kIsolateSessions[] = "session";
+
 struct Settings {
   config::Registry registry{"RCUDA_SERVER_"};
 
@@ -39,6 +41,31 @@ struct Settings {
                               "devices to offer, as the driver numbers them; empty: all"};
   config::String driver{registry, "RCUDA_DRIVER", "auto",
                         "auto (NVIDIA's where it works, else softgpu), nvidia, softgpu or a path"};
+  config::Choice device_isolation{registry,
+                                  "RCUDA_SERVER_DEVICE_ISOLATION",
+                                  {"server", kIsolateSessions, "commands"},
+                                  "where the server is root, what a worker sees: the devices that "
+                                  "the server offers; the session's devices, for which it is "
+                                  "started; or every device, and only commands are checked"};
+  config::String cgroup{registry, "RCUDA_SERVER_CGROUP", "auto",
+                        "cgroup (v2) below which each session gets its own: auto (the server's, if "
+                        "it is delegated), none, or the path of a group"};
+  config::Bytes session_memory{registry, "RCUDA_SERVER_SESSION_MEMORY", 0,
+                               "host memory that a worker may use, its driver's included; 0: any"};
+  config::Integer session_processes{registry,
+                                    "RCUDA_SERVER_SESSION_PROCESSES",
+                                    0,
+                                    0,
+                                    4'194'304,
+                                    "processes and threads of a session; without a cgroup, of all "
+                                    "processes of its user on this machine; 0: any"};
+  config::Integer session_cpu_weight{registry,
+                                     "RCUDA_SERVER_SESSION_CPU_WEIGHT",
+                                     100,
+                                     1,
+                                     10'000,
+                                     "share of the processors of a session's cgroup, against 100 "
+                                     "of others"};
   config::Integer pool{registry, "RCUDA_SERVER_POOL",
                        2,        0,
                        64,       "workers kept ready, each with its driver initialised"};

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "common/wire/codec.h"
+
 namespace rcuda::server {
 namespace {
 
@@ -54,18 +56,45 @@ std::vector<uint32_t> WorkerReady::ordinals() const {
   return all;
 }
 
-// A ServerStatus without sessions contains exactly these values.
 std::vector<std::byte> encode(const WorkerReady& ready) {
-  wire::ServerStatus status;
-  status.driver = ready.driver;
-  status.devices = ready.devices;
-  return wire::encode(status);
+  wire::Encoder out(kMaxWorkerMessageBytes);
+  out.string(ready.driver.c_str());
+  out.string(ready.warning.c_str());
+  out.value(static_cast<uint32_t>(ready.devices.size()));
+  for (size_t i = 0; i < ready.devices.size(); ++i) {
+    const bool identified = i < ready.identities.size();
+    out.value(ready.devices[i].ordinal);
+    out.value(ready.devices[i].total_bytes);
+    out.string(ready.devices[i].name.c_str());
+    out.string(identified ? ready.identities[i].uuid.c_str() : "");
+    out.string(identified ? ready.identities[i].pci_bus_id.c_str() : "");
+  }
+  return {out.body().begin(), out.body().end()};
 }
 
 Result<WorkerReady> decode_worker_ready(const std::vector<std::byte>& body) {
-  Result<wire::ServerStatus> status = wire::decode_status(body);
-  if (!status.ok()) return status.status();
-  return WorkerReady{std::move(status->driver), std::move(status->devices)};
+  wire::Decoder in(body);
+  WorkerReady ready;
+  const auto text = [&in] {
+    const char* found = in.string();
+    return std::string(found ? found : "");
+  };
+  ready.driver = text();
+  ready.warning = text();
+  const auto count = in.value<uint32_t>();
+  for (uint32_t i = 0; in.ok() && i < count; ++i) {
+    wire::ServerStatus::Device device;
+    device.ordinal = in.value<uint32_t>();
+    device.total_bytes = in.value<uint64_t>();
+    device.name = text();
+    ready.devices.push_back(std::move(device));
+    WorkerReady::Identity identity;
+    identity.uuid = text();
+    identity.pci_bus_id = text();
+    ready.identities.push_back(std::move(identity));
+  }
+  if (in.complete()) return ready;
+  return Status(Code::kProtocol, "what a worker says of itself is malformed");
 }
 
 }  // namespace rcuda::server

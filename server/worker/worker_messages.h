@@ -45,6 +45,12 @@ Result<WorkerMessage> receive_worker_message(int socket);
 struct WorkerReady {
   std::string driver;  // "CUDA 13.0 by /usr/lib/x86_64-linux-gnu/libcuda.so.1"
   std::vector<wire::ServerStatus::Device> devices;
+  // Of each of the devices: what names it whatever the driver's numbers are (DeviceScope).
+  struct Identity {
+    std::string uuid, pci_bus_id;
+  };
+  std::vector<Identity> identities;
+  std::string warning;  // what the worker could not do, which the daemon says once; empty: nothing
   std::vector<uint32_t> ordinals() const;
 };
 std::vector<std::byte> encode(const WorkerReady& ready);

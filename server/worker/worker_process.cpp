@@ -1,5 +1,6 @@
 #include "server/worker/worker_process.h"
 
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,8 +10,10 @@
 
 #include "common/base/log.h"
 #include "server/worker/address_fence.h"
+#include "server/worker/device_scope.h"
 #include "server/worker/device_set.h"
 #include "server/worker/driver_loader.h"
+#include "server/worker/private_dev.h"
 #include "server/worker/worker_messages.h"
 #include "server/worker/worker_session.h"
 
@@ -34,8 +37,29 @@ Status fail(int daemon, Status status) {
   return status;
 }
 
-WorkerReady offer_of(const LoadedDriver& driver, const DeviceSet& devices) {
+// Restricts this process to the devices of its scope. `warning`: what could not be done.
+Result<DeviceScope> enter_scope(const Settings& settings, std::string* warning) {
+  const char* const text = std::getenv(kScopeVariable);
+  if (!text) return DeviceScope();
+  Result<DeviceScope> scope = parse_scope(text);
+  if (!scope.ok() || ::geteuid() != 0) return scope;
+  std::vector<std::string> nodes;
+  for (const DeviceScope::Device& device : scope->devices) nodes.push_back(device.node);
+  if (nodes.empty()) nodes = gpu_nodes();
+  Status made = make_private_dev(nodes);
+  if (made.ok()) return scope;
+  made = std::move(made).with_context(
+      "workers see the device nodes of all GPUs (rcuda-server needs the capability SYS_ADMIN, or "
+      "set RCUDA_SERVER_DEVICE_ISOLATION=commands)");
+  if (settings.device_isolation.get() == kIsolateSessions) return made;
+  *warning = made.context();
+  return scope;
+}
+
+WorkerReady offer_of(const LoadedDriver& driver, const DeviceSet& devices, std::string warning) {
   WorkerReady ready;
+  ready.warning = std::move(warning);
+  ready.identities = devices.identities();
   ready.driver = "CUDA " + std::to_string(driver.version / 1000) + "." +
                  std::to_string(driver.version % 1000 / 10) + " by " + driver.path;
   wire::Welcome welcome;
@@ -58,10 +82,13 @@ Status work(const Settings& settings, int daemon, uint32_t window_index) {
   } else {
     window = {};
   }
+  std::string warning;
+  const Result<DeviceScope> scope = enter_scope(settings, &warning);
+  if (!scope.ok()) return fail(daemon, scope.status());
   Result<LoadedDriver> driver = load_driver(settings.driver.get());
   if (!driver.ok()) return fail(daemon, driver.status());
-  auto devices =
-      DeviceSet::prepare(driver->table, settings.devices.get(), settings.staging_bytes.get());
+  auto devices = DeviceSet::prepare(driver->table, settings.devices.get(),
+                                    settings.staging_bytes.get(), *scope);
   if (!devices.ok()) return fail(daemon, devices.status());
   if (window.bytes && !(*devices)->allocates_in(window)) {
     RCUDA_WARN(
@@ -70,7 +97,7 @@ Status work(const Settings& settings, int daemon, uint32_t window_index) {
   }
   WorkerMessage ready;
   ready.type = WorkerMessageType::kReady;
-  ready.body = encode(offer_of(*driver, **devices));
+  ready.body = encode(offer_of(*driver, **devices, std::move(warning)));
   // If the daemon has died, this worker is not needed, and nothing is logged.
   if (!send_worker_message(daemon, ready, Deadline::max()).ok()) return {};
   Result<WorkerMessage> message = receive_worker_message(daemon);
@@ -83,6 +110,8 @@ Status work(const Settings& settings, int daemon, uint32_t window_index) {
 
 int run_worker(const Settings& settings, UniqueFd daemon, uint32_t window_index) {
   set_log_name("rcuda-worker");
+  // What the daemon itself inherited is nothing for a session.
+  ::close_range(static_cast<unsigned>(daemon.get()) + 1, ~0u, 0);
   keep_log_apart();
   const Status status = work(settings, daemon.get(), window_index);
   if (!status.ok()) RCUDA_WARN("worker: %s", status.message().c_str());

@@ -241,7 +241,7 @@ Status WorkerSession::run() {
     early_.clear();
     if (stopped_) session.stop();
   }
-  RCUDA_INFO("session of %s (%s, pid %u on %s) over %s: device%s %s", hello_.user.c_str(),
+  RCUDA_INFO("session of %s (%s, pid %u on %s) over %s: device%s %s", grant_.user.c_str(),
              hello_.program.c_str(), hello_.pid, hello_.host.c_str(), link_->medium(),
              hello_.devices.size() == 1 ? "" : "s", list_of(hello_.devices).c_str());
   end(session.run(), session);
@@ -264,7 +264,7 @@ void WorkerSession::end(const Status& status, SessionLoop& session) {
   RCUDA_INFO(
       "session of %s (pid %u) over after %.1f s: %llu commands, %llu answers, %llu bytes copied, "
       "%llu bytes over the link; %s",
-      hello_.user.c_str(), hello_.pid, seconds,
+      grant_.user.c_str(), hello_.pid, seconds,
       static_cast<unsigned long long>(session.executor().commands),
       static_cast<unsigned long long>(counters.puts),
       static_cast<unsigned long long>(session.executor().copied_bytes),

@@ -217,12 +217,19 @@ TEST(WorkerMessagesTest, ASocketTravelsWithItsMessage) {
 }
 
 TEST(WorkerMessagesTest, WhatAWorkerOffersSurvives) {
-  const WorkerReady sent{"a driver", {{3, "one", 10}, {1, "other", 20}}};
+  const WorkerReady sent{"a driver",
+                         {{3, "one", 10}, {1, "other", 20}},
+                         {{"GPU-3", "03:00"}, {"GPU-1", "01:00"}},
+                         "no"};
   Result<WorkerReady> got = decode_worker_ready(encode(sent));
   ASSERT_TRUE(got.ok());
   EXPECT_EQ(got->ordinals(), (std::vector<uint32_t>{3, 1}));
   EXPECT_EQ(got->devices[1].name, "other");
   EXPECT_EQ(got->driver, sent.driver);
+  EXPECT_EQ(got->warning, "no");
+  EXPECT_EQ(got->devices[1].total_bytes, 20u);
+  EXPECT_EQ(got->identities[1].uuid, "GPU-1");
+  EXPECT_EQ(got->identities[0].pci_bus_id, "03:00");
   EXPECT_FALSE(decode_worker_ready({}).ok());
   EXPECT_FALSE(decode_worker_ready(std::vector<std::byte>(6, std::byte{0xff})).ok());
 }

@@ -1,0 +1,97 @@
+// Control groups (cgroup v2) for workers: limits of memory, processes and processor time that the
+// kernel enforces for a session as a whole.
+//
+//   <own>/daemon        this process, which moves itself there: a group with children that have
+//                       controllers may hold no processes
+//   <own>/worker-PID    a worker, from its start until it has been reaped
+//
+// <own> is the group that this process was started in, if it was delegated to it: systemd does so
+// for a unit with Delegate=yes. It counts as delegated if it can be written and no other process is
+// in it. Groups that an earlier server left there are emptied and removed.
+// Threads: the daemon's. Blocking: for the kernel, which keeps these files in memory. Errors:
+// Cgroups::open() says why there are none; later ones name the file.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "common/base/status.h"
+
+namespace rcuda::server {
+
+// Limits of a session; 0 means none.
+struct CgroupLimits {
+  uint64_t memory_bytes = 0;
+  uint64_t processes = 0;  // threads included
+  uint64_t cpu_weight = 0;
+};
+
+// What memory.events says about processes that were killed.
+struct OutOfMemory {
+  uint64_t kills = 0;
+  uint64_t limit_hits = 0;  // allocations that failed because of the group's own limit
+};
+OutOfMemory parse_memory_events(std::string_view text);
+
+// The path of this process's group, from the texts of /proc/self/cgroup and /proc/self/mountinfo.
+// kUnsupported without a mounted cgroup v2, or if the group is not below the mount.
+Result<std::string> own_cgroup(std::string_view cgroup, std::string_view mountinfo);
+
+class Cgroups;
+
+// The group of one worker. The destructor kills the processes that are left in it and removes it.
+class WorkerCgroup {
+ public:
+  ~WorkerCgroup();
+  WorkerCgroup(const WorkerCgroup&) = delete;
+  WorkerCgroup& operator=(const WorkerCgroup&) = delete;
+
+  // Limits whose controller is missing are skipped: Cgroups::has().
+  Status limit(const CgroupLimits& limits);
+  OutOfMemory out_of_memory() const;
+  const std::string& path() const { return path_; }
+
+ private:
+  friend class Cgroups;
+  WorkerCgroup(Cgroups& owner, std::string path) : owner_(owner), path_(std::move(path)) {}
+
+  Cgroups& owner_;
+  const std::string path_;
+};
+
+class Cgroups {
+ public:
+  // `choice`: "auto", or the path of a group that is prepared for this server; then this process
+  // stays where it is.
+  static Result<std::unique_ptr<Cgroups>> open(const std::string& choice);
+  // Moves this process back, so that another server can start in the same group.
+  ~Cgroups();
+
+  // Makes the group of a worker and moves the process into it. This object outlives the group.
+  Result<std::unique_ptr<WorkerCgroup>> make(pid_t worker);
+  // "memory", "pids" or "cpu".
+  bool has(std::string_view controller) const;
+  std::string text() const;  // "/sys/fs/cgroup/...: memory, pids, cpu"
+
+ private:
+  friend class WorkerCgroup;
+  explicit Cgroups(std::string path) : path_(std::move(path)) {}
+  Status settle();  // makes <own>/daemon
+  void unsettle();
+  Status enable();
+  void remove(const std::string& group);
+  void remove_leftovers();
+
+  const std::string path_;
+  bool settled_ = false;
+  std::vector<std::string> controllers_;
+  std::vector<std::string> busy_;  // groups whose processes are still ending
+};
+
+}  // namespace rcuda::server

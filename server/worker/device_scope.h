@@ -1,0 +1,44 @@
+// DeviceScope: the devices that one worker process may use, chosen before its driver starts.
+//
+// The daemon passes the scope to the worker in its environment (kScopeVariable, and
+// CUDA_VISIBLE_DEVICES for the driver). The worker finds the devices by their UUIDs, because a
+// driver numbers only the devices that it sees. A worker without a scope uses the devices of the
+// server's settings.
+// Any thread. Blocking: node_of() and gpu_nodes(), for the kernel. Errors: parse_scope() returns
+// kInvalidArgument.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+
+namespace rcuda::server {
+
+inline constexpr char kScopeVariable[] = "RCUDA_WORKER_DEVICES";
+
+struct DeviceScope {
+  struct Device {
+    uint32_t ordinal = 0;  // the server's number
+    std::string uuid;      // "GPU-5c6b..."
+    std::string node;      // "nvidia3", in /dev; empty: the device has none
+  };
+  std::vector<Device> devices;
+};
+
+std::string text_of(const DeviceScope& scope);
+Result<DeviceScope> parse_scope(const std::string& text);
+
+// "GPU-00112233-4455-6677-8899-aabbccddeeff"
+std::string uuid_text(const uint8_t (&uuid)[16]);
+
+inline constexpr char kNvidiaDriver[] = "/proc/driver/nvidia";
+// The device node of a GPU, as NVIDIA's kernel driver reports it below `driver`. Empty if it knows
+// no such GPU.
+std::string node_of(const std::string& pci_bus_id, const std::string& driver = kNvidiaDriver);
+// The nodes of single GPUs in a folder of device nodes: nvidia0, nvidia1, ...
+std::vector<std::string> gpu_nodes(const std::string& folder = "/dev");
+bool is_gpu_node(const std::string& name);
+
+}  // namespace rcuda::server
