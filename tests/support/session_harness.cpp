@@ -139,7 +139,7 @@ SessionHarness::SessionHarness(const Options& options) {
   links_ = std::move(links).value();
   images_ = std::make_unique<server::ImageCache>(options.image_folder, 64u << 20);
   wire::Welcome welcome;
-  const Status selected = driver.devices->select({0, 1}, &welcome, &resources_);
+  const Status selected = driver.devices->select(options.devices, &welcome, &resources_);
   EXPECT_TRUE(selected.ok()) << selected.message();
   resources_.link = links_.server.get();
   resources_.images = images_.get();

@@ -115,6 +115,7 @@ class SessionHarness {
     bool allow_faults = false;
     std::chrono::nanoseconds spin = std::chrono::microseconds(2);  // of the worker
     std::string image_folder;                                      // empty: images are not kept
+    std::vector<uint32_t> devices = {0, 1};                        // of the two that softgpu has
   };
   SessionHarness() : SessionHarness(Options()) {}
   explicit SessionHarness(const Options& options);

@@ -143,6 +143,74 @@ TEST(HostileTest, AnObjectsIdIsBoundOnce) {
   EXPECT_EQ(session.wait_end().code(), Code::kProtocol);
 }
 
+// The worker may have devices that the session has not: here the session's one is number 1.
+TEST(HostileTest, NoCommandNamesADeviceOfAnotherSession) {
+  SessionHarness::Options options;
+  options.devices = {1};
+  SessionHarness session(options);
+  uint32_t next_id = wire::kFirstCreatedContext;
+  const auto call = [&](api::Opcode opcode, const auto& encode, uint32_t context = 1) {
+    wire::Encoder out;
+    encode(out);
+    const auto answer = session.client().call(static_cast<uint16_t>(opcode), out.body(), context);
+    return answer ? answer->result : CUDA_ERROR_UNKNOWN;
+  };
+  const auto pool = [](uint32_t device) {
+    CUmemPoolProps properties{};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = static_cast<int>(device);
+    return properties;
+  };
+  const auto allocation = [](uint32_t device) {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = static_cast<int>(device);
+    return properties;
+  };
+  const auto results = [&](uint32_t device) {
+    std::vector<CUresult> all;
+    all.push_back(call(api::Opcode::cuDeviceGraphMemTrim, [&](auto& out) { out.value(device); }));
+    all.push_back(
+        call(api::Opcode::cuDeviceGetDefaultMemPool, [&](auto& out) { out.value(device); }));
+    all.push_back(call(api::Opcode::cuCtxCreate_v2, [&](auto& out) {
+      out.value(0u);
+      out.value(device);
+      out.value(wire::ObjectId{next_id++});
+    }));
+    all.push_back(call(api::Opcode::cuMemPoolCreate, [&](auto& out) {
+      out.value(pool(device));
+      out.value(wire::ObjectId{next_id++});
+    }));
+    all.push_back(call(api::Opcode::cuMemCreate, [&](auto& out) {
+      out.value(size_t{2} << 20);
+      out.value(allocation(device));
+      out.value(0ull);
+      out.value(wire::ObjectId{next_id++});
+    }));
+    all.push_back(call(api::Opcode::cuMemGetAllocationGranularity, [&](auto& out) {
+      out.value(allocation(device));
+      out.value(CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    }));
+    // Any command in the device's primary context.
+    all.push_back(call(
+        api::Opcode::cuDeviceGraphMemTrim, [&](auto& out) { out.value(0u); },
+        wire::primary_context_id(device)));
+    return all;
+  };
+  for (const CUresult result : results(0)) EXPECT_EQ(result, CUDA_SUCCESS);
+  for (const uint32_t device : {1u, 2u, 16u, 0x7fff'ffffu, 0xffff'fffeu}) {
+    const std::vector<CUresult> refused = results(device);
+    for (size_t i = 0; i < refused.size(); ++i) {
+      const bool context = i + 1 == refused.size();
+      EXPECT_EQ(refused[i], context ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_DEVICE)
+          << "command " << i << ", device " << device;
+    }
+  }
+  EXPECT_TRUE(session.end().ok());
+}
+
 // Random bodies after valid headers. More often than not, the values are near valid ones.
 TEST(HostileTest, RandomBodiesNeverCrash) {
   std::mt19937 random(99);
