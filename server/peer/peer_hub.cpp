@@ -159,18 +159,19 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt,
   hello.link = introduction.link;
   hello.medium = medium.name();
   const auto deadline = Clock::now() + options_.handshake_timeout;
-  RCUDA_RETURN_IF_ERROR(
-      wire::write_message(socket, wire::MessageType::kPeerHello, wire::encode(hello), deadline));
+  const Status sent =
+      wire::write_message(socket, wire::MessageType::kPeerHello, wire::encode(hello), deadline);
   Result<Socket> stream =
       secured(introduction, &medium, connection->socket.release(), tls::Role::kClient);
-  if (!stream) return stream.status();
+  if (!stream) return sent.ok() ? stream.status() : sent;
+  // A server that does not serve this user refuses before it reads, and that answer says more.
   auto answer = wire::read_message(*stream, deadline);
-  if (!answer) return answer.status();
+  if (!answer) return sent.ok() ? answer.status() : sent;
   if (answer->first == wire::MessageType::kRefusal) {
     Result<wire::Refusal> refusal = wire::decode_refusal(answer->second);
     if (!refusal) return refusal.status();
-    const bool unsupported = refusal->code == static_cast<uint32_t>(Code::kUnsupported);
-    return Status(unsupported ? Code::kUnsupported : Code::kUnavailable,
+    const auto code = static_cast<Code>(refusal->code);
+    return Status(code == Code::kUnsupported || code == Code::kDenied ? code : Code::kUnavailable,
                   "the other worker refused: " + refusal->reason);
   }
   if (answer->first != wire::MessageType::kPeerWelcome) {
