@@ -142,7 +142,12 @@ Result<std::unique_ptr<Cgroups>> Cgroups::open(const std::string& choice) {
   if (groups->controllers_.empty()) {
     return Status(Code::kUnsupported, path + " has no controllers of memory, pids or cpu");
   }
-  if (choice == "auto") RCUDA_RETURN_IF_ERROR(groups->settle());
+  if (choice == "auto") {
+    RCUDA_RETURN_IF_ERROR(groups->settle());
+  } else if (!read_file(path + "/cgroup.procs").empty()) {
+    return Status(Code::kInvalidArgument,
+                  path + " has processes in it: a group whose children have limits holds none");
+  }
   if (Status status = groups->enable(); !status.ok()) {
     groups->unsettle();
     return status;

@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include "common/base/executable.h"
 #include "common/base/log.h"
 #include "server/worker/older_driver.h"
 
@@ -29,7 +30,7 @@ bool is_client_library(const std::string& path) {
 }
 
 std::string executable_folder() {
-  const std::string path = real_path("/proc/self/exe");
+  const std::string path = real_path(executable_path());
   return path.substr(0, path.rfind('/'));
 }
 

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "common/base/executable.h"
 #include "common/base/log.h"
 #include "server/worker/address_fence.h"
 #include "server/worker/device_scope.h"
@@ -46,6 +47,7 @@ Result<DeviceScope> enter_scope(const Settings& settings, std::string* warning) 
   std::vector<std::string> nodes;
   for (const DeviceScope::Device& device : scope->devices) nodes.push_back(device.node);
   if (nodes.empty()) nodes = gpu_nodes();
+  (void)executable_path();  // is asked for later
   Status made = make_private_dev(nodes);
   if (made.ok()) return scope;
   made = std::move(made).with_context(

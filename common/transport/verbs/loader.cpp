@@ -1,5 +1,4 @@
 // Finds and loads the verbs plug-in, once per process, when a verbs Link is first requested.
-#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -9,6 +8,7 @@
 #include <link.h>
 #include <unistd.h>
 
+#include "common/base/executable.h"
 #include "common/base/log.h"
 #include "common/transport/verbs/medium.h"
 #include "common/transport/verbs/plugin.h"
@@ -19,12 +19,6 @@ namespace {
 std::string folder_of(const std::string& file) {
   const size_t slash = file.rfind('/');
   return slash == std::string::npos ? "." : file.substr(0, slash);
-}
-
-std::string own_executable() {
-  char path[PATH_MAX];
-  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path);
-  return length > 0 ? std::string(path, static_cast<size_t>(length)) : std::string();
 }
 
 std::vector<std::string> folders() {
@@ -40,7 +34,7 @@ std::vector<std::string> folders() {
   }
   // The dynamic linker gives a name to libraries only; a program's argv[0] could be anything.
   if (map->l_name[0] != '\0') return {folder_of(map->l_name) + "/rcuda"};
-  const std::string tree = folder_of(own_executable()) + "/..";
+  const std::string tree = folder_of(executable_path()) + "/..";
   return {tree + "/" RCUDA_LIBDIR "/rcuda", tree + "/lib/rcuda"};  // installed, built
 }
 

@@ -1,0 +1,22 @@
+// The path of this program's binary, as the kernel said it at the first call. A process that enters
+// another mount namespace calls this before, because afterwards the kernel may not know the path
+// that it had. Empty if /proc is not there. Any thread; nothing blocks.
+#pragma once
+
+#include <climits>
+#include <string>
+
+#include <unistd.h>
+
+namespace rcuda {
+
+inline const std::string& executable_path() {
+  static const std::string path = [] {
+    char text[PATH_MAX];
+    const ssize_t length = ::readlink("/proc/self/exe", text, sizeof text);
+    return length > 0 ? std::string(text, static_cast<size_t>(length)) : std::string();
+  }();
+  return path;
+}
+
+}  // namespace rcuda
