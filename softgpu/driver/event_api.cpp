@@ -197,8 +197,7 @@ CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event) {
   if (CUresult result = find_event(event, &found)) return result;
   if (pHandle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (found->interprocess == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  *pHandle = found->interprocess->handle();
-  return CUDA_SUCCESS;
+  return found->interprocess->get_handle(pHandle);
 }
 
 CUresult CUDAAPI cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle handle) {

@@ -1,11 +1,10 @@
 #include "softgpu/driver/interprocess_event.h"
 
 #include <climits>
-#include <cstdio>
 #include <cstring>
+#include <optional>
 #include <utility>
 
-#include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -15,6 +14,8 @@
 
 #include "common/base/log.h"
 #include "softgpu/driver/context.h"
+#include "softgpu/driver/exports.h"
+#include "softgpu/driver/memory.h"
 #include "softgpu/driver/timeline.h"
 
 namespace softgpu::driver {
@@ -33,14 +34,7 @@ constexpr size_t kPageBytes = 4096;
 constexpr int64_t kSpinNs = 20'000;
 constexpr long kNapNs = 10'000'000;  // how often a sleeper checks whether its context is ending
 
-struct HandleBytes {
-  uint64_t magic;
-  int64_t process;
-  int32_t descriptor;
-  uint32_t reserved;
-  uint64_t inode;  // detects a descriptor number that was reused for another file
-};
-static_assert(sizeof(HandleBytes) <= sizeof(CUipcEventHandle));
+static_assert(sizeof(ExportHandle) <= sizeof(CUipcEventHandle));
 
 void* map_page(int file) {
   void* page = mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -60,18 +54,14 @@ std::shared_ptr<InterprocessEvent> InterprocessEvent::create() {
 
 CUresult InterprocessEvent::open(const CUipcEventHandle& handle,
                                  std::shared_ptr<InterprocessEvent>* event) {
-  HandleBytes bytes;
-  std::memcpy(&bytes, &handle, sizeof bytes);
-  if (bytes.magic != kMagic) return CUDA_ERROR_MAP_FAILED;
-  char path[64];
-  std::snprintf(path, sizeof path, "/proc/%lld/fd/%d", static_cast<long long>(bytes.process),
-                bytes.descriptor);
-  rcuda::UniqueFd file(::open(path, O_RDWR | O_CLOEXEC));
+  ExportHandle bytes;
+  std::memcpy(static_cast<void*>(&bytes), &handle, sizeof bytes);
+  if (!bytes.is_valid(ExportKind::kEvent)) return CUDA_ERROR_MAP_FAILED;
+  rcuda::Result<rcuda::LookupResult> fetched = fetch(bytes);
+  if (!fetched) return CUDA_ERROR_MAP_FAILED;
+  rcuda::UniqueFd file = std::move(fetched->descriptor);
   struct stat status {};
-  if (!file || fstat(file.get(), &status) != 0 || status.st_ino != bytes.inode ||
-      static_cast<size_t>(status.st_size) != kPageBytes) {
-    RCUDA_ERROR("cuIpcOpenEventHandle: the event of process %lld is gone or not ours to open",
-                static_cast<long long>(bytes.process));
+  if (fstat(file.get(), &status) != 0 || static_cast<size_t>(status.st_size) != kPageBytes) {
     return CUDA_ERROR_MAP_FAILED;
   }
   auto* shared = static_cast<Shared*>(map_page(file.get()));
@@ -86,13 +76,23 @@ CUresult InterprocessEvent::open(const CUipcEventHandle& handle,
 
 InterprocessEvent::~InterprocessEvent() { munmap(shared_, kPageBytes); }
 
-CUipcEventHandle InterprocessEvent::handle() const {
-  struct stat status {};
-  fstat(file_.get(), &status);
-  HandleBytes bytes{kMagic, getpid(), file_.get(), 0, status.st_ino};
-  CUipcEventHandle handle{};
-  std::memcpy(&handle, &bytes, sizeof bytes);
-  return handle;
+InterprocessEvent::InterprocessEvent(rcuda::UniqueFd file, Shared* shared)
+    : id_(next_memory_id()), file_(std::move(file)), shared_(shared) {}
+
+CUresult InterprocessEvent::get_handle(CUipcEventHandle* handle) const {
+  const rcuda::Result<ExportHandle> made =
+      offer(ExportKind::kEvent, id_, [exported = weak_from_this()]() -> std::optional<Export> {
+        const auto event = exported.lock();
+        if (!event) return std::nullopt;
+        return Export{{}, event->file_.get(), event};
+      });
+  if (!made) {
+    RCUDA_ERROR("cuIpcGetEventHandle: %s", made.status().message().c_str());
+    return CUDA_ERROR_OPERATING_SYSTEM;
+  }
+  *handle = {};
+  std::memcpy(handle, &*made, sizeof *made);
+  return CUDA_SUCCESS;
 }
 
 uint64_t InterprocessEvent::begin_recording() {

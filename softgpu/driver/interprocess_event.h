@@ -3,8 +3,9 @@
 // One page of shared memory counts recordings. Each cuEventRecord takes the next number; when the
 // stream passes that point, `completed` rises to the number. A waiter in any process takes the
 // number of the latest recording and sleeps on a futex until `completed` reaches it. The page is a
-// memory file. A handle names it by process and descriptor, so the exporting process must be alive
-// when the handle is opened, as with CUDA. Any thread of any of the processes; only wait() blocks.
+// memory file, which the exporting process passes on (softgpu/driver/exports.h). So that process
+// must be alive when the handle is opened, as with CUDA. Any thread of any of the processes.
+// Blocking: wait(), and open() for at most a second.
 #pragma once
 
 #include <atomic>
@@ -19,7 +20,7 @@ namespace softgpu::driver {
 
 class Context;
 
-class InterprocessEvent {
+class InterprocessEvent : public std::enable_shared_from_this<InterprocessEvent> {
  public:
   static std::shared_ptr<InterprocessEvent> create();
   // CUDA_ERROR_MAP_FAILED if the bytes are not a handle or the event cannot be opened.
@@ -28,7 +29,7 @@ class InterprocessEvent {
   InterprocessEvent(const InterprocessEvent&) = delete;
   InterprocessEvent& operator=(const InterprocessEvent&) = delete;
 
-  CUipcEventHandle handle() const;
+  CUresult get_handle(CUipcEventHandle* handle) const;
 
   uint64_t begin_recording();  // returns the number of the new recording
   void complete(uint64_t recording);
@@ -39,9 +40,9 @@ class InterprocessEvent {
 
  private:
   struct Shared;
-  InterprocessEvent(rcuda::UniqueFd file, Shared* shared)
-      : file_(std::move(file)), shared_(shared) {}
+  InterprocessEvent(rcuda::UniqueFd file, Shared* shared);
 
+  const uint64_t id_;  // for exports
   const rcuda::UniqueFd file_;
   Shared* const shared_;
 };

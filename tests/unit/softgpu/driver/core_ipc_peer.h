@@ -14,6 +14,7 @@ inline constexpr size_t kPeerBytes = 100'000;
 // The message to the peer over the socket; `pointer` is for memory of the imported pool.
 struct PeerMessage {
   CUipcMemHandle memory{}, other_memory{};
+  CUipcEventHandle event{};
   CUmemPoolPtrExportData pointer{};
 };
 

@@ -2,6 +2,8 @@
 #include <string>
 
 #include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -94,6 +96,22 @@ int peer_contexts(const PeerMessage& message) {
   return 0;
 }
 
+int peer_refused(const PeerMessage& message) {
+  CUdeviceptr address = 0;
+  CUevent event = nullptr;
+  PEER_CHECK(cuIpcOpenMemHandle_v2(&address, message.memory, 1) == CUDA_ERROR_MAP_FAILED);
+  PEER_CHECK(cuIpcOpenEventHandle(&event, message.event) == CUDA_ERROR_MAP_FAILED);
+  return 0;
+}
+
+int peer_event(const PeerMessage& message) {
+  CUevent event = nullptr;
+  PEER_CHECK(cuIpcOpenEventHandle(&event, message.event) == CUDA_SUCCESS);
+  PEER_CHECK(cuEventSynchronize(event) == CUDA_SUCCESS);
+  PEER_CHECK(cuEventDestroy_v2(event) == CUDA_SUCCESS);
+  return 0;
+}
+
 int peer_physical(int file) {
   constexpr size_t kPage = size_t{2} << 20;
   CUmemGenericAllocationHandle handle = 0;
@@ -140,6 +158,8 @@ int run_ipc_peer(const char* command) {
   const std::string name = command;
   if (name == "memory") return peer_memory(message);
   if (name == "contexts") return peer_contexts(message);
+  if (name == "refused") return peer_refused(message);
+  if (name == "event") return peer_event(message);
   if (name == "physical") return peer_physical(file);
   if (name == "pool") return peer_pool(message, file);
   return 255;
@@ -205,6 +225,87 @@ TEST_F(IpcTest, RefusesHandlesThatMeanNothing) {
   EXPECT_EQ(cuIpcGetMemHandle(&handle, reinterpret_cast<CUdeviceptr>(host)),
             CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(cuIpcCloseMemHandle(allocate(16)), CUDA_ERROR_INVALID_VALUE);
+}
+
+// An exported allocation and an exported event.
+class ExportedTest : public IpcTest {
+ protected:
+  void SetUp() override {
+    IpcTest::SetUp();
+    address_ = allocate(kPeerBytes);
+    CUDA_OK(cuMemsetD8_v2(address_, 0x11, kPeerBytes));
+    CUDA_OK(cuEventCreate(&event_, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    CUDA_OK(cuEventRecord(event_, nullptr));
+    CUDA_OK(cuCtxSynchronize());
+    CUDA_OK(cuIpcGetMemHandle(&message_.memory, address_));
+    CUDA_OK(cuIpcGetEventHandle(&message_.event, event_));
+  }
+  void TearDown() override {
+    if (event_ != nullptr) {
+      CUDA_OK(cuEventDestroy_v2(event_));
+    }
+    IpcTest::TearDown();
+  }
+  CUdeviceptr address_ = 0;
+  CUevent event_ = nullptr;
+  PeerMessage message_;
+};
+
+TEST_F(ExportedTest, TheSameObjectHasTheSameHandle) {
+  PeerMessage again;
+  CUDA_OK(cuIpcGetMemHandle(&again.memory, address_ + 1));
+  CUDA_OK(cuIpcGetEventHandle(&again.event, event_));
+  EXPECT_EQ(std::memcmp(&again.memory, &message_.memory, sizeof again.memory), 0);
+  EXPECT_EQ(std::memcmp(&again.event, &message_.event, sizeof again.event), 0);
+}
+
+// A handle holds the numbers of the process and of the export; each wrong bit names nothing.
+TEST_F(ExportedTest, AnAlteredHandleOpensNothing) {
+  for (const size_t byte : {16, 31, 32, 47}) {
+    PeerMessage altered = message_;
+    altered.memory.reserved[byte] ^= 1;
+    altered.event.reserved[byte] ^= 1;
+    EXPECT_EQ(run_peer("refused", altered), 0) << byte;
+  }
+  PeerMessage exchanged;
+  std::memcpy(&exchanged.memory, &message_.memory, sizeof exchanged.memory);
+  std::memcpy(exchanged.memory.reserved + 32, message_.event.reserved + 32, 16);
+  exchanged.event = message_.event;
+  std::memcpy(exchanged.event.reserved + 32, message_.memory.reserved + 32, 16);
+  EXPECT_EQ(run_peer("refused", exchanged), 0) << "the key of another kind of export";
+}
+
+// Such a handle named a process and one of its descriptors.
+TEST_F(ExportedTest, AProcessAndADescriptorAreNoHandle) {
+  const int file = static_cast<int>(::memfd_create("target", 0));
+  struct {
+    uint32_t magic = 0x31637069;
+    int32_t process = ::getpid();
+    int32_t file = 0;
+    uint32_t reserved = 0;
+    uint64_t words[4] = {0, 0, 4096, 0};
+  } chosen;
+  chosen.file = file;
+  CUipcMemHandle handle{};
+  std::memcpy(&handle, &chosen, sizeof chosen);
+  CUdeviceptr address = 0;
+  EXPECT_EQ(cuIpcOpenMemHandle_v2(&address, handle, 1), CUDA_ERROR_INVALID_VALUE);
+  ::close(file);
+}
+
+TEST_F(ExportedTest, AnExportEndsWithItsObject) {
+  CUDA_OK(cuMemFree_v2(address_));
+  CUDA_OK(cuEventDestroy_v2(event_));
+  event_ = nullptr;
+  EXPECT_EQ(run_peer("refused", message_), 0);
+}
+
+// As the workers of a server are, whose files under /proc only root may open.
+TEST_F(ExportedTest, AProcessThatIsNotDumpableExports) {
+  ASSERT_EQ(::prctl(PR_SET_DUMPABLE, 0), 0);
+  EXPECT_EQ(run_peer("memory", message_), 0);
+  EXPECT_EQ(run_peer("event", message_), 0);
+  ASSERT_EQ(::prctl(PR_SET_DUMPABLE, 1), 0);
 }
 
 TEST_F(IpcTest, PhysicalMemoryIsSharedByDescriptor) {

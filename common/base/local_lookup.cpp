@@ -1,0 +1,172 @@
+#include "common/base/local_lookup.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+#include "common/base/socket_io.h"
+#include "common/base/start_thread.h"
+
+namespace rcuda {
+namespace {
+
+struct Request {
+  LookupKey key;
+  uint32_t kind;
+  uint32_t reserved;
+};
+static_assert(sizeof(Request) == 24);
+
+struct Answer {
+  LookupNote note;
+  uint64_t found;
+};
+static_assert(sizeof(Answer) == 72);
+
+// In the abstract namespace: nothing to clean up after a process that was killed.
+Status address_of(const std::string& name, sockaddr_un* address, socklen_t* length) {
+  *address = {};
+  address->sun_family = AF_UNIX;
+  if (name.size() > sizeof address->sun_path - 1) {
+    return {Code::kInvalidArgument, "the name of a local socket is too long"};
+  }
+  std::memcpy(address->sun_path + 1, name.data(), name.size());
+  *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return {};
+}
+
+bool is_of_our_user(int socket) {
+  ucred peer{};
+  socklen_t bytes = sizeof peer;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 &&
+         peer.uid == ::geteuid();
+}
+
+Deadline in_a_second() { return std::chrono::steady_clock::now() + std::chrono::seconds(1); }
+
+Status not_found() { return {Code::kNotFound, "no process of this user offers it (any more)"}; }
+
+}  // namespace
+
+Result<LookupKey> make_lookup_key() {
+  LookupKey key;
+  if (::getrandom(key.data(), key.size(), 0) != static_cast<ssize_t>(key.size())) {
+    return Status::from_errno(errno, "getrandom");
+  }
+  return key;
+}
+
+// ---- server ------------------------------------------------------------------------------------
+
+LookupServer::~LookupServer() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(stop_.get(), &one, sizeof one);
+  thread_.join();
+}
+
+Status LookupServer::start(const std::string& name, const char* thread, Find find) {
+  sockaddr_un address;
+  socklen_t length = 0;
+  RCUDA_RETURN_IF_ERROR(address_of(name, &address, &length));
+  listener_.reset(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  stop_.reset(::eventfd(0, EFD_CLOEXEC));
+  if (!listener_ || !stop_ ||
+      ::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      ::listen(listener_.get(), 64) != 0) {
+    return Status::from_errno(errno, "a local socket for other processes");
+  }
+  find_ = std::move(find);
+  return start_thread(&thread_, [this, thread] {
+    ::pthread_setname_np(::pthread_self(), thread);
+    serve();
+  });
+}
+
+bool LookupServer::rest(std::chrono::milliseconds time) const {
+  pollfd stopped{stop_.get(), POLLIN, 0};
+  (void)::poll(&stopped, 1, static_cast<int>(time.count()));
+  return stopped.revents == 0;
+}
+
+void LookupServer::serve() {
+  constexpr std::chrono::milliseconds kRest(100);
+  bool warned = false;
+  for (;;) {
+    pollfd items[] = {{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    if (::poll(items, 2, -1) < 0 && errno != EINTR) return;
+    if (items[0].revents) return;
+    if (!(items[1].revents & POLLIN)) continue;
+    const UniqueFd caller(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (caller) {
+      warned = false;
+      if (is_of_our_user(caller.get())) answer(caller.get());
+      continue;
+    }
+    // The caller stays in the backlog, so poll() would return at once again.
+    if (errno == EINTR || errno == EAGAIN || errno == ECONNABORTED) continue;
+    if (!std::exchange(warned, true)) {
+      RCUDA_WARN(
+          "exported memory cannot be passed on for now: %s (is the limit on open files, ulimit "
+          "-n, reached?)",
+          std::strerror(errno));
+    }
+    if (!rest(kRest)) return;
+  }
+}
+
+void LookupServer::answer(int caller) const {
+  const Deadline deadline = in_a_second();
+  Request request{};
+  if (!recv_all(caller, writable_bytes_of(request), deadline).ok()) return;
+  const std::optional<Item> item = find_(request.kind, request.key);
+  Answer answer{};
+  if (item) answer = {item->note, 1};
+  const bool passes = item && item->descriptor >= 0;
+  (void)send_with_fds(caller, bytes_of(answer), {passes ? &item->descriptor : nullptr, passes},
+                      deadline);
+}
+
+// ---- client ------------------------------------------------------------------------------------
+
+Result<LookupResult> look_up(const std::string& name, uint32_t kind, const LookupKey& key) {
+  sockaddr_un address;
+  socklen_t length = 0;
+  RCUDA_RETURN_IF_ERROR(address_of(name, &address, &length));
+  UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket) return Status::from_errno(errno, "socket");
+  const Deadline deadline = in_a_second();
+  const timeval second{1, 0};  // limits connect(), which waits while the backlog is full
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &second, sizeof second);
+  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      !is_of_our_user(socket.get())) {
+    return not_found();
+  }
+  Request request{key, kind, 0};
+  Answer answer{};
+  std::vector<UniqueFd> descriptors;
+  Status asked = send_all(socket.get(), bytes_of(request), deadline);
+  if (asked.ok()) {
+    asked = recv_with_fds(socket.get(), writable_bytes_of(answer), descriptors, deadline);
+  }
+  if (asked.code() == Code::kSystem) return std::move(asked).with_context("a local lookup");
+  if (!asked.ok() || answer.found != 1) return not_found();
+  LookupResult result{answer.note, {}};
+  if (!descriptors.empty()) result.descriptor = std::move(descriptors.front());
+  return result;
+}
+
+}  // namespace rcuda
