@@ -171,7 +171,7 @@ class Worker {
   void open(const std::string& strategy, std::unique_ptr<transport::Link> link) {
     Result<std::unique_ptr<server::CudaDeviceOps>> ops = server::CudaDeviceOps::create(
         driver_.table, {{device_, context_}},
-        [](CUresult result) { die("a copy failed with " + std::to_string(result)); });
+        [](CUresult result) { die("a copy failed with " + std::to_string(result)); }, {}, &names_);
     if (!ops) die(ops.status().message());
     ops_ = std::move(*ops);
     p2p::EngineOptions engine_options;
@@ -377,6 +377,7 @@ class Worker {
   CUdeviceptr memory_ = 0;
   CUstream stream_ = nullptr;
   std::vector<std::byte> host_;
+  server::ExportedNames names_;
   std::unique_ptr<server::CudaDeviceOps> ops_;
   std::unique_ptr<p2p::Engine> engine_;
   std::atomic<int> over_ = 0;

@@ -24,7 +24,7 @@
 #include "client/objects/arena.h"
 #include "client/process/process.h"
 #include "common/base/unique_fd.h"
-#include "common/wire/allocation_token.h"
+#include "common/wire/exported_name.h"
 #include "generated/client/forward.h"
 
 namespace rcuda::client {
@@ -32,7 +32,7 @@ namespace {
 
 struct Exported {
   UniqueFd end;
-  wire::AllocationToken token;
+  wire::ExportedName token;
   CUdevice device = 0;  // the device whose worker exported it
 };
 
@@ -87,11 +87,11 @@ CUresult share(Exported made, void* shareable) {
 }
 
 // Reads the token from a descriptor of share(). The token stays in the socket.
-bool read_token(void* shareable, wire::AllocationToken* token) {
+bool read_token(void* shareable, wire::ExportedName* token) {
   const int descriptor = static_cast<int>(reinterpret_cast<intptr_t>(shareable));
   return recv(descriptor, token, sizeof *token, MSG_PEEK | MSG_DONTWAIT) ==
              static_cast<ssize_t>(sizeof *token) &&
-         token->magic == wire::AllocationToken::kMagic;
+         token->magic == wire::ExportedName::kMagic;
 }
 
 AllocationHandle* find_allocation(CUmemGenericAllocationHandle handle) {
@@ -126,7 +126,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
-  wire::AllocationToken token;
+  wire::ExportedName token;
   if (!read_token(shareable, &token)) return CUDA_ERROR_INVALID_VALUE;
   forget_closed();
   return forward_rcuda_allocation_import(handle, &token, sizeof token);
@@ -150,7 +150,7 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* shareable,
                                             CUmemAllocationHandleType type,
                                             unsigned long long flags) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
-  wire::AllocationToken token;
+  wire::ExportedName token;
   if (!pool || flags != 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
       !read_token(shareable, &token)) {
     return CUDA_ERROR_INVALID_VALUE;

@@ -19,6 +19,7 @@
 #include "common/base/log.h"
 #include "common/base/socket_io.h"
 #include "common/wire/connect.h"
+#include "server/daemon/owner.h"
 #include "server/worker/address_fence.h"
 #include "server/worker/driver_loader.h"
 #include "server/worker/session_grant.h"
@@ -260,6 +261,7 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
   for (Worker& worker : workers_) {
     if (!worker.is(State::kIdle) || !suits(worker, hello)) continue;
     SessionGrant grant = grant_to(identity, worker);
+    grant.owner = owner_of(identity, hello);
     grant.key = key;
     const Result<std::vector<std::byte>> body = encode_session({std::move(grant), hello});
     if (!body.ok()) return body.status();

@@ -59,11 +59,13 @@ const api::DriverTable& driver(Executor& executor);
 // The services of handwritten handlers, by family (services.h).
 struct ContextServices;
 struct GraphServices;
+struct InterprocessServices;
 struct MemoryServices;
 struct ModuleServices;
 struct StreamServices;
 ContextServices& context_services(Executor& executor);
 GraphServices& graph_services(Executor& executor);
+InterprocessServices& interprocess_services(Executor& executor);
 MemoryServices& memory_services(Executor& executor);
 ModuleServices& module_services(Executor& executor);
 StreamServices& stream_services(Executor& executor);

@@ -6,8 +6,10 @@
 namespace rcuda::server {
 namespace {
 
-PeerHub::Options peer_options(const PeerSettings& settings, Answers& answers, Jobs& jobs) {
+PeerHub::Options peer_options(const PeerSettings& settings, Answers& answers, Jobs& jobs,
+                              ExportedNames& names) {
   PeerHub::Options options{settings};
+  options.names = &names;
   options.on_error = [&answers](CUresult error) { answers.latch(error); };
   // Wakes an executor thread that may be waiting in PeerWaits.
   options.on_change = [&jobs] { jobs.wake(); };
@@ -27,7 +29,8 @@ Executor::Executor(const SessionResources& given)
       answers(link),
       jobs(link, work),
       output(driver, objects, resources.output),
-      peers(driver, peer_options(resources.peers, answers, jobs)),
+      names(resources.owner),
+      peers(driver, peer_options(resources.peers, answers, jobs, names)),
       peer_frees(driver, peers, jobs),
       peer_memory(driver, work),
       pool_frees(driver, objects, peers),
@@ -49,8 +52,9 @@ Executor::Executor(const SessionResources& given)
       copy_services{driver,      resources,    objects,       answers,    output,      completions,
                     host_memory, graph_keeper, shadow_copies, gpu_direct, copied_bytes},
       graph_services{driver, objects, host_memory, graph_keeper, graph_copies, host_callbacks},
+      interprocess_services{driver, names},
       launch_services{driver, objects, completions, host_callbacks},
-      memory_services{driver, pool_frees, host_memory, mirrors, shared_allocations},
+      memory_services{driver, pool_frees, host_memory, mirrors, names},
       module_services{driver, resources, objects, answers, output, device_waits, images, links},
       peer_services{resources, objects,     answers,       work,        idle,
                     peers,     peer_memory, copy_outcomes, copied_bytes},

@@ -30,7 +30,6 @@
 #include "server/executor/memory/host_memory.h"
 #include "server/executor/memory/mirrors.h"
 #include "server/executor/memory/shadow_copy.h"
-#include "server/executor/memory/shared_allocations.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/peers/copy_outcomes.h"
 #include "server/executor/peers/device_waits.h"
@@ -43,6 +42,7 @@
 #include "server/executor/streams/jobs.h"
 #include "server/executor/streams/pool_frees.h"
 #include "server/executor/streams/work_count.h"
+#include "server/names/exported_names.h"
 #include "server/peer/peer_hub.h"
 
 namespace rcuda::server {
@@ -64,6 +64,7 @@ class Executor {
   Answers answers;
   Jobs jobs;
   DeviceOutput output;
+  ExportedNames names;
   PeerHub peers;  // its threads post jobs and latch errors
   PeerFrees peer_frees;
   PeerMemory peer_memory;
@@ -80,7 +81,6 @@ class Executor {
   ShadowCopies shadow_copies;
   GpuDirect gpu_direct;
   GraphCopies graph_copies;
-  SharedAllocations shared_allocations;
   ImageStore images;
   LinkStates links;
   Blobs blobs;
@@ -89,6 +89,7 @@ class Executor {
   ContextServices context_services;
   CopyServices copy_services;
   GraphServices graph_services;
+  InterprocessServices interprocess_services;
   LaunchServices launch_services;
   MemoryServices memory_services;
   ModuleServices module_services;

@@ -17,6 +17,7 @@ class Completions;
 class CopyOutcomes;
 class DeviceOutput;
 class DeviceWaits;
+class ExportedNames;
 class GpuDirect;
 class GraphCopies;
 class GraphKeeper;
@@ -31,7 +32,6 @@ class PeerMemory;
 class PoolFrees;
 class SessionObjects;
 class ShadowCopies;
-class SharedAllocations;
 class WorkCount;
 struct SessionResources;
 
@@ -74,6 +74,11 @@ struct GraphServices {
   HostCallbacks& host_callbacks;
 };
 
+struct InterprocessServices {
+  const api::DriverTable& driver;
+  ExportedNames& names;
+};
+
 struct LaunchServices {
   const api::DriverTable& driver;
   SessionObjects& objects;
@@ -86,7 +91,7 @@ struct MemoryServices {
   PoolFrees& pool_frees;
   HostMemory& host_memory;
   Mirrors& mirrors;
-  SharedAllocations& shared_allocations;
+  ExportedNames& names;
 };
 
 struct ModuleServices {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "api/driver_table.h"
@@ -35,6 +36,9 @@ struct SessionResources {
   // The largest number of streams of a device that may have work in progress while one of them is
   // held for another worker. 0: no limit.
   size_t most_streams = 0;
+  // The user and the client host, as one text. Sessions of one owner may open what each other has
+  // exported.
+  std::string owner;
   PeerSettings peers;
   HostMemory::Options host_memory;
 };

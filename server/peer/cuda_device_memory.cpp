@@ -1,5 +1,6 @@
 // The memory of CudaDeviceOps: staging memory, and memory that peers and adapters access.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -78,6 +79,7 @@ void CudaDeviceOps::free(int device, DeviceAddress address) {
 
 Result<p2p::ExportedMemory> CudaDeviceOps::export_memory(int device, DeviceAddress address) {
   RCUDA_RETURN_IF_ERROR(make_current(device));
+  if (!names_) return Status(Code::kUnsupported, "this worker names no memory");
   // A buffer id is never used again for another allocation, so a free needs no notification.
   unsigned long long id = 0;
   const bool has_id =
@@ -87,26 +89,37 @@ Result<p2p::ExportedMemory> CudaDeviceOps::export_memory(int device, DeviceAddre
   if (known == exports_.end()) {
     Export made;
     size_t bytes = 0;
+    CUipcMemHandle handle{};
     CUresult result = driver_.cuMemGetAddressRange_v2(&made.base, &bytes, address);
-    if (result == CUDA_SUCCESS) result = driver_.cuIpcGetMemHandle(&made.handle, made.base);
+    if (result == CUDA_SUCCESS) result = driver_.cuIpcGetMemHandle(&handle, made.base);
     if (result != CUDA_SUCCESS) {
       // Memory of cuMemCreate and of pools has no such handle.
       return Status(Code::kUnsupported, "cuIpcGetMemHandle refused the memory");
     }
+    const Result<wire::ExportedName> name =
+        names_->add(wire::ExportKind::kMemory, std::bit_cast<wire::HandleBytes>(handle));
+    if (!name) return name.status();
+    made.name = *name;
     if (exports_.size() >= kMostExports) exports_.clear();
     known = exports_.insert_or_assign(has_id ? id : 0, made).first;
   }
   p2p::ExportedMemory memory;
-  static_assert(sizeof(CUipcMemHandle) <= p2p::ExportedMemory::kHandleBytes);
-  std::memcpy(memory.handle.data(), &known->second.handle, sizeof(CUipcMemHandle));
+  const wire::HandleBytes named = wire::to_handle(known->second.name);
+  static_assert(sizeof named <= p2p::ExportedMemory::kHandleBytes);
+  std::copy(named.begin(), named.end(), memory.handle.begin());
   memory.offset = address - known->second.base;
   return memory;
 }
 
 Result<p2p::MappedMemory> CudaDeviceOps::open(int device, const p2p::ExportedMemory& memory) {
   RCUDA_RETURN_IF_ERROR(make_current(device));
-  CUipcMemHandle handle{};
-  std::memcpy(&handle, memory.handle.data(), sizeof handle);
+  wire::HandleBytes named;
+  std::copy_n(memory.handle.begin(), named.size(), named.begin());
+  const auto name = wire::name_in(named, wire::ExportKind::kMemory);
+  if (!names_ || !name) return Status(Code::kNotFound, "the peer's memory has no valid name");
+  const Result<wire::HandleBytes> found = names_->find_handle(*name);
+  if (!found) return found.status();
+  const auto handle = std::bit_cast<CUipcMemHandle>(*found);
   CUdeviceptr base = 0;
   RCUDA_RETURN_IF_ERROR(
       status_of(driver_.cuIpcOpenMemHandle_v2(&base, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),

@@ -63,19 +63,21 @@ CUresult cuda_error_of(const Status& status) {
 
 CudaDeviceOps::CudaDeviceOps(const api::DriverTable& driver, std::vector<Device> devices,
                              std::function<void(CUresult)> on_error,
-                             std::function<void()> on_change)
+                             std::function<void()> on_change, ExportedNames* names)
     : driver_(driver),
       devices_(std::move(devices)),
       on_error_(std::move(on_error)),
       on_change_(std::move(on_change)),
+      names_(names),
       by_itself_(!on_change_) {}
 
 Result<std::unique_ptr<CudaDeviceOps>> CudaDeviceOps::create(const api::DriverTable& driver,
                                                              std::vector<Device> devices,
                                                              std::function<void(CUresult)> on_error,
-                                                             std::function<void()> on_change) {
-  std::unique_ptr<CudaDeviceOps> ops(
-      new CudaDeviceOps(driver, std::move(devices), std::move(on_error), std::move(on_change)));
+                                                             std::function<void()> on_change,
+                                                             ExportedNames* names) {
+  std::unique_ptr<CudaDeviceOps> ops(new CudaDeviceOps(
+      driver, std::move(devices), std::move(on_error), std::move(on_change), names));
   RCUDA_RETURN_IF_ERROR(ops->prepare());
   return ops;
 }

@@ -37,6 +37,7 @@
 
 #include "api/driver_table.h"
 #include "p2p/device_ops.h"
+#include "server/names/exported_names.h"
 
 namespace rcuda::server {
 
@@ -56,11 +57,13 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   // `on_error`: called when a copy in a stream of this worker has failed. `on_change`: called when
   // the last held stream is released, and when a pause is requested or has ended. Without
   // `on_change` no thread grants pauses: a pause begins as soon as no stream is held, and enter()
-  // waits for its end.
+  // waits for its end. `names`: for memory that a peer maps; outlives this object. Without it no
+  // memory can be mapped.
   static Result<std::unique_ptr<CudaDeviceOps>> create(const api::DriverTable& driver,
                                                        std::vector<Device> devices,
                                                        std::function<void(CUresult)> on_error,
-                                                       std::function<void()> on_change = {});
+                                                       std::function<void()> on_change = {},
+                                                       ExportedNames* names = nullptr);
   ~CudaDeviceOps() override;
 
   // Names a stream of the program, for PeerCopy::stream. `context` is the stream's context; for a
@@ -141,7 +144,8 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   };
 
   CudaDeviceOps(const api::DriverTable& driver, std::vector<Device> devices,
-                std::function<void(CUresult)> on_error, std::function<void()> on_change);
+                std::function<void(CUresult)> on_error, std::function<void()> on_change,
+                ExportedNames* names);
   Status prepare();
   Status make_current(int device);
   Status issue(const p2p::CopyBox& box, CUstream stream);
@@ -159,13 +163,14 @@ class CudaDeviceOps final : public p2p::DeviceOps {
   const std::vector<Device> devices_;
   const std::function<void(CUresult)> on_error_;
   const std::function<void()> on_change_;
+  ExportedNames* const names_;
   std::atomic<int> held_{0};  // orders that hold a stream
   std::atomic<int> waiting_streams_{0};
   std::vector<std::array<LaneState, p2p::kLaneCount>> lanes_;
   void* words_ = nullptr;  // pinned: the gates' words
   struct Export {
     CUdeviceptr base = 0;
-    CUipcMemHandle handle{};
+    wire::ExportedName name{};
   };
   std::unordered_map<unsigned long long, Export> exports_;  // by buffer id; the engine's thread
   int current_ = -1;  // the device whose context is current on the engine's thread

@@ -43,8 +43,8 @@ Status PeerHub::introduce(const Introduction& introduction,
     return {Code::kInvalidArgument, "a worker introduced twice"};
   }
   if (!engine_) {
-    auto ops =
-        CudaDeviceOps::create(driver_, std::move(devices), options_.on_error, options_.on_change);
+    auto ops = CudaDeviceOps::create(driver_, std::move(devices), options_.on_error,
+                                     options_.on_change, options_.names);
     if (!ops) return ops.status();
     ops_ = *std::move(ops);
     p2p::EngineOptions engine;

@@ -52,6 +52,7 @@ class PeerHub {
     // requested or has ended. The owner of the hub then grants pauses; without this function,
     // pauses need no grant.
     std::function<void()> on_change;
+    ExportedNames* names = nullptr;  // for memory that a peer maps; null: no peer maps any
   };
   PeerHub(const api::DriverTable& driver, Options options);
   ~PeerHub();

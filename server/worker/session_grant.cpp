@@ -17,6 +17,7 @@ Result<std::vector<std::byte>> encode_session(const SessionStart& start) {
   }
   wire::Encoder out(kMaxWorkerMessageBytes);
   out.string(grant.user.c_str());
+  out.string(grant.owner.c_str());
   out.value(uint8_t{grant.uid.has_value()});
   out.value(grant.uid.value_or(0));
   out.value(grant.gid);
@@ -37,6 +38,7 @@ Result<SessionStart> decode_session(const std::vector<std::byte>& body) {
   SessionStart start;
   SessionGrant& grant = start.grant;
   const char* const user = in.string();
+  const char* const owner = in.string();
   const bool has_uid = in.value<uint8_t>() != 0;
   const auto uid = in.value<uint32_t>();
   grant.gid = in.value<uint32_t>();
@@ -47,10 +49,11 @@ Result<SessionStart> decode_session(const std::vector<std::byte>& body) {
   grant.most_data_bytes = in.value<uint64_t>();
   grant.most_processes = in.value<uint64_t>();
   const auto hello = in.array<std::byte>();
-  if (!in.complete() || !user) {
+  if (!in.complete() || !user || !owner) {
     return Status(Code::kProtocol, "what the daemon grants to the session is malformed");
   }
   grant.user = user;
+  grant.owner = owner;
   if (has_uid) grant.uid = uid;
   if (has_key) grant.key = key;
   grant.groups.assign(groups.begin(), groups.end());

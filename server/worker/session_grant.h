@@ -23,6 +23,7 @@ struct SessionGrant {
   static constexpr size_t kMostGroups = 4096;
 
   std::string user;              // for logs
+  std::string owner;             // whose exported memory the session may open
   std::optional<uint32_t> uid;   // the user that a root worker becomes
   uint32_t gid = 0;              // with uid
   std::vector<uint32_t> groups;  // with uid: supplementary groups

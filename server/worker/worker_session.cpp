@@ -140,6 +140,7 @@ Status WorkerSession::admit(const WorkerMessage& message) {
   const auto planner = p2p::parse_planner_options(hello_.p2p_strategy, hello_.p2p_path);
   if (!planner.ok()) return planner.status();
 
+  resources_.owner = grant_.owner;
   const Settings& settings = worker_.settings;
   PeerSettings& peers = resources_.peers;
   std::memcpy(peers.session.data(), hello_.session, sizeof hello_.session);

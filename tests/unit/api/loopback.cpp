@@ -21,6 +21,7 @@ class Executor {};
 // Never read, because the recording driver replaces the code that would.
 struct ContextServices {};
 struct GraphServices {};
+struct InterprocessServices {};
 struct MemoryServices {};
 struct ModuleServices {};
 struct StreamServices {};
@@ -253,6 +254,9 @@ Services& no_services() {
 
 ContextServices& context_services(Executor&) { return no_services<ContextServices>(); }
 GraphServices& graph_services(Executor&) { return no_services<GraphServices>(); }
+InterprocessServices& interprocess_services(Executor&) {
+  return no_services<InterprocessServices>();
+}
 MemoryServices& memory_services(Executor&) { return no_services<MemoryServices>(); }
 ModuleServices& module_services(Executor&) { return no_services<ModuleServices>(); }
 StreamServices& stream_services(Executor&) { return no_services<StreamServices>(); }

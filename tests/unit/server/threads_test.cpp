@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "server/executor/answers/output_capture.h"
-#include "server/executor/memory/shared_allocations.h"
+#include "server/names/exported_names.h"
 #include "server/peer/peer_hub.h"
 #include "tests/support/session_harness.h"
 #include "tests/support/thread_limit.h"
@@ -93,14 +93,14 @@ TEST_F(WorkerThreads, WithoutAThreadToConnectCopiesEndWithTheReason) {
 }
 
 TEST(Threads, AllocationsAreExportedOnceThereIsAThreadForIt) {
-  SharedAllocations shared;
+  ExportedNames names;
   const auto descriptor = [] { return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); };
   {
     const ThreadLimit limit(0);
-    expect_mend(shared.add(descriptor()).status());
+    expect_mend(names.add(wire::ExportKind::kPool, descriptor()).status());
     EXPECT_EQ(limit.refused(), 1);
   }
-  EXPECT_TRUE(shared.add(descriptor()).ok());
+  EXPECT_TRUE(names.add(wire::ExportKind::kPool, descriptor()).ok());
 }
 
 TEST(Threads, OutputThatCannotBeCapturedStays) {

@@ -1,0 +1,61 @@
+// ExportedName: what a client gets for memory or an event that it exports, in place of the driver's
+// handle or descriptor (docs/security.md).
+//
+// The driver's own never leaves the server. The exporting worker keeps it under the name
+// (server/names/exported_names.h), and another worker gets it only if it serves the same user on
+// the same client host. So among workers of one server host, a client's worker can import what
+// another process of its user has exported, whatever media the clients use. A name is valid as long
+// as the session that minted it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+
+namespace rcuda::wire {
+
+enum class ExportKind : uint32_t {
+  kAllocation = 1,   // of cuMemCreate
+  kPool = 2,         // cuMemPoolExportToShareableHandle
+  kPoolPointer = 3,  // cuMemPoolExportPointer
+  kMemory = 4,       // cuIpcGetMemHandle
+  kEvent = 5,        // cuIpcGetEventHandle
+};
+
+struct ExportedName {
+  static constexpr uint64_t kMagic = 0x31'65'6d'61'6e'70'78'65;  // "expname1"
+  uint64_t magic;
+  ExportKind kind;
+  uint32_t reserved;               // 0
+  std::array<uint8_t, 16> worker;  // the worker that minted it
+  std::array<uint8_t, 16> secret;
+};
+static_assert(sizeof(ExportedName) == 48);
+
+// Handles of the driver that travel as bytes: CUipcMemHandle, CUipcEventHandle and
+// CUmemPoolPtrExportData. A name is at their beginning, with zeros after it.
+using HandleBytes = std::array<std::byte, 64>;
+
+inline HandleBytes to_handle(const ExportedName& name) {
+  HandleBytes bytes{};
+  std::memcpy(bytes.data(), &name, sizeof name);
+  return bytes;
+}
+
+// nullopt if the bytes are not a name of this kind.
+inline std::optional<ExportedName> name_in(const HandleBytes& bytes, ExportKind kind) {
+  ExportedName name;
+  std::memcpy(&name, bytes.data(), sizeof name);
+  const bool rest_is_zero = std::all_of(bytes.begin() + sizeof name, bytes.end(),
+                                        [](std::byte byte) { return byte == std::byte{}; });
+  if (name.magic != ExportedName::kMagic || name.kind != kind || name.reserved != 0 ||
+      !rest_is_zero) {
+    return std::nullopt;
+  }
+  return name;
+}
+
+}  // namespace rcuda::wire

@@ -1,0 +1,206 @@
+// Handlers of memory and events that processes share: IPC handles, exported allocations, exported
+// pools and pointers into them. The client gets names; the driver's handles stay in the workers
+// (server/names/exported_names.h).
+#include <bit>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "api/driver_table.h"
+#include "api/server_handlers.h"
+#include "common/base/log.h"
+#include "server/executor/services.h"
+#include "server/names/exported_names.h"
+
+namespace rcuda::server {
+namespace {
+
+using wire::ExportedName;
+using wire::ExportKind;
+
+// The content of a CUipcMemHandle, a CUipcEventHandle or a CUmemPoolPtrExportData.
+template <typename Handle>
+wire::HandleBytes bytes_in(const Handle& handle) {
+  return std::bit_cast<wire::HandleBytes>(handle);
+}
+
+CUresult cannot_name(const Status& status) {
+  RCUDA_WARN("memory or an event could not be exported: %s", status.message().c_str());
+  return CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+CUresult cannot_find(const Status& status, CUresult unknown) {
+  RCUDA_INFO("memory or an event could not be imported: %s", status.message().c_str());
+  return status.code() == Code::kNotFound ? unknown : CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+// Replaces the driver's handle by a name.
+template <typename Handle>
+CUresult name_handle(ExportedNames& names, ExportKind kind, Handle* handle) {
+  const Result<ExportedName> name = names.add(kind, bytes_in(*handle));
+  if (!name) return cannot_name(name.status());
+  *handle = std::bit_cast<Handle>(wire::to_handle(*name));
+  return CUDA_SUCCESS;
+}
+
+// Replaces a name by the driver's handle. `unknown`: what a driver returns for a handle whose
+// memory or event does not exist (any more).
+template <typename Handle>
+CUresult handle_of(ExportedNames& names, ExportKind kind, CUresult unknown, Handle* handle) {
+  const std::optional<ExportedName> name = wire::name_in(bytes_in(*handle), kind);
+  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  const Result<wire::HandleBytes> found = names.find_handle(*name);
+  if (!found) return cannot_find(found.status(), unknown);
+  *handle = std::bit_cast<Handle>(*found);
+  return CUDA_SUCCESS;
+}
+
+// Takes the descriptor that the driver made, and names it.
+CUresult name_descriptor(ExportedNames& names, ExportKind kind, int descriptor, void* token) {
+  const Result<ExportedName> name = names.add(kind, UniqueFd(descriptor));
+  if (!name) return cannot_name(name.status());
+  std::memcpy(token, &*name, sizeof *name);
+  return CUDA_SUCCESS;
+}
+
+CUresult descriptor_of(ExportedNames& names, ExportKind kind, const void* token, size_t token_bytes,
+                       UniqueFd* descriptor) {
+  ExportedName name;
+  if (token_bytes != sizeof name) return CUDA_ERROR_INVALID_VALUE;
+  std::memcpy(&name, token, sizeof name);
+  if (name.magic != ExportedName::kMagic || name.kind != kind) return CUDA_ERROR_INVALID_VALUE;
+  Result<UniqueFd> found = names.find_descriptor(name);
+  if (!found) return cannot_find(found.status(), CUDA_ERROR_INVALID_VALUE);
+  *descriptor = std::move(found).value();
+  return CUDA_SUCCESS;
+}
+
+void* as_handle(const UniqueFd& descriptor) {
+  return reinterpret_cast<void*>(static_cast<intptr_t>(descriptor.get()));
+}
+
+constexpr CUmemAllocationHandleType kDescriptor = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+}  // namespace
+
+// ---- IPC handles -------------------------------------------------------------------------------
+
+CUresult serve_cuIpcGetMemHandle(InterprocessServices& services, CUipcMemHandle* pHandle,
+                                 CUdeviceptr dptr) {
+  const auto get = services.driver.cuIpcGetMemHandle;
+  if (get == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = get(pHandle, dptr);
+  return result == CUDA_SUCCESS ? name_handle(services.names, ExportKind::kMemory, pHandle)
+                                : result;
+}
+
+CUresult serve_cuIpcOpenMemHandle_v2(InterprocessServices& services, CUdeviceptr* pdptr,
+                                     CUipcMemHandle handle, unsigned int Flags) {
+  const auto open = services.driver.cuIpcOpenMemHandle_v2;
+  if (open == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result =
+      handle_of(services.names, ExportKind::kMemory, CUDA_ERROR_MAP_FAILED, &handle);
+  return result == CUDA_SUCCESS ? open(pdptr, handle, Flags) : result;
+}
+
+CUresult serve_cuIpcGetEventHandle(InterprocessServices& services, CUipcEventHandle* pHandle,
+                                   CUevent event) {
+  const auto get = services.driver.cuIpcGetEventHandle;
+  if (get == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = get(pHandle, event);
+  return result == CUDA_SUCCESS ? name_handle(services.names, ExportKind::kEvent, pHandle) : result;
+}
+
+CUresult serve_cuIpcOpenEventHandle(InterprocessServices& services, CUevent* phEvent,
+                                    CUipcEventHandle handle) {
+  const auto open = services.driver.cuIpcOpenEventHandle;
+  if (open == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result =
+      handle_of(services.names, ExportKind::kEvent, CUDA_ERROR_MAP_FAILED, &handle);
+  return result == CUDA_SUCCESS ? open(phEvent, handle) : result;
+}
+
+// ---- allocations and pools by descriptor -------------------------------------------------------
+
+CUresult serve_rcuda_allocation_export(MemoryServices& services,
+                                       CUmemGenericAllocationHandle handle, void* token,
+                                       size_t token_bytes) {
+  const auto export_handle = services.driver.cuMemExportToShareableHandle;
+  if (export_handle == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  if (token_bytes != sizeof(ExportedName)) return CUDA_ERROR_INVALID_VALUE;
+  int descriptor = -1;
+  const CUresult result = export_handle(&descriptor, handle, kDescriptor, 0);
+  return result == CUDA_SUCCESS
+             ? name_descriptor(services.names, ExportKind::kAllocation, descriptor, token)
+             : result;
+}
+
+CUresult serve_rcuda_allocation_import(MemoryServices& services,
+                                       CUmemGenericAllocationHandle* handle, const void* token,
+                                       size_t token_bytes) {
+  const auto import_handle = services.driver.cuMemImportFromShareableHandle;
+  if (import_handle == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  UniqueFd descriptor;
+  const CUresult result =
+      descriptor_of(services.names, ExportKind::kAllocation, token, token_bytes, &descriptor);
+  return result == CUDA_SUCCESS ? import_handle(handle, as_handle(descriptor), kDescriptor)
+                                : result;
+}
+
+CUresult serve_rcuda_pool_export(MemoryServices& services, CUmemoryPool pool, void* token,
+                                 size_t token_bytes) {
+  const auto export_pool = services.driver.cuMemPoolExportToShareableHandle;
+  if (export_pool == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  if (token_bytes != sizeof(ExportedName)) return CUDA_ERROR_INVALID_VALUE;
+  int descriptor = -1;
+  const CUresult result = export_pool(&descriptor, pool, kDescriptor, 0);
+  return result == CUDA_SUCCESS
+             ? name_descriptor(services.names, ExportKind::kPool, descriptor, token)
+             : result;
+}
+
+CUresult serve_rcuda_pool_import(MemoryServices& services, CUmemoryPool* pool, const void* token,
+                                 size_t token_bytes) {
+  const auto import_pool = services.driver.cuMemPoolImportFromShareableHandle;
+  if (import_pool == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  UniqueFd descriptor;
+  const CUresult result =
+      descriptor_of(services.names, ExportKind::kPool, token, token_bytes, &descriptor);
+  return result == CUDA_SUCCESS ? import_pool(pool, as_handle(descriptor), kDescriptor, 0) : result;
+}
+
+CUresult serve_cuMemPoolExportPointer(MemoryServices& services,
+                                      CUmemPoolPtrExportData* shareData_out, CUdeviceptr ptr) {
+  const auto export_pointer = services.driver.cuMemPoolExportPointer;
+  if (export_pointer == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  const CUresult result = export_pointer(shareData_out, ptr);
+  return result == CUDA_SUCCESS
+             ? name_handle(services.names, ExportKind::kPoolPointer, shareData_out)
+             : result;
+}
+
+CUresult serve_rcuda_pool_import_pointer(MemoryServices& services, CUdeviceptr* address,
+                                         size_t* bytes, CUmemoryPool pool,
+                                         const CUmemPoolPtrExportData* data) {
+  const api::DriverTable& driver = services.driver;
+  if (!driver.cuMemPoolImportPointer) return CUDA_ERROR_NOT_SUPPORTED;
+  CUmemPoolPtrExportData given = *data;
+  CUresult result =
+      handle_of(services.names, ExportKind::kPoolPointer, CUDA_ERROR_INVALID_VALUE, &given);
+  if (result == CUDA_SUCCESS) result = driver.cuMemPoolImportPointer(address, pool, &given);
+  if (result != CUDA_SUCCESS) return result;
+  CUdeviceptr base = 0;
+  result = driver.cuMemGetAddressRange_v2(&base, bytes, *address);
+  if (result != CUDA_SUCCESS) driver.cuMemFree_v2(*address);
+  return result;
+}
+
+CUresult serve_rcuda_allocation_unexport(MemoryServices& services, CUdevice, const void* token,
+                                         size_t token_bytes) {
+  ExportedName name;
+  if (token_bytes != sizeof name) return CUDA_ERROR_INVALID_VALUE;
+  std::memcpy(&name, token, sizeof name);
+  return services.names.remove(name) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+}  // namespace rcuda::server

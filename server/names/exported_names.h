@@ -1,0 +1,76 @@
+// ExportedNames: what a session has exported, under the names that its client got for it.
+//
+// A name (common/wire/exported_name.h) stands for a handle or a descriptor of the driver, which
+// never leaves the workers. Another worker gets it only if it has the same owner: the authenticated
+// user and the client host for which the daemon started the session. The socket on which a worker
+// answers has a name that is made of the owner and the worker's random number. A worker of another
+// owner therefore looks for a socket that does not exist, whatever name its client presents. All
+// other failures look the same to the client, too. A worker's names end with its session.
+//
+// A session has at most kMostHandles names of handles; the oldest go first. The process's limit on
+// open files bounds those of descriptors.
+//
+// Threads: any; the lookup server's thread answers other workers. Blocking: find_*(), at most a
+// second, if the name is another worker's. Errors: kNotFound for a name that does not exist, has
+// ended or is of another owner; otherwise the resource that is missing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "common/base/local_lookup.h"
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+#include "common/wire/exported_name.h"
+
+namespace rcuda::server {
+
+class ExportedNames {
+ public:
+  static constexpr size_t kMostHandles = 65536;
+
+  explicit ExportedNames(std::string owner = {}) : owner_(std::move(owner)) {}
+  ExportedNames(const ExportedNames&) = delete;
+  ExportedNames& operator=(const ExportedNames&) = delete;
+
+  // Names a descriptor, which it takes: an allocation or a pool.
+  Result<wire::ExportedName> add(wire::ExportKind kind, UniqueFd descriptor);
+  // Names a handle. The same handle gets the same name, so programs can compare names.
+  Result<wire::ExportedName> add(wire::ExportKind kind, const wire::HandleBytes& handle);
+  // False if this session has no such name.
+  bool remove(const wire::ExportedName& name);
+
+  // What the driver gave to the worker that minted the name. The caller has checked its kind.
+  Result<UniqueFd> find_descriptor(const wire::ExportedName& name);
+  Result<wire::HandleBytes> find_handle(const wire::ExportedName& name);
+
+ private:
+  struct Kept {
+    wire::ExportKind kind{};
+    wire::HandleBytes handle{};
+    std::shared_ptr<const UniqueFd> descriptor;  // shared while one is passed on
+  };
+  using HandleKey = std::pair<wire::ExportKind, wire::HandleBytes>;
+
+  Status listen_locked();
+  Result<wire::ExportedName> mint_locked(Kept kept);
+  std::optional<LookupServer::Item> find(uint32_t kind, const LookupKey& secret);
+  Result<LookupResult> look_up(const wire::ExportedName& name);
+
+  const std::string owner_;
+  std::mutex mutex_;
+  LookupKey worker_{};
+  std::map<LookupKey, Kept> kept_;
+  std::map<HandleKey, LookupKey> by_handle_;
+  std::deque<LookupKey> handles_;  // the oldest first
+  LookupServer server_;            // from the first export on; ends before the members above
+};
+
+}  // namespace rcuda::server
