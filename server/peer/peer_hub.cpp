@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -12,6 +13,7 @@
 #include "common/base/log.h"
 #include "common/base/start_thread.h"
 #include "common/tls/keyed.h"
+#include "common/wire/address_ranges.h"
 #include "common/wire/connect.h"
 #include "p2p/planner/measurements.h"
 
@@ -24,6 +26,18 @@ constexpr size_t kMostCallers = 1024;
 
 // The most workers among which staging memory is divided, whatever number a client sends.
 constexpr uint32_t kMostWorkers = 256;
+
+// The other workers of a session: each has a window of addresses.
+constexpr size_t kMostPeers = wire::kWindowCount - 1;
+
+// Connections in progress, together with those that have failed within the last handshake timeout.
+constexpr size_t kMostAttempts = 64;
+
+// What another server reads first must not be chosen by the client, so link numbers are small.
+constexpr p2p::PeerId kMostLinks = 1u << 20;
+
+// The longest name that DNS has.
+constexpr size_t kMostHostBytes = 255;
 
 Status session_ends() { return {Code::kUnavailable, "the session ends"}; }
 
@@ -39,9 +53,7 @@ PeerHub::~PeerHub() {
 
 Status PeerHub::introduce(const Introduction& introduction,
                           std::vector<CudaDeviceOps::Device> devices) {
-  if (links_.contains(introduction.link)) {
-    return {Code::kInvalidArgument, "a worker introduced twice"};
-  }
+  RCUDA_RETURN_IF_ERROR(admit(introduction));
   if (!engine_) {
     auto ops = CudaDeviceOps::create(driver_, std::move(devices), options_.on_error,
                                      options_.on_change, options_.names);
@@ -71,13 +83,58 @@ Status PeerHub::introduce(const Introduction& introduction,
   }
   auto made = std::make_unique<Attempt>();
   made->introduction = introduction;
+  made->begin = Clock::now();
   Attempt& attempt = *(links_[introduction.link] = std::move(made));
   const Status started = start_thread(&attempt.thread, [this, &attempt] { connect(attempt); });
   if (!started.ok()) {
     engine_->lose(introduction.link, started);
-    say_lost(introduction, started, true);
+    attempt.over = true;
+    log_lost(introduction, started);
+    report_lost(introduction, started);
   }
   return {};
+}
+
+Status PeerHub::admit(const Introduction& introduction) {
+  if (links_.contains(introduction.link)) {
+    return {Code::kInvalidArgument, "a worker introduced twice"};
+  }
+  if (introduction.worker >= kMostWorkers || introduction.link >= kMostLinks ||
+      introduction.host.size() > kMostHostBytes) {
+    return {Code::kProtocol, "an introduction of a worker that no client has"};
+  }
+  const std::pair address(introduction.host, introduction.port);
+  const auto known = addresses_.find(introduction.worker);
+  if (known != addresses_.end() && known->second != address) {
+    return {Code::kProtocol, "a worker introduced at two addresses"};
+  }
+  if (known == addresses_.end() && addresses_.size() >= kMostPeers) {
+    return {Code::kInvalidArgument,
+            "a session has at most " + std::to_string(kMostPeers) + " other workers"};
+  }
+  if (attempts() >= kMostAttempts) {
+    return {Code::kUnavailable,
+            std::to_string(kMostAttempts) +
+                " connections with other workers are in progress or have just failed"};
+  }
+  addresses_[introduction.worker] = address;
+  return {};
+}
+
+size_t PeerHub::attempts() {
+  size_t running = 0;
+  const auto over = [&](const std::unique_ptr<Attempt>& attempt) {
+    if (!attempt->over) return ++running, false;
+    if (attempt->thread.joinable()) attempt->thread.join();
+    return true;
+  };
+  for (const auto& [link, attempt] : links_) (void)over(attempt);
+  std::erase_if(given_up_, over);
+  std::lock_guard lock(mutex_);
+  std::erase_if(failed_, [&](Clock::time_point begin) {
+    return Clock::now() - begin > options_.handshake_timeout;
+  });
+  return running + failed_.size();
 }
 
 void PeerHub::connect(Attempt& attempt) {
@@ -87,6 +144,14 @@ void PeerHub::connect(Attempt& attempt) {
     auto link = introduction.connects ? call_on(attempt) : be_called_on(attempt);
     std::unique_lock lock(mutex_);
     attempt.socket.reset();
+    if (!link) failed_.push_back(attempt.begin);
+    if (!link && introduction.connects && !attempt.welcomed && !attempt.given_up) {
+      log_lost(introduction, link.status());
+      // The client chose the address. It gets the same answer at the same time whatever is there,
+      // unless a worker of its session has answered. So it learns nothing about other ports.
+      changed_.wait_until(lock, deadline_of(attempt), [&] { return attempt.given_up; });
+      link = no_connection();
+    }
     // The engine exists until shut() has given the attempt up.
     if (!attempt.given_up && link) {
       engine_->attach(introduction.link, *std::move(link), introduction.token,
@@ -94,17 +159,33 @@ void PeerHub::connect(Attempt& attempt) {
     } else if (!attempt.given_up) {
       engine_->lose(introduction.link, link.status());
       lock.unlock();
-      // The side that connects knows the cause; the other side only knows that no connection came.
-      say_lost(introduction, link.status(), introduction.connects);
+      // The user is told once, by the side that connects.
+      if (introduction.connects) {
+        report_lost(introduction, link.status());
+      } else {
+        log_lost(introduction, link.status());
+      }
     }
   }
   attempt.over = true;
 }
 
-void PeerHub::say_lost(const Introduction& introduction, const Status& why, bool tell_user) const {
+PeerHub::Clock::time_point PeerHub::deadline_of(const Attempt& attempt) const {
+  return attempt.begin + options_.handshake_timeout;
+}
+
+Status PeerHub::no_connection() const {
+  return {Code::kUnavailable,
+          "they have not connected in time; the log of the server on " + host_name() + " says why"};
+}
+
+void PeerHub::log_lost(const Introduction& introduction, const Status& why) {
   RCUDA_WARN("no peer-to-peer connection with worker %u: %s", introduction.worker,
              why.message().c_str());
-  if (!tell_user || !options_.report) return;
+}
+
+void PeerHub::report_lost(const Introduction& introduction, const Status& why) const {
+  if (!options_.report) return;
   const std::string other = introduction.connects
                                 ? introduction.host + ":" + std::to_string(introduction.port)
                                 : "worker " + std::to_string(introduction.worker);
@@ -144,8 +225,10 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt) {
 Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt,
                                                           const transport::Medium* wanted) {
   const Introduction& introduction = attempt.introduction;
-  Result<wire::Connection> connection = wire::connect_server(introduction.host, introduction.port,
-                                                             wanted, options_.handshake_timeout);
+  const auto deadline = deadline_of(attempt);
+  Result<wire::Connection> connection =
+      wire::connect_server(introduction.host, introduction.port, wanted,
+                           std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()));
   if (!connection) return connection.status();
   const int socket = connection->socket.fd();
   if (!note_socket(attempt, socket)) return session_ends();
@@ -158,11 +241,10 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt,
   hello.worker = introduction.worker;
   hello.link = introduction.link;
   hello.medium = medium.name();
-  const auto deadline = Clock::now() + options_.handshake_timeout;
   const Status sent =
       wire::write_message(socket, wire::MessageType::kPeerHello, wire::encode(hello), deadline);
   Result<Socket> stream =
-      secured(introduction, &medium, connection->socket.release(), tls::Role::kClient);
+      secured(introduction, &medium, connection->socket.release(), tls::Role::kClient, deadline);
   if (!stream) return sent.ok() ? stream.status() : sent;
   // A server that does not serve this user refuses before it reads, and that answer says more.
   auto answer = wire::read_message(*stream, deadline);
@@ -177,6 +259,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt,
   if (answer->first != wire::MessageType::kPeerWelcome) {
     return Status(Code::kProtocol, "the other worker answered with the wrong message");
   }
+  attempt.welcomed = true;
   transport::Bootstrap bootstrap;
   bootstrap.control = *std::move(stream);
   bootstrap.open_stream = [&](int index) -> Result<Socket> {
@@ -186,7 +269,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt,
     hello.stream = static_cast<uint32_t>(index) + 1;
     RCUDA_RETURN_IF_ERROR(wire::write_message(further->get(), wire::MessageType::kPeerHello,
                                               wire::encode(hello), until));
-    return secured(introduction, &medium, *std::move(further), tls::Role::kClient);
+    return secured(introduction, &medium, *std::move(further), tls::Role::kClient, until);
   };
   return link_over(medium, std::move(bootstrap));
 }
@@ -197,8 +280,8 @@ Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt)
   if (!note_socket(attempt, caller->socket.get())) return session_ends();
   const auto deadline = Clock::now() + options_.handshake_timeout;
   const transport::Medium* const medium = transport::find_medium(caller->hello.medium);
-  Result<Socket> stream =
-      secured(attempt.introduction, medium, std::move(caller->socket), tls::Role::kServer);
+  Result<Socket> stream = secured(attempt.introduction, medium, std::move(caller->socket),
+                                  tls::Role::kServer, deadline);
   if (!stream) return stream.status();
   const Status usable = medium ? medium->usable(stream->fd())
                                : Status(Code::kUnsupported, "the other worker's medium is unknown");
@@ -218,21 +301,22 @@ Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt)
   bootstrap.accept_stream = [&](int index) -> Result<Socket> {
     Result<Caller> further = wait_for_caller(attempt, static_cast<uint32_t>(index) + 1);
     if (!further) return further.status();
-    return secured(attempt.introduction, medium, std::move(further->socket), tls::Role::kServer);
+    return secured(attempt.introduction, medium, std::move(further->socket), tls::Role::kServer,
+                   Clock::now() + options_.handshake_timeout);
   };
   return link_over(*medium, std::move(bootstrap));
 }
 
-// A medium of this machine needs no encryption. A caller cannot avoid it by naming one: such a
-// medium does not work over a network's socket.
+// A medium of this machine needs no encryption. A caller cannot avoid it by naming one: such a medium
+// does not work over a network's socket.
 Result<Socket> PeerHub::secured(const Introduction& introduction, const transport::Medium* medium,
-                                UniqueFd socket, tls::Role role) const {
+                                UniqueFd socket, tls::Role role,
+                                Clock::time_point deadline) const {
   const bool network = !medium || medium->traits.reach == transport::Reach::kNetwork;
   if (!introduction.encrypted || !network) return Socket(std::move(socket));
   tls::Key secret;
   std::memcpy(secret.data(), introduction.token.data(), secret.size());
-  return tls::encrypt(std::move(socket), tls::derive(secret, "rcuda peer link"), role,
-                      Clock::now() + options_.handshake_timeout);
+  return tls::encrypt(std::move(socket), tls::derive(secret, "rcuda peer link"), role, deadline);
 }
 
 bool PeerHub::begin_pause(p2p::Pause what) {
@@ -253,7 +337,9 @@ void PeerHub::called_on(const wire::PeerHello& hello, UniqueFd socket) {
     return now - entry.second.since > options_.handshake_timeout;
   });
   if (callers_.size() >= kMostCallers) {
-    RCUDA_WARN("too many connections of workers that nobody introduced");
+    if (!std::exchange(said_crowded_, true)) {
+      RCUDA_WARN("too many connections of workers that nobody introduced");
+    }
     return;
   }
   callers_[{hello.link, hello.stream}] = {hello, std::move(socket), now};

@@ -5,9 +5,14 @@
 // other's server, whose daemon passes the socket to the other worker (called_on()). Both make a
 // Link of it: over shared memory on one host, otherwise over verbs if both can use it, otherwise
 // over TCP. A thread for each connection does this; meanwhile copies wait in the engine. If a
-// connection cannot be made, its copies end with an error, and `report` says why.
-// The first introduction makes the engine. shut() ends it, before the primary contexts in which it
-// copies are destroyed; the next introduction makes another.
+// connection cannot be made, its copies end with an error, and `report` says so.
+// A client could name any address, so introductions are bounded: a worker has one address for the
+// whole session, a session has as many other workers as there are windows of addresses, and the
+// number of connections in progress and of recent failures has a limit. If no worker of the session
+// welcomes this one, the client gets the same answer at the end of the handshake's timeout,
+// whatever is at the address; the log has the reason. The first introduction makes the engine.
+// shut() ends it, before the primary contexts in which it copies are destroyed; the next
+// introduction makes another.
 //
 // Threads: called_on() from any thread, everything else from the executor thread. Threads of the
 // hub and of the engine call `on_error` and `report`, which must not wait for the executor thread.
@@ -67,8 +72,12 @@ class PeerHub {
     std::string host;  // of the other worker's server
     uint16_t port = 0;
   };
-  // `devices`: in the client's order. kInvalidArgument if the link is already known.
+  // `devices`: in the client's order. kProtocol if no real client makes such an introduction.
+  // kInvalidArgument if the link is already known or there are too many workers. kUnavailable if
+  // too many connections are in progress.
   Status introduce(const Introduction& introduction, std::vector<CudaDeviceOps::Device> devices);
+  // Whether a failed introduction is to be logged and reported: only the first few are.
+  bool says_refusal() { return refusals_++ < kMostRefusalsSaid; }
   // Takes a connection from another worker. It is closed if the client does not introduce that
   // worker in time.
   void called_on(const wire::PeerHello& hello, UniqueFd socket);
@@ -102,6 +111,7 @@ class PeerHub {
   void shut();
 
  private:
+  static constexpr int kMostRefusalsSaid = 8;
   using Clock = std::chrono::steady_clock;
   using StreamKey = std::pair<uint32_t, uint32_t>;  // link, stream
   struct Caller {
@@ -119,6 +129,8 @@ class PeerHub {
   // A connection attempt, in progress or ended.
   struct Attempt {
     Introduction introduction;
+    Clock::time_point begin;
+    bool welcomed = false;  // by a worker of the session; its thread only
     bool given_up = false;  // guarded by mutex_, like `socket`
     // A duplicate of the thread's socket. shut() shuts the connection down through it, so the
     // thread stops waiting for the other worker.
@@ -127,9 +139,15 @@ class PeerHub {
     std::thread thread;             // not joinable: it could not be started
   };
 
+  // Checks an introduction against the limits, and notes the worker's address.
+  Status admit(const Introduction& introduction);
+  // The connections in progress and those that failed recently. Joins the threads that are over.
+  size_t attempts();
   void connect(Attempt& attempt);
-  // Logs why there is no connection. `tell_user`: also reports it to the user.
-  void say_lost(const Introduction& introduction, const Status& why, bool tell_user) const;
+  Clock::time_point deadline_of(const Attempt& attempt) const;
+  Status no_connection() const;
+  static void log_lost(const Introduction& introduction, const Status& why);
+  void report_lost(const Introduction& introduction, const Status& why) const;
   // Keeps a duplicate of the attempt's socket. Returns false if the attempt has been given up.
   bool note_socket(Attempt& attempt, int socket);
   Result<std::unique_ptr<transport::Link>> call_on(Attempt& attempt);
@@ -138,7 +156,7 @@ class PeerHub {
   Result<std::unique_ptr<transport::Link>> be_called_on(Attempt& attempt);
   // Encrypts a socket between the two workers, if the client has said so.
   Result<Socket> secured(const Introduction& introduction, const transport::Medium* medium,
-                         UniqueFd socket, tls::Role role) const;
+                         UniqueFd socket, tls::Role role, Clock::time_point deadline) const;
   Result<Caller> wait_for_caller(const Attempt& attempt, uint32_t stream);
   Result<std::unique_ptr<transport::Link>> link_over(const transport::Medium& medium,
                                                      transport::Bootstrap bootstrap) const;
@@ -150,6 +168,8 @@ class PeerHub {
   const Options options_;
   std::map<p2p::PeerId, std::unique_ptr<Attempt>> links_;
   std::list<std::unique_ptr<Attempt>> given_up_;  // their threads may still run
+  std::map<uint32_t, std::pair<std::string, uint16_t>> addresses_;  // by worker
+  int refusals_ = 0;
   std::unique_ptr<CudaDeviceOps> ops_;
   std::unique_ptr<p2p::Engine> engine_;
   std::atomic<int> copying_{0};  // copies in progress
@@ -157,7 +177,9 @@ class PeerHub {
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   bool shut_ = false;
+  std::vector<Clock::time_point> failed_;  // when the attempts that failed recently began
   std::map<StreamKey, Caller> callers_;
+  bool said_crowded_ = false;  // that there are too many callers
   std::set<p2p::PeerId> settled_;
   std::list<Use> uses_;
   std::list<Awaiting> awaiting_;

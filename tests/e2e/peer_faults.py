@@ -214,7 +214,8 @@ def case_settings(build):
 
 
 def case_unreachable(build):
-    rig = Rig(build)
+    # A worker reports a failed connection at the end of this timeout.
+    rig = Rig(build, RCUDA_SERVER_HANDSHAKE_TIMEOUT="2s")
     # This machine has no RDMA device, or none that reaches the other process.
     client = rig.client("once", RCUDA_P2P_PATH="verbs")
     out, error = client.communicate()

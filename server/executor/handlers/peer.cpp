@@ -53,9 +53,10 @@ HandlerResult peer_introduce(PeerServices& services, const Command& command,
   introduction.host.assign(reinterpret_cast<const char*>(host.data()), host.size());
   introduction.port = body.port;
   const Status status = services.peers.introduce(introduction, devices_of(services));
+  if (status.code() == Code::kProtocol) return kMalformed;
   // No error of the command: a program that never copies between servers needs no peer.
-  if (!status.ok()) {
-    RCUDA_ERROR("no copies between servers in this session: %s", status.message().c_str());
+  if (!status.ok() && services.peers.says_refusal()) {
+    RCUDA_ERROR("worker %u was not introduced: %s", body.worker, status.message().c_str());
     (void)services.answers.events().output(true, "rcuda: copies with worker " +
                                                      std::to_string(body.worker) +
                                                      " will fail: " + status.context() + "\n");

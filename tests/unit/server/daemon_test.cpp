@@ -146,7 +146,7 @@ TEST(DaemonTest, AnotherWorkerMayCallEarly) {
   wire::Hello message = hello("shm");
   message.worker = 1;
   wire::PeerHello caller;
-  std::memcpy(caller.session, message.session, sizeof caller.session);
+  wire::session_name(message.session, caller.session);
   caller.worker = message.worker;
   caller.link = kLink;
   caller.medium = "shm";
