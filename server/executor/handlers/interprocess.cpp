@@ -43,14 +43,20 @@ CUresult name_handle(ExportedNames& names, ExportKind kind, Handle* handle) {
   return CUDA_SUCCESS;
 }
 
-// Replaces a name by the driver's handle. `unknown`: what a driver returns for a handle whose
-// memory or event does not exist (any more).
+// What a driver returns for bytes that are no handle, and for a handle whose memory or event does
+// not exist (any more).
+struct Refusals {
+  CUresult malformed = CUDA_ERROR_INVALID_VALUE;
+  CUresult unknown = CUDA_ERROR_INVALID_VALUE;
+};
+
+// Replaces a name by the driver's handle.
 template <typename Handle>
-CUresult handle_of(ExportedNames& names, ExportKind kind, CUresult unknown, Handle* handle) {
+CUresult handle_of(ExportedNames& names, ExportKind kind, Refusals refusals, Handle* handle) {
   const std::optional<ExportedName> name = wire::name_in(bytes_in(*handle), kind);
-  if (!name) return CUDA_ERROR_INVALID_VALUE;
+  if (!name) return refusals.malformed;
   const Result<wire::HandleBytes> found = names.find_handle(*name);
-  if (!found) return cannot_find(found.status(), unknown);
+  if (!found) return cannot_find(found.status(), refusals.unknown);
   *handle = std::bit_cast<Handle>(*found);
   return CUDA_SUCCESS;
 }
@@ -98,8 +104,8 @@ CUresult serve_cuIpcOpenMemHandle_v2(InterprocessServices& services, CUdeviceptr
                                      CUipcMemHandle handle, unsigned int Flags) {
   const auto open = services.driver.cuIpcOpenMemHandle_v2;
   if (open == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  const CUresult result =
-      handle_of(services.names, ExportKind::kMemory, CUDA_ERROR_MAP_FAILED, &handle);
+  const CUresult result = handle_of(services.names, ExportKind::kMemory,
+                                    {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_MAP_FAILED}, &handle);
   return result == CUDA_SUCCESS ? open(pdptr, handle, Flags) : result;
 }
 
@@ -115,8 +121,8 @@ CUresult serve_cuIpcOpenEventHandle(InterprocessServices& services, CUevent* phE
                                     CUipcEventHandle handle) {
   const auto open = services.driver.cuIpcOpenEventHandle;
   if (open == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  const CUresult result =
-      handle_of(services.names, ExportKind::kEvent, CUDA_ERROR_MAP_FAILED, &handle);
+  const CUresult result = handle_of(services.names, ExportKind::kEvent,
+                                    {CUDA_ERROR_MAP_FAILED, CUDA_ERROR_MAP_FAILED}, &handle);
   return result == CUDA_SUCCESS ? open(phEvent, handle) : result;
 }
 
@@ -185,8 +191,7 @@ CUresult serve_rcuda_pool_import_pointer(MemoryServices& services, CUdeviceptr* 
   const api::DriverTable& driver = services.driver;
   if (!driver.cuMemPoolImportPointer) return CUDA_ERROR_NOT_SUPPORTED;
   CUmemPoolPtrExportData given = *data;
-  CUresult result =
-      handle_of(services.names, ExportKind::kPoolPointer, CUDA_ERROR_INVALID_VALUE, &given);
+  CUresult result = handle_of(services.names, ExportKind::kPoolPointer, {}, &given);
   if (result == CUDA_SUCCESS) result = driver.cuMemPoolImportPointer(address, pool, &given);
   if (result != CUDA_SUCCESS) return result;
   CUdeviceptr base = 0;
