@@ -112,9 +112,9 @@ class RealSession {
 };
 
 // A session of the client host "one" has exported memory and an event.
-class IsolationTest : public ::testing::Test {
+class HostileNamesTest : public ::testing::Test {
  protected:
-  IsolationTest() : server_({"--pool", "2"}), exporter_(std::in_place, server_, "one") {
+  HostileNamesTest() : server_({"--pool", "2"}), exporter_(std::in_place, server_, "one") {
     address_ = exporter_->get<CUdeviceptr>(Opcode::cuMemAlloc_v2, size_t{kBytes});
     EXPECT_EQ(
         exporter_->call(Opcode::cuMemsetD8Async, address_, uint8_t{42}, size_t{kBytes}, 0u).result,
@@ -133,7 +133,7 @@ class IsolationTest : public ::testing::Test {
   CUipcEventHandle event_{};
 };
 
-TEST_F(IsolationTest, AnotherSessionOfTheOwnerOpensTheNames) {
+TEST_F(HostileNamesTest, AnotherSessionOfTheOwnerOpensTheNames) {
   RealSession other(server_, "one");
   const auto opened = other.get<CUdeviceptr>(Opcode::cuIpcOpenMemHandle_v2, memory_, 1u);
   EXPECT_TRUE(other.holds(opened, 42));
@@ -142,14 +142,14 @@ TEST_F(IsolationTest, AnotherSessionOfTheOwnerOpensTheNames) {
   EXPECT_EQ(exporter_->open(memory_), CUDA_ERROR_INVALID_CONTEXT);
 }
 
-TEST_F(IsolationTest, ASessionOfAnotherOwnerDoesNot) {
+TEST_F(HostileNamesTest, ASessionOfAnotherOwnerDoesNot) {
   RealSession stranger(server_, "two");
   EXPECT_EQ(stranger.open(memory_), CUDA_ERROR_MAP_FAILED);
   EXPECT_EQ(stranger.open(event_), CUDA_ERROR_MAP_FAILED);
   EXPECT_TRUE(exporter_->holds(address_, 42));
 }
 
-TEST_F(IsolationTest, NamesEndWithTheirSession) {
+TEST_F(HostileNamesTest, NamesEndWithTheirSession) {
   exporter_.reset();
   RealSession other(server_, "one");
   // The worker ends shortly after its client.
@@ -160,7 +160,7 @@ TEST_F(IsolationTest, NamesEndWithTheirSession) {
   EXPECT_EQ(other.open(event_), CUDA_ERROR_MAP_FAILED);
 }
 
-TEST_F(IsolationTest, MadeUpNamesOpenNothing) {
+TEST_F(HostileNamesTest, MadeUpNamesOpenNothing) {
   RealSession other(server_, "one");
   std::mt19937 random(5);
   for (int round = 0; round < 300; ++round) {
@@ -184,7 +184,7 @@ TEST_F(IsolationTest, MadeUpNamesOpenNothing) {
 
 // A handle of the driver itself: one that this process made with softgpu, and one of the form that
 // named a process and a descriptor.
-TEST_F(IsolationTest, HandlesOfTheDriverOpenNothing) {
+TEST_F(HostileNamesTest, HandlesOfTheDriverOpenNothing) {
   RealSession other(server_, "one");
   const api::DriverTable& driver = test::TestDriver::get().table;
   CUcontext context = nullptr;
@@ -209,7 +209,7 @@ TEST_F(IsolationTest, HandlesOfTheDriverOpenNothing) {
   driver.cuDevicePrimaryCtxRelease_v2(0);
 }
 
-TEST_F(IsolationTest, TheClientSeesNoHandleOfTheDriver) {
+TEST_F(HostileNamesTest, TheClientSeesNoHandleOfTheDriver) {
   for (const char* bytes : {memory_.reserved, event_.reserved}) {
     uint64_t magic = 0;
     std::memcpy(&magic, bytes, sizeof magic);
@@ -228,7 +228,7 @@ int threads_of(uint32_t pid) {
   return 0;
 }
 
-TEST_F(IsolationTest, AFloodOfIntroductionsStaysItsSessionsOwnTrouble) {
+TEST_F(HostileNamesTest, AFloodOfIntroductionsStaysItsSessionsOwnTrouble) {
   RealSession hostile(server_, "two");
   const int before = threads_of(hostile.worker_pid());
   const std::string host = "127.0.0.1";
