@@ -48,6 +48,41 @@ CgroupLimits limits_of(const Settings& settings) {
               : static_cast<uint64_t>(settings.session_cpu_weight.get())};
 }
 
+// `control`: the worker's end of its socket pair.
+Result<pid_t> spawn_worker(const std::string& binary, int control, uint32_t window,
+                           std::vector<std::string> environment) {
+  std::vector<char*> environment_pointers;
+  for (std::string& line : environment) environment_pointers.push_back(line.data());
+  environment_pointers.push_back(nullptr);
+  std::string name = "rcuda-worker", flag = "--worker", number = std::to_string(window);
+  char* arguments[] = {name.data(), flag.data(), number.data(), nullptr};
+
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  // dup2 clears close-on-exec, and does so even if the descriptor already is number 3.
+  ::posix_spawn_file_actions_adddup2(&actions, control, kWorkerControl);
+  sigset_t none, all;
+  ::sigemptyset(&none);
+  ::sigfillset(&all);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  // Each worker has its own process group, so Ctrl-C at the terminal reaches only the daemon, which
+  // then stops the workers.
+  ::posix_spawnattr_setpgroup(&attributes, 0);
+  ::posix_spawnattr_setflags(
+      &attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+  pid_t pid = -1;
+  const int error = ::posix_spawn(&pid, binary.c_str(), &actions, &attributes, arguments,
+                                  environment_pointers.data());
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::posix_spawnattr_destroy(&attributes);
+  if (error != 0) return Status::from_errno(error, "starting a worker");
+  return pid;
+}
+
 std::string outcome(int status) {
   if (WIFEXITED(status)) return "exit status " + std::to_string(WEXITSTATUS(status));
   return std::string("signal ") + ::strsignal(WTERMSIG(status));
@@ -151,7 +186,7 @@ void WorkerPool::refill(const std::vector<const wire::Hello*>& waiting) {
     if (device_sets_.needs_scout()) break;
     if (take([&](const Worker* worker) { return suits(*worker, *hello); })) continue;
     if (!may_start()) return;
-    const Status status = start_for(hello, device_sets_.key_of(hello->devices));
+    const Status status = start(choose_window(hello), device_sets_.key_of(hello->devices));
     if (!status.ok()) return failed(status);
   }
   const auto pool = static_cast<size_t>(settings_.pool.get());
@@ -159,7 +194,7 @@ void WorkerPool::refill(const std::vector<const wire::Hello*>& waiting) {
   for (const DeviceSets::Key& devices : device_sets_.wanted(idle)) {
     if (take([&](const Worker* worker) { return worker->devices == devices; })) continue;
     if (!may_start()) return;
-    if (Status status = start_for(nullptr, devices); !status.ok()) return failed(status);
+    if (Status status = start(choose_window(nullptr), devices); !status.ok()) return failed(status);
   }
   // The other idle workers were started for clients that have left, or are for devices that other
   // sessions have not asked for lately.
@@ -177,76 +212,43 @@ void WorkerPool::stop(Worker& worker) {
   worker.state = State::kEnding;
 }
 
-Status WorkerPool::start_for(const wire::Hello* hello, const DeviceSets::Key& devices) {
-  return start(choose_window(hello), devices);
-}
-
 Status WorkerPool::start(uint32_t window, const DeviceSets::Key& devices) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return Status::from_errno(errno, "socketpair");
   }
   UniqueFd ours(ends[0]), theirs(ends[1]);
-
   std::vector<std::string> own = settings_.registry.environment();
   std::ranges::move(device_sets_.environment(devices), std::back_inserter(own));
-  std::vector<std::string> environment = worker_environment(own);
-  std::vector<char*> environment_pointers;
-  for (std::string& line : environment) environment_pointers.push_back(line.data());
-  environment_pointers.push_back(nullptr);
-  std::string name = "rcuda-worker", flag = "--worker", number = std::to_string(window);
-  char* arguments[] = {name.data(), flag.data(), number.data(), nullptr};
-
-  posix_spawn_file_actions_t actions;
-  posix_spawnattr_t attributes;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawnattr_init(&attributes);
-  ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  // dup2 clears close-on-exec, and does so even if the descriptor already is number 3.
-  ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), kWorkerControl);
-  sigset_t none, all;
-  ::sigemptyset(&none);
-  ::sigfillset(&all);
-  ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setsigdefault(&attributes, &all);
-  // Each worker has its own process group, so Ctrl-C at the terminal reaches only the daemon, which
-  // then stops the workers.
-  ::posix_spawnattr_setpgroup(&attributes, 0);
-  ::posix_spawnattr_setflags(
-      &attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+  const Result<pid_t> pid =
+      spawn_worker(settings_.worker_binary, theirs.get(), window, worker_environment(own));
+  if (!pid.ok()) return pid.status();
   Worker worker;
-  const int error = ::posix_spawn(&worker.pid, settings_.worker_binary.c_str(), &actions,
-                                  &attributes, arguments, environment_pointers.data());
-  ::posix_spawn_file_actions_destroy(&actions);
-  ::posix_spawnattr_destroy(&attributes);
-  if (error != 0) return Status::from_errno(error, "starting a worker");
-  // glibc 2.36 declares pidfd_open() without C linkage.
-  worker.process.reset(static_cast<int>(::syscall(SYS_pidfd_open, worker.pid, 0)));
-
-  if (!worker.process) {
-    const Status status = Status::from_errno(errno, "pidfd_open");
-    ::kill(worker.pid, SIGKILL);
-    ::waitpid(worker.pid, nullptr, 0);
-    return status;
-  }
-  if (cgroups_) {
-    Result<std::unique_ptr<WorkerCgroup>> cgroup = cgroups_->make(worker.pid);
-    Status status = cgroup.status();
-    if (status.ok()) status = (*cgroup)->limit(limits_of(settings_));
-    if (!status.ok()) {
-      ::kill(worker.pid, SIGKILL);
-      ::waitpid(worker.pid, nullptr, 0);
-      return status;
-    }
-    worker.cgroup = std::move(cgroup).value();
-  }
+  worker.pid = *pid;
   worker.control = std::move(ours);
   worker.window = window;
   worker.devices = devices;
   worker.since = Clock::now();
+  if (Status status = hold(&worker); !status.ok()) {
+    ::kill(worker.pid, SIGKILL);
+    ::waitpid(worker.pid, nullptr, 0);
+    return status;
+  }
   RCUDA_DEBUG("worker %d starts in window %u", worker.pid, window);
   workers_.push_back(std::move(worker));
   return {};
+}
+
+// Opens a process that has just been started, and puts it into a cgroup of its own.
+Status WorkerPool::hold(Worker* worker) {
+  // glibc 2.36 declares pidfd_open() without C linkage.
+  worker->process.reset(static_cast<int>(::syscall(SYS_pidfd_open, worker->pid, 0)));
+  if (!worker->process) return Status::from_errno(errno, "pidfd_open");
+  if (!cgroups_) return {};
+  Result<std::unique_ptr<WorkerCgroup>> cgroup = cgroups_->make(worker->pid);
+  if (!cgroup.ok()) return cgroup.status();
+  worker->cgroup = std::move(cgroup).value();
+  return worker->cgroup->limit(limits_of(settings_));
 }
 
 Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identity,

@@ -112,7 +112,7 @@ class WorkerPool {
   };
 
   Status start(uint32_t window, const DeviceSets::Key& devices);
-  Status start_for(const wire::Hello* hello, const DeviceSets::Key& devices);
+  Status hold(Worker* worker);
   bool suits(const Worker& worker, const wire::Hello& hello) const;
   SessionGrant grant_to(const Identity& identity, const Worker& worker) const;
   void report_end(const Worker& worker, int status);

@@ -62,7 +62,8 @@ Status PeerHub::introduce(const Introduction& introduction,
     p2p::EngineOptions engine;
     engine.planner = options_.planner;
     engine.peers = std::clamp(introduction.workers, 2u, kMostWorkers) - 1;
-    engine.measurements_path = p2p::default_measurements_path();
+    engine.measurements_path =
+        options_.measurements_path.value_or(p2p::default_measurements_path());
     engine.host_name = host_name();
     engine.spin = options_.spin;
     engine.on_settled = [this](p2p::PeerId link) {

@@ -5,6 +5,8 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <optional>
+#include <string>
 
 #include "common/transport/link.h"
 #include "p2p/planner/planner.h"
@@ -16,6 +18,8 @@ struct PeerSettings {
   p2p::PlannerOptions planner;
   std::chrono::milliseconds handshake_timeout{10'000};
   std::chrono::nanoseconds spin{0};  // EngineOptions::spin
+  // Where what copies take is kept; none: the file of the process's user.
+  std::optional<std::string> measurements_path;
   // peer_timeout, bulk_streams and near_pci, of every Link of the session, the client's included.
   transport::LinkOptions link;
 };

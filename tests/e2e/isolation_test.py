@@ -4,7 +4,8 @@ another.
 
     isolation_test.py --build FOLDER --programs FOLDER [unittest arguments]
 
-Exits with 77 if it cannot act as other users: it needs root and a build that others can read.
+RCUDA_TEST_DRIVER=nvidia uses a GPU. Exits with 77 if it cannot act as other users: it needs root and a build that
+others can read.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ import unittest
 from servers import client_environment, eventually, run_tests, Server
 
 BUILD = PROGRAMS = None
+DRIVER = os.environ.get("RCUDA_TEST_DRIVER", "softgpu")
 ADA = dict(user=65534, group=65532, extra_groups=[12, 14])
 BOB = dict(user=1, group=1, extra_groups=[])  # "daemon"
 NONE = "0000000000000000"
@@ -70,8 +72,9 @@ class IsolationTest(unittest.TestCase):
             print("SKIPPED: the build folder is closed to other users")
             raise SystemExit(77)
 
-    def server(self, users="*", options=(), **variables):
-        server = Server(BUILD, options=options, environment=dict(RCUDA_SERVER_USERS=users, **variables))
+    def server(self, users="*", options=(), index=0, **variables):
+        server = Server(BUILD, options=options, index=index, driver=DRIVER,
+                        environment=dict(RCUDA_SERVER_USERS=users, **variables))
 
         def stop():
             self.assertEqual(server.stop(), 0, server.text())
@@ -185,6 +188,15 @@ class IsolationTest(unittest.TestCase):
                 self.assertEqual((status.st_uid, stat.S_IMODE(status.st_mode)), (user["user"], 0o700))
                 # Not even its owner finds it: the folder above is closed.
                 self.assertNotEqual(subprocess.run(["ls", path], capture_output=True, cwd="/", **user).returncode, 0)
+
+    def test_what_copies_took_is_kept_for_their_user_only(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o755)
+            servers = [self.server(index=index, RCUDA_SERVER_IMAGE_CACHE=folder) for index in (0, 1)]
+            result = subprocess.run([os.path.join(PROGRAMS, "peer_copies")], capture_output=True, text=True, cwd="/",
+                                    timeout=120, env=client_environment(BUILD, servers), **ADA)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(os.stat(os.path.join(folder, "users", str(ADA["user"]), "p2p.toml")).st_uid, ADA["user"])
 
     def test_a_worker_sees_the_servers_device_nodes_only(self):
         node = "/dev/nvidia77"
