@@ -1,9 +1,11 @@
 #include "server/worker/isolation.h"
 
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <dirent.h>
@@ -15,6 +17,8 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "common/base/log.h"
 
 namespace rcuda::server {
 namespace {
@@ -32,6 +36,8 @@ constexpr bool kStartsPrograms = true;
 #else
 constexpr bool kStartsPrograms = false;
 #endif
+
+constexpr auto kThreadsEnd = std::chrono::seconds(2);
 
 // setresuid() takes this number for "leave as it is".
 constexpr uint32_t kNobody = ~uint32_t{0};
@@ -63,8 +69,8 @@ bool is_only(const std::string& path, uint32_t uid, uint32_t gid) {
   return wanted.empty() || ::access(path.c_str(), F_OK) != 0;
 }
 
-// The C library changes the threads that it knows. One that it does not know would remain root's.
-Status check_threads(const SessionGrant& grant) {
+// Whether all threads have changed; an error if they cannot be listed.
+Result<bool> all_changed(const SessionGrant& grant) {
   constexpr char kThreads[] = "/proc/self/task";
   DIR* const folder = ::opendir(kThreads);
   if (!folder) return Status::from_errno(errno, kThreads);
@@ -75,7 +81,20 @@ Status check_threads(const SessionGrant& grant) {
     all = all && is_only(status, *grant.uid, grant.gid);
   }
   ::closedir(folder);
-  if (all) return {};
+  return all;
+}
+
+// The C library changes the threads that it knows. One that it does not know would remain root's.
+// It leaves out threads that are ending, so these get time to be gone.
+Status check_threads(const SessionGrant& grant) {
+  const auto deadline = std::chrono::steady_clock::now() + kThreadsEnd;
+  for (;;) {
+    const Result<bool> changed = all_changed(grant);
+    if (!changed.ok()) return changed.status();
+    if (*changed) return {};
+    if (std::chrono::steady_clock::now() >= deadline) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   return Status(Code::kInternal, "a thread of the worker did not become user " + grant.user);
 }
 
@@ -122,7 +141,10 @@ Status forbid_programs() {
       ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER,
                 SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW, &program);
   if (failed > 0) return Status(Code::kInternal, "a thread of the worker has a filter of its own");
-  if (failed < 0) return Status::from_errno(errno, "seccomp");
+  if (failed < 0 && errno != ENOSYS && errno != EINVAL) return Status::from_errno(errno, "seccomp");
+  if (failed < 0) {
+    RCUDA_WARN("this kernel has no filters of system calls: the session could start programs");
+  }
   return {};
 }
 

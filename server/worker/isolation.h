@@ -11,7 +11,7 @@
 //                 its user may have: the log, the devices of other sessions, the session's limits
 //   limits        RLIMIT_DATA and RLIMIT_NPROC, where the grant names them
 // A worker that fails half way must end: it is neither root's nor the user's.
-// Threads: one, once; other threads may run. Blocking: no.
+// Threads: one, once; other threads may run. Blocking: for threads that are just ending.
 // Errors: kDenied if the grant names nobody whom root's worker could become; kSystem with the call
 // that failed.
 #pragma once
