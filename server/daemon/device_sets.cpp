@@ -9,20 +9,20 @@ namespace {
 
 constexpr size_t kMostRecent = 64;
 
-// Whether the nodes that all GPUs share are there. A driver makes them when it is first used after
-// the machine's start.
-bool has_shared_nodes() {
-  return ::access("/dev/nvidiactl", F_OK) == 0 && ::access("/dev/nvidia-uvm", F_OK) == 0;
-}
+bool exists(const char* path) { return ::access(path, F_OK) == 0; }
 
 }  // namespace
 
-DeviceSets::DeviceSets(const Settings& settings)
+DeviceSets::Machine DeviceSets::this_machine() {
+  return {::geteuid() == 0, exists(kNvidiaDriver),
+          exists("/dev/nvidiactl") && exists("/dev/nvidia-uvm")};
+}
+
+DeviceSets::DeviceSets(const Settings& settings, const Machine& machine)
     : settings_(settings),
-      hides_nodes_(settings.device_isolation.get() != "commands" && ::geteuid() == 0) {
-  const bool has_nvidia = ::access(kNvidiaDriver, F_OK) == 0;
+      hides_nodes_(settings.device_isolation.get() != "commands" && machine.root) {
   const bool some = !settings.devices.get().empty();
-  known_ = !per_session() && !(hides_nodes_ && has_nvidia && (some || !has_shared_nodes()));
+  known_ = !per_session() && !(hides_nodes_ && machine.nvidia && (some || !machine.shared_nodes));
 }
 
 bool DeviceSets::per_session() const {

@@ -28,7 +28,15 @@ class DeviceSets {
   // The devices of a worker, in ascending order; empty: all that the server offers. None: a scout.
   using Key = std::optional<std::vector<uint32_t>>;
 
-  explicit DeviceSets(const Settings& settings);
+  struct Machine {
+    bool root = false;          // this process may hide nodes from its workers
+    bool nvidia = false;        // the kernel has NVIDIA's driver
+    bool shared_nodes = false;  // nvidiactl and nvidia-uvm are there; the driver makes them when it
+                                // is first used after the machine's start
+  };
+  static Machine this_machine();
+
+  explicit DeviceSets(const Settings& settings, const Machine& machine = this_machine());
 
   bool per_session() const;
   bool needs_scout() const { return !known_; }

@@ -52,6 +52,7 @@ CgroupLimits limits_of(const Settings& settings) {
 Result<pid_t> spawn_worker(const std::string& binary, int control, uint32_t window,
                            std::vector<std::string> environment) {
   std::vector<char*> environment_pointers;
+  environment_pointers.reserve(environment.size() + 1);
   for (std::string& line : environment) environment_pointers.push_back(line.data());
   environment_pointers.push_back(nullptr);
   std::string name = "rcuda-worker", flag = "--worker", number = std::to_string(window);

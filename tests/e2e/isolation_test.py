@@ -238,13 +238,13 @@ class IsolationTest(unittest.TestCase):
         self.assertIn("the server does not offer device 3; it offers 0, 1 and 2", refused.stderr)
 
     def test_limits_of_the_process_where_there_is_no_cgroup(self):
-        server = self.server(RCUDA_SERVER_CGROUP="none", RCUDA_SERVER_SESSION_MEMORY="2G",
+        server = self.server(RCUDA_SERVER_CGROUP="none", RCUDA_SERVER_SESSION_MEMORY="1048576G",
                              RCUDA_SERVER_SESSION_PROCESSES="1000")
         _, worker = self.session(server, ADA)
         with open(f"/proc/{worker}/limits") as file:
             limits = {line[:26].strip(): line[26:].split()[:2] for line in file}
         self.assertEqual(limits["Max core file size"], ["0", "0"])
-        self.assertEqual(limits["Max data size"], [str(2 << 30)] * 2)
+        self.assertEqual(limits["Max data size"], [str(1 << 50)] * 2)
         self.assertEqual(limits["Max processes"], ["1000", "1000"])
 
     def test_users_who_are_not_named_are_refused(self):

@@ -75,6 +75,27 @@ TEST(DeviceSetsTest, WorkersOfTheServerServeEverySession) {
   EXPECT_EQ(sets.wanted(2), (std::vector<Key>{key({}), key({})}));
 }
 
+TEST(DeviceSetsTest, AScoutFindsTheNodesOfSomeGpus) {
+  using Machine = DeviceSets::Machine;
+  ModeSettings all("server"), some("server");
+  ASSERT_TRUE(some.devices.set("1", "devices", "the test").ok());
+  EXPECT_FALSE(DeviceSets(all, Machine{true, true, true}).needs_scout());
+  EXPECT_TRUE(DeviceSets(all, Machine{true, true, false}).needs_scout()) << "it makes the nodes";
+  EXPECT_FALSE(DeviceSets(all, Machine{true, false, false}).needs_scout());
+  EXPECT_FALSE(DeviceSets(some, Machine{false, true, true}).needs_scout()) << "nothing is hidden";
+  DeviceSets sets(some, Machine{true, true, true});
+  ASSERT_TRUE(sets.needs_scout());
+  WorkerReady scout = three_devices();
+  scout.devices.erase(scout.devices.begin());  // the server offers two of the three
+  scout.identities.erase(scout.identities.begin());
+  sets.learn(scout);
+  EXPECT_FALSE(sets.needs_scout());
+  EXPECT_EQ(sets.wanted(1), std::vector<Key>{key({})});
+  EXPECT_EQ(sets.environment(key({})),
+            (std::vector<std::string>{std::string(kScopeVariable) + "=1 GPU-1 -,2 GPU-2 -",
+                                      "CUDA_VISIBLE_DEVICES=GPU-1,GPU-2"}));
+}
+
 TEST(DeviceSetsTest, WorkersOfASessionHaveItsDevicesOnly) {
   const ModeSettings settings(kIsolateSessions);
   DeviceSets sets(settings);
