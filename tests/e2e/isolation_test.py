@@ -20,7 +20,7 @@ from servers import client_environment, eventually, run_tests, Server
 BUILD = PROGRAMS = None
 DRIVER = os.environ.get("RCUDA_TEST_DRIVER", "softgpu")
 ADA = dict(user=65534, group=65532, extra_groups=[12, 14])
-BOB = dict(user=1, group=1, extra_groups=[])  # "daemon"
+BOB = dict(user=65533, group=65531, extra_groups=[])  # has no account
 NONE = "0000000000000000"
 
 # Tries to reach a process in every way that a debugger or a neighbour has, and names those that work.
@@ -136,8 +136,9 @@ class IsolationTest(unittest.TestCase):
             for transport in ("shm", "tcp"):
                 result = self.run_program(server, user, transport=transport)
                 self.assertEqual((result.returncode, result.stdout), (0, expected), result.stderr + server.text())
-            # Memory that client and worker map both: staging, page-locked, registered.
-            for program in ("copies", "host_memory", "host_registration", "zero_copy", "managed_memory"):
+            # Memory that client and worker map both, and memory that two workers of a user share.
+            for program in ("copies", "host_memory", "host_registration", "zero_copy", "managed_memory", "interprocess",
+                            "shared_descriptors"):
                 result = self.run_program(server, user, program)
                 self.assertEqual(result.returncode, 0, program + result.stderr + server.text())
 

@@ -99,21 +99,24 @@ TEST(AccountsTest, TheMachineKnowsRootAndNotEverybody) {
 TEST(ServedUsersTest, RootAndTheServersUserAreServedAlways) {
   const Result<ServedUsers> users = ServedUsers::read("");
   ASSERT_TRUE(users.ok());
-  EXPECT_TRUE(users->contains(0));
-  EXPECT_TRUE(users->contains(::geteuid()));
-  EXPECT_FALSE(users->contains(4'000'000'000));
+  EXPECT_TRUE(users->contains(0, {}));
+  EXPECT_TRUE(users->contains(::geteuid(), {}));
+  EXPECT_FALSE(users->contains(4'000'000'000, {0}));
 }
 
-TEST(ServedUsersTest, NamesNumbersAndEverybody) {
-  const Result<ServedUsers> some = ServedUsers::read(" nobody, 4000000000,,");
+TEST(ServedUsersTest, NamesNumbersGroupsAndEverybody) {
+  const Result<ServedUsers> some = ServedUsers::read(" nobody, 4000000000,,@root");
   ASSERT_TRUE(some.ok()) << some.status().message();
-  EXPECT_TRUE(some->contains(look_up_account(std::string("nobody"))->uid));
-  EXPECT_TRUE(some->contains(4'000'000'000));
-  EXPECT_FALSE(some->contains(4'000'000'001));
-  EXPECT_TRUE(ServedUsers::read("*")->contains(4'000'000'001));
-  const Status status = ServedUsers::read("nobody,no-such-user").status();
-  EXPECT_EQ(status.code(), Code::kInvalidArgument);
-  EXPECT_NE(status.context().find("no-such-user"), std::string::npos);
+  EXPECT_TRUE(some->contains(look_up_account(std::string("nobody"))->uid, {}));
+  EXPECT_TRUE(some->contains(4'000'000'000, {}));
+  EXPECT_FALSE(some->contains(4'000'000'001, {1}));
+  EXPECT_TRUE(some->contains(4'000'000'001, {1, 0}));
+  EXPECT_TRUE(ServedUsers::read("*")->contains(4'000'000'001, {}));
+  for (const char* list : {"nobody,no-such-user", "@no-such-group"}) {
+    const Status status = ServedUsers::read(list).status();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_NE(status.context().find("no-such-"), std::string::npos) << status.context();
+  }
 }
 
 }  // namespace
