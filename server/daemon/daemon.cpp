@@ -49,7 +49,7 @@ Status check_exposure(const Settings& settings, const Listener& listener) {
   return Status(Code::kInvalidArgument,
                 "--insecure with the public address " + listener.address +
                     ": everybody who reaches it could run code here. Listen on a private address, "
-                    "or say --insecure=public");
+                    "or say --security insecure-public");
 }
 
 }  // namespace
@@ -69,9 +69,11 @@ Status Daemon::run() {
   listener_ = std::move(listener).value();
   RCUDA_RETURN_IF_ERROR(check_exposure(settings_, listener_));
   RCUDA_RETURN_IF_ERROR(gate_.open(!listener_.is_loopback));
+  RCUDA_RETURN_IF_ERROR(audit_.open(settings_.audit.get()));
   WorkerPool pool(settings_,
                   static_cast<uint32_t>(std::hash<std::string>()(host_name() + listener_.address)));
   RCUDA_RETURN_IF_ERROR(pool.prepare());
+  pool.record_in(&audit_);
   pool_ = &pool;
   Result<bool> goes_on = true;
   while (goes_on.ok() && *goes_on) goes_on = take_turn();
@@ -268,6 +270,7 @@ void Daemon::drop_newcomer() {
 
 void Daemon::refuse(Connection& connection, const Status& status) {
   RCUDA_WARN("%s refused: %s", connection.name.c_str(), status.message().c_str());
+  audit_.refused(connection.name, connection.identity, status.message());
   // A client in the middle of a TLS handshake could not read it.
   if (!connection.tls || connection.shaken) send_refusal(connection.stream, status);
 }

@@ -31,6 +31,7 @@
 #include "common/base/status.h"
 #include "common/wire/handshake.h"
 #include "server/daemon/accounts.h"
+#include "server/daemon/audit.h"
 #include "server/daemon/gate.h"
 #include "server/daemon/identity.h"
 #include "server/daemon/listener.h"
@@ -116,6 +117,7 @@ class Daemon {
   WorkerPool* pool_ = nullptr;
   Tickets tickets_;
   Gate gate_;
+  Audit audit_;
   std::list<Connection> connections_;  // the oldest first
   bool announced_ = false;
   Clock::time_point say_crowded_from_{};  // time of the next warning of a flood

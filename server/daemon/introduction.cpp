@@ -89,7 +89,7 @@ bool Daemon::shake_hands(Connection& connection) {
   const auto progress = connection.tls->shake_hands();
   if (!progress.ok()) {
     // The client has got TLS's own alert.
-    RCUDA_WARN("%s refused: %s", connection.name.c_str(), progress.status().message().c_str());
+    refuse(connection, progress.status());
     return false;
   }
   // The few kilobytes of a handshake fit any socket's buffer: a client that takes none wants none.

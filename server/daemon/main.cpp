@@ -75,8 +75,10 @@ int start(int argc, char** argv) {
   Settings settings;
   CLI::App app("Offers this machine's GPUs to CUDA programs elsewhere.", "rcuda-server");
   app.footer(
-      "Of this machine it serves programs of its own user and of root. Other machines are not\n"
-      "authenticated: whoever reaches --listen from one can run code as this server's user.");
+      "It serves programs of its own user, of root and of the users that --users names. Clients "
+      "of\n"
+      "other machines identify themselves by a token (rcuda-token create), by MUNGE or by a\n"
+      "certificate, under TLS. docs/security.md describes all of it.");
   std::string config_file;
   int ready = -1;
   int worker_window = -1;
@@ -91,6 +93,16 @@ int start(int argc, char** argv) {
   add_option(&app, "--staging-bytes", &settings.staging_bytes);
   add_option(&app, "--image-cache", &settings.image_cache);
   add_option(&app, "--image-cache-bytes", &settings.image_cache_bytes);
+  add_option(&app, "--users", &settings.users);
+  add_option(&app, "--certificate", &settings.certificate);
+  add_option(&app, "--client-authorities", &settings.client_authorities);
+  add_option(&app, "--tokens", &settings.tokens);
+  add_option(&app, "--audit", &settings.audit);
+  add_option(&app, "--security", &settings.security);
+  app.add_flag_callback(
+      "--insecure",
+      [&] { (void)settings.security.set("insecure", "--insecure", "the command line"); },
+      "short for --security insecure: no identity, no encryption");
   app.add_flag_callback(
       "--allow-faults",
       [&] { (void)settings.allow_faults.set("1", "--allow-faults", "the command line"); },

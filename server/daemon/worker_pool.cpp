@@ -84,6 +84,11 @@ Result<pid_t> spawn_worker(const std::string& binary, int control, uint32_t wind
   return pid;
 }
 
+uint64_t seconds_since(WorkerPool::Clock::time_point time) {
+  const auto passed = WorkerPool::Clock::now() - time;
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(passed).count());
+}
+
 std::string outcome(int status) {
   if (WIFEXITED(status)) return "exit status " + std::to_string(WEXITSTATUS(status));
   return std::string("signal ") + ::strsignal(WTERMSIG(status));
@@ -130,8 +135,7 @@ void WorkerPool::report(wire::ServerStatus* status) const {
     if (worker.is(State::kIdle)) ++status->idle_workers;
     if (!worker.is(State::kBusy)) continue;
     status->sessions.push_back(worker.session);
-    status->sessions.back().seconds = static_cast<uint64_t>(
-        std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - worker.since).count());
+    status->sessions.back().seconds = seconds_since(worker.since);
   }
 }
 
@@ -287,7 +291,7 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
     worker.since = Clock::now();
     wire::session_name(hello.session, worker.client);
     worker.index = hello.worker;
-    worker.user = identity.user;
+    worker.identity = identity;
     worker.session = {hello.user,
                       hello.program,
                       hello.host,
@@ -422,6 +426,7 @@ bool WorkerPool::reap(Worker& worker) {
   }
   const bool clean = WIFEXITED(status) && WEXITSTATUS(status) == 0;
   if (worker.is(State::kBusy)) {
+    record_end(worker, status);
     if (clean) {
       RCUDA_DEBUG("worker %d ended with its session", worker.pid);
     } else {
@@ -436,6 +441,22 @@ bool WorkerPool::reap(Worker& worker) {
   return true;
 }
 
+void WorkerPool::record_end(const Worker& worker, int status) {
+  if (!audit_) return;
+  std::optional<SessionTotals> totals;
+  pollfd item{worker.control.get(), POLLIN, 0};
+  if (::poll(&item, 1, 0) > 0) {
+    Result<WorkerMessage> message = receive_worker_message(worker.control.get());
+    if (message.ok() && message->type == WorkerMessageType::kEnded) {
+      Result<SessionTotals> said = decode_session_totals(message->body);
+      if (said.ok()) totals = std::move(said).value();
+    }
+  }
+  wire::ServerStatus::Session session = worker.session;
+  session.seconds = seconds_since(worker.since);
+  audit_->ended(worker.identity, session, totals, totals ? totals->outcome : outcome(status));
+}
+
 // A session that has ended badly.
 void WorkerPool::report_end(const Worker& worker, int status) {
   const OutOfMemory events = worker.cgroup ? worker.cgroup->out_of_memory() : OutOfMemory();
@@ -443,13 +464,13 @@ void WorkerPool::report_end(const Worker& worker, int status) {
     RCUDA_WARN(
         "worker %d, which served a session of %s, was killed: the session needed more host memory "
         "than the %llu MiB of RCUDA_SERVER_SESSION_MEMORY; other sessions go on",
-        worker.pid, worker.user.c_str(),
+        worker.pid, worker.identity.user.c_str(),
         static_cast<unsigned long long>(settings_.session_memory.get() >> 20));
   } else if (events.kills > 0) {
     RCUDA_WARN(
         "worker %d, which served a session of %s, was killed: this machine ran out of memory; "
         "RCUDA_SERVER_SESSION_MEMORY limits what a session can take",
-        worker.pid, worker.user.c_str());
+        worker.pid, worker.identity.user.c_str());
   } else {
     RCUDA_WARN("worker %d, which served a session, ended with %s", worker.pid,
                outcome(status).c_str());

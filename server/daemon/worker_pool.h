@@ -28,6 +28,7 @@
 #include "common/base/unique_fd.h"
 #include "common/tls/connection.h"
 #include "common/wire/handshake.h"
+#include "server/daemon/audit.h"
 #include "server/daemon/cgroup.h"
 #include "server/daemon/device_sets.h"
 #include "server/daemon/identity.h"
@@ -47,6 +48,9 @@ class WorkerPool {
   // clash in one client.
   WorkerPool(const Settings& settings, uint32_t first_window);
   ~WorkerPool();
+
+  // Where ended sessions are recorded; nowhere without a call.
+  void record_in(Audit* audit) { audit_ = audit; }
 
   // Finds out what this process can limit and hide. An error names a setting that cannot be met.
   Status prepare();
@@ -98,7 +102,7 @@ class WorkerPool {
     Token token{};
     Clock::time_point since;
     wire::ServerStatus::Session session;  // while busy, like the next three
-    std::string user;                     // Identity::user
+    Identity identity;
     uint8_t client[16] = {};              // session_name() of Hello::session
     uint32_t index = 0;                   // Hello::worker
     bool said_why = false;                // why it could not start is already reported to failed()
@@ -116,6 +120,7 @@ class WorkerPool {
   bool suits(const Worker& worker, const wire::Hello& hello) const;
   SessionGrant grant_to(const Identity& identity, const Worker& worker) const;
   void report_end(const Worker& worker, int status);
+  void record_end(const Worker& worker, int status);
   void stop(Worker& worker);
   bool may_start() const;
   uint32_t choose_window(const wire::Hello* hello) const;
@@ -126,6 +131,7 @@ class WorkerPool {
   void failed(const Status& status);
 
   const Settings& settings_;
+  Audit* audit_ = nullptr;
   const uint32_t first_window_;
   DeviceSets device_sets_;
   std::unique_ptr<Cgroups> cgroups_;  // none: processes have limits of their own

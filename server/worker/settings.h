@@ -35,6 +35,8 @@ struct Settings {
                                     "PEM file with the authorities that sign users' certificates; "
                                     "a certificate's CN is the user"};
   config::String tokens{registry, "RCUDA_SERVER_TOKENS", "", "file that rcuda-token writes"};
+  config::String audit{registry, "RCUDA_SERVER_AUDIT", "",
+                       "file for a line of JSON per session and refusal; -: stderr"};
   config::String munge_socket{registry, "RCUDA_MUNGE_SOCKET", "",
                               "socket of munged, if not its own"};
   config::OrdinalList devices{registry, "RCUDA_SERVER_DEVICES",

@@ -16,6 +16,8 @@ struct Packet {
 };
 static_assert(sizeof(Packet) == 24);
 
+constexpr size_t kMostOutcomeBytes = 1024;
+
 }  // namespace
 
 Status send_worker_message(int socket, const WorkerMessage& message, Deadline deadline) {
@@ -48,6 +50,29 @@ Result<WorkerMessage> receive_worker_message(int socket) {
   message.body.assign(buffer.begin() + sizeof packet,
                       buffer.begin() + static_cast<ptrdiff_t>(*got));
   return message;
+}
+
+std::vector<std::byte> encode(const SessionTotals& totals) {
+  wire::Encoder out(kMaxWorkerMessageBytes);
+  out.value(totals.commands);
+  out.value(totals.copied_bytes);
+  out.value(totals.link_bytes);
+  out.string(totals.outcome.substr(0, kMostOutcomeBytes).c_str());
+  return {out.body().begin(), out.body().end()};
+}
+
+Result<SessionTotals> decode_session_totals(const std::vector<std::byte>& body) {
+  wire::Decoder in(body);
+  SessionTotals totals;
+  totals.commands = in.value<uint64_t>();
+  totals.copied_bytes = in.value<uint64_t>();
+  totals.link_bytes = in.value<uint64_t>();
+  const char* const outcome = in.string();
+  if (!in.complete() || !outcome) {
+    return Status(Code::kProtocol, "what a worker says of its session is malformed");
+  }
+  totals.outcome = std::string(outcome).substr(0, kMostOutcomeBytes);
+  return totals;
 }
 
 std::vector<uint32_t> WorkerReady::ordinals() const {

@@ -1,7 +1,8 @@
 // Messages between the daemon and its workers, over the sequenced-packet socket pair that a worker
 // is started with. Both ends are the same binary, so the packets are plain structs.
 //
-// worker -> daemon   kReady or kFailed, once
+// worker -> daemon   kReady or kFailed, once; kEnded, when the session is over. The daemon reads
+//                    the latter when the worker has ended, and believes none of it
 // daemon -> worker   kSession (+ the client's socket, then the encoded SessionStart), once;
 //                    kAttach (+ a further socket of that client); kPeer (+ the socket of another
 //                    worker of that client, then its PeerHello); kStop
@@ -23,13 +24,22 @@
 
 namespace rcuda::server {
 
-enum class WorkerMessageType : uint32_t { kReady = 1, kFailed, kSession, kAttach, kPeer, kStop };
+enum class WorkerMessageType : uint32_t {
+  kReady = 1,
+  kFailed,
+  kSession,
+  kAttach,
+  kPeer,
+  kStop,
+  kEnded
+};
 
 struct WorkerMessage {
   WorkerMessageType type{};
   uint32_t index = 0;      // kAttach: index of the stream
   uint8_t token[16] = {};  // kSession: names the session in Attach
-  // kSession: the SessionStart; kPeer: the PeerHello; kReady: WorkerReady; kFailed: the reason
+  // kSession: the SessionStart; kPeer: the PeerHello; kReady: WorkerReady; kFailed: the reason;
+  // kEnded: SessionTotals
   std::vector<std::byte> body;
   UniqueFd socket;  // kSession, kAttach, kPeer
 };
@@ -53,6 +63,16 @@ struct WorkerReady {
   std::string warning;  // what the worker could not do, which the daemon says once; empty: nothing
   std::vector<uint32_t> ordinals() const;
 };
+// What a worker says of its session when that ends, for the audit.
+struct SessionTotals {
+  uint64_t commands = 0;
+  uint64_t copied_bytes = 0;  // of copies, on the device
+  uint64_t link_bytes = 0;    // between client and worker
+  std::string outcome;
+};
+std::vector<std::byte> encode(const SessionTotals& totals);
+Result<SessionTotals> decode_session_totals(const std::vector<std::byte>& body);
+
 std::vector<std::byte> encode(const WorkerReady& ready);
 Result<WorkerReady> decode_worker_ready(const std::vector<std::byte>& body);
 

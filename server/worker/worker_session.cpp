@@ -279,6 +279,11 @@ void WorkerSession::end(const Status& status, SessionLoop& session) {
       static_cast<unsigned long long>(counters.transfer_bytes + counters.window_bytes),
       outcome.c_str());
   link_->close();
+  WorkerMessage ended;
+  ended.type = WorkerMessageType::kEnded;
+  ended.body = encode(SessionTotals{session.executor().commands, session.executor().copied_bytes,
+                                    counters.transfer_bytes + counters.window_bytes, outcome});
+  (void)send_worker_message(worker_.daemon, ended, Clock::now());
   look_for_leaks();
   ::_exit(status.ok() || status.code() == Code::kUnavailable ? 0 : 2);
 }

@@ -1,0 +1,140 @@
+#include "server/daemon/audit.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <utility>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "common/base/log.h"
+
+namespace rcuda::server {
+namespace {
+
+// The length of the UTF-8 sequence that begins here, or 0 if it is none.
+size_t sequence_bytes(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const size_t bytes = byte(0) < 0x80           ? 1
+                       : byte(0) >> 5 == 0x06   ? 2
+                       : byte(0) >> 4 == 0x0e   ? 3
+                       : byte(0) >> 3 == 0x1e   ? 4
+                                                : 0;
+  if (bytes == 0 || bytes > text.size()) return 0;
+  for (size_t i = 1; i < bytes; ++i) {
+    if (byte(i) >> 6 != 0x02) return 0;
+  }
+  return bytes;
+}
+
+std::string now_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  char text[32] = {};
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", ::gmtime_r(&now, &parts));
+  return text;
+}
+
+// One object: add() appends a member.
+class Line {
+ public:
+  explicit Line(const char* event) {
+    text_ = "{\"time\":" + json_text(now_text());
+    add("event", event);
+  }
+  void add(const char* name, std::string_view value) { raw(name, json_text(value)); }
+  void add(const char* name, uint64_t value) { raw(name, std::to_string(value)); }
+  void raw(const char* name, const std::string& json) {
+    text_ += ",\"" + std::string(name) + "\":" + json;
+  }
+  void add(const Identity& identity) {
+    add("user", identity.user);
+    if (identity.uid) add("uid", uint64_t{*identity.uid});
+    add("method", identity.method);
+  }
+  std::string take() { return std::move(text_) + "}\n"; }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace
+
+std::string json_text(std::string_view text) {
+  std::string out = "\"";
+  while (!text.empty()) {
+    const size_t bytes = sequence_bytes(text);
+    const char first = text.front();
+    if (bytes == 0) {
+      out += '?';
+    } else if (first == '"' || first == '\\') {
+      out += {'\\', first};
+    } else if (static_cast<unsigned char>(first) < 0x20 || first == 0x7f) {
+      char code[8];
+      std::snprintf(code, sizeof code, "\\u%04x", static_cast<unsigned>(first));
+      out += code;
+    } else {
+      out += text.substr(0, bytes);
+    }
+    text.remove_prefix(bytes == 0 ? 1 : bytes);
+  }
+  return out + '"';
+}
+
+Status Audit::open(const std::string& path) {
+  if (path.empty()) return {};
+  file_.reset(path == "-"
+                  ? ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)
+                  : ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0640));
+  if (file_) return {};
+  return Status::from_errno(errno, "RCUDA_SERVER_AUDIT: cannot write to " + path);
+}
+
+void Audit::refused(const std::string& from, const std::optional<Identity>& identity,
+                    std::string_view why) {
+  if (!file_) return;
+  Line line("refused");
+  line.add("from", from);
+  if (identity) line.add(*identity);
+  line.add("why", why);
+  write(line.take());
+}
+
+void Audit::ended(const Identity& identity, const wire::ServerStatus::Session& session,
+                  const std::optional<SessionTotals>& totals, std::string_view outcome) {
+  if (!file_) return;
+  Line line("session");
+  line.add(identity);
+  line.add("from", identity.from);
+  line.raw("claims", "{\"user\":" + json_text(session.user) + ",\"host\":" +
+                         json_text(session.host) + ",\"program\":" + json_text(session.program) +
+                         ",\"pid\":" + std::to_string(session.client_pid) + "}");
+  std::string devices;
+  for (const uint32_t device : session.devices) {
+    devices += (devices.empty() ? "" : ",") + std::to_string(device);
+  }
+  line.raw("devices", "[" + devices + "]");
+  line.add("medium", session.medium);
+  line.add("seconds", session.seconds);
+  if (totals) {
+    line.add("commands", totals->commands);
+    line.add("copied_bytes", totals->copied_bytes);
+    line.add("link_bytes", totals->link_bytes);
+  }
+  line.add("end", outcome);
+  write(line.take());
+}
+
+// One write, so that lines of two servers that share a file do not mix.
+void Audit::write(std::string line) {
+  const ssize_t written = ::write(file_.get(), line.data(), line.size());
+  if (written == static_cast<ssize_t>(line.size())) {
+    failed_ = false;
+  } else if (!std::exchange(failed_, true)) {
+    RCUDA_ERROR("the audit is incomplete: %s", written < 0 ? std::strerror(errno) : "disk full?");
+  }
+}
+
+}  // namespace rcuda::server

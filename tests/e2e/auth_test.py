@@ -1,0 +1,414 @@
+#!/usr/bin/env python3
+"""Clients of other machines: how they identify themselves, and that nobody between them and the
+server reads along. A proxy stands for the network: the server has no local socket at the proxy's
+port, so a client that connects to it gets no ticket.
+
+    auth_test.py --build FOLDER --programs FOLDER [unittest arguments]
+"""
+
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import unittest
+
+from servers import client_environment, eventually, message, read_message, run_tests, Server
+
+BUILD = PROGRAMS = None
+EXPECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../programs/expected")
+TLS_HANDSHAKE = 0x16
+PLAIN_LINK = b"cudatcp1"  # the first bytes of a TCP Link, of a client as of a peer worker
+
+
+class Proxy:
+    """Forwards connections to a port of this machine, and keeps what passes."""
+
+    def __init__(self, port):
+        self.target = int(port)
+        self.seen = bytearray()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(client,), daemon=True).start()
+
+    def serve(self, client):
+        with client, socket.create_connection(("127.0.0.1", self.target)) as server:
+            back = threading.Thread(target=self.forward, args=(server, client), daemon=True)
+            back.start()
+            self.forward(client, server)
+            back.join()
+
+    def forward(self, source, sink):
+        source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            while data := source.recv(1 << 16):
+                self.seen += data
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:  # one side is gone, so the other one ends too
+            for end in (source, sink):
+                try:
+                    end.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+
+    def address(self):
+        return f"127.0.0.1@{self.port}:0"
+
+    def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+
+class AuthTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        os.chmod(self.folder.name, 0o755)
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def server(self, name="server", index=0, **settings):
+        environment = {"RCUDA_SERVER_TOKENS": self.path(name + ".tokens"),
+                       "RCUDA_SERVER_CERTIFICATE": self.path(name + ".pem"),
+                       "RCUDA_SERVER_AUDIT": self.path(name + ".audit"), **settings}
+        server = Server(BUILD, index=index, environment=environment)
+        server.name = name
+
+        def stop():
+            self.assertEqual(server.stop(), 0, server.text())
+        self.addCleanup(stop)
+        return server
+
+    def proxy(self, server):
+        proxy = Proxy(server.port)
+        self.addCleanup(proxy.close)
+        return proxy
+
+    def rcuda_token(self, server, *arguments):
+        return subprocess.run(
+            [os.path.join(BUILD, "bin/rcuda-token"), arguments[0], "--file",
+             self.path(server.name + ".tokens"), *arguments[1:]],
+            capture_output=True, text=True, check=True).stdout.strip()
+
+    def make_token(self, server, *options):
+        return self.rcuda_token(server, "create", "--certificate", self.path(server.name + ".pem"),
+                                *options)
+
+    def token_file(self, *lines, mode=0o600):
+        path = self.path("token")
+        with open(path, "w") as file:
+            file.write("\n".join(lines) + "\n")
+        os.chmod(path, mode)
+        return path
+
+    def run_program(self, addresses, program="vector_add", **settings):
+        environment = client_environment(BUILD, [], "tcp")
+        environment.update(RCUDA_DEVICES=",".join(addresses), HOME=self.folder.name,
+                           XDG_CONFIG_HOME=self.folder.name, RCUDA_MUNGE_SOCKET=self.path("none"))
+        environment.update(settings)
+        return subprocess.run([os.path.join(PROGRAMS, program)], env=environment, text=True,
+                              capture_output=True, timeout=300)
+
+    def assert_works(self, result, program="vector_add"):
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with open(os.path.join(EXPECTED, program + ".txt")) as expected:
+            self.assertEqual(result.stdout, expected.read())
+
+    def assert_refused(self, result, *reasons):
+        self.assertNotEqual(result.returncode, 0, result.stdout)
+        for reason in reasons:
+            self.assertIn(reason, result.stderr)
+
+    def audit(self, server):
+        with open(self.path(server.name + ".audit")) as file:
+            return [json.loads(line) for line in file]
+
+    # ---- tokens ----
+
+    def test_a_token_gives_an_encrypted_session(self):
+        server = self.server()
+        proxy = self.proxy(server)
+        tokens = self.token_file(self.make_token(server, "--label", "mine"))
+        self.assert_works(self.run_program([proxy.address()], RCUDA_TOKEN_FILE=tokens))
+        self.assertGreater(len(proxy.seen), 100_000)
+        for plain in (b"vector_add", PLAIN_LINK, b"rcuda1."):
+            self.assertNotIn(plain, proxy.seen)
+        self.assertTrue(eventually(lambda: self.audit(server)))
+        record = self.audit(server)[-1]
+        self.assertEqual((record["event"], record["method"], record["claims"]["program"]),
+                         ("session", "token", "vector_add"))
+        self.assertGreater(record["copied_bytes"], 0)
+
+    def test_without_encryption_the_same_bytes_are_readable(self):
+        # Shows that the test above can fail.
+        server = self.server(RCUDA_SERVER_SECURITY="insecure")
+        proxy = self.proxy(server)
+        self.assert_works(self.run_program([proxy.address()], RCUDA_SECURITY="none"))
+        self.assertIn(b"vector_add", proxy.seen)
+        self.assertIn(PLAIN_LINK, proxy.seen)
+        self.assertIn("--insecure", server.text())
+
+    def test_the_default_file_serves_and_a_line_for_the_host_wins(self):
+        server, other = self.server(), self.server("other")
+        proxy = self.proxy(server)
+        os.mkdir(self.path("rcuda"), 0o700)
+        shutil.copy(self.token_file(self.make_token(other),
+                                    f"127.0.0.1:{proxy.port} {self.make_token(server)}"),
+                    self.path("rcuda/token"))
+        self.assert_works(self.run_program([proxy.address()]))
+
+    def test_tokens_that_are_no_longer_good(self):
+        server = self.server()
+        proxy = self.proxy(server)
+        token = self.make_token(server)
+        head, identity, secret, fingerprint = token.split(".")
+        wrong = secret[:-2] + ("AA" if secret[-2:] != "AA" else "BA")
+        forged = ".".join((head, identity, wrong, fingerprint))
+        self.assert_refused(self.run_program([proxy.address()],
+                                             RCUDA_TOKEN_FILE=self.token_file(forged)),
+                            "does not know the token " + identity)
+        tokens = self.token_file(token)
+        stored = self.path("server.tokens")
+        with open(stored) as file:
+            text = file.read()
+        for expires, works in (("2001-01-01T00:00:00Z", False), ("never", True)):
+            with open(stored, "w") as file:
+                file.write(text.replace("never", expires))
+            result = self.run_program([proxy.address()], RCUDA_TOKEN_FILE=tokens)
+            if not works:
+                self.assert_refused(result, "expired")
+        self.assert_works(self.run_program([proxy.address()], RCUDA_TOKEN_FILE=tokens))
+        self.rcuda_token(server, "revoke", identity)
+        self.assert_refused(self.run_program([proxy.address()], RCUDA_TOKEN_FILE=tokens),
+                            "does not know the token " + identity)
+        self.assertIn("refused", [record["event"] for record in self.audit(server)])
+
+    def test_a_server_without_the_tokens_key_gets_nothing(self):
+        server, impostor = self.server(), self.server("impostor")
+        proxy = self.proxy(impostor)
+        token = self.make_token(server)
+        self.assert_refused(self.run_program([proxy.address()],
+                                             RCUDA_TOKEN_FILE=self.token_file(token)),
+                            "does not have the key that the token names")
+        self.assertNotIn(token.split(".")[1], impostor.text())
+
+    def test_a_server_without_tls_sees_no_secret(self):
+        server = self.server()
+        token = self.make_token(server)
+        listener = socket.create_server(("127.0.0.1", 0))
+        seen = bytearray()
+
+        def answer():
+            while True:
+                try:
+                    client, _ = listener.accept()
+                except OSError:
+                    return
+                seen.extend(client.recv(1 << 16))
+                client.sendall(message(8))  # in plain text, as a server of the old kind would
+                client.close()
+        threading.Thread(target=answer, daemon=True).start()
+        result = self.run_program([f"127.0.0.1@{listener.getsockname()[1]}:0"],
+                                  RCUDA_TOKEN_FILE=self.token_file(token))
+        self.assert_refused(result, "TLS")
+        self.assertEqual(seen[0], TLS_HANDSHAKE)
+        self.assertNotIn(token.split(".")[2].encode(), seen)
+        listener.close()
+
+    def test_a_token_file_that_others_can_read(self):
+        server = self.server()
+        proxy = self.proxy(server)
+        tokens = self.token_file(self.make_token(server), mode=0o644)
+        self.assert_refused(self.run_program([proxy.address()], RCUDA_TOKEN_FILE=tokens),
+                            tokens, "chmod 600")
+
+    # ---- without credentials ----
+
+    def test_without_credentials_the_ways_are_named(self):
+        server = self.server()
+        proxy = self.proxy(server)
+        self.assert_refused(self.run_program([proxy.address()]), "rcuda-token create", "munged",
+                            "RCUDA_TLS_CERTIFICATE")
+        for security in ("none", "plain"):
+            with self.subTest(security=security):
+                result = self.run_program([proxy.address()], RCUDA_SECURITY=security)
+                self.assert_refused(result)
+        self.assert_refused(self.run_program([proxy.address()], RCUDA_SECURITY="som"),
+                            "RCUDA_SECURITY=som", "auto, tls, plain or none")
+
+    def test_a_stranger_learns_nothing_of_sessions(self):
+        server = self.server()
+        proxy = self.proxy(server)
+        with socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as connection:
+            connection.sendall(message(5))
+            kind, text = read_message(connection)
+        self.assertEqual(kind, 4)
+        self.assertIn("no ticket", text)
+
+    # ---- MUNGE ----
+
+    def start_munged(self):
+        munged = shutil.which("munged", path="/usr/sbin:/usr/bin:/sbin")
+        if not munged:
+            self.skipTest("munged is not installed")
+        folder = self.path("munge")
+        os.mkdir(folder, 0o755)
+        key = os.path.join(folder, "key")
+        with open(key, "wb") as file:
+            file.write(os.urandom(128))
+        os.chmod(key, 0o600)
+        private = os.path.join(folder, "private")
+        os.mkdir(private, 0o700)
+        process = subprocess.Popen(
+            [munged, "--foreground", "--force", "--socket", folder + "/socket", "--key-file", key,
+             "--pid-file", folder + "/pid", "--log-file", private + "/log",
+             "--seed-file", private + "/seed"],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+        def stop():
+            process.terminate()
+            process.wait()
+        self.addCleanup(stop)
+        self.assertTrue(eventually(lambda: os.path.exists(folder + "/socket")))
+        return folder + "/socket"
+
+    def test_munge_with_and_without_encryption(self):
+        munge = self.start_munged()
+        server = self.server(RCUDA_MUNGE_SOCKET=munge)
+        proxy = self.proxy(server)
+        self.assert_works(self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=munge))
+        self.assertNotIn(b"vector_add", proxy.seen)
+        self.assert_refused(self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=munge,
+                                             RCUDA_SECURITY="plain"), "demands encryption")
+        lax = self.server("lax", RCUDA_MUNGE_SOCKET=munge, RCUDA_SERVER_SECURITY="plain")
+        plain = self.proxy(lax)
+        self.assert_works(self.run_program([plain.address()], RCUDA_MUNGE_SOCKET=munge,
+                                           RCUDA_SECURITY="plain"))
+        self.assertIn(b"vector_add", plain.seen)
+        self.assertTrue(eventually(lambda: len(self.audit(lax)) == 1))
+        self.assertEqual(self.audit(lax)[0]["method"], "munge")
+        self.assert_refused(self.run_program([plain.address()], RCUDA_SECURITY="none"),
+                            "no ticket")
+
+    # ---- certificates ----
+
+    def openssl(self, *arguments):
+        subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+
+    def authority(self, name):
+        self.openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+                     "-subj", f"/CN={name}", "-days", "9999", "-keyout", self.path(name + ".key"),
+                     "-out", self.path(name + ".crt"))
+
+    def certificate(self, authority, name, subject, extensions=""):
+        base = self.path(name)
+        with open(base + ".ext", "w") as file:
+            file.write(extensions)
+        self.openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj",
+                     f"/CN={subject}", "-keyout", base + ".key", "-out", base + ".csr")
+        self.openssl("x509", "-req", "-in", base + ".csr", "-CA", self.path(authority + ".crt"),
+                     "-CAkey", self.path(authority + ".key"), "-CAcreateserial", "-days", "9999",
+                     "-extfile", base + ".ext", "-out", base + ".crt")
+        with open(base + ".pem", "w") as both:
+            for part in (".crt", ".key"):
+                with open(base + part) as file:
+                    both.write(file.read())
+        os.chmod(base + ".pem", 0o600)
+        return base + ".pem"
+
+    def test_certificates(self):
+        for name in ("users", "servers", "nobody"):
+            self.authority(name)
+        self.certificate("servers", "server", "node1", "subjectAltName=IP:127.0.0.1\n")
+        self.certificate("servers", "elsewhere", "node2", "subjectAltName=DNS:node2\n")
+        user = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
+        mine = self.certificate("users", "me", user)
+        forged = self.certificate("nobody", "forged", user)
+        unknown = self.certificate("users", "unknown", "no-such-user")
+        settings = {"RCUDA_TLS_AUTHORITIES": self.path("servers.crt")}
+        server = self.server(RCUDA_SERVER_CLIENT_AUTHORITIES=self.path("users.crt"))
+        proxy = self.proxy(server)
+        self.assert_works(self.run_program([proxy.address()], RCUDA_TLS_CERTIFICATE=mine,
+                                           **settings))
+        self.assertTrue(eventually(lambda: self.audit(server)))
+        self.assertEqual((self.audit(server)[-1]["method"], self.audit(server)[-1]["user"]),
+                         ("certificate", user))
+        self.assert_refused(self.run_program([proxy.address()], RCUDA_TLS_CERTIFICATE=forged,
+                                             **settings))
+        self.assert_refused(self.run_program([proxy.address()], RCUDA_TLS_CERTIFICATE=unknown,
+                                             **settings), "no-such-user")
+        self.assert_refused(self.run_program([proxy.address()], RCUDA_TLS_CERTIFICATE=mine),
+                            "RCUDA_TLS_AUTHORITIES")
+        elsewhere = self.server("elsewhere", RCUDA_SERVER_CLIENT_AUTHORITIES=self.path("users.crt"))
+        self.assert_refused(self.run_program([self.proxy(elsewhere).address()],
+                                             RCUDA_TLS_CERTIFICATE=mine, **settings),
+                            "certificate is not valid here")
+
+    # ---- several servers ----
+
+    def test_copies_between_servers_are_encrypted(self):
+        servers = [self.server("a"), self.server("b", index=1)]
+        proxies = [self.proxy(server) for server in servers]
+        tokens = self.token_file(*(f"127.0.0.1:{proxy.port} {self.make_token(server)}"
+                                   for proxy, server in zip(proxies, servers)))
+        result = self.run_program([proxy.address() for proxy in proxies], "peer_copies",
+                                  RCUDA_TOKEN_FILE=tokens, RCUDA_P2P_PATH="tcp")
+        self.assert_works(result, "peer_copies")
+        for proxy in proxies:
+            self.assertNotIn(PLAIN_LINK, proxy.seen)
+        # One worker has reached the other through its proxy, beside the client.
+        self.assertGreater(max(len(proxy.seen) for proxy in proxies), 1_000_000)
+
+    # ---- the server's start ----
+
+    def test_insecure_takes_no_public_address(self):
+        for options, starts in ((("--insecure", "--listen", "0.0.0.0"), False),
+                                (("--security", "insecure-public", "--listen", "0.0.0.0"), True),
+                                (("--insecure", "--listen", "127.0.0.1"), True)):
+            with self.subTest(options=options):
+                if starts:
+                    server = Server(BUILD, options=options)
+                    self.assertIn("--insecure: whoever reaches", server.text())
+                    self.assertEqual(server.stop(), 0, server.text())
+                    continue
+                result = subprocess.run([os.path.join(BUILD, "bin/rcuda-server"), "--port", "0",
+                                         "--driver", "softgpu", *options],
+                                        capture_output=True, text=True, timeout=60)
+                self.assertEqual(result.returncode, 1)
+                self.assertIn("public address", result.stderr)
+
+    def test_a_setting_that_is_none(self):
+        result = subprocess.run([os.path.join(BUILD, "bin/rcuda-server"), "--port", "0", "--driver",
+                                 "softgpu", "--security", "some"],
+                                capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("tls, plain, insecure or insecure-public", result.stderr)
+
+    # ---- sockets of a session ----
+
+    def test_a_further_socket_without_the_key_is_none(self):
+        server = self.server()
+        for body in (message(2, os.urandom(16) + struct.pack("<I", 0)),
+                     message(7, os.urandom(16) + struct.pack("<3I", 0, 0, 0) +
+                             struct.pack("<I", 3) + b"tcp")):
+            with socket.create_connection(("127.0.0.1", int(server.port)), timeout=60) as connection:
+                connection.sendall(body)
+                answer = connection.recv(1 << 16)
+                self.assertTrue(answer == b"" or b"no worker of that session" in answer, answer)
+
+
+if __name__ == "__main__":
+    run_tests(globals(), "programs")
