@@ -10,6 +10,7 @@ EventState::Recording::Recording(EventState& state) : state_(state) {
   std::lock_guard lock(state_.mutex_);
   record_ = ++state_.record_;
   state_.timeline_ = nullptr;
+  state_.pending_.clear();
   state_.done_ = false;
 }
 
@@ -18,6 +19,7 @@ EventState::Recording::~Recording() {
   const bool was_alone = state_.record_++ == record_;
   state_.timeline_ = was_alone ? std::move(timeline_) : nullptr;
   state_.position_ = position_;
+  state_.pending_.clear();
   state_.done_ = false;
 }
 
@@ -29,22 +31,19 @@ void EventState::Recording::is_at(Timeline& timeline, uint64_t position) {
 void EventState::leave_to_worker() {
   std::lock_guard lock(mutex_);
   left_to_worker_ = true;
+  pending_.clear();
   done_ = false;
 }
 
 Progress EventState::progress(uint64_t* record, CUresult* result) {
   *result = CUDA_SUCCESS;
   if (done_.load(std::memory_order_acquire)) return Progress::kDone;
+  if (pending_.holds(session())) return Progress::kPending;
   std::lock_guard lock(mutex_);
   *record = record_;
   if (left_to_worker_) return Progress::kUnknown;
-  // Read before the word: news that arrives after this point does not concern this caller.
-  const bool is_stale = asked_news_ != session().timelines().news();
-  const bool is_watched = word_ && watched_ == record_;
   const bool is_reported =
-      is_watched && session().word_reached(word_->index, word_->sequence, result);
-  // Nothing has been learned since the worker answered, so the timeline need not be asked.
-  if (is_watched && !is_reported && !is_stale) return Progress::kPending;
+      word_ && watched_ == record_ && session().word_reached(word_->index, word_->sequence, result);
   if (timeline_ && timeline_->has_reached(position_)) {
     *result = CUDA_SUCCESS;
     set_done();
@@ -71,7 +70,7 @@ void EventState::found_pending(uint64_t record, uint64_t news) {
                          std::as_bytes(std::span(&body, 1)));
     watched_ = record_;
   }
-  asked_news_ = news;
+  pending_.set(*word_, news);
 }
 
 void EventState::found_done(uint64_t record) {
@@ -95,7 +94,11 @@ void EventState::release_word() {
 
 EventState::~EventState() { release_word(); }
 
-CUresult EventState::wait() const {
+CUresult EventState::wait() {
+  const uint64_t record = [this] {
+    std::lock_guard lock(mutex_);
+    return record_;
+  }();
   // A separate word: the event's own word is reused for later records, perhaps on another stream.
   Word word = session().words().acquire();
   const wire::WatchEventBody body{event_, word.index, ++word.sequence, 1, 0};
@@ -103,6 +106,7 @@ CUresult EventState::wait() const {
                        std::as_bytes(std::span(&body, 1)), {}, transport::Wake::kNow);
   const CUresult result = session().wait_word(word.index, word.sequence);
   session().words().release(word);
+  if (result == CUDA_SUCCESS) found_done(record);
   return result;
 }
 

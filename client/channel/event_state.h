@@ -21,6 +21,7 @@
 
 #include <cuda.h>
 
+#include "client/channel/pending_answer.h"
 #include "client/channel/target.h"
 #include "client/channel/timeline.h"
 
@@ -56,18 +57,19 @@ class EventState {
   // From now on, the event may have records that only the worker knows. Permanent.
   void leave_to_worker();
 
-  // Whether the latest record is done. If not kDone, *record is the number of that record, for the
-  // functions below. kDone with an error in *result: the event's work has failed.
+  // Whether the latest record is done. If kUnknown, ask the worker; *record is the number of that
+  // record, for the two functions below. kDone with an error in *result: the event's work has
+  // failed.
   Progress progress(uint64_t* record, CUresult* result);
   // The worker, asked when Timelines::news() was `news`, answered that the record is not done. This
   // makes the worker report when it is. The report only saves round trips: it may never come if the
   // event is destroyed or recorded again first.
   void found_pending(uint64_t record, uint64_t news);
-  // The worker has answered a query or a wait of the caller: the record is done.
+  // The worker has answered a query of the caller: the record is done.
   void found_done(uint64_t record);
   // Blocks until the record that is the latest at the time of the call is done. Later records of
   // other threads do not matter.
-  CUresult wait() const;
+  CUresult wait();
 
  private:
   Session& session() const { return *target_.session; }
@@ -77,7 +79,7 @@ class EventState {
 
   const Target target_;
   const wire::ObjectId event_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   uint64_t record_ = 0;  // grows before and after each record is sent
   bool left_to_worker_ = false;
   // Whether the record with the number record_ is done. Written with mutex_ held. Never true if
@@ -88,8 +90,8 @@ class EventState {
   uint64_t position_ = 0;
 
   std::optional<Word> word_;
-  uint64_t watched_ = 0;     // the record that the worker last watched with word_
-  uint64_t asked_news_ = 0;  // Timelines::news() when the worker last answered "not done"
+  uint64_t watched_ = 0;   // the record that the worker last watched with word_
+  PendingAnswer pending_;  // about the record with the number record_
 };
 
 }  // namespace rcuda::client

@@ -108,24 +108,23 @@ void Timeline::close() {
 Progress Timeline::progress(uint64_t position, CUresult* result) {
   *result = CUDA_SUCCESS;
   if (reached_.load(std::memory_order_acquire) >= position) return Progress::kDone;
+  if (busy_.holds(session_)) return Progress::kPending;
   std::lock_guard lock(mutex_);
-  // Read before the word: news that arrives after this point does not concern this caller.
-  const bool is_stale = busy_news_ != session_.timelines().news();
   collect();
   if (reached_.load(std::memory_order_acquire) >= position) return Progress::kDone;
   if (failure_ != CUDA_SUCCESS && failed_at_ >= position) {
     *result = failure_;
     return Progress::kDone;
   }
-  return marks_.empty() || is_stale ? Progress::kUnknown : Progress::kPending;
+  return Progress::kUnknown;
 }
 
 void Timeline::found_busy(uint64_t news) {
   std::lock_guard lock(mutex_);
   collect();
   // At most one mark is in progress, however often the stream is polled.
-  if (marks_.empty()) (void)place_mark();
-  busy_news_ = news;
+  if (marks_.empty() && !place_mark()) return;  // no word is free: each query asks the worker
+  busy_.set({word_->index, marks_.front().sequence}, news);
 }
 
 // ---- pacing ------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@
 #include <cuda.h>
 
 #include "client/channel/completion_words.h"
+#include "client/channel/pending_answer.h"
 #include "common/wire/protocol.h"
 
 namespace rcuda::client {
@@ -122,12 +123,15 @@ class Timeline : public std::enable_shared_from_this<Timeline> {
   std::atomic<uint64_t> host_write_{0};
   uint32_t host_writes_begun_ = 0;  // without a position yet; same lock
 
+  // About the commands up to the position that was the last when the worker answered. It holds for
+  // later ones too, because the queue works in order.
+  PendingAnswer busy_;
+
   std::atomic<bool> closed_{false};
   std::mutex mutex_;
   // Guarded by mutex_:
   std::optional<Word> word_;
   std::deque<Mark> marks_;  // not known to be reached, oldest first
-  uint64_t busy_news_ = 0;  // Timelines::news() when the worker was last asked; 0: never
   uint64_t failed_at_ = 0;  // position of the last mark that was reached with an error
   CUresult failure_ = CUDA_SUCCESS;
 };

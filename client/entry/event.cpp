@@ -160,9 +160,7 @@ CUresult cuEventSynchronize(CUevent handle) {
   if (event->state.progress(&record, &result) == Progress::kDone) {
     return finished(session, result);
   }
-  result = event->state.wait();
-  if (result == CUDA_SUCCESS) event->state.found_done(record);
-  return finished(session, result);
+  return finished(session, event->state.wait());
 }
 
 CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {

@@ -125,6 +125,24 @@ TEST_F(EventStateTest, WhatGraphsRecordOnlyTheWorkerKnows) {
   EXPECT_EQ(watches(), 0u);
 }
 
+TEST_F(EventStateTest, APendingRecordMayBeLeftToTheWorker) {
+  hold_watches();
+  record();
+  find_pending();
+  EXPECT_EQ(progress(), Progress::kPending);
+  event_->state.leave_to_worker();
+  EXPECT_EQ(progress(), Progress::kUnknown);
+}
+
+TEST_F(EventStateTest, AWaitForItIsAnAnswer) {
+  record();
+  const uint64_t news = session().timelines().news();
+  EXPECT_EQ(event_->state.wait(), CUDA_SUCCESS);
+  EXPECT_NE(session().timelines().news(), news);
+  EXPECT_EQ(progress(), Progress::kDone);
+  EXPECT_TRUE(timeline().is_level());
+}
+
 TEST_F(EventStateTest, WithoutAWordTheWorkerIsAskedEachTime) {
   while (session().words().acquire_spare()) {
   }

@@ -153,6 +153,17 @@ TEST_F(TimelineTest, ABusyStreamIsAskedOnceAndThenPolledByItsMark) {
   EXPECT_EQ(asked, 2);
 }
 
+TEST_F(TimelineTest, ABusyStreamIsBusyWithLaterWorkToo) {
+  hold_signals();
+  launch();
+  int asked = 0;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(query(CUDA_ERROR_NOT_READY, &asked), CUDA_ERROR_NOT_READY);
+    launch();
+  }
+  EXPECT_EQ(asked, 1);
+}
+
 TEST_F(TimelineTest, AMarkThatIsReachedAnswersWithoutARoundTrip) {
   launch();
   EXPECT_EQ(query(CUDA_ERROR_NOT_READY), CUDA_ERROR_NOT_READY);  // the puppet answers the mark
