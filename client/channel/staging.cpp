@@ -74,7 +74,7 @@ Result<std::unique_ptr<Staging>> Staging::open(Session& session, const wire::Rea
                static_cast<unsigned long long>(ready.staging_bytes >> 20));
   }
   for (uint32_t i = 0; i < slots; ++i) {
-    staging->free_.push_back({i, uint64_t{i} * kSlotBytes, session.words().acquire()});
+    staging->ready_.push_back({i, uint64_t{i} * kSlotBytes, session.words().acquire()});
   }
   staging->slot_count_ = slots;
   return staging;
@@ -89,33 +89,38 @@ bool Staging::is_ready(const Slot& slot) const {
   return session_.word_reached(slot.word.index, slot.word.sequence, &ignored);
 }
 
+void Staging::collect() {
+  std::erase_if(used_, [this](const Slot& slot) {
+    const bool ready = is_ready(slot);
+    if (ready) ready_.push_back(slot);
+    return ready;
+  });
+}
+
 bool Staging::has_room() {
   std::lock_guard lock(mutex_);
-  size_t ready = 0;
-  for (auto slot = free_.begin(); slot != free_.end() && 2 * ready < slot_count_; ++slot) {
-    if (is_ready(*slot)) ++ready;
-  }
-  return 2 * ready >= slot_count_;
+  collect();
+  return 2 * ready_.size() >= slot_count_;
 }
 
 std::optional<Staging::Slot> Staging::take(const Timeline* user, bool only_ready) {
+  const auto is_of_user = [user](const Slot& slot) { return slot.user == user; };
   std::lock_guard lock(mutex_);
+  collect();
   const size_t most = std::max<size_t>(std::min(slot_count_ - slot_count_ / 4, slot_count_ - 1), 1);
-  auto of_user = static_cast<size_t>(std::count(in_hand_.begin(), in_hand_.end(), user));
-  auto ready = free_.end(), oldest_of_user = free_.end();
-  for (auto slot = free_.begin(); slot != free_.end(); ++slot) {
-    if (is_ready(*slot)) {
-      if (ready == free_.end()) ready = slot;
-    } else if (slot->user == user) {
-      if (oldest_of_user == free_.end()) oldest_of_user = slot;
-      ++of_user;
-    }
+  const auto of_user = std::count(in_hand_.begin(), in_hand_.end(), user) +
+                       std::count_if(used_.begin(), used_.end(), is_of_user);
+  Slot slot;
+  if (static_cast<size_t>(of_user) < most && !ready_.empty()) {
+    slot = ready_.front();
+    ready_.pop_front();
+  } else {
+    if (only_ready) return std::nullopt;
+    const auto oldest = std::find_if(used_.begin(), used_.end(), is_of_user);
+    if (oldest == used_.end()) return std::nullopt;
+    slot = *oldest;
+    used_.erase(oldest);
   }
-  auto chosen = of_user < most ? ready : free_.end();
-  if (chosen == free_.end() && !only_ready) chosen = oldest_of_user;
-  if (chosen == free_.end()) return std::nullopt;
-  Slot slot = *chosen;
-  free_.erase(chosen);
   slot.user = user;
   in_hand_.push_back(user);
   return slot;
@@ -123,9 +128,15 @@ std::optional<Staging::Slot> Staging::take(const Timeline* user, bool only_ready
 
 Staging::Slot Staging::take_any() {
   std::unique_lock lock(mutex_);
-  freed_.wait(lock, [this] { return !free_.empty(); });
-  const Slot slot = free_.front();
-  free_.pop_front();
+  freed_.wait(lock, [this] { return !ready_.empty() || !used_.empty(); });
+  Slot slot;
+  if (!ready_.empty()) {
+    slot = ready_.front();
+    ready_.pop_front();
+  } else {
+    slot = used_.front();
+    used_.erase(used_.begin());
+  }
   in_hand_.push_back(slot.user);
   return slot;
 }
@@ -141,7 +152,7 @@ Staging::Slot Staging::acquire(const Timeline* user) {
     --waiting_;
     if (waited != CUDA_SUCCESS) slot = take_any();
   }
-  (void)session_.wait_word(slot->word.index, slot->word.sequence);
+  if (!is_ready(*slot)) (void)session_.wait_word(slot->word.index, slot->word.sequence);
   ++slot->word.sequence;
   return *slot;
 }
@@ -155,7 +166,7 @@ std::optional<Staging::Slot> Staging::try_acquire(const Timeline* user) {
 void Staging::release(const Slot& slot) {
   {
     std::lock_guard lock(mutex_);
-    free_.push_back(slot);
+    used_.push_back(slot);
     in_hand_.erase(std::find(in_hand_.begin(), in_hand_.end(), slot.user));
   }
   freed_.notify_one();

@@ -71,6 +71,7 @@ class Staging {
   // Without blocking; none if no slot is ready for `user`.
   std::optional<Slot> try_acquire(const Timeline* user);
   bool is_ready(const Slot& slot) const;
+  void collect();  // moves slots from used_ to ready_; called with mutex_ held
   // The next slot for `user`: one that is ready, or else, unless `only_ready`, the one that this
   // user's commands have used for longest.
   std::optional<Slot> take(const Timeline* user, bool only_ready);
@@ -81,8 +82,8 @@ class Staging {
   std::byte* mapping_ = nullptr;  // null where the medium cannot map
   std::mutex mutex_;
   std::condition_variable freed_;
-  // Oldest first, because those are most likely ready. The worker may still use them.
-  std::deque<Slot> free_;
+  std::deque<Slot> ready_;
+  std::vector<Slot> used_;  // released, but the worker may still use them; oldest first
   std::vector<const Timeline*> in_hand_;  // the users of the other slots
   size_t slot_count_ = 0;
   std::atomic<int> waiting_{0};  // threads in acquire() that wait for a release()
