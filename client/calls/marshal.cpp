@@ -211,6 +211,11 @@ CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::Obje
   return CUDA_SUCCESS;
 }
 
+CUresult resolve_for_work(CUstream stream, Target* target, wire::ObjectId* id) {
+  if (CUresult result = target_for_work(stream, target); result != CUDA_SUCCESS) return result;
+  return resolve_stream(stream, target, id, true);
+}
+
 CUresult resolve_without_pacing(CUstream stream, Target* target, wire::ObjectId* id) {
   if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
   return resolve_stream(stream, target, id, false);

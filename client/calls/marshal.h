@@ -73,6 +73,8 @@ class InContext {
 // common/interop/default_stream.h. For a stream, the target's timeline becomes the stream's, and
 // the caller waits while the stream's queue is full.
 CUresult resolve(const void* handle, wire::Kind kind, Target* target, wire::ObjectId* id);
+// target_for_work() and resolve() in one, for a stream that gets work. Checks the process once.
+CUresult resolve_for_work(CUstream stream, Target* target, wire::ObjectId* id);
 // The same for a stream that gets no command, for example in a query. Does not wait for the queue.
 CUresult resolve_without_pacing(CUstream stream, Target* target, wire::ObjectId* id);
 

@@ -245,11 +245,8 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
                 void** extra, bool cooperative, const CUlaunchAttribute* attributes = nullptr,
                 unsigned attribute_count = 0) {
   Launch launch;
-  if (CUresult result = target_for_work(stream, &launch.target); result != CUDA_SUCCESS) {
-    return result;
-  }
   wire::LaunchBody& body = launch.body;
-  if (CUresult result = resolve(stream, wire::Kind::kStream, &launch.target, &body.stream);
+  if (CUresult result = resolve_for_work(stream, &launch.target, &body.stream);
       result != CUDA_SUCCESS) {
     return result;
   }
