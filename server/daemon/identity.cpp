@@ -29,6 +29,8 @@ Result<Identity> identity_of_local(int socket) {
                 ? 0
                 : errno;
   }
+  // Some kernels of sandboxes do not say. The session then has the process's group only.
+  if (error == ENOPROTOOPT) return identity;
   if (error != 0) return Status::from_errno(error, "asking for the groups of a local connection");
   return identity;
 }

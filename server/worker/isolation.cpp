@@ -5,8 +5,9 @@
 #include <cstddef>
 #include <fstream>
 #include <string>
+#include <string_view>
 #include <thread>
-#include <vector>
+#include <utility>
 
 #include <dirent.h>
 #include <grp.h>
@@ -52,21 +53,22 @@ Status refusal(const std::string& user, const char* call) {
 
 // Whether a thread has the user's identity only, and no capability. `path`: its /proc/.../status.
 bool is_only(const std::string& path, uint32_t uid, uint32_t gid) {
-  const auto four_times = [](const char* name, uint32_t id) {
-    std::string line = name;
-    for (int i = 0; i < 4; ++i) line += "\t" + std::to_string(id);
-    return line;
+  // Real, effective, saved and for files.
+  const auto four_times = [](uint32_t id) {
+    const std::string text = "\t" + std::to_string(id);
+    return text + text + text + text;
   };
-  std::vector<std::string> wanted = {four_times("Uid:", uid), four_times("Gid:", gid)};
-  if (uid != 0) {
-    wanted.push_back("CapPrm:\t0000000000000000");
-    wanted.push_back("CapEff:\t0000000000000000");
-  }
+  const std::string none = "\t0000000000000000";
+  const std::pair<std::string_view, std::string> wanted[] = {
+      {"Uid:", four_times(uid)}, {"Gid:", four_times(gid)}, {"CapPrm:", none}, {"CapEff:", none}};
+  // The file of a thread that has ended is empty, or not there.
   std::ifstream status(path);
-  if (!status) return true;  // it has ended
-  for (std::string line; std::getline(status, line);) std::erase(wanted, line);
-  // The account of a thread that ends meanwhile is cut short.
-  return wanted.empty() || ::access(path.c_str(), F_OK) != 0;
+  for (std::string line; std::getline(status, line);) {
+    for (const auto& [name, value] : wanted) {
+      if (line.starts_with(name) && line.substr(name.size()) != value) return false;
+    }
+  }
+  return true;
 }
 
 // Whether all threads have changed; an error if they cannot be listed.
@@ -136,10 +138,13 @@ Status forbid_programs() {
       BPF_STMT(BPF_RET | BPF_K, kProgram),
   };
   const sock_fprog program{sizeof filter / sizeof *filter, filter};
-  // Without SPEC_ALLOW, kernels before 5.16 also slow all memory accesses down.
-  const long failed =
-      ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER,
-                SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW, &program);
+  const auto install = [&](unsigned flags) {
+    return ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
+  };
+  // Without SPEC_ALLOW, kernels before 5.16 also slow all memory accesses down. The first of these
+  // kernels do not know it.
+  long failed = install(SECCOMP_FILTER_FLAG_TSYNC | SECCOMP_FILTER_FLAG_SPEC_ALLOW);
+  if (failed < 0 && errno == EINVAL) failed = install(SECCOMP_FILTER_FLAG_TSYNC);
   if (failed > 0) return Status(Code::kInternal, "a thread of the worker has a filter of its own");
   if (failed < 0 && errno != ENOSYS && errno != EINVAL) return Status::from_errno(errno, "seccomp");
   if (failed < 0) {
@@ -163,7 +168,7 @@ Status limit(int resource, uint64_t most, const char* name) {
 }  // namespace
 
 Status hand_over(const SessionGrant& grant) {
-  if (::geteuid() == 0) RCUDA_RETURN_IF_ERROR(become_user(grant));
+  if (::geteuid() == 0 && grant.uid != 0) RCUDA_RETURN_IF_ERROR(become_user(grant));
   // A process that has changed its user is not dumpable already; other paths are made the same.
   if (!grant.own_user && ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) {
     return Status::from_errno(errno, "PR_SET_DUMPABLE");

@@ -3,8 +3,8 @@
 //
 // hand_over() does this for all threads of the process, those of the driver included:
 //   user          a worker of root takes the uid, gid and groups of the grant, and with that loses
-//                 all capabilities. It never serves a session as root, unless the client is root.
-//                 Any other worker stays the daemon's user
+//                 all capabilities. It serves a session as root only if the client is root, and
+//                 then changes nothing. Any other worker stays the daemon's user
 //   programs      it can start none any more, and no_new_privs is set (docs/security.md)
 //   its memory    it leaves no core file. If its client is not the daemon's own user, it is not
 //                 dumpable: no process but root's may trace it or look into it. It holds more than
