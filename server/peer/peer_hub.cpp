@@ -308,11 +308,10 @@ Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt)
   return link_over(*medium, std::move(bootstrap));
 }
 
-// A medium of this machine needs no encryption. A caller cannot avoid it by naming one: such a medium
-// does not work over a network's socket.
+// A medium of this machine needs no encryption. A caller cannot avoid it by naming one: such a
+// medium does not work over a network's socket.
 Result<Socket> PeerHub::secured(const Introduction& introduction, const transport::Medium* medium,
-                                UniqueFd socket, tls::Role role,
-                                Clock::time_point deadline) const {
+                                UniqueFd socket, tls::Role role, Clock::time_point deadline) const {
   const bool network = !medium || medium->traits.reach == transport::Reach::kNetwork;
   if (!introduction.encrypted || !network) return Socket(std::move(socket));
   tls::Key secret;

@@ -45,8 +45,8 @@ std::vector<Block> take(size_t bytes) {
     void* memory = nullptr;
     const size_t wanted = std::min(block, bytes / 8 * 8);
     if (wanted == 0) break;
-    const cudaError_t result = blocks.size() % 2 ? cudaMallocAsync(&memory, wanted, nullptr)
-                                                 : cudaMalloc(&memory, wanted);
+    const cudaError_t result =
+        blocks.size() % 2 ? cudaMallocAsync(&memory, wanted, nullptr) : cudaMalloc(&memory, wanted);
     if (result != cudaSuccess) {
       CHECK(result == cudaErrorMemoryAllocation && cudaGetLastError() == result);
       block /= 2;
@@ -130,8 +130,8 @@ void check_cleared(size_t bytes) {
 
 int main(int count, char** arguments) {
   // This process does not use CUDA, so its children can.
-  const size_t bytes = count > 1 ? std::strtoull(arguments[1], nullptr, 10) * kMegabyte
-                                 : 64 * kMegabyte;
+  const size_t bytes =
+      count > 1 ? std::strtoull(arguments[1], nullptr, 10) * kMegabyte : 64 * kMegabyte;
   const Child alive = start([&](auto ready, auto wait) {
     const std::vector<Block> blocks = take(bytes);
     fill_all(blocks);

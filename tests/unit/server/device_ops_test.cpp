@@ -1,5 +1,6 @@
 // The GPU operations of the peer-to-peer engine (DeviceOps), on softgpu.
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -162,6 +163,29 @@ TEST_F(DeviceOpsTest, ACopyThatIsRefusedHalfwayEndsWithWhatWasIssued) {
   EXPECT_EQ(bytes, std::vector<unsigned char>(kBytes, 0x5a));
   driver().cuMemFree_v2(from);
   driver().cuMemFree_v2(to);
+}
+
+// A peer may be a client that plays one. It maps only memory that a worker of its owner has named.
+TEST_F(DeviceOpsTest, PeersGetNamesOfMemoryAndOpenNothingElse) {
+  ExportedNames names;
+  auto ops = CudaDeviceOps::create(driver(), {{0, context_}}, {}, {}, &names);
+  ASSERT_TRUE(ops.ok()) << ops.status().message();
+  const Result<p2p::DeviceAddress> memory = (*ops)->allocate(0, 4096);
+  ASSERT_TRUE(memory.ok()) << memory.status().message();
+  auto exported = (*ops)->export_memory(0, *memory + 8);
+  ASSERT_TRUE(exported.ok()) << exported.status().message();
+  EXPECT_EQ(exported->offset, 8u);
+  // The driver has got its own handle: it answers that this process has the memory already.
+  EXPECT_EQ((*ops)->open(0, *exported).status().cuda(), CUDA_ERROR_INVALID_CONTEXT);
+
+  CUipcMemHandle raw{};
+  ASSERT_EQ(driver().cuIpcGetMemHandle(&raw, *memory), CUDA_SUCCESS);
+  p2p::ExportedMemory forged;
+  std::memcpy(forged.handle.data(), &raw, sizeof raw);
+  EXPECT_EQ((*ops)->open(0, forged).status().code(), Code::kNotFound);
+  exported->handle[40] ^= std::byte{1};
+  EXPECT_EQ((*ops)->open(0, *exported).status().code(), Code::kNotFound);
+  (*ops)->free(0, *memory);
 }
 
 }  // namespace

@@ -74,7 +74,8 @@ class RealSession {
     const auto answer = call(opcode, values...);
     EXPECT_EQ(answer.result, CUDA_SUCCESS) << static_cast<int>(opcode);
     Output output{};
-    if (answer.body.size() >= sizeof output) std::memcpy(&output, answer.body.data(), sizeof output);
+    if (answer.body.size() >= sizeof output)
+      std::memcpy(&output, answer.body.data(), sizeof output);
     return output;
   }
   CUresult open(const CUipcMemHandle& handle) {

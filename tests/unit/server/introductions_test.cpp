@@ -194,7 +194,8 @@ TEST_F(IntroductionsTest, RoomComesBackWhenFailuresAreOld) {
   make_hub(std::chrono::milliseconds(200));
   p2p::PeerId link = 1;
   while (introduce(link, 1, closed).ok()) ++link;
-  while (!introduce(link, 1, closed).ok()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  while (!introduce(link, 1, closed).ok())
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(outcome_over(1).code(), Code::kUnavailable);
   EXPECT_TRUE(hub_->knows(link));
 }
