@@ -14,8 +14,9 @@ import sys
 # Folders from the ground up, and what each may include beside itself. A folder that is not named belongs to the
 # nearest one above it that is.
 COMMON = ("common/base", "common/cuda", "common/config", "common/identity", "common/image", "common/interop",
-          "common/transport", "common/wire")
-ENGINE = ("common/base", "common/cuda", "common/config", "common/transport", "common/wire")
+          "common/tls", "common/transport", "common/wire")
+ENGINE = ("common/base", "common/cuda", "common/config", "common/identity", "common/tls", "common/transport",
+          "common/wire")
 STREAMS = ("server/executor/objects", "server/executor/answers", "server/executor/streams")
 COMPONENTS = (*STREAMS, "server/executor/images", "server/executor/memory", "server/executor/graphs",
               "server/executor/peers")
@@ -27,10 +28,11 @@ MAY_INCLUDE = {
     "common/identity": ("common/base",),
     "common/image": ("common/base",),
     "common/interop": ("common/base",),
+    "common/tls": ("common/base", "common/identity"),
     "common/transport": ("common/base",),
-    "common/wire": ("common/base", "common/transport"),
+    "common/wire": ("common/base", "common/config", "common/identity", "common/tls", "common/transport"),
     "p2p": ENGINE,
-    "server/auth": ("common/base", "common/identity"),
+    "server/auth": ("common/base", "common/identity", "common/tls", "common/wire"),
     "server/names": ("common/base", "common/wire"),
     "server/peer": ("api", *COMMON, "p2p", "server/names"),
     "server/executor/objects": ("api", *COMMON),

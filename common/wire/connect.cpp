@@ -203,8 +203,9 @@ Result<bool> present_ticket(int socket, Clock::time_point deadline) {
   const Result<UniqueFd> local = connect_unix(server->port, deadline);
   if (local.status().code() == Code::kUnavailable) return false;
   if (!local) return local.status();
-  RCUDA_RETURN_IF_ERROR(write_message(local->get(), MessageType::kTicketQuery,
-                                      encode(TicketQuery{*own, *server}), deadline));
+  // A server that does not serve this user refuses before it reads; its reason can still be read.
+  (void)write_message(local->get(), MessageType::kTicketQuery, encode(TicketQuery{*own, *server}),
+                      deadline);
   auto answer = read_message(local->get(), deadline);
   if (!answer) {
     return Status(answer.status().code(), "this machine's rcuda-server gave no ticket (" +

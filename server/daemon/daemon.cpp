@@ -279,7 +279,7 @@ void Daemon::report(Connection& connection) {
   wire::ServerStatus status;
   status.server = host_name();
   status.max_sessions = static_cast<uint32_t>(settings_.max_sessions.get());
-  pool_->report(&status);
+  pool_->report(&status, *connection.identity);
   (void)wire::write_message(connection.stream, wire::MessageType::kStatus, wire::encode(status),
                             Clock::now() + std::chrono::milliseconds(100));
 }

@@ -52,8 +52,14 @@ Status Gate::open(bool for_others) {
   const bool wanted = !settings_.certificate.get().empty() || (for_others && !allows_anybody());
   const auto certificate = wanted ? identity::load_or_make_certificate(path, host_name())
                                   : identity::load_certificate(path);
-  if (certificate.status().code() == Code::kNotFound && !wanted) return {};
-  if (!certificate.ok()) return certificate.status();
+  if (!certificate.ok() && wanted) return certificate.status();
+  if (!certificate.ok()) {
+    // A server for its own machine does without.
+    if (certificate.status().code() != Code::kNotFound) {
+      RCUDA_INFO("no TLS: %s", certificate.status().message().c_str());
+    }
+    return {};
+  }
   auto tls = tls::Server::create(path, settings_.client_authorities.get());
   if (!tls.ok()) return tls.status();
   tls_ = std::move(tls).value();

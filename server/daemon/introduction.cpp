@@ -26,6 +26,9 @@ constexpr uint32_t kMaxHelloBytes = 64u << 10;
 // A session begins without the name of its user if the name service takes longer.
 constexpr auto kLongestWaitForName = std::chrono::milliseconds(100);
 
+// The user that has no files, on every Linux.
+constexpr uid_t kNobody = 65534;
+
 bool begins_with_tls(const Socket& client) {
   std::byte first{};
   return ::recv(client.fd(), &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && tls::looks_like_tls(first);
@@ -246,8 +249,10 @@ Status Daemon::admit(Connection& connection) const {
     return Status(Code::kProtocol, "the client did not identify itself first");
   }
   if (gate_.allows_anybody()) {
+    // A stranger never runs as root.
     connection.identity =
         Identity{::geteuid(), ::getegid(), "unknown", {}, "insecure", connection.name};
+    if (::geteuid() == 0) connection.identity->uid = connection.identity->gid = kNobody;
     return {};
   }
   const Result<bool> of_this_machine = wire::any_on_this_machine({&connection.ends.client, 1});

@@ -128,13 +128,16 @@ size_t WorkerPool::sessions() const {
                                            [](const Worker& w) { return w.is(State::kBusy); }));
 }
 
-void WorkerPool::report(wire::ServerStatus* status) const {
+void WorkerPool::report(wire::ServerStatus* status, const Identity& to) const {
+  const bool all = to.method != "insecure" && (to.uid == ::geteuid() || to.uid == 0u);
   status->driver = offer_.driver;
   status->devices = offer_.devices;
   for (const Worker& worker : workers_) {
     if (worker.is(State::kIdle)) ++status->idle_workers;
-    if (!worker.is(State::kBusy)) continue;
+    const bool theirs = worker.identity.uid == to.uid && worker.identity.user == to.user;
+    if (!worker.is(State::kBusy) || !(all || theirs)) continue;
     status->sessions.push_back(worker.session);
+    status->sessions.back().user = worker.identity.user;
     status->sessions.back().seconds = seconds_since(worker.since);
   }
 }

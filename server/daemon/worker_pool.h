@@ -81,8 +81,9 @@ class WorkerPool {
   void shutdown();
 
   size_t sessions() const;
-  // Adds the idle workers and the sessions.
-  void report(wire::ServerStatus* status) const;
+  // Adds the idle workers and the sessions: all of them for the server's own user and root, and for
+  // others their own.
+  void report(wire::ServerStatus* status, const Identity& to) const;
   size_t starting() const;
   bool ever_ready() const { return !offer_.driver.empty(); }
   const WorkerReady& offer() const { return offer_; }  // of the latest worker that became ready

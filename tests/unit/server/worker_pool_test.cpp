@@ -58,7 +58,7 @@ void run_until(WorkerPool& pool, const std::function<bool()>& done) {
 
 uint32_t idle(const WorkerPool& pool) {
   wire::ServerStatus status;
-  pool.report(&status);
+  pool.report(&status, our_user());
   return status.idle_workers;
 }
 
@@ -147,7 +147,7 @@ TEST(WorkerPoolTest, ATracedWorkerThatEndedHoldsNobody) {
   UniqueFd ours(ends[0]), theirs(ends[1]);
   ASSERT_TRUE(*pool.assign(hello(), our_user(), {}, &theirs));
   wire::ServerStatus status;
-  pool.report(&status);
+  pool.report(&status, our_user());
   ASSERT_EQ(status.sessions.size(), 1u);
   ASSERT_EQ(::kill(static_cast<pid_t>(status.sessions[0].worker_pid), SIGKILL), 0);
   run_until(pool, [&] { return pool.sessions() == 0; });

@@ -83,7 +83,7 @@ TEST(ConnectTest, AServerThatTakesNoCallersIsGivenUpInTime) {
   // A connected socket has no send timeout.
   timeval timeout{1, 1};
   socklen_t bytes = sizeof timeout;
-  ::getsockopt(waiting->socket.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, &bytes);
+  ::getsockopt(waiting->socket.fd(), SOL_SOCKET, SO_SNDTIMEO, &timeout, &bytes);
   EXPECT_EQ(timeout.tv_sec, 0);
   EXPECT_EQ(timeout.tv_usec, 0);
   const Alarms alarms;
