@@ -2,15 +2,16 @@
 """Compares a local GPU with the same GPU behind rcuda, alternately in one run.
 
     remote_vs_native.py --build FOLDER [--rounds 3] [--torch-rounds 1] [--transports shm,tcp] [--device 0]
-                        [--before FOLDER] [--budget SECONDS]
+                        [--before FOLDER] [--budget SECONDS] [--driver nvidia]
 
 Starts an rcuda-server on this machine, runs bench/remote_vs_native/figures natively and over every
 transport in turn, and prints the median of each figure and its ratio to native: above 1 is better than
 native, for latencies as for bandwidths. If PyTorch is installed, it also runs a small training loop.
+The transport "tls" is tcp with a token and encryption, as a client of another machine has it.
 --before names the build folder of another commit, which then runs in turn as well. A second table has
 the ratio to that build, and the largest ratio between two rounds of that build, which shows the noise.
 --budget prevents rounds that would end after this time.
-Needs an NVIDIA GPU.
+Needs an NVIDIA GPU; with --driver softgpu the first transport takes the place of native.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -50,9 +52,23 @@ def ratio(name, value, base):
     return value / base if name.endswith("gbps") else base / value
 
 
-def remote_environment(build, server, transport, device):
-    return dict(os.environ, RCUDA_DEVICES=f"127.0.0.1@{server.port}:{device}", RCUDA_TRANSPORT=transport,
-                LD_PRELOAD=os.path.join(build, "lib/librcuda.so"))
+def remote_environment(build, server, transport, device, folder):
+    environment = dict(os.environ, RCUDA_DEVICES=f"127.0.0.1@{server.port}:{device}",
+                       RCUDA_TRANSPORT=transport, LD_PRELOAD=os.path.join(build, "lib/librcuda.so"))
+    if transport == "tls":
+        environment.update(RCUDA_TRANSPORT="tcp", RCUDA_SECURITY="tls",
+                           RCUDA_TOKEN_FILE=os.path.join(folder, "token"))
+    return environment
+
+
+def make_token(build, folder):
+    """The settings of a server that takes the token in folder/token."""
+    tokens, certificate = os.path.join(folder, "tokens"), os.path.join(folder, "server.pem")
+    token = subprocess.run([os.path.join(build, "bin/rcuda-token"), "create", "--file", tokens,
+                            "--certificate", certificate], check=True, capture_output=True).stdout
+    with open(os.open(os.path.join(folder, "token"), os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
+        file.write(token)
+    return {"RCUDA_SERVER_TOKENS": tokens, "RCUDA_SERVER_CERTIFICATE": certificate}
 
 
 def run_rounds(environments, program, rounds, torch_rounds, budget):
@@ -79,12 +95,12 @@ def run_rounds(environments, program, rounds, torch_rounds, budget):
     return samples
 
 
-def print_against_native(samples, modes):
-    print(f"| {'figure':32} | {'native':>10} |" +
+def print_against_base(samples, base_mode, modes):
+    print(f"| {'figure':32} | {base_mode:>10} |" +
           "".join(f" {mode:>10} | {'ratio':>6} |" for mode in modes))
     print("|" + "-" * 34 + "|" + "-" * 12 + "|" + ("-" * 12 + "|" + "-" * 8 + "|") * len(modes))
-    for name, native in samples["native"].items():
-        base = statistics.median(native)
+    for name, values in samples[base_mode].items():
+        base = statistics.median(values)
         row = f"| {name:32} | {base:10.4g} |"
         for mode in modes:
             if name not in samples[mode]:
@@ -98,7 +114,7 @@ def print_against_native(samples, modes):
 def print_against_before(samples, modes):
     print(f"\n| {'figure':32} |" + "".join(f" {mode:>6} | {'spread':>6} |" for mode in modes))
     print("|" + "-" * 34 + "|" + ("-" * 8 + "|" + "-" * 8 + "|") * len(modes))
-    for name in samples["native"]:
+    for name in samples[modes[0]]:
         row = f"| {name:32} |"
         for mode in modes:
             now, then = samples[mode].get(name), samples[f"{mode} before"].get(name)
@@ -118,20 +134,25 @@ def main():
     parser.add_argument("--budget", type=float, default=float("inf"))
     parser.add_argument("--transports", default="shm,tcp")
     parser.add_argument("--device", type=int, default=0)
+    parser.add_argument("--driver", default="nvidia", help="softgpu: without a native run")
     parser.add_argument("--torch-rounds", type=int,
                         default=1 if importlib.util.find_spec("torch") else 0)
     arguments = parser.parse_args()
     builds = {"": os.path.abspath(arguments.build)}
     if arguments.before:
         builds[" before"] = os.path.abspath(arguments.before)
-    servers = {suffix: Server(build, "nvidia", str(arguments.device), options=("--pool", "2"))
+    folder = tempfile.TemporaryDirectory()
+    servers = {suffix: Server(build, arguments.driver, str(arguments.device), options=("--pool", "2"),
+                              environment=make_token(builds[""], folder.name))
                for suffix, build in builds.items()}
     transports = arguments.transports.split(",")
-    environments = {"native": dict(os.environ, CUDA_VISIBLE_DEVICES=str(arguments.device))}
+    environments = {}
+    if arguments.driver == "nvidia":
+        environments["native"] = dict(os.environ, CUDA_VISIBLE_DEVICES=str(arguments.device))
     for transport in transports:
         for suffix, build in builds.items():
             environments[transport + suffix] = remote_environment(build, servers[suffix], transport,
-                                                                  arguments.device)
+                                                                  arguments.device, folder.name)
     program = os.path.join(builds[""], "bench/remote_vs_native/figures")
     try:
         samples = run_rounds(environments, program, arguments.rounds, arguments.torch_rounds,
@@ -141,7 +162,8 @@ def main():
             outcome = server.stop()
             if outcome != 0:
                 print(f"rcuda-server: {outcome}\n{server.text()}", file=sys.stderr)
-    print_against_native(samples, transports)
+    base = next(iter(environments))
+    print_against_base(samples, base, [mode for mode in transports if mode != base])
     if arguments.before:
         print_against_before(samples, transports)
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include <openssl/err.h>
+#include <openssl/sslerr.h>
 #include <poll.h>
 
 #include "common/base/socket_io.h"
@@ -51,6 +52,12 @@ Result<Connection::Progress> Connection::shake_hands() {
     ERR_clear_error();
     return Status(Code::kDenied, std::string("the peer's certificate is not valid here: ") +
                                      X509_verify_cert_error_string(verified));
+  }
+  if (ERR_GET_REASON(ERR_peek_last_error()) == SSL_R_WRONG_VERSION_NUMBER) {
+    ERR_clear_error();
+    return Status(Code::kDenied,
+                  "the peer does not speak TLS: is it an rcuda-server that listens for other "
+                  "machines (--listen)? See its log");
   }
   return ssl_error("the TLS handshake failed");
 }

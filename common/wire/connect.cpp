@@ -135,21 +135,6 @@ Result<UniqueFd> connect_any(const addrinfo* addresses, const std::string& where
                 "cannot connect to " + where + " (" + std::strerror(error) + "); " + remedy);
 }
 
-// Explains a handshake in which no rcuda-server answered.
-Status no_server(const Status& status) {
-  constexpr const char* kRemedy =
-      ": is it an rcuda-server? Check host and port in RCUDA_DEVICES, and the server's log";
-  if (status.code() == Code::kTimeout) {
-    return Status(status.code(),
-                  std::string("it accepted the connection and does not answer") + kRemedy);
-  }
-  if (status.code() == Code::kUnavailable) {
-    return Status(status.code(),
-                  std::string("it closed the connection in the handshake") + kRemedy);
-  }
-  return status;
-}
-
 // The daemon has passed the connection to a worker: encrypts it with the session's key, if it has
 // one.
 Status meet_worker(Connection* connection, Clock::time_point deadline) {
@@ -251,6 +236,20 @@ Result<Connection> connect_server(const std::string& host, uint16_t port,
   Result<UniqueFd> socket = connect_any(addresses->get(), label(host, port), deadline);
   if (!socket) return socket.status();
   return Connection{std::move(socket).value(), medium ? medium : &plain_medium(Reach::kNetwork)};
+}
+
+Status no_server(const Status& status) {
+  constexpr const char* kRemedy =
+      ": is it an rcuda-server? Check host and port in RCUDA_DEVICES, and the server's log";
+  if (status.code() == Code::kTimeout) {
+    return Status(status.code(),
+                  std::string("it accepted the connection and does not answer") + kRemedy);
+  }
+  if (status.code() == Code::kUnavailable) {
+    return Status(status.code(),
+                  std::string("it closed the connection in the handshake") + kRemedy);
+  }
+  return status;
 }
 
 Result<Welcome> request_session(Connection* connection, const Hello& hello,

@@ -40,6 +40,9 @@ Result<Connection> connect_server(const std::string& host, uint16_t port,
 // local socket here (a proxy). identify.h says what comes then.
 Result<bool> present_ticket(int socket, std::chrono::steady_clock::time_point deadline);
 
+// Explains the error of a handshake in which no rcuda-server answered.
+Status no_server(const Status& status);
+
 // Asks for a session and waits until a worker welcomes the client, which is then at the other end.
 // `patience`: how long the server may be silent; while it starts a worker, it says so every second.
 // A refusal is kUnavailable, with the server's reason.

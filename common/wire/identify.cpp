@@ -20,9 +20,15 @@ std::string place(const std::string& host, uint16_t port) {
   return host + ":" + std::to_string(port);
 }
 
-Status no_credentials(const std::string& where) {
+// `here`: the address is this machine's.
+Status no_credentials(const std::string& where, bool here) {
+  const std::string nobody_here =
+      "no rcuda-server of this machine has that port (or a tunnel or a proxy has it), and ";
   return Status(Code::kDenied,
-                "this user has no credentials for the server " + where +
+                (here ? nobody_here : std::string()) +
+                    "this user has no credentials for the "
+                    "server " +
+                    where +
                     ": ask its administrator for a token (rcuda-token create, on the server) and "
                     "put it into ~/.config/rcuda/token, or run munged with the same key on both "
                     "machines, or set RCUDA_TLS_CERTIFICATE and RCUDA_TLS_AUTHORITIES. For a "
@@ -32,7 +38,7 @@ Status no_credentials(const std::string& where) {
 Result<std::vector<std::byte>> read_answer(const Socket& socket, MessageType wanted,
                                            Clock::time_point deadline) {
   auto answer = read_message(socket, deadline);
-  if (!answer) return answer.status();
+  if (!answer) return no_server(answer.status());
   if (answer->first == MessageType::kRefusal) {
     const Result<Refusal> refusal = decode_refusal(answer->second);
     if (!refusal) return refusal.status();
@@ -97,8 +103,8 @@ struct Plan {
   tls::ServerCheck check;
 };
 
-Result<Plan> plan_for(const std::string& host, uint16_t port, const Credentials& credentials,
-                      const identity::munge::Settings& munge) {
+Result<Plan> plan_for(const Connection& connection, const std::string& host, uint16_t port,
+                      const Credentials& credentials, const identity::munge::Settings& munge) {
   Plan plan;
   const Result<std::optional<identity::Token>> token =
       identity::find_token(credentials.token_file.get(), host, port);
@@ -120,7 +126,9 @@ Result<Plan> plan_for(const std::string& host, uint16_t port, const Credentials&
   } else if (identity::munge::available(munge)) {
     plan.method = Method::kMunge;
   } else {
-    return no_credentials(place(host, port));
+    const Result<Endpoint> server = peer_endpoint(connection.socket.fd());
+    const Result<bool> here = server ? any_on_this_machine({&*server, 1}) : server.status();
+    return no_credentials(place(host, port), here && *here);
   }
   plan.message.method = plan.method;
   return plan;
@@ -129,11 +137,11 @@ Result<Plan> plan_for(const std::string& host, uint16_t port, const Credentials&
 Status identify_under_tls(Connection* connection, const std::string& host, uint16_t port,
                           const Credentials& credentials, const identity::munge::Settings& munge,
                           Clock::time_point deadline) {
-  const Result<Plan> plan = plan_for(host, port, credentials, munge);
+  const Result<Plan> plan = plan_for(*connection, host, port, credentials, munge);
   if (!plan) return plan.status();
   auto made =
       tls::connect(connection->socket.fd(), plan->check, credentials.certificate.get(), deadline);
-  if (!made) return made.status();
+  if (!made) return no_server(made.status());
   connection->key = (*made)->exported(tls::kSessionLabel);
   const tls::Key nonce = (*made)->exported(tls::kMungeLabel);
   connection->socket = Socket(connection->socket.release(), std::move(*made));

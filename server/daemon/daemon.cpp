@@ -28,6 +28,9 @@ namespace {
 constexpr rlim_t kMostNewcomers = 512;
 constexpr int kMostAcceptedAtOnce = 64;
 constexpr auto kCrowdedInterval = std::chrono::seconds(10);
+// How many refusals of strangers are told in an interval.
+constexpr size_t kMostStrangersTold = 100;
+constexpr auto kStrangersInterval = std::chrono::seconds(10);
 
 // Leaves descriptors for sessions and workers.
 size_t most_newcomers() {
@@ -110,7 +113,7 @@ Result<bool> Daemon::take_turn() {
   for (const Connection& connection : connections_) {
     // A client that waits sends nothing more, but may disconnect.
     items.push_back(
-        {connection.stream.fd(), static_cast<short>(connection.reads() ? POLLIN : POLLRDHUP), 0});
+        {connection.socket.fd(), static_cast<short>(connection.reads() ? POLLIN : POLLRDHUP), 0});
   }
   pool_->add_descriptors(&items);
   if (::poll(items.data(), items.size(), poll_timeout_ms()) < 0 && errno != EINTR) {
@@ -214,7 +217,7 @@ void Daemon::accept_some(int listening, bool local) {
 
 void Daemon::greet(Accepted accepted, bool local) {
   Connection connection;
-  connection.stream = std::move(accepted.socket);
+  connection.socket = std::move(accepted.socket);
   connection.name = std::move(accepted.peer);
   connection.origin = std::move(accepted.origin);
   connection.ends = accepted.connection;
@@ -222,7 +225,7 @@ void Daemon::greet(Accepted accepted, bool local) {
   connection.deadline = Clock::now() + settings_.handshake_timeout.get();
   RCUDA_DEBUG("%s connected", connection.name.c_str());
   if (local) {
-    Result<Identity> identity = identity_of_local(connection.stream.fd());
+    Result<Identity> identity = identity_of_local(connection.socket.fd());
     if (!identity.ok()) return refuse(connection, identity.status());
     connection.identity = std::move(identity).value();
     const uid_t user = *connection.identity->uid;
@@ -260,7 +263,7 @@ void Daemon::drop_newcomer() {
     say_crowded_from_ = Clock::now() + kCrowdedInterval;
   }
   send_refusal(
-      oldest->stream,
+      oldest->socket,
       Status(Code::kUnavailable,
              "too many connections to the server have not introduced themselves, and this "
              "is the oldest: try again, and see the server's log for where they come from"));
@@ -269,10 +272,29 @@ void Daemon::drop_newcomer() {
 }
 
 void Daemon::refuse(Connection& connection, const Status& status) {
-  RCUDA_WARN("%s refused: %s", connection.name.c_str(), status.message().c_str());
-  audit_.refused(connection.name, connection.identity, status.message());
+  if (connection.identity || tells_of_stranger()) {
+    RCUDA_WARN("%s refused: %s", connection.name.c_str(), status.message().c_str());
+    audit_.refused(connection.name, connection.identity, status.message());
+  }
   // A client in the middle of a TLS handshake could not read it.
-  if (!connection.tls || connection.shaken) send_refusal(connection.stream, status);
+  if (!connection.tls || connection.shaken) send_refusal(connection.socket, status);
+}
+
+// Strangers must not be able to fill the disk with the log and the audit.
+bool Daemon::tells_of_stranger() {
+  const Clock::time_point now = Clock::now();
+  if (now >= strangers_since_ + kStrangersInterval) {
+    if (strangers_refused_ > kMostStrangersTold) {
+      const std::string more =
+          std::to_string(strangers_refused_ - kMostStrangersTold) +
+          " more connections were refused before they had identified themselves";
+      RCUDA_WARN("%s", more.c_str());
+      audit_.refused("many", {}, more);
+    }
+    strangers_since_ = now;
+    strangers_refused_ = 0;
+  }
+  return ++strangers_refused_ <= kMostStrangersTold;
 }
 
 void Daemon::report(Connection& connection) {
@@ -280,7 +302,7 @@ void Daemon::report(Connection& connection) {
   status.server = host_name();
   status.max_sessions = static_cast<uint32_t>(settings_.max_sessions.get());
   pool_->report(&status, *connection.identity);
-  (void)wire::write_message(connection.stream, wire::MessageType::kStatus, wire::encode(status),
+  (void)wire::write_message(connection.socket, wire::MessageType::kStatus, wire::encode(status),
                             Clock::now() + std::chrono::milliseconds(100));
 }
 
@@ -307,13 +329,13 @@ Result<bool> Daemon::assign(Connection& connection) {
   }
   std::optional<tls::Key> key;
   if (connection.tls) key = connection.tls->exported(tls::kSessionLabel);
-  UniqueFd socket(::fcntl(connection.stream.fd(), F_DUPFD_CLOEXEC, 3));
+  UniqueFd socket(::fcntl(connection.socket.fd(), F_DUPFD_CLOEXEC, 3));
   if (!socket) return Status::from_errno(errno, "passing the connection to a worker");
   Result<bool> assigned = pool_->assign(connection.hello, identity, key, &socket);
   if (assigned.ok() && *assigned && connection.tls) {
     // The worker says nothing before the client does, who waits for this. A client that does not
     // read it is given up by the worker.
-    (void)wire::write_message(connection.stream, wire::MessageType::kAssigned, {}, Clock::now());
+    (void)wire::write_message(connection.socket, wire::MessageType::kAssigned, {}, Clock::now());
   }
   return assigned;
 }
@@ -323,7 +345,7 @@ void Daemon::reassure_waiting() {
   const Clock::time_point now = Clock::now();
   for (Connection& connection : connections_) {
     if (!connection.waits || now < connection.tell_at) continue;
-    (void)wire::write_message(connection.stream, wire::MessageType::kQueued, {}, now);
+    (void)wire::write_message(connection.socket, wire::MessageType::kQueued, {}, now);
     connection.tell_at = now + wire::kQueuedInterval;
   }
 }

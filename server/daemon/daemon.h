@@ -56,8 +56,8 @@ class Daemon {
 
   // A connection that has not yet been passed to a worker.
   struct Connection {
-    Socket stream;
-    // The cipher of `stream`, of a client of another machine; its handshake may be in progress.
+    Socket socket;
+    // The cipher of `socket`, of a client of another machine; its handshake may be in progress.
     tls::Connection* tls = nullptr;
     bool shaken = false;  // the handshake is done
     std::string name;
@@ -86,6 +86,7 @@ class Daemon {
   size_t newcomers() const;
   void drop_newcomer();
   void refuse(Connection& connection, const Status& status);
+  bool tells_of_stranger();
   void report(Connection& connection);
   void serve_waiting();
   Result<bool> assign(Connection& connection);
@@ -121,6 +122,9 @@ class Daemon {
   std::list<Connection> connections_;  // the oldest first
   bool announced_ = false;
   Clock::time_point say_crowded_from_{};  // time of the next warning of a flood
+  // Refusals of strangers since strangers_since_. Only some of them are told one by one.
+  size_t strangers_refused_ = 0;
+  Clock::time_point strangers_since_{};
   Clock::time_point accept_from_{};       // set to a later time after a failure
 };
 

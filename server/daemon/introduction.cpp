@@ -38,20 +38,20 @@ bool begins_with_tls(const Socket& client) {
 
 bool Daemon::read(Connection& connection) {
   if (!connection.local && !connection.tls && connection.received.empty() && !connection.identity &&
-      begins_with_tls(connection.stream)) {
+      begins_with_tls(connection.socket)) {
     if (!gate_.tls()) {
       refuse(connection, Status(Code::kUnsupported,
                                 "this server has no certificate, so it cannot speak TLS: start it "
                                 "with --listen and an address, or set RCUDA_SERVER_CERTIFICATE"));
       return false;
     }
-    auto tls = gate_.tls()->accept(connection.stream.fd());
+    auto tls = gate_.tls()->accept(connection.socket.fd());
     if (!tls.ok()) {
       refuse(connection, tls.status());
       return false;
     }
     connection.tls = tls->get();
-    connection.stream = Socket(connection.stream.release(), std::move(tls).value());
+    connection.socket = Socket(connection.socket.release(), std::move(tls).value());
   }
   if (connection.tls && !connection.shaken) return shake_hands(connection);
 
@@ -77,7 +77,7 @@ bool Daemon::read(Connection& connection) {
     const size_t have = connection.received.size();
     connection.received.resize(wanted);
     const ssize_t got =
-        connection.stream.recv(connection.received.data() + have, wanted - have, MSG_DONTWAIT);
+        connection.socket.recv(connection.received.data() + have, wanted - have, MSG_DONTWAIT);
     connection.received.resize(have + static_cast<size_t>(std::max<ssize_t>(got, 0)));
     if (got > 0) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return true;
@@ -147,14 +147,14 @@ bool Daemon::pass_on(Connection& connection, MessageType type, const std::vector
     const Result<wire::Attach> attach = wire::decode_attach(body);
     if (!attach.ok()) {
       status = attach.status();
-    } else if (!pool_->attach(*attach, connection.stream.release())) {
+    } else if (!pool_->attach(*attach, connection.socket.release())) {
       RCUDA_WARN("%s wants to join a session that does not exist", connection.name.c_str());
     }
   } else {
     const Result<wire::PeerHello> hello = wire::decode_peer_hello(body);
-    UniqueFd socket = connection.stream.release();
+    UniqueFd socket = connection.socket.release();
     if (!hello.ok() || !pool_->call_on(*hello, &socket)) {
-      connection.stream = std::move(socket);
+      connection.socket = std::move(socket);
       status = hello.ok() ? Status(Code::kUnavailable,
                                    "no worker of that session is here: it has ended, or the "
                                    "address is another server's")
@@ -174,7 +174,7 @@ void Daemon::give_ticket(Connection& connection, const std::vector<std::byte>& b
   if (!query.ok()) return refuse(connection, query.status());
   const Result<wire::Ticket> ticket = tickets_.issue(*connection.identity, *query, Clock::now());
   if (!ticket.ok()) return refuse(connection, ticket.status());
-  (void)wire::write_message(connection.stream, MessageType::kTicket, wire::encode(*ticket),
+  (void)wire::write_message(connection.socket, MessageType::kTicket, wire::encode(*ticket),
                             Clock::now());
 }
 
@@ -210,7 +210,7 @@ Status Daemon::challenge(Connection& connection) {
     return Status::from_errno(errno, "getrandom");
   }
   std::memcpy(connection.nonce.emplace().data(), message.nonce, sizeof message.nonce);
-  return wire::write_message(connection.stream, MessageType::kChallenge, wire::encode(message),
+  return wire::write_message(connection.socket, MessageType::kChallenge, wire::encode(message),
                              Clock::now());
 }
 
@@ -238,7 +238,7 @@ Status Daemon::finish_proof(Connection& connection) {
   if (!found->ok()) return found->status();
   connection.identity = std::move(*found).value();
   connection.name += " of " + connection.identity->user;
-  return wire::write_message(connection.stream, MessageType::kAuthenticated, wire::encode(answer),
+  return wire::write_message(connection.socket, MessageType::kAuthenticated, wire::encode(answer),
                              Clock::now());
 }
 

@@ -134,7 +134,8 @@ void WorkerPool::report(wire::ServerStatus* status, const Identity& to) const {
   status->devices = offer_.devices;
   for (const Worker& worker : workers_) {
     if (worker.is(State::kIdle)) ++status->idle_workers;
-    const bool theirs = worker.identity.uid == to.uid && worker.identity.user == to.user;
+    // A user of this machine may not have been looked up yet, but has a number.
+    const bool theirs = to.uid ? worker.identity.uid == to.uid : worker.identity.user == to.user;
     if (!worker.is(State::kBusy) || !(all || theirs)) continue;
     status->sessions.push_back(worker.session);
     status->sessions.back().user = worker.identity.user;

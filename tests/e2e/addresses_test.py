@@ -9,6 +9,7 @@ import os
 import socket
 import struct
 import subprocess
+import tempfile
 import threading
 import unittest
 
@@ -45,8 +46,8 @@ class Listener:
 
 
 class AddressesTest(unittest.TestCase):
-    def check(self, devices, *expected, transport="tcp"):
-        environment = dict(client_environment(BUILD, [], transport), RCUDA_DEVICES=devices)
+    def check(self, devices, *expected, transport="tcp", **settings):
+        environment = dict(client_environment(BUILD, [], transport), RCUDA_DEVICES=devices, **settings)
         if devices is None:
             del environment["RCUDA_DEVICES"]
         result = subprocess.run([os.path.join(PROGRAMS, "vector_add")], env=environment,
@@ -57,6 +58,18 @@ class AddressesTest(unittest.TestCase):
         self.assertEqual(len(lines), 1, result.stderr)
         for text in expected:
             self.assertIn(text, lines[0])
+
+    def check_impostor(self, port, plain, encrypted, *remedies):
+        """What is said of something that listens where the list names a server: without security,
+        with a token, and without credentials."""
+        where = f"127.0.0.1:{port}"
+        with tempfile.NamedTemporaryFile("w") as tokens:  # mode 600
+            tokens.write(f"rcuda1.00000000.{43 * 'A'}.{43 * 'A'}\n")
+            tokens.flush()
+            self.check(f"127.0.0.1@{port}:0", where, plain, *remedies, RCUDA_SECURITY="none")
+            self.check(f"127.0.0.1@{port}:0", where, encrypted, RCUDA_TOKEN_FILE=tokens.name)
+        self.check(f"127.0.0.1@{port}:0", where, "no rcuda-server of this machine has that port",
+                   XDG_CONFIG_HOME="/nowhere", RCUDA_MUNGE_SOCKET="/nowhere")
 
     def listener(self, answer):
         listener = Listener(answer)
@@ -80,18 +93,18 @@ class AddressesTest(unittest.TestCase):
 
     def test_a_listener_that_never_answers(self):
         port = self.listener(lambda connection: None)
-        self.check(f"127.0.0.1@{port}:0", f"127.0.0.1:{port}", "does not answer",
-                   "Check host and port in RCUDA_DEVICES")
+        self.check_impostor(port, "does not answer", "does not answer",
+                            "Check host and port in RCUDA_DEVICES")
 
     def test_a_server_of_something_else(self):
         port = self.listener(lambda c: c.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"))
-        self.check(f"127.0.0.1@{port}:0", f"127.0.0.1:{port}", "does not speak rcuda's protocol",
-                   "check host and port")
+        self.check_impostor(port, "does not speak rcuda's protocol", "does not speak TLS",
+                            "check host and port")
 
     def test_a_listener_that_hangs_up(self):
         port = self.listener(lambda connection: connection.close())
-        self.check(f"127.0.0.1@{port}:0", f"127.0.0.1:{port}", "closed the connection",
-                   "Check host and port in RCUDA_DEVICES")
+        self.check_impostor(port, "closed the connection", "closed the connection",
+                            "Check host and port in RCUDA_DEVICES")
 
     def test_another_version(self):
         def answer(connection):
@@ -99,7 +112,7 @@ class AddressesTest(unittest.TestCase):
             connection.sendall(struct.pack("<4I", magic, version + 1, 4, 0))
         port = self.listener(answer)
         self.check(f"127.0.0.1@{port}:0", f"127.0.0.1:{port}", "protocol version",
-                   "install the same release of rcuda on both")
+                   "install the same release of rcuda on both", RCUDA_SECURITY="none")
 
     def test_an_unknown_host(self):
         self.check("no-such-host.invalid:0", "no-such-host.invalid", "check its name in RCUDA_DEVICES")
@@ -132,7 +145,11 @@ class AddressesTest(unittest.TestCase):
     def test_one_bad_server_among_good_ones(self):
         server = self.server()
         port = self.listener(lambda connection: None)
-        self.check(f"{server.address()},127.0.0.1@{port}:0", f"127.0.0.1:{port}", "does not answer")
+        with tempfile.NamedTemporaryFile("w") as tokens:
+            tokens.write(f"rcuda1.00000000.{43 * 'A'}.{43 * 'A'}\n")
+            tokens.flush()
+            self.check(f"{server.address()},127.0.0.1@{port}:0", f"127.0.0.1:{port}", "does not answer",
+                       RCUDA_TOKEN_FILE=tokens.name)
 
 
 if __name__ == "__main__":

@@ -169,7 +169,8 @@ class FaultsTest(unittest.TestCase):
         server = self.server(RCUDA_SERVER_PEER_TIMEOUT="2s")
         proxy = Proxy(server.port)
         self.addCleanup(proxy.close)
-        environment = dict(client_environment(BUILD, [server], "tcp"),
+        # The proxy brings the ticket, so the client must not identify itself once more.
+        environment = dict(client_environment(BUILD, [server], "tcp", RCUDA_SECURITY="none"),
                            RCUDA_DEVICES=f"127.0.0.1@{proxy.port}:0")
         run = self.start(environment)
         worker = server.sessions(BUILD)[run.pid]

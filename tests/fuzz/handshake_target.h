@@ -20,6 +20,10 @@ inline void fuzz_handshake(const uint8_t* data, size_t size) {
   if (auto peer = decode_peer_hello(body); peer.ok() && encode(*peer) != body) std::abort();
   if (auto query = decode_ticket_query(body); query.ok() && encode(*query) != body) std::abort();
   if (auto ticket = decode_ticket(body); ticket.ok() && encode(*ticket) != body) std::abort();
+  if (auto nonce = decode_challenge(body); nonce.ok() && encode(*nonce) != body) std::abort();
+  if (auto who = decode_authenticate(body); who.ok() && encode(*who) != body) std::abort();
+  if (auto answer = decode_authenticated(body); answer.ok() && encode(*answer) != body)
+    std::abort();
   if (auto welcome = decode_welcome(body); welcome.ok() && encode(*welcome) != body) std::abort();
   if (auto refusal = decode_refusal(body); refusal.ok() && encode(*refusal) != body) std::abort();
   if (auto status = decode_status(body); status.ok() && encode(*status) != body) std::abort();

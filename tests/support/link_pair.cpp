@@ -1,6 +1,7 @@
 #include "tests/support/link_pair.h"
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <sstream>
@@ -15,6 +16,8 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "common/tls/keyed.h"
 
 namespace rcuda::test {
 namespace {
@@ -96,19 +99,27 @@ Result<RawPair> control_sockets(const Medium& medium, const Listener& listener) 
   return RawPair{std::move(*ours), std::move(*theirs)};
 }
 
-Result<Socket> as_socket(Result<UniqueFd> socket) {
+// With RCUDA_TEST_ENCRYPTION the sockets of a network are encrypted, as those of a session with
+// another machine are.
+Result<Socket> as_socket(Result<UniqueFd> socket, const Medium& medium, bool server) {
   if (!socket) return socket.status();
-  return Socket(std::move(*socket));
+  const bool network = medium.traits.reach == transport::Reach::kNetwork;
+  if (!network || !std::getenv("RCUDA_TEST_ENCRYPTION")) return Socket(std::move(*socket));
+  constexpr tls::Key kKey{1, 2, 3};
+  return tls::encrypt(std::move(*socket), kKey, server ? tls::Role::kServer : tls::Role::kClient,
+                      std::chrono::steady_clock::now() + std::chrono::seconds(60));
 }
 
 Result<std::unique_ptr<Link>> make_end(const Medium& medium, UniqueFd control, bool server,
                                        const Listener& listener, const LinkOptions& options) {
   Bootstrap bootstrap;
-  bootstrap.control = std::move(control);
+  Result<Socket> encrypted = as_socket(std::move(control), medium, server);
+  if (!encrypted) return encrypted.status();
+  bootstrap.control = std::move(*encrypted);
   bootstrap.server = server;
   bootstrap.timeout = std::chrono::seconds(60);
-  bootstrap.open_stream = [&](int) { return as_socket(listener.connect()); };
-  bootstrap.accept_stream = [&](int) { return as_socket(listener.accept()); };
+  bootstrap.open_stream = [&](int) { return as_socket(listener.connect(), medium, server); };
+  bootstrap.accept_stream = [&](int) { return as_socket(listener.accept(), medium, server); };
   return transport::make_link(medium, std::move(bootstrap), options);
 }
 

@@ -164,14 +164,14 @@ void PuppetServer::run() {
 
 Status PuppetServer::welcome_client() {
   transport::Bootstrap bootstrap;
-  bootstrap.control.reset(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  bootstrap.control = UniqueFd(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   if (!bootstrap.control) return Status::from_errno(errno, "accept");
-  auto message = wire::read_message(bootstrap.control.get(), patience());
+  auto message = wire::read_message(bootstrap.control, patience());
   if (!message.ok()) return message.status();
   auto hello = wire::decode_hello(message->second);
   if (!hello.ok()) return hello.status();
   hello_ = std::move(hello).value();
-  RCUDA_RETURN_IF_ERROR(wire::write_message(bootstrap.control.get(), wire::MessageType::kWelcome,
+  RCUDA_RETURN_IF_ERROR(wire::write_message(bootstrap.control, wire::MessageType::kWelcome,
                                             wire::encode(welcome_), patience()));
   bootstrap.server = true;
   bootstrap.timeout = std::chrono::seconds(60);

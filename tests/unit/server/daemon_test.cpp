@@ -24,6 +24,7 @@
 #include "common/transport/link.h"
 #include "common/wire/connect.h"
 #include "common/wire/handshake.h"
+#include "server/daemon/accounts.h"
 #include "server/worker/address_fence.h"
 #include "tests/support/server_process.h"
 #include "tests/support/session_harness.h"
@@ -367,7 +368,8 @@ TEST(DaemonTest, StatusListsDevicesAndSessions) {
   EXPECT_EQ(status->devices[0].ordinal, 1u);
   EXPECT_GT(status->devices[0].total_bytes, 0u);
   ASSERT_EQ(status->sessions.size(), 1u);
-  EXPECT_EQ(status->sessions[0].user, "ada");
+  // Not what the client says of itself.
+  EXPECT_EQ(status->sessions[0].user, look_up_account(::geteuid())->user);
   EXPECT_EQ(status->sessions[0].worker_pid, outcome.session->welcome.worker_pid);
   EXPECT_EQ(status->sessions[0].devices, std::vector<uint32_t>{0});
 }

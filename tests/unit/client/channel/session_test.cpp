@@ -78,8 +78,11 @@ TEST(SessionOpen, AllConnectionsGoToOneHost) {
     };
     EXPECT_FALSE(transport::make_link(*tcp, std::move(bootstrap), {}).ok());
   });
+  wire::Credentials credentials;
+  ASSERT_TRUE(credentials.security.set("none", "RCUDA_SECURITY", "the test").ok());
   SessionOptions options;
   options.medium = tcp;
+  options.credentials = &credentials;
   const auto opened =
       Session::open({nullptr, test::HostName::kName, host.port(), {0}, {0}}, options);
   EXPECT_FALSE(opened.ok());

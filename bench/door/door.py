@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""How long a client waits for its session: by the way it identifies itself, and beside strangers.
+
+    door.py --build FOLDER [--before FOLDER] [--driver softgpu] [--runs 20] [--strangers 10000]
+
+The first table has the time of cuInit() in a new process: over shared memory, over TCP with a ticket,
+over TLS with a token, and with neither identity nor encryption. --before names the build folder of a
+commit; it is measured in turn, for the ways that it has. The second table has the same time over TCP
+while strangers hold the server's port: silent connections, half introductions, garbage, and TLS
+handshakes that go no further. Whoever is dropped connects again at once.
+"""
+
+import argparse
+import os
+import resource
+import selectors
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../../tests/e2e"))
+from servers import message, Server  # noqa: E402
+
+CLIENT = """
+import ctypes, sys, time
+cuda = ctypes.CDLL(sys.argv[1])
+begin = time.perf_counter()
+result = cuda.cuInit(0)
+end = time.perf_counter()
+assert result == 0, result
+print(end - begin)
+"""
+
+
+def session_start(build, environment):
+    """Milliseconds."""
+    result = subprocess.run([sys.executable, "-c", CLIENT, os.path.join(build, "lib/librcuda.so")],
+                            env=dict(os.environ, **environment), capture_output=True, text=True,
+                            timeout=120)
+    if result.returncode:
+        raise SystemExit(result.stderr)
+    return float(result.stdout) * 1e3
+
+
+class Strangers:
+    """Keeps `count` connections open from addresses of 127.0.0.0/8, each of one kind."""
+
+    def __init__(self, port, count):
+        hello = bytes.fromhex("16030100c8010000c40303") + os.urandom(32)
+        self.kinds = [b"", message(1, bytes(40))[:-8], os.urandom(64), hello]
+        self.port, self.count = int(port), count
+        self.selector = selectors.DefaultSelector()
+        self.open, self.opened, self.dropped, self.over = 0, 0, 0, False
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def connect(self):
+        stranger = socket.socket()
+        stranger.setblocking(False)
+        stranger.connect_ex(("127.0.0.1", self.port))
+        self.selector.register(stranger, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        self.open += 1
+        self.opened += 1
+
+    def run(self):
+        while not self.over:
+            for _ in range(min(200, self.count - self.open)):
+                self.connect()
+            for key, events in self.selector.select(0.01):
+                stranger = key.fileobj
+                try:
+                    if events & selectors.EVENT_WRITE:
+                        stranger.send(self.kinds[self.opened % len(self.kinds)])
+                        self.selector.modify(stranger, selectors.EVENT_READ)
+                        continue
+                    if stranger.recv(1 << 12):
+                        continue
+                except OSError:
+                    pass
+                self.selector.unregister(stranger)
+                stranger.close()
+                self.open -= 1
+                self.dropped += 1
+        for key in list(self.selector.get_map().values()):
+            key.fileobj.close()
+
+    def stop(self):
+        self.over = True
+        self.thread.join()
+
+
+def print_row(name, values):
+    values = sorted(values)
+    print(f"| {name:42} | {values[0]:8.2f} | {statistics.median(values):8.2f} | {values[-1]:8.2f} |")
+
+
+def print_header(title):
+    print(f"\n| {title:42} | {'least ms':>8} | {'median':>8} | {'most':>8} |")
+    print("|" + "-" * 44 + "|" + ("-" * 10 + "|") * 3)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--before")
+    parser.add_argument("--driver", default="softgpu")
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--strangers", type=int, default=10000)
+    arguments = parser.parse_args()
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    build = os.path.abspath(arguments.build)
+    with tempfile.TemporaryDirectory() as folder:
+        tokens, certificate = os.path.join(folder, "tokens"), os.path.join(folder, "server.pem")
+        token = subprocess.run([os.path.join(build, "bin/rcuda-token"), "create", "--file", tokens,
+                                "--certificate", certificate], check=True, capture_output=True).stdout
+        with open(os.open(os.path.join(folder, "token"), os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(token)
+        options = ("--pool", "4")
+        server = Server(build, arguments.driver, options=options,
+                        environment={"RCUDA_SERVER_TOKENS": tokens,
+                                     "RCUDA_SERVER_CERTIFICATE": certificate})
+        open_door = Server(build, arguments.driver, options=(*options, "--insecure"))
+        secure = {"RCUDA_DEVICES": server.address()}
+        ways = {
+            "shared memory": (build, {**secure, "RCUDA_TRANSPORT": "shm"}),
+            "TCP, ticket": (build, {**secure, "RCUDA_TRANSPORT": "tcp"}),
+            "TCP, token over TLS": (build, {**secure, "RCUDA_TRANSPORT": "tcp", "RCUDA_SECURITY": "tls",
+                                            "RCUDA_TOKEN_FILE": os.path.join(folder, "token")}),
+            "TCP, no identity, no encryption": (build, {"RCUDA_DEVICES": open_door.address(),
+                                                        "RCUDA_TRANSPORT": "tcp",
+                                                        "RCUDA_SECURITY": "none"}),
+        }
+        servers = [server, open_door]
+        if arguments.before:
+            before = os.path.abspath(arguments.before)
+            servers.append(Server(before, arguments.driver, options=options))
+            for transport in ("shm", "tcp"):
+                ways[f"{transport}, before"] = (before, {"RCUDA_DEVICES": servers[-1].address(),
+                                                         "RCUDA_TRANSPORT": transport})
+        times = {way: [] for way in ways}
+        for _ in range(arguments.runs):
+            for way, (its_build, environment) in ways.items():
+                times[way].append(session_start(its_build, environment))
+                time.sleep(0.1)  # until the pool has another worker
+        print_header("start of a session")
+        for way, values in times.items():
+            print_row(way, values)
+
+        strangers = Strangers(server.port, arguments.strangers)
+        while strangers.opened < arguments.strangers:
+            time.sleep(0.1)
+        print_header(f"beside {arguments.strangers} strangers")
+        for way in ("TCP, ticket", "TCP, token over TLS"):
+            values = []
+            for _ in range(arguments.runs):
+                values.append(session_start(*ways[way]))
+                time.sleep(0.1)
+            print_row(way, values)
+        strangers.stop()
+        print(f"\n{strangers.opened} connections of strangers, {strangers.dropped} of them dropped")
+        for one in servers:
+            outcome = one.stop()
+            if outcome != 0:
+                print(f"rcuda-server: {outcome}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

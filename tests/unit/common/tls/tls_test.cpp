@@ -1,0 +1,284 @@
+// Connections with a certificate and with a key, over socket pairs.
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "common/base/socket_io.h"
+#include "common/identity/certificate.h"
+#include "common/tls/client.h"
+#include "common/tls/keyed.h"
+#include "common/tls/server.h"
+#include "tests/support/temp_folder.h"
+
+namespace rcuda::tls {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr Key kKey{7, 7, 7};
+
+Clock::time_point soon() { return Clock::now() + std::chrono::seconds(60); }
+
+struct Ends {
+  UniqueFd client, server;
+};
+
+Ends make_ends() {
+  int fds[2];
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+struct Encrypted {
+  Result<Socket> client = Status(Code::kInternal, "not made");
+  Result<Socket> server = Status(Code::kInternal, "not made");
+};
+
+Encrypted encrypt_both(Ends ends, const Key& client, const Key& server) {
+  Encrypted made;
+  std::thread other(
+      [&] { made.server = encrypt(std::move(ends.server), server, Role::kServer, soon()); });
+  made.client = encrypt(std::move(ends.client), client, Role::kClient, soon());
+  other.join();
+  return made;
+}
+
+std::vector<std::byte> random_bytes(size_t count) {
+  std::mt19937_64 random(count);
+  std::vector<std::byte> bytes(count);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+TEST(KeyedTest, BothDirectionsAtOnce) {
+  Encrypted ends = encrypt_both(make_ends(), kKey, kKey);
+  ASSERT_TRUE(ends.client.ok()) << ends.client.status().message();
+  ASSERT_TRUE(ends.server.ok()) << ends.server.status().message();
+  const std::vector<std::byte> data = random_bytes(3'000'017);
+  const auto sends = [&](const Socket& socket) {
+    EXPECT_TRUE(send_all(socket, data, soon()).ok());
+  };
+  const auto receives = [&](const Socket& socket) {
+    std::vector<std::byte> got(data.size());
+    EXPECT_TRUE(recv_all(socket, got, soon()).ok());
+    EXPECT_EQ(std::memcmp(got.data(), data.data(), data.size()), 0);
+  };
+  std::vector<std::thread> threads;
+  for (const Socket* socket : {&*ends.client, &*ends.server}) {
+    threads.emplace_back([&, socket] { sends(*socket); });
+    threads.emplace_back([&, socket] { receives(*socket); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(KeyedTest, PiecesAreOneRecordAndFlagsMeanWhatTheyMeanOnSockets) {
+  Encrypted ends = encrypt_both(make_ends(), kKey, kKey);
+  ASSERT_TRUE(ends.client.ok() && ends.server.ok());
+  char text[16] = {};
+  EXPECT_EQ(ends.server->recv(text, sizeof text, MSG_DONTWAIT), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  char one[] = "one, ", two[] = "two";
+  const iovec pieces[] = {{one, 5}, {two, 3}};
+  EXPECT_EQ(ends.client->send(pieces, 0), 8);
+  EXPECT_EQ(ends.server->recv(text, 3, MSG_PEEK), 3);
+  EXPECT_EQ(ends.server->recv(text, 8, MSG_WAITALL), 8);
+  EXPECT_STREQ(text, "one, two");
+  const timeval limit{0, 20'000};
+  ASSERT_EQ(::setsockopt(ends.server->fd(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+  EXPECT_EQ(ends.server->recv(text, 1, 0), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  *ends.client = Socket();
+  EXPECT_EQ(ends.server->recv(text, 1, 0), 0);
+  EXPECT_LT(ends.server->send("x", 1, 0), 0);  // and raises no SIGPIPE
+}
+
+TEST(KeyedTest, AFullSocketTakesTheRestLater) {
+  Encrypted ends = encrypt_both(make_ends(), kKey, kKey);
+  ASSERT_TRUE(ends.client.ok() && ends.server.ok());
+  const std::vector<std::byte> data = random_bytes(8 << 20);
+  std::thread reader([&] {
+    std::vector<std::byte> got(data.size());
+    EXPECT_TRUE(recv_all(*ends.server, got, soon()).ok());
+    EXPECT_EQ(std::memcmp(got.data(), data.data(), data.size()), 0);
+  });
+  size_t sent = 0;
+  int full = 0;
+  while (sent < data.size()) {
+    const ssize_t some = ends.client->send(data.data() + sent, data.size() - sent, MSG_DONTWAIT);
+    if (some > 0) {
+      sent += static_cast<size_t>(some);
+      continue;
+    }
+    ASSERT_EQ(errno, EAGAIN);
+    ++full;
+    pollfd item{ends.client->fd(), POLLOUT, 0};
+    ::poll(&item, 1, 1000);
+  }
+  reader.join();
+  EXPECT_GT(full, 0);
+}
+
+TEST(KeyedTest, AnotherKeyIsRefusedOnBothSides) {
+  Key other = kKey;
+  other[31] ^= 1;
+  const Encrypted ends = encrypt_both(make_ends(), kKey, other);
+  EXPECT_FALSE(ends.client.ok());
+  EXPECT_FALSE(ends.server.ok());
+}
+
+TEST(KeyedTest, APeerThatSaysNothingIsGivenUpAndOneThatTalksPlainlyIsRefused) {
+  {
+    Ends ends = make_ends();
+    const auto waiting = encrypt(std::move(ends.server), kKey, Role::kServer,
+                                 Clock::now() + std::chrono::milliseconds(20));
+    EXPECT_EQ(waiting.status().code(), Code::kTimeout);
+  }
+  for (const char* const text : {"CUDA in plain text, as an old client", "\x16\x03\x01\x00\x04junk"}) {
+    Ends ends = make_ends();
+    ASSERT_GT(::send(ends.client.get(), text, std::strlen(text) + 1, 0), 0);
+    ends.client.reset();
+    EXPECT_FALSE(encrypt(std::move(ends.server), kKey, Role::kServer, soon()).ok());
+  }
+}
+
+// The bytes of a TLS connection pass through two sockets of the test, which may change one.
+class Wire {
+ public:
+  Wire() : left_(make_ends()), right_(make_ends()) {}
+  Ends ends() { return {std::move(left_.client), std::move(right_.server)}; }
+  void start() {
+    for (auto [from, to] : {std::pair(left_.server.get(), right_.client.get()),
+                            std::pair(right_.client.get(), left_.server.get())}) {
+      threads_.emplace_back([this, from = from, to = to] { forward(from, to); });
+    }
+  }
+  void change_next() { changes_ = true; }
+  ~Wire() {
+    ::shutdown(left_.server.get(), SHUT_RDWR);
+    ::shutdown(right_.client.get(), SHUT_RDWR);
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  void forward(int from, int to) {
+    char data[4096];
+    ssize_t got;
+    while ((got = ::recv(from, data, sizeof data, 0)) > 0) {
+      if (changes_.exchange(false)) data[got - 1] ^= 1;
+      (void)::send(to, data, static_cast<size_t>(got), MSG_NOSIGNAL);
+    }
+    ::shutdown(to, SHUT_WR);
+  }
+
+  Ends left_, right_;
+  std::vector<std::thread> threads_;
+  std::atomic<bool> changes_{false};
+};
+
+TEST(KeyedTest, AChangedBitEndsTheConnection) {
+  Wire wire;
+  wire.start();
+  Encrypted ends = encrypt_both(wire.ends(), kKey, kKey);
+  ASSERT_TRUE(ends.client.ok() && ends.server.ok());
+  char text[8] = {};
+  ASSERT_EQ(ends.client->send("good", 5, 0), 5);
+  ASSERT_EQ(ends.server->recv(text, 5, MSG_WAITALL), 5);
+  wire.change_next();
+  ASSERT_EQ(ends.client->send("evil", 5, 0), 5);
+  EXPECT_EQ(ends.server->recv(text, 5, MSG_WAITALL), -1);
+  EXPECT_EQ(errno, EPROTO);
+}
+
+TEST(KeyedTest, DerivedKeysDifferByLabelAndKey) {
+  EXPECT_EQ(derive(kKey, "a"), derive(kKey, "a"));
+  EXPECT_NE(derive(kKey, "a"), derive(kKey, "b"));
+  EXPECT_NE(derive(kKey, "a"), derive(Key{}, "a"));
+}
+
+class CertificateTest : public testing::Test {
+ protected:
+  struct Met {
+    Result<std::unique_ptr<Connection>> client = Status(Code::kInternal, "not made");
+    std::unique_ptr<Connection> server;
+    Status server_status;
+  };
+
+  // A server with a certificate of its own in file `name`, and its fingerprint.
+  std::pair<std::unique_ptr<Server>, identity::Hash> make_server(const char* name) {
+    const std::string path = folder_.file(name);
+    const auto certificate = identity::load_or_make_certificate(path, "node1");
+    EXPECT_TRUE(certificate.ok()) << certificate.status().message();
+    auto server = Server::create(path, "");
+    EXPECT_TRUE(server.ok()) << server.status().message();
+    return {std::move(*server), *identity::fingerprint_of(certificate->x509.get())};
+  }
+
+  Met meet(const Server& server, const ServerCheck& check) {
+    ends_ = make_ends();
+    Met met;
+    std::thread other([&] {
+      auto accepted = server.accept(ends_.server.get());
+      ASSERT_TRUE(accepted.ok());
+      met.server = std::move(*accepted);
+      met.server_status = shake_hands(*met.server, ends_.server.get(), soon());
+    });
+    met.client = connect(ends_.client.get(), check, "", soon());
+    other.join();
+    return met;
+  }
+
+  test::TempFolder folder_;
+  Ends ends_;
+};
+
+TEST_F(CertificateTest, ThePinnedServerIsAcceptedAndBothEndsDeriveTheSameKeys) {
+  const auto [server, fingerprint] = make_server("a.pem");
+  ServerCheck check;
+  check.pinned = fingerprint;
+  const Met met = meet(*server, check), again = meet(*server, check);
+  ASSERT_TRUE(met.client.ok()) << met.client.status().message();
+  ASSERT_TRUE(met.server_status.ok());
+  EXPECT_EQ((*met.client)->exported(kSessionLabel), met.server->exported(kSessionLabel));
+  EXPECT_NE(met.server->exported(kMungeLabel), met.server->exported(kSessionLabel));
+  EXPECT_NE(met.server->exported(kSessionLabel), again.server->exported(kSessionLabel));
+  EXPECT_EQ(met.server->peer_name(), std::nullopt);
+}
+
+TEST_F(CertificateTest, AnotherServerIsNotThePinnedOne) {
+  const auto [server, fingerprint] = make_server("a.pem");
+  const auto [impostor, other] = make_server("b.pem");
+  ServerCheck check;
+  check.pinned = fingerprint;
+  const Met met = meet(*impostor, check);
+  EXPECT_EQ(met.client.status().code(), Code::kDenied);
+  EXPECT_NE(met.client.status().message().find("does not have the key"), std::string::npos);
+}
+
+TEST_F(CertificateTest, AnAuthorityDoesNotSignEverything) {
+  const auto [server, fingerprint] = make_server("a.pem");
+  make_server("other.pem");
+  for (const char* const authority : {"other.pem", "missing.pem"}) {
+    ServerCheck check;
+    check.authorities = folder_.file(authority);
+    check.host = "node1";
+    EXPECT_EQ(meet(*server, check).client.status().code(), Code::kDenied) << authority;
+  }
+}
+
+TEST_F(CertificateTest, AFileThatIsNoCertificateIsNamed) {
+  const std::string path = folder_.write("text.pem", "not PEM\n");
+  const auto server = Server::create(path, "");
+  ASSERT_EQ(server.status().code(), Code::kInvalidArgument);
+  EXPECT_NE(server.status().message().find(path), std::string::npos);
+}
+
+}  // namespace
+}  // namespace rcuda::tls
