@@ -66,6 +66,11 @@ Status Gate::open(bool for_others) {
   return {};
 }
 
+Status Gate::check() {
+  RCUDA_RETURN_IF_ERROR(open(false));
+  return tokens_.refresh();
+}
+
 Result<Proof> Gate::examine(const wire::Authenticate& message, const tls::Connection* tls,
                             const tls::Key& nonce) {
   Proof proof;

@@ -48,6 +48,8 @@ class Gate {
   // Reads the certificate, the authorities and the list of users. If `for_others`, other machines
   // can reach the server; then a certificate is made where there is none.
   Status open(bool for_others);
+  // Also reads the tokens, which open() leaves until the first client brings one.
+  Status check();
 
   // Null if the server has no certificate.
   const tls::Server* tls() const { return tls_.get(); }

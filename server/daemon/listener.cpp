@@ -16,7 +16,7 @@
 namespace rcuda::server {
 namespace {
 
-constexpr int kBacklog = 256;
+constexpr int kBacklog = 4096;  // the kernel limits it to net.core.somaxconn
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 

@@ -19,6 +19,7 @@
 #include "common/base/log.h"
 #include "common/config/toml_file.h"
 #include "server/daemon/daemon.h"
+#include "server/daemon/gate.h"
 #include "server/worker/settings.h"
 #include "server/worker/worker_process.h"
 
@@ -108,6 +109,9 @@ int start(int argc, char** argv) {
       [&] { (void)settings.allow_faults.set("1", "--allow-faults", "the command line"); },
       settings.allow_faults.help());
   app.add_option("--ready-fd", ready, "descriptor to write the port to once clients are served");
+  bool check_config = false;
+  app.add_flag("--check-config", check_config,
+               "say whether settings, certificate, tokens and users are usable, and start nothing");
   app.add_flag("--list-settings", list_settings, "print every setting and where it came from");
   app.add_option("--worker", worker_window)->group("");
 
@@ -136,6 +140,11 @@ int start(int argc, char** argv) {
     return run_worker(settings, UniqueFd(kWorkerControl), static_cast<uint32_t>(worker_window));
   }
   set_log_name("rcuda-server");
+  if (check_config) {
+    if (const Status status = Gate(settings).check(); !status.ok()) return report(status);
+    std::puts("the configuration is usable");
+    return 0;
+  }
   if (list_settings) {
     std::fputs(settings.registry.describe().c_str(), stdout);
     return 0;

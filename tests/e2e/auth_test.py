@@ -390,6 +390,32 @@ class AuthTest(unittest.TestCase):
                 self.assertEqual(result.returncode, 1)
                 self.assertIn("public address", result.stderr)
 
+    def test_a_configuration_is_checked_without_a_start(self):
+        server = self.server()
+        self.make_token(server)
+
+        def check(*options, **settings):
+            environment = dict(os.environ, RCUDA_SERVER_TOKENS=self.path("server.tokens"),
+                               RCUDA_SERVER_CERTIFICATE=self.path("server.pem"), **settings)
+            return subprocess.run([os.path.join(BUILD, "bin/rcuda-server"), "--check-config", *options],
+                                  env=environment, capture_output=True, text=True, timeout=60)
+        result = check()
+        self.assertEqual((result.returncode, result.stdout), (0, "the configuration is usable\n"),
+                         result.stderr)
+        with open(self.path("text"), "w") as file:
+            file.write("neither a key nor a token\n")
+        os.chmod(self.path("text"), 0o600)
+        for options, culprit in ((("--users", "no-such-user"), "no-such-user"),
+                                 (("--users", "@no-such-group"), "no-such-group"),
+                                 (("--tokens", self.path("text")), "text"),
+                                 (("--certificate", self.path("text")), "text"),
+                                 (("--client-authorities", self.path("text")), "text"),
+                                 (("--security", "some"), "insecure-public")):
+            with self.subTest(options=options):
+                result = check(*options)
+                self.assertEqual((result.returncode, result.stdout), (1, ""))
+                self.assertIn(culprit, result.stderr)
+
     def test_a_setting_that_is_none(self):
         result = subprocess.run([os.path.join(BUILD, "bin/rcuda-server"), "--port", "0", "--driver",
                                  "softgpu", "--security", "some"],

@@ -231,6 +231,7 @@ class CertificateTest : public testing::Test {
       met.server_status = shake_hands(*met.server, ends_.server.get(), soon());
     });
     met.client = connect(ends_.client.get(), check, "", soon());
+    if (!met.client.ok()) ::shutdown(ends_.client.get(), SHUT_RDWR);
     other.join();
     return met;
   }
