@@ -109,6 +109,7 @@ class Daemon {
   Status admit(Connection& connection) const;
   Status take_hello(Connection& connection, const std::vector<std::byte>& body);
   Status check(const wire::Hello& hello) const;
+  Status check_share(const Identity& user) const;
 
   const Settings& settings_;
   const int stop_;

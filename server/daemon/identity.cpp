@@ -6,6 +6,10 @@
 
 namespace rcuda::server {
 
+bool same_user(const Identity& one, const Identity& other) {
+  return one.uid || other.uid ? one.uid == other.uid : one.user == other.user;
+}
+
 std::string user_text(uid_t user) { return "uid " + std::to_string(user); }
 
 Result<Identity> identity_of_local(int socket) {

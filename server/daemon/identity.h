@@ -23,6 +23,9 @@ struct Identity {
   std::string from;    // "pid 812", "10.0.0.7:51312"
 };
 
+// A user of this machine may not have been looked up yet, but has a number.
+bool same_user(const Identity& one, const Identity& other);
+
 // The name of a user until it is looked up: "uid 1000".
 std::string user_text(uid_t user);
 

@@ -128,15 +128,19 @@ size_t WorkerPool::sessions() const {
                                            [](const Worker& w) { return w.is(State::kBusy); }));
 }
 
+size_t WorkerPool::sessions_of(const Identity& user) const {
+  return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(), [&](const Worker& w) {
+    return w.is(State::kBusy) && same_user(w.identity, user);
+  }));
+}
+
 void WorkerPool::report(wire::ServerStatus* status, const Identity& to) const {
   const bool all = to.method != "insecure" && (to.uid == ::geteuid() || to.uid == 0u);
   status->driver = offer_.driver;
   status->devices = offer_.devices;
   for (const Worker& worker : workers_) {
     if (worker.is(State::kIdle)) ++status->idle_workers;
-    // A user of this machine may not have been looked up yet, but has a number.
-    const bool theirs = to.uid ? worker.identity.uid == to.uid : worker.identity.user == to.user;
-    if (!worker.is(State::kBusy) || !(all || theirs)) continue;
+    if (!worker.is(State::kBusy) || !(all || same_user(worker.identity, to))) continue;
     status->sessions.push_back(worker.session);
     status->sessions.back().user = worker.identity.user;
     status->sessions.back().seconds = seconds_since(worker.since);

@@ -81,6 +81,7 @@ class WorkerPool {
   void shutdown();
 
   size_t sessions() const;
+  size_t sessions_of(const Identity& user) const;
   // Adds the idle workers and the sessions: all of them for the server's own user and root, and for
   // others their own.
   void report(wire::ServerStatus* status, const Identity& to) const;

@@ -73,6 +73,9 @@ struct Settings {
                        64,       "workers kept ready, each with its driver initialised"};
   config::Integer max_sessions{registry, "RCUDA_SERVER_MAX_SESSIONS", 256, 1,
                                100000,   "sessions at the same time"};
+  config::Integer user_sessions{registry, "RCUDA_SERVER_USER_SESSIONS",
+                                0,        0,
+                                100000,   "sessions of one user at the same time; 0: no limit"};
   config::Bytes staging_bytes{registry, "RCUDA_SERVER_STAGING_BYTES", 64ull << 20,
                               "page-locked memory of each worker for copies"};
   config::String image_cache{registry, "RCUDA_SERVER_IMAGE_CACHE", "auto",
