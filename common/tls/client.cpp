@@ -11,6 +11,9 @@ namespace rcuda::tls {
 namespace {
 
 Status use_certificate(SSL_CTX* context, const std::string& file) {
+  // Others must not be able to read the key; and OpenSSL would ask at the terminal for that of an
+  // encrypted one.
+  RCUDA_RETURN_IF_ERROR(identity::load_certificate(file).status());
   if (SSL_CTX_use_certificate_chain_file(context, file.c_str()) == 1 &&
       SSL_CTX_use_PrivateKey_file(context, file.c_str(), SSL_FILETYPE_PEM) == 1) {
     return {};

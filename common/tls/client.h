@@ -1,7 +1,7 @@
 // The client's side of the TLS connections on which it identifies itself to a server.
 //
 // Threads: any. Blocking: until the handshake is done, or until the deadline. Errors: kDenied if
-// the server is not the one that the check names, kTimeout, kUnavailable.
+// the server is not the one that the check names, or a file cannot be used; kTimeout, kUnavailable.
 #pragma once
 
 #include <chrono>

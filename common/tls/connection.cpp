@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include <openssl/err.h>
@@ -64,10 +65,11 @@ Result<Connection::Progress> Connection::shake_hands() {
 
 Key Connection::exported(const char* label) const {
   Key key{};
-  // Fails only before the handshake is over.
+  // Fails only before the handshake is over and without memory. A key that can be guessed is worse
+  // than an end.
   if (SSL_export_keying_material(ssl_, key.data(), key.size(), label, std::strlen(label), nullptr,
                                  0, 0) != 1) {
-    key = {};
+    std::abort();
   }
   return key;
 }
@@ -84,6 +86,10 @@ std::optional<std::string> Connection::peer_name() const {
   if (bytes < 0) return {};
   std::string name(reinterpret_cast<char*>(text), static_cast<size_t>(bytes));
   OPENSSL_free(text);
+  // A name with a NUL would be another user's to functions that stop there.
+  const auto is_odd = [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == 0x7f; };
+  const bool single = X509_NAME_get_index_by_NID(subject, NID_commonName, index) < 0;
+  if (!single || name.empty() || std::any_of(name.begin(), name.end(), is_odd)) return {};
   return name;
 }
 
@@ -117,7 +123,7 @@ ssize_t Connection::send(std::span<const iovec> pieces) {
   size_t bytes = begun_;
   if (!record_) record_ = std::make_unique<std::byte[]>(kRecordBytes);
   if (begun_ != 0) {
-    data = record_.get();  // already encrypted; only the length counts
+    data = record_.get();
   } else {
     for (const iovec& piece : pieces) {
       if (bytes == 0 && piece.iov_len >= kRecordBytes) {
@@ -141,7 +147,10 @@ ssize_t Connection::send(std::span<const iovec> pieces) {
     errno = EPIPE;
     return -1;
   } else if (errno == EAGAIN) {
+    // OpenSSL may not have encrypted the bytes yet, so the next call must give it the same ones.
+    if (data != record_.get()) std::memcpy(record_.get(), data, bytes);
     begun_ = bytes;
+    errno = EAGAIN;
   }
   return sent;
 }

@@ -37,8 +37,7 @@ enum class Role : uint8_t { kClient, kServer };
 
 class Connection final : public Cipher {
  public:
-  // `context` and `socket` outlive the connection; the SSL object keeps its own reference to the
-  // context.
+  // `socket` stays open as long as the connection, which holds a reference to `context`.
   static Result<std::unique_ptr<Connection>> create(SSL_CTX* context, int socket, Role role);
   ~Connection() override;
   Connection(const Connection&) = delete;
@@ -50,7 +49,8 @@ class Connection final : public Cipher {
   Result<Progress> shake_hands();
   // After the handshake: a value that only both ends can compute, a different one for each label.
   Key exported(const char* label) const;
-  // The name (CN) in the peer's certificate. Nothing without a certificate.
+  // The name (CN) in the peer's certificate. Nothing without a certificate, or if it has several
+  // names or one with odd characters.
   std::optional<std::string> peer_name() const;
   SSL* ssl() const { return ssl_; }
 

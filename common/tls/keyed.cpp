@@ -1,5 +1,6 @@
 #include "common/tls/keyed.h"
 
+#include <cstdlib>
 #include <cstring>
 
 #include <openssl/evp.h>
@@ -55,12 +56,19 @@ Result<Owned<SSL_CTX>> make_keyed_context() {
   return context;
 }
 
+// Kept until the process ends: connections may outlive every object.
+const Result<Owned<SSL_CTX>>& keyed_context() {
+  static const auto& context = *new Result<Owned<SSL_CTX>>(make_keyed_context());
+  return context;
+}
+
 }  // namespace
+
+void prepare() { (void)keyed_context(); }
 
 Result<Socket> encrypt(UniqueFd socket, const Key& key, Role role,
                        std::chrono::steady_clock::time_point deadline) {
-  // Kept until the process ends: connections may outlive every object.
-  static const Result<Owned<SSL_CTX>>& context = *new Result<Owned<SSL_CTX>>(make_keyed_context());
+  const Result<Owned<SSL_CTX>>& context = keyed_context();
   if (!context) return context.status();
   auto connection = Connection::create(context->get(), socket.get(), role);
   if (!connection) return connection.status();
@@ -76,10 +84,15 @@ Result<Socket> encrypt(UniqueFd socket, const Key& key, Role role,
 }
 
 Key derive(const Key& key, const char* label) {
+  initialise();
   Key derived{};
   unsigned int bytes = 0;
-  HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-       reinterpret_cast<const unsigned char*>(label), std::strlen(label), derived.data(), &bytes);
+  // Fails only without memory. A key that can be guessed is worse than an end.
+  if (!HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+            reinterpret_cast<const unsigned char*>(label), std::strlen(label), derived.data(),
+            &bytes)) {
+    std::abort();
+  }
   return derived;
 }
 

@@ -14,6 +14,10 @@
 
 namespace rcuda::tls {
 
+// Does what the first encrypt() of a process would do, some milliseconds of it. A worker calls it
+// while it is idle.
+void prepare();
+
 // The two ends have different roles, and both start at the same byte of the stream.
 Result<Socket> encrypt(UniqueFd socket, const Key& key, Role role,
                        std::chrono::steady_clock::time_point deadline);

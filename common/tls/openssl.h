@@ -21,7 +21,9 @@ struct Free {
 template <typename T>
 using Owned = std::unique_ptr<T, Free>;
 
-// A context for TLS 1.3 only, with AES-128-GCM first. Initialises OpenSSL at the first call.
+// Must precede every other call of OpenSSL in a process that uses this folder.
+void initialise();
+// A context for TLS 1.3 only, with AES-128-GCM first. Calls initialise().
 Result<Owned<SSL_CTX>> make_context(const SSL_METHOD* method);
 // kDenied with OpenSSL's reason behind `what`. Empties the thread's queue of errors.
 Status ssl_error(const std::string& what);

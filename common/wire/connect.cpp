@@ -85,7 +85,7 @@ Result<UniqueFd> connect_unix(uint16_t port, Clock::time_point deadline) {
   set_send_timeout(socket.get(), microseconds(0));
   const Result<uid_t> server = peer_user(socket.get());
   if (!server) return server.status();
-  if (!trusts(::geteuid(), *server)) return not_served(port, *server, ::geteuid());
+  if (!trusts(::geteuid(), *server)) return not_trusted(port, *server, ::geteuid());
   return socket;
 }
 

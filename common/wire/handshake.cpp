@@ -231,16 +231,17 @@ Result<Ticket> decode_ticket(const std::vector<std::byte>& body) {
   return message;
 }
 
-std::vector<std::byte> munge_payload(bool of_server, const uint8_t (&nonce)[32]) {
+std::vector<std::byte> munge_payload(MungeSide side, bool under_tls, const uint8_t (&nonce)[32]) {
   Writer out;
-  out.string(of_server ? "rcuda server" : "rcuda client");
+  out.string(side == MungeSide::kServer ? "rcuda server" : "rcuda client");
+  out.string(under_tls ? "tls" : "plain");
   out.bytes(nonce, sizeof nonce);
   return out.take();
 }
 
-bool is_munge_payload(const std::vector<std::byte>& payload, bool of_server,
+bool is_munge_payload(const std::vector<std::byte>& payload, MungeSide side, bool under_tls,
                       const uint8_t (&nonce)[32]) {
-  const std::vector<std::byte> wanted = munge_payload(of_server, nonce);
+  const std::vector<std::byte> wanted = munge_payload(side, under_tls, nonce);
   return payload.size() == wanted.size() &&
          std::memcmp(payload.data(), wanted.data(), wanted.size()) == 0;
 }

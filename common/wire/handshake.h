@@ -1,6 +1,7 @@
 // The handshake: messages of client, daemon and worker on the control socket before a Link is made.
 //
-//   client -> daemon   Hello: who I am, which devices, over which medium
+//   client -> daemon   Hello: which devices, over which medium; and what the client says of itself,
+//                      which only logs believe
 //   daemon -> client   Queued: at once, and every second while no worker is free
 //   daemon -> worker   the socket and the Hello, over their socket pair
 //   worker -> client   Welcome: devices with all attributes, window of addresses, staging; or
@@ -116,9 +117,9 @@ struct Attach {            // opens a further socket of a session
 };
 
 // Sent by a worker to another worker of its session, at the other's daemon. It names the session by
-// a hash of its id (common/tls/keyed.h), which makes the daemon pass the connection on. If the
-// client has said so, the connection is then encrypted with a key that only the session's client
-// and servers can derive. The token that the client gave both workers decides who may join
+// a hash of its id (session_name() of connect.h), which makes the daemon pass the connection on. If
+// the client has said so, the connection is then encrypted with a key that only the session's
+// client and servers can derive. The token that the client gave both workers decides who may join
 // (p2p/pipeline/authentication.h).
 struct PeerHello {
   uint8_t session[16] = {};  // session_name() of Hello::session
@@ -165,8 +166,11 @@ struct Authenticated {
 
 // What a MUNGE credential proves to its reader: that its user speaks on this very connection. The
 // nonce is the Challenge's, or under TLS a value that the two ends have derived from the handshake.
-std::vector<std::byte> munge_payload(bool of_server, const uint8_t (&nonce)[32]);
-bool is_munge_payload(const std::vector<std::byte>& payload, bool of_server,
+// A server chooses the former, so the payload says which it is: nobody can pass a value of a TLS
+// connection off as a Challenge.
+enum class MungeSide : uint8_t { kClient, kServer };
+std::vector<std::byte> munge_payload(MungeSide side, bool under_tls, const uint8_t (&nonce)[32]);
+bool is_munge_payload(const std::vector<std::byte>& payload, MungeSide side, bool under_tls,
                       const uint8_t (&nonce)[32]);
 
 struct DeviceInfo {

@@ -65,14 +65,15 @@ Status exchange_credentials(const Socket& socket, const uint8_t (&nonce)[32],
   Authenticate message;
   message.method = Method::kMunge;
   // Only the server knows which user of its machine will decode it.
-  Result<std::string> own = identity::munge::encode(munge_payload(false, nonce), {}, settings);
+  Result<std::string> own = identity::munge::encode(
+      munge_payload(MungeSide::kClient, socket.encrypted(), nonce), {}, settings);
   if (!own) return own.status();
   message.credential = *std::move(own);
   const Result<Authenticated> answer = authenticate(socket, message, deadline);
   if (!answer) return answer.status();
   const auto server = identity::munge::decode(answer->credential, settings);
   if (!server) return Status(server.status()).with_context("the server's MUNGE credential");
-  if (!is_munge_payload(server->payload, true, nonce)) {
+  if (!is_munge_payload(server->payload, MungeSide::kServer, socket.encrypted(), nonce)) {
     return Status(Code::kDenied,
                   "the server's MUNGE credential is for another connection: something between "
                   "this machine and the server relays the connection");

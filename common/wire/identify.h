@@ -2,8 +2,8 @@
 // docs/security.md describes the ways; this is the client's half of each. The daemon's half is
 // server/daemon/gate.h.
 //
-// Threads: any. Blocking: until the server has answered, or until the deadline. Errors name what is
-// missing and the remedy.
+// Threads: any. Blocking: until the server has answered, or until the deadline; with MUNGE also
+// what munged takes, several seconds if it hangs. Errors name what is missing and the remedy.
 #pragma once
 
 #include <chrono>
@@ -39,7 +39,7 @@ struct Credentials {
   config::String authorities{registry, "RCUDA_TLS_AUTHORITIES", "",
                              "PEM file with the authorities that sign servers' certificates"};
   config::String munge_socket{registry, "RCUDA_MUNGE_SOCKET", "",
-                              "socket of munged, if not its own"};
+                              "munged's socket, if not the library's default"};
 };
 
 // For a connection whose medium has Reach::kNetwork. `host` and `port` as the user names them. On

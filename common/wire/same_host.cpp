@@ -40,11 +40,20 @@ Result<uid_t> peer_user(int local_socket) {
 Status not_served(uint16_t port, uid_t server, uid_t client) {
   return Status(Code::kDenied, "the rcuda-server for port " + std::to_string(port) +
                                    " runs as uid " + std::to_string(server) +
-                                   " and on its own machine serves only that user and root, not "
-                                   "uid " +
+                                   " and serves that user, root and those of its setting users "
+                                   "(--users), not uid " +
                                    std::to_string(client) +
-                                   ": run the program as that user, or start a server of your "
-                                   "own: rcuda-server --port PORT");
+                                   ": run the program as that user, have yourself added, or start "
+                                   "a server of your own: rcuda-server --port PORT");
+}
+
+Status not_trusted(uint16_t port, uid_t server, uid_t client) {
+  return Status(Code::kDenied, "the rcuda-server for port " + std::to_string(port) +
+                                   " runs as uid " + std::to_string(server) +
+                                   " and is trusted by that user only, not uid " +
+                                   std::to_string(client) +
+                                   ": run the program as that user, use root's server, or start "
+                                   "one of your own: rcuda-server --port PORT");
 }
 
 Endpoint endpoint_of(const sockaddr* address) {

@@ -22,8 +22,10 @@ Result<uid_t> peer_user(int local_socket);
 // can.
 inline bool trusts(uid_t user, uid_t server) { return user == 0 || server == 0 || server == user; }
 
-// The refusal, a kDenied, of a server that does not serve a user of its own machine.
+// Two refusals, both kDenied: a server does not serve a user of its own machine; a user does not
+// believe a server.
 Status not_served(uint16_t port, uid_t server, uid_t client);
+Status not_trusted(uint16_t port, uid_t server, uid_t client);
 
 // The endpoint of an IPv4 or IPv6 address; the unspecified endpoint for any other family.
 Endpoint endpoint_of(const sockaddr* address);

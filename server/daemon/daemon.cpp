@@ -152,7 +152,9 @@ void Daemon::serve(const pollfd* events, Clock::time_point now) {
 
 bool Daemon::expire(Connection& connection) {
   if (!connection.waits) {
-    RCUDA_WARN("%s did not introduce itself in time and is dropped", connection.name.c_str());
+    const bool told = connection.identity || tells_of_stranger();
+    RCUDA_LOG(told ? LogLevel::kWarn : LogLevel::kDebug,
+              "%s did not introduce itself in time and is dropped", connection.name.c_str());
     return false;
   }
   const Status& failure = pool_->last_failure();
@@ -178,9 +180,9 @@ void Daemon::announce() {
              offer.driver.c_str());
   if (gate_.allows_anybody()) {
     RCUDA_WARN(
-        "--insecure: whoever reaches %s from another machine can run code on this machine as this "
-        "user, and nothing is encrypted",
-        listener_.address.c_str());
+        "--insecure: whoever reaches %s can run code on this machine as %s, and nothing is "
+        "encrypted",
+        listener_.address.c_str(), ::geteuid() == 0 ? "nobody" : "this user");
   }
   if (ready_ >= 0) {
     const std::string line = std::to_string(listener_.port) + "\n";
@@ -191,8 +193,9 @@ void Daemon::announce() {
 int Daemon::poll_timeout_ms() const {
   Clock::time_point next = pool_->next_deadline();
   for (const Connection& connection : connections_) {
-    next = std::min(next, connection.waits ? std::min(connection.deadline, connection.tell_at)
-                                           : connection.deadline);
+    next = std::min(next, connection.deadline);
+    if (connection.waits) next = std::min(next, connection.tell_at);
+    if (connection.proof) next = std::min(next, connection.proof_by);
   }
   if (accept_from_ > Clock::now()) next = std::min(next, accept_from_);
   if (next == Clock::time_point::max()) return -1;
@@ -232,7 +235,7 @@ void Daemon::greet(Accepted accepted, bool local) {
     if (!gate_.served().contains(user, connection.identity->groups)) {
       return refuse(connection, wire::not_served(listener_.port, ::geteuid(), user));
     }
-    (void)gate_.name_of(user, Clock::now());  // which is needed later
+    (void)gate_.name_of(user, Clock::now());  // starts the lookup; assign() needs the name
   }
   if (newcomers() >= most_newcomers_) drop_newcomer();
   connections_.push_back(std::move(connection));
@@ -272,9 +275,13 @@ void Daemon::drop_newcomer() {
 }
 
 void Daemon::refuse(Connection& connection, const Status& status) {
-  if (connection.identity || tells_of_stranger()) {
+  const bool served = connection.identity &&
+                      (!connection.local || gate_.served().contains(*connection.identity->uid,
+                                                                    connection.identity->groups));
+  if (served || tells_of_stranger()) {
     RCUDA_WARN("%s refused: %s", connection.name.c_str(), status.message().c_str());
-    audit_.refused(connection.name, connection.identity, status.message());
+    audit_.refused(connection.identity ? connection.identity->from : connection.name,
+                   connection.identity, status.message());
   }
   // A client in the middle of a TLS handshake could not read it.
   if (!connection.tls || connection.shaken) send_refusal(connection.socket, status);
@@ -303,7 +310,7 @@ void Daemon::report(Connection& connection) {
   status.max_sessions = static_cast<uint32_t>(settings_.max_sessions.get());
   pool_->report(&status, *connection.identity);
   (void)wire::write_message(connection.socket, wire::MessageType::kStatus, wire::encode(status),
-                            Clock::now() + std::chrono::milliseconds(100));
+                            Clock::now());
 }
 
 void Daemon::serve_waiting() {
@@ -333,8 +340,8 @@ Result<bool> Daemon::assign(Connection& connection) {
   if (!socket) return Status::from_errno(errno, "passing the connection to a worker");
   Result<bool> assigned = pool_->assign(connection.hello, identity, key, &socket);
   if (assigned.ok() && *assigned && connection.tls) {
-    // The worker says nothing before the client does, who waits for this. A client that does not
-    // read it is given up by the worker.
+    // The worker waits for the client's first bytes, and the client waits for this message. The
+    // worker gives up a client that does not read it.
     (void)wire::write_message(connection.socket, wire::MessageType::kAssigned, {}, Clock::now());
   }
   return assigned;

@@ -66,6 +66,7 @@ class Daemon {
     bool local = false;
     std::optional<tls::Key> nonce;     // of the Challenge
     std::optional<Proof> proof;        // being examined; meanwhile nothing is read
+    Clock::time_point proof_by;        // when to give the examination up
     std::optional<Identity> identity;  // once it is known
     Clock::time_point deadline;
     std::vector<std::byte> received;

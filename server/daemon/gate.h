@@ -1,13 +1,14 @@
-// Gate: who a client is, and whether the server serves it. The daemon asks before it reads anything
-// else of a client; docs/security.md describes the ways. The client's half is
-// common/wire/identify.h.
+// Gate: who a client is that identifies itself by Authenticate, and which users the server serves.
+// The daemon asks before it reads anything else of a client; docs/security.md describes the ways.
+// The client's half is common/wire/identify.h. Local sockets (identity.h) and tickets (tickets.h)
+// need no Gate.
 //
-// A client first brings a Proof: a ticket, or what its Authenticate contains. From it the gate
-// finds the client's Identity, which may take a while: munged and the system's user database are
-// asked on other threads, and descriptors() become readable when they have answered.
+// A client brings a Proof, which its Authenticate contains. From it the gate finds the client's
+// Identity, which may take a while: munged and the system's user database are asked on other
+// threads, and descriptors() become readable when they have answered.
 //
-// Threads: the daemon's only thread. Blocking: open() only, for files and the user database.
-// Errors: kDenied with the reason and the remedy; nothing of it helps to guess a secret.
+// Threads: the daemon's only thread. Blocking: open() and check() only, for files and the user
+// database. Errors: kDenied with the reason and the remedy; nothing of it helps to guess a secret.
 #pragma once
 
 #include <array>
@@ -53,7 +54,7 @@ class Gate {
 
   // Null if the server has no certificate.
   const tls::Server* tls() const { return tls_.get(); }
-  // Whether clients of other machines may use a connection without encryption, and without proof.
+  // Whether clients of other machines may do without encryption; without proof as well.
   bool allows_plain() const { return security_ != wire::Security::kTls; }
   bool allows_anybody() const { return security_ == wire::Security::kNone; }
   const ServedUsers& served() const { return served_; }
@@ -81,6 +82,7 @@ class Gate {
   wire::Security security_ = wire::Security::kTls;
   std::unique_ptr<tls::Server> tls_;
   TokenStore tokens_;
+  std::string token_error_;  // the last one that was logged
   MungeChecks munge_;
   Accounts accounts_;
   ServedUsers served_;

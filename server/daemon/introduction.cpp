@@ -23,6 +23,8 @@ using wire::MessageType;
 
 // A real Hello has a few hundred bytes, and it is passed to a worker in one packet.
 constexpr uint32_t kMaxHelloBytes = 64u << 10;
+// Less than a client waits for an answer, so that it learns why there is none.
+constexpr auto kLongestExamination = std::chrono::seconds(4);
 // A session begins without the name of its user if the name service takes longer.
 constexpr auto kLongestWaitForName = std::chrono::milliseconds(100);
 
@@ -82,7 +84,8 @@ bool Daemon::read(Connection& connection) {
     if (got > 0) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return true;
     // Port scanners and health checks connect and leave without sending anything.
-    RCUDA_LOG(have == 0 ? LogLevel::kDebug : LogLevel::kWarn, "%s left during the handshake",
+    const bool told = have != 0 && (connection.identity || tells_of_stranger());
+    RCUDA_LOG(told ? LogLevel::kWarn : LogLevel::kDebug, "%s left during the handshake",
               connection.name.c_str());
     return false;
   }
@@ -95,7 +98,7 @@ bool Daemon::shake_hands(Connection& connection) {
     refuse(connection, progress.status());
     return false;
   }
-  // The few kilobytes of a handshake fit any socket's buffer: a client that takes none wants none.
+  // A handshake fits the socket's buffer; a client that takes nothing is dropped.
   if (*progress == tls::Connection::Progress::kWantsWrite) return false;
   connection.shaken = *progress == tls::Connection::Progress::kDone;
   return true;
@@ -148,7 +151,8 @@ bool Daemon::pass_on(Connection& connection, MessageType type, const std::vector
     if (!attach.ok()) {
       status = attach.status();
     } else if (!pool_->attach(*attach, connection.socket.release())) {
-      RCUDA_WARN("%s wants to join a session that does not exist", connection.name.c_str());
+      RCUDA_LOG(tells_of_stranger() ? LogLevel::kWarn : LogLevel::kDebug,
+                "%s wants to join a session that does not exist", connection.name.c_str());
     }
   } else {
     const Result<wire::PeerHello> hello = wire::decode_peer_hello(body);
@@ -172,6 +176,13 @@ void Daemon::give_ticket(Connection& connection, const std::vector<std::byte>& b
   }
   const Result<wire::TicketQuery> query = wire::decode_ticket_query(body);
   if (!query.ok()) return refuse(connection, query.status());
+  // The client takes whoever gets its ticket for this server.
+  if (!listener_.is_at(query->server)) {
+    return refuse(connection, Status(Code::kDenied,
+                                     "this server does not listen at the address to which the "
+                                     "client has connected, but only at " +
+                                         listener_.address + ": name that one"));
+  }
   const Result<wire::Ticket> ticket = tickets_.issue(*connection.identity, *query, Clock::now());
   if (!ticket.ok()) return refuse(connection, ticket.status());
   (void)wire::write_message(connection.socket, MessageType::kTicket, wire::encode(*ticket),
@@ -225,6 +236,7 @@ Status Daemon::examine(Connection& connection, const std::vector<std::byte>& bod
   Result<Proof> proof = gate_.examine(*message, connection.tls, nonce);
   if (!proof.ok()) return proof.status();
   connection.proof = std::move(proof).value();
+  connection.proof_by = Clock::now() + kLongestExamination;
   return finish_proof(connection);
 }
 
@@ -232,7 +244,12 @@ Status Daemon::examine(Connection& connection, const std::vector<std::byte>& bod
 Status Daemon::finish_proof(Connection& connection) {
   std::optional<Result<Identity>> found =
       gate_.identify(*connection.proof, connection.name, Clock::now());
-  if (!found) return {};
+  if (!found && Clock::now() < connection.proof_by) return {};
+  if (!found) {
+    return Status(Code::kTimeout,
+                  "the server could not find out in time who the client is: munged or the user "
+                  "database of its machine does not answer");
+  }
   const wire::Authenticated answer{std::move(connection.proof->answer)};
   connection.proof.reset();
   if (!found->ok()) return found->status();
@@ -248,6 +265,8 @@ Status Daemon::admit(Connection& connection) const {
   if (connection.tls) {
     return Status(Code::kProtocol, "the client did not identify itself first");
   }
+  const Result<bool> of_this_machine = wire::any_on_this_machine({&connection.ends.client, 1});
+  if (!of_this_machine.ok()) return of_this_machine.status();
   if (gate_.allows_anybody()) {
     // A stranger never runs as root.
     connection.identity =
@@ -255,8 +274,6 @@ Status Daemon::admit(Connection& connection) const {
     if (::geteuid() == 0) connection.identity->uid = connection.identity->gid = kNobody;
     return {};
   }
-  const Result<bool> of_this_machine = wire::any_on_this_machine({&connection.ends.client, 1});
-  if (!of_this_machine.ok()) return of_this_machine.status();
   if (!*of_this_machine) {
     return Status(Code::kDenied,
                   "clients of other machines identify themselves, and this one did not: leave "

@@ -62,7 +62,8 @@ Result<UniqueFd> listen_tcp(const std::string& host, uint16_t port, Listener* li
       ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
                                           : reinterpret_cast<sockaddr_in&>(address).sin_port);
   listener->address = text_of(address, length);
-  const wire::Endpoint endpoint = wire::endpoint_of(reinterpret_cast<sockaddr*>(&address));
+  const wire::Endpoint& endpoint = listener->endpoint =
+      wire::endpoint_of(reinterpret_cast<sockaddr*>(&address));
   listener->is_loopback = wire::is_loopback(endpoint);
   listener->is_private = wire::is_private(endpoint);
   return socket;
@@ -80,6 +81,19 @@ Result<UniqueFd> listen_local(uint16_t port) {
 }
 
 }  // namespace
+
+bool Listener::is_at(const wire::Endpoint& server) const {
+  if (server.port != port) return false;
+  const wire::Endpoint any_v6, v4 = wire::is_ipv4(endpoint) ? endpoint : wire::Endpoint();
+  if (std::equal(std::begin(endpoint.address), std::end(endpoint.address), any_v6.address)) {
+    return true;  // of both families
+  }
+  const bool any_v4 = wire::is_ipv4(v4) && std::all_of(v4.address + 12, v4.address + 16,
+                                                       [](uint8_t byte) { return byte == 0; });
+  return any_v4
+             ? wire::is_ipv4(server)
+             : std::equal(std::begin(endpoint.address), std::end(endpoint.address), server.address);
+}
 
 Result<Listener> listen_on(const std::string& address, uint16_t port) {
   Listener listener;

@@ -23,7 +23,10 @@ struct Listener {
   UniqueFd local;
   uint16_t port = 0;
   std::string address;  // "127.0.0.1:8308"
+  wire::Endpoint endpoint;
   bool is_loopback = true;
+  // Whether a connection to this address and port of this machine reaches the listener.
+  bool is_at(const wire::Endpoint& server) const;
   bool is_private = true;  // loopback, or an address that is not routed on the internet
 };
 

@@ -110,8 +110,10 @@ int start(int argc, char** argv) {
       settings.allow_faults.help());
   app.add_option("--ready-fd", ready, "descriptor to write the port to once clients are served");
   bool check_config = false;
-  app.add_flag("--check-config", check_config,
-               "say whether settings, certificate, tokens and users are usable, and start nothing");
+  app.add_flag(
+      "--check-config", check_config,
+      "say whether the security setting, the certificate, the tokens and the users are usable, and "
+      "start nothing");
   app.add_flag("--list-settings", list_settings, "print every setting and where it came from");
   app.add_option("--worker", worker_window)->group("");
 

@@ -142,7 +142,8 @@ void PeerHub::connect(Attempt& attempt) {
   pthread_setname_np(pthread_self(), "rcuda-p2p-join");
   const Introduction& introduction = attempt.introduction;
   {
-    auto link = introduction.connects ? call_on(attempt) : be_called_on(attempt);
+    auto link =
+        introduction.connects ? call_on(attempt) : be_called_on(attempt, transport::media().size());
     std::unique_lock lock(mutex_);
     attempt.socket.reset();
     if (!link) failed_.push_back(attempt.begin);
@@ -245,7 +246,7 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt,
   const Status sent =
       wire::write_message(socket, wire::MessageType::kPeerHello, wire::encode(hello), deadline);
   Result<Socket> stream =
-      secured(introduction, &medium, connection->socket.release(), tls::Role::kClient, deadline);
+      secured(introduction, connection->socket.release(), tls::Role::kClient, deadline);
   if (!stream) return sent.ok() ? stream.status() : sent;
   // A server that does not serve this user refuses before it reads, and that answer says more.
   auto answer = wire::read_message(*stream, deadline);
@@ -270,19 +271,19 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt,
     hello.stream = static_cast<uint32_t>(index) + 1;
     RCUDA_RETURN_IF_ERROR(wire::write_message(further->get(), wire::MessageType::kPeerHello,
                                               wire::encode(hello), until));
-    return secured(introduction, &medium, *std::move(further), tls::Role::kClient, until);
+    return secured(introduction, *std::move(further), tls::Role::kClient, until);
   };
   return link_over(medium, std::move(bootstrap));
 }
 
-Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt) {
+Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt, size_t tries) {
   Result<Caller> caller = wait_for_caller(attempt, 0);
   if (!caller) return caller.status();
   if (!note_socket(attempt, caller->socket.get())) return session_ends();
   const auto deadline = Clock::now() + options_.handshake_timeout;
   const transport::Medium* const medium = transport::find_medium(caller->hello.medium);
-  Result<Socket> stream = secured(attempt.introduction, medium, std::move(caller->socket),
-                                  tls::Role::kServer, deadline);
+  Result<Socket> stream =
+      secured(attempt.introduction, std::move(caller->socket), tls::Role::kServer, deadline);
   if (!stream) return stream.status();
   const Status usable = medium ? medium->usable(stream->fd())
                                : Status(Code::kUnsupported, "the other worker's medium is unknown");
@@ -291,8 +292,8 @@ Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt)
     (void)wire::write_message(*stream, wire::MessageType::kRefusal, wire::encode(refusal),
                               deadline);
     // Unless the session requires this medium, the other worker connects again over another one.
-    return options_.planner.medium ? Result<std::unique_ptr<transport::Link>>(usable)
-                                   : be_called_on(attempt);
+    return options_.planner.medium || tries == 0 ? Result<std::unique_ptr<transport::Link>>(usable)
+                                                 : be_called_on(attempt, tries - 1);
   }
   RCUDA_RETURN_IF_ERROR(
       wire::write_message(*stream, wire::MessageType::kPeerWelcome, {}, deadline));
@@ -302,17 +303,20 @@ Result<std::unique_ptr<transport::Link>> PeerHub::be_called_on(Attempt& attempt)
   bootstrap.accept_stream = [&](int index) -> Result<Socket> {
     Result<Caller> further = wait_for_caller(attempt, static_cast<uint32_t>(index) + 1);
     if (!further) return further.status();
-    return secured(attempt.introduction, medium, std::move(further->socket), tls::Role::kServer,
+    return secured(attempt.introduction, std::move(further->socket), tls::Role::kServer,
                    Clock::now() + options_.handshake_timeout);
   };
   return link_over(*medium, std::move(bootstrap));
 }
 
-// A medium of this machine needs no encryption. A caller cannot avoid it by naming one: such a
-// medium does not work over a network's socket.
-Result<Socket> PeerHub::secured(const Introduction& introduction, const transport::Medium* medium,
-                                UniqueFd socket, tls::Role role, Clock::time_point deadline) const {
-  const bool network = !medium || medium->traits.reach == transport::Reach::kNetwork;
+// A Unix socket stays on this machine.
+Result<Socket> PeerHub::secured(const Introduction& introduction, UniqueFd socket, tls::Role role,
+                                Clock::time_point deadline) const {
+  sockaddr_storage own{};
+  socklen_t bytes = sizeof own;
+  const bool network =
+      ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &bytes) != 0 ||
+      own.ss_family != AF_UNIX;
   if (!introduction.encrypted || !network) return Socket(std::move(socket));
   tls::Key secret;
   std::memcpy(secret.data(), introduction.token.data(), secret.size());

@@ -153,10 +153,10 @@ class PeerHub {
   Result<std::unique_ptr<transport::Link>> call_on(Attempt& attempt);
   Result<std::unique_ptr<transport::Link>> call_on(Attempt& attempt,
                                                    const transport::Medium* wanted);
-  Result<std::unique_ptr<transport::Link>> be_called_on(Attempt& attempt);
+  Result<std::unique_ptr<transport::Link>> be_called_on(Attempt& attempt, size_t tries);
   // Encrypts a socket between the two workers, if the client has said so.
-  Result<Socket> secured(const Introduction& introduction, const transport::Medium* medium,
-                         UniqueFd socket, tls::Role role, Clock::time_point deadline) const;
+  Result<Socket> secured(const Introduction& introduction, UniqueFd socket, tls::Role role,
+                         Clock::time_point deadline) const;
   Result<Caller> wait_for_caller(const Attempt& attempt, uint32_t stream);
   Result<std::unique_ptr<transport::Link>> link_over(const transport::Medium& medium,
                                                      transport::Bootstrap bootstrap) const;

@@ -62,7 +62,9 @@ bool is_only(const std::string& path, uint32_t uid, uint32_t gid) {
   const std::pair<std::string_view, std::string> wanted[] = {
       {"Uid:", four_times(uid)}, {"Gid:", four_times(gid)}, {"CapPrm:", none}, {"CapEff:", none}};
   // The file of a thread that has ended is empty, or not there.
+  errno = 0;
   std::ifstream status(path);
+  if (!status.is_open()) return errno == ENOENT || errno == ESRCH;
   for (std::string line; std::getline(status, line);) {
     for (const auto& [name, value] : wanted) {
       if (line.starts_with(name) && line.substr(name.size()) != value) return false;

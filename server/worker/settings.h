@@ -30,7 +30,7 @@ struct Settings {
                           "(the same on a public address)"};
   config::String certificate{registry, "RCUDA_SERVER_CERTIFICATE", "",
                              "PEM file with the server's certificate and key; made if it is not "
-                             "there and the server listens for other machines"};
+                             "there and needed"};
   config::String client_authorities{registry, "RCUDA_SERVER_CLIENT_AUTHORITIES", "",
                                     "PEM file with the authorities that sign users' certificates; "
                                     "a certificate's CN is the user"};
@@ -38,7 +38,7 @@ struct Settings {
   config::String audit{registry, "RCUDA_SERVER_AUDIT", "",
                        "file for a line of JSON per session and refusal; -: stderr"};
   config::String munge_socket{registry, "RCUDA_MUNGE_SOCKET", "",
-                              "socket of munged, if not its own"};
+                              "munged's socket, if not the library's default"};
   config::OrdinalList devices{registry, "RCUDA_SERVER_DEVICES",
                               "devices to offer, as the driver numbers them; empty: all"};
   config::String driver{registry, "RCUDA_DRIVER", "auto",

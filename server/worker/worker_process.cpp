@@ -10,6 +10,7 @@
 
 #include "common/base/executable.h"
 #include "common/base/log.h"
+#include "common/tls/keyed.h"
 #include "server/worker/address_fence.h"
 #include "server/worker/device_scope.h"
 #include "server/worker/device_set.h"
@@ -97,6 +98,7 @@ Status work(const Settings& settings, int daemon, uint32_t window_index) {
         "this driver allocates outside of its window of addresses: pointers of several "
         "servers in one program may clash");
   }
+  tls::prepare();
   WorkerMessage ready;
   ready.type = WorkerMessageType::kReady;
   ready.body = encode(offer_of(*driver, **devices, std::move(warning)));

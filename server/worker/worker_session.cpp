@@ -83,18 +83,24 @@ WorkerSession::~WorkerSession() = default;
 Status WorkerSession::serve(WorkerMessage message) {
   begin_ = Clock::now();
   Status status = become(message);
-  if (status.ok()) status = admit(message);
+  if (!status.ok()) {
+    // This process may still be root's, and reads nothing of the client.
+    if (!grant_.key) refuse(std::move(message.socket), status);
+    RCUDA_ERROR("no session: %s", status.message().c_str());
+    tell_daemon({.outcome = "refused: " + status.context()});
+    return {};
+  }
+  status = admit(message);
   Result<Socket> client = encrypted(std::move(message.socket));
   if (!client.ok()) return left(client.status());
+  if (status.ok()) status = listen().with_context("the server's worker");
   if (!status.ok()) {
     refuse(*client, status);
+    tell_daemon({.outcome = "refused: " + status.context()});
     return {};
   }
-  if (Status status = listen(); !status.ok()) {
-    refuse(*client, std::move(status).with_context("the server's worker"));
-    return {};
-  }
-  if (const Status status = connect(std::move(client).value()); !status.ok()) return left(status);
+  status = connect(std::move(client).value());
+  if (!status.ok()) return left(status);
   prepare();
   return run();
 }
@@ -103,7 +109,16 @@ Status WorkerSession::serve(WorkerMessage message) {
 Status WorkerSession::left(const Status& why) const {
   RCUDA_WARN("the client (%s, pid %u) left before its session began: %s", hello_.program.c_str(),
              hello_.pid, why.message().c_str());
+  tell_daemon({.outcome = "the client left before its session began: " + why.context()});
   return {};
+}
+
+// What the audit says of the session.
+void WorkerSession::tell_daemon(const SessionTotals& totals) const {
+  WorkerMessage ended;
+  ended.type = WorkerMessageType::kEnded;
+  ended.body = encode(totals);
+  (void)send_worker_message(worker_.daemon, ended, Clock::now());
 }
 
 // Encrypts a socket of the client with the session's key, if it has one.
@@ -279,11 +294,8 @@ void WorkerSession::end(const Status& status, SessionLoop& session) {
       static_cast<unsigned long long>(counters.transfer_bytes + counters.window_bytes),
       outcome.c_str());
   link_->close();
-  WorkerMessage ended;
-  ended.type = WorkerMessageType::kEnded;
-  ended.body = encode(SessionTotals{session.executor().commands, session.executor().copied_bytes,
-                                    counters.transfer_bytes + counters.window_bytes, outcome});
-  (void)send_worker_message(worker_.daemon, ended, Clock::now());
+  tell_daemon({session.executor().commands, session.executor().copied_bytes,
+               counters.transfer_bytes + counters.window_bytes, outcome});
   look_for_leaks();
   ::_exit(status.ok() || status.code() == Code::kUnavailable ? 0 : 2);
 }

@@ -66,6 +66,7 @@ class WorkerSession {
   Status admit(const WorkerMessage& message);
   Status listen();
   Status left(const Status& why) const;
+  void tell_daemon(const SessionTotals& totals) const;
   Result<Socket> encrypted(UniqueFd socket) const;
   Status connect(Socket client);
   void prepare();

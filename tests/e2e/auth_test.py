@@ -425,7 +425,7 @@ class AuthTest(unittest.TestCase):
 
     # ---- sockets of a session ----
 
-    def test_a_further_socket_without_the_key_is_none(self):
+    def test_a_further_socket_of_no_session_is_none(self):
         server = self.server()
         for body in (message(2, os.urandom(16) + struct.pack("<I", 0)),
                      message(7, os.urandom(16) + struct.pack("<3I", 0, 0, 0) +

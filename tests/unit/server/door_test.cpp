@@ -115,12 +115,31 @@ TEST(DoorTest, AnothersTicketIsRefusedAndSpent) {
   EXPECT_NE(refusal(mine.get()).find("another connection"), std::string::npos);
   ASSERT_TRUE(send(theirs.get(), MessageType::kTicket, ticket).ok());
   EXPECT_NE(refusal(theirs.get()).find("ticket is unknown, used"), std::string::npos);
-  const UniqueFd relayed = server.connect_tcp();
+  // A server at every address gives the ticket, but only for that connection.
+  const ServerProcess everywhere({"--listen", "0.0.0.0"});
+  const UniqueFd relayed = everywhere.connect_tcp();
   wire::TicketQuery elsewhere{*wire::own_endpoint(relayed.get()),
                               *wire::peer_endpoint(relayed.get())};
   elsewhere.server.address[13] = 1;
-  ASSERT_TRUE(send(relayed.get(), MessageType::kTicket, ticket_for(server, elsewhere)).ok());
+  ASSERT_TRUE(send(relayed.get(), MessageType::kTicket, ticket_for(everywhere, elsewhere)).ok());
   EXPECT_NE(refusal(relayed.get()).find("another connection"), std::string::npos);
+}
+
+// The client believes whoever gets its ticket. So a server gives none for an address at which
+// another program listens.
+TEST(DoorTest, ThereIsNoTicketForAnAddressOfAnother) {
+  const ServerProcess server;
+  const UniqueFd socket = server.connect_tcp();
+  const wire::TicketQuery real{*wire::own_endpoint(socket.get()),
+                               *wire::peer_endpoint(socket.get())};
+  wire::TicketQuery address = real, port = real;
+  address.server.address[13] = 1;
+  port.server.port ^= 1;
+  for (const wire::TicketQuery& query : {address, port}) {
+    const UniqueFd local = server.connect_local();
+    ASSERT_TRUE(send(local.get(), MessageType::kTicketQuery, wire::encode(query)).ok());
+    EXPECT_NE(refusal(local.get()).find("does not listen at the address"), std::string::npos);
+  }
 }
 
 TEST(DoorTest, ATicketExpires) {
