@@ -25,8 +25,8 @@ namespace {
 // The bound on connections that have not introduced themselves, and the bound on connections
 // accepted in one round. The second is so small that a new connection is read before enough others
 // can replace it.
-constexpr rlim_t kMostNewcomers = 512;
-constexpr int kMostAcceptedAtOnce = 64;
+constexpr rlim_t kMostNewcomers = 2048;
+constexpr size_t kMostAcceptedAtOnce = 256;
 constexpr auto kCrowdedInterval = std::chrono::seconds(10);
 // How many refusals of strangers are told in an interval.
 constexpr size_t kMostStrangersTold = 100;
@@ -204,7 +204,10 @@ int Daemon::poll_timeout_ms() const {
 }
 
 void Daemon::accept_some(int listening, bool local) {
-  for (int i = 0; i < kMostAcceptedAtOnce; ++i) {
+  Crowd crowd = newcomers();
+  // A new connection is read before enough others can replace it.
+  const size_t most_at_once = std::clamp<size_t>(most_newcomers_ / 2, 1, kMostAcceptedAtOnce);
+  for (size_t i = 0; i < most_at_once; ++i) {
     Result<Accepted> accepted = accept_from(listening, local);
     if (!accepted.ok()) {
       // Most likely out of descriptors. Connections in the backlog are accepted when descriptors
@@ -214,11 +217,11 @@ void Daemon::accept_some(int listening, bool local) {
       return;
     }
     if (!accepted->socket) return;
-    greet(std::move(accepted).value(), local);
+    greet(std::move(accepted).value(), local, &crowd);
   }
 }
 
-void Daemon::greet(Accepted accepted, bool local) {
+void Daemon::greet(Accepted accepted, bool local, Crowd* crowd) {
   Connection connection;
   connection.socket = std::move(accepted.socket);
   connection.name = std::move(accepted.peer);
@@ -237,41 +240,54 @@ void Daemon::greet(Accepted accepted, bool local) {
     }
     (void)gate_.name_of(user, Clock::now());  // starts the lookup; assign() needs the name
   }
-  if (newcomers() >= most_newcomers_) drop_newcomer();
+  if (crowd->total >= most_newcomers_) drop_newcomer(crowd);
+  ++crowd->origins[connection.origin];
+  ++crowd->total;
   connections_.push_back(std::move(connection));
 }
 
-size_t Daemon::newcomers() const {
-  return static_cast<size_t>(
-      std::count_if(connections_.begin(), connections_.end(),
-                    [](const Connection& connection) { return !connection.waits; }));
+Daemon::Crowd Daemon::newcomers() const {
+  Crowd crowd;
+  for (const Connection& connection : connections_) {
+    if (connection.waits) continue;
+    ++crowd.origins[connection.origin];
+    ++crowd.total;
+  }
+  return crowd;
 }
 
-// Drops the oldest newcomer of the origin that has the most. There is at least one newcomer.
-void Daemon::drop_newcomer() {
-  std::map<std::string_view, size_t> origins;
-  for (const Connection& connection : connections_) origins[connection.origin] += !connection.waits;
+// Drops the oldest newcomer of the origin that has the most, if possible one that is not spared.
+// There is at least one newcomer.
+void Daemon::drop_newcomer(Crowd* crowd) {
   const auto most =
-      std::max_element(origins.begin(), origins.end(),
+      std::max_element(crowd->origins.begin(), crowd->origins.end(),
                        [](const auto& a, const auto& b) { return a.second < b.second; });
-  const auto oldest =
-      std::find_if(connections_.begin(), connections_.end(), [&](const Connection& connection) {
-        return !connection.waits && origins[connection.origin] == most->second;
-      });
-  if (Clock::now() >= say_crowded_from_) {
+  const Clock::time_point now = Clock::now();
+  const auto find = [&](Clock::time_point spared_from) {
+    return std::find_if(connections_.begin(), connections_.end(), [&](const Connection& one) {
+      return !one.waits && one.origin == most->first && one.spared_until <= spared_from;
+    });
+  };
+  auto oldest = find(now);
+  if (oldest == connections_.end()) oldest = find(Clock::time_point::max());
+  if (now >= say_crowded_from_) {
     RCUDA_WARN(
         "too many connections have not introduced themselves, %zu of %s: the oldest are dropped "
         "for new ones",
         most->second, oldest->origin.c_str());
-    say_crowded_from_ = Clock::now() + kCrowdedInterval;
+    say_crowded_from_ = now + kCrowdedInterval;
   }
-  send_refusal(
-      oldest->socket,
-      Status(Code::kUnavailable,
-             "too many connections to the server have not introduced themselves, and this "
-             "is the oldest: try again, and see the server's log for where they come from"));
+  if (!oldest->tls || oldest->shaken) {
+    send_refusal(
+        oldest->socket,
+        Status(Code::kUnavailable,
+               "too many connections to the server have not introduced themselves, and this "
+               "is the oldest: try again, and see the server's log for where they come from"));
+  }
   if (oldest->proof) gate_.forget(*oldest->proof);
   connections_.erase(oldest);
+  --most->second;
+  --crowd->total;
 }
 
 void Daemon::refuse(Connection& connection, const Status& status) {

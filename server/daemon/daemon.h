@@ -10,7 +10,7 @@
 // ticket; one of another machine identifies itself under TLS (gate.h, docs/security.md). The number
 // of connections that have not introduced themselves is bounded. Beyond the bound, a new connection
 // replaces the oldest one of the origin that has the most, so silent connections cannot lock other
-// clients out.
+// clients out. One that has just got on in its handshake is spared for a moment.
 //
 // Threads: the caller of run(). Blocking: run(), until `stop` becomes readable; it then ends all
 // sessions within the stop timeout. Errors: run() fails if it cannot listen or if the first worker
@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -69,6 +70,7 @@ class Daemon {
     Clock::time_point proof_by;        // when to give the examination up
     std::optional<Identity> identity;  // once it is known
     Clock::time_point deadline;
+    Clock::time_point spared_until{};  // it has got on: others of its origin are dropped first
     std::vector<std::byte> received;
     bool waits = false;         // for a worker
     Clock::time_point name_by;  // while it waits: until when for the user's name
@@ -83,9 +85,14 @@ class Daemon {
   void serve(const pollfd* events, Clock::time_point now);
   bool expire(Connection& connection);
   void accept_some(int listening, bool local);
-  void greet(Accepted accepted, bool local);
-  size_t newcomers() const;
-  void drop_newcomer();
+  // The connections that have not introduced themselves, by origin.
+  struct Crowd {
+    std::map<std::string, size_t> origins;
+    size_t total = 0;
+  };
+  Crowd newcomers() const;
+  void greet(Accepted accepted, bool local, Crowd* crowd);
+  void drop_newcomer(Crowd* crowd);
   void refuse(Connection& connection, const Status& status);
   bool tells_of_stranger();
   void report(Connection& connection);

@@ -23,6 +23,10 @@ using wire::MessageType;
 
 // A real Hello has a few hundred bytes, and it is passed to a worker in one packet.
 constexpr uint32_t kMaxHelloBytes = 64u << 10;
+// How long a connection is spared that has begun TLS, and one that has finished it. A flood from
+// the client's own address replaces all newcomers in some 100 ms.
+constexpr auto kHandshakeSpared = std::chrono::milliseconds(200);
+constexpr auto kIdentifiedSpared = std::chrono::seconds(1);
 // Less than a client waits for an answer, so that it learns why there is none.
 constexpr auto kLongestExamination = std::chrono::seconds(4);
 // A session begins without the name of its user if the name service takes longer.
@@ -52,6 +56,7 @@ bool Daemon::read(Connection& connection) {
       refuse(connection, tls.status());
       return false;
     }
+    connection.spared_until = Clock::now() + kHandshakeSpared;
     connection.tls = tls->get();
     connection.socket = Socket(connection.socket.release(), std::move(tls).value());
   }
@@ -101,6 +106,7 @@ bool Daemon::shake_hands(Connection& connection) {
   // A handshake fits the socket's buffer; a client that takes nothing is dropped.
   if (*progress == tls::Connection::Progress::kWantsWrite) return false;
   connection.shaken = *progress == tls::Connection::Progress::kDone;
+  if (connection.shaken) connection.spared_until = Clock::now() + kIdentifiedSpared;
   return true;
 }
 

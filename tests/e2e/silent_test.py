@@ -14,6 +14,8 @@ from servers import (client_environment, fetch_ticket, local_connection, message
 
 BUILD = PROGRAMS = None
 SILENT = 600
+# A quarter of its descriptors are for connections that have not introduced themselves.
+KEEPS_512 = ("sh", "-c", 'ulimit -n 2048 && exec "$@"', "sh")
 HELLO, REFUSAL, STATUS_QUERY, STATUS = 1, 4, 5, 6
 
 
@@ -22,10 +24,10 @@ def connect_tcp(server):
 
 
 class SilentTest(unittest.TestCase):
-    def server(self, **more):
+    def server(self, wrapper=KEEPS_512):
         """Starts a server. Its handshake timeout is longer than the test, so silent connections do
         not time out."""
-        server = Server(BUILD, environment={"RCUDA_SERVER_HANDSHAKE_TIMEOUT": "120s"}, **more)
+        server = Server(BUILD, environment={"RCUDA_SERVER_HANDSHAKE_TIMEOUT": "120s"}, wrapper=wrapper)
 
         def stop():
             self.assertEqual(server.stop(), 0, server.text())
