@@ -6,10 +6,12 @@ port, so a client that connects to it gets no ticket.
     auth_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """
 
+import base64
 import json
 import os
 import shutil
 import socket
+import ssl
 import struct
 import subprocess
 import tempfile
@@ -21,6 +23,7 @@ from servers import client_environment, eventually, message, read_message, run_t
 BUILD = PROGRAMS = None
 EXPECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../programs/expected")
 TLS_HANDSHAKE = 0x16
+REFUSAL, STATUS, AUTHENTICATE, AUTHENTICATED = 4, 6, 14, 15
 PLAIN_LINK = b"cudatcp1"  # the first bytes of a TCP Link, of a client as of a peer worker
 
 
@@ -422,6 +425,70 @@ class AuthTest(unittest.TestCase):
                                 capture_output=True, text=True, timeout=60)
         self.assertEqual(result.returncode, 1)
         self.assertIn("tls, plain, insecure or insecure-public", result.stderr)
+
+    # ---- messages in the wrong order, by another TLS client ----
+
+    def tls_connection(self, server):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        raw = socket.create_connection(("127.0.0.1", int(server.port)), timeout=60)
+        connection = context.wrap_socket(raw)
+        self.addCleanup(connection.close)
+        self.assertEqual(connection.version(), "TLSv1.3")
+        return connection
+
+    def authenticate(self, token):
+        _, identity, secret, _ = token.split(".")
+        secret = base64.urlsafe_b64decode(secret + "=")
+        return message(AUTHENTICATE, struct.pack("<2I", 1, len(identity)) + identity.encode() + secret +
+                       struct.pack("<I", 0))
+
+    def answer(self, connection, *messages):
+        """The answer to the last of the messages: its kind, and its body or text."""
+        for one in messages:
+            connection.sendall(one)
+            outcome = read_message(connection)
+        return outcome
+
+    def test_messages_in_the_wrong_order(self):
+        server = self.server()
+        login = self.authenticate(self.make_token(server))
+        hello, attach, ticket, auth_query = (message(kind, bytes(40)) for kind in (1, 2, 11, 12))
+        connection = self.tls_connection(server)
+        self.assertEqual(self.answer(connection, login)[0], AUTHENTICATED)
+        kind, body = self.answer(connection, message(5))
+        self.assertEqual(kind, STATUS)
+        for what, messages in (("no identity", [hello]), ("status of strangers", [message(5)]),
+                               ("twice", [login, login]), ("a ticket under TLS", [ticket]),
+                               ("a ticket after the identity", [login, ticket]),
+                               ("a further socket under TLS", [attach]),
+                               ("a further socket after the identity", [login, attach]),
+                               ("a challenge under TLS", [auth_query]),
+                               ("another method", [message(AUTHENTICATE, struct.pack("<I", 9))]),
+                               ("an unknown message", [message(99)])):
+            with self.subTest(what):
+                kind, text = self.answer(self.tls_connection(server), *messages)
+                self.assertEqual(kind, REFUSAL, text)
+        self.tls_connection(server).sendall(login[:-1])
+        random = os.urandom(1 << 12)
+        for size in (1, 5, 16, 17, 300, 1 << 12):
+            with socket.create_connection(("127.0.0.1", int(server.port)), timeout=60) as connection:
+                connection.sendall(b"\x16\x03\x01" + random[:size])
+            connection = self.tls_connection(server)
+            connection.sendall(random[:size])
+            connection.close()
+        self.assertEqual(self.answer(self.tls_connection(server), login)[0], AUTHENTICATED)
+
+    def test_another_version_of_tls_is_refused(self):
+        server = self.server()
+        self.make_token(server)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        with socket.create_connection(("127.0.0.1", int(server.port)), timeout=60) as raw:
+            self.assertRaises(ssl.SSLError, context.wrap_socket, raw)
 
     # ---- sockets of a session ----
 
