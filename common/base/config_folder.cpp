@@ -1,22 +1,15 @@
 #include "common/base/config_folder.h"
 
-#include <cstdlib>
+#include "common/base/absolute_variable.h"
 
 namespace rcuda {
-namespace {
-
-std::string absolute(const char* variable) {
-  const char* path = std::getenv(variable);
-  return path != nullptr && *path == '/' ? path : "";
-}
-
-}  // namespace
 
 std::string config_folder() {
-  if (const std::string config = absolute("XDG_CONFIG_HOME"); !config.empty()) {
+  if (const std::string config = absolute_variable("XDG_CONFIG_HOME"); !config.empty()) {
     return config + "/rcuda";
   }
-  if (const std::string home = absolute("HOME"); !home.empty()) return home + "/.config/rcuda";
+  if (const std::string home = absolute_variable("HOME"); !home.empty())
+    return home + "/.config/rcuda";
   return {};
 }
 

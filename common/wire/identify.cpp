@@ -1,7 +1,6 @@
 #include "common/wire/identify.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 
 #include <unistd.h>
@@ -99,7 +98,6 @@ Status identify_plainly(const Socket& socket, const identity::munge::Settings& m
 // How this client identifies itself under TLS, by what the user has: the first of a token, a
 // certificate and MUNGE.
 struct Plan {
-  Method method{};
   Authenticate message;
   tls::ServerCheck check;
 };
@@ -113,25 +111,24 @@ Result<Plan> plan_for(const Connection& connection, const std::string& host, uin
   plan.check.authorities = credentials.authorities.get();
   plan.check.host = host;
   if (*token) {
-    plan.method = Method::kToken;
+    plan.message.method = Method::kToken;
     plan.check.pinned = (*token)->fingerprint;
     plan.message.id = (*token)->id;
     std::copy((*token)->secret.begin(), (*token)->secret.end(), plan.message.secret);
   } else if (!credentials.certificate.get().empty()) {
-    plan.method = Method::kCertificate;
+    plan.message.method = Method::kCertificate;
     if (plan.check.authorities.empty()) {
       return Status(Code::kInvalidArgument,
                     "RCUDA_TLS_CERTIFICATE is set, but not RCUDA_TLS_AUTHORITIES, by which the "
                     "server's certificate is checked");
     }
   } else if (identity::munge::available(munge)) {
-    plan.method = Method::kMunge;
+    plan.message.method = Method::kMunge;
   } else {
     const Result<Endpoint> server = peer_endpoint(connection.socket.fd());
     const Result<bool> here = server ? any_on_this_machine({&*server, 1}) : server.status();
     return no_credentials(place(host, port), here && *here);
   }
-  plan.message.method = plan.method;
   return plan;
 }
 
@@ -146,15 +143,13 @@ Status identify_under_tls(Connection* connection, const std::string& host, uint1
   connection->key = (*made)->exported(tls::kSessionLabel);
   const tls::Key nonce = (*made)->exported(tls::kMungeLabel);
   connection->socket = Socket(connection->socket.release(), std::move(*made));
-  if (plan->method != Method::kMunge) {
+  if (plan->message.method != Method::kMunge) {
     return authenticate(connection->socket, plan->message, deadline).status();
   }
   uint8_t bytes[32];
   std::copy(nonce.begin(), nonce.end(), bytes);
   return exchange_credentials(connection->socket, bytes, munge, deadline);
 }
-
-}  // namespace
 
 Result<Security> parse_security(const std::string& text) {
   if (text == "auto") return Security::kAuto;
@@ -164,6 +159,8 @@ Result<Security> parse_security(const std::string& text) {
   return Status(Code::kInvalidArgument,
                 "RCUDA_SECURITY=" + text + " is not usable: it takes auto, tls, plain or none");
 }
+
+}  // namespace
 
 Status identify(Connection* connection, const std::string& host, uint16_t port,
                 const Credentials& credentials, Clock::time_point deadline) {

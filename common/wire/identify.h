@@ -24,7 +24,6 @@ enum class Security : uint8_t {
   kPlain,  // identity by MUNGE, no encryption
   kNone,   // neither; only with a server that was started with --insecure
 };
-Result<Security> parse_security(const std::string& text);
 
 // A program's credentials, from its environment.
 struct Credentials {

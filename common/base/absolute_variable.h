@@ -1,0 +1,16 @@
+// A path that an environment variable names. Any thread, while none changes the environment.
+#pragma once
+
+#include <cstdlib>
+#include <string>
+
+namespace rcuda {
+
+// Empty if the variable is not set or its path is not absolute: such variables are ignored (XDG base
+// directory specification).
+inline std::string absolute_variable(const char* variable) {
+  const char* const path = std::getenv(variable);
+  return path != nullptr && *path == '/' ? path : "";
+}
+
+}  // namespace rcuda
