@@ -288,10 +288,10 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
     }
     std::memcpy(message.token, worker.token.data(), sizeof message.token);
     message.body = *body;
-    message.socket = std::move(*socket);
+    message.descriptor = std::move(*socket);
     const Status sent = send_worker_message(worker.control.get(), message, Clock::now());
     if (!sent.ok()) {  // it has just died, and will be reaped
-      *socket = std::move(message.socket);
+      *socket = std::move(message.descriptor);
       continue;
     }
     device_sets_.used(worker.devices);
@@ -339,7 +339,7 @@ bool WorkerPool::attach(const wire::Attach& attach, UniqueFd socket) {
     WorkerMessage message;
     message.type = WorkerMessageType::kAttach;
     message.index = attach.index;
-    message.socket = std::move(socket);
+    message.descriptor = std::move(socket);
     return send_worker_message(worker.control.get(), message, Clock::now()).ok();
   }
   return false;
@@ -354,9 +354,9 @@ bool WorkerPool::call_on(const wire::PeerHello& hello, UniqueFd* socket) {
     WorkerMessage message;
     message.type = WorkerMessageType::kPeer;
     message.body = wire::encode(hello);
-    message.socket = std::move(*socket);
+    message.descriptor = std::move(*socket);
     if (send_worker_message(worker.control.get(), message, Clock::now()).ok()) return true;
-    *socket = std::move(message.socket);  // it has just died, or does not read
+    *socket = std::move(message.descriptor);  // it has just died, or does not read
     return false;
   }
   return false;

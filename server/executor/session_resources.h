@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "server/executor/memory/host_memory.h"
 #include "server/executor/objects/objects.h"
 #include "server/peer/peer_settings.h"
+#include "server/quota/quota.h"
 
 namespace rcuda::server {
 
@@ -39,6 +41,8 @@ struct SessionResources {
   // The user and the client host, as one text. Sessions of one owner may open what each other has
   // exported.
   std::string owner;
+  std::shared_ptr<Quota> quota = std::make_shared<Quota>();  // never null
+  SessionLimits limits;
   PeerSettings peers;
   HostMemory::Options host_memory;
 };

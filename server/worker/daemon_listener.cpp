@@ -61,7 +61,7 @@ void DaemonListener::run() {
       // Whoever has seen the session's token on the network can send an Attach. It takes no place
       // of another one, and few in all; the link then asks for the session's key.
       if (message->index < kMostStreams) {
-        streams_.try_emplace(message->index, std::move(message->socket));
+        streams_.try_emplace(message->index, std::move(message->descriptor));
       }
       changed_.notify_all();
       continue;

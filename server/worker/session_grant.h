@@ -15,6 +15,7 @@
 #include "common/base/status.h"
 #include "common/tls/connection.h"
 #include "common/wire/handshake.h"
+#include "server/quota/limits.h"
 
 namespace rcuda::server {
 
@@ -33,6 +34,8 @@ struct SessionGrant {
   // Limits of the process, where no cgroup limits the session; 0: none.
   uint64_t most_data_bytes = 0;
   uint64_t most_processes = 0;  // of the user, threads included
+  std::vector<Allowance> allowances;  // their Ledgers travel in kLedger messages, in this order
+  SessionLimits limits;
 };
 
 struct SessionStart {

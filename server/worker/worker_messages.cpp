@@ -26,8 +26,8 @@ Status send_worker_message(int socket, const WorkerMessage& message, Deadline de
   std::vector<std::byte> bytes(sizeof packet + message.body.size());
   std::memcpy(bytes.data(), &packet, sizeof packet);
   std::copy(message.body.begin(), message.body.end(), bytes.begin() + sizeof packet);
-  const int descriptor = message.socket.get();
-  return send_with_fds(socket, bytes, {&descriptor, message.socket ? 1u : 0u}, deadline)
+  const int descriptor = message.descriptor.get();
+  return send_with_fds(socket, bytes, {&descriptor, message.descriptor ? 1u : 0u}, deadline)
       .with_context("writing to the other process");
 }
 
@@ -38,7 +38,7 @@ Result<WorkerMessage> receive_worker_message(int socket) {
   Result<size_t> got = recv_packet_with_fds(socket, buffer, descriptors, Deadline::max());
   if (!got.ok()) return Status(got.status()).with_context("reading from the other process");
   WorkerMessage message;
-  if (!descriptors.empty()) message.socket = std::move(descriptors.back());
+  if (!descriptors.empty()) message.descriptor = std::move(descriptors.back());
   Packet packet;
   if (*got < sizeof packet || *got == buffer.size()) {
     return Status(Code::kProtocol, "a packet between daemon and worker was cut short");

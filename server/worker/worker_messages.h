@@ -3,7 +3,8 @@
 //
 // worker -> daemon   kReady or kFailed, once; kEnded, when the session is over. The daemon reads
 //                    the latter when the worker has ended, and believes none of it
-// daemon -> worker   kSession (+ the client's socket, then the encoded SessionStart), once;
+// daemon -> worker   kLedger (+ the memory of a Ledger), one for each allowance of the session;
+//                    kSession (+ the client's socket, then the encoded SessionStart), once;
 //                    kAttach (+ a further socket of that client); kPeer (+ the socket of another
 //                    worker of that client, then its PeerHello); kStop
 // If the daemon dies, the socket ends, and the worker ends its session and exits. Neither side has
@@ -31,7 +32,8 @@ enum class WorkerMessageType : uint32_t {
   kAttach,
   kPeer,
   kStop,
-  kEnded
+  kEnded,
+  kLedger
 };
 
 struct WorkerMessage {
@@ -41,7 +43,7 @@ struct WorkerMessage {
   // kSession: the SessionStart; kPeer: the PeerHello; kReady: WorkerReady; kFailed: the reason;
   // kEnded: SessionTotals
   std::vector<std::byte> body;
-  UniqueFd socket;  // kSession, kAttach, kPeer
+  UniqueFd descriptor;  // kSession, kAttach, kPeer, kLedger
 };
 
 inline constexpr size_t kMaxWorkerMessageBytes = 96u << 10;

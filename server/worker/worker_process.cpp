@@ -104,9 +104,15 @@ Status work(const Settings& settings, int daemon, uint32_t window_index) {
   ready.body = encode(offer_of(*driver, **devices, std::move(warning)));
   // If the daemon has died, this worker is not needed, and nothing is logged.
   if (!send_worker_message(daemon, ready, Deadline::max()).ok()) return {};
+  std::vector<UniqueFd> ledgers;
   Result<WorkerMessage> message = receive_worker_message(daemon);
+  while (message.ok() && message->type == WorkerMessageType::kLedger) {
+    ledgers.push_back(std::move(message->descriptor));
+    message = receive_worker_message(daemon);
+  }
   if (!message.ok() || message->type != WorkerMessageType::kSession) return {};
-  WorkerSession session({settings, daemon, **devices, *driver, window, std::move(closed)});
+  WorkerSession session(
+      {settings, daemon, **devices, *driver, window, std::move(closed), std::move(ledgers)});
   return session.serve(std::move(message).value());
 }
 

@@ -15,6 +15,7 @@
 #include "common/wire/handshake.h"
 #include "p2p/planner/planner.h"
 #include "server/peer/peer_hub.h"
+#include "server/quota/quota.h"
 #include "server/worker/end_watch.h"
 #include "server/worker/image_folder.h"
 #include "server/worker/isolation.h"
@@ -85,13 +86,13 @@ Status WorkerSession::serve(WorkerMessage message) {
   Status status = become(message);
   if (!status.ok()) {
     // This process may still be root's, and reads nothing of the client.
-    if (!grant_.key) refuse(std::move(message.socket), status);
+    if (!grant_.key) refuse(std::move(message.descriptor), status);
     RCUDA_ERROR("no session: %s", status.message().c_str());
     tell_daemon({.outcome = "refused: " + status.context()});
     return {};
   }
   status = admit(message);
-  Result<Socket> client = encrypted(std::move(message.socket));
+  Result<Socket> client = encrypted(std::move(message.descriptor));
   if (!client.ok()) return left(client.status());
   if (status.ok()) status = listen().with_context("the server's worker");
   if (!status.ok()) {
@@ -155,12 +156,16 @@ Status WorkerSession::become(const WorkerMessage& message) {
 // Checks the client's request. An error becomes the refusal.
 Status WorkerSession::admit(const WorkerMessage& message) {
   RCUDA_RETURN_IF_ERROR(worker_.devices.select(hello_.devices, &welcome_, &resources_));
-  const auto medium = medium_for(hello_, message.socket.get());
+  const auto medium = medium_for(hello_, message.descriptor.get());
   if (!medium.ok()) return medium.status();
   medium_ = *medium;
   const auto planner = p2p::parse_planner_options(hello_.p2p_strategy, hello_.p2p_path);
   if (!planner.ok()) return planner.status();
 
+  Result<Quota> quota = Quota::make(std::move(grant_.allowances), std::move(worker_.ledgers));
+  if (!quota.ok()) return quota.status();
+  resources_.quota = std::make_shared<Quota>(std::move(quota).value());
+  resources_.limits = grant_.limits;
   resources_.owner = grant_.owner;
   const Settings& settings = worker_.settings;
   PeerSettings& peers = resources_.peers;
@@ -200,9 +205,9 @@ void WorkerSession::called_on(WorkerMessage peer) {
   // Another worker may connect before loop_ is set: the client's end of the Link may be complete
   // before this one, and the client may already have introduced the two workers.
   if (loop_) {
-    loop_->executor().peers.called_on(*called, std::move(peer.socket));
+    loop_->executor().peers.called_on(*called, std::move(peer.descriptor));
   } else if (early_.size() < kMostEarlyCallers) {
-    early_.emplace_back(*called, std::move(peer.socket));
+    early_.emplace_back(*called, std::move(peer.descriptor));
   }
 }
 

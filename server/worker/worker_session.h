@@ -50,6 +50,7 @@ struct PreparedWorker {
   const LoadedDriver& driver;
   wire::AddressWindow window;
   std::vector<AddressRange> closed;
+  std::vector<UniqueFd> ledgers;  // of the grant's allowances
 };
 
 class WorkerSession {

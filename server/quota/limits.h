@@ -1,0 +1,30 @@
+// Limits: what sessions may use. The daemon reads them from the server's configuration (rules.h) and
+// grants them to each session; daemon and worker enforce them. Plain values; any thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace rcuda::server {
+
+// Shared by all sessions of an account: one session, one user, or one group. 0: no limit.
+struct Allowance {
+  std::string of;              // for messages: "each session", "user ada", "group students"
+  uint64_t device_memory = 0;  // bytes, on each device
+  uint64_t host_memory = 0;    // bytes, page-locked by the worker or shared with the client
+  uint64_t bandwidth = 0;      // bytes per second, of copies between client and device
+  uint32_t slot = 0;           // the session's place in the account's Ledger
+};
+
+// Of one session by itself.
+struct SessionLimits {
+  std::chrono::nanoseconds session_time{0};  // 0: no limit
+  std::chrono::nanoseconds idle_time{0};     // without a command and without work; 0: no limit
+  // How many priorities of streams above the lowest may be used; none: all that the device has.
+  std::optional<uint32_t> priorities;
+  uint32_t sm_percent = 0;  // share of each device's multiprocessors; 0: all
+};
+
+}  // namespace rcuda::server

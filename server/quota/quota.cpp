@@ -1,0 +1,122 @@
+#include "server/quota/quota.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace rcuda::server {
+namespace {
+
+// An account may be so far ahead of its bandwidth: small copies are not delayed one by one.
+constexpr uint64_t kBurstNs = 50'000'000;
+
+}  // namespace
+
+Result<Quota> Quota::make(std::vector<Allowance> allowances, std::vector<UniqueFd> ledgers) {
+  if (allowances.size() != ledgers.size()) {
+    return Status(Code::kProtocol, "the daemon passed " + std::to_string(ledgers.size()) +
+                                       " ledgers for " + std::to_string(allowances.size()) +
+                                       " allowances");
+  }
+  Quota quota;
+  for (size_t i = 0; i < allowances.size(); ++i) {
+    if (allowances[i].slot >= Ledger::kSlots) {
+      return Status(Code::kProtocol, "the daemon named a slot that no ledger has");
+    }
+    Result<Ledger> ledger = Ledger::open(std::move(ledgers[i]));
+    if (!ledger.ok()) return ledger.status();
+    quota.accounts_.push_back({std::move(allowances[i]), std::move(ledger).value()});
+  }
+  return quota;
+}
+
+bool Quota::limits(Limit limit) const {
+  return std::any_of(accounts_.begin(), accounts_.end(),
+                     [&](const Account& account) { return account.allowance.*limit != 0; });
+}
+
+bool Quota::limits_device_memory() const { return limits(&Allowance::device_memory); }
+bool Quota::limits_host_memory() const { return limits(&Allowance::host_memory); }
+bool Quota::limits_bandwidth() const { return limits(&Allowance::bandwidth); }
+
+bool Quota::take(Limit limit, uint32_t row, uint64_t bytes) {
+  for (auto account = accounts_.begin(); account != accounts_.end(); ++account) {
+    const uint64_t most = account->allowance.*limit;
+    if (most == 0 || account->ledger.take(row, account->allowance.slot, bytes, most)) continue;
+    while (account != accounts_.begin()) {
+      --account;
+      if (account->allowance.*limit != 0) {
+        account->ledger.give(row, account->allowance.slot, bytes);
+      }
+    }
+    return false;
+  }
+  return true;
+}
+
+void Quota::add(Limit limit, uint32_t row, uint64_t bytes) {
+  for (Account& account : accounts_) {
+    if (account.allowance.*limit != 0) account.ledger.add(row, account.allowance.slot, bytes);
+  }
+}
+
+void Quota::give(Limit limit, uint32_t row, uint64_t bytes) {
+  for (Account& account : accounts_) {
+    if (account.allowance.*limit != 0) account.ledger.give(row, account.allowance.slot, bytes);
+  }
+}
+
+std::optional<Quota::Room> Quota::room(Limit limit, uint32_t row) const {
+  std::optional<Room> room;
+  for (const Account& account : accounts_) {
+    const uint64_t most = account.allowance.*limit;
+    if (most == 0) continue;
+    const uint64_t free = most - std::min(most, account.ledger.sum(row));
+    if (!room) room = Room{most, free, &account.allowance};
+    room->limit = std::min(room->limit, most);
+    if (free < room->free) {
+      room->free = free;
+      room->by = &account.allowance;
+    }
+  }
+  return room;
+}
+
+bool Quota::take_device(uint32_t device, uint64_t bytes) {
+  return take(&Allowance::device_memory, device, bytes);
+}
+
+void Quota::add_device(uint32_t device, uint64_t bytes) {
+  add(&Allowance::device_memory, device, bytes);
+}
+
+void Quota::give_device(uint32_t device, uint64_t bytes) {
+  give(&Allowance::device_memory, device, bytes);
+}
+
+bool Quota::take_host(uint64_t bytes) {
+  return take(&Allowance::host_memory, Ledger::kHostMemory, bytes);
+}
+
+void Quota::give_host(uint64_t bytes) {
+  give(&Allowance::host_memory, Ledger::kHostMemory, bytes);
+}
+
+std::optional<Quota::Room> Quota::device_room(uint32_t device) const {
+  return room(&Allowance::device_memory, device);
+}
+
+std::optional<Quota::Room> Quota::host_room() const {
+  return room(&Allowance::host_memory, Ledger::kHostMemory);
+}
+
+uint64_t Quota::book_copy(uint64_t bytes, uint64_t now) {
+  uint64_t until = 0;
+  for (Account& account : accounts_) {
+    if (account.allowance.bandwidth == 0) continue;
+    const uint64_t end = account.ledger.book_copy(bytes, account.allowance.bandwidth, now);
+    until = std::max(until, end);
+  }
+  return until > now + kBurstNs ? until - kBurstNs : 0;
+}
+
+}  // namespace rcuda::server

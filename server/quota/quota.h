@@ -1,0 +1,66 @@
+// Quota: what one session may use, in its worker: its own allowance and those that it shares with
+// other sessions of its user and of its groups. Something is booked with all of them or with none.
+//
+// Devices are named by the server's numbers, which must be below Ledger::kDevices. Without
+// allowances everything is allowed, and nothing is counted.
+//
+// Threads: any. Blocking: none. Errors: make() returns those of the Ledgers.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/base/unique_fd.h"
+#include "server/quota/ledger.h"
+#include "server/quota/limits.h"
+
+namespace rcuda::server {
+
+class Quota {
+ public:
+  Quota() = default;
+  // `ledgers`: the memory of each allowance's Ledger.
+  static Result<Quota> make(std::vector<Allowance> allowances, std::vector<UniqueFd> ledgers);
+
+  bool limits_device_memory() const;
+  bool limits_host_memory() const;
+  bool limits_bandwidth() const;
+
+  // Books bytes. False: an allowance would be exceeded, and nothing is booked.
+  bool take_device(uint32_t device, uint64_t bytes);
+  void add_device(uint32_t device, uint64_t bytes);  // bytes that are in use already
+  void give_device(uint32_t device, uint64_t bytes);
+  bool take_host(uint64_t bytes);
+  void give_host(uint64_t bytes);
+
+  struct Room {
+    uint64_t limit = 0;
+    uint64_t free = 0;
+    const Allowance* by = nullptr;
+  };
+  // Of the allowance with the least free; none without a limit. `limit` is the smallest of all.
+  std::optional<Room> device_room(uint32_t device) const;
+  std::optional<Room> host_room() const;
+
+  // Books a copy. Returns until when (monotonic nanoseconds) no further copy may start; 0: at once.
+  uint64_t book_copy(uint64_t bytes, uint64_t now);
+
+ private:
+  struct Account {
+    Allowance allowance;
+    Ledger ledger;
+  };
+  using Limit = uint64_t Allowance::*;
+  bool limits(Limit limit) const;
+  bool take(Limit limit, uint32_t row, uint64_t bytes);
+  void add(Limit limit, uint32_t row, uint64_t bytes);
+  void give(Limit limit, uint32_t row, uint64_t bytes);
+  std::optional<Room> room(Limit limit, uint32_t row) const;
+
+  std::vector<Account> accounts_;
+};
+
+}  // namespace rcuda::server

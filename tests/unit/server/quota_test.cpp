@@ -1,0 +1,147 @@
+#include "server/quota/quota.h"
+
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "server/quota/ledger.h"
+
+namespace rcuda::server {
+namespace {
+
+UniqueFd copy_of(const Ledger& ledger) {
+  return UniqueFd(::fcntl(ledger.descriptor(), F_DUPFD_CLOEXEC, 0));
+}
+
+// A session of an account, in a slot.
+Quota session(const std::vector<std::pair<Allowance, const Ledger*>>& accounts) {
+  std::vector<Allowance> allowances;
+  std::vector<UniqueFd> ledgers;
+  for (const auto& [allowance, ledger] : accounts) {
+    allowances.push_back(allowance);
+    ledgers.push_back(copy_of(*ledger));
+  }
+  return std::move(Quota::make(std::move(allowances), std::move(ledgers))).value();
+}
+
+Allowance of_device_memory(uint64_t bytes, uint32_t slot) {
+  return {.of = "user ada", .device_memory = bytes, .slot = slot};
+}
+
+Ledger ledger(uint32_t slots) {
+  Ledger made = std::move(Ledger::make()).value();
+  for (uint32_t slot = 0; slot < slots; ++slot) made.clear(slot);
+  return made;
+}
+
+TEST(Ledger, CannotBeShrunkUnderTheDaemon) {
+  const Ledger made = ledger(1);
+  EXPECT_NE(::ftruncate(made.descriptor(), 0), 0);
+}
+
+TEST(Ledger, OtherMemoryIsRefused) {
+  UniqueFd memory(::memfd_create("other", MFD_CLOEXEC));
+  EXPECT_EQ(Ledger::open(std::move(memory)).status().code(), Code::kProtocol);
+}
+
+TEST(Ledger, AFalsifiedValueMakesNoRoom) {
+  Ledger made = ledger(2);
+  made.add(0, 0, 10);
+  made.give(0, 1, 5);  // wraps
+  EXPECT_FALSE(made.take(0, 0, 1, 100));
+  made.clear(1);
+  EXPECT_TRUE(made.take(0, 0, 1, 100));
+}
+
+TEST(Ledger, ManyThreadsNeverExceedTheLimit) {
+  Ledger made = ledger(4);
+  std::vector<std::thread> threads;
+  for (uint32_t slot = 0; slot < 4; ++slot) {
+    threads.emplace_back([&made, slot] {
+      for (int i = 0; i < 20000; ++i) {
+        if (made.take(3, slot, 7, 20)) {
+          EXPECT_LE(made.of(3, slot), 20u);
+          made.give(3, slot, 7);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(made.sum(3), 0u);
+}
+
+TEST(Quota, NothingIsLimitedWithoutAllowances) {
+  Quota quota;
+  EXPECT_FALSE(quota.limits_device_memory());
+  EXPECT_TRUE(quota.take_device(0, UINT64_MAX));
+  EXPECT_FALSE(quota.device_room(0));
+  EXPECT_EQ(quota.book_copy(UINT64_MAX, 1), 0u);
+}
+
+TEST(Quota, SessionsOfAUserShareTheirAllowance) {
+  const Ledger ada = ledger(2);
+  Quota one = session({{of_device_memory(100, 0), &ada}});
+  Quota other = session({{of_device_memory(100, 1), &ada}});
+  EXPECT_TRUE(one.take_device(0, 60));
+  EXPECT_FALSE(other.take_device(0, 41));
+  EXPECT_TRUE(other.take_device(0, 40));
+  EXPECT_TRUE(other.take_device(1, 100));  // each device has its own limit
+  one.give_device(0, 60);
+  EXPECT_EQ(other.device_room(0)->free, 60u);
+}
+
+TEST(Quota, WhatAKilledSessionHadIsFreeAfterItsSlotIsCleared) {
+  Ledger ada = ledger(2);
+  {
+    Quota killed = session({{of_device_memory(100, 0), &ada}});
+    EXPECT_TRUE(killed.take_device(0, 100));
+  }
+  Quota next = session({{of_device_memory(100, 1), &ada}});
+  EXPECT_FALSE(next.take_device(0, 1));
+  ada.clear(0);
+  EXPECT_TRUE(next.take_device(0, 100));
+}
+
+TEST(Quota, NothingIsBookedIfOneAllowanceIsExceeded) {
+  const Ledger user = ledger(1), group = ledger(1);
+  Quota quota = session({{of_device_memory(100, 0), &user}, {of_device_memory(50, 0), &group}});
+  EXPECT_FALSE(quota.take_device(0, 60));
+  EXPECT_EQ(user.sum(0), 0u);
+  EXPECT_EQ(group.sum(0), 0u);
+  EXPECT_TRUE(quota.take_device(0, 50));
+  EXPECT_EQ(quota.device_room(0)->limit, 50u);
+  EXPECT_EQ(quota.device_room(0)->free, 0u);
+  quota.add_device(0, 30);  // is in use whatever the limit
+  EXPECT_EQ(group.sum(0), 80u);
+  EXPECT_EQ(quota.device_room(0)->free, 0u);
+}
+
+TEST(Quota, ASlotThatNoLedgerHasIsRefused) {
+  const Ledger ada = ledger(1);
+  std::vector<UniqueFd> ledgers;
+  ledgers.push_back(copy_of(ada));
+  EXPECT_EQ(Quota::make({of_device_memory(1, Ledger::kSlots)}, std::move(ledgers)).status().code(),
+            Code::kProtocol);
+  EXPECT_EQ(Quota::make({of_device_memory(1, 0)}, {}).status().code(), Code::kProtocol);
+}
+
+TEST(Quota, CopiesOfAnAccountWaitForOneAnother) {
+  const Ledger ada = ledger(2);
+  const Allowance of = {.of = "user ada", .bandwidth = 1'000'000'000};
+  Allowance other = of;
+  other.slot = 1;
+  Quota one = session({{of, &ada}}), two = session({{other, &ada}});
+  constexpr uint64_t kNow = 5'000'000'000, kSecond = 1'000'000'000, kBurst = 50'000'000;
+  EXPECT_EQ(one.book_copy(1000, kNow), 0u);  // short of the burst
+  EXPECT_EQ(one.book_copy(kSecond - 1000, kNow), kNow + kSecond - kBurst);
+  EXPECT_EQ(two.book_copy(kSecond, kNow), kNow + 2 * kSecond - kBurst);
+  EXPECT_EQ(two.book_copy(1000, kNow + 3 * kSecond), 0u);  // a pause is not saved up
+}
+
+}  // namespace
+}  // namespace rcuda::server
