@@ -26,6 +26,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../../tests/e2e"))
 from servers import message, Server  # noqa: E402
 
+POOL = 2
+
 CLIENT = """
 import ctypes, sys, time
 cuda = ctypes.CDLL(sys.argv[1])
@@ -45,6 +47,17 @@ def session_start(build, environment):
     if result.returncode:
         raise SystemExit(result.stderr)
     return float(result.stdout) * 1e3
+
+
+def await_pool(build, address, pool):
+    """Until no worker is starting, which takes much of a processor's time and holds up the next session."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        status = subprocess.run([os.path.join(build, "bin/rcuda-smi"), address], capture_output=True, text=True)
+        if f", {pool} idle worker" in status.stdout:
+            return
+        time.sleep(0.05)
+    raise SystemExit(f"{address} does not get {pool} idle workers")
 
 
 class Strangers:
@@ -123,7 +136,7 @@ def main():
                                 "--certificate", certificate], check=True, capture_output=True).stdout
         with open(os.open(os.path.join(folder, "token"), os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
             file.write(token)
-        options = ("--pool", "12")  # a round of the first table takes three workers of one server
+        options = ("--pool", str(POOL))
         server = Server(build, arguments.driver, options=options,
                         environment={"RCUDA_SERVER_TOKENS": tokens,
                                      "RCUDA_SERVER_CERTIFICATE": certificate})
@@ -139,17 +152,20 @@ def main():
                                                         "RCUDA_SECURITY": "none"}),
         }
         servers = [server, open_door]
+        pools = [(build, f"127.0.0.1@{one.port}") for one in servers]
         if arguments.before:
             before = os.path.abspath(arguments.before)
             servers.append(Server(before, arguments.driver, options=options))
+            pools.append((before, f"127.0.0.1@{servers[-1].port}"))
             for transport in ("shm", "tcp"):
                 ways[f"{transport}, before"] = (before, {"RCUDA_DEVICES": servers[-1].address(),
                                                          "RCUDA_TRANSPORT": transport})
         times = {way: [] for way in ways}
         for _ in range(arguments.runs):
             for way, (its_build, environment) in ways.items():
+                for each_build, address in pools:
+                    await_pool(each_build, address, POOL)
                 times[way].append(session_start(its_build, environment))
-                time.sleep(0.1)  # until the pool has another worker
         print_header("start of a session")
         for way, values in times.items():
             print_row(way, values)
@@ -162,7 +178,7 @@ def main():
             values = []
             for _ in range(arguments.runs):
                 values.append(session_start(*ways[way]))
-                time.sleep(0.1)
+                time.sleep(1)  # until the pool has another worker; a status would have to pass the strangers, too
             print_row(way, values)
         strangers.stop()
         print(f"\n{strangers.opened} connections of strangers, {strangers.dropped} of them dropped")
