@@ -28,7 +28,7 @@ Result<std::unique_ptr<Connection>> Connection::create(SSL_CTX* context, int soc
   }
   SSL_set_bio(ssl, bio, bio);
   role == Role::kServer ? SSL_set_accept_state(ssl) : SSL_set_connect_state(ssl);
-  return std::unique_ptr<Connection>(new Connection(ssl));
+  return std::unique_ptr<Connection>(new Connection(ssl, socket));
 }
 
 Connection::~Connection() { SSL_free(ssl_); }
@@ -117,6 +117,18 @@ int Connection::outcome(int result) const {
   }
 }
 
+// Sends a KeyUpdate if the socket surely takes it at once. While OpenSSL has a part of one to send,
+// it reads nothing, so two ends in this state with full sockets would wait for one another.
+void Connection::renew_key() {
+  pollfd entry{socket_, POLLOUT, 0};
+  if (::poll(&entry, 1, 0) != 1 || (entry.revents & ~POLLOUT) != 0) return;
+  ERR_clear_error();
+  if (SSL_key_update(ssl_, SSL_KEY_UPDATE_NOT_REQUESTED) == 1 && SSL_do_handshake(ssl_) == 1) {
+    records_ = 0;
+  }
+  ERR_clear_error();
+}
+
 ssize_t Connection::send(std::span<const iovec> pieces) {
   std::lock_guard lock(mutex_);
   const void* data = nullptr;
@@ -138,11 +150,13 @@ ssize_t Connection::send(std::span<const iovec> pieces) {
     if (!data) data = record_.get();
   }
   if (bytes == 0) return 0;
+  if (records_ >= records_per_key_ && begun_ == 0) renew_key();
   ERR_clear_error();
   errno = 0;
   const int sent = outcome(SSL_write(ssl_, data, static_cast<int>(bytes)));
   if (sent > 0) {
     begun_ = 0;
+    ++records_;
   } else if (sent == 0) {
     errno = EPIPE;
     return -1;

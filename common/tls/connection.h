@@ -52,21 +52,29 @@ class Connection final : public Cipher {
   // The name (CN) in the peer's certificate. Nothing without a certificate, or if it has several
   // names or one with odd characters.
   std::optional<std::string> peer_name() const;
+  // The key with which this side sends is renewed after so many records. RFC 8446, section 5.5, has
+  // 2^24.5 of full size as the most for AES-GCM, which one socket can send in a few minutes.
+  static constexpr uint64_t kRecordsPerKey = 1 << 23;
+  void renew_key_after(uint64_t records) { records_per_key_ = records; }
   SSL* ssl() const { return ssl_; }
 
   ssize_t send(std::span<const iovec> pieces) override;
   ssize_t recv(void* data, size_t bytes, bool peek) override;
 
  private:
-  explicit Connection(SSL* ssl) : ssl_(ssl) {}
+  Connection(SSL* ssl, int socket) : ssl_(ssl), socket_(socket) {}
   int outcome(int result) const;
+  void renew_key();
 
   SSL* const ssl_;
+  const int socket_;
   // OpenSSL's object serves one thread at a time. No call holds it for longer than one record
   // takes.
   std::mutex mutex_;
   size_t begun_ = 0;  // bytes of a record that the socket has not taken completely
   std::unique_ptr<std::byte[]> record_;  // gathers small pieces
+  uint64_t records_ = 0;                 // sent with the present key
+  uint64_t records_per_key_ = kRecordsPerKey;
 };
 
 // Shakes hands on a connected socket until it is done, or until the deadline (kTimeout).

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <openssl/ssl.h>
+#include <openssl/ssl3.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -251,6 +253,45 @@ TEST_F(CertificateTest, ThePinnedServerIsAcceptedAndBothEndsDeriveTheSameKeys) {
   EXPECT_NE(met.server->exported(kMungeLabel), met.server->exported(kSessionLabel));
   EXPECT_NE(met.server->exported(kSessionLabel), again.server->exported(kSessionLabel));
   EXPECT_EQ(met.server->peer_name(), std::nullopt);
+}
+
+// Counts the KeyUpdate messages that a connection reads.
+void count_key_updates(int writes, int, int content, const void* data, size_t bytes, SSL*,
+                       void* count) {
+  const auto* const message = static_cast<const unsigned char*>(data);
+  if (!writes && content == SSL3_RT_HANDSHAKE && bytes > 0 && message[0] == SSL3_MT_KEY_UPDATE) {
+    ++*static_cast<int*>(count);
+  }
+}
+
+TEST_F(CertificateTest, KeysAreRenewedWhileBothDirectionsAreFull) {
+  const auto [server, fingerprint] = make_server("a.pem");
+  ServerCheck check;
+  check.pinned = fingerprint;
+  Met met = meet(*server, check);
+  ASSERT_TRUE(met.client.ok() && met.server_status.ok());
+  int renewed[2] = {};
+  const std::vector<std::byte> data = random_bytes(4'000'003);
+  Connection* const connections[] = {met.client->get(), met.server.get()};
+  for (int end = 0; end < 2; ++end) {
+    connections[end]->renew_key_after(3);
+    SSL_set_msg_callback(connections[end]->ssl(), count_key_updates);
+    SSL_set_msg_callback_arg(connections[end]->ssl(), &renewed[end]);
+  }
+  const Socket sockets[] = {{std::move(ends_.client), std::move(*met.client)},
+                            {std::move(ends_.server), std::move(met.server)}};
+  std::vector<std::thread> threads;
+  for (const Socket& socket : sockets) {
+    threads.emplace_back([&] { EXPECT_TRUE(send_all(socket, data, soon()).ok()); });
+    threads.emplace_back([&] {
+      std::vector<std::byte> got(data.size());
+      EXPECT_TRUE(recv_all(socket, got, soon()).ok());
+      EXPECT_EQ(got, data);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(renewed[0], 10);
+  EXPECT_GT(renewed[1], 10);
 }
 
 TEST_F(CertificateTest, AnotherServerIsNotThePinnedOne) {
