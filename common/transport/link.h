@@ -226,7 +226,8 @@ struct LinkOptions {
 //
 // A medium that needs more sockets calls `open_stream` on the client and `accept_stream` on the
 // server. The daemon routes these connections to the right worker by the session's token. Both
-// functions are set if the reach is kNetwork. If `control` is encrypted, so are these.
+// functions are set if the reach is kNetwork, and several threads may call them at once. If
+// `control` is encrypted, so are these sockets.
 struct Bootstrap {
   Socket control;
   bool server = false;

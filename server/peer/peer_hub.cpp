@@ -268,9 +268,10 @@ Result<std::unique_ptr<transport::Link>> PeerHub::call_on(Attempt& attempt,
     const auto until = Clock::now() + options_.handshake_timeout;
     Result<UniqueFd> further = wire::connect_again(socket, until);
     if (!further) return further.status();
-    hello.stream = static_cast<uint32_t>(index) + 1;
+    wire::PeerHello own = hello;
+    own.stream = static_cast<uint32_t>(index) + 1;
     RCUDA_RETURN_IF_ERROR(wire::write_message(further->get(), wire::MessageType::kPeerHello,
-                                              wire::encode(hello), until));
+                                              wire::encode(own), until));
     return secured(introduction, *std::move(further), tls::Role::kClient, until);
   };
   return link_over(medium, std::move(bootstrap));

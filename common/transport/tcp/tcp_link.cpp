@@ -429,26 +429,54 @@ void set_receive_timeout(int socket, std::chrono::milliseconds timeout) {
              timeval{timeout.count() / 1000, timeout.count() % 1000 * 1000});
 }
 
-Result<std::vector<Socket>> make_streams(const Bootstrap& bootstrap, int count, Deadline deadline) {
-  const auto& make = bootstrap.server ? bootstrap.accept_stream : bootstrap.open_stream;
-  if (!make) return Status{Code::kInvalidArgument, "tcp needs a way to make further connections"};
-  std::vector<Socket> streams(count);
-  for (int i = 0; i < count; ++i) {
-    Result<Socket> stream = make(i);
-    if (!stream) return stream.status();
-    StreamHello hello{kStreamMagic, static_cast<uint64_t>(i)};
-    if (bootstrap.server) {
-      RCUDA_RETURN_IF_ERROR(recv_all(*stream, writable_bytes_of(hello), deadline));
-    } else {
-      RCUDA_RETURN_IF_ERROR(send_all(*stream, bytes_of(hello), deadline));
+// The further sockets of a Link while they are made. Each takes a few round trips and, with a
+// cipher, a millisecond of both sides, so all are made at once.
+class Streams {
+ public:
+  Streams(const Bootstrap& bootstrap, int count, Deadline deadline)
+      : bootstrap_(bootstrap), deadline_(deadline), sockets_(static_cast<size_t>(count)) {}
+
+  Result<std::vector<Socket>> make_all() {
+    std::vector<std::thread> threads(sockets_.size());
+    for (size_t i = 1; i < threads.size(); ++i) {
+      // Without a thread it is made here, which only takes longer.
+      if (!start_thread(&threads[i], [this, i] { make(i); }).ok()) make(i);
     }
-    if (hello.magic != kStreamMagic || hello.index >= streams.size() || streams[hello.index]) {
-      return Status{Code::kProtocol, "a bulk connection does not belong to this session"};
+    make(0);
+    for (std::thread& thread : threads) {
+      if (thread.joinable()) thread.join();
     }
-    streams[hello.index] = std::move(*stream);
+    if (!status_.ok()) return status_;
+    return std::move(sockets_);
   }
-  return streams;
-}
+
+ private:
+  void make(size_t index) {
+    const auto& make_socket = bootstrap_.server ? bootstrap_.accept_stream : bootstrap_.open_stream;
+    Result<Socket> stream = make_socket(static_cast<int>(index));
+    Status status = stream.status();
+    StreamHello hello{kStreamMagic, index};
+    if (status.ok()) {
+      status = bootstrap_.server ? recv_all(*stream, writable_bytes_of(hello), deadline_)
+                                 : send_all(*stream, bytes_of(hello), deadline_);
+    }
+    std::lock_guard lock(mutex_);
+    if (!status.ok()) {
+      if (status_.ok()) status_ = std::move(status);
+    } else if (hello.magic != kStreamMagic || hello.index >= sockets_.size() ||
+               sockets_[hello.index]) {
+      status_ = Status(Code::kProtocol, "a bulk connection does not belong to this session");
+    } else {
+      sockets_[hello.index] = std::move(*stream);
+    }
+  }
+
+  const Bootstrap& bootstrap_;
+  const Deadline deadline_;
+  std::mutex mutex_;
+  std::vector<Socket> sockets_;
+  Status status_;  // the first error
+};
 
 }  // namespace
 
@@ -477,8 +505,11 @@ Result<std::unique_ptr<Link>> tcp::make_link(Bootstrap bootstrap, const LinkOpti
 
   TcpLink::Setup setup;
   const size_t count = bootstrap.server ? own.streams : peer.streams;
+  if (!(bootstrap.server ? bootstrap.accept_stream : bootstrap.open_stream)) {
+    return Status{Code::kInvalidArgument, "tcp needs a way to make further connections"};
+  }
   Result<std::vector<Socket>> streams =
-      make_streams(bootstrap, static_cast<int>(std::min(count, kMaxBulkStreams)), deadline);
+      Streams(bootstrap, static_cast<int>(std::min(count, kMaxBulkStreams)), deadline).make_all();
   if (!streams) return streams.status();
   for (const Socket& stream : *streams) tune(stream.fd(), options.peer_timeout);
   void* window = ::mmap(nullptr, options.window_bytes, PROT_READ | PROT_WRITE,
