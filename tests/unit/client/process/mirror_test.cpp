@@ -64,6 +64,7 @@ class MirrorTest : public ::testing::Test {
   }
 
   std::vector<Run> pushed() {
+    before_peer(&lone_.puppet);  // this thread may have read worker_
     EXPECT_EQ(push_mirrors(lone_.session->in_context(1)), CUDA_SUCCESS);
     EXPECT_EQ(lone_.ping(), CUDA_SUCCESS);
     std::vector<Run> runs;
