@@ -45,6 +45,51 @@ bool parse_with_unit(std::string_view text, uint64_t* value, std::string* unit) 
 
 }  // namespace
 
+bool parse_bytes(std::string_view text, uint64_t* value) {
+  uint64_t count = 0;
+  std::string unit;
+  if (!parse_with_unit(text, &count, &unit)) return false;
+  int shift = 0;
+  if (unit == "k" || unit == "kb" || unit == "kib") {
+    shift = 10;
+  } else if (unit == "m" || unit == "mb" || unit == "mib") {
+    shift = 20;
+  } else if (unit == "g" || unit == "gb" || unit == "gib") {
+    shift = 30;
+  } else if (unit == "t" || unit == "tb" || unit == "tib") {
+    shift = 40;
+  } else if (!unit.empty() && unit != "b") {
+    return false;
+  }
+  if (count > (std::numeric_limits<uint64_t>::max() >> shift)) return false;
+  *value = count << shift;
+  return true;
+}
+
+bool parse_duration(std::string_view text, std::chrono::nanoseconds* value) {
+  uint64_t count = 0;
+  std::string unit;
+  if (!parse_with_unit(text, &count, &unit)) return false;
+  uint64_t scale = 1'000'000'000;
+  if (unit == "ns") {
+    scale = 1;
+  } else if (unit == "us") {
+    scale = 1'000;
+  } else if (unit == "ms") {
+    scale = 1'000'000;
+  } else if (unit == "m" || unit == "min") {
+    scale = 60'000'000'000;
+  } else if (unit == "h") {
+    scale = 3'600'000'000'000;
+  } else if (!unit.empty() && unit != "s") {
+    return false;
+  }
+  constexpr auto kMax = static_cast<uint64_t>(std::chrono::nanoseconds(Duration::kLongest).count());
+  if (count > kMax / scale) return false;
+  *value = std::chrono::nanoseconds(static_cast<int64_t>(count * scale));
+  return true;
+}
+
 SettingBase::SettingBase(Registry& registry, const char* variable, const char* help)
     : variable_(variable), help_(help) {
   std::string_view name = variable;
@@ -150,48 +195,9 @@ std::string Integer::accepted() const {
   return "a whole number from " + std::to_string(min_) + " to " + std::to_string(max_);
 }
 
-bool Bytes::parse(std::string_view text) {
-  uint64_t value = 0;
-  std::string unit;
-  if (!parse_with_unit(text, &value, &unit)) return false;
-  int shift = 0;
-  if (unit == "k" || unit == "kb" || unit == "kib") {
-    shift = 10;
-  } else if (unit == "m" || unit == "mb" || unit == "mib") {
-    shift = 20;
-  } else if (unit == "g" || unit == "gb" || unit == "gib") {
-    shift = 30;
-  } else if (unit == "t" || unit == "tb" || unit == "tib") {
-    shift = 40;
-  } else if (!unit.empty() && unit != "b") {
-    return false;
-  }
-  if (value > (std::numeric_limits<uint64_t>::max() >> shift)) return false;
-  value_ = value << shift;
-  return true;
-}
+bool Bytes::parse(std::string_view text) { return parse_bytes(text, &value_); }
 
-bool Duration::parse(std::string_view text) {
-  uint64_t value = 0;
-  std::string unit;
-  if (!parse_with_unit(text, &value, &unit)) return false;
-  uint64_t scale = 1'000'000'000;
-  if (unit == "ns") {
-    scale = 1;
-  } else if (unit == "us") {
-    scale = 1'000;
-  } else if (unit == "ms") {
-    scale = 1'000'000;
-  } else if (unit == "min") {
-    scale = 60'000'000'000;
-  } else if (!unit.empty() && unit != "s") {
-    return false;
-  }
-  constexpr auto kMax = static_cast<uint64_t>(std::chrono::nanoseconds(kLongest).count());
-  if (value > kMax / scale) return false;
-  value_ = std::chrono::nanoseconds(static_cast<int64_t>(value * scale));
-  return true;
-}
+bool Duration::parse(std::string_view text) { return parse_duration(text, &value_); }
 
 bool OrdinalList::parse(std::string_view text) {
   std::vector<uint32_t> values;

@@ -19,6 +19,11 @@
 
 namespace rcuda::config {
 
+// "64M", "1G", "4096": powers of 1024. Return false, and leave the value, if the text is none.
+bool parse_bytes(std::string_view text, uint64_t* value);
+// "80us", "250ms", "10s", "5m", "2h"; a bare number means seconds. At most Duration::kLongest.
+bool parse_duration(std::string_view text, std::chrono::nanoseconds* value);
+
 class Registry;
 
 class SettingBase {
@@ -125,7 +130,7 @@ class Integer : public SettingBase {
   int64_t min_, max_;
 };
 
-// "64M", "1G", "4096": powers of 1024.
+// As parse_bytes() takes it.
 class Bytes : public SettingBase {
  public:
   Bytes(Registry& registry, const char* variable, uint64_t initial, const char* help)
@@ -141,8 +146,8 @@ class Bytes : public SettingBase {
   uint64_t value_;
 };
 
-// "250ms", "10s", "80us"; a bare number means seconds. At most kLongest, so that the milliseconds
-// fit the int that poll() takes.
+// As parse_duration() takes it. At most kLongest, so that the milliseconds fit the int that poll()
+// takes.
 class Duration : public SettingBase {
  public:
   static constexpr std::chrono::hours kLongest{24 * 24};
@@ -157,7 +162,7 @@ class Duration : public SettingBase {
   }
   std::string text() const override { return std::to_string(value_.count()) + "ns"; }
   std::string accepted() const override {
-    return "a time such as 80us, 250ms or 10s, 24 days at most";
+    return "a time such as 80us, 250ms, 10s, 5m or 2h, 24 days at most";
   }
 
  protected:

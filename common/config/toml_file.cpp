@@ -1,9 +1,12 @@
 #include "common/config/toml_file.h"
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <sstream>
+#include <utility>
 
 #include <toml++/toml.h>
 
@@ -12,35 +15,64 @@
 namespace rcuda::config {
 namespace {
 
-Status flatten(const toml::table& table, const std::string& prefix,
-               std::map<std::string, std::string>* values) {
+std::string at(const std::string& path, size_t line) {
+  return path + ":" + std::to_string(line) + ": ";
+}
+
+// The text of a list of texts and whole numbers; none for another list.
+std::optional<std::string> joined(const toml::array& list) {
+  std::string text;
+  for (const toml::node& item : list) {
+    const auto number = item.value_exact<int64_t>();
+    const auto word = item.value_exact<std::string>();
+    if (!number && !word) return std::nullopt;
+    text += (text.empty() ? "" : ",") + (number ? std::to_string(*number) : *word);
+  }
+  return text;
+}
+
+// Sets kind and text. False for what is none of the kinds.
+bool take_value(const toml::node& node, TomlItem* item) {
+  using Kind = TomlItem::Kind;
+  if (const auto text = node.value_exact<std::string>()) {
+    *item = {std::move(item->keys), Kind::kText, *text, item->line};
+  } else if (const auto number = node.value_exact<int64_t>()) {
+    *item = {std::move(item->keys), Kind::kNumber, std::to_string(*number), item->line};
+  } else if (const auto flag = node.value_exact<bool>()) {
+    *item = {std::move(item->keys), Kind::kFlag, *flag ? "1" : "0", item->line};
+  } else if (const toml::array* const list = node.as_array()) {
+    std::optional<std::string> text = joined(*list);
+    if (!text) return false;
+    *item = {std::move(item->keys), Kind::kList, std::move(*text), item->line};
+  } else {
+    return false;
+  }
+  return true;
+}
+
+std::string dotted(const std::vector<std::string>& keys) {
+  std::string text;
+  for (const std::string& key : keys) text += (text.empty() ? "" : ".") + key;
+  return text;
+}
+
+Status collect(const toml::table& table, const std::vector<std::string>& above,
+               const std::string& path, std::vector<TomlItem>* items) {
   for (const auto& [key, node] : table) {
-    const std::string name = prefix + std::string(key.str());
-    if (const toml::table* inner = node.as_table()) {
-      RCUDA_RETURN_IF_ERROR(flatten(*inner, name + "_", values));
-    } else if (auto text = node.value_exact<std::string>()) {
-      (*values)[name] = *text;
-    } else if (auto number = node.value_exact<int64_t>()) {
-      (*values)[name] = std::to_string(*number);
-    } else if (auto flag = node.value_exact<bool>()) {
-      (*values)[name] = *flag ? "1" : "0";
-    } else if (const toml::array* list = node.as_array()) {
-      std::string joined;
-      for (const toml::node& item : *list) {
-        auto number = item.value_exact<int64_t>();
-        auto text = item.value_exact<std::string>();
-        if (!number && !text) {
-          return Status(Code::kInvalidArgument, "'" + name +
-                                                    "' holds something that is neither "
-                                                    "text nor a whole number");
-        }
-        joined += (joined.empty() ? "" : ",") + (number ? std::to_string(*number) : *text);
-      }
-      (*values)[name] = joined;
+    TomlItem item;
+    item.keys = above;
+    item.keys.emplace_back(key.str());
+    item.line = node.source().begin.line;
+    if (const toml::table* const inner = node.as_table()) {
+      items->push_back(item);
+      RCUDA_RETURN_IF_ERROR(collect(*inner, item.keys, path, items));
+    } else if (take_value(node, &item)) {
+      items->push_back(std::move(item));
     } else {
-      return Status(Code::kInvalidArgument, "'" + name +
-                                                "' is neither text, a whole number, "
-                                                "true/false nor a list of these");
+      return Status(Code::kInvalidArgument,
+                    at(path, item.line) + "'" + dotted(item.keys) +
+                        "' is neither text, a whole number, true/false nor a list of texts and "
+                        "whole numbers");
     }
   }
   return {};
@@ -48,27 +80,42 @@ Status flatten(const toml::table& table, const std::string& prefix,
 
 }  // namespace
 
-Status load_toml_file(Registry& registry, const std::string& path) {
-  std::map<std::string, std::string> values;
+Result<std::vector<TomlItem>> read_toml_file(const std::string& path) {
+  std::vector<TomlItem> items;
   try {
     std::ifstream file(path, std::ios::binary);
     const std::string text(std::istreambuf_iterator<char>(file), {});
     if (const auto line = foreign_character(text)) {
-      return Status(Code::kInvalidArgument, path + ":" + std::to_string(*line) +
-                                                ": only lines that are comments may hold other "
-                                                "characters than ASCII; in \"text\" write \\u00e9");
+      return Status(Code::kInvalidArgument,
+                    at(path, *line) +
+                        "only lines that are comments may hold other characters than ASCII; in "
+                        "\"text\" write \\u00e9");
     }
     // If the file could not be opened, toml++ reports it.
     const toml::table table = file ? toml::parse(text, path) : toml::parse_file(path);
-    if (Status status = flatten(table, "", &values); !status.ok()) {
-      return std::move(status).with_context(path);
-    }
+    RCUDA_RETURN_IF_ERROR(collect(table, {}, path, &items));
   } catch (const toml::parse_error& error) {
     std::ostringstream where;
     where << path << ":" << error.source().begin.line << ": " << error.description();
     return Status(Code::kInvalidArgument, where.str());
   } catch (const std::ios_base::failure& error) {  // a folder, for instance
     return Status(Code::kInvalidArgument, path + ": " + error.code().message());
+  }
+  std::stable_sort(items.begin(), items.end(),
+                   [](const TomlItem& a, const TomlItem& b) { return a.line < b.line; });
+  return items;
+}
+
+Status load_toml_file(Registry& registry, const std::string& path, const char* others) {
+  const Result<std::vector<TomlItem>> items = read_toml_file(path);
+  if (!items.ok()) return items.status();
+  std::map<std::string, std::string> values;
+  for (const TomlItem& item : *items) {
+    if (item.kind == TomlItem::Kind::kTable) continue;
+    if (item.keys.size() > 1 && item.keys.front() == others) continue;
+    std::string name;
+    for (const std::string& key : item.keys) name += (name.empty() ? "" : "_") + key;
+    values[name] = item.text;
   }
   return registry.load(values, path);
 }

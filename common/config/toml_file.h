@@ -1,15 +1,30 @@
-// Fills a Registry from a TOML file. Tables are flattened with '_': `[image_cache] bytes = "2G"`
-// sets the key image_cache_bytes. Separate from settings.h, so that only programs that read files
-// contain the parser. Blocks while it reads the file. Errors name file and line.
+// Reads TOML files, and fills a Registry from one. Tables are flattened with '_': `[image_cache]
+// bytes = "2G"` sets the key image_cache_bytes. Separate from settings.h, so that only programs
+// that read files contain the parser. Blocks while it reads the file. Errors name file and line.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/config/settings.h"
 
 namespace rcuda::config {
 
-Status load_toml_file(Registry& registry, const std::string& path);
+// A value of a file, or one of its tables, which may be empty.
+struct TomlItem {
+  enum class Kind { kTable, kText, kNumber, kFlag, kList };
+  std::vector<std::string> keys;  // {"image_cache", "bytes"}
+  Kind kind{};
+  std::string text;  // of a value: the text, a whole number, "0" or "1", or a list: "a,b"
+  size_t line = 0;
+};
+
+// In the order of the lines. A value of another kind is an error.
+Result<std::vector<TomlItem>> read_toml_file(const std::string& path);
+
+// `others`: a table at the top of the file that has no settings.
+Status load_toml_file(Registry& registry, const std::string& path, const char* others = "");
 
 }  // namespace rcuda::config

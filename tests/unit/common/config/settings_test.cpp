@@ -121,6 +121,32 @@ TEST(SettingsTest, AFileIsFlattenedAndTheEnvironmentWins) {
   EXPECT_EQ(sample.port.get(), 4321);
 }
 
+TEST(SettingsTest, ATableThatHasNoSettingsIsPassedOver) {
+  TemporaryFile file("port = 1234\n[limits.user]\nport = 1\n");
+  Sample sample;
+  const Status status = load_toml_file(sample.registry, file.path(), "limits");
+  ASSERT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(sample.port.get(), 1234);
+  EXPECT_NE(load_toml_file(sample.registry, file.path()).context().find("limits_user_port"),
+            std::string::npos);
+  TemporaryFile value("limits = 1\n");
+  EXPECT_FALSE(load_toml_file(sample.registry, value.path(), "limits").ok());
+}
+
+TEST(SettingsTest, AFilesItemsComeInTheOrderOfItsLines) {
+  TemporaryFile file("[b]\ny = 1\nx = [1, 'two']\n[a]\n");
+  const auto items = read_toml_file(file.path());
+  ASSERT_TRUE(items.ok()) << items.status().message();
+  std::string all;
+  for (const TomlItem& item : *items) {
+    all += std::to_string(item.line) + " " + item.keys.back() + "=" + item.text + ";";
+  }
+  EXPECT_EQ(all, "1 b=;2 y=1;3 x=1,two;4 a=;");
+  EXPECT_EQ(items->at(0).kind, TomlItem::Kind::kTable);
+  EXPECT_EQ(items->at(2).kind, TomlItem::Kind::kList);
+  EXPECT_EQ(items->at(2).keys, (std::vector<std::string>{"b", "x"}));
+}
+
 TEST(SettingsTest, ABadFileNamesTheLineAndAnUnknownKeyTheKnownOnes) {
   Sample sample;
   TemporaryFile broken("port = 1\nflag = = 2\n");
@@ -140,6 +166,17 @@ TEST(SettingsTest, OnlyNothingIsNoMillisecond) {
     Sample sample;
     ASSERT_TRUE(sample.registry.load_environment().ok());
     EXPECT_EQ(sample.timeout.milliseconds().count(), milliseconds) << text;
+  }
+}
+
+TEST(SettingsTest, TimesHaveUnits) {
+  using namespace std::chrono_literals;
+  const std::pair<const char*, std::chrono::nanoseconds> cases[] = {
+      {"7", 7s}, {"80us", 80us}, {"5m", 5min}, {"5min", 5min}, {"2h", 2h}};
+  for (const auto& [text, time] : cases) {
+    std::chrono::nanoseconds parsed{};
+    EXPECT_TRUE(parse_duration(text, &parsed)) << text;
+    EXPECT_EQ(parsed, time) << text;
   }
 }
 

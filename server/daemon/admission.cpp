@@ -1,0 +1,244 @@
+#include "server/daemon/admission.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace rcuda::server {
+namespace {
+
+bool needs_ledger(const Allowance& allowance) {
+  return allowance.device_memory != 0 || allowance.host_memory != 0 || allowance.bandwidth != 0;
+}
+
+std::string counted(uint64_t count, const char* what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+Status never_fits(uint32_t devices, const std::string& who, const Count& limit) {
+  return Status(Code::kDenied, "the program asks for " + counted(devices, "device") + ", and " +
+                                   who + " may have " + std::to_string(limit.most) + " (" +
+                                   limit.rule +
+                                   "): name fewer devices of this server in "
+                                   "RCUDA_DEVICES");
+}
+
+}  // namespace
+
+struct Admission::Account {
+  AccountLimits limits;
+  uint32_t sessions = 0;
+  uint64_t devices = 0;
+  std::optional<Ledger> ledger;
+  std::bitset<Ledger::kSlots> slots;  // those that are taken
+
+  bool lacks_session() const {
+    return (limits.sessions.most != 0 && sessions >= limits.sessions.most) || slots.all();
+  }
+  bool lacks_devices(uint32_t more) const {
+    return limits.devices.most != 0 && devices + more > limits.devices.most;
+  }
+  bool has_room(uint32_t more) const { return !lacks_session() && !lacks_devices(more); }
+  std::string shortage(uint32_t more) const;
+};
+
+std::string Admission::Account::shortage(uint32_t more) const {
+  const std::string& who = limits.allowance.of;
+  if (who.empty()) return "all " + std::to_string(sessions) + " sessions are taken";
+  if (slots.all()) {
+    return who + " has " + counted(sessions, "session") + ", as many as can be counted together";
+  }
+  if (lacks_session()) {
+    return who + " has " + counted(sessions, "session") + ", as many as it may have (" +
+           limits.sessions.rule + ")";
+  }
+  return "the sessions of " + who + " have " + counted(devices, "device") + ", this one asks for " +
+         std::to_string(more) + ", and together they may have " +
+         std::to_string(limits.devices.most) + " (" + limits.devices.rule + ")";
+}
+
+Admission::Permit::~Permit() { admission_->give_back(*this); }
+
+std::vector<int> Admission::Permit::ledgers() const {
+  std::vector<int> descriptors;
+  if (own_) descriptors.push_back(own_->descriptor());
+  for (const Place& place : places_) {
+    if (place.account->ledger) descriptors.push_back(place.account->ledger->descriptor());
+  }
+  return descriptors;
+}
+
+Admission::Applicant::~Applicant() {
+  if (std::erase(admission_->queue_, this) != 0) admission_->review();
+}
+
+Result<std::unique_ptr<Admission::Permit>> Admission::Applicant::take() {
+  if (needs_ledger(session_.allowance)) {
+    Result<Ledger> ledger = Ledger::make();
+    if (!ledger.ok()) return ledger.status();
+    permit_->own_ = std::move(ledger).value();
+    permit_->own_->clear(0);
+    permit_->allowances_.insert(permit_->allowances_.begin(), session_.allowance);
+  }
+  return std::move(permit_);
+}
+
+std::string Admission::Applicant::reason() const {
+  if (!behind_) return lacks_->shortage(devices_);
+  return "clients that came earlier wait for more devices of " + lacks_->limits.allowance.of +
+         " (" + lacks_->limits.devices.rule + ")";
+}
+
+std::string Admission::Applicant::remedy() const {
+  return std::string("wait for a session to end (RCUDA_WAIT=60s does), or raise ") +
+         (lacks_ == admission_->server_.get() ? "--max-sessions" : "the limit") + " on the server";
+}
+
+Admission::Admission(size_t max_sessions) : server_(std::make_shared<Account>()) {
+  server_->limits.sessions.most = static_cast<uint32_t>(max_sessions);
+}
+
+Admission::~Admission() = default;
+
+Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& user,
+                                                               const std::vector<uint32_t>& devices,
+                                                               bool may_wait) {
+  const bool known = user.uid && user.method != "insecure";
+  std::vector<gid_t> groups;
+  if (known) {
+    groups = user.groups;
+    groups.push_back(user.gid);
+  }
+  const UserRules rules = rules_.of(known ? user.uid : std::nullopt, user.user, groups);
+  const auto count = static_cast<uint32_t>(std::set(devices.begin(), devices.end()).size());
+  const Count& most = rules.session.devices;
+  if (most.most != 0 && count > most.most) return never_fits(count, "a session", most);
+
+  Result<std::vector<AccountPointer>> accounts = accounts_of(user, rules);
+  if (!accounts.ok()) return accounts.status();
+  for (const AccountPointer& account : *accounts) {
+    const Count& limit = account->limits.devices;
+    if (limit.most != 0 && count > limit.most) {
+      return never_fits(count, "all sessions of " + account->limits.allowance.of + " together",
+                        limit);
+    }
+  }
+  std::unique_ptr<Applicant> applicant(new Applicant);
+  applicant->admission_ = this;
+  applicant->devices_ = count;
+  applicant->session_ = rules.session;
+  applicant->accounts_ = std::move(accounts).value();
+  queue_.push_back(applicant.get());
+  review();
+  if (applicant->admitted()) return applicant;
+  if (!may_wait) {
+    return Status(Code::kUnavailable, applicant->reason() + ": " + applicant->remedy());
+  }
+  RCUDA_RETURN_IF_ERROR(check_queue(*applicant));
+  return applicant;
+}
+
+Result<std::vector<Admission::AccountPointer>> Admission::accounts_of(const Identity& user,
+                                                                      const UserRules& rules) {
+  std::vector<AccountPointer> accounts = {server_};
+  // As same_user() tells users apart.
+  const std::string who = user.method == "insecure" ? "insecure"
+                          : user.uid                ? "uid " + std::to_string(*user.uid)
+                                                    : "name " + user.user;
+  Result<AccountPointer> of_user = account(who, rules.user);
+  if (!of_user.ok()) return of_user.status();
+  accounts.push_back(std::move(of_user).value());
+  for (const auto& [gid, limits] : rules.groups) {
+    Result<AccountPointer> of_group = account("gid " + std::to_string(gid), limits);
+    if (!of_group.ok()) return of_group.status();
+    accounts.push_back(std::move(of_group).value());
+  }
+  return accounts;
+}
+
+Result<Admission::AccountPointer> Admission::account(const std::string& key,
+                                                     const AccountLimits& limits) {
+  std::erase_if(accounts_, [](const auto& entry) { return entry.second.expired(); });
+  AccountPointer found = accounts_[key].lock();
+  if (!found) {
+    found = std::make_shared<Account>();
+    if (needs_ledger(limits.allowance)) {
+      Result<Ledger> ledger = Ledger::make();
+      if (!ledger.ok()) return ledger.status();
+      found->ledger = std::move(ledger).value();
+    }
+    accounts_[key] = found;
+  }
+  found->limits = limits;
+  return found;
+}
+
+// Whether one more may wait.
+Status Admission::check_queue(const Applicant& applicant) const {
+  const AccountPointer& user = applicant.accounts_[1];
+  const auto of_user = std::count_if(queue_.begin(), queue_.end(), [&](const Applicant* other) {
+    return other->accounts_[1] == user;
+  });
+  if (queue_.size() <= kMostWaiting && static_cast<size_t>(of_user) <= kMostWaitingOfUser) {
+    return {};
+  }
+  return Status(Code::kUnavailable, applicant.reason() + ", and " +
+                                        std::to_string(queue_.size() - 1) +
+                                        " clients wait already, " + std::to_string(of_user - 1) +
+                                        " of them of this user: try again when there are fewer");
+}
+
+void Admission::review() {
+  // The accounts that lack something for an applicant, and how many applicants wait for each.
+  std::map<const Account*, size_t> short_of;
+  for (auto next = queue_.begin(); next != queue_.end();) {
+    Applicant& applicant = **next;
+    applicant.place_ = 0;
+    for (const AccountPointer& account : applicant.accounts_) {
+      const bool has_room = account->has_room(applicant.devices_);
+      if (has_room && !short_of.contains(account.get())) continue;
+      if (applicant.place_ == 0) {
+        applicant.lacks_ = account.get();
+        applicant.behind_ = has_room;
+      }
+      applicant.place_ = std::max(applicant.place_, ++short_of[account.get()]);
+    }
+    if (applicant.place_ == 0) admit(applicant);
+    next = applicant.admitted() ? queue_.erase(next) : std::next(next);
+  }
+}
+
+void Admission::admit(Applicant& applicant) {
+  std::unique_ptr<Permit> permit(new Permit);
+  permit->admission_ = this;
+  permit->devices_ = applicant.devices_;
+  permit->limits_ = applicant.session_.limits;
+  for (const AccountPointer& account : applicant.accounts_) {
+    ++account->sessions;
+    account->devices += applicant.devices_;
+    uint32_t slot = 0;
+    if (account->ledger) {
+      while (account->slots[slot]) ++slot;  // has_room(): one is free
+      account->slots.set(slot);
+      account->ledger->clear(slot);
+      permit->allowances_.push_back(account->limits.allowance);
+      permit->allowances_.back().slot = slot;
+    }
+    permit->places_.push_back({account, slot});
+  }
+  applicant.permit_ = std::move(permit);
+}
+
+void Admission::give_back(Permit& permit) {
+  for (const Permit::Place& place : permit.places_) {
+    Account& account = *place.account;
+    --account.sessions;
+    account.devices -= permit.devices_;
+    if (!account.ledger) continue;
+    account.ledger->clear(place.slot);
+    account.slots.reset(place.slot);
+  }
+  review();
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,127 @@
+// Rules: the limits that a server's configuration file sets, and which of them hold for a user.
+//
+//   [limits.session]               each session of anybody
+//   [limits.user]                  all sessions of one user together, for every user
+//   [limits.users.ada]             in place of [limits.user] for ada, key by key
+//   [limits.users.ada.session]     in place of [limits.session], for each session of ada
+//   [limits.groups.students]       all members of the group together
+//   [limits.groups.students.session]  each session of a member
+//
+// Of the tables of sessions, the user's own overrides those of its groups, of which the first in
+// the file comes first, and these override the general one, key by key. docs/security.md lists the
+// keys.
+//
+// Plain values; any thread. Blocking: read() only, for the file and the name lookups. Errors:
+// kInvalidArgument with file and line, and with what is accepted.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "common/base/status.h"
+#include "common/config/toml_file.h"
+#include "server/quota/limits.h"
+
+namespace rcuda::server {
+
+// How many of something there may be at the same time, and the rule that says so.
+struct Count {
+  uint32_t most = 0;  // 0: no limit
+  std::string rule;   // "sessions of [limits.user] in /etc/rcuda/server.toml:4"
+};
+
+// Of all sessions of a user or group together.
+struct AccountLimits {
+  Allowance allowance;
+  Count sessions;
+  Count devices;  // each device counts once for each session
+};
+
+// Of each session of a user.
+struct SessionRules {
+  Allowance allowance;
+  Count devices;
+  SessionLimits limits;
+};
+
+// What holds for one user.
+struct UserRules {
+  SessionRules session;
+  AccountLimits user;
+  std::map<gid_t, AccountLimits> groups;  // of the user's groups, those that have limits
+};
+
+class Rules {
+ public:
+  // How names of this machine are found. kNotFound: there is no such name.
+  struct Names {
+    std::function<Result<uid_t>(const std::string& name)> user;
+    std::function<Result<gid_t>(const std::string& name)> group;
+  };
+
+  Rules() = default;  // no limits
+  static Result<Rules> read(const std::string& path, const Names& names);
+
+  // `uid`: none for a user that this machine does not know. `name`: for messages. `groups`: all of
+  // the user's.
+  UserRules of(std::optional<uid_t> uid, const std::string& name,
+               const std::vector<gid_t>& groups) const;
+
+  // One line for each limit of the file and its place, for people.
+  const std::string& text() const { return text_; }
+
+ private:
+  enum class Key {
+    kDeviceMemory,
+    kHostMemory,
+    kBandwidth,
+    kSessions,
+    kDevices,
+    kSessionTime,
+    kIdleTime,
+    kPriorities,
+    kSmPercent
+  };
+  struct Value {
+    uint64_t number = 0;  // bytes, bytes per second, nanoseconds or a count
+    std::string rule;
+  };
+  using Table = std::map<Key, Value>;
+  // Of a user, of a group, or of everybody.
+  struct Tables {
+    std::string name;  // as the file names it
+    Table together;    // for all sessions
+    Table session;     // for each session
+  };
+  struct Group : Tables {
+    gid_t gid = 0;
+  };
+  struct KeyInfo;
+  static const KeyInfo kKeys[];
+
+  static std::string known_keys(bool of_session);
+  static uint64_t number(const Table& table, Key key);
+  static Count count(const Table& table, Key key);
+  static Allowance allowance(const Table& table, std::string of);
+
+  Status take(const config::TomlItem& item, const Names& names);
+  // The tables that `keys` begins with, and how many of the keys name them.
+  Result<Tables*> tables_of(const std::vector<std::string>& keys, const Names& names);
+  Result<Tables*> user_tables(const std::string& name, const Names& names);
+  Result<Tables*> group_tables(const std::string& name, const Names& names);
+  Status set(const config::TomlItem& item, const std::string& where, bool of_session, Table* table);
+
+  std::string path_;
+  Tables general_;
+  std::map<uid_t, Tables> users_;
+  std::vector<Group> groups_;  // in the order of the file
+  std::string text_;
+};
+
+}  // namespace rcuda::server
