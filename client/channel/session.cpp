@@ -47,6 +47,25 @@ void reserve_window(const wire::AddressWindow& window, const std::string& server
       server.c_str(), wanted);
 }
 
+// Says that the program waits for its turn, and later when its place has changed.
+class WaitReport {
+ public:
+  explicit WaitReport(std::string server) : server_(std::move(server)) {}
+  void tell(const wire::Queued& queued) {
+    const Clock::time_point now = Clock::now();
+    if (queued.place == told_ || (told_ != 0 && now < told_at_ + kPause)) return;
+    RCUDA_WARN("%s: waiting, place %u: %s", server_.c_str(), queued.place, queued.reason.c_str());
+    told_ = queued.place;
+    told_at_ = now;
+  }
+
+ private:
+  static constexpr auto kPause = std::chrono::seconds(5);
+  const std::string server_;
+  uint32_t told_ = 0;  // the place
+  Clock::time_point told_at_{};
+};
+
 }  // namespace
 
 uint32_t thread_number() {
@@ -87,8 +106,10 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
   wire::Hello hello = options.hello;
   hello.medium = traits.name;
   hello.devices = server.gpus;
+  WaitReport report(address);
   Result<wire::Welcome> welcome =
-      wire::request_session(&*connection, hello, options.answer_timeout);
+      wire::request_session(&*connection, hello, options.answer_timeout,
+                            [&](const wire::Queued& queued) { report.tell(queued); });
   if (!welcome) return Status(welcome.status()).with_context(address);
   welcome_ = std::move(welcome).value();
   if (welcome_.devices.size() != server.gpus.size()) {

@@ -18,6 +18,7 @@
 #include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/thread_object.h"
+#include "common/config/settings.h"
 #include "common/transport/verbs/kept_memory.h"
 #include "common/wire/address_ranges.h"
 
@@ -74,6 +75,18 @@ Status check_number(const char* name, unsigned least, unsigned most) {
   return Status(Code::kInvalidArgument, std::string(name) + "=" + text +
                                             " is not usable: it takes a number from " +
                                             std::to_string(least) + " to " + std::to_string(most));
+}
+
+// How long to wait for a turn at a busy server.
+Result<uint32_t> wait_from_environment() {
+  const std::string text = text_from_environment("RCUDA_WAIT");
+  std::chrono::nanoseconds time{};
+  if (!text.empty() && !config::parse_duration(text, &time)) {
+    return Status(Code::kInvalidArgument,
+                  "RCUDA_WAIT=" + text +
+                      " is not usable: it takes a time such as 60s or 10m, 24 days at most");
+  }
+  return static_cast<uint32_t>(std::chrono::ceil<std::chrono::milliseconds>(time).count());
 }
 
 Status configure_log() {
@@ -198,6 +211,9 @@ Status Process::connect() {
   if (!eager) return eager.status();
   RCUDA_RETURN_IF_ERROR(check_number("RCUDA_COPY_THREADS", 1, 64));
   RCUDA_RETURN_IF_ERROR(check_number("RCUDA_VERBS_CACHE", 0, transport::verbs::kMaxKeptMiB));
+  const Result<uint32_t> wait_ms = wait_from_environment();
+  if (!wait_ms) return wait_ms.status();
+  options.hello.wait_ms = *wait_ms;
   // The workers know the valid values, and refuse the session for any other.
   options.hello.p2p_strategy = text_from_environment("RCUDA_P2P_STRATEGY");
   options.hello.p2p_path = text_from_environment("RCUDA_P2P_PATH");

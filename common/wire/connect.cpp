@@ -253,7 +253,8 @@ Status no_server(const Status& status) {
 }
 
 Result<Welcome> request_session(Connection* connection, const Hello& hello,
-                                std::chrono::milliseconds patience) {
+                                std::chrono::milliseconds patience,
+                                const std::function<void(const Queued&)>& waits) {
   // A server that refuses a connection closes it without reading, so this write may fail; the
   // server's reason can still be read.
   const Status sent = write_message(connection->socket, MessageType::kHello, encode(hello),
@@ -263,8 +264,12 @@ Result<Welcome> request_session(Connection* connection, const Hello& hello,
     auto message = read_message(connection->socket, Clock::now() + patience);
     if (!message) return no_server(sent.ok() ? message.status() : sent);
     switch (message->first) {
-      case MessageType::kQueued:
-        continue;  // no limit here: the server ends the wait
+      case MessageType::kQueued: {  // no limit here: the server ends the wait
+        const Result<Queued> queued = decode_queued(message->second);
+        if (!queued) return queued.status();
+        if (queued->place != 0 && waits) waits(*queued);
+        continue;
+      }
       case MessageType::kAssigned:
         RCUDA_RETURN_IF_ERROR(meet_worker(connection, Clock::now() + patience));
         continue;

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,10 +45,12 @@ Result<bool> present_ticket(int socket, std::chrono::steady_clock::time_point de
 Status no_server(const Status& status);
 
 // Asks for a session and waits until a worker welcomes the client, which is then at the other end.
-// `patience`: how long the server may be silent; while it starts a worker, it says so every second.
-// A refusal is kUnavailable, with the server's reason.
+// `patience`: how long the server may be silent; while the client waits, it says so every second.
+// `waits`: is called each time with the client's place, if it has one (Hello::wait_ms). A refusal
+// is kUnavailable, with the server's reason.
 Result<Welcome> request_session(Connection* connection, const Hello& hello,
-                                std::chrono::milliseconds patience);
+                                std::chrono::milliseconds patience,
+                                const std::function<void(const Queued&)>& waits = {});
 
 // The name by which connections between workers call a session. It does not tell the session's id.
 void session_name(const uint8_t (&session)[16], uint8_t (&name)[16]);

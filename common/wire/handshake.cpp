@@ -140,6 +140,7 @@ std::vector<std::byte> encode(const Hello& message) {
   out.number(message.worker);
   out.string(message.p2p_strategy);
   out.string(message.p2p_path);
+  out.number(message.wait_ms);
   return out.take();
 }
 
@@ -159,7 +160,24 @@ Result<Hello> decode_hello(const std::vector<std::byte>& body) {
   in.number(&message.worker);
   in.string(&message.p2p_strategy);
   in.string(&message.p2p_path);
+  in.number(&message.wait_ms);
   if (!in.complete()) return malformed("Hello");
+  return message;
+}
+
+std::vector<std::byte> encode(const Queued& message) {
+  Writer out;
+  out.number(message.place);
+  out.string(message.reason);
+  return out.take();
+}
+
+Result<Queued> decode_queued(const std::vector<std::byte>& body) {
+  Reader in(body);
+  Queued message;
+  in.number(&message.place);
+  in.string(&message.reason);
+  if (!in.complete()) return malformed("Queued");
   return message;
 }
 
@@ -369,6 +387,7 @@ std::vector<std::byte> encode(const ServerStatus& message) {
   out.string(message.driver);
   out.number(message.idle_workers);
   out.number(message.max_sessions);
+  out.number(message.waiting);
   out.number(static_cast<uint32_t>(message.devices.size()));
   for (const ServerStatus::Device& device : message.devices) {
     out.number(device.ordinal);
@@ -397,7 +416,7 @@ Result<ServerStatus> decode_status(const std::vector<std::byte>& body) {
   constexpr size_t kMinSessionBytes = 3 * 4 + 4 + 4 + 4 + 8 + 4;
   if (!in.string(&message.server) || !in.string(&message.driver) ||
       !in.number(&message.idle_workers) || !in.number(&message.max_sessions) ||
-      !in.count(&devices, kMaxDevices, kMinDeviceBytes)) {
+      !in.number(&message.waiting) || !in.count(&devices, kMaxDevices, kMinDeviceBytes)) {
     return malformed("status");
   }
   message.devices.resize(devices);

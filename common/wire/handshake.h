@@ -2,7 +2,8 @@
 //
 //   client -> daemon   Hello: which devices, over which medium; and what the client says of itself,
 //                      which only logs believe
-//   daemon -> client   Queued: at once, and every second while no worker is free
+//   daemon -> client   Queued: at once, and every second while the client's turn has not come or no
+//                      worker is free
 //   daemon -> worker   the socket and the Hello, over their socket pair
 //   worker -> client   Welcome: devices with all attributes, window of addresses, staging; or
 //                      Refusal
@@ -68,7 +69,7 @@ enum class MessageType : uint32_t {
   kStatus = 6,
   kPeerHello = 7,
   kPeerWelcome = 8,  // empty body
-  kQueued = 9,       // empty body, daemon to client: your Hello is valid, a worker is being started
+  kQueued = 9,       // daemon to client: your Hello is valid, but the session has not begun
   kTicketQuery = 10,
   kTicket = 11,
   kAuthQuery = 12,  // empty body
@@ -109,6 +110,12 @@ struct Hello {
   std::vector<AddressWindow> taken_windows;  // windows of this client's other workers
   uint32_t worker = 0;                 // index of this worker among the client's workers, from 0
   std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client
+  uint32_t wait_ms = 0;  // how long the client waits for its turn (RCUDA_WAIT); 0: not at all
+};
+
+struct Queued {
+  uint32_t place = 0;  // from 1, among the clients that wait for the same; 0: a worker is started
+  std::string reason;  // with a place: what is taken
 };
 
 struct Attach {            // opens a further socket of a session
@@ -219,6 +226,7 @@ struct ServerStatus {
   std::string driver;
   uint32_t idle_workers = 0;
   uint32_t max_sessions = 0;
+  uint32_t waiting = 0;  // clients whose turn has not come
   std::vector<Device> devices;
   std::vector<Session> sessions;
 };
@@ -234,6 +242,7 @@ static_assert(sizeof(ReadyEvent) == 24);
 inline constexpr uint32_t kReadyEvent = 4;
 
 std::vector<std::byte> encode(const Hello& message);
+std::vector<std::byte> encode(const Queued& message);
 std::vector<std::byte> encode(const Attach& message);
 std::vector<std::byte> encode(const PeerHello& message);
 std::vector<std::byte> encode(const TicketQuery& message);
@@ -245,6 +254,7 @@ std::vector<std::byte> encode(const Welcome& message);
 std::vector<std::byte> encode(const Refusal& message);
 std::vector<std::byte> encode(const ServerStatus& message);
 Result<Hello> decode_hello(const std::vector<std::byte>& body);
+Result<Queued> decode_queued(const std::vector<std::byte>& body);
 Result<Attach> decode_attach(const std::vector<std::byte>& body);
 Result<PeerHello> decode_peer_hello(const std::vector<std::byte>& body);
 Result<TicketQuery> decode_ticket_query(const std::vector<std::byte>& body);

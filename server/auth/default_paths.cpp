@@ -16,5 +16,6 @@ std::string in_folder(const char* name) {
 
 std::string default_tokens_file() { return in_folder("tokens"); }
 std::string default_certificate_file() { return in_folder("server.pem"); }
+std::string default_config_file() { return in_folder("server.toml"); }
 
 }  // namespace rcuda::server

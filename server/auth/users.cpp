@@ -4,6 +4,7 @@
 #include <charconv>
 #include <vector>
 
+#include <grp.h>
 #include <pwd.h>
 
 namespace rcuda::server {
@@ -51,6 +52,20 @@ Result<uid_t> user_id(const std::string& name) {
     return Status(Code::kNotFound, "this machine has no user \"" + name + "\"");
   }
   return Status::from_errno(error, "cannot look up the user \"" + name + "\"");
+}
+
+Result<gid_t> group_id(const std::string& name) {
+  gid_t number = 0;
+  const char* const end = name.data() + name.size();
+  const auto [rest, failed] = std::from_chars(name.data(), end, number);
+  if (failed == std::errc() && rest == end) return number;
+  std::vector<char> room(1u << 20);
+  group entry{};
+  group* found = nullptr;
+  const int error = ::getgrnam_r(name.c_str(), &entry, room.data(), room.size(), &found);
+  if (found) return entry.gr_gid;
+  if (error != 0) return Status::from_errno(error, "looking up group " + name);
+  return Status(Code::kNotFound, "the server's machine knows no group " + name);
 }
 
 }  // namespace rcuda::server

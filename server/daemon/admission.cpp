@@ -23,6 +23,23 @@ Status never_fits(uint32_t devices, const std::string& who, const Count& limit) 
                                    "RCUDA_DEVICES");
 }
 
+// A Ledger has a row for each device below Ledger::kDevices.
+Status check_countable(const std::vector<uint32_t>& devices, const UserRules& rules) {
+  const bool counted =
+      rules.session.allowance.device_memory != 0 || rules.user.allowance.device_memory != 0 ||
+      std::any_of(rules.groups.begin(), rules.groups.end(),
+                  [](const auto& group) { return group.second.allowance.device_memory != 0; });
+  const auto most = std::max_element(devices.begin(), devices.end());
+  if (!counted || most == devices.end() || *most < Ledger::kDevices) return {};
+  return Status(Code::kUnsupported,
+                "the memory of device " + std::to_string(*most) +
+                    " cannot be limited, only that of "
+                    "the first " +
+                    std::to_string(Ledger::kDevices) +
+                    ": name another device in RCUDA_DEVICES, or remove device_memory from the "
+                    "server's limits");
+}
+
 }  // namespace
 
 struct Admission::Account {
@@ -90,7 +107,7 @@ std::string Admission::Applicant::reason() const {
 }
 
 std::string Admission::Applicant::remedy() const {
-  return std::string("wait for a session to end (RCUDA_WAIT=60s does), or raise ") +
+  return std::string("raise ") +
          (lacks_ == admission_->server_.get() ? "--max-sessions" : "the limit") + " on the server";
 }
 
@@ -123,6 +140,7 @@ Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& u
                         limit);
     }
   }
+  RCUDA_RETURN_IF_ERROR(check_countable(devices, rules));
   std::unique_ptr<Applicant> applicant(new Applicant);
   applicant->admission_ = this;
   applicant->devices_ = count;
@@ -132,7 +150,9 @@ Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& u
   review();
   if (applicant->admitted()) return applicant;
   if (!may_wait) {
-    return Status(Code::kUnavailable, applicant->reason() + ": " + applicant->remedy());
+    return Status(Code::kUnavailable, applicant->reason() +
+                                          ": wait for a session to end (RCUDA_WAIT=60s does), or " +
+                                          applicant->remedy());
   }
   RCUDA_RETURN_IF_ERROR(check_queue(*applicant));
   return applicant;

@@ -83,8 +83,8 @@ class Admission {
     // Once it is admitted. Fails if the session's Ledger cannot be made.
     Result<std::unique_ptr<Permit>> take();
 
-    // While it waits: its place among those that wait for the same, from 1; for what it waits; and
-    // what can be done about that.
+    // While it waits: its place among those that wait for the same, from 1; what is taken; and what
+    // the administrator can do about that ("raise the limit on the server").
     size_t place() const { return place_; }
     std::string reason() const;
     std::string remedy() const;

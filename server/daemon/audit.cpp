@@ -60,6 +60,33 @@ class Line {
   std::string text_;
 };
 
+void add_limit(std::string* json, const char* name, uint64_t value) {
+  if (value != 0) *json += ",\"" + std::string(name) + "\":" + std::to_string(value);
+}
+
+uint64_t seconds_of(std::chrono::nanoseconds time) {
+  return static_cast<uint64_t>(std::chrono::ceil<std::chrono::seconds>(time).count());
+}
+
+// An array: one object for each account, and one for the session's other limits.
+std::string quota_json(const std::vector<Allowance>& allowances, const SessionLimits& limits) {
+  std::string all;
+  for (const Allowance& allowance : allowances) {
+    all += (all.empty() ? "{\"of\":" : ",{\"of\":") + json_text(allowance.of);
+    add_limit(&all, "device_memory", allowance.device_memory);
+    add_limit(&all, "host_memory", allowance.host_memory);
+    add_limit(&all, "bandwidth", allowance.bandwidth);
+    all += "}";
+  }
+  std::string own;
+  add_limit(&own, "session_seconds", seconds_of(limits.session_time));
+  add_limit(&own, "idle_seconds", seconds_of(limits.idle_time));
+  if (limits.priorities) own += ",\"priorities\":" + std::to_string(*limits.priorities);
+  add_limit(&own, "sm_percent", limits.sm_percent);
+  if (!own.empty()) all += (all.empty() ? "{" : ",{") + own.substr(1) + "}";
+  return "[" + all + "]";
+}
+
 }  // namespace
 
 std::string json_text(std::string_view text) {
@@ -102,12 +129,13 @@ void Audit::refused(const std::string& from, const std::optional<Identity>& iden
   write(line.take());
 }
 
-void Audit::ended(const Identity& identity, const wire::ServerStatus::Session& session,
-                  const std::optional<SessionTotals>& totals, std::string_view outcome) {
+void Audit::ended(const EndedSession& ended, const std::optional<SessionTotals>& totals,
+                  std::string_view outcome) {
   if (!file_) return;
+  const wire::ServerStatus::Session& session = ended.session;
   Line line("session");
-  line.add(identity);
-  line.add("from", identity.from);
+  line.add(ended.identity);
+  line.add("from", ended.identity.from);
   line.raw("claims", "{\"user\":" + json_text(session.user) + ",\"host\":" +
                          json_text(session.host) + ",\"program\":" + json_text(session.program) +
                          ",\"pid\":" + std::to_string(session.client_pid) + "}");
@@ -117,6 +145,7 @@ void Audit::ended(const Identity& identity, const wire::ServerStatus::Session& s
   }
   line.raw("devices", "[" + devices + "]");
   line.add("medium", session.medium);
+  line.raw("quota", quota_json(ended.allowances, ended.limits));
   line.add("seconds", session.seconds);
   if (totals) {
     line.add("commands", totals->commands);

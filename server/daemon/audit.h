@@ -1,11 +1,12 @@
-// Audit: one line of JSON for each session that has ended and for each client that was refused: who,
-// from where, by which method, what, how long, and how it ended.
+// Audit: one line of JSON for each session that has ended and for each client that was refused:
+// who, from where, by which method, what, how long, and how it ended.
 //
 //   {"time":"2026-01-31T12:00:00Z","event":"session","user":"ada","uid":1000,"method":"token", ...}
 //   {"time":"2026-01-31T12:00:05Z","event":"refused","from":"10.0.0.7:51312","why":"..."}
 //
 // Texts that come from clients are escaped, so that a line is one line. What the client says of
-// itself is in "claims". The bytes are the worker's own count.
+// itself is in "claims". "quota" has what the session was granted, and nothing that is unlimited.
+// The bytes are the worker's own count.
 // Threads: the daemon's only thread. Blocking: as write(2) to the file. Errors: open() fails if the
 // file cannot be written; a later failure is logged once and ends nothing.
 #pragma once
@@ -14,14 +15,23 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/base/unique_fd.h"
 #include "common/wire/handshake.h"
 #include "server/daemon/identity.h"
+#include "server/quota/limits.h"
 #include "server/worker/worker_messages.h"
 
 namespace rcuda::server {
+
+struct EndedSession {
+  Identity identity;
+  wire::ServerStatus::Session session;
+  std::vector<Allowance> allowances;
+  SessionLimits limits;
+};
 
 class Audit {
  public:
@@ -32,8 +42,8 @@ class Audit {
   void refused(const std::string& from, const std::optional<Identity>& identity,
                std::string_view why);
   // `totals`: nothing if the worker ended without a word; then `outcome` says how.
-  void ended(const Identity& identity, const wire::ServerStatus::Session& session,
-             const std::optional<SessionTotals>& totals, std::string_view outcome);
+  void ended(const EndedSession& ended, const std::optional<SessionTotals>& totals,
+             std::string_view outcome);
 
  private:
   void write(std::string line);

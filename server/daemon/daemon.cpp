@@ -17,6 +17,7 @@
 #include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/wire/same_host.h"
+#include "server/daemon/rules_file.h"
 #include "server/worker/device_set.h"
 
 namespace rcuda::server {
@@ -62,6 +63,7 @@ Daemon::Daemon(const Settings& settings, int stop, int ready)
       stop_(stop),
       ready_(ready),
       most_newcomers_(most_newcomers()),
+      admission_(static_cast<size_t>(settings.max_sessions.get())),
       tickets_(settings.handshake_timeout.get()),
       gate_(settings) {}
 
@@ -72,6 +74,9 @@ Status Daemon::run() {
   listener_ = std::move(listener).value();
   RCUDA_RETURN_IF_ERROR(check_exposure(settings_, listener_));
   RCUDA_RETURN_IF_ERROR(gate_.open(!listener_.is_loopback));
+  Result<Rules> rules = read_rules(settings_);
+  if (!rules.ok()) return rules.status();
+  admission_.set_rules(std::move(rules).value());
   RCUDA_RETURN_IF_ERROR(audit_.open(settings_.audit.get()));
   WorkerPool pool(settings_,
                   static_cast<uint32_t>(std::hash<std::string>()(host_name() + listener_.address)));
@@ -93,7 +98,7 @@ Status Daemon::run() {
 Result<bool> Daemon::take_turn() {
   std::vector<const wire::Hello*> waiting;
   for (const Connection& connection : connections_) {
-    if (connection.waits) waiting.push_back(&connection.hello);
+    if (connection.permit) waiting.push_back(&connection.hello);
   }
   pool_->refill(waiting);
   if (!announced_) {
@@ -157,6 +162,18 @@ bool Daemon::expire(Connection& connection) {
               "%s did not introduce itself in time and is dropped", connection.name.c_str());
     return false;
   }
+  if (connection.applicant) {
+    const Admission::Applicant& applicant = *connection.applicant;
+    if (applicant.admitted()) return true;  // at the last moment
+    const auto waited = std::chrono::ceil<std::chrono::seconds>(
+        std::chrono::milliseconds(connection.hello.wait_ms));
+    refuse(connection,
+           Status(Code::kTimeout,
+                  "it waited " + std::to_string(waited.count()) +
+                      " s (RCUDA_WAIT) and is in place " + std::to_string(applicant.place()) +
+                      ": " + applicant.reason() + ": wait longer, or " + applicant.remedy()));
+    return false;
+  }
   const Status& failure = pool_->last_failure();
   refuse(connection, failure.ok()
                          ? Status(Code::kTimeout, "no worker became free in time; try again")
@@ -195,6 +212,11 @@ int Daemon::poll_timeout_ms() const {
   for (const Connection& connection : connections_) {
     next = std::min(next, connection.deadline);
     if (connection.waits) next = std::min(next, connection.tell_at);
+    if (connection.waits && !connection.applicant && !connection.permit) {
+      next = std::min(next, connection.name_by);
+    }
+    // Its turn came after it was asked about in this round.
+    if (connection.applicant && connection.applicant->admitted()) next = Clock::now();
     if (connection.proof) next = std::min(next, connection.proof_by);
   }
   if (accept_from_ > Clock::now()) next = std::min(next, accept_from_);
@@ -324,6 +346,7 @@ void Daemon::report(Connection& connection) {
   wire::ServerStatus status;
   status.server = host_name();
   status.max_sessions = static_cast<uint32_t>(settings_.max_sessions.get());
+  status.waiting = static_cast<uint32_t>(admission_.waiting());
   pool_->report(&status, *connection.identity);
   (void)wire::write_message(connection.socket, wire::MessageType::kStatus, wire::encode(status),
                             Clock::now());
@@ -331,7 +354,7 @@ void Daemon::report(Connection& connection) {
 
 void Daemon::serve_waiting() {
   for (auto connection = connections_.begin(); connection != connections_.end();) {
-    const Result<bool> assigned = connection->waits ? assign(*connection) : false;
+    const Result<bool> assigned = connection->waits ? advance(*connection) : false;
     if (!assigned.ok()) refuse(*connection, assigned.status());
     if (!assigned.ok() || *assigned) {
       connection = connections_.erase(connection);
@@ -341,20 +364,54 @@ void Daemon::serve_waiting() {
   }
 }
 
+// Takes a client on as far as is possible now. Returns true once it is passed to a worker.
+Result<bool> Daemon::advance(Connection& connection) {
+  if (!connection.permit) {
+    if (!connection.applicant && !knows_name(connection)) return false;
+    const Result<bool> turn = has_turn(connection);
+    if (!turn.ok() || !*turn) return turn;
+  }
+  return assign(connection);
+}
+
+// Whether the user's name is known, or has been waited for long enough.
+bool Daemon::knows_name(Connection& connection) {
+  Identity& identity = *connection.identity;
+  if (!identity.uid || identity.user != user_text(*identity.uid)) return true;
+  const Clock::time_point now = Clock::now();
+  const std::optional<std::string> name = gate_.name_of(*identity.uid, now);
+  if (name) identity.user = *name;
+  return name || now >= connection.name_by;
+}
+
+// Whether the client may have a session now. If so, it has a permit.
+Result<bool> Daemon::has_turn(Connection& connection) {
+  const std::chrono::milliseconds wait(connection.hello.wait_ms);
+  if (!connection.applicant) {
+    auto applicant =
+        admission_.apply(*connection.identity, connection.hello.devices, wait.count() != 0);
+    if (!applicant.ok()) return applicant.status();
+    connection.applicant = std::move(applicant).value();
+    connection.deadline = connection.waits_since + wait;
+  }
+  if (!connection.applicant->admitted()) return false;
+  auto permit = connection.applicant->take();
+  if (!permit.ok()) return permit.status();
+  connection.permit = std::move(permit).value();
+  connection.applicant.reset();
+  connection.deadline = Clock::now() + settings_.start_timeout.get();
+  return true;
+}
+
 // Passes a client to a worker. Returns false if there is none yet.
 Result<bool> Daemon::assign(Connection& connection) {
-  Identity& identity = *connection.identity;
-  if (identity.uid && identity.user == user_text(*identity.uid)) {
-    const Clock::time_point now = Clock::now();
-    const std::optional<std::string> name = gate_.name_of(*identity.uid, now);
-    if (!name && now < connection.name_by) return false;
-    if (name) identity.user = *name;
-  }
+  if (!pool_->has_worker_for(connection.hello)) return false;
   std::optional<tls::Key> key;
   if (connection.tls) key = connection.tls->exported(tls::kSessionLabel);
   UniqueFd socket(::fcntl(connection.socket.fd(), F_DUPFD_CLOEXEC, 3));
   if (!socket) return Status::from_errno(errno, "passing the connection to a worker");
-  Result<bool> assigned = pool_->assign(connection.hello, identity, key, &socket);
+  Result<bool> assigned =
+      pool_->assign(connection.hello, *connection.identity, key, &socket, &connection.permit);
   if (assigned.ok() && *assigned && connection.tls) {
     // The worker waits for the client's first bytes, and the client waits for this message. The
     // worker gives up a client that does not read it.
@@ -368,7 +425,13 @@ void Daemon::reassure_waiting() {
   const Clock::time_point now = Clock::now();
   for (Connection& connection : connections_) {
     if (!connection.waits || now < connection.tell_at) continue;
-    (void)wire::write_message(connection.socket, wire::MessageType::kQueued, {}, now);
+    wire::Queued queued;
+    if (connection.applicant) {
+      queued.place = static_cast<uint32_t>(connection.applicant->place());
+      queued.reason = connection.applicant->reason();
+    }
+    (void)wire::write_message(connection.socket, wire::MessageType::kQueued, wire::encode(queued),
+                              now);
     connection.tell_at = now + wire::kQueuedInterval;
   }
 }

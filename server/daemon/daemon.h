@@ -2,9 +2,9 @@
 //
 // One thread runs one poll loop. A client that connects identifies itself, then sends a Hello (or
 // an Attach, for a further socket of a session) within the handshake timeout. The daemon checks it,
-// waits for a suitable worker, and passes the socket to that worker. After that, the session's data
-// does not pass through the daemon. A client that cannot be served gets a Refusal that names the
-// remedy, and one line is logged.
+// waits for the client's turn (admission.h) and for a suitable worker, and passes the socket to
+// that worker. After that, the session's data does not pass through the daemon. A client that
+// cannot be served gets a Refusal that names the remedy, and one line is logged.
 //
 // Who a client is: the local socket reports the user; a TCP client of the same machine brings a
 // ticket; one of another machine identifies itself under TLS (gate.h, docs/security.md). The number
@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,6 +33,7 @@
 #include "common/base/status.h"
 #include "common/wire/handshake.h"
 #include "server/daemon/accounts.h"
+#include "server/daemon/admission.h"
 #include "server/daemon/audit.h"
 #include "server/daemon/gate.h"
 #include "server/daemon/identity.h"
@@ -72,10 +74,13 @@ class Daemon {
     Clock::time_point deadline;
     Clock::time_point spared_until{};  // it has got on: others of its origin are dropped first
     std::vector<std::byte> received;
-    bool waits = false;         // for a worker
-    Clock::time_point name_by;  // while it waits: until when for the user's name
-    Clock::time_point tell_at;  // while it waits: when to send the next kQueued
-    wire::Hello hello;
+    bool waits = false;  // for its turn, then for a worker
+    wire::Hello hello;   // while it waits, like the following
+    Clock::time_point waits_since;
+    Clock::time_point name_by;                        // until when it waits for the user's name
+    Clock::time_point tell_at;                        // when to send the next kQueued
+    std::unique_ptr<Admission::Applicant> applicant;  // from then until its turn has come
+    std::unique_ptr<Admission::Permit> permit;        // from then on
 
     bool reads() const { return !waits && !proof; }
   };
@@ -97,6 +102,9 @@ class Daemon {
   bool tells_of_stranger();
   void report(Connection& connection);
   void serve_waiting();
+  Result<bool> advance(Connection& connection);
+  bool knows_name(Connection& connection);
+  Result<bool> has_turn(Connection& connection);
   Result<bool> assign(Connection& connection);
   void reassure_waiting();
   void announce();
@@ -117,13 +125,13 @@ class Daemon {
   Status admit(Connection& connection) const;
   Status take_hello(Connection& connection, const std::vector<std::byte>& body);
   Status check(const wire::Hello& hello) const;
-  Status check_share(const Identity& user) const;
 
   const Settings& settings_;
   const int stop_;
   const int ready_;
   const size_t most_newcomers_;
   Listener listener_;
+  Admission admission_;
   WorkerPool* pool_ = nullptr;
   Tickets tickets_;
   Gate gate_;

@@ -297,26 +297,13 @@ Status Daemon::take_hello(Connection& connection, const std::vector<std::byte>& 
   Result<wire::Hello> hello = wire::decode_hello(body);
   if (!hello.ok()) return hello.status();
   RCUDA_RETURN_IF_ERROR(check(*hello));
-  RCUDA_RETURN_IF_ERROR(check_share(*connection.identity));
+  RCUDA_RETURN_IF_ERROR(WorkerPool::check_user(*connection.identity));
   connection.hello = std::move(hello).value();
   connection.waits = true;
-  connection.tell_at = Clock::now();
-  connection.name_by = connection.tell_at + kLongestWaitForName;
-  connection.deadline = connection.tell_at + settings_.start_timeout.get();
+  connection.waits_since = connection.tell_at = Clock::now();
+  connection.name_by = connection.waits_since + kLongestWaitForName;
+  connection.deadline = Clock::time_point::max();
   return {};
-}
-
-// Whether the user may have one more session.
-Status Daemon::check_share(const Identity& user) const {
-  const auto most = static_cast<size_t>(settings_.user_sessions.get());
-  size_t sessions = pool_->sessions_of(user);
-  for (const Connection& connection : connections_) {
-    sessions += connection.waits && same_user(*connection.identity, user);
-  }
-  if (most == 0 || sessions < most) return {};
-  return Status(Code::kUnavailable, "user " + user.user + " has " + std::to_string(sessions) +
-                                        " sessions, as many as one user may have: wait for one to "
-                                        "end, or raise RCUDA_SERVER_USER_SESSIONS on the server");
 }
 
 Status Daemon::check(const wire::Hello& hello) const {
@@ -338,13 +325,6 @@ Status Daemon::check(const wire::Hello& hello) const {
       return Status(Code::kNotFound, "the server does not offer device " + std::to_string(ordinal) +
                                          "; it offers " + list_of(offered));
     }
-  }
-  size_t sessions = pool_->sessions();
-  for (const Connection& connection : connections_) sessions += connection.waits;
-  if (sessions >= static_cast<size_t>(settings_.max_sessions.get())) {
-    return Status(Code::kUnavailable, "all " + std::to_string(settings_.max_sessions.get()) +
-                                          " sessions are taken: wait for one to end, or raise "
-                                          "--max-sessions on the server");
   }
   for (uint32_t window = 0; window < wire::kWindowCount; ++window) {
     const wire::AddressWindow ours = address_window(window);

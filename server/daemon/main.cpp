@@ -18,8 +18,10 @@
 
 #include "common/base/log.h"
 #include "common/config/toml_file.h"
+#include "server/auth/default_paths.h"
 #include "server/daemon/daemon.h"
 #include "server/daemon/gate.h"
+#include "server/daemon/rules_file.h"
 #include "server/worker/settings.h"
 #include "server/worker/worker_process.h"
 
@@ -56,6 +58,11 @@ void raise_descriptor_limit() {
   (void)::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// The path, or nothing if there is no such file.
+std::string existing(const std::string& path) {
+  return !path.empty() && ::access(path.c_str(), F_OK) == 0 ? path : "";
+}
+
 int run_daemon(const Settings& settings, int ready) {
   raise_descriptor_limit();
   // The poll loop reads these signals from a descriptor; they have no handler.
@@ -84,7 +91,9 @@ int start(int argc, char** argv) {
   int ready = -1;
   int worker_window = -1;
   bool list_settings = false;
-  app.add_option("--config", config_file, "TOML file; the environment and options win over it");
+  app.add_option("--config", config_file,
+                 "TOML file; the environment and options win over it [" + default_config_file() +
+                     " if there is one]");
   add_option(&app, "--listen", &settings.listen);
   add_option(&app, "--port", &settings.port);
   add_option(&app, "--devices", &settings.devices);
@@ -112,20 +121,26 @@ int start(int argc, char** argv) {
   bool check_config = false;
   app.add_flag(
       "--check-config", check_config,
-      "say whether the security setting, the certificate, the tokens and the users are usable, and "
-      "start nothing");
+      "say whether the settings, the certificate, the tokens, the users and the limits are usable, "
+      "and start nothing");
   app.add_flag("--list-settings", list_settings, "print every setting and where it came from");
   app.add_option("--worker", worker_window)->group("");
 
   // Options override the environment, which overrides the file. CLI11 calls the setters while it
   // parses, so the file and the environment are loaded before that, and --config is looked up here.
+  bool is_worker = false;
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (argument == "--config" && i + 1 < argc) config_file = argv[i + 1];
     if (argument.rfind("--config=", 0) == 0) config_file = argument.substr(9);
+    // A worker has its settings from the daemon, by the environment.
+    if (argument == "--worker") is_worker = true;
   }
+  if (config_file.empty() && !is_worker) config_file = existing(default_config_file());
   if (!config_file.empty()) {
-    if (Status status = config::load_toml_file(settings.registry, config_file); !status.ok()) {
+    settings.config_file = config_file;
+    if (Status status = config::load_toml_file(settings.registry, config_file, "limits");
+        !status.ok()) {
       return report(status);
     }
   }
@@ -144,11 +159,15 @@ int start(int argc, char** argv) {
   set_log_name("rcuda-server");
   if (check_config) {
     if (const Status status = Gate(settings).check(); !status.ok()) return report(status);
+    if (const auto rules = read_rules(settings); !rules.ok()) return report(rules.status());
     std::puts("the configuration is usable");
     return 0;
   }
   if (list_settings) {
+    const Result<Rules> rules = read_rules(settings);
+    if (!rules.ok()) return report(rules.status());
     std::fputs(settings.registry.describe().c_str(), stdout);
+    std::fputs(rules->text().c_str(), stdout);
     return 0;
   }
   if (ready >= 0) ::fcntl(ready, F_SETFD, FD_CLOEXEC);

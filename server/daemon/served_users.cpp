@@ -4,9 +4,9 @@
 #include <charconv>
 #include <sstream>
 
-#include <grp.h>
 #include <unistd.h>
 
+#include "server/auth/users.h"
 #include "server/daemon/accounts.h"
 
 namespace rcuda::server {
@@ -24,18 +24,6 @@ AccountKey key_of(const std::string& word) {
 
 Status unknown(const std::string& word, const std::string& why) {
   return Status(Code::kInvalidArgument, "RCUDA_SERVER_USERS names \"" + word + "\": " + why);
-}
-
-Result<gid_t> group_id(const std::string& name) {
-  const AccountKey key = key_of(name);
-  if (const gid_t* number = std::get_if<gid_t>(&key)) return *number;
-  std::vector<char> text(1u << 20);
-  group entry{};
-  group* found = nullptr;
-  const int error = ::getgrnam_r(name.c_str(), &entry, text.data(), text.size(), &found);
-  if (found) return entry.gr_gid;
-  if (error != 0) return Status::from_errno(error, "looking up group " + name);
-  return Status(Code::kNotFound, "the server's machine knows no group " + name);
 }
 
 }  // namespace

@@ -84,6 +84,25 @@ Result<pid_t> spawn_worker(const std::string& binary, int control, uint32_t wind
   return pid;
 }
 
+// One message for each allowance.
+Result<std::vector<WorkerMessage>> ledger_messages(const Admission::Permit& permit) {
+  std::vector<WorkerMessage> messages;
+  for (const int ledger : permit.ledgers()) {
+    WorkerMessage& message = messages.emplace_back();
+    message.type = WorkerMessageType::kLedger;
+    message.descriptor.reset(::fcntl(ledger, F_DUPFD_CLOEXEC, 3));
+    if (!message.descriptor) return Status::from_errno(errno, "passing a ledger to a worker");
+  }
+  return messages;
+}
+
+Status send_all(int control, const std::vector<WorkerMessage>& messages) {
+  for (const WorkerMessage& message : messages) {
+    RCUDA_RETURN_IF_ERROR(send_worker_message(control, message, WorkerPool::Clock::now()));
+  }
+  return {};
+}
+
 uint64_t seconds_since(WorkerPool::Clock::time_point time) {
   const auto passed = WorkerPool::Clock::now() - time;
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(passed).count());
@@ -126,12 +145,6 @@ Status WorkerPool::prepare() {
 size_t WorkerPool::sessions() const {
   return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(),
                                            [](const Worker& w) { return w.is(State::kBusy); }));
-}
-
-size_t WorkerPool::sessions_of(const Identity& user) const {
-  return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(), [&](const Worker& w) {
-    return w.is(State::kBusy) && same_user(w.identity, user);
-  }));
 }
 
 void WorkerPool::report(wire::ServerStatus* status, const Identity& to) const {
@@ -264,20 +277,37 @@ Status WorkerPool::hold(Worker* worker) {
   return worker->cgroup->limit(limits_of(settings_));
 }
 
+// A session runs code of its client. Root's worker becomes the client's user before that.
+Status WorkerPool::check_user(const Identity& identity) {
+  if (::geteuid() != 0 || identity.uid) return {};
+  return Status(Code::kDenied, "user " + identity.user +
+                                   " is not known on the server's machine, and a server that runs "
+                                   "as root runs no session as root: create the user there, or run "
+                                   "rcuda-server as a user of its own");
+}
+
+bool WorkerPool::has_worker_for(const wire::Hello& hello) const {
+  return std::any_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
+    return worker.is(State::kIdle) && suits(worker, hello);
+  });
+}
+
 Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identity,
-                                const std::optional<tls::Key>& key, UniqueFd* socket) {
-  // A session runs code of its client. Root's worker becomes the client's user before that.
-  if (::geteuid() == 0 && !identity.uid) {
-    return Status(Code::kDenied, "user " + identity.user +
-                                     " is not known on the server's machine, and a server that "
-                                     "runs as root runs no session as root: create the user "
-                                     "there, or run rcuda-server as a user of its own");
-  }
+                                const std::optional<tls::Key>& key, UniqueFd* socket,
+                                std::unique_ptr<Admission::Permit>* permit) {
+  RCUDA_RETURN_IF_ERROR(check_user(identity));
+  Result<std::vector<WorkerMessage>> ledgers = std::vector<WorkerMessage>();
+  if (*permit) ledgers = ledger_messages(**permit);
+  if (!ledgers.ok()) return ledgers.status();
   for (Worker& worker : workers_) {
     if (!worker.is(State::kIdle) || !suits(worker, hello)) continue;
     SessionGrant grant = grant_to(identity, worker);
     grant.owner = owner_of(identity, hello);
     grant.key = key;
+    if (*permit) {
+      grant.allowances = (*permit)->allowances();
+      grant.limits = (*permit)->limits();
+    }
     const Result<std::vector<std::byte>> body = encode_session({std::move(grant), hello});
     if (!body.ok()) return body.status();
     WorkerMessage message;
@@ -289,28 +319,43 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
     std::memcpy(message.token, worker.token.data(), sizeof message.token);
     message.body = *body;
     message.descriptor = std::move(*socket);
-    const Status sent = send_worker_message(worker.control.get(), message, Clock::now());
-    if (!sent.ok()) {  // it has just died, and will be reaped
+    Status sent = send_all(worker.control.get(), *ledgers);
+    if (sent.ok()) sent = send_worker_message(worker.control.get(), message, Clock::now());
+    if (!sent.ok()) {
       *socket = std::move(message.descriptor);
+      give_up(worker, sent);
       continue;
     }
-    device_sets_.used(worker.devices);
-    worker.state = State::kBusy;
-    worker.since = Clock::now();
-    wire::session_name(hello.session, worker.client);
-    worker.index = hello.worker;
-    worker.identity = identity;
-    worker.session = {hello.user,
-                      hello.program,
-                      hello.host,
-                      hello.pid,
-                      static_cast<uint32_t>(worker.pid),
-                      hello.medium,
-                      0,
-                      hello.devices};
+    worker.permit = std::move(*permit);
+    hand_over(worker, hello, identity);
     return true;
   }
   return false;
+}
+
+// A worker that has just died, or that does not read. It may have got a part of a session.
+void WorkerPool::give_up(Worker& worker, const Status& why) {
+  RCUDA_WARN("worker %d took no session and is ended: %s", worker.pid, why.message().c_str());
+  ::kill(worker.pid, SIGKILL);
+  worker.state = State::kEnding;
+}
+
+// The worker has got the session.
+void WorkerPool::hand_over(Worker& worker, const wire::Hello& hello, const Identity& identity) {
+  device_sets_.used(worker.devices);
+  worker.state = State::kBusy;
+  worker.since = Clock::now();
+  wire::session_name(hello.session, worker.client);
+  worker.index = hello.worker;
+  worker.identity = identity;
+  worker.session = {hello.user,
+                    hello.program,
+                    hello.host,
+                    hello.pid,
+                    static_cast<uint32_t>(worker.pid),
+                    hello.medium,
+                    0,
+                    hello.devices};
 }
 
 SessionGrant WorkerPool::grant_to(const Identity& identity, const Worker& worker) const {
@@ -460,9 +505,13 @@ void WorkerPool::record_end(const Worker& worker, int status) {
       if (said.ok()) totals = std::move(said).value();
     }
   }
-  wire::ServerStatus::Session session = worker.session;
-  session.seconds = seconds_since(worker.since);
-  audit_->ended(worker.identity, session, totals, totals ? totals->outcome : outcome(status));
+  EndedSession ended{worker.identity, worker.session, {}, {}};
+  ended.session.seconds = seconds_since(worker.since);
+  if (worker.permit) {
+    ended.allowances = worker.permit->allowances();
+    ended.limits = worker.permit->limits();
+  }
+  audit_->ended(ended, totals, totals ? totals->outcome : outcome(status));
 }
 
 // A session that has ended badly.

@@ -28,6 +28,7 @@
 #include "common/base/unique_fd.h"
 #include "common/tls/connection.h"
 #include "common/wire/handshake.h"
+#include "server/daemon/admission.h"
 #include "server/daemon/audit.h"
 #include "server/daemon/cgroup.h"
 #include "server/daemon/device_sets.h"
@@ -57,12 +58,17 @@ class WorkerPool {
   // Starts the workers that are missing for the idle target and for the `waiting` sessions, and
   // ends idle workers beyond that.
   void refill(const std::vector<const wire::Hello*>& waiting);
-  // Assigns a session to an idle worker whose window the client does not use. Returns false if
-  // there is none. On success it takes the socket and closes it here. An error means that this
-  // client can have no session, and says why.
-  // `key`: see SessionGrant.
+  // Whether a session of that user can run here. assign() checks it as well.
+  static Status check_user(const Identity& identity);
+  // Whether an idle worker suits the client: its devices, and a window that it does not use.
+  bool has_worker_for(const wire::Hello& hello) const;
+  // Assigns a session to such a worker. Returns false if there is none. On success it takes the
+  // socket and closes it here, and it takes the permit and keeps it until the worker is reaped. An
+  // error means that this client can have no session, and says why.
+  // `key`: see SessionGrant. `permit`: may point to null, for a session without limits.
   Result<bool> assign(const wire::Hello& hello, const Identity& identity,
-                      const std::optional<tls::Key>& key, UniqueFd* socket);
+                      const std::optional<tls::Key>& key, UniqueFd* socket,
+                      std::unique_ptr<Admission::Permit>* permit);
   // Passes on a further socket of a session. Returns false if no worker has the token.
   bool attach(const wire::Attach& attach, UniqueFd socket);
 
@@ -81,7 +87,6 @@ class WorkerPool {
   void shutdown();
 
   size_t sessions() const;
-  size_t sessions_of(const Identity& user) const;
   // Adds the idle workers and the sessions: all of them for the server's own user and root, and for
   // others their own.
   void report(wire::ServerStatus* status, const Identity& to) const;
@@ -103,8 +108,9 @@ class WorkerPool {
     uint32_t window = 0;
     Token token{};
     Clock::time_point since;
-    wire::ServerStatus::Session session;  // while busy, like the next three
+    wire::ServerStatus::Session session;  // while busy, like the next four
     Identity identity;
+    std::unique_ptr<Admission::Permit> permit;
     uint8_t client[16] = {};              // session_name() of Hello::session
     uint32_t index = 0;                   // Hello::worker
     bool said_why = false;                // why it could not start is already reported to failed()
@@ -121,6 +127,8 @@ class WorkerPool {
   Status hold(Worker* worker);
   bool suits(const Worker& worker, const wire::Hello& hello) const;
   SessionGrant grant_to(const Identity& identity, const Worker& worker) const;
+  void give_up(Worker& worker, const Status& why);
+  void hand_over(Worker& worker, const wire::Hello& hello, const Identity& identity);
   void report_end(const Worker& worker, int status);
   void record_end(const Worker& worker, int status);
   void stop(Worker& worker);

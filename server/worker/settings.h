@@ -73,9 +73,6 @@ struct Settings {
                        64,       "workers kept ready, each with its driver initialised"};
   config::Integer max_sessions{registry, "RCUDA_SERVER_MAX_SESSIONS", 256, 1,
                                100000,   "sessions at the same time"};
-  config::Integer user_sessions{registry, "RCUDA_SERVER_USER_SESSIONS",
-                                0,        0,
-                                100000,   "sessions of one user at the same time; 0: no limit"};
   config::Bytes staging_bytes{registry, "RCUDA_SERVER_STAGING_BYTES", 64ull << 20,
                               "page-locked memory of each worker for copies"};
   config::String image_cache{registry, "RCUDA_SERVER_IMAGE_CACHE", "auto",
@@ -123,6 +120,8 @@ struct Settings {
                             "let clients crash their worker; for tests"};
   config::Bool fence{registry, "RCUDA_FENCE", true,
                      "keep each worker's device addresses in a window of its own"};
+  // The TOML file that has been read, whose table `limits` the daemon reads; empty: none.
+  std::string config_file;
   // The binary from which workers are started. Tests set another one.
   std::string worker_binary = "/proc/self/exe";
   config::String log{registry, "RCUDA_LOG", "info", "trace, debug, info, warn, error or off"};

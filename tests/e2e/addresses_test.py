@@ -142,17 +142,6 @@ class AddressesTest(unittest.TestCase):
         first.stdout.readline()
         self.check(server.address(), "all 1 sessions are taken", "raise --max-sessions")
 
-    def test_too_many_sessions_of_a_user(self):
-        server = self.server(environment={"RCUDA_SERVER_USER_SESSIONS": "1"})
-        first = subprocess.Popen([os.path.join(BUILD, "tests/e2e/endless")], stdout=subprocess.PIPE,
-                                 env=client_environment(BUILD, [server], "tcp"))
-        self.addCleanup(first.communicate)
-        self.addCleanup(first.kill)
-        first.stdout.readline()
-        self.check(server.address(), "has 1 sessions, as many as one user may have",
-                   "raise RCUDA_SERVER_USER_SESSIONS")
-        self.check(server.address(), "as many as one user may have", transport="shm")
-
     def test_one_bad_server_among_good_ones(self):
         server = self.server()
         port = self.listener(lambda connection: None)

@@ -16,6 +16,7 @@ inline void fuzz_handshake(const uint8_t* data, size_t size) {
   const auto* bytes = reinterpret_cast<const std::byte*>(data);
   const std::vector<std::byte> body(bytes, bytes + size);
   if (auto hello = decode_hello(body); hello.ok() && encode(*hello) != body) std::abort();
+  if (auto queued = decode_queued(body); queued.ok() && encode(*queued) != body) std::abort();
   if (auto attach = decode_attach(body); attach.ok() && encode(*attach) != body) std::abort();
   if (auto peer = decode_peer_hello(body); peer.ok() && encode(*peer) != body) std::abort();
   if (auto query = decode_ticket_query(body); query.ok() && encode(*query) != body) std::abort();

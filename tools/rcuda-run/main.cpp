@@ -43,13 +43,15 @@ std::string value_of(const char* variable) {
 
 int main(int argc, char** argv) {
   CLI::App app("Runs a CUDA program on remote GPUs: rcuda-run [OPTIONS] -- PROGRAM [ARGUMENTS]");
-  std::string devices, transport, log, trace, library;
+  std::string devices, transport, wait, log, trace, library;
   bool synchronous = false;
   app.add_option("-d,--devices", devices, "the pool, host[@port]:gpu,... (default: RCUDA_DEVICES)");
   std::vector<std::string> transports = {"auto"};
   for (const auto& medium : rcuda::transport::media()) transports.push_back(medium.name());
   app.add_option("-t,--transport", transport, "auto, " + rcuda::transport::medium_names())
       ->check(CLI::IsMember(transports));
+  app.add_option("--wait", wait,
+                 "how long to wait for a turn at a busy server, such as 60s (RCUDA_WAIT)");
   app.add_option("--log", log,
                  "trace, debug, info, warn, error or off; LEVEL:FILE writes to a file");
   app.add_option("--trace", trace,
@@ -87,6 +89,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   if (!transport.empty()) setenv("RCUDA_TRANSPORT", transport.c_str(), 1);
+  if (!wait.empty()) setenv("RCUDA_WAIT", wait.c_str(), 1);
   if (!log.empty()) setenv("RCUDA_LOG", log.c_str(), 1);
   if (!trace.empty()) setenv("RCUDA_TRACE", trace.c_str(), 1);
   if (synchronous) setenv("RCUDA_SYNC", "1", 1);

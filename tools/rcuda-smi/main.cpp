@@ -80,9 +80,11 @@ std::string printable(std::string text) {
 }
 
 void print(const std::string& address, const wire::ServerStatus& status) {
-  std::printf("%s (%s): %zu of %u sessions, %u idle worker%s; %s\n", address.c_str(),
+  const std::string waiting =
+      status.waiting == 0 ? "" : std::to_string(status.waiting) + " waiting, ";
+  std::printf("%s (%s): %zu of %u sessions, %s%u idle worker%s; %s\n", address.c_str(),
               printable(status.server).c_str(), status.sessions.size(), status.max_sessions,
-              status.idle_workers, status.idle_workers == 1 ? "" : "s",
+              waiting.c_str(), status.idle_workers, status.idle_workers == 1 ? "" : "s",
               printable(status.driver).c_str());
   for (const wire::ServerStatus::Device& device : status.devices) {
     const auto users =

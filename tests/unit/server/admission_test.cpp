@@ -241,6 +241,14 @@ TEST(AdmissionTest, SessionsOfAnAccountShareALedgerAndItsSlotsAreClearedAtTheirE
   EXPECT_EQ(third->allowances().size(), 2u);
 }
 
+TEST(AdmissionTest, MemoryIsLimitedOnlyOfDevicesThatALedgerHas) {
+  Hall hall("[limits.users.ada]\ndevice_memory = \"1G\"\n");
+  EXPECT_TRUE(hall.session(user("ada"), {Ledger::kDevices - 1}));
+  const std::string why = hall.refusal(user("ada"), {Ledger::kDevices});
+  EXPECT_TRUE(has(why, "device 64 cannot be limited")) << why;
+  EXPECT_TRUE(hall.session(user("bob"), {Ledger::kDevices}));
+}
+
 TEST(AdmissionTest, WithoutLimitsNothingIsCounted) {
   Hall hall("");
   const Permit session = hall.session(user("ada"));

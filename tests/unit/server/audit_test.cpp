@@ -28,17 +28,25 @@ TEST(AuditTest, ASessionAndARefusalAreALineEach) {
   identity.method = "token";
   identity.from = "10.0.0.7:51312";
   wire::ServerStatus::Session session{"mallory\n", "./train", "login1", 7, 8, "tcp", 12, {3, 0}};
-  audit.ended(identity, session, SessionTotals{5, 6, 7, "ended by the client"}, "ended by the client");
-  audit.ended(identity, session, {}, "signal Killed");
+  EndedSession ended{identity, session, {}, {}};
+  audit.ended(ended, SessionTotals{5, 6, 7, "ended by the client"}, "ended by the client");
+  ended.allowances = {{.of = "user ada", .device_memory = 9, .bandwidth = 8},
+                      {.of = "group \"x\"", .host_memory = 7}};
+  ended.limits = {std::chrono::seconds(60), std::chrono::milliseconds(1500), 0, 50};
+  audit.ended(ended, {}, "signal Killed");
   audit.refused("10.0.0.8:1", {}, "no");
   const std::string text = folder.read("audit");
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
-  for (const char* const part :
-       {R"("event":"session","user":"ada","uid":1000,"method":"token","from":"10.0.0.7:51312")",
-        R"("claims":{"user":"mallory\u000a","host":"login1","program":"./train","pid":7})",
-        R"("devices":[3,0],"medium":"tcp","seconds":12,"commands":5,"copied_bytes":6,"link_bytes":7)",
-        R"("seconds":12,"end":"signal Killed"})",
-        R"("event":"refused","from":"10.0.0.8:1","why":"no"})"}) {
+  for (
+      const char* const part :
+      {R"("event":"session","user":"ada","uid":1000,"method":"token","from":"10.0.0.7:51312")",
+       R"("claims":{"user":"mallory\u000a","host":"login1","program":"./train","pid":7})",
+       R"("devices":[3,0],"medium":"tcp","quota":[],"seconds":12,"commands":5,"copied_bytes":6,"link_bytes":7)",
+       R"("quota":[{"of":"user ada","device_memory":9,"bandwidth":8},)"
+       R"({"of":"group \"x\"","host_memory":7},)"
+       R"({"session_seconds":60,"idle_seconds":2,"priorities":0,"sm_percent":50}],)",
+       R"("seconds":12,"end":"signal Killed"})",
+       R"("event":"refused","from":"10.0.0.8:1","why":"no"})"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
 }

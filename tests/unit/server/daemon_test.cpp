@@ -384,6 +384,37 @@ TEST(DaemonTest, MoreSessionsThanAllowedAreRefused) {
   EXPECT_TRUE(eventually([&] { return introduce(server, hello("shm")).session != nullptr; }));
 }
 
+TEST(DaemonTest, AClientThatWaitsIsToldItsPlaceUntilItsTurnComes) {
+  Server server({"--max-sessions", "1"});
+  Outcome running = introduce(server, hello("shm"));
+  ASSERT_TRUE(running.session) << running.refusal;
+  wire::Hello message = hello("shm");
+  message.wait_ms = 3'600'000;
+  std::vector<UniqueFd> clients;
+  for (uint32_t place : {1u, 2u}) {
+    const UniqueFd& client = clients.emplace_back(server.connect_local());
+    ASSERT_TRUE(wire::write_message(client.get(), wire::MessageType::kHello, wire::encode(message),
+                                    patience())
+                    .ok());
+    auto said = wire::read_message(client.get(), patience());
+    // Without a place while the name of the user is looked up.
+    while (said.ok() && wire::decode_queued(said->second)->place == 0) {
+      said = wire::read_message(client.get(), patience());
+    }
+    ASSERT_TRUE(said.ok()) << said.status().message();
+    ASSERT_EQ(said->first, wire::MessageType::kQueued);
+    const Result<wire::Queued> queued = wire::decode_queued(said->second);
+    EXPECT_EQ(queued->place, place);
+    EXPECT_EQ(queued->reason, "all 1 sessions are taken");
+  }
+  EXPECT_NE(introduce(server, hello("shm")).refusal.find("are taken"), std::string::npos);
+  clients[0].reset();
+  running.session.reset();
+  const auto answer = read_answer(clients[1].get());
+  ASSERT_TRUE(answer.ok()) << answer.status().message();
+  EXPECT_EQ(answer->first, wire::MessageType::kWelcome);
+}
+
 TEST(DaemonTest, TerminationEndsSessionsAndWorkers) {
   Server server;
   Outcome outcome = introduce(server, hello("shm"));

@@ -145,7 +145,8 @@ TEST(WorkerPoolTest, ATracedWorkerThatEndedHoldsNobody) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
   UniqueFd ours(ends[0]), theirs(ends[1]);
-  ASSERT_TRUE(*pool.assign(hello(), our_user(), {}, &theirs));
+  std::unique_ptr<Admission::Permit> permit;
+  ASSERT_TRUE(*pool.assign(hello(), our_user(), {}, &theirs, &permit));
   wire::ServerStatus status;
   pool.report(&status, our_user());
   ASSERT_EQ(status.sessions.size(), 1u);
@@ -170,7 +171,8 @@ TEST(WorkerPoolTest, AWorkerOfAnotherBuildThanTheClientsRefusesIt) {
   UniqueFd ours(ends[0]), theirs(ends[1]);
   wire::Hello message = hello();
   message.api_hash ^= 1;
-  ASSERT_TRUE(*pool.assign(message, our_user(), {}, &theirs));
+  std::unique_ptr<Admission::Permit> permit;
+  ASSERT_TRUE(*pool.assign(message, our_user(), {}, &theirs, &permit));
   auto answer = wire::read_message(ours.get(), Clock::now() + std::chrono::seconds(60));
   ASSERT_TRUE(answer.ok()) << answer.status().message();
   ASSERT_EQ(answer->first, wire::MessageType::kRefusal);

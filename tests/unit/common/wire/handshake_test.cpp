@@ -28,6 +28,7 @@ Hello sample_hello() {
   hello.user = "ada";
   for (int i = 0; i < 16; ++i) hello.session[i] = static_cast<uint8_t>(i);
   hello.devices = {3, 0};
+  hello.wait_ms = 60'000;
   hello.taken_windows = {{0x6000'0000'0000, 1ull << 40}, {0x6100'0000'0000, 1ull << 40}};
   return hello;
 }
@@ -79,6 +80,16 @@ TEST(HandshakeTest, HelloSurvivesTheWire) {
   ASSERT_EQ(got->taken_windows.size(), 2u);
   EXPECT_EQ(got->taken_windows[1].base, sent.taken_windows[1].base);
   EXPECT_EQ(got->taken_windows[1].bytes, sent.taken_windows[1].bytes);
+  EXPECT_EQ(got->wait_ms, sent.wait_ms);
+}
+
+TEST(HandshakeTest, QueuedSurvivesTheWire) {
+  const Queued sent{3, "user ada has 8 sessions"};
+  const Result<Queued> got = decode_queued(encode(sent));
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  EXPECT_EQ(got->place, sent.place);
+  EXPECT_EQ(got->reason, sent.reason);
+  EXPECT_EQ(decode_queued({}).status().code(), Code::kProtocol);
 }
 
 TEST(HandshakeTest, AMediumHasANameOfSomeLetters) {
@@ -165,6 +176,7 @@ ServerStatus sample_status() {
   status.driver = "CUDA 13.0";
   status.idle_workers = 2;
   status.max_sessions = 256;
+  status.waiting = 4;
   status.devices = {{0, "H200", 141ull << 30}, {3, "H200", 141ull << 30}};
   ServerStatus::Session session;
   session.user = "ada";
@@ -184,6 +196,7 @@ TEST(HandshakeTest, StatusSurvivesTheWire) {
   ASSERT_TRUE(got.ok());
   EXPECT_EQ(got->server, "node1");
   EXPECT_EQ(got->idle_workers, 2u);
+  EXPECT_EQ(got->waiting, 4u);
   ASSERT_EQ(got->devices.size(), 2u);
   EXPECT_EQ(got->devices[1].ordinal, 3u);
   EXPECT_EQ(got->devices[1].total_bytes, 141ull << 30);
@@ -282,7 +295,7 @@ TEST(HandshakeTest, MutationsNeverCrashTheDecoders) {
   const std::vector<std::vector<std::byte>> seeds = {
       encode(sample_hello()),   encode(sample_welcome()), encode(Attach{}),
       encode(Refusal{1, "no"}), encode(sample_status()),  encode(PeerHello{}),
-      encode(TicketQuery{}),    encode(Ticket{})};
+      encode(TicketQuery{}),    encode(Ticket{}),         encode(Queued{3, "no"})};
   for (int round = 0; round < 20000; ++round) {
     std::vector<std::byte> bytes = seeds[static_cast<size_t>(round) % seeds.size()];
     const int changes = 1 + static_cast<int>(random() % 4);

@@ -1,0 +1,222 @@
+#!/usr/bin/env python3
+"""Limits of the server's configuration file: who gets a session, who waits for one, in which order,
+and what the others are told.
+
+    quotas_test.py --build FOLDER --programs FOLDER [unittest arguments]
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import unittest
+
+from servers import client_environment, eventually, run_tests, Server
+
+BUILD = PROGRAMS = None
+TRANSPORTS = ("shm", "tcp")
+NOBODY = 65534
+
+
+class QuotasTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def server(self, rules="", options=(), **more):
+        with open(self.path("server.toml"), "w") as file:
+            file.write(rules)
+        server = Server(BUILD, options=["--config", self.path("server.toml"), *options], **more)
+
+        def stop():
+            self.assertEqual(server.stop(), 0, server.text())
+        self.addCleanup(stop)
+        return server
+
+    def start(self, server, transport, wait="", devices=None, program=None):
+        """A program with a session, or one that waits for it. Its stderr goes to a file."""
+        environment = client_environment(BUILD, [server], transport, RCUDA_WAIT=wait)
+        if devices:
+            environment["RCUDA_DEVICES"] = ",".join(server.address(gpu) for gpu in devices)
+        log = tempfile.TemporaryFile("w+")
+        self.addCleanup(log.close)
+        process = subprocess.Popen([program or os.path.join(BUILD, "tests/e2e/endless")], env=environment,
+                                   stdout=subprocess.PIPE, stderr=log, text=True)
+        process.log = log
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def start_session(self, server, transport, **more):
+        process = self.start(server, transport, **more)
+        self.assertEqual(process.stdout.readline(), "running\n", self.said(process) + server.text())
+        return process
+
+    def said(self, process):
+        with open(f"/proc/self/fd/{process.log.fileno()}") as log:
+            return log.read()
+
+    def end(self, process):
+        process.kill()
+        process.wait()
+
+    def check_waits(self, process, *texts):
+        self.assertTrue(eventually(lambda: "waiting, place" in self.said(process)), self.said(process))
+        lines = [line for line in self.said(process).splitlines() if "waiting" in line]
+        for text in texts:
+            self.assertIn(text, lines[0])
+
+    def check_refused(self, server, transport, *texts, **more):
+        process = self.start(server, transport, program=os.path.join(PROGRAMS, "vector_add"), **more)
+        self.assertEqual(process.wait(timeout=120), 1)
+        said = self.said(process)
+        self.assertIn("cudaErrorNoDevice", said)
+        line = [line for line in said.splitlines() if "rcuda[" in line][-1]
+        for text in texts:
+            self.assertIn(text, line)
+
+    def waiting(self, server):
+        text = subprocess.run([os.path.join(BUILD, "bin/rcuda-smi"), f"127.0.0.1@{server.port}"],
+                              capture_output=True, text=True, check=True).stdout
+        found = re.search(r", (\d+) waiting, ", text)
+        return int(found[1]) if found else 0
+
+    def test_a_user_has_no_more_sessions_than_it_may(self):
+        server = self.server("[limits.user]\nsessions = 1\n")
+        self.start_session(server, "tcp")
+        for transport in TRANSPORTS:
+            self.check_refused(server, transport, "has 1 session, as many as it may have",
+                               "(sessions of [limits.user] in", "server.toml:2)",
+                               "RCUDA_WAIT=60s", "raise the limit on the server")
+
+    def test_what_can_never_fit_is_refused_also_if_the_program_would_wait(self):
+        server = self.server("[limits.session]\ndevices = 1\n[limits.user]\ndevices = 1\n",
+                             environment={"SOFTGPU_DEVICES": "2"})
+        for transport in TRANSPORTS:
+            self.check_refused(server, transport, "asks for 2 devices, and a session may have 1",
+                               "RCUDA_DEVICES", devices=[0, 1], wait="1h")
+
+    def test_the_own_table_of_a_user_counts(self):
+        server = self.server(f"[limits.user]\nsessions = 1\n[limits.users.{os.geteuid()}]\nsessions = 2\n"
+                             f"[limits.groups.{os.getegid()}]\nsessions = 3\n")
+        for transport in TRANSPORTS:
+            self.start_session(server, transport)
+        self.check_refused(server, "tcp", "has 2 sessions", f"[limits.users.{os.geteuid()}]")
+
+    def test_programs_that_wait_get_their_turn_in_order(self):
+        server = self.server("[limits.user]\nsessions = 1\n")
+        for transport in TRANSPORTS:
+            with self.subTest(transport=transport):
+                first = self.start_session(server, transport)
+                second = self.start(server, transport, wait="10m")
+                self.check_waits(second, f"127.0.0.1:{server.port}: waiting, place 1: user ",
+                                 "has 1 session, as many as it may have")
+                third = self.start(server, transport, wait="10m")
+                self.check_waits(third, "place 2: ")
+                self.assertEqual(self.waiting(server), 2)
+                self.end(first)
+                self.assertEqual(second.stdout.readline(), "running\n", self.said(second))
+                self.assertTrue(eventually(lambda: "place 1: " in self.said(third)), self.said(third))
+                self.end(second)
+                self.assertEqual(third.stdout.readline(), "running\n", self.said(third))
+                self.end(third)
+                self.assertTrue(eventually(lambda: not server.sessions(BUILD)))
+                self.assertEqual(self.waiting(server), 0)
+
+    def test_the_sessions_of_the_server_are_waited_for_as_well(self):
+        server = self.server(options=["--max-sessions", "1"])
+        first = self.start_session(server, "shm")
+        second = self.start(server, "tcp", wait="10m")
+        self.check_waits(second, "place 1: all 1 sessions are taken")
+        self.end(first)
+        self.assertEqual(second.stdout.readline(), "running\n", self.said(second))
+
+    def test_a_program_that_waited_in_vain_is_told_for_what(self):
+        server = self.server("[limits.user]\nsessions = 1\n", options=["--audit", self.path("audit")])
+        self.start_session(server, "shm")
+        for transport in TRANSPORTS:
+            self.check_refused(server, transport, "it waited 1 s (RCUDA_WAIT) and is in place 1: user ",
+                               "has 1 session", "wait longer", wait="1s")
+        with open(self.path("audit")) as audit:
+            refusals = [json.loads(line) for line in audit]
+        self.assertEqual(len(refusals), 2)
+        self.assertIn("it waited 1 s", refusals[1]["why"])
+
+    def test_a_program_that_goes_away_leaves_the_queue(self):
+        server = self.server("[limits.user]\nsessions = 1\n")
+        first = self.start_session(server, "shm")
+        second = self.start(server, "tcp", wait="10m")
+        self.check_waits(second, "place 1: ")
+        third = self.start(server, "shm", wait="10m")
+        self.check_waits(third, "place 2: ")
+        self.end(second)
+        self.assertTrue(eventually(lambda: self.waiting(server) == 1))
+        self.end(first)
+        self.assertEqual(third.stdout.readline(), "running\n", self.said(third))
+
+    def test_a_killed_worker_leaves_nothing_taken(self):
+        server = self.server("[limits.user]\nsessions = 1\ndevices = 1\ndevice_memory = \"8G\"\n"
+                             "[limits.session]\nidle_time = \"1h\"\n",
+                             options=["--audit", self.path("audit")])
+        first = self.start_session(server, "tcp")
+        second = self.start(server, "tcp", wait="10m")
+        self.check_waits(second, "place 1: ")
+        os.kill(server.sessions(BUILD)[first.pid], signal.SIGKILL)
+        self.assertEqual(second.stdout.readline(), "running\n", self.said(second))
+        with open(self.path("audit")) as audit:
+            record = json.loads(audit.readline())
+        self.assertEqual(record["end"], "signal Killed")
+        self.assertEqual([limits.get("device_memory") for limits in record["quota"]], [8 << 30, None])
+        self.assertRegex(record["quota"][0]["of"], "^user ")
+        self.assertEqual(record["quota"][1]["idle_seconds"], 3600)
+
+    def test_a_bad_time_to_wait_is_refused_by_the_program_itself(self):
+        server = self.server()
+        self.check_refused(server, "tcp", "RCUDA_WAIT=soon is not usable", "60s", wait="soon")
+
+    def check_config(self, text, *options):
+        with open(self.path("server.toml"), "w") as file:
+            file.write(text)
+        return subprocess.run([os.path.join(BUILD, "bin/rcuda-server"), *options], capture_output=True,
+                              text=True, timeout=60)
+
+    def test_a_bad_file_is_refused(self):
+        config = ("--config", self.path("server.toml"))
+        for text, *said in (("[limits.user]\nsesions = 1\n", ":2: ", "'sesions'", "sessions, devices"),
+                            ("[limits.users.no-such-user]\n", ":1: ", "no-such-user"),
+                            ("[limits.groups.no-such-group]\n", ":1: ", "no-such-group"),
+                            ("[limits.session]\nidle_time = \"long\"\n", ":2: ", "such as \"30m\"")):
+            for options in (["--check-config"], ["--list-settings"], ["--port", "0", "--driver", "softgpu"]):
+                result = self.check_config(text, *config, *options)
+                self.assertEqual(result.returncode, 1, text)
+                for part in (self.path("server.toml"), *said):
+                    self.assertIn(part, result.stderr)
+        result = self.check_config("[limits.user]\nsessions = 1\n", *config, "--list-settings")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn(f"sessions = 1  ([limits.user] in {self.path('server.toml')}:2)", result.stdout)
+
+    def test_the_file_in_the_home_folder_is_found(self):
+        os.mkdir(self.path("rcuda"))
+        with open(self.path("rcuda/server.toml"), "w") as file:
+            file.write("[limits.nobody]\n")
+        os.chmod(self.folder, 0o755)
+        # Root's file is in /etc.
+        identity = dict(user=NOBODY, group=NOBODY, extra_groups=[]) if os.geteuid() == 0 else {}
+        server = os.path.join(BUILD, "bin/rcuda-server")
+        if identity and subprocess.run(["test", "-x", server], **identity).returncode != 0:
+            self.skipTest("the build folder is closed to other users")
+        result = subprocess.run([server, "--check-config"], capture_output=True, text=True, timeout=60,
+                                env=dict(os.environ, XDG_CONFIG_HOME=self.folder), cwd="/", **identity)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn(f"{self.folder}/rcuda/server.toml:1: ", result.stderr)
+
+
+if __name__ == "__main__":
+    run_tests(globals(), "programs")
