@@ -19,6 +19,7 @@
 #include "common/config/toml_file.h"
 #include "p2p/planner/measurements.h"
 #include "p2p/planner/planner.h"
+#include "server/quota/rules.h"
 #include "tests/fuzz/accepted.h"
 
 namespace rcuda::fuzz {
@@ -82,6 +83,22 @@ inline void read_settings_file(const std::string& text) {
   (void)settings.registry.describe();
 }
 
+inline void read_limits(const std::string& text) {
+  const UniqueFd file(::memfd_create("fuzz.toml", MFD_CLOEXEC));
+  must(file && ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  const auto look_up = [](const std::string& name) -> Result<uint32_t> {
+    if (name.empty()) return Status(Code::kNotFound, "nobody has no name");
+    return static_cast<uint32_t>(name.front());
+  };
+  const auto rules =
+      server::Rules::read("/proc/self/fd/" + std::to_string(file.get()), {look_up, look_up});
+  if (!accepted(rules)) return;
+  for (const char* const user : {"a", "b"}) {
+    const server::UserRules all = rules->of(user[0], user, {'a', 'b'});
+    must(all.session.limits.sm_percent <= 100 && all.groups.size() <= 2);
+  }
+}
+
 inline void read_measurements(const std::string& text) {
   const auto measured = p2p::Measurements::parse(text);
   if (!accepted(measured)) return;
@@ -99,7 +116,7 @@ inline void read_strategy(const std::string& text) {
 inline void fuzz_text(const uint8_t* data, size_t size) {
   if (size == 0 || size > (64u << 10)) return;
   const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 6) {
+  switch (data[0] % 7) {
     case 0:
       return read_devices(text, false);
     case 1:
@@ -112,6 +129,8 @@ inline void fuzz_text(const uint8_t* data, size_t size) {
       return read_measurements(text);
     case 5:
       return read_strategy(text);
+    case 6:
+      return read_limits(text);
   }
 }
 
@@ -131,6 +150,10 @@ inline std::vector<std::string> text_corpus() {
   for (const char* strategy : {"v1", "v2b", "v4a", "hybrid", "auto", "paper", "v4b:100001x3"}) {
     add(5, (std::string(strategy) + "\nshm").c_str());
   }
+  add(6,
+      "[limits.session]\ndevice_memory = \"40G\"\nsm_percent = 50\nidle_time = \"30m\"\n"
+      "[limits.user]\nsessions = 8\n[limits.users.a.session]\npriorities = 0\n");
+  add(6, "[limits.groups.a]\nbandwidth = 1048576\ndevices = 2\n[limits.groups.b.session]\n");
   p2p::Measurements measured;
   p2p::LegKey key;
   key.nic = "mlx5_0";
