@@ -1,10 +1,13 @@
 // Graph nodes of any type: calls the entry point of the node's type.
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include <cuda.h>
 
+#include "client/objects/arena.h"
+#include "client/objects/graph.h"
 #include "client/process/process.h"
 #include "generated/client/forward.h"
 
@@ -68,6 +71,23 @@ CUcontext context_or_current(CUcontext context) {
   return context ? context : reinterpret_cast<CUcontext>(current_context().handle());
 }
 
+CUresult add_conditional_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies,
+                              size_t count, CUDA_CONDITIONAL_NODE_PARAMS* parameters) {
+  // More than any driver takes. The bodies' handles come back in one answer.
+  constexpr unsigned kMostBodies = 1024;
+  if (parameters->size > kMostBodies) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<CUgraph> bodies(parameters->size);
+  size_t body_count = bodies.size();
+  const CUresult result = forward_rcuda_graph_add_conditional(
+      node, graph, dependencies, count, parameters->handle, parameters->type,
+      context_or_current(parameters->ctx), bodies.data(), &body_count);
+  if (result != CUDA_SUCCESS) return result;
+  // The application reads the handles from here as long as the node exists.
+  auto& kept = find<GraphNode>(*node)->answers().bodies = std::move(bodies);
+  parameters->phGraph_out = kept.data();
+  return CUDA_SUCCESS;
+}
+
 CUresult add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                   CUgraphNodeParams* parameters) {
   switch (parameters->type) {
@@ -108,6 +128,8 @@ CUresult add_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependenc
       const CUDA_BATCH_MEM_OP_NODE_PARAMS batch = from_v2(parameters->memOp);
       return cuGraphAddBatchMemOpNode(node, graph, dependencies, count, &batch);
     }
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+      return add_conditional_node(node, graph, dependencies, count, &parameters->conditional);
     default:
       return CUDA_ERROR_NOT_SUPPORTED;
   }

@@ -58,6 +58,7 @@ struct GraphNode : Object {
     std::vector<void*> parameter_pointers;
     std::vector<CUmemAccessDesc> access;               // of an allocation node
     std::vector<CUstreamBatchMemOpParams> operations;  // of a batch of memory operations
+    std::vector<CUgraph> bodies;                       // of a conditional node
   };
   // Created on first use: most nodes never need it.
   Answers& answers() {

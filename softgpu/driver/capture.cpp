@@ -98,6 +98,9 @@ CUgraphNodeType node_type(const Operation& operation) {
     CUgraphNodeType operator()(const AllocateOperation&) { return CU_GRAPH_NODE_TYPE_MEM_ALLOC; }
     CUgraphNodeType operator()(const FreeOperation&) { return CU_GRAPH_NODE_TYPE_MEM_FREE; }
     CUgraphNodeType operator()(const ChildGraphOperation&) { return CU_GRAPH_NODE_TYPE_GRAPH; }
+    CUgraphNodeType operator()(const ConditionalOperation&) {
+      return CU_GRAPH_NODE_TYPE_CONDITIONAL;
+    }
     CUgraphNodeType operator()(const GraphLaunchOperation&) { return CU_GRAPH_NODE_TYPE_GRAPH; }
   };
   return std::visit(Visitor{}, operation);

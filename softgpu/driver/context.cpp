@@ -8,6 +8,7 @@
 #include "common/base/thread_object.h"
 #include "common/interop/export_tables.h"
 #include "softgpu/driver/array.h"
+#include "softgpu/driver/condition.h"
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/memory.h"
 #include "softgpu/driver/module.h"
@@ -71,6 +72,9 @@ exec::Environment Context::environment() {
   environment.print = print;
   environment.heap_allocate = [this](size_t bytes) { return heap_allocate(bytes); };
   environment.heap_release = [this](CUdeviceptr address) { return heap_release(address); };
+  environment.set_conditional = [](CUgraphConditionalHandle handle, unsigned value) {
+    if (const auto condition = Condition::find(handle)) condition->set(value);
+  };
   environment.multiprocessors = static_cast<uint32_t>(device_.multiprocessors());
   environment.device = static_cast<uint32_t>(device_.ordinal());
   return environment;

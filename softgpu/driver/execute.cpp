@@ -40,6 +40,7 @@ struct Executor {
   CUresult operator()(const EventRecordOperation&) { return CUDA_SUCCESS; }
   CUresult operator()(const EventWaitOperation&) { return CUDA_SUCCESS; }
   CUresult operator()(const ChildGraphOperation&) { return CUDA_SUCCESS; }
+  CUresult operator()(const ConditionalOperation&) { return CUDA_SUCCESS; }
   CUresult operator()(const GraphLaunchOperation&) { return CUDA_SUCCESS; }
 };
 

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "softgpu/driver/condition.h"
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/user_object.h"
 
@@ -24,7 +25,11 @@ void erase_edge(std::vector<GraphEdge>& edges, const GraphNode* node) {
 
 void drop_node(GraphNode& node) {
   handle_table<GraphNode>().remove(&node);
-  if (auto* child = std::get_if<ChildGraphOperation>(&node.operation)) drop_graph(*child->graph);
+  if (const auto* conditional = std::get_if<ConditionalOperation>(&node.operation)) {
+    // Clones share the condition, but not its place.
+    if (conditional->condition->node == &node) conditional->condition->node = nullptr;
+  }
+  for (const auto& graph : graphs_in(node.operation)) drop_graph(*graph);
 }
 
 }  // namespace
@@ -42,9 +47,7 @@ void Graph::release_user_objects() {
   for (auto& [object, count] : user_objects) object->release(count);
   user_objects.clear();
   for (const auto& node : nodes_) {
-    if (auto* child = std::get_if<ChildGraphOperation>(&node->operation)) {
-      child->graph->release_user_objects();
-    }
+    for (const auto& graph : graphs_in(node->operation)) graph->release_user_objects();
   }
 }
 
@@ -140,11 +143,18 @@ std::shared_ptr<Graph> Graph::clone() const {
 
 bool Graph::has_memory_nodes() const {
   return std::any_of(nodes_.begin(), nodes_.end(), [](const auto& node) {
-    if (const auto* child = std::get_if<ChildGraphOperation>(&node->operation)) {
-      return child->graph->has_memory_nodes();
-    }
-    return node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE;
+    const auto inner = graphs_in(node->operation);
+    return node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
+           node->type == CU_GRAPH_NODE_TYPE_MEM_FREE ||
+           std::any_of(inner.begin(), inner.end(),
+                       [](const auto& graph) { return graph->has_memory_nodes(); });
   });
+}
+
+// No graph with one can be a child, so none is hidden in a child graph.
+bool Graph::has_conditional_nodes() const {
+  return std::any_of(nodes_.begin(), nodes_.end(),
+                     [](const auto& node) { return node->type == CU_GRAPH_NODE_TYPE_CONDITIONAL; });
 }
 
 bool Graph::frees(CUdeviceptr address) const {
@@ -167,11 +177,30 @@ std::shared_ptr<GraphNode> node_from_handle(CUgraphNode handle) {
   return handle_table<GraphNode>().find(handle);
 }
 
+std::vector<std::shared_ptr<Graph>> graphs_in(const Operation& operation) {
+  if (const auto* child = std::get_if<ChildGraphOperation>(&operation)) return {child->graph};
+  if (const auto* conditional = std::get_if<ConditionalOperation>(&operation)) {
+    return conditional->bodies;
+  }
+  return {};
+}
+
 Operation clone_operation(const Operation& operation) {
+  const auto clone = [](const Graph& graph) {
+    std::shared_ptr<Graph> copy = graph.clone();
+    copy->is_child = true;
+    return copy;
+  };
   if (const auto* child = std::get_if<ChildGraphOperation>(&operation)) {
-    std::shared_ptr<Graph> graph = child->graph->clone();
-    graph->is_child = true;
-    return ChildGraphOperation{std::move(graph)};
+    return ChildGraphOperation{clone(*child->graph)};
+  }
+  if (const auto* conditional = std::get_if<ConditionalOperation>(&operation)) {
+    ConditionalOperation copy{conditional->condition, conditional->type, {}, {}};
+    for (const auto& body : conditional->bodies) {
+      copy.bodies.push_back(clone(*body));
+      copy.handles.push_back(copy.bodies.back()->handle());
+    }
+    return copy;
   }
   return operation;
 }

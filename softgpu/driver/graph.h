@@ -20,6 +20,7 @@
 
 namespace softgpu::driver {
 
+class Condition;
 class UserObject;
 struct GraphNode;
 
@@ -84,14 +85,17 @@ class Graph : public std::enable_shared_from_this<Graph> {
   // A deep copy, in the handle table. The `origin` of its nodes names this graph's nodes.
   std::shared_ptr<Graph> clone() const;
   bool has_memory_nodes() const;
+  bool has_conditional_nodes() const;
   // Whether the graph frees this memory. A graph may free it only once, whoever allocates it.
   bool frees(CUdeviceptr address) const;
 
+  // Those whose handles were made for this graph.
+  std::vector<std::shared_ptr<Condition>> conditions;
   // References to user objects, released when the graph is destroyed.
   std::map<std::shared_ptr<UserObject>, unsigned> user_objects;
   // Releases these references now, including those of child graphs.
   void release_user_objects();
-  bool is_child = false;             // owned by a node: may not be destroyed by its handle
+  bool is_child = false;  // owned by a node, also as its body: may not be destroyed by its handle
   bool capturing = false;            // a stream is being captured into it
   bool memory_instantiated = false;  // graphs with memory nodes have at most one executable
 
@@ -107,7 +111,10 @@ void drop_graph(Graph& graph);
 std::shared_ptr<Graph> graph_from_handle(CUgraph handle);
 std::shared_ptr<GraphNode> node_from_handle(CUgraphNode handle);
 
-// A copy of an operation for another graph: child graphs are cloned, everything else is shared.
+// The graphs that the operation owns: a child graph, or bodies.
+std::vector<std::shared_ptr<Graph>> graphs_in(const Operation& operation);
+
+// A copy of an operation for another graph: the graphs in it are cloned, everything else is shared.
 Operation clone_operation(const Operation& operation);
 
 }  // namespace softgpu::driver

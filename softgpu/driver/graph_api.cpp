@@ -113,9 +113,13 @@ void print_graph(std::FILE* file, const Graph& graph) {
       std::fprintf(file, "  n%llu -> n%llu;\n", static_cast<unsigned long long>(node->id),
                    static_cast<unsigned long long>(edge.node->id));
     }
-    if (const auto* child = std::get_if<ChildGraphOperation>(&node->operation)) {
-      std::fprintf(file, "  subgraph cluster_%llu {\n", static_cast<unsigned long long>(node->id));
-      print_graph(file, *child->graph);
+    for (const auto& inner : graphs_in(node->operation)) {
+      // The name of a child graph is its node's; bodies have names of their own.
+      const unsigned long long name = node->type == CU_GRAPH_NODE_TYPE_GRAPH
+                                          ? node->id
+                                          : reinterpret_cast<uintptr_t>(inner.get());
+      std::fprintf(file, "  subgraph cluster_%llu {\n", name);
+      print_graph(file, *inner);
       std::fprintf(file, "  }\n");
     }
   }
@@ -175,7 +179,7 @@ CUresult CUDAAPI cuGraphClone(CUgraph* phGraphClone, CUgraph originalGraph) {
   const std::shared_ptr<Graph> graph = graph_from_handle(originalGraph);
   if (graph == nullptr || phGraphClone == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(graph_mutex());
-  if (graph->has_memory_nodes()) return CUDA_ERROR_NOT_SUPPORTED;
+  if (graph->has_memory_nodes() || graph->has_conditional_nodes()) return CUDA_ERROR_NOT_SUPPORTED;
   *phGraphClone = graph->clone()->handle();
   return CUDA_SUCCESS;
 }

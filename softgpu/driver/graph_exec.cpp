@@ -138,6 +138,18 @@ CUgraphExecUpdateResult GraphExec::match(const Graph& mine, const Graph& theirs,
       const auto& other = std::get<ChildGraphOperation>(new_node.operation);
       const CUgraphExecUpdateResult result = match(*child->graph, *other.graph, changes, info);
       if (result != CU_GRAPH_EXEC_UPDATE_SUCCESS) return result;
+    } else if (const auto* old_one = std::get_if<ConditionalOperation>(&old_node.operation)) {
+      const auto& new_one = std::get<ConditionalOperation>(new_node.operation);
+      if (old_one->type != new_one.type || old_one->bodies.size() != new_one.bodies.size()) {
+        return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
+      }
+      Changes of_body;  // apply() replaces the bodies as a whole
+      for (size_t body = 0; body < old_one->bodies.size(); ++body) {
+        const CUgraphExecUpdateResult result =
+            match(*old_one->bodies[body], *new_one.bodies[body], &of_body, info);
+        if (result != CU_GRAPH_EXEC_UPDATE_SUCCESS) return result;
+      }
+      if (plan_bodies(new_one) == nullptr) return CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED;
     }
     if (const uint32_t* index = index_of(old_node.origin)) {
       changes->emplace_back(*index, &new_node);
@@ -153,6 +165,10 @@ void GraphExec::apply(const Changes& changes) {
   for (const auto& [index, node] : changes) {
     if (const auto* child = std::get_if<ChildGraphOperation>(&node->operation)) {
       plan.nodes[index].user_objects = std::make_shared<const HeldUserObjects>(*child->graph);
+      continue;
+    }
+    if (const auto* conditional = std::get_if<ConditionalOperation>(&node->operation)) {
+      plan.nodes[index].bodies = plan_bodies(*conditional);
       continue;
     }
     // Memory nodes keep their addresses.

@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 
+#include "softgpu/driver/condition.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/event.h"
 #include "softgpu/driver/graph.h"
@@ -50,6 +51,30 @@ CUresult insert(const Place& place, NodeContent content, GraphNode** added = nul
       graph->add(content.type, std::move(content.operation), std::move(content.context), edges);
   *place.node = node->handle();
   if (added != nullptr) *added = node;
+  return CUDA_SUCCESS;
+}
+
+// Its handle must have been made for the graph, and have no node yet.
+CUresult add_conditional(const Place& place, CUDA_CONDITIONAL_NODE_PARAMS* params) {
+  const std::shared_ptr<Condition> condition = Condition::find(params->handle);
+  {
+    std::shared_ptr<Graph> graph;
+    std::vector<GraphEdge> edges;
+    std::lock_guard lock(graph_mutex());
+    if (CUresult result = check_place(place, &graph, &edges)) return result;
+    const auto& own = graph->conditions;
+    if (condition == nullptr || condition->node != nullptr ||
+        std::find(own.begin(), own.end(), condition) == own.end()) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  NodeContent content;
+  if (CUresult result = make_conditional_node(params, &content)) return result;
+  GraphNode* node = nullptr;
+  if (CUresult result = insert(place, std::move(content), &node)) return result;
+  std::lock_guard lock(graph_mutex());
+  condition->node = node;
+  params->phGraph_out = std::get<ConditionalOperation>(node->operation).handles.data();
   return CUDA_SUCCESS;
 }
 
@@ -323,6 +348,25 @@ CUresult CUDAAPI cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr* dpt
                    });
 }
 
+CUresult CUDAAPI cuGraphConditionalHandleCreate(CUgraphConditionalHandle* pHandle_out,
+                                                CUgraph hGraph, CUcontext ctx,
+                                                unsigned int defaultLaunchValue,
+                                                unsigned int flags) {
+  if (CUresult result = check_initialized()) return result;
+  const std::shared_ptr<Graph> graph = graph_from_handle(hGraph);
+  if (pHandle_out == nullptr || graph == nullptr ||
+      (flags & ~unsigned{CU_GRAPH_COND_ASSIGN_DEFAULT}) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  std::shared_ptr<Context> context;
+  if (CUresult result = find_context(ctx, &context)) return result;
+  std::lock_guard lock(graph_mutex());
+  graph->conditions.push_back(
+      Condition::make(defaultLaunchValue, (flags & CU_GRAPH_COND_ASSIGN_DEFAULT) != 0));
+  *pHandle_out = graph->conditions.back()->handle();
+  return CUDA_SUCCESS;
+}
+
 CUresult CUDAAPI cuGraphAddNode(CUgraphNode* phGraphNode, CUgraph hGraph,
                                 const CUgraphNode* dependencies, size_t numDependencies,
                                 CUgraphNodeParams* nodeParams) {
@@ -333,12 +377,16 @@ CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph,
                                    const CUgraphNode* dependencies,
                                    const CUgraphEdgeData* dependencyData, size_t numDependencies,
                                    CUgraphNodeParams* nodeParams) {
-  return add_node({phGraphNode, hGraph, dependencies, numDependencies, dependencyData},
-                  [&](NodeContent* content) { return make_node(nodeParams, content); });
+  const Place place{phGraphNode, hGraph, dependencies, numDependencies, dependencyData};
+  if (nodeParams != nullptr && nodeParams->type == CU_GRAPH_NODE_TYPE_CONDITIONAL) {
+    return add_conditional(place, &nodeParams->conditional);
+  }
+  return add_node(place, [&](NodeContent* content) { return make_node(nodeParams, content); });
 }
 
 CUresult CUDAAPI cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams* nodeParams) {
   if (nodeParams == nullptr || nodeParams->type == CU_GRAPH_NODE_TYPE_GRAPH ||
+      nodeParams->type == CU_GRAPH_NODE_TYPE_CONDITIONAL ||
       nodeParams->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
       nodeParams->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
     return CUDA_ERROR_INVALID_VALUE;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/cuda/memcpy_shapes.h"
+#include "softgpu/driver/condition.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/copy.h"
 #include "softgpu/driver/device.h"
@@ -18,12 +19,6 @@
 
 namespace softgpu::driver {
 namespace {
-
-CUresult find_context(CUcontext handle, std::shared_ptr<Context>* context) {
-  *context = handle != nullptr ? Context::from_handle(handle) : current_context_shared();
-  if (*context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  return (*context)->alive() ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
-}
 
 CUresult find_kernel_function(const CUDA_KERNEL_NODE_PARAMS_v2& params,
                               KernelOperation* operation) {
@@ -57,6 +52,12 @@ CUresult access_mask(const CUDA_MEM_ALLOC_NODE_PARAMS& params, uint32_t* mask) {
 }
 
 }  // namespace
+
+CUresult find_context(CUcontext handle, std::shared_ptr<Context>* context) {
+  *context = handle != nullptr ? Context::from_handle(handle) : current_context_shared();
+  if (*context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  return (*context)->alive() ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
 
 CUresult make_kernel_node(const CUDA_KERNEL_NODE_PARAMS_v2* params, NodeContent* content) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -160,7 +161,7 @@ CUresult make_child_node(CUgraph child, NodeContent* content) {
   const std::shared_ptr<Graph> graph = graph_from_handle(child);
   if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(graph_mutex());
-  if (graph->has_memory_nodes()) return CUDA_ERROR_NOT_SUPPORTED;
+  if (graph->has_memory_nodes() || graph->has_conditional_nodes()) return CUDA_ERROR_NOT_SUPPORTED;
   std::shared_ptr<Graph> copy = graph->clone();
   copy->is_child = true;
   content->type = CU_GRAPH_NODE_TYPE_GRAPH;
@@ -198,6 +199,33 @@ CUresult make_free_node(CUdeviceptr address, NodeContent* content) {
   if (memory == nullptr || memory->kind != MemoryKind::kGraph) return CUDA_ERROR_INVALID_VALUE;
   content->type = CU_GRAPH_NODE_TYPE_MEM_FREE;
   content->operation = FreeOperation{address};
+  return CUDA_SUCCESS;
+}
+
+CUresult make_conditional_node(const CUDA_CONDITIONAL_NODE_PARAMS* params, NodeContent* content) {
+  const std::shared_ptr<Condition> condition = Condition::find(params->handle);
+  if (condition == nullptr || params->size == 0) return CUDA_ERROR_INVALID_VALUE;
+  switch (params->type) {
+    case CU_GRAPH_COND_TYPE_IF:
+      if (params->size > 2) return CUDA_ERROR_INVALID_VALUE;
+      break;
+    case CU_GRAPH_COND_TYPE_WHILE:
+      if (params->size != 1) return CUDA_ERROR_INVALID_VALUE;
+      break;
+    case CU_GRAPH_COND_TYPE_SWITCH:
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (CUresult result = find_context(params->ctx, &content->context)) return result;
+  ConditionalOperation operation{condition, params->type, {}, {}};
+  for (unsigned i = 0; i < params->size; ++i) {
+    operation.bodies.push_back(Graph::make());
+    operation.bodies.back()->is_child = true;
+    operation.handles.push_back(operation.bodies.back()->handle());
+  }
+  content->type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
+  content->operation = std::move(operation);
   return CUDA_SUCCESS;
 }
 
@@ -251,7 +279,7 @@ CUresult make_node(CUgraphNodeParams* params, NodeContent* content) {
     }
     case CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL:
     case CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT:
-    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:  // make_conditional_node() is for new nodes only
       return CUDA_ERROR_NOT_SUPPORTED;
   }
   return CUDA_ERROR_INVALID_VALUE;

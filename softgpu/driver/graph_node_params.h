@@ -20,6 +20,9 @@ struct NodeContent {
   std::shared_ptr<Context> context;
 };
 
+// The context, or the current one for null.
+CUresult find_context(CUcontext handle, std::shared_ptr<Context>* context);
+
 CUresult make_kernel_node(const CUDA_KERNEL_NODE_PARAMS_v2* params, NodeContent* content);
 CUresult make_kernel_node(const CUDA_KERNEL_NODE_PARAMS_v1* params, NodeContent* content);
 // `context` null: the current context.
@@ -34,6 +37,9 @@ CUresult make_mem_op_node(const CUDA_BATCH_MEM_OP_NODE_PARAMS* params, NodeConte
 CUresult make_child_node(CUgraph child, NodeContent* content);
 // Reserves the memory and sets params->dptr.
 CUresult make_allocate_node(CUDA_MEM_ALLOC_NODE_PARAMS* params, NodeContent* content);
+// A new node with empty bodies; the handle's graph is not checked. (The functions above also serve
+// for changes.)
+CUresult make_conditional_node(const CUDA_CONDITIONAL_NODE_PARAMS* params, NodeContent* content);
 CUresult make_free_node(CUdeviceptr address, NodeContent* content);
 // Calls the function above that fits params->type.
 CUresult make_node(CUgraphNodeParams* params, NodeContent* content);

@@ -1,7 +1,9 @@
 #include "softgpu/driver/graph_run.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "softgpu/driver/condition.h"
 #include "softgpu/driver/context.h"
 #include "softgpu/driver/event.h"
 #include "softgpu/driver/graph_memory.h"
@@ -29,6 +31,24 @@ void connect(GraphPlan& plan, uint32_t from, uint32_t to) {
 
 bool append(GraphPlan& plan, const Graph& graph, Span* around);
 
+// What a body may contain, as cuda.h has it. Child graphs count by their nodes.
+bool may_be_in_body(const Graph& graph) {
+  return std::all_of(graph.nodes().begin(), graph.nodes().end(), [](const auto& node) {
+    switch (node->type) {
+      case CU_GRAPH_NODE_TYPE_GRAPH:
+        return may_be_in_body(*std::get<ChildGraphOperation>(node->operation).graph);
+      case CU_GRAPH_NODE_TYPE_KERNEL:
+      case CU_GRAPH_NODE_TYPE_EMPTY:
+      case CU_GRAPH_NODE_TYPE_MEMCPY:
+      case CU_GRAPH_NODE_TYPE_MEMSET:
+      case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+        return true;
+      default:
+        return false;
+    }
+  });
+}
+
 bool append_node(GraphPlan& plan, const GraphNode& node, Span* span) {
   span->entry = span->exit = static_cast<uint32_t>(plan.nodes.size());
   plan.by_id[node.id] = span->entry;
@@ -37,6 +57,12 @@ bool append_node(GraphPlan& plan, const GraphNode& node, Span* span) {
   if (const auto* child = std::get_if<ChildGraphOperation>(&node.operation)) {
     added.user_objects = std::make_shared<const HeldUserObjects>(*child->graph);
     return append(plan, *child->graph, span);
+  }
+  if (const auto* conditional = std::get_if<ConditionalOperation>(&node.operation)) {
+    plan.conditional.push_back(span->entry);
+    added.context = node.context;
+    added.bodies = plan_bodies(*conditional);
+    return added.bodies != nullptr;
   }
   added.operation = node.operation;
   added.context = node.context;
@@ -52,6 +78,10 @@ bool append_node(GraphPlan& plan, const GraphNode& node, Span* span) {
 bool append(GraphPlan& plan, const Graph& graph, Span* around) {
   const std::vector<GraphNode*> order = graph.topological_order();
   if (order.size() != graph.nodes().size()) return false;
+  if (!std::all_of(graph.conditions.begin(), graph.conditions.end(),
+                   [](const auto& condition) { return condition->node != nullptr; })) {
+    return false;
+  }
   std::unordered_map<const GraphNode*, Span> spans;
   for (const GraphNode* node : order) {
     Span span{};
@@ -72,12 +102,33 @@ bool append(GraphPlan& plan, const Graph& graph, Span* around) {
   return true;
 }
 
+// Gives the conditions of the plan and its bodies their values for a new launch.
+void begin_launch(const GraphPlan& plan) {
+  for (const uint32_t index : plan.conditional) {
+    const PlannedBodies& bodies = *plan.nodes[index].bodies;
+    bodies.condition->begin_launch();
+    for (const auto& body : bodies.plans) begin_launch(*body);
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<GraphPlan> make_plan(const Graph& graph) {
   auto plan = std::make_shared<GraphPlan>();
   plan->user_objects = std::make_shared<const HeldUserObjects>(graph);
   return append(*plan, graph, nullptr) ? plan : nullptr;
+}
+
+std::shared_ptr<const PlannedBodies> plan_bodies(const ConditionalOperation& operation) {
+  auto bodies = std::make_shared<PlannedBodies>();
+  bodies->condition = operation.condition;
+  bodies->type = operation.type;
+  for (const auto& graph : operation.bodies) {
+    std::shared_ptr<const GraphPlan> plan = may_be_in_body(*graph) ? make_plan(*graph) : nullptr;
+    if (plan == nullptr) return nullptr;
+    bodies->plans.push_back(std::move(plan));
+  }
+  return bodies;
 }
 
 HeldUserObjects::HeldUserObjects(const Graph& graph) : counts_(graph.user_objects) {
@@ -129,6 +180,11 @@ uint64_t GraphRun::interprocess_recording(uint32_t index, const Event& event) {
   uint64_t& recording = interprocess_recordings_[index];
   if (recording == 0) recording = event.interprocess->begin_recording();
   return recording;
+}
+
+void GraphRun::launch() {
+  begin_launch(*plan_);
+  start();
 }
 
 void GraphRun::start() {
@@ -215,7 +271,24 @@ void GraphRun::execute(uint32_t index) {
     wait->second.event->wait(wait->second.target, &context);
     return;
   }
+  if (node.bodies != nullptr) return run_bodies(*node.bodies, context);
   execute_operation(context, node.operation);
+}
+
+void GraphRun::run_bodies(const PlannedBodies& bodies, Context& context) {
+  const auto goes_on = [&] {
+    return context.sticky() == CUDA_SUCCESS && !context.stopping().load(std::memory_order_relaxed);
+  };
+  while (goes_on()) {
+    const unsigned value = bodies.condition->value();
+    // An if has the body for 0 behind the one for other values, a loop only the latter.
+    const size_t chosen = bodies.type == CU_GRAPH_COND_TYPE_SWITCH ? value : value == 0;
+    if (chosen >= bodies.plans.size()) return;
+    const auto run = std::make_shared<GraphRun>(bodies.plans[chosen], context);
+    run->start();
+    wait_unless_stopping(run->done(), context);
+    if (bodies.type != CU_GRAPH_COND_TYPE_WHILE) return;
+  }
 }
 
 }  // namespace softgpu::driver

@@ -4,7 +4,7 @@
 // empty exit node, and edges are indices. A plan does not change while a run uses it; an update of
 // an executable graph first copies a plan that is in use.
 //
-// A GraphRun executes a plan once, when its turn comes in the stream of the launch. start() is
+// A GraphRun executes a plan once, when its turn comes in the stream of the launch. launch() is
 // called on the stream's thread and runs one branch there. Other branches that are ready run on
 // borrowed threads, up to a limit like that of hardware. done() becomes true when all nodes have
 // finished.
@@ -39,27 +39,43 @@ class HeldUserObjects {
   const std::map<std::shared_ptr<UserObject>, unsigned> counts_;
 };
 
+struct PlannedBodies;
+
 struct PlanNode {
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
   Operation operation;
   std::shared_ptr<Context> context;
   bool enabled = true;
+  std::shared_ptr<const PlannedBodies> bodies;  // of a conditional node
   std::vector<uint32_t> successors;
   uint32_t predecessors = 0;
   std::shared_ptr<const HeldUserObjects> user_objects;  // of the child graph that begins here
+};
+
+struct GraphPlan;
+
+// A conditional node: its bodies are plans of their own, which run within the node.
+struct PlannedBodies {
+  std::shared_ptr<Condition> condition;
+  CUgraphConditionalNodeType type{};
+  std::vector<std::shared_ptr<const GraphPlan>> plans;
 };
 
 struct GraphPlan {
   std::vector<PlanNode> nodes;                       // dependencies first
   std::unordered_map<uint64_t, uint32_t> by_id;      // GraphNode::id -> index
   std::vector<std::shared_ptr<GraphMemory>> memory;  // of its allocation nodes
+  std::vector<uint32_t> conditional;                 // indices of its conditional nodes
   std::vector<CUdeviceptr> freed;  // by its free nodes, whichever graph allocated it
   std::shared_ptr<const HeldUserObjects> user_objects;
 };
 
 // The plan owns everything that launches need, user objects included. Null if the graph or a child
-// has a cycle. The caller holds graph_mutex().
+// has a cycle, a handle for a conditional node has none, or a body has nodes that may not be in
+// one. The caller holds graph_mutex().
 std::shared_ptr<GraphPlan> make_plan(const Graph& graph);
+// Of a conditional node. Null if a body has no plan.
+std::shared_ptr<const PlannedBodies> plan_bodies(const ConditionalOperation& operation);
 
 class GraphRun : public std::enable_shared_from_this<GraphRun> {
  public:
@@ -69,15 +85,18 @@ class GraphRun : public std::enable_shared_from_this<GraphRun> {
   // From now on the events of `plan`, which is the run's plan, refer to this launch. Called once
   // the launch is in its stream's queue, because waiters on the events must come after it there.
   void publish_events(const GraphPlan& plan);
-  void start();
+  // Begins a launch.
+  void launch();
   Point done() const { return {done_, 1}; }
 
  private:
+  void start();
   void start_branch(uint32_t index);
   // Takes a branch that start_branch() has deferred; false: none is left.
   bool next_branch(uint32_t* index);
   void run_from(uint32_t index);
   void execute(uint32_t index);
+  void run_bodies(const PlannedBodies& bodies, Context& context);
   // The number of this launch's recording of an interprocess event. The first call for a node
   // begins the recording.
   uint64_t interprocess_recording(uint32_t index, const Event& event);

@@ -20,6 +20,7 @@
 namespace softgpu::driver {
 
 struct Allocation;
+class Condition;
 class Context;
 class Event;
 struct EventRecord;
@@ -99,15 +100,23 @@ struct FreeOperation {
 struct ChildGraphOperation {
   std::shared_ptr<Graph> graph;
 };
+// Runs one of its bodies, or a body again and again, or none, by the value of its condition.
+struct ConditionalOperation {
+  std::shared_ptr<Condition> condition;
+  CUgraphConditionalNodeType type{};
+  std::vector<std::shared_ptr<Graph>> bodies;
+  std::vector<CUgraph> handles;  // of the bodies: what CUgraphNodeParams points to
+};
 struct GraphLaunchOperation {
   std::shared_ptr<GraphRun> run;
 };
 struct EmptyOperation {};
 
-using Operation = std::variant<EmptyOperation, KernelOperation, CopyOperation, FillOperation,
-                               HostOperation, EventRecordOperation, EventWaitOperation,
-                               InterprocessWaitOperation, MemOpOperation, AllocateOperation,
-                               FreeOperation, ChildGraphOperation, GraphLaunchOperation>;
+using Operation =
+    std::variant<EmptyOperation, KernelOperation, CopyOperation, FillOperation, HostOperation,
+                 EventRecordOperation, EventWaitOperation, InterprocessWaitOperation,
+                 MemOpOperation, AllocateOperation, FreeOperation, ChildGraphOperation,
+                 ConditionalOperation, GraphLaunchOperation>;
 
 // Validates the stream handle (0, legacy, per-thread or created), then captures or appends the
 // operation. Returns the context's sticky error if it has one. Does not wait for the operation.

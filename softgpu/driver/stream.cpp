@@ -243,7 +243,7 @@ bool Stream::perform(Task& task) {
   if (auto* launch = std::get_if<GraphLaunchOperation>(&task.operation)) {
     if (!task.started) {
       task.started = true;
-      launch->run->start();
+      launch->run->launch();
     }
     const Point done = launch->run->done();
     return done.reached() || block_on(done);

@@ -98,7 +98,7 @@ struct alignas(64) Instr {
 static_assert(sizeof(Instr) == 64);
 
 // Functions that the driver provides, not the program.
-enum class SystemCall : uint32_t { kNone, kVprintf, kMalloc, kFree, kAssertFail };
+enum class SystemCall : uint32_t { kNone, kVprintf, kMalloc, kFree, kAssertFail, kSetConditional };
 
 // The place of a parameter: an entry's in the launch's parameter buffer, others in the frame's
 // local area. A function's formal parameters and the .param variables of its body are also there.

@@ -120,6 +120,11 @@ void device_call(Block& block, Warp& warp, const CallSite& site, Lanes& x) {
       case SystemCall::kAssertFail:
         assert_fail(block, call, x, lane, warp.index());
         break;
+      case SystemCall::kSetConditional:
+        if (environment.set_conditional) {
+          environment.set_conditional(call.argument<uint64_t>(0), call.argument<uint32_t>(1));
+        }
+        break;
       case SystemCall::kNone:
         break;
     }

@@ -1,4 +1,5 @@
-// Functions that device code calls and the driver provides: vprintf, malloc, free, __assertfail.
+// Functions that device code calls and the driver provides: vprintf, malloc, free, __assertfail,
+// cudaGraphSetConditional.
 #pragma once
 
 #include "softgpu/exec/code.h"

@@ -23,6 +23,7 @@ SystemCall system_call(std::string_view name) {
   if (name == "malloc") return SystemCall::kMalloc;
   if (name == "free") return SystemCall::kFree;
   if (name == "__assertfail") return SystemCall::kAssertFail;
+  if (name == "cudaGraphSetConditional") return SystemCall::kSetConditional;
   return SystemCall::kNone;
 }
 

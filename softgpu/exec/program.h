@@ -96,6 +96,7 @@ struct Environment {
   // Device-side malloc and free. Returns 0 if the heap (CU_LIMIT_MALLOC_HEAP_SIZE) is exhausted.
   std::function<CUdeviceptr(size_t bytes)> heap_allocate;
   std::function<bool(CUdeviceptr)> heap_release;
+  std::function<void(CUgraphConditionalHandle, unsigned value)> set_conditional;
   uint32_t multiprocessors = 132;
   uint32_t device = 0;
 };

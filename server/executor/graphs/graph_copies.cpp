@@ -207,7 +207,7 @@ GraphCopies::Dressing::Dressing(GraphCopies& copies, CUgraph graph, CUgraphExec 
   const auto known = copies_.executables_.find(like);
   const bool like_has_nodes = known != copies_.executables_.end() && !known->second.steps.empty();
   if (!like_has_nodes && !copies_.parts_.host_memory.any_for_graphs()) return;
-  result_ = dress(graph);
+  result_ = dress(graph, false);
   if (steps_.empty()) return;
   owner_ = copies_.graph_keeper_.retain(
       graph, std::make_shared<std::vector<std::shared_ptr<Steps>>>(steps_));
@@ -231,7 +231,7 @@ CUgraphNode GraphCopies::Dressing::named(CUgraphNode node) const {
   return node;
 }
 
-CUresult GraphCopies::Dressing::dress(CUgraph graph) {
+CUresult GraphCopies::Dressing::dress(CUgraph graph, bool in_body) {
   const api::DriverTable& driver = copies_.driver_;
   if (!driver.cuGraphMemcpyNodeGetParams || !driver.cuGraphAddHostNode ||
       !driver.cuGraphDestroyNode) {
@@ -240,13 +240,37 @@ CUresult GraphCopies::Dressing::dress(CUgraph graph) {
   for (const CUgraphNode node : copies_.graph_keeper_.nodes_of(graph)) {
     CUresult result = CUDA_SUCCESS;
     if (CUgraph child = copies_.graph_keeper_.child_of(node)) {
-      result = dress(child);
+      result = dress(child, in_body);
     } else if (dressed_ < nodes_.size() && nodes_[dressed_] == node) {
-      result = dress(graph, node);
+      result = in_body ? dress_in_body(node) : dress(graph, node);
       ++dressed_;
+    }
+    for (const CUgraph body : copies_.graph_keeper_.bodies_of(node)) {
+      if (result == CUDA_SUCCESS) result = dress(body, true);
     }
     if (result != CUDA_SUCCESS) return result;
   }
+  return CUDA_SUCCESS;
+}
+
+// A body has no host nodes, so the work is done around the launch.
+CUresult GraphCopies::Dressing::dress_in_body(CUgraphNode node) {
+  CUDA_MEMCPY3D copy{};
+  if (copies_.driver_.cuGraphMemcpyNodeGetParams(node, &copy) != CUDA_SUCCESS) {
+    return CUDA_SUCCESS;
+  }
+  std::shared_ptr<Steps> steps = copies_.plan(node, copy);
+  // A driver refuses pageable memory in bodies.
+  if (steps->source.client || steps->destination.client) return CUDA_ERROR_INVALID_VALUE;
+  if (steps->source.empty() && steps->destination.empty()) return CUDA_SUCCESS;
+  steps->position = first_ + dressed_;
+  steps_.push_back(steps);
+  if (steps->destination.empty()) return CUDA_SUCCESS;
+  // The body may not run. What comes back after the launch is then what was there before.
+  auto kept = std::make_shared<Steps>(copies_.parts_);
+  kept->position = steps->position;
+  kept->source = work_of(copies_.parts_, destination_of(copy), copy, false);
+  steps_.push_back(std::move(kept));
   return CUDA_SUCCESS;
 }
 
@@ -316,8 +340,10 @@ void GraphCopies::list_copies(CUgraph graph, std::vector<CUgraphNode>* nodes) co
     CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
     if (driver.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) continue;
     if (type == CU_GRAPH_NODE_TYPE_MEMCPY) nodes->push_back(node);
-    if (type != CU_GRAPH_NODE_TYPE_GRAPH) continue;
-    if (CUgraph child = graph_keeper_.child_of(node)) list_copies(child, nodes);
+    if (type == CU_GRAPH_NODE_TYPE_GRAPH) {
+      if (CUgraph child = graph_keeper_.child_of(node)) list_copies(child, nodes);
+    }
+    for (const CUgraph body : graph_keeper_.bodies_of(node)) list_copies(body, nodes);
   }
 }
 

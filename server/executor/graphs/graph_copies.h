@@ -70,7 +70,8 @@ class GraphCopies {
     struct Added {
       CUgraphNode node, copy;
     };
-    CUresult dress(CUgraph graph);
+    CUresult dress(CUgraph graph, bool in_body);
+    CUresult dress_in_body(CUgraphNode copy);
     CUresult dress(CUgraph graph, CUgraphNode copy);
     CUresult surround(CUgraph graph, CUgraphNode copy, Steps& steps, bool before, bool after);
 
@@ -103,7 +104,8 @@ class GraphCopies {
   };
 
   std::shared_ptr<Steps> plan(CUgraphNode node, const CUDA_MEMCPY3D& copy);
-  // Appends the copies of the graph and of its child graphs, in the order in which they were added.
+  // Appends the copies of the graph, of its child graphs and of bodies, in the order in which they
+  // were added.
   void list_copies(CUgraph graph, std::vector<CUgraphNode>* nodes) const;
   Steps* find(CUgraphExec executable, CUgraphNode node);
   const Steps* find(CUgraphExec executable, size_t position) const;

@@ -155,6 +155,15 @@ CUgraph GraphKeeper::child_of(CUgraphNode node) const {
   return child;
 }
 
+void GraphKeeper::note_bodies(CUgraphNode node, std::vector<CUgraph> bodies) {
+  bodies_[node] = std::move(bodies);
+}
+
+std::vector<CUgraph> GraphKeeper::bodies_of(CUgraphNode node) const {
+  const auto found = bodies_.find(node);
+  return found == bodies_.end() ? std::vector<CUgraph>() : found->second;
+}
+
 // Searches only the graphs that the client knows, because it names no nodes of other graphs.
 CUgraph GraphKeeper::graph_of(CUgraphNode node) {
   CUgraph graph = nullptr;
@@ -176,10 +185,12 @@ void GraphKeeper::collect(CUgraph graph, Names* names) const {
 }
 
 void GraphKeeper::collect(CUgraphNode node, Names* names) const {
-  const CUgraph child = child_of(node);
-  if (!child) return;
-  collect(child, names);
-  names->children.push_back(child);
+  std::vector<CUgraph> inner = bodies_of(node);
+  if (const CUgraph child = child_of(node)) inner.push_back(child);
+  for (const CUgraph graph : inner) {
+    collect(graph, names);
+    names->children.push_back(graph);
+  }
 }
 
 GraphKeeper::Names GraphKeeper::names_in(CUgraph graph) const {
@@ -198,6 +209,10 @@ void GraphKeeper::forget(const Names& names) {
   for (const CUgraphNode node : names.nodes) {
     objects_.of(wire::Kind::kGraphNode).unbind_handle(node);
   }
+  std::erase_if(bodies_, [&](const auto& entry) {
+    return std::find(names.children.begin(), names.children.end(), entry.second.front()) !=
+           names.children.end();
+  });
   for (const CUgraph child : names.children) {
     objects_.of(wire::Kind::kGraph).unbind_handle(child);
   }

@@ -51,7 +51,7 @@ class GraphKeeper {
   CUresult retain_number(CUgraph graph, uint64_t number);
   CUresult release_number(CUgraph graph, uint64_t number);
 
-  // The nodes and child graphs, at all levels, that are destroyed with a graph or a node.
+  // The nodes, child graphs and bodies, at all levels, that are destroyed with a graph or a node.
   // names_in() must be called before the destruction. Afterwards forget() frees the ids, unless the
   // driver refused.
   struct Names {
@@ -69,6 +69,9 @@ class GraphKeeper {
   bool is_known(CUdeviceptr address, CUstream stream) const;
   // The node's child graph; null if it has none.
   CUgraph child_of(CUgraphNode node) const;
+  // The bodies of a conditional node that the client added. A driver tells them only once.
+  void note_bodies(CUgraphNode node, std::vector<CUgraph> bodies);
+  std::vector<CUgraph> bodies_of(CUgraphNode node) const;
 
  private:
   CUgraph graph_of(CUgraphNode node);
@@ -80,6 +83,7 @@ class GraphKeeper {
   SessionObjects& objects_;
   ClientResources& resources_;
   IdleCheck& idle_;
+  std::unordered_map<CUgraphNode, std::vector<CUgraph>> bodies_;
   std::vector<Kept> for_session_;
   std::unordered_map<CUgraphExec, std::unordered_map<CUgraphNode, Kept>> executables_;
   // To be dropped when the device is idle, which cannot be queried during a capture.

@@ -1,5 +1,6 @@
 // Handlers of graphs that need more than the driver's function of the same name: nodes with
 // addresses of the client or objects that it keeps, queries of kernel nodes, and executables.
+#include <algorithm>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -153,6 +154,30 @@ CUresult serve_rcuda_graph_retain(GraphServices& services, CUgraph graph,
 CUresult serve_rcuda_graph_release(GraphServices& services, CUgraph graph,
                                    unsigned long long number) {
   return services.graph_keeper.release_number(graph, number);
+}
+
+CUresult serve_rcuda_graph_add_conditional(GraphServices& services, CUgraphNode* node,
+                                           CUgraph graph, const CUgraphNode* dependencies,
+                                           size_t count, CUgraphConditionalHandle handle,
+                                           CUgraphConditionalNodeType type, CUcontext context,
+                                           CUgraph* bodies, size_t* body_count) {
+  const api::DriverTable& driver = services.driver;
+  CUgraphNodeParams params{};
+  params.type = CU_GRAPH_NODE_TYPE_CONDITIONAL;
+  params.conditional.handle = handle;
+  params.conditional.type = type;
+  params.conditional.size = static_cast<unsigned>(*body_count);
+  params.conditional.ctx = context;
+  CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+  if (driver.cuGraphAddNode_v2) {
+    result = driver.cuGraphAddNode_v2(node, graph, dependencies, nullptr, count, &params);
+  } else if (driver.cuGraphAddNode) {
+    result = driver.cuGraphAddNode(node, graph, dependencies, count, &params);
+  }
+  if (result != CUDA_SUCCESS) return result;
+  std::copy_n(params.conditional.phGraph_out, *body_count, bodies);
+  services.graph_keeper.note_bodies(*node, {bodies, bodies + *body_count});
+  return CUDA_SUCCESS;
 }
 
 // ---- executables -------------------------------------------------------------------------------

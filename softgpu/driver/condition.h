@@ -1,0 +1,47 @@
+// Condition: the value behind a conditional handle (CUgraphConditionalHandle). Kernels set it; the
+// graph's conditional node reads it to choose a body.
+//
+// It belongs to the graph that the handle was made for, and is shared with that graph's
+// executables, so a kernel of an executable may still name it when the graph is destroyed. Any
+// thread; nothing blocks for long.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include <cuda.h>
+
+namespace softgpu::driver {
+
+struct GraphNode;
+
+class Condition {
+ public:
+  // `reset`: each launch gives it `initial` again.
+  static std::shared_ptr<Condition> make(unsigned initial, bool reset);
+  // Null if the handle names none.
+  static std::shared_ptr<Condition> find(CUgraphConditionalHandle handle);
+  ~Condition();
+  Condition(const Condition&) = delete;
+  Condition& operator=(const Condition&) = delete;
+
+  CUgraphConditionalHandle handle() const { return handle_; }
+  unsigned value() const { return value_.load(std::memory_order_acquire); }
+  void set(unsigned value) { value_.store(value, std::memory_order_release); }
+  void begin_launch() {
+    if (reset_) set(initial_);
+  }
+
+  const GraphNode* node = nullptr;  // that reads it; guarded by graph_mutex()
+
+ private:
+  Condition(CUgraphConditionalHandle handle, unsigned initial, bool reset);
+
+  const CUgraphConditionalHandle handle_;
+  const unsigned initial_;
+  const bool reset_;
+  std::atomic<unsigned> value_;
+};
+
+}  // namespace softgpu::driver
