@@ -45,6 +45,7 @@ PROGRAMS = [
     Program("PyTorch", "torch_profiler"),
     Program("JAX", "jax_programs", seconds=180, stand_in=True),
     Program("JAX", "jax_autotuned", seconds=180, stand_in=True),
+    Program("JAX", "jax_graphs", seconds=180, stand_in=True),
     Program("JAX", "jax_detection"),
     Program("Triton", "triton_programs", seconds=180),
     Program("CuPy", "cupy_programs"),
