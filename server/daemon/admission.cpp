@@ -111,7 +111,8 @@ std::string Admission::Applicant::remedy() const {
          (lacks_ == admission_->server_.get() ? "--max-sessions" : "the limit") + " on the server";
 }
 
-Admission::Admission(size_t max_sessions) : server_(std::make_shared<Account>()) {
+Admission::Admission(size_t max_sessions, size_t most_waiting)
+    : most_waiting_(most_waiting), server_(std::make_shared<Account>()) {
   server_->limits.sessions.most = static_cast<uint32_t>(max_sessions);
 }
 
@@ -125,6 +126,7 @@ Result<std::unique_ptr<Admission::Applicant>> Admission::apply(const Identity& u
   if (known) {
     groups = user.groups;
     groups.push_back(user.gid);
+    groups.insert(groups.end(), user.account_groups.begin(), user.account_groups.end());
   }
   const UserRules rules = rules_.of(known ? user.uid : std::nullopt, user.user, groups);
   const auto count = static_cast<uint32_t>(std::set(devices.begin(), devices.end()).size());
@@ -199,9 +201,8 @@ Status Admission::check_queue(const Applicant& applicant) const {
   const auto of_user = std::count_if(queue_.begin(), queue_.end(), [&](const Applicant* other) {
     return other->accounts_[1] == user;
   });
-  if (queue_.size() <= kMostWaiting && static_cast<size_t>(of_user) <= kMostWaitingOfUser) {
-    return {};
-  }
+  const size_t most_of_user = (most_waiting_ + 3) / 4;
+  if (queue_.size() <= most_waiting_ && static_cast<size_t>(of_user) <= most_of_user) return {};
   return Status(Code::kUnavailable, applicant.reason() + ", and " +
                                         std::to_string(queue_.size() - 1) +
                                         " clients wait already, " + std::to_string(of_user - 1) +

@@ -40,9 +40,8 @@ class Admission {
   using AccountPointer = std::shared_ptr<Account>;
 
  public:
-  // Applicants that may wait at the same time, in all and of one user.
+  // Applicants that may wait at the same time. One user has a quarter of the places.
   static constexpr size_t kMostWaiting = 1024;
-  static constexpr size_t kMostWaitingOfUser = 256;
 
   // Must not outlive its Admission, and neither must an Applicant.
   class Permit {
@@ -103,7 +102,7 @@ class Admission {
     bool behind_ = false;             // the account has enough, but others came earlier
   };
 
-  explicit Admission(size_t max_sessions);
+  explicit Admission(size_t max_sessions, size_t most_waiting = kMostWaiting);
   ~Admission();
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
@@ -115,6 +114,7 @@ class Admission {
   // it is admitted, or there is an error.
   Result<std::unique_ptr<Applicant>> apply(const Identity& user,
                                            const std::vector<uint32_t>& devices, bool may_wait);
+  bool limits_groups() const { return rules_.limits_groups(); }
   size_t waiting() const { return queue_.size(); }
 
  private:
@@ -126,6 +126,7 @@ class Admission {
   void admit(Applicant& applicant);
   void give_back(Permit& permit);
 
+  const size_t most_waiting_;
   Rules rules_;
   AccountPointer server_;
   std::map<std::string, std::weak_ptr<Account>> accounts_;  // with sessions or applicants

@@ -63,7 +63,8 @@ Daemon::Daemon(const Settings& settings, int stop, int ready)
       stop_(stop),
       ready_(ready),
       most_newcomers_(most_newcomers()),
-      admission_(static_cast<size_t>(settings.max_sessions.get())),
+      admission_(static_cast<size_t>(settings.max_sessions.get()),
+                 std::min(Admission::kMostWaiting, most_newcomers_)),
       tickets_(settings.handshake_timeout.get()),
       gate_(settings) {}
 
@@ -128,9 +129,10 @@ Result<bool> Daemon::take_turn() {
   if (items[1].revents || items[2].revents) gate_.acknowledge();
   pool_->handle(items);
   serve(items.data() + first_connection, Clock::now());
+  // First, so that new connections replace none that has just introduced itself.
+  serve_waiting();
   if (items[3].revents) accept_some(listener_.tcp.get(), false);
   if (items[4].revents) accept_some(listener_.local.get(), true);
-  serve_waiting();
   reassure_waiting();
   return true;
 }
@@ -213,7 +215,7 @@ int Daemon::poll_timeout_ms() const {
     next = std::min(next, connection.deadline);
     if (connection.waits) next = std::min(next, connection.tell_at);
     if (connection.waits && !connection.applicant && !connection.permit) {
-      next = std::min(next, connection.name_by);
+      next = std::min(next, connection.account_by);
     }
     // Its turn came after it was asked about in this round.
     if (connection.applicant && connection.applicant->admitted()) next = Clock::now();
@@ -260,7 +262,7 @@ void Daemon::greet(Accepted accepted, bool local, Crowd* crowd) {
     if (!gate_.served().contains(user, connection.identity->groups)) {
       return refuse(connection, wire::not_served(listener_.port, ::geteuid(), user));
     }
-    (void)gate_.name_of(user, Clock::now());  // starts the lookup; assign() needs the name
+    (void)gate_.account_of(user, Clock::now());  // starts the lookup; knows_account() needs it
   }
   if (crowd->total >= most_newcomers_) drop_newcomer(crowd);
   ++crowd->origins[connection.origin];
@@ -271,7 +273,7 @@ void Daemon::greet(Accepted accepted, bool local, Crowd* crowd) {
 Daemon::Crowd Daemon::newcomers() const {
   Crowd crowd;
   for (const Connection& connection : connections_) {
-    if (connection.waits) continue;
+    if (!connection.is_newcomer()) continue;
     ++crowd.origins[connection.origin];
     ++crowd.total;
   }
@@ -287,7 +289,7 @@ void Daemon::drop_newcomer(Crowd* crowd) {
   const Clock::time_point now = Clock::now();
   const auto find = [&](Clock::time_point spared_from) {
     return std::find_if(connections_.begin(), connections_.end(), [&](const Connection& one) {
-      return !one.waits && one.origin == most->first && one.spared_until <= spared_from;
+      return one.is_newcomer() && one.origin == most->first && one.spared_until <= spared_from;
     });
   };
   auto oldest = find(now);
@@ -367,21 +369,23 @@ void Daemon::serve_waiting() {
 // Takes a client on as far as is possible now. Returns true once it is passed to a worker.
 Result<bool> Daemon::advance(Connection& connection) {
   if (!connection.permit) {
-    if (!connection.applicant && !knows_name(connection)) return false;
+    if (!connection.applicant && !knows_account(connection)) return false;
     const Result<bool> turn = has_turn(connection);
     if (!turn.ok() || !*turn) return turn;
   }
   return assign(connection);
 }
 
-// Whether the user's name is known, or has been waited for long enough.
-bool Daemon::knows_name(Connection& connection) {
+// Whether the user's name and groups are known, or have been waited for long enough.
+bool Daemon::knows_account(Connection& connection) {
   Identity& identity = *connection.identity;
   if (!identity.uid || identity.user != user_text(*identity.uid)) return true;
   const Clock::time_point now = Clock::now();
-  const std::optional<std::string> name = gate_.name_of(*identity.uid, now);
-  if (name) identity.user = *name;
-  return name || now >= connection.name_by;
+  std::optional<Account> account = gate_.account_of(*identity.uid, now);
+  if (!account) return now >= connection.account_by;
+  identity.user = std::move(account->user);
+  identity.account_groups = std::move(account->groups);
+  return true;
 }
 
 // Whether the client may have a session now. If so, it has a permit.

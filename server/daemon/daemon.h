@@ -77,12 +77,14 @@ class Daemon {
     bool waits = false;  // for its turn, then for a worker
     wire::Hello hello;   // while it waits, like the following
     Clock::time_point waits_since;
-    Clock::time_point name_by;                        // until when it waits for the user's name
+    Clock::time_point account_by;  // until when it waits for the user's name and groups
     Clock::time_point tell_at;                        // when to send the next kQueued
     std::unique_ptr<Admission::Applicant> applicant;  // from then until its turn has come
     std::unique_ptr<Admission::Permit> permit;        // from then on
 
     bool reads() const { return !waits && !proof; }
+    // The Admission bounds the others.
+    bool is_newcomer() const { return !applicant && !permit; }
   };
 
   // daemon.cpp: the loop
@@ -90,7 +92,8 @@ class Daemon {
   void serve(const pollfd* events, Clock::time_point now);
   bool expire(Connection& connection);
   void accept_some(int listening, bool local);
-  // The connections that have not introduced themselves, by origin.
+  // The connections that have not introduced themselves or whose user is being looked up, by
+  // origin.
   struct Crowd {
     std::map<std::string, size_t> origins;
     size_t total = 0;
@@ -103,7 +106,7 @@ class Daemon {
   void report(Connection& connection);
   void serve_waiting();
   Result<bool> advance(Connection& connection);
-  bool knows_name(Connection& connection);
+  bool knows_account(Connection& connection);
   Result<bool> has_turn(Connection& connection);
   Result<bool> assign(Connection& connection);
   void reassure_waiting();

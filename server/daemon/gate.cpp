@@ -158,10 +158,10 @@ std::optional<Result<Identity>> Gate::identify(Proof& proof, const std::string& 
   return Result<Identity>(Identity{user.uid, user.gid, user.user, user.groups, proof.method, from});
 }
 
-std::optional<std::string> Gate::name_of(uid_t user, Clock::time_point now) {
-  const std::optional<Result<Account>> account = accounts_.find(user, now);
+std::optional<Account> Gate::account_of(uid_t user, Clock::time_point now) {
+  std::optional<Result<Account>> account = accounts_.find(user, now);
   if (!account) return std::nullopt;
-  return account->ok() ? (*account)->user : user_text(user);
+  return account->ok() ? std::move(*account).value() : Account{user, 0, user_text(user), {}};
 }
 
 void Gate::forget(const Proof& proof) {

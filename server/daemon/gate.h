@@ -67,8 +67,9 @@ class Gate {
   // serve that user.
   std::optional<Result<Identity>> identify(Proof& proof, const std::string& from,
                                            Clock::time_point now);
-  // The name of a user of this machine, if it is known at once.
-  std::optional<std::string> name_of(uid_t user, Clock::time_point now);
+  // The account of a user of this machine, or nothing while it is looked up. Without an account,
+  // its name is user_text() and it has no groups.
+  std::optional<Account> account_of(uid_t user, Clock::time_point now);
   // The connection has gone.
   void forget(const Proof& proof);
 

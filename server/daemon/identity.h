@@ -21,6 +21,9 @@ struct Identity {
   std::vector<gid_t> groups;  // supplementary groups, with uid
   std::string method;  // "local socket", "ticket", "munge", "token", "certificate" or "insecure"
   std::string from;    // "pid 812", "10.0.0.7:51312"
+  // All groups of the user's account, if they have been looked up. For quotas only: a process may
+  // have given groups up, and so the session does not have their rights, but their limits hold.
+  std::vector<gid_t> account_groups;
 };
 
 // A user of this machine may not have been looked up yet, but has a number.

@@ -29,8 +29,10 @@ constexpr auto kHandshakeSpared = std::chrono::milliseconds(200);
 constexpr auto kIdentifiedSpared = std::chrono::seconds(1);
 // Less than a client waits for an answer, so that it learns why there is none.
 constexpr auto kLongestExamination = std::chrono::seconds(4);
-// A session begins without the name of its user if the name service takes longer.
+// If the name service takes longer, a session begins without the name of its user; and with limits
+// of groups, with those of the groups that its process is in.
 constexpr auto kLongestWaitForName = std::chrono::milliseconds(100);
+constexpr auto kLongestWaitForGroups = kLongestExamination;
 
 // The user that has no files, on every Linux.
 constexpr uid_t kNobody = 65534;
@@ -301,7 +303,12 @@ Status Daemon::take_hello(Connection& connection, const std::vector<std::byte>& 
   connection.hello = std::move(hello).value();
   connection.waits = true;
   connection.waits_since = connection.tell_at = Clock::now();
-  connection.name_by = connection.waits_since + kLongestWaitForName;
+  connection.account_by = connection.waits_since;
+  if (admission_.limits_groups()) {
+    connection.account_by += kLongestWaitForGroups;
+  } else {
+    connection.account_by += kLongestWaitForName;
+  }
   connection.deadline = Clock::time_point::max();
   return {};
 }

@@ -73,6 +73,7 @@ class Rules {
   UserRules of(std::optional<uid_t> uid, const std::string& name,
                const std::vector<gid_t>& groups) const;
 
+  bool limits_groups() const { return !groups_.empty(); }
   // One line for each limit of the file and its place, for people.
   const std::string& text() const { return text_; }
 

@@ -16,7 +16,7 @@ import unittest
 from servers import client_environment, eventually, run_tests, Server
 
 BUILD = PROGRAMS = None
-TRANSPORTS = ("shm", "tcp")
+TRANSPORTS = ("shm", "tcp", "tls")  # the last one: TCP as from another machine, with a token
 NOBODY = 65534
 
 
@@ -32,16 +32,29 @@ class QuotasTest(unittest.TestCase):
     def server(self, rules="", options=(), **more):
         with open(self.path("server.toml"), "w") as file:
             file.write(rules)
-        server = Server(BUILD, options=["--config", self.path("server.toml"), *options], **more)
+        server = Server(BUILD, options=["--config", self.path("server.toml"), "--tokens", self.path("tokens"),
+                                        "--certificate", self.path("server.pem"), *options], **more)
 
         def stop():
             self.assertEqual(server.stop(), 0, server.text())
         self.addCleanup(stop)
         return server
 
+    def token(self):
+        if not os.path.exists(self.path("token")):
+            line = subprocess.run([os.path.join(BUILD, "bin/rcuda-token"), "create", "--file", self.path("tokens"),
+                                   "--certificate", self.path("server.pem")],
+                                  capture_output=True, text=True, check=True).stdout
+            with open(self.path("token"), "w") as file:
+                file.write(line)
+            os.chmod(self.path("token"), 0o600)
+        return self.path("token")
+
     def start(self, server, transport, wait="", devices=None, program=None):
         """A program with a session, or one that waits for it. Its stderr goes to a file."""
-        environment = client_environment(BUILD, [server], transport, RCUDA_WAIT=wait)
+        security = dict(RCUDA_SECURITY="tls", RCUDA_TOKEN_FILE=self.token()) if transport == "tls" else {}
+        environment = client_environment(BUILD, [server], transport.replace("tls", "tcp"), RCUDA_WAIT=wait,
+                                         **security)
         if devices:
             environment["RCUDA_DEVICES"] = ",".join(server.address(gpu) for gpu in devices)
         log = tempfile.TemporaryFile("w+")
@@ -106,7 +119,7 @@ class QuotasTest(unittest.TestCase):
     def test_the_own_table_of_a_user_counts(self):
         server = self.server(f"[limits.user]\nsessions = 1\n[limits.users.{os.geteuid()}]\nsessions = 2\n"
                              f"[limits.groups.{os.getegid()}]\nsessions = 3\n")
-        for transport in TRANSPORTS:
+        for transport in ("shm", "tls"):
             self.start_session(server, transport)
         self.check_refused(server, "tcp", "has 2 sessions", f"[limits.users.{os.geteuid()}]")
 
@@ -146,7 +159,7 @@ class QuotasTest(unittest.TestCase):
                                "has 1 session", "wait longer", wait="1s")
         with open(self.path("audit")) as audit:
             refusals = [json.loads(line) for line in audit]
-        self.assertEqual(len(refusals), 2)
+        self.assertEqual(len(refusals), len(TRANSPORTS))
         self.assertIn("it waited 1 s", refusals[1]["why"])
 
     def test_a_program_that_goes_away_leaves_the_queue(self):

@@ -28,8 +28,10 @@ class Server:
             command += ["--pool", "1"]
         if devices:
             command += ["--devices", devices]
+        if "--config" not in options:
+            command += ["--config", "/dev/null"]
         # Several servers on one machine stand for several nodes, so their GPUs must have different
-        # names. They neither read nor write the caches of this user's servers.
+        # names. They neither read nor write the caches of this user's servers, nor read their settings.
         self.folder = tempfile.TemporaryDirectory()
         variables = dict(os.environ, RCUDA_DRIVER=driver, RCUDA_LOG="info",
                          RCUDA_SERVER_IMAGE_CACHE="none", SOFTGPU_NODE=str(index),

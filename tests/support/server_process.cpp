@@ -29,8 +29,9 @@ ServerProcess::ServerProcess(std::vector<std::string> options,
   int ready[2];
   EXPECT_EQ(::pipe2(ready, O_CLOEXEC), 0);
   UniqueFd read_end(ready[0]), write_end(ready[1]);
-  options.insert(options.begin(), {RCUDA_TEST_SERVER, "--port", "0", "--ready-fd", "3", "--driver",
-                                   "softgpu", "--image-cache", "none", "--staging-bytes", "4M"});
+  options.insert(options.begin(),
+                 {RCUDA_TEST_SERVER, "--port", "0", "--ready-fd", "3", "--driver", "softgpu",
+                  "--image-cache", "none", "--staging-bytes", "4M", "--config", "/dev/null"});
   std::vector<char*> arguments;
   for (std::string& option : options) arguments.push_back(option.data());
   arguments.push_back(nullptr);

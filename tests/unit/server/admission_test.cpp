@@ -109,6 +109,18 @@ TEST(AdmissionTest, TheMembersOfAGroupShareItsLimits) {
   EXPECT_TRUE(hall.session(user("cleo", {'t'})));
 }
 
+TEST(AdmissionTest, AProcessThatGaveAGroupUpStaysItsMember) {
+  Hall hall("[limits.groups.students]\nsessions = 1\n");
+  Identity ada = user("ada");
+  ada.account_groups = {'s'};
+  const Permit session = hall.session(ada);
+  ASSERT_TRUE(session);
+  EXPECT_FALSE(hall.session(ada));
+  Identity bob = user("bob");
+  bob.gid = 's';
+  EXPECT_FALSE(hall.session(bob));
+}
+
 TEST(AdmissionTest, ADeviceCountsOnceForASession) {
   Hall hall("[limits.user]\ndevices = 2\n");
   const Permit first = hall.session(user("ada"), {3, 3, 3});
@@ -198,8 +210,7 @@ TEST(AdmissionTest, TheQueueIsBounded) {
   Hall hall("[limits.user]\nsessions = 1\n", kPlenty);
   const Permit running = hall.session(user("ada"));
   std::vector<Applicant> queue;
-  for (size_t i = 0; i < Admission::kMostWaitingOfUser; ++i)
-    queue.push_back(hall.wait(user("ada")));
+  for (size_t i = 0; i < Admission::kMostWaiting / 4; ++i) queue.push_back(hall.wait(user("ada")));
   const Result<Applicant> more = hall.admission.apply(user("ada"), {0}, true);
   ASSERT_FALSE(more.ok());
   EXPECT_TRUE(has(more.status().context(), "256 clients wait already, 256 of them of this user"))

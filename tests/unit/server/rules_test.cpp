@@ -44,6 +44,7 @@ TEST(RulesTest, WithoutRulesNothingIsLimited) {
     EXPECT_EQ(all.user.sessions.most, 0u);
     EXPECT_TRUE(all.groups.empty());
     EXPECT_EQ(rules.text(), "");
+    EXPECT_FALSE(rules.limits_groups());
   }
 }
 
@@ -123,6 +124,7 @@ TEST(RulesTest, TheUsersOwnTableOverridesTheGroupsAndTheseTheGeneralOne) {
   EXPECT_EQ(ada.groups.at(kStudents).sessions.most, 20u);
   EXPECT_EQ(ada.groups.at(kStudents).allowance.of, "group students");
 
+  EXPECT_TRUE(rules.limits_groups());
   const UserRules bob = rules.of(kBob, "bob", {kStaff});
   EXPECT_EQ(bob.session.limits.priorities, 1u);
   EXPECT_EQ(bob.session.limits.idle_time, 3min);
