@@ -370,7 +370,7 @@ void Daemon::serve_waiting() {
 Result<bool> Daemon::advance(Connection& connection) {
   if (!connection.permit) {
     if (!connection.applicant && !knows_account(connection)) return false;
-    const Result<bool> turn = has_turn(connection);
+    Result<bool> turn = has_turn(connection);
     if (!turn.ok() || !*turn) return turn;
   }
   return assign(connection);
