@@ -145,6 +145,13 @@ Result<std::unique_ptr<Session>> Session::open(const ServerDevices& server,
       [raw = session.get()](uint64_t loan) {
         if (const MirrorHooks* hooks = raw->mirror_hooks_) hooks->leave(*raw, loan);
       });
+  session->events_->set_notice_sink([raw = session.get()](bool ends, const std::string& text) {
+    if (ends) {
+      (void)raw->lose(Status(Code::kUnavailable, text));
+    } else {
+      RCUDA_WARN("%s: %s", raw->name_.c_str(), text.c_str());
+    }
+  });
   if (Status started = session->events_->start(); !started.ok()) {
     return std::move(started).with_context(session->name_);
   }

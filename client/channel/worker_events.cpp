@@ -252,6 +252,9 @@ void WorkerEvents::handle(std::span<const std::byte> frame) {
     case static_cast<uint32_t>(wire::Event::kOutput):
       print(frame);
       return;
+    case static_cast<uint32_t>(wire::Event::kNotice):
+      if (!notice(frame)) break;
+      return;
     case static_cast<uint32_t>(wire::Event::kTrace): {
       const auto events = frame.subspan(sizeof header);
       std::lock_guard lock(mutex_);
@@ -264,6 +267,18 @@ void WorkerEvents::handle(std::span<const std::byte> frame) {
   }
   RCUDA_WARN("an unknown or malformed event %u of the worker was dropped",
              static_cast<unsigned>(header.event));
+}
+
+bool WorkerEvents::notice(std::span<const std::byte> frame) {
+  wire::NoticeEvent event;
+  if (!read_body(frame, &event) || event.ends > 1 ||
+      event.text_bytes > wire::NoticeEvent::kMostTextBytes ||
+      event.text_bytes > frame.size() - sizeof event) {
+    return false;
+  }
+  const auto* text = reinterpret_cast<const char*>(frame.data() + sizeof event);
+  if (notice_sink_) notice_sink_(event.ends == 1, std::string(text, event.text_bytes));
+  return true;
 }
 
 void WorkerEvents::host_callback(const wire::HostCallbackEvent& event) {

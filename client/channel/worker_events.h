@@ -1,5 +1,5 @@
-// WorkerEvents: takes events from a worker: the output of kernels, and host functions that a stream
-// has reached.
+// WorkerEvents: takes events from a worker: the output of kernels, host functions that a stream has
+// reached, and notices about the session.
 //
 // Threads, all of this object:
 // - The event thread writes output to this process's stdout or stderr, in order. The client returns
@@ -22,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <unordered_map>
 
@@ -40,7 +41,7 @@ bool in_host_function();
 class WorkerEvents {
  public:
   explicit WorkerEvents(transport::Link& link);
-  Status start();   // called before every other function but set_mirror_hooks()
+  Status start();   // called before every other function but set_mirror_hooks(), set_notice_sink()
   ~WorkerEvents();  // stops the threads; waits for a host function that is running
 
   // Returns the worker's first event. Blocks until it arrives, the Link breaks or the deadline
@@ -92,6 +93,11 @@ class WorkerEvents {
     mirrors_leave_ = std::move(leave);
   }
 
+  // Called on the event thread with the worker's lines about the session. `ends`: the server ends
+  // the session, for this reason. Set before start().
+  using NoticeSink = std::function<void(bool ends, const std::string& text)>;
+  void set_notice_sink(NoticeSink sink) { notice_sink_ = std::move(sink); }
+
   using TraceSink = std::function<void(std::span<const wire::TraceEvent>)>;
   void set_trace_sink(TraceSink sink);
 
@@ -114,6 +120,7 @@ class WorkerEvents {
   bool is_drained(uint64_t since) const;
   void run(Runner& runner);
   void handle(std::span<const std::byte> frame);
+  bool notice(std::span<const std::byte> frame);
   void host_callback(const wire::HostCallbackEvent& event);
   void released(uint64_t id);
   void call_after_loss();
@@ -139,6 +146,7 @@ class WorkerEvents {
   std::unordered_map<uint64_t, Shared> graph_callbacks_;
   uint64_t next_callback_ = 1;
   TraceSink trace_sink_;
+  NoticeSink notice_sink_;
   std::function<void(uint64_t loan)> mirrors_arrived_, mirrors_leave_;
 
   Runner host_functions_{"rcuda-hostfn", true, {}, {}};

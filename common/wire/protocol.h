@@ -38,6 +38,7 @@ enum class Event : uint32_t {
   kOutput = 2,        // OutputEvent + text
   kTrace = 3,         // TraceEvent[]
   kReleased = 5,      // ReleasedEvent; 4 is the handshake's kReadyEvent
+  kNotice = 6,        // NoticeEvent + text
 };
 
 struct EventHeader {
@@ -86,6 +87,15 @@ struct OutputEvent {
   uint32_t text_bytes;
 };
 static_assert(sizeof(OutputEvent) == 16);
+
+// A line for the user about the session itself.
+struct NoticeEvent {
+  static constexpr uint32_t kMostTextBytes = 1024;
+  EventHeader header;
+  uint32_t ends;  // 1: the server ends the session, and the text says why; 0: a warning
+  uint32_t text_bytes;
+};
+static_assert(sizeof(NoticeEvent) == 16);
 
 // The times of a command that was sent with kFlagTraced: of its execution by the executor, or, with
 // a stream, of its work on the GPU.

@@ -39,6 +39,7 @@ Executor::Executor(const SessionResources& given)
       device_waits(objects, idle, jobs, peers),
       client_resources(answers.events()),
       host_memory(driver, link, client_resources, resources.host_memory),
+      pace(*resources.quota, host_memory),
       mirrors(driver, link, objects, answers, completions, host_memory),
       graph_keeper(driver, objects, client_resources, idle),
       host_callbacks(driver, link, answers.events(), client_resources, graph_keeper, mirrors),

@@ -26,6 +26,7 @@
 #include "server/executor/graphs/host_callbacks.h"
 #include "server/executor/images/image_store.h"
 #include "server/executor/images/link_states.h"
+#include "server/executor/memory/copy_pace.h"
 #include "server/executor/memory/gpu_direct.h"
 #include "server/executor/memory/host_memory.h"
 #include "server/executor/memory/mirrors.h"
@@ -75,6 +76,7 @@ class Executor {
   DeviceWaits device_waits;
   ClientResources client_resources;
   HostMemory host_memory;
+  CopyPace pace;
   Mirrors mirrors;
   GraphKeeper graph_keeper;
   HostCallbacks host_callbacks;

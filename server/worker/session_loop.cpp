@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -67,6 +68,7 @@ SessionLoop::SessionLoop(const SessionResources& resources, const SessionLoopOpt
     : link_(*resources.link),
       options_(options),
       executor_(resources),
+      time_(resources.limits, now()),
       ring_(*resources.link, wire::kCommandRingLayout),
       last_activity_(Clock::now()),
       peer_waits_(executor_.peers, executor_.objects, executor_.completions, executor_.idle,
@@ -78,6 +80,13 @@ SessionLoop::SessionLoop(const SessionResources& resources, const SessionLoopOpt
 
 SessionLoop::~SessionLoop() {
   if (executor_.resources.output) executor_.resources.output->set_sink(nullptr);
+}
+
+uint64_t SessionLoop::now() const { return options_.now ? options_.now() : monotonic_ns(); }
+
+Status SessionLoop::over() const {
+  if (now() < time_.last_end()) return {};
+  return {Code::kUnavailable, "the session has outlived its time limit"};
 }
 
 void SessionLoop::stop() {
@@ -129,6 +138,8 @@ Status SessionLoop::serve() {
     if (device_trace_) [[unlikely]]
       device_trace_->poll(&trace_);
     RCUDA_RETURN_IF_ERROR(failure_);
+    if (time_.limits()) [[unlikely]]
+      RCUDA_RETURN_IF_ERROR(check_time());
     if (worked) {
       last_activity_ = Clock::now();
     } else {
@@ -138,9 +149,41 @@ Status SessionLoop::serve() {
   return {};
 }
 
+Status SessionLoop::check_time() {
+  const uint64_t at = now();
+  if (std::exchange(commands_seen_, executor_.commands) != executor_.commands) time_.used(at);
+  if (at < time_.due()) return {};
+  const std::optional<SessionTime::Notice> notice = time_.poll(at, [this] {
+    return !held_back_.empty() || executor_.peers.copying() || executor_.idle.any_work();
+  });
+  if (!notice) return {};
+  RCUDA_INFO("%s", notice->text.c_str());
+  const bool sent = executor_.answers.events().notice(notice->ends, notice->text).ok();
+  if (!notice->ends) return {};
+  // The client closes the Link when it has read why.
+  constexpr auto kPatience = std::chrono::seconds(1);
+  if (sent) (void)link_.wait([this] { return stop_.load(); }, Clock::now() + kPatience);
+  return {Code::kUnavailable, notice->text};
+}
+
+uint64_t SessionLoop::limits_due() const {
+  uint64_t due = time_.limits() ? time_.due() : SessionTime::kNever;
+  // A command that is held back longer than this waits for other workers.
+  if (executor_.pace.limits() && !held_back_.empty() && executor_.pace.until() > now()) {
+    due = std::min(due, executor_.pace.until());
+  }
+  return due;
+}
+
+bool SessionLoop::may_run(std::span<const std::byte> frame) {
+  if (executor_.pace.limits() && !executor_.pace.may_start(frame, now())) [[unlikely]]
+    return false;
+  return peer_waits_.may_run(frame);
+}
+
 Result<bool> SessionLoop::next() {
   if (!held_back_.empty()) [[unlikely]] {
-    if (!peer_waits_.may_run(held_back_)) return false;
+    if (!may_run(held_back_)) return false;
     const std::vector<std::byte> frame = std::exchange(held_back_, {});
     RCUDA_RETURN_IF_ERROR(handle(frame));
     return true;
@@ -148,7 +191,7 @@ Result<bool> SessionLoop::next() {
   const Result<std::span<const std::byte>> frame = ring_.try_next();
   if (!frame.ok()) return frame.status();
   if (frame->empty()) return false;
-  if (!peer_waits_.may_run(*frame)) [[unlikely]] {
+  if (!may_run(*frame)) [[unlikely]] {
     held_back_.assign(frame->begin(), frame->end());
     return false;
   }
@@ -169,13 +212,20 @@ Status SessionLoop::idle() {
     return {};
   }
   flush_trace();
-  const auto ready = [this] {
-    return stop_.load() || executor_.jobs.any() || (held_back_.empty() && ring_.pending());
+  const uint64_t due = limits_due();
+  const bool limited = due != SessionTime::kNever;
+  const auto ready = [this, due, limited] {
+    return stop_.load() || executor_.jobs.any() || (held_back_.empty() && ring_.pending()) ||
+           (limited && this->now() >= due);
   };
   Clock::time_point until = now + std::chrono::hours(1);
+  if (limited) {
+    const uint64_t at = this->now();
+    until = std::min(until, now + std::chrono::nanoseconds(due - std::min(due, at)));
+  }
   if (polls || (device_trace_ && device_trace_->pending())) {
-    until =
-        now + std::clamp<Clock::duration>(quiet / kSleepFraction, kShortestSleep, kLongestSleep);
+    until = std::min(until, now + std::clamp<Clock::duration>(quiet / kSleepFraction,
+                                                              kShortestSleep, kLongestSleep));
   }
   const Status status = link_.wait(ready, until);
   // A program that continues may copy next, so the engine's thread is woken as well.
@@ -245,7 +295,12 @@ Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const
     if (current != CUDA_SUCCESS) executor_.objects.forget_current();
     if (traced) [[unlikely]]
       trace_device(header, body, number);
+    const uint64_t copied = executor_.copied_bytes;
     result = dispatch(header, body, target);
+    // Only what the handler has accepted counts: a hostile client names any number of bytes.
+    if (executor_.pace.limits() && executor_.copied_bytes != copied) [[unlikely]] {
+      executor_.pace.book(header.opcode, body, this->now());
+    }
     const bool frees = traits.frees == api::Frees::kAtOnce || traits.frees == api::Frees::kContext;
     if (frees) executor_.gpu_direct.sweep();
   }

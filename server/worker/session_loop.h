@@ -4,17 +4,21 @@
 // its context current and calls the generated or custom handler. Between commands it polls
 // completions. It never waits for a GPU: while completions are pending and no command arrives, it
 // keeps polling. After some milliseconds it sleeps between polls; the longer nothing happens, the
-// longer it sleeps. With nothing pending it sleeps in Link::wait. A session has no state outside of
+// longer it sleeps. With nothing pending it sleeps in Link::wait. A copy that must wait for its
+// bandwidth (CopyPace) stays in front of the commands behind it. A session has no state outside of
 // this object, so a process may run several on threads (tests do).
-// Threads: stop() from any thread, everything else on the executor thread. Blocking: run(), until
-// the session is over. Errors: run() returns ok if the client ended the session or stop() was
-// called, kUnavailable if the client or the Link is lost, kProtocol for a malformed command.
+// Threads: stop() and over() from any thread, everything else on the executor thread. Blocking:
+// run(), until the session is over. Errors: run() returns ok if the client ended the session or
+// stop() was called, kUnavailable if the client or the Link is lost or a time limit ended the
+// session, kProtocol for a malformed command.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "common/base/status.h"
@@ -23,6 +27,7 @@
 #include "server/executor/executor.h"
 #include "server/executor/peers/peer_waits.h"
 #include "server/worker/device_trace.h"
+#include "server/worker/session_time.h"
 
 namespace rcuda::server {
 
@@ -30,6 +35,9 @@ struct SessionLoopOptions {
   // How long to poll for the next command before sleeping. A wake-up costs some 10 µs. With few
   // cores it should be short, because polling may keep the client from running.
   std::chrono::nanoseconds spin = std::chrono::microseconds(50);
+  // The clock of the session's limits, in nanoseconds: that of Ledger::book_copy(). After it has
+  // jumped, Link::interrupt() makes the loop look at it.
+  std::function<uint64_t()> now;  // empty: the monotonic clock
 };
 
 class SessionLoop {
@@ -41,6 +49,8 @@ class SessionLoop {
   Status run();
   // Makes run() return soon. Any thread.
   void stop();
+  // An error if the session has outlived its time limit, whatever the executor thread does.
+  Status over() const;
 
   Executor& executor() { return executor_; }
 
@@ -48,6 +58,12 @@ class SessionLoop {
   using Clock = std::chrono::steady_clock;
 
   Status serve();
+  uint64_t now() const;  // SessionLoopOptions::now
+  // Warns the client, or returns an error, if the session's time is over.
+  Status check_time();
+  // When the loop must look at the session's limits again; SessionTime::kNever without limits.
+  uint64_t limits_due() const;
+  bool may_run(std::span<const std::byte> frame);
   // Executes the next command. Returns false if there is none, or if it must wait.
   Result<bool> next();
   Status handle(std::span<const std::byte> frame);
@@ -66,6 +82,8 @@ class SessionLoop {
   transport::Link& link_;
   const SessionLoopOptions options_;
   Executor executor_;
+  SessionTime time_;
+  uint64_t commands_seen_ = 0;  // by check_time()
   wire::RingReader ring_;
   std::atomic<bool> stop_{false};
   bool ended_ = false;
@@ -73,7 +91,7 @@ class SessionLoop {
   Clock::time_point last_activity_;
   bool copied_ = false;  // a peer copy was in progress when the loop was last idle
   PeerWaits peer_waits_;
-  std::vector<std::byte> held_back_;  // the next command, while it waits for other workers
+  std::vector<std::byte> held_back_;  // the next command, while may_run() refuses it
   std::vector<std::byte> reply_;
   std::vector<wire::TraceEvent> trace_;
   std::unique_ptr<DeviceTrace> device_trace_;  // null: no command was traced so far

@@ -255,7 +255,9 @@ Status WorkerSession::run() {
   EndWatch watch(
       [this] {
         std::lock_guard lock(mutex_);
-        return stopped_ ? Status(Code::kUnavailable, stopped_) : link_->status();
+        if (stopped_) return Status(Code::kUnavailable, stopped_);
+        const Status over = loop_ ? loop_->over() : Status();
+        return over.ok() ? link_->status() : over;
       },
       worker_.settings.stop_timeout.get());
   RCUDA_RETURN_IF_ERROR(watch.start());

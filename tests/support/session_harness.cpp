@@ -145,8 +145,10 @@ SessionHarness::SessionHarness(const Options& options) {
   resources_.images = images_.get();
   resources_.host_memory.shared_address_space = true;
   resources_.allow_faults = options.allow_faults;
-  loop_ =
-      std::make_unique<server::SessionLoop>(resources_, server::SessionLoopOptions{options.spin});
+  resources_.limits = options.limits;
+  if (options.quota) resources_.quota = options.quota;
+  loop_ = std::make_unique<server::SessionLoop>(
+      resources_, server::SessionLoopOptions{options.spin, options.now});
   thread_ = std::thread([this] {
     outcome_ = loop_->run();
     links_.server->close();

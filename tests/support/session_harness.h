@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -86,7 +87,9 @@ class ProtocolClient {
   template <typename Body>
   static std::vector<std::byte> join(const Body& body, std::span<const std::byte> tail = {}) {
     const auto head = std::as_bytes(std::span(&body, 1));
-    std::vector<std::byte> bytes(head.begin(), head.end());
+    std::vector<std::byte> bytes;
+    bytes.reserve(head.size() + tail.size());
+    bytes.insert(bytes.end(), head.begin(), head.end());
     bytes.insert(bytes.end(), tail.begin(), tail.end());
     return bytes;
   }
@@ -116,6 +119,9 @@ class SessionHarness {
     std::chrono::nanoseconds spin = std::chrono::microseconds(2);  // of the worker
     std::string image_folder;                                      // empty: images are not kept
     std::vector<uint32_t> devices = {0, 1};                        // of the two that softgpu has
+    server::SessionLimits limits;
+    std::shared_ptr<server::Quota> quota;  // null: no allowances
+    std::function<uint64_t()> now;         // SessionLoopOptions::now
   };
   SessionHarness() : SessionHarness(Options()) {}
   explicit SessionHarness(const Options& options);
@@ -123,6 +129,7 @@ class SessionHarness {
 
   ProtocolClient& client() { return *client_; }
   const api::DriverTable& driver() { return TestDriver::get().table; }
+  server::SessionLoop& loop() { return *loop_; }
   transport::Link& worker_link() { return *links_.server; }
   std::byte* staging();  // the worker's, which a real client maps
   // Blocks until the session has ended without being asked to. Returns its outcome.

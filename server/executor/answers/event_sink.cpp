@@ -1,6 +1,7 @@
 #include "server/executor/answers/event_sink.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace rcuda::server {
 namespace {
@@ -56,6 +57,19 @@ Status EventSink::output(bool is_stderr, std::string_view text) {
     text.remove_prefix(part.size());
   }
   return {};
+}
+
+Status EventSink::notice(bool ends, std::string_view text) {
+  text = text.substr(0, wire::NoticeEvent::kMostTextBytes);
+  wire::NoticeEvent event{};
+  event.header = {wire::Event::kNotice,
+                  static_cast<uint32_t>(sizeof event - sizeof event.header + text.size())};
+  event.ends = ends;
+  event.text_bytes = static_cast<uint32_t>(text.size());
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return {Code::kTimeout, "another thread waits for the client to take events"};
+  return ring_.append(bytes_of(event), std::as_bytes(std::span(text)), transport::Wake::kYes,
+                      std::chrono::steady_clock::time_point::min());
 }
 
 Status EventSink::trace(std::span<const wire::TraceEvent> events) {

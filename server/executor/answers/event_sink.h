@@ -1,7 +1,8 @@
 // EventSink: writes events into the client's event ring.
 //
 // Threads: any (the executor thread, the output reader, the driver's callback threads). Blocking:
-// each call blocks while the ring is full, until the client takes an event or the Link breaks.
+// each call blocks while the ring is full, until the client takes an event or the Link breaks;
+// notice() never blocks.
 // Errors: those of the Link.
 #pragma once
 
@@ -32,6 +33,8 @@ class EventSink {
   Status released(uint64_t callback);
   // Any length; split into events of bounded size.
   Status output(bool is_stderr, std::string_view text);
+  // `ends`: NoticeEvent's. kTimeout, and nothing is sent, if the client takes no events.
+  Status notice(bool ends, std::string_view text);
   Status trace(std::span<const wire::TraceEvent> events);
 
   // The number of output events published so far; it wraps. See ReplyHeader::events_before.

@@ -143,14 +143,17 @@ CUresult queue_copy(CopyServices& services, const wire::CopyBody& body,
     return CUDA_ERROR_INVALID_VALUE;
   }
   const api::DriverTable& driver = services.driver;
-  services.copied_bytes += body.bytes;
   if (!(body.flags & (wire::kSourceMirrored | wire::kDestinationMirrored))) {
     const auto direct = services.gpu_direct.copy(stream, body.destination, body.source, body.bytes);
-    if (direct) return *direct;
+    if (direct) {
+      services.copied_bytes += body.bytes;
+      return *direct;
+    }
   }
   // The transfers of captured shadow copies are added when the graph is instantiated
   // (graph_copies.h).
   const bool captured = captured_into(services.driver, stream.handle) != nullptr;
+  if (!captured) services.copied_bytes += body.bytes;
   if (!captured && services.shadow_copies.concerns(body)) {
     return services.shadow_copies.copy(stream, body);
   }
@@ -338,6 +341,7 @@ CUresult queue_shape(CopyServices& services, const wire::CopyShapeBody& body,
                      const SessionStream& stream, const Side& source, const Side& destination) {
   const api::DriverTable& driver = services.driver;
   const bool captured = captured_into(services.driver, stream.handle) != nullptr;
+  if (!captured) services.copied_bytes += body.width_bytes * body.height * body.depth;
   if (!captured && (source.context || destination.context)) {  // as in queue_copy()
     auto shape = shape_of<CUDA_MEMCPY3D_PEER>(body, source, destination);
     CUcontext current =

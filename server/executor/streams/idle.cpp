@@ -92,6 +92,27 @@ bool IdleCheck::known_idle() {
   return idle;
 }
 
+bool IdleCheck::any_work() {
+  ContextState* const before = objects_.current_context();
+  bool work = false;
+  const auto look = [&](ContextState& context) {
+    if (work || context.idle_at == work_.all() || objects_.make_current(context.id) != CUDA_SUCCESS)
+      return;
+    bool captures = false;
+    const std::vector<SessionStream> streams = streams_to_check(context);
+    for (auto stream = streams.begin() + 1; stream != streams.end(); ++stream) {
+      const CUresult result = query(*stream);
+      work = work || result == CUDA_ERROR_NOT_READY;
+      captures = captures || result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    work = work || any_departed(context) ||
+           (!captures && driver_.cuStreamQuery(nullptr) == CUDA_ERROR_NOT_READY);
+  };
+  objects_.for_each_context(look);
+  if (before) objects_.make_current(before->id);
+  return work;
+}
+
 void IdleCheck::when_idle(ContextState& context, WhenDone when_done) {
   const std::vector<SessionStream> streams = streams_to_check(context);
   // If the program has already waited for its work, a query suffices, and no event has to pass

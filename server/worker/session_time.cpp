@@ -1,0 +1,77 @@
+#include "server/worker/session_time.h"
+
+#include <algorithm>
+
+namespace rcuda::server {
+namespace {
+
+constexpr uint64_t kSecond = 1'000'000'000;
+
+uint64_t limit_of(std::chrono::nanoseconds limit) {
+  constexpr int64_t kMost = int64_t{1} << 61;  // 73 years; sums do not overflow
+  return static_cast<uint64_t>(std::clamp<int64_t>(limit.count(), 0, kMost));
+}
+
+// How long before the end the client is warned.
+uint64_t lead(uint64_t limit) { return std::min(limit / 10, 60 * kSecond); }
+
+}  // namespace
+
+std::string duration_text(uint64_t ns) {
+  const uint64_t seconds = ns / kSecond;
+  if (ns % kSecond != 0) return std::to_string(ns / 1'000'000) + " ms";
+  if (seconds != 0 && seconds % 3600 == 0) return std::to_string(seconds / 3600) + " h";
+  if (seconds > 60 && seconds % 60 == 0) return std::to_string(seconds / 60) + " min";
+  return std::to_string(seconds) + " s";
+}
+
+SessionTime::SessionTime(const SessionLimits& limits, uint64_t now)
+    : session_(limit_of(limits.session_time)),
+      idle_(limit_of(limits.idle_time)),
+      begin_(now),
+      last_use_(now) {}
+
+void SessionTime::used(uint64_t now) {
+  last_use_ = now;
+  worked_ = false;
+  idle_warned_ = false;
+}
+
+uint64_t SessionTime::due() const {
+  uint64_t at = kNever;
+  if (session_ != 0) at = begin_ + session_ - (session_warned_ ? 0 : lead(session_));
+  if (idle_ != 0) at = std::min(at, last_use_ + idle_ - (idle_warned_ ? 0 : lead(idle_)));
+  return at;
+}
+
+std::optional<SessionTime::Notice> SessionTime::poll(uint64_t now,
+                                                     const std::function<bool()>& works) {
+  if (session_ != 0 && now >= begin_ + session_) {
+    return Notice{true, "the server ends a session after " + duration_text(session_) +
+                            " (limit session time; the server's administrator sets it)"};
+  }
+  if (session_ != 0 && !session_warned_ && now >= begin_ + session_ - lead(session_)) {
+    session_warned_ = true;
+    return Notice{false, "this session ends in " + duration_text(lead(session_)) +
+                             ": the server allows it " + duration_text(session_) +
+                             " (limit session time)"};
+  }
+  if (idle_ == 0 || now < last_use_ + idle_ - lead(idle_)) return std::nullopt;
+  const bool work = works();
+  if (work || worked_) {
+    used(now);
+    worked_ = work;
+    return std::nullopt;
+  }
+  if (now >= last_use_ + idle_) {
+    return Notice{true, "the server ends a session that is idle for " + duration_text(idle_) +
+                            " (limit idle time; the server's administrator sets it)"};
+  }
+  if (idle_warned_) return std::nullopt;
+  idle_warned_ = true;
+  return Notice{false, "this session ends in " + duration_text(lead(idle_)) +
+                           " if it stays idle: the server allows it " + duration_text(idle_) +
+                           " without work (limit idle time)"};
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,55 @@
+// SessionTime: ends a session that has lasted too long or was idle for too long (SessionLimits),
+// and warns its client before.
+//
+// The warning comes a tenth of the limit before the end, at most a minute. Idle means that no
+// command has come and no work was in progress. Whether there is work is asked for only when the
+// time is nearly over, because the driver has to answer that. A session whose work has ended
+// meanwhile counts as used at that moment, so an idle session may get more time than its limit, but
+// never less.
+//
+// Threads: one; the values are plain. Blocking: none. Errors: none. Times are nanoseconds of the
+// monotonic clock.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "server/quota/limits.h"
+
+namespace rcuda::server {
+
+class SessionTime {
+ public:
+  static constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
+
+  SessionTime(const SessionLimits& limits, uint64_t now);
+
+  bool limits() const { return session_ != 0 || idle_ != 0; }
+  void used(uint64_t now);  // a command has come
+
+  struct Notice {
+    bool ends = false;  // the session ends now; else a warning
+    std::string text;   // for the user
+  };
+  // What is due. `works`: whether work is in progress.
+  std::optional<Notice> poll(uint64_t now, const std::function<bool()>& works);
+  // When poll() is to be called next; a use of the session may make it later.
+  uint64_t due() const;
+  // When the session must be over however much it is used.
+  uint64_t last_end() const { return session_ == 0 ? kNever : begin_ + session_; }
+
+ private:
+  const uint64_t session_, idle_;  // 0: no limit
+  const uint64_t begin_;
+  uint64_t last_use_;
+  bool worked_ = false;  // when work was last asked about
+  bool session_warned_ = false, idle_warned_ = false;
+};
+
+// "90 s", "10 min", "2 h": for messages.
+std::string duration_text(uint64_t ns);
+
+}  // namespace rcuda::server
