@@ -51,6 +51,7 @@ inline void fuzz_events(const uint8_t* data, size_t size) {
   }
   client::WorkerEvents events(link);
   events.set_mirror_hooks([](uint64_t) {}, [](uint64_t) {});
+  events.set_notice_sink([](bool, const std::string&) {});
   if (!events.start().ok()) return;
   std::atomic<int> ran{0};
   for (int i = 0; i < 2; ++i) {
@@ -72,13 +73,14 @@ inline std::vector<std::string> events_corpus() {
   using wire::Event;
   const wire::ReadyEvent ready{wire::kReadyEvent, 16, 1, 1u << 21};
   const wire::OutputEvent output{{Event::kOutput, 8}, 0, 4};
+  const wire::NoticeEvent notice{{Event::kNotice, 12}, 1, 4};
   const wire::TraceEvent traced{1, 2, 3, 4, 5, 0, 1, 0};
   const wire::EventHeader trace{Event::kTrace, sizeof traced};
   wire::HostCallbackEvent callback{};
   callback.header = {Event::kHostCallback, 32};
   callback.sequence = 1;
   std::string all(1, '\1');
-  all += frame(ready) + frame(output, "text") +
+  all += frame(ready) + frame(output, "text") + frame(notice, "over") +
          frame(trace, std::string(reinterpret_cast<const char*>(&traced), sizeof traced));
   for (callback.callback = 1; callback.callback <= 4; ++callback.callback) {
     callback.slot = static_cast<uint32_t>(callback.callback);

@@ -247,6 +247,28 @@ TEST_F(WorkerEventsTest, ACallWaitsForOutputBehindAGraphsCopyAndNotForTheCopy) {
   EXPECT_TRUE(acknowledged(1, 1));
 }
 
+TEST_F(WorkerEventsTest, AWarningNamesTheServerAndTheSessionGoesOn) {
+  ::testing::internal::CaptureStderr();
+  const std::string text = "this session ends in 60 s";
+  send(Event::kNotice, wire::NoticeEvent{{}, 0, static_cast<uint32_t>(text.size())}, text);
+  EXPECT_TRUE(alive());  // the answer comes behind the event
+  const std::string printed = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(printed.find(lone_.session->name() + ": " + text), std::string::npos) << printed;
+}
+
+TEST_F(WorkerEventsTest, ASessionThatTheServerEndsIsLostForTheServersReason) {
+  ::testing::internal::CaptureStderr();
+  const std::string text = "the server ends a session after 10 min";
+  send(Event::kNotice, wire::NoticeEvent{{}, 1, static_cast<uint32_t>(text.size())}, text);
+  while (!lone_.session->lost()) std::this_thread::yield();
+  EXPECT_EQ(lone_.ping(), CUDA_ERROR_DEVICE_UNAVAILABLE);
+  const std::string printed = ::testing::internal::GetCapturedStderr();
+  const size_t at = printed.find(" is lost: ");
+  ASSERT_NE(at, std::string::npos) << printed;
+  EXPECT_NE(printed.find(text, at), std::string::npos) << printed;
+  EXPECT_EQ(printed.find(" is lost: ", at + 1), std::string::npos) << printed;
+}
+
 // ---- events that no worker would send ----
 
 TEST_F(WorkerEventsTest, MalformedEventsAreDroppedAndTheSessionGoesOn) {
@@ -258,10 +280,13 @@ TEST_F(WorkerEventsTest, MalformedEventsAreDroppedAndTheSessionGoesOn) {
   send(Event::kHostCallback, callback);
   send(Event::kOutput, wire::OutputEvent{{}, 0, 6}, "hello");  // claims more than it has
   send(Event::kOutput, wire::OutputEvent{{}, 1, 0xffff'fff0}, "hello");
+  send(Event::kNotice, wire::NoticeEvent{{}, 1, 6}, "hello");
+  send(Event::kNotice, wire::NoticeEvent{{}, 2, 5}, "hello");
+  send(Event::kNotice, wire::NoticeEvent{{}, 1, 1025}, std::string(1025, 'x'));
   send(static_cast<Event>(99), wire::ReleasedEvent{});
   send(static_cast<Event>(0), wire::ReleasedEvent{});
   for (const Event kind : {Event::kHostCallback, Event::kOutput, Event::kTrace, Event::kReleased,
-                           static_cast<Event>(wire::kReadyEvent)}) {
+                           Event::kNotice, static_cast<Event>(wire::kReadyEvent)}) {
     const wire::EventHeader header{kind, 0xffff'ffff};
     puppet().send_event(std::as_bytes(std::span(&header, 1)));  // the header alone
     puppet().send_event(std::as_bytes(std::span(&header, 1)).first(3));
