@@ -7,6 +7,8 @@
 namespace rcuda::client {
 namespace {
 
+constexpr std::string_view kThisMachine = "local";
+
 Status malformed(const std::string& text, const std::string& why) {
   return Status(Code::kInvalidArgument,
                 "\"" + text + "\" is no device: " + why +
@@ -62,6 +64,10 @@ Result<DeviceAddress> parse_device(const std::string& text) {
   }
   if (host.empty()) return malformed(text, "the host is missing");
   device.host = host;
+  if (host == kThisMachine) {
+    device.host = "localhost";
+    if (!device.medium) device.medium = &transport::plain_medium(transport::Reach::kThisMachine);
+  }
   return device;
 }
 

@@ -2,8 +2,9 @@
 //
 //   RCUDA_DEVICES=host[@port]:gpu[,host[@port]:gpu ...]    e.g. node1:0,node1:1,node2@9000:0
 //   RCUDA_DEVICE_COUNT=2 RCUDA_DEVICE_0=node1:0 RCUDA_DEVICE_1=node2@9000:0   (the older form)
-// An entry may begin with a medium: shm:node1:0, tcp:node1:0, verbs:node1:0. An IPv6 address needs
-// brackets: [fe80::1]@8308:0. The functions are pure. An error names the entry and shows the
+// An entry may begin with a medium: shm:node1:0, tcp:node1:0, verbs:node1:0. The host "local" is
+// this machine, over shared memory whatever RCUDA_TRANSPORT says: local:0,node1:0. An IPv6 address
+// needs brackets: [fe80::1]@8308:0. The functions are pure. An error names the entry and shows the
 // right form.
 #pragma once
 

@@ -16,6 +16,7 @@ import unittest
 from servers import client_environment, run_tests, Server
 
 BUILD = PROGRAMS = None
+EXPECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../programs/expected")
 # "Within seconds": twice the time limit of connecting and of the answer (session.h), for slow
 # machines.
 PATIENCE_SECONDS = 20
@@ -141,6 +142,18 @@ class AddressesTest(unittest.TestCase):
         self.addCleanup(first.kill)
         first.stdout.readline()
         self.check(server.address(), "all 1 sessions are taken", "raise --max-sessions")
+
+    def test_a_gpu_of_this_machine_beside_a_remote_one(self):
+        here, there = self.server(index=0), self.server(index=1)
+        pool = f"local@{here.port}:0,127.0.0.1@{there.port}:0"
+        for program in ("several_devices", "peer_copies"):
+            result = subprocess.run([os.path.join(PROGRAMS, program)], capture_output=True, text=True, timeout=120,
+                                    env=dict(client_environment(BUILD, [], "tcp"), RCUDA_DEVICES=pool))
+            self.assertEqual(result.returncode, 0, result.stderr + here.text() + there.text())
+            with open(os.path.join(EXPECTED, f"{program}.txt")) as expected:
+                self.assertEqual(result.stdout, expected.read())
+        self.assertEqual(here.text().count("over shm: device"), 2, here.text())
+        self.assertEqual(there.text().count("over tcp: device"), 2, there.text())
 
     def test_one_bad_server_among_good_ones(self):
         server = self.server()

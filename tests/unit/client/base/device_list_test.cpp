@@ -52,6 +52,22 @@ TEST(DeviceListTest, AHostMayBeCalledLikeAMedium) {
   EXPECT_EQ((*list)[1].port, 9000);
 }
 
+TEST(DeviceListTest, LocalIsThisMachineOverSharedMemory) {
+  const auto list =
+      devices_from(environment({{"RCUDA_DEVICES", "local:0,local@9000:1,tcp:local:2,locals:3"}}));
+  ASSERT_TRUE(list.ok());
+  ASSERT_EQ(list->size(), 4u);
+  EXPECT_EQ((*list)[0].host, "localhost");
+  ASSERT_NE((*list)[0].medium, nullptr);
+  EXPECT_EQ((*list)[0].medium->traits.reach, transport::Reach::kThisMachine);
+  EXPECT_EQ((*list)[1].port, 9000);
+  EXPECT_EQ((*list)[1].medium, (*list)[0].medium);
+  EXPECT_EQ((*list)[2].host, "localhost");
+  EXPECT_EQ((*list)[2].medium->traits.reach, transport::Reach::kNetwork);
+  EXPECT_EQ((*list)[3].host, "locals");
+  EXPECT_EQ((*list)[3].medium, nullptr);
+}
+
 TEST(DeviceListTest, ErrorsNameTheEntryAndWhatItShouldLookLike) {
   EXPECT_THAT(error_of("node1:0,node2"),
               testing::AllOf(HasSubstr("RCUDA_DEVICES"), HasSubstr("\"node2\""),
