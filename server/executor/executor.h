@@ -21,12 +21,12 @@
 #include "server/executor/answers/blobs.h"
 #include "server/executor/answers/client_resources.h"
 #include "server/executor/answers/device_output.h"
+#include "server/executor/copy_pace.h"
 #include "server/executor/graphs/graph_copies.h"
 #include "server/executor/graphs/graph_keeper.h"
 #include "server/executor/graphs/host_callbacks.h"
 #include "server/executor/images/image_store.h"
 #include "server/executor/images/link_states.h"
-#include "server/executor/memory/copy_pace.h"
 #include "server/executor/memory/gpu_direct.h"
 #include "server/executor/memory/host_memory.h"
 #include "server/executor/memory/mirrors.h"
@@ -76,13 +76,13 @@ class Executor {
   DeviceWaits device_waits;
   ClientResources client_resources;
   HostMemory host_memory;
-  CopyPace pace;
   Mirrors mirrors;
   GraphKeeper graph_keeper;
   HostCallbacks host_callbacks;
   ShadowCopies shadow_copies;
   GpuDirect gpu_direct;
   GraphCopies graph_copies;
+  CopyPace pace;
   ImageStore images;
   LinkStates links;
   Blobs blobs;

@@ -9,6 +9,7 @@
 
 #include <sys/prctl.h>
 
+#include "api/opcodes.h"
 #include "api/traits.h"
 #include "common/base/log.h"
 #include "server/executor/custom.h"
@@ -298,7 +299,9 @@ Status SessionLoop::carry_out(const wire::CommandHeader& header, std::span<const
     const uint64_t copied = executor_.copied_bytes;
     result = dispatch(header, body, target);
     // Only what the handler has accepted counts: a hostile client names any number of bytes.
-    if (executor_.pace.limits() && executor_.copied_bytes != copied) [[unlikely]] {
+    const bool launched = header.opcode == static_cast<uint16_t>(api::Opcode::cuGraphLaunch) &&
+                          result.result == CUDA_SUCCESS;
+    if (executor_.pace.limits() && (launched || executor_.copied_bytes != copied)) [[unlikely]] {
       executor_.pace.book(header.opcode, body, this->now());
     }
     const bool frees = traits.frees == api::Frees::kAtOnce || traits.frees == api::Frees::kContext;

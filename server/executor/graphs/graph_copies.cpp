@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <numeric>
 #include <utility>
 
 #include "server/executor/streams/capture.h"
@@ -348,7 +349,39 @@ void GraphCopies::list_copies(CUgraph graph, std::vector<CUgraphNode>* nodes) co
 }
 
 void GraphCopies::instantiated(CUgraphExec executable, const Dressing& dressing) {
-  if (!dressing.nodes_.empty()) executables_[executable] = {dressing.nodes_, dressing.steps_};
+  if (dressing.nodes_.empty()) return;
+  Executable& known = executables_[executable];
+  known = {dressing.nodes_, dressing.steps_, {}};
+  count(dressing.nodes_, 0, &known);
+}
+
+void GraphCopies::count(const std::vector<CUgraphNode>& nodes, size_t first,
+                        Executable* executable) const {
+  if (!counts_ || !driver_.cuGraphMemcpyNodeGetParams) return;
+  executable->bytes.resize(std::max(executable->bytes.size(), first + nodes.size()));
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    CUDA_MEMCPY3D copy{};
+    const bool read = driver_.cuGraphMemcpyNodeGetParams(nodes[i], &copy) == CUDA_SUCCESS;
+    executable->bytes[first + i] = read ? clients_bytes(copy) : 0;
+  }
+}
+
+uint64_t GraphCopies::clients_bytes(const CUDA_MEMCPY3D& copy) const {
+  const auto is_clients = [&](const CopySide& side) {
+    if (side.type == CU_MEMORYTYPE_ARRAY || side.type == CU_MEMORYTYPE_HOST) {
+      return side.type == CU_MEMORYTYPE_HOST;
+    }
+    const uint64_t first = side.base + (side.z * side.height + side.y) * side.pitch + side.x_bytes;
+    return parts_.host_memory.find(first, 1) != nullptr;
+  };
+  if (!is_clients(source_of(copy)) && !is_clients(destination_of(copy))) return 0;
+  return copy.WidthInBytes * copy.Height * copy.Depth;
+}
+
+uint64_t GraphCopies::launch_bytes(CUgraphExec executable) const {
+  const auto found = executables_.find(executable);
+  if (found == executables_.end()) return 0;
+  return std::accumulate(found->second.bytes.begin(), found->second.bytes.end(), uint64_t{0});
 }
 
 void GraphCopies::updated(CUgraphExec executable, const Dressing& dressing) {
@@ -362,6 +395,7 @@ void GraphCopies::updated(CUgraphExec executable, const Dressing& dressing) {
     if (steps->position < known.copies.size()) steps->node = known.copies[steps->position];
     known.steps.push_back(steps);
   }
+  count(dressing.nodes_, first, &known);
 }
 
 GraphCopies::Steps* GraphCopies::find(CUgraphExec executable, CUgraphNode node) {
@@ -383,6 +417,12 @@ const GraphCopies::Steps* GraphCopies::find(CUgraphExec executable, size_t posit
 }
 
 void GraphCopies::changed(CUgraphExec executable, CUgraphNode node, const CUDA_MEMCPY3D& copy) {
+  if (const auto known = executables_.find(executable); counts_ && known != executables_.end()) {
+    const std::vector<CUgraphNode>& copies = known->second.copies;
+    const auto at =
+        static_cast<size_t>(std::find(copies.begin(), copies.end(), node) - copies.begin());
+    if (at < known->second.bytes.size()) known->second.bytes[at] = clients_bytes(copy);
+  }
   const std::shared_ptr<Steps> now = plan(node, copy);
   Steps* steps = find(executable, node);
   if (!steps) {

@@ -46,8 +46,10 @@ class GraphCopies {
     ShadowCopies& shadow_copies;
     HostCallbacks& host_callbacks;
   };
-  GraphCopies(const api::DriverTable& driver, GraphKeeper& graph_keeper, const Parts& parts)
-      : driver_(driver), graph_keeper_(graph_keeper), parts_(parts) {}
+  // `counts`: whether launch_bytes() is asked for.
+  GraphCopies(const api::DriverTable& driver, GraphKeeper& graph_keeper, const Parts& parts,
+              bool counts)
+      : driver_(driver), graph_keeper_(graph_keeper), parts_(parts), counts_(counts) {}
   ~GraphCopies();
 
   class Dressing {
@@ -95,14 +97,20 @@ class GraphCopies {
   void changed(CUgraphExec executable, CUgraphNode node, const CUDA_MEMCPY3D& copy);
   // CUDA_ERROR_NOT_SUPPORTED if the stream is captured and copies need work around the launch.
   CUresult launch(CUgraphExec executable, CUstream stream);
+  // The bytes that a launch copies between the client and the devices.
+  uint64_t launch_bytes(CUgraphExec executable) const;
 
  private:
   struct Executable {
     // The copies of the graph from which it was made. The application names them by these nodes.
     std::vector<CUgraphNode> copies;
     std::vector<std::shared_ptr<Steps>> steps;
+    std::vector<uint64_t> bytes;  // of each copy, between client and device; empty: not counted
   };
 
+  // Takes down the bytes of copies, whose first one is copy number `first` of the executable.
+  void count(const std::vector<CUgraphNode>& nodes, size_t first, Executable* executable) const;
+  uint64_t clients_bytes(const CUDA_MEMCPY3D& copy) const;
   std::shared_ptr<Steps> plan(CUgraphNode node, const CUDA_MEMCPY3D& copy);
   // Appends the copies of the graph, of its child graphs and of bodies, in the order in which they
   // were added.
@@ -113,6 +121,7 @@ class GraphCopies {
   const api::DriverTable& driver_;
   GraphKeeper& graph_keeper_;
   const Parts parts_;
+  const bool counts_;
   std::unordered_map<CUgraphExec, Executable> executables_;
 };
 

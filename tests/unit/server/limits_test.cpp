@@ -245,6 +245,67 @@ TEST_F(LimitsTest, EveryCopyBetweenClientAndDeviceCounts) {
   std::free(page);
 }
 
+TEST_F(LimitsTest, AGraphsCopiesCountWithEachLaunch) {
+  start({}, kOne);
+  const auto call = [&](api::Opcode opcode, auto... values) {
+    wire::Encoder out;
+    (out.value(values), ...);
+    const auto answer = client().call(static_cast<uint16_t>(opcode), out.body());
+    return answer ? answer->result : CUDA_ERROR_UNKNOWN;
+  };
+  auto* page = static_cast<std::byte*>(std::aligned_alloc(4096, 4096));
+  std::memset(page, 1, 4096);
+  const wire::HostExposeBody expose{reinterpret_cast<uint64_t>(page), 4096, 0, 0, 1};
+  auto exposed = client().call(Custom::kHostExpose, expose);
+  ASSERT_TRUE(exposed && exposed->result == CUDA_SUCCESS);
+  const wire::ObjectId stream = 1, executable = 1;
+  ASSERT_EQ(call(api::Opcode::cuStreamCreate, unsigned{CU_STREAM_NON_BLOCKING}, stream),
+            CUDA_SUCCESS);
+  ASSERT_EQ(call(api::Opcode::cuStreamBeginCapture_v2, stream,
+                 static_cast<int32_t>(CU_STREAM_CAPTURE_MODE_RELAXED)),
+            CUDA_SUCCESS);
+  wire::CopyBody copy{};
+  copy.stream = stream;
+  copy.source = expose.address;
+  copy.destination = memory_;
+  copy.bytes = 2000;
+  ASSERT_TRUE(client().post(Custom::kCopy, copy).ok());
+  copy.source = memory_;
+  copy.destination = memory_ + 4096;
+  ASSERT_TRUE(client().post(Custom::kCopy, copy).ok());  // inside the device
+  wire::Encoder end;
+  end.value(stream);
+  end.value(uint32_t{1});
+  const auto ended =
+      client().call(static_cast<uint16_t>(api::Opcode::cuStreamEndCapture), end.body());
+  ASSERT_TRUE(ended && ended->result == CUDA_SUCCESS);
+  const auto graph = wire::Decoder(ended->body).value<wire::ObjectId>();
+  ASSERT_EQ(call(api::Opcode::cuGraphInstantiateWithFlags, graph, uint64_t{0}, executable),
+            CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+  ASSERT_EQ(call(api::Opcode::cuGraphLaunch, executable, stream), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 2000u);
+  ASSERT_EQ(call(api::Opcode::cuGraphLaunch, executable, stream), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 4000u);
+  EXPECT_NE(call(api::Opcode::cuGraphLaunch, wire::ObjectId{9}, stream), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 4000u);
+  // A launch waits like a copy.
+  ledger_->book_copy(kSecond, kOne, now_);
+  ASSERT_EQ(call(api::Opcode::cuGraphLaunch, executable, stream), CUDA_SUCCESS);
+  const uint64_t before = booked();
+  wire::Encoder out;
+  out.value(executable);
+  out.value(stream);
+  ASSERT_TRUE(client().post(static_cast<uint16_t>(api::Opcode::cuGraphLaunch), out.body()).ok());
+  let_worker_look();
+  EXPECT_EQ(booked(), before);
+  set_clock(2 * kSecond);
+  EXPECT_TRUE(ping());
+  EXPECT_EQ(booked(), 2 * kSecond + 2000);
+  client().call(Custom::kHostUnexpose, wire::HostUnexposeBody{expose.address});
+  std::free(page);
+}
+
 TEST_F(LimitsTest, ASessionEndsAfterItsTime) {
   start({.session_time = std::chrono::seconds(1000)});
   EXPECT_TRUE(ping());

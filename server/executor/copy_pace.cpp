@@ -1,7 +1,10 @@
-#include "server/executor/memory/copy_pace.h"
+#include "server/executor/copy_pace.h"
 
 #include <cstring>
 #include <optional>
+
+#include "api/opcodes.h"
+#include "common/wire/codec.h"
 
 namespace rcuda::server {
 namespace {
@@ -30,7 +33,14 @@ uint64_t volume(uint64_t width_bytes, uint64_t height, uint64_t depth) {
 
 }  // namespace
 
+uint64_t CopyPace::bytes_of_launch(std::span<const std::byte> body) const {
+  const auto id = wire::Decoder(body).value<wire::ObjectId>();
+  const Object* const executable = objects_.of(wire::Kind::kGraphExec).find(id);
+  return executable ? graph_copies_.launch_bytes(static_cast<CUgraphExec>(executable->handle)) : 0;
+}
+
 uint64_t CopyPace::bytes_of(uint16_t opcode, std::span<const std::byte> body) const {
+  if (opcode == static_cast<uint16_t>(api::Opcode::cuGraphLaunch)) return bytes_of_launch(body);
   switch (static_cast<wire::Custom>(opcode)) {
     case wire::Custom::kCopyInline: {
       const auto copy = read<wire::CopyInlineBody>(body);
@@ -76,11 +86,8 @@ bool CopyPace::may_start(std::span<const std::byte> frame, uint64_t now) const {
 }
 
 void CopyPace::book(uint16_t opcode, std::span<const std::byte> body, uint64_t now) {
-  if (limits_) book(bytes_of(opcode, body), now);
-}
-
-void CopyPace::book(uint64_t bytes, uint64_t now) {
-  if (limits_ && bytes != 0) until_ = quota_.book_copy(bytes, now);
+  const uint64_t bytes = limits_ ? bytes_of(opcode, body) : 0;
+  if (bytes != 0) until_ = quota_.book_copy(bytes, now);
 }
 
 }  // namespace rcuda::server
