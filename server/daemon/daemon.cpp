@@ -97,9 +97,10 @@ Status Daemon::run() {
 
 // One round of the loop. Returns false if the server is to stop.
 Result<bool> Daemon::take_turn() {
-  std::vector<const wire::Hello*> waiting;
+  std::vector<WorkerPool::Waiting> waiting;
   for (const Connection& connection : connections_) {
-    if (connection.permit) waiting.push_back(&connection.hello);
+    if (!connection.permit) continue;
+    waiting.push_back({&connection.hello, connection.permit->limits().sm_percent});
   }
   pool_->refill(waiting);
   if (!announced_) {
@@ -409,7 +410,9 @@ Result<bool> Daemon::has_turn(Connection& connection) {
 
 // Passes a client to a worker. Returns false if there is none yet.
 Result<bool> Daemon::assign(Connection& connection) {
-  if (!pool_->has_worker_for(connection.hello)) return false;
+  if (!pool_->has_worker_for({&connection.hello, connection.permit->limits().sm_percent})) {
+    return false;
+  }
   std::optional<tls::Key> key;
   if (connection.tls) key = connection.tls->exported(tls::kSessionLabel);
   UniqueFd socket(::fcntl(connection.socket.fd(), F_DUPFD_CLOEXEC, 3));

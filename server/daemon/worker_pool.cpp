@@ -21,6 +21,7 @@
 #include "common/wire/connect.h"
 #include "server/daemon/owner.h"
 #include "server/worker/address_fence.h"
+#include "server/worker/compute_share.h"
 #include "server/worker/driver_loader.h"
 #include "server/worker/session_grant.h"
 
@@ -191,11 +192,12 @@ uint32_t WorkerPool::choose_window(const wire::Hello* hello) const {
   return best;
 }
 
-bool WorkerPool::suits(const Worker& worker, const wire::Hello& hello) const {
-  return worker.devices == device_sets_.key_of(hello.devices) && !taken(hello, worker.window);
+bool WorkerPool::suits(const Worker& worker, const Waiting& client) const {
+  return worker.devices == device_sets_.key_of(client.hello->devices) &&
+         worker.sm_percent == client.sm_percent && !taken(*client.hello, worker.window);
 }
 
-void WorkerPool::refill(const std::vector<const wire::Hello*>& waiting) {
+void WorkerPool::refill(const std::vector<Waiting>& waiting) {
   if (Clock::now() < retry_at_) return;
   std::vector<Worker*> spare;
   for (Worker& worker : workers_) {
@@ -208,19 +210,25 @@ void WorkerPool::refill(const std::vector<const wire::Hello*>& waiting) {
     return true;
   };
   // Workers that suit none of the waiting clients count for the pool only.
-  for (const wire::Hello* hello : waiting) {
+  for (const Waiting& client : waiting) {
     if (device_sets_.needs_scout()) break;
-    if (take([&](const Worker* worker) { return suits(*worker, *hello); })) continue;
+    if (take([&](const Worker* worker) { return suits(*worker, client); })) continue;
     if (!may_start()) return;
-    const Status status = start(choose_window(hello), device_sets_.key_of(hello->devices));
+    const Status status = start(choose_window(client.hello),
+                                device_sets_.key_of(client.hello->devices), client.sm_percent);
     if (!status.ok()) return failed(status);
   }
   const auto pool = static_cast<size_t>(settings_.pool.get());
   const size_t idle = device_sets_.needs_scout() && !waiting.empty() ? 1 : pool;
   for (const DeviceSets::Key& devices : device_sets_.wanted(idle)) {
-    if (take([&](const Worker* worker) { return worker->devices == devices; })) continue;
+    const auto is_wanted = [&](const Worker* worker) {
+      return worker->devices == devices && worker->sm_percent == 0;
+    };
+    if (take(is_wanted)) continue;
     if (!may_start()) return;
-    if (Status status = start(choose_window(nullptr), devices); !status.ok()) return failed(status);
+    if (Status status = start(choose_window(nullptr), devices, 0); !status.ok()) {
+      return failed(status);
+    }
   }
   // The other idle workers were started for clients that have left, or are for devices that other
   // sessions have not asked for lately.
@@ -238,7 +246,7 @@ void WorkerPool::stop(Worker& worker) {
   worker.state = State::kEnding;
 }
 
-Status WorkerPool::start(uint32_t window, const DeviceSets::Key& devices) {
+Status WorkerPool::start(uint32_t window, const DeviceSets::Key& devices, uint32_t sm_percent) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return Status::from_errno(errno, "socketpair");
@@ -246,6 +254,7 @@ Status WorkerPool::start(uint32_t window, const DeviceSets::Key& devices) {
   UniqueFd ours(ends[0]), theirs(ends[1]);
   std::vector<std::string> own = settings_.registry.environment();
   std::ranges::move(device_sets_.environment(devices), std::back_inserter(own));
+  std::ranges::move(share_environment(sm_percent), std::back_inserter(own));
   const Result<pid_t> pid =
       spawn_worker(settings_.worker_binary, theirs.get(), window, worker_environment(own));
   if (!pid.ok()) return pid.status();
@@ -254,6 +263,7 @@ Status WorkerPool::start(uint32_t window, const DeviceSets::Key& devices) {
   worker.control = std::move(ours);
   worker.window = window;
   worker.devices = devices;
+  worker.sm_percent = sm_percent;
   worker.since = Clock::now();
   if (Status status = hold(&worker); !status.ok()) {
     ::kill(worker.pid, SIGKILL);
@@ -286,9 +296,9 @@ Status WorkerPool::check_user(const Identity& identity) {
                                    "rcuda-server as a user of its own");
 }
 
-bool WorkerPool::has_worker_for(const wire::Hello& hello) const {
+bool WorkerPool::has_worker_for(const Waiting& client) const {
   return std::any_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
-    return worker.is(State::kIdle) && suits(worker, hello);
+    return worker.is(State::kIdle) && suits(worker, client);
   });
 }
 
@@ -299,8 +309,9 @@ Result<bool> WorkerPool::assign(const wire::Hello& hello, const Identity& identi
   Result<std::vector<WorkerMessage>> ledgers = std::vector<WorkerMessage>();
   if (*permit) ledgers = ledger_messages(**permit);
   if (!ledgers.ok()) return ledgers.status();
+  const Waiting client{&hello, *permit ? (*permit)->limits().sm_percent : 0};
   for (Worker& worker : workers_) {
-    if (!worker.is(State::kIdle) || !suits(worker, hello)) continue;
+    if (!worker.is(State::kIdle) || !suits(worker, client)) continue;
     SessionGrant grant = grant_to(identity, worker);
     grant.owner = owner_of(identity, hello);
     grant.key = key;

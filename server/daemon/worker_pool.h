@@ -6,10 +6,12 @@
 // to start, the pool tries again after growing pauses, and keeps the reason for clients that wait.
 //
 // A worker that restricts itself to some devices does so before its driver starts, so a session
-// needs a worker of its set of devices (DeviceSets). Where delegated, each worker has a cgroup.
-// Threads: the daemon's only thread, which polls the descriptors (add_descriptors()) and calls
-// handle() for those that are ready. Blocking: shutdown() only. A worker that does not read its
-// messages counts as dead. Errors: last_failure() says why no worker starts.
+// needs a worker of its set of devices (DeviceSets), and of its compute share (compute_share.h).
+// Idle workers have no share; a session with one waits for the start of its worker. Where
+// delegated, each worker has a cgroup. Threads: the daemon's only thread, which polls the
+// descriptors (add_descriptors()) and calls handle() for those that are ready. Blocking: shutdown()
+// only. A worker that does not read its messages counts as dead. Errors: last_failure() says why no
+// worker starts.
 #pragma once
 
 #include <array>
@@ -55,13 +57,19 @@ class WorkerPool {
 
   // Finds out what this process can limit and hide. An error names a setting that cannot be met.
   Status prepare();
+  // A client that may have a session, and the compute share that this session gets (0: none).
+  struct Waiting {
+    const wire::Hello* hello = nullptr;
+    uint32_t sm_percent = 0;
+  };
   // Starts the workers that are missing for the idle target and for the `waiting` sessions, and
   // ends idle workers beyond that.
-  void refill(const std::vector<const wire::Hello*>& waiting);
+  void refill(const std::vector<Waiting>& waiting);
   // Whether a session of that user can run here. assign() checks it as well.
   static Status check_user(const Identity& identity);
-  // Whether an idle worker suits the client: its devices, and a window that it does not use.
-  bool has_worker_for(const wire::Hello& hello) const;
+  // Whether an idle worker suits the client: its devices, its share, and a window that it does not
+  // use.
+  bool has_worker_for(const Waiting& client) const;
   // Assigns a session to such a worker. Returns false if there is none. On success it takes the
   // socket and closes it here, and it takes the permit and keeps it until the worker is reaped. An
   // error means that this client can have no session, and says why.
@@ -104,6 +112,7 @@ class WorkerPool {
     UniqueFd process;  // pidfd
     std::unique_ptr<WorkerCgroup> cgroup;
     DeviceSets::Key devices;
+    uint32_t sm_percent = 0;
     UniqueFd control;
     uint32_t window = 0;
     Token token{};
@@ -123,9 +132,9 @@ class WorkerPool {
     bool is_spare() const { return is(State::kStarting) || is(State::kIdle); }
   };
 
-  Status start(uint32_t window, const DeviceSets::Key& devices);
+  Status start(uint32_t window, const DeviceSets::Key& devices, uint32_t sm_percent);
   Status hold(Worker* worker);
-  bool suits(const Worker& worker, const wire::Hello& hello) const;
+  bool suits(const Worker& worker, const Waiting& client) const;
   SessionGrant grant_to(const Identity& identity, const Worker& worker) const;
   void give_up(Worker& worker, const Status& why);
   void hand_over(Worker& worker, const wire::Hello& hello, const Identity& identity);

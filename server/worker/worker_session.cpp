@@ -16,6 +16,7 @@
 #include "p2p/planner/planner.h"
 #include "server/peer/peer_hub.h"
 #include "server/quota/quota.h"
+#include "server/worker/compute_share.h"
 #include "server/worker/end_watch.h"
 #include "server/worker/image_folder.h"
 #include "server/worker/isolation.h"
@@ -156,6 +157,9 @@ Status WorkerSession::become(const WorkerMessage& message) {
 // Checks the client's request. An error becomes the refusal.
 Status WorkerSession::admit(const WorkerMessage& message) {
   RCUDA_RETURN_IF_ERROR(worker_.devices.select(hello_.devices, &welcome_, &resources_));
+  RCUDA_RETURN_IF_ERROR(
+      check_share(worker_.driver.table, resources_.devices, grant_.limits.sm_percent));
+  RCUDA_RETURN_IF_ERROR(check_contexts(worker_.driver.table, resources_.devices));
   const auto medium = medium_for(hello_, message.descriptor.get());
   if (!medium.ok()) return medium.status();
   medium_ = *medium;

@@ -92,7 +92,9 @@ Result<Configuration> read_configuration() {
     int* value;
   } counts[] = {{"SOFTGPU_DEVICES", kMaxDevices, &result.devices},
                 {"SOFTGPU_CONNECTIONS", kMaxConnections, &result.connections},
-                {"SOFTGPU_THREADS", kMaxThreads, &result.threads}};
+                {"SOFTGPU_THREADS", kMaxThreads, &result.threads},
+                {"SOFTGPU_MPS", 1, &result.mps},
+                {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", 100, &result.mps_percent}};
   for (const auto& count : counts) {
     const char* text = std::getenv(count.name);
     if (!text) continue;

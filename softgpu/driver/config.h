@@ -15,6 +15,10 @@
 //                               stream has its own
 //   SOFTGPU_THREADS             threads that run blocks, for all devices together, up to 1024;
 //                               default 0: one per core
+//   SOFTGPU_MPS                 1: the devices count as served by NVIDIA's multi-process service,
+//   and
+//                               a process has CUDA_MPS_ACTIVE_THREAD_PERCENTAGE of their
+//                               multiprocessors; default 0
 //   SOFTGPU_COPY_LOG            file that gets a line per copy over a link (copy_log.h)
 //   SOFTGPU_LOG                 trace, debug, info, warn (default), error or off
 //
@@ -41,6 +45,8 @@ struct Configuration {
   double peer_bytes_per_ns = 0;
   int connections = 0;  // 0: not shared
   int threads = 0;      // 0: one per core
+  int mps = 0;          // 1: as if by MPS
+  int mps_percent = 100;
   std::string node;
   std::string copy_log;
 };

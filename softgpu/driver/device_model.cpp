@@ -1,10 +1,12 @@
 // The attributes of a device: those of an H200, with the figures of a smaller generation if
 // SOFTGPU_COMPUTE_CAPABILITY names one. Features that softgpu lacks (textures, clusters, tensor
 // maps, multicast, dma-buf) are reported as missing, so that libraries choose other paths.
+#include <algorithm>
 #include <array>
 
 #include <cuda.h>
 
+#include "softgpu/driver/config.h"
 #include "softgpu/driver/device.h"
 
 namespace softgpu::driver {
@@ -32,6 +34,11 @@ const Generation& generation(uint32_t compute_capability) {
 }
 
 constexpr int kMultiprocessors = 132;
+
+int multiprocessors_of_process() {
+  const Configuration& now = configuration();
+  return now.mps == 0 ? kMultiprocessors : std::max(1, kMultiprocessors * now.mps_percent / 100);
+}
 
 std::optional<int> fixed_attribute(CUdevice_attribute attribute) {
   switch (attribute) {
@@ -66,7 +73,9 @@ std::optional<int> fixed_attribute(CUdevice_attribute attribute) {
     case CU_DEVICE_ATTRIBUTE_GPU_OVERLAP:
       return 1;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-      return kMultiprocessors;
+      return multiprocessors_of_process();
+    case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
+      return configuration().mps;
     case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
       return 1;
     case CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH:
@@ -255,7 +264,7 @@ std::optional<int> fixed_attribute(CUdevice_attribute attribute) {
 }  // namespace
 
 const char* Device::name() const { return "NVIDIA H200 (softgpu)"; }
-int Device::multiprocessors() const { return kMultiprocessors; }
+int Device::multiprocessors() const { return multiprocessors_of_process(); }
 
 std::optional<int> Device::attribute(CUdevice_attribute attribute) const {
   const Generation& g = generation(compute_capability_);

@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -18,6 +19,12 @@ from servers import client_environment, eventually, run_tests, Server
 BUILD = PROGRAMS = None
 TRANSPORTS = ("shm", "tcp", "tls")  # the last one: TCP as from another machine, with a token
 NOBODY = 65534
+PRINT_MULTIPROCESSORS = """
+import ctypes
+cuda, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+assert cuda.cuInit(0) == 0 and cuda.cuDeviceGetAttribute(ctypes.byref(count), 16, 0) == 0
+print(count.value)
+"""
 
 
 class QuotasTest(unittest.TestCase):
@@ -193,6 +200,35 @@ class QuotasTest(unittest.TestCase):
     def test_a_bad_time_to_wait_is_refused_by_the_program_itself(self):
         server = self.server()
         self.check_refused(server, "tcp", "RCUDA_WAIT=soon is not usable", "60s", wait="soon")
+
+    def test_a_session_that_has_lasted_too_long_ends(self):
+        for transport in TRANSPORTS:
+            with self.subTest(transport):
+                server = self.server("[limits.session]\nsession_time = \"2s\"\n",
+                                     options=["--audit", self.path("audit-" + transport)])
+                process = self.start_session(server, transport)
+                self.assertNotEqual(process.wait(timeout=120), 0)
+                said = self.said(process)
+                self.assertIn("this session ends in 200 ms: the server allows it 2 s (limit session time)", said)
+                self.assertRegex(said, "is lost: .*the server ends a session after 2 s .*administrator")
+                self.assertEqual(said.count(" is lost: "), 1)
+                self.assertTrue(eventually(lambda: os.path.getsize(self.path("audit-" + transport))))
+                with open(self.path("audit-" + transport)) as audit:
+                    self.assertIn("limit session time", json.loads(audit.readline())["end"])
+
+    def multiprocessors(self, server, transport):
+        return subprocess.run([sys.executable, "-c", PRINT_MULTIPROCESSORS], text=True, timeout=120,
+                              env=client_environment(BUILD, [server], transport), capture_output=True).stdout
+
+    def test_a_session_has_its_share_of_the_multiprocessors(self):
+        for rules, count in (("", "132\n"), ("[limits.session]\nsm_percent = 25\n", "33\n")):
+            server = self.server(rules, environment=dict(SOFTGPU_MPS="1"))
+            for transport in TRANSPORTS:
+                self.assertEqual(self.multiprocessors(server, transport), count, server.text())
+
+    def test_a_share_that_the_server_cannot_hold_is_refused(self):
+        server = self.server("[limits.session]\nsm_percent = 25\n")
+        self.check_refused(server, "tcp", "25 % of a GPU (sm_percent)", "nvidia-cuda-mps-control -d")
 
     def check_config(self, text, *options):
         with open(self.path("server.toml"), "w") as file:

@@ -82,11 +82,31 @@ TEST(WorkerPoolTest, WorkersThatEndWithoutAWordAreRetriedWithGrowingPauses) {
   }
 }
 
+// A worker's driver starts with its share, so no other worker will do.
+TEST(WorkerPoolTest, ASessionWithAComputeShareGetsAWorkerOfItsOwn) {
+  const PoolSettings settings("1", RCUDA_TEST_SERVER);
+  WorkerPool pool(settings, 0);
+  const wire::Hello message = hello();
+  const WorkerPool::Waiting whole{&message}, quarter{&message, 25}, half{&message, 50};
+  pool.refill({});
+  run_until(pool, [&] { return pool.starting() == 0; });
+  EXPECT_TRUE(pool.has_worker_for(whole));
+  EXPECT_FALSE(pool.has_worker_for(quarter));
+  pool.refill({quarter});
+  EXPECT_EQ(pool.starting(), 1u);
+  run_until(pool, [&] { return pool.starting() == 0; });
+  EXPECT_TRUE(pool.has_worker_for(quarter));
+  EXPECT_FALSE(pool.has_worker_for(half));
+  EXPECT_TRUE(pool.has_worker_for(whole)) << "the idle worker stays";
+  pool.refill({});
+  EXPECT_FALSE(pool.has_worker_for(quarter)) << "none is kept with a share";
+}
+
 TEST(WorkerPoolTest, WhatClientsThatLeftWaitedForIsNotKept) {
   const PoolSettings settings("1", RCUDA_TEST_SERVER);
   WorkerPool pool(settings, 0);
   const wire::Hello message = hello();
-  const std::vector<const wire::Hello*> waiting(4, &message);
+  const std::vector<WorkerPool::Waiting> waiting(4, {&message});
   pool.refill(waiting);
   ASSERT_EQ(pool.starting(), 4u);
   run_until(pool, [&] { return pool.starting() == 0; });

@@ -76,9 +76,10 @@ class ConfigurationTest : public testing::Test {
   void SetUp() override { clear(); }
   void TearDown() override { clear(); }
   static void clear() {
-    for (const char* name : {"SOFTGPU_DEVICES", "SOFTGPU_MEMORY", "SOFTGPU_COMPUTE_CAPABILITY",
-                             "SOFTGPU_PCIE_GBPS", "SOFTGPU_PCIE_LATENCY_US", "SOFTGPU_PEER_GBPS",
-                             "SOFTGPU_CONNECTIONS", "SOFTGPU_COPY_LOG", "SOFTGPU_THREADS"}) {
+    for (const char* name :
+         {"SOFTGPU_DEVICES", "SOFTGPU_MEMORY", "SOFTGPU_COMPUTE_CAPABILITY", "SOFTGPU_PCIE_GBPS",
+          "SOFTGPU_PCIE_LATENCY_US", "SOFTGPU_PEER_GBPS", "SOFTGPU_CONNECTIONS", "SOFTGPU_COPY_LOG",
+          "SOFTGPU_THREADS", "SOFTGPU_MPS", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"}) {
       ::unsetenv(name);
     }
   }
@@ -93,6 +94,8 @@ TEST_F(ConfigurationTest, HasDefaults) {
   EXPECT_EQ(read->pcie_bytes_per_ns, 0);
   EXPECT_EQ(read->connections, 0);
   EXPECT_EQ(read->threads, 0);
+  EXPECT_EQ(read->mps, 0);
+  EXPECT_EQ(read->mps_percent, 100);
 }
 
 TEST_F(ConfigurationTest, ReadsSettings) {
@@ -103,6 +106,8 @@ TEST_F(ConfigurationTest, ReadsSettings) {
   ::setenv("SOFTGPU_PCIE_LATENCY_US", "1.5", 1);
   ::setenv("SOFTGPU_CONNECTIONS", "32", 1);
   ::setenv("SOFTGPU_THREADS", "3", 1);
+  ::setenv("SOFTGPU_MPS", "1", 1);
+  ::setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25", 1);
   auto read = read_configuration();
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read->devices, 4);
@@ -112,6 +117,8 @@ TEST_F(ConfigurationTest, ReadsSettings) {
   EXPECT_EQ(read->pcie_latency_ns, 1500);
   EXPECT_EQ(read->connections, 32);
   EXPECT_EQ(read->threads, 3);
+  EXPECT_EQ(read->mps, 1);
+  EXPECT_EQ(read->mps_percent, 25);
 }
 
 TEST_F(ConfigurationTest, NamesWhatIsMalformed) {
@@ -129,6 +136,7 @@ TEST_F(ConfigurationTest, NamesWhatIsMalformed) {
       {"SOFTGPU_CONNECTIONS", "33"},
       {"SOFTGPU_THREADS", "4abc"},
       {"SOFTGPU_THREADS", "1025"},
+      {"SOFTGPU_MPS", "2"},
   };
   for (const auto& [name, value] : malformed) {
     ::setenv(name, value, 1);

@@ -1,0 +1,38 @@
+// The compute share of a session (SessionLimits::sm_percent): its part of each device's
+// multiprocessors, by NVIDIA's multi-process service (MPS).
+//
+// MPS gives a client process so much of each device, and runs kernels of several processes at the
+// same time. The driver reads the part from the environment when it starts, so a worker is started
+// for a share, as it is for devices. Nothing that a session does changes it later: it holds for all
+// contexts, streams and graphs of the process. Green contexts are no way: their null stream does
+// not wait for other streams, and without MPS kernels of other processes do not run beside theirs
+// (docs/performance.md has what was measured).
+//
+// MPS has a price: a kernel that faults ends the contexts of all its clients on that GPU.
+//
+// Any thread. Blocking: check_contexts(), for the driver. Errors name what is missing and the
+// remedy.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "api/driver_table.h"
+#include "common/base/status.h"
+#include "server/executor/objects/objects.h"
+
+namespace rcuda::server {
+
+// Variables for the environment of a worker, as NAME=value; none for a share of 0 (everything).
+std::vector<std::string> share_environment(uint32_t sm_percent);
+
+// Whether the driver holds this process to that share, on all these devices.
+Status check_share(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
+                   uint32_t sm_percent);
+
+// Whether the contexts of an idle worker still live. Only with MPS may another process have ended
+// them.
+Status check_contexts(const api::DriverTable& driver, const std::vector<SessionDevice>& devices);
+
+}  // namespace rcuda::server
