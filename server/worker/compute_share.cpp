@@ -1,5 +1,6 @@
 #include "server/worker/compute_share.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 namespace rcuda::server {
@@ -40,6 +41,11 @@ Status check_share(const api::DriverTable& driver, const std::vector<SessionDevi
     }
   }
   return {};
+}
+
+bool any_mps(const api::DriverTable& driver, const std::vector<SessionDevice>& devices) {
+  return std::any_of(devices.begin(), devices.end(),
+                     [&](const SessionDevice& device) { return has_mps(driver, device.device); });
 }
 
 Status check_contexts(const api::DriverTable& driver, const std::vector<SessionDevice>& devices) {

@@ -31,6 +31,9 @@ std::vector<std::string> share_environment(uint32_t sm_percent);
 Status check_share(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
                    uint32_t sm_percent);
 
+// Whether MPS serves one of these devices.
+bool any_mps(const api::DriverTable& driver, const std::vector<SessionDevice>& devices);
+
 // Whether the contexts of an idle worker still live. Only with MPS may another process have ended
 // them.
 Status check_contexts(const api::DriverTable& driver, const std::vector<SessionDevice>& devices);

@@ -6,12 +6,14 @@
 #include <vector>
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include "common/base/executable.h"
 #include "common/base/log.h"
 #include "common/tls/keyed.h"
 #include "server/worker/address_fence.h"
+#include "server/worker/compute_share.h"
 #include "server/worker/device_scope.h"
 #include "server/worker/device_set.h"
 #include "server/worker/driver_loader.h"
@@ -75,6 +77,21 @@ WorkerReady offer_of(const LoadedDriver& driver, const DeviceSet& devices, std::
   return ready;
 }
 
+// Blocks until the daemon has sent something. An error if another client of MPS has ended this
+// worker's contexts: MPS serves nobody until every process that had such contexts has ended.
+Status wait_for_daemon(int daemon, const api::DriverTable& driver, const DeviceSet& devices) {
+  constexpr int kLookMs = 1000;
+  wire::Welcome welcome;
+  SessionResources resources;
+  RCUDA_RETURN_IF_ERROR(devices.select(devices.ordinals(), &welcome, &resources));
+  if (!any_mps(driver, resources.devices)) return {};
+  pollfd item{daemon, POLLIN, 0};
+  while (::poll(&item, 1, kLookMs) == 0) {
+    RCUDA_RETURN_IF_ERROR(check_contexts(driver, resources.devices));
+  }
+  return {};
+}
+
 Status work(const Settings& settings, int daemon, uint32_t window_index) {
   wire::AddressWindow window = address_window(window_index);
   std::vector<AddressRange> closed;
@@ -104,6 +121,7 @@ Status work(const Settings& settings, int daemon, uint32_t window_index) {
   ready.body = encode(offer_of(*driver, **devices, std::move(warning)));
   // If the daemon has died, this worker is not needed, and nothing is logged.
   if (!send_worker_message(daemon, ready, Deadline::max()).ok()) return {};
+  RCUDA_RETURN_IF_ERROR(wait_for_daemon(daemon, driver->table, **devices));
   std::vector<UniqueFd> ledgers;
   Result<WorkerMessage> message = receive_worker_message(daemon);
   while (message.ok() && message->type == WorkerMessageType::kLedger) {
