@@ -31,6 +31,7 @@
 #include "server/executor/memory/host_memory.h"
 #include "server/executor/memory/mirrors.h"
 #include "server/executor/memory/shadow_copy.h"
+#include "server/executor/metering/metered_driver.h"
 #include "server/executor/objects/objects.h"
 #include "server/executor/peers/copy_outcomes.h"
 #include "server/executor/peers/device_waits.h"
@@ -55,7 +56,8 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   const SessionResources resources;
-  const api::DriverTable& driver;
+  const MeteredDriver metered;
+  const api::DriverTable& driver;  // for what the program asks for; resources.driver: for others
   transport::Link& link;
   uint64_t commands = 0;  // so far; logged at the end of the session, like copied_bytes
   uint64_t copied_bytes = 0;

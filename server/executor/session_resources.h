@@ -21,7 +21,7 @@
 namespace rcuda::server {
 
 struct SessionResources {
-  const api::DriverTable* driver = nullptr;
+  const api::DriverTable* driver = nullptr;  // not metered
   transport::Link* link = nullptr;
   std::vector<SessionDevice> devices;
   // Page-locked memory: the client's staging region, and memory for replies that the GPU writes, as

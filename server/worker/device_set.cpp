@@ -105,6 +105,7 @@ std::vector<WorkerReady::Identity> DeviceSet::identities() const {
 // `number`: what the server calls the driver's device `ordinal`.
 Status DeviceSet::add(uint32_t ordinal, uint32_t number) {
   Device device;
+  device.ordinal = number;
   if (CUresult result = driver_.cuDeviceGet(&device.device, static_cast<int>(ordinal));
       result != CUDA_SUCCESS) {
     return Status::from_cuda(result, "device " + std::to_string(ordinal));
@@ -193,7 +194,7 @@ Status DeviceSet::select(const std::vector<uint32_t>& wanted, wire::Welcome* wel
       }
     }
     welcome->devices.push_back(std::move(info));
-    resources->devices.push_back({device->device, device->primary});
+    resources->devices.push_back({device->device, device->primary, device->ordinal});
   }
   int least = 0, greatest = 0;
   driver_.cuCtxSetCurrent(chosen.front()->primary);

@@ -1,5 +1,6 @@
 #include "server/worker/worker_session.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -169,6 +170,7 @@ Status WorkerSession::admit(const WorkerMessage& message) {
   Result<Quota> quota = Quota::make(std::move(grant_.allowances), std::move(worker_.ledgers));
   if (!quota.ok()) return quota.status();
   resources_.quota = std::make_shared<Quota>(std::move(quota).value());
+  RCUDA_RETURN_IF_ERROR(limit_devices());
   resources_.limits = grant_.limits;
   resources_.owner = grant_.owner;
   const Settings& settings = worker_.settings;
@@ -187,6 +189,24 @@ Status WorkerSession::admit(const WorkerMessage& message) {
   welcome_.worker_pid = static_cast<uint32_t>(::getpid());
   welcome_.server = host_name();
   welcome_.window = worker_.window;
+  return {};
+}
+
+// The client is told the quotas as the sizes of its devices.
+Status WorkerSession::limit_devices() {
+  if (!resources_.quota->limits_device_memory()) return {};
+  for (size_t i = 0; i < resources_.devices.size(); ++i) {
+    const uint32_t ordinal = resources_.devices[i].ordinal;
+    if (ordinal >= Ledger::kDevices) {
+      return {Code::kInvalidArgument,
+              "the server limits device memory, and can do that for devices 0 to " +
+                  std::to_string(Ledger::kDevices - 1) + ", not for device " +
+                  std::to_string(ordinal)};
+    }
+    uint64_t& bytes = welcome_.devices[i].total_bytes;
+    if (const auto room = resources_.quota->device_room(ordinal))
+      bytes = std::min(bytes, room->limit);
+  }
   return {};
 }
 

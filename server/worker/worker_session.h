@@ -65,6 +65,7 @@ class WorkerSession {
  private:
   Status become(const WorkerMessage& message);
   Status admit(const WorkerMessage& message);
+  Status limit_devices();
   Status listen();
   Status left(const Status& why) const;
   void tell_daemon(const SessionTotals& totals) const;

@@ -28,6 +28,7 @@ struct Departed;  // idle.h: the work of a destroyed stream
 struct SessionDevice {
   CUdevice device = 0;
   CUcontext primary = nullptr;
+  uint32_t ordinal = 0;  // the server's number
 };
 
 struct ContextState {

@@ -1,0 +1,83 @@
+// DeviceMeter: books device memory with the session's Quota.
+//
+// Threads: any. Blocking: none by itself; take() calls the function that reclaims memory, which
+// calls the driver. Errors: none; what does not fit is refused with false, and the first refusal of
+// the session is logged with the remedy.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include <cuda.h>
+
+#include "api/driver_table.h"
+#include "server/executor/objects/objects.h"
+#include "server/quota/quota.h"
+
+namespace rcuda::server {
+
+class DeviceMeter {
+ public:
+  // The driver outlives this object.
+  DeviceMeter(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
+              std::shared_ptr<Quota> quota);
+
+  // Called before anything is refused: gives back what the driver only keeps for reuse.
+  std::function<void()> reclaim;
+
+  // The current context of the calling thread.
+  struct Place {
+    CUdevice device = 0;
+    CUcontext context = nullptr;
+  };
+  CUresult current(Place* place) const;
+
+  // Books bytes. False: they do not fit, also after reclaim().
+  bool take(CUdevice device, uint64_t bytes);
+  // The same without reclaim().
+  bool try_take(CUdevice device, uint64_t bytes);
+  void add(CUdevice device, uint64_t bytes);  // bytes that are in use already
+  void give(CUdevice device, uint64_t bytes);
+  std::optional<Quota::Room> room(CUdevice device) const;
+  // Logs the session's first refusal.
+  void warn(CUdevice device, uint64_t bytes);
+
+ private:
+  std::optional<uint32_t> ordinal_of(CUdevice device) const;
+
+  const api::DriverTable& driver_;
+  const std::vector<SessionDevice> devices_;
+  const std::shared_ptr<Quota> quota_;
+  std::atomic<bool> warned_{false};
+};
+
+// What is booked for objects of one kind, by address or handle. Ends with the objects, or with
+// their context.
+class Bookings {
+ public:
+  explicit Bookings(DeviceMeter& meter) : meter_(meter) {}
+
+  struct Booking {
+    DeviceMeter::Place place;
+    uint64_t bytes = 0;
+  };
+  // The bytes are booked already.
+  void put(uint64_t object, const Booking& booking);
+  // The object is about to end. The bytes stay booked, until Bookings::give() or put().
+  std::optional<Booking> remove(uint64_t object);
+  void give(const Booking& booking);
+  void give_all_of(CUcontext context);
+
+ private:
+  DeviceMeter& meter_;
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, Booking> bookings_;
+};
+
+}  // namespace rcuda::server

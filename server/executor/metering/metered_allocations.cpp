@@ -1,0 +1,93 @@
+// Entries of a metered table for plain and managed memory, and for the ends of contexts.
+#include <algorithm>
+#include <cstdint>
+
+#include "server/executor/metering/meters.h"
+
+namespace rcuda::server {
+namespace {
+
+// The driver cuts small allocations from pages of 2 MiB, and rounds others up to such pages.
+constexpr uint64_t kSmallest = 512;
+constexpr uint64_t kPage = 2u << 20;
+constexpr uint64_t kLargestPitchUnit = 512;
+
+uint64_t rounded(uint64_t bytes, uint64_t unit) {
+  return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
+}
+
+uint64_t held_by(uint64_t bytes) { return rounded(bytes, bytes < kPage / 2 ? kSmallest : kPage); }
+
+CUresult alloc(CUdeviceptr* address, size_t bytes) {
+  return make_booked(meters().allocations, held_by(bytes), address,
+                     [&] { return meters().driver.cuMemAlloc_v2(address, bytes); });
+}
+
+CUresult alloc_pitch(CUdeviceptr* address, size_t* pitch, size_t width, size_t height,
+                     unsigned element) {
+  uint64_t bytes = 0;
+  if (__builtin_mul_overflow(rounded(width, kLargestPitchUnit), height, &bytes)) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  return make_booked(meters().allocations, held_by(bytes), address, [&] {
+    return meters().driver.cuMemAllocPitch_v2(address, pitch, width, height, element);
+  });
+}
+
+// Counted on the current device, wherever its pages move.
+CUresult alloc_managed(CUdeviceptr* address, size_t bytes, unsigned flags) {
+  return make_booked(meters().allocations, held_by(bytes), address,
+                     [&] { return meters().driver.cuMemAllocManaged(address, bytes, flags); });
+}
+
+CUresult free(CUdeviceptr address) {
+  return end_booked(meters().allocations, address,
+                    [&] { return meters().driver.cuMemFree_v2(address); });
+}
+
+CUresult get_info(size_t* free, size_t* total) {
+  Meters& all = meters();
+  const CUresult result = all.driver.cuMemGetInfo_v2(free, total);
+  DeviceMeter::Place place;
+  if (result != CUDA_SUCCESS || all.device.current(&place) != CUDA_SUCCESS) return result;
+  const auto room = all.device.room(place.device);
+  if (!room) return result;
+  if (free) *free = std::min<size_t>(*free, room->free);
+  if (total) *total = std::min<size_t>(*total, room->limit);
+  return result;
+}
+
+void forget(CUcontext context) { meters().allocations.give_all_of(context); }
+
+CUresult destroy_context(CUcontext context) {
+  const CUresult result = meters().driver.cuCtxDestroy_v2(context);
+  if (result == CUDA_SUCCESS) forget(context);
+  return result;
+}
+
+CUresult reset_primary(CUdevice device) {
+  const api::DriverTable& driver = meters().driver;
+  CUcontext context = nullptr;
+  const CUresult found = driver.cuDevicePrimaryCtxRetain(&context, device);
+  if (found == CUDA_SUCCESS) driver.cuDevicePrimaryCtxRelease_v2(device);
+  const CUresult result = driver.cuDevicePrimaryCtxReset_v2(device);
+  if (found == CUDA_SUCCESS && result == CUDA_SUCCESS) forget(context);
+  return result;
+}
+
+}  // namespace
+
+void meter_allocations(api::DriverTable* table) {
+  replace_entry(table->cuMemAlloc_v2, &alloc);
+  replace_entry(table->cuMemAllocPitch_v2, &alloc_pitch);
+  replace_entry(table->cuMemAllocManaged, &alloc_managed);
+  replace_entry(table->cuMemFree_v2, &free);
+  replace_entry(table->cuMemGetInfo_v2, &get_info);
+}
+
+void meter_contexts(api::DriverTable* table) {
+  replace_entry(table->cuCtxDestroy_v2, &destroy_context);
+  replace_entry(table->cuDevicePrimaryCtxReset_v2, &reset_primary);
+}
+
+}  // namespace rcuda::server

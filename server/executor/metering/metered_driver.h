@@ -1,0 +1,42 @@
+// MeteredDriver: a driver whose functions that allocate device memory book it with the session's
+// Quota, and fail with CUDA_ERROR_OUT_OF_MEMORY if it does not fit. cuMemGetInfo tells the quota.
+//
+// A session calls the driver through this for what its program asks for. What the worker allocates
+// for itself comes from the plain table, and is not counted. Without a limit of device memory
+// table() is the plain table.
+//
+// The entries of a table are plain functions, so what they book is known to the process: only one
+// session with a limit may exist in a process at a time. A worker serves one.
+// Threads: any for the functions. Blocking: as the driver's own; before a refusal they trim the
+// session's pools.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "api/driver_table.h"
+#include "server/executor/objects/objects.h"
+#include "server/quota/quota.h"
+
+namespace rcuda::server {
+
+struct Meters;
+
+class MeteredDriver {
+ public:
+  // `driver` outlives this object.
+  MeteredDriver(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
+                const std::shared_ptr<Quota>& quota);
+  ~MeteredDriver();
+  MeteredDriver(const MeteredDriver&) = delete;
+  MeteredDriver& operator=(const MeteredDriver&) = delete;
+
+  const api::DriverTable& table() const { return meters_ ? metered_ : plain_; }
+
+ private:
+  const api::DriverTable& plain_;
+  api::DriverTable metered_;
+  std::unique_ptr<Meters> meters_;  // null: nothing is limited
+};
+
+}  // namespace rcuda::server

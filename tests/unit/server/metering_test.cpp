@@ -1,0 +1,136 @@
+// A quota of device memory against programs that try to break it: each kind of memory on softgpu,
+// through a metered table.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include "server/executor/metering/metered_driver.h"
+#include "server/quota/ledger.h"
+#include "server/quota/quota.h"
+#include "tests/support/session_harness.h"
+
+namespace rcuda::server {
+namespace {
+
+constexpr uint64_t kMiB = 1u << 20;
+constexpr uint64_t kLimit = 64 * kMiB;
+constexpr uint32_t kOrdinal = 5;  // the server's number of the first device
+
+class MeteringTest : public ::testing::Test {
+ protected:
+  MeteringTest() {
+    ledger_.clear(0);
+    ledger_.clear(1);
+    quota_ = quota_of(0);
+    table().cuDevicePrimaryCtxRetain(&context_, 0);
+    std::vector<SessionDevice> devices{{0, context_, kOrdinal}};
+    metered_.emplace(plain(), devices, quota_);
+    plain().cuCtxSetCurrent(context_);
+  }
+  ~MeteringTest() override { plain().cuDevicePrimaryCtxRelease_v2(0); }
+
+  static const api::DriverTable& plain() { return test::TestDriver::get().table; }
+  const api::DriverTable& table() { return metered_ ? metered_->table() : plain(); }
+  uint64_t booked() { return ledger_.sum(kOrdinal); }
+  // Of a session of the same user.
+  std::shared_ptr<Quota> quota_of(uint32_t slot) {
+    std::vector<UniqueFd> ledgers;
+    ledgers.emplace_back(::fcntl(ledger_.descriptor(), F_DUPFD_CLOEXEC, 0));
+    return std::make_shared<Quota>(
+        std::move(Quota::make({{.of = "user ada", .device_memory = kLimit, .slot = slot}},
+                              std::move(ledgers)))
+            .value());
+  }
+
+  CUdeviceptr allocate(uint64_t bytes) {
+    CUdeviceptr address = 0;
+    EXPECT_EQ(table().cuMemAlloc_v2(&address, bytes), CUDA_SUCCESS);
+    return address;
+  }
+
+  Ledger ledger_ = std::move(Ledger::make()).value();
+  std::shared_ptr<Quota> quota_;
+  CUcontext context_ = nullptr;
+  std::optional<MeteredDriver> metered_;
+};
+
+TEST_F(MeteringTest, ATableIsUntouchedWithoutALimit) {
+  const MeteredDriver free(plain(), {}, std::make_shared<Quota>());
+  EXPECT_EQ(&free.table(), &plain());
+}
+
+TEST_F(MeteringTest, PlainMemoryEndsAtTheLimit) {
+  const CUdeviceptr first = allocate(40 * kMiB);
+  CUdeviceptr second = 0;
+  EXPECT_EQ(table().cuMemAlloc_v2(&second, 40 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  second = allocate(24 * kMiB);
+  CUdeviceptr third = 0;
+  EXPECT_EQ(table().cuMemAlloc_v2(&third, 1), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(table().cuMemFree_v2(first), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuMemFree_v2(allocate(40 * kMiB)), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuMemFree_v2(second), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+}
+
+TEST_F(MeteringTest, PitchedAndManagedMemoryCount) {
+  CUdeviceptr pitched = 0, managed = 0;
+  size_t pitch = 0;
+  EXPECT_EQ(table().cuMemAllocPitch_v2(&pitched, &pitch, kMiB, 65, 4), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_NE(table().cuMemAllocPitch_v2(&pitched, &pitch, SIZE_MAX / 2, 4, 4), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuMemAllocPitch_v2(&pitched, &pitch, kMiB, 40, 4), CUDA_SUCCESS);
+  EXPECT_GE(booked(), pitch * 40);
+  EXPECT_EQ(table().cuMemAllocManaged(&managed, 40 * kMiB, CU_MEM_ATTACH_GLOBAL),
+            CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_EQ(table().cuMemAllocManaged(&managed, 24 * kMiB, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), kLimit);
+  EXPECT_EQ(table().cuMemFree_v2(pitched), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuMemFree_v2(managed), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+}
+
+TEST_F(MeteringTest, WhatTheDriverRefusesIsNotBooked) {
+  CUdeviceptr address = 0;
+  EXPECT_EQ(table().cuMemAlloc_v2(&address, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(table().cuMemAllocManaged(&address, kMiB, 77), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(booked(), 0u);
+  address = allocate(kMiB);
+  EXPECT_EQ(table().cuMemFree_v2(address + 256), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_GT(booked(), 0u);
+  EXPECT_EQ(table().cuMemFree_v2(address), CUDA_SUCCESS);
+  EXPECT_NE(table().cuMemFree_v2(address), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+}
+
+TEST_F(MeteringTest, TheProgramSeesTheQuota) {
+  size_t free = 0, total = 0;
+  const CUdeviceptr address = allocate(16 * kMiB);
+  ASSERT_EQ(table().cuMemGetInfo_v2(&free, &total), CUDA_SUCCESS);
+  EXPECT_EQ(total, kLimit);
+  EXPECT_EQ(free, 48 * kMiB);
+  // Another session of the user.
+  ASSERT_TRUE(quota_of(1)->take_device(kOrdinal, 40 * kMiB));
+  ASSERT_EQ(table().cuMemGetInfo_v2(&free, &total), CUDA_SUCCESS);
+  EXPECT_EQ(free, 8 * kMiB);
+  CUdeviceptr second = 0;
+  EXPECT_EQ(table().cuMemAlloc_v2(&second, 16 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(table().cuMemFree_v2(address), CUDA_SUCCESS);
+}
+
+TEST_F(MeteringTest, TheEndOfAContextGivesItsMemoryBack) {
+  CUcontext context = nullptr;
+  CUctxCreateParams parameters{};
+  ASSERT_EQ(table().cuCtxCreate_v4(&context, &parameters, 0, 0), CUDA_SUCCESS);
+  allocate(48 * kMiB);
+  ASSERT_EQ(table().cuCtxDestroy_v2(context), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+  ASSERT_EQ(plain().cuCtxSetCurrent(context_), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuMemFree_v2(allocate(48 * kMiB)), CUDA_SUCCESS);
+}
+
+}  // namespace
+}  // namespace rcuda::server
