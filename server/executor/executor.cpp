@@ -61,6 +61,8 @@ Executor::Executor(const SessionResources& given)
       module_services{driver, resources, objects, answers, output, device_waits, images, links},
       peer_services{resources, objects,     answers,       work,        idle,
                     peers,     peer_memory, copy_outcomes, copied_bytes},
-      stream_services{driver, resources, objects, answers, output, completions, idle} {}
+      stream_services{driver, resources, objects, answers, output, completions, idle} {
+  metered.observe_frees_with([this] { pool_frees.reached_all(); });
+}
 
 }  // namespace rcuda::server

@@ -56,7 +56,7 @@ class Executor {
   Executor& operator=(const Executor&) = delete;
 
   const SessionResources resources;
-  const MeteredDriver metered;
+  MeteredDriver metered;
   const api::DriverTable& driver;  // for what the program asks for; resources.driver: for others
   transport::Link& link;
   uint64_t commands = 0;  // so far; logged at the end of the session, like copied_bytes

@@ -97,6 +97,8 @@ bool Quota::take_host(uint64_t bytes) {
   return take(&Allowance::host_memory, Ledger::kHostMemory, bytes);
 }
 
+void Quota::add_host(uint64_t bytes) { add(&Allowance::host_memory, Ledger::kHostMemory, bytes); }
+
 void Quota::give_host(uint64_t bytes) {
   give(&Allowance::host_memory, Ledger::kHostMemory, bytes);
 }

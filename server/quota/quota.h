@@ -34,6 +34,7 @@ class Quota {
   void add_device(uint32_t device, uint64_t bytes);  // bytes that are in use already
   void give_device(uint32_t device, uint64_t bytes);
   bool take_host(uint64_t bytes);
+  void add_host(uint64_t bytes);
   void give_host(uint64_t bytes);
 
   struct Room {

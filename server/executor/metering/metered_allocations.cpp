@@ -41,23 +41,30 @@ CUresult alloc_managed(CUdeviceptr* address, size_t bytes, unsigned flags) {
 }
 
 CUresult free(CUdeviceptr address) {
-  return end_booked(meters().allocations, address,
-                    [&] { return meters().driver.cuMemFree_v2(address); });
+  const CUresult result = end_booked(meters().allocations, address,
+                                     [&] { return meters().driver.cuMemFree_v2(address); });
+  meters().refresh();  // it may have been a pool's
+  return result;
 }
 
 CUresult get_info(size_t* free, size_t* total) {
   Meters& all = meters();
+  all.refresh();
   const CUresult result = all.driver.cuMemGetInfo_v2(free, total);
-  DeviceMeter::Place place;
-  if (result != CUDA_SUCCESS || all.device.current(&place) != CUDA_SUCCESS) return result;
-  const auto room = all.device.room(place.device);
+  MemoryMeter::Place place;
+  if (result != CUDA_SUCCESS || all.memory.current(&place) != CUDA_SUCCESS) return result;
+  const auto room = all.memory.room(place.device);
   if (!room) return result;
   if (free) *free = std::min<size_t>(*free, room->free);
   if (total) *total = std::min<size_t>(*total, room->limit);
   return result;
 }
 
-void forget(CUcontext context) { meters().allocations.give_all_of(context); }
+void forget(CUcontext context) {
+  meters().stream_frees.give_all_of(context, meters().allocations);
+  meters().allocations.give_all_of(context);
+  meters().pools.refresh();
+}
 
 CUresult destroy_context(CUcontext context) {
   const CUresult result = meters().driver.cuCtxDestroy_v2(context);

@@ -1,16 +1,18 @@
-// MeteredDriver: a driver whose functions that allocate device memory book it with the session's
-// Quota, and fail with CUDA_ERROR_OUT_OF_MEMORY if it does not fit. cuMemGetInfo tells the quota.
+// MeteredDriver: a driver whose functions that allocate memory for the program book it with the
+// session's Quota, and fail with CUDA_ERROR_OUT_OF_MEMORY if it does not fit. cuMemGetInfo tells
+// the quota.
 //
 // A session calls the driver through this for what its program asks for. What the worker allocates
-// for itself comes from the plain table, and is not counted. Without a limit of device memory
+// for itself comes from the plain table, and is not counted. Without a limit of memory
 // table() is the plain table.
 //
 // The entries of a table are plain functions, so what they book is known to the process: only one
 // session with a limit may exist in a process at a time. A worker serves one.
-// Threads: any for the functions. Blocking: as the driver's own; before a refusal they trim the
+// Executor thread only. Blocking: as the driver's own; before a refusal they trim the
 // session's pools.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -30,6 +32,10 @@ class MeteredDriver {
   ~MeteredDriver();
   MeteredDriver(const MeteredDriver&) = delete;
   MeteredDriver& operator=(const MeteredDriver&) = delete;
+
+  // Called before pools are trimmed. A driver trims only what was freed before a call that it took
+  // for a synchronisation (pool_frees.h).
+  void observe_frees_with(std::function<void()> observe);
 
   const api::DriverTable& table() const { return meters_ ? metered_ : plain_; }
 

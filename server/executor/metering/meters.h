@@ -1,26 +1,47 @@
 // Meters: what is booked for a session, by the kind of memory. Only the functions of metered
 // tables use it (metered_driver.h).
 //
-// Threads: any. Each meter has its own lock, which it does not hold while it calls the driver.
+// Executor thread only.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "api/driver_table.h"
-#include "server/executor/metering/device_meter.h"
+#include "server/executor/metering/memory_meter.h"
+#include "server/executor/metering/pool_meter.h"
+#include "server/executor/metering/stream_frees.h"
 
 namespace rcuda::server {
 
 struct Meters {
   Meters(const api::DriverTable& table, const std::vector<SessionDevice>& devices,
          std::shared_ptr<Quota> quota)
-      : driver(table), device(table, devices, std::move(quota)), allocations(device) {}
+      : driver(table),
+        memory(table, devices, std::move(quota)),
+        allocations(memory),
+        pools(table, memory, devices),
+        stream_frees(table) {
+    memory.reclaim = [this] { reclaim(); };
+  }
+
+  // Gives back what the driver has released.
+  void refresh() {
+    stream_frees.refresh(allocations);
+    pools.refresh();
+  }
+  // The same after the driver has been told to release what it only keeps for reuse.
+  void reclaim();
 
   const api::DriverTable& driver;  // not metered
-  DeviceMeter device;
+  MemoryMeter memory;
   Bookings allocations;
+  PoolMeter pools;
+  StreamFrees stream_frees;
+  std::function<void()> observe_frees;  // see MeteredDriver; null: nothing is to be done
 };
 
 // Of the process. There are none before a MeteredDriver exists.
@@ -30,8 +51,8 @@ Meters& meters();
 // `*object`, and books it.
 template <typename Object, typename Make>
 CUresult make_booked(Bookings& bookings, uint64_t bytes, const Object* object, Make make) {
-  DeviceMeter& meter = meters().device;
-  DeviceMeter::Place place;
+  MemoryMeter& meter = meters().memory;
+  MemoryMeter::Place place;
   if (CUresult result = meter.current(&place); result != CUDA_SUCCESS) return result;
   if (!meter.take(place.device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = make();
@@ -58,9 +79,38 @@ CUresult end_booked(Bookings& bookings, Object object, End end) {
   return result;
 }
 
+// Books memory of another process that has been mapped at `address`. If it does not fit, calls
+// `unmap`.
+template <typename Unmap>
+CUresult book_imported(CUdeviceptr address, Unmap unmap) {
+  Meters& all = meters();
+  MemoryMeter::Place place;
+  int device = 0;
+  size_t bytes = 0;
+  CUresult result = all.memory.current(&place);
+  if (result == CUDA_SUCCESS) {
+    result = all.driver.cuMemGetAddressRange_v2(nullptr, &bytes, address);
+  }
+  if (result == CUDA_SUCCESS) {
+    result =
+        all.driver.cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
+  }
+  place.device = device;
+  if (result == CUDA_SUCCESS && !all.memory.take(place.device, bytes)) {
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (result == CUDA_SUCCESS) {
+    all.allocations.put(address, {place, bytes});
+  } else {
+    unmap();
+  }
+  return result;
+}
+
 // Each replaces the entries of a kind of memory, where the driver has them.
 void meter_allocations(api::DriverTable* table);
 void meter_contexts(api::DriverTable* table);
+void meter_pools(api::DriverTable* table);
 
 template <typename Function>
 void replace_entry(Function*& entry, Function* replacement) {

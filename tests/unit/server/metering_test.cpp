@@ -132,5 +132,90 @@ TEST_F(MeteringTest, TheEndOfAContextGivesItsMemoryBack) {
   EXPECT_EQ(table().cuMemFree_v2(allocate(48 * kMiB)), CUDA_SUCCESS);
 }
 
+TEST_F(MeteringTest, PoolsEndAtTheLimit) {
+  CUdeviceptr first = 0, second = 0;
+  ASSERT_EQ(table().cuMemAllocAsync(&first, 40 * kMiB, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  EXPECT_EQ(table().cuMemAllocAsync(&second, 128 * kMiB, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(table().cuMemAllocAsync(&second, 40 * kMiB, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(table().cuMemAlloc_v2(&second, 40 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(table().cuMemFreeAsync(first, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+  EXPECT_EQ(table().cuMemFree_v2(allocate(64 * kMiB)), CUDA_SUCCESS);
+}
+
+// Sets how much memory the pool keeps for reuse.
+void keep(const api::DriverTable& driver, CUmemoryPool pool, cuuint64_t bytes) {
+  ASSERT_EQ(driver.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &bytes),
+            CUDA_SUCCESS);
+}
+
+TEST_F(MeteringTest, WhatAPoolKeepsCountsUntilItIsNeeded) {
+  CUmemoryPool pool = nullptr;
+  ASSERT_EQ(table().cuDeviceGetDefaultMemPool(&pool, 0), CUDA_SUCCESS);
+  keep(table(), pool, UINT64_MAX);
+  CUdeviceptr address = 0;
+  ASSERT_EQ(table().cuMemAllocAsync(&address, 40 * kMiB, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuMemFreeAsync(address, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  // Memory that is kept is used again.
+  ASSERT_EQ(table().cuMemAllocAsync(&address, 40 * kMiB, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  ASSERT_EQ(table().cuMemFreeAsync(address, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuMemFree_v2(allocate(48 * kMiB)), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+  keep(table(), pool, 0);
+}
+
+TEST_F(MeteringTest, ADestroyedPoolCountsUntilItsMemoryIsFree) {
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  CUmemoryPool pool = nullptr;
+  ASSERT_EQ(table().cuMemPoolCreate(&pool, &properties), CUDA_SUCCESS);
+  CUdeviceptr address = 0, second = 0;
+  EXPECT_EQ(table().cuMemAllocFromPoolAsync(&address, 80 * kMiB, pool, nullptr),
+            CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_EQ(table().cuMemAllocFromPoolAsync(&address, 40 * kMiB, pool, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuMemPoolDestroy(pool), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  EXPECT_EQ(table().cuMemAlloc_v2(&second, 40 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_EQ(table().cuMemFreeAsync(address, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+  size_t bytes = 0;
+  EXPECT_NE(plain().cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes),
+            CUDA_SUCCESS);
+}
+
+TEST_F(MeteringTest, ADefaultPoolCannotBeDestroyed) {
+  CUmemoryPool pool = nullptr;
+  ASSERT_EQ(table().cuDeviceGetDefaultMemPool(&pool, 0), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuMemPoolDestroy(pool), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(MeteringTest, MemoryThatAStreamFreesLaterCountsUntilThen) {
+  CUstream stream = nullptr;
+  CUdeviceptr gate = allocate(4), second = 0;
+  ASSERT_EQ(plain().cuMemsetD32_v2(gate, 0, 1), CUDA_SUCCESS);
+  ASSERT_EQ(plain().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  const CUdeviceptr address = allocate(40 * kMiB);
+  ASSERT_EQ(plain().cuStreamWaitValue32_v2(stream, gate, 1, CU_STREAM_WAIT_VALUE_EQ), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuMemFreeAsync(address, stream), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuMemAlloc_v2(&second, 40 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  CUstream other = nullptr;
+  ASSERT_EQ(plain().cuStreamCreate(&other, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(plain().cuStreamWriteValue32_v2(other, gate, 1, 0), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuStreamSynchronize(stream), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuMemFree_v2(allocate(40 * kMiB)), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuMemFree_v2(gate), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+  plain().cuStreamDestroy_v2(stream);
+  plain().cuStreamDestroy_v2(other);
+}
+
 }  // namespace
 }  // namespace rcuda::server

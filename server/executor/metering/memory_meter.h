@@ -1,15 +1,13 @@
-// DeviceMeter: books device memory with the session's Quota.
+// MemoryMeter: books memory of devices, and of the host, with the session's Quota.
 //
-// Threads: any. Blocking: none by itself; take() calls the function that reclaims memory, which
-// calls the driver. Errors: none; what does not fit is refused with false, and the first refusal of
-// the session is logged with the remedy.
+// Executor thread only. Blocking: none by itself; take() calls the function that reclaims memory,
+// which calls the driver. Errors: what does not fit is refused with false, and the session's first
+// refusal is logged with the remedy.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <vector>
@@ -22,10 +20,12 @@
 
 namespace rcuda::server {
 
-class DeviceMeter {
+class MemoryMeter {
  public:
+  static constexpr CUdevice kHost = -1;  // stands for the host's memory
+
   // The driver outlives this object.
-  DeviceMeter(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
+  MemoryMeter(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
               std::shared_ptr<Quota> quota);
 
   // Called before anything is refused: gives back what the driver only keeps for reuse.
@@ -54,17 +54,17 @@ class DeviceMeter {
   const api::DriverTable& driver_;
   const std::vector<SessionDevice> devices_;
   const std::shared_ptr<Quota> quota_;
-  std::atomic<bool> warned_{false};
+  bool warned_ = false;
 };
 
 // What is booked for objects of one kind, by address or handle. Ends with the objects, or with
 // their context.
 class Bookings {
  public:
-  explicit Bookings(DeviceMeter& meter) : meter_(meter) {}
+  explicit Bookings(MemoryMeter& meter) : meter_(meter) {}
 
   struct Booking {
-    DeviceMeter::Place place;
+    MemoryMeter::Place place;
     uint64_t bytes = 0;
   };
   // The bytes are booked already.
@@ -75,8 +75,7 @@ class Bookings {
   void give_all_of(CUcontext context);
 
  private:
-  DeviceMeter& meter_;
-  std::mutex mutex_;
+  MemoryMeter& meter_;
   std::unordered_map<uint64_t, Booking> bookings_;
 };
 

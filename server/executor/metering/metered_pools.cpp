@@ -1,0 +1,121 @@
+// Entries of a metered table for memory of pools, and for memory that is freed in stream order.
+#include <cstdint>
+
+#include "server/executor/metering/meters.h"
+
+namespace rcuda::server {
+namespace {
+
+// An allocation in a stream that captures becomes a node of a graph.
+bool captures(CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return meters().driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+         status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
+// `pool`: null if the memory comes from the current pool of the stream's device.
+template <typename Allocate>
+CUresult allocate(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream,
+                  Allocate allocate_now) {
+  if (captures(stream)) return allocate_now();
+  Meters& all = meters();
+  MemoryMeter::Place place;
+  if (CUresult result = all.memory.current(&place); result != CUDA_SUCCESS) return result;
+  if (!pool) pool = all.pools.current_of(place.device);
+  if (!all.pools.may_hold(pool, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = allocate_now();
+  if (result != CUDA_SUCCESS || all.pools.book_growth(pool)) return result;
+  all.driver.cuMemFreeAsync(*address, stream);
+  *address = 0;
+  all.reclaim();
+  all.memory.warn(place.device, bytes);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult alloc_async(CUdeviceptr* address, size_t bytes, CUstream stream) {
+  return allocate(address, bytes, nullptr, stream,
+                  [&] { return meters().driver.cuMemAllocAsync(address, bytes, stream); });
+}
+
+CUresult alloc_from_pool(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  return allocate(address, bytes, pool, stream, [&] {
+    return meters().driver.cuMemAllocFromPoolAsync(address, bytes, pool, stream);
+  });
+}
+
+CUresult free_async(CUdeviceptr address, CUstream stream) {
+  Meters& all = meters();
+  const auto booking = all.allocations.remove(address);
+  const CUresult result = all.driver.cuMemFreeAsync(address, stream);
+  if (!booking) return result;
+  if (result != CUDA_SUCCESS || !all.stream_frees.add(*booking, stream)) {
+    all.allocations.put(address, *booking);  // until its context ends
+  }
+  return result;
+}
+
+CUresult create_pool(CUmemoryPool* pool, const CUmemPoolProps* properties) {
+  const CUresult result = meters().driver.cuMemPoolCreate(pool, properties);
+  if (result == CUDA_SUCCESS) meters().pools.know_created(*pool, properties->location);
+  return result;
+}
+
+CUresult destroy_pool(CUmemoryPool pool) { return meters().pools.destroy(pool); }
+
+CUresult trim_pool(CUmemoryPool pool, size_t keep) {
+  const CUresult result = meters().driver.cuMemPoolTrimTo(pool, keep);
+  meters().pools.refresh();
+  return result;
+}
+
+// Programs find pools of the host, and of managed memory, with these two.
+CUresult get_default_pool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+  const CUresult result = meters().driver.cuMemGetDefaultMemPool(pool, location, type);
+  if (result == CUDA_SUCCESS) meters().pools.know_default(*pool, *location);
+  return result;
+}
+
+CUresult get_pool(CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type) {
+  const CUresult result = meters().driver.cuMemGetMemPool(pool, location, type);
+  if (result == CUDA_SUCCESS) meters().pools.know_default(*pool, *location);
+  return result;
+}
+
+// The memory outlives the process that exported it.
+CUresult import_pointer(CUdeviceptr* address, CUmemoryPool pool, CUmemPoolPtrExportData* data) {
+  Meters& all = meters();
+  const CUresult result = all.driver.cuMemPoolImportPointer(address, pool, data);
+  if (result != CUDA_SUCCESS) return result;
+  return book_imported(*address, [&] { all.driver.cuMemFree_v2(*address); });
+}
+
+// Calls that make the pools release what was freed.
+CUresult synchronize_stream(CUstream stream) {
+  const CUresult result = meters().driver.cuStreamSynchronize(stream);
+  meters().refresh();
+  return result;
+}
+
+CUresult synchronize_event(CUevent event) {
+  const CUresult result = meters().driver.cuEventSynchronize(event);
+  meters().refresh();
+  return result;
+}
+
+}  // namespace
+
+void meter_pools(api::DriverTable* table) {
+  replace_entry(table->cuMemAllocAsync, &alloc_async);
+  replace_entry(table->cuMemAllocFromPoolAsync, &alloc_from_pool);
+  replace_entry(table->cuMemFreeAsync, &free_async);
+  replace_entry(table->cuMemPoolCreate, &create_pool);
+  replace_entry(table->cuMemPoolDestroy, &destroy_pool);
+  replace_entry(table->cuMemPoolTrimTo, &trim_pool);
+  replace_entry(table->cuMemGetDefaultMemPool, &get_default_pool);
+  replace_entry(table->cuMemGetMemPool, &get_pool);
+  replace_entry(table->cuMemPoolImportPointer, &import_pointer);
+  replace_entry(table->cuStreamSynchronize, &synchronize_stream);
+  replace_entry(table->cuEventSynchronize, &synchronize_event);
+}
+
+}  // namespace rcuda::server
