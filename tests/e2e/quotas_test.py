@@ -57,11 +57,13 @@ class QuotasTest(unittest.TestCase):
             os.chmod(self.path("token"), 0o600)
         return self.path("token")
 
+    def environment(self, server, transport, **more):
+        security = dict(RCUDA_SECURITY="tls", RCUDA_TOKEN_FILE=self.token()) if transport == "tls" else {}
+        return client_environment(BUILD, [server], transport.replace("tls", "tcp"), **security, **more)
+
     def start(self, server, transport, wait="", devices=None, program=None):
         """A program with a session, or one that waits for it. Its stderr goes to a file."""
-        security = dict(RCUDA_SECURITY="tls", RCUDA_TOKEN_FILE=self.token()) if transport == "tls" else {}
-        environment = client_environment(BUILD, [server], transport.replace("tls", "tcp"), RCUDA_WAIT=wait,
-                                         **security)
+        environment = self.environment(server, transport, RCUDA_WAIT=wait)
         if devices:
             environment["RCUDA_DEVICES"] = ",".join(server.address(gpu) for gpu in devices)
         log = tempfile.TemporaryFile("w+")
@@ -218,7 +220,7 @@ class QuotasTest(unittest.TestCase):
 
     def multiprocessors(self, server, transport):
         return subprocess.run([sys.executable, "-c", PRINT_MULTIPROCESSORS], text=True, timeout=120,
-                              env=client_environment(BUILD, [server], transport), capture_output=True).stdout
+                              env=self.environment(server, transport), capture_output=True).stdout
 
     def test_a_session_has_its_share_of_the_multiprocessors(self):
         for rules, count in (("", "132\n"), ("[limits.session]\nsm_percent = 25\n", "33\n")):
