@@ -70,6 +70,7 @@ SessionLoop::SessionLoop(const SessionResources& resources, const SessionLoopOpt
       options_(options),
       executor_(resources),
       time_(resources.limits, now()),
+      contexts_(*resources.driver, resources.devices, executor_.objects),
       ring_(*resources.link, wire::kCommandRingLayout),
       last_activity_(Clock::now()),
       peer_waits_(executor_.peers, executor_.objects, executor_.completions, executor_.idle,
@@ -139,8 +140,8 @@ Status SessionLoop::serve() {
     if (device_trace_) [[unlikely]]
       device_trace_->poll(&trace_);
     RCUDA_RETURN_IF_ERROR(failure_);
-    if (time_.limits()) [[unlikely]]
-      RCUDA_RETURN_IF_ERROR(check_time());
+    if (time_.limits() || contexts_.watches()) [[unlikely]]
+      RCUDA_RETURN_IF_ERROR(check_limits());
     if (worked) {
       last_activity_ = Clock::now();
     } else {
@@ -150,25 +151,35 @@ Status SessionLoop::serve() {
   return {};
 }
 
-Status SessionLoop::check_time() {
+Status SessionLoop::check_limits() {
   const uint64_t at = now();
+  if (const Status lost = contexts_.look(at); !lost.ok()) return end_for(lost.context());
+  if (!time_.limits()) return {};
   if (std::exchange(commands_seen_, executor_.commands) != executor_.commands) time_.used(at);
   if (at < time_.due()) return {};
   const std::optional<SessionTime::Notice> notice = time_.poll(at, [this] {
     return !held_back_.empty() || executor_.peers.copying() || executor_.idle.any_work();
   });
   if (!notice) return {};
+  if (notice->ends) return end_for(notice->text);
   RCUDA_INFO("%s", notice->text.c_str());
-  const bool sent = executor_.answers.events().notice(notice->ends, notice->text).ok();
-  if (!notice->ends) return {};
+  (void)executor_.answers.events().notice(false, notice->text);
+  return {};
+}
+
+Status SessionLoop::end_for(const std::string& why) {
+  RCUDA_INFO("%s", why.c_str());
   // The client closes the Link when it has read why.
   constexpr auto kPatience = std::chrono::seconds(1);
-  if (sent) (void)link_.wait([this] { return stop_.load(); }, Clock::now() + kPatience);
-  return {Code::kUnavailable, notice->text};
+  if (executor_.answers.events().notice(true, why).ok()) {
+    (void)link_.wait([this] { return stop_.load(); }, Clock::now() + kPatience);
+  }
+  return {Code::kUnavailable, why};
 }
 
 uint64_t SessionLoop::limits_due() const {
   uint64_t due = time_.limits() ? time_.due() : SessionTime::kNever;
+  if (contexts_.watches()) due = std::min(due, contexts_.due());
   // A command that is held back longer than this waits for other workers.
   if (executor_.pace.limits() && !held_back_.empty() && executor_.pace.until() > now()) {
     due = std::min(due, executor_.pace.until());

@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "common/base/status.h"
@@ -26,6 +27,7 @@
 #include "common/wire/ring.h"
 #include "server/executor/executor.h"
 #include "server/executor/peers/peer_waits.h"
+#include "server/worker/context_watch.h"
 #include "server/worker/device_trace.h"
 #include "server/worker/session_time.h"
 
@@ -59,8 +61,9 @@ class SessionLoop {
 
   Status serve();
   uint64_t now() const;  // SessionLoopOptions::now
-  // Warns the client, or returns an error, if the session's time is over.
-  Status check_time();
+  // Warns the client, or ends the session with an error: its time is over, or its contexts are.
+  Status check_limits();
+  Status end_for(const std::string& why);
   // When the loop must look at the session's limits again; SessionTime::kNever without limits.
   uint64_t limits_due() const;
   bool may_run(std::span<const std::byte> frame);
@@ -83,7 +86,8 @@ class SessionLoop {
   const SessionLoopOptions options_;
   Executor executor_;
   SessionTime time_;
-  uint64_t commands_seen_ = 0;  // by check_time()
+  ContextWatch contexts_;
+  uint64_t commands_seen_ = 0;  // by check_limits()
   wire::RingReader ring_;
   std::atomic<bool> stop_{false};
   bool ended_ = false;

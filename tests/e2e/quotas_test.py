@@ -26,6 +26,22 @@ assert cuda.cuInit(0) == 0 and cuda.cuDeviceGetAttribute(ctypes.byref(count), 16
 print(count.value)
 """
 
+# Prints the error of a kernel that fails, and then the first other result.
+FAIL_AND_LIVE_ON = """
+import ctypes, time
+cuda, context, module, function = ctypes.CDLL("libcuda.so.1"), *(ctypes.c_void_p() for _ in range(3))
+ptx = b".version 7.0 .target sm_70 .address_size 64 .visible .entry fail() { trap; }"
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0 and cuda.cuModuleLoadData(ctypes.byref(module), ptx) == 0
+assert cuda.cuModuleGetFunction(ctypes.byref(function), module, b"fail") == 0
+cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+first = last = cuda.cuCtxSynchronize()
+while last == first:
+    time.sleep(0.02)
+    last = cuda.cuCtxSynchronize()
+print(first, last)
+"""
+
 
 class QuotasTest(unittest.TestCase):
     def setUp(self):
@@ -231,6 +247,13 @@ class QuotasTest(unittest.TestCase):
     def test_a_share_that_the_server_cannot_hold_is_refused(self):
         server = self.server("[limits.session]\nsm_percent = 25\n")
         self.check_refused(server, "tcp", "25 % of a GPU (sm_percent)", "nvidia-cuda-mps-control -d")
+
+    def test_with_mps_a_session_does_not_outlive_its_contexts(self):
+        server = self.server(environment=dict(SOFTGPU_MPS="1"))
+        result = subprocess.run([sys.executable, "-c", FAIL_AND_LIVE_ON], text=True, timeout=120,
+                                env=client_environment(BUILD, [server], "tcp"), capture_output=True)
+        self.assertRegex(result.stdout, "^7[0-9][0-9] 46$", result.stderr)  # CUDA_ERROR_DEVICE_UNAVAILABLE
+        self.assertIn("has ended all sessions on its GPU, because the server uses MPS", result.stderr)
 
     def check_config(self, text, *options):
         with open(self.path("server.toml"), "w") as file:
