@@ -8,10 +8,11 @@
 // A worker that restricts itself to some devices does so before its driver starts, so a session
 // needs a worker of its set of devices (DeviceSets), and of its compute share (compute_share.h).
 // Idle workers have no share; a session with one waits for the start of its worker. Where
-// delegated, each worker has a cgroup. Threads: the daemon's only thread, which polls the
-// descriptors (add_descriptors()) and calls handle() for those that are ready. Blocking: shutdown()
-// only. A worker that does not read its messages counts as dead. Errors: last_failure() says why no
-// worker starts.
+// delegated, each worker has a cgroup.
+//
+// Threads: the daemon's only thread, which polls the descriptors (add_descriptors()) and calls
+// handle() for those that are ready. Blocking: shutdown() only. A worker that does not read its
+// messages counts as dead. Errors: last_failure() says why no worker starts.
 #pragma once
 
 #include <array>

@@ -97,7 +97,7 @@ Result<Configuration> read_configuration() {
                 {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", 100, &result.mps_percent}};
   for (const auto& count : counts) {
     const char* text = std::getenv(count.name);
-    if (!text) continue;
+    if (!text || (count.value == &result.mps_percent && result.mps == 0)) continue;
     char* end = nullptr;
     const long number = std::strtol(text, &end, 10);
     if (end == text || *end != '\0' || number < 0 || number > count.most) {
