@@ -66,6 +66,7 @@ class Bookings {
   struct Booking {
     MemoryMeter::Place place;
     uint64_t bytes = 0;
+    uint32_t references = 1;  // more: memory of another process that was opened again
   };
   // The bytes are booked already.
   void put(uint64_t object, const Booking& booking);

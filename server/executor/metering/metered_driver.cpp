@@ -30,6 +30,7 @@ MeteredDriver::MeteredDriver(const api::DriverTable& driver,
   meter_allocations(&metered_);
   meter_contexts(&metered_);
   meter_pools(&metered_);
+  meter_mappings(&metered_);
 }
 
 void MeteredDriver::observe_frees_with(std::function<void()> observe) {

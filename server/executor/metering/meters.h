@@ -12,6 +12,7 @@
 
 #include "api/driver_table.h"
 #include "server/executor/metering/memory_meter.h"
+#include "server/executor/metering/physical_meter.h"
 #include "server/executor/metering/pool_meter.h"
 #include "server/executor/metering/stream_frees.h"
 
@@ -24,7 +25,8 @@ struct Meters {
         memory(table, devices, std::move(quota)),
         allocations(memory),
         pools(table, memory, devices),
-        stream_frees(table) {
+        stream_frees(table),
+        physical(memory) {
     memory.reclaim = [this] { reclaim(); };
   }
 
@@ -41,6 +43,7 @@ struct Meters {
   Bookings allocations;
   PoolMeter pools;
   StreamFrees stream_frees;
+  PhysicalMeter physical;
   std::function<void()> observe_frees;  // see MeteredDriver; null: nothing is to be done
 };
 
@@ -110,6 +113,7 @@ CUresult book_imported(CUdeviceptr address, Unmap unmap) {
 // Each replaces the entries of a kind of memory, where the driver has them.
 void meter_allocations(api::DriverTable* table);
 void meter_contexts(api::DriverTable* table);
+void meter_mappings(api::DriverTable* table);
 void meter_pools(api::DriverTable* table);
 
 template <typename Function>

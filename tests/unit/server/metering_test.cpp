@@ -8,6 +8,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "server/executor/metering/metered_driver.h"
 #include "server/quota/ledger.h"
@@ -215,6 +216,73 @@ TEST_F(MeteringTest, MemoryThatAStreamFreesLaterCountsUntilThen) {
   EXPECT_EQ(booked(), 0u);
   plain().cuStreamDestroy_v2(stream);
   plain().cuStreamDestroy_v2(other);
+}
+
+class MappedMemoryTest : public MeteringTest {
+ protected:
+  MappedMemoryTest() {
+    plain().cuMemAddressReserve(&area_, 4 * kLimit, 0, 0, 0);
+    properties_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties_.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    properties_.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  }
+  ~MappedMemoryTest() override { plain().cuMemAddressFree(area_, 4 * kLimit); }
+
+  CUresult create(uint64_t bytes) { return table().cuMemCreate(&memory_, bytes, &properties_, 0); }
+
+  CUdeviceptr area_ = 0;
+  CUmemAllocationProp properties_{};
+  CUmemGenericAllocationHandle memory_ = 0;
+};
+
+TEST_F(MappedMemoryTest, EndsAtTheLimit) {
+  EXPECT_EQ(create(80 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(create(1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(booked(), 0u);
+  ASSERT_EQ(create(40 * kMiB), CUDA_SUCCESS);
+  CUdeviceptr plain_memory = 0;
+  EXPECT_EQ(table().cuMemAlloc_v2(&plain_memory, 40 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(table().cuMemRelease(memory_), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+}
+
+TEST_F(MappedMemoryTest, LivesAsLongAsAHandleOrAMapping) {
+  ASSERT_EQ(create(40 * kMiB), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuMemMap(area_, 40 * kMiB, 0, memory_, 0), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuMemMap(area_ + kLimit, 20 * kMiB, 0, memory_, 0), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuMemRelease(memory_), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuMemUnmap(area_, 20 * kMiB), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(table().cuMemUnmap(area_, 40 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  CUmemGenericAllocationHandle again = 0;
+  ASSERT_EQ(table().cuMemRetainAllocationHandle(&again,
+                                                reinterpret_cast<void*>(area_ + kLimit + 2 * kMiB)),
+            CUDA_SUCCESS);
+  ASSERT_EQ(table().cuMemUnmap(area_ + kLimit, 20 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  ASSERT_EQ(table().cuMemRelease(again), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+}
+
+TEST_F(MappedMemoryTest, ImportedMemoryCountsByItsMapping) {
+  ASSERT_EQ(plain().cuMemCreate(&memory_, 80 * kMiB, &properties_, 0), CUDA_SUCCESS);
+  int file = -1;
+  ASSERT_EQ(plain().cuMemExportToShareableHandle(&file, memory_,
+                                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+            CUDA_SUCCESS);
+  plain().cuMemRelease(memory_);
+  CUmemGenericAllocationHandle imported = 0;
+  ASSERT_EQ(table().cuMemImportFromShareableHandle(
+                &imported, reinterpret_cast<void*>(static_cast<intptr_t>(file)),
+                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+            CUDA_SUCCESS);
+  ::close(file);
+  EXPECT_EQ(table().cuMemMap(area_, 80 * kMiB, 0, imported, 0), CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_EQ(table().cuMemMap(area_, 40 * kMiB, 0, imported, 0), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  ASSERT_EQ(table().cuMemRelease(imported), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuMemUnmap(area_, 40 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
 }
 
 }  // namespace
