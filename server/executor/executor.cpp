@@ -23,7 +23,7 @@ PeerHub::Options peer_options(const PeerSettings& settings, Answers& answers, Jo
 
 Executor::Executor(const SessionResources& given)
     : resources(given),
-      metered(*given.driver, given.devices, given.quota),
+      metered(given),
       driver(metered.table()),
       link(*given.link),
       objects(driver, resources.devices),
@@ -39,7 +39,7 @@ Executor::Executor(const SessionResources& given)
       idle(driver, objects, work, completions),
       device_waits(objects, idle, jobs, peers),
       client_resources(answers.events()),
-      host_memory(driver, link, client_resources, resources.host_memory),
+      host_memory(driver, link, client_resources, metered, resources.host_memory),
       mirrors(driver, link, objects, answers, completions, host_memory),
       graph_keeper(driver, objects, client_resources, idle),
       host_callbacks(driver, link, answers.events(), client_resources, graph_keeper, mirrors),

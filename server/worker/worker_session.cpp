@@ -170,8 +170,8 @@ Status WorkerSession::admit(const WorkerMessage& message) {
   Result<Quota> quota = Quota::make(std::move(grant_.allowances), std::move(worker_.ledgers));
   if (!quota.ok()) return quota.status();
   resources_.quota = std::make_shared<Quota>(std::move(quota).value());
-  RCUDA_RETURN_IF_ERROR(limit_devices());
   resources_.limits = grant_.limits;
+  RCUDA_RETURN_IF_ERROR(limit_devices());
   resources_.owner = grant_.owner;
   const Settings& settings = worker_.settings;
   PeerSettings& peers = resources_.peers;
@@ -192,8 +192,13 @@ Status WorkerSession::admit(const WorkerMessage& message) {
   return {};
 }
 
-// The client is told the quotas as the sizes of its devices.
+// The client is told the quotas as the sizes and the priorities of its devices.
 Status WorkerSession::limit_devices() {
+  if (const auto priorities = resources_.limits.priorities) {
+    const int64_t least = static_cast<int32_t>(welcome_.priority_least);
+    welcome_.priority_greatest = static_cast<int32_t>(
+        std::max<int64_t>(welcome_.priority_greatest, least - int64_t{*priorities}));
+  }
   if (!resources_.quota->limits_device_memory()) return {};
   for (size_t i = 0; i < resources_.devices.size(); ++i) {
     const uint32_t ordinal = resources_.devices[i].ordinal;

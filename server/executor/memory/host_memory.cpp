@@ -33,10 +33,11 @@ CUresult not_moved(const Status& why) {
 }
 
 HostMemory::HostMemory(const api::DriverTable& driver, transport::Link& link,
-                       ClientResources& resources, const Options& options)
+                       ClientResources& resources, MeteredDriver& metered, const Options& options)
     : driver_(driver),
       link_(link),
       resources_(resources),
+      metered_(metered),
       shared_address_space_(options.shared_address_space) {
   for (const AddressRange& range : options.closed) keep(range.begin, range.end);
 }
@@ -135,6 +136,18 @@ void HostMemory::take_away(uint64_t address, const Range& range) {
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
+CUresult HostMemory::lock(const wire::HostExposeBody& body, Range* range) {
+  if (!shared_address_space_) {
+    CUresult placed = place(body.address, whole_pages(body.bytes), range);
+    if (placed != CUDA_SUCCESS) return placed;
+  }
+  // Portable: all contexts of the client can use it, as they can use locally registered memory.
+  const CUresult result =
+      driver_.cuMemHostRegister_v2(reinterpret_cast<void*>(body.address), body.bytes, range->flags);
+  if (result != CUDA_SUCCESS) take_away(body.address, *range);
+  return result;
+}
+
 CUresult HostMemory::expose(const wire::HostExposeBody& body) {
   if (body.bytes == 0 || body.address % kPage != 0 || body.address < kLowest ||
       body.bytes > kMost || body.address > kMost - body.bytes || (body.flags & ~kKnownFlags) != 0) {
@@ -151,15 +164,9 @@ CUresult HostMemory::expose(const wire::HostExposeBody& body) {
   range.region = body.region;
   range.flags = body.flags | CU_MEMHOSTREGISTER_PORTABLE;
   range.shadow = body.has_backing == 0;
-  if (!shared_address_space_) {
-    CUresult placed = place(body.address, whole_pages(body.bytes), &range);
-    if (placed != CUDA_SUCCESS) return placed;
-  }
-  // Portable: all contexts of the client can use it, as they can use locally registered memory.
-  const CUresult result =
-      driver_.cuMemHostRegister_v2(reinterpret_cast<void*>(body.address), body.bytes, range.flags);
-  if (result != CUDA_SUCCESS) {
-    take_away(body.address, range);
+  if (!metered_.take_host(whole_pages(body.bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (CUresult result = lock(body, &range); result != CUDA_SUCCESS) {
+    metered_.give_host(whole_pages(body.bytes));
     return result;
   }
   if (body.callback) {
@@ -207,6 +214,7 @@ void HostMemory::lock_again() {
 void HostMemory::release(uint64_t address, const Range& range) {
   driver_.cuMemHostUnregister(reinterpret_cast<void*>(address));
   take_away(address, range);
+  metered_.give_host(whole_pages(range.bytes));
 }
 
 }  // namespace rcuda::server

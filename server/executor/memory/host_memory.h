@@ -5,7 +5,8 @@
 // the same address, a shadow. ShadowCopies (shadow_copy.h) moves the bytes over the Link when a
 // stream reaches a copy.
 // Executor thread only. Blocking: expose(), for mapping and registration (15 ms for 256 MB).
-// Errors: the CUresults that a program gets. An address that this process already uses gives
+// Errors: the CUresults that a program gets. What exceeds the session's quota of host memory gives
+// CUDA_ERROR_OUT_OF_MEMORY. An address that this process already uses gives
 // CUDA_ERROR_INVALID_VALUE.
 #pragma once
 
@@ -21,6 +22,7 @@
 #include "common/wire/protocol.h"
 #include "server/executor/answers/client_resources.h"
 #include "server/executor/memory/address_range.h"
+#include "server/executor/metering/metered_driver.h"
 
 namespace rcuda::server {
 
@@ -51,7 +53,7 @@ class HostMemory {
   };
   // All outlive this object.
   HostMemory(const api::DriverTable& driver, transport::Link& link, ClientResources& resources,
-             const Options& options);
+             MeteredDriver& metered, const Options& options);
   ~HostMemory();
 
   CUresult expose(const wire::HostExposeBody& body);
@@ -69,6 +71,7 @@ class HostMemory {
 
  private:
   CUresult claim_addresses(uint64_t begin, uint64_t end);  // adds all of them to kept_, or none
+  CUresult lock(const wire::HostExposeBody& body, Range* range);
   CUresult place(uint64_t address, uint64_t bytes, Range* range);
   void take_away(uint64_t address, const Range& range);
   void keep(uint64_t begin, uint64_t end);
@@ -77,6 +80,7 @@ class HostMemory {
   const api::DriverTable& driver_;
   transport::Link& link_;
   ClientResources& resources_;
+  MeteredDriver& metered_;
   const bool shared_address_space_;
   std::map<uint64_t, Range> ranges_;  // by address; they do not overlap
   // Addresses that nothing else in this process uses, begin to end: those closed at its start, and

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/executor/metering/meters.h"
+#include "server/executor/session_resources.h"
 
 namespace rcuda::server {
 namespace {
@@ -21,16 +22,33 @@ void Meters::reclaim() {
 
 MeteredDriver::MeteredDriver(const api::DriverTable& driver,
                              const std::vector<SessionDevice>& devices,
-                             const std::shared_ptr<Quota>& quota)
+                             const std::shared_ptr<Quota>& quota, const SessionLimits& limits)
     : plain_(driver) {
-  if (!quota->limits_device_memory() && !quota->limits_host_memory()) return;
+  const bool memory = quota->limits_device_memory() || quota->limits_host_memory();
+  if (!memory && !limits.priorities) return;
   metered_ = driver;
   meters_ = std::make_unique<Meters>(driver, devices, quota);
   of_process = meters_.get();
+  if (limits.priorities) {
+    meters_->priorities = *limits.priorities;
+    limit_priorities(&metered_);
+  }
+  if (!memory) return;
   meter_allocations(&metered_);
   meter_contexts(&metered_);
   meter_pools(&metered_);
   meter_mappings(&metered_);
+}
+
+MeteredDriver::MeteredDriver(const SessionResources& resources)
+    : MeteredDriver(*resources.driver, resources.devices, resources.quota, resources.limits) {}
+
+bool MeteredDriver::take_host(uint64_t bytes) {
+  return !meters_ || meters_->memory.take(MemoryMeter::kHost, bytes);
+}
+
+void MeteredDriver::give_host(uint64_t bytes) {
+  if (meters_) meters_->memory.give(MemoryMeter::kHost, bytes);
 }
 
 void MeteredDriver::observe_frees_with(std::function<void()> observe) {

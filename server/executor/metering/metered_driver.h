@@ -1,34 +1,39 @@
 // MeteredDriver: a driver whose functions that allocate memory for the program book it with the
 // session's Quota, and fail with CUDA_ERROR_OUT_OF_MEMORY if it does not fit. cuMemGetInfo tells
-// the quota.
+// the quota. Priorities above the session's limit are lowered to it, as the driver lowers those
+// above its own.
 //
 // A session calls the driver through this for what its program asks for. What the worker allocates
-// for itself comes from the plain table, and is not counted. Without a limit of memory
-// table() is the plain table.
+// for itself comes from the plain table, and is not counted. Without a limit table() is the plain
+// table.
 //
 // The entries of a table are plain functions, so what they book is known to the process: only one
 // session with a limit may exist in a process at a time. A worker serves one.
-// Executor thread only. Blocking: as the driver's own; before a refusal they trim the
-// session's pools.
+// Executor thread only. Blocking: as the driver's own; before a refusal they trim the session's
+// pools.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
 
 #include "api/driver_table.h"
 #include "server/executor/objects/objects.h"
+#include "server/quota/limits.h"
 #include "server/quota/quota.h"
 
 namespace rcuda::server {
 
 struct Meters;
+struct SessionResources;
 
 class MeteredDriver {
  public:
   // `driver` outlives this object.
   MeteredDriver(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
-                const std::shared_ptr<Quota>& quota);
+                const std::shared_ptr<Quota>& quota, const SessionLimits& limits);
+  explicit MeteredDriver(const SessionResources& resources);
   ~MeteredDriver();
   MeteredDriver(const MeteredDriver&) = delete;
   MeteredDriver& operator=(const MeteredDriver&) = delete;
@@ -36,6 +41,10 @@ class MeteredDriver {
   // Called before pools are trimmed. A driver trims only what was freed before a call that it took
   // for a synchronisation (pool_frees.h).
   void observe_frees_with(std::function<void()> observe);
+
+  // Books memory of the host that the worker page-locks for the program. False: it does not fit.
+  bool take_host(uint64_t bytes);
+  void give_host(uint64_t bytes);
 
   const api::DriverTable& table() const { return meters_ ? metered_ : plain_; }
 

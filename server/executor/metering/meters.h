@@ -44,6 +44,7 @@ struct Meters {
   PoolMeter pools;
   StreamFrees stream_frees;
   PhysicalMeter physical;
+  uint32_t priorities = 0;              // above the lowest, if limit_priorities() was called
   std::function<void()> observe_frees;  // see MeteredDriver; null: nothing is to be done
 };
 
@@ -115,6 +116,7 @@ void meter_allocations(api::DriverTable* table);
 void meter_contexts(api::DriverTable* table);
 void meter_mappings(api::DriverTable* table);
 void meter_pools(api::DriverTable* table);
+void limit_priorities(api::DriverTable* table);
 
 template <typename Function>
 void replace_entry(Function*& entry, Function* replacement) {

@@ -30,7 +30,7 @@ class MeteringTest : public ::testing::Test {
     quota_ = quota_of(0);
     table().cuDevicePrimaryCtxRetain(&context_, 0);
     std::vector<SessionDevice> devices{{0, context_, kOrdinal}};
-    metered_.emplace(plain(), devices, quota_);
+    metered_.emplace(plain(), devices, quota_, SessionLimits{.priorities = 1});
     plain().cuCtxSetCurrent(context_);
   }
   ~MeteringTest() override { plain().cuDevicePrimaryCtxRelease_v2(0); }
@@ -43,8 +43,10 @@ class MeteringTest : public ::testing::Test {
     std::vector<UniqueFd> ledgers;
     ledgers.emplace_back(::fcntl(ledger_.descriptor(), F_DUPFD_CLOEXEC, 0));
     return std::make_shared<Quota>(
-        std::move(Quota::make({{.of = "user ada", .device_memory = kLimit, .slot = slot}},
-                              std::move(ledgers)))
+        std::move(
+            Quota::make(
+                {{.of = "user ada", .device_memory = kLimit, .host_memory = kLimit, .slot = slot}},
+                std::move(ledgers)))
             .value());
   }
 
@@ -61,7 +63,7 @@ class MeteringTest : public ::testing::Test {
 };
 
 TEST_F(MeteringTest, ATableIsUntouchedWithoutALimit) {
-  const MeteredDriver free(plain(), {}, std::make_shared<Quota>());
+  const MeteredDriver free(plain(), {}, std::make_shared<Quota>(), {});
   EXPECT_EQ(&free.table(), &plain());
 }
 
@@ -216,6 +218,40 @@ TEST_F(MeteringTest, MemoryThatAStreamFreesLaterCountsUntilThen) {
   EXPECT_EQ(booked(), 0u);
   plain().cuStreamDestroy_v2(stream);
   plain().cuStreamDestroy_v2(other);
+}
+
+TEST_F(MeteringTest, HostMemoryEndsAtTheLimit) {
+  EXPECT_TRUE(metered_->take_host(40 * kMiB));
+  EXPECT_FALSE(metered_->take_host(40 * kMiB));
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, {0}};
+  CUmemGenericAllocationHandle memory = 0;
+  EXPECT_EQ(table().cuMemCreate(&memory, 40 * kMiB, &properties, 0), CUDA_ERROR_OUT_OF_MEMORY);
+  metered_->give_host(40 * kMiB);
+  ASSERT_EQ(table().cuMemCreate(&memory, 40 * kMiB, &properties, 0), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+  EXPECT_FALSE(metered_->take_host(40 * kMiB));
+  EXPECT_EQ(table().cuMemRelease(memory), CUDA_SUCCESS);
+  EXPECT_EQ(ledger_.sum(Ledger::kHostMemory), 0u);
+}
+
+TEST_F(MeteringTest, PrioritiesEndAtTheLimit) {
+  int least = 0, greatest = 0, priority = 0;
+  ASSERT_EQ(plain().cuCtxGetStreamPriorityRange(&least, &greatest), CUDA_SUCCESS);
+  ASSERT_LT(greatest, least - 1);
+  CUstream stream = nullptr;
+  ASSERT_EQ(table().cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, greatest),
+            CUDA_SUCCESS);
+  ASSERT_EQ(plain().cuStreamGetPriority(stream, &priority), CUDA_SUCCESS);
+  EXPECT_EQ(priority, least - 1);
+  CUstreamAttrValue value{};
+  value.priority = greatest;
+  if (table().cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_PRIORITY, &value) == CUDA_SUCCESS) {
+    ASSERT_EQ(plain().cuStreamGetPriority(stream, &priority), CUDA_SUCCESS);
+    EXPECT_EQ(priority, least - 1);
+  }
+  EXPECT_EQ(plain().cuStreamDestroy_v2(stream), CUDA_SUCCESS);
 }
 
 class MappedMemoryTest : public MeteringTest {
