@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Quotas of device memory, held by frameworks on a real GPU.
+
+    tests/gpu/quotas.py BUILD_FOLDER
+
+Starts a server that allows a session 8 GiB on each device, and a user 12 GiB. PyTorch with each of its
+allocators, CuPy and JAX, whatever of them this Python has, must find these limits in what they are told
+and in what they get. Prints a line for each check; exits with 1 if one fails. Needs an NVIDIA GPU with
+16 GiB to spare.
+"""
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../e2e"))
+from servers import client_environment, Server  # noqa: E402
+
+LIMITS = """
+[limits.session]
+device_memory = "8G"
+[limits.user]
+device_memory = "12G"
+"""
+
+TORCH = """
+import torch
+GIB = 1 << 30
+def refused(bytes):
+    try:
+        torch.empty(bytes, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError:
+        return True
+    return False
+free, total = torch.cuda.mem_get_info()
+print("total", total == 8 * GIB, torch.cuda.get_device_properties(0).total_memory == 8 * GIB)
+print("free is at most the limit", free <= 8 * GIB)
+seven = torch.empty(7 * GIB, dtype=torch.uint8, device="cuda")
+print("after 7 GiB", torch.cuda.mem_get_info()[0] <= 1 * GIB, refused(2 * GIB))
+del seven
+torch.cuda.empty_cache()
+parts = []
+try:
+    while True:
+        parts.append(torch.empty(GIB // 4, dtype=torch.uint8, device="cuda"))
+except torch.OutOfMemoryError:
+    pass
+print("parts of 256 MiB", 28 <= len(parts) <= 32)
+del parts
+torch.cuda.empty_cache()
+print("free again", not refused(7 * GIB))
+a = torch.ones(1000, 1000, device="cuda")
+print("computes", float((a @ a).sum()) == 1e9)
+"""
+
+CUPY = """
+import cupy
+GIB = 1 << 30
+print("total", cupy.cuda.runtime.memGetInfo()[1] == 8 * GIB)
+kept = cupy.empty(7 * GIB, dtype=cupy.uint8)
+try:
+    cupy.empty(2 * GIB, dtype=cupy.uint8)
+    print("refused", False)
+except cupy.cuda.memory.OutOfMemoryError:
+    print("refused", True)
+"""
+
+JAX = """
+import jax, jax.numpy as jnp
+stats = jax.devices()[0].memory_stats()
+print("the pool is within the limit", 0 < stats["bytes_limit"] <= 8 << 30)
+print("computes", float(jnp.ones((1000, 1000)).sum()) == 1e6)
+"""
+
+NVML = """
+import pynvml
+pynvml.nvmlInit()
+print("total", pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).total == 8 << 30)
+"""
+
+HOLD = """
+import sys, torch
+kept = torch.empty(int(sys.argv[1]) << 30, dtype=torch.uint8, device="cuda")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+CASES = (
+    ("PyTorch", "torch", TORCH, {}),
+    ("PyTorch, expandable segments", "torch", TORCH, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
+    ("PyTorch, cudaMallocAsync", "torch", TORCH, {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}),
+    ("CuPy", "cupy", CUPY, {}),
+    ("JAX", "jax", JAX, {}),
+    ("nvidia-ml-py", "pynvml", NVML, {}),
+)
+
+
+class Checks:
+    def __init__(self, build, server):
+        self.build, self.server, self.failed = build, server, 0
+
+    def environment(self, transport, more):
+        return client_environment(self.build, [self.server], transport, **more,
+                                  LD_LIBRARY_PATH=os.path.join(self.build, "lib/rcuda"))
+
+    def say(self, what, held):
+        print(f"{'ok    ' if held else 'FAILED'} {what}", flush=True)
+        self.failed += not held
+
+    def run(self, name, transport, program, more):
+        result = subprocess.run([sys.executable, "-c", program], env=self.environment(transport, more),
+                                capture_output=True, text=True, timeout=180)
+        if result.returncode:
+            print(result.stderr[-2000:])
+        self.say(f"{transport}: {name}: ends well", result.returncode == 0)
+        for line in result.stdout.splitlines():
+            self.say(f"{transport}: {name}: {line}", "False" not in line)
+
+    def hold(self, transport, gibibytes):
+        return subprocess.Popen([sys.executable, "-c", HOLD, str(gibibytes)], stdin=subprocess.PIPE,
+                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                                env=self.environment(transport, {}))
+
+    def check_user(self):
+        """Two sessions of a user, of which one is killed."""
+        first = self.hold("shm", 7)
+        self.say("a session holds 7 GiB", first.stdout.readline() == "held\n")
+        second = self.hold("tcp", 7)
+        self.say("another one of the user gets no 7 GiB", second.stdout.readline() == "" and second.wait() != 0)
+        third = self.hold("tcp", 4)
+        self.say("but 4 GiB", third.stdout.readline() == "held\n")
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        time.sleep(2)  # until the worker has ended
+        fourth = self.hold("shm", 7)
+        self.say("and 7 GiB when the first was killed", fourth.stdout.readline() == "held\n")
+        for session in (third, fourth):
+            session.communicate("")
+
+
+def main():
+    build = os.path.abspath(sys.argv[1])
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "server.toml")
+        with open(path, "w") as file:
+            file.write(LIMITS)
+        server = Server(build, driver="nvidia", options=["--config", path, "--pool", "2"])
+        checks = Checks(build, server)
+        for name, module, program, more in CASES:
+            if importlib.util.find_spec(module) is None:
+                print(f"left out: {name}: no module {module}")
+                continue
+            for transport in ("shm", "tcp"):
+                checks.run(name, transport, program, more)
+        if importlib.util.find_spec("torch"):
+            checks.check_user()
+        outcome = server.stop()
+        checks.say(f"the server ends: {outcome}", outcome == 0)
+        print("\n".join(line for line in server.text().splitlines() if "warn" in line or "error" in line))
+    sys.exit(checks.failed != 0)
+
+
+if __name__ == "__main__":
+    main()
