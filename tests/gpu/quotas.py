@@ -76,12 +76,6 @@ print("the pool is within the limit", 0 < stats["bytes_limit"] <= 8 << 30)
 print("computes", float(jnp.ones((1000, 1000)).sum()) == 1e6)
 """
 
-NVML = """
-import pynvml
-pynvml.nvmlInit()
-print("total", pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).total == 8 << 30)
-"""
-
 HOLD = """
 import sys, torch
 kept = torch.empty(int(sys.argv[1]) << 30, dtype=torch.uint8, device="cuda")
@@ -95,7 +89,6 @@ CASES = (
     ("PyTorch, cudaMallocAsync", "torch", TORCH, {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}),
     ("CuPy", "cupy", CUPY, {}),
     ("JAX", "jax", JAX, {}),
-    ("nvidia-ml-py", "pynvml", NVML, {}),
 )
 
 
