@@ -87,10 +87,10 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
                            options.connect_timeout);
   if (!connection) return connection.status();
   const transport::MediumTraits& traits = connection->medium->traits;
+  const wire::Credentials defaults;
+  const wire::Credentials& credentials = options.credentials ? *options.credentials : defaults;
   if (traits.reach == transport::Reach::kNetwork) {
-    const wire::Credentials defaults;
-    RCUDA_RETURN_IF_ERROR(wire::identify(&*connection, server.host, server.port,
-                                         options.credentials ? *options.credentials : defaults,
+    RCUDA_RETURN_IF_ERROR(wire::identify(&*connection, server.host, server.port, credentials,
                                          Clock::now() + options.answer_timeout)
                               .with_context(address));
   }
@@ -106,6 +106,7 @@ Status Session::connect(const ServerDevices& server, const SessionOptions& optio
   wire::Hello hello = options.hello;
   hello.medium = traits.name;
   hello.devices = server.gpus;
+  RCUDA_RETURN_IF_ERROR(wire::present_lease(server.host, server.port, credentials, &hello));
   WaitReport report(address);
   Result<wire::Welcome> welcome =
       wire::request_session(&*connection, hello, options.answer_timeout,

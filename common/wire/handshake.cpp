@@ -2,106 +2,26 @@
 
 #include <cstring>
 #include <span>
-#include <string_view>
-#include <type_traits>
 
 #include "common/base/socket_io.h"
+#include "common/wire/message_codec.h"
 #include "common/wire/protocol.h"
 
 namespace rcuda::wire {
 namespace {
 
-// Limits of what a message may claim to contain, all far above real messages.
-constexpr uint32_t kMaxString = 4096;
-constexpr uint32_t kMaxDevices = 1024;
+// More limits of what a message may claim to contain.
 constexpr uint32_t kMaxWindows = 4096;
 constexpr uint32_t kMaxAttributes = 4096;
 constexpr uint32_t kMaxSessions = 100'000;
 
 constexpr char kWhere[] = "in the handshake";
 
-class Writer {
- public:
-  template <typename T>
-  void number(T value) {
-    static_assert(std::is_integral_v<T>);
-    bytes(&value, sizeof value);
-  }
-  void bytes(const void* data, size_t count) {
-    const auto* from = static_cast<const std::byte*>(data);
-    out_.insert(out_.end(), from, from + count);
-  }
-  void string(std::string_view text) {
-    text = text.substr(0, kMaxString);
-    number(static_cast<uint32_t>(text.size()));
-    bytes(text.data(), text.size());
-  }
-  template <typename T>
-  void numbers(const std::vector<T>& values) {
-    number(static_cast<uint32_t>(values.size()));
-    for (T value : values) number(value);
-  }
-  std::vector<std::byte> take() { return std::move(out_); }
+using Writer = MessageWriter;
+using Reader = MessageReader;
 
- private:
-  std::vector<std::byte> out_;
-};
-
-// Every read is limited to the bytes that are left. After the first failure all reads fail.
-class Reader {
- public:
-  explicit Reader(const std::vector<std::byte>& in) : at_(in.data()), end_(in.data() + in.size()) {}
-
-  bool bytes(void* to, size_t count) {
-    if (failed_ || static_cast<size_t>(end_ - at_) < count) return fail();
-    if (count) std::memcpy(to, at_, count);
-    at_ += count;
-    return true;
-  }
-  template <typename T>
-  bool number(T* value) {
-    static_assert(std::is_integral_v<T>);
-    return bytes(value, sizeof *value);
-  }
-  bool string(std::string* text) {
-    uint32_t count = 0;
-    if (!number(&count) || count > kMaxString || count > left()) return fail();
-    text->resize(count);
-    return bytes(text->data(), count);
-  }
-  bool medium(std::string* name) {
-    return string(name) && ((!name->empty() && name->size() <= kMaxMediumName) || fail());
-  }
-  // The length of a list. It must not exceed `limit`, nor the bytes left divided by `item_bytes`,
-  // the least size of an item, so a short message cannot cause a large allocation.
-  bool count(uint32_t* count, uint32_t limit, size_t item_bytes) {
-    if (!number(count) || *count > limit || *count > left() / item_bytes) return fail();
-    return true;
-  }
-  template <typename T>
-  bool numbers(std::vector<T>* values, uint32_t limit) {
-    uint32_t n = 0;
-    if (!count(&n, limit, sizeof(T))) return false;
-    values->resize(n);
-    return bytes(values->data(), n * sizeof(T));
-  }
-  bool complete() const { return !failed_ && at_ == end_; }
-
- private:
-  size_t left() const { return static_cast<size_t>(end_ - at_); }
-  bool fail() {
-    failed_ = true;
-    return false;
-  }
-
-  const std::byte* at_;
-  const std::byte* end_;
-  bool failed_ = false;
-};
-
-Status malformed(const char* message) {
-  return Status(Code::kProtocol, std::string("the peer sent a malformed ") + message +
-                                     " message: it is not rcuda, or of another version");
+bool get_medium(Reader& in, std::string* name) {
+  return in.string(name) && ((!name->empty() && name->size() <= kMaxMediumName) || in.fail());
 }
 
 void put_window(Writer& out, const AddressWindow& window) {
@@ -141,6 +61,8 @@ std::vector<std::byte> encode(const Hello& message) {
   out.string(message.p2p_strategy);
   out.string(message.p2p_path);
   out.number(message.wait_ms);
+  out.string(message.lease);
+  out.bytes(message.lease_secret, sizeof message.lease_secret);
   return out.take();
 }
 
@@ -148,9 +70,10 @@ Result<Hello> decode_hello(const std::vector<std::byte>& body) {
   Reader in(body);
   Hello message;
   uint32_t windows = 0;
-  if (!in.number(&message.api_hash) || !in.medium(&message.medium) || !in.number(&message.pid) ||
-      !in.number(&message.uid) || !in.string(&message.host) || !in.string(&message.program) ||
-      !in.string(&message.user) || !in.bytes(message.session, sizeof message.session) ||
+  if (!in.number(&message.api_hash) || !get_medium(in, &message.medium) ||
+      !in.number(&message.pid) || !in.number(&message.uid) || !in.string(&message.host) ||
+      !in.string(&message.program) || !in.string(&message.user) ||
+      !in.bytes(message.session, sizeof message.session) ||
       !in.numbers(&message.devices, kMaxDevices) ||
       !in.count(&windows, kMaxWindows, sizeof(AddressWindow))) {
     return malformed("Hello");
@@ -161,6 +84,8 @@ Result<Hello> decode_hello(const std::vector<std::byte>& body) {
   in.string(&message.p2p_strategy);
   in.string(&message.p2p_path);
   in.number(&message.wait_ms);
+  in.string(&message.lease);
+  in.bytes(message.lease_secret, sizeof message.lease_secret);
   if (!in.complete()) return malformed("Hello");
   return message;
 }
@@ -214,7 +139,7 @@ Result<PeerHello> decode_peer_hello(const std::vector<std::byte>& body) {
   in.number(&message.worker);
   in.number(&message.link);
   in.number(&message.stream);
-  in.medium(&message.medium);
+  get_medium(in, &message.medium);
   if (!in.complete()) return malformed("PeerHello");
   return message;
 }
@@ -404,6 +329,7 @@ std::vector<std::byte> encode(const ServerStatus& message) {
     out.string(session.medium);
     out.number(session.seconds);
     out.numbers(session.devices);
+    out.string(session.job);
   }
   return out.take();
 }
@@ -413,7 +339,7 @@ Result<ServerStatus> decode_status(const std::vector<std::byte>& body) {
   ServerStatus message;
   uint32_t devices = 0, sessions = 0;
   constexpr size_t kMinDeviceBytes = 4 + 4 + 8;
-  constexpr size_t kMinSessionBytes = 3 * 4 + 4 + 4 + 4 + 8 + 4;
+  constexpr size_t kMinSessionBytes = 3 * 4 + 4 + 4 + 4 + 8 + 4 + 4;
   if (!in.string(&message.server) || !in.string(&message.driver) ||
       !in.number(&message.idle_workers) || !in.number(&message.max_sessions) ||
       !in.number(&message.waiting) || !in.count(&devices, kMaxDevices, kMinDeviceBytes)) {
@@ -431,8 +357,8 @@ Result<ServerStatus> decode_status(const std::vector<std::byte>& body) {
   for (ServerStatus::Session& session : message.sessions) {
     if (!in.string(&session.user) || !in.string(&session.program) || !in.string(&session.host) ||
         !in.number(&session.client_pid) || !in.number(&session.worker_pid) ||
-        !in.medium(&session.medium) || !in.number(&session.seconds) ||
-        !in.numbers(&session.devices, kMaxDevices)) {
+        !get_medium(in, &session.medium) || !in.number(&session.seconds) ||
+        !in.numbers(&session.devices, kMaxDevices) || !in.string(&session.job)) {
       return malformed("status");
     }
   }
@@ -452,7 +378,7 @@ Status check_header(const MessageHeader& header) {
   }
   const auto type = static_cast<uint32_t>(header.type);
   if (type < static_cast<uint32_t>(MessageType::kHello) ||
-      type > static_cast<uint32_t>(MessageType::kAssigned) ||
+      type > static_cast<uint32_t>(MessageType::kLeaseAnswer) ||
       header.body_bytes > kMaxMessageBytes) {
     return malformed("handshake");
   }

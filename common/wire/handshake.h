@@ -76,7 +76,9 @@ enum class MessageType : uint32_t {
   kChallenge = 13,
   kAuthenticate = 14,
   kAuthenticated = 15,
-  kAssigned = 16,  // empty body
+  kAssigned = 16,      // empty body
+  kLeaseRequest = 17,  // lease_messages.h; the daemon answers with kLeaseAnswer and closes
+  kLeaseAnswer = 18,
 };
 
 struct MessageHeader {
@@ -111,6 +113,8 @@ struct Hello {
   uint32_t worker = 0;                 // index of this worker among the client's workers, from 0
   std::string p2p_strategy, p2p_path;  // RCUDA_P2P_STRATEGY and RCUDA_P2P_PATH of the client
   uint32_t wait_ms = 0;  // how long the client waits for its turn (RCUDA_WAIT); 0: not at all
+  std::string lease;     // the id of the lease for these devices; empty: none
+  uint8_t lease_secret[16] = {};  // with `lease`; the daemon removes it, so no worker has it
 };
 
 struct Queued {
@@ -221,6 +225,7 @@ struct ServerStatus {
     std::string medium;
     uint64_t seconds = 0;
     std::vector<uint32_t> devices;
+    std::string job{};  // of the session's lease
   };
   std::string server;  // host name
   std::string driver;

@@ -8,6 +8,7 @@
 #include "common/identity/munge.h"
 #include "common/identity/token_file.h"
 #include "common/tls/client.h"
+#include "common/wire/lease_messages.h"
 #include "common/wire/same_host.h"
 
 namespace rcuda::wire {
@@ -181,6 +182,17 @@ Status identify(Connection* connection, const std::string& host, uint16_t port,
     default:
       return identify_under_tls(connection, host, port, credentials, munge, deadline);
   }
+}
+
+Status present_lease(const std::string& host, uint16_t port, const Credentials& credentials,
+                     Hello* hello) {
+  const Result<std::vector<LeaseKey>> keys = parse_lease_keys(credentials.lease.get());
+  if (!keys) return keys.status();
+  const std::optional<LeaseKey> key = find_lease_key(*keys, host, port);
+  if (!key) return {};
+  hello->lease = key->id;
+  std::copy(key->secret.begin(), key->secret.end(), hello->lease_secret);
+  return {};
 }
 
 }  // namespace rcuda::wire

@@ -39,11 +39,19 @@ struct Credentials {
                              "PEM file with the authorities that sign servers' certificates"};
   config::String munge_socket{registry, "RCUDA_MUNGE_SOCKET", "",
                               "munged's socket, if not the library's default"};
+  config::String lease{registry, "RCUDA_LEASE", "",
+                       "keys of the leases to use, as rcuda-lease prints them"};
 };
 
 // For a connection whose medium has Reach::kNetwork. `host` and `port` as the user names them. On
 // return the server knows the client's user, and `connection` may be encrypted.
 Status identify(Connection* connection, const std::string& host, uint16_t port,
                 const Credentials& credentials, std::chrono::steady_clock::time_point deadline);
+
+// Puts the key of the lease for a server, if there is one, into the Hello for that server. Call it
+// after identify(): then the key crosses a network in the clear only where RCUDA_SECURITY is plain
+// or none. kInvalidArgument if RCUDA_LEASE is not usable.
+Status present_lease(const std::string& host, uint16_t port, const Credentials& credentials,
+                     Hello* hello);
 
 }  // namespace rcuda::wire

@@ -17,6 +17,7 @@
 #include "common/base/unique_fd.h"
 #include "common/config/settings.h"
 #include "common/config/toml_file.h"
+#include "common/wire/lease_messages.h"
 #include "p2p/planner/measurements.h"
 #include "p2p/planner/planner.h"
 #include "server/quota/rules.h"
@@ -113,10 +114,21 @@ inline void read_strategy(const std::string& text) {
       text.substr(0, line), line == std::string::npos ? "" : text.substr(line + 1)));
 }
 
+// RCUDA_LEASE: a key that is accepted is the one that is written.
+inline void read_lease_keys(const std::string& text) {
+  const auto keys = wire::parse_lease_keys(text);
+  if (!accepted(keys)) return;
+  for (const wire::LeaseKey& key : *keys) {
+    const std::string written = wire::format(key);
+    const auto again = wire::parse_lease_keys(written);
+    must(again.ok() && again->size() == 1 && wire::format(again->front()) == written);
+  }
+}
+
 inline void fuzz_text(const uint8_t* data, size_t size) {
   if (size == 0 || size > (64u << 10)) return;
   const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 7) {
+  switch (data[0] % 8) {
     case 0:
       return read_devices(text, false);
     case 1:
@@ -131,6 +143,8 @@ inline void fuzz_text(const uint8_t* data, size_t size) {
       return read_strategy(text);
     case 6:
       return read_limits(text);
+    case 7:
+      return read_lease_keys(text);
   }
 }
 
@@ -154,6 +168,9 @@ inline std::vector<std::string> text_corpus() {
       "[limits.session]\ndevice_memory = \"40G\"\nsm_percent = 50\nidle_time = \"30m\"\n"
       "[limits.user]\nsessions = 8\n[limits.users.a.session]\npriorities = 0\n");
   add(6, "[limits.groups.a]\nbandwidth = 1048576\ndevices = 2\n[limits.groups.b.session]\n");
+  add(7,
+      "node1=1a2b3c4d:000102030405060708090a0b0c0d0e0f,[fe80::1]@9000=1a2b3c4d:"
+      "000102030405060708090a0b0c0d0e0f,1a2b3c4d:ffffffffffffffffffffffffffffffff");
   p2p::Measurements measured;
   p2p::LegKey key;
   key.nic = "mlx5_0";

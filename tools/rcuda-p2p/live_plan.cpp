@@ -73,13 +73,14 @@ Result<std::unique_ptr<Worker>> Worker::open(const client::DeviceAddress& addres
   const transport::Medium& medium = *connection->medium;
   hello.medium = medium.name();
   hello.devices = {address.gpu};
+  wire::Credentials credentials;
+  RCUDA_RETURN_IF_ERROR(credentials.registry.load_environment());
   if (medium.traits.reach == transport::Reach::kNetwork) {
-    wire::Credentials credentials;
-    RCUDA_RETURN_IF_ERROR(credentials.registry.load_environment());
     RCUDA_RETURN_IF_ERROR(
         wire::identify(&*connection, address.host, address.port, credentials, deadline)
             .with_context(address.host));
   }
+  RCUDA_RETURN_IF_ERROR(wire::present_lease(address.host, address.port, credentials, &hello));
   Result<wire::Welcome> welcome = wire::request_session(&*connection, hello, kTimeout);
   if (!welcome) return Status(welcome.status()).with_context(address.host);
   auto worker = std::make_unique<Worker>();

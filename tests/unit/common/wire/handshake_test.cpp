@@ -29,6 +29,8 @@ Hello sample_hello() {
   for (int i = 0; i < 16; ++i) hello.session[i] = static_cast<uint8_t>(i);
   hello.devices = {3, 0};
   hello.wait_ms = 60'000;
+  hello.lease = "1a2b3c4d";
+  hello.lease_secret[15] = 8;
   hello.taken_windows = {{0x6000'0000'0000, 1ull << 40}, {0x6100'0000'0000, 1ull << 40}};
   return hello;
 }
@@ -81,6 +83,8 @@ TEST(HandshakeTest, HelloSurvivesTheWire) {
   EXPECT_EQ(got->taken_windows[1].base, sent.taken_windows[1].base);
   EXPECT_EQ(got->taken_windows[1].bytes, sent.taken_windows[1].bytes);
   EXPECT_EQ(got->wait_ms, sent.wait_ms);
+  EXPECT_EQ(got->lease, sent.lease);
+  EXPECT_EQ(std::memcmp(got->lease_secret, sent.lease_secret, 16), 0);
 }
 
 TEST(HandshakeTest, QueuedSurvivesTheWire) {
@@ -293,9 +297,17 @@ TEST(HandshakeTest, AnOversizedBodyIsRefusedBeforeItIsRead) {
 TEST(HandshakeTest, MutationsNeverCrashTheDecoders) {
   std::mt19937 random(20240613);
   const std::vector<std::vector<std::byte>> seeds = {
-      encode(sample_hello()),   encode(sample_welcome()), encode(Attach{}),
-      encode(Refusal{1, "no"}), encode(sample_status()),  encode(PeerHello{}),
-      encode(TicketQuery{}),    encode(Ticket{}),         encode(Queued{3, "no"})};
+      encode(sample_hello()),
+      encode(sample_welcome()),
+      encode(Attach{}),
+      encode(Refusal{1, "no"}),
+      encode(sample_status()),
+      encode(PeerHello{}),
+      encode(TicketQuery{}),
+      encode(Ticket{}),
+      encode(Queued{3, "no"}),
+      encode(LeaseRequest{LeaseOperation::kTake, "1a2b3c4d", "slurm 1", "ada", {0, 3}, 2}),
+      encode(LeaseAnswer{"done", {}, {{"1a2b3c4d", "slurm 1", "ada", "root", {0, 3}}}})};
   for (int round = 0; round < 20000; ++round) {
     std::vector<std::byte> bytes = seeds[static_cast<size_t>(round) % seeds.size()];
     const int changes = 1 + static_cast<int>(random() % 4);

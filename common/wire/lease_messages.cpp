@@ -1,0 +1,197 @@
+#include "common/wire/lease_messages.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+
+#include "common/identity/encoding.h"
+#include "common/wire/handshake.h"
+#include "common/wire/message_codec.h"
+
+namespace rcuda::wire {
+namespace {
+
+constexpr uint32_t kMaxLeases = 10'000;
+constexpr size_t kIdDigits = 8;
+
+void put_flag(MessageWriter& out, bool flag) { out.number(static_cast<uint8_t>(flag)); }
+
+bool get_flag(MessageReader& in, bool* flag) {
+  uint8_t value = 0;
+  if (!in.number(&value) || value > 1) return in.fail();
+  *flag = value == 1;
+  return true;
+}
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return result;
+}
+
+// host, host@port or [address]@port.
+bool parse_place(std::string_view text, LeaseKey* key) {
+  size_t bracket = 0;
+  if (text.starts_with('[')) {
+    bracket = text.find(']');
+    if (bracket == text.npos) return false;
+  }
+  const size_t mark = text.find('@', bracket);
+  std::string_view host = text.substr(0, mark);
+  if (bracket != 0) {
+    if (host.size() != bracket + 1) return false;
+    host = host.substr(1, bracket - 1);
+  }
+  if (host.empty() || host.find_first_of("[]") != host.npos) return false;
+  key->host = lower(host);
+  key->port = kDefaultPort;
+  if (mark == text.npos) return true;
+  const std::string_view port = text.substr(mark + 1);
+  const char* const end = port.data() + port.size();
+  const auto [rest, error] = std::from_chars(port.data(), end, key->port);
+  return error == std::errc() && rest == end && key->port != 0;
+}
+
+bool parse_key(std::string_view text, LeaseKey* key) {
+  const size_t equals = text.find('=');
+  if (equals != text.npos) {
+    if (!parse_place(text.substr(0, equals), key)) return false;
+    text.remove_prefix(equals + 1);
+  }
+  if (text.size() <= kIdDigits || text[kIdDigits] != ':') return false;
+  key->id = text.substr(0, kIdDigits);
+  return is_lease_id(key->id) && identity::from_hex(text.substr(kIdDigits + 1), key->secret);
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const LeaseRequest& message) {
+  MessageWriter out;
+  out.number(static_cast<uint32_t>(message.operation));
+  out.string(message.id);
+  out.string(message.job);
+  out.string(message.user);
+  out.numbers(message.devices);
+  out.number(message.count);
+  put_flag(out, message.shared);
+  out.number(message.seconds);
+  return out.take();
+}
+
+Result<LeaseRequest> decode_lease_request(const std::vector<std::byte>& body) {
+  MessageReader in(body);
+  LeaseRequest message;
+  uint32_t operation = 0;
+  in.number(&operation);
+  in.string(&message.id);
+  in.string(&message.job);
+  in.string(&message.user);
+  in.numbers(&message.devices, kMaxDevices);
+  in.number(&message.count);
+  get_flag(in, &message.shared);
+  in.number(&message.seconds);
+  message.operation = static_cast<LeaseOperation>(operation);
+  if (!in.complete() || operation < static_cast<uint32_t>(LeaseOperation::kTake) ||
+      operation > static_cast<uint32_t>(LeaseOperation::kList)) {
+    return malformed("LeaseRequest");
+  }
+  return message;
+}
+
+std::vector<std::byte> encode(const LeaseAnswer& message) {
+  MessageWriter out;
+  out.string(message.message);
+  out.bytes(message.secret.data(), message.secret.size());
+  out.number(static_cast<uint32_t>(message.leases.size()));
+  for (const LeaseInfo& lease : message.leases) {
+    out.string(lease.id);
+    out.string(lease.job);
+    out.string(lease.user);
+    out.string(lease.creator);
+    out.numbers(lease.devices);
+    put_flag(out, lease.shared);
+    out.number(lease.created);
+    out.number(lease.until);
+    out.number(lease.sessions);
+  }
+  return out.take();
+}
+
+Result<LeaseAnswer> decode_lease_answer(const std::vector<std::byte>& body) {
+  MessageReader in(body);
+  LeaseAnswer message;
+  uint32_t leases = 0;
+  constexpr size_t kMinLeaseBytes = 4 * 4 + 4 + 1 + 8 + 8 + 4;
+  if (!in.string(&message.message) || !in.bytes(message.secret.data(), message.secret.size()) ||
+      !in.count(&leases, kMaxLeases, kMinLeaseBytes)) {
+    return malformed("LeaseAnswer");
+  }
+  message.leases.resize(leases);
+  for (LeaseInfo& lease : message.leases) {
+    in.string(&lease.id);
+    in.string(&lease.job);
+    in.string(&lease.user);
+    in.string(&lease.creator);
+    in.numbers(&lease.devices, kMaxDevices);
+    get_flag(in, &lease.shared);
+    in.number(&lease.created);
+    in.number(&lease.until);
+    if (!in.number(&lease.sessions)) return malformed("LeaseAnswer");
+  }
+  if (!in.complete()) return malformed("LeaseAnswer");
+  return message;
+}
+
+bool is_lease_id(std::string_view text) {
+  return text.size() == kIdDigits && std::all_of(text.begin(), text.end(), [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
+}
+
+std::string format(const LeaseKey& key) {
+  std::string place;
+  if (!key.host.empty()) {
+    place = key.host.find(':') == std::string::npos ? key.host : "[" + key.host + "]";
+    if (key.port != 0 && key.port != kDefaultPort) place += "@" + std::to_string(key.port);
+    place += "=";
+  }
+  return place + key.id + ":" + identity::to_hex(key.secret);
+}
+
+Result<std::vector<LeaseKey>> parse_lease_keys(std::string_view text) {
+  std::vector<LeaseKey> keys;
+  for (size_t number = 1; !text.empty(); ++number) {
+    const size_t end = std::min(text.find(','), text.size());
+    LeaseKey key;
+    if (!parse_key(text.substr(0, end), &key)) {
+      return Status(Code::kInvalidArgument,
+                    "entry " + std::to_string(number) +
+                        " of RCUDA_LEASE is not usable: write host[@port]=ID:SECRET, as "
+                        "\"rcuda-lease take\" prints it");
+    }
+    const auto same = [&](const LeaseKey& other) {
+      return other.host == key.host && other.port == key.port;
+    };
+    if (std::any_of(keys.begin(), keys.end(), same)) {
+      return Status(Code::kInvalidArgument, "entry " + std::to_string(number) +
+                                                " of RCUDA_LEASE is for the same server as an "
+                                                "earlier one: a session has one lease");
+    }
+    keys.push_back(std::move(key));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return keys;
+}
+
+std::optional<LeaseKey> find_lease_key(const std::vector<LeaseKey>& keys, std::string_view host,
+                                       uint16_t port) {
+  const std::string wanted = lower(host);
+  std::optional<LeaseKey> found;
+  for (const LeaseKey& key : keys) {
+    if (key.host == wanted && key.port == port) return key;
+    if (key.host.empty()) found = key;
+  }
+  return found;
+}
+
+}  // namespace rcuda::wire

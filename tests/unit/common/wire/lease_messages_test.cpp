@@ -1,0 +1,87 @@
+#include "common/wire/lease_messages.h"
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "common/wire/handshake.h"
+
+namespace rcuda::wire {
+namespace {
+
+const std::string kSecret = "000102030405060708090a0b0c0d0e0f";
+
+TEST(LeaseMessagesTest, ARequestSurvivesTheWire) {
+  const LeaseRequest sent{LeaseOperation::kTake, "1a2b3c4d", "slurm 1", "ada", {0, 3}, 2, true, 60};
+  const Result<LeaseRequest> got = decode_lease_request(encode(sent));
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  EXPECT_EQ(got->operation, sent.operation);
+  EXPECT_EQ(got->id, sent.id);
+  EXPECT_EQ(got->job, sent.job);
+  EXPECT_EQ(got->user, sent.user);
+  EXPECT_EQ(got->devices, sent.devices);
+  EXPECT_EQ(got->count, sent.count);
+  EXPECT_EQ(got->shared, sent.shared);
+  EXPECT_EQ(got->seconds, sent.seconds);
+  LeaseRequest wrong = sent;
+  for (const uint32_t operation : {0u, 5u}) {
+    wrong.operation = static_cast<LeaseOperation>(operation);
+    EXPECT_EQ(decode_lease_request(encode(wrong)).status().code(), Code::kProtocol);
+  }
+}
+
+TEST(LeaseMessagesTest, AnAnswerSurvivesTheWire) {
+  LeaseAnswer sent;
+  sent.message = "done";
+  sent.secret[15] = 7;
+  sent.leases = {{"1a2b3c4d", "slurm 1", "ada", "root", {0, 3}, true, 5, 6, 7}, {}};
+  const std::vector<std::byte> body = encode(sent);
+  const Result<LeaseAnswer> got = decode_lease_answer(body);
+  ASSERT_TRUE(got.ok()) << got.status().message();
+  EXPECT_EQ(encode(*got), body);
+  ASSERT_EQ(got->leases.size(), 2u);
+  EXPECT_EQ(got->secret, sent.secret);
+  EXPECT_EQ(got->leases[0].creator, "root");
+  EXPECT_EQ(got->leases[0].until, 6u);
+  EXPECT_EQ(got->leases[0].sessions, 7u);
+  for (size_t bytes = 0; bytes < body.size(); ++bytes) {
+    const std::vector<std::byte> cut(body.begin(), body.begin() + static_cast<ptrdiff_t>(bytes));
+    EXPECT_FALSE(decode_lease_answer(cut).ok()) << bytes;
+  }
+}
+
+TEST(LeaseMessagesTest, KeysAreFoundByTheirServer) {
+  const auto keys = parse_lease_keys(
+      "Node1=11111111:" + kSecret + ",[fe80::1]@9000=22222222:" + kSecret + ",33333333:" + kSecret);
+  ASSERT_TRUE(keys.ok()) << keys.status().message();
+  ASSERT_EQ(keys->size(), 3u);
+  EXPECT_EQ((*keys)[0].secret[15], 15);
+  EXPECT_EQ(find_lease_key(*keys, "node1", kDefaultPort)->id, "11111111");
+  EXPECT_EQ(find_lease_key(*keys, "FE80::1", 9000)->id, "22222222");
+  EXPECT_EQ(find_lease_key(*keys, "node1", 9000)->id, "33333333");
+  EXPECT_EQ(find_lease_key(*keys, "node2", kDefaultPort)->id, "33333333");
+  EXPECT_FALSE(find_lease_key({}, "node1", kDefaultPort));
+  for (const LeaseKey& key : *keys) {
+    const auto again = parse_lease_keys(format(key));
+    ASSERT_TRUE(again.ok()) << again.status().message();
+    EXPECT_EQ(format(again->front()), format(key));
+  }
+}
+
+TEST(LeaseMessagesTest, WhatIsNoKeyIsNamedWithoutIt) {
+  for (const std::string& text :
+       {"1111111:" + kSecret, "11111111:" + kSecret + "0", "11111111" + kSecret,
+        "=11111111:" + kSecret, "node1@=11111111:" + kSecret, "node1@0=11111111:" + kSecret,
+        "[fe80=11111111:" + kSecret, "[]=11111111:" + kSecret, "node1=1111111X:" + kSecret,
+        std::string("node1=")}) {
+    const Status status = parse_lease_keys("22222222:" + kSecret + "," + text).status();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << text;
+    EXPECT_NE(status.message().find("entry 2 of RCUDA_LEASE"), std::string::npos);
+    EXPECT_EQ(status.message().find(kSecret), std::string::npos) << status.message();
+  }
+  const std::string twice = "node1=11111111:" + kSecret + ",node1@8308=22222222:" + kSecret;
+  EXPECT_FALSE(parse_lease_keys(twice).ok());
+}
+
+}  // namespace
+}  // namespace rcuda::wire
