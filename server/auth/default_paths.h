@@ -1,8 +1,10 @@
-// Where a server has its settings, its tokens and its certificate unless it is told otherwise: in
-// /etc/rcuda if it runs as root, else in its user's ~/.config/rcuda. rcuda-token and rcuda-server
-// must agree. Empty if the user has no home. Any thread, while none changes the environment.
+// Where a server has its settings, its tokens, its certificate and its leases unless it is told
+// otherwise: in /etc/rcuda if it runs as root, else in its user's ~/.config/rcuda. rcuda-token and
+// rcuda-server must agree. Empty if the user has no home. Any thread, while none changes the
+// environment.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace rcuda::server {
@@ -10,5 +12,6 @@ namespace rcuda::server {
 std::string default_tokens_file();
 std::string default_certificate_file();
 std::string default_config_file();
+std::string default_leases_file(uint16_t port);
 
 }  // namespace rcuda::server

@@ -41,15 +41,6 @@ std::string_view next_word(std::string_view* line) {
   return word;
 }
 
-bool parse_time(std::string_view text, Seconds* time) {
-  std::tm parts{};
-  const std::string copy(text);
-  const char* const end = ::strptime(copy.c_str(), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  if (end != copy.c_str() + copy.size()) return false;
-  *time = Seconds(std::chrono::seconds(::timegm(&parts)));
-  return format_time(*time) == text;  // strptime() accepts other forms, and the 31st of any month
-}
-
 Result<StoredToken> parse_line(std::string_view line) {
   const auto refused = [](const char* what) {
     return Status(Code::kInvalidArgument, std::string("not a token: ") + what);
@@ -134,6 +125,15 @@ std::string format_time(Seconds time) {
     std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
   }
   return text;
+}
+
+bool parse_time(std::string_view text, Seconds* time) {
+  std::tm parts{};
+  const std::string copy(text);
+  const char* const end = ::strptime(copy.c_str(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  if (end != copy.c_str() + copy.size()) return false;
+  *time = Seconds(std::chrono::seconds(::timegm(&parts)));
+  return format_time(*time) == text;  // strptime() accepts other forms, and the 31st of any month
 }
 
 Result<StoredTokens> parse_tokens(std::string_view text) {

@@ -44,6 +44,8 @@ using StoredTokens = std::vector<StoredToken>;
 Result<StoredTokens> parse_tokens(std::string_view text);
 std::string format_tokens(const StoredTokens& tokens);
 std::string format_time(Seconds time);
+// False unless `text` is what format_time() gives.
+bool parse_time(std::string_view text, Seconds* time);
 
 // The tokens as the daemon checks them.
 class TokenStore {

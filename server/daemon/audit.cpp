@@ -9,25 +9,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "common/base/json_text.h"
 #include "common/base/log.h"
+#include "server/auth/token_store.h"
 
 namespace rcuda::server {
 namespace {
-
-// The length of the UTF-8 sequence that begins here, or 0 if it is none.
-size_t sequence_bytes(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const size_t bytes = byte(0) < 0x80           ? 1
-                       : byte(0) >> 5 == 0x06   ? 2
-                       : byte(0) >> 4 == 0x0e   ? 3
-                       : byte(0) >> 3 == 0x1e   ? 4
-                                                : 0;
-  if (bytes == 0 || bytes > text.size()) return 0;
-  for (size_t i = 1; i < bytes; ++i) {
-    if (byte(i) >> 6 != 0x02) return 0;
-  }
-  return bytes;
-}
 
 std::string now_text() {
   const std::time_t now = std::time(nullptr);
@@ -53,6 +40,14 @@ class Line {
     add("user", identity.user);
     if (identity.uid) add("uid", uint64_t{*identity.uid});
     add("method", identity.method);
+    if (!identity.lease.empty()) add("lease", identity.lease);
+    if (!identity.job.empty()) add("job", identity.job);
+  }
+  void add_devices(const std::vector<uint32_t>& devices) {
+    std::string list;
+    for (const uint32_t device : devices)
+      list += (list.empty() ? "" : ",") + std::to_string(device);
+    raw("devices", "[" + list + "]");
   }
   std::string take() { return std::move(text_) + "}\n"; }
 
@@ -89,27 +84,6 @@ std::string quota_json(const std::vector<Allowance>& allowances, const SessionLi
 
 }  // namespace
 
-std::string json_text(std::string_view text) {
-  std::string out = "\"";
-  while (!text.empty()) {
-    const size_t bytes = sequence_bytes(text);
-    const char first = text.front();
-    if (bytes == 0) {
-      out += '?';
-    } else if (first == '"' || first == '\\') {
-      out += {'\\', first};
-    } else if (static_cast<unsigned char>(first) < 0x20 || first == 0x7f) {
-      char code[8];
-      std::snprintf(code, sizeof code, "\\u%04x", static_cast<unsigned>(first));
-      out += code;
-    } else {
-      out += text.substr(0, bytes);
-    }
-    text.remove_prefix(bytes == 0 ? 1 : bytes);
-  }
-  return out + '"';
-}
-
 Status Audit::open(const std::string& path) {
   if (path.empty()) return {};
   file_.reset(path == "-"
@@ -139,11 +113,7 @@ void Audit::ended(const EndedSession& ended, const std::optional<SessionTotals>&
   line.raw("claims", "{\"user\":" + json_text(session.user) + ",\"host\":" +
                          json_text(session.host) + ",\"program\":" + json_text(session.program) +
                          ",\"pid\":" + std::to_string(session.client_pid) + "}");
-  std::string devices;
-  for (const uint32_t device : session.devices) {
-    devices += (devices.empty() ? "" : ",") + std::to_string(device);
-  }
-  line.raw("devices", "[" + devices + "]");
+  line.add_devices(session.devices);
   line.add("medium", session.medium);
   line.raw("quota", quota_json(ended.allowances, ended.limits));
   line.add("seconds", session.seconds);
@@ -153,6 +123,21 @@ void Audit::ended(const EndedSession& ended, const std::optional<SessionTotals>&
     line.add("link_bytes", totals->link_bytes);
   }
   line.add("end", outcome);
+  write(line.take());
+}
+
+void Audit::lease(std::string_view what, const Lease& lease, const std::optional<Identity>& by) {
+  if (!file_) return;
+  Line line("lease");
+  line.add("what", what);
+  line.add("lease", lease.id);
+  if (!lease.job.empty()) line.add("job", lease.job);
+  if (!lease.user.empty()) line.add("for", lease.user);
+  line.add_devices(lease.devices);
+  line.raw("exclusive", lease.exclusive ? "true" : "false");
+  if (lease.until) line.add("until", format_time(*lease.until));
+  if (by) line.add(*by);
+  if (by) line.add("from", by->from);
   write(line.take());
 }
 

@@ -1,8 +1,9 @@
-// Audit: one line of JSON for each session that has ended and for each client that was refused:
-// who, from where, by which method, what, how long, and how it ended.
+// Audit: one line of JSON for each session that has ended, for each client that was refused and for
+// each change of a lease: who, from where, by which method, what, how long, and how it ended.
 //
 //   {"time":"2026-01-31T12:00:00Z","event":"session","user":"ada","uid":1000,"method":"token", ...}
 //   {"time":"2026-01-31T12:00:05Z","event":"refused","from":"10.0.0.7:51312","why":"..."}
+//   {"time":"2026-01-31T12:00:09Z","event":"lease","what":"taken","lease":"1a2b3c4d", ...}
 //
 // Texts that come from clients are escaped, so that a line is one line. What the client says of
 // itself is in "claims". "quota" has what the session was granted, and nothing that is unlimited.
@@ -21,6 +22,7 @@
 #include "common/base/unique_fd.h"
 #include "common/wire/handshake.h"
 #include "server/daemon/identity.h"
+#include "server/daemon/leases.h"
 #include "server/quota/limits.h"
 #include "server/worker/worker_messages.h"
 
@@ -44,6 +46,8 @@ class Audit {
   // `totals`: nothing if the worker ended without a word; then `outcome` says how.
   void ended(const EndedSession& ended, const std::optional<SessionTotals>& totals,
              std::string_view outcome);
+  // `what`: "taken", "extended", "revoked" or "expired". `by`: the operator; none: the server.
+  void lease(std::string_view what, const Lease& lease, const std::optional<Identity>& by);
 
  private:
   void write(std::string line);
@@ -51,8 +55,5 @@ class Audit {
   UniqueFd file_;
   bool failed_ = false;  // and it is logged
 };
-
-// JSON's form of a text, with its quotation marks. Bytes that are not UTF-8 become "?".
-std::string json_text(std::string_view text);
 
 }  // namespace rcuda::server

@@ -24,6 +24,8 @@ struct Identity {
   // All groups of the user's account, if they have been looked up. For quotas only: a process may
   // have given groups up, and so the session does not have their rights, but their limits hold.
   std::vector<gid_t> account_groups;
+  // The lease under which the session runs, and its job; empty: none.
+  std::string lease{}, job{};
 };
 
 // A user of this machine may not have been looked up yet, but has a number.

@@ -9,15 +9,6 @@
 namespace rcuda::server {
 namespace {
 
-TEST(AuditTest, TextsOfClientsStayInTheirLine) {
-  EXPECT_EQ(json_text("plain"), "\"plain\"");
-  EXPECT_EQ(json_text("a\"b\\c\nd\x7f"), "\"a\\\"b\\\\c\\u000ad\\u007f\"");
-  EXPECT_EQ(json_text("Zürich, 東京, 🙂"), "\"Zürich, 東京, 🙂\"");
-  EXPECT_EQ(json_text("cut \xe6\x9d"), "\"cut ??\"");
-  EXPECT_EQ(json_text("\xff\xc3("), "\"??(\"");
-  EXPECT_EQ(json_text(std::string_view("\0", 1)), "\"\\u0000\"");
-}
-
 TEST(AuditTest, ASessionAndARefusalAreALineEach) {
   const test::TempFolder folder;
   Audit audit;
@@ -49,6 +40,41 @@ TEST(AuditTest, ASessionAndARefusalAreALineEach) {
        R"("event":"refused","from":"10.0.0.8:1","why":"no"})"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
+}
+
+TEST(AuditTest, ALeaseIsInTheLinesOfItsChangesAndOfItsSessions) {
+  const test::TempFolder folder;
+  Audit audit;
+  ASSERT_TRUE(audit.open(folder.file("audit")).ok());
+  Identity identity;
+  identity.uid = 0;
+  identity.user = "root";
+  identity.method = "ticket";
+  identity.from = "10.0.0.7:51312";
+  Lease lease;
+  lease.id = "1a2b3c4d";
+  lease.secret.fill(0xab);
+  lease.job = "slurm 4711";
+  lease.user = "ada";
+  lease.devices = {0, 3};
+  lease.until = std::chrono::sys_seconds(std::chrono::seconds(1'800'000'000));
+  audit.lease("taken", lease, identity);
+  audit.lease("expired", lease, {});
+  identity.lease = lease.id;
+  identity.job = lease.job;
+  audit.ended({identity, {}, {}, {}}, {}, "ended by the client");
+  const std::string text = folder.read("audit");
+  for (const char* const part :
+       {R"("event":"lease","what":"taken","lease":"1a2b3c4d","job":"slurm 4711","for":"ada",)"
+        R"("devices":[0,3],"exclusive":true,"until":"2027-01-15T08:00:00Z","user":"root","uid":0,)"
+        R"("method":"ticket","from":"10.0.0.7:51312"})",
+        R"("what":"expired","lease":"1a2b3c4d","job":"slurm 4711","for":"ada","devices":[0,3],)"
+        R"("exclusive":true,"until":"2027-01-15T08:00:00Z"})",
+        R"("event":"session","user":"root","uid":0,"method":"ticket","lease":"1a2b3c4d",)"
+        R"("job":"slurm 4711","from":"10.0.0.7:51312")"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+  EXPECT_EQ(text.find("abab"), std::string::npos) << "a secret";
 }
 
 TEST(AuditTest, AFileThatCannotBeWrittenIsNamed) {
