@@ -79,6 +79,7 @@ Status Daemon::run() {
   if (!rules.ok()) return rules.status();
   admission_.set_rules(std::move(rules).value());
   RCUDA_RETURN_IF_ERROR(audit_.open(settings_.audit.get()));
+  RCUDA_RETURN_IF_ERROR(open_leases());
   WorkerPool pool(settings_,
                   static_cast<uint32_t>(std::hash<std::string>()(host_name() + listener_.address)));
   RCUDA_RETURN_IF_ERROR(pool.prepare());
@@ -129,6 +130,7 @@ Result<bool> Daemon::take_turn() {
   if (items[0].revents) return false;
   if (items[1].revents || items[2].revents) gate_.acknowledge();
   pool_->handle(items);
+  end_leases();
   serve(items.data() + first_connection, Clock::now());
   // First, so that new connections replace none that has just introduced itself.
   serve_waiting();
@@ -147,6 +149,10 @@ void Daemon::serve(const pollfd* events, Clock::time_point now) {
     } else if (events->revents != 0) {
       RCUDA_INFO("%s went away while it waited", connection->name.c_str());
       keep = false;
+    } else if (connection->lease_request) {
+      const Result<bool> answered = answer_lease_request(*connection);
+      if (!answered.ok()) refuse(*connection, answered.status());
+      keep = answered.ok() && !*answered;
     } else if (connection->proof) {
       const Status status = finish_proof(*connection);
       if (!status.ok()) refuse(*connection, status);
@@ -159,10 +165,21 @@ void Daemon::serve(const pollfd* events, Clock::time_point now) {
 }
 
 bool Daemon::expire(Connection& connection) {
+  if (connection.lease_request) {
+    refuse(connection, Status(Code::kTimeout,
+                              "the server could not find out in time who the lease's user is: the "
+                              "user database of its machine does not answer"));
+    return false;
+  }
   if (!connection.waits) {
     const bool told = connection.identity || tells_of_stranger();
     RCUDA_LOG(told ? LogLevel::kWarn : LogLevel::kDebug,
               "%s did not introduce itself in time and is dropped", connection.name.c_str());
+    return false;
+  }
+  if (!connection.lease_obstacle.empty()) {
+    refuse(connection, Status(Code::kTimeout, "it waited as long as RCUDA_WAIT says: " +
+                                                  connection.lease_obstacle));
     return false;
   }
   if (connection.applicant) {
@@ -223,6 +240,9 @@ int Daemon::poll_timeout_ms() const {
     if (connection.proof) next = std::min(next, connection.proof_by);
   }
   if (accept_from_ > Clock::now()) next = std::min(next, accept_from_);
+  if (const std::optional<Leases::Time> end = leases_.next_end()) {
+    next = std::min(next, Clock::now() + (*end - std::chrono::system_clock::now()));
+  }
   if (next == Clock::time_point::max()) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
   return static_cast<int>(std::clamp<int64_t>(left.count(), 1, 60'000));
@@ -393,6 +413,8 @@ bool Daemon::knows_account(Connection& connection) {
 Result<bool> Daemon::has_turn(Connection& connection) {
   const std::chrono::milliseconds wait(connection.hello.wait_ms);
   if (!connection.applicant) {
+    const Result<bool> free = has_devices(connection);
+    if (!free.ok() || !*free) return free;
     auto applicant =
         admission_.apply(*connection.identity, connection.hello.devices, wait.count() != 0);
     if (!applicant.ok()) return applicant.status();
@@ -413,6 +435,8 @@ Result<bool> Daemon::assign(Connection& connection) {
   if (!pool_->has_worker_for({&connection.hello, connection.permit->limits().sm_percent})) {
     return false;
   }
+  // A lease may have begun or ended while the client waited.
+  RCUDA_RETURN_IF_ERROR(check_lease(connection));
   std::optional<tls::Key> key;
   if (connection.tls) key = connection.tls->exported(tls::kSessionLabel);
   UniqueFd socket(::fcntl(connection.socket.fd(), F_DUPFD_CLOEXEC, 3));
@@ -436,6 +460,9 @@ void Daemon::reassure_waiting() {
     if (connection.applicant) {
       queued.place = static_cast<uint32_t>(connection.applicant->place());
       queued.reason = connection.applicant->reason();
+    } else if (!connection.lease_obstacle.empty()) {
+      queued.place = lease_place(connection);
+      queued.reason = connection.lease_obstacle;
     }
     (void)wire::write_message(connection.socket, wire::MessageType::kQueued, wire::encode(queued),
                               now);

@@ -32,11 +32,13 @@
 #include "common/base/socket.h"
 #include "common/base/status.h"
 #include "common/wire/handshake.h"
+#include "common/wire/lease_messages.h"
 #include "server/daemon/accounts.h"
 #include "server/daemon/admission.h"
 #include "server/daemon/audit.h"
 #include "server/daemon/gate.h"
 #include "server/daemon/identity.h"
+#include "server/daemon/leases.h"
 #include "server/daemon/listener.h"
 #include "server/daemon/served_users.h"
 #include "server/daemon/tickets.h"
@@ -71,6 +73,8 @@ class Daemon {
     std::optional<Proof> proof;        // being examined; meanwhile nothing is read
     Clock::time_point proof_by;        // when to give the examination up
     std::optional<Identity> identity;  // once it is known
+    // While its user is being looked up; meanwhile nothing is read.
+    std::optional<wire::LeaseRequest> lease_request;
     Clock::time_point deadline;
     Clock::time_point spared_until{};  // it has got on: others of its origin are dropped first
     std::vector<std::byte> received;
@@ -79,10 +83,11 @@ class Daemon {
     Clock::time_point waits_since;
     Clock::time_point account_by;  // until when it waits for the user's name and groups
     Clock::time_point tell_at;                        // when to send the next kQueued
+    std::string lease_obstacle;  // why it waits for devices before it applies; empty: it does not
     std::unique_ptr<Admission::Applicant> applicant;  // from then until its turn has come
     std::unique_ptr<Admission::Permit> permit;        // from then on
 
-    bool reads() const { return !waits && !proof; }
+    bool reads() const { return !waits && !proof && !lease_request; }
     // The Admission bounds the others.
     bool is_newcomer() const { return !applicant && !permit; }
   };
@@ -129,6 +134,22 @@ class Daemon {
   Status take_hello(Connection& connection, const std::vector<std::byte>& body);
   Status check(const wire::Hello& hello) const;
 
+  // lease_requests.cpp: leases of devices. The functions that return a Result<bool> return false
+  // while the client must wait.
+  Status open_leases();
+  void end_leases();
+  Status unlock_lease(wire::Hello* hello, Identity* identity) const;
+  Status check_lease(const Connection& connection) const;
+  Result<bool> has_devices(Connection& connection);
+  uint32_t lease_place(const Connection& connection) const;
+  Result<bool> take_lease_request(Connection& connection, const std::vector<std::byte>& body);
+  Result<bool> answer_lease_request(Connection& connection);
+  Result<bool> lend(const Connection& connection, wire::LeaseAnswer* answer);
+  Status change_lease(const Connection& connection, wire::LeaseAnswer* answer);
+  void list_leases(const Connection& connection, wire::LeaseAnswer* answer) const;
+  void note_lease(const char* what, const Lease& lease, const std::optional<Identity>& by);
+  Status save_leases() const;
+
   const Settings& settings_;
   const int stop_;
   const int ready_;
@@ -139,6 +160,8 @@ class Daemon {
   Tickets tickets_;
   Gate gate_;
   Audit audit_;
+  Leases leases_;
+  std::string leases_path_;            // empty: they are not kept
   std::list<Connection> connections_;  // the oldest first
   bool announced_ = false;
   Clock::time_point say_crowded_from_{};  // time of the next warning of a flood

@@ -46,7 +46,12 @@ Status Gate::open(bool for_others) {
   security_ = *security;
   Result<ServedUsers> served = ServedUsers::read(settings_.users.get());
   if (!served.ok()) return served.status();
+  Result<ServedUsers> operators =
+      ServedUsers::read(settings_.operators.get(), "RCUDA_SERVER_OPERATORS");
+  if (!operators.ok()) return operators.status();
   served_ = std::move(served).value();
+  operators_ = std::move(operators).value();
+  served_.add(operators_);
 
   const std::string path = or_default(settings_.certificate.get(), default_certificate_file);
   const bool wanted = !settings_.certificate.get().empty() || (for_others && !allows_anybody());
@@ -73,6 +78,10 @@ Status Gate::check() {
   if (!certificate.ok() && certificate.code() != Code::kNotFound) return certificate;
   if (certificate.ok() || settings_.certificate.get().empty()) RCUDA_RETURN_IF_ERROR(open(false));
   return tokens_.refresh();
+}
+
+bool Gate::is_operator(const Identity& who) const {
+  return who.method != "insecure" && who.uid && operators_.contains(*who.uid, who.groups);
 }
 
 Result<Proof> Gate::examine(const wire::Authenticate& message, const tls::Connection* tls,

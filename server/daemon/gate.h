@@ -57,7 +57,9 @@ class Gate {
   // Whether clients of other machines may do without encryption; without proof as well.
   bool allows_plain() const { return security_ != wire::Security::kTls; }
   bool allows_anybody() const { return security_ == wire::Security::kNone; }
-  const ServedUsers& served() const { return served_; }
+  const ServedUsers& served() const { return served_; }  // operators included
+  // Whether a client may lease devices to others. Nobody may who has not proved an identity.
+  bool is_operator(const Identity& who) const;
 
   // `tls`: the connection on which the message came, or null. `nonce`: of its Challenge, else
   // ignored.
@@ -70,6 +72,10 @@ class Gate {
   // The account of a user of this machine, or nothing while it is looked up. Without an account,
   // its name is user_text() and it has no groups.
   std::optional<Account> account_of(uid_t user, Clock::time_point now);
+  // A user of this machine, or nothing while that is being looked up.
+  std::optional<Result<Account>> account(const AccountKey& user, Clock::time_point now) {
+    return accounts_.find(user, now);
+  }
   // The connection has gone.
   void forget(const Proof& proof);
 
@@ -87,6 +93,7 @@ class Gate {
   MungeChecks munge_;
   Accounts accounts_;
   ServedUsers served_;
+  ServedUsers operators_;
 };
 
 }  // namespace rcuda::server

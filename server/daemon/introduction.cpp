@@ -136,6 +136,12 @@ bool Daemon::introduce(Connection& connection, MessageType type,
       if (!status.ok()) break;
       report(connection);
       return false;
+    case MessageType::kLeaseRequest: {
+      const Result<bool> answered = take_lease_request(connection, body);
+      if (answered.ok()) return !*answered;
+      status = answered.status();
+      break;
+    }
     case MessageType::kHello:
       status = admit(connection);
       if (status.ok()) status = take_hello(connection, body);
@@ -300,6 +306,7 @@ Status Daemon::take_hello(Connection& connection, const std::vector<std::byte>& 
   if (!hello.ok()) return hello.status();
   RCUDA_RETURN_IF_ERROR(check(*hello));
   RCUDA_RETURN_IF_ERROR(WorkerPool::check_user(*connection.identity));
+  RCUDA_RETURN_IF_ERROR(unlock_lease(&*hello, &*connection.identity));
   connection.hello = std::move(hello).value();
   connection.waits = true;
   connection.waits_since = connection.tell_at = Clock::now();

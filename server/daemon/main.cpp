@@ -104,6 +104,7 @@ int start(int argc, char** argv) {
   add_option(&app, "--image-cache", &settings.image_cache);
   add_option(&app, "--image-cache-bytes", &settings.image_cache_bytes);
   add_option(&app, "--users", &settings.users);
+  add_option(&app, "--operators", &settings.operators);
   add_option(&app, "--certificate", &settings.certificate);
   add_option(&app, "--client-authorities", &settings.client_authorities);
   add_option(&app, "--tokens", &settings.tokens);
@@ -113,6 +114,10 @@ int start(int argc, char** argv) {
       "--insecure",
       [&] { (void)settings.security.set("insecure", "--insecure", "the command line"); },
       "short for --security insecure: no identity, no encryption");
+  app.add_flag_callback(
+      "--require-lease",
+      [&] { (void)settings.require_lease.set("1", "--require-lease", "the command line"); },
+      settings.require_lease.help());
   app.add_flag_callback(
       "--allow-faults",
       [&] { (void)settings.allow_faults.set("1", "--allow-faults", "the command line"); },

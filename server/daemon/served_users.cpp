@@ -22,13 +22,13 @@ AccountKey key_of(const std::string& word) {
   return word;
 }
 
-Status unknown(const std::string& word, const std::string& why) {
-  return Status(Code::kInvalidArgument, "RCUDA_SERVER_USERS names \"" + word + "\": " + why);
+Status unknown(const char* setting, const std::string& word, const std::string& why) {
+  return Status(Code::kInvalidArgument, std::string(setting) + " names \"" + word + "\": " + why);
 }
 
 }  // namespace
 
-Result<ServedUsers> ServedUsers::read(const std::string& list) {
+Result<ServedUsers> ServedUsers::read(const std::string& list, const char* setting) {
   ServedUsers users;
   users.users_ = {kRoot, ::geteuid()};
   std::istringstream words(list);
@@ -42,7 +42,7 @@ Result<ServedUsers> ServedUsers::read(const std::string& list) {
     }
     if (word.front() == '@') {
       const Result<gid_t> group = group_id(word.substr(1));
-      if (!group.ok()) return unknown(word, group.status().context());
+      if (!group.ok()) return unknown(setting, word, group.status().context());
       users.groups_.insert(*group);
       continue;
     }
@@ -52,10 +52,16 @@ Result<ServedUsers> ServedUsers::read(const std::string& list) {
       continue;
     }
     const Result<Account> account = look_up_account(key);
-    if (!account.ok()) return unknown(word, account.status().context());
+    if (!account.ok()) return unknown(setting, word, account.status().context());
     users.users_.insert(account->uid);
   }
   return users;
+}
+
+void ServedUsers::add(const ServedUsers& more) {
+  everybody_ = everybody_ || more.everybody_;
+  users_.insert(more.users_.begin(), more.users_.end());
+  groups_.insert(more.groups_.begin(), more.groups_.end());
 }
 
 bool ServedUsers::contains(uid_t user, const std::vector<gid_t>& groups) const {

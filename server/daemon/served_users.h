@@ -1,5 +1,6 @@
-// ServedUsers: the users that a server serves: its own user, root, and those that
-// RCUDA_SERVER_USERS names, by themselves or by a group.
+// ServedUsers: users by themselves or by a group: a server's own user, root, and those that a
+// setting names. RCUDA_SERVER_USERS names whom the server serves, RCUDA_SERVER_OPERATORS who may
+// lease its devices.
 //
 // A plain value; any thread. Blocking: read(), for the name service. Errors: kInvalidArgument for a
 // name that this machine does not know.
@@ -19,7 +20,9 @@ class ServedUsers {
  public:
   // `list`: names or numbers separated by commas; "@gpu" for the members of a group, "*" for
   // everybody.
-  static Result<ServedUsers> read(const std::string& list);
+  static Result<ServedUsers> read(const std::string& list,
+                                  const char* setting = "RCUDA_SERVER_USERS");
+  void add(const ServedUsers& more);
   bool contains(uid_t user, const std::vector<gid_t>& groups) const;
   std::string text() const;  // "uid 0, uid 1000, gid 44", "every user"
 

@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <openssl/crypto.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -20,6 +19,7 @@
 #include "common/base/socket_io.h"
 #include "common/wire/connect.h"
 #include "server/daemon/owner.h"
+#include "server/daemon/spawn_worker.h"
 #include "server/worker/address_fence.h"
 #include "server/worker/compute_share.h"
 #include "server/worker/driver_loader.h"
@@ -28,7 +28,6 @@
 namespace rcuda::server {
 namespace {
 
-constexpr int kWorkerControl = 3;  // the worker's end of its socket pair
 constexpr auto kLongestPause = std::chrono::seconds(30);
 constexpr auto kCollectPause = std::chrono::milliseconds(10);
 
@@ -47,42 +46,6 @@ CgroupLimits limits_of(const Settings& settings) {
           settings.session_cpu_weight.is_default()
               ? 0
               : static_cast<uint64_t>(settings.session_cpu_weight.get())};
-}
-
-// `control`: the worker's end of its socket pair.
-Result<pid_t> spawn_worker(const std::string& binary, int control, uint32_t window,
-                           std::vector<std::string> environment) {
-  std::vector<char*> environment_pointers;
-  environment_pointers.reserve(environment.size() + 1);
-  for (std::string& line : environment) environment_pointers.push_back(line.data());
-  environment_pointers.push_back(nullptr);
-  std::string name = "rcuda-worker", flag = "--worker", number = std::to_string(window);
-  char* arguments[] = {name.data(), flag.data(), number.data(), nullptr};
-
-  posix_spawn_file_actions_t actions;
-  posix_spawnattr_t attributes;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawnattr_init(&attributes);
-  ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  // dup2 clears close-on-exec, and does so even if the descriptor already is number 3.
-  ::posix_spawn_file_actions_adddup2(&actions, control, kWorkerControl);
-  sigset_t none, all;
-  ::sigemptyset(&none);
-  ::sigfillset(&all);
-  ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setsigdefault(&attributes, &all);
-  // Each worker has its own process group, so Ctrl-C at the terminal reaches only the daemon, which
-  // then stops the workers.
-  ::posix_spawnattr_setpgroup(&attributes, 0);
-  ::posix_spawnattr_setflags(
-      &attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
-  pid_t pid = -1;
-  const int error = ::posix_spawn(&pid, binary.c_str(), &actions, &attributes, arguments,
-                                  environment_pointers.data());
-  ::posix_spawn_file_actions_destroy(&actions);
-  ::posix_spawnattr_destroy(&attributes);
-  if (error != 0) return Status::from_errno(error, "starting a worker");
-  return pid;
 }
 
 // One message for each allowance.
@@ -366,7 +329,8 @@ void WorkerPool::hand_over(Worker& worker, const wire::Hello& hello, const Ident
                     static_cast<uint32_t>(worker.pid),
                     hello.medium,
                     0,
-                    hello.devices};
+                    hello.devices,
+                    identity.job};
 }
 
 SessionGrant WorkerPool::grant_to(const Identity& identity, const Worker& worker) const {
@@ -418,6 +382,26 @@ bool WorkerPool::call_on(const wire::PeerHello& hello, UniqueFd* socket) {
   return false;
 }
 
+void WorkerPool::end_leased(const std::string& lease, const std::string& why) {
+  for (Worker& worker : workers_) {
+    if (!worker.is(State::kBusy) || worker.identity.lease != lease || worker.kill_at) continue;
+    WorkerMessage message;
+    message.type = WorkerMessageType::kStop;
+    const auto* text = reinterpret_cast<const std::byte*>(why.data());
+    message.body.assign(text, text + why.size());
+    (void)send_worker_message(worker.control.get(), message, Clock::now());
+    worker.kill_at = Clock::now() + 2 * settings_.stop_timeout.get();
+  }
+}
+
+std::vector<Leases::Use> WorkerPool::uses() const {
+  std::vector<Leases::Use> uses;
+  for (const Worker& worker : workers_) {
+    if (worker.is(State::kBusy)) uses.push_back({worker.identity, worker.session.devices});
+  }
+  return uses;
+}
+
 void WorkerPool::add_descriptors(std::vector<pollfd>* items) const {
   for (const Worker& worker : workers_) {
     if (!worker.ask_at) items->push_back({worker.process.get(), POLLIN, 0});
@@ -440,6 +424,11 @@ void WorkerPool::handle(const std::vector<pollfd>& items) {
       // It may be stuck in the driver and live on. Another one takes its place.
       worker->state = State::kEnding;
       worker->hangs = true;
+    }
+    if (worker->kill_at && now >= *worker->kill_at) {
+      RCUDA_WARN("worker %d did not end its session in time and is killed", worker->pid);
+      ::kill(worker->pid, SIGKILL);
+      worker->kill_at.reset();
     }
     const bool ended = worker->ask_at ? now >= *worker->ask_at : is_ready(worker->process.get());
     worker = ended && reap(*worker) ? workers_.erase(worker) : std::next(worker);
@@ -559,6 +548,7 @@ WorkerPool::Clock::time_point WorkerPool::next_deadline() const {
   if (retry_at_ > Clock::now()) next = retry_at_;
   for (const Worker& worker : workers_) {
     if (worker.ask_at) next = std::min(next, *worker.ask_at);
+    if (worker.kill_at) next = std::min(next, *worker.kill_at);
     if (worker.is(State::kStarting)) {
       next = std::min(next, worker.since + settings_.start_timeout.get());
     }

@@ -36,6 +36,7 @@
 #include "server/daemon/cgroup.h"
 #include "server/daemon/device_sets.h"
 #include "server/daemon/identity.h"
+#include "server/daemon/leases.h"
 #include "server/worker/session_grant.h"
 #include "server/worker/settings.h"
 #include "server/worker/worker_messages.h"
@@ -95,6 +96,12 @@ class WorkerPool {
   // timeout at most. A process that is stuck in a driver may survive even that and is left behind.
   void shutdown();
 
+  // Ends the sessions under a lease. The worker tells the client why; a worker that does not end
+  // within twice the stop timeout is killed.
+  void end_leased(const std::string& lease, const std::string& why);
+  // What runs, and under which leases.
+  std::vector<Leases::Use> uses() const;
+
   size_t sessions() const;
   // Adds the idle workers and the sessions: all of them for the server's own user and root, and for
   // others their own.
@@ -128,6 +135,7 @@ class WorkerPool {
     // Set if the process has ended but waitpid() does not report it yet, because a tracer (a
     // debugger) is notified first: when to call waitpid() again.
     std::optional<Clock::time_point> ask_at;
+    std::optional<Clock::time_point> kill_at;  // its session should have ended by then
 
     bool is(State what) const { return state == what && !ask_at; }
     bool is_spare() const { return is(State::kStarting) || is(State::kIdle); }

@@ -20,7 +20,7 @@ constexpr uint32_t kMostStreams = 64;
 }  // namespace
 
 DaemonListener::DaemonListener(int socket, std::function<void(WorkerMessage)> peer,
-                               std::function<void(const char* why)> stop)
+                               std::function<void(std::string why, bool only_this)> stop)
     : socket_(socket),
       peer_(std::move(peer)),
       stop_(std::move(stop)),
@@ -80,7 +80,12 @@ void DaemonListener::run() {
       stopped_ = true;
       changed_.notify_all();
     }
-    stop_(message.ok() ? "the server stops" : "the server is gone");
+    if (message.ok() && message->type == WorkerMessageType::kStop && !message->body.empty()) {
+      const auto* text = reinterpret_cast<const char*>(message->body.data());
+      stop_(std::string(text, message->body.size()), true);
+    } else {
+      stop_(message.ok() ? "the server stops" : "the server is gone", false);
+    }
     return;
   }
 }

@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <string>
 #include <thread>
 
 #include "common/base/status.h"
@@ -25,9 +26,9 @@ class DaemonListener {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `socket` outlives the listener.
+  // `socket` outlives the listener. `only_this`: the daemon ends only this session, and goes on.
   DaemonListener(int socket, std::function<void(WorkerMessage)> peer,
-                 std::function<void(const char* why)> stop);
+                 std::function<void(std::string why, bool only_this)> stop);
   ~DaemonListener();
   DaemonListener(const DaemonListener&) = delete;
   DaemonListener& operator=(const DaemonListener&) = delete;
@@ -43,7 +44,7 @@ class DaemonListener {
 
   const int socket_;
   const std::function<void(WorkerMessage)> peer_;
-  const std::function<void(const char*)> stop_;
+  const std::function<void(std::string, bool)> stop_;
   UniqueFd end_event_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -91,7 +91,8 @@ Status SessionLoop::over() const {
   return {Code::kUnavailable, "the session has outlived its time limit"};
 }
 
-void SessionLoop::stop() {
+void SessionLoop::stop(std::string why) {
+  if (!why.empty()) stop_why_ = std::move(why);
   stop_.store(true);
   link_.interrupt();
 }
@@ -119,6 +120,7 @@ Status SessionLoop::run() {
   Status status = serve();
   if (status.ok()) {
     flush_trace();
+    if (stop_.load() && !stop_why_.empty()) tell_end(stop_why_);
     link_.close();
   }
   return status;
@@ -169,12 +171,16 @@ Status SessionLoop::check_limits() {
 
 Status SessionLoop::end_for(const std::string& why) {
   RCUDA_INFO("%s", why.c_str());
-  // The client closes the Link when it has read why.
-  constexpr auto kPatience = std::chrono::seconds(1);
-  if (executor_.answers.events().notice(true, why).ok()) {
-    (void)link_.wait([this] { return stop_.load(); }, Clock::now() + kPatience);
-  }
+  tell_end(why);
   return {Code::kUnavailable, why};
+}
+
+// The client closes the Link when it has read why.
+void SessionLoop::tell_end(const std::string& why) {
+  constexpr auto kPatience = std::chrono::seconds(1);
+  if (!executor_.answers.events().notice(true, why).ok()) return;
+  const bool stops = stop_.load();
+  (void)link_.wait([this, stops] { return stop_.load() != stops; }, Clock::now() + kPatience);
 }
 
 uint64_t SessionLoop::limits_due() const {

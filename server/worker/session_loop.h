@@ -49,8 +49,9 @@ class SessionLoop {
 
   // Exposes the staging region, tells the client that the session is ready, and serves it.
   Status run();
-  // Makes run() return soon. Any thread.
-  void stop();
+  // Makes run() return soon. Any thread. `why`: for the client's line about the lost session;
+  // empty: the client learns nothing. Only one call has a reason.
+  void stop(std::string why = {});
   // An error if the session has outlived its time limit, whatever the executor thread does.
   Status over() const;
 
@@ -64,6 +65,8 @@ class SessionLoop {
   // Warns the client, or ends the session with an error: its time is over, or its contexts are.
   Status check_limits();
   Status end_for(const std::string& why);
+  // Tells the client why its session ends, and gives it a moment to read that.
+  void tell_end(const std::string& why);
   // When the loop must look at the session's limits again; SessionTime::kNever without limits.
   uint64_t limits_due() const;
   bool may_run(std::span<const std::byte> frame);
@@ -89,6 +92,7 @@ class SessionLoop {
   ContextWatch contexts_;
   uint64_t commands_seen_ = 0;  // by check_limits()
   wire::RingReader ring_;
+  std::string stop_why_;  // written before stop_, read after it
   std::atomic<bool> stop_{false};
   bool ended_ = false;
   Status failure_;  // of a postponed command

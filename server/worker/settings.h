@@ -24,6 +24,15 @@ struct Settings {
   config::String users{registry, "RCUDA_SERVER_USERS", "",
                        "users to serve beside the server's own and root: names or numbers "
                        "separated by commas, @group, or *"};
+  config::String operators{registry, "RCUDA_SERVER_OPERATORS", "",
+                           "users who may lease devices to users and jobs, beside the server's own "
+                           "and root: as in users"};
+  config::Bool require_lease{registry, "RCUDA_SERVER_REQUIRE_LEASE", false,
+                             "serve only sessions that have a lease (rcuda-lease)"};
+  config::String leases{registry, "RCUDA_SERVER_LEASES", "auto",
+                        "file that keeps leases while the server is not running; auto: "
+                        "leases-PORT in the folder of the settings, unless the port is picked "
+                        "(0); none"};
   config::String security{registry, "RCUDA_SERVER_SECURITY", "tls",
                           "what other machines need: tls (identity and encryption), plain (MUNGE "
                           "without encryption is enough), insecure (nothing), insecure-public "

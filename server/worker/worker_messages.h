@@ -6,7 +6,8 @@
 // daemon -> worker   kLedger (+ the memory of a Ledger), one for each allowance of the session;
 //                    kSession (+ the client's socket, then the encoded SessionStart), once;
 //                    kAttach (+ a further socket of that client); kPeer (+ the socket of another
-//                    worker of that client, then its PeerHello); kStop
+//                    worker of that client, then its PeerHello); kStop (+ why, if it is for this
+//                    session only)
 // If the daemon dies, the socket ends, and the worker ends its session and exits. Neither side has
 // more than a few messages in flight. A worker that does not read (in a debugger, or flooded by a
 // client) does not block the daemon, whose deadline for sending is now.
@@ -41,7 +42,7 @@ struct WorkerMessage {
   uint32_t index = 0;      // kAttach: index of the stream
   uint8_t token[16] = {};  // kSession: names the session in Attach
   // kSession: the SessionStart; kPeer: the PeerHello; kReady: WorkerReady; kFailed: the reason;
-  // kEnded: SessionTotals
+  // kEnded: SessionTotals; kStop: why the session ends, empty if the server stops
   std::vector<std::byte> body;
   UniqueFd descriptor;  // kSession, kAttach, kPeer, kLedger
 };

@@ -219,10 +219,11 @@ Status WorkerSession::limit_devices() {
 Status WorkerSession::listen() {
   listener_.emplace(
       worker_.daemon, [this](WorkerMessage peer) { called_on(std::move(peer)); },
-      [this](const char* why) {
+      [this](std::string why, bool only_this) {
         std::lock_guard lock(mutex_);
-        stopped_ = why;
-        if (loop_) loop_->stop();
+        stopped_ = std::move(why);
+        only_this_ = only_this;
+        if (loop_) stop(*loop_);
       });
   return listener_->start();
 }
@@ -280,11 +281,16 @@ void WorkerSession::prepare() {
   resources_.host_memory.closed = std::move(worker_.closed);
 }
 
+// mutex_ is held.
+void WorkerSession::stop(SessionLoop& session) const {
+  session.stop(only_this_ ? stopped_ : std::string());
+}
+
 Status WorkerSession::run() {
   EndWatch watch(
       [this] {
         std::lock_guard lock(mutex_);
-        if (stopped_) return Status(Code::kUnavailable, stopped_);
+        if (!stopped_.empty()) return Status(Code::kUnavailable, stopped_);
         const Status over = loop_ ? loop_->over() : Status();
         return over.ok() ? link_->status() : over;
       },
@@ -298,7 +304,7 @@ Status WorkerSession::run() {
       session.executor().peers.called_on(called, std::move(socket));
     }
     early_.clear();
-    if (stopped_) session.stop();
+    if (!stopped_.empty()) stop(session);
   }
   RCUDA_INFO("session of %s (%s, pid %u on %s) over %s: device%s %s", grant_.user.c_str(),
              hello_.program.c_str(), hello_.pid, hello_.host.c_str(), link_->medium(),
@@ -309,16 +315,16 @@ Status WorkerSession::run() {
 // The process ends here. The driver's threads may still be in this session's host functions, so no
 // object is destroyed first.
 void WorkerSession::end(const Status& status, SessionLoop& session) {
-  const char* ended_by = nullptr;
+  std::string ended_by;
   {
     std::lock_guard lock(mutex_);
     loop_ = nullptr;  // later connections of workers end with this process
     ended_by = stopped_;
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
-  const std::string outcome = ended_by      ? ended_by
-                              : status.ok() ? "ended by the client"
-                                            : status.message();
+  const std::string outcome = !ended_by.empty() ? ended_by
+                              : status.ok()     ? "ended by the client"
+                                                : status.message();
   const transport::LinkCounters counters = link_->counters();
   RCUDA_INFO(
       "session of %s (pid %u) over after %.1f s: %llu commands, %llu answers, %llu bytes copied, "

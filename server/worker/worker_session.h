@@ -21,6 +21,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -74,6 +75,7 @@ class WorkerSession {
   void prepare();
   Status run();
   [[noreturn]] void end(const Status& status, SessionLoop& session);
+  void stop(SessionLoop& session) const;
 
   void called_on(WorkerMessage peer);
 
@@ -86,10 +88,11 @@ class WorkerSession {
   SessionResources resources_;
   const transport::Medium* medium_ = nullptr;
 
-  std::mutex mutex_;  // guards the next three members
+  std::mutex mutex_;  // guards the next four members
   SessionLoop* loop_ = nullptr;
   std::vector<std::pair<wire::PeerHello, UniqueFd>> early_;  // until loop_ is set
-  const char* stopped_ = nullptr;  // why the session must end; null: it continues
+  std::string stopped_;     // why the session must end; empty: it continues
+  bool only_this_ = false;  // the server goes on, so the client is told why
 
   std::optional<DaemonListener> listener_;
   std::unique_ptr<transport::Link> link_;

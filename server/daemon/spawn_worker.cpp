@@ -1,0 +1,50 @@
+#include "server/daemon/spawn_worker.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <unistd.h>
+
+namespace rcuda::server {
+namespace {
+
+constexpr int kWorkerControl = 3;  // the worker's end of its socket pair
+
+}  // namespace
+
+Result<pid_t> spawn_worker(const std::string& binary, int control, uint32_t window,
+                           std::vector<std::string> environment) {
+  std::vector<char*> environment_pointers;
+  environment_pointers.reserve(environment.size() + 1);
+  for (std::string& line : environment) environment_pointers.push_back(line.data());
+  environment_pointers.push_back(nullptr);
+  std::string name = "rcuda-worker", flag = "--worker", number = std::to_string(window);
+  char* arguments[] = {name.data(), flag.data(), number.data(), nullptr};
+
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  // dup2 clears close-on-exec, and does so even if the descriptor already is number 3.
+  ::posix_spawn_file_actions_adddup2(&actions, control, kWorkerControl);
+  sigset_t none, all;
+  ::sigemptyset(&none);
+  ::sigfillset(&all);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  // Each worker has its own process group, so Ctrl-C at the terminal reaches only the daemon, which
+  // then stops the workers.
+  ::posix_spawnattr_setpgroup(&attributes, 0);
+  ::posix_spawnattr_setflags(
+      &attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+  pid_t pid = -1;
+  const int error = ::posix_spawn(&pid, binary.c_str(), &actions, &attributes, arguments,
+                                  environment_pointers.data());
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::posix_spawnattr_destroy(&attributes);
+  if (error != 0) return Status::from_errno(error, "starting a worker");
+  return pid;
+}
+
+}  // namespace rcuda::server
