@@ -1,0 +1,35 @@
+// What the commands that ask a server share: the name of a server on the command line, a connection
+// on which the user is known, and one question and its answer.
+//
+// Threads: any. Blocking: until the server has answered, a few seconds at most. Errors name the
+// server.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/wire/handshake.h"
+
+namespace rcuda::tools {
+
+struct Server {
+  std::string host;
+  uint16_t port = wire::kDefaultPort;
+  std::string text() const { return host + ":" + std::to_string(port); }
+};
+
+// Parses host[:port], or host[@port] as in RCUDA_DEVICES; an IPv6 address is in brackets.
+Result<Server> parse_server(const std::string& text);
+
+// Sends a message and returns the body of the answer, which must be of the type `wanted`. A refusal
+// has the server's reason; it is kUnavailable if another time may do, else kDenied.
+Result<std::vector<std::byte>> ask(const Server& server, wire::MessageType question,
+                                   const std::vector<std::byte>& body, wire::MessageType wanted);
+
+// Texts come from clients: characters that could control a terminal are replaced.
+std::string printable(std::string text);
+
+}  // namespace rcuda::tools

@@ -1,0 +1,262 @@
+// rcuda-lease: leases devices of a server to users and jobs (docs/leases.md).
+//
+//   rcuda-lease take node1 --devices 2 --for 2h --user ada --job "slurm 4711"
+//   rcuda-lease list node1
+//   rcuda-lease extend node1 1a2b3c4d --for 1h
+//   rcuda-lease revoke node1 --job "slurm 4711"
+//
+// take prints the variables that a program needs, and nothing else on stdout.
+
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "common/base/json_text.h"
+#include "common/base/status.h"
+#include "common/wire/lease_messages.h"
+#include "tools/base/server_query.h"
+
+namespace rcuda {
+namespace {
+
+using tools::printable;
+
+constexpr const char* kFooter =
+    R"(NODE is host or host:port of a server, as for rcuda-smi. A lease is exclusive unless it is taken
+with --shared: no session without it may use its devices. A session under a lease may use the
+lease's devices only. When a lease ends, so do its sessions.
+
+"take" prints two lines for the environment of the program:
+    RCUDA_DEVICES=node1:0,node1:3
+    RCUDA_LEASE=node1=1a2b3c4d:...
+The second holds a secret. Entries of several servers are joined by commas in both.
+
+A job has at most one lease on a server. Taking it again prints the same; revoking a lease that is
+gone is no error. So prologs and epilogs may run twice.)";
+
+constexpr auto kRetryInterval = std::chrono::milliseconds(500);
+
+struct Options {
+  std::string node, id, job, user, devices = "1", lasts = "ever", wait = "0s";
+  bool shared = false, json = false;
+};
+
+// 30s, 90min, 12h or 30d.
+bool parse_time(const std::string& text, uint64_t* seconds) {
+  uint64_t count = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, count);
+  const std::string unit(rest, end);
+  const uint64_t each = unit == "s"     ? 1
+                        : unit == "min" ? 60
+                        : unit == "h"   ? 3600
+                        : unit == "d"   ? 24 * 3600
+                                        : 0;
+  constexpr uint64_t kMost = uint64_t{100} * 366 * 24 * 3600;
+  if (error != std::errc() || each == 0 || count > kMost / each) return false;
+  *seconds = count * each;
+  return true;
+}
+
+Result<uint64_t> parse_duration(const std::string& text) {
+  uint64_t seconds = 0;
+  if (text == "ever") return seconds;
+  if (parse_time(text, &seconds) && seconds != 0) return seconds;
+  return Status(Code::kInvalidArgument, "--for " + text +
+                                            " is not usable: write a time with its unit (30s, "
+                                            "90min, 12h, 30d), or ever");
+}
+
+// "2": two devices; "=0,3" or "0,3": these. A single device is named with the equals sign.
+Status parse_devices(std::string text, wire::LeaseRequest* request) {
+  const Status refused(Code::kInvalidArgument,
+                       "--devices " + text + " is not usable: write how many (2), or which (=0,3)");
+  const bool named = text.starts_with('=') || text.find(',') != std::string::npos;
+  if (text.starts_with('=')) text.erase(0, 1);
+  while (!text.empty()) {
+    uint32_t number = 0;
+    const size_t comma = std::min(text.find(','), text.size());
+    const auto [rest, error] = std::from_chars(text.data(), text.data() + comma, number);
+    if (error != std::errc() || rest != text.data() + comma) return refused;
+    text.erase(0, comma + 1);
+    if (named) request->devices.push_back(number);
+    if (!named) request->count = number;
+  }
+  return named ? (request->devices.empty() ? refused : Status())
+               : (request->count == 0 ? refused : Status());
+}
+
+Result<wire::LeaseAnswer> ask(const tools::Server& server, const wire::LeaseRequest& request) {
+  const auto body = tools::ask(server, wire::MessageType::kLeaseRequest, wire::encode(request),
+                               wire::MessageType::kLeaseAnswer);
+  if (!body.ok()) return body.status();
+  return wire::decode_lease_answer(*body);
+}
+
+std::string device_list(const std::vector<uint32_t>& devices, const std::string& before) {
+  std::string text;
+  for (const uint32_t device : devices) {
+    text += (text.empty() ? "" : ",") + before + std::to_string(device);
+  }
+  return text;
+}
+
+std::string time_text(uint64_t seconds) {
+  if (seconds == 0) return "never";
+  const auto time = static_cast<std::time_t>(seconds);
+  std::tm parts{};
+  char text[64] = "";
+  if (::gmtime_r(&time, &parts)) std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+// What RCUDA_DEVICES has before a device's number.
+std::string place_of(const tools::Server& server) {
+  std::string place =
+      server.host.find(':') == std::string::npos ? server.host : "[" + server.host + "]";
+  if (server.port != wire::kDefaultPort) place += "@" + std::to_string(server.port);
+  return place + ":";
+}
+
+// Devices of an ended lease are busy until its sessions have ended, so a batch system waits.
+Status take(const Options& options, const tools::Server& server, wire::LeaseRequest request) {
+  uint64_t patience = 0;
+  if (!parse_time(options.wait, &patience)) {
+    return Status(Code::kInvalidArgument,
+                  "--wait " + options.wait + " is not usable: write a time such as 30s");
+  }
+  RCUDA_RETURN_IF_ERROR(parse_devices(options.devices, &request));
+  request.user = options.user;
+  request.shared = options.shared;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(patience);
+  Result<wire::LeaseAnswer> answer = ask(server, request);
+  while (answer.status().code() == Code::kUnavailable && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(kRetryInterval);
+    answer = ask(server, request);
+  }
+  if (!answer.ok()) return answer.status();
+  if (answer->leases.size() != 1) {
+    return Status(Code::kProtocol, server.text() + " answered without a lease");
+  }
+  const wire::LeaseInfo& lease = answer->leases.front();
+  const wire::LeaseKey key{server.host, server.port, lease.id, answer->secret};
+  std::printf("RCUDA_DEVICES=%s\nRCUDA_LEASE=%s\n",
+              device_list(lease.devices, place_of(server)).c_str(), wire::format(key).c_str());
+  return {};
+}
+
+void print_json(const std::vector<wire::LeaseInfo>& leases) {
+  std::printf("[");
+  const char* before = "";
+  for (const wire::LeaseInfo& lease : leases) {
+    std::printf(
+        "%s\n  {\"id\": %s, \"job\": %s, \"user\": %s, \"creator\": %s, \"devices\": [%s], "
+        "\"exclusive\": %s, \"created\": %s, \"until\": %s, \"sessions\": %u}",
+        before, json_text(lease.id).c_str(), json_text(lease.job).c_str(),
+        json_text(lease.user).c_str(), json_text(lease.creator).c_str(),
+        device_list(lease.devices, "").c_str(), lease.shared ? "false" : "true",
+        json_text(time_text(lease.created)).c_str(),
+        lease.until == 0 ? "null" : json_text(time_text(lease.until)).c_str(), lease.sessions);
+    before = ",";
+  }
+  std::printf("%s]\n", leases.empty() ? "" : "\n");
+}
+
+void print_table(const std::vector<wire::LeaseInfo>& leases) {
+  if (leases.empty()) return;
+  std::printf("%-8s  %-9s  %-12s  %-8s  %-20s  %-8s  %s\n", "ID", "KIND", "DEVICES", "USER",
+              "UNTIL", "SESSIONS", "JOB");
+  for (const wire::LeaseInfo& lease : leases) {
+    std::printf("%-8s  %-9s  %-12s  %-8s  %-20s  %-8u  %s\n", printable(lease.id).c_str(),
+                lease.shared ? "shared" : "exclusive", device_list(lease.devices, "").c_str(),
+                lease.user.empty() ? "-" : printable(lease.user).c_str(),
+                time_text(lease.until).c_str(), lease.sessions, printable(lease.job).c_str());
+  }
+}
+
+Status carry_out(const Options& options, wire::LeaseOperation operation) {
+  const Result<tools::Server> server = tools::parse_server(options.node);
+  if (!server.ok()) return server.status();
+  const Result<uint64_t> seconds = parse_duration(options.lasts);
+  if (!seconds.ok()) return seconds.status();
+  wire::LeaseRequest request;
+  request.operation = operation;
+  request.id = options.id;
+  request.job = options.job;
+  request.seconds = *seconds;
+  if (operation == wire::LeaseOperation::kTake) return take(options, *server, std::move(request));
+  const Result<wire::LeaseAnswer> answer = ask(*server, request);
+  if (!answer.ok()) return answer.status();
+  if (!answer->message.empty()) {
+    std::fprintf(stderr, "rcuda-lease: %s: %s\n", server->text().c_str(),
+                 printable(answer->message).c_str());
+  }
+  if (operation == wire::LeaseOperation::kList && options.json) print_json(answer->leases);
+  if (operation == wire::LeaseOperation::kList && !options.json) print_table(answer->leases);
+  return {};
+}
+
+// The lease that a command is about: an id or a job.
+void add_lease(CLI::App* command, Options* options) {
+  CLI::Option* const id = command->add_option("id", options->id, "the lease, as the list shows it");
+  CLI::Option* const job = command->add_option("--job", options->job, "the lease of this job");
+  id->type_name("ID")->excludes(job);
+  job->type_name("TEXT");
+}
+
+int start(int argc, char** argv) {
+  Options options;
+  CLI::App app("Leases devices of rcuda servers to users and jobs.", "rcuda-lease");
+  app.require_subcommand(1);
+  CLI::App* const taking =
+      app.add_subcommand("take", "take a lease and print the variables for it");
+  CLI::App* const extending = app.add_subcommand("extend", "move the end of a lease");
+  CLI::App* const revoking = app.add_subcommand("revoke", "end a lease and its sessions");
+  CLI::App* const listing =
+      app.add_subcommand("list", "show the leases; those of others only to the server's operators");
+  for (CLI::App* command : {taking, extending, revoking, listing}) {
+    command->add_option("node", options.node, "host or host:port")->type_name("NODE")->required();
+  }
+  taking->add_option("--devices", options.devices, "how many, or which (=0,3)")
+      ->type_name("N")
+      ->capture_default_str();
+  for (CLI::App* command : {taking, extending}) {
+    command->add_option("--for", options.lasts, "30s, 90min, 12h, 30d from now, or ever")
+        ->type_name("TIME")
+        ->capture_default_str();
+  }
+  taking->add_option("--user", options.user, "who may use it; without, whoever has its key")
+      ->type_name("NAME");
+  taking->add_option("--job", options.job, "free text; a job has one lease on a server")
+      ->type_name("TEXT");
+  taking->add_flag("--shared", options.shared, "others may have leases of the same devices");
+  taking->add_option("--wait", options.wait, "try for so long if devices are taken")
+      ->type_name("TIME")
+      ->capture_default_str();
+  add_lease(extending, &options);
+  add_lease(revoking, &options);
+  listing->add_option("--job", options.job, "only the lease of this job")->type_name("TEXT");
+  listing->add_flag("--json", options.json, "print JSON");
+  app.footer(kFooter);  // last, so that the subcommands do not have it as well
+  CLI11_PARSE(app, argc, argv);
+
+  const wire::LeaseOperation operation = taking->parsed()      ? wire::LeaseOperation::kTake
+                                         : extending->parsed() ? wire::LeaseOperation::kExtend
+                                         : revoking->parsed()  ? wire::LeaseOperation::kRevoke
+                                                               : wire::LeaseOperation::kList;
+  const Status status = carry_out(options, operation);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "rcuda-lease: %s\n", status.context().c_str());
+  return 1;
+}
+
+}  // namespace
+}  // namespace rcuda
+
+int main(int argc, char** argv) { return rcuda::start(argc, argv); }
