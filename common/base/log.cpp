@@ -90,6 +90,8 @@ void log_line(LogLevel level, const char* format, ...) {
   // Lines quote text from peers. It must not look like several lines or control a terminal.
   for (char* c = text; *c != '\0'; ++c) {
     if (static_cast<unsigned char>(*c) < ' ' || *c == '\x7f') *c = '?';
+    // U+0080 to U+009F in UTF-8, which some terminals obey.
+    if (*c == '\xc2' && static_cast<unsigned char>(c[1]) < 0xa0 && c[1] != '\0') *c = c[1] = '?';
   }
   if (const LogWriter writer = log_writer.load(std::memory_order_acquire); writer != nullptr) {
     writer(level, text);

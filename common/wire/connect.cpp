@@ -260,13 +260,20 @@ Result<Welcome> request_session(Connection* connection, const Hello& hello,
   const Status sent = write_message(connection->socket, MessageType::kHello, encode(hello),
                                     Clock::now() + patience);
   if (sent.code() == Code::kTimeout) return no_server(sent);
+  const Clock::time_point wait_ends =
+      Clock::now() + std::chrono::milliseconds(hello.wait_ms) + patience;
   while (true) {
     auto message = read_message(connection->socket, Clock::now() + patience);
     if (!message) return no_server(sent.ok() ? message.status() : sent);
     switch (message->first) {
-      case MessageType::kQueued: {  // no limit here: the server ends the wait
+      case MessageType::kQueued: {  // the server ends the wait, also that for a worker
         const Result<Queued> queued = decode_queued(message->second);
         if (!queued) return queued.status();
+        if (queued->place != 0 && Clock::now() >= wait_ends) {
+          return Status(Code::kTimeout,
+                        "the server keeps the program waiting longer than it asked "
+                        "for (RCUDA_WAIT): see the server's log");
+        }
         if (queued->place != 0 && waits) waits(*queued);
         continue;
       }

@@ -7,6 +7,8 @@
 namespace rcuda::server {
 namespace {
 
+constexpr size_t kUser = 1;  // in Applicant::accounts_
+
 bool needs_ledger(const Allowance& allowance) {
   return allowance.device_memory != 0 || allowance.host_memory != 0 || allowance.bandwidth != 0;
 }
@@ -56,6 +58,13 @@ struct Admission::Account {
     return limits.devices.most != 0 && devices + more > limits.devices.most;
   }
   bool has_room(uint32_t more) const { return !lacks_session() && !lacks_devices(more); }
+  // Whether there would be room if the sessions of `user`, which are all in this account, were
+  // over.
+  bool has_room_without(const Account& user, uint32_t more) const {
+    return (limits.sessions.most == 0 || sessions - user.sessions < limits.sessions.most) &&
+           (limits.devices.most == 0 || devices - user.devices + more <= limits.devices.most) &&
+           !slots.all();
+  }
   std::string shortage(uint32_t more) const;
 };
 
@@ -197,9 +206,9 @@ Result<Admission::AccountPointer> Admission::account(const std::string& key,
 
 // Whether one more may wait.
 Status Admission::check_queue(const Applicant& applicant) const {
-  const AccountPointer& user = applicant.accounts_[1];
+  const AccountPointer& user = applicant.accounts_[kUser];
   const auto of_user = std::count_if(queue_.begin(), queue_.end(), [&](const Applicant* other) {
-    return other->accounts_[1] == user;
+    return other->accounts_[kUser] == user;
   });
   const size_t most_of_user = (most_waiting_ + 3) / 4;
   if (queue_.size() <= most_waiting_ && static_cast<size_t>(of_user) <= most_of_user) return {};
@@ -210,19 +219,31 @@ Status Admission::check_queue(const Applicant& applicant) const {
 }
 
 void Admission::review() {
-  // The accounts that lack something for an applicant, and how many applicants wait for each.
+  // How many applicants hold others back, by the account that lacks something for them.
   std::map<const Account*, size_t> short_of;
+  const auto place_in = [&](Applicant& applicant, const Account& account, bool holds_back) {
+    const bool has_room = account.has_room(applicant.devices_);
+    const size_t ahead = short_of[&account];
+    if (has_room && ahead == 0) return;
+    if (applicant.place_ == 0) {
+      applicant.lacks_ = &account;
+      applicant.behind_ = has_room;
+    }
+    applicant.place_ = std::max(applicant.place_, ahead + 1);
+    short_of[&account] += holds_back;
+  };
   for (auto next = queue_.begin(); next != queue_.end();) {
     Applicant& applicant = **next;
     applicant.place_ = 0;
-    for (const AccountPointer& account : applicant.accounts_) {
-      const bool has_room = account->has_room(applicant.devices_);
-      if (has_room && !short_of.contains(account.get())) continue;
-      if (applicant.place_ == 0) {
-        applicant.lacks_ = account.get();
-        applicant.behind_ = has_room;
+    // Who waits for sessions of the same user holds back nobody else: neither one that exceeds the
+    // user's own limits, nor one that would fit if the user's sessions were over.
+    const Account& user = *applicant.accounts_[kUser];
+    place_in(applicant, user, true);
+    if (applicant.place_ == 0) {
+      for (const AccountPointer& account : applicant.accounts_) {
+        if (account.get() == &user) continue;
+        place_in(applicant, *account, !account->has_room_without(user, applicant.devices_));
       }
-      applicant.place_ = std::max(applicant.place_, ++short_of[account.get()]);
     }
     if (applicant.place_ == 0) admit(applicant);
     next = applicant.admitted() ? queue_.erase(next) : std::next(next);

@@ -454,8 +454,8 @@ Result<bool> Daemon::assign(Connection& connection) {
 // Lets a client distinguish a busy server from one that does not answer.
 void Daemon::reassure_waiting() {
   const Clock::time_point now = Clock::now();
-  for (Connection& connection : connections_) {
-    if (!connection.waits || now < connection.tell_at) continue;
+  const auto tell = [&](Connection& connection) {
+    if (!connection.waits || now < connection.tell_at) return true;
     wire::Queued queued;
     if (connection.applicant) {
       queued.place = static_cast<uint32_t>(connection.applicant->place());
@@ -464,10 +464,16 @@ void Daemon::reassure_waiting() {
       queued.place = lease_place(connection);
       queued.reason = connection.lease_obstacle;
     }
-    (void)wire::write_message(connection.socket, wire::MessageType::kQueued, wire::encode(queued),
-                              now);
     connection.tell_at = now + wire::kQueuedInterval;
-  }
+    const Status told = wire::write_message(connection.socket, wire::MessageType::kQueued,
+                                            wire::encode(queued), now);
+    if (told.ok()) return true;
+    // It has not read for so long that its socket is full, and may have got a part of the message.
+    RCUDA_WARN("%s does not read what it is told and waits no more: %s", connection.name.c_str(),
+               told.message().c_str());
+    return false;
+  };
+  connections_.remove_if([&](Connection& connection) { return !tell(connection); });
 }
 
 }  // namespace rcuda::server

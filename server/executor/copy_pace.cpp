@@ -79,15 +79,17 @@ uint64_t CopyPace::bytes_of(uint16_t opcode, std::span<const std::byte> body) co
   }
 }
 
-bool CopyPace::may_start(std::span<const std::byte> frame, uint64_t now) const {
-  if (!limits_ || now >= until_) return true;
+bool CopyPace::may_start(std::span<const std::byte> frame, uint64_t now) {
+  if (!limits_) return true;
+  until_ = quota_.copies_held_until(now);
+  if (now >= until_) return true;
   const auto header = read<wire::CommandHeader>(frame);
   return !header || bytes_of(header->opcode, frame.subspan(sizeof *header)) == 0;
 }
 
 void CopyPace::book(uint16_t opcode, std::span<const std::byte> body, uint64_t now) {
   const uint64_t bytes = limits_ ? bytes_of(opcode, body) : 0;
-  if (bytes != 0) until_ = quota_.book_copy(bytes, now);
+  if (bytes != 0) quota_.book_copy(bytes, now);
 }
 
 }  // namespace rcuda::server

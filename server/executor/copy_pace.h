@@ -35,8 +35,9 @@ class CopyPace {
         limits_(quota.limits_bandwidth()) {}
 
   bool limits() const { return limits_; }
-  // Whether the command may be carried out now. If not, it may at until().
-  bool may_start(std::span<const std::byte> frame, uint64_t now) const;
+  // Whether the command may be carried out now. If not, it may be asked about again at until():
+  // other sessions of its accounts may copy meanwhile.
+  bool may_start(std::span<const std::byte> frame, uint64_t now);
   uint64_t until() const { return until_; }
   // To be called after a command with copies was accepted.
   void book(uint16_t opcode, std::span<const std::byte> body, uint64_t now);

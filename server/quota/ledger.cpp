@@ -104,14 +104,17 @@ void Ledger::clear(uint32_t slot) {
 }
 
 uint64_t Ledger::book_copy(uint64_t bytes, uint64_t bytes_per_second, uint64_t now) {
-  const auto takes = static_cast<uint64_t>(static_cast<double>(bytes) * 1e9 /
-                                           static_cast<double>(bytes_per_second));
+  constexpr uint64_t kMost = 1ull << 61;  // 73 years, in nanoseconds: sums do not overflow
+  const double exact = static_cast<double>(bytes) * 1e9 / static_cast<double>(bytes_per_second);
+  const uint64_t takes = exact < static_cast<double>(kMost) ? static_cast<uint64_t>(exact) : kMost;
   uint64_t next = page_->next_copy.load();
   uint64_t end = 0;
   do {
-    end = std::max(next, now) + takes;
+    end = std::min(std::max(next, now), kMost) + takes;
   } while (!page_->next_copy.compare_exchange_weak(next, end));
   return end;
 }
+
+uint64_t Ledger::copies_end() const { return page_->next_copy.load(); }
 
 }  // namespace rcuda::server

@@ -50,6 +50,8 @@ class Ledger {
   // it would end, in nanoseconds of the monotonic clock, as `now` is. (This is the virtual
   // scheduling form of the generic cell rate algorithm, ITU-T I.371.)
   uint64_t book_copy(uint64_t bytes, uint64_t bytes_per_second, uint64_t now);
+  // When the copies that are booked end. A falsified ledger may say anything.
+  uint64_t copies_end() const;
 
  private:
   struct Page;

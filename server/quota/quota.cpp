@@ -111,14 +111,19 @@ std::optional<Quota::Room> Quota::host_room() const {
   return room(&Allowance::host_memory, Ledger::kHostMemory);
 }
 
-uint64_t Quota::book_copy(uint64_t bytes, uint64_t now) {
-  uint64_t until = 0;
+void Quota::book_copy(uint64_t bytes, uint64_t now) {
   for (Account& account : accounts_) {
     if (account.allowance.bandwidth == 0) continue;
-    const uint64_t end = account.ledger.book_copy(bytes, account.allowance.bandwidth, now);
-    until = std::max(until, end);
+    (void)account.ledger.book_copy(bytes, account.allowance.bandwidth, now);
   }
-  return until > now + kBurstNs ? until - kBurstNs : 0;
+}
+
+uint64_t Quota::copies_held_until(uint64_t now) const {
+  uint64_t end = 0;
+  for (const Account& account : accounts_) {
+    if (account.allowance.bandwidth != 0) end = std::max(end, account.ledger.copies_end());
+  }
+  return end > now + kBurstNs ? end - kBurstNs : 0;
 }
 
 }  // namespace rcuda::server

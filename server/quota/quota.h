@@ -46,8 +46,11 @@ class Quota {
   std::optional<Room> device_room(uint32_t device) const;
   std::optional<Room> host_room() const;
 
-  // Books a copy. Returns until when (monotonic nanoseconds) no further copy may start; 0: at once.
-  uint64_t book_copy(uint64_t bytes, uint64_t now);
+  // Books a copy. Times are monotonic nanoseconds.
+  void book_copy(uint64_t bytes, uint64_t now);
+  // Until when no further copy may start, because of what all sessions of the accounts have booked;
+  // 0: one may start now.
+  uint64_t copies_held_until(uint64_t now) const;
 
  private:
   struct Account {

@@ -239,7 +239,10 @@ Status SessionLoop::idle() {
   Clock::time_point until = now + std::chrono::hours(1);
   if (limited) {
     const uint64_t at = this->now();
-    until = std::min(until, now + std::chrono::nanoseconds(due - std::min(due, at)));
+    const uint64_t left = due - std::min(due, at);
+    until = std::min(until,
+                     now + std::min(std::chrono::nanoseconds(std::chrono::hours(1)),
+                                    std::chrono::nanoseconds(std::min<uint64_t>(left, INT64_MAX))));
   }
   if (polls || (device_trace_ && device_trace_->pending())) {
     until = std::min(until, now + std::clamp<Clock::duration>(quiet / kSleepFraction,

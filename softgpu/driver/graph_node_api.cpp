@@ -39,7 +39,7 @@ CUresult check_place(const Place& place, std::shared_ptr<Graph>* graph,
   return has_duplicates(*edges) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-CUresult insert(const Place& place, NodeContent content, GraphNode** added = nullptr) {
+CUresult insert(const Place& place, NodeContent content) {
   std::shared_ptr<Graph> graph;
   std::vector<GraphEdge> edges;
   std::lock_guard lock(graph_mutex());
@@ -50,30 +50,27 @@ CUresult insert(const Place& place, NodeContent content, GraphNode** added = nul
   GraphNode* node =
       graph->add(content.type, std::move(content.operation), std::move(content.context), edges);
   *place.node = node->handle();
-  if (added != nullptr) *added = node;
   return CUDA_SUCCESS;
 }
 
 // Its handle must have been made for the graph, and have no node yet.
 CUresult add_conditional(const Place& place, CUDA_CONDITIONAL_NODE_PARAMS* params) {
   const std::shared_ptr<Condition> condition = Condition::find(params->handle);
-  {
-    std::shared_ptr<Graph> graph;
-    std::vector<GraphEdge> edges;
-    std::lock_guard lock(graph_mutex());
-    if (CUresult result = check_place(place, &graph, &edges)) return result;
-    const auto& own = graph->conditions;
-    if (condition == nullptr || condition->node != nullptr ||
-        std::find(own.begin(), own.end(), condition) == own.end()) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
+  std::shared_ptr<Graph> graph;
+  std::vector<GraphEdge> edges;
+  std::lock_guard lock(graph_mutex());
+  if (CUresult result = check_place(place, &graph, &edges)) return result;
+  const auto& own = graph->conditions;
+  if (condition == nullptr || condition->node != nullptr ||
+      std::find(own.begin(), own.end(), condition) == own.end()) {
+    return CUDA_ERROR_INVALID_VALUE;
   }
   NodeContent content;
   if (CUresult result = make_conditional_node(params, &content)) return result;
-  GraphNode* node = nullptr;
-  if (CUresult result = insert(place, std::move(content), &node)) return result;
-  std::lock_guard lock(graph_mutex());
+  GraphNode* const node =
+      graph->add(content.type, std::move(content.operation), std::move(content.context), edges);
   condition->node = node;
+  *place.node = node->handle();
   params->phGraph_out = std::get<ConditionalOperation>(node->operation).handles.data();
   return CUDA_SUCCESS;
 }

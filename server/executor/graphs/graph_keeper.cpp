@@ -161,7 +161,12 @@ void GraphKeeper::note_bodies(CUgraphNode node, std::vector<CUgraph> bodies) {
 
 std::vector<CUgraph> GraphKeeper::bodies_of(CUgraphNode node) const {
   const auto found = bodies_.find(node);
-  return found == bodies_.end() ? std::vector<CUgraph>() : found->second;
+  if (found == bodies_.end()) return {};
+  // The node may have ended with a capture, and another one may have its handle.
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+  const bool is_conditional = driver_.cuGraphNodeGetType(node, &type) == CUDA_SUCCESS &&
+                              type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
+  return is_conditional ? found->second : std::vector<CUgraph>();
 }
 
 // Searches only the graphs that the client knows, because it names no nodes of other graphs.

@@ -51,11 +51,11 @@ HandlerResult copy_inline(CopyServices& services, const Command& command,
   if (CUresult result = services.objects.use_stream(body.stream, &stream); result != CUDA_SUCCESS) {
     return {result, false, false};
   }
-  services.copied_bytes += body.bytes;
   // The source is pageable, so the driver copies the bytes before it returns.
-  return {services.driver.cuMemcpyHtoDAsync_v2(body.destination, bytes.data(), bytes.size(),
-                                               stream.handle),
-          false, false};
+  const CUresult result = services.driver.cuMemcpyHtoDAsync_v2(body.destination, bytes.data(),
+                                                               bytes.size(), stream.handle);
+  if (result == CUDA_SUCCESS) services.copied_bytes += body.bytes;
+  return {result, false, false};
 }
 
 HandlerResult copy_to_reply(CopyServices& services, const Command& command,
@@ -65,7 +65,6 @@ HandlerResult copy_to_reply(CopyServices& services, const Command& command,
   if (CUresult result = services.objects.use_stream(body.stream, &stream); result != CUDA_SUCCESS) {
     return {result, false, false};
   }
-  services.copied_bytes += body.bytes;
   // Each reply slot has its own part of the page-locked memory, so replies in progress never share
   // memory.
   std::byte* const memory =
@@ -73,6 +72,7 @@ HandlerResult copy_to_reply(CopyServices& services, const Command& command,
   const CUresult result =
       services.driver.cuMemcpyDtoHAsync_v2(memory, body.source, body.bytes, stream.handle);
   if (result != CUDA_SUCCESS) return {result, false, false};
+  services.copied_bytes += body.bytes;
   ContextState* const context = stream.context;
   services.completions.add(
       stream, [&output = services.output, &answers = services.answers, context, memory,
@@ -136,38 +136,43 @@ CUresult queue_linear(CopyServices& services, const wire::CopyBody& body, CUstre
   return driver.cuMemcpyAsync(body.destination, body.source, body.bytes, stream);
 }
 
+// Between contexts, which the driver does not find by the addresses alone.
+CUresult copy_between(CopyServices& services, const wire::CopyBody& body, CUstream stream) {
+  ContextState* const destination = services.objects.find_context(body.destination_context);
+  ContextState* const source = services.objects.find_context(body.source_context);
+  if (!destination || !source) return CUDA_ERROR_INVALID_CONTEXT;
+  return services.driver.cuMemcpyPeerAsync(body.destination, destination->handle, body.source,
+                                           source->handle, body.bytes, stream);
+}
+
 CUresult queue_copy(CopyServices& services, const wire::CopyBody& body,
                     const SessionStream& stream) {
   if (!reachable(services, stream.handle, body.destination, body.bytes) ||
       !reachable(services, stream.handle, body.source, body.bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  const api::DriverTable& driver = services.driver;
   if (!(body.flags & (wire::kSourceMirrored | wire::kDestinationMirrored))) {
     const auto direct = services.gpu_direct.copy(stream, body.destination, body.source, body.bytes);
     if (direct) {
-      services.copied_bytes += body.bytes;
+      if (*direct == CUDA_SUCCESS) services.copied_bytes += body.bytes;
       return *direct;
     }
   }
   // The transfers of captured shadow copies are added when the graph is instantiated
   // (graph_copies.h).
   const bool captured = captured_into(services.driver, stream.handle) != nullptr;
-  if (!captured) services.copied_bytes += body.bytes;
+  CUresult result = CUDA_SUCCESS;
   if (!captured && services.shadow_copies.concerns(body)) {
-    return services.shadow_copies.copy(stream, body);
-  }
-  // A driver cannot capture a copy between contexts. It also finds the devices by the addresses.
-  if (captured || (body.destination_context == 0 && body.source_context == 0)) {
-    const CUresult result = queue_linear(services, body, stream.handle, captured);
+    result = services.shadow_copies.copy(stream, body);
+  } else if (captured || (body.destination_context == 0 && body.source_context == 0)) {
+    // A driver cannot capture a copy between contexts. It also finds the devices by the addresses.
+    result = queue_linear(services, body, stream.handle, captured);
     if (result == CUDA_SUCCESS) hand_to_graph(services, stream, {body.destination, body.source});
-    return result;
+  } else {
+    result = copy_between(services, body, stream.handle);
   }
-  ContextState* destination = services.objects.find_context(body.destination_context);
-  ContextState* source = services.objects.find_context(body.source_context);
-  if (!destination || !source) return CUDA_ERROR_INVALID_CONTEXT;
-  return driver.cuMemcpyPeerAsync(body.destination, destination->handle, body.source,
-                                  source->handle, body.bytes, stream.handle);
+  if (result == CUDA_SUCCESS && !captured) services.copied_bytes += body.bytes;
+  return result;
 }
 
 // Ends a command that may carry a completion word. If it does, a thread of the client waits for the
@@ -341,17 +346,23 @@ CUresult queue_shape(CopyServices& services, const wire::CopyShapeBody& body,
                      const SessionStream& stream, const Side& source, const Side& destination) {
   const api::DriverTable& driver = services.driver;
   const bool captured = captured_into(services.driver, stream.handle) != nullptr;
-  if (!captured) services.copied_bytes += body.width_bytes * body.height * body.depth;
+  CUresult result = CUDA_SUCCESS;
   if (!captured && (source.context || destination.context)) {  // as in queue_copy()
     auto shape = shape_of<CUDA_MEMCPY3D_PEER>(body, source, destination);
     CUcontext current =
         services.objects.current_context() ? services.objects.current_context()->handle : nullptr;
     shape.srcContext = source.context ? source.context : current;
     shape.dstContext = destination.context ? destination.context : current;
-    return driver.cuMemcpy3DPeerAsync(&shape, stream.handle);
+    result = driver.cuMemcpy3DPeerAsync(&shape, stream.handle);
+  } else {
+    const auto shape = shape_of<CUDA_MEMCPY3D>(body, source, destination);
+    result = driver.cuMemcpy3DAsync_v2(&shape, stream.handle);
   }
-  const auto shape = shape_of<CUDA_MEMCPY3D>(body, source, destination);
-  return driver.cuMemcpy3DAsync_v2(&shape, stream.handle);
+  // Only of a copy that the driver accepts is the volume a number that fits.
+  if (result == CUDA_SUCCESS && !captured) {
+    services.copied_bytes += body.width_bytes * body.height * body.depth;
+  }
+  return result;
 }
 
 }  // namespace

@@ -174,7 +174,7 @@ CUresult serve_rcuda_graph_add_conditional(GraphServices& services, CUgraphNode*
   } else if (driver.cuGraphAddNode) {
     result = driver.cuGraphAddNode(node, graph, dependencies, count, &params);
   }
-  if (result != CUDA_SUCCESS) return result;
+  if (result != CUDA_SUCCESS || *body_count == 0) return result;
   std::copy_n(params.conditional.phGraph_out, *body_count, bodies);
   services.graph_keeper.note_bodies(*node, {bodies, bodies + *body_count});
   return CUDA_SUCCESS;

@@ -114,9 +114,12 @@ HandlerResult peer_copy(PeerServices& services, const Command&, const wire::Peer
       }
     }
   }
-  if (failure.ok()) services.copied_bytes += copy.memory.bytes();
+  const uint64_t bytes = copy.memory.bytes();
   const Status queued = peers.copy(std::move(copy), std::move(failure));
-  if (queued.ok()) return answer(CUDA_SUCCESS);
+  if (queued.ok()) {
+    services.copied_bytes += bytes;
+    return answer(CUDA_SUCCESS);
+  }
   services.work.note();  // the copy holds no stream, so a later copy does not follow a hold
   return failed(cuda_error_of(queued));
 }

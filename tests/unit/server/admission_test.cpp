@@ -176,6 +176,20 @@ TEST(AdmissionTest, OneThatWaitsForItsOwnUserHoldsBackNoOthers) {
   EXPECT_TRUE(hall.session(user("bob")));
 }
 
+TEST(AdmissionTest, OneThatOnlyItsOwnSessionsKeepFromItsTurnHoldsBackNoOthers) {
+  Hall hall("[limits.groups.students]\ndevices = 4\n");
+  Permit running = hall.session(user("ada", {'s'}), {0});
+  const Applicant all = hall.wait(user("ada", {'s'}), {0, 1, 2, 3});
+  EXPECT_FALSE(all->admitted());
+  Permit of_bob = hall.session(user("bob", {'s'}), {1});
+  EXPECT_TRUE(of_bob);
+  // Now others' sessions are in the way, too.
+  EXPECT_FALSE(hall.session(user("cleo", {'s'}), {2}));
+  of_bob.reset();
+  running.reset();
+  EXPECT_TRUE(all->admitted());
+}
+
 TEST(AdmissionTest, ManyDevicesAreNotStarvedByFew) {
   Hall hall("[limits.user]\ndevices = 2\n");
   Permit running = hall.session(user("ada"), {0});

@@ -80,7 +80,8 @@ TEST(Quota, NothingIsLimitedWithoutAllowances) {
   EXPECT_FALSE(quota.limits_device_memory());
   EXPECT_TRUE(quota.take_device(0, UINT64_MAX));
   EXPECT_FALSE(quota.device_room(0));
-  EXPECT_EQ(quota.book_copy(UINT64_MAX, 1), 0u);
+  quota.book_copy(UINT64_MAX, 1);
+  EXPECT_EQ(quota.copies_held_until(1), 0u);
 }
 
 TEST(Quota, SessionsOfAUserShareTheirAllowance) {
@@ -137,10 +138,23 @@ TEST(Quota, CopiesOfAnAccountWaitForOneAnother) {
   other.slot = 1;
   Quota one = session({{of, &ada}}), two = session({{other, &ada}});
   constexpr uint64_t kNow = 5'000'000'000, kSecond = 1'000'000'000, kBurst = 50'000'000;
-  EXPECT_EQ(one.book_copy(1000, kNow), 0u);  // short of the burst
-  EXPECT_EQ(one.book_copy(kSecond - 1000, kNow), kNow + kSecond - kBurst);
-  EXPECT_EQ(two.book_copy(kSecond, kNow), kNow + 2 * kSecond - kBurst);
-  EXPECT_EQ(two.book_copy(1000, kNow + 3 * kSecond), 0u);  // a pause is not saved up
+  one.book_copy(1000, kNow);
+  EXPECT_EQ(one.copies_held_until(kNow), 0u);  // short of the burst
+  one.book_copy(kSecond - 1000, kNow);
+  EXPECT_EQ(one.copies_held_until(kNow), kNow + kSecond - kBurst);
+  EXPECT_EQ(two.copies_held_until(kNow), kNow + kSecond - kBurst);  // also before its first copy
+  two.book_copy(kSecond, kNow);
+  EXPECT_EQ(one.copies_held_until(kNow), kNow + 2 * kSecond - kBurst);
+  EXPECT_EQ(two.copies_held_until(kNow + 3 * kSecond), 0u);
+  two.book_copy(1000, kNow + 3 * kSecond);  // a pause is not saved up
+  EXPECT_EQ(two.copies_held_until(kNow + 3 * kSecond), 0u);
+}
+
+TEST(Quota, ACopyOfAnyNumberOfBytesOverflowsNothing) {
+  const Ledger ada = ledger(1);
+  Quota quota = session({{{.of = "user ada", .bandwidth = 1}, &ada}});
+  for (int i = 0; i < 3; ++i) quota.book_copy(UINT64_MAX, UINT64_MAX / 4);
+  EXPECT_GT(quota.copies_held_until(1), 1ull << 60);
 }
 
 }  // namespace

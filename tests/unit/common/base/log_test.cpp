@@ -51,13 +51,17 @@ TEST(Log, WhatALineQuotesCannotBeginAnother) {
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
   const UniqueFd reader(ends[0]), writer(ends[1]);
   set_log_descriptor(writer.get());
-  RCUDA_ERROR("session of %s over", "eve\n09:00:00 rcuda-server[1] info: \x1b[2Jall is\twell\x7f");
+  RCUDA_ERROR("session of %s over",
+              "eve\n09:00:00 rcuda-server[1] info: \x1b[2Jall is\twell\x7f\xc2\x9b"
+              "2J \xc3\xa9");
   set_log_descriptor(STDERR_FILENO);
   char text[512] = {};
   ASSERT_GT(::read(reader.get(), text, sizeof text - 1), 0);
   const std::string_view line(text);
-  EXPECT_NE(line.find("session of eve?09:00:00 rcuda-server[1] info: ?[2Jall is?well? over\n"),
-            std::string_view::npos)
+  EXPECT_NE(
+      line.find(
+          "session of eve?09:00:00 rcuda-server[1] info: ?[2Jall is?well???2J \xc3\xa9 over\n"),
+      std::string_view::npos)
       << line;
   EXPECT_EQ(line.find('\n'), line.size() - 1);
 }
