@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Limits of the server's configuration file: who gets a session, who waits for one, in which order,
-and what the others are told.
+what the others are told, and how much memory sessions get.
 
     quotas_test.py --build FOLDER --programs FOLDER [unittest arguments]
 """
@@ -77,15 +77,16 @@ class QuotasTest(unittest.TestCase):
         security = dict(RCUDA_SECURITY="tls", RCUDA_TOKEN_FILE=self.token()) if transport == "tls" else {}
         return client_environment(BUILD, [server], transport.replace("tls", "tcp"), **security, **more)
 
-    def start(self, server, transport, wait="", devices=None, program=None):
+    def start(self, server, transport, wait="", devices=None, program=None, arguments=(), stdin=None):
         """A program with a session, or one that waits for it. Its stderr goes to a file."""
         environment = self.environment(server, transport, RCUDA_WAIT=wait)
         if devices:
             environment["RCUDA_DEVICES"] = ",".join(server.address(gpu) for gpu in devices)
         log = tempfile.TemporaryFile("w+")
         self.addCleanup(log.close)
-        process = subprocess.Popen([program or os.path.join(BUILD, "tests/e2e/endless")], env=environment,
-                                   stdout=subprocess.PIPE, stderr=log, text=True)
+        process = subprocess.Popen([program or os.path.join(BUILD, "tests/e2e/endless"), *arguments],
+                                   env=environment, stdin=stdin, stdout=subprocess.PIPE, stderr=log,
+                                   text=True)
         process.log = log
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.wait)
@@ -214,6 +215,53 @@ class QuotasTest(unittest.TestCase):
         self.assertEqual([limits.get("device_memory") for limits in record["quota"]], [8 << 30, None])
         self.assertRegex(record["quota"][0]["of"], "^user ")
         self.assertEqual(record["quota"][1]["idle_seconds"], 3600)
+
+    def fill(self, server, transport):
+        program = os.path.join(BUILD, "tests/e2e/rcuda_memory_quota")
+        result = subprocess.run([program, "fill"], capture_output=True, text=True, timeout=120,
+                                env=client_environment(BUILD, [server], transport))
+        self.assertEqual(result.returncode, 0, result.stderr + server.text())
+        return result.stdout
+
+    def test_a_session_gets_as_much_memory_as_it_may(self):
+        server = self.server('[limits.session]\ndevice_memory = "64M"\nhost_memory = "32M"\n')
+        for transport in TRANSPORTS:
+            with self.subTest(transport=transport):
+                self.assertEqual(self.fill(server, transport),
+                                 "device 64 total 64 free 64\n"
+                                 "plain 64 then out of memory, free 0\n"
+                                 "managed 32 then out of memory, free 64\n"  # it stays in host memory
+                                 "pooled 64 then out of memory, free 0\n"
+                                 "mapped 64 then out of memory, free 0\n"
+                                 "array 64 then out of memory, free 0\n"
+                                 "host 32 then out of memory, free 64\n")
+        self.assertEqual(server.text().count("each session may use 64.0 MiB of it"), len(TRANSPORTS))
+        self.assertIn("raise device_memory", server.text())
+
+    def hold(self, server, transport):
+        process = self.start(server, transport, stdin=subprocess.PIPE, arguments=("hold", "40"),
+                             program=os.path.join(BUILD, "tests/e2e/rcuda_memory_quota"))
+        self.addCleanup(process.stdin.close)
+        return process
+
+    def try_again(self, process):
+        process.stdin.write("\n")
+        process.stdin.flush()
+        return process.stdout.readline()
+
+    def test_sessions_of_a_user_share_its_memory(self):
+        server = self.server('[limits.user]\ndevice_memory = "64M"\n')
+        for transport in TRANSPORTS:
+            with self.subTest(transport=transport):
+                first = self.hold(server, transport)
+                self.assertEqual(first.stdout.readline(), "holding\n", self.said(first))
+                second = self.hold(server, transport)
+                self.assertEqual(second.stdout.readline(), "out of memory\n", self.said(second))
+                os.kill(server.sessions(BUILD)[first.pid], signal.SIGKILL)  # its worker
+                self.assertTrue(eventually(lambda: self.try_again(second) == "holding\n"))
+                self.end(first)
+                self.end(second)
+                self.assertTrue(eventually(lambda: not server.sessions(BUILD)))
 
     def test_a_bad_time_to_wait_is_refused_by_the_program_itself(self):
         server = self.server()

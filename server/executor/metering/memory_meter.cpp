@@ -9,9 +9,18 @@
 namespace rcuda::server {
 namespace {
 
+constexpr uint64_t kSmallest = 512;
+constexpr uint64_t kPage = 2u << 20;
+
 double mib(uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 }  // namespace
+
+uint64_t rounded(uint64_t bytes, uint64_t unit) {
+  return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
+}
+
+uint64_t held_by(uint64_t bytes) { return rounded(bytes, bytes < kPage / 2 ? kSmallest : kPage); }
 
 MemoryMeter::MemoryMeter(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
                          std::shared_ptr<Quota> quota)

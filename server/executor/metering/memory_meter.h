@@ -20,6 +20,12 @@
 
 namespace rcuda::server {
 
+// `bytes` in whole units; the largest number if there are too many.
+uint64_t rounded(uint64_t bytes, uint64_t unit);
+// What the driver uses for an allocation: it cuts small ones from pages of 2 MiB, and rounds others
+// up to such pages.
+uint64_t held_by(uint64_t bytes);
+
 class MemoryMeter {
  public:
   static constexpr CUdevice kHost = -1;  // stands for the host's memory

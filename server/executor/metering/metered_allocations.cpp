@@ -7,16 +7,7 @@
 namespace rcuda::server {
 namespace {
 
-// The driver cuts small allocations from pages of 2 MiB, and rounds others up to such pages.
-constexpr uint64_t kSmallest = 512;
-constexpr uint64_t kPage = 2u << 20;
 constexpr uint64_t kLargestPitchUnit = 512;
-
-uint64_t rounded(uint64_t bytes, uint64_t unit) {
-  return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
-}
-
-uint64_t held_by(uint64_t bytes) { return rounded(bytes, bytes < kPage / 2 ? kSmallest : kPage); }
 
 CUresult alloc(CUdeviceptr* address, size_t bytes) {
   return make_booked(meters().allocations, held_by(bytes), address,
@@ -63,6 +54,7 @@ CUresult get_info(size_t* free, size_t* total) {
 void forget(CUcontext context) {
   meters().stream_frees.give_all_of(context, meters().allocations);
   meters().allocations.give_all_of(context);
+  meters().arrays.give_all_of(context);
   meters().pools.refresh();
 }
 

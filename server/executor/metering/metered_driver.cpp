@@ -35,6 +35,7 @@ MeteredDriver::MeteredDriver(const api::DriverTable& driver,
   }
   if (!memory) return;
   meter_allocations(&metered_);
+  meter_arrays(&metered_);
   meter_contexts(&metered_);
   meter_pools(&metered_);
   meter_mappings(&metered_);

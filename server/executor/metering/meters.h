@@ -24,6 +24,7 @@ struct Meters {
       : driver(table),
         memory(table, devices, std::move(quota)),
         allocations(memory),
+        arrays(memory),
         pools(table, memory, devices),
         stream_frees(table),
         physical(memory) {
@@ -41,6 +42,7 @@ struct Meters {
   const api::DriverTable& driver;  // not metered
   MemoryMeter memory;
   Bookings allocations;
+  Bookings arrays;
   PoolMeter pools;
   StreamFrees stream_frees;
   PhysicalMeter physical;
@@ -113,6 +115,7 @@ CUresult book_imported(CUdeviceptr address, Unmap unmap) {
 
 // Each replaces the entries of a kind of memory, where the driver has them.
 void meter_allocations(api::DriverTable* table);
+void meter_arrays(api::DriverTable* table);
 void meter_contexts(api::DriverTable* table);
 void meter_mappings(api::DriverTable* table);
 void meter_pools(api::DriverTable* table);

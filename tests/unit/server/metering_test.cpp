@@ -1,6 +1,6 @@
 // A quota of device memory against programs that try to break it: each kind of memory on softgpu,
 // through a metered table.
-#include <algorithm>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -202,22 +202,24 @@ TEST_F(MeteringTest, ADefaultPoolCannotBeDestroyed) {
 
 TEST_F(MeteringTest, MemoryThatAStreamFreesLaterCountsUntilThen) {
   CUstream stream = nullptr;
-  CUdeviceptr gate = allocate(4), second = 0;
-  ASSERT_EQ(plain().cuMemsetD32_v2(gate, 0, 1), CUDA_SUCCESS);
+  void* gate = nullptr;
+  ASSERT_EQ(plain().cuMemHostAlloc(&gate, 4096, 0), CUDA_SUCCESS);
+  std::atomic_ref word(*static_cast<uint32_t*>(gate));
+  word = 0;
   ASSERT_EQ(plain().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   const CUdeviceptr address = allocate(40 * kMiB);
-  ASSERT_EQ(plain().cuStreamWaitValue32_v2(stream, gate, 1, CU_STREAM_WAIT_VALUE_EQ), CUDA_SUCCESS);
+  ASSERT_EQ(plain().cuStreamWaitValue32_v2(stream, reinterpret_cast<CUdeviceptr>(gate), 1,
+                                           CU_STREAM_WAIT_VALUE_EQ),
+            CUDA_SUCCESS);
   ASSERT_EQ(table().cuMemFreeAsync(address, stream), CUDA_SUCCESS);
+  CUdeviceptr second = 0;
   EXPECT_EQ(table().cuMemAlloc_v2(&second, 40 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
-  CUstream other = nullptr;
-  ASSERT_EQ(plain().cuStreamCreate(&other, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
-  ASSERT_EQ(plain().cuStreamWriteValue32_v2(other, gate, 1, 0), CUDA_SUCCESS);
+  word = 1;
   ASSERT_EQ(table().cuStreamSynchronize(stream), CUDA_SUCCESS);
-  EXPECT_EQ(table().cuMemFree_v2(allocate(40 * kMiB)), CUDA_SUCCESS);
-  EXPECT_EQ(table().cuMemFree_v2(gate), CUDA_SUCCESS);
   EXPECT_EQ(booked(), 0u);
+  EXPECT_EQ(table().cuMemFree_v2(allocate(40 * kMiB)), CUDA_SUCCESS);
   plain().cuStreamDestroy_v2(stream);
-  plain().cuStreamDestroy_v2(other);
+  plain().cuMemFreeHost(gate);
 }
 
 TEST_F(MeteringTest, HostMemoryEndsAtTheLimit) {
@@ -252,6 +254,57 @@ TEST_F(MeteringTest, PrioritiesEndAtTheLimit) {
     EXPECT_EQ(priority, least - 1);
   }
   EXPECT_EQ(plain().cuStreamDestroy_v2(stream), CUDA_SUCCESS);
+}
+
+TEST_F(MeteringTest, ArraysEndAtTheLimit) {
+  CUDA_ARRAY_DESCRIPTOR flat{1024, 5120, CU_AD_FORMAT_FLOAT, 2};  // 40 MiB
+  CUarray first = nullptr, second = nullptr;
+  ASSERT_EQ(table().cuArrayCreate_v2(&first, &flat), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuArrayCreate_v2(&second, &flat), CUDA_ERROR_OUT_OF_MEMORY);
+  CUDA_ARRAY3D_DESCRIPTOR layered{
+      1024, 1024, 40, CU_AD_FORMAT_UNSIGNED_INT8, 1, CUDA_ARRAY3D_LAYERED};
+  EXPECT_EQ(table().cuArray3DCreate_v2(&second, &layered), CUDA_ERROR_OUT_OF_MEMORY);
+  layered.Depth = 24;
+  ASSERT_EQ(table().cuArray3DCreate_v2(&second, &layered), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), kLimit);
+  EXPECT_EQ(table().cuArrayDestroy(first), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuArrayDestroy(second), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+}
+
+// No driver lets a process open what it has itself exported.
+TEST_F(MeteringTest, MemoryOfOtherProcessesCountsOnceWhileItIsOpen) {
+  static CUdeviceptr foreign = 0;
+  static int opened = 0;
+  foreign = allocate(40 * kMiB);
+  const uint64_t before = booked();
+  api::DriverTable driver = plain();
+  driver.cuIpcOpenMemHandle_v2 = [](CUdeviceptr* address, CUipcMemHandle, unsigned) {
+    ++opened;
+    *address = foreign;
+    return CUDA_SUCCESS;
+  };
+  driver.cuIpcCloseMemHandle = [](CUdeviceptr) {
+    --opened;
+    return CUDA_SUCCESS;
+  };
+  const std::vector<SessionDevice> devices{{0, context_, kOrdinal}};
+  const MeteredDriver other(driver, devices, quota_of(1), {});
+  const api::DriverTable& table = other.table();
+  CUdeviceptr address = 0;
+  EXPECT_EQ(table.cuIpcOpenMemHandle_v2(&address, {}, 0), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(opened, 0);
+  plain().cuMemFree_v2(foreign);
+  plain().cuMemAlloc_v2(&foreign, 20 * kMiB);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(table.cuIpcOpenMemHandle_v2(&address, {}, 0), CUDA_SUCCESS);
+    EXPECT_EQ(booked(), before + 20 * kMiB);
+  }
+  EXPECT_EQ(table.cuIpcCloseMemHandle(address), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), before + 20 * kMiB);
+  EXPECT_EQ(table.cuIpcCloseMemHandle(address), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), before);
+  plain().cuMemFree_v2(foreign);
 }
 
 class MappedMemoryTest : public MeteringTest {
