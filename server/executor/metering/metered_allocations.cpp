@@ -56,6 +56,7 @@ void forget(CUcontext context) {
   meters().allocations.give_all_of(context);
   meters().arrays.give_all_of(context);
   meters().pools.refresh();
+  meters().graphs.refresh();
 }
 
 CUresult destroy_context(CUcontext context) {

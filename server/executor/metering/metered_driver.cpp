@@ -14,9 +14,16 @@ Meters* of_process = nullptr;
 
 Meters& meters() { return *of_process; }
 
+bool captures(CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return meters().driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+         status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
 void Meters::reclaim() {
   if (observe_frees) observe_frees();
   pools.trim();
+  graphs.trim();
   stream_frees.refresh(allocations);
 }
 
@@ -39,6 +46,7 @@ MeteredDriver::MeteredDriver(const api::DriverTable& driver,
   meter_contexts(&metered_);
   meter_pools(&metered_);
   meter_mappings(&metered_);
+  meter_graphs(&metered_);
 }
 
 MeteredDriver::MeteredDriver(const SessionResources& resources)

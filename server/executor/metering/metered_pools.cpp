@@ -7,12 +7,6 @@ namespace rcuda::server {
 namespace {
 
 // An allocation in a stream that captures becomes a node of a graph.
-bool captures(CUstream stream) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return meters().driver.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-         status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-}
-
 // `pool`: null if the memory comes from the current pool of the stream's device.
 template <typename Allocate>
 CUresult allocate(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream,

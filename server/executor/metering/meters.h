@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "api/driver_table.h"
+#include "server/executor/metering/graph_meter.h"
 #include "server/executor/metering/memory_meter.h"
 #include "server/executor/metering/physical_meter.h"
 #include "server/executor/metering/pool_meter.h"
@@ -27,7 +28,8 @@ struct Meters {
         arrays(memory),
         pools(table, memory, devices),
         stream_frees(table),
-        physical(memory) {
+        physical(memory),
+        graphs(table, memory, devices) {
     memory.reclaim = [this] { reclaim(); };
   }
 
@@ -35,6 +37,7 @@ struct Meters {
   void refresh() {
     stream_frees.refresh(allocations);
     pools.refresh();
+    graphs.refresh();
   }
   // The same after the driver has been told to release what it only keeps for reuse.
   void reclaim();
@@ -46,12 +49,15 @@ struct Meters {
   PoolMeter pools;
   StreamFrees stream_frees;
   PhysicalMeter physical;
+  GraphMeter graphs;
   uint32_t priorities = 0;              // above the lowest, if limit_priorities() was called
   std::function<void()> observe_frees;  // see MeteredDriver; null: nothing is to be done
 };
 
 // Of the process. There are none before a MeteredDriver exists.
 Meters& meters();
+
+bool captures(CUstream stream);
 
 // Calls `make`, which makes an object of `bytes` in the current context and writes its number to
 // `*object`, and books it.
@@ -117,6 +123,7 @@ CUresult book_imported(CUdeviceptr address, Unmap unmap) {
 void meter_allocations(api::DriverTable* table);
 void meter_arrays(api::DriverTable* table);
 void meter_contexts(api::DriverTable* table);
+void meter_graphs(api::DriverTable* table);
 void meter_mappings(api::DriverTable* table);
 void meter_pools(api::DriverTable* table);
 void limit_priorities(api::DriverTable* table);

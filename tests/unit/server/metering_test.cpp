@@ -307,6 +307,74 @@ TEST_F(MeteringTest, MemoryOfOtherProcessesCountsOnceWhileItIsOpen) {
   plain().cuMemFree_v2(foreign);
 }
 
+TEST_F(MeteringTest, AGraphRunsOnlyIfItsMemoryFits) {
+  CUgraph graph = nullptr;
+  CUgraphNode allocation = nullptr, end = nullptr;
+  CUgraphExec executable = nullptr;
+  CUstream stream = nullptr;
+  ASSERT_EQ(plain().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  CUdeviceptr memory = allocate(40 * kMiB);
+  ASSERT_EQ(table().cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+  CUDA_MEM_ALLOC_NODE_PARAMS parameters{};
+  parameters.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  parameters.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  parameters.bytesize = 40 * kMiB;
+  ASSERT_EQ(table().cuGraphAddMemAllocNode(&allocation, graph, nullptr, 0, &parameters),
+            CUDA_SUCCESS);
+  ASSERT_EQ(table().cuGraphAddMemFreeNode(&end, graph, &allocation, 1, parameters.dptr),
+            CUDA_SUCCESS);
+  // softgpu reserves the memory with the node, other drivers with the executable.
+  EXPECT_EQ(table().cuGraphInstantiateWithFlags(&executable, graph, 0), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(table().cuMemFree_v2(memory), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuGraphInstantiateWithFlags(&executable, graph, 0), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuGraphLaunch(executable, stream), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  EXPECT_EQ(table().cuMemAlloc_v2(&memory, 40 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_EQ(table().cuStreamSynchronize(stream), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuGraphExecDestroy(executable), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuGraphDestroy(graph), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+  plain().cuStreamDestroy_v2(stream);
+}
+
+// A driver that reserves the memory of graphs when they are uploaded.
+TEST_F(MeteringTest, AGraphIsUploadedBeforeItsLaunchToSeeWhatItTakes) {
+  static uint64_t reserved = 0;
+  static int launches = 0;
+  api::DriverTable driver = plain();
+  driver.cuGraphUpload = [](CUgraphExec, CUstream) {
+    reserved = 40 * kMiB;
+    return CUDA_SUCCESS;
+  };
+  driver.cuGraphLaunch = [](CUgraphExec, CUstream) {
+    ++launches;
+    return CUDA_SUCCESS;
+  };
+  driver.cuDeviceGraphMemTrim = [](CUdevice) {
+    reserved = 0;
+    return CUDA_SUCCESS;
+  };
+  driver.cuDeviceGetGraphMemAttribute = [](CUdevice, CUgraphMem_attribute, void* value) {
+    *static_cast<cuuint64_t*>(value) = reserved;
+    return CUDA_SUCCESS;
+  };
+  const MeteredDriver other(driver, {{0, context_, kOrdinal}}, quota_of(1), {});
+  const api::DriverTable& table = other.table();
+  const auto executable = reinterpret_cast<CUgraphExec>(&launches);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(table.cuGraphLaunch(executable, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  CUdeviceptr memory = 0;
+  ASSERT_EQ(table.cuMemAlloc_v2(&memory, 40 * kMiB), CUDA_SUCCESS);  // what idle graphs keep goes
+  EXPECT_EQ(booked(), 40 * kMiB);
+  EXPECT_EQ(table.cuGraphLaunch(executable, nullptr), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(launches, 2);
+  EXPECT_EQ(table.cuMemFree_v2(memory), CUDA_SUCCESS);
+  EXPECT_EQ(table.cuGraphLaunch(executable, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  EXPECT_EQ(table.cuDeviceGraphMemTrim(0), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+}
+
 class MappedMemoryTest : public MeteringTest {
  protected:
   MappedMemoryTest() {

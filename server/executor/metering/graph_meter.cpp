@@ -1,0 +1,79 @@
+#include "server/executor/metering/graph_meter.h"
+
+namespace rcuda::server {
+
+GraphMeter::GraphMeter(const api::DriverTable& driver, MemoryMeter& meter,
+                       const std::vector<SessionDevice>& devices)
+    : driver_(driver), meter_(meter) {
+  if (!driver.cuDeviceGetGraphMemAttribute) return;
+  for (const SessionDevice& device : devices) booked_.emplace(device.device, 0);
+}
+
+uint64_t GraphMeter::size_of(CUdevice device, uint64_t otherwise) const {
+  cuuint64_t bytes = 0;
+  return driver_.cuDeviceGetGraphMemAttribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT,
+                                              &bytes) == CUDA_SUCCESS
+             ? bytes
+             : otherwise;
+}
+
+CUresult GraphMeter::prepare(CUgraphExec executable, CUstream stream) {
+  if (prepared_.contains(executable) || !driver_.cuGraphUpload) return CUDA_SUCCESS;
+  CUresult result = driver_.cuGraphUpload(executable, stream);
+  if (result == CUDA_SUCCESS && !try_book()) {
+    meter_.reclaim();
+    // The executable may have lost its memory as well.
+    result = driver_.cuGraphUpload(executable, stream);
+    if (result == CUDA_SUCCESS && !book()) result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (result == CUDA_SUCCESS) prepared_.insert(executable);
+  return result;
+}
+
+bool GraphMeter::book_growth() {
+  if (try_book()) return true;
+  meter_.reclaim();
+  return book();
+}
+
+bool GraphMeter::try_book() {
+  for (auto& [device, booked] : booked_) {
+    const uint64_t size = size_of(device, booked);
+    if (size > booked && !meter_.try_take(device, size - booked)) return false;
+    if (size < booked) meter_.give(device, booked - size);
+    booked = size;
+  }
+  return true;
+}
+
+bool GraphMeter::book() {
+  if (try_book()) return true;
+  for (auto& [device, booked] : booked_) {
+    const uint64_t size = size_of(device, booked);
+    if (size <= booked) continue;
+    meter_.warn(device, size - booked);
+    meter_.add(device, size - booked);
+    booked = size;
+  }
+  return false;
+}
+
+void GraphMeter::refresh() {
+  for (auto& [device, booked] : booked_) {
+    if (booked == 0) continue;
+    const uint64_t size = size_of(device, booked);
+    if (size >= booked) continue;
+    meter_.give(device, booked - size);
+    booked = size;
+  }
+}
+
+void GraphMeter::trim() {
+  for (const auto& [device, booked] : booked_) {
+    if (size_of(device, 0)) driver_.cuDeviceGraphMemTrim(device);
+  }
+  trimmed();
+  refresh();
+}
+
+}  // namespace rcuda::server
