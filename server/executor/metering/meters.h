@@ -26,6 +26,8 @@ struct Meters {
         memory(table, devices, std::move(quota)),
         allocations(memory),
         arrays(memory),
+        heaps(memory),
+        printf_buffers(memory),
         pools(table, memory, devices),
         stream_frees(table),
         physical(memory),
@@ -46,6 +48,8 @@ struct Meters {
   MemoryMeter memory;
   Bookings allocations;
   Bookings arrays;
+  Bookings heaps;           // of contexts
+  Bookings printf_buffers;  // of contexts
   PoolMeter pools;
   StreamFrees stream_frees;
   PhysicalMeter physical;

@@ -375,6 +375,20 @@ TEST_F(MeteringTest, AGraphIsUploadedBeforeItsLaunchToSeeWhatItTakes) {
   EXPECT_EQ(booked(), 0u);
 }
 
+TEST_F(MeteringTest, TheHeapOfKernelsCounts) {
+  CUcontext context = nullptr;
+  CUctxCreateParams parameters{};
+  ASSERT_EQ(table().cuCtxCreate_v4(&context, &parameters, 0, 0), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 80 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_EQ(table().cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 40 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  ASSERT_EQ(table().cuCtxSetLimit(CU_LIMIT_MALLOC_HEAP_SIZE, 48 * kMiB), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuCtxSetLimit(CU_LIMIT_PRINTF_FIFO_SIZE, 8 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 56 * kMiB);
+  ASSERT_EQ(table().cuCtxDestroy_v2(context), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+}
+
 class MappedMemoryTest : public MeteringTest {
  protected:
   MappedMemoryTest() {
