@@ -26,6 +26,7 @@ struct Meters {
         memory(table, devices, std::move(quota)),
         allocations(memory),
         arrays(memory),
+        contexts(memory),
         heaps(memory),
         printf_buffers(memory),
         pools(table, memory, devices),
@@ -48,6 +49,7 @@ struct Meters {
   MemoryMeter memory;
   Bookings allocations;
   Bookings arrays;
+  Bookings contexts;
   Bookings heaps;           // of contexts
   Bookings printf_buffers;  // of contexts
   PoolMeter pools;

@@ -389,6 +389,34 @@ TEST_F(MeteringTest, TheHeapOfKernelsCounts) {
   EXPECT_EQ(booked(), 0u);
 }
 
+TEST_F(MeteringTest, ContextsCount) {
+  static size_t taken = 0;
+  api::DriverTable driver = plain();
+  driver.cuCtxCreate_v2 = [](CUcontext* context, unsigned flags, CUdevice device) {
+    taken += 40 * kMiB;
+    return plain().cuCtxCreate_v2(context, flags, device);
+  };
+  driver.cuCtxDestroy_v2 = [](CUcontext context) {
+    taken -= 40 * kMiB;
+    return plain().cuCtxDestroy_v2(context);
+  };
+  driver.cuMemGetInfo_v2 = [](size_t* free, size_t* total) {
+    *total = 16 * kLimit;
+    *free = *total - taken;
+    return CUDA_SUCCESS;
+  };
+  const MeteredDriver other(driver, {{0, context_, kOrdinal}}, quota_of(1), {});
+  const api::DriverTable& table = other.table();
+  CUcontext first = nullptr, second = nullptr;
+  ASSERT_EQ(table.cuCtxCreate_v2(&first, 0, 0), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  EXPECT_EQ(table.cuCtxCreate_v2(&second, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(table.cuCtxDestroy_v2(first), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+  EXPECT_EQ(taken, 0u);
+  plain().cuCtxSetCurrent(context_);
+}
+
 class MappedMemoryTest : public MeteringTest {
  protected:
   MappedMemoryTest() {
