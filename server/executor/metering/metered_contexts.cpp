@@ -74,6 +74,7 @@ void forget(CUcontext context) {
   meters().stream_frees.give_all_of(context, meters().allocations);
   meters().allocations.give_all_of(context);
   meters().arrays.give_all_of(context);
+  meters().modules.give_all_of(context);
   meters().contexts.give_all_of(context);
   meters().heaps.give_all_of(context);
   meters().printf_buffers.give_all_of(context);

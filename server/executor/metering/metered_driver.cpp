@@ -46,7 +46,9 @@ MeteredDriver::MeteredDriver(const api::DriverTable& driver,
   meter_contexts(&metered_);
   meter_pools(&metered_);
   meter_mappings(&metered_);
+  if (!quota->limits_device_memory()) return;
   meter_graphs(&metered_);
+  meter_modules(&metered_);
 }
 
 MeteredDriver::MeteredDriver(const SessionResources& resources)

@@ -26,6 +26,8 @@ struct Meters {
         memory(table, devices, std::move(quota)),
         allocations(memory),
         arrays(memory),
+        modules(memory),
+        libraries(memory),
         contexts(memory),
         heaps(memory),
         printf_buffers(memory),
@@ -49,6 +51,8 @@ struct Meters {
   MemoryMeter memory;
   Bookings allocations;
   Bookings arrays;
+  Bookings modules;
+  Bookings libraries;
   Bookings contexts;
   Bookings heaps;           // of contexts
   Bookings printf_buffers;  // of contexts
@@ -131,6 +135,7 @@ void meter_arrays(api::DriverTable* table);
 void meter_contexts(api::DriverTable* table);
 void meter_graphs(api::DriverTable* table);
 void meter_mappings(api::DriverTable* table);
+void meter_modules(api::DriverTable* table);
 void meter_pools(api::DriverTable* table);
 void limit_priorities(api::DriverTable* table);
 

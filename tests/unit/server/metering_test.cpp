@@ -417,6 +417,29 @@ TEST_F(MeteringTest, ContextsCount) {
   plain().cuCtxSetCurrent(context_);
 }
 
+TEST_F(MeteringTest, VariablesOfCodeCount) {
+  constexpr char kTooLarge[] =
+      ".version 7.0\n.target sm_70\n.address_size 64\n.global .b8 big[83886080];\n"
+      ".visible .entry k() { ret; }\n";
+  constexpr char kFits[] =
+      ".version 7.0\n.target sm_70\n.address_size 64\n.global .b8 big[41943040];\n"
+      ".visible .entry k() { ret; }\n";
+  CUmodule module = nullptr;
+  CUlibrary library = nullptr;
+  EXPECT_EQ(table().cuModuleLoadData(&module, kTooLarge), CUDA_ERROR_OUT_OF_MEMORY);
+  ASSERT_EQ(table().cuModuleLoadDataEx(&module, kFits, 0, nullptr, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  const auto load = [&] {
+    return table().cuLibraryLoadData(&library, kFits, nullptr, nullptr, 0, nullptr, nullptr, 0);
+  };
+  EXPECT_EQ(load(), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(table().cuModuleUnload(module), CUDA_SUCCESS);
+  ASSERT_EQ(load(), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  EXPECT_EQ(table().cuLibraryUnload(library), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+}
+
 class MappedMemoryTest : public MeteringTest {
  protected:
   MappedMemoryTest() {

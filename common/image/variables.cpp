@@ -1,0 +1,149 @@
+#include "common/image/variables.h"
+
+#include <algorithm>
+#include <string>
+
+#include "common/image/elf.h"
+#include "common/image/ptx_words.h"
+#include "common/image/unpack.h"
+
+namespace rcuda::image {
+namespace {
+
+uint64_t sum(uint64_t a, uint64_t b) {
+  uint64_t result = 0;
+  return __builtin_add_overflow(a, b, &result) ? UINT64_MAX : result;
+}
+
+uint64_t product(uint64_t a, uint64_t b) {
+  uint64_t result = 0;
+  return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
+}
+
+// A plain number; UINT64_MAX for any other constant expression.
+uint64_t plain_number(std::string_view word) {
+  if (word.ends_with('U')) word.remove_suffix(1);
+  const bool hexadecimal = word.starts_with("0x") || word.starts_with("0X");
+  const std::string_view digits = hexadecimal ? word.substr(2) : word;
+  uint64_t value = 0;
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), value, hexadecimal ? 16 : 10);
+  return error == std::errc() && end == digits.data() + digits.size() ? value : UINT64_MAX;
+}
+
+// `[8]`, and `<8>` for so many variables. `[]` stands for as many elements as the initialiser has:
+// `*open` is set.
+uint64_t extent(Words& words, std::string_view close, bool* open) {
+  const std::string_view word = words.next();
+  if (word == close) {
+    *open = true;
+    return 1;
+  }
+  const uint64_t value = plain_number(word);
+  return words.next() == close ? value : UINT64_MAX;
+}
+
+// Reads a declaration from after ".global" up to its ";".
+uint64_t declared_bytes(Words& words) {
+  uint64_t element = 0, vector = 1, elements = 1, bytes = 0;
+  bool open = false, initialiser = false;
+  uint64_t initialised = 1;
+  for (std::string_view word = words.next(); !word.empty() && word != ";"; word = words.next()) {
+    if (initialiser) {
+      initialised += word == ",";
+    } else if (word == "=") {
+      initialiser = true;
+    } else if (word == ".align") {
+      words.next();
+    } else if (word == ".v2" || word == ".v4" || word == ".v8") {
+      vector = static_cast<uint64_t>(word[2] - '0');
+    } else if (word == "[") {
+      elements = product(elements, extent(words, "]", &open));
+    } else if (word == "<") {
+      elements = product(elements, extent(words, ">", &open));
+    } else if (word == ",") {
+      bytes = sum(bytes, product(element, product(vector, elements)));
+      elements = 1;
+    } else if (const uint64_t size = bytes_of_type(word)) {
+      element = size;
+    }
+  }
+  if (open) elements = product(elements, initialised);
+  return sum(bytes, product(element, product(vector, elements)));
+}
+
+Result<uint64_t> elf_variable_bytes(Bytes image) {
+  const Result<ElfSections> sections = elf_sections(image);
+  if (!sections.ok()) return sections.status();
+  uint64_t bytes = 0;
+  for (const Elf64_Shdr& header : sections->headers) {
+    constexpr auto kVariable = SHF_ALLOC | SHF_WRITE;
+    const bool shared = sections->name(header).starts_with(".nv.shared");
+    if ((header.sh_flags & kVariable) == kVariable && !shared) bytes = sum(bytes, header.sh_size);
+  }
+  return bytes;
+}
+
+Bytes bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+// The most that one of the container's entries takes.
+Result<uint64_t> container_variable_bytes(Bytes container, uint32_t sm) {
+  const Result<std::vector<Entry>> list = entries(container);
+  if (!list.ok()) return list.status();
+  uint64_t most = 0;
+  const Entry* const ptx = select_ptx(*list, sm);
+  for (const Entry& entry : *list) {
+    const bool elf = entry.kind == EntryKind::kElf && entry.sm / 10 == sm / 10;
+    if (!elf && &entry != ptx) continue;
+    const Result<std::string> code = decompress(entry);
+    if (!code.ok()) return code.status();
+    const Result<uint64_t> bytes =
+        elf ? elf_variable_bytes(bytes_of(*code)) : Result<uint64_t>(ptx_variable_bytes(*code));
+    if (!bytes.ok()) return bytes.status();
+    most = std::max(most, *bytes);
+  }
+  return most;
+}
+
+}  // namespace
+
+// A declaration is outside of functions, and outside of lists of parameters. The `.global` of an
+// instruction, as in ld.global, is inside.
+uint64_t ptx_variable_bytes(std::string_view text) {
+  Words words(text);
+  uint64_t bytes = 0, braces = 0, parentheses = 0;
+  std::string_view before;
+  for (std::string_view word = words.next(); !word.empty(); word = words.next()) {
+    if (word == "{") ++braces;
+    if (word == "}" && braces) --braces;
+    if (word == "(") ++parentheses;
+    if (word == ")" && parentheses) --parentheses;
+    const bool begins = before == ";" || before == "{" || before == "}";
+    if (word == ".global" && parentheses == 0 && (braces == 0 || begins)) {
+      const uint64_t declared = declared_bytes(words);
+      if (before != ".extern") bytes = sum(bytes, declared);
+      word = ";";
+    }
+    before = word;
+  }
+  return bytes;
+}
+
+Result<uint64_t> variable_bytes(const Image& image, uint32_t sm) {
+  if (image.format == Format::kElf) return elf_variable_bytes(image.parts.at(0));
+  if (image.format == Format::kText) {
+    const Bytes text = image.parts.at(0);
+    return ptx_variable_bytes({reinterpret_cast<const char*>(text.data()), text.size()});
+  }
+  // The first container of a version 2 wrapper repeats the content of the others.
+  uint64_t linked = 0, units = 0;
+  for (size_t i = 0; i < image.parts.size(); ++i) {
+    const Result<uint64_t> bytes = container_variable_bytes(image.parts[i], sm);
+    if (!bytes.ok()) return bytes.status();
+    uint64_t& total = i == 0 ? linked : units;
+    total = sum(total, *bytes);
+  }
+  return std::max(linked, units);
+}
+
+}  // namespace rcuda::image
