@@ -1,10 +1,11 @@
-// Meets a quota of memory.
+// Meets the limits of a session.
 //
 //   memory_quota fill        allocates each kind of memory until there is no more, frees it, and
 //                            prints how many MiB there were
-//   memory_quota hold MIB    allocates, prints "holding" or the error, and keeps the memory; again
-//   for
-//                            each line that comes
+//   memory_quota priorities  makes a stream of the highest priority, and of an even higher one, and
+//                            prints how far they are above the lowest
+//   memory_quota hold MIB    allocates, prints "holding" or the error, and keeps the memory; then
+//                            the same for each line of its input
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -92,6 +93,18 @@ void fill(CUdevice device) {
   }
 }
 
+void show_priorities() {
+  int least = 0, greatest = 0;
+  CHECK(cuCtxGetStreamPriorityRange(&least, &greatest));
+  for (const int wanted : {greatest, greatest - 1}) {
+    CUstream stream = nullptr;
+    int priority = 0;
+    CHECK(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, wanted));
+    CHECK(cuStreamGetPriority(stream, &priority));
+    std::printf("%d\n", least - priority);
+  }
+}
+
 void hold(size_t bytes) {
   for (int c = '\n'; c != EOF; c = std::getchar()) {
     CUdeviceptr memory = 0;
@@ -114,6 +127,8 @@ int main(int count, char** arguments) {
   CHECK(cuCtxSetCurrent(context));
   if (count == 2 && !std::strcmp(arguments[1], "fill")) {
     fill(device);
+  } else if (count == 2 && !std::strcmp(arguments[1], "priorities")) {
+    show_priorities();
   } else if (count == 3 && !std::strcmp(arguments[1], "hold")) {
     hold(static_cast<size_t>(std::atoi(arguments[2])) * kMiB);
   } else {

@@ -216,9 +216,9 @@ class QuotasTest(unittest.TestCase):
         self.assertRegex(record["quota"][0]["of"], "^user ")
         self.assertEqual(record["quota"][1]["idle_seconds"], 3600)
 
-    def fill(self, server, transport):
+    def meet_limits(self, what, server, transport):
         program = os.path.join(BUILD, "tests/e2e/rcuda_memory_quota")
-        result = subprocess.run([program, "fill"], capture_output=True, text=True, timeout=120,
+        result = subprocess.run([program, what], capture_output=True, text=True, timeout=120,
                                 env=client_environment(BUILD, [server], transport))
         self.assertEqual(result.returncode, 0, result.stderr + server.text())
         return result.stdout
@@ -227,16 +227,24 @@ class QuotasTest(unittest.TestCase):
         server = self.server('[limits.session]\ndevice_memory = "64M"\nhost_memory = "32M"\n')
         for transport in TRANSPORTS:
             with self.subTest(transport=transport):
-                self.assertEqual(self.fill(server, transport),
+                self.assertEqual(self.meet_limits("fill", server, transport),
                                  "device 64 total 64 free 64\n"
                                  "plain 64 then out of memory, free 0\n"
-                                 "managed 32 then out of memory, free 64\n"  # it stays in host memory
+                                 "managed 32 then out of memory, free 64\n"  # it is host memory
                                  "pooled 64 then out of memory, free 0\n"
                                  "mapped 64 then out of memory, free 0\n"
                                  "array 64 then out of memory, free 0\n"
                                  "host 32 then out of memory, free 64\n")
         self.assertEqual(server.text().count("each session may use 64.0 MiB of it"), len(TRANSPORTS))
         self.assertIn("raise device_memory", server.text())
+
+    def test_a_session_has_as_many_priorities_as_it_may(self):
+        for priorities in (0, 2):
+            server = self.server(f"[limits.session]\npriorities = {priorities}\n")
+            for transport in TRANSPORTS:
+                with self.subTest(priorities=priorities, transport=transport):
+                    self.assertEqual(self.meet_limits("priorities", server, transport),
+                                     f"{priorities}\n{priorities}\n")
 
     def hold(self, server, transport):
         process = self.start(server, transport, stdin=subprocess.PIPE, arguments=("hold", "40"),

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
@@ -62,6 +63,16 @@ class MemoryMeter {
   const std::shared_ptr<Quota> quota_;
   bool warned_ = false;
 };
+
+// The number of a handle or an address.
+template <typename Object>
+uint64_t number_of(Object object) {
+  if constexpr (std::is_pointer_v<Object>) {
+    return reinterpret_cast<uint64_t>(object);
+  } else {
+    return object;
+  }
+}
 
 // What is booked for objects of one kind, by address or handle. Ends with the objects, or with
 // their context.

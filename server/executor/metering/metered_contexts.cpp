@@ -39,7 +39,7 @@ CUresult set_limit(CUlimit limit, size_t value) {
   if (!booked) return all.driver.cuCtxSetLimit(limit, value);
   MemoryMeter::Place place;
   if (CUresult result = all.memory.current(&place); result != CUDA_SUCCESS) return result;
-  const auto context = (uint64_t)place.context;
+  const auto context = number_of(place.context);
   const auto before = booked->remove(context).value_or(Bookings::Booking{place, 0});
   const uint64_t growth = value > before.bytes ? value - before.bytes : 0;
   const bool fits = all.memory.take(place.device, growth);
@@ -66,7 +66,7 @@ CUresult create_context(CUcontext* context, unsigned flags, CUdevice device) {
     all.driver.cuCtxDestroy_v2(*context);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  all.contexts.put((uint64_t)*context, {{device, *context}, bytes});
+  all.contexts.put(number_of(*context), {{device, *context}, bytes});
   return CUDA_SUCCESS;
 }
 

@@ -63,9 +63,9 @@ CUresult load_library(CUlibrary* library, const void* code, CUjit_option* jit_op
                                         values, count);
   });
   if (result != CUDA_SUCCESS) return result;
-  if (auto booking = all.libraries.remove((uint64_t)*library)) {
+  if (auto booking = all.libraries.remove(number_of(*library))) {
     booking->place.context = nullptr;
-    all.libraries.put((uint64_t)*library, *booking);
+    all.libraries.put(number_of(*library), *booking);
   }
   return CUDA_SUCCESS;
 }

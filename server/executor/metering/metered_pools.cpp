@@ -7,6 +7,14 @@ namespace rcuda::server {
 namespace {
 
 // An allocation in a stream that captures becomes a node of a graph.
+// The stream may be one of another device than the current context.
+CUmemoryPool pool_of(CUdeviceptr address, CUmemoryPool otherwise) {
+  CUmemoryPool pool = nullptr;
+  const CUresult result =
+      meters().driver.cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address);
+  return result == CUDA_SUCCESS && pool ? pool : otherwise;
+}
+
 // `pool`: null if the memory comes from the current pool of the stream's device.
 template <typename Allocate>
 CUresult allocate(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream,
@@ -18,7 +26,7 @@ CUresult allocate(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstrea
   if (!pool) pool = all.pools.current_of(place.device);
   if (!all.pools.may_hold(pool, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = allocate_now();
-  if (result != CUDA_SUCCESS || all.pools.book_growth(pool)) return result;
+  if (result != CUDA_SUCCESS || all.pools.book_growth(pool_of(*address, pool))) return result;
   all.driver.cuMemFreeAsync(*address, stream);
   *address = 0;
   all.reclaim();

@@ -79,7 +79,7 @@ CUresult make_booked(Bookings& bookings, uint64_t bytes, const Object* object, M
   if (!meter.take(place.device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   const CUresult result = make();
   if (result == CUDA_SUCCESS) {
-    bookings.put((uint64_t)*object, {place, bytes});
+    bookings.put(number_of(*object), {place, bytes});
   } else {
     meter.give(place.device, bytes);
   }
@@ -90,13 +90,13 @@ CUresult make_booked(Bookings& bookings, uint64_t bytes, const Object* object, M
 template <typename Object, typename End>
 CUresult end_booked(Bookings& bookings, Object object, End end) {
   // Removed first: the driver may give the number to a new object as soon as this one has ended.
-  const auto booking = bookings.remove((uint64_t)object);
+  const auto booking = bookings.remove(number_of(object));
   const CUresult result = end();
   if (!booking) return result;
   if (result == CUDA_SUCCESS) {
     bookings.give(*booking);
   } else {
-    bookings.put((uint64_t)object, *booking);
+    bookings.put(number_of(object), *booking);
   }
   return result;
 }

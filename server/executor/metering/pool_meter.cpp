@@ -38,6 +38,8 @@ std::optional<uint64_t> PoolMeter::size_of(CUmemoryPool pool) const {
   cuuint64_t bytes = 0;
   const CUresult result =
       driver_.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes);
+  // The pool has ended with its device's contexts.
+  if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_HANDLE) return 0;
   return result == CUDA_SUCCESS ? std::optional<uint64_t>(bytes) : std::nullopt;
 }
 

@@ -440,6 +440,26 @@ TEST_F(MeteringTest, VariablesOfCodeCount) {
   EXPECT_EQ(booked(), 0u);
 }
 
+TEST_F(MeteringTest, APoolOfAnotherDeviceCountsThere) {
+  CUcontext second = nullptr;
+  CUstream stream = nullptr;
+  CUdeviceptr address = 0;
+  ASSERT_EQ(plain().cuDevicePrimaryCtxRetain(&second, 1), CUDA_SUCCESS);
+  ASSERT_EQ(plain().cuCtxSetCurrent(second), CUDA_SUCCESS);
+  ASSERT_EQ(plain().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(plain().cuCtxSetCurrent(context_), CUDA_SUCCESS);
+  const MeteredDriver other(plain(), {{0, context_, 0}, {1, second, 1}}, quota_of(1), {});
+  if (other.table().cuMemAllocAsync(&address, 40 * kMiB, stream) == CUDA_SUCCESS) {
+    EXPECT_EQ(ledger_.sum(0), 0u);
+    EXPECT_EQ(ledger_.sum(1), 40 * kMiB);
+    EXPECT_EQ(other.table().cuMemFreeAsync(address, stream), CUDA_SUCCESS);
+    EXPECT_EQ(other.table().cuStreamSynchronize(stream), CUDA_SUCCESS);
+    EXPECT_EQ(ledger_.sum(1), 0u);
+  }
+  plain().cuStreamDestroy_v2(stream);
+  plain().cuDevicePrimaryCtxRelease_v2(1);
+}
+
 class MappedMemoryTest : public MeteringTest {
  protected:
   MappedMemoryTest() {
