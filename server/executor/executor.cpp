@@ -62,7 +62,11 @@ Executor::Executor(const SessionResources& given)
       peer_services{resources, objects,     answers,       work,        idle,
                     peers,     peer_memory, copy_outcomes, copied_bytes},
       stream_services{driver, resources, objects, answers, output, completions, idle} {
-  metered.observe_frees_with([this] { pool_frees.reached_all(); });
+  metered.before_trimming([this] {
+    if (peers.holding()) return false;
+    pool_frees.reached_all();
+    return true;
+  });
 }
 
 }  // namespace rcuda::server

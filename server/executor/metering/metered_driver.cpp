@@ -21,10 +21,11 @@ bool captures(CUstream stream) {
 }
 
 void Meters::reclaim() {
-  if (observe_frees) observe_frees();
-  pools.trim();
-  graphs.trim();
-  stream_frees.refresh(allocations);
+  if (!before_trimming || before_trimming()) {
+    pools.trim();
+    graphs.trim();
+  }
+  refresh();
 }
 
 MeteredDriver::MeteredDriver(const api::DriverTable& driver,
@@ -62,8 +63,8 @@ void MeteredDriver::give_host(uint64_t bytes) {
   if (meters_) meters_->memory.give(MemoryMeter::kHost, bytes);
 }
 
-void MeteredDriver::observe_frees_with(std::function<void()> observe) {
-  if (meters_) meters_->observe_frees = std::move(observe);
+void MeteredDriver::before_trimming(std::function<bool()> prepare) {
+  if (meters_) meters_->before_trimming = std::move(prepare);
 }
 
 MeteredDriver::~MeteredDriver() {

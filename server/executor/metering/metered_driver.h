@@ -38,9 +38,10 @@ class MeteredDriver {
   MeteredDriver(const MeteredDriver&) = delete;
   MeteredDriver& operator=(const MeteredDriver&) = delete;
 
-  // Called before pools are trimmed. A driver trims only what was freed before a call that it took
-  // for a synchronisation (pool_frees.h).
-  void observe_frees_with(std::function<void()> observe);
+  // Called before pools and graphs are trimmed, to show the driver which frees are over: it trims
+  // no others (pool_frees.h). False: nothing may be trimmed now, because that could wait for the
+  // device.
+  void before_trimming(std::function<bool()> prepare);
 
   // Books memory of the host that the worker page-locks for the program. False: it does not fit.
   bool take_host(uint64_t bytes);

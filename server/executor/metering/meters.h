@@ -61,7 +61,7 @@ struct Meters {
   PhysicalMeter physical;
   GraphMeter graphs;
   uint32_t priorities = 0;              // above the lowest, if limit_priorities() was called
-  std::function<void()> observe_frees;  // see MeteredDriver; null: nothing is to be done
+  std::function<bool()> before_trimming;  // see MeteredDriver; null: nothing is to be done
 };
 
 // Of the process. There are none before a MeteredDriver exists.

@@ -82,7 +82,6 @@ bool PoolMeter::book_growth(CUmemoryPool pool) {
 void PoolMeter::refresh() {
   for (auto at = pools_.begin(); at != pools_.end();) {
     auto& [handle, pool] = *at;
-    if (pool.ending) driver_.cuMemPoolTrimTo(handle, 0);
     if (pool.booked) book_release(handle, pool);
     const bool over = pool.ending && pool.booked == 0;
     if (over) driver_.cuMemPoolDestroy(handle);
@@ -91,9 +90,7 @@ void PoolMeter::refresh() {
 }
 
 void PoolMeter::trim() {
-  for (const auto& [handle, pool] : pools_) {
-    if (!pool.ending) driver_.cuMemPoolTrimTo(handle, 0);
-  }
+  for (const auto& [handle, pool] : pools_) driver_.cuMemPoolTrimTo(handle, 0);
   refresh();
 }
 
@@ -112,6 +109,7 @@ CUresult PoolMeter::destroy(CUmemoryPool handle) {
       driver_.cuDeviceGetDefaultMemPool(&fallback, device) == CUDA_SUCCESS) {
     driver_.cuDeviceSetMemPool(device, fallback);
   }
+  driver_.cuMemPoolTrimTo(handle, 0);
   refresh();
   return CUDA_SUCCESS;
 }

@@ -6,8 +6,8 @@
 // until its memory has been freed. Then nobody could ask for its size, so destroy() delays the
 // destruction until the pool is empty.
 //
-// Executor thread only. Blocking: none, except trim(), as the driver. Errors: a pool whose size the
-// driver does not tell keeps what is booked for it.
+// Executor thread only. Blocking: trim() and destroy(), as the driver. Errors: a pool whose size
+// the driver does not tell keeps what is booked for it.
 #pragma once
 
 #include <cstdint>

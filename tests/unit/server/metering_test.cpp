@@ -168,6 +168,10 @@ TEST_F(MeteringTest, WhatAPoolKeepsCountsUntilItIsNeeded) {
   EXPECT_EQ(booked(), 40 * kMiB);
   ASSERT_EQ(table().cuMemFreeAsync(address, nullptr), CUDA_SUCCESS);
   ASSERT_EQ(table().cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  bool may_trim = false;
+  metered_->before_trimming([&] { return may_trim; });
+  EXPECT_EQ(table().cuMemAlloc_v2(&address, 48 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
+  may_trim = true;
   EXPECT_EQ(table().cuMemFree_v2(allocate(48 * kMiB)), CUDA_SUCCESS);
   EXPECT_EQ(booked(), 0u);
   keep(table(), pool, 0);
