@@ -219,18 +219,21 @@ Status Admission::check_queue(const Applicant& applicant) const {
 }
 
 void Admission::review() {
-  // How many applicants hold others back, by the account that lacks something for them.
+  // How many applicants wait for an account and hold others back, and how many of a user wait for
+  // it and hold back only later ones of that user.
   std::map<const Account*, size_t> short_of;
+  std::map<std::pair<const Account*, const Account*>, size_t> own;
   const auto place_in = [&](Applicant& applicant, const Account& account, bool holds_back) {
     const bool has_room = account.has_room(applicant.devices_);
-    const size_t ahead = short_of[&account];
+    size_t& of_user = own[{&account, applicant.accounts_[kUser].get()}];
+    const size_t ahead = short_of[&account] + of_user;
     if (has_room && ahead == 0) return;
     if (applicant.place_ == 0) {
       applicant.lacks_ = &account;
       applicant.behind_ = has_room;
     }
     applicant.place_ = std::max(applicant.place_, ahead + 1);
-    short_of[&account] += holds_back;
+    ++(holds_back ? short_of[&account] : of_user);
   };
   for (auto next = queue_.begin(); next != queue_.end();) {
     Applicant& applicant = **next;

@@ -219,7 +219,7 @@ class QuotasTest(unittest.TestCase):
     def meet_limits(self, what, server, transport):
         program = os.path.join(BUILD, "tests/e2e/rcuda_memory_quota")
         result = subprocess.run([program, what], capture_output=True, text=True, timeout=120,
-                                env=client_environment(BUILD, [server], transport))
+                                env=self.environment(server, transport))
         self.assertEqual(result.returncode, 0, result.stderr + server.text())
         return result.stdout
 

@@ -33,11 +33,11 @@ CUresult not_moved(const Status& why) {
 }
 
 HostMemory::HostMemory(const api::DriverTable& driver, transport::Link& link,
-                       ClientResources& resources, MeteredDriver& metered, const Options& options)
+                       ClientResources& resources, HostMeter& meter, const Options& options)
     : driver_(driver),
       link_(link),
       resources_(resources),
-      metered_(metered),
+      meter_(meter),
       shared_address_space_(options.shared_address_space) {
   for (const AddressRange& range : options.closed) keep(range.begin, range.end);
 }
@@ -164,9 +164,9 @@ CUresult HostMemory::expose(const wire::HostExposeBody& body) {
   range.region = body.region;
   range.flags = body.flags | CU_MEMHOSTREGISTER_PORTABLE;
   range.shadow = body.has_backing == 0;
-  if (!metered_.take_host(whole_pages(body.bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!meter_.take_host(whole_pages(body.bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
   if (CUresult result = lock(body, &range); result != CUDA_SUCCESS) {
-    metered_.give_host(whole_pages(body.bytes));
+    meter_.give_host(whole_pages(body.bytes));
     return result;
   }
   if (body.callback) {
@@ -214,7 +214,7 @@ void HostMemory::lock_again() {
 void HostMemory::release(uint64_t address, const Range& range) {
   driver_.cuMemHostUnregister(reinterpret_cast<void*>(address));
   take_away(address, range);
-  metered_.give_host(whole_pages(range.bytes));
+  meter_.give_host(whole_pages(range.bytes));
 }
 
 }  // namespace rcuda::server

@@ -22,7 +22,7 @@
 #include "common/wire/protocol.h"
 #include "server/executor/answers/client_resources.h"
 #include "server/executor/memory/address_range.h"
-#include "server/executor/metering/metered_driver.h"
+#include "server/executor/memory/host_meter.h"
 
 namespace rcuda::server {
 
@@ -53,7 +53,7 @@ class HostMemory {
   };
   // All outlive this object.
   HostMemory(const api::DriverTable& driver, transport::Link& link, ClientResources& resources,
-             MeteredDriver& metered, const Options& options);
+             HostMeter& meter, const Options& options);
   ~HostMemory();
 
   CUresult expose(const wire::HostExposeBody& body);
@@ -80,7 +80,7 @@ class HostMemory {
   const api::DriverTable& driver_;
   transport::Link& link_;
   ClientResources& resources_;
-  MeteredDriver& metered_;
+  HostMeter& meter_;
   const bool shared_address_space_;
   std::map<uint64_t, Range> ranges_;  // by address; they do not overlap
   // Addresses that nothing else in this process uses, begin to end: those closed at its start, and

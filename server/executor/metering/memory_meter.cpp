@@ -80,10 +80,8 @@ void MemoryMeter::warn(CUdevice device, uint64_t bytes) {
       host ? "page-locked host memory" : "device " + std::to_string(ordinal_of(device).value_or(0));
   RCUDA_WARN(
       "the program asked for %.1f MiB of %s, but %s may use %.1f MiB of it and %.1f MiB are left: "
-      "it "
-      "gets CUDA_ERROR_OUT_OF_MEMORY. It can free memory or end other sessions of its user; or "
-      "raise "
-      "%s in the server's configuration file",
+      "it gets CUDA_ERROR_OUT_OF_MEMORY. It can free memory or end other sessions of its user; or "
+      "raise %s in the server's configuration file",
       mib(bytes), where.c_str(), free->by->of.c_str(),
       mib(host ? free->by->host_memory : free->by->device_memory), mib(free->free),
       host ? "host_memory" : "device_memory");

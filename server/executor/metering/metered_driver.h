@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "api/driver_table.h"
+#include "server/executor/memory/host_meter.h"
 #include "server/executor/objects/objects.h"
 #include "server/quota/limits.h"
 #include "server/quota/quota.h"
@@ -28,13 +29,13 @@ namespace rcuda::server {
 struct Meters;
 struct SessionResources;
 
-class MeteredDriver {
+class MeteredDriver final : public HostMeter {
  public:
   // `driver` outlives this object.
   MeteredDriver(const api::DriverTable& driver, const std::vector<SessionDevice>& devices,
                 const std::shared_ptr<Quota>& quota, const SessionLimits& limits);
   explicit MeteredDriver(const SessionResources& resources);
-  ~MeteredDriver();
+  ~MeteredDriver() override;
   MeteredDriver(const MeteredDriver&) = delete;
   MeteredDriver& operator=(const MeteredDriver&) = delete;
 
@@ -44,8 +45,8 @@ class MeteredDriver {
   void before_trimming(std::function<bool()> prepare);
 
   // Books memory of the host that the worker page-locks for the program. False: it does not fit.
-  bool take_host(uint64_t bytes);
-  void give_host(uint64_t bytes);
+  bool take_host(uint64_t bytes) override;
+  void give_host(uint64_t bytes) override;
 
   const api::DriverTable& table() const { return meters_ ? metered_ : plain_; }
 

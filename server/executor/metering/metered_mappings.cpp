@@ -69,9 +69,7 @@ CUresult unmap(CUdeviceptr address, size_t bytes) {
   return result;
 }
 
-// ---- IPC handles: opening the same memory again counts its references
-// -----------------------------
-
+// Opening the same memory again counts its references.
 CUresult open_ipc(CUdeviceptr* address, CUipcMemHandle handle, unsigned flags) {
   Meters& all = meters();
   const CUresult result = all.driver.cuIpcOpenMemHandle_v2(address, handle, flags);
