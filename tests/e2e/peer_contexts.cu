@@ -91,11 +91,12 @@ void behind_a_failed_copy(char* target) {
   CUDA(cudaLaunchHostFunc(stream, take_a_while, nullptr));
   CUDA(cudaMemcpyPeerAsync(target, 1, source, 0, 64, stream));
   fill<<<1, 64, 0, stream>>>(source, 2);
-  (void)cudaMemcpyPeerAsync(target, 1, reinterpret_cast<void*>(range), 0, 2 * part, stream);
-  // Reported by the first call after the worker has detected the error.
+  // Reported by the first call that returns after the worker has detected the error.
+  const cudaError_t failing =
+      cudaMemcpyPeerAsync(target, 1, reinterpret_cast<void*>(range), 0, 2 * part, stream);
   const cudaError_t behind = cudaMemcpyPeerAsync(target, 1, source, 0, 64, stream);
   const cudaError_t synchronised = cudaStreamSynchronize(stream);
-  CHECK((behind != cudaSuccess) != (synchronised != cudaSuccess));
+  CHECK((failing != cudaSuccess) + (behind != cudaSuccess) + (synchronised != cudaSuccess) == 1);
   (void)cudaGetLastError();
   char copied = 0;
   CUDA(cudaMemcpy(&copied, target, 1, cudaMemcpyDeviceToHost));
