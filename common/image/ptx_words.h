@@ -62,7 +62,7 @@ inline bool parse_number(std::string_view word, uint64_t* value) {
   return error == std::errc() && end != word.data();
 }
 
-// ".u64" gives 8; a word that is not a type gives 0.
+// ".u64" gives 8, ".f16x2" 4; a word that is not a type gives 0.
 inline uint64_t bytes_of_type(std::string_view word) {
   if (word == ".texref" || word == ".samplerref" || word == ".surfref") return 8;
   uint64_t bits = 0;
@@ -70,7 +70,8 @@ inline uint64_t bytes_of_type(std::string_view word) {
       !parse_number(word.substr(2), &bits)) {
     return 0;
   }
-  return bits >= 8 && bits <= 128 && bits % 8 == 0 ? bits / 8 : 0;
+  if (bits < 8 || bits > 128 || bits % 8 != 0) return 0;
+  return bits / 8 * (word.ends_with("x2") ? 2 : 1);
 }
 
 }  // namespace rcuda::image

@@ -45,16 +45,26 @@ uint64_t extent(Words& words, std::string_view close, bool* open) {
 
 // Reads a declaration from after ".global" up to its ";".
 uint64_t declared_bytes(Words& words) {
-  uint64_t element = 0, vector = 1, elements = 1, bytes = 0;
+  uint64_t element = 0, vector = 1, padding = 0, bytes = 0;
+  // Of one of the variables that the declaration lists.
+  uint64_t elements = 1, initialised = 1, depth = 0;
   bool open = false, initialiser = false;
-  uint64_t initialised = 1;
+  const auto add = [&] {
+    if (open) elements = product(elements, initialised);
+    bytes = sum(bytes, sum(padding, product(element, product(vector, elements))));
+    elements = initialised = 1;
+    open = initialiser = false;
+  };
   for (std::string_view word = words.next(); !word.empty() && word != ";"; word = words.next()) {
-    if (initialiser) {
+    if (initialiser && (depth != 0 || word != ",")) {
+      if (word == "{" || word == "(") ++depth;
+      if ((word == "}" || word == ")") && depth) --depth;
       initialised += word == ",";
     } else if (word == "=") {
       initialiser = true;
     } else if (word == ".align") {
-      words.next();
+      padding = plain_number(words.next());
+      padding -= padding != 0;
     } else if (word == ".v2" || word == ".v4" || word == ".v8") {
       vector = static_cast<uint64_t>(word[2] - '0');
     } else if (word == "[") {
@@ -62,14 +72,13 @@ uint64_t declared_bytes(Words& words) {
     } else if (word == "<") {
       elements = product(elements, extent(words, ">", &open));
     } else if (word == ",") {
-      bytes = sum(bytes, product(element, product(vector, elements)));
-      elements = 1;
+      add();
     } else if (const uint64_t size = bytes_of_type(word)) {
       element = size;
     }
   }
-  if (open) elements = product(elements, initialised);
-  return sum(bytes, product(element, product(vector, elements)));
+  add();
+  return bytes;
 }
 
 Result<uint64_t> elf_variable_bytes(Bytes image) {
@@ -118,7 +127,9 @@ uint64_t ptx_variable_bytes(std::string_view text) {
     if (word == "}" && braces) --braces;
     if (word == "(") ++parentheses;
     if (word == ")" && parentheses) --parentheses;
-    const bool begins = before == ";" || before == "{" || before == "}";
+    // After a label or a directive with numbers, too.
+    const bool begins = before == ";" || before == "{" || before == "}" || before == ":" ||
+                        (!before.empty() && before[0] >= '0' && before[0] <= '9');
     if (word == ".global" && parentheses == 0 && (braces == 0 || begins)) {
       const uint64_t declared = declared_bytes(words);
       if (before != ".extern") bytes = sum(bytes, declared);

@@ -232,7 +232,7 @@ int Daemon::poll_timeout_ms() const {
   for (const Connection& connection : connections_) {
     next = std::min(next, connection.deadline);
     if (connection.waits) next = std::min(next, connection.tell_at);
-    if (connection.waits && !connection.applicant && !connection.permit) {
+    if (connection.waits && connection.is_newcomer()) {
       next = std::min(next, connection.account_by);
     }
     // Its turn came after it was asked about in this round.
@@ -436,7 +436,10 @@ Result<bool> Daemon::assign(Connection& connection) {
     return false;
   }
   // A lease may have begun or ended while the client waited.
-  RCUDA_RETURN_IF_ERROR(check_lease(connection));
+  if (const Result<bool> may_use = has_devices(connection); !may_use.ok() || !*may_use) {
+    connection.permit.reset();
+    return may_use;
+  }
   std::optional<tls::Key> key;
   if (connection.tls) key = connection.tls->exported(tls::kSessionLabel);
   UniqueFd socket(::fcntl(connection.socket.fd(), F_DUPFD_CLOEXEC, 3));

@@ -88,8 +88,8 @@ class Daemon {
     std::unique_ptr<Admission::Permit> permit;        // from then on
 
     bool reads() const { return !waits && !proof && !lease_request; }
-    // The Admission bounds the others.
-    bool is_newcomer() const { return !applicant && !permit; }
+    // The Admission and has_devices() bound the others.
+    bool is_newcomer() const { return !applicant && !permit && lease_obstacle.empty(); }
   };
 
   // daemon.cpp: the loop
@@ -141,6 +141,7 @@ class Daemon {
   Status unlock_lease(wire::Hello* hello, Identity* identity) const;
   Status check_lease(const Connection& connection) const;
   Result<bool> has_devices(Connection& connection);
+  Status check_lease_queue(const Connection& connection) const;
   uint32_t lease_place(const Connection& connection) const;
   Result<bool> take_lease_request(Connection& connection, const std::vector<std::byte>& body);
   Result<bool> answer_lease_request(Connection& connection);

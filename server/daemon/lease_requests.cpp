@@ -152,9 +152,27 @@ Result<bool> Daemon::has_devices(Connection& connection) {
   if (status.ok()) connection.lease_obstacle.clear();
   if (status.ok()) return true;
   if (status.code() != Code::kUnavailable || wait.count() == 0) return status;
+  if (connection.lease_obstacle.empty()) RCUDA_RETURN_IF_ERROR(check_lease_queue(connection));
   connection.lease_obstacle = status.context();
   connection.deadline = connection.waits_since + wait;
   return false;
+}
+
+// Whether one more client may wait for a lease to end. The bounds are those of the Admission's
+// queue.
+Status Daemon::check_lease_queue(const Connection& connection) const {
+  size_t all = 0, of_user = 0;
+  for (const Connection& other : connections_) {
+    if (other.lease_obstacle.empty()) continue;
+    ++all;
+    of_user += same_user(*other.identity, *connection.identity);
+  }
+  const size_t most = std::min(Admission::kMostWaiting, most_newcomers_);
+  if (all < most && of_user < (most + 3) / 4) return {};
+  return Status(Code::kUnavailable, std::to_string(all) +
+                                        " clients wait already for leases to end, " +
+                                        std::to_string(of_user) +
+                                        " of them of this user: try again when there are fewer");
 }
 
 // Among the clients that wait for leases of the same devices to end, from 1.
@@ -263,7 +281,7 @@ Status Daemon::change_lease(const Connection& connection, wire::LeaseAnswer* ans
     // An epilog may run twice, or after the lease has expired.
     answer->message =
         "there is no lease " + (request.id.empty() ? "of " + request.job : request.id);
-    return {};
+    return save_leases();  // the first time may have failed
   }
   note_lease("revoked", *lease, connection.identity);
   answer->leases.push_back(describe(*lease, pool_->uses()));

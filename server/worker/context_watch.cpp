@@ -30,7 +30,9 @@ CUresult ContextWatch::ask(Probe& probe) {
   // The program has reset the device, or this is the first time.
   probe.generation = context->generation;
   probe.stream = nullptr;
-  return driver_.cuStreamCreate(&probe.stream, CU_STREAM_NON_BLOCKING);
+  const CUresult result = driver_.cuStreamCreate(&probe.stream, CU_STREAM_NON_BLOCKING);
+  // Says nothing of the context; tried again the next time.
+  return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : result;
 }
 
 Status ContextWatch::look(uint64_t now) {

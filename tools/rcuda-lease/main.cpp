@@ -141,7 +141,8 @@ Status take(const Options& options, const tools::Server& server, wire::LeaseRequ
     answer = ask(server, request);
   }
   if (!answer.ok()) return answer.status();
-  if (answer->leases.size() != 1) {
+  // The id goes into files that scripts read.
+  if (answer->leases.size() != 1 || !wire::is_lease_id(answer->leases.front().id)) {
     return Status(Code::kProtocol, server.text() + " answered without a lease");
   }
   const wire::LeaseInfo& lease = answer->leases.front();

@@ -39,7 +39,8 @@ bool GraphMeter::book_growth() {
 bool GraphMeter::try_book() {
   for (auto& [device, booked] : booked_) {
     const uint64_t size = size_of(device, booked);
-    if (size > booked && !meter_.try_take(device, size - booked)) return false;
+    // Nothing more fits either while what was refused is still held.
+    if (size && size >= booked && !meter_.try_take(device, size - booked)) return false;
     if (size < booked) meter_.give(device, booked - size);
     booked = size;
   }

@@ -14,11 +14,13 @@ constexpr uint64_t kLargestElement = 16;
 
 // Of one level of a mipmapped array.
 uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned level) {
+  if (array.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) return 0;  // is mapped
   const auto extent = [&](size_t size) { return std::max<uint64_t>(size >> level, 1); };
   const uint64_t channel = cuda::format_bytes(array.Format);
   uint64_t bytes = channel ? channel * std::max(array.NumChannels, 1u) : kLargestElement;
-  const uint64_t depth =
-      array.Flags & CUDA_ARRAY3D_LAYERED ? std::max<uint64_t>(array.Depth, 1) : extent(array.Depth);
+  const uint64_t depth = array.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)
+                             ? std::max<uint64_t>(array.Depth, 1)
+                             : extent(array.Depth);
   if (__builtin_mul_overflow(bytes, extent(array.Width), &bytes) ||
       __builtin_mul_overflow(bytes, extent(array.Height), &bytes) ||
       __builtin_mul_overflow(bytes, depth, &bytes)) {

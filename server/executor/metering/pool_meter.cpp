@@ -66,12 +66,13 @@ bool PoolMeter::book_growth(CUmemoryPool pool) {
   if (found == pools_.end()) return true;
   auto& [device, booked, created, ending] = found->second;
   uint64_t size = size_of(pool).value_or(0);
-  if (size <= booked) return true;
+  // What was refused before is freed in stream order. Until then a driver may reuse it here.
+  if (size <= booked) return meter_.take(device, 0);
   bool fits = meter_.try_take(device, size - booked);
   if (!fits) {
     meter_.reclaim();
     size = size_of(pool).value_or(0);
-    if (size <= booked) return true;
+    if (size <= booked) return meter_.try_take(device, 0);
     fits = meter_.try_take(device, size - booked);
     if (!fits) meter_.add(device, size - booked);
   }

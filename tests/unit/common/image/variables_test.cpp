@@ -18,7 +18,18 @@ TEST(Variables, OfPtxAreCounted) {
                                ".global .u16 initialised[] = {1, 2, 3};\n"
                                ".global .attribute(.managed) .s32 managed;\n"
                                ".global .b32 many<100>;\n"),
-            1000u + 4 + 512 + 32 + 6 + 4 + 400);
+            1007u + 4 + 512 + 32 + 6 + 4 + 400);  // what the alignment may cost is counted
+}
+
+TEST(Variables, NoFormHidesAny) {
+  EXPECT_EQ(ptx_variable_bytes(".global .align 16777216 .b8 a, b;"), 2u << 24);
+  EXPECT_EQ(ptx_variable_bytes(".global .b8 a[1] = {0}, b[1000000], c[] = {{1, 2}, {3}}, d;"),
+            1u + 1000000 + 3 + 1);
+  EXPECT_EQ(ptx_variable_bytes(".global .f16x2 x[1000];"), 4000u);
+  EXPECT_EQ(ptx_variable_bytes(".visible .entry k() {\nL1: .global .b8 x[100];\n"
+                               ".loc 1 1 1\n.global .b8 y[10];\n"
+                               "@%p bra L1;\n ld.global.u32 %r1, [%r2];\n}\n"),
+            110u);
 }
 
 TEST(Variables, WhatIsElsewhereIsNotCounted) {
