@@ -210,8 +210,9 @@ Status Admission::check_queue(const Applicant& applicant) const {
   const auto of_user = std::count_if(queue_.begin(), queue_.end(), [&](const Applicant* other) {
     return other->accounts_[kUser] == user;
   });
-  const size_t most_of_user = (most_waiting_ + 3) / 4;
-  if (queue_.size() <= most_waiting_ && static_cast<size_t>(of_user) <= most_of_user) return {};
+  if (queue_.size() <= most_waiting() && static_cast<size_t>(of_user) <= most_waiting_of_user()) {
+    return {};
+  }
   return Status(Code::kUnavailable, applicant.reason() + ", and " +
                                         std::to_string(queue_.size() - 1) +
                                         " clients wait already, " + std::to_string(of_user - 1) +

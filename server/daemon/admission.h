@@ -116,6 +116,10 @@ class Admission {
                                            const std::vector<uint32_t>& devices, bool may_wait);
   bool limits_groups() const { return rules_.limits_groups(); }
   size_t waiting() const { return queue_.size(); }
+  // How many may wait at the same time, in all and of one user. Those that wait for a lease to end,
+  // before they apply, have the same bounds.
+  size_t most_waiting() const { return most_waiting_; }
+  size_t most_waiting_of_user() const { return (most_waiting_ + 3) / 4; }
 
  private:
   Result<std::vector<AccountPointer>> accounts_of(const Identity& user, const UserRules& rules);

@@ -158,8 +158,7 @@ Result<bool> Daemon::has_devices(Connection& connection) {
   return false;
 }
 
-// Whether one more client may wait for a lease to end. The bounds are those of the Admission's
-// queue.
+// Whether one more client may wait for a lease to end.
 Status Daemon::check_lease_queue(const Connection& connection) const {
   size_t all = 0, of_user = 0;
   for (const Connection& other : connections_) {
@@ -167,8 +166,7 @@ Status Daemon::check_lease_queue(const Connection& connection) const {
     ++all;
     of_user += same_user(*other.identity, *connection.identity);
   }
-  const size_t most = std::min(Admission::kMostWaiting, most_newcomers_);
-  if (all < most && of_user < (most + 3) / 4) return {};
+  if (all < admission_.most_waiting() && of_user < admission_.most_waiting_of_user()) return {};
   return Status(Code::kUnavailable, std::to_string(all) +
                                         " clients wait already for leases to end, " +
                                         std::to_string(of_user) +

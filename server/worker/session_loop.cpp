@@ -236,14 +236,13 @@ Status SessionLoop::idle() {
     return stop_.load() || executor_.jobs.any() || (held_back_.empty() && ring_.pending()) ||
            (limited && this->now() >= due);
   };
-  Clock::time_point until = now + std::chrono::hours(1);
+  // At most an hour; what a falsified ledger says may be more than a time_point holds.
+  std::chrono::nanoseconds pause = std::chrono::hours(1);
   if (limited) {
-    const uint64_t at = this->now();
-    const uint64_t left = due - std::min(due, at);
-    until = std::min(until,
-                     now + std::min(std::chrono::nanoseconds(std::chrono::hours(1)),
-                                    std::chrono::nanoseconds(std::min<uint64_t>(left, INT64_MAX))));
+    const uint64_t left = due - std::min(due, this->now());
+    if (left < static_cast<uint64_t>(pause.count())) pause = std::chrono::nanoseconds(left);
   }
+  Clock::time_point until = now + pause;
   if (polls || (device_trace_ && device_trace_->pending())) {
     until = std::min(until, now + std::clamp<Clock::duration>(quiet / kSleepFraction,
                                                               kShortestSleep, kLongestSleep));
