@@ -2,7 +2,7 @@
 """Compares a local GPU with the same GPU behind rcuda, alternately in one run.
 
     remote_vs_native.py --build FOLDER [--rounds 3] [--torch-rounds 1] [--transports shm,tcp] [--device 0]
-                        [--before FOLDER] [--budget SECONDS] [--driver nvidia]
+                        [--before FOLDER] [--budget SECONDS] [--driver nvidia] [--managed]
 
 Starts an rcuda-server on this machine, runs bench/remote_vs_native/figures natively and over every
 transport in turn, and prints the median of each figure and its ratio to native: above 1 is better than
@@ -10,6 +10,7 @@ native, for latencies as for bandwidths. If PyTorch is installed, it also runs a
 The transport "tls" is tcp with a token and encryption, as a client of another machine has it.
 --before names the build folder of another commit, which then runs in turn as well. A second table has
 the ratio to that build, and the largest ratio between two rounds of that build, which shows the noise.
+--managed runs bench/managed instead: managed memory by access pattern.
 --budget prevents rounds that would end after this time.
 Needs an NVIDIA GPU; with --driver softgpu the first transport takes the place of native.
 """
@@ -71,7 +72,7 @@ def make_token(build, folder):
     return {"RCUDA_SERVER_TOKENS": tokens, "RCUDA_SERVER_CERTIFICATE": certificate}
 
 
-def run_rounds(environments, program, rounds, torch_rounds, budget):
+def run_rounds(environments, program, first, rounds, torch_rounds, budget):
     """By mode and figure: the values of the rounds."""
     samples = {mode: {} for mode in environments}
     start, longest = time.perf_counter(), 0.0
@@ -83,7 +84,7 @@ def run_rounds(environments, program, rounds, torch_rounds, budget):
         # Every second round has the reverse order, because a run may affect the next one.
         order = list(environments.items())
         for mode, environment in order if round_number % 2 == 0 else reversed(order):
-            figures = first_result([program, "--first"], environment)
+            figures = first_result([program, "--first"], environment) if first else {}
             figures.update(measure([program], environment))
             if round_number < torch_rounds:
                 # PyTorch counts devices by NVML, which knows this machine's GPUs, not the pool.
@@ -137,6 +138,7 @@ def main():
     parser.add_argument("--driver", default="nvidia", help="softgpu: without a native run")
     parser.add_argument("--torch-rounds", type=int,
                         default=1 if importlib.util.find_spec("torch") else 0)
+    parser.add_argument("--managed", action="store_true")
     arguments = parser.parse_args()
     builds = {"": os.path.abspath(arguments.build)}
     if arguments.before:
@@ -153,9 +155,10 @@ def main():
         for suffix, build in builds.items():
             environments[transport + suffix] = remote_environment(build, servers[suffix], transport,
                                                                   arguments.device, folder.name)
-    program = os.path.join(builds[""], "bench/remote_vs_native/figures")
+    program = os.path.join(builds[""], "bench", "managed/managed" if arguments.managed else "remote_vs_native/figures")
+    torch_rounds = 0 if arguments.managed else arguments.torch_rounds
     try:
-        samples = run_rounds(environments, program, arguments.rounds, arguments.torch_rounds,
+        samples = run_rounds(environments, program, not arguments.managed, arguments.rounds, torch_rounds,
                              arguments.budget)
     finally:
         for server in servers.values():

@@ -104,7 +104,10 @@ int main() {
   bool called = false;
   CUDA(cudaLaunchHostFunc(
       last, [](void* flag) { *static_cast<bool*>(flag) = true; }, &called));
+  // A driver refuses a copy from a pool's memory while a device that cannot access it is current.
+  CUDA(cudaSetDevice(devices - 1));
   CUDA(cudaMemcpyAsync(values.data(), pooled, n * sizeof(int), cudaMemcpyDeviceToHost, last));
+  CUDA(cudaSetDevice(0));
   CUDA(cudaStreamSynchronize(last));
   CHECK(called);
   for (int i = 0; i < n; ++i) CHECK(values[i] == 0x01010101);

@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""How long short CUDA programs take from their start to their exit, natively and remotely.
+
+    sessions.py --build FOLDER [--programs none,kernel,cublas,cufft,cusolver,torch] [--at-once 1,8,32]
+                [--transports shm,tcp] [--starts 20] [--budget SECONDS] [--driver nvidia] [--before FOLDER]
+                [--rested]
+
+The programs are those of starts.cu, and PyTorch with one operation. A batch is as many processes as run
+at once; batches of all modes take turns until each mode has had --starts starts (five times as many of
+the cheap "none" and "kernel"), or its part of --budget is spent. The table has the median time of a
+batch, from its first start to its last exit, and native's time divided by it: above 1 is better than
+native. The spread is the slowest batch divided by the fastest, of the mode where it is largest.
+The servers keep images in a cache and hold as many idle workers as they do by default. Batches follow
+one another without a pause, so with few programs at once a figure also shows how fast new workers get
+ready. With --rested every batch waits until the servers are idle and have their idle workers.
+With --driver softgpu there is no native mode, and ratios are to the first transport.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../../tests/e2e"))
+from servers import eventually, Server  # noqa: E402
+
+TORCH = "import torch; assert torch.ones(3, device='cuda').sum().item() == 3"
+CHEAP = ("none", "kernel")
+DEFAULT_POOL = 2
+
+
+def start_server(build, driver, folder, name):
+    cache = os.path.join(folder, name)
+    os.mkdir(cache)
+    return Server(build, driver=driver, options=["--pool", str(DEFAULT_POOL)],
+                  environment={"RCUDA_SERVER_IMAGE_CACHE": cache})
+
+
+def command_of(program, build):
+    if program == "torch":
+        return [sys.executable, "-c", TORCH]
+    return [os.path.join(build, "bench/sessions/starts"), program]
+
+
+def batch(command, environment, at_once):
+    """Seconds from the first start to the last exit."""
+    begin = time.perf_counter()
+    running = [subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+               for _ in range(at_once)]
+    errors = [process.communicate(timeout=300)[1] for process in running]
+    elapsed = time.perf_counter() - begin
+    for process, error in zip(running, errors):
+        if process.returncode:
+            raise RuntimeError(f"{' '.join(command)}: exit code {process.returncode}: {error.decode()[-500:]}")
+    return elapsed
+
+
+def rest(build, servers):
+    """Until the servers have all their idle workers and no session."""
+    for _, server in servers.values():
+        ready = f", {DEFAULT_POOL} idle worker"
+        if not eventually(lambda: ready in status_of(build, server) and not server.sessions(build)):
+            raise RuntimeError("the server does not get its idle workers:\n" + server.text())
+
+
+def status_of(build, server):
+    return subprocess.run([os.path.join(build, "bin/rcuda-smi"), f"127.0.0.1@{server.port}"],
+                          capture_output=True, text=True).stdout
+
+
+def measure(command, modes, at_once, starts, budget, before_each):
+    """By mode: the times of its batches."""
+    times = {mode: [] for mode in modes}
+    begin = time.perf_counter()
+    batches = max(2, -(-starts // at_once))
+    for turn in range(batches):
+        order = list(modes.items())
+        for mode, environment in order if turn % 2 == 0 else reversed(order):
+            before_each()
+            times[mode].append(batch(command, environment, at_once))
+        if time.perf_counter() - begin > budget:
+            break
+    return times
+
+
+def modes_of(arguments, servers):
+    modes = {} if arguments.driver == "softgpu" else {"native": dict(os.environ)}
+    for name, (build, server) in servers.items():
+        for transport in arguments.transports.split(","):
+            modes[f"{transport}{name}"] = dict(
+                os.environ, RCUDA_DEVICES=f"127.0.0.1@{server.port}:0", RCUDA_TRANSPORT=transport,
+                LD_PRELOAD=os.path.join(build, "lib/librcuda.so"), CUDA_VISIBLE_DEVICES="0")
+    return modes
+
+
+def row_of(program, at_once, times):
+    base_mode = next(iter(times))
+    base = statistics.median(times[base_mode])
+    row = f"| {program:9} | {at_once:2} | {base:8.3f} |"
+    for mode, values in times.items():
+        if mode == base_mode:
+            continue
+        row += f" {statistics.median(values):8.3f} | {base / statistics.median(values):5.2f} |"
+    spread = max(max(values) / min(values) for values in times.values())
+    return row + f" {spread:6.2f} | {len(times[base_mode]):7} |"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--before")
+    parser.add_argument("--programs", default="none,kernel,cublas,cufft,cusolver,torch")
+    parser.add_argument("--at-once", default="1,8,32")
+    parser.add_argument("--transports", default="shm,tcp")
+    parser.add_argument("--starts", type=int, default=20)
+    parser.add_argument("--budget", type=float, default=1e9)
+    parser.add_argument("--rested", action="store_true")
+    parser.add_argument("--driver", default="nvidia", choices=["nvidia", "softgpu"])
+    arguments = parser.parse_args()
+    programs = arguments.programs.split(",")
+    counts = [int(count) for count in arguments.at_once.split(",")]
+    with tempfile.TemporaryDirectory() as folder:
+        servers = {"": (arguments.build, start_server(arguments.build, arguments.driver, folder, "now"))}
+        if arguments.before:
+            server = start_server(arguments.before, arguments.driver, folder, "before")
+            servers[" before"] = (arguments.before, server)
+        try:
+            modes = modes_of(arguments, servers)
+
+            def before_each():
+                if arguments.rested:
+                    rest(arguments.build, servers)
+
+            first, *others = modes
+            print(f"| program   | at once | {first} s |" + "".join(f" {mode} s | ratio |" for mode in others) +
+                  " spread | batches |", flush=True)
+            each = arguments.budget / (len(programs) * len(counts))
+            for program in programs:
+                command = command_of(program, arguments.build)
+                for environment in modes.values():
+                    batch(command, environment, 1)  # what only the first start of a program costs
+                for at_once in counts:
+                    starts = arguments.starts * (5 if program in CHEAP else 1)
+                    times = measure(command, modes, at_once, starts, each, before_each)
+                    print(row_of(program, at_once, times), flush=True)
+        finally:
+            for _, server in servers.values():
+                server.stop()
+
+
+if __name__ == "__main__":
+    main()
