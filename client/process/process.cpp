@@ -15,6 +15,7 @@
 #include "api/exports/driver_version.h"
 #include "client/base/trace.h"
 #include "client/objects/named.h"
+#include "client/process/remote_attributes.h"
 #include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/thread_object.h"
@@ -240,6 +241,7 @@ Status Process::connect() {
       device->session = session->get();
       device->ordinal = i;
       device->info = welcome.devices[i];
+      correct_attributes(&device->info);
       const wire::ObjectId primary = wire::primary_context_id(i);
       device->primary = create<Context>({primary, primary, session->get(), server.ordinals[i]});
       if (!device->primary) return Status(Code::kOutOfMemory, "no address space for handles");

@@ -188,8 +188,6 @@ std::optional<int> fixed_attribute(CUdevice_attribute attribute) {
       return 65536;
     case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
       return 1;
-    case CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED:
-      return 1;
     case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
       return 1;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED:

@@ -49,6 +49,11 @@ TEST_F(ProcessTest, NoTwoDevicesHaveOnePciAddress) {
   EXPECT_EQ(moved.attribute(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID), 1);
 }
 
+TEST_F(ProcessTest, DevicesShareNothingWithThisMachine) {
+  EXPECT_EQ(process().device(0)->attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS), 0);
+  EXPECT_EQ(process().device(1)->attribute(CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED), 0);
+}
+
 TEST_F(ProcessTest, TheOldestDriverIsTheVersion) { EXPECT_EQ(process().driver_version(), 12080); }
 
 TEST_F(ProcessTest, WindowsTellWhoseAnAddressIs) {

@@ -1,0 +1,27 @@
+#include "client/process/remote_attributes.h"
+
+#include <cuda.h>
+
+namespace rcuda::client {
+
+void correct_attributes(wire::DeviceInfo* info) {
+  constexpr CUdevice_attribute kNotRemote[] = {
+      // Managed memory does not migrate: kernels use the host's pages in place, over a bus without
+      // atomic operations, or use a copy.
+      CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS,
+      CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED,
+      CU_DEVICE_ATTRIBUTE_DIRECT_MANAGED_MEM_ACCESS_FROM_HOST,
+      // The pages of this process are not those of the process that has the GPU.
+      CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS,
+      CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
+      // An adapter of this machine cannot reach the GPU, and device memory has no descriptor here.
+      CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
+      CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+      CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED,
+  };
+  for (const CUdevice_attribute attribute : kNotRemote) {
+    if (static_cast<size_t>(attribute) < info->attributes.size()) info->attributes[attribute] = 0;
+  }
+}
+
+}  // namespace rcuda::client
