@@ -83,6 +83,7 @@ using ImmediateArrived = std::function<void(uint32_t immediate, uint64_t bytes)>
 using Bytes = std::span<const std::byte>;
 
 inline constexpr size_t kMaxPutPieces = 7;
+inline constexpr size_t kMaxRegionPut = 64u << 10;
 
 // Activity of a Link so far. Over verbs, anything the peer can have noticed has been counted.
 struct LinkCounters {
@@ -169,6 +170,15 @@ class Link {
                      TransferDone done) = 0;
   virtual void read(RegionId region, uint64_t offset, void* local, size_t bytes,
                     TransferDone done) = 0;
+
+  // Writes up to kMaxRegionPut bytes into the peer's region, in order with puts: a put issued later
+  // becomes visible after them. So a put can tell the peer that they are there, where write() needs
+  // the peer's answer first. All bytes are copied before the return. Blocks as put(), and wakes
+  // nobody. Bytes outside of the peer's region break the Link; for a withdrawn region they are
+  // dropped. kUnsupported without has_region_puts.
+  virtual Status put_region(RegionId, uint64_t, Bytes) {
+    return {Code::kUnsupported, std::string(medium()) + " has no puts into regions"};
+  }
 
   // RDMA write with immediate: the write itself tells the peer that it has arrived. Without it, the
   // write's completion must come back to this side before a put can tell the peer. kUnsupported

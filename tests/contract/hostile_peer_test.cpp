@@ -157,13 +157,32 @@ TEST(HostileTcpPeer, PutsOutsideOfTheWindowEndTheSession) {
                                                 {0xfffffff8, 0},
                                                 {8, 0xfffffff8},
                                                 {8, 0x80000000},
-                                                {8, 4 /* unknown kind */},
+                                                {8, 5 /* unknown kind */},
+                                                {16, 4 /* into a region, without bytes */},
+                                                {17 + 65536, 4 /* and with too many */},
+                                                {24, 8 | 4},
                                                 {8, 2 /* a sign of life with content */}};
   for (const auto& [bytes, place] : puts) {
     Victim victim = attack_tcp(tcp_hello().bytes());
     ASSERT_NE(victim.link, nullptr) << victim.refused.message();
     send(victim.attacker, Words().u32(bytes).u32(place).zeros(64).bytes());
     expect_protocol_violation(*victim.link);
+  }
+}
+
+TEST(HostileTcpPeer, PutsOutsideOfARegionEndTheSessionAndTouchNothing) {
+  const std::pair<uint64_t, uint64_t> places[] = {
+      {1, 4096}, {1, 4089}, {1, ~uint64_t{0}}, {1, ~uint64_t{7}}};
+  for (const auto& [region, offset] : places) {
+    std::vector<std::byte> memory(4096, std::byte{0x5a});
+    Victim victim = attack_tcp(tcp_hello().bytes());
+    ASSERT_NE(victim.link, nullptr);
+    ASSERT_TRUE(victim.link->expose(memory.data(), memory.size()).ok());
+    // The first is for a region that does not exist (any more), which is no offence.
+    send(victim.attacker, Words().u32(24).u32(4).u64(77).u64(0).u64(1).bytes());
+    send(victim.attacker, Words().u32(24).u32(4).u64(region).u64(offset).u64(1).bytes());
+    expect_protocol_violation(*victim.link);
+    EXPECT_EQ(memory, std::vector<std::byte>(4096, std::byte{0x5a}));
   }
 }
 
@@ -270,6 +289,11 @@ TEST(HostileTcpPeer, RandomStreamsNeverDoMoreThanEndTheSession) {
     ASSERT_NE(victim.link, nullptr);
     (void)victim.link->expose(memory.data(), memory.size());
     for (int i = 0; i < 40; ++i) {
+      if (random() % 4 == 0) {
+        const uint32_t put = 17 + static_cast<uint32_t>(random() % 5000);
+        send(victim.attacker,
+             Words().u32(put).u32(4).u64(random() % 3).u64(random() % 64).zeros(put - 16).bytes());
+      }
       // Mostly plausible values, sometimes random ones.
       const auto small = [&](uint64_t limit) {
         return random() % 16 == 0 ? random() : random() % limit / 8 * 8;

@@ -262,6 +262,43 @@ TEST_P(RegionContract, APutAfterATransferIsSeenAfterItsData) {
   }
 }
 
+// Without waiting for the transfer, as above.
+TEST_P(RegionContract, APutAfterAPutIntoARegionIsSeenAfterItsBytes) {
+  connect();
+  SharedBlock block(1 << 20);
+  const Result<Region> region = client().expose(block.bytes.data(), block.bytes.size(), block.fd);
+  ASSERT_TRUE(region.ok());
+  std::vector<std::byte> bytes(transport::kMaxRegionPut + 1);
+  const auto put = [&](RegionId id, uint64_t offset, size_t count) {
+    return server().put_region(id, offset, std::span(bytes).first(count)).code();
+  };
+  if (!traits().has_region_puts) {
+    EXPECT_EQ(put(region->id, 0, 8), Code::kUnsupported);
+    return;
+  }
+  const size_t sizes[] = {1, 7, 4096, 16'385, transport::kMaxRegionPut};
+  const int count = rounds(200, faulty());
+  for (int i = 1; i <= count; ++i) {
+    const size_t size = sizes[static_cast<size_t>(i) % std::size(sizes)];
+    const uint64_t offset = static_cast<uint64_t>(i) % 13;
+    std::memset(bytes.data(), i % 251, bytes.size());
+    ASSERT_EQ(put(region->id, offset, size), Code::kOk);
+    std::memset(bytes.data(), 0xff, bytes.size());  // they are copied
+    ASSERT_TRUE(put_word(server(), 0, i).ok());
+    ASSERT_TRUE(client().wait([&] { return load(client(), 0) == uint64_t(i); }, soon()).ok());
+    ASSERT_EQ(block.bytes[offset], static_cast<std::byte>(i % 251));
+    ASSERT_EQ(block.bytes[offset + size - 1], static_cast<std::byte>(i % 251));
+    ASSERT_NE(block.bytes[offset + size], static_cast<std::byte>(i % 251));
+  }
+  // What is withdrawn is not touched, and the Link goes on.
+  ASSERT_TRUE(client().unexpose(region->id).ok());
+  ::mprotect(block.bytes.data(), block.bytes.size(), PROT_NONE);
+  ASSERT_EQ(put(region->id, 0, 4096), Code::kOk);
+  ASSERT_TRUE(put_word(server(), 0, 7777).ok());
+  EXPECT_TRUE(client().wait([&] { return load(client(), 0) == 7777; }, soon()).ok());
+  ::mprotect(block.bytes.data(), block.bytes.size(), PROT_READ | PROT_WRITE);
+}
+
 TEST_P(RegionContract, RefusesWhatIsOutsideOrUnknown) {
   connect({.peer_timeout = std::chrono::milliseconds(2000)},
           {.peer_timeout = std::chrono::milliseconds(2000)});

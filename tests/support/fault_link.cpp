@@ -47,10 +47,18 @@ Status FaultLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake)
       offset > peer_window_bytes() - total) {
     return inner_->put(offset, pieces, wake);  // the inner Link refuses it
   }
-  LatePut late{offset, {}, wake, {}};
+  LatePut late{std::nullopt, offset, {}, wake, {}};
   late.bytes.reserve(total);
   for (Bytes piece : pieces) late.bytes.insert(late.bytes.end(), piece.begin(), piece.end());
+  return queue(std::move(late));
+}
 
+Status FaultLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
+  if (!traits().has_region_puts) return Link::put_region(region, offset, bytes);
+  return queue({region, offset, {bytes.begin(), bytes.end()}, Wake::kNo, {}});
+}
+
+Status FaultLink::queue(LatePut late) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return ending_ || puts_.size() < kMaxQueuedPuts; });
   if (Status status = inner_->status(); !status.ok()) return status;
@@ -135,7 +143,9 @@ void FaultLink::deliver() {
       const LatePut put = std::move(puts_.front());
       lock.unlock();
       const Bytes bytes(put.bytes);
-      (void)inner_->put(put.offset, std::span(&bytes, 1), put.wake);  // the next put() reports
+      // The next put reports an error.
+      (void)(put.region ? inner_->put_region(*put.region, put.offset, bytes)
+                        : inner_->put(put.offset, std::span(&bytes, 1), put.wake));
       lock.lock();
       puts_.pop_front();
       changed_.notify_all();

@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -47,6 +48,7 @@ class FaultLink final : public transport::Link {
   size_t peer_window_bytes() const override { return inner_->peer_window_bytes(); }
   Status put(uint64_t offset, std::span<const transport::Bytes> pieces,
              transport::Wake wake) override;
+  Status put_region(transport::RegionId region, uint64_t offset, transport::Bytes bytes) override;
   Status wait(const std::function<bool()>& ready,
               std::chrono::steady_clock::time_point deadline) override;
   void interrupt() override { inner_->interrupt(); }
@@ -82,6 +84,7 @@ class FaultLink final : public transport::Link {
   static constexpr size_t kMaxQueuedPuts = 256;
 
   struct LatePut {
+    std::optional<transport::RegionId> region;  // none: the peer's window
     uint64_t offset;
     std::vector<std::byte> bytes;
     transport::Wake wake;
@@ -92,6 +95,7 @@ class FaultLink final : public transport::Link {
     Clock::time_point due;
   };
 
+  Status queue(LatePut late);
   std::chrono::microseconds draw_locked(std::chrono::microseconds most);
   bool count_operation_locked();  // true: the operation that breaks the medium
   void deliver();

@@ -2,6 +2,8 @@
 //
 //   u32 bytes; u32 place; payload of `bytes`        place: offset in the window | PutKind
 //
+// The payload of a kRegionPut begins with a RegionPlace, and the rest goes into that region.
+//
 // TcpSender gathers outgoing puts. For incoming ones, a thread copies small puts out of a buffer
 // that one recv() has filled, and receives large puts straight into the window. This thread never
 // sends, so the sockets of both sides may be full without a deadlock. Transfers use other sockets
@@ -52,13 +54,28 @@ constexpr auto kHostLost = std::chrono::seconds(60);
 constexpr auto kLinger = std::chrono::milliseconds(300);
 
 // Stored in the low bits of `place`: offsets are multiples of eight.
-enum PutKind : uint32_t { kPut = 0, kPutAndWake = 1, kHeartbeat = 2, kFarewell = 3 };
+enum PutKind : uint32_t {
+  kPut = 0,
+  kPutAndWake = 1,
+  kHeartbeat = 2,
+  kFarewell = 3,
+  kRegionPut = 4,
+};
 
 struct PutHeader {
   uint32_t bytes = 0;
   uint32_t place = 0;
 };
 static_assert(sizeof(PutHeader) == 8);
+
+struct RegionPlace {
+  uint64_t region = 0;
+  uint64_t offset = 0;
+};
+static_assert(sizeof(RegionPlace) == 16);
+// A whole message fits into the receiver's buffer.
+static_assert(sizeof(PutHeader) + sizeof(RegionPlace) + kMaxRegionPut <= kBufferBytes);
+
 constexpr PutHeader kHeartbeatFrame{0, kHeartbeat};
 constexpr PutHeader kFarewellFrame{0, kFarewell};
 
@@ -95,6 +112,7 @@ class TcpLink final : public LinkCore {
   std::span<std::byte> window() override { return {window_.data(), window_.size()}; }
   size_t peer_window_bytes() const override { return peer_window_bytes_; }
   Status put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) override;
+  Status put_region(RegionId region, uint64_t offset, Bytes bytes) override;
   Result<Region> expose(void* base, size_t bytes, int backing, uint64_t backing_offset) override;
   Status unexpose(RegionId region) override { return regions_.remove(region); }
   Result<void*> map(RegionId, size_t, void*) override { return static_cast<void*>(nullptr); }
@@ -121,6 +139,7 @@ class TcpLink final : public LinkCore {
   std::string fill();
   std::string take_puts();
   std::string take_large_put(const PutHeader& header);
+  std::string take_region_put(const PutHeader& header, bool* whole);
   std::string receive_some(std::byte* data, size_t bytes, size_t* received);
   std::string check_peer() const;
 
@@ -232,6 +251,24 @@ Status TcpLink::put(uint64_t offset, std::span<const Bytes> pieces, Wake wake) {
   }
   std::lock_guard lock(put_mutex_);
   count_put(total);
+  return {};
+}
+
+Status TcpLink::put_region(RegionId region, uint64_t offset, Bytes bytes) {
+  if (broken()) return status();
+  if (bytes.empty() || bytes.size() > kMaxRegionPut) {
+    return {Code::kInvalidArgument,
+            "put of " + std::to_string(bytes.size()) + " bytes into a region"};
+  }
+  before_peer(regions_.peer_order());
+  const RegionPlace place{static_cast<uint64_t>(region), offset};
+  const PutHeader header{static_cast<uint32_t>(sizeof place + bytes.size()), kRegionPut};
+  const std::array<Bytes, 3> message{bytes_of(header), bytes_of(place), bytes};
+  if (!sender_.send(message, sizeof header + header.bytes, Wake::kNo)) {
+    return broken() ? status() : Status{Code::kUnavailable, "the session was closed"};
+  }
+  transfer_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
+  copied_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
   return {};
 }
 
@@ -348,6 +385,12 @@ std::string TcpLink::take_puts() {
       begin_ += sizeof header;
       continue;
     }
+    if (kind == kRegionPut) {
+      bool whole = false;
+      why = take_region_put(header, &whole);
+      if (!whole) break;
+      continue;
+    }
     if (kind > kPutAndWake || header.bytes < kWord || header.bytes % kWord != 0 ||
         header.bytes > window_.size() || offset > window_.size() - header.bytes) {
       why = "protocol violation: put outside of the window";
@@ -369,6 +412,33 @@ std::string TcpLink::take_puts() {
   // One wake-up for all puts that arrived together.
   if (wake) doorbell_.ring();
   return why;
+}
+
+// `whole`: false if the rest of the message has not arrived, or breaks the protocol.
+std::string TcpLink::take_region_put(const PutHeader& header, bool* whole) {
+  RegionPlace place;
+  if (header.place != kRegionPut || header.bytes <= sizeof place ||
+      header.bytes > sizeof place + kMaxRegionPut) {
+    return "protocol violation: put of " + std::to_string(header.bytes) + " bytes into a region";
+  }
+  if (end_ - begin_ < sizeof header + header.bytes) return {};
+  const std::byte* const message = buffer_.data() + begin_ + sizeof header;
+  std::memcpy(&place, message, sizeof place);
+  const size_t bytes = header.bytes - sizeof place;
+  const Result<std::shared_ptr<ExposedRegions::Entry>> entry =
+      regions_.find(place.region, place.offset, bytes);
+  if (!entry.ok() && entry.status().code() != Code::kNotFound) {
+    return "protocol violation: " + entry.status().context();
+  }
+  after_peer(regions_.peer_order());
+  begin_put();
+  if (entry.ok()) {
+    const ExposedRegions::Pin pin(**entry);
+    if (pin) std::memcpy((*entry)->base + place.offset, message + sizeof place, bytes);
+  }
+  begin_ += sizeof header + header.bytes;
+  *whole = true;
+  return {};
 }
 
 std::string TcpLink::take_large_put(const PutHeader& header) {
