@@ -40,7 +40,7 @@ MAY_INCLUDE = {
     "server/executor/answers": ("api", *COMMON, "server/executor/objects"),
     "server/executor/streams": ("api", *COMMON, "server/peer", "server/executor/objects", "server/executor/answers"),
     "server/executor/images": COMMON,
-    "server/executor/memory": ("api", *COMMON, "server/peer", "server/quota", *STREAMS),
+    "server/executor/memory": ("api", *COMMON, "server/names", "server/peer", "server/quota", *STREAMS),
     "server/executor/graphs": ("api", *COMMON, *STREAMS, "server/executor/memory"),
     "server/executor/peers": ("api", *COMMON, "p2p", "server/peer", *STREAMS),
     "server/executor": ("api", *COMMON, "p2p", "server/names", "server/peer", "server/quota", *COMPONENTS),

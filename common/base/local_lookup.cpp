@@ -34,7 +34,7 @@ struct Answer {
   LookupNote note;
   uint64_t found;
 };
-static_assert(sizeof(Answer) == 72);
+static_assert(sizeof(Answer) == 120);
 
 // In the abstract namespace: nothing to clean up after a process that was killed.
 Status address_of(const std::string& name, sockaddr_un* address, socklen_t* length) {

@@ -28,7 +28,7 @@
 namespace rcuda {
 
 using LookupKey = std::array<uint8_t, 16>;
-using LookupNote = std::array<std::byte, 64>;
+using LookupNote = std::array<std::byte, 112>;
 
 // A key that nobody can guess.
 Result<LookupKey> make_lookup_key();

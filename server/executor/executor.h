@@ -29,6 +29,7 @@
 #include "server/executor/images/link_states.h"
 #include "server/executor/memory/gpu_direct.h"
 #include "server/executor/memory/host_memory.h"
+#include "server/executor/memory/memory_origins.h"
 #include "server/executor/memory/mirrors.h"
 #include "server/executor/memory/shadow_copy.h"
 #include "server/executor/metering/metered_driver.h"
@@ -68,6 +69,7 @@ class Executor {
   Jobs jobs;
   DeviceOutput output;
   ExportedNames names;
+  MemoryOrigins origins;
   PeerHub peers;  // its threads post jobs and latch errors
   PeerFrees peer_frees;
   PeerMemory peer_memory;

@@ -26,6 +26,7 @@ class HostMemory;
 class IdleCheck;
 class ImageStore;
 class LinkStates;
+class MemoryOrigins;
 class Mirrors;
 class PeerHub;
 class PeerMemory;
@@ -77,6 +78,7 @@ struct GraphServices {
 struct InterprocessServices {
   const api::DriverTable& driver;
   ExportedNames& names;
+  MemoryOrigins& origins;
 };
 
 struct LaunchServices {
@@ -92,6 +94,7 @@ struct MemoryServices {
   HostMemory& host_memory;
   Mirrors& mirrors;
   ExportedNames& names;
+  MemoryOrigins& origins;
 };
 
 struct ModuleServices {

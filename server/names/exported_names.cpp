@@ -2,6 +2,8 @@
 
 #include <array>
 #include <cerrno>
+#include <cstring>
+#include <type_traits>
 
 #include <fcntl.h>
 #include <openssl/evp.h>
@@ -21,6 +23,25 @@ std::string socket_of(const std::string& owner, const LookupKey& worker) {
     name += kDigits[byte & 15];
   }
   return name;
+}
+
+// What one worker tells another about a name.
+struct Note {
+  wire::HandleBytes handle{};
+  ExportOrigin origin;
+};
+static_assert(std::is_trivially_copyable_v<Note> && sizeof(Note) <= sizeof(LookupNote));
+
+LookupNote to_bytes(const Note& note) {
+  LookupNote bytes{};
+  std::memcpy(bytes.data(), &note, sizeof note);
+  return bytes;
+}
+
+Note to_note(const LookupNote& bytes) {
+  Note note;
+  std::memcpy(static_cast<void*>(&note), bytes.data(), sizeof note);
+  return note;
 }
 
 }  // namespace
@@ -44,15 +65,18 @@ Result<wire::ExportedName> ExportedNames::mint_locked(Kept kept) {
   return name;
 }
 
-Result<wire::ExportedName> ExportedNames::add(wire::ExportKind kind, UniqueFd descriptor) {
+Result<wire::ExportedName> ExportedNames::add(wire::ExportKind kind, UniqueFd descriptor,
+                                              const ExportOrigin& origin) {
   std::lock_guard lock(mutex_);
-  return mint_locked({kind, {}, std::make_shared<const UniqueFd>(std::move(descriptor))});
+  return mint_locked({kind, {}, origin, std::make_shared<const UniqueFd>(std::move(descriptor))});
 }
 
 Result<wire::ExportedName> ExportedNames::add(wire::ExportKind kind,
-                                              const wire::HandleBytes& handle) {
+                                              const wire::HandleBytes& handle,
+                                              const ExportOrigin& origin) {
   std::lock_guard lock(mutex_);
   if (const auto known = by_handle_.find({kind, handle}); known != by_handle_.end()) {
+    if (origin.place != ExportOrigin::Place::kUnknown) kept_[known->second].origin = origin;
     return wire::ExportedName{wire::ExportedName::kMagic, kind, 0, worker_, known->second};
   }
   if (handles_.size() >= kMostHandles) {
@@ -61,7 +85,7 @@ Result<wire::ExportedName> ExportedNames::add(wire::ExportKind kind,
     kept_.erase(oldest);
     handles_.pop_front();
   }
-  Result<wire::ExportedName> name = mint_locked({kind, handle, nullptr});
+  Result<wire::ExportedName> name = mint_locked({kind, handle, origin, nullptr});
   if (!name) return name;
   by_handle_[{kind, handle}] = name->secret;
   handles_.push_back(name->secret);
@@ -84,8 +108,8 @@ std::optional<LookupServer::Item> ExportedNames::find(uint32_t kind, const Looku
     return std::nullopt;
   }
   const Kept& kept = found->second;
-  return LookupServer::Item{kept.handle, kept.descriptor ? kept.descriptor->get() : -1,
-                            kept.descriptor};
+  return LookupServer::Item{to_bytes({kept.handle, kept.origin}),
+                            kept.descriptor ? kept.descriptor->get() : -1, kept.descriptor};
 }
 
 Result<LookupResult> ExportedNames::look_up(const wire::ExportedName& name) {
@@ -102,17 +126,22 @@ Result<LookupResult> ExportedNames::look_up(const wire::ExportedName& name) {
   return rcuda::look_up(socket_of(owner_, name.worker), kind, name.secret);
 }
 
-Result<UniqueFd> ExportedNames::find_descriptor(const wire::ExportedName& name) {
+Result<UniqueFd> ExportedNames::find_descriptor(const wire::ExportedName& name,
+                                                ExportOrigin* origin) {
   Result<LookupResult> found = look_up(name);
   if (!found) return found.status();
   if (!found->descriptor) return Status(Code::kNotFound, "the name is not one of a descriptor");
+  if (origin) *origin = to_note(found->note).origin;
   return std::move(found->descriptor);
 }
 
-Result<wire::HandleBytes> ExportedNames::find_handle(const wire::ExportedName& name) {
+Result<wire::HandleBytes> ExportedNames::find_handle(const wire::ExportedName& name,
+                                                     ExportOrigin* origin) {
   const Result<LookupResult> found = look_up(name);
   if (!found) return found.status();
-  return found->note;
+  const Note note = to_note(found->note);
+  if (origin) *origin = note.origin;
+  return note.handle;
 }
 
 }  // namespace rcuda::server

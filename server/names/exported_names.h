@@ -7,6 +7,10 @@
 // owner therefore looks for a socket that does not exist, whatever name its client presents. All
 // other failures look the same to the client, too. A worker's names end with its session.
 //
+// With each name goes its ExportOrigin: on which device the memory is. The importing worker has it
+// from the exporting worker, before the importing driver is asked. (Rejected: asking the importing
+// driver afterwards. What it says of a device that its process does not see is not documented.)
+//
 // A session has at most kMostHandles names of handles; the oldest go first. The process's limit on
 // open files bounds those of descriptors.
 //
@@ -15,6 +19,7 @@
 // ended or is of another owner; otherwise the resource that is missing.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -32,6 +37,16 @@
 
 namespace rcuda::server {
 
+// Where exported memory is, and how much it is.
+struct ExportOrigin {
+  enum class Place : uint32_t { kUnknown, kDevice, kHost };
+  Place place{};
+  uint32_t reserved = 0;
+  std::array<uint8_t, 16> device{};  // its UUID, for kDevice
+
+  friend bool operator==(const ExportOrigin&, const ExportOrigin&) = default;
+};
+
 class ExportedNames {
  public:
   static constexpr size_t kMostHandles = 65536;
@@ -41,20 +56,26 @@ class ExportedNames {
   ExportedNames& operator=(const ExportedNames&) = delete;
 
   // Names a descriptor, which it takes: an allocation or a pool.
-  Result<wire::ExportedName> add(wire::ExportKind kind, UniqueFd descriptor);
-  // Names a handle. The same handle gets the same name, so programs can compare names.
-  Result<wire::ExportedName> add(wire::ExportKind kind, const wire::HandleBytes& handle);
+  Result<wire::ExportedName> add(wire::ExportKind kind, UniqueFd descriptor,
+                                 const ExportOrigin& origin = {});
+  // Names a handle. The same handle gets the same name, so programs can compare names. A known
+  // origin stays with the name.
+  Result<wire::ExportedName> add(wire::ExportKind kind, const wire::HandleBytes& handle,
+                                 const ExportOrigin& origin = {});
   // False if this session has no such name.
   bool remove(const wire::ExportedName& name);
 
   // What the driver gave to the worker that minted the name. The caller has checked its kind.
-  Result<UniqueFd> find_descriptor(const wire::ExportedName& name);
-  Result<wire::HandleBytes> find_handle(const wire::ExportedName& name);
+  // `origin`: may be null.
+  Result<UniqueFd> find_descriptor(const wire::ExportedName& name, ExportOrigin* origin = nullptr);
+  Result<wire::HandleBytes> find_handle(const wire::ExportedName& name,
+                                        ExportOrigin* origin = nullptr);
 
  private:
   struct Kept {
     wire::ExportKind kind{};
     wire::HandleBytes handle{};
+    ExportOrigin origin;
     std::shared_ptr<const UniqueFd> descriptor;  // shared while one is passed on
   };
   using HandleKey = std::pair<wire::ExportKind, wire::HandleBytes>;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -47,17 +46,6 @@ Result<DeviceScope> parse_scope(const std::string& text) {
     scope.devices.push_back(std::move(device));
   }
   return scope;
-}
-
-std::string uuid_text(const uint8_t (&uuid)[16]) {
-  std::string text = "GPU-";
-  for (int i = 0; i < 16; ++i) {
-    char digits[3];
-    std::snprintf(digits, sizeof digits, "%02x", uuid[i]);
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += digits;
-  }
-  return text;
 }
 
 std::string node_of(const std::string& pci_bus_id, const std::string& driver) {

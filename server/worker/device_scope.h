@@ -30,9 +30,6 @@ struct DeviceScope {
 std::string text_of(const DeviceScope& scope);
 Result<DeviceScope> parse_scope(const std::string& text);
 
-// "GPU-00112233-4455-6677-8899-aabbccddeeff"
-std::string uuid_text(const uint8_t (&uuid)[16]);
-
 inline constexpr char kNvidiaDriver[] = "/proc/driver/nvidia";
 // The device node of a GPU, as NVIDIA's kernel driver reports it below `driver`. Empty if it knows
 // no such GPU.

@@ -9,6 +9,8 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include "common/cuda/uuid_text.h"
+
 namespace rcuda::server {
 namespace {
 
@@ -84,7 +86,7 @@ Result<uint32_t> DeviceSet::find(const DeviceScope::Device& wanted, uint32_t cou
     CUdevice device = 0;
     uint8_t uuid[16] = {};
     if (driver_.cuDeviceGet(&device, static_cast<int>(ordinal)) == CUDA_SUCCESS &&
-        read_uuid(driver_, device, uuid) && uuid_text(uuid) == wanted.uuid) {
+        read_uuid(driver_, device, uuid) && cuda::uuid_text(uuid) == wanted.uuid) {
       return ordinal;
     }
   }
@@ -97,7 +99,7 @@ Result<uint32_t> DeviceSet::find(const DeviceScope::Device& wanted, uint32_t cou
 std::vector<WorkerReady::Identity> DeviceSet::identities() const {
   std::vector<WorkerReady::Identity> all;
   for (const Device& device : devices_) {
-    all.push_back({uuid_text(device.info.uuid), device.info.pci_bus_id});
+    all.push_back({cuda::uuid_text(device.info.uuid), device.info.pci_bus_id});
   }
   return all;
 }

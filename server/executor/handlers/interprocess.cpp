@@ -9,6 +9,7 @@
 #include "api/driver_table.h"
 #include "api/server_handlers.h"
 #include "common/base/log.h"
+#include "server/executor/memory/memory_origins.h"
 #include "server/executor/services.h"
 #include "server/names/exported_names.h"
 
@@ -36,8 +37,9 @@ CUresult cannot_find(const Status& status, CUresult unknown) {
 
 // Replaces the driver's handle by a name.
 template <typename Handle>
-CUresult name_handle(ExportedNames& names, ExportKind kind, Handle* handle) {
-  const Result<ExportedName> name = names.add(kind, bytes_in(*handle));
+CUresult name_handle(ExportedNames& names, ExportKind kind, const ExportOrigin& origin,
+                     Handle* handle) {
+  const Result<ExportedName> name = names.add(kind, bytes_in(*handle), origin);
   if (!name) return cannot_name(name.status());
   *handle = std::bit_cast<Handle>(wire::to_handle(*name));
   return CUDA_SUCCESS;
@@ -52,30 +54,32 @@ struct Refusals {
 
 // Replaces a name by the driver's handle.
 template <typename Handle>
-CUresult handle_of(ExportedNames& names, ExportKind kind, Refusals refusals, Handle* handle) {
+CUresult handle_of(ExportedNames& names, ExportKind kind, Refusals refusals, Handle* handle,
+                   ExportOrigin* origin) {
   const std::optional<ExportedName> name = wire::name_in(bytes_in(*handle), kind);
   if (!name) return refusals.malformed;
-  const Result<wire::HandleBytes> found = names.find_handle(*name);
+  const Result<wire::HandleBytes> found = names.find_handle(*name, origin);
   if (!found) return cannot_find(found.status(), refusals.unknown);
   *handle = std::bit_cast<Handle>(*found);
   return CUDA_SUCCESS;
 }
 
 // Takes the descriptor that the driver made, and names it.
-CUresult name_descriptor(ExportedNames& names, ExportKind kind, int descriptor, void* token) {
-  const Result<ExportedName> name = names.add(kind, UniqueFd(descriptor));
+CUresult name_descriptor(ExportedNames& names, ExportKind kind, const ExportOrigin& origin,
+                         int descriptor, void* token) {
+  const Result<ExportedName> name = names.add(kind, UniqueFd(descriptor), origin);
   if (!name) return cannot_name(name.status());
   std::memcpy(token, &*name, sizeof *name);
   return CUDA_SUCCESS;
 }
 
 CUresult descriptor_of(ExportedNames& names, ExportKind kind, const void* token, size_t token_bytes,
-                       UniqueFd* descriptor) {
+                       UniqueFd* descriptor, ExportOrigin* origin) {
   ExportedName name;
   if (token_bytes != sizeof name) return CUDA_ERROR_INVALID_VALUE;
   std::memcpy(&name, token, sizeof name);
   if (name.magic != ExportedName::kMagic || name.kind != kind) return CUDA_ERROR_INVALID_VALUE;
-  Result<UniqueFd> found = names.find_descriptor(name);
+  Result<UniqueFd> found = names.find_descriptor(name, origin);
   if (!found) return cannot_find(found.status(), CUDA_ERROR_INVALID_VALUE);
   *descriptor = std::move(found).value();
   return CUDA_SUCCESS;
@@ -95,8 +99,10 @@ CUresult serve_cuIpcGetMemHandle(InterprocessServices& services, CUipcMemHandle*
                                  CUdeviceptr dptr) {
   const auto get = services.driver.cuIpcGetMemHandle;
   if (get == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  const CUresult result = get(pHandle, dptr);
-  return result == CUDA_SUCCESS ? name_handle(services.names, ExportKind::kMemory, pHandle)
+  ExportOrigin origin;
+  CUresult result = get(pHandle, dptr);
+  if (result == CUDA_SUCCESS) result = services.origins.of_address(dptr, &origin);
+  return result == CUDA_SUCCESS ? name_handle(services.names, ExportKind::kMemory, origin, pHandle)
                                 : result;
 }
 
@@ -104,8 +110,10 @@ CUresult serve_cuIpcOpenMemHandle_v2(InterprocessServices& services, CUdeviceptr
                                      CUipcMemHandle handle, unsigned int Flags) {
   const auto open = services.driver.cuIpcOpenMemHandle_v2;
   if (open == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  const CUresult result = handle_of(services.names, ExportKind::kMemory,
-                                    {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_MAP_FAILED}, &handle);
+  ExportOrigin origin;
+  CUresult result = handle_of(services.names, ExportKind::kMemory,
+                              {CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_MAP_FAILED}, &handle, &origin);
+  if (result == CUDA_SUCCESS) result = services.origins.may_import(origin);
   return result == CUDA_SUCCESS ? open(pdptr, handle, Flags) : result;
 }
 
@@ -114,15 +122,17 @@ CUresult serve_cuIpcGetEventHandle(InterprocessServices& services, CUipcEventHan
   const auto get = services.driver.cuIpcGetEventHandle;
   if (get == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   const CUresult result = get(pHandle, event);
-  return result == CUDA_SUCCESS ? name_handle(services.names, ExportKind::kEvent, pHandle) : result;
+  return result == CUDA_SUCCESS ? name_handle(services.names, ExportKind::kEvent, {}, pHandle)
+                                : result;
 }
 
 CUresult serve_cuIpcOpenEventHandle(InterprocessServices& services, CUevent* phEvent,
                                     CUipcEventHandle handle) {
   const auto open = services.driver.cuIpcOpenEventHandle;
   if (open == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  const CUresult result = handle_of(services.names, ExportKind::kEvent,
-                                    {CUDA_ERROR_MAP_FAILED, CUDA_ERROR_MAP_FAILED}, &handle);
+  const CUresult result =
+      handle_of(services.names, ExportKind::kEvent, {CUDA_ERROR_MAP_FAILED, CUDA_ERROR_MAP_FAILED},
+                &handle, nullptr);
   return result == CUDA_SUCCESS ? open(phEvent, handle) : result;
 }
 
@@ -134,10 +144,12 @@ CUresult serve_rcuda_allocation_export(MemoryServices& services,
   const auto export_handle = services.driver.cuMemExportToShareableHandle;
   if (export_handle == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   if (token_bytes != sizeof(ExportedName)) return CUDA_ERROR_INVALID_VALUE;
+  ExportOrigin origin;
   int descriptor = -1;
-  const CUresult result = export_handle(&descriptor, handle, kDescriptor, 0);
+  CUresult result = services.origins.of_allocation(handle, &origin);
+  if (result == CUDA_SUCCESS) result = export_handle(&descriptor, handle, kDescriptor, 0);
   return result == CUDA_SUCCESS
-             ? name_descriptor(services.names, ExportKind::kAllocation, descriptor, token)
+             ? name_descriptor(services.names, ExportKind::kAllocation, origin, descriptor, token)
              : result;
 }
 
@@ -147,8 +159,10 @@ CUresult serve_rcuda_allocation_import(MemoryServices& services,
   const auto import_handle = services.driver.cuMemImportFromShareableHandle;
   if (import_handle == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   UniqueFd descriptor;
-  const CUresult result =
-      descriptor_of(services.names, ExportKind::kAllocation, token, token_bytes, &descriptor);
+  ExportOrigin origin;
+  CUresult result = descriptor_of(services.names, ExportKind::kAllocation, token, token_bytes,
+                                  &descriptor, &origin);
+  if (result == CUDA_SUCCESS) result = services.origins.may_import(origin);
   return result == CUDA_SUCCESS ? import_handle(handle, as_handle(descriptor), kDescriptor)
                                 : result;
 }
@@ -161,17 +175,18 @@ CUresult serve_rcuda_pool_export(MemoryServices& services, CUmemoryPool pool, vo
   int descriptor = -1;
   const CUresult result = export_pool(&descriptor, pool, kDescriptor, 0);
   return result == CUDA_SUCCESS
-             ? name_descriptor(services.names, ExportKind::kPool, descriptor, token)
+             ? name_descriptor(services.names, ExportKind::kPool, {}, descriptor, token)
              : result;
 }
 
+// A pool gives access to nothing. The pointers into it do, and they name their devices.
 CUresult serve_rcuda_pool_import(MemoryServices& services, CUmemoryPool* pool, const void* token,
                                  size_t token_bytes) {
   const auto import_pool = services.driver.cuMemPoolImportFromShareableHandle;
   if (import_pool == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   UniqueFd descriptor;
   const CUresult result =
-      descriptor_of(services.names, ExportKind::kPool, token, token_bytes, &descriptor);
+      descriptor_of(services.names, ExportKind::kPool, token, token_bytes, &descriptor, nullptr);
   return result == CUDA_SUCCESS ? import_pool(pool, as_handle(descriptor), kDescriptor, 0) : result;
 }
 
@@ -179,9 +194,11 @@ CUresult serve_cuMemPoolExportPointer(MemoryServices& services,
                                       CUmemPoolPtrExportData* shareData_out, CUdeviceptr ptr) {
   const auto export_pointer = services.driver.cuMemPoolExportPointer;
   if (export_pointer == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  const CUresult result = export_pointer(shareData_out, ptr);
+  ExportOrigin origin;
+  CUresult result = export_pointer(shareData_out, ptr);
+  if (result == CUDA_SUCCESS) result = services.origins.of_address(ptr, &origin);
   return result == CUDA_SUCCESS
-             ? name_handle(services.names, ExportKind::kPoolPointer, shareData_out)
+             ? name_handle(services.names, ExportKind::kPoolPointer, origin, shareData_out)
              : result;
 }
 
@@ -191,7 +208,9 @@ CUresult serve_rcuda_pool_import_pointer(MemoryServices& services, CUdeviceptr* 
   const api::DriverTable& driver = services.driver;
   if (!driver.cuMemPoolImportPointer) return CUDA_ERROR_NOT_SUPPORTED;
   CUmemPoolPtrExportData given = *data;
-  CUresult result = handle_of(services.names, ExportKind::kPoolPointer, {}, &given);
+  ExportOrigin origin;
+  CUresult result = handle_of(services.names, ExportKind::kPoolPointer, {}, &given, &origin);
+  if (result == CUDA_SUCCESS) result = services.origins.may_import(origin);
   if (result == CUDA_SUCCESS) result = driver.cuMemPoolImportPointer(address, pool, &given);
   if (result != CUDA_SUCCESS) return result;
   CUdeviceptr base = 0;

@@ -99,6 +99,30 @@ TEST_F(ExportedNamesTest, NamesEndWithTheSession) {
   EXPECT_EQ(importer_.find_descriptor(*descriptor).status().code(), Code::kNotFound);
 }
 
+TEST_F(ExportedNamesTest, TheImporterLearnsWhereTheMemoryIs) {
+  const ExportOrigin origin{.place = ExportOrigin::Place::kDevice, .device = {1, 2, 3}};
+  const auto handle = exporter_.add(ExportKind::kMemory, some_handle(1), origin);
+  const auto descriptor = exporter_.add(ExportKind::kAllocation, open_null(), origin);
+  const auto unknown = exporter_.add(ExportKind::kMemory, some_handle(2));
+  ASSERT_TRUE(handle && descriptor && unknown);
+  for (ExportedNames* worker : {&importer_, &exporter_}) {
+    ExportOrigin found;
+    ASSERT_TRUE(worker->find_handle(*handle, &found));
+    EXPECT_EQ(found, origin);
+    found = {};
+    ASSERT_TRUE(worker->find_descriptor(*descriptor, &found));
+    EXPECT_EQ(found, origin);
+    ASSERT_TRUE(worker->find_handle(*unknown, &found));
+    EXPECT_EQ(found, ExportOrigin{});
+  }
+  // A peer's copy may have named the handle before the program exported it.
+  ASSERT_TRUE(exporter_.add(ExportKind::kMemory, some_handle(2), origin));
+  ASSERT_TRUE(exporter_.add(ExportKind::kMemory, some_handle(2)));
+  ExportOrigin found;
+  ASSERT_TRUE(importer_.find_handle(*unknown, &found));
+  EXPECT_EQ(found, origin);
+}
+
 // Programs keep what they have opened by the bytes of the handle.
 TEST_F(ExportedNamesTest, OneHandleHasOneName) {
   const auto name = exporter_.add(ExportKind::kMemory, some_handle(1));

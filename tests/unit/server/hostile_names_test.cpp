@@ -31,8 +31,10 @@ constexpr size_t kBytes = 4096;
 // The client end of a session that speaks the protocol only.
 class RealSession {
  public:
-  RealSession(const ServerProcess& server, const char* client_host) {
+  RealSession(const ServerProcess& server, const char* client_host,
+              std::vector<uint32_t> devices = {0}) {
     wire::Hello hello = test::hello("shm");
+    hello.devices = std::move(devices);
     hello.host = client_host;
     UniqueFd socket = server.connect_local();
     EXPECT_TRUE(wire::write_message(socket.get(), wire::MessageType::kHello, wire::encode(hello),
@@ -84,16 +86,28 @@ class RealSession {
   CUresult open(const CUipcEventHandle& handle) {
     return call(Opcode::cuIpcOpenEventHandle, handle, wire::ObjectId{next_id_++}).result;
   }
-  // With the token of an exported allocation.
-  CUresult import_allocation(const std::vector<char>& token) {
+  // With the token of an exported allocation or pool.
+  CUresult import(Opcode opcode, const std::vector<char>& token, wire::ObjectId id) {
     Encoder body;
     body.array(token.data(), token.size());
     body.value(token.size());
-    body.value(wire::ObjectId{next_id_++});
-    const auto answer =
-        client_->call(static_cast<uint16_t>(Opcode::rcuda_allocation_import), body.body());
+    body.value(id);
+    const auto answer = client_->call(static_cast<uint16_t>(opcode), body.body());
     EXPECT_TRUE(answer);
     return answer ? answer->result : CUDA_ERROR_UNKNOWN;
+  }
+  CUresult import_allocation(const std::vector<char>& token) {
+    return import(Opcode::rcuda_allocation_import, token, next_id_++);
+  }
+  std::vector<char> token_of(Opcode opcode, wire::ObjectId object) {
+    constexpr auto kBytesOfToken = static_cast<uint32_t>(sizeof(wire::ExportedName));
+    const auto answer = call(opcode, object, kBytesOfToken, size_t{kBytesOfToken});
+    EXPECT_EQ(answer.result, CUDA_SUCCESS);
+    EXPECT_GE(answer.body.size(), kBytesOfToken);
+    std::vector<char> token(kBytesOfToken);
+    // After the number of elements.
+    std::memcpy(token.data(), answer.body.data() + answer.body.size() - token.size(), token.size());
+    return token;
   }
   // Returns whether the memory holds this byte only.
   bool holds(CUdeviceptr address, uint8_t value) {
@@ -216,6 +230,52 @@ TEST_F(HostileNamesTest, TheClientSeesNoHandleOfTheDriver) {
     std::memcpy(&magic, bytes, sizeof magic);
     EXPECT_EQ(magic, wire::ExportedName::kMagic);
     EXPECT_EQ(std::string(bytes + sizeof(wire::ExportedName), 16), std::string(16, '\0'));
+  }
+}
+
+// ---- devices -----------------------------------------------------------------------------------
+
+// What a session of the second device exports.
+struct Exports {
+  explicit Exports(RealSession& session) {
+    const auto address = session.get<CUdeviceptr>(Opcode::cuMemAlloc_v2, size_t{kBytes});
+    memory = session.get<CUipcMemHandle>(Opcode::cuIpcGetMemHandle, address);
+
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    session.call(Opcode::cuMemCreate, size_t{2u << 20}, properties, 0ull, wire::ObjectId{100});
+    allocation = session.token_of(Opcode::rcuda_allocation_export, 100);
+
+    CUmemPoolProps pool_properties{};
+    pool_properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    pool_properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    pool_properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    session.call(Opcode::cuMemPoolCreate, pool_properties, wire::ObjectId{101});
+    pool = session.token_of(Opcode::rcuda_pool_export, 101);
+    const auto pooled =
+        session.get<CUdeviceptr>(Opcode::cuMemAllocFromPoolAsync, size_t{kBytes}, 101u, 0u);
+    pointer = session.get<CUmemPoolPtrExportData>(Opcode::cuMemPoolExportPointer, pooled);
+  }
+  CUipcMemHandle memory{};
+  std::vector<char> allocation, pool;
+  CUmemPoolPtrExportData pointer{};
+};
+
+TEST(ForeignDeviceTest, ASessionImportsMemoryOfItsOwnDevicesOnly) {
+  const ServerProcess server({"--pool", "3"}, {"SOFTGPU_DEVICES=2"});
+  RealSession exporter(server, "one", {1});
+  const Exports exports(exporter);
+  RealSession without(server, "one", {0}), with(server, "one", {0, 1});
+  for (const auto& [session, expected] :
+       {std::pair(&without, CUDA_ERROR_INVALID_DEVICE), std::pair(&with, CUDA_SUCCESS)}) {
+    EXPECT_EQ(session->open(exports.memory), expected);
+    EXPECT_EQ(session->import_allocation(exports.allocation), expected);
+    // A pool by itself gives access to nothing.
+    EXPECT_EQ(session->import(Opcode::rcuda_pool_import, exports.pool, 200), CUDA_SUCCESS);
+    EXPECT_EQ(session->call(Opcode::rcuda_pool_import_pointer, 200u, exports.pointer).result,
+              expected);
   }
 }
 

@@ -1,0 +1,74 @@
+#include "server/executor/memory/memory_origins.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "common/base/log.h"
+#include "common/cuda/uuid_text.h"
+
+namespace rcuda::server {
+
+using Place = ExportOrigin::Place;
+
+MemoryOrigins::MemoryOrigins(const api::DriverTable& driver,
+                             const std::vector<SessionDevice>& devices)
+    : driver_(driver) {
+  for (const SessionDevice& device : devices) {
+    ExportOrigin origin;
+    if (of_device(device.device, &origin) == CUDA_SUCCESS) own_.push_back(origin.device);
+  }
+}
+
+CUresult MemoryOrigins::of_device(CUdevice device, ExportOrigin* origin) const {
+  const auto get_uuid =
+      driver_.cuDeviceGetUuid_v2 ? driver_.cuDeviceGetUuid_v2 : driver_.cuDeviceGetUuid;
+  if (!get_uuid) return CUDA_ERROR_NOT_SUPPORTED;
+  CUuuid uuid{};
+  if (CUresult result = get_uuid(&uuid, device); result != CUDA_SUCCESS) return result;
+  *origin = {.place = Place::kDevice};
+  static_assert(sizeof uuid.bytes == sizeof origin->device);
+  std::memcpy(origin->device.data(), uuid.bytes, sizeof uuid.bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult MemoryOrigins::of_address(CUdeviceptr address, ExportOrigin* origin) const {
+  int device = 0;
+  const CUresult result =
+      driver_.cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address);
+  return result == CUDA_SUCCESS ? of_device(device, origin) : result;
+}
+
+CUresult MemoryOrigins::of_allocation(CUmemGenericAllocationHandle handle,
+                                      ExportOrigin* origin) const {
+  CUmemAllocationProp properties{};
+  const CUresult result = driver_.cuMemGetAllocationPropertiesFromHandle(&properties, handle);
+  if (result != CUDA_SUCCESS) return result;
+  if (properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+    return of_device(properties.location.id, origin);
+  }
+  *origin = {.place = Place::kHost};
+  return CUDA_SUCCESS;
+}
+
+CUresult MemoryOrigins::may_import(const ExportOrigin& origin) {
+  if (origin.place == Place::kHost) return CUDA_SUCCESS;
+  if (origin.place == Place::kDevice &&
+      std::find(own_.begin(), own_.end(), origin.device) != own_.end()) {
+    return CUDA_SUCCESS;
+  }
+  if (!std::exchange(warned_, true)) {
+    const std::string where = origin.place == Place::kDevice
+                                  ? "device " + cuda::uuid_text(origin.device)
+                                  : "a device that its exporter does not tell";
+    RCUDA_WARN(
+        "the program asked to import memory of %s, which this session does not have: it gets "
+        "CUDA_ERROR_INVALID_DEVICE. A session may import memory of its own devices only: name the "
+        "device in RCUDA_DEVICES as well, under a lease that has it if it is leased",
+        where.c_str());
+  }
+  return CUDA_ERROR_INVALID_DEVICE;
+}
+
+}  // namespace rcuda::server

@@ -1,0 +1,43 @@
+// MemoryOrigins: on which device memory is that a session exports, and whether a session may import
+// what another has exported.
+//
+// A session may import memory of its own devices only, and of the host. Otherwise it could use a
+// device that it did not get: one that is leased to others, or one beyond its limit on devices.
+//
+// Executor thread only. Blocking: as the driver's queries, which wait for nothing. Errors are the
+// CUresults that a program gets; the session's first refusal is logged with the remedy.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include <cuda.h>
+
+#include "api/driver_table.h"
+#include "server/executor/objects/objects.h"
+#include "server/names/exported_names.h"
+
+namespace rcuda::server {
+
+class MemoryOrigins {
+ public:
+  // The driver outlives this object.
+  MemoryOrigins(const api::DriverTable& driver, const std::vector<SessionDevice>& devices);
+
+  CUresult of_address(CUdeviceptr address, ExportOrigin* origin) const;
+  CUresult of_allocation(CUmemGenericAllocationHandle handle, ExportOrigin* origin) const;
+
+  // CUDA_ERROR_INVALID_DEVICE, as a driver returns to a process without the device. Also for memory
+  // whose exporter does not tell its device.
+  CUresult may_import(const ExportOrigin& origin);
+
+ private:
+  CUresult of_device(CUdevice device, ExportOrigin* origin) const;
+
+  const api::DriverTable& driver_;
+  std::vector<std::array<uint8_t, 16>> own_;  // the UUIDs of the session's devices
+  bool warned_ = false;
+};
+
+}  // namespace rcuda::server
