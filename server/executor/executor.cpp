@@ -58,7 +58,7 @@ Executor::Executor(const SessionResources& given)
       graph_services{driver, objects, host_memory, graph_keeper, graph_copies, host_callbacks},
       interprocess_services{driver, names, origins},
       launch_services{driver, objects, completions, host_callbacks},
-      memory_services{driver, pool_frees, host_memory, mirrors, names, origins},
+      memory_services{driver, metered, pool_frees, host_memory, mirrors, names, origins},
       module_services{driver, resources, objects, answers, output, device_waits, images, links},
       peer_services{resources, objects,     answers,       work,        idle,
                     peers,     peer_memory, copy_outcomes, copied_bytes},

@@ -27,6 +27,7 @@ class IdleCheck;
 class ImageStore;
 class LinkStates;
 class MemoryOrigins;
+class MeteredDriver;
 class Mirrors;
 class PeerHub;
 class PeerMemory;
@@ -90,6 +91,7 @@ struct LaunchServices {
 
 struct MemoryServices {
   const api::DriverTable& driver;
+  MeteredDriver& metered;
   PoolFrees& pool_frees;
   HostMemory& host_memory;
   Mirrors& mirrors;

@@ -66,9 +66,14 @@ Result<wire::ExportedName> ExportedNames::mint_locked(Kept kept) {
 }
 
 Result<wire::ExportedName> ExportedNames::add(wire::ExportKind kind, UniqueFd descriptor,
-                                              const ExportOrigin& origin) {
+                                              const ExportOrigin& origin,
+                                              std::shared_ptr<const void> keeps) {
   std::lock_guard lock(mutex_);
-  return mint_locked({kind, {}, origin, std::make_shared<const UniqueFd>(std::move(descriptor))});
+  return mint_locked({kind,
+                      {},
+                      origin,
+                      std::make_shared<const UniqueFd>(std::move(descriptor)),
+                      std::move(keeps)});
 }
 
 Result<wire::ExportedName> ExportedNames::add(wire::ExportKind kind,
@@ -85,7 +90,7 @@ Result<wire::ExportedName> ExportedNames::add(wire::ExportKind kind,
     kept_.erase(oldest);
     handles_.pop_front();
   }
-  Result<wire::ExportedName> name = mint_locked({kind, handle, origin, nullptr});
+  Result<wire::ExportedName> name = mint_locked({kind, handle, origin, nullptr, nullptr});
   if (!name) return name;
   by_handle_[{kind, handle}] = name->secret;
   handles_.push_back(name->secret);

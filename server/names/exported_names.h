@@ -7,9 +7,10 @@
 // owner therefore looks for a socket that does not exist, whatever name its client presents. All
 // other failures look the same to the client, too. A worker's names end with its session.
 //
-// With each name goes its ExportOrigin: on which device the memory is. The importing worker has it
-// from the exporting worker, before the importing driver is asked. (Rejected: asking the importing
-// driver afterwards. What it says of a device that its process does not see is not documented.)
+// With each name goes its ExportOrigin: where the memory is, and its size. The importing worker has
+// it from the exporting worker, before the importing driver is asked. (Rejected: asking the
+// importing driver afterwards. What it says of a device that its process does not see is not
+// documented.)
 //
 // A session has at most kMostHandles names of handles; the oldest go first. The process's limit on
 // open files bounds those of descriptors.
@@ -43,6 +44,10 @@ struct ExportOrigin {
   Place place{};
   uint32_t reserved = 0;
   std::array<uint8_t, 16> device{};  // its UUID, for kDevice
+  // For physical memory of sessions whose memory is limited, otherwise 0. The same memory has the
+  // same key, however often it is exported.
+  uint64_t bytes = 0;
+  LookupKey memory{};
 
   friend bool operator==(const ExportOrigin&, const ExportOrigin&) = default;
 };
@@ -55,14 +60,15 @@ class ExportedNames {
   ExportedNames(const ExportedNames&) = delete;
   ExportedNames& operator=(const ExportedNames&) = delete;
 
-  // Names a descriptor, which it takes: an allocation or a pool.
+  // Names a descriptor, which it takes: an allocation or a pool. `keeps` lives as long as the name.
   Result<wire::ExportedName> add(wire::ExportKind kind, UniqueFd descriptor,
-                                 const ExportOrigin& origin = {});
+                                 const ExportOrigin& origin = {},
+                                 std::shared_ptr<const void> keeps = {});
   // Names a handle. The same handle gets the same name, so programs can compare names. A known
   // origin stays with the name.
   Result<wire::ExportedName> add(wire::ExportKind kind, const wire::HandleBytes& handle,
                                  const ExportOrigin& origin = {});
-  // False if this session has no such name.
+  // False if this session has no such name. Ends what the name keeps, on this thread.
   bool remove(const wire::ExportedName& name);
 
   // What the driver gave to the worker that minted the name. The caller has checked its kind.
@@ -77,6 +83,7 @@ class ExportedNames {
     wire::HandleBytes handle{};
     ExportOrigin origin;
     std::shared_ptr<const UniqueFd> descriptor;  // shared while one is passed on
+    std::shared_ptr<const void> keeps;
   };
   using HandleKey = std::pair<wire::ExportKind, wire::HandleBytes>;
 

@@ -43,6 +43,33 @@ print(first, last)
 """
 
 
+# Exports 40 MiB to a process that already has 40 MiB, and releases them. Prints the results.
+SHARE = """
+import ctypes, os, struct, subprocess, sys
+cuda, context, address = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+handle, descriptor, bytes = ctypes.c_uint64(), ctypes.c_int(int(sys.argv[1])), ctypes.c_size_t(40 << 20)
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+def allocate():
+    return cuda.cuMemAlloc_v2(ctypes.byref(address), bytes)
+def import_it():
+    return cuda.cuMemImportFromShareableHandle(ctypes.byref(handle), ctypes.c_void_p(descriptor.value), 1)
+if descriptor.value >= 0:
+    assert allocate() == 0
+    refused = import_it()
+    assert cuda.cuMemFree_v2(address) == 0
+    print(refused, import_it(), import_it(), allocate(), flush=True)
+else:
+    properties = struct.pack("<iiiiQQ", 1, 1, 1, 0, 0, 0)  # pinned, by descriptor, on device 0
+    assert cuda.cuMemCreate(ctypes.byref(handle), bytes, properties, ctypes.c_ulonglong(0)) == 0
+    assert cuda.cuMemExportToShareableHandle(ctypes.byref(descriptor), handle, 1, ctypes.c_ulonglong(0)) == 0
+    subprocess.run([sys.executable, *sys.orig_argv[1:-1], str(descriptor.value)], check=True,
+                   pass_fds=[descriptor.value])
+    assert cuda.cuMemRelease(handle) == 0
+    print(allocate())
+"""
+
+
 class QuotasTest(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -237,6 +264,15 @@ class QuotasTest(unittest.TestCase):
                                  "host 32 then out of memory, free 64\n")
         self.assertEqual(server.text().count("each session may use 64.0 MiB of it"), len(TRANSPORTS))
         self.assertIn("raise device_memory", server.text())
+
+    def test_imported_memory_counts(self):
+        server = self.server('[limits.session]\ndevice_memory = "64M"\n')
+        for transport in TRANSPORTS:
+            with self.subTest(transport=transport):
+                result = subprocess.run([sys.executable, "-c", SHARE, "-1"], capture_output=True, text=True,
+                                        timeout=120, env=self.environment(server, transport))
+                # The exporter's memory lives on as long as its descriptor.
+                self.assertEqual(result.stdout, "2 0 0 2\n2\n", result.stderr + server.text())
 
     def test_a_session_has_as_many_priorities_as_it_may(self):
         for priorities in (0, 2):

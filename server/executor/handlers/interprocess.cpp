@@ -3,6 +3,7 @@
 // (server/names/exported_names.h).
 #include <bit>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "api/server_handlers.h"
 #include "common/base/log.h"
 #include "server/executor/memory/memory_origins.h"
+#include "server/executor/metering/metered_driver.h"
 #include "server/executor/services.h"
 #include "server/names/exported_names.h"
 
@@ -65,9 +67,9 @@ CUresult handle_of(ExportedNames& names, ExportKind kind, Refusals refusals, Han
 }
 
 // Takes the descriptor that the driver made, and names it.
-CUresult name_descriptor(ExportedNames& names, ExportKind kind, const ExportOrigin& origin,
-                         int descriptor, void* token) {
-  const Result<ExportedName> name = names.add(kind, UniqueFd(descriptor), origin);
+CUresult name_descriptor(ExportedNames& names, ExportKind kind, int descriptor, void* token,
+                         const ExportOrigin& origin = {}, std::shared_ptr<const void> keeps = {}) {
+  const Result<ExportedName> name = names.add(kind, UniqueFd(descriptor), origin, std::move(keeps));
   if (!name) return cannot_name(name.status());
   std::memcpy(token, &*name, sizeof *name);
   return CUDA_SUCCESS;
@@ -148,23 +150,25 @@ CUresult serve_rcuda_allocation_export(MemoryServices& services,
   int descriptor = -1;
   CUresult result = services.origins.of_allocation(handle, &origin);
   if (result == CUDA_SUCCESS) result = export_handle(&descriptor, handle, kDescriptor, 0);
-  return result == CUDA_SUCCESS
-             ? name_descriptor(services.names, ExportKind::kAllocation, origin, descriptor, token)
-             : result;
+  if (result != CUDA_SUCCESS) return result;
+  std::shared_ptr<const void> booking = services.metered.describe(handle, &origin);
+  return name_descriptor(services.names, ExportKind::kAllocation, descriptor, token, origin,
+                         std::move(booking));
 }
 
 CUresult serve_rcuda_allocation_import(MemoryServices& services,
                                        CUmemGenericAllocationHandle* handle, const void* token,
                                        size_t token_bytes) {
-  const auto import_handle = services.driver.cuMemImportFromShareableHandle;
-  if (import_handle == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!services.driver.cuMemImportFromShareableHandle) return CUDA_ERROR_NOT_SUPPORTED;
   UniqueFd descriptor;
   ExportOrigin origin;
+  CUdevice device = 0;
   CUresult result = descriptor_of(services.names, ExportKind::kAllocation, token, token_bytes,
                                   &descriptor, &origin);
-  if (result == CUDA_SUCCESS) result = services.origins.may_import(origin);
-  return result == CUDA_SUCCESS ? import_handle(handle, as_handle(descriptor), kDescriptor)
-                                : result;
+  if (result == CUDA_SUCCESS) result = services.origins.may_import(origin, &device);
+  return result == CUDA_SUCCESS
+             ? services.metered.import_allocation(handle, as_handle(descriptor), origin, device)
+             : result;
 }
 
 CUresult serve_rcuda_pool_export(MemoryServices& services, CUmemoryPool pool, void* token,
@@ -175,7 +179,7 @@ CUresult serve_rcuda_pool_export(MemoryServices& services, CUmemoryPool pool, vo
   int descriptor = -1;
   const CUresult result = export_pool(&descriptor, pool, kDescriptor, 0);
   return result == CUDA_SUCCESS
-             ? name_descriptor(services.names, ExportKind::kPool, {}, descriptor, token)
+             ? name_descriptor(services.names, ExportKind::kPool, descriptor, token)
              : result;
 }
 

@@ -17,7 +17,9 @@ MemoryOrigins::MemoryOrigins(const api::DriverTable& driver,
     : driver_(driver) {
   for (const SessionDevice& device : devices) {
     ExportOrigin origin;
-    if (of_device(device.device, &origin) == CUDA_SUCCESS) own_.push_back(origin.device);
+    if (of_device(device.device, &origin) == CUDA_SUCCESS) {
+      own_.push_back({device.device, origin.device});
+    }
   }
 }
 
@@ -52,10 +54,13 @@ CUresult MemoryOrigins::of_allocation(CUmemGenericAllocationHandle handle,
   return CUDA_SUCCESS;
 }
 
-CUresult MemoryOrigins::may_import(const ExportOrigin& origin) {
+CUresult MemoryOrigins::may_import(const ExportOrigin& origin, CUdevice* device) {
   if (origin.place == Place::kHost) return CUDA_SUCCESS;
-  if (origin.place == Place::kDevice &&
-      std::find(own_.begin(), own_.end(), origin.device) != own_.end()) {
+  const auto own = std::find_if(own_.begin(), own_.end(), [&](const Own& known) {
+    return origin.place == Place::kDevice && known.uuid == origin.device;
+  });
+  if (own != own_.end()) {
+    if (device) *device = own->device;
     return CUDA_SUCCESS;
   }
   if (!std::exchange(warned_, true)) {

@@ -29,14 +29,18 @@ class MemoryOrigins {
   CUresult of_allocation(CUmemGenericAllocationHandle handle, ExportOrigin* origin) const;
 
   // CUDA_ERROR_INVALID_DEVICE, as a driver returns to a process without the device. Also for memory
-  // whose exporter does not tell its device.
-  CUresult may_import(const ExportOrigin& origin);
+  // whose exporter does not tell its device. `device`: written for memory of a device; may be null.
+  CUresult may_import(const ExportOrigin& origin, CUdevice* device = nullptr);
 
  private:
   CUresult of_device(CUdevice device, ExportOrigin* origin) const;
 
   const api::DriverTable& driver_;
-  std::vector<std::array<uint8_t, 16>> own_;  // the UUIDs of the session's devices
+  struct Own {
+    CUdevice device = 0;
+    std::array<uint8_t, 16> uuid{};
+  };
+  std::vector<Own> own_;
   bool warned_ = false;
 };
 

@@ -42,6 +42,7 @@ MeteredDriver::MeteredDriver(const api::DriverTable& driver,
     limit_priorities(&metered_);
   }
   if (!memory) return;
+  books_ = true;
   meter_allocations(&metered_);
   meter_arrays(&metered_);
   meter_contexts(&metered_);
@@ -61,6 +62,26 @@ bool MeteredDriver::take_host(uint64_t bytes) {
 
 void MeteredDriver::give_host(uint64_t bytes) {
   if (meters_) meters_->memory.give(MemoryMeter::kHost, bytes);
+}
+
+std::shared_ptr<const void> MeteredDriver::describe(CUmemGenericAllocationHandle handle,
+                                                    ExportOrigin* origin) {
+  return books_ ? meters_->physical.describe(handle, origin) : nullptr;
+}
+
+CUresult MeteredDriver::import_allocation(CUmemGenericAllocationHandle* handle, void* descriptor,
+                                          const ExportOrigin& origin, CUdevice device) {
+  if (!books_ || origin.bytes == 0) {
+    return table().cuMemImportFromShareableHandle(handle, descriptor,
+                                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  }
+  PhysicalMeter::Import booked = meters_->physical.book_import(
+      origin.place == ExportOrigin::Place::kHost ? MemoryMeter::kHost : device, origin);
+  if (!booked) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = plain_.cuMemImportFromShareableHandle(
+      handle, descriptor, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  if (result == CUDA_SUCCESS) meters_->physical.imported(*handle, std::move(booked));
+  return result;
 }
 
 void MeteredDriver::before_trimming(std::function<bool()> prepare) {

@@ -21,6 +21,7 @@
 #include "api/driver_table.h"
 #include "server/executor/memory/host_meter.h"
 #include "server/executor/objects/objects.h"
+#include "server/names/exported_names.h"
 #include "server/quota/limits.h"
 #include "server/quota/quota.h"
 
@@ -48,12 +49,21 @@ class MeteredDriver final : public HostMeter {
   bool take_host(uint64_t bytes) override;
   void give_host(uint64_t bytes) override;
 
+  // Physical memory that is exported: fills in how much it is. The memory stays booked as long as
+  // the result lives, because its descriptor keeps it in the driver. Null: it is not booked.
+  std::shared_ptr<const void> describe(CUmemGenericAllocationHandle handle, ExportOrigin* origin);
+  // Imports physical memory, of `device` unless it is the host's. It is booked before the driver is
+  // asked.
+  CUresult import_allocation(CUmemGenericAllocationHandle* handle, void* descriptor,
+                             const ExportOrigin& origin, CUdevice device);
+
   const api::DriverTable& table() const { return meters_ ? metered_ : plain_; }
 
  private:
   const api::DriverTable& plain_;
   api::DriverTable metered_;
   std::unique_ptr<Meters> meters_;  // null: nothing is limited
+  bool books_ = false;              // memory
 };
 
 }  // namespace rcuda::server

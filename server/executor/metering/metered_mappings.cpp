@@ -25,6 +25,7 @@ CUresult create(CUmemGenericAllocationHandle* handle, size_t bytes,
   return result;
 }
 
+// Of a size that the exporter does not tell (MeteredDriver::import_allocation()).
 CUresult import_memory(CUmemGenericAllocationHandle* handle, void* shareable,
                        CUmemAllocationHandleType type) {
   const api::DriverTable& driver = meters().driver;

@@ -1,14 +1,20 @@
 #include "server/executor/metering/physical_meter.h"
 
 #include <iterator>
+#include <utility>
 
 namespace rcuda::server {
+
+PhysicalMeter::Memory::~Memory() {
+  owner.meter_.give(device, bytes);
+  owner.shared_.erase(key);
+}
 
 void PhysicalMeter::created(CUmemGenericAllocationHandle handle, CUdevice device, uint64_t bytes) {
   Handle& known = handles_[handle];
   // A driver may return the handle that it has for the same memory.
   if (!known.memory) {
-    known.memory.reset(new Memory{meter_, device, bytes, bytes == 0});
+    known.memory.reset(new Memory{*this, device, bytes, bytes == 0});
   }
   ++known.references;
 }
@@ -28,11 +34,43 @@ void PhysicalMeter::released(CUmemGenericAllocationHandle handle) {
   if (found != handles_.end() && --found->second.references == 0) handles_.erase(found);
 }
 
+std::shared_ptr<const void> PhysicalMeter::describe(CUmemGenericAllocationHandle handle,
+                                                    ExportOrigin* origin) {
+  const auto found = handles_.find(handle);
+  if (found == handles_.end() || found->second.memory->unknown_size) return nullptr;
+  const Import& memory = found->second.memory;
+  if (memory->key == LookupKey{}) {
+    const Result<LookupKey> key = make_lookup_key();
+    if (key) memory->key = *key;
+    if (key) shared_[*key] = memory;
+  }
+  origin->bytes = memory->bytes;
+  origin->memory = memory->key;
+  return memory;
+}
+
+PhysicalMeter::Import PhysicalMeter::book_import(CUdevice device, const ExportOrigin& origin) {
+  if (const auto known = shared_.find(origin.memory); known != shared_.end()) {
+    return known->second.lock();
+  }
+  if (!meter_.take(device, origin.bytes)) return nullptr;
+  Import memory(new Memory{*this, device, origin.bytes, false, origin.memory});
+  if (origin.memory != LookupKey{}) shared_[origin.memory] = memory;
+  return memory;
+}
+
+void PhysicalMeter::imported(CUmemGenericAllocationHandle handle, Import memory) {
+  Handle& known = handles_[handle];
+  // A driver may return the handle that it has for the same memory.
+  if (!known.memory) known.memory = std::move(memory);
+  ++known.references;
+}
+
 bool PhysicalMeter::book_mapping(CUmemGenericAllocationHandle handle, uint64_t bytes) {
   const auto found = handles_.find(handle);
   if (found == handles_.end()) return true;
   Memory& memory = *found->second.memory;
-  if (!memory.imported || bytes <= memory.bytes) return true;
+  if (!memory.unknown_size || bytes <= memory.bytes) return true;
   if (!meter_.take(memory.device, bytes - memory.bytes)) return false;
   memory.bytes = bytes;
   return true;

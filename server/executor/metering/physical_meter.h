@@ -1,8 +1,10 @@
 // PhysicalMeter: books physical memory (cuMemCreate), which lives until its handles are released
 // and its mappings are gone.
 //
-// The driver does not tell the size of memory that another process has exported. It counts by the
-// largest mapping of it.
+// The driver does not tell the size of memory that another process has exported. The exporting
+// worker does (server/names/exported_names.h), so it is booked before it is imported; if that
+// worker has no limit and does not know it, by the largest mapping. A session that has the same
+// memory by several ways books it once.
 //
 // Executor thread only. Nothing blocks; the driver is not called.
 #pragma once
@@ -14,7 +16,9 @@
 
 #include <cuda.h>
 
+#include "common/base/local_lookup.h"
 #include "server/executor/metering/memory_meter.h"
+#include "server/names/exported_names.h"
 
 namespace rcuda::server {
 
@@ -22,24 +26,25 @@ class PhysicalMeter {
  public:
   explicit PhysicalMeter(MemoryMeter& meter) : meter_(meter) {}
 
+  struct Memory;
+  using Import = std::shared_ptr<Memory>;
+
   // The driver has returned `handle`, a reference of its own. `bytes`: booked already; 0: unknown.
   void created(CUmemGenericAllocationHandle handle, CUdevice device, uint64_t bytes);
   void retained(CUmemGenericAllocationHandle handle, CUdeviceptr mapped_at);
   void released(CUmemGenericAllocationHandle handle);
+  // Fills in how much memory this is, and a key for it. It stays booked as long as the result
+  // lives.
+  std::shared_ptr<const void> describe(CUmemGenericAllocationHandle handle, ExportOrigin* origin);
+  // Before the driver imports memory of a known size. Null: it does not fit.
+  Import book_import(CUdevice device, const ExportOrigin& origin);
+  void imported(CUmemGenericAllocationHandle handle, Import memory);
   // Before the driver maps it: books what was unknown. False: it does not fit.
   bool book_mapping(CUmemGenericAllocationHandle handle, uint64_t bytes);
   void mapped(CUdeviceptr address, uint64_t bytes, CUmemGenericAllocationHandle handle);
   void unmapped(CUdeviceptr address, uint64_t bytes);
 
  private:
-  // The bytes are given back when no handle and no mapping refers to it.
-  struct Memory {
-    ~Memory() { meter.give(device, bytes); }
-    MemoryMeter& meter;
-    CUdevice device = 0;
-    uint64_t bytes = 0;
-    bool imported = false;
-  };
   struct Handle {
     std::shared_ptr<Memory> memory;
     uint64_t references = 0;
@@ -50,8 +55,19 @@ class PhysicalMeter {
   };
 
   MemoryMeter& meter_;
+  std::map<LookupKey, std::weak_ptr<Memory>> shared_;  // by the key of its exports
   std::unordered_map<CUmemGenericAllocationHandle, Handle> handles_;
   std::map<CUdeviceptr, Mapping> mappings_;  // by address; they do not overlap
+};
+
+// The bytes are given back when no handle, no mapping and no export refers to it.
+struct PhysicalMeter::Memory {
+  ~Memory();
+  PhysicalMeter& owner;
+  CUdevice device = 0;
+  uint64_t bytes = 0;
+  bool unknown_size = false;
+  LookupKey key{};  // zeros: neither exported nor imported
 };
 
 }  // namespace rcuda::server

@@ -513,7 +513,8 @@ TEST_F(MappedMemoryTest, LivesAsLongAsAHandleOrAMapping) {
   EXPECT_EQ(booked(), 0u);
 }
 
-TEST_F(MappedMemoryTest, ImportedMemoryCountsByItsMapping) {
+// Its exporter has no limit and does not tell the size.
+TEST_F(MappedMemoryTest, ImportedMemoryOfUnknownSizeCountsByItsMapping) {
   ASSERT_EQ(plain().cuMemCreate(&memory_, 80 * kMiB, &properties_, 0), CUDA_SUCCESS);
   int file = -1;
   ASSERT_EQ(plain().cuMemExportToShareableHandle(&file, memory_,
@@ -531,6 +532,82 @@ TEST_F(MappedMemoryTest, ImportedMemoryCountsByItsMapping) {
   EXPECT_EQ(booked(), 40 * kMiB);
   ASSERT_EQ(table().cuMemRelease(imported), CUDA_SUCCESS);
   ASSERT_EQ(table().cuMemUnmap(area_, 40 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+}
+
+// What another session of the user has made and exported.
+class ImportedMemoryTest : public MappedMemoryTest {
+ protected:
+  ImportedMemoryTest() {
+    EXPECT_EQ(plain().cuMemCreate(&memory_, 40 * kMiB, &properties_, 0), CUDA_SUCCESS);
+    EXPECT_EQ(plain().cuMemExportToShareableHandle(&file_, memory_,
+                                                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+              CUDA_SUCCESS);
+    EXPECT_EQ(plain().cuMemRelease(memory_), CUDA_SUCCESS);
+  }
+  ~ImportedMemoryTest() override { ::close(file_); }
+
+  CUresult import(CUmemGenericAllocationHandle* handle) {
+    return metered_->import_allocation(
+        handle, reinterpret_cast<void*>(static_cast<intptr_t>(file_)), origin_, 0);
+  }
+
+  int file_ = -1;
+  ExportOrigin origin_{
+      .place = ExportOrigin::Place::kDevice, .bytes = 40 * kMiB, .memory = {1, 2, 3}};
+};
+
+TEST_F(ImportedMemoryTest, CountsFromItsImportToItsRelease) {
+  CUmemGenericAllocationHandle imported = 0;
+  const CUdeviceptr other = allocate(40 * kMiB);
+  EXPECT_EQ(import(&imported), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(imported, 0u) << "the driver was asked";
+  ASSERT_EQ(table().cuMemFree_v2(other), CUDA_SUCCESS);
+  ASSERT_EQ(import(&imported), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  ASSERT_EQ(table().cuMemMap(area_, 40 * kMiB, 0, imported, 0), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  ASSERT_EQ(table().cuMemRelease(imported), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  ASSERT_EQ(table().cuMemUnmap(area_, 40 * kMiB), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+}
+
+TEST_F(ImportedMemoryTest, CountsOnceHoweverOftenItIsImported) {
+  CUmemGenericAllocationHandle first = 0, second = 0;
+  ASSERT_EQ(import(&first), CUDA_SUCCESS);
+  ASSERT_EQ(import(&second), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  ASSERT_EQ(table().cuMemRelease(first), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  ASSERT_EQ(table().cuMemRelease(second), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+  ASSERT_EQ(import(&first), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  ASSERT_EQ(table().cuMemRelease(first), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+}
+
+TEST_F(ImportedMemoryTest, WhatTheDriverRefusesIsNotBooked) {
+  CUmemGenericAllocationHandle imported = 0;
+  EXPECT_NE(
+      metered_->import_allocation(&imported, reinterpret_cast<void*>(intptr_t{-1}), origin_, 0),
+      CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+}
+
+// The descriptor keeps the memory in the driver.
+TEST_F(MappedMemoryTest, ExportedMemoryCountsAsLongAsItsName) {
+  ASSERT_EQ(create(40 * kMiB), CUDA_SUCCESS);
+  ExportOrigin first, second;
+  std::shared_ptr<const void> kept = metered_->describe(memory_, &first);
+  ASSERT_TRUE(kept);
+  EXPECT_EQ(first.bytes, 40 * kMiB);
+  EXPECT_TRUE(metered_->describe(memory_, &second));
+  EXPECT_EQ(first, second) << "the same memory has the same key";
+  ASSERT_EQ(table().cuMemRelease(memory_), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  kept.reset();
   EXPECT_EQ(booked(), 0u);
 }
 
