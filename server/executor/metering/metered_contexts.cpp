@@ -62,7 +62,12 @@ CUresult create_context(CUcontext* context, unsigned flags, CUdevice device) {
   if (result != CUDA_SUCCESS) return result;
   const uint64_t after = std::min(free_bytes(), before);
   const uint64_t bytes = std::min(before - after, kLargestContext);
-  if (!all.memory.take(device, bytes)) {
+  bool fits = all.memory.take(device, bytes);
+  if (fits && !all.libraries.add(*context, device)) {
+    all.memory.give(device, bytes);
+    fits = false;
+  }
+  if (!fits) {
     all.driver.cuCtxDestroy_v2(*context);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -76,6 +81,7 @@ void forget(CUcontext context) {
   meters().arrays.give_all_of(context);
   meters().modules.give_all_of(context);
   meters().contexts.give_all_of(context);
+  meters().libraries.end(context);
   meters().heaps.give_all_of(context);
   meters().printf_buffers.give_all_of(context);
   meters().pools.refresh();

@@ -1,6 +1,8 @@
 // Entries of a metered table for the variables of modules and libraries. Their code is not counted:
 // it is no larger than what the program has sent.
 #include <cstdint>
+#include <map>
+#include <utility>
 
 #include "common/base/log.h"
 #include "common/image/variables.h"
@@ -9,40 +11,44 @@
 namespace rcuda::server {
 namespace {
 
-Result<uint64_t> variable_bytes(const void* code) {
-  Meters& all = meters();
-  MemoryMeter::Place place;
+uint32_t architecture_of(CUdevice device) {
+  const api::DriverTable& driver = meters().driver;
   int major = 0, minor = 0;
-  if (all.memory.current(&place) == CUDA_SUCCESS) {
-    all.driver.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-                                    place.device);
-    all.driver.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-                                    place.device);
-  }
-  const Result<image::Image> measured = image::measure(code);
-  if (!measured.ok()) return measured.status();
-  return image::variable_bytes(*measured, static_cast<uint32_t>(major * 10 + minor));
+  driver.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+  driver.cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+  return static_cast<uint32_t>(major * 10 + minor);
 }
 
-template <typename Object, typename Load>
-CUresult load_booked(Bookings& bookings, const void* code, const Object* object, Load load) {
-  const Result<uint64_t> bytes = variable_bytes(code);
-  if (!bytes.ok()) {
-    RCUDA_WARN("code is refused, as the memory of its variables cannot be limited: %s",
-               bytes.status().message().c_str());
-    return CUDA_ERROR_INVALID_IMAGE;
-  }
-  return make_booked(bookings, *bytes ? held_by(*bytes) : 0, object, load);
+// What the variables of code take on devices of an architecture.
+Result<uint64_t> held_by_variables(const image::Image& image, uint32_t architecture) {
+  const Result<uint64_t> bytes = image::variable_bytes(image, architecture);
+  return bytes.ok() && *bytes ? held_by(*bytes) : bytes;
+}
+
+CUresult refuse(const Status& status) {
+  RCUDA_WARN("code is refused, as the memory of its variables cannot be limited: %s",
+             status.message().c_str());
+  return CUDA_ERROR_INVALID_IMAGE;
+}
+
+template <typename Load>
+CUresult load_booked(const void* code, const CUmodule* module, Load load) {
+  const Result<image::Image> image = image::measure(code);
+  if (!image.ok()) return refuse(image.status());
+  MemoryMeter::Place place;
+  const bool current = meters().memory.current(&place) == CUDA_SUCCESS;
+  const Result<uint64_t> bytes =
+      held_by_variables(*image, current ? architecture_of(place.device) : 0);
+  return bytes.ok() ? make_booked(meters().modules, *bytes, module, load) : refuse(bytes.status());
 }
 
 CUresult load(CUmodule* module, const void* code) {
-  return load_booked(meters().modules, code, module,
-                     [&] { return meters().driver.cuModuleLoadData(module, code); });
+  return load_booked(code, module, [&] { return meters().driver.cuModuleLoadData(module, code); });
 }
 
 CUresult load_with_options(CUmodule* module, const void* code, unsigned count,
                            CUjit_option* options, void** values) {
-  return load_booked(meters().modules, code, module, [&] {
+  return load_booked(code, module, [&] {
     return meters().driver.cuModuleLoadDataEx(module, code, count, options, values);
   });
 }
@@ -52,27 +58,47 @@ CUresult unload(CUmodule module) {
                     [&] { return meters().driver.cuModuleUnload(module); });
 }
 
-// A library belongs to no context, and counts once: on the device that is current when it is
-// loaded.
+Result<LibraryMeter::Sizes> library_sizes(const void* code) {
+  const Result<image::Image> image = image::measure(code);
+  if (!image.ok()) return image.status();
+  std::map<uint32_t, uint64_t> known;  // reading large code takes long
+  return meters().libraries.measure([&](CUdevice device) -> Result<uint64_t> {
+    const uint32_t architecture = architecture_of(device);
+    if (const auto found = known.find(architecture); found != known.end()) return found->second;
+    const Result<uint64_t> bytes = held_by_variables(*image, architecture);
+    if (bytes.ok()) known[architecture] = *bytes;
+    return bytes;
+  });
+}
+
 CUresult load_library(CUlibrary* library, const void* code, CUjit_option* jit_options,
                       void** jit_values, unsigned jit_count, CUlibraryOption* options,
                       void** values, unsigned count) {
   Meters& all = meters();
-  const CUresult result = load_booked(all.libraries, code, library, [&] {
-    return all.driver.cuLibraryLoadData(library, code, jit_options, jit_values, jit_count, options,
-                                        values, count);
-  });
-  if (result != CUDA_SUCCESS) return result;
-  if (auto booking = all.libraries.remove(number_of(*library))) {
-    booking->place.context = nullptr;
-    all.libraries.put(number_of(*library), *booking);
+  Result<LibraryMeter::Sizes> sizes = library_sizes(code);
+  if (!sizes.ok()) return refuse(sizes.status());
+  if (!all.libraries.book(*sizes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = all.driver.cuLibraryLoadData(library, code, jit_options, jit_values,
+                                                       jit_count, options, values, count);
+  if (result == CUDA_SUCCESS) {
+    all.libraries.put(*library, std::move(*sizes));
+  } else {
+    all.libraries.give(*sizes);
   }
-  return CUDA_SUCCESS;
+  return result;
 }
 
 CUresult unload_library(CUlibrary library) {
-  return end_booked(meters().libraries, library,
-                    [&] { return meters().driver.cuLibraryUnload(library); });
+  // As end_booked().
+  LibraryMeter& booked = meters().libraries;
+  LibraryMeter::Sizes sizes = booked.remove(library);
+  const CUresult result = meters().driver.cuLibraryUnload(library);
+  if (result == CUDA_SUCCESS) {
+    booked.give(sizes);
+  } else {
+    booked.put(library, std::move(sizes));
+  }
+  return result;
 }
 
 }  // namespace

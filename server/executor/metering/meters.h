@@ -12,6 +12,7 @@
 
 #include "api/driver_table.h"
 #include "server/executor/metering/graph_meter.h"
+#include "server/executor/metering/library_meter.h"
 #include "server/executor/metering/memory_meter.h"
 #include "server/executor/metering/physical_meter.h"
 #include "server/executor/metering/pool_meter.h"
@@ -27,7 +28,7 @@ struct Meters {
         allocations(memory),
         arrays(memory),
         modules(memory),
-        libraries(memory),
+        libraries(memory, devices),
         contexts(memory),
         heaps(memory),
         printf_buffers(memory),
@@ -52,7 +53,7 @@ struct Meters {
   Bookings allocations;
   Bookings arrays;
   Bookings modules;
-  Bookings libraries;
+  LibraryMeter libraries;
   Bookings contexts;
   Bookings heaps;           // of contexts
   Bookings printf_buffers;  // of contexts

@@ -447,6 +447,33 @@ TEST_F(MeteringTest, VariablesOfCodeCount) {
   EXPECT_EQ(booked(), 0u);
 }
 
+TEST_F(MeteringTest, VariablesOfALibraryCountInEachContext) {
+  constexpr char kCode[] =
+      ".version 7.0\n.target sm_70\n.address_size 64\n.global .b8 big[20971520];\n"
+      ".visible .entry k() { ret; }\n";
+  const auto load = [&](CUlibrary* library) {
+    return table().cuLibraryLoadData(library, kCode, nullptr, nullptr, 0, nullptr, nullptr, 0);
+  };
+  CUlibrary library = nullptr, refused = nullptr;
+  CUcontext second = nullptr, third = nullptr, fourth = nullptr;
+  ASSERT_EQ(load(&library), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 20 * kMiB);
+  ASSERT_EQ(table().cuCtxCreate_v2(&second, 0, 0), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  EXPECT_EQ(load(&refused), CUDA_ERROR_OUT_OF_MEMORY) << "two contexts would have it";
+  EXPECT_EQ(booked(), 40 * kMiB);
+  ASSERT_EQ(table().cuCtxCreate_v2(&third, 0, 0), CUDA_SUCCESS);
+  EXPECT_EQ(table().cuCtxCreate_v2(&fourth, 0, 0), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(booked(), 60 * kMiB);
+  ASSERT_EQ(table().cuCtxDestroy_v2(third), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 40 * kMiB);
+  ASSERT_EQ(table().cuLibraryUnload(library), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+  ASSERT_EQ(table().cuCtxDestroy_v2(second), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+  plain().cuCtxSetCurrent(context_);
+}
+
 TEST_F(MeteringTest, APoolOfAnotherDeviceCountsThere) {
   CUcontext second = nullptr;
   CUstream stream = nullptr;
