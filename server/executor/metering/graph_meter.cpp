@@ -1,5 +1,7 @@
 #include "server/executor/metering/graph_meter.h"
 
+#include <algorithm>
+
 namespace rcuda::server {
 
 GraphMeter::GraphMeter(const api::DriverTable& driver, MemoryMeter& meter,
@@ -17,8 +19,38 @@ uint64_t GraphMeter::size_of(CUdevice device, uint64_t otherwise) const {
              : otherwise;
 }
 
+// Also if the driver does not tell, and for the bodies of conditional nodes.
+bool GraphMeter::allocates(CUgraph graph) const {
+  size_t count = 0;
+  if (driver_.cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS) return true;
+  std::vector<CUgraphNode> nodes(count);
+  if (count && driver_.cuGraphGetNodes(graph, nodes.data(), &count) != CUDA_SUCCESS) return true;
+  return std::any_of(nodes.begin(), nodes.end(), [&](CUgraphNode node) {
+    CUgraphNodeType type{};
+    if (driver_.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) return true;
+    if (type == CU_GRAPH_NODE_TYPE_GRAPH) {
+      CUgraph child = nullptr;
+      return driver_.cuGraphChildGraphNodeGetGraph(node, &child) != CUDA_SUCCESS ||
+             allocates(child);
+    }
+    return type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || type == CU_GRAPH_NODE_TYPE_CONDITIONAL;
+  });
+}
+
+void GraphMeter::made(CUgraphExec executable, CUgraph graph) {
+  destroyed(executable);  // one that had the same handle
+  if (!allocates(graph)) without_memory_.insert(executable);
+}
+
+void GraphMeter::destroyed(CUgraphExec executable) {
+  prepared_.erase(executable);
+  without_memory_.erase(executable);
+}
+
 CUresult GraphMeter::prepare(CUgraphExec executable, CUstream stream) {
-  if (prepared_.contains(executable) || !driver_.cuGraphUpload) return CUDA_SUCCESS;
+  if (prepared_.contains(executable) || !has_memory(executable) || !driver_.cuGraphUpload) {
+    return CUDA_SUCCESS;
+  }
   CUresult result = driver_.cuGraphUpload(executable, stream);
   if (result == CUDA_SUCCESS && !try_book()) {
     meter_.reclaim();

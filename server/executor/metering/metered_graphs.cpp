@@ -5,9 +5,9 @@ namespace rcuda::server {
 namespace {
 
 // The driver may have reserved the memory of the new executable, if it was asked to upload it.
-CUresult keep_if_it_fits(CUgraphExec* executable) {
+CUresult keep_if_it_fits(CUgraphExec* executable, CUgraph graph) {
   Meters& all = meters();
-  all.graphs.changed(*executable);
+  all.graphs.made(*executable, graph);
   if (all.graphs.book_growth()) return CUDA_SUCCESS;
   all.driver.cuGraphExecDestroy(*executable);
   *executable = nullptr;
@@ -17,23 +17,18 @@ CUresult keep_if_it_fits(CUgraphExec* executable) {
 
 CUresult instantiate(CUgraphExec* executable, CUgraph graph, unsigned long long flags) {
   const CUresult result = meters().driver.cuGraphInstantiateWithFlags(executable, graph, flags);
-  return result == CUDA_SUCCESS ? keep_if_it_fits(executable) : result;
+  return result == CUDA_SUCCESS ? keep_if_it_fits(executable, graph) : result;
 }
 
 CUresult instantiate_with(CUgraphExec* executable, CUgraph graph,
                           CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
   const CUresult result =
       meters().driver.cuGraphInstantiateWithParams(executable, graph, parameters);
-  return result == CUDA_SUCCESS ? keep_if_it_fits(executable) : result;
-}
-
-CUresult update(CUgraphExec executable, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
-  meters().graphs.changed(executable);
-  return meters().driver.cuGraphExecUpdate_v2(executable, graph, info);
+  return result == CUDA_SUCCESS ? keep_if_it_fits(executable, graph) : result;
 }
 
 CUresult destroy(CUgraphExec executable) {
-  meters().graphs.changed(executable);
+  meters().graphs.destroyed(executable);
   const CUresult result = meters().driver.cuGraphExecDestroy(executable);
   meters().graphs.refresh();
   return result;
@@ -46,8 +41,11 @@ CUresult destroy_graph(CUgraph graph) {
 }
 
 CUresult upload(CUgraphExec executable, CUstream stream) {
-  meters().graphs.changed(executable);
-  return meters().graphs.prepare(executable, stream);
+  Meters& all = meters();
+  all.graphs.changed(executable);
+  // Nothing to book, but the program wants the upload.
+  if (!all.graphs.has_memory(executable)) return all.driver.cuGraphUpload(executable, stream);
+  return all.graphs.prepare(executable, stream);
 }
 
 // A launch in a stream that captures becomes a node of a graph.
@@ -72,7 +70,6 @@ CUresult trim(CUdevice device) {
 void meter_graphs(api::DriverTable* table) {
   replace_entry(table->cuGraphInstantiateWithFlags, &instantiate);
   replace_entry(table->cuGraphInstantiateWithParams, &instantiate_with);
-  replace_entry(table->cuGraphExecUpdate_v2, &update);
   replace_entry(table->cuGraphExecDestroy, &destroy);
   replace_entry(table->cuGraphDestroy, &destroy_graph);
   replace_entry(table->cuGraphUpload, &upload);

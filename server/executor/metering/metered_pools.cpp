@@ -50,10 +50,15 @@ CUresult free_async(CUdeviceptr address, CUstream stream) {
   const auto booking = all.allocations.remove(address);
   const CUresult result = all.driver.cuMemFreeAsync(address, stream);
   if (!booking) return result;
-  if (result != CUDA_SUCCESS || !all.stream_frees.add(*booking, stream)) {
+  if (result != CUDA_SUCCESS || !all.stream_frees.add(*booking, stream, all.allocations)) {
     all.allocations.put(address, *booking);  // until its context ends
   }
   return result;
+}
+
+CUresult destroy_stream(CUstream stream) {
+  meters().stream_frees.end_stream(stream);
+  return meters().driver.cuStreamDestroy_v2(stream);
 }
 
 CUresult create_pool(CUmemoryPool* pool, const CUmemPoolProps* properties) {
@@ -110,6 +115,7 @@ void meter_pools(api::DriverTable* table) {
   replace_entry(table->cuMemAllocAsync, &alloc_async);
   replace_entry(table->cuMemAllocFromPoolAsync, &alloc_from_pool);
   replace_entry(table->cuMemFreeAsync, &free_async);
+  replace_entry(table->cuStreamDestroy_v2, &destroy_stream);
   replace_entry(table->cuMemPoolCreate, &create_pool);
   replace_entry(table->cuMemPoolDestroy, &destroy_pool);
   replace_entry(table->cuMemPoolTrimTo, &trim_pool);

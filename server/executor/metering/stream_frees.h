@@ -1,9 +1,16 @@
 // StreamFrees: bookings of memory that is freed in stream order, until the stream has reached the
 // free. (Memory of pools is not among them: what counts is what the pools hold.)
 //
+// An event behind a free shows when the stream has reached it. It takes a place of the stream's
+// queue, and a queue without room blocks the thread that records. The client counts one place for a
+// free (client/channel/timeline.cpp), so a stream has at most kMostMarks such events at a time. The
+// frees beyond that share the next one, which is recorded when an earlier one has been reached.
+//
 // Executor thread only. Nothing blocks.
 #pragma once
 
+#include <cstddef>
+#include <deque>
 #include <vector>
 
 #include <cuda.h>
@@ -15,25 +22,41 @@ namespace rcuda::server {
 
 class StreamFrees {
  public:
+  // Fewer than the places that the client leaves to the worker.
+  static constexpr size_t kMostMarks = 4;
+
   // The driver outlives this object.
   explicit StreamFrees(const api::DriverTable& driver) : driver_(driver) {}
 
   // The free is the stream's last work. False: the driver does not let its end be seen.
-  bool add(const Bookings::Booking& booking, CUstream stream);
+  bool add(const Bookings::Booking& booking, CUstream stream, Bookings& bookings);
   // Gives back what the streams have reached.
   void refresh(Bookings& bookings);
+  // To be called before the stream is destroyed.
+  void end_stream(CUstream stream);
   // To be called after the end of the context.
   void give_all_of(CUcontext context, Bookings& bookings);
 
  private:
-  struct Free {
-    Bookings::Booking booking;
-    CUcontext context = nullptr;  // of the event
+  struct Mark {
     CUevent reached = nullptr;
+    std::vector<Bookings::Booking> frees;  // before it, and behind the mark before it
+  };
+  struct Line {
+    CUcontext context = nullptr;  // of the stream
+    CUstream stream = nullptr;    // null: the legacy default stream of the context
+    bool ended = false;           // the stream has been destroyed
+    std::deque<Mark> marks;       // the earliest first
+    std::vector<Bookings::Booking> unmarked;
   };
 
+  Line* line_of(CUstream stream);
+  bool mark(Line& line);
+  bool is_idle(const Line& line) const;
+  void refresh(Line& line, Bookings& bookings);
+
   const api::DriverTable& driver_;
-  std::vector<Free> frees_;
+  std::vector<Line> lines_;
 };
 
 }  // namespace rcuda::server

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "server/executor/metering/metered_driver.h"
+#include "server/executor/metering/stream_frees.h"
 #include "server/quota/ledger.h"
 #include "server/quota/quota.h"
 #include "tests/support/session_harness.h"
@@ -204,26 +205,99 @@ TEST_F(MeteringTest, ADefaultPoolCannotBeDestroyed) {
   EXPECT_EQ(table().cuMemPoolDestroy(pool), CUDA_ERROR_INVALID_VALUE);
 }
 
+// A stream whose work waits for open().
+class GatedStream {
+ public:
+  explicit GatedStream(const api::DriverTable& driver) : driver_(driver) {
+    EXPECT_EQ(driver.cuMemHostAlloc(&word_, 4096, 0), CUDA_SUCCESS);
+    std::atomic_ref(*static_cast<uint32_t*>(word_)) = 0;
+    EXPECT_EQ(driver.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    EXPECT_EQ(driver.cuStreamWaitValue32_v2(stream_, reinterpret_cast<CUdeviceptr>(word_), 1,
+                                            CU_STREAM_WAIT_VALUE_EQ),
+              CUDA_SUCCESS);
+  }
+  ~GatedStream() {
+    open();
+    if (stream_) driver_.cuStreamDestroy_v2(stream_);
+    driver_.cuMemFreeHost(word_);
+  }
+  void open() { std::atomic_ref(*static_cast<uint32_t*>(word_)) = 1; }
+  CUstream get() const { return stream_; }
+  CUstream release() { return std::exchange(stream_, nullptr); }
+
+ private:
+  const api::DriverTable& driver_;
+  void* word_ = nullptr;
+  CUstream stream_ = nullptr;
+};
+
 TEST_F(MeteringTest, MemoryThatAStreamFreesLaterCountsUntilThen) {
-  CUstream stream = nullptr;
-  void* gate = nullptr;
-  ASSERT_EQ(plain().cuMemHostAlloc(&gate, 4096, 0), CUDA_SUCCESS);
-  std::atomic_ref word(*static_cast<uint32_t*>(gate));
-  word = 0;
-  ASSERT_EQ(plain().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  GatedStream stream(plain());
   const CUdeviceptr address = allocate(40 * kMiB);
-  ASSERT_EQ(plain().cuStreamWaitValue32_v2(stream, reinterpret_cast<CUdeviceptr>(gate), 1,
-                                           CU_STREAM_WAIT_VALUE_EQ),
-            CUDA_SUCCESS);
-  ASSERT_EQ(table().cuMemFreeAsync(address, stream), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuMemFreeAsync(address, stream.get()), CUDA_SUCCESS);
   CUdeviceptr second = 0;
   EXPECT_EQ(table().cuMemAlloc_v2(&second, 40 * kMiB), CUDA_ERROR_OUT_OF_MEMORY);
-  word = 1;
-  ASSERT_EQ(table().cuStreamSynchronize(stream), CUDA_SUCCESS);
+  stream.open();
+  ASSERT_EQ(table().cuStreamSynchronize(stream.get()), CUDA_SUCCESS);
   EXPECT_EQ(booked(), 0u);
   EXPECT_EQ(table().cuMemFree_v2(allocate(40 * kMiB)), CUDA_SUCCESS);
-  plain().cuStreamDestroy_v2(stream);
-  plain().cuMemFreeHost(gate);
+}
+
+// The client counts one place of the stream's queue for each free. A thread that fills the queue
+// blocks.
+TEST_F(MeteringTest, FreesInAStreamTakeFewPlacesOfItsQueue) {
+  static size_t records = 0;
+  api::DriverTable driver = plain();
+  driver.cuEventRecord = [](CUevent event, CUstream stream) {
+    ++records;
+    return plain().cuEventRecord(event, stream);
+  };
+  const MeteredDriver other(driver, {{0, context_, kOrdinal}}, quota_of(1), {});
+  const api::DriverTable& table = other.table();
+  GatedStream stream(plain());
+  std::vector<CUdeviceptr> addresses(100);
+  for (CUdeviceptr& address : addresses) {
+    ASSERT_EQ(table.cuMemAlloc_v2(&address, 512), CUDA_SUCCESS);
+  }
+  for (const CUdeviceptr address : addresses) {
+    ASSERT_EQ(table.cuMemFreeAsync(address, stream.get()), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(records, StreamFrees::kMostMarks);
+  EXPECT_EQ(booked(), addresses.size() * 512);
+  stream.open();
+  ASSERT_EQ(table.cuStreamSynchronize(stream.get()), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+}
+
+TEST_F(MeteringTest, FreesInAStreamThatIsDestroyedCountUntilTheyAreReached) {
+  GatedStream stream(plain());
+  std::vector<CUdeviceptr> addresses(2 * StreamFrees::kMostMarks);
+  for (CUdeviceptr& address : addresses) address = allocate(kMiB / 2);
+  for (const CUdeviceptr address : addresses) {
+    ASSERT_EQ(table().cuMemFreeAsync(address, stream.get()), CUDA_SUCCESS);
+  }
+  ASSERT_EQ(table().cuStreamDestroy_v2(stream.release()), CUDA_SUCCESS);
+  size_t free = 0, total = 0;
+  ASSERT_EQ(table().cuMemGetInfo_v2(&free, &total), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), addresses.size() * kMiB / 2);
+  stream.open();
+  ASSERT_EQ(plain().cuCtxSynchronize(), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuMemGetInfo_v2(&free, &total), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+}
+
+// An event belongs to the context of its stream, which need not be the current one.
+TEST_F(MeteringTest, AStreamOfAnotherContextFreesMemory) {
+  CUcontext second = nullptr;
+  ASSERT_EQ(plain().cuCtxCreate_v2(&second, 0, 0), CUDA_SUCCESS);
+  CUstream stream = nullptr;
+  ASSERT_EQ(plain().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(plain().cuCtxSetCurrent(context_), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuMemFreeAsync(allocate(kMiB), stream), CUDA_SUCCESS);
+  ASSERT_EQ(table().cuStreamSynchronize(stream), CUDA_SUCCESS);
+  EXPECT_EQ(booked(), 0u);
+  ASSERT_EQ(plain().cuCtxDestroy_v2(second), CUDA_SUCCESS);
+  ASSERT_EQ(plain().cuCtxSetCurrent(context_), CUDA_SUCCESS);
 }
 
 TEST_F(MeteringTest, HostMemoryEndsAtTheLimit) {
@@ -380,6 +454,44 @@ TEST_F(MeteringTest, AGraphIsUploadedBeforeItsLaunchToSeeWhatItTakes) {
   EXPECT_EQ(booked(), 40 * kMiB);
   EXPECT_EQ(table.cuDeviceGraphMemTrim(0), CUDA_SUCCESS);
   EXPECT_EQ(booked(), 0u);
+}
+
+// An upload takes a place of the stream's queue, which the client does not count.
+TEST_F(MeteringTest, OnlyAGraphWithAllocationsIsUploadedAndOnlyOnce) {
+  static int uploads = 0;
+  api::DriverTable driver = plain();
+  driver.cuGraphUpload = [](CUgraphExec executable, CUstream stream) {
+    ++uploads;
+    return plain().cuGraphUpload(executable, stream);
+  };
+  const MeteredDriver other(driver, {{0, context_, kOrdinal}}, quota_of(1), {});
+  const api::DriverTable& table = other.table();
+  CUgraph graph = nullptr;
+  CUgraphNode node = nullptr;
+  CUstream stream = nullptr;
+  ASSERT_EQ(plain().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(table.cuGraphCreate(&graph, 0), CUDA_SUCCESS);
+  ASSERT_EQ(table.cuGraphAddEmptyNode(&node, graph, nullptr, 0), CUDA_SUCCESS);
+  for (const int expected : {0, 1}) {
+    CUgraphExec executable = nullptr;
+    CUgraphExecUpdateResultInfo info{};
+    ASSERT_EQ(table.cuGraphInstantiateWithFlags(&executable, graph, 0), CUDA_SUCCESS);
+    ASSERT_EQ(table.cuGraphLaunch(executable, stream), CUDA_SUCCESS);
+    EXPECT_EQ(table.cuGraphExecUpdate_v2(executable, graph, &info), CUDA_SUCCESS);
+    ASSERT_EQ(table.cuGraphLaunch(executable, stream), CUDA_SUCCESS);
+    EXPECT_EQ(uploads, expected);
+    ASSERT_EQ(plain().cuStreamSynchronize(stream), CUDA_SUCCESS);
+    ASSERT_EQ(table.cuGraphExecDestroy(executable), CUDA_SUCCESS);
+    if (expected) break;
+    CUDA_MEM_ALLOC_NODE_PARAMS parameters{};
+    parameters.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    parameters.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    parameters.bytesize = kMiB;
+    ASSERT_EQ(table.cuGraphAddMemAllocNode(&node, graph, nullptr, 0, &parameters), CUDA_SUCCESS);
+    ASSERT_EQ(table.cuGraphAddMemFreeNode(&node, graph, &node, 1, parameters.dptr), CUDA_SUCCESS);
+  }
+  EXPECT_EQ(table.cuGraphDestroy(graph), CUDA_SUCCESS);
+  plain().cuStreamDestroy_v2(stream);
 }
 
 TEST_F(MeteringTest, TheHeapOfKernelsCounts) {
