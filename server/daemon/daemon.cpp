@@ -28,6 +28,7 @@ namespace {
 // can replace it.
 constexpr rlim_t kMostNewcomers = 2048;
 constexpr size_t kMostAcceptedAtOnce = 256;
+constexpr std::chrono::milliseconds kLongestWait = std::chrono::minutes(1);  // in one poll()
 constexpr auto kCrowdedInterval = std::chrono::seconds(10);
 // How many refusals of strangers are told in an interval.
 constexpr size_t kMostStrangersTold = 100;
@@ -69,6 +70,15 @@ Daemon::Daemon(const Settings& settings, int stop, int ready)
       gate_(settings) {}
 
 Status Daemon::run() {
+  RCUDA_RETURN_IF_ERROR(open());
+  Result<bool> goes_on = true;
+  while (goes_on.ok() && *goes_on) goes_on = take_turn(kLongestWait);
+  if (goes_on.ok()) RCUDA_INFO("stopping: %zu session(s) end", pool_->sessions());
+  close();
+  return goes_on.status();
+}
+
+Status Daemon::open() {
   Result<Listener> listener =
       listen_on(settings_.listen.get(), static_cast<uint16_t>(settings_.port.get()));
   if (!listener.ok()) return listener.status();
@@ -80,24 +90,20 @@ Status Daemon::run() {
   admission_.set_rules(std::move(rules).value());
   RCUDA_RETURN_IF_ERROR(audit_.open(settings_.audit.get()));
   RCUDA_RETURN_IF_ERROR(open_leases());
-  WorkerPool pool(settings_,
-                  static_cast<uint32_t>(std::hash<std::string>()(host_name() + listener_.address)));
-  RCUDA_RETURN_IF_ERROR(pool.prepare());
-  pool.record_in(&audit_);
-  pool_ = &pool;
-  Result<bool> goes_on = true;
-  while (goes_on.ok() && *goes_on) goes_on = take_turn();
-  if (!goes_on.ok()) return goes_on.status();
-  RCUDA_INFO("stopping: %zu session(s) end", pool.sessions());
-  listener_ = {};
-  connections_.clear();
-  pool.shutdown();
-  pool_ = nullptr;
-  return {};
+  const auto first_window =
+      static_cast<uint32_t>(std::hash<std::string>()(host_name() + listener_.address));
+  pool_ = std::make_unique<WorkerPool>(settings_, first_window);
+  pool_->record_in(&audit_);
+  return pool_->prepare();
 }
 
-// One round of the loop. Returns false if the server is to stop.
-Result<bool> Daemon::take_turn() {
+void Daemon::close() {
+  listener_ = {};
+  connections_.clear();
+  pool_.reset();  // ends the workers
+}
+
+Result<bool> Daemon::take_turn(std::chrono::milliseconds longest_wait) {
   std::vector<WorkerPool::Waiting> waiting;
   for (const Connection& connection : connections_) {
     if (!connection.permit) continue;
@@ -124,7 +130,8 @@ Result<bool> Daemon::take_turn() {
         {connection.socket.fd(), static_cast<short>(connection.reads() ? POLLIN : POLLRDHUP), 0});
   }
   pool_->add_descriptors(&items);
-  if (::poll(items.data(), items.size(), poll_timeout_ms()) < 0 && errno != EINTR) {
+  const auto wait = std::min(longest_wait, time_to_next_deadline());
+  if (::poll(items.data(), items.size(), static_cast<int>(wait.count())) < 0 && errno != EINTR) {
     return Status::from_errno(errno, "poll");
   }
   if (items[0].revents) return false;
@@ -227,7 +234,7 @@ void Daemon::announce() {
   }
 }
 
-int Daemon::poll_timeout_ms() const {
+std::chrono::milliseconds Daemon::time_to_next_deadline() const {
   Clock::time_point next = pool_->next_deadline();
   for (const Connection& connection : connections_) {
     next = std::min(next, connection.deadline);
@@ -243,9 +250,9 @@ int Daemon::poll_timeout_ms() const {
   if (const std::optional<Leases::Time> end = leases_.next_end()) {
     next = std::min(next, Clock::now() + (*end - std::chrono::system_clock::now()));
   }
-  if (next == Clock::time_point::max()) return -1;
+  if (next == Clock::time_point::max()) return kLongestWait;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
-  return static_cast<int>(std::clamp<int64_t>(left.count(), 1, 60'000));
+  return std::clamp(left, std::chrono::milliseconds(1), kLongestWait);
 }
 
 void Daemon::accept_some(int listening, bool local) {

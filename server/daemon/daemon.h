@@ -56,6 +56,12 @@ class Daemon {
   // Fails when it cannot listen, or when the first worker cannot start.
   Status run();
 
+  // The parts of run(), for tests that step the daemon. take_turn() is one round of the loop. It
+  // waits for an event, `longest_wait` at most, and returns false if the server is to stop.
+  Status open();
+  Result<bool> take_turn(std::chrono::milliseconds longest_wait);
+  void close();
+
  private:
   using Clock = std::chrono::steady_clock;
 
@@ -93,7 +99,6 @@ class Daemon {
   };
 
   // daemon.cpp: the loop
-  Result<bool> take_turn();
   void serve(const pollfd* events, Clock::time_point now);
   bool expire(Connection& connection);
   void accept_some(int listening, bool local);
@@ -116,7 +121,7 @@ class Daemon {
   Result<bool> assign(Connection& connection);
   void reassure_waiting();
   void announce();
-  int poll_timeout_ms() const;
+  std::chrono::milliseconds time_to_next_deadline() const;
 
   // introduction.cpp: what a client says. The functions that return a bool return false if the
   // connection is finished: passed on, answered or refused.
@@ -157,10 +162,10 @@ class Daemon {
   const size_t most_newcomers_;
   Listener listener_;
   Admission admission_;
-  WorkerPool* pool_ = nullptr;
   Tickets tickets_;
   Gate gate_;
   Audit audit_;
+  std::unique_ptr<WorkerPool> pool_;  // between open() and close()
   Leases leases_;
   std::string leases_path_;            // empty: they are not kept
   std::list<Connection> connections_;  // the oldest first

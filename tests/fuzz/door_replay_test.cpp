@@ -1,0 +1,15 @@
+// Fixed parts of the door fuzzers' work. A program of its own, because it has no real libmunge.
+#include <gtest/gtest.h>
+
+#include "tests/fuzz/door_target.h"
+#include "tests/fuzz/replay.h"
+
+namespace rcuda::fuzz {
+namespace {
+
+TEST_F(FuzzReplayTest, ClientsOfADaemon) { replay(fuzz_door, door_corpus(false), 1'000); }
+
+TEST_F(FuzzReplayTest, ClientsUnderTls) { replay(fuzz_door, door_corpus(true), 1'000); }
+
+}  // namespace
+}  // namespace rcuda::fuzz

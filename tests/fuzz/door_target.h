@@ -1,0 +1,291 @@
+// The door fuzzers' work on one input. door_replay_test runs it over fixed mutations, too.
+//
+// Up to four clients at a time connect to a daemon, in plain or under TLS, and say and send what
+// the input lists: byte 0 chooses whether TLS is used (1: yes, 3: also a handshake that succeeds
+// first); then operations: u8 operation and client, u8 size, so many bytes. Some operations do what
+// the fuzzer cannot guess: a valid ticket, token, credential or Hello. Whatever the clients do, the
+// daemon tells a client that has not identified itself nothing, serves another one, and has nothing
+// left of them when they are gone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "api/api_hash.h"
+#include "common/wire/lease_messages.h"
+#include "tests/fuzz/door_munge.h"
+#include "tests/fuzz/door_world.h"
+
+namespace rcuda::fuzz {
+
+enum class Knock : uint8_t {
+  kRaw,       // these bytes, as they are
+  kPieces,    // the first byte says in pieces of what size
+  kInside,    // bytes of the protocol: in plain, or inside of TLS
+  kMessage,   // u8 type, then the body
+  kConnect,   // over TCP; over the local socket if the first byte is odd
+  kEnd,       // of this client's data; closes the connection if the first byte is odd
+  kTicket,    // a valid one, for the connection whose number the first byte is
+  kToken,     // valid
+  kMunge,     // a valid credential; as a server's if the first byte is odd
+  kHello,     // valid, with the time to wait in the first byte
+  kLease,     // u8 operation, u8 device, text of the job
+  kFlight,    // of the TLS handshake
+  kAltered,   // the same: u8 which byte, u8 what to do with it
+  kKeys,      // TLS: new keys; asks for the server's new ones if the first byte is odd
+  kFarewell,  // TLS: the end of the connection
+  kCount,
+};
+
+class DoorVisit {
+ public:
+  DoorVisit(DoorWorld& world, bool uses_tls) : world_(world), uses_tls_(uses_tls) {}
+
+  void run(Knock what, size_t number, const std::string& bytes) {
+    const uint8_t first = bytes.empty() ? 0 : static_cast<uint8_t>(bytes[0]);
+    std::unique_ptr<DoorClient>& client = clients_[number % std::size(clients_)];
+    if (what == Knock::kConnect || !client) {
+      client.reset();
+      client = std::make_unique<DoorClient>(world_, what == Knock::kConnect && first & 1);
+    }
+    if (what >= Knock::kFlight) return uses_tls_ ? run_tls(what, *client, bytes) : void();
+    switch (what) {
+      case Knock::kRaw:
+        return client->send_raw(bytes);
+      case Knock::kPieces:
+        for (size_t at = 1; at < bytes.size(); at += 1 + first) {
+          client->send(bytes.substr(at, 1 + first));
+        }
+        return;
+      case Knock::kInside:
+        return client->send(bytes);
+      case Knock::kMessage:
+        return bytes.empty() ? void() : client->send(wire::MessageType{first}, body(bytes, 1));
+      case Knock::kEnd:
+        client->end_of_data();
+        if (first & 1) client.reset();
+        return;
+      case Knock::kTicket:
+        return show_ticket(*client, clients_[first % std::size(clients_)].get());
+      case Knock::kToken:
+        return show_token(*client);
+      case Knock::kMunge:
+        return show_credential(*client, first & 1);
+      case Knock::kHello:
+        return client->send(wire::MessageType::kHello, hello(first));
+      case Knock::kLease:
+        return ask_for_lease(*client, bytes);
+      default:
+        return;
+    }
+  }
+
+ private:
+  static std::vector<std::byte> body(const std::string& bytes, size_t from) {
+    const auto* data = reinterpret_cast<const std::byte*>(bytes.data());
+    return {data + std::min(from, bytes.size()), data + bytes.size()};
+  }
+
+  static std::vector<std::byte> hello(uint32_t wait_ms) {
+    wire::Hello hello;
+    hello.api_hash = api::kApiHash;
+    hello.medium = "tcp";
+    hello.devices = {0};
+    hello.wait_ms = wait_ms;
+    return wire::encode(hello);
+  }
+
+  void run_tls(Knock what, DoorClient& client, const std::string& bytes) {
+    TlsHalf& tls = client.tls();
+    const auto at = [&](size_t i) { return i < bytes.size() ? static_cast<uint8_t>(bytes[i]) : 0; };
+    switch (what) {
+      case Knock::kFlight:
+        return client.send_raw(tls.flight());
+      case Knock::kAltered:
+        return client.send_raw(alter(tls.flight(), at(0), at(1)));
+      case Knock::kKeys:
+        return client.send_raw(tls.key_update(at(0) & 1));
+      default:
+        return client.send_raw(tls.farewell());
+    }
+  }
+
+  static std::string alter(std::string flight, size_t where, uint8_t how) {
+    if (flight.empty()) return flight;
+    where %= flight.size();
+    if (how % 4 == 0) return flight.substr(0, where);
+    if (how % 4 == 1) return flight.substr(where);
+    if (how % 4 == 2) return flight + flight.substr(where);
+    flight[where] = static_cast<char>(flight[where] ^ how);
+    return flight;
+  }
+
+  void show_ticket(DoorClient& client, const DoorClient* of) {
+    const Result<wire::Endpoint> own = wire::own_endpoint(of ? of->fd() : client.fd());
+    const Result<wire::Endpoint> peer = wire::peer_endpoint(of ? of->fd() : client.fd());
+    if (!own.ok() || !peer.ok()) return;
+    DoorClient local(world_, true);
+    local.send(wire::MessageType::kTicketQuery, wire::encode(wire::TicketQuery{*own, *peer}));
+    if (!local.was_told(wire::MessageType::kTicket)) return;
+    if ((!of || of == &client) && !client.has_tls()) client.is_known();
+    client.send(wire::MessageType::kTicket, local.told());
+  }
+
+  void show_token(DoorClient& client) {
+    wire::Authenticate message;
+    message.method = wire::Method::kToken;
+    message.id = world_.token().id;
+    std::copy(world_.token().secret.begin(), world_.token().secret.end(), message.secret);
+    if (client.is_shaken()) client.is_known();
+    client.send(wire::MessageType::kAuthenticate, wire::encode(message));
+    if (client.is_shaken()) client.wait_for_answer();
+  }
+
+  static void show_credential(DoorClient& client, bool of_server) {
+    uint8_t nonce[32] = {};
+    const bool has_nonce = client.is_shaken() || client.was_told(wire::MessageType::kChallenge);
+    const auto side = of_server ? wire::MungeSide::kServer : wire::MungeSide::kClient;
+    if (client.is_shaken()) {
+      const tls::Key key = client.tls().exported(tls::kMungeLabel);
+      std::copy(key.begin(), key.end(), nonce);
+    } else if (has_nonce) {
+      std::copy_n(reinterpret_cast<const uint8_t*>(client.told().data()), sizeof nonce, nonce);
+    }
+    wire::Authenticate message;
+    message.method = wire::Method::kMunge;
+    message.credential =
+        mint_credential(::geteuid(), wire::munge_payload(side, client.is_shaken(), nonce));
+    if (has_nonce && !of_server) client.is_known();
+    client.send(wire::MessageType::kAuthenticate, wire::encode(message));
+    if (has_nonce) client.wait_for_answer();
+  }
+
+  static void ask_for_lease(DoorClient& client, const std::string& bytes) {
+    wire::LeaseRequest request;
+    const auto at = [&](size_t i) { return i < bytes.size() ? static_cast<uint8_t>(bytes[i]) : 0; };
+    request.operation = static_cast<wire::LeaseOperation>(1 + at(0) % 4);
+    request.devices = {static_cast<uint32_t>(at(1) & 3)};
+    request.shared = at(1) & 4;
+    request.seconds = 60;
+    if (bytes.size() > 2) request.job = bytes.substr(2);
+    client.send(wire::MessageType::kLeaseRequest, wire::encode(request));
+  }
+
+  DoorWorld& world_;
+  const bool uses_tls_;
+  std::unique_ptr<DoorClient> clients_[4];
+};
+
+// Open descriptors but for pipes, which libFuzzer opens too.
+inline size_t descriptors() {
+  size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;  // the iterator's own, for example
+    count += !std::filesystem::read_symlink(entry, gone).string().starts_with("pipe:") && !gone;
+  }
+  return count;
+}
+
+// The world, with a new daemon after some inputs: leases, for example, outlive their operator.
+inline DoorWorld& door_world() {
+  static DoorWorld& world = *new DoorWorld;
+  static size_t inputs = 0;
+  if (inputs++ % 256 != 0) return world;
+  world.start();
+  {
+    // The daemon opens the file of tokens for the first one, and keeps it open.
+    DoorVisit first(world, true);
+    for (const Knock what : {Knock::kFlight, Knock::kFlight, Knock::kToken}) first.run(what, 0, "");
+  }
+  world.turn();
+  return world;
+}
+
+inline void fuzz_door(const uint8_t* data, size_t size) {
+  if (size == 0) return;
+  DoorWorld& world = door_world();
+  static const size_t before = descriptors();
+  {
+    DoorVisit visit(world, data[0] & 1);
+    if ((data[0] & 3) == 3) {
+      visit.run(Knock::kFlight, 0, "");
+      visit.run(Knock::kFlight, 0, "");
+    }
+    for (size_t at = 1; at + 2 <= size;) {
+      const size_t bytes = std::min<size_t>(data[at + 1], size - at - 2);
+      const auto what = static_cast<Knock>(data[at] % 32 % static_cast<size_t>(Knock::kCount));
+      visit.run(what, data[at] / 64, {reinterpret_cast<const char*>(data) + at + 2, bytes});
+      at += 2 + bytes;
+    }
+    DoorClient good(world, true);
+    good.send(wire::MessageType::kStatusQuery, {});
+    must(good.was_told(wire::MessageType::kStatus));
+  }
+  forget_credentials();
+  // Also the workers, none of which can start, have to be gone.
+  for (int i = 0; descriptors() != before; ++i) {
+    must(i < 1000);
+    world.turn(milliseconds(i < 10 ? 0 : 10));
+  }
+}
+
+inline std::vector<std::string> door_corpus(bool with_tls) {
+  const auto knock = [](Knock what, const std::string& bytes = "", int client = 0) {
+    return std::string{static_cast<char>(static_cast<int>(what) + 64 * client),
+                       static_cast<char>(bytes.size())} +
+           bytes;
+  };
+  const std::string odd = "\1", list = "\3";
+  const std::string status = knock(Knock::kMessage, "\5"), query = knock(Knock::kMessage, "\14");
+  const std::string end = knock(Knock::kEnd), close = knock(Knock::kEnd, odd);
+  const std::string local = knock(Knock::kConnect, odd), tcp = knock(Knock::kConnect);
+  const std::string hello = knock(Knock::kHello), patient = knock(Knock::kHello, "\200");
+  const wire::MessageHeader query_header{wire::kMagic, wire::kProtocolVersion,
+                                         wire::MessageType::kStatusQuery, 4};
+  const std::string header =
+      std::string(reinterpret_cast<const char*>(&query_header), sizeof query_header) + "body";
+  const std::vector<std::string> plain = {
+      knock(Knock::kTicket) + hello + close,
+      knock(Knock::kTicket) + status,
+      knock(Knock::kTicket, odd) + status,
+      tcp + knock(Knock::kConnect, "", 1) + knock(Knock::kTicket, odd) + hello + status,
+      knock(Knock::kTicket) + knock(Knock::kTicket) + hello,
+      query + knock(Knock::kMunge) + hello + end,
+      query + knock(Knock::kMunge) + status,
+      query + knock(Knock::kMunge, odd) + status,
+      query + query,
+      knock(Knock::kToken) + status,
+      hello + status,
+      local + hello + end,
+      local + patient + knock(Knock::kHello, "", 1) + close,
+      local + status,
+      local + knock(Knock::kLease, std::string("\0\1job", 5)) + local + hello,
+      local + knock(Knock::kLease, std::string("\0\4job", 5)) + local +
+          knock(Knock::kLease, std::string("\1\0job", 5)) + local +
+          knock(Knock::kLease, std::string("\2\0job", 5)) + local + knock(Knock::kLease, list),
+      knock(Knock::kLease, list),
+      knock(Knock::kPieces, std::string(1, '\0') + header) + end,
+      knock(Knock::kRaw, header.substr(0, 17)) + knock(Knock::kRaw, header.substr(17)),
+      knock(Knock::kMessage, "\2" + std::string(20, 'a')),
+      knock(Knock::kMessage, "\7" + std::string(40, 'p')),
+      knock(Knock::kRaw, std::string("\26\3\1\0\5\1\0\0\1\0", 10)) + status,
+  };
+  std::vector<std::string> corpus;
+  for (const std::string& input : plain) corpus.push_back(std::string(1, with_tls ? 3 : 0) + input);
+  if (!with_tls) return corpus;
+  const std::string flight = knock(Knock::kFlight);
+  corpus.push_back("\1" + flight + flight + knock(Knock::kToken) + hello + close);
+  corpus.push_back("\1" + flight + knock(Knock::kAltered, "\50\3") + knock(Knock::kToken));
+  corpus.push_back("\1" + knock(Knock::kAltered, std::string("\50\0", 2)) + end);
+  corpus.push_back("\1" + knock(Knock::kRaw, header) + flight);
+  corpus.push_back("\1" + flight + knock(Knock::kRaw, header) + flight + status);
+  corpus.push_back("\3" + knock(Knock::kToken) + knock(Knock::kKeys, odd) + status);
+  corpus.push_back("\3" + knock(Knock::kKeys) + knock(Knock::kMunge) + knock(Knock::kFarewell));
+  corpus.push_back("\3" + knock(Knock::kToken) + knock(Knock::kRaw, header) + hello);
+  return corpus;
+}
+
+}  // namespace rcuda::fuzz
