@@ -9,7 +9,9 @@ port, so a client that connects to it gets no ticket.
 import base64
 import json
 import os
+import select
 import shutil
+import signal
 import socket
 import ssl
 import struct
@@ -23,7 +25,7 @@ from servers import client_environment, eventually, message, read_message, run_t
 BUILD = PROGRAMS = None
 EXPECTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../programs/expected")
 TLS_HANDSHAKE = 0x16
-REFUSAL, STATUS, AUTHENTICATE, AUTHENTICATED = 4, 6, 14, 15
+REFUSAL, STATUS, AUTH_QUERY, CHALLENGE, AUTHENTICATE, AUTHENTICATED = 4, 6, 12, 13, 14, 15
 PLAIN_LINK = b"cudatcp1"  # the first bytes of a TCP Link, of a client as of a peer worker
 
 
@@ -263,25 +265,26 @@ class AuthTest(unittest.TestCase):
 
     # ---- MUNGE ----
 
-    def start_munged(self):
+    def start_munged(self, name="munge", key=None):
         munged = shutil.which("munged", path="/usr/sbin:/usr/bin:/sbin")
         if not munged:
             self.skipTest("munged is not installed")
-        folder = self.path("munge")
+        folder = self.path(name)
         os.mkdir(folder, 0o755)
-        key = os.path.join(folder, "key")
-        with open(key, "wb") as file:
-            file.write(os.urandom(128))
-        os.chmod(key, 0o600)
+        key_file = os.path.join(folder, "key")
+        with open(key_file, "wb") as file:
+            file.write(key or os.urandom(128))
+        os.chmod(key_file, 0o600)
         private = os.path.join(folder, "private")
         os.mkdir(private, 0o700)
-        process = subprocess.Popen(
-            [munged, "--foreground", "--force", "--socket", folder + "/socket", "--key-file", key,
+        self.munged = subprocess.Popen(
+            [munged, "--foreground", "--force", "--socket", folder + "/socket", "--key-file", key_file,
              "--pid-file", folder + "/pid", "--log-file", private + "/log",
              "--seed-file", private + "/seed"],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-        def stop():
+        def stop(process=self.munged):
+            process.send_signal(signal.SIGCONT)
             process.terminate()
             process.wait()
         self.addCleanup(stop)
@@ -305,6 +308,80 @@ class AuthTest(unittest.TestCase):
         self.assertEqual(self.audit(lax)[0]["method"], "munge")
         self.assert_refused(self.run_program([plain.address()], RCUDA_SECURITY="none"),
                             "no ticket")
+
+    def silent_munged(self):
+        """A socket at which nobody accepts, with room for one connection: further ones hang in
+        connect()."""
+        path = self.path("silent")
+        listener = socket.socket(socket.AF_UNIX)
+        self.addCleanup(listener.close)
+        listener.bind(path)
+        listener.listen(0)
+        return path
+
+    def knock_with_credentials(self, server, count):
+        """Connections for which the server has to ask munged."""
+        connections = []
+        for _ in range(count):
+            connection = socket.create_connection(("127.0.0.1", int(server.port)), timeout=60)
+            self.addCleanup(connection.close)
+            connection.sendall(message(AUTH_QUERY))
+            self.assertEqual(read_message(connection)[0], CHALLENGE)
+            credential = b"MUNGE:AwQFBgcI:"
+            connection.sendall(message(AUTHENTICATE, struct.pack("<2I32xI", 3, 0, len(credential))
+                                       + credential))
+            connections.append(connection)
+        return connections
+
+    def assert_survives_munged_that_hangs(self, server, good, reason):
+        """`good`: munged of the client's machine. `reason`: in what the clients are told."""
+        proxy = self.proxy(server)
+        token = self.token_file(self.make_token(server))
+        self.assert_works(self.run_program([proxy.address()], RCUDA_TOKEN_FILE=token))
+        self.assertTrue(eventually(  # its worker has ended
+            lambda: any(line.get("method") == "token" for line in self.audit(server))))
+        threads = f"/proc/{server.process.pid}/task"
+        server.settle()
+        before = server.descriptors(), len(os.listdir(threads))
+
+        def serves_others():
+            # More than the server checks at a time. It answers others before it gives these up.
+            self.hanging = self.knock_with_credentials(server, 8)
+            server.settle()
+            return not select.select(self.hanging, [], [], 0)[0]
+        self.assertTrue(eventually(serves_others))
+        self.assert_works(self.run_program([proxy.address()], RCUDA_TOKEN_FILE=token))
+        for connection in self.hanging:
+            kind, told = read_message(connection)
+            self.assertEqual(kind, REFUSAL)
+            self.assertIn(reason, told)
+        self.assert_refused(self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=good), reason)
+        self.assertTrue(eventually(
+            lambda: (server.descriptors(), len(os.listdir(threads))) == before))
+
+    def test_a_munged_that_hangs_keeps_nobody_else(self):
+        key = os.urandom(128)
+        good = self.start_munged("good", key)
+        stopped = self.start_munged("stopped", key)
+        server = self.server(RCUDA_MUNGE_SOCKET=stopped, RCUDA_SERVER_SECURITY="plain")
+        proxy = self.proxy(server)
+        self.assert_works(self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=good))
+        self.munged.send_signal(signal.SIGSTOP)
+        self.assert_survives_munged_that_hangs(
+            server, good, "munged or the user database of its machine does not answer")
+        # That of the client's own machine.
+        self.assert_refused(self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=stopped),
+                            "munged does not answer at " + stopped)
+        self.munged.send_signal(signal.SIGCONT)
+        self.assert_works(self.run_program([proxy.address()], RCUDA_MUNGE_SOCKET=good))
+
+    def test_a_munged_that_accepts_nothing_keeps_nobody_else(self):
+        good = self.start_munged()
+        silent = self.silent_munged()
+        server = self.server(RCUDA_MUNGE_SOCKET=silent, RCUDA_SERVER_SECURITY="plain")
+        self.assert_survives_munged_that_hangs(server, good, "munged does not answer at " + silent)
+        self.assert_refused(self.run_program([self.proxy(server).address()], RCUDA_MUNGE_SOCKET=silent),
+                            "munged does not answer at " + silent)
 
     # ---- certificates ----
 
