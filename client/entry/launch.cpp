@@ -9,6 +9,7 @@
 #include "client/calls/capture.h"
 #include "client/calls/functions.h"
 #include "client/calls/host_functions.h"
+#include "client/calls/launch_shape.h"
 #include "client/calls/marshal.h"
 #include "client/calls/parameters.h"
 #include "client/memory/host_memory.h"
@@ -17,48 +18,6 @@
 
 namespace rcuda::client {
 namespace {
-
-struct LaunchShape {
-  unsigned grid[3];
-  unsigned block[3];
-  unsigned shared_bytes;
-};
-
-int function_attribute(const FunctionInfo& info, CUfunction_attribute which) {
-  return info.attributes[which].load(std::memory_order_relaxed);
-}
-
-CUresult check_shape(const LaunchShape& shape, const Device& device, const FunctionInfo& info) {
-  constexpr CUdevice_attribute kGrid[] = {CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X,
-                                          CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y,
-                                          CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z};
-  constexpr CUdevice_attribute kBlock[] = {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X,
-                                           CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y,
-                                           CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z};
-  uint64_t threads = 1;
-  for (int i = 0; i < 3; ++i) {
-    if (shape.grid[i] == 0 || shape.grid[i] > static_cast<unsigned>(device.attribute(kGrid[i])) ||
-        shape.block[i] == 0 ||
-        shape.block[i] > static_cast<unsigned>(device.attribute(kBlock[i]))) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    threads *= shape.block[i];
-  }
-  if (threads >
-      static_cast<uint64_t>(device.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK))) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  const int function_threads = function_attribute(info, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
-  if (function_threads > 0 && threads > static_cast<uint64_t>(function_threads)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  const int dynamic_limit =
-      function_attribute(info, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
-  if (dynamic_limit >= 0 && shape.shared_bytes > static_cast<unsigned>(dynamic_limit)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  return CUDA_SUCCESS;
-}
 
 // The tail of a launch command: parameters and attributes. A page is inline; only a kernel with
 // larger parameters needs the heap.
@@ -277,6 +236,79 @@ CUresult launch(CUfunction function, const LaunchShape& shape, CUstream stream, 
   return send_with_attributes(launch, shape, attributes, attribute_count);
 }
 
+// ---- one kernel on several devices -------------------------------------------------------------
+
+// Appends one launch to the tail of a LaunchOnDevices command.
+CUresult append_launch(const CUDA_LAUNCH_PARAMS& given, const Stream& stream,
+                       std::vector<std::byte>* tail) {
+  Launch launch;
+  launch.target = target_of(stream);
+  const LaunchShape shape{{given.gridDimX, given.gridDimY, given.gridDimZ},
+                          {given.blockDimX, given.blockDimY, given.blockDimZ},
+                          given.sharedMemBytes};
+  const InContext in_its_context(launch.target);
+  CUresult result = check(given.function, shape, true, 0, &launch);
+  if (result == CUDA_SUCCESS) result = fill_tail(given.kernelParams, nullptr, nullptr, 0, &launch);
+  if (result != CUDA_SUCCESS) return result;
+  wire::LaunchBody& body = launch.body;
+  body.function = launch.callable.info->id;
+  body.is_kernel = launch.callable.is_kernel;
+  body.stream = stream.id;
+  std::memcpy(body.grid, shape.grid, sizeof body.grid);
+  std::memcpy(body.block, shape.block, sizeof body.block);
+  body.shared_bytes = shape.shared_bytes;
+  mirror_reachable(launch.target, std::span<const std::byte>(launch.tail.bytes()));
+  if (any_mirrored()) result = push_mirrors(launch.target);
+  const auto head = std::as_bytes(std::span(&body, 1));
+  tail->insert(tail->end(), head.begin(), head.end());
+  tail->insert(tail->end(), launch.tail.bytes().begin(), launch.tail.bytes().end());
+  return result;
+}
+
+// The streams must be created ones, of different devices of one server: kernels of a launch may
+// wait for each other, which no two servers' GPUs can do.
+CUresult find_streams(std::span<const CUDA_LAUNCH_PARAMS> launches, std::vector<Stream*>* streams) {
+  for (const CUDA_LAUNCH_PARAMS& launch : launches) {
+    auto* stream = find<Stream>(launch.hStream);
+    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    for (const Stream* other : *streams) {
+      if (other->device == stream->device) return CUDA_ERROR_INVALID_DEVICE;
+      if (other->session != stream->session) return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    streams->push_back(stream);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult launch_on_devices(std::span<const CUDA_LAUNCH_PARAMS> launches, unsigned flags) {
+  std::vector<Stream*> streams;
+  if (CUresult result = find_streams(launches, &streams); result != CUDA_SUCCESS) return result;
+  std::vector<std::byte> tail;
+  for (size_t i = 0; i < launches.size(); ++i) {
+    if (CUresult result = append_launch(launches[i], *streams[i], &tail); result != CUDA_SUCCESS) {
+      return result;
+    }
+  }
+  for (const Stream* stream : streams) stream->timeline->pace();
+  const wire::LaunchOnDevicesBody body{static_cast<uint32_t>(launches.size()), flags};
+  Target target = target_of(*streams.front());
+  target.timeline = streams.front()->timeline.get();
+  Reply reply;
+  const CUresult result =
+      target.session->call(target, static_cast<uint16_t>(wire::Custom::kLaunchOnDevices),
+                           std::as_bytes(std::span(&body, 1)), tail, 0, &reply);
+  // Each stream's timeline counts its own commands.
+  for (size_t i = 1; i < streams.size() && result == CUDA_SUCCESS; ++i) {
+    target = target_of(*streams[i]);
+    target.timeline = streams[i]->timeline.get();
+    if (CUresult noted = post(target, wire::Custom::kNoteWork, wire::NoteWorkBody{streams[i]->id});
+        noted != CUDA_SUCCESS) {
+      return noted;
+    }
+  }
+  return result;
+}
+
 }  // namespace
 }  // namespace rcuda::client
 
@@ -307,6 +339,17 @@ CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x, unsigne
                                    void** parameters) {
   return launch(function, {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes},
                 stream, parameters, nullptr, true);
+}
+
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launches, unsigned count,
+                                              unsigned flags) {
+  constexpr unsigned kFlags = CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC |
+                              CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC;
+  if (CUresult result = Process::get().check(); result != CUDA_SUCCESS) return result;
+  if (!launches || count == 0 || count > Process::get().device_count() || (flags & ~kFlags)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return launch_on_devices({launches, count}, flags);
 }
 
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* user_data) {

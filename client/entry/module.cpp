@@ -401,6 +401,13 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary libra
   return CUDA_SUCCESS;
 }
 
+// A driver answers so where the symbol is no unified function (580 on an H100).
+CUresult cuLibraryGetUnifiedFunction(void**, CUlibrary handle, const char*) {
+  Library* library;
+  const CUresult result = find_library(handle, &library);
+  return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : result;
+}
+
 CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary library,
                              const char* name) {
   if (!address && !bytes) return CUDA_ERROR_INVALID_VALUE;  // one may be null

@@ -23,6 +23,7 @@
 #include <cuda.h>
 
 #include "client/objects/object.h"
+#include "common/cuda/shaped_launch.h"
 
 namespace rcuda::client {
 
@@ -64,6 +65,8 @@ struct FunctionInfo {
   // launch itself.
   std::mutex launches_mutex;
   std::set<std::vector<std::byte>> accepted_launches;
+
+  cuda::ShapedLaunch shaped;  // of cuFuncSetBlockShape and cuParamSet*
 };
 
 // The variables of a module or library that the application has looked up: address to buffer id (of

@@ -1,10 +1,13 @@
 #include "client/process/remote_attributes.h"
 
+#include <cstdint>
+
 #include <cuda.h>
 
 namespace rcuda::client {
 
 void correct_attributes(wire::DeviceInfo* info) {
+  constexpr int32_t kUnknown = INT32_MIN;  // to the server's driver
   constexpr CUdevice_attribute kNotRemote[] = {
       // Managed memory does not migrate: kernels use the host's pages in place, over a bus without
       // atomic operations, or use a copy.
@@ -18,9 +21,20 @@ void correct_attributes(wire::DeviceInfo* info) {
       CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED,
       CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
       CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED,
+      // What needs these answers as a driver without them does (api/exports/absent.cpp).
+      CU_DEVICE_ATTRIBUTE_TIMELINE_SEMAPHORE_INTEROP_SUPPORTED,
+      CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS,
+      CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED,
+      CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK,
+      CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_MAXIMUM_LENGTH,
+      CU_DEVICE_ATTRIBUTE_D3D12_CIG_SUPPORTED,
+      CU_DEVICE_ATTRIBUTE_VULKAN_CIG_SUPPORTED,
   };
   for (const CUdevice_attribute attribute : kNotRemote) {
-    if (static_cast<size_t>(attribute) < info->attributes.size()) info->attributes[attribute] = 0;
+    const auto index = static_cast<size_t>(attribute);
+    if (index < info->attributes.size() && info->attributes[index] != kUnknown) {
+      info->attributes[index] = 0;
+    }
   }
 }
 

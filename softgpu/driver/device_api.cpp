@@ -8,6 +8,7 @@
 
 #include "common/cuda/batch_shape.h"
 #include "common/cuda/device_properties.h"
+#include "common/cuda/notifications.h"
 #include "softgpu/driver/array.h"
 #include "softgpu/driver/config.h"
 #include "softgpu/driver/context.h"
@@ -300,6 +301,20 @@ CUresult CUDAAPI cuProfilerStart(void) {
 CUresult CUDAAPI cuProfilerStop(void) {
   Context* context = nullptr;
   return enter(&context);
+}
+
+CUresult CUDAAPI cuDeviceRegisterAsyncNotification(CUdevice ordinal, CUasyncCallback callback,
+                                                   void*, CUasyncCallbackHandle* handle) {
+  Device* device;
+  if (CUresult result = find_device(ordinal, &device)) return result;
+  return rcuda::cuda::Notifications::get().add(ordinal, callback, handle);
+}
+
+CUresult CUDAAPI cuDeviceUnregisterAsyncNotification(CUdevice ordinal,
+                                                     CUasyncCallbackHandle handle) {
+  Device* device;
+  if (CUresult result = find_device(ordinal, &device)) return result;
+  return rcuda::cuda::Notifications::get().remove(ordinal, handle);
 }
 
 }  // extern "C"

@@ -291,9 +291,9 @@ CUresult CUDAAPI cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launch
                                                       unsigned int numDevices, unsigned int flags) {
   constexpr unsigned kFlags = CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_PRE_LAUNCH_SYNC |
                               CUDA_COOPERATIVE_LAUNCH_MULTI_DEVICE_NO_POST_LAUNCH_SYNC;
-  Context* context = nullptr;
-  if (CUresult result = enter(&context)) return result;
-  if (launchParamsList == nullptr || numDevices == 0 || (flags & ~kFlags) != 0) {
+  if (CUresult result = check_initialized()) return result;
+  if (launchParamsList == nullptr || numDevices == 0 ||
+      numDevices > static_cast<unsigned>(device_count()) || (flags & ~kFlags) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   std::vector<std::shared_ptr<Stream>> streams;

@@ -25,6 +25,7 @@
 
 #include <cuda.h>
 
+#include "common/cuda/shaped_launch.h"
 #include "common/image/image.h"
 #include "softgpu/exec/program.h"
 
@@ -59,11 +60,13 @@ class Function {
   const std::shared_ptr<Module>& module() const { return module_; }
   Context& context() const;
   FunctionSettings& settings() { return settings_; }
+  rcuda::cuda::ShapedLaunch& shaped() { return shaped_; }
 
  private:
   std::shared_ptr<Module> module_;  // keeps the code alive while queued work uses it
   const exec::Kernel& kernel_;
   FunctionSettings settings_;
+  rcuda::cuda::ShapedLaunch shaped_;
 };
 
 class Module : public std::enable_shared_from_this<Module> {

@@ -162,6 +162,71 @@ HandlerResult launch(LaunchServices& services, const Command& command,
                                      separate, packed));
 }
 
+namespace {
+
+// One launch of a LaunchOnDevices command, as the driver takes it.
+struct DeviceLaunch {
+  CUDA_LAUNCH_PARAMS given{};
+  std::vector<void*> pointers;
+};
+
+// Returns false if the command is malformed.
+bool read_device_launch(LaunchServices& services, BodyReader& in, DeviceLaunch* launch,
+                        CUresult* result) {
+  wire::LaunchBody body;
+  std::span<const std::byte> parameters;
+  if (!in.read(&body) || body.parameter_bytes > wire::kMaxParameterBytes || body.stream == 0 ||
+      !in.bytes((body.parameter_bytes + 7u) & ~7u, &parameters)) {
+    return false;
+  }
+  Object* object = services.objects.of(body.is_kernel ? wire::Kind::kKernel : wire::Kind::kFunction)
+                       .find(body.function);
+  SessionStream stream;
+  *result = object ? services.objects.use_stream(body.stream, &stream) : CUDA_ERROR_INVALID_HANDLE;
+  if (*result != CUDA_SUCCESS) return true;
+  for (const wire::ParameterInfo& parameter :
+       parameters_of(services.driver, object->handle, body.is_kernel)) {
+    if (uint64_t{parameter.offset_bytes} + parameter.size_bytes > parameters.size()) {
+      *result = CUDA_ERROR_INVALID_VALUE;
+      return true;
+    }
+    launch->pointers.push_back(const_cast<std::byte*>(parameters.data()) + parameter.offset_bytes);
+  }
+  launch->given = {static_cast<CUfunction>(object->handle),
+                   body.grid[0],
+                   body.grid[1],
+                   body.grid[2],
+                   body.block[0],
+                   body.block[1],
+                   body.block[2],
+                   body.shared_bytes,
+                   stream.handle,
+                   launch->pointers.empty() ? nullptr : launch->pointers.data()};
+  return true;
+}
+
+}  // namespace
+
+HandlerResult launch_on_devices(LaunchServices& services, const Command& command,
+                                const wire::LaunchOnDevicesBody& body) {
+  constexpr uint32_t kMaxDevices = 64;
+  if (body.count == 0 || body.count > kMaxDevices) return kMalformed;
+  if (!services.driver.cuLaunchCooperativeKernelMultiDevice) return done(CUDA_ERROR_NOT_SUPPORTED);
+  BodyReader in(command.tail);
+  std::vector<DeviceLaunch> launches(body.count);
+  std::vector<CUDA_LAUNCH_PARAMS> given;
+  for (DeviceLaunch& launch : launches) {
+    CUresult result = CUDA_SUCCESS;
+    if (!read_device_launch(services, in, &launch, &result)) return kMalformed;
+    if (result != CUDA_SUCCESS) return done(result);
+    given.push_back(launch.given);
+  }
+  return done(
+      services.driver.cuLaunchCooperativeKernelMultiDevice(given.data(), body.count, body.flags));
+}
+
+HandlerResult note_work(LaunchServices&, const Command&, const wire::NoteWorkBody&) { return {}; }
+
 HandlerResult launch_host(LaunchServices& services, const Command&,
                           const wire::LaunchHostBody& body) {
   SessionStream stream;

@@ -1,0 +1,36 @@
+// cuDeviceRegisterAsyncNotification: accepted, as by a driver whose device sends no notifications.
+#include "common/cuda/notifications.h"
+
+#include <cuda.h>
+
+#include "client/process/process.h"
+
+namespace rcuda::client {
+namespace {
+
+CUresult check_device(CUdevice ordinal) {
+  const Process& process = Process::get();
+  if (CUresult result = process.check(); result != CUDA_SUCCESS) return result;
+  return process.device(ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+}  // namespace
+}  // namespace rcuda::client
+
+using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+using rcuda::cuda::Notifications;
+
+extern "C" {
+
+CUresult cuDeviceRegisterAsyncNotification(CUdevice device, CUasyncCallback callback, void*,
+                                           CUasyncCallbackHandle* handle) {
+  const CUresult result = check_device(device);
+  return result == CUDA_SUCCESS ? Notifications::get().add(device, callback, handle) : result;
+}
+
+CUresult cuDeviceUnregisterAsyncNotification(CUdevice device, CUasyncCallbackHandle handle) {
+  const CUresult result = check_device(device);
+  return result == CUDA_SUCCESS ? Notifications::get().remove(device, handle) : result;
+}
+
+}  // extern "C"

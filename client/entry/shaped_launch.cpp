@@ -1,0 +1,114 @@
+// The launch interface of CUDA 3. The client keeps the shape and the parameters of each function
+// (FunctionInfo::shaped); a launch is a cuLaunchKernel with them. CUDA leaves open what a
+// cuLaunchKernel in between does to them; here nothing.
+#include <cuda.h>
+
+#include "client/calls/functions.h"
+#include "client/calls/launch_shape.h"
+#include "client/calls/marshal.h"
+#include "client/objects/arena.h"
+#include "client/process/process.h"
+
+namespace rcuda::client {
+namespace {
+
+// What every call of the interface needs.
+struct Subject {
+  Target target;
+  FunctionInfo* info = nullptr;
+
+  CUresult resolve(CUfunction function) {
+    if (CUresult result = target_current(&target); result != CUDA_SUCCESS) return result;
+    if (!find<Function>(function)) return CUDA_ERROR_INVALID_HANDLE;  // or a kernel
+    Callable callable;
+    const CUresult result = resolve_callable(function, target, &callable);
+    info = callable.info;
+    return result;
+  }
+  CUresult check(const cuda::ShapedLaunch::Settings& settings) const {
+    const auto& block = settings.block;
+    return check_shape({{1, 1, 1}, {block[0], block[1], block[2]}, settings.shared_bytes},
+                       *Process::get().device(static_cast<CUdevice>(target.device)), *info);
+  }
+};
+
+CUresult set_parameter(CUfunction function, int offset, const void* value, size_t bytes) {
+  Subject subject;
+  const CUresult result = subject.resolve(function);
+  return result == CUDA_SUCCESS ? subject.info->shaped.set_parameter(offset, value, bytes) : result;
+}
+
+CUresult launch_grid(CUfunction function, int width, int height, CUstream stream) {
+  Subject subject;
+  if (CUresult result = subject.resolve(function); result != CUDA_SUCCESS) return result;
+  if (width <= 0 || height <= 0) return CUDA_ERROR_INVALID_VALUE;
+  cuda::ShapedLaunch::Settings settings = subject.info->shaped.settings();
+  const size_t taken = subject.info->parameter_bytes;
+  if (settings.parameters.size() > taken) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+  // Parameters beyond the size that was set are zero.
+  settings.parameters.resize(taken);
+  size_t bytes = taken;
+  void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, settings.parameters.data(),
+                   CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+  return cuLaunchKernel(function, static_cast<unsigned>(width), static_cast<unsigned>(height), 1,
+                        settings.block[0], settings.block[1], settings.block[2],
+                        settings.shared_bytes, stream, nullptr, bytes ? extra : nullptr);
+}
+
+}  // namespace
+}  // namespace rcuda::client
+
+using namespace rcuda::client;  // NOLINT: entry points live outside every namespace
+
+extern "C" {
+
+CUresult cuFuncSetBlockShape(CUfunction function, int x, int y, int z) {
+  Subject subject;
+  if (CUresult result = subject.resolve(function); result != CUDA_SUCCESS) return result;
+  if (x <= 0 || y <= 0 || z <= 0) return CUDA_ERROR_INVALID_VALUE;
+  rcuda::cuda::ShapedLaunch::Settings settings;
+  settings.block = {static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z)};
+  if (CUresult result = subject.check(settings); result != CUDA_SUCCESS) return result;
+  subject.info->shaped.set_block(settings.block);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuFuncSetSharedSize(CUfunction function, unsigned bytes) {
+  Subject subject;
+  if (CUresult result = subject.resolve(function); result != CUDA_SUCCESS) return result;
+  rcuda::cuda::ShapedLaunch::Settings settings;
+  settings.shared_bytes = bytes;
+  if (CUresult result = subject.check(settings); result != CUDA_SUCCESS) return result;
+  subject.info->shaped.set_shared_bytes(bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuParamSetSize(CUfunction function, unsigned bytes) {
+  Subject subject;
+  const CUresult result = subject.resolve(function);
+  return result == CUDA_SUCCESS ? subject.info->shaped.set_size(bytes) : result;
+}
+
+CUresult cuParamSeti(CUfunction function, int offset, unsigned value) {
+  return set_parameter(function, offset, &value, sizeof value);
+}
+
+CUresult cuParamSetf(CUfunction function, int offset, float value) {
+  return set_parameter(function, offset, &value, sizeof value);
+}
+
+CUresult cuParamSetv(CUfunction function, int offset, void* value, unsigned bytes) {
+  return set_parameter(function, offset, value, bytes);
+}
+
+CUresult cuLaunch(CUfunction function) { return launch_grid(function, 1, 1, nullptr); }
+
+CUresult cuLaunchGrid(CUfunction function, int width, int height) {
+  return launch_grid(function, width, height, nullptr);
+}
+
+CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream) {
+  return launch_grid(function, width, height, stream);
+}
+
+}  // extern "C"

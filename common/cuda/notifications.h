@@ -1,0 +1,46 @@
+// The callbacks of cuDeviceRegisterAsyncNotification. Only a device whose memory a hypervisor
+// shrinks sends notifications (CU_ASYNC_NOTIFICATION_TYPE_OVER_BUDGET), so none of them is called.
+//
+// Any thread; nothing blocks.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+#include <cuda.h>
+
+namespace rcuda::cuda {
+
+class Notifications {
+ public:
+  // Never destroyed: programs unregister in static destructors.
+  static Notifications& get() {
+    static auto* instance = new Notifications;
+    return *instance;
+  }
+
+  CUresult add(CUdevice device, CUasyncCallback callback, CUasyncCallbackHandle* handle) {
+    if (!callback || !handle) return CUDA_ERROR_INVALID_VALUE;
+    std::lock_guard lock(mutex_);
+    next_ += 16;
+    *handle = reinterpret_cast<CUasyncCallbackHandle>(next_);
+    devices_.emplace(*handle, device);
+    return CUDA_SUCCESS;
+  }
+
+  CUresult remove(CUdevice device, CUasyncCallbackHandle handle) {
+    std::lock_guard lock(mutex_);
+    const auto known = devices_.find(handle);
+    if (known == devices_.end() || known->second != device) return CUDA_ERROR_INVALID_VALUE;
+    devices_.erase(known);
+    return CUDA_SUCCESS;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<CUasyncCallbackHandle, CUdevice> devices_;
+  uintptr_t next_ = 0;  // handles are never reused
+};
+
+}  // namespace rcuda::cuda
