@@ -1,31 +1,29 @@
-// cuArray*: creates, describes and destroys arrays. The copy functions move their contents.
+// cuArray* and cuMipmappedArray*: create, describe and destroy arrays. The copy functions move
+// their contents.
+#include <algorithm>
+
 #include <cuda.h>
 
-#include "common/cuda/batch_shape.h"
 #include "softgpu/driver/array.h"
 #include "softgpu/driver/context.h"
+#include "softgpu/driver/device.h"
 #include "softgpu/driver/handle_table.h"
 #include "softgpu/driver/memory.h"
 
 using namespace softgpu::driver;
 
-namespace softgpu::driver {
-
-std::shared_ptr<Array> array_from_handle(CUarray handle) {
-  return handle_table<Array>().find(handle);
-}
-
-// Invalidates the arrays' handles. Their memory is released with the context's allocations.
-void destroy_arrays_of(Context& context) {
-  handle_table<Array>().remove_if([&](const Array& array) { return array.context == &context; });
-}
-
-}  // namespace softgpu::driver
-
 namespace {
 
-constexpr unsigned kFlagsAccepted = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST |
-                                    CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_TEXTURE_GATHER;
+void free_array_memory(CUdeviceptr address) {
+  if (std::shared_ptr<Allocation> gone =
+          memory_registry().remove(address, [](const Allocation&) { return true; })) {
+    release_memory(*gone);
+  }
+}
+
+std::shared_ptr<MipmappedArray> mipmapped_from_handle(CUmipmappedArray handle) {
+  return handle_table<MipmappedArray>().find(handle);
+}
 
 }  // namespace
 
@@ -34,30 +32,11 @@ extern "C" {
 CUresult CUDAAPI cuArray3DCreate_v2(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR* descriptor) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
-  if (!handle || !descriptor || descriptor->Width == 0) return CUDA_ERROR_INVALID_VALUE;
-  const size_t element = rcuda::cuda::format_bytes(descriptor->Format) * descriptor->NumChannels;
-  if (element == 0 || descriptor->NumChannels > 4 || descriptor->NumChannels == 3) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  if (descriptor->Depth != 0 && descriptor->Height == 0 &&
-      !(descriptor->Flags & CUDA_ARRAY3D_LAYERED)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  if (descriptor->Width > 131072 || descriptor->Height > 65536 || descriptor->Depth > 16384) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  if (descriptor->Flags & ~kFlagsAccepted) return CUDA_ERROR_NOT_SUPPORTED;
-  auto array = std::make_shared<Array>();
-  array->context = context;
-  array->descriptor = *descriptor;
-  array->element_bytes = element;
-  if (CUresult result =
-          allocate_device_memory(*context, array->pitch_bytes() * array->rows() * array->slices(),
-                                 MemoryKind::kModule, &array->memory)) {
-    return result;
-  }
+  if (!handle || !descriptor) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result = check_array(context->device(), *descriptor, false)) return result;
+  std::shared_ptr<Array> array;
+  if (CUresult result = make_array(*context, *descriptor, &array)) return result;
   *handle = array->handle();
-  handle_table<Array>().insert(std::move(array));
   return CUDA_SUCCESS;
 }
 
@@ -100,16 +79,89 @@ CUresult CUDAAPI cuArrayDestroy(CUarray handle) {
   Context* context = nullptr;
   if (CUresult result = enter(&context)) return result;
   if (CUresult result = check_unsafe_call()) return result;
-  std::shared_ptr<Array> array = handle_table<Array>().find(handle);
-  if (!array) return CUDA_ERROR_INVALID_HANDLE;
+  std::shared_ptr<Array> array = array_from_handle(handle);
+  if (!array || array->level_of) return CUDA_ERROR_INVALID_HANDLE;
   // Copies in progress still need the array.
   if (CUresult result = array->context->synchronize()) return result;
   if (!handle_table<Array>().remove(handle)) return CUDA_ERROR_INVALID_HANDLE;
-  if (std::shared_ptr<Allocation> gone =
-          memory_registry().remove(array->memory, [](const Allocation&) { return true; })) {
-    release_memory(*gone);
-  }
+  free_array_memory(array->memory);
   return CUDA_SUCCESS;
+}
+
+// No format that softgpu has is planar.
+CUresult CUDAAPI cuArrayGetPlane(CUarray* plane, CUarray handle, unsigned) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (!array_from_handle(handle)) return CUDA_ERROR_INVALID_HANDLE;
+  (void)plane;
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+// Only arrays with deferred mapping have requirements, and only sparse ones have properties.
+CUresult CUDAAPI cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS*, CUarray handle,
+                                              CUdevice) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  return array_from_handle(handle) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult CUDAAPI cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES*, CUarray handle) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  return array_from_handle(handle) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray* handle,
+                                        const CUDA_ARRAY3D_DESCRIPTOR* descriptor,
+                                        unsigned levels) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (!handle || !descriptor) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result = check_array(context->device(), *descriptor, true)) return result;
+  levels = std::clamp(levels, 1u, most_levels(*descriptor));
+  std::shared_ptr<MipmappedArray> array;
+  if (CUresult result = make_mipmapped_array(*context, *descriptor, levels, &array)) return result;
+  *handle = array->handle();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMipmappedArrayGetLevel(CUarray* level_array, CUmipmappedArray handle,
+                                          unsigned level) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  std::shared_ptr<MipmappedArray> array = mipmapped_from_handle(handle);
+  if (!array) return CUDA_ERROR_INVALID_HANDLE;
+  if (!level_array || level >= array->levels.size()) return CUDA_ERROR_INVALID_VALUE;
+  *level_array = array->levels[level]->handle();
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray handle) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  if (CUresult result = check_unsafe_call()) return result;
+  std::shared_ptr<MipmappedArray> array = mipmapped_from_handle(handle);
+  if (!array) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult result = array->context->synchronize()) return result;
+  if (!handle_table<MipmappedArray>().remove(handle)) return CUDA_ERROR_INVALID_HANDLE;
+  handle_table<Array>().remove_if(
+      [&](const Array& level) { return level.level_of == array.get(); });
+  free_array_memory(array->memory);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS*,
+                                                       CUmipmappedArray handle, CUdevice) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  return mipmapped_from_handle(handle) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult CUDAAPI cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES*,
+                                                     CUmipmappedArray handle) {
+  Context* context = nullptr;
+  if (CUresult result = enter(&context)) return result;
+  return mipmapped_from_handle(handle) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
 }
 
 }  // extern "C"

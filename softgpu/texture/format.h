@@ -1,0 +1,46 @@
+// Texel formats: their size, and how the bytes of one texel become the values that a kernel gets.
+//
+// A texel has one, two or four channels. Channels that it lacks are read as 0, 0, 0, 1 (red to
+// alpha). Block-compressed, planar and packed formats are not supported. Pure functions, any
+// thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include <cuda.h>
+
+namespace softgpu::texture {
+
+enum class Numbers : uint8_t { kUnsigned, kSigned, kFloat };
+
+struct Format {
+  Numbers numbers = Numbers::kUnsigned;
+  uint8_t channel_bytes = 1;
+  uint8_t channels = 1;
+  bool is_normalised = false;  // UNORM and SNORM formats: always read as floats
+
+  uint32_t texel_bytes() const { return uint32_t{channel_bytes} * channels; }
+  bool operator==(const Format&) const = default;
+};
+
+// No value if the format is unknown or does not have this number of channels.
+std::optional<Format> format_of(CUarray_format format, unsigned channels);
+// No value for NONE and the block-compressed formats.
+std::optional<Format> format_of(CUresourceViewFormat format);
+
+// The four 32-bit registers that a read returns, with the bits of integers or floats.
+using Words = std::array<uint32_t, 4>;
+using Color = std::array<float, 4>;
+
+// The channels of an integer texel, extended to 32 bits.
+Words integers_of(const Format& format, const std::byte* texel);
+// The channels as floats: those of a float format themselves, those of an integer format mapped to
+// [0, 1] or [-1, 1]. `srgb` converts red, green and blue of 8-bit unsigned channels to linear.
+Color floats_of(const Format& format, bool srgb, const std::byte* texel);
+
+Words words_of(const Color& color);
+
+}  // namespace softgpu::texture
