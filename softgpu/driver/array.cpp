@@ -16,7 +16,9 @@ namespace {
 constexpr size_t kLevelAlignment = 512;
 
 constexpr unsigned kFlagsKnown = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST |
-                                 CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_TEXTURE_GATHER;
+                                 CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_TEXTURE_GATHER |
+                                 CUDA_ARRAY3D_VIDEO_ENCODE_DECODE;
+constexpr unsigned kFlagsLacking = CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING;
 
 bool has_flag(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, unsigned flag) {
   return (descriptor.Flags & flag) != 0;
@@ -175,7 +177,8 @@ CUresult check_array(const Device& device, const CUDA_ARRAY3D_DESCRIPTOR& descri
   if (!texture::format_of(descriptor.Format, descriptor.NumChannels)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (descriptor.Flags & ~kFlagsKnown) return CUDA_ERROR_NOT_SUPPORTED;
+  if (descriptor.Flags & ~(kFlagsKnown | kFlagsLacking)) return CUDA_ERROR_INVALID_VALUE;
+  if (descriptor.Flags & kFlagsLacking) return CUDA_ERROR_NOT_SUPPORTED;
   if (!shape_is_valid(descriptor) || !extents_fit(device, descriptor, is_mipmapped)) {
     return CUDA_ERROR_INVALID_VALUE;
   }

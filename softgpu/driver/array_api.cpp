@@ -67,7 +67,7 @@ CUresult CUDAAPI cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR* descriptor, CUar
   if (CUresult result = enter(&context)) return result;
   std::shared_ptr<Array> array = array_from_handle(handle);
   if (!array) return CUDA_ERROR_INVALID_HANDLE;
-  if (!descriptor || array->descriptor.Depth != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!descriptor) return CUDA_ERROR_INVALID_VALUE;
   descriptor->Width = array->descriptor.Width;
   descriptor->Height = array->descriptor.Height;
   descriptor->Format = array->descriptor.Format;
@@ -80,7 +80,8 @@ CUresult CUDAAPI cuArrayDestroy(CUarray handle) {
   if (CUresult result = enter(&context)) return result;
   if (CUresult result = check_unsafe_call()) return result;
   std::shared_ptr<Array> array = array_from_handle(handle);
-  if (!array || array->level_of) return CUDA_ERROR_INVALID_HANDLE;
+  if (!array) return CUDA_ERROR_INVALID_HANDLE;
+  if (array->level_of) return CUDA_SUCCESS;  // it goes with its mipmapped array
   // Copies in progress still need the array.
   if (CUresult result = array->context->synchronize()) return result;
   if (!handle_table<Array>().remove(handle)) return CUDA_ERROR_INVALID_HANDLE;

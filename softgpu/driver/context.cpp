@@ -14,7 +14,9 @@
 #include "softgpu/driver/module.h"
 #include "softgpu/driver/operation.h"
 #include "softgpu/driver/pools.h"
+#include "softgpu/driver/texture.h"
 #include "softgpu/exec/program.h"
+#include "softgpu/texture/objects.h"
 
 namespace softgpu::driver {
 namespace {
@@ -75,6 +77,7 @@ exec::Environment Context::environment() {
   environment.set_conditional = [](CUgraphConditionalHandle handle, unsigned value) {
     if (const auto condition = Condition::find(handle)) condition->set(value);
   };
+  environment.textures = texture::objects().snapshot();
   environment.multiprocessors = static_cast<uint32_t>(device_.multiprocessors());
   environment.device = static_cast<uint32_t>(device_.ordinal());
   return environment;
@@ -221,6 +224,7 @@ void Context::stop() {
   stopping_.store(true, std::memory_order_release);
   streams_->stop();
   unload_modules_of(*this);
+  destroy_textures_of(*this);
   destroy_arrays_of(*this);
   std::set<Context*> peers;
   {

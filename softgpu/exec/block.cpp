@@ -28,6 +28,7 @@ Block::Block(const GridContext& grid) : grid_(grid) {
   lanes_.shared_bytes = grid.shared_bytes;
   lanes_.parameters = grid.parameters;
   lanes_.parameter_bytes = grid.parameter_bytes;
+  lanes_.textures = grid.environment->textures.get();
 
   const Launch& launch = *grid.launch;
   const uint32_t warp_count = (threads_ + kLanes - 1) / kLanes;

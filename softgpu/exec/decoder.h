@@ -1,7 +1,8 @@
 // The decoder of one function. Private to decode*.cpp.
 //
 // decode.cpp walks the instructions and assembles them, decode_operands.cpp reads operands against
-// a pattern's signature, decode_control.cpp handles branches, calls, barriers and warp collectives.
+// a pattern's signature, decode_control.cpp handles branches, calls, barriers and warp collectives,
+// decode_texture.cpp textures and surfaces.
 #pragma once
 
 #include <map>
@@ -12,6 +13,7 @@
 
 #include "softgpu/exec/decode.h"
 #include "softgpu/exec/forms.h"
+#include "softgpu/texture/texture.h"
 
 namespace softgpu::exec {
 
@@ -69,6 +71,17 @@ class Decoder {
   bool call_areas(const ptx::Operand& list, std::vector<Area>* areas);
   bool assemble_collective(const ptx::Instruction& source, const Form& form,
                            const Operands& operands, Instr* out);
+
+  // decode_texture.cpp
+  bool decode_texture(const ptx::Instruction& source, const Pattern& pattern, Instr* out,
+                      bool* handled);
+  bool decode_texture_read(const ptx::Instruction& source, Instr* out);
+  bool decode_surface_access(const ptx::Instruction& source, Op op, Instr* out);
+  bool decode_texture_query(const ptx::Instruction& source, Instr* out);
+  bool texture_vector(const ptx::Operand& operand, uint32_t needed, ptx::Type type,
+                      std::vector<Slot>* list);
+  bool texture_place(const ptx::Operand& operand, texture::Shape shape, ptx::Type type,
+                     Slot* handle, std::vector<Slot>* list);
 
   Slot register_slot(uint32_t index) const {
     return Slot(Bank::kRegisters, register_offset_[index]);

@@ -93,6 +93,12 @@ enum class Op : uint8_t {
   kAtom,
   kRed,
   kMbarrier,
+  // texture.cpp
+  kTexture,  // tex and tld4
+  kTextureQuery,
+  kSurfaceLoad,
+  kSurfaceStore,
+  kSurfaceQuery,
   // system.cpp
   kClock,
   kClock64,

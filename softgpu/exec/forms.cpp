@@ -22,6 +22,8 @@ namespace {
 #define EVICT "L1::evict_normal|L1::evict_unchanged|L1::evict_first|L1::evict_last|L1::no_allocate"
 #define PREFETCH "L2::64B|L2::128B|L2::256B"
 #define LD_SPACE "global|const|local|param|param::entry|param::func|" SHARED
+#define SURFACE_SHAPE "1d|2d|3d|a1d|a2d"
+#define TEXTURE_SHAPE SURFACE_SHAPE "|cube|acube"
 #define ST_SPACE "global|local|param|param::func|" SHARED
 
 constexpr Pattern kPatterns[] = {
@@ -269,6 +271,17 @@ constexpr Pattern kPatterns[] = {
     {"fence", "mbarrier_init release cluster", "", Op::kFence},
     {"membar", "cta|gl|sys", "", Op::kFence},
     {"membar", "proxy alias", "", Op::kFence},
+
+    // Textures and surfaces. decode_texture.cpp reads their operands.
+    {"tex", "[base|level|grad] " TEXTURE_SHAPE " v4 u32|s32|f32 s32|f32", "", Op::kTexture},
+    {"tld4", "r|g|b|a 2d|a2d|cube|acube v4 u32|s32|f32 f32", "", Op::kTexture},
+    {"txq", "[level] width|height|depth b32", "", Op::kTextureQuery},
+    {"txq", "array_size|num_mipmap_levels b32", "", Op::kTextureQuery},
+    {"suld", "b " SURFACE_SHAPE " [ca|cg|cs|cv] [v2|v4] b8|b16|b32|b64 trap|clamp|zero", "",
+     Op::kSurfaceLoad},
+    {"sust", "b " SURFACE_SHAPE " [wb|cg|cs|wt] [v2|v4] b8|b16|b32|b64 trap|clamp|zero", "",
+     Op::kSurfaceStore},
+    {"suq", "width|height|depth|array_size b32", "", Op::kSurfaceQuery},
 
     // Warps and blocks.
     {"bar", "[cta] sync", "a32 a32?", Op::kBarSync},

@@ -13,6 +13,10 @@
 
 #include "softgpu/exec/code.h"
 
+namespace softgpu::texture {
+struct Snapshot;
+}
+
 namespace softgpu::exec {
 
 class Warp;
@@ -36,6 +40,7 @@ struct Lanes {
   uint32_t local_limit = 0;  // its end: the highest local address that may be used
   const std::byte* parameters = nullptr;
   Memory* memory = nullptr;     // global memory
+  const texture::Snapshot* textures = nullptr;  // the launch's texture and surface objects
   const Slot* lists = nullptr;  // of the running function: see Function::lists
 
   // The rest of the strand's turn. Instructions that are typical of spin loops use up more of it.

@@ -27,6 +27,10 @@
 #include "softgpu/exec/memory_map.h"
 #include "softgpu/ptx/module.h"
 
+namespace softgpu::texture {
+struct Snapshot;
+}
+
 namespace softgpu::exec {
 
 struct KernelParameter {
@@ -97,6 +101,7 @@ struct Environment {
   std::function<CUdeviceptr(size_t bytes)> heap_allocate;
   std::function<bool(CUdeviceptr)> heap_release;
   std::function<void(CUgraphConditionalHandle, unsigned value)> set_conditional;
+  std::shared_ptr<const texture::Snapshot> textures;  // may be nullptr: there are none
   uint32_t multiprocessors = 132;
   uint32_t device = 0;
 };

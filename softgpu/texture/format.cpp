@@ -38,14 +38,17 @@ float half_to_float(uint16_t half) {
   return sign != 0 ? -magnitude : magnitude;
 }
 
-// The most negative value of a signed format is one step below -1 and reads as -1.
+// The greatest value of an integer channel, which stands for 1.
+double greatest(const Format& format) {
+  const uint32_t unsigned_greatest = (uint32_t{1} << (8 * format.channel_bytes)) - 1;
+  return format.numbers == Numbers::kUnsigned ? unsigned_greatest : unsigned_greatest >> 1;
+}
+
 float normalised(const Format& format, uint32_t bits) {
-  const uint32_t maximum = (uint32_t{1} << (8 * format.channel_bytes)) - 1;
-  if (format.numbers == Numbers::kUnsigned) {
-    return static_cast<float>(static_cast<double>(bits) / maximum);
-  }
-  const double value = static_cast<double>(static_cast<int32_t>(bits)) / (maximum >> 1);
-  return static_cast<float>(std::max(value, -1.0));
+  const double value = format.numbers == Numbers::kUnsigned
+                           ? static_cast<double>(bits)
+                           : static_cast<double>(static_cast<int32_t>(bits));
+  return static_cast<float>(value / greatest(format));
 }
 
 float linear_of_srgb(float encoded) {
@@ -57,6 +60,14 @@ float linear_of_srgb(float encoded) {
 float float_of(const Format& format, const std::byte* at) {
   if (format.numbers != Numbers::kFloat) return normalised(format, extended(format, at));
   return format.channel_bytes == 2 ? half_to_float(load<uint16_t>(at)) : load<float>(at);
+}
+
+// The value nearest to `value` that a normalised channel can hold; other formats keep it.
+float representable(const Format& format, float value) {
+  if (format.numbers == Numbers::kFloat) return value;
+  const double least = format.numbers == Numbers::kUnsigned ? 0 : -1;
+  const double inside = std::clamp(static_cast<double>(value), least, 1.0);
+  return static_cast<float>((std::ceil(inside * greatest(format) - 0.5) + 0.0) / greatest(format));
 }
 
 struct FixedFormat {
@@ -131,7 +142,7 @@ std::optional<Format> format_of(CUresourceViewFormat format) {
 }
 
 Words integers_of(const Format& format, const std::byte* texel) {
-  Words words = {0, 0, 0, 1};
+  Words words = {};
   for (uint32_t c = 0; c < format.channels; ++c) {
     words[c] = extended(format, texel + c * format.channel_bytes);
   }
@@ -139,7 +150,7 @@ Words integers_of(const Format& format, const std::byte* texel) {
 }
 
 Color floats_of(const Format& format, bool srgb, const std::byte* texel) {
-  Color color = {0, 0, 0, 1};
+  Color color = {};
   for (uint32_t c = 0; c < format.channels; ++c) {
     color[c] = float_of(format, texel + c * format.channel_bytes);
     if (srgb && c < 3) color[c] = linear_of_srgb(color[c]);
@@ -147,6 +158,37 @@ Color floats_of(const Format& format, bool srgb, const std::byte* texel) {
   return color;
 }
 
+Color limited(const Format& format, Color color) {
+  if (format.numbers == Numbers::kSigned) {
+    for (float& channel : color) channel = std::max(channel, -1.0f);
+  }
+  return color;
+}
+
+Color filtered(const Format& format, bool srgb, Color color) {
+  if (format.numbers == Numbers::kFloat) return color;
+  const double steps = format.numbers == Numbers::kUnsigned ? 65535 : 32767;
+  for (size_t c = srgb ? 3 : 0; c < color.size(); ++c) {
+    color[c] = static_cast<float>(std::floor(static_cast<double>(color[c]) * steps + 0.5) / steps);
+  }
+  return limited(format, color);
+}
+
 Words words_of(const Color& color) { return std::bit_cast<Words>(color); }
+
+Words border_words(const Format& format, bool reads_integers, const Color& border) {
+  Words words = {};
+  for (uint32_t c = 0; c < format.channels; ++c) {
+    if (reads_integers) {
+      const auto bits = std::bit_cast<uint32_t>(border[c]);
+      std::byte low[sizeof bits];
+      std::memcpy(low, &bits, sizeof bits);
+      words[c] = extended(format, low);
+    } else {
+      words[c] = std::bit_cast<uint32_t>(representable(format, border[c]));
+    }
+  }
+  return words;
+}
 
 }  // namespace softgpu::texture

@@ -1,8 +1,7 @@
 // Texel formats: their size, and how the bytes of one texel become the values that a kernel gets.
 //
-// A texel has one, two or four channels. Channels that it lacks are read as 0, 0, 0, 1 (red to
-// alpha). Block-compressed, planar and packed formats are not supported. Pure functions, any
-// thread.
+// A texel has one, two or four channels; channels that it lacks are read as 0. Block-compressed,
+// planar and packed formats are not supported. Pure functions, any thread.
 #pragma once
 
 #include <array>
@@ -37,10 +36,19 @@ using Color = std::array<float, 4>;
 
 // The channels of an integer texel, extended to 32 bits.
 Words integers_of(const Format& format, const std::byte* texel);
-// The channels as floats: those of a float format themselves, those of an integer format mapped to
-// [0, 1] or [-1, 1]. `srgb` converts red, green and blue of 8-bit unsigned channels to linear.
+// The channels as floats: those of a float format themselves, those of an integer format divided by
+// their greatest value. `srgb` converts red, green and blue of 8-bit unsigned channels to linear.
 Color floats_of(const Format& format, bool srgb, const std::byte* texel);
+// The least value of a signed integer format lies one step below -1 and is returned as -1.
+Color limited(const Format& format, Color color);
+// The same for a color that a filter has computed. As on an H100, those of integer formats have 16
+// bits, except for channels that were sRGB.
+Color filtered(const Format& format, bool srgb, Color color);
 
 Words words_of(const Color& color);
+
+// What is read outside of a texture in border mode: the border color in the texture's format.
+// Integers are the lowest bits of the color's words.
+Words border_words(const Format& format, bool reads_integers, const Color& border);
 
 }  // namespace softgpu::texture

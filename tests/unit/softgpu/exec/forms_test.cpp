@@ -141,7 +141,7 @@ TEST(FormsTest, NameNothingElse) {
   for (const auto& [opcode, modifiers] :
        {Emitted{"add", "rn.u32"}, Emitted{"add", "f32.f32"}, Emitted{"mul", "u32"},
         Emitted{"mma", "sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"},
-        Emitted{"tex", "2d.v4.f32.s32"}, Emitted{"ld", "global"}, Emitted{"shfl", "sync.b32"},
+        Emitted{"tex", "2d.f32.f32"}, Emitted{"ld", "global"}, Emitted{"shfl", "sync.b32"},
         Emitted{"nothing", "-"}}) {
     EXPECT_EQ(next_match(instruction(opcode, modifiers), nullptr), nullptr)
         << opcode << "." << modifiers;

@@ -1,0 +1,183 @@
+// Texture and surface instructions: their operands and the TextureAccess of each.
+//
+//   tex.level.2d.v4.f32.f32 {d...}, [handle, {x, y}], level;
+//   suld.b.a2d.v2.b32.clamp {d, d}, [handle, {layer, x, y, unused}];
+//
+// The handle is a register (a texture or surface object). Offsets, depth comparison, multisample
+// textures and 16-bit results are not supported.
+#include <cstring>
+#include <string_view>
+
+#include "softgpu/exec/decoder.h"
+#include "softgpu/exec/texture.h"
+
+namespace softgpu::exec {
+
+using ptx::Operand;
+using ptx::Type;
+using texture::Shape;
+
+namespace {
+
+template <class Value>
+struct Named {
+  std::string_view name;
+  Value value;
+};
+constexpr Named<Shape> kShapes[] = {
+    {"1d", Shape::k1d},
+    {"2d", Shape::k2d},
+    {"3d", Shape::k3d},
+    {"a1d", Shape::k1dLayered},
+    {"a2d", Shape::k2dLayered},
+    {"cube", Shape::kCube},
+    {"acube", Shape::kCubeLayered},
+};
+constexpr Named<texture::Bounds> kBounds[] = {
+    {"trap", texture::Bounds::kTrap},
+    {"clamp", texture::Bounds::kClamp},
+    {"zero", texture::Bounds::kZero},
+};
+constexpr Named<TextureRead> kReads[] = {
+    {"level", TextureRead::kLevel},
+    {"grad", TextureRead::kGradient},
+};
+constexpr Named<uint8_t> kChannels[] = {{"r", 0}, {"g", 1}, {"b", 2}, {"a", 3}};
+constexpr Named<TextureQuery> kQueries[] = {
+    {"width", TextureQuery::kWidth},
+    {"height", TextureQuery::kHeight},
+    {"depth", TextureQuery::kDepth},
+    {"array_size", TextureQuery::kLayers},
+    {"num_mipmap_levels", TextureQuery::kLevels},
+};
+
+// Sets `to` to the value of the modifier that the table names, if there is one.
+template <class Value, size_t kCount>
+void apply(const ptx::Instruction& source, const Named<Value> (&table)[kCount], Value* to) {
+  for (const Named<Value>& entry : table) {
+    if (has_modifier(source, entry.name)) *to = entry.value;
+  }
+}
+
+}  // namespace
+
+// Appends the registers of a vector, or of a single operand in its place. At least `needed` are
+// there; more are padding.
+bool Decoder::texture_vector(const Operand& operand, uint32_t needed, Type type,
+                             std::vector<Slot>* list) {
+  const bool braces = operand.kind == Operand::Kind::kVector;
+  if (braces ? operand.elements.size() < needed || operand.elements.size() > 4 : needed != 1) {
+    return false;
+  }
+  for (uint32_t k = 0; k < needed; ++k) {
+    const Operand& element = braces ? operand.elements[k] : operand;
+    if (!source(element, 4, type, &list->emplace_back())) return false;
+  }
+  return true;
+}
+
+// [handle, {coordinates}]. The layer comes first and is an integer.
+bool Decoder::texture_place(const Operand& operand, Shape shape, Type type, Slot* handle,
+                            std::vector<Slot>* list) {
+  if (operand.kind != Operand::Kind::kAddress || operand.elements.size() != 2 ||
+      operand.offset != 0) {
+    return false;
+  }
+  return source(operand.elements[0], 8, Type::kNone, handle) &&
+         texture_vector(operand.elements[1],
+                        texture::axes_of(shape) + (texture::is_layered(shape) ? 1 : 0), type, list);
+}
+
+bool Decoder::decode_texture(const ptx::Instruction& source, const Pattern& pattern, Instr* out,
+                             bool* handled) {
+  *handled = true;
+  out->flow = Flow::kFaulting;
+  out->handler = texture_handler(pattern.op);
+  switch (pattern.op) {
+    case Op::kTexture:
+      return decode_texture_read(source, out);
+    case Op::kSurfaceLoad:
+    case Op::kSurfaceStore:
+      return decode_surface_access(source, pattern.op, out);
+    case Op::kTextureQuery:
+    case Op::kSurfaceQuery:
+      return decode_texture_query(source, out);
+    default:
+      break;
+  }
+  *handled = false;
+  out->flow = Flow::kPlain;
+  return true;
+}
+
+bool Decoder::decode_texture_read(const ptx::Instruction& source, Instr* out) {
+  Form form = form_of(source, Op::kTexture);
+  TextureAccess how;
+  apply(source, kShapes, &how.shape);
+  apply(source, kReads, &how.read);
+  if (source.opcode == "tld4") {
+    how.read = TextureRead::kGather;
+    apply(source, kChannels, &how.channel);
+  }
+  how.integer_coordinates = form.type2 == Type::kS32;
+  if (how.integer_coordinates && how.read == TextureRead::kGradient) return false;
+  const size_t extra = how.read == TextureRead::kLevel      ? 1
+                       : how.read == TextureRead::kGradient ? 2
+                                                            : 0;
+  if (source.operands.size() != 2 + extra) return false;
+
+  Operands operands;
+  if (!vector(source.operands[0], false, form, &operands) || form.d_bytes != 4) return false;
+  std::vector<Slot>& list = operands.list;
+  if (!texture_place(source.operands[1], how.shape, form.type2, &out->a, &list)) return false;
+  for (size_t k = 0; k < extra; ++k) {
+    const uint32_t needed = how.read == TextureRead::kLevel ? 1 : texture::axes_of(how.shape);
+    if (!texture_vector(source.operands[2 + k], needed, form.type2, &list)) return false;
+  }
+  std::memcpy(&out->imm, &how, sizeof how);
+  out->target = static_cast<uint32_t>(out_.lists.size());
+  out_.lists.insert(out_.lists.end(), list.begin(), list.end());
+  return true;
+}
+
+bool Decoder::decode_surface_access(const ptx::Instruction& source, Op op, Instr* out) {
+  Form form = form_of(source, op);
+  TextureAccess how;
+  apply(source, kShapes, &how.shape);
+  apply(source, kBounds, &how.bounds);
+  if (source.operands.size() != 2) return false;
+  const bool is_store = op == Op::kSurfaceStore;
+  Operands operands;
+  if (!vector(source.operands[is_store ? 1 : 0], is_store, form, &operands)) return false;
+  how.values = form.elements;
+  how.value_bytes = static_cast<uint8_t>(ptx::size_of(form.type));
+  how.register_bytes = form.d_bytes;
+  if (how.values * how.value_bytes > 16) return false;
+  if (!texture_place(source.operands[is_store ? 0 : 1], how.shape, Type::kNone, &out->a,
+                     &operands.list)) {
+    return false;
+  }
+  std::memcpy(&out->imm, &how, sizeof how);
+  out->target = static_cast<uint32_t>(out_.lists.size());
+  out_.lists.insert(out_.lists.end(), operands.list.begin(), operands.list.end());
+  return true;
+}
+
+// txq.width.b32 d, [handle];  txq.level.width.b32 d, [handle], level;
+bool Decoder::decode_texture_query(const ptx::Instruction& source, Instr* out) {
+  const bool of_level = has_modifier(source, "level");
+  if (source.operands.size() != (of_level ? 3u : 2u)) return false;
+  const Operand& place = source.operands[1];
+  if (place.kind != Operand::Kind::kAddress || place.elements.size() != 1 || place.offset != 0) {
+    return false;
+  }
+  TextureQuery query = TextureQuery::kWidth;
+  apply(source, kQueries, &query);
+  out->imm = static_cast<int64_t>(query);
+  out->b = constant(0, 4);
+  return destination(source.operands[0], 4, &out->d) &&
+         this->source(place.elements[0], 8, Type::kNone, &out->a) &&
+         (!of_level || this->source(source.operands[2], 4, Type::kNone, &out->b));
+}
+
+}  // namespace softgpu::exec

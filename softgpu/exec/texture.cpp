@@ -1,0 +1,236 @@
+#include "softgpu/exec/texture.h"
+
+#include <array>
+#include <bit>
+#include <cstring>
+#include <type_traits>
+
+#include "softgpu/exec/lanes.h"
+#include "softgpu/exec/memory.h"
+#include "softgpu/texture/objects.h"
+#include "softgpu/texture/sampler.h"
+
+namespace softgpu::exec {
+namespace {
+
+using texture::Shape;
+using texture::Surface;
+using texture::Texture;
+
+template <class T>
+T from_imm(const Instr& i) {
+  T value;
+  std::memcpy(static_cast<void*>(&value), &i.imm, sizeof value);
+  return value;
+}
+
+// Reads one lane's operands one after another.
+class Operands {
+ public:
+  Operands(const Lanes& x, const Slot* slots, uint32_t lane) : x_(x), next_(slots), lane_(lane) {}
+
+  uint32_t word() { return x_.at<uint32_t>(*next_++)[lane_]; }
+  template <class T>
+  std::array<T, 3> vector(uint32_t axes) {
+    std::array<T, 3> values = {};
+    for (uint32_t k = 0; k < axes; ++k) values[k] = std::bit_cast<T>(word());
+    return values;
+  }
+
+ private:
+  const Lanes& x_;
+  const Slot* next_;
+  uint32_t lane_;
+};
+
+// The object that a lane names, after a check that its texels may be accessed. Usually all lanes
+// name the same one.
+template <class Object>
+class Finder {
+ public:
+  Finder(Lanes& x, const Instr& i, bool write)
+      : x_(x), handles_(x.at<uint64_t>(i.a)), write_(write) {}
+
+  // nullptr after recording a fault.
+  const Object* find(uint32_t lane) {
+    const uint64_t handle = handles_[lane];
+    if (found_ != nullptr && handle == handle_) return found_;
+    found_ = nullptr;
+    const Object* object = look_up(handle);
+    if (object == nullptr) {
+      x_.fault_at(lane, CUDA_ERROR_ILLEGAL_ADDRESS, handle, "no texture or surface object");
+    } else if (!x_.memory->covers(object->begin, object->end, write_)) {
+      x_.fault_at(lane, CUDA_ERROR_ILLEGAL_ADDRESS, object->begin,
+                  "the memory of a texture or surface object is gone or another device's");
+    } else {
+      handle_ = handle;
+      found_ = object;
+    }
+    return found_;
+  }
+
+ private:
+  const Object* look_up(uint64_t handle) const {
+    if (x_.textures == nullptr) return nullptr;
+    if constexpr (std::is_same_v<Object, Texture>) {
+      return x_.textures->texture(handle);
+    } else {
+      return x_.textures->surface(handle);
+    }
+  }
+
+  Lanes& x_;
+  const uint64_t* handles_;
+  const bool write_;
+  uint64_t handle_ = 0;
+  const Object* found_ = nullptr;
+};
+
+template <class F>
+void for_active_lanes(const Lanes& x, F f) {
+  for (uint32_t rest = x.mask; rest != 0; rest &= rest - 1) {
+    if (!f(static_cast<uint32_t>(std::countr_zero(rest)))) return;
+  }
+}
+
+// tex and tld4 for one lane.
+texture::Words read(const Texture& object, const TextureAccess& how, Operands operands) {
+  const uint32_t layer = is_layered(how.shape) ? operands.word() : 0;
+  const uint32_t axes = texture::axes_of(how.shape);
+  if (how.integer_coordinates) {
+    const auto at = operands.vector<int32_t>(axes);
+    const auto level = how.read == TextureRead::kLevel ? static_cast<int32_t>(operands.word()) : 0;
+    return texture::fetch(object, how.shape, at, layer, level);
+  }
+  const texture::Point point{how.shape, operands.vector<float>(axes), layer};
+  switch (how.read) {
+    case TextureRead::kLevel:
+      return texture::sample(object, point, std::bit_cast<float>(operands.word()));
+    case TextureRead::kGradient: {
+      const auto dx = operands.vector<float>(axes);
+      const auto dy = operands.vector<float>(axes);
+      return texture::sample(object, point, texture::level_for_steps(object, point, dx, dy));
+    }
+    case TextureRead::kGather:
+      return texture::gather(object, point, how.channel);
+    case TextureRead::kPlain:
+      break;
+  }
+  return texture::sample(object, point, texture::kMostDetailed);
+}
+
+void read_texture(Lanes& x, const Instr& i) {
+  const auto how = from_imm<TextureAccess>(i);
+  const Slot* slots = x.lists + i.target;
+  Finder<Texture> finder(x, i, false);
+  for_active_lanes(x, [&](uint32_t l) {
+    const Texture* object = finder.find(l);
+    if (object == nullptr) return false;
+    const texture::Words words = read(*object, how, Operands(x, slots + how.values, l));
+    for (uint32_t k = 0; k < how.values; ++k) x.at<uint32_t>(slots[k])[l] = words[k];
+    return true;
+  });
+}
+
+// A register of `register_bytes` that holds a value of `value_bytes` in its low bits.
+std::byte* value_of(const Lanes& x, Slot slot, const TextureAccess& how, uint32_t lane) {
+  return x.at<std::byte>(slot) + size_t{lane} * how.register_bytes;
+}
+
+texture::SurfacePoint surface_point(const TextureAccess& how, Operands operands) {
+  texture::SurfacePoint point{how.shape, {}, 0};
+  if (is_layered(how.shape)) point.layer = operands.word();
+  point.at = operands.vector<int32_t>(texture::axes_of(how.shape));
+  return point;
+}
+
+template <bool kStore>
+void access_surface(Lanes& x, const Instr& i) {
+  using Outcome = texture::SurfaceAccess::Outcome;
+  const auto how = from_imm<TextureAccess>(i);
+  const Slot* slots = x.lists + i.target;
+  Finder<Surface> finder(x, i, kStore);
+  for_active_lanes(x, [&](uint32_t l) {
+    const Surface* surface = finder.find(l);
+    if (surface == nullptr) return false;
+    const uint32_t bytes = uint32_t{how.values} * how.value_bytes;
+    const texture::SurfaceAccess access = texture::locate(
+        *surface, surface_point(how, Operands(x, slots + how.values, l)), bytes, how.bounds);
+    if (access.outcome == Outcome::kTrap) {
+      x.fault_at(l, CUDA_ERROR_ILLEGAL_ADDRESS, surface->begin, "access outside a surface");
+      return false;
+    }
+    for (uint32_t k = 0; k < how.values; ++k) {
+      std::byte* value = value_of(x, slots[k], how, l);
+      if (!kStore) std::memset(value, 0, how.register_bytes);
+      if (access.outcome == Outcome::kNowhere) continue;
+      auto* memory = reinterpret_cast<std::byte*>(access.address) + k * how.value_bytes;
+      if (kStore) {
+        std::memcpy(memory, value, how.value_bytes);
+      } else {
+        std::memcpy(value, memory, how.value_bytes);
+      }
+    }
+    return true;
+  });
+}
+
+uint32_t extent_of(const texture::Image& image, Shape shape, TextureQuery query) {
+  const bool is_volume = shape == Shape::k3d;
+  switch (query) {
+    case TextureQuery::kWidth:
+      return image.width;
+    case TextureQuery::kHeight:
+      return shape == Shape::k1d || shape == Shape::k1dLayered ? 0 : image.height;
+    case TextureQuery::kDepth:
+      return is_volume ? image.slices : 0;
+    case TextureQuery::kLayers:
+      return is_layered(shape) ? image.slices : 0;
+    case TextureQuery::kLevels:
+      break;
+  }
+  return 1;
+}
+
+uint32_t extent_of(const Texture& object, TextureQuery query, uint32_t level) {
+  if (query == TextureQuery::kLevels) return static_cast<uint32_t>(object.levels.size());
+  return level < object.levels.size() ? extent_of(object.levels[level], object.shape, query) : 0;
+}
+uint32_t extent_of(const Surface& object, TextureQuery query, uint32_t) {
+  return extent_of(object.image, object.shape, query);
+}
+
+// The level is in register b.
+template <class Object>
+void query(Lanes& x, const Instr& i) {
+  Finder<Object> finder(x, i, false);
+  uint32_t* d = x.at<uint32_t>(i.d);
+  const uint32_t* levels = x.at<uint32_t>(i.b);
+  for_active_lanes(x, [&](uint32_t l) {
+    const Object* object = finder.find(l);
+    if (object == nullptr) return false;
+    d[l] = extent_of(*object, static_cast<TextureQuery>(i.imm), levels[l]);
+    return true;
+  });
+}
+
+}  // namespace
+
+Handler texture_handler(Op op) {
+  switch (op) {
+    case Op::kTexture:
+      return read_texture;
+    case Op::kTextureQuery:
+      return query<Texture>;
+    case Op::kSurfaceLoad:
+      return access_surface<false>;
+    case Op::kSurfaceStore:
+      return access_surface<true>;
+    case Op::kSurfaceQuery:
+      return query<Surface>;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace softgpu::exec

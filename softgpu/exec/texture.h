@@ -1,0 +1,37 @@
+// Texture and surface instructions: the handlers, and what decode tells them.
+//
+// The object's handle is in register a. The other registers are in Function::lists from
+// Instr::target on: results or stored values, then coordinates, then a level, or two steps of a
+// gradient. One version serves all instruction sets. A handler runs on the block's worker; nothing
+// blocks.
+#pragma once
+
+#include <cstdint>
+
+#include "softgpu/exec/form.h"
+#include "softgpu/texture/surface.h"
+
+namespace softgpu::exec {
+
+enum class TextureRead : uint8_t { kPlain, kLevel, kGradient, kGather };
+
+// In Instr::imm. `values`: registers that are read or written, of `register_bytes` each.
+struct TextureAccess {
+  TextureRead read = TextureRead::kPlain;
+  texture::Shape shape = texture::Shape::k2d;
+  texture::Bounds bounds = texture::Bounds::kTrap;
+  bool integer_coordinates = false;
+  uint8_t channel = 0;  // tld4
+  uint8_t values = 4;
+  uint8_t value_bytes = 4;  // in memory
+  uint8_t register_bytes = 4;
+};
+static_assert(sizeof(TextureAccess) == sizeof(int64_t));
+
+// txq and suq, in Instr::imm.
+enum class TextureQuery : uint8_t { kWidth, kHeight, kDepth, kLayers, kLevels };
+
+// For Op::kTexture, kTextureQuery, kSurfaceLoad, kSurfaceStore and kSurfaceQuery.
+Handler texture_handler(Op op);
+
+}  // namespace softgpu::exec

@@ -1,0 +1,28 @@
+// Levels of detail: which levels of a mipmapped texture a read uses.
+//
+// Level 0 is the most detailed. Pure functions, any thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "softgpu/texture/texture.h"
+
+namespace softgpu::texture {
+
+// A read of level `first`, or a mix of it with `first` + 1, which has the weight in 1/256.
+struct Levels {
+  uint32_t first = 0;
+  uint32_t weight = 0;
+};
+// Applies the sampler's bias and clamps to the level that the instruction asks for. Minus infinity
+// is the most detailed one that the clamps allow.
+Levels levels_of(const Texture& texture, float level);
+
+// The level whose texels are as long as the longest step between neighbouring reads, in any
+// direction, rounded to 1/256. `dx` and `dy` are the changes of the coordinates, on the first
+// `axes` axes. Hardware approximates it.
+float level_for_steps(const Texture& texture, const std::array<float, 3>& dx,
+                      const std::array<float, 3>& dy, uint32_t axes);
+
+}  // namespace softgpu::texture
