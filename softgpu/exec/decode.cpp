@@ -258,8 +258,6 @@ bool Decoder::try_pattern(const ptx::Instruction& source, const Pattern& pattern
   bool handled = false;
   const bool good = decode_control(source, pattern, out, &handled);
   if (handled) return good;
-  const bool is_texture = decode_texture(source, pattern, out, &handled);
-  if (handled) return is_texture;
   if (pattern.op == Op::kMov) {
     const bool moved = decode_mov(source, out, &handled);
     if (handled) return moved;

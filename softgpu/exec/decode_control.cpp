@@ -60,8 +60,7 @@ bool Decoder::decode_control(const ptx::Instruction& source, const Pattern& patt
       return true;
     }
     default:
-      *handled = false;
-      return true;
+      return decode_texture(source, pattern, out, handled);
   }
 }
 

@@ -47,8 +47,6 @@ constexpr Named<TextureQuery> kQueries[] = {
     {"width", TextureQuery::kWidth},
     {"height", TextureQuery::kHeight},
     {"depth", TextureQuery::kDepth},
-    {"array_size", TextureQuery::kLayers},
-    {"num_mipmap_levels", TextureQuery::kLevels},
 };
 
 // Sets `to` to the value of the modifier that the table names, if there is one.
@@ -163,10 +161,9 @@ bool Decoder::decode_surface_access(const ptx::Instruction& source, Op op, Instr
   return true;
 }
 
-// txq.width.b32 d, [handle];  txq.level.width.b32 d, [handle], level;
+// txq.width.b32 d, [handle];
 bool Decoder::decode_texture_query(const ptx::Instruction& source, Instr* out) {
-  const bool of_level = has_modifier(source, "level");
-  if (source.operands.size() != (of_level ? 3u : 2u)) return false;
+  if (source.operands.size() != 2) return false;
   const Operand& place = source.operands[1];
   if (place.kind != Operand::Kind::kAddress || place.elements.size() != 1 || place.offset != 0) {
     return false;
@@ -174,10 +171,8 @@ bool Decoder::decode_texture_query(const ptx::Instruction& source, Instr* out) {
   TextureQuery query = TextureQuery::kWidth;
   apply(source, kQueries, &query);
   out->imm = static_cast<int64_t>(query);
-  out->b = constant(0, 4);
   return destination(source.operands[0], 4, &out->d) &&
-         this->source(place.elements[0], 8, Type::kNone, &out->a) &&
-         (!of_level || this->source(source.operands[2], 4, Type::kNone, &out->b));
+         this->source(place.elements[0], 8, Type::kNone, &out->a);
 }
 
 }  // namespace softgpu::exec

@@ -275,13 +275,12 @@ constexpr Pattern kPatterns[] = {
     // Textures and surfaces. decode_texture.cpp reads their operands.
     {"tex", "[base|level|grad] " TEXTURE_SHAPE " v4 u32|s32|f32 s32|f32", "", Op::kTexture},
     {"tld4", "r|g|b|a 2d|a2d|cube|acube v4 u32|s32|f32 f32", "", Op::kTexture},
-    {"txq", "[level] width|height|depth b32", "", Op::kTextureQuery},
-    {"txq", "array_size|num_mipmap_levels b32", "", Op::kTextureQuery},
+    {"txq", "width|height|depth b32", "", Op::kTextureQuery},
     {"suld", "b " SURFACE_SHAPE " [ca|cg|cs|cv] [v2|v4] b8|b16|b32|b64 trap|clamp|zero", "",
      Op::kSurfaceLoad},
     {"sust", "b " SURFACE_SHAPE " [wb|cg|cs|wt] [v2|v4] b8|b16|b32|b64 trap|clamp|zero", "",
      Op::kSurfaceStore},
-    {"suq", "width|height|depth|array_size b32", "", Op::kSurfaceQuery},
+    {"suq", "width|height|depth b32", "", Op::kSurfaceQuery},
 
     // Warps and blocks.
     {"bar", "[cta] sync", "a32 a32?", Op::kBarSync},

@@ -156,10 +156,12 @@ void access_surface(Lanes& x, const Instr& i) {
     const uint32_t bytes = uint32_t{how.values} * how.value_bytes;
     const texture::SurfaceAccess access = texture::locate(
         *surface, surface_point(how, Operands(x, slots + how.values, l)), bytes, how.bounds);
-    if (access.outcome == Outcome::kTrap) {
+    if (access.outcome == Outcome::kOutside) {
       x.fault_at(l, CUDA_ERROR_ILLEGAL_ADDRESS, surface->begin, "access outside a surface");
-      return false;
+    } else if (access.outcome == Outcome::kMisaligned) {
+      x.fault_at(l, CUDA_ERROR_MISALIGNED_ADDRESS, surface->begin, "misaligned place on a surface");
     }
+    if (x.faulted) return false;
     for (uint32_t k = 0; k < how.values; ++k) {
       std::byte* value = value_of(x, slots[k], how, l);
       if (!kStore) std::memset(value, 0, how.register_bytes);
@@ -175,41 +177,36 @@ void access_surface(Lanes& x, const Instr& i) {
   });
 }
 
+// As an H100 answers: layers count as rows of one dimension and as the depth of two.
 uint32_t extent_of(const texture::Image& image, Shape shape, TextureQuery query) {
-  const bool is_volume = shape == Shape::k3d;
   switch (query) {
     case TextureQuery::kWidth:
       return image.width;
     case TextureQuery::kHeight:
-      return shape == Shape::k1d || shape == Shape::k1dLayered ? 0 : image.height;
+      return shape == Shape::k1dLayered ? image.slices : image.height;
     case TextureQuery::kDepth:
-      return is_volume ? image.slices : 0;
-    case TextureQuery::kLayers:
-      return is_layered(shape) ? image.slices : 0;
-    case TextureQuery::kLevels:
       break;
   }
-  return 1;
+  return shape == Shape::k3d || shape == Shape::k2dLayered ? image.slices : 0;
+}
+uint32_t extent_of(const Texture& object, TextureQuery query) {
+  return extent_of(object.levels[0], object.shape, query);
+}
+// Cube maps are layers to surfaces, and one dimension has no height.
+uint32_t extent_of(const Surface& object, TextureQuery query) {
+  if (object.shape == Shape::k1d && query == TextureQuery::kHeight) return 0;
+  const Shape shape = texture::is_cube(object.shape) ? Shape::k2dLayered : object.shape;
+  return extent_of(object.image, shape, query);
 }
 
-uint32_t extent_of(const Texture& object, TextureQuery query, uint32_t level) {
-  if (query == TextureQuery::kLevels) return static_cast<uint32_t>(object.levels.size());
-  return level < object.levels.size() ? extent_of(object.levels[level], object.shape, query) : 0;
-}
-uint32_t extent_of(const Surface& object, TextureQuery query, uint32_t) {
-  return extent_of(object.image, object.shape, query);
-}
-
-// The level is in register b.
 template <class Object>
 void query(Lanes& x, const Instr& i) {
   Finder<Object> finder(x, i, false);
   uint32_t* d = x.at<uint32_t>(i.d);
-  const uint32_t* levels = x.at<uint32_t>(i.b);
   for_active_lanes(x, [&](uint32_t l) {
     const Object* object = finder.find(l);
     if (object == nullptr) return false;
-    d[l] = extent_of(*object, static_cast<TextureQuery>(i.imm), levels[l]);
+    d[l] = extent_of(*object, static_cast<TextureQuery>(i.imm));
     return true;
   });
 }

@@ -29,7 +29,7 @@ struct TextureAccess {
 static_assert(sizeof(TextureAccess) == sizeof(int64_t));
 
 // txq and suq, in Instr::imm.
-enum class TextureQuery : uint8_t { kWidth, kHeight, kDepth, kLayers, kLevels };
+enum class TextureQuery : uint8_t { kWidth, kHeight, kDepth };
 
 // For Op::kTexture, kTextureQuery, kSurfaceLoad, kSurfaceStore and kSurfaceQuery.
 Handler texture_handler(Op op);

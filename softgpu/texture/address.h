@@ -13,7 +13,7 @@ namespace softgpu::texture {
 enum class Address : uint8_t { kWrap, kClamp, kMirror, kBorder };
 
 inline constexpr int kFractionBits = 8;
-inline constexpr int32_t kOne = 1 << kFractionBits;  // a weight of 1
+inline constexpr uint32_t kOne = 1u << kFractionBits;  // a weight of 1
 
 struct Axis {
   Address mode = Address::kClamp;

@@ -68,13 +68,14 @@ FacePoint face_of(float x, float y, float z) {
   return {at.face, unit(at.s), unit(at.t)};
 }
 
-Footprint seamless_texels(const FacePoint& point, uint32_t size, uint32_t first_slice) {
+Footprint seamless_texels(const FacePoint& point, uint32_t size, uint32_t first_slice,
+                          uint32_t whole) {
   const Axis axis{Address::kClamp, size, true};
   const Pair across = enclosing(point.s, axis), down = enclosing(point.t, axis);
   const auto outside = [&](int64_t i) { return i < 0 || i >= static_cast<int64_t>(size); };
-  const std::array<int32_t, 4> weights = split(kOne, across.weight, down.weight);
+  const std::array<uint32_t, 4> weights = split(whole, across.weight, down.weight);
   Footprint footprint;
-  int32_t missing = 0;  // the weight of a corner's texel
+  uint32_t missing = 0;  // the weight of a corner's texel
   for (uint32_t corner = 0; corner < 4; ++corner) {
     const int64_t x = across.first + (corner & 1), y = down.first + (corner >> 1);
     if (outside(x) && outside(y)) {

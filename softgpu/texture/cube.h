@@ -19,7 +19,8 @@ FacePoint face_of(float x, float y, float z);
 
 // The footprint of a filtered read of a cube with faces of `size` texels. Texels beyond an edge are
 // those of the neighbouring face; the missing texel at a corner is the mean of the other three.
-// `first_slice` is the slice of face +x.
-Footprint seamless_texels(const FacePoint& point, uint32_t size, uint32_t first_slice);
+// `first_slice` is the slice of face +x, `whole` the weight of all taps together.
+Footprint seamless_texels(const FacePoint& point, uint32_t size, uint32_t first_slice,
+                          uint32_t whole);
 
 }  // namespace softgpu::texture

@@ -3,15 +3,16 @@
 namespace softgpu::texture {
 namespace {
 
-// value / 2^bits, halves upwards.
-int32_t rounded(uint64_t value, int bits) {
-  return static_cast<int32_t>((value + (uint64_t{1} << (bits - 1))) >> bits);
+// weight * share / 256; a half is rounded up or down.
+uint32_t half_up(uint32_t weight, uint32_t share) { return (weight * share + kOne / 2) / kOne; }
+uint32_t half_down(uint32_t weight, uint32_t share) {
+  return (weight * share + kOne / 2 - 1) / kOne;
 }
 
 // The four texels around a point of one slice.
 void add_slice(const Pair (&pairs)[3], const std::array<Axis, 3>& axes, int32_t slice,
                uint32_t whole, Footprint* footprint) {
-  const std::array<int32_t, 4> weights = split(whole, pairs[0].weight, pairs[1].weight);
+  const std::array<uint32_t, 4> weights = split(whole, pairs[0].weight, pairs[1].weight);
   for (uint32_t corner = 0; corner < 4; ++corner) {
     footprint->add({resolve(pairs[0].first + (corner & 1), axes[0]),
                     resolve(pairs[1].first + (corner >> 1), axes[1]), slice, weights[corner]});
@@ -20,36 +21,36 @@ void add_slice(const Pair (&pairs)[3], const std::array<Axis, 3>& axes, int32_t 
 
 }  // namespace
 
-std::array<int32_t, 4> split(uint32_t whole, uint32_t right, uint32_t lower) {
-  const auto w = static_cast<int32_t>(whole);
-  const int32_t x = rounded(uint64_t{whole} * right, kFractionBits);
-  const int32_t y = rounded(uint64_t{whole} * lower, kFractionBits);
-  const int32_t both = rounded(uint64_t{whole} * right * lower, 2 * kFractionBits);
-  return {w - x - y + both, x - both, y - both, both};
+// First into columns, then each column into rows.
+std::array<uint32_t, 4> split(uint32_t whole, uint32_t right, uint32_t lower) {
+  const uint32_t right_column = half_up(whole, right), left_column = whole - right_column;
+  const uint32_t lower_right = half_up(right_column, lower);
+  const uint32_t lower_left = half_down(left_column, lower);
+  return {left_column - lower_left, right_column - lower_right, lower_left, lower_right};
 }
 
-Footprint nearest_texel(const Place& place, const std::array<Axis, 3>& axes) {
+Footprint nearest_texel(const Place& place, const std::array<Axis, 3>& axes, uint32_t whole) {
   int32_t at[3] = {0, 0, static_cast<int32_t>(place.slice)};
   for (uint32_t k = 0; k < place.axes; ++k) {
     at[k] = resolve(nearest(place.coordinates[k], axes[k]), axes[k]);
   }
   Footprint footprint;
-  footprint.add({at[0], at[1], at[2], kOne});
+  footprint.add({at[0], at[1], at[2], whole});
   return footprint;
 }
 
-Footprint enclosing_texels(const Place& place, const std::array<Axis, 3>& axes) {
+Footprint enclosing_texels(const Place& place, const std::array<Axis, 3>& axes, uint32_t whole) {
   Pair pairs[3] = {};
   for (uint32_t k = 0; k < place.axes; ++k) {
     pairs[k] = enclosing(place.coordinates[k], axes[k]);
   }
   Footprint footprint;
   if (place.axes < 3) {
-    add_slice(pairs, axes, static_cast<int32_t>(place.slice), kOne, &footprint);
+    add_slice(pairs, axes, static_cast<int32_t>(place.slice), whole, &footprint);
   } else {
-    const auto [first, weight] = pairs[2];
-    add_slice(pairs, axes, resolve(first, axes[2]), kOne - weight, &footprint);
-    add_slice(pairs, axes, resolve(first + 1, axes[2]), weight, &footprint);
+    const uint32_t upper = half_up(whole, pairs[2].weight);
+    add_slice(pairs, axes, resolve(pairs[2].first, axes[2]), whole - upper, &footprint);
+    add_slice(pairs, axes, resolve(pairs[2].first + 1, axes[2]), upper, &footprint);
   }
   return footprint;
 }

@@ -1,7 +1,7 @@
 // The texels that one read takes from one level, with their weights.
 //
-// Weights are multiples of 1/256 that add up to 1: the products of the axes' weights are rounded as
-// on an H100. Pure functions, any thread.
+// Weights are whole numbers of 1/256: the products of the axes' weights are rounded as on an H100,
+// so that they add up to the weight of the whole level. Pure functions, any thread.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ namespace softgpu::texture {
 
 struct Tap {
   int32_t x = 0, y = 0, slice = 0;  // kOutside on any axis: the border
-  int32_t weight = kOne;
+  uint32_t weight = kOne;
 
   bool is_border() const { return x == kOutside || y == kOutside || slice == kOutside; }
 };
@@ -34,11 +34,11 @@ struct Place {
 
 // Splits a weight among four texels, in the order (x, y), (x + 1, y), (x, y + 1), (x + 1, y + 1).
 // `right` and `lower` are the shares of x + 1 and y + 1, in 1/256.
-std::array<int32_t, 4> split(uint32_t whole, uint32_t right, uint32_t lower);
+std::array<uint32_t, 4> split(uint32_t whole, uint32_t right, uint32_t lower);
 
-Footprint nearest_texel(const Place& place, const std::array<Axis, 3>& axes);
-// Four taps in the order of split(), on two slices if there are three axes. There are at least two
-// axes.
-Footprint enclosing_texels(const Place& place, const std::array<Axis, 3>& axes);
+// `whole` is the weight of all taps together.
+Footprint nearest_texel(const Place& place, const std::array<Axis, 3>& axes, uint32_t whole);
+// Four taps in the order of split(), on two slices if there are three axes.
+Footprint enclosing_texels(const Place& place, const std::array<Axis, 3>& axes, uint32_t whole);
 
 }  // namespace softgpu::texture

@@ -62,12 +62,17 @@ float float_of(const Format& format, const std::byte* at) {
   return format.channel_bytes == 2 ? half_to_float(load<uint16_t>(at)) : load<float>(at);
 }
 
-// The value nearest to `value` that a normalised channel can hold; other formats keep it.
+// A channel of a border color as the format holds it. Integers are rounded, halves cut.
 float representable(const Format& format, float value) {
-  if (format.numbers == Numbers::kFloat) return value;
-  const double least = format.numbers == Numbers::kUnsigned ? 0 : -1;
-  const double inside = std::clamp(static_cast<double>(value), least, 1.0);
-  return static_cast<float>((std::ceil(inside * greatest(format) - 0.5) + 0.0) / greatest(format));
+  if (format.numbers == Numbers::kFloat) {
+    constexpr uint32_t kBitsOfHalf = ~uint32_t{0x1fff};
+    if (format.channel_bytes == 4) return value;
+    return std::bit_cast<float>(std::bit_cast<uint32_t>(value) & kBitsOfHalf);
+  }
+  const float inside = std::clamp(value, format.numbers == Numbers::kUnsigned ? 0.0f : -1.0f, 1.0f);
+  const float scaled = inside * static_cast<float>(greatest(format));
+  const double whole = std::ceil(static_cast<double>(scaled) - 0.5) + 0.0;  // no negative zero
+  return static_cast<float>(whole / greatest(format));
 }
 
 struct FixedFormat {
@@ -165,11 +170,13 @@ Color limited(const Format& format, Color color) {
   return color;
 }
 
-Color filtered(const Format& format, bool srgb, Color color) {
-  if (format.numbers == Numbers::kFloat) return color;
+Color filtered(const Format& format, bool srgb, const std::array<double, 4>& sum) {
   const double steps = format.numbers == Numbers::kUnsigned ? 65535 : 32767;
-  for (size_t c = srgb ? 3 : 0; c < color.size(); ++c) {
-    color[c] = static_cast<float>(std::floor(static_cast<double>(color[c]) * steps + 0.5) / steps);
+  constexpr double kHalf = 0.5 + 0x1p-10;  // the sum of rounded floats may be just below a half
+  Color color;
+  for (size_t c = 0; c < color.size(); ++c) {
+    const bool is_rounded = format.numbers != Numbers::kFloat && (!srgb || c == 3);
+    color[c] = static_cast<float>(is_rounded ? std::floor(sum[c] * steps + kHalf) / steps : sum[c]);
   }
   return limited(format, color);
 }

@@ -41,9 +41,9 @@ Words integers_of(const Format& format, const std::byte* texel);
 Color floats_of(const Format& format, bool srgb, const std::byte* texel);
 // The least value of a signed integer format lies one step below -1 and is returned as -1.
 Color limited(const Format& format, Color color);
-// The same for a color that a filter has computed. As on an H100, those of integer formats have 16
-// bits, except for channels that were sRGB.
-Color filtered(const Format& format, bool srgb, Color color);
+// The result of a filter. As on an H100, channels of integer formats are rounded to 16 bits, except
+// for those that were sRGB.
+Color filtered(const Format& format, bool srgb, const std::array<double, 4>& sum);
 
 Words words_of(const Color& color);
 

@@ -32,18 +32,20 @@ bool is_sampled(const Texture& texture) {
   return !texture.is_memory && image.width != 0 && image.height != 0;
 }
 
-// The texels of one level that the point covers. `wide`: the enclosing ones, for a filter.
-Footprint footprint_of(const Texture& texture, const Image& image, const Point& point, bool wide) {
+// The texels of one level that the point covers, with the level's weight. `wide`: the enclosing
+// ones, for a filter.
+Footprint footprint_of(const Texture& texture, const Image& image, const Point& point, bool wide,
+                       uint32_t weight) {
   Place place{point.at, axes_of(point.shape), slice_of(image, point.shape, point.layer)};
   std::array<Axis, 3> axes = axes_in(texture, image);
   // As on an H100, a texture with one dimension has a second one, in which it is read at 0: with a
-  // border there, half of what a filter takes is border.
-  place.axes = std::max(place.axes, 2u);
+  // border there, half of what a filter takes is border. Layers are rows, without a border.
+  if (point.shape == Shape::k1d) place.axes = 2;
   if (is_cube(point.shape)) {
     const FacePoint on_face = face_of(point.at[0], point.at[1], point.at[2]);
     const bool complete = place.slice + kFaces <= image.slices && image.width == image.height;
     if (texture.sampler.is_seamless && wide && complete) {
-      return seamless_texels(on_face, image.width, place.slice);
+      return seamless_texels(on_face, image.width, place.slice, weight);
     }
     place.coordinates = {on_face.s, on_face.t, 0};
     place.axes = 2;
@@ -51,7 +53,7 @@ Footprint footprint_of(const Texture& texture, const Image& image, const Point& 
     axes[0].is_normalised = axes[1].is_normalised = true;
     if (texture.sampler.is_seamless) axes[0].mode = axes[1].mode = Address::kClamp;
   }
-  return wide ? enclosing_texels(place, axes) : nearest_texel(place, axes);
+  return wide ? enclosing_texels(place, axes, weight) : nearest_texel(place, axes, weight);
 }
 
 Color color_at(const Texture& texture, const Image& image, const Tap& tap) {
@@ -75,21 +77,20 @@ Words words_at(const Texture& texture, const Image& image, const Tap& tap) {
              : words_of(limited(texture.format, color_at(texture, image, tap)));
 }
 
-// A texel without weight contributes nothing, not even its infinities.
 using Sum = std::array<double, 4>;
-void add(Sum* sum, const Color& color, double weight) {
-  if (weight == 0) return;
-  for (size_t c = 0; c < 4; ++c) (*sum)[c] += weight * static_cast<double>(color[c]);
+void add(Sum* sum, const Color& color, uint32_t weight) {
+  const double share = static_cast<double>(weight) / kOne;
+  for (size_t c = 0; c < 4; ++c) (*sum)[c] += share * static_cast<double>(color[c]);
 }
 
 void add_level(const Texture& texture, uint32_t level, const Point& point, uint32_t weight,
                Sum* sum) {
   const Image& image = texture.levels[level];
-  const Footprint footprint = footprint_of(texture, image, point, texture.sampler.filters);
+  const Footprint footprint = footprint_of(texture, image, point, texture.sampler.filters, weight);
+  // A texel without weight contributes nothing, not even its infinities.
   for (uint32_t k = 0; k < footprint.count; ++k) {
     const Tap& tap = footprint.taps[k];
-    const double share = static_cast<double>(weight) * tap.weight / (kOne * kOne);
-    add(sum, color_at(texture, image, tap), share);
+    if (tap.weight != 0) add(sum, color_at(texture, image, tap), tap.weight);
   }
 }
 
@@ -100,14 +101,12 @@ Words sample(const Texture& texture, const Point& point, float level) {
   const Levels levels = levels_of(texture, level);
   if (texture.sampler.reads_integers || (!texture.sampler.filters && levels.weight == 0)) {
     const Image& image = texture.levels[levels.first];
-    return words_at(texture, image, footprint_of(texture, image, point, false).taps[0]);
+    return words_at(texture, image, footprint_of(texture, image, point, false, kOne).taps[0]);
   }
   Sum sum = {};
   add_level(texture, levels.first, point, kOne - levels.weight, &sum);
   if (levels.weight != 0) add_level(texture, levels.first + 1, point, levels.weight, &sum);
-  Color color;
-  for (size_t c = 0; c < 4; ++c) color[c] = static_cast<float>(sum[c]);
-  return words_of(filtered(texture.format, texture.sampler.srgb, color));
+  return words_of(filtered(texture.format, texture.sampler.srgb, sum));
 }
 
 float level_for_steps(const Texture& texture, const Point& point, const std::array<float, 3>& dx,
@@ -134,7 +133,7 @@ Words gather(const Texture& texture, const Point& point, uint32_t channel) {
   constexpr uint32_t kOrder[] = {2, 3, 1, 0};
   if (!is_sampled(texture)) return {};
   const Image& image = texture.levels[0];
-  const Footprint footprint = footprint_of(texture, image, point, true);
+  const Footprint footprint = footprint_of(texture, image, point, true, kOne);
   Words words = {};
   for (size_t k = 0; k < 4; ++k) {
     if (kOrder[k] >= footprint.count) continue;

@@ -27,10 +27,11 @@ struct SurfacePoint {
 
 // Where an access of `bytes` bytes takes place.
 struct SurfaceAccess {
-  enum class Outcome : uint8_t { kInside, kNowhere, kTrap };
+  enum class Outcome : uint8_t { kInside, kNowhere, kOutside, kMisaligned };
   Outcome outcome = Outcome::kNowhere;
   uint64_t address = 0;  // kInside
 };
+// kOutside and kMisaligned end the kernel.
 SurfaceAccess locate(const Surface& surface, const SurfacePoint& point, uint32_t bytes,
                      Bounds bounds);
 

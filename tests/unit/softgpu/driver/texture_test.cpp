@@ -8,7 +8,7 @@ namespace softgpu::driver {
 namespace {
 
 // read(out, texture, x, y): a texel at float coordinates. load and store: the same for a surface,
-// with a byte offset. size(out, texture): width, height and levels.
+// with a byte offset. size(out, texture, surface): width, height, depth; height.
 constexpr char kPtx[] = R"(
 .version 8.0
 .target sm_75
@@ -38,16 +38,17 @@ constexpr char kPtx[] = R"(
   sust.b.2d.b32.trap [%rd1, {%r1, %r2}], {%r4};
   ret;
 }
-.visible .entry size(.param .u64 out, .param .u64 object)
+.visible .entry size(.param .u64 out, .param .u64 object, .param .u64 surface)
 {
   .reg .b32 %r<5>;
-  .reg .b64 %rd<4>;
+  .reg .b64 %rd<5>;
   ld.param.u64 %rd1, [out];
   ld.param.u64 %rd2, [object];
+  ld.param.u64 %rd4, [surface];
   txq.width.b32 %r1, [%rd2];
   txq.height.b32 %r2, [%rd2];
-  txq.num_mipmap_levels.b32 %r3, [%rd2];
-  txq.level.width.b32 %r4, [%rd2], 1;
+  txq.depth.b32 %r3, [%rd2];
+  suq.height.b32 %r4, [%rd4];
   cvta.to.global.u64 %rd3, %rd1;
   st.global.v4.u32 [%rd3], {%r1, %r2, %r3, %r4};
   ret;
@@ -190,13 +191,13 @@ TEST_F(TextureTest, ViewsChooseLevels) {
   CUtexObject object = 0;
   CUDA_OK(create(of, &object));
   EXPECT_EQ(texel(object, 0, 0), 0);
-  CUDA_OK(run("size", out_, object));
-  uint32_t size[4] = {};
-  std::memcpy(size, read(out_, 16).data(), 16);
-  EXPECT_EQ(size[0], 16u);
-  EXPECT_EQ(size[1], 16u);
-  EXPECT_EQ(size[2], 3u);
-  EXPECT_EQ(size[3], 8u);
+  CUDA_OK(cuTexObjectDestroy(object));
+  CUDA_RESOURCE_VIEW_DESC view{};
+  view.format = CU_RES_VIEW_FORMAT_FLOAT_1X32;
+  view.width = view.height = 16;
+  view.firstMipmapLevel = view.lastMipmapLevel = 1;
+  CUDA_OK(cuTexObjectCreate(&object, &of, &sampler_, &view));
+  EXPECT_EQ(texel(object, 0, 0), 1000);
   CUDA_OK(cuTexObjectDestroy(object));
   CUDA_OK(cuMipmappedArrayDestroy(mipmapped));
 }
@@ -214,6 +215,13 @@ TEST_F(TextureTest, KernelsReadAndWriteSurfaces) {
   const float is = texel(texture, 3.5f, 2.5f);
   std::memcpy(&after, &is, 4);
   EXPECT_EQ(after, before + 1);
+  CUDA_OK(run("size", out_, texture, surface));
+  uint32_t size[4] = {};
+  std::memcpy(size, read(out_, 16).data(), 16);
+  EXPECT_EQ(size[0], 8u);
+  EXPECT_EQ(size[1], 4u);
+  EXPECT_EQ(size[2], 0u);
+  EXPECT_EQ(size[3], 4u);
   CUDA_RESOURCE_DESC told{};
   CUDA_OK(cuSurfObjectGetResourceDesc(&told, surface));
   EXPECT_EQ(told.res.array.hArray, of.res.array.hArray);
@@ -275,7 +283,15 @@ TEST_F(TextureTest, AccessesOutsideASurfaceFault) {
   const CUDA_RESOURCE_DESC of = resource(array(8, 4, CUDA_ARRAY3D_SURFACE_LDST));
   CUsurfObject surface = 0;
   CUDA_OK(cuSurfObjectCreate(&surface, &of));
-  EXPECT_NE(run("increment", surface, 32u, 2u), CUDA_SUCCESS);
+  EXPECT_EQ(run("increment", surface, 32u, 2u), CUDA_ERROR_ILLEGAL_ADDRESS);
+  module_ = nullptr;
+}
+
+TEST_F(TextureTest, MisalignedPlacesOnASurfaceFault) {
+  const CUDA_RESOURCE_DESC of = resource(array(8, 4, CUDA_ARRAY3D_SURFACE_LDST));
+  CUsurfObject surface = 0;
+  CUDA_OK(cuSurfObjectCreate(&surface, &of));
+  EXPECT_EQ(run("increment", surface, 2u, 2u), CUDA_ERROR_MISALIGNED_ADDRESS);
   module_ = nullptr;
 }
 

@@ -58,7 +58,7 @@ TEST(AddressTest, AnyFloatIsACoordinate) {
             const int32_t texel = resolve(i, axis);
             EXPECT_TRUE(texel == kOutside || (texel >= 0 && static_cast<uint32_t>(texel) < size));
           }
-          EXPECT_LT(enclosing(c, axis).weight, uint32_t{kOne});
+          EXPECT_LT(enclosing(c, axis).weight, kOne);
         }
       }
     }

@@ -26,15 +26,15 @@ TEST(CubeTest, FacesHaveTheirOrientation) {
   EXPECT_EQ(back.t, 0.25f);
 }
 
-int total_weight(const Footprint& footprint) {
-  int sum = 0;
+uint32_t total_weight(const Footprint& footprint) {
+  uint32_t sum = 0;
   for (uint32_t k = 0; k < footprint.count; ++k) sum += footprint.taps[k].weight;
   return sum;
 }
 
 TEST(CubeTest, EdgesContinueOnTheNeighbour) {
   // The left edge of +x is the right edge of +z, in the same rows.
-  const Footprint edge = seamless_texels({0, 0, 0.375f}, 4, 0);
+  const Footprint edge = seamless_texels({0, 0, 0.375f}, 4, 0, kOne);
   ASSERT_EQ(edge.count, 4u);
   EXPECT_EQ(total_weight(edge), kOne);
   EXPECT_EQ(edge.taps[0].slice, 4);
@@ -46,12 +46,14 @@ TEST(CubeTest, EdgesContinueOnTheNeighbour) {
 }
 
 TEST(CubeTest, CornersAreTheMeanOfThreeFaces) {
-  const Footprint corner = seamless_texels({0, 0, 0}, 4, 6);
+  const Footprint corner = seamless_texels({0, 0, 0}, 4, 6, kOne);
   ASSERT_EQ(corner.count, 3u);
   EXPECT_EQ(total_weight(corner), kOne);
   EXPECT_EQ(corner.taps[0].slice, 6 + 2);  // above: +y
   EXPECT_EQ(corner.taps[1].slice, 6 + 4);  // to the left: +z
   EXPECT_EQ(corner.taps[2].slice, 6 + 0);
+  EXPECT_EQ(corner.taps[1].weight, 85u);
+  EXPECT_EQ(corner.taps[2].weight, 86u);  // the own face has what the division leaves
 }
 
 TEST(CubeTest, EveryTapIsATexel) {
@@ -59,7 +61,7 @@ TEST(CubeTest, EveryTapIsATexel) {
     for (const uint32_t size : {1u, 2u, 7u}) {
       for (float s = 0; s <= 1; s += 0.0625f) {
         for (float t = 0; t <= 1; t += 0.0625f) {
-          const Footprint footprint = seamless_texels({face, s, t}, size, 0);
+          const Footprint footprint = seamless_texels({face, s, t}, size, 0, kOne);
           EXPECT_EQ(total_weight(footprint), kOne);
           for (uint32_t k = 0; k < footprint.count; ++k) {
             const Tap& tap = footprint.taps[k];

@@ -32,7 +32,7 @@ TEST(LevelTest, FilteredLevelsShareTheWeight) {
   Texture texture = mipmapped(16, 5);
   texture.sampler.filters_levels = true;
   EXPECT_EQ(levels_of(texture, 1.25f).first, 1u);
-  EXPECT_EQ(levels_of(texture, 1.25f).weight, uint32_t{kOne / 4});
+  EXPECT_EQ(levels_of(texture, 1.25f).weight, kOne / 4);
   EXPECT_EQ(levels_of(texture, 7.5f).first, 4u);
   EXPECT_EQ(levels_of(texture, 7.5f).weight, 0u);  // there is no fifth level to mix with
 }
@@ -44,11 +44,11 @@ TEST(LevelTest, BiasComesBeforeTheClamps) {
   texture.sampler.least_level = 0.5f;
   texture.sampler.greatest_level = 2.5f;
   EXPECT_EQ(levels_of(texture, -1).first, 0u);
-  EXPECT_EQ(levels_of(texture, -1).weight, uint32_t{kOne / 2});
+  EXPECT_EQ(levels_of(texture, -1).weight, kOne / 2);
   EXPECT_EQ(levels_of(texture, 0.25f).first, 1u);
-  EXPECT_EQ(levels_of(texture, 0.25f).weight, uint32_t{kOne / 4});
+  EXPECT_EQ(levels_of(texture, 0.25f).weight, kOne / 4);
   EXPECT_EQ(levels_of(texture, 3).first, 2u);
-  EXPECT_EQ(levels_of(texture, 3).weight, uint32_t{kOne / 2});
+  EXPECT_EQ(levels_of(texture, 3).weight, kOne / 2);
 }
 
 TEST(LevelTest, StepsOfOneTexelAreLevelZero) {

@@ -34,18 +34,24 @@ TEST(SurfaceTest, BytesInsideAreFound) {
 
 TEST(SurfaceTest, BoundsDecideOutside) {
   for (const auto& [x, y] : {std::pair{-4, 0}, {32, 0}, {0, -1}, {0, 4}}) {
-    EXPECT_EQ(at(x, y, 4, Bounds::kTrap).outcome, Outcome::kTrap);
+    EXPECT_EQ(at(x, y, 4, Bounds::kTrap).outcome, Outcome::kOutside);
     EXPECT_EQ(at(x, y, 4, Bounds::kZero).outcome, Outcome::kNowhere);
     EXPECT_EQ(at(x, y, 4, Bounds::kClamp).outcome, Outcome::kInside);
   }
   EXPECT_EQ(at(-4, 9, 4, Bounds::kClamp).address, kBase + 3 * 32);
   EXPECT_EQ(at(400, 0, 8, Bounds::kClamp).address, kBase + 24);
   EXPECT_EQ(locate(surface(), {Shape::k2dLayered, {0, 0, 0}, 2}, 4, Bounds::kTrap).outcome,
-            Outcome::kTrap);
+            Outcome::kOutside);
+}
+
+TEST(SurfaceTest, PlacesAreAligned) {
+  EXPECT_EQ(at(2, 0, 4, Bounds::kClamp).outcome, Outcome::kMisaligned);
+  EXPECT_EQ(at(4, 0, 8, Bounds::kZero).outcome, Outcome::kMisaligned);
+  EXPECT_EQ(at(3, 0, 1, Bounds::kTrap).address, kBase + 3);
 }
 
 TEST(SurfaceTest, AccessesDoNotLeaveTheRow) {
-  EXPECT_EQ(at(28, 0, 8, Bounds::kZero).outcome, Outcome::kNowhere);
+  EXPECT_EQ(at(32, 0, 8, Bounds::kZero).outcome, Outcome::kNowhere);
   EXPECT_EQ(at(24, 0, 8, Bounds::kZero).outcome, Outcome::kInside);
   Surface narrow = surface();
   narrow.image.width = 1;
